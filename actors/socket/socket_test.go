@@ -435,6 +435,25 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
+// TestGoldensQuantised checks the same for a Llama in every published quantised form, held as float32.
+func TestGoldensQuantised(t *testing.T) {
+	dirs, err := filepath.Glob(filepath.Join(modelData, "quantised", "*"))
+	if err != nil || len(dirs) == 0 {
+		t.Fatal(dirs, err)
+	}
+	for i, dir := range dirs {
+		for j, n := range []int{1, 3, 4} {
+			if raceEnabled && n != 3 {
+				continue
+			}
+			m := topology.Mappings[(i+j)%len(topology.Mappings)]
+			t.Run(fmt.Sprintf("%s/%s/%d", filepath.Base(dir), m, n), func(t *testing.T) {
+				testGoldens(t, readGoldens(t, dir), rigConfig{dir: dir, sockets: n, mapping: m, kv: tensor.F32})
+			})
+		}
+	}
+}
+
 // TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",

@@ -164,6 +164,7 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 		}
 		l.packed(w.Bytes() * int64(hi-lo) / int64(w.Rows))
 	})
+	l.err = t.Damage()
 }
 
 // packed adds to the progress.

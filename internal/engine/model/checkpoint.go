@@ -136,6 +136,9 @@ func (c *Checkpoint) open() error {
 	} else if err != nil {
 		return err
 	}
+	if config, err = withQuantFile(c.Dir, config); err != nil {
+		return err
+	}
 	generation, err := readSmall(join(c.Dir, generationFile), maxConfigBytes)
 	if err != nil && !errors.Is(err, ErrMissing) {
 		return err
@@ -159,10 +162,10 @@ func (c *Checkpoint) open() error {
 	if err := c.wantSmall(); err != nil {
 		return err
 	}
-	if err := c.takeScales(); err != nil {
+	if err := c.takeMXFP4(); err != nil {
 		return err
 	}
-	if err := c.takeMXFP4(); err != nil {
+	if err := c.takeForms(); err != nil {
 		return err
 	}
 	if err := c.takeStackedExperts(); err != nil {
@@ -175,7 +178,7 @@ func (c *Checkpoint) open() error {
 		return err
 	}
 	c.readSinks()
-	if !statesDType(config) {
+	if c.Config.Quantised == nil && !statesDType(config) {
 		c.Config.DType = c.must(c.Config.Tensors()[0].Name).DType
 	}
 	return c.identify(c.Config.Tensors())
@@ -306,7 +309,7 @@ func (c *Checkpoint) check() error {
 			continue
 		}
 		if !p.weight {
-			fail(ErrUnsupported, "is %s; supported are F32, BF16, F16, and F8_E4M3 with a quantization_config in config.json", p.stored)
+			fail(ErrUnsupported, "is %s; supported are F32, BF16 and F16, and quantised forms with a quantization_config in config.json", p.stored)
 		}
 		if !slices.Equal(p.Shape, want.Shape) {
 			fail(ErrMismatch, "has shape %v; %s wants %v", p.Shape, c.described(), want.Shape)
@@ -449,7 +452,7 @@ func otherWeights(dir string) string {
 		case len(got) > 0 && pattern == "*.safetensors":
 			return "; there is " + filepath.Base(got[0]) + ": name it " + weightsFile + ", or add the index"
 		case len(got) > 0:
-			return "; there is " + filepath.Base(got[0]) + ", save the model with safetensors"
+			return "; there is " + filepath.Base(got[0]) + ", which may run code when it is read. Convert the folder in Python: transformers.AutoModelForCausalLM.from_pretrained(DIR, dtype=\"auto\").save_pretrained(DIR)"
 		}
 	}
 	return ""

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -84,9 +85,7 @@ type Config struct {
 	BOS []int32 // first token of a sequence; empty: none
 	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json
 
-	FP8Block [2]int `json:",omitzero"` // rows and columns of an FP8 block with one scale; 0: no FP8
-
-	MXFP4 bool `json:",omitempty"` // experts may be blocks of MXFP4
+	Quantised *quantform.Settings `json:",omitempty"` // the form in which weights are published; nil: as plain numbers
 
 	// DType is the weights' type according to the config; without one, Open takes that of the
 	// embedding. Tensors may have other types.

@@ -150,7 +150,7 @@ func TestConfigRefusals(t *testing.T) {
 		{change{"rms_norm_eps": 0}, ErrOutOfRange, []string{"rms_norm_eps"}},
 		{change{"hidden_act": "gelu"}, ErrUnsupported, []string{"hidden_act", "gelu", "silu"}},
 		{change{"torch_dtype": "int4"}, ErrUnsupported, []string{"torch_dtype", "int4", "bfloat16"}},
-		{change{"quantization_config": change{"quant_method": "gptq"}}, ErrUnsupported, []string{"quantization_config", "gptq"}},
+		{change{"quantization_config": change{"quant_method": "aqlm"}}, ErrUnsupported, []string{"quantization_config", "gptq"}},
 		{change{"quantization_config": change{}}, ErrUnsupported, []string{"quantization_config"}},
 		{change{"tie_word_embeddings": "yes"}, ErrFormat, []string{"tie_word_embeddings"}},
 		{change{"eos_token_id": "x"}, ErrFormat, []string{"eos_token_id"}},

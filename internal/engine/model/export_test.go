@@ -1,6 +1,11 @@
 package model
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
+)
 
 // ReadFP8 reads all elements of one FP8 tensor from a safetensors file's bytes.
 func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
@@ -12,14 +17,15 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if block[0] < 1 || block[1] < 1 || block[0] > maxFP8Block || block[1] > maxFP8Block {
-		return nil, ErrOutOfRange // as in readQuantised
+	settings, err := quantform.Read(fmt.Appendf(nil, `{"quant_method": "fp8", "weight_block_size": [%d, %d]}`, block[0], block[1]))
+	if err != nil {
+		return nil, err
 	}
-	c := &Checkpoint{at: map[string]place{}, Config: Config{FP8Block: block}}
+	c := &Checkpoint{at: map[string]place{}, Config: Config{Quantised: settings}}
 	for _, e := range entries {
 		c.at[e.Name] = place{stored: e.Stored, Tensor: Tensor{Name: e.Name, Shape: e.Shape, Data: file[8+n:][e.Begin:e.End:e.End]}}
 	}
-	if err := c.takeScales(); err != nil {
+	if err := c.takeForms(); err != nil {
 		return nil, err
 	}
 	t := c.at[name].Tensor

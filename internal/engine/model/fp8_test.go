@@ -106,19 +106,19 @@ func TestHostileFP8(t *testing.T) {
 		want   string
 	}{
 		{"not said", config("", nil), model.ErrUnsupported, "is F8_E4M3; supported are"},
-		{"another method", config("quant_method", "awq"), model.ErrUnsupported, `quantised by "awq"`},
+		{"another method", config("quant_method", "hqq"), model.ErrUnsupported, `quantised by "hqq"`},
 		{"another format", config("fmt", "e5m2"), model.ErrUnsupported, `quantization_config.fmt": "e5m2"`},
-		{"static activations", config("activation_scheme", "static"), model.ErrUnsupported, "activation_scheme"},
-		{"one scale", config("weight_block_size", nil), model.ErrUnsupported, "one scale for a whole matrix"},
+		{"unknown activations", config("activation_scheme", "learned"), model.ErrUnsupported, "activation_scheme"},
+		{"one scale", config("weight_block_size", nil), model.ErrMismatch, "wants a single scale, or F32 [120 1]"},
 		{"no block", config("weight_block_size", []int{0, 80}), model.ErrOutOfRange, "weight_block_size"},
 		{"negative block", config("weight_block_size", []int{48, -1}), model.ErrOutOfRange, "weight_block_size"},
 		{"huge block", config("weight_block_size", []int64{1 << 62, 80}), model.ErrOutOfRange, "weight_block_size"},
 		{"three sizes", config("weight_block_size", []int{1, 2, 3}), model.ErrOutOfRange, "weight_block_size"},
-		{"other block", config("weight_block_size", []int{128, 128}), model.ErrMismatch, "want F32 [1 1]"},
-		{"no scale", header(`"`+name+`_scale_inv"`, `"`+name+`_scale_xxx"`), model.ErrMismatch, `tensor "` + name + `": is F8_E4M3 without`},
-		{"turned scale", header(`"shape":[2,2]`, `"shape":[4,1]`), model.ErrMismatch, "has scales that are F32 of shape [4 1]; want F32 [2 2]"},
-		{"flat scale", header(`"shape":[2,2]`, `"shape":[4]  `), model.ErrMismatch, "of shape [4]; want F32 [2 2]"},
-		{"other scale", header(`"dtype":"F32","shape":[2,2]`, `"dtype":"I32","shape":[2,2]`), model.ErrMismatch, "has scales that are I32"},
+		{"other block", config("weight_block_size", []int{128, 128}), model.ErrMismatch, "wants F32 [1 1] for blocks of [128 128]"},
+		{"no scale", header(`"`+name+`_scale_inv"`, `"`+name+`_scale_xxx"`), model.ErrMissing, `tensor "` + name + `": is F8_E4M3 without`},
+		{"turned scale", header(`"shape":[2,2]`, `"shape":[4,1]`), model.ErrMismatch, "is F32 of shape [4 1]; model.layers.0.self_attn.k_proj.weight of shape [72 120] wants F32 [2 2]"},
+		{"flat scale", header(`"shape":[2,2]`, `"shape":[4]  `), model.ErrMismatch, "is F32 of shape [4]; model.layers.0.self_attn.k_proj.weight of shape [72 120] wants F32 [2 2]"},
+		{"other scale", header(`"dtype":"F32","shape":[2,2]`, `"dtype":"I32","shape":[2,2]`), model.ErrMismatch, "is I32 of shape [2 2]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir, _ := fp8(t)

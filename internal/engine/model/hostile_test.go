@@ -79,7 +79,7 @@ func TestHostileFiles(t *testing.T) {
 		{"no weights", func(t testing.TB, dir string) { check(t, os.Remove(filepath.Join(dir, "model.safetensors"))) }, model.ErrMissing, "neither model.safetensors nor"},
 		{"other weights", func(t testing.TB, dir string) {
 			check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "pytorch_model.bin")))
-		}, model.ErrMissing, "there is pytorch_model.bin, save"},
+		}, model.ErrMissing, "there is pytorch_model.bin, which may run code when it is read. Convert"},
 		{"weights by another name", func(t testing.TB, dir string) {
 			check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "a.safetensors")))
 		}, model.ErrMissing, "there is a.safetensors: name it model.safetensors"},

@@ -4,53 +4,17 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
 )
 
-// MXFP4 (OCP Microscaling Formats 1.0): 32 neighbours in a row are floats of 4 bits with a common
-// power of two. As bf16 every value is exact. A gpt-oss folder has two tensors for each stack of
-// experts, X_blocks (experts, rows, columns/32, 16) with the lower half of a byte first, and X_scales
-// (experts, rows, columns/32). GGUF has a scale before the 16 bytes, whose lower halves are the
-// first 16 elements.
-const (
-	mxWidth = 32 // elements of a block
-)
+// mxWidth is the number of elements of a block of MXFP4.
+const mxWidth = 32
 
-// mxPart is the role of a tensor of bytes in a matrix of MXFP4.
-type mxPart uint8
-
-const (
-	mxCodes mxPart = iota + 1
-	mxScales
-)
-
-// notFinite counts the elements that are NaN, and reports whether any is not zero.
-func (p mxPart) notFinite(data []byte) (bad int64, any bool) {
-	for _, b := range data {
-		switch {
-		case p == mxScales && b == dequant.FP4NaN:
-			bad += mxWidth
-		case p == mxCodes && b&0x77 != 0:
-			any = true
-		}
-	}
-	return bad, any
-}
-
-// readMXFP4 accepts the method of gpt-oss. The list of modules that are not converted is not needed:
-// the tensors show it.
-func readMXFP4(f *fields, c *Config, method string) bool {
-	if method != "mxfp4" || c.Architecture != gptOss {
-		return false
-	}
-	c.MXFP4 = true
-	return true
-}
-
-// takeMXFP4 names the experts whose stacks are blocks of MXFP4, as takeStackedExperts does.
+// takeMXFP4 names the experts whose stacks are blocks of MXFP4, as takeStackedExperts does. A gpt-oss
+// folder has two tensors for each stack: X_blocks (experts, rows, columns/32, 16) and X_scales
+// (experts, rows, columns/32).
 func (c *Checkpoint) takeMXFP4() error {
-	if !c.Config.MXFP4 {
+	if c.Config.Quantised == nil || !c.Config.Quantised.Experts {
 		return nil
 	}
 	m := &c.Config.MoE
@@ -88,40 +52,30 @@ func (c *Checkpoint) takeMXFP4() error {
 					e.Detail = fmt.Sprintf("is %s of shape %v; MXFP4 wants U8 %v", part.stored, part.Shape, part.want)
 					return e
 				}
-				delete(c.at, stack.name+part.name)
 			}
 			for e := range m.Experts {
 				var names [3]string
 				names[0], names[1], names[2] = n.Expert(e)
-				own := []Tensor{codes.slice(e, mxCodes), scales.slice(e, mxScales)}
+				own, scale := codes.expert(e), scales.expert(e)
 				for _, r := range stack.parts {
-					if err := c.add(r.matrix(codes, names[r.which], own, blocks)); err != nil {
+					if err := c.add(c.formed(codes, names[r.which], quantform.Experts(own, scale, r.rows, stack.cols, r.first, r.each))); err != nil {
 						return err
 					}
 				}
 			}
+			delete(c.at, stack.name+"_blocks")
+			delete(c.at, stack.name+"_scales")
 		}
 	}
 	return nil
 }
 
-// slice is the e-th of the equal parts of a stack of bytes.
-func (p place) slice(e int, role mxPart) Tensor {
-	one, size := p.Tensor, len(p.Data)/p.Shape[0]
-	one.Shape, one.Data, one.mx = p.Shape[1:], p.Data[e*size:(e+1)*size:(e+1)*size], role
-	return one
-}
-
 // mxRows are rows of a stack's matrix: first, first+each and so on.
 type mxRows struct{ which, first, each, rows int }
 
-// matrix is these rows of the blocks of one expert. of is the stack.
-func (r mxRows) matrix(of place, name string, parts []Tensor, blocks int) place {
-	p := place{path: of.path, offset: of.offset, stored: of.stored, weight: true}
-	p.Name, p.DType, p.Shape, p.home, p.parts = name, tensor.BF16, []int{r.rows, blocks * mxWidth}, of.home, parts
-	codes, scales := parts[0].Data, parts[1].Data
-	p.fill = func(dst []float32, row, lo int) {
-		dequant.FP4Row(dst, codes, scales, (r.first+row*r.each)*blocks, lo)
-	}
-	return p
+// expert is the e-th of the equal parts of a stack of bytes, as a matrix.
+func (p place) expert(e int) quantform.Part {
+	one, size := p.part(), len(p.Data)/p.Shape[0]
+	one.Shape, one.Data = []int{p.Shape[1], size / p.Shape[1]}, p.Data[e*size:(e+1)*size:(e+1)*size]
+	return one
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
@@ -45,7 +44,20 @@ func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo,
 	if rowLo < 0 || int64(rowHi) > rows || colLo < 0 || int64(colHi) > cols {
 		return fmt.Errorf("model: tensor %q of shape %v has no rows [%d, %d), columns [%d, %d)", name, p.Shape, rowLo, rowHi, colLo, colHi)
 	}
-	if p.parts != nil { // columns of a stack's matrix, or codes and scales
+	if p.form != nil {
+		for i, part := range p.parts {
+			var spans []Span
+			from := part.home.offset(part.Data)
+			for _, s := range p.form.Bytes(i, rowLo, rowHi, colLo, colHi) {
+				spans = append(spans, Span{from + int64(s[0]), from + int64(s[1])})
+			}
+			if err := c.fetch.Fetch(ctx, filepath.Base(part.home.Path), spans); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if p.parts != nil { // columns of a stack's matrix, or several stored tensors
 		for _, r := range p.regions() {
 			from := r.home.offset(r.data)
 			if err := c.fetch.Fetch(ctx, filepath.Base(r.home.Path), []Span{{from, from + int64(len(r.data))}}); err != nil {
@@ -70,14 +82,14 @@ func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo,
 	return c.fetch.Fetch(ctx, filepath.Base(p.path), spans)
 }
 
-// wantSmall downloads everything except matrices of several rows: vectors, and the scales of FP8.
+// wantSmall downloads everything except matrices of several rows.
 func (c *Checkpoint) wantSmall() error {
 	if c.fetch == nil {
 		return nil
 	}
 	byFile := map[string][]Span{}
 	for name, p := range c.at {
-		if !(c.nested && isTower(name)) && (p.Rows() == 1 || strings.HasSuffix(name, fp8Suffix)) {
+		if !(c.nested && isTower(name)) && p.Rows() == 1 {
 			file := filepath.Base(p.path)
 			byFile[file] = append(byFile[file], Span{p.offset, p.offset + int64(len(p.Data))})
 		}

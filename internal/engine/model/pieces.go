@@ -37,9 +37,6 @@ func (t Tensor) regions() (out []region) {
 	for _, part := range t.stored() {
 		out = append(out, region{part.home, part.Data})
 	}
-	if t.scales != nil {
-		out = append(out, region{t.scales.home, t.scales.data})
-	}
 	return out
 }
 

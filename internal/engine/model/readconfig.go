@@ -25,6 +25,9 @@ func ReadConfig(path string) (c Config, stored string, err error) {
 	if err != nil {
 		return c, "", err
 	}
+	if text, err = withQuantFile(path, text); err != nil {
+		return c, "", err
+	}
 	generation, err := readSmall(join(path, generationFile), maxConfigBytes)
 	if err != nil && !errors.Is(err, ErrMissing) {
 		return c, "", err

@@ -86,8 +86,8 @@ func (c *Config) rewirable() string {
 		return "some of its layers have no rotary positions"
 	case last.Q.Of > 0:
 		return "its queries, keys and values are stored as one matrix"
-	case c.FP8Block[0] > 0:
-		return "its weights are stored as FP8"
+	case c.Quantised != nil:
+		return "its weights are published quantised"
 	}
 	return ""
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
@@ -17,15 +18,15 @@ import (
 // concurrently until the checkpoint is closed.
 type Tensor struct {
 	Name  string
-	DType tensor.DType // F32, BF16, F16; for quantized blocks and FP8, the type in which they are held by default
+	DType tensor.DType // F32, BF16, F16; for quantized blocks and forms, the type in which they are held by default
 	Shape []int
 	Data  []byte // unaligned
 
 	blocks gguf.Type                      // format of quantized blocks; 0 (which is F32): see DType
 	fill   func(dst []float32, r, lo int) // instead of Data: generates a row from column lo on
 	parts  []Tensor                       // with fill: the stored tensors, see joinKVUp
-	mx     mxPart                         // of a part of a matrix in MXFP4; 0: none
-	scales *fp8Scales                     // of FP8
+	form   *quantform.Matrix              // with fill: a matrix in a quantised form; its Parts are parts
+	raw    bool                           // a part of form: Data is bytes
 	home   *weightFile                    // the file that Data is mapped from; nil: no file
 	sums   [][sha256.Size]byte            // digests of the pieces of Data, if rows are read after loading: see CheckedRow
 	order  Order                          // of rows (of a vector: elements) in the file, if it is not that of Hugging Face
@@ -36,11 +37,8 @@ func (t Tensor) Stored() string {
 	if t.blocks != 0 {
 		return strings.ToLower(t.blocks.String())
 	}
-	if t.scales != nil {
-		return "fp8_e4m3"
-	}
-	if t.mx != 0 {
-		return "mxfp4"
+	if t.form != nil {
+		return t.form.Form.Name
 	}
 	if t.parts != nil {
 		return t.parts[len(t.parts)-1].Stored()
@@ -89,10 +87,21 @@ func (t Tensor) block() (n, size int64) {
 	if t.blocks != 0 {
 		return int64(t.blocks.Block()), int64(t.blocks.BlockBytes())
 	}
-	if t.scales != nil || t.mx != 0 {
+	if t.raw {
 		return 1, 1
 	}
 	return 1, elementBytes(t.DType)
+}
+
+// Damage returns an error if Row has read elements of a quantised form that are NaN or infinite.
+func (t Tensor) Damage() error {
+	if t.form == nil {
+		return nil
+	}
+	if row, found := t.form.Damaged(); found {
+		return &Error{File: t.home.Path, Tensor: t.Name, Kind: ErrNotFinite, Detail: fmt.Sprintf("row %d has elements that are NaN or infinite: a scale or a code is damaged. Download the file again", row)}
+	}
+	return nil
 }
 
 // Row writes columns [lo, hi) of row r to dst[:hi-lo] as float32, exactly: all types are subsets of
@@ -111,6 +120,9 @@ func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 	}
 	if t.fill != nil {
 		t.fill(dst[:hi-lo], r, lo)
+		if t.form != nil {
+			t.form.Observe(r, dst[:hi-lo])
+		}
 		return
 	}
 	dst = dst[:hi-lo]
@@ -128,10 +140,6 @@ func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 	if t.blocks != 0 {
 		size := cols / int(n) * int(bytes)
 		dequant.Row(dst, t.Data[r*size:(r+1)*size], t.blocks, lo, hi)
-		return
-	}
-	if t.scales != nil {
-		t.scales.row(dst, t.Data, r, cols, lo, hi)
 		return
 	}
 	size := int(bytes)

@@ -75,9 +75,6 @@ func (c *Checkpoint) verify(ctx context.Context, progress func(done, total int64
 		for _, part := range t.stored() {
 			r.Bytes += int64(len(part.Data))
 		}
-		if t.scales != nil {
-			r.Bytes += int64(len(t.scales.data))
-		}
 	}
 	digest := c.startHash("shoal checkpoint digest 1")
 	var done int64
@@ -85,10 +82,8 @@ func (c *Checkpoint) verify(ctx context.Context, progress func(done, total int64
 		t := c.must(s.Name)
 		hashTensor(digest, t)
 		found := TensorReport{Name: t.Name, Stored: t.Stored(), Shape: t.Shape, Zero: len(t.Shape) > 1}
-		if t.scales != nil {
-			digest.Write(t.scales.data)
-			found.Bytes, found.NotFinite = found.Bytes+int64(len(t.scales.data)), t.scales.notFinite()
-			done += int64(len(t.scales.data))
+		if t.form != nil {
+			found.NotFinite, found.Zero = t.form.Check()
 		}
 		for _, part := range t.stored() {
 			found.Bytes += int64(len(part.Data))
@@ -126,17 +121,11 @@ func (r *Report) add(t TensorReport, elements int64) {
 
 func (t *TensorReport) scan(data []byte, of Tensor, digest hash.Hash) {
 	digest.Write(data)
+	if of.raw { // a part of a form, which its Check has checked
+		return
+	}
 	bad, any := int64(0), false
-	if of.scales != nil {
-		for _, b := range data {
-			if b&0x7f == 0x7f {
-				bad++
-			}
-			any = any || b&0x7f != 0
-		}
-	} else if of.mx != 0 {
-		bad, any = of.mx.notFinite(data)
-	} else if of.blocks != 0 {
+	if of.blocks != 0 {
 		bad, any = dequant.NotFinite(data, of.blocks)
 	} else {
 		bad, any = countNotFinite(data, of.DType)

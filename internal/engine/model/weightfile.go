@@ -100,7 +100,7 @@ func (c *Checkpoint) keepSums(sums []byte) {
 	for _, s := range c.needed {
 		for i, r := range c.at[s.Name].regions() {
 			n := pieceCount(len(r.data))
-			if p := c.at[s.Name]; s.Name == Embedding && i == 0 && p.fill == nil && p.scales == nil {
+			if p := c.at[s.Name]; s.Name == Embedding && i == 0 && p.fill == nil {
 				p.sums = make([][sha256.Size]byte, n)
 				for k := range p.sums {
 					p.sums[k] = [sha256.Size]byte(sums[(at+k)*sha256.Size:])

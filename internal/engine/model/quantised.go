@@ -1,0 +1,134 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// readQuantised reads the form in which the weights are quantised. Package quantform refuses those
+// that it does not know.
+func readQuantised(f *fields, c *Config) {
+	if f.has("compression_config") && !f.has("quantization_config") { // the older name
+		f.raw["quantization_config"] = f.raw["compression_config"]
+	}
+	q := f.Object("quantization_config")
+	if q == nil {
+		return
+	}
+	s, err := quantform.Read(f.raw["quantization_config"])
+	var e *quantform.Error
+	switch {
+	case errors.As(err, &e) && e.Field == "":
+		f.fail("quantization_config", kindOf(e), "%s", e.Detail)
+	case errors.As(err, &e):
+		q.fail(e.Field, kindOf(e), "%s", e.Detail)
+		f.take(q)
+	case s.Experts && c.Architecture != gptOss:
+		q.fail("quant_method", ErrUnsupported, "%q is supported for the experts of gpt-oss; use the original checkpoint and quantise on load", s.Method)
+		f.take(q)
+	default:
+		c.Quantised = s
+		if c.DType = tensor.Q8_0; s.Floats {
+			c.DType = tensor.BF16
+		}
+	}
+}
+
+// kindOf is the sentinel of this package for an error of quantform.
+func kindOf(e *quantform.Error) error {
+	for theirs, ours := range map[error]error{quantform.ErrMissing: ErrMissing, quantform.ErrMismatch: ErrMismatch, quantform.ErrOutOfRange: ErrOutOfRange, quantform.ErrFormat: ErrFormat} {
+		if errors.Is(e, theirs) {
+			return ours
+		}
+	}
+	return ErrUnsupported
+}
+
+// takeForms replaces the tensors of every quantised matrix by the matrix.
+func (c *Checkpoint) takeForms() error {
+	s := c.Config.Quantised
+	if s == nil {
+		return nil
+	}
+	find := func(name string) (quantform.Part, bool) {
+		p, ok := c.at[name]
+		return p.part(), ok
+	}
+	var bad Problems
+	for _, name := range c.names() {
+		p := c.at[name]
+		if c.nested && isTower(name) {
+			continue
+		}
+		if quantform.Unused(name) {
+			delete(c.at, name)
+			continue
+		}
+		form, base := s.Match(p.part(), find)
+		if form == nil {
+			continue
+		}
+		m, err := s.Assemble(form, base, p.part(), find)
+		if e, ok := errors.AsType[*quantform.Error](err); ok {
+			bad.List = append(bad.List, &Error{File: p.path, Tensor: e.Tensor, Kind: kindOf(e), Detail: e.Detail})
+			continue
+		}
+		made := c.formed(p, base+".weight", m)
+		for _, part := range m.Parts {
+			delete(c.at, part.Name)
+		}
+		if err := c.add(made); err != nil {
+			return err
+		}
+	}
+	return bad.in(c.Dir)
+}
+
+func (p place) part() quantform.Part {
+	return quantform.Part{Name: p.Name, Stored: p.stored, Shape: p.Shape, Data: p.Data}
+}
+
+// formed is a matrix in a quantised form. of is one of its tensors.
+func (c *Checkpoint) formed(of place, name string, m *quantform.Matrix) place {
+	p := place{path: of.path, offset: of.offset, stored: of.stored, weight: true}
+	p.Name, p.DType, p.Shape, p.home, p.fill, p.form = name, c.Config.DType, []int{m.Rows, m.Cols}, of.home, m.Row, m
+	for _, part := range m.Parts {
+		home := of.home
+		if own, ok := c.at[part.Name]; ok {
+			home = own.home
+		}
+		p.parts = append(p.parts, Tensor{Name: part.Name, Shape: part.Shape, Data: part.Data, home: home, raw: true})
+	}
+	return p
+}
+
+// hubQuantFile is where ModelOpt describes the form if config.json does not.
+const hubQuantFile = "hf_quant_config.json"
+
+// withQuantFile adds the form of ModelOpt's file to the text of config.json.
+func withQuantFile(dir string, config []byte) ([]byte, error) {
+	text, err := readSmall(join(dir, hubQuantFile), maxConfigBytes)
+	if errors.Is(err, ErrMissing) {
+		return config, nil
+	} else if err != nil {
+		return nil, err
+	}
+	var said struct {
+		Quantization map[string]json.RawMessage `json:"quantization"`
+	}
+	var all map[string]json.RawMessage
+	if json.Unmarshal(config, &all) != nil || all == nil || all["quantization_config"] != nil {
+		return config, nil //nolint:nilerr // ParseConfig reports what is not JSON
+	}
+	if err := json.Unmarshal(text, &said); err != nil || said.Quantization == nil {
+		return nil, &Error{File: join(dir, hubQuantFile), Kind: ErrFormat, Detail: "has no object \"quantization\""}
+	}
+	said.Quantization["quant_method"] = json.RawMessage(`"modelopt"`)
+	if all["quantization_config"], err = json.Marshal(said.Quantization); err != nil {
+		return nil, &Error{File: join(dir, hubQuantFile), Kind: ErrFormat, Detail: err.Error()}
+	}
+	return json.Marshal(all)
+}

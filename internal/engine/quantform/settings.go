@@ -1,0 +1,208 @@
+package quantform
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Settings are what a checkpoint's config says about its form.
+type Settings struct {
+	Method string // quant_method
+
+	FP8Block [2]int `json:",omitzero"` // rows and columns with one FP8 scale; 0: the shape of the scales decides
+	Bits     int    `json:",omitempty"`
+	Plain    bool   `json:",omitempty"` // GPTQ: zero points are stored as they are (gptq_v2)
+	Experts  bool   `json:",omitempty"` // only stacks of experts, as gpt-oss stores them
+	Floats   bool   `json:",omitempty"` // elements are floats that bf16 holds (nearly) exactly: FP8, MXFP4
+}
+
+// maxBlock bounds the sizes of FP8 blocks.
+const maxBlock = 1 << 16
+
+// config is quantization_config of config.json, with the fields that matter here.
+type config struct {
+	Method     string          `json:"quant_method"`
+	Format     string          `json:"fmt"`
+	Scheme     string          `json:"activation_scheme"`
+	Block      json.RawMessage `json:"weight_block_size"`
+	Bits       json.RawMessage `json:"bits"`
+	Checkpoint string          `json:"checkpoint_format"`
+	Packing    string          `json:"packing_format"` // auto-round
+	Version    string          `json:"version"`        // awq
+	Layout     string          `json:"format"`         // compressed-tensors
+	Transform  json.RawMessage `json:"transform_config"`
+	Sparsity   json.RawMessage `json:"sparsity_config"`
+	Groups     map[string]struct {
+		Format  string `json:"format"`
+		Weights *struct {
+			Block json.RawMessage `json:"block_structure"`
+		} `json:"weights"`
+	} `json:"config_groups"`
+	Algorithm string `json:"quant_algo"` // modelopt
+	Load4     bool   `json:"load_in_4bit"`
+	Load8     bool   `json:"load_in_8bit"`
+	Type4     string `json:"bnb_4bit_quant_type"`
+}
+
+func refuse(field, format string, args ...any) error {
+	return &Error{Field: field, Kind: ErrUnsupported, Detail: fmt.Sprintf(format, args...)}
+}
+
+// known is a field with the values that are implemented; empty counts as the first.
+func known(field, value string, values ...string) error {
+	if value == "" || slices.Contains(values, strings.ToLower(value)) {
+		return nil
+	}
+	return refuse(field, "%q is not supported; known: %s", clip(value), strings.Join(values, ", "))
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "..."
+	}
+	return s
+}
+
+// Methods are the methods of the table.
+func Methods() (out []string) {
+	for _, f := range forms {
+		for _, m := range f.Methods {
+			if !slices.Contains(out, m) {
+				out = append(out, m)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Read reads quantization_config. A setting that changes the weights and is not implemented is
+// refused.
+func Read(text []byte) (*Settings, error) {
+	var c config
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, &Error{Kind: ErrFormat, Detail: "does not have the fields of a quantization_config: " + err.Error()}
+	}
+	s := &Settings{Method: c.Method}
+	if c.Method == "" {
+		s.Method = "an unnamed method"
+	}
+	if !slices.Contains(Methods(), s.Method) {
+		return nil, refuse("quant_method", "weights quantised by %q are not supported; known: %s. Use the original checkpoint and quantise on load", clip(s.Method), strings.Join(Methods(), ", "))
+	}
+	read := map[string]func(*config, *Settings) error{
+		"fp8": readFP8, "compressed-tensors": readCompressed, "gptq": readGPTQ, "auto-round": readAutoRound,
+		"awq":        func(c *config, _ *Settings) error { return known("version", c.Version, "gemm") },
+		"fbgemm_fp8": func(_ *config, s *Settings) error { s.Floats = true; return nil },
+		"modelopt": func(c *config, s *Settings) error {
+			s.Floats = strings.HasPrefix(strings.ToLower(c.Algorithm), "fp8")
+			return known("quant_algo", c.Algorithm, "fp8", "nvfp4", "mixed_precision", "fp8_per_channel_per_token", "fp8_pb_wo")
+		},
+		"bitsandbytes": func(c *config, _ *Settings) error { return known("bnb_4bit_quant_type", c.Type4, "nf4", "fp4") },
+		"mxfp4":        func(_ *config, s *Settings) error { s.Experts, s.Floats = true, true; return nil },
+	}[s.Method]
+	if read == nil {
+		return s, nil
+	}
+	return s, read(&c, s)
+}
+
+// given reports whether a field has a value that is not null, {} or [].
+func given(v json.RawMessage) bool {
+	text := strings.TrimSpace(string(v))
+	return text != "" && text != "null" && text != "{}" && text != "[]"
+}
+
+// readBlock reads two sizes; nothing if they are missing.
+func readBlock(field string, v json.RawMessage) (block [2]int, err error) {
+	if !given(v) {
+		return block, nil
+	}
+	var list []int64
+	if err := json.Unmarshal(v, &list); err != nil {
+		return block, &Error{Field: field, Kind: ErrFormat, Detail: clip(string(v)) + " is not a list of two sizes"}
+	}
+	if len(list) != 2 || list[0] < 1 || list[1] < 1 || list[0] > maxBlock || list[1] > maxBlock {
+		return block, &Error{Field: field, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%s; want two sizes in 1..%d", clip(fmt.Sprint(list)), maxBlock)}
+	}
+	return [2]int{int(list[0]), int(list[1])}, nil
+}
+
+func readFP8(c *config, s *Settings) (err error) {
+	if err = known("fmt", c.Format, "e4m3", "float8_e4m3fn"); err != nil {
+		return err
+	}
+	if err = known("activation_scheme", c.Scheme, "dynamic", "static"); err != nil {
+		return err
+	}
+	s.Floats = true
+	s.FP8Block, err = readBlock("weight_block_size", c.Block)
+	return err
+}
+
+func readCompressed(c *config, s *Settings) (err error) {
+	formats := []string{"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "mixed", "dense"}
+	if err := known("format", c.Layout, formats...); err != nil {
+		return err
+	}
+	if given(c.Transform) {
+		return refuse("transform_config", "weights were rotated, and activations must be as well: not supported")
+	}
+	var sparse struct{ Format string }
+	if given(c.Sparsity) && (json.Unmarshal(c.Sparsity, &sparse) != nil || sparse.Format != "" && sparse.Format != "dense") {
+		return refuse("sparsity_config", "sparse weights are not supported")
+	}
+	s.Floats = c.Layout == "float-quantized" || c.Layout == "mxfp4-pack-quantized"
+	for name, g := range c.Groups {
+		if err := known("config_groups."+name+".format", g.Format, formats...); err != nil {
+			return err
+		}
+		if g.Weights == nil || !given(g.Weights.Block) {
+			continue
+		}
+		block, err := readBlock("config_groups."+name+".weights.block_structure", g.Weights.Block)
+		if err != nil {
+			return err
+		}
+		if s.FP8Block != [2]int{} && s.FP8Block != block {
+			return refuse("config_groups", "blocks of %v and of %v: only one size is supported", s.FP8Block, block)
+		}
+		s.FP8Block = block
+	}
+	return nil
+}
+
+func readBits(c *config, s *Settings) error {
+	var bits int64
+	if given(c.Bits) {
+		if err := json.Unmarshal(c.Bits, &bits); err != nil {
+			return &Error{Field: "bits", Kind: ErrFormat, Detail: clip(string(c.Bits)) + " is not a whole number"}
+		}
+	}
+	if !slices.Contains([]int64{2, 3, 4, 8}, bits) {
+		return &Error{Field: "bits", Kind: ErrOutOfRange, Detail: fmt.Sprintf("%d; want 2, 3, 4 or 8", bits)}
+	}
+	s.Bits = int(bits)
+	return nil
+}
+
+func readGPTQ(c *config, s *Settings) error {
+	if err := known("checkpoint_format", c.Checkpoint, "gptq", "gptq_v2"); err != nil {
+		return err
+	}
+	s.Plain = c.Checkpoint == "gptq_v2"
+	return readBits(c, s)
+}
+
+func readAutoRound(c *config, s *Settings) error {
+	if err := known("packing_format", c.Packing, "auto_round:auto_gptq", "auto_round:gptq", "auto_gptq", "auto_round:auto_awq", "auto_round:awq"); err != nil {
+		return err
+	}
+	if s.Method = "gptq"; strings.HasSuffix(strings.ToLower(c.Packing), "awq") {
+		s.Method = "awq"
+		return nil
+	}
+	return readBits(c, s)
+}
