@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -160,6 +161,31 @@ func checkFlags(k *kong.Context) error {
 		if err := options.CheckValue(f.Name, f.Tag, f.Target); err != nil {
 			return err
 		}
+		if err := checkCondition(k, f); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// checkCondition refuses a flag that has no effect without another flag, or with it.
+func checkCondition(k *kong.Context, f *kong.Flag) error {
+	name, with, ok := options.Condition(f.Help)
+	if !ok || !given(k, f) {
+		return nil
+	}
+	on := slices.ContainsFunc(k.Flags(), func(o *kong.Flag) bool {
+		return o.Name == name && !o.Target.IsZero() && (!o.HasDefault || given(k, o))
+	})
+	if on == with {
+		return nil
+	}
+	self := "--" + f.Name
+	if i := slices.IndexFunc(f.Tag.Envs, isSet); i >= 0 {
+		self += " (" + f.Tag.Envs[i] + ")"
+	}
+	if with {
+		return fmt.Errorf("%s has no effect without --%s: set --%s, or remove %s", self, name, name, self)
+	}
+	return fmt.Errorf("%s has no effect with --%s: remove one of the two", self, name)
 }

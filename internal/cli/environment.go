@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+	"github.com/shoal-llm/shoal/internal/security"
 )
 
 // laboratory is the command whose flags never share a variable with flags of other commands.
@@ -20,11 +21,12 @@ const laboratory = "lab"
 //     that declares it: SHOAL_KV_MEMORY. A tag env:"SHOAL_FLAG" says this of structs that differ.
 //
 // A flag of one command also keeps the name SHOAL_FLAG of earlier versions if no other flag has
-// that name. If one has, the variable is an error that names the new one.
+// that name. If one has, the variable is an error that names the new one. So is a variable that sets
+// the flags of other commands with the same name, unless the command line sets this one.
 func environmentVariables() kong.Option {
-	retired := map[*kong.Flag]string{}
+	retired, foreign := map[*kong.Flag]string{}, map[*kong.Flag]string{}
 	return kong.OptionFunc(func(k *kong.Kong) error {
-		if err := kong.PostBuild(func(k *kong.Kong) error { return nameVariables(k.Model, retired) }).Apply(k); err != nil {
+		if err := kong.PostBuild(func(k *kong.Kong) error { return nameVariables(k.Model, retired, foreign) }).Apply(k); err != nil {
 			return err
 		}
 		if err := kong.ValueFormatter(documented).Apply(k); err != nil {
@@ -34,6 +36,9 @@ func environmentVariables() kong.Option {
 			for _, f := range ctx.Flags() {
 				if name := retired[f]; name != "" && isSet(name) && !slices.ContainsFunc(f.Tag.Envs, isSet) {
 					return fmt.Errorf("%s has had several meanings: set %s, or remove it", name, environment(f.Value))
+				}
+				if name := foreign[f]; name != "" && isSet(name) && !given(ctx, f) {
+					return fmt.Errorf("%s sets --%s of other commands, not of %s: set %s, or remove %s", name, f.Name, strings.TrimSpace(pathOf(ctx.Selected())), environment(f.Value), name)
 				}
 			}
 			return nil
@@ -57,6 +62,11 @@ func documented(v *kong.Value) string {
 		value.Tag, v = &tag, &value
 	}
 	return kong.DefaultHelpValueFormatter(v)
+}
+
+// given reports whether the command line or the environment sets a flag.
+func given(ctx *kong.Context, f *kong.Flag) bool {
+	return slices.ContainsFunc(ctx.Path, func(p *kong.Path) bool { return p.Flag == f }) || slices.ContainsFunc(f.Tag.Envs, isSet)
 }
 
 func isSet(variable string) bool {
@@ -84,8 +94,9 @@ func rowsOf(v reflect.Value, out map[any]rowID) {
 	}
 }
 
-// nameVariables sets the variables of all flags, and adds the retired ones.
-func nameVariables(app *kong.Application, retired map[*kong.Flag]string) error {
+// nameVariables sets the variables of all flags. It adds the names that a flag had to retired, and
+// those that set flags of other commands only to foreign.
+func nameVariables(app *kong.Application, retired, foreign map[*kong.Flag]string) error {
 	type named struct {
 		flag        *kong.Flag
 		row         rowID
@@ -108,6 +119,9 @@ func nameVariables(app *kong.Application, retired map[*kong.Flag]string) error {
 			x := named{flag: f, row: declared[f.Target.Addr().Interface()], short: variable("", f.Name), tagged: len(f.Envs) > 0}
 			if x.tagged {
 				x.short = f.Envs[0]
+				if plain := variable("", f.Name); plain != x.short && plain != security.EnvKey { // EnvKey has a value, its flag a file
+					retired[f] = plain
+				}
 			}
 			x.long = variable(pathOf(n), strings.TrimPrefix(x.short, prefix))
 			all = append(all, x)
@@ -135,7 +149,8 @@ func nameVariables(app *kong.Application, retired map[*kong.Flag]string) error {
 		case x.short == x.long:
 		case slices.Contains(owners, x.row):
 			names = append(names, x.short)
-		case len(owners) > 0: // it sets another flag
+		case len(owners) > 0:
+			foreign[x.flag] = x.short
 		case len(rows[x.short]) == 1:
 			names = []string{x.short, x.long}
 		default:

@@ -57,6 +57,8 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"lab cluster --limit=-1s", "--limit -1s: want at least 1ms"},
 		{"up --model /nope", "/nope: no such file ... config.json, or a .gguf file"},
 		{"up --model EMPTY", "EMPTY: not a Hugging Face model folder ... config.json"},
+		{"up --bind 10.0.0.1", "--bind has no effect without --cluster: set --cluster, or remove --bind"},
+		{"up --token-life 2h", "--token-life has no effect without --cluster"},
 		{"up --cluster lab --join-port 70000", "--join-port 70000: want 1 to 65535"},
 		{"up --threads=-1", "--threads -1: want 1 to 1024"},
 		{"up -n 4 --share=-1,1,1,1", "--share -1: want at least 0"},

@@ -3,7 +3,8 @@
 //
 //	name     the name of the option: its flag, its YAML key and, in capitals, its variable;
 //	         default: the name of the field in lower case with hyphens
-//	help     what it sets, the unit, the default
+//	help     what it sets, the unit, the default. "With --x:" or "Without --x:" at its beginning
+//	         makes it an error to set the option without x, or with it
 //	default  the value that replaces the zero value
 //	range    the bounds of a number or a duration, LOW..HIGH or LOW..; without a default, 0 is valid too
 //	oneof    the valid words, with commas between them; without a default, no word is valid too
@@ -163,6 +164,15 @@ func within(v reflect.Value, low, high string) bool {
 		return x >= least.Float() && (high == "" && x <= math.MaxFloat64 || x <= most.Float())
 	}
 	return v.Int() >= least.Int() && (high == "" || v.Int() <= most.Int())
+}
+
+// Condition returns the option with which another one applies, or without which, from the beginning
+// of its help. ok reports whether there is one.
+func Condition(help string) (option string, with, ok bool) {
+	first, rest, _ := strings.Cut(help, " --")
+	option, _, ok = strings.Cut(rest, ":")
+	ok = ok && (first == "With" || first == "Without") && !strings.Contains(option, " ")
+	return option, first == "With", ok
 }
 
 // ParseSize reads a number of bytes: 512MiB, 2GiB, 1.5GB, 1000000.

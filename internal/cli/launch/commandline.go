@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // inEnvironment lists the flags that [commandLine] omits, since every user of the machine can
@@ -20,8 +21,8 @@ import (
 var inEnvironment = []string{"api-key"}
 
 // commandLine returns the arguments that start another process of this program with the same
-// flags. cmd points to the command's struct. It omits a flag without a default whose value is
-// zero.
+// flags. cmd points to the command's struct. It omits flags that have no effect, and
+// those without a default whose value is zero.
 func commandLine(name string, cmd any) ([]string, error) {
 	k, err := kong.New(cmd, Variables())
 	if err != nil {
@@ -29,7 +30,7 @@ func commandLine(name string, cmd any) ([]string, error) {
 	}
 	args := []string{name}
 	for _, f := range k.Model.Flags {
-		if f.Name == "help" || slices.Contains(inEnvironment, f.Name) || f.Target.IsZero() && !f.HasDefault {
+		if f.Name == "help" || slices.Contains(inEnvironment, f.Name) || f.Target.IsZero() && !f.HasDefault || !applies(k.Model.Flags, f) {
 			continue
 		}
 		values, err := flagValues(f)
@@ -45,6 +46,12 @@ func commandLine(name string, cmd any) ([]string, error) {
 		}
 	}
 	return args, nil
+}
+
+// applies reports whether a flag has an effect: its help may name another one as a condition.
+func applies(all []*kong.Flag, f *kong.Flag) bool {
+	name, with, ok := options.Condition(f.Help)
+	return !ok || with == slices.ContainsFunc(all, func(o *kong.Flag) bool { return o.Name == name && !o.Target.IsZero() })
 }
 
 // flagValues returns the texts that set a flag, one for each element of a list or map.

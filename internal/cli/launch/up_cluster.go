@@ -26,8 +26,8 @@ import (
 // NetworkFlags let other machines join the cluster of shoal up.
 type NetworkFlags struct {
 	Cluster string        `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
-	Bind    string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
-	Ports   cluster.Ports `placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
+	Bind    string        `env:"SHOAL_BIND" placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
+	Ports   cluster.Ports `env:"SHOAL_PORTS" placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
 	Expect  int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, including those on other machines (default: the nodes of this command)."`
 	tokenServerFlags
 }
@@ -99,14 +99,9 @@ func (n *network) close() {
 	n.closers = nil
 }
 
-// checkNetwork refuses flags that need --cluster without it, and invalid values.
+// checkNetwork refuses invalid values of the flags of --cluster.
 func (c *Up) checkNetwork() error {
 	if c.Cluster == "" {
-		for name, given := range map[string]bool{"bind": c.Bind != "", "ports": c.Ports != 0, "join-port": c.JoinPort != 0, "expect": c.Expect != 0} {
-			if given {
-				return fmt.Errorf("--%s applies only to clusters that other machines join: give --cluster NAME", name)
-			}
-		}
 		return nil
 	}
 	if err := join.CheckCluster(c.Cluster); err != nil {
