@@ -13,9 +13,11 @@ package model
 // Cohere 2 has a sliding window in three of four layers; the other layers do not rotate.
 func init() {
 	defaults := map[string]string{"max_position_embeddings": "8192"}
-	register(architecture{Name: "CohereForCausalLM", defaults: defaults, read: readCohere, layer: parallelLayer, extra: llamaExtra})
+	register(architecture{Name: cohere, defaults: defaults, read: readCohere, layer: parallelLayer, extra: llamaExtra})
 	register(architecture{Name: "Cohere2ForCausalLM", defaults: defaults, read: readCohere2, layer: parallelLayer, extra: llamaExtra})
 }
+
+const cohere = "CohereForCausalLM"
 
 func readCohere(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", true)
@@ -33,7 +35,11 @@ func readCohere(f *fields, c *Config) {
 			f.fail(key, ErrUnsupported, "false: only true is implemented")
 		}
 	}
-	readRope(f, c, 10000)
+	theta := 10000.0
+	if c.Architecture == cohere {
+		theta = 500000
+	}
+	readRope(f, c, theta)
 }
 
 func readCohere2(f *fields, c *Config) {

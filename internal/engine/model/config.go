@@ -199,13 +199,15 @@ var architectureOf = map[string]string{
 	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
 }
 
+const kvHeads = "num_key_value_heads"
+
 // readShape reads the sizes, under the names of Llama that its successors kept. The read function of
 // a family with latent attention sets HeadDim.
 func readShape(f *fields, c *Config, latent bool) {
 	c.Hidden = f.Size("hidden_size", 0, maxHidden)
 	c.Layers = f.Size("num_hidden_layers", 0, maxLayers)
 	c.Heads = f.Size("num_attention_heads", 0, maxHeads)
-	c.KVHeads = f.Size("num_key_value_heads", c.Heads, maxHeads)
+	c.KVHeads = f.Size(kvHeads, c.Heads, maxHeads)
 	c.FFN = f.Size("intermediate_size", 0, maxFFN)
 	c.Vocab = f.Size("vocab_size", 0, maxVocab)
 	c.MaxPositions = f.Size("max_position_embeddings", 2048, maxPositions)

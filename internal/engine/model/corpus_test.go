@@ -285,7 +285,7 @@ func corpusSafetensors(t *testing.T, dir string, cases *int) {
 // A config of two hundred bytes may ask for a quarter of a million tensors.
 func TestManyTensorsAsked(t *testing.T) {
 	dir := tinyFolder(t, "Qwen3MoeForCausalLM")
-	put(t, filepath.Join(dir, "config.json"), []byte(`{"architectures":["Qwen3MoeForCausalLM"],"hidden_size":32,"num_hidden_layers":21,"num_attention_heads":2,"intermediate_size":16,"vocab_size":12,"num_experts":4096}`))
+	put(t, filepath.Join(dir, "config.json"), []byte(`{"architectures":["Qwen3MoeForCausalLM"],"hidden_size":32,"num_hidden_layers":21,"num_attention_heads":2,"num_key_value_heads":2,"intermediate_size":16,"vocab_size":12,"num_experts":4096}`))
 	if err := damaged(t, dir); !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "more") {
 		t.Error(err)
 	}

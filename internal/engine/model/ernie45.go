@@ -5,7 +5,7 @@ package model
 func init() {
 	register(architecture{
 		Name:     "Ernie4_5ForCausalLM",
-		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "head_dim": "128"},
+		defaults: map[string]string{"num_key_value_heads": "2", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "head_dim": "128"},
 		read:     readErnie45,
 		layer:    llamaLayer,
 		extra:    llamaExtra,

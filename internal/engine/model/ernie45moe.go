@@ -13,7 +13,7 @@ import (
 func init() {
 	register(architecture{
 		Name:     "Ernie4_5_MoeForCausalLM",
-		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "131072"},
+		defaults: map[string]string{"num_key_value_heads": "4", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072"},
 		read:     readErnie45MoE,
 		layer:    ernie45MoELayer,
 		extra:    llamaExtra,

@@ -8,7 +8,7 @@ import "slices"
 func init() {
 	register(architecture{
 		Name:     "Exaone4ForCausalLM",
-		defaults: map[string]string{"rms_norm_eps": "1e-5"},
+		defaults: map[string]string{"num_key_value_heads": "32", "rms_norm_eps": "1e-5"},
 		read:     readExaone4,
 		layer:    postNormLayer,
 		extra:    llamaExtra,

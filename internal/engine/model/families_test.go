@@ -170,7 +170,7 @@ func TestFamilies(t *testing.T) {
 			return slices.Equal(c.Unrotated, []int{3, 7}) && c.RopeOf(2) == 0 && c.RopeOf(3) == 1 && c.Rope.Theta == 2e6 && c.Tied && c.Windows == nil
 		}},
 		{"SmolLM3", change{"no_rope_layers": []int{0, 1, 1}, "no_rope_layer_interval": 1, "layer_types": []string{"sliding_attention", "full_attention"}, "sliding_window": 8}, func(c *Config) bool {
-			return slices.Equal(c.Unrotated, []int{0}) && c.Windows == nil
+			return slices.Equal(c.Unrotated, []int{0}) && c.Window(0) == 8 && c.Window(1) == 0
 		}},
 		{"SmolLM3", change{"no_rope_layer_interval": 2, "use_sliding_window": true, "sliding_window": 8}, func(c *Config) bool {
 			return slices.Equal(c.Unrotated, []int{1}) && c.Window(0) == 0 && c.Window(1) == 8
@@ -183,9 +183,15 @@ func TestFamilies(t *testing.T) {
 		{"Ernie4_5", change{"tie_word_embeddings": remove, "rope_theta": remove}, func(c *Config) bool {
 			return c.HeadDim == 128 && c.Neighbours && c.Tied && !c.QKVBias && c.Rope.Theta == 5e5
 		}},
-		{"Ministral3", change{"max_position_embeddings": 64, "rope_scaling": map[string]any{"type": "yarn", "factor": 16, "original_max_position_embeddings": 16, "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1}}, func(c *Config) bool {
+		{"Ministral3", change{"max_position_embeddings": 64, "head_dim": nil, "rope_scaling": map[string]any{"type": "yarn", "factor": 16, "original_max_position_embeddings": 16, "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1}}, func(c *Config) bool {
 			return c.Growth == Growth{Beta: 0.1, Original: 16} && c.MaxPositions == 256 && c.Rope.Amplitude == 1 && c.AttentionScale() == 0.25 && c.Windows == nil
 		}},
+		{"Cohere", change{"rope_theta": remove}, func(c *Config) bool { return c.Rope.Theta == 5e5 }},
+		{"Cohere2", change{"rope_theta": remove}, func(c *Config) bool { return c.Rope.Theta == 1e4 }},
+		{"Mixtral", change{"rms_norm_eps": remove, "num_key_value_heads": remove, "num_attention_heads": 16, "hidden_size": 256}, func(c *Config) bool { return c.NormEps == 1e-5 && c.KVHeads == 8 }},
+		{"Mistral", change{"num_key_value_heads": nil}, func(c *Config) bool { return c.KVHeads == 4 }}, // null, unlike a missing key: as the query heads
+		{"Qwen2Moe", change{"num_hidden_layers": 5, "use_sliding_window": true, "sliding_window": 8, "max_window_layers": 4}, func(c *Config) bool { return slices.Equal(c.Windows, []int{8, 0, 8, 0, 0}) }},
+		{"Qwen3Moe", change{"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 1, "layer_types": []string{"full_attention", "full_attention"}}, func(c *Config) bool { return slices.Equal(c.Windows, []int{8, 8}) }},
 		{"Llama4", change{"num_hidden_layers": 8, "max_position_embeddings": 10485760, "intermediate_size": 16, "interleave_moe_layer_step": 2, "attn_temperature_tuning": 4, "no_rope_layers": []int{}}, func(c *Config) bool {
 			return c.FFN == 16384 && c.MoE.FFN == 16 && c.MoE.Experts == 16 && slices.Equal(c.MoE.Dense, []int{0, 2, 4, 6}) && slices.Equal(c.Unrotated, []int{3, 7}) && c.Growth == Growth{0.1, 8192, true, true} &&
 				c.Chunked && slices.Equal(c.Windows, []int{8192, 8192, 8192, 0, 8192, 8192, 8192, 0}) && c.Layer(0).UnitNorm && !c.Layer(3).UnitNorm && c.Layer(3).Grows && !c.Layer(0).Grows

@@ -7,7 +7,7 @@ import "fmt"
 func init() {
 	register(architecture{
 		Name:     "HYV3ForCausalLM",
-		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "head_dim": "128"},
+		defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "head_dim": "128"},
 		read:     readHYV3,
 		layer:    hyV3Layer,
 		extra:    llamaExtra,

@@ -13,7 +13,7 @@ import (
 func init() {
 	register(architecture{
 		Name:     "MiniMaxM2ForCausalLM",
-		defaults: map[string]string{"head_dim": "128", "max_position_embeddings": "196608"},
+		defaults: map[string]string{"num_key_value_heads": "8", "head_dim": "128", "max_position_embeddings": "196608"},
 		rotary:   []string{partialKey},
 		read:     readMiniMaxM2,
 		layer:    minimaxM2Layer,

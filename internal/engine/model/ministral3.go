@@ -9,7 +9,7 @@ package model
 func init() {
 	register(architecture{
 		Name:     "Ministral3ForCausalLM",
-		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "262144", "num_key_value_heads": "8"},
+		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "262144", "num_key_value_heads": "8", "head_dim": "128"},
 		rotary:   []string{growthKey},
 		read:     readMinistral3,
 		layer:    llamaLayer,

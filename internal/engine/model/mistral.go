@@ -5,10 +5,11 @@ package model
 // on, Nemo, Small, Large) have no window. In Nemo and Small head_dim differs from hidden/heads.
 func init() {
 	register(architecture{
-		Name:  "MistralForCausalLM",
-		read:  readMistral,
-		layer: llamaLayer,
-		extra: llamaExtra,
+		Name:     "MistralForCausalLM",
+		defaults: map[string]string{"num_key_value_heads": "8"},
+		read:     readMistral,
+		layer:    llamaLayer,
+		extra:    llamaExtra,
 	})
 }
 

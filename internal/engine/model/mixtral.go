@@ -11,10 +11,11 @@ import "fmt"
 // up, w2 down.
 func init() {
 	register(architecture{
-		Name:  "MixtralForCausalLM",
-		read:  readMixtral,
-		layer: mixtralLayer,
-		extra: llamaExtra,
+		Name:     "MixtralForCausalLM",
+		defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5"},
+		read:     readMixtral,
+		layer:    mixtralLayer,
+		extra:    llamaExtra,
 	})
 }
 

@@ -104,10 +104,11 @@ func (f *fields) plainPositions() {
 	}
 }
 
-// assume fills in missing keys, as the family's configuration class does.
+// assume fills in missing keys, as the family's configuration class does. There a null number of KV
+// heads is that of the query heads, and a null width of heads follows from the hidden size.
 func (f *fields) assume(defaults map[string]string) {
 	for key, v := range defaults {
-		if !f.has(key) {
+		if !f.has(key) && !(f.given(key) && (key == kvHeads || key == "head_dim")) {
 			f.raw[key] = json.RawMessage(v)
 		}
 	}

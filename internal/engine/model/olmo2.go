@@ -26,6 +26,9 @@ func readOlmo3(f *fields, c *Config) {
 	readOlmo(f, c)
 	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%4 != 0 })
 	if !f.readRopes(c, 500000, 500000) {
+		if f.has("rope_parameters") {
+			f.fail("rope_parameters", ErrUnsupported, "has neither full_attention nor sliding_attention, whose rotations transformers reads")
+		}
 		readRope(f, c, 500000)
 		c.LocalRope = Rope{Theta: c.Rope.Theta}
 	}

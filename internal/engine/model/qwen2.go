@@ -8,10 +8,11 @@ package model
 // The layers from max_window_layers on may have a sliding window; published models switch it off.
 func init() {
 	register(architecture{
-		Name:  "Qwen2ForCausalLM",
-		read:  readQwen2,
-		layer: llamaLayer,
-		extra: llamaExtra,
+		Name:     "Qwen2ForCausalLM",
+		defaults: map[string]string{"num_key_value_heads": "32"},
+		read:     readQwen2,
+		layer:    llamaLayer,
+		extra:    llamaExtra,
 	})
 }
 
@@ -27,6 +28,14 @@ func readQwen(f *fields, c *Config) {
 	readRope(f, c, 10000)
 	f.activation("hidden_act", "silu")
 	slides, from := f.Bool("use_sliding_window", false), f.Index("max_window_layers", 28, maxLayers)
-	readWindows(f, c, 4096, func(layer int) bool { return slides && layer >= from })
+	in := func(layer int) bool { return layer >= from }
+	switch c.Architecture {
+	case qwen2Moe:
+		in = func(layer int) bool { return layer%2 == 0 && layer < from }
+	case qwen3Moe: // the reference reads neither layer_types nor max_window_layers
+		in = func(int) bool { return true }
+		delete(f.raw, "layer_types")
+	}
+	readWindows(f, c, 4096, func(layer int) bool { return slides && in(layer) })
 	c.dropIdle()
 }

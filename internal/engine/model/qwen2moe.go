@@ -8,12 +8,15 @@ import "fmt"
 //	y = sigmoid(SharedFactor h) * Shared(h) + sum over chosen e
 func init() {
 	register(architecture{
-		Name:  "Qwen2MoeForCausalLM",
-		read:  readQwen2Moe,
-		layer: qwen2MoeLayer,
-		extra: llamaExtra,
+		Name:     qwen2Moe,
+		defaults: map[string]string{"num_key_value_heads": "16"},
+		read:     readQwen2Moe,
+		layer:    qwen2MoeLayer,
+		extra:    llamaExtra,
 	})
 }
+
+const qwen2Moe = "Qwen2MoeForCausalLM"
 
 func readQwen2Moe(f *fields, c *Config) {
 	c.QKVBias = f.Bool("qkv_bias", true)

@@ -10,10 +10,11 @@ package model
 // bias on all four projections.
 func init() {
 	register(architecture{
-		Name:  "Qwen3ForCausalLM",
-		read:  readQwen3,
-		layer: llamaLayer,
-		extra: llamaExtra,
+		Name:     "Qwen3ForCausalLM",
+		defaults: map[string]string{"num_key_value_heads": "32"},
+		read:     readQwen3,
+		layer:    llamaLayer,
+		extra:    llamaExtra,
 	})
 }
 

@@ -10,12 +10,15 @@ package model
 // are all except every s-th.
 func init() {
 	register(architecture{
-		Name:  "Qwen3MoeForCausalLM",
-		read:  readQwen3Moe,
-		layer: llamaLayer,
-		extra: llamaExtra,
+		Name:     qwen3Moe,
+		defaults: map[string]string{"num_key_value_heads": "4"},
+		read:     readQwen3Moe,
+		layer:    llamaLayer,
+		extra:    llamaExtra,
 	})
 }
+
+const qwen3Moe = "Qwen3MoeForCausalLM"
 
 func readQwen3Moe(f *fields, c *Config) {
 	readQwen3(f, c)

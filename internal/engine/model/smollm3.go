@@ -6,7 +6,7 @@ package model
 func init() {
 	register(architecture{
 		Name:     "SmolLM3ForCausalLM",
-		defaults: map[string]string{"max_position_embeddings": "32768"},
+		defaults: map[string]string{"num_key_value_heads": "4", "max_position_embeddings": "32768"},
 		rotary:   []string{"no_rope_layers"},
 		read:     readSmolLM3,
 		layer:    llamaLayer,
@@ -24,8 +24,8 @@ func readSmolLM3(f *fields, c *Config) {
 	f.activation("hidden_act", "silu")
 	slides := f.Bool("use_sliding_window", false) && f.has("sliding_window") // then in the layers that do not rotate
 	readWindows(f, c, maxPositions, func(layer int) bool { return slides && c.RopeOf(layer) > 0 })
-	if !slides {
-		c.Windows = nil // the reference ignores layer_types then
+	if !f.has("sliding_window") {
+		c.Windows = nil
 	}
 	c.dropIdle()
 }
