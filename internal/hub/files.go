@@ -23,6 +23,7 @@ var smallFiles = map[string]bool{
 	"tokenizer.model": true, "special_tokens_map.json": true, "added_tokens.json": true, "vocab.json": true,
 	"vocab.txt": true, "merges.txt": true, "chat_template.jinja": true, "chat_template.json": true,
 	"adapter_config.json": true, "swiftkv.json": true,
+	"spiece.model": true, "sentencepiece.bpe.model": true, "tiktoken.model": true, "qwen.tiktoken": true,
 }
 
 const (

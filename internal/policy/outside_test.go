@@ -36,9 +36,10 @@ golang.org/x/sync:                      all
 golang.org/x/sys:                       all
 golang.org/x/term:                      internal/cli internal/cli/ui internal/cli/launch
 golang.org/x/text:                      internal/text/...
+github.com/rivo/uniseg:                 internal/text/tokenizer/sentencepiece
 golang.org/x/time:                      internal/join
 google.golang.org/grpc:                 internal/rpc
-google.golang.org/protobuf:             internal/proto internal/node internal/rpc internal/weights
+google.golang.org/protobuf:             internal/proto internal/node internal/rpc internal/weights internal/text/tokenizer/sentencepiece
 pgregory.net/rapid:                     tests
 `
 

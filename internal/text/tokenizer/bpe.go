@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/alphabet"
 )
 
 // bpe is the model: byte pair encoding with ranked merges (Sennrich et al.,
@@ -21,6 +22,7 @@ type bpe struct {
 	prefix       string     // continuing_subword_prefix
 	suffix       string     // end_of_word_suffix
 	ignoreMerges bool
+	whole        map[string]int32 // words that are one token, without merges: symbols of SentencePiece
 
 	// Tables of a byte-level vocabulary, used when words are given as bytes.
 	byteID   [256]int32       // token of a single byte, -1: none
@@ -52,13 +54,7 @@ func (m *bpe) parseOptions(o object) {
 	m.ignoreMerges = o.flag("ignore_merges", false)
 	m.prefix = o.text("continuing_subword_prefix", "")
 	m.suffix = o.text("end_of_word_suffix", "")
-	fallback := o.flag("byte_fallback", false)
-	for b := range m.bytes {
-		m.bytes[b] = -1
-		if id, ok := m.ids[fmt.Sprintf("<0x%02X>", b)]; ok && fallback {
-			m.bytes[b] = id
-		}
-	}
+	m.bytes = m.byteTokens(o.flag("byte_fallback", false))
 	unk := o.text("unk_token", "")
 	if unk != "" {
 		id, ok := m.ids[unk]
@@ -124,7 +120,7 @@ func (m *bpe) addMerge(at func() string, a, b string) {
 func (m *bpe) shortcuts() {
 	for b := range m.byteID {
 		m.byteID[b] = -1
-		if id, ok := m.ids[byteText[b]]; ok {
+		if id, ok := m.ids[alphabet.Text[b]]; ok {
 			m.byteID[b] = id
 		}
 	}
@@ -133,7 +129,7 @@ func (m *bpe) shortcuts() {
 	}
 	m.rawVocab = make(map[string]int32, len(m.ids))
 	for s, id := range m.ids {
-		if raw, ok := fromAlphabet(nil, s); ok {
+		if raw, ok := alphabet.Bytes(nil, s); ok {
 			m.rawVocab[string(raw)] = id
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/alphabet"
 )
 
 // stage is one decoder component of a stream. It receives text in units: whole tokens, or, after a
@@ -143,7 +144,7 @@ func (g *gather) flush(out func(string)) {
 type bytesStage struct{ held []byte }
 
 func (b *bytesStage) push(s string, out func(string)) {
-	if bytes, ok := fromAlphabet(b.held, s); ok {
+	if bytes, ok := alphabet.Bytes(b.held, s); ok {
 		b.held = bytes
 	} else {
 		b.held = append(b.held, s...)
@@ -222,7 +223,7 @@ func leadingRune(p []byte) (n int, s runeState) {
 }
 
 func alphabetBytes(s string) string {
-	if b, ok := fromAlphabet(nil, s); ok {
+	if b, ok := alphabet.Bytes(nil, s); ok {
 		return string(b)
 	}
 	return s

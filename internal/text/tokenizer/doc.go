@@ -1,11 +1,12 @@
 // Package tokenizer converts text to token ids and back, for models with a Hugging Face
-// tokenizer.json and a BPE model: the byte-level family (GPT-2, Llama 3, Qwen, DeepSeek)
-// and the SentencePiece-style family (Llama 2, Mistral, Gemma).
+// tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek), SentencePiece-style BPE
+// (Llama 2, Mistral, Gemma), WordPiece (BERT) and Unigram (XLM-RoBERTa, T5). Package vocabfile
+// converts other files to that form.
 //
 // A text passes through the same steps as in the Hugging Face tokenizers library:
 //
 //	text -> added tokens cut out -> normalizer -> normalized added tokens cut out
-//	     -> pre-tokenizer (pieces) -> BPE merges (ids) -> post-processor (BOS, EOS)
+//	     -> pre-tokenizer (pieces) -> model (ids) -> post-processor (BOS, EOS)
 //
 // and back: ids -> token strings -> decoder stages -> text. Every component of a file is
 // either implemented exactly or refused by name at load. Nothing is skipped silently.

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/sentencepiece"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer/vocabfile"
 )
 
@@ -22,7 +24,7 @@ type encoderGoldens struct {
 
 type encoderFamily struct {
 	Files   map[string][]byte
-	IDs     [][]int32 // without special tokens
+	IDs     [][]int32 // without special tokens; nil: not compared
 	Decoded []string
 	Pairs   []struct {
 		A, B, Limit int
@@ -46,7 +48,7 @@ func readEncoders(t testing.TB) (g encoderGoldens) {
 	if err := json.NewDecoder(z).Decode(&g); err != nil {
 		t.Fatal(err)
 	}
-	if len(g.Texts) < 500 || len(g.Families) < 7 {
+	if len(g.Texts) < 500 || len(g.Families) < 18 {
 		t.Fatalf("%d texts, %d families", len(g.Texts), len(g.Families))
 	}
 	return g
@@ -83,6 +85,9 @@ func TestEncoders(t *testing.T) {
 				}
 			}
 			for i, text := range g.Texts {
+				if f.IDs[i] == nil {
+					continue // the reference does not find control tokens in texts
+				}
 				if got := tok.Encode(text, false); !slices.Equal(got, f.IDs[i]) {
 					report("%q becomes %q, want %q", text, names(tok, got), names(tok, f.IDs[i]))
 				}
@@ -148,6 +153,90 @@ func TestGGUFBert(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestGGUFUnigram reads a SentencePiece vocabulary with its table of replacements from GGUF metadata.
+func TestGGUFUnigram(t *testing.T) {
+	g := readEncoders(t)
+	f := g.Families["spm_xlmr"]
+	m, err := sentencepiece.Parse(f.Files["sentencepiece.bpe.model"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := f.load(t)
+	file := &modeltest.GGUF{}
+	tokens, scores, kinds := []string{"<s>", "<pad>", "</s>", "<unk>"}, make([]float32, 4), []int32{3, 3, 3, 2}
+	for _, p := range m.Pieces[3:] {
+		tokens, scores, kinds = append(tokens, p.Text), append(scores, p.Score), append(kinds, int32(p.Type))
+	}
+	table := make([]int32, len(m.Charsmap))
+	for i, b := range m.Charsmap {
+		table[i] = int32(b)
+	}
+	file.Set("general.architecture", "bert")
+	for key, v := range map[string]any{"model": "t5", "tokens": tokens, "scores": scores, "token_type": kinds, "bos_token_id": 0, "eos_token_id": 2,
+		"unknown_token_id": 3, "precompiled_charsmap": table, "remove_extra_whitespaces": true} {
+		file.Set(vocabfile.GGUFPrefix+key, v)
+	}
+	got, err := Load(writeGGUF(t, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range g.Texts {
+		if f.IDs[i] == nil {
+			continue
+		}
+		texts := [][]Part{{{Text: text}}, {{Text: "a"}}}
+		a, err := got.EncodeTexts(t.Context(), texts, 0, LongestFirst)
+		b, err2 := want.EncodeTexts(t.Context(), texts, 0, LongestFirst)
+		if err != nil || err2 != nil || !slices.Equal(a.IDs, b.IDs) {
+			t.Errorf("%q becomes %q, want %q (%v, %v)", text, names(want, a.IDs), names(want, b.IDs), err, err2)
+		}
+	}
+}
+
+// FuzzVocabulary: any file of the other forms is refused, or loads and encodes within its vocabulary.
+func FuzzVocabulary(f *testing.F) {
+	g := readEncoders(f)
+	for name, family := range g.Families {
+		for i, file := range []string{"spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "tiktoken.model", "qwen.tiktoken"} {
+			if data := family.Files[file]; data != nil && name != "spm_unigram" {
+				f.Add(uint8(i), data, family.Files["tokenizer_config.json"], "word ab</s> \u0301\ufb01 \n x")
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, form uint8, vocab, config []byte, text string) {
+		files := Files{Config: config}
+		s, err := files.settings()
+		if err == nil {
+			convert := vocabularyFiles[int(form)%len(vocabularyFiles)].convert
+			files.Tokenizer, files.extra, err = convert("vocabulary", vocab, s)
+		}
+		checkFuzzed(t, files, err, text)
+	})
+}
+
+// FuzzCharsmap: a damaged table of replacements is refused, or normalizes without growing a text
+// more than its limit.
+func FuzzCharsmap(f *testing.F) {
+	m, err := sentencepiece.Parse(readEncoders(f).Families["spm_xlmr"].Files["sentencepiece.bpe.model"])
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(m.Charsmap, "\ufb01 e\u0301\r\n \u3000x")
+	f.Fuzz(func(t *testing.T, table []byte, text string) {
+		c, err := sentencepiece.ParseCharsmap(table)
+		if err != nil {
+			return
+		}
+		text = strings.ToValidUTF8(text, "?")
+		n := sentencepiece.Normalizer{Charsmap: c, DummyPrefix: true, RemoveExtra: true, Escape: true}
+		for _, got := range []string{c.Precompiled(text), n.Apply(text)} {
+			if !utf8.ValidString(got) {
+				t.Fatalf("%q becomes %q", text, got)
+			}
+		}
+	})
 }
 
 // FuzzVocabText: any vocab.txt is refused, or loads and encodes within its vocabulary.

@@ -12,15 +12,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer/vocabfile"
 )
 
-// vocabularyFiles are the files that replace a missing tokenizer.json, in the order in which they are looked up.
+// vocabularyFiles are the files that replace a missing tokenizer.json, in the order in which they are
+// looked for. A name may be a pattern.
 var vocabularyFiles = []struct {
 	name    string
-	convert func(data []byte, s vocabfile.Settings) ([]byte, *vocabfile.Extra, error)
+	convert func(name string, data []byte, s vocabfile.Settings) ([]byte, *vocabfile.Extra, error)
 }{
-	{vocabfile.VocabText, func(data []byte, s vocabfile.Settings) ([]byte, *vocabfile.Extra, error) {
+	{"tokenizer.model", sentencePieceOrTiktoken},
+	{"spiece.model", vocabfile.SentencePiece},
+	{"sentencepiece.bpe.model", vocabfile.SentencePiece},
+	{"tiktoken.model", vocabfile.Tiktoken},
+	{"*.tiktoken", vocabfile.Tiktoken},
+	{vocabfile.VocabText, func(_ string, data []byte, s vocabfile.Settings) ([]byte, *vocabfile.Extra, error) {
 		doc, err := vocabfile.WordPiece(data, s)
 		return doc, nil, err
 	}},
+}
+
+func sentencePieceOrTiktoken(name string, data []byte, s vocabfile.Settings) ([]byte, *vocabfile.Extra, error) {
+	if vocabfile.IsTiktoken(data) {
+		return vocabfile.Tiktoken(name, data, s)
+	}
+	return vocabfile.SentencePiece(name, data, s)
 }
 
 func readFolder(dir string) (Files, error) {
@@ -61,13 +74,15 @@ func (f *Files) convert(dir string) error {
 	var names []string
 	for _, v := range vocabularyFiles {
 		names = append(names, v.name)
-		data, err := readFolderFile(dir, v.name)
-		if errors.Is(err, fs.ErrNotExist) {
+		found, err := fs.Glob(os.DirFS(dir), v.name)
+		if err != nil || len(found) == 0 {
 			continue
-		} else if err != nil {
+		}
+		data, err := readFolderFile(dir, found[0])
+		if err != nil {
 			return err
 		}
-		if f.Tokenizer, f.extra, err = v.convert(data, s); err != nil {
+		if f.Tokenizer, f.extra, err = v.convert(found[0], data, s); err != nil {
 			return fmt.Errorf("%w (in %s)", err, dir)
 		}
 		return nil

@@ -32,7 +32,7 @@ func ggufFile(path string) (file string, ok bool, err error) {
 // takeExtra adds the parts that the files of a folder cannot express. If several ids have the same
 // text, encoding uses the first; the others are only decoded.
 func (t *Tokenizer) takeExtra(g *vocabfile.Extra) {
-	t.gguf = true
+	t.converted = true
 	for _, id := range slices.Sorted(maps.Keys(g.Again)) {
 		first := int32(g.Again[id])
 		s := t.Token(first)
@@ -45,12 +45,20 @@ func (t *Tokenizer) takeExtra(g *vocabfile.Extra) {
 		}
 		t.vocab.alias(id, s)
 	}
-	if g.Scores != nil {
-		t.model.(*bpe).useScores(g.Scores, func(id int) bool {
-			_, again := g.Again[int32(id)]
-			return !again && t.added.byID[int32(id)] == nil
-		})
+	m, ok := t.model.(*bpe)
+	if !ok || g.Scores == nil {
+		return
 	}
+	m.whole = map[string]int32{}
+	for id, typ := range g.Types {
+		if typ == vocabfile.UserDefined {
+			m.whole[t.vocab.tokens[id]] = int32(id)
+		}
+	}
+	m.useScores(g.Scores, func(id int) bool {
+		_, again := g.Again[int32(id)]
+		return !again && t.added.byID[int32(id)] == nil && (g.Types == nil || g.Types[id] == vocabfile.Normal)
+	})
 }
 
 // readGGUF converts the tokenizer of a GGUF file.

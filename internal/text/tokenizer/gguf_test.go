@@ -263,7 +263,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"tokens of numbers":    {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
 		"twice the same":       {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
 		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},
-		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of bert, gemma4, gpt2, llama`},
+		"another model":        {bpe(), p + "model", "ugm", ErrUnsupported, `"ugm" is not one of bert, gemma4, gpt2, llama, t5`},
 		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
 		"unknown pattern":      {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, gpt-4o, llama-bpe`},
 		"no pattern":           {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},
@@ -274,7 +274,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"no scores":            {s.file(), p + "scores", nil, ErrInvalid, "0 entries for 700 tokens"},
 		"scores all the same":  {s.file(), p + "scores", make([]float32, 700), ErrInvalid, "order of merges"},
 		"a score of NaN":       {s.file(), p + "scores", append(slices.Clone(s.Scores[:699]), float32(math.NaN())), ErrInvalid, "token 699 has a NaN"},
-		"another normalizer":   {s.file(), p + "precompiled_charsmap", []int32{1}, ErrUnsupported, "precompiled_charsmap"},
+		"another normalizer":   {s.file(), p + "precompiled_charsmap", []int32{1}, ErrInvalid, "precompiled_charsmap"},
 		"template of a number": {bpe(), "tokenizer.chat_template", 5, ErrInvalid, "chat_template"},
 	} {
 		test.g.Unset(test.key)

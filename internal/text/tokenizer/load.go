@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -80,13 +81,16 @@ func readFile(path string) ([]byte, error) {
 func Parse(f Files) (*Tokenizer, error) {
 	return attempt.At(func() *Tokenizer {
 		c := parseConfig(f.Config, f.Specials)
+		if f.extra != nil {
+			c.bos, c.eos = cmp.Or(c.bos, f.extra.BOS), cmp.Or(c.eos, f.extra.EOS)
+		}
 		o := parseFile(tokenizerFile, f.Tokenizer)
 		if v := o.text("version", "1.0"); v != "1.0" {
 			panic(attempt.Failure{Err: unsupported(join(o.path, "version"), "version", v, []string{"1.0"})})
 		}
 		t := &Tokenizer{config: c, normalizer: parseNormalizers(o.at("normalizer")), pre: parsePretokenizers(o.at("pre_tokenizer")),
 			post: parsePostProcessor(o.at("post_processor")), decoder: parseDecoder(o.at("decoder"))}
-		t.parseModel(o.at("model"))
+		t.parseModel(o.at("model"), f.extra)
 		t.parseAdded(o.at("added_tokens"))
 		if f.extra != nil {
 			t.takeExtra(f.extra)
@@ -96,13 +100,16 @@ func Parse(f Files) (*Tokenizer, error) {
 	})
 }
 
-var knownModels = []string{"BPE", "WordPiece"}
+var knownModels = []string{"BPE", "Unigram", "WordPiece"}
 
-func (t *Tokenizer) parseModel(n node) {
+func (t *Tokenizer) parseModel(n node, extra *vocabfile.Extra) {
 	o := n.object()
 	switch kind := o.text("type", "BPE"); kind {
 	case "BPE":
 		m := parseBPE(o)
+		t.model, t.vocab = m, m.vocabulary
+	case "Unigram":
+		m := parseUnigram(o, extra)
 		t.model, t.vocab = m, m.vocabulary
 	case "WordPiece":
 		m := parseWordPiece(o)
@@ -177,7 +184,7 @@ func (t *Tokenizer) useBytes() {
 
 // applyConfig applies add_bos_token and add_eos_token of tokenizer_config.json. add_bos_token true
 // always counts. add_eos_token, false values and defaults count only for the transformers classes
-// that rebuild the template. A GGUF file has no template, so every true value counts.
+// that rebuild the template. Converted files have no template, so every true value counts.
 func (t *Tokenizer) applyConfig() {
 	c := t.config
 	for _, f := range []struct {
@@ -196,7 +203,7 @@ func (t *Tokenizer) applyConfig() {
 		case !c.llamaLike():
 			continue
 		}
-		if f.field == "add_eos_token" && !c.llamaLike() && !t.gguf {
+		if f.field == "add_eos_token" && !c.llamaLike() && !t.converted {
 			continue
 		}
 		if !want && !c.llamaLike() {

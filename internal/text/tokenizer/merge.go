@@ -22,6 +22,9 @@ var scratchPool = sync.Pool{New: func() any { return new(mergeScratch) }}
 
 // encode appends the ids of one word, see model.
 func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
+	if id, ok := m.whole[word]; ok {
+		return append(dst, id)
+	}
 	if m.ignoreMerges {
 		vocab := m.ids
 		if raw {
@@ -91,10 +94,7 @@ func (m *bpe) spell(s *mergeScratch, word string, raw, literal bool) {
 				unk = false
 			}
 			add(id)
-		case char != "" && m.spellable(char):
-			for k := range len(char) {
-				add(m.bytes[char[k]])
-			}
+		case char != "" && m.addBytes(add, char):
 		case m.unk >= 0:
 			if unk && !m.fuseUnk {
 				add(m.unk)
@@ -107,14 +107,14 @@ func (m *bpe) spell(s *mergeScratch, word string, raw, literal bool) {
 	}
 }
 
-// spellable reports whether every byte of char has a byte token.
-func (m *bpe) spellable(char string) bool {
-	for k := range len(char) {
-		if m.bytes[char[k]] < 0 {
-			return false
-		}
+// addBytes adds the byte tokens of char, if all exist.
+func (m *bpe) addBytes(add func(int32), char string) bool {
+	var room [utf8.UTFMax]int32
+	ids, ok := spellBytes(room[:0], char, &m.bytes)
+	for _, id := range ids {
+		add(id)
 	}
-	return true
+	return ok
 }
 
 // merge joins neighbours, lowest rank first, until no merge applies, in O(n log n).

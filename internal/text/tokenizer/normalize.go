@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer/categories"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/sentencepiece"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer/unicodeform"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer/wordpiece"
 )
@@ -50,7 +51,7 @@ func insertion(n node) string {
 	return s
 }
 
-var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents", "BertNormalizer", "Nmt"}
+var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents", "BertNormalizer", "Nmt", "Precompiled", "SentencePiece"}
 
 func parseNormalizers(n node) normalizers {
 	var out normalizers
@@ -95,6 +96,13 @@ func parseNormalizer(o object) normalizer {
 		b := wordpiece.Normalizer{Clean: o.flag("clean_text", true), Chinese: o.flag("handle_chinese_chars", true), Lower: o.flag("lowercase", true)}
 		b.Accents = o.flag("strip_accents", b.Lower)
 		return textual(b.Apply)
+	case "Precompiled":
+		return textual(parseCharsmap(o.at("precompiled_charsmap")).Precompiled)
+	case "SentencePiece": // of vocabfile, not of the library
+		n := sentencepiece.Normalizer{Charsmap: parseCharsmap(o.at("precompiled_charsmap")), DummyPrefix: o.flag("add_dummy_prefix", true),
+			RemoveExtra: o.flag("remove_extra_whitespaces", true), Escape: o.flag("escape_whitespaces", true), Suffix: o.flag("treat_whitespace_as_suffix", false)}
+		n.KeepSymbols(parseSymbols(o))
+		return textual(n.Apply)
 	case "Nmt":
 		return textual(nmt)
 	case "StripAccents":
@@ -113,6 +121,28 @@ func parseNormalizer(o object) normalizer {
 		}
 	}
 	panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "normalizer", kind, knownNormalizers)})
+}
+
+func parseCharsmap(n node) *sentencepiece.Charsmap {
+	var data []byte // base64
+	n.into(&data, "a table in base64")
+	c, err := sentencepiece.ParseCharsmap(data)
+	if err != nil {
+		panic(attempt.Failure{Err: invalid(n.path, "%v", err)})
+	}
+	return c
+}
+
+func parseSymbols(o object) (out []string) {
+	if n := o.at("symbols"); !n.null() {
+		n.into(&out, "a list of texts")
+	}
+	for i, s := range out {
+		if len(s) > maxAddedBytes {
+			panic(attempt.Failure{Err: invalid(fmt.Sprintf("%s[%d]", join(o.path, "symbols"), i), "has %d bytes, the limit is %d", len(s), maxAddedBytes)})
+		}
+	}
+	return out
 }
 
 // nmt removes control characters and turns unusual spaces into plain ones.

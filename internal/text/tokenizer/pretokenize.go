@@ -7,7 +7,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/alphabet"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer/categories"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/sentencepiece"
 )
 
 // pretokenizer splits a piece into smaller ones, and may change their spelling.
@@ -15,7 +17,7 @@ type pretokenizer interface {
 	split(p piece, next func(piece) error) error
 }
 
-var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
+var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "SentencePieceSymbols"}
 
 func parsePretokenizers(n node) []pretokenizer {
 	var out []pretokenizer
@@ -42,6 +44,10 @@ func parsePretokenizer(o object) pretokenizer {
 		return byteLevel{o.flag("add_prefix_space", true), o.flag("use_regex", true), true}
 	case "Metaspace":
 		return parseMetaspace(o)
+	case "SentencePieceSymbols": // of vocabfile, not of the library
+		var n sentencepiece.Normalizer
+		n.KeepSymbols(parseSymbols(o))
+		return cut{scanner(func(s string, i int) int { return i + n.Symbol(s[i:]) }), isolated}
 	case "Digits":
 		if o.flag("individual_digits", false) {
 			return cut{runeMatch(unicode.IsNumber), isolated}
@@ -79,7 +85,7 @@ func (l byteLevel) split(p piece, next func(piece) error) error {
 	if l.spell {
 		plain := next
 		next = func(q piece) error {
-			q.text = toAlphabet(q.text)
+			q.text = alphabet.Spell(q.text)
 			return plain(q)
 		}
 	}

@@ -12,7 +12,7 @@ type Tokenizer struct {
 	decoder    *decoder
 	config     config
 	size       int
-	gguf       bool // from a GGUF file
+	converted  bool // from a file without a template: a GGUF file, a SentencePiece model
 
 	warnings []string
 }

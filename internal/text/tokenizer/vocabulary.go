@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
@@ -69,4 +70,15 @@ func (v *vocabulary) banned(id int32) bool { return v.isSpecial(id) && id != v.u
 // vocabulary instead of its alphabet. literal: no special token may result.
 type model interface {
 	encode(dst []int32, word string, raw, literal bool) []int32
+}
+
+// byteTokens returns the ids of the tokens <0x00> to <0xFF>, -1 where there is none.
+func (v *vocabulary) byteTokens(fallback bool) (ids [256]int32) {
+	for b := range ids {
+		ids[b] = -1
+		if id, ok := v.ids[fmt.Sprintf("<0x%02X>", b)]; ok && fallback {
+			ids[b] = id
+		}
+	}
+	return ids
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/sentencepiece"
 )
 
 // GGUF files have their tokenizer in metadata. It is converted to the equivalent tokenizer.json and
@@ -70,8 +71,10 @@ type Document struct {
 
 // Extra has the parts of a vocabulary that the files of a folder cannot express.
 type Extra struct {
-	Scores []float32     // SentencePiece scores by id, else nil
-	Again  map[int32]int // ids with the text of an earlier token -> first id of that text
+	Scores   []float32     // by id: the order of merges, highest first; nil: the file has merges
+	Types    []uint8       // types of SentencePiece by id, nil: not a SentencePiece model
+	Again    map[int32]int // ids with the text of an earlier token -> first id of that text
+	BOS, EOS string        // special tokens that tokenizer_config.json may replace
 }
 
 // GGUF converts the tokenizer of a GGUF file.
@@ -97,23 +100,32 @@ func documentGGUF(f *gguf.File) (d Document) {
 	v := vocabGGUF(f)
 	kind := attempt.Must(f.Text(GGUFPrefix+"model", ""))
 	var doc map[string]any
-	bos := true
+	bos, eos := true, false
 	d.Extra.Again = v.again
 	switch kind {
 	case "gpt2":
 		doc, bos = v.byteLevel(f)
 	case "llama":
+		if v.normalizes(f) {
+			doc = v.sentencePieceFile(f, sentencepiece.BPE, &d.Extra)
+			break
+		}
 		doc, d.Extra.Scores = v.sentencePiece(f)
 	case "gemma4":
 		doc = v.gemma4(f)
 	case "bert":
 		doc = v.bert(f)
+	case "t5":
+		doc, eos = v.sentencePieceFile(f, sentencepiece.Unigram, &d.Extra), true
+		bos = false
 	default:
-		panic(attempt.Failure{Err: Unsupported(GGUFPrefix+"model", "tokenizer", kind, []string{"bert", "gemma4", "gpt2", "llama"})})
+		panic(attempt.Failure{Err: Unsupported(GGUFPrefix+"model", "tokenizer", kind, []string{"bert", "gemma4", "gpt2", "llama", "t5"})})
 	}
-	doc["added_tokens"] = v.added()
+	if doc["added_tokens"] == nil {
+		doc["added_tokens"] = v.added()
+	}
 	d.Tokenizer = attempt.Must(json.Marshal(doc))
-	d.Config = attempt.Must(json.Marshal(v.config(f, bos)))
+	d.Config = attempt.Must(json.Marshal(v.config(f, bos, eos)))
 	return d
 }
 
@@ -202,21 +214,7 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 // sentencePiece converts Llama's original kind: characters, with spaces as U+2581, merged by the
 // score of the result, and bytes for characters missing in the vocabulary.
 func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []float32) {
-	scores = attempt.Must(f.Float32s(GGUFPrefix + "scores"))
-	if len(scores) != len(v.tokens) {
-		panic(attempt.Failure{Err: Invalid(GGUFPrefix+"scores", "has %d entries for %d tokens", len(scores), len(v.tokens))})
-	}
-	for id, score := range scores {
-		if score != score {
-			panic(attempt.Failure{Err: Invalid(GGUFPrefix+"scores", "token %d has a NaN: the order of merges is undefined", id)})
-		}
-	}
-	if _, ok := f.Value(GGUFPrefix + "precompiled_charsmap"); ok {
-		panic(attempt.Failure{Err: fmt.Errorf("%w: %sprecompiled_charsmap: SentencePiece's normalization is not supported", ErrUnsupported, GGUFPrefix)})
-	}
-	if attempt.Must(f.Flag(GGUFPrefix+"remove_extra_whitespaces", false)) {
-		panic(attempt.Failure{Err: fmt.Errorf("%w: %sremove_extra_whitespaces is set", ErrUnsupported, GGUFPrefix)})
-	}
+	scores = v.scores(f)
 	return v.characters(f, []string{}, attempt.Must(f.Flag(GGUFPrefix+"add_space_prefix", true))), scores
 }
 
@@ -274,8 +272,9 @@ func (v *ggufVocab) idOr(f *gguf.File, key string, def int64) int {
 	return int(id)
 }
 
-// config returns the tokenizer_config.json.
-func (v *ggufVocab) config(f *gguf.File, bos bool) map[string]any {
+// config returns the tokenizer_config.json. bos and eos are the defaults of add_bos_token and
+// add_eos_token.
+func (v *ggufVocab) config(f *gguf.File, bos, eos bool) map[string]any {
 	out := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast"}
 	for field, key := range map[string]string{"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id", "unk_token": "unknown_token_id"} {
 		if s := v.named(f, key, -1); s != "" {
@@ -285,7 +284,10 @@ func (v *ggufVocab) config(f *gguf.File, bos bool) map[string]any {
 	if out["bos_token"] == nil {
 		bos = false
 	}
-	for key, def := range map[string]bool{"add_bos_token": bos, "add_eos_token": false} {
+	if out["eos_token"] == nil {
+		eos = false
+	}
+	for key, def := range map[string]bool{"add_bos_token": bos, "add_eos_token": eos} {
 		out[key] = attempt.Must(f.Flag(GGUFPrefix+key, def))
 	}
 	const template = "tokenizer.chat_template"

@@ -1,4 +1,5 @@
-package tokenizer
+// Package alphabet has GPT-2's printable spelling of bytes.
+package alphabet
 
 import "unicode/utf8"
 
@@ -7,7 +8,7 @@ import "unicode/utf8"
 // bytes_to_unicode).
 var (
 	byteRune [256]rune
-	byteText [256]string
+	Text     [256]string // the character of each byte
 	runeByte = map[rune]byte{}
 )
 
@@ -19,12 +20,12 @@ func init() {
 			r = next
 			next++
 		}
-		byteRune[b], byteText[b], runeByte[r] = r, string(r), byte(b)
+		byteRune[b], Text[b], runeByte[r] = r, string(r), byte(b)
 	}
 }
 
-// toAlphabet replaces each byte of s by its character.
-func toAlphabet(s string) string {
+// Spell replaces each byte of s by its character.
+func Spell(s string) string {
 	out := make([]byte, 0, 2*len(s))
 	for i := range len(s) {
 		out = utf8.AppendRune(out, byteRune[s[i]])
@@ -32,9 +33,9 @@ func toAlphabet(s string) string {
 	return string(out)
 }
 
-// fromAlphabet appends the bytes that s represents. It returns false and leaves dst unchanged if s
+// Bytes appends the bytes that s represents. It returns false and leaves dst unchanged if s
 // has a character outside the alphabet, for example in an added token.
-func fromAlphabet(dst []byte, s string) ([]byte, bool) {
+func Bytes(dst []byte, s string) ([]byte, bool) {
 	n := len(dst)
 	for _, r := range s {
 		b, ok := runeByte[r]
