@@ -22,7 +22,7 @@ func SelfTest() ([sha256.Size]byte, error) {
 	t := &selfTest{h: sha256.New(), pool: NewPool(1)}
 	defer t.pool.Close()
 	t.operations()
-	for _, dt := range []DType{F32, BF16, F16, Q8_0, Q4_0, IQ4_NL} {
+	for _, dt := range []DType{F32, BF16, F16, Q8_0, Q4_0, IQ4_NL, Int4, MXFP4} {
 		if err := t.products(dt); err != nil {
 			return [sha256.Size]byte{}, err
 		}

@@ -9,7 +9,7 @@ import (
 // recordedSelfTest is the result of SelfTest when it was recorded, on every machine. If it changes
 // because a bit of an answer changed, raise Arithmetic and record it again. If SelfTest only covers
 // more, just record it again.
-const recordedSelfTest = "475a6949eb4d9110"
+const recordedSelfTest = "5d2744accf0d9a8b"
 
 func selfTestWith(t *testing.T, k *kernels) string {
 	t.Helper()

@@ -294,6 +294,36 @@ func tileIQ4_NL2x5AVX512(a *tileArgs)
 func tileIQ4_NL2x6AVX512(a *tileArgs)
 
 //go:noescape
+func tileInt41x1AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt42x1AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt44x1AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt44x1RisingAVX512(a *tileArgs)
+
+//go:noescape
+func tileInt42x2AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt44x2AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt42x3AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt42x4AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt42x5AVX512(a *tileArgs)
+
+//go:noescape
+func tileInt42x6AVX512(a *tileArgs)
+
+//go:noescape
 func valuesF3216x1AVX512(a *valuesArgs)
 
 //go:noescape
@@ -702,6 +732,18 @@ func tileIQ4_NLx3AVX2(a *tileArgs)
 func tileIQ4_NLx4AVX2(a *tileArgs)
 
 //go:noescape
+func tileInt4x1AVX2(a *tileArgs)
+
+//go:noescape
+func tileInt4x2AVX2(a *tileArgs)
+
+//go:noescape
+func tileInt4x3AVX2(a *tileArgs)
+
+//go:noescape
+func tileInt4x4AVX2(a *tileArgs)
+
+//go:noescape
 func quantiseAVX2(dst *byte, x *float32, blocks int, start int32)
 
 //go:noescape
@@ -1100,6 +1142,16 @@ var tilesAVX512 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 		{tileIQ4_NL2x1AVX512, tileIQ4_NL2x2AVX512, tileIQ4_NL2x3AVX512, tileIQ4_NL2x4AVX512, tileIQ4_NL2x5AVX512, tileIQ4_NL2x6AVX512},
 		{tileIQ4_NL4x1AVX512, tileIQ4_NL4x2AVX512, nil, nil, nil, nil},
 	},
+	Int4: {
+		{tileInt41x1AVX512, nil, nil, nil, nil, nil},
+		{tileInt42x1AVX512, tileInt42x2AVX512, tileInt42x3AVX512, tileInt42x4AVX512, tileInt42x5AVX512, tileInt42x6AVX512},
+		{tileInt44x1AVX512, tileInt44x2AVX512, nil, nil, nil, nil},
+	},
+	MXFP4: {
+		{tileIQ4_NL1x1AVX512, nil, nil, nil, nil, nil},
+		{tileIQ4_NL2x1AVX512, tileIQ4_NL2x2AVX512, tileIQ4_NL2x3AVX512, tileIQ4_NL2x4AVX512, tileIQ4_NL2x5AVX512, tileIQ4_NL2x6AVX512},
+		{tileIQ4_NL4x1AVX512, tileIQ4_NL4x2AVX512, nil, nil, nil, nil},
+	},
 }
 
 var _ = [1]struct{}{}[spreadTokens-3] // of the kernels
@@ -1108,6 +1160,8 @@ var risingAVX512 = map[DType]func(*tileArgs){
 	Q8_0:   tileQ8_04x1RisingAVX512,
 	Q4_0:   tileQ4_04x1RisingAVX512,
 	IQ4_NL: tileIQ4_NL4x1RisingAVX512,
+	Int4:   tileInt44x1RisingAVX512,
+	MXFP4:  tileIQ4_NL4x1RisingAVX512,
 }
 
 var attendAVX512 = map[DType]attendKernels{
@@ -1202,6 +1256,16 @@ var tilesAVX2 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 		{tileQ4_0x1AVX2, tileQ4_0x2AVX2, tileQ4_0x3AVX2, tileQ4_0x4AVX2, nil, nil},
 	},
 	IQ4_NL: {
+		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
+		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
+		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
+	},
+	Int4: {
+		{tileInt4x1AVX2, tileInt4x2AVX2, tileInt4x3AVX2, tileInt4x4AVX2, nil, nil},
+		{tileInt4x1AVX2, tileInt4x2AVX2, tileInt4x3AVX2, tileInt4x4AVX2, nil, nil},
+		{tileInt4x1AVX2, tileInt4x2AVX2, tileInt4x3AVX2, tileInt4x4AVX2, nil, nil},
+	},
+	MXFP4: {
 		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
 		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
 		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},

@@ -12,7 +12,8 @@ type DType uint8
 // The known types. Q8_0, Q4_0 and IQ4_NL are GGUF's: blocks of 32 values that share one float16
 // scale. A value of Q4_0 is one of 16 equidistant steps. One of IQ4_NL is one of 16 values that are
 // denser where weights are frequent, which gives a smaller error at the same size. Int8 has one
-// float32 scale per row (cache rows only).
+// float32 scale per row (cache rows only). Int4 is Q4_0 with a zero point of 4 bits for each block, as GPTQ and
+// AWQ have it. MXFP4 has the values of the OCP format; its scales are float16 here.
 const (
 	F32 DType = iota
 	BF16
@@ -21,6 +22,8 @@ const (
 	Q4_0
 	Int8
 	IQ4_NL
+	Int4
+	MXFP4
 )
 
 var dtypes = [...]struct {
@@ -36,6 +39,8 @@ var dtypes = [...]struct {
 	Int8: {"int8", []string{"i8"}, 1, 1},
 
 	IQ4_NL: {"iq4_nl", []string{"iq4"}, 32, 18},
+	Int4:   {"int4", nil, 32, 19},
+	MXFP4:  {"mxfp4", nil, 32, 18},
 }
 
 // String returns the name that ParseDType accepts.

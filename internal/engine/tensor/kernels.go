@@ -60,7 +60,7 @@ type kernels struct {
 }
 
 const (
-	weightTypes   = int(IQ4_NL) + 1
+	weightTypes   = int(MXFP4) + 1
 	maxTilePanels = 4
 	tileColumns   = 4 // columns per round of a float kernel
 	maxTileTokens = 6
@@ -90,13 +90,14 @@ type tileArgs struct {
 	ldout   uintptr        // from token to token
 	pf      uintptr        // address to prefetch. Not a pointer: kernels advance it beyond the end, while the garbage collector may look
 	pfStep  uintptr        // prefetch advance per 4 columns, or per block if quantized
-	scales  unsafe.Pointer // quantized weights: the first panel's scales of the first block; panels are adjacent
+	scales  unsafe.Pointer // quantized weights: the first panel's scales (and zero points) of the first block; panels are adjacent
 	advance uintptr        // from 4 columns, or a quantized block and its scales, to the next
 	panels  int
 	tokens  int
-	groups  uintptr // kernels.rising: number of groups of four panels, adjacent in w and out
-	gap     uintptr // from the end of a group to the next one's first column
-	pfGap   uintptr // kernels.spread: from prefetch to prefetch
+	groups  uintptr    // kernels.rising: number of groups of four panels, adjacent in w and out
+	gap     uintptr    // from the end of a group to the next one's first column
+	pfGap   uintptr    // kernels.spread: from prefetch to prefetch
+	table   *codeTable // of types with codes of 4 bits by table
 }
 
 // step is one unit of a tile: its columns, padded to whole blocks (a multiple of 8 in attention),

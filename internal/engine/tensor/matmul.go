@@ -151,7 +151,7 @@ func (p *Pool) MatMulMany(products []Product, x []float32, ldx, n int) {
 // setAll checks and sets products of the same n tokens.
 func (m *matmul) setAll(products []Product, n int) {
 	for i, q := range products {
-		if first := products[0].W; q.W.Type != first.Type || q.W.Cols != first.Cols {
+		if first := products[0].W; !sameTokens(q.W.Type, first.Type) || q.W.Cols != first.Cols {
 			panic(fmt.Sprintf("tensor: MatMulMany of %v with %d columns and %v with %d", first.Type, first.Cols, q.W.Type, q.W.Cols))
 		}
 		m.jobs[i].set(q, n)
@@ -482,7 +482,7 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 	if Quantised(w.Type) {
 		x = at / BlockWidth * quantBlockBytes
 	}
-	a.panel, a.advance = uintptr(w.chunk*w.column), uintptr(advance)
+	a.panel, a.advance, a.table = uintptr(w.chunk*w.column), uintptr(advance), tables[w.Type]
 	first := panel % maxTilePanels
 	all := cols / w.chunk * advance // bytes of these units; the next weights follow them
 	most := k.tokens(w.Type, panels)

@@ -36,12 +36,13 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 	for b := s.Lo; b < s.Hi; b += BlockWidth {
 		var iq4 [BlockWidth]float32
 		iq4Scale := float32(0)
-		if dt == IQ4_NL {
+		if t := tables[dt]; t != nil {
 			copy(iq4[:], row[b:min(b+BlockWidth, s.Hi)])
-			block := make([]byte, BlockWidth/2*panelRows)
-			iq4Scale = fromF16(putIQ4(block, 0, &iq4))
+			block, scales := make([]byte, BlockWidth/2*panelRows), make([]byte, scaleBytes(dt))
+			putBlock(dt, block, scales, 0, &iq4)
+			iq4Scale = fromF16(halves(scales)[0])
 			for k := range iq4 {
-				iq4[k] = float32(nonLinear[block[k%16/4*64+k%4]>>(k/16*4)&15])
+				iq4[k] = float32(t.values[block[k%16/4*64+k%4]>>(k/16*4)&15])
 			}
 		}
 		hi := min(b+BlockWidth, s.Hi)
@@ -54,9 +55,9 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 		}
 		d := top / 127
 		switch dt {
-		case Q4_0:
+		case Q4_0, Int4:
 			d = signed / -8
-		case IQ4_NL:
+		case IQ4_NL, MXFP4:
 			d = iq4Scale
 		}
 		xs := xtop / 127
@@ -64,7 +65,7 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 		for k := b; k < hi; k++ {
 			q := 0
 			switch {
-			case dt == IQ4_NL:
+			case tables[dt] != nil:
 				q = int(iq4[k-b])
 			case d != 0 && dt == Q8_0:
 				q = int(math.Round(float64(row[k] * (1 / d))))
@@ -92,7 +93,7 @@ func naiveDot(dt DType, row, x []float32) float32 {
 	return treeValue(leaves)
 }
 
-var allWeights = []DType{F32, BF16, F16, Q8_0, Q4_0, IQ4_NL}
+var allWeights = []DType{F32, BF16, F16, Q8_0, Q4_0, IQ4_NL, Int4, MXFP4}
 
 func newWeight(t *testing.T, dt DType, m []float32, rows, cols, lo, hi int) *Weight {
 	t.Helper()

@@ -31,6 +31,11 @@ func quantBlockStartOf(dt DType) int32 {
 	return -128
 }
 
+// sameTokens reports whether products with weights of two types take the same tokens.
+func sameTokens(a, b DType) bool {
+	return a == b || Quantised(a) && Quantised(b) && quantBlockStartOf(a) == quantBlockStartOf(b)
+}
+
 // portableQuantise rounds whole blocks of a token to quantized blocks: scale = max|x|/127, q =
 // x*(1/scale) to the nearest integer, ties to even. A block of zeros (or of numbers too small to
 // have an inverse scale) has scale 0. A block with NaN or an infinity has scale NaN, so that the
@@ -123,9 +128,6 @@ func putQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	return toF16(d)
 }
 
-// nonLinear are the values of IQ4_NL, in units of the scale: the format's table.
-var nonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
-
 // nearest is the index in nonLinear of the value nearest to i-128; of two, the lower one.
 var nearest = func() (at [257]uint8) {
 	for i := range at {
@@ -187,13 +189,15 @@ func iq4Codes(code *[BlockWidth]uint8, x *[BlockWidth]float32, d float32) bool {
 	return true
 }
 
-func dotIQ4(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
-	w := (*[BlockWidth / 2 * panelRows]byte)(block)
-	sum := int32(0)
-	for k, v := range x {
-		sum += (int32(nonLinear[w[k%16/4*4*panelRows+lane*4+k%4]>>(k/16*4)&15]) + 128) * int32(v)
+func dotTable(of *codeTable) func(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
+	return func(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
+		w := (*[BlockWidth / 2 * panelRows]byte)(block)
+		sum := int32(0)
+		for k, v := range x {
+			sum += int32(of.plus[w[k%16/4*4*panelRows+lane*4+k%4]>>(k/16*4)&15]) * int32(v)
+		}
+		return sum
 	}
-	return sum
 }
 
 func dotQ8(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
@@ -218,33 +222,49 @@ func dotQ4(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
 // weights times token bytes for one row of a block.
 func portableQuantTile(dot func(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32) func(*tileArgs) {
 	return func(a *tileArgs) {
-		steps := unsafe.Slice(a.steps, a.nsteps)
-		for p := range a.panels {
-			w := unsafe.Add(a.w, uintptr(p)*a.panel)
-			scales := unsafe.Add(a.scales, uintptr(p)*2*panelRows)
-			offset, level := uintptr(0), uintptr(0)
-			var acc [maxTileTokens]lanes
-			for i, s := range steps {
-				acc = [maxTileTokens]lanes{}
-				for range s.k / BlockWidth {
-					ws := (*[panelRows]uint16)(scales)
-					for t := range a.tokens {
-						x := unsafe.Add(a.x, uintptr(t)*a.ldx+offset)
-						xs := *(*float32)(unsafe.Add(x, quantBlockScale))
-						start := *(*int32)(unsafe.Add(x, quantBlockStart))
-						for lane := range panelRows {
-							sum := start + dot(w, lane, (*[BlockWidth]int8)(x))
-							acc[t][lane] = fma32(float32(sum), float32(fromF16(ws[lane])*xs), acc[t][lane])
-						}
+		portableBlocks(a, 2*panelRows, func(block, _ unsafe.Pointer, lane int, x *[BlockWidth]int8, start int32) int32 {
+			return start + dot(block, lane, x)
+		})
+	}
+}
+
+// portableInt4Tile is that of Int4: start is -128 times the sum of x.
+func portableInt4Tile(a *tileArgs) {
+	portableBlocks(a, int4Scales, func(block, scales unsafe.Pointer, lane int, x *[BlockWidth]int8, start int32) int32 {
+		zero := *(*uint8)(unsafe.Add(scales, 2*panelRows+lane))
+		return int32(zero)*(start/128) + dotQ4(block, lane, x)
+	})
+}
+
+// portableBlocks multiplies block by block. sum is the integer sum of one row of a block, and stride
+// is from the scales of a panel to those of the next.
+func portableBlocks(a *tileArgs, stride uintptr, sum func(block, scales unsafe.Pointer, lane int, x *[BlockWidth]int8, start int32) int32) {
+	steps := unsafe.Slice(a.steps, a.nsteps)
+	for p := range a.panels {
+		w := unsafe.Add(a.w, uintptr(p)*a.panel)
+		scales := unsafe.Add(a.scales, uintptr(p)*stride)
+		offset, level := uintptr(0), uintptr(0)
+		var acc [maxTileTokens]lanes
+		for i, s := range steps {
+			acc = [maxTileTokens]lanes{}
+			for range s.k / BlockWidth {
+				ws := (*[panelRows]uint16)(scales)
+				for t := range a.tokens {
+					x := unsafe.Add(a.x, uintptr(t)*a.ldx+offset)
+					xs := *(*float32)(unsafe.Add(x, quantBlockScale))
+					start := *(*int32)(unsafe.Add(x, quantBlockStart))
+					for lane := range panelRows {
+						n := sum(w, scales, lane, (*[BlockWidth]int8)(x), start)
+						acc[t][lane] = fma32(float32(n), float32(fromF16(ws[lane])*xs), acc[t][lane])
 					}
-					w, scales = unsafe.Add(w, a.advance), unsafe.Add(scales, a.advance)
-					offset += quantBlockBytes
 				}
-				a.merge(p, s.merges, &level, &acc, i == len(steps)-1)
+				w, scales = unsafe.Add(w, a.advance), unsafe.Add(scales, a.advance)
+				offset += quantBlockBytes
 			}
-			for t := range a.tokens {
-				*(*lanes)(unsafe.Add(a.out, uintptr(t)*a.ldout+uintptr(p)*64)) = acc[t]
-			}
+			a.merge(p, s.merges, &level, &acc, i == len(steps)-1)
+		}
+		for t := range a.tokens {
+			*(*lanes)(unsafe.Add(a.out, uintptr(t)*a.ldout+uintptr(p)*64)) = acc[t]
 		}
 	}
 }

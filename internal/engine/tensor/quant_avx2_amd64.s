@@ -35,6 +35,8 @@ loop:
 	XORQ R11, R11
 
 panel2:
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
 	VPXOR        (CX)(R11*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -90,14 +92,14 @@ panel2:
 	VPMADDUBSW   Y5, Y3, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y4, Y4
-	MOVQ         R11, R13
-	SHRQ         $0x01, R13
 	VCVTPH2PS    (DX)(R13*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD213PS  (R8)(R11*1), Y4, Y3
 	VMOVUPS      Y3, (R8)(R11*1)
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
 	VPXOR        32(CX)(R11*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -153,8 +155,6 @@ panel2:
 	VPMADDUBSW   Y5, Y3, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y4, Y4
-	MOVQ         R11, R13
-	SHRQ         $0x01, R13
 	VCVTPH2PS    16(DX)(R13*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -283,6 +283,8 @@ loop:
 	XORQ R12, R12
 
 panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VPXOR        (CX)(R12*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -377,8 +379,6 @@ panel2:
 	VPMADDUBSW   Y6, Y3, Y6
 	VPMADDWD     Y0, Y6, Y6
 	VPADDD       Y6, Y5, Y5
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    (DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -390,6 +390,8 @@ panel2:
 	VCVTDQ2PS    Y5, Y5
 	VFMADD213PS  256(R9)(R12*1), Y5, Y3
 	VMOVUPS      Y3, 256(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VPXOR        32(CX)(R12*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -484,8 +486,6 @@ panel2:
 	VPMADDUBSW   Y6, Y3, Y6
 	VPMADDWD     Y0, Y6, Y6
 	VPADDD       Y6, Y5, Y5
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    16(DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -618,6 +618,8 @@ loop:
 	XORQ R12, R12
 
 panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VPXOR        (CX)(R12*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -751,8 +753,6 @@ panel2:
 	VPMADDUBSW   Y7, Y3, Y7
 	VPMADDWD     Y0, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    (DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -769,6 +769,8 @@ panel2:
 	VCVTDQ2PS    Y6, Y6
 	VFMADD213PS  512(R9)(R12*1), Y6, Y3
 	VMOVUPS      Y3, 512(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VPXOR        32(CX)(R12*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -902,8 +904,6 @@ panel2:
 	VPMADDUBSW   Y7, Y3, Y7
 	VPMADDWD     Y0, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    16(DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -1056,6 +1056,8 @@ loop:
 	XORQ R13, R13
 
 panel2:
+	MOVQ         R13, R15
+	SHRQ         $0x01, R15
 	VPXOR        (CX)(R13*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -1228,8 +1230,6 @@ panel2:
 	VPMADDUBSW   Y8, Y3, Y8
 	VPMADDWD     Y0, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	MOVQ         R13, R15
-	SHRQ         $0x01, R15
 	VCVTPH2PS    (DX)(R15*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -1251,6 +1251,8 @@ panel2:
 	VCVTDQ2PS    Y7, Y7
 	VFMADD213PS  768(R10)(R13*1), Y7, Y3
 	VMOVUPS      Y3, 768(R10)(R13*1)
+	MOVQ         R13, R15
+	SHRQ         $0x01, R15
 	VPXOR        32(CX)(R13*8), Y1, Y2
 	VPABSB       Y2, Y3
 	VPBROADCASTD (BX), Y4
@@ -1423,8 +1425,6 @@ panel2:
 	VPMADDUBSW   Y8, Y3, Y8
 	VPMADDWD     Y0, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	MOVQ         R13, R15
-	SHRQ         $0x01, R15
 	VCVTPH2PS    16(DX)(R15*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -1592,6 +1592,8 @@ loop:
 	XORQ R11, R11
 
 panel2:
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
 	VMOVDQU      (CX)(R11*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -1634,14 +1636,14 @@ panel2:
 	VPBROADCASTD 36(BX), Y2
 	VPMADDWD     Y0, Y4, Y4
 	VPADDD       Y2, Y4, Y4
-	MOVQ         R11, R13
-	SHRQ         $0x01, R13
 	VCVTPH2PS    (DX)(R13*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD213PS  (R8)(R11*1), Y4, Y3
 	VMOVUPS      Y3, (R8)(R11*1)
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
 	VMOVDQU      32(CX)(R11*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -1684,8 +1686,6 @@ panel2:
 	VPBROADCASTD 36(BX), Y2
 	VPMADDWD     Y0, Y4, Y4
 	VPADDD       Y2, Y4, Y4
-	MOVQ         R11, R13
-	SHRQ         $0x01, R13
 	VCVTPH2PS    16(DX)(R13*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -1800,6 +1800,8 @@ loop:
 	XORQ R12, R12
 
 panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      (CX)(R12*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -1868,8 +1870,6 @@ panel2:
 	VPBROADCASTD 36(BX)(SI*1), Y2
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y2, Y5, Y5
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    (DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -1881,6 +1881,8 @@ panel2:
 	VCVTDQ2PS    Y5, Y5
 	VFMADD213PS  256(R9)(R12*1), Y5, Y3
 	VMOVUPS      Y3, 256(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      32(CX)(R12*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -1949,8 +1951,6 @@ panel2:
 	VPBROADCASTD 36(BX)(SI*1), Y2
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y2, Y5, Y5
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    16(DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -2079,6 +2079,8 @@ loop:
 	XORQ R12, R12
 
 panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      (CX)(R12*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -2173,8 +2175,6 @@ panel2:
 	VPBROADCASTD 36(BX)(SI*2), Y2
 	VPMADDWD     Y0, Y6, Y6
 	VPADDD       Y2, Y6, Y6
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    (DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -2191,6 +2191,8 @@ panel2:
 	VCVTDQ2PS    Y6, Y6
 	VFMADD213PS  512(R9)(R12*1), Y6, Y3
 	VMOVUPS      Y3, 512(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      32(CX)(R12*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -2285,8 +2287,6 @@ panel2:
 	VPBROADCASTD 36(BX)(SI*2), Y2
 	VPMADDWD     Y0, Y6, Y6
 	VPADDD       Y2, Y6, Y6
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    16(DX)(R14*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -2437,6 +2437,8 @@ loop:
 	XORQ R13, R13
 
 panel2:
+	MOVQ         R13, R15
+	SHRQ         $0x01, R15
 	VMOVDQU      (CX)(R13*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -2557,8 +2559,6 @@ panel2:
 	VPBROADCASTD 36(DI), Y2
 	VPMADDWD     Y0, Y7, Y7
 	VPADDD       Y2, Y7, Y7
-	MOVQ         R13, R15
-	SHRQ         $0x01, R15
 	VCVTPH2PS    (DX)(R15*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -2580,6 +2580,8 @@ panel2:
 	VCVTDQ2PS    Y7, Y7
 	VFMADD213PS  768(R10)(R13*1), Y7, Y3
 	VMOVUPS      Y3, 768(R10)(R13*1)
+	MOVQ         R13, R15
+	SHRQ         $0x01, R15
 	VMOVDQU      32(CX)(R13*4), Y2
 	VPAND        Y2, Y1, Y3
 	VPBROADCASTD (BX), Y4
@@ -2700,8 +2702,6 @@ panel2:
 	VPBROADCASTD 36(DI), Y2
 	VPMADDWD     Y0, Y7, Y7
 	VPADDD       Y2, Y7, Y7
-	MOVQ         R13, R15
-	SHRQ         $0x01, R15
 	VCVTPH2PS    16(DX)(R15*1), Y2
 	VBROADCASTSS 32(BX), Y3
 	VMULPS       Y2, Y3, Y3
@@ -2837,20 +2837,21 @@ panel7:
 // func tileIQ4_NLx1AVX2(a uintptr)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·tileIQ4_NLx1AVX2(SB), NOSPLIT, $0-8
-	MOVQ    a+0(FP), AX
-	MOVQ    (AX), CX
-	MOVQ    96(AX), DX
-	MOVQ    16(AX), BX
-	MOVQ    24(AX), SI
-	MOVQ    32(AX), SI
-	MOVQ    40(AX), DI
-	MOVQ    48(AX), R8
-	MOVQ    80(AX), R9
-	MOVQ    112(AX), R12
-	SHLQ    $0x06, R12
-	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
-	VMOVDQU code_quant_avx2<>+0(SB), Y1
-	VMOVDQU nibble_quant_avx2<>+0(SB), Y2
+	MOVQ           a+0(FP), AX
+	MOVQ           (AX), CX
+	MOVQ           96(AX), DX
+	MOVQ           16(AX), BX
+	MOVQ           24(AX), SI
+	MOVQ           32(AX), SI
+	MOVQ           40(AX), DI
+	MOVQ           48(AX), R8
+	MOVQ           80(AX), R9
+	MOVQ           112(AX), R12
+	SHLQ           $0x06, R12
+	VMOVDQU        ones16_quant_avx2<>+0(SB), Y0
+	MOVQ           152(AX), R10
+	VBROADCASTI128 (R10), Y1
+	VMOVDQU        nibble_quant_avx2<>+0(SB), Y2
 
 unit:
 	VXORPS Y3, Y3, Y3
@@ -2868,6 +2869,8 @@ loop:
 	XORQ R11, R11
 
 panel2:
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
 	VMOVDQU      (CX)(R11*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -2939,14 +2942,14 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	MOVQ         R11, R13
-	SHRQ         $0x01, R13
 	VCVTPH2PS    (DX)(R13*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y6, Y6
 	VFMADD213PS  (R8)(R11*1), Y6, Y4
 	VMOVUPS      Y4, (R8)(R11*1)
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
 	VMOVDQU      32(CX)(R11*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -3018,8 +3021,6 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	MOVQ         R11, R13
-	SHRQ         $0x01, R13
 	VCVTPH2PS    16(DX)(R13*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
@@ -3089,57 +3090,24 @@ panel4:
 	VZEROUPPER
 	RET
 
-DATA code_quant_avx2<>+0(SB)/1, $0x81
-DATA code_quant_avx2<>+1(SB)/1, $0x98
-DATA code_quant_avx2<>+2(SB)/1, $0xad
-DATA code_quant_avx2<>+3(SB)/1, $0xbf
-DATA code_quant_avx2<>+4(SB)/1, $0xcf
-DATA code_quant_avx2<>+5(SB)/1, $0xdd
-DATA code_quant_avx2<>+6(SB)/1, $0xea
-DATA code_quant_avx2<>+7(SB)/1, $0xf6
-DATA code_quant_avx2<>+8(SB)/1, $0x01
-DATA code_quant_avx2<>+9(SB)/1, $0x0d
-DATA code_quant_avx2<>+10(SB)/1, $0x19
-DATA code_quant_avx2<>+11(SB)/1, $0x26
-DATA code_quant_avx2<>+12(SB)/1, $0x35
-DATA code_quant_avx2<>+13(SB)/1, $0x45
-DATA code_quant_avx2<>+14(SB)/1, $0x59
-DATA code_quant_avx2<>+15(SB)/1, $0x71
-DATA code_quant_avx2<>+16(SB)/1, $0x81
-DATA code_quant_avx2<>+17(SB)/1, $0x98
-DATA code_quant_avx2<>+18(SB)/1, $0xad
-DATA code_quant_avx2<>+19(SB)/1, $0xbf
-DATA code_quant_avx2<>+20(SB)/1, $0xcf
-DATA code_quant_avx2<>+21(SB)/1, $0xdd
-DATA code_quant_avx2<>+22(SB)/1, $0xea
-DATA code_quant_avx2<>+23(SB)/1, $0xf6
-DATA code_quant_avx2<>+24(SB)/1, $0x01
-DATA code_quant_avx2<>+25(SB)/1, $0x0d
-DATA code_quant_avx2<>+26(SB)/1, $0x19
-DATA code_quant_avx2<>+27(SB)/1, $0x26
-DATA code_quant_avx2<>+28(SB)/1, $0x35
-DATA code_quant_avx2<>+29(SB)/1, $0x45
-DATA code_quant_avx2<>+30(SB)/1, $0x59
-DATA code_quant_avx2<>+31(SB)/1, $0x71
-GLOBL code_quant_avx2<>(SB), RODATA|NOPTR, $32
-
 // func tileIQ4_NLx2AVX2(a uintptr)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·tileIQ4_NLx2AVX2(SB), NOSPLIT, $0-8
-	MOVQ    a+0(FP), AX
-	MOVQ    (AX), CX
-	MOVQ    96(AX), DX
-	MOVQ    16(AX), BX
-	MOVQ    24(AX), SI
-	MOVQ    32(AX), DI
-	MOVQ    40(AX), R8
-	MOVQ    48(AX), R9
-	MOVQ    80(AX), R10
-	MOVQ    112(AX), R13
-	SHLQ    $0x06, R13
-	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
-	VMOVDQU code_quant_avx2<>+0(SB), Y1
-	VMOVDQU nibble_quant_avx2<>+0(SB), Y2
+	MOVQ           a+0(FP), AX
+	MOVQ           (AX), CX
+	MOVQ           96(AX), DX
+	MOVQ           16(AX), BX
+	MOVQ           24(AX), SI
+	MOVQ           32(AX), DI
+	MOVQ           40(AX), R8
+	MOVQ           48(AX), R9
+	MOVQ           80(AX), R10
+	MOVQ           112(AX), R13
+	SHLQ           $0x06, R13
+	VMOVDQU        ones16_quant_avx2<>+0(SB), Y0
+	MOVQ           152(AX), R11
+	VBROADCASTI128 (R11), Y1
+	VMOVDQU        nibble_quant_avx2<>+0(SB), Y2
 
 unit:
 	VXORPS Y3, Y3, Y3
@@ -3159,6 +3127,8 @@ loop:
 	XORQ R12, R12
 
 panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      (CX)(R12*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -3269,8 +3239,6 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    (DX)(R14*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
@@ -3282,6 +3250,8 @@ panel2:
 	VCVTDQ2PS    Y7, Y7
 	VFMADD213PS  256(R9)(R12*1), Y7, Y4
 	VMOVUPS      Y4, 256(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      32(CX)(R12*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -3392,8 +3362,6 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    16(DX)(R14*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
@@ -3488,20 +3456,21 @@ panel5:
 // func tileIQ4_NLx3AVX2(a uintptr)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·tileIQ4_NLx3AVX2(SB), NOSPLIT, $0-8
-	MOVQ    a+0(FP), AX
-	MOVQ    (AX), CX
-	MOVQ    96(AX), DX
-	MOVQ    16(AX), BX
-	MOVQ    24(AX), SI
-	MOVQ    32(AX), DI
-	MOVQ    40(AX), R8
-	MOVQ    48(AX), R9
-	MOVQ    80(AX), R10
-	MOVQ    112(AX), R13
-	SHLQ    $0x06, R13
-	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
-	VMOVDQU code_quant_avx2<>+0(SB), Y1
-	VMOVDQU nibble_quant_avx2<>+0(SB), Y2
+	MOVQ           a+0(FP), AX
+	MOVQ           (AX), CX
+	MOVQ           96(AX), DX
+	MOVQ           16(AX), BX
+	MOVQ           24(AX), SI
+	MOVQ           32(AX), DI
+	MOVQ           40(AX), R8
+	MOVQ           48(AX), R9
+	MOVQ           80(AX), R10
+	MOVQ           112(AX), R13
+	SHLQ           $0x06, R13
+	VMOVDQU        ones16_quant_avx2<>+0(SB), Y0
+	MOVQ           152(AX), R11
+	VBROADCASTI128 (R11), Y1
+	VMOVDQU        nibble_quant_avx2<>+0(SB), Y2
 
 unit:
 	VXORPS Y3, Y3, Y3
@@ -3523,6 +3492,8 @@ loop:
 	XORQ R12, R12
 
 panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      (CX)(R12*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -3672,8 +3643,6 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    (DX)(R14*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
@@ -3690,6 +3659,8 @@ panel2:
 	VCVTDQ2PS    Y8, Y8
 	VFMADD213PS  512(R9)(R12*1), Y8, Y4
 	VMOVUPS      Y4, 512(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x01, R14
 	VMOVDQU      32(CX)(R12*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -3839,8 +3810,6 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	MOVQ         R12, R14
-	SHRQ         $0x01, R14
 	VCVTPH2PS    16(DX)(R14*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
@@ -3953,22 +3922,23 @@ panel6:
 // func tileIQ4_NLx4AVX2(a uintptr)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·tileIQ4_NLx4AVX2(SB), NOSPLIT, $8-8
-	MOVQ    a+0(FP), AX
-	MOVQ    (AX), CX
-	MOVQ    96(AX), DX
-	MOVQ    16(AX), BX
-	MOVQ    24(AX), SI
-	LEAQ    (BX)(SI*2), DI
-	ADDQ    SI, DI
-	MOVQ    32(AX), R8
-	MOVQ    40(AX), R9
-	MOVQ    48(AX), R10
-	MOVQ    80(AX), R11
-	MOVQ    112(AX), R14
-	SHLQ    $0x06, R14
-	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
-	VMOVDQU code_quant_avx2<>+0(SB), Y1
-	VMOVDQU nibble_quant_avx2<>+0(SB), Y2
+	MOVQ           a+0(FP), AX
+	MOVQ           (AX), CX
+	MOVQ           96(AX), DX
+	MOVQ           16(AX), BX
+	MOVQ           24(AX), SI
+	LEAQ           (BX)(SI*2), DI
+	ADDQ           SI, DI
+	MOVQ           32(AX), R8
+	MOVQ           40(AX), R9
+	MOVQ           48(AX), R10
+	MOVQ           80(AX), R11
+	MOVQ           112(AX), R14
+	SHLQ           $0x06, R14
+	VMOVDQU        ones16_quant_avx2<>+0(SB), Y0
+	MOVQ           152(AX), R12
+	VBROADCASTI128 (R12), Y1
+	VMOVDQU        nibble_quant_avx2<>+0(SB), Y2
 
 unit:
 	VXORPS Y3, Y3, Y3
@@ -3992,6 +3962,8 @@ loop:
 	XORQ R13, R13
 
 panel2:
+	MOVQ         R13, R15
+	SHRQ         $0x01, R15
 	VMOVDQU      (CX)(R13*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -4180,8 +4152,6 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y9, Y9
-	MOVQ         R13, R15
-	SHRQ         $0x01, R15
 	VCVTPH2PS    (DX)(R15*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
@@ -4203,6 +4173,8 @@ panel2:
 	VCVTDQ2PS    Y9, Y9
 	VFMADD213PS  768(R10)(R13*1), Y9, Y4
 	VMOVUPS      Y4, 768(R10)(R13*1)
+	MOVQ         R13, R15
+	SHRQ         $0x01, R15
 	VMOVDQU      32(CX)(R13*4), Y3
 	VPAND        Y3, Y2, Y4
 	VPSHUFB      Y4, Y1, Y4
@@ -4391,8 +4363,6 @@ panel2:
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     Y0, Y5, Y5
 	VPADDD       Y5, Y9, Y9
-	MOVQ         R13, R15
-	SHRQ         $0x01, R15
 	VCVTPH2PS    16(DX)(R15*1), Y3
 	VBROADCASTSS 32(BX), Y4
 	VMULPS       Y3, Y4, Y4
@@ -4461,6 +4431,1341 @@ panel3:
 	VMOVUPS 800(R10)(R13*1), Y3
 	VADDPS  800(BP)(R13*1), Y3, Y3
 	VMOVUPS Y3, 800(BP)(R13*1)
+	ADDQ    $0x40, R13
+	CMPQ    R13, R14
+	JNE     panel3
+	MOVQ    BP, R10
+	SUBQ    $0x01, R12
+	JNZ     merge
+
+merge_done:
+	SUBQ $0x01, R9
+	JZ   last
+	ADDQ R15, R10
+	ADDQ $0x10, R8
+	JMP  unit
+
+last:
+	MOVQ 64(AX), CX
+	MOVQ 72(AX), AX
+	XORQ R13, R13
+
+panel4:
+	VMOVUPS (R10)(R13*1), Y0
+	VMOVUPS Y0, (CX)(R13*1)
+	VMOVUPS 32(R10)(R13*1), Y0
+	VMOVUPS Y0, 32(CX)(R13*1)
+	ADDQ    $0x40, R13
+	CMPQ    R13, R14
+	JNE     panel4
+	ADDQ    AX, CX
+	XORQ    R13, R13
+
+panel5:
+	VMOVUPS 256(R10)(R13*1), Y0
+	VMOVUPS Y0, (CX)(R13*1)
+	VMOVUPS 288(R10)(R13*1), Y0
+	VMOVUPS Y0, 32(CX)(R13*1)
+	ADDQ    $0x40, R13
+	CMPQ    R13, R14
+	JNE     panel5
+	ADDQ    AX, CX
+	XORQ    R13, R13
+
+panel6:
+	VMOVUPS 512(R10)(R13*1), Y0
+	VMOVUPS Y0, (CX)(R13*1)
+	VMOVUPS 544(R10)(R13*1), Y0
+	VMOVUPS Y0, 32(CX)(R13*1)
+	ADDQ    $0x40, R13
+	CMPQ    R13, R14
+	JNE     panel6
+	ADDQ    AX, CX
+	XORQ    R13, R13
+
+panel7:
+	VMOVUPS 768(R10)(R13*1), Y0
+	VMOVUPS Y0, (CX)(R13*1)
+	VMOVUPS 800(R10)(R13*1), Y0
+	VMOVUPS Y0, 32(CX)(R13*1)
+	ADDQ    $0x40, R13
+	CMPQ    R13, R14
+	JNE     panel7
+	ADDQ    AX, CX
+	VZEROUPPER
+	RET
+
+// func tileInt4x1AVX2(a uintptr)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·tileInt4x1AVX2(SB), NOSPLIT, $0-8
+	MOVQ    a+0(FP), AX
+	MOVQ    (AX), CX
+	MOVQ    96(AX), DX
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    32(AX), SI
+	MOVQ    40(AX), DI
+	MOVQ    48(AX), R8
+	MOVQ    80(AX), R9
+	MOVQ    112(AX), R12
+	SHLQ    $0x06, R12
+	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
+	VMOVDQU nibble_quant_avx2<>+0(SB), Y1
+
+unit:
+	VXORPS Y2, Y2, Y2
+	XORQ   R11, R11
+
+panel1:
+	VMOVUPS Y2, (R8)(R11*1)
+	VMOVUPS Y2, 32(R8)(R11*1)
+	ADDQ    $0x40, R11
+	CMPQ    R11, R12
+	JNE     panel1
+	MOVQ    (SI), R10
+
+loop:
+	XORQ R11, R11
+
+panel2:
+	MOVQ         R11, R13
+	SHRQ         $0x02, R13
+	LEAQ         (R13)(R13*2), R13
+	VMOVDQU      (CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VMOVDQU      64(CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPADDW       Y5, Y4, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VMOVDQU      128(CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPADDW       Y5, Y4, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VMOVDQU      192(CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPADDW       Y5, Y4, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    32(DX)(R13*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VCVTPH2PS    (DX)(R13*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  (R8)(R11*1), Y4, Y3
+	VMOVUPS      Y3, (R8)(R11*1)
+	MOVQ         R11, R13
+	SHRQ         $0x02, R13
+	LEAQ         (R13)(R13*2), R13
+	VMOVDQU      32(CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VMOVDQU      96(CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPADDW       Y5, Y4, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VMOVDQU      160(CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPADDW       Y5, Y4, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VMOVDQU      224(CX)(R11*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPADDW       Y5, Y4, Y4
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    40(DX)(R13*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VCVTPH2PS    16(DX)(R13*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  32(R8)(R11*1), Y4, Y3
+	VMOVUPS      Y3, 32(R8)(R11*1)
+	PREFETCHT0   (R9)(R11*4)
+	PREFETCHT0   64(R9)(R11*4)
+	PREFETCHT0   128(R9)(R11*4)
+	PREFETCHT0   192(R9)(R11*4)
+	ADDQ         $0x40, R11
+	CMPQ         R11, R12
+	JNE          panel2
+	PREFETCHT0   (R9)(R12*4)
+	PREFETCHT0   64(R9)(R12*4)
+	PREFETCHT0   128(R9)(R12*4)
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), DX
+	ADDQ         $0x28, BX
+	ADDQ         88(AX), R9
+	SUBQ         $0x20, R10
+	JNZ          loop
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R13
+	TESTQ        R10, R10
+	JZ           merge_done
+
+merge:
+	MOVQ R8, R14
+	SUBQ R13, R14
+	XORQ R11, R11
+
+panel3:
+	VMOVUPS (R8)(R11*1), Y2
+	VADDPS  (R14)(R11*1), Y2, Y2
+	VMOVUPS Y2, (R14)(R11*1)
+	VMOVUPS 32(R8)(R11*1), Y2
+	VADDPS  32(R14)(R11*1), Y2, Y2
+	VMOVUPS Y2, 32(R14)(R11*1)
+	ADDQ    $0x40, R11
+	CMPQ    R11, R12
+	JNE     panel3
+	MOVQ    R14, R8
+	SUBQ    $0x01, R10
+	JNZ     merge
+
+merge_done:
+	SUBQ $0x01, DI
+	JZ   last
+	ADDQ R13, R8
+	ADDQ $0x10, SI
+	JMP  unit
+
+last:
+	MOVQ 64(AX), CX
+	MOVQ 72(AX), AX
+	XORQ R11, R11
+
+panel4:
+	VMOVUPS (R8)(R11*1), Y0
+	VMOVUPS Y0, (CX)(R11*1)
+	VMOVUPS 32(R8)(R11*1), Y0
+	VMOVUPS Y0, 32(CX)(R11*1)
+	ADDQ    $0x40, R11
+	CMPQ    R11, R12
+	JNE     panel4
+	ADDQ    AX, CX
+	VZEROUPPER
+	RET
+
+// func tileInt4x2AVX2(a uintptr)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·tileInt4x2AVX2(SB), NOSPLIT, $0-8
+	MOVQ    a+0(FP), AX
+	MOVQ    (AX), CX
+	MOVQ    96(AX), DX
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    32(AX), DI
+	MOVQ    40(AX), R8
+	MOVQ    48(AX), R9
+	MOVQ    80(AX), R10
+	MOVQ    112(AX), R13
+	SHLQ    $0x06, R13
+	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
+	VMOVDQU nibble_quant_avx2<>+0(SB), Y1
+
+unit:
+	VXORPS Y2, Y2, Y2
+	XORQ   R12, R12
+
+panel1:
+	VMOVUPS Y2, (R9)(R12*1)
+	VMOVUPS Y2, 32(R9)(R12*1)
+	VMOVUPS Y2, 256(R9)(R12*1)
+	VMOVUPS Y2, 288(R9)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel1
+	MOVQ    (DI), R11
+
+loop:
+	XORQ R12, R12
+
+panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x02, R14
+	LEAQ         (R14)(R14*2), R14
+	VMOVDQU      (CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPBROADCASTD (BX)(SI*1), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 16(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VMOVDQU      64(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y4, Y4
+	VPBROADCASTD 4(BX)(SI*1), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y5, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 20(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VMOVDQU      128(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y4, Y4
+	VPBROADCASTD 8(BX)(SI*1), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y5, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 24(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VMOVDQU      192(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y4, Y4
+	VPBROADCASTD 12(BX)(SI*1), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y5, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 28(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    32(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VPBROADCASTD 36(BX)(SI*1), Y2
+	VPMOVZXBD    32(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y5, Y5
+	VPADDD       Y2, Y5, Y5
+	VCVTPH2PS    (DX)(R14*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  (R9)(R12*1), Y4, Y3
+	VMOVUPS      Y3, (R9)(R12*1)
+	VBROADCASTSS 32(BX)(SI*1), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD213PS  256(R9)(R12*1), Y5, Y3
+	VMOVUPS      Y3, 256(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x02, R14
+	LEAQ         (R14)(R14*2), R14
+	VMOVDQU      32(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPBROADCASTD (BX)(SI*1), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 16(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VMOVDQU      96(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y4, Y4
+	VPBROADCASTD 4(BX)(SI*1), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y5, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 20(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VMOVDQU      160(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y4, Y4
+	VPBROADCASTD 8(BX)(SI*1), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y5, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 24(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VMOVDQU      224(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y4, Y4
+	VPBROADCASTD 12(BX)(SI*1), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPADDW       Y6, Y5, Y5
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 28(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    40(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VPBROADCASTD 36(BX)(SI*1), Y2
+	VPMOVZXBD    40(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y5, Y5
+	VPADDD       Y2, Y5, Y5
+	VCVTPH2PS    16(DX)(R14*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  32(R9)(R12*1), Y4, Y3
+	VMOVUPS      Y3, 32(R9)(R12*1)
+	VBROADCASTSS 32(BX)(SI*1), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD213PS  288(R9)(R12*1), Y5, Y3
+	VMOVUPS      Y3, 288(R9)(R12*1)
+	PREFETCHT0   (R10)(R12*4)
+	PREFETCHT0   64(R10)(R12*4)
+	PREFETCHT0   128(R10)(R12*4)
+	PREFETCHT0   192(R10)(R12*4)
+	ADDQ         $0x40, R12
+	CMPQ         R12, R13
+	JNE          panel2
+	PREFETCHT0   (R10)(R13*4)
+	PREFETCHT0   64(R10)(R13*4)
+	PREFETCHT0   128(R10)(R13*4)
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), DX
+	ADDQ         $0x28, BX
+	ADDQ         88(AX), R10
+	SUBQ         $0x20, R11
+	JNZ          loop
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R14
+	TESTQ        R11, R11
+	JZ           merge_done
+
+merge:
+	MOVQ R9, R15
+	SUBQ R14, R15
+	XORQ R12, R12
+
+panel3:
+	VMOVUPS (R9)(R12*1), Y2
+	VADDPS  (R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, (R15)(R12*1)
+	VMOVUPS 32(R9)(R12*1), Y2
+	VADDPS  32(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 32(R15)(R12*1)
+	VMOVUPS 256(R9)(R12*1), Y2
+	VADDPS  256(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 256(R15)(R12*1)
+	VMOVUPS 288(R9)(R12*1), Y2
+	VADDPS  288(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 288(R15)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel3
+	MOVQ    R15, R9
+	SUBQ    $0x01, R11
+	JNZ     merge
+
+merge_done:
+	SUBQ $0x01, R8
+	JZ   last
+	ADDQ R14, R9
+	ADDQ $0x10, DI
+	JMP  unit
+
+last:
+	MOVQ 64(AX), CX
+	MOVQ 72(AX), AX
+	XORQ R12, R12
+
+panel4:
+	VMOVUPS (R9)(R12*1), Y0
+	VMOVUPS Y0, (CX)(R12*1)
+	VMOVUPS 32(R9)(R12*1), Y0
+	VMOVUPS Y0, 32(CX)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel4
+	ADDQ    AX, CX
+	XORQ    R12, R12
+
+panel5:
+	VMOVUPS 256(R9)(R12*1), Y0
+	VMOVUPS Y0, (CX)(R12*1)
+	VMOVUPS 288(R9)(R12*1), Y0
+	VMOVUPS Y0, 32(CX)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel5
+	ADDQ    AX, CX
+	VZEROUPPER
+	RET
+
+// func tileInt4x3AVX2(a uintptr)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·tileInt4x3AVX2(SB), NOSPLIT, $0-8
+	MOVQ    a+0(FP), AX
+	MOVQ    (AX), CX
+	MOVQ    96(AX), DX
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	MOVQ    32(AX), DI
+	MOVQ    40(AX), R8
+	MOVQ    48(AX), R9
+	MOVQ    80(AX), R10
+	MOVQ    112(AX), R13
+	SHLQ    $0x06, R13
+	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
+	VMOVDQU nibble_quant_avx2<>+0(SB), Y1
+
+unit:
+	VXORPS Y2, Y2, Y2
+	XORQ   R12, R12
+
+panel1:
+	VMOVUPS Y2, (R9)(R12*1)
+	VMOVUPS Y2, 32(R9)(R12*1)
+	VMOVUPS Y2, 256(R9)(R12*1)
+	VMOVUPS Y2, 288(R9)(R12*1)
+	VMOVUPS Y2, 512(R9)(R12*1)
+	VMOVUPS Y2, 544(R9)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel1
+	MOVQ    (DI), R11
+
+loop:
+	XORQ R12, R12
+
+panel2:
+	MOVQ         R12, R14
+	SHRQ         $0x02, R14
+	LEAQ         (R14)(R14*2), R14
+	VMOVDQU      (CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPBROADCASTD (BX)(SI*1), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPBROADCASTD (BX)(SI*2), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 16(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 16(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VMOVDQU      64(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y4, Y4
+	VPBROADCASTD 4(BX)(SI*1), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y5, Y5
+	VPBROADCASTD 4(BX)(SI*2), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y6, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 20(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 20(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VMOVDQU      128(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y4, Y4
+	VPBROADCASTD 8(BX)(SI*1), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y5, Y5
+	VPBROADCASTD 8(BX)(SI*2), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y6, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 24(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 24(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VMOVDQU      192(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y4, Y4
+	VPBROADCASTD 12(BX)(SI*1), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y5, Y5
+	VPBROADCASTD 12(BX)(SI*2), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y6, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 28(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 28(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    32(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VPBROADCASTD 36(BX)(SI*1), Y2
+	VPMOVZXBD    32(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y5, Y5
+	VPADDD       Y2, Y5, Y5
+	VPBROADCASTD 36(BX)(SI*2), Y2
+	VPMOVZXBD    32(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y6, Y6
+	VPADDD       Y2, Y6, Y6
+	VCVTPH2PS    (DX)(R14*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  (R9)(R12*1), Y4, Y3
+	VMOVUPS      Y3, (R9)(R12*1)
+	VBROADCASTSS 32(BX)(SI*1), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD213PS  256(R9)(R12*1), Y5, Y3
+	VMOVUPS      Y3, 256(R9)(R12*1)
+	VBROADCASTSS 32(BX)(SI*2), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y6, Y6
+	VFMADD213PS  512(R9)(R12*1), Y6, Y3
+	VMOVUPS      Y3, 512(R9)(R12*1)
+	MOVQ         R12, R14
+	SHRQ         $0x02, R14
+	LEAQ         (R14)(R14*2), R14
+	VMOVDQU      32(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPBROADCASTD (BX)(SI*1), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPBROADCASTD (BX)(SI*2), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 16(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 16(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VMOVDQU      96(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y4, Y4
+	VPBROADCASTD 4(BX)(SI*1), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y5, Y5
+	VPBROADCASTD 4(BX)(SI*2), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y6, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 20(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 20(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VMOVDQU      160(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y4, Y4
+	VPBROADCASTD 8(BX)(SI*1), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y5, Y5
+	VPBROADCASTD 8(BX)(SI*2), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y6, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 24(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 24(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VMOVDQU      224(CX)(R12*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y4, Y4
+	VPBROADCASTD 12(BX)(SI*1), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y5, Y5
+	VPBROADCASTD 12(BX)(SI*2), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPADDW       Y7, Y6, Y6
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 28(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 28(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    40(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VPBROADCASTD 36(BX)(SI*1), Y2
+	VPMOVZXBD    40(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y5, Y5
+	VPADDD       Y2, Y5, Y5
+	VPBROADCASTD 36(BX)(SI*2), Y2
+	VPMOVZXBD    40(DX)(R14*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y6, Y6
+	VPADDD       Y2, Y6, Y6
+	VCVTPH2PS    16(DX)(R14*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  32(R9)(R12*1), Y4, Y3
+	VMOVUPS      Y3, 32(R9)(R12*1)
+	VBROADCASTSS 32(BX)(SI*1), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD213PS  288(R9)(R12*1), Y5, Y3
+	VMOVUPS      Y3, 288(R9)(R12*1)
+	VBROADCASTSS 32(BX)(SI*2), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y6, Y6
+	VFMADD213PS  544(R9)(R12*1), Y6, Y3
+	VMOVUPS      Y3, 544(R9)(R12*1)
+	PREFETCHT0   (R10)(R12*2)
+	PREFETCHT0   64(R10)(R12*2)
+	ADDQ         $0x40, R12
+	CMPQ         R12, R13
+	JNE          panel2
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), DX
+	ADDQ         $0x28, BX
+	ADDQ         88(AX), R10
+	SUBQ         $0x20, R11
+	JNZ          loop
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R14
+	TESTQ        R11, R11
+	JZ           merge_done
+
+merge:
+	MOVQ R9, R15
+	SUBQ R14, R15
+	XORQ R12, R12
+
+panel3:
+	VMOVUPS (R9)(R12*1), Y2
+	VADDPS  (R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, (R15)(R12*1)
+	VMOVUPS 32(R9)(R12*1), Y2
+	VADDPS  32(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 32(R15)(R12*1)
+	VMOVUPS 256(R9)(R12*1), Y2
+	VADDPS  256(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 256(R15)(R12*1)
+	VMOVUPS 288(R9)(R12*1), Y2
+	VADDPS  288(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 288(R15)(R12*1)
+	VMOVUPS 512(R9)(R12*1), Y2
+	VADDPS  512(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 512(R15)(R12*1)
+	VMOVUPS 544(R9)(R12*1), Y2
+	VADDPS  544(R15)(R12*1), Y2, Y2
+	VMOVUPS Y2, 544(R15)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel3
+	MOVQ    R15, R9
+	SUBQ    $0x01, R11
+	JNZ     merge
+
+merge_done:
+	SUBQ $0x01, R8
+	JZ   last
+	ADDQ R14, R9
+	ADDQ $0x10, DI
+	JMP  unit
+
+last:
+	MOVQ 64(AX), CX
+	MOVQ 72(AX), AX
+	XORQ R12, R12
+
+panel4:
+	VMOVUPS (R9)(R12*1), Y0
+	VMOVUPS Y0, (CX)(R12*1)
+	VMOVUPS 32(R9)(R12*1), Y0
+	VMOVUPS Y0, 32(CX)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel4
+	ADDQ    AX, CX
+	XORQ    R12, R12
+
+panel5:
+	VMOVUPS 256(R9)(R12*1), Y0
+	VMOVUPS Y0, (CX)(R12*1)
+	VMOVUPS 288(R9)(R12*1), Y0
+	VMOVUPS Y0, 32(CX)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel5
+	ADDQ    AX, CX
+	XORQ    R12, R12
+
+panel6:
+	VMOVUPS 512(R9)(R12*1), Y0
+	VMOVUPS Y0, (CX)(R12*1)
+	VMOVUPS 544(R9)(R12*1), Y0
+	VMOVUPS Y0, 32(CX)(R12*1)
+	ADDQ    $0x40, R12
+	CMPQ    R12, R13
+	JNE     panel6
+	ADDQ    AX, CX
+	VZEROUPPER
+	RET
+
+// func tileInt4x4AVX2(a uintptr)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·tileInt4x4AVX2(SB), NOSPLIT, $8-8
+	MOVQ    a+0(FP), AX
+	MOVQ    (AX), CX
+	MOVQ    96(AX), DX
+	MOVQ    16(AX), BX
+	MOVQ    24(AX), SI
+	LEAQ    (BX)(SI*2), DI
+	ADDQ    SI, DI
+	MOVQ    32(AX), R8
+	MOVQ    40(AX), R9
+	MOVQ    48(AX), R10
+	MOVQ    80(AX), R11
+	MOVQ    112(AX), R14
+	SHLQ    $0x06, R14
+	VMOVDQU ones16_quant_avx2<>+0(SB), Y0
+	VMOVDQU nibble_quant_avx2<>+0(SB), Y1
+
+unit:
+	VXORPS Y2, Y2, Y2
+	XORQ   R13, R13
+
+panel1:
+	VMOVUPS Y2, (R10)(R13*1)
+	VMOVUPS Y2, 32(R10)(R13*1)
+	VMOVUPS Y2, 256(R10)(R13*1)
+	VMOVUPS Y2, 288(R10)(R13*1)
+	VMOVUPS Y2, 512(R10)(R13*1)
+	VMOVUPS Y2, 544(R10)(R13*1)
+	VMOVUPS Y2, 768(R10)(R13*1)
+	VMOVUPS Y2, 800(R10)(R13*1)
+	ADDQ    $0x40, R13
+	CMPQ    R13, R14
+	JNE     panel1
+	MOVQ    (R8), R12
+
+loop:
+	XORQ R13, R13
+
+panel2:
+	MOVQ         R13, R15
+	SHRQ         $0x02, R15
+	LEAQ         (R15)(R15*2), R15
+	VMOVDQU      (CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPBROADCASTD (BX)(SI*1), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPBROADCASTD (BX)(SI*2), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPBROADCASTD (DI), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 16(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 16(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 16(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VMOVDQU      64(CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y4, Y4
+	VPBROADCASTD 4(BX)(SI*1), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y5, Y5
+	VPBROADCASTD 4(BX)(SI*2), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y6, Y6
+	VPBROADCASTD 4(DI), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y7, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 20(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 20(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 20(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VMOVDQU      128(CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y4, Y4
+	VPBROADCASTD 8(BX)(SI*1), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y5, Y5
+	VPBROADCASTD 8(BX)(SI*2), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y6, Y6
+	VPBROADCASTD 8(DI), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y7, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 24(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 24(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 24(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VMOVDQU      192(CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y4, Y4
+	VPBROADCASTD 12(BX)(SI*1), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y5, Y5
+	VPBROADCASTD 12(BX)(SI*2), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y6, Y6
+	VPBROADCASTD 12(DI), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y7, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 28(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 28(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 28(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    32(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VPBROADCASTD 36(BX)(SI*1), Y2
+	VPMOVZXBD    32(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y5, Y5
+	VPADDD       Y2, Y5, Y5
+	VPBROADCASTD 36(BX)(SI*2), Y2
+	VPMOVZXBD    32(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y6, Y6
+	VPADDD       Y2, Y6, Y6
+	VPBROADCASTD 36(DI), Y2
+	VPMOVZXBD    32(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y7, Y7
+	VPADDD       Y2, Y7, Y7
+	VCVTPH2PS    (DX)(R15*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  (R10)(R13*1), Y4, Y3
+	VMOVUPS      Y3, (R10)(R13*1)
+	VBROADCASTSS 32(BX)(SI*1), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD213PS  256(R10)(R13*1), Y5, Y3
+	VMOVUPS      Y3, 256(R10)(R13*1)
+	VBROADCASTSS 32(BX)(SI*2), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y6, Y6
+	VFMADD213PS  512(R10)(R13*1), Y6, Y3
+	VMOVUPS      Y3, 512(R10)(R13*1)
+	VBROADCASTSS 32(DI), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y7, Y7
+	VFMADD213PS  768(R10)(R13*1), Y7, Y3
+	VMOVUPS      Y3, 768(R10)(R13*1)
+	MOVQ         R13, R15
+	SHRQ         $0x02, R15
+	LEAQ         (R15)(R15*2), R15
+	VMOVDQU      32(CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD (BX), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPBROADCASTD (BX)(SI*1), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPBROADCASTD (BX)(SI*2), Y6
+	VPMADDUBSW   Y6, Y3, Y6
+	VPBROADCASTD (DI), Y7
+	VPMADDUBSW   Y7, Y3, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 16(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 16(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 16(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 16(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VMOVDQU      96(CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 4(BX), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y4, Y4
+	VPBROADCASTD 4(BX)(SI*1), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y5, Y5
+	VPBROADCASTD 4(BX)(SI*2), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y6, Y6
+	VPBROADCASTD 4(DI), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y7, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 20(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 20(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 20(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 20(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VMOVDQU      160(CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 8(BX), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y4, Y4
+	VPBROADCASTD 8(BX)(SI*1), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y5, Y5
+	VPBROADCASTD 8(BX)(SI*2), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y6, Y6
+	VPBROADCASTD 8(DI), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y7, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 24(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 24(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 24(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 24(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VMOVDQU      224(CX)(R13*4), Y2
+	VPAND        Y2, Y1, Y3
+	VPBROADCASTD 12(BX), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y4, Y4
+	VPBROADCASTD 12(BX)(SI*1), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y5, Y5
+	VPBROADCASTD 12(BX)(SI*2), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y6, Y6
+	VPBROADCASTD 12(DI), Y8
+	VPMADDUBSW   Y8, Y3, Y8
+	VPADDW       Y8, Y7, Y7
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        Y2, Y1, Y2
+	VPBROADCASTD 28(BX), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y4, Y4
+	VPBROADCASTD 28(BX)(SI*1), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y5, Y5
+	VPBROADCASTD 28(BX)(SI*2), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y6, Y6
+	VPBROADCASTD 28(DI), Y3
+	VPMADDUBSW   Y3, Y2, Y3
+	VPADDW       Y3, Y7, Y7
+	VPBROADCASTD 36(BX), Y2
+	VPMOVZXBD    40(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y4, Y4
+	VPADDD       Y2, Y4, Y4
+	VPBROADCASTD 36(BX)(SI*1), Y2
+	VPMOVZXBD    40(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y5, Y5
+	VPADDD       Y2, Y5, Y5
+	VPBROADCASTD 36(BX)(SI*2), Y2
+	VPMOVZXBD    40(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y6, Y6
+	VPADDD       Y2, Y6, Y6
+	VPBROADCASTD 36(DI), Y2
+	VPMOVZXBD    40(DX)(R15*1), Y3
+	VPSRAD       $0x07, Y2, Y2
+	VPMADDWD     Y3, Y2, Y2
+	VPMADDWD     Y0, Y7, Y7
+	VPADDD       Y2, Y7, Y7
+	VCVTPH2PS    16(DX)(R15*1), Y2
+	VBROADCASTSS 32(BX), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD213PS  32(R10)(R13*1), Y4, Y3
+	VMOVUPS      Y3, 32(R10)(R13*1)
+	VBROADCASTSS 32(BX)(SI*1), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD213PS  288(R10)(R13*1), Y5, Y3
+	VMOVUPS      Y3, 288(R10)(R13*1)
+	VBROADCASTSS 32(BX)(SI*2), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y6, Y6
+	VFMADD213PS  544(R10)(R13*1), Y6, Y3
+	VMOVUPS      Y3, 544(R10)(R13*1)
+	VBROADCASTSS 32(DI), Y3
+	VMULPS       Y2, Y3, Y3
+	VCVTDQ2PS    Y7, Y7
+	VFMADD213PS  800(R10)(R13*1), Y7, Y3
+	VMOVUPS      Y3, 800(R10)(R13*1)
+	PREFETCHT0   (R11)(R13*2)
+	PREFETCHT0   64(R11)(R13*2)
+	ADDQ         $0x40, R13
+	CMPQ         R13, R14
+	JNE          panel2
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), DX
+	ADDQ         $0x28, BX
+	ADDQ         $0x28, DI
+	ADDQ         88(AX), R11
+	SUBQ         $0x20, R12
+	JNZ          loop
+	MOVQ         8(R8), R12
+	MOVQ         56(AX), R15
+	TESTQ        R12, R12
+	JZ           merge_done
+
+merge:
+	MOVQ R10, BP
+	SUBQ R15, BP
+	XORQ R13, R13
+
+panel3:
+	VMOVUPS (R10)(R13*1), Y2
+	VADDPS  (BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, (BP)(R13*1)
+	VMOVUPS 32(R10)(R13*1), Y2
+	VADDPS  32(BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, 32(BP)(R13*1)
+	VMOVUPS 256(R10)(R13*1), Y2
+	VADDPS  256(BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, 256(BP)(R13*1)
+	VMOVUPS 288(R10)(R13*1), Y2
+	VADDPS  288(BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, 288(BP)(R13*1)
+	VMOVUPS 512(R10)(R13*1), Y2
+	VADDPS  512(BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, 512(BP)(R13*1)
+	VMOVUPS 544(R10)(R13*1), Y2
+	VADDPS  544(BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, 544(BP)(R13*1)
+	VMOVUPS 768(R10)(R13*1), Y2
+	VADDPS  768(BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, 768(BP)(R13*1)
+	VMOVUPS 800(R10)(R13*1), Y2
+	VADDPS  800(BP)(R13*1), Y2, Y2
+	VMOVUPS Y2, 800(BP)(R13*1)
 	ADDQ    $0x40, R13
 	CMPQ    R13, R14
 	JNE     panel3

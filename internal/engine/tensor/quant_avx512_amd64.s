@@ -4274,18 +4274,19 @@ last:
 // func tileIQ4_NL1x1AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL1x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         96(AX), DX
-	MOVQ         16(AX), BX
-	MOVQ         24(AX), SI
-	MOVQ         32(AX), SI
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         80(AX), R9
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	MOVQ            96(AX), DX
+	MOVQ            16(AX), BX
+	MOVQ            24(AX), SI
+	MOVQ            32(AX), SI
+	MOVQ            40(AX), DI
+	MOVQ            48(AX), R8
+	MOVQ            80(AX), R9
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R10
+	VBROADCASTI32X4 16(R10), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -4370,87 +4371,22 @@ last:
 	VZEROUPPER
 	RET
 
-DATA code_quant_avx512<>+0(SB)/1, $0x01
-DATA code_quant_avx512<>+1(SB)/1, $0x18
-DATA code_quant_avx512<>+2(SB)/1, $0x2d
-DATA code_quant_avx512<>+3(SB)/1, $0x3f
-DATA code_quant_avx512<>+4(SB)/1, $0x4f
-DATA code_quant_avx512<>+5(SB)/1, $0x5d
-DATA code_quant_avx512<>+6(SB)/1, $0x6a
-DATA code_quant_avx512<>+7(SB)/1, $0x76
-DATA code_quant_avx512<>+8(SB)/1, $0x81
-DATA code_quant_avx512<>+9(SB)/1, $0x8d
-DATA code_quant_avx512<>+10(SB)/1, $0x99
-DATA code_quant_avx512<>+11(SB)/1, $0xa6
-DATA code_quant_avx512<>+12(SB)/1, $0xb5
-DATA code_quant_avx512<>+13(SB)/1, $0xc5
-DATA code_quant_avx512<>+14(SB)/1, $0xd9
-DATA code_quant_avx512<>+15(SB)/1, $0xf1
-DATA code_quant_avx512<>+16(SB)/1, $0x01
-DATA code_quant_avx512<>+17(SB)/1, $0x18
-DATA code_quant_avx512<>+18(SB)/1, $0x2d
-DATA code_quant_avx512<>+19(SB)/1, $0x3f
-DATA code_quant_avx512<>+20(SB)/1, $0x4f
-DATA code_quant_avx512<>+21(SB)/1, $0x5d
-DATA code_quant_avx512<>+22(SB)/1, $0x6a
-DATA code_quant_avx512<>+23(SB)/1, $0x76
-DATA code_quant_avx512<>+24(SB)/1, $0x81
-DATA code_quant_avx512<>+25(SB)/1, $0x8d
-DATA code_quant_avx512<>+26(SB)/1, $0x99
-DATA code_quant_avx512<>+27(SB)/1, $0xa6
-DATA code_quant_avx512<>+28(SB)/1, $0xb5
-DATA code_quant_avx512<>+29(SB)/1, $0xc5
-DATA code_quant_avx512<>+30(SB)/1, $0xd9
-DATA code_quant_avx512<>+31(SB)/1, $0xf1
-DATA code_quant_avx512<>+32(SB)/1, $0x01
-DATA code_quant_avx512<>+33(SB)/1, $0x18
-DATA code_quant_avx512<>+34(SB)/1, $0x2d
-DATA code_quant_avx512<>+35(SB)/1, $0x3f
-DATA code_quant_avx512<>+36(SB)/1, $0x4f
-DATA code_quant_avx512<>+37(SB)/1, $0x5d
-DATA code_quant_avx512<>+38(SB)/1, $0x6a
-DATA code_quant_avx512<>+39(SB)/1, $0x76
-DATA code_quant_avx512<>+40(SB)/1, $0x81
-DATA code_quant_avx512<>+41(SB)/1, $0x8d
-DATA code_quant_avx512<>+42(SB)/1, $0x99
-DATA code_quant_avx512<>+43(SB)/1, $0xa6
-DATA code_quant_avx512<>+44(SB)/1, $0xb5
-DATA code_quant_avx512<>+45(SB)/1, $0xc5
-DATA code_quant_avx512<>+46(SB)/1, $0xd9
-DATA code_quant_avx512<>+47(SB)/1, $0xf1
-DATA code_quant_avx512<>+48(SB)/1, $0x01
-DATA code_quant_avx512<>+49(SB)/1, $0x18
-DATA code_quant_avx512<>+50(SB)/1, $0x2d
-DATA code_quant_avx512<>+51(SB)/1, $0x3f
-DATA code_quant_avx512<>+52(SB)/1, $0x4f
-DATA code_quant_avx512<>+53(SB)/1, $0x5d
-DATA code_quant_avx512<>+54(SB)/1, $0x6a
-DATA code_quant_avx512<>+55(SB)/1, $0x76
-DATA code_quant_avx512<>+56(SB)/1, $0x81
-DATA code_quant_avx512<>+57(SB)/1, $0x8d
-DATA code_quant_avx512<>+58(SB)/1, $0x99
-DATA code_quant_avx512<>+59(SB)/1, $0xa6
-DATA code_quant_avx512<>+60(SB)/1, $0xb5
-DATA code_quant_avx512<>+61(SB)/1, $0xc5
-DATA code_quant_avx512<>+62(SB)/1, $0xd9
-DATA code_quant_avx512<>+63(SB)/1, $0xf1
-GLOBL code_quant_avx512<>(SB), RODATA|NOPTR, $64
-
 // func tileIQ4_NL2x1AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         96(AX), BX
-	MOVQ         16(AX), SI
-	MOVQ         24(AX), DI
-	MOVQ         32(AX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         80(AX), R10
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	MOVQ            96(AX), BX
+	MOVQ            16(AX), SI
+	MOVQ            24(AX), DI
+	MOVQ            32(AX), DI
+	MOVQ            40(AX), R8
+	MOVQ            48(AX), R9
+	MOVQ            80(AX), R10
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R11
+	VBROADCASTI32X4 16(R11), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -4579,19 +4515,20 @@ last:
 // func tileIQ4_NL4x1AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL4x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	LEAQ         (DX)(DX*2), BX
-	MOVQ         96(AX), SI
-	MOVQ         16(AX), DI
-	MOVQ         24(AX), R8
-	MOVQ         32(AX), R8
-	MOVQ         40(AX), R9
-	MOVQ         48(AX), R10
-	MOVQ         80(AX), R11
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	LEAQ            (DX)(DX*2), BX
+	MOVQ            96(AX), SI
+	MOVQ            16(AX), DI
+	MOVQ            24(AX), R8
+	MOVQ            32(AX), R8
+	MOVQ            40(AX), R9
+	MOVQ            48(AX), R10
+	MOVQ            80(AX), R11
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R12
+	VBROADCASTI32X4 16(R12), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -4802,20 +4739,21 @@ last:
 // func tileIQ4_NL4x1RisingAVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL4x1RisingAVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	LEAQ         (DX)(DX*2), BX
-	MOVQ         96(AX), SI
-	MOVQ         16(AX), DI
-	MOVQ         24(AX), R8
-	MOVQ         32(AX), R8
-	MOVQ         40(AX), R9
-	MOVQ         48(AX), R10
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
-	MOVQ         128(AX), R12
-	MOVQ         64(AX), R13
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	LEAQ            (DX)(DX*2), BX
+	MOVQ            96(AX), SI
+	MOVQ            16(AX), DI
+	MOVQ            24(AX), R8
+	MOVQ            32(AX), R8
+	MOVQ            40(AX), R9
+	MOVQ            48(AX), R10
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R11
+	VBROADCASTI32X4 16(R11), Z1
+	MOVQ            128(AX), R12
+	MOVQ            64(AX), R13
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5024,18 +4962,19 @@ done:
 // func tileIQ4_NL2x2AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         96(AX), BX
-	MOVQ         16(AX), SI
-	MOVQ         24(AX), DI
-	MOVQ         32(AX), R8
-	MOVQ         40(AX), R9
-	MOVQ         48(AX), R10
-	MOVQ         80(AX), R11
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	MOVQ            96(AX), BX
+	MOVQ            16(AX), SI
+	MOVQ            24(AX), DI
+	MOVQ            32(AX), R8
+	MOVQ            40(AX), R9
+	MOVQ            48(AX), R10
+	MOVQ            80(AX), R11
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R12
+	VBROADCASTI32X4 16(R12), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5205,19 +5144,20 @@ last:
 // func tileIQ4_NL4x2AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL4x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	LEAQ         (DX)(DX*2), BX
-	MOVQ         96(AX), SI
-	MOVQ         16(AX), DI
-	MOVQ         24(AX), R8
-	MOVQ         32(AX), R9
-	MOVQ         40(AX), R10
-	MOVQ         48(AX), R11
-	MOVQ         80(AX), R12
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	LEAQ            (DX)(DX*2), BX
+	MOVQ            96(AX), SI
+	MOVQ            16(AX), DI
+	MOVQ            24(AX), R8
+	MOVQ            32(AX), R9
+	MOVQ            40(AX), R10
+	MOVQ            48(AX), R11
+	MOVQ            80(AX), R12
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R13
+	VBROADCASTI32X4 16(R13), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5501,18 +5441,19 @@ last:
 // func tileIQ4_NL2x3AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         96(AX), BX
-	MOVQ         16(AX), SI
-	MOVQ         24(AX), DI
-	MOVQ         32(AX), R8
-	MOVQ         40(AX), R9
-	MOVQ         48(AX), R10
-	MOVQ         144(AX), R11
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	MOVQ            96(AX), BX
+	MOVQ            16(AX), SI
+	MOVQ            24(AX), DI
+	MOVQ            32(AX), R8
+	MOVQ            40(AX), R9
+	MOVQ            48(AX), R10
+	MOVQ            144(AX), R11
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R12
+	VBROADCASTI32X4 16(R12), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5730,20 +5671,21 @@ last:
 // func tileIQ4_NL2x4AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x4AVX512(SB), NOSPLIT, $8-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         96(AX), BX
-	MOVQ         16(AX), SI
-	MOVQ         24(AX), DI
-	LEAQ         (SI)(DI*2), R8
-	ADDQ         DI, R8
-	MOVQ         32(AX), R9
-	MOVQ         40(AX), R10
-	MOVQ         48(AX), R11
-	MOVQ         144(AX), R12
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	MOVQ            96(AX), BX
+	MOVQ            16(AX), SI
+	MOVQ            24(AX), DI
+	LEAQ            (SI)(DI*2), R8
+	ADDQ            DI, R8
+	MOVQ            32(AX), R9
+	MOVQ            40(AX), R10
+	MOVQ            48(AX), R11
+	MOVQ            144(AX), R12
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R13
+	VBROADCASTI32X4 16(R13), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -6005,20 +5947,21 @@ last:
 // func tileIQ4_NL2x5AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x5AVX512(SB), NOSPLIT, $8-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         96(AX), BX
-	MOVQ         16(AX), SI
-	MOVQ         24(AX), DI
-	LEAQ         (SI)(DI*2), R8
-	ADDQ         DI, R8
-	MOVQ         32(AX), R9
-	MOVQ         40(AX), R10
-	MOVQ         48(AX), R11
-	MOVQ         144(AX), R12
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	MOVQ            96(AX), BX
+	MOVQ            16(AX), SI
+	MOVQ            24(AX), DI
+	LEAQ            (SI)(DI*2), R8
+	ADDQ            DI, R8
+	MOVQ            32(AX), R9
+	MOVQ            40(AX), R10
+	MOVQ            48(AX), R11
+	MOVQ            144(AX), R12
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R13
+	VBROADCASTI32X4 16(R13), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -6321,20 +6264,21 @@ last:
 // func tileIQ4_NL2x6AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x6AVX512(SB), NOSPLIT, $8-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         96(AX), BX
-	MOVQ         16(AX), SI
-	MOVQ         24(AX), DI
-	LEAQ         (SI)(DI*2), R8
-	ADDQ         DI, R8
-	MOVQ         32(AX), R9
-	MOVQ         40(AX), R10
-	MOVQ         48(AX), R11
-	MOVQ         144(AX), R12
-	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ            a+0(FP), AX
+	MOVQ            (AX), CX
+	MOVQ            8(AX), DX
+	MOVQ            96(AX), BX
+	MOVQ            16(AX), SI
+	MOVQ            24(AX), DI
+	LEAQ            (SI)(DI*2), R8
+	ADDQ            DI, R8
+	MOVQ            32(AX), R9
+	MOVQ            40(AX), R10
+	MOVQ            48(AX), R11
+	MOVQ            144(AX), R12
+	VBROADCASTSS    nibble_quant_avx512<>+0(SB), Z0
+	MOVQ            152(AX), R13
+	VBROADCASTI32X4 16(R13), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -6672,5 +6616,2203 @@ last:
 	VMOVUPS Z11, 64(DX)(AX*1)
 	VMOVUPS Z12, (DX)(AX*2)
 	VMOVUPS Z13, 64(DX)(AX*2)
+	VZEROUPPER
+	RET
+
+// func tileInt41x1AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt41x1AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         32(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         80(AX), R9
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
+
+unit:
+	VPXORD Z2, Z2, Z2
+	MOVQ   (SI), R10
+
+loop:
+	VPMOVZXBD    32(DX), Z3
+	VPBROADCASTD 36(BX), Z5
+	VPSRAD       $0x07, Z5, Z5
+	VPMADDWD     Z3, Z5, Z3
+	VPXORD       Z4, Z4, Z4
+	VPBROADCASTD (BX), Z5
+	VPBROADCASTD 4(BX), Z6
+	VPBROADCASTD 8(BX), Z7
+	VPBROADCASTD 12(BX), Z8
+	VPBROADCASTD 16(BX), Z9
+	VPBROADCASTD 20(BX), Z10
+	VPBROADCASTD 24(BX), Z11
+	VPBROADCASTD 28(BX), Z12
+	VPANDD       (CX), Z0, Z13
+	VPDPBUSD     Z5, Z13, Z3
+	VPANDD       (CX), Z1, Z5
+	VPDPBUSD     Z9, Z5, Z4
+	PREFETCHT0   (R9)
+	VPANDD       64(CX), Z0, Z5
+	VPDPBUSD     Z6, Z5, Z3
+	VPANDD       64(CX), Z1, Z5
+	VPDPBUSD     Z10, Z5, Z4
+	PREFETCHT0   64(R9)
+	VPANDD       128(CX), Z0, Z5
+	VPDPBUSD     Z7, Z5, Z3
+	VPANDD       128(CX), Z1, Z5
+	VPDPBUSD     Z11, Z5, Z4
+	PREFETCHT0   128(R9)
+	VPANDD       192(CX), Z0, Z5
+	VPDPBUSD     Z8, Z5, Z3
+	VPANDD       192(CX), Z1, Z5
+	VPDPBUSD     Z12, Z5, Z4
+	PREFETCHT0   192(R9)
+	VPSRAD       $0x04, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    (DX), Z5
+	VBROADCASTSS 32(BX), Z6
+	VMULPS       Z5, Z6, Z5
+	VCVTDQ2PS    Z3, Z3
+	VFMADD231PS  Z3, Z5, Z2
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), DX
+	ADDQ         $0x28, BX
+	ADDQ         88(AX), R9
+	SUBQ         $0x20, R10
+	JNZ          loop
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
+	JZ           merge_done
+
+merge:
+	SUBQ   R11, R8
+	VADDPS (R8), Z2, Z2
+	SUBQ   $0x01, R10
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, DI
+	JZ      last
+	VMOVUPS Z2, (R8)
+	ADDQ    R11, R8
+	ADDQ    $0x10, SI
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	VMOVUPS Z2, (CX)
+	VZEROUPPER
+	RET
+
+// func tileInt42x1AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt42x1AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         80(AX), R10
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
+
+unit:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   (DI), R11
+
+loop:
+	VPMOVZXBD    32(BX), Z4
+	VPMOVZXBD    80(BX), Z5
+	VPBROADCASTD 36(SI), Z8
+	VPSRAD       $0x07, Z8, Z8
+	VPMADDWD     Z4, Z8, Z4
+	VPMADDWD     Z5, Z8, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	VPBROADCASTD (SI), Z8
+	VPBROADCASTD 4(SI), Z9
+	VPBROADCASTD 8(SI), Z10
+	VPBROADCASTD 12(SI), Z11
+	VPBROADCASTD 16(SI), Z12
+	VPBROADCASTD 20(SI), Z13
+	VPBROADCASTD 24(SI), Z14
+	VPBROADCASTD 28(SI), Z15
+	VPANDD       (CX), Z0, Z16
+	VPDPBUSD     Z8, Z16, Z4
+	VPANDD       (CX), Z1, Z16
+	VPDPBUSD     Z12, Z16, Z6
+	PREFETCHT0   (R10)
+	VPANDD       64(CX), Z0, Z16
+	VPDPBUSD     Z9, Z16, Z4
+	VPANDD       64(CX), Z1, Z16
+	VPDPBUSD     Z13, Z16, Z6
+	PREFETCHT0   64(R10)
+	VPANDD       128(CX), Z0, Z16
+	VPDPBUSD     Z10, Z16, Z4
+	VPANDD       128(CX), Z1, Z16
+	VPDPBUSD     Z14, Z16, Z6
+	PREFETCHT0   128(R10)
+	VPANDD       192(CX), Z0, Z16
+	VPDPBUSD     Z11, Z16, Z4
+	VPANDD       192(CX), Z1, Z16
+	VPDPBUSD     Z15, Z16, Z6
+	PREFETCHT0   192(R10)
+	VPANDD       (CX)(DX*1), Z0, Z16
+	VPDPBUSD     Z8, Z16, Z5
+	VPANDD       (CX)(DX*1), Z1, Z8
+	VPDPBUSD     Z12, Z8, Z7
+	PREFETCHT0   (R10)(DX*1)
+	VPANDD       64(CX)(DX*1), Z0, Z8
+	VPDPBUSD     Z9, Z8, Z5
+	VPANDD       64(CX)(DX*1), Z1, Z8
+	VPDPBUSD     Z13, Z8, Z7
+	PREFETCHT0   64(R10)(DX*1)
+	VPANDD       128(CX)(DX*1), Z0, Z8
+	VPDPBUSD     Z10, Z8, Z5
+	VPANDD       128(CX)(DX*1), Z1, Z8
+	VPDPBUSD     Z14, Z8, Z7
+	PREFETCHT0   128(R10)(DX*1)
+	VPANDD       192(CX)(DX*1), Z0, Z8
+	VPDPBUSD     Z11, Z8, Z5
+	VPANDD       192(CX)(DX*1), Z1, Z8
+	VPDPBUSD     Z15, Z8, Z7
+	PREFETCHT0   192(R10)(DX*1)
+	VPSRAD       $0x04, Z6, Z6
+	VPADDD       Z6, Z4, Z4
+	VPSRAD       $0x04, Z7, Z7
+	VPADDD       Z7, Z5, Z5
+	VCVTPH2PS    (BX), Z8
+	VCVTPH2PS    48(BX), Z9
+	VBROADCASTSS 32(SI), Z10
+	VMULPS       Z8, Z10, Z8
+	VCVTDQ2PS    Z4, Z4
+	VFMADD231PS  Z4, Z8, Z2
+	VMULPS       Z9, Z10, Z4
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z3
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), BX
+	ADDQ         $0x28, SI
+	ADDQ         88(AX), R10
+	SUBQ         $0x20, R11
+	JNZ          loop
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
+	JZ           merge_done
+
+merge:
+	SUBQ   R12, R9
+	VADDPS (R9), Z2, Z2
+	VADDPS 64(R9), Z3, Z3
+	SUBQ   $0x01, R11
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R8
+	JZ      last
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R12, R9
+	ADDQ    $0x10, DI
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	VMOVUPS Z2, (CX)
+	VMOVUPS Z3, 64(CX)
+	VZEROUPPER
+	RET
+
+// func tileInt44x1AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt44x1AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         80(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
+
+unit:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   (R8), R12
+
+loop:
+	VPMOVZXBD    32(SI), Z6
+	VPMOVZXBD    80(SI), Z7
+	VPMOVZXBD    128(SI), Z8
+	VPMOVZXBD    176(SI), Z9
+	VPBROADCASTD 36(DI), Z14
+	VPSRAD       $0x07, Z14, Z14
+	VPMADDWD     Z6, Z14, Z6
+	VPMADDWD     Z7, Z14, Z7
+	VPMADDWD     Z8, Z14, Z8
+	VPMADDWD     Z9, Z14, Z9
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z12, Z12, Z12
+	VPXORD       Z13, Z13, Z13
+	VPBROADCASTD (DI), Z14
+	VPBROADCASTD 4(DI), Z15
+	VPBROADCASTD 8(DI), Z16
+	VPBROADCASTD 12(DI), Z17
+	VPBROADCASTD 16(DI), Z18
+	VPBROADCASTD 20(DI), Z19
+	VPBROADCASTD 24(DI), Z20
+	VPBROADCASTD 28(DI), Z21
+	VPANDD       (CX), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z6
+	VPANDD       (CX), Z1, Z22
+	VPDPBUSD     Z18, Z22, Z10
+	PREFETCHT0   (R11)
+	VPANDD       64(CX), Z0, Z22
+	VPDPBUSD     Z15, Z22, Z6
+	VPANDD       64(CX), Z1, Z22
+	VPDPBUSD     Z19, Z22, Z10
+	PREFETCHT0   64(R11)
+	VPANDD       128(CX), Z0, Z22
+	VPDPBUSD     Z16, Z22, Z6
+	VPANDD       128(CX), Z1, Z22
+	VPDPBUSD     Z20, Z22, Z10
+	PREFETCHT0   128(R11)
+	VPANDD       192(CX), Z0, Z22
+	VPDPBUSD     Z17, Z22, Z6
+	VPANDD       192(CX), Z1, Z22
+	VPDPBUSD     Z21, Z22, Z10
+	PREFETCHT0   192(R11)
+	VPANDD       (CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z7
+	VPANDD       (CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z18, Z22, Z11
+	PREFETCHT0   (R11)(DX*1)
+	VPANDD       64(CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z15, Z22, Z7
+	VPANDD       64(CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z19, Z22, Z11
+	PREFETCHT0   64(R11)(DX*1)
+	VPANDD       128(CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z16, Z22, Z7
+	VPANDD       128(CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z20, Z22, Z11
+	PREFETCHT0   128(R11)(DX*1)
+	VPANDD       192(CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z17, Z22, Z7
+	VPANDD       192(CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z21, Z22, Z11
+	PREFETCHT0   192(R11)(DX*1)
+	VPANDD       (CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z8
+	VPANDD       (CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z18, Z22, Z12
+	PREFETCHT0   (R11)(DX*2)
+	VPANDD       64(CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z15, Z22, Z8
+	VPANDD       64(CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z19, Z22, Z12
+	PREFETCHT0   64(R11)(DX*2)
+	VPANDD       128(CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z16, Z22, Z8
+	VPANDD       128(CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z20, Z22, Z12
+	PREFETCHT0   128(R11)(DX*2)
+	VPANDD       192(CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z17, Z22, Z8
+	VPANDD       192(CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z21, Z22, Z12
+	PREFETCHT0   192(R11)(DX*2)
+	VPANDD       (CX)(BX*1), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z9
+	VPANDD       (CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z18, Z14, Z13
+	PREFETCHT0   (R11)(BX*1)
+	VPANDD       64(CX)(BX*1), Z0, Z14
+	VPDPBUSD     Z15, Z14, Z9
+	VPANDD       64(CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z19, Z14, Z13
+	PREFETCHT0   64(R11)(BX*1)
+	VPANDD       128(CX)(BX*1), Z0, Z14
+	VPDPBUSD     Z16, Z14, Z9
+	VPANDD       128(CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z20, Z14, Z13
+	PREFETCHT0   128(R11)(BX*1)
+	VPANDD       192(CX)(BX*1), Z0, Z14
+	VPDPBUSD     Z17, Z14, Z9
+	VPANDD       192(CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z21, Z14, Z13
+	PREFETCHT0   192(R11)(BX*1)
+	VPSRAD       $0x04, Z10, Z10
+	VPADDD       Z10, Z6, Z6
+	VPSRAD       $0x04, Z11, Z11
+	VPADDD       Z11, Z7, Z7
+	VPSRAD       $0x04, Z12, Z12
+	VPADDD       Z12, Z8, Z8
+	VPSRAD       $0x04, Z13, Z13
+	VPADDD       Z13, Z9, Z9
+	VCVTPH2PS    (SI), Z14
+	VCVTPH2PS    48(SI), Z15
+	VCVTPH2PS    96(SI), Z16
+	VCVTPH2PS    144(SI), Z17
+	VBROADCASTSS 32(DI), Z18
+	VMULPS       Z14, Z18, Z14
+	VCVTDQ2PS    Z6, Z6
+	VFMADD231PS  Z6, Z14, Z2
+	VMULPS       Z15, Z18, Z6
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z6, Z3
+	VMULPS       Z16, Z18, Z6
+	VCVTDQ2PS    Z8, Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VMULPS       Z17, Z18, Z6
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z6, Z5
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), SI
+	ADDQ         $0x28, DI
+	ADDQ         88(AX), R11
+	SUBQ         $0x20, R12
+	JNZ          loop
+	MOVQ         8(R8), R12
+	MOVQ         56(AX), R13
+	TESTQ        R12, R12
+	JZ           merge_done
+
+merge:
+	SUBQ   R13, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	VADDPS 128(R10), Z4, Z4
+	VADDPS 192(R10), Z5, Z5
+	SUBQ   $0x01, R12
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R9
+	JZ      last
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	VMOVUPS Z4, 128(R10)
+	VMOVUPS Z5, 192(R10)
+	ADDQ    R13, R10
+	ADDQ    $0x10, R8
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	VMOVUPS Z2, (CX)
+	VMOVUPS Z3, 64(CX)
+	VMOVUPS Z4, 128(CX)
+	VMOVUPS Z5, 192(CX)
+	VZEROUPPER
+	RET
+
+// func tileInt44x1RisingAVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt44x1RisingAVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
+	MOVQ         128(AX), R12
+	MOVQ         64(AX), R13
+
+unit:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   (R8), R11
+
+loop:
+	VPMOVZXBD    32(SI), Z6
+	VPMOVZXBD    80(SI), Z7
+	VPMOVZXBD    128(SI), Z8
+	VPMOVZXBD    176(SI), Z9
+	VPBROADCASTD 36(DI), Z14
+	VPSRAD       $0x07, Z14, Z14
+	VPMADDWD     Z6, Z14, Z6
+	VPMADDWD     Z7, Z14, Z7
+	VPMADDWD     Z8, Z14, Z8
+	VPMADDWD     Z9, Z14, Z9
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z12, Z12, Z12
+	VPXORD       Z13, Z13, Z13
+	VPBROADCASTD (DI), Z14
+	VPBROADCASTD 4(DI), Z15
+	VPBROADCASTD 8(DI), Z16
+	VPBROADCASTD 12(DI), Z17
+	VPBROADCASTD 16(DI), Z18
+	VPBROADCASTD 20(DI), Z19
+	VPBROADCASTD 24(DI), Z20
+	VPBROADCASTD 28(DI), Z21
+	VPANDD       (CX), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z6
+	VPANDD       (CX), Z1, Z22
+	VPDPBUSD     Z18, Z22, Z10
+	PREFETCHT1   4864(CX)
+	VPANDD       64(CX), Z0, Z22
+	VPDPBUSD     Z15, Z22, Z6
+	VPANDD       64(CX), Z1, Z22
+	VPDPBUSD     Z19, Z22, Z10
+	VPANDD       128(CX), Z0, Z22
+	VPDPBUSD     Z16, Z22, Z6
+	VPANDD       128(CX), Z1, Z22
+	VPDPBUSD     Z20, Z22, Z10
+	VPANDD       192(CX), Z0, Z22
+	VPDPBUSD     Z17, Z22, Z6
+	VPANDD       192(CX), Z1, Z22
+	VPDPBUSD     Z21, Z22, Z10
+	VPANDD       (CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z7
+	VPANDD       (CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z18, Z22, Z11
+	PREFETCHT1   4864(CX)(DX*1)
+	VPANDD       64(CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z15, Z22, Z7
+	VPANDD       64(CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z19, Z22, Z11
+	VPANDD       128(CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z16, Z22, Z7
+	VPANDD       128(CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z20, Z22, Z11
+	VPANDD       192(CX)(DX*1), Z0, Z22
+	VPDPBUSD     Z17, Z22, Z7
+	VPANDD       192(CX)(DX*1), Z1, Z22
+	VPDPBUSD     Z21, Z22, Z11
+	VPANDD       (CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z8
+	VPANDD       (CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z18, Z22, Z12
+	PREFETCHT1   4864(CX)(DX*2)
+	VPANDD       64(CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z15, Z22, Z8
+	VPANDD       64(CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z19, Z22, Z12
+	VPANDD       128(CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z16, Z22, Z8
+	VPANDD       128(CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z20, Z22, Z12
+	VPANDD       192(CX)(DX*2), Z0, Z22
+	VPDPBUSD     Z17, Z22, Z8
+	VPANDD       192(CX)(DX*2), Z1, Z22
+	VPDPBUSD     Z21, Z22, Z12
+	VPANDD       (CX)(BX*1), Z0, Z22
+	VPDPBUSD     Z14, Z22, Z9
+	VPANDD       (CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z18, Z14, Z13
+	PREFETCHT1   4864(CX)(BX*1)
+	VPANDD       64(CX)(BX*1), Z0, Z14
+	VPDPBUSD     Z15, Z14, Z9
+	VPANDD       64(CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z19, Z14, Z13
+	VPANDD       128(CX)(BX*1), Z0, Z14
+	VPDPBUSD     Z16, Z14, Z9
+	VPANDD       128(CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z20, Z14, Z13
+	VPANDD       192(CX)(BX*1), Z0, Z14
+	VPDPBUSD     Z17, Z14, Z9
+	VPANDD       192(CX)(BX*1), Z1, Z14
+	VPDPBUSD     Z21, Z14, Z13
+	VPSRAD       $0x04, Z10, Z10
+	VPADDD       Z10, Z6, Z6
+	VPSRAD       $0x04, Z11, Z11
+	VPADDD       Z11, Z7, Z7
+	VPSRAD       $0x04, Z12, Z12
+	VPADDD       Z12, Z8, Z8
+	VPSRAD       $0x04, Z13, Z13
+	VPADDD       Z13, Z9, Z9
+	VCVTPH2PS    (SI), Z14
+	VCVTPH2PS    48(SI), Z15
+	VCVTPH2PS    96(SI), Z16
+	VCVTPH2PS    144(SI), Z17
+	VBROADCASTSS 32(DI), Z18
+	VMULPS       Z14, Z18, Z14
+	VCVTDQ2PS    Z6, Z6
+	VFMADD231PS  Z6, Z14, Z2
+	VMULPS       Z15, Z18, Z6
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z6, Z3
+	VMULPS       Z16, Z18, Z6
+	VCVTDQ2PS    Z8, Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VMULPS       Z17, Z18, Z6
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z6, Z5
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), SI
+	ADDQ         $0x28, DI
+	SUBQ         $0x20, R11
+	JNZ          loop
+	MOVQ         8(R8), R11
+	MOVQ         56(AX), R14
+	TESTQ        R11, R11
+	JZ           merge_done
+
+merge:
+	SUBQ   R14, R10
+	VADDPS (R10), Z2, Z2
+	VADDPS 64(R10), Z3, Z3
+	VADDPS 128(R10), Z4, Z4
+	VADDPS 192(R10), Z5, Z5
+	SUBQ   $0x01, R11
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R9
+	JZ      last
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	VMOVUPS Z4, 128(R10)
+	VMOVUPS Z5, 192(R10)
+	ADDQ    R14, R10
+	ADDQ    $0x10, R8
+	JMP     unit
+
+last:
+	MOVQ    72(AX), DI
+	VMOVUPS Z2, (R13)
+	VMOVUPS Z3, 64(R13)
+	VMOVUPS Z4, 128(R13)
+	VMOVUPS Z5, 192(R13)
+	ADDQ    $0x00000100, R13
+	SUBQ    $0x01, R12
+	JZ      done
+	ADDQ    136(AX), CX
+	ADDQ    136(AX), SI
+	MOVQ    16(AX), DI
+	MOVQ    32(AX), R8
+	MOVQ    40(AX), R9
+	MOVQ    48(AX), R10
+	JMP     unit
+
+done:
+	VZEROUPPER
+	RET
+
+// func tileInt42x2AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt42x2AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         80(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+
+unit:
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	MOVQ   (R8), R12
+
+loop:
+	VPMOVZXBD    32(BX), Z7
+	VPMOVZXBD    80(BX), Z8
+	VPBROADCASTD 36(SI), Z6
+	VPSRAD       $0x07, Z6, Z6
+	VPMADDWD     Z7, Z6, Z5
+	VPMADDWD     Z8, Z6, Z6
+	VPBROADCASTD 36(SI)(DI*1), Z9
+	VPSRAD       $0x07, Z9, Z9
+	VPMADDWD     Z7, Z9, Z7
+	VPMADDWD     Z8, Z9, Z8
+	VPBROADCASTD (SI), Z9
+	VPBROADCASTD 4(SI), Z10
+	VPBROADCASTD 16(SI), Z11
+	VPBROADCASTD 20(SI), Z12
+	VPBROADCASTD (SI)(DI*1), Z13
+	VPBROADCASTD 4(SI)(DI*1), Z14
+	VPBROADCASTD 16(SI)(DI*1), Z15
+	VPBROADCASTD 20(SI)(DI*1), Z16
+	VPANDD       (CX), Z0, Z17
+	VPDPBUSD     Z9, Z17, Z5
+	VPDPBUSD     Z13, Z17, Z7
+	VPSRLD       $0x04, (CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z11, Z17, Z5
+	VPDPBUSD     Z15, Z17, Z7
+	PREFETCHT0   (R11)
+	VPANDD       64(CX), Z0, Z17
+	VPDPBUSD     Z10, Z17, Z5
+	VPDPBUSD     Z14, Z17, Z7
+	VPSRLD       $0x04, 64(CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z12, Z17, Z5
+	VPDPBUSD     Z16, Z17, Z7
+	PREFETCHT0   64(R11)
+	VPANDD       (CX)(DX*1), Z0, Z17
+	VPDPBUSD     Z9, Z17, Z6
+	VPDPBUSD     Z13, Z17, Z8
+	VPSRLD       $0x04, (CX)(DX*1), Z9
+	VPANDD       Z9, Z0, Z9
+	VPDPBUSD     Z11, Z9, Z6
+	VPDPBUSD     Z15, Z9, Z8
+	PREFETCHT0   (R11)(DX*1)
+	VPANDD       64(CX)(DX*1), Z0, Z9
+	VPDPBUSD     Z10, Z9, Z6
+	VPDPBUSD     Z14, Z9, Z8
+	VPSRLD       $0x04, 64(CX)(DX*1), Z9
+	VPANDD       Z9, Z0, Z9
+	VPDPBUSD     Z12, Z9, Z6
+	VPDPBUSD     Z16, Z9, Z8
+	PREFETCHT0   64(R11)(DX*1)
+	VPBROADCASTD 8(SI), Z9
+	VPBROADCASTD 12(SI), Z10
+	VPBROADCASTD 24(SI), Z11
+	VPBROADCASTD 28(SI), Z12
+	VPBROADCASTD 8(SI)(DI*1), Z13
+	VPBROADCASTD 12(SI)(DI*1), Z14
+	VPBROADCASTD 24(SI)(DI*1), Z15
+	VPBROADCASTD 28(SI)(DI*1), Z16
+	VPANDD       128(CX), Z0, Z17
+	VPDPBUSD     Z9, Z17, Z5
+	VPDPBUSD     Z13, Z17, Z7
+	VPSRLD       $0x04, 128(CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z11, Z17, Z5
+	VPDPBUSD     Z15, Z17, Z7
+	PREFETCHT0   128(R11)
+	VPANDD       192(CX), Z0, Z17
+	VPDPBUSD     Z10, Z17, Z5
+	VPDPBUSD     Z14, Z17, Z7
+	VPSRLD       $0x04, 192(CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z12, Z17, Z5
+	VPDPBUSD     Z16, Z17, Z7
+	PREFETCHT0   192(R11)
+	VPANDD       128(CX)(DX*1), Z0, Z17
+	VPDPBUSD     Z9, Z17, Z6
+	VPDPBUSD     Z13, Z17, Z8
+	VPSRLD       $0x04, 128(CX)(DX*1), Z9
+	VPANDD       Z9, Z0, Z9
+	VPDPBUSD     Z11, Z9, Z6
+	VPDPBUSD     Z15, Z9, Z8
+	PREFETCHT0   128(R11)(DX*1)
+	VPANDD       192(CX)(DX*1), Z0, Z9
+	VPDPBUSD     Z10, Z9, Z6
+	VPDPBUSD     Z14, Z9, Z8
+	VPSRLD       $0x04, 192(CX)(DX*1), Z9
+	VPANDD       Z9, Z0, Z9
+	VPDPBUSD     Z12, Z9, Z6
+	VPDPBUSD     Z16, Z9, Z8
+	PREFETCHT0   192(R11)(DX*1)
+	VCVTPH2PS    (BX), Z9
+	VCVTPH2PS    48(BX), Z10
+	VBROADCASTSS 32(SI), Z11
+	VMULPS       Z9, Z11, Z12
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z12, Z1
+	VMULPS       Z10, Z11, Z5
+	VCVTDQ2PS    Z6, Z6
+	VFMADD231PS  Z6, Z5, Z2
+	VBROADCASTSS 32(SI)(DI*1), Z5
+	VMULPS       Z9, Z5, Z6
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z6, Z3
+	VMULPS       Z10, Z5, Z5
+	VCVTDQ2PS    Z8, Z8
+	VFMADD231PS  Z8, Z5, Z4
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), BX
+	ADDQ         $0x28, SI
+	ADDQ         88(AX), R11
+	SUBQ         $0x20, R12
+	JNZ          loop
+	MOVQ         8(R8), R12
+	MOVQ         56(AX), R13
+	TESTQ        R12, R12
+	JZ           merge_done
+
+merge:
+	SUBQ   R13, R10
+	VADDPS (R10), Z1, Z1
+	VADDPS 64(R10), Z2, Z2
+	VADDPS 256(R10), Z3, Z3
+	VADDPS 320(R10), Z4, Z4
+	SUBQ   $0x01, R12
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R9
+	JZ      last
+	VMOVUPS Z1, (R10)
+	VMOVUPS Z2, 64(R10)
+	VMOVUPS Z3, 256(R10)
+	VMOVUPS Z4, 320(R10)
+	ADDQ    R13, R10
+	ADDQ    $0x10, R8
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	VMOVUPS Z1, (CX)
+	VMOVUPS Z2, 64(CX)
+	VMOVUPS Z3, (CX)(AX*1)
+	VMOVUPS Z4, 64(CX)(AX*1)
+	VZEROUPPER
+	RET
+
+// func tileInt44x2AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt44x2AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         80(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+
+unit:
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	MOVQ   (R9), R13
+
+loop:
+	VPMOVZXBD    32(SI), Z13
+	VPMOVZXBD    80(SI), Z14
+	VPMOVZXBD    128(SI), Z15
+	VPMOVZXBD    176(SI), Z16
+	VPBROADCASTD 36(DI), Z12
+	VPSRAD       $0x07, Z12, Z12
+	VPMADDWD     Z13, Z12, Z9
+	VPMADDWD     Z14, Z12, Z10
+	VPMADDWD     Z15, Z12, Z11
+	VPMADDWD     Z16, Z12, Z12
+	VPBROADCASTD 36(DI)(R8*1), Z17
+	VPSRAD       $0x07, Z17, Z17
+	VPMADDWD     Z13, Z17, Z13
+	VPMADDWD     Z14, Z17, Z14
+	VPMADDWD     Z15, Z17, Z15
+	VPMADDWD     Z16, Z17, Z16
+	VPBROADCASTD (DI), Z17
+	VPBROADCASTD 4(DI), Z18
+	VPBROADCASTD 16(DI), Z19
+	VPBROADCASTD 20(DI), Z20
+	VPBROADCASTD (DI)(R8*1), Z21
+	VPBROADCASTD 4(DI)(R8*1), Z22
+	VPBROADCASTD 16(DI)(R8*1), Z23
+	VPBROADCASTD 20(DI)(R8*1), Z24
+	VPANDD       (CX), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z9
+	VPDPBUSD     Z21, Z25, Z13
+	VPSRLD       $0x04, (CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z19, Z25, Z9
+	VPDPBUSD     Z23, Z25, Z13
+	PREFETCHT0   (R12)
+	VPANDD       64(CX), Z0, Z25
+	VPDPBUSD     Z18, Z25, Z9
+	VPDPBUSD     Z22, Z25, Z13
+	VPSRLD       $0x04, 64(CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z20, Z25, Z9
+	VPDPBUSD     Z24, Z25, Z13
+	PREFETCHT0   64(R12)
+	VPANDD       (CX)(DX*1), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z10
+	VPDPBUSD     Z21, Z25, Z14
+	VPSRLD       $0x04, (CX)(DX*1), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z19, Z25, Z10
+	VPDPBUSD     Z23, Z25, Z14
+	PREFETCHT0   (R12)(DX*1)
+	VPANDD       64(CX)(DX*1), Z0, Z25
+	VPDPBUSD     Z18, Z25, Z10
+	VPDPBUSD     Z22, Z25, Z14
+	VPSRLD       $0x04, 64(CX)(DX*1), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z20, Z25, Z10
+	VPDPBUSD     Z24, Z25, Z14
+	PREFETCHT0   64(R12)(DX*1)
+	VPANDD       (CX)(DX*2), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z11
+	VPDPBUSD     Z21, Z25, Z15
+	VPSRLD       $0x04, (CX)(DX*2), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z19, Z25, Z11
+	VPDPBUSD     Z23, Z25, Z15
+	PREFETCHT0   (R12)(DX*2)
+	VPANDD       64(CX)(DX*2), Z0, Z25
+	VPDPBUSD     Z18, Z25, Z11
+	VPDPBUSD     Z22, Z25, Z15
+	VPSRLD       $0x04, 64(CX)(DX*2), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z20, Z25, Z11
+	VPDPBUSD     Z24, Z25, Z15
+	PREFETCHT0   64(R12)(DX*2)
+	VPANDD       (CX)(BX*1), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z12
+	VPDPBUSD     Z21, Z25, Z16
+	VPSRLD       $0x04, (CX)(BX*1), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z19, Z17, Z12
+	VPDPBUSD     Z23, Z17, Z16
+	PREFETCHT0   (R12)(BX*1)
+	VPANDD       64(CX)(BX*1), Z0, Z17
+	VPDPBUSD     Z18, Z17, Z12
+	VPDPBUSD     Z22, Z17, Z16
+	VPSRLD       $0x04, 64(CX)(BX*1), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z20, Z17, Z12
+	VPDPBUSD     Z24, Z17, Z16
+	PREFETCHT0   64(R12)(BX*1)
+	VPBROADCASTD 8(DI), Z17
+	VPBROADCASTD 12(DI), Z18
+	VPBROADCASTD 24(DI), Z19
+	VPBROADCASTD 28(DI), Z20
+	VPBROADCASTD 8(DI)(R8*1), Z21
+	VPBROADCASTD 12(DI)(R8*1), Z22
+	VPBROADCASTD 24(DI)(R8*1), Z23
+	VPBROADCASTD 28(DI)(R8*1), Z24
+	VPANDD       128(CX), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z9
+	VPDPBUSD     Z21, Z25, Z13
+	VPSRLD       $0x04, 128(CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z19, Z25, Z9
+	VPDPBUSD     Z23, Z25, Z13
+	PREFETCHT0   128(R12)
+	VPANDD       192(CX), Z0, Z25
+	VPDPBUSD     Z18, Z25, Z9
+	VPDPBUSD     Z22, Z25, Z13
+	VPSRLD       $0x04, 192(CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z20, Z25, Z9
+	VPDPBUSD     Z24, Z25, Z13
+	PREFETCHT0   192(R12)
+	VPANDD       128(CX)(DX*1), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z10
+	VPDPBUSD     Z21, Z25, Z14
+	VPSRLD       $0x04, 128(CX)(DX*1), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z19, Z25, Z10
+	VPDPBUSD     Z23, Z25, Z14
+	PREFETCHT0   128(R12)(DX*1)
+	VPANDD       192(CX)(DX*1), Z0, Z25
+	VPDPBUSD     Z18, Z25, Z10
+	VPDPBUSD     Z22, Z25, Z14
+	VPSRLD       $0x04, 192(CX)(DX*1), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z20, Z25, Z10
+	VPDPBUSD     Z24, Z25, Z14
+	PREFETCHT0   192(R12)(DX*1)
+	VPANDD       128(CX)(DX*2), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z11
+	VPDPBUSD     Z21, Z25, Z15
+	VPSRLD       $0x04, 128(CX)(DX*2), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z19, Z25, Z11
+	VPDPBUSD     Z23, Z25, Z15
+	PREFETCHT0   128(R12)(DX*2)
+	VPANDD       192(CX)(DX*2), Z0, Z25
+	VPDPBUSD     Z18, Z25, Z11
+	VPDPBUSD     Z22, Z25, Z15
+	VPSRLD       $0x04, 192(CX)(DX*2), Z25
+	VPANDD       Z25, Z0, Z25
+	VPDPBUSD     Z20, Z25, Z11
+	VPDPBUSD     Z24, Z25, Z15
+	PREFETCHT0   192(R12)(DX*2)
+	VPANDD       128(CX)(BX*1), Z0, Z25
+	VPDPBUSD     Z17, Z25, Z12
+	VPDPBUSD     Z21, Z25, Z16
+	VPSRLD       $0x04, 128(CX)(BX*1), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z19, Z17, Z12
+	VPDPBUSD     Z23, Z17, Z16
+	PREFETCHT0   128(R12)(BX*1)
+	VPANDD       192(CX)(BX*1), Z0, Z17
+	VPDPBUSD     Z18, Z17, Z12
+	VPDPBUSD     Z22, Z17, Z16
+	VPSRLD       $0x04, 192(CX)(BX*1), Z17
+	VPANDD       Z17, Z0, Z17
+	VPDPBUSD     Z20, Z17, Z12
+	VPDPBUSD     Z24, Z17, Z16
+	PREFETCHT0   192(R12)(BX*1)
+	VCVTPH2PS    (SI), Z17
+	VCVTPH2PS    48(SI), Z18
+	VCVTPH2PS    96(SI), Z19
+	VCVTPH2PS    144(SI), Z20
+	VBROADCASTSS 32(DI), Z21
+	VMULPS       Z17, Z21, Z22
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z22, Z1
+	VMULPS       Z18, Z21, Z9
+	VCVTDQ2PS    Z10, Z10
+	VFMADD231PS  Z10, Z9, Z2
+	VMULPS       Z19, Z21, Z9
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z9, Z3
+	VMULPS       Z20, Z21, Z9
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z9, Z4
+	VBROADCASTSS 32(DI)(R8*1), Z9
+	VMULPS       Z17, Z9, Z10
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z10, Z5
+	VMULPS       Z18, Z9, Z10
+	VCVTDQ2PS    Z14, Z14
+	VFMADD231PS  Z14, Z10, Z6
+	VMULPS       Z19, Z9, Z10
+	VCVTDQ2PS    Z15, Z15
+	VFMADD231PS  Z15, Z10, Z7
+	VMULPS       Z20, Z9, Z9
+	VCVTDQ2PS    Z16, Z16
+	VFMADD231PS  Z16, Z9, Z8
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), SI
+	ADDQ         $0x28, DI
+	ADDQ         88(AX), R12
+	SUBQ         $0x20, R13
+	JNZ          loop
+	MOVQ         8(R9), R13
+	MOVQ         56(AX), R14
+	TESTQ        R13, R13
+	JZ           merge_done
+
+merge:
+	SUBQ   R14, R11
+	VADDPS (R11), Z1, Z1
+	VADDPS 64(R11), Z2, Z2
+	VADDPS 128(R11), Z3, Z3
+	VADDPS 192(R11), Z4, Z4
+	VADDPS 256(R11), Z5, Z5
+	VADDPS 320(R11), Z6, Z6
+	VADDPS 384(R11), Z7, Z7
+	VADDPS 448(R11), Z8, Z8
+	SUBQ   $0x01, R13
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R10
+	JZ      last
+	VMOVUPS Z1, (R11)
+	VMOVUPS Z2, 64(R11)
+	VMOVUPS Z3, 128(R11)
+	VMOVUPS Z4, 192(R11)
+	VMOVUPS Z5, 256(R11)
+	VMOVUPS Z6, 320(R11)
+	VMOVUPS Z7, 384(R11)
+	VMOVUPS Z8, 448(R11)
+	ADDQ    R14, R11
+	ADDQ    $0x10, R9
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	VMOVUPS Z1, (CX)
+	VMOVUPS Z2, 64(CX)
+	VMOVUPS Z3, 128(CX)
+	VMOVUPS Z4, 192(CX)
+	VMOVUPS Z5, (CX)(AX*1)
+	VMOVUPS Z6, 64(CX)(AX*1)
+	VMOVUPS Z7, 128(CX)(AX*1)
+	VMOVUPS Z8, 192(CX)(AX*1)
+	VZEROUPPER
+	RET
+
+// func tileInt42x3AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt42x3AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         144(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+
+unit:
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	MOVQ   (R8), R12
+
+loop:
+	VPMOVZXBD    32(BX), Z11
+	VPMOVZXBD    80(BX), Z12
+	VPBROADCASTD 36(SI), Z8
+	VPSRAD       $0x07, Z8, Z8
+	VPMADDWD     Z11, Z8, Z7
+	VPMADDWD     Z12, Z8, Z8
+	VPBROADCASTD 36(SI)(DI*1), Z10
+	VPSRAD       $0x07, Z10, Z10
+	VPMADDWD     Z11, Z10, Z9
+	VPMADDWD     Z12, Z10, Z10
+	VPBROADCASTD 36(SI)(DI*2), Z13
+	VPSRAD       $0x07, Z13, Z13
+	VPMADDWD     Z11, Z13, Z11
+	VPMADDWD     Z12, Z13, Z12
+	MOVQ         80(AX), R13
+	LEAQ         (R13)(R11*2), R14
+	ADDQ         R11, R14
+	VPANDD       (CX), Z0, Z13
+	VPANDD       (CX)(DX*1), Z0, Z14
+	VPBROADCASTD (SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD (SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD (SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	VPSRLD       $0x04, (CX), Z13
+	VPANDD       Z13, Z0, Z13
+	VPSRLD       $0x04, (CX)(DX*1), Z14
+	VPANDD       Z14, Z0, Z14
+	VPBROADCASTD 16(SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD 16(SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD 16(SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R11*1)
+	VPANDD       64(CX), Z0, Z13
+	VPANDD       64(CX)(DX*1), Z0, Z14
+	VPBROADCASTD 4(SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD 4(SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD 4(SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	VPSRLD       $0x04, 64(CX), Z13
+	VPANDD       Z13, Z0, Z13
+	VPSRLD       $0x04, 64(CX)(DX*1), Z14
+	VPANDD       Z14, Z0, Z14
+	VPBROADCASTD 20(SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD 20(SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD 20(SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	PREFETCHT1   (R13)(R11*2)
+	PREFETCHT1   (R14)
+	VPANDD       128(CX), Z0, Z13
+	VPANDD       128(CX)(DX*1), Z0, Z14
+	VPBROADCASTD 8(SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD 8(SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD 8(SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	VPSRLD       $0x04, 128(CX), Z13
+	VPANDD       Z13, Z0, Z13
+	VPSRLD       $0x04, 128(CX)(DX*1), Z14
+	VPANDD       Z14, Z0, Z14
+	VPBROADCASTD 24(SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD 24(SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD 24(SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	PREFETCHT1   (R14)(R11*1)
+	PREFETCHT1   (R14)(R11*2)
+	VPANDD       192(CX), Z0, Z13
+	VPANDD       192(CX)(DX*1), Z0, Z14
+	VPBROADCASTD 12(SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD 12(SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD 12(SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	VPSRLD       $0x04, 192(CX), Z13
+	VPANDD       Z13, Z0, Z13
+	VPSRLD       $0x04, 192(CX)(DX*1), Z14
+	VPANDD       Z14, Z0, Z14
+	VPBROADCASTD 28(SI), Z15
+	VPDPBUSD     Z15, Z13, Z7
+	VPDPBUSD     Z15, Z14, Z8
+	VPBROADCASTD 28(SI)(DI*1), Z15
+	VPDPBUSD     Z15, Z13, Z9
+	VPDPBUSD     Z15, Z14, Z10
+	VPBROADCASTD 28(SI)(DI*2), Z15
+	VPDPBUSD     Z15, Z13, Z11
+	VPDPBUSD     Z15, Z14, Z12
+	LEAQ         (R11)(R11*2), R15
+	LEAQ         (R13)(R15*2), R13
+	LEAQ         (R14)(R15*2), R14
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R11*1)
+	MOVQ         88(AX), R13
+	ADDQ         R13, 80(AX)
+	VCVTPH2PS    (BX), Z13
+	VCVTPH2PS    48(BX), Z14
+	VBROADCASTSS 32(SI), Z15
+	VMULPS       Z13, Z15, Z16
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z16, Z1
+	VMULPS       Z14, Z15, Z7
+	VCVTDQ2PS    Z8, Z8
+	VFMADD231PS  Z8, Z7, Z2
+	VBROADCASTSS 32(SI)(DI*1), Z7
+	VMULPS       Z13, Z7, Z8
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z3
+	VMULPS       Z14, Z7, Z7
+	VCVTDQ2PS    Z10, Z10
+	VFMADD231PS  Z10, Z7, Z4
+	VBROADCASTSS 32(SI)(DI*2), Z7
+	VMULPS       Z13, Z7, Z8
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z8, Z5
+	VMULPS       Z14, Z7, Z7
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z7, Z6
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), BX
+	ADDQ         $0x28, SI
+	SUBQ         $0x20, R12
+	JNZ          loop
+	MOVQ         8(R8), R12
+	MOVQ         56(AX), R13
+	TESTQ        R12, R12
+	JZ           merge_done
+
+merge:
+	SUBQ   R13, R10
+	VADDPS (R10), Z1, Z1
+	VADDPS 64(R10), Z2, Z2
+	VADDPS 256(R10), Z3, Z3
+	VADDPS 320(R10), Z4, Z4
+	VADDPS 512(R10), Z5, Z5
+	VADDPS 576(R10), Z6, Z6
+	SUBQ   $0x01, R12
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R9
+	JZ      last
+	VMOVUPS Z1, (R10)
+	VMOVUPS Z2, 64(R10)
+	VMOVUPS Z3, 256(R10)
+	VMOVUPS Z4, 320(R10)
+	VMOVUPS Z5, 512(R10)
+	VMOVUPS Z6, 576(R10)
+	ADDQ    R13, R10
+	ADDQ    $0x10, R8
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	VMOVUPS Z1, (CX)
+	VMOVUPS Z2, 64(CX)
+	VMOVUPS Z3, (CX)(AX*1)
+	VMOVUPS Z4, 64(CX)(AX*1)
+	VMOVUPS Z5, (CX)(AX*2)
+	VMOVUPS Z6, 64(CX)(AX*2)
+	VZEROUPPER
+	RET
+
+// func tileInt42x4AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt42x4AVX512(SB), NOSPLIT, $8-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+
+unit:
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	MOVQ   (R9), R13
+
+loop:
+	VPMOVZXBD    32(BX), Z15
+	VPMOVZXBD    80(BX), Z16
+	VPBROADCASTD 36(SI), Z10
+	VPSRAD       $0x07, Z10, Z10
+	VPMADDWD     Z15, Z10, Z9
+	VPMADDWD     Z16, Z10, Z10
+	VPBROADCASTD 36(SI)(DI*1), Z12
+	VPSRAD       $0x07, Z12, Z12
+	VPMADDWD     Z15, Z12, Z11
+	VPMADDWD     Z16, Z12, Z12
+	VPBROADCASTD 36(SI)(DI*2), Z14
+	VPSRAD       $0x07, Z14, Z14
+	VPMADDWD     Z15, Z14, Z13
+	VPMADDWD     Z16, Z14, Z14
+	VPBROADCASTD 36(R8), Z17
+	VPSRAD       $0x07, Z17, Z17
+	VPMADDWD     Z15, Z17, Z15
+	VPMADDWD     Z16, Z17, Z16
+	MOVQ         80(AX), R14
+	LEAQ         (R14)(R12*2), R15
+	ADDQ         R12, R15
+	VPANDD       (CX), Z0, Z17
+	VPANDD       (CX)(DX*1), Z0, Z18
+	VPBROADCASTD (SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD (SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD (SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD (R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	VPSRLD       $0x04, (CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPSRLD       $0x04, (CX)(DX*1), Z18
+	VPANDD       Z18, Z0, Z18
+	VPBROADCASTD 16(SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD 16(SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD 16(SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD 16(R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	PREFETCHT1   (R14)
+	PREFETCHT1   (R14)(R12*1)
+	VPANDD       64(CX), Z0, Z17
+	VPANDD       64(CX)(DX*1), Z0, Z18
+	VPBROADCASTD 4(SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD 4(SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD 4(SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD 4(R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	VPSRLD       $0x04, 64(CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPSRLD       $0x04, 64(CX)(DX*1), Z18
+	VPANDD       Z18, Z0, Z18
+	VPBROADCASTD 20(SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD 20(SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD 20(SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD 20(R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	PREFETCHT1   (R14)(R12*2)
+	PREFETCHT1   (R15)
+	VPANDD       128(CX), Z0, Z17
+	VPANDD       128(CX)(DX*1), Z0, Z18
+	VPBROADCASTD 8(SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD 8(SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD 8(SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD 8(R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	VPSRLD       $0x04, 128(CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPSRLD       $0x04, 128(CX)(DX*1), Z18
+	VPANDD       Z18, Z0, Z18
+	VPBROADCASTD 24(SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD 24(SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD 24(SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD 24(R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	PREFETCHT1   (R15)(R12*1)
+	PREFETCHT1   (R15)(R12*2)
+	VPANDD       192(CX), Z0, Z17
+	VPANDD       192(CX)(DX*1), Z0, Z18
+	VPBROADCASTD 12(SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD 12(SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD 12(SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD 12(R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	VPSRLD       $0x04, 192(CX), Z17
+	VPANDD       Z17, Z0, Z17
+	VPSRLD       $0x04, 192(CX)(DX*1), Z18
+	VPANDD       Z18, Z0, Z18
+	VPBROADCASTD 28(SI), Z19
+	VPDPBUSD     Z19, Z17, Z9
+	VPDPBUSD     Z19, Z18, Z10
+	VPBROADCASTD 28(SI)(DI*1), Z19
+	VPDPBUSD     Z19, Z17, Z11
+	VPDPBUSD     Z19, Z18, Z12
+	VPBROADCASTD 28(SI)(DI*2), Z19
+	VPDPBUSD     Z19, Z17, Z13
+	VPDPBUSD     Z19, Z18, Z14
+	VPBROADCASTD 28(R8), Z19
+	VPDPBUSD     Z19, Z17, Z15
+	VPDPBUSD     Z19, Z18, Z16
+	LEAQ         (R12)(R12*2), BP
+	LEAQ         (R14)(BP*2), R14
+	LEAQ         (R15)(BP*2), R15
+	PREFETCHT1   (R14)
+	PREFETCHT1   (R14)(R12*1)
+	MOVQ         88(AX), R14
+	ADDQ         R14, 80(AX)
+	VCVTPH2PS    (BX), Z17
+	VCVTPH2PS    48(BX), Z18
+	VBROADCASTSS 32(SI), Z19
+	VMULPS       Z17, Z19, Z20
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z20, Z1
+	VMULPS       Z18, Z19, Z9
+	VCVTDQ2PS    Z10, Z10
+	VFMADD231PS  Z10, Z9, Z2
+	VBROADCASTSS 32(SI)(DI*1), Z9
+	VMULPS       Z17, Z9, Z10
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VMULPS       Z18, Z9, Z9
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z9, Z4
+	VBROADCASTSS 32(SI)(DI*2), Z9
+	VMULPS       Z17, Z9, Z10
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z10, Z5
+	VMULPS       Z18, Z9, Z9
+	VCVTDQ2PS    Z14, Z14
+	VFMADD231PS  Z14, Z9, Z6
+	VBROADCASTSS 32(R8), Z9
+	VMULPS       Z17, Z9, Z10
+	VCVTDQ2PS    Z15, Z15
+	VFMADD231PS  Z15, Z10, Z7
+	VMULPS       Z18, Z9, Z9
+	VCVTDQ2PS    Z16, Z16
+	VFMADD231PS  Z16, Z9, Z8
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), BX
+	ADDQ         $0x28, SI
+	ADDQ         $0x28, R8
+	SUBQ         $0x20, R13
+	JNZ          loop
+	MOVQ         8(R9), R13
+	MOVQ         56(AX), R14
+	TESTQ        R13, R13
+	JZ           merge_done
+
+merge:
+	SUBQ   R14, R11
+	VADDPS (R11), Z1, Z1
+	VADDPS 64(R11), Z2, Z2
+	VADDPS 256(R11), Z3, Z3
+	VADDPS 320(R11), Z4, Z4
+	VADDPS 512(R11), Z5, Z5
+	VADDPS 576(R11), Z6, Z6
+	VADDPS 768(R11), Z7, Z7
+	VADDPS 832(R11), Z8, Z8
+	SUBQ   $0x01, R13
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R10
+	JZ      last
+	VMOVUPS Z1, (R11)
+	VMOVUPS Z2, 64(R11)
+	VMOVUPS Z3, 256(R11)
+	VMOVUPS Z4, 320(R11)
+	VMOVUPS Z5, 512(R11)
+	VMOVUPS Z6, 576(R11)
+	VMOVUPS Z7, 768(R11)
+	VMOVUPS Z8, 832(R11)
+	ADDQ    R14, R11
+	ADDQ    $0x10, R9
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	LEAQ    (CX)(AX*2), DX
+	ADDQ    AX, DX
+	VMOVUPS Z1, (CX)
+	VMOVUPS Z2, 64(CX)
+	VMOVUPS Z3, (CX)(AX*1)
+	VMOVUPS Z4, 64(CX)(AX*1)
+	VMOVUPS Z5, (CX)(AX*2)
+	VMOVUPS Z6, 64(CX)(AX*2)
+	VMOVUPS Z7, (DX)
+	VMOVUPS Z8, 64(DX)
+	VZEROUPPER
+	RET
+
+// func tileInt42x5AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt42x5AVX512(SB), NOSPLIT, $8-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+
+unit:
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	MOVQ   (R9), R13
+
+loop:
+	VPMOVZXBD    32(BX), Z19
+	VPMOVZXBD    80(BX), Z20
+	VPBROADCASTD 36(SI), Z12
+	VPSRAD       $0x07, Z12, Z12
+	VPMADDWD     Z19, Z12, Z11
+	VPMADDWD     Z20, Z12, Z12
+	VPBROADCASTD 36(SI)(DI*1), Z14
+	VPSRAD       $0x07, Z14, Z14
+	VPMADDWD     Z19, Z14, Z13
+	VPMADDWD     Z20, Z14, Z14
+	VPBROADCASTD 36(SI)(DI*2), Z16
+	VPSRAD       $0x07, Z16, Z16
+	VPMADDWD     Z19, Z16, Z15
+	VPMADDWD     Z20, Z16, Z16
+	VPBROADCASTD 36(R8), Z18
+	VPSRAD       $0x07, Z18, Z18
+	VPMADDWD     Z19, Z18, Z17
+	VPMADDWD     Z20, Z18, Z18
+	VPBROADCASTD 36(R8)(DI*1), Z21
+	VPSRAD       $0x07, Z21, Z21
+	VPMADDWD     Z19, Z21, Z19
+	VPMADDWD     Z20, Z21, Z20
+	MOVQ         80(AX), R14
+	LEAQ         (R14)(R12*2), R15
+	ADDQ         R12, R15
+	VPANDD       (CX), Z0, Z21
+	VPANDD       (CX)(DX*1), Z0, Z22
+	VPBROADCASTD (SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD (SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD (SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD (R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD (R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	VPSRLD       $0x04, (CX), Z21
+	VPANDD       Z21, Z0, Z21
+	VPSRLD       $0x04, (CX)(DX*1), Z22
+	VPANDD       Z22, Z0, Z22
+	VPBROADCASTD 16(SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD 16(SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD 16(SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD 16(R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD 16(R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	PREFETCHT1   (R14)
+	PREFETCHT1   (R14)(R12*1)
+	VPANDD       64(CX), Z0, Z21
+	VPANDD       64(CX)(DX*1), Z0, Z22
+	VPBROADCASTD 4(SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD 4(SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD 4(SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD 4(R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD 4(R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	VPSRLD       $0x04, 64(CX), Z21
+	VPANDD       Z21, Z0, Z21
+	VPSRLD       $0x04, 64(CX)(DX*1), Z22
+	VPANDD       Z22, Z0, Z22
+	VPBROADCASTD 20(SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD 20(SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD 20(SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD 20(R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD 20(R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	PREFETCHT1   (R14)(R12*2)
+	PREFETCHT1   (R15)
+	VPANDD       128(CX), Z0, Z21
+	VPANDD       128(CX)(DX*1), Z0, Z22
+	VPBROADCASTD 8(SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD 8(SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD 8(SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD 8(R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD 8(R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	VPSRLD       $0x04, 128(CX), Z21
+	VPANDD       Z21, Z0, Z21
+	VPSRLD       $0x04, 128(CX)(DX*1), Z22
+	VPANDD       Z22, Z0, Z22
+	VPBROADCASTD 24(SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD 24(SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD 24(SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD 24(R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD 24(R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	PREFETCHT1   (R15)(R12*1)
+	PREFETCHT1   (R15)(R12*2)
+	VPANDD       192(CX), Z0, Z21
+	VPANDD       192(CX)(DX*1), Z0, Z22
+	VPBROADCASTD 12(SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD 12(SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD 12(SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD 12(R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD 12(R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	VPSRLD       $0x04, 192(CX), Z21
+	VPANDD       Z21, Z0, Z21
+	VPSRLD       $0x04, 192(CX)(DX*1), Z22
+	VPANDD       Z22, Z0, Z22
+	VPBROADCASTD 28(SI), Z23
+	VPDPBUSD     Z23, Z21, Z11
+	VPDPBUSD     Z23, Z22, Z12
+	VPBROADCASTD 28(SI)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z13
+	VPDPBUSD     Z23, Z22, Z14
+	VPBROADCASTD 28(SI)(DI*2), Z23
+	VPDPBUSD     Z23, Z21, Z15
+	VPDPBUSD     Z23, Z22, Z16
+	VPBROADCASTD 28(R8), Z23
+	VPDPBUSD     Z23, Z21, Z17
+	VPDPBUSD     Z23, Z22, Z18
+	VPBROADCASTD 28(R8)(DI*1), Z23
+	VPDPBUSD     Z23, Z21, Z19
+	VPDPBUSD     Z23, Z22, Z20
+	LEAQ         (R12)(R12*2), BP
+	LEAQ         (R14)(BP*2), R14
+	LEAQ         (R15)(BP*2), R15
+	PREFETCHT1   (R14)
+	PREFETCHT1   (R14)(R12*1)
+	MOVQ         88(AX), R14
+	ADDQ         R14, 80(AX)
+	VCVTPH2PS    (BX), Z21
+	VCVTPH2PS    48(BX), Z22
+	VBROADCASTSS 32(SI), Z23
+	VMULPS       Z21, Z23, Z24
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z24, Z1
+	VMULPS       Z22, Z23, Z11
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z11, Z2
+	VBROADCASTSS 32(SI)(DI*1), Z11
+	VMULPS       Z21, Z11, Z12
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z12, Z3
+	VMULPS       Z22, Z11, Z11
+	VCVTDQ2PS    Z14, Z14
+	VFMADD231PS  Z14, Z11, Z4
+	VBROADCASTSS 32(SI)(DI*2), Z11
+	VMULPS       Z21, Z11, Z12
+	VCVTDQ2PS    Z15, Z15
+	VFMADD231PS  Z15, Z12, Z5
+	VMULPS       Z22, Z11, Z11
+	VCVTDQ2PS    Z16, Z16
+	VFMADD231PS  Z16, Z11, Z6
+	VBROADCASTSS 32(R8), Z11
+	VMULPS       Z21, Z11, Z12
+	VCVTDQ2PS    Z17, Z17
+	VFMADD231PS  Z17, Z12, Z7
+	VMULPS       Z22, Z11, Z11
+	VCVTDQ2PS    Z18, Z18
+	VFMADD231PS  Z18, Z11, Z8
+	VBROADCASTSS 32(R8)(DI*1), Z11
+	VMULPS       Z21, Z11, Z12
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z12, Z9
+	VMULPS       Z22, Z11, Z11
+	VCVTDQ2PS    Z20, Z20
+	VFMADD231PS  Z20, Z11, Z10
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), BX
+	ADDQ         $0x28, SI
+	ADDQ         $0x28, R8
+	SUBQ         $0x20, R13
+	JNZ          loop
+	MOVQ         8(R9), R13
+	MOVQ         56(AX), R14
+	TESTQ        R13, R13
+	JZ           merge_done
+
+merge:
+	SUBQ   R14, R11
+	VADDPS (R11), Z1, Z1
+	VADDPS 64(R11), Z2, Z2
+	VADDPS 256(R11), Z3, Z3
+	VADDPS 320(R11), Z4, Z4
+	VADDPS 512(R11), Z5, Z5
+	VADDPS 576(R11), Z6, Z6
+	VADDPS 768(R11), Z7, Z7
+	VADDPS 832(R11), Z8, Z8
+	VADDPS 1024(R11), Z9, Z9
+	VADDPS 1088(R11), Z10, Z10
+	SUBQ   $0x01, R13
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R10
+	JZ      last
+	VMOVUPS Z1, (R11)
+	VMOVUPS Z2, 64(R11)
+	VMOVUPS Z3, 256(R11)
+	VMOVUPS Z4, 320(R11)
+	VMOVUPS Z5, 512(R11)
+	VMOVUPS Z6, 576(R11)
+	VMOVUPS Z7, 768(R11)
+	VMOVUPS Z8, 832(R11)
+	VMOVUPS Z9, 1024(R11)
+	VMOVUPS Z10, 1088(R11)
+	ADDQ    R14, R11
+	ADDQ    $0x10, R9
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	LEAQ    (CX)(AX*2), DX
+	ADDQ    AX, DX
+	VMOVUPS Z1, (CX)
+	VMOVUPS Z2, 64(CX)
+	VMOVUPS Z3, (CX)(AX*1)
+	VMOVUPS Z4, 64(CX)(AX*1)
+	VMOVUPS Z5, (CX)(AX*2)
+	VMOVUPS Z6, 64(CX)(AX*2)
+	VMOVUPS Z7, (DX)
+	VMOVUPS Z8, 64(DX)
+	VMOVUPS Z9, (DX)(AX*1)
+	VMOVUPS Z10, 64(DX)(AX*1)
+	VZEROUPPER
+	RET
+
+// func tileInt42x6AVX512(a uintptr)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·tileInt42x6AVX512(SB), NOSPLIT, $8-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+
+unit:
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	MOVQ   (R9), R13
+
+loop:
+	VPMOVZXBD    32(BX), Z23
+	VPMOVZXBD    80(BX), Z24
+	VPBROADCASTD 36(SI), Z14
+	VPSRAD       $0x07, Z14, Z14
+	VPMADDWD     Z23, Z14, Z13
+	VPMADDWD     Z24, Z14, Z14
+	VPBROADCASTD 36(SI)(DI*1), Z16
+	VPSRAD       $0x07, Z16, Z16
+	VPMADDWD     Z23, Z16, Z15
+	VPMADDWD     Z24, Z16, Z16
+	VPBROADCASTD 36(SI)(DI*2), Z18
+	VPSRAD       $0x07, Z18, Z18
+	VPMADDWD     Z23, Z18, Z17
+	VPMADDWD     Z24, Z18, Z18
+	VPBROADCASTD 36(R8), Z20
+	VPSRAD       $0x07, Z20, Z20
+	VPMADDWD     Z23, Z20, Z19
+	VPMADDWD     Z24, Z20, Z20
+	VPBROADCASTD 36(R8)(DI*1), Z22
+	VPSRAD       $0x07, Z22, Z22
+	VPMADDWD     Z23, Z22, Z21
+	VPMADDWD     Z24, Z22, Z22
+	VPBROADCASTD 36(R8)(DI*2), Z25
+	VPSRAD       $0x07, Z25, Z25
+	VPMADDWD     Z23, Z25, Z23
+	VPMADDWD     Z24, Z25, Z24
+	MOVQ         80(AX), R14
+	LEAQ         (R14)(R12*2), R15
+	ADDQ         R12, R15
+	VPANDD       (CX), Z0, Z25
+	VPANDD       (CX)(DX*1), Z0, Z26
+	VPBROADCASTD (SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD (SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD (SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD (R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD (R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD (R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	VPSRLD       $0x04, (CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPSRLD       $0x04, (CX)(DX*1), Z26
+	VPANDD       Z26, Z0, Z26
+	VPBROADCASTD 16(SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD 16(SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD 16(SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD 16(R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD 16(R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD 16(R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	PREFETCHT1   (R14)
+	PREFETCHT1   (R14)(R12*1)
+	VPANDD       64(CX), Z0, Z25
+	VPANDD       64(CX)(DX*1), Z0, Z26
+	VPBROADCASTD 4(SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD 4(SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD 4(SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD 4(R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD 4(R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD 4(R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	VPSRLD       $0x04, 64(CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPSRLD       $0x04, 64(CX)(DX*1), Z26
+	VPANDD       Z26, Z0, Z26
+	VPBROADCASTD 20(SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD 20(SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD 20(SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD 20(R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD 20(R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD 20(R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	PREFETCHT1   (R14)(R12*2)
+	PREFETCHT1   (R15)
+	VPANDD       128(CX), Z0, Z25
+	VPANDD       128(CX)(DX*1), Z0, Z26
+	VPBROADCASTD 8(SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD 8(SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD 8(SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD 8(R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD 8(R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD 8(R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	VPSRLD       $0x04, 128(CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPSRLD       $0x04, 128(CX)(DX*1), Z26
+	VPANDD       Z26, Z0, Z26
+	VPBROADCASTD 24(SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD 24(SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD 24(SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD 24(R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD 24(R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD 24(R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	PREFETCHT1   (R15)(R12*1)
+	PREFETCHT1   (R15)(R12*2)
+	VPANDD       192(CX), Z0, Z25
+	VPANDD       192(CX)(DX*1), Z0, Z26
+	VPBROADCASTD 12(SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD 12(SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD 12(SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD 12(R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD 12(R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD 12(R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	VPSRLD       $0x04, 192(CX), Z25
+	VPANDD       Z25, Z0, Z25
+	VPSRLD       $0x04, 192(CX)(DX*1), Z26
+	VPANDD       Z26, Z0, Z26
+	VPBROADCASTD 28(SI), Z27
+	VPDPBUSD     Z27, Z25, Z13
+	VPDPBUSD     Z27, Z26, Z14
+	VPBROADCASTD 28(SI)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z15
+	VPDPBUSD     Z27, Z26, Z16
+	VPBROADCASTD 28(SI)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z17
+	VPDPBUSD     Z27, Z26, Z18
+	VPBROADCASTD 28(R8), Z27
+	VPDPBUSD     Z27, Z25, Z19
+	VPDPBUSD     Z27, Z26, Z20
+	VPBROADCASTD 28(R8)(DI*1), Z27
+	VPDPBUSD     Z27, Z25, Z21
+	VPDPBUSD     Z27, Z26, Z22
+	VPBROADCASTD 28(R8)(DI*2), Z27
+	VPDPBUSD     Z27, Z25, Z23
+	VPDPBUSD     Z27, Z26, Z24
+	LEAQ         (R12)(R12*2), BP
+	LEAQ         (R14)(BP*2), R14
+	LEAQ         (R15)(BP*2), R15
+	PREFETCHT1   (R14)
+	PREFETCHT1   (R14)(R12*1)
+	MOVQ         88(AX), R14
+	ADDQ         R14, 80(AX)
+	VCVTPH2PS    (BX), Z25
+	VCVTPH2PS    48(BX), Z26
+	VBROADCASTSS 32(SI), Z27
+	VMULPS       Z25, Z27, Z28
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z28, Z1
+	VMULPS       Z26, Z27, Z13
+	VCVTDQ2PS    Z14, Z14
+	VFMADD231PS  Z14, Z13, Z2
+	VBROADCASTSS 32(SI)(DI*1), Z13
+	VMULPS       Z25, Z13, Z14
+	VCVTDQ2PS    Z15, Z15
+	VFMADD231PS  Z15, Z14, Z3
+	VMULPS       Z26, Z13, Z13
+	VCVTDQ2PS    Z16, Z16
+	VFMADD231PS  Z16, Z13, Z4
+	VBROADCASTSS 32(SI)(DI*2), Z13
+	VMULPS       Z25, Z13, Z14
+	VCVTDQ2PS    Z17, Z17
+	VFMADD231PS  Z17, Z14, Z5
+	VMULPS       Z26, Z13, Z13
+	VCVTDQ2PS    Z18, Z18
+	VFMADD231PS  Z18, Z13, Z6
+	VBROADCASTSS 32(R8), Z13
+	VMULPS       Z25, Z13, Z14
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z14, Z7
+	VMULPS       Z26, Z13, Z13
+	VCVTDQ2PS    Z20, Z20
+	VFMADD231PS  Z20, Z13, Z8
+	VBROADCASTSS 32(R8)(DI*1), Z13
+	VMULPS       Z25, Z13, Z14
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z14, Z9
+	VMULPS       Z26, Z13, Z13
+	VCVTDQ2PS    Z22, Z22
+	VFMADD231PS  Z22, Z13, Z10
+	VBROADCASTSS 32(R8)(DI*2), Z13
+	VMULPS       Z25, Z13, Z14
+	VCVTDQ2PS    Z23, Z23
+	VFMADD231PS  Z23, Z14, Z11
+	VMULPS       Z26, Z13, Z13
+	VCVTDQ2PS    Z24, Z24
+	VFMADD231PS  Z24, Z13, Z12
+	ADDQ         104(AX), CX
+	ADDQ         104(AX), BX
+	ADDQ         $0x28, SI
+	ADDQ         $0x28, R8
+	SUBQ         $0x20, R13
+	JNZ          loop
+	MOVQ         8(R9), R13
+	MOVQ         56(AX), R14
+	TESTQ        R13, R13
+	JZ           merge_done
+
+merge:
+	SUBQ   R14, R11
+	VADDPS (R11), Z1, Z1
+	VADDPS 64(R11), Z2, Z2
+	VADDPS 256(R11), Z3, Z3
+	VADDPS 320(R11), Z4, Z4
+	VADDPS 512(R11), Z5, Z5
+	VADDPS 576(R11), Z6, Z6
+	VADDPS 768(R11), Z7, Z7
+	VADDPS 832(R11), Z8, Z8
+	VADDPS 1024(R11), Z9, Z9
+	VADDPS 1088(R11), Z10, Z10
+	VADDPS 1280(R11), Z11, Z11
+	VADDPS 1344(R11), Z12, Z12
+	SUBQ   $0x01, R13
+	JNZ    merge
+
+merge_done:
+	SUBQ    $0x01, R10
+	JZ      last
+	VMOVUPS Z1, (R11)
+	VMOVUPS Z2, 64(R11)
+	VMOVUPS Z3, 256(R11)
+	VMOVUPS Z4, 320(R11)
+	VMOVUPS Z5, 512(R11)
+	VMOVUPS Z6, 576(R11)
+	VMOVUPS Z7, 768(R11)
+	VMOVUPS Z8, 832(R11)
+	VMOVUPS Z9, 1024(R11)
+	VMOVUPS Z10, 1088(R11)
+	VMOVUPS Z11, 1280(R11)
+	VMOVUPS Z12, 1344(R11)
+	ADDQ    R14, R11
+	ADDQ    $0x10, R9
+	JMP     unit
+
+last:
+	MOVQ    64(AX), CX
+	MOVQ    72(AX), AX
+	LEAQ    (CX)(AX*2), DX
+	ADDQ    AX, DX
+	VMOVUPS Z1, (CX)
+	VMOVUPS Z2, 64(CX)
+	VMOVUPS Z3, (CX)(AX*1)
+	VMOVUPS Z4, 64(CX)(AX*1)
+	VMOVUPS Z5, (CX)(AX*2)
+	VMOVUPS Z6, 64(CX)(AX*2)
+	VMOVUPS Z7, (DX)
+	VMOVUPS Z8, 64(DX)
+	VMOVUPS Z9, (DX)(AX*1)
+	VMOVUPS Z10, 64(DX)(AX*1)
+	VMOVUPS Z11, (DX)(AX*2)
+	VMOVUPS Z12, 64(DX)(AX*2)
 	VZEROUPPER
 	RET

@@ -13,7 +13,7 @@ func TestMatMulQuantized(t *testing.T) {
 	forEach(t, func(t *testing.T) {
 		r := rng(31)
 		for _, c := range []struct{ rows, k, n int }{{16, 32, 1}, {17, 64, 2}, {70, 96, 9}, {130, 544, 13}, {48, 2048, 100}} {
-			for _, dt := range []DType{Q8_0, Q4_0, IQ4_NL} {
+			for _, dt := range []DType{Q8_0, Q4_0, IQ4_NL, Int4, MXFP4} {
 				a := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, 0, Units(c.k))
 				b := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, 0, Units(c.k))
 				ldx, ld, ldy := c.k+5, QuantizedBytes(c.k)+12, 2*c.rows+3

@@ -74,6 +74,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.panels)-14*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.gap)-17*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.pfGap)-18*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.table)-19*8]
 	_ = [1]struct{}{}[groupRows*4-256]
 	_ = [1]struct{}{}[quantBlockBytes-40]
 	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]

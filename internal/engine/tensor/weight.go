@@ -19,7 +19,8 @@ const panelRows = 16
 //	BF16      [group][column/4][panel][2][16 rows][2 columns]
 //	Q8_0      [group][block] of [panel][8][16 rows][4 columns] bytes w+128, then [panel][16] float16 scales
 //	Q4_0      [group][block] of [panel][4][16 rows][4] bytes, columns 4g+i low, 16+4g+i high, w+8 each, then scales
-//	IQ4_NL    the same with the index of the value in a table of 16
+//	IQ4_NL    the same with the index of the value in a table of 16; MXFP4 likewise
+//	Int4      the same with codes as they are, then [panel] of [16] float16 scales and [16] bytes of zero points
 //
 // So one vector holds the same column of 16 rows, and every output element is one chain along the
 // columns for any vector width.
@@ -75,7 +76,7 @@ func NewWeightIn(dt DType, rows, cols, unitLo, unitHi int, data []byte, free fun
 func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	switch {
 	case columnBytes(dt) == 0:
-		return nil, fmt.Errorf("tensor: weights cannot be stored as %v; use f32, bf16, f16, q8_0, q4_0 or iq4_nl", dt)
+		return nil, fmt.Errorf("tensor: weights cannot be stored as %v; use f32, bf16, f16, q8_0, q4_0, iq4_nl, int4 or mxfp4", dt)
 	case rows < 0 || cols <= 0 || rows > math.MaxInt32 || cols > math.MaxInt32:
 		return nil, fmt.Errorf("tensor: weight of %d rows and %d columns is not a matrix", rows, cols)
 	case unitLo < 0 || unitLo > unitHi || unitHi > Units(cols):
@@ -90,7 +91,7 @@ func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	}
 	w.column, w.chunk = columnBytes(dt), tileColumns
 	if Quantised(dt) {
-		w.chunk, w.scales = BlockWidth, 2*panelRows
+		w.chunk, w.scales = BlockWidth, scaleBytes(dt)
 	}
 	w.panel = panelBytes(dt, w.padded)
 	if panels := (rows + panelRows - 1) / panelRows; w.panel > 0 && panels > math.MaxInt/2/w.panel {
@@ -110,21 +111,23 @@ func columnBytes(dt DType) int {
 		return panelRows * 2
 	case Q8_0:
 		return panelRows
-	case Q4_0, IQ4_NL:
+	case Q4_0, IQ4_NL, Int4, MXFP4:
 		return panelRows / 2
 	}
 	return 0
 }
 
 // Quantised reports whether a weight of type dt has blocks that share a scale.
-func Quantised(dt DType) bool { return dt == Q8_0 || dt == Q4_0 || dt == IQ4_NL }
+func Quantised(dt DType) bool {
+	return dt == Q8_0 || dt == Q4_0 || dt == IQ4_NL || dt == Int4 || dt == MXFP4
+}
 
 // panelBytes is the size of a panel: its columns and, if quantized, its scales, rounded up to a
 // whole cache line.
 func panelBytes(dt DType, padded int) int {
 	n := padded * columnBytes(dt)
 	if Quantised(dt) {
-		n += padded / BlockWidth * panelRows * 2
+		n += padded / BlockWidth * scaleBytes(dt)
 	}
 	return (n + 63) &^ 63
 }
@@ -153,12 +156,18 @@ func (w *Weight) Close() error {
 
 // SetRow stores row r: src holds the columns of Span, which are rounded or quantized to Type.
 // Different rows may be set concurrently (best in groups of 16, which share cache lines).
-func (w *Weight) SetRow(r int, src []float32) {
+func (w *Weight) SetRow(r int, src []float32) { w.SetRowCodes(r, src, nil) }
+
+// SetRowCodes is SetRow for a row that is quantized already. codes, if not nil, returns the block of 32
+// columns from k on; ok is false if it is no block of integers with one scale. Blocks that Type can
+// represent are stored as they are, and the others are quantized again from src. It returns the number
+// of blocks that were stored as they are.
+func (w *Weight) SetRowCodes(r int, src []float32, codes func(c *Codes, k int) (ok bool)) (kept int) {
 	if r < 0 || r >= w.Rows || len(src) != w.span.Len() {
 		panic(fmt.Sprintf("tensor: SetRow(%d) with %d columns in a weight of %d rows and %d columns", r, len(src), w.Rows, w.span.Len()))
 	}
 	if len(src) == 0 {
-		return
+		return 0
 	}
 	base, panels := w.group(r / panelRows)
 	data, advance := w.data[base:], w.advance(panels)
@@ -185,23 +194,22 @@ func (w *Weight) SetRow(r int, src []float32) {
 				h[i&^1*panelRows+lane*2+i&1] = toBF16(v)
 			}
 		}
-	case Q8_0, Q4_0, IQ4_NL:
+	default:
+		var c Codes
 		for b := 0; b*BlockWidth < len(src); b++ {
-			var x [BlockWidth]float32
-			copy(x[:], src[b*BlockWidth:])
 			at := data[b*advance:][:advance]
 			block := at[first:][:w.chunk*w.column]
-			scale := &halves(at[panels*w.chunk*w.column+r/panelRows%maxTilePanels*w.scales:])[lane]
-			switch w.Type {
-			case Q8_0:
-				*scale = putQ8(block, lane, &x)
-			case Q4_0:
-				*scale = putQ4(block, lane, &x)
-			default:
-				*scale = putIQ4(block, lane, &x)
+			scales := at[panels*w.chunk*w.column+r/panelRows%maxTilePanels*w.scales:][:w.scales]
+			if codes != nil && codes(&c, b*BlockWidth) && putCodes(w.Type, block, scales, lane, &c) {
+				kept++
+				continue
 			}
+			var x [BlockWidth]float32
+			copy(x[:], src[b*BlockWidth:])
+			putBlock(w.Type, block, scales, lane, &x)
 		}
 	}
+	return kept
 }
 
 // group returns where the group of a panel starts in the data, and its number of panels.
@@ -248,8 +256,10 @@ func (w *Weight) Row(r int, dst []float32) {
 			dst[k] = scale() * float32(int(at[i/4*4*panelRows+lane*4+i%4])-128)
 		case Q4_0:
 			dst[k] = scale() * float32(int(nibble())-8)
-		case IQ4_NL:
-			dst[k] = scale() * float32(nonLinear[nibble()])
+		case IQ4_NL, MXFP4:
+			dst[k] = scale() * float32(tables[w.Type].values[nibble()])
+		case Int4:
+			dst[k] = scale() * float32(int(nibble())-int(chunk[scales+2*panelRows+lane]))
 		}
 	}
 }

@@ -4,12 +4,15 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"go/format"
 	"log"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/mmcloughlin/avo/build"
@@ -114,12 +117,14 @@ func tables(b *strings.Builder) {
 		for _, dt := range quantTypes {
 			names = append(names, dt.name)
 		}
+		names = append(names, slices.Sorted(maps.Keys(sameKernels))...)
 		for _, dt := range names {
 			fmt.Fprintf(b, "%s: {\n", dt)
 			for _, m := range []int{1, 2, 4} {
 				b.WriteString("{")
 				for c := 1; c <= 6; c++ {
-					fmt.Fprintf(b, "%s,", entry(tileName(is, dt, m, c), narrowName(is, dt, c)))
+					of := cmp.Or(sameKernels[dt], dt)
+					fmt.Fprintf(b, "%s,", entry(tileName(is, of, m, c), narrowName(is, of, c)))
 				}
 				b.WriteString("},\n")
 			}
@@ -129,9 +134,9 @@ func tables(b *strings.Builder) {
 		if is.bytes == 64 {
 			fmt.Fprintf(b, "var _ = [1]struct{}{}[spreadTokens-%d] // of the kernels\n\n", spreadTokens)
 			fmt.Fprintf(b, "var rising%s = map[DType]func(*tileArgs){\n", is.name) // 4 panels, one token
-			for _, q := range quantTypes {
-				if name := risingName(is, q.name, 4, 1); have[name] {
-					fmt.Fprintf(b, "%s: %s,\n", q.name, name)
+			for _, dt := range names {
+				if name := risingName(is, cmp.Or(sameKernels[dt], dt), 4, 1); have[name] {
+					fmt.Fprintf(b, "%s: %s,\n", dt, name)
 				}
 			}
 			b.WriteString("}\n\n")

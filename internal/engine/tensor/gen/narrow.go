@@ -19,7 +19,11 @@ func (g *gen) narrow(q quantType, c int) {
 	stack, pf := g.field(a, argStack), g.field(a, argPf)
 	k, panel, end := g.GP64(), g.GP64(), g.field(a, argPanels) // panel counts 64 bytes each
 	g.SHLQ(operand.U8(6), end)
-	n := g.narrowConstants(q)
+	n := g.narrowConstants(q, a)
+	shift := 1 // of panel, to a panel's 32 bytes of scales; a third of 48 bytes with zero points
+	if q.zeros() {
+		shift = 2
+	}
 	of := func(base reg.Register, scale, disp int) operand.Mem {
 		return operand.Mem{Base: base, Index: panel, Scale: uint8(scale), Disp: disp}
 	}
@@ -52,12 +56,15 @@ func (g *gen) narrow(q quantType, c int) {
 	g.Label("loop")
 	panels(func() {
 		for i := range 2 {
-			sums := g.narrowBlock(q, n, func(l int) operand.Mem { return of(w, q.loads, l*64+i*32) }, x, c)
-			half := g.GP64() // panel/2: 32 bytes of scales a panel
-			g.MOVQ(panel, half)
-			g.SHRQ(operand.U8(1), half)
+			part := g.GP64()
+			g.MOVQ(panel, part)
+			g.SHRQ(operand.U8(shift), part)
+			if q.zeros() {
+				g.LEAQ(operand.Mem{Base: part, Index: part, Scale: 2}, part)
+			}
+			sums := g.narrowBlock(q, n, func(l int) operand.Mem { return of(w, q.loads, l*64+i*32) }, operand.Mem{Base: scales, Index: part, Scale: 1, Disp: 32 + i*8}, x, c)
 			ws := g.vec()
-			g.VCVTPH2PS(operand.Mem{Base: scales, Index: half, Scale: 1, Disp: i * 16}, ws)
+			g.VCVTPH2PS(operand.Mem{Base: scales, Index: part, Scale: 1, Disp: i * 16}, ws)
 			for t := range c {
 				s := g.vec()
 				g.VBROADCASTSS(x.at(t, quantBlockScale), s)
@@ -78,7 +85,7 @@ func (g *gen) narrow(q quantType, c int) {
 		}
 	})
 	if c <= 2 { // the scales of the block ahead, after its panels
-		for line := range 2 {
+		for line := range (4*q.scales + 63) / 64 {
 			g.PREFETCHT0(operand.Mem{Base: pf, Index: end, Scale: uint8(q.loads), Disp: line * 64})
 		}
 	}
@@ -127,29 +134,29 @@ func narrowName(is isa, dt string, c int) string { return fmt.Sprintf("tile%sx%d
 // narrowRegisters are the constants of a narrow tile.
 type narrowRegisters struct{ ones, bias, mask, code reg.VecVirtual }
 
-func (g *gen) narrowConstants(q quantType) (n narrowRegisters) {
+func (g *gen) narrowConstants(q quantType, a reg.Register) (n narrowRegisters) {
 	load := func(m operand.Mem) reg.VecVirtual {
 		v := g.vec()
 		g.VMOVDQU(m, v)
 		return v
 	}
 	n.ones = load(g.konst("ones16", 0x00010001))
-	switch q.name {
-	case "Q8_0":
+	if q.loads == 8 {
 		n.bias = load(g.konst("bias128", 0x80808080))
-	case "IQ4_NL":
-		n.code = load(g.code())
-		fallthrough
-	default:
-		n.mask = load(g.konst("nibble", 0x0f0f0f0f))
+		return n
 	}
+	if q.table() {
+		n.code = g.code(a)
+	}
+	n.mask = load(g.konst("nibble", 0x0f0f0f0f))
 	return n
 }
 
 // narrowBlock returns the integer sums of a block of 8 rows. The sign of signed weights is moved to
 // the token, and their magnitude is multiplied. 16-bit pairs then hold at most 127*127*2 and are
-// widened one by one. Those of Q4_0 hold 15*127*2, and all eight of a block fit in 16 bits.
-func (g *gen) narrowBlock(q quantType, n narrowRegisters, at func(l int) operand.Mem, x rows, c int) []reg.VecVirtual {
+// widened one by one. Those of Q4_0 and Int4 hold 15*127*2, and all eight of a block fit in 16 bits.
+// zeros are the zero points of the rows.
+func (g *gen) narrowBlock(q quantType, n narrowRegisters, at func(l int) operand.Mem, zeros operand.Mem, x rows, c int) []reg.VecVirtual {
 	sums := make([]reg.VecVirtual, c)
 	add := func(t int, p reg.VecVirtual, sum func(a, b, c operand.Op)) {
 		if sums[t] == nil {
@@ -206,6 +213,12 @@ func (g *gen) narrowBlock(q quantType, n narrowRegisters, at func(l int) operand
 		for t := range c {
 			start := g.vec()
 			g.VPBROADCASTD(x.at(t, quantBlockStart), start)
+			if q.zeros() { // see zeroPoints
+				z := g.vec()
+				g.VPMOVZXBD(zeros, z)
+				g.VPSRAD(operand.U8(7), start, start)
+				g.VPMADDWD(z, start, start)
+			}
 			g.VPMADDWD(n.ones, sums[t], sums[t])
 			g.VPADDD(start, sums[t], sums[t])
 		}

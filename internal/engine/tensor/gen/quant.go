@@ -19,33 +19,31 @@ const (
 // adjacent columns of each row. Q4_0 has columns 4g.. in the low and 16+4g.. in the high halves of
 // the bytes of load g.
 type quantType struct {
-	name  string
-	loads int
+	name   string
+	loads  int
+	scales int // bytes of 16 scales, and of 16 zero points after them
 }
 
-var quantTypes = []quantType{{"Q8_0", 8}, {"Q4_0", 4}, {"IQ4_NL", 4}}
+var quantTypes = []quantType{{"Q8_0", 8, 32}, {"Q4_0", 4, 32}, {"IQ4_NL", 4, 32}, {"Int4", 4, 48}}
 
-// nonLinear is the code of IQ4_NL. The package has its own copy in quant.go, and a test compares
-// them.
-var nonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+// sameKernels are types whose kernels are those of another type. IQ4_NL and MXFP4 have tables.
+var sameKernels = map[string]string{"MXFP4": "IQ4_NL"}
 
-// code is a vector of the values of IQ4_NL, the 16 bytes repeated: plus 128 if VPDPBUSD needs
-// unsigned weights.
-func (g *gen) code() operand.Mem {
-	if m, ok := g.consts["code"]; ok {
-		return m
+func (q quantType) table() bool { return q.name == "IQ4_NL" }
+
+// zeros reports whether every row has a zero point.
+func (q quantType) zeros() bool { return q.scales > 32 }
+
+// code loads a table of 16 bytes into every lane of 128 bits: plus 128 if VPDPBUSD needs unsigned
+// weights.
+func (g *gen) code(a reg.Register) reg.VecVirtual {
+	v, at := g.vec(), g.field(a, argTable)
+	if g.wide() {
+		g.VBROADCASTI32X4(mem(at, 16), v)
+	} else {
+		g.VBROADCASTI128(mem(at, 0), v)
 	}
-	g.konst("nibble", 0x0f0f0f0f) // makes the map
-	m := g.table("code")
-	for i := range g.bytes {
-		v := uint8(nonLinear[i%16])
-		if g.wide() {
-			v += 128
-		}
-		g.AddDatum(i, operand.U8(v))
-	}
-	g.consts["code"] = m
-	return m
+	return v
 }
 
 // quants writes the tiles of quantized weights: per block an exact integer sum per
@@ -107,13 +105,12 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 		bits.mask = g.vec()
 		g.load(g.konst("nibble", 0x0f0f0f0f), bits.mask)
 	}
-	if q.name == "IQ4_NL" {
-		bits.code = g.vec()
-		g.VMOVDQU32(g.code(), bits.code)
+	if q.table() {
+		bits.code = g.code(a)
 	}
 	// One token has registers for two sums per panel. So the high halves of the bytes are
 	// multiplied in place, 16 times too large, and one shift per block replaces one per load.
-	apart := c == 1 && q.name == "Q4_0"
+	apart := c == 1 && q.loads == 4 && !q.table()
 	if apart {
 		bits.high = g.vec()
 		g.load(g.konst("highNibble", 0xf0f0f0f0), bits.high)
@@ -131,7 +128,13 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	g.MOVQ(mem(steps, 0), k)
 	g.Label("loop")
 	sums := g.vecs(c * nv)
+	if q.zeros() {
+		g.zeroPoints(q, scales, x, nv, sums)
+	}
 	for i, s := range sums {
+		if q.zeros() {
+			break
+		}
 		if i%nv > 0 { // the same for all panels; a copy is free, a load is not
 			g.VMOVDQA32(sums[i-1], s)
 		} else {
@@ -158,7 +161,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	}
 	ws := g.vecs(nv)
 	for i, v := range ws {
-		g.VCVTPH2PS(mem(scales, i*32), v)
+		g.VCVTPH2PS(mem(scales, i*q.scales), v)
 	}
 	for t := range c {
 		xs := g.vec()
@@ -193,6 +196,23 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 		g.Label("done")
 	}
 	g.ret()
+}
+
+// zeroPoints starts the sums at minus the zero points times the sum of the token's int8, which is its
+// start value divided by -128.
+func (g *gen) zeroPoints(q quantType, scales reg.Register, x rows, nv int, sums []reg.VecVirtual) {
+	zeros := g.vecs(nv)
+	for i, z := range zeros {
+		g.VPMOVZXBD(mem(scales, i*q.scales+32), z)
+	}
+	for t := range len(sums) / nv {
+		s := g.vec()
+		g.VPBROADCASTD(x.at(t, quantBlockStart), s)
+		g.VPSRAD(operand.U8(7), s, s) // fits in 16 bits
+		for i, z := range zeros {
+			g.VPMADDWD(z, s, sums[t*nv+i])
+		}
+	}
 }
 
 // nibbles are the constants that unpack 4-bit weights.
@@ -230,7 +250,7 @@ func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, ahead *spread, bit
 // (Zen 4).
 func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits nibbles, sums, highs []reg.VecVirtual) {
 	const blocksAhead = 4
-	block := m * (q.loads*64 + 32)
+	block := m * (q.loads*64 + q.scales)
 	half := q.loads / c // as many broadcasts as there are registers
 	for from := 0; from < q.loads; from += half {
 		parts := 8 / q.loads

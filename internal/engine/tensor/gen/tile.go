@@ -28,6 +28,7 @@ const (
 	argGroups
 	argGap
 	argPfGap
+	argTable
 )
 
 // tileType is a weight type of the float tiles: the bytes of one column of a panel.

@@ -1,0 +1,173 @@
+package tensor
+
+import "math"
+
+// Codes are the weights of a block of a row as integers: element i is (Q[i]-Zero)*Scale.
+type Codes struct {
+	Q     [BlockWidth]int16
+	Zero  int16
+	Scale float32
+}
+
+// codeTable is a table of 16 values in units of the scale, as the kernels read it.
+type codeTable struct {
+	values [16]int8
+	plus   [16]uint8 // values + 128
+}
+
+func tableOf(values [16]int8) *codeTable {
+	t := &codeTable{values: values}
+	for i, v := range values {
+		t.plus[i] = uint8(int(v) + 128)
+	}
+	return t
+}
+
+// nonLinear are the values of IQ4_NL, and floats4 twice those of MXFP4.
+var (
+	nonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+	floats4   = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+)
+
+var tables = [weightTypes]*codeTable{IQ4_NL: tableOf(nonLinear), MXFP4: tableOf(floats4)}
+
+// int4Scales is the bytes of 16 scales and 16 zero points of Int4.
+const int4Scales = 3 * panelRows
+
+// scaleBytes is the size of the scales of a block of 16 rows.
+func scaleBytes(dt DType) int {
+	if dt == Int4 {
+		return int4Scales
+	}
+	return 2 * panelRows
+}
+
+// putBlock quantizes a block of one row.
+func putBlock(dt DType, block, scales []byte, lane int, x *[BlockWidth]float32) {
+	scale := &halves(scales)[lane]
+	switch dt {
+	case Q8_0:
+		*scale = putQ8(block, lane, x)
+	case Q4_0:
+		*scale = putQ4(block, lane, x)
+	case Int4:
+		*scale, scales[2*panelRows+lane] = putQ4(block, lane, x), 8
+	case MXFP4:
+		*scale = putFP4(block, lane, x)
+	default:
+		*scale = putIQ4(block, lane, x)
+	}
+}
+
+// putCodes stores a block of one row without loss. It returns false, and stores nothing, if the type
+// cannot represent it.
+func putCodes(dt DType, block, scales []byte, lane int, c *Codes) bool {
+	half := toF16(c.Scale)
+	if fromF16(half) != c.Scale || math.IsInf(float64(c.Scale), 0) {
+		return false
+	}
+	var q [BlockWidth]uint8
+	zero, ok := uint8(0), false
+	switch dt {
+	case Q8_0:
+		if ok = c.fit(&q, c.Zero-128, 1, 255); ok {
+			for k, v := range q {
+				block[k/4*4*panelRows+lane*4+k%4] = v
+			}
+			halves(scales)[lane] = half
+		}
+		return ok
+	case Q4_0:
+		ok = c.fit(&q, c.Zero-8, 0, 15)
+	case Int4:
+		least := c.Zero
+		for _, v := range c.Q {
+			least = min(least, v)
+		}
+		zero = uint8(min(16, c.Zero-least))
+		ok = zero < 16 && c.fit(&q, least, 0, 15)
+	default:
+		ok = c.look(&q, &inverses[dt])
+	}
+	if !ok {
+		return false
+	}
+	for k := range BlockWidth / 2 {
+		block[k/4*4*panelRows+lane*4+k%4] = q[k] | q[k+BlockWidth/2]<<4
+	}
+	halves(scales)[lane] = half
+	if dt == Int4 {
+		scales[2*panelRows+lane] = zero
+	}
+	return true
+}
+
+// fit writes the codes minus an offset, or returns false if one is outside of [lo, hi].
+func (c *Codes) fit(q *[BlockWidth]uint8, offset, lo, hi int16) bool {
+	for k, v := range c.Q {
+		if v -= offset; v < lo || v > hi {
+			return false
+		}
+		q[k] = uint8(v)
+	}
+	return true
+}
+
+// noCode marks a value that a table does not have.
+const noCode = 255
+
+// inverses are the codes of the values -128 to 127.
+var inverses = func() (out [weightTypes][256]uint8) {
+	for dt, t := range tables {
+		for i := range out[dt] {
+			out[dt][i] = noCode
+		}
+		for code := 15; t != nil && code >= 0; code-- { // of two zeros, the first
+			out[dt][int(t.values[code])+128] = uint8(code)
+		}
+	}
+	return out
+}()
+
+func (c *Codes) look(q *[BlockWidth]uint8, codes *[256]uint8) bool {
+	for k, v := range c.Q {
+		v -= c.Zero
+		if v < -128 || v > 127 || codes[v+128] == noCode {
+			return false
+		}
+		q[k] = codes[v+128]
+	}
+	return true
+}
+
+// putFP4 is putQ8 for MXFP4: the scale is the power of two with which the largest element is below 8
+// (OCP Microscaling Formats 1.0, section 6.3), and elements become the nearest value, of two the
+// smaller.
+func putFP4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
+	top := math.Abs(float64(largest(x)))
+	half := toF16(float32(math.NaN()))
+	if top <= math.MaxFloat32 {
+		_, exp := math.Frexp(top)      // top < 2^exp
+		exp = min(15, max(-24, exp-4)) // of half a unit
+		if half = toF16(float32(math.Ldexp(1, exp))); top == 0 {
+			half = 0
+		}
+	}
+	d := fromF16(half)
+	inv := 1 / d
+	if !(inv <= math.MaxFloat32) {
+		inv = 0
+	}
+	for k, v := range x {
+		code, a := uint8(0), float32(math.Abs(float64(v)))*inv
+		for code < 7 && a > float32(floats4[code]+floats4[code+1])/2 {
+			code++
+		}
+		if v < 0 && code > 0 {
+			code |= 8
+		}
+		at := &block[k%16/4*4*panelRows+lane*4+k%4]
+		*at = *at&^(15<<(k/16*4)) | code<<(k/16*4)
+	}
+	return half
+}
