@@ -47,6 +47,7 @@ type commands struct {
 	Models   models.ModelsCmd   `cmd:"" group:"models" help:"List the models on this machine and what they need, or remove one."`
 	Verify   models.VerifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and show its memory per node."`
 	Plan     models.PlanCmd     `cmd:"" group:"models" help:"Calculate from a config what fits: weights, caches, largest batch."`
+	GPU      gpuCmd             `cmd:"" name:"gpu" group:"models" help:"List the graphics cards of this machine, and check that they compute the bits of the CPU."`
 	Tokenize models.TokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
 
 	// The aliases are the commands that became lab.

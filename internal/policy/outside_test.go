@@ -17,6 +17,7 @@ github.com/alecthomas/kong:             internal/cli internal/cli/models interna
 github.com/asynkron/protoactor-go:      actors/... cluster internal/coordinator internal/node internal/rpc internal/store internal/weights internal/engine/alone
 github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          internal/text/...
+github.com/ebitengine/purego:           internal/native
 github.com/go-analyze/charts:           internal/tools/rulerplot
 github.com/hashicorp/memberlist:        internal/gossip
 github.com/hashicorp/mdns:              internal/join

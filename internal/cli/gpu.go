@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
+	cudaprobe "github.com/shoal-llm/shoal/internal/engine/cuda/probe"
+)
+
+type gpuCmd struct {
+	JSON    bool          `name:"json" help:"Print the report as JSON."`
+	Timeout time.Duration `default:"1m" help:"Time after which the driver counts as hung."`
+	Child   bool          `hidden:"" help:"Load the driver in this process, and print JSON."`
+}
+
+func (*gpuCmd) Help() string {
+	return `Shows each NVIDIA card, its driver, the speed of its memory and its bus, and whether the kernels
+compute the same bits on it as on the processor. The driver is loaded in a process of its own. The
+exit status is 1 if no card can be used.
+
+  shoal gpu
+  shoal gpu --json`
+}
+
+func (c *gpuCmd) Run(e *ui.Env) error {
+	if c.Child {
+		return json.NewEncoder(e.Stdout).Encode(cudaprobe.Run())
+	}
+	report, err := c.probe(e.Ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = ui.PrintJSON(e.Stdout, report)
+	} else {
+		err = printCards(e.Stdout, report)
+	}
+	if err == nil && !usable(report) {
+		err = ui.Exit(1)
+	}
+	return err
+}
+
+// probe examines the cards in a child process, which a broken driver may hang or end.
+func (c *gpuCmd) probe(ctx context.Context) (r cudaprobe.Report, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return r, err
+	}
+	timed, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	child := exec.CommandContext(timed, self, "gpu", "--child")
+	child.WaitDelay = time.Second
+	var out, complaints bytes.Buffer
+	child.Stdout, child.Stderr = &out, &complaints
+	err = child.Run()
+	switch {
+	case ctx.Err() != nil:
+		return r, ctx.Err()
+	case timed.Err() != nil:
+		return r, fmt.Errorf("the driver did not answer within %s; check the card with nvidia-smi", c.Timeout)
+	case err == nil:
+		err = json.Unmarshal(out.Bytes(), &r)
+	}
+	if err != nil {
+		return r, errors.Join(fmt.Errorf("the process that loads the driver ended: %w", err), textError(complaints.String()))
+	}
+	return r, nil
+}
+
+// textError returns the last lines of a process's standard error, or nil.
+func textError(s string) error {
+	const most = 2000
+	if s = strings.TrimSpace(s); s == "" {
+		return nil
+	}
+	return errors.New(s[max(0, len(s)-most):])
+}
+
+func usable(r cudaprobe.Report) bool {
+	for _, d := range r.Devices {
+		if d.Problem == "" {
+			return true
+		}
+	}
+	return false
+}
+
+func printCards(w io.Writer, r cudaprobe.Report) error {
+	if r.Problem != "" {
+		fmt.Fprintf(w, "no usable card: %s\n", r.Problem)
+		return nil
+	}
+	fmt.Fprintf(w, "driver for CUDA %s\n\n", r.CUDA)
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "DEVICE\tCARD\tCOMPUTE\tMEMORY\tFREE\tREAD\tUPLOAD\tDOWNLOAD\tBITS")
+	for _, d := range r.Devices {
+		bits := "as the CPU"
+		if !d.Bits {
+			bits = "not used"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Name, d.Capability, ui.BytesText(d.Memory), ui.BytesText(d.Free), rate(d.Read), rate(d.Upload), rate(d.Download), bits)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, d := range r.Devices {
+		if d.Problem != "" {
+			fmt.Fprintf(w, "\n%s is not used: %s\n", d.ID, d.Problem)
+		}
+	}
+	return nil
+}
+
+// rate formats bytes per second.
+func rate(r float64) string {
+	if r == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f GB/s", r/1e9)
+}

@@ -1,0 +1,237 @@
+// A libcuda.so.1 without a card: the driver functions that package cuda calls, with kernels as C++.
+// It reports one device. Its memory is that of the host, filled with 0xff when it is allocated. A
+// stream is a thread. SHOAL_EMULATOR_MEMORY is the size of the device's memory in bytes, and
+// SHOAL_EMULATOR_CAPABILITY its compute capability, such as 75; SHOAL_EMULATOR_FAULT=KERNEL flips
+// a bit in the first result of a kernel.
+#include <condition_variable>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <stdlib.h>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels.cu"
+
+namespace {
+using Work = std::function<void()>;
+
+struct Kernel {
+  std::string name;
+  std::vector<size_t> sizes;  // of its parameters
+  std::function<void(void **)> body;
+};
+
+template <class... A, size_t... I> void apply(void (*f)(A...), void **p, std::index_sequence<I...>) { f(*(A *)p[I]...); }
+template <class... A> Kernel kernel(const char *name, void (*f)(A...)) {
+  return {name, {sizeof(A)...}, [f](void **p) { apply(f, p, std::index_sequence_for<A...>()); }};
+}
+
+std::map<std::string, Kernel> kernels = [] {
+  std::map<std::string, Kernel> m;
+#define ADD(name) m[#name] = kernel(#name, name)
+  ADD(exp_all);
+  ADD(q8_product);
+  ADD(quantize_rows);
+  ADD(read_all);
+  ADD(rms_norm_quantize);
+  ADD(silu_mul_quantize);
+#undef ADD
+  return m;
+}();
+
+struct Graph {
+  std::vector<Work> work;
+};
+
+class Stream {
+ public:
+  Graph *recording = nullptr;
+
+  void add(Work w) {
+    if (recording) return recording->work.push_back(w);
+    std::lock_guard<std::mutex> l(mu);
+    queue.push_back(std::move(w));
+    changed.notify_all();
+  }
+  bool idle() {
+    std::lock_guard<std::mutex> l(mu);
+    return queue.empty() && !busy;
+  }
+  void wait() {
+    std::unique_lock<std::mutex> l(mu);
+    changed.wait(l, [this] { return queue.empty() && !busy; });
+  }
+  ~Stream() {
+    wait();
+    add([this] { ended = true; });
+    worker.join();
+  }
+
+ private:
+  void serve() {
+    while (!ended) {
+      std::unique_lock<std::mutex> l(mu);
+      changed.wait(l, [this] { return !queue.empty(); });
+      Work w = std::move(queue.front());
+      queue.pop_front();
+      busy = true;
+      l.unlock();
+      w();
+      l.lock();
+      busy = false;
+      changed.notify_all();
+    }
+  }
+
+  std::mutex mu;
+  std::condition_variable changed;
+  std::deque<Work> queue;
+  bool busy = false, ended = false;
+  std::thread worker{[this] { serve(); }};
+};
+
+struct Event {
+  std::chrono::steady_clock::time_point at;
+  Stream *stream = nullptr;
+};
+
+size_t setting(const char *name, size_t otherwise) {
+  const char *s = getenv(name);
+  return s ? strtoull(s, nullptr, 10) : otherwise;
+}
+
+const size_t memory = setting("SHOAL_EMULATOR_MEMORY", 1 << 30);
+std::mutex allocations_mu;
+std::map<void *, size_t> allocations;
+size_t allocated;
+
+constexpr int ok = 0, invalid = 1, out_of_memory = 2, not_found = 500, not_ready = 600;
+}  // namespace
+
+#define DRIVER extern "C" __attribute__((visibility("default"))) int
+
+DRIVER cuInit(unsigned) { return ok; }
+DRIVER cuDriverGetVersion(int *v) { return *v = 13000, ok; }
+DRIVER cuGetErrorName(int code, const char **s) {
+  static const std::map<int, const char *> names = {{invalid, "CUDA_ERROR_INVALID_VALUE"}, {out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"}, {not_found, "CUDA_ERROR_NOT_FOUND"}, {not_ready, "CUDA_ERROR_NOT_READY"}};
+  auto i = names.find(code);
+  if (i == names.end()) return invalid;
+  return *s = i->second, ok;
+}
+DRIVER cuGetErrorString(int, const char **s) { return *s = "reported by the emulator", ok; }
+
+DRIVER cuDeviceGetCount(int *n) { return *n = 1, ok; }
+DRIVER cuDeviceGet(int *d, int i) { return i == 0 ? (*d = 0, ok) : invalid; }
+DRIVER cuDeviceGetName(char *s, int n, int) { return snprintf(s, n, "Emulated card"), ok; }
+DRIVER cuDeviceGetUuid(uint8_t *id, int) {
+  for (int i = 0; i < 16; i++) id[i] = i;
+  return ok;
+}
+DRIVER cuDeviceTotalMem_v2(size_t *n, int) { return *n = memory, ok; }
+DRIVER cuDeviceGetAttribute(int *v, int attribute, int) {
+  int capability = (int)setting("SHOAL_EMULATOR_CAPABILITY", 80);
+  const std::map<int, int> values = {{16, 4}, {75, capability / 10}, {76, capability % 10}, {97, 101376}};
+  auto i = values.find(attribute);
+  return *v = i == values.end() ? 0 : i->second, ok;
+}
+DRIVER cuDevicePrimaryCtxRetain(void **c, int) { return *c = (void *)1, ok; }
+DRIVER cuDevicePrimaryCtxRelease_v2(int) { return ok; }
+DRIVER cuCtxSetCurrent(void *) { return ok; }
+
+DRIVER cuMemGetInfo_v2(size_t *free_, size_t *total) {
+  std::lock_guard<std::mutex> l(allocations_mu);
+  return *free_ = memory - allocated, *total = memory, ok;
+}
+DRIVER cuMemAlloc_v2(void **p, size_t n) {
+  std::lock_guard<std::mutex> l(allocations_mu);
+  size_t room = (n + 255) / 256 * 256;
+  if (allocated + room > memory) return out_of_memory;
+  *p = aligned_alloc(256, room);
+  memset(*p, 0xff, room);
+  allocations[*p] = room, allocated += room;
+  return ok;
+}
+DRIVER cuMemFree_v2(void *p) {
+  std::lock_guard<std::mutex> l(allocations_mu);
+  auto i = allocations.find(p);
+  if (i == allocations.end()) return invalid;
+  allocated -= i->second, allocations.erase(i), free(p);
+  return ok;
+}
+DRIVER cuMemHostAlloc(void **p, size_t n, unsigned) {
+  size_t room = (n + 4095) / 4096 * 4096;
+  *p = aligned_alloc(4096, room);
+  memset(*p, 0xff, room);
+  return ok;
+}
+DRIVER cuMemFreeHost(void *p) { return free(p), ok; }
+DRIVER cuMemHostRegister_v2(void *, size_t, unsigned) { return ok; }
+DRIVER cuMemHostUnregister(void *) { return ok; }
+
+static int copy(void *to, const void *from, size_t n, void *s) {
+  ((Stream *)s)->add([=] { memcpy(to, from, n); });
+  return ok;
+}
+DRIVER cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t n, void *s) { return copy(to, from, n, s); }
+DRIVER cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t n, void *s) { return copy(to, from, n, s); }
+DRIVER cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t n, void *s) { return copy(to, from, n, s); }
+DRIVER cuMemsetD32Async(void *p, unsigned v, size_t n, void *s) {
+  ((Stream *)s)->add([=] { std::fill_n((uint32_t *)p, n, v); });
+  return ok;
+}
+
+// A module is all kernels; its PTX is not read.
+DRIVER cuModuleLoadDataEx(void **m, const void *, unsigned, int *, void **) { return *m = (void *)1, ok; }
+DRIVER cuModuleUnload(void *) { return ok; }
+DRIVER cuModuleGetFunction(void **f, void *, const char *name) {
+  auto i = kernels.find(name);
+  return i == kernels.end() ? not_found : (*f = &i->second, ok);
+}
+DRIVER cuFuncSetAttribute(void *, int, int) { return ok; }
+DRIVER cuFuncGetAttribute(int *v, int, void *) { return *v = 0, ok; }
+DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, void *s, void **parameters, void **) {
+  auto *k = (Kernel *)f;
+  if (gx == 0 || gy == 0 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1) return invalid;
+  std::vector<std::vector<uint8_t>> copies;
+  for (size_t i = 0; i < k->sizes.size(); i++) copies.emplace_back((uint8_t *)parameters[i], (uint8_t *)parameters[i] + k->sizes[i]);
+  ((Stream *)s)->add([=]() mutable {
+    static std::mutex one;  // the lanes of one kernel at a time
+    std::lock_guard<std::mutex> l(one);
+    std::vector<void *> p;
+    for (auto &c : copies) p.push_back(c.data());
+    emulator::run({gx, gy, 1}, {bx, 1, 1}, [&] { k->body(p.data()); });
+    const char *fault = getenv("SHOAL_EMULATOR_FAULT");
+    if (fault && k->name == fault) **(uint8_t **)p[k->name == "q8_product" ? 4 : k->name == "rms_norm_quantize" ? 3 : k->name == "silu_mul_quantize" ? 2 : 1] ^= 1;
+  });
+  return ok;
+}
+
+DRIVER cuStreamCreate(void **s, unsigned) { return *s = new Stream, ok; }
+DRIVER cuStreamDestroy_v2(void *s) { return delete (Stream *)s, ok; }
+DRIVER cuStreamSynchronize(void *s) { return ((Stream *)s)->wait(), ok; }
+DRIVER cuStreamQuery(void *s) { return ((Stream *)s)->idle() ? ok : not_ready; }
+DRIVER cuEventCreate(void **e, unsigned) { return *e = new Event, ok; }
+DRIVER cuEventDestroy_v2(void *e) { return delete (Event *)e, ok; }
+DRIVER cuEventRecord(void *e, void *s) {
+  ((Event *)e)->stream = (Stream *)s;
+  ((Stream *)s)->add([=] { ((Event *)e)->at = std::chrono::steady_clock::now(); });
+  return ok;
+}
+DRIVER cuEventSynchronize(void *e) { return ((Event *)e)->stream->wait(), ok; }
+DRIVER cuEventElapsedTime(float *ms, void *a, void *b) {
+  return *ms = std::chrono::duration<float, std::milli>(((Event *)b)->at - ((Event *)a)->at).count(), ok;
+}
+
+DRIVER cuStreamBeginCapture_v2(void *s, int) { return ((Stream *)s)->recording = new Graph, ok; }
+DRIVER cuStreamEndCapture(void *s, void **g) { return *g = std::exchange(((Stream *)s)->recording, nullptr), ok; }
+DRIVER cuGraphInstantiateWithFlags(void **x, void *g, unsigned long long) { return *x = new Graph(*(Graph *)g), ok; }
+DRIVER cuGraphLaunch(void *x, void *s) {
+  for (auto &w : ((Graph *)x)->work) ((Stream *)s)->add(w);
+  return ok;
+}
+DRIVER cuGraphDestroy(void *g) { return delete (Graph *)g, ok; }
+DRIVER cuGraphExecDestroy(void *x) { return delete (Graph *)x, ok; }

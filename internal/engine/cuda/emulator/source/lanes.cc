@@ -1,0 +1,112 @@
+// The lanes of a block as fibers: they run in turn, each until it waits for others.
+#include "host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+#include <vector>
+
+extern uint8_t __start_shared_memory[], __stop_shared_memory[];
+
+namespace emulator {
+Dim thread, block, blocks, threads;
+
+namespace {
+constexpr size_t stack_bytes = 64 << 10;
+
+struct Warp {
+  uint64_t round;  // number of exchanges
+  uint32_t arrived;
+  uint32_t words[2][32];  // of this round and the one before
+};
+
+struct Lane {
+  ucontext_t at;
+  uint32_t number;
+  bool ended;
+};
+
+ucontext_t scheduler;
+std::vector<uint8_t> stacks;
+std::vector<Lane> lanes;
+std::vector<Warp> warps;
+Lane *current;
+const std::function<void()> *body;
+uint64_t progress;  // rises when a lane arrives somewhere or ends
+uint64_t barrier_round;
+uint32_t barrier_arrived;
+
+// SHOAL_EMULATOR_REVERSE runs the lanes of a block, and the blocks, from the last to the first.
+const bool reverse = getenv("SHOAL_EMULATOR_REVERSE") != nullptr;
+
+void pause() { swapcontext(&current->at, &scheduler); }
+
+void enter() {
+  (*body)();
+  current->ended = true;
+  progress++;
+  pause();
+}
+
+void run_block() {
+  memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
+  barrier_arrived = 0;
+  for (auto &w : warps) w = {};
+  for (uint32_t i = 0; i < lanes.size(); i++) {
+    Lane &l = lanes[i];
+    l.number = i, l.ended = false;
+    getcontext(&l.at);
+    l.at.uc_stack.ss_sp = &stacks[i * stack_bytes];
+    l.at.uc_stack.ss_size = stack_bytes;
+    l.at.uc_link = nullptr;
+    makecontext(&l.at, enter, 0);
+  }
+  for (size_t left = lanes.size(); left > 0;) {
+    uint64_t before = progress;
+    for (size_t i = 0; i < lanes.size(); i++) {
+      current = &lanes[reverse ? lanes.size() - 1 - i : i];
+      if (current->ended) continue;
+      thread = {current->number, 0, 0};
+      swapcontext(&scheduler, &current->at);
+      left -= current->ended;
+    }
+    if (left > 0 && progress == before) {
+      fprintf(stderr, "emulator: %zu lanes of block %u,%u wait for lanes that do not come\n", left, block.x, block.y);
+      abort();
+    }
+  }
+}
+}  // namespace
+
+uint32_t exchange(uint32_t word, int mask) {
+  uint32_t lane = current->number % 32;
+  Warp &w = warps[current->number / 32];
+  uint64_t round = w.round;
+  w.words[round % 2][lane] = word;
+  progress++;
+  if (++w.arrived == 32) w.arrived = 0, w.round++;
+  while (w.round == round) pause();
+  return w.words[round % 2][lane ^ mask];
+}
+
+void wait_block() {
+  uint64_t round = barrier_round;
+  progress++;
+  if (++barrier_arrived == lanes.size()) barrier_arrived = 0, barrier_round++;
+  while (barrier_round == round) pause();
+}
+
+void run(Dim grid, Dim shape, const std::function<void()> &f) {
+  body = &f, blocks = grid, threads = shape;
+  lanes.resize(shape.x);
+  warps.resize((shape.x + 31) / 32);
+  if (stacks.size() < shape.x * stack_bytes) stacks.resize(shape.x * stack_bytes);
+  uint64_t n = (uint64_t)grid.x * grid.y;
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t b = reverse ? n - 1 - i : i;
+    block = {(uint32_t)(b % grid.x), (uint32_t)(b / grid.x), 0};
+    run_block();
+  }
+}
+}  // namespace emulator

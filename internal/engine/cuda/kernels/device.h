@@ -1,0 +1,56 @@
+// The operations that kernels are written with. NVIDIA's compiler makes single instructions with
+// explicit rounding of them. Without it they are those of emulator/host.h, which run on a CPU.
+#pragma once
+#ifdef __CUDACC_RTC__ // NVRTC has no standard headers
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned uint32_t;
+typedef unsigned long long uint64_t;
+#else
+#include <stdint.h>
+#endif
+#ifndef __CUDACC__
+#include "host.h"
+#else
+
+#define KERNEL extern "C" __global__ void
+// THREADS bounds the threads of a block, and asks for registers that let that many blocks share a
+// multiprocessor.
+#define THREADS(threads, blocks) __launch_bounds__(threads, blocks)
+#define DEVICE static __device__ __forceinline__
+#define SHARED __shared__
+
+// Arithmetic: rounded to nearest, never contracted, subnormals kept.
+DEVICE float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE float mul_(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float add_(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float sub_(float a, float b) { return __fsub_rn(a, b); }
+DEVICE float div_(float a, float b) { return __fdiv_rn(a, b); }
+DEVICE float sqrt_(float a) { return __fsqrt_rn(a); }
+DEVICE float nearest_(float a) { return rintf(a); }
+DEVICE float from_int(int a) { return __int2float_rn(a); }
+// dot4 adds the products of four signed bytes to c.
+DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
+
+// Bits.
+DEVICE float as_float(uint32_t u) { return __uint_as_float(u); }
+DEVICE uint32_t as_bits(float f) { return __float_as_uint(f); }
+DEVICE float from_half(uint16_t h) {
+  float f;
+  asm("{ .reg .b16 t; mov.b16 t, %1; cvt.f32.f16 %0, t; }" : "=f"(f) : "h"(h));
+  return f;
+}
+
+// Lanes and blocks.
+template <class T> DEVICE T from_lane_xor(T v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
+DEVICE void wait_block() { __syncthreads(); }
+
+// Memory. load_once reads what is used once, around the first-level cache.
+DEVICE uint4 load_once(const uint4 *p) {
+  uint4 v;
+  asm("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+#endif

@@ -1,0 +1,67 @@
+// Package kernels holds the kernels for NVIDIA's cards: their sources in CUDA C++, and PTX that a
+// driver compiles for its card. The PTX is generated (gen); a test compares the hash of the sources
+// in its head with the sources.
+//
+// Kernels compute in the canonical order of package tensor, so a card gives the bits of a CPU.
+// Every operation has explicit rounding; approximations, contraction and flushing of subnormals
+// are refused by a test.
+package kernels
+
+import (
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+//go:embed *.cu *.h
+var sources embed.FS
+
+// PTX is the kernels for compute capability 8.0 and newer.
+//
+//go:embed kernels.ptx
+var PTX []byte
+
+// Names are the kernels.
+var Names = []string{"exp_all", "q8_product", "quantize_rows", "read_all", "rms_norm_quantize", "silu_mul_quantize"}
+
+// Main is the source that includes the others.
+const Main = "kernels.cu"
+
+// Options are those of NVRTC.
+var Options = []string{"--gpu-architecture=compute_80", "--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"}
+
+// SourceNames lists the files that Main includes, sorted.
+func SourceNames() []string {
+	names, err := fs.Glob(sources, "*")
+	if err != nil {
+		panic(err) // the pattern is valid
+	}
+	return slices.DeleteFunc(names, func(n string) bool { return n == Main })
+}
+
+// Source returns a source by its name.
+func Source(name string) string {
+	b, err := sources.ReadFile(name)
+	if err != nil {
+		panic(err) // embedded
+	}
+	return string(b)
+}
+
+// SourceHash is the SHA-256 of the sources and the options.
+func SourceHash() string {
+	h := sha256.New()
+	for _, name := range append(SourceNames(), Main) {
+		fmt.Fprintf(h, "%s %d\n%s", name, len(Source(name)), Source(name))
+	}
+	fmt.Fprint(h, strings.Join(Options, " "))
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// Head is the first line of the PTX.
+func Head(hash string) string {
+	return "// Code generated from kernels.cu, sources " + hash + ". DO NOT EDIT.\n"
+}

@@ -1,0 +1,84 @@
+package probe
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/cuda/emulator"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/kernels"
+	"github.com/shoal-llm/shoal/internal/native"
+)
+
+// The test program is its own child: one process has one driver.
+func TestMain(m *testing.M) {
+	if os.Getenv("SHOAL_PROBE_TEST") != "" {
+		if err := json.NewEncoder(os.Stdout).Encode(Run()); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func run(t *testing.T, environment ...string) (r Report) {
+	t.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(append(os.Environ(), "SHOAL_PROBE_TEST=1"), environment...)
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if strings.Contains(r.Problem, native.ErrUnavailable.Error()) {
+		t.Skip(r.Problem)
+	}
+	return r
+}
+
+// The emulated card gives the CPU's bits, in both orders of its lanes. A kernel that computes
+// another bit is found, whichever it is, and a card that cannot serve is refused by its reason.
+func TestEmulated(t *testing.T) {
+	environment := []string{"LD_LIBRARY_PATH=" + emulator.Build(t), "SHOAL_EMULATOR_MEMORY=4000000"}
+	examine := func(t *testing.T, more string) Device {
+		r := run(t, append(environment, more)...)
+		if len(r.Devices) != 1 || r.Problem != "" {
+			t.Fatalf("%+v", r)
+		}
+		return r.Devices[0]
+	}
+	for _, order := range []string{"SHOAL_EMULATOR=", "SHOAL_EMULATOR_REVERSE=1"} {
+		if d := examine(t, order); !d.Bits || d.Problem != "" || d.Read <= 0 || d.Upload <= 0 || d.Download <= 0 || d.Launch <= 0 {
+			t.Errorf("%s: %+v", order, d)
+		}
+	}
+	for _, kernel := range kernels.Names {
+		if kernel == "read_all" { // computes nothing
+			continue
+		}
+		if d := examine(t, "SHOAL_EMULATOR_FAULT="+kernel); d.Bits || !strings.Contains(d.Problem, "differ from the CPU's") {
+			t.Errorf("with a wrong bit of %s: %+v", kernel, d)
+		}
+	}
+	if d := examine(t, "SHOAL_EMULATOR_CAPABILITY=75"); d.Bits || !strings.Contains(d.Problem, "compute capability 7.5 is too old") {
+		t.Errorf("an old card: %+v", d)
+	}
+	if d := examine(t, "SHOAL_EMULATOR_MEMORY=4096"); d.Bits || !strings.Contains(d.Problem, "CUDA_ERROR_OUT_OF_MEMORY") {
+		t.Errorf("a card without memory: %+v", d)
+	}
+}
+
+func TestNoDriver(t *testing.T) {
+	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
+		t.Skip("this machine has a card")
+	}
+	if r := run(t, "LD_LIBRARY_PATH="); len(r.Devices) != 0 || !strings.Contains(r.Problem, "libcuda.so.1: cannot open shared object file") {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,16 @@
+//go:build !(linux && (amd64 || purego))
+
+package native
+
+import (
+	"fmt"
+	"runtime"
+)
+
+func open(string) (uintptr, error) {
+	return 0, fmt.Errorf("%w: there is no support for %s/%s", ErrUnavailable, runtime.GOOS, runtime.GOARCH)
+}
+
+func symbol(uintptr, string) Func { return 0 }
+
+func call(Func, []uintptr) uintptr { panic("native: no library can have been opened") }
