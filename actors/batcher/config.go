@@ -18,6 +18,8 @@ type Config struct {
 	// Whole means that attention is not causal: one run reads a whole text. Every request ends with a
 	// vector, and has at most TokenBudget tokens. There is no prefix cache, and Chunk is TokenBudget.
 	Whole bool
+	// Headless means that the model has no output head, so every request ends with a vector.
+	Headless bool
 
 	TokenBudget   int            // tokens in one step, decode rows and chunks together; 512
 	Chunk         int            // prompt tokens of one sequence in one step; 256, at most TokenBudget

@@ -55,7 +55,7 @@ func (s *State) refuse(r *request) *Reject {
 		return bad("a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed", r.Context, len(r.Prompt), r.Policy.Name())
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return bad("a context that is held is its whole prompt, and has one token")
-	case !r.Pool.Valid() || r.Pool == pooling.None && s.cfg.Whole:
+	case !r.Pool.Valid() || r.Pool == pooling.None && (s.cfg.Whole || s.cfg.Headless):
 		return bad("the request asks for tokens or an unknown vector (pooling %v), and this model only makes vectors", r.Pool)
 	case r.Pool != pooling.None && (r.MaxTokens != 0 || r.PromptLogprobs >= 0 || r.Context > 0 || r.context() < len(r.Prompt)):
 		return bad("a request for a vector reads its whole prompt under %s; it has no output, no prompt_logprobs and no context", r.Policy.Name())

@@ -47,7 +47,7 @@ func (r *rig) pool(chunk int, list ...*text) {
 	seqs, read := make([]uint64, len(list)), make([]int, len(list))
 	for n, left := 0, len(list); left > 0; n++ {
 		s := &proto.StepRequest{}
-		if !r.ck.Config.NonCausal {
+		if !r.ck.Config.NonCausal && !r.ck.Config.Headless {
 			if chat == 0 {
 				o := open(1, pooling.None, 1)
 				chat, s.Open = o.Seq, append(s.Open, o)
@@ -185,7 +185,7 @@ func TestPooledPlansAreRefused(t *testing.T) {
 		"hand-over": {false, open(pooling.Last), run(), func(_ *proto.Open, c *proto.Chunk) { c.Last = true }, "cannot sample, score or hand over"},
 		"sample":    {false, open(pooling.Last), run(), func(_ *proto.Open, c *proto.Chunk) { c.Sample = true }, "cannot sample, score or hand over"},
 		"tail":      {false, open(pooling.Mean), run(), func(o *proto.Open, _ *proto.Chunk) { o.TailTokens = 3 }, "cannot have decode rows"},
-		"tokens":    {true, open(pooling.None), run(), func(_ *proto.Open, c *proto.Chunk) { c.Last, c.Sample = true, true }, "it only makes vectors"},
+		"tokens":    {true, open(pooling.None), run(), func(_ *proto.Open, c *proto.Chunk) { c.Last, c.Sample = true, true }, "only makes vectors"},
 		"part":      {true, open(pooling.Mean), run(), func(_ *proto.Open, c *proto.Chunk) { c.Tokens = c.Tokens[:1] }, "one run must read them all"},
 		"method":    {false, open(9), run(), func(*proto.Open, *proto.Chunk) {}, "pooling method 9 is not known"},
 	} {

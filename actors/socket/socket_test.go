@@ -72,6 +72,7 @@ type rigConfig struct {
 	// nonCausal makes every token attend to the whole text, and window, not 0, to those near it.
 	nonCausal bool
 	window    int
+	fromFiles bool // the files say both
 
 	passes int // of decode-only steps, on one socket; default 1
 	wrap   func(rank int, inner collective.Transport) collective.Transport
@@ -86,7 +87,9 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ck.Config.NonCausal = c.nonCausal
+	if !c.fromFiles {
+		ck.Config.NonCausal = c.nonCausal
+	}
 	if c.window > 0 {
 		ck.Config.Windows = slices.Repeat([]int{c.window}, ck.Config.Layers)
 	}

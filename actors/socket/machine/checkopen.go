@@ -91,8 +91,8 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 // causal, there are no other texts, and no rows of an earlier run can be used.
 func (m *Machine) checkPool(o *plan.Open) error {
 	switch {
-	case o.Pool == pooling.None && m.limits.Whole:
-		return fmt.Errorf("socket: sequence %d samples tokens, but this model is not causal: it only makes vectors", o.Seq)
+	case o.Pool == pooling.None && (m.limits.Whole || m.limits.Headless):
+		return fmt.Errorf("socket: sequence %d samples tokens, but this model only makes vectors: it is not causal, or has no output head", o.Seq)
 	case o.Pool == pooling.None:
 		return nil
 	case o.Tail+o.Sampled+len(o.Resume) > 0 || o.Fork != 0:

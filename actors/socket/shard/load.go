@@ -131,7 +131,9 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weigh
 		ends.PerLayer = &layer.PerLayerInputs{Project: l.matrix(model.Linear{Weight: model.PerLayerProject}, c.Hidden, upTo(c.Layers*w)), Norm: l.vector(model.PerLayerNorm)}
 	}
 	last := c.Layer(c.Layers - 1)
-	ends.Head, ends.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
+	if ends.FinalNorm = l.norm(model.FinalNorm, &last); !c.Headless {
+		ends.Head = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab)
+	}
 	return s, ends
 }
 

@@ -61,6 +61,7 @@ type Checkpoint struct {
 
 	gguf   bool // from a GGUF file
 	nested bool // the folder holds more than the decoder, see nested.go
+	body   bool // names of tensors lack "model.", see headless.go
 	closed atomic.Bool
 
 	adapter   string   // folder of a SwiftKV adapter; empty: none
@@ -158,6 +159,7 @@ func (c *Checkpoint) open() error {
 			return err
 		}
 	}
+	c.dropHead()
 	c.flattenNorms()
 	if err := c.wantSmall(); err != nil {
 		return err
@@ -256,9 +258,7 @@ func (c *Checkpoint) mapShard(path string) error {
 	}
 	c.heads[path] = head
 	for _, e := range s.entries {
-		if c.nested {
-			e.Name = decoderName(e.Name)
-		}
+		e.Name = c.ownName(e.Name)
 		if old, ok := c.at[e.Name]; ok {
 			return &Error{File: path, Tensor: e.Name, Kind: ErrFormat, Detail: "is also in " + old.path}
 		}
@@ -272,10 +272,7 @@ func (c *Checkpoint) mapShard(path string) error {
 func (c *Checkpoint) checkIndex(where map[string]string) error {
 	var names []string
 	for name, file := range where {
-		own := name
-		if c.nested {
-			own = decoderName(name)
-		}
+		own := c.ownName(name)
 		if p, ok := c.at[own]; !ok || filepath.Base(p.path) != file {
 			names = append(names, name)
 		}
@@ -321,7 +318,7 @@ func (c *Checkpoint) check() error {
 		}
 		// A block after the last one is not part of a GGUF file: dropAhead has removed known ones.
 		further := c.gguf && deepseekBeyond(&c.Config, name)
-		if !known[name] && (further || arch.beyond == nil || !arch.beyond(&c.Config, name)) && (c.gguf || !arch.extra(name) && !c.Config.rewired(name)) { // a GGUF file holds its model and nothing else
+		if !known[name] && (further || arch.beyond == nil || !arch.beyond(&c.Config, name)) && (c.gguf && !c.Config.afterPooling(name) || !c.gguf && !arch.extra(name) && !c.Config.rewired(name)) { // a GGUF file holds its model and nothing else
 			bad.List = append(bad.List, &Error{File: c.at[name].path, Tensor: name, Kind: ErrMismatch,
 				Detail: fmt.Sprintf("is not part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
 		}

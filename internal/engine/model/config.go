@@ -35,17 +35,18 @@ type Config struct {
 	Vocab        int // rows of the embedding, including ids that the tokenizer does not use
 	MaxPositions int // longest sequence, in tokens
 
-	NormEps float32 // of RMSNorm
-	Tied    bool    // the head is the embedding
-	QKVBias bool    // of the query, key and value projections
-	OutBias bool    // of the attention's output projection
-	MLPBias bool    // of gate, up and down
-	QKNorm  bool    // RMSNorm of queries and keys, see QKNormOf
-	VNorm   bool    `json:",omitempty"` // RMSNorm without weights of every value head
-	VFromK  bool    `json:",omitempty"` // in layers without a window, values are the keys before norm and rotation
-	Rope    Rope
-	MoE     MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
-	Latent  Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
+	NormEps  float32 // of RMSNorm
+	Tied     bool    // the head is the embedding
+	Headless bool    `json:",omitempty"` // no output head: the model makes vectors, not tokens
+	QKVBias  bool    // of the query, key and value projections
+	OutBias  bool    // of the attention's output projection
+	MLPBias  bool    // of gate, up and down
+	QKNorm   bool    // RMSNorm of queries and keys, see QKNormOf
+	VNorm    bool    `json:",omitempty"` // RMSNorm without weights of every value head
+	VFromK   bool    `json:",omitempty"` // in layers without a window, values are the keys before norm and rotation
+	Rope     Rope
+	MoE      MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
+	Latent   Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
 
 	Global     KVShape  `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
 	OwnKV      int      `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
@@ -132,16 +133,23 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 		}
 	}
 	arch, ok := lookup(name)
+	body, both, headless := bodyOf(name)
+	if !ok && headless {
+		arch, ok = lookup(body)
+	} else {
+		headless, both = false, false
+	}
 	if !ok {
 		return Config{}, &Error{File: f.file, Field: "architectures", Kind: ErrUnknownArch,
 			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(given), strings.Join(Architectures(), ", "))}
 	}
-	c := Config{Architecture: arch.Name}
+	c := Config{Architecture: arch.Name, Headless: headless, NonCausal: both}
 	f.assume(arch.defaults)
 	readShape(f, &c, arch.latent)
 	readDType(f, &c)
 	readQuantised(f, &c)
 	arch.read(f, &c)
+	f.readDirection(&c)
 	f.checkHeads(&c)
 	if f.err != nil {
 		return Config{}, f.err

@@ -292,7 +292,7 @@ func TestFamilies(t *testing.T) {
 	if _, err := ParseConfig("d", with(change{"architectures": []string{"Qwen3_5ForCausalLM"}, "layer_types": []string{"linear_attention", "linear_attention"}}), nil); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("Qwen3.5 without attention: %v", err)
 	}
-	for field, v := range map[string]any{"attn_logit_softcapping": 0, "use_bidirectional_attention": true, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
+	for field, v := range map[string]any{"attn_logit_softcapping": 0, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
 		"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}} {
 		full := change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {

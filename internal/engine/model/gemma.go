@@ -31,8 +31,10 @@ func readGemma(f *fields, c *Config) {
 	c.NormsAddOne, c.ScaledEmbedding = true, true
 	c.Activation = tensor.GELUTanh
 	f.activation("hidden_activation", "gelu_pytorch_tanh")
-	if f.Bool("use_bidirectional_attention", false) {
-		f.fail("use_bidirectional_attention", ErrUnsupported, "attention here is causal")
+	if both := f.Bool("use_bidirectional_attention", false); both && c.Architecture != gemma3 {
+		f.must("use_bidirectional_attention", false)
+	} else {
+		c.NonCausal = c.NonCausal || both
 	}
 }
 

@@ -16,7 +16,8 @@ import "fmt"
 //
 // Every norm multiplies by 1 + its weight. Five of six layers (by sliding_window_pattern or
 // layer_types) attend to a sliding window, with another base of their rotary positions. The sixth
-// attends to everything.
+// attends to everything. With use_bidirectional_attention (EmbeddingGemma) every token attends to both
+// sides, in layers with a window to those at a distance of at most half of it.
 func init() {
 	register(architecture{
 		Name: gemma3,
@@ -38,6 +39,11 @@ func readGemma3(f *fields, c *Config) {
 	c.ScoreCap = f.readCap("attn_logit_softcapping", 0)
 	pattern := f.Size("sliding_window_pattern", f.Size("_sliding_window_pattern", 6, maxLayers), maxLayers)
 	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
+	if c.NonCausal { // the setting counts tokens of both sides together
+		for i, w := range c.Windows {
+			c.Windows[i] = w/2 + min(w, 1)
+		}
+	}
 	if f.readRopes(c, 1e6, 1e4) {
 		if local := f.Number("rope_local_base_freq", c.LocalRope.Theta, 2, maxTheta); local != c.LocalRope.Theta {
 			f.fail("rope_local_base_freq", ErrFormat, "%g differs from the rope_theta %g of rope_parameters.sliding_attention", local, c.LocalRope.Theta)

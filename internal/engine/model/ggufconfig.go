@@ -33,12 +33,13 @@ func configGGUF(f *gguf.File, tensors []gguf.Tensor) (Config, error) {
 }
 
 type metadata struct {
-	f       *gguf.File
-	tensors []gguf.Tensor     // of all parts
-	arch    string            // "llama"
-	config  map[string]any    // config.json
-	from    map[string]string // the key from which each of its fields came
-	read    map[string]bool   // handled keys below arch
+	f        *gguf.File
+	tensors  []gguf.Tensor     // of all parts
+	arch     string            // "llama"
+	config   map[string]any    // config.json
+	from     map[string]string // the key from which each of its fields came
+	read     map[string]bool   // handled keys below arch
+	headless bool              // the file states how vectors are made
 }
 
 func (m *metadata) parse() Config {
@@ -50,7 +51,7 @@ func (m *metadata) parse() Config {
 	}
 	m.arch = arch
 	m.set("architectures", "general.architecture", []string{family.hub})
-	for _, take := range []func(*metadata){(*metadata).sizes, (*metadata).rope, family.read, (*metadata).tokens, (*metadata).refuse} {
+	for _, take := range []func(*metadata){(*metadata).sizes, (*metadata).rope, family.read, (*metadata).tokens, (*metadata).pooling, (*metadata).refuse} {
 		take(m)
 	}
 	text, err := json.Marshal(m.config)
@@ -61,6 +62,7 @@ func (m *metadata) parse() Config {
 	c.QKVBias = c.QKVBias || m.has("blk.0.attn_q.bias")
 	c.OutBias, c.MLPBias = m.has("blk.0.attn_output.bias"), m.has("blk.0.ffn_gate.bias")
 	c.Tied = !m.has("output.weight")
+	c.Headless = m.headless
 	if family.finish != nil {
 		family.finish(&c)
 	}
@@ -256,7 +258,7 @@ func (m *metadata) refuse() {
 			continue
 		}
 		flag, isFlag := v.Flag()
-		if isFlag && (name == "attention.causal" && flag || name == "use_parallel_residual" && !flag) {
+		if isFlag && name == "use_parallel_residual" && !flag {
 			continue
 		}
 		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v, which is not supported", v)}})

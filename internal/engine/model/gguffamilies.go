@@ -54,6 +54,8 @@ var familiesGGUF = map[string]familyGGUF{
 	"glm4moe": {hub: "Glm4MoeForCausalLM", read: (*metadata).glm4moe, join: (*Checkpoint).dropAhead,
 		names: sharedGGUF("mlp.shared_experts", "mlp.gate.e_score_correction_bias", map[string]string{"post_attention_norm": "post_attention_layernorm"})},
 
+	"gemma-embedding": {hub: gemma3, read: (*metadata).gemmaEmbedding, finish: finishGemma, names: gemmaGGUF},
+
 	"olmo2":         {hub: "Olmo2ForCausalLM", read: (*metadata).olmo, names: gemmaGGUF},
 	"exaone4":       {hub: "Exaone4ForCausalLM", read: (*metadata).exaone4, names: gemmaGGUF},
 	"seed_oss":      {hub: "SeedOssForCausalLM", read: func(*metadata) {}, names: map[string]string{"post_attention_norm": "post_attention_layernorm"}},

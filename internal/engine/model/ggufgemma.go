@@ -30,6 +30,12 @@ func (m *metadata) gemma3() {
 	m.gemmaScores(62)
 }
 
+// gemmaEmbedding: attention to both sides. The file's window counts tokens of both sides together.
+func (m *metadata) gemmaEmbedding() {
+	m.gemma3()
+	m.set("use_bidirectional_attention", "general.architecture", true)
+}
+
 // gemma2: every second layer has the window.
 func (m *metadata) gemma2() {
 	m.window()

@@ -162,7 +162,7 @@ func (c *Config) Tensors() []Spec {
 		s.layer(c, &l, i)
 	}
 	s.add(FinalNorm, c.Hidden)
-	if !c.Tied {
+	if !c.Tied && !c.Headless {
 		s.add(Head, c.Vocab, c.Hidden)
 	}
 	return s
