@@ -71,7 +71,7 @@ func (t *Transport) connectTo(src int, addr string) {
 		l, err = t.reach(t.dialing, src, addr)
 	}
 	if err != nil { // fall back to a route
-		t.server.cfg.Log.Debug("a rank is heard over a route", "rank", src, "server", addr, "why", err)
+		t.server.cfg.Log.Debug("a rank is heard over a route", "rank", src, "server", addr, "error", err)
 		if err := t.listen(t.names.from(src)...); err != nil {
 			t.fail(fmt.Errorf("%w: rank %d: %w", ErrLost, src, err))
 		} else if err := t.in.FlushTimeout(linkTimeout); err != nil {

@@ -155,7 +155,7 @@ func (e *Election) Acquire(ctx context.Context, c Candidate) (PlacementLog, erro
 		select {
 		case l := <-claims:
 			kind, _ := c.Store.Durability()
-			e.log.Debug("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", kind)
+			e.log.Debug("coordinating", "term", l.Term, "after_epoch", l.Placement.Epoch, "store", kind)
 			return PlacementLog{Term: l.Term, After: l.Placement.Epoch, Record: election.Record, Drained: l.Drained, Drain: election.Drain}, nil
 		case <-t.C:
 			look()

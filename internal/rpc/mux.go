@@ -117,6 +117,6 @@ func (c *Ctx) Fail(err error) {
 		return
 	}
 	if sent := c.sys.answer(c.sender, c.envelope, nil, err); sent != nil && c.sys.ctx.Err() == nil {
-		c.sys.log.Warn("sending a reply failed", "to", c.envelope.From, "error", sent, "answer", err)
+		c.sys.log.Warn("sending a reply failed", "to", c.envelope.From, "error", sent, "reply_error", err)
 	}
 }

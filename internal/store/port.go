@@ -30,7 +30,7 @@ func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
 			return l.Close()
 		}
 		if time.Since(said) > portSay {
-			log.Warn("waiting for the port of this process's copy of the store", "address", at, "error", err, "for", portLimit, "what to do", todo)
+			log.Warn("waiting for the port of this process's copy of the store", "address", at, "error", err, "for", portLimit, "do", todo)
 			said = time.Now()
 		}
 		select {

@@ -52,7 +52,7 @@ func (m *restarter) run() {
 			continue
 		}
 		if said == "" {
-			m.log.Error("the job store is read-only until its disk accepts writes; plain requests need no disk", "dir", m.dir, "reason", why)
+			m.log.Error("the job store is read-only until its disk accepts writes; plain requests need no disk", "folder", m.dir, "reason", why)
 			said = why
 		}
 		if time.Since(tried) < restartPause || m.checkDisk() != nil {
@@ -63,7 +63,7 @@ func (m *restarter) run() {
 			m.log.Warn("restarting the job store failed", "error", err)
 			continue
 		}
-		m.log.Info("the job store was restarted because its disk accepts writes again", "dir", m.dir)
+		m.log.Info("the job store was restarted because its disk accepts writes again", "folder", m.dir)
 		said = ""
 	}
 }

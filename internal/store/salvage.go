@@ -110,7 +110,7 @@ func salvageStream(aside, path string, log *slog.Logger) ([]damaged, error) {
 			return nil, fmt.Errorf("store: %s is damaged, and the damaged bytes cannot be saved in %s: %w. Nothing was changed; free space there and restart", f.path, aside, err)
 		}
 		for _, d := range found {
-			log.Error("a record of the store is damaged on disk", "stream", d.Stream, "block", d.Block, "offset", d.Offset, "bytes", d.Bytes, "mended", d.Mended, "lost", d.Lost, "kept in", filepath.Join(aside, d.name()+".bin"))
+			log.Error("a record of the store is damaged on disk", "stream", d.Stream, "block", d.Block, "offset", d.Offset, "bytes", d.Bytes, "mended", d.Mended, "lost", d.Lost, "kept_in", filepath.Join(aside, d.name()+".bin"))
 		}
 		out = append(out, found...)
 	}

@@ -330,7 +330,7 @@ func (s *Store) use(l journal.Log, shared *files.Shared) error {
 	if waiting > 0 {
 		level = slog.LevelInfo
 	}
-	s.log.Log(context.Background(), level, "job store open", "dir", s.path, "durability", s.kind, "jobs", total, "unfinished", waiting, "took", time.Since(began).Round(time.Millisecond))
+	s.log.Log(context.Background(), level, "job store open", "folder", s.path, "durability", s.kind, "jobs", total, "unfinished", waiting, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 

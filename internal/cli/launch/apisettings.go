@@ -175,10 +175,10 @@ func (s *apiSettings) watch(ctx context.Context, srv *api.Server) {
 
 func (s *apiSettings) logReload(what string, err error, why string) {
 	if err != nil {
-		s.log.Error(what+" not reloaded: the previous version stays in use", "error", err, "because", why)
+		s.log.Error(what+" not reloaded: the previous version stays in use", "error", err, "reason", why)
 		return
 	}
-	s.log.Info(what+" reloaded", "because", why)
+	s.log.Info(what+" reloaded", "reason", why)
 }
 
 // fileStates returns a text per file that changes when the file changes.

@@ -91,7 +91,7 @@ func (s *API) status(w http.ResponseWriter, word string, err error) {
 	if errors.As(err, &not) {
 		body["reason"] = not.Reason
 	} else {
-		s.log.Warn("admin: "+word, "err", err)
+		s.log.Warn("admin: "+word, "error", err)
 	}
 	w.Header().Set("Retry-After", "1")
 	s.http.WriteJSON(w, http.StatusServiceUnavailable, body)

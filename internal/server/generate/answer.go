@@ -23,7 +23,7 @@ func (s *Service) stream(ctx context.Context, w http.ResponseWriter, run *Run) {
 	switch {
 	case err == nil:
 	case errors.As(err, &gone), errors.Is(err, context.Canceled):
-		s.Log.Info("generate: client left", "id", run.Head.ID, "err", err)
+		s.Log.Info("generate: client left", "id", run.Head.ID, "error", err)
 		if out.Started && out.Err == nil { // it may have closed its side alone
 			enc.Fail(apierr.ErrLeft)
 		}
@@ -32,7 +32,7 @@ func (s *Service) stream(ctx context.Context, w http.ResponseWriter, run *Run) {
 		s.HTTP.Fail(w, apierr.Of(err), true)
 	default:
 		run.failure = "error"
-		s.Log.Warn("generate: stream failed", "id", run.Head.ID, "err", err)
+		s.Log.Warn("generate: stream failed", "id", run.Head.ID, "error", err)
 		enc.Fail(apierr.Of(err)) // the client may be gone as well
 	}
 }

@@ -44,7 +44,7 @@ func (s *Service) KeepContexts(store ContextStore) {
 	}
 	for _, k := range kept {
 		if k.Fingerprint != s.Config.SystemFingerprint {
-			s.Log.Warn("generate: a context was made with another model or other settings: it is left in the store", "name", k.Name, "made with", k.Fingerprint)
+			s.Log.Warn("generate: a context was made with another model or other settings: it is left in the store", "name", k.Name, "fingerprint", k.Fingerprint)
 			continue
 		}
 		x := &FixedContext{Object: "context", Name: k.Name, Tokens: len(k.IDs), Policy: k.Policy, Automatic: k.Automatic, Created: k.Created, Status: "reading", Durable: true, Tenant: k.Tenant, Ids: k.IDs}

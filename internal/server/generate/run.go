@@ -313,7 +313,7 @@ func (s *Service) collect(ctx context.Context, w http.ResponseWriter, run *Run) 
 		s.Log.Info("generate: client left", "id", run.Head.ID)
 	case err != nil:
 		run.failure = "error"
-		s.Log.Warn("generate: request failed", "id", run.Head.ID, "err", err)
+		s.Log.Warn("generate: request failed", "id", run.Head.ID, "error", err)
 		s.HTTP.Fail(w, apierr.Of(err), true)
 	default:
 		s.HTTP.WriteJSON(w, http.StatusOK, enc.Body())

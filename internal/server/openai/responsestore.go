@@ -70,7 +70,7 @@ func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	defer cancel()
 	err := store.KeepResponse(ctx, generate.KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: jsonbody.MustJSON(done)}, seed)
 	if err != nil {
-		s.Log.Warn("openai: a response is not stored", "id", done.ID, "err", err)
+		s.Log.Warn("openai: a response is not stored", "id", done.ID, "error", err)
 	}
 	return err == nil
 }
