@@ -45,7 +45,7 @@ type Dims struct {
 // DimsOf returns the dimensions of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Score: c.Score(), Ropes: len(c.Rotations()), Growth: c.Growth, Vocab: c.Vocab, Residual: c.Multipliers.Residual,
+		Score: c.Score(), Ropes: c.RotationCount(), Growth: c.Growth, Vocab: c.Vocab, Residual: c.Multipliers.Residual,
 		Recurrent: RecurrentOf(c), OutputGate: c.OutputGate, NonCausal: c.NonCausal, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {

@@ -32,6 +32,18 @@ func (c *Config) Rotations() []Rotation {
 	return all
 }
 
+// RotationCount is the length of Rotations, without their frequencies, which take exact arithmetic.
+func (c *Config) RotationCount() int {
+	n := 1
+	if c.LocalRope.Theta != 0 {
+		n++
+	}
+	if len(c.Unrotated) > 0 {
+		n++
+	}
+	return n
+}
+
 // padded adds the pairs that do not rotate.
 func (c *Config) padded(freq []float64) []float64 {
 	return append(freq, make([]float64, c.RopeDim()/2-len(freq))...)

@@ -389,6 +389,9 @@ func TestFamilyCheckpoints(t *testing.T) {
 			}
 		}
 		got := slices.DeleteFunc(c.Config.Rotations(), func(r Rotation) bool { return r.Freq[0] == 0 }) // that of layers without rotary positions
+		if n := len(c.Config.Rotations()); c.Config.RotationCount() != n {
+			t.Errorf("%s: %d rotations, the count is %d", name, n, c.Config.RotationCount())
+		}
 		if c.Config.Architecture != arch || slices.ContainsFunc(c.Extra(), func(name string) bool { return !isTower(name) && !gemma4Beyond(&c.Config, name) }) || c.nested != (len(c.Extra()) > 0) || len(got) != len(want) {
 			t.Errorf("%s: %+v, extra %v, %d rotations, want %d", name, c.Config, c.Extra(), len(got), len(want))
 		}
