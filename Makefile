@@ -69,8 +69,12 @@ race: ## tests under the race detector
 	bash .ci/run race
 
 .PHONY: stories
-stories: ## the long tests of real processes that `go test ./...` leaves out (SHOAL_E2E=long)
+stories: ## the long tests of real processes that `go test ./...` leaves out (SHOAL_E2E=stories)
 	bash .ci/run stories
+
+.PHONY: sweeps
+sweeps: ## every configuration of the sweeps, and a thousand cases of each property (SHOAL_E2E=long; hours)
+	bash .ci/run sweeps
 
 .PHONY: fuzz
 fuzz: ## new inputs for every fuzzer, FUZZTIME=10s each; FUZZ=Header picks by name

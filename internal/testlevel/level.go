@@ -3,7 +3,8 @@
 // The environment variable SHOAL_E2E sets the level:
 //
 //	(unset)  what `go test ./...` runs: every property, on a covering subset of the sweeps
-//	long     also the long scenarios and the whole sweeps, on any machine
+//	stories  also the long scenarios, on any machine: what CI runs
+//	long     also the whole sweeps
 //	full     also tests that need an idle machine: strict time limits, whole products
 package testlevel
 
@@ -14,17 +15,17 @@ import (
 
 const variable = "SHOAL_E2E"
 
-// Long reports whether the long scenarios and whole sweeps run.
+// Long reports whether the whole sweeps run.
 func Long() bool { return os.Getenv(variable) == "long" || Full() }
 
 // Full reports whether tests may assume an otherwise idle machine.
 func Full() bool { return os.Getenv(variable) == "full" }
 
-// NeedLong skips a test that runs only at level long or full.
+// NeedLong skips a long scenario at the default level.
 func NeedLong(t testing.TB) {
 	t.Helper()
-	if !Long() {
-		t.Skipf("a long test: make stories runs it, or %s=long", variable)
+	if os.Getenv(variable) != "stories" && !Long() {
+		t.Skipf("a long test: make stories runs it, or %s=stories", variable)
 	}
 }
 
