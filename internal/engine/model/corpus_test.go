@@ -16,17 +16,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // The hostile corpus: every architecture's smallest files, with each number, name and list replaced
 // by hostile values, one at a time. Opening one ends in a model that can be read completely, or in
 // an error that names the file, without a panic and without memory out of proportion to the file.
 
-// skipped thins out the corpus in everyday runs to every eighth case, different ones per
-// architecture. SHOAL_CORPUS=all runs all of them (a minute).
+// skipped thins out the corpus to every 17th case, different ones per architecture. The sweeps
+// (SHOAL_E2E=long) run all of them, in two minutes.
 func skipped(cases *int) bool {
 	*cases++
-	return *cases%8 != 0 && os.Getenv("SHOAL_CORPUS") != "all"
+	return *cases%17 != 0 && !testlevel.Long()
 }
 
 // damaged opens a file or folder that was damaged.
