@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -280,9 +281,9 @@ func TestHostileNumbers(t *testing.T) {
 		t.Run(arch, func(t *testing.T) {
 			v := newVictims(t, filepath.Join(modelData, arch))
 			session := v.session(100 * time.Millisecond)
-			every, refused, n := 11, 0, 0 // FuzzStep (-fuzz) tests the rest
-			if raceEnabled || testing.Short() || arch != "llama" {
-				every = 43
+			every, refused, n := 43, 0, 0 // FuzzStep (-fuzz) tests the rest
+			if arch == "llama" && testlevel.Long() {
+				every = 11
 			}
 			for at := range session {
 				total := damage(pb.Clone(session[at]).ProtoReflect(), -1)

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 var seed = flag.Uint64("seed", 1, "the seed of TestSeed")
@@ -28,8 +30,10 @@ func schedules(t *testing.T) int {
 		return 200
 	case testing.Short():
 		return 1000
+	case testlevel.Long():
+		return 10000
 	}
-	return 10000
+	return 4000
 }
 
 // play runs seeds [from, from+n) on all CPUs; each run is still one goroutine.
