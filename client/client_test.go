@@ -147,7 +147,7 @@ func TestFollowEvents(t *testing.T) {
 	var got []wire.ClusterEvent
 	for e, err := range c.FollowEvents(t.Context(), 9) {
 		if err != nil {
-			cut = errors.Is(err, client.ErrCut)
+			cut = errors.Is(err, client.ErrStreamEnded)
 			break
 		}
 		got = append(got, e)

@@ -79,8 +79,8 @@ func (c *Client) FollowEvents(ctx context.Context, from uint64) iter.Seq2[wire.C
 
 var (
 	errEnough = errors.New("client: enough")
-	// ErrCut: the server ended a stream. Ask again, there or at a coordinator that took over.
-	ErrCut = errors.New("the server ended the stream: ask again, here or at a coordinator that took over")
+	// ErrStreamEnded: the server ended a stream. Ask again, there or at a coordinator that took over.
+	ErrStreamEnded = errors.New("the server ended the stream: ask again, here or at a coordinator that took over")
 )
 
 // follow reads a stream of events; it never returns nil.
@@ -98,9 +98,9 @@ func (c *Client) follow(ctx context.Context, path string, take func([]byte) erro
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("%w (%w)", ErrCut, err)
+		return fmt.Errorf("%w (%w)", ErrStreamEnded, err)
 	}
-	return ErrCut
+	return ErrStreamEnded
 }
 
 // Drain begins to move a node's work to the others; Cluster tells when it is drained.

@@ -61,7 +61,7 @@ func TestNodeConfig(t *testing.T) {
 // TestOptionsMatchTheirConstants checks the bounds that the table repeats from other packages.
 func TestOptionsMatchTheirConstants(t *testing.T) {
 	for field, want := range map[string]string{
-		"DecodeSteps": fmt.Sprintf("1..%d", 1+speculate.Most),
+		"DecodeSteps": fmt.Sprintf("1..%d", 1+speculate.MaxDraft),
 		"Chunk":       fmt.Sprintf("1..%d", 1<<16),
 	} {
 		f, ok := reflect.TypeFor[ServeConfig]().FieldByName(field)

@@ -111,8 +111,8 @@ func TestNodeThatRefuses(t *testing.T) {
 		if r.Passes < 2 || knows.Load() {
 			return r, nil
 		}
-		err := &rpc.RemoteError{Peer: "socket-1", Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrNotUnderstood)}
-		c.director.Foreign("socket-1", incarnation, err) // like node.Remote
+		err := &rpc.RemoteError{Peer: "socket-1", Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrIncompatible)}
+		c.director.Incompatible("socket-1", incarnation, err) // like node.Remote
 		return nil, err
 	})
 	began := time.Now()

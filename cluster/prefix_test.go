@@ -142,10 +142,10 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 						if got.bits != want[id].bits {
 							t.Errorf("%s, %d tokens of which %d are of the text: another answer with %d from the cache", policy, n, parts, got.cached)
 						}
-						least := min(parts, p.Warm(n)) / 64 * 64
+						least := min(parts, p.ReusableTokens(n)) / 64 * 64
 						if p.Needs.PromptAttention {
 							least = 0
-							for at := 64; at <= p.Warm(n); at += 64 {
+							for at := 64; at <= p.ReusableTokens(n); at += 64 {
 								if sums[fmt.Sprint(prompt(n, parts)[:at])] {
 									least = at
 								}

@@ -97,7 +97,7 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 				}
 				for _, n := range lengths {
 					id := fmt.Sprint(policy, n)
-					least := p.Warm(n) / tensor.BlockSlots * tensor.BlockSlots
+					least := p.ReusableTokens(n) / tensor.BlockSlots * tensor.BlockSlots
 					if p.Needs.PromptAttention {
 						least = 0 // sums of attention are kept in memory only
 					}

@@ -61,9 +61,9 @@ func (e *OpError) Unwrap() []error {
 	return []error{e.Err, e.Cause}
 }
 
-// NamedIn extracts the ranks from the text of another process's OpError. ok reports whether text
+// RanksIn extracts the ranks from the text of another process's OpError. ok reports whether text
 // holds such an error at all.
-func NamedIn(text string) (ranks []int, ok bool) {
+func RanksIn(text string) (ranks []int, ok bool) {
 	_, text, ok = strings.Cut(text, "collective: ")
 	if _, list, found := strings.Cut(text, ", rank "); found {
 		list, _, _ = strings.Cut(list, ":")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestNamedIn: NamedIn reads what Error writes, also inside the text of another error.
-func TestNamedIn(t *testing.T) {
+// TestRanksIn: RanksIn reads what Error writes, also inside the text of another error.
+func TestRanksIn(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want []int
@@ -20,7 +20,7 @@ func TestNamedIn(t *testing.T) {
 		{fmt.Errorf("node n0: %w (from n0)", &OpError{Ranks: []int{2}, Err: ErrPeerGone}), []int{2}, true},
 		{errors.New("socket: step 1 has 2 passes"), nil, false},
 	} {
-		got, ok := NamedIn(c.err.Error())
+		got, ok := RanksIn(c.err.Error())
 		if ok != c.ok || !slices.Equal(got, c.want) {
 			t.Errorf("%q: %v %v, want %v %v", c.err, got, ok, c.want, c.ok)
 		}

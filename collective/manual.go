@@ -2,26 +2,26 @@ package collective
 
 import "time"
 
-// Manual is a Group without goroutines: its owner calls Work and advances its clock, so its
+// ManualGroup is a Group without goroutines: its owner calls Work and advances its clock, so its
 // behaviour depends on nothing but the calls. Simulations and replays use it. The operations are
 // those of Group.
-type Manual struct{ *Group }
+type ManualGroup struct{ *Group }
 
-// NewManual joins rank cfg.Rank to its group, like NewGroup. The transport must call the receive
+// NewManualGroup joins rank cfg.Rank to its group, like NewGroup. The transport must call the receive
 // function from the owner's goroutine, which then calls Work.
-func NewManual(cfg Config, t Transport) (Manual, error) {
+func NewManualGroup(cfg Config, t Transport) (ManualGroup, error) {
 	g, err := newGroup(cfg, t)
 	if err != nil {
-		return Manual{}, err
+		return ManualGroup{}, err
 	}
 	g.manual = true
 	t.Receive(g.receive)
-	return Manual{g}, nil
+	return ManualGroup{g}, nil
 }
 
 // Work sends what is queued and replays early messages, until nothing is left. It must not be
 // called from done.
-func (m Manual) Work() {
+func (m ManualGroup) Work() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.drain()
@@ -29,7 +29,7 @@ func (m Manual) Work() {
 
 // Advance moves the clock and checks the deadlines. As with the timer of a Group, one call counts
 // for at most two periods (see Period): a pause of this process is not blamed on the peers.
-func (m Manual) Advance(d time.Duration) {
+func (m ManualGroup) Advance(d time.Duration) {
 	m.mu.Lock()
 	m.clock += int64(min(d, 2*m.period()))
 	m.st.tick(m.clock)
@@ -37,10 +37,10 @@ func (m Manual) Advance(d time.Duration) {
 }
 
 // Period is how often a Group checks its deadlines while operations are pending.
-func (m Manual) Period() time.Duration { return m.period() }
+func (m ManualGroup) Period() time.Duration { return m.period() }
 
 // Pending is the number of operations that were started and are not done.
-func (m Manual) Pending() int {
+func (m ManualGroup) Pending() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.st.ops)

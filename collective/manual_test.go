@@ -10,10 +10,10 @@ import (
 // deadline pass.
 func TestManual(t *testing.T) {
 	var wire []packet
-	groups := make([]Manual, 2)
+	groups := make([]ManualGroup, 2)
 	for r := range groups {
 		var err error
-		groups[r], err = NewManual(Config{Rank: r, Size: 2, Epoch: 1, Deadline: time.Second}, handEnd{r, &wire})
+		groups[r], err = NewManualGroup(Config{Rank: r, Size: 2, Epoch: 1, Deadline: time.Second}, handEnd{r, &wire})
 		if err != nil {
 			t.Fatal(err)
 		}

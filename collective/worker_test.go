@@ -18,7 +18,7 @@ func (taker) Close() error              { return nil }
 // message. Otherwise its next computation would keep the CPU from sending.
 func TestDoneAfterSent(t *testing.T) {
 	done, before := false, false
-	m, err := NewManual(Config{Rank: 0, Size: 2}, taker{func() error { before = done; return nil }})
+	m, err := NewManualGroup(Config{Rank: 0, Size: 2}, taker{func() error { before = done; return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

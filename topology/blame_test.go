@@ -70,7 +70,7 @@ func TestBlameFences(t *testing.T) {
 		t.Fatalf("%d nodes serve, fenced: %+v", len(p.Slices), f)
 	}
 	recorded(a, a.Tick(f.Until))
-	a.Works("b", 1)
+	a.Responds("b", 1)
 	recorded(a, a.Tick(f.Until+time.Minute))
 	answerAll(t, a)
 	if p, _ := a.Placement(); len(p.Slices) != 3 {

@@ -72,8 +72,8 @@ func (a *Authority) canSpare(n Node) bool {
 	return len(r) != 1 || r[0].ID != n.ID
 }
 
-// Works reports that a fenced node answered its probe, so it takes part again.
-func (a *Authority) Works(id string, incarnation uint64) {
+// Responds reports that a fenced node answered its probe, so it takes part again.
+func (a *Authority) Responds(id string, incarnation uint64) {
 	if f, ok := a.fenced[id]; ok && f.Incarnation == incarnation && a.now >= f.Until {
 		f.over, f.Hung = true, false
 		a.fenced[id] = f

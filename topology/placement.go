@@ -148,10 +148,10 @@ func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement,
 		}
 	}
 	group := s.Heads / s.KVHeads
-	kv := Cut(s.KVHeads, shares)
-	hidden := Cut(ceilDiv(s.Hidden, tensor.RowGrain), shares)
-	units := Cut(s.FFNUnits, shares)
-	vocab := Cut(ceilDiv(s.Vocab, tensor.RowGrain), shares)
+	kv := Apportion(s.KVHeads, shares)
+	hidden := Apportion(ceilDiv(s.Hidden, tensor.RowGrain), shares)
+	units := Apportion(s.FFNUnits, shares)
+	vocab := Apportion(ceilDiv(s.Vocab, tensor.RowGrain), shares)
 	// Projection rows follow the heads while every socket has one, so prefill needs no exchange
 	// before attention. With more sockets than KV heads they are cut by rows alone, so that all
 	// sockets share the decode work.
@@ -159,12 +159,12 @@ func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement,
 	switch {
 	case s.Latent > 0: // the steps after the query rows are done per head
 		q = scale(kv, group*s.HeadDim, s.Heads*s.HeadDim)
-		k = scale(Cut(ceilDiv(s.Latent, tensor.RowGrain), shares), tensor.RowGrain, s.Latent)
+		k = scale(Apportion(ceilDiv(s.Latent, tensor.RowGrain), shares), tensor.RowGrain, s.Latent)
 	case len(members) <= s.KVHeads:
 		q, k = scale(kv, group*s.HeadDim, s.Heads*s.HeadDim), scale(kv, s.HeadDim, s.KVHeads*s.HeadDim)
 	default:
-		q = scale(Cut(ceilDiv(s.Heads*s.HeadDim, tensor.RowGrain), shares), tensor.RowGrain, s.Heads*s.HeadDim)
-		k = scale(Cut(ceilDiv(s.KVHeads*s.HeadDim, tensor.RowGrain), shares), tensor.RowGrain, s.KVHeads*s.HeadDim)
+		q = scale(Apportion(ceilDiv(s.Heads*s.HeadDim, tensor.RowGrain), shares), tensor.RowGrain, s.Heads*s.HeadDim)
+		k = scale(Apportion(ceilDiv(s.KVHeads*s.HeadDim, tensor.RowGrain), shares), tensor.RowGrain, s.KVHeads*s.HeadDim)
 	}
 	p := Placement{Epoch: epoch, Mapping: mapping}
 	rows, vrows := scale(hidden, tensor.RowGrain, s.Hidden), scale(vocab, tensor.RowGrain, s.Vocab)
@@ -181,9 +181,9 @@ func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement,
 	return p, nil
 }
 
-// Cut divides total things into one contiguous run per share, in order. Each run is within one of
+// Apportion divides total things into one contiguous run per share, in order. Each run is within one of
 // its exact proportion (largest remainders, ties to the first).
-func Cut(total int, shares []float64) []Range {
+func Apportion(total int, shares []float64) []Range {
 	sum := 0.0
 	for _, s := range shares {
 		sum += s

@@ -57,7 +57,7 @@ func TestPlaceRefusesBadShares(t *testing.T) {
 }
 
 func TestCutFollowsShares(t *testing.T) {
-	got := Cut(16, []float64{3, 1})
+	got := Apportion(16, []float64{3, 1})
 	if got[0].Len() != 12 || got[1].Len() != 4 {
 		t.Fatalf("got %v", got)
 	}

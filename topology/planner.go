@@ -100,9 +100,9 @@ func (s *Shape) attentionWeights() int {
 	return s.Hidden * (2*s.Heads + 2*s.KVHeads) * s.HeadDim
 }
 
-// Choose returns the mapping with the lower estimate. The bits are the same with either. Reduce
+// ChooseMapping returns the mapping with the lower estimate. The bits are the same with either. Reduce
 // replicates the attention weights.
-func Choose(s Shape, sockets int, c Costs) Mapping {
+func ChooseMapping(s Shape, sockets int, c Costs) Mapping {
 	if DecodeSeconds(Reduce, s, sockets, c) < DecodeSeconds(Gather, s, sockets, c) {
 		return Reduce
 	}
@@ -121,7 +121,7 @@ func (a *Authority) nextMapping(part []Node) Mapping {
 	}
 	m, known := a.mappings[len(part)]
 	if !known {
-		m = Choose(a.cfg.Shape, len(part), MeasuredCosts(part, a.cfg.WeightBytes))
+		m = ChooseMapping(a.cfg.Shape, len(part), MeasuredCosts(part, a.cfg.WeightBytes))
 		a.mappings[len(part)] = m
 	}
 	return m

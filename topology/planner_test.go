@@ -8,12 +8,12 @@ import (
 
 func TestPlannerWeighsSynchronisationAgainstWeights(t *testing.T) {
 	slow := Costs{Sync: 1e-3, Bandwidth: 10e9, WeightBytes: 4}
-	if got := Choose(testShape(), 4, slow); got != Reduce {
+	if got := ChooseMapping(testShape(), 4, slow); got != Reduce {
 		t.Errorf("a small model on a slow bus: got %s, fewer synchronisations win", got)
 	}
 	big := Shape{Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, FFN: 28672}
 	fast := Costs{Sync: 20e-6, Bandwidth: 10e9, WeightBytes: 4}
-	if got := Choose(big, 8, fast); got != Gather {
+	if got := ChooseMapping(big, 8, fast); got != Gather {
 		t.Errorf("a large model on a fast bus: got %s, fewer bytes win", got)
 	}
 	c := Costs{Sync: 1, Bandwidth: 1e30, WeightBytes: 2}
@@ -38,10 +38,10 @@ func TestPlannerUnmeasured(t *testing.T) {
 	for _, weightBytes := range []float64{18.0 / 32, 34.0 / 32, 2} {
 		for _, sockets := range []int{2, 4, 16} {
 			c := MeasuredCosts(make([]Node, sockets), weightBytes)
-			if got := Choose(small, sockets, c); got != Reduce {
+			if got := ChooseMapping(small, sockets, c); got != Reduce {
 				t.Errorf("a small model, %d sockets, %g bytes a weight: %s", sockets, weightBytes, got)
 			}
-			if got := Choose(large, sockets, c); got != Gather {
+			if got := ChooseMapping(large, sockets, c); got != Gather {
 				t.Errorf("a large model, %d sockets, %g bytes a weight: %s", sockets, weightBytes, got)
 			}
 		}
@@ -77,7 +77,7 @@ func TestPlannerRecorded(t *testing.T) {
 				for i := range nodes {
 					nodes[i] = Node{Read: read, Syncs: Syncs{sync, sync}}
 				}
-				if got := Choose(r.shape, r.nodes, MeasuredCosts(nodes, q4)); got != want {
+				if got := ChooseMapping(r.shape, r.nodes, MeasuredCosts(nodes, q4)); got != want {
 					t.Errorf("%s: %s at %g bytes/s and %g s, %s was faster", r.name, got, read, sync, want)
 				}
 			}
@@ -85,7 +85,7 @@ func TestPlannerRecorded(t *testing.T) {
 	}
 	const q8 = 34.0 / 32 // with reduce 1.5 times as fast in Q4_0, the planner took gather for Q8_0
 	there := Node{Read: 60e9, Syncs: Syncs{60e-6, 60e-6}}
-	if guess, got := Choose(llama1b, 2, MeasuredCosts(make([]Node, 2), q8)), Choose(llama1b, 2, MeasuredCosts([]Node{there, there}, q8)); guess != Gather || got != Reduce {
+	if guess, got := ChooseMapping(llama1b, 2, MeasuredCosts(make([]Node, 2), q8)), ChooseMapping(llama1b, 2, MeasuredCosts([]Node{there, there}, q8)); guess != Gather || got != Reduce {
 		t.Errorf("1B in Q8_0, 2 nodes of 32 cores: %s by guess, %s by measure", guess, got)
 	}
 }

@@ -257,7 +257,7 @@ func TestFence(t *testing.T) {
 		if a.Tick(until-1) != nil {
 			t.Fatal("probed early")
 		}
-		a.Works("b", 1)
+		a.Responds("b", 1)
 		if len(a.Fenced()) != 1 {
 			t.Fatal("back early")
 		}
@@ -267,7 +267,7 @@ func TestFence(t *testing.T) {
 		if got := a.Tick(until + 1); got != nil {
 			t.Fatalf("probed twice: %v", got)
 		}
-		a.Works("b", 1)
+		a.Responds("b", 1)
 		now = until + 2*time.Second
 		got = recorded(a, a.Tick(now))
 		if w, ok := got[0].(Withdraw); !ok || !w.Grown {
@@ -309,7 +309,7 @@ func TestFence(t *testing.T) {
 	if got := b.Tick(b.cfg.Pause); len(got) != 1 || got[0] != (Probe{node("b", 1)}) {
 		t.Fatalf("nobody asks the last node whether it hangs still: %v", got)
 	}
-	b.Works("b", 1)
+	b.Responds("b", 1)
 	if got := b.Tick(b.cfg.Pause + 1); len(got) != 1 {
 		t.Fatalf("it works again: %v", got)
 	}

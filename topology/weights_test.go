@@ -33,7 +33,7 @@ func TestNodeWithChangedWeightsIsLeftOut(t *testing.T) {
 	}
 	until := a.Fenced()["b"].Until
 	a.Tick(until)
-	a.Works("b", 1)
+	a.Responds("b", 1)
 	recorded(a, a.Tick(until+2*time.Second))
 	answerAll(t, a)
 	if n := len(names()); n != 3 {

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// clusters is the module for policies that cluster a prompt (kvcache.Clustering). The work takes
+// clusters is the module for policies that cluster a prompt (kvcache.IndexWork). The work takes
 // seconds at the end of a long prompt. So it is done in pieces, a few per step, together with the
 // rows of other sequences. Some pieces come before the last chunk and use the tokens read by then;
 // the others come with the hand-over.
@@ -25,8 +25,8 @@ const (
 )
 
 // clusteringOf returns the clustering of a request's prompt.
-func (m *clusters) clusteringOf(r *request) kvcache.Clustering {
-	return kvcache.ClusteringOf(m.s.cfg.Geometry, r.read, r.Policy)
+func (m *clusters) clusteringOf(r *request) kvcache.IndexWork {
+	return kvcache.IndexWorkOf(m.s.cfg.Geometry, r.read, r.Policy)
 }
 
 // piecesDue reports whether a prompt's next step is pieces, not a chunk.

@@ -107,8 +107,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: %d running sequences must be at least 1 and below the token budget %d, so that a step of decode rows has room for a prompt", ErrConfig, c.MaxRunning, c.TokenBudget)
 	case c.MaxWaiting < 1 || c.MaxFailures < 1:
 		return fmt.Errorf("%w: max waiting %d and max failures %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures)
-	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.Most:
-		return fmt.Errorf("%w: %d tokens of each sequence in a step must be from 1 to %d", ErrConfig, c.DecodeSteps, 1+speculate.Most)
+	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.MaxDraft:
+		return fmt.Errorf("%w: %d tokens of each sequence in a step must be from 1 to %d", ErrConfig, c.DecodeSteps, 1+speculate.MaxDraft)
 	case c.TrialRounds < 2:
 		return fmt.Errorf("%w: %d rounds in which numbers of threads are tried must be at least 2", ErrConfig, c.TrialRounds)
 	case c.Replicas < 0 || c.Replicas > 1:

@@ -126,7 +126,7 @@ func TestClusteringBesideStreams(t *testing.T) {
 	}
 	e := submit(Spec{ID: "stream", Prompt: prompt("x", 5), MaxTokens: 300, Policy: kvcache.Full(), IgnoreEOS: true})
 	submit(Spec{ID: "text", Prompt: prompt("y", length), MaxTokens: 2, Policy: policy, Context: length})
-	x := kvcache.ClusteringOf(big, length, policy)
+	x := kvcache.IndexWorkOf(big, length, policy)
 	done, read, beside, alone, moves, steps, late := 0, 0, 0, 0, 0, 0, false
 	for ; e.Start != nil && steps < 3000; steps++ {
 		p := e.Start

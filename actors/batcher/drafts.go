@@ -52,13 +52,13 @@ const (
 
 // Speculated counts drafts and their results.
 type Speculated struct {
-	Lookups  uint64                 // lookups of drafts, also after short matches
-	Rows     uint64                 // decode rows with drafts
-	Drafted  uint64                 // tokens
-	Accepted uint64                 // of Drafted
-	At       [speculate.Most]uint64 // accepted as the first, second, ... of a row
-	Texts    int64                  // bytes of indexes now
-	Recent   int64                  // bytes of recent outputs now
+	Lookups  uint64                     // lookups of drafts, also after short matches
+	Rows     uint64                     // decode rows with drafts
+	Drafted  uint64                     // tokens
+	Accepted uint64                     // of Drafted
+	At       [speculate.MaxDraft]uint64 // accepted as the first, second, ... of a row
+	Texts    int64                      // bytes of indexes now
+	Recent   int64                      // bytes of recent outputs now
 }
 
 func (c *Speculated) count(drafted, accepted int) {
@@ -209,7 +209,7 @@ func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 		if d.s.cfg.Geometry.Single(r.Policy) {
 			continue
 		}
-		most := min(speculate.Most, r.final()-next, m.scores/scoresOf(r))
+		most := min(speculate.MaxDraft, r.final()-next, m.scores/scoresOf(r))
 		if known := len(r.Prompt) + len(r.out) - next; known > 0 { // an earlier admission emitted them
 			m.take(r, row, r.tokens(next, next+max(0, min(most, known))))
 			continue

@@ -67,5 +67,5 @@ func (m *modelDraft) recordGain(yes bool) {
 
 // set stores the draft of a row's results.
 func (m *modelDraft) set(result *Result, position int) {
-	m.draft, m.position = speculate.Guessed(result.Drafts[:min(len(result.Drafts), speculate.Most)], result.Odds), position
+	m.draft, m.position = speculate.Guessed(result.Drafts[:min(len(result.Drafts), speculate.MaxDraft)], result.Odds), position
 }

@@ -18,7 +18,7 @@ func TestDraftersSaveSteps(t *testing.T) {
 		mode  speculate.Mode
 		most  int // maximum steps
 		least int
-	}{{speculate.Off, tokens, tokens}, {speculate.Lookup, 60, tokens / (1 + speculate.Most)}, {speculate.Suffix, 60, tokens / (1 + speculate.Most)}, {"suffix:2", 120, tokens / 3}, {"lookup:2", 120, tokens / 3}, {speculate.Model, 60, tokens / (1 + speculate.Most)}, {"model:3", 170, tokens / 4}} {
+	}{{speculate.Off, tokens, tokens}, {speculate.Lookup, 60, tokens / (1 + speculate.MaxDraft)}, {speculate.Suffix, 60, tokens / (1 + speculate.MaxDraft)}, {"suffix:2", 120, tokens / 3}, {"lookup:2", 120, tokens / 3}, {speculate.Model, 60, tokens / (1 + speculate.MaxDraft)}, {"model:3", 170, tokens / 4}} {
 		for _, mibs := range []int64{0, 1 << 20} {
 			t.Run(fmt.Sprint(c.mode, mibs), func(t *testing.T) {
 				sockets := []Socket{{ID: "n1", Budget: block * 100, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
@@ -139,7 +139,7 @@ func TestDraftsLeaveRoomForScores(t *testing.T) {
 			sockets := []Socket{{ID: "n1", Budget: block * 4000, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
 			s, out := testState(t, func(c *Config) { c.MaxRunning, c.TokenBudget, c.Chunk = 30, 600, 500 }), newClient(t)
 			s.cfg.Guess = func(id string, position int) (drafts []int32) {
-				for i := range speculate.Most {
+				for i := range speculate.MaxDraft {
 					drafts = append(drafts, modelToken(id, position+i-8))
 				}
 				return drafts

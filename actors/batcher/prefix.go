@@ -191,7 +191,7 @@ func (c *prefixCache) sharable(r *request, read int) int {
 	if r.Pool > pooling.Last {
 		return 0 // the vector needs the states of the first tokens
 	}
-	n := r.Policy.Warm(read)
+	n := r.Policy.ReusableTokens(read)
 	if r.PromptLogprobs >= 0 && r.scored < len(r.Prompt)-1 {
 		n = min(n, r.scored) // the later rows give scores, so they must be computed
 	}

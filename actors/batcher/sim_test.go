@@ -407,7 +407,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	}
 	for _, x := range p.Index {
 		q := c.seqs[x.Seq]
-		if k := kvcache.ClusteringOf(geometry, q.open.Read, q.open.Policy); x.From == k.Before {
+		if k := kvcache.IndexWorkOf(geometry, q.open.Read, q.open.Policy); x.From == k.Before {
 			if q.next != q.open.Read {
 				c.t.Fatalf("%s: the hand-over begins with %d tokens of %d", q.open.ID, q.next, q.open.Read)
 			}
@@ -496,7 +496,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	}
 	for _, x := range p.Index {
 		q := c.seqs[x.Seq]
-		k := kvcache.ClusteringOf(geometry, q.open.Read, q.open.Policy)
+		k := kvcache.IndexWorkOf(geometry, q.open.Read, q.open.Policy)
 		if x.From != q.indexed || x.From < k.Before && x.From+x.Pieces > k.Before || x.From+x.Pieces > k.Pieces {
 			c.t.Fatalf("%s: pieces [%d,%d+%d) of %d after %d", q.open.ID, x.From, x.From, x.Pieces, k.Pieces, q.indexed)
 		}

@@ -132,7 +132,7 @@ func (p *pass) next() {
 	if a.Term.ended {
 		return
 	}
-	if last && runs[len(runs)-1].Layer.Kind().Input {
+	if last && runs[len(runs)-1].Layer.Kind().SwiftKVPass {
 		b.dropRows()
 	}
 	p.sent = time.Now()

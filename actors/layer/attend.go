@@ -56,7 +56,7 @@ func (a *attention) init(b *Processor) {
 			a.lend(t)
 		}
 		if r := a.split[i]; r != nil {
-			if !a.w.Follows {
+			if !a.w.SharesCache {
 				a.put(t)
 			}
 			q, out := a.rows(t)
@@ -225,7 +225,7 @@ func (a *attention) put(t attendTask) {
 		a.putRows(t, b.lent[a.w.Lent], ld)
 		return
 	}
-	if a.w.Later {
+	if a.w.KVComputed {
 		a.putRows(t, b.KV[b.batch.kvColumn(a.index-a.swiftKV.First):], b.batch.kvWidth())
 		return
 	}
@@ -256,7 +256,7 @@ func (a *attention) decode(t attendTask, after []byte) {
 		t.n = 1
 	}
 	for ; t.first < t.s.N; t.first += t.n {
-		if !a.w.Follows || !together { // a repeated write rolls back the rows after it
+		if !a.w.SharesCache || !together { // a repeated write rolls back the rows after it
 			a.put(t)
 		}
 		a.attend(t, causal, after)
@@ -326,7 +326,7 @@ func (a *attention) attend(t attendTask, causal bool, after []byte) {
 // observeQueries passes the queries to the cache policy. Of a cache shared by several layers, the
 // policy observes the first layer only.
 func (a *attention) observeQueries(t attendTask) {
-	if a.w.Follows {
+	if a.w.SharesCache {
 		return
 	}
 	q, _ := a.rows(t)

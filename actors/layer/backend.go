@@ -93,12 +93,12 @@ type LayerRun struct {
 
 // Kind is the properties of a layer that decide its schedule.
 type Kind struct {
-	Sparse bool // has experts instead of a dense FFN
-	Later  bool // reads keys and values that SwiftKV's pass or an earlier layer has computed
-	Input  bool // is SwiftKV's pass, which computes those keys and values
-	Caches int  // with Input: the number of caches that it fills
-	Widths int  // index in Dims.Widths
-	VFromK bool // computes no values: they follow from the keys
+	Sparse      bool // has experts instead of a dense FFN
+	KVComputed  bool // reads keys and values that SwiftKV's pass or an earlier layer has computed
+	SwiftKVPass bool // is SwiftKV's pass, which computes those keys and values
+	Caches      int  // with Input: the number of caches that it fills
+	Widths      int  // index in Dims.Widths
+	VFromK      bool // computes no values: they follow from the keys
 
 	Recurrent bool // has a recurrent state instead of attention
 }

@@ -245,7 +245,7 @@ func (b *Batch) rowRanges() []topology.Range {
 	for i := range shares {
 		shares[i] = 1
 	}
-	r := topology.Cut(b.T-b.decode, shares)
+	r := topology.Apportion(b.T-b.decode, shares)
 	for i := range r {
 		r[i].Lo += b.decode
 		r[i].Hi += b.decode

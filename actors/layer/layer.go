@@ -31,8 +31,8 @@ type Weights struct {
 	// SwiftKV, if not nil, is the only field in use: the weights are those of SwiftKV's pass, not
 	// of a layer. Later is set for the layers whose keys and values that pass computes. Follows is
 	// set for the ones among them that share the cache of an earlier layer.
-	SwiftKV        *SwiftKV
-	Later, Follows bool
+	SwiftKV                 *SwiftKV
+	KVComputed, SharesCache bool
 
 	// Borrows is set for layers that read the keys and values of an earlier layer, which has Lends
 	// set. Lent is the number of the lending layer among those of the model.
@@ -54,8 +54,8 @@ type Weights struct {
 }
 
 func (w *Weights) Kind() Kind {
-	k := Kind{Sparse: w.Experts != nil, Later: w.Later || w.Borrows, Input: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil}
-	if k.Input {
+	k := Kind{Sparse: w.Experts != nil, KVComputed: w.KVComputed || w.Borrows, SwiftKVPass: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil}
+	if k.SwiftKVPass {
 		k.Caches = len(w.SwiftKV.Caches)
 	}
 	return k

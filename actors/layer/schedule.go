@@ -134,10 +134,10 @@ const kinds = 32
 // scheduleOf returns this step's schedule of a layer of kind k, which may be the last.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	b.enter(k.Widths)
-	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)|8*index(k.VFromK)|16*index(k.Recurrent)][index(last)]
+	of := &b.lists[index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.last = k.Sparse, k.Later, k.Input, k.VFromK, k.Recurrent, last
+		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.last = k.Sparse, k.KVComputed, k.SwiftKVPass, k.VFromK, k.Recurrent, last
 		switch {
 		case c.recurrent:
 			c.local = b.deltaLocal()
@@ -187,7 +187,7 @@ func (b *Batch) untilRowsDrop(layers []Layer) []LayerRun {
 	for i, l := range layers {
 		k := l.Kind()
 		b.runs = append(b.runs, LayerRun{l, b.scheduleOf(k, i+1 == len(layers)).runs[0]})
-		if k.Input {
+		if k.SwiftKVPass {
 			break
 		}
 	}

@@ -12,7 +12,7 @@ import (
 func ExpectedRate(c *model.Config, nodes []topology.Node, weights tensor.DType) float64 {
 	shape := shard.ShapeOf(c)
 	costs := topology.MeasuredCosts(nodes, float64(weights.BytesPerRow(32))/32)
-	mapping := topology.Choose(shape, len(nodes), costs)
+	mapping := topology.ChooseMapping(shape, len(nodes), costs)
 	head := float64(c.Vocab) * float64(c.Hidden) * costs.WeightBytes / costs.Bandwidth / float64(len(nodes))
 	return 1 / (float64(c.Layers)*topology.DecodeSeconds(mapping, shape, len(nodes), costs) + head)
 }

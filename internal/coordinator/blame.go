@@ -15,7 +15,7 @@ import (
 func failure(rank int, err error) topology.Failure {
 	f := topology.Failure{Rank: rank}
 	var collectives bool
-	if f.Named, collectives = collective.NamedIn(err.Error()); collectives {
+	if f.Named, collectives = collective.RanksIn(err.Error()); collectives {
 		return f
 	}
 	answer, ok := errors.AsType[*rpc.RemoteError](err)
@@ -31,5 +31,5 @@ func ownFault(answer *rpc.RemoteError) bool {
 			return false
 		}
 	}
-	return !rpc.Foreign(answer)
+	return !rpc.IsIncompatible(answer)
 }

@@ -159,7 +159,7 @@ func (d *Director) Receive(c actor.Context) {
 	case *nodeWorks:
 		d.cfg.Logger.Info("a fenced node responds again", "node", m.id)
 		d.cfg.OnEvent(api.EventWorks, m.id, "")
-		d.authority.Works(m.id, m.incarnation)
+		d.authority.Responds(m.id, m.incarnation)
 	case *placementRecorded:
 		d.run(c, d.authority.Recorded(m.epoch))
 	case *leaseLost:

@@ -153,7 +153,7 @@ func (d *Discoverer) describe(m gossip.Member) {
 	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, nil)
 	desc, err := h.Describe(ctx)
 	if err != nil {
-		if rpc.Foreign(err) {
+		if rpc.IsIncompatible(err) {
 			d.director.send(&nodeRefused{reason: err.Error() + "; " + bus.SameBuild, host: hostOf(&m), id: m.Name})
 			return
 		}
@@ -173,7 +173,7 @@ func (d *Discoverer) describe(m gossip.Member) {
 	host := hostOf(&m)
 	var products topology.Products
 	copy(products[:], desc.Products) // missing values stay zero
-	host.Handle = node.NewRemote(d.bus.RPC, m.Meta.RPC, func(err error) { d.director.Foreign(desc.Id, desc.Incarnation, err) })
+	host.Handle = node.NewRemote(d.bus.RPC, m.Meta.RPC, func(err error) { d.director.Incompatible(desc.Id, desc.Incarnation, err) })
 	d.director.Up(topology.Node{
 		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch,
 		Wire: min(uint32(m.Meta.WireMax), rpc.Version)}, host)

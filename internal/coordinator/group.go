@@ -48,7 +48,7 @@ func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepRe
 		if err != nil {
 			errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)
 		}
-		if rpc.Foreign(err) { // the others would wait until their deadline
+		if rpc.IsIncompatible(err) { // the others would wait until their deadline
 			end(errs[i])
 		}
 		return reply

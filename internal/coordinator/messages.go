@@ -111,8 +111,8 @@ type Host struct {
 // Up registers a node that takes part.
 func (d *Director) Up(n topology.Node, h Host) { d.send(&nodeUp{node: n, host: h}) }
 
-// Foreign reports that a node and this process have incompatible messages.
-func (d *Director) Foreign(id string, incarnation uint64, err error) {
+// Incompatible reports that a node and this process have incompatible messages.
+func (d *Director) Incompatible(id string, incarnation uint64, err error) {
 	d.send(&nodeForeign{id: id, incarnation: incarnation, err: err})
 }
 

@@ -234,7 +234,7 @@ func (s *Stepper) failed(g *Group, errs []error) error {
 			continue
 		}
 		failed, failures = append(failed, err.Error()), append(failures, failure(rank, err))
-		if rpc.Foreign(err) {
+		if rpc.IsIncompatible(err) {
 			explained.Store(true)
 			continue
 		}

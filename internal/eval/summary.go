@@ -30,11 +30,11 @@ type Row struct {
 	Mean      float64 `json:"mean"`
 	MeanTasks int     `json:"mean_tasks"` // 9 if it is the mean9 of the reference table
 	// Depth is the exact match of single needles by eighth of the haystack; -1: no sample.
-	Depth [Eighths]float64 `json:"depth"`
+	Depth [DepthRanges]float64 `json:"depth"`
 }
 
-// Eighths is the number of depth ranges for single needles.
-const Eighths = 8
+// DepthRanges is the number of depth ranges for single needles.
+const DepthRanges = 8
 
 type Summary struct {
 	Model       string   `json:"model"`
@@ -77,7 +77,7 @@ func Summarize(records []Record, cfg Config) *Summary {
 
 func (row *Row) count(records []*Record, names []string) {
 	row.Tasks = map[string]Cell{}
-	var depth, hits [Eighths]float64
+	var depth, hits [DepthRanges]float64
 	for _, r := range records {
 		c := row.Tasks[r.Task]
 		c.Samples++
@@ -88,7 +88,7 @@ func (row *Row) count(records []*Record, names []string) {
 		c.Recall += r.Recall
 		row.Tasks[r.Task] = c
 		if r.Depth != nil {
-			e := max(0, min(Eighths-1, int(*r.Depth*Eighths)))
+			e := max(0, min(DepthRanges-1, int(*r.Depth*DepthRanges)))
 			depth[e]++
 			if r.Exact {
 				hits[e]++

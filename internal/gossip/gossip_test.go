@@ -148,7 +148,7 @@ func (r *recorder) expect(t *testing.T, kind Kind, name string) Event {
 }
 
 // alarm reports whether the event may belong to a false alarm.
-func alarm(e Event) bool { return e.Kind == Failed || e.Kind == Join && e.Again }
+func alarm(e Event) bool { return e.Kind == Failed || e.Kind == Join && e.Rejoined }
 
 func (r *recorder) quiet(t *testing.T, d time.Duration) {
 	t.Helper()
@@ -179,7 +179,7 @@ func join(t *testing.T, n *recorder, want int, seeds ...*recorder) {
 func TestJoinUpdateLeave(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
 	join(t, b, 2, a)
-	if e := a.expect(t, Join, "b"); e.Member.Meta.RPC != "127.0.0.1:1" || e.Again {
+	if e := a.expect(t, Join, "b"); e.Member.Meta.RPC != "127.0.0.1:1" || e.Rejoined {
 		t.Errorf("%+v", e)
 	}
 	b.expect(t, Join, "a")
@@ -274,7 +274,7 @@ func TestKillAndRestart(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	e := a.expect(t, Join, "b")
-	for e.Again { // skip false alarms
+	for e.Rejoined { // skip false alarms
 		e = a.expect(t, Join, "b")
 	}
 	if e.Member.Meta.Incarnation != 2 {
@@ -291,7 +291,7 @@ func TestFrozenMemberRefutes(t *testing.T) {
 	p.cmd.Process.Signal(syscall.SIGSTOP)
 	a.expect(t, Failed, "b")
 	p.cmd.Process.Signal(syscall.SIGCONT)
-	if e := a.expect(t, Join, "b"); !e.Again || e.Member.Meta.Incarnation != 1 {
+	if e := a.expect(t, Join, "b"); !e.Rejoined || e.Member.Meta.Incarnation != 1 {
 		t.Errorf("%+v", e)
 	}
 	p.stdin.Close()

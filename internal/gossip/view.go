@@ -22,9 +22,9 @@ type Member struct {
 type Event struct {
 	Kind   Kind
 	Member Member
-	// Again marks the Join of an incarnation that was reported as failed before. It was frozen or
+	// Rejoined marks the Join of an incarnation that was reported as failed before. It was frozen or
 	// partitioned, and may still act on outdated knowledge.
-	Again bool
+	Rejoined bool
 }
 
 // seen is memberlist's latest report about a name.
@@ -72,7 +72,7 @@ func (v *view) add(m Member) Event {
 	inc, wasLost := v.lost[m.Name]
 	delete(v.lost, m.Name)
 	v.alive[m.Name] = m
-	return Event{Kind: Join, Member: m, Again: wasLost && inc == m.Meta.Incarnation}
+	return Event{Kind: Join, Member: m, Rejoined: wasLost && inc == m.Meta.Incarnation}
 }
 
 func (v *view) remove(m Member, draining bool) Event {

@@ -22,7 +22,7 @@ func TestViewTellsAStory(t *testing.T) {
 		{seen{member(1, Ready), true}, []Event{{Kind: Update, Member: member(1, Ready)}}},
 		{seen{member(1, Ready), false}, []Event{{Kind: Failed, Member: member(1, Ready)}}},
 		{seen{member(1, Ready), false}, nil},
-		{seen{member(1, Ready), true}, []Event{{Kind: Join, Member: member(1, Ready), Again: true}}},
+		{seen{member(1, Ready), true}, []Event{{Kind: Join, Member: member(1, Ready), Rejoined: true}}},
 		{seen{member(2, Joining), true}, []Event{{Kind: Failed, Member: member(1, Ready)}, {Kind: Join, Member: member(2, Joining)}}},
 		{seen{member(2, Draining), false}, []Event{{Kind: Leave, Member: member(2, Draining)}}},
 		{seen{member(3, Ready), true}, []Event{{Kind: Join, Member: member(3, Ready)}}},

@@ -157,7 +157,7 @@ func (c repoCache) revisions() (map[string][]string, error) {
 // listOwn lists models of registries and URLs: each has a file that holds its reference.
 func (s *Store) listOwn() (out []Entry, err error) {
 	for _, top := range []string{"registry", "url"} {
-		err := filepath.WalkDir(filepath.Join(s.s.Own, top), func(p string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(s.s.ModelsDir, top), func(p string, d fs.DirEntry, err error) error {
 			if err != nil || d.Name() != referenceFile {
 				return err
 			}
@@ -260,7 +260,7 @@ func (s *Store) remove(e Entry) (freed int64, err error) {
 	dir := s.registryDir(e.Ref)
 	used := func() map[string]bool { // blobs that a model links to
 		out := map[string]bool{}
-		_ = filepath.WalkDir(filepath.Join(s.s.Own, "registry"), func(p string, d fs.DirEntry, err error) error {
+		_ = filepath.WalkDir(filepath.Join(s.s.ModelsDir, "registry"), func(p string, d fs.DirEntry, err error) error {
 			if to, linkErr := os.Readlink(p); err == nil && linkErr == nil {
 				out[filepath.Base(to)] = true
 			}
@@ -274,7 +274,7 @@ func (s *Store) remove(e Entry) (freed int64, err error) {
 	}
 	after := used()
 	for name := range before {
-		if at := filepath.Join(s.s.Own, layout.Blobs, name); !after[name] {
+		if at := filepath.Join(s.s.ModelsDir, layout.Blobs, name); !after[name] {
 			freed += removeFile(at)
 		}
 	}

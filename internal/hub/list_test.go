@@ -86,7 +86,7 @@ func TestListAndRemove(t *testing.T) {
 		t.Error("the old snapshot is still there")
 	}
 	left, _ := filepath.Glob(filepath.Join(s.s.Cache, "models--*"))
-	if blobs, _ := filepath.Glob(filepath.Join(s.s.Own, "blobs", "*")); len(left)+len(blobs) > 0 {
+	if blobs, _ := filepath.Glob(filepath.Join(s.s.ModelsDir, "blobs", "*")); len(left)+len(blobs) > 0 {
 		t.Errorf("left are %q, %q", left, blobs)
 	}
 	if _, err := s.Remove(parsed(t, "org/one")); !errors.Is(err, ErrNotHere) {

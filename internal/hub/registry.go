@@ -208,7 +208,7 @@ func (g *registry) explain(r Ref, err error) error {
 // The .gguf file is a symbolic link to OWN/blobs/sha256-..., or to Ollama's blob.
 func (s *Store) registryDir(r Ref) string {
 	clean := strings.NewReplacer(":", "-", "[", "", "]", "")
-	return filepath.Join(s.s.Own, "registry", clean.Replace(r.Host), filepath.FromSlash(r.Repo), clean.Replace(r.Tag))
+	return filepath.Join(s.s.ModelsDir, "registry", clean.Replace(r.Host), filepath.FromSlash(r.Repo), clean.Replace(r.Tag))
 }
 
 // referenceFile holds the reference of a model of a registry or a URL, in its folder.
@@ -251,7 +251,7 @@ func (s *Store) pullRegistry(ctx context.Context, r Ref, t *tracker) (Model, err
 	var blobs []*blob
 	at := map[string]string{} // where the content of a digest is
 	for digest, l := range layers {
-		own := filepath.Join(s.s.Own, layout.Blobs, blobFile(digest))
+		own := filepath.Join(s.s.ModelsDir, layout.Blobs, blobFile(digest))
 		if there, err := s.inOllama(l, t); err != nil {
 			return Model{}, err
 		} else if at[digest] = there; there != "" {
@@ -264,14 +264,14 @@ func (s *Store) pullRegistry(ctx context.Context, r Ref, t *tracker) (Model, err
 		}
 		blobs = append(blobs, &blob{
 			name: name, url: g.base + "/v2/" + r.Repo + "/blobs/" + digest, size: l.Size, digest: digestOf(digest),
-			path: own, lock: filepath.Join(s.s.Own, locksDir, blobFile(digest)+".lock"),
+			path: own, lock: filepath.Join(s.s.ModelsDir, locksDir, blobFile(digest)+".lock"),
 			send: func(req *http.Request) (*http.Response, error) {
 				resp, err := g.send(req)
 				return resp, g.explain(r, err)
 			},
 		})
 	}
-	if err := newFetcher(s, t).all(ctx, s.s.Own, r.String(), blobs, func(int) error { return nil }); err != nil {
+	if err := newFetcher(s, t).all(ctx, s.s.ModelsDir, r.String(), blobs, func(int) error { return nil }); err != nil {
 		return Model{}, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -279,7 +279,7 @@ func (s *Store) pullRegistry(ctx context.Context, r Ref, t *tracker) (Model, err
 	}
 	for name, digest := range links {
 		to, own := at[digest], ""
-		if rel, err := filepath.Rel(dir, to); err == nil && strings.HasPrefix(to, s.s.Own+string(filepath.Separator)) {
+		if rel, err := filepath.Rel(dir, to); err == nil && strings.HasPrefix(to, s.s.ModelsDir+string(filepath.Separator)) {
 			to, own = rel, to
 		}
 		if err := replaceLink(to, own, filepath.Join(dir, name)); err != nil {

@@ -150,7 +150,7 @@ func TestOllamaStore(t *testing.T) {
 	// A damaged blob is not used.
 	put("blobs/sha256-"+hubtest.SHA256(b), content(2, len(b)))
 	fresh := s.s
-	fresh.Own = t.TempDir()
+	fresh.ModelsDir = t.TempDir()
 	if m, err = pull(t, open(t, fresh), "ollama://"+g.Host+"/m"); err != nil {
 		t.Fatal(err)
 	}

@@ -17,12 +17,12 @@ import (
 // Settings say where models come from and where they are kept. FromEnv fills them from
 // the variables that Python's huggingface_hub and Ollama read.
 type Settings struct {
-	Endpoint string // base URL of the hub (HF_ENDPOINT)
-	Token    string // sent to the hub only (HF_TOKEN, or the file of HF_TOKEN_PATH)
-	Cache    string // folder of hub repositories (HF_HUB_CACHE)
-	Own      string // folder of models of registries and URLs (SHOAL_MODELS)
-	Ollama   string // Ollama's store, which is only read (OLLAMA_MODELS)
-	Offline  bool   // no request leaves this machine (HF_HUB_OFFLINE)
+	Endpoint  string // base URL of the hub (HF_ENDPOINT)
+	Token     string // sent to the hub only (HF_TOKEN, or the file of HF_TOKEN_PATH)
+	Cache     string // folder of hub repositories (HF_HUB_CACHE)
+	ModelsDir string // folder of models of registries and URLs (SHOAL_MODELS)
+	Ollama    string // Ollama's store, which is only read (OLLAMA_MODELS)
+	Offline   bool   // no request leaves this machine (HF_HUB_OFFLINE)
 
 	AnswerTimeout time.Duration // until a server's first byte (HF_HUB_ETAG_TIMEOUT)
 	StallTimeout  time.Duration // without any progress of a download (HF_HUB_DOWNLOAD_TIMEOUT)
@@ -61,7 +61,7 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 	s := Settings{
 		Endpoint:      strings.TrimRight(first("HF_ENDPOINT"), "/"),
 		Cache:         folder(filepath.Join(hfHome, "hub"), "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"),
-		Own:           folder(filepath.Join(cache, "shoal", "models"), "SHOAL_MODELS"),
+		ModelsDir:     folder(filepath.Join(cache, "shoal", "models"), "SHOAL_MODELS"),
 		Ollama:        folder(filepath.Join(home, ".ollama", "models"), "OLLAMA_MODELS"),
 		Offline:       isTrue(first("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")),
 		AnswerTimeout: 30 * time.Second,
@@ -82,7 +82,7 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 			*to = time.Duration(n) * time.Second
 		}
 	}
-	for name, at := range map[string]string{"HF_HUB_CACHE": s.Cache, "SHOAL_MODELS": s.Own} {
+	for name, at := range map[string]string{"HF_HUB_CACHE": s.Cache, "SHOAL_MODELS": s.ModelsDir} {
 		if home == "" && !filepath.IsAbs(at) {
 			return s, fmt.Errorf("this user has no home folder to keep models in: set %s to a folder", name)
 		}
@@ -91,7 +91,7 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 	if s.Cache, err = filepath.Abs(s.Cache); err != nil {
 		return s, err
 	}
-	if s.Own, err = filepath.Abs(s.Own); err != nil {
+	if s.ModelsDir, err = filepath.Abs(s.ModelsDir); err != nil {
 		return s, err
 	}
 	s.Token, err = token(first("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), folder(filepath.Join(hfHome, "token"), "HF_TOKEN_PATH"))

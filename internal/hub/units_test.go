@@ -40,7 +40,7 @@ func TestFromEnv(t *testing.T) {
 		"endpoint":         {nil, func(s Settings) any { return s.Endpoint }, "https://huggingface.co"},
 		"a mirror":         {[]string{"HF_ENDPOINT", "https://hub.example/"}, func(s Settings) any { return s.Endpoint }, "https://hub.example"},
 		"cache":            {nil, func(s Settings) any { return s.Cache }, in(".cache/huggingface/hub")},
-		"XDG":              {[]string{"XDG_CACHE_HOME", "/x"}, func(s Settings) any { return s.Cache + " " + s.Own }, "/x/huggingface/hub /x/shoal/models"},
+		"XDG":              {[]string{"XDG_CACHE_HOME", "/x"}, func(s Settings) any { return s.Cache + " " + s.ModelsDir }, "/x/huggingface/hub /x/shoal/models"},
 		"HF_HOME":          {[]string{"XDG_CACHE_HOME", "/x", "HF_HOME", "~/hf"}, func(s Settings) any { return s.Cache }, in("hf/hub")},
 		"HF_HUB_CACHE":     {[]string{"HF_HOME", "/hf", "HF_HUB_CACHE", "/c"}, func(s Settings) any { return s.Cache }, "/c"},
 		"old name":         {[]string{"HF_HOME", "/hf", "HUGGINGFACE_HUB_CACHE", "/c"}, func(s Settings) any { return s.Cache }, "/c"},
@@ -53,7 +53,7 @@ func TestFromEnv(t *testing.T) {
 		"transformers":     {[]string{"TRANSFORMERS_OFFLINE", "1"}, func(s Settings) any { return s.Offline }, true},
 		"ollama":           {nil, func(s Settings) any { return s.Ollama }, in(".ollama/models")},
 		"OLLAMA_MODELS":    {[]string{"OLLAMA_MODELS", "/o"}, func(s Settings) any { return s.Ollama }, "/o"},
-		"SHOAL_MODELS":     {[]string{"SHOAL_MODELS", "/s"}, func(s Settings) any { return s.Own }, "/s"},
+		"SHOAL_MODELS":     {[]string{"SHOAL_MODELS", "/s"}, func(s Settings) any { return s.ModelsDir }, "/s"},
 		"download timeout": {[]string{"HF_HUB_DOWNLOAD_TIMEOUT", "7"}, func(s Settings) any { return s.StallTimeout }, 7 * time.Second},
 	} {
 		s, err := FromEnv(env(c.env...), home)

@@ -24,7 +24,7 @@ func (s *Store) urlPath(r Ref) (string, error) {
 		return "", fmt.Errorf("%w: %s", ErrRef, r.URL)
 	}
 	host := strings.NewReplacer(":", "-", "[", "", "]", "").Replace(u.Host)
-	return filepath.Join(s.s.Own, "url", host, short(r.URL), path.Base(u.Path)), nil
+	return filepath.Join(s.s.ModelsDir, "url", host, short(r.URL), path.Base(u.Path)), nil
 }
 
 // pullURL fetches a file of a web server. Such a server promises no hash, as a rule, so

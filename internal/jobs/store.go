@@ -214,7 +214,7 @@ func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, 
 	w.Lock()
 	defer w.Unlock()
 	foreign := func(r *journal.Record) error { return apply(r, w.Last()) }
-	if w.Doubt() {
+	if w.MustCatchUp() {
 		if err := w.Read(ctx, s.log, foreign); err != nil {
 			return s.failed(err)
 		}

@@ -37,7 +37,7 @@ func (h Remote) Describe(ctx context.Context) (*proto.NodeDescription, error) {
 
 func (h Remote) call(ctx context.Context, kind proto.Kind, in, out pb.Message, opts ...rpc.Option) error {
 	err := h.sys.Call(ctx, h.pid, uint32(kind), in, out, opts...)
-	if err != nil && h.foreign != nil && rpc.Foreign(err) {
+	if err != nil && h.foreign != nil && rpc.IsIncompatible(err) {
 		h.foreign(err)
 	}
 	return err

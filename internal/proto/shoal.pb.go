@@ -2769,7 +2769,7 @@ func (x *StepRequest) GetHalvings() uint32 {
 	return 0
 }
 
-// Index computes pieces of a prompt's clustering (kvcache.Clustering).
+// Index computes pieces of a prompt's clustering (kvcache.IndexWork).
 type Index struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`

@@ -32,9 +32,9 @@ var (
 	ErrTooLarge = errors.New("rpc: payload too large")
 	// ErrBadPayload: a payload cannot be decoded as the message of its kind.
 	ErrBadPayload = errors.New("rpc: payload does not decode")
-	// ErrNotUnderstood: a message has fields that the receiver's build does not know. The receiver
+	// ErrIncompatible: a message has fields that the receiver's build does not know. The receiver
 	// has ignored the message.
-	ErrNotUnderstood = errors.New("rpc: message not understood")
+	ErrIncompatible = errors.New("rpc: message not understood")
 	// ErrPanic: the handler panicked; the actor's supervisor decides how to continue.
 	ErrPanic = errors.New("rpc: handler panicked")
 )
@@ -55,10 +55,10 @@ func (e *RemoteError) Is(target error) bool {
 	return ok && (rest == "" || rest[0] == ':' || rest[0] == ' ')
 }
 
-// Foreign reports whether err comes from two incompatible builds: the same call fails until one of
+// IsIncompatible reports whether err comes from two incompatible builds: the same call fails until one of
 // them is replaced.
-func Foreign(err error) bool {
-	for _, e := range []error{ErrNotUnderstood, ErrUnknownKind, ErrVersion} {
+func IsIncompatible(err error) bool {
+	for _, e := range []error{ErrIncompatible, ErrUnknownKind, ErrVersion} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -22,8 +22,8 @@ func TestUnknownFieldIsRefused(t *testing.T) {
 	m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 77, protowire.VarintType), 1))
 	reply := new(wrapperspb.StringValue)
 	err := s.Call(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, m, reply)
-	wantErr(t, err, ErrNotUnderstood)
-	if !Foreign(err) || !strings.Contains(err.Error(), "StringValue has a field 77 that this build does not know") {
+	wantErr(t, err, ErrIncompatible)
+	if !IsIncompatible(err) || !strings.Contains(err.Error(), "StringValue has a field 77 that this build does not know") {
 		t.Errorf("error %q", err)
 	}
 	mustSay(t, s, p.address, "a message that it knows")
@@ -33,7 +33,7 @@ func TestUnknownFieldIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, decodeReply(&proto.Envelope{Payload: body.body, From: "far", Version: Version}, reply), ErrNotUnderstood)
+	wantErr(t, decodeReply(&proto.Envelope{Payload: body.body, From: "far", Version: Version}, reply), ErrIncompatible)
 }
 
 // TestOlderPeer: a peer with the oldest version receives envelopes in that version, replies in it,
@@ -52,7 +52,7 @@ func TestOlderPeer(t *testing.T) {
 	s.peers.mu.Unlock()
 	err := s.Call(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{Passes: 2}, nil)
 	wantErr(t, err, ErrVersion)
-	if !Foreign(err) || !strings.Contains(err.Error(), "shoal.StepRequest.passes needs version 6") {
+	if !IsIncompatible(err) || !strings.Contains(err.Error(), "shoal.StepRequest.passes needs version 6") {
 		t.Errorf("error %q", err)
 	}
 	wantErr(t, s.Send(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{Halvings: 1}), ErrVersion)

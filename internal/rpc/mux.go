@@ -25,7 +25,7 @@ type handler struct {
 func NewMux(s *System) *Mux { return &Mux{sys: s, handlers: map[uint32]handler{}} }
 
 // Handle registers h for a kind whose payload is a T. A payload with unknown fields is refused with
-// ErrNotUnderstood, unless it is a report (package proto). Handle panics if the kind is
+// ErrIncompatible, unless it is a report (package proto). Handle panics if the kind is
 // below FirstKind or already registered; both are programming errors.
 //
 // A handler runs in its actor and must not block. It answers with Reply or Fail,
@@ -83,7 +83,7 @@ func (m *Mux) Receive(a actor.Context) bool {
 // them could do something that the sender does not want.
 func understood(m pb.Message, e *proto.Envelope) error {
 	if err := proto.Unknown(m); err != nil {
-		return fmt.Errorf("%w: %w (this build reads wire versions %d to %d, %s wrote version %d)", ErrNotUnderstood, err, MinVersion, Version, e.From, e.Version)
+		return fmt.Errorf("%w: %w (this build reads wire versions %d to %d, %s wrote version %d)", ErrIncompatible, err, MinVersion, Version, e.From, e.Version)
 	}
 	return nil
 }

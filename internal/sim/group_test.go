@@ -11,7 +11,7 @@ import (
 // group is one rank's collective group: the real state machine, driven manually, over the simulated
 // network, after a barrier of hellos.
 type group struct {
-	collective.Manual
+	collective.ManualGroup
 	w     *world
 	n     *node
 	e     *epoch
@@ -119,11 +119,11 @@ func (g *group) form() {
 	if b := g.w.opt.Bug; b == NoFence || b == NoCollectiveFence {
 		c.Epoch, c.Incarnations = 1, nil
 	}
-	m, err := collective.NewManual(c, wire{g})
+	m, err := collective.NewManualGroup(c, wire{g})
 	if err != nil {
 		panic(err)
 	}
-	g.Manual = m
+	g.ManualGroup = m
 	for _, p := range g.early {
 		g.receive(p.src, p.msg)
 	}

@@ -168,7 +168,7 @@ func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() 
 				end(err)
 			})
 		}
-		if !e.journal.Doubt() {
+		if !e.journal.MustCatchUp() {
 			write()
 			return
 		}

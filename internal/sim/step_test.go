@@ -173,7 +173,7 @@ func (n *node) tell(s *step, done func(error)) {
 // told starts the next pass with these tokens.
 func (n *node) told(s *step, done func(error)) {
 	at := make([]int, len(s.epoch.peers))
-	s.Again(func(c *plan.Run) int32 {
+	s.NextPass(func(c *plan.Run) int32 {
 		if c.Owner == s.epoch.rank {
 			drawn := s.out[c.Seq].Drawn
 			return int32(drawn[len(drawn)-1].Token)

@@ -224,7 +224,7 @@ func (c *coordinator) probe(n topology.Node) {
 		}
 		c.post(func() {
 			c.w.cover[Back]++
-			c.authority.Works(n.ID, n.Incarnation)
+			c.authority.Responds(n.ID, n.Incarnation)
 		})
 	})
 }

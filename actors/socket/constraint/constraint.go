@@ -103,7 +103,7 @@ const minRebuild = 64
 // it shares with other sequences is close to its limits. It rebuilds again only after the number of
 // tokens has doubled, so that the total work is linear in the tokens.
 func (c *Constraint) rebuild(err error) bool {
-	if !c.newest.Crowded() && !errors.Is(err, grammar.ErrTooComplex) || len(c.tokens) < max(2*c.rebuiltAt, minRebuild) {
+	if !c.newest.NearLimit() && !errors.Is(err, grammar.ErrTooComplex) || len(c.tokens) < max(2*c.rebuiltAt, minRebuild) {
 		return false
 	}
 	c.rebuiltAt, c.consumed, c.newest, c.err = len(c.tokens), 0, grammar.State{}, nil

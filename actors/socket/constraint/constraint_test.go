@@ -75,7 +75,7 @@ func TestConstraintBeginsAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, many := g.Start(), bytes.Repeat([]byte("("), 1000)
-	for i := 0; !other.Crowded(); i++ {
+	for i := 0; !other.NearLimit(); i++ {
 		if i == 2000 {
 			t.Fatal("the grammar does not fill")
 		}
@@ -86,12 +86,12 @@ func TestConstraintBeginsAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !c.newest.Crowded() {
+	if !c.newest.NearLimit() {
 		t.Fatal("the grammar is not shared")
 	}
 	got, err := c.Allowed()
-	if err != nil || !slices.Equal(got, want) || c.newest.Crowded() || c.consumed != minRebuild {
-		t.Errorf("%v, want %v; crowded %v, %d tokens: %v", got, want, c.newest.Crowded(), c.consumed, err)
+	if err != nil || !slices.Equal(got, want) || c.newest.NearLimit() || c.consumed != minRebuild {
+		t.Errorf("%v, want %v; crowded %v, %d tokens: %v", got, want, c.newest.NearLimit(), c.consumed, err)
 	}
 }
 

@@ -105,7 +105,7 @@ type Request struct {
 
 // Request returns a request to draft at most n tokens after next. The drafts go to out.
 func (d *State) Request(n int, next int32, out *proto.Sampled) Request {
-	r := Request{of: d, n: min(n, speculate.Most), out: out, rows: d.tokens}
+	r := Request{of: d, n: min(n, speculate.MaxDraft), out: out, rows: d.tokens}
 	if !d.mtp {
 		r.rows = append(slices.Clip(r.rows), next)
 	}

@@ -112,7 +112,7 @@ func (m *Machine) checkIndex(p *plan.Plan, x *plan.Index, q *Sequence) error {
 	case q.HandedOver:
 		return fmt.Errorf("socket: step %d indexes sequence %d, whose prompt is complete", p.Step, x.Seq)
 	}
-	c := kvcache.ClusteringOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, q.Policy)
+	c := kvcache.IndexWorkOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, q.Policy)
 	most, read := c.Before, c.After
 	if q.Indexed >= c.Before {
 		most, read = c.Pieces, q.Prompt

@@ -177,9 +177,9 @@ func (m *Machine) checkShared(o *plan.Open) error {
 	switch {
 	case n != len(o.Shared)*tensor.BlockSlots:
 		return fmt.Errorf("socket: sequence %d: %d shared blocks for %d tokens; a block has %d", o.Seq, len(o.Shared), n, tensor.BlockSlots)
-	case n > o.Policy.Warm(o.Read):
+	case n > o.Policy.ReusableTokens(o.Read):
 		return fmt.Errorf("socket: sequence %d: %d shared blocks for %d of %d prompt tokens; %s takes at most %d tokens from the prefix cache",
-			o.Seq, len(o.Shared), n, o.Read, o.Policy.Spec(), o.Policy.Warm(o.Read))
+			o.Seq, len(o.Shared), n, o.Read, o.Policy.Spec(), o.Policy.ReusableTokens(o.Read))
 	case n > 0 && len(o.Resume) > 0:
 		return fmt.Errorf("socket: sequence %d resumes with a cache, and begins with %d shared blocks", o.Seq, len(o.Shared))
 	}

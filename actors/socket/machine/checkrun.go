@@ -46,8 +46,8 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", c.Seq, q.inFlight)
 	case n == 0 || c.Start+n > l.Positions:
 		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, c.Start, l.Positions)
-	case c.Draft > speculate.Most:
-		return fmt.Errorf("socket: sequence %d: a draft of %d tokens, at most %d are possible", c.Seq, c.Draft, speculate.Most)
+	case c.Draft > speculate.MaxDraft:
+		return fmt.Errorf("socket: sequence %d: a draft of %d tokens, at most %d are possible", c.Seq, c.Draft, speculate.MaxDraft)
 	case c.PromptLogprobs > l.Vocab || c.PromptLogprobs >= 0 && (c.Next < plan.None || int(c.Next) >= l.Vocab):
 		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, c.Next, l.Vocab)
 	}
@@ -108,8 +108,8 @@ func (m *Machine) checkPasses(p *plan.Plan, c *plan.Run, q *Sequence) error {
 		return fmt.Errorf("socket: step %d has %d passes, but %s", p.Step, p.Passes, fmt.Sprintf(why, args...))
 	}
 	switch {
-	case p.Passes > 1+speculate.Most:
-		return fails("at most %d are possible", 1+speculate.Most)
+	case p.Passes > 1+speculate.MaxDraft:
+		return fails("at most %d are possible", 1+speculate.MaxDraft)
 	case len(p.Index) > 0:
 		return fails("it also computes %d indexes", len(p.Index))
 	case len(p.Copy) > 0:

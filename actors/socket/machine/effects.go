@@ -7,34 +7,34 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Do is an operation on the caches of one sequence, or on a block of the prefix cache.
-type Do uint8
+// EffectKind is an operation on the caches of one sequence, or on a block of the prefix cache.
+type EffectKind uint8
 
 const (
-	DoCommit        Do = iota // Tokens of the cache, and of its replica, count; later ones are rolled back
-	DoRelease                 // all stores are freed
-	DoDropReplica             // the replica is freed
-	DoResume                  // the sequence continues with the cache that was kept; Tokens count
-	DoOpen                    // the sequence begins
-	DoReplicate               // the replica on Rank begins, with room for Tokens
-	DoReservePrompt           // room for the prompt up to Tokens
-	DoOpenCache               // the owner's cache begins, for the hand-over
-	DoReserveCache            // room for the cache, and the replica on this socket, up to Tokens
-	DoEvict                   // Block leaves the prefix cache
-	DoKeep                    // block number Tokens of the cache becomes the prefix cache's Block
-	DoFork                    // the sequence begins with the cache of Open.Fork
-	DoSpill                   // the rows of the first Tokens blocks of the cache move to a file while steps run
-	DoDropExtras              // the attention sums and the snapshot of Block are freed
+	DoCommit        EffectKind = iota // Tokens of the cache, and of its replica, count; later ones are rolled back
+	DoRelease                         // all stores are freed
+	DoDropReplica                     // the replica is freed
+	DoResume                          // the sequence continues with the cache that was kept; Tokens count
+	DoOpen                            // the sequence begins
+	DoReplicate                       // the replica on Rank begins, with room for Tokens
+	DoReservePrompt                   // room for the prompt up to Tokens
+	DoOpenCache                       // the owner's cache begins, for the hand-over
+	DoReserveCache                    // room for the cache, and the replica on this socket, up to Tokens
+	DoEvict                           // Block leaves the prefix cache
+	DoKeep                            // block number Tokens of the cache becomes the prefix cache's Block
+	DoFork                            // the sequence begins with the cache of Open.Fork
+	DoSpill                           // the rows of the first Tokens blocks of the cache move to a file while steps run
+	DoDropExtras                      // the attention sums and the snapshot of Block are freed
 )
 
 var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums"}
 
-func (d Do) String() string { return doNames[d] }
+func (d EffectKind) String() string { return doNames[d] }
 
 // Effect is one operation. Effects are performed in order. DoCommit, DoKeep, DoRelease,
 // DoDropReplica, DoEvict, DoDropExtras and DoResume come before all that may lack memory.
 type Effect struct {
-	Do     Do
+	Do     EffectKind
 	Seq    uint64
 	Tokens int
 	Rank   int
@@ -128,8 +128,8 @@ func wanted(r *plan.Run, run int, yield func(Wanted) bool) bool {
 	return true
 }
 
-// Again makes the runs those of the next pass: each has the token that it sampled.
-func (w *Work) Again(sampled func(*plan.Run) int32) {
+// NextPass makes the runs those of the next pass: each has the token that it sampled.
+func (w *Work) NextPass(sampled func(*plan.Run) int32) {
 	for i := range w.Runs {
 		r := &w.Runs[i]
 		r.Start, r.Tokens = r.Start+1, []int32{sampled(r)}

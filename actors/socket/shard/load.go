@@ -176,7 +176,7 @@ func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 
 func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *layer.Weights {
 	w := &layer.Weights{
-		Number: i, Index: n.Cache, Later: n.KVSource != nil, Follows: n.Borrows || n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Grows: n.Grows, Activation: n.Activation,
+		Number: i, Index: n.Cache, KVComputed: n.KVSource != nil, SharesCache: n.Borrows || n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Grows: n.Grows, Activation: n.Activation,
 		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.headNorm(n.QNorm, n.Q, n), KNorm: l.headNorm(n.KNorm, n.K, n),
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
 		QBias: l.bias(n.Q), OBias: l.bias(n.O),

@@ -141,7 +141,7 @@ func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 		return 0
 	}
 	q := e.Seqs[c.Seq]
-	n := min(len(c.Tokens), max(0, q.Policy.Unseen(q.Prompt)-c.Start))
+	n := min(len(c.Tokens), max(0, q.Policy.SkippableTokens(q.Prompt)-c.Start))
 	if q.Pool != nil {
 		lo, _ := q.Pool.Rows(c.Start, c.Start+len(c.Tokens))
 		n = min(n, lo-c.Start)

@@ -64,7 +64,7 @@ func drawn(q *caches.Sequence) int32 { return max(0, q.Next) }
 func (e *Epoch) fillNextPass(s *Step) error {
 	at := make([]int, len(s.sampledBy))
 	var bad error
-	s.Work.Again(func(c *plan.Run) int32 {
+	s.Work.NextPass(func(c *plan.Run) int32 {
 		if c.Owner == e.Rank {
 			return drawn(e.Seqs[c.Seq])
 		}

@@ -77,7 +77,7 @@ func (e *Epoch) plan(s *Step) []stage {
 func (e *Epoch) cluster(s *Step) (stages []stage) {
 	for _, x := range s.Work.Index {
 		q := e.Seqs[x.Seq]
-		if c := kvcache.ClusteringOf(e.Geometry, q.Prompt, q.Policy); x.From >= c.Before {
+		if c := kvcache.IndexWorkOf(e.Geometry, q.Prompt, q.Policy); x.From >= c.Before {
 			stages = append(stages, e.move(s, q, x.From-c.Before, x.From-c.Before+x.Pieces, c.Pieces-c.Before)...)
 			continue
 		}

@@ -138,7 +138,7 @@ func (c *modelsListCmd) needs(name string, config *model.Config, measured map[bo
 
 func printModels(w io.Writer, list []ListedModel, s hub.Settings, nodes int) {
 	if len(list) == 0 {
-		fmt.Fprintf(w, "no models in %s or %s; to fetch one, run shoal pull Qwen/Qwen3-0.6B\n", s.Cache, s.Own)
+		fmt.Fprintf(w, "no models in %s or %s; to fetch one, run shoal pull Qwen/Qwen3-0.6B\n", s.Cache, s.ModelsDir)
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

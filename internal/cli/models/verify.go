@@ -145,7 +145,7 @@ func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	if c.DType == tensor.BF16 || c.DType == tensor.Q8_0 {
 		dt = c.DType
 	}
-	mapping := topology.Choose(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))
+	mapping := topology.ChooseMapping(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))
 	members := make([]topology.Member, max(n, 1))
 	for i := range members {
 		members[i] = topology.Member{ID: fmt.Sprint(i), Share: 1}

@@ -120,7 +120,7 @@ const none = -1
 func (a *Socket) reading(seq uint64, n kvcache.Needs, tokens []uint32, chunk int) Prompt {
 	p := Prompt{Seq: seq, Policy: watching(n).Spec(), Tokens: tokens, Chunk: chunk, Open: true, Save: true}
 	if !n.PromptAttention {
-		p.Blocks = min(a.saved, watching(n).Warm(len(tokens))/tensor.BlockSlots)
+		p.Blocks = min(a.saved, watching(n).ReusableTokens(len(tokens))/tensor.BlockSlots)
 	}
 	return p
 }
@@ -139,12 +139,12 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 	}
 	err := a.between(ctx, 0, func(c *step.Job) error {
 		prompt, seen, err := c.Prompt(seq)
-		var found kvcache.Clustering
+		var found kvcache.IndexWork
 		for _, i := range list {
 			if err != nil {
 				return err
 			}
-			if x := kvcache.ClusteringOf(c.Geometry(), part.context, all[i]); x.Clusters != found.Clusters {
+			if x := kvcache.IndexWorkOf(c.Geometry(), part.context, all[i]); x.Clusters != found.Clusters {
 				for piece := range x.Fine {
 					seen.Prepare(prompt, all[i], piece, c.Pool().Run)
 				}

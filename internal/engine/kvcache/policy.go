@@ -184,18 +184,18 @@ func (p *Policy) Context(prompt int) int {
 // output through decode rows.
 func (p *Policy) RebuildsByPrefill() bool { return p.KeepsAll() && p.Selector == nil }
 
-// Warm is the number of first prompt tokens whose rows may come from a prefix cache. The rest must
-// be read: at least one token for the logits, and the queries that the compressor observes. If it
-// sums over all queries, the sums must come from the cache too ([Segment.KeepSums]).
-func (p *Policy) Warm(prompt int) int { return max(0, prompt-max(1, p.Needs.Window)) }
+// ReusableTokens is the number of first prompt tokens whose rows may come from a prefix cache. The
+// rest must be read: at least one token for the logits, and the queries that the compressor
+// observes. If it sums over all queries, the sums must come from the cache too ([Segment.KeepSums]).
+func (p *Policy) ReusableTokens(prompt int) int { return max(0, prompt-max(1, p.Needs.Window)) }
 
-// Unseen is the number of first tokens that may leave a step once their keys and values exist
+// SkippableTokens is the number of first tokens that may leave a step once their keys and values exist
 // (SwiftKV).
-func (p *Policy) Unseen(prompt int) int {
+func (p *Policy) SkippableTokens(prompt int) int {
 	if p.Needs.PromptAttention {
 		return 0
 	}
-	return p.Warm(prompt)
+	return p.ReusableTokens(prompt)
 }
 
 // firstSums is the first place in a long prompt where sums are kept.
@@ -205,7 +205,7 @@ const firstSums = 1024
 // keeping; 0: none. The places are powers of two, where other texts may diverge, and the end of the
 // last block that another prompt can reuse. Together they are shorter than three prompts.
 func (p *Policy) SumsAt(prompt, from int) int {
-	last := p.Warm(prompt) / tensor.BlockSlots * tensor.BlockSlots
+	last := p.ReusableTokens(prompt) / tensor.BlockSlots * tensor.BlockSlots
 	if !p.Needs.PromptAttention || last <= from {
 		return 0
 	}

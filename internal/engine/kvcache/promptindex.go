@@ -15,7 +15,7 @@ type PromptIndex interface {
 	Fits(g Geometry) error
 	// Plan describes the index of a layer of a prompt that has the given number of tokens.
 	Plan(g Geometry, prompt int) IndexPlan
-	// Prepare does one of the pieces before the hand-over, see Clustering, for the heads of the
+	// Prepare does one of the pieces before the hand-over, see IndexWork, for the heads of the
 	// prompt that from holds.
 	Prepare(o *Observation, from *Store, piece int, run Run)
 	// Arrange returns the order in which the owner stores the rows of a head, all of which stay. It
@@ -28,7 +28,7 @@ type PromptIndex interface {
 
 // StoreIndex is the index of one store, in the layers whose rule has a PromptIndex.
 type StoreIndex interface {
-	// Build does a piece of the owner's work, see Clustering. There is at least one piece. ropes
+	// Build does a piece of the owner's work, see IndexWork. There is at least one piece. ropes
 	// rotate the keys of each layer.
 	Build(piece int, run Run, ropes Ropes) error
 	// IndexBytes is the size of what moves with the rows of a head (PlaneIndex). ReadIndex fills dst
@@ -56,7 +56,7 @@ type RowReplacer interface {
 
 // IndexPlan describes the index of a layer.
 type IndexPlan struct {
-	Clustering
+	IndexWork
 	Replaced int   // first blocks of each head whose rows the index replaces
 	Bytes    int64 // memory of the index, of all heads of the layer
 	Read     int   // bytes that a step reads of a head's index beyond the rows that it replaces
@@ -65,7 +65,7 @@ type IndexPlan struct {
 // Run calls f with each of 0 to n-1, in any order and possibly concurrently.
 type Run = func(n int, f func(i int))
 
-// Clustering describes the work of a PromptIndex as pieces between the steps of other sequences.
+// IndexWork describes the work of a PromptIndex as pieces between the steps of other sequences.
 // All sockets have the same number of pieces.
 //
 // The first Before pieces can run once After tokens have been read, see PromptIndex.Prepare. The
@@ -73,7 +73,7 @@ type Run = func(n int, f func(i int))
 //
 // The pieces of the hand-over follow, see Store.Index. Each moves the rows of a quarter of a layer's
 // heads to the owner (Moved), which indexes them. The pieces after these move nothing.
-type Clustering struct {
+type IndexWork struct {
 	After  int // tokens that must have been read
 	Pieces int // 0: nothing to do between steps
 	Before int // pieces before the hand-over
@@ -83,9 +83,9 @@ type Clustering struct {
 	Work, Coarse, Move int64  // multiplications per head in one piece of each kind, or equivalent time
 }
 
-// ClusteringOf returns the work of a prompt part of that many tokens.
-func ClusteringOf(g Geometry, prompt int, p *Policy) Clustering {
-	return p.plan(g, prompt).Clustering
+// IndexWorkOf returns the work of a prompt part of that many tokens.
+func IndexWorkOf(g Geometry, prompt int, p *Policy) IndexWork {
+	return p.plan(g, prompt).IndexWork
 }
 
 // plan is the plan of the policy's index; zero without one.
@@ -119,7 +119,7 @@ func (g Geometry) Moved(piece int) (layer int, heads tensor.Span, ok bool) {
 
 // Within returns the number of pieces that fit in most multiplications per head, at least one. They
 // are of one kind and follow the first done pieces.
-func (x Clustering) Within(done int, most int64) int {
+func (x IndexWork) Within(done int, most int64) int {
 	work, left := x.Work, x.Fine-done
 	if left <= 0 {
 		work, left = x.Coarse, x.Before-done
@@ -137,7 +137,7 @@ func (o *Observation) Prepare(from *Store, p *Policy, piece int, run Run) {
 	}
 }
 
-// Index does one piece of the owner's index, by its number in the hand-over (see Clustering). The rows
+// Index does one piece of the owner's index, by its number in the hand-over (see IndexWork). The rows
 // of its layers must have arrived. Seal does all remaining pieces.
 func (s *Store) Index(piece int, run Run) error {
 	if s.sealed || s.pending == 0 || piece != s.indexed || s.promptIndex == nil {
@@ -161,7 +161,7 @@ func (s *Store) buildIndex(run Run, ropes Ropes) error {
 	if s.promptIndex == nil {
 		return nil
 	}
-	x := ClusteringOf(s.g, s.prompt, s.policy)
+	x := IndexWorkOf(s.g, s.prompt, s.policy)
 	for pieces := max(1, x.Pieces-x.Before); s.indexed < pieces; s.indexed++ {
 		if err := s.promptIndex.Build(s.indexed, run, ropes); err != nil {
 			return err

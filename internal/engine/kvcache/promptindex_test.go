@@ -133,7 +133,7 @@ func TestIndexInPieces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, x := NewArena(1<<30), ClusteringOf(g, 333, p)
+			a, x := NewArena(1<<30), IndexWorkOf(g, 333, p)
 			want, _, err := handOver(p, []*Store{read(t, a, g, tensor.Span{Hi: g.KVHeads}, 333, 100)}, 0)
 			if err != nil {
 				t.Fatal(err)

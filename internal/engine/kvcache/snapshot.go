@@ -35,7 +35,7 @@ func (g Geometry) Stride() int {
 // keeping; 0: none. The places are multiples of the stride, branch, and the end of the last block that
 // another prompt can reuse. branch is where an earlier text left the prompt's; 0: nowhere.
 func (g Geometry) SnapshotAt(p *Policy, prompt, from, branch int) int {
-	last := p.Warm(prompt) / tensor.BlockSlots * tensor.BlockSlots
+	last := p.ReusableTokens(prompt) / tensor.BlockSlots * tensor.BlockSlots
 	stride := g.Stride()
 	if stride == 0 || last <= from {
 		return 0

@@ -150,7 +150,7 @@ type Spill struct {
 	Blocks int
 }
 
-// Index computes pieces of a prompt's clustering (kvcache.Clustering): Pieces of them,
+// Index computes pieces of a prompt's clustering (kvcache.IndexWork): Pieces of them,
 // after the first From, which earlier steps did.
 type Index struct {
 	Seq    uint64

@@ -38,8 +38,8 @@ func TestCopies(t *testing.T) {
 		text := textOf(source)
 		all := slices.Concat(source, answer)
 		for at := len(source); at < len(all); steps++ {
-			d := text.Suffix(nil, "", 0, Most)
-			if c := text.Copied(Most); copied && len(c.Tokens) >= len(d.Tokens) {
+			d := text.Suffix(nil, "", 0, MaxDraft)
+			if c := text.Copied(MaxDraft); copied && len(c.Tokens) >= len(d.Tokens) {
 				d = c
 			}
 			right := 0
@@ -59,7 +59,7 @@ func TestCopies(t *testing.T) {
 		answer []int32
 		most   int // steps
 		wrong  int // drafts
-	}{{"renamed", said, len(said)/(1+Most) + 12, 2}, {"edited", edited, len(edited)/(1+Most) + 140, 60}} {
+	}{{"renamed", said, len(said)/(1+MaxDraft) + 12, 2}, {"edited", edited, len(edited)/(1+MaxDraft) + 140, 60}} {
 		with, wrong := steps(c.answer, true)
 		without, _ := steps(c.answer, false)
 		t.Logf("%s: %d tokens in %d steps, %d with a wrong draft; %d steps without following", c.name, len(c.answer), with, wrong, without)
@@ -85,7 +85,7 @@ func TestCopiesOfAnything(t *testing.T) {
 			}
 			text.Catch(i, 1000, func(i int) int32 { return all[i] })
 			text.Suffix(nil, "", 0, 3)
-			most := 1 + r.IntN(Most)
+			most := 1 + r.IntN(MaxDraft)
 			d := text.Copied(most)
 			if len(d.Tokens) > most || len(d.Share) != len(d.Tokens) {
 				t.Fatalf("seed %d: %d drafts and %d shares, %d were asked for", seed, len(d.Tokens), len(d.Share), most)

@@ -71,7 +71,7 @@ func (c *Cost) line(sequences int) (base, each float64) {
 	each = (l.dt - d*l.t + guessSteps*min(c.each, t)) / (l.dd - d*l.d + guessSteps)
 	each = max(each, l.first(sequences)/4)
 	base = t - each*d
-	if least := t / float64(1+2*Most); base < least {
+	if least := t / float64(1+2*MaxDraft); base < least {
 		base, each = least, (t-least)/max(d, 1)
 	}
 	return base, each

@@ -36,8 +36,8 @@ var Modes = []string{string(Off), string(Lookup), string(Suffix), string(Model)}
 // such as suffix:4. With model:4 only the small model drafts.
 func Parse(s string) (Mode, error) {
 	name, width := Mode(s).Split()
-	if !slices.Contains(Modes, string(name)) || strings.Contains(s, ":") && (width < 1 || width > Most || name == Off) {
-		return "", fmt.Errorf("speculate: unknown mode %q: known are %s, and lookup:N suffix:N and model:N with N drafts a row, 1 to %d, whatever they cost", s, strings.Join(Modes, ", "), Most)
+	if !slices.Contains(Modes, string(name)) || strings.Contains(s, ":") && (width < 1 || width > MaxDraft || name == Off) {
+		return "", fmt.Errorf("speculate: unknown mode %q: known are %s, and lookup:N suffix:N and model:N with N drafts a row, 1 to %d, whatever they cost", s, strings.Join(Modes, ", "), MaxDraft)
 	}
 	return Mode(s), nil
 }
@@ -49,5 +49,5 @@ func (m Mode) Split() (name Mode, width int) {
 	return Mode(before), width
 }
 
-// Most is the largest number of drafts in a row. A row has one token more.
-const Most = 15
+// MaxDraft is the largest number of drafts in a row. A row has one token more.
+const MaxDraft = 15

@@ -91,8 +91,8 @@ func TestSuffixIsTheNaiveOne(t *testing.T) {
 		if ends > visits {
 			continue
 		}
-		tokens, share, matched := naive(text, text, Most)
-		if d := textOf(text).Suffix(nil, "", 0, Most); !slices.Equal(d.Tokens, tokens) || !slices.Equal(d.Share, share) || len(tokens) > 0 && d.Matched != matched {
+		tokens, share, matched := naive(text, text, MaxDraft)
+		if d := textOf(text).Suffix(nil, "", 0, MaxDraft); !slices.Equal(d.Tokens, tokens) || !slices.Equal(d.Share, share) || len(tokens) > 0 && d.Matched != matched {
 			t.Fatalf("seed %d: draft %+v, naive %v %v after %d", seed, d, tokens, share, matched)
 		}
 		found += len(tokens)
@@ -100,8 +100,8 @@ func TestSuffixIsTheNaiveOne(t *testing.T) {
 		other := noise(200, words, seed+1000)
 		recent.Add("me", len(other), func(i int) int32 { return other[i] })
 		var d drafter
-		tokens, share, _ = naive(other, text, Most)
-		if got := d.suffix(recent.rings["me"].ring, textOf(text).ring, 0, Most); !slices.Equal(got.Tokens, tokens) || !slices.Equal(got.Share, share) {
+		tokens, share, _ = naive(other, text, MaxDraft)
+		if got := d.suffix(recent.rings["me"].ring, textOf(text).ring, 0, MaxDraft); !slices.Equal(got.Tokens, tokens) || !slices.Equal(got.Share, share) {
 			t.Fatalf("seed %d: draft of another's text %+v, naive %v %v", seed, got, tokens, share)
 		}
 	}
@@ -125,8 +125,8 @@ func TestTextGoesOn(t *testing.T) {
 	slow.Catch(n, 2, token)
 	fast := NewText()
 	fast.Catch(n, n, token)
-	a, b := slow.Suffix(nil, "", 0, Most), fast.Suffix(nil, "", 0, Most)
-	if !slices.Equal(a.Tokens, b.Tokens) || len(a.Tokens) != Most {
+	a, b := slow.Suffix(nil, "", 0, MaxDraft), fast.Suffix(nil, "", 0, MaxDraft)
+	if !slices.Equal(a.Tokens, b.Tokens) || len(a.Tokens) != MaxDraft {
 		t.Fatalf("drafts %v and %v", a, b)
 	}
 	for i, token := range a.Tokens {
@@ -134,7 +134,7 @@ func TestTextGoesOn(t *testing.T) {
 			t.Fatalf("draft %d is %d, the text goes on with %d", i, token, period[(n+i)%len(period)])
 		}
 	}
-	if l := slow.Lookup(0, Most); !slices.Equal(l.Tokens, a.Tokens) {
+	if l := slow.Lookup(0, MaxDraft); !slices.Equal(l.Tokens, a.Tokens) {
 		t.Fatalf("lookup drafts %v, suffix %v", l.Tokens, a.Tokens)
 	}
 	if slow.Bytes() != fast.Grown(n) || slow.Bytes() != ringBytes(TextTokens) {
@@ -150,11 +150,11 @@ func TestRecent(t *testing.T) {
 	say("a", 1, 2, 3, 4, 5, 6, 7, 8)
 	say("a", 100, 101, 102)
 	text := textOf([]int32{50, 5, 6})
-	if d := text.Suffix(r, "a", 0, Most); !slices.Equal(d.Tokens, []int32{7, 8}) || d.Source != Others {
+	if d := text.Suffix(r, "a", 0, MaxDraft); !slices.Equal(d.Tokens, []int32{7, 8}) || d.Source != Others {
 		t.Errorf("draft %+v", d)
 	}
 	for _, owner := range []string{"b", ""} {
-		if d := text.Suffix(r, owner, 0, Most); len(d.Tokens) > 0 {
+		if d := text.Suffix(r, owner, 0, MaxDraft); len(d.Tokens) > 0 {
 			t.Errorf("%q drafts what another said: %+v", owner, d)
 		}
 	}
@@ -270,10 +270,10 @@ func TestModes(t *testing.T) {
 // TestLongMatches: where only long matches count, a short one drafts nothing.
 func TestLongMatches(t *testing.T) {
 	text := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 6, 7}
-	if d := textOf(text).Suffix(nil, "", Long, Most); len(d.Tokens) > 0 {
+	if d := textOf(text).Suffix(nil, "", Long, MaxDraft); len(d.Tokens) > 0 {
 		t.Errorf("draft %+v", d)
 	}
-	if d := textOf(text).Suffix(nil, "", 0, Most); len(d.Tokens) == 0 {
+	if d := textOf(text).Suffix(nil, "", 0, MaxDraft); len(d.Tokens) == 0 {
 		t.Error("no draft after a short match")
 	}
 	text = append(text, 60, 1, 2, 3, 4, 5, 6, 7)
@@ -289,7 +289,7 @@ func BenchmarkSuffix(b *testing.B) {
 	t := textOf(text)
 	i := 0
 	for b.Loop() {
-		t.Suffix(nil, "", 0, Most)
+		t.Suffix(nil, "", 0, MaxDraft)
 		text = append(text, int32(i*7%300))
 		t.Catch(len(text), 10, func(i int) int32 { return text[i] })
 		i++

@@ -21,9 +21,9 @@ type Journal struct {
 // Last returns the number of the last known message of the journal.
 func (j *Journal) Last() uint64 { return j.last }
 
-// Doubt reports whether an append was abandoned. The journal must then be read (CatchUp) before the
+// MustCatchUp reports whether an append was abandoned. The journal must then be read before the
 // next write.
-func (j *Journal) Doubt() bool { return j.doubt }
+func (j *Journal) MustCatchUp() bool { return j.doubt }
 
 // Message is a message as read from the log.
 type Message struct {

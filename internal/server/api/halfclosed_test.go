@@ -45,7 +45,7 @@ func TestHalfClosed(t *testing.T) {
 			t.Fatalf("%s: %v", path, err)
 		}
 		b, err := io.ReadAll(resp.Body)
-		if resp.StatusCode != apierr.StatusLeft || err != nil || !strings.Contains(string(b), "closed the connection") {
+		if resp.StatusCode != apierr.StatusClientClosedRequest || err != nil || !strings.Contains(string(b), "closed the connection") {
 			t.Errorf("%s: %d %q %v", path, resp.StatusCode, b, err)
 		}
 		e.WaitCancelled(t, 1)

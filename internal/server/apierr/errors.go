@@ -89,11 +89,11 @@ var (
 	ErrRequestTimeout = errors.New("api: the request took longer than the server allows")
 )
 
-// StatusLeft is nginx's status for a client that left.
-const StatusLeft = 499
+// StatusClientClosedRequest is nginx's status for a client that left.
+const StatusClientClosedRequest = 499
 
-// ErrLeft answers a client that closed its side of the connection before the answer was there.
-var ErrLeft = &Error{Status: StatusLeft, Type: TypeInvalid, Code: "client_closed_request", Message: "The client closed the connection, or its side of it, before the answer was complete. Keep it open until the answer has come."}
+// ErrClientClosedRequest answers a client that closed its side of the connection before the answer was there.
+var ErrClientClosedRequest = &Error{Status: StatusClientClosedRequest, Type: TypeInvalid, Code: "client_closed_request", Message: "The client closed the connection, or its side of it, before the answer was complete. Keep it open until the answer has come."}
 
 // Error types of the OpenAI protocol.
 const (

@@ -25,7 +25,7 @@ func (s *Service) stream(ctx context.Context, w http.ResponseWriter, run *Run) {
 	case errors.As(err, &gone), errors.Is(err, context.Canceled):
 		s.Log.Info("generate: client left", "id", run.Head.ID, "error", err)
 		if out.Started && out.Err == nil { // it may have closed its side alone
-			enc.Fail(apierr.ErrLeft)
+			enc.Fail(apierr.ErrClientClosedRequest)
 		}
 	case !out.Started:
 		run.failure = "error"

@@ -70,7 +70,7 @@ func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
 	}
 	for _, name := range msg.Unread() {
 		if !jsonbody.EmptyValue(msg.Raw[name]) {
-			c.Leave(at + "." + name)
+			c.Omit(at + "." + name)
 		}
 	}
 	return out
@@ -105,7 +105,7 @@ func (c *TurnReader) thought(at string, msg *jsonbody.Object) string {
 		if text := jsonbody.StringOf(v); text != "" {
 			found = cmp.Or(found, text)
 		} else if v != nil && !jsonbody.EmptyValue(v) {
-			c.Leave(at + "." + name)
+			c.Omit(at + "." + name)
 		}
 	}
 	var details []struct {
@@ -130,7 +130,7 @@ func (c *TurnReader) legacyCall(at string, i int, v json.RawMessage) json.RawMes
 		Arguments string `json:"arguments"`
 	}
 	if jsonbody.Unmarshal(v, &call) != nil || call.Name == "" {
-		c.Leave(at + ".function_call")
+		c.Omit(at + ".function_call")
 		return nil
 	}
 	c.legacy = "call_" + strconv.Itoa(i)

@@ -31,8 +31,8 @@ func (c *TurnReader) Fail(e *apierr.Error) {
 	}
 }
 
-// Leave records a place that was left out. The places go into a header, so their number is bounded.
-func (c *TurnReader) Leave(at string) {
+// Omit records a place that was left out. The places go into a header, so their number is bounded.
+func (c *TurnReader) Omit(at string) {
 	if len(c.Left) < jsonbody.MaxNamed {
 		c.Left = append(c.Left, at)
 	}
@@ -163,15 +163,15 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 		c.Fail(apierr.InvalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.", at, kind, cmp.Or(what, "it")))
 		return "", false
 	}
-	c.Leave(at)
+	c.Omit(at)
 	if what == "" {
 		return "", false
 	}
-	return LeftOut(what), true
+	return OmittedContent(what), true
 }
 
-// LeftOut is the text in place of content that the model cannot read.
-func LeftOut(what string) string {
+// OmittedContent is the text in place of content that the model cannot read.
+func OmittedContent(what string) string {
 	return "[" + strings.ToUpper(what[:1]) + what[1:] + " was left out: only text can be read here.]"
 }
 

@@ -17,8 +17,8 @@ type tally struct {
 	ended  []int // choices
 }
 
-// Tallied counts what one event added to a choice, which had before tokens.
-func (r *Run) Tallied(ev engine.Event, choice, before int, ended bool) {
+// CountEvent counts what one event added to a choice, which had before tokens.
+func (r *Run) CountEvent(ev engine.Event, choice, before int, ended bool) {
 	t, prompt := &r.tally, choice/r.N
 	if t.seen == nil {
 		t.seen = make([]bool, len(r.Prompts))

@@ -167,7 +167,7 @@ func parseEngine(f *jsonbody.Object, p *Params) {
 	f.Text("context", &p.Context)
 	if f.Text("speculate", &p.speculate) && p.speculate != "" {
 		if _, err := speculate.Parse(p.speculate); err != nil {
-			f.Fail(apierr.Invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.Most))
+			f.Fail(apierr.Invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.MaxDraft))
 		}
 	}
 	if f.Integer("priority", &x) {

@@ -125,7 +125,7 @@ func (s *Service) newChoice(g *Request, index int) *Choice {
 	}
 	var gate *stopGate
 	if g.StopsInAnswer && g.thinking.on && len(g.stop) > 0 {
-		gate = &stopGate{think: toolcall.NewThinker(g.thinking.tags, g.thinking.inside, false)}
+		gate = &stopGate{think: toolcall.NewThoughtParser(g.thinking.tags, g.thinking.inside, false)}
 	}
 	return &Choice{
 		gate: gate, parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
@@ -228,7 +228,7 @@ func (r *Run) apply(a arrival) (d Delta, show bool, err error) {
 	}
 	before, was := c.tokens, c.Finish
 	if d, show, err = c.accept(a.event); err == nil {
-		r.Tallied(a.event, a.choice, before, was == "" && c.Finish != "")
+		r.CountEvent(a.event, a.choice, before, was == "" && c.Finish != "")
 	}
 	return d, show, err
 }

@@ -84,7 +84,7 @@ func speculatePattern() string {
 			modes = append(modes, m)
 		}
 	}
-	for n := range speculate.Most {
+	for n := range speculate.MaxDraft {
 		numbers = append(numbers, strconv.Itoa(n+1))
 	}
 	return "^(" + strings.Join(modes, "|") + "):(" + strings.Join(numbers, "|") + ")$"

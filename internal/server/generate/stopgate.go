@@ -9,7 +9,7 @@ import (
 // stopGate keeps stop strings from being found in a thought: Anthropic's stop sequences are of
 // the text alone. A nil gate lets all text through.
 type stopGate struct {
-	think *toolcall.Thinker
+	think *toolcall.ThoughtParser
 	held  string // may be the beginning of a thought's opening tag
 	begun bool   // a thought has begun
 	over  bool   // the answer has begun

@@ -41,9 +41,9 @@ func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
 	if e != nil {
 		return e
 	}
-	if *spec != nil && g.thinking.on && g.thinking.tags == toolcall.Usual { // which the grammar knows
+	if *spec != nil && g.thinking.on && g.thinking.tags == toolcall.DefaultTags { // which the grammar knows
 		after := **spec
-		after.Thought = grammar.ThoughtMay
+		after.Thought = grammar.ThoughtOptional
 		if g.thinking.inside {
 			after.Thought = grammar.ThoughtBegun
 		}

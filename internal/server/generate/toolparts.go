@@ -48,7 +48,7 @@ const FinishCalls = "tool_calls"
 
 // parts takes the text of one choice apart. Ids of calls follow from the request's.
 type parts struct {
-	think  *toolcall.Thinker
+	think  *toolcall.ThoughtParser
 	spoke  bool // the answer has text that is no blank
 	parser *toolcall.Parser
 	tok    engine.Tokenizer // nil: control tokens are shown
@@ -66,9 +66,9 @@ func (s *Service) newParts(g *Request, index int) *parts {
 	if !g.KeepSpecial {
 		p.tok = s.Tokenizer
 	}
-	if t := g.thinking; t.on && (t.tags == toolcall.Usual || g.Sampling.Grammar == nil) {
+	if t := g.thinking; t.on && (t.tags == toolcall.DefaultTags || g.Sampling.Grammar == nil) {
 		late := !t.closed && g.Sampling.Grammar == nil && (!g.Stream || s.dialect(g.Tools).late)
-		p.think = toolcall.NewThinker(t.tags, t.inside, late)
+		p.think = toolcall.NewThoughtParser(t.tags, t.inside, late)
 	}
 	if g.Tools == nil {
 		if framed {

@@ -167,7 +167,7 @@ func (s *Server) Handler() http.Handler {
 				s.panicked(w, r, sc, p)
 			}
 			if w.status == 0 && r.Context().Err() != nil {
-				s.Fail(w, apierr.ErrLeft, true) // for one who closed its side alone; else net/http says 200
+				s.Fail(w, apierr.ErrClientClosedRequest, true) // for one who closed its side alone; else net/http says 200
 			}
 			if body && w.status >= 400 && !brief(r) {
 				s.drain(w, r)
@@ -304,7 +304,7 @@ func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *response) code() int {
 	if w.status == 0 {
-		return apierr.StatusLeft // nothing was sent: the client had left
+		return apierr.StatusClientClosedRequest // nothing was sent: the client had left
 	}
 	return w.status
 }

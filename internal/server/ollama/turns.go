@@ -78,8 +78,8 @@ func (r *ollamaReader) message(i int, raw json.RawMessage) engine.Message {
 	}
 	out.Content = r.Text(at+".content", m.Content)
 	if images {
-		r.Leave(at + ".images")
-		out.Content = generate.JoinLines(out.Content, generate.LeftOut("an image"))
+		r.Omit(at + ".images")
+		out.Content = generate.JoinLines(out.Content, generate.OmittedContent("an image"))
 	}
 	if out.Role == "assistant" {
 		out.Thought = cmp.Or(m.Thinking, generate.JoinLines(*r.Thoughts...))

@@ -146,7 +146,7 @@ func (s *API) answerEcho(w http.ResponseWriter, g *generate.Request) {
 			p.Text = s.Tokenizer.Decode(p.Ids, !g.KeepSpecial)
 		}
 		r.Choices = append(r.Choices, &generate.Choice{Finish: engine.FinishLength})
-		r.Tallied(engine.Event{}, i, 0, true)
+		r.CountEvent(engine.Event{}, i, 0, true)
 		enc.Delta(generate.Delta{Index: i, Text: p.Text, First: true, Finish: engine.FinishLength})
 	}
 	r.Count()

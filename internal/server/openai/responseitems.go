@@ -204,14 +204,14 @@ func (t *itemTurns) add(x inItem) {
 		t.call(x, string(jsonbody.MustJSON(map[string]string{"input": x.Input})))
 	case "function_call_output", "custom_tool_call_output":
 		if t.gone[x.CallID] {
-			t.Leave(x.at)
+			t.Omit(x.at)
 			return
 		}
 		text := t.Text(x.at+".output", x.Output)
 		t.flush()
 		t.out = append(t.out, engine.Message{Role: "tool", CallID: x.CallID, Content: text})
 	default: // of a tool that another server ran, or opaque
-		if t.Leave(x.at); x.CallID != "" {
+		if t.Omit(x.at); x.CallID != "" {
 			t.gone[x.CallID] = true
 		}
 	}

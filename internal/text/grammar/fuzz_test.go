@@ -16,7 +16,7 @@ func fuzzKind(f *testing.F, kind string, seeds ...string) {
 		if len(text) > 4096 || len(input) > 64 {
 			return
 		}
-		g, err := New(v, Spec{Kind: kind, Text: text, AnyOrder: len(text)%2 == 1, Open: len(text)%3 == 0, Thought: []string{"", ThoughtMay}[len(input)%2]})
+		g, err := New(v, Spec{Kind: kind, Text: text, AnyOrder: len(text)%2 == 1, Open: len(text)%3 == 0, Thought: []string{"", ThoughtOptional}[len(input)%2]})
 		var known *Error
 		if err != nil {
 			if !errors.As(err, &known) && !errors.Is(err, ErrTooComplex) {

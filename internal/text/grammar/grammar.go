@@ -37,7 +37,7 @@ type Spec struct {
 	// Open allows members that the schema does not declare, as JSON Schema does. Otherwise a schema
 	// with 'properties' and without 'additionalProperties' allows only its properties.
 	Open bool
-	// Thought is ThoughtBegun or ThoughtMay to allow a thought before the text.
+	// Thought is ThoughtBegun or ThoughtOptional to allow a thought before the text.
 	Thought string
 }
 
@@ -303,9 +303,9 @@ func (s State) AdvanceBytes(b []byte) (to State, err error) {
 	return State{g: s.g, s: at}, nil
 }
 
-// Crowded reports whether the stored states of the grammar are close to their limit. A long-lived
+// NearLimit reports whether the stored states of the grammar are close to their limit. A long-lived
 // user should then compile the grammar again and advance through the same text.
-func (s State) Crowded() bool { return s.g != nil && s.g.crowded() }
+func (s State) NearLimit() bool { return s.g != nil && s.g.crowded() }
 
 // Ends reports whether the text may end here.
 func (s State) Ends() bool { return s.s.end || s.ended }

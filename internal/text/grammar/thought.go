@@ -4,8 +4,8 @@ import "github.com/shoal-llm/shoal/internal/text/grammar/regex"
 
 // Values of Spec.Thought.
 const (
-	ThoughtBegun = "begun" // the prompt has opened a thought: the text starts inside it
-	ThoughtMay   = "may"   // the text may start with a thought
+	ThoughtBegun    = "begun" // the prompt has opened a thought: the text starts inside it
+	ThoughtOptional = "may"   // the text may start with a thought
 )
 
 // Marks of a thought.

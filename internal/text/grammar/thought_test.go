@@ -29,7 +29,7 @@ func TestThoughtIsOutside(t *testing.T) {
 		{KindJSONSchema, `{"enum":["</think>",2]}`, `"</think>"`, "3"},
 		{KindTags, tags, "free <f>12</f> text", "<f>x</f>"},
 	} {
-		for _, how := range []string{ThoughtBegun, ThoughtMay} {
+		for _, how := range []string{ThoughtBegun, ThoughtOptional} {
 			g, err := New(v, Spec{Kind: c.kind, Text: c.text, Thought: how})
 			if err != nil {
 				t.Fatalf("%v: %v", c, err)
@@ -47,17 +47,17 @@ func TestThoughtIsOutside(t *testing.T) {
 			}
 			thoughts := []string{"let me see </thi <f>x</f> {</think>", "</think>\n\n", "no</think> \t\n"}
 			for i, thought := range thoughts {
-				if how == ThoughtMay {
+				if how == ThoughtOptional {
 					thoughts[i] = "<think>" + thought
 				}
 				checkTexts(t, g, c.kind+" "+how, []string{thoughts[i] + c.yes}, refused(thoughts[i]+c.no, thoughts[i], c.no))
 			}
-			if got := accepts(t, g, c.yes); got != (how == ThoughtMay) && c.text != ".*" {
+			if got := accepts(t, g, c.yes); got != (how == ThoughtOptional) && c.text != ".*" {
 				t.Errorf("%v %s without a thought: %v", c, how, got)
 			}
 			// Control tokens: mask and states agree about all of them in every state.
 			at := start
-			if how == ThoughtMay {
+			if how == ThoughtOptional {
 				checkMask(t, v, at)
 				if at, err = at.Advance(open); err != nil {
 					t.Fatalf("%v: %v", c, err)
@@ -91,7 +91,7 @@ func TestThoughtIsOutside(t *testing.T) {
 			}
 		}
 	}
-	if _, err := New(v, Spec{Kind: KindJSONSchema, Text: "false", Thought: ThoughtMay}); err == nil {
+	if _, err := New(v, Spec{Kind: KindJSONSchema, Text: "false", Thought: ThoughtOptional}); err == nil {
 		t.Error("a thought hid that no text fits")
 	}
 }

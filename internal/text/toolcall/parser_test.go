@@ -183,11 +183,11 @@ func TestThinker(t *testing.T) {
 		{true, "thou", "thou", ""},
 	} {
 		for cut := 1; cut < 8; cut++ {
-			tags := Usual
+			tags := DefaultTags
 			if strings.Contains(c.text, "<|channel>") {
 				tags, _ = TagsOf("<|channel>thought<channel|>")
 			}
-			th, rest := NewThinker(tags, c.inside, false), c.text
+			th, rest := NewThoughtParser(tags, c.inside, false), c.text
 			var thought, content string
 			add := func(a, b string) { thought += a; content += b }
 			for rest != "" {
@@ -214,7 +214,7 @@ func TestLateThoughts(t *testing.T) {
 		{"a </thin", "", "a </thin"},
 	} {
 		for cut := 1; cut < 9; cut++ {
-			th, rest := NewThinker(Usual, false, true), c.text
+			th, rest := NewThoughtParser(DefaultTags, false, true), c.text
 			var thought, content string
 			add := func(a, b string) { thought += a; content += b }
 			for rest != "" {
@@ -233,7 +233,7 @@ func TestLateThoughts(t *testing.T) {
 func TestThought(t *testing.T) {
 	for turn, want := range map[string][2]bool{"": {}, "<think>\n": {true, false}, "<think>\nhalf": {true, false}, "<think>\n\n</think>\n\n": {false, true},
 		"</think>": {false, true}, "<think>a</think><think>\nb": {true, false}} {
-		if inside, closed := Usual.Thought(turn); inside != want[0] || closed != want[1] {
+		if inside, closed := DefaultTags.Thought(turn); inside != want[0] || closed != want[1] {
 			t.Errorf("%q: inside %v, closed %v", turn, inside, closed)
 		}
 	}
@@ -241,7 +241,7 @@ func TestThought(t *testing.T) {
 
 // Tags of other families separate a thought too, in pieces and whole.
 func TestThoughtTags(t *testing.T) {
-	for template, want := range map[string]Tags{"a</think>b": Usual, "[THINK] and [/THINK]": {Open: "[THINK]", Close: "[/THINK]"}, "<seed:think></seed:think>": {Open: "<seed:think>", Close: "</seed:think>"},
+	for template, want := range map[string]Tags{"a</think>b": DefaultTags, "[THINK] and [/THINK]": {Open: "[THINK]", Close: "[/THINK]"}, "<seed:think></seed:think>": {Open: "<seed:think>", Close: "</seed:think>"},
 		"◁/think▷": {Open: "◁think▷", Close: "◁/think▷"}, "<|channel>x<channel|>": {Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}, "think": {}} {
 		tags, ok := TagsOf(template)
 		if tags != want || ok != (want != Tags{}) {
@@ -252,7 +252,7 @@ func TestThoughtTags(t *testing.T) {
 		}
 		text := tags.Open + "I see <think> " + tags.Open[:3] + tags.Close + "\n\nYes."
 		for n := 1; n <= len(text); n++ {
-			th, thought, answer := NewThinker(tags, false, false), "", ""
+			th, thought, answer := NewThoughtParser(tags, false, false), "", ""
 			for at := 0; at < len(text); at += n {
 				a, b := th.Push(text[at:min(at+n, len(text))])
 				thought, answer = thought+a, answer+b
@@ -303,7 +303,7 @@ func TestDetect(t *testing.T) {
 func TestQwen35(t *testing.T) {
 	const text = "I need the weather.\n</think>\n\nLet me look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
 	for _, size := range []int{1, 7, len(text)} {
-		think, p, thoughts := NewThinker(Usual, true, false), New(Hermes, known), ""
+		think, p, thoughts := NewThoughtParser(DefaultTags, true, false), New(Hermes, known), ""
 		var pieces []Piece
 		take := func(thought, answer string) {
 			thoughts += thought

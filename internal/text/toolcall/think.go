@@ -5,12 +5,12 @@ import "strings"
 // Tags surround a thought. Label is text that may follow Open and is not part of the thought.
 type Tags struct{ Open, Close, Label string }
 
-// Usual are the tags of most families.
-var Usual = Tags{Open: "<think>", Close: "</think>"}
+// DefaultTags are the tags of most families.
+var DefaultTags = Tags{Open: "<think>", Close: "</think>"}
 
 // thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, those of
 // earlier models of Kimi, and Gemma 4's.
-var thoughtTags = []Tags{Usual, {Open: "[THINK]", Close: "[/THINK]"}, {Open: "<seed:think>", Close: "</seed:think>"}, {Open: "◁think▷", Close: "◁/think▷"},
+var thoughtTags = []Tags{DefaultTags, {Open: "[THINK]", Close: "[/THINK]"}, {Open: "<seed:think>", Close: "</seed:think>"}, {Open: "◁think▷", Close: "◁/think▷"},
 	{Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}}
 
 // TagsOf returns the tags of thoughts with which answers with a template may start. Without any, ok
@@ -31,8 +31,8 @@ func (t Tags) Thought(turn string) (inside, closed bool) {
 	return open > end, end > open
 }
 
-// Thinker separates the thought at the start of an answer.
-type Thinker struct {
+// ThoughtParser separates the thought at the start of an answer.
+type ThoughtParser struct {
 	tags     Tags
 	state    thinkState
 	late     bool // a closing tag may come without an opening one
@@ -52,10 +52,10 @@ const (
 	thinkOver
 )
 
-// NewThinker returns one for an answer, with the tags of its family. inside: the prompt opened the thought. late: the model may
+// NewThoughtParser returns one for an answer, with the tags of its family. inside: the prompt opened the thought. late: the model may
 // close a thought without an opening tag; text is then held until a closing tag or the end.
-func NewThinker(tags Tags, inside, late bool) *Thinker {
-	t := &Thinker{tags: tags, late: late}
+func NewThoughtParser(tags Tags, inside, late bool) *ThoughtParser {
+	t := &ThoughtParser{tags: tags, late: late}
 	if inside {
 		t.state = thinkInside
 	}
@@ -63,22 +63,22 @@ func NewThinker(tags Tags, inside, late bool) *Thinker {
 }
 
 // Inside reports whether a thought is open.
-func (t *Thinker) Inside() bool { return t != nil && t.state == thinkInside }
+func (t *ThoughtParser) Inside() bool { return t != nil && t.state == thinkInside }
 
 // Open reports whether a closing tag would end a thought.
-func (t *Thinker) Open() bool { return t != nil && t.state < thinkBetween }
+func (t *ThoughtParser) Open() bool { return t != nil && t.state < thinkBetween }
 
 // Begins reports whether a control token opens a thought.
-func (t *Thinker) Begins(token string) bool { return t != nil && token == t.tags.Open }
+func (t *ThoughtParser) Begins(token string) bool { return t != nil && token == t.tags.Open }
 
 // Ends reports whether a control token closes a thought.
-func (t *Thinker) Ends(token string) bool { return t != nil && token == t.tags.Close }
+func (t *ThoughtParser) Ends(token string) bool { return t != nil && token == t.tags.Close }
 
 // Late reports whether the thought was recognised by its closing tag alone.
-func (t *Thinker) Late() bool { return t != nil && t.late && t.state > thinkLate }
+func (t *ThoughtParser) Late() bool { return t != nil && t.late && t.state > thinkLate }
 
 // Push adds text and returns the parts that are certain.
-func (t *Thinker) Push(text string) (thought, answer string) {
+func (t *ThoughtParser) Push(text string) (thought, answer string) {
 	for {
 		if t.state == thinkOver {
 			return thought, answer + text
@@ -164,7 +164,7 @@ func (t Tags) lateClose(s string, from int) int {
 }
 
 // Flush ends the answer and returns the held text.
-func (t *Thinker) Flush() (thought, answer string) {
+func (t *ThoughtParser) Flush() (thought, answer string) {
 	held := t.held
 	t.held = ""
 	switch t.state {

@@ -106,8 +106,8 @@ func (s summary) depths(length int, format string) ([]byte, error) {
 	if len(opt.Values) == 0 {
 		return nil, nil
 	}
-	for e := range eval.Eighths {
-		opt.XAxis.Labels = append(opt.XAxis.Labels, fmt.Sprintf("%d-%d", e*100/eval.Eighths, (e+1)*100/eval.Eighths))
+	for e := range eval.DepthRanges {
+		opt.XAxis.Labels = append(opt.XAxis.Labels, fmt.Sprintf("%d-%d", e*100/eval.DepthRanges, (e+1)*100/eval.DepthRanges))
 	}
 	opt.Theme, opt.BaseColorIndex, opt.Title, opt.Padding = theme, 6, s.heading("Single needles by depth", length), charts.NewBoxEqual(20)
 	opt.XAxis.Title = "depth of the needle in the text, %; in the cells exact match %"

@@ -16,7 +16,7 @@ import (
 
 func testSummary() *eval.Summary {
 	s := &eval.Summary{Model: "fry & <co>", Seed: 1, Tasks: []string{"passkey"}}
-	depth := [eval.Eighths]float64{0, 12, 25, 50, 75, 100, -1, 60}
+	depth := [eval.DepthRanges]float64{0, 12, 25, 50, 75, 100, -1, 60}
 	add := func(policy, family string, budget int, mean float64) {
 		s.Rows = append(s.Rows, eval.Row{Policy: policy, Family: family, Budget: budget, Length: 4096, Mean: mean, MeanTasks: 9, Depth: depth,
 			Tasks: map[string]eval.Cell{"passkey": {Samples: 20, Exact: mean}}})
@@ -98,7 +98,7 @@ func TestPlotFiles(t *testing.T) {
 }
 
 func TestNothingToPlot(t *testing.T) {
-	s := &eval.Summary{Rows: []eval.Row{{Policy: "full", Length: 512, Depth: [eval.Eighths]float64{-1, -1, -1, -1, -1, -1, -1, -1}}}}
+	s := &eval.Summary{Rows: []eval.Row{{Policy: "full", Length: 512, Depth: [eval.DepthRanges]float64{-1, -1, -1, -1, -1, -1, -1, -1}}}}
 	dir := t.TempDir()
 	if err := s.Write(dir); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 // Bounds are those of the stored keys: after RoPE, rounded to the type of the cache. The paper
 // chooses for each query head. Here all query heads of a KV head read the same pages, those with
 // the highest bound of any of them.
-var quest = method.Method{Name: "quest", Params: []method.Param{{Key: "page", Value: 16, Least: 16, Most: 64, Doubles: true}, method.Size("budget", 1024, 32), {Key: "skip", Most: 1024}}, Parts: func(v []int) kvcache.Parts {
+var quest = method.Method{Name: "quest", Params: []method.Param{{Key: "page", Value: 16, Min: 16, Max: 64, PowerOfTwo: true}, method.Size("budget", 1024, 32), {Key: "skip", Max: 1024}}, Parts: func(v []int) kvcache.Parts {
 	return kvcache.Parts{Selector: pageBounds{page: v[0], pages: max(2, v[1]/v[0])}, Skip: v[2]}
 }}
 

@@ -24,12 +24,12 @@ type Method struct {
 
 // Param is a parameter of a spec. Value is its default.
 type Param struct {
-	Key                string
-	Value, Least, Most int
-	Odd, Doubles       bool
-	Eights             bool     // a multiple of 8
-	Thousandths        bool     // written as a decimal: 50 is 0.05
-	Words              []string // written as one of these
+	Key             string
+	Value, Min, Max int
+	Odd, PowerOfTwo bool
+	MultipleOf8     bool     // a multiple of 8
+	Thousandths     bool     // written as a decimal: 50 is 0.05
+	Words           []string // written as one of these
 }
 
 func (p Param) text(value int) string {
@@ -69,21 +69,21 @@ func (p Param) read(text string) (int, error) {
 
 // Size is a number of tokens.
 func Size(key string, value, least int) Param {
-	return Param{Key: key, Value: value, Least: least, Most: maxSlots}
+	return Param{Key: key, Value: value, Min: least, Max: maxSlots}
 }
 
 // Odd is an odd number.
 func Odd(key string, value int) Param {
-	return Param{Key: key, Value: value, Least: 1, Most: 255, Odd: true}
+	return Param{Key: key, Value: value, Min: 1, Max: 255, Odd: true}
 }
 
 // Share is a fraction, in thousandths.
 func Share(key string, value, least, most int) Param {
-	return Param{Key: key, Value: value, Least: least, Most: most, Thousandths: true}
+	return Param{Key: key, Value: value, Min: least, Max: most, Thousandths: true}
 }
 
 // Flag is 0 or 1.
-func Flag(key string) Param { return Param{Key: key, Most: 1} }
+func Flag(key string) Param { return Param{Key: key, Max: 1} }
 
 // Of is the policy with these parameter values.
 func (m Method) Of(values ...int) *kvcache.Policy {
@@ -152,13 +152,13 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 		}
 		n, err := p.read(text)
 		switch {
-		case err != nil || n < p.Least || n > p.Most:
-			return 0, fmt.Errorf("%s=%.60q must be a %s from %s to %s", p.Key, text, p.kind(), p.text(p.Least), p.text(p.Most))
+		case err != nil || n < p.Min || n > p.Max:
+			return 0, fmt.Errorf("%s=%.60q must be a %s from %s to %s", p.Key, text, p.kind(), p.text(p.Min), p.text(p.Max))
 		case p.Odd && n%2 == 0:
 			return 0, fmt.Errorf("%s=%d must be odd", p.Key, n)
-		case p.Eights && n%8 != 0:
+		case p.MultipleOf8 && n%8 != 0:
 			return 0, fmt.Errorf("%s=%d must be a multiple of 8", p.Key, n)
-		case p.Doubles && n&(n-1) != 0:
+		case p.PowerOfTwo && n&(n-1) != 0:
 			return 0, fmt.Errorf("%s=%d must be a power of two", p.Key, n)
 		}
 		return n, nil

@@ -35,7 +35,7 @@ func longestStep(t *testing.B, tokens int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := kvcache.ClusteringOf(g, tokens, p)
+	x := kvcache.IndexWorkOf(g, tokens, p)
 	var sum, most [2]time.Duration
 	for i := range x.Before {
 		began, kind := time.Now(), 0

@@ -20,7 +20,7 @@ func (clusters) Fits(kvcache.Geometry) error { return nil }
 
 // Plan implements kvcache.PromptIndex.
 func (c clusters) Plan(g kvcache.Geometry, prompt int) (p kvcache.IndexPlan) {
-	x := &p.Clustering
+	x := &p.IndexWork
 	if x.After = c.arranged(prompt); x.After > 0 {
 		lo, hi := c.part(x.After, 0)
 		x.Clusters = [3]int{x.After, c.share, c.segment}

@@ -343,7 +343,7 @@ func TestClusteringInPieces(t *testing.T) {
 	p := Method.Of(100, 2, 600, 4, 8, 64)
 	g := kvcache.Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
 	const tokens = 333
-	x := kvcache.ClusteringOf(g, tokens, p)
+	x := kvcache.IndexWorkOf(g, tokens, p)
 	if x.After != tokens-8 || x.Fine != 5*g.Layers*36 || x.Before != 6*g.Layers*36 || x.Pieces != x.Before+5*g.Layers+1 || x.Move != (325*16+32*8)*int64(g.Layout.KDim)/4 || x.Work != 65*6*int64(g.Layout.KDim)/4 || x.Coarse != 32*6*int64(g.Layout.KDim)/4 {
 		t.Fatalf("%+v", x)
 	}
@@ -352,10 +352,10 @@ func TestClusteringInPieces(t *testing.T) {
 			t.Errorf("after %d pieces %d multiplications are %d pieces, want %d", w.done, w.most, got, w.want)
 		}
 	}
-	if x := kvcache.ClusteringOf(g, 20, p); x.Pieces != 0 {
+	if x := kvcache.IndexWorkOf(g, 20, p); x.Pieces != 0 {
 		t.Errorf("of a short prompt: %+v", x)
 	}
-	if x := kvcache.ClusteringOf(g, tokens, kvcache.Full()); x.Pieces != 0 {
+	if x := kvcache.IndexWorkOf(g, tokens, kvcache.Full()); x.Pieces != 0 {
 		t.Errorf("of full: %+v", x)
 	}
 	a := kvcache.NewArena(1 << 30)
