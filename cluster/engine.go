@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -39,10 +40,13 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	if err := r.Sampling.Validate(c.checkpoint.Config.Vocab); errors.As(err, &bad) {
 		return nil, api.ErrInvalid{Param: bad.Param, Message: bad.Error()}
 	}
+	if r.Pool != pooling.None {
+		policy = kvcache.Full() // the cache ends with the prompt
+	}
 	stream := batcher.NewStream()
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
 		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
-		Policy: policy, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
+		Policy: policy, Pool: r.Pool, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
 		Context: r.Context, Hold: r.Hold,
 		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
 		Speculate: speculate.Mode(r.Speculate), Tenant: r.Tenant + "\x00" + r.Salt,
@@ -175,6 +179,7 @@ func (p *eventAdapter) last(f *batcher.Finish) api.Event {
 		}
 		return time.Duration(to-from) * time.Millisecond
 	}
+	out.Pooled = f.Pooled
 	out.Timings = &api.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
 	if p.since != nil {
 		out.Timings.Steps = p.core.stepper.TracedSince(*p.since)

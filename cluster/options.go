@@ -35,9 +35,11 @@ type ServeConfig struct {
 	Mapping         string             `default:"auto" oneof:"gather,reduce,auto" help:"How attention weights are split over the nodes: gather, reduce, auto. Does not change the output."`
 	Policy          string             `default:"full" help:"Default cache policy of requests: ${policies}."`
 	MaxContext      int                `placeholder:"TOKENS" help:"Maximum tokens of prompt and completion together (default: the model's)."`
-	StepTokens      int                `default:"512" range:"2..65536" help:"Maximum tokens in one step, for decode and prompt chunks together."`
+	StepTokens      int                `default:"512" range:"2..65536" help:"Maximum tokens in one step, for decode and prompt chunks together. A model whose attention is not causal reads whole texts, and raises the default to its context, at most 2048."`
 	Chunk           int                `range:"1..65536" placeholder:"TOKENS" help:"Maximum prompt tokens of one sequence in one step (default: 128 to 512, from the measured speed of the nodes). Does not change the output."`
 	MaxSequences    int                `range:"1..65535" placeholder:"N" help:"Maximum number of sequences with a cache in memory, below --step-tokens (default: 64)."`
+	Pooling         string             `default:"auto" oneof:"auto,none,last,mean,cls" help:"Which hidden states make the vector of a text: last (of the last token), mean (of all tokens), cls (of the first token), none (no vectors), auto (as the model's files say: modules.json, or pooling_type of GGUF). With last, mean or cls any model serves /v1/embeddings."`
+	ScoreTokens     []string           `placeholder:"TOKEN" help:"One or two tokens that make a language model a reranker: a score is the logit of the first after the prompt, minus that of the second. yes,no for Qwen3-Reranker, which is the default for a folder of that name."`
 	Replicas        int                `range:"0..1" placeholder:"N" help:"Copies of each decoding sequence's cache on other nodes, 0 or 1, in otherwise unused memory. With 1, no prompt is computed again after the loss of a node (default: 0)."`
 	PrefixCache     string             `default:"on" oneof:"on,shared,off" help:"Reuse the cache of prompts with a common prefix: on (within one API key), shared (across all keys), off. Uses only memory that no sequence needs. Does not change the output."`
 	Speculate       string             `default:"suffix" help:"Default speculative decoding of requests: suffix (the most frequent continuation, in recent answers too), lookup (the latest continuation of the same tokens), model (suffix, or the model of --draft; the default with --draft), off. The draft length adapts; suffix:N fixes it at N. Does not change the output."`
@@ -102,12 +104,24 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	options.SetDefaults(c)
 	orDefault(&c.Weights, weights.String())
 	orDefault(&c.KV, kv.String())
-	orDefault(&c.MaxContext, m.MaxPositions)
+	if m.NonCausal && c.StepTokens == defaultStep { // a step reads whole texts
+		c.StepTokens = max(defaultStep, min(m.MaxPositions, wholeStep))
+	}
+	context := m.MaxPositions
+	if m.NonCausal {
+		context = min(context, c.StepTokens)
+	}
+	orDefault(&c.MaxContext, context)
 	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 }
+
+const (
+	defaultStep = 512  // of ServeConfig.StepTokens
+	wholeStep   = 2048 // the most that a model which is not causal raises it to
+)
 
 func orDefault[T comparable](v *T, d T) {
 	var zero T
@@ -135,6 +149,8 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	switch {
 	case c.MaxContext < 2 || c.MaxContext > m.MaxPositions:
 		return fmt.Errorf("cluster: %s %d: the model supports 2 to %d tokens", options.Name("max-context"), c.MaxContext, m.MaxPositions)
+	case m.NonCausal && c.MaxContext > c.StepTokens:
+		return fmt.Errorf("cluster: %s %d: attention of this model is not causal, so one step reads a whole text: want at most %s, %d", options.Name("max-context"), c.MaxContext, options.Name("step-tokens"), c.StepTokens)
 	case c.Chunk > c.StepTokens:
 		return fmt.Errorf("cluster: %s %d: want 1 to %s, %d, or 0 for the planner's choice", options.Name("chunk"), c.Chunk, options.Name("step-tokens"), c.StepTokens)
 	case c.MaxSequences >= c.StepTokens:

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/api"
@@ -51,7 +52,14 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 	if a.ToolParser != "" && !slices.Contains(toolcall.Families, toolcall.Family(a.ToolParser)) {
 		return s, fmt.Errorf("cluster: %s %q: known are %v", options.Name("tool-parser"), a.ToolParser, toolcall.Families)
 	}
-	_, err = chatTemplate(ck.Dir, a.Template)
+	if _, err := chatTemplate(ck.Dir, a.Template); err != nil {
+		return s, err
+	}
+	tok, err := tokenizer.Load(ck.Dir)
+	if err != nil {
+		return s, err
+	}
+	_, err = recipeOf(ck, &s, tok)
 	return s, err
 }
 
@@ -99,6 +107,13 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 	if cfg.TokenizerConfig, err = files.Info(); err != nil {
 		return nil, err
 	}
+	if cfg.Recipe, err = recipeOf(ck, &s, tok); err != nil {
+		return nil, err
+	}
+	if r := cfg.Recipe; r != nil {
+		cfg.SystemFingerprint += "-v" + r.Fingerprint()
+		s.Logger.Info("vectors of texts", "pooling", r.Pool, "dimensions", r.Width, "scores", r.Scores, "from", r.Source)
+	}
 	cfg.ToolParser = a.ToolParser
 	cfg.Card = modelCard(ck, &s)
 	if err := samplingDefaults(ck.Dir, &cfg); err != nil {
@@ -109,6 +124,18 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 		return nil, err
 	}
 	return api.New(cfg, e, api.FromTokenizer(tok), template)
+}
+
+// recipeOf returns how a model makes vectors; nil: it does not.
+func recipeOf(ck *model.Checkpoint, s *ServeConfig, tok *tokenizer.Tokenizer) (*recipe.Recipe, error) {
+	r, err := recipe.Read(ck, recipe.Options{Pooling: s.Pooling, ScoreTokens: s.ScoreTokens, Token: func(text string) (int32, bool) {
+		ids := tok.Encode(text, false)
+		return append(ids, 0)[0], len(ids) == 1
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %s: %w", options.Name("pooling"), err)
+	}
+	return r, nil
 }
 
 // modelCard describes the checkpoint for clients that query its size and architecture.

@@ -34,7 +34,7 @@ func StepDone(p *plan.Plan, replies []*proto.StepReply) batcher.StepDone {
 			d.Spilled = append(d.Spilled, plan.Spill{Seq: f.Seq, Owner: rank, Blocks: int(f.Blocks)})
 		}
 		for _, s := range r.Sampled {
-			out := batcher.Result{Seq: s.Seq, Odds: s.Odds}
+			out := batcher.Result{Seq: s.Seq, Odds: s.Odds, Pooled: s.Pooled}
 			for _, t := range s.Drafts {
 				out.Drafts = append(out.Drafts, int32(t))
 			}

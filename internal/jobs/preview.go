@@ -22,11 +22,13 @@ func promptPreview(endpoint string, body json.RawMessage) string {
 		Prompt   json.RawMessage `json:"prompt"`
 		Messages json.RawMessage `json:"messages"`
 		Input    json.RawMessage `json:"input"`
+		Query    json.RawMessage `json:"query"`
+		Text     json.RawMessage `json:"text_1"`
 	}
 	if strictjson.Unmarshal(body, &b) != nil {
 		return ""
 	}
-	fields := map[string]json.RawMessage{api.EndpointCompletions: b.Prompt, api.EndpointChat: b.Messages, api.EndpointResponses: b.Input}
+	fields := map[string]json.RawMessage{api.EndpointCompletions: b.Prompt, api.EndpointChat: b.Messages, api.EndpointResponses: b.Input, api.EndpointEmbeddings: b.Input, api.EndpointRerank: b.Query, api.EndpointScore: b.Text}
 	return firstCharacters(textOf(fields[endpoint]))
 }
 

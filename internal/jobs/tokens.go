@@ -14,11 +14,11 @@ import (
 // choices of the job.
 type Logged struct {
 	Choice int
-	Event  api.Event // Token, Logprob, Top, PromptLogprobs, Finish
+	Event  api.Event // Token, Logprob, Top, PromptLogprobs, Pooled, Finish
 }
 
 // Payload of a Tokens record: index of the first event, number of events, then for each event:
-// flags, choice, [token], [logprob, top], [prompt logprobs]. Integers are varints. Floats are
+// flags, choice, [token], [logprob, top], [prompt logprobs], [vector]. Integers are varints. Floats are
 // stored as bits, so they are restored exactly.
 const (
 	hasToken = 1 << iota
@@ -26,6 +26,7 @@ const (
 	hasPrompt
 	finishStop
 	finishLength
+	hasVector
 )
 
 const maxEvents = 1 << 16 // of one record
@@ -52,6 +53,9 @@ func EncodeTokens(first int, events []Logged) []byte {
 		case api.FinishLength:
 			flags |= finishLength
 		}
+		if e.Pooled != nil {
+			flags |= hasVector
+		}
 		b = append(b, flags)
 		b = binary.AppendUvarint(b, uint64(events[i].Choice))
 		if flags&hasToken != 0 {
@@ -64,6 +68,12 @@ func EncodeTokens(first int, events []Logged) []byte {
 			b = binary.AppendUvarint(b, uint64(len(e.PromptLogprobs)))
 			for _, p := range e.PromptLogprobs {
 				b = appendLogprob(b, p.Logprob, p.Top)
+			}
+		}
+		if flags&hasVector != 0 {
+			b = binary.AppendUvarint(b, uint64(len(e.Pooled)))
+			for _, v := range e.Pooled {
+				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 			}
 		}
 	}
@@ -112,6 +122,12 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 				p.Logprob, p.Top = r.logprob()
 			}
 		}
+		if flags&hasVector != 0 {
+			e.Event.Pooled = make([]float32, r.int(len(r.b)/4))
+			for k := range e.Event.Pooled {
+				e.Event.Pooled[k] = r.float()
+			}
+		}
 		switch flags & (finishStop | finishLength) {
 		case 0:
 		case finishStop:
@@ -121,7 +137,7 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 		default:
 			r.bad = true
 		}
-		r.bad = r.bad || flags >= finishLength<<1
+		r.bad = r.bad || flags >= hasVector<<1
 		events = append(events, e)
 	}
 	if r.bad || len(r.b) != 0 {

@@ -36,6 +36,7 @@ errors:   internal/server/apierr
 bodies:   internal/server/jsonbody
 http:     internal/server/httpserver
 generate: internal/server/generate
+vectors:  internal/server/vectors
 speakers: internal/server/openai internal/server/anthropic internal/server/ollama internal/server/admin
 api:      internal/server/api
 journals: internal/jobs/journal

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
@@ -41,6 +43,9 @@ type issueList struct {
 	Object string  `json:"object"`
 	Data   []issue `json:"data"`
 }
+
+// endpoints are those that the lines of a batch can be of.
+var endpoints = []string{api.EndpointChat, api.EndpointCompletions, api.EndpointEmbeddings, api.EndpointRerank, api.EndpointScore}
 
 func (v *Service) show(b *batch) batchView {
 	b.mu.Lock()
@@ -119,8 +124,8 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		}
 	}
 	switch {
-	case spec.Endpoint != api.EndpointChat && spec.Endpoint != api.EndpointCompletions:
-		return bad("endpoint", "'endpoint' is %.60q; known are %s and %s.", spec.Endpoint, api.EndpointChat, api.EndpointCompletions)
+	case !slices.Contains(endpoints, spec.Endpoint):
+		return bad("endpoint", "'endpoint' is %.60q; known are %s.", spec.Endpoint, strings.Join(endpoints, ", "))
 	case spec.Window != "24h":
 		return bad("completion_window", "'completion_window' is %.20q; it must be \"24h\".", spec.Window)
 	case len(spec.Metadata) > 16 || size > 512:

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/server/ollama"
 	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/vectors"
 )
 
 // The names under which the cluster, the jobs and the command line use the packages of the
@@ -96,6 +97,9 @@ const (
 	EndpointCompletions = openai.EndpointCompletions
 	EndpointChat        = openai.EndpointChat
 	EndpointResponses   = openai.EndpointResponses
+	EndpointEmbeddings  = vectors.EndpointEmbeddings
+	EndpointRerank      = vectors.EndpointRerank
+	EndpointScore       = vectors.EndpointScore
 )
 
 // Types that clients read; see [wire].

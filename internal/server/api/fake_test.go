@@ -11,12 +11,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
+	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 func testConfig() Config {
 	return Config{Models: []string{"fake/model", "alias"}, ModelRoot: "weights/fake", MaxModelLen: 512, EOSTokens: []int32{servertest.TokEOS},
 		KeepAlive: 5 * time.Second, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+}
+
+// makesVectors makes the fake model one that chats and makes vectors of 4 numbers.
+func makesVectors(c *Config) {
+	c.Recipe = &recipe.Recipe{Pool: pooling.Mean, Normalize: true, Width: 4, Prompts: map[string]string{"query": "q: "}}
 }
 
 func newServer(t testing.TB, e *servertest.Engine, change ...func(*Config)) *Server {

@@ -79,7 +79,7 @@ func TestOllamaModels(t *testing.T) {
 	if a := requestAs(t, "POST", url+"/api/pull", `{"name":"alias","stream":false}`, nil); a.raw != "{\"status\":\"success\"}\n" {
 		t.Error(a.raw)
 	}
-	for _, path := range []string{"/api/embed", "/api/embeddings", "/api/create"} {
+	for _, path := range []string{"/api/create"} {
 		if a := requestAs(t, "POST", url+path, `{"model":"fake/model","input":"x"}`, nil); a.status != 404 || !strings.Contains(a.raw, `{"error":"There is no POST `+path) {
 			t.Errorf("%s: %d %s", path, a.status, a.raw)
 		}

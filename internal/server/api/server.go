@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
 	"github.com/shoal-llm/shoal/internal/server/admin"
 	"github.com/shoal-llm/shoal/internal/server/anthropic"
 	"github.com/shoal-llm/shoal/internal/server/engine"
@@ -22,6 +23,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/server/ollama"
 	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/vectors"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
@@ -53,6 +55,9 @@ type Config struct {
 	DefaultMinP              float64
 	DefaultRepetitionPenalty float64
 	DefaultTopK              int
+
+	// Recipe is how the model makes vectors; nil: it does not.
+	Recipe *recipe.Recipe
 
 	// CacheBytes returns the bytes of the cache of a sequence with these prompt and output
 	// tokens under a policy ("" for the server's), and of a full cache; reported in usage. May be nil.
@@ -149,13 +154,14 @@ func New(cfg Config, e engine.Engine, tok engine.Tokenizer, tmpl engine.ChatTemp
 	}
 	service, err := generate.New(generate.Config{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
 		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
-		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, CacheBytes: cfg.CacheBytes, Strict: cfg.Strict,
+		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes, Strict: cfg.Strict,
 		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: registry}, h, e, tok, tmpl)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Server: h, service: service, openai: openai.New(service, cfg.ModelRoot, info), limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
-	return s, errors.Join(adm.AddRoutes(h), s.openai.AddRoutes(h), anthropic.New(service).AddRoutes(h), ollama.New(service, cfg.Card).AddRoutes(h))
+	v := vectors.New(service)
+	s := &Server{Server: h, service: service, openai: openai.New(service, v, cfg.ModelRoot, info), limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
+	return s, errors.Join(adm.AddRoutes(h), s.openai.AddRoutes(h), v.AddRoutes(h), anthropic.New(service).AddRoutes(h), ollama.New(service, cfg.Card, v).AddRoutes(h))
 }
 
 // Serve answers on l until ctx ends and running requests are done; see [httpserver.Server.Serve]. It must be

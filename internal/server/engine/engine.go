@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
@@ -41,17 +42,18 @@ type Request struct {
 	ClientID       string // x-request-id, for logs; not unique
 	IdempotencyKey string // Idempotency-Key header, "" when absent
 	Prompt         []int32
-	MaxTokens      int // >= 1
+	MaxTokens      int // >= 1; 0 with Pool
 	Sampling       sampler.Params
 	IgnoreEOS      bool
-	StopTokens     []int32 // end the sequence besides the model's own EOS
-	PromptLogprobs int     // -1: none; k: the k best besides the prompt's own token
-	Policy         string  // KV cache policy, "" for the server's default
-	Priority       int     // lower is sooner; 0 by default
-	NoCache        bool    // neither look for the prompt in the prefix cache nor leave it there
-	Salt           string  // shares the prefix cache with requests of the same salt only
-	Tenant         string  // name of the key; requests of other keys share it only if the server is configured so
-	Speculate      string  // how drafts are made, "" for the server's default
+	StopTokens     []int32        // end the sequence besides the model's own EOS
+	Pool           pooling.Method // not None: the last event has a vector of the prompt; MaxTokens is 0
+	PromptLogprobs int            // -1: none; k: the k best besides the prompt's own token
+	Policy         string         // KV cache policy, "" for the server's default
+	Priority       int            // lower is sooner; 0 by default
+	NoCache        bool           // neither look for the prompt in the prefix cache nor leave it there
+	Salt           string         // shares the prefix cache with requests of the same salt only
+	Tenant         string         // name of the key; requests of other keys share it only if the server is configured so
+	Speculate      string         // how drafts are made, "" for the server's default
 
 	// Context is how many tokens at the prompt's beginning are a fixed context, read and laid out
 	// apart from what follows; 0: none. Hold: the prompt is one, and its cache stays after the
@@ -86,6 +88,7 @@ type Event struct {
 	Logprob        float32                // set when Sampling.Logprobs >= 0
 	Top            []sampler.TokenLogprob // best first
 	PromptLogprobs []PromptLogprob        // once, in the first event; one per prompt token
+	Pooled         []float32              // with the last event, the vector of a prompt (Request.Pool)
 	More           int                    // tokens of the same step that follow this one
 	Cached         int                    // tokens of the prompt that were in the prefix cache
 	Finish         string                 // "" until the last event

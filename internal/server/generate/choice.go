@@ -26,6 +26,7 @@ type Delta struct {
 	Text    string
 	Tokens  []TokenRecord   // with logprobs only; those whose text is now shown
 	First   bool            // the first delta of this choice
+	Pooled  []float32       // with finish, the vector of a prompt
 	Finish  string          // "", stop, length, tool_calls
 	Calls   []Call          // with tools
 	Thought string          // of a model that thinks
@@ -90,6 +91,10 @@ func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
 			return Delta{}, false, fmt.Errorf("generate: the engine failed without a reason (finish %q)", ev.Finish)
 		}
 		return Delta{}, false, ev.Err
+	}
+	if ev.Pooled != nil {
+		c.started, c.Finish = true, ev.Finish
+		return Delta{Index: c.index, First: true, Pooled: ev.Pooled, Finish: ev.Finish, Timings: ev.Timings}, true, nil
 	}
 	c.cached = max(c.cached, ev.Cached)
 	if ev.Drafts != nil {

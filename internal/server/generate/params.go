@@ -65,6 +65,7 @@ func (p *Params) cut(ids []int32, context int) []int32 {
 // ParseParams reads what chat and completions share. Errors are left in f.
 func (s *Service) ParseParams(f *jsonbody.Object) Params {
 	c := &s.Config
+	f.Fail(s.CanGenerate())
 	refuse(f)
 	p := Params{N: 1, MaxTokens: -1, Sampling: sampler.Params{
 		Temperature: float32(c.DefaultTemperature), TopP: float32(c.DefaultTopP), TopK: c.DefaultTopK,

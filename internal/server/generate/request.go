@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
@@ -26,8 +27,9 @@ type Request struct {
 	Params
 	Head           Head
 	Prompts        []Prompt
-	Ignored        []string // parameters that have no effect
-	Continues      bool     // the output goes on with the prompt's text
+	Pool           pooling.Method // not None: each prompt ends with a vector instead of an output
+	Ignored        []string       // parameters that have no effect
+	Continues      bool           // the output goes on with the prompt's text
 	Echo           bool
 	PromptLogprobs int // -1: none
 	Discard        bool

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
@@ -74,15 +75,24 @@ func (q *queue) dequeue(into []arrival) []arrival {
 // start submits every choice of every prompt. If one is refused, none stays.
 func (s *Service) start(ctx context.Context, r *http.Request, g *Request) (*Run, error) {
 	run := &Run{Request: g, Service: s, queue: queue{notify: make(chan struct{}, 1)}, Began: time.Now(), failure: "abort", span: httpserver.ScopeOf(r).Span}
+	places := make(chan struct{}, maxTogether)
 	for i, p := range g.Prompts {
 		for k := range g.N {
+			if g.Pool != pooling.None {
+				select {
+				case places <- struct{}{}:
+				case <-ctx.Done():
+					run.close()
+					return nil, context.Cause(ctx)
+				}
+			}
 			index := i*g.N + k
 			cctx, cancel := context.WithCancel(ctx)
 			run.cancel = append(run.cancel, cancel)
 			req := g.request(index)
 			req.ClientID, req.IdempotencyKey = httpserver.ScopeOf(r).Id, r.Header.Get("Idempotency-Key")
 			run.span.Begins(req.ID)
-			events, err := s.engine.Submit(cctx, req)
+			events, err := s.submit(cctx, req, index > 0)
 			if err != nil {
 				run.span.Forget(req.ID)
 				run.close()
@@ -91,10 +101,39 @@ func (s *Service) start(ctx context.Context, r *http.Request, g *Request) (*Run,
 			run.Choices = append(run.Choices, s.newChoice(g, index))
 			run.open++
 			run.readers.Add(1)
-			go run.read(cctx, index, len(p.Ids), events)
+			go func() {
+				run.read(cctx, index, len(p.Ids), events)
+				if g.Pool != pooling.None {
+					<-places
+				}
+			}()
 		}
 	}
 	return run, nil
+}
+
+// maxTogether is the maximum number of texts of one request for vectors that the engine has at once,
+// so that a long list leaves places in the queue to others.
+const maxTogether = 256
+
+// fullQueuePause is the time before a text is submitted again that found the queue full.
+const fullQueuePause = 50 * time.Millisecond
+
+// submit hands a sequence to the engine. A text for a vector whose request has begun waits for a
+// place in the queue.
+func (s *Service) submit(ctx context.Context, r *engine.Request, begun bool) (<-chan engine.Event, error) {
+	for {
+		events, err := s.engine.Submit(ctx, r)
+		var full apierr.ErrOverloaded
+		if err == nil || r.Pool == pooling.None || !begun || !errors.As(err, &full) {
+			return events, err
+		}
+		select {
+		case <-time.After(fullQueuePause):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 func (g *Request) sequenceID(index int) string { return g.Head.ID + "-" + strconv.Itoa(index) }
@@ -107,6 +146,9 @@ func (g *Request) request(index int) *engine.Request {
 		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
 		PromptLogprobs: g.PromptLogprobs, Policy: g.policy, Priority: g.priority,
 		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant, Speculate: g.speculate,
+	}
+	if req.Pool = g.Pool; g.Pool != pooling.None {
+		req.MaxTokens = 0
 	}
 	if p := g.Prompts[index/g.N]; p.context > 0 {
 		req.Context, req.Policy = p.context, p.policy
@@ -286,7 +328,7 @@ func (r *Run) Usage() Usage {
 		if len(r.Choices) == 1 && !r.PromptOnly {
 			u.Figures = r.draftMetrics(&c.drafts)
 		}
-		if f := r.Service.Config.CacheBytes; f != nil && !r.PromptOnly {
+		if f := r.Service.Config.CacheBytes; f != nil && !r.PromptOnly && r.Pool == pooling.None {
 			bytes, full := f(r.policy, len(r.Prompts[i/r.N].Ids), c.tokens)
 			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full
 		}

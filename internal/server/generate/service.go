@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
@@ -37,6 +38,7 @@ type Config struct {
 	DefaultRepetitionPenalty float64
 	DefaultTopK              int
 
+	Recipe            *recipe.Recipe // how the model makes vectors; nil: it does not
 	CacheBytes        func(policy string, prompt, output int) (bytes, full int64)
 	Strict            bool // parameters that are not known are refused
 	Limits            jsonbody.Limits

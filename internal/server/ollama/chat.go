@@ -13,18 +13,21 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/vectors"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 type API struct {
 	*generate.Service
-	card   ModelCard
-	shared *jsonbody.Table // of OpenAI's names, in Ollama's bounds
-	table  *jsonbody.Table // of chats and completions
-	model  *jsonbody.Table // of requests about a model
+	card    ModelCard
+	shared  *jsonbody.Table // of OpenAI's names, in Ollama's bounds
+	table   *jsonbody.Table // of chats and completions
+	model   *jsonbody.Table // of requests about a model
+	embeds  *jsonbody.Table // of embeddings
+	vectors *vectors.API
 }
 
-func New(s *generate.Service, card ModelCard) *API {
+func New(s *generate.Service, card ModelCard, v *vectors.API) *API {
 	l := &s.Config.Limits
 	stop := jsonbody.Text("", l.StopBytes)
 	return &API{s, card,
@@ -32,7 +35,8 @@ func New(s *generate.Service, card ModelCard) *API {
 		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Bool("stream"), jsonbody.Any("think"), jsonbody.Either("format", jsonbody.ObjectOf(""), jsonbody.Text("", 0)), jsonbody.ObjectOf("options"), jsonbody.Bool("raw"),
 			jsonbody.Any("keep_alive"), jsonbody.Any("context"), jsonbody.Any("truncate"), jsonbody.Any("shift"),
 			jsonbody.List("messages", l.Messages, jsonbody.ObjectOf("")), jsonbody.List("tools", generate.MaxTools, jsonbody.ObjectOf("")), jsonbody.Text("prompt", 0), jsonbody.Text("system", 0)),
-		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Text("name", 512), jsonbody.Bool("verbose"), jsonbody.Bool("stream"))}
+		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Text("name", 512), jsonbody.Bool("verbose"), jsonbody.Bool("stream")),
+		embedParams(s), v}
 }
 
 func (s *API) AddRoutes(h *httpserver.Server) error {
@@ -50,6 +54,7 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 			Docs: []httpserver.Doc{{About: "success for a model that is served; no other can be fetched", Params: s.model.Without("verbose"), Answer: ollamaStatus{}}}},
 		{Path: "/api/"}, {Path: "/api/*"}, // unknown ones
 	}
+	routes = append(routes, s.embedRoutes()...)
 	for i := range routes {
 		routes[i].Format = Error
 	}

@@ -54,6 +54,7 @@ type ollamaModel struct {
 	Expires  *time.Time    `json:"expires_at,omitempty"`
 	VRAM     *int64        `json:"size_vram,omitempty"`
 	Context  int           `json:"context_length,omitempty"`
+	Can      []string      `json:"capabilities,omitempty"`
 }
 
 type ollamaModels struct {
@@ -113,7 +114,7 @@ func (s *API) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
 	var list ollamaModels
 	for _, name := range s.Config.Models {
 		m, at := s.ollamaModel(name), s.modified()
-		m.Modified = &at
+		m.Modified, m.Can = &at, s.capabilities()
 		list.Models = append(list.Models, m)
 	}
 	s.HTTP.WriteJSON(w, http.StatusOK, list)
@@ -155,6 +156,21 @@ func (s *API) ollamaName(name string) string {
 	return name
 }
 
+// capabilities lists what the model can do, as /api/show and /api/tags say it.
+func (s *API) capabilities() []string {
+	list := s.Capabilities()
+	if !slices.Contains(list, generate.CanComplete) {
+		return list
+	}
+	if s.Template != nil { // a template that knows no tools has them in the system message
+		list = append(list, "tools")
+	}
+	if s.Thinks {
+		list = append(list, "thinking")
+	}
+	return list
+}
+
 // showModel answers /api/show.
 func (s *API) showModel(_ context.Context, body []byte) (*ollamaShown, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.model)
@@ -167,7 +183,7 @@ func (s *API) showModel(_ context.Context, body []byte) (*ollamaShown, *apierr.E
 		return nil, f.Err
 	}
 	c := &s.card
-	out := &ollamaShown{Details: s.ollamaDetails(), Modified: s.modified(), Capabilities: []string{"completion"}, Info: map[string]any{
+	out := &ollamaShown{Details: s.ollamaDetails(), Modified: s.modified(), Capabilities: s.capabilities(), Info: map[string]any{
 		"general.architecture": c.Architecture, "general.basename": s.Config.Models[0], "general.parameter_count": c.Parameters,
 		c.Architecture + ".context_length": s.Config.MaxModelLen, c.Architecture + ".vocab_size": s.VocabSize,
 	}}
@@ -180,12 +196,6 @@ func (s *API) showModel(_ context.Context, body []byte) (*ollamaShown, *apierr.E
 		out.Template = t.Source()
 	}
 	out.Modelfile = "FROM " + s.Config.Models[0] + "\n"
-	if s.Template != nil { // a template that knows no tools has them in the system message
-		out.Capabilities = append(out.Capabilities, "tools")
-	}
-	if s.Thinks {
-		out.Capabilities = append(out.Capabilities, "thinking")
-	}
 	var set []string
 	if t := s.Config.DefaultTemperature; t != 1 {
 		set = append(set, fmt.Sprintf("temperature %g", t))

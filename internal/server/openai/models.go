@@ -8,17 +8,18 @@ import (
 
 // modelObject is one entry of /v1/models.
 type modelObject struct {
-	ID          string  `json:"id"`
-	Object      string  `json:"object"`
-	Created     int64   `json:"created"`
-	OwnedBy     string  `json:"owned_by"`
-	Root        string  `json:"root"`
-	Parent      *string `json:"parent"`
-	MaxModelLen int     `json:"max_model_len"`
+	ID           string   `json:"id"`
+	Object       string   `json:"object"`
+	Created      int64    `json:"created"`
+	OwnedBy      string   `json:"owned_by"`
+	Root         string   `json:"root"`
+	Parent       *string  `json:"parent"`
+	MaxModelLen  int      `json:"max_model_len"`
+	Capabilities []string `json:"capabilities"` // completion, embedding, rerank
 }
 
 func (s *API) model(name string) modelObject {
-	return modelObject{ID: name, Object: "model", Created: s.Started.Unix(), OwnedBy: "shoal", Root: s.root, MaxModelLen: s.Config.MaxModelLen}
+	return modelObject{ID: name, Object: "model", Created: s.Started.Unix(), OwnedBy: "shoal", Root: s.root, MaxModelLen: s.Config.MaxModelLen, Capabilities: s.Capabilities()}
 }
 
 type modelList struct {

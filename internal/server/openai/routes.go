@@ -8,11 +8,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/vectors"
 )
 
 // API serves the routes of the protocol.
 type API struct {
 	*generate.Service
+	vectors   *vectors.API
 	root      string                        // where the weights come from
 	info      map[string]any                // /tokenizer_info
 	responses atomic.Pointer[ResponseStore] // nil: they are not kept
@@ -22,9 +24,9 @@ type API struct {
 }
 
 // New serves a model whose weights come from root. info is the body of /tokenizer_info.
-func New(s *generate.Service, root string, info map[string]any) *API {
+func New(s *generate.Service, v *vectors.API, root string, info map[string]any) *API {
 	l := &s.Config.Limits
-	a := &API{Service: s, root: root, info: info, shared: s.SharedParams()}
+	a := &API{Service: s, vectors: v, root: root, info: info, shared: s.SharedParams()}
 	anyText, object := jsonbody.Text("", 0), jsonbody.ObjectOf("")
 	ids := jsonbody.Param{Kind: jsonbody.KindList, Items: &jsonbody.Param{Kind: jsonbody.KindInteger, Max: int64(s.VocabSize - 1)}} // truncate_prompt_tokens takes any number
 	a.chat = a.shared.With(generate.ToolParams()...).With(s.ConversationParams()...).With(jsonbody.Bool("logprobs"), jsonbody.Integer("top_logprobs", 0, int64(l.TopLogprobs)))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/vectors"
 )
 
 // Endpoints that a Task can be of.
@@ -29,6 +30,14 @@ func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o gener
 	var e *apierr.Error
 	var q *responseRequest
 	prefix, object := "cmpl-", "text_completion"
+	if g, e, ok := s.vectors.Decode(ctx, endpoint, body); ok {
+		if e != nil {
+			return nil, e
+		}
+		kind, _, _ := strings.Cut(g.Head.ID, "-")
+		g.Head.ID, g.Head.Created = kind+"-"+strings.TrimPrefix(o.ID, kind+"-"), o.Created
+		return s.TaskOf(g, body, o), nil
+	}
 	switch endpoint {
 	case EndpointCompletions:
 		g, e = s.decodeCompletions(ctx, body)
@@ -42,7 +51,8 @@ func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o gener
 			g, q = in.Request, in.q
 		}
 	default:
-		return nil, apierr.Invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
+		known := []string{EndpointCompletions, EndpointChat, EndpointResponses, vectors.EndpointEmbeddings, vectors.EndpointRerank, vectors.EndpointScore}
+		return nil, apierr.Invalid("endpoint", "'endpoint' is %.60q; known are %s.", endpoint, strings.Join(known, ", "))
 	}
 	if e != nil {
 		return nil, e

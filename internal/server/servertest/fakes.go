@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
@@ -226,6 +227,10 @@ func (e *Engine) play(ctx context.Context, r *engine.Request, ch chan<- engine.E
 
 // events are endless " one" unless there is a script.
 func (e *Engine) events(r *engine.Request) func(func(int, engine.Event) bool) {
+	if r.Pool != pooling.None { // a vector of the prompt's first token, its last and its length
+		n := len(r.Prompt)
+		return slices.All([]engine.Event{{Token: engine.NoToken, Finish: engine.FinishStop, Pooled: []float32{float32(r.Prompt[0]), float32(r.Prompt[n-1]), float32(n), 1}}})
+	}
 	if e.Script != nil {
 		return slices.All(e.Script(r))
 	}
