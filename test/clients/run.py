@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the SDKs and programs that people use against `shoal up` with models/fry-tools.
+"""Runs the SDKs and programs that people use against `shoal up` with models/fry-tools,
+and those of embeddings against tiny models of this repository.
 
     make clients                          all of them
     make clients ARGS='openai llm'        some
@@ -13,6 +14,7 @@ or later with venv, and Node.js 20 or later with npm.
 """
 
 import argparse
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -42,9 +44,13 @@ PYTHON = {
     "pydantic-ai": (["pydantic-ai-slim[openai]==2.38.0"], "pydantic_ai_sdk.py"),
     "llm": (["llm==0.36"], "llm_cli.py"),
     "aider": (["aider-chat==0.86.2"], "aider_cli.py"),
+    "embeddings": (["openai==3.57.0", "ollama==0.6.3", "cohere==7.3.1", "langchain-openai==1.7.4", "llama-index-embeddings-openai==0.7.0", "llama-index-embeddings-ollama==0.10.0"], "embeddings_sdk.py"),
 }
 # name: script; package.json lists the packages
 NODE = {"ai-sdk": "ai_sdk.mjs", "openai-npm": "openai_sdk.mjs"}
+# name: models that it needs instead of fry-tools, by the variable that has the URL of each
+VECTORS = ROOT / "internal/engine/pooling/recipe/testdata"
+OWN = {"embeddings": {"SHOAL_URL": VECTORS / "qwen3_embedding", "SHOAL_RERANK_URL": VECTORS / "qwen3_reranker"}}
 TIMEOUT = 900  # seconds for the checks of one client
 
 
@@ -99,7 +105,10 @@ def free_port():
 
 
 class Server:
-    """`shoal up` with fry-tools on a free port."""
+    """`shoal up` with a model on a free port."""
+
+    def __init__(self, model=ROOT / "models/fry-tools"):
+        self.model = model
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="shoal-clients-")
@@ -109,7 +118,7 @@ class Server:
         with log.open("w") as out:
             self.process = subprocess.Popen(
                 [str(binary), "up", "--nodes", "2", "--listen", self.url.removeprefix("http://"), "--kv-memory", "512MiB",
-                 "--data-dir", str(pathlib.Path(self.folder.name, "data")), "-m", str(ROOT / "models/fry-tools")],
+                 "--data-dir", str(pathlib.Path(self.folder.name, "data")), "-m", str(self.model)],
                 stdout=out, stderr=subprocess.STDOUT, cwd=self.folder.name,
             )
         until = time.monotonic() + 180
@@ -142,8 +151,14 @@ def run(name, url):
     except (RuntimeError, OSError) as e:
         print(f"FAIL {name} cannot be installed: {' '.join(str(e).split())}", flush=True)
         return False
+    with contextlib.ExitStack() as servers:
+        urls = {variable: servers.enter_context(Server(model)) for variable, model in OWN.get(name, {}).items()}
+        return checks(name, command, {"SHOAL_URL": url, "SHOAL_MODELS": str(VECTORS), **urls})
+
+
+def checks(name, command, variables):
     try:
-        return subprocess.run(command, env={**os.environ, "SHOAL_URL": url, "PYTHONDONTWRITEBYTECODE": "1"}, stderr=subprocess.DEVNULL, timeout=TIMEOUT, check=False).returncode == 0
+        return subprocess.run(command, env={**os.environ, **variables, "PYTHONDONTWRITEBYTECODE": "1"}, stderr=subprocess.DEVNULL, timeout=TIMEOUT, check=False).returncode == 0
     except subprocess.TimeoutExpired:
         print(f"FAIL {name} took more than {TIMEOUT} s", flush=True)
         return False
