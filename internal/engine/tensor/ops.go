@@ -78,6 +78,7 @@ const (
 	SiLU     Activation = iota // x / (1 + exp(-x)), see SiLUMul
 	GELUTanh                   // see GELUMul
 	Clamped                    // of gpt-oss, see ClampedMul
+	GELU                       // x Phi(x), see GELUOf
 )
 
 // Mul computes dst = a(gate) * up over the length of dst. dst may be gate or up.
@@ -87,6 +88,8 @@ func (a Activation) Mul(dst, gate, up []float32) {
 		GELUMul(dst, gate, up)
 	case Clamped:
 		ClampedMul(dst, gate, up)
+	case GELU:
+		geluErfMul(dst, gate, up)
 	default:
 		SiLUMul(dst, gate, up)
 	}
