@@ -26,8 +26,9 @@ type ServeConfig struct {
 	// SwiftKV is the folder of a SwiftKV adapter of Model; empty: none.
 	SwiftKV string `kong:"-"`
 	// Weights is the type of the matrices in memory. Default: bf16 for checkpoints stored as bf16,
-	// q8_0 for quantized GGUF files, else f32. It affects the bits.
-	Weights string `kong:"-" name:"quant" oneof:"f32,bf16,f16,q8_0,q4_0,iq4_nl"`
+	// q8_0 for quantized GGUF files, the type of the form for published quantized forms, else f32. It
+	// affects the bits.
+	Weights string `kong:"-" name:"quant" oneof:"f32,bf16,f16,q8_0,q4_0,iq4_nl,int4,mxfp4"`
 
 	Names           []string           `name:"model-name" placeholder:"NAME" help:"Names of the model in the API (default: the name of the folder)."`
 	KV              string             `name:"kv-type" oneof:"f32,bf16,int8" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 for bf16 weights). Changes the output."`
@@ -98,7 +99,7 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	}
 	weights, kv := tensor.F32, tensor.F32
 	switch m.DType {
-	case tensor.BF16, tensor.Q8_0:
+	case tensor.BF16, tensor.Q8_0, tensor.Int4, tensor.MXFP4:
 		weights, kv = m.DType, tensor.BF16
 	}
 	options.SetDefaults(c)

@@ -33,3 +33,40 @@ func TestFP8(t *testing.T) {
 		t.Error("FP8 weights and the same numbers in F32 give different results")
 	}
 }
+
+// TestHeldFormsSameBits serves models whose codes are kept as they are stored. Every number of sockets
+// gives the same bits, which are near those of the same weights in float32.
+func TestHeldFormsSameBits(t *testing.T) {
+	for _, name := range []string{"quantised/gptq", "quantised/w4a16_asym", "quantised/mxfp4", "gpt_oss_mxfp4", "quantised/w8a8", "quantised/fp8_block"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(modelData, name)
+			ck, err := model.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held := ck.Config.DType
+			if err := ck.Close(); err != nil {
+				t.Fatal(err)
+			}
+			g := readGoldens(t, dir)
+			generate := func(sockets int, m topology.Mapping) (out []*request) {
+				for i, it := range g.Items {
+					out = append(out, &request{prompt: it.Prompt, max: 8, owner: i, params: greedy(len(it.Logits))})
+				}
+				newRig(t, rigConfig{dir: dir, sockets: sockets, mapping: m, kv: tensor.F32, weights: held.String()}).generate(64, out...)
+				return out
+			}
+			want := generate(1, topology.Gather)
+			for i, it := range g.Items {
+				compareLogits(t, want[i].scores[0].Drawn[0].Top, it.Logits, 1)
+			}
+			for _, n := range []int{3, 4} {
+				for _, m := range topology.Mappings {
+					if !bytes.Equal(bits(t, generate(n, m)), bits(t, want)) {
+						t.Errorf("%d sockets, %v: other bits than on one", n, m)
+					}
+				}
+			}
+		})
+	}
+}

@@ -14,7 +14,7 @@ func (l *loader) delta(c *model.Config, n *model.DeltaSpec, me cut) *layer.Delta
 	d := &c.Delta
 	w := layer.NewDelta(l.vector(n.ALog), l.vector(n.DtBias), l.vector(n.Norm), d.Negated)
 	units := upTo(tensor.Units(c.Hidden))
-	w.In = l.room(l.dt, n.Out.Weight, me.delta.Len(), c.Hidden, units)
+	w.In = l.room(l.typeOf(n.Out.Weight), n.Out.Weight, me.delta.Len(), c.Hidden, units)
 	l.fillRuns(w.In, me.delta, func(r int) (model.Linear, int) { return n.InRow(d, r) })
 	w.Gates = l.room(tensor.F32, n.Out.Weight, 2*d.ValueHeads, c.Hidden, units)
 	l.fillRuns(w.Gates, upTo(2*d.ValueHeads), func(r int) (model.Linear, int) { return n.GateRow(d, r) })

@@ -17,6 +17,7 @@ type Weights struct {
 	Layers    []layer.Layer // in order, including SwiftKV's pass
 	Ends      layer.Held
 	Embedding model.Tensor // read row by row from its file
+	Fidelity  Fidelity
 }
 
 // Bytes returns the memory of the matrices.
@@ -68,12 +69,13 @@ func Load(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank 
 		s.Close()
 		return nil, l.err
 	}
+	s.Fidelity = l.fidelity.result(dt)
 	return s, nil
 }
 
 // Bytes returns the value of Weights.Bytes for a rank. It runs the code of Load without reading.
 func Bytes(c *model.Config, p topology.Placement, rank int, dt tensor.DType) int64 {
-	l := loader{ctx: context.Background(), dt: dt, measure: true}
+	l := loader{ctx: context.Background(), config: c, dt: dt, measure: true}
 	l.slices(c, p, rank)
 	return l.total
 }
@@ -254,7 +256,8 @@ func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
 // experts reads a layer's experts. Both mappings slice them in the same way.
 func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Experts {
 	m := &c.MoE
-	e := &layer.Experts{Gate: l.bank(m.Experts, me.expert, c.Hidden), Up: l.bank(m.Experts, me.expert, c.Hidden), Down: l.bank(m.Experts, me.expertDown, m.FFN)}
+	gate, up, down := n.Expert(0)
+	e := &layer.Experts{Gate: l.bank(m.Experts, gate, me.expert, c.Hidden), Up: l.bank(m.Experts, up, me.expert, c.Hidden), Down: l.bank(m.Experts, down, me.expertDown, m.FFN)}
 	e.Router = l.room(tensor.F32, n.Router, m.Experts, c.Hidden, upTo(tensor.Units(c.Hidden)))
 	l.fill(e.Router, 0, model.Linear{Weight: n.Router}, upTo(m.Experts))
 	if m.Router.Bias {
@@ -291,7 +294,7 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 func (l *loader) latent(c *model.Config, n *model.LatentSpec, me cut) *layer.Latent {
 	d := &c.Latent
 	w := &layer.Latent{KVNorm: l.vector(n.KVNorm), QNorm: l.vector(n.QNorm)}
-	w.Down = l.room(l.dt, n.KVDown.Weight, me.latents.Len(), c.Hidden, upTo(tensor.Units(c.Hidden)))
+	w.Down = l.room(l.typeOf(n.KVDown.Weight), n.KVDown.Weight, me.latents.Len(), c.Hidden, upTo(tensor.Units(c.Hidden)))
 	queries := me.latents.Intersect(upTo(d.QueryRank))
 	l.fill(w.Down, 0, n.QDown, queries)
 	l.fill(w.Down, queries.Len(), n.KVDown, topology.Range{Lo: max(me.latents.Lo-d.QueryRank, 0), Hi: max(me.latents.Hi-d.QueryRank, 0)})

@@ -18,11 +18,12 @@ import (
 const panelGrain = 64
 
 type loader struct {
-	ctx  context.Context
-	ck   *model.Checkpoint
-	dt   tensor.DType
-	pool *tensor.Pool
-	err  error
+	ctx    context.Context
+	ck     *model.Checkpoint // nil: measure
+	config *model.Config     // with measure
+	dt     tensor.DType
+	pool   *tensor.Pool
+	err    error
 
 	device layer.Device // stores the packed weights
 
@@ -33,7 +34,8 @@ type loader struct {
 	cache    *Cache            // for quantised matrices; nil: none
 	shared   *sharedmem.Region // for matrices that other nodes of this machine have too; nil: none
 	source   string            // identity of the checkpoint
-	mark     model.Mark        // state of the files when loading began
+	fidelity fidelity
+	mark     model.Mark // state of the files when loading began
 }
 
 // unchanged reports whether the bytes read of a tensor belong to the model. Only then may they be
@@ -61,13 +63,14 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 		return l.matrix(m, cols, rows)
 	}
 	units := tensor.Units(cols)
-	at := &tensor.Weight{Type: l.dt, Cols: cols, UnitHi: units}
+	dt := l.typeOf(m.Weight)
+	at := &tensor.Weight{Type: dt, Cols: cols, UnitHi: units}
 	key := cacheKey(l.source, part(m), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, at)
-	part, err := l.shared.Take(l.ctx, key, int(tensor.WeightBytes(l.dt, rows.Len(), cols)))
+	part, err := l.shared.Take(l.ctx, key, int(tensor.WeightBytes(dt, rows.Len(), cols)))
 	if err != nil { // the shared memory is full
 		return l.matrix(m, cols, rows)
 	}
-	w, err := tensor.NewWeightIn(l.dt, rows.Len(), cols, 0, units, part.Bytes(), part.Close)
+	w, err := tensor.NewWeightIn(dt, rows.Len(), cols, 0, units, part.Bytes(), part.Close)
 	switch {
 	case err != nil:
 		l.err = errors.Join(err, part.Close())
@@ -83,7 +86,7 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 
 // units packs rows of a projection of width cols, and keeps only the columns of some units.
 func (l *loader) units(m model.Linear, cols int, rows, units topology.Range) *tensor.Weight {
-	w := l.room(l.dt, m.Weight, rows.Len(), cols, units)
+	w := l.room(l.typeOf(m.Weight), m.Weight, rows.Len(), cols, units)
 	l.fill(w, 0, m, rows)
 	return w
 }
@@ -113,6 +116,14 @@ func (l *loader) room(dt tensor.DType, name string, rows, cols int, units topolo
 		return nil
 	}
 	return w
+}
+
+// typeOf is the type in which a matrix is held.
+func (l *loader) typeOf(name string) tensor.DType {
+	if l.ck == nil {
+		return l.config.HeldAs(name, l.dt)
+	}
+	return l.ck.HeldAs(name, l.dt)
 }
 
 // stopped reports whether loading has failed or was cancelled.
@@ -159,8 +170,10 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 		row := make([]float32, span.Hi-span.Lo)
 		lo, hi := max(to, (first+p)*panelGrain), min(to+rows.Len(), (first+p+1)*panelGrain)
 		for r := lo; r < hi; r++ {
-			t.Row(row, m.Row(rows.Lo+r-to), span.Lo, span.Hi)
-			w.SetRow(r, row)
+			at := m.Row(rows.Lo + r - to)
+			t.Row(row, at, span.Lo, span.Hi)
+			kept := w.SetRowCodes(r, row, func(c *tensor.Codes, k int) bool { return t.Codes(c, at, span.Lo+k) })
+			l.fidelity.add(w, r, row, kept, r == lo)
 		}
 		l.packed(w.Bytes() * int64(hi-lo) / int64(w.Rows))
 	})
@@ -174,16 +187,16 @@ func (l *loader) packed(bytes int64) {
 	}
 }
 
-// bank allocates n matrices of the given rows; nil if there are no rows.
-func (l *loader) bank(n int, rows topology.Range, cols int) *tensor.Bank {
+// bank allocates n matrices of the given rows, of the type of one of them; nil if there are no rows.
+func (l *loader) bank(n int, of string, rows topology.Range, cols int) *tensor.Bank {
 	if l.err != nil || rows.Len() == 0 {
 		return nil
 	}
 	if l.measure {
-		l.total += int64(n) * tensor.WeightBytes(l.dt, rows.Len(), cols)
+		l.total += int64(n) * tensor.WeightBytes(l.typeOf(of), rows.Len(), cols)
 		return nil
 	}
-	b, err := tensor.NewBank(l.dt, n, rows.Len(), cols)
+	b, err := tensor.NewBank(l.typeOf(of), n, rows.Len(), cols)
 	if err != nil {
 		l.err = fmt.Errorf("shard: no memory for %d experts: %w", n, err)
 		return nil
@@ -202,7 +215,7 @@ func (l *loader) fillBank(b *tensor.Bank, i int, name string, rows topology.Rang
 func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys, values []*tensor.Weight) {
 	keys, values = make([]*tensor.Weight, heads.Len()), make([]*tensor.Weight, heads.Len())
 	for i := range keys {
-		keys[i], values[i] = l.room(l.dt, name, d.Rank, d.Nope, upTo(tensor.Units(d.Nope))), l.room(l.dt, name, d.Value, d.Rank, upTo(tensor.Units(d.Rank)))
+		keys[i], values[i] = l.room(l.typeOf(name), name, d.Rank, d.Nope, upTo(tensor.Units(d.Nope))), l.room(l.typeOf(name), name, d.Value, d.Rank, upTo(tensor.Units(d.Rank)))
 	}
 	if l.stopped() || l.measure || heads.Len() == 0 {
 		return keys, values

@@ -20,7 +20,7 @@ import (
 // benchFlags choose the model and the types to measure.
 type benchFlags struct {
 	Model      string `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
-	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4."`
 	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Threads    int    `range:"1..1024" placeholder:"N" help:"Compute threads (default: all CPUs)."`
 	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile to this file, for go tool pprof."`
@@ -39,7 +39,7 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 		return o, fmt.Errorf("--quant: %w", err)
 	}
 	if tensor.WeightBytes(o.Weights, 16, 32) == 0 {
-		return o, fmt.Errorf("--quant %s is not a type of weights: want f32, bf16, f16, q8_0, q4_0 or iq4_nl", f.Quant)
+		return o, fmt.Errorf("--quant %s is not a type of weights: want f32, bf16, f16, q8_0, q4_0, iq4_nl, int4 or mxfp4", f.Quant)
 	}
 	if o.KV, err = tensor.ParseDType(f.KVType); err != nil {
 		return o, fmt.Errorf("--kv-type: %w", err)

@@ -19,7 +19,7 @@ import (
 type benchClusterCmd struct {
 	Model      string        `short:"m" default:"bench160m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or shape of a public model; a shape has random weights: ${shapes}."`
 	Nodes      int           `short:"n" default:"4" range:"1..64" help:"Node processes."`
-	Quant      string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	Quant      string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4."`
 	KVType     string        `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Mapping    string        `default:"auto" help:"How attention weights are split: gather, reduce, auto."`
 	Context    []int         `default:"128" range:"1.." help:"Prompt lengths in tokens. Each is measured with each --batch."`

@@ -16,7 +16,7 @@ import (
 type benchPrefixCmd struct {
 	Model    string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
 	Nodes    []int         `short:"n" default:"1" range:"1..16" help:"Comma-separated numbers of node processes. Each is measured on a cluster of its own."`
-	Quant    string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	Quant    string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4."`
 	KVType   string        `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	KVMemory int64         `type:"size" name:"kv-memory" default:"1GiB" help:"Memory for the caches, per node."`
 	Mapping  string        `default:"auto" help:"How attention weights are split: gather, reduce, auto."`

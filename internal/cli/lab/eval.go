@@ -28,7 +28,7 @@ type evalTarget struct {
 	Sockets     int           `default:"1" help:"Without --server: tensor-parallel ranks. Does not change the output."`
 	Threads     int           `range:"1..1024" placeholder:"N" help:"Without --server: compute threads (default: all CPUs)."`
 	KVMemory    int64         `type:"size" name:"kv-memory" default:"1GiB" help:"Without --server: memory for the caches, per rank."`
-	Quant       string        `placeholder:"TYPE" help:"Without --server: type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl (default: as stored)."`
+	Quant       string        `placeholder:"TYPE" help:"Without --server: type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4 (default: as stored)."`
 	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Without --server: type of the cache: f32, bf16, int8."`
 }
 

@@ -20,7 +20,7 @@ import (
 // ServeFlags configure the model and the scheduler.
 type ServeFlags struct {
 	models.ModelFlag
-	Quant models.Quant        `env:"SHOAL_QUANT" default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl. auto, or no value, chooses the largest of bf16, q8_0 and q4_0 that fits (default: as stored). Changes the output."`
+	Quant models.Quant        `env:"SHOAL_QUANT" default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4. auto, or no value, chooses the largest of the stored type, bf16, q8_0 and q4_0 that fits (default: as stored). Changes the output."`
 	Serve cluster.ServeConfig `embed:""`
 }
 

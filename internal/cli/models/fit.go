@@ -77,7 +77,10 @@ func (f *fit) fits(weights tensor.DType, local, total int) (bool, needs, error) 
 // quantCandidates returns the types in which a checkpoint can be loaded, largest first: the
 // stored type and smaller ones.
 func quantCandidates(stored tensor.DType) (out []tensor.DType) {
-	if !tensor.Quantised(stored) {
+	switch {
+	case stored == tensor.Int4 || stored == tensor.MXFP4:
+		return []tensor.DType{stored, tensor.Q4_0}
+	case !tensor.Quantised(stored):
 		out = append(out, stored)
 		if stored == tensor.F32 {
 			out = append(out, tensor.BF16)

@@ -20,7 +20,7 @@ type PlanCmd struct {
 	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or name of a public model; an unknown name lists them."`
 	Nodes   int    `default:"16" help:"Nodes of the cluster, 1 to 256."`
 	Memory  int64  `type:"size" default:"64GB" help:"Memory per node, for weights, caches and activations."`
-	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0,iq4_nl" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0,iq4_nl,int4,mxfp4" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4."`
 	KVType  string `name:"kv-type" default:"bf16" enum:"f32,bf16,int8" help:"Type of the cache: f32, bf16, int8."`
 	Mapping string `default:"gather" enum:"gather,reduce" help:"gather splits all projections; reduce keeps all attention weights on every node."`
 	Context []int  `placeholder:"TOKENS" help:"Context lengths in tokens (default: 131072 or the maximum of the model, and half and a quarter of that)."`

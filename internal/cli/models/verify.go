@@ -142,7 +142,7 @@ func checkHashes(e *ui.Env, at string, show bool) (out hashed, err error) {
 func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	shape := shard.ShapeOf(c)
 	dt := tensor.F32
-	if c.DType == tensor.BF16 || c.DType == tensor.Q8_0 {
+	if c.DType == tensor.BF16 || tensor.Quantised(c.DType) {
 		dt = c.DType
 	}
 	mapping := topology.ChooseMapping(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))

@@ -89,7 +89,9 @@ func (c *Checkpoint) openGGUF(path string) error {
 		return err
 	}
 	c.readSinks()
-	c.Config.DType = c.commonType()
+	if c.Config.Quantised == nil {
+		c.Config.DType = c.commonType()
+	}
 	return c.identify(c.Config.Tensors())
 }
 

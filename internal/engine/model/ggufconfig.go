@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
 )
 
 // configGGUF reads the config from metadata. It writes an equivalent config.json and parses it with
@@ -67,7 +68,22 @@ func (m *metadata) parse() Config {
 		family.finish(&c)
 	}
 	m.consistent(&c)
+	if m.expertsOfMXFP4() {
+		c.hold(quantform.GGUF())
+	}
 	return c
+}
+
+// expertsOfMXFP4 reports whether the file has experts, all in MXFP4.
+func (m *metadata) expertsOfMXFP4() (all bool) {
+	for _, t := range m.tensors {
+		if strings.HasSuffix(t.Name, "_exps.weight") {
+			if all = t.Type == gguf.MXFP4; !all {
+				return false
+			}
+		}
+	}
+	return all
 }
 
 func (m *metadata) has(tensor string) bool {

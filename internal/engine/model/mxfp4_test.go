@@ -44,8 +44,16 @@ func TestMXFP4(t *testing.T) {
 	if want := 2 * 3 * 4 * 6; stored["mxfp4"] != want {
 		t.Errorf("%v: want %d tensors in mxfp4", stored, want)
 	}
-	if hub.Config.DType != tensor.BF16 {
-		t.Errorf("held as %v", hub.Config.DType)
+	for _, c := range []*model.Checkpoint{hub, got} {
+		attention, experts := c.HeldAs("model.layers.0.self_attn.q_proj.weight", c.Config.DType), c.HeldAs("model.layers.0.mlp.experts.1.down_proj.weight", c.Config.DType)
+		if c.Config.DType != tensor.MXFP4 || attention != tensor.Q8_0 || experts != tensor.MXFP4 {
+			t.Errorf("held as %v, attention as %v, experts as %v", c.Config.DType, attention, experts)
+		}
+		for _, name := range []string{"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.experts.1.down_proj.weight", "lm_head.weight", "model.layers.0.mlp.router.weight"} {
+			if planned := c.Config.HeldAs(name, c.Config.DType); planned != c.HeldAs(name, c.Config.DType) {
+				t.Errorf("%s is planned as %v", name, planned)
+			}
+		}
 	}
 	for _, c := range []*model.Checkpoint{hub, got} {
 		if r, err := c.Verify(t.Context(), nil); err != nil || r.Err() != nil || len(c.Extra()) != 0 {

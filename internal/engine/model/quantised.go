@@ -3,9 +3,13 @@ package model
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
 	"github.com/shoal-llm/shoal/internal/engine/quantform"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
 // readQuantised reads the form in which the weights are quantised. Package quantform refuses those
@@ -30,11 +34,60 @@ func readQuantised(f *fields, c *Config) {
 		q.fail("quant_method", ErrUnsupported, "%q is supported for the experts of gpt-oss; use the original checkpoint and quantise on load", s.Method)
 		f.take(q)
 	default:
-		c.Quantised = s
-		if c.DType = tensor.Q8_0; s.Floats {
-			c.DType = tensor.BF16
-		}
+		c.hold(s)
 	}
+}
+
+// hold sets the form, and the type in memory that it asks for.
+func (c *Config) hold(s *quantform.Settings) {
+	dt, err := tensor.ParseDType(s.Held)
+	if err != nil {
+		panic(err) // a name of quantform's
+	}
+	c.Quantised, c.DType = s, dt
+}
+
+// HeldAs is the type in which a matrix is held if the model is held as dt. A type that keeps the codes
+// of the file is for matrices that have such codes: head, attention or routers may not.
+func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
+	s := c.Quantised
+	if s == nil || !s.Keeps(dt) || s.Experts && strings.Contains(name, ".experts.") || !s.Experts && strings.Contains(name, ".layers.") {
+		return dt
+	}
+	return tensor.Q8_0
+}
+
+// HeldAs is that of the config for the matrix in the files.
+func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
+	if s := c.Config.Quantised; s == nil || !s.Keeps(dt) || c.at[name].hasCodes() {
+		return dt
+	}
+	return tensor.Q8_0
+}
+
+// hasCodes reports whether Codes may succeed.
+func (t Tensor) hasCodes() bool {
+	return t.form != nil && t.form.Codes != nil || t.blocks == gguf.MXFP4 || t.blocks == gguf.IQ4_NL
+}
+
+// Codes returns the 32 columns from lo on of row r as the file has them. It returns false if they are not
+// integers with one scale.
+func (t Tensor) Codes(c *tensor.Codes, r, lo int) (ok bool) {
+	if !t.hasCodes() {
+		return false
+	}
+	if mmap.Guard(func() {
+		if t.form != nil {
+			c.Zero, c.Scale, ok = t.form.Codes(&c.Q, r, lo)
+			return
+		}
+		size := t.blocks.BlockBytes()
+		at := t.order.Row(r)*(t.Cols()/tensor.BlockWidth) + lo/tensor.BlockWidth
+		c.Zero, c.Scale, ok = 0, dequant.Codes(&c.Q, t.Data[at*size:][:size], t.blocks), true
+	}) != nil {
+		return false
+	}
+	return ok
 }
 
 // kindOf is the sentinel of this package for an error of quantform.

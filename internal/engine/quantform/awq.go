@@ -8,8 +8,8 @@ import "fmt"
 var awqForm = &Form{
 	Name: "awq", Methods: []string{"awq"},
 	Codes: ".qweight", Types: []string{"I32"}, Parts: []string{".scales", ".qzeros"},
-	Lossless: true, Becomes: "int4; exact where scales are exact in float16",
-	build: buildAWQ,
+	Becomes: "int4, exact",
+	build:   buildAWQ,
 }
 
 // awqShift is where each of eight rows is in a word.

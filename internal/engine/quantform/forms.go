@@ -14,10 +14,7 @@ type Form struct {
 	Parts   []string // what may follow it in the names of the module's other tensors
 	Needs   string   // the one of them without which the codes are not this form; "": none
 
-	// Lossless reports whether weights held in the form's own type have the values of the file.
-	Lossless bool
-	// Becomes is what the documentation says of it.
-	Becomes string
+	Becomes string // the type in memory, for the documentation
 
 	build func(s *Settings, m *module) (*Matrix, error)
 }

@@ -18,7 +18,7 @@ import (
 var mxfp4Form = &Form{
 	Name: "mxfp4", Methods: []string{"compressed-tensors", "mxfp4"},
 	Codes: ".weight_packed", Types: []string{"U8"}, Parts: []string{".weight_scale"},
-	Lossless: true, Becomes: "bf16, exact",
+	Becomes: "mxfp4, exact if scales are within 2^-23 and 2^16",
 	build: func(_ *Settings, m *module) (*Matrix, error) {
 		scale, ok := m.part(".weight_scale")
 		rows, cols := m.codes.Shape[0], 2*m.codes.Shape[1]
@@ -64,12 +64,12 @@ func mxfp4(codes, scales Part, rows, cols, first, each int) *Matrix {
 	m.Row = func(dst []float32, r, lo int) {
 		dequant.FP4Row(dst, codes.Data, scales.Data, (first+r*each)*blocks, lo)
 	}
-	m.Codes = func(out *[Block]int8, r, lo int) (float32, bool) {
+	m.Codes = func(q *[Block]int16, r, lo int) (int16, float32, bool) {
 		at := (first+r*each)*blocks + lo/mxWidth
 		for i, b := range codes.Data[at*mxWidth/2:][:mxWidth/2] {
-			out[2*i], out[2*i+1] = int8(dequant.FP4[b&15]), int8(dequant.FP4[b>>4])
+			q[2*i], q[2*i+1] = int16(dequant.FP4[b&15]), int16(dequant.FP4[b>>4])
 		}
-		return dequant.FP4Scale(scales.Data[at]), true
+		return 0, dequant.FP4Scale(scales.Data[at]), true
 	}
 	if each == 1 && first == 0 {
 		m.ranges = func(part int, r, c span) (span, span) {

@@ -9,8 +9,8 @@ import "fmt"
 var gptqForm = &Form{
 	Name: "gptq", Methods: []string{"gptq", "auto-round"},
 	Codes: ".qweight", Types: []string{"I32"}, Parts: []string{".scales", ".qzeros", ".g_idx"},
-	Lossless: true, Becomes: "int4 for 4 bits and fewer, q8_0 for 8; exact where scales are exact in float16 and groups are neighbours",
-	build: buildGPTQ,
+	Becomes: "int4 up to 4 bits, exact; q8_0 for 8 bits, and with act-order, which is not exact",
+	build:   buildGPTQ,
 }
 
 func buildGPTQ(s *Settings, m *module) (*Matrix, error) {

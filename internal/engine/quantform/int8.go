@@ -8,7 +8,7 @@ import "fmt"
 var int8Form = &Form{
 	Name: "int8", Methods: []string{"compressed-tensors"},
 	Codes: ".weight", Types: []string{"I8"}, Parts: []string{".weight_scale", ".weight_zero_point"},
-	Lossless: true, Becomes: "q8_0; exact where scales are exact in float16 and elements are within ±127",
+	Becomes: "q8_0; exact if scales are exact in float16",
 	build: func(_ *Settings, m *module) (*Matrix, error) {
 		scale, ok := m.part(".weight_scale")
 		rows, cols := m.codes.Shape[0], m.codes.Shape[1]

@@ -19,9 +19,9 @@ type Matrix struct {
 	Row func(dst []float32, r, lo int)
 
 	// Codes, if not nil, writes the elements of the 32 columns from lo on, a multiple of 32, as integers
-	// with one factor: element i is float32(codes[i]) * scale, rounded once. Columns beyond the last
-	// have code 0. It returns false for a block without one factor.
-	Codes func(codes *[Block]int8, r, lo int) (scale float32, ok bool)
+	// with one scale: element i is float32(q[i]-zero) * scale, rounded once. Columns beyond the last have
+	// the code zero. It returns false for a block with several scales.
+	Codes func(q *[Block]int16, r, lo int) (zero int16, scale float32, ok bool)
 
 	// ranges lists the elements of each part that rows and columns need, as rows and columns of the
 	// part; nil: all of it.
@@ -92,9 +92,3 @@ func plainCheck(codes *Part, mask byte, scales ...*Part) func() (int64, bool) {
 }
 
 func shape(s []int) string { return fmt.Sprint(s) }
-
-func clearRest(codes *[Block]int8, n int) {
-	if n < Block {
-		clear(codes[n:])
-	}
-}

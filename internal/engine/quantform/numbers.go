@@ -1,7 +1,5 @@
 package quantform
 
-import "math"
-
 // numbers are integers with a scale, and perhaps a zero point, for each group of columns of a row:
 // element c of row r is (code - zero) * scale.
 type numbers struct {
@@ -32,22 +30,20 @@ func (n numbers) matrix(parts []Part) *Matrix {
 			dst[i] = float32(n.code(r, c)-zero) * scale
 		}
 	}
-	m.Codes = func(codes *[Block]int8, r, lo int) (float32, bool) {
-		hi := min(lo+Block, n.cols)
-		k := of(lo)
-		scale, zero := n.scale(r, k), 0
+	m.Codes = func(q *[Block]int16, r, lo int) (int16, float32, bool) {
+		hi, k, zero := min(lo+Block, n.cols), of(lo), int16(0)
 		if n.zero != nil {
-			zero = n.zero(r, k)
+			zero = int16(n.zero(r, k))
 		}
-		for c := lo; c < hi; c++ {
-			v := n.code(r, c) - zero
-			if v < -math.MaxInt8 || v > math.MaxInt8 || of(c) != k {
-				return 0, false
+		for i := range q {
+			if q[i] = zero; lo+i < hi {
+				q[i] = int16(n.code(r, lo+i))
+				if of(lo+i) != k {
+					return 0, 0, false
+				}
 			}
-			codes[c-lo] = int8(v)
 		}
-		clearRest(codes, hi-lo)
-		return scale, true
+		return zero, n.scale(r, k), true
 	}
 	return m
 }

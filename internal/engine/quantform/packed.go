@@ -12,8 +12,8 @@ import (
 var packedForm = &Form{
 	Name: "int_packed", Methods: []string{"compressed-tensors"},
 	Codes: ".weight_packed", Types: []string{"I32"}, Parts: []string{".weight_scale", ".weight_shape", ".weight_zero_point", ".weight_g_idx"},
-	Lossless: true, Becomes: "int4 for 4 bits and fewer, q8_0 for 8; exact where scales are exact in float16",
-	build: buildPacked,
+	Becomes: "int4 up to 4 bits, else q8_0; exact if scales are exact in float16",
+	build:   buildPacked,
 }
 
 func buildPacked(_ *Settings, m *module) (*Matrix, error) {

@@ -15,8 +15,16 @@ type Settings struct {
 	Bits     int    `json:",omitempty"`
 	Plain    bool   `json:",omitempty"` // GPTQ: zero points are stored as they are (gptq_v2)
 	Experts  bool   `json:",omitempty"` // only stacks of experts, as gpt-oss stores them
-	Floats   bool   `json:",omitempty"` // elements are floats that bf16 holds (nearly) exactly: FP8, MXFP4
+	Held     string `json:",omitempty"` // the type in memory that keeps the values, or most of their precision
 }
+
+// Keeps reports whether weights held as dt keep the codes of the files, where others are held as q8_0.
+func (s *Settings) Keeps(dt fmt.Stringer) bool {
+	return s.Held == dt.String() && (s.Held == "int4" || s.Held == "mxfp4")
+}
+
+// GGUF is the settings of a GGUF file whose experts are blocks of MXFP4, as those of gpt-oss.
+func GGUF() *Settings { return &Settings{Method: "gguf", Experts: true, Held: "mxfp4"} }
 
 // maxBlock bounds the sizes of FP8 blocks.
 const maxBlock = 1 << 16
@@ -28,6 +36,8 @@ type config struct {
 	Scheme     string          `json:"activation_scheme"`
 	Block      json.RawMessage `json:"weight_block_size"`
 	Bits       json.RawMessage `json:"bits"`
+	Group      int             `json:"group_size"`
+	ActOrder   bool            `json:"desc_act"`
 	Checkpoint string          `json:"checkpoint_format"`
 	Packing    string          `json:"packing_format"` // auto-round
 	Version    string          `json:"version"`        // awq
@@ -38,6 +48,9 @@ type config struct {
 		Format  string `json:"format"`
 		Weights *struct {
 			Block json.RawMessage `json:"block_structure"`
+			Bits  int             `json:"num_bits"`
+			Group int             `json:"group_size"`
+			Order json.RawMessage `json:"actorder"`
 		} `json:"weights"`
 	} `json:"config_groups"`
 	Algorithm string `json:"quant_algo"` // modelopt
@@ -85,7 +98,7 @@ func Read(text []byte) (*Settings, error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return nil, &Error{Kind: ErrFormat, Detail: "does not have the fields of a quantization_config: " + err.Error()}
 	}
-	s := &Settings{Method: c.Method}
+	s := &Settings{Method: c.Method, Held: "q8_0"}
 	if c.Method == "" {
 		s.Method = "an unnamed method"
 	}
@@ -94,14 +107,16 @@ func Read(text []byte) (*Settings, error) {
 	}
 	read := map[string]func(*config, *Settings) error{
 		"fp8": readFP8, "compressed-tensors": readCompressed, "gptq": readGPTQ, "auto-round": readAutoRound,
-		"awq":        func(c *config, _ *Settings) error { return known("version", c.Version, "gemm") },
-		"fbgemm_fp8": func(_ *config, s *Settings) error { s.Floats = true; return nil },
+		"awq":        func(c *config, s *Settings) error { s.hold4(c); return known("version", c.Version, "gemm") },
+		"fbgemm_fp8": func(_ *config, s *Settings) error { s.Held = "bf16"; return nil },
 		"modelopt": func(c *config, s *Settings) error {
-			s.Floats = strings.HasPrefix(strings.ToLower(c.Algorithm), "fp8")
+			if strings.HasPrefix(strings.ToLower(c.Algorithm), "fp8") {
+				s.Held = "bf16"
+			}
 			return known("quant_algo", c.Algorithm, "fp8", "nvfp4", "mixed_precision", "fp8_per_channel_per_token", "fp8_pb_wo")
 		},
 		"bitsandbytes": func(c *config, _ *Settings) error { return known("bnb_4bit_quant_type", c.Type4, "nf4", "fp4") },
-		"mxfp4":        func(_ *config, s *Settings) error { s.Experts, s.Floats = true, true; return nil },
+		"mxfp4":        func(_ *config, s *Settings) error { s.Experts, s.Held = true, "mxfp4"; return nil },
 	}[s.Method]
 	if read == nil {
 		return s, nil
@@ -137,7 +152,7 @@ func readFP8(c *config, s *Settings) (err error) {
 	if err = known("activation_scheme", c.Scheme, "dynamic", "static"); err != nil {
 		return err
 	}
-	s.Floats = true
+	s.Held = "bf16"
 	s.FP8Block, err = readBlock("weight_block_size", c.Block)
 	return err
 }
@@ -154,10 +169,20 @@ func readCompressed(c *config, s *Settings) (err error) {
 	if given(c.Sparsity) && (json.Unmarshal(c.Sparsity, &sparse) != nil || sparse.Format != "" && sparse.Format != "dense") {
 		return refuse("sparsity_config", "sparse weights are not supported")
 	}
-	s.Floats = c.Layout == "float-quantized" || c.Layout == "mxfp4-pack-quantized"
+	switch c.Layout {
+	case "float-quantized":
+		s.Held = "bf16"
+	case "mxfp4-pack-quantized":
+		s.Held = "mxfp4"
+	case "pack-quantized":
+		s.Held = "int4"
+	}
 	for name, g := range c.Groups {
 		if err := known("config_groups."+name+".format", g.Format, formats...); err != nil {
 			return err
+		}
+		if w := g.Weights; w != nil && s.Held == "int4" && (w.Bits > 4 || w.Group > 0 && w.Group%Block != 0 || string(w.Order) == `"group"`) {
+			s.Held = "q8_0"
 		}
 		if g.Weights == nil || !given(g.Weights.Block) {
 			continue
@@ -184,8 +209,17 @@ func readBits(c *config, s *Settings) error {
 	if !slices.Contains([]int64{2, 3, 4, 8}, bits) {
 		return &Error{Field: "bits", Kind: ErrOutOfRange, Detail: fmt.Sprintf("%d; want 2, 3, 4 or 8", bits)}
 	}
-	s.Bits = int(bits)
+	if s.Bits = int(bits); bits <= 4 {
+		s.hold4(c)
+	}
 	return nil
+}
+
+// hold4 keeps codes of 4 bits if each block of 32 columns has one scale.
+func (s *Settings) hold4(c *config) {
+	if c.Group%Block == 0 && !c.ActOrder || c.Group < 0 {
+		s.Held = "int4"
+	}
 }
 
 func readGPTQ(c *config, s *Settings) error {
@@ -202,6 +236,7 @@ func readAutoRound(c *config, s *Settings) error {
 	}
 	if s.Method = "gptq"; strings.HasSuffix(strings.ToLower(c.Packing), "awq") {
 		s.Method = "awq"
+		s.hold4(c)
 		return nil
 	}
 	return readBits(c, s)

@@ -59,18 +59,22 @@ func putBlock(dt DType, block, scales []byte, lane int, x *[BlockWidth]float32) 
 	}
 }
 
-// putCodes stores a block of one row without loss. It returns false, and stores nothing, if the type
-// cannot represent it.
+// scaleError is the largest relative error of a scale that is rounded to float16: half a unit of 11
+// bits. Codes with such a scale are nearer to the block than new codes would be.
+const scaleError = 1.0 / (1 << 11)
+
+// putCodes stores the codes of a block of one row, and its scale as float16. It returns false, and stores
+// nothing, if the type does not have the codes, or float16 not the scale.
 func putCodes(dt DType, block, scales []byte, lane int, c *Codes) bool {
 	half := toF16(c.Scale)
-	if fromF16(half) != c.Scale || math.IsInf(float64(c.Scale), 0) {
+	if e := float64(fromF16(half)) - float64(c.Scale); !(math.Abs(e) <= scaleError*math.Abs(float64(c.Scale))) || math.IsInf(float64(c.Scale), 0) {
 		return false
 	}
 	var q [BlockWidth]uint8
 	zero, ok := uint8(0), false
 	switch dt {
 	case Q8_0:
-		if ok = c.fit(&q, c.Zero-128, 1, 255); ok {
+		if ok = c.fit(&q, c.Zero-128, 0, 255); ok {
 			for k, v := range q {
 				block[k/4*4*panelRows+lane*4+k%4] = v
 			}

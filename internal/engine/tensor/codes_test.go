@@ -28,7 +28,9 @@ func TestCodes(t *testing.T) {
 					switch dt {
 					case Q8_0:
 						c.Q[k], c.Zero = int16(r.IntN(256)), 128
-						c.Q[k] = max(c.Q[k], 1)
+						if i%3 == 0 {
+							c.Q[k] = 0 // -128
+						}
 					case Q4_0:
 						c.Q[k], c.Zero = int16(r.IntN(16)), 8
 					case Int4:
@@ -56,6 +58,9 @@ func TestCodes(t *testing.T) {
 			}
 			for n := 1; n <= maxTileTokens+1; n++ {
 				x, y := normal(r, n*cols), make([]float32, n*rows)
+				for k := range cols {
+					x[k] = 1 // the largest int8 everywhere
+				}
 				p.MatMul(y, rows, w, x, cols, n)
 				tokens := make([]byte, cols/BlockWidth*quantBlockBytes)
 				for tok := range n {
@@ -90,11 +95,11 @@ func TestCodesThatDoNotFit(t *testing.T) {
 		dt DType
 		c  Codes
 	}{
-		"a scale that float16 rounds":      {Q8_0, Codes{Scale: 1 + 1.0/4096}},
+		"a scale below float16":            {Q8_0, Codes{Scale: 0x1.8p-24}},
 		"a scale above float16":            {Int4, Codes{Scale: 1e6}},
 		"an infinite scale":                {Int4, Codes{Scale: float32(math.Inf(1))}},
 		"a scale that is no number":        {Int4, Codes{Scale: float32(math.NaN())}},
-		"a code of -128":                   {Q8_0, Codes{Scale: 1, Q: [BlockWidth]int16{-128}}},
+		"a code of -129":                   {Q8_0, Codes{Scale: 1, Q: [BlockWidth]int16{-129}}},
 		"a range of 17":                    {Int4, Codes{Scale: 1, Q: [BlockWidth]int16{-8, 8}}},
 		"a zero point beyond its codes":    {Int4, Codes{Scale: 1, Zero: 16}},
 		"a zero point below its codes":     {Int4, Codes{Scale: 1, Zero: -32768, Q: [BlockWidth]int16{5}}},

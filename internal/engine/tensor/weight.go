@@ -160,8 +160,8 @@ func (w *Weight) SetRow(r int, src []float32) { w.SetRowCodes(r, src, nil) }
 
 // SetRowCodes is SetRow for a row that is quantized already. codes, if not nil, returns the block of 32
 // columns from k on; ok is false if it is no block of integers with one scale. Blocks that Type can
-// represent are stored as they are, and the others are quantized again from src. It returns the number
-// of blocks that were stored as they are.
+// represent are stored with their codes, and the others are quantized again from src. It returns the
+// number of blocks that were stored without an error. A scale may be rounded to float16.
 func (w *Weight) SetRowCodes(r int, src []float32, codes func(c *Codes, k int) (ok bool)) (kept int) {
 	if r < 0 || r >= w.Rows || len(src) != w.span.Len() {
 		panic(fmt.Sprintf("tensor: SetRow(%d) with %d columns in a weight of %d rows and %d columns", r, len(src), w.Rows, w.span.Len()))
@@ -201,7 +201,9 @@ func (w *Weight) SetRowCodes(r int, src []float32, codes func(c *Codes, k int) (
 			block := at[first:][:w.chunk*w.column]
 			scales := at[panels*w.chunk*w.column+r/panelRows%maxTilePanels*w.scales:][:w.scales]
 			if codes != nil && codes(&c, b*BlockWidth) && putCodes(w.Type, block, scales, lane, &c) {
-				kept++
+				if fromF16(halves(scales)[lane]) == c.Scale {
+					kept++
+				}
 				continue
 			}
 			var x [BlockWidth]float32

@@ -1,0 +1,53 @@
+package shard
+
+import (
+	"math"
+	"sync"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Fidelity is how near weights in memory are to those in the files.
+type Fidelity struct {
+	Type  tensor.DType
+	Kept  float64 // share of the quantized blocks that were stored as the files have them
+	Error float64 // root of the squared errors over the squared weights, of sampled rows
+}
+
+// fidelity sums up the rows that a load reads. Rows from the cache on disk are not counted.
+type fidelity struct {
+	mu                    sync.Mutex
+	blocks, kept          int
+	squaredError, squares float64
+}
+
+// add counts row r of w, which was packed from row with a number of kept blocks. If sample is set, it
+// reads the packed row.
+func (f *fidelity) add(w *tensor.Weight, r int, row []float32, kept int, sample bool) {
+	var e, s float64
+	if sample {
+		packed := make([]float32, len(row))
+		w.Row(r, packed)
+		for i, v := range row {
+			e += math.Pow(float64(packed[i]-v), 2)
+			s += float64(v) * float64(v)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.squaredError, f.squares = f.squaredError+e, f.squares+s
+	if tensor.Quantised(w.Type) {
+		f.blocks, f.kept = f.blocks+(len(row)+tensor.BlockWidth-1)/tensor.BlockWidth, f.kept+kept
+	}
+}
+
+func (f *fidelity) result(dt tensor.DType) Fidelity {
+	out := Fidelity{Type: dt}
+	if f.blocks > 0 {
+		out.Kept = float64(f.kept) / float64(f.blocks)
+	}
+	if f.squares > 0 {
+		out.Error = math.Sqrt(f.squaredError / f.squares)
+	}
+	return out
+}
