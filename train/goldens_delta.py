@@ -1,7 +1,7 @@
-"""Tiny random checkpoints of families with the gated delta rule, with reference logits from transformers
-in float32. Usage: goldens_delta.py OUTDIR [name,name]
+"""Tiny random checkpoints of families with a recurrent state (the gated delta rule, Mamba-2, short
+convolutions), with reference logits from transformers in float32. Usage: goldens_delta.py OUTDIR [name,name]
 
-The reference reads a whole text at once, in chunks of 64 tokens. Its token-by-token form is compared too.
+The reference reads a whole text at once, in chunks. Its token-by-token form is compared too.
 """
 import math, sys
 import torch
@@ -29,6 +29,18 @@ FAMILIES["qwen3_5_moe"] = text("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", **EX
 FAMILIES["qwen3_next"] = text("Qwen3NextForCausalLM", "qwen3_next", norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1],
                               **EXPERTS | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}})
 
+FAMILIES["lfm2"] = base("Lfm2ForCausalLM", "lfm2", norm_eps=1e-5, num_hidden_layers=5, num_attention_heads=4, rope_theta=1e6, block_auto_adjust_ff_dim=True, intermediate_size=96, block_ff_dim=96,
+                        block_multiple_of=16, block_ffn_dim_multiplier=1.0, conv_L_cache=3, conv_bias=False, full_attn_idxs=[1, 4], hidden_size=32)
+FAMILIES["lfm2_moe"] = base("Lfm2MoeForCausalLM", "lfm2_moe", norm_eps=1e-5, num_hidden_layers=4, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, intermediate_size=64,
+                            conv_L_cache=3, conv_bias=False, layer_types=["conv", "full_attention", "conv", "full_attention"], hidden_size=32, num_dense_layers=1, num_experts=8, num_experts_per_tok=2,
+                            moe_intermediate_size=16, norm_topk_prob=True, use_expert_bias=True, routed_scaling_factor=1.0)
+GRANITE = dict(hidden_size=32, num_attention_heads=4, embedding_multiplier=0.7, residual_multiplier=1.4, attention_multiplier=0.2, logits_scaling=2.0, attention_bias=False, mamba_n_heads=8, mamba_d_head=8,
+               mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_n_groups=1, mamba_chunk_size=32, mamba_conv_bias=True, mamba_proj_bias=False, layer_types=["mamba", "attention", "mamba", "attention"], num_hidden_layers=4)
+FAMILIES["granite_hybrid"] = base("GraniteMoeHybridForCausalLM", "granitemoehybrid", position_embedding_type="nope", num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48, **GRANITE)
+# two groups of B and C, rotary positions
+FAMILIES["granite_hybrid_moe"] = base("GraniteMoeHybridForCausalLM", "granitemoehybrid", position_embedding_type="rope", rope_theta=10000.0, num_local_experts=6, num_experts_per_tok=2, shared_intermediate_size=32,
+                                      intermediate_size=16, **GRANITE | dict(mamba_n_groups=2))
+
 
 def randomise(model):
     """Sets every parameter to random numbers that bf16 holds exactly. Decays are from 0.3 to 0.99."""
@@ -39,9 +51,11 @@ def randomise(model):
             x = torch.log(0.05 + torch.rand(p.shape))
         elif name.endswith("dt_bias"):
             x = torch.randn(p.shape) - 1
-        elif name.endswith("linear_attn.norm.weight"):
+        elif name.endswith("linear_attn.norm.weight") or "norm" in name and not model.config.model_type.startswith("qwen"):
             x = 1 + 0.15 * torch.randn(p.shape)
-        elif p.dim() < 2:  # norms multiply by 1 + weight
+        elif name.endswith(".D"):
+            x = 0.5 * torch.randn(p.shape)
+        elif p.dim() < 2:  # biases, and norms that multiply by 1 + weight
             x = 0.15 * torch.randn(p.shape)
         elif "embed_tokens" in name:
             x = 0.5 * torch.randn(p.shape)

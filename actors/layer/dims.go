@@ -33,9 +33,10 @@ type Dims struct {
 	Widths []Widths
 	units  int // of the widths of a layer: KVHeads of the common divisors
 
-	Recurrent  kvcache.Recurrent // of layers with the gated delta rule
-	OutputGate bool              // attention has an output gate
-	NonCausal  bool              // every token attends to the whole text
+	Recurrent  kvcache.Recurrent // of layers with a recurrent state
+	Delta      model.Delta
+	OutputGate bool // attention has an output gate
+	NonCausal  bool // every token attends to the whole text
 
 	// Latent attention: KVHeads counts groups ("units") of query heads, HeadDim is that of queries.
 	Latent    model.Latent
@@ -46,7 +47,7 @@ type Dims struct {
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
 		Score: c.Score(), Ropes: c.RotationCount(), Growth: c.Growth, Vocab: c.Vocab, Residual: c.Multipliers.Residual,
-		Recurrent: RecurrentOf(c), OutputGate: c.OutputGate, NonCausal: c.NonCausal, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel}
+		Recurrent: RecurrentOf(c), Delta: c.Delta, OutputGate: c.OutputGate, NonCausal: c.NonCausal, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {
 		d.KVHeads, d.HeadDim = c.KVUnits(), c.UnitDim()

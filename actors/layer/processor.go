@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer/lowrank"
+	"github.com/shoal-llm/shoal/actors/layer/mixer"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -42,7 +43,8 @@ type Processor struct {
 	attention       attention
 	latent          latentBatch
 	latentAttention latentAttention
-	delta           deltaBatch
+	states          *mixer.Rows // of layers with a state; nil: none
+	mixed           []mixer.Run
 	mix             mixture
 	perLayer        perLayer
 	quantized       quantized
@@ -109,7 +111,7 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	b.initPerLayer(maxRows)
 	b.latentAttention.init(b)
 	b.initLatent(maxRows)
-	b.initDelta(maxRows)
+	b.states = mixer.New(b.Dims.mixerShape(), maxRows)
 	return b
 }
 
@@ -200,9 +202,9 @@ func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 	case SharedSum:
 		return b.mix.sharedSum, d.Hidden
 	case DeltaIn:
-		return b.delta.in, d.deltaIn()
+		return b.states.In, d.deltaIn()
 	case DeltaOut:
-		return b.delta.out, d.deltaOut()
+		return b.states.Out, d.deltaOut()
 	case SharedGate:
 		return b.mix.sharedGate, d.MoE.Shared
 	}

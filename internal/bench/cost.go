@@ -104,13 +104,13 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	return k
 }
 
-// deltaLayer adds the projections of a layer with the gated delta rule. Its state has a fixed size: it
+// deltaLayer adds the projections of a layer with a recurrent state. Its state has a fixed size: it
 // counts as one slot.
 func (k *Costs) deltaLayer(c *model.Config, i int, add func(n *int64, rows, cols int)) {
 	d := &c.Delta
 	values := d.ValueHeads * d.ValueDim
 	k.windows[i] = 1
-	add(&k.LayerParams, 2*(d.KeyHeads*d.KeyDim+values)+2*d.ValueHeads, c.Hidden)
+	add(&k.LayerParams, d.KeyHeads*d.Width()+d.GateRows(), c.Hidden)
 	add(&k.LayerParams, c.Hidden, values)
 }
 

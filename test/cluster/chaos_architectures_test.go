@@ -60,6 +60,10 @@ var architectures = []struct {
 	{name: "qwen3_5", tiny: true, long: true},
 	{name: "qwen3_5_moe", tiny: true, long: true},
 	{name: "qwen3_next", tiny: true, long: true},
+	{name: "lfm2", tiny: true, long: true},
+	{name: "lfm2_moe", tiny: true, long: true},
+	{name: "granite_hybrid", tiny: true, long: true},
+	{name: "granite_hybrid_moe", tiny: true, long: true},
 	{name: "deepseek_v2", tiny: true, long: true},
 	{name: "deepseek_v3", tiny: true, long: true},
 }

@@ -46,9 +46,12 @@ func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weig
 	case model.SigmoidOfChosen:
 		sigmoid(weights)
 	}
-	if r.MinSum > 0 {
+	switch {
+	case r.MinSum > 0:
 		sum = max(sum, r.MinSum)
-	} else {
+	case r.SumPlus > 0:
+		sum += r.SumPlus
+	default:
 		sum += 1e-20 // as in the reference implementation: all scores may be zero
 	}
 	for i, w := range weights {

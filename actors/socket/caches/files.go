@@ -2,6 +2,7 @@ package caches
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
@@ -76,7 +77,7 @@ func (f *files) begin(e *Epoch) {
 	if f != nil {
 		e.Form.Hash = kvcache.Form(e.Geometry)
 		if e.States.HeadBytes > 0 {
-			e.States.Hash = kvcache.StatesForm(e.Geometry)
+			e.States.Hash = sha256.Sum256(fmt.Appendf(nil, "recurrent states after %d layers of rows, %d heads, %+v", e.Geometry.Layers, e.Geometry.KVHeads, e.Geometry.Recurrent))
 		}
 		f.exec.Submit(func() { f.form, f.states = e.Form, e.States })
 		f.read(f.store.Rescan)

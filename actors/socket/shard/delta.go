@@ -2,23 +2,33 @@ package shard
 
 import (
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/mixer"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// delta reads a layer with the gated delta rule, except its output projection. The joint projection
+// delta reads a layer with a mixer that has a state, except its output projection. The joint projection
 // has the rows of a key head next to each other. The gates are packed in float32: an error in a decay
 // changes the state of all later tokens.
 func (l *loader) delta(c *model.Config, n *model.DeltaSpec, me cut) *layer.Delta {
 	d := &c.Delta
-	w := layer.NewDelta(l.vector(n.ALog), l.vector(n.DtBias), l.vector(n.Norm), d.Negated)
+	w := &layer.Delta{Weights: mixer.NewWeights(l.vector(n.ALog), l.vector(n.DtBias), l.vector(n.Norm), d.Negated)}
+	w.D = l.vector(n.D)
 	units := upTo(tensor.Units(c.Hidden))
 	w.In = l.room(l.typeOf(n.Out.Weight), n.Out.Weight, me.delta.Len(), c.Hidden, units)
 	l.fillRuns(w.In, me.delta, func(r int) (model.Linear, int) { return n.InRow(d, r) })
-	w.Gates = l.room(tensor.F32, n.Out.Weight, 2*d.ValueHeads, c.Hidden, units)
-	l.fillRuns(w.Gates, upTo(2*d.ValueHeads), func(r int) (model.Linear, int) { return n.GateRow(d, r) })
+	if rows := d.GateRows(); rows > 0 {
+		w.Gates = l.room(tensor.F32, n.Out.Weight, rows, c.Hidden, units)
+		l.fillRuns(w.Gates, upTo(rows), func(r int) (model.Linear, int) { return n.GateRow(d, r) })
+	}
 	w.Conv = l.convolution(d, n)
+	if bias := l.vector(n.ConvBias); bias != nil {
+		w.ConvBias = make([]float32, len(w.Conv)/d.Taps)
+		for c := range w.ConvBias {
+			w.ConvBias[c] = bias[n.Channel(d, c)]
+		}
+	}
 	return w
 }
 
@@ -49,7 +59,7 @@ func (l *loader) convolution(d *model.Delta, n *model.DeltaSpec) []float32 {
 		l.err = err
 		return nil
 	}
-	channels, filter := t.Rows(), make([]float32, d.Taps)
+	channels, filter := d.KeyHeads*layer.RecurrentShape(d).Channels(), make([]float32, d.Taps)
 	out := make([]float32, d.Taps*channels)
 	for c := range channels {
 		t.Row(filter, n.Channel(d, c), 0, d.Taps)

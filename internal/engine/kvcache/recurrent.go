@@ -8,14 +8,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Recurrent is the shape of the layers that have a recurrent state instead of keys and values: the
-// gated delta rule after a causal convolution. The zero value means that a model has none. See
+// Recurrent is the shape of the layers that have a recurrent state instead of keys and values: that of a
+// causal convolution, and a matrix of each value head. The zero value means that a model has none. See
 // docs/decisions/recurrent-state.md.
 type Recurrent struct {
 	Layers     int
 	KeyHeads   int
 	ValueHeads int // a multiple of KeyHeads; value head h reads key head h/(ValueHeads/KeyHeads)
-	KeyDim     int
+	KeyDim     int // 0: the convolution alone has a state
 	ValueDim   int
 	Taps       int // tokens that the convolution sees, the newest included
 }
@@ -39,6 +39,9 @@ func (r Recurrent) headFloats() int {
 
 // recordFloats is the size of one key head's record of a token, see State.
 func (r Recurrent) recordFloats() int {
+	if r.KeyDim == 0 {
+		return r.Channels()
+	}
 	return r.Channels() + r.KeyDim + r.Group()*(r.ValueDim+1)
 }
 
@@ -145,6 +148,9 @@ func (s *State) record(head, slot int) Record {
 	n := s.r.recordFloats()
 	x := floatsOf(s.store.records[slot])[s.index*s.store.g.maxKeyHeads()*n+(head-s.heads.Lo)*n:][:n]
 	c, k, g := s.r.Channels(), s.r.KeyDim, s.r.Group()
+	if k == 0 {
+		return Record{Input: x}
+	}
 	return Record{Input: x[:c], Key: x[c : c+k], Decay: x[c+k : c+k+g], updates: x[c+k+g:]}
 }
 
@@ -159,7 +165,7 @@ func (s *State) settle(head, tokens int, out []float32) {
 	}
 	for slot := range tokens - s.applied {
 		r := s.record(head, slot)
-		for v := range s.r.Group() {
+		for v := range r.Decay {
 			tensor.DeltaAdvance(out[:s.r.ValueDim], s.Matrix(head, v), r.Key, r.Key, r.Update(v), r.Decay[v])
 		}
 		s.Push(head, r.Input)

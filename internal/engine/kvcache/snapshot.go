@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -11,40 +10,6 @@ import (
 // A snapshot is the recurrent states of a text after the last token of a segment. A prompt can start
 // from a chain of segments only if the last of them has one. Snapshots are stored with segments, like
 // attention sums.
-
-// The bounds of Stride. A shorter stride would cut the chunks of prompts.
-const (
-	minStride = 256
-	maxStride = 1024
-)
-
-// Stride is the distance of regular snapshots in tokens: a power of two, chosen so that snapshots take
-// about as many bytes as the rows between them, within bounds. 0: the model needs no snapshots.
-func (g Geometry) Stride() int {
-	if g.Recurrent.Layers == 0 {
-		return 0
-	}
-	n := minStride
-	for n < maxStride && int64(n)*g.TokenBytes() < StateBytes(g, g.KVHeads) {
-		n *= 2
-	}
-	return n
-}
-
-// SnapshotAt is the next place, after the first from tokens of a prompt, where a snapshot is worth
-// keeping; 0: none. The places are multiples of the stride, branch, and the end of the last block that
-// another prompt can reuse. branch is where an earlier text left the prompt's; 0: nowhere.
-func (g Geometry) SnapshotAt(p *Policy, prompt, from, branch int) int {
-	last := p.ReusableTokens(prompt) / tensor.BlockSlots * tensor.BlockSlots
-	stride := g.Stride()
-	if stride == 0 || last <= from {
-		return 0
-	}
-	if branch > from {
-		last = min(last, branch)
-	}
-	return min(last, (from/stride+1)*stride)
-}
 
 // KeepStates stores a snapshot of a prompt whose newest token, that of the running step included, is
 // the segment's last one. Errors wrap ErrBudget.
@@ -190,9 +155,4 @@ func (g *Segment) WriteStates(rows []byte) error {
 	return g.setStates(func(i int, block []byte) {
 		copy(block, bodies[i%len(bodies)][i/len(bodies)*size:])
 	})
-}
-
-// StatesForm identifies the layout of a snapshot, as Form does that of rows.
-func StatesForm(g Geometry) [sha256.Size]byte {
-	return sha256.Sum256(fmt.Appendf(nil, "recurrent states, %d layers before, %d heads, %+v", g.Layers, g.KVHeads, g.Recurrent))
 }

@@ -89,30 +89,6 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotPlaces checks where snapshots are kept: at multiples of the stride, where an earlier text
-// left the prompt's, and at the end of what another prompt can reuse.
-func TestSnapshotPlaces(t *testing.T) {
-	g := recurrents[0]
-	if g.Stride() != minStride || small.Stride() != 0 {
-		t.Fatalf("strides %d and %d", g.Stride(), small.Stride())
-	}
-	large := g
-	large.Recurrent.KeyDim, large.Recurrent.ValueDim = 256, 256
-	if large.Stride() != maxStride {
-		t.Errorf("stride %d of large states", large.Stride())
-	}
-	for _, c := range []struct{ prompt, from, branch, want int }{
-		{64, 0, 0, 0}, {65, 0, 0, 64}, {300, 0, 0, 256}, {300, 256, 0, 0}, {400, 256, 0, 384}, {400, 0, 192, 192}, {400, 192, 192, 256}, {2000, 256, 1024, 512}, {400, 0, 384, 256},
-	} {
-		if got := g.SnapshotAt(Full(), c.prompt, c.from, c.branch); got != c.want {
-			t.Errorf("prompt of %d, after %d, branch at %d: %d, want %d", c.prompt, c.from, c.branch, got, c.want)
-		}
-	}
-	if small.SnapshotAt(Full(), 1000, 0, 0) != 0 {
-		t.Error("a model without recurrent states has snapshots")
-	}
-}
-
 // TestRollBackOfPrompts: the tokens of a draft model advance its states in place, and a copy undoes them.
 func TestRollBackOfPrompts(t *testing.T) {
 	g := recurrents[0]

@@ -28,6 +28,9 @@ type architecture struct {
 	// otherwise refused: see refuseRotary.
 	rotary []string
 
+	// take gives the tensors of a folder the names and the form of the specs; nil: they have them.
+	take func(c *Checkpoint) error
+
 	// extra reports whether a tensor outside of the list may be present, because ignoring it
 	// changes nothing.
 	extra func(name string) bool

@@ -170,6 +170,11 @@ func (c *Checkpoint) open() error {
 	if err := c.takeForms(); err != nil {
 		return err
 	}
+	if arch, _ := lookup(c.Config.Architecture); arch.take != nil {
+		if err := arch.take(c); err != nil {
+			return err
+		}
+	}
 	if err := c.takeStackedExperts(); err != nil {
 		return err
 	}

@@ -204,6 +204,7 @@ var architectureOf = map[string]string{
 	"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
 	"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM", "kimi_k25": "KimiK25ForConditionalGeneration",
 	"llama4": "Llama4ForConditionalGeneration", "llama4_text": llama4,
+	"lfm2": "Lfm2ForCausalLM", "lfm2_moe": lfm2MoE, "granitemoehybrid": graniteHybrid,
 	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
 }
 

@@ -1,6 +1,10 @@
 package model
 
-import "slices"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Delta is the gated delta rule (Yang et al., arXiv 2412.06464), which replaces attention in the
 // linear layers of Qwen3.5 and Qwen3-Next. With h the normalized input and t the token:
@@ -17,15 +21,32 @@ import "slices"
 //
 // Value head j reads key head j/(value heads/key heads). S and the last Taps-1 inputs of the
 // convolution are the state of a sequence, see docs/decisions/recurrent-state.md.
+//
+// Other mixers with a state have the same parts, see Mixer. q, k and v have other names there.
 type Delta struct {
-	KeyHeads   int // 0: every layer has attention
-	ValueHeads int // a multiple of KeyHeads
-	KeyDim     int
+	Mixer      Mixer `json:",omitempty"`
+	KeyHeads   int   // 0: every layer has attention
+	ValueHeads int   // a multiple of KeyHeads
+	KeyDim     int   // 0: ShortConv
 	ValueDim   int
 	Taps       int
 	Full       []int // layers with attention, ascending
 	Negated    bool  `json:",omitempty"` // ALog holds -exp(ALog), as in GGUF
+	ConvBias   bool  `json:",omitempty"` // of the convolution
+	Groups     int   `json:",omitempty"` // Mamba2: numbers of B, of C and of norms; divides KeyHeads
+	NoNorm     bool  `json:",omitempty"` // Mamba2: the output has no norm
+
+	TimeStep [2]float32 `json:",omitzero"` // Mamba2: bounds of dt; zero: none
 }
+
+// Mixer is what replaces attention in the layers with a state.
+type Mixer uint8
+
+const (
+	GatedDelta Mixer = iota // Delta
+	Mamba2                  // mamba2.go
+	ShortConv               // shortconv.go
+)
 
 // DeltaSpec names the tensors of a linear layer. The rows of In are used in the order of key heads:
 // q, k, v and z of the first, then those of the next. Those of Gates are b, then a. InRow, GateRow
@@ -38,31 +59,61 @@ type DeltaSpec struct {
 	Conv   string // (2*keys + values, 1, Taps), channels as the rows of QKV
 	DtBias string // (value heads)
 	ALog   string // (value heads)
-	Norm   string // (ValueDim)
+	Norm   string // (ValueDim); Mamba2: (values)
 	Out    Linear // (hidden, values)
+
+	ConvBias string // of Conv's channels; ConvBias only
+	D        string // (value heads): Mamba2
 }
 
 func (d *Delta) keys() int   { return d.KeyHeads * d.KeyDim }
 func (d *Delta) values() int { return d.ValueHeads * d.ValueDim }
 
-// channels is the number of rows of q, k and v of one key head, and width that with z.
-func (d *Delta) channels() int { return 2*d.KeyDim + d.ValueHeads/d.KeyHeads*d.ValueDim }
-func (d *Delta) width() int    { return d.channels() + d.ValueHeads/d.KeyHeads*d.ValueDim }
+// channels is the number of rows of q, k and v of one key head, and Width that with z.
+func (d *Delta) channels() int { return 2*d.KeyDim + d.group() }
+func (d *Delta) Width() int {
+	if d.Mixer == ShortConv {
+		return 3 * d.group()
+	}
+	return d.channels() + d.group()
+}
+
+// group is the number of values of one key head.
+func (d *Delta) group() int { return d.ValueHeads / d.KeyHeads * d.ValueDim }
+
+// GateRows is the number of rows of Gates.
+func (d *Delta) GateRows() int {
+	switch d.Mixer {
+	case Mamba2:
+		return d.ValueHeads
+	case ShortConv:
+		return 0
+	}
+	return 2 * d.ValueHeads
+}
 
 // InRow is the projection that holds row r of In, and its row there.
 func (s *DeltaSpec) InRow(d *Delta, r int) (Linear, int) {
-	if s.Joint.Weight != "" {
+	switch {
+	case d.Mixer == Mamba2:
+		return s.Joint, d.mambaRow(r)
+	case d.Mixer == ShortConv:
+		return s.Joint, d.shortRow(r)
+	case s.Joint.Weight != "":
 		return s.Joint, r
 	}
-	head, at := r/d.width(), r%d.width()
+	head, at := r/d.Width(), r%d.Width()
 	if at >= d.channels() {
-		return s.Z, head*(d.width()-d.channels()) + at - d.channels()
+		return s.Z, head*(d.Width()-d.channels()) + at - d.channels()
 	}
 	return s.QKV, s.Channel(d, head*d.channels()+at)
 }
 
 // GateRow is the projection that holds row r of Gates, and its row there.
 func (s *DeltaSpec) GateRow(d *Delta, r int) (Linear, int) {
+	if d.Mixer == Mamba2 {
+		return s.Joint, 2*d.values() + 2*d.Groups*d.KeyDim + r
+	}
 	second, head := r/d.ValueHeads, r%d.ValueHeads
 	if s.BA.Weight != "" {
 		group := d.ValueHeads / d.KeyHeads
@@ -76,6 +127,12 @@ func (s *DeltaSpec) GateRow(d *Delta, r int) (Linear, int) {
 
 // Channel is the stored position of channel c of the convolution.
 func (s *DeltaSpec) Channel(d *Delta, c int) int {
+	switch d.Mixer {
+	case Mamba2:
+		return d.mambaChannel(c)
+	case ShortConv:
+		return c
+	}
 	head, at := c/d.channels(), c%d.channels()
 	switch {
 	case at < d.KeyDim:
@@ -89,6 +146,14 @@ func (s *DeltaSpec) Channel(d *Delta, c int) int {
 // delta lists the tensors of a linear layer.
 func (s *specs) delta(c *Config, l *DeltaSpec) {
 	d := &c.Delta
+	switch d.Mixer {
+	case Mamba2:
+		s.mamba2(c, l)
+		return
+	case ShortConv:
+		s.shortConv(c, l)
+		return
+	}
 	s.linear(l.Joint, 2*d.keys()+2*d.values(), c.Hidden)
 	s.linear(l.BA, 2*d.ValueHeads, c.Hidden)
 	s.linear(l.QKV, 2*d.keys()+d.values(), c.Hidden)
@@ -102,7 +167,7 @@ func (s *specs) delta(c *Config, l *DeltaSpec) {
 	s.linear(l.Out, c.Hidden, d.values())
 }
 
-// Recurrent reports whether a layer has the gated delta rule instead of attention.
+// Recurrent reports whether a layer has a mixer with a state instead of attention.
 func (c *Config) Recurrent(layer int) bool {
 	return c.Delta.KeyHeads > 0 && !slices.Contains(c.Delta.Full, layer)
 }
@@ -142,21 +207,46 @@ func readDelta(f *fields, c *Config) {
 	key := "full_attention_interval"
 	interval := f.Size(key, 4, maxLayers)
 	full := func(i int) bool { return (i+1)%interval == 0 }
-	var kinds []string
-	if f.get("layer_types", &kinds, "a list of names") {
-		key = "layer_types"
-		if len(kinds) != c.Layers {
-			f.fail("layer_types", ErrFormat, "%d entries for %d layers", len(kinds), c.Layers)
-			return
-		}
-		for i, k := range kinds {
-			if k != "linear_attention" && k != "full_attention" {
-				f.fail("layer_types", ErrUnsupported, "layer %d: %q is not supported; known: full_attention, linear_attention", i, clip(k))
-				return
-			}
-		}
-		full = func(i int) bool { return kinds[i] == "full_attention" }
+	if kinds := f.layerKinds("layer_types", c.Layers, map[string]string{"linear_attention": linearKind, "full_attention": fullKind}); kinds != nil {
+		key, full = "layer_types", func(i int) bool { return kinds[i] == fullKind }
 	}
+	if f.err == nil && d.ValueHeads%d.KeyHeads != 0 {
+		f.fail("linear_num_value_heads", ErrFormat, "%d is not a multiple of the %d key heads", d.ValueHeads, d.KeyHeads)
+		return
+	}
+	c.checkMixer(f, key, full)
+}
+
+// The kinds of layers that layerKinds returns.
+const (
+	fullKind   = "full"
+	linearKind = "linear"
+)
+
+// layerKinds reads a list with the kind of each layer, in the names of a family; nil: there is none, or
+// it is wrong.
+func (f *fields) layerKinds(key string, layers int, names map[string]string) []string {
+	var kinds []string
+	if !f.get(key, &kinds, "a list of names") {
+		return nil
+	}
+	if len(kinds) != layers {
+		f.fail(key, ErrFormat, "%d entries for %d layers", len(kinds), layers)
+		return nil
+	}
+	for i, k := range kinds {
+		if kinds[i] = names[k]; kinds[i] == "" {
+			f.fail(key, ErrUnsupported, "layer %d: %q is not supported; known: %s", i, clip(k), strings.Join(slices.Sorted(maps.Keys(names)), ", "))
+			return nil
+		}
+	}
+	return kinds
+}
+
+// checkMixer sets the layers with attention and checks the sizes of the others. key names the setting
+// that lists the layers.
+func (c *Config) checkMixer(f *fields, key string, full func(i int) bool) {
+	d := &c.Delta
 	for i := range c.Layers {
 		if full(i) {
 			d.Full = append(d.Full, i)
@@ -164,10 +254,8 @@ func readDelta(f *fields, c *Config) {
 	}
 	switch {
 	case f.err != nil:
-	case d.ValueHeads%d.KeyHeads != 0:
-		f.fail("linear_num_value_heads", ErrFormat, "%d is not a multiple of the %d key heads", d.ValueHeads, d.KeyHeads)
-	case d.KeyHeads*d.width() > maxDeltaWidth:
-		f.fail("linear_num_value_heads", ErrOutOfRange, "the projection of a linear layer has %d rows, more than %d", d.KeyHeads*d.width(), maxDeltaWidth)
+	case d.KeyHeads*d.Width() > maxDeltaWidth:
+		f.fail(key, ErrOutOfRange, "the projection of a layer with a state has %d rows, more than %d", d.KeyHeads*d.Width(), maxDeltaWidth)
 	case len(d.Full) == 0:
 		f.fail(key, ErrUnsupported, "none of the %d layers has attention; at least one must", c.Layers)
 	case len(d.Full) == c.Layers:

@@ -38,9 +38,12 @@ var families = []string{
 	"GptOssForCausalLM",
 	"GraniteForCausalLM",
 	"GraniteMoeForCausalLM",
+	"GraniteMoeHybridForCausalLM",
 	"HYV3ForCausalLM",
 	"HunYuanDenseV1ForCausalLM",
 	"HunYuanMoEV1ForCausalLM",
+	"Lfm2ForCausalLM",
+	"Lfm2MoeForCausalLM",
 	"Llama4ForCausalLM",
 	"LlamaForCausalLM",
 	"LlamaSwiftKVForCausalLM",
@@ -166,6 +169,23 @@ func TestFamilies(t *testing.T) {
 			"rope_parameters": map[string]any{"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5, "mrope_section": []int{11, 11, 10}, "mrope_interleaved": true}}, func(c *Config) bool {
 			return slices.Equal(c.Delta.Full, []int{0}) && c.CacheOf(1) == 0 && c.Recurrent(1) && c.Rotated == 128 && c.Rope.Theta == 1e7
 		}},
+		{"Lfm2", change{"num_hidden_layers": 3, "full_attn_idxs": []int{1}, "intermediate_size": 96, "block_ff_dim": 100, "block_multiple_of": 16, "rope_theta": remove, "tie_word_embeddings": remove}, func(c *Config) bool {
+			return c.FFN == 80 && c.Delta.Mixer == ShortConv && c.Delta.KeyHeads == 2 && c.Delta.ValueDim == 32 && c.Delta.Taps == 3 && slices.Equal(c.Delta.Full, []int{1}) && c.Recurrent(2) && c.Tied && c.QKNorm && c.Rope.Theta == 1e6 && c.NormEps == 1e-5
+		}},
+		{"Lfm2", change{"layer_types": []string{"conv", "full_attention"}, "block_auto_adjust_ff_dim": false, "tie_embedding": false, "block_ffn_dim_multiplier": 3, "norm_eps": 1e-3}, func(c *Config) bool {
+			return c.FFN == 96 && slices.Equal(c.Delta.Full, []int{1}) && !c.Tied && c.NormEps == 1e-3
+		}},
+		{"Lfm2Moe", change{"layer_types": []string{"conv", "full_attention"}, "num_dense_layers": 1, "num_experts": 4, "num_experts_per_tok": 2}, func(c *Config) bool {
+			return c.FFN == 96 && c.MoE.FFN == 1792 && c.MoE.Router.Bias && c.MoE.Router.SumPlus == 1e-6 && slices.Equal(c.MoE.Dense, []int{0})
+		}},
+		{"GraniteMoeHybrid", change{"layer_types": []string{"linear_attention", "full_attention"}, "mamba_n_heads": 12, "mamba_d_head": "auto", "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
+			"num_local_experts": 0, "time_step_limit": []float64{0.1, 2}, "shared_intermediate_size": 40}, func(c *Config) bool {
+			d := c.Delta // 12 heads of width 16: three key heads, as there are KV heads
+			return d.Mixer == Mamba2 && d.KeyHeads == 3 && d.ValueHeads == 12 && d.ValueDim == 16 && d.KeyDim == 256 && d.Taps == 4 && d.Groups == 1 && d.ConvBias && d.TimeStep == [2]float32{0.1, 2} && c.FFN == 40 && len(c.Unrotated) == 2
+		}},
+		{"GraniteMoeHybrid", change{"layers_block_type": []string{"mamba", "attention"}, "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_conv_bias": false, "position_embedding_type": "rope", "num_local_experts": 4, "time_step_limit": []any{0, map[string]string{"__float__": "Infinity"}}}, func(c *Config) bool {
+			return c.Delta.KeyHeads == 2 && c.Delta.ValueDim == 16 && !c.Delta.ConvBias && c.Delta.TimeStep == [2]float32{} && c.MoE.FFN == 96 && c.MoE.Shared == 1024 && c.Unrotated == nil
+		}},
 		{"SmolLM3", change{"num_hidden_layers": 8, "rope_theta": remove, "tie_word_embeddings": remove}, func(c *Config) bool {
 			return slices.Equal(c.Unrotated, []int{3, 7}) && c.RopeOf(2) == 0 && c.RopeOf(3) == 1 && c.Rope.Theta == 2e6 && c.Tied && c.Windows == nil
 		}},
@@ -289,6 +309,18 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("Qwen3.5, %s %v: %v", field, v, err)
 		}
 	}
+	for field, v := range map[string]any{"mamba_n_heads": 7, "mamba_n_groups": 3, "mamba_d_head": 5, "layer_types": []string{"mamba"}, "mamba_proj_bias": true, "time_step_limit": []int{2, 1}, "mamba_expand": 0, "mamba_d_conv": 99, "position_embedding_type": 3} {
+		full := change{"architectures": []string{graniteHybrid}, "num_local_experts": 0, "layer_types": []string{"mamba", "attention"}, "mamba_n_heads": 8, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), strings.TrimSuffix(field, "s")) && !strings.Contains(err.Error(), "mamba_") {
+			t.Errorf("%s %v: %v", field, v, err)
+		}
+	}
+	for field, v := range map[string]any{"conv_bias": true, "layer_types": []string{"conv", "conv"}, "full_attn_idxs": []int{9}, "conv_L_cache": 0, "block_multiple_of": 0} {
+		full := change{"architectures": []string{"Lfm2ForCausalLM"}, "full_attn_idxs": []int{1}, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s %v: %v", field, v, err)
+		}
+	}
 	if _, err := ParseConfig("d", with(change{"architectures": []string{"Qwen3_5ForCausalLM"}, "layer_types": []string{"linear_attention", "linear_attention"}}), nil); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("Qwen3.5 without attention: %v", err)
 	}
@@ -366,7 +398,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 		"ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "hy_v3": "HYV3ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
 
 		"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "llama4": llama4,
-		"smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
+		"smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "lfm2": "Lfm2ForCausalLM", "lfm2_moe": lfm2MoE, "granite_hybrid": graniteHybrid, "granite_hybrid_moe": graniteHybrid, "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {
@@ -392,6 +424,9 @@ func TestFamilyCheckpoints(t *testing.T) {
 		if n := len(c.Config.Rotations()); c.Config.RotationCount() != n {
 			t.Errorf("%s: %d rotations, the count is %d", name, n, c.Config.RotationCount())
 		}
+		if len(c.Config.Unrotated) == c.Config.Layers {
+			got = nil // no layer rotates
+		}
 		if c.Config.Architecture != arch || slices.ContainsFunc(c.Extra(), func(name string) bool { return !isTower(name) && !gemma4Beyond(&c.Config, name) }) || c.nested != (len(c.Extra()) > 0) || len(got) != len(want) {
 			t.Errorf("%s: %+v, extra %v, %d rotations, want %d", name, c.Config, c.Extra(), len(got), len(want))
 		}
@@ -415,6 +450,9 @@ func TestFamilyCheckpoints(t *testing.T) {
 			first++
 		}
 		l := LlamaLayer(first)
+		if strings.HasPrefix(arch, "Lfm2") { // its norms have other names
+			l = c.Config.Layer(first)
+		}
 		if slices.Contains(names, l.QNorm) != (c.Config.QKNorm && c.Config.QKNormOf != OfRotatedHeads) || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) != c.Config.OutBias {
 			t.Errorf("%s: tensors %v", name, names)
 		}

@@ -30,7 +30,7 @@ func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Typ
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
-		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe", "llama4",
+		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe", "llama4",
 	} {
 		dirs[name] = filepath.Join("testdata", name)
 	}

@@ -125,7 +125,7 @@ func (m *metadata) sizes() {
 		{"attention.key_length", "head_dim"}, {"context_length", "max_position_embeddings"},
 		{"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
 	} {
-		if m.arch != "gemma4" || !slices.Contains(gemma4Lists, p[0]) {
+		if !slices.Contains(listsGGUF[m.arch], p[0]) {
 			m.take(p[0], p[1])
 		}
 		if _, ok := m.config[p[1]]; !ok {

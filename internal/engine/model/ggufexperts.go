@@ -89,7 +89,18 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	return true, nil
 }
 
-// add registers a tensor of a GGUF file.
+// rename gives a tensor of the files another name, if there is one.
+func (c *Checkpoint) rename(from, to string) error {
+	p, ok := c.at[from]
+	if !ok {
+		return nil
+	}
+	delete(c.at, from)
+	p.Name = to
+	return c.add(p)
+}
+
+// add registers a tensor.
 func (c *Checkpoint) add(p place) error {
 	if old, ok := c.at[p.Name]; ok {
 		return &Error{File: p.path, Tensor: p.Name, Kind: ErrFormat, Detail: fmt.Sprintf("is a second %s", old.Name)}

@@ -21,29 +21,32 @@ type familyGGUF struct {
 }
 
 var familiesGGUF = map[string]familyGGUF{
-	"llama":      {hub: "LlamaForCausalLM", read: (*metadata).llama, paired: true}, // Mistral's and Mixtral's too
-	"qwen2":      {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen3":      {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen2vl":    {hub: "Qwen2ForCausalLM", read: (*metadata).qwenVL}, // Qwen2.5-VL too; the encoder of images has its own file
-	"qwen3vl":    {hub: "Qwen3ForCausalLM", read: (*metadata).qwenVL},
-	"qwen3vlmoe": {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"qwen3moe":   {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"gemma":      {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
-	"gemma2":     {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
-	"gemma3":     {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
-	"gemma4":     {hub: gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
-	"granite":    {hub: "GraniteForCausalLM", read: (*metadata).granite, paired: true},
-	"phi3":       {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
-	"ernie4_5":   {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
-	"glm4":       {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
-	"mistral3":   {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, paired: true},
-	"qwen35":     {hub: "Qwen3_5ForCausalLM", read: (*metadata).qwen35, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
-	"qwen35moe":  {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
-	"qwen3next":  {hub: qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
-	"gpt-oss":    {hub: gptOss, read: (*metadata).gptOss, names: gptOssGGUF},
-	"llama4":     {hub: llama4, read: (*metadata).llama4, names: llama4GGUF},
-	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
-	"deepseek2":  {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
+	"llama":         {hub: "LlamaForCausalLM", read: (*metadata).llama, paired: true}, // Mistral's and Mixtral's too
+	"qwen2":         {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen3":         {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen2vl":       {hub: "Qwen2ForCausalLM", read: (*metadata).qwenVL}, // Qwen2.5-VL too; the encoder of images has its own file
+	"qwen3vl":       {hub: "Qwen3ForCausalLM", read: (*metadata).qwenVL},
+	"qwen3vlmoe":    {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"qwen3moe":      {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"gemma":         {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
+	"gemma2":        {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
+	"gemma3":        {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
+	"gemma4":        {hub: gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
+	"granite":       {hub: "GraniteForCausalLM", read: (*metadata).granite, paired: true},
+	"phi3":          {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
+	"ernie4_5":      {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
+	"glm4":          {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
+	"mistral3":      {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, paired: true},
+	"qwen35":        {hub: "Qwen3_5ForCausalLM", read: (*metadata).qwen35, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
+	"qwen35moe":     {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
+	"qwen3next":     {hub: qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
+	"gpt-oss":       {hub: gptOss, read: (*metadata).gptOss, names: gptOssGGUF},
+	"llama4":        {hub: llama4, read: (*metadata).llama4, names: llama4GGUF},
+	"lfm2":          {hub: "Lfm2ForCausalLM", read: (*metadata).lfm2, names: lfm2GGUF, join: takeShortConv},
+	"lfm2moe":       {hub: lfm2MoE, read: (*metadata).lfm2moe, names: lfm2GGUF, join: takeShortConv},
+	"granitehybrid": {hub: graniteHybrid, read: (*metadata).graniteHybrid, finish: finishMamba, names: graniteHybridGGUF, paired: true, join: takeMamba},
+	"smollm3":       {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
+	"deepseek2":     {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 
 	"minimax-m2":   {hub: "MiniMaxM2ForCausalLM", read: (*metadata).minimaxM2, names: map[string]string{"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"}},
 	"olmoe":        {hub: "OlmoeForCausalLM", read: (*metadata).experts},

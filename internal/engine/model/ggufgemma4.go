@@ -21,8 +21,8 @@ var gemma4GGUF = func() map[string]string {
 	return names
 }()
 
-// gemma4Lists are settings of all families that gemma4 reads by layer.
-var gemma4Lists = []string{"feed_forward_length", "attention.head_count_kv", "attention.key_length"}
+// listsGGUF are settings of all families that some read by layer.
+var listsGGUF = map[string][]string{"gemma4": {"feed_forward_length", headCounts, "attention.key_length"}, "lfm2": {headCounts}, "lfm2moe": {headCounts}, "granitehybrid": {headCounts}}
 
 func (m *metadata) gemma4() {
 	layers := m.count("block_count", maxLayers)

@@ -35,6 +35,7 @@ type Router struct {
 	Score     Score
 	Normalise bool    // weights are divided by their sum
 	MinSum    float32 `json:",omitempty"` // the least divisor; 0: the sum plus 1e-20 is the divisor
+	SumPlus   float32 `json:",omitempty"` // the divisor is the sum plus this; 0: see MinSum
 	OfInput   bool    `json:",omitempty"` // weights multiply Gate_e h and Up_e h instead of the product (Llama 4)
 	Scale     float32 // factor of the weights, applied after that; DeepSeek's routed_scaling_factor
 	Bias      bool    // a correction bias by expert (DeepSeek V3, arXiv 2412.19437, section 2.1.2)

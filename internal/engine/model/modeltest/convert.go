@@ -22,28 +22,31 @@ type family struct {
 }
 
 var families = map[string]family{
-	"LlamaForCausalLM":      {arch: "llama", pairs: true},
-	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: windowKey("llama")},
-	"MixtralForCausalLM":    {arch: "llama", pairs: true},
-	"Llama4ForCausalLM":     {arch: "llama4", names: llama4Names, keys: llama4Keys},
-	"Ernie4_5ForCausalLM":   {arch: "ernie4_5"},
-	"Glm4ForCausalLM":       {arch: "glm4", names: strings.NewReplacer("mlp.gate_up_proj", "ffn_up", "post_self_attn_layernorm", "post_attention_norm", "post_mlp_layernorm", "post_ffw_norm")},
-	"Ministral3ForCausalLM": {arch: "mistral3", pairs: true, keys: mistral3Keys},
-	"SmolLM3ForCausalLM":    {arch: "smollm3", pairs: true},
-	"Phi3ForCausalLM":       {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: phi3Keys},
-	"Qwen2ForCausalLM":      {arch: "qwen2"},
-	"Qwen3ForCausalLM":      {arch: "qwen3"},
-	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
-	"Qwen3_5ForCausalLM":    {arch: "qwen35", names: qwen35Names, keys: qwen35Keys("qwen35"), shift: true},
-	"Qwen3_5MoeForCausalLM": {arch: "qwen35moe", names: qwen35Names, keys: qwen35Keys("qwen35moe"), shift: true},
-	"Qwen3NextForCausalLM":  {arch: "qwen3next", names: qwen35Names, keys: qwen35Keys("qwen3next"), shift: true},
-	"GraniteForCausalLM":    {arch: "granite", keys: graniteKeys("granite."), pairs: true},
-	"GemmaForCausalLM":      {arch: "gemma", shift: true},
-	"Gemma2ForCausalLM":     {arch: "gemma2", names: gemmaNames, keys: gemma2Keys, shift: true},
-	"Gemma3ForCausalLM":     {arch: "gemma3", names: gemmaNames, keys: gemmaKeys, shift: true},
-	"Gemma4ForCausalLM":     {arch: "gemma4", names: gemma4Names, keys: gemma4Keys},
-	"DeepseekV2ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
-	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
+	"LlamaForCausalLM":            {arch: "llama", pairs: true},
+	"MistralForCausalLM":          {arch: "llama", pairs: true, keys: windowKey("llama")},
+	"MixtralForCausalLM":          {arch: "llama", pairs: true},
+	"Llama4ForCausalLM":           {arch: "llama4", names: llama4Names, keys: llama4Keys},
+	"Ernie4_5ForCausalLM":         {arch: "ernie4_5"},
+	"Glm4ForCausalLM":             {arch: "glm4", names: strings.NewReplacer("mlp.gate_up_proj", "ffn_up", "post_self_attn_layernorm", "post_attention_norm", "post_mlp_layernorm", "post_ffw_norm")},
+	"Ministral3ForCausalLM":       {arch: "mistral3", pairs: true, keys: mistral3Keys},
+	"SmolLM3ForCausalLM":          {arch: "smollm3", pairs: true},
+	"Phi3ForCausalLM":             {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: phi3Keys},
+	"Qwen2ForCausalLM":            {arch: "qwen2"},
+	"Qwen3ForCausalLM":            {arch: "qwen3"},
+	"Qwen3MoeForCausalLM":         {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
+	"Qwen3_5ForCausalLM":          {arch: "qwen35", names: qwen35Names, keys: qwen35Keys("qwen35"), shift: true},
+	"Qwen3_5MoeForCausalLM":       {arch: "qwen35moe", names: qwen35Names, keys: qwen35Keys("qwen35moe"), shift: true},
+	"Qwen3NextForCausalLM":        {arch: "qwen3next", names: qwen35Names, keys: qwen35Keys("qwen3next"), shift: true},
+	"Lfm2ForCausalLM":             {arch: "lfm2", names: lfm2Names, keys: lfm2Keys("lfm2.")},
+	"Lfm2MoeForCausalLM":          {arch: "lfm2moe", names: lfm2Names, keys: lfm2Keys("lfm2moe.")},
+	"GraniteMoeHybridForCausalLM": {arch: "granitehybrid", names: graniteHybridNames, keys: graniteHybridKeys, pairs: true},
+	"GraniteForCausalLM":          {arch: "granite", keys: graniteKeys("granite."), pairs: true},
+	"GemmaForCausalLM":            {arch: "gemma", shift: true},
+	"Gemma2ForCausalLM":           {arch: "gemma2", names: gemmaNames, keys: gemma2Keys, shift: true},
+	"Gemma3ForCausalLM":           {arch: "gemma3", names: gemmaNames, keys: gemmaKeys, shift: true},
+	"Gemma4ForCausalLM":           {arch: "gemma4", names: gemma4Names, keys: gemma4Keys},
+	"DeepseekV2ForCausalLM":       {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
+	"DeepseekV3ForCausalLM":       {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 
 	"GptOssForCausalLM":       {arch: "gpt-oss", names: strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "self_attn.sinks", "attn_sinks.weight", "mlp.router.", "ffn_gate_inp."), keys: gptOssKeys},
 	"MiniMaxM2ForCausalLM":    {arch: "minimax-m2", names: strings.NewReplacer("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"), keys: expertKeys("minimax-m2.")},
@@ -69,6 +72,9 @@ var families = map[string]family{
 func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	g, m := &GGUF{}, c.Config
 	f := families[m.Architecture]
+	if arch := f.arch; arch == "granitehybrid" && m.MoE.Experts > 0 {
+		f.names = graniteHybridExpertNames
+	}
 	arch := f.arch
 	g.Set("general.architecture", arch)
 	g.Set("general.name", "test")
@@ -140,7 +146,7 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 			addHalves(g, strings.TrimSuffix(name, "kv_b.weight"), &m, all, kind)
 			continue
 		}
-		if m.Recurrent(blockOf(name)) && addDelta(g, &m, name, t, all, kind) {
+		if m.Recurrent(blockOf(name)) && (m.Delta.Mixer == model.GatedDelta && addDelta(g, &m, name, t, all, kind) || m.Delta.Mixer != model.GatedDelta && addHybrid(g, &m, name, all)) {
 			continue
 		}
 		if f.shift && strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "ssm_norm") {
