@@ -26,12 +26,13 @@ const (
 	MiniMax  Family = "minimax"     // <minimax:tool_call><invoke name="..."><parameter name="...">...
 	Seed     Family = "seed"        // <seed:tool_call><function=...><parameter=...>...
 	DSML     Family = "dsml"        // <｜DSML｜function_calls><｜DSML｜invoke name="...">...; DeepSeek V3.2
+	Liquid   Family = "lfm2"        // <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>; LFM2
 	Harmony  Family = "harmony"     // <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>; gpt-oss
 	JSON     Family = "json"        // a call or a list of calls as a whole answer; for any template with tools
 )
 
 // Families lists the names that may be configured.
-var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, Harmony, JSON}
+var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, Liquid, Harmony, JSON}
 
 // Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {
@@ -53,6 +54,8 @@ func Detect(template string) Family {
 		return DSML
 	case has("<|tool_calls_section_begin|>"):
 		return Kimi
+	case has(liquidOpen), has("<|tool_list_start|>"):
+		return Liquid
 	case has("<|tool_call|>"):
 		return Phi
 	case has("<tool_call>"):

@@ -79,6 +79,8 @@ func New(f Family, tools map[string]Tool) *Parser {
 	switch f {
 	case Harmony:
 		p.other = &harmony{tools: tools}
+	case Liquid:
+		p.other = &liquid{python: Parser{tools: tools}}
 	case Gemma:
 		p.other = &gemmaCalls{tools: tools}
 	case Hermes:
