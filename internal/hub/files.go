@@ -23,6 +23,7 @@ var smallFiles = map[string]bool{
 	"tokenizer.model": true, "special_tokens_map.json": true, "added_tokens.json": true, "vocab.json": true,
 	"vocab.txt": true, "merges.txt": true, "chat_template.jinja": true, "chat_template.json": true,
 	"adapter_config.json": true, "swiftkv.json": true,
+	"modules.json": true, "config_sentence_transformers.json": true,
 	"spiece.model": true, "sentencepiece.bpe.model": true, "tiktoken.model": true, "qwen.tiktoken": true,
 }
 
@@ -36,7 +37,9 @@ const (
 
 var (
 	shardName = regexp.MustCompile(`^model-([0-9]{5})-of-([0-9]{5})\.safetensors$`)
-	splitName = regexp.MustCompile(`(?i)^(.*)-([0-9]{5})-of-([0-9]{5})\.gguf$`)
+	// moduleFile is a file of a module of sentence-transformers: 1_Pooling/config.json, 2_Dense/model.safetensors.
+	moduleFile = regexp.MustCompile(`^[0-9]_[A-Za-z]+/(config\.json|model\.safetensors)$`)
+	splitName  = regexp.MustCompile(`(?i)^(.*)-([0-9]{5})-of-([0-9]{5})\.gguf$`)
 )
 
 // choice is what Choose decided about a listing.
@@ -57,7 +60,7 @@ func choose(r Ref, all []File) (choice, error) {
 	for _, f := range all {
 		has[f.Name] = true
 		dir, base := path.Split(f.Name)
-		if dir == "" && smallFiles[base] || dir == templates+"/" && path.Ext(base) == ".jinja" {
+		if dir == "" && smallFiles[base] || dir == templates+"/" && path.Ext(base) == ".jinja" || moduleFile.MatchString(f.Name) {
 			c.files = append(c.files, f)
 		}
 	}

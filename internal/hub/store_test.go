@@ -131,6 +131,20 @@ func same(t *testing.T, m Model, r *hubtest.Repo, names ...string) {
 	}
 }
 
+// TestPullModules: the modules of sentence-transformers come along, and no other folder.
+func TestPullModules(t *testing.T) {
+	repo := oneFile()
+	want := []string{"config.json", "tokenizer.json", "model.safetensors", "modules.json", "config_sentence_transformers.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"}
+	for _, name := range append(want[3:], "2_Dense/pytorch_model.bin", "onnx/model.safetensors", "onnx/config.json") {
+		repo.Files[name] = []byte(name)
+	}
+	m, err := pull(t, at(t, start(t, map[string]*hubtest.Repo{"org/one": repo})), "org/one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, m, repo, want...)
+}
+
 func TestPull(t *testing.T) {
 	repo := oneFile()
 	repo.Files["additional_chat_templates/tools.jinja"] = []byte("{{ x }}")

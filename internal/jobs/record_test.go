@@ -20,6 +20,7 @@ func sampleEvents() []Logged {
 		{1, api.Event{Token: 9, PromptLogprobs: []api.PromptLogprob{{}, {Logprob: -3, Top: []sampler.TokenLogprob{{Token: 1, Logprob: -2}}}}}},
 		{0, api.Event{Token: 2, Finish: api.FinishStop}},
 		{1, api.Event{Token: api.NoToken, Finish: api.FinishLength}},
+		{2, api.Event{Token: api.NoToken, Pooled: []float32{1.5, -0.25, inf}, Finish: api.FinishStop}},
 	}
 }
 
