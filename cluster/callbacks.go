@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
+	loads "github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
@@ -58,6 +60,17 @@ func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
 		defer cancel()
 		done(k.c.askDisks(ctx, g, r))
 	})
+}
+
+// Adapt implements batcher.Stepper.
+func (k callbacks) Adapt(epoch uint32, l loads.Load, done func(error)) {
+	g := k.c.director.Serving()
+	folder, known := k.c.adapters.Folder(l.ID)
+	if g == nil || g.Placement.Epoch != epoch || !known {
+		done(fmt.Errorf("%w: epoch %d is over, or adapter %v is not known", coordinator.ErrNoPlacement, epoch, l.ID))
+		return
+	}
+	k.c.steps.Go(func() { done(g.LoadAdapter(k.c.ctx, l, folder)) })
 }
 
 // Broken implements batcher.Stepper.

@@ -147,7 +147,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 			return nil, err
 		}
 	}
-	if c.core, err = newCore(c.bus.RPC.Actors().Root, ck, cfg.Serve, cfg.Nodes, groupName(), l); err != nil {
+	if c.core, err = newCore(c.bus.RPC.Actors().Root, ck, cfg.Serve, cfg.Nodes, groupName(), l, c.dataDir(&cfg)); err != nil {
 		return nil, err
 	}
 	c.trouble = c.storeProblem

@@ -20,6 +20,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/adapters"
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
@@ -40,6 +41,7 @@ type core struct {
 	batcher    *batcher.Batcher
 	stepper    *coordinator.Stepper
 	policy     *kvcache.Policy
+	adapters   *adapters.Registry
 	geometry   kvcache.Geometry
 	recoveries atomic.Uint64 // placements withdrawn because of a fault
 	most       atomic.Int64  // cache bytes of the largest placement that served
@@ -64,8 +66,8 @@ const (
 	loadingEvery = statusEvery / 5
 )
 
-// newCore builds a core from a valid config.
-func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l coordinator.PlacementLog) (*core, error) {
+// newCore builds a core from a valid config. dataDir stores what must survive the process; "": nothing does.
+func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l coordinator.PlacementLog, dataDir string) (*core, error) {
 	policy, err := kvpolicy.Parse(s.Policy)
 	if err != nil {
 		return nil, err
@@ -76,6 +78,9 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	}
 	c := &core{checkpoint: ck, serve: s, policy: policy, recovery: coordinator.NewRecovery(), events: events.New(), status: map[string]*proto.SocketStatus{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if err := c.openAdapters(dataDir); err != nil {
+		return nil, err
+	}
 	m := &ck.Config
 	shape := shard.ShapeOf(m)
 	weights, err := tensor.ParseDType(s.Weights)
@@ -138,7 +143,7 @@ func (c *core) placed(g *coordinator.Group) {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
 			c.serve.Logger.Warn("no request fits the cache memory of this node: restart it with a larger "+options.Name("kv-memory"), "node", s.ID, "bytes", have, "shortest_request", least)
 		}
-		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}, Scratch: g.Scratch[i]})
+		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}, Scratch: g.Scratch[i], Adapters: g.Adapters[i]})
 	}
 	for rank, held := range g.Held {
 		for _, h := range held {
@@ -277,6 +282,7 @@ func (c *core) close() {
 	c.cancel()
 	err = errors.Join(err, c.director.Stop())
 	c.steps.Wait()
+	c.adapters.Close()
 	if err != nil {
 		c.serve.Logger.Warn("stopping", "error", err)
 	}

@@ -43,13 +43,17 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	if r.Pool != pooling.None {
 		policy = kvcache.Full() // the cache ends with the prompt
 	}
+	adapter, err := c.adapterOf(r)
+	if err != nil {
+		return nil, err
+	}
 	stream := batcher.NewStream()
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
 		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
 		Policy: policy, Pool: r.Pool, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
 		Context: r.Context, Hold: r.Hold,
 		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
-		Speculate: speculate.Mode(r.Speculate), Tenant: r.Tenant + "\x00" + r.Salt,
+		Speculate: speculate.Mode(r.Speculate), Tenant: r.Tenant + "\x00" + r.Salt, Adapter: adapter,
 	}, stream)
 	if err != nil {
 		return nil, c.refusal(err, r)
@@ -369,6 +373,7 @@ func (c *core) Cluster() api.ClusterState {
 			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
 			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
 			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
+			node.LoRABytes, node.LoRAAdapters = st.AdapterBytes, int(st.Adapters)
 			if k := st.Scratch; k != nil {
 				node.KVDiskUsedBytes, node.KVDiskBytes, node.KVDiskFailures = k.Bytes, k.Limit, k.Failed
 			}

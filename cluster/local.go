@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -34,6 +35,8 @@ type LocalConfig struct {
 	Shares []float64
 	// KVBudget is the cache memory of each socket in bytes. Default 1 GiB.
 	KVBudget int64
+	// LoRAMemory is the memory for LoRA adapters of each socket in bytes. Default 1 GiB.
+	LoRAMemory int64
 	// PrefixDisk is the folder for prefix cache blocks, with at most PrefixDiskSize bytes per
 	// socket. Empty: none are stored.
 	PrefixDisk     string
@@ -62,10 +65,11 @@ type Local struct {
 }
 
 type localSocket struct {
-	pid     *actor.PID
-	stopped chan struct{}
-	disk    *tier.Store
-	scratch *tier.Scratch
+	pid      *actor.PID
+	stopped  chan struct{}
+	disk     *tier.Store
+	scratch  *tier.Scratch
+	adapters *lora.Store
 }
 
 // New starts an embedded cluster and waits until it serves or ctx ends.
@@ -76,6 +80,7 @@ type localSocket struct {
 func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	orDefault(&cfg.Sockets, 1)
 	orDefault(&cfg.KVBudget, 1<<30)
+	orDefault(&cfg.LoRAMemory, 1<<30)
 	orDefault(&cfg.Threads, runtime.GOMAXPROCS(0))
 	if cfg.Sockets < 1 || cfg.Sockets > 256 || cfg.KVBudget < 0 || cfg.Threads < 1 {
 		return nil, fmt.Errorf("cluster: %d sockets, %d bytes of cache, %d threads: want 1 to 256 sockets and nothing negative", cfg.Sockets, cfg.KVBudget, cfg.Threads)
@@ -117,7 +122,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 		cfg.Serve.Shares[fmt.Sprintf("socket-%d", i)] = s
 	}
-	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", coordinator.PlacementLog{}); err != nil {
+	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", coordinator.PlacementLog{}, ""); err != nil {
 		return nil, err
 	}
 	hub := &memoryHub{size: cfg.Sockets}
@@ -135,8 +140,12 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 				return nil, err
 			}
 		}
+		if sc.Adapters, err = lora.OpenStore("", 0); err != nil {
+			return nil, err
+		}
+		sc.AdapterBudget = cfg.LoRAMemory
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
-		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch})
+		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch, sc.Adapters})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, Threads: threads, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
 		if cfg.wire != nil {
 			n.Wire = cfg.wire(n.ID)
@@ -174,6 +183,7 @@ func (c *Local) Close() {
 		if s.scratch != nil {
 			s.scratch.Close()
 		}
+		s.adapters.Close()
 	}
 	c.pool.Close()
 	c.system.Shutdown()

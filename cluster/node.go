@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/gossip"
@@ -220,6 +222,15 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		}
 		defer sc.Scratch.Close()
 	}
+	adapterFiles := "" // temporary
+	if cfg.WeightsCache != "" {
+		adapterFiles = filepath.Join(cfg.WeightsCache, "adapters")
+	}
+	if sc.Adapters, err = lora.OpenStore(adapterFiles, cfg.WeightsCacheSize); err != nil {
+		return err
+	}
+	defer sc.Adapters.Close()
+	sc.AdapterBudget = cfg.LoRAMemory
 	nc := node.Config{Bus: b, Socket: sc, Description: &proto.NodeDescription{Id: cfg.ID, Incarnation: incarnation, Pid: uint32(os.Getpid()), ModelHash: ck.Hash(),
 		KvBudgetBytes: cfg.KVMemory, Share: cfg.Share, Speed: speed, Read: speeds.Read, SyncTwo: speeds.Syncs.Two, SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Most), FewestThreads: uint32(speeds.Threads.Fewest)}}
 	if m != nil {

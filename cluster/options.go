@@ -35,6 +35,8 @@ type ServeConfig struct {
 	Shares          map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Relative shares of the work, by node name. The default for a node is its --share, or its measured memory bandwidth in units of 10 GB/s. It is at most twice that bandwidth, and twice the median of the other nodes."`
 	Mapping         string             `default:"auto" oneof:"gather,reduce,auto" help:"How attention weights are split over the nodes: gather, reduce, auto. Does not change the output."`
 	Policy          string             `default:"full" help:"Default cache policy of requests: ${policies}."`
+	LoRA            map[string]string  `name:"lora" mapsep:"none" placeholder:"NAME=FOLDER" help:"LoRA adapter that requests choose with model NAME: a folder in PEFT's format, or org/name of a hub. Repeat the flag for several. Requests with different adapters share steps."`
+	LoRADir         string             `name:"lora-dir" type:"path" placeholder:"DIR" help:"Folder from which operators may load LoRA adapters with POST /v1/load_lora_adapter (default: none; the route refuses)."`
 	MaxContext      int                `placeholder:"TOKENS" help:"Maximum tokens of prompt and completion together (default: the model's)."`
 	StepTokens      int                `default:"512" range:"2..65536" help:"Maximum tokens in one step, for decode and prompt chunks together. A model whose attention is not causal reads whole texts, and raises the default to its context, at most 2048."`
 	Chunk           int                `range:"1..65536" placeholder:"TOKENS" help:"Maximum prompt tokens of one sequence in one step (default: 128 to 512, from the measured speed of the nodes). Does not change the output."`
@@ -83,6 +85,7 @@ type Process struct {
 // Resources are what a node may use of its machine.
 type Resources struct {
 	KVMemory         int64  `name:"kv-memory" type:"size" placeholder:"SIZE" range:"0.." help:"Memory of the caches, per node (default: 1GiB, or half of the memory limit of this machine or container divided by the nodes of this command, if that is less)."`
+	LoRAMemory       int64  `name:"lora-memory" type:"size" default:"1GiB" range:"0.." help:"Memory for LoRA adapters, per node. When it is full, the least recently used adapter without running requests leaves. Only loaded adapters take memory."`
 	Draft            string `placeholder:"MODEL|mtp" help:"Draft model for speculative decoding: a small model with the same tokenizer (a folder, or org/name of a hub), or the model's own multi-token prediction layer (mtp, or a folder with mtp.safetensors). Every node holds all of it, and uses 1/16 of --kv-memory for its caches. Does not change the output."`
 	Threads          int    `range:"1..1024" help:"Compute threads per node. Default: all CPUs, which up and demo divide evenly; decode steps use the number that measures fastest."`
 	WeightsCache     string `placeholder:"DIR|off" help:"Folder for quantised weights, which makes the next start faster; off disables it (default: shoal/weights in the user's cache directory)."`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -36,6 +37,9 @@ type Stepper interface {
 	// Disk asks the disks of all sockets of the epoch. done is called exactly once, from any
 	// goroutine, within about d.Millis.
 	Disk(epoch uint32, d Disk, done func(blocks int))
+	// Adapt has all sockets of the epoch load a LoRA adapter. done is called exactly once, from any
+	// goroutine.
+	Adapt(epoch uint32, l adapters.Load, done func(error))
 	// Broken reports to the placement authority that an epoch is over. The authority answers with
 	// Place.
 	Broken(b Broken)
@@ -262,6 +266,8 @@ func (b *Batcher) receive(c actor.Context) {
 	case Placed:
 		b.step(m)
 	case Unread:
+		b.step(m)
+	case AdapterDone:
 		b.step(m)
 	case DiskDone:
 		b.step(m)

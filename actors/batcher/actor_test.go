@@ -14,6 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/goleak"
 
+	"github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -50,6 +51,8 @@ func (f *fakeStepper) place(epoch uint32) {
 }
 
 func (f *fakeStepper) Disk(_ uint32, _ Disk, done func(int)) { done(0) }
+
+func (f *fakeStepper) Adapt(_ uint32, _ adapters.Load, done func(error)) { done(nil) }
 
 func (f *fakeStepper) StartStep(p *plan.Plan, done func(StepDone, error)) {
 	f.wg.Go(func() {

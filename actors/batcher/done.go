@@ -80,7 +80,7 @@ func (s *State) stepDone(d StepDone) {
 			s.finish(r, ReasonStop, "", "")
 		}
 	}
-	s.rate.add(f.plan.Tokens()*f.plan.PassCount(), read+len(s.out.Emits))
+	s.rate.Add(f.plan.Tokens()*f.plan.PassCount(), read+len(s.out.Emits))
 }
 
 // timed passes the duration of a step to the modules that learn from it. Only decode-only steps are

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
@@ -37,6 +38,8 @@ type Effects struct {
 	Evict []uint64
 	// Disk asks the sockets for blocks, also while steps are in flight.
 	Disk []Disk
+	// Adapters are LoRA adapters that the sockets must load, also while steps are in flight.
+	Adapters []adapters.Load
 }
 
 // Emit is one new output token.
@@ -77,6 +80,7 @@ const (
 	CodeFailed     = "step_failed"
 	CodeSampling   = "sampling_failed"  // the model gives no number
 	CodeBanned     = "no_allowed_token" // the request bans every token
+	CodeAdapter    = "adapter_failed"   // the nodes cannot load the LoRA adapter
 	CodeDiverged   = "replay_diverged"
 )
 

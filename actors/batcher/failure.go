@@ -49,7 +49,7 @@ func (s *State) suspend(reason string) {
 // tick sets the time, and ends steps and requests that are past their deadlines.
 func (s *State) tick(now int64) {
 	s.now = max(s.now, now)
-	s.rate.tick(s.now, s.flight != nil)
+	s.rate.Tick(s.now, s.flight != nil)
 	if f := s.flight; f != nil && s.now-f.started >= s.cfg.StepMillis {
 		s.breakEpoch(fmt.Sprintf("no result after %d ms", s.now-f.started))
 	}

@@ -21,6 +21,7 @@ type Spec struct {
 	Stop      []int32 // additional tokens that end the sequence, see Config.EOS
 	IgnoreEOS bool
 	Policy    *kvcache.Policy
+	Adapter   Adapter
 	// Pool, unless None, ends the request with a vector of the prompt, in Finish, instead of tokens.
 	// MaxTokens is 0. The prompt's cache is freed at once.
 	Pool           pooling.Method
@@ -105,10 +106,11 @@ type StepFailed struct {
 
 // Socket is one rank of a placement.
 type Socket struct {
-	ID      string
-	Budget  int64       // bytes for the cache
-	Heads   tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
-	Scratch int64       // bytes of files for rows of sequences; 0: none
+	ID       string
+	Budget   int64       // bytes for the cache
+	Heads    tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
+	Scratch  int64       // bytes of files for rows of sequences; 0: none
+	Adapters int64       // bytes for LoRA adapters
 }
 
 // Placed reports a working placement. Sockets are in rank order. Their caches are empty except for

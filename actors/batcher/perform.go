@@ -55,6 +55,16 @@ func (b *Batcher) perform(e Effects) {
 	for _, d := range e.Disk {
 		b.stepper.Disk(b.state.epoch, d, func(blocks int) { b.send(DiskDone{Number: d.Number, Blocks: blocks}) })
 	}
+	for _, l := range e.Adapters {
+		epoch := b.state.epoch
+		b.stepper.Adapt(epoch, l, func(err error) {
+			d := AdapterDone{Epoch: epoch, ID: l.ID}
+			if err != nil {
+				d.Err = err.Error()
+			}
+			b.send(d)
+		})
+	}
 	if p := e.Start; p != nil {
 		began := time.Now()
 		b.stepper.StartStep(p, func(d StepDone, err error) {

@@ -172,6 +172,7 @@ func (c *prefixCache) keyOf(r *request, at int) plan.Key {
 			salt := sha256.Sum256([]byte(r.Salt))
 			h.Write(c.root[:])
 			h.Write(salt[:])
+			h.Write(r.Adapter.ID.Bytes())
 		}
 		var tokens [4 * tensor.BlockSlots]byte
 		for i := range tensor.BlockSlots {

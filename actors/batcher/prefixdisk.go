@@ -152,8 +152,8 @@ func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 // their tokens.
 func (c *prefixCache) fetchTimeout(blocks int) int64 {
 	millis := c.s.cfg.DiskMillis
-	if c.s.rate.perSecond > 0 {
-		millis = min(millis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/c.s.rate.perSecond))
+	if c.s.rate.PerSecond > 0 {
+		millis = min(millis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/c.s.rate.PerSecond))
 	}
 	return millis
 }

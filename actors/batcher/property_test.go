@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
@@ -26,7 +27,7 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 	slices.Sort(cuts)
 	var sockets []Socket
 	for i := range n {
-		sockets = append(sockets, Socket{ID: fmt.Sprint("n", i+1), Budget: int64(geometry.Layers) * (least + block*rapid.Int64Range(0, 60).Draw(r, "budget")), Heads: tensor.Span{Lo: cuts[i], Hi: cuts[i+1]}, Scratch: 1000 * rapid.Int64Range(0, 30).Draw(r, "scratch")})
+		sockets = append(sockets, Socket{ID: fmt.Sprint("n", i+1), Budget: int64(geometry.Layers) * (least + block*rapid.Int64Range(0, 60).Draw(r, "budget")), Heads: tensor.Span{Lo: cuts[i], Hi: cuts[i+1]}, Scratch: 1000 * rapid.Int64Range(0, 30).Draw(r, "scratch"), Adapters: rapid.Int64Range(0, 90).Draw(r, "adapters")})
 	}
 	return sockets
 }
@@ -36,6 +37,9 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 func drawRoomy(r *rapid.T) []Socket {
 	sockets := drawSockets(r, block*20)
 	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += int64(geometry.Layers) * block * 25
+	for i := range sockets {
+		sockets[i].Adapters += maxAdapter
+	}
 	return sockets
 }
 
@@ -64,6 +68,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p.Prompt = prompt(rapid.SampledFrom([]string{id, "a text", "another"}).Draw(r, "text"), rapid.IntRange(1, 200).Draw(r, "prompt"))
 	p.Prompt = begin(p.Prompt, id, rapid.IntRange(0, 200).Draw(r, "leaves the text"))
 	p.NoCache, p.Salt = rapid.IntRange(0, 4).Draw(r, "no cache") == 0, rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(r, "salt")
+	p.Adapter = drawAdapter(r)
 	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
 	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged, factored}).Draw(r, "policy")
 	if p.Policy == squeezed {
@@ -138,10 +143,12 @@ func everythingEnds(t *testing.T) {
 		epoch, now := uint32(0), int64(0)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "seed"), 1))
 		disk := &disks{coming: map[uint64]bool{}}
+		memory := &adapterMemory{t: r, loaded: map[lora.ID]bool{}}
 		run := func() {
 			p := flight
 			flight = nil
 			disk.begin(p)
+			memory.begin(p, at, out.specs)
 			d := at.run(p, out.specs)
 			if s.cfg.DecodeSteps > 1 {
 				d.Micros = 1000 * rapid.Int64Range(0, 20).Draw(r, "took")
@@ -151,6 +158,7 @@ func everythingEnds(t *testing.T) {
 		step = func(in Input) Effects {
 			e := s.Step(in)
 			disk.ask(e.Disk)
+			memory.change(epoch, e.Adapters, flight, at, out.specs)
 			for _, reject := range e.Rejects {
 				delete(out.specs, reject.ID)
 			}
@@ -194,6 +202,7 @@ func everythingEnds(t *testing.T) {
 			}
 			flight = nil
 			disk.forget()
+			clear(memory.loaded)
 			of := rapid.IntRange(0, s.cfg.TokenBudget+1).Draw(r, "chunk of the placement")
 			if of > 0 {
 				chunk = of
@@ -202,7 +211,7 @@ func everythingEnds(t *testing.T) {
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
-			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread", "reset", "answer"}).Draw(r, "action") {
+			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread", "reset", "answer", "adapter", "adapter"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -214,6 +223,10 @@ func everythingEnds(t *testing.T) {
 				}
 			case "answer":
 				if d, ok := disk.answer(at, rng); ok {
+					step(d)
+				}
+			case "adapter":
+				if d, ok := memory.answer(epoch, rapid.IntRange(0, 4).Draw(r, "loads") > 0); ok {
 					step(d)
 				}
 			case "cancel":
@@ -250,6 +263,17 @@ func everythingEnds(t *testing.T) {
 			step(Unread{id, false})
 		}
 		for steps := 0; !s.Idle(); steps++ {
+			for tries := 0; flight == nil && tries < 20 && !s.Idle(); tries++ { // adapters are loaded first
+				if d, ok := memory.answer(epoch, true); ok {
+					step(d)
+					continue
+				}
+				now += 500
+				step(Tick{now})
+			}
+			if s.Idle() {
+				break
+			}
 			if flight == nil || steps > 200*(n+1) {
 				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
 			}
@@ -308,7 +332,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			if todo > 0 && (flight == nil || rapid.IntRange(0, 2).Draw(r, "submit") == 0) {
 				todo--
 				spec := drawSpec(r, fmt.Sprint("r", todo), int64(len(want)))
-				spec.Priority, spec.Accepted, spec.NoCache = 0, false, true // equal priorities, and no request waits to start as a fork
+				spec.Priority, spec.Accepted, spec.NoCache, spec.Adapter = 0, false, true, Adapter{} // equal priorities, and no request waits to start as a fork
 				out.specs[spec.ID], out.tokens[spec.ID] = &spec, len(spec.Emitted)
 				want = append(want, spec.ID)
 				step(Submit{spec})

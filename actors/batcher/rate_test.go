@@ -3,6 +3,7 @@ package batcher
 import (
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/rate"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -45,11 +46,11 @@ func TestRate(t *testing.T) {
 			{now: 2100, current: 0, perSecond: 100},
 		},
 	} {
-		var r rate
+		var r rate.Rate
 		for i, s := range steps {
-			r.add(s.rows, s.tokens)
-			if r.tick(s.now, s.busy); r.current != s.current || r.perSecond != s.perSecond {
-				t.Errorf("%s: step %d at %d ms: %v tokens/s and %d rows/s, want %v and %d", name, i, s.now, r.current, r.perSecond, s.current, s.perSecond)
+			r.Add(s.rows, s.tokens)
+			if r.Tick(s.now, s.busy); r.Current != s.current || r.PerSecond != s.perSecond {
+				t.Errorf("%s: step %d at %d ms: %v tokens/s and %d rows/s, want %v and %d", name, i, s.now, r.Current, r.PerSecond, s.current, s.perSecond)
 			}
 		}
 	}

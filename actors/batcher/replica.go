@@ -50,7 +50,7 @@ func (v *residency) planReplicas(p *plan.Plan) {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.holdsContext() || r.shares != nil || r.resides.replica != none || r.Policy.Scored() || r.resides.file.blocks > 0 {
+		if r.phase != decoding || r.ended || r.rowless() || r.shares != nil || r.resides.replica != none || r.Policy.Scored() || r.resides.file.blocks > 0 {
 			continue
 		}
 		replica := none

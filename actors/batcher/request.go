@@ -30,6 +30,7 @@ type request struct {
 
 	phase     phase
 	unread    bool // its client does not read its tokens
+	paused    bool // it decodes, and its adapter is not in memory yet
 	ended     bool // its Finish was emitted; its memory is freed between steps
 	seq       uint64
 	owner     int
@@ -129,7 +130,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.booked, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
 	r.prefix.restart()
-	r.shares, r.clustered = nil, clustered{}
+	r.shares, r.clustered, r.paused = nil, clustered{}, false
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }
 

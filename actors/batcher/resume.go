@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // Held is the cache of a sequence that was decoding when its epoch ended, on a socket of the next
@@ -115,14 +114,4 @@ type resumption struct {
 	seq uint64
 }
 
-// reopen adds the resumed sequences to a plan. A plan without rows is not sent, and leaves them to
-// the next.
-func (s *State) reopen(p *plan.Plan) {
-	for _, q := range s.resumed {
-		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
-			open := s.opens(r)
-			open.Reserve, open.Resume, open.Replica = r.cached+1, r.tokens(0, r.cached), r.resides.replica
-			p.Open = append(p.Open, open)
-		}
-	}
-}
+func (q resumption) runs() bool { return q.r.phase == decoding && q.r.seq == q.seq && !q.r.ended }

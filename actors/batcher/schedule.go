@@ -13,10 +13,10 @@ func (s *State) schedule() {
 	s.growAll()
 	s.makeRoom()
 	p := &plan.Plan{Epoch: s.epoch, Step: s.steps + 1, Decode: make([]plan.Run, 0, len(s.running))}
-	s.reopen(p)
+	s.adapted.reopen(p)
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
-		if r.phase == decoding && !r.holdsContext() {
+		if r.phase == decoding && !r.rowless() {
 			p.Decode = append(p.Decode, r.row())
 			rows[r.seq] = r
 		}
@@ -55,7 +55,7 @@ func (s *State) schedule() {
 	}
 	s.threads.plan(p)
 	s.steps++
-	s.resumed = nil
+	s.adapted.reopened()
 	p.Release = s.release.take()
 	if s.prefix != nil {
 		s.prefix.plan(p)
@@ -75,7 +75,7 @@ func (r *request) row() plan.Run {
 // which can be the same one.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
-		if r.phase != decoding || r.holdsContext() {
+		if r.phase != decoding || r.rowless() {
 			continue // in prefill, or preempted by this loop
 		}
 		bytes := s.ledger.growth(r, 1)
@@ -234,7 +234,7 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 // opens returns the Open of a request that is being admitted.
 func (s *State) opens(r *request) plan.Open {
 	return plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling, Pool: r.Pool,
-		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none}
+		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none, Adapter: r.Adapter.ID}
 }
 
 // begun counts a first admission, with the tokens of the prompt that a cache had.
@@ -292,7 +292,7 @@ func (s *State) head() *request {
 
 // eligible reports whether a request waits only for a place, or for a sequence that reads its text.
 func (s *State) eligible(r *request) bool {
-	return r.unfit == "" && !r.unread && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
+	return r.unfit == "" && !r.unread && s.adapted.admits(r) && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
 }
 
 // awaits returns the sequence in prefill that a waiting request should wait for: it is about to

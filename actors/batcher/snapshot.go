@@ -76,7 +76,7 @@ type SocketState struct {
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
-	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.current, Totals: s.totals}
+	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.Current, Totals: s.totals}
 	if s.prefix != nil {
 		v.Prefix, v.PrefixBlocks = s.prefix.totals, len(s.prefix.blocks)
 	}

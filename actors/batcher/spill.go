@@ -63,7 +63,7 @@ func (v *residency) fileBlocks(r *request) int {
 
 // canMove reports whether a cache can go to a file in this step.
 func (v *residency) canMove(r *request, p *plan.Plan) bool {
-	if r.phase != decoding || r.ended || r.holdsContext() || r.shares != nil || r.resides.inMemory || r.resides.file.blocks > 0 {
+	if r.phase != decoding || r.ended || r.rowless() || r.shares != nil || r.resides.inMemory || r.resides.file.blocks > 0 {
 		return false
 	}
 	for _, k := range p.Copy {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-llm/shoal/actors/batcher/rate"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
@@ -39,9 +40,10 @@ type State struct {
 	clusters  clusters
 	residency residency
 	multiStep multiStep
+	adapted   adapted
 
 	submitted, sequences, steps uint64 // counters
-	rate                        rate
+	rate                        rate.Rate
 	totals                      Totals
 	outage                      *Outage // the newest, or nil
 	out                         Effects
@@ -65,7 +67,7 @@ func New(cfg Config) (*State, error) {
 	if !cfg.NoPrefixCache {
 		s.prefix = newPrefixCache(s)
 	}
-	s.contexts.s, s.clusters.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s
+	s.adapted.s, s.contexts.s, s.clusters.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s
 	return s, nil
 }
 
@@ -106,12 +108,17 @@ func (s *State) Step(in Input) Effects {
 		if s.prefix != nil {
 			s.prefix.empty = true
 		}
+	case AdapterDone:
+		s.adapted.done(in)
 	case DiskDone:
 		if s.prefix != nil {
 			s.prefix.answered = append(s.prefix.answered, in)
 		}
 	default:
 		panic(fmt.Sprintf("batcher: unknown input %T", in))
+	}
+	if s.placed {
+		s.adapted.plan()
 	}
 	between := s.placed && s.flight == nil
 	if s.prefix != nil && between {
@@ -164,9 +171,12 @@ func (s *State) place(p Placed) {
 		s.ledger.sockets[i] = a
 	}
 	s.adopt(p.Held)
+	s.adapted.place(p)
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range list {
-			r.able, r.unfit = s.ledger.ableOwners(r, r.limit)
+			if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit == "" {
+				r.unfit = s.adapted.refuse(r)
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 const maxPriority = 1000
@@ -71,6 +72,11 @@ func (s *State) refuse(r *request) *Reject {
 			return &Reject{Code: CodeBudget, Message: s.tooLarge(r)}
 		}
 	}
+	if s.placed && r.unfit == "" {
+		if r.unfit = s.adapted.refuse(r); r.unfit != "" && !r.Accepted {
+			return &Reject{Code: CodeBudget, Message: r.unfit + ": use an adapter of smaller rank, or restart the nodes with a larger " + options.Name("lora-memory")}
+		}
+	}
 	switch {
 	case r.Accepted:
 		return nil
@@ -97,12 +103,12 @@ func (s *State) tooLarge(r *request) string {
 // retryAfter estimates the seconds until the queue has a free place, from 1 to 60: the mean work of
 // the queued requests, at the measured rate.
 func (s *State) retryAfter() int {
-	if s.rate.perSecond == 0 || len(s.waiting) == 0 {
+	if s.rate.PerSecond == 0 || len(s.waiting) == 0 {
 		return 5
 	}
 	var work int64
 	for _, r := range s.waiting {
 		work += int64(len(r.Prompt) + r.limit)
 	}
-	return int(min(60, 1+work/int64(len(s.waiting))/s.rate.perSecond))
+	return int(min(60, 1+work/int64(len(s.waiting))/s.rate.PerSecond))
 }

@@ -35,7 +35,7 @@ func (a *Actor) adapter(c actor.Context, m *Adapter) {
 		m.Reply(nil, err)
 		return
 	}
-	dropped, err := a.machine.Adapt(r.Epoch, r.Drop)
+	dropped, err := a.machine.Adapt(r.Epoch, r.Number, r.Keep)
 	if err != nil {
 		m.Reply(nil, err)
 		return

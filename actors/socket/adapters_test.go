@@ -40,8 +40,10 @@ func (r *rig) openAdapters(folders []string) {
 // loadAdapters loads the rig's adapters on all sockets, whose store lacks them at first.
 func (r *rig) loadAdapters() {
 	r.t.Helper()
+	var keep [][]byte
 	for i, id := range r.loaded {
-		for _, reply := range r.ask(&proto.AdapterRequest{Epoch: r.epoch, Id: id.Bytes(), Load: true}) {
+		keep = append(keep, id.Bytes())
+		for _, reply := range r.ask(&proto.AdapterRequest{Epoch: r.epoch, Id: id.Bytes(), Load: true, Keep: keep}) {
 			if reply.Missing != (r.epoch == 1) {
 				r.t.Fatalf("adapter %d in epoch %d: missing %v", i, r.epoch, reply.Missing)
 			}
@@ -61,7 +63,7 @@ func (r *rig) loadAdapters() {
 				at += int64(len(part))
 			}
 		}
-		for _, reply := range r.ask(&proto.AdapterRequest{Epoch: r.epoch, Id: id.Bytes(), Load: true}) {
+		for _, reply := range r.ask(&proto.AdapterRequest{Epoch: r.epoch, Id: id.Bytes(), Load: true, Keep: keep}) {
 			if reply.Missing || reply.Bytes == 0 {
 				r.t.Fatalf("adapter %d: %v", i, reply)
 			}
@@ -220,7 +222,7 @@ func TestLoRAResidence(t *testing.T) {
 	if before.Adapters != 2 || before.AdapterBytes == 0 {
 		t.Errorf("%d adapters of %d bytes in memory, want 2", before.Adapters, before.AdapterBytes)
 	}
-	r.ask(&proto.AdapterRequest{Epoch: r.epoch, Drop: [][]byte{r.loaded[0].Bytes()}})
+	r.ask(&proto.AdapterRequest{Epoch: r.epoch, Keep: [][]byte{r.loaded[1].Bytes()}})
 	if after := status(); after.Adapters != 1 || after.AdapterBytes >= before.AdapterBytes {
 		t.Errorf("%d adapters of %d bytes after one of 2 left", after.Adapters, after.AdapterBytes)
 	}

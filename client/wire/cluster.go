@@ -125,6 +125,8 @@ type NodeState struct {
 	KVDiskUsedBytes int64   `json:"kv_disk_used_bytes,omitempty"`
 	KVDiskBytes     int64   `json:"kv_disk_bytes,omitempty"`
 	KVDiskFailures  uint64  `json:"kv_disk_failures,omitempty"`
+	LoRABytes       int64   `json:"lora_bytes,omitempty"`    // of LoRA adapters in memory
+	LoRAAdapters    int     `json:"lora_adapters,omitempty"` // their number
 	WeightBytes     int64   `json:"weight_bytes,omitempty"`
 	Goroutines      int     `json:"goroutines,omitempty"`
 	OpenFiles       int     `json:"open_files,omitempty"`

@@ -141,7 +141,7 @@ func (d *Director) Receive(c actor.Context) {
 		}
 		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late reply lists outdated caches
 			h := d.hosts[m.id]
-			h.held, h.disk, h.scratch = m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes
+			h.held, h.disk, h.scratch, h.adapters = m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes, m.reply.AdapterBudgetBytes
 			d.hosts[m.id] = h
 		}
 		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && ownFault(answer) {
@@ -362,7 +362,7 @@ func (d *Director) run(c actor.Context, effects []topology.Effect) {
 			var without []string // among the nodes that read prompt heads, so that blocks are complete
 			for i, n := range e.Nodes {
 				h := d.hosts[n.ID]
-				g.Scratch = append(g.Scratch, h.scratch)
+				g.Scratch, g.Adapters = append(g.Scratch, h.scratch), append(g.Adapters, h.adapters)
 				g.Handles, g.Held, g.Disk = append(g.Handles, h.Handle), append(g.Held, h.held), g.Disk || h.disk
 				if !h.disk && e.Placement.Slices[i].KVHeads.Len() > 0 {
 					without = append(without, n.ID)

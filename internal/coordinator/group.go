@@ -19,6 +19,7 @@ type Group struct {
 	Held      [][]*proto.Held // caches that each node kept from earlier epochs
 	Disk      bool            // all nodes keep prefix cache blocks on disk
 	Scratch   []int64         // file bytes for rows of sequences, in rank order
+	Adapters  []int64         // bytes for LoRA adapters, in rank order
 }
 
 // Budget returns the cache bytes of all nodes together.

@@ -105,6 +105,7 @@ type Host struct {
 	Arithmetic  string
 	held        []*proto.Held // caches kept from earlier epochs
 	scratch     int64         // file bytes for rows of sequences
+	adapters    int64         // bytes for LoRA adapters
 	disk        bool          // it keeps prefix cache blocks on disk
 }
 

@@ -83,6 +83,9 @@ func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(
 	spec.Seed, spec.Drawn, spec.Fingerprint = rand.Uint64()>>1, true, v.api.Fingerprint()
 	if v.store.job(id) == nil { // an existing job was validated before
 		task, err := v.task(ctx, id, v.store.Now(), spec)
+		if err == nil {
+			spec.Adapter = task.Adapter()
+		}
 		if err == nil && charge != nil {
 			err = charge(task)
 		}

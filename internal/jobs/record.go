@@ -17,6 +17,7 @@ type Spec struct {
 	Seed        uint64          `json:"seed"`            // for a body without a seed
 	Drawn       bool            `json:"drawn,omitempty"` // Seed also replaces -1; false in records of older builds
 	Fingerprint string          `json:"fingerprint,omitempty"`
+	Adapter     string          `json:"adapter,omitempty"` // ID of the LoRA adapter that the body names
 	Batch       string          `json:"batch,omitempty"`
 	Line        int             `json:"line,omitempty"`   // of the batch, from 0
 	Holder      string          `json:"holder,omitempty"` // name of the API key that owns the job; "": operators

@@ -190,6 +190,10 @@ func (l *attemptRun) resume(ctx context.Context) error {
 		status, body := api.ErrorStatus(err)
 		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
 	}
+	if now := l.task.Adapter(); spec.Adapter != "" && spec.Adapter != now {
+		return failed{Failure: Failure{Code: "adapter_changed", Permanent: true,
+			Message: fmt.Sprintf("The job was accepted for the LoRA adapter %.12s; its name now has the adapter %.12s.", spec.Adapter, now)}, status: http.StatusConflict}
+	}
 	l.replay = l.task.Replay()
 	l.progress = make([]Progress, l.task.Choices())
 	return l.store.read(ctx, l.job.id, func(r *journal.Record) error {

@@ -103,6 +103,9 @@ func (n *Node) register() {
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_PREFIX), func(c *rpc.Ctx, m *proto.PrefixRequest) {
 		c.Actor.Send(n.socketPID, &socket.Prefix{Request: m, Reply: func(r *proto.PrefixReply, err error) { respond(c, r, err) }})
 	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_ADAPTER), func(c *rpc.Ctx, m *proto.AdapterRequest) {
+		c.Actor.Send(n.socketPID, &socket.Adapter{Request: m, Reply: func(r *proto.AdapterReply, err error) { respond(c, r, err) }})
+	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
 		n.Contact.Note()
 		c.Actor.Send(n.socketPID, &socket.Status{Reply: func(s *proto.SocketStatus) {

@@ -20,6 +20,7 @@ type Handle interface {
 	Retire(context.Context, *proto.RetireRequest) error
 	Release(context.Context, *proto.ReleaseRequest) (*proto.ReleaseReply, error)
 	Prefix(context.Context, *proto.PrefixRequest) (*proto.PrefixReply, error)
+	Adapter(context.Context, *proto.AdapterRequest) (*proto.AdapterReply, error)
 	Status(context.Context) (*proto.SocketStatus, error)
 }
 
@@ -74,6 +75,10 @@ func (h Local) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.Rel
 
 func (h Local) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.PrefixReply, error) {
 	return ask(ctx, h, func(f func(*proto.PrefixReply, error)) any { return &socket.Prefix{Request: r, Reply: f} })
+}
+
+func (h Local) Adapter(ctx context.Context, r *proto.AdapterRequest) (*proto.AdapterReply, error) {
+	return ask(ctx, h, func(f func(*proto.AdapterReply, error)) any { return &socket.Adapter{Request: r, Reply: f} })
 }
 
 func (h Local) Status(ctx context.Context) (*proto.SocketStatus, error) {

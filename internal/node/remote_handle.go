@@ -72,6 +72,11 @@ func (h Remote) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.Pref
 	return out, h.call(ctx, proto.Kind_KIND_PREFIX, r, out)
 }
 
+func (h Remote) Adapter(ctx context.Context, r *proto.AdapterRequest) (*proto.AdapterReply, error) {
+	out := new(proto.AdapterReply)
+	return out, h.call(ctx, proto.Kind_KIND_ADAPTER, r, out)
+}
+
 func (h Remote) Status(ctx context.Context) (*proto.SocketStatus, error) {
 	out := new(proto.SocketStatus)
 	return out, h.call(ctx, proto.Kind_KIND_STATUS, new(proto.Empty), out, rpc.Idempotent(time.Second))

@@ -1192,8 +1192,9 @@ type AdapterRequest struct {
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Id            []byte                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"` // SHA-256 of both files
 	Load          bool                   `protobuf:"varint,3,opt,name=load,proto3" json:"load,omitempty"`
-	Drop          [][]byte               `protobuf:"bytes,4,rep,name=drop,proto3" json:"drop,omitempty"` // IDs of adapters that leave the memory first
-	File          string                 `protobuf:"bytes,5,opt,name=file,proto3" json:"file,omitempty"` // name of the file that data is a part of
+	Keep          [][]byte               `protobuf:"bytes,4,rep,name=keep,proto3" json:"keep,omitempty"`      // IDs of adapters that stay in memory; all others leave first
+	Number        uint64                 `protobuf:"varint,8,opt,name=number,proto3" json:"number,omitempty"` // of the decision in its epoch: keep has no effect after that of a later one
+	File          string                 `protobuf:"bytes,5,opt,name=file,proto3" json:"file,omitempty"`      // name of the file that data is a part of
 	Offset        int64                  `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	Data          []byte                 `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1251,11 +1252,18 @@ func (x *AdapterRequest) GetLoad() bool {
 	return false
 }
 
-func (x *AdapterRequest) GetDrop() [][]byte {
+func (x *AdapterRequest) GetKeep() [][]byte {
 	if x != nil {
-		return x.Drop
+		return x.Keep
 	}
 	return nil
+}
+
+func (x *AdapterRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 func (x *AdapterRequest) GetFile() string {
@@ -3890,12 +3898,13 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06millis\x18\x06 \x01(\rR\x06millis\x12\x16\n" +
 	"\x06forget\x18\a \x01(\bR\x06forget\x12\x10\n" +
 	"\x03seq\x18\b \x01(\x04R\x03seq\x12\x14\n" +
-	"\x05owner\x18\t \x01(\rR\x05owner\"\x9e\x01\n" +
+	"\x05owner\x18\t \x01(\rR\x05owner\"\xb6\x01\n" +
 	"\x0eAdapterRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12\x12\n" +
 	"\x04load\x18\x03 \x01(\bR\x04load\x12\x12\n" +
-	"\x04drop\x18\x04 \x03(\fR\x04drop\x12\x12\n" +
+	"\x04keep\x18\x04 \x03(\fR\x04keep\x12\x16\n" +
+	"\x06number\x18\b \x01(\x04R\x06number\x12\x12\n" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x03R\x06offset\x12\x12\n" +
 	"\x04data\x18\a \x01(\fR\x04data\">\n" +

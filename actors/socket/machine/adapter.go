@@ -18,23 +18,31 @@ func (m *Machine) checkAdapter(o *plan.Open) error {
 	return nil
 }
 
-// Adapt checks a request that drops adapters in an epoch, and then loads one. It returns the adapters
-// that were in memory.
-func (m *Machine) Adapt(epoch uint32, drop [][]byte) (dropped []lora.ID, err error) {
+// Adapt checks a request that keeps some adapters of an epoch in memory, and then loads one. It returns
+// the adapters that leave: none if a later decision, by its number, has arrived before.
+func (m *Machine) Adapt(epoch uint32, number uint64, keep [][]byte) (dropped []lora.ID, err error) {
 	if epoch != m.Epoch || m.Phase != Ready && m.Phase != Stepping {
 		return nil, fmt.Errorf("%w: an adapter in epoch %d, at %d (%s)", ErrStaleEpoch, epoch, m.Epoch, m.Phase)
 	}
-	for _, b := range drop {
+	if number < m.adaptNumber {
+		return nil, nil
+	}
+	m.adaptNumber = number
+	stays := map[lora.ID]bool{}
+	for _, b := range keep {
 		id, err := lora.IDOf(b)
 		if err != nil {
 			return nil, err
 		}
-		for _, q := range m.seqs {
-			if q.Adapter == id && q.inFlight != 0 {
-				return nil, fmt.Errorf("socket: adapter %v is dropped while a step uses it", id)
-			}
+		stays[id] = true
+	}
+	for _, q := range m.seqs {
+		if q.inFlight != 0 && m.adapters[q.Adapter] && !stays[q.Adapter] {
+			return nil, fmt.Errorf("socket: adapter %v leaves while a step uses it", q.Adapter)
 		}
-		if m.adapters[id] {
+	}
+	for id := range m.adapters {
+		if !stays[id] {
 			dropped = append(dropped, id)
 		}
 	}

@@ -30,6 +30,7 @@ type Machine struct {
 	blocks      map[uint64]int   // of the prefix cache: the number of each block in its text
 	sums        map[uint64]bool  // the blocks with attention sums
 	adapters    map[lora.ID]bool // LoRA adapters in memory
+	adaptNumber uint64           // newest decision about them
 	snapshots   map[uint64]bool  // the blocks with snapshots of recurrent states
 	flights     [MicroBatches][]uint64
 	busy        bool // a job between steps is running
@@ -123,6 +124,7 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 	}
 	clear(m.seqs)
 	clear(m.adapters)
+	m.adaptNumber = 0
 	// The blocks of the prefix cache hold the heads of this epoch's placement.
 	effects = m.evict(effects, slices.Sorted(maps.Keys(m.blocks)))
 	m.flights, m.busy = [MicroBatches][]uint64{}, false

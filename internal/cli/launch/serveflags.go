@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
@@ -35,8 +37,29 @@ func (f *ServeFlags) config(e *ui.Env) (cluster.ServeConfig, error) {
 	serve := f.Serve
 	serve.SwiftKV, serve.Weights = f.SwiftKV, string(f.Quant)
 	var err error
-	serve.Model, err = f.Dir(e)
+	if serve.Model, err = f.Dir(e); err != nil {
+		return serve, err
+	}
+	serve.LoRA, err = adapterFolders(e, serve.LoRA)
 	return serve, err
+}
+
+// adapterFolders finds the folders of LoRA adapters, which are named as models are.
+func adapterFolders(e *ui.Env, named map[string]string) (map[string]string, error) {
+	out := make(map[string]string, len(named))
+	for name, word := range named {
+		dir, err := models.FindFiles(e, word)
+		if err != nil {
+			return nil, fmt.Errorf("--lora %s=%s: %w", name, word, err)
+		}
+		if dir == "" || !lora.IsFolder(dir) {
+			return nil, fmt.Errorf("--lora %s=%s: want a folder with adapter_config.json and adapter_model.safetensors, or org/name of a hub", name, word)
+		}
+		if out[name], err = filepath.Abs(dir); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // listenFlags configure the API server.

@@ -26,6 +26,18 @@ type ID [sha256.Size]byte
 
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
+// MarshalText and UnmarshalText are the text form, in JSON.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+func (id *ID) UnmarshalText(text []byte) error {
+	b, err := hex.DecodeString(string(text))
+	if err != nil || len(b) != len(id) {
+		return fmt.Errorf("lora: %.80q is not the ID of an adapter", text)
+	}
+	*id = ID(b)
+	return nil
+}
+
 // Bytes is the wire form; that of no adapter is empty.
 func (id ID) Bytes() []byte {
 	if id == (ID{}) {

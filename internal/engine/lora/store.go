@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -18,8 +19,10 @@ import (
 // Store keeps adapters in a folder: each in a folder of its own, named by its ID. Several processes may
 // use one folder. A new adapter is written to a temporary folder, verified, and renamed.
 type Store struct {
-	dir   string
 	limit int64 // bytes; beyond it the least recently used are removed
+	temp  bool  // Close removes the folder
+
+	dir atomic.Pointer[string] // nil: it is created when the first adapter arrives
 
 	mu        sync.Mutex
 	receiving map[ID]string // temporary folders of adapters that arrive in parts
@@ -30,16 +33,47 @@ const temporary = "new-"
 // abandoned is the age from which a temporary folder is assumed to have no writer.
 const abandoned = time.Hour
 
-// OpenStore opens or creates a store. limit bounds its size in bytes; 0: no bound.
+// OpenStore opens or creates a store. limit bounds its size in bytes; 0: no bound. Without a folder the
+// store makes a temporary one when it needs it.
 func OpenStore(dir string, limit int64) (*Store, error) {
+	s := &Store{limit: limit, temp: dir == "", receiving: map[ID]string{}}
+	if s.temp {
+		return s, nil
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lora: %w", err)
 	}
-	return &Store{dir: dir, limit: limit, receiving: map[ID]string{}}, nil
+	s.dir.Store(&dir)
+	return s, nil
+}
+
+// Close removes a temporary store.
+func (s *Store) Close() {
+	if dir := s.dir.Load(); s.temp && dir != nil {
+		_ = os.RemoveAll(*dir)
+	}
+}
+
+// folder returns the folder, which it creates for a temporary store. The caller holds mu.
+func (s *Store) folder() (string, error) {
+	if dir := s.dir.Load(); dir != nil {
+		return *dir, nil
+	}
+	dir, err := os.MkdirTemp("", "shoal-adapters-")
+	if err != nil {
+		return "", fmt.Errorf("lora: %w", err)
+	}
+	s.dir.Store(&dir)
+	return dir, nil
 }
 
 // Path is the folder of an adapter, whether it exists or not.
-func (s *Store) Path(id ID) string { return filepath.Join(s.dir, id.String()) }
+func (s *Store) Path(id ID) string {
+	if dir := s.dir.Load(); dir != nil {
+		return filepath.Join(*dir, id.String())
+	}
+	return filepath.Join(os.TempDir(), "no-shoal-adapters", id.String())
+}
 
 // Has reports whether the store has an adapter. It marks the adapter as used.
 func (s *Store) Has(id ID) bool {
@@ -69,12 +103,9 @@ func (s *Store) Receive(id ID, file string, offset int64, data []byte) error {
 	dir := s.receiving[id]
 	if file == configFile && offset == 0 {
 		s.drop(id)
-		if err := s.makeRoom(); err != nil {
-			return err
-		}
 		var err error
-		if dir, err = os.MkdirTemp(s.dir, temporary); err != nil {
-			return fmt.Errorf("lora: %w", err)
+		if dir, err = s.begin(); err != nil {
+			return err
 		}
 		s.receiving[id] = dir
 	}
@@ -129,37 +160,52 @@ func (s *Store) install(dir string, id ID) error {
 	if have != id {
 		return fmt.Errorf("lora: the files of adapter %v have the ID %v: %w while they were read", id, have, model.ErrChanged)
 	}
-	if err := os.Rename(dir, s.Path(id)); err != nil && !s.Has(id) { // another process may have been faster
+	return s.name(dir, id)
+}
+
+// name gives a temporary folder its name.
+func (s *Store) name(dir string, id ID) error {
+	if err := os.Rename(dir, s.Path(id)); err != nil && !s.Has(id) { // it is there already, perhaps from another process
 		return fmt.Errorf("lora: %w", err)
 	}
 	return nil
 }
 
-// Copy stores the adapter of another folder, whose ID is known.
-func (s *Store) Copy(from string, id ID) error {
-	if s.Has(id) {
-		return nil
-	}
+// Copy stores the adapter whose files are in a file system, and returns its ID.
+func (s *Store) Copy(from fs.FS) (id ID, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.makeRoom(); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(s.dir, temporary)
+	dir, err := s.begin()
 	if err != nil {
-		return fmt.Errorf("lora: %w", err)
+		return id, err
 	}
 	defer os.RemoveAll(dir)
-	for _, name := range Files() {
-		if err := copyFile(filepath.Join(dir, name), filepath.Join(from, name)); err != nil {
-			return err
+	for name, limit := range map[string]int64{configFile: maxConfig, weightsFile: MaxSize} {
+		if err := copyFile(filepath.Join(dir, name), from, name, limit); err != nil {
+			return id, err
 		}
 	}
-	return s.install(dir, id)
+	a, err := Open(dir)
+	if err != nil {
+		return id, err
+	}
+	id = a.ID
+	if err := a.Close(); err != nil {
+		return id, err
+	}
+	return id, s.name(dir, id)
 }
 
-func copyFile(to, from string) error {
-	src, _, err := modelfile.Open(from)
+func copyFile(to string, from fs.FS, name string, limit int64) error {
+	// The type is checked before the file is opened, because opening a FIFO blocks.
+	st, err := fs.Stat(from, name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("lora: %w", err)
+	case !st.Mode().IsRegular() || st.Size() > limit:
+		return fmt.Errorf("lora: %s is no file of at most %d bytes: %w", name, limit, modelfile.ErrNotRegular)
+	}
+	src, err := from.Open(name)
 	if err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
@@ -168,7 +214,7 @@ func copyFile(to, from string) error {
 	if err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
-	_, err = io.Copy(dst, io.LimitReader(src, MaxSize))
+	_, err = io.Copy(dst, io.LimitReader(src, limit))
 	if err == nil {
 		err = dst.Sync()
 	}
@@ -178,9 +224,24 @@ func copyFile(to, from string) error {
 // Remove removes an adapter. Processes that have it open keep its bytes.
 func (s *Store) Remove(id ID) error { return os.RemoveAll(s.Path(id)) }
 
+// begin makes room, and a temporary folder for a new adapter. The caller holds mu.
+func (s *Store) begin() (string, error) {
+	dir, err := s.folder()
+	if err == nil {
+		err = s.makeRoom(dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	if dir, err = os.MkdirTemp(dir, temporary); err != nil {
+		return "", fmt.Errorf("lora: %w", err)
+	}
+	return dir, nil
+}
+
 // makeRoom removes abandoned folders, and the least recently used adapters beyond the limit.
-func (s *Store) makeRoom() error {
-	entries, err := os.ReadDir(s.dir)
+func (s *Store) makeRoom(dir string) error {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
@@ -193,7 +254,7 @@ func (s *Store) makeRoom() error {
 	total := int64(0)
 	for _, e := range entries {
 		info, err := e.Info()
-		path := filepath.Join(s.dir, e.Name())
+		path := filepath.Join(dir, e.Name())
 		if err != nil || !info.IsDir() {
 			continue
 		}

@@ -19,6 +19,7 @@ type clusterCollector struct {
 	queries, hits, prefix          *prometheus.Desc
 	disk, restored, diskTrouble    *prometheus.Desc
 	rowFiles, rowFailures          *prometheus.Desc
+	loraBytes, loraCount           *prometheus.Desc
 	recovery                       recoveryCollector
 	drafts                         draftsCollector
 }
@@ -39,6 +40,8 @@ func newClusterCollector(e engine.Engine, label prometheus.Labels) *clusterColle
 		disk:          desc("shoal_prefix_disk_bytes", "Bytes of the prefix cache in files, of all nodes."),
 		restored:      desc("shoal_prefix_disk_restored_tokens_total", "Prompt tokens that came from files."),
 		diskTrouble:   desc("shoal_prefix_disk_trouble_total", "Blocks that were dropped (the disk was slower than prompts are read) or damaged, failed operations, and times that the disk was too slow to be waited for (late).", "kind"),
+		loraBytes:     desc("shoal_node_lora_bytes", "Bytes of LoRA adapters in the memory of the node.", "node"),
+		loraCount:     desc("shoal_node_lora_adapters", "LoRA adapters in the memory of the node.", "node"),
 		rowFiles:      desc("shoal_node_kv_disk_used_bytes", "Bytes of files with rows of sequences that the node's memory has no room for.", "node"),
 		rowFailures:   desc("shoal_node_kv_disk_failures_total", "Failures of the disk of those files.", "node"),
 		prefix:        desc("shoal_node_kv_prefix_bytes", "Bytes of the prefix cache on the node, which go when sequences need them.", "node"),
@@ -66,7 +69,7 @@ func newClusterCollector(e engine.Engine, label prometheus.Labels) *clusterColle
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount} {
 		ch <- d
 	}
 }
@@ -111,6 +114,8 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		seen[n.ID] = true
 		gauge(c.share, n.Share, n.ID)
 		gauge(c.used, float64(n.KVUsedBytes), n.ID)
+		gauge(c.loraBytes, float64(n.LoRABytes), n.ID)
+		gauge(c.loraCount, float64(n.LoRAAdapters), n.ID)
 		gauge(c.budget, float64(n.KVBudgetBytes), n.ID)
 		gauge(c.reserved, float64(n.KVReserved), n.ID)
 		gauge(c.replicas, float64(n.KVReplicas), n.ID)

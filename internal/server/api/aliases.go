@@ -20,6 +20,7 @@ type (
 	Engine        = engine.Engine
 	Request       = engine.Request
 	Event         = engine.Event
+	Adapter       = engine.Adapter
 	PromptLogprob = engine.PromptLogprob
 	Timings       = engine.Timings
 	Drafts        = engine.Drafts

@@ -54,6 +54,7 @@ type Request struct {
 	Salt           string         // shares the prefix cache with requests of the same salt only
 	Tenant         string         // name of the key; requests of other keys share it only if the server is configured so
 	Speculate      string         // how drafts are made, "" for the server's default
+	Adapter        *Adapter       // nil: none
 
 	// Context is how many tokens at the prompt's beginning are a fixed context, read and laid out
 	// apart from what follows; 0: none. Hold: the prompt is one, and its cache stays after the

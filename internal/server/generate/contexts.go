@@ -46,10 +46,11 @@ type FixedContext struct {
 	Automatic bool `json:"automatic"`
 	Durable   bool `json:"durable"` // it is there after a restart
 
-	Tenant string             `json:"-"`
-	Ids    []int32            `json:"-"`
-	held   context.Context    `json:"-"` // until the context is dropped
-	cancel context.CancelFunc `json:"-"`
+	Tenant  string             `json:"-"`
+	Ids     []int32            `json:"-"`
+	Adapter *engine.Adapter    `json:"-"` // that it was read with; nil: none
+	held    context.Context    `json:"-"` // until the context is dropped
+	cancel  context.CancelFunc `json:"-"`
 }
 
 // Contexts holds the contexts by tenant and name.
@@ -169,7 +170,7 @@ func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 	p := sampler.Default()
 	p.Temperature = 0
 	events, err := s.engine.Submit(x.held, &engine.Request{ID: "context-" + strings.ToLower(rand.Text()), Prompt: x.Ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
-		Policy: x.Policy, Tenant: x.Tenant, Context: len(x.Ids), Hold: true})
+		Policy: x.Policy, Tenant: x.Tenant, Context: len(x.Ids), Hold: true, Adapter: x.Adapter})
 	if err != nil {
 		return err
 	}
@@ -196,6 +197,9 @@ func (s *Service) withContext(g *Request) *apierr.Error {
 		var found *FixedContext
 		for j := range all {
 			x := &all[j]
+			if x.adapterID() != g.adapterID() {
+				continue
+			}
 			begins := len(p.Ids) > x.Tokens && slices.Equal(p.Ids[:x.Tokens], x.Ids)
 			if x.Name == g.Context && (begins || !g.rendered) || begins && g.takes(x) && (found == nil || x.Tokens > found.Tokens) {
 				found = x
@@ -204,6 +208,8 @@ func (s *Service) withContext(g *Request) *apierr.Error {
 		switch {
 		case found == nil && (g.Context == AnyContext || g.Context == ""):
 			continue
+		case found == nil && s.Contexts.Get(g.tenant, g.Context) != nil && s.Contexts.Get(g.tenant, g.Context).adapterID() != g.adapterID():
+			return apierr.Invalid("context", "Context %s was read with another adapter: use the 'model' that it was made with.", quoted(g.Context))
 		case found == nil && s.Contexts.Get(g.tenant, g.Context) != nil:
 			return apierr.Invalid("context", "The messages do not begin with those of context %s.", quoted(g.Context))
 		case found == nil:

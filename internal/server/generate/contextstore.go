@@ -26,6 +26,7 @@ type KeptContext struct {
 	Automatic   bool    `json:"automatic,omitempty"`
 	Created     int64   `json:"created"` // Unix seconds
 	Fingerprint string  `json:"fingerprint"`
+	Adapter     string  `json:"adapter,omitempty"` // name of the LoRA adapter, which Fingerprint identifies
 	IDs         []int32 `json:"ids"`
 }
 
@@ -43,11 +44,14 @@ func (s *Service) KeepContexts(store ContextStore) {
 		s.Log.Error("generate: contexts cannot be read from the store", "error", err)
 	}
 	for _, k := range kept {
-		if k.Fingerprint != s.Config.SystemFingerprint {
+		if k.Fingerprint != s.fingerprint(k.Adapter) {
 			s.Log.Warn("generate: a context was made with another model or other settings: it is left in the store", "name", k.Name, "fingerprint", k.Fingerprint)
 			continue
 		}
 		x := &FixedContext{Object: "context", Name: k.Name, Tokens: len(k.IDs), Policy: k.Policy, Automatic: k.Automatic, Created: k.Created, Status: "reading", Durable: true, Tenant: k.Tenant, Ids: k.IDs}
+		if a, ok := s.AdapterNamed(k.Adapter); ok {
+			x.Adapter = &a
+		}
 		x.held, x.cancel = context.WithCancel(context.Background())
 		if s.Contexts.add(x) != nil { // it is here
 			x.cancel()
@@ -74,7 +78,7 @@ func (s *Service) keepContext(ctx context.Context, x *FixedContext) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepContextLimit)
 	defer cancel()
-	err := (*p).KeepContext(ctx, KeptContext{Tenant: x.Tenant, Name: x.Name, Policy: x.Policy, Automatic: x.Automatic, Created: x.Created, Fingerprint: s.Config.SystemFingerprint, IDs: x.Ids})
+	err := (*p).KeepContext(ctx, KeptContext{Tenant: x.Tenant, Name: x.Name, Policy: x.Policy, Automatic: x.Automatic, Created: x.Created, Fingerprint: s.fingerprint(x.adapterName()), Adapter: x.adapterName(), IDs: x.Ids})
 	if err == nil {
 		s.Contexts.set(x, func(x *FixedContext) { x.Durable = true })
 	}

@@ -43,6 +43,7 @@ func (r *Run) Count() {
 	t, m := &r.tally, r.Service.metrics
 	m.prompt.Add(float64(t.prompt))
 	m.generated.Add(float64(t.tokens))
+	m.adapted.count(r.adapter, t)
 	for _, gap := range t.gaps {
 		m.itl.Observe(gap)
 	}

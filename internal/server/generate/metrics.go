@@ -15,6 +15,7 @@ type metrics struct {
 	finish                         *prometheus.CounterVec
 	ttft, itl, e2e                 prometheus.Histogram
 	queueing, prefilling, decoding prometheus.Histogram
+	adapted                        adapterMetrics
 }
 
 var (
@@ -63,5 +64,6 @@ func newMetrics(model string, context int, registry prometheus.Registerer) *metr
 		m.finish.WithLabelValues(reason)
 	}
 	registry.MustRegister(m.finish)
+	m.adapted = newAdapterMetrics(label, registry)
 	return m
 }

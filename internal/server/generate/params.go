@@ -12,11 +12,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // Params are the parameters that chat and completions share.
 type Params struct {
+	adapter       *engine.Adapter // of Model; nil: none
 	Model         string
 	Stream        bool
 	IncludeUsage  bool // one extra chunk with the usage; null on the others

@@ -102,6 +102,9 @@ type completionDetails struct {
 // Generate runs g and answers, as a stream or as a whole.
 func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
 	sc := httpserver.ScopeOf(r)
+	if g.adapter != nil {
+		sc.Adapter = g.adapter.Name
+	}
 	if !g.KeepsBody {
 		sc.Settle()
 	}

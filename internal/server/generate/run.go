@@ -145,7 +145,7 @@ func (g *Request) request(index int) *engine.Request {
 		MaxTokens: max(g.MaxTokens, 1), Sampling: g.Sampling,
 		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
 		PromptLogprobs: g.PromptLogprobs, Policy: g.policy, Priority: g.priority,
-		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant, Speculate: g.speculate,
+		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant, Speculate: g.speculate, Adapter: g.adapter,
 	}
 	if req.Pool = g.Pool; g.Pool != pooling.None {
 		req.MaxTokens = 0

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -111,10 +112,12 @@ func (s *Service) CheckModel(p *Params) *apierr.Error {
 		p.Model = s.Config.Models[0]
 		return nil
 	}
-	for _, m := range s.Config.Models {
-		if m == p.Model {
-			return nil
-		}
+	if slices.Contains(s.Config.Models, p.Model) {
+		return nil
+	}
+	if a, ok := s.AdapterNamed(p.Model); ok {
+		p.adapter = &a
+		return nil
 	}
 	return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: "model", Code: "model_not_found",
 		Message: fmt.Sprintf("The model `%s` does not exist; this server has `%s`.", p.Model, s.Config.Models[0])}
@@ -146,5 +149,5 @@ func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Err
 }
 
 func (s *Service) NewHead(prefix, object, model string) Head {
-	return Head{ID: prefix + strings.ToLower(rand.Text()), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.Config.SystemFingerprint}
+	return Head{ID: prefix + strings.ToLower(rand.Text()), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.fingerprint(model)}
 }

@@ -26,6 +26,9 @@ func (s *Server) access(r *http.Request, sc *scope, known *Route, status int, be
 	if sc.key != nil && sc.key.Name != "" {
 		more = append(more, "key", sc.key.Name)
 	}
+	if sc.Adapter != "" {
+		more = append(more, "adapter", sc.Adapter)
+	}
 	if sc.Tokens.Total() > 0 {
 		more = append(more, "prompt_tokens", sc.Tokens.Prompt, "completion_tokens", sc.Tokens.Completion)
 	}

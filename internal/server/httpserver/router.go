@@ -117,6 +117,7 @@ type scope struct {
 	Accepted bool       // the engine has taken work: a retry would do it twice
 	key      *Principal // nil: the request has no key that is known
 	Tokens   TokenCount // of the request's answer, so far
+	Adapter  string     // name of its LoRA adapter; "": none
 	Span     *tracing.Request
 	booked   int64 // bytes of the body, in budget
 	budget   *bodyBudget

@@ -117,6 +117,13 @@ func (s *API) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
 		m.Modified, m.Can = &at, s.capabilities()
 		list.Models = append(list.Models, m)
 	}
+	if all := s.Adapters(); all != nil {
+		for _, a := range all.Adapters() {
+			m, at := s.ollamaModel(a.Name), a.Created.UTC()
+			m.Digest, m.Modified, m.Details.Parent = a.ID, &at, s.Config.Models[0]
+			list.Models = append(list.Models, m)
+		}
+	}
 	s.HTTP.WriteJSON(w, http.StatusOK, list)
 }
 

@@ -77,7 +77,7 @@ func (s *API) decodeContext(ctx context.Context, body []byte, tenant string) (*g
 	if e != nil {
 		return nil, e
 	}
-	x.Tokens = len(x.Ids)
+	x.Tokens, x.Adapter = len(x.Ids), p.Adapter()
 	return x, s.Fit(x.Ids, &p, 1, "prompt")
 }
 

@@ -19,6 +19,9 @@ type modelObject struct {
 }
 
 func (s *API) model(name string) modelObject {
+	if a, ok := s.AdapterNamed(name); ok {
+		return modelObject{ID: name, Object: "model", Created: a.Created.Unix(), OwnedBy: "shoal", Root: a.Root, Parent: &s.Config.Models[0], MaxModelLen: s.Config.MaxModelLen, Capabilities: s.Capabilities()}
+	}
 	return modelObject{ID: name, Object: "model", Created: s.Started.Unix(), OwnedBy: "shoal", Root: s.root, MaxModelLen: s.Config.MaxModelLen, Capabilities: s.Capabilities()}
 }
 
@@ -35,6 +38,11 @@ func (s *API) handleModels(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, m := range s.Config.Models {
 		list.Data = append(list.Data, s.model(m))
+	}
+	if all := s.Adapters(); all != nil {
+		for _, a := range all.Adapters() {
+			list.Data = append(list.Data, s.model(a.Name))
+		}
 	}
 	s.HTTP.WriteJSON(w, http.StatusOK, list)
 }

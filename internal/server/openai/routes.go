@@ -61,7 +61,7 @@ func New(s *generate.Service, v *vectors.API, root string, info map[string]any) 
 
 func (s *API) AddRoutes(h *httpserver.Server) error {
 	const get, post = http.MethodGet, http.MethodPost
-	return h.HandleAll([]httpserver.Route{
+	return h.HandleAll(append(s.adapterRoutes(h), []httpserver.Route{
 		{Method: get, Path: "/v1/models", Brief: true, Handler: s.handleModels,
 			Docs: []httpserver.Doc{{About: "the names of the model", Answer: modelList{}}}},
 		{Method: get, Path: "/v1/models/*", Brief: true, Handler: s.handleModel,
@@ -88,5 +88,5 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 			Docs: []httpserver.Doc{{About: "text of token ids", Params: s.detokenizes, Required: []string{"tokens"}, Answer: detokenized{}}}},
 		{Method: get, Path: "/tokenizer_info", Handler: s.handleTokenizerInfo,
 			Docs: []httpserver.Doc{{About: "tokenizer_config.json"}}},
-	})
+	}...))
 }

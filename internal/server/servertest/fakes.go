@@ -318,3 +318,13 @@ func Tokens(finish string, ids ...int32) func(*engine.Request) []engine.Event {
 }
 
 var Hello = Tokens(engine.FinishStop, TokHello, TokWorld, '!', TokEOS)
+
+// Adapters, Adapter, LoadAdapter and UnloadAdapter implement engine.Adapters: every request succeeds, and
+// no adapter is served.
+func (e *Engine) Adapters() []engine.Adapter { return nil }
+
+func (e *Engine) Adapter(string) (engine.Adapter, bool) { return engine.Adapter{}, false }
+
+func (e *Engine) LoadAdapter(string, string) error { return nil }
+
+func (e *Engine) UnloadAdapter(string) error { return nil }

@@ -1,0 +1,122 @@
+package batcher
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-llm/shoal/actors/batcher/adapters"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
+
+// Adapter is the LoRA adapter of a request.
+type Adapter struct {
+	ID    lora.ID // zero: none
+	Bytes int64   // its memory on one socket, at most
+}
+
+// AdapterDone is the result of a load.
+type AdapterDone struct {
+	Epoch uint32
+	ID    lora.ID
+	Err   string // "": all sockets have the adapter
+}
+
+func (AdapterDone) input() {}
+
+// adapted is the module for LoRA adapters. A request is admitted when all sockets have its adapter in
+// memory, which the cache of package adapters decides. A sequence that resumes in a new epoch has no
+// rows until then.
+type adapted struct {
+	s       *State
+	cache   adapters.Cache
+	blocked *request // requests with adapters that come after it wait, so that its adapter gets room
+}
+
+// rowless reports whether a decoding request has no rows for now.
+func (r *request) rowless() bool { return r.holdsContext() || r.paused }
+
+func (r *request) hasAdapter() bool { return r.Adapter.ID != (lora.ID{}) }
+
+// place begins an epoch.
+func (x *adapted) place(p Placed) {
+	least := p.Sockets[0].Adapters
+	for _, socket := range p.Sockets {
+		least = min(least, socket.Adapters)
+	}
+	x.cache.Reset(least)
+	for _, r := range x.s.running {
+		r.paused = r.hasAdapter()
+	}
+}
+
+// refuse returns why the placement cannot take the adapter of a request, or "".
+func (x *adapted) refuse(r *request) string {
+	if !r.hasAdapter() || r.Adapter.Bytes <= x.cache.Limit() {
+		return ""
+	}
+	return fmt.Sprintf("its LoRA adapter takes %d bytes of memory, and a node has %d for adapters", r.Adapter.Bytes, x.cache.Limit())
+}
+
+// admits reports whether a waiting request can be admitted as far as adapters are concerned.
+func (x *adapted) admits(r *request) bool {
+	return !r.hasAdapter() || x.cache.Ready(r.Adapter.ID) && (x.blocked == nil || inOrder(r, x.blocked) < 0)
+}
+
+// plan has adapters loaded for the requests that run or wait, in order.
+func (x *adapted) plan() {
+	var wanted []adapters.Wanted
+	var of []*request
+	for _, list := range []queue{x.s.running, x.s.waiting} {
+		for _, r := range list {
+			if r.hasAdapter() && !r.ended && r.unfit == "" && !r.unread {
+				wanted, of = append(wanted, adapters.Wanted(r.Adapter)), append(of, r)
+			}
+		}
+	}
+	x.blocked = nil
+	if len(wanted) == 0 {
+		return
+	}
+	loads, at := x.cache.Plan(x.s.now, wanted, func(id lora.ID) bool {
+		return slices.ContainsFunc(x.s.running, func(r *request) bool { return r.Adapter.ID == id })
+	})
+	x.s.out.Adapters = append(x.s.out.Adapters, loads...)
+	if at < len(of) {
+		x.blocked = of[at]
+	}
+}
+
+// done takes the result of a load. After several failures the requests of the adapter end.
+func (x *adapted) done(d AdapterDone) {
+	if d.Epoch != x.s.epoch || !x.s.placed {
+		return
+	}
+	hopeless := x.cache.Loaded(x.s.now, d.ID, d.Err == "")
+	for _, r := range append(slices.Clone(x.s.running), x.s.waiting...) {
+		switch {
+		case r.Adapter.ID != d.ID || r.ended:
+		case d.Err == "":
+			r.paused = false
+		case hopeless:
+			x.s.finish(r, ReasonError, CodeAdapter, fmt.Sprintf("the nodes cannot load its LoRA adapter: %s", d.Err))
+		}
+	}
+}
+
+// reopen adds the resumed sequences to a plan, except those that wait for their adapters. A plan without
+// rows is not sent, and leaves them to the next.
+func (x *adapted) reopen(p *plan.Plan) {
+	for _, q := range x.s.resumed {
+		if r := q.r; !r.paused && q.runs() {
+			open := x.s.opens(r)
+			open.Reserve, open.Resume, open.Replica = r.cached+1, r.tokens(0, r.cached), r.resides.replica
+			p.Open = append(p.Open, open)
+		}
+	}
+}
+
+// reopened forgets the resumed sequences that the last plan opened.
+func (x *adapted) reopened() {
+	x.s.resumed = slices.DeleteFunc(x.s.resumed, func(q resumption) bool { return !q.r.paused || !q.runs() })
+}

@@ -1,0 +1,313 @@
+// Package adapters has the names of the LoRA adapters that a coordinator serves, and where their files
+// are. Adapters that came over the API are copied, so they survive their source and, with a data
+// directory, the process.
+package adapters
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+)
+
+// Entry is an adapter with a name.
+type Entry struct {
+	Name    string    `json:"name"`
+	ID      lora.ID   `json:"id"`
+	Root    string    `json:"root"` // where the operator named its files
+	Created time.Time `json:"created"`
+	Rank    int       `json:"rank"`  // the largest of its matrices
+	Bytes   int64     `json:"bytes"` // memory on one socket, at most
+	Stored  bool      `json:"-"`     // it came over the API: the registry has a copy
+}
+
+// Errors that callers tell apart.
+var (
+	ErrName    = errors.New("adapters: bad name")
+	ErrExists  = errors.New("adapters: name is in use")
+	ErrUnknown = engine.ErrNoAdapter
+	ErrFull    = errors.New("adapters: too many adapters")
+	ErrOff     = engine.ErrAdaptersOff
+)
+
+// MaxAdapters is the maximum number of names.
+const MaxAdapters = 1024
+
+const (
+	listFile = "adapters.json"
+	maxList  = 4 << 20
+)
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,127}$`)
+
+// Config configures a registry.
+type Config struct {
+	Model *model.Config
+	Hash  string   // of the model; adapters that were stored for another one are not served
+	Names []string // of the model, which adapters cannot have
+	// Dir stores adapters of the API; "": a temporary folder, which Close removes.
+	Dir string
+	// From is the folder from which the API may load adapters; "": it may not.
+	From string
+}
+
+// Registry has the adapters by name. Its methods may be called concurrently.
+type Registry struct {
+	c     Config
+	from  *os.Root // nil: the API may not load adapters
+	store *lora.Store
+
+	mu      sync.Mutex
+	named   map[string]Entry
+	folders map[lora.ID]string // of all adapters that had a name since the start, for requests that go on
+}
+
+// stored is the file with the adapters of the API.
+type stored struct {
+	Model    string  `json:"model"`
+	Adapters []Entry `json:"adapters"`
+}
+
+// Open opens a registry. It returns the errors of stored adapters that can no longer be served apart: they
+// keep no other from being served.
+func Open(c Config) (_ *Registry, skipped []error, err error) {
+	r := &Registry{c: c, named: map[string]Entry{}, folders: map[lora.ID]string{}}
+	defer func() {
+		if err != nil {
+			r.Close()
+		}
+	}()
+	if c.From != "" {
+		if r.from, err = os.OpenRoot(c.From); err != nil {
+			return nil, nil, fmt.Errorf("adapters: the folder for adapters of the API: %w", err)
+		}
+	}
+	if r.store, err = lora.OpenStore(c.Dir, 0); err != nil || c.Dir == "" {
+		return r, nil, err
+	}
+	text, err := modelfile.Read(filepath.Join(c.Dir, listFile), maxList)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil, nil
+	}
+	var list stored
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("adapters: %s: %w", filepath.Join(c.Dir, listFile), err)
+	}
+	for _, e := range list.Adapters {
+		if list.Model != c.Hash {
+			skipped = append(skipped, fmt.Errorf("adapters: %s was loaded for model %.12s, this is %.12s: load it again", e.Name, list.Model, c.Hash))
+			continue
+		}
+		if e, err := r.open(e.Name, r.store.Path(e.ID), e.Root, e.Created); err != nil {
+			skipped = append(skipped, err)
+		} else {
+			e.Stored = true
+			r.named[e.Name] = e
+		}
+	}
+	return r, skipped, nil
+}
+
+// Close removes what is temporary.
+func (r *Registry) Close() {
+	if r.from != nil {
+		_ = r.from.Close()
+	}
+	if r.store != nil {
+		r.store.Close()
+	}
+}
+
+// open checks the adapter in a folder.
+func (r *Registry) open(name, dir, root string, created time.Time) (Entry, error) {
+	if !validName.MatchString(name) || slices.Contains(r.c.Names, name) {
+		return Entry{}, fmt.Errorf("%w: %.140q: want 1 to 128 letters, digits and . _ - / : @, beginning with a letter or digit, and not the name of the model", ErrName, name)
+	}
+	a, err := lora.Open(dir)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer a.Close()
+	if err := shard.CheckAdapter(r.c.Model, a); err != nil {
+		return Entry{}, err
+	}
+	e := Entry{Name: name, ID: a.ID, Root: root, Created: created, Bytes: shard.AdapterBytes(r.c.Model, a)}
+	for i := range a.Pairs {
+		e.Rank = max(e.Rank, a.Pairs[i].Rank())
+	}
+	r.folders[a.ID] = dir
+	return e, nil
+}
+
+// Add serves the adapter in a folder of the operator, which must not change while it is served.
+func (r *Registry) Add(name, dir string) (Entry, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.free(name); err != nil {
+		return Entry{}, err
+	}
+	e, err := r.open(name, dir, dir, time.Now())
+	if err != nil {
+		return Entry{}, err
+	}
+	r.named[name] = e
+	return e, nil
+}
+
+func (r *Registry) free(name string) error {
+	if _, ok := r.named[name]; ok {
+		return fmt.Errorf("%w: %q: unload it first, or use another name", ErrExists, name)
+	}
+	if len(r.named) >= MaxAdapters {
+		return fmt.Errorf("%w: %d are loaded: unload some first", ErrFull, len(r.named))
+	}
+	return nil
+}
+
+// Load copies an adapter from a folder below Config.From and serves it. path is relative to that folder,
+// or absolute in it. Symbolic links that leave the folder are not followed.
+func (r *Registry) Load(name, path string) (Entry, error) {
+	if r.from == nil {
+		return Entry{}, ErrOff
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.free(name); err != nil {
+		return Entry{}, err
+	}
+	inside := path
+	if filepath.IsAbs(path) {
+		var err error
+		if inside, err = filepath.Rel(r.c.From, path); err != nil {
+			return Entry{}, fmt.Errorf("adapters: %.200q is not in the folder for adapters: %w", path, fs.ErrPermission)
+		}
+	}
+	if !filepath.IsLocal(inside) {
+		return Entry{}, fmt.Errorf("adapters: %.200q is not in the folder for adapters: %w", path, fs.ErrPermission)
+	}
+	folder, err := r.from.OpenRoot(inside)
+	if err != nil {
+		return Entry{}, fmt.Errorf("adapters: %w", err)
+	}
+	defer folder.Close()
+	id, err := r.store.Copy(folder.FS())
+	if err != nil {
+		return Entry{}, err
+	}
+	e, err := r.open(name, r.store.Path(id), path, time.Now())
+	if err != nil {
+		r.forget(id)
+		return Entry{}, err
+	}
+	e.Stored = true
+	r.named[name] = e
+	if err := r.save(); err != nil {
+		delete(r.named, name)
+		return Entry{}, err
+	}
+	return e, nil
+}
+
+// Unload gives up a name. Requests that use the adapter go on.
+func (r *Registry) Unload(name string) (Entry, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.named[name]
+	if !ok {
+		return Entry{}, fmt.Errorf("adapters: %.140q: %w", name, ErrUnknown)
+	}
+	delete(r.named, name)
+	if err := r.save(); err != nil {
+		r.named[name] = e
+		return Entry{}, err
+	}
+	return e, nil
+}
+
+// forget removes the copy of an adapter that has no name. The caller holds mu.
+func (r *Registry) forget(id lora.ID) {
+	for _, e := range r.named {
+		if e.ID == id {
+			return
+		}
+	}
+	_ = r.store.Remove(id)
+	delete(r.folders, id)
+}
+
+// save writes the list of stored adapters. The caller holds mu.
+func (r *Registry) save() error {
+	if r.c.Dir == "" {
+		return nil
+	}
+	list := stored{Model: r.c.Hash}
+	for _, name := range slices.Sorted(maps.Keys(r.named)) {
+		if e := r.named[name]; e.Stored {
+			list.Adapters = append(list.Adapters, e)
+		}
+	}
+	text, err := json.MarshalIndent(list, "", " ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(r.c.Dir, listFile), text)
+}
+
+// writeFile replaces a file, so that a crash leaves the old one or the new one.
+func writeFile(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "writing-*")
+	if err != nil {
+		return fmt.Errorf("adapters: %w", err)
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("adapters: %w", errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+// Get returns the adapter of a name.
+func (r *Registry) Get(name string) (Entry, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.named[name]
+	return e, ok
+}
+
+// List returns all adapters by name.
+func (r *Registry) List() []Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Values(r.named), func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Folder returns the folder with the files of an adapter that has or had a name.
+func (r *Registry) Folder(id lora.ID) (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dir, ok := r.folders[id]
+	return dir, ok
+}
