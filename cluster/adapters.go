@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // openAdapters opens the registry of LoRA adapters, with those of the configuration.
@@ -45,19 +47,19 @@ func (c *Coordinator) dataDir(cfg *CoordinatorConfig) string {
 }
 
 // adapterOf returns the adapter of a request.
-func (c *core) adapterOf(r *api.Request) (a batcher.Adapter, err error) {
+func (c *core) adapterOf(r *engine.Request) (a batcher.Adapter, err error) {
 	if r.Adapter == nil {
 		return a, nil
 	}
 	if err := a.ID.UnmarshalText([]byte(r.Adapter.ID)); err != nil {
-		return a, api.ErrInvalid{Param: "model", Message: err.Error()}
+		return a, apierr.ErrInvalid{Param: "model", Message: err.Error()}
 	}
 	a.Bytes = r.Adapter.Bytes
 	return a, nil
 }
 
 // Adapters implements api.Adapters.
-func (c *core) Adapters() (list []api.Adapter) {
+func (c *core) Adapters() (list []engine.Adapter) {
 	for _, e := range c.adapters.List() {
 		list = append(list, adapterInfo(e))
 	}
@@ -65,7 +67,7 @@ func (c *core) Adapters() (list []api.Adapter) {
 }
 
 // Adapter implements api.Adapters.
-func (c *core) Adapter(name string) (api.Adapter, bool) {
+func (c *core) Adapter(name string) (engine.Adapter, bool) {
 	e, ok := c.adapters.Get(name)
 	return adapterInfo(e), ok
 }
@@ -88,9 +90,9 @@ func (c *core) UnloadAdapter(name string) error {
 	return err
 }
 
-func adapterInfo(e adapters.Entry) api.Adapter {
+func adapterInfo(e adapters.Entry) engine.Adapter {
 	if e.ID == (lora.ID{}) {
-		return api.Adapter{}
+		return engine.Adapter{}
 	}
-	return api.Adapter{Name: e.Name, ID: e.ID.String(), Root: e.Root, Rank: e.Rank, Bytes: e.Bytes, Created: e.Created}
+	return engine.Adapter{Name: e.Name, ID: e.ID.String(), Root: e.Root, Rank: e.Rank, Bytes: e.Bytes, Created: e.Created}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
 	"github.com/shoal-llm/shoal/internal/engine/model"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // writeAdapters writes random adapters of a model to folders of dir, of different ranks.
@@ -37,7 +37,7 @@ func writeAdapters(t *testing.T, dir, of string, n int) (folders map[string]stri
 	return folders
 }
 
-func adapterNamed(t *testing.T, c *Local, name string) *api.Adapter {
+func adapterNamed(t *testing.T, c *Local, name string) *engine.Adapter {
 	t.Helper()
 	if name == "" {
 		return nil
@@ -54,12 +54,12 @@ func adapterNamed(t *testing.T, c *Local, name string) *api.Adapter {
 // adapters, and with memory for two of eight adapters at a time.
 func TestAdaptersSameBits(t *testing.T) {
 	folders := writeAdapters(t, t.TempDir(), goldenDir, 8)
-	request := func(c *Local, i int) *api.Request {
+	request := func(c *Local, i int) *engine.Request {
 		name := ""
 		if i%9 < 8 {
 			name = fmt.Sprint("a", i%9)
 		}
-		return &api.Request{ID: fmt.Sprint("r", i), Prompt: append(text(3, 130), text(i, 5+i)...), Adapter: adapterNamed(t, c, name), Policy: []string{"full", "snapkv:topk=56,obs=8,pool=5"}[i%2]}
+		return &engine.Request{ID: fmt.Sprint("r", i), Prompt: append(text(3, 130), text(i, 5+i)...), Adapter: adapterNamed(t, c, name), Policy: []string{"full", "snapkv:topk=56,obs=8,pool=5"}[i%2]}
 	}
 	const requests = 18
 	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, LoRA: folders, PrefixCache: PrefixOff}})

@@ -3,13 +3,13 @@ package cluster
 import (
 	"errors"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // chatTemplate returns the checkpoint's chat template, or nil if it has none. The API then serves
 // completions only and reports that.
-func chatTemplate(dir, file string) (api.ChatTemplate, error) {
+func chatTemplate(dir, file string) (engine.ChatTemplate, error) {
 	t, err := tokenizer.LoadChatTemplateFrom(dir, file)
 	if errors.Is(err, tokenizer.ErrNoChatTemplate) {
 		return nil, nil
@@ -17,5 +17,5 @@ func chatTemplate(dir, file string) (api.ChatTemplate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.FromTemplate(t), nil
+	return engine.FromTemplate(t), nil
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // TestContexts: many requests may start with a text that was read once and is held. Their answers
@@ -24,9 +24,9 @@ func TestContextsWithStates(t *testing.T) {
 
 func contexts(t *testing.T, model string) {
 	const policy, length = "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16", 203
-	ask := func(e api.Engine, id string, question int, policy string) replied {
+	ask := func(e engine.Engine, id string, question int, policy string) replied {
 		prompt := append(text(7, length), text(question, 9+question)...)
-		return complete(t, e, &api.Request{ID: id, Prompt: prompt, Policy: policy, Context: length})
+		return complete(t, e, &engine.Request{ID: id, Prompt: prompt, Policy: policy, Context: length})
 	}
 	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: model, PrefixCache: PrefixOff}})
 	var want []string
@@ -43,7 +43,7 @@ func contexts(t *testing.T, model string) {
 			defer cancel()
 			p := sampler.Default()
 			p.Temperature = 0
-			events, err := e.Submit(ctx, &api.Request{ID: "the context", Prompt: text(7, length), MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Policy: policy, Context: length, Hold: true})
+			events, err := e.Submit(ctx, &engine.Request{ID: "the context", Prompt: text(7, length), MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Policy: policy, Context: length, Hold: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +76,7 @@ func contexts(t *testing.T, model string) {
 			waitIdle(t, e)
 		})
 	}
-	if _, err := alone.Submit(t.Context(), &api.Request{ID: "full", Prompt: text(7, 20), MaxTokens: 1, Sampling: sampler.Default(), PromptLogprobs: -1, Context: 10}); err == nil {
+	if _, err := alone.Submit(t.Context(), &engine.Request{ID: "full", Prompt: text(7, 20), MaxTokens: 1, Sampling: sampler.Default(), PromptLogprobs: -1, Context: 10}); err == nil {
 		t.Error("a context under a policy that has none is taken")
 	}
 }

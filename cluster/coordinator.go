@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -19,7 +20,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
-	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/store"
 	"github.com/shoal-llm/shoal/internal/weights"
 )
@@ -50,7 +50,7 @@ type CoordinatorConfig struct {
 	DataOptional bool
 }
 
-// Coordinator serves a model with node processes. It implements api.Engine.
+// Coordinator serves a model with node processes. It implements engine.Engine.
 type Coordinator struct {
 	*core
 	bus      *bus.Bus
@@ -161,11 +161,11 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 
 // restoreEvents continues the event log of the previous coordinator and starts to persist it.
 func (c *Coordinator) restoreEvents(l coordinator.PlacementLog, cfg *CoordinatorConfig) {
-	first := api.ClusterEvent{At: time.Now(), Kind: api.EventStarted, Epoch: l.After, Reason: cfg.ID}
+	first := wire.ClusterEvent{At: time.Now(), Kind: wire.EventStarted, Epoch: l.After, Reason: cfg.ID}
 	if c.store != nil {
 		first.Reason = fmt.Sprintf("%s, term %d", cfg.ID, l.Term)
 		if c.events.Restore(c.ctx, c.store.Events, c.log); cfg.Standby {
-			first.Kind, first.Cost = api.EventTakeover, &api.Cost{Open: true}
+			first.Kind, first.Cost = wire.EventTakeover, &wire.Cost{Open: true}
 			if at := c.election.LastGone(); at != nil {
 				first.At = *at
 			}
@@ -239,7 +239,7 @@ func (c *Coordinator) Lost() <-chan struct{} { return c.election.Lost() }
 // LostReason returns an error that wraps ErrLostLease once Lost is closed.
 func (c *Coordinator) LostReason() error { return c.election.LostReason() }
 
-func (c *Coordinator) Cluster() api.ClusterState {
+func (c *Coordinator) Cluster() wire.ClusterState {
 	s := c.core.Cluster()
 	s.Subscriptions, s.Join = c.bus.NATS.Subscriptions(), c.GossipAddress()
 	mine := c.bus.Gossip.Meta()

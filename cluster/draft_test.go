@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
@@ -18,7 +18,7 @@ func TestSmallModel(t *testing.T) {
 	p := sampler.Default()
 	p.Temperature = 0
 	for i := range 4 {
-		list = append(list, &api.Request{Prompt: text(i, 290), MaxTokens: 40, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+		list = append(list, &engine.Request{Prompt: text(i, 290), MaxTokens: 40, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
 	}
 	same := func(i int) bool { return i%4 == 0 && i < 6 || i >= 9 } // greedy and full, like the draft model
 	const tiny = "../internal/engine/model/testdata/deepseek_v3"

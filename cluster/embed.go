@@ -3,16 +3,16 @@ package cluster
 import (
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // The types with which a program outside this module submits requests to a [Local] cluster.
 type (
 	// Request is one completion: prompt token ids in, events out.
-	Request = api.Request
+	Request = engine.Request
 	// Event is one generated token, or the end of a request with its reason.
-	Event = api.Event
+	Event = engine.Event
 	// Sampling holds temperature, top-p and the other settings of one request.
 	Sampling = sampler.Params
 	// StepTotals are the time and work of all steps of a cluster since its start.
@@ -22,7 +22,7 @@ type (
 )
 
 // NoToken is the Token of an [Event] that carries none.
-const NoToken = api.NoToken
+const NoToken = engine.NoToken
 
 // NewRequest returns a request for at most maxTokens tokens after prompt, with the default
 // sampling and without log probabilities of the prompt.

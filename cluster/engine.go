@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -17,11 +18,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Submit implements api.Engine.
-func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, error) {
+// Submit implements engine.Engine.
+func (c *core) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Event, error) {
 	if err := c.Ready(); err != nil {
 		return nil, err
 	}
@@ -29,16 +32,16 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	if r.Policy != "" {
 		p, err := kvpolicy.Parse(r.Policy)
 		if err != nil {
-			return nil, api.ErrInvalid{Param: "kv_policy", Message: err.Error()}
+			return nil, apierr.ErrInvalid{Param: "kv_policy", Message: err.Error()}
 		}
 		if err := c.geometry.Fits(p); err != nil {
-			return nil, api.ErrInvalid{Param: "kv_policy", Message: err.Error()}
+			return nil, apierr.ErrInvalid{Param: "kv_policy", Message: err.Error()}
 		}
 		policy = p
 	}
 	var bad *sampler.ParamError
 	if err := r.Sampling.Validate(c.checkpoint.Config.Vocab); errors.As(err, &bad) {
-		return nil, api.ErrInvalid{Param: bad.Param, Message: bad.Error()}
+		return nil, apierr.ErrInvalid{Param: bad.Param, Message: bad.Error()}
 	}
 	if r.Pool != pooling.None {
 		policy = kvcache.Full() // the cache ends with the prompt
@@ -58,7 +61,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	if err != nil {
 		return nil, c.refusal(err, r)
 	}
-	out := make(chan api.Event, 16)
+	out := make(chan engine.Event, 16)
 	p := &eventAdapter{request: r, eos: c.checkpoint.Config.EOS, out: out}
 	if c.serve.Tracer != nil {
 		p.core = c
@@ -79,7 +82,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 // salt separates requests in the prefix cache. Requests with different salts share no blocks. The
 // same holds for different API keys, unless the server allows one key to find out through response
 // times what another has sent.
-func (c *core) salt(r *api.Request) string {
+func (c *core) salt(r *engine.Request) string {
 	tenant := r.Tenant
 	if c.serve.PrefixCache == PrefixShared {
 		tenant = ""
@@ -87,7 +90,7 @@ func (c *core) salt(r *api.Request) string {
 	return fmt.Sprintf("%d %s%s", len(tenant), tenant, r.Salt)
 }
 
-// Unread implements api.Engine.
+// Unread implements engine.Engine.
 func (c *core) Unread(id string, yes bool) { c.batcher.Unread(id, yes) }
 
 // CacheBytes returns the final cache size of a sequence on its owner, and that of a full cache. The
@@ -104,39 +107,39 @@ func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64)
 }
 
 // refusal converts an error of the batcher into the API's typed errors.
-func (c *core) refusal(err error, r *api.Request) error {
+func (c *core) refusal(err error, r *engine.Request) error {
 	var no *batcher.Reject
 	if !errors.As(err, &no) {
 		if errors.Is(err, batcher.ErrBusy) {
-			return api.ErrOverloaded{Reason: "requests arrive faster than they are accepted", RetryAfter: time.Second}
+			return apierr.ErrOverloaded{Reason: "requests arrive faster than they are accepted", RetryAfter: time.Second}
 		}
 		return err
 	}
 	switch no.Code {
 	case batcher.CodeOverloaded:
-		return api.ErrOverloaded{Reason: no.Message, RetryAfter: time.Duration(no.RetryAfter) * time.Second}
+		return apierr.ErrOverloaded{Reason: no.Message, RetryAfter: time.Duration(no.RetryAfter) * time.Second}
 	case batcher.CodeDraining:
-		return api.ErrNotReady{Reason: no.Message}
+		return apierr.ErrNotReady{Reason: no.Message}
 	case batcher.CodeBudget:
 		if g := c.director.Serving(); g != nil && g.Budget() < c.most.Load() {
-			return api.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
+			return apierr.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
 		}
 	case batcher.CodeContext:
-		return api.ErrTooLong{Limit: c.serve.MaxContext, Prompt: len(r.Prompt), Completion: r.MaxTokens}
+		return apierr.ErrTooLong{Limit: c.serve.MaxContext, Prompt: len(r.Prompt), Completion: r.MaxTokens}
 	}
-	return api.ErrInvalid{Param: "prompt", Code: no.Code, Message: no.Message}
+	return apierr.ErrInvalid{Param: "prompt", Code: no.Code, Message: no.Message}
 }
 
 // eventAdapter converts the batcher's events into the API's. It attaches prompt scores to the first
 // token, and a token that ends the sequence to the finish event.
 type eventAdapter struct {
-	request *api.Request
+	request *engine.Request
 	eos     []int32
-	out     chan<- api.Event
-	scores  []api.PromptLogprob
-	held    *api.Event  // a stop token, until its Finish
-	core    *core       // set if tracing is on
-	since   *StepTotals // taken at the first token
+	out     chan<- engine.Event
+	scores  []engine.PromptLogprob
+	held    *engine.Event // a stop token, until its Finish
+	core    *core         // set if tracing is on
+	since   *StepTotals   // taken at the first token
 }
 
 // handle handles one event; false means that no event follows.
@@ -144,10 +147,10 @@ func (p *eventAdapter) handle(ctx context.Context, e batcher.Event) bool {
 	switch {
 	case e.Scores != nil:
 		if p.scores == nil {
-			p.scores = make([]api.PromptLogprob, len(p.request.Prompt))
+			p.scores = make([]engine.PromptLogprob, len(p.request.Prompt))
 		}
 		for _, s := range e.Scores {
-			p.scores[s.Position] = api.PromptLogprob{Logprob: s.Logprob, Top: s.Top}
+			p.scores[s.Position] = engine.PromptLogprob{Logprob: s.Logprob, Top: s.Top}
 		}
 		return true
 	case e.Emit != nil:
@@ -155,7 +158,7 @@ func (p *eventAdapter) handle(ctx context.Context, e batcher.Event) bool {
 			t := p.core.StepTotals()
 			p.since = &t
 		}
-		out := api.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores, More: e.Emit.More, Cached: e.Emit.Cached}
+		out := engine.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores, More: e.Emit.More, Cached: e.Emit.Cached}
 		p.scores = nil
 		if p.ends(out.Token) {
 			p.held = &out
@@ -172,8 +175,8 @@ func (p *eventAdapter) ends(token int32) bool {
 	return slices.Contains(p.request.StopTokens, token) || !p.request.IgnoreEOS && slices.Contains(p.eos, token)
 }
 
-func (p *eventAdapter) last(f *batcher.Finish) api.Event {
-	out := api.Event{Token: api.NoToken, PromptLogprobs: p.scores}
+func (p *eventAdapter) last(f *batcher.Finish) engine.Event {
+	out := engine.Event{Token: engine.NoToken, PromptLogprobs: p.scores}
 	if p.held != nil {
 		out = *p.held
 	}
@@ -184,32 +187,32 @@ func (p *eventAdapter) last(f *batcher.Finish) api.Event {
 		return time.Duration(to-from) * time.Millisecond
 	}
 	out.Pooled = f.Pooled
-	out.Timings = &api.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
+	out.Timings = &engine.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
 	if p.since != nil {
 		out.Timings.Steps = p.core.stepper.TracedSince(*p.since)
 	}
 	if f.Speculated.Rows > 0 {
-		out.Drafts = &api.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted, Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
+		out.Drafts = &engine.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted, Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
 		for _, v := range f.Verified {
-			out.Drafts.PerStep = append(out.Drafts.PerStep, api.DraftStep{Drafted: int(v.Drafted), Accepted: int(v.Accepted)})
+			out.Drafts.PerStep = append(out.Drafts.PerStep, engine.DraftStep{Drafted: int(v.Drafted), Accepted: int(v.Accepted)})
 		}
 	}
 	switch {
 	case f.Reason == batcher.ReasonStop:
-		out.Finish = api.FinishStop
+		out.Finish = engine.FinishStop
 	case f.Reason == batcher.ReasonLength:
-		out.Finish = api.FinishLength
+		out.Finish = engine.FinishLength
 	case f.Reason == batcher.ReasonCancelled:
-		out.Finish = api.FinishCancelled
+		out.Finish = engine.FinishCancelled
 	case f.Code == batcher.CodeBanned: // the client's mistake
-		out.Finish, out.Err = api.FinishError, api.ErrInvalid{Code: f.Code, Message: strings.TrimPrefix(f.Message, "sampler: ") + "."}
+		out.Finish, out.Err = engine.FinishError, apierr.ErrInvalid{Code: f.Code, Message: strings.TrimPrefix(f.Message, "sampler: ") + "."}
 	default:
-		out.Finish, out.Err = api.FinishError, api.ErrFailed{Code: f.Code, Message: f.Message}
+		out.Finish, out.Err = engine.FinishError, apierr.ErrFailed{Code: f.Code, Message: f.Message}
 	}
 	return out
 }
 
-func (p *eventAdapter) send(ctx context.Context, e api.Event) bool {
+func (p *eventAdapter) send(ctx context.Context, e engine.Event) bool {
 	select {
 	case p.out <- e:
 		return true
@@ -218,7 +221,7 @@ func (p *eventAdapter) send(ctx context.Context, e api.Event) bool {
 	}
 }
 
-// Ready implements api.Engine. It is nil while a placement serves, and for recoverGrace after a
+// Ready implements engine.Engine. It is nil while a placement serves, and for recoverGrace after a
 // withdrawal, when requests are accepted and wait. After that, clients should retry later or
 // elsewhere.
 func (c *core) Ready() error {
@@ -233,7 +236,7 @@ func (c *core) Ready() error {
 	if gone < recoverGrace {
 		return nil
 	}
-	var not api.ErrNotReady
+	var not apierr.ErrNotReady
 	if errors.As(err, &not) {
 		not.Reason = fmt.Sprintf("no placement serves since %v: %s", gone.Round(time.Second), not.Reason)
 		not.RetryAfter = recoverRetry
@@ -258,7 +261,7 @@ func (c *core) serving() (topology.AuthorityPhase, error) {
 	defer cancel()
 	v, err := c.director.View(ctx)
 	if err != nil {
-		return "", api.ErrNotReady{Reason: err.Error()}
+		return "", apierr.ErrNotReady{Reason: err.Error()}
 	}
 	why := "the nodes are forming their group"
 	switch v.Phase {
@@ -271,10 +274,10 @@ func (c *core) serving() (topology.AuthorityPhase, error) {
 	case topology.Loading:
 		why = "the nodes are loading their slices"
 	}
-	return v.Phase, api.ErrNotReady{Reason: why, RetryAfter: time.Second}
+	return v.Phase, apierr.ErrNotReady{Reason: why, RetryAfter: time.Second}
 }
 
-// Health implements api.Engine: nil if steps can complete.
+// Health implements engine.Engine: nil if steps can complete.
 func (c *core) Health() error {
 	select {
 	case <-c.batcher.Done():
@@ -285,7 +288,7 @@ func (c *core) Health() error {
 		return err
 	}
 	if why := c.trouble(); why != "" {
-		return api.ErrDegraded{Reason: why}
+		return apierr.ErrDegraded{Reason: why}
 	}
 	return nil
 }
@@ -293,33 +296,33 @@ func (c *core) Health() error {
 // shownSequences is the maximum number of sequences in /v1/cluster.
 const shownSequences = 512
 
-// Cluster implements api.Engine.
-func (c *core) Cluster() api.ClusterState {
+// Cluster implements engine.Engine.
+func (c *core) Cluster() wire.ClusterState {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
 	v, err := c.director.View(ctx)
 	if err != nil {
-		return api.ClusterState{WaitingReason: err.Error()}
+		return wire.ClusterState{WaitingReason: err.Error()}
 	}
 	snap, err := c.batcher.Snapshot(ctx)
 	if err != nil {
-		return api.ClusterState{WaitingReason: err.Error()}
+		return wire.ClusterState{WaitingReason: err.Error()}
 	}
-	s := api.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
+	s := wire.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
 		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
-		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}, Fences: v.Fences}
+		Recoveries: c.recoveries.Load(), Nodes: []wire.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
-		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
+		s.PrefixCache = &wire.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
 			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted, Answers: snap.Prefix.Answers}
 		if g := c.director.Serving(); g != nil && g.Disk {
-			s.PrefixCache.Disk = &api.PrefixDiskState{Restored: snap.Prefix.Restored, Late: snap.Prefix.Late}
+			s.PrefixCache.Disk = &wire.PrefixDiskState{Restored: snap.Prefix.Restored, Late: snap.Prefix.Late}
 		}
 	}
 	if d := &snap.Speculated; d.Rows > 0 || c.serve.Speculate != string(speculate.Off) {
-		s.Drafts = &api.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted, At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
+		s.Drafts = &wire.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted, At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
 	}
 	for _, r := range snap.Running[:min(len(snap.Running), shownSequences)] {
-		s.Sequences = append(s.Sequences, api.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, KVBytes: r.Bytes - r.Copied, Replica: r.Replica,
+		s.Sequences = append(s.Sequences, wire.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, KVBytes: r.Bytes - r.Copied, Replica: r.Replica,
 			KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
 	}
 	if len(snap.Waiting) > 0 {
@@ -343,7 +346,7 @@ func (c *core) Cluster() api.ClusterState {
 		} else if slices.Contains(v.Quarantined, n.ID) {
 			state = "unreachable"
 		}
-		node := api.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: n.KVBudget, Build: h.Build, Arithmetic: h.Arithmetic}
+		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: n.KVBudget, Build: h.Build, Arithmetic: h.Arithmetic}
 		if f, out := v.Fenced[n.ID]; out {
 			state = "fenced"
 			node.Reason = f.Reason
@@ -389,13 +392,13 @@ func (c *core) Cluster() api.ClusterState {
 	}
 	for id, why := range v.Refused {
 		h := v.Hosts[id]
-		s.Nodes = append(s.Nodes, api.NodeState{ID: id, PID: h.PID, Address: h.Address, State: "refused: " + why, Build: h.Build, Arithmetic: h.Arithmetic})
+		s.Nodes = append(s.Nodes, wire.NodeState{ID: id, PID: h.PID, Address: h.Address, State: "refused: " + why, Build: h.Build, Arithmetic: h.Arithmetic})
 	}
 	return s
 }
 
 // Events returns the events that occurred or changed after a revision.
-func (c *core) Events(revision uint64) []api.ClusterEvent {
+func (c *core) Events(revision uint64) []wire.ClusterEvent {
 	list, _ := c.events.After(revision)
 	return list
 }

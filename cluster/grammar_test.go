@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/node"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
@@ -44,14 +44,14 @@ func TestGrammarSameOnAnyNumberOfSockets(t *testing.T) {
 			if i == 0 {
 				p.Temperature = 0
 			}
-			out, finish := generation(t, c, &api.Request{ID: fmt.Sprint("r", i), Prompt: prompt, MaxTokens: 900, Sampling: p, PromptLogprobs: -1, Policy: policy})
+			out, finish := generation(t, c, &engine.Request{ID: fmt.Sprint("r", i), Prompt: prompt, MaxTokens: 900, Sampling: p, PromptLogprobs: -1, Policy: policy})
 			text := tok.Decode(out, true)
 			var v struct {
 				Title string
 				Tags  []string
 				Size  int
 			}
-			if err := json.Unmarshal([]byte(text), &v); err != nil || len(v.Tags) < 1 || len(v.Tags) > 3 || v.Size < 10 || v.Size > 99 || finish != api.FinishStop {
+			if err := json.Unmarshal([]byte(text), &v); err != nil || len(v.Tags) < 1 || len(v.Tags) > 3 || v.Size < 10 || v.Size > 99 || finish != engine.FinishStop {
 				t.Errorf("%d sockets, %s: %q (%s): %v", n, policy, text, finish, err)
 			}
 			got = append(got, out)
@@ -102,7 +102,7 @@ func TestMarksOfThoughts(t *testing.T) {
 	}
 }
 
-func generation(t testing.TB, e api.Engine, r *api.Request) (out []int32, finish string) {
+func generation(t testing.TB, e engine.Engine, r *engine.Request) (out []int32, finish string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -114,7 +114,7 @@ func generation(t testing.TB, e api.Engine, r *api.Request) (out []int32, finish
 		if ev.Err != nil {
 			t.Error(ev.Err)
 		}
-		if ev.Token != api.NoToken {
+		if ev.Token != engine.NoToken {
 			out = append(out, ev.Token)
 		}
 		if ev.Finish != "" {
@@ -148,7 +148,7 @@ func BenchmarkSchemas(b *testing.B) {
 					"required":["name_%d_%d","size","tags","at"]}}`, round, i, 8+i, 100+i, i, round, i)}
 			}
 			all.Go(func() {
-				out, _ := generation(b, c, &api.Request{ID: fmt.Sprint(round, ".", i), Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+				out, _ := generation(b, c, &engine.Request{ID: fmt.Sprint(round, ".", i), Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
 				if len(out) != tokens {
 					b.Errorf("%d tokens, want %d", len(out), tokens)
 				}

@@ -18,7 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // disk simulates the disk of scratch files, with faults.
@@ -84,8 +84,8 @@ func (f *onDisk) Close() error { return nil }
 func TestKVDisk(t *testing.T) {
 	const length, sequences, policy = 700, 5, "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"
 	serve := ServeConfig{Model: goldenDir, KV: "bf16", PrefixCache: PrefixOff}
-	ask := func(i int) *api.Request {
-		return &api.Request{ID: fmt.Sprint("kv disk ", i), Prompt: text(i, length), Policy: policy, MaxTokens: 150}
+	ask := func(i int) *engine.Request {
+		return &engine.Request{ID: fmt.Sprint("kv disk ", i), Prompt: text(i, length), Policy: policy, MaxTokens: 150}
 	}
 	alone := startLocal(t, LocalConfig{Threads: 1, Serve: serve})
 	want := make([]replied, sequences)

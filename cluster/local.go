@@ -55,7 +55,7 @@ type LocalConfig struct {
 	wire    func(id string) uint32                     // for tests: wire version of a socket
 }
 
-// Local is an embedded cluster. It implements api.Engine.
+// Local is an embedded cluster. It implements engine.Engine.
 type Local struct {
 	*core
 	system  *actor.ActorSystem
@@ -76,7 +76,7 @@ type localSocket struct {
 //
 //	c, err := cluster.New(ctx, cluster.LocalConfig{Serve: cluster.ServeConfig{Model: dir}})
 //	defer c.Close()
-//	events, err := c.Submit(ctx, &api.Request{...})
+//	events, err := c.Submit(ctx, cluster.NewRequest(...))
 func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	orDefault(&cfg.Sockets, 1)
 	orDefault(&cfg.KVBudget, 1<<30)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -57,13 +57,13 @@ func startLocal(t testing.TB, cfg LocalConfig) *Local {
 	return c
 }
 
-func generate(t testing.TB, e api.Engine, id string, prompt []int32, max int, badWords ...[]int32) []int32 {
+func generate(t testing.TB, e engine.Engine, id string, prompt []int32, max int, badWords ...[]int32) []int32 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	p := sampler.Default()
 	p.Temperature, p.BadWords = 0, badWords
-	events, err := e.Submit(ctx, &api.Request{ID: id, Prompt: prompt, MaxTokens: max, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+	events, err := e.Submit(ctx, &engine.Request{ID: id, Prompt: prompt, MaxTokens: max, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
 	if err != nil {
 		t.Error(err)
 		return nil
@@ -73,7 +73,7 @@ func generate(t testing.TB, e api.Engine, id string, prompt []int32, max int, ba
 		if ev.Err != nil {
 			t.Error(ev.Err)
 		}
-		if ev.Token != api.NoToken {
+		if ev.Token != engine.NoToken {
 			out = append(out, ev.Token)
 		}
 	}
@@ -108,7 +108,7 @@ func TestLocalServesGoldens(t *testing.T) {
 }
 
 // waitIdle waits until all cache memory is free.
-func waitIdle(t testing.TB, e api.Engine) {
+func waitIdle(t testing.TB, e engine.Engine) {
 	t.Helper()
 	testutil.Eventually(t, patience, "no cache memory in use", func() (bool, string) {
 		used, nodes := int64(0), e.Cluster().Nodes

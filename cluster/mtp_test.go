@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -16,7 +16,7 @@ func TestMTPOfDace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []*api.Request
+	var list []*engine.Request
 	for i, prompt := range []string{
 		"package main\n\nimport \"fmt\"\n\nfunc main() {\n", "// Reverse returns a copy of s in the opposite order.\nfunc Reverse(s []int) []int {\n",
 		"type Point struct {\n\tX, Y int\n}\n\nfunc (p *Point) ", "A mutex is used to", "func TestAdd(t *testing.T) {\n\tfor _, c := range []struct {",
@@ -25,7 +25,7 @@ func TestMTPOfDace(t *testing.T) {
 		if p.Temperature, p.Seed = 0, uint64(i); i%2 == 1 {
 			p.Temperature = 0.5
 		}
-		list = append(list, &api.Request{Prompt: tok.Encode(prompt, true), MaxTokens: 64, Sampling: p, PromptLogprobs: -1})
+		list = append(list, &engine.Request{Prompt: tok.Encode(prompt, true), MaxTokens: 64, Sampling: p, PromptLogprobs: -1})
 	}
 	for _, sockets := range []int{1, 3} {
 		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, KVBudget: 64 << 20, Draft: dace + "-mtp", Serve: ServeConfig{Model: dace, Speculate: "off"}})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // replied is the result of one request: tokens and exact log-probabilities, and the number of
@@ -22,7 +22,7 @@ type replied struct {
 	cached int
 }
 
-func complete(t *testing.T, e api.Engine, r *api.Request) replied {
+func complete(t *testing.T, e engine.Engine, r *engine.Request) replied {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -40,7 +40,7 @@ func complete(t *testing.T, e api.Engine, r *api.Request) replied {
 		if ev.Err != nil {
 			t.Error(ev.Err)
 		}
-		if ev.Token == api.NoToken {
+		if ev.Token == engine.NoToken {
 			continue
 		}
 		a.cached = ev.Cached
@@ -114,7 +114,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 	for _, policy := range policies {
 		for _, n := range lengths {
 			for _, parts := range []int{n, 64, 100} {
-				want[fmt.Sprint(policy, n, parts)] = complete(t, alone, &api.Request{ID: fmt.Sprint(policy, n, parts), Prompt: prompt(n, parts), Policy: policy})
+				want[fmt.Sprint(policy, n, parts)] = complete(t, alone, &engine.Request{ID: fmt.Sprint(policy, n, parts), Prompt: prompt(n, parts), Policy: policy})
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 			warm.Sockets, warm.Shares = c.Sockets, c.Shares
 			warm.Serve.Mapping, warm.Serve.Chunk, warm.Serve.StepTokens = mapping, chunk, 300
 			e := startLocal(t, warm)
-			complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
+			complete(t, e, &engine.Request{ID: "first", Prompt: text(1, 320)})
 			states := e.geometry.Recurrent.Layers > 0
 			sums := map[string]bool{} // policies that store sums of attention with the rows at the end of a text
 			for _, policy := range policies {
@@ -138,7 +138,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 				for _, n := range lengths {
 					for _, parts := range []int{n, 64, 100} {
 						id := fmt.Sprint(policy, n, parts)
-						got := complete(t, e, &api.Request{ID: id, Prompt: prompt(n, parts), Policy: policy})
+						got := complete(t, e, &engine.Request{ID: id, Prompt: prompt(n, parts), Policy: policy})
 						if got.bits != want[id].bits {
 							t.Errorf("%s, %d tokens of which %d are of the text: another answer with %d from the cache", policy, n, parts, got.cached)
 						}
@@ -192,7 +192,7 @@ func TestPrefixCacheIsKeptApart(t *testing.T) {
 		{shared, "a", "", false, 1, 0}, {shared, "b", "", false, 1, 192}, {shared, "b", "x", false, 1, 0},
 		{off, "a", "", false, 1, 0}, {off, "a", "", false, 1, 0},
 	} {
-		got := complete(t, c.on, &api.Request{ID: fmt.Sprint(i), Prompt: text(c.text, 200), Tenant: c.tenant, Salt: c.salt, NoCache: c.none})
+		got := complete(t, c.on, &engine.Request{ID: fmt.Sprint(i), Prompt: text(c.text, 200), Tenant: c.tenant, Salt: c.salt, NoCache: c.none})
 		if got.cached != c.want {
 			t.Errorf("request %d of %q with salt %q, without the cache %v: %d tokens were cached, want %d", i, c.tenant, c.salt, c.none, got.cached, c.want)
 		}
@@ -202,7 +202,7 @@ func TestPrefixCacheIsKeptApart(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	e.batcher.ResetPrefixCache()
-	if got := complete(t, e, &api.Request{ID: "again", Prompt: text(1, 200), Tenant: "a"}); got.cached != 0 {
+	if got := complete(t, e, &engine.Request{ID: "again", Prompt: text(1, 200), Tenant: "a"}); got.cached != 0 {
 		t.Errorf("%d tokens were cached after the cache was emptied", got.cached)
 	}
 	waitIdle(t, e)
@@ -217,7 +217,7 @@ func TestChoicesShareTheirPrompt(t *testing.T) {
 			done := make(chan bool)
 			for i := range got {
 				go func() {
-					got[i] = complete(t, e, &api.Request{ID: fmt.Sprint(number, i), Prompt: text(3+number, 300), Policy: policies[i]})
+					got[i] = complete(t, e, &engine.Request{ID: fmt.Sprint(number, i), Prompt: text(3+number, 300), Policy: policies[i]})
 					done <- true
 				}()
 			}
@@ -278,7 +278,7 @@ func TestConversations(t *testing.T) {
 				}
 				prompt := len(said)
 				said = append(append(slices.Clone(said), answer...), text(5+turn, 30)...)
-				a, b := complete(t, warm, &api.Request{ID: "b" + id, Prompt: said}), complete(t, cold, &api.Request{ID: "b" + id, Prompt: said})
+				a, b := complete(t, warm, &engine.Request{ID: "b" + id, Prompt: said}), complete(t, cold, &engine.Request{ID: "b" + id, Prompt: said})
 				if a.bits != b.bits {
 					t.Errorf("turn %d: another answer with %d of %d tokens from the cache", turn, a.cached, len(said))
 				}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -66,7 +66,7 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 	want := map[string]replied{}
 	for _, policy := range policies {
 		for _, n := range lengths {
-			want[fmt.Sprint(policy, n)] = complete(t, alone, &api.Request{ID: fmt.Sprint(policy, n), Prompt: text(1, n), Policy: policy})
+			want[fmt.Sprint(policy, n)] = complete(t, alone, &engine.Request{ID: fmt.Sprint(policy, n), Prompt: text(1, n), Policy: policy})
 		}
 	}
 	for _, cut := range cuts {
@@ -78,7 +78,7 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 			cut[1].Serve.Mapping, cut[1].Serve.Chunk = "reduce", 50
 			t.Run("write", func(t *testing.T) {
 				e := startLocal(t, cut[0])
-				complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
+				complete(t, e, &engine.Request{ID: "first", Prompt: text(1, 320)})
 				files := 5
 				if e.geometry.Recurrent.Layers > 0 {
 					files++
@@ -103,7 +103,7 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 					}
 					cached := -1
 					for try := 0; try < tries && cached != least; try++ { // reading from disk is abandoned if computing the text would be faster
-						got := complete(t, e, &api.Request{ID: id, Prompt: text(1, n), Policy: policy})
+						got := complete(t, e, &engine.Request{ID: id, Prompt: text(1, n), Policy: policy})
 						if cached = got.cached; got.bits != want[id].bits {
 							t.Errorf("%s, %d tokens: another answer with %d from the disk", policy, n, cached)
 						}
@@ -124,14 +124,14 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 func TestPrefixDiskFails(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, Serve: ServeConfig{Model: goldenDir}, PrefixDisk: dir, PrefixDiskSize: 1 << 30})
-	want := complete(t, e, &api.Request{ID: "first", Prompt: text(1, 300)})
+	want := complete(t, e, &engine.Request{ID: "first", Prompt: text(1, 300)})
 	blocksOnDisk(t, e, 4)
 	// expect sends a request with an empty memory cache and waits until the disk has the given
 	// number of blocks.
 	expect := func(what, tenant string, cached, blocks int) {
 		t.Helper()
 		e.batcher.ResetPrefixCache()
-		got := complete(t, e, &api.Request{ID: what, Prompt: text(1, 300), Tenant: tenant})
+		got := complete(t, e, &engine.Request{ID: what, Prompt: text(1, 300), Tenant: tenant})
 		if got.bits != want.bits || got.cached != cached {
 			t.Errorf("%s: the same answer %v, %d tokens from the disk, want %d", what, got.bits == want.bits, got.cached, cached)
 		}

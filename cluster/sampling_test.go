@@ -15,6 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // TestSamplingIsCheckedBeforeItRuns: an embedding program gets an error for invalid sampling.
@@ -23,8 +25,8 @@ func TestSamplingIsCheckedBeforeItRuns(t *testing.T) {
 	c := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32"}})
 	p := sampler.Default()
 	p.TopP = float32(math.NaN())
-	var bad api.ErrInvalid
-	if _, err := c.Submit(context.Background(), &api.Request{ID: "a", Prompt: []int32{1}, MaxTokens: 1, Sampling: p, PromptLogprobs: -1}); !errors.As(err, &bad) || bad.Param != "top_p" {
+	var bad apierr.ErrInvalid
+	if _, err := c.Submit(context.Background(), &engine.Request{ID: "a", Prompt: []int32{1}, MaxTokens: 1, Sampling: p, PromptLogprobs: -1}); !errors.As(err, &bad) || bad.Param != "top_p" {
 		t.Fatal(err)
 	}
 }

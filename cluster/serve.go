@@ -17,6 +17,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/ollama"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
@@ -65,13 +68,13 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 
 // Engine is what NewAPI serves: a Coordinator or a Local.
 type Engine interface {
-	api.Engine
+	engine.Engine
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)
 }
 
 // APIConfig has the settings of the HTTP API.
 type APIConfig struct {
-	Keys   []api.Key
+	Keys   []httpserver.Key
 	Audit  *slog.Logger
 	TLS    *tls.Config
 	Strict bool // refuse unknown parameters
@@ -123,7 +126,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 	if err != nil {
 		return nil, err
 	}
-	return api.New(cfg, e, api.FromTokenizer(tok), template)
+	return api.New(cfg, e, engine.FromTokenizer(tok), template)
 }
 
 // recipeOf returns how a model makes vectors; nil: it does not.
@@ -139,9 +142,9 @@ func recipeOf(ck *model.Checkpoint, s *ServeConfig, tok *tokenizer.Tokenizer) (*
 }
 
 // modelCard describes the checkpoint for clients that query its size and architecture.
-func modelCard(ck *model.Checkpoint, s *ServeConfig) api.ModelCard {
+func modelCard(ck *model.Checkpoint, s *ServeConfig) ollama.ModelCard {
 	c := &ck.Config
-	card := api.ModelCard{Format: "safetensors", Quantization: strings.ToUpper(s.Weights), Digest: ck.Hash(),
+	card := ollama.ModelCard{Format: "safetensors", Quantization: strings.ToUpper(s.Weights), Digest: ck.Hash(),
 		Architecture: strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(c.Architecture, "ForCausalLM"), "ForConditionalGeneration")),
 		Layers:       c.Layers, Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, FFN: c.FFN}
 	card.Parameters, card.Bytes = ck.Size()

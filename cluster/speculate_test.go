@@ -13,16 +13,16 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // speculated returns requests with everything that affects drawing. Prompts are repetitive, so that
 // drafts can be found.
-func speculated(prompts int, policy string) (list []*api.Request) {
+func speculated(prompts int, policy string) (list []*engine.Request) {
 	for i := range prompts {
 		p := sampler.Default()
-		r := &api.Request{MaxTokens: 24 + i%9, IgnoreEOS: true, PromptLogprobs: -1, Policy: policy}
+		r := &engine.Request{MaxTokens: 24 + i%9, IgnoreEOS: true, PromptLogprobs: -1, Policy: policy}
 		switch i % 4 {
 		case 0:
 			p.Temperature = 0
@@ -54,7 +54,7 @@ type outcome struct {
 	right   uint64
 }
 
-func speak(t *testing.T, e api.Engine, name string, list []*api.Request) []outcome {
+func speak(t *testing.T, e engine.Engine, name string, list []*engine.Request) []outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -132,7 +132,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 			var width atomic.Int64
 			var mu sync.Mutex
 			known := map[string]outcome{} // results by request number
-			var list []*api.Request
+			var list []*engine.Request
 			for i, policy := range c.policies {
 				list = append(list, speculated(prompts/len(c.policies)+min(1, i), policy)...)
 			}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // TestRejectedDraftsLeaveNoPrefix: after an answer with mostly wrong drafts, the prefix cache holds
@@ -19,10 +19,10 @@ func TestRejectedDraftsLeaveNoPrefix(t *testing.T) {
 		}
 		return drafts
 	}
-	ask := func(e api.Engine, name string, prompt []int32, tokens int, mode string) outcome {
+	ask := func(e engine.Engine, name string, prompt []int32, tokens int, mode string) outcome {
 		p := sampler.Default()
 		p.Temperature, p.Logprobs = 0, 2
-		return speak(t, e, name, []*api.Request{{Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: mode}})[0]
+		return speak(t, e, name, []*engine.Request{{Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: mode}})[0]
 	}
 	config := func(prefix string) LocalConfig {
 		c := LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/llama", Chunk: 48, PrefixCache: prefix}}

@@ -9,10 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/store"
 )
 
@@ -31,13 +34,13 @@ func (c *Coordinator) ServeJobs(a *api.Server) error {
 	return nil
 }
 
-// Health implements api.Engine. A store without a majority of its replicas accepts no placement.
+// Health implements engine.Engine. A store without a majority of its replicas accepts no placement.
 // The running placement continues (see storeProblem). Without one, the error names the missing
 // replicas.
 func (c *Coordinator) Health() error {
 	err := c.core.Health()
-	if why := c.missingReplicas(); why != "" && !errors.As(err, new(api.ErrDegraded)) {
-		return api.ErrNotReady{Reason: why}
+	if why := c.missingReplicas(); why != "" && !errors.As(err, new(apierr.ErrDegraded)) {
+		return apierr.ErrNotReady{Reason: why}
 	}
 	return err
 }
@@ -45,7 +48,7 @@ func (c *Coordinator) Health() error {
 func (c *Coordinator) Ready() error {
 	err := c.core.Ready()
 	if why := c.missingReplicas(); err != nil && why != "" {
-		return api.ErrNotReady{Reason: why, RetryAfter: time.Second}
+		return apierr.ErrNotReady{Reason: why, RetryAfter: time.Second}
 	}
 	return err
 }
@@ -75,14 +78,14 @@ const OperatorHeader = "Shoal-Operator"
 //	DELETE /v1/store/members/{id}   202: it is a member no longer
 func (c *Coordinator) ServeStore(a *api.Server) error {
 	serve := func(method, about string, change func(context.Context, string) error) error {
-		return a.Handle(api.Route{Method: method, Path: "/v1/store/members/*", Operator: true, Docs: []api.Doc{{About: about + " (the cluster key's token)", Answer: api.StoreState{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
+		return a.Handle(httpserver.Route{Method: method, Path: "/v1/store/members/*", Operator: true, Docs: []httpserver.Doc{{About: about + " (the cluster key's token)", Answer: wire.StoreState{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
 			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
 			switch {
 			case !c.isOperator(r.Header.Get(OperatorHeader)):
-				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "Changing the members of the store requires the cluster key: shoal store " + options.Name("cluster-key") + " FILE."})
+				a.WriteError(w, apierr.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "Changing the members of the store requires the cluster key: shoal store " + options.Name("cluster-key") + " FILE."})
 				return
 			case c.store == nil:
-				a.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with " + options.Name("data-dir") + " DIR."})
+				a.WriteError(w, apierr.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with " + options.Name("data-dir") + " DIR."})
 				return
 			}
 			if err := change(r.Context(), id); err != nil {
@@ -93,7 +96,7 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 				case errors.Is(err, store.ErrMembers):
 					status, code = http.StatusConflict, "store_members"
 				}
-				a.WriteError(w, api.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "store: ") + "."})
+				a.WriteError(w, apierr.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "store: ") + "."})
 				return
 			}
 			a.WriteJSON(w, http.StatusAccepted, c.store.State())

@@ -5,14 +5,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // Decode steps try several thread counts until one is chosen. The answers do not change meanwhile.
 func TestThreadsOfSteps(t *testing.T) {
 	const tokens = 120
 	ask := func(e *Local, i int) replied {
-		return complete(t, e, &api.Request{ID: fmt.Sprint("q", i), Prompt: text(i, 70), MaxTokens: tokens})
+		return complete(t, e, &engine.Request{ID: fmt.Sprint("q", i), Prompt: text(i, 70), MaxTokens: tokens})
 	}
 	alone := startLocal(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: goldenDir}})
 	want := make([]replied, 3)

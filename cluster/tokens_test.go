@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -15,7 +16,7 @@ func TestTokensOfSteps(t *testing.T) {
 	c := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../models/fry"}})
 	p := sampler.Default()
 	p.Temperature = 0
-	r := &api.Request{ID: "loop", MaxTokens: 200, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: "suffix:8"}
+	r := &engine.Request{ID: "loop", MaxTokens: 200, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: "suffix:8"}
 	for range 20 {
 		r.Prompt = append(r.Prompt, 70, 300, 71)
 	}
@@ -28,7 +29,7 @@ func TestTokensOfSteps(t *testing.T) {
 		if ev.Err != nil {
 			t.Fatal(ev.Err)
 		}
-		if ev.Token == api.NoToken {
+		if ev.Token == engine.NoToken {
 			continue
 		}
 		if follow > 0 && ev.More != follow-1 {
@@ -42,13 +43,13 @@ func TestTokensOfSteps(t *testing.T) {
 	if several == 0 || follow != 0 {
 		t.Errorf("%d steps had several tokens, at the end %d were to follow", several, follow)
 	}
-	await := func(what string, ok func(s api.ClusterState) bool) {
+	await := func(what string, ok func(s wire.ClusterState) bool) {
 		t.Helper()
 		testutil.Eventually(t, patience, what, func() (bool, string) {
 			s := c.Cluster()
 			return ok(s), fmt.Sprintf("%v tokens a second, %v ms a step", s.TokensPerSecond, s.StepMillis)
 		})
 	}
-	await("rates after work", func(s api.ClusterState) bool { return s.TokensPerSecond > 0 && s.StepMillis > 0 })
-	await("no rates when idle", func(s api.ClusterState) bool { return s.TokensPerSecond == 0 && s.StepMillis == 0 })
+	await("rates after work", func(s wire.ClusterState) bool { return s.TokensPerSecond > 0 && s.StepMillis > 0 })
+	await("no rates when idle", func(s wire.ClusterState) bool { return s.TokensPerSecond == 0 && s.StepMillis == 0 })
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // TestTraceReplay: the tokens of a trace replace the drawn ones, with and without drafts, greedy
@@ -17,11 +17,11 @@ func TestTraceReplay(t *testing.T) {
 		prompt = append(prompt, int32(5+i*i%250))
 		trace = append(trace, int32(9+i%12*(1+i/24)))
 	}
-	var list []*api.Request
+	var list []*engine.Request
 	for i, temperature := range []float32{0, 0.9} {
 		p := sampler.Default()
 		p.Temperature, p.Seed, p.Trace = temperature, uint64(i), trace
-		list = append(list, &api.Request{Prompt: prompt, MaxTokens: 60, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+		list = append(list, &engine.Request{Prompt: prompt, MaxTokens: 60, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
 	}
 	ask := func(mode string) []outcome {
 		for _, r := range list {

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // BatchOptions is a load for an embedded cluster with a fixed cache memory.
@@ -40,7 +40,7 @@ type BatchOptions struct {
 
 // BatchEngine runs a load: cluster.Local or cluster.Coordinator.
 type BatchEngine interface {
-	api.Engine
+	engine.Engine
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)
 }
 
@@ -162,14 +162,14 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 		streams.Go(func() {
 			first := true
 			for e := range events {
-				if e.Token != api.NoToken {
+				if e.Token != engine.NoToken {
 					emitted <- token{i, time.Since(began)}
 					if first {
 						firsts <- time.Since(began)
 					}
 					first = false
 				}
-				if e.Finish != "" && e.Finish != api.FinishLength {
+				if e.Finish != "" && e.Finish != engine.FinishLength {
 					failed <- errors.Join(e.Err, fmt.Errorf("ended by %s", e.Finish))
 				}
 			}
@@ -206,8 +206,8 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 }
 
 // request returns the i-th request of a load, greedy.
-func request(i, prompt, output, vocab int) *api.Request {
-	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1, NoCache: true}
+func request(i, prompt, output, vocab int) *engine.Request {
+	r := &engine.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1, NoCache: true}
 	r.Sampling.Temperature = 0
 	rng := rand.New(rand.NewPCG(uint64(i), 9))
 	for j := range r.Prompt {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // Prefix compares the time to first token of a prompt with a cold and a warm prefix cache, over
@@ -76,7 +76,7 @@ func MeasurePrefix(ctx context.Context, o ProcessOptions, p PrefixOptions) (*Pre
 	co := o.Coordinator
 	f := &Prefix{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Prompt: o.Prompt, Rows: make([]PrefixRow, len(p.Policies))}
 	vocab, number := co.Checkpoint().Config.Vocab, 1000*o.Prompt
-	read := func(like *api.Request, policy string) (*api.Request, float64, int, error) {
+	read := func(like *engine.Request, policy string) (*engine.Request, float64, int, error) {
 		number++
 		r := request(number, o.Prompt, 1, vocab)
 		if r.NoCache, r.Policy = false, policy; like != nil {
@@ -180,7 +180,7 @@ func (f *Prefix) chat(ctx context.Context, o ProcessOptions, policy string, turn
 }
 
 // answerTo waits for the end of an answer.
-func answerTo(ctx context.Context, e api.Engine, r *api.Request) (answer []int32, cached int, err error) {
+func answerTo(ctx context.Context, e engine.Engine, r *engine.Request) (answer []int32, cached int, err error) {
 	events, err := e.Submit(ctx, r)
 	if err != nil {
 		return nil, 0, err
@@ -189,7 +189,7 @@ func answerTo(ctx context.Context, e api.Engine, r *api.Request) (answer []int32
 		if ev.Err != nil {
 			return nil, 0, ev.Err
 		}
-		if ev.Token != api.NoToken {
+		if ev.Token != engine.NoToken {
 			answer, cached = append(answer, ev.Token), ev.Cached
 		}
 	}

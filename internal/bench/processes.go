@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -112,7 +112,7 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 
 // steady returns an error unless every step had all sequences of a batch and the cluster did not
 // change.
-func steady(events []api.ClusterEvent, since time.Time, d cluster.StepTotals, batch int) error {
+func steady(events []wire.ClusterEvent, since time.Time, d cluster.StepTotals, batch int) error {
 	if err := undisturbed(events, since); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func steady(events []api.ClusterEvent, since time.Time, d cluster.StepTotals, ba
 }
 
 // undisturbed returns an error if the cluster changed.
-func undisturbed(events []api.ClusterEvent, since time.Time) error {
+func undisturbed(events []wire.ClusterEvent, since time.Time) error {
 	for _, e := range events {
 		if e.Cost != nil && e.At.After(since) {
 			return fmt.Errorf("bench: the cluster changed during the measurement: %s %s (%s)", e.Kind, e.Node, e.Reason)

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/cluster"
-	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -14,12 +14,12 @@ import (
 // prompts.
 func TestSteady(t *testing.T) {
 	start := time.Now()
-	lost := func(at time.Duration) []api.ClusterEvent {
-		return []api.ClusterEvent{{At: start.Add(-time.Minute), Kind: api.EventServing}, {At: start.Add(at), Kind: topology.KindLost, Node: "b", Reason: "gone", Cost: &api.Cost{}}, {At: start.Add(time.Hour), Kind: api.EventNodeUp, Node: "b"}}
+	lost := func(at time.Duration) []wire.ClusterEvent {
+		return []wire.ClusterEvent{{At: start.Add(-time.Minute), Kind: wire.EventServing}, {At: start.Add(at), Kind: topology.KindLost, Node: "b", Reason: "gone", Cost: &wire.Cost{}}, {At: start.Add(time.Hour), Kind: wire.EventNodeUp, Node: "b"}}
 	}
 	for _, c := range []struct {
 		name        string
-		events      []api.ClusterEvent
+		events      []wire.ClusterEvent
 		steps, rows uint64
 		want        string
 	}{

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // SpeculateOptions has the texts that an engine answers with and without drafts.
 type SpeculateOptions struct {
-	Engine api.Engine
+	Engine engine.Engine
 	Texts  []SpeculateText
 	Batch  []int         // concurrent requests
 	Modes  []string      // modes compared with off
@@ -166,7 +166,7 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 	var before time.Duration         // until every prompt was read
 	for i := range batch {
 		k := (round*batch + i) % len(text.Prompts)
-		r := &api.Request{ID: fmt.Sprint(tenant, "/", i), Prompt: text.Prompts[k], MaxTokens: text.Tokens, Sampling: text.Sampling(k),
+		r := &engine.Request{ID: fmt.Sprint(tenant, "/", i), Prompt: text.Prompts[k], MaxTokens: text.Tokens, Sampling: text.Sampling(k),
 			IgnoreEOS: !text.ToEnd, PromptLogprobs: -1, Speculate: mode, Tenant: tenant}
 		if text.Replay != nil {
 			r.Sampling.Trace = text.Replay[k]
@@ -178,7 +178,7 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 		}
 		ended.Go(func() {
 			for e := range events {
-				if e.Token != api.NoToken {
+				if e.Token != engine.NoToken {
 					a.tokens[i], at[i] = append(a.tokens[i], e.Token), append(at[i], time.Now())
 				}
 				mu.Lock()

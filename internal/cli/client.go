@@ -13,7 +13,8 @@ import (
 
 	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
 )
 
 // readyTimeout is how long run and chat wait for a server that is not ready. `shoal up` may have
@@ -57,9 +58,9 @@ type chunk struct {
 		Text         string `json:"text"`
 		FinishReason string `json:"finish_reason"`
 		Delta        struct {
-			Content   string          `json:"content"`
-			Reasoning string          `json:"reasoning_content"`
-			Calls     []api.CallDelta `json:"tool_calls"`
+			Content   string               `json:"content"`
+			Reasoning string               `json:"reasoning_content"`
+			Calls     []generate.CallDelta `json:"tool_calls"`
 		} `json:"delta"`
 	} `json:"choices"`
 	Usage *usage `json:"usage"`
@@ -70,7 +71,7 @@ type chunk struct {
 
 // streamResult summarizes a stream.
 type streamResult struct {
-	Calls  []api.ToolCall
+	Calls  []generate.ToolCall
 	Reason string
 	Usage  usage
 	First  time.Duration // time to the first text
@@ -129,7 +130,7 @@ func stream(ctx context.Context, c *client.Client, path string, body map[string]
 
 // printIfTruncated prints a note if the token limit ended the answer.
 func (f *streamResult) printIfTruncated(w io.Writer) {
-	if f.Reason == api.FinishLength {
+	if f.Reason == engine.FinishLength {
 		fmt.Fprintf(w, "[cut after %d tokens; -t N raises the limit, up to the model's context]\n", f.Usage.Completion)
 	}
 }

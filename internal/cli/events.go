@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 type eventsCmd struct {
@@ -25,7 +25,7 @@ With --data-dir they survive its restart.`
 }
 
 func (c *eventsCmd) Run(e *ui.Env) error {
-	show := func(v *api.ClusterEvent) error {
+	show := func(v *wire.ClusterEvent) error {
 		if c.JSON {
 			return json.NewEncoder(e.Stdout).Encode(v)
 		}
@@ -37,7 +37,7 @@ func (c *eventsCmd) Run(e *ui.Env) error {
 	for _, v := range list {
 		newest = max(newest, v.Revision)
 	}
-	slices.SortFunc(list, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // the server orders them by their last change
+	slices.SortFunc(list, func(a, b wire.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // the server orders them by their last change
 	for i := range list {
 		if err == nil {
 			err = show(&list[i])
@@ -63,7 +63,7 @@ func (c *eventsCmd) Run(e *ui.Env) error {
 }
 
 // eventLine formats an event as text.
-func eventLine(v *api.ClusterEvent) string {
+func eventLine(v *wire.ClusterEvent) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  epoch %d  %s", v.At.Local().Format("Jan 02 15:04:05.000"), v.Epoch, strings.ReplaceAll(v.Kind, "_", " "))
 	if v.Node != "" {

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // serverFlags select a running server.
@@ -57,7 +57,7 @@ func (f serverFlags) client() *client.Client {
 }
 
 // state returns the current /v1/cluster.
-func (f *timeoutFlags) state(e *ui.Env) (*api.ClusterState, error) {
+func (f *timeoutFlags) state(e *ui.Env) (*wire.ClusterState, error) {
 	ctx, cancel := f.withTimeout(e.Ctx)
 	defer cancel()
 	return f.client().Cluster(ctx)
@@ -112,7 +112,7 @@ func (c *statusCmd) Run(e *ui.Env) error {
 
 // fetch requests the state of a server, and whether it serves. It can return both a state and
 // an error: the reason why the server does not serve.
-func (c *statusCmd) fetch(e *ui.Env) (*api.ClusterState, error) {
+func (c *statusCmd) fetch(e *ui.Env) (*wire.ClusterState, error) {
 	ctx, cancel := c.withTimeout(e.Ctx)
 	defer cancel()
 	cl := c.client()
@@ -130,7 +130,7 @@ func (c *statusCmd) fetch(e *ui.Env) (*api.ClusterState, error) {
 }
 
 // print prints the result of fetch; err is the reason why the cluster does not serve.
-func (c *statusCmd) print(e *ui.Env, s *api.ClusterState, err error) error {
+func (c *statusCmd) print(e *ui.Env, s *wire.ClusterState, err error) error {
 	switch {
 	case s != nil && c.JSON:
 		if err := ui.PrintJSON(e.Stdout, s); err != nil {
@@ -149,7 +149,7 @@ func (c *statusCmd) print(e *ui.Env, s *api.ClusterState, err error) error {
 
 // printBuilds prints the builds of the processes. Builds with the same arithmetic can serve
 // together, for example while a cluster is upgraded node by node.
-func printBuilds(w io.Writer, s *api.ClusterState) {
+func printBuilds(w io.Writer, s *wire.ClusterState) {
 	if s.Build == "" {
 		return // a cluster in this process, or an early server
 	}
@@ -164,7 +164,7 @@ func printBuilds(w io.Writer, s *api.ClusterState) {
 	}
 }
 
-func printStatus(w io.Writer, s *api.ClusterState) {
+func printStatus(w io.Writer, s *wire.ClusterState) {
 	fmt.Fprintf(w, "model %s   epoch %d   mapping %s   running %d   waiting %d", s.Model, s.Epoch, s.Mapping, s.Running, s.Waiting)
 	if s.WaitingReason != "" {
 		fmt.Fprintf(w, " (%s)", s.WaitingReason)
@@ -192,7 +192,7 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 	}
 }
 
-func printStoreLine(w io.Writer, s *api.StoreState) {
+func printStoreLine(w io.Writer, s *wire.StoreState) {
 	fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", s.Durability, s.Replicas, s.Wanted, s.Coordinator, s.Term)
 	var away []string
 	for _, k := range s.Members {
@@ -208,7 +208,7 @@ func printStoreLine(w io.Writer, s *api.StoreState) {
 	}
 }
 
-func stateText(n api.NodeState) string {
+func stateText(n wire.NodeState) string {
 	switch {
 	case strings.HasPrefix(n.State, "refused: "):
 		return "refused"

@@ -9,10 +9,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 type storeCmd struct {
@@ -55,7 +55,7 @@ func (c *storeListCmd) Run(e *ui.Env) error {
 	return nil
 }
 
-func printStore(e *ui.Env, s *api.StoreState) {
+func printStore(e *ui.Env, s *wire.StoreState) {
 	printStoreLine(e.Stdout, s)
 	t := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	for _, k := range s.Members {
@@ -82,7 +82,7 @@ func (c *storeChange) run(e *ui.Env, method string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	s := new(api.StoreState)
+	s := new(wire.StoreState)
 	if err := json.NewDecoder(resp.Body).Decode(s); err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 type topCmd struct {
@@ -118,7 +118,7 @@ func draw(w io.Writer, text string) {
 	fmt.Fprint(w, "\x1b[H"+strings.ReplaceAll(text, "\n", "\x1b[K\r\n")+"\x1b[J")
 }
 
-func printTop(w io.Writer, s *api.ClusterState) {
+func printTop(w io.Writer, s *wire.ClusterState) {
 	fmt.Fprintf(w, "model %s   policy %s   epoch %d   mapping %s\n", s.Model, s.Policy, s.Epoch, s.Mapping)
 	step := "idle"
 	if s.StepMillis > 0 {

@@ -17,11 +17,11 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
-	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -41,7 +41,7 @@ type Config struct {
 	// OnServe and OnWithdraw notify the batcher. They must not block.
 	OnServe    func(*Group)
 	OnWithdraw func(topology.Withdraw)
-	// OnEvent receives other events of nodes, with the kinds of api.ClusterEvent.
+	// OnEvent receives other events of nodes, with the kinds of wire.ClusterEvent.
 	OnEvent func(kind, node, reason string)
 }
 
@@ -118,7 +118,7 @@ func (d *Director) Receive(c actor.Context) {
 		d.cancel()
 	case *nodeUp:
 		if was, ok := d.Known(m.node.ID); !ok || was != m.node.Incarnation {
-			d.cfg.OnEvent(api.EventNodeUp, m.node.ID, "")
+			d.cfg.OnEvent(wire.EventNodeUp, m.node.ID, "")
 		}
 		d.register(m.node.ID, m.host)
 		d.run(c, d.authority.Up(m.node))
@@ -158,7 +158,7 @@ func (d *Director) Receive(c actor.Context) {
 		d.fence(c, m)
 	case *nodeWorks:
 		d.cfg.Logger.Info("a fenced node responds again", "node", m.id)
-		d.cfg.OnEvent(api.EventWorks, m.id, "")
+		d.cfg.OnEvent(wire.EventWorks, m.id, "")
 		d.authority.Responds(m.id, m.incarnation)
 	case *placementRecorded:
 		d.run(c, d.authority.Recorded(m.epoch))
@@ -188,7 +188,7 @@ func (d *Director) register(id string, h Host) {
 func (d *Director) reportRefused(id string) {
 	if why, refused := d.authority.Refused()[id]; refused {
 		d.cfg.Logger.Warn("node cannot take part", "node", id, "reason", why)
-		d.cfg.OnEvent(api.EventRefused, id, why)
+		d.cfg.OnEvent(wire.EventRefused, id, why)
 	}
 }
 
@@ -236,7 +236,7 @@ func (d *Director) undrain(id string) error {
 		return fmt.Errorf("%w: %s takes part or is waiting to", ErrNotDrained, id)
 	}
 	d.cfg.Logger.Info("node undrained", "node", id)
-	d.cfg.OnEvent(api.EventUndrained, id, "")
+	d.cfg.OnEvent(wire.EventUndrained, id, "")
 	if d.cfg.Drained != nil {
 		d.cfg.Drained(maps.Clone(d.authority.Drained()))
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -14,8 +14,8 @@ import (
 type Recovery struct {
 	mu         sync.Mutex
 	placements map[string]uint64
-	detect     api.Durations
-	stall      api.Durations
+	detect     wire.Durations
+	stall      wire.Durations
 }
 
 // NewRecovery returns counters of zero.
@@ -46,9 +46,9 @@ func (r *Recovery) Served(since, now time.Time) {
 }
 
 // State returns the counters, combined with those of the batcher and the steps.
-func (r *Recovery) State(t batcher.Totals, copied uint64) *api.RecoveryState {
+func (r *Recovery) State(t batcher.Totals, copied uint64) *wire.RecoveryState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return &api.RecoveryState{Placements: maps.Clone(r.placements), Detection: r.detect.Clone(), Stall: r.stall.Clone(), ReplicaBytes: copied,
+	return &wire.RecoveryState{Placements: maps.Clone(r.placements), Detection: r.detect.Clone(), Stall: r.stall.Clone(), ReplicaBytes: copied,
 		RecomputedTokens: t.Recomputed, ReplayedTokens: t.Replayed, RestoredCaches: t.Restored, RestoredReplicas: t.Copies, Preemptions: t.Preempted}
 }

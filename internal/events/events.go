@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -59,14 +62,14 @@ func (e *Log) Cost(o batcher.Outage) {
 }
 
 // Sample adds a sample of the cluster's load.
-func (e *Log) Sample(c *api.ClusterState) {
+func (e *Log) Sample(c *wire.ClusterState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.samples.add(c)
 }
 
 // After returns the events newer than a revision, and a channel that is closed at the next change.
-func (e *Log) After(revision uint64) ([]api.ClusterEvent, <-chan struct{}) {
+func (e *Log) After(revision uint64) ([]wire.ClusterEvent, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.log.after(revision), e.changed
@@ -90,7 +93,7 @@ func (e *Log) Restore(ctx context.Context, read func(context.Context) ([]byte, e
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()
 	b, err := read(ctx)
-	var list []api.ClusterEvent
+	var list []wire.ClusterEvent
 	if err == nil && b != nil {
 		err = json.Unmarshal(b, &list)
 	}
@@ -140,10 +143,10 @@ func (e *Log) Persist(ctx context.Context, write func(context.Context, []byte) e
 //	                                 server-sent events if the client accepts them
 //	GET /v1/cluster/history?from=N   samples starting at an index, one per second
 func (e *Log) AddRoutes(a *api.Server) error {
-	if err := a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/events", Docs: []api.Doc{{About: "what happened to the cluster after the revision `from`; as server-sent events where those are accepted", Answer: eventList{}, Events: api.ClusterEvent{}}}, Handler: func(w http.ResponseWriter, r *http.Request) { e.serve(a, w, r) }}); err != nil {
+	if err := a.Handle(httpserver.Route{Method: http.MethodGet, Path: "/v1/events", Docs: []httpserver.Doc{{About: "what happened to the cluster after the revision `from`; as server-sent events where those are accepted", Answer: eventList{}, Events: wire.ClusterEvent{}}}, Handler: func(w http.ResponseWriter, r *http.Request) { e.serve(a, w, r) }}); err != nil {
 		return err
 	}
-	return a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/cluster/history", Docs: []api.Doc{{About: "load and memory of the last minutes, one sample a second, from the index `from` on", Answer: sampleList{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
+	return a.Handle(httpserver.Route{Method: http.MethodGet, Path: "/v1/cluster/history", Docs: []httpserver.Doc{{About: "load and memory of the last minutes, one sample a second, from the index `from` on", Answer: sampleList{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
 		from, err := number(r, "")
 		if err != nil {
 			a.WriteError(w, err)
@@ -157,14 +160,14 @@ func (e *Log) AddRoutes(a *api.Server) error {
 }
 
 type eventList struct {
-	Data   []api.ClusterEvent `json:"data"`
-	Object string             `json:"object"`
+	Data   []wire.ClusterEvent `json:"data"`
+	Object string              `json:"object"`
 }
 
 type sampleList struct {
-	Data   []api.Sample `json:"data"`
-	Every  int64        `json:"every_ms"`
-	Object string       `json:"object"`
+	Data   []wire.Sample `json:"data"`
+	Every  int64         `json:"every_ms"`
+	Object string        `json:"object"`
 }
 
 // number returns the value of the query parameter from, or of a header if present.
@@ -178,7 +181,7 @@ func number(r *http.Request, header string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil {
-		return 0, api.Problem{Status: http.StatusBadRequest, Param: "from", Message: "'from' must be a whole number, 0 or more."}
+		return 0, apierr.Problem{Status: http.StatusBadRequest, Param: "from", Message: "'from' must be a whole number, 0 or more."}
 	}
 	return n, nil
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -31,7 +31,7 @@ func TestEventLog(t *testing.T) {
 	at := time.Now()
 	after := func(ms int) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) }
 	l := new(State)
-	l.note(at, api.EventNodeUp, "a", "")
+	l.note(at, wire.EventNodeUp, "a", "")
 	l.serves(at, 1, 3)
 	l.ended(at, topology.Withdraw{Kind: topology.KindStep, Reason: "node b: timeout"})
 	l.note(after(5), topology.KindLost, "b", "node b is gone") // explains the failed step
@@ -70,7 +70,7 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 	e := New()
 	e.Restore(context.Background(), func(context.Context) ([]byte, error) { return text, nil }, slog.New(slog.DiscardHandler))
 	e.Change(func(l *State, _ time.Time) bool {
-		l.Add(api.ClusterEvent{At: after(5000), Kind: api.EventTakeover, Cost: &api.Cost{Open: true}})
+		l.Add(wire.ClusterEvent{At: after(5000), Kind: wire.EventTakeover, Cost: &wire.Cost{Open: true}})
 		l.serves(after(6500), 4, 2)
 		return true
 	})
@@ -86,14 +86,14 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 func TestEventLogIsBounded(t *testing.T) {
 	l := new(State)
 	for i := range 3 * keptEvents {
-		l.note(time.Now(), api.EventNodeUp, fmt.Sprint(i), "")
+		l.note(time.Now(), wire.EventNodeUp, fmt.Sprint(i), "")
 	}
 	if got := l.after(0); len(got) != keptEvents || got[keptEvents-1].ID != 3*keptEvents || len(l.after(l.revision)) != 0 || len(l.after(l.revision+1)) != keptEvents {
 		t.Errorf("%d events are kept", len(got))
 	}
 	s := new(samples)
 	for range 2*keptSamples + 7 {
-		s.add(&api.ClusterState{})
+		s.add(&wire.ClusterState{})
 	}
 	got := s.from(0)
 	if len(got) != keptSamples || got[0].Index != keptSamples+7 || got[keptSamples-1].Index != 2*keptSamples+6 {
@@ -111,11 +111,11 @@ func TestEventsAreWrittenDown(t *testing.T) {
 	wrote := make(chan int, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	e.Note(api.EventNodeUp, "a", "")
+	e.Note(wire.EventNodeUp, "a", "")
 	go func() {
 		defer close(done)
 		e.Persist(ctx, func(_ context.Context, b []byte) error {
-			var list []api.ClusterEvent
+			var list []wire.ClusterEvent
 			err := json.Unmarshal(b, &list)
 			wrote <- len(list)
 			return err
@@ -133,8 +133,8 @@ func TestEventsAreWrittenDown(t *testing.T) {
 	if n := next(); n != 1 {
 		t.Errorf("%d events were written", n)
 	}
-	e.Note(api.EventNodeUp, "b", "")
-	e.Note(api.EventNodeUp, "c", "")
+	e.Note(wire.EventNodeUp, "b", "")
+	e.Note(wire.EventNodeUp, "c", "")
 	if n := next(); n != 3 {
 		t.Errorf("%d events were written after two more", n)
 	}

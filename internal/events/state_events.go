@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -15,16 +15,16 @@ const keptEvents = 256
 
 // State has the newest events of a cluster.
 type State struct {
-	events   []api.ClusterEvent // oldest first; events with a cost are replaced, never modified
-	id       uint64             // of the newest event
+	events   []wire.ClusterEvent // oldest first; events with a cost are replaced, never modified
+	id       uint64              // of the newest event
 	revision uint64
 	epoch    uint32
 }
 
 // restore continues the log of an earlier coordinator. Costs that it had not completed stay as they
 // were.
-func (l *State) restore(events []api.ClusterEvent) {
-	slices.SortFunc(events, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) })
+func (l *State) restore(events []wire.ClusterEvent) {
+	slices.SortFunc(events, func(a, b wire.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) })
 	l.events = slices.Clone(events[max(0, len(events)-keptEvents):])
 	for i := range l.events {
 		e := &l.events[i]
@@ -37,7 +37,7 @@ func (l *State) restore(events []api.ClusterEvent) {
 }
 
 // Add appends an event and gives it the next id and revision.
-func (l *State) Add(e api.ClusterEvent) {
+func (l *State) Add(e wire.ClusterEvent) {
 	l.id++
 	l.revision++
 	l.epoch = max(l.epoch, e.Epoch)
@@ -56,12 +56,12 @@ func (l *State) note(at time.Time, kind, node, reason string) {
 		l.touch(e)
 		return
 	}
-	l.Add(api.ClusterEvent{At: at, Kind: kind, Node: node, Reason: reason})
+	l.Add(wire.ClusterEvent{At: at, Kind: kind, Node: node, Reason: reason})
 }
 
 // ended records that a placement no longer serves.
 func (l *State) ended(at time.Time, w topology.Withdraw) {
-	l.Add(api.ClusterEvent{At: at, Kind: w.Kind, Node: w.Node, Reason: w.Reason, Cost: &api.Cost{Open: true}})
+	l.Add(wire.ClusterEvent{At: at, Kind: w.Kind, Node: w.Node, Reason: w.Reason, Cost: &wire.Cost{Open: true}})
 }
 
 // serves records that a placement serves.
@@ -69,19 +69,19 @@ func (l *State) serves(at time.Time, epoch uint32, sockets int) {
 	l.epoch = max(l.epoch, epoch)
 	e := l.openOutage()
 	if e == nil {
-		l.Add(api.ClusterEvent{At: at, Kind: api.EventServing, Epoch: epoch, Sockets: sockets})
+		l.Add(wire.ClusterEvent{At: at, Kind: wire.EventServing, Epoch: epoch, Sockets: sockets})
 		return
 	}
 	c := *e.Cost
 	c.NextEpoch, c.StallMillis = epoch, at.Sub(e.At).Milliseconds()
-	c.Open = e.Kind != api.EventTakeover // a takeover cut off no request that this coordinator knows
+	c.Open = e.Kind != wire.EventTakeover // a takeover cut off no request that this coordinator knows
 	e.Cost, e.Sockets = &c, sockets
 	l.touch(e)
 }
 
 // cost updates the newest end of a placement and reports whether it changed.
 func (l *State) cost(o batcher.Outage) bool {
-	at := slices.IndexFunc(l.events, func(e api.ClusterEvent) bool { return e.Cost != nil && e.Cost.Open && e.Epoch == o.Epoch })
+	at := slices.IndexFunc(l.events, func(e wire.ClusterEvent) bool { return e.Cost != nil && e.Cost.Open && e.Epoch == o.Epoch })
 	if at < 0 {
 		return l.settle(o.Epoch)
 	}
@@ -112,7 +112,7 @@ func (l *State) settle(newest uint32) (changed bool) {
 }
 
 // openOutage returns the newest end of a placement while no other one serves, else nil.
-func (l *State) openOutage() *api.ClusterEvent {
+func (l *State) openOutage() *wire.ClusterEvent {
 	for i := len(l.events) - 1; i >= 0; i-- {
 		if e := &l.events[i]; e.Cost != nil {
 			if e.Cost.Open && e.Cost.NextEpoch == 0 {
@@ -124,17 +124,17 @@ func (l *State) openOutage() *api.ClusterEvent {
 	return nil
 }
 
-func (l *State) touch(e *api.ClusterEvent) {
+func (l *State) touch(e *wire.ClusterEvent) {
 	l.revision++
 	e.Revision = l.revision
 }
 
 // after returns the events that are newer than a revision or changed since, ordered by revision.
-func (l *State) after(revision uint64) []api.ClusterEvent {
+func (l *State) after(revision uint64) []wire.ClusterEvent {
 	if revision > l.revision { // of a log that this one does not continue
 		revision = 0
 	}
-	out := slices.DeleteFunc(slices.Clone(l.events), func(e api.ClusterEvent) bool { return e.Revision <= revision })
-	slices.SortFunc(out, func(a, b api.ClusterEvent) int { return cmp.Compare(a.Revision, b.Revision) })
+	out := slices.DeleteFunc(slices.Clone(l.events), func(e wire.ClusterEvent) bool { return e.Revision <= revision })
+	slices.SortFunc(out, func(a, b wire.ClusterEvent) int { return cmp.Compare(a.Revision, b.Revision) })
 	return out
 }

@@ -1,7 +1,7 @@
 package events
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // keptSamples covers the last minutes, one sample per sampleEvery.
@@ -9,12 +9,12 @@ const keptSamples = 300
 
 // samples is a ring buffer.
 type samples struct {
-	ring []api.Sample
+	ring []wire.Sample
 	next uint64 // index of the next sample
 }
 
-func (s *samples) add(c *api.ClusterState) {
-	v := api.Sample{Index: s.next, Epoch: c.Epoch, Running: c.Running, Waiting: c.Waiting, TokensPerSecond: c.TokensPerSecond, StepMillis: c.StepMillis, WireBytes: c.WireBytes,
+func (s *samples) add(c *wire.ClusterState) {
+	v := wire.Sample{Index: s.next, Epoch: c.Epoch, Running: c.Running, Waiting: c.Waiting, TokensPerSecond: c.TokensPerSecond, StepMillis: c.StepMillis, WireBytes: c.WireBytes,
 		Nodes: map[string][4]int64{}}
 	for _, q := range c.Sequences {
 		v.KVBytes, v.KVFull = v.KVBytes+q.KVBytes, v.KVFull+q.KVFull
@@ -31,8 +31,8 @@ func (s *samples) add(c *api.ClusterState) {
 }
 
 // from returns the samples starting at an index.
-func (s *samples) from(index uint64) []api.Sample {
-	out := []api.Sample{}
+func (s *samples) from(index uint64) []wire.Sample {
+	out := []wire.Sample{}
 	if index > s.next { // of another coordinator
 		index = 0
 	}

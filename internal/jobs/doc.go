@@ -5,7 +5,7 @@
 //	HTTP -> Service -> Store -> journals (package journal)
 //	          │  ^
 //	          v  │ events
-//	        api.Engine
+//	      engine.Engine
 //
 // A job is a journal: Accept, Start, Tokens..., Done. Its state is the fold of its
 // records (state.go, pure), so a process that takes over reads the journal and

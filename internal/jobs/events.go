@@ -8,9 +8,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // events answers GET /v1/jobs/{id}/events?from=N. It streams the job's events from index N
@@ -18,7 +21,7 @@ import (
 // is sent only after it was written, so an index has the same content after any crash.
 func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	from, err := fromIndex(r)
-	var task *api.Task
+	var task *generate.Task
 	if err == nil {
 		var spec Spec
 		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
@@ -28,7 +31,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 		}
 	}
 	if err == nil && from > j.snapshot().state.Events {
-		err = api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.snapshot().state.Events)}
+		err = apierr.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.snapshot().state.Events)}
 	}
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -37,7 +40,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	f := &follower{check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
 	f.take = f.send
 	v.follow(r.Context(), j, f, func(now snapshot) error {
-		if err := f.out.Data("", api.JobEnd{Object: "job.end", State: string(now.state.Phase), Events: now.state.Events, Error: v.show(now).Error}); err != nil {
+		if err := f.out.Data("", wire.JobEnd{Object: "job.end", State: string(now.state.Phase), Events: now.state.Events, Error: v.show(now).Error}); err != nil {
 			return err
 		}
 		return f.out.Done()
@@ -54,7 +57,7 @@ func (v *Service) follow(ctx context.Context, j *job, f *follower, end func(snap
 		if err := f.read(ctx, v.store); err != nil {
 			if !errors.Is(err, errGoneClient) && ctx.Err() == nil {
 				v.cfg.Logger.Warn("jobs: an event stream broke", "job", j.id, "error", err)
-				_, body := api.ErrorStatus(routes.Unreadable("The rest of the job's events", err))
+				_, body := apierr.ErrorStatus(routes.Unreadable("The rest of the job's events", err))
 				_ = f.out.Data("", body)
 			}
 			return
@@ -90,7 +93,7 @@ func fromIndex(r *http.Request) (int, error) {
 	}
 	n, err := strconv.Atoi(q)
 	if err != nil || n < 0 || n > 1<<30 {
-		return 0, api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %.40q; it must be the index of an event, 0 or more.", q)}
+		return 0, apierr.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %.40q; it must be the index of an event, 0 or more.", q)}
 	}
 	return n + add, nil
 }
@@ -99,11 +102,11 @@ func fromIndex(r *http.Request) (int, error) {
 // the first event, because the text of an event depends on the earlier ones.
 type follower struct {
 	check  journal.Journal
-	replay *api.Replay
+	replay *generate.Replay
 	from   int
 	next   int
-	out    *api.EventStream
-	take   func(Logged, api.TaskDelta) error
+	out    *httpserver.EventStream
+	take   func(Logged, generate.TaskDelta) error
 }
 
 var errGoneClient = errors.New("jobs: the client left")
@@ -132,11 +135,11 @@ func (f *follower) read(ctx context.Context, s *Store) error {
 	})
 }
 
-func (f *follower) send(e Logged, d api.TaskDelta) error {
+func (f *follower) send(e Logged, d generate.TaskDelta) error {
 	if f.next < f.from {
 		return nil
 	}
-	out := api.JobEvent{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
+	out := wire.JobEvent{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
 	if d.Emitted {
 		out.Token = &e.Event.Token
 	}

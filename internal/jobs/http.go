@@ -12,9 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/openai"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
@@ -32,14 +36,14 @@ func (v *Service) Routes() routes.Handlers {
 	}
 }
 
-func (v *Service) show(j snapshot) api.Job {
+func (v *Service) show(j snapshot) wire.Job {
 	s := j.state
-	out := api.Job{ID: j.id, Object: "job", State: string(s.Phase), Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
+	out := wire.Job{ID: j.id, Object: "job", State: string(s.Phase), Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
 		StartedAt: s.Started / 1000, EndedAt: s.Ended / 1000, Attempt: s.Attempt, Failures: s.Failures, NextAttempt: s.NotBefore / 1000,
 		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch, Prompt: j.prompt, Answer: firstCharacters(v.api.Text(j.answer))}
 	out.Durability, out.Replicas = v.cfg.Durability()
 	if s.Code != "" {
-		out.Error = &api.JobError{Code: s.Code, Message: s.Message, Status: j.status, Body: j.body}
+		out.Error = &wire.JobError{Code: s.Code, Message: s.Message, Status: j.status, Body: j.body}
 	}
 	return out
 }
@@ -47,7 +51,7 @@ func (v *Service) show(j snapshot) api.Job {
 func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	body, err := v.api.ReadJSON(w, r)
 	if err == nil && len(body) > v.cfg.MaxBody {
-		err = api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a job is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+		err = apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a job is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
 	var spec Spec
 	if err == nil {
@@ -59,8 +63,8 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Holder = api.KeyName(r.Context())
-	j, existed, err := v.accept(r.Context(), spec.id(), spec, func(t *api.Task) error {
+	spec.Holder = httpserver.KeyName(r.Context())
+	j, existed, err := v.accept(r.Context(), spec.id(), spec, func(t *generate.Task) error {
 		if names := t.Ignored(); len(names) > 0 {
 			w.Header().Set("X-Ignored-Parameters", strings.Join(names, ", "))
 		}
@@ -79,7 +83,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 
 // accept validates a request as its endpoint would and creates its job. charge may refuse the task;
 // it may be nil.
-func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*api.Task) error) (snapshot, bool, error) {
+func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*generate.Task) error) (snapshot, bool, error) {
 	spec.Seed, spec.Drawn, spec.Fingerprint = rand.Uint64()>>1, true, v.api.Fingerprint()
 	if v.store.job(id) == nil { // an existing job was validated before
 		task, err := v.task(ctx, id, v.store.Now(), spec)
@@ -117,7 +121,7 @@ func parseJob(body []byte) (Spec, error) {
 		Prompt   json.RawMessage `json:"prompt"`
 	}
 	if err := strictjson.Unmarshal(body, &f); err != nil {
-		return Spec{}, api.Problem{Status: http.StatusBadRequest, Code: "invalid_json", Message: "The request body does not describe a job. " + err.Error()}
+		return Spec{}, apierr.Problem{Status: http.StatusBadRequest, Code: "invalid_json", Message: "The request body does not describe a job. " + err.Error()}
 	}
 	spec := Spec{Endpoint: f.Endpoint, Body: f.Body}
 	if spec.Body == nil {
@@ -125,15 +129,15 @@ func parseJob(body []byte) (Spec, error) {
 		if spec.Endpoint == "" {
 			switch {
 			case f.Messages != nil:
-				spec.Endpoint = api.EndpointChat
+				spec.Endpoint = openai.EndpointChat
 			case f.Prompt != nil:
-				spec.Endpoint = api.EndpointCompletions
+				spec.Endpoint = openai.EndpointCompletions
 			}
 		}
 	}
 	if spec.Endpoint == "" {
-		return Spec{}, api.Problem{Status: http.StatusBadRequest, Param: "endpoint",
-			Message: fmt.Sprintf("Name the 'endpoint', %s or %s, or send 'messages' or a 'prompt'.", api.EndpointChat, api.EndpointCompletions)}
+		return Spec{}, apierr.Problem{Status: http.StatusBadRequest, Param: "endpoint",
+			Message: fmt.Sprintf("Name the 'endpoint', %s or %s, or send 'messages' or a 'prompt'.", openai.EndpointChat, openai.EndpointCompletions)}
 	}
 	return spec, nil
 }
@@ -164,7 +168,7 @@ func (v *Service) lookup(ctx context.Context, id string) (*job, error) {
 		}
 		j = v.store.job(id)
 	}
-	if j == nil || !api.CanRead(ctx, j.snapshot().head.Holder) {
+	if j == nil || !httpserver.CanRead(ctx, j.snapshot().head.Holder) {
 		return nil, nil
 	}
 	return j, nil
@@ -276,16 +280,16 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 	limit, err := routes.Limit(r, 20, 1000)
 	state, batch := Phase(q.Get("state")), q.Get("batch_id")
 	if err == nil && state != "" && !slices.Contains(Phases, state) {
-		err = api.Problem{Status: http.StatusBadRequest, Param: "state", Message: fmt.Sprintf("'state' is %.40q; known are queued, running, completed, dead, cancelled.", string(state))}
+		err = apierr.Problem{Status: http.StatusBadRequest, Param: "state", Message: fmt.Sprintf("'state' is %.40q; known are queued, running, completed, dead, cancelled.", string(state))}
 	}
 	if err != nil {
 		return nil, err
 	}
-	out := api.JobList{Object: "list", Data: []api.Job{}, Counts: map[string]int{}, Store: cmp.Or(v.store.LastError(), "ok"), Damage: v.store.Damage()}
+	out := wire.JobList{Object: "list", Data: []wire.Job{}, Counts: map[string]int{}, Store: cmp.Or(v.store.LastError(), "ok"), Damage: v.store.Damage()}
 	for _, p := range Phases {
 		out.Counts[string(p)] = 0
 	}
-	all := slices.DeleteFunc(v.store.list(), func(j snapshot) bool { return !api.CanRead(r.Context(), j.head.Holder) })
+	all := slices.DeleteFunc(v.store.list(), func(j snapshot) bool { return !httpserver.CanRead(r.Context(), j.head.Holder) })
 	for _, j := range all {
 		out.Counts[string(j.state.Phase)]++
 	}

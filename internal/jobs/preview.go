@@ -5,8 +5,11 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/shoal-llm/shoal/internal/server/vectors"
+
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/openai"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
@@ -28,7 +31,7 @@ func promptPreview(endpoint string, body json.RawMessage) string {
 	if strictjson.Unmarshal(body, &b) != nil {
 		return ""
 	}
-	fields := map[string]json.RawMessage{api.EndpointCompletions: b.Prompt, api.EndpointChat: b.Messages, api.EndpointResponses: b.Input, api.EndpointEmbeddings: b.Input, api.EndpointRerank: b.Query, api.EndpointScore: b.Text}
+	fields := map[string]json.RawMessage{openai.EndpointCompletions: b.Prompt, openai.EndpointChat: b.Messages, openai.EndpointResponses: b.Input, vectors.EndpointEmbeddings: b.Input, vectors.EndpointRerank: b.Query, vectors.EndpointScore: b.Text}
 	return firstCharacters(textOf(fields[endpoint]))
 }
 
@@ -109,7 +112,7 @@ func appendAnswerStart(ids []int32, r *journal.Record) []int32 {
 		return ids
 	}
 	for _, e := range events {
-		if e.Choice == 0 && e.Event.Token != api.NoToken && e.Event.Finish != api.FinishStop && len(ids) < previewTokens {
+		if e.Choice == 0 && e.Event.Token != engine.NoToken && e.Event.Finish != engine.FinishStop && len(ids) < previewTokens {
 			ids = append(ids, e.Event.Token)
 		}
 	}

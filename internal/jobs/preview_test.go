@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/openai"
 )
 
 func TestPromptPreview(t *testing.T) {
@@ -32,12 +32,12 @@ func TestPromptPreview(t *testing.T) {
 		`{"prompt":"ZZZ","messages":[{"role":"user","content":"aaa"}]}`:                                                  "aaa",
 		`{"messages":7}`: "", `{}`: "", `[]`: "", `"x"`: "",
 	} {
-		endpoint := api.EndpointCompletions
+		endpoint := openai.EndpointCompletions
 		switch {
 		case strings.Contains(body, `"messages"`):
-			endpoint = api.EndpointChat
+			endpoint = openai.EndpointChat
 		case strings.Contains(body, `"input"`):
-			endpoint = api.EndpointResponses
+			endpoint = openai.EndpointResponses
 		}
 		if got := promptPreview(endpoint, json.RawMessage(body)); got != want {
 			t.Errorf("%s: %q, want %q", body, got, want)

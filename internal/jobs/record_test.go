@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 func base64(b []byte) string { return b64.StdEncoding.EncodeToString(b) }
@@ -15,12 +15,12 @@ func base64(b []byte) string { return b64.StdEncoding.EncodeToString(b) }
 func sampleEvents() []Logged {
 	inf := float32(math.Inf(-1))
 	return []Logged{
-		{0, api.Event{Token: 5}},
-		{3, api.Event{Token: 0, Logprob: -1.25, Top: []sampler.TokenLogprob{{Token: 7, Logprob: -0.1}, {Token: 0, Logprob: inf}}}},
-		{1, api.Event{Token: 9, PromptLogprobs: []api.PromptLogprob{{}, {Logprob: -3, Top: []sampler.TokenLogprob{{Token: 1, Logprob: -2}}}}}},
-		{0, api.Event{Token: 2, Finish: api.FinishStop}},
-		{1, api.Event{Token: api.NoToken, Finish: api.FinishLength}},
-		{2, api.Event{Token: api.NoToken, Pooled: []float32{1.5, -0.25, inf}, Finish: api.FinishStop}},
+		{0, engine.Event{Token: 5}},
+		{3, engine.Event{Token: 0, Logprob: -1.25, Top: []sampler.TokenLogprob{{Token: 7, Logprob: -0.1}, {Token: 0, Logprob: inf}}}},
+		{1, engine.Event{Token: 9, PromptLogprobs: []engine.PromptLogprob{{}, {Logprob: -3, Top: []sampler.TokenLogprob{{Token: 1, Logprob: -2}}}}}},
+		{0, engine.Event{Token: 2, Finish: engine.FinishStop}},
+		{1, engine.Event{Token: engine.NoToken, Finish: engine.FinishLength}},
+		{2, engine.Event{Token: engine.NoToken, Pooled: []float32{1.5, -0.25, inf}, Finish: engine.FinishStop}},
 	}
 }
 

@@ -11,18 +11,21 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/openai"
 )
 
 // Stored responses are jobs with the response's id. A background response runs as a job. A
 // foreground one is written as a finished job.
 
 // KeepResponse stores a completed response.
-func (v *Service) KeepResponse(ctx context.Context, k api.KeptResponse, seed uint64) error {
+func (v *Service) KeepResponse(ctx context.Context, k generate.KeptResponse, seed uint64) error {
 	if len(k.Body) > v.cfg.MaxBody {
 		return fmt.Errorf("jobs: the request has %d bytes, a job may have %d", len(k.Body), v.cfg.MaxBody)
 	}
-	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: api.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed, Drawn: true, Fingerprint: v.api.Fingerprint()})
+	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: openai.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed, Drawn: true, Fingerprint: v.api.Fingerprint()})
 	if err != nil {
 		return err
 	}
@@ -64,31 +67,31 @@ func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job,
 	return j, nil
 }
 
-// BeginResponse implements api.ResponseStore.
-func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k api.KeptResponse, existed bool, err error) {
+// BeginResponse implements openai.ResponseStore.
+func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k generate.KeptResponse, existed bool, err error) {
 	if len(body) > v.cfg.MaxBody {
-		return k, false, api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a background response is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+		return k, false, apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a background response is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
 	key, err := routes.Key(r)
 	if err != nil {
 		return k, false, err
 	}
-	spec := Spec{Endpoint: api.EndpointResponses, Body: body, Key: key, Holder: api.KeyName(r.Context())}
+	spec := Spec{Endpoint: openai.EndpointResponses, Body: body, Key: key, Holder: httpserver.KeyName(r.Context())}
 	if key != "" {
 		id = "resp_" + strings.TrimPrefix(spec.id(), "job-")
 	}
-	j, existed, err := v.accept(r.Context(), id, spec, func(t *api.Task) error { return v.api.Charge(r, t) })
+	j, existed, err := v.accept(r.Context(), id, spec, func(t *generate.Task) error { return v.api.Charge(r, t) })
 	switch {
 	case err != nil:
 	case existed:
 		k, err = v.kept(r.Context(), j)
 	default:
-		k = api.KeptResponse{ID: id, Created: j.state.Accepted / 1000, Body: body, Status: "queued"}
+		k = generate.KeptResponse{ID: id, Created: j.state.Accepted / 1000, Body: body, Status: "queued"}
 	}
 	return k, existed, err
 }
 
-func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptResponse, ok bool, err error) {
+func (v *Service) KeptResponse(ctx context.Context, id string) (k generate.KeptResponse, ok bool, err error) {
 	j, err := v.response(ctx, id)
 	if j == nil {
 		return k, false, err
@@ -99,18 +102,18 @@ func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptRespon
 
 func (v *Service) response(ctx context.Context, id string) (*job, error) {
 	j, err := v.lookup(ctx, id)
-	if j == nil || j.head.Endpoint != api.EndpointResponses {
+	if j == nil || j.head.Endpoint != openai.EndpointResponses {
 		return nil, err
 	}
 	return j, nil
 }
 
-func (v *Service) kept(ctx context.Context, now snapshot) (k api.KeptResponse, err error) {
+func (v *Service) kept(ctx context.Context, now snapshot) (k generate.KeptResponse, err error) {
 	spec, err := v.store.spec(ctx, now.id)
 	if err != nil {
 		return k, routes.Unreadable("The response", err)
 	}
-	k = api.KeptResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body, Code: now.state.Code, Message: now.state.Message,
+	k = generate.KeptResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body, Code: now.state.Code, Message: now.state.Message,
 		Status: map[Phase]string{Queued: "queued", Running: "in_progress", Completed: "completed", Dead: "failed", Cancelled: "cancelled"}[now.state.Phase]}
 	if now.state.Phase == Completed {
 		if k.Result, err = v.store.result(ctx, now); err != nil {
@@ -143,7 +146,7 @@ func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
 		after := -1
 		if s := q.Get("starting_after"); s != "" {
 			if after, err = strconv.Atoi(s); err != nil || after < 0 {
-				v.api.WriteError(w, api.Problem{Status: http.StatusBadRequest, Param: "starting_after", Message: "'starting_after' must be the sequence_number of an event, 0 or more."})
+				v.api.WriteError(w, apierr.Problem{Status: http.StatusBadRequest, Param: "starting_after", Message: "'starting_after' must be the sequence_number of an event, 0 or more."})
 				return
 			}
 		}
@@ -163,10 +166,10 @@ func (v *Service) present(ctx context.Context, id string) (*job, error) {
 }
 
 func noResponse(id string) error {
-	return api.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; responses are kept for a limited time.", id)}
+	return apierr.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; responses are kept for a limited time.", id)}
 }
 
-func (v *Service) showResponse(w http.ResponseWriter, k api.KeptResponse) {
+func (v *Service) showResponse(w http.ResponseWriter, k generate.KeptResponse) {
 	out, err := v.api.ShowResponse(k)
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -175,7 +178,7 @@ func (v *Service) showResponse(w http.ResponseWriter, k api.KeptResponse) {
 	v.api.WriteJSON(w, http.StatusOK, out)
 }
 
-func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k api.KeptResponse) {
+func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k generate.KeptResponse) {
 	items, err := v.api.ResponseInput(k)
 	limit, e := routes.Limit(r, 20, 100)
 	if err == nil {
@@ -215,7 +218,7 @@ func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		err = problemOf(v.stopJob(ctx, j))
 	}
-	var k api.KeptResponse
+	var k generate.KeptResponse
 	if err == nil {
 		k, err = v.kept(r.Context(), j.snapshot())
 	}
@@ -252,7 +255,7 @@ func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 // derived from the journal, so a number always has the same content.
 func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int) {
 	var spec Spec
-	var task *api.Task
+	var task *generate.Task
 	j, err := v.present(r.Context(), id)
 	if err == nil {
 		if spec, err = v.store.spec(r.Context(), id); err != nil {
@@ -265,18 +268,18 @@ func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id stri
 		v.api.WriteError(w, err)
 		return
 	}
-	f := &follower{check: journal.Journal{Name: id}, replay: task.Replay(), out: v.api.NewEventStream(w), take: func(Logged, api.TaskDelta) error { return nil }}
+	f := &follower{check: journal.Journal{Name: id}, replay: task.Replay(), out: v.api.NewEventStream(w), take: func(Logged, generate.TaskDelta) error { return nil }}
 	if f.replay.Stream(f.out, after) != nil {
 		return
 	}
 	v.follow(r.Context(), j, f, func(now snapshot) error {
 		k, err := v.kept(r.Context(), now)
 		if err != nil {
-			_, body := api.ErrorStatus(err)
+			_, body := apierr.ErrorStatus(err)
 			return f.out.Data("", body)
 		}
 		return f.replay.End(k)
 	})
 }
 
-var _ api.ResponseStore = (*Service)(nil)
+var _ openai.ResponseStore = (*Service)(nil)

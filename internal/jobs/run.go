@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
 )
 
 // errStop: the attempt must end without writing a record. The state determines which process
@@ -60,7 +62,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	if n.Kind == KindDead {
 		e.Status, e.Body = f.status, f.body
 		if e.Status == 0 {
-			e.Status, e.Body = api.ErrorStatus(err)
+			e.Status, e.Body = apierr.ErrorStatus(err)
 		}
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
@@ -85,11 +87,11 @@ func (f failed) Error() string { return f.Code + ": " + f.Message }
 
 func failureOf(err error) *Failure {
 	var (
-		eng  api.ErrFailed
-		inv  api.ErrInvalid
-		long api.ErrTooLong
-		not  api.ErrNotReady
-		over api.ErrOverloaded
+		eng  apierr.ErrFailed
+		inv  apierr.ErrInvalid
+		long apierr.ErrTooLong
+		not  apierr.ErrNotReady
+		over apierr.ErrOverloaded
 	)
 	f := &Failure{Code: "engine_error", Message: err.Error()}
 	switch {
@@ -129,8 +131,8 @@ type attemptRun struct {
 	*Service
 	job      *job
 	attempt  uint32 // 0: not started
-	task     *api.Task
-	replay   *api.Replay
+	task     *generate.Task
+	replay   *generate.Replay
 	progress []Progress // per choice
 	next     int        // index of the next event
 
@@ -169,8 +171,8 @@ func (l *attemptRun) abandon(reason string) {
 }
 
 // task builds the engine task of a job's request.
-func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*api.Task, error) {
-	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn})
+func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*generate.Task, error) {
+	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, generate.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn})
 }
 
 // resume restores the request and the events of earlier attempts.
@@ -187,7 +189,7 @@ func (l *attemptRun) resume(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		status, body := api.ErrorStatus(err)
+		status, body := apierr.ErrorStatus(err)
 		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
 	}
 	if now := l.task.Adapter(); spec.Adapter != "" && spec.Adapter != now {
@@ -275,7 +277,7 @@ type arrival struct {
 	closed bool
 }
 
-func forward(ctx context.Context, choice int, events <-chan api.Event, timer *api.SequenceTimer, to chan<- arrival) {
+func forward(ctx context.Context, choice int, events <-chan engine.Event, timer *generate.SequenceTimer, to chan<- arrival) {
 	for {
 		a := arrival{Logged: Logged{Choice: choice}}
 		select {
@@ -334,7 +336,7 @@ func (l *attemptRun) log(ctx context.Context, batch []arrival) (ended []int, err
 			err = errors.New("jobs: the engine closed the stream without a finish reason")
 			break
 		}
-		if a.Event.Finish == api.FinishError || a.Event.Finish == api.FinishCancelled {
+		if a.Event.Finish == engine.FinishError || a.Event.Finish == engine.FinishCancelled {
 			if err = a.Event.Err; err == nil {
 				err = errors.New("jobs: the engine cancelled the sequence")
 			}

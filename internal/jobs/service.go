@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // Config configures a Service. Zero fields take their defaults.
@@ -43,7 +44,7 @@ func (c *Config) defaults() {
 type Service struct {
 	cfg    Config
 	store  *Store
-	engine api.Engine
+	engine engine.Engine
 	api    *api.Server
 
 	ctx    context.Context
@@ -53,7 +54,7 @@ type Service struct {
 }
 
 // Start runs the jobs of the store until Stop.
-func Start(s *Store, e api.Engine, a *api.Server, cfg Config) *Service {
+func Start(s *Store, e engine.Engine, a *api.Server, cfg Config) *Service {
 	cfg.defaults()
 	v := &Service{cfg: cfg, store: s, engine: e, api: a, slots: make(chan struct{}, cfg.Parallel)}
 	v.ctx, v.cancel = context.WithCancel(context.Background())

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // permanent lists the engine codes for which a retry cannot help.
@@ -31,8 +31,8 @@ type Progress struct {
 	Scored  bool // Emitted includes the prompt's log-probabilities
 }
 
-func (c *Progress) Take(e api.Event) {
-	if e.Token != api.NoToken {
+func (c *Progress) Take(e engine.Event) {
+	if e.Token != engine.NoToken {
 		c.Emitted = append(c.Emitted, e.Token)
 	}
 	c.Scored = c.Scored || e.PromptLogprobs != nil

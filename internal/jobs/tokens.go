@@ -7,14 +7,14 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // Logged is one engine event in the log of a job. Its index is its position among the events of all
 // choices of the job.
 type Logged struct {
 	Choice int
-	Event  api.Event // Token, Logprob, Top, PromptLogprobs, Pooled, Finish
+	Event  engine.Event // Token, Logprob, Top, PromptLogprobs, Pooled, Finish
 }
 
 // Payload of a Tokens record: index of the first event, number of events, then for each event:
@@ -38,7 +38,7 @@ func EncodeTokens(first int, events []Logged) []byte {
 	for i := range events {
 		e := &events[i].Event
 		var flags byte
-		if e.Token != api.NoToken {
+		if e.Token != engine.NoToken {
 			flags |= hasToken
 		}
 		if e.Logprob != 0 || e.Top != nil {
@@ -48,9 +48,9 @@ func EncodeTokens(first int, events []Logged) []byte {
 			flags |= hasPrompt
 		}
 		switch e.Finish {
-		case api.FinishStop:
+		case engine.FinishStop:
 			flags |= finishStop
-		case api.FinishLength:
+		case engine.FinishLength:
 			flags |= finishLength
 		}
 		if e.Pooled != nil {
@@ -107,7 +107,7 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 	n := r.int(maxEvents)
 	for i := 0; i < n && !r.bad; i++ {
 		flags := r.byte()
-		e := Logged{Choice: r.int(1 << 20), Event: api.Event{Token: api.NoToken}}
+		e := Logged{Choice: r.int(1 << 20), Event: engine.Event{Token: engine.NoToken}}
 		if flags&hasToken != 0 {
 			e.Event.Token = int32(r.int(math.MaxInt32))
 		}
@@ -116,7 +116,7 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 		}
 		if flags&hasPrompt != 0 {
 			count := r.int(len(r.b) / 5) // an entry has at least five bytes
-			e.Event.PromptLogprobs = make([]api.PromptLogprob, count)
+			e.Event.PromptLogprobs = make([]engine.PromptLogprob, count)
 			for k := range e.Event.PromptLogprobs {
 				p := &e.Event.PromptLogprobs[k]
 				p.Logprob, p.Top = r.logprob()
@@ -131,9 +131,9 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 		switch flags & (finishStop | finishLength) {
 		case 0:
 		case finishStop:
-			e.Event.Finish = api.FinishStop
+			e.Event.Finish = engine.FinishStop
 		case finishLength:
-			e.Event.Finish = api.FinishLength
+			e.Event.Finish = engine.FinishLength
 		default:
 			r.bad = true
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // attempt is one run of a job, as in internal/jobs/run.go.
@@ -20,7 +20,7 @@ type attempt struct {
 	number  uint32 // 0: not started
 	ticket  *ticket
 	name    string // of its request
-	scores  []api.PromptLogprob
+	scores  []engine.PromptLogprob
 	next    int // index of the next event to write
 	pending []jobs.Logged
 	writing bool
@@ -73,15 +73,15 @@ func (a *attempt) emit(m batcher.Emit) {
 		a.c.w.watch.fail("I3: %s: token %d is %d after %d tokens, the undisturbed run has %v", a.name, m.Index, m.Token, a.ticket.got, want)
 	}
 	a.ticket.got++
-	a.add(api.Event{Token: m.Token})
+	a.add(engine.Event{Token: m.Token})
 }
 
 func (a *attempt) finish(f batcher.Finish) {
 	switch f.Reason {
 	case batcher.ReasonStop:
-		a.add(api.Event{Token: api.NoToken, Finish: api.FinishStop})
+		a.add(engine.Event{Token: engine.NoToken, Finish: engine.FinishStop})
 	case batcher.ReasonLength:
-		a.add(api.Event{Token: api.NoToken, Finish: api.FinishLength})
+		a.add(engine.Event{Token: engine.NoToken, Finish: engine.FinishLength})
 	case batcher.ReasonError:
 		failure := jobs.EngineFailure(f.Code, f.Message)
 		a.failed = &failure
@@ -91,11 +91,11 @@ func (a *attempt) finish(f batcher.Finish) {
 
 func (a *attempt) score(prompt []batcher.PromptLogprob) {
 	for _, p := range prompt {
-		a.scores = append(a.scores, api.PromptLogprob{Logprob: p.Logprob})
+		a.scores = append(a.scores, engine.PromptLogprob{Logprob: p.Logprob})
 	}
 }
 
-func (a *attempt) add(e api.Event) {
+func (a *attempt) add(e engine.Event) {
 	e.PromptLogprobs, a.scores = a.scores, nil
 	a.pending = append(a.pending, jobs.Logged{Event: e})
 	a.flush()

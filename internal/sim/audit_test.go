@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // audit reads the store at the end. Every job that a client knows must be there and have ended
@@ -74,7 +74,7 @@ func (k *checker) auditJob(c *client, s *shelf) {
 		k.fail("I1: job %s is %s with %d events in the store, its client has had %d", c.spec.ID, state.Phase, len(events), c.next)
 	}
 	for i, t := 0, c.truth().tokens; i < len(events); i++ {
-		if token := events[i].Event.Token; token != api.NoToken && (i >= len(t) || t[i] != token) {
+		if token := events[i].Event.Token; token != engine.NoToken && (i >= len(t) || t[i] != token) {
 			k.fail("I3: event %d of job %s is token %d, the undisturbed run has %v", i, c.spec.ID, token, t)
 			return
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // client sends one request and checks, token by token, that the answer is that of an undisturbed
@@ -184,7 +184,7 @@ func (k *client) events(e *entry) {
 			}
 			k.scores(scores)
 		}
-		if ev.Token != api.NoToken {
+		if ev.Token != engine.NoToken {
 			k.emit(batcher.Emit{ID: k.spec.ID, Index: k.got, Result: sampler.Result{Token: ev.Token}})
 		}
 	}

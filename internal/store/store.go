@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/batches"
@@ -31,6 +32,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 const (
@@ -426,7 +428,7 @@ func (s *Store) CloseJobs() {
 
 // Front has the services that expose the jobs of a store.
 type Front struct {
-	Engine   api.Engine
+	Engine   engine.Engine
 	API      *api.Server
 	Mount    *routes.Mount
 	Parallel int // number of jobs that run at once
@@ -459,10 +461,10 @@ func (s *Store) startJobs() {
 }
 
 // State returns the store's part of /v1/cluster.
-func (s *Store) State() *api.StoreState {
+func (s *Store) State() *wire.StoreState {
 	kind, n := s.Durability()
 	claim, _, _ := s.election.Claim()
-	out := &api.StoreState{Durability: kind, Replicas: n, Wanted: wanted, Trouble: s.Problem(), Coordinator: claim.Holder, Term: claim.Term}
+	out := &wire.StoreState{Durability: kind, Replicas: n, Wanted: wanted, Trouble: s.Problem(), Coordinator: claim.Holder, Term: claim.Term}
 	p, bus := s.replica.now()
 	if p == nil || kind != "replicated" {
 		return out
@@ -473,7 +475,7 @@ func (s *Store) State() *api.StoreState {
 		if m.Name == p.Self || slices.Contains(up, m.server()) {
 			state = "here"
 		}
-		out.Members = append(out.Members, api.StoreMember{ID: m.Name, Route: m.Route, State: state})
+		out.Members = append(out.Members, wire.StoreMember{ID: m.Name, Route: m.Route, State: state})
 	}
 	return out
 }

@@ -14,7 +14,7 @@
 // once for all configurations: nodes, mapping, shares, chunks, threads, and the other
 // sequences of the batch. Each answer is computed in several of them, and all must agree.
 //
-// The test uses the cluster only through cluster.New and api.Engine, and policies by their
+// The test uses the cluster only through cluster.New and engine.Engine, and policies by their
 // text, so with other import paths it builds on older commits. It runs in one process,
 // without a network. An answer that the record lacks (of a new policy or architecture) is
 // listed, and fails the test only with the record of the tree. An answer that only the

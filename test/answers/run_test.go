@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // patience is the deadline of every wait; it allows for a heavily loaded machine.
@@ -121,10 +121,10 @@ func makePrompt(vocab, n int, seed uint64) []int32 {
 	return p
 }
 
-func (r request) api(i int) *api.Request {
+func (r request) api(i int) *engine.Request {
 	p := sampler.Default()
 	p.Temperature, p.Logprobs = 0, 3
-	a := &api.Request{ID: fmt.Sprint("answer-", i), Prompt: r.prompt, MaxTokens: r.output, IgnoreEOS: true, PromptLogprobs: -1, Policy: r.policy}
+	a := &engine.Request{ID: fmt.Sprint("answer-", i), Prompt: r.prompt, MaxTokens: r.output, IgnoreEOS: true, PromptLogprobs: -1, Policy: r.policy}
 	switch r.kind {
 	case drawn:
 		p.Temperature, p.TopP, p.TopK, p.MinP, p.Seed, p.Logprobs = 0.9, 0.95, 200, 0.001, r.seed(), 1
@@ -159,7 +159,7 @@ func (h *hash) logprobs(own float32, top []sampler.TokenLogprob) {
 }
 
 // ask submits one request and returns its answer.
-func ask(ctx context.Context, e api.Engine, r request, i int) (answer, error) {
+func ask(ctx context.Context, e engine.Engine, r request, i int) (answer, error) {
 	events, err := e.Submit(ctx, r.api(i))
 	if err != nil {
 		return answer{}, err
@@ -177,7 +177,7 @@ func ask(ctx context.Context, e api.Engine, r request, i int) (answer, error) {
 			}
 			a.hashes = append(a.hashes, uint32(h))
 		}
-		if ev.Token == api.NoToken || r.kind == scores {
+		if ev.Token == engine.NoToken || r.kind == scores {
 			continue
 		}
 		h := newHash()

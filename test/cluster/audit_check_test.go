@@ -4,27 +4,27 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // TestAuditCheck falsifies the state of a cluster: the audit must detect each falsification.
 func TestAuditCheck(t *testing.T) {
-	good := func() []api.ClusterState {
-		node := func(id string) api.NodeState {
-			return api.NodeState{ID: id, Share: 0.5, KVUsedBytes: 10, KVReserved: 20, KVBudgetBytes: 20, Goroutines: 50, OpenFiles: 20, Subscriptions: 9}
+	good := func() []wire.ClusterState {
+		node := func(id string) wire.NodeState {
+			return wire.NodeState{ID: id, Share: 0.5, KVUsedBytes: 10, KVReserved: 20, KVBudgetBytes: 20, Goroutines: 50, OpenFiles: 20, Subscriptions: 9}
 		}
-		store := &api.StoreState{Term: 1}
-		later := &api.StoreState{Term: 2}
-		return []api.ClusterState{
+		store := &wire.StoreState{Term: 1}
+		later := &wire.StoreState{Term: 2}
+		return []wire.ClusterState{
 			{},
-			{Epoch: 1, StepRows: 5, WireBytes: 50, Store: store, Nodes: []api.NodeState{node("a"), node("b")}},
-			{Epoch: 1, StepRows: 7, WireBytes: 70, Store: store, Nodes: []api.NodeState{node("a"), node("b")}},
-			{Epoch: 2, StepRows: 1, WireBytes: 10, Store: later, Nodes: []api.NodeState{node("a"), node("c")}},
-			{Epoch: 0, StepRows: 1, WireBytes: 10, Store: later, Nodes: []api.NodeState{node("a")}},
-			{Epoch: 2, StepRows: 3, WireBytes: 30, Store: later, Nodes: []api.NodeState{node("a"), node("c")}},
+			{Epoch: 1, StepRows: 5, WireBytes: 50, Store: store, Nodes: []wire.NodeState{node("a"), node("b")}},
+			{Epoch: 1, StepRows: 7, WireBytes: 70, Store: store, Nodes: []wire.NodeState{node("a"), node("b")}},
+			{Epoch: 2, StepRows: 1, WireBytes: 10, Store: later, Nodes: []wire.NodeState{node("a"), node("c")}},
+			{Epoch: 0, StepRows: 1, WireBytes: 10, Store: later, Nodes: []wire.NodeState{node("a")}},
+			{Epoch: 2, StepRows: 3, WireBytes: 30, Store: later, Nodes: []wire.NodeState{node("a"), node("c")}},
 		}
 	}
-	play := func(states []api.ClusterState) *audit {
+	play := func(states []wire.ClusterState) *audit {
 		a := newAudit()
 		for _, s := range states {
 			a.sample(s)
@@ -42,16 +42,16 @@ func TestAuditCheck(t *testing.T) {
 	}
 	for _, x := range []struct {
 		name   string
-		doctor func(s []api.ClusterState)
+		doctor func(s []wire.ClusterState)
 	}{
-		{"I5", func(s []api.ClusterState) { s[2].Nodes[1].KVUsedBytes = 21 }},
-		{"I5", func(s []api.ClusterState) { s[3].Nodes[0].KVReserved = 21 }},
-		{"I6", func(s []api.ClusterState) { s[5].Nodes[0].Goroutines = 90 }},
-		{"I6", func(s []api.ClusterState) { s[5].Nodes[1].OpenFiles = 90 }},
-		{"I6", func(s []api.ClusterState) { s[5].Nodes[1].Subscriptions = 10 }},
-		{"I7", func(s []api.ClusterState) { s[5].Epoch = 1 }},
-		{"I7", func(s []api.ClusterState) { s[2].Nodes[1].ID = "c" }},
-		{"I7", func(s []api.ClusterState) { s[5].Store = &api.StoreState{Term: 1} }},
+		{"I5", func(s []wire.ClusterState) { s[2].Nodes[1].KVUsedBytes = 21 }},
+		{"I5", func(s []wire.ClusterState) { s[3].Nodes[0].KVReserved = 21 }},
+		{"I6", func(s []wire.ClusterState) { s[5].Nodes[0].Goroutines = 90 }},
+		{"I6", func(s []wire.ClusterState) { s[5].Nodes[1].OpenFiles = 90 }},
+		{"I6", func(s []wire.ClusterState) { s[5].Nodes[1].Subscriptions = 10 }},
+		{"I7", func(s []wire.ClusterState) { s[5].Epoch = 1 }},
+		{"I7", func(s []wire.ClusterState) { s[2].Nodes[1].ID = "c" }},
+		{"I7", func(s []wire.ClusterState) { s[5].Store = &wire.StoreState{Term: 1} }},
 	} {
 		s := good()
 		x.doctor(s)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // invariants are checked in every run with faults. A finding starts with the name of the violated
@@ -54,7 +54,7 @@ func (a *audit) look(name string, n int, findings ...string) {
 }
 
 // sample checks one answer of /v1/cluster. Answers must be passed in order.
-func (a *audit) sample(c api.ClusterState) {
+func (a *audit) sample(c wire.ClusterState) {
 	if c.Epoch == 0 && len(c.Nodes) == 0 {
 		return // no answer, or nothing placed yet
 	}
@@ -101,7 +101,7 @@ func (a *audit) sample(c api.ClusterState) {
 }
 
 // follow samples until the returned function is called.
-func (a *audit) follow(look func() api.ClusterState) (stop func()) {
+func (a *audit) follow(look func() wire.ClusterState) (stop func()) {
 	ended, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
@@ -119,13 +119,13 @@ func (a *audit) follow(look func() api.ClusterState) (stop func()) {
 }
 
 // returned checks that processes hold no more resources than before.
-func (a *audit) returned(before, after api.ClusterState) {
+func (a *audit) returned(before, after wire.ClusterState) {
 	a.look("I6", len(after.Nodes), kept(before, after)...)
 }
 
 // kept returns the resources that processes hold beyond the earlier ones. It compares the figures
 // of nodes. For a new node it allows what one undisturbed node held.
-func kept(before, after api.ClusterState) (wrong []string) {
+func kept(before, after wire.ClusterState) (wrong []string) {
 	var goroutines, files, subscriptions int
 	for _, n := range before.Nodes {
 		goroutines, files, subscriptions = max(goroutines, n.Goroutines), max(files, n.OpenFiles), max(subscriptions, n.Subscriptions)

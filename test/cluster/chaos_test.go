@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -22,7 +22,7 @@ const (
 
 // failed returns the number of failed steps of a cluster. On a loaded machine gossip may declare a
 // live node dead, which also ends an epoch. Only that is not counted.
-func failed(c api.ClusterState) uint64 {
+func failed(c wire.ClusterState) uint64 {
 	if c.Recovery == nil || full() { // on a dedicated machine no epoch ends without a fault
 		return c.Recoveries
 	}
@@ -64,7 +64,7 @@ func surviveFaultAt(t *testing.T, c *system, what string, reqs []request, want [
 }
 
 // draftsRight returns the number of accepted draft tokens.
-func draftsRight(c api.ClusterState) uint64 {
+func draftsRight(c wire.ClusterState) uint64 {
 	if c.Drafts == nil {
 		return 0
 	}

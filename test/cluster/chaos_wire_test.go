@@ -15,7 +15,7 @@ import (
 // wired is a cluster whose processes communicate over a simulated wire.
 type wired struct {
 	*system
-	w      *wire
+	w      *fakeWire
 	flags  []string // of every process
 	gossip string
 	head   *port

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -88,7 +88,7 @@ func TestClockJumps(t *testing.T) {
 	p.sameResults(t, "the coordinator comes back with an earlier clock", works, results, jobs)
 }
 
-func (p *processCluster) cluster() (s api.ClusterState) {
+func (p *processCluster) cluster() (s wire.ClusterState) {
 	p.getJSON("/v1/cluster", &s)
 	return s
 }

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -100,7 +100,7 @@ func TestFixedContexts(t *testing.T) {
 }
 
 // ownerOf returns the node that has all sequences.
-func ownerOf(t *testing.T, s api.ClusterState) (id string) {
+func ownerOf(t *testing.T, s wire.ClusterState) (id string) {
 	most := 0
 	for _, n := range s.Nodes {
 		if n.Sequences > most {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -241,7 +241,7 @@ func (s *system) refusals() {
 
 func (s *system) clusterState() {
 	s.waitIdle(patience)
-	var c api.ClusterState
+	var c wire.ClusterState
 	testutil.Eventually(s.t, patience, "a report of every node on this epoch", func() (bool, string) {
 		c = s.state()
 		reported := 0

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -167,7 +167,7 @@ func TestRecoveryFindsPrefixes(t *testing.T) {
 	}
 }
 
-func prefixBytes(s api.ClusterState) (bytes int64) {
+func prefixBytes(s wire.ClusterState) (bytes int64) {
 	for _, n := range s.Nodes {
 		bytes += n.KVPrefix
 	}

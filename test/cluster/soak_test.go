@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -169,8 +169,8 @@ func (s *system) one(r *rand.Rand) (int, error) {
 
 // figures are the values that must not grow.
 type figures struct {
-	state            api.ClusterState // has the nodes, and the coordinator's subscriptions
-	goroutines, open float64          // of the coordinator
+	state            wire.ClusterState // has the nodes, and the coordinator's subscriptions
+	goroutines, open float64           // of the coordinator
 }
 
 // settled reads the figures. Nodes report theirs once a second.

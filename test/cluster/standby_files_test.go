@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -102,14 +102,14 @@ func (p *pair) batchEnds(i int, batch, input, text string, want []string) {
 }
 
 // nodeAt returns a node as a coordinator reports it.
-func (p *pair) nodeAt(i int, id string) (api.NodeState, bool) {
+func (p *pair) nodeAt(i int, id string) (wire.NodeState, bool) {
 	s, _ := p.state(i)
 	for _, n := range s.Nodes {
 		if n.ID == id {
 			return n, true
 		}
 	}
-	return api.NodeState{}, false
+	return wire.NodeState{}, false
 }
 
 // staysDrained checks that the node is present without a share.

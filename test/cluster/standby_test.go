@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -37,7 +37,7 @@ func (p *pair) start(i int, standby bool) {
 }
 
 // state returns a coordinator's /v1/cluster; ok is false while it does not coordinate.
-func (p *pair) state(i int) (s api.ClusterState, ok bool) {
+func (p *pair) state(i int) (s wire.ClusterState, ok bool) {
 	a, err := p.at[i].try(context.Background(), "GET", "/v1/cluster", nil)
 	return s, err == nil && a.status == 200 && json.Unmarshal(a.body, &s) == nil
 }

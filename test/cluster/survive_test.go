@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -111,7 +111,7 @@ func (p *processCluster) injectFault(r *rand.Rand, what int) fault {
 }
 
 // look returns /v1/cluster, empty if there is no answer.
-func (h *httpClient) look() (c api.ClusterState) {
+func (h *httpClient) look() (c wire.ClusterState) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if a, err := h.try(ctx, "GET", "/v1/cluster", nil); err == nil {
@@ -120,7 +120,7 @@ func (h *httpClient) look() (c api.ClusterState) {
 	return c
 }
 
-func stateOf(c api.ClusterState, id string) string {
+func stateOf(c wire.ClusterState, id string) string {
 	for _, n := range c.Nodes {
 		if n.ID == id {
 			return n.State
@@ -292,7 +292,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 }
 
 // calm waits until nothing runs and the nodes have reported that.
-func (h *httpClient) calm(nodes int) (c api.ClusterState) {
+func (h *httpClient) calm(nodes int) (c wire.ClusterState) {
 	h.t.Helper()
 	testutil.Eventually(h.t, recoverLimit, "an idle cluster", func() (bool, string) {
 		c = h.look()
@@ -308,7 +308,7 @@ func (h *httpClient) calm(nodes int) (c api.ClusterState) {
 // back waits for calm and until no node holds more than before the faults, at most for patience.
 // Nodes' figures are a second old. A server keeps a connection whose end it did not see, with its
 // subscription, for at most a minute (docs/decisions/nats-mesh.md). A leak does not go away.
-func (h *httpClient) back(nodes int, before api.ClusterState) api.ClusterState {
+func (h *httpClient) back(nodes int, before wire.ClusterState) wire.ClusterState {
 	h.t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
 		c, took := h.calm(nodes), time.Since(began)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -124,14 +124,14 @@ func (s *system) children() []int {
 }
 
 // state returns /v1/cluster.
-func (s *system) state() api.ClusterState {
+func (s *system) state() wire.ClusterState {
 	s.t.Helper()
-	var c api.ClusterState
+	var c wire.ClusterState
 	s.getJSON("/v1/cluster", &c)
 	return c
 }
 
-func (s *system) node(id string) api.NodeState {
+func (s *system) node(id string) wire.NodeState {
 	s.t.Helper()
 	for _, n := range s.state().Nodes {
 		if n.ID == id {
@@ -139,7 +139,7 @@ func (s *system) node(id string) api.NodeState {
 		}
 	}
 	s.t.Fatalf("no node %s in /v1/cluster", id)
-	return api.NodeState{}
+	return wire.NodeState{}
 }
 
 // signal sends a signal to a node's process.

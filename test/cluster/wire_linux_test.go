@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wire is a simulated network for the processes of one cluster. Each process has a network
+// fakeWire is a simulated network for the processes of one cluster. Each process has a network
 // namespace with one interface, a TUN device whose other end the test holds. Every packet
 // between two processes passes through forward, which applies the rules of the directed
 // pair. The machine's own network is not used. It requires root.
 //
 // The addresses are in 127/8, so that a cluster needs no key and messages are readable;
 // keyed uses 10/8.
-type wire struct {
+type fakeWire struct {
 	t     testing.TB
 	keyed bool
 
@@ -49,7 +49,7 @@ type rule struct {
 
 // port is the connection of one process to a wire.
 type port struct {
-	w    *wire
+	w    *fakeWire
 	at   byte // last byte of its address
 	tun  *os.File
 	jobs chan func() // run on the thread inside the namespace
@@ -64,8 +64,8 @@ type parcel struct {
 const wireMTU = 9000
 
 // newWire creates an empty network, or skips the test if that is not permitted.
-func newWire(t testing.TB, keyed bool) *wire {
-	w := &wire{t: t, keyed: keyed, rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
+func newWire(t testing.TB, keyed bool) *fakeWire {
+	w := &fakeWire{t: t, keyed: keyed, rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
 	if _, err := w.open(250); err != nil {
 		t.Skipf("NOT TESTED: faults of a network: a network namespace with a TUN device cannot be made here (%v); run as root", err)
 	}
@@ -73,7 +73,7 @@ func newWire(t testing.TB, keyed bool) *wire {
 	return w
 }
 
-func (w *wire) address(at byte) [4]byte {
+func (w *fakeWire) address(at byte) [4]byte {
 	if w.keyed {
 		return [4]byte{10, 77, 0, at}
 	}
@@ -81,7 +81,7 @@ func (w *wire) address(at byte) [4]byte {
 }
 
 // plug adds a port. Processes spawned on it see no other network.
-func (w *wire) plug() *port {
+func (w *fakeWire) plug() *port {
 	w.t.Helper()
 	w.mu.Lock()
 	at := byte(len(w.ports) + 1)
@@ -93,7 +93,7 @@ func (w *wire) plug() *port {
 	return p
 }
 
-func (w *wire) open(at byte) (*port, error) {
+func (w *fakeWire) open(at byte) (*port, error) {
 	p := &port{w: w, at: at, jobs: make(chan func()), out: make(chan parcel, 4096)}
 	made := make(chan error)
 	go func() {
@@ -228,7 +228,7 @@ func (p *port) deliver(stop chan struct{}) {
 }
 
 // forward applies the rules to a packet.
-func (w *wire) forward(from *port, b []byte) {
+func (w *fakeWire) forward(from *port, b []byte) {
 	if len(b) < 20 || b[0]>>4 != 4 {
 		return // IPv6 router solicitations
 	}
@@ -297,7 +297,7 @@ func (p *port) take(x parcel) {
 }
 
 // between changes the rules for every pair of the two sets, in both directions or in one.
-func (w *wire) between(a, b []*port, both bool, change func(*rule)) {
+func (w *fakeWire) between(a, b []*port, both bool, change func(*rule)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	set := func(x, y *port) {
@@ -321,14 +321,14 @@ func (w *wire) between(a, b []*port, both bool, change func(*rule)) {
 }
 
 // heal ends all faults.
-func (w *wire) heal() {
+func (w *fakeWire) heal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rules, w.done = map[[2]byte]*rule{}, 0
 }
 
 // sum adds up the counters of all rules.
-func (w *wire) sum() (seen, lost, flipped int) {
+func (w *fakeWire) sum() (seen, lost, flipped int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.rules {

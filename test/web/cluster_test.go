@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // cluster is `shoal up` as a user runs it.
@@ -101,7 +101,7 @@ func (c *cluster) get(path string, v any) {
 // kill kills a node like kill -9.
 func (c *cluster) kill(id string) {
 	c.t.Helper()
-	var s api.ClusterState
+	var s wire.ClusterState
 	c.get("/v1/cluster", &s)
 	for _, n := range s.Nodes {
 		if n.ID == id {

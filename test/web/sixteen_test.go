@@ -8,7 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // TestSixteen shows sixteen nodes with different shares, using a user's API key. Each node is drawn
@@ -32,7 +32,7 @@ func TestSixteen(t *testing.T) {
 	b.fits("the page of sixteen")
 
 	// The weights of this model are divided into sixteenths, so some of these nodes have none.
-	var s api.ClusterState
+	var s wire.ClusterState
 	c.get("/v1/cluster", &s)
 	shares := map[string]float64{}
 	for _, n := range s.Nodes {

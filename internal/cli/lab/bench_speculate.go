@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -122,7 +122,7 @@ func printSpeculate(w io.Writer, r bench.Speculate) {
 }
 
 // engine starts the cluster to measure.
-func (c *benchSpeculateCmd) engine(e *ui.Env, dir string, nodes, threads int) (api.Engine, func(), error) {
+func (c *benchSpeculateCmd) engine(e *ui.Env, dir string, nodes, threads int) (engine.Engine, func(), error) {
 	if nodes == 0 {
 		l, err := cluster.New(e.Ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Draft: c.Draft, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, PrefixCache: cluster.PrefixShared, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/eval"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -67,9 +67,9 @@ func (m *fixtures) texts() (n, file int) {
 	return speculateTexts, fileTokens
 }
 
-// text generates the prompts of one kind, and the answers to replay if there are any. engine
+// text generates the prompts of one kind, and the answers to replay if there are any. on
 // generates the first turns of a conversation.
-func (m *fixtures) text(e *ui.Env, engine api.Engine, kind string) (t bench.SpeculateText, err error) {
+func (m *fixtures) text(e *ui.Env, on engine.Engine, kind string) (t bench.SpeculateText, err error) {
 	t = bench.SpeculateText{Kind: kind, Sampling: greedily}
 	n, file := m.texts()
 	for i := range n {
@@ -87,7 +87,7 @@ func (m *fixtures) text(e *ui.Env, engine api.Engine, kind string) (t bench.Spec
 			}
 		case "again":
 			t.ToEnd = true
-			prompt, replay, err = m.again(e, engine, i)
+			prompt, replay, err = m.again(e, on, i)
 		case "code", "edit":
 			code := m.cut(m.corpus.Code, 1500*i, file)
 			again := m.tok.EncodeLiteral(code)
@@ -149,7 +149,7 @@ func (m *fixtures) turn(messages ...tokenizer.Message) ([]int32, error) {
 // again returns a chat in which the second answer repeats the first. With real weights both
 // questions are the same, and the model generates the answers. With random weights the first
 // answer is a list of sentences, and the second repeats all but one of them as bullets.
-func (m *fixtures) again(e *ui.Env, engine api.Engine, i int) (prompt, replay []int32, err error) {
+func (m *fixtures) again(e *ui.Env, on engine.Engine, i int) (prompt, replay []int32, err error) {
 	question := tokenizer.Message{Role: "user", Content: chatQuestions[i%len(chatQuestions)]}
 	if m.random {
 		sentences := m.prose(i, 8)
@@ -166,13 +166,13 @@ func (m *fixtures) again(e *ui.Env, engine api.Engine, i int) (prompt, replay []
 	if prompt, err = m.turn(question); err != nil {
 		return nil, nil, err
 	}
-	events, err := engine.Submit(e.Ctx, &api.Request{ID: fmt.Sprint("first/", i), Prompt: prompt, MaxTokens: 192, Sampling: greedily(i), PromptLogprobs: -1, Speculate: "off"})
+	events, err := on.Submit(e.Ctx, &engine.Request{ID: fmt.Sprint("first/", i), Prompt: prompt, MaxTokens: 192, Sampling: greedily(i), PromptLogprobs: -1, Speculate: "off"})
 	if err != nil {
 		return nil, nil, err
 	}
 	var answer []int32
 	for ev := range events {
-		if err = errors.Join(err, ev.Err); ev.Token != api.NoToken && !m.tok.IsSpecial(ev.Token) {
+		if err = errors.Join(err, ev.Err); ev.Token != engine.NoToken && !m.tok.IsSpecial(ev.Token) {
 			answer = append(answer, ev.Token)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
@@ -108,8 +109,8 @@ func (s *apiSettings) tls() *tls.Config {
 }
 
 // keys returns the keys of --api-key, which have all permissions, and those of --api-keys.
-func (f *listenFlags) keys() ([]api.Key, error) {
-	keys := api.OperatorKeys(f.APIKey...)
+func (f *listenFlags) keys() ([]httpserver.Key, error) {
+	keys := httpserver.OperatorKeys(f.APIKey...)
 	if f.APIKeys == "" {
 		return keys, nil
 	}
@@ -122,7 +123,7 @@ func (f *listenFlags) keys() ([]api.Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--api-keys: %w", err)
 	}
-	fromFile, err := api.ParseKeys(text)
+	fromFile, err := httpserver.ParseKeys(text)
 	if err != nil {
 		return nil, fmt.Errorf("--api-keys %s: %w", f.APIKeys, err)
 	}

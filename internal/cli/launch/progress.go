@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
 // loading shows the progress of nodes that read and convert their weights. A terminal gets a bar
@@ -26,7 +27,7 @@ type loading struct {
 func newLoading(e *ui.Env) *loading { return &loading{e: e} }
 
 // show updates the progress, and reports whether the bar is visible.
-func (l *loading) show(nodes []api.NodeState) bool {
+func (l *loading) show(nodes []wire.NodeState) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := loadingText(nodes)
@@ -62,9 +63,9 @@ func (l *loading) end() {
 
 // loadingBar formats the progress as one line, with the slowest of several nodes. It is "" before
 // the nodes know what they load.
-func loadingBar(nodes []api.NodeState, since time.Duration) string {
+func loadingBar(nodes []wire.NodeState, since time.Duration) string {
 	var done, total int64
-	var slowest api.NodeState
+	var slowest wire.NodeState
 	count := 0
 	for _, n := range nodes {
 		if n.LoadBytes == 0 {
@@ -87,7 +88,7 @@ func loadingBar(nodes []api.NodeState, since time.Duration) string {
 }
 
 // loadingText describes the progress of the loading nodes. It is "" if no node loads.
-func loadingText(nodes []api.NodeState) string {
+func loadingText(nodes []wire.NodeState) string {
 	var out []string
 	for _, n := range nodes {
 		if n.LoadedBytes < n.LoadBytes {
@@ -100,7 +101,7 @@ func loadingText(nodes []api.NodeState) string {
 // readiness is a cluster that starts: a coordinator of this process, or of another one.
 type readiness interface {
 	Ready() error
-	Cluster() api.ClusterState
+	Cluster() wire.ClusterState
 }
 
 // awaitReady waits until the model is ready, and shows the progress.
@@ -119,7 +120,7 @@ func awaitReady(ctx context.Context, e *ui.Env, co readiness) error {
 			show, last = false, ""
 		}
 		text := err.Error()
-		if not := (api.ErrNotReady{}); errors.As(err, &not) {
+		if not := (apierr.ErrNotReady{}); errors.As(err, &not) {
 			text = not.Reason
 		}
 		if show && text != last {
@@ -141,7 +142,7 @@ func awaitReady(ctx context.Context, e *ui.Env, co readiness) error {
 func nodeProgress(e *ui.Env, id string) func(done, total int64) {
 	bars := newLoading(e)
 	return func(done, total int64) {
-		bars.show([]api.NodeState{{ID: id, LoadedBytes: done, LoadBytes: total}})
+		bars.show([]wire.NodeState{{ID: id, LoadedBytes: done, LoadBytes: total}})
 		if done >= total {
 			bars.end()
 		}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestLoadingLines checks the output of a load without a terminal: every five seconds a line with the
@@ -18,7 +18,7 @@ func TestLoadingLines(t *testing.T) {
 	at := func(done int64, seconds float64) {
 		ago := time.Duration(seconds * float64(time.Second))
 		l.lastLine, l.began = l.lastLine.Add(-ago), l.began.Add(-ago)
-		l.show([]api.NodeState{{ID: "n0", LoadedBytes: done, LoadBytes: 4 << 30}, {ID: "n1", LoadedBytes: 2 << 30, LoadBytes: 2 << 30}})
+		l.show([]wire.NodeState{{ID: "n0", LoadedBytes: done, LoadBytes: 4 << 30}, {ID: "n1", LoadedBytes: 2 << 30, LoadBytes: 2 << 30}})
 	}
 	at(0, 0)
 	at(1<<30, 4)
@@ -41,8 +41,8 @@ func TestLoadingLines(t *testing.T) {
 }
 
 func TestLoadingBar(t *testing.T) {
-	nodes := []api.NodeState{{ID: "n0", LoadedBytes: 3 << 30, LoadBytes: 4 << 30}, {ID: "idle"}, {ID: "n1", LoadedBytes: 1 << 30, LoadBytes: 4 << 30}}
-	for want, nodes := range map[string][]api.NodeState{
+	nodes := []wire.NodeState{{ID: "n0", LoadedBytes: 3 << 30, LoadBytes: 4 << 30}, {ID: "idle"}, {ID: "n1", LoadedBytes: 1 << 30, LoadBytes: 4 << 30}}
+	for want, nodes := range map[string][]wire.NodeState{
 		"n0 loads [==================      ] 75% of 4.00 GiB, 12s": nodes[:2],
 		"": nodes[1:2],
 		"2 nodes load [============            ] 50% of 8.00 GiB, n1 25%, 12s": nodes,

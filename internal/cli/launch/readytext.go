@@ -7,9 +7,9 @@ import (
 	"os"
 	"strings"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -23,7 +23,7 @@ type readyState struct {
 }
 
 // readyStateOf extracts a readyState from the state of a cluster.
-func readyStateOf(s *api.ClusterState, addr, gossip, data string) readyState {
+func readyStateOf(s *wire.ClusterState, addr, gossip, data string) readyState {
 	out := readyState{addr: addr, gossip: gossip, nodes: len(s.Nodes)}
 	if s.Store != nil {
 		out.data = data

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/security"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // ServeFlags configure the model and the scheduler.
@@ -112,7 +112,7 @@ func (f *listenFlags) check() error {
 	if (f.TLSCert == "") != (f.TLSKey == "") {
 		return errors.New("--tls-cert and --tls-key must be set together")
 	}
-	if bad, ok := api.CheckOrigins(f.AllowOrigin); !ok {
+	if bad, ok := httpserver.CheckOrigins(f.AllowOrigin); !ok {
 		return fmt.Errorf("--allow-origin %q is not an origin such as https://chat.example.com or http://localhost:3000", bad)
 	}
 	keys, err := f.keys()

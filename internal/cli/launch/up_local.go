@@ -14,10 +14,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/security"
-	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/supervise"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 )
@@ -218,7 +218,7 @@ func (l *localCluster) printWhenReady(e *ui.Env, r readiness, addr string) {
 
 // stateWithMemory returns the state of a serving cluster after its nodes have reported their
 // memory. The coordinator polls them several times a second during a start.
-func stateWithMemory(ctx context.Context, r readiness) *api.ClusterState {
+func stateWithMemory(ctx context.Context, r readiness) *wire.ClusterState {
 	for range 20 {
 		if s := r.Cluster(); len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 {
 			return &s

@@ -14,8 +14,9 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/supervise"
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
@@ -150,23 +151,23 @@ func (p *coordinatorPair) Ready() error {
 	defer cancel()
 	err := p.client.Ready(ctx)
 	if not := (*client.ErrNotReady)(nil); errors.As(err, &not) {
-		return api.ErrNotReady{Reason: not.Reason}
+		return apierr.ErrNotReady{Reason: not.Reason}
 	} else if err != nil {
-		return api.ErrNotReady{Reason: "starting"}
+		return apierr.ErrNotReady{Reason: "starting"}
 	}
 	return nil
 }
 
 // Cluster implements readiness. The state is empty if only a key from --api-keys could read it.
-func (p *coordinatorPair) Cluster() api.ClusterState {
+func (p *coordinatorPair) Cluster() wire.ClusterState {
 	if p.client.Key == "" && p.l.cmd.APIKeys != "" {
-		return api.ClusterState{}
+		return wire.ClusterState{}
 	}
 	ctx, cancel := context.WithTimeout(p.l.ctx, 2*time.Second)
 	defer cancel()
 	s, err := p.client.Cluster(ctx)
 	if err != nil {
-		return api.ClusterState{}
+		return wire.ClusterState{}
 	}
 	return *s
 }

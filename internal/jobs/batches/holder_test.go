@@ -4,16 +4,16 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // TestHolders: jobs and stored responses are visible to the key that created them and to operator
 // keys, also after a restart. Every route hides them from other keys.
 func TestHolders(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
-	keys := []api.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}, {Name: "root", Secret: "r", Role: api.RoleOperator}}
+	keys := []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}, {Name: "root", Secret: "r", Role: httpserver.RoleOperator}}
 	start := func() *house {
-		h := open(t, log, dir, &engine{}, config{})
+		h := open(t, log, dir, &fakeEngine{}, config{})
 		if err := h.api.SetKeys(keys); err != nil {
 			t.Fatal(err)
 		}

@@ -8,9 +8,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/server/vectors"
+
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/openai"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
@@ -45,7 +49,7 @@ type issueList struct {
 }
 
 // endpoints are those that the lines of a batch can be of.
-var endpoints = []string{api.EndpointChat, api.EndpointCompletions, api.EndpointEmbeddings, api.EndpointRerank, api.EndpointScore}
+var endpoints = []string{openai.EndpointChat, openai.EndpointCompletions, vectors.EndpointEmbeddings, vectors.EndpointRerank, vectors.EndpointScore}
 
 func (v *Service) show(b *batch) batchView {
 	b.mu.Lock()
@@ -97,7 +101,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		return nil, err
 	}
 	bad := func(param, format string, a ...any) (any, error) {
-		return nil, api.Problem{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, a...)}
+		return nil, apierr.Problem{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, a...)}
 	}
 	var asked struct {
 		Input    string            `json:"input_file_id"`
@@ -108,7 +112,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	if err := strictjson.Unmarshal(body, &asked); err != nil {
 		return bad("", "The request body does not describe a batch. %v", err)
 	}
-	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata, Holder: api.KeyName(r.Context())}
+	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata, Holder: httpserver.KeyName(r.Context())}
 	if spec.Key, err = routes.Key(r); err != nil {
 		return nil, err
 	}
@@ -132,12 +136,12 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		return bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
 	case ferr != nil && !errors.Is(ferr, files.ErrNone):
 		return nil, routes.Unreadable("The input file", ferr)
-	case ferr != nil || !api.CanRead(r.Context(), f.Holder):
+	case ferr != nil || !httpserver.CanRead(r.Context(), f.Holder):
 		return bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":
 		return bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)
 	case open >= maxOpenBatch:
-		return nil, api.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are running, which is the maximum.", open)}
+		return nil, apierr.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are running, which is the maximum.", open)}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()
@@ -183,7 +187,7 @@ func (v *Service) lookup(ctx context.Context, id string) (*batch, error) {
 func (b *batch) visible(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return api.CanRead(ctx, b.spec.Holder)
+	return httpserver.CanRead(ctx, b.spec.Holder)
 }
 
 // cancelBatch answers POST /v1/batches/{id}/cancel.

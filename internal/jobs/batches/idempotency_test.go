@@ -34,12 +34,12 @@ func TestIdempotencyKeySpellings(t *testing.T) {
 	for i, b := range table {
 		t.Run(fmt.Sprint(i, b.path), func(t *testing.T) {
 			log, dir := journal.NewMemoryLog(), t.TempDir()
-			h := open(t, log, dir, &engine{}, config{})
+			h := open(t, log, dir, &fakeEngine{}, config{})
 			id := h.want(b.accepted, "POST", b.path, b.same[0], "Idempotency-Key", "report-7")["id"].(string)
 			for _, restarted := range []bool{false, true} {
 				if restarted {
 					h.close()
-					h = open(t, log, dir, &engine{}, config{})
+					h = open(t, log, dir, &fakeEngine{}, config{})
 				}
 				for _, body := range b.same {
 					resp := h.open("POST", b.path, body, "Idempotency-Key", "report-7")
@@ -65,7 +65,7 @@ func TestIdempotencyKeySpellings(t *testing.T) {
 // A batch request repeated as equivalent JSON returns the same batch.
 func TestIdempotencyKeyOfBatches(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
-	h := open(t, log, dir, &engine{}, config{})
+	h := open(t, log, dir, &fakeEngine{}, config{})
 	file := h.upload(`{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"x","max_tokens":2}}`)
 	ask := `{"input_file_id": "` + file + `", "endpoint": "/v1/completions", "completion_window": "24h", "metadata": {"b": "<1>", "a": "2"}}`
 	again := `{"metadata":{"a":"2","b":"\u003c1\u003e"},"completion_window":"24h","endpoint":"/v1/completions","input_file_id":"` + file + `"}`
@@ -73,7 +73,7 @@ func TestIdempotencyKeyOfBatches(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		if restarted {
 			h.close()
-			h = open(t, log, dir, &engine{}, config{})
+			h = open(t, log, dir, &fakeEngine{}, config{})
 		}
 		resp := h.open("POST", "/v1/batches", again, "Idempotency-Key", "x")
 		resp.Body.Close()

@@ -11,7 +11,7 @@ import (
 
 // A byte order mark, which some editors write, is not part of the first line.
 func TestByteOrderMark(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	create := func(text string) map[string]any {
 		id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 		return h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
@@ -34,7 +34,7 @@ var goWords = regexp.MustCompile(`Go |struct|inputLine|unmarshal|RawMessage|map\
 
 // Member names match exactly at every depth, duplicates are errors, and no error reveals Go types.
 func TestNamesOfLines(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	line := func(members string) string {
 		return `{"method":"POST","url":"/v1/completions",` + members + "}\n"
 	}
@@ -76,7 +76,7 @@ func TestNamesOfLines(t *testing.T) {
 func TestSeedIsDrawn(t *testing.T) {
 	// Compare token ids, because bytes that are not valid UTF-8 look alike as text.
 	log, dir := journal.NewMemoryLog(), t.TempDir()
-	h := open(t, log, dir, &engine{}, config{})
+	h := open(t, log, dir, &fakeEngine{}, config{})
 	answer := func(id string) string { return canon(h.until(id, "completed")["result"].(map[string]any)["choices"]) }
 	ids, seen := []string{}, map[string]bool{}
 	for _, body := range []string{`{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true,"seed":-1}`, `{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true,"seed":-1.0}`, `{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true}`, `{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true,"seed":-2}`} {
@@ -97,7 +97,7 @@ func TestSeedIsDrawn(t *testing.T) {
 		t.Errorf("lines of seed -1: %v", out)
 	}
 	h.close()
-	h = open(t, log, dir, &engine{}, config{})
+	h = open(t, log, dir, &fakeEngine{}, config{})
 	for _, id := range ids {
 		if !seen[answer(id)] {
 			t.Errorf("job %s has another answer after a restart", id)

@@ -8,7 +8,8 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -31,17 +32,17 @@ func (h *house) metric(name string) (value float64) {
 // TestWorkOfJobsIsCounted: tokens of jobs, batches and background responses count once in the same
 // counters as those of plain requests, for any number of attempts.
 func TestWorkOfJobsIsCounted(t *testing.T) {
-	e := &engine{}
+	e := &fakeEngine{}
 	fails := 2 // fail the n=2 job after some of its tokens were stored
-	e.fail = func(r *api.Request, i int) error {
+	e.fail = func(r *engine.Request, i int) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if len(r.Prompt) == 1 {
-			return api.ErrFailed{Code: "step_failed", Message: "always"}
+			return apierr.ErrFailed{Code: "step_failed", Message: "always"}
 		}
 		if r.MaxTokens == 40 && i > 10 && fails > 0 && strings.HasSuffix(r.ID, "/0") {
 			fails--
-			return api.ErrFailed{Code: "step_failed", Message: "boom"}
+			return apierr.ErrFailed{Code: "step_failed", Message: "boom"}
 		}
 		return nil
 	}

@@ -42,7 +42,7 @@ func (h *house) untilResponse(id, status string) (r map[string]any) {
 // Foreground and background responses survive a restart, and later responses can continue them.
 func TestResponsesAreKept(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
-	h := open(t, log, dir, &engine{}, config{})
+	h := open(t, log, dir, &fakeEngine{}, config{})
 	const ask = `{"input":"Name a fish.","max_output_tokens":8,"seed":3}`
 	first := h.want(200, "POST", "/v1/responses", ask)
 	id := first["id"].(string)
@@ -70,7 +70,7 @@ func TestResponsesAreKept(t *testing.T) {
 	}
 	h.close()
 
-	h = open(t, log, dir, &engine{}, config{})
+	h = open(t, log, dir, &fakeEngine{}, config{})
 	if again := h.want(200, "GET", "/v1/responses/"+id, ""); canon(again) != canon(first) {
 		t.Errorf("after a restart %v", again)
 	}
@@ -101,7 +101,7 @@ func TestResponsesAreKept(t *testing.T) {
 // middle, from any starting number.
 func TestResponsesBackgroundStream(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
-	e := &engine{hold: 20}
+	e := &fakeEngine{hold: 20}
 	h := open(t, log, dir, e, config{})
 	r := h.want(200, "POST", "/v1/responses", `{"input":"Count.","max_output_tokens":40,"background":true,"seed":5}`)
 	path := "/v1/responses/" + r["id"].(string)
@@ -113,7 +113,7 @@ func TestResponsesBackgroundStream(t *testing.T) {
 		t.Errorf("%v", now)
 	}
 	h.close()
-	h = open(t, log, dir, &engine{}, config{})
+	h = open(t, log, dir, &fakeEngine{}, config{})
 	all, last := h.responseEvents("GET", path+"?stream=true", "")
 	if last["type"] != "response.incomplete" || canon(last["response"]) != canon(h.want(200, "GET", path, "")) {
 		t.Fatalf("%v", last)
@@ -127,7 +127,7 @@ func TestResponsesBackgroundStream(t *testing.T) {
 }
 
 func TestResponsesCancelled(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{hold: 3}, config{})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{hold: 3}, config{})
 	r := h.want(200, "POST", "/v1/responses", `{"input":"Count.","max_output_tokens":40,"background":true}`)
 	path := "/v1/responses/" + r["id"].(string)
 	if c := h.want(200, "POST", path+"/cancel", ""); c["status"] != "cancelled" {

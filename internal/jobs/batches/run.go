@@ -13,11 +13,13 @@ import (
 	"os"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
@@ -225,7 +227,7 @@ func (v *Service) feed(ctx context.Context, b *batch) error {
 		if err == nil {
 			continue
 		}
-		if status, _ := api.ErrorStatus(err); status != http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusRequestEntityTooLarge {
+		if status, _ := apierr.ErrorStatus(err); status != http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusRequestEntityTooLarge {
 			return err // the store failed: the next tick tries again
 		}
 		f.refused[f.next] = err
@@ -378,10 +380,10 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 
 // outLine is one line of an output or error file.
 type outLine struct {
-	ID       string        `json:"id"`
-	CustomID string        `json:"custom_id"`
-	Response *outResponse  `json:"response"`
-	Error    *api.JobError `json:"error"`
+	ID       string         `json:"id"`
+	CustomID string         `json:"custom_id"`
+	Response *outResponse   `json:"response"`
+	Error    *wire.JobError `json:"error"`
 }
 
 type outResponse struct {
@@ -459,7 +461,7 @@ func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line 
 	line.ID = "batch_req_" + id[len("job-"):]
 	if err := b.feed.refused[i]; err != nil {
 		line.Response = &outResponse{RequestID: id}
-		line.Response.Status, line.Response.Body = api.ErrorStatus(err)
+		line.Response.Status, line.Response.Body = apierr.ErrorStatus(err)
 		return line, false, nil
 	}
 	j, _ := v.jobs.Outcome(id)
@@ -467,7 +469,7 @@ func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line 
 	case jobs.Completed:
 		result, err := v.jobs.Result(ctx, id)
 		if errors.Is(err, journal.ErrDamaged) {
-			line.Error = &api.JobError{Code: "record_damaged", Message: err.Error()}
+			line.Error = &wire.JobError{Code: "record_damaged", Message: err.Error()}
 			return line, false, nil
 		}
 		line.Response = &outResponse{http.StatusOK, id, result}
@@ -476,12 +478,12 @@ func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line 
 		if j.Status > 0 && j.Body != nil {
 			line.Response = &outResponse{j.Status, id, j.Body}
 		} else {
-			line.Error = &api.JobError{Code: j.Code, Message: j.Message}
+			line.Error = &wire.JobError{Code: j.Code, Message: j.Message}
 		}
 	default:
-		line.Error = &api.JobError{Code: "batch_cancelled", Message: "The batch was cancelled before this request finished."}
+		line.Error = &wire.JobError{Code: "batch_cancelled", Message: "The batch was cancelled before this request finished."}
 		if st.Expired {
-			line.Error = &api.JobError{Code: "batch_expired", Message: "The batch's completion window ended before this request finished."}
+			line.Error = &wire.JobError{Code: "batch_expired", Message: "The batch's completion window ended before this request finished."}
 		}
 	}
 	return line, false, nil

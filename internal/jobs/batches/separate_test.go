@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -32,7 +32,7 @@ func TestFilesAndBatchesAreSeparate(t *testing.T) {
 
 func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 	log := journal.NewMemoryLog()
-	keys := []api.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}, {Name: "root", Secret: "r", Role: api.RoleOperator}}
+	keys := []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}, {Name: "root", Secret: "r", Role: httpserver.RoleOperator}}
 	as := func(secret string, more ...string) []string {
 		return append([]string{"Authorization", "Bearer " + secret}, more...)
 	}
@@ -49,14 +49,14 @@ func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 		return b
 	}
 
-	h := openWith(t, log, kept, &engine{}, config{}) // without API keys, records have no owner
+	h := openWith(t, log, kept, &fakeEngine{}, config{}) // without API keys, records have no owner
 	nobodys := h.upload(input)
 	oldBatch := h.want(200, "POST", "/v1/batches", ask(nobodys), "Idempotency-Key", "k")["id"].(string)
 	oldOut := finish(h, oldBatch)["output_file_id"].(string)
 	h.close()
 
 	start := func() {
-		h = openWith(t, log, kept, &engine{}, config{})
+		h = openWith(t, log, kept, &fakeEngine{}, config{})
 		if err := h.api.SetKeys(keys); err != nil {
 			t.Fatal(err)
 		}

@@ -20,64 +20,67 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/batches"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// engine generates tokens that depend only on the prompt, and continues after already emitted ones.
-type engine struct {
+// fakeEngine generates tokens that depend only on the prompt, and continues after already emitted ones.
+type fakeEngine struct {
 	mu      sync.Mutex
 	pause   time.Duration
-	fail    func(r *api.Request, index int) error // called before each token
-	hold    int                                   // requests block before the token with this index until the hold is lifted; 0: never
-	most    int                                   // maximum number of requests that start until the hold is lifted; 0: no maximum
+	fail    func(r *engine.Request, index int) error // called before each token
+	hold    int                                      // requests block before the token with this index until the hold is lifted; 0: never
+	most    int                                      // maximum number of requests that start until the hold is lifted; 0: no maximum
 	begun   int
 	away    bool
 	resumed int              // number of tokens that were not recomputed
 	now     func() time.Time // clock of the services; nil: the system clock
 }
 
-func (e *engine) Cluster() api.ClusterState { return api.ClusterState{} }
-func (e *engine) Unread(string, bool)       {}
-func (e *engine) Health() error             { return nil }
-func (e *engine) Ready() error {
+func (e *fakeEngine) Cluster() wire.ClusterState { return wire.ClusterState{} }
+func (e *fakeEngine) Unread(string, bool)        {}
+func (e *fakeEngine) Health() error              { return nil }
+func (e *fakeEngine) Ready() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.away {
-		return api.ErrNotReady{Reason: "away"}
+		return apierr.ErrNotReady{Reason: "away"}
 	}
 	return nil
 }
 
-func (e *engine) held(place, i int) bool {
+func (e *fakeEngine) held(place, i int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.hold > 0 && i >= e.hold || e.most > 0 && place > e.most
 }
 
-func (e *engine) release() {
+func (e *fakeEngine) release() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.hold, e.most = 0, 0
 }
 
-func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, error) {
+func (e *fakeEngine) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Event, error) {
 	e.mu.Lock()
 	pause, fail := e.pause, e.fail
 	e.resumed += len(r.Emitted)
 	e.begun++
 	place := e.begun
 	e.mu.Unlock()
-	out := make(chan api.Event)
+	out := make(chan engine.Event)
 	go func() {
 		defer close(out)
-		send := func(ev api.Event) bool {
+		send := func(ev engine.Event) bool {
 			select {
 			case out <- ev:
 				return true
@@ -88,7 +91,7 @@ func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, 
 		for i := len(r.Emitted); i < r.MaxTokens; i++ {
 			if fail != nil {
 				if err := fail(r, i); err != nil {
-					send(api.Event{Token: api.NoToken, Finish: api.FinishError, Err: err})
+					send(engine.Event{Token: engine.NoToken, Finish: engine.FinishError, Err: err})
 					return
 				}
 			}
@@ -101,12 +104,12 @@ func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, 
 			}
 			h := fnv.New32()
 			fmt.Fprint(h, r.Prompt, r.Sampling.Seed, i)
-			if !send(api.Event{Token: int32(100 + h.Sum32()%2000)}) {
+			if !send(engine.Event{Token: int32(100 + h.Sum32()%2000)}) {
 				return
 			}
 			time.Sleep(pause)
 		}
-		send(api.Event{Token: api.NoToken, Finish: api.FinishLength})
+		send(engine.Event{Token: engine.NoToken, Finish: engine.FinishLength})
 	}()
 	return out, nil
 }
@@ -137,7 +140,7 @@ func sharedFiles(t *testing.T, l journal.FileLog) files.Store {
 	return f
 }
 
-func open(t *testing.T, l journal.Log, dir string, e *engine, cfg config) *house {
+func open(t *testing.T, l journal.Log, dir string, e *fakeEngine, cfg config) *house {
 	t.Helper()
 	kept, err := files.OpenFolder(dir)
 	if err != nil {
@@ -146,7 +149,7 @@ func open(t *testing.T, l journal.Log, dir string, e *engine, cfg config) *house
 	return openWith(t, l, kept, e, cfg)
 }
 
-func openWith(t *testing.T, l journal.Log, kept files.Store, e *engine, cfg config) *house {
+func openWith(t *testing.T, l journal.Log, kept files.Store, e *fakeEngine, cfg config) *house {
 	t.Helper()
 	tk, err := tok()
 	if err != nil {
@@ -156,7 +159,7 @@ func openWith(t *testing.T, l journal.Log, kept files.Store, e *engine, cfg conf
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"}, e, api.FromTokenizer(tk), api.FromTemplate(chat))
+	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"}, e, engine.FromTokenizer(tk), engine.FromTemplate(chat))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +285,7 @@ var (
 const askFor = `{"prompt":"func main() {","max_tokens":40,"seed":7,"n":2}`
 
 func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	direct := h.want(200, "POST", "/v1/completions", askFor)
 	for _, body := range []string{askFor, `{"endpoint":"/v1/completions","body":` + askFor + `}`} {
 		j := h.want(202, "POST", "/v1/jobs", body)
@@ -313,7 +316,7 @@ func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
 // generate appears in no event and no preview, also after a restart.
 func TestNoTokenWithoutAnAnswer(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
-	h := open(t, log, dir, &engine{}, config{})
+	h := open(t, log, dir, &fakeEngine{}, config{})
 	id := h.want(202, "POST", "/v1/jobs", `{"prompt":[40],"max_tokens":0,"echo":true,"logprobs":1}`)["id"].(string)
 	for range 2 {
 		texts, end := h.events(id, 0)
@@ -329,12 +332,12 @@ func TestNoTokenWithoutAnAnswer(t *testing.T) {
 			t.Errorf("answer_preview is %q", j["answer_preview"])
 		}
 		h.close()
-		h = open(t, log, dir, &engine{}, config{})
+		h = open(t, log, dir, &fakeEngine{}, config{})
 	}
 }
 
 func TestIdempotencyKey(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	var wg sync.WaitGroup
 	ids := make([]any, 8)
 	for i := range ids {
@@ -365,17 +368,17 @@ func TestIdempotencyKey(t *testing.T) {
 }
 
 func TestFailuresAreRetriedThenDead(t *testing.T) {
-	e := &engine{}
+	e := &fakeEngine{}
 	boom := map[int]bool{3: true, 11: true}
-	e.fail = func(r *api.Request, i int) error {
+	e.fail = func(r *engine.Request, i int) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if strings.HasSuffix(r.ID, "/0") && boom[i] {
 			boom[i] = false
-			return api.ErrFailed{Code: "step_failed", Message: "boom"}
+			return apierr.ErrFailed{Code: "step_failed", Message: "boom"}
 		}
 		if len(r.Prompt) == 1 {
-			return api.ErrFailed{Code: "step_failed", Message: "always"}
+			return apierr.ErrFailed{Code: "step_failed", Message: "always"}
 		}
 		return nil
 	}
@@ -406,10 +409,10 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 // catch up.
 func TestClockSetBackWhileAJobWaits(t *testing.T) {
 	var fails, behind atomic.Int64
-	e := &engine{now: func() time.Time { return time.Now().Round(0).Add(-time.Duration(behind.Load())) }}
-	e.fail = func(_ *api.Request, i int) error {
+	e := &fakeEngine{now: func() time.Time { return time.Now().Round(0).Add(-time.Duration(behind.Load())) }}
+	e.fail = func(_ *engine.Request, i int) error {
 		if i == 2 && fails.Add(1) <= 3 {
-			return api.ErrFailed{Code: "step_failed", Message: "boom"}
+			return apierr.ErrFailed{Code: "step_failed", Message: "boom"}
 		}
 		return nil
 	}
@@ -440,7 +443,7 @@ func TestClockSetBackWhileAJobWaits(t *testing.T) {
 }
 
 func TestRestartGoesOnWhereItWas(t *testing.T) {
-	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &engine{pause: 4 * time.Millisecond, hold: 30}
+	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 4 * time.Millisecond, hold: 30}
 	h := open(t, l, dir, e, config{})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	var seen []string
@@ -479,7 +482,7 @@ func TestRestartGoesOnWhereItWas(t *testing.T) {
 }
 
 func TestCancelAndPurge(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{pause: 5 * time.Millisecond}, config{Config: jobs.Config{Parallel: 1}})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 5 * time.Millisecond}, config{Config: jobs.Config{Parallel: 1}})
 	a := h.want(202, "POST", "/v1/jobs", `{"prompt":"a","max_tokens":4000}`)["id"].(string)
 	b := h.want(202, "POST", "/v1/jobs", `{"prompt":"b","max_tokens":2}`)["id"].(string)
 	h.until(a, "running")
@@ -495,7 +498,7 @@ func TestCancelAndPurge(t *testing.T) {
 
 func TestAFullDiskRefusesNewJobsAndKeepsOldOnes(t *testing.T) {
 	l := journal.NewMemoryLog()
-	h := open(t, l, t.TempDir(), &engine{}, config{})
+	h := open(t, l, t.TempDir(), &fakeEngine{}, config{})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	h.until(id, "completed")
 	full := func(on bool) {
@@ -562,7 +565,7 @@ func batchLines(n int) string {
 }
 
 func TestBatchAcrossARestart(t *testing.T) {
-	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &engine{pause: 3 * time.Millisecond}
+	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 3 * time.Millisecond}
 	e.most = 10 // the other lines wait until the batch was inspected
 	h := open(t, l, dir, e, config{Window: 8, Config: jobs.Config{Parallel: 4}})
 	in := h.upload(batchLines(30) + "\n" + `{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","temperature":-1}}`)
@@ -594,7 +597,7 @@ func TestBatchAcrossARestart(t *testing.T) {
 }
 
 func TestBatchesThatFailOrAreCancelled(t *testing.T) {
-	e := &engine{pause: 20 * time.Millisecond, most: 4}
+	e := &fakeEngine{pause: 20 * time.Millisecond, most: 4}
 	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Window: 4, Config: jobs.Config{Parallel: 2}})
 	create := func(text string) string {
 		return h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
@@ -626,18 +629,18 @@ func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 // TestBatchTakenOver: a process with another data directory completes the batch.
 func TestBatchTakenOver(t *testing.T) {
 	l, fl := journal.NewMemoryLog(), journal.NewMemoryLog()
-	h := openWith(t, l, sharedFiles(t, fl), &engine{away: true}, config{Window: 4})
+	h := openWith(t, l, sharedFiles(t, fl), &fakeEngine{away: true}, config{Window: 4})
 	in := h.upload(batchLines(10))
 	id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+in+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 	h.close()
-	h = openWith(t, l, sharedFiles(t, fl), &engine{}, config{Window: 4})
+	h = openWith(t, l, sharedFiles(t, fl), &fakeEngine{}, config{Window: 4})
 	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
 	if b["status"] != "completed" {
 		t.Fatalf("%v", b)
 	}
 	out := b["output_file_id"]
 	h.close()
-	h = openWith(t, l, sharedFiles(t, fl), &engine{}, config{})
+	h = openWith(t, l, sharedFiles(t, fl), &fakeEngine{}, config{})
 	if lines := h.lines(out); len(lines) != 10 {
 		t.Errorf("a third process finds %d lines in the output", len(lines))
 	}

@@ -63,7 +63,7 @@ func (l *silent) Journals(ctx context.Context) ([]string, error) {
 // answer, but a client soon gets an error that names the cause.
 func TestClientsDoNotWaitForASilentStore(t *testing.T) {
 	l, fl := &silent{MemoryLog: journal.NewMemoryLog(), t: t}, &silent{MemoryLog: journal.NewMemoryLog(), t: t}
-	h := openWith(t, l, sharedFiles(t, fl), &engine{}, config{Silence: time.Millisecond})
+	h := openWith(t, l, sharedFiles(t, fl), &fakeEngine{}, config{Silence: time.Millisecond})
 	job := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	h.until(job, "completed")
 	file := h.upload(batchLines(1))

@@ -10,7 +10,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/generate"
 )
 
 // forContexts is the purpose of files that hold contexts. The file routes hide them, because a
@@ -20,15 +20,15 @@ const forContexts = "context"
 // Contexts stores fixed contexts as files.
 type Contexts struct{ Store Store }
 
-var _ api.ContextStore = Contexts{}
+var _ generate.ContextStore = Contexts{}
 
 func contextFile(tenant, name string) string {
 	sum := sha256.Sum256([]byte(tenant + "\x00" + name))
 	return "context-" + hex.EncodeToString(sum[:16])
 }
 
-// KeepContext implements api.ContextStore.
-func (c Contexts) KeepContext(ctx context.Context, k api.KeptContext) error {
+// KeepContext implements generate.ContextStore.
+func (c Contexts) KeepContext(ctx context.Context, k generate.KeptContext) error {
 	b, err := json.Marshal(k)
 	if err == nil {
 		_, err = c.Store.Put(ctx, File{ID: contextFile(k.Tenant, k.Name), Filename: k.Name, Purpose: forContexts, CreatedAt: k.Created}, bytes.NewReader(b))
@@ -39,9 +39,9 @@ func (c Contexts) KeepContext(ctx context.Context, k api.KeptContext) error {
 	return nil
 }
 
-// KeptContexts implements api.ContextStore. It returns the readable contexts even if the error
+// KeptContexts implements generate.ContextStore. It returns the readable contexts even if the error
 // reports unreadable ones.
-func (c Contexts) KeptContexts(ctx context.Context) (all []api.KeptContext, err error) {
+func (c Contexts) KeptContexts(ctx context.Context) (all []generate.KeptContext, err error) {
 	list, err := c.Store.List(ctx)
 	for _, f := range list {
 		if f.Purpose != forContexts {
@@ -57,7 +57,7 @@ func (c Contexts) KeptContexts(ctx context.Context) (all []api.KeptContext, err 
 	return all, err
 }
 
-func (c Contexts) read(ctx context.Context, id string) (k api.KeptContext, err error) {
+func (c Contexts) read(ctx context.Context, id string) (k generate.KeptContext, err error) {
 	file, _, err := c.Store.Open(ctx, id)
 	if err != nil {
 		return k, err
@@ -72,7 +72,7 @@ func (c Contexts) read(ctx context.Context, id string) (k api.KeptContext, err e
 	return k, nil
 }
 
-// DropContext implements api.ContextStore.
+// DropContext implements generate.ContextStore.
 func (c Contexts) DropContext(ctx context.Context, tenant, name string) error {
 	if err := c.Store.Delete(ctx, contextFile(tenant, name)); err != nil && !errors.Is(err, ErrNone) {
 		return fileProblem(err)

@@ -14,10 +14,13 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-type noEngine struct{ api.Engine }
+type noEngine struct{ engine.Engine }
 
 // TestUploadThatIsNone: an invalid multipart body gets a client error and leaves no file.
 func TestUploadThatIsNone(t *testing.T) {
@@ -29,7 +32,7 @@ func TestUploadThatIsNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet}, noEngine{}, api.FromTokenizer(tok), nil)
+	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet}, noEngine{}, engine.FromTokenizer(tok), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +77,7 @@ func TestUploadThatIsNone(t *testing.T) {
 	if on, err := os.ReadDir(f.dir); err != nil || len(on) > 0 || f.total+f.written != 0 || f.writing != 0 {
 		t.Errorf("left behind: %v on disk, %d + %d bytes, %d being written, %v", on, f.total, f.written, f.writing, err)
 	}
-	if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
+	if status, answer := apierr.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
 		t.Errorf("a store that does not answer: %d %s", status, answer)
 	}
 }
@@ -87,14 +90,14 @@ func TestContextsAreNoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, ctx := Contexts{f}, t.Context()
-	ann := api.KeptContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true, Created: 7, Fingerprint: "x", IDs: []int32{3, 1, 2}}
-	for _, k := range []api.KeptContext{ann, {Tenant: "bob", Name: "book", IDs: []int32{9}}} {
+	ann := generate.KeptContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true, Created: 7, Fingerprint: "x", IDs: []int32{3, 1, 2}}
+	for _, k := range []generate.KeptContext{ann, {Tenant: "bob", Name: "book", IDs: []int32{9}}} {
 		if err := c.KeepContext(ctx, k); err != nil {
 			t.Fatal(err)
 		}
 	}
 	all, err := c.KeptContexts(ctx)
-	if slices.SortFunc(all, func(a, b api.KeptContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil || len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
+	if slices.SortFunc(all, func(a, b generate.KeptContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil || len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	id := contextFile("ann", "book")

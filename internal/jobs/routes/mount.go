@@ -8,8 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/openai"
 )
 
 // Handlers maps "METHOD /path" to its handler.
@@ -43,27 +47,27 @@ type mounted struct {
 }
 
 // routes are those of jobs, kept responses, files and batches.
-func routes() []api.Route {
+func routes() []httpserver.Route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
-	return []api.Route{
-		{Method: post, Path: "/v1/jobs", Docs: []api.Doc{{Answer: api.Job{},
+	return []httpserver.Route{
+		{Method: post, Path: "/v1/jobs", Docs: []httpserver.Doc{{Answer: wire.Job{},
 			About: "the body of a completion or a chat becomes a job, on disk before it is acknowledged; the header Idempotency-Key makes a second one the same"}}},
-		{Method: get, Path: "/v1/jobs", Docs: []api.Doc{{About: "the newest first; `state`, `batch_id`, `after`, `limit`", Answer: api.JobList{}}}},
-		{Method: get, Path: "/v1/jobs/*", Docs: []api.Doc{{About: "how far it is, and its result", Answer: api.Job{}},
-			{Path: "/{id}/events", About: "its tokens from the index `from` on, as they come", Events: api.JobEvent{}}}},
-		{Method: del, Path: "/v1/jobs/*", Docs: []api.Doc{{About: "cancels it; `purge=true` forgets it", Answer: api.Job{}}}},
-		{Method: get, Path: "/v1/responses/*", Docs: []api.Doc{{About: "a response that was stored; `stream=true` and `starting_after` give its events", Answer: api.ResponseType()},
+		{Method: get, Path: "/v1/jobs", Docs: []httpserver.Doc{{About: "the newest first; `state`, `batch_id`, `after`, `limit`", Answer: wire.JobList{}}}},
+		{Method: get, Path: "/v1/jobs/*", Docs: []httpserver.Doc{{About: "how far it is, and its result", Answer: wire.Job{}},
+			{Path: "/{id}/events", About: "its tokens from the index `from` on, as they come", Events: wire.JobEvent{}}}},
+		{Method: del, Path: "/v1/jobs/*", Docs: []httpserver.Doc{{About: "cancels it; `purge=true` forgets it", Answer: wire.Job{}}}},
+		{Method: get, Path: "/v1/responses/*", Docs: []httpserver.Doc{{About: "a response that was stored; `stream=true` and `starting_after` give its events", Answer: openai.ResponseType()},
 			{Path: "/{id}/input_items", About: "input items of the response"}}},
-		{Method: post, Path: "/v1/responses/*", Docs: []api.Doc{{Path: "/{id}/cancel", About: "ends one in the background", Answer: api.ResponseType()}}},
-		{Method: del, Path: "/v1/responses/*", Docs: []api.Doc{{About: "forgets it"}}},
-		{Method: post, Path: "/v1/files", Uploads: true, Docs: []api.Doc{{About: "keeps a file (multipart/form-data)"}}},
-		{Method: get, Path: "/v1/files", Docs: []api.Doc{{About: "the files"}}},
-		{Method: get, Path: "/v1/files/*", Docs: []api.Doc{{About: "what a file is"}, {Path: "/{id}/content", About: "what is in it"}}},
-		{Method: del, Path: "/v1/files/*", Docs: []api.Doc{{About: "forgets it"}}},
-		{Method: post, Path: "/v1/batches", Uncounted: true, Docs: []api.Doc{{About: "OpenAI's batch of a file of requests"}}},
-		{Method: get, Path: "/v1/batches", Docs: []api.Doc{{About: "the newest first; `after`, `limit`"}}},
-		{Method: get, Path: "/v1/batches/*", Docs: []api.Doc{{About: "how far it is"}}},
-		{Method: post, Path: "/v1/batches/*", Docs: []api.Doc{{Path: "/{id}/cancel", About: "ends it"}}},
+		{Method: post, Path: "/v1/responses/*", Docs: []httpserver.Doc{{Path: "/{id}/cancel", About: "ends one in the background", Answer: openai.ResponseType()}}},
+		{Method: del, Path: "/v1/responses/*", Docs: []httpserver.Doc{{About: "forgets it"}}},
+		{Method: post, Path: "/v1/files", Uploads: true, Docs: []httpserver.Doc{{About: "keeps a file (multipart/form-data)"}}},
+		{Method: get, Path: "/v1/files", Docs: []httpserver.Doc{{About: "the files"}}},
+		{Method: get, Path: "/v1/files/*", Docs: []httpserver.Doc{{About: "what a file is"}, {Path: "/{id}/content", About: "what is in it"}}},
+		{Method: del, Path: "/v1/files/*", Docs: []httpserver.Doc{{About: "forgets it"}}},
+		{Method: post, Path: "/v1/batches", Uncounted: true, Docs: []httpserver.Doc{{About: "OpenAI's batch of a file of requests"}}},
+		{Method: get, Path: "/v1/batches", Docs: []httpserver.Doc{{About: "the newest first; `after`, `limit`"}}},
+		{Method: get, Path: "/v1/batches/*", Docs: []httpserver.Doc{{About: "how far it is"}}},
+		{Method: post, Path: "/v1/batches/*", Docs: []httpserver.Doc{{Path: "/{id}/cancel", About: "ends it"}}},
 	}
 }
 
@@ -79,7 +83,7 @@ func NewMount(a *api.Server, reason string) (*Mount, error) {
 				h(w, r)
 				return
 			}
-			a.WriteError(w, api.Problem{Status: http.StatusServiceUnavailable, Code: "jobs_unavailable", Message: now.reason, RetryAfter: now.after})
+			a.WriteError(w, apierr.Problem{Status: http.StatusServiceUnavailable, Code: "jobs_unavailable", Message: now.reason, RetryAfter: now.after})
 		}
 		if err := a.Handle(route); err != nil {
 			return nil, fmt.Errorf("jobs: %w", err)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
 // Limits of requests.
@@ -24,7 +24,7 @@ const (
 func Key(r *http.Request) (string, error) {
 	key := r.Header.Get("Idempotency-Key")
 	if len(key) > maxKey {
-		return "", api.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", maxKey)}
+		return "", apierr.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", maxKey)}
 	}
 	return key, nil
 }
@@ -62,24 +62,24 @@ func Limit(r *http.Request, otherwise, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > most {
-		return 0, api.Problem{Status: http.StatusBadRequest, Param: "limit", Message: fmt.Sprintf("'limit' must be 1 to %d.", most)}
+		return 0, apierr.Problem{Status: http.StatusBadRequest, Param: "limit", Message: fmt.Sprintf("'limit' must be 1 to %d.", most)}
 	}
 	return n, nil
 }
 
 // NotFound is the 404 of a missing job, file or batch.
 func NotFound(what, id string) error {
-	return api.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a limited time.", what, id)}
+	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a limited time.", what, id)}
 }
 
 // NoSuchURL is the 404 of an unknown path.
 func NoSuchURL(r *http.Request) error {
-	return api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
+	return apierr.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
 }
 
 // Refused is the error of a request of which nothing was accepted. The message contains the cause.
 func Refused(err error, status int, code string, after time.Duration) error {
-	return api.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + journal.Reason(err) + ".", RetryAfter: after}
+	return apierr.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + journal.Reason(err) + ".", RetryAfter: after}
 }
 
 // Problem turns an error of the store into an error for clients.
@@ -88,7 +88,7 @@ func Problem(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, journal.ErrMismatch):
-		return api.Problem{Status: http.StatusConflict, Code: "idempotency_mismatch", Param: "Idempotency-Key",
+		return apierr.Problem{Status: http.StatusConflict, Code: "idempotency_mismatch", Param: "Idempotency-Key",
 			Message: "This Idempotency-Key was sent with another request before; send the same body, or another key."}
 	case errors.Is(err, journal.ErrDamaged):
 		return Refused(err, http.StatusInternalServerError, "record_damaged", 0)
@@ -101,7 +101,7 @@ func Problem(err error) error {
 // Unreadable turns a read error into an error for clients. Damage is permanent; a store that does
 // not answer may recover.
 func Unreadable(what string, err error) error {
-	p := api.Problem{Status: http.StatusServiceUnavailable, Code: "store_unavailable", RetryAfter: 5 * time.Second,
+	p := apierr.Problem{Status: http.StatusServiceUnavailable, Code: "store_unavailable", RetryAfter: 5 * time.Second,
 		Message: what + " cannot be read: " + journal.Reason(err) + "."}
 	if errors.Is(err, journal.ErrDamaged) {
 		p.Status, p.Code, p.RetryAfter = http.StatusInternalServerError, "record_damaged", 0

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
@@ -72,11 +73,11 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, TokensPerSecond: 37.5, Clustering: 1.5, Recoveries: 1, PrefixCache: &PrefixCacheState{Queries: 50, Hits: 20, Disk: &PrefixDiskState{Bytes: 70, Restored: 64, Damaged: 3}}, Nodes: []NodeState{
+var testState = wire.ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, TokensPerSecond: 37.5, Clustering: 1.5, Recoveries: 1, PrefixCache: &wire.PrefixCacheState{Queries: 50, Hits: 20, Disk: &wire.PrefixDiskState{Bytes: 70, Restored: 64, Damaged: 3}}, Nodes: []wire.NodeState{
 	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
 	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40, KVDiskUsedBytes: 41, KVDiskBytes: 42, KVDiskFailures: 43},
 	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
-}, Recovery: &RecoveryState{Preemptions: 6}, Drafts: &DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
+}, Recovery: &wire.RecoveryState{Preemptions: 6}, Drafts: &wire.DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
 func TestMetrics(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello, State: testState}
