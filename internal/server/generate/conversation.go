@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -105,11 +105,11 @@ func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids [
 	}
 	s.showTools(&c.Conversation, tools)
 	segments, turn, err := s.render(c.Conversation)
-	if err != nil && c.Merge && !errors.Is(err, jinja.ErrInternal) {
+	if err != nil && c.Merge && !errors.Is(err, python.ErrInternal) {
 		c.Messages = merged(c.Messages)
 		segments, turn, err = s.render(c.Conversation)
 	}
-	if errors.Is(err, jinja.ErrInternal) {
+	if errors.Is(err, python.ErrInternal) {
 		return nil, "", &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Code: "chat_template_error", Message: err.Error()}
 	}
 	if err != nil {

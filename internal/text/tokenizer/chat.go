@@ -11,13 +11,14 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 var (
 	// ErrNoChatTemplate: the checkpoint has no chat template; only completions work.
 	ErrNoChatTemplate = errors.New("tokenizer: no chat template in tokenizer_config.json or chat_template.jinja")
 	// ErrChatInput: the template cannot render these messages, tools or options. (If the template
-	// itself refuses them, the error is jinja.ErrRaised.)
+	// itself refuses them, the error is python.ErrRaised.)
 	ErrChatInput = errors.New("tokenizer: bad chat input")
 )
 
@@ -32,7 +33,7 @@ type ChatTemplate struct {
 	source   map[string]string // by name
 	plain    *chatVariant      // nil: only requests with tools can be rendered
 	tools    *chatVariant      // for requests with tools
-	special  *jinja.Dict       // variables such as bos_token
+	special  *python.Dict      // variables such as bos_token
 	controls *chatControls
 }
 
@@ -212,14 +213,14 @@ func (c *ChatTemplate) readSpecial(config, specials map[string]json.RawMessage, 
 	if err != nil {
 		return err
 	}
-	c.special = jinja.NewDict()
+	c.special = python.NewDict()
 	for _, name := range slices.Sorted(maps.Keys(tokens.named)) {
-		c.special.Set(name, jinja.Trusted(tokens.named[name]))
+		c.special.Set(name, python.Trusted(tokens.named[name]))
 		added = append(added, chatAdded{tokens.named[name], true})
 	}
-	list := jinja.NewList()
+	list := python.NewList()
 	for _, s := range tokens.extra {
-		list = list.With(jinja.Trusted(s))
+		list = list.With(python.Trusted(s))
 		added = append(added, chatAdded{s, true})
 	}
 	if list.Len() > 0 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 const (
@@ -112,7 +112,7 @@ func TestChatSources(t *testing.T) {
 	if _, err := LoadChatTemplate(t.TempDir()); !errors.Is(err, ErrNoChatTemplate) {
 		t.Errorf("an empty folder: %v", err)
 	}
-	if _, err := LoadChatTemplate(chatDir(t, "{% if %}", nil)); !errors.Is(err, jinja.ErrSyntax) {
+	if _, err := LoadChatTemplate(chatDir(t, "{% if %}", nil)); !errors.Is(err, python.ErrSyntax) {
 		t.Errorf("a broken template: %v", err)
 	}
 	if _, err := LoadChatTemplate(chatDir(t, 5, nil)); err == nil {
@@ -170,7 +170,7 @@ func TestChatErrors(t *testing.T) {
 		}
 	}
 	_, err := c.Render(chatMessages(t, `[{"role": "x", "content": ""}]`), RenderOptions{})
-	if !errors.Is(err, jinja.ErrRaised) || !strings.Contains(err.Error(), "no x") {
+	if !errors.Is(err, python.ErrRaised) || !strings.Contains(err.Error(), "no x") {
 		t.Errorf("raise_exception: %v", err)
 	}
 }

@@ -7,15 +7,16 @@ import (
 	"unicode"
 
 	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // of returns a message's content in a form that the template supports.
-func (c chatContent) of(m *Message) (jinja.Value, error) {
+func (c chatContent) of(m *Message) (python.Value, error) {
 	if m.Parts == nil {
 		if c == chatList {
-			return jinja.NewList(chatTextPart(m.Content)), nil
+			return python.NewList(chatTextPart(m.Content)), nil
 		}
-		return jinja.Literal(m.Content), nil
+		return python.Literal(m.Content), nil
 	}
 	if string(m.Parts) == "null" {
 		return nil, nil
@@ -25,19 +26,19 @@ func (c chatContent) of(m *Message) (jinja.Value, error) {
 		return nil, err
 	}
 	if c == chatString {
-		return jinja.Literal(strings.Join(texts, "\n")), nil
+		return python.Literal(strings.Join(texts, "\n")), nil
 	}
-	list := jinja.NewList()
+	list := python.NewList()
 	for _, t := range texts {
 		list = list.With(chatTextPart(t))
 	}
 	return list, nil
 }
 
-func chatTextPart(text string) *jinja.Dict {
-	d := jinja.NewDict()
-	d.Set("type", jinja.Trusted("text"))
-	d.Set("text", jinja.Literal(text))
+func chatTextPart(text string) *python.Dict {
+	d := python.NewDict()
+	d.Set("type", python.Trusted("text"))
+	d.Set("text", python.Literal(text))
 	return d
 }
 
@@ -63,23 +64,23 @@ func chatTexts(parts json.RawMessage) ([]string, error) {
 // whole text appears. A list is supported if it prints like a string.
 func (c *ChatTemplate) probeContent(v *chatVariant) chatContent {
 	const probe = "Probe of content"
-	try := func(content jinja.Value) string {
-		m := jinja.NewDict()
-		m.Set("role", jinja.Trusted("user"))
+	try := func(content python.Value) string {
+		m := python.NewDict()
+		m.Set("role", python.Trusted("user"))
 		m.Set("content", content)
 		vars, err := c.variables(v, nil, RenderOptions{})
 		if err != nil {
 			return ""
 		}
-		vars.Set("messages", jinja.NewList(m))
-		text, err := v.parsed.Render(vars, jinja.Options{Limits: jinja.Limits{Steps: 100_000}})
+		vars.Set("messages", python.NewList(m))
+		text, err := v.parsed.Render(vars, jinja.Options{Limits: python.Limits{Steps: 100_000}})
 		if err != nil || !strings.Contains(text.String(), probe) {
 			return ""
 		}
 		return text.String()
 	}
-	asString := try(jinja.Literal(probe))
-	asList := try(jinja.NewList(chatTextPart(probe)))
+	asString := try(python.Literal(probe))
+	asList := try(python.NewList(chatTextPart(probe)))
 	switch {
 	case asString != "" && asList == asString:
 		return chatEither
@@ -91,7 +92,7 @@ func (c *ChatTemplate) probeContent(v *chatVariant) chatContent {
 
 // chatCutAfter cuts the output after the last message's text, so that the model continues it, like
 // continue_final_message of transformers.
-func chatCutAfter(text jinja.Str, last Message) (cut jinja.Str, at int, err error) {
+func chatCutAfter(text python.Str, last Message) (cut python.Str, at int, err error) {
 	content := last.Content
 	if last.Parts != nil {
 		texts, err := chatTexts(last.Parts)

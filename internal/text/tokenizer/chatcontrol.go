@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // ChatSegment is a range of rendered text. No added token may be recognised in a literal one.
@@ -72,7 +72,7 @@ func chatWrites(source map[string]string, token string) bool {
 
 // segments splits the text so that every byte of a request that is part of a control token is in a
 // literal segment. All other text stays together and is encoded as without the split.
-func (c *chatControls) segments(t jinja.Str) Rendered {
+func (c *chatControls) segments(t python.Str) Rendered {
 	text, spans := t.String(), t.Spans()
 	var out Rendered
 	done := 0 // end of the text in out

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // Message is one turn, decoded from OpenAI's JSON. Other members that a template may use
@@ -28,7 +29,7 @@ type RenderOptions struct {
 	Tools               json.RawMessage // JSON list as in OpenAI's API, or nil
 	Extra               map[string]any  // chat_template_kwargs: additional variables
 	Now                 time.Time       // for strftime_now; zero: the current time
-	Limits              jinja.Limits    // zero: jinja's defaults
+	Limits              python.Limits   // zero: jinja's defaults
 }
 
 // UnmarshalJSON extracts role and content and keeps the other members in order.
@@ -75,8 +76,8 @@ func (m *Message) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Render renders the messages. Errors: ErrChatInput, jinja.ErrRaised (the template refuses the
-// messages, a client error), jinja.ErrLimit, jinja.ErrRuntime.
+// Render renders the messages. Errors: ErrChatInput, python.ErrRaised (the template refuses the
+// messages, a client error), python.ErrLimit, python.ErrRuntime.
 func (c *ChatTemplate) Render(messages []Message, o RenderOptions) (Rendered, error) {
 	prompt, _, err := c.RenderTurn(messages, o)
 	return prompt, err
@@ -122,12 +123,12 @@ func (c *ChatTemplate) RenderTurn(messages []Message, o RenderOptions) (prompt R
 	return c.controls.segments(text), text.String()[start:], nil
 }
 
-func (c *ChatTemplate) variables(v *chatVariant, messages []Message, o RenderOptions) (*jinja.Dict, error) {
-	vars := jinja.NewDict()
+func (c *ChatTemplate) variables(v *chatVariant, messages []Message, o RenderOptions) (*python.Dict, error) {
+	vars := python.NewDict()
 	for name, token := range c.special.Strings() {
 		vars.Set(name, token)
 	}
-	list := jinja.NewList()
+	list := python.NewList()
 	for i := range messages {
 		m, err := v.message(&messages[i])
 		if err != nil {
@@ -139,8 +140,8 @@ func (c *ChatTemplate) variables(v *chatVariant, messages []Message, o RenderOpt
 	vars.Set("tools", nil)
 	vars.Set("documents", nil)
 	if len(o.Tools) > 0 {
-		tools, err := jinja.DecodeJSON(o.Tools, true)
-		if l, ok := tools.(*jinja.List); err == nil && ok && l.Len() > 0 {
+		tools, err := python.DecodeJSON(o.Tools, true)
+		if l, ok := tools.(*python.List); err == nil && ok && l.Len() > 0 {
 			vars.Set("tools", l)
 		} else if err != nil || (!ok && tools != nil) {
 			return nil, fmt.Errorf("%w: tools must be a JSON list (%v)", ErrChatInput, err)
@@ -155,7 +156,7 @@ func (c *ChatTemplate) variables(v *chatVariant, messages []Message, o RenderOpt
 		if err != nil {
 			return nil, fmt.Errorf("%w: chat_template_kwargs: %q: %w", ErrChatInput, name, err)
 		}
-		v, err := jinja.DecodeJSON(raw, true)
+		v, err := python.DecodeJSON(raw, true)
 		if err != nil {
 			return nil, fmt.Errorf("%w: chat_template_kwargs: %q: %w", ErrChatInput, name, err)
 		}
@@ -164,12 +165,12 @@ func (c *ChatTemplate) variables(v *chatVariant, messages []Message, o RenderOpt
 	return vars, nil
 }
 
-func (v *chatVariant) message(m *Message) (*jinja.Dict, error) {
+func (v *chatVariant) message(m *Message) (*python.Dict, error) {
 	if m.Role == "" {
 		return nil, fmt.Errorf("%w: role is missing", ErrChatInput)
 	}
-	d := jinja.NewDict()
-	d.Set("role", jinja.Literal(m.Role))
+	d := python.NewDict()
+	d.Set("role", python.Literal(m.Role))
 	content, err := v.content.of(m)
 	if err != nil {
 		return nil, err
@@ -178,11 +179,11 @@ func (v *chatVariant) message(m *Message) (*jinja.Dict, error) {
 	if len(m.Extra) == 0 {
 		return d, nil
 	}
-	more, err := jinja.DecodeJSON(m.Extra, true)
+	more, err := python.DecodeJSON(m.Extra, true)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrChatInput, err)
 	}
-	extra, ok := more.(*jinja.Dict)
+	extra, ok := more.(*python.Dict)
 	if !ok {
 		return nil, fmt.Errorf("%w: the further fields of a message must be an object", ErrChatInput)
 	}
@@ -200,33 +201,33 @@ func (v *chatVariant) message(m *Message) (*jinja.Dict, error) {
 
 // chatArguments decodes the arguments of tool calls. OpenAI's API sends them as a JSON string, but
 // templates expect an object.
-func chatArguments(calls jinja.Value) jinja.Value {
-	list, ok := calls.(*jinja.List)
+func chatArguments(calls python.Value) python.Value {
+	list, ok := calls.(*python.List)
 	if !ok {
 		return calls
 	}
 	for i := range list.Len() {
-		call, _ := list.At(i).(*jinja.Dict)
+		call, _ := list.At(i).(*python.Dict)
 		if call == nil {
 			continue
 		}
 		fn, _ := call.Get("function")
-		f, _ := fn.(*jinja.Dict)
+		f, _ := fn.(*python.Dict)
 		if f == nil {
 			continue
 		}
 		a, _ := f.Get("arguments")
-		s, ok := a.(jinja.Str)
+		s, ok := a.(python.Str)
 		if a == nil { // missing or null
-			f.Set("arguments", jinja.NewDict())
+			f.Set("arguments", python.NewDict())
 		}
 		if !ok {
 			continue
 		}
 		if strings.TrimSpace(s.String()) == "" {
-			f.Set("arguments", jinja.NewDict())
-		} else if v, err := jinja.DecodeJSON([]byte(s.String()), true); err == nil {
-			if d, ok := v.(*jinja.Dict); ok {
+			f.Set("arguments", python.NewDict())
+		} else if v, err := python.DecodeJSON([]byte(s.String()), true); err == nil {
+			if d, ok := v.(*python.Dict); ok {
 				f.Set("arguments", d)
 			}
 		}

@@ -3,7 +3,7 @@ package tokenizer
 import (
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // Specials returns the ids of all special tokens in ascending order.
@@ -25,6 +25,6 @@ func (t *Tokenizer) BOS() (int32, bool) { return t.named(t.config.bos) }
 // unset.
 func (c *ChatTemplate) Special(name string) string {
 	v, _ := c.special.Get(name)
-	s, _ := v.(jinja.Str)
+	s, _ := v.(python.Str)
 	return s.String()
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // templateGoldens has the output of transformers, written by train/goldens_templates.py.
@@ -107,12 +107,12 @@ func differs(got string, err error, text, failure *string) string {
 		return ""
 	case err == nil:
 		return "printed " + got + "; transformers fails with " + *failure
-	case errors.Is(err, jinja.ErrInternal):
+	case errors.Is(err, python.ErrInternal):
 		return err.Error()
 	}
 	kind, message, _ := strings.Cut(*failure, ": ")
 	said := strings.Contains(err.Error(), message)
-	if kind == "TemplateError" && !(errors.Is(err, jinja.ErrRaised) && said) || kind == "UndefinedError" && !said || kind == "RecursionError" && !errors.Is(err, jinja.ErrLimit) {
+	if kind == "TemplateError" && !(errors.Is(err, python.ErrRaised) && said) || kind == "UndefinedError" && !said || kind == "RecursionError" && !errors.Is(err, python.ErrLimit) {
 		return "error " + err.Error() + "; want " + *failure
 	}
 	return ""
