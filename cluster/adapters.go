@@ -10,7 +10,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/adapters"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/options"
-	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
