@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/batcher/threads"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
@@ -76,7 +77,7 @@ func (c *Config) Defaults() {
 	set(&c.MaxFailures, 8)
 	set(&c.SpeculateRows, 32)
 	set(&c.DecodeSteps, 1)
-	set(&c.TrialRounds, TrialRounds)
+	set(&c.TrialRounds, threads.Rounds)
 	millis(&c.StepTargetMillis, 50)
 	millis(&c.SpeculateBytes, 64<<20)
 	if c.Speculate == "" {

@@ -26,7 +26,7 @@
 //	context.go        forks of fixed contexts
 //	clustering.go     policies that cluster a prompt
 //	multistep.go      several passes of the model in one step
-//	threads.go        the number of compute threads
+//	threads           the number of compute threads (package)
 //
 // Order is first come, first served by arrival + priority x PriorityMillis. Only
 // the head of that order is admitted, and only its tail is preempted, so the head

@@ -91,7 +91,7 @@ func (s *State) timed(p *plan.Plan, micros int64) {
 		return
 	}
 	pass := float64(micros) / float64(p.PassCount())
-	s.drafts.timed(p, pass, s.threads.done(p, pass))
+	s.drafts.timed(p, pass, s.threads.Done(p, pass))
 }
 
 // decoded processes the results of a decode row over all passes: the tokens sampled after each of the

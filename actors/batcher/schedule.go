@@ -53,7 +53,7 @@ func (s *State) schedule() {
 	if s.cfg.DecodeSteps > 1 && !s.onePass {
 		s.multiStep.plan(p, rows)
 	}
-	s.threads.plan(p)
+	s.threads.Plan(p)
 	s.steps++
 	s.adapted.reopened()
 	p.Release = s.release.take()

@@ -2,7 +2,6 @@ package batcher
 
 import (
 	"fmt"
-	"slices"
 )
 
 // Snapshot is the state for /v1/cluster. The caller owns it.
@@ -87,13 +86,7 @@ func (s *State) Snapshot() Snapshot {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
 	v.Speculated = s.drafts.totals
-	v.ThreadShift = s.threads.last
-	if k := s.threads.kind; k != nil {
-		v.Trying = !k.chosen()
-		for _, took := range k.took {
-			v.Trials = append(v.Trials, slices.Clone(took))
-		}
-	}
+	v.ThreadShift, v.Trying, v.Trials = s.threads.Trials()
 	v.Speculated.Texts, v.Speculated.Recent = s.drafts.bytes, s.drafts.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketState{

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/batcher/rate"
+	"github.com/shoal-llm/shoal/actors/batcher/threads"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
@@ -35,7 +36,7 @@ type State struct {
 	// Modules. Each has its own state, and hooks that the scheduler calls: admit, plan, done, evict.
 	prefix    *prefixCache // nil: Config.NoPrefixCache
 	drafts    drafts
-	threads   threads
+	threads   threads.Chooser
 	contexts  contexts
 	clusters  clusters
 	residency residency
@@ -157,8 +158,8 @@ func (s *State) place(p Placed) {
 		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
-	if n := min(p.MaxThreadShift, maxThreadShift); n != s.threads.most || len(p.Sockets) != len(s.ledger.sockets) {
-		s.threads = threads{most: n, rounds: s.cfg.TrialRounds}
+	if n := min(p.MaxThreadShift, threads.MaxShift); n != s.threads.Most() || len(p.Sockets) != len(s.ledger.sockets) {
+		s.threads = threads.New(n, s.cfg.TrialRounds)
 	}
 	s.epoch, s.placed, s.unplaced, s.onePass = p.Epoch, true, "", p.OnePass
 	if s.prefix != nil {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
+	batchthreads "github.com/shoal-llm/shoal/actors/batcher/threads"
 )
 
 // Trials compares decode steps with each thread count that a node may use, and evaluates choosing
@@ -36,7 +36,7 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 	}
 	start := time.Now()
 	var took [][]float64
-	if err := o.settled(ctx, settleTimes*(rounds/batcher.TrialRounds+1), func() (err error) {
+	if err := o.settled(ctx, settleTimes*(rounds/batchthreads.Rounds+1), func() (err error) {
 		took, err = o.Coordinator.ThreadTrials(ctx)
 		return err
 	}); err != nil {
@@ -60,20 +60,20 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 		f.Plans = append(f.Plans, len(t))
 		f.Threads, f.Micros = append(f.Threads, o.Threads.Shifted(shift)), append(f.Micros, sum/float64(len(t)))
 	}
-	f.Chosen = f.Threads[batcher.ChooseThreads(took, 0)]
+	f.Chosen = f.Threads[batchthreads.Best(took, 0)]
 	f.Near, f.Longer = choices(took, f.Micros, rounds)
 	return f, nil
 }
 
 // choices evaluates the choice from as many successive rounds as a batcher uses.
 func choices(took [][]float64, micros []float64, rounds int) (near, longer float64) {
-	n := rounds - batcher.TrialRounds + 1
+	n := rounds - batchthreads.Rounds + 1
 	for first := range n {
 		some := make([][]float64, len(took))
 		for i, t := range took {
-			some[i] = t[len(t)*first/rounds : len(t)*(first+batcher.TrialRounds)/rounds]
+			some[i] = t[len(t)*first/rounds : len(t)*(first+batchthreads.Rounds)/rounds]
 		}
-		over := micros[batcher.ChooseThreads(some, 0)]/slices.Min(micros) - 1
+		over := micros[batchthreads.Best(some, 0)]/slices.Min(micros) - 1
 		longer += over / float64(n)
 		if over <= 0.05 {
 			near += 1 / float64(n)

@@ -29,7 +29,7 @@ layer:    actors/layer
 sockets:  actors/socket/shard actors/socket/machine actors/socket/constraint actors/socket/draft actors/socket/adapter + actors/socket/draft:actors/socket/shard actors/socket/adapter:actors/socket/shard
 caches:   actors/socket/caches
 steps:    actors/socket/step
-adapted:  actors/batcher/adapters actors/batcher/rate
+adapted:  actors/batcher/adapters actors/batcher/rate actors/batcher/threads
 names:    internal/adapters
 rooms:    actors/socket actors/batcher
 rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone

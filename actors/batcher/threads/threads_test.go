@@ -1,4 +1,4 @@
-package batcher
+package threads
 
 import (
 	"math/rand/v2"
@@ -14,16 +14,16 @@ const disturbed = 5000
 
 // tried runs plans of decode rows. It returns how often each shift was used, and the total time as a
 // share of that with the fastest.
-func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift int) float64) (use []int, share float64) {
-	use = make([]int, s.threads.most+1)
+func tried(r *rand.Rand, s *Chooser, plans, rows, position int, pass func(shift int) float64) (use []int, share float64) {
+	use = make([]int, s.most+1)
 	best, sum := pass(0), 0.0
 	for i := range use {
 		best = min(best, pass(i))
 	}
-	before, since := s.threads.last, 0.0
+	before, since := s.last, 0.0
 	for range plans {
 		p := &plan.Plan{Decode: slices.Repeat([]plan.Run{{Start: position, Tokens: []int32{1}, Sample: true}}, rows)}
-		s.threads.plan(p)
+		s.Plan(p)
 		if p.ThreadShift != before {
 			before, since = p.ThreadShift, 0
 		}
@@ -34,7 +34,7 @@ func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift in
 		if since < disturbed {
 			t *= 1 + 1/float64(uint(1)<<p.ThreadShift) // fewer threads take longer
 		}
-		s.threads.done(p, t)
+		s.Done(p, t)
 		use[p.ThreadShift]++
 		sum, since = sum+pass(p.ThreadShift), since+t
 	}
@@ -58,7 +58,7 @@ func TestThreads(t *testing.T) {
 		{"alike: any", []float64{1000, 990, 980}, -1},
 		{"one number", []float64{1000}, 0},
 	} {
-		s := &State{threads: threads{most: len(c.us) - 1}}
+		s := &Chooser{most: len(c.us) - 1}
 		tried(r, s, trials, 1, 0, curve(c.us...))
 		plans := max(5000, int(3*trialLater/c.us[0])) // plans for more than one series of trials
 		use, share := tried(r, s, plans, 1, 0, curve(c.us...))
@@ -72,12 +72,12 @@ func TestThreads(t *testing.T) {
 func TestThreadsOfGrowing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for want, us := range [][]float64{{1000, 1080, 1080}, {1080, 1000, 1080}, {1080, 1080, 1000}} {
-		s, calls := &State{threads: threads{most: 2}}, 0.0
+		s, calls := &Chooser{most: 2}, 0.0
 		tried(r, s, trials, 1, 0, func(h int) float64 {
 			calls++
 			return us[h] * (1 + calls/500) // half as much again in the trials
 		})
-		if k := s.threads.of(kindOf{1, 0}); k.best != want {
+		if k := s.of(kindOf{1, 0}); k.best != want {
 			t.Errorf("%v: a shift of %d, by %.0f", us, k.best, k.took)
 		}
 	}
@@ -86,14 +86,14 @@ func TestThreadsOfGrowing(t *testing.T) {
 // Threads on all processors are the fastest in most steps, and far slower in the others.
 func TestThreadsOfUneven(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{most: 2}}
+	s := &Chooser{most: 2}
 	tried(r, s, 300, 1, 0, func(h int) float64 {
 		if h == 0 && r.IntN(5) < 2 {
 			return 30000
 		}
 		return []float64{10000, 12000, 16000}[h]
 	})
-	if k := s.threads.of(kindOf{1, 0}); k.best != 1 || !k.chosen() {
+	if k := s.of(kindOf{1, 0}); k.best != 1 || !k.chosen() {
 		t.Errorf("a shift of %d, chosen: %v, by %.0f", k.best, k.chosen(), k.took)
 	}
 }
@@ -101,8 +101,8 @@ func TestThreadsOfUneven(t *testing.T) {
 // Equal shifts must get equal times, because turns go forward and back. The trials must start again
 // later.
 func TestThreadsTurns(t *testing.T) {
-	k := kind{took: make([][]float64, 3), most: TrialRounds * 3}
-	for i := range TrialRounds * 3 {
+	k := kind{took: make([][]float64, 3), most: Rounds * 3}
+	for i := range Rounds * 3 {
 		k.spent, k.turn = trialMicros, slices.Repeat([]float64{float64(i)}, trialPlans-1) // one more measurement completes the turn
 		k.measured(float64(i))
 	}
@@ -116,20 +116,20 @@ func TestThreadsTurns(t *testing.T) {
 }
 
 // trials is more plans than the trials of three shifts need.
-const trials = TrialRounds * 3 * trialMost
+const trials = Rounds * 3 * trialMost
 
 // Each kind of steps is measured separately, starts with the best shift of a similar kind, and
 // adapts to a machine that changes.
 func TestThreadsFollow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{most: 2}}
+	s := &Chooser{most: 2}
 	few, many := kindOf{1, 0}, kindOf{5, 0}
 	tried(r, s, trials, 1, 0, curve(3000, 1500, 1000))
-	if k := s.threads.of(many); k.best != 2 {
+	if k := s.of(many); k.best != 2 {
 		t.Errorf("16 rows begin with a shift of %d", k.best)
 	}
 	tried(r, s, trials, 16, 0, curve(1000, 1500, 3000))
-	if one, many := s.threads.of(few).best, s.threads.of(many).best; one != 2 || many != 0 {
+	if one, many := s.of(few).best, s.of(many).best; one != 2 || many != 0 {
 		t.Errorf("a shift of %d for one row, %d for 16", one, many)
 	}
 	tried(r, s, 5400+400, 16, 0, curve(3000, 1500, 1000)) // tried again
@@ -165,10 +165,10 @@ func TestThreadsKinds(t *testing.T) {
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{most: 2}}
+	s := &Chooser{most: 2}
 	tried(r, s, trials, 1, 100, curve(3000, 1500, 1000))
 	tried(r, s, trials, 1, 5000, curve(1500, 1000, 3000))
-	if short, long, longer, more := s.threads.of(at(1, 100)).best, s.threads.of(at(1, 5000)).best, s.threads.of(at(1, 20000)).best, s.threads.of(at(2, 100)).best; short != 2 || long != 1 || longer != 1 || more != 2 {
+	if short, long, longer, more := s.of(at(1, 100)).best, s.of(at(1, 5000)).best, s.of(at(1, 20000)).best, s.of(at(2, 100)).best; short != 2 || long != 1 || longer != 1 || more != 2 {
 		t.Errorf("a shift of %d where one row looks back on little, %d on much, %d on more, %d of two rows", short, long, longer, more)
 	}
 }
@@ -177,18 +177,18 @@ func TestThreadsKinds(t *testing.T) {
 // fast its plans are, and ends early if none of them counts.
 func TestThreadsTrials(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{most: 2}}
+	s := &Chooser{most: 2}
 	const turn, same = 1 + trialPlans, trialPlans // of plans that take long; after a turn of the same number
 	if use, _ := tried(r, s, 7*turn+3*same, 1, 0, curve(100000, 115000, 300000)); use[1] != 3*turn+same || use[2] != turn+same {
 		t.Errorf("trials: %v", use)
 	}
-	s = &State{threads: threads{most: 2}}
-	for range TrialRounds * 3 * trialMost * 2 { // two kinds alternate, so no turn can complete
+	s = &Chooser{most: 2}
+	for range Rounds * 3 * trialMost * 2 { // two kinds alternate, so no turn can complete
 		for _, rows := range []int{1, 16} {
 			tried(r, s, 1, rows, 0, curve(100, 90, 80))
 		}
 	}
-	if one, many := s.threads.of(kindOf{1, 0}), s.threads.of(kindOf{5, 0}); !one.chosen() || !many.chosen() {
+	if one, many := s.of(kindOf{1, 0}), s.of(kindOf{5, 0}); !one.chosen() || !many.chosen() {
 		t.Errorf("alternating kinds never complete their trials: %d turns, %d turns", one.turns, many.turns)
 	}
 }
@@ -197,7 +197,7 @@ func TestThreadsTrials(t *testing.T) {
 func TestThreadsOfOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	one := []plan.Run{{Tokens: []int32{1}, Sample: true}}
-	s := &State{threads: threads{most: 2}}
+	s := &Chooser{most: 2}
 	tried(r, s, trials, 1, 0, curve(3000, 1500, 1000))
 	for name, c := range map[string]struct {
 		p    plan.Plan
@@ -210,18 +210,18 @@ func TestThreadsOfOthers(t *testing.T) {
 		"given":   {plan.Plan{Decode: []plan.Run{{Tokens: []int32{1}}}}, 2},
 		"opening": {plan.Plan{Decode: one, Open: []plan.Open{{}}}, 2},
 	} {
-		s.threads.last = c.want
-		if s.threads.plan(&c.p); c.p.ThreadShift != c.want || s.threads.counts {
-			t.Errorf("%s: a shift of %d, counts: %v", name, c.p.ThreadShift, s.threads.counts)
+		s.last = c.want
+		if s.Plan(&c.p); c.p.ThreadShift != c.want || s.counts {
+			t.Errorf("%s: a shift of %d, counts: %v", name, c.p.ThreadShift, s.counts)
 		}
 	}
-	s.threads.last = 2
+	s.last = 2
 	p := plan.Plan{Decode: one}
-	if s.threads.plan(&p); p.ThreadShift != 2 || !s.threads.counts {
-		t.Errorf("decoding: a shift of %d, counts: %v", p.ThreadShift, s.threads.counts)
+	if s.Plan(&p); p.ThreadShift != 2 || !s.counts {
+		t.Errorf("decoding: a shift of %d, counts: %v", p.ThreadShift, s.counts)
 	}
-	s.threads.last = 0
-	if s.threads.plan(&p); s.threads.counts {
+	s.last = 0
+	if s.Plan(&p); s.counts {
 		t.Error("the first plan after others counts")
 	}
 }

@@ -1,4 +1,9 @@
-package batcher
+// Package threads chooses the number of compute threads of each step. The best number for a decode step depends on the model, the rows and the
+// length of their caches, the nodes, and the other processes on their machines. The bits are the
+// same with any number. So this package measures: in some steps all nodes halve their threads (see
+// plan.ThreadShift), and later steps of the same kind use the fastest number. Steps with prompts
+// use all threads (docs/decisions/threads.md).
+package threads
 
 import (
 	"cmp"
@@ -8,14 +13,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// The best number of compute threads for a decode step depends on the model, the rows and the
-// length of their caches, the nodes, and the other processes on their machines. The bits are the
-// same with any number. So this module measures: in some steps all nodes halve their threads (see
-// plan.ThreadShift), and later steps of the same kind use the fastest number. Steps with prompts
-// use all threads (docs/decisions/threads.md).
 const (
-	maxThreadShift = 4
-	TrialRounds    = 8 // rounds in which each shift has one turn
+	MaxShift = 4
+	Rounds   = 8 // rounds in which each shift has one turn
 
 	// A turn ends when this number of its plans was measured, over at least trialMicros.
 	trialPlans  = 3
@@ -34,10 +34,10 @@ const (
 	trialBetter = 0.97 // a shift replaces the best one only below this share of its time
 )
 
-// threads is the module that chooses the number of compute threads of each step.
-type threads struct {
+// Chooser chooses for one batcher.
+type Chooser struct {
 	most   int              // largest shift that may be tried
-	rounds int              // number of rounds of trials; 0: TrialRounds
+	rounds int              // number of rounds of trials; 0: Rounds
 	kinds  map[kindOf]*kind // of steps
 	last   int              // shift of the previous plan
 	since  float64          // microseconds since the shift changed
@@ -68,10 +68,10 @@ type kind struct {
 	spent float64     // microseconds of those plans
 }
 
-func (t *threads) of(o kindOf) *kind {
+func (t *Chooser) of(o kindOf) *kind {
 	k := t.kinds[o]
 	if k == nil {
-		k = &kind{took: make([][]float64, t.most+1), most: cmp.Or(t.rounds, TrialRounds) * (t.most + 1)}
+		k = &kind{took: make([][]float64, t.most+1), most: cmp.Or(t.rounds, Rounds) * (t.most + 1)}
 		if near := t.near(o); near != nil {
 			k.best = near.best
 		}
@@ -84,7 +84,7 @@ func (t *threads) of(o kindOf) *kind {
 }
 
 // near returns a kind with shorter caches or fewer rows that has measurements, or nil.
-func (t *threads) near(o kindOf) *kind {
+func (t *Chooser) near(o kindOf) *kind {
 	for ; o.rows > 0; o.rows-- {
 		for back := o.back; back >= 0; back-- {
 			if k := t.kinds[kindOf{o.rows, back}]; k != nil {
@@ -95,8 +95,27 @@ func (t *threads) near(o kindOf) *kind {
 	return nil
 }
 
-// plan chooses the threads for a plan.
-func (t *threads) plan(p *plan.Plan) {
+// New returns a chooser that halves the threads at most most times. Each number has a turn in the
+// given number of rounds; 0 means Rounds.
+func New(most, rounds int) Chooser { return Chooser{most: most, rounds: rounds} }
+
+// Most returns the largest shift that may be tried.
+func (t *Chooser) Most() int { return t.most }
+
+// Trials returns the shift of the last plan. Of the kind of the plan in flight it returns whether
+// it is still tried, and the microseconds of its passes by shift.
+func (t *Chooser) Trials() (shift int, trying bool, took [][]float64) {
+	if t.kind == nil {
+		return t.last, false, nil
+	}
+	for _, times := range t.kind.took {
+		took = append(took, slices.Clone(times))
+	}
+	return t.last, !t.kind.chosen(), took
+}
+
+// Plan sets the threads of a plan.
+func (t *Chooser) Plan(p *plan.Plan) {
 	t.kind, t.counts = nil, false
 	if t.most > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Index) == 0 {
 		t.kind = t.of(kindOfPlan(p))
@@ -177,12 +196,12 @@ func (k *kind) turned() {
 	at := k.at()
 	k.took[at] = append(k.took[at], k.turn...)
 	k.turn, k.plans, k.spent, k.turns = k.turn[:0], 0, 0, k.turns+1
-	k.best = ChooseThreads(k.took, k.best)
+	k.best = Best(k.took, k.best)
 }
 
-// ChooseThreads returns the best shift, given the times of passes for each shift. It keeps best,
+// Best returns the best shift, given the times of passes for each shift. It keeps best,
 // the one in use, unless another is clearly faster.
-func ChooseThreads(took [][]float64, best int) int {
+func Best(took [][]float64, best int) int {
 	now := timeOf(took[best])
 	for i := range took {
 		if t := timeOf(took[i]); t > 0 && (now == 0 || t < trialBetter*now) {
@@ -192,9 +211,9 @@ func ChooseThreads(took [][]float64, best int) int {
 	return best
 }
 
-// done records the microseconds of a pass of the plan in flight. It reports whether the plan had
+// Done records the microseconds of a pass of the plan in flight. It reports whether the plan had
 // the usual number of threads for its kind.
-func (t *threads) done(p *plan.Plan, micros float64) bool {
+func (t *Chooser) Done(p *plan.Plan, micros float64) bool {
 	usual := t.kind == nil || p.ThreadShift == t.kind.best
 	t.since += micros * float64(p.PassCount())
 	if t.kind != nil {
