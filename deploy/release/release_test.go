@@ -20,6 +20,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
+// maxProgram is the limit for the program of a release, in bytes. With a method that is looked up by
+// name at run time (reflect.Value.MethodByName), the linker keeps all methods, which are 6 MB.
+const maxProgram = 45_200_000
+
 // The archive of this platform works by itself: it is built and unpacked in an empty folder, and
 // its demo answers with the model next to it.
 func TestArchiveWorksByItself(t *testing.T) {
@@ -54,6 +58,11 @@ func TestArchiveWorksByItself(t *testing.T) {
 	checkBill(t, filepath.Join(out, name+".cdx.json"))
 	empty := t.TempDir()
 	unpack(t, filepath.Join(out, name+".tar.gz"), empty)
+	if st, err := os.Stat(filepath.Join(empty, name, "shoal")); err != nil {
+		t.Error(err)
+	} else if st.Size() > maxProgram {
+		t.Errorf("the program has %d bytes, more than %d: see `go tool nm -size -sort size`, and whether a new module looks up methods by name", st.Size(), maxProgram)
+	}
 	shoal := func(args ...string) string {
 		t.Helper()
 		c := exec.CommandContext(ctx, filepath.Join(empty, name, "shoal"), args...)

@@ -22,8 +22,8 @@ import (
 )
 
 type commands struct {
-	Config      configFlag       `type:"path" placeholder:"FILE" help:"${config}"`
-	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and the build."`
+	Config      configFlag  `type:"path" placeholder:"FILE" help:"${config}"`
+	ShowVersion versionFlag `name:"version" env:"-" help:"Print the version and the build."`
 
 	Demo demoCmd   `cmd:"" group:"use" help:"Start four node processes, stream answers from the bundled model, and stop."`
 	Chat chatCmd   `cmd:"" group:"use" help:"Chat with a model. Starts the model if no server has it."`
@@ -106,18 +106,18 @@ func Main(args []string) int {
 }
 
 // parser returns a parser that stores the flags of a command line in c.
-func parser(c *commands, e *ui.Env, exit func(int)) (*kong.Kong, error) {
-	return kong.New(c,
-		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
-		environmentVariables(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Writers(e.Stdout, e.Stderr), kong.Exit(exit), kong.Bind(e), launch.Variables(), kong.Vars{"version": versionFlag(), "config": configHelp, "answer": strconv.Itoa(defaultAnswer)}, kong.ExplicitGroups(groups), launch.PlainNumbers())
+func parser(c *commands, e *ui.Env) (*commandLine, error) {
+	l := &commandLine{env: e, retired: map[*kong.Flag]string{}, foreign: map[*kong.Flag]string{}}
+	var err error
+	l.Kong, err = kong.New(c, kong.Name("shoal"), kong.Description(description), environmentVariables(l.retired, l.foreign),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}), kong.Writers(e.Stdout, e.Stderr), launch.Variables(),
+		kong.Vars{"config": configHelp, "answer": strconv.Itoa(defaultAnswer)}, kong.ExplicitGroups(groups), launch.PlainNumbers())
+	return l, err
 }
 
 func run(e ui.Env, args []string) (status int) {
 	options.NameFlags()
-	var c commands
-	done := false
-	parser, err := parser(&c, &e, func(code int) { done, status = true, code })
+	parser, err := parser(new(commands), &e)
 	if err != nil {
 		fmt.Fprintln(e.Stderr, "shoal:", err)
 		return 2
@@ -130,18 +130,17 @@ func run(e ui.Env, args []string) (status int) {
 		return 2
 	}
 	k, err := parser.Parse(args)
-	if done {
-		return status
-	}
-	if err != nil && e.Ctx.Err() != nil {
+	switch {
+	case errors.Is(err, errShown):
+		return 0
+	case err != nil && e.Ctx.Err() != nil:
 		return exitInterrupted
-	}
-	if err != nil {
-		fmt.Fprintf(e.Stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, parser.Model.Node))
+	case err != nil:
+		fmt.Fprintf(e.Stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, k))
 		return 2
 	}
 	if err = checkFlags(k); err == nil {
-		err = k.Run()
+		err = parser.runCommand(k)
 	}
 	var code ui.Exit
 	switch {

@@ -22,19 +22,23 @@ type configFlag string
 
 const configHelp = `YAML file with flags: "kv-memory: 4GiB" sets --kv-memory 4GiB. Flags below "node:" apply to that command only (docs/config.md).`
 
-// BeforeResolve reads the file. Kong calls it if the command line or the environment sets the
-// flag.
-func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path, e *ui.Env) error {
-	path, ok := ctx.FlagValue(trace.Flag).(configFlag)
-	if !ok || path == "" {
+// readConfig reads the file that the command line or the environment names.
+func (l *commandLine) readConfig(ctx *kong.Context) error {
+	var path configFlag
+	for _, f := range l.Model.Flags {
+		if p, ok := ctx.FlagValue(f).(configFlag); ok {
+			path = p
+		}
+	}
+	if path == "" {
 		return nil
 	}
 	// The file may be a pipe, which blocks until another process writes to it.
-	text, err := ui.Await(e.Ctx, func() ([]byte, error) { return ui.ReadSmall(string(path)) }, func() {})
+	text, err := ui.Await(l.env.Ctx, func() ([]byte, error) { return ui.ReadSmall(string(path)) }, func() {})
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	values, err := parseConfig(text, app.Model, topCommand(ctx.Selected()))
+	values, err := parseConfig(text, l.Model, topCommand(ctx.Selected()))
 	if err != nil {
 		return fmt.Errorf("--config %s: %w", path, err)
 	}

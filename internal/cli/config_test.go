@@ -19,7 +19,7 @@ import (
 func parsed(t *testing.T, args ...string) (*commands, error) {
 	t.Helper()
 	var c commands
-	p, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
+	p, err := parser(&c, ui.Quiet(context.Background()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func FuzzConfig(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	var c commands
-	p, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
+	p, err := parser(&c, ui.Quiet(context.Background()))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (s *startFlags) connect(e *ui.Env, f serverFlags, checkpoint string) (_ *cl
 // the config file and the defaults.
 func (s *startFlags) up(e *ui.Env, checkpoint string) (*launch.Up, error) {
 	var c commands
-	p, err := parser(&c, ui.Quiet(e.Ctx), func(int) {})
+	p, err := parser(&c, ui.Quiet(e.Ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -21,28 +21,15 @@ const laboratory = "lab"
 //     that declares it: SHOAL_KV_MEMORY. A tag env:"SHOAL_FLAG" says this of structs that differ.
 //
 // A flag of one command also keeps the name SHOAL_FLAG of earlier versions if no other flag has
-// that name. If one has, the variable is an error that names the new one. So is a variable that sets
-// the flags of other commands with the same name, unless the command line sets this one.
-func environmentVariables() kong.Option {
-	retired, foreign := map[*kong.Flag]string{}, map[*kong.Flag]string{}
+// that name. If one has, the variable is retired: an error that names the new one. A variable that
+// sets the flags of other commands with the same name is foreign: an error too, unless the command
+// line sets this flag.
+func environmentVariables(retired, foreign map[*kong.Flag]string) kong.Option {
 	return kong.OptionFunc(func(k *kong.Kong) error {
 		if err := kong.PostBuild(func(k *kong.Kong) error { return nameVariables(k.Model, retired, foreign) }).Apply(k); err != nil {
 			return err
 		}
-		if err := kong.ValueFormatter(documented).Apply(k); err != nil {
-			return err
-		}
-		return kong.WithBeforeResolve(func(ctx *kong.Context) error {
-			for _, f := range ctx.Flags() {
-				if name := retired[f]; name != "" && isSet(name) && !slices.ContainsFunc(f.Tag.Envs, isSet) {
-					return fmt.Errorf("%s has had several meanings: set %s, or remove it", name, environment(f.Value))
-				}
-				if name := foreign[f]; name != "" && isSet(name) && !given(ctx, f) {
-					return fmt.Errorf("%s sets --%s of other commands, not of %s: set %s, or remove %s", name, f.Name, strings.TrimSpace(pathOf(ctx.Selected())), environment(f.Value), name)
-				}
-			}
-			return nil
-		}).Apply(k)
+		return kong.ValueFormatter(documented).Apply(k)
 	})
 }
 

@@ -22,7 +22,7 @@ import (
 func TestEachVariableHasOneMeaning(t *testing.T) {
 	tagged := map[string]bool{"SHOAL_API_KEY": true, "SHOAL_CLUSTER": true, "SHOAL_DATA_DIR": true, "SHOAL_QUANT": true, "SHOAL_BIND": true, "SHOAL_PORTS": true}
 	var c commands
-	k, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
+	k, err := parser(&c, ui.Quiet(context.Background()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestVariables(t *testing.T) {
 // sets it, or the command refuses it by name. A flag with a condition is refused if it is not met.
 func TestNoOptionIsIgnored(t *testing.T) {
 	var c commands
-	k, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
+	k, err := parser(&c, ui.Quiet(context.Background()))
 	if err != nil {
 		t.Fatal(err)
 	}

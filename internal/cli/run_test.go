@@ -19,7 +19,7 @@ import (
 func TestRunWords(t *testing.T) {
 	for _, args := range [][]string{{"-t", "8", "fry", "func add(", "b"}, {"fry", "-t", "8", "func add(", "b"}, {"fry", "func add(", "b", "-t", "8"}} {
 		var c commands
-		p, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
+		p, err := parser(&c, ui.Quiet(context.Background()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -10,15 +9,15 @@ import (
 
 // usageError returns the text of an error of the command line. For an unknown command it suggests
 // the nearest one.
-func usageError(err error, app *kong.Node) string {
-	var parse *kong.ParseError
+func usageError(err error, ctx *kong.Context) string {
 	word, found := strings.CutPrefix(err.Error(), "unexpected argument ")
-	if !found || !errors.As(err, &parse) {
+	if !found || ctx == nil {
 		return err.Error()
 	}
 	word, _, _ = strings.Cut(word, ", did you mean")
+	app := ctx.Model.Node
 	at, path := app, "shoal"
-	if n := parse.Context.Selected(); n != nil {
+	if n := ctx.Selected(); n != nil {
 		at, path = n, "shoal"+pathOf(n)
 	}
 	if len(at.Children) == 0 {

@@ -30,6 +30,12 @@ func TestUsageErrors(t *testing.T) {
 		"up --step-deadline 5":            `--step-deadline: want a duration, as 500ms, 30s or 5m, not "5"`,
 		"up --kv-memory lots":             `--kv-memory: "lots" is not a size`,
 		"up --nothing":                    "unknown flag --nothing",
+		"up --log-level loud":             `--log-level must be one of debug, info, warn, error, not "loud"`,
+		"completion":                      "missing argument: <shell>",
+		"completion sh":                   `<shell> must be one of bash, zsh, fish, not "sh"`,
+		"lab ppl":                         "missing flag: --text=FILE",
+		"--log-json":                      "unknown flag --log-json",
+		"store":                           "missing command: one of list, add, remove",
 	} {
 		var out, stderr bytes.Buffer
 		status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, strings.Fields(args))
