@@ -277,7 +277,7 @@ func (s *stallReader) Read(p []byte) (int, error) {
 func (s *stallReader) stop() { s.timer.Stop() }
 
 // ask fetches a small answer whole. request makes a new request for each try.
-func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Request, error), send func(*http.Request) (*http.Response, error)) (body []byte, h http.Header, err error) {
+func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Request, error), send func(*http.Request) (*http.Response, error)) (body []byte, err error) {
 	err = c.retry(ctx, askTries, nil, func() (bool, error) {
 		req, err := request()
 		if err != nil {
@@ -291,7 +291,6 @@ func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Req
 		r := newStallReader(resp.Body, resp.Body.Close, c.stall)
 		defer r.stop()
 		body, err = readAtMost(r, limit)
-		h = resp.Header
 		if errors.Is(err, errTooLong) {
 			return false, fmt.Errorf("%w: %s sent %w", ErrProtocol, req.URL.Host, err)
 		} else if err != nil {
@@ -299,5 +298,5 @@ func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Req
 		}
 		return false, nil
 	})
-	return body, h, err
+	return body, err
 }

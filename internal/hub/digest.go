@@ -4,7 +4,6 @@ import (
 	"crypto/sha1" //nolint:gosec // git names its objects by SHA-1; nothing here relies on it against an attacker
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -62,7 +61,7 @@ func CheckFile(path string, want Digest, add func(int64)) error {
 		return err
 	}
 	h := want.hasher(st.Size())
-	if _, err := copyCounted(h, f, add); err != nil {
+	if _, err := io.Copy(io.MultiWriter(h, counted(add)), f); err != nil {
 		return err
 	}
 	if !want.matches(h) {
@@ -71,23 +70,12 @@ func CheckFile(path string, want Digest, add func(int64)) error {
 	return nil
 }
 
-// copyCounted is io.Copy that reports bytes as it goes.
-func copyCounted(w io.Writer, r io.Reader, add func(int64)) (int64, error) {
-	buf := make([]byte, 1<<20)
-	var n int64
-	for {
-		m, err := r.Read(buf)
-		if _, err := w.Write(buf[:m]); err != nil {
-			return n, err
-		}
-		n += int64(m)
-		if add != nil && m > 0 {
-			add(int64(m))
-		}
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		} else if err != nil {
-			return n, err
-		}
+// counted adds the number of bytes that are written to it.
+type counted func(int64)
+
+func (add counted) Write(p []byte) (int, error) {
+	if add != nil {
+		add(int64(len(p)))
 	}
+	return len(p), nil
 }

@@ -227,7 +227,7 @@ func (f *fetcher) complete(ctx context.Context, b *blob, part string) error {
 	f.track.set(b.name, have)
 	if have > 0 {
 		f.track.wait(b.name, "reading the part of "+b.name+" that is here")
-		if _, err := copyCounted(read, io.NewSectionReader(file, 0, have), nil); err != nil {
+		if _, err := io.Copy(read, io.NewSectionReader(file, 0, have)); err != nil {
 			return onDisk(err)
 		}
 		f.track.wait(b.name, "")

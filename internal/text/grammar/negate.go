@@ -62,7 +62,7 @@ func (b *builder) negate(n *schemaNode, depth int) []*schemaNode {
 			if k == "enum" {
 				list = x.list
 			}
-			b.negateValues(n, list, add)
+			b.negateValues(list, add)
 		case "required":
 			for _, name := range x.list {
 				add(jObj("type", jStr("object"), "properties", jObj(name.s, jBoolean(false))))
@@ -146,7 +146,7 @@ func (b *builder) negate(n *schemaNode, depth int) []*schemaNode {
 	return out
 }
 
-func (b *builder) negateValues(n *schemaNode, list []*jsonValue, add func(*jsonValue)) {
+func (b *builder) negateValues(list []*jsonValue, add func(*jsonValue)) {
 	var strs []*jsonValue
 	rest := map[string]bool{"null": true, "boolean": true, "number": true, "string": true, "array": true, "object": true}
 	var bools [2]bool

@@ -114,7 +114,7 @@ func (in *interp) attribute(v python.Value, name string) (python.Value, bool) {
 	}
 	switch v := v.(type) {
 	case *loopObject:
-		return v.attr(in, name)
+		return v.attr(name)
 	case *python.Namespace:
 		return v.Attrs.Get(name)
 	case python.Str:

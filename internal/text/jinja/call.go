@@ -166,9 +166,4 @@ func (in *interp) wantInt(fn string, v python.Value, otherwise int) int {
 	return int(min(max(i, -1<<40), 1<<40))
 }
 
-func optBool(v python.Value, otherwise bool) bool {
-	if !given(v) {
-		return otherwise
-	}
-	return python.Truth(v)
-}
+func optBool(v python.Value) bool { return given(v) && python.Truth(v) }

@@ -58,7 +58,7 @@ func filterSlice(in *interp, v python.Value, a *args) python.Value {
 // filterGroupBy sorts by an attribute and returns (grouper, list) pairs of items with equal values.
 func filterGroupBy(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "groupby", "attribute", "default?", "case_sensitive?")
-	get, f := in.attrGetter(p[0], p[1]), in.fold(optBool(p[2], false))
+	get, f := in.attrGetter(p[0], p[1]), in.fold(optBool(p[2]))
 	key := func(x python.Value) python.Value { return f(get(x)) }
 	var out []python.Value
 	var list *python.List

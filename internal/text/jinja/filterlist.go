@@ -194,7 +194,7 @@ func (in *interp) sortBy(items []python.Value, key func(python.Value) python.Val
 
 func filterSort(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "sort", "reverse?", "case_sensitive?", "attribute?")
-	f := in.fold(optBool(p[1], false))
+	f := in.fold(optBool(p[1]))
 	var gets []func(python.Value) python.Value
 	if s, ok := p[2].(python.Str); ok {
 		for part := range strings.SplitSeq(s.Text, ",") {
@@ -213,7 +213,7 @@ func filterSort(in *interp, v python.Value, a *args) python.Value {
 		}
 		return l
 	}
-	return python.NewList(in.sortBy(in.iterate(v), key, optBool(p[0], false))...)
+	return python.NewList(in.sortBy(in.iterate(v), key, optBool(p[0]))...)
 }
 
 func filterDictsort(in *interp, v python.Value, a *args) python.Value {
@@ -233,13 +233,13 @@ func filterDictsort(in *interp, v python.Value, a *args) python.Value {
 			in.Fail("You can only sort by either \"key\" or \"value\"")
 		}
 	}
-	f := in.fold(optBool(p[0], false))
-	return python.NewList(in.sortBy(d.Items(), func(x python.Value) python.Value { return f(x.(*python.List).Items[at]) }, optBool(p[2], false))...)
+	f := in.fold(optBool(p[0]))
+	return python.NewList(in.sortBy(d.Items(), func(x python.Value) python.Value { return f(x.(*python.List).Items[at]) }, optBool(p[2]))...)
 }
 
 func filterUnique(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "unique", "case_sensitive?", "attribute?")
-	f, get := in.fold(optBool(p[0], false)), in.attrGetter(p[1], absent{})
+	f, get := in.fold(optBool(p[0])), in.attrGetter(p[1], absent{})
 	seen := make(map[python.DictKey]bool)
 	var out []python.Value
 	for _, x := range in.iterate(v) {
@@ -256,7 +256,7 @@ func filterUnique(in *interp, v python.Value, a *args) python.Value {
 func extreme(fn string, want ordering) filterFunc {
 	return func(in *interp, v python.Value, a *args) python.Value {
 		p := a.bind(in, fn, "case_sensitive?", "attribute?")
-		f, get := in.fold(optBool(p[0], false)), in.attrGetter(p[1], absent{})
+		f, get := in.fold(optBool(p[0])), in.attrGetter(p[1], absent{})
 		items := in.iterate(v)
 		if len(items) == 0 {
 			return &python.Undefined{Message: "No aggregated item, sequence was empty."}

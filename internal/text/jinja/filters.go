@@ -78,7 +78,7 @@ func filterAttr(in *interp, v python.Value, a *args) python.Value {
 func filterDefault(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "default", "default_value?", "boolean?")
 	_, undef := v.(*python.Undefined)
-	if undef || (optBool(p[1], false) && !python.Truth(v)) {
+	if undef || (optBool(p[1]) && !python.Truth(v)) {
 		if !given(p[0]) {
 			return python.Str{}
 		}

@@ -42,9 +42,9 @@ func filterIndent(in *interp, v python.Value, a *args) python.Value {
 		in.Charge(n)
 		pad = python.Trusted(strings.Repeat(" ", n))
 	}
-	s, blank := in.wantStr("indent", v), optBool(p[2], false)
+	s, blank := in.wantStr("indent", v), optBool(p[2])
 	var b python.Builder
-	if optBool(p[1], false) {
+	if optBool(p[1]) {
 		b.Add(pad)
 	}
 	// Jinja first appends a newline: a trailing newline is kept, and "" has one line.

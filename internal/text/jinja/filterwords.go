@@ -35,7 +35,7 @@ func filterTruncate(in *interp, v python.Value, a *args) python.Value {
 		return s
 	}
 	s = s.Slice(0, s.Offset(room))
-	if at := strings.LastIndexByte(s.Text, ' '); at >= 0 && !optBool(p[1], false) {
+	if at := strings.LastIndexByte(s.Text, ' '); at >= 0 && !optBool(p[1]) {
 		s = s.Slice(0, at)
 	}
 	return in.Made(python.JoinStr([]python.Str{s, end}, python.Str{}))

@@ -77,7 +77,7 @@ func (l *loopObject) Repr() string {
 	return fmt.Sprintf("<LoopContext %d/%d>", l.i+1, len(l.items))
 }
 
-func (l *loopObject) attr(in *interp, name string) (python.Value, bool) {
+func (l *loopObject) attr(name string) (python.Value, bool) {
 	n := len(l.items)
 	switch name {
 	case "index":

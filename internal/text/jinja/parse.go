@@ -56,10 +56,10 @@ func (p *parser) unknownName(kind, name string) {
 	}
 }
 
-// within runs parse with inIf set to a value, and restores it.
-func (p *parser) within(inIf bool, parse func()) {
+// outsideIf runs parse with inIf unset, and restores it.
+func (p *parser) outsideIf(parse func()) {
 	outer := p.inIf
-	p.inIf = inIf
+	p.inIf = false
 	parse()
 	p.inIf = outer
 }
@@ -163,7 +163,7 @@ func (p *parser) body(owner string, ends ...string) []stmt {
 // block parses a body and its closing tag end.
 func (p *parser) block(owner, end string) (body []stmt) {
 	p.expect(tokBlockEnd)
-	p.within(false, func() { body = p.body(owner, end) })
+	p.outsideIf(func() { body = p.body(owner, end) })
 	p.next()
 	p.expect(tokBlockEnd)
 	return body
@@ -181,7 +181,7 @@ func (p *parser) statement() stmt {
 	case "macro":
 		m := &macroDef{name: p.expectName()}
 		p.expectOp("(")
-		p.within(false, func() { p.signature(m) })
+		p.outsideIf(func() { p.signature(m) })
 		p.macroBody(m, "macro", "endmacro")
 		return func(in *interp, sc *scope, _ *python.Builder) signal {
 			sc.set(m.name, in.macro(m, sc))
@@ -191,7 +191,7 @@ func (p *parser) statement() stmt {
 		return p.callStatement(line)
 	case "filter":
 		var filters expr
-		p.within(false, func() { filters = p.filters(piped, true) })
+		p.outsideIf(func() { filters = p.filters(piped, true) })
 		body := p.block(name, "endfilter")
 		return func(in *interp, sc *scope, out *python.Builder) signal {
 			in.write(out, in.Str(in.filtered(body, filters, sc)))
@@ -255,12 +255,12 @@ func (p *parser) forStatement(line int) stmt {
 	}
 	over := p.tuple(false)
 	if p.skipName("if") {
-		p.within(false, func() { l.filter = p.expression() })
+		p.outsideIf(func() { l.filter = p.expression() })
 	}
 	l.recursive = p.skipName("recursive")
 	p.expect(tokBlockEnd)
 	p.loops++
-	p.within(false, func() { l.body = p.body("for", "else", "endfor") })
+	p.outsideIf(func() { l.body = p.body("for", "else", "endfor") })
 	p.loops--
 	if p.next().text == "else" {
 		l.other = p.block("for", "endfor")
@@ -284,7 +284,7 @@ func (p *parser) setStatement(line int) stmt {
 	}
 	filters := piped
 	if p.isOp("|") {
-		p.within(false, func() { filters = p.filters(piped, false) })
+		p.outsideIf(func() { filters = p.filters(piped, false) })
 	}
 	body := p.block("set", "endset")
 	return func(in *interp, sc *scope, _ *python.Builder) signal {
@@ -317,7 +317,7 @@ func (p *parser) withStatement() stmt {
 func (p *parser) callStatement(line int) stmt {
 	m := &macroDef{name: "caller"}
 	if p.skipOp("(") {
-		p.within(false, func() { p.signature(m) })
+		p.outsideIf(func() { p.signature(m) })
 	}
 	p.expression()
 	c := p.call

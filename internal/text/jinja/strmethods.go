@@ -49,7 +49,7 @@ var strMethods = map[string]strMethod{
 	"rstrip":     stripper("rstrip", false, true),
 	"split":      func(in *interp, s python.Str, a *args) python.Value { return in.split("split", s, a, false) },
 	"splitlines": func(in *interp, s python.Str, a *args) python.Value {
-		keep := optBool(a.bind(in, "splitlines", "keepends?")[0], false)
+		keep := optBool(a.bind(in, "splitlines", "keepends?")[0])
 		in.Charge(40 * strings.Count(s.Text, "\n"))
 		return in.strList(splitLines(s, keep))
 	},

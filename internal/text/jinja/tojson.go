@@ -15,7 +15,7 @@ import (
 // escaping, so that prompts match the training data.
 func toJSON(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "tojson", "ensure_ascii?", "indent?", "separators?", "sort_keys?")
-	w := jsonWriter{in: in, ascii: optBool(p[0], false), sort: optBool(p[3], false), item: ", ", colon: ": "}
+	w := jsonWriter{in: in, ascii: optBool(p[0]), sort: optBool(p[3]), item: ", ", colon: ": "}
 	switch x := orNone(p[1]).(type) {
 	case nil:
 	case python.Str:

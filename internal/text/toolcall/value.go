@@ -31,7 +31,7 @@ func typed(s Schema, name, text string) string {
 	fits := fitting(s, name, value)
 	switch {
 	case !s.Allows(name, "string"):
-		return forced(s, name, trimmed, value, fits)
+		return forced(s, name, trimmed, fits)
 	case fits == "":
 	case trimmed == "null", trimmed == "None", s.Lists(name, fits):
 		return fits
@@ -39,9 +39,8 @@ func typed(s Schema, name, text string) string {
 	return quoted(text)
 }
 
-// forced converts text where no string is allowed. value is its parsed form and fits that form as
-// an allowed type; both are "" if there is none.
-func forced(s Schema, name, text, value, fits string) string {
+// forced converts text where no string is allowed. fits is its parsed form as an allowed type, or "".
+func forced(s Schema, name, text, fits string) string {
 	var inner string
 	switch word := strings.ToLower(text); {
 	case fits != "":
