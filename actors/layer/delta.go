@@ -4,6 +4,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer/mixer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -31,7 +32,7 @@ func RecurrentOf(c *model.Config) kvcache.Recurrent {
 }
 
 // RecurrentShape returns the shape of the state of one layer.
-func RecurrentShape(d *model.Delta) kvcache.Recurrent {
+func RecurrentShape(d *recurrent.Mixer) kvcache.Recurrent {
 	return kvcache.Recurrent{KeyHeads: d.KeyHeads, ValueHeads: d.ValueHeads, KeyDim: d.KeyDim, ValueDim: d.ValueDim, Taps: d.Taps}
 }
 
@@ -176,5 +177,5 @@ func (d Dims) mixerShape() mixer.Shape {
 	if d.Recurrent.Layers == 0 {
 		return mixer.Shape{}
 	}
-	return mixer.Shape{Recurrent: d.Recurrent, Kind: d.Delta.Mixer, Width: d.Delta.Width(), Groups: d.Delta.Groups, TimeStep: d.Delta.TimeStep, NormEps: d.NormEps, In: d.deltaIn(), Out: d.deltaOut()}
+	return mixer.Shape{Recurrent: d.Recurrent, Kind: d.Delta.Kind, Width: d.Delta.Width(), Groups: d.Delta.Groups, TimeStep: d.Delta.TimeStep, NormEps: d.NormEps, In: d.deltaIn(), Out: d.deltaOut()}
 }

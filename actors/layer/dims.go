@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -34,7 +35,7 @@ type Dims struct {
 	units  int // of the widths of a layer: KVHeads of the common divisors
 
 	Recurrent  kvcache.Recurrent // of layers with a recurrent state
-	Delta      model.Delta
+	Delta      recurrent.Mixer
 	OutputGate bool // attention has an output gate
 	NonCausal  bool // every token attends to the whole text
 

@@ -3,7 +3,7 @@ package mixer
 import (
 	"sync"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -21,7 +21,7 @@ func (b *Rows) decodeHead(t *task) {
 	}
 	for i := range t.N {
 		row := t.First + i
-		if b.Kind == model.ShortConv {
+		if b.Kind == recurrent.ShortConv {
 			b.multiply(t, i)
 		}
 		b.convolve(t, i)
@@ -31,7 +31,7 @@ func (b *Rows) decodeHead(t *task) {
 		copy(record.Key, k)
 		for j := range b.Group() {
 			h, v := t.head*b.Group()+j, b.value(v, j)
-			if b.Kind == model.ShortConv {
+			if b.Kind == recurrent.ShortConv {
 				b.finish(t, i, j, v)
 				continue
 			}
@@ -55,7 +55,7 @@ var states = sync.Pool{New: func() any { return new([]float32) }}
 
 // advanced appends copies of the states of a key head after the last token before a run.
 func (b *Rows) advanced(t *task, to []float32) []float32 {
-	if b.Kind == model.ShortConv {
+	if b.Kind == recurrent.ShortConv {
 		return to
 	}
 	out := b.outAt(t.First, t.head*b.Group())

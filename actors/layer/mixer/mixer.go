@@ -1,5 +1,5 @@
 // Package mixer computes what layers with a recurrent state have instead of attention: the gated delta
-// rule, Mamba-2 and the short convolution (model.Mixer). It works on the rows of a batch after their
+// rule, Mamba-2 and the short convolution (recurrent.Kind). It works on the rows of a batch after their
 // projections. A head is computed token by token, so its bits depend on no chunk, batch or placement.
 package mixer
 
@@ -7,14 +7,14 @@ import (
 	"math"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Shape is the dimensions of a model's layers with a state.
 type Shape struct {
 	kvcache.Recurrent
-	Kind     model.Mixer
+	Kind     recurrent.Kind
 	Width    int        // columns of Rows.In for one key head
 	Groups   int        // Mamba2: runs of heads whose outputs are normalized together
 	TimeStep [2]float32 // Mamba2: bounds of dt; zero: none
@@ -138,7 +138,7 @@ func (b *Rows) Mix(w *Weights, runs []Run, parallel func(n int, f func(i int))) 
 		}
 	}
 	parallel(len(b.decodes), b.decode)
-	if b.Kind == model.ShortConv {
+	if b.Kind == recurrent.ShortConv {
 		parallel(len(b.inputs), b.product)
 	}
 	parallel(len(b.inputs), b.input)
@@ -200,20 +200,20 @@ func (b *Rows) convolve(t *task, row int) {
 		tensor.Add(x, b.w.ConvBias[t.head*n:][:n])
 	}
 	switch b.Kind {
-	case model.ShortConv:
+	case recurrent.ShortConv:
 		return
-	case model.GatedDelta:
+	case recurrent.GatedDelta:
 		tensor.SiLUMul(x, x, b.ones)
 		q, k, _ := b.midAt(at, t.head)
 		tensor.RMSNorm(q, q, b.queryScale, normEps/float32(b.KeyDim))
 		tensor.RMSNorm(k, k, b.keyScale, normEps/float32(b.KeyDim))
-	case model.Mamba2:
+	case recurrent.Mamba2:
 		tensor.SiLUMul(x, x, b.ones)
 	}
 	gates := b.Gates[at*2*b.ValueHeads:][:2*b.ValueHeads]
 	for h := t.head * b.Group(); h < (t.head+1)*b.Group(); h++ {
 		first, decay := &gates[h], &gates[b.ValueHeads+h]
-		if b.Kind == model.Mamba2 {
+		if b.Kind == recurrent.Mamba2 {
 			*first = b.bounded(tensor.Softplus(*first + b.w.DtBias[h]))
 			*decay = tensor.Exp(b.w.Decay[h] * *first)
 			continue
@@ -234,7 +234,7 @@ func (b *Rows) bounded(dt float32) float32 {
 // update computes what a token adds to the state s of value head h.
 func (b *Rows) update(u, s, k, v []float32, row, h int, decay float32) {
 	first := b.Gates[row*2*b.ValueHeads+h]
-	if b.Kind == model.Mamba2 {
+	if b.Kind == recurrent.Mamba2 {
 		for i := range u {
 			u[i] = first * v[i]
 		}
@@ -258,7 +258,7 @@ func (b *Rows) advance(t *task) {
 		row := t.First + i
 		q, k, v := b.midAt(row, t.head)
 		v = b.value(v, t.value)
-		if b.Kind != model.ShortConv {
+		if b.Kind != recurrent.ShortConv {
 			decay := b.decayAt(row, h)
 			b.update(u, s, k, v, row, h, decay)
 			tensor.DeltaAdvance(b.outAt(row, h), s, k, q, u, decay)
@@ -282,15 +282,15 @@ func (b *Rows) finish(t *task, row, value int, v []float32) {
 	h := t.head*b.Group() + value
 	out, z := b.outAt(t.First+row, h), b.inAt(t, row)[b.Channels()+value*b.ValueDim:][:b.ValueDim]
 	switch b.Kind {
-	case model.GatedDelta:
+	case recurrent.GatedDelta:
 		tensor.RMSNorm(out, out, b.w.Norm, b.NormEps)
 		tensor.SiLUMul(out, z, out)
-	case model.Mamba2:
+	case recurrent.Mamba2:
 		for i := range out {
 			out[i] += float32(b.w.D[h] * v[i])
 		}
 		tensor.SiLUMul(out, z, out)
-	case model.ShortConv:
+	case recurrent.ShortConv:
 		for i := range out {
 			out[i] = z[i] * v[i]
 		}
@@ -300,7 +300,7 @@ func (b *Rows) finish(t *task, row, value int, v []float32) {
 // Normalize normalizes the outputs of n rows from first on, if that takes the heads of a whole group. A
 // row has the outputs of all heads.
 func (b *Rows) Normalize(w *Weights, first, n int, parallel func(n int, f func(i int))) {
-	if b.Kind != model.Mamba2 || w.Norm == nil {
+	if b.Kind != recurrent.Mamba2 || w.Norm == nil {
 		return
 	}
 	b.w = w

@@ -8,23 +8,23 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 const kvHeads, most = 2, 40
 
 // shapeOf returns a small shape of each kind.
-func shapeOf(kind model.Mixer) Shape {
+func shapeOf(kind recurrent.Kind) Shape {
 	s := Shape{Kind: kind, NormEps: 1e-5, Recurrent: kvcache.Recurrent{Layers: 1, KeyHeads: 4, ValueHeads: 8, KeyDim: 16, ValueDim: 24, Taps: 4}, Groups: 2}
 	switch kind {
-	case model.Mamba2:
+	case recurrent.Mamba2:
 		s.TimeStep = [2]float32{0.3, 0.9}
-	case model.ShortConv:
+	case recurrent.ShortConv:
 		s.ValueHeads, s.KeyDim, s.Taps = 4, 0, 3
 	}
 	s.Width = s.Channels() + s.Group()*s.ValueDim
-	if kind == model.ShortConv {
+	if kind == recurrent.ShortConv {
 		s.Width = 3 * s.ValueDim
 	}
 	s.In, s.Out = s.KeyHeads*s.Width, s.ValueHeads*s.ValueDim
@@ -46,12 +46,12 @@ type fixture struct {
 	in, gates []float32
 }
 
-func fixtureOf(kind model.Mixer) fixture {
+func fixtureOf(kind recurrent.Kind) fixture {
 	r := rand.New(rand.NewPCG(uint64(kind), 3))
 	f := fixture{Shape: shapeOf(kind)}
 	f.w = NewWeights(numbers(r, f.ValueHeads), numbers(r, f.ValueHeads), numbers(r, f.Shape.Out), false)
 	f.w.Conv, f.w.D = numbers(r, f.Taps*f.KeyHeads*f.Channels()), numbers(r, f.ValueHeads)
-	if kind == model.GatedDelta {
+	if kind == recurrent.GatedDelta {
 		f.w.Norm = f.w.Norm[:f.ValueDim]
 	} else {
 		f.w.ConvBias = numbers(r, f.KeyHeads*f.Channels())
@@ -100,7 +100,7 @@ func geometryOf(s Shape) kvcache.Geometry {
 // TestSteps: the outputs of a text are the same bits whether it is read at once, in chunks, or decoded
 // after a hand-over, one or several tokens a step.
 func TestSteps(t *testing.T) {
-	for _, kind := range []model.Mixer{model.GatedDelta, model.Mamba2, model.ShortConv} {
+	for _, kind := range []recurrent.Kind{recurrent.GatedDelta, recurrent.Mamba2, recurrent.ShortConv} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			f := fixtureOf(kind)
 			a := kvcache.NewArena(1 << 24)
@@ -146,7 +146,7 @@ func TestSteps(t *testing.T) {
 
 // TestEquations compares Mamba-2 and the short convolution with their equations in float64.
 func TestEquations(t *testing.T) {
-	for _, kind := range []model.Mixer{model.Mamba2, model.ShortConv} {
+	for _, kind := range []recurrent.Kind{recurrent.Mamba2, recurrent.ShortConv} {
 		f := fixtureOf(kind)
 		a := kvcache.NewArena(1 << 24)
 		defer a.Close()
@@ -169,7 +169,7 @@ func (f *fixture) plain() []float64 {
 	for head := range f.KeyHeads {
 		in := func(row, i int) float64 { return float64(f.in[row*f.Shape.In+head*f.Width+i]) }
 		input := in
-		if f.Kind == model.ShortConv {
+		if f.Kind == recurrent.ShortConv {
 			input = func(row, i int) float64 { return in(row, i) * in(row, 2*f.ValueDim+i) }
 		}
 		states := make([]float64, f.Group()*f.KeyDim*f.ValueDim)
@@ -183,14 +183,14 @@ func (f *fixture) plain() []float64 {
 						conv[i] += float64(f.w.Conv[tap*f.KeyHeads*f.Channels()+at]) * input(from, i)
 					}
 				}
-				if f.Kind == model.Mamba2 {
+				if f.Kind == recurrent.Mamba2 {
 					conv[i] = silu(conv[i])
 				}
 			}
 			for v := range f.Group() {
 				h := head*f.Group() + v
 				y := out[row*f.Shape.Out+h*f.ValueDim:][:f.ValueDim]
-				if f.Kind == model.ShortConv {
+				if f.Kind == recurrent.ShortConv {
 					for i := range y {
 						y[i] = in(row, f.ValueDim+i) * conv[i]
 					}
@@ -211,7 +211,7 @@ func (f *fixture) plain() []float64 {
 			}
 		}
 	}
-	if f.Kind != model.Mamba2 {
+	if f.Kind != recurrent.Mamba2 {
 		return out
 	}
 	for at, size := 0, f.Shape.Out/f.Groups; at < len(out); at += size {

@@ -4,6 +4,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/mixer"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -26,7 +27,7 @@ func (l *loader) delta(c *model.Config, n *model.DeltaSpec, me cut) *layer.Delta
 	if bias := l.vector(n.ConvBias); bias != nil {
 		w.ConvBias = make([]float32, len(w.Conv)/d.Taps)
 		for c := range w.ConvBias {
-			w.ConvBias[c] = bias[n.Channel(d, c)]
+			w.ConvBias[c] = bias[d.Channel(c)]
 		}
 	}
 	return w
@@ -50,7 +51,7 @@ func (l *loader) fillRuns(w *tensor.Weight, rows topology.Range, where func(r in
 
 // convolution reads the filters as (Taps, channels), with the channels of a key head next to each
 // other.
-func (l *loader) convolution(d *model.Delta, n *model.DeltaSpec) []float32 {
+func (l *loader) convolution(d *recurrent.Mixer, n *model.DeltaSpec) []float32 {
 	if l.stopped() || l.measure {
 		return nil
 	}
@@ -62,7 +63,7 @@ func (l *loader) convolution(d *model.Delta, n *model.DeltaSpec) []float32 {
 	channels, filter := d.KeyHeads*layer.RecurrentShape(d).Channels(), make([]float32, d.Taps)
 	out := make([]float32, d.Taps*channels)
 	for c := range channels {
-		t.Row(filter, n.Channel(d, c), 0, d.Taps)
+		t.Row(filter, d.Channel(c), 0, d.Taps)
 		for tap, v := range filter {
 			out[tap*channels+c] = v
 		}

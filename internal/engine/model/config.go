@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/quantform"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -48,12 +49,12 @@ type Config struct {
 	MoE      MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
 	Latent   Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
 
-	Global     KVShape  `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
-	OwnKV      int      `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
-	WideFFN    bool     `json:",omitempty"` // the layers after OwnKV have twice the FFN width
-	PerLayer   PerLayer `json:",omitzero"`  // inputs that each layer gets besides the residual stream
-	Delta      Delta    `json:",omitzero"`  // the gated delta rule instead of attention in some layers
-	OutputGate bool     `json:",omitempty"` // attention's output is multiplied by a sigmoid gate
+	Global     KVShape         `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
+	OwnKV      int             `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
+	WideFFN    bool            `json:",omitempty"` // the layers after OwnKV have twice the FFN width
+	PerLayer   PerLayer        `json:",omitzero"`  // inputs that each layer gets besides the residual stream
+	Delta      recurrent.Mixer `json:",omitzero"`  // instead of attention in some layers
+	OutputGate bool            `json:",omitempty"` // attention's output is multiplied by a sigmoid gate
 
 	SwiftKV SwiftKV `json:",omitzero"` // where later layers take their keys and values from
 

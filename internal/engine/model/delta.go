@@ -4,53 +4,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-)
 
-// Delta is the gated delta rule (Yang et al., arXiv 2412.06464), which replaces attention in the
-// linear layers of Qwen3.5 and Qwen3-Next. With h the normalized input and t the token:
-//
-//	q, k, v, z = In h                                     (key heads x key dim) twice, (value heads x value dim) twice
-//	b, a       = Gates h                                  (value heads) each
-//	q, k, v    = SiLU(conv(q, k, v))                      causal, one filter of Taps weights a channel
-//	q, k       = q/|q| / sqrt(key dim), k/|k|             of each head; |x| = sqrt(sum x² + 1e-6)
-//	beta       = sigmoid(b)
-//	decay      = exp(-exp(ALog) softplus(a + DtBias))
-//	S          = decay S                                  (key dim, value dim) of each value head
-//	S          = S + k (beta (v - Sᵀk))ᵀ
-//	x         += Out [RMSNorm(Sᵀq, Norm) * SiLU(z)]
-//
-// Value head j reads key head j/(value heads/key heads). S and the last Taps-1 inputs of the
-// convolution are the state of a sequence, see docs/decisions/recurrent-state.md.
-//
-// Other mixers with a state have the same parts, see Mixer. q, k and v have other names there.
-type Delta struct {
-	Mixer      Mixer `json:",omitempty"`
-	KeyHeads   int   // 0: every layer has attention
-	ValueHeads int   // a multiple of KeyHeads
-	KeyDim     int   // 0: ShortConv
-	ValueDim   int
-	Taps       int
-	Full       []int // layers with attention, ascending
-	Negated    bool  `json:",omitempty"` // ALog holds -exp(ALog), as in GGUF
-	ConvBias   bool  `json:",omitempty"` // of the convolution
-	Groups     int   `json:",omitempty"` // Mamba2: numbers of B, of C and of norms; divides KeyHeads
-	NoNorm     bool  `json:",omitempty"` // Mamba2: the output has no norm
-
-	TimeStep [2]float32 `json:",omitzero"` // Mamba2: bounds of dt; zero: none
-}
-
-// Mixer is what replaces attention in the layers with a state.
-type Mixer uint8
-
-const (
-	GatedDelta Mixer = iota // Delta
-	Mamba2                  // mamba2.go
-	ShortConv               // shortconv.go
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 )
 
 // DeltaSpec names the tensors of a linear layer. The rows of In are used in the order of key heads:
-// q, k, v and z of the first, then those of the next. Those of Gates are b, then a. InRow, GateRow
-// and Channel say where a file has them.
+// q, k, v and z of the first, then those of the next. Those of Gates are b, then a. InRow and GateRow say
+// where a file has them.
 type DeltaSpec struct {
 	QKV, Z Linear // (2*keys + values, hidden) q, then k, then v; (values, hidden)
 	B, A   Linear // (value heads, hidden)
@@ -63,56 +23,28 @@ type DeltaSpec struct {
 	Out    Linear // (hidden, values)
 
 	ConvBias string // of Conv's channels; ConvBias only
-	D        string // (value heads): Mamba2
-}
-
-func (d *Delta) keys() int   { return d.KeyHeads * d.KeyDim }
-func (d *Delta) values() int { return d.ValueHeads * d.ValueDim }
-
-// channels is the number of rows of q, k and v of one key head, and Width that with z.
-func (d *Delta) channels() int { return 2*d.KeyDim + d.group() }
-func (d *Delta) Width() int {
-	if d.Mixer == ShortConv {
-		return 3 * d.group()
-	}
-	return d.channels() + d.group()
-}
-
-// group is the number of values of one key head.
-func (d *Delta) group() int { return d.ValueHeads / d.KeyHeads * d.ValueDim }
-
-// GateRows is the number of rows of Gates.
-func (d *Delta) GateRows() int {
-	switch d.Mixer {
-	case Mamba2:
-		return d.ValueHeads
-	case ShortConv:
-		return 0
-	}
-	return 2 * d.ValueHeads
+	D        string // (value heads): recurrent.Mamba2
 }
 
 // InRow is the projection that holds row r of In, and its row there.
-func (s *DeltaSpec) InRow(d *Delta, r int) (Linear, int) {
+func (s *DeltaSpec) InRow(d *recurrent.Mixer, r int) (Linear, int) {
 	switch {
-	case d.Mixer == Mamba2:
-		return s.Joint, d.mambaRow(r)
-	case d.Mixer == ShortConv:
-		return s.Joint, d.shortRow(r)
+	case d.Kind != recurrent.GatedDelta:
+		return s.Joint, d.JointRow(r)
 	case s.Joint.Weight != "":
 		return s.Joint, r
 	}
 	head, at := r/d.Width(), r%d.Width()
-	if at >= d.channels() {
-		return s.Z, head*(d.Width()-d.channels()) + at - d.channels()
+	if at >= d.Channels() {
+		return s.Z, head*(d.Width()-d.Channels()) + at - d.Channels()
 	}
-	return s.QKV, s.Channel(d, head*d.channels()+at)
+	return s.QKV, d.Channel(head*d.Channels() + at)
 }
 
 // GateRow is the projection that holds row r of Gates, and its row there.
-func (s *DeltaSpec) GateRow(d *Delta, r int) (Linear, int) {
-	if d.Mixer == Mamba2 {
-		return s.Joint, 2*d.values() + 2*d.Groups*d.KeyDim + r
+func (s *DeltaSpec) GateRow(d *recurrent.Mixer, r int) (Linear, int) {
+	if d.Kind == recurrent.Mamba2 {
+		return s.Joint, d.Values() + d.MambaChannels() + r
 	}
 	second, head := r/d.ValueHeads, r%d.ValueHeads
 	if s.BA.Weight != "" {
@@ -125,46 +57,28 @@ func (s *DeltaSpec) GateRow(d *Delta, r int) (Linear, int) {
 	return s.B, head
 }
 
-// Channel is the stored position of channel c of the convolution.
-func (s *DeltaSpec) Channel(d *Delta, c int) int {
-	switch d.Mixer {
-	case Mamba2:
-		return d.mambaChannel(c)
-	case ShortConv:
-		return c
-	}
-	head, at := c/d.channels(), c%d.channels()
-	switch {
-	case at < d.KeyDim:
-		return head*d.KeyDim + at
-	case at < 2*d.KeyDim:
-		return d.keys() + head*d.KeyDim + at - d.KeyDim
-	}
-	return 2*d.keys() + head*(d.channels()-2*d.KeyDim) + at - 2*d.KeyDim
-}
-
 // delta lists the tensors of a linear layer.
 func (s *specs) delta(c *Config, l *DeltaSpec) {
 	d := &c.Delta
-	switch d.Mixer {
-	case Mamba2:
+	switch d.Kind {
+	case recurrent.Mamba2:
 		s.mamba2(c, l)
 		return
-	case ShortConv:
+	case recurrent.ShortConv:
 		s.shortConv(c, l)
 		return
 	}
-	s.linear(l.Joint, 2*d.keys()+2*d.values(), c.Hidden)
+	s.linear(l.Joint, 2*d.Keys()+2*d.Values(), c.Hidden)
 	s.linear(l.BA, 2*d.ValueHeads, c.Hidden)
-	s.linear(l.QKV, 2*d.keys()+d.values(), c.Hidden)
-	s.linear(l.Z, d.values(), c.Hidden)
+	s.linear(l.QKV, 2*d.Keys()+d.Values(), c.Hidden)
+	s.linear(l.Z, d.Values(), c.Hidden)
 	s.linear(l.B, d.ValueHeads, c.Hidden)
 	s.linear(l.A, d.ValueHeads, c.Hidden)
-	s.add(l.Conv, 2*d.keys()+d.values(), 1, d.Taps)
+	s.add(l.Conv, 2*d.Keys()+d.Values(), 1, d.Taps)
 	s.add(l.DtBias, d.ValueHeads)
 	s.add(l.ALog, d.ValueHeads)
 	s.add(l.Norm, d.ValueDim)
-	s.linear(l.Out, c.Hidden, d.values())
+	s.linear(l.Out, c.Hidden, d.Values())
 }
 
 // Recurrent reports whether a layer has a mixer with a state instead of attention.
@@ -259,7 +173,7 @@ func (c *Config) checkMixer(f *fields, key string, full func(i int) bool) {
 	case len(d.Full) == 0:
 		f.fail(key, ErrUnsupported, "none of the %d layers has attention; at least one must", c.Layers)
 	case len(d.Full) == c.Layers:
-		*d = Delta{}
+		*d = recurrent.Mixer{}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -170,7 +171,7 @@ func TestFamilies(t *testing.T) {
 			return slices.Equal(c.Delta.Full, []int{0}) && c.CacheOf(1) == 0 && c.Recurrent(1) && c.Rotated == 128 && c.Rope.Theta == 1e7
 		}},
 		{"Lfm2", change{"num_hidden_layers": 3, "full_attn_idxs": []int{1}, "intermediate_size": 96, "block_ff_dim": 100, "block_multiple_of": 16, "rope_theta": remove, "tie_word_embeddings": remove}, func(c *Config) bool {
-			return c.FFN == 80 && c.Delta.Mixer == ShortConv && c.Delta.KeyHeads == 2 && c.Delta.ValueDim == 32 && c.Delta.Taps == 3 && slices.Equal(c.Delta.Full, []int{1}) && c.Recurrent(2) && c.Tied && c.QKNorm && c.Rope.Theta == 1e6 && c.NormEps == 1e-5
+			return c.FFN == 80 && c.Delta.Kind == recurrent.ShortConv && c.Delta.KeyHeads == 2 && c.Delta.ValueDim == 32 && c.Delta.Taps == 3 && slices.Equal(c.Delta.Full, []int{1}) && c.Recurrent(2) && c.Tied && c.QKNorm && c.Rope.Theta == 1e6 && c.NormEps == 1e-5
 		}},
 		{"Lfm2", change{"layer_types": []string{"conv", "full_attention"}, "block_auto_adjust_ff_dim": false, "tie_embedding": false, "block_ffn_dim_multiplier": 3, "norm_eps": 1e-3}, func(c *Config) bool {
 			return c.FFN == 96 && slices.Equal(c.Delta.Full, []int{1}) && !c.Tied && c.NormEps == 1e-3
@@ -181,7 +182,7 @@ func TestFamilies(t *testing.T) {
 		{"GraniteMoeHybrid", change{"layer_types": []string{"linear_attention", "full_attention"}, "mamba_n_heads": 12, "mamba_d_head": "auto", "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
 			"num_local_experts": 0, "time_step_limit": []float64{0.1, 2}, "shared_intermediate_size": 40}, func(c *Config) bool {
 			d := c.Delta // 12 heads of width 16: three key heads, as there are KV heads
-			return d.Mixer == Mamba2 && d.KeyHeads == 3 && d.ValueHeads == 12 && d.ValueDim == 16 && d.KeyDim == 256 && d.Taps == 4 && d.Groups == 1 && d.ConvBias && d.TimeStep == [2]float32{0.1, 2} && c.FFN == 40 && len(c.Unrotated) == 2
+			return d.Kind == recurrent.Mamba2 && d.KeyHeads == 3 && d.ValueHeads == 12 && d.ValueDim == 16 && d.KeyDim == 256 && d.Taps == 4 && d.Groups == 1 && d.ConvBias && d.TimeStep == [2]float32{0.1, 2} && c.FFN == 40 && len(c.Unrotated) == 2
 		}},
 		{"GraniteMoeHybrid", change{"layers_block_type": []string{"mamba", "attention"}, "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_conv_bias": false, "position_embedding_type": "rope", "num_local_experts": 4, "time_step_limit": []any{0, map[string]string{"__float__": "Infinity"}}}, func(c *Config) bool {
 			return c.Delta.KeyHeads == 2 && c.Delta.ValueDim == 16 && !c.Delta.ConvBias && c.Delta.TimeStep == [2]float32{} && c.MoE.FFN == 96 && c.MoE.Shared == 1024 && c.Unrotated == nil

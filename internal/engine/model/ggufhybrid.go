@@ -127,11 +127,11 @@ func takeMamba(c *Checkpoint) error {
 		if n == nil {
 			continue
 		}
-		channels := d.values() + 2*d.Groups*d.KeyDim
+		channels := d.MambaChannels()
 		c.reshape(n.Conv, []int{channels, d.Taps}, []int{channels, 1, d.Taps})
 		c.reshape(n.ALog, []int{d.ValueHeads, 1}, []int{d.ValueHeads})
 		c.reshape(n.D, []int{d.ValueHeads, 1}, []int{d.ValueHeads})
-		c.reshape(n.Norm, []int{d.Groups, d.values() / d.Groups}, []int{d.values()})
+		c.reshape(n.Norm, []int{d.Groups, d.Values() / d.Groups}, []int{d.Values()})
 	}
 	return nil
 }

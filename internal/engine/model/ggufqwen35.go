@@ -74,7 +74,7 @@ func takeDelta(c *Checkpoint) error {
 			continue
 		}
 		d, n := &c.Config.Delta, l.Delta
-		channels := 2*d.keys() + d.values()
+		channels := 2*d.Keys() + d.Values()
 		c.reshape(n.Conv, []int{channels, d.Taps}, []int{channels, 1, d.Taps})
 		c.reshape(n.ALog, []int{d.ValueHeads, 1}, []int{d.ValueHeads})
 		if c.Config.Architecture == qwen3Next {
@@ -89,16 +89,16 @@ func takeDelta(c *Checkpoint) error {
 				if r < first {
 					return r
 				}
-				return first + d.inTurn((r-first)/width)*width + (r-first)%width
+				return first + d.InTurn((r-first)/width)*width + (r-first)%width
 			}
 		}
-		c.reorder(n.QKV.Weight, values(2*d.keys(), d.ValueDim), nil)
-		c.reorder(n.Conv, values(2*d.keys(), d.ValueDim), nil)
+		c.reorder(n.QKV.Weight, values(2*d.Keys(), d.ValueDim), nil)
+		c.reorder(n.Conv, values(2*d.Keys(), d.ValueDim), nil)
 		c.reorder(n.Z.Weight, values(0, d.ValueDim), nil)
-		c.reorder(n.B.Weight, d.inTurn, nil)
-		c.reorder(n.A.Weight, d.inTurn, nil)
-		c.reorder(n.DtBias, nil, d.inTurn)
-		c.reorder(n.ALog, nil, d.inTurn)
+		c.reorder(n.B.Weight, d.InTurn, nil)
+		c.reorder(n.A.Weight, d.InTurn, nil)
+		c.reorder(n.DtBias, nil, d.InTurn)
+		c.reorder(n.ALog, nil, d.InTurn)
 		c.reorder(n.Out.Weight, nil, values(0, d.ValueDim))
 	}
 	return nil
@@ -108,12 +108,6 @@ func takeDelta(c *Checkpoint) error {
 func (c *Checkpoint) dropBlock(layer int) {
 	hub, block := fmt.Sprintf("model.layers.%d.", layer), fmt.Sprintf("blk.%d.", layer)
 	maps.DeleteFunc(c.at, func(name string, _ place) bool { return strings.HasPrefix(name, hub) || strings.HasPrefix(name, block) })
-}
-
-// inTurn is the position of a value head where the heads of key heads are stored in turn.
-func (d *Delta) inTurn(h int) int {
-	group := d.ValueHeads / d.KeyHeads
-	return h%group*d.KeyHeads + h/group
 }
 
 // reshape gives a tensor of one shape another one.
@@ -165,7 +159,7 @@ func (c *Checkpoint) joinQKVZ(prefix string, n *DeltaSpec) error {
 	for _, part := range []struct {
 		place
 		rows int
-	}{{qkv, 2*d.keys() + d.values()}, {z, d.values()}} {
+	}{{qkv, 2*d.Keys() + d.Values()}, {z, d.Values()}} {
 		if want := []int{part.rows, c.Config.Hidden}; fmt.Sprint(part.Shape) != fmt.Sprint(want) {
 			return &Error{File: part.path, Tensor: part.Name, Kind: ErrMismatch, Detail: fmt.Sprintf("has shape %v; its metadata wants %v", part.Shape, want)}
 		}
@@ -174,7 +168,7 @@ func (c *Checkpoint) joinQKVZ(prefix string, n *DeltaSpec) error {
 	delete(c.at, split.Z.Weight)
 	parts := []Tensor{qkv.Tensor, z.Tensor}
 	p := qkv
-	p.Name, p.Shape = n.Joint.Weight, []int{2*d.keys() + 2*d.values(), c.Config.Hidden}
+	p.Name, p.Shape = n.Joint.Weight, []int{2*d.Keys() + 2*d.Values(), c.Config.Hidden}
 	p.Data, p.blocks, p.parts = nil, 0, parts
 	if qkv.DType != z.DType {
 		p.DType = tensor.Q8_0

@@ -3,9 +3,11 @@ package model
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 )
 
-// Granite 4 hybrid (IBM): the multipliers of granite.go. Most layers have Mamba-2 (mamba2.go) instead of
+// Granite 4 hybrid (IBM): the multipliers of granite.go. Most layers have Mamba-2 (recurrent/mamba2.go) instead of
 // attention, which has no rotary positions unless position_embedding_type is rope. A layer's FFN is the
 // experts of granitemoe.go and a shared one, or the shared one alone. Files stack the latter:
 //
@@ -41,12 +43,12 @@ func readGraniteHybrid(f *fields, c *Config) {
 	list := f.layerKinds(key, c.Layers, kinds)
 	f.must("mamba_proj_bias", false)
 	d := &c.Delta
-	*d = Delta{
-		Mixer: Mamba2, ValueHeads: f.Size("mamba_n_heads", 128, maxHeads), KeyDim: f.Size("mamba_d_state", 256, maxHeadDim), Taps: f.Size("mamba_d_conv", 4, maxTaps),
+	*d = recurrent.Mixer{
+		Kind: recurrent.Mamba2, ValueHeads: f.Size("mamba_n_heads", 128, maxHeads), KeyDim: f.Size("mamba_d_state", 256, maxHeadDim), Taps: f.Size("mamba_d_conv", 4, maxTaps),
 		Groups: f.Size("mamba_n_groups", 1, maxHeads), ConvBias: f.Bool("mamba_conv_bias", true), TimeStep: f.timeStep("time_step_limit"),
 	}
 	inner := f.Size("mamba_expand", 2, maxHeadDim) * c.Hidden
-	d.readMamba(f, c, "mamba_d_head", inner/d.ValueHeads, "mamba_n_heads")
+	c.readMamba(f, "mamba_d_head", inner/d.ValueHeads, "mamba_n_heads")
 	if d.ValueHeads*d.ValueDim != inner {
 		f.fail("mamba_d_head", ErrFormat, "%d heads of width %d are not mamba_expand times the hidden size, %d", d.ValueHeads, d.ValueDim, inner)
 	}

@@ -3,9 +3,11 @@ package model
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 )
 
-// LFM2 and LFM2.5 (Liquid AI). Most layers have a short convolution (shortconv.go) instead of attention.
+// LFM2 and LFM2.5 (Liquid AI). Most layers have a short convolution (recurrent/shortconv.go) instead of attention.
 // Attention differs from llama.go by norms of queries and keys. Files name the final norm
 // model.embedding_norm.
 func init() {
@@ -65,7 +67,7 @@ func readLFM2(f *fields, c *Config) {
 		named, all := f.Layers(key, c.Layers), !f.has(key)
 		full = func(i int) bool { return all || slices.Contains(named, i) }
 	}
-	c.Delta = Delta{Mixer: ShortConv, KeyHeads: c.KVHeads, ValueHeads: c.KVHeads, Taps: f.Size("conv_L_cache", 3, maxTaps)}
+	c.Delta = recurrent.Mixer{Kind: recurrent.ShortConv, KeyHeads: c.KVHeads, ValueHeads: c.KVHeads, Taps: f.Size("conv_L_cache", 3, maxTaps)}
 	if c.Hidden%c.KVHeads != 0 {
 		c.Delta.KeyHeads, c.Delta.ValueHeads = 1, 1
 	}

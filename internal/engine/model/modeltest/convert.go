@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 )
 
 // family describes the converter's output for one architecture.
@@ -146,7 +147,7 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 			addHalves(g, strings.TrimSuffix(name, "kv_b.weight"), &m, all, kind)
 			continue
 		}
-		if m.Recurrent(blockOf(name)) && (m.Delta.Mixer == model.GatedDelta && addDelta(g, &m, name, t, all, kind) || m.Delta.Mixer != model.GatedDelta && addHybrid(g, &m, name, all)) {
+		if m.Recurrent(blockOf(name)) && (m.Delta.Kind == recurrent.GatedDelta && addDelta(g, &m, name, t, all, kind) || m.Delta.Kind != recurrent.GatedDelta && addHybrid(g, &m, name, all)) {
 			continue
 		}
 		if f.shift && strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "ssm_norm") {
