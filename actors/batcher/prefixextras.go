@@ -3,6 +3,7 @@ package batcher
 import (
 	"slices"
 
+	"github.com/shoal-llm/shoal/actors/batcher/snapshots"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -44,38 +45,7 @@ func (c *prefixCache) extrasAt(r *request) int {
 	case r.Policy.Needs.PromptAttention:
 		return r.Policy.SumsAt(r.read, r.cached)
 	}
-	return snapshotAt(&c.s.cfg.Geometry, r.Policy, r.read, r.cached, r.prefix.branch)
-}
-
-// The bounds of stride. A shorter stride would cut the chunks of prompts.
-const (
-	minStride = 256
-	maxStride = 1024
-)
-
-// stride returns the distance of regular snapshots in tokens: a power of two, chosen so that snapshots
-// take about as many bytes as the rows between them, within bounds.
-func stride(g *kvcache.Geometry) int {
-	n := minStride
-	for n < maxStride && int64(n)*g.TokenBytes() < kvcache.StateBytes(*g, g.KVHeads) {
-		n *= 2
-	}
-	return n
-}
-
-// snapshotAt returns the next place, after the first from tokens of a prompt, where a snapshot is worth
-// keeping; 0: none. The places are multiples of the stride, branch, and the end of the last block that
-// another prompt can reuse. branch is where an earlier text left the prompt's; 0: nowhere.
-func snapshotAt(g *kvcache.Geometry, p *kvcache.Policy, prompt, from, branch int) int {
-	last := p.ReusableTokens(prompt) / tensor.BlockSlots * tensor.BlockSlots
-	if g.Recurrent.Layers == 0 || last <= from {
-		return 0
-	}
-	if branch > from {
-		last = min(last, branch)
-	}
-	n := stride(g)
-	return min(last, (from/n+1)*n)
+	return snapshots.At(&c.s.cfg.Geometry, r.Policy, r.read, r.cached, r.prefix.branch)
 }
 
 // regular reports whether texts are likely to diverge after a block, so that its extras stay when later
@@ -84,7 +54,7 @@ func (c *prefixCache) regular(b *textBlock) bool {
 	if b.extras&attentionSums != 0 || !c.recurrent() {
 		return b.tokens&(b.tokens-1) == 0
 	}
-	return b.after > 1 || b.tokens%stride(&c.s.cfg.Geometry) == 0
+	return b.after > 1 || b.tokens%snapshots.Stride(&c.s.cfg.Geometry) == 0
 }
 
 // cut shortens a chunk so that it ends where the extras of its prompt can be stored.

@@ -59,27 +59,6 @@ func TestSnapshotPlaces(t *testing.T) {
 	}
 }
 
-// TestSnapshotAt checks the places where snapshots are kept: at multiples of the stride, where an earlier
-// text left the prompt's, and at the end of what another prompt can reuse.
-func TestSnapshotAt(t *testing.T) {
-	g := recurrent()
-	large := g
-	large.Recurrent.KeyDim, large.Recurrent.ValueDim = 256, 256
-	if stride(&g) != minStride || stride(&large) != maxStride {
-		t.Errorf("strides %d and %d", stride(&g), stride(&large))
-	}
-	for _, c := range []struct{ prompt, from, branch, want int }{
-		{64, 0, 0, 0}, {65, 0, 0, 64}, {300, 0, 0, 256}, {300, 256, 0, 0}, {400, 256, 0, 384}, {400, 0, 192, 192}, {400, 192, 192, 256}, {2000, 256, 1024, 512}, {400, 0, 384, 256},
-	} {
-		if got := snapshotAt(&g, kvcache.Full(), c.prompt, c.from, c.branch); got != c.want {
-			t.Errorf("prompt of %d, after %d, branch at %d: %d, want %d", c.prompt, c.from, c.branch, got, c.want)
-		}
-	}
-	if snapshotAt(&geometry, kvcache.Full(), 1000, 0, 0) != 0 {
-		t.Error("a model without recurrent states has snapshots")
-	}
-}
-
 // TestForkWithStates: requests fork a held context, but no sequence whose states have moved on.
 func TestForkWithStates(t *testing.T) {
 	plain := geometry
