@@ -86,7 +86,7 @@ func (r *rig) pool(chunk int, list ...*text) {
 			r.t.Fatal("texts have no vectors")
 		}
 	}
-	r.run(&proto.StepRequest{Release: append(seqs, chat), Open: []*proto.Open{open(0, pooling.Last, 1)}, Chunks: []*proto.Chunk{{Seq: r.seq, Tokens: []uint32{1}, Prefill: true}}})
+	r.run(&proto.StepRequest{Release: slices.Concat(seqs, []uint64{chat}), Open: []*proto.Open{open(0, pooling.Last, 1)}, Chunks: []*proto.Chunk{{Seq: r.seq, Tokens: []uint32{1}, Prefill: true}}})
 }
 
 func vectorsOf(list []*text) string {
@@ -103,7 +103,7 @@ func vectorsOf(list []*text) string {
 // TestPooledSameBits: a vector depends on its text only, not on the number of sockets, the mapping,
 // the chunks or the batch.
 func TestPooledSameBits(t *testing.T) {
-	for _, name := range []string{"qwen3", "gemma3", "deepseek_v2", "qwen3_5", "smollm3"} {
+	for _, name := range []string{"qwen3", "gemma3", "deepseek_v2", "qwen3_5", "smollm3", "swiftkv"} {
 		for _, whole := range []bool{false, true} {
 			if whole && name != "qwen3" && name != "gemma3" {
 				continue
