@@ -40,6 +40,8 @@ func fill(t *testing.T, v reflect.Value) {
 			x.Set(reflect.ValueOf([]string{"a name", "b,c", "-d"}).Convert(x.Type()))
 		case x.Type() == reflect.TypeFor[[]float64]():
 			x.Set(reflect.ValueOf([]float64{0.25, 3}))
+		case x.Type() == reflect.TypeFor[map[string]string]():
+			x.Set(reflect.ValueOf(map[string]string{"a": "/a folder", "org/b": "/c,d;e"}))
 		case x.Type() == reflect.TypeFor[map[string]float64]():
 			x.Set(reflect.ValueOf(map[string]float64{"a": 0.25, "b,c": 3}))
 		default:
