@@ -1,0 +1,122 @@
+package adapters
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+)
+
+const dir = "../engine/model/testdata/llama"
+
+func config(t *testing.T) (*model.Checkpoint, Config) {
+	t.Helper()
+	ck, err := model.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ck.Close() })
+	return ck, Config{Model: &ck.Config, Hash: ck.Hash(), Names: []string{"base"}, Dir: filepath.Join(t.TempDir(), "adapters"), From: t.TempDir()}
+}
+
+func opened(t *testing.T, c Config) (*Registry, []error) {
+	t.Helper()
+	r, skipped, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r, skipped
+}
+
+// TestAdaptersOutliveTheProcess: what the API loaded is there after a restart, without its source; what was
+// unloaded is not, and an adapter of another model is skipped with the reason.
+func TestAdaptersOutliveTheProcess(t *testing.T) {
+	ck, c := config(t)
+	for i, name := range []string{"a", "b"} {
+		if err := loratest.Write(filepath.Join(c.From, name), loratest.Config(8, nil), loratest.Random(&ck.Config, 8, uint64(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, _ := opened(t, c)
+	loaded, err := r.Load("one", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Load("two", filepath.Join(c.From, "b")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Load("one", "b"); !errors.Is(err, ErrExists) {
+		t.Errorf("a name in use: %v", err)
+	}
+	if _, err := r.Unload("two"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Unload("two"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("an unknown name: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(c.From, "a")); err != nil {
+		t.Fatal(err)
+	}
+	again, skipped := opened(t, c)
+	e, ok := again.Get("one")
+	if !ok || e.ID != loaded.ID || e.Bytes != loaded.Bytes || len(again.List()) != 1 || len(skipped) != 0 {
+		t.Errorf("after a restart: %+v, %v", again.List(), skipped)
+	}
+	if folder, ok := again.Folder(e.ID); !ok || folder == "" {
+		t.Error("its files are not known")
+	}
+	c.Hash = "another"
+	other, skipped := opened(t, c)
+	if len(other.List()) != 0 || len(skipped) != 1 || !strings.Contains(skipped[0].Error(), "load it again") {
+		t.Errorf("with another model: %+v, %v", other.List(), skipped)
+	}
+}
+
+// TestAdapterMustFitTheModel: shapes, ranks and modules that the model does not have are refused by name.
+func TestAdapterMustFitTheModel(t *testing.T) {
+	ck, c := config(t)
+	r, _ := opened(t, c)
+	q := "base_model.model.model.layers.1.self_attn.q_proj"
+	for name, x := range map[string]struct {
+		rank   int
+		change func(map[string]loratest.Tensor)
+		want   string
+	}{
+		"a rank above the limit": {rank: 257, want: "at most 256"},
+		"an unknown module": {rank: 8, want: "is not a matrix that an adapter can change", change: func(m map[string]loratest.Tensor) {
+			m["base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"], m["base_model.model.model.layers.7.self_attn.q_proj.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
+		}},
+		"experts": {rank: 8, want: "matrix of experts", change: func(m map[string]loratest.Tensor) {
+			m["base_model.model.model.layers.1.mlp.experts.0.up_proj.lora_A.weight"], m["base_model.model.model.layers.1.mlp.experts.0.up_proj.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
+		}},
+		"the head": {rank: 8, want: "head or the embedding", change: func(m map[string]loratest.Tensor) {
+			m["base_model.model.lm_head.lora_A.weight"], m["base_model.model.lm_head.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
+		}},
+		"another shape": {rank: 8, want: "has shape [128 128] in the model", change: func(m map[string]loratest.Tensor) {
+			m[q+".lora_B.weight"] = loratest.Tensor{Shape: []int{64, 8}, Values: make([]float32, 512)}
+		}},
+		"a module under two names": {rank: 8, want: "twice", change: func(m map[string]loratest.Tensor) {
+			twin := "base_model.model.language_model.model.layers.1.self_attn.q_proj"
+			m[twin+".lora_A.weight"], m[twin+".lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
+		}},
+	} {
+		folder, tensors := t.TempDir(), loratest.Random(&ck.Config, x.rank, 1)
+		if x.change != nil {
+			x.change(tensors)
+		}
+		if err := loratest.Write(folder, loratest.Config(x.rank, nil), tensors); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Add("x", folder); err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: %v, want %q", name, err, x.want)
+		}
+	}
+	if len(r.List()) != 0 {
+		t.Errorf("%+v", r.List())
+	}
+}
