@@ -22,7 +22,7 @@ var smallFiles = map[string]bool{
 	"config.json": true, "generation_config.json": true, "tokenizer.json": true, "tokenizer_config.json": true,
 	"tokenizer.model": true, "special_tokens_map.json": true, "added_tokens.json": true, "vocab.json": true,
 	"vocab.txt": true, "merges.txt": true, "chat_template.jinja": true, "chat_template.json": true,
-	"adapter_config.json": true, "swiftkv.json": true,
+	"adapter_config.json": true, "swiftkv.json": true, "hf_quant_config.json": true,
 	"modules.json": true, "config_sentence_transformers.json": true,
 	"spiece.model": true, "sentencepiece.bpe.model": true, "tiktoken.model": true, "qwen.tiktoken": true,
 }

@@ -9,6 +9,7 @@ import (
 
 // Fidelity is how near weights in memory are to those in the files.
 type Fidelity struct {
+	Read  bool // rows were read from the files, not only from the cache on disk
 	Type  tensor.DType
 	Kept  float64 // share of the quantized blocks that were stored as the files have them
 	Error float64 // root of the squared errors over the squared weights, of sampled rows
@@ -42,7 +43,7 @@ func (f *fidelity) add(w *tensor.Weight, r int, row []float32, kept int, sample 
 }
 
 func (f *fidelity) result(dt tensor.DType) Fidelity {
-	out := Fidelity{Type: dt}
+	out := Fidelity{Read: f.squares > 0, Type: dt}
 	if f.blocks > 0 {
 		out.Kept = float64(f.kept) / float64(f.blocks)
 	}

@@ -97,6 +97,9 @@ func FuzzFolder(f *testing.F) {
 		addFolder(f, quantised)
 		addFolder(f, plain)
 	}
+	for _, dir := range quantisedFolders(f) {
+		addFolder(f, dir)
+	}
 	addFolder(f, seeing(f, tinyFolder(f, "Gemma3ForCausalLM"), older))
 	dir := f.TempDir()
 	weights := filepath.Join(dir, "model.safetensors")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
 	"github.com/shoal-llm/shoal/internal/engine/quantform"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -67,7 +66,7 @@ func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
 
 // hasCodes reports whether Codes may succeed.
 func (t Tensor) hasCodes() bool {
-	return t.form != nil && t.form.Codes != nil || t.blocks == gguf.MXFP4 || t.blocks == gguf.IQ4_NL
+	return t.form != nil && t.form.Codes != nil || dequant.HasCodes(t.blocks)
 }
 
 // Codes returns the 32 columns from lo on of row r as the file has them. It returns false if they are not
@@ -81,9 +80,8 @@ func (t Tensor) Codes(c *tensor.Codes, r, lo int) (ok bool) {
 			c.Zero, c.Scale, ok = t.form.Codes(&c.Q, r, lo)
 			return
 		}
-		size := t.blocks.BlockBytes()
-		at := t.order.Row(r)*(t.Cols()/tensor.BlockWidth) + lo/tensor.BlockWidth
-		c.Zero, c.Scale, ok = 0, dequant.Codes(&c.Q, t.Data[at*size:][:size], t.blocks), true
+		size := t.Cols() / t.blocks.Block() * t.blocks.BlockBytes()
+		c.Zero, c.Scale, ok = 0, dequant.Codes(&c.Q, t.Data[t.order.Row(r)*size:][:size], t.blocks, lo), true
 	}) != nil {
 		return false
 	}

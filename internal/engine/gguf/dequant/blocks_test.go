@@ -37,6 +37,15 @@ func TestGoldens(t *testing.T) {
 				}
 			}
 		}
+		var q [32]int16
+		for lo := 0; HasCodes(typ) && lo < 2*n; lo += 32 {
+			scale := Codes(&q, g.Blocks, typ, lo)
+			for i, code := range q {
+				if want := math.Float32frombits(binary.LittleEndian.Uint32(g.Values[4*(lo+i):])); float32(code)*scale != want {
+					t.Errorf("%v: element %d has the code %d and the scale %g, want %g", typ, lo+i, code, scale, want)
+				}
+			}
+		}
 		broken := map[int][]byte{}
 		for _, at := range blockScales[typ] {
 			broken[at] = []byte{0, 0x7c} // infinity

@@ -137,11 +137,15 @@ func dequantIQ4NL(y *[maxBlock]float32, b []byte) { table(y[:], b[2:18], &nonLin
 // dequantIQ4XS: d, the upper two bits and the lower four of a scale for each 32, and 128 bytes of
 // two elements.
 func dequantIQ4XS(y *[maxBlock]float32, b []byte) {
-	d := half(b, 0)
 	for i := range 8 {
-		s := nibble(b, 4, i) | int(short(b, 2)>>(2*i)&3)<<4
-		table(y[i*32:], b[8+i*16:][:16], &nonLinear, d*float32(s-32))
+		table(y[i*32:], b[8+i*16:][:16], &nonLinear, scaleIQ4XS(b, i))
 	}
+}
+
+// scaleIQ4XS is the scale of 32 elements of a block.
+func scaleIQ4XS(b []byte, i int) float32 {
+	s := nibble(b, 4, i) | int(short(b, 2)>>(2*i)&3)<<4
+	return half(b, 0) * float32(s-32)
 }
 
 // dequantNVFP4: four scales of 16 elements as unsigned float8, and eight bytes of two elements for

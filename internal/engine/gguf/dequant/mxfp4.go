@@ -25,20 +25,6 @@ func dequantMXFP4(y *[maxBlock]float32, b []byte) {
 	table(y[:], b[1:17], &FP4, FP4Scale(b[0]))
 }
 
-// Codes returns a block of MXFP4 or IQ4_NL as integers with one scale.
-func Codes(q *[32]int16, b []byte, t gguf.Type) (scale float32) {
-	values, codes := &nonLinear, b[2:]
-	if t == gguf.MXFP4 {
-		values, codes, scale = &FP4, b[1:], FP4Scale(b[0])
-	} else {
-		scale = half(b, 0)
-	}
-	for j, c := range codes[:16] {
-		q[j], q[j+16] = int16(values[c&15]), int16(values[c>>4])
-	}
-	return scale
-}
-
 // mxNotFinite is NotFinite for blocks whose scale is a power of two.
 func mxNotFinite(data []byte) (bad int64, any bool) {
 	for size := gguf.MXFP4.BlockBytes(); len(data) >= size; data = data[size:] {
