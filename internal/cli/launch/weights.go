@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -36,7 +37,7 @@ func (f *ServeFlags) resolveQuant(e *ui.Env, serve *cluster.ServeConfig, r model
 		return err
 	}
 	if f.Quant != models.QuantAuto {
-		return fit.Check(weights)
+		return errors.Join(fit.Check(weights), printForm(e, ck, weights))
 	}
 	if ck.Config.DType == tensor.F16 { // the default for f16 is f32
 		weights = tensor.F16
@@ -47,5 +48,22 @@ func (f *ServeFlags) resolveQuant(e *ui.Env, serve *cluster.ServeConfig, r model
 	}
 	fmt.Fprintln(e.Stderr, why)
 	f.Quant, serve.Weights = models.Quant(chosen.String()), chosen.String()
+	return printForm(e, ck, chosen)
+}
+
+// printForm prints how weights that were published quantised are held in memory.
+func printForm(e *ui.Env, ck *model.Checkpoint, weights tensor.DType) error {
+	if ck.Config.Quantised == nil {
+		return nil
+	}
+	lost, err := ck.HeldError(weights)
+	if err != nil {
+		return err
+	}
+	how := "without loss"
+	if lost > 0 {
+		how = fmt.Sprintf("with a relative error of %.2g %%", 100*lost)
+	}
+	fmt.Fprintf(e.Stderr, "weights: published as %s, held as %s %s\n", ck.Config.Quantised.Method, weights, how)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // quantisedFolders are tiny Llamas in every published form (train/goldens_quantised.py).
@@ -68,6 +69,21 @@ func TestQuantisedForms(t *testing.T) {
 				t.Error(err, r.Err())
 			}
 		})
+	}
+}
+
+// Forms whose codes are kept have no error, and the others a small one.
+func TestHeldError(t *testing.T) {
+	for name, most := range map[string]float64{"gptq": 0, "awq": 0, "w4a16_asym": 0, "mxfp4": 0, "w8a8": 0, "gptq8": 0, "bnb_int8": 0.0005, "nf4": 0.007, "nvfp4": 0.007, "fp8_block": 0.003, "gptq_v2_act_order": 0.007} {
+		c := open(t, filepath.Join("testdata/quantised", name))
+		e, err := c.HeldError(c.Config.DType)
+		check(t, err)
+		if e > most || most > 0 && e < most/20 {
+			t.Errorf("%s held as %v: relative error %.2g, want at most %g", name, c.Config.DType, e, most)
+		}
+		if e, err = c.HeldError(tensor.F32); err != nil || e != 0 {
+			t.Errorf("%s held as f32: relative error %g, %v", name, e, err)
+		}
 	}
 }
 
