@@ -20,7 +20,7 @@ func LoadDraft(ctx context.Context, draft, base *model.Checkpoint, p topology.Pl
 			return nil, nil, err
 		}
 	}
-	l := loader{ctx: ctx, ck: draft, dt: dt, pool: o.Pool, device: o.device(), source: draft.Hash()}
+	l := loader{ctx: ctx, ck: draft, dt: draft.Config.DraftAs(dt), pool: o.Pool, device: o.device(), source: draft.Hash()}
 	var w *Weights
 	var ends *layer.Ends
 	var ahead layer.Held

@@ -57,6 +57,15 @@ func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
 	return tensor.Q8_0
 }
 
+// DraftAs is the type of a draft model for a model that is held as dt. A draft that has no codes of 4 bits
+// keeps its precision.
+func (c *Config) DraftAs(dt tensor.DType) tensor.DType {
+	if keeps := dt == tensor.Int4 || dt == tensor.MXFP4; keeps && (c.Quantised == nil || !c.Quantised.Keeps(dt)) {
+		return tensor.Q8_0
+	}
+	return dt
+}
+
 // HeldAs is that of the config for the matrix in the files.
 func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
 	if s := c.Config.Quantised; s == nil || !s.Keeps(dt) || c.at[name].hasCodes() {

@@ -87,6 +87,19 @@ func TestHeldError(t *testing.T) {
 	}
 }
 
+// A plain draft of a model in int4 is not rounded to 4 bits.
+func TestDraftAs(t *testing.T) {
+	gptq, plain := open(t, "testdata/quantised/gptq"), open(t, "testdata/llama")
+	for _, test := range []struct {
+		c        *model.Checkpoint
+		dt, want tensor.DType
+	}{{gptq, tensor.Int4, tensor.Int4}, {gptq, tensor.MXFP4, tensor.Q8_0}, {plain, tensor.Int4, tensor.Q8_0}, {plain, tensor.Q4_0, tensor.Q4_0}, {gptq, tensor.BF16, tensor.BF16}} {
+		if got := test.c.Config.DraftAs(test.dt); got != test.want {
+			t.Errorf("%s as a draft of %v is held as %v, want %v", test.c.Dir, test.dt, got, test.want)
+		}
+	}
+}
+
 // A node that downloads the bytes of its slices reads the same values as from the whole file.
 func TestQuantisedSlices(t *testing.T) {
 	for _, dir := range quantisedFolders(t) {

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -114,7 +115,7 @@ func TestCodesThatDoNotFit(t *testing.T) {
 		if putCodes(test.dt, block, scales, 3, &test.c) {
 			t.Errorf("%s is stored as %v", name, test.dt)
 		}
-		for i, b := range append(block, scales...) {
+		for i, b := range slices.Concat(block, scales) {
 			if b != 0 {
 				t.Errorf("%s: byte %d is written", name, i)
 			}
