@@ -24,6 +24,7 @@ type Dims struct {
 	QKNormOf                             model.QKNormOf
 	MeanNorm                             bool              // norms of the residual stream subtract the mean
 	Parallel                             bool              // the FFN reads the norm that attention reads
+	PostNorm                             bool              // norms replace the residual stream that they read
 	PerLayer                             int               // width of each layer's own input; 0: none
 	Layers                               int               // with PerLayer: number of layers
 	Activation                           tensor.Activation // of experts and of per-layer inputs
@@ -48,7 +49,7 @@ type Dims struct {
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
 		Score: c.Score(), Ropes: c.RotationCount(), Growth: c.Growth, Vocab: c.Vocab, Residual: c.Multipliers.Residual,
-		Recurrent: RecurrentOf(c), Delta: c.Delta, OutputGate: c.OutputGate, NonCausal: c.NonCausal, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel}
+		Recurrent: RecurrentOf(c), Delta: c.Delta, OutputGate: c.OutputGate, NonCausal: c.NonCausal, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel, PostNorm: c.PostNorm}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {
 		d.KVHeads, d.HeadDim = c.KVUnits(), c.UnitDim()

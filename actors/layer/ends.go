@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"github.com/shoal-llm/shoal/actors/layer/inputs"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -14,6 +15,7 @@ type Ends struct {
 	LogitScale     float32         // factor of the logits; 0 counts as 1
 	LogitCap       float32         // Config.LogitCap
 	PerLayer       *PerLayerInputs // or nil
+	Inputs         *inputs.Inputs  // what an encoder adds to the embedding, or nil
 }
 
 // Bytes returns the memory of the weights, and Close frees it.
@@ -45,6 +47,10 @@ func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (er
 	e, h := ends.(*Ends), b.Dims.Hidden
 	for i, t := range tokens {
 		x := b.X[(row+i)*h:][:h]
+		kind := 0
+		if e.Inputs != nil {
+			t, kind = e.Inputs.Split(t)
+		}
 		if !checked {
 			e.Embedding.Row(x, int(t), 0, h)
 		} else if err = e.Embedding.CheckedRow(x, int(t), 0, h); err != nil {
@@ -52,6 +58,9 @@ func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (er
 		}
 		if e.EmbeddingScale != 1 {
 			tensor.Scale(x, e.EmbeddingScale)
+		}
+		if e.Inputs != nil { // a run is a whole text
+			e.Inputs.Add(x, i, kind)
 		}
 	}
 	if e.PerLayer != nil {

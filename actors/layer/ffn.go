@@ -61,11 +61,14 @@ func (w *Weights) gateUp(b *Processor) {
 	}
 	ld, me := b.Dims.gateWidth(), b.batch.Place.Slices[b.batch.Rank].FFN
 	b.ffn = w
-	b.products = append(b.products, tensor.Product{Y: b.Gate[me.Lo:], LdY: ld, W: w.Gate, R1: me.Len()},
-		tensor.Product{Y: b.Up[me.Lo:], LdY: ld, W: w.Up, R1: me.Len()})
+	b.products = append(b.products, tensor.Product{Y: b.Gate[me.Lo:], LdY: ld, W: w.Gate, R1: me.Len()})
+	if w.Up != nil {
+		b.products = append(b.products, tensor.Product{Y: b.Up[me.Lo:], LdY: ld, W: w.Up, R1: me.Len()})
+	}
 	adapted := len(b.batch.adapted) > 0
-	alone := adapted || b.batch.T*me.Len() < minParallelActivations
-	if !alone {
+	byRows := adapted || w.Up == nil // the pool's products end in an activation only in pairs
+	alone := b.batch.T*me.Len() < minParallelActivations
+	if !alone && !byRows {
 		b.products[0].Then = b.activate
 	}
 	b.multiplyNorm(b.batch.all())
@@ -73,10 +76,15 @@ func (w *Weights) gateUp(b *Processor) {
 	if adapted {
 		all := topology.Range{Lo: 0, Hi: me.Len()}
 		b.adapt(lowrank.Gate, b.batch.all(), all, b.Gate[me.Lo:], ld)
-		b.adapt(lowrank.Up, b.batch.all(), all, b.Up[me.Lo:], ld)
+		if w.Up != nil {
+			b.adapt(lowrank.Up, b.batch.all(), all, b.Up[me.Lo:], ld)
+		}
 		b.lowrank.Run(b.Pool, b.Norm, b.Dims.Hidden)
+	}
+	switch {
+	case byRows:
 		b.each(b.batch.T, func(t int) { b.activateTile(0, me.Len(), t, t+1) })
-	} else if alone {
+	case alone:
 		b.activateTile(0, me.Len(), 0, b.batch.T)
 	}
 }
@@ -94,6 +102,10 @@ func (b *Processor) activateTile(r0, r1, t0, t1 int) {
 	addBias(b.Up[t0*ld:], ld, t1-t0, w.UpBias, c)
 	for t := t0; t < t1; t++ {
 		gate := b.Gate[t*ld+c.Lo : t*ld+c.Hi]
+		if w.Up == nil {
+			tensor.GELUOf(gate, gate)
+			continue
+		}
 		w.Activation.Mul(gate, gate, b.Up[t*ld+c.Lo:t*ld+c.Hi])
 	}
 	b.quantize(b.Gate, ld, b.Dims.FFN, topology.Range{Lo: t0, Hi: t1}, c)

@@ -13,13 +13,13 @@ import (
 // Weights are the slices of one layer's matrices that a socket holds. A nil matrix is an empty
 // slice. With mapping Gather, matrices have the rows of topology.Slice. With Reduce, Q, K, V and O
 // are whole, Gate and Up have the rows of the FFN slice, and Down has all rows and the columns of
-// the FFN units. A layer with Experts has no Gate, Up and Down.
+// the FFN units. A layer with Experts has no Gate, Up and Down; an FFN without a gate has no Up.
 type Weights struct {
 	Number int // of the layer in the model
 	Index  int // number of the cache that the layer's attention reads, or of its recurrent state
 
 	Q, K, V, O, Gate, Up, Down                             *tensor.Weight
-	AttnNorm, FFNNorm                                      []float32      // (Hidden); nil: attention or FFN reads X itself
+	AttnNorm, FFNNorm                                      []float32      // (Hidden), or (2*Hidden) weights and biases; nil: attention or FFN reads X itself
 	PostAttnNorm, PostFFNNorm                              []float32      // (Hidden), norms of the outputs of attention and FFN; or nil
 	QNorm, KNorm                                           []float32      // (HeadDim), or see Dims.QKNormOf; or nil
 	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32      // for whole rows, or nil
@@ -107,7 +107,11 @@ func (w *Weights) Bytes() int64 {
 
 // norm computes the norm of a row of the residual stream.
 func (d *Dims) norm(dst, x, w []float32) {
-	if d.MeanNorm {
+	switch {
+	case len(w) > len(x): // weights, then biases
+		tensor.LayerNormBias(dst, x, w[:len(x)], w[len(x):], d.NormEps)
+		return
+	case d.MeanNorm:
 		tensor.LayerNorm(dst, x, w, d.NormEps)
 		return
 	}

@@ -87,6 +87,9 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 			return
 		}
 		d.norm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight)
+		if d.PostNorm {
+			copy(b.X[t*h:(t+1)*h], b.Norm[t*h:(t+1)*h])
+		}
 	}
 	b.residualRow = func(t int) {
 		t += b.firstRow

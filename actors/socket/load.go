@@ -53,7 +53,7 @@ func (a *Actor) load(c actor.Context, m *Load) {
 // limitsOf returns the limits of a load whose placement has been checked.
 func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) machine.Limits {
 	c := &cfg.Checkpoint.Config
-	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: cmp.Or(int(r.Context), c.MaxPositions), Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal, Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0}
+	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.IDs(), Positions: cmp.Or(int(r.Context), c.MaxPositions), Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal, Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0}
 	if kv, err := tensor.ParseDType(r.KvType); err == nil { // build reports the error
 		l.Layout = c.CacheLayout(kv)
 	}

@@ -167,6 +167,10 @@ func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 		}
 		p.Scale = of.Config.PerLayerScale(p.Table.DType)
 	}
+	ends.Inputs = from.inputs(&of.Config)
+	if l.err = from.err; l.err != nil {
+		return
+	}
 	ends.Embedding, ends.EmbeddingScale = s.Embedding, of.Config.EmbeddingScale(s.Embedding.DType)
 	held, err := l.device.Ends(ends)
 	if err != nil {
@@ -231,7 +235,9 @@ func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *laye
 		w.Experts = l.experts(c, n.Experts, me)
 		return w
 	}
-	w.Gate, w.Up = l.matrix(n.Gate, c.Hidden, me.ffn), l.matrix(n.Up, c.Hidden, me.ffn)
+	if w.Gate = l.matrix(n.Gate, c.Hidden, me.ffn); n.Up.Weight != "" {
+		w.Up = l.matrix(n.Up, c.Hidden, me.ffn)
+	}
 	w.Down = l.units(n.Down, n.FFN, me.down, me.units)
 	w.GateBias, w.UpBias, w.DownBias = l.bias(n.Gate), l.bias(n.Up), l.bias(n.Down)
 	return w

@@ -316,5 +316,8 @@ func (l *loader) norm(name string, of *model.LayerSpec) []float32 {
 			v[i]++
 		}
 	}
+	if of.NormBias && name != "" {
+		v = append(v, l.vector(model.BiasOf(name))...)
+	}
 	return v
 }

@@ -98,6 +98,9 @@ func answers(ctx context.Context, out []result, name string, c alone.Config) ([]
 		return nil, err
 	}
 	defer a.Close()
+	if c.Checkpoint.Config.Headless {
+		return vectors(ctx, out, name, c, a)
+	}
 	vocab := uint32(c.Checkpoint.Config.Vocab)
 	req := &proto.StepRequest{DeadlineMillis: uint32(selfTestTimeout.Milliseconds())}
 	for i, policy := range policies {

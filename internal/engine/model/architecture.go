@@ -14,6 +14,12 @@ type architecture struct {
 	// none.
 	defaults map[string]string
 
+	// aliases are other names of keys: a key, then its older name.
+	aliases map[string]string
+
+	// rename returns the name in this package of a tensor of the family's files; nil: the same.
+	rename func(c *Config, name string) string
+
 	// read reads the rest of config.json into c. It refuses by f.fail every setting of the family
 	// that is not implemented.
 	read func(f *fields, c *Config)

@@ -160,6 +160,9 @@ func (c *Checkpoint) open() error {
 		}
 	}
 	c.dropHead()
+	if err := c.splitQKV(); err != nil {
+		return err
+	}
 	c.flattenNorms()
 	if err := c.wantSmall(); err != nil {
 		return err

@@ -83,6 +83,9 @@ type Config struct {
 	UnitNorm        bool              `json:",omitempty"` // see LayerSpec.UnitNorm
 	MeanNorm        bool              `json:",omitempty"` // norms of x subtract the mean first (LayerNorm)
 	Parallel        bool              `json:",omitempty"` // the FFN reads what attention reads, not its result
+	PostNorm        bool              `json:",omitempty"` // the residual stream continues from a norm's result, not from its input (encoders)
+	NormBias        bool              `json:",omitempty"` // norms add a bias
+	Inputs          Inputs            `json:",omitzero"`  // what is added to the embedding of a token
 
 	BOS []int32 // first token of a sequence; empty: none
 	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json
@@ -145,6 +148,7 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(given), strings.Join(Architectures(), ", "))}
 	}
 	c := Config{Architecture: arch.Name, Headless: headless, NonCausal: both}
+	f.alias(arch.aliases)
 	f.assume(arch.defaults)
 	readShape(f, &c, arch.latent)
 	readDType(f, &c)

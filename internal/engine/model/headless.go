@@ -11,13 +11,16 @@ import (
 // one names its pooling.
 
 // bodies are the endings of architectures without an output head, longest first.
-var bodies = []string{"ForSequenceClassification", "BidirectionalModel", "TextModel", "Model"}
+var bodies = []string{"ForSequenceClassification", "ForMaskedLM", "BidirectionalModel", "TextModel", "Model"}
 
 // bodyOf returns the architecture with a head of which name is the body. both means that every
 // token attends to the whole text.
 func bodyOf(name string) (arch string, both, ok bool) {
 	for _, ending := range bodies {
 		if stem, found := strings.CutSuffix(name, ending); found {
+			if _, encoder := lookup(stem + "Model"); encoder {
+				return stem + "Model", true, true
+			}
 			_, known := lookup(stem + "ForCausalLM")
 			return stem + "ForCausalLM", ending == "BidirectionalModel", known
 		}
@@ -48,6 +51,9 @@ func bodyName(name string) string {
 func (c *Checkpoint) ownName(name string) string {
 	if c.nested {
 		return decoderName(name)
+	}
+	if arch, _ := lookup(c.Config.Architecture); arch.rename != nil {
+		return arch.rename(&c.Config, name)
 	}
 	own := bodyName(name)
 	c.body = c.body || own != name

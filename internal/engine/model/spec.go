@@ -28,7 +28,7 @@ type LayerSpec struct {
 	Rope   int // index in Config.Rotations
 
 	FFNNorm     string // (hidden): h = RMSNorm(x); without a name h = x, or with Config.Parallel that of attention
-	Gate, Up    Linear // (ffn, hidden)
+	Gate, Up    Linear // (ffn, hidden); without Up the FFN is Down act(Gate h)
 	Down        Linear // (hidden, ffn)
 	Activation  tensor.Activation
 	Experts     *MoENames // instead of Gate, Up and Down; nil: none
@@ -38,6 +38,7 @@ type LayerSpec struct {
 	Scalar   string        // (1): factor of x at the end of the layer
 
 	NormsAddOne bool // norms multiply by 1 + weight
+	NormBias    bool // norms add a bias, see BiasOf
 }
 
 // KVSource is RMSNorm(x, Norm) of the input x of a layer.
@@ -102,7 +103,7 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 	if l.KVSource != nil && l.KVSource.Layer == i {
 		s.add(l.KVSource.Norm, c.Hidden)
 	}
-	s.add(l.AttnNorm, c.Hidden)
+	s.norm(c, l.AttnNorm)
 	switch {
 	case l.Latent != nil:
 		s.latent(c, l.Latent)
@@ -123,7 +124,7 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 	s.add(l.Sinks, c.Heads)
 	s.linear(l.O, c.Hidden, c.Heads*c.ValueOf(l))
 	s.add(l.PostAttnNorm, c.Hidden)
-	s.add(l.FFNNorm, c.Hidden)
+	s.norm(c, l.FFNNorm)
 	if l.Experts != nil {
 		s.experts(c, l.Experts)
 	} else {
@@ -156,12 +157,13 @@ func (c *Config) Tensors() []Spec {
 	}
 	var s specs
 	s.add(Embedding, c.Vocab, c.Hidden)
+	s.inputs(c)
 	s.perLayerInputs(c)
 	for i := range c.Layers {
 		l := c.Layer(i)
 		s.layer(c, &l, i)
 	}
-	s.add(FinalNorm, c.Hidden)
+	s.norm(c, FinalNorm)
 	if !c.Tied && !c.Headless {
 		s.add(Head, c.Vocab, c.Hidden)
 	}

@@ -1,0 +1,116 @@
+package encoder
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+var names = []string{"BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertModel", "ModernBertModel"}
+
+// TestFolders: a folder with the tensors of each family opens, under this package's names too, and one
+// with a tensor of no family does not.
+func TestFolders(t *testing.T) {
+	for _, name := range names {
+		text, err := model.TinyConfig(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := model.ParseConfig("", text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for extra, ok := range map[string]bool{"": true, "classifier.weight": true, "encoder.layer.0.attention.other.weight": false, "model.layers.0.attn.other.weight": false} {
+			dir := t.TempDir()
+			list := c.Tensors()
+			if extra != "" {
+				list = append(list, model.Spec{Name: extra, Shape: []int{1, c.Hidden}})
+			}
+			if err := os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := (modeltest.Shape{DType: tensor.BF16}).WriteFile(filepath.Join(dir, "model.safetensors"), list, 1); err != nil {
+				t.Fatal(err)
+			}
+			ck, err := model.Open(dir)
+			if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), extra) {
+				t.Errorf("%s with %q: %v", name, extra, err)
+			}
+			if err == nil {
+				ck.Close()
+			}
+		}
+	}
+}
+
+// TestHostileSettings: each setting with a hostile value is refused, or gives a config whose layers and
+// tensors can be listed.
+func TestHostileSettings(t *testing.T) {
+	for _, name := range names {
+		text, err := model.TinyConfig(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config map[string]any
+		if err := json.Unmarshal(text, &config); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"hidden_size", "n_embd", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "max_position_embeddings", "type_vocab_size", "pad_token_id", "layer_norm_eps",
+			"hidden_act", "position_embedding_type", "local_attention", "global_attn_every_n_layers", "layer_types", "rope_parameters", "global_rope_theta", "norm_bias", "attention_bias", "rotary_emb_fraction", "head_dim"} {
+			for _, v := range []any{nil, 0, -1, 1, 3, 7, 1 << 13, 1e9, 1e300, 0.5, "", "x", true, []any{}, []any{"x"}, map[string]any{}, map[string]any{"full_attention": map[string]any{}}} {
+				c := map[string]any{}
+				for k, old := range config {
+					c[k] = old
+				}
+				c[key] = v
+				text, err := json.Marshal(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := model.ParseConfig("d", text, nil)
+				if err != nil {
+					if !strings.HasPrefix(err.Error(), "model: ") {
+						t.Errorf("%s with %s %v: %v", name, key, v, err)
+					}
+					continue
+				}
+				if len(got.Tensors()) == 0 || got.MaxPositions <= 0 || got.IDs() < got.Vocab {
+					t.Errorf("%s with %s %v: %+v", name, key, v, got)
+				}
+			}
+		}
+	}
+}
+
+// TestNames: tensors of published files have these names here.
+func TestNames(t *testing.T) {
+	c := &model.Config{Layers: 2}
+	for _, test := range []struct {
+		rename    func(*model.Config, string) string
+		file, own string
+	}{
+		{bertName, "bert.embeddings.word_embeddings.weight", model.Embedding},
+		{bertName, "embeddings.LayerNorm.gamma", model.EmbedNorm},
+		{bertName, "roberta.encoder.layer.0.output.LayerNorm.bias", "model.layers.1.input_layernorm.bias"},
+		{bertName, "encoder.layer.1.output.LayerNorm.weight", model.FinalNorm},
+		{bertName, "encoder.layer.2.output.LayerNorm.weight", "model.layers.3.input_layernorm.weight"},
+		{bertName, "encoder.layer.-1.output.dense.weight", "encoder.layer.-1.output.dense.weight"},
+		{bertName, "bert.pooler.dense.weight", "pooler.dense.weight"},
+		{nomicBertName, "emb_ln.weight", model.EmbedNorm},
+		{nomicBertName, "encoder.layers.1.attn.Wqkv.weight", "model.layers.1.self_attn.qkv_proj.weight"},
+		{nomicBertName, "encoder.layers.0.norm2.weight", "model.layers.1.input_layernorm.weight"},
+		{modernBertName, "model.layers.0.mlp.Wi.weight", "model.layers.0.mlp.gate_up_proj.weight"},
+		{modernBertName, "model.final_norm.weight", model.FinalNorm},
+		{modernBertName, "model.layers.1.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"},
+	} {
+		if got := test.rename(c, test.file); got != test.own {
+			t.Errorf("%s is %s here, want %s", test.file, got, test.own)
+		}
+	}
+}
