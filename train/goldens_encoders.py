@@ -1,7 +1,7 @@
 """Tiny random encoders (BERT, XLM-RoBERTa, Nomic, ModernBERT) and rerankers of them, with reference vectors and
 scores of transformers in float32 with eager attention. Usage: goldens_encoders.py OUTDIR [name,name]
 """
-import json, math, os, random, shutil, sys, tempfile
+import json, math, os, shutil, sys, tempfile
 import torch
 import transformers
 
@@ -22,6 +22,40 @@ MODELS = {
     "xlmr_reranker": ("XLMRobertaForSequenceClassification", XLMR | dict(num_labels=1, num_hidden_layers=2), None),
     "modernbert_reranker": ("ModernBertForSequenceClassification", MODERN | dict(num_labels=1, num_hidden_layers=2, classifier_pooling="mean"), None),
 }
+
+
+TEXTS = ["a", "The capital of China is Beijing.", "Gravity is a force that attracts two bodies.", "naïve café – 東京 🙂 " * 2, "How much protein should a female eat? " * 3]
+PAIRS = [("What is the capital of China?", "The capital of China is Beijing."), ("What is the capital of China?", "Pandas eat bamboo."), ("Explain gravity", "Gravity is a force that attracts two bodies. " * 2), ("x", "y")]
+WORDS = "the capital of china is beijing what how gravity a force that".split()
+
+
+def tokenizer(folder, name):
+    """A tokenizer of the family's kind with at most V tokens."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers as P, processors
+    letters = [chr(c) for c in range(33, 127)]
+    if "bert" in name and "modern" not in name or name == "nomic":
+        vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + letters + ["##" + c for c in letters if not c.isupper()] + WORDS
+        with open(f"{folder}/vocab.txt", "w") as f:
+            f.write("".join(t + "\n" for t in vocab))
+        json.dump({"tokenizer_class": "BertTokenizer", "do_lower_case": True}, open(f"{folder}/tokenizer_config.json", "w"))
+        from transformers import BertTokenizer
+        return BertTokenizer.from_pretrained(folder)._tokenizer
+    if "xlmr" in name:
+        pieces = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)] + [("▁" + w, -4.0 - i / 8) for i, w in enumerate(WORDS)] + [(c, -5.0 - i / 16) for i, c in enumerate(letters + list("éï東"))] + [("<mask>", 0.0)]
+        t = Tokenizer(models.Unigram(pieces, unk_id=3))
+        t.pre_tokenizer, t.decoder = P.Metaspace(), decoders.Metaspace()
+        t.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()])
+        t.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+        t.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    else:
+        special = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+        t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(special + sorted(P.ByteLevel.alphabet()))}, merges=[]))
+        t.pre_tokenizer, t.decoder = P.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        t.add_special_tokens([AddedToken(s, special=True) for s in special])
+        t.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    t.save(f"{folder}/tokenizer.json")
+    json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, open(f"{folder}/tokenizer_config.json", "w"))
+    return t
 
 
 def randomise(model):
@@ -56,17 +90,18 @@ def write(out, name):
         for f in ("config.json", "model.safetensors"):
             shutil.move(f"{tmp}/{f}", f"{folder}/{f}")
     model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    r = random.Random(name)
+    tok = tokenizer(folder, name)
     goldens = {"transformers": transformers.__version__, "items": []}
-    for n in [1, 2, 5, 17, 40, 120]:
-        ids = [r.randrange(5, V) for _ in range(n)]
-        types = [int(i > n // 2) if settings.get("type_vocab_size") == 2 and not pooling else 0 for i in range(n)]
+    typed = settings.get("type_vocab_size") == 2
+    for text in TEXTS if pooling else PAIRS:
+        e = tok.encode(text) if pooling else tok.encode(*text)
+        ids, types = e.ids, e.type_ids if typed else [0] * len(e.ids)
         args = {"input_ids": torch.tensor([ids])}
         if "type_vocab_size" in settings:
             args["token_type_ids"] = torch.tensor([types])
         with torch.no_grad():
             res = model(**args)
-        item = {"ids": ids, "types": types}
+        item = {"ids": ids, "types": types} | ({"text": text} if pooling else {"query": text[0], "document": text[1]})
         if pooling:
             x = res.last_hidden_state[0]
             x = x.mean(0) if pooling == "mean" else x[0]

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
@@ -38,7 +39,7 @@ func encoderGoldens(t *testing.T, name string) (dir string, items []encoderItem)
 // TestEncoders: vectors of encoders and scores of their rerankers equal those of transformers, and
 // have the same bits on any number of sockets.
 func TestEncoders(t *testing.T) {
-	for _, name := range []string{"bert", "xlmr", "nomic", "modernbert"} {
+	for _, name := range []string{"bert", "xlmr", "nomic", "modernbert", "bert_reranker", "xlmr_reranker", "modernbert_reranker"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, items := encoderGoldens(t, name)
@@ -52,8 +53,9 @@ func TestEncoders(t *testing.T) {
 				}
 				texts := make([]*text, len(items))
 				for i, item := range items {
-					r.ck.Config.Typed(item.IDs, item.Types)
-					texts[i] = &text{method: how.Pool, prompt: item.IDs}
+					ids := slices.Clone(item.IDs)
+					r.ck.Config.Typed(ids, item.Types)
+					texts[i] = &text{method: how.Pool, prompt: ids}
 				}
 				r.pool(fullStep, texts...) // all texts in one step
 				for i, q := range texts {

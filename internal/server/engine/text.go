@@ -31,6 +31,12 @@ type TextStream interface {
 	Flush() string
 }
 
+// PairTokenizer is a Tokenizer that encodes two texts with the model's template for pairs. limit is the
+// maximum number of ids, 0: none. A longer pair is cut at the end of the longer text first.
+type PairTokenizer interface {
+	EncodePair(ctx context.Context, first, second string, limit int) (ids, types []int32, err error)
+}
+
 // FromTokenizer is a Tokenizer over a checkpoint's own.
 func FromTokenizer(t *tokenizer.Tokenizer) Tokenizer { return checkpointTokenizer{t} }
 
@@ -42,6 +48,13 @@ func (t checkpointTokenizer) Encode(ctx context.Context, segments []Segment, add
 		parts[i] = tokenizer.Part(s)
 	}
 	return t.TryEncode(ctx, parts, addSpecial)
+}
+
+// EncodePair implements PairTokenizer. Control tokens that the texts spell out stay text.
+func (t checkpointTokenizer) EncodePair(ctx context.Context, first, second string, limit int) (ids, types []int32, err error) {
+	part := func(s string) []tokenizer.Part { return []tokenizer.Part{{Text: s, Literal: true}} }
+	e, err := t.EncodeTexts(ctx, [][]tokenizer.Part{part(first), part(second)}, limit, tokenizer.LongestFirst)
+	return e.IDs, e.Types, err
 }
 
 func (t checkpointTokenizer) NewStream(skipSpecial bool) TextStream {

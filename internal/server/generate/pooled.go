@@ -107,6 +107,26 @@ func (s *Service) EncodeText(ctx context.Context, g *Request, parts []engine.Seg
 	return s.fitText(ids, param)
 }
 
+// EncodePair makes a prompt of a query and a document for a model that reads them as two texts.
+func (s *Service) EncodePair(ctx context.Context, g *Request, query, document, param string) (Prompt, *apierr.Error) {
+	tok, ok := s.Tokenizer.(engine.PairTokenizer)
+	if !ok {
+		return Prompt{}, apierr.InvalidCode("model", "model_has_no_pair_template", "The tokenizer of this model does not encode pairs of texts.")
+	}
+	if e := s.farTooLong(len(query)+len(document), param); e != nil {
+		return Prompt{}, e
+	}
+	limit := s.keeps(g)
+	if limit == int(^uint(0)>>1) {
+		limit = 0
+	}
+	ids, types, err := tok.EncodePair(ctx, query, document, limit)
+	if err != nil {
+		return Prompt{}, apierr.InvalidCode(param, "not_encodable", "'%s' cannot be turned into tokens: %v.", param, err)
+	}
+	return s.fitText(s.Config.Recipe.Typed(ids, types), param)
+}
+
 // IDs makes a prompt of token ids.
 func (s *Service) IDs(g *Request, ids []int32, param string) (Prompt, *apierr.Error) {
 	return s.fitText(ids[:min(len(ids), s.keeps(g))], param)

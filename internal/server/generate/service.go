@@ -95,15 +95,22 @@ func (s *Service) Encode(ctx context.Context, segments []engine.Segment, special
 	for _, seg := range segments {
 		size += len(seg.Text)
 	}
-	// A text that is far too long is refused without encoding it; 4 is slack for normalisation.
-	if least := size / s.longest / 4; least > s.Config.Limits.PromptTokens {
-		return nil, apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: s.Config.MaxModelLen, Prompt: least, AtLeast: true}.Error())
+	if e := s.farTooLong(size, param); e != nil {
+		return nil, e
 	}
 	ids, err := s.Tokenizer.Encode(ctx, segments, special)
 	if err != nil {
 		return nil, apierr.InvalidCode(param, "not_encodable", "'%s' cannot be turned into tokens: %v.", param, err)
 	}
 	return ids, nil
+}
+
+// farTooLong refuses a text of this number of bytes without encoding it; 4 is slack for normalisation.
+func (s *Service) farTooLong(size int, param string) *apierr.Error {
+	if least := size / s.longest / 4; least > s.Config.Limits.PromptTokens {
+		return apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: s.Config.MaxModelLen, Prompt: least, AtLeast: true}.Error())
+	}
+	return nil
 }
 
 // CheckModel resolves the model name of a request.

@@ -33,6 +33,10 @@ func (s *API) prompts(ctx context.Context, g *generate.Request, p *pairs) (out [
 	ctx = withSearches(ctx)
 	if r.Scores {
 		for i := 0; i < len(p.documents) && e == nil; i++ {
+			if r.Texts {
+				add(s.EncodePair(ctx, g, p.query(i), p.documents[i], p.param))
+				continue
+			}
 			parts, failed := s.pair(p.query(i), p.documents[i], p.instruction)
 			if failed != nil {
 				return nil, failed
@@ -120,8 +124,8 @@ func (s *API) newPairs(f *jsonbody.Object, prefix, object string) (*generate.Req
 	g, p := s.NewPooled(f, prefix, object), &pairs{}
 	f.Text("instruction", &p.instruction)
 	f.Boolean("raw_scores", &p.rawScores)
-	if r := s.Config.Recipe; p.instruction != "" && !r.Scores {
-		f.Fail(apierr.InvalidCode("instruction", "unsupported_parameter", "'instruction' is for rerankers; this model compares embeddings."))
+	if r := s.Config.Recipe; p.instruction != "" && (!r.Scores || r.Texts) {
+		f.Fail(apierr.InvalidCode("instruction", "unsupported_parameter", "'instruction' is for rerankers that read a prompt; this model reads texts alone."))
 	}
 	return g, p, nil
 }

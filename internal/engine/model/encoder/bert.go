@@ -124,7 +124,7 @@ var bertNames = map[string]string{
 	"attention.output.LayerNorm": "post_attention_layernorm", "intermediate.dense": "mlp.up_proj", "output.dense": "mlp.down_proj", "output.LayerNorm": endNorm,
 }
 
-// endNorm stands for the norm at the end of a layer, which is the next layer's first norm here.
+// endNorm marks the norm at the end of a layer, which is the next layer's first norm here.
 const endNorm = "end"
 
 // bertName renames the tensors of BERT. Files of TensorFlow's time call weights of norms gamma and beta.

@@ -45,7 +45,7 @@ func Read(ck *model.Checkpoint, o Options) (*Recipe, error) {
 		return nil, nil
 	}
 	r := &Recipe{Width: ck.Config.Hidden, Normalize: true}
-	for _, read := range []func(*Recipe, *model.Checkpoint) (bool, error){readModules, readClassifier, readGGUF} {
+	for _, read := range []func(*Recipe, *model.Checkpoint) (bool, error){readEncoder, readModules, readClassifier, readGGUF} {
 		found, err := read(r, ck)
 		if err != nil {
 			return nil, err
@@ -96,6 +96,7 @@ func (r *Recipe) finish(ck *model.Checkpoint) error {
 		fmt.Fprintln(h, "dense", l.in, l.out, l.activation)
 		numbers(l.w)
 		numbers(l.bias)
+		numbers(l.norm)
 	}
 	for _, row := range r.score.rows {
 		if len(row) != width {
@@ -105,6 +106,9 @@ func (r *Recipe) finish(ck *model.Checkpoint) error {
 	}
 	r.Width = width
 	fmt.Fprintln(h, "recipe 1", r.Pool, r.Normalize, r.Scores, r.Pair, r.Default, r.score.bias, r.score.scale, r.score.limit)
+	if r.Texts {
+		fmt.Fprintln(h, "texts", r.vocab, r.types)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Prompts)) {
 		fmt.Fprintf(h, "%q %q\n", name, r.Prompts[name])
 	}

@@ -28,6 +28,9 @@ type Recipe struct {
 	// Pair is the prompt of a query and a document, with {query}, {document} and {instruction}; "":
 	// the chat template renders them as messages of the roles query, document and system.
 	Pair string
+	// Texts means that the tokenizer encodes a query and a document as two texts, with token types,
+	// instead of one prompt: see Typed.
+	Texts bool
 	// Only means that the model's files make it an embedding model or a reranker. It does not chat.
 	Only bool
 	// Source names where the recipe comes from, for logs.
@@ -35,15 +38,19 @@ type Recipe struct {
 
 	dense []layer
 	score scorer
+	vocab int // tokens of the model; with Texts
+	types int // token types of the model; with Texts
 	sum   []byte // of everything above, see Fingerprint
 }
 
-// layer is a dense layer: y = activation(W x + Bias), plus x with Residual.
+// layer is a dense layer: y = activation(W x + Bias), plus x with Residual, then LayerNorm.
 type layer struct {
 	in, out    int
 	w          []float32 // (out, in)
 	bias       []float32 // (out), or nil
 	activation string
+	norm       []float32 // (out): weights of the norm, or nil
+	eps        float32   // of the norm
 }
 
 // scorer is a row that gives the score, or two rows whose difference it is.
@@ -132,6 +139,7 @@ func normalize(x []float32) {
 // activations are those of dense layers, by the names of PyTorch's classes in lower case.
 var activations = map[string]func(x []float32){
 	"identity": func([]float32) {},
+	"gelu":     func(x []float32) { tensor.GELUOf(x, x) },
 	"tanh":     func(x []float32) { tensor.SoftCap(x, 1) },
 	"relu": func(x []float32) {
 		for i, v := range x {
@@ -151,6 +159,9 @@ func (l *layer) apply(x []float32) []float32 {
 		y[i] = float32(sum)
 	}
 	activations[l.activation](y)
+	if l.norm != nil {
+		tensor.LayerNorm(y, y, l.norm, l.eps)
+	}
 	return y
 }
 
