@@ -44,7 +44,7 @@ func (s *DeltaSpec) InRow(d *recurrent.Mixer, r int) (Linear, int) {
 // GateRow is the projection that holds row r of Gates, and its row there.
 func (s *DeltaSpec) GateRow(d *recurrent.Mixer, r int) (Linear, int) {
 	if d.Kind == recurrent.Mamba2 {
-		return s.Joint, d.Values() + d.MambaChannels() + r
+		return s.Joint, d.Values() + d.StoredChannels() + r
 	}
 	second, head := r/d.ValueHeads, r%d.ValueHeads
 	if s.BA.Weight != "" {
@@ -60,12 +60,8 @@ func (s *DeltaSpec) GateRow(d *recurrent.Mixer, r int) (Linear, int) {
 // delta lists the tensors of a linear layer.
 func (s *specs) delta(c *Config, l *DeltaSpec) {
 	d := &c.Delta
-	switch d.Kind {
-	case recurrent.Mamba2:
-		s.mamba2(c, l)
-		return
-	case recurrent.ShortConv:
-		s.shortConv(c, l)
+	if d.Kind != recurrent.GatedDelta {
+		s.joint(c, l)
 		return
 	}
 	s.linear(l.Joint, 2*d.Keys()+2*d.Values(), c.Hidden)

@@ -42,9 +42,9 @@ var familiesGGUF = map[string]familyGGUF{
 	"qwen3next":     {hub: qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
 	"gpt-oss":       {hub: gptOss, read: (*metadata).gptOss, names: gptOssGGUF},
 	"llama4":        {hub: llama4, read: (*metadata).llama4, names: llama4GGUF},
-	"lfm2":          {hub: "Lfm2ForCausalLM", read: (*metadata).lfm2, names: lfm2GGUF, join: takeShortConv},
-	"lfm2moe":       {hub: lfm2MoE, read: (*metadata).lfm2moe, names: lfm2GGUF, join: takeShortConv},
-	"granitehybrid": {hub: graniteHybrid, read: (*metadata).graniteHybrid, finish: finishMamba, names: graniteHybridGGUF, paired: true, join: takeMamba},
+	"lfm2":          {hub: "Lfm2ForCausalLM", read: (*metadata).lfm2, names: lfm2GGUF, join: takeJoint},
+	"lfm2moe":       {hub: lfm2MoE, read: (*metadata).lfm2moe, names: lfm2GGUF, join: takeJoint},
+	"granitehybrid": {hub: graniteHybrid, read: (*metadata).graniteHybrid, finish: finishMamba, names: graniteHybridGGUF, paired: true, join: takeJoint},
 	"smollm3":       {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2":     {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 

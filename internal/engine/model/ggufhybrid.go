@@ -58,16 +58,6 @@ func (m *metadata) lfm2moe() {
 	m.sigmoid()
 }
 
-// takeShortConv gives the tensors of LFM2 the form that they have in a folder.
-func takeShortConv(c *Checkpoint) error {
-	for i := range c.Config.Layers {
-		if n := c.Config.Layer(i).Delta; n != nil {
-			c.reshape(n.Conv, []int{c.Config.Hidden, c.Config.Delta.Taps}, []int{c.Config.Hidden, 1, c.Config.Delta.Taps})
-		}
-	}
-	return c.rename("token_embd_norm.weight", FinalNorm)
-}
-
 // mambaGGUF names the tensors of Mamba-2 in a mixer's module.
 func mambaGGUF(module string, more map[string]string) map[string]string {
 	for part, name := range map[string]string{"ssm_in": "in_proj", "ssm_conv1d": "conv1d", "ssm_dt.bias": "dt_bias", "ssm_a": "A_log", "ssm_d": "D", "ssm_norm": "norm", "ssm_out": "out_proj"} {
@@ -119,19 +109,16 @@ func (m *metadata) mamba(taps, state, groups, heads, width string) {
 
 func finishMamba(c *Config) { c.Delta.Negated = c.Delta.KeyHeads > 0 }
 
-// takeMamba gives the tensors of Mamba-2 the form that they have in a folder.
-func takeMamba(c *Checkpoint) error {
+// takeJoint gives the tensors of Mamba2 or ShortConv the form that they have in a folder.
+func takeJoint(c *Checkpoint) error {
 	d := &c.Config.Delta
 	for i := range c.Config.Layers {
-		n := c.Config.Layer(i).Delta
-		if n == nil {
-			continue
+		if n := c.Config.Layer(i).Delta; n != nil {
+			c.reshape(n.Conv, []int{d.StoredChannels(), d.Taps}, []int{d.StoredChannels(), 1, d.Taps})
+			c.reshape(n.ALog, []int{d.ValueHeads, 1}, []int{d.ValueHeads})
+			c.reshape(n.D, []int{d.ValueHeads, 1}, []int{d.ValueHeads})
+			c.reshape(n.Norm, []int{d.Groups, d.Values() / max(1, d.Groups)}, []int{d.Values()})
 		}
-		channels := d.MambaChannels()
-		c.reshape(n.Conv, []int{channels, d.Taps}, []int{channels, 1, d.Taps})
-		c.reshape(n.ALog, []int{d.ValueHeads, 1}, []int{d.ValueHeads})
-		c.reshape(n.D, []int{d.ValueHeads, 1}, []int{d.ValueHeads})
-		c.reshape(n.Norm, []int{d.Groups, d.Values() / d.Groups}, []int{d.Values()})
 	}
-	return nil
+	return c.rename("token_embd_norm.weight", FinalNorm)
 }

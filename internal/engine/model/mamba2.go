@@ -48,13 +48,12 @@ func (f *fields) timeStep(key string) (limits [2]float32) {
 	return [2]float32{float32(lo), float32(hi)}
 }
 
-// mamba2 lists the tensors of a layer.
-func (s *specs) mamba2(c *Config, l *DeltaSpec) {
+// joint lists the tensors of a layer with Mamba2 or ShortConv. A layer has those that it names.
+func (s *specs) joint(c *Config, l *DeltaSpec) {
 	d := &c.Delta
-	channels := d.MambaChannels()
-	s.linear(l.Joint, d.Values()+channels+d.ValueHeads, c.Hidden)
-	s.add(l.Conv, channels, 1, d.Taps)
-	s.add(l.ConvBias, channels)
+	s.linear(l.Joint, d.JointRows(), c.Hidden)
+	s.add(l.Conv, d.StoredChannels(), 1, d.Taps)
+	s.add(l.ConvBias, d.StoredChannels())
 	s.add(l.DtBias, d.ValueHeads)
 	s.add(l.ALog, d.ValueHeads)
 	s.add(l.D, d.ValueHeads)
@@ -74,13 +73,4 @@ func (c *Config) mambaLayer(l *LayerSpec, p string) {
 	if !c.Delta.NoNorm {
 		l.Delta.Norm = p + "norm.weight"
 	}
-}
-
-// shortConv lists the tensors of a layer.
-func (s *specs) shortConv(c *Config, l *DeltaSpec) {
-	d := &c.Delta
-	s.linear(l.Joint, 3*d.Values(), c.Hidden)
-	s.add(l.Conv, d.Values(), 1, d.Taps)
-	s.add(l.ConvBias, d.Values())
-	s.linear(l.Out, c.Hidden, d.Values())
 }

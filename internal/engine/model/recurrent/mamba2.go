@@ -26,9 +26,6 @@ func (d *Mixer) SetHeads(kvHeads int) {
 	}
 }
 
-// MambaChannels is the number of channels of the convolution in files, without copies.
-func (d *Mixer) MambaChannels() int { return d.Values() + 2*d.Groups*d.KeyDim }
-
 // mambaRow is the stored position of row r of In: C, B, x and z of a key head.
 func (d *Mixer) mambaRow(r int) int {
 	head, at := r/d.Width(), r%d.Width()

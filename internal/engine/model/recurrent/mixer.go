@@ -91,6 +91,23 @@ func (d *Mixer) Channel(c int) int {
 	return 2*d.Keys() + head*d.GroupWidth() + at - 2*d.KeyDim
 }
 
+// StoredChannels is the number of channels of the convolution in files, which have each once.
+func (d *Mixer) StoredChannels() int {
+	groups := d.KeyHeads
+	if d.Kind == Mamba2 {
+		groups = d.Groups
+	}
+	return d.Values() + 2*groups*d.KeyDim
+}
+
+// JointRows is the number of rows of a joint projection of Mamba2 or ShortConv.
+func (d *Mixer) JointRows() int {
+	if d.Kind == ShortConv {
+		return 3 * d.Values()
+	}
+	return d.Values() + d.StoredChannels() + d.ValueHeads
+}
+
 // JointRow is the stored position of row r of In in a joint projection of Mamba2 or ShortConv.
 func (d *Mixer) JointRow(r int) int {
 	if d.Kind == ShortConv {

@@ -14,15 +14,15 @@ func TestRows(t *testing.T) {
 		{Kind: ShortConv, KeyHeads: 3, ValueHeads: 3, ValueDim: 5},
 	} {
 		t.Run(fmt.Sprint(d.Kind, d.Groups), func(t *testing.T) {
-			shared, stored := 1, 3*d.Values()
+			shared := 1
 			if d.Kind == Mamba2 {
 				d.SetHeads(5)
-				shared, stored = d.KeyHeads/d.Groups, d.Values()+d.MambaChannels()
+				shared = d.KeyHeads / d.Groups
 				if d.KeyHeads != 6 {
 					t.Fatalf("%d key heads", d.KeyHeads)
 				}
 			}
-			times := make([]int, stored)
+			times := make([]int, d.JointRows()-d.GateRows())
 			for r := range d.KeyHeads * d.Width() {
 				times[d.JointRow(r)]++
 			}
