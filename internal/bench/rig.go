@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -31,7 +32,8 @@ type Options struct {
 	Tokens  int // decode: number of measured steps
 	Repeat  int // prefill: number of measured prompts
 
-	scratch *tier.Scratch // files for rows of filled caches; nil: they stay in memory
+	adapters *lora.Store   // files of LoRA adapters; nil: none
+	scratch  *tier.Scratch // files for rows of filled caches; nil: they stay in memory
 }
 
 // shape returns the costs of a step with caches of `tokens` tokens. It returns an error if these
@@ -77,7 +79,7 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 			r.peers = append(r.peers, alone.Peer{Pool: tensor.NewPool(o.Threads), Connect: s.Join})
 		}
 	}
-	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch, Peers: r.peers, Mapping: o.Mapping})
+	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch, Adapters: o.adapters, Peers: r.peers, Mapping: o.Mapping})
 	return r, err
 }
 

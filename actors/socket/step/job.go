@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -92,9 +93,9 @@ func (e *Epoch) singleSocket() *Epoch {
 func (j *Job) Spill(own *kvcache.Store) error { return j.e.Spill(own) }
 
 // Keep adds a whole cache to the socket, as if an earlier epoch had left it. A plan can continue with
-// it by an Open with Resume. Keep frees the socket's previous cache of the sequence.
-func (j *Job) Keep(seq uint64, own *kvcache.Store) {
+// it by an Open with Resume and the same adapter. Keep frees the socket's previous cache of the sequence.
+func (j *Job) Keep(seq uint64, own *kvcache.Store, adapter lora.ID) {
 	j.e.Release([]machine.Effect{{Do: machine.DoRelease, Seq: seq}})
 	j.e.Seqs[seq] = &caches.Sequence{ID: seq, Replica: plan.None, Cache: own}
-	j.made[seq] = &machine.Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy()}
+	j.made[seq] = &machine.Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy(), Adapter: adapter}
 }

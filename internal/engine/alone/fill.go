@@ -86,7 +86,7 @@ func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens in
 				own.Release()
 				return fmt.Errorf("alone: sequence %d: %w", id, err)
 			}
-			c.Keep(id, own)
+			c.Keep(id, own, a.Adapters[id])
 			made++
 		}
 		return nil

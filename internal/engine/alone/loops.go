@@ -26,7 +26,7 @@ type Prompt struct {
 func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.Duration, sum step.Times, err error) {
 	from := p.Blocks * tensor.BlockSlots
 	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: p.Policy, Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)),
-		Shared: blocks(0, p.Blocks), Prefix: p.Tokens[:from]}}, Release: p.Drop}
+		Shared: blocks(0, p.Blocks), Prefix: p.Tokens[:from], Adapter: a.Adapters[p.Seq].Bytes()}}, Release: p.Drop}
 	for at := from; ; {
 		end := min(at+p.Chunk, len(p.Tokens))
 		last := end == len(p.Tokens)

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -86,14 +87,14 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 				if err != nil {
 					return err
 				}
-				c.Keep(seq+1+uint64(i), own)
+				c.Keep(seq+1+uint64(i), own, lora.ID{})
 			}
 			if b < len(bases)-1 {
 				return nil
 			}
 			own, err := c.Compress(part, nil, kvcache.Full())
 			if err == nil {
-				c.Keep(seq, own)
+				c.Keep(seq, own, lora.ID{})
 			}
 			return err
 		})
@@ -152,7 +153,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 			}
 			var own *kvcache.Store
 			if own, err = c.Compress(prompt, seen, all[i]); err == nil {
-				c.Keep(seq+1+uint64(i), own)
+				c.Keep(seq+1+uint64(i), own, lora.ID{})
 			}
 		}
 		return err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -40,6 +42,7 @@ type Config struct {
 	Scratch    *tier.Scratch    // stores spilled rows of filled caches; nil: they stay in memory
 	Peers      []Peer           // sockets that share the model evenly; nil: one, with Pool
 	Mapping    topology.Mapping // default: gather
+	Adapters   *lora.Store      // files of LoRA adapters; nil: none can be loaded
 }
 
 // Peer is one of several sockets: its compute threads, and its connection to the others.
@@ -64,15 +67,18 @@ func (s *System) Close() { s.actors.Shutdown() }
 // every socket if there are several. One goroutine uses it at a time.
 type Socket struct {
 	Load time.Duration // duration of the load
+	// Adapters has the LoRA adapters of sequences that Fill and Prefill begin. They must be loaded.
+	Adapters map[uint64]lora.ID
 
-	sys   *actor.ActorSystem
-	own   *System // nil: Config.System
-	ranks []rank
-	step  uint64
-	opens []*proto.Open  // sequences whose caches exist; the next step opens them
-	rows  map[uint64]int // tokens of each sequence's last decode rows
-	saved int            // blocks of a text in the prefix cache
-	evict []uint64       // blocks to drop in the next step
+	sys     *actor.ActorSystem
+	own     *System // nil: Config.System
+	ranks   []rank
+	step    uint64
+	adapted uint64         // decisions about adapters
+	opens   []*proto.Open  // sequences whose caches exist; the next step opens them
+	rows    map[uint64]int // tokens of each sequence's last decode rows
+	saved   int            // blocks of a text in the prefix cache
+	evict   []uint64       // blocks to drop in the next step
 }
 
 type rank struct {
@@ -112,7 +118,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 		}
 	}()
 	for _, p := range peers {
-		cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: p.Pool, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: make(chan struct{}), ParsePolicy: parse, Scratch: c.Scratch, Connect: p.Connect}
+		cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: p.Pool, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: make(chan struct{}), ParsePolicy: parse, Scratch: c.Scratch, Connect: p.Connect, Adapters: c.Adapters, AdapterBudget: math.MaxInt64}
 		a.ranks = append(a.ranks, rank{a.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: cfg} })), cfg.Stopped})
 	}
 	began := time.Now()
@@ -176,6 +182,32 @@ func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepR
 	return replies[0], took, stages, nil
 }
 
+// LoadAdapters has every socket load LoRA adapters of Config.Adapters, and drop all others. It returns
+// their bytes on the socket with the most.
+func (a *Socket) LoadAdapters(ctx context.Context, ids []lora.ID) (bytes int64, err error) {
+	var keep [][]byte
+	for _, id := range ids {
+		keep = append(keep, id.Bytes())
+	}
+	for _, id := range append([]lora.ID{{}}, ids...) {
+		a.adapted++
+		replies, err := each(ctx, a, func(_ int, pid *actor.PID, reply func(*proto.AdapterReply, error)) {
+			a.sys.Root.Send(pid, &socket.Adapter{Request: &proto.AdapterRequest{Epoch: 1, Number: a.adapted, Id: id.Bytes(), Load: id != lora.ID{}, Keep: keep}, Reply: reply})
+		})
+		if err != nil {
+			return 0, err
+		}
+		most := int64(0)
+		for _, r := range replies {
+			if most = max(most, r.Bytes); r.Missing {
+				return 0, fmt.Errorf("alone: the store has no adapter %v", id)
+			}
+		}
+		bytes += most
+	}
+	return bytes, nil
+}
+
 // Release releases sequences.
 func (a *Socket) Release(ctx context.Context, seqs []uint64) error {
 	a.opens = slices.DeleteFunc(a.opens, func(o *proto.Open) bool { return slices.Contains(seqs, o.Seq) })
@@ -196,7 +228,7 @@ func (a *Socket) between(ctx context.Context, rank int, do func(*step.Job) error
 // resume makes the next step open a sequence whose cache its owner has created, greedy. tail more
 // tokens of the prompt follow.
 func (a *Socket) resume(seq uint64, owner int, p *kvcache.Policy, tokens []uint32, tail int) {
-	a.opens = append(a.opens, &proto.Open{Seq: seq, Owner: uint32(owner), Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), TailTokens: uint32(tail), Resume: tokens})
+	a.opens = append(a.opens, &proto.Open{Seq: seq, Owner: uint32(owner), Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), TailTokens: uint32(tail), Resume: tokens, Adapter: a.Adapters[seq].Bytes()})
 }
 
 func greedy() *proto.Sampling {
