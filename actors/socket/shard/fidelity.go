@@ -1,9 +1,11 @@
 package shard
 
 import (
+	"errors"
 	"math"
 	"sync"
 
+	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -40,6 +42,40 @@ func (f *fidelity) add(w *tensor.Weight, r int, row []float32, kept int, sample 
 	if tensor.Quantised(w.Type) {
 		f.blocks, f.kept = f.blocks+(len(row)+tensor.BlockWidth-1)/tensor.BlockWidth, f.kept+kept
 	}
+}
+
+// HeldError samples the relative error of matrices in a quantised form if the model is held as dt: 16
+// rows of the first 32 of them.
+func HeldError(ck *model.Checkpoint, dt tensor.DType) (float64, error) {
+	const matrices, rows = 32, 16
+	var f fidelity
+	n := 0
+	for _, spec := range ck.Config.Tensors() {
+		t, err := ck.Tensor(spec.Name)
+		if err != nil {
+			return 0, err
+		}
+		if !t.Quantised() {
+			continue
+		}
+		if n++; n > matrices {
+			break
+		}
+		w, err := tensor.NewWeight(ck.HeldAs(spec.Name, dt), rows, t.Cols())
+		if err != nil {
+			return 0, err
+		}
+		row := make([]float32, t.Cols())
+		for r := range min(rows, t.Rows()) {
+			t.Row(row, r, 0, len(row))
+			kept := w.SetRowCodes(r, row, func(c *tensor.Codes, k int) bool { return t.Codes(c, r, k) })
+			f.add(w, r, row, kept, true)
+		}
+		if err := errors.Join(w.Close(), t.Damage()); err != nil {
+			return 0, err
+		}
+	}
+	return f.result(dt).Error, nil
 }
 
 func (f *fidelity) result(dt tensor.DType) Fidelity {

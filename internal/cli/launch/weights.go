@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/models"
@@ -56,7 +57,7 @@ func printForm(e *ui.Env, ck *model.Checkpoint, weights tensor.DType) error {
 	if ck.Config.Quantised == nil {
 		return nil
 	}
-	lost, err := ck.HeldError(weights)
+	lost, err := shard.HeldError(ck, weights)
 	if err != nil {
 		return err
 	}

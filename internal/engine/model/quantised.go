@@ -3,7 +3,6 @@ package model
 import (
 	"encoding/json"
 	"errors"
-	"math"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
@@ -74,6 +73,9 @@ func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
 	return tensor.Q8_0
 }
 
+// Quantised reports whether the tensor is a matrix in a quantised form.
+func (t Tensor) Quantised() bool { return t.form != nil || t.hasCodes() }
+
 // hasCodes reports whether Codes may succeed.
 func (t Tensor) hasCodes() bool {
 	return t.form != nil && t.form.Codes != nil || dequant.HasCodes(t.blocks)
@@ -96,44 +98,6 @@ func (t Tensor) Codes(c *tensor.Codes, r, lo int) (ok bool) {
 		return false
 	}
 	return ok
-}
-
-// HeldError samples the relative error (root of squared errors over squares) of the matrices in a
-// quantised form if the model is held as dt: 16 rows of the first 32 of them.
-func (c *Checkpoint) HeldError(dt tensor.DType) (float64, error) {
-	const matrices, rows = 32, 16
-	var e, s float64
-	n := 0
-	for _, spec := range c.Config.Tensors() {
-		t, err := c.Tensor(spec.Name)
-		if err != nil {
-			return 0, err
-		}
-		if t.form == nil && !t.hasCodes() {
-			continue
-		}
-		if n++; n > matrices {
-			break
-		}
-		w, err := tensor.NewWeight(c.HeldAs(spec.Name, dt), rows, t.Cols())
-		if err != nil {
-			return 0, err
-		}
-		row, held := make([]float32, t.Cols()), make([]float32, t.Cols())
-		for r := range min(rows, t.Rows()) {
-			t.Row(row, r, 0, len(row))
-			w.SetRowCodes(r, row, func(b *tensor.Codes, k int) bool { return t.Codes(b, r, k) })
-			w.Row(r, held)
-			for i, v := range row {
-				e += float64(held[i]-v) * float64(held[i]-v)
-				s += float64(v) * float64(v)
-			}
-		}
-		if err := errors.Join(w.Close(), t.Damage()); err != nil {
-			return 0, err
-		}
-	}
-	return math.Sqrt(e / max(s, math.SmallestNonzeroFloat64)), nil
 }
 
 // kindOf is the sentinel of this package for an error of quantform.

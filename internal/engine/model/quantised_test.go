@@ -72,21 +72,6 @@ func TestQuantisedForms(t *testing.T) {
 	}
 }
 
-// Forms whose codes are kept have no error, and the others a small one.
-func TestHeldError(t *testing.T) {
-	for name, most := range map[string]float64{"gptq": 0, "awq": 0, "w4a16_asym": 0, "mxfp4": 0, "w8a8": 0, "gptq8": 0, "bnb_int8": 0.0005, "nf4": 0.007, "nvfp4": 0.007, "fp8_block": 0.003, "gptq_v2_act_order": 0.007} {
-		c := open(t, filepath.Join("testdata/quantised", name))
-		e, err := c.HeldError(c.Config.DType)
-		check(t, err)
-		if e > most || most > 0 && e < most/20 {
-			t.Errorf("%s held as %v: relative error %.2g, want at most %g", name, c.Config.DType, e, most)
-		}
-		if e, err = c.HeldError(tensor.F32); err != nil || e != 0 {
-			t.Errorf("%s held as f32: relative error %g, %v", name, e, err)
-		}
-	}
-}
-
 // A plain draft of a model in int4 is not rounded to 4 bits.
 func TestDraftAs(t *testing.T) {
 	gptq, plain := open(t, "testdata/quantised/gptq"), open(t, "testdata/llama")
