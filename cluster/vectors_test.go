@@ -387,3 +387,29 @@ func TestVectorsNextToChats(t *testing.T) {
 		}
 	}
 }
+
+// TestPairTemplates: a reranker whose chat template knows no queries and documents has the prompt of
+// its family, or refuses. The prompt gives the scores of the template that has them.
+func TestPairTemplates(t *testing.T) {
+	g := readVectorGoldens(t, "qwen3_reranker")
+	chat := filepath.Join(t.TempDir(), "chat.jinja")
+	if err := os.WriteFile(chat, []byte("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve := ServeConfig{Model: filepath.Join(vectorModels, "qwen3_reranker"), Weights: "f32", KV: "f32"}
+	c := startLocal(t, LocalConfig{Threads: 1, Serve: serve})
+	a, err := NewAPI(c, c.checkpoint, serve, APIConfig{Template: chat, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(a.Handler())
+	defer server.Close()
+	s := &vectorServer{t, server.URL}
+	for i, item := range g.Items {
+		var got struct{ Data []struct{ Score float32 } }
+		s.post("/v1/score", fields{"text_1": item.Query, "text_2": item.Document}, 200, &got)
+		if d := got.Data[0].Score - g.Relevance[i]; d > 1e-4 || d < -1e-4 {
+			t.Errorf("pair %d: %v, want %v", i, got.Data[0].Score, g.Relevance[i])
+		}
+	}
+}

@@ -14,6 +14,7 @@ TEXTS = ["a", "The capital of China is Beijing.", "Gravity is a force that attra
          "naïve café – 東京 🙂 " * 4, "How much protein should a female eat? " * 9]
 PAIRS = [("What is the capital of China?", "The capital of China is Beijing."), ("What is the capital of China?", "Pandas eat bamboo."),
          ("Explain gravity", "Gravity is a force that attracts two bodies towards each other. " * 3)]
+# Jinja drops the last newline.
 RERANK_TEMPLATE = """<|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>
 <|im_start|>user
@@ -24,6 +25,7 @@ Judge whether the Document meets the requirements based on the Query and the Ins
 <think>
 
 </think>
+
 
 """
 

@@ -56,11 +56,18 @@ func (s *API) prompts(ctx context.Context, g *generate.Request, p *pairs) (out [
 
 func (p *pairs) query(i int) string { return p.queries[min(i, len(p.queries)-1)] }
 
+// rendersPairs reports whether the chat template knows the roles query and document. Another one would
+// leave their messages out.
+func (s *API) rendersPairs() bool {
+	t, ok := s.Template.(interface{ Source() string })
+	return ok && strings.Contains(t.Source(), "query") && strings.Contains(t.Source(), "document")
+}
+
 // pair returns the prompt of a query and a document. Their control tokens stay text.
 func (s *API) pair(query, document, instruction string) ([]engine.Segment, *apierr.Error) {
 	r := s.Config.Recipe
-	if r.Pair == "" {
-		if s.Template == nil {
+	if s.rendersPairs() || r.Pair == "" {
+		if !s.rendersPairs() {
 			return nil, apierr.InvalidCode("model", "model_has_no_pair_template", "The model scores pairs, and neither its files nor --template say how a query and a document become one prompt.")
 		}
 		c := engine.Conversation{Messages: []engine.Message{{Role: "query", Content: query}, {Role: "document", Content: document}}, AddGenerationPrompt: true}

@@ -222,6 +222,9 @@ func (r *Recipe) readLogitScore(dir string, ck *model.Checkpoint) error {
 		ids = append(ids, *c.False)
 	}
 	r.Pool = pooling.Last
+	if strings.HasPrefix(ck.Config.Architecture, "Qwen3") {
+		r.Pair = qwen3Pair
+	}
 	return r.logits(ck, ids)
 }
 

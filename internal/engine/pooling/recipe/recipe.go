@@ -25,8 +25,8 @@ type Recipe struct {
 	// Scores means that the model scores a query and a document together. Otherwise a score is the
 	// cosine of their vectors.
 	Scores bool
-	// Pair is the prompt of a query and a document, with {query}, {document} and {instruction}; "":
-	// the chat template renders them as messages of the roles query, document and system.
+	// Pair is the prompt of a query and a document, with {query}, {document} and {instruction}, for a
+	// chat template that does not render messages of the roles query, document and system; "": none.
 	Pair string
 	// Texts means that the tokenizer encodes a query and a document as two texts, with token types,
 	// instead of one prompt: see Typed.
