@@ -11,25 +11,41 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
+// A tiny model, and an adapter of it.
+const (
+	tinyBase    = "../../engine/model/testdata/llama"
+	tinyAdapter = "../../../actors/socket/testdata/lora/llama_r8"
+)
+
+// nameBase changes the base of an adapter to ../base.
+func nameBase(t *testing.T, adapter string) {
+	t.Helper()
+	config := filepath.Join(adapter, "adapter_config.json")
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.ReplaceAll(string(text), `: "llama"`, `: "../base"`)
+	if changed == string(text) {
+		t.Fatalf("%s does not name its base llama", config)
+	}
+	if err := os.WriteFile(config, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestMergedFollowsItsBase checks that a changed base gets a new merged folder, even if its
 // modification time is unchanged.
 func TestMergedFollowsItsBase(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	dir := t.TempDir()
 	base, adapter := filepath.Join(dir, "base"), filepath.Join(dir, "adapter")
-	for to, from := range map[string]string{base: "../../../models/fry", adapter: "../../../models/fry-tools"} {
+	for to, from := range map[string]string{base: tinyBase, adapter: tinyAdapter} {
 		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	config := filepath.Join(adapter, "adapter_config.json")
-	text, err := os.ReadFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(text), `"../fry"`, `"../base"`)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nameBase(t, adapter)
 	seen := map[string]string{}
 	merge := func(what string) string {
 		t.Helper()
@@ -100,8 +116,9 @@ func TestMergedChatTemplates(t *testing.T) {
 		"base's folder, adapter's config": {map[string]string{file: "b", tools: "bt"}, map[string]string{config: `{}`}, "b", "bt"},
 	} {
 		dir := t.TempDir()
-		copyModel(t, "../../../models/fry", filepath.Join(dir, "fry"), c.base)
-		copyModel(t, "../../../models/fry-tools", filepath.Join(dir, "adapter"), c.adapter)
+		copyModel(t, tinyBase, filepath.Join(dir, "base"), c.base)
+		copyModel(t, tinyAdapter, filepath.Join(dir, "adapter"), c.adapter)
+		nameBase(t, filepath.Join(dir, "adapter"))
 		out, err := Merged(ui.Quiet(t.Context()), filepath.Join(dir, "adapter"))
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
