@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/piecedigest"
 	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
@@ -83,7 +84,7 @@ func OpenStore() (*hub.Store, error) {
 		return nil, err
 	}
 	store := hub.Open(s)
-	store.Observe = func(size int64) hub.Observer { return model.NewDownload(size) }
+	store.Observe = func(size int64) hub.Observer { return piecedigest.NewDownload(size) }
 	return store, nil
 }
 

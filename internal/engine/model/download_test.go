@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/piecedigest"
 )
 
 // download writes a file in pieces of random sizes, as a pull does, and observes them.
@@ -23,7 +24,7 @@ func download(t *testing.T, path string) {
 	check(t, os.Remove(path))
 	f, err := os.Create(path)
 	check(t, err)
-	d := model.NewDownload(int64(len(b)))
+	d := piecedigest.NewDownload(int64(len(b)))
 	r := rand.New(rand.NewPCG(1, uint64(len(b))))
 	for len(b) > 0 {
 		n := min(len(b), 1+r.IntN(300<<10))
@@ -94,7 +95,7 @@ func TestDownloadOfOtherFiles(t *testing.T) {
 		"zeros":                   {make([]byte, size), size},
 	} {
 		put(t, path, append(c.content[:len(c.content):len(c.content)], make([]byte, c.size-len(c.content))...))
-		d := model.NewDownload(int64(c.size))
+		d := piecedigest.NewDownload(int64(c.size))
 		_, err := d.Write(c.content)
 		check(t, err)
 		d.Complete(context.Background(), path)
@@ -103,7 +104,7 @@ func TestDownloadOfOtherFiles(t *testing.T) {
 		}
 	}
 	put(t, path, whole)
-	d := model.NewDownload(int64(len(whole)))
+	d := piecedigest.NewDownload(int64(len(whole)))
 	_, err := d.Write(whole)
 	check(t, err)
 	d.Complete(context.Background(), path)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -8,16 +9,19 @@ import (
 	"io"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/engine/piecedigest"
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
 // Digests are computed for pieces of the tensors, not for files. So the same tensors in other files
 // have the same digests, and pieces can be read in parallel.
-const pieceBytes = 256 << 10
+const pieceBytes = piecedigest.PieceBytes
 
 // piece is a range of a file.
 type piece struct {
@@ -150,4 +154,43 @@ func (p piece) read(buf []byte) error {
 		return &Error{File: p.home.Path, Kind: ErrFormat, Detail: "reading: " + err.Error()}
 	}
 	return nil
+}
+
+// fileDigests are the digests that a Download cached for a file.
+type fileDigests struct {
+	home  *weightFile
+	spans []piecedigest.Span
+	sums  []byte
+}
+
+// downloaded returns what Downloads cached for the files in the states stamps.
+func (c *Checkpoint) downloaded(stamps Mark) (out []fileDigests) {
+	for i, f := range c.sources {
+		if int64(len(f.Data)) != stamps[i].Size {
+			continue
+		}
+		d := fileDigests{home: f}
+		var err error
+		fault := mmap.Guard(func() { d.spans, err = piecedigest.Spans(f.Data, stamps[i].Size) })
+		if fault != nil || err != nil {
+			continue
+		}
+		var ok bool
+		if d.sums, ok = piecedigest.Kept(f.Path, stamps[i], len(d.spans)); ok {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// of returns the digest of a piece, or nil.
+func (d fileDigests) of(p piece) []byte {
+	if d.home != p.home {
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(d.spans, p.off, func(s piecedigest.Span, off int64) int { return cmp.Compare(s.Off, off) })
+	if !ok || d.spans[i].N != p.n {
+		return nil
+	}
+	return d.sums[i*sha256.Size:][:sha256.Size]
 }

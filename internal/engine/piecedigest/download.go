@@ -1,4 +1,6 @@
-package model
+// Package piecedigest has the SHA-256 digests of the pieces of weight files that a download computes
+// from the bytes it writes, so that the first Open need not read the file.
+package piecedigest
 
 import (
 	"bytes"
@@ -16,13 +18,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/safetensors"
-	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// span is a range of a weight file.
-type span struct {
-	off int64
-	n   int
+// PieceBytes is the maximum size of a piece.
+const PieceBytes = 256 << 10
+
+// Span is a range of a weight file.
+type Span struct {
+	Off int64
+	N   int
 }
 
 // Download computes the digests of the pieces of a weight file from the bytes that a download
@@ -33,7 +37,7 @@ type Download struct {
 	head       []byte // the file so far, until its header is complete
 	parse      int64  // bytes of head at which the header is parsed next
 	at         int64  // bytes of the file that were cut into pieces
-	spans      []span
+	spans      []Span
 	done       int // number of complete spans
 	sum        hash.Hash
 	sums       []byte
@@ -67,7 +71,7 @@ func (d *Download) Write(p []byte) (int, error) {
 
 // readHead parses the header, and cuts the bytes that follow it.
 func (d *Download) readHead() {
-	spans, err := fileSpans(d.head, d.size)
+	spans, err := Spans(d.head, d.size)
 	switch {
 	case err == nil && len(spans) > 0:
 		d.spans = spans
@@ -84,15 +88,15 @@ func (d *Download) readHead() {
 func (d *Download) cut(p []byte) {
 	for len(p) > 0 && d.done < len(d.spans) {
 		s := d.spans[d.done]
-		if gap := s.off - d.at; gap > 0 {
+		if gap := s.Off - d.at; gap > 0 {
 			n := min(gap, int64(len(p)))
 			d.at, p = d.at+n, p[n:]
 			continue
 		}
-		n := min(s.off+int64(s.n)-d.at, int64(len(p)))
+		n := min(s.Off+int64(s.N)-d.at, int64(len(p)))
 		d.sum.Write(p[:n])
 		d.at, p = d.at+n, p[n:]
-		if d.at == s.off+int64(s.n) {
+		if d.at == s.Off+int64(s.N) {
 			d.sums = d.sum.Sum(d.sums)
 			d.sum.Reset()
 			d.done++
@@ -118,7 +122,7 @@ func (d *Download) Complete(ctx context.Context, path string) {
 	if now, err2 := stampAt(path); err != nil || err2 != nil || now != stamp || now.Size != d.size {
 		return
 	}
-	modelfile.KeepDigests(downloadKey(path, stamp), d.sums)
+	modelfile.KeepDigests(key(path, stamp), d.sums)
 }
 
 func stampAt(path string) (modelfile.Stamp, error) {
@@ -129,15 +133,20 @@ func stampAt(path string) (modelfile.Stamp, error) {
 	return modelfile.StampOf(st), nil
 }
 
-// downloadKey is the key of the digests of one file. Links to the file give the same key.
-func downloadKey(path string, stamp modelfile.Stamp) [sha256.Size]byte {
+// Kept returns the digests of n pieces that a Download cached for a file in a state.
+func Kept(path string, stamp modelfile.Stamp, n int) (sums []byte, ok bool) {
+	return modelfile.KeptDigests(key(path, stamp), n*sha256.Size)
+}
+
+// key is the key of the digests of one file. Links to the file give the same key.
+func key(path string, stamp modelfile.Stamp) [sha256.Size]byte {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
 	}
-	return sha256.Sum256(fmt.Appendf(nil, "shoal pieces of a file 1, of %d bytes\n%q %+v\n", pieceBytes, path, stamp))
+	return sha256.Sum256(fmt.Appendf(nil, "shoal pieces of a file 1, of %d bytes\n%q %+v\n", PieceBytes, path, stamp))
 }
 
 // extent is the place of a tensor in a file.
@@ -146,9 +155,9 @@ type extent struct {
 	shape  []int
 }
 
-// fileSpans returns the pieces of all tensors of a file in its order. The file begins with head and has
-// size bytes. It may have no tensors. fileSpans fails if head ends within the header.
-func fileSpans(head []byte, size int64) (out []span, err error) {
+// Spans returns the pieces of all tensors of a file in its order. The file begins with head and has
+// size bytes. It may have no tensors. It fails if head ends within the header.
+func Spans(head []byte, size int64) (out []Span, err error) {
 	all, err := extents(head, size)
 	slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.off, b.off) })
 	for _, t := range all {
@@ -157,8 +166,8 @@ func fileSpans(head []byte, size int64) (out []span, err error) {
 			each = t.n / int64(t.shape[0]) // stacked matrices of experts, which Open takes apart
 		}
 		for at := int64(0); at < t.n; {
-			n := min(pieceBytes, each-at%each, t.n-at)
-			out = append(out, span{t.off + at, int(n)})
+			n := min(PieceBytes, each-at%each, t.n-at)
+			out = append(out, Span{t.off + at, int(n)})
 			at += n
 		}
 	}
@@ -189,50 +198,11 @@ func extents(head []byte, size int64) (out []extent, err error) {
 	}
 	begin := 8 + int64(n)
 	if begin > int64(len(head)) {
-		return nil, malformed("the header has %d bytes", n)
+		return nil, fmt.Errorf("the header has %d bytes", n)
 	}
-	entries, err := readHeader(head[8:begin], size-begin)
+	entries, err := safetensors.Parse(head[8:begin], size-begin)
 	for _, e := range entries {
 		out = append(out, extent{begin + e.Begin, e.End - e.Begin, e.Shape})
 	}
 	return out, err
-}
-
-// fileDigests are the digests that a Download cached for a file.
-type fileDigests struct {
-	home  *weightFile
-	spans []span
-	sums  []byte
-}
-
-// downloaded returns what Downloads cached for the files in the states stamps.
-func (c *Checkpoint) downloaded(stamps Mark) (out []fileDigests) {
-	for i, f := range c.sources {
-		if int64(len(f.Data)) != stamps[i].Size {
-			continue
-		}
-		d := fileDigests{home: f}
-		var err error
-		fault := mmap.Guard(func() { d.spans, err = fileSpans(f.Data, stamps[i].Size) })
-		if fault != nil || err != nil {
-			continue
-		}
-		var ok bool
-		if d.sums, ok = modelfile.KeptDigests(downloadKey(f.Path, stamps[i]), len(d.spans)*sha256.Size); ok {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-// of returns the digest of a piece, or nil.
-func (d fileDigests) of(p piece) []byte {
-	if d.home != p.home {
-		return nil
-	}
-	i, ok := slices.BinarySearchFunc(d.spans, p.off, func(s span, off int64) int { return cmp.Compare(s.off, off) })
-	if !ok || d.spans[i].n != p.n {
-		return nil
-	}
-	return d.sums[i*sha256.Size:][:sha256.Size]
 }
