@@ -78,6 +78,10 @@ FAMILIES = {
                   num_experts_per_tok=2, num_shared_experts=1, moe_intermediate_size=16, router_scaling_factor=2.826),
     "hunyuan_v1_moe": base("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hidden_size=32, head_dim=16, num_attention_heads=4, intermediate_size=16, num_experts=8, moe_topk=[2, 2], num_shared_expert=[1, 1], moe_intermediate_size=[16, 16],
                            attention_bias=False, use_qk_norm=True, rope_theta=10000.0, rope_scaling={"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}),
+    "deepseek_v32": base("DeepseekV32ForCausalLM", "deepseek_v32", hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=False, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16,
+                         v_head_dim=24, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=2, topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+                         rope_theta=10000.0, attention_bias=False, index_topk=24, index_n_heads=8, index_head_dim=24,
+                         rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}),
     "llama4": wrapper("Llama4ForConditionalGeneration", "llama4",
                       text(model_type="llama4_text", num_hidden_layers=4, hidden_size=32, head_dim=16, num_attention_heads=4, intermediate_size=16, intermediate_size_mlp=48, num_local_experts=8, num_experts_per_tok=1,
                            interleave_moe_layer_step=2, use_qk_norm=True, attn_temperature_tuning=True, attn_scale=0.1, floor_scale=16, attention_chunk_size=24, no_rope_layers=[1, 1, 1, 0], rope_theta=500000.0,
@@ -88,7 +92,7 @@ FAMILIES = {
 
 # Files of goldens with the lengths of their prompts. transformers chooses the factors of longrope by
 # the length of each call, and Shoal by the served context: a file has calls of one kind only.
-FILES = {"phi3_longrope": {"goldens.json": (65, 71, 130), "goldens.short.json": (1, 17, 31)},
+FILES = {"deepseek_v32": {"goldens.json": (1, 31, 71, 110)}, "phi3_longrope": {"goldens.json": (65, 71, 130), "goldens.short.json": (1, 17, 31)},
          "llama4": {"goldens.json": (1, 16, 41, 80, 130)}}  # the factor of queries grows at the 16th and the 80th token
 
 # Families whose embedding has a scale, or whose scores, norms and multipliers are their own.
@@ -193,6 +197,20 @@ def watch_routers(model, k):
     return seen
 
 
+def watch_indexers(model, seen):
+    """Lowers seen to the smallest gap between the last chosen and the first refused score of a token."""
+    topk = getattr(torch.Tensor.topk, "plain", torch.Tensor.topk)
+
+    def watched(self, k, dim=-1, **kw):
+        if self.dim() == 3 and self.shape[-1] > k and k == model.config.index_topk:
+            best = topk(self, k + 1, dim=-1).values
+            gap = (best[..., k - 1] - best[..., k])[best[..., k] > -1e30]  # the rest is masked
+            seen[0] = min([seen[0]] + gap.tolist())
+        return topk(self, k, dim=dim, **kw)
+    watched.plain = topk
+    torch.Tensor.topk = watched
+
+
 def chosen(config):
     """Returns the number of experts of a token, or None."""
     k = next((config[key] for key in ("num_experts_per_tok", "moe_k", "moe_topk") if key in config), None)
@@ -206,6 +224,9 @@ def reference(folder, cls, seed, k=None, lengths=LENGTHS):
     assert not bad, bad
     model.eval()
     routed = watch_routers(model, k) if k else [9e9]
+    indexed = [9e9]
+    if hasattr(model.config, "index_topk"):
+        watch_indexers(model, indexed)
     rng = random.Random(seed)
     items, gap, kinds = [], 9e9, V
     for n in lengths:
@@ -223,7 +244,7 @@ def reference(folder, cls, seed, k=None, lengths=LENGTHS):
     inv = {n.split(".")[-1]: [float("%.9g" % x) for x in b.tolist()] for n, b in model.named_buffers()
            if n.endswith("inv_freq") and "original" not in n and "visual" not in n and "vision" not in n}
     return {"seed": seed, "compute": "float32, eager attention, no cache", "transformers": transformers.__version__, "torch": torch.__version__,
-            "min_gap": gap, "min_routing_gap": routed[0], "kinds": kinds, "items": items, "inv_freq": inv["inv_freq"] if list(inv) == ["inv_freq"] else inv}
+            "min_gap": gap, "min_routing_gap": routed[0], "min_index_gap": indexed[0], "kinds": kinds, "items": items, "inv_freq": inv["inv_freq"] if list(inv) == ["inv_freq"] else inv}
 
 
 TRANSPOSED = ["qwen3_vl_moe"]  # families whose published files have stacked experts (experts, inputs, outputs)
@@ -258,9 +279,9 @@ def write(out, name, config):
         if name in TRANSPOSED:
             transpose(f"{folder}/model.safetensors")
         goldens = {file: reference(folder, cls, seed, k, lengths) for file, lengths in FILES.get(name, {"goldens.json": LENGTHS}).items()}
-        gap, routing, kinds = (min(g[key] for g in goldens.values()) for key in ("min_gap", "min_routing_gap", "kinds"))
-        print(name, "seed", seed, "smallest greedy gap %.2e, routing %.2e, kinds of tokens %d" % (gap, routing, kinds), flush=True)
-        if gap > 1e-3 and routing > 1e-4 and kinds > 3:
+        gap, routing, index, kinds = (min(g[key] for g in goldens.values()) for key in ("min_gap", "min_routing_gap", "min_index_gap", "kinds"))
+        print(name, "seed", seed, "smallest greedy gap %.2e, routing %.2e, index %.2e, kinds of tokens %d" % (gap, routing, index, kinds), flush=True)
+        if gap > 1e-3 and routing > 1e-4 and index > 5e-6 and kinds > 3:  # a token's thousands of index scores are close together
             break
     for file, golden in goldens.items():
         json.dump(golden, open(f"{folder}/{file}", "w"))

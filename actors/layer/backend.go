@@ -1,6 +1,9 @@
 package layer
 
-import "github.com/shoal-llm/shoal/topology"
+import (
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
+	"github.com/shoal-llm/shoal/topology"
+)
 
 // Backend holds the activations of a micro-batch and computes its stages. Processor is the CPU
 // implementation. Data for the wire passes through host memory and is named by tiles. A stage, a run
@@ -9,7 +12,7 @@ import "github.com/shoal-llm/shoal/topology"
 type Backend interface {
 	// Begin allocates room for the step that b describes and computes its rotations from positions.
 	// The following calls belong to this step. Only Compact may change what b describes.
-	Begin(b *Batch, rotations []*Rotation)
+	Begin(b *Batch, rotations []*rotation.Table)
 	// Compact reduces the step to the given rows after the batch has dropped the others. It moves
 	// the residual stream, the rotations and, for decode rows, the keys and values that later
 	// layers need.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer/lowrank"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -120,7 +121,7 @@ func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
 
 // Reset prepares the batch for a step. It sorts segments into canonical order and numbers their
 // rows. There must be Dims.Ropes rotations.
-func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotations ...*Rotation) error {
+func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotations ...*rotation.Table) error {
 	slices.SortStableFunc(segments, func(x, y Segment) int {
 		switch {
 		case x.Prefill != y.Prefill:

@@ -15,19 +15,20 @@ import (
 // projection. With mapping Gather, Down has the rows of Slice.K and the other matrices have the
 // slice's heads. With Reduce they are whole.
 type Latent struct {
-	Down   *tensor.Weight   // (query rank + rank + rope, Hidden), queries first; nil if this rank has no rows
+	Down   *tensor.Weight   // (Latent.Columns, Hidden); nil if this rank has no rows
 	QNorm  []float32        // (query rank), or nil
 	KVNorm []float32        // (rank)
 	QUp    *tensor.Weight   // (heads*(nope+rope), query rank), or (.., Hidden) without a query rank; nil if this rank has no rows
 	KUp    []*tensor.Weight // per head: (rank, nope), transposed
 	VUp    []*tensor.Weight // per head: (value, rank)
+	Index  *Indexer         // chooses the tokens that a query reads; nil: all
 }
 
 func (l *Latent) matrices() []*tensor.Weight {
 	if l == nil {
 		return nil
 	}
-	return append(append([]*tensor.Weight{l.Down, l.QUp}, l.KUp...), l.VUp...)
+	return slices.Concat([]*tensor.Weight{l.Down, l.QUp}, l.KUp, l.VUp, l.Index.matrices())
 }
 
 // The exchanges that replace exchangeQKV in latent attention.
@@ -92,9 +93,9 @@ func (b *Processor) initLatent(maxRows int) {
 }
 
 // row returns the width of a cached row and of an absorbed query.
-func (d Dims) row() int { return d.Latent.Rank + d.Latent.Rope }
+func (d Dims) row() int { return d.Latent.Row() }
 
-func (d Dims) downCols() int { return d.Latent.QueryRank + d.row() }
+func (d Dims) downCols() int { return d.Latent.Columns() }
 
 // latentParts returns the parts of queries and values that this rank projects, and the number of
 // its matrices' first head. With Gather a rank projects its heads for all rows. With Reduce it
@@ -126,14 +127,17 @@ func (l *Latent) projectHeads(b *Processor) {
 	a.w = l
 	parts, first := b.batch.latentParts()
 	for _, p := range parts {
+		if a.part = p; l.Index != nil {
+			l.Index.project(b, p.rows)
+		}
 		if p.rows.Len() == 0 || p.units.Len() == 0 {
 			continue
 		}
-		a.part = p
 		x, ldx := b.Norm, d.Hidden
 		if d.Latent.QueryRank > 0 {
-			x, ldx = a.down, d.downCols()
-			b.each(p.rows.Len(), a.norm)
+			if x, ldx = a.down, d.downCols(); l.Index == nil {
+				b.each(p.rows.Len(), a.norm)
+			}
 		}
 		heads := topology.Range{Lo: p.units.Lo*d.group() - first, Hi: p.units.Hi*d.group() - first}
 		own := panelRows(heads.Lo*d.HeadDim, heads.Hi*d.HeadDim, l.QUp.Rows)
@@ -195,6 +199,8 @@ type latentAttention struct {
 	observations []attendTask // calls of Observe; in prefill, head is the unit
 
 	write, begin, read, fold, observe func(i int)
+
+	chosen chosen
 }
 
 const (
@@ -231,6 +237,9 @@ func (l *Latent) attend(index int, b *Processor) {
 	for round, more := 0, true; more; round++ {
 		more = a.plan(round)
 		b.Pool.Run(len(a.writes), a.write)
+		if l.Index != nil {
+			a.choose()
+		}
 		b.Pool.Run(a.long.n, a.begin)
 		a.long.split(b.Pool.Threads())
 		b.Pool.Run(len(a.long.pieces)+len(a.reads), a.read)
@@ -288,7 +297,10 @@ func (a *latentAttention) put(t attendTask) {
 		line := b.latent.down[row*d.downCols()+d.Latent.QueryRank:][:d.row()]
 		latent := line[:d.Latent.Rank]
 		tensor.RMSNorm(latent, latent, a.w.KVNorm, d.LatentEps)
-		tensor.RopeRotateHalf(line[d.Latent.Rank:], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+		tensor.RopeRotateHalf(line[d.Latent.Rank:][:d.Latent.Rope], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+		if a.w.Index != nil {
+			a.w.Index.key(b, row, line[d.Latent.Rank+d.Latent.Rope:])
+		}
 	}
 	ld := d.downCols()
 	rows := b.latent.down[(t.s.First+t.first)*ld+d.Latent.QueryRank:]
@@ -297,6 +309,9 @@ func (a *latentAttention) put(t attendTask) {
 
 // splitLong moves the tasks that are too long for one thread from reads to long.
 func (a *latentAttention) splitLong() {
+	if a.w.Index != nil {
+		return
+	}
 	all, threads := 0, a.b.Pool.Threads()
 	for _, t := range a.reads {
 		all += a.long.blocks(t)
@@ -330,6 +345,10 @@ func (a *latentAttention) attend(t attendTask) {
 	defer scratch.Put(sc)
 	ldq, ldo, score, pos := b.Dims.qkvWidth(), d.Heads*d.Latent.Rank, d.score(), t.s.Start+t.first
 	q, part, out := a.rows(t)
+	if a.w.Index != nil {
+		a.attendChosen(t, part, out, sc)
+		return
+	}
 	if t.s.Prefill {
 		tensor.AttendCausal(out, ldo, part, ldq, t.n, pos, 0, d.group(), score, b.Layout, t.s.Cache.Blocks(a.index, 0), sc)
 		return

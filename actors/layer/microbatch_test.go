@@ -10,6 +10,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -148,11 +149,11 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 		}
 		b := newBatch(s.d, 64, layout, s.pool)
 		b.Type, b.MicroBatch = dt, number
-		turn := &Rotation{inv: make([]float64, s.d.HeadDim/2)}
-		for i := range turn.inv {
-			turn.inv[i] = float64(i+1) / 8
+		angles := make([]float64, s.d.HeadDim/2)
+		for i := range angles {
+			angles[i] = float64(i+1) / 8
 		}
-		if err := b.Reset(s.place, rank, segments, turn); err != nil {
+		if err := b.Reset(s.place, rank, segments, rotation.New(angles, 1)); err != nil {
 			s.t.Fatal(err)
 		}
 		for i := range b.T * s.d.Hidden {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/actors/layer/mixer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -119,17 +120,17 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 }
 
 // Begin implements Backend.
-func (b *Processor) Begin(batch *Batch, rotations []*Rotation) {
+func (b *Processor) Begin(batch *Batch, rotations []*rotation.Table) {
 	b.batch = batch
 	for _, s := range b.batch.Segments {
 		for i := range s.N {
 			r := s.First + i
 			for j, turn := range rotations {
-				half := len(turn.inv)
-				turn.fill(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
+				half := turn.Pairs()
+				turn.Fill(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
 			}
 			if b.grown != nil {
-				b.grown[r] = queryFactor(b.Dims.Growth, s.Start+i)
+				b.grown[r] = rotation.QueryFactor(b.Dims.Growth, s.Start+i)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
@@ -20,7 +21,7 @@ import (
 type decoder struct {
 	t     *testing.T
 	g     kvcache.Geometry
-	ropes []*layer.Rotation
+	ropes []*rotation.Table
 	view  layer.OwnedCache
 	w     *shard.Weights
 	batch *layer.Batch
@@ -33,7 +34,7 @@ func newDecoder(t *testing.T, ck *model.Checkpoint, w *shard.Weights, place topo
 	c := &ck.Config
 	d := &decoder{t: t, g: shard.GeometryOf(c, tensor.BF16), w: w, place: place}
 	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, layer.NewProcessor(layer.DimsOf(c), decodeRows, d.g.Layout, pool))
-	d.ropes = layer.RotationsOf(c)
+	d.ropes = rotation.TablesOf(c)
 	r := rand.New(rand.NewPCG(noise, 1))
 	part := kvcache.NewPrefill(arena, d.g, tensor.Span{Lo: 0, Hi: d.g.KVHeads})
 	own := kvcache.NewStore(arena, d.g, p)
@@ -62,7 +63,7 @@ func newDecoder(t *testing.T, ck *model.Checkpoint, w *shard.Weights, place topo
 	must(own.Seal())
 	part.Release()
 	d.ropes[0].Until(prompt + 200)
-	d.view = layer.OwnedCache{Store: own, Score: c.Score(), Ropes: layer.RopesOf(c, d.ropes)}
+	d.view = layer.OwnedCache{Store: own, Score: c.Score(), Ropes: rotation.RopesOf(c, d.ropes)}
 	return d
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -62,7 +63,7 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	defer w.Close()
 	g := shard.GeometryOf(c, o.KV)
 	l := g.Layout
-	rope := layer.RotationsOf(c)[0]
+	rope := rotation.TablesOf(c)[0]
 	rope.Until(o.Context + o.Tokens + warmSteps)
 	policy := kvcache.Streaming(cacheSink, o.Context-cacheSink)
 	ways := []struct {
@@ -148,7 +149,7 @@ type decoder struct {
 	w     *shard.Weights
 	place topology.Placement
 	batch *layer.Batch
-	rope  *layer.Rotation
+	rope  *rotation.Table
 	rows  []layer.LogitRow // all rows
 }
 

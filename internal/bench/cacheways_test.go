@@ -3,7 +3,7 @@ package bench
 import (
 	"math/rand/v2"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -14,7 +14,7 @@ type ring struct {
 	rope kvcache.Rope
 }
 
-func newRing(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *layer.Rotation) (*ring, error) {
+func newRing(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotation.Table) (*ring, error) {
 	slots := p.Slots(1<<20, 1<<20)
 	s, err := filled(a, g, p, slots)
 	return &ring{s, r.At}, err
@@ -38,10 +38,10 @@ type turning struct {
 	g    kvcache.Geometry
 	p    kvcache.Ring
 	half [][]byte // [layer][head][block]
-	all  *layer.Rotation
+	all  *rotation.Table
 }
 
-func newTurning(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *layer.Rotation, half bool) (*turning, error) {
+func newTurning(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotation.Table, half bool) (*turning, error) {
 	s, err := newRing(a, g, p, r)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (t *turning) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) (
 }
 
 // turnAll rotates every key by the index of its slot.
-func turnAll(l tensor.KVLayout, blocks, half [][]byte, n int, r *layer.Rotation, s *tensor.AttnScratch, index func(slot int) int) [][]byte {
+func turnAll(l tensor.KVLayout, blocks, half [][]byte, n int, r *rotation.Table, s *tensor.AttnScratch, index func(slot int) int) [][]byte {
 	out, row := s.Blocks(len(blocks), l.BlockBytes()), s.Row(2*l.KDim)
 	var offsets [tensor.BlockSlots]int32
 	for b := range blocks {
@@ -119,10 +119,10 @@ type shifted struct {
 	g      kvcache.Geometry
 	slots  int
 	blocks [][][]byte // [layer*heads][block]
-	all    *layer.Rotation
+	all    *rotation.Table
 }
 
-func newShifted(g kvcache.Geometry, slots int, r *layer.Rotation) *shifted {
+func newShifted(g kvcache.Geometry, slots int, r *rotation.Table) *shifted {
 	c := &shifted{g: g, slots: slots, all: r}
 	rng := rand.New(rand.NewPCG(4, 5))
 	k, v := make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)

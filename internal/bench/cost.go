@@ -49,7 +49,8 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 			} else {
 				add(&k.LayerParams, q, up)
 			}
-			add(&k.LayerParams, l.Rank+l.Rope, c.Hidden)
+			add(&k.LayerParams, l.Row()+l.Index.Heads, c.Hidden)
+			add(&k.LayerParams, l.Index.Heads*l.Index.Dim, l.QueryRank)
 			for range c.Heads { // packed separately
 				add(&k.LayerParams, l.Rank, l.Nope)
 				add(&k.LayerParams, l.Value, l.Rank)

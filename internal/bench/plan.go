@@ -42,7 +42,7 @@ func (m *PlanModel) row() int {
 		attention = max(attention, 2*c.Heads*s.Dim+2*s.Heads*s.Dim)
 	}
 	if l := c.Latent; l.Rank > 0 {
-		attention = c.Heads * (c.HeadDim + l.Rank + l.Rope + l.Rank + l.Value) // absorbed queries, attention's results on latents, values
+		attention = c.Heads*(c.HeadDim+l.Row()+l.Rank+l.Value) + l.Index.Heads*l.Index.Dim // absorbed queries, attention's results on latents, values
 	}
 	return 3*c.Hidden + attention + 2*max(c.FFNOf(max(0, c.Layers-1)), c.MoE.PerToken*c.MoE.FFN+c.MoE.Shared)
 }

@@ -25,7 +25,7 @@ contract: internal/server/engine
 helpers:  internal/engine/lora/loratest internal/wire/wiretest internal/hub/hubtest internal/engine/model/modeltest internal/engine/kvcache/kvcachetest internal/testlevel internal/testutil internal/testmodel internal/tracing/tracingtest internal/parrot internal/server/servertest internal/engine/cuda/emulator + internal/server/servertest:internal/testutil internal/parrot:internal/engine/model/modeltest internal/engine/lora/loratest:internal/engine/model/modeltest
 plans:    internal/engine/plan
 wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
-parts:    actors/batcher/snapshots actors/layer/lowrank actors/layer/mixer actors/layer/router actors/layer/inputs
+parts:    actors/batcher/snapshots actors/layer/lowrank actors/layer/mixer actors/layer/router actors/layer/indexer actors/layer/rotation actors/layer/inputs
 layer:    actors/layer
 sockets:  actors/socket/shard actors/socket/machine actors/socket/constraint actors/socket/draft actors/socket/adapter + actors/socket/draft:actors/socket/shard actors/socket/adapter:actors/socket/shard
 caches:   actors/socket/caches

@@ -96,7 +96,7 @@ func (s setup) requests(c *model.Config) []request {
 // holds reports whether a policy supports this model: low-rank keys do not support all, nor do norms after rotation.
 func holds(c *model.Config, policy string) bool {
 	p, err := kvpolicy.Parse(policy)
-	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}, Unturned: c.QKNormOf == model.OfRotatedHeads}
+	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}, Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
 	return err != nil || g.Fits(p) == nil // the cluster must refuse unknown names
 }
 
@@ -238,7 +238,7 @@ func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
 func littleCache(c *model.Config) int64 {
 	row := 2 * c.KVHeads * c.HeadDim * 2 // bf16
 	if c.Latent.Rank > 0 {
-		row = (c.Latent.Rank + c.Latent.Rope) * 2
+		row = c.Latent.Row() * 2
 	}
 	return int64(192 * row * c.Layers * 3 / 2)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -33,7 +34,7 @@ type Drafter struct {
 	place          topology.Placement // of a single rank
 	geometry       kvcache.Geometry
 	score          tensor.Score
-	ropes          []*layer.Rotation
+	ropes          []*rotation.Table
 	batch          *layer.Batch
 	arena          *kvcache.Arena
 	rows           []layer.LogitRow // of one pass
@@ -70,7 +71,7 @@ func Load(ctx context.Context, d *Config, of *model.Checkpoint, positions int, d
 	if err != nil {
 		return nil, err
 	}
-	g := &Drafter{device: o.Device, config: c, place: place, geometry: shard.GeometryOf(&one, kv), score: c.Score(), ropes: layer.RotationsOf(&c),
+	g := &Drafter{device: o.Device, config: c, place: place, geometry: shard.GeometryOf(&one, kv), score: c.Score(), ropes: rotation.TablesOf(&c),
 		arena: o.Device.Arena(d.KVBudget), states: o.Device.States(c.Hidden), minProbability: minProbability}
 	g.weights, g.mtp, err = shard.LoadDraft(ctx, d.Checkpoint, of, place, d.MTP, dt, o)
 	if err != nil {

@@ -108,7 +108,7 @@ func cutOf(c *model.Config, i int, p topology.Placement, rank int) cut {
 	if p.Mapping == topology.Reduce {
 		cut.whole = true
 		cut.q, cut.k, cut.out = upTo(c.Heads*kv.Dim), upTo(kv.Heads*kv.Dim), upTo(c.Hidden)
-		cut.latents, cut.heads = upTo(c.Latent.QueryRank+c.Latent.Rank+c.Latent.Rope), upTo(c.Heads)
+		cut.latents, cut.heads = upTo(c.Latent.Columns()), upTo(c.Heads)
 		cut.down, cut.units = upTo(c.Hidden), s.FFNUnits
 	}
 	return cut
@@ -301,9 +301,18 @@ func (l *loader) latent(c *model.Config, n *model.LatentSpec, me cut) *layer.Lat
 	d := &c.Latent
 	w := &layer.Latent{KVNorm: l.vector(n.KVNorm), QNorm: l.vector(n.QNorm)}
 	w.Down = l.room(l.typeOf(n.KVDown.Weight), n.KVDown.Weight, me.latents.Len(), c.Hidden, upTo(tensor.Units(c.Hidden)))
-	queries := me.latents.Intersect(upTo(d.QueryRank))
-	l.fill(w.Down, 0, n.QDown, queries)
-	l.fill(w.Down, queries.Len(), n.KVDown, topology.Range{Lo: max(me.latents.Lo-d.QueryRank, 0), Hi: max(me.latents.Hi-d.QueryRank, 0)})
+	parts, rows := n.Down(d)
+	at, from := 0, 0
+	for i, m := range parts {
+		own := me.latents.Intersect(topology.Range{Lo: from, Hi: from + rows[i]})
+		if own.Len() > 0 {
+			l.fill(w.Down, at, m, topology.Range{Lo: own.Lo - from, Hi: own.Hi - from})
+		}
+		at, from = at+own.Len(), from+rows[i]
+	}
+	if x := n.Index; x != nil {
+		w.Index = &layer.Indexer{Q: l.matrix(x.Q, d.QueryRank, upTo(d.Index.Heads*d.Index.Dim)), Norm: l.vector(x.Norm), Shift: l.vector(x.NormShift)}
+	}
 	width := c.Hidden
 	if d.QueryRank > 0 {
 		width = d.QueryRank

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
@@ -28,7 +29,7 @@ type Epoch struct {
 	maxRows   int
 	handovers map[*caches.Sequence]*handover // hand-overs that take several steps
 	dt        tensor.DType                   // type of the matrices
-	rotations []*layer.Rotation              // that layers choose from
+	rotations []*rotation.Table              // that layers choose from
 	ropes     kvcache.Ropes                  // of the keys in the caches
 }
 
@@ -61,9 +62,9 @@ type microBatch struct {
 func NewEpoch(c *caches.Epoch, o Options) *Epoch {
 	e := &Epoch{
 		Epoch: c, Weights: o.Weights, config: o.Config, device: o.Device, pool: o.Pool, maxRows: o.MaxRows, dt: o.Type,
-		rotations: layer.RotationsOf(&o.Config), handovers: map[*caches.Sequence]*handover{},
+		rotations: rotation.TablesOf(&o.Config), handovers: map[*caches.Sequence]*handover{},
 	}
-	e.ropes = layer.RopesOf(&o.Config, e.rotations)
+	e.ropes = rotation.RopesOf(&o.Config, e.rotations)
 	e.microBatch(0)
 	return e
 }

@@ -11,6 +11,7 @@ import (
 	"hash"
 	"hash/fnv"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,6 +106,9 @@ func answers(ctx context.Context, out []result, name string, c alone.Config) ([]
 	req := &proto.StepRequest{DeadlineMillis: uint32(selfTestTimeout.Milliseconds())}
 	for i, policy := range policies {
 		seq := uint64(i + 1)
+		if c.Checkpoint.Config.Latent.Index.Heads > 0 {
+			policy = strings.TrimSuffix(policy, ",positions=cache") // which such a model does not have
+		}
 		req.Open = append(req.Open, &proto.Open{Seq: seq, Policy: policy, PromptTokens: promptTokens,
 			Sampling: &proto.Sampling{Temperature: 0.8, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.1, PresencePenalty: 0.1, FrequencyPenalty: 0.1, Seed: 7, Logprobs: int32(vocab)}})
 		chunk := &proto.Chunk{Seq: seq, Prefill: true, Last: true, Sample: true, WantPromptLogprobs: i == 0}

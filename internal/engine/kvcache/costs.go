@@ -29,7 +29,7 @@ type Geometry struct {
 	Recurrent Recurrent
 
 	// Unturned is set if stored keys must not be rotated further: they are normalised after their
-	// rotation.
+	// rotation, or contain the rotated key of an indexer.
 	Unturned bool
 
 	// Units is for latent attention, where all query heads share one KV head and sockets divide the

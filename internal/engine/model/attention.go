@@ -119,12 +119,12 @@ func (c *Config) root(n int, dt tensor.DType) float32 {
 }
 
 // CacheRow is the shape of a cached token in a layer: the number of KV heads, and the width of a
-// key and of a value. Latent attention has one head. Its key is the latent and the rotated key. Its
-// value is the latent, which is the key's first elements and stored once.
+// key and of a value. Latent attention has one head. Its key is the latent, the rotated key and
+// the key of an indexer. Its value is the latent, which is the key's first elements and stored once.
 // With heads of two widths it is the shape in a layer without a window.
 func (c *Config) CacheRow() (heads, key, value int) {
 	if c.Latent.Rank > 0 {
-		return 1, c.Latent.Rank + c.Latent.Rope, c.Latent.Rank
+		return 1, c.Latent.Row(), c.Latent.Rank
 	}
 	s := c.globalKV()
 	return s.Heads, s.Dim, s.Dim

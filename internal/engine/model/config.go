@@ -190,7 +190,7 @@ func (f *fields) architecture() string {
 
 // architectureOf maps each model_type of transformers to its decoder.
 var architectureOf = map[string]string{
-	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "deepseek_v32": deepseek32,
 	"exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
 	"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
 	"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",

@@ -67,7 +67,7 @@ func splitGGUF(g *modeltest.GGUF, n int) []*modeltest.GGUF {
 // ggufs are the architectures that a GGUF file can hold.
 func ggufs() []string {
 	return slices.DeleteFunc(model.Architectures(), func(name string) bool {
-		return slices.Contains([]string{"Gemma4UnifiedForCausalLM", "Glm4MoeLiteForCausalLM", "GlmForCausalLM", "Qwen2MoeForCausalLM", "HYV3ForCausalLM", "LlamaSwiftKVForCausalLM"}, name)
+		return slices.Contains([]string{"Gemma4UnifiedForCausalLM", "Glm4MoeLiteForCausalLM", "GlmForCausalLM", "Qwen2MoeForCausalLM", "HYV3ForCausalLM", "LlamaSwiftKVForCausalLM", "DeepseekV32ForCausalLM"}, name)
 	})
 }
 

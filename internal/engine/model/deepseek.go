@@ -43,21 +43,23 @@ func init() {
 // values of all heads are projections of one latent per token, and all heads share one rotated key.
 // See deepseek.go. All sizes are in elements.
 type Latent struct {
-	Rank      int // of the latent of keys and values; 0: no latent attention
-	QueryRank int `json:",omitempty"` // of the latent of queries; 0: queries are projected directly
-	Nope      int // unrotated part of a head's query and key
-	Rope      int // rotated part
-	Value     int // width of a head's value
+	Rank      int     // of the latent of keys and values; 0: no latent attention
+	QueryRank int     `json:",omitempty"` // of the latent of queries; 0: queries are projected directly
+	Nope      int     // unrotated part of a head's query and key
+	Rope      int     // rotated part
+	Value     int     // width of a head's value
+	Index     Indexer `json:",omitzero"` // see indexer.go
 }
 
 // LatentSpec names the tensors of a layer's latent attention.
 type LatentSpec struct {
-	QDown  Linear // (query rank, hidden)
-	QNorm  string // (query rank)
-	QUp    Linear // (heads*(nope+rope), query rank); without a query latent (.., hidden)
-	KVDown Linear // (rank + rope, hidden)
-	KVNorm string // (rank)
-	KVUp   Linear // (heads*(nope+value), rank)
+	QDown  Linear     // (query rank, hidden)
+	QNorm  string     // (query rank)
+	QUp    Linear     // (heads*(nope+rope), query rank); without a query latent (.., hidden)
+	KVDown Linear     // (rank + rope, hidden)
+	KVNorm string     // (rank)
+	KVUp   Linear     // (heads*(nope+value), rank)
+	Index  *IndexSpec // Latent.Index; nil: none
 }
 
 // LatentNormEps is the epsilon of QNorm and KVNorm, independent of the other norms.
@@ -94,6 +96,7 @@ func (s *specs) latent(c *Config, l *LatentSpec) {
 	s.linear(l.KVDown, d.Rank+d.Rope, c.Hidden)
 	s.add(l.KVNorm, d.Rank)
 	s.linear(l.KVUp, c.Heads*(d.Nope+d.Value), d.Rank)
+	s.indexer(c, l.Index)
 }
 
 func readDeepseek(f *fields, c *Config) {

@@ -47,7 +47,7 @@ func IsMTP(dir string) bool {
 // dir if that is given. The tensors belong to the returned checkpoint, which is c itself or must be
 // closed before c.
 func (c *Checkpoint) OpenMTP(dir string) (*Checkpoint, error) {
-	if c.Config.Latent.Rank == 0 || c.random != nil || c.gguf {
+	if c.Config.Latent.Rank == 0 || c.Config.Latent.Index.Heads > 0 || c.random != nil || c.gguf {
 		return nil, &Error{File: c.Dir, Kind: ErrUnsupported, Detail: "multi-token prediction is read for DeepSeek V3's layout in safetensors"}
 	}
 	m := c

@@ -6,8 +6,12 @@ import (
 	"math"
 )
 
-// maxHead bounds KDim and VDim; 576 is the latent key of MLA.
-const maxHead = 576
+// maxHead bounds KDim and VDim. maxLatent bounds KDim of latent rows: 704 is the key of MLA with that of
+// an indexer.
+const (
+	maxHead   = 576
+	maxLatent = 1024
+)
 
 // KVLayout describes a cache block: BlockSlots slots of one KV head of one layer. Every slot has a
 // key of KDim values and a value of VDim values, stored as Type (F32, BF16, or Int8 with one
@@ -32,9 +36,13 @@ func (l KVLayout) Validate() error {
 	default:
 		return fmt.Errorf("tensor: a cache cannot be stored as %v; use f32, bf16 or int8", l.Type)
 	}
+	most := maxHead
+	if l.Latent {
+		most = maxLatent
+	}
 	for _, d := range []int{l.KDim, l.VDim} {
-		if d < 8 || d%8 != 0 || d > maxHead {
-			return fmt.Errorf("tensor: head of %d key and %d value elements; both must be a multiple of 8, from 8 to %d", l.KDim, l.VDim, maxHead)
+		if d < 8 || d%8 != 0 || d > most {
+			return fmt.Errorf("tensor: head of %d key and %d value elements; both must be a multiple of 8, from 8 to %d", l.KDim, l.VDim, most)
 		}
 	}
 	if l.Latent && l.VDim >= l.KDim {

@@ -1,4 +1,5 @@
-package layer
+// Package rotation has the tables of rotary positions that a model's layers choose from.
+package rotation
 
 import (
 	"math"
@@ -8,24 +9,24 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Rotation is a table of cos and sin by position, which grows with the longest sequence. The angle
+// Table is a table of cos and sin by position, which grows with the longest sequence. The angle
 // is a float32 product, as in the reference implementation.
-type Rotation struct {
+type Table struct {
 	inv       []float64 // angle per position of each pair; 0: the pair does not rotate
 	amplitude float32   // factor of cos and sin of the pairs that rotate; 0 counts as 1
 	cos, sin  []float32 // (positions, half)
 }
 
-// RotationsOf returns the rotations that a model's layers choose from (Weights.Rope).
-func RotationsOf(c *model.Config) (out []*Rotation) {
+// TablesOf returns the rotations that a model's layers choose from (Weights.Rope).
+func TablesOf(c *model.Config) (out []*Table) {
 	for _, r := range c.Rotations() {
-		out = append(out, &Rotation{inv: r.Freq, amplitude: r.Amplitude})
+		out = append(out, New(r.Freq, r.Amplitude))
 	}
 	return out
 }
 
 // RopesOf returns the rotation of each cache's keys. The tables of rotations may grow later.
-func RopesOf(c *model.Config, rotations []*Rotation) kvcache.Ropes {
+func RopesOf(c *model.Config, rotations []*Table) kvcache.Ropes {
 	ropes := make(kvcache.Ropes, c.CacheLayers())
 	for i := range c.Layers {
 		if c.Recurrent(i) {
@@ -36,8 +37,8 @@ func RopesOf(c *model.Config, rotations []*Rotation) kvcache.Ropes {
 	return ropes
 }
 
-// queryFactor returns the factor of the queries of a position.
-func queryFactor(g model.Growth, pos int) float32 {
+// QueryFactor returns the factor of the queries of a position.
+func QueryFactor(g model.Growth, pos int) float32 {
 	if g.Next {
 		pos++
 	}
@@ -45,7 +46,7 @@ func queryFactor(g model.Growth, pos int) float32 {
 }
 
 // Until extends the table up to position pos.
-func (r *Rotation) Until(pos int) {
+func (r *Table) Until(pos int) {
 	for have := len(r.cos) / len(r.inv); have <= pos; have++ {
 		for _, f := range r.inv {
 			angle := float64(float32(have) * float32(f))
@@ -57,12 +58,21 @@ func (r *Rotation) Until(pos int) {
 
 // At returns cos and sin of a position in the table, without the amplitude. While layers run,
 // several threads use it to rotate cached keys.
-func (r *Rotation) At(pos int) (cos, sin []float32) {
+func (r *Table) At(pos int) (cos, sin []float32) {
 	half := len(r.inv)
 	return r.cos[pos*half : (pos+1)*half], r.sin[pos*half : (pos+1)*half]
 }
 
-func (r *Rotation) fill(pos int, cos, sin []float32) {
+// New returns a table of pairs that turn by the given angles per position.
+func New(angles []float64, amplitude float32) *Table {
+	return &Table{inv: angles, amplitude: amplitude}
+}
+
+// Pairs is the number of pairs of a head.
+func (r *Table) Pairs() int { return len(r.inv) }
+
+// Fill writes cos and sin of a position, with the amplitude.
+func (r *Table) Fill(pos int, cos, sin []float32) {
 	r.Until(pos)
 	c, s := r.At(pos)
 	copy(cos, c)

@@ -1,0 +1,110 @@
+package layer
+
+import (
+	"sync"
+
+	"github.com/shoal-llm/shoal/actors/layer/indexer"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Indexer is a layer's indexer (model.Indexer). Every rank has it whole, and chooses for the rows
+// that it attends for.
+type Indexer struct {
+	Q           *tensor.Weight // (heads*dim, query rank)
+	Norm, Shift []float32      // (dim)
+}
+
+const indexEps = 1e-6 // of Norm, in every model
+
+func (x *Indexer) matrices() []*tensor.Weight {
+	if x == nil {
+		return nil
+	}
+	return []*tensor.Weight{x.Q}
+}
+
+// chosen is what the rows of a batch read in a layer with an indexer.
+type chosen struct {
+	queries []float32    // (T, heads*dim), rotated
+	slots   [][]uint64   // by row; nil: all
+	rows    []attendTask // of one row each
+}
+
+var indexScratch = sync.Pool{New: func() any { return new(indexer.Scratch) }}
+
+// project computes the queries of rows, whose latents it normalises.
+func (x *Indexer) project(b *Processor, rows topology.Range) {
+	d, c, half := &b.Dims, &b.latentAttention.chosen, b.Dims.Latent.Rope/2
+	dim, width := d.Latent.Index.Dim, d.Latent.Index.Heads*d.Latent.Index.Dim
+	c.queries = growF(c.queries, b.maxRows*width)
+	b.each(rows.Len(), b.latent.norm)
+	if rows.Len() > 0 {
+		b.Pool.MatMul(c.queries[rows.Lo*width:], width, x.Q, b.latent.down[rows.Lo*d.downCols():], d.downCols(), rows.Len())
+	}
+	for row := rows.Lo; row < rows.Hi; row++ {
+		for at := 0; at < width; at += dim {
+			tensor.RopeRotateHalf(c.queries[row*width+at:][:2*half], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+		}
+	}
+}
+
+// key completes the indexer's key of a row.
+func (x *Indexer) key(b *Processor, row int, k []float32) {
+	half := b.Dims.Latent.Rope / 2
+	tensor.LayerNorm(k, k, x.Norm, indexEps)
+	tensor.Add(k, x.Shift)
+	tensor.RopeRotateHalf(k[:2*half], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+}
+
+// choose finds what each row of the round reads.
+func (a *latentAttention) choose() {
+	c, b := &a.chosen, a.b
+	c.rows, c.slots = c.rows[:0], make([][]uint64, b.batch.T)
+	for _, t := range a.reads {
+		if t.head != 0 && (!t.s.Prefill || t.head != b.batch.heads(t.s, b.batch.Rank).Lo) {
+			continue // the rows of another task's heads
+		}
+		for i := range t.n {
+			c.rows = append(c.rows, attendTask{s: t.s, first: t.first + i, n: 1})
+		}
+	}
+	b.Pool.Run(len(c.rows), func(i int) {
+		t, d := c.rows[i], b.Dims.Latent
+		row, width := t.s.First+t.first, d.Index.Heads*d.Index.Dim
+		sc, own := scratch.Get().(*tensor.AttnScratch), indexScratch.Get().(*indexer.Scratch)
+		blocks, n, valid := a.view(t, sc)
+		w := b.latent.down[(row+1)*b.Dims.downCols()-d.Index.Heads:][:d.Index.Heads]
+		r := indexer.Rows{Layout: b.Layout, At: d.Rank + d.Rope, Dim: d.Index.Dim}
+		c.slots[row] = own.Choose(r, blocks, n, valid, c.queries[row*width:][:width], w, d.Index.TopK, sc)
+		scratch.Put(sc)
+		indexScratch.Put(own)
+	})
+}
+
+// view returns what the first row of a task could read.
+func (a *latentAttention) view(t attendTask, sc *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64) {
+	pos, ldq := t.s.Start+t.first, a.b.Dims.qkvWidth()
+	if t.s.Prefill {
+		return t.s.Cache.Blocks(a.index, 0), pos + 1, nil
+	}
+	return t.s.Cache.View(a.index, 0, pos, a.b.QKV[(t.s.First+t.first)*ldq:][:ldq], sc)
+}
+
+// attendChosen computes the attention of a task's rows to what they read.
+func (a *latentAttention) attendChosen(t attendTask, q, out []float32, sc *tensor.AttnScratch) {
+	b, d := a.b, a.b.Dims
+	heads := d.group()
+	if !t.s.Prefill {
+		heads = a.heads(t)
+	}
+	for r := range t.n {
+		one := t
+		one.first += r
+		blocks, n, valid := a.view(one, sc)
+		if c := a.chosen.slots[t.s.First+one.first]; c != nil {
+			valid = c
+		}
+		tensor.Attend(out[r*d.Heads*d.Latent.Rank:], q[r*b.Dims.qkvWidth():], heads, d.score(), b.Layout, blocks, n, valid, sc)
+	}
+}
