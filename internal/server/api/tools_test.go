@@ -26,6 +26,9 @@ func (t toolTemplate) Render(c engine.Conversation) ([]engine.Segment, error) {
 	if strings.HasSuffix(t.source, "<think>") {
 		out = append(out, engine.Segment{Text: "<think>\n"})
 	}
+	if strings.HasSuffix(t.source, "<|start|>assistant") {
+		out = append(out, engine.Segment{Text: "<|start|>assistant"})
+	}
 	return out, err
 }
 
@@ -166,6 +169,34 @@ func TestChannelsWithoutTools(t *testing.T) {
 	}
 	if content, thought, _, finish := joined(t, stream(t, url, chat(M{}))); content != "Hi." || thought != "hm" || finish != "stop" {
 		t.Errorf("streamed: content %q, thought %q, finish %v", content, thought, finish)
+	}
+}
+
+// What a grammar forces upon gpt-oss begins with the header of a message.
+func TestForcedTextHasAHeader(t *testing.T) {
+	for _, c := range []struct {
+		ask  M
+		want string
+	}{
+		{M{}, ""},
+		{M{"structured_outputs": M{"choice": []string{"a", "b"}}}, "<|channel|>final<|message|>"},
+		{M{"response_format": M{"type": "json_object"}}, "<|channel|>final <|constrain|>json<|message|>"},
+		{M{"tools": weather(), "tool_choice": "required"}, "<|channel|>final <|constrain|>json<|message|>"},
+	} {
+		e := &servertest.Engine{Script: servertest.Hello}
+		url, _ := serveTools(t, ossTemplate+" <|start|>assistant", e)
+		if a := post(t, url, chat(c.ask)); a.status != 200 {
+			t.Fatal(a.raw)
+		}
+		var text []byte
+		for _, id := range e.Last(t).Prompt {
+			if id < 256 {
+				text = append(text, byte(id))
+			}
+		}
+		if want := "<|start|>assistant" + c.want; !strings.HasSuffix(string(text), want) {
+			t.Errorf("%v: the prompt is %q, want the end %q", c.ask, text, want)
+		}
 	}
 }
 

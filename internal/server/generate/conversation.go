@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
 // Chat is the conversation of a request of any protocol, and how to render it.
@@ -35,9 +36,26 @@ func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Erro
 	if e := s.constrainTools(g, turn); e != nil {
 		return e
 	}
-	ids = g.cut(ids, s.Config.MaxModelLen)
+	header, e := s.header(ctx, g, turn)
+	if e != nil {
+		return e
+	}
+	ids = g.cut(append(ids, header...), s.Config.MaxModelLen)
 	g.Prompts = []Prompt{{Ids: ids}}
 	return s.Fit(ids, &g.Params, -1, "messages")
+}
+
+// header is the header of the message that a grammar forces upon a model with channels. turn is the end
+// of the prompt.
+func (s *Service) header(ctx context.Context, g *Request, turn string) ([]int32, *apierr.Error) {
+	if g.Sampling.Grammar == nil || s.dialect(g.Tools).family != toolcall.Harmony || !strings.HasSuffix(turn, toolcall.HarmonyTurn) {
+		return nil, nil
+	}
+	text := toolcall.HarmonyText
+	if g.Tools != nil && g.Tools.forced || strings.HasPrefix(g.Sampling.Grammar.Kind, "json") {
+		text = toolcall.HarmonyJSON
+	}
+	return s.Encode(ctx, []engine.Segment{{Text: text}}, false, "messages")
 }
 
 // ParseConversation reads the messages of a chat and how to render them. Errors are left in f.

@@ -17,6 +17,14 @@ const (
 	harmonyConstrain = "<|constrain|>"
 )
 
+// HarmonyTurn ends a prompt. After it a message of the answer begins with a header: HarmonyText that of
+// text, HarmonyJSON that of JSON.
+const (
+	HarmonyTurn = harmonyStart + "assistant"
+	HarmonyText = harmonyChannel + "final" + harmonyMessage
+	HarmonyJSON = harmonyChannel + "final " + harmonyConstrain + "json" + harmonyMessage
+)
+
 var (
 	harmonyEnds = []string{"<|end|>", "<|return|>", "<|call|>"}
 	// harmonyBreaks end a message, also one that lacks its end.
