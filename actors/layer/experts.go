@@ -48,6 +48,13 @@ type Biases struct {
 	Down     []float32 // (experts, Hidden)
 }
 
+func (b *Biases) bytes() int64 {
+	if b == nil {
+		return 0
+	}
+	return 4 * int64(len(b.Router)+len(b.Gate)+len(b.Up)+len(b.Down))
+}
+
 // DenseFFN is the vectors of a layer with both experts and a dense FFN, see model.DenseFFNNames.
 type DenseFFN struct {
 	RouterScale    []float32 // (Hidden), with the factor Hidden^-0.5

@@ -15,15 +15,6 @@ type Indexer struct {
 	Norm, Shift []float32      // (dim)
 }
 
-const indexEps = 1e-6 // of Norm, in every model
-
-func (x *Indexer) matrices() []*tensor.Weight {
-	if x == nil {
-		return nil
-	}
-	return []*tensor.Weight{x.Q}
-}
-
 // chosen is what the rows of a batch read in a layer with an indexer.
 type chosen struct {
 	queries []float32    // (T, heads*dim), rotated
@@ -52,7 +43,7 @@ func (x *Indexer) project(b *Processor, rows topology.Range) {
 // key completes the indexer's key of a row.
 func (x *Indexer) key(b *Processor, row int, k []float32) {
 	half := b.Dims.Latent.Rope / 2
-	tensor.LayerNorm(k, k, x.Norm, indexEps)
+	tensor.LayerNorm(k, k, x.Norm, b.Dims.LatentEps)
 	tensor.Add(k, x.Shift)
 	tensor.RopeRotateHalf(k[:2*half], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 }

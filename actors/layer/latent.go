@@ -28,7 +28,11 @@ func (l *Latent) matrices() []*tensor.Weight {
 	if l == nil {
 		return nil
 	}
-	return slices.Concat([]*tensor.Weight{l.Down, l.QUp}, l.KUp, l.VUp, l.Index.matrices())
+	all := slices.Concat([]*tensor.Weight{l.Down, l.QUp}, l.KUp, l.VUp)
+	if l.Index != nil {
+		all = append(all, l.Index.Q)
+	}
+	return all
 }
 
 // The exchanges that replace exchangeQKV in latent attention.

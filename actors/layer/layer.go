@@ -102,6 +102,9 @@ func (w *Weights) Bytes() int64 {
 	for _, m := range w.all() {
 		n += m.Bytes()
 	}
+	if w.Experts != nil {
+		n += w.Experts.Biases.bytes()
+	}
 	return n
 }
 

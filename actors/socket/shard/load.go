@@ -285,6 +285,9 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 	}
 	if b := n.Biases; b != nil {
 		e.Biases = &layer.Biases{Router: l.vector(b.Router), Gate: l.rows(b.Gate), Up: l.rows(b.Up), Down: l.rows(b.Down)}
+		if l.measure {
+			l.total += 4 * int64(m.Experts) * int64(1+2*m.FFN+c.Hidden)
+		}
 	}
 	if b := n.DenseFFN; b != nil {
 		e.DenseFFN = &layer.DenseFFN{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),

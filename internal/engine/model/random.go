@@ -5,7 +5,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -43,6 +45,12 @@ var shapes = []struct {
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6}}},
 }
 
+// described are further shapes, as config.json.
+var described = map[string]string{
+	"gpt-oss-20b":     `{"architectures": ["GptOssForCausalLM"], "num_hidden_layers": 24, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128}`,
+	"qwen3.5-35b-a3b": `{"architectures": ["Qwen3_5MoeForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144}`,
+}
+
 // latentShape is DeepSeek-V2-Lite (arXiv 2405.04434, appendix B) with the given layers, ids, inner
 // width of the dense first layer, and experts.
 func latentShape(layers, vocab, ffn, experts int) Config {
@@ -74,7 +82,7 @@ func Shapes() []string {
 	for _, s := range shapes {
 		names = append(names, s.name)
 	}
-	return names
+	return append(names, slices.Sorted(maps.Keys(described))...)
 }
 
 // Random returns a checkpoint of a public model's shape with random weights, the same on every
@@ -97,6 +105,14 @@ func Random(name string) (*Checkpoint, error) {
 			s.c.Architecture = "LlamaForCausalLM"
 		}
 		return made(name, s.c), nil
+	}
+	if text, ok := described[shape]; ok && more == "" {
+		c, err := ParseConfig(name, []byte(text), nil)
+		if err != nil {
+			return nil, err
+		}
+		c.DType = tensor.BF16
+		return made(name, c), nil
 	}
 	return nil, fmt.Errorf("model: no shape %q; known are %s (a file of the name %[3]s%[1]s is ./%[3]s%[1]s, a model of Ollama ollama://%[3]s%[1]s)", name, strings.Join(Shapes(), ", "), RandomPrefix)
 }

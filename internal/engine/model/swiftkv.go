@@ -80,6 +80,10 @@ func (c *Config) rewirable() string {
 		return "latent attention has no key and value projections of its own"
 	case c.Windows != nil:
 		return "some of its layers have a sliding window"
+	case c.OwnKV > 0:
+		return "some of its layers read the keys and values of others"
+	case c.VNorm || c.VFromK:
+		return "its values are normalised, or are its keys"
 	case c.Delta.KeyHeads > 0:
 		return "some of its layers have a recurrent state"
 	case c.Unrotated != nil:
