@@ -125,7 +125,7 @@ func TestBrokenFiles(t *testing.T) {
 		"../2_Dense":                   list(`, {"path": "../2_Dense", "type": "Dense"}`),
 		"as the last module":           list(`, {"path": "4", "type": "Normalize"}, {"path": "2_Dense", "type": "Dense"}`),
 		"0 modules":                    {"modules.json": "[]"},
-		"Mish":                         dense(`{"in_features": 64, "out_features": 96, "bias": false, "activation_function": "torch.nn.GELU"}`),
+		"Mish":                         dense(`{"in_features": 64, "out_features": 96, "bias": false, "activation_function": "torch.nn.Mish"}`),
 		"linear.weight has shape":      dense(`{"in_features": 64, "out_features": 95, "bias": false, "activation_function": "torch.nn.Identity"}`),
 		"linear.bias has shape":        dense(`{"in_features": 64, "out_features": 96, "activation_function": "torch.nn.Identity"}`),
 		"0 to 96 elements":             dense(`{"out_features": 96}`),
