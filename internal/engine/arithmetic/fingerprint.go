@@ -54,17 +54,32 @@ func selfTest(ctx context.Context) ([]result, error) {
 	defer pool.Close()
 	sys := alone.NewSystem()
 	defer sys.Close()
-	for _, name := range model.Architectures() {
-		ck, err := model.Tiny(name)
+	for _, s := range served() {
+		ck, err := model.Tiny(s.name)
 		if err == nil {
-			weights, kv := typesOf(name)
-			out, err = answers(ctx, out, name, alone.Config{Checkpoint: ck, Pool: pool, System: sys, Weights: weights, KV: kv, KVBudget: 16 << 20, StepTokens: len(policies) * promptTokens})
+			out, err = answers(ctx, out, s.name, alone.Config{Checkpoint: ck, Pool: pool, System: sys, Weights: s.weights, KV: s.kv, KVBudget: 16 << 20, StepTokens: len(policies) * promptTokens})
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return out, nil
+}
+
+// typed is an architecture with its types.
+type typed struct {
+	name        string
+	weights, kv tensor.DType
+}
+
+// served lists every architecture with the types that typesOf assigns, and then types that were added
+// later, which would change what it assigns.
+func served() (out []typed) {
+	for _, name := range model.Architectures() {
+		weights, kv := typesOf(name)
+		out = append(out, typed{name, weights, kv})
+	}
+	return append(out, typed{"LlamaForCausalLM", tensor.Int4, tensor.BF16}, typed{"GptOssForCausalLM", tensor.MXFP4, tensor.BF16})
 }
 
 // selfTestTimeout suffices for starved machines and machines without vector units.

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -88,10 +87,7 @@ func TestEverythingIsAsked(t *testing.T) {
 		}
 	}
 	for dt := tensor.F32; dt.Valid(); dt++ {
-		if !slices.ContainsFunc(model.Architectures(), func(name string) bool {
-			weights, kv := typesOf(name)
-			return weights == dt || kv == dt
-		}) {
+		if !slices.ContainsFunc(served(), func(s typed) bool { return s.weights == dt || s.kv == dt }) {
 			t.Errorf("nothing is of type %v", dt)
 		}
 	}
