@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"github.com/shoal-llm/shoal/internal/engine/quantform"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -45,7 +46,7 @@ type Config struct {
 	QKNorm   bool    // RMSNorm of queries and keys, see QKNormOf
 	VNorm    bool    `json:",omitempty"` // RMSNorm without weights of every value head
 	VFromK   bool    `json:",omitempty"` // in layers without a window, values are the keys before norm and rotation
-	Rope     Rope
+	Rope     rotary.Rope
 	MoE      MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
 	Latent   Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
 
@@ -60,14 +61,14 @@ type Config struct {
 
 	// Windows is the sliding window of each layer; 0: the layer attends to everything; nil: all
 	// layers do. See Window.
-	Windows    []int  `json:",omitempty"`
-	NonCausal  bool   `json:",omitempty"` // every token attends to the whole text, or with a window to both sides: tokens at a distance below it
-	Chunked    bool   `json:",omitempty"` // windows are chunks of the text, see Window
-	LocalRope  Rope   `json:",omitzero"`  // of the layers with a window; zero: like Rope
-	Rotated    int    `json:",omitempty"` // first elements of a head that rotate; 0: all
-	Neighbours bool   `json:",omitempty"` // rotated pairs are stored as elements 2i and 2i+1, see Order
-	Growth     Growth `json:",omitzero"`  // of queries with their position
-	Unrotated  []int  `json:",omitempty"` // layers without rotary positions, ascending
+	Windows    []int       `json:",omitempty"`
+	NonCausal  bool        `json:",omitempty"` // every token attends to the whole text, or with a window to both sides: tokens at a distance below it
+	Chunked    bool        `json:",omitempty"` // windows are chunks of the text, see Window
+	LocalRope  rotary.Rope `json:",omitzero"`  // of the layers with a window; zero: like Rope
+	Rotated    int         `json:",omitempty"` // first elements of a head that rotate; 0: all
+	Neighbours bool        `json:",omitempty"` // rotated pairs are stored as elements 2i and 2i+1, see Order
+	Growth     Growth      `json:",omitzero"`  // of queries with their position
+	Unrotated  []int       `json:",omitempty"` // layers without rotary positions, ascending
 
 	Activation      tensor.Activation `json:",omitempty"` // of the FFN's gate
 	NormsAddOne     bool              `json:",omitempty"` // norms multiply by 1 + weight

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -69,18 +70,18 @@ func TestConfigForms(t *testing.T) {
 		"dtype of transformers 5": {change: change{"torch_dtype": remove, "dtype": "float16"}, want: func(c *Config) { c.DType = tensor.F16 }},
 		"theta default":           {change: change{"rope_theta": nil}, want: func(c *Config) { c.Rope.Theta = 10000 }},
 		"rope default type":       {change: change{"rope_parameters": change{"rope_type": "default", "rope_theta": 5e5}}},
-		"rope linear, old key":    {change: change{"rope_scaling": change{"type": "linear", "factor": 2}}, want: func(c *Config) { c.Rope = Rope{Theta: 5e5, Type: "linear", Factor: 2} }},
+		"rope linear, old key":    {change: change{"rope_scaling": change{"type": "linear", "factor": 2}}, want: func(c *Config) { c.Rope = rotary.Rope{Theta: 5e5, Type: "linear", Factor: 2} }},
 		"rope llama3": {change: change{"rope_scaling": llama3}, want: func(c *Config) {
-			c.Rope = Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
+			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
 		"rope llama3, new form": {change: change{"rope_theta": remove, "rope_parameters": five}, want: func(c *Config) {
-			c.Rope = Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
+			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
 		"NaN and Infinity where nobody reads": {generation: `{"x": NaN, "y": [Infinity, -Infinity]}`},
 		"rope llama3, no original length": {change: change{"rope_scaling": change{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}, want: func(c *Config) {
-			c.Rope = Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 256}
+			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 256}
 		}},
-		"both rope objects, equal": {change: change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}, want: func(c *Config) { c.Rope = Rope{Theta: 5e5, Type: "linear", Factor: 2} }},
+		"both rope objects, equal": {change: change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}, want: func(c *Config) { c.Rope = rotary.Rope{Theta: 5e5, Type: "linear", Factor: 2} }},
 		"both rope objects, empty": {change: change{"rope_scaling": change{}, "rope_parameters": change{}}},
 		"theta in rope_parameters": {change: change{"rope_theta": remove, "rope_scaling": change{"type": "default"}, "rope_parameters": change{"rope_theta": 5e5}}},
 		"neutral keys":             {change: change{"partial_rotary_factor": 1.0, "rope_scaling": change{"rope_type": "default", "attn_factor": 1, "partial_rotary_factor": nil}}},
@@ -92,7 +93,7 @@ func TestConfigForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := Config{Architecture: "LlamaForCausalLM", Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, Vocab: 100,
-				MaxPositions: 256, NormEps: 1e-5, Tied: true, Rope: Rope{Theta: 5e5}, BOS: []int32{0}, EOS: []int32{1}, DType: tensor.BF16}
+				MaxPositions: 256, NormEps: 1e-5, Tied: true, Rope: rotary.Rope{Theta: 5e5}, BOS: []int32{0}, EOS: []int32{1}, DType: tensor.BF16}
 			if test.want != nil {
 				test.want(&want)
 			}
@@ -318,9 +319,9 @@ func TestInvFreqGoldens(t *testing.T) {
 func TestInvFreqTwin(t *testing.T) {
 	for _, theta := range []float64{2, 10000, 500000, 1e6, 1e12} {
 		for _, dim := range []int{2, 8, 24, 64, 128, 4096} {
-			got := Rope{Theta: theta}.InvFreq(dim)
-			linear := Rope{Theta: theta, Type: "linear", Factor: 3}.InvFreq(dim)
-			three := Rope{Theta: theta, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}.InvFreq(dim)
+			got := rotary.Rope{Theta: theta}.InvFreq(dim)
+			linear := rotary.Rope{Theta: theta, Type: "linear", Factor: 3}.InvFreq(dim)
+			three := rotary.Rope{Theta: theta, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}.InvFreq(dim)
 			for i := range dim / 2 {
 				want := math.Pow(theta, -2*float64(i)/float64(dim))
 				if math.Abs(got[i]-want) > 4e-15*want || linear[i] != got[i]/3 {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"math"
 	"strconv"
 	"strings"
@@ -178,7 +179,7 @@ func readDeepseekExperts(f *fields, c *Config, v3 bool) {
 func (c *Config) latentScale() float32 {
 	scale := 1 / math.Sqrt(float64(c.HeadDim))
 	if c.Rope.Type == "yarn" && c.Rope.MScaleAll != 0 {
-		m := yarnScale(c.Rope.Factor, c.Rope.MScaleAll)
+		m := rotary.YarnScale(c.Rope.Factor, c.Rope.MScaleAll)
 		scale *= m * m
 	}
 	return float32(scale)

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"slices"
 )
 
@@ -49,7 +50,7 @@ func (f *fields) ReadRotations(c *Config, full, local float64) {
 		readRope(f, c, full)
 	} else if !f.readRopes(c, full, local) {
 		readRope(f, c, full)
-		c.LocalRope = Rope{Theta: local}
+		c.LocalRope = rotary.Rope{Theta: local}
 	}
 }
 

@@ -1,6 +1,10 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
+)
 
 // Gemma 3, text (Gemma Team, arXiv 2503.19786). Differences from llama.go:
 //
@@ -51,7 +55,7 @@ func readGemma3(f *fields, c *Config) {
 		return
 	}
 	readRope(f, c, 1e6)
-	c.LocalRope = Rope{Theta: f.Number("rope_local_base_freq", 1e4, 2, maxTheta)}
+	c.LocalRope = rotary.Rope{Theta: f.Number("rope_local_base_freq", 1e4, 2, maxTheta)}
 }
 
 func gemma3Layer(c *Config, i int) LayerSpec {

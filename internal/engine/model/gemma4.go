@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -118,13 +119,13 @@ func (f *fields) ropeOfKinds(c *Config) {
 	if f.has("rope_scaling") {
 		f.fail("rope_scaling", ErrUnsupported, "this family has rope_parameters with an object for each kind of layer")
 	}
-	c.Rope, c.LocalRope = Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25}, Rope{Theta: 1e4}
+	c.Rope, c.LocalRope = rotary.Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25}, rotary.Rope{Theta: 1e4}
 	p := f.Object("rope_parameters")
 	if p == nil {
 		return
 	}
 	p.only("full_attention sliding_attention")
-	for key, r := range map[string]*Rope{"full_attention": &c.Rope, "sliding_attention": &c.LocalRope} {
+	for key, r := range map[string]*rotary.Rope{"full_attention": &c.Rope, "sliding_attention": &c.LocalRope} {
 		in := p.Object(key)
 		if in == nil {
 			continue
@@ -133,7 +134,7 @@ func (f *fields) ropeOfKinds(c *Config) {
 		known := "rope_theta rope_type"
 		switch in.OneOf("rope_type", "default", "default", "proportional") {
 		case "default":
-			*r = Rope{Theta: r.Theta}
+			*r = rotary.Rope{Theta: r.Theta}
 			if part := in.Number("partial_rotary_factor", 1, 0, 1); part != 1 {
 				in.fail("partial_rotary_factor", ErrUnsupported, "%g with rope_type default; it goes with proportional", part)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 )
 
 // longRopeGGUF maps the two lists of longrope to the tensors that hold them.
@@ -16,7 +17,7 @@ var longRopeGGUF = map[string]string{"short_factor": "rope_factors_short.weight"
 // longRope reads both lists, if a file has either. llama.cpp's converter writes no
 // rope.scaling.type for them.
 func (m *metadata) longRope() {
-	scaling := map[string]any{"rope_type": longRope}
+	scaling := map[string]any{"rope_type": rotary.LongRope}
 	for field, name := range longRopeGGUF {
 		m.from["rope_scaling."+field] = name
 		if at := slices.IndexFunc(m.tensors, func(t gguf.Tensor) bool { return t.Name == name }); at >= 0 {

@@ -1,6 +1,10 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
+)
 
 // Hunyuan, dense (Tencent, 2025): the equations of llama.go, with norms of query and key heads after
 // their rotation:
@@ -31,7 +35,7 @@ func readHunyuan(f *fields, c *Config) {
 			f.fail("head_dim", ErrUnsupported, "%d: a rotation with alpha needs at least 6", c.HeadDim)
 			return
 		}
-		c.Rope = Rope{Theta: raisedBase(theta, alpha, c.HeadDim)}
+		c.Rope = rotary.Rope{Theta: raisedBase(theta, alpha, c.HeadDim)}
 		f.refuseRotary(c, theta)
 		return
 	}
@@ -55,7 +59,7 @@ func (f *fields) alpha() (alpha, theta float64) {
 
 // raisedBase is theta alpha^(dim/(dim-2)), which is theta alpha / alpha^(-2/(dim-2)).
 func raisedBase(theta, alpha float64, dim int) float64 {
-	return theta * alpha / powers(alpha, dim-2)[2]
+	return theta * alpha / rotary.Powers(alpha, dim-2)[2]
 }
 
 func hunyuanLayer(c *Config, i int) LayerSpec {

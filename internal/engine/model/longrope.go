@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"math"
 	"slices"
 )
@@ -13,23 +14,21 @@ import (
 // calls. Here Config.Serve chooses once for all positions, as in vLLM and llama.cpp: otherwise a
 // token would depend on how its prompt was divided into steps.
 
-const longRope = "longrope"
-
 // isLongRope reports whether an object means longrope, of a family that implements it. The first
 // Phi-3 files have other names for it, as transformers knows.
 func (f *fields) isLongRope(key string, c *Config) bool {
-	return c.implements("long_factor") && slices.Contains([]string{longRope, "su", "yarn"}, f.Text(key, ""))
+	return c.implements("long_factor") && slices.Contains([]string{rotary.LongRope, "su", "yarn"}, f.Text(key, ""))
 }
 
 // longRope reads the parameters, with the reference's defaults. original is the trained length given
 // outside the object, which takes precedence; 0: none.
-func (f *fields) longRope(r *Rope, c *Config, original int) {
-	r.Type = longRope
+func (f *fields) longRope(r *rotary.Rope, c *Config, original int) {
+	r.Type = rotary.LongRope
 	r.OriginalMax = cmp.Or(original, f.Size("original_max_position_embeddings", 4096, maxPositions))
 	factor := f.Number("factor", float64(c.MaxPositions)/float64(r.OriginalMax), 1e-6, 1e6)
 	r.Amplitude = 1
 	if factor > 1 && r.OriginalMax > 1 {
-		r.Amplitude = math.Sqrt(1 + float64(ln(factor)/ln(float64(r.OriginalMax))))
+		r.Amplitude = math.Sqrt(1 + float64(rotary.Log(factor)/rotary.Log(float64(r.OriginalMax))))
 	}
 	r.Amplitude = f.Number("attention_factor", r.Amplitude, 1e-3, 1e3)
 	r.Short = f.divisors("short_factor", c.rotated()/2)
@@ -63,7 +62,7 @@ func (f *fields) divisors(key string, pairs int) []float64 {
 }
 
 // ByContext reports whether rotations depend on the served context, see Serve.
-func (c *Config) ByContext() bool { return c.Rope.Type == longRope }
+func (c *Config) ByContext() bool { return c.Rope.Type == rotary.LongRope }
 
 // Serve sets the served context: the longest sequence in tokens, or 0 for MaxPositions. With
 // longrope it chooses the long factors if the context is longer than the original one, otherwise the

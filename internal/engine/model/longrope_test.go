@@ -2,6 +2,7 @@ package model
 
 import (
 	"errors"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"maps"
 	"math"
 	"slices"
@@ -12,7 +13,7 @@ import (
 // phi is a config of a model with 6 rotated pairs per head and the given changes.
 func phi(c change) []byte {
 	all := change{"architectures": []string{"Phi3ForCausalLM"}, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64,
-		"rope_scaling": change{"type": longRope, "short_factor": ramp(6, 1), "long_factor": ramp(6, 2)}}
+		"rope_scaling": change{"type": rotary.LongRope, "short_factor": ramp(6, 1), "long_factor": ramp(6, 2)}}
 	maps.Copy(all, c)
 	return with(all)
 }
@@ -26,7 +27,7 @@ func ramp(n int, first float64) (list []float64) {
 
 // scaled is rope_scaling with changes.
 func scaled(c change) change {
-	all := change{"type": longRope, "short_factor": ramp(6, 1), "long_factor": ramp(6, 2)}
+	all := change{"type": rotary.LongRope, "short_factor": ramp(6, 1), "long_factor": ramp(6, 2)}
 	for k, v := range c {
 		if all[k] = v; v == remove {
 			delete(all, k)
@@ -49,7 +50,7 @@ func TestLongRopeConfig(t *testing.T) {
 		"as in Phi-4-mini":            {nil, 64, amplitude(4, 64)},
 		"su":                          {scaled(change{"type": "su"}), 64, amplitude(4, 64)},
 		"yarn":                        {scaled(change{"type": "yarn"}), 64, amplitude(4, 64)},
-		"rope_type":                   {scaled(change{"type": remove, "rope_type": longRope}), 64, amplitude(4, 64)},
+		"rope_type":                   {scaled(change{"type": remove, "rope_type": rotary.LongRope}), 64, amplitude(4, 64)},
 		"factor":                      {scaled(change{"factor": 32}), 64, amplitude(32, 64)},
 		"small factor":                {scaled(change{"factor": 0.5}), 64, 1},
 		"attention_factor":            {scaled(change{"attention_factor": 1.19}), 64, 1.19},
@@ -67,7 +68,7 @@ func TestLongRopeConfig(t *testing.T) {
 			continue
 		}
 		r := c.Rope
-		if r.Type != longRope || r.OriginalMax != test.original || math.Abs(r.Amplitude-test.amplitude) > 1e-6 || r.Beyond != (256 > test.original) ||
+		if r.Type != rotary.LongRope || r.OriginalMax != test.original || math.Abs(r.Amplitude-test.amplitude) > 1e-6 || r.Beyond != (256 > test.original) ||
 			!slices.Equal(r.Short, ramp(6, 1)) || !slices.Equal(r.Long, ramp(6, 2)) || c.Rotated != 12 || c.MaxPositions != 256 {
 			t.Errorf("%s: %+v", name, r)
 		}
@@ -81,7 +82,7 @@ func TestServe(t *testing.T) {
 	if err != nil || !c.ByContext() {
 		t.Fatalf("%+v, %v", c.Rope, err)
 	}
-	plain := Rope{Theta: 5e5}.InvFreq(12)
+	plain := rotary.Rope{Theta: 5e5}.InvFreq(12)
 	for context, list := range map[int][]float64{0: ramp(6, 2), 256: ramp(6, 2), 65: ramp(6, 2), 64: ramp(6, 1), 2: ramp(6, 1)} {
 		served := c
 		served.Serve(context)

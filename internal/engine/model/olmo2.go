@@ -1,6 +1,10 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
+)
 
 // OLMo 2 (arXiv 2501.00656, section 3.2). Differences from llama.go: norms follow attention and FFN
 // instead of preceding them, and the norms of queries and keys span all heads of a token:
@@ -30,7 +34,7 @@ func readOlmo3(f *fields, c *Config) {
 			f.fail("rope_parameters", ErrUnsupported, "has neither full_attention nor sliding_attention, whose rotations transformers reads")
 		}
 		readRope(f, c, 500000)
-		c.LocalRope = Rope{Theta: c.Rope.Theta}
+		c.LocalRope = rotary.Rope{Theta: c.Rope.Theta}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -25,24 +26,24 @@ var shapes = []struct {
 	c    Config
 }{
 	{"bench160m", Config{Hidden: 1024, Layers: 12, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000, Tied: true,
-		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000}}},
+		MaxPositions: 131072, NormEps: 1e-5, Rope: rotary.Rope{Theta: 500000}}},
 	{"deepseek-v2-lite", latentShape(27, 102400, 10944, 64)},
 	{"fry", Config{Hidden: 384, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024, Vocab: 4096, Tied: true,
-		MaxPositions: 8192, NormEps: 1e-5, Rope: Rope{Theta: 500000}}},
+		MaxPositions: 8192, NormEps: 1e-5, Rope: rotary.Rope{Theta: 500000}}},
 	{"gemma-4-26b-a4b", gemma4Shape()},
 	{"llama-3.1-8b", Config{Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
-		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
+		MaxPositions: 131072, NormEps: 1e-5, Rope: rotary.Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
 	{"llama-3.2-1b", Config{Hidden: 2048, Layers: 16, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Vocab: 128256, Tied: true,
-		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000, Type: "llama3", Factor: 32, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
+		MaxPositions: 131072, NormEps: 1e-5, Rope: rotary.Rope{Theta: 500000, Type: "llama3", Factor: 32, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
 	{"qwen3-30b-a3b", Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 2048, Layers: 48, Heads: 32, KVHeads: 4, HeadDim: 128, FFN: 6144, Vocab: 151936,
-		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6},
+		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: rotary.Rope{Theta: 1e6},
 		MoE: MoE{Experts: 128, PerToken: 8, FFN: 768, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}},
 	{"mla-1b", latentShape(6, 32000, 5632, 16)},
 	{"moe-1b", Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 1024, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000,
-		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6},
+		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: rotary.Rope{Theta: 1e6},
 		MoE: MoE{Experts: 64, PerToken: 8, FFN: 512, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}},
 	{"qwen3-0.6b", Config{Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, FFN: 3072, Vocab: 151936, Tied: true,
-		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6}}},
+		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: rotary.Rope{Theta: 1e6}}},
 }
 
 // described are further shapes, as config.json.
@@ -56,7 +57,7 @@ var described = map[string]string{
 func latentShape(layers, vocab, ffn, experts int) Config {
 	return Config{Architecture: "DeepseekV2ForCausalLM", Hidden: 2048, Layers: layers, Heads: 16, KVHeads: 1, HeadDim: 192, FFN: ffn, Vocab: vocab,
 		MaxPositions: 163840, NormEps: 1e-6, Latent: Latent{Rank: 512, Nope: 128, Rope: 64, Value: 128},
-		Rope: Rope{Theta: 10000, Type: "yarn", Factor: 40, OriginalMax: 4096, Fast: 32, Slow: 1, Amplitude: 1, MScaleAll: 0.707},
+		Rope: rotary.Rope{Theta: 10000, Type: "yarn", Factor: 40, OriginalMax: 4096, Fast: 32, Slow: 1, Amplitude: 1, MScaleAll: 0.707},
 		MoE:  MoE{Experts: experts, PerToken: 6, FFN: 1408, Shared: 2 * 1408, Router: Router{Score: Softmax, Scale: 1}, Dense: []int{0}}}
 }
 
@@ -64,7 +65,7 @@ func latentShape(layers, vocab, ffn, experts int) Config {
 func gemma4Shape() Config {
 	c := Config{Architecture: gemma4, Hidden: 2816, Layers: 30, Heads: 16, KVHeads: 8, HeadDim: 256, FFN: 2112, Vocab: 262144, Tied: true,
 		MaxPositions: 262144, NormEps: 1e-6, QKNorm: true, VNorm: true, VFromK: true, Global: KVShape{2, 512}, ScaledEmbedding: true, QueryScale: 1, LogitCap: 30,
-		Activation: tensor.GELUTanh, Rope: Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25}, LocalRope: Rope{Theta: 1e4},
+		Activation: tensor.GELUTanh, Rope: rotary.Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25}, LocalRope: rotary.Rope{Theta: 1e4},
 		MoE: MoE{Experts: 128, PerToken: 8, FFN: 704, Shared: 2112, DenseFFN: true, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}
 	for i := range c.Layers {
 		window := 1024

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"maps"
 	"slices"
 )
@@ -13,7 +14,7 @@ func (f *fields) readRopes(c *Config, full, local float64) bool {
 	if p == nil || !p.has("full_attention") && !p.has("sliding_attention") {
 		return false
 	}
-	read := func(key string, theta float64) (r Rope) {
+	read := func(key string, theta float64) (r rotary.Rope) {
 		r.Theta = theta
 		if in := p.Object(key); in != nil {
 			r.Theta = in.Number("rope_theta", theta, 2, maxTheta)
@@ -29,7 +30,7 @@ func (f *fields) readRopes(c *Config, full, local float64) bool {
 	}
 	f.take(p)
 	f.refuseRotary(c, c.Rope.Theta)
-	f.agree(f.Object("rope_scaling"), Rope{Theta: c.Rope.Theta}, c)
+	f.agree(f.Object("rope_scaling"), rotary.Rope{Theta: c.Rope.Theta}, c)
 	c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
 	return true
 }

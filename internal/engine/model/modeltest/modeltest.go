@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -28,7 +29,7 @@ type Shape struct {
 	DType         tensor.DType // F32 (zero value) or BF16; F16 too
 	Mixed         bool         // norms and biases in F32 whatever DType is
 	Files         int          // number of safetensors files; above 1 there is an index
-	Rope          model.Rope   // Theta 0: 10000
+	Rope          rotary.Rope  // Theta 0: 10000
 }
 
 // Small is a small tied model: 2 layers, 4 heads of 16 sharing 2 KV heads.
@@ -48,10 +49,10 @@ func Shapes() map[string]Shape {
 	half.DType, half.Mixed = tensor.F16, true
 	scaled := Small()
 	scaled.Untied, scaled.Files, scaled.KVHeads = true, 2, 1
-	scaled.Rope = model.Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 64}
+	scaled.Rope = rotary.Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 64}
 	linear := Odd()
 	linear.AttentionBias, linear.Files, linear.DType = false, 1, tensor.BF16
-	linear.Rope = model.Rope{Theta: 10000, Type: "linear", Factor: 2.5}
+	linear.Rope = rotary.Rope{Theta: 10000, Type: "linear", Factor: 2.5}
 	mixture := Small()
 	mixture.Experts, mixture.FFN = 5, 48
 	return map[string]Shape{"mixture": mixture, "small": Small(), "odd": Odd(), "half": half, "scaled": scaled, "linear": linear}
