@@ -211,9 +211,8 @@ func runs(s string, f func(uint64)) {
 	}
 }
 
-// copies marks held-out files that the training text holds in large part (not if they
-// are to be kept), and
-// files of added folders that are held out or hold some of what is.
+// copies marks files to leave out: held-out files of which the training text has a large part, unless
+// keep is set, and files of added folders that are held out or have parts of held-out files.
 func copies(files []file, keep bool) map[int]bool {
 	held := map[uint64]bool{}
 	for _, f := range files {

@@ -53,7 +53,7 @@ func routes() []httpserver.Route {
 		{Method: post, Path: "/v1/jobs", Docs: []httpserver.Doc{{Answer: wire.Job{},
 			About: "the body of a completion or a chat becomes a job, on disk before it is acknowledged; the header Idempotency-Key makes a second one the same"}}},
 		{Method: get, Path: "/v1/jobs", Docs: []httpserver.Doc{{About: "the newest first; `state`, `batch_id`, `after`, `limit`", Answer: wire.JobList{}}}},
-		{Method: get, Path: "/v1/jobs/*", Docs: []httpserver.Doc{{About: "how far it is, and its result", Answer: wire.Job{}},
+		{Method: get, Path: "/v1/jobs/*", Docs: []httpserver.Doc{{About: "returns the progress of a job, and its result", Answer: wire.Job{}},
 			{Path: "/{id}/events", About: "its tokens from the index `from` on, as they come", Events: wire.JobEvent{}}}},
 		{Method: del, Path: "/v1/jobs/*", Docs: []httpserver.Doc{{About: "cancels it; `purge=true` forgets it", Answer: wire.Job{}}}},
 		{Method: get, Path: "/v1/responses/*", Docs: []httpserver.Doc{{About: "a response that was stored; `stream=true` and `starting_after` give its events", Answer: openai.ResponseType()},
@@ -62,11 +62,11 @@ func routes() []httpserver.Route {
 		{Method: del, Path: "/v1/responses/*", Docs: []httpserver.Doc{{About: "forgets it"}}},
 		{Method: post, Path: "/v1/files", Uploads: true, Docs: []httpserver.Doc{{About: "keeps a file (multipart/form-data)"}}},
 		{Method: get, Path: "/v1/files", Docs: []httpserver.Doc{{About: "the files"}}},
-		{Method: get, Path: "/v1/files/*", Docs: []httpserver.Doc{{About: "what a file is"}, {Path: "/{id}/content", About: "what is in it"}}},
+		{Method: get, Path: "/v1/files/*", Docs: []httpserver.Doc{{About: "returns the description of a file"}, {Path: "/{id}/content", About: "returns the content of a file"}}},
 		{Method: del, Path: "/v1/files/*", Docs: []httpserver.Doc{{About: "forgets it"}}},
 		{Method: post, Path: "/v1/batches", Uncounted: true, Docs: []httpserver.Doc{{About: "OpenAI's batch of a file of requests"}}},
 		{Method: get, Path: "/v1/batches", Docs: []httpserver.Doc{{About: "the newest first; `after`, `limit`"}}},
-		{Method: get, Path: "/v1/batches/*", Docs: []httpserver.Doc{{About: "how far it is"}}},
+		{Method: get, Path: "/v1/batches/*", Docs: []httpserver.Doc{{About: "returns the progress of a batch"}}},
 		{Method: post, Path: "/v1/batches/*", Docs: []httpserver.Doc{{Path: "/{id}/cancel", About: "ends it"}}},
 	}
 }

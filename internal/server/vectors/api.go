@@ -81,7 +81,7 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 	}
 	for _, path := range []string{EndpointScore, "/score"} {
 		routes = append(routes, httpserver.Route{Method: post, Path: path, Handler: s.GenerateHandler(s.decodeScore),
-			Docs: []httpserver.Doc{{About: "how well texts match, pair by pair", Params: s.score, Answer: scoreBody{}}}})
+			Docs: []httpserver.Doc{{About: "scores pairs of texts by similarity", Params: s.score, Answer: scoreBody{}}}})
 	}
 	slices.SortFunc(routes, func(a, b httpserver.Route) int { return strings.Compare(a.Path, b.Path) })
 	return h.HandleAll(routes)
