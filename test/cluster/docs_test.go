@@ -25,6 +25,14 @@ var notRun = map[string]map[string]string{
 		"shoal lab ruler -m models/dace":     "an hour, and PyTorch",
 	},
 	"docs/caches.md": {"P=snapstream": "minutes each, on a machine with nothing else to do"},
+	"docs/embeddings.md": {
+		"shoal up --model Qwen/Qwen3-Embedding": "a model of the hub; cluster TestEmbeddings asks for vectors",
+		"shoal up --model Qwen/Qwen3-Reranker":  "a model of the hub; cluster TestRerank reranks",
+	},
+	"docs/lora.md": {
+		"shoal up -m org/base":             "models of a hub that do not exist; cluster TestAdaptersAPI has some",
+		"curl localhost:8080/v1/load_lora": "an adapter that does not exist",
+	},
 	"docs/install.md": {
 		"tar xf":                        "deploy/release TestArchiveWorksByItself does it",
 		"go install":                    "compiles everything anew; deploy/release TestGoInstall does it",
