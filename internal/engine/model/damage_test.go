@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -73,7 +74,7 @@ func ggufs() []string {
 
 // writeTiny writes a checkpoint of a few kilobytes, in bf16.
 func writeTiny(dir, architecture string) error {
-	text, err := model.TinyConfig(architecture)
+	text, err := tinyconfig.Of(architecture)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
 )
 
 // Family describes an architecture of another package, which registers it in its init function.
@@ -16,13 +18,13 @@ type Family struct {
 	Layer  func(c *Config, i int) LayerSpec
 	Extra  func(name string) bool
 	Rename func(c *Config, name string) string // of tensors
-	Tiny   map[string]any                      // settings of TinyConfig
+	Tiny   map[string]any                      // settings of tinyconfig.Of
 }
 
 // Register adds a family.
 func Register(f Family) {
 	register(architecture{Name: f.Name, defaults: f.Defaults, aliases: f.Aliases, read: f.Read, layer: f.Layer, extra: f.Extra, rename: f.Rename})
-	tinies[f.Name] = f.Tiny
+	tinyconfig.Add(f.Name, f.Tiny)
 }
 
 // Fields are the settings of a config.json.

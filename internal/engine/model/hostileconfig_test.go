@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
 	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
@@ -53,7 +54,7 @@ func TestHostileSettings(t *testing.T) {
 
 func tiny(t *testing.T, architecture string) (c map[string]any) {
 	t.Helper()
-	text, err := TinyConfig(architecture)
+	text, err := tinyconfig.Of(architecture)
 	if err == nil {
 		err = json.Unmarshal(text, &c)
 	}

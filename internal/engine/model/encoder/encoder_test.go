@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -18,7 +19,7 @@ var names = []string{"BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertM
 // with a tensor of no family does not.
 func TestFolders(t *testing.T) {
 	for _, name := range names {
-		text, err := model.TinyConfig(name)
+		text, err := tinyconfig.Of(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +54,7 @@ func TestFolders(t *testing.T) {
 // tensors can be listed.
 func TestHostileSettings(t *testing.T) {
 	for _, name := range names {
-		text, err := model.TinyConfig(name)
+		text, err := tinyconfig.Of(name)
 		if err != nil {
 			t.Fatal(err)
 		}
