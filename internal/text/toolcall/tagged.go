@@ -1,6 +1,9 @@
 package toolcall
 
-import "strings"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // tagForm is a syntax of calls in tags, with one tag for each argument. Values are text, or JSON
 // where the schema allows no text:
@@ -275,8 +278,9 @@ func (t *tagged) parameter(out *[]Piece, s string) bool {
 		}
 		return t.drop(out)
 	}
+	isString := "" // DSML says whether the value is text
 	if t.keyEnd == "" {
-		key, _, _ = strings.Cut(key, ` string=`) // DSML says whether the value is text
+		key, isString, _ = strings.Cut(key, ` string=`)
 		key = strings.Trim(key, " \t\r\n\"'")
 	}
 	value, n, found := t.textOf(m.s[m.at:])
@@ -290,7 +294,11 @@ func (t *tagged) parameter(out *[]Piece, s string) bool {
 	if t.keys++; t.keys == 1 {
 		before = "{"
 	}
-	*out = append(*out, Piece{Arguments: before + quoted(key) + ": " + typed(t.tools[t.name].Schema, key, value)})
+	text := typed(t.tools[t.name].Schema, key, value)
+	if plain := strings.TrimSpace(value); strings.Contains(isString, "false") && json.Valid([]byte(plain)) {
+		text = plain
+	}
+	*out = append(*out, Piece{Arguments: before + quoted(key) + ": " + text})
 	t.buf, t.seen = m.s[m.at+n:], 0
 	return true
 }
