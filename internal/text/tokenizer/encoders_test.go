@@ -165,7 +165,7 @@ func TestGGUFUnigram(t *testing.T) {
 	}
 	want := f.load(t)
 	file := &modeltest.GGUF{}
-	tokens, scores, kinds := []string{"<s>", "<pad>", "</s>", "<unk>"}, make([]float32, 4), []int32{3, 3, 3, 2}
+	tokens, scores, kinds := []string{"<s>", "<pad>", "</s>", "<unk>"}, []float32{0, 0, 0, 0}, []int32{3, 3, 3, 2}
 	for _, p := range m.Pieces[3:] {
 		tokens, scores, kinds = append(tokens, p.Text), append(scores, p.Score), append(kinds, int32(p.Type))
 	}

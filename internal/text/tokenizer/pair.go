@@ -76,11 +76,10 @@ func shorten(a, b, room int, cut Truncation) (int, int, error) {
 	case cut != LongestFirst:
 		return 0, 0, fmt.Errorf("tokenizer: the text to shorten has no more than the %d tokens that must go", over)
 	}
-	short, long := min(a, b), max(a, b)
+	short := min(a, b)
+	long := short
 	if short <= room {
 		long = max(short, room-short)
-	} else {
-		long = short
 	}
 	if short+long > room {
 		short, long = room/2, room/2+room%2

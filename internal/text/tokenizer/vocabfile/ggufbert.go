@@ -45,7 +45,8 @@ func (v *ggufVocab) bert(f *gguf.File) map[string]any {
 		}
 		return named{def, id}
 	}
-	cls, sep := special("[CLS]", "cls_token_id", "bos_token_id"), special("[SEP]", "seperator_token_id", "eos_token_id")
+	cls := special("[CLS]", "cls_token_id", "bos_token_id")
+	sep := special("[SEP]", "seperator_token_id", "eos_token_id") //nolint:misspell // as GGUF spells it
 	return map[string]any{
 		"normalizer":     map[string]any{"type": "BertNormalizer", "lowercase": lower},
 		"pre_tokenizer":  map[string]any{"type": "BertPreTokenizer"},
