@@ -201,6 +201,16 @@ func TestAdaptersAPI(t *testing.T) {
 	if of := answers["/v1/completions"]; of["relative"] == of["absolute"] || of["tools"] == of["fry"] {
 		t.Errorf("the adapters answer alike: %q", of)
 	}
+	// A context belongs to the adapter that it was read with.
+	if status, body := h.ask("/v1/contexts", map[string]any{"name": "long", "model": "absolute", "prompt": strings.Repeat("Once upon a time ", 20)}); status != http.StatusOK {
+		t.Errorf("a context with an adapter: %d %s", status, body)
+	}
+	for model, want := range map[string]int{"absolute": http.StatusOK, "fry": http.StatusBadRequest, "tools": http.StatusBadRequest} {
+		status, body := h.ask("/v1/completions", map[string]any{"model": model, "prompt": "there", "context": "long", "max_tokens": 3})
+		if status != want || want != http.StatusOK && !strings.Contains(body, "another adapter") {
+			t.Errorf("a context of an adapter with model %s: %d %s, want %d", model, status, body, want)
+		}
+	}
 	if status, body := h.ask("/v1/chat/completions", only(chat("nosuch"), "messages")); status != http.StatusNotFound || !strings.Contains(body, "model_not_found") {
 		t.Errorf("an unknown adapter: %d %s", status, body)
 	}
