@@ -38,8 +38,8 @@ type Recipe struct {
 
 	dense []layer
 	score scorer
-	vocab int // tokens of the model; with Texts
-	types int // token types of the model; with Texts
+	vocab int    // tokens of the model; with Texts
+	types int    // token types of the model; with Texts
 	sum   []byte // of everything above, see Fingerprint
 }
 
