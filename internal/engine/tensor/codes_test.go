@@ -90,7 +90,7 @@ func TestCodes(t *testing.T) {
 	})
 }
 
-// What a type cannot represent is quantized again.
+// Blocks that a type cannot represent are quantized again.
 func TestCodesThatDoNotFit(t *testing.T) {
 	for name, test := range map[string]struct {
 		dt DType

@@ -20,7 +20,7 @@ const panelRows = 16
 //	Q8_0      [group][block] of [panel][8][16 rows][4 columns] bytes w+128, then [panel][16] float16 scales
 //	Q4_0      [group][block] of [panel][4][16 rows][4] bytes, columns 4g+i low, 16+4g+i high, w+8 each, then scales
 //	IQ4_NL    the same with the index of the value in a table of 16; MXFP4 likewise
-//	Int4      the same with codes as they are, then [panel] of [16] float16 scales and [16] bytes of zero points
+//	Int4      the same with the codes unchanged, then [panel] of [16] float16 scales and [16] bytes of zero points
 //
 // So one vector holds the same column of 16 rows, and every output element is one chain along the
 // columns for any vector width.
