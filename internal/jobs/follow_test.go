@@ -46,7 +46,7 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 		j, gone := next.job(late.id), next.job(before.id).snapshot().state.Phase
 		waiting, total := next.Count()
 		return j != nil && gone == Cancelled && waiting == 2 && total == 3 && next.job(mine.id) != nil,
-			fmt.Sprintf("the late job: %v, the cancelled one: %s, %d of %d jobs wait", j, gone, waiting, total)
+			fmt.Sprintf("the late job is known: %v, the cancelled one: %s, %d of %d jobs wait", j != nil, gone, waiting, total)
 	})
 	again, existed, err := next.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`), Key: "k"})
 	if err != nil || !existed || again.id != late.id {
