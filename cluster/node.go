@@ -226,8 +226,11 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if cfg.WeightsCache != "" {
 		adapterFiles = filepath.Join(cfg.WeightsCache, "adapters")
 	}
-	if sc.Adapters, err = lora.OpenStore(adapterFiles, cfg.WeightsCacheSize); err != nil {
-		return err
+	if sc.Adapters, err = lora.OpenStore(adapterFiles, cfg.WeightsCacheSize); err != nil { // such as a folder that is read-only
+		cfg.Logger.Warn("LoRA adapters are kept in a temporary folder", "folder", adapterFiles, "error", err)
+		if sc.Adapters, err = lora.OpenStore("", 0); err != nil {
+			return err
+		}
 	}
 	defer sc.Adapters.Close()
 	sc.AdapterBudget = cfg.LoRAMemory
