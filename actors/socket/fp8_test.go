@@ -38,7 +38,7 @@ func TestFP8(t *testing.T) {
 	}
 }
 
-// TestHeldFormsSameBits serves models whose codes are kept as they are stored. Every number of sockets
+// TestHeldFormsSameBits serves models that keep the codes of their files. Every number of sockets
 // gives the same bits, which are near those of the same weights in float32.
 func TestHeldFormsSameBits(t *testing.T) {
 	for _, name := range []string{"quantised/gptq", "quantised/w4a16_asym", "quantised/mxfp4", "gpt_oss_mxfp4", "quantised/w8a8", "quantised/fp8_block", "quantised/w4a16/mixed"} {

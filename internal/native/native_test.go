@@ -89,7 +89,7 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// A C library with constructors, thread-local storage and threads of its own works.
+// A second library is found by its name.
 func TestOtherLibrary(t *testing.T) {
 	libc(t)
 	l, err := Open("libm.so.6")

@@ -152,10 +152,13 @@ func open(library string) (*Driver, error) {
 		return nil, err
 	}
 	if d.Version = int(version); version < minDriver {
-		return nil, fmt.Errorf("cuda: the driver supports CUDA %s, and Shoal's kernels need %s: install a newer driver", versionText(d.Version), versionText(minDriver))
+		return nil, fmt.Errorf("cuda: the driver supports CUDA %s, and Shoal's kernels need %s: install a newer driver", d.CUDA(), versionText(minDriver))
 	}
 	return d, nil
 }
+
+// CUDA returns Version as text, such as "13.0".
+func (d *Driver) CUDA() string { return versionText(d.Version) }
 
 func versionText(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 

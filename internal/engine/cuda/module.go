@@ -25,7 +25,6 @@ const maxParameters = 32
 func (c *Context) Load(ptx []byte) (*Module, error) {
 	m := &Module{c: c}
 	text := append(ptx[:len(ptx):len(ptx)], 0)
-	log := make([]byte, 8<<10)
 	const errorLog, errorLogBytes = 5, 6
 	options := [2]int32{errorLog, errorLogBytes}
 	values, err := c.Pin(16)
@@ -33,17 +32,17 @@ func (c *Context) Load(ptx []byte) (*Module, error) {
 		return nil, err
 	}
 	defer values.Close()
-	logMemory, err := c.Pin(len(log))
+	log, err := c.Pin(8 << 10)
 	if err != nil {
 		return nil, err
 	}
-	defer logMemory.Close()
-	clear(logMemory.Bytes())
+	defer log.Close()
+	clear(log.Bytes())
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&values.Bytes()[0])), 2)
-	words[0], words[1] = uint64(logMemory.p), uint64(len(log))
+	words[0], words[1] = uint64(log.p), uint64(log.bytes)
 	err = c.driver.call(fnModuleLoadDataEx, uintptr(unsafe.Pointer(&m.handle)), uintptr(unsafe.Pointer(&text[0])), 2, uintptr(unsafe.Pointer(&options[0])), values.p)
 	if err != nil {
-		return nil, fmt.Errorf("%w %s", err, strings.TrimSpace(native.String(logMemory.p)))
+		return nil, fmt.Errorf("%w %s", err, strings.TrimSpace(native.String(log.p)))
 	}
 	if m.args, err = c.Pin(2 * 8 * maxParameters); err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func (c *Context) Event() (*Event, error) {
 	return e, c.driver.call(fnEventCreate, uintptr(unsafe.Pointer(&e.handle)), 0)
 }
 
-// Record puts the event behind the work that is in the stream.
+// Record adds the event after the work that is in the stream.
 func (e *Event) Record(s *Stream) error { return e.c.driver.call(fnEventRecord, e.handle, s.handle) }
 
 // Since waits for both events and returns the card's time between them, to about 0.5 µs.

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// recurrents have recurrent layers and two layers of rows. In the second, KV heads stand for
+// recurrents have recurrent layers and two layers of rows. In the second, KV heads share
 // different numbers of key heads. In the third, two KV heads have none.
 var recurrents = []Geometry{
 	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 2, KeyHeads: 6, ValueHeads: 12, KeyDim: 8, ValueDim: 20, Taps: 4}},

@@ -13,7 +13,7 @@ type Settings struct {
 
 	FP8Block [2]int `json:",omitzero"` // rows and columns with one FP8 scale; 0: the shape of the scales decides
 	Bits     int    `json:",omitempty"`
-	Plain    bool   `json:",omitempty"` // GPTQ: zero points are stored as they are (gptq_v2)
+	Plain    bool   `json:",omitempty"` // GPTQ: zero points are stored without an offset (gptq_v2)
 	Experts  bool   `json:",omitempty"` // only stacks of experts, as gpt-oss stores them
 	Held     string `json:",omitempty"` // the type in memory that keeps the values, or most of their precision
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Blocks of integers are stored as they are where the type has them, and products with zero points and
+// Blocks of integers that a type can hold are stored without change, and products with zero points and
 // tables have the same bits in all implementations as the plain sum.
 func TestCodes(t *testing.T) {
 	p := NewPool(1)

@@ -172,7 +172,7 @@ func TestChannelsWithoutTools(t *testing.T) {
 	}
 }
 
-// What a grammar forces upon gpt-oss begins with the header of a message.
+// Output of gpt-oss under a grammar begins with the header of a message.
 func TestForcedTextHasAHeader(t *testing.T) {
 	for _, c := range []struct {
 		ask  M

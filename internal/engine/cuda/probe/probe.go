@@ -51,7 +51,7 @@ func Run() Report {
 	if err != nil {
 		return Report{Problem: err.Error(), Devices: []Device{}}
 	}
-	r := Report{CUDA: fmt.Sprintf("%d.%d", driver.Version/1000, driver.Version%1000/10), Devices: []Device{}}
+	r := Report{CUDA: driver.CUDA(), Devices: []Device{}}
 	devices, err := driver.Devices()
 	if err != nil {
 		r.Problem = err.Error()

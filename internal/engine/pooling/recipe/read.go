@@ -71,7 +71,7 @@ func Read(ck *model.Checkpoint, o Options) (*Recipe, error) {
 	}
 	if r.Pool == pooling.None {
 		if ck.Config.Headless || ck.Config.NonCausal {
-			return nil, fmt.Errorf("%w: %s: this model only makes vectors, and no file says how (modules.json, or pooling_type in GGUF): state the pooling, last, mean or cls", ErrRecipe, ck.Dir)
+			return nil, fmt.Errorf("%w: %s: this model only makes vectors, and no file names the pooling (modules.json, or pooling_type in GGUF): state the pooling, last, mean or cls", ErrRecipe, ck.Dir)
 		}
 		return nil, nil
 	}

@@ -153,7 +153,7 @@ type field struct {
 
 func (f field) message() ([]byte, error) {
 	if f.kind != protowire.BytesType {
-		return nil, errors.New("a number stands for a message or text")
+		return nil, errors.New("a field that must be a message or text holds a number")
 	}
 	return f.bytes, nil
 }
