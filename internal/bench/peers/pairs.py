@@ -84,7 +84,7 @@ def ik_bench(model, *flags):
 
 def people_run(name, shape, quant):
     """Rows of a model that people run, decode and prefill; its file is made by its name (models.py)."""
-    file = f"{shape}-{quant[:2]}.gguf"
+    file = f"{shape}-{quant.removesuffix('_0')}.gguf"
     return [(f"{name} {quant.upper()}, decode, llama.cpp", decode(shape, quant, "--tokens", 48), "bench", llama_bench("bench", file, "-p", "0", "-n", "48"), None),
             (f"{name} {quant.upper()}, prefill 512, llama.cpp", prefill(shape, quant, 512), "bench", llama_bench("bench", file, "-p", "512", "-n", "0"), None)]
 
@@ -163,7 +163,8 @@ PAIRS = [
     ("160M Q4_0, 16 streams over 2 nodes, theirs one", cluster(SMALL, 2, 16), "dllama", dllama(f"{SMALL}.m", 2), 10),
     ("160M Q4_0, 16 streams over 4 nodes, theirs one", cluster(SMALL, 4, 16), "dllama", dllama(f"{SMALL}.m", 4, *TURBO), 10),
     *people_run("1B", LARGE, "q8_0"), *people_run("8B", "llama-3.1-8b", "q4_0"), *people_run("8B", "llama-3.1-8b", "q8_0"),
-    *people_run("30B A3B", "qwen3-30b-a3b", "q4_0"),
+    *people_run("30B A3B", "qwen3-30b-a3b", "q4_0"), *people_run("Gemma 4 26B A4B", "gemma-4-26b-a4b", "q4_0"),
+    *people_run("Qwen3.5 35B A3B", "qwen3.5-35b-a3b", "q4_0"), *people_run("gpt-oss 20B", "gpt-oss-20b", "q8_0"), *people_run("gpt-oss 20B", "gpt-oss-20b", "mxfp4"),
 ]
 
 PROGRAMS = {"ik": "ik_llama.cpp", "llama": "llama.cpp", "bench": "llama.cpp", "dllama": "distributed-llama"}

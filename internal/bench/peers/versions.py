@@ -26,10 +26,16 @@ def rows(model):
         for batch in (1, 16):
             yield f"cluster --nodes {n} --batch {batch} --tokens 48"
 
+def group(binary):
+    """The command that the measurements stand under: lab, or bench in builds before November 2026."""
+    return "lab" if subprocess.run([binary, "lab", "decode", "--help"], env=env, capture_output=True).returncode == 0 else "bench"
+
+groups = {binary: group(binary) for binary in (a.old, a.new)}
+
 def rate(binary, row, model):
-    p = subprocess.run([binary, "bench", *row.split(), "-m", model, "--json"] + (["--threads", a.threads] if a.threads else []), env=env, capture_output=True, text=True, timeout=300)
+    p = subprocess.run([binary, groups[binary], *row.split(), "-m", model, "--json"] + (["--threads", a.threads] if a.threads else []), env=env, capture_output=True, text=True, timeout=300)
     if p.returncode:
-        sys.exit(f"{binary} bench {row}: {p.stderr[-500:]}")
+        sys.exit(f"{binary} {groups[binary]} {row}: {p.stderr[-500:]}")
     d = json.loads(p.stdout)
     return next(d[k] for k in ("median_tokens_per_s", "tokens_per_s") if k in d)
 
