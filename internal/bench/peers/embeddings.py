@@ -56,7 +56,11 @@ class Server:
         """Wall and CPU seconds of one request."""
         request = urllib.request.Request(self.url + "/v1/embeddings", json.dumps({"input": texts, "cache": False}).encode(), {"Content-Type": "application/json"})
         cpu, began = cpu_seconds(self.process.pid), time.monotonic()
-        with urllib.request.urlopen(request, timeout=3600) as answer:
+        try:
+            answer = urllib.request.urlopen(request, timeout=3600)
+        except urllib.error.HTTPError as e:
+            raise RuntimeError(f"{self.name}: status {e.code}: {e.read()[:300]}") from None
+        with answer:
             got = len(json.load(answer)["data"])
         if got != len(texts):
             raise RuntimeError(f"{self.name} gave {got} vectors for {len(texts)} texts")
@@ -88,7 +92,7 @@ def main():
     try:
         if a.llama:
             servers.append(Server("llama.cpp", [a.llama, "-m", a.model, "--embeddings", "--pooling", a.pooling, "-t", str(a.threads), "-tb", str(a.threads),
-                                                "-c", str(TOKENS * 8), "-np", "8", "-b", str(TOKENS * 8), "-ub", str(TOKENS * 4), "--port", str(other)], other))
+                                                "-c", str(TOKENS * 16), "-np", "8", "-b", str(TOKENS * 8), "-ub", str(TOKENS * 4), "--port", str(other)], other))
         times = {s.name: [] for s in servers}
         random.seed(1)
         for round in range(a.rounds + 1):

@@ -142,6 +142,11 @@ func fill(c *step.Job, templates [][]byte, tokens int, p *kvcache.Policy, querie
 		}
 		prompt.Write(layer, head, tokens-1, k, k[:g.Layout.VDim])
 	})
+	for layer := range g.Recurrent.Layers {
+		for head := range g.KVHeads {
+			prompt.State(layer, head).Advanced(tokens)
+		}
+	}
 	prompt.Commit(tokens)
 	seen, err := kvcache.NewObservation(c.Arena(), g, tensor.Span{Hi: g.Cut()}, p.Needs, tokens)
 	if err != nil {
