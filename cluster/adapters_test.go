@@ -12,15 +12,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // writeAdapters writes random adapters of a model to folders of dir, of different ranks.
 func writeAdapters(t *testing.T, dir, of string, n int) (folders map[string]string) {
 	t.Helper()
-	ck, err := model.Open(of)
+	ck, err := checkpoint.Open(of)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/coordinator"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/events"
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/options"
@@ -88,7 +88,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err := cfg.Process.check(cfg.Key); err != nil {
 		return nil, err
 	}
-	ck, err := model.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
+	ck, err := checkpoint.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
 	if err != nil {
 		return nil, err
 	}

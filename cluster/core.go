@@ -22,9 +22,9 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/adapters"
 	"github.com/shoal-llm/shoal/internal/coordinator"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/events"
@@ -35,7 +35,7 @@ import (
 
 // core is the part of the coordinator that is independent of where the sockets run.
 type core struct {
-	checkpoint *model.Checkpoint
+	checkpoint *checkpoint.Checkpoint
 	serve      ServeConfig
 	director   *coordinator.Director
 	batcher    *batcher.Batcher
@@ -67,7 +67,7 @@ const (
 )
 
 // newCore builds a core from a valid config. dataDir stores what must survive the process; "": nothing does.
-func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l coordinator.PlacementLog, dataDir string) (*core, error) {
+func newCore(root *actor.RootContext, ck *checkpoint.Checkpoint, s ServeConfig, nodes int, group string, l coordinator.PlacementLog, dataDir string) (*core, error) {
 	policy, err := kvpolicy.Parse(s.Policy)
 	if err != nil {
 		return nil, err
@@ -289,7 +289,7 @@ func (c *core) close() {
 }
 
 // Checkpoint returns the served model.
-func (c *core) Checkpoint() *model.Checkpoint { return c.checkpoint }
+func (c *core) Checkpoint() *checkpoint.Checkpoint { return c.checkpoint }
 
 // ServeConfig returns the serving configuration with defaults filled in.
 func (c *core) ServeConfig() ServeConfig { return c.serve }

@@ -10,15 +10,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
 // TestServesGGUF: a GGUF file with the same weights and tokenizer gives the same answers as its
 // Hugging Face folder.
 func TestServesGGUF(t *testing.T) {
-	ck, err := model.Open(goldenDir)
+	ck, err := checkpoint.Open(goldenDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestServesGGUF(t *testing.T) {
 			s.Names = []string{"Tiny-F32"} // the name derived from the file name
 		}
 		c := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, Serve: s})
-		open, err := model.Open(dir)
+		open, err := checkpoint.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestServesGGUF(t *testing.T) {
 // A quantized file is loaded as q8_0 by default. The model name is the file name without its
 // extension.
 func TestDefaultsOfQuantised(t *testing.T) {
-	ck, err := model.Open(goldenDir)
+	ck, err := checkpoint.Open(goldenDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestDefaultsOfQuantised(t *testing.T) {
 	if err := os.WriteFile(path, g.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	q, err := model.Open(path)
+	q, err := checkpoint.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/internal/server/engine"
@@ -78,7 +78,7 @@ func TestMarksOfThoughts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ck := &model.Checkpoint{Dir: dir}
+	ck := &checkpoint.Checkpoint{Dir: dir}
 	ck.Config.Vocab = 4096
 	engine, err := node.Grammars(ck)()
 	if err != nil {

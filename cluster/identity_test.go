@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
 // The fingerprint identifies prefixes on disk and resumable jobs. It depends on every byte of the
@@ -17,7 +17,7 @@ func TestFingerprintFollowsWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	print := func() string {
-		ck, err := model.Open(dir)
+		ck, err := checkpoint.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
@@ -92,7 +92,7 @@ func TestKVDisk(t *testing.T) {
 	for i := range want {
 		want[i] = complete(t, alone, ask(i))
 	}
-	ck, err := model.Open(goldenDir)
+	ck, err := checkpoint.Open(goldenDir)
 	if err != nil {
 		t.Fatal(err)
 	}

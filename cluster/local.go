@@ -16,9 +16,9 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/coordinator"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/node"
@@ -88,7 +88,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if cfg.Shares != nil && len(cfg.Shares) != cfg.Sockets {
 		return nil, fmt.Errorf("cluster: %d shares for %d sockets: give one share per socket", len(cfg.Shares), cfg.Sockets)
 	}
-	ck, err := model.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
+	ck, err := checkpoint.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
 	if err != nil {
 		return nil, err
 	}

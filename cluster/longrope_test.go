@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
 // TestServedContextReachesSockets: --max-context chooses the factors of a longrope model on every
 // socket, and the system fingerprint names the choice.
 func TestServedContextReachesSockets(t *testing.T) {
 	const dir = "../internal/engine/model/testdata/phi3_longrope"
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

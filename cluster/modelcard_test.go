@@ -3,11 +3,11 @@ package cluster
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
 func TestModelCard(t *testing.T) {
-	ck, err := model.Open("../models/fry")
+	ck, err := checkpoint.Open("../models/fry")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/bus"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/machine"
@@ -139,11 +139,11 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	var ck *model.Checkpoint
+	var ck *checkpoint.Checkpoint
 	var m *weights.Cache // nil: the checkpoint is local
 	var err error
 	if cfg.Model != "" {
-		if ck, err = model.OpenSwiftKV(cfg.Model, cfg.SwiftKV); err != nil {
+		if ck, err = checkpoint.OpenSwiftKV(cfg.Model, cfg.SwiftKV); err != nil {
 			return err
 		}
 	}
@@ -262,7 +262,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 }
 
 // logRechecks logs changes of files while they are served.
-func logRechecks(ck *model.Checkpoint, log *slog.Logger) {
+func logRechecks(ck *checkpoint.Checkpoint, log *slog.Logger) {
 	ck.OnRecheck = func(file string, err error) {
 		if err != nil {
 			log.Error("model file changed", "file", file, "error", err)
@@ -272,7 +272,7 @@ func logRechecks(ck *model.Checkpoint, log *slog.Logger) {
 	}
 }
 
-func closeWeights(ck *model.Checkpoint, m *weights.Cache) {
+func closeWeights(ck *checkpoint.Checkpoint, m *weights.Cache) {
 	if ck != nil {
 		_ = ck.Close()
 	}

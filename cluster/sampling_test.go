@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/api"
@@ -63,7 +63,7 @@ func TestSamplingDefaultsAreChecked(t *testing.T) {
 
 // TestSamplingDefaultsOfGGUF: a file's own settings, else those of llama.cpp.
 func TestSamplingDefaultsOfGGUF(t *testing.T) {
-	ck, err := model.Open(goldenDir)
+	ck, err := checkpoint.Open(goldenDir)
 	if err != nil {
 		t.Fatal(err)
 	}

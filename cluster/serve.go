@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -28,7 +29,7 @@ import (
 // template and tool parser of a, and the cache memory per node in bytes. It reads no weights. It
 // returns s with the defaults filled in.
 func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
-	ck, err := model.OpenSwiftKV(s.Model, s.SwiftKV)
+	ck, err := checkpoint.OpenSwiftKV(s.Model, s.SwiftKV)
 	if err != nil {
 		return s, err
 	}
@@ -88,7 +89,7 @@ type APIConfig struct {
 
 // NewAPI creates the HTTP API of an engine. Tokenizer, chat template and sampling defaults come
 // from the checkpoint.
-func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Server, error) {
+func NewAPI(e Engine, ck *checkpoint.Checkpoint, s ServeConfig, a APIConfig) (*api.Server, error) {
 	s.ensureDefaults(&ck.Config)
 	for _, w := range ck.Config.Warnings {
 		s.Logger.Warn("model config", "warning", w)
@@ -130,7 +131,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 }
 
 // recipeOf returns how a model makes vectors; nil: it does not.
-func recipeOf(ck *model.Checkpoint, s *ServeConfig, tok *tokenizer.Tokenizer) (*recipe.Recipe, error) {
+func recipeOf(ck *checkpoint.Checkpoint, s *ServeConfig, tok *tokenizer.Tokenizer) (*recipe.Recipe, error) {
 	r, err := recipe.Read(ck, recipe.Options{Pooling: s.Pooling, ScoreTokens: s.ScoreTokens, Token: func(text string) (int32, bool) {
 		ids := tok.Encode(text, false)
 		return append(ids, 0)[0], len(ids) == 1
@@ -142,7 +143,7 @@ func recipeOf(ck *model.Checkpoint, s *ServeConfig, tok *tokenizer.Tokenizer) (*
 }
 
 // modelCard describes the checkpoint for clients that query its size and architecture.
-func modelCard(ck *model.Checkpoint, s *ServeConfig) ollama.ModelCard {
+func modelCard(ck *checkpoint.Checkpoint, s *ServeConfig) ollama.ModelCard {
 	c := &ck.Config
 	card := ollama.ModelCard{Format: "safetensors", Quantization: strings.ToUpper(s.Weights), Digest: ck.Hash(),
 		Architecture: strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(c.Architecture, "ForCausalLM"), "ForConditionalGeneration")),
@@ -161,7 +162,7 @@ func modelCard(ck *model.Checkpoint, s *ServeConfig) ollama.ModelCard {
 }
 
 // fingerprint identifies everything except the request that determines the bits of an answer.
-func fingerprint(ck *model.Checkpoint, s *ServeConfig) string {
+func fingerprint(ck *checkpoint.Checkpoint, s *ServeConfig) string {
 	print := fmt.Sprintf("shoal-%.12s-%s-%s", ck.Hash(), s.Weights, s.KV)
 	if tensor.Arithmetic > 1 { // version 1 had no suffix
 		print += fmt.Sprintf("-a%d", tensor.Arithmetic)
@@ -183,7 +184,7 @@ func servedContext(c *model.Config, s *ServeConfig) uint32 {
 
 // Identify fills in the defaults for a checkpoint and returns the model name and the system
 // fingerprint of its answers.
-func Identify(ck *model.Checkpoint, s *ServeConfig) (name, print string) {
+func Identify(ck *checkpoint.Checkpoint, s *ServeConfig) (name, print string) {
 	s.ensureDefaults(&ck.Config)
 	return s.Names[0], fingerprint(ck, s)
 }

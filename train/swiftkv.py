@@ -37,7 +37,7 @@ def headers(folder):
 
 
 def identity(folder, tied):
-    """what internal/engine/model/adapter.go calls the base: names, types, shapes and samples of every tensor of the model"""
+    """what internal/engine/checkpoint/adapter.go calls the base: names, types, shapes and samples of every tensor of the model"""
     h = hashlib.sha256(b"shoal swiftkv base 1\n")
     for k, (dt, shape, f, lo, hi) in sorted(headers(folder).items()):
         if not k.startswith("model.") and k != "lm_head.weight" or k.endswith("inv_freq") or k == "lm_head.weight" and tied:

@@ -2,20 +2,20 @@ package layer
 
 import (
 	"github.com/shoal-llm/shoal/actors/layer/inputs"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Ends are a socket's weights before the first layer and after the last: embedding, norm and head.
 type Ends struct {
-	Embedding      model.Tensor    // read from its file, one row per token
-	EmbeddingScale float32         // factor for the embedding rows; 1: none
-	FinalNorm      []float32       // (Hidden)
-	Head           *tensor.Weight  // this rank's vocabulary rows of the output head; nil if it has none
-	LogitScale     float32         // factor of the logits; 0 counts as 1
-	LogitCap       float32         // Config.LogitCap
-	PerLayer       *PerLayerInputs // or nil
-	Inputs         *inputs.Inputs  // what an encoder adds to the embedding, or nil
+	Embedding      checkpoint.Tensor // read from its file, one row per token
+	EmbeddingScale float32           // factor for the embedding rows; 1: none
+	FinalNorm      []float32         // (Hidden)
+	Head           *tensor.Weight    // this rank's vocabulary rows of the output head; nil if it has none
+	LogitScale     float32           // factor of the logits; 0 counts as 1
+	LogitCap       float32           // Config.LogitCap
+	PerLayer       *PerLayerInputs   // or nil
+	Inputs         *inputs.Inputs    // what an encoder adds to the embedding, or nil
 }
 
 // Bytes returns the memory of the weights, and Close frees it.

@@ -3,7 +3,7 @@ package layer
 import (
 	"math"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -14,10 +14,10 @@ import (
 
 // PerLayerInputs are the weights that compute the inputs of all layers from a token.
 type PerLayerInputs struct {
-	Table   model.Tensor   // (vocabulary, layers*width), read from its file, one row per token
-	Scale   float32        // factor of its rows
-	Project *tensor.Weight // (layers*width, Hidden)
-	Norm    []float32      // (width)
+	Table   checkpoint.Tensor // (vocabulary, layers*width), read from its file, one row per token
+	Scale   float32           // factor of its rows
+	Project *tensor.Weight    // (layers*width, Hidden)
+	Norm    []float32         // (width)
 }
 
 // PerLayer is the weights with which one layer uses its input.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -147,7 +148,7 @@ func eightAdapters(t *testing.T, c *model.Config) (dirs []string) {
 // mix of eight adapters, on any number of sockets, with both mappings, and with quantized weights.
 func TestLoRASameBits(t *testing.T) {
 	for _, m := range []struct{ dir, weights string }{{goldenDir, "F32"}, {goldenDir, "bf16"}, {goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {filepath.Join(modelData, "phi3"), "bf16"}, {filepath.Join(modelData, "gemma4_31b"), "q8_0"}, {filepath.Join(modelData, "cohere2"), "bf16"}} {
-		ck, err := model.Open(m.dir)
+		ck, err := checkpoint.Open(m.dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +205,7 @@ func TestLoRASameBits(t *testing.T) {
 // TestLoRAResidence: a plan with an adapter that is not in memory is refused; adapters leave the memory,
 // and the memory has its bound. Each epoch loads them again.
 func TestLoRAResidence(t *testing.T) {
-	ck, err := model.Open(goldenDir)
+	ck, err := checkpoint.Open(goldenDir)
 	if err != nil {
 		t.Fatal(err)
 	}

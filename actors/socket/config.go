@@ -8,10 +8,10 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
@@ -20,7 +20,7 @@ import (
 
 // Config is the configuration of a socket.
 type Config struct {
-	Checkpoint *model.Checkpoint
+	Checkpoint *checkpoint.Checkpoint
 	Pool       *tensor.Pool
 	Device     layer.Device     // stores weights and caches and computes; nil: a layer.Host on Pool
 	Threads    topology.Threads // range of the pool's threads, from which each step picks a number; zero: all in every step

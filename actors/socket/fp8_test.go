@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -18,7 +18,7 @@ import (
 // TestFP8 serves a checkpoint in FP8 blocks and one with the same numbers in F32. Both must give
 // the same bits, although the blocks do not align with the sockets' slices.
 func TestFP8(t *testing.T) {
-	ck, err := model.Open(filepath.Join(modelData, "mixtral"))
+	ck, err := checkpoint.Open(filepath.Join(modelData, "mixtral"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestHeldFormsSameBits(t *testing.T) {
 			if from, ok := strings.CutSuffix(name, "/mixed"); ok {
 				dir = withPlainKeys(t, filepath.Join(modelData, from))
 			}
-			ck, err := model.Open(dir)
+			ck, err := checkpoint.Open(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +82,7 @@ func TestHeldFormsSameBits(t *testing.T) {
 // of ignored modules asks. Their products share tokens with those of int4.
 func withPlainKeys(t *testing.T, from string) string {
 	t.Helper()
-	ck, err := model.Open(from)
+	ck, err := checkpoint.Open(from)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -29,7 +29,7 @@ func TestGoldensOfFolder(t *testing.T) {
 	for _, file := range files {
 		dir := filepath.Dir(file)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			ck, err := model.Open(dir)
+			ck, err := checkpoint.Open(dir)
 			if err != nil {
 				refused++
 				t.Logf("refused: %v", err)

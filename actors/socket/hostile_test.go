@@ -20,8 +20,8 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -36,7 +36,7 @@ const sessionSockets = 2
 // victims are the resources that the sockets of consecutive sessions share.
 type victims struct {
 	t    testing.TB
-	ck   *model.Checkpoint
+	ck   *checkpoint.Checkpoint
 	pool *tensor.Pool
 	log  *slog.Logger
 	disk *tier.Store
@@ -44,7 +44,7 @@ type victims struct {
 
 func newVictims(t testing.TB, dir string) *victims {
 	t.Helper()
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -35,7 +35,7 @@ func TestLongRopeContext(t *testing.T) {
 // TestLoadContext: a node refuses a context that its model does not have, and positions beyond the
 // served one.
 func TestLoadContext(t *testing.T) {
-	ck, err := model.Open(filepath.Join(modelData, "phi3_longrope"))
+	ck, err := checkpoint.Open(filepath.Join(modelData, "phi3_longrope"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -72,7 +72,7 @@ func TestRecipes(t *testing.T) {
 // asGGUF converts a folder as llama.cpp's converter does. It returns "" for a model that has no GGUF form.
 func asGGUF(t *testing.T, dir string) string {
 	t.Helper()
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

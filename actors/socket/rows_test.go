@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -30,7 +30,7 @@ type decoder struct {
 
 const decodeRows = 9
 
-func newDecoder(t *testing.T, ck *model.Checkpoint, w *shard.Weights, place topology.Placement, pool *tensor.Pool, arena *kvcache.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
+func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place topology.Placement, pool *tensor.Pool, arena *kvcache.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
 	c := &ck.Config
 	d := &decoder{t: t, g: shard.GeometryOf(c, tensor.BF16), w: w, place: place}
 	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, layer.NewProcessor(layer.DimsOf(c), decodeRows, d.g.Layout, pool))
@@ -123,7 +123,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 		"knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "quest:page=16,budget=32,skip=1", "quest:page=64,budget=128",
 		"shadowkv:chunk=8,budget=24,outliers=2,local=1", "shadowkv:chunk=2,budget=20,outliers=3,local=2,int8=1,skip=1", "shadowkv:chunk=16,budget=32,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"}
 	for _, name := range []string{"llama", "deepseek_v2", "gemma3", "gemma4_31b"} {
-		ck, err := model.Open(filepath.Join(modelData, name))
+		ck, err := checkpoint.Open(filepath.Join(modelData, name))
 		if err != nil {
 			t.Fatal(err)
 		}

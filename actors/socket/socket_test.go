@@ -19,9 +19,9 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -49,7 +49,7 @@ type rig struct {
 
 	score bool // request log-probabilities of prompts
 
-	ck    *model.Checkpoint
+	ck    *checkpoint.Checkpoint
 	c     rigConfig
 	epoch uint32
 	wires map[uint32][]collective.Transport
@@ -83,7 +83,7 @@ type rigConfig struct {
 
 func newRig(t *testing.T, c rigConfig) *rig {
 	t.Helper()
-	ck, err := model.OpenSwiftKV(c.dir, c.swiftKV)
+	ck, err := checkpoint.OpenSwiftKV(c.dir, c.swiftKV)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -469,7 +469,7 @@ func TestGoldensGGUF(t *testing.T) {
 		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe",
 	} {
 		dir := filepath.Join(modelData, name)
-		ck, err := model.Open(dir)
+		ck, err := checkpoint.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -494,7 +494,7 @@ func TestGGUFDeepseekV2(t *testing.T) {
 	if err := modeltest.SameMScale(filepath.Join(modelData, "deepseek_v2"), dir); err != nil {
 		t.Fatal(err)
 	}
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -29,7 +29,7 @@ func TestStopInTheMidst(t *testing.T) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	random := rand.New(rand.NewPCG(3, 4))
 	for range rounds {
-		ck, err := model.Open(goldenDir)
+		ck, err := checkpoint.Open(goldenDir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 const dir = "../engine/model/testdata/llama"
 
-func config(t *testing.T) (*model.Checkpoint, Config) {
+func config(t *testing.T) (*checkpoint.Checkpoint, Config) {
 	t.Helper()
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

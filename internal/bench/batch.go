@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/server/engine"
@@ -82,7 +82,7 @@ type BatchRow struct {
 // RunBatch sends all requests at once, for one policy after another.
 func RunBatch(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
 	out := &Batch{Model: o.Model, Threads: o.Threads, Memory: o.Memory, Nodes: max(o.Nodes, 1), Requests: o.Requests, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine()}
-	ck, err := model.Open(o.Model)
+	ck, err := checkpoint.Open(o.Model)
 	if err != nil {
 		return nil, err
 	}

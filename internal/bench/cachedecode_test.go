@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -41,7 +41,7 @@ type stream interface {
 // in how the cache of StreamingLLM is kept: figures 7 to 9 of EQUIP. It measures o.Tokens steps of
 // every way in turn, so that other load disturbs all equally. Caches hold o.Context slots.
 func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) {
-	ck, err := model.Random(o.Model)
+	ck, err := checkpoint.Random(o.Model)
 	if err != nil {
 		return nil, err
 	}

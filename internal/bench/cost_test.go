@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -11,7 +12,7 @@ import (
 // One row reads its chosen experts, many rows read all, and counts in between agree with a random
 // draw of experts.
 func TestCostsOfExperts(t *testing.T) {
-	ck, err := model.Open("random:qwen3-30b-a3b")
+	ck, err := checkpoint.Open("random:qwen3-30b-a3b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func TestCostsOfExperts(t *testing.T) {
 
 // Latent attention reads one row of 576 values per layer and token, once for all heads.
 func TestCostsOfLatents(t *testing.T) {
-	ck, err := model.Open("random:deepseek-v2-lite")
+	ck, err := checkpoint.Open("random:deepseek-v2-lite")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/actors/socket/step"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -55,7 +55,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	if err != nil {
 		return nil, err
 	}
-	ck, err := model.Random(o.Model)
+	ck, err := checkpoint.Random(o.Model)
 	if err != nil {
 		return nil, err
 	}

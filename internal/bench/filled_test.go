@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // TestHeldIsWhatFits opens sequences until the arena refuses one.
 func TestHeldIsWhatFits(t *testing.T) {
-	ck, err := model.Random("fry")
+	ck, err := checkpoint.Random("fry")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,13 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
 // Random shapes that are described as config.json are the models of that name for shoal plan.
 func TestRandomShapesArePlanned(t *testing.T) {
 	for _, name := range []string{"gpt-oss-20b", "qwen3.5-35b-a3b"} {
-		random, err := model.Random(name)
+		random, err := checkpoint.Random(name)
 		if err != nil {
 			t.Fatal(err)
 		}

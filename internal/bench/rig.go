@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -39,7 +40,7 @@ type Options struct {
 // shape returns the costs of a step with caches of `tokens` tokens. It returns an error if these
 // and the activations of `rows` rows do not fit this machine.
 func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
-	ck, err := model.Random(o.Model)
+	ck, err := checkpoint.Random(o.Model)
 	if err != nil {
 		return nil, Costs{}, err
 	}
@@ -58,7 +59,7 @@ type rig struct {
 	pool    *tensor.Pool // the pool of the only socket, or one with the threads of all, for ceilings
 	peers   []alone.Peer
 	servers []*natsbus.Server
-	ck      *model.Checkpoint
+	ck      *checkpoint.Checkpoint
 }
 
 func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err error) {
@@ -68,7 +69,7 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 			r.close()
 		}
 	}()
-	if r.ck, err = model.Random(o.Model); err != nil {
+	if r.ck, err = checkpoint.Random(o.Model); err != nil {
 		return nil, err
 	}
 	if o.Nodes > 1 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
 // bytesRead returns the bytes that this process has read from files and connections.
@@ -33,7 +33,7 @@ func TestPullReadsWeightsOnce(t *testing.T) {
 	}
 	_, path, _ := strings.Cut(strings.TrimSpace(stdout), " is in ")
 	before := bytesRead(t)
-	pulled, err := model.Open(path)
+	pulled, err := checkpoint.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestPullReadsWeightsOnce(t *testing.T) {
 	if n := bytesRead(t) - before; n > 1<<20 {
 		t.Errorf("Open read %d bytes", n)
 	}
-	local, err := model.Open("../../models/fry")
+	local, err := checkpoint.Open("../../models/fry")
 	if err != nil {
 		t.Fatal(err)
 	}

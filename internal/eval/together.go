@@ -14,9 +14,9 @@ import (
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
@@ -32,7 +32,7 @@ type TogetherConfig struct {
 
 // offlineRunner runs a model under all policies at once.
 type offlineRunner struct {
-	ck          *model.Checkpoint
+	ck          *checkpoint.Checkpoint
 	weights, kv tensor.DType
 	tok         *tokenizer.Tokenizer
 	samples     Source
@@ -65,7 +65,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 	if t.Workers < 1 || t.Workers > 1024 {
 		return nil, fmt.Errorf("eval: %d workers; want 1 to 1024", t.Workers)
 	}
-	ck, err := model.OpenSwiftKV(t.Model, t.SwiftKV)
+	ck, err := checkpoint.OpenSwiftKV(t.Model, t.SwiftKV)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/actors/socket/draft"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
@@ -16,11 +16,11 @@ const draftShare = 16
 // OpenDraft opens the draft model of a checkpoint: a folder with a small model with the same
 // tokenizer, "mtp" for the checkpoint's own multi-token prediction layer, or a folder with such a
 // layer; "" is none. Its caches are taken from the budget.
-func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*draft.Config, error) {
+func OpenDraft(dir string, ck *checkpoint.Checkpoint, budget *int64) (*draft.Config, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	d := &draft.Config{MTP: dir == "mtp" || model.IsMTP(dir)}
+	d := &draft.Config{MTP: dir == "mtp" || checkpoint.IsMTP(dir)}
 	var err error
 	switch {
 	case dir == "mtp":
@@ -28,7 +28,7 @@ func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*draft.Config, 
 	case d.MTP:
 		d.Checkpoint, err = ck.OpenMTP(dir)
 	default:
-		if d.Checkpoint, err = model.Open(dir); err == nil {
+		if d.Checkpoint, err = checkpoint.Open(dir); err == nil {
 			if err = sameTokens(d.Checkpoint, ck); err != nil {
 				err = errors.Join(err, d.Checkpoint.Close())
 			}
@@ -43,7 +43,7 @@ func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*draft.Config, 
 }
 
 // sameTokens refuses a draft model with another tokenizer: its drafts would be wrong.
-func sameTokens(small, ck *model.Checkpoint) error {
+func sameTokens(small, ck *checkpoint.Checkpoint) error {
 	a, err := tokenizer.Load(small.Dir)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func sameTokens(small, ck *model.Checkpoint) error {
 }
 
 // CloseDraft closes the draft model, unless it is part of the checkpoint.
-func CloseDraft(d *draft.Config, ck *model.Checkpoint) {
+func CloseDraft(d *draft.Config, ck *checkpoint.Checkpoint) {
 	if d != nil && d.Checkpoint != ck {
 		d.Checkpoint.Close()
 	}

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
 // TestDraftIsRefused: a draft model with another tokenizer and a folder without a model are refused
 // with reasons.
 func TestDraftIsRefused(t *testing.T) {
-	ck, err := model.Open("../../models/fry")
+	ck, err := checkpoint.Open("../../models/fry")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // Grammars returns a function that builds the grammar engine for a checkpoint's vocabulary at its
 // first call.
-func Grammars(ck *model.Checkpoint) func() (*grammar.Engine, error) {
+func Grammars(ck *checkpoint.Checkpoint) func() (*grammar.Engine, error) {
 	return sync.OnceValues(func() (*grammar.Engine, error) {
 		t, err := tokenizer.Load(ck.Dir)
 		if err != nil {

@@ -3,7 +3,7 @@ package parrot
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -18,7 +18,7 @@ func TestWrite(t *testing.T) {
 		if err := Write(dir, s); err != nil {
 			t.Fatal(err)
 		}
-		ck, err := model.Open(dir)
+		ck, err := checkpoint.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -54,7 +54,7 @@ var ErrDamaged = errors.New("weights: data does not match its hash")
 // tokenizer, and the headers of the weights.
 //
 // hub, if not nil, is the other source of a model that a process of the cluster has from there.
-func Open(ctx context.Context, ask Ask, hub Ranges, cache string, limit int64, log *slog.Logger) (*model.Checkpoint, *Cache, error) {
+func Open(ctx context.Context, ask Ask, hub Ranges, cache string, limit int64, log *slog.Logger) (*checkpoint.Checkpoint, *Cache, error) {
 	if cache == "" {
 		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: " + options.Name("weights-cache") + " DIR")
 	}
@@ -94,7 +94,7 @@ func Open(ctx context.Context, ask Ask, hub Ranges, cache string, limit int64, l
 	return ck, m, nil
 }
 
-func (m *Cache) open(ctx context.Context) (*model.Checkpoint, error) {
+func (m *Cache) open(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	gguf := ""
 	for _, f := range m.list.Files {
 		file, err := os.OpenFile(filepath.Join(m.dir, f.Name), os.O_RDWR|os.O_CREATE, 0o600)
@@ -107,14 +107,14 @@ func (m *Cache) open(ctx context.Context) (*model.Checkpoint, error) {
 				return nil, fmt.Errorf("weights: %w", err)
 			}
 		}
-		if err := m.Fetch(ctx, f.Name, []model.Span{{From: 0, To: f.Head}}); err != nil {
+		if err := m.Fetch(ctx, f.Name, []checkpoint.Span{{From: 0, To: f.Head}}); err != nil {
 			return nil, err
 		}
 		if strings.EqualFold(filepath.Ext(f.Name), ".gguf") && gguf == "" {
 			gguf = f.Name
 		}
 	}
-	return model.OpenPartial(ctx, filepath.Join(m.dir, gguf), m.list.ModelHash, m)
+	return checkpoint.OpenPartial(ctx, filepath.Join(m.dir, gguf), m.list.ModelHash, m)
 }
 
 // checkList bounds all values of a list before they are used.
@@ -150,7 +150,7 @@ func checkList(r *proto.WeightsReply) error {
 // Fetched returns the number of bytes received from other processes and from the hub.
 func (m *Cache) Fetched() int64 { return m.fetched.Load() }
 
-func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) error {
+func (m *Cache) Fetch(ctx context.Context, name string, spans []checkpoint.Span) error {
 	m.mu.Lock()
 	f := m.files[name]
 	m.mu.Unlock()
@@ -247,7 +247,7 @@ func (m *Cache) try(ctx context.Context, q *proto.WeightsRequest, use func(*prot
 }
 
 // missing returns the chunks of the spans that are absent from this disk or damaged.
-func (f *cachedFile) missing(spans []model.Span) (out []uint32, err error) {
+func (f *cachedFile) missing(spans []checkpoint.Span) (out []uint32, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	buf, asked := make([]byte, chunkBytes), map[int64]bool{}

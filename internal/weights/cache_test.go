@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -22,9 +23,9 @@ import (
 )
 
 // shelf returns a server without a network and a function that opens caches of it.
-func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *Cache, error)) {
+func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*checkpoint.Checkpoint, *Cache, error)) {
 	t.Helper()
-	ck, err := model.OpenSwiftKV(dir, adapter)
+	ck, err := checkpoint.OpenSwiftKV(dir, adapter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask f
 		l.wg.Wait()
 		ck.Close()
 	})
-	return l, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *Cache, error) {
+	return l, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*checkpoint.Checkpoint, *Cache, error) {
 		list, err := ask(&proto.WeightsRequest{})
 		if err == nil {
 			err = checkList(list)
@@ -83,7 +84,7 @@ func TestCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices := func(ck *model.Checkpoint, rank int) []byte {
+	slices := func(ck *checkpoint.Checkpoint, rank int) []byte {
 		t.Helper()
 		s, err := shard.Load(context.Background(), ck, place, rank, tensor.F32, shard.Options{Pool: pool})
 		if err != nil {
@@ -250,7 +251,7 @@ func TestCacheRefuses(t *testing.T) {
 	if r, err := l.answer(&proto.WeightsRequest{File: "config.json", List: l.list.List, HashesFrom: 1 << 31}); err != nil || len(r.Hashes) > 0 {
 		t.Errorf("hashes beyond the end: %v, %v", r, err)
 	}
-	random, err := model.Open("random:fry")
+	random, err := checkpoint.Open("random:fry")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +361,7 @@ func TestCacheCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for i := range int64(64) { // requests under way may still arrive
-		if err := m.Fetch(ctx, "model.safetensors", []model.Span{{From: 1<<20 + i*chunkBytes, To: 1<<20 + (i+1)*chunkBytes}}); err != nil && !errors.Is(err, context.Canceled) {
+		if err := m.Fetch(ctx, "model.safetensors", []checkpoint.Span{{From: 1<<20 + i*chunkBytes, To: 1<<20 + (i+1)*chunkBytes}}); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatalf("a cancelled fetch: %v", err)
 		}
 	}

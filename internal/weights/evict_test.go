@@ -12,7 +12,7 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -101,9 +101,9 @@ func TestCacheAsksOthers(t *testing.T) {
 		return r, from, nil
 	}
 	fetch := func(from, to int64) error {
-		return m.Fetch(context.Background(), "model.safetensors", []model.Span{{From: from, To: to}})
+		return m.Fetch(context.Background(), "model.safetensors", []checkpoint.Span{{From: from, To: to}})
 	}
-	missing, err := m.files["model.safetensors"].missing([]model.Span{{From: 4 << 20, To: 12 << 20}})
+	missing, err := m.files["model.safetensors"].missing([]checkpoint.Span{{From: 4 << 20, To: 12 << 20}})
 	if err != nil || len(missing) < 100 {
 		t.Fatalf("%d chunks are missing, %v", len(missing), err)
 	}

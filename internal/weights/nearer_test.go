@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -83,7 +83,7 @@ func TestNearerSource(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.nearer.hub, m.nearer.origin, m.nearer.log = c.hub, c.origin, m.log
-			if err := m.Fetch(t.Context(), "model.safetensors", []model.Span{{From: 0, To: int64(len(want))}}); err != nil {
+			if err := m.Fetch(t.Context(), "model.safetensors", []checkpoint.Span{{From: 0, To: int64(len(want))}}); err != nil {
 				t.Fatal(err)
 			}
 			got, err := os.ReadFile(filepath.Join(m.dir, "model.safetensors"))

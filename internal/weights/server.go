@@ -16,7 +16,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/options"
@@ -46,7 +46,7 @@ var errStale = errors.New("was changed while the model is in use: put the old fi
 // server sends a checkpoint to nodes that have none, in chunks. It computes the list of hashes at
 // the first request, because that reads the whole checkpoint.
 type server struct {
-	ck      *model.Checkpoint
+	ck      *checkpoint.Checkpoint
 	ctx     context.Context
 	readers chan struct{}
 	wg      sync.WaitGroup
@@ -79,7 +79,7 @@ func (f *servedFile) open() (*os.File, error) {
 
 // Serve answers requests on sys until ctx ends. Then call the returned function to wait for the
 // requests under way.
-func Serve(ctx context.Context, sys *rpc.System, ck *model.Checkpoint) (wait func(), err error) {
+func Serve(ctx context.Context, sys *rpc.System, ck *checkpoint.Checkpoint) (wait func(), err error) {
 	s := &server{ck: ck, ctx: ctx, readers: make(chan struct{}, serverReads)}
 	mux := rpc.NewMux(sys)
 	rpc.Handle(mux, uint32(proto.Kind_KIND_WEIGHTS), func(c *rpc.Ctx, m *proto.WeightsRequest) {

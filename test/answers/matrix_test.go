@@ -8,14 +8,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// checkpoint is one model of the matrix. Those in testdata have random weights.
-type checkpoint struct {
+// source is one model of the matrix. Those in testdata have random weights.
+type source struct {
 	name, dir string
 	make      func(root, dir string) error // writes the checkpoint to dir; nil: it is in the tree
 	types     [][2]string                  // of weights and cache; nil: all combinations
@@ -30,35 +31,35 @@ var (
 	cacheTypes  = []string{"f32", "bf16", "int8"}
 )
 
-func checkpoints() []checkpoint {
-	var all []checkpoint
+func checkpoints() []source {
+	var all []source
 	for _, name := range []string{"llama", "mistral", "mistral_window", "gemma3", "phi3", "qwen2", "qwen2_window", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"} {
-		all = append(all, checkpoint{name: name, dir: "internal/engine/model/testdata/" + name})
+		all = append(all, source{name: name, dir: "internal/engine/model/testdata/" + name})
 	}
 	for name, shape := range modeltest.Shapes() {
-		all = append(all, checkpoint{name: "random_" + name, make: func(_, dir string) error { return modeltest.Write(dir, shape, 7) }, types: [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"f16", "int8"}}})
+		all = append(all, source{name: "random_" + name, make: func(_, dir string) error { return modeltest.Write(dir, shape, 7) }, types: [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"f16", "int8"}}})
 	}
-	all = append(all, checkpoint{name: "random_flat", make: writeFlat, types: [][2]string{{"bf16", "bf16"}, {"f32", "int8"}}})
-	slices.SortFunc(all[12:], func(a, b checkpoint) int { return strings.Compare(a.name, b.name) })
+	all = append(all, source{name: "random_flat", make: writeFlat, types: [][2]string{{"bf16", "bf16"}, {"f32", "int8"}}})
+	slices.SortFunc(all[12:], func(a, b source) int { return strings.Compare(a.name, b.name) })
 	for _, name := range []string{"llama", "mixtral", "gemma3", "deepseek_v3"} {
-		all = append(all, checkpoint{name: "gguf_" + name, make: func(root, dir string) error {
+		all = append(all, source{name: "gguf_" + name, make: func(root, dir string) error {
 			return writeGGUF(filepath.Join(root, "internal/engine/model/testdata", name), dir)
 		}, types: [][2]string{{"q8_0", "bf16"}}})
 	}
 	for _, name := range []string{"granite", "olmo2", "olmo3", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "glm4_moe", "qwen2_moe", "mistral3", "ernie4_5", "glm4", "glm", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "smollm3", "llama4", "deepseek_v32", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "gpt_oss"} { // families with less that is their own
-		all = append(all, checkpoint{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
+		all = append(all, source{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
 	}
 	for _, name := range []string{"swiftkv", "swiftkv_across"} {
-		all = append(all, checkpoint{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
+		all = append(all, source{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
 	}
 	for _, name := range []string{"fry", "dace"} {
-		all = append(all, checkpoint{name: name, dir: "models/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}, {"iq4_nl", "bf16"}}, large: true})
+		all = append(all, source{name: name, dir: "models/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}, {"iq4_nl", "bf16"}}, large: true})
 	}
 	return all
 }
 
 func writeGGUF(from, dir string) error {
-	ck, err := model.Open(from)
+	ck, err := checkpoint.Open(from)
 	if err != nil {
 		return err
 	}
@@ -159,7 +160,7 @@ var growingSelectors = []string{"quest:page=16,budget=48", "shadowkv:chunk=4,bud
 
 // setup is a model with types.
 type setup struct {
-	checkpoint
+	source
 	weights, kv string
 	main        bool
 	number      int // index of the types among the model's
@@ -180,7 +181,7 @@ func setups() []setup {
 		}
 		for i, t := range types {
 			main := slices.Contains(mainTypes, t) && (!c.large || i == 0)
-			all = append(all, setup{checkpoint: c, weights: t[0], kv: t[1], main: main, number: i})
+			all = append(all, setup{source: c, weights: t[0], kv: t[1], main: main, number: i})
 		}
 	}
 	return all
@@ -213,7 +214,7 @@ func complete(all []setup, root string) error {
 		if s.make != nil {
 			continue
 		}
-		ck, err := model.Open(filepath.Join(root, s.dir))
+		ck, err := checkpoint.Open(filepath.Join(root, s.dir))
 		if err != nil {
 			return err
 		}

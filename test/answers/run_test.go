@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -202,7 +203,7 @@ type asked struct {
 
 // run submits all requests of s at once in one configuration.
 func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		return nil, err
 	}

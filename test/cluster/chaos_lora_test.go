@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 // TestChaosLoRA kills two nodes, one after the other, while streams of eight adapters and of the model
@@ -15,7 +15,7 @@ import (
 // mapping.
 func TestChaosLoRA(t *testing.T) {
 	const base = "../../models/fry"
-	ck, err := model.Open(base)
+	ck, err := checkpoint.Open(base)
 	if err != nil {
 		t.Fatal(err)
 	}

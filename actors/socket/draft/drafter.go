@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -20,7 +21,7 @@ import (
 // (MTP) layer. The drafts go to the batcher with the sampled tokens. A socket without a draft model, or
 // without memory for its caches, sends no drafts.
 type Config struct {
-	Checkpoint *model.Checkpoint // of the small model; with MTP, of that layer
+	Checkpoint *checkpoint.Checkpoint // of the small model; with MTP, of that layer
 	MTP        bool
 	KVBudget   int64 // bytes for its caches, in addition to those of the model
 }
@@ -60,7 +61,7 @@ func (g *Drafter) NewState() *State {
 
 // Load loads the whole draft model for a model. positions is the served context, see
 // model.Config.Serve. o has the pool and the device. Close must be called.
-func Load(ctx context.Context, d *Config, of *model.Checkpoint, positions int, dt, kv tensor.DType, o shard.Options) (*Drafter, error) {
+func Load(ctx context.Context, d *Config, of *checkpoint.Checkpoint, positions int, dt, kv tensor.DType, o shard.Options) (*Drafter, error) {
 	c := d.Checkpoint.Config
 	c.Serve(positions)
 	one := c

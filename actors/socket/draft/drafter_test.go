@@ -9,7 +9,7 @@ import (
 
 	engine "github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -32,7 +32,7 @@ func TestMTPGoldens(t *testing.T) {
 	if err := json.Unmarshal(raw, &golden); err != nil {
 		t.Fatal(err)
 	}
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/actors/layer/lowrank"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -202,7 +203,7 @@ func (w *adapterLoader) load(c *model.Config, p topology.Placement, rank int) []
 
 // pack packs rows of a factor, with the columns of some units of an axis of cols. Columns that the
 // factor does not have are zero.
-func (w *adapterLoader) pack(t model.Tensor, rows topology.Range, stored func(int) int, cols int, units topology.Range) *tensor.Weight {
+func (w *adapterLoader) pack(t checkpoint.Tensor, rows topology.Range, stored func(int) int, cols int, units topology.Range) *tensor.Weight {
 	if rows.Len() == 0 || units.Len() == 0 || w.err != nil {
 		return nil
 	}

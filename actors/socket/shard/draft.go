@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -11,9 +12,9 @@ import (
 
 // LoadDraft loads the whole draft model for base, for a placement of one rank: a separate model, or
 // with mtp the multi-token-prediction layer, with the embedding and the head of base.
-func LoadDraft(ctx context.Context, draft, base *model.Checkpoint, p topology.Placement, mtp bool, dt tensor.DType, o Options) (*Weights, layer.Held, error) {
-	sources := []*model.Checkpoint{draft, base}
-	marks := make([]model.Mark, len(sources))
+func LoadDraft(ctx context.Context, draft, base *checkpoint.Checkpoint, p topology.Placement, mtp bool, dt tensor.DType, o Options) (*Weights, layer.Held, error) {
+	sources := []*checkpoint.Checkpoint{draft, base}
+	marks := make([]checkpoint.Mark, len(sources))
 	for i, ck := range sources {
 		var err error
 		if marks[i], err = ck.Recheck(ctx); err != nil {
@@ -47,7 +48,7 @@ func LoadDraft(ctx context.Context, draft, base *model.Checkpoint, p topology.Pl
 }
 
 // mtp loads the multi-token-prediction layer, with the whole head of the model.
-func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Weights, *layer.Ends, layer.Held) {
+func (l *loader) mtp(c *model.Config, p topology.Placement, base *checkpoint.Checkpoint) (*Weights, *layer.Ends, layer.Held) {
 	t, me := c.MTP(), cutOf(c, 0, p, 0)
 	ends := &layer.Ends{LogitCap: c.LogitCap}
 	s := &Weights{Layers: []layer.Layer{l.hold(l.layer(c, c.Layers, &t.Layer, me))}, Ends: ends}

@@ -5,7 +5,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -46,7 +46,7 @@ func (f *fidelity) add(w *tensor.Weight, r int, row []float32, kept int, sample 
 
 // HeldError samples the relative error of matrices in a quantised form if the model is held as dt: 16
 // rows of the first 32 of them.
-func HeldError(ck *model.Checkpoint, dt tensor.DType) (float64, error) {
+func HeldError(ck *checkpoint.Checkpoint, dt tensor.DType) (float64, error) {
 	const matrices, rows = 32, 16
 	var f fidelity
 	n := 0

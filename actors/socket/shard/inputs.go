@@ -5,7 +5,6 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer/inputs"
 	"github.com/shoal-llm/shoal/internal/engine/model"
-	_ "github.com/shoal-llm/shoal/internal/engine/model/encoder" // registers encoders
 )
 
 // inputs reads what an encoder adds to the embedding. It returns nil for other models.

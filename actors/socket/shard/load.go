@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
@@ -16,7 +17,7 @@ import (
 type Weights struct {
 	Layers    []layer.Layer // in order, including SwiftKV's pass
 	Ends      layer.Held
-	Embedding model.Tensor // read row by row from its file
+	Embedding checkpoint.Tensor // read row by row from its file
 	Fidelity  Fidelity
 }
 
@@ -54,7 +55,7 @@ func (o *Options) device() layer.Device {
 
 // Load reads a socket's slices from the checkpoint and converts them. If ctx is cancelled, it stops
 // before the next matrix.
-func Load(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, o Options) (_ *Weights, err error) {
+func Load(ctx context.Context, ck *checkpoint.Checkpoint, p topology.Placement, rank int, dt tensor.DType, o Options) (_ *Weights, err error) {
 	mark, err := ck.Recheck(ctx)
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (l *loader) hold(w *layer.Weights) layer.Layer {
 }
 
 // embedding adds a checkpoint's embedding to the ends and passes them to the device.
-func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
+func (l *loader) embedding(s *Weights, ends *layer.Ends, of *checkpoint.Checkpoint) {
 	if l.err != nil {
 		return
 	}

@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestBytes checks that Bytes predicts the loaded size and that progress ends there.
 func TestBytes(t *testing.T) {
-	ck, err := model.Open("../../../models/fry")
+	ck, err := checkpoint.Open("../../../models/fry")
 	if err != nil {
 		t.Fatal(err)
 	}

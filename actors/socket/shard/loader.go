@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
@@ -19,8 +20,8 @@ const panelGrain = 64
 
 type loader struct {
 	ctx    context.Context
-	ck     *model.Checkpoint // nil: measure
-	config *model.Config     // with measure
+	ck     *checkpoint.Checkpoint // nil: measure
+	config *model.Config          // with measure
 	dt     tensor.DType
 	pool   *tensor.Pool
 	err    error
@@ -35,7 +36,7 @@ type loader struct {
 	shared   *sharedmem.Region // for matrices that other nodes of this machine have too; nil: none
 	source   string            // identity of the checkpoint
 	fidelity fidelity
-	mark     model.Mark // state of the files when loading began
+	mark     checkpoint.Mark // state of the files when loading began
 }
 
 // unchanged reports whether the bytes read of a tensor belong to the model. Only then may they be
@@ -247,7 +248,7 @@ func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys
 }
 
 // tensor returns a tensor that is read whole, or row by row later.
-func (l *loader) tensor(name string) (model.Tensor, error) {
+func (l *loader) tensor(name string) (checkpoint.Tensor, error) {
 	t, err := l.ck.Tensor(name)
 	if err == nil {
 		err = l.ck.Want(l.ctx, name, 0, t.Rows(), 0, t.Cols())

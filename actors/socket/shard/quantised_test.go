@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -26,7 +26,7 @@ func TestFormsAreKept(t *testing.T) {
 		"fp8_block": {tensor.BF16, 0.003}, "fp8_channel": {tensor.BF16, 0.003}, "fp8_tensor": {tensor.BF16, 0.003},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ck, err := model.Open(filepath.Join("../../../internal/engine/model/testdata/quantised", name))
+			ck, err := checkpoint.Open(filepath.Join("../../../internal/engine/model/testdata/quantised", name))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestFormsAreKept(t *testing.T) {
 // Forms whose codes are kept have no error, and the others a small one.
 func TestHeldError(t *testing.T) {
 	for name, most := range map[string]float64{"gptq": 0, "awq": 0, "w4a16_asym": 0, "mxfp4": 0, "w8a8": 0, "gptq8": 0, "bnb_int8": 0.0005, "nf4": 0.007, "nvfp4": 0.007, "fp8_block": 0.003, "gptq_v2_act_order": 0.007} {
-		c, err := model.Open(filepath.Join("../../../internal/engine/model/testdata/quantised", name))
+		c, err := checkpoint.Open(filepath.Join("../../../internal/engine/model/testdata/quantised", name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 	"github.com/shoal-llm/shoal/topology"
@@ -33,7 +33,7 @@ func TestSlicesAreShared(t *testing.T) {
 		}
 		return st.Sys().(*syscall.Stat_t).Blocks * 512
 	}
-	ck, err := model.Open("../../../internal/engine/model/testdata/llama")
+	ck, err := checkpoint.Open("../../../internal/engine/model/testdata/llama")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import math, os, random, struct, sys
 
 from families import FAMILIES, WEIGHT, attention, dense, norms, routed
 
-# As internal/engine/model/random.go has them. Embedding and head are one matrix in GGUF where they are tied, two in .m.
+# As internal/engine/checkpoint/random.go has them. Embedding and head are one matrix in GGUF where they are tied, two in .m.
 SHAPES = {
     "bench160m": dict(layers=12, hidden=1024, heads=16, kv=8, head=64, ffn=2816, vocab=32000, tied=True),
     "llama-3.2-1b": dict(layers=16, hidden=2048, heads=32, kv=8, head=64, ffn=8192, vocab=128256, tied=True),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -52,7 +53,7 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 
 // shapeOf returns the config of the public model that --model names.
 func shapeOf(name string) (*model.Config, error) {
-	ck, err := model.Random(name)
+	ck, err := checkpoint.Random(name)
 	if err != nil {
 		return nil, fmt.Errorf("--model: %w (weights are random: no folder is read; bench batch reads one)", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -51,8 +52,8 @@ func (c *benchBatchCmd) Run(e *ui.Env) error {
 		c.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
 	}
 	shape := c.Model
-	if slices.Contains(model.Shapes(), c.Model) {
-		c.Model = model.RandomPrefix + c.Model
+	if slices.Contains(checkpoint.Shapes(), c.Model) {
+		c.Model = checkpoint.RandomPrefix + c.Model
 	} else if c.Filled {
 		return fmt.Errorf("--filled: --model must be a shape: %s", models.ShapeNames())
 	}
@@ -102,7 +103,7 @@ func printBatch(w io.Writer, b *bench.Batch) {
 // memory returns --kv-memory. With --fit it returns slightly less than the first policy needs
 // for one sequence more. It also sets the types of the weights and the cache in o.
 func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
-	ck, err := model.Open(o.Model)
+	ck, err := checkpoint.Open(o.Model)
 	if errors.Is(err, model.ErrMissing) {
 		return 0, fmt.Errorf("%w, or one of the shapes %s", err, models.ShapeNames())
 	} else if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -41,13 +42,13 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 		if _, err := shapeOf(dir); err != nil {
 			return err
 		}
-		dir = model.RandomPrefix + dir
+		dir = checkpoint.RandomPrefix + dir
 	}
 	dir, err := models.ModelFlag{Model: dir}.Dir(e)
 	if err != nil {
 		return fmt.Errorf("--model: %w", err)
 	}
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		return fmt.Errorf("--model: %w", err)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 type benchPrefixCmd struct {
@@ -62,7 +62,7 @@ func (c *benchPrefixCmd) Run(e *ui.Env) error {
 // over measures prompts of every length on one cluster. It measures turns and misses only once,
 // with the first length.
 func (c *benchPrefixCmd) over(ctx context.Context, e *ui.Env, nodes int) (list []*bench.Prefix, err error) {
-	up := benchCluster(nodes, c.Threads, c.KVMemory, model.RandomPrefix+c.Model, c.Quant, c.KVType)
+	up := benchCluster(nodes, c.Threads, c.KVMemory, checkpoint.RandomPrefix+c.Model, c.Quant, c.KVType)
 	up.Serve.Mapping, up.Serve.Policy = c.Mapping, "full"
 	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.Check(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/eval"
 	"github.com/shoal-llm/shoal/internal/server/engine"
@@ -37,10 +37,10 @@ const (
 )
 
 func newFixtures(e *ui.Env, name string) (m *fixtures, err error) {
-	m = &fixtures{corpus: eval.OwnCorpus(), random: slices.Contains(model.Shapes(), name)}
+	m = &fixtures{corpus: eval.OwnCorpus(), random: slices.Contains(checkpoint.Shapes(), name)}
 	from := ""
 	if m.random {
-		m.dir = model.RandomPrefix + name
+		m.dir = checkpoint.RandomPrefix + name
 		from, err = models.ModelFlag{}.Dir(e)
 	} else {
 		m.dir, err = models.ModelFlag{Model: name}.Dir(e)

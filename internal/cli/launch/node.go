@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/supervise"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 	"github.com/shoal-llm/shoal/topology"
@@ -54,7 +54,7 @@ joining with a token.
 // from other processes.
 func (c *NodeCmd) checkpointPath(e *ui.Env) (string, error) {
 	dir, err := c.Dir(e)
-	if err == nil && !strings.HasPrefix(dir, model.RandomPrefix) {
+	if err == nil && !strings.HasPrefix(dir, checkpoint.RandomPrefix) {
 		_, err = os.Stat(dir)
 	}
 	if err != nil && filepath.Base(c.Model) == "bus" {

@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/machine"
@@ -211,7 +211,7 @@ func (c *Up) setShares() {
 
 // measureThreads measures this machine and sets the compute threads of each node.
 func (c *Up) measureThreads(ctx context.Context, serve cluster.ServeConfig, log *slog.Logger) error {
-	ck, err := model.Open(serve.Model)
+	ck, err := checkpoint.Open(serve.Model)
 	if err != nil {
 		return err
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // resolveQuant replaces --quant auto with the type that fits, and prints the choice. If a given
 // type does not fit, its error suggests alternatives.
 func (f *ServeFlags) resolveQuant(e *ui.Env, serve *cluster.ServeConfig, r models.Capacity) error {
-	ck, err := model.OpenSwiftKV(serve.Model, serve.SwiftKV)
+	ck, err := checkpoint.OpenSwiftKV(serve.Model, serve.SwiftKV)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (f *ServeFlags) resolveQuant(e *ui.Env, serve *cluster.ServeConfig, r model
 }
 
 // printForm prints how weights that were published quantised are held in memory.
-func printForm(e *ui.Env, ck *model.Checkpoint, weights tensor.DType) error {
+func printForm(e *ui.Env, ck *checkpoint.Checkpoint, weights tensor.DType) error {
 	if ck.Config.Quantised == nil {
 		return nil
 	}

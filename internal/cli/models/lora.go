@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -119,7 +119,7 @@ func baseOf(e *ui.Env, adapter string) (string, error) {
 
 // mergeKey returns a hash of the contents of an adapter and its base.
 func mergeKey(base, adapter string) (string, error) {
-	ck, err := model.Open(base)
+	ck, err := checkpoint.Open(base)
 	if err != nil {
 		return "", err
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -84,7 +84,7 @@ func TestMergedFollowsItsBase(t *testing.T) {
 		t.Fatal("the old merged weights serve an edited base")
 	}
 	hash := func(dir string) string {
-		ck, err := model.Open(dir)
+		ck, err := checkpoint.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 // The checkpoints that come with the project: the default model, and an adapter of it for tool
@@ -76,4 +76,4 @@ func FindBundled(name string) string {
 }
 
 // ShapeNames lists the names of shapes, for messages.
-func ShapeNames() string { return strings.Join(model.Shapes(), ", ") }
+func ShapeNames() string { return strings.Join(checkpoint.Shapes(), ", ") }

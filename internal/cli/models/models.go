@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/hub"
@@ -83,7 +84,7 @@ func (c *modelsListCmd) Run(e *ui.Env) error {
 		if m.Problem != "" || m.Format == "adapter" {
 			continue
 		}
-		config, stored, err := model.ReadConfig(m.Path)
+		config, stored, err := checkpoint.ReadConfig(m.Path)
 		if err != nil {
 			out[i].Problem = ui.PlainError(err)
 			continue

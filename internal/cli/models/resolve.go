@@ -9,8 +9,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/piecedigest"
 	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
@@ -29,7 +29,7 @@ func FindModel(e *ui.Env, word string) (string, error) {
 
 // FindFiles is FindModel, but does not merge an adapter into its base.
 func FindFiles(e *ui.Env, word string) (string, error) {
-	if strings.HasPrefix(word, model.RandomPrefix) {
+	if strings.HasPrefix(word, checkpoint.RandomPrefix) {
 		return word, nil
 	}
 	if at, err := onDisk(word); at != "" || err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/hub"
@@ -44,7 +45,7 @@ func (c *VerifyCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	ck, err := model.OpenSwiftKV(dir, c.SwiftKV)
+	ck, err := checkpoint.OpenSwiftKV(dir, c.SwiftKV)
 	if err != nil {
 		return err
 	}
@@ -161,7 +162,7 @@ func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	return mapping, most, nil
 }
 
-func (c *VerifyCmd) print(e *ui.Env, r *model.Report, tokenizes bool) error {
+func (c *VerifyCmd) print(e *ui.Env, r *checkpoint.Report, tokenizes bool) error {
 	m := r.Config
 	w := e.Stdout
 	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, ui.Count(r.Parameters), ui.BytesText(r.Bytes))

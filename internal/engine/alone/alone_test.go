@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -29,7 +29,7 @@ func TestResidentMemoryFollowsCompression(t *testing.T) {
 		t.Skip("the race detector keeps memory of its own beside every byte")
 	}
 	const budget, overhead, prompt = 96 << 20, 24 << 20, 4096 // a full prompt of this shape takes 32 MiB
-	ck, err := model.Random("fry")
+	ck, err := checkpoint.Random("fry")
 	if err != nil {
 		t.Fatal(err)
 	}

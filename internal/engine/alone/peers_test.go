@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -16,7 +16,7 @@ import (
 // under either mapping.
 func TestPeersDrawAlike(t *testing.T) {
 	for _, of := range []string{"llama", "deepseek_v3"} {
-		ck, err := model.Open(filepath.Join("../model/testdata", of))
+		ck, err := checkpoint.Open(filepath.Join("../model/testdata", of))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,10 +19,10 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -32,7 +32,7 @@ import (
 
 // Config configures a socket without a cluster.
 type Config struct {
-	Checkpoint *model.Checkpoint
+	Checkpoint *checkpoint.Checkpoint
 	Pool       *tensor.Pool
 	Weights    tensor.DType     // type of the matrices
 	KV         tensor.DType     // type of the cache

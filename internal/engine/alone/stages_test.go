@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -12,7 +12,7 @@ import (
 // TestExpertsRead: a step reports how many experts it read: for one token the chosen ones; for many
 // tokens no more than there are, and fewer than the sum of their choices.
 func TestExpertsRead(t *testing.T) {
-	ck, err := model.Open(filepath.Join("../model/testdata", "mixtral"))
+	ck, err := checkpoint.Open(filepath.Join("../model/testdata", "mixtral"))
 	if err != nil {
 		t.Fatal(err)
 	}

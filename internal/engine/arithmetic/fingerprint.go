@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/alone"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -55,7 +56,7 @@ func selfTest(ctx context.Context) ([]result, error) {
 	sys := alone.NewSystem()
 	defer sys.Close()
 	for _, s := range served() {
-		ck, err := model.Tiny(s.name)
+		ck, err := checkpoint.Tiny(s.name)
 		if err == nil {
 			out, err = answers(ctx, out, s.name, alone.Config{Checkpoint: ck, Pool: pool, System: sys, Weights: s.weights, KV: s.kv, KVBudget: 16 << 20, StepTokens: len(policies) * promptTokens})
 		}

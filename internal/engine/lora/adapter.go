@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/safetensors"
@@ -58,7 +59,7 @@ func IDOf(b []byte) (id ID, err error) {
 // Pair has the factors of one matrix: A (rank, columns of W) and B (rows of W, rank).
 type Pair struct {
 	Module string // name of the matrix in the base, such as model.layers.0.self_attn.q_proj
-	A, B   model.Tensor
+	A, B   checkpoint.Tensor
 	Scale  float32
 	scale  float64 // before it was rounded
 }
@@ -230,7 +231,7 @@ func (w *weights) pairs(c *config) ([]Pair, error) {
 			p = &Pair{Module: module}
 			found[module] = p
 		}
-		t, at := model.Tensor{Name: e.Name, DType: dt, Shape: e.Shape, Data: w.tensors[e.Begin:e.End:e.End]}, 1
+		t, at := checkpoint.Tensor{Name: e.Name, DType: dt, Shape: e.Shape, Data: w.tensors[e.Begin:e.End:e.End]}, 1
 		if isA {
 			p.A, at = t, 0
 		} else {
@@ -260,7 +261,7 @@ func (w *weights) pairs(c *config) ([]Pair, error) {
 func checkFinite(path string, pairs []Pair) error {
 	var row []float32
 	for i := range pairs {
-		for _, t := range [...]model.Tensor{pairs[i].A, pairs[i].B} {
+		for _, t := range [...]checkpoint.Tensor{pairs[i].A, pairs[i].B} {
 			row = slices.Grow(row[:0], t.Cols())[:t.Cols()]
 			for r := range t.Rows() {
 				t.Row(row, r, 0, len(row))

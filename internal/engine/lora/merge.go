@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -22,7 +23,7 @@ import (
 // model.safetensors alone. A merged row is summed in double precision and rounded once to W's
 // stored type.
 func Merge(base, adapter, out string) (err error) {
-	ck, err := model.Open(base)
+	ck, err := checkpoint.Open(base)
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (m *merge) write(to io.Writer) error {
 			if p := m.pairs[e.Name]; p == nil {
 				_, err = to.Write(data)
 			} else {
-				err = p.merge(to, model.Tensor{Name: e.Name, DType: weightTypes[e.Stored], Shape: e.Shape, Data: data})
+				err = p.merge(to, checkpoint.Tensor{Name: e.Name, DType: weightTypes[e.Stored], Shape: e.Shape, Data: data})
 			}
 			if err != nil {
 				return fmt.Errorf("lora: merging: %w", err)
@@ -153,7 +154,7 @@ func (m *merge) write(to io.Writer) error {
 
 // merge writes w + scale B A, row by row. Products of two float32 are exact in float64, so fused
 // multiply-add and separate operations give the same bits.
-func (p *Pair) merge(to io.Writer, w model.Tensor) error {
+func (p *Pair) merge(to io.Writer, w checkpoint.Tensor) error {
 	rows, cols, rank := w.Rows(), w.Cols(), p.Rank()
 	factors := make([]float32, rank*cols)
 	for k := range rank {

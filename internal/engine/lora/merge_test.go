@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -31,16 +32,16 @@ func put(t testing.TB, path string, data []byte) {
 	check(t, os.WriteFile(path, data, 0o600))
 }
 
-func open(t testing.TB, dir string) *model.Checkpoint {
+func open(t testing.TB, dir string) *checkpoint.Checkpoint {
 	t.Helper()
-	c, err := model.Open(dir)
+	c, err := checkpoint.Open(dir)
 	check(t, err)
 	t.Cleanup(func() { check(t, c.Close()) })
 	return c
 }
 
 // mergedFolder is base with an adapter merged.
-func mergedFolder(t *testing.T, base, adapter string) *model.Checkpoint {
+func mergedFolder(t *testing.T, base, adapter string) *checkpoint.Checkpoint {
 	t.Helper()
 	dir := t.TempDir()
 	check(t, lora.Merge(base, adapter, dir))

@@ -78,19 +78,6 @@ func (c *Config) Score() tensor.Score {
 	return tensor.Score{Scale: c.AttentionScale(), Cap: c.ScoreCap, Sinks: c.Sinks}
 }
 
-// readSinks reads the sinks of all layers into the config.
-func (c *Checkpoint) readSinks() {
-	if !c.Config.SinkScores {
-		return
-	}
-	c.Config.Sinks = make([][]float32, c.Config.Layers)
-	for i := range c.Config.Sinks {
-		s := make([]float32, c.Config.Heads)
-		c.must(c.Config.Layer(i).Sinks).Row(s, 0, 0, len(s))
-		c.Config.Sinks[i] = s
-	}
-}
-
 // EmbeddingScale is the factor of an embedding that is stored as dt. transformers rounds the root
 // to the type of the weights: sqrt(2560) becomes 50.5 in bf16. Quantized weights are converted from
 // such weights.
@@ -126,7 +113,7 @@ func (c *Config) CacheRow() (heads, key, value int) {
 	if c.Latent.Rank > 0 {
 		return 1, c.Latent.Row(), c.Latent.Rank
 	}
-	s := c.globalKV()
+	s := c.GlobalKV()
 	return s.Heads, s.Dim, s.Dim
 }
 
@@ -138,7 +125,7 @@ func (c *Config) CacheLayout(kv tensor.DType) tensor.KVLayout {
 
 // LocalLayout is the layout of a cache in the layers with a window; zero: CacheLayout.
 func (c *Config) LocalLayout(kv tensor.DType) tensor.KVLayout {
-	if c.globalKV().Dim == c.HeadDim {
+	if c.GlobalKV().Dim == c.HeadDim {
 		return tensor.KVLayout{}
 	}
 	return tensor.KVLayout{Type: kv, KDim: c.HeadDim, VDim: c.HeadDim}
@@ -150,7 +137,7 @@ func (c *Config) RopeDim() int {
 	if c.Latent.Rank > 0 {
 		return c.Latent.Rope
 	}
-	return c.globalKV().Dim
+	return c.GlobalKV().Dim
 }
 
 // ValueOf is the width of a head's value in the output projection of a layer.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -11,16 +12,22 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
+// Files of a Hugging Face folder that describe the model.
+const (
+	ConfigFile     = "config.json"
+	GenerationFile = "generation_config.json"
+)
+
 // Limits of a config: several times the largest published model, and small enough that no product
 // of them overflows.
 const (
-	maxHidden    = 1 << 17
-	maxLayers    = 1 << 10
-	maxHeads     = 1 << 12
-	maxHeadDim   = 1 << 12
-	maxFFN       = 1 << 20
-	maxVocab     = 1 << 22
-	maxPositions = 1 << 27
+	MaxHidden    = 1 << 17
+	MaxLayers    = 1 << 10
+	MaxHeads     = 1 << 12
+	MaxHeadDim   = 1 << 12
+	MaxFFN       = 1 << 20
+	MaxVocab     = 1 << 22
+	MaxPositions = 1 << 27
 )
 
 // Config describes a decoder: its architecture by Hugging Face's name, and the sizes that all
@@ -123,13 +130,13 @@ type Multipliers struct {
 // torch_dtype) and 5 (rope_parameters, dtype). A setting that changes the arithmetic and is not
 // implemented is refused, never ignored.
 func ParseConfig(dir string, config, generation []byte) (Config, error) {
-	f, err := parseFields(join(dir, configFile), config)
+	f, err := ParseFields(filepath.Join(dir, ConfigFile), config)
 	if err != nil {
 		return Config{}, err
 	}
 	name := f.architecture()
-	if f.err != nil {
-		return Config{}, f.err
+	if f.Err != nil {
+		return Config{}, f.Err
 	}
 	given := name
 	if w, ok := nested[name]; ok {
@@ -137,118 +144,93 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 			return Config{}, err
 		}
 	}
-	arch, ok := lookup(name)
+	arch, ok := Lookup(name)
 	body, both, headless := bodyOf(name)
 	if !ok && headless {
-		arch, ok = lookup(body)
+		arch, ok = Lookup(body)
 	} else {
 		headless, both = false, false
 	}
 	if !ok {
 		return Config{}, &Error{File: f.file, Field: "architectures", Kind: ErrUnknownArch,
-			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(given), strings.Join(Architectures(), ", "))}
+			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", Clip(given), strings.Join(Architectures(), ", "))}
 	}
 	c := Config{Architecture: arch.Name, Headless: headless, NonCausal: both}
-	f.alias(arch.aliases)
-	f.assume(arch.defaults)
-	readShape(f, &c, arch.latent)
+	f.alias(arch.Aliases)
+	f.Assume(arch.Defaults)
+	readShape(f, &c, arch.Latent)
 	readDType(f, &c)
 	readQuantised(f, &c)
-	arch.read(f, &c)
+	arch.Read(f, &c)
 	f.readDirection(&c)
 	f.checkHeads(&c)
-	if f.err != nil {
-		return Config{}, f.err
+	if f.Err != nil {
+		return Config{}, f.Err
 	}
 	c.BOS = f.Tokens("bos_token_id", &c)
 	c.EOS = f.Tokens("eos_token_id", &c)
-	if f.err == nil && generation != nil {
-		f.err = readGeneration(dir, generation, &c)
+	if f.Err == nil && generation != nil {
+		f.Err = readGeneration(dir, generation, &c)
 	}
-	if f.err != nil {
-		return Config{}, f.err
+	if f.Err != nil {
+		return Config{}, f.Err
 	}
 	return c, nil
 }
 
 // architecture is the name in "architectures"; without one, that of "model_type".
-func (f *fields) architecture() string {
+func (f *Fields) architecture() string {
 	var names []string
-	f.get("architectures", &names, "a list of names")
-	if f.err == nil && len(names) == 0 {
+	f.Get("architectures", &names, "a list of names")
+	if f.Err == nil && len(names) == 0 {
 		if name, ok := architectureOf[f.Text("model_type", "")]; ok {
 			return name
 		}
 	}
-	if f.err == nil && len(names) != 1 {
-		f.fail("architectures", ErrFormat, "%d names, want exactly one of: %s", len(names), strings.Join(Architectures(), ", "))
+	if f.Err == nil && len(names) != 1 {
+		f.Fail("architectures", ErrFormat, "%d names, want exactly one of: %s", len(names), strings.Join(Architectures(), ", "))
 	}
-	if f.err != nil {
+	if f.Err != nil {
 		return ""
 	}
 	return names[0]
-}
-
-// architectureOf maps each model_type of transformers to its decoder.
-var architectureOf = map[string]string{
-	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "deepseek_v32": deepseek32,
-	"exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
-	"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
-	"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
-	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": gemma3,
-	"gpt_oss": gptOss,
-	"gemma4":  "Gemma4ForConditionalGeneration", "gemma4_text": gemma4, "gemma4_unified": "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text": gemma4Unified,
-	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
-	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",
-	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-	"mistral3": "Mistral3ForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-	"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "smollm3": "SmolLM3ForCausalLM",
-	"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_next": "Qwen3NextForCausalLM",
-	"qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
-	"minimax_m2": "MiniMaxM2ForCausalLM", "olmoe": "OlmoeForCausalLM", "granitemoe": "GraniteMoeForCausalLM", "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
-	"hy_v3": "HYV3ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
-	"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
-	"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM", "kimi_k25": "KimiK25ForConditionalGeneration",
-	"llama4": "Llama4ForConditionalGeneration", "llama4_text": llama4,
-	"lfm2": "Lfm2ForCausalLM", "lfm2_moe": lfm2MoE, "granitemoehybrid": graniteHybrid,
-	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
 }
 
 const kvHeads = "num_key_value_heads"
 
 // readShape reads the sizes, under the names of Llama that its successors kept. The read function of
 // a family with latent attention sets HeadDim.
-func readShape(f *fields, c *Config, latent bool) {
-	c.Hidden = f.Size("hidden_size", 0, maxHidden)
-	c.Layers = f.Size("num_hidden_layers", 0, maxLayers)
-	c.Heads = f.Size("num_attention_heads", 0, maxHeads)
-	c.KVHeads = f.Size(kvHeads, c.Heads, maxHeads)
-	c.FFN = f.Size("intermediate_size", 0, maxFFN)
-	c.Vocab = f.Size("vocab_size", 0, maxVocab)
-	c.MaxPositions = f.Size("max_position_embeddings", 2048, maxPositions)
+func readShape(f *Fields, c *Config, latent bool) {
+	c.Hidden = f.Size("hidden_size", 0, MaxHidden)
+	c.Layers = f.Size("num_hidden_layers", 0, MaxLayers)
+	c.Heads = f.Size("num_attention_heads", 0, MaxHeads)
+	c.KVHeads = f.Size(kvHeads, c.Heads, MaxHeads)
+	c.FFN = f.Size("intermediate_size", 0, MaxFFN)
+	c.Vocab = f.Size("vocab_size", 0, MaxVocab)
+	c.MaxPositions = f.Size("max_position_embeddings", 2048, MaxPositions)
 	c.NormEps = float32(f.Number("rms_norm_eps", 1e-6, 1e-12, 0.1))
-	if f.err != nil {
+	if f.Err != nil {
 		return
 	}
 	switch {
 	case c.Heads%c.KVHeads != 0:
-		f.fail("num_key_value_heads", ErrFormat, "%d does not divide the %d attention heads", c.KVHeads, c.Heads)
+		f.Fail("num_key_value_heads", ErrFormat, "%d does not divide the %d attention heads", c.KVHeads, c.Heads)
 	case latent:
-	case f.has("kv_lora_rank"):
-		f.fail("kv_lora_rank", ErrUnsupported, "latent attention is not implemented for this family")
-	case !f.has("head_dim") && c.Hidden%c.Heads != 0:
-		f.fail("num_attention_heads", ErrFormat, "%d does not divide the hidden size %d, and there is no head_dim", c.Heads, c.Hidden)
+	case f.Has("kv_lora_rank"):
+		f.Refuse("kv_lora_rank", "latent attention is not implemented for this family")
+	case !f.Has("head_dim") && c.Hidden%c.Heads != 0:
+		f.Fail("num_attention_heads", ErrFormat, "%d does not divide the hidden size %d, and there is no head_dim", c.Heads, c.Hidden)
 	default:
-		c.HeadDim = f.Size("head_dim", max(1, c.Hidden/c.Heads), maxHeadDim)
+		c.HeadDim = f.Size("head_dim", max(1, c.Hidden/c.Heads), MaxHeadDim)
 	}
-	if f.err == nil && c.HeadDim%2 != 0 {
-		f.fail("head_dim", ErrUnsupported, "%d is odd; rotary positions need pairs", c.HeadDim)
+	if f.Err == nil && c.HeadDim%2 != 0 {
+		f.Refuse("head_dim", "%d is odd; rotary positions need pairs", c.HeadDim)
 	}
 }
 
 // checkHeads refuses widths of heads that no cache can store.
-func (f *fields) checkHeads(c *Config) {
-	if f.err != nil {
+func (f *Fields) checkHeads(c *Config) {
+	if f.Err != nil {
 		return
 	}
 	key := "head_dim"
@@ -259,21 +241,21 @@ func (f *fields) checkHeads(c *Config) {
 		key = "global_head_dim"
 	}
 	if err := c.CacheLayout(tensor.BF16).Validate(); err != nil {
-		f.fail(key, ErrUnsupported, "%v", err)
+		f.Refuse(key, "%v", err)
 	}
 	if local := c.LocalLayout(tensor.BF16); local != (tensor.KVLayout{}) {
 		if err := local.Validate(); err != nil {
-			f.fail("head_dim", ErrUnsupported, "%v", err)
+			f.Refuse("head_dim", "%v", err)
 		}
 	}
 }
 
-func readDType(f *fields, c *Config) {
+func readDType(f *Fields, c *Config) {
 	key := "torch_dtype"
-	if f.has("dtype") {
+	if f.Has("dtype") {
 		key = "dtype"
 	}
-	if !f.has(key) {
+	if !f.Has(key) {
 		return
 	}
 	switch f.OneOf(key, "float32", "float32", "bfloat16", "float16") {
@@ -289,7 +271,7 @@ func readDType(f *fields, c *Config) {
 // readGeneration puts the end tokens of generation_config.json first. There chat models name the
 // end of a turn; config.json may name only the end of a document. Both end an answer.
 func readGeneration(dir string, data []byte, c *Config) error {
-	g, err := parseFields(join(dir, generationFile), data)
+	g, err := ParseFields(filepath.Join(dir, GenerationFile), data)
 	if err != nil {
 		return err
 	}
@@ -303,5 +285,5 @@ func readGeneration(dir string, data []byte, c *Config) error {
 		}
 	}
 	c.EOS = eos
-	return g.err
+	return g.Err
 }

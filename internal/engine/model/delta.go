@@ -1,9 +1,7 @@
 package model
 
 import (
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 )
@@ -102,95 +100,22 @@ func (c *Config) before(i int, recurrent bool) (n int) {
 
 // Limits of the gated delta rule, several times the largest published.
 const (
-	maxTaps       = 16
-	maxDeltaWidth = 1 << 22 // of all rows of In
+	MaxTaps       = 16
+	MaxDeltaWidth = 1 << 22 // of all rows of In
 )
-
-// readDelta reads the sizes of linear layers and the list of layers with attention.
-func readDelta(f *fields, c *Config) {
-	d := &c.Delta
-	d.KeyHeads = f.Size("linear_num_key_heads", 16, maxHeads)
-	d.ValueHeads = f.Size("linear_num_value_heads", 32, maxHeads)
-	d.KeyDim = f.Size("linear_key_head_dim", 128, maxHeadDim)
-	d.ValueDim = f.Size("linear_value_head_dim", 128, maxHeadDim)
-	d.Taps = f.Size("linear_conv_kernel_dim", 4, maxTaps)
-	key := "full_attention_interval"
-	interval := f.Size(key, 4, maxLayers)
-	full := func(i int) bool { return (i+1)%interval == 0 }
-	if kinds := f.layerKinds("layer_types", c.Layers, map[string]string{"linear_attention": linearKind, "full_attention": fullKind}); kinds != nil {
-		key, full = "layer_types", func(i int) bool { return kinds[i] == fullKind }
-	}
-	if f.err == nil && d.ValueHeads%d.KeyHeads != 0 {
-		f.fail("linear_num_value_heads", ErrFormat, "%d is not a multiple of the %d key heads", d.ValueHeads, d.KeyHeads)
-		return
-	}
-	c.checkMixer(f, key, full)
-}
-
-// The kinds of layers that layerKinds returns.
-const (
-	fullKind   = "full"
-	linearKind = "linear"
-)
-
-// layerKinds reads a list with the kind of each layer, in the names of a family; nil: there is none, or
-// it is wrong.
-func (f *fields) layerKinds(key string, layers int, names map[string]string) []string {
-	var kinds []string
-	if !f.get(key, &kinds, "a list of names") {
-		return nil
-	}
-	if len(kinds) != layers {
-		f.fail(key, ErrFormat, "%d entries for %d layers", len(kinds), layers)
-		return nil
-	}
-	for i, k := range kinds {
-		if kinds[i] = names[k]; kinds[i] == "" {
-			f.fail(key, ErrUnsupported, "layer %d: %q is not supported; known: %s", i, clip(k), strings.Join(slices.Sorted(maps.Keys(names)), ", "))
-			return nil
-		}
-	}
-	return kinds
-}
-
-// checkMixer sets the layers with attention and checks the sizes of the others. key names the setting
-// that lists the layers.
-func (c *Config) checkMixer(f *fields, key string, full func(i int) bool) {
-	d := &c.Delta
-	for i := range c.Layers {
-		if full(i) {
-			d.Full = append(d.Full, i)
-		}
-	}
-	switch {
-	case f.err != nil:
-	case d.KeyHeads*d.Width() > maxDeltaWidth:
-		f.fail(key, ErrOutOfRange, "the projection of a layer with a state has %d rows, more than %d", d.KeyHeads*d.Width(), maxDeltaWidth)
-	case len(d.Full) == 0:
-		f.fail(key, ErrUnsupported, "none of the %d layers has attention; at least one must", c.Layers)
-	case len(d.Full) == c.Layers:
-		*d = recurrent.Mixer{}
-	}
-}
-
-// linearLayer replaces the attention of a layer. p is the prefix of its names.
-func linearLayer(l *LayerSpec, p string) {
-	p += "linear_attn."
-	l.Q, l.K, l.V, l.QNorm, l.KNorm = Linear{}, Linear{}, Linear{}, "", ""
-	l.O = Linear{}
-	l.Delta = &DeltaSpec{
-		QKV: linear(p+"in_proj_qkv", false), Z: linear(p+"in_proj_z", false), B: linear(p+"in_proj_b", false), A: linear(p+"in_proj_a", false),
-		Conv: p + "conv1d.weight", DtBias: p + "dt_bias", ALog: p + "A_log", Norm: p + "norm.weight", Out: linear(p+"out_proj", false),
-	}
-}
-
-// gatedQuery divides the query projection: the rows of each head are its query, then its output
-// gate.
-func (c *Config) gatedQuery(l *LayerSpec) {
-	l.Q.Of, l.Q.Run, l.Q.Gap = 2*c.Heads*c.HeadDim, c.HeadDim, c.HeadDim
-	l.QGate = l.Q
-	l.QGate.First, l.QGate.Order = c.HeadDim, Order{}
-}
 
 // slot is the number of the cache, or of the recurrent state, of a layer.
 func (c *Config) slot(layer int) int { return c.before(layer, c.Recurrent(layer)) }
+
+// joint lists the tensors of a layer with Mamba2 or ShortConv. A layer has those that it names.
+func (s *specs) joint(c *Config, l *DeltaSpec) {
+	d := &c.Delta
+	s.linear(l.Joint, d.JointRows(), c.Hidden)
+	s.add(l.Conv, d.StoredChannels(), 1, d.Taps)
+	s.add(l.ConvBias, d.StoredChannels())
+	s.add(l.DtBias, d.ValueHeads)
+	s.add(l.ALog, d.ValueHeads)
+	s.add(l.D, d.ValueHeads)
+	s.add(l.Norm, d.Values())
+	s.linear(l.Out, c.Hidden, d.Values())
+}

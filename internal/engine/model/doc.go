@@ -1,10 +1,7 @@
-// Package model reads checkpoints: a Hugging Face folder (config.json, generation_config.json,
-// *.safetensors) becomes a checked description of the architecture and a table of tensors mapped
-// into memory, read only.
+// Package model describes models: the config of an architecture, its layers, and the name and shape of
+// every tensor. It reads settings of config.json and checks each against a range before it sizes
+// anything. Package families has a file for each architecture, and package checkpoint opens files.
 //
-// It does not compute. Files are untrusted: every number is checked against a range before it sizes
-// anything, and every tensor against the file's length and the architecture's list before its bytes
-// are returned. Errors name the file, the tensor or field, and the value.
-//
-// A new architecture is one file next to llama.go; see docs/adding-a-model.md.
+// It does not compute. Errors name the file, the tensor or field, and the value. See
+// docs/adding-a-model.md.
 package model

@@ -36,10 +36,10 @@ func (e *Error) Error() string {
 		b.WriteString(e.File + ": ")
 	}
 	if e.Tensor != "" {
-		fmt.Fprintf(&b, "tensor %q: ", clip(e.Tensor))
+		fmt.Fprintf(&b, "tensor %q: ", Clip(e.Tensor))
 	}
 	if e.Field != "" {
-		fmt.Fprintf(&b, "field %q: ", clip(e.Field))
+		fmt.Fprintf(&b, "field %q: ", Clip(e.Field))
 	}
 	b.WriteString(e.Detail)
 	return b.String()
@@ -85,11 +85,20 @@ func (p *Problems) Error() string {
 
 func (p *Problems) Unwrap() []error { return p.List }
 
-// clip keeps a hostile file's names from flooding a log line.
-func clip(s string) string {
+// Clip keeps a hostile file's names from flooding a log line.
+func Clip(s string) string {
 	const most = 120
 	if len(s) <= most {
 		return s
 	}
 	return s[:most] + "..."
+}
+
+// In returns the problems as an error, or nil if there are none.
+func (p *Problems) In(dir string) error {
+	if len(p.List) == 0 {
+		return nil
+	}
+	p.Dir = dir
+	return p
 }

@@ -52,10 +52,10 @@ func (s *specs) inputs(c *Config) {
 }
 
 // alias copies settings from older names of their keys.
-func (f *fields) alias(names map[string]string) {
+func (f *Fields) alias(names map[string]string) {
 	for key, old := range names {
-		if v, ok := f.raw[old]; ok && !f.has(key) {
-			f.raw[key] = v
+		if v, ok := f.Raw[old]; ok && !f.Has(key) {
+			f.Raw[key] = v
 		}
 	}
 }

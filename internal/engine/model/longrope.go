@@ -2,9 +2,10 @@ package model
 
 import (
 	"cmp"
-	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"math"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 )
 
 // LongRoPE (Ding et al., arXiv 2402.13753): the frequency of each pair is divided by a factor. There
@@ -16,15 +17,15 @@ import (
 
 // isLongRope reports whether an object means longrope, of a family that implements it. The first
 // Phi-3 files have other names for it, as transformers knows.
-func (f *fields) isLongRope(key string, c *Config) bool {
+func (f *Fields) isLongRope(key string, c *Config) bool {
 	return c.implements("long_factor") && slices.Contains([]string{rotary.LongRope, "su", "yarn"}, f.Text(key, ""))
 }
 
 // longRope reads the parameters, with the reference's defaults. original is the trained length given
 // outside the object, which takes precedence; 0: none.
-func (f *fields) longRope(r *rotary.Rope, c *Config, original int) {
+func (f *Fields) longRope(r *rotary.Rope, c *Config, original int) {
 	r.Type = rotary.LongRope
-	r.OriginalMax = cmp.Or(original, f.Size("original_max_position_embeddings", 4096, maxPositions))
+	r.OriginalMax = cmp.Or(original, f.Size("original_max_position_embeddings", 4096, MaxPositions))
 	factor := f.Number("factor", float64(c.MaxPositions)/float64(r.OriginalMax), 1e-6, 1e6)
 	r.Amplitude = 1
 	if factor > 1 && r.OriginalMax > 1 {
@@ -35,26 +36,26 @@ func (f *fields) longRope(r *rotary.Rope, c *Config, original int) {
 	r.Long = f.divisors("long_factor", c.rotated()/2)
 	for _, key := range []string{"short_mscale", "long_mscale"} { // Phi-3.5-MoE
 		if v := f.Number(key, r.Amplitude, -1e300, 1e300); v != r.Amplitude {
-			f.fail(key, ErrUnsupported, "%g is not implemented; cosine and sine are multiplied by %g", v, r.Amplitude)
+			f.Refuse(key, "%g is not implemented; cosine and sine are multiplied by %g", v, r.Amplitude)
 		}
 	}
 	r.Beyond = c.MaxPositions > r.OriginalMax
 }
 
 // divisors reads a list with one divisor for each pair that rotates.
-func (f *fields) divisors(key string, pairs int) []float64 {
+func (f *Fields) divisors(key string, pairs int) []float64 {
 	var list []float64
-	if !f.get(key, &list, "a list of numbers") {
-		f.fail(key, ErrMissing, "missing")
+	if !f.Get(key, &list, "a list of numbers") {
+		f.Fail(key, ErrMissing, "missing")
 		return nil
 	}
 	if len(list) != pairs {
-		f.fail(key, ErrFormat, "%d numbers for the %d pairs of a head that rotate", len(list), pairs)
+		f.Fail(key, ErrFormat, "%d numbers for the %d pairs of a head that rotate", len(list), pairs)
 		return nil
 	}
 	for i, v := range list {
 		if !(v >= 1e-6 && v <= 1e6) {
-			f.fail(key, ErrOutOfRange, "element %d, %g, is outside 1e-06..1e+06", i, v)
+			f.Fail(key, ErrOutOfRange, "element %d, %g, is outside 1e-06..1e+06", i, v)
 			return nil
 		}
 	}

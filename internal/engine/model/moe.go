@@ -64,9 +64,9 @@ const (
 type MoENames struct {
 	Router                           string         // (experts, hidden)
 	Bias                             string         // (experts): Router.Bias
-	expert                           string         // prefix of the expert's number
-	gate, up, down                   string         // suffixes after it
-	gateUps, downs                   string         // see stacks
+	ExpertPrefix                     string         // prefix of the expert's number
+	GatePart, UpPart, DownPart       string         // suffixes after it
+	GateUps, Downs                   string         // see stacks
 	DenseFFN                         *DenseFFNNames // MoE.DenseFFN; nil: no
 	Biases                           *ExpertBiases  // MoE.Biased; nil: no
 	SharedGate, SharedUp, SharedDown string         // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
@@ -96,13 +96,13 @@ type ExpertBiases struct {
 
 // Expert is the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
 func (n *MoENames) Expert(e int) (gate, up, down string) {
-	p := fmt.Sprintf("%s%d.", n.expert, e)
-	return p + n.gate, p + n.up, p + n.down
+	p := fmt.Sprintf("%s%d.", n.ExpertPrefix, e)
+	return p + n.GatePart, p + n.UpPart, p + n.DownPart
 }
 
-// stacks names the tensors that hold all experts: gate and up, and down.
-func (n *MoENames) stacks() (gateUps, downs string) {
-	return cmp.Or(n.gateUps, n.expert+"gate_up_proj"), cmp.Or(n.downs, n.expert+"down_proj")
+// Stacks names the tensors that hold all experts: gate and up, and down.
+func (n *MoENames) Stacks() (gateUps, downs string) {
+	return cmp.Or(n.GateUps, n.ExpertPrefix+"gate_up_proj"), cmp.Or(n.Downs, n.ExpertPrefix+"down_proj")
 }
 
 // Sparse reports whether layer i has experts instead of a dense feed-forward network.
@@ -116,11 +116,11 @@ func (c *Config) SparseLayers() int {
 	return c.Layers - len(c.MoE.Dense)
 }
 
-// mlpExperts returns the names of Qwen and DeepSeek.
-func mlpExperts(mlp string) *MoENames {
+// MLPExperts returns the names of Qwen and DeepSeek.
+func MLPExperts(mlp string) *MoENames {
 	return &MoENames{
 		Router: mlp + "gate.weight", Bias: mlp + "gate.e_score_correction_bias",
-		expert: mlp + "experts.", gate: "gate_proj.weight", up: "up_proj.weight", down: "down_proj.weight",
+		ExpertPrefix: mlp + "experts.", GatePart: "gate_proj.weight", UpPart: "up_proj.weight", DownPart: "down_proj.weight",
 		SharedGate: mlp + "shared_experts.gate_proj.weight", SharedUp: mlp + "shared_experts.up_proj.weight", SharedDown: mlp + "shared_experts.down_proj.weight",
 	}
 }
@@ -162,36 +162,36 @@ func (s *specs) experts(c *Config, n *MoENames) {
 	}
 }
 
-// checkMoE refuses settings that no router can satisfy. experts, perToken, groups and topGroups are
+// CheckMoE refuses settings that no router can satisfy. experts, perToken, groups and topGroups are
 // the family's names of the fields.
-func checkMoE(f *fields, c *Config, experts, perToken, groups, topGroups string) {
-	if f.err != nil {
+func CheckMoE(f *Fields, c *Config, experts, perToken, groups, topGroups string) {
+	if f.Err != nil {
 		return
 	}
 	m, r := &c.MoE, &c.MoE.Router
 	switch {
 	case m.Experts*c.Layers*3 > safetensors.MaxTensors:
-		f.fail(experts, ErrOutOfRange, "%d experts in %d layers are more than %d tensors", m.Experts, c.Layers, safetensors.MaxTensors)
+		f.Fail(experts, ErrOutOfRange, "%d experts in %d layers are more than %d tensors", m.Experts, c.Layers, safetensors.MaxTensors)
 	case m.PerToken > m.Experts:
-		f.fail(perToken, ErrFormat, "%d of %d experts", m.PerToken, m.Experts)
+		f.Fail(perToken, ErrFormat, "%d of %d experts", m.PerToken, m.Experts)
 	case r.Groups <= 1:
 		r.Groups, r.TopGroups, r.GroupTop = 0, 0, 0
 	case r.Groups > MaxGroups:
-		f.fail(groups, ErrOutOfRange, "%d groups, more than %d", r.Groups, MaxGroups)
+		f.Fail(groups, ErrOutOfRange, "%d groups, more than %d", r.Groups, MaxGroups)
 	case m.Experts%r.Groups != 0:
-		f.fail(groups, ErrFormat, "%d groups do not divide the %d experts", r.Groups, m.Experts)
+		f.Fail(groups, ErrFormat, "%d groups do not divide the %d experts", r.Groups, m.Experts)
 	case r.TopGroups > r.Groups:
-		f.fail(topGroups, ErrFormat, "%d of %d groups", r.TopGroups, r.Groups)
+		f.Fail(topGroups, ErrFormat, "%d of %d groups", r.TopGroups, r.Groups)
 	case m.Experts/r.Groups < r.GroupTop:
-		f.fail(groups, ErrFormat, "groups of %d experts have no best %d", m.Experts/r.Groups, r.GroupTop)
+		f.Fail(groups, ErrFormat, "groups of %d experts have no best %d", m.Experts/r.Groups, r.GroupTop)
 	case m.PerToken > r.TopGroups*(m.Experts/r.Groups):
-		f.fail(perToken, ErrFormat, "%d experts, but %d groups of %d hold no more than %d", m.PerToken, r.TopGroups, m.Experts/r.Groups, r.TopGroups*(m.Experts/r.Groups))
+		f.Fail(perToken, ErrFormat, "%d experts, but %d groups of %d hold no more than %d", m.PerToken, r.TopGroups, m.Experts/r.Groups, r.TopGroups*(m.Experts/r.Groups))
 	}
 }
 
-// denseLayers lists the dense layers: those in named, and those whose number, counted from 1, is
+// DenseLayers lists the dense layers: those in named, and those whose number, counted from 1, is
 // not a multiple of step.
-func denseLayers(layers, step int, named []int) []int {
+func DenseLayers(layers, step int, named []int) []int {
 	var dense []int
 	for i := range layers {
 		if (i+1)%step != 0 || slices.Contains(named, i) {
@@ -203,7 +203,7 @@ func denseLayers(layers, step int, named []int) []int {
 
 // Limits of a mixture, several times the largest published.
 const (
-	maxExperts  = 1 << 12
+	MaxExperts  = 1 << 12
 	MaxGroups   = 64 // Router.Groups
 	MaxGroupTop = 2  // Router.GroupTop
 )

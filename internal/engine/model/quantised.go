@@ -1,44 +1,42 @@
 package model
 
 import (
-	"encoding/json"
 	"errors"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
 	"github.com/shoal-llm/shoal/internal/engine/quantform"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
 // readQuantised reads the form in which the weights are quantised. Package quantform refuses those
 // that it does not know.
-func readQuantised(f *fields, c *Config) {
-	if f.has("compression_config") && !f.has("quantization_config") { // the older name
-		f.raw["quantization_config"] = f.raw["compression_config"]
+func readQuantised(f *Fields, c *Config) {
+	if f.Has("compression_config") && !f.Has("quantization_config") { // the older name
+		f.Raw["quantization_config"] = f.Raw["compression_config"]
 	}
 	q := f.Object("quantization_config")
 	if q == nil {
 		return
 	}
-	s, err := quantform.Read(f.raw["quantization_config"])
+	arch, _ := Lookup(c.Architecture)
+	s, err := quantform.Read(f.Raw["quantization_config"])
 	var e *quantform.Error
 	switch {
 	case errors.As(err, &e) && e.Field == "":
-		f.fail("quantization_config", kindOf(e), "%s", e.Detail)
+		f.Fail("quantization_config", KindOf(e), "%s", e.Detail)
 	case errors.As(err, &e):
-		q.fail(e.Field, kindOf(e), "%s", e.Detail)
-		f.take(q)
-	case s.Experts && c.Architecture != gptOss:
-		q.fail("quant_method", ErrUnsupported, "%q is supported for the experts of gpt-oss; use the original checkpoint and quantise on load", s.Method)
-		f.take(q)
+		q.Fail(e.Field, KindOf(e), "%s", e.Detail)
+		f.Take(q)
+	case s.Experts && !arch.Alternating:
+		q.Refuse("quant_method", "%q is supported for the experts of gpt-oss; use the original checkpoint and quantise on load", s.Method)
+		f.Take(q)
 	default:
-		c.hold(s)
+		c.Hold(s)
 	}
 }
 
-// hold sets the form, and the type in memory that it asks for.
-func (c *Config) hold(s *quantform.Settings) {
+// Hold sets the form, and the type in memory that it asks for.
+func (c *Config) Hold(s *quantform.Settings) {
 	dt, err := tensor.ParseDType(s.Held)
 	if err != nil {
 		panic(err) // a name of quantform's
@@ -65,133 +63,12 @@ func (c *Config) DraftAs(dt tensor.DType) tensor.DType {
 	return dt
 }
 
-// HeldAs is that of the config for the matrix in the files.
-func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
-	if s := c.Config.Quantised; s == nil || !s.Keeps(dt) || c.at[name].hasCodes() {
-		return dt
-	}
-	return tensor.Q8_0
-}
-
-// Quantised reports whether the tensor is a matrix in a quantised form.
-func (t Tensor) Quantised() bool { return t.form != nil || t.hasCodes() }
-
-// hasCodes reports whether Codes may succeed.
-func (t Tensor) hasCodes() bool {
-	return t.form != nil && t.form.Codes != nil || dequant.HasCodes(t.blocks)
-}
-
-// Codes returns the 32 columns from lo on of row r as the file has them. It returns false if they are not
-// integers with one scale.
-func (t Tensor) Codes(c *tensor.Codes, r, lo int) (ok bool) {
-	if !t.hasCodes() {
-		return false
-	}
-	if mmap.Guard(func() {
-		if t.form != nil {
-			c.Zero, c.Scale, ok = t.form.Codes(&c.Q, r, lo)
-			return
-		}
-		size := t.Cols() / t.blocks.Block() * t.blocks.BlockBytes()
-		c.Zero, c.Scale, ok = 0, dequant.Codes(&c.Q, t.Data[t.order.Row(r)*size:][:size], t.blocks, lo), true
-	}) != nil {
-		return false
-	}
-	return ok
-}
-
-// kindOf is the sentinel of this package for an error of quantform.
-func kindOf(e *quantform.Error) error {
+// KindOf is the sentinel of this package for an error of quantform.
+func KindOf(e *quantform.Error) error {
 	for theirs, ours := range map[error]error{quantform.ErrMissing: ErrMissing, quantform.ErrMismatch: ErrMismatch, quantform.ErrOutOfRange: ErrOutOfRange, quantform.ErrFormat: ErrFormat} {
 		if errors.Is(e, theirs) {
 			return ours
 		}
 	}
 	return ErrUnsupported
-}
-
-// takeForms replaces the tensors of every quantised matrix by the matrix.
-func (c *Checkpoint) takeForms() error {
-	s := c.Config.Quantised
-	if s == nil {
-		return nil
-	}
-	find := func(name string) (quantform.Part, bool) {
-		p, ok := c.at[name]
-		return p.part(), ok
-	}
-	var bad Problems
-	for _, name := range c.names() {
-		p := c.at[name]
-		if c.nested && isTower(name) {
-			continue
-		}
-		if quantform.Unused(name) {
-			delete(c.at, name)
-			continue
-		}
-		form, base := s.Match(p.part(), find)
-		if form == nil {
-			continue
-		}
-		m, err := s.Assemble(form, base, p.part(), find)
-		if e, ok := errors.AsType[*quantform.Error](err); ok {
-			bad.List = append(bad.List, &Error{File: p.path, Tensor: e.Tensor, Kind: kindOf(e), Detail: e.Detail})
-			continue
-		}
-		made := c.formed(p, base+".weight", m)
-		for _, part := range m.Parts {
-			delete(c.at, part.Name)
-		}
-		if err := c.add(made); err != nil {
-			return err
-		}
-	}
-	return bad.in(c.Dir)
-}
-
-func (p place) part() quantform.Part {
-	return quantform.Part{Name: p.Name, Stored: p.stored, Shape: p.Shape, Data: p.Data}
-}
-
-// formed is a matrix in a quantised form. of is one of its tensors.
-func (c *Checkpoint) formed(of place, name string, m *quantform.Matrix) place {
-	p := place{path: of.path, offset: of.offset, stored: of.stored, weight: true}
-	p.Name, p.DType, p.Shape, p.home, p.fill, p.form = name, c.Config.DType, []int{m.Rows, m.Cols}, of.home, m.Row, m
-	for _, part := range m.Parts {
-		home := of.home
-		if own, ok := c.at[part.Name]; ok {
-			home = own.home
-		}
-		p.parts = append(p.parts, Tensor{Name: part.Name, Shape: part.Shape, Data: part.Data, home: home, raw: true})
-	}
-	return p
-}
-
-// hubQuantFile is where ModelOpt describes the form if config.json does not.
-const hubQuantFile = "hf_quant_config.json"
-
-// withQuantFile adds the form of ModelOpt's file to the text of config.json.
-func withQuantFile(dir string, config []byte) ([]byte, error) {
-	text, err := readSmall(join(dir, hubQuantFile), maxConfigBytes)
-	if errors.Is(err, ErrMissing) {
-		return config, nil
-	} else if err != nil {
-		return nil, err
-	}
-	var said struct {
-		Quantization map[string]json.RawMessage `json:"quantization"`
-	}
-	var all map[string]json.RawMessage
-	if json.Unmarshal(config, &all) != nil || all == nil || all["quantization_config"] != nil {
-		return config, nil //nolint:nilerr // ParseConfig reports what is not JSON
-	}
-	if err := json.Unmarshal(text, &said); err != nil || said.Quantization == nil {
-		return nil, &Error{File: join(dir, hubQuantFile), Kind: ErrFormat, Detail: "has no object \"quantization\""}
-	}
-	said.Quantization["quant_method"] = json.RawMessage(`"modelopt"`)
-	if all["quantization_config"], err = json.Marshal(said.Quantization); err != nil {
-		return nil, &Error{File: join(dir, hubQuantFile), Kind: ErrFormat, Detail: err.Error()}
-	}
-	return json.Marshal(all)
 }

@@ -2,31 +2,32 @@ package model
 
 import (
 	"cmp"
-	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 	"maps"
 	"reflect"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 )
 
 // InvFreq returns the angles per position in radians, one for each of the RopeDim/2 pairs.
 func (c *Config) InvFreq() []float64 { return c.padded(c.Rope.InvFreq(c.rotated())) }
 
-const maxTheta = 1e12
+const MaxTheta = 1e12
 
-// readRope reads c.Rope in the forms of transformers 4 (rope_theta and rope_scaling) and 5
+// ReadRope reads c.Rope in the forms of transformers 4 (rope_theta and rope_scaling) and 5
 // (rope_parameters holds both), and extends the context by Rope.Context. If a file has both forms,
 // they must agree.
-func readRope(f *fields, c *Config, defaultTheta float64) {
-	r := rotary.Rope{Theta: f.Number("rope_theta", defaultTheta, 2, maxTheta)}
+func ReadRope(f *Fields, c *Config, defaultTheta float64) {
+	r := rotary.Rope{Theta: f.Number("rope_theta", defaultTheta, 2, MaxTheta)}
 	s, p := f.Object("rope_scaling"), f.Object("rope_parameters")
 	if p != nil {
-		theta := p.Number("rope_theta", r.Theta, 2, maxTheta)
-		if f.has("rope_theta") && theta != r.Theta {
-			p.fail("rope_theta", ErrFormat, "%g differs from the other rope_theta, %g", theta, r.Theta)
+		theta := p.Number("rope_theta", r.Theta, 2, MaxTheta)
+		if f.Has("rope_theta") && theta != r.Theta {
+			p.Fail("rope_theta", ErrFormat, "%g differs from the other rope_theta, %g", theta, r.Theta)
 		}
 		r.Theta = theta
 	}
-	f.refuseRotary(c, r.Theta)
+	f.RefuseRotary(c, r.Theta)
 	c.Rope = f.scaled(r, s, c)
 	if p != nil {
 		c.Rope = f.scaled(r, p, c)
@@ -36,41 +37,41 @@ func readRope(f *fields, c *Config, defaultTheta float64) {
 }
 
 // agree refuses a rope_scaling that differs from rope_parameters.
-func (f *fields) agree(scaling *fields, base rotary.Rope, c *Config) {
-	if scaling == nil || !f.has("rope_parameters") || f.err != nil {
+func (f *Fields) agree(scaling *Fields, base rotary.Rope, c *Config) {
+	if scaling == nil || !f.Has("rope_parameters") || f.Err != nil {
 		return
 	}
-	if other := f.scaled(base, scaling, c); f.err == nil && !reflect.DeepEqual(other, c.Rope) {
-		f.fail("rope_parameters", ErrFormat, "differs from rope_scaling; keep one of them")
+	if other := f.scaled(base, scaling, c); f.Err == nil && !reflect.DeepEqual(other, c.Rope) {
+		f.Fail("rope_parameters", ErrFormat, "differs from rope_scaling; keep one of them")
 	}
 }
 
 // scaled is r with the scaling of an object of the config; nil: r itself.
-func (f *fields) scaled(r rotary.Rope, in *fields, c *Config) rotary.Rope {
+func (f *Fields) scaled(r rotary.Rope, in *Fields, c *Config) rotary.Rope {
 	if in != nil {
 		original := 0
-		if f.has("original_max_position_embeddings") {
-			original = f.Size("original_max_position_embeddings", 1, maxPositions)
+		if f.Has("original_max_position_embeddings") {
+			original = f.Size("original_max_position_embeddings", 1, MaxPositions)
 		}
 		in.scaling(&r, c, original)
-		in.refuseRotary(c, r.Theta)
-		f.take(in)
+		in.RefuseRotary(c, r.Theta)
+		f.Take(in)
 	}
 	return r
 }
 
 // lengthen is Context, up to the limit of all lengths.
-func (f *fields) lengthen(r *rotary.Rope, positions int) int {
+func (f *Fields) lengthen(r *rotary.Rope, positions int) int {
 	n := r.Context(positions)
-	if n > maxPositions {
-		f.fail("rope_scaling", ErrOutOfRange, "factor %g times %d tokens is a context of more than %d", r.Factor, r.OriginalMax, maxPositions)
+	if n > MaxPositions {
+		f.Fail("rope_scaling", ErrOutOfRange, "factor %g times %d tokens is a context of more than %d", r.Factor, r.OriginalMax, MaxPositions)
 	}
 	return n
 }
 
 // ropeKind is the key of an object that names its extension.
-func (s *fields) ropeKind() string {
-	if s.has("rope_type") {
+func (s *Fields) ropeKind() string {
+	if s.Has("rope_type") {
 		return "rope_type"
 	}
 	return "type"
@@ -78,11 +79,11 @@ func (s *fields) ropeKind() string {
 
 // scaling reads the extension of a rotary embedding. original is the trained length given outside
 // the object; 0: none.
-func (s *fields) scaling(r *rotary.Rope, c *Config, original int) {
+func (s *Fields) scaling(r *rotary.Rope, c *Config, original int) {
 	key := s.ropeKind()
-	for _, name := range slices.Sorted(maps.Keys(s.raw)) {
-		if s.raw[name][0] == '{' {
-			s.fail(name, ErrUnsupported, "is an object; rotary embeddings of their own for kinds of layers are not implemented for this family")
+	for _, name := range slices.Sorted(maps.Keys(s.Raw)) {
+		if s.Raw[name][0] == '{' {
+			s.Refuse(name, "is an object; rotary embeddings of their own for kinds of layers are not implemented for this family")
 		}
 	}
 	kind, trained := rotary.LongRope, cmp.Or(original, c.MaxPositions)
@@ -102,14 +103,14 @@ func (s *fields) scaling(r *rotary.Rope, c *Config, original int) {
 		r.Factor = s.Required("factor", 1, 1e6)
 		r.LowFreq = s.Required("low_freq_factor", 1e-3, 1e6)
 		r.HighFreq = s.Required("high_freq_factor", 1e-3, 1e6)
-		r.OriginalMax = s.Size("original_max_position_embeddings", trained, maxPositions)
-		if s.err == nil && r.HighFreq <= r.LowFreq {
-			s.fail("high_freq_factor", ErrFormat, "%g is not above low_freq_factor %g", r.HighFreq, r.LowFreq)
+		r.OriginalMax = s.Size("original_max_position_embeddings", trained, MaxPositions)
+		if s.Err == nil && r.HighFreq <= r.LowFreq {
+			s.Fail("high_freq_factor", ErrFormat, "%g is not above low_freq_factor %g", r.HighFreq, r.LowFreq)
 		}
 	}
-	for key, neutral := range map[string]float64{growthKey: 0, "extrapolation_factor": 1, "attn_factor": 1} {
+	for key, neutral := range map[string]float64{GrowthKey: 0, "extrapolation_factor": 1, "attn_factor": 1} {
 		if v := s.Number(key, neutral, -1e300, 1e300); v != neutral && !c.implements(key) {
-			s.fail(key, ErrUnsupported, "%g is not implemented; only %g, which changes nothing, is", v, neutral)
+			s.Refuse(key, "%g is not implemented; only %g, which changes nothing, is", v, neutral)
 		}
 	}
 }

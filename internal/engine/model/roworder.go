@@ -34,8 +34,8 @@ func (o Order) Row(r int) int {
 	return r - i + at
 }
 
-// headOrder is the order of query and key heads in the files.
-func (c *Config) headOrder() Order {
+// HeadOrder is the order of query and key heads in the files.
+func (c *Config) HeadOrder() Order {
 	rotated := c.rotated()
 	if rotated == c.RopeDim() && !c.Neighbours {
 		return Order{}

@@ -67,8 +67,8 @@ func (l *Linear) Row(r int) int {
 	return l.First + r
 }
 
-// linear is a projection under the name that Hugging Face gives its module.
-func linear(module string, bias bool) Linear {
+// Projection is a projection under the name that Hugging Face gives its module.
+func Projection(module string, bias bool) Linear {
 	l := Linear{Weight: module + ".weight"}
 	if bias {
 		l.Bias = module + ".bias"
@@ -139,12 +139,12 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 
 // Layer is the spec of layer i, counted from 0.
 func (c *Config) Layer(i int) LayerSpec {
-	a, ok := lookup(c.Architecture)
+	a, ok := Lookup(c.Architecture)
 	if !ok {
-		a.layer = llamaLayer
+		a.Layer = DecoderLayer
 	}
-	l := a.layer(c, i)
-	l.Cache, l.KV, l.FFN, l.Borrows = c.CacheOf(i), c.KVOf(i), c.FFNOf(i), c.borrows(i)
+	l := a.Layer(c, i)
+	l.Cache, l.KV, l.FFN, l.Borrows = c.CacheOf(i), c.KVOf(i), c.FFNOf(i), c.Borrows(i)
 	c.SwiftKV.rewire(&l, i)
 	return l
 }
@@ -152,7 +152,7 @@ func (c *Config) Layer(i int) LayerSpec {
 // Tensors lists the tensors that the architecture of c needs, in the order in which a forward pass
 // reads them.
 func (c *Config) Tensors() []Spec {
-	if _, ok := lookup(c.Architecture); !ok {
+	if _, ok := Lookup(c.Architecture); !ok {
 		return nil
 	}
 	var s specs

@@ -63,18 +63,18 @@ func (s *SwiftKV) rewire(l *LayerSpec, i int) {
 	l.KVSource = &KVSource{Layer: s.Layers, Norm: NormSwiftKV}
 	p := fmt.Sprintf("model.layers.%d.self_attn.", i)
 	order := l.Q.Order
-	l.Q = linear(p+"q_proj_swiftkv", l.Q.Bias != "")
+	l.Q = Projection(p+"q_proj_swiftkv", l.Q.Bias != "")
 	l.Q.Order = order
 	if (i-s.Layers)%s.Group > 0 {
 		l.K, l.V, l.KNorm = Linear{}, Linear{}, ""
 		return
 	}
-	l.K, l.V = linear(p+"k_proj_swiftkv", l.K.Bias != ""), linear(p+"v_proj_swiftkv", l.V.Bias != "")
+	l.K, l.V = Projection(p+"k_proj_swiftkv", l.K.Bias != ""), Projection(p+"v_proj_swiftkv", l.V.Bias != "")
 	l.K.Order = order
 }
 
-// rewirable returns why no layer from L on can be rewired, or "".
-func (c *Config) rewirable() string {
+// Rewirable returns why no layer from L on can be rewired, or "".
+func (c *Config) Rewirable() string {
 	switch last := c.Layer(c.Layers - 1); {
 	case c.Latent.Rank > 0:
 		return "latent attention has no key and value projections of its own"
@@ -96,8 +96,8 @@ func (c *Config) rewirable() string {
 	return ""
 }
 
-// swiftKV parses what follows the name of a shape: swiftkv=SHARE or swiftkv=SHARE,group=N.
-func (c *Config) swiftKV(text string) (SwiftKV, error) {
+// ParseSwiftKV parses what follows the name of a shape: swiftkv=SHARE or swiftkv=SHARE,group=N.
+func (c *Config) ParseSwiftKV(text string) (SwiftKV, error) {
 	if text == "" {
 		return SwiftKV{}, nil
 	}
@@ -117,35 +117,16 @@ func (c *Config) swiftKV(text string) (SwiftKV, error) {
 	return s, nil
 }
 
-// readSwiftKV reads the settings under their published names.
-func readSwiftKV(f *fields, c *Config) {
+// ReadSwiftKV reads the settings under their published names.
+func ReadSwiftKV(f *Fields, c *Config) {
 	s := SwiftKV{Layers: f.Size("num_key_value_layers", c.Layers, c.Layers), Group: f.Size("key_value_group_size", 1, c.Layers)}
 	if s.Layers < c.Layers {
 		c.SwiftKV = s
 	}
 }
 
-// Snowflake's published layout. The files also hold the queries, keys and values of the base model,
-// which are not read. "swiftkv": false is the base model.
-func init() {
-	register(architecture{
-		Name: "LlamaSwiftKVForCausalLM",
-		read: func(f *fields, c *Config) {
-			readLlama(f, c)
-			if f.Bool("swiftkv", true) {
-				readSwiftKV(f, c)
-			}
-		},
-		layer: llamaLayer,
-		extra: llamaExtra,
-		beyond: func(c *Config, name string) bool {
-			return c.SwiftKV.Layers == 0 && (name == NormSwiftKV || strings.Contains(name, "_proj_swiftkv."))
-		},
-	})
-}
-
-// rewired reports whether a tensor is a projection of the base that a later layer does not read.
-func (c *Config) rewired(name string) bool {
+// Rewired reports whether a tensor is a projection of the base that a later layer does not read.
+func (c *Config) Rewired(name string) bool {
 	rest, ok := strings.CutPrefix(name, "model.layers.")
 	if !ok || c.SwiftKV.Layers == 0 {
 		return false

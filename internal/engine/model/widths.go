@@ -5,8 +5,8 @@ package model
 // KVShape is the number of KV heads of a layer, and their width, which queries share.
 type KVShape struct{ Heads, Dim int }
 
-// globalKV is the shape of the layers without a window.
-func (c *Config) globalKV() KVShape {
+// GlobalKV is the shape of the layers without a window.
+func (c *Config) GlobalKV() KVShape {
 	if c.Global.Dim > 0 {
 		return c.Global
 	}
@@ -18,12 +18,12 @@ func (c *Config) KVOf(layer int) KVShape {
 	if c.Window(layer) > 0 {
 		return KVShape{c.KVHeads, c.HeadDim}
 	}
-	return c.globalKV()
+	return c.GlobalKV()
 }
 
 // FFNOf is the width of a layer's feed-forward network.
 func (c *Config) FFNOf(layer int) int {
-	if c.WideFFN && c.borrows(layer) {
+	if c.WideFFN && c.Borrows(layer) {
 		return 2 * c.FFN
 	}
 	return c.FFN
@@ -31,10 +31,10 @@ func (c *Config) FFNOf(layer int) int {
 
 // KVUnits is the greatest common divisor of the layers' numbers of KV heads. In prefill, nodes divide
 // the KV heads of every layer as this number of equal runs.
-func (c *Config) KVUnits() int { return gcd(c.KVHeads, c.globalKV().Heads) }
+func (c *Config) KVUnits() int { return gcd(c.KVHeads, c.GlobalKV().Heads) }
 
 // UnitDim is the greatest common divisor of the widths of heads.
-func (c *Config) UnitDim() int { return gcd(c.HeadDim, c.globalKV().Dim) }
+func (c *Config) UnitDim() int { return gcd(c.HeadDim, c.GlobalKV().Dim) }
 
 func gcd(a, b int) int {
 	for b > 0 {
@@ -43,14 +43,14 @@ func gcd(a, b int) int {
 	return a
 }
 
-// borrows reports whether a layer reads the cache of an earlier one of its kind.
-func (c *Config) borrows(layer int) bool { return c.OwnKV > 0 && layer >= c.OwnKV }
+// Borrows reports whether a layer reads the cache of an earlier one of its kind.
+func (c *Config) Borrows(layer int) bool { return c.OwnKV > 0 && layer >= c.OwnKV }
 
 // KVOwner is the layer whose keys and values a layer reads. A layer after the first OwnKV reads those
 // of the last of them that is of its kind: with a window, or without. It is -1 if none is. Any other
 // layer reads its own.
 func (c *Config) KVOwner(layer int) int {
-	if !c.borrows(layer) {
+	if !c.Borrows(layer) {
 		return layer
 	}
 	for i := c.OwnKV - 1; i >= 0; i-- {
@@ -88,7 +88,7 @@ func (c *Config) CacheWindows() []int {
 	}
 	var windows []int
 	for i := range c.Layers {
-		if c.borrows(i) {
+		if c.Borrows(i) {
 			break
 		}
 		for range c.CachesOf(i) {
@@ -111,8 +111,8 @@ func (c *Config) CacheHeads() int {
 	return c.KVUnits()
 }
 
-// cacheElements is the number of elements of keys and values that a token has in all caches.
-func (c *Config) cacheElements() (n int64) {
+// CacheElements is the number of elements of keys and values that a token has in all caches.
+func (c *Config) CacheElements() (n int64) {
 	heads, key, value := c.CacheRow()
 	switch {
 	case c.Latent.Rank > 0:
@@ -121,7 +121,7 @@ func (c *Config) cacheElements() (n int64) {
 		return int64(c.CacheLayers()) * int64(heads) * int64(key+value)
 	}
 	for i := range c.Layers {
-		if s := c.KVOf(i); !c.borrows(i) {
+		if s := c.KVOf(i); !c.Borrows(i) {
 			n += 2 * int64(s.Heads) * int64(s.Dim)
 		}
 	}

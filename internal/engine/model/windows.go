@@ -2,23 +2,23 @@ package model
 
 import "slices"
 
-// readWindows reads which layers have a sliding window: those named by layer_types, otherwise those
+// ReadWindows reads which layers have a sliding window: those named by layer_types, otherwise those
 // chosen by slides.
-func readWindows(f *fields, c *Config, def int, slides func(layer int) bool) {
-	readSpans(f, c, "sliding_attention", "sliding_window", def, slides)
+func ReadWindows(f *Fields, c *Config, def int, slides func(layer int) bool) {
+	ReadSpans(f, c, "sliding_attention", "sliding_window", def, slides)
 }
 
-// readSpans is readWindows for layers of another kind, whose size has another key.
-func readSpans(f *fields, c *Config, kind, size string, def int, slides func(layer int) bool) {
+// ReadSpans is ReadWindows for layers of another kind, whose size has another key.
+func ReadSpans(f *Fields, c *Config, kind, size string, def int, slides func(layer int) bool) {
 	var kinds []string // one per layer
-	if f.get("layer_types", &kinds, "a list of names") {
+	if f.Get("layer_types", &kinds, "a list of names") {
 		if len(kinds) != c.Layers {
-			f.fail("layer_types", ErrFormat, "%d entries for %d layers", len(kinds), c.Layers)
+			f.Fail("layer_types", ErrFormat, "%d entries for %d layers", len(kinds), c.Layers)
 			return
 		}
 		for i, k := range kinds {
 			if k != kind && k != "full_attention" {
-				f.fail("layer_types", ErrUnsupported, "layer %d: %q is not supported; known: full_attention, %s", i, clip(k), kind)
+				f.Refuse("layer_types", "layer %d: %q is not supported; known: full_attention, %s", i, Clip(k), kind)
 				return
 			}
 		}
@@ -27,7 +27,7 @@ func readSpans(f *fields, c *Config, kind, size string, def int, slides func(lay
 	windows, some := make([]int, c.Layers), false
 	for i := range windows {
 		if slides(i) {
-			windows[i], some = f.Size(size, def, maxPositions), true
+			windows[i], some = f.Size(size, def, MaxPositions), true
 		}
 	}
 	if some {
@@ -35,8 +35,8 @@ func readSpans(f *fields, c *Config, kind, size string, def int, slides func(lay
 	}
 }
 
-// dropIdle removes windows without effect, which are as long as the context.
-func (c *Config) dropIdle() {
+// DropIdleWindows removes windows without effect, which are as long as the context.
+func (c *Config) DropIdleWindows() {
 	if c.Windows != nil && slices.Max(c.Windows) >= c.MaxPositions {
 		c.Windows = nil
 	}

@@ -1,15 +1,13 @@
 package model
 
-import (
-	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
-)
+import "github.com/shoal-llm/shoal/internal/engine/model/rotary"
 
 // yarn reads the parameters, with the reference's defaults. original is the default of the trained
 // length.
-func (f *fields) yarn(r *rotary.Rope, original int) {
+func (f *Fields) yarn(r *rotary.Rope, original int) {
 	r.Type = "yarn"
 	r.Factor = f.Required("factor", 1, 1e6)
-	r.OriginalMax = f.Size("original_max_position_embeddings", original, maxPositions)
+	r.OriginalMax = f.Size("original_max_position_embeddings", original, MaxPositions)
 	r.Fast = f.Number("beta_fast", 32, 1e-3, 1e6)
 	r.Slow = f.Number("beta_slow", 1, 1e-3, 1e6)
 	r.Exact = !f.Bool("truncate", true)

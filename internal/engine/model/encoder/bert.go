@@ -41,7 +41,7 @@ func readBert(f *model.Fields, c *model.Config) {
 	for i := range c.Layers {
 		c.Unrotated = append(c.Unrotated, i)
 	}
-	f.ReadRotations(c, 10000, 0) // not used
+	model.ReadRope(f, c, 10000) // not used
 }
 
 func readXLMRoberta(f *model.Fields, c *model.Config) {

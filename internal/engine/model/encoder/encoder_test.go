@@ -2,53 +2,14 @@ package encoder
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
-	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 var names = []string{"BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertModel", "ModernBertModel"}
-
-// TestFolders: a folder with the tensors of each family opens, under this package's names too, and one
-// with a tensor of no family does not.
-func TestFolders(t *testing.T) {
-	for _, name := range names {
-		text, err := tinyconfig.Of(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := model.ParseConfig("", text, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for extra, ok := range map[string]bool{"": true, "classifier.weight": true, "encoder.layer.0.attention.other.weight": false, "model.layers.0.attn.other.weight": false} {
-			dir := t.TempDir()
-			list := c.Tensors()
-			if extra != "" {
-				list = append(list, model.Spec{Name: extra, Shape: []int{1, c.Hidden}})
-			}
-			if err := os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := (modeltest.Shape{DType: tensor.BF16}).WriteFile(filepath.Join(dir, "model.safetensors"), list, 1); err != nil {
-				t.Fatal(err)
-			}
-			ck, err := model.Open(dir)
-			if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), extra) {
-				t.Errorf("%s with %q: %v", name, extra, err)
-			}
-			if err == nil {
-				ck.Close()
-			}
-		}
-	}
-}
 
 // TestHostileSettings: each setting with a hostile value is refused, or gives a config whose layers and
 // tensors can be listed.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/rotary"
 )
 
 // ModernBERT (Warner et al., arXiv 2412.13663). Norms precede attention and FFN again, mostly without
@@ -37,7 +38,7 @@ func readModernBert(f *model.Fields, c *model.Config) {
 	c.Inputs = model.Inputs{Norm: true}
 	f.ReadActivation("hidden_activation", "gelu")
 	every := f.Size("global_attn_every_n_layers", 3, model.MaxLayers)
-	f.ReadWindows(c, "local_attention", 128, func(layer int) bool { return layer%every != 0 })
+	model.ReadSpans(f, c, "sliding_attention", "local_attention", 128, func(layer int) bool { return layer%every != 0 })
 	for i, w := range c.Windows {
 		c.Windows[i] = w/2 + min(w, 1)
 	}
@@ -45,7 +46,10 @@ func readModernBert(f *model.Fields, c *model.Config) {
 	global, local := f.Number("global_rope_theta", 160000, 2, model.MaxTheta), f.Number("local_rope_theta", 10000, 2, model.MaxTheta)
 	f.Drop("global_rope_theta")
 	f.Drop("local_rope_theta")
-	f.ReadRotations(c, global, local)
+	if !f.ReadRopes(c, global, local) {
+		model.ReadRope(f, c, global)
+		c.LocalRope = rotary.Rope{Theta: local}
+	}
 }
 
 func modernBertLayer(c *model.Config, i int) model.LayerSpec {

@@ -34,7 +34,7 @@ func readNomicBert(f *model.Fields, c *model.Config) {
 	if f.Number("rotary_emb_fraction", 1, 0, 1) != 1 || f.Number("num_experts", 0, 0, 1<<16) > 0 {
 		f.Refuse("rotary_emb_fraction", "only whole rotations and dense layers are implemented")
 	}
-	f.ReadRotations(c, 1000, 0)
+	model.ReadRope(f, c, 1000)
 }
 
 var nomicBertNames = map[string]string{

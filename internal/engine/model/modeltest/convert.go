@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
@@ -70,7 +71,7 @@ var families = map[string]family{
 // Llama's query and key rows are reordered to pairs of neighbours. llama3 scaling becomes a tensor
 // of factors, experts are stacked, and the latent's projections are split in two. typ chooses the
 // type of each matrix by its GGUF name; vectors are F32. The tokenizer is left out: see Vocabulary.
-func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
+func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	g, m := &GGUF{}, c.Config
 	f := families[m.Architecture]
 	if arch := f.arch; arch == "granitehybrid" && m.MoE.Experts > 0 {

@@ -9,13 +9,13 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
 // FP8 writes the checkpoint twice. In quantised, every matrix of a layer except the routers' is in
 // FP8 with a float32 scale for every rows x cols block, as DeepSeek publishes it. In plain, the
 // same numbers are in F32.
-func FP8(c *model.Checkpoint, rows, cols int, quantised, plain string) error {
+func FP8(c *checkpoint.Checkpoint, rows, cols int, quantised, plain string) error {
 	var q, p []byte
 	qh, ph := map[string]any{}, map[string]any{}
 	add := func(header map[string]any, data *[]byte, name, dtype string, shape []int, b []byte) {

@@ -3,6 +3,7 @@ package modeltest
 import (
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -37,7 +38,7 @@ func qwen35Keys(arch string) func(g *GGUF, m *model.Config) {
 }
 
 // addDelta writes a tensor of a linear layer as the converter does. It reports whether name is one.
-func addDelta(g *GGUF, m *model.Config, name string, t model.Tensor, all []float32, kind gguf.Type) bool {
+func addDelta(g *GGUF, m *model.Config, name string, t checkpoint.Tensor, all []float32, kind gguf.Type) bool {
 	d, width := &m.Delta, t.Cols()
 	keys, values := d.KeyHeads*d.KeyDim, d.ValueHeads*d.ValueDim
 	// inTurn reorders groups of n numbers from `from` on: one per value head.

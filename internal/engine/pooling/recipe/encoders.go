@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
@@ -14,7 +15,7 @@ import (
 //	BERT         classifier tanh(pooler.dense x)                      x: the first token
 //	XLM-RoBERTa  classifier.out_proj tanh(classifier.dense x)         x: the first token
 //	ModernBERT   classifier LayerNorm(GELU(head.dense x), head.norm)  x: by classifier_pooling
-func readEncoder(r *Recipe, ck *model.Checkpoint) (bool, error) {
+func readEncoder(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 	if !ck.Config.NonCausal || !ck.Config.Headless {
 		return false, nil
 	}
@@ -57,19 +58,19 @@ func readEncoder(r *Recipe, ck *model.Checkpoint) (bool, error) {
 }
 
 // take reads a dense layer.
-func (l *layer) take(ck *model.Checkpoint, module string) {
+func (l *layer) take(ck *checkpoint.Checkpoint, module string) {
 	if t, err := ck.Tensor(module + ".weight"); err == nil {
 		l.in, l.out, l.w, l.bias = t.Cols(), t.Rows(), allOf(t), vector(ck, module+".bias")
 	}
 }
 
-func has(ck *model.Checkpoint, name string) bool {
+func has(ck *checkpoint.Checkpoint, name string) bool {
 	_, err := ck.Tensor(name)
 	return err == nil
 }
 
 // vector reads a vector; nil: it is not there.
-func vector(ck *model.Checkpoint, name string) []float32 {
+func vector(ck *checkpoint.Checkpoint, name string) []float32 {
 	t, err := ck.Tensor(name)
 	if err != nil || len(t.Shape) != 1 {
 		return nil

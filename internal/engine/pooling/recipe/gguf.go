@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
-	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
@@ -16,7 +16,7 @@ var methodsGGUF = map[int64]pooling.Method{1: pooling.Mean, 2: pooling.CLS, 3: p
 const rankGGUF = 4
 
 // readGGUF reads pooling_type and the tensors that work on vectors.
-func readGGUF(r *Recipe, ck *model.Checkpoint) (bool, error) {
+func readGGUF(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 	files := ck.Files()
 	if len(files) == 0 || !strings.EqualFold(filepath.Ext(files[0]), ".gguf") {
 		return false, nil
@@ -49,7 +49,7 @@ func readGGUF(r *Recipe, ck *model.Checkpoint) (bool, error) {
 }
 
 // rankGGUF reads a reranker's rows: one score, or the logits of "yes" and "no".
-func (r *Recipe) rankGGUF(f *gguf.File, ck *model.Checkpoint) error {
+func (r *Recipe) rankGGUF(f *gguf.File, ck *checkpoint.Checkpoint) error {
 	t, err := ck.Tensor("cls.output.weight")
 	if err != nil {
 		return fmt.Errorf("%w: pooling_type rank: %w", ErrRecipe, err)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/safetensors"
@@ -23,7 +23,7 @@ const (
 
 // readModules reads the modules.json of sentence-transformers: a transformer, pooling, and what
 // follows. A module that is not known is refused, because leaving it out would give other vectors.
-func readModules(r *Recipe, ck *model.Checkpoint) (bool, error) {
+func readModules(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 	var modules []struct {
 		Path string `json:"path"`
 		Type string `json:"type"`
@@ -69,7 +69,7 @@ func readModules(r *Recipe, ck *model.Checkpoint) (bool, error) {
 }
 
 // readPooling reads the method, in the form of sentence-transformers 6 or as flags.
-func (r *Recipe) readPooling(dir string, ck *model.Checkpoint) error {
+func (r *Recipe) readPooling(dir string, ck *checkpoint.Checkpoint) error {
 	var c struct {
 		Mode    any   `json:"pooling_mode"`
 		Include *bool `json:"include_prompt"`
@@ -160,7 +160,7 @@ func (r *Recipe) readDense(dir string) error {
 }
 
 // readTensors reads the tensors of a small safetensors file.
-func readTensors(path string) (map[string]model.Tensor, error) {
+func readTensors(path string) (map[string]checkpoint.Tensor, error) {
 	data, err := modelfile.Read(path, maxDense)
 	if err != nil {
 		return nil, bad(path, "%v", err)
@@ -175,19 +175,19 @@ func readTensors(path string) (map[string]model.Tensor, error) {
 		return nil, bad(path, "%v", err)
 	}
 	types := map[string]tensor.DType{"F32": tensor.F32, "BF16": tensor.BF16, "F16": tensor.F16}
-	out := map[string]model.Tensor{}
+	out := map[string]checkpoint.Tensor{}
 	for _, e := range entries {
 		dt, ok := types[e.Stored]
 		if !ok {
 			return nil, bad(path, "tensor %q is %s; supported are F32, BF16 and F16", e.Name, e.Stored)
 		}
-		out[e.Name] = model.Tensor{Name: e.Name, DType: dt, Shape: e.Shape, Data: body[e.Begin:e.End]}
+		out[e.Name] = checkpoint.Tensor{Name: e.Name, DType: dt, Shape: e.Shape, Data: body[e.Begin:e.End]}
 	}
 	return out, nil
 }
 
 // matrix reads a tensor of the given shape as float32.
-func matrix(dir string, tensors map[string]model.Tensor, name string, shape ...int) ([]float32, error) {
+func matrix(dir string, tensors map[string]checkpoint.Tensor, name string, shape ...int) ([]float32, error) {
 	t, ok := tensors[name]
 	if !ok || !slices.Equal(t.Shape, shape) {
 		return nil, bad(dir, "tensor %s has shape %v; it must be %v", name, t.Shape, shape)
@@ -196,7 +196,7 @@ func matrix(dir string, tensors map[string]model.Tensor, name string, shape ...i
 }
 
 // allOf returns the elements of a tensor.
-func allOf(t model.Tensor) []float32 {
+func allOf(t checkpoint.Tensor) []float32 {
 	rows, cols := t.Rows(), t.Cols()
 	out := make([]float32, rows*cols)
 	for i := range rows {
@@ -206,7 +206,7 @@ func allOf(t model.Tensor) []float32 {
 }
 
 // readLogitScore reads the tokens whose logits are the score.
-func (r *Recipe) readLogitScore(dir string, ck *model.Checkpoint) error {
+func (r *Recipe) readLogitScore(dir string, ck *checkpoint.Checkpoint) error {
 	var c struct {
 		True  *int32 `json:"true_token_id"`
 		False *int32 `json:"false_token_id"`

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
@@ -37,7 +37,7 @@ type Options struct {
 }
 
 // Read returns the recipe of a model; nil: it makes no vectors.
-func Read(ck *model.Checkpoint, o Options) (*Recipe, error) {
+func Read(ck *checkpoint.Checkpoint, o Options) (*Recipe, error) {
 	if o.Pooling == pooling.None.String() {
 		if ck.Config.Headless || ck.Config.NonCausal {
 			return nil, fmt.Errorf("%w: pooling none: this model only makes vectors; choose last, mean or cls", ErrRecipe)
@@ -45,7 +45,7 @@ func Read(ck *model.Checkpoint, o Options) (*Recipe, error) {
 		return nil, nil
 	}
 	r := &Recipe{Width: ck.Config.Hidden, Normalize: true}
-	for _, read := range []func(*Recipe, *model.Checkpoint) (bool, error){readEncoder, readModules, readClassifier, readGGUF} {
+	for _, read := range []func(*Recipe, *checkpoint.Checkpoint) (bool, error){readEncoder, readModules, readClassifier, readGGUF} {
 		found, err := read(r, ck)
 		if err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ func Read(ck *model.Checkpoint, o Options) (*Recipe, error) {
 }
 
 // finish checks that the parts fit each other, and computes the fingerprint.
-func (r *Recipe) finish(ck *model.Checkpoint) error {
+func (r *Recipe) finish(ck *checkpoint.Checkpoint) error {
 	width := ck.Config.Hidden
 	h := sha256.New()
 	numbers := func(x []float32) {
@@ -124,7 +124,7 @@ const qwen3Pair = "<|im_start|>system\nJudge whether the Document meets the requ
 const Instruction = "Given a web search query, retrieve relevant passages that answer the query"
 
 // scoreTokens makes the logits of tokens the score.
-func (r *Recipe) scoreTokens(ck *model.Checkpoint, o Options) error {
+func (r *Recipe) scoreTokens(ck *checkpoint.Checkpoint, o Options) error {
 	if ck.Config.Headless {
 		return fmt.Errorf("%w: scores by tokens need an output head, which %s does not have", ErrRecipe, ck.Dir)
 	}
@@ -150,7 +150,7 @@ func (r *Recipe) scoreTokens(ck *model.Checkpoint, o Options) error {
 }
 
 // logits makes the score of rows of the output head.
-func (r *Recipe) logits(ck *model.Checkpoint, ids []int32) error {
+func (r *Recipe) logits(ck *checkpoint.Checkpoint, ids []int32) error {
 	head, err := ck.Tensor(ck.Config.HeadName())
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRecipe, err)
@@ -168,7 +168,7 @@ func (r *Recipe) logits(ck *model.Checkpoint, ids []int32) error {
 }
 
 // readClassifier reads the score of a "...ForSequenceClassification" with one label, of its last token.
-func readClassifier(r *Recipe, ck *model.Checkpoint) (bool, error) {
+func readClassifier(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 	t, err := ck.Tensor("score.weight")
 	if err != nil || !ck.Config.Headless {
 		return false, nil //nolint:nilerr // it has no classifier

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
 // changed is a copy of a folder in testdata with other files; "" removes one.
-func changed(t *testing.T, name string, files map[string]string) *model.Checkpoint {
+func changed(t *testing.T, name string, files map[string]string) *checkpoint.Checkpoint {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), name)
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))); err != nil {
@@ -29,7 +29,7 @@ func changed(t *testing.T, name string, files map[string]string) *model.Checkpoi
 			t.Fatal(err)
 		}
 	}
-	ck, err := model.Open(dir)
+	ck, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
