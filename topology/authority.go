@@ -21,10 +21,11 @@ type Node struct {
 	Products    Products
 	Threads     Threads
 	Distance    float64 // one-way latency from the coordinator's process in seconds; zero: unknown
-	KVBudget    int64   // bytes
+	KVBudget    int64   // bytes, for the caches of all models
 	ModelHash   string
-	Epoch       uint32 // the newest epoch that the node has seen
-	Wire        uint32 // wire version spoken with the coordinator; zero: the coordinator's own
+	OtherHashes []string // of further models that the node can serve
+	Epoch       uint32   // the newest epoch that the node has seen
+	Wire        uint32   // wire version spoken with the coordinator; zero: the coordinator's own
 }
 
 // AuthorityPhase is the state of the current epoch.
@@ -127,6 +128,8 @@ type AuthorityConfig struct {
 	// MaxNodes bounds the sockets of a placement. Default: DefaultMaxNodes.
 	MaxNodes  int
 	ModelHash string
+	// Others are the further models of the cluster. Every node has a part of each of them.
+	Others []ModelRules
 	// After is the newest epoch ever written to the store. The first epoch is higher. Epochs that
 	// nodes report count too, for coordinators without a store.
 	After uint32
@@ -156,7 +159,7 @@ type Authority struct {
 	drained      map[string]uint64     // incarnations of the drained nodes
 	unreachable  [][2]string           // pairs that cannot reach each other, as reported in this phase
 	quarantined  map[string]quarantine // nodes that others could not reach
-	mappings     map[int]Mapping       // chosen mappings, by number of nodes
+	mappings     map[mappingOf]Mapping // chosen mappings
 	capped       map[string]string     // nodes of the placement with a smaller share than they claim
 	fenced       map[string]Fence      // stragglers that are left out or have come back
 	blamed       map[string]blame      // nodes that caused broken epochs
@@ -181,7 +184,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[int]Mapping{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
 }
 
 // Phase returns the phase and a short reason.
@@ -236,8 +239,8 @@ func (a *Authority) Up(n Node) []Effect {
 		return nil
 	}
 	delete(a.refused, n.ID)
-	if n.ModelHash != a.cfg.ModelHash {
-		return a.Refuse(n.ID, n.Incarnation, fmt.Sprintf("serves model %.12s, the cluster serves %.12s: give it the same weights and config, and restart it", n.ModelHash, a.cfg.ModelHash))
+	if why := a.cfg.lacking(n); why != "" {
+		return a.Refuse(n.ID, n.Incarnation, why)
 	}
 	old, known := a.nodes[n.ID]
 	a.nodes[n.ID] = n
@@ -466,7 +469,7 @@ func (a *Authority) start() []Effect {
 		members[i] = Member{ID: n.ID, Share: shares[i]}
 	}
 	a.epoch = max(a.epoch, a.reported) + 1
-	p, err := Place(a.epoch, a.nextMapping(part), a.cfg.Shape, members)
+	p, err := a.placeAll(part, members)
 	if err != nil {
 		a.tries++
 		a.reason = err.Error()

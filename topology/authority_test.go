@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -91,7 +92,7 @@ func TestAuthorityRetiresAReturnedSpare(t *testing.T) {
 	a.Down("a", 1)
 	answerAll(t, a)
 	got := a.Up(node("a", 1))
-	if len(got) != 1 || got[0] != (RetireNode{Node: node("a", 1), Epoch: a.Epoch()}) {
+	if len(got) != 1 || !reflect.DeepEqual(got[0], Effect(RetireNode{Node: node("a", 1), Epoch: a.Epoch()})) {
 		t.Fatalf("a spare with what it held was told %v", got)
 	}
 }
@@ -229,7 +230,7 @@ func TestAuthorityDrains(t *testing.T) {
 	}
 	got = recorded(a, got)
 	l := got[1].(LoadSlices)
-	if len(l.Nodes) != 1 || l.Nodes[0].ID != "b" || got[2] != (RetireNode{Node: node("a", 1), Epoch: a.Epoch()}) {
+	if len(l.Nodes) != 1 || l.Nodes[0].ID != "b" || !reflect.DeepEqual(got[2], Effect(RetireNode{Node: node("a", 1), Epoch: a.Epoch()})) {
 		t.Fatalf("got %v", got)
 	}
 	answerAll(t, a)

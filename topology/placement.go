@@ -125,6 +125,9 @@ type Placement struct {
 	Epoch   uint32
 	Mapping Mapping
 	Slices  []Slice
+	// Others are the placements of the further models of the cluster: in the same epoch, over the
+	// same members in the same order.
+	Others []Placement `json:",omitempty"`
 }
 
 // ErrNoMembers is returned for an empty list of members.

@@ -109,20 +109,21 @@ func ChooseMapping(s Shape, sockets int, c Costs) Mapping {
 	return Gather
 }
 
-// nextMapping returns the mapping of the next placement, over members. It is chosen by measurements
+// nextMapping returns the mapping of a model in the next placement, over members. It is chosen by measurements
 // when a cluster begins or reaches a number of nodes for the first time. After a loss it stays, so
 // that the remaining nodes reload the least.
-func (a *Authority) nextMapping(part []Node) Mapping {
-	if a.cfg.Mapping != "" {
-		return a.cfg.Mapping
+func (a *Authority) nextMapping(model int, r *ModelRules, part []Node) Mapping {
+	if r.Mapping != "" {
+		return r.Mapping
 	}
 	if n := len(a.place.Slices); n > 0 && len(part) <= n {
-		return a.place.Mapping
+		return a.place.Of(model).Mapping
 	}
-	m, known := a.mappings[len(part)]
+	key := mappingOf{model, len(part)}
+	m, known := a.mappings[key]
 	if !known {
-		m = ChooseMapping(a.cfg.Shape, len(part), MeasuredCosts(part, a.cfg.WeightBytes))
-		a.mappings[len(part)] = m
+		m = ChooseMapping(r.Shape, len(part), MeasuredCosts(part, r.WeightBytes))
+		a.mappings[key] = m
 	}
 	return m
 }

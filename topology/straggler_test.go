@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -261,7 +262,7 @@ func TestFence(t *testing.T) {
 		if len(a.Fenced()) != 1 {
 			t.Fatal("back early")
 		}
-		if got := a.Tick(until); len(got) != 1 || got[0] != (Probe{node("b", 1)}) {
+		if got := a.Tick(until); len(got) != 1 || !reflect.DeepEqual(got[0], Effect(Probe{node("b", 1)})) {
 			t.Fatalf("after the pause: %v", got)
 		}
 		if got := a.Tick(until + 1); got != nil {
@@ -306,7 +307,7 @@ func TestFence(t *testing.T) {
 	if p, _ := b.Phase(); p != Gathering {
 		t.Fatalf("with a hung node alone: %s", p)
 	}
-	if got := b.Tick(b.cfg.Pause); len(got) != 1 || got[0] != (Probe{node("b", 1)}) {
+	if got := b.Tick(b.cfg.Pause); len(got) != 1 || !reflect.DeepEqual(got[0], Effect(Probe{node("b", 1)})) {
 		t.Fatalf("nobody asks the last node whether it hangs still: %v", got)
 	}
 	b.Responds("b", 1)

@@ -399,6 +399,7 @@ type NodeDescription struct {
 	// they were not.
 	Products      []float64 `protobuf:"fixed64,16,rep,packed,name=products,proto3" json:"products,omitempty"`
 	FewestThreads uint32    `protobuf:"varint,17,opt,name=fewest_threads,json=fewestThreads,proto3" json:"fewest_threads,omitempty"` // of a step, of those in threads; 0: always all
+	OtherHashes   []string  `protobuf:"bytes,18,rep,name=other_hashes,json=otherHashes,proto3" json:"other_hashes,omitempty"`        // of the node's further models: number i has the socket "socket-i", from 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -538,6 +539,13 @@ func (x *NodeDescription) GetFewestThreads() uint32 {
 	return 0
 }
 
+func (x *NodeDescription) GetOtherHashes() []string {
+	if x != nil {
+		return x.OtherHashes
+	}
+	return nil
+}
+
 type LoadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Placement     *Placement             `protobuf:"bytes,1,opt,name=placement,proto3" json:"placement,omitempty"`
@@ -548,6 +556,7 @@ type LoadRequest struct {
 	MaxStepTokens uint32                 `protobuf:"varint,6,opt,name=max_step_tokens,json=maxStepTokens,proto3" json:"max_step_tokens,omitempty"`
 	Coordinator   uint64                 `protobuf:"fixed64,7,opt,name=coordinator,proto3" json:"coordinator,omitempty"` // its life: caches of another one's epochs are dropped
 	Context       uint32                 `protobuf:"varint,8,opt,name=context,proto3" json:"context,omitempty"`          // served context in tokens, if rotations depend on it; 0: the model's longest
+	Memory        *Memory                `protobuf:"bytes,9,opt,name=memory,proto3" json:"memory,omitempty"`             // this model's part of the node's memory; absent: all of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -638,6 +647,66 @@ func (x *LoadRequest) GetContext() uint32 {
 	return 0
 }
 
+func (x *LoadRequest) GetMemory() *Memory {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+// Memory is what one of several models may use of a node's memory.
+type Memory struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	KvBytes       int64                  `protobuf:"varint,1,opt,name=kv_bytes,json=kvBytes,proto3" json:"kv_bytes,omitempty"`                // of caches
+	AdapterBytes  int64                  `protobuf:"varint,2,opt,name=adapter_bytes,json=adapterBytes,proto3" json:"adapter_bytes,omitempty"` // of LoRA adapters
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Memory) Reset() {
+	*x = Memory{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Memory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Memory) ProtoMessage() {}
+
+func (x *Memory) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Memory.ProtoReflect.Descriptor instead.
+func (*Memory) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Memory) GetKvBytes() int64 {
+	if x != nil {
+		return x.KvBytes
+	}
+	return 0
+}
+
+func (x *Memory) GetAdapterBytes() int64 {
+	if x != nil {
+		return x.AdapterBytes
+	}
+	return 0
+}
+
 // Held is a cache that a socket kept from an earlier epoch.
 type Held struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -653,7 +722,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[6]
+	mi := &file_internal_proto_shoal_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +734,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[6]
+	mi := &file_internal_proto_shoal_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +747,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{6}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Held) GetSeq() uint64 {
@@ -738,7 +807,7 @@ type LoadReply struct {
 
 func (x *LoadReply) Reset() {
 	*x = LoadReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[7]
+	mi := &file_internal_proto_shoal_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +819,7 @@ func (x *LoadReply) String() string {
 func (*LoadReply) ProtoMessage() {}
 
 func (x *LoadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[7]
+	mi := &file_internal_proto_shoal_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +832,7 @@ func (x *LoadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReply.ProtoReflect.Descriptor instead.
 func (*LoadReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{7}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LoadReply) GetWeightBytes() int64 {
@@ -827,7 +896,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[8]
+	mi := &file_internal_proto_shoal_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +908,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[8]
+	mi := &file_internal_proto_shoal_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +921,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{8}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JoinRequest) GetEpoch() uint32 {
@@ -893,7 +962,7 @@ type JoinReply struct {
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[9]
+	mi := &file_internal_proto_shoal_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +974,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[9]
+	mi := &file_internal_proto_shoal_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +987,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{9}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *JoinReply) GetMillis() uint32 {
@@ -948,7 +1017,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[10]
+	mi := &file_internal_proto_shoal_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1029,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[10]
+	mi := &file_internal_proto_shoal_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1042,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{10}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReleaseRequest) GetEpoch() uint32 {
@@ -1018,7 +1087,7 @@ type Keep struct {
 
 func (x *Keep) Reset() {
 	*x = Keep{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[11]
+	mi := &file_internal_proto_shoal_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1099,7 @@ func (x *Keep) String() string {
 func (*Keep) ProtoMessage() {}
 
 func (x *Keep) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[11]
+	mi := &file_internal_proto_shoal_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1112,7 @@ func (x *Keep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keep.ProtoReflect.Descriptor instead.
 func (*Keep) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{11}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Keep) GetSeq() uint64 {
@@ -1093,7 +1162,7 @@ type PrefixRequest struct {
 
 func (x *PrefixRequest) Reset() {
 	*x = PrefixRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[12]
+	mi := &file_internal_proto_shoal_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1174,7 @@ func (x *PrefixRequest) String() string {
 func (*PrefixRequest) ProtoMessage() {}
 
 func (x *PrefixRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[12]
+	mi := &file_internal_proto_shoal_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1187,7 @@ func (x *PrefixRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixRequest.ProtoReflect.Descriptor instead.
 func (*PrefixRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{12}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PrefixRequest) GetEpoch() uint32 {
@@ -1203,7 +1272,7 @@ type AdapterRequest struct {
 
 func (x *AdapterRequest) Reset() {
 	*x = AdapterRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[13]
+	mi := &file_internal_proto_shoal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1284,7 @@ func (x *AdapterRequest) String() string {
 func (*AdapterRequest) ProtoMessage() {}
 
 func (x *AdapterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[13]
+	mi := &file_internal_proto_shoal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1297,7 @@ func (x *AdapterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdapterRequest.ProtoReflect.Descriptor instead.
 func (*AdapterRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{13}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AdapterRequest) GetEpoch() uint32 {
@@ -1297,7 +1366,7 @@ type AdapterReply struct {
 
 func (x *AdapterReply) Reset() {
 	*x = AdapterReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[14]
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1378,7 @@ func (x *AdapterReply) String() string {
 func (*AdapterReply) ProtoMessage() {}
 
 func (x *AdapterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[14]
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1391,7 @@ func (x *AdapterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdapterReply.ProtoReflect.Descriptor instead.
 func (*AdapterReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{14}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AdapterReply) GetMissing() bool {
@@ -1348,7 +1417,7 @@ type PrefixReply struct {
 
 func (x *PrefixReply) Reset() {
 	*x = PrefixReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1429,7 @@ func (x *PrefixReply) String() string {
 func (*PrefixReply) ProtoMessage() {}
 
 func (x *PrefixReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1442,7 @@ func (x *PrefixReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixReply.ProtoReflect.Descriptor instead.
 func (*PrefixReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PrefixReply) GetBlocks() uint32 {
@@ -1392,7 +1461,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1473,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1486,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReleaseReply) GetKvUsedBytes() int64 {
@@ -1436,7 +1505,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1517,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1530,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RetireRequest) GetEpoch() uint32 {
@@ -1480,7 +1549,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1561,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1574,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -1527,7 +1596,7 @@ type StoreMembers struct {
 
 func (x *StoreMembers) Reset() {
 	*x = StoreMembers{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1608,7 @@ func (x *StoreMembers) String() string {
 func (*StoreMembers) ProtoMessage() {}
 
 func (x *StoreMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1621,7 @@ func (x *StoreMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMembers.ProtoReflect.Descriptor instead.
 func (*StoreMembers) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StoreMembers) GetStore() string {
@@ -1589,7 +1658,7 @@ type StoreMember struct {
 
 func (x *StoreMember) Reset() {
 	*x = StoreMember{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1670,7 @@ func (x *StoreMember) String() string {
 func (*StoreMember) ProtoMessage() {}
 
 func (x *StoreMember) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1683,7 @@ func (x *StoreMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMember.ProtoReflect.Descriptor instead.
 func (*StoreMember) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StoreMember) GetName() string {
@@ -1652,7 +1721,7 @@ type WeightsRequest struct {
 
 func (x *WeightsRequest) Reset() {
 	*x = WeightsRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +1733,7 @@ func (x *WeightsRequest) String() string {
 func (*WeightsRequest) ProtoMessage() {}
 
 func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +1746,7 @@ func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsRequest.ProtoReflect.Descriptor instead.
 func (*WeightsRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WeightsRequest) GetList() string {
@@ -1717,13 +1786,14 @@ type WeightsReply struct {
 	Data          []byte                 `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
 	Pending       bool                   `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"` // the list is being made: ask again
 	Origin        string                 `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`    // ORG/NAME@COMMIT of the hub that has the files too; or empty
+	Models        []string               `protobuf:"bytes,8,rep,name=models,proto3" json:"models,omitempty"`    // hashes of all models that the process sends, if there are several
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WeightsReply) Reset() {
 	*x = WeightsReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1805,7 @@ func (x *WeightsReply) String() string {
 func (*WeightsReply) ProtoMessage() {}
 
 func (x *WeightsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1818,7 @@ func (x *WeightsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsReply.ProtoReflect.Descriptor instead.
 func (*WeightsReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WeightsReply) GetList() string {
@@ -1800,6 +1870,13 @@ func (x *WeightsReply) GetOrigin() string {
 	return ""
 }
 
+func (x *WeightsReply) GetModels() []string {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
 type WeightsFile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1812,7 +1889,7 @@ type WeightsFile struct {
 
 func (x *WeightsFile) Reset() {
 	*x = WeightsFile{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1901,7 @@ func (x *WeightsFile) String() string {
 func (*WeightsFile) ProtoMessage() {}
 
 func (x *WeightsFile) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +1914,7 @@ func (x *WeightsFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsFile.ProtoReflect.Descriptor instead.
 func (*WeightsFile) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WeightsFile) GetName() string {
@@ -1878,7 +1955,7 @@ type Bias struct {
 
 func (x *Bias) Reset() {
 	*x = Bias{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +1967,7 @@ func (x *Bias) String() string {
 func (*Bias) ProtoMessage() {}
 
 func (x *Bias) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +1980,7 @@ func (x *Bias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bias.ProtoReflect.Descriptor instead.
 func (*Bias) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Bias) GetToken() uint32 {
@@ -1945,7 +2022,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2034,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2047,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -2094,7 +2171,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2106,7 +2183,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2119,7 +2196,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Word) GetTokens() []uint32 {
@@ -2145,7 +2222,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2234,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2247,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Grammar) GetKind() string {
@@ -2249,7 +2326,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2261,7 +2338,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2274,7 +2351,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -2394,7 +2471,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2483,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2496,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -2467,7 +2544,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2556,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2569,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -2637,7 +2714,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +2726,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +2739,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -2789,7 +2866,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2878,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2891,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Index) GetSeq() uint64 {
@@ -2848,7 +2925,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2860,7 +2937,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2873,7 +2950,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2901,7 +2978,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +2990,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +3003,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -2964,7 +3041,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3053,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3066,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -3043,7 +3120,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3132,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3145,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -3135,7 +3212,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3147,7 +3224,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3160,7 +3237,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -3279,7 +3356,7 @@ type ThreadTime struct {
 
 func (x *ThreadTime) Reset() {
 	*x = ThreadTime{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +3368,7 @@ func (x *ThreadTime) String() string {
 func (*ThreadTime) ProtoMessage() {}
 
 func (x *ThreadTime) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +3381,7 @@ func (x *ThreadTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
 func (*ThreadTime) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ThreadTime) GetRuns() uint64 {
@@ -3374,7 +3451,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3386,7 +3463,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3399,7 +3476,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Spill) GetSeq() uint64 {
@@ -3431,7 +3508,7 @@ type Scratch struct {
 
 func (x *Scratch) Reset() {
 	*x = Scratch{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3520,7 @@ func (x *Scratch) String() string {
 func (*Scratch) ProtoMessage() {}
 
 func (x *Scratch) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3533,7 @@ func (x *Scratch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
 func (*Scratch) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Scratch) GetBytes() int64 {
@@ -3522,7 +3599,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3611,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3624,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -3709,7 +3786,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3721,7 +3798,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3734,7 +3811,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -3825,7 +3902,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xad\x03\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xd0\x03\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -3843,7 +3920,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\tsync_four\x18\x0e \x01(\x01R\bsyncFour\x12\x12\n" +
 	"\x04read\x18\x0f \x01(\x01R\x04read\x12\x1a\n" +
 	"\bproducts\x18\x10 \x03(\x01R\bproducts\x12%\n" +
-	"\x0efewest_threads\x18\x11 \x01(\rR\rfewestThreadsJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\x8e\x02\n" +
+	"\x0efewest_threads\x18\x11 \x01(\rR\rfewestThreads\x12!\n" +
+	"\fother_hashes\x18\x12 \x03(\tR\votherHashesJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb5\x02\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -3854,7 +3932,11 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\akv_type\x18\x05 \x01(\tR\x06kvType\x12&\n" +
 	"\x0fmax_step_tokens\x18\x06 \x01(\rR\rmaxStepTokens\x12 \n" +
 	"\vcoordinator\x18\a \x01(\x06R\vcoordinator\x12\x18\n" +
-	"\acontext\x18\b \x01(\rR\acontext\"\x94\x01\n" +
+	"\acontext\x18\b \x01(\rR\acontext\x12%\n" +
+	"\x06memory\x18\t \x01(\v2\r.shoal.MemoryR\x06memory\"H\n" +
+	"\x06Memory\x12\x19\n" +
+	"\bkv_bytes\x18\x01 \x01(\x03R\akvBytes\x12#\n" +
+	"\radapter_bytes\x18\x02 \x01(\x03R\fadapterBytes\"\x94\x01\n" +
 	"\x04Held\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\rR\x06prompt\x12\x16\n" +
@@ -3932,7 +4014,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1f\n" +
 	"\vhashes_from\x18\x03 \x01(\rR\n" +
 	"hashesFrom\x12\x16\n" +
-	"\x06chunks\x18\x04 \x03(\rR\x06chunks\"\xc9\x01\n" +
+	"\x06chunks\x18\x04 \x03(\rR\x06chunks\"\xe1\x01\n" +
 	"\fWeightsReply\x12\x12\n" +
 	"\x04list\x18\x01 \x01(\tR\x04list\x12\x1d\n" +
 	"\n" +
@@ -3941,7 +4023,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06hashes\x18\x04 \x01(\fR\x06hashes\x12\x12\n" +
 	"\x04data\x18\x05 \x01(\fR\x04data\x12\x18\n" +
 	"\apending\x18\x06 \x01(\bR\apending\x12\x16\n" +
-	"\x06origin\x18\a \x01(\tR\x06origin\"a\n" +
+	"\x06origin\x18\a \x01(\tR\x06origin\x12\x16\n" +
+	"\x06models\x18\b \x03(\tR\x06models\"a\n" +
 	"\vWeightsFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
@@ -4174,7 +4257,7 @@ func file_internal_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_internal_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -4183,43 +4266,44 @@ var file_internal_proto_shoal_proto_goTypes = []any{
 	(*Placement)(nil),       // 4: shoal.Placement
 	(*NodeDescription)(nil), // 5: shoal.NodeDescription
 	(*LoadRequest)(nil),     // 6: shoal.LoadRequest
-	(*Held)(nil),            // 7: shoal.Held
-	(*LoadReply)(nil),       // 8: shoal.LoadReply
-	(*JoinRequest)(nil),     // 9: shoal.JoinRequest
-	(*JoinReply)(nil),       // 10: shoal.JoinReply
-	(*ReleaseRequest)(nil),  // 11: shoal.ReleaseRequest
-	(*Keep)(nil),            // 12: shoal.Keep
-	(*PrefixRequest)(nil),   // 13: shoal.PrefixRequest
-	(*AdapterRequest)(nil),  // 14: shoal.AdapterRequest
-	(*AdapterReply)(nil),    // 15: shoal.AdapterReply
-	(*PrefixReply)(nil),     // 16: shoal.PrefixReply
-	(*ReleaseReply)(nil),    // 17: shoal.ReleaseReply
-	(*RetireRequest)(nil),   // 18: shoal.RetireRequest
-	(*DrainRequest)(nil),    // 19: shoal.DrainRequest
-	(*StoreMembers)(nil),    // 20: shoal.StoreMembers
-	(*StoreMember)(nil),     // 21: shoal.StoreMember
-	(*WeightsRequest)(nil),  // 22: shoal.WeightsRequest
-	(*WeightsReply)(nil),    // 23: shoal.WeightsReply
-	(*WeightsFile)(nil),     // 24: shoal.WeightsFile
-	(*Bias)(nil),            // 25: shoal.Bias
-	(*Sampling)(nil),        // 26: shoal.Sampling
-	(*Word)(nil),            // 27: shoal.Word
-	(*Grammar)(nil),         // 28: shoal.Grammar
-	(*Open)(nil),            // 29: shoal.Open
-	(*Copy)(nil),            // 30: shoal.Copy
-	(*Chunk)(nil),           // 31: shoal.Chunk
-	(*StepRequest)(nil),     // 32: shoal.StepRequest
-	(*Index)(nil),           // 33: shoal.Index
-	(*TokenLogprob)(nil),    // 34: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 35: shoal.PromptLogprob
-	(*Drawn)(nil),           // 36: shoal.Drawn
-	(*Sampled)(nil),         // 37: shoal.Sampled
-	(*StepReply)(nil),       // 38: shoal.StepReply
-	(*ThreadTime)(nil),      // 39: shoal.ThreadTime
-	(*Spill)(nil),           // 40: shoal.Spill
-	(*Scratch)(nil),         // 41: shoal.Scratch
-	(*SocketStatus)(nil),    // 42: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 43: shoal.PrefixDisk
+	(*Memory)(nil),          // 7: shoal.Memory
+	(*Held)(nil),            // 8: shoal.Held
+	(*LoadReply)(nil),       // 9: shoal.LoadReply
+	(*JoinRequest)(nil),     // 10: shoal.JoinRequest
+	(*JoinReply)(nil),       // 11: shoal.JoinReply
+	(*ReleaseRequest)(nil),  // 12: shoal.ReleaseRequest
+	(*Keep)(nil),            // 13: shoal.Keep
+	(*PrefixRequest)(nil),   // 14: shoal.PrefixRequest
+	(*AdapterRequest)(nil),  // 15: shoal.AdapterRequest
+	(*AdapterReply)(nil),    // 16: shoal.AdapterReply
+	(*PrefixReply)(nil),     // 17: shoal.PrefixReply
+	(*ReleaseReply)(nil),    // 18: shoal.ReleaseReply
+	(*RetireRequest)(nil),   // 19: shoal.RetireRequest
+	(*DrainRequest)(nil),    // 20: shoal.DrainRequest
+	(*StoreMembers)(nil),    // 21: shoal.StoreMembers
+	(*StoreMember)(nil),     // 22: shoal.StoreMember
+	(*WeightsRequest)(nil),  // 23: shoal.WeightsRequest
+	(*WeightsReply)(nil),    // 24: shoal.WeightsReply
+	(*WeightsFile)(nil),     // 25: shoal.WeightsFile
+	(*Bias)(nil),            // 26: shoal.Bias
+	(*Sampling)(nil),        // 27: shoal.Sampling
+	(*Word)(nil),            // 28: shoal.Word
+	(*Grammar)(nil),         // 29: shoal.Grammar
+	(*Open)(nil),            // 30: shoal.Open
+	(*Copy)(nil),            // 31: shoal.Copy
+	(*Chunk)(nil),           // 32: shoal.Chunk
+	(*StepRequest)(nil),     // 33: shoal.StepRequest
+	(*Index)(nil),           // 34: shoal.Index
+	(*TokenLogprob)(nil),    // 35: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 36: shoal.PromptLogprob
+	(*Drawn)(nil),           // 37: shoal.Drawn
+	(*Sampled)(nil),         // 38: shoal.Sampled
+	(*StepReply)(nil),       // 39: shoal.StepReply
+	(*ThreadTime)(nil),      // 40: shoal.ThreadTime
+	(*Spill)(nil),           // 41: shoal.Spill
+	(*Scratch)(nil),         // 42: shoal.Scratch
+	(*SocketStatus)(nil),    // 43: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 44: shoal.PrefixDisk
 }
 var file_internal_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -4233,34 +4317,35 @@ var file_internal_proto_shoal_proto_depIdxs = []int32{
 	2,  // 8: shoal.Slice.vocab:type_name -> shoal.Range
 	3,  // 9: shoal.Placement.slices:type_name -> shoal.Slice
 	4,  // 10: shoal.LoadRequest.placement:type_name -> shoal.Placement
-	7,  // 11: shoal.LoadReply.held:type_name -> shoal.Held
-	12, // 12: shoal.ReleaseRequest.keep:type_name -> shoal.Keep
-	21, // 13: shoal.StoreMembers.members:type_name -> shoal.StoreMember
-	24, // 14: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
-	25, // 15: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	28, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
-	27, // 17: shoal.Sampling.bad_words:type_name -> shoal.Word
-	26, // 18: shoal.Open.sampling:type_name -> shoal.Sampling
-	29, // 19: shoal.StepRequest.open:type_name -> shoal.Open
-	31, // 20: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	30, // 21: shoal.StepRequest.copy:type_name -> shoal.Copy
-	12, // 22: shoal.StepRequest.keep:type_name -> shoal.Keep
-	33, // 23: shoal.StepRequest.index:type_name -> shoal.Index
-	40, // 24: shoal.StepRequest.spill:type_name -> shoal.Spill
-	34, // 25: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	34, // 26: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	35, // 27: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	36, // 28: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	37, // 29: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	39, // 30: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	40, // 31: shoal.StepReply.spilled:type_name -> shoal.Spill
-	43, // 32: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	41, // 33: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	7,  // 11: shoal.LoadRequest.memory:type_name -> shoal.Memory
+	8,  // 12: shoal.LoadReply.held:type_name -> shoal.Held
+	13, // 13: shoal.ReleaseRequest.keep:type_name -> shoal.Keep
+	22, // 14: shoal.StoreMembers.members:type_name -> shoal.StoreMember
+	25, // 15: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
+	26, // 16: shoal.Sampling.logit_bias:type_name -> shoal.Bias
+	29, // 17: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	28, // 18: shoal.Sampling.bad_words:type_name -> shoal.Word
+	27, // 19: shoal.Open.sampling:type_name -> shoal.Sampling
+	30, // 20: shoal.StepRequest.open:type_name -> shoal.Open
+	32, // 21: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	31, // 22: shoal.StepRequest.copy:type_name -> shoal.Copy
+	13, // 23: shoal.StepRequest.keep:type_name -> shoal.Keep
+	34, // 24: shoal.StepRequest.index:type_name -> shoal.Index
+	41, // 25: shoal.StepRequest.spill:type_name -> shoal.Spill
+	35, // 26: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	35, // 27: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	36, // 28: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	37, // 29: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	38, // 30: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	40, // 31: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	41, // 32: shoal.StepReply.spilled:type_name -> shoal.Spill
+	44, // 33: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	42, // 34: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_internal_proto_shoal_proto_init() }
@@ -4274,7 +4359,7 @@ func file_internal_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_proto_shoal_proto_rawDesc), len(file_internal_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
