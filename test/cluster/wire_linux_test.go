@@ -3,17 +3,18 @@ package cluster_test
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-llm/shoal/test/wire/host"
 )
 
 // fakeWire is a simulated network for the processes of one cluster. Each process has a network
@@ -139,65 +140,11 @@ func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err 
 
 // enter moves the thread into a new namespace and brings its interfaces up.
 func (p *port) enter() error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("unshare: %w", err)
+	fd, err := host.Enter(netip.PrefixFrom(netip.AddrFrom4(p.w.address(p.at)), 24), wireMTU)
+	if err == nil {
+		p.tun = os.NewFile(uintptr(fd), host.Interface)
 	}
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("/dev/net/tun: %w", err)
-	}
-	const name = "wire0"
-	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		return err
-	}
-	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		unix.Close(fd)
-		return fmt.Errorf("TUNSETIFF: %w", err)
-	}
-	p.tun = os.NewFile(uintptr(fd), name)
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(s)
-	set := func(dev string, what uint, fill func(*unix.Ifreq) error) {
-		if err != nil {
-			return
-		}
-		var r *unix.Ifreq
-		if r, err = unix.NewIfreq(dev); err != nil {
-			return
-		}
-		if err = fill(r); err == nil {
-			err = unix.IoctlIfreq(s, what, r)
-		}
-		if err != nil {
-			err = fmt.Errorf("%s of %s: %w", unix.ErrnoName(errno(err)), dev, err)
-		}
-	}
-	addr := func(b ...byte) func(*unix.Ifreq) error { return func(r *unix.Ifreq) error { return r.SetInet4Addr(b) } }
-	up := func(r *unix.Ifreq) error {
-		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_MULTICAST)
-		return nil
-	}
-	own := p.w.address(p.at)
-	set("lo", unix.SIOCSIFFLAGS, up)
-	set("lo", unix.SIOCSIFNETMASK, addr(255, 255, 255, 255)) // the rest of 127/8 is outside this interface
-	set(name, unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(wireMTU); return nil })
-	set(name, unix.SIOCSIFADDR, addr(own[:]...))
-	set(name, unix.SIOCSIFNETMASK, addr(255, 255, 255, 0))
-	set(name, unix.SIOCSIFFLAGS, up)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/route_localnet", []byte("1"), 0o644)
-}
-
-func errno(err error) syscall.Errno {
-	e, _ := err.(syscall.Errno)
-	return e
+	return err
 }
 
 // receive reads the packets that the process sends.

@@ -1,0 +1,309 @@
+// Package topology reads the description of a simulated network: hosts in racks, and their links.
+package topology
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/shoal-llm/shoal/test/wire/link"
+)
+
+// Topology is a tree of two levels: each host has a link to the switch of its rack, and each rack
+// switch has a link to the core. Links are the same in both directions.
+type Topology struct {
+	MTU   int
+	Seed  uint64
+	Racks []Rack
+	Hosts []Host
+}
+
+// Rack is a switch with its link to the core.
+type Rack struct {
+	Name   string
+	Uplink link.Settings
+}
+
+// Host is one machine.
+type Host struct {
+	Name    string
+	Rack    int // index in Racks
+	Address netip.Addr
+	Link    link.Settings
+	Ports   []PortRange // open to other hosts; nil: all
+}
+
+// PortRange is a range of ports that a firewall leaves open.
+type PortRange struct {
+	First, Last uint16
+	UDP         bool
+}
+
+// Limits of a topology.
+const (
+	MaxRacks = 250
+	MaxHosts = 250 // in all
+	Bits     = 16  // of the network prefix of all addresses
+)
+
+// subnet is the start of every address: 10.77.RACK.HOST.
+var subnet = [2]byte{10, 77}
+
+// Load reads a file. An error names the file and the line.
+func Load(file string) (*Topology, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("topology: %w", err)
+	}
+	t, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("topology: %s: %w", filepath.Base(file), err)
+	}
+	return t, nil
+}
+
+// Parse reads a topology.
+func Parse(text []byte) (*Topology, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return nil, err
+	}
+	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("want a mapping with the keys mtu, seed, host, rack, racks and hosts")
+	}
+	p := parser{t: &Topology{MTU: 1500, Seed: 1}}
+	var racks, hosts *yaml.Node
+	err := pairs(doc.Content[0], func(key string, v *yaml.Node) (err error) {
+		switch key {
+		case "mtu":
+			p.t.MTU, err = integer(v, 576, 9000)
+		case "seed":
+			var n int
+			n, err = integer(v, 0, 1<<30)
+			p.t.Seed = uint64(n)
+		case "host":
+			err = settings(v, &p.host)
+		case "rack":
+			err = settings(v, &p.uplink)
+		case "racks":
+			racks = v
+		case "hosts":
+			hosts = v
+		default:
+			err = at(v, "unknown key %q: want mtu, seed, host, rack, racks or hosts", key)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if racks == nil {
+		return nil, fmt.Errorf("no racks: give at least one, such as `racks: {r1: [a, b]}`")
+	}
+	if err := pairs(racks, p.rack); err != nil {
+		return nil, err
+	}
+	if len(p.t.Hosts) == 0 {
+		return nil, at(racks, "the racks have no hosts")
+	}
+	if hosts != nil {
+		if err := pairs(hosts, p.override); err != nil {
+			return nil, err
+		}
+	}
+	return p.t, nil
+}
+
+type parser struct {
+	t            *Topology
+	host, uplink link.Settings // defaults
+}
+
+// rack reads one rack: a list of its hosts, or a mapping with hosts and uplink.
+func (p *parser) rack(name string, v *yaml.Node) error {
+	if err := p.checkName(name, v); err != nil {
+		return err
+	}
+	if len(p.t.Racks) == MaxRacks {
+		return at(v, "more than %d racks", MaxRacks)
+	}
+	r := Rack{Name: name, Uplink: p.uplink}
+	list := v
+	if v.Kind == yaml.MappingNode {
+		list = nil
+		err := pairs(v, func(key string, v *yaml.Node) error {
+			switch key {
+			case "hosts":
+				list = v
+			case "uplink":
+				return settings(v, &r.Uplink)
+			default:
+				return at(v, "unknown key %q of rack %s: want hosts or uplink", key, name)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if list == nil || list.Kind != yaml.SequenceNode {
+		return at(v, "rack %s: want a list of hosts", name)
+	}
+	p.t.Racks = append(p.t.Racks, r)
+	for i, h := range list.Content {
+		if err := p.checkName(h.Value, h); err != nil {
+			return err
+		}
+		if len(p.t.Hosts) == MaxHosts {
+			return at(h, "more than %d hosts", MaxHosts)
+		}
+		rack := len(p.t.Racks) - 1
+		p.t.Hosts = append(p.t.Hosts, Host{Name: h.Value, Rack: rack, Link: p.host,
+			Address: netip.AddrFrom4([4]byte{subnet[0], subnet[1], byte(rack + 1), byte(i + 1)})})
+	}
+	return nil
+}
+
+// override reads the settings of one host.
+func (p *parser) override(name string, v *yaml.Node) error {
+	i := p.t.Host(name)
+	if i < 0 {
+		return at(v, "no rack has a host %q", name)
+	}
+	h := &p.t.Hosts[i]
+	return pairs(v, func(key string, v *yaml.Node) (err error) {
+		if key == "ports" {
+			if h.Ports, err = ParsePorts(v.Value); err != nil {
+				return at(v, "host %s: %w", name, err)
+			}
+			return nil
+		}
+		return set(v, &h.Link, key)
+	})
+}
+
+var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,30}$`)
+
+func (p *parser) checkName(name string, v *yaml.Node) error {
+	if !validName.MatchString(name) {
+		return at(v, "%q is not a name: want at most 31 of a-z, 0-9 and -", name)
+	}
+	if p.t.Host(name) >= 0 || p.t.Rack(name) >= 0 {
+		return at(v, "%q is defined twice", name)
+	}
+	return nil
+}
+
+// Host returns the index of a host, or -1.
+func (t *Topology) Host(name string) int {
+	return slices.IndexFunc(t.Hosts, func(h Host) bool { return h.Name == name })
+}
+
+// Rack returns the index of a rack, or -1.
+func (t *Topology) Rack(name string) int {
+	return slices.IndexFunc(t.Racks, func(r Rack) bool { return r.Name == name })
+}
+
+// Members returns the hosts that a name means: one host, or all hosts of a rack.
+func (t *Topology) Members(name string) (hosts []int, err error) {
+	if i := t.Host(name); i >= 0 {
+		return []int{i}, nil
+	}
+	rack := t.Rack(name)
+	for i := range t.Hosts {
+		if t.Hosts[i].Rack == rack {
+			hosts = append(hosts, i)
+		}
+	}
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("no host or rack %q", name)
+	}
+	return hosts, nil
+}
+
+// Path returns the links from one host to another, in order.
+func (t *Topology) Path(from, to int) (links []*link.Settings) {
+	a, b := &t.Hosts[from], &t.Hosts[to]
+	links = append(links, &a.Link)
+	if a.Rack != b.Rack {
+		links = append(links, &t.Racks[a.Rack].Uplink, &t.Racks[b.Rack].Uplink)
+	}
+	return append(links, &b.Link)
+}
+
+// ParsePorts reads a list such as "7070-7074, 7070/udp". A number without a protocol is TCP.
+func ParsePorts(text string) (out []PortRange, err error) {
+	for _, f := range strings.Split(text, ",") {
+		f = strings.TrimSpace(f)
+		ports, protocol, has := strings.Cut(f, "/")
+		first, last, isRange := strings.Cut(ports, "-")
+		if !isRange {
+			last = first
+		}
+		a, errA := strconv.ParseUint(first, 10, 16)
+		b, errB := strconv.ParseUint(last, 10, 16)
+		if errA != nil || errB != nil || a == 0 || a > b || has && protocol != "udp" && protocol != "tcp" {
+			return nil, fmt.Errorf("ports: %q is not a range of ports: want such as 7070-7074 or 7070/udp", f)
+		}
+		out = append(out, PortRange{First: uint16(a), Last: uint16(b), UDP: protocol == "udp"})
+	}
+	return out, nil
+}
+
+// Open reports whether the firewall of a host leaves a port open.
+func (h *Host) Open(port uint16, udp bool) bool {
+	return h.Ports == nil || slices.ContainsFunc(h.Ports, func(r PortRange) bool {
+		return r.UDP == udp && r.First <= port && port <= r.Last
+	})
+}
+
+func at(v *yaml.Node, format string, args ...any) error {
+	return fmt.Errorf("line %d: %w", v.Line, fmt.Errorf(format, args...))
+}
+
+func pairs(v *yaml.Node, each func(key string, v *yaml.Node) error) error {
+	if v.Kind != yaml.MappingNode {
+		return at(v, "want a mapping")
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(v.Content); i += 2 {
+		key := v.Content[i].Value
+		if seen[key] {
+			return at(v.Content[i], "%q is defined twice", key)
+		}
+		seen[key] = true
+		if err := each(key, v.Content[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func settings(v *yaml.Node, s *link.Settings) error {
+	return pairs(v, func(key string, v *yaml.Node) error { return set(v, s, key) })
+}
+
+func set(v *yaml.Node, s *link.Settings, key string) error {
+	if v.Kind != yaml.ScalarNode {
+		return at(v, "%s: want one value", key)
+	}
+	if err := s.Set(key, v.Value); err != nil {
+		return at(v, "%w", err)
+	}
+	return nil
+}
+
+func integer(v *yaml.Node, least, most int) (int, error) {
+	n, err := strconv.Atoi(v.Value)
+	if err != nil || n < least || n > most {
+		return 0, at(v, "%q: want a number from %d to %d", v.Value, least, most)
+	}
+	return n, nil
+}

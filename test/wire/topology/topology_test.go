@@ -1,0 +1,106 @@
+package topology_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/test/wire/topology"
+)
+
+func TestExample(t *testing.T) {
+	top, err := topology.Load("../examples/two-racks.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(top.Hosts) != 16 || len(top.Racks) != 2 {
+		t.Fatalf("%d hosts in %d racks", len(top.Hosts), len(top.Racks))
+	}
+	if a := top.Hosts[top.Host("b3")].Address.String(); a != "10.77.2.3" {
+		t.Errorf("b3 has address %s", a)
+	}
+	delay := func(a, b string) (d time.Duration) {
+		for _, l := range top.Path(top.Host(a), top.Host(b)) {
+			d += l.Delay
+		}
+		return d
+	}
+	if d := delay("a1", "a2"); d != 50*time.Microsecond {
+		t.Errorf("within a rack: %v", d)
+	}
+	if d := delay("a1", "b8"); d != 200*time.Microsecond {
+		t.Errorf("between racks: %v", d)
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	top, err := topology.Parse([]byte(`
+host: {rate: 1gbit}
+rack: {delay: 1ms}
+racks:
+  r1: {hosts: [a, b], uplink: {loss: 1%}}
+  r2: [c]
+hosts:
+  b: {delay: 5ms, ports: "7070-7074, 7070/udp"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := top.Racks[0].Uplink; u.Loss != 0.01 || u.Delay != time.Millisecond {
+		t.Errorf("uplink %+v", u)
+	}
+	b := top.Hosts[1]
+	if b.Link.Rate != 125e6 || b.Link.Delay != 5*time.Millisecond || top.Hosts[2].Link.Delay != 0 {
+		t.Errorf("links %+v, %+v", b.Link, top.Hosts[2].Link)
+	}
+	for _, c := range []struct {
+		port uint16
+		udp  bool
+		want bool
+	}{{7070, true, true}, {7071, true, false}, {7070, false, true}, {7074, false, true}, {7075, false, false}} {
+		if b.Open(c.port, c.udp) != c.want || !top.Hosts[0].Open(c.port, c.udp) {
+			t.Errorf("port %d, UDP %v: want %v", c.port, c.udp, c.want)
+		}
+	}
+	if m, err := top.Members("r1"); err != nil || len(m) != 2 {
+		t.Errorf("members of r1: %v, %v", m, err)
+	}
+	if _, err := top.Members("r3"); err == nil {
+		t.Error("an unknown rack has members")
+	}
+}
+
+// TestErrors: an error names the line and what is accepted.
+func TestErrors(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"", "want a mapping"},
+		{"- a", "want a mapping"},
+		{"seed: 1", "no racks"},
+		{"racks: {r1: []}", "no hosts"},
+		{"racks: {r1: a}", "line 1: rack r1: want a list of hosts"},
+		{"racks:\n  r1: [a, a]", "line 2: \"a\" is defined twice"},
+		{"racks:\n  r1: [a]\n  r1: [b]", "line 3: "},
+		{"racks: {r1: [A]}", "is not a name"},
+		{"racks: {r1: [a]}\nspeed: 1", "line 2: unknown key \"speed\""},
+		{"racks: {r1: {hosts: [a], rate: 1}}", "unknown key \"rate\" of rack r1"},
+		{"host: {rate: 1gb}\nracks: {r1: [a]}", "line 1: rate: \"1gb\" is not a rate"},
+		{"host: {speed: 1gb}\nracks: {r1: [a]}", "no setting \"speed\""},
+		{"mtu: 100\nracks: {r1: [a]}", "from 576 to 9000"},
+		{"racks: {r1: [a]}\nhosts: {b: {delay: 1ms}}", "no rack has a host \"b\""},
+		{"racks: {r1: [a]}\nhosts: {a: {ports: x}}", "is not a range of ports"},
+		{"racks: {r1: [a]}\nhosts: {a: {ports: 9-3}}", "is not a range of ports"},
+	} {
+		if _, err := topology.Parse([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: error %v, want %q", c.text, err, c.want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("racks: {r1: [a]}\nhosts: {a: {ports: 7070/udp}}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if top, err := topology.Parse(text); err == nil && (len(top.Hosts) == 0 || len(top.Hosts) > topology.MaxHosts) {
+			t.Errorf("%d hosts", len(top.Hosts))
+		}
+	})
+}
