@@ -153,6 +153,11 @@ mixed: ## builds of earlier revisions with this one in one cluster, real process
 wire: ## record the formats between processes for a new wire version (raise internal/wire/version.go first)
 	go test -count 1 -run '^TestWire$$' $$(grep -rl --include='*_test.go' 'wiretest\.Check(' . | xargs -n1 dirname | sort -u) -record-wire
 
+.PHONY: operator
+operator: build ## docs/machines.md as an operator follows it, on a simulated network (as root, a minute); NEXT=bin/shoal-next upgrades to it
+	go build -o bin/ ./test/wire
+	bin/wire run test/wire/examples/machines.yaml -- test/wire/operator bin/shoal $(NEXT)
+
 .PHONY: sim
 sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100000
 	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./internal/sim
