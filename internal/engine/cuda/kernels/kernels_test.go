@@ -26,6 +26,13 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// The driver links no library, so a call of a function that is not in the text does not load.
+func TestPTXIsComplete(t *testing.T) {
+	if at := regexp.MustCompile(`\.extern \.func.*`).FindString(string(PTX)); at != "" {
+		t.Errorf("kernels.ptx calls a function that it does not define: %s", at)
+	}
+}
+
 // complaint returns what is wrong with an instruction, or nothing. Arithmetic on floats must name
 // its rounding; it must neither approximate nor flush subnormals.
 func complaint(instruction string) string {
