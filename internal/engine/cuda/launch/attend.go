@@ -1,0 +1,87 @@
+package launch
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/cuda"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Attend is attention of N rows: queries Q[i*LdQ:] (Heads*HeadDim), of which row i sees the slots
+// [0, Row.Slot] of its sequence, or those of its window. The result goes to Out[i*LdOut:], to To, or
+// to both. The keys of the rows must be in the cache (RopeWrite).
+//
+// Rows of a prompt (Prompt) are successive tokens of one sequence, and share every read of the
+// cache; the bits are the same.
+type Attend struct {
+	Cache
+	Q       cuda.Pointer
+	LdQ     int
+	Heads   int
+	Scale   float32
+	Cap     float32      // 0: none; else see tensor.Score
+	Sinks   cuda.Pointer // (Heads) float32, or 0
+	Window  int          // as of tensor.AttendCausal: above 0 the last slots, below 0 the chunk, 0 all
+	Rows    cuda.Pointer // (N) Row
+	N       int
+	Slots   int          // the largest Row.Slot of the rows, plus 1
+	Prompt  bool         // one sequence, successive slots
+	Scratch cuda.Pointer // ScratchBytes; unused by a prompt
+	Out     cuda.Pointer // or 0
+	LdOut   int
+	To      Rounded // or zero; Heads*HeadDim is a multiple of 32 then
+}
+
+// stateFloats is the memory of a run's state: the output, 16 lanes of the sum, the largest score.
+func stateFloats(dim int) int { return dim + 32 }
+
+func (o Attend) runs() int { return ceil(o.Slots, tensor.RunSlots) }
+
+// ScratchBytes is the memory that attention needs between its two kernels.
+func (o Attend) ScratchBytes() int64 {
+	if o.Prompt {
+		return 0
+	}
+	return 4 * int64(o.N) * int64(o.Heads) * int64(o.runs()) * int64(stateFloats(o.HeadDim))
+}
+
+// queryTile is the query heads of a KV head that a block of decode attention computes.
+const queryTile = 4
+
+func (o Attend) Calls() ([]Call, error) {
+	suffix, err := o.suffix(o.Heads)
+	if err != nil || o.N == 0 {
+		return nil, err
+	}
+	if o.To != (Rounded{}) {
+		if err := wholeBlocks("rounded attention", o.Heads*o.HeadDim); err != nil {
+			return nil, err
+		}
+	}
+	group := o.Heads / o.KVHeads
+	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Scale, o.Cap, uint32(int32(o.Window))}
+	if o.Prompt {
+		calls := []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, promptTokens(group, o.HeadDim)), Y: o.KVHeads * ceil(group, promptRows(o.HeadDim)), Threads: 256},
+			append(common, o.Sinks, o.Out, uint32(o.LdOut), uint32(o.N))}}
+		if o.To == (Rounded{}) {
+			return calls, nil
+		}
+		q, err := Quantize{X: o.Out, LdX: o.LdOut, To: o.To, Rows: o.N, Cols: o.Heads * o.HeadDim}.Calls()
+		return append(calls, q...), err
+	}
+	return []Call{
+		{"attend_" + suffix, cuda.Grid{X: o.runs(), Y: o.N * o.KVHeads * ceil(group, queryTile), Threads: 256}, append(common, o.Scratch)},
+		{"attend_fold", cuda.Grid{X: o.Heads, Y: o.N, Threads: 256},
+			[]any{o.Scratch, o.Rows, uint32(o.runs()), uint32(o.Heads), uint32(o.HeadDim), uint32(int32(o.Window)), o.Sinks, o.Out, uint32(o.LdOut), o.To.Bytes, o.To.Scales}},
+	}, nil
+}
+
+// promptRows is the (token, head) rows that a block of prompt attention computes, and promptTokens
+// the tokens of a group of heads.
+func promptRows(dim int) int {
+	n := 64
+	for n*dim > 4096 {
+		n /= 2
+	}
+	return n
+}
+
+func promptTokens(group, dim int) int { return max(1, promptRows(dim)/group) }

@@ -1,0 +1,74 @@
+package launch
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/cuda"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Row is what the kernels read of one row (token) of a step: an array of them lies in the card's
+// memory, 16 bytes each, little-endian.
+type Row struct {
+	Slot   uint32 // slot of the row's own key and value: the row sees slots [0, Slot]
+	Table  uint32 // index in Cache.Tables of the block list of the sequence's first cache and KV head
+	Stride uint32 // entries from the list of one KV head to the next
+	_      uint32
+}
+
+// RowBytes is the size of a Row.
+const RowBytes = 16
+
+// Cache is the caches of a layer on a card. Block i of a list is BlockSlots slots of one KV head, in
+// the layout of tensor.KVLayout, at Arena + Tables[...]*BlockBytes. The list of KV head h of
+// cache Index begins at Tables[row.Table + (Index*KVHeads+h)*row.Stride].
+type Cache struct {
+	Type    tensor.DType // F32, BF16, Int8
+	Arena   cuda.Pointer
+	Tables  cuda.Pointer // uint32
+	Index   int
+	KVHeads int
+	HeadDim int // a multiple of 8, at most MaxHead
+}
+
+// MaxHead is the most elements of a head.
+const MaxHead = 256
+
+func (c Cache) suffix(heads int) (string, error) {
+	name := map[tensor.DType]string{tensor.F32: "f32", tensor.BF16: "bf16", tensor.Int8: "int8"}[c.Type]
+	switch {
+	case name == "":
+		return "", fmt.Errorf("launch: a cache of %v", c.Type)
+	case c.HeadDim < 8 || c.HeadDim%8 != 0 || c.HeadDim > MaxHead:
+		return "", fmt.Errorf("launch: heads of %d elements, must be a multiple of 8, at most %d", c.HeadDim, MaxHead)
+	case c.KVHeads < 1 || heads%c.KVHeads != 0:
+		return "", fmt.Errorf("launch: %d query heads for %d KV heads", heads, c.KVHeads)
+	}
+	return name, nil
+}
+
+// RopeWrite prepares the rows QKV[i*Ld:] of queries (Heads*HeadDim), keys and values
+// (KVHeads*HeadDim each) for attention: tensor.RMSNorm of each query and key head where there are
+// norms, tensor.RopeRotateHalf, and tensor.KVLayout.Put into the row's slot. Queries are replaced;
+// keys and values are only read.
+type RopeWrite struct {
+	Cache
+	QKV          cuda.Pointer
+	Ld           int
+	Heads        int
+	Cos, Sin     cuda.Pointer // (N, HeadDim/2)
+	QNorm, KNorm cuda.Pointer // (HeadDim), or 0
+	Eps          float32
+	Rows         cuda.Pointer // (N) Row
+	N            int
+}
+
+func (o RopeWrite) Calls() ([]Call, error) {
+	suffix, err := o.suffix(o.Heads)
+	if err != nil || o.N == 0 {
+		return nil, err
+	}
+	return []Call{{"rope_write_" + suffix, cuda.Grid{X: o.Heads + 2*o.KVHeads, Y: o.N, Threads: 32},
+		[]any{o.QKV, uint32(o.Ld), o.Cos, o.Sin, o.QNorm, o.KNorm, o.Eps, o.Rows, o.Tables, o.Arena,
+			uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index)}}}, nil
+}

@@ -1,0 +1,94 @@
+// Package launch describes the operations of a model's step as calls of kernels: arguments, shapes
+// and grids. An operation is a struct; its Calls are data, so tests check them without a card.
+// Matrices are row-major float32 and rows follow one another, except where a stride is given.
+package launch
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/cuda"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/kernels"
+)
+
+// An Operation is one computation of a step.
+type Operation interface {
+	// Calls returns the kernels of the operation in their order, or an error if no kernel has its
+	// shape. An operation without rows has no calls.
+	Calls() ([]Call, error)
+}
+
+// Call is one launch of a kernel.
+type Call struct {
+	Kernel string
+	Grid   cuda.Grid
+	Args   []any
+}
+
+// Set is the kernels of a card, loaded.
+type Set struct {
+	module *cuda.Module
+	byName map[string]*cuda.Kernel
+}
+
+// Load compiles the kernels for the card of a context.
+func Load(c *cuda.Context) (*Set, error) {
+	m, err := c.Load(kernels.PTX)
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{module: m, byName: map[string]*cuda.Kernel{}}
+	for _, name := range kernels.Names {
+		if s.byName[name], err = m.Kernel(name); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close unloads the kernels. None may be in flight.
+func (s *Set) Close() error { return s.module.Close() }
+
+// Run puts the kernels of an operation into a stream.
+func (s *Set) Run(stream *cuda.Stream, o Operation) error {
+	calls, err := o.Calls()
+	if err != nil {
+		return err
+	}
+	for _, c := range calls {
+		k := s.byName[c.Kernel]
+		if k == nil {
+			return fmt.Errorf("launch: there is no kernel %s", c.Kernel)
+		}
+		if err := k.Launch(stream, c.Grid, c.Args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Kernel returns a kernel by its name, or nil.
+func (s *Set) Kernel(name string) *cuda.Kernel { return s.byName[name] }
+
+// null is the address of what an operation does without.
+const null = cuda.Pointer(0)
+
+// block is the number of columns that share a scale.
+const block = 32
+
+func ceil(n, by int) int { return (n + by - 1) / by }
+
+// Rounded are activations that are rounded for products with quantized weights: bytes
+// (rows, columns), and a float32 scale for each 32 columns (rows, columns/32).
+type Rounded struct{ Bytes, Scales cuda.Pointer }
+
+// RoundedBytes is the memory of the two parts of Rounded.
+func RoundedBytes(rows, cols int) (bytes, scales int64) {
+	return int64(rows) * int64(cols), int64(rows) * int64(cols) / block * 4
+}
+
+func wholeBlocks(what string, cols int) error {
+	if cols <= 0 || cols%block != 0 {
+		return fmt.Errorf("launch: %s of %d columns, must be a multiple of %d", what, cols, block)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package launch
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/cuda"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Weight is a matrix (Rows, Cols) on a card, in the layout of [Pack]. Data and Scales are two
+// allocations; float types have no scales.
+type Weight struct {
+	Type         tensor.DType // Q8_0, Q4_0, BF16, F16, F32
+	Data, Scales cuda.Pointer
+	Rows, Cols   int // Cols is a multiple of 32
+}
+
+// Product is tensor.Pool.MatMul of N tokens: sums Y[t*LdY+r] over the columns of weight row r. Then
+// it adds Bias (Rows), and at last Residual[t*LdY+r], where there are some. Residual may be Y.
+//
+// Quantized weights take X rounded (Rounded), float weights take X, (N, Cols) float32.
+type Product struct {
+	W              Weight
+	X              cuda.Pointer
+	Rounded        Rounded
+	N              int
+	Y              cuda.Pointer
+	LdY            int
+	Bias, Residual cuda.Pointer // or 0
+}
+
+// rowTile is the tokens that a block of a product of several tokens computes.
+const (
+	quantTile = 64
+	floatTile = 8
+)
+
+func (o Product) Calls() ([]Call, error) {
+	if err := wholeBlocks("a product", o.W.Cols); err != nil {
+		return nil, err
+	}
+	if o.N == 0 || o.W.Rows == 0 {
+		return nil, nil
+	}
+	panels, blocks := ceil(o.W.Rows, PanelRows), uint32(o.W.Cols/block)
+	after := []any{o.Y, uint32(o.LdY), o.Bias, o.Residual, uint32(o.W.Rows), blocks, uint32(o.N)}
+	name := map[tensor.DType]string{tensor.Q8_0: "q8", tensor.Q4_0: "q4", tensor.BF16: "bf16", tensor.F16: "f16", tensor.F32: "f32"}[o.W.Type]
+	switch {
+	case name == "":
+		return nil, fmt.Errorf("launch: a product of %v weights", o.W.Type)
+	case !tensor.Quantised(o.W.Type):
+		return []Call{{name + "_product", cuda.Grid{X: panels, Y: ceil(o.N, floatTile), Threads: 256}, append([]any{o.W.Data, o.X}, after...)}}, nil
+	}
+	args := append([]any{o.W.Data, o.W.Scales, o.Rounded.Bytes, o.Rounded.Scales}, after...)
+	if o.N == 1 {
+		return []Call{{name + "_product", cuda.Grid{X: panels, Threads: 512}, args}}, nil
+	}
+	return []Call{{name + "_product_rows", cuda.Grid{X: panels, Y: ceil(o.N, quantTile), Threads: 512}, args}}, nil
+}
