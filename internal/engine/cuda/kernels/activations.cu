@@ -1,18 +1,63 @@
-// quantize_rows rounds n blocks of 32 numbers: bytes (n, 32), scales (n). A warp rounds a block.
-KERNEL quantize_rows(const float *x, int8_t *bytes, float *scales, uint32_t n) {
-  uint32_t block = (threadIdx.x + blockIdx.x * blockDim.x) / 32, lane = threadIdx.x % 32;
-  if (block < n) quantize(x[block * 32 + lane], bytes + block * 32, scales + block, lane);
-}
-
 // exp_all is exp_ of n numbers.
 KERNEL exp_all(const float *x, float *y, uint32_t n) {
   uint32_t i = threadIdx.x + blockIdx.x * blockDim.x;
   if (i < n) y[i] = exp_(x[i]);
 }
 
-// silu_mul_quantize is silu_mul of a token's gate (n) and up (n), rounded for the down projection.
-// n is a multiple of 32.
-KERNEL silu_mul_quantize(const float *gate, const float *up, int8_t *bytes, float *scales, uint32_t n) {
-  uint32_t i = threadIdx.x + blockIdx.x * blockDim.x;
-  if (i < n) quantize(silu_mul(gate[i], up[i]), bytes + i / 32 * 32, scales + i / 32, i % 32);
+// quantize_rows rounds rows x[i*ld] of n numbers, a multiple of 32: bytes (rows, n), scales (rows,
+// n/32).
+KERNEL quantize_rows(const float *x, uint32_t ld, int8_t *bytes, float *scales, uint32_t n) {
+  uint32_t c = threadIdx.x + blockIdx.x * blockDim.x;
+  uint64_t at = (uint64_t)blockIdx.y * n + c;
+  if (c < n) quantize(x[(uint64_t)blockIdx.y * ld + c], bytes + at / 32 * 32, scales + at / 32, c % 32);
+}
+
+// gelu is x Phi(x), as package tensor computes it (gelu.go).
+DEVICE float gelu(float x) {
+  float z = mul_(x < 0 ? -x : x, 0x1.6a09e6p-01f);
+  float t = div_(1.f, fma_(z, 0x1.4f740ap-02f, 1.f));
+  float p = fma_(0x1.0fb844p-01f, t, -0x1.7401c6p-01f);
+  p = fma_(p, t, 0x1.6be1c6p-01f);
+  p = fma_(p, t, -0x1.23531cp-03f);
+  p = fma_(p, t, 0x1.04f20cp-03f);
+  p = mul_(p, t);
+  float tail = mul_(p, exp_(-mul_(z, z)));
+  return mul_(x, x >= 0 ? sub_(1.f, tail) : tail);
+}
+
+// gate_mul is tensor.Activation.Mul of one element, by the number of the activation.
+DEVICE float gate_mul(uint32_t activation, float g, float u) {
+  switch (activation) {
+    case 0: return silu_mul(g, u);
+    case 1: return mul_(div_(g, add_(1.f, exp_(mul_(add_(mul_(mul_(g, g), -0x1.2444f2p-4f), -0x1.988454p+0f), g)))), u);
+    case 2:
+      g = g > 7.f ? 7.f : g;
+      u = u > 7.f ? 7.f : u;
+      u = u < -7.f ? -7.f : u;
+      return mul_(div_(g, add_(1.f, exp_(mul_(g, -0x1.b3b646p+0f)))), add_(u, 1.f));
+    default: return mul_(gelu(g), u);
+  }
+}
+
+// gate_rows is activation(gate + gate_bias) * (up + up_bias) of rows of n columns, ld apart. A bias
+// may be null. The result goes to out (rows, n), or rounded to bytes and scales, or to both.
+KERNEL gate_rows(uint32_t activation, const float *gate, const float *up, uint32_t ld, const float *gate_bias, const float *up_bias, float *out, int8_t *bytes, float *scales, uint32_t n) {
+  uint32_t c = threadIdx.x + blockIdx.x * blockDim.x;
+  if (c >= n) return; // whole warps
+  uint64_t from = (uint64_t)blockIdx.y * ld + c, at = (uint64_t)blockIdx.y * n + c;
+  float g = gate[from], u = up[from];
+  if (gate_bias) g = add_(g, gate_bias[c]);
+  if (up_bias) u = add_(u, up_bias[c]);
+  float y = gate_mul(activation, g, u);
+  if (out) out[at] = y;
+  if (bytes) quantize(y, bytes + at / 32 * 32, scales + at / 32, c % 32);
+}
+
+// add_rows is x += y, then x += bias where there is one, of rows of n columns.
+KERNEL add_rows(float *x, const float *y, const float *bias, uint32_t n) {
+  uint32_t c = threadIdx.x + blockIdx.x * blockDim.x;
+  if (c >= n) return;
+  uint64_t at = (uint64_t)blockIdx.y * n + c;
+  float sum = add_(x[at], y[at]);
+  x[at] = bias ? add_(sum, bias[c]) : sum;
 }

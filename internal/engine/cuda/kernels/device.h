@@ -20,6 +20,7 @@ typedef unsigned long long uint64_t;
 // multiprocessor.
 #define THREADS(threads, blocks) __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_METHOD __device__ __forceinline__
 #define SHARED __shared__
 
 // Arithmetic: rounded to nearest, never contracted, subnormals kept.
@@ -51,10 +52,33 @@ DEVICE float from_half(uint16_t h) {
 template <class T> DEVICE T from_lane_xor(T v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 DEVICE void wait_block() { __syncthreads(); }
 
+// multiply8 adds the products of a (16 rows, 32 columns) and b (32 columns, 8 rows) of signed bytes to
+// c (16 rows, 8 rows), of a warp. Lane 4*g+t has of a the rows g and g+8, of b the row g, each the
+// columns of t: a[0] and a[2], a[1] and a[3], b[0] and b[1] are two words of one row. It has of c
+// the rows g (c[0], c[1]) and g+8, columns 2t and 2t+1. Sums are exact, so any order of columns will
+// do that is the same for a and b.
+DEVICE void multiply8(int *c, const uint32_t *a, const uint32_t *b) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // Memory. load_once reads what is used once, around the first-level cache.
 DEVICE uint4 load_once(const uint4 *p) {
   uint4 v;
   asm("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
+DEVICE uint2 load_once(const uint2 *p) {
+  uint2 v;
+  asm("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+// copy16 copies 16 bytes to shared memory in the background. end_copies ends a group of copies, and
+// wait_copies<n> waits for this thread's groups but the last n.
+DEVICE void copy16(void *to, const void *from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+DEVICE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int n> DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
 #endif

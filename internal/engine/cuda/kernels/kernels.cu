@@ -1,7 +1,17 @@
 // All kernels, in one module. package kernels (kernels.go) lists their names.
 #include "canonical.h"
+#include "types.h"
 
 #include "activations.cu"
+#include "embed.cu"
+#include "logits.cu"
 #include "measure.cu"
 #include "norm.cu"
+
 #include "products.cu"
+#include "rows.cu"
+#include "floats.cu"
+
+#include "rope.cu"
+#include "attend.cu"
+#include "prompt.cu"

@@ -25,7 +25,43 @@ var sources embed.FS
 var PTX []byte
 
 // Names are the kernels.
-var Names = []string{"exp_all", "q8_product", "quantize_rows", "read_all", "rms_norm_quantize", "silu_mul_quantize"}
+var Names = []string{
+	"add_rows",
+	"attend_bf16",
+	"attend_f32",
+	"attend_fold",
+	"attend_int8",
+	"attend_prompt_bf16",
+	"attend_prompt_f32",
+	"attend_prompt_int8",
+	"best_of_rows",
+	"bf16_product",
+	"bf16_product_8",
+	"embed",
+	"exp_all",
+	"f16_product",
+	"f16_product_8",
+	"f32_product",
+	"f32_product_8",
+	"gate_rows",
+	"q4_product",
+	"q4_product_16",
+	"q4_product_32",
+	"q4_product_64",
+	"q4_product_8",
+	"q8_product",
+	"q8_product_16",
+	"q8_product_32",
+	"q8_product_64",
+	"q8_product_8",
+	"quantize_rows",
+	"read_all",
+	"rms_norm",
+	"rope_write_bf16",
+	"rope_write_f32",
+	"rope_write_int8",
+	"scale_rows",
+}
 
 // Main is the source that includes the others.
 const Main = "kernels.cu"

@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"errors"
+
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -25,7 +27,7 @@ type Attend struct {
 	Slots   int          // the largest Row.Slot of the rows, plus 1
 	Prompt  bool         // one sequence, successive slots
 	Scratch cuda.Pointer // ScratchBytes; unused by a prompt
-	Out     cuda.Pointer // or 0
+	Out     cuda.Pointer // needed without To, for a prompt, and if HeadDim is no multiple of 32
 	LdOut   int
 	To      Rounded // or zero; Heads*HeadDim is a multiple of 32 then
 }
@@ -58,30 +60,38 @@ func (o Attend) Calls() ([]Call, error) {
 	}
 	group := o.Heads / o.KVHeads
 	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Scale, o.Cap, uint32(int32(o.Window))}
+	var calls []Call
+	to := o.To
 	if o.Prompt {
-		calls := []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, promptTokens(group, o.HeadDim)), Y: o.KVHeads * ceil(group, promptRows(o.HeadDim)), Threads: 256},
+		calls = []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, promptTokens(group, o.HeadDim)), Y: o.KVHeads * ceil(group, promptRows(o.HeadDim)), Threads: 256},
 			append(common, o.Sinks, o.Out, uint32(o.LdOut), uint32(o.N))}}
-		if o.To == (Rounded{}) {
-			return calls, nil
+	} else {
+		if o.HeadDim%block != 0 { // a block has columns of two heads
+			to = Rounded{}
 		}
-		q, err := Quantize{X: o.Out, LdX: o.LdOut, To: o.To, Rows: o.N, Cols: o.Heads * o.HeadDim}.Calls()
-		return append(calls, q...), err
+		calls = []Call{
+			{"attend_" + suffix, cuda.Grid{X: o.runs(), Y: o.N * o.KVHeads * ceil(group, queryTile), Threads: 256}, append(common, o.Scratch)},
+			{"attend_fold", cuda.Grid{X: o.Heads, Y: o.N, Threads: 288},
+				[]any{o.Scratch, o.Rows, uint32(o.runs()), uint32(o.Heads), uint32(o.HeadDim), uint32(int32(o.Window)), o.Sinks, o.Out, uint32(o.LdOut), to.Bytes, to.Scales}},
+		}
 	}
-	return []Call{
-		{"attend_" + suffix, cuda.Grid{X: o.runs(), Y: o.N * o.KVHeads * ceil(group, queryTile), Threads: 256}, append(common, o.Scratch)},
-		{"attend_fold", cuda.Grid{X: o.Heads, Y: o.N, Threads: 256},
-			[]any{o.Scratch, o.Rows, uint32(o.runs()), uint32(o.Heads), uint32(o.HeadDim), uint32(int32(o.Window)), o.Sinks, o.Out, uint32(o.LdOut), o.To.Bytes, o.To.Scales}},
-	}, nil
+	if o.To == (Rounded{}) || !o.Prompt && to == o.To {
+		return calls, nil
+	}
+	if o.Out == null {
+		return nil, errors.New("launch: rounded attention needs memory for the output before rounding")
+	}
+	quantize, err := Quantize{X: o.Out, LdX: o.LdOut, To: o.To, Rows: o.N, Cols: o.Heads * o.HeadDim}.Calls()
+	return append(calls, quantize...), err
 }
 
 // promptRows is the (token, head) rows that a block of prompt attention computes, and promptTokens
 // the tokens of a group of heads.
 func promptRows(dim int) int {
-	n := 64
-	for n*dim > 4096 {
-		n /= 2
+	if dim > 128 {
+		return 16
 	}
-	return n
+	return 32
 }
 
 func promptTokens(group, dim int) int { return max(1, promptRows(dim)/group) }

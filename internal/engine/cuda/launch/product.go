@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -29,12 +30,6 @@ type Product struct {
 	Bias, Residual cuda.Pointer // or 0
 }
 
-// rowTile is the tokens that a block of a product of several tokens computes.
-const (
-	quantTile = 64
-	floatTile = 8
-)
-
 func (o Product) Calls() ([]Call, error) {
 	if err := wholeBlocks("a product", o.W.Cols); err != nil {
 		return nil, err
@@ -45,15 +40,24 @@ func (o Product) Calls() ([]Call, error) {
 	panels, blocks := ceil(o.W.Rows, PanelRows), uint32(o.W.Cols/block)
 	after := []any{o.Y, uint32(o.LdY), o.Bias, o.Residual, uint32(o.W.Rows), blocks, uint32(o.N)}
 	name := map[tensor.DType]string{tensor.Q8_0: "q8", tensor.Q4_0: "q4", tensor.BF16: "bf16", tensor.F16: "f16", tensor.F32: "f32"}[o.W.Type]
-	switch {
-	case name == "":
+	if name == "" {
 		return nil, fmt.Errorf("launch: a product of %v weights", o.W.Type)
-	case !tensor.Quantised(o.W.Type):
-		return []Call{{name + "_product", cuda.Grid{X: panels, Y: ceil(o.N, floatTile), Threads: 256}, append([]any{o.W.Data, o.X}, after...)}}, nil
 	}
-	args := append([]any{o.W.Data, o.W.Scales, o.Rounded.Bytes, o.Rounded.Scales}, after...)
-	if o.N == 1 {
-		return []Call{{name + "_product", cuda.Grid{X: panels, Threads: 512}, args}}, nil
+	grid, args := cuda.Grid{X: panels, Threads: 512}, []any{o.W.Data, o.W.Scales, o.Rounded.Bytes, o.Rounded.Scales}
+	tiles := []int{1, 8, 16, 32, 64} // tokens of a block
+	if !tensor.Quantised(o.W.Type) {
+		tiles, args, grid.Threads = []int{1, 8}, []any{o.W.Data, o.X}, 256
 	}
-	return []Call{{name + "_product_rows", cuda.Grid{X: panels, Y: ceil(o.N, quantTile), Threads: 512}, args}}, nil
+	tile := tiles[len(tiles)-1]
+	for _, n := range slices.Backward(tiles) {
+		if n >= o.N {
+			tile = n
+		}
+	}
+	name += "_product"
+	if tile > 1 {
+		name += fmt.Sprintf("_%d", tile)
+	}
+	grid.Y = ceil(o.N, tile)
+	return []Call{{name, grid, append(args, after...)}}, nil
 }

@@ -46,7 +46,10 @@ type Device struct {
 
 // Run examines all cards. It loads the driver into this process and takes some seconds; a driver
 // that is broken can hang or end the process, so callers use a child process.
-func Run() Report {
+func Run() Report { return run("") }
+
+// run compares the results of one kernel, or of all for "".
+func run(kernel string) Report {
 	driver, err := cuda.Open()
 	if err != nil {
 		return Report{Problem: err.Error(), Devices: []Device{}}
@@ -59,21 +62,21 @@ func Run() Report {
 		r.Problem = "the driver finds no card"
 	}
 	for _, d := range devices {
-		r.Devices = append(r.Devices, examine(d))
+		r.Devices = append(r.Devices, examine(d, kernel))
 	}
 	return r
 }
 
-func examine(d *cuda.Device) Device {
+func examine(d *cuda.Device, kernel string) Device {
 	r := Device{ID: fmt.Sprintf("cuda:%d", d.Index), Name: d.Name, UUID: d.UUID, PCI: d.PCI, Capability: fmt.Sprintf("%d.%d", d.Major, d.Minor),
 		Multiprocessors: d.Multiprocessors, Memory: d.Memory}
-	if err := r.use(d); err != nil {
+	if err := r.use(d, kernel); err != nil {
 		r.Problem = err.Error()
 	}
 	return r
 }
 
-func (r *Device) use(d *cuda.Device) (err error) {
+func (r *Device) use(d *cuda.Device, kernel string) (err error) {
 	if err := d.Usable(); err != nil {
 		return err
 	}
@@ -91,7 +94,7 @@ func (r *Device) use(d *cuda.Device) (err error) {
 		return err
 	}
 	r.Compile = time.Since(start)
-	if err := k.compareBits(); err != nil {
+	if err := k.compareAll(kernel); err != nil {
 		return err
 	}
 	r.Bits = true

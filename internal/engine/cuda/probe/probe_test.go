@@ -15,7 +15,7 @@ import (
 // The test program is its own child: one process has one driver.
 func TestMain(m *testing.M) {
 	if os.Getenv("SHOAL_PROBE_TEST") != "" {
-		if err := json.NewEncoder(os.Stdout).Encode(Run()); err != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(run(os.Getenv("SHOAL_PROBE_KERNEL"))); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func run(t *testing.T, environment ...string) (r Report) {
+func child(t *testing.T, environment ...string) (r Report) {
 	t.Helper()
 	c := exec.Command(os.Args[0])
 	c.Env = append(append(os.Environ(), "SHOAL_PROBE_TEST=1"), environment...)
@@ -45,9 +45,9 @@ func run(t *testing.T, environment ...string) (r Report) {
 // The emulated card gives the CPU's bits, in both orders of its lanes. A kernel that computes
 // another bit is found, whichever it is, and a card that cannot serve is refused by its reason.
 func TestEmulated(t *testing.T) {
-	environment := []string{"LD_LIBRARY_PATH=" + emulator.Build(t), "SHOAL_EMULATOR_MEMORY=4000000"}
-	examine := func(t *testing.T, more string) Device {
-		r := run(t, append(environment, more)...)
+	environment := []string{"LD_LIBRARY_PATH=" + emulator.Build(t), "SHOAL_EMULATOR_MEMORY=64000000"}
+	examine := func(t *testing.T, more ...string) Device {
+		r := child(t, append(environment, more...)...)
 		if len(r.Devices) != 1 || r.Problem != "" {
 			t.Fatalf("%+v", r)
 		}
@@ -62,7 +62,7 @@ func TestEmulated(t *testing.T) {
 		if kernel == "read_all" { // computes nothing
 			continue
 		}
-		if d := examine(t, "SHOAL_EMULATOR_FAULT="+kernel); d.Bits || !strings.Contains(d.Problem, "differ from the CPU's") {
+		if d := examine(t, "SHOAL_EMULATOR_FAULT="+kernel, "SHOAL_PROBE_KERNEL="+kernel); d.Bits || !strings.Contains(d.Problem, "differ from the CPU's") {
 			t.Errorf("with a wrong bit of %s: %+v", kernel, d)
 		}
 	}
@@ -78,7 +78,7 @@ func TestNoDriver(t *testing.T) {
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
 		t.Skip("this machine has a card")
 	}
-	if r := run(t, "LD_LIBRARY_PATH="); len(r.Devices) != 0 || !strings.Contains(r.Problem, "libcuda.so.1: cannot open shared object file") {
+	if r := child(t, "LD_LIBRARY_PATH="); len(r.Devices) != 0 || !strings.Contains(r.Problem, "libcuda.so.1: cannot open shared object file") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -21,24 +21,54 @@ using Work = std::function<void()>;
 
 struct Kernel {
   std::string name;
+  int result;                 // parameter that points to what it computes
   std::vector<size_t> sizes;  // of its parameters
   std::function<void(void **)> body;
 };
 
 template <class... A, size_t... I> void apply(void (*f)(A...), void **p, std::index_sequence<I...>) { f(*(A *)p[I]...); }
-template <class... A> Kernel kernel(const char *name, void (*f)(A...)) {
-  return {name, {sizeof(A)...}, [f](void **p) { apply(f, p, std::index_sequence_for<A...>()); }};
+template <class... A> Kernel kernel(const char *name, int result, void (*f)(A...)) {
+  return {name, result, {sizeof(A)...}, [f](void **p) { apply(f, p, std::index_sequence_for<A...>()); }};
 }
 
 std::map<std::string, Kernel> kernels = [] {
   std::map<std::string, Kernel> m;
-#define ADD(name) m[#name] = kernel(#name, name)
-  ADD(exp_all);
-  ADD(q8_product);
-  ADD(quantize_rows);
-  ADD(read_all);
-  ADD(rms_norm_quantize);
-  ADD(silu_mul_quantize);
+#define ADD(name, result) m[#name] = kernel(#name, result, name)
+  ADD(add_rows, 0);
+  ADD(attend_bf16, 12);
+  ADD(attend_f32, 12);
+  ADD(attend_fold, 7);
+  ADD(attend_int8, 12);
+  ADD(attend_prompt_bf16, 13);
+  ADD(attend_prompt_f32, 13);
+  ADD(attend_prompt_int8, 13);
+  ADD(best_of_rows, 2);
+  ADD(bf16_product, 2);
+  ADD(bf16_product_8, 2);
+  ADD(embed, 2);
+  ADD(exp_all, 1);
+  ADD(f16_product, 2);
+  ADD(f16_product_8, 2);
+  ADD(f32_product, 2);
+  ADD(f32_product_8, 2);
+  ADD(gate_rows, 6);
+  ADD(q4_product, 4);
+  ADD(q4_product_16, 4);
+  ADD(q4_product_32, 4);
+  ADD(q4_product_64, 4);
+  ADD(q4_product_8, 4);
+  ADD(q8_product, 4);
+  ADD(q8_product_16, 4);
+  ADD(q8_product_32, 4);
+  ADD(q8_product_64, 4);
+  ADD(q8_product_8, 4);
+  ADD(quantize_rows, 2);
+  ADD(read_all, 2);
+  ADD(rms_norm, 4);
+  ADD(rope_write_bf16, 0);
+  ADD(rope_write_f32, 0);
+  ADD(rope_write_int8, 0);
+  ADD(scale_rows, 0);
 #undef ADD
   return m;
 }();
@@ -205,7 +235,7 @@ DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned b
     for (auto &c : copies) p.push_back(c.data());
     emulator::run({gx, gy, 1}, {bx, 1, 1}, [&] { k->body(p.data()); });
     const char *fault = getenv("SHOAL_EMULATOR_FAULT");
-    if (fault && k->name == fault) **(uint8_t **)p[k->name == "q8_product" ? 4 : k->name == "rms_norm_quantize" ? 3 : k->name == "silu_mul_quantize" ? 2 : 1] ^= 1;
+    if (fault && k->name == fault && *(uint8_t **)p[k->result]) **(uint8_t **)p[k->result] ^= 1;
   });
   return ok;
 }

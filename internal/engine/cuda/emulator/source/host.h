@@ -8,8 +8,10 @@
 
 #include <functional>
 
-struct uint4 { uint32_t x, y, z, w; };
-struct float4 { float x, y, z, w; };
+struct uint2 { uint32_t x, y; };
+struct alignas(16) uint4 { uint32_t x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
 struct Dim { uint32_t x, y, z; };
 
 namespace emulator {
@@ -17,6 +19,14 @@ extern Dim thread, block, blocks, threads;
 // exchange gives a word to the lanes of a warp, and returns that of the lane whose number differs
 // in the bits of mask.
 uint32_t exchange(uint32_t word, int mask);
+// share gives n words, at most 6, to the lanes of a warp, and returns those of lane 0, lane 1, and so
+// on, valid until the next call.
+constexpr int shared_words = 6;
+const uint32_t *share(const uint32_t *words, int n);
+// Copies are made when the lane waits for them, not before.
+void copy(void *to, const void *from, size_t n);
+void end_copies();
+void wait_copies(size_t but);
 void wait_block();
 // run calls body once for each lane of a grid.
 void run(Dim blocks, Dim threads, const std::function<void()> &body);
@@ -29,6 +39,7 @@ void run(Dim blocks, Dim threads, const std::function<void()> &body);
 #define KERNEL static void
 #define THREADS(threads, blocks)
 #define DEVICE static inline
+#define DEVICE_METHOD inline
 #define SHARED static __attribute__((section("shared_memory")))
 
 // Compiled with -ffp-contract=off: each is one operation.
@@ -68,4 +79,19 @@ template <class T> DEVICE T from_lane_xor(T v, int mask) {
   return v;
 }
 DEVICE void wait_block() { emulator::wait_block(); }
-DEVICE uint4 load_once(const uint4 *p) { return *p; }
+template <class T> DEVICE T load_once(const T *p) { return *p; }
+DEVICE void copy16(void *to, const void *from) { emulator::copy(to, from, 16); }
+DEVICE void end_copies() { emulator::end_copies(); }
+template <int n> DEVICE void wait_copies() { emulator::wait_copies(n); }
+
+// multiply8 computes this lane's four sums from the words of all lanes.
+DEVICE void multiply8(int *c, const uint32_t *a, const uint32_t *b) {
+  uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+  const uint32_t *all = emulator::share(mine, 6);
+  uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t from = 0; from < 4; from++) {
+      const uint32_t *row = all + 6 * (g * 4 + from), *column = all + 6 * ((2 * t + i % 2) * 4 + from);
+      c[i] = dot4(row[i / 2], column[4], dot4(row[i / 2 + 2], column[5], c[i]));
+    }
+}

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
+#include <deque>
 #include <vector>
 
 extern uint8_t __start_shared_memory[], __stop_shared_memory[];
@@ -18,10 +19,17 @@ constexpr size_t stack_bytes = 64 << 10;
 struct Warp {
   uint64_t round;  // number of exchanges
   uint32_t arrived;
-  uint32_t words[2][32];  // of this round and the one before
+  uint32_t words[2][32][shared_words];  // of this round and the one before
+};
+
+struct Copy {
+  void *to;
+  const void *from;
+  size_t bytes;
 };
 
 struct Lane {
+  std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one is open
   ucontext_t at;
   uint32_t number;
   bool ended;
@@ -55,7 +63,7 @@ void run_block() {
   for (auto &w : warps) w = {};
   for (uint32_t i = 0; i < lanes.size(); i++) {
     Lane &l = lanes[i];
-    l.number = i, l.ended = false;
+    l.number = i, l.ended = false, l.copies = {{}};
     getcontext(&l.at);
     l.at.uc_stack.ss_sp = &stacks[i * stack_bytes];
     l.at.uc_stack.ss_size = stack_bytes;
@@ -79,15 +87,29 @@ void run_block() {
 }
 }  // namespace
 
-uint32_t exchange(uint32_t word, int mask) {
+const uint32_t *share(const uint32_t *words, int n) {
   uint32_t lane = current->number % 32;
   Warp &w = warps[current->number / 32];
   uint64_t round = w.round;
-  w.words[round % 2][lane] = word;
+  memcpy(w.words[round % 2][lane], words, 4 * n);
   progress++;
   if (++w.arrived == 32) w.arrived = 0, w.round++;
   while (w.round == round) pause();
-  return w.words[round % 2][lane ^ mask];
+  return w.words[round % 2][0];
+}
+
+uint32_t exchange(uint32_t word, int mask) {
+  uint32_t other = (current->number % 32) ^ mask;
+  return share(&word, 1)[other * shared_words];
+}
+
+void copy(void *to, const void *from, size_t n) { current->copies.back().push_back({to, from, n}); }
+
+void end_copies() { current->copies.emplace_back(); }
+
+void wait_copies(size_t but) {
+  for (auto &groups = current->copies; groups.size() - 1 > but; groups.pop_front())
+    for (const Copy &c : groups.front()) memcpy(c.to, c.from, c.bytes);
 }
 
 void wait_block() {

@@ -1,0 +1,258 @@
+// Attention of single tokens, in runs of 1024 slots (docs/decisions/canonical-arithmetic.md). A
+// thread block computes a run for up to 4 query heads of a KV head; attend_fold joins the runs.
+#define RUN 1024
+#define QUERIES 4
+
+// Score is tensor.Score without sinks.
+struct Score {
+  float scale, cap;
+
+  DEVICE_METHOD float of(float product) const {
+    float t = mul_(product, scale);
+    return cap != 0 ? soft_cap(t, cap) : t;
+  }
+};
+
+// window_start is the first slot that a token at a slot sees: window > 0 is the number of slots, and
+// window < 0 the length of a chunk.
+DEVICE uint32_t window_start(uint32_t slot, int window) {
+  if (window > 0) return slot + 1 > (uint32_t)window ? slot + 1 - window : 0;
+  if (window < 0) return slot - slot % (uint32_t)-window;
+  return 0;
+}
+
+// key_pair reads elements k and k+1 of a slot's key, k even, without the scale of Int8.
+template <int type> DEVICE void key_pair(float *to, const uint8_t *keys, uint32_t at) {
+  if constexpr (type == F32) to[0] = ((const float *)keys)[at], to[1] = ((const float *)keys)[at + PANEL];
+  else if constexpr (type == BF16) {
+    uint32_t v = *(const uint32_t *)((const uint16_t *)keys + at);
+    to[0] = as_float(v << 16), to[1] = as_float(v & 0xffff0000);
+  } else to[0] = from_int(((const int8_t *)keys)[at]), to[1] = from_int(((const int8_t *)keys)[at + PANEL]);
+}
+
+// value_pair reads elements 2i and 2i+1 of a value, without the scale of Int8.
+template <int type> DEVICE void value_pair(float *to, const uint8_t *value, uint32_t i) {
+  if constexpr (type == F32) {
+    float2 v = ((const float2 *)value)[i];
+    to[0] = v.x, to[1] = v.y;
+  } else if constexpr (type == BF16) {
+    uint32_t v = ((const uint32_t *)value)[i];
+    to[0] = as_float(v << 16), to[1] = as_float(v & 0xffff0000);
+  } else to[0] = from_int(((const int8_t *)value)[2 * i]), to[1] = from_int(((const int8_t *)value)[2 * i + 1]);
+}
+
+// Memory of the state of a run: dim elements of the output, 16 lanes of the sum, the largest score.
+DEVICE uint32_t state_floats(uint32_t dim) { return dim + 32; }
+
+#define STAGES 3
+#define STAGE_BYTES 8192
+
+// stage_slots is the slots whose values fill a stage: a power of two, at most a block.
+DEVICE uint32_t stage_slots(uint32_t row_bytes, uint32_t stage_bytes) {
+  uint32_t n = SLOTS;
+  while (n * row_bytes > stage_bytes) n /= 2;
+  return n;
+}
+
+// attend computes one run (blockIdx.x) of attention of a row and up to QUERIES heads: scores of all
+// slots, the softmax by blocks with a running maximum, then the values in slot order. 256 threads.
+template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states) {
+  SHARED uint4 stages[STAGES * STAGE_BYTES / 16];
+  SHARED float4 probabilities[RUN];
+  SHARED float4 queries[MAX_HEAD]; // one element of each query
+  SHARED float4 tops[2 * RUN / SLOTS], largest[RUN / SLOTS], correct[RUN / SLOTS];
+  uint32_t t = threadIdx.x, run = blockIdx.x, group = heads / kvheads, tiles = (group + QUERIES - 1) / QUERIES;
+  uint32_t tile = blockIdx.y % tiles, kv = blockIdx.y / tiles % kvheads, row = blockIdx.y / tiles / kvheads;
+  Row r = rows[row];
+  uint32_t start = window_start(r.slot, window);
+  if (run * RUN > r.slot || (run + 1) * RUN <= start) return;
+  // Slots of the run: [low, count) are seen.
+  uint32_t count = r.slot + 1 - run * RUN < RUN ? r.slot + 1 - run * RUN : RUN, low = start > run * RUN ? start - run * RUN : 0;
+  uint32_t first_head = kv * group + tile * QUERIES, mine = group - tile * QUERIES < QUERIES ? group - tile * QUERIES : QUERIES;
+  Cache<type> cache(tables, arena, r, index * kvheads + kv, dim);
+  cache.table += run * (RUN / SLOTS);
+  uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, STAGE_BYTES), size = slots * row_bytes;
+  uint32_t stage = low / slots, last_stage = (count - 1) / slots;
+
+  auto fetch = [&](uint32_t s) {
+    if (s <= last_stage) {
+      const uint8_t *from = cache.block(s * slots / SLOTS) + cache.values_at() + s * slots % SLOTS * row_bytes;
+      uint8_t *to = (uint8_t *)stages + s % STAGES * STAGE_BYTES;
+      for (uint32_t i = t * 16; i < size; i += 256 * 16) copy16(to + i, from + i);
+    }
+    end_copies();
+  };
+  for (uint32_t i = 0; i < STAGES - 1; i++) fetch(stage + i);
+
+  q += (uint64_t)row * ldq + first_head * dim;
+  for (uint32_t i = t; i < QUERIES * dim; i += 256) {
+    uint32_t g = i / dim, k = i % dim;
+    ((float *)queries)[k * QUERIES + g] = g < mine ? q[i] : 0;
+  }
+  wait_block();
+
+  // Scores.
+  float *p = (float *)probabilities;
+  for (uint32_t slot = t; slot / SLOTS * SLOTS < count; slot += 256) { // whole warps
+    float s[QUERIES] = {}, top[QUERIES];
+    bool seen = slot >= low && slot < count;
+    if (seen) {
+      const uint8_t *block = cache.block(slot / SLOTS);
+      uint32_t at = cache.key(slot % SLOTS, 0);
+#pragma unroll 8
+      for (uint32_t k = 0; k < dim; k += 2, at += 2 * PANEL) {
+        float key[2];
+        key_pair<type>(key, block, at);
+        float4 a = queries[k], b = queries[k + 1];
+        s[0] = fma_(key[1], b.x, fma_(key[0], a.x, s[0]));
+        s[1] = fma_(key[1], b.y, fma_(key[0], a.y, s[1]));
+        s[2] = fma_(key[1], b.z, fma_(key[0], a.z, s[2]));
+        s[3] = fma_(key[1], b.w, fma_(key[0], a.w, s[3]));
+      }
+      float by = 1;
+      if constexpr (type == INT8) by = ((const float *)(block + cache.scales_at()))[slot % SLOTS];
+#pragma unroll
+      for (int g = 0; g < QUERIES; g++) s[g] = score.of(type == INT8 ? mul_(s[g], by) : s[g]);
+    }
+#pragma unroll
+    for (int g = 0; g < QUERIES; g++) {
+      top[g] = seen ? fmaxf(s[g], as_float(0xff800000)) : as_float(0xff800000); // without NaN
+      for (int m = 16; m; m >>= 1) top[g] = fmaxf(top[g], from_lane_xor(top[g], m));
+      p[slot * QUERIES + g] = s[g];
+    }
+    if (t % 32 == 0) tops[slot / 32] = {top[0], top[1], top[2], top[3]};
+  }
+  wait_block();
+  uint32_t first_block = low / SLOTS, last_block = (count - 1) / SLOTS;
+  if (t < QUERIES * RUN / SLOTS) { // the largest score up to a block, and the factor of what was before
+    uint32_t b = t / QUERIES, g = t % QUERIES;
+    float before = as_float(0xff800000), m = before;
+    for (uint32_t i = first_block; i <= b && i <= last_block; i++) {
+      before = m;
+      m = fmaxf(m, fmaxf(((float *)tops)[2 * i * QUERIES + g], ((float *)tops)[(2 * i + 1) * QUERIES + g]));
+    }
+    ((float *)largest)[t] = m;
+    ((float *)correct)[t] = exp_(sub_(before, m));
+  }
+  wait_block();
+  for (uint32_t slot = t; slot / SLOTS * SLOTS < count; slot += 256) {
+    bool seen = slot >= low && slot < count;
+#pragma unroll
+    for (int g = 0; g < QUERIES; g++) p[slot * QUERIES + g] = seen ? exp_(sub_(p[slot * QUERIES + g], ((float *)largest)[slot / SLOTS * QUERIES + g])) : 0;
+  }
+  wait_block();
+
+  // Sums: thread 192+i has lane i%16 of query i/16.
+  float sum = 0;
+  uint32_t of = (t - 192) / 16, lane = t % 16;
+  auto add_block = [&](uint32_t b) {
+    sum = mul_(sum, ((float *)correct)[b * QUERIES + of]);
+    for (int j = 0; j < 4; j++) sum = add_(sum, p[(b * SLOTS + j * 16 + lane) * QUERIES + of]);
+  };
+  if constexpr (type == INT8) { // then the probabilities of values are scaled
+    if (t >= 192)
+      for (uint32_t b = first_block; b <= last_block; b++) add_block(b);
+    wait_block();
+    for (uint32_t slot = low + t; slot < count; slot += 256) {
+      float by = ((const float *)(cache.block(slot / SLOTS) + cache.scales_at()))[SLOTS + slot % SLOTS];
+      for (int g = 0; g < QUERIES; g++) p[slot * QUERIES + g] = mul_(p[slot * QUERIES + g], by);
+    }
+  }
+
+  // Values: a thread has two columns of two queries.
+  uint32_t pairs = dim / 2, column = t % pairs, two = t / pairs;
+  float o[2][2] = {};
+  for (; stage <= last_stage; stage++) {
+    wait_copies<STAGES - 2>();
+    wait_block();
+    fetch(stage + STAGES - 1);
+    uint32_t base = stage * slots, b = base / SLOTS, from = base > low ? base : low, to = base + slots < count ? base + slots : count;
+    if (base % SLOTS == 0 || stage == low / slots) {
+      if (type != INT8 && t >= 192) add_block(b);
+      if (two < 2) {
+#pragma unroll
+        for (int g = 0; g < 2; g++) {
+          float c = ((float *)correct)[b * QUERIES + two * 2 + g];
+          o[g][0] = mul_(o[g][0], c), o[g][1] = mul_(o[g][1], c);
+        }
+      }
+    }
+    if (two < 2) {
+      const uint8_t *values = (const uint8_t *)stages + stage % STAGES * STAGE_BYTES;
+      const float2 *weights = (const float2 *)probabilities + two;
+#pragma unroll 8
+      for (uint32_t slot = from; slot < to; slot++) {
+        float v[2];
+        value_pair<type>(v, values + (slot - base) * row_bytes, column);
+        float2 w = weights[slot * 2];
+        o[0][0] = fma_(w.x, v[0], o[0][0]), o[0][1] = fma_(w.x, v[1], o[0][1]);
+        o[1][0] = fma_(w.y, v[0], o[1][0]), o[1][1] = fma_(w.y, v[1], o[1][1]);
+      }
+    }
+  }
+
+  states += (((uint64_t)row * heads + first_head) * gridDim.x + run) * state_floats(dim);
+  uint64_t next = (uint64_t)gridDim.x * state_floats(dim); // from a head to the next
+  if (two < 2) {
+#pragma unroll
+    for (int g = 0; g < 2; g++)
+      if (two * 2 + g < mine) ((float2 *)(states + (two * 2 + g) * next))[column] = {o[g][0], o[g][1]};
+  }
+  if (t >= 192 && of < mine) {
+    states[of * next + dim + lane] = sum;
+    if (lane == 0) states[of * next + dim + 16] = ((float *)largest)[last_block * QUERIES + of];
+  }
+}
+
+#define ATTEND(name, type) \
+  KERNEL THREADS(256, 2) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, float *states) { \
+    attend<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states); \
+  }
+ATTEND(attend_f32, F32)
+ATTEND(attend_bf16, BF16)
+ATTEND(attend_int8, INT8)
+#undef ATTEND
+
+#define FOLD_RUNS 256 // whose factors are in shared memory at once
+
+// attend_fold joins the runs of a head (blockIdx.x) and a row, divides by the sum with the sink, and
+// writes the output to out[row*ld], or rounded to bytes and scales (rows, heads*dim), or to both.
+// Threads 0 to 255 have a column each, a warp more has the sums.
+KERNEL THREADS(288, 2) attend_fold(const float *states, const Row *rows, uint32_t runs, uint32_t heads, uint32_t dim, int window, const float *sinks, float *out, uint32_t ld, int8_t *bytes, float *scales) {
+  SHARED float largest[FOLD_RUNS + 1], old[FOLD_RUNS], fresh[FOLD_RUNS]; // largest[0] is before the first
+  SHARED float inverse;
+  uint32_t t = threadIdx.x, head = blockIdx.x, row = blockIdx.y, slot = rows[row].slot;
+  uint32_t first = window_start(slot, window) / RUN, end = slot / RUN + 1, size = state_floats(dim);
+  states += (uint64_t)(row * heads + head) * runs * size;
+  bool column = t < dim, lanes = t >= 256;
+  const float *mine = states + (lanes ? dim + t % 16 : column ? t : 0);
+  float o = mine[first * size], top = states[first * size + dim + 16];
+  for (uint32_t base = first + 1; base < end; base += FOLD_RUNS) {
+    uint32_t n = end - base < FOLD_RUNS ? end - base : FOLD_RUNS;
+    wait_block();
+    if (t == 0) largest[0] = top;
+    for (uint32_t i = t; i < n; i += 288) largest[i + 1] = states[(base + i) * size + dim + 16];
+    wait_block();
+    for (uint32_t i = t; i < n; i += 288) {
+      float before = largest[0];
+      for (uint32_t j = 1; j <= i; j++) before = fmaxf(before, largest[j]);
+      float m = fmaxf(before, largest[i + 1]);
+      old[i] = exp_(sub_(before, m)), fresh[i] = exp_(sub_(largest[i + 1], m));
+    }
+    for (uint32_t i = 0; i <= n; i++) top = fmaxf(top, largest[i]);
+    wait_block();
+#pragma unroll 8
+    for (uint32_t i = 0; i < n; i++) o = add_(mul_(o, old[i]), mul_(mine[(base + i) * size], fresh[i]));
+  }
+  if (lanes) {
+    float sum = o;
+    for (int m = 8; m; m >>= 1) sum = add_(sum, from_lane_xor(sum, m));
+    if (sinks) sum = add_(sum, exp_(sub_(sinks[head], top)));
+    if (t == 256) inverse = div_(1.f, sum);
+  }
+  wait_block();
+  float y = mul_(o, inverse);
+  uint32_t at = head * dim + t;
+  if (column && out) out[(uint64_t)row * ld + at] = y;
+  if (bytes && t / 32 * 32 < dim) quantize(y, bytes + ((uint64_t)row * heads * dim + at) / 32 * 32, scales + ((uint64_t)row * heads * dim + at) / 32, t % 32); // dim is a multiple of 32
+}

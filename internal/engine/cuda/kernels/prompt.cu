@@ -1,0 +1,233 @@
+// Attention of a prompt: successive tokens of one sequence, of which each sees the slots up to its own.
+// A thread block computes up to PROMPT_ROWS rows, (token, head), of a KV head.
+#define PROMPT_ROWS 32
+#define PROMPT_BYTES 16384 // of keys or values in shared memory
+
+// prompt_rows is the rows of a thread block, for heads of dim elements: launch.promptRows.
+DEVICE uint32_t prompt_rows(uint32_t dim) { return dim > 128 ? PROMPT_ROWS / 2 : PROMPT_ROWS; }
+
+// Softmax is the state of a row: its largest score, one lane of its sum, and whether it saw a slot.
+struct Softmax {
+  float top, sum;
+  bool some;
+};
+
+// How a row's run is joined with the runs before it.
+enum { SKIP, COPY, JOIN };
+
+// score_rows computes the scores of `count` rows, from `first` on, and slot `slot` of a stage.
+template <int type, int count> DEVICE void score_rows(float *scores, const float *queries, const uint8_t *keys, uint32_t at, uint32_t dim, uint32_t first, Score score, float by) {
+  float s[count] = {};
+#pragma unroll 2
+  for (uint32_t k = 0; k < dim; k += 4, at += 4 * PANEL) {
+    float a[2], b[2];
+    key_pair<type>(a, keys, at), key_pair<type>(b, keys, at + 2 * PANEL);
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+      float4 x = *(const float4 *)(queries + (first + i) * dim + k);
+      s[i] = fma_(b[1], x.w, fma_(b[0], x.z, fma_(a[1], x.y, fma_(a[0], x.x, s[i]))));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < count; i++) scores[(first + i) * SLOTS] = score.of(type == INT8 ? mul_(s[i], by) : s[i]);
+}
+
+template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) {
+  SHARED float4 queries[1024]; // (rows, dim)
+  SHARED uint4 stage[PROMPT_BYTES / 16];
+  SHARED float4 scores[PROMPT_ROWS * SLOTS / 4]; // (rows, SLOTS), then probabilities
+  SHARED float correct[PROMPT_ROWS], old[PROMPT_ROWS], fresh[PROMPT_ROWS];
+  SHARED uint32_t low[PROMPT_ROWS], high[PROMPT_ROWS]; // slots that a row sees: [low, high)
+  SHARED uint8_t how[PROMPT_ROWS];
+  uint32_t t = threadIdx.x, group = heads / kvheads, most = prompt_rows(dim);
+  uint32_t chunks = (group + most - 1) / most, chunk = blockIdx.y % chunks, kv = blockIdx.y / chunks;
+  uint32_t width = group - chunk * most < most ? group - chunk * most : most; // heads
+  uint32_t together = most / group > 1 ? most / group : 1, token = blockIdx.x * together;
+  uint32_t tokens = n - token < together ? n - token : together, used = tokens * width;
+  uint32_t first_head = kv * group + chunk * most;
+  Row r = rows[token];
+  Cache<type> cache(tables, arena, r, index * kvheads + kv, dim);
+
+  if (t < PROMPT_ROWS) {
+    uint32_t slot = r.slot + t / width;
+    low[t] = t < used ? window_start(slot, window) : 0, high[t] = t < used ? slot + 1 : ~0u; // unused rows hold nobody up
+  }
+  for (uint32_t i = t; i < most * dim; i += 256) {
+    uint32_t of = i / dim;
+    ((float *)queries)[i] = of < used ? q[(uint64_t)(token + of / width) * ldq + (first_head + of % width) * dim + i % dim] : 0;
+  }
+  wait_block();
+
+  // This thread's rows of the softmax: t/16 and t/16+16. Its tile of the output: 4 rows, 4 columns.
+  uint32_t lane = t % 16;
+  const Softmax none = {as_float(0xff800000), 0, false};
+  Softmax run[2] = {none, none}, before[2] = {none, none};
+  uint32_t quads = dim / 4, column = t % quads * 4, top_row = t / quads * 4;
+  bool works = top_row < most;
+  float o[4][4] = {}, o_before[4][4] = {};
+  float *p = (float *)scores;
+
+  // join folds the run into the runs before it, and starts another.
+  auto join = [&] {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      uint32_t row = t / 16 + 16 * i;
+      float m = fmaxf(before[i].top, run[i].top), x = exp_(sub_(before[i].top, m)), y = exp_(sub_(run[i].top, m));
+      uint8_t action = !run[i].some ? SKIP : !before[i].some ? COPY : JOIN;
+      if (action == COPY) before[i] = run[i];
+      if (action == JOIN) before[i].sum = add_(mul_(before[i].sum, x), mul_(run[i].sum, y)), before[i].top = m;
+      run[i] = none;
+      if (lane == 0) old[row] = x, fresh[row] = y, how[row] = action;
+    }
+    wait_block();
+    if (works) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        uint32_t row = top_row + i;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          if (how[row] == COPY) o_before[i][j] = o[i][j];
+          if (how[row] == JOIN) o_before[i][j] = add_(mul_(o_before[i][j], old[row]), mul_(o[i][j], fresh[row]));
+          o[i][j] = 0;
+        }
+      }
+    }
+  };
+
+  uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, PROMPT_BYTES), size = slots * row_bytes;
+  uint32_t first_block = low[0] / SLOTS, last_block = (r.slot + tokens - 1) / SLOTS;
+  for (uint32_t b = first_block; b <= last_block; b++) {
+    if (b % (RUN / SLOTS) == 0 && b > first_block) join();
+    const uint8_t *block = cache.block(b);
+    uint32_t base = b * SLOTS;
+    // Scores of all slots, also of those that are not seen.
+    for (uint32_t s = 0; s < SLOTS; s += slots) {
+      wait_block();
+      for (uint32_t i = t; i < size / 16; i += 256) stage[i] = ((const uint4 *)(block + s * row_bytes))[i];
+      wait_block();
+      uint32_t slot = t % slots, each = most * slots / 256, first = t / slots * each, at = cache.key(slot, 0);
+      float by = 1;
+      if constexpr (type == INT8) by = ((const float *)(block + cache.scales_at()))[s + slot];
+      float *to = p + s + slot;
+      const uint8_t *keys = (const uint8_t *)stage;
+      switch (each) {
+        case 8: score_rows<type, 8>(to, (float *)queries, keys, at, dim, first, score, by); break;
+        case 4: score_rows<type, 4>(to, (float *)queries, keys, at, dim, first, score, by); break;
+        case 2: score_rows<type, 2>(to, (float *)queries, keys, at, dim, first, score, by); break;
+        default: score_rows<type, 1>(to, (float *)queries, keys, at, dim, first, score, by);
+      }
+    }
+    wait_block();
+    // Softmax.
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+      uint32_t row = t / 16 + 16 * i;
+      if (16 * i >= most) break;
+      float s[4], m = as_float(0xff800000);
+      bool seen[4];
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        uint32_t slot = base + j * 16 + lane;
+        seen[j] = slot >= low[row] && slot < high[row];
+        s[j] = p[row * SLOTS + j * 16 + lane];
+        if (seen[j]) m = fmaxf(m, s[j]);
+      }
+      for (int x = 8; x; x >>= 1) m = fmaxf(m, from_lane_xor(m, x));
+      bool some = base < high[row] && base + SLOTS > low[row];
+      m = fmaxf(m, run[i].top);
+      float c = some ? exp_(sub_(run[i].top, m)) : 1;
+      if (some) {
+        run[i].sum = mul_(run[i].sum, c), run[i].top = m, run[i].some = true;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          float v = seen[j] ? exp_(sub_(s[j], m)) : 0;
+          run[i].sum = add_(run[i].sum, v);
+          if constexpr (type == INT8) v = mul_(v, ((const float *)(block + cache.scales_at()))[SLOTS + j * 16 + lane]);
+          p[row * SLOTS + j * 16 + lane] = v;
+        }
+      }
+      if (lane == 0) correct[row] = c;
+    }
+    // Values.
+    for (uint32_t s = 0; s < SLOTS; s += slots) {
+      wait_block();
+      for (uint32_t i = t; i < size / 16; i += 256) stage[i] = ((const uint4 *)(block + cache.values_at() + s * row_bytes))[i];
+      wait_block();
+      if (!works) continue;
+      uint32_t from[4], to[4], all_from = 0, all_to = slots; // slots of the stage that each row, and that all rows see
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        uint32_t row = top_row + i, at = base + s;
+        if (s == 0) {
+          float c = correct[row];
+#pragma unroll
+          for (int j = 0; j < 4; j++) o[i][j] = mul_(o[i][j], c);
+        }
+        from[i] = low[row] > at ? low[row] - at : 0;
+        to[i] = high[row] > at ? high[row] - at : 0;
+        all_from = all_from > from[i] ? all_from : from[i];
+        all_to = all_to < to[i] ? all_to : to[i];
+      }
+      const uint8_t *values = (const uint8_t *)stage;
+      const float *weights = p + top_row * SLOTS + s;
+      if (all_from == 0 && all_to == slots) {
+#pragma unroll 2
+        for (uint32_t slot = 0; slot < slots; slot += 4) {
+          float4 w[4];
+#pragma unroll
+          for (int i = 0; i < 4; i++) w[i] = *(const float4 *)(weights + i * SLOTS + slot);
+#pragma unroll
+          for (int k = 0; k < 4; k++) {
+            float v[4];
+            value_pair<type>(v, values + (slot + k) * row_bytes, column / 2), value_pair<type>(v + 2, values + (slot + k) * row_bytes, column / 2 + 1);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+              float x = k == 0 ? w[i].x : k == 1 ? w[i].y : k == 2 ? w[i].z : w[i].w;
+#pragma unroll
+              for (int j = 0; j < 4; j++) o[i][j] = fma_(x, v[j], o[i][j]);
+            }
+          }
+        }
+      } else {
+        for (uint32_t slot = 0; slot < slots; slot++) {
+          float v[4];
+          value_pair<type>(v, values + slot * row_bytes, column / 2), value_pair<type>(v + 2, values + slot * row_bytes, column / 2 + 1);
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            if (slot < from[i] || slot >= to[i]) continue;
+#pragma unroll
+            for (int j = 0; j < 4; j++) o[i][j] = fma_(weights[i * SLOTS + slot], v[j], o[i][j]);
+          }
+        }
+      }
+    }
+  }
+  join();
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    uint32_t row = t / 16 + 16 * i;
+    float sum = before[i].sum;
+    for (int m = 8; m; m >>= 1) sum = add_(sum, from_lane_xor(sum, m));
+    if (sinks && row < used) sum = add_(sum, exp_(sub_(sinks[first_head + row % width], before[i].top)));
+    if (lane == 0) correct[row] = div_(1.f, sum);
+  }
+  wait_block();
+  if (!works) return;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    uint32_t row = top_row + i;
+    if (row >= used) continue;
+    float *to = out + (uint64_t)(token + row / width) * ld + (first_head + row % width) * dim + column;
+#pragma unroll
+    for (int j = 0; j < 4; j++) to[j] = mul_(o_before[i][j], correct[row]);
+  }
+}
+
+#define ATTEND_PROMPT(name, type) \
+  KERNEL THREADS(256, 2) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) { \
+    attend_prompt<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, sinks, out, ld, n); \
+  }
+ATTEND_PROMPT(attend_prompt_f32, F32)
+ATTEND_PROMPT(attend_prompt_bf16, BF16)
+ATTEND_PROMPT(attend_prompt_int8, INT8)
+#undef ATTEND_PROMPT

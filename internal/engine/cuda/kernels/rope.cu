@@ -1,0 +1,111 @@
+// Elements of a head.
+#define MAX_HEAD 256
+// Slots of a block of a cache.
+#define SLOTS 64
+
+// Row is launch.Row: where a token of a step has its cache.
+struct Row {
+  uint32_t slot, table, stride, unused;
+};
+
+// Cache finds the blocks of a KV head, in the layout of tensor.KVLayout.
+template <int type> struct Cache {
+  const uint32_t *table;
+  uint8_t *arena;
+  uint32_t dim;
+
+  DEVICE_METHOD Cache(const uint32_t *tables, uint8_t *arena, Row r, uint32_t head, uint32_t dim) : table(tables + r.table + (uint64_t)head * r.stride), arena(arena), dim(dim) {}
+  DEVICE_METHOD uint32_t values_at() const { return SLOTS * dim * bytes_of<type>; }
+  DEVICE_METHOD uint32_t scales_at() const { return 2 * values_at(); }
+  DEVICE_METHOD uint8_t *block(uint32_t b) const { return arena + (uint64_t)table[b] * (scales_at() + (type == INT8 ? 8 * SLOTS : 0)); }
+  // key is the index of element k of a slot's key.
+  DEVICE_METHOD uint32_t key(uint32_t slot, uint32_t k) const {
+    uint32_t panel = slot / PANEL * dim * PANEL;
+    return type == BF16 ? panel + (k & ~1u) * PANEL + slot % PANEL * 2 + (k & 1) : panel + k * PANEL + slot % PANEL;
+  }
+};
+
+// row_scale is tensor.int8Scale of n numbers of a warp in shared memory: the scale, and its inverse, or
+// 0 for both.
+DEVICE float row_scale(const float *x, uint32_t n, float *inverse) {
+  uint32_t top = 0;
+  for (uint32_t i = threadIdx.x; i < n; i += 32) {
+    uint32_t bits = as_bits(x[i]) & 0x7fffffff;
+    top = top > bits ? top : bits;
+  }
+  for (int m = 16; m; m >>= 1) {
+    uint32_t other = from_lane_xor(top, m);
+    top = top > other ? top : other;
+  }
+  float scale = div_(as_float(top), 127.f);
+  *inverse = div_(1.f, scale);
+  if (top >= 0x7f800000 || !(scale > 0) || *inverse > 3.402823466e38f) scale = *inverse = 0;
+  return scale;
+}
+
+DEVICE int8_t to_int8(float x, float inverse) {
+  if (inverse == 0) return 0;
+  float q = nearest_(mul_(x, inverse));
+  return (int8_t)(int)fmaxf(-127.f, fminf(127.f, q));
+}
+
+// put writes a key (at 0) or a value (at 1) of a warp into its slot.
+template <int type> DEVICE void put(const Cache<type> &c, uint32_t slot, int at, const float *x) {
+  uint8_t *block = c.block(slot / SLOTS);
+  uint32_t of = slot % SLOTS;
+  float inverse = 0;
+  if constexpr (type == INT8) {
+    float scale = row_scale(x, c.dim, &inverse);
+    if (threadIdx.x == 0) ((float *)(block + c.scales_at()))[at * SLOTS + of] = scale;
+  }
+  uint8_t *to = block + at * c.values_at();
+  for (uint32_t i = threadIdx.x; i < c.dim; i += 32) {
+    uint32_t k = at ? of * c.dim + i : c.key(of, i);
+    if constexpr (type == F32) ((float *)to)[k] = x[i];
+    else if constexpr (type == BF16) ((uint16_t *)to)[k] = to_bf16(x[i]);
+    else ((int8_t *)to)[k] = to_int8(x[i], inverse);
+  }
+}
+
+// rope_write prepares rows of queries, keys and values, ld apart, for attention: norms of query and
+// key heads where there are some, rotation by cosine and sine (rows, dim/2), and the write into the cache
+// of cache number index. A warp has a head of a row.
+template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index) {
+  SHARED float x[MAX_HEAD];
+  uint32_t head = blockIdx.x, half = dim / 2, lane = threadIdx.x;
+  bool query = head < heads, value = head >= heads + kvheads;
+  float *from = qkv + (uint64_t)blockIdx.y * ld + head * dim;
+  const float *norm = query ? qnorm : value ? nullptr : knorm;
+  for (uint32_t i = lane; i < dim; i += 32) x[i] = from[i];
+  wait_block();
+  if (norm) {
+    float factor = rms_factor(x, dim, eps);
+    wait_block();
+    for (uint32_t i = lane; i < dim; i += 32) x[i] = mul_(mul_(x[i], factor), norm[i]);
+    wait_block();
+  }
+  if (!value) {
+    cosine += (uint64_t)blockIdx.y * half, sine += (uint64_t)blockIdx.y * half;
+    for (uint32_t i = lane; i < half; i += 32) {
+      float a = x[i], b = x[i + half], c = cosine[i], s = sine[i];
+      x[i] = sub_(mul_(a, c), mul_(b, s));
+      x[i + half] = add_(mul_(b, c), mul_(a, s));
+    }
+    wait_block();
+  }
+  if (query) {
+    for (uint32_t i = lane; i < dim; i += 32) from[i] = x[i];
+    return;
+  }
+  Row r = rows[blockIdx.y];
+  put(Cache<type>(tables, arena, r, index * kvheads + (head - heads) % kvheads, dim), r.slot, value, x);
+}
+
+#define ROPE_WRITE(name, type) \
+  KERNEL THREADS(32, 16) name(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index) { \
+    rope_write<type>(qkv, ld, cosine, sine, qnorm, knorm, eps, rows, tables, arena, heads, kvheads, dim, index); \
+  }
+ROPE_WRITE(rope_write_f32, F32)
+ROPE_WRITE(rope_write_bf16, BF16)
+ROPE_WRITE(rope_write_int8, INT8)
+#undef ROPE_WRITE

@@ -1,0 +1,101 @@
+// Products of quantized weights with several tokens, by integer tensor cores. A thread block of 512
+// is a panel and 8*tiles tokens, and a warp is a unit.
+
+// Rows8 and Rows4 give a lane its part of a panel's block and of a token's block for multiply8. Lane
+// 4*g+t has the rows g and g+8.
+struct Rows8 {
+  typedef uint2 Word;
+  DEVICE_METHOD static void weights(uint32_t *a, const uint2 *w, uint32_t g, uint32_t t) {
+    uint2 low = load_once(w + g * 4 + t), high = load_once(w + (g + 8) * 4 + t);
+    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
+  }
+  DEVICE_METHOD static void token(uint32_t *b, const int8_t *x, uint32_t t) {
+    uint2 v = ((const uint2 *)x)[t];
+    b[0] = v.x, b[1] = v.y;
+  }
+};
+struct Rows4 {
+  typedef uint32_t Word;
+  // Nibbles minus 8, as bytes.
+  DEVICE_METHOD static uint32_t bytes(uint32_t v) { return (((v & 0x0f0f0f0f) | 0x80808080) - 0x08080808) ^ 0x80808080; }
+  DEVICE_METHOD static void weights(uint32_t *a, const uint32_t *w, uint32_t g, uint32_t t) {
+    uint32_t low = w[g * 4 + t], high = w[(g + 8) * 4 + t];
+    a[0] = bytes(low), a[1] = bytes(high), a[2] = bytes(low >> 4), a[3] = bytes(high >> 4);
+  }
+  DEVICE_METHOD static void token(uint32_t *b, const int8_t *x, uint32_t t) {
+    b[0] = ((const uint32_t *)x)[t], b[1] = ((const uint32_t *)x)[t + 4];
+  }
+};
+
+// Words of a panel's block.
+#define BLOCK_WORDS 64
+
+template <class R, int tiles> DEVICE void product_rows(const typename R::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, uint32_t blocks, uint32_t n) {
+  constexpr int together = tiles < 4 ? tiles : 4; // tiles whose units are folded at once
+  SHARED float part[UNITS][together * 128];
+  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, units = units_of(blocks);
+  uint32_t first = unit < units ? unit * blocks / units : 0, end = unit < units ? (unit + 1) * blocks / units : 0;
+  uint32_t token = blockIdx.y * tiles * 8;
+  w += (uint64_t)blockIdx.x * blocks * BLOCK_WORDS;
+  scales += (uint64_t)blockIdx.x * blocks * PANEL + g;
+  float sum[tiles][4] = {};
+  // Tokens after the last are read as the last one, and not stored.
+  uint64_t mine[tiles], left[tiles], right[tiles]; // blocks of the token of this lane's bytes, and of its sums
+#pragma unroll
+  for (int i = 0; i < tiles; i++) {
+    uint32_t last = n - 1, at = token + i * 8;
+    mine[i] = (uint64_t)(at + g < last ? at + g : last) * blocks;
+    left[i] = (uint64_t)(at + 2 * t < last ? at + 2 * t : last) * blocks;
+    right[i] = (uint64_t)(at + 2 * t + 1 < last ? at + 2 * t + 1 : last) * blocks;
+  }
+#pragma unroll 2
+  for (uint32_t b = first; b < end; b++) {
+    uint32_t weights[4];
+    R::weights(weights, w + (uint64_t)b * BLOCK_WORDS, g, t);
+    float low = from_half(scales[b * PANEL]), high = from_half(scales[b * PANEL + 8]);
+#pragma unroll
+    for (int i = 0; i < tiles; i++) {
+      uint32_t bytes[2];
+      R::token(bytes, x + (mine[i] + b) * 32, t);
+      int dot[4] = {};
+      multiply8(dot, weights, bytes);
+      float l = xscales[left[i] + b], r = xscales[right[i] + b];
+      sum[i][0] = fma_(from_int(dot[0]), mul_(low, l), sum[i][0]);
+      sum[i][1] = fma_(from_int(dot[1]), mul_(low, r), sum[i][1]);
+      sum[i][2] = fma_(from_int(dot[2]), mul_(high, l), sum[i][2]);
+      sum[i][3] = fma_(from_int(dot[3]), mul_(high, r), sum[i][3]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < tiles; i += together) {
+    if (i > 0) wait_block();
+#pragma unroll
+    for (int j = 0; j < together; j++)
+#pragma unroll
+      for (int k = 0; k < 4; k++) part[unit][(j * 4 + k) * 32 + lane] = sum[i + j][k];
+    wait_block();
+    uint32_t at = threadIdx.x; // one sum a thread
+    if (at < together * 128) {
+      float v[UNITS];
+#pragma unroll
+      for (int u = 0; u < UNITS; u++) v[u] = part[u][at];
+      uint32_t of = at % 32, k = at / 32 % 4, to = token + (i + at / 128) * 8 + of % 4 * 2 + k % 2;
+      float total = fold_units(v, units);
+      if (to < n) after.store(to, blockIdx.x * PANEL + of / 4 + k / 2 * 8, total);
+    }
+  }
+}
+
+#define PRODUCT_ROWS(name, rows_of, tiles) \
+  KERNEL THREADS(512, 1) name(const rows_of::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint32_t blocks, uint32_t n) { \
+    product_rows<rows_of, tiles>(w, scales, x, xscales, {y, ld, bias, residual, rows}, blocks, n); \
+  }
+PRODUCT_ROWS(q8_product_8, Rows8, 1)
+PRODUCT_ROWS(q8_product_16, Rows8, 2)
+PRODUCT_ROWS(q8_product_32, Rows8, 4)
+PRODUCT_ROWS(q8_product_64, Rows8, 8)
+PRODUCT_ROWS(q4_product_8, Rows4, 1)
+PRODUCT_ROWS(q4_product_16, Rows4, 2)
+PRODUCT_ROWS(q4_product_32, Rows4, 4)
+PRODUCT_ROWS(q4_product_64, Rows4, 8)
+#undef PRODUCT_ROWS
