@@ -3,13 +3,13 @@ package alone
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // TestFillRecurrent: filled caches of a model with recurrent states are complete and can be decoded.
 func TestFillRecurrent(t *testing.T) {
-	ck, err := model.Open("../model/testdata/qwen3_5")
+	ck, err := checkpoint.Open("../model/testdata/qwen3_5")
 	if err != nil {
 		t.Fatal(err)
 	}
