@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
 var (
@@ -253,7 +255,7 @@ func (a *Arena) Close() error {
 	var errs []error
 	for _, c := range a.classes {
 		for _, s := range c.slabs {
-			errs = append(errs, unmap(s.mem))
+			errs = append(errs, hugemem.Unmap(s.mem))
 			a.mapped.Add(-int64(len(s.mem)))
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"slices"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
 const (
@@ -45,7 +47,7 @@ func (c *class) slabBytes() int {
 func (c *class) take() ([]byte, int64, error) {
 	var grown int64
 	if len(c.partial) == 0 {
-		mem, err := mapMemory(c.slabBytes())
+		mem, err := hugemem.Map(c.slabBytes())
 		if err != nil {
 			return nil, 0, err
 		}
@@ -132,7 +134,7 @@ func (c *class) put(b []byte) (left int32, unmapped int64) {
 	p, _ := slices.BinarySearchFunc(c.partial, s.base, byBase)
 	c.partial = slices.Delete(c.partial, p, p+1)
 	bytes := int64(len(s.mem))
-	if err := unmap(s.mem); err != nil {
+	if err := hugemem.Unmap(s.mem); err != nil {
 		panic(fmt.Sprintf("kvcache: unmapping a slab: %v", err))
 	}
 	return 0, bytes

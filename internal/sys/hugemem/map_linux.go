@@ -1,4 +1,4 @@
-package kvcache
+package hugemem
 
 import (
 	"unsafe"
@@ -8,9 +8,8 @@ import (
 
 const hugePage = 2 << 20
 
-// mapMemory maps zeroed memory, in huge pages if it is large enough: every step reads caches from
-// end to end, like weights.
-func mapMemory(bytes int) ([]byte, error) {
+// Map maps zeroed memory, in huge pages if it is large enough: readers go through it from end to end.
+func Map(bytes int) ([]byte, error) {
 	slack := 0
 	if bytes >= hugePage {
 		slack = hugePage
@@ -35,6 +34,7 @@ func mapMemory(bytes int) ([]byte, error) {
 	return mem, err
 }
 
-func unmap(mem []byte) error {
+// Unmap returns memory of Map to the system.
+func Unmap(mem []byte) error {
 	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 }
