@@ -257,6 +257,12 @@ func TestConversations(t *testing.T) {
 		{5, "gather", nil, "llama", "full", true}, // one socket exchanges no heads
 		{3, "gather", nil, "deepseek_v2", "full", true},
 		{3, "gather", nil, "gemma3", "full", false},
+		{1, "gather", nil, "qwen3_5", "full", true},
+		{3, "reduce", []float64{1, 5, 2}, "qwen3_5_uneven", "full", true},
+		{4, "gather", nil, "qwen3_next", "full", true},
+		{1, "reduce", nil, "lfm2", "full", true},
+		{2, "gather", nil, "granite_hybrid", "full", true},
+		{1, "gather", nil, "granite_hybrid", "streaming:sink=4,recent=60", false},
 		{3, "gather", nil, "llama", "tova:size=80", false},
 	} {
 		t.Run(fmt.Sprint(c.sockets, " ", c.mapping, " ", c.model, " ", c.policy), func(t *testing.T) {

@@ -21,6 +21,7 @@ type account struct {
 	replicas  int64 // portion of reserved for replicas
 	shared    int64 // blocks of the prefix cache and blocks that sequences share with it, each counted once
 	evictable int64 // portion of shared that evicting the whole cache would free
+	copies    int64 // portion of reserved for copies of recurrent states, which can be dropped
 	block     int64 // bytes of one block in layers without a window
 	windowed  int64 // bytes of one block in layers with a window
 	sequences int   // number of sequences that it owns
@@ -30,8 +31,8 @@ type account struct {
 
 func (a *account) free() int64 { return a.Budget - a.reserved - a.shared }
 
-// room returns the bytes that are free, or would be without the prefix cache.
-func (a *account) room() int64 { return a.free() + a.evictable }
+// room returns the bytes that are free, or would be without the prefix cache and copies of states.
+func (a *account) room() int64 { return a.free() + a.evictable + a.copies }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
@@ -196,6 +197,10 @@ func (l *ledger) release(r *request) {
 	}
 	for i, bytes := range r.booked {
 		l.sockets[i].reserved -= bytes
+	}
+	if r.prefix.copy.booked {
+		l.moveCopy(r, -1)
+		r.prefix.copy = stateCopy{}
 	}
 	l.releaseBlocks(r)
 	l.sockets[r.owner].files -= r.resides.file.bytes

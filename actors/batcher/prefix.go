@@ -30,6 +30,7 @@ type prefixCache struct {
 	evicted  outbox[uint64]
 	kept     outbox[plan.Keep] // blocks of sequences that have ended
 	dropped  []uint64          // the next plan drops their extras
+	uncopied []uint64          // sequences: the next plan drops their copies of states
 	outdated []*textBlock      // blocks whose conversation has later extras; these extras are evicted first
 	empty    bool              // evict all blocks when no step is in flight
 
@@ -47,15 +48,15 @@ type cachedPrefix struct {
 	blocks     []*textBlock // shared blocks at its beginning: in prefill on every socket, then on the owner
 	saves      bool         // it shares the blocks that it completes
 	duplicates int          // blocks that it writes in the step in flight although the cache has them
-	start      *textBlock   // the last block of its prompt with the extras that it needs
 	branch     int          // number of first tokens that the cache had, with extras or without; 0: none beyond the first chunk
 	asked      bool         // the disks were asked for its blocks
+	copy       stateCopy    // of its recurrent states, in decode
 	passed     int          // number of later requests that were admitted first because the cache has their text
 }
 
 // restart resets the state of an admission.
 func (p *cachedPrefix) restart() {
-	p.blocks, p.start, p.branch, p.saves, p.duplicates, p.asked = nil, nil, 0, false, 0, false
+	p.blocks, p.branch, p.saves, p.duplicates, p.asked, p.copy = nil, 0, false, 0, false, stateCopy{}
 }
 
 // textBlock is a block of a text. Every socket has its heads' rows of it.
@@ -143,9 +144,6 @@ func (c *prefixCache) fitChain(r *request, chain []*textBlock) (owner int, need 
 // admit gives a request the chain of blocks at its beginning.
 func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
 	r.prefix.blocks, r.prefix.saves = chain, !r.NoCache
-	if n := len(chain); n > 0 && chain[n-1].written != 0 {
-		r.prefix.start = chain[n-1]
-	}
 	if n := len(c.matched(r, r.read)); n > len(chain) {
 		r.prefix.branch = n * tensor.BlockSlots
 	}
@@ -156,8 +154,10 @@ func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
 	}
 }
 
-// plan adds the blocks to drop and to keep to a plan.
-func (c *prefixCache) plan(p *plan.Plan) {
+// plan adds the blocks and copies to drop and to keep to a plan.
+func (c *prefixCache) plan(p *plan.Plan, rows map[uint64]*request) {
+	c.planCopies(p, rows)
+	p.DropStates, c.uncopied = c.uncopied, nil
 	p.Evict, p.Keep = c.evicted.take(), c.kept.take()
 	p.DropExtras, c.dropped = c.dropped, nil
 }
@@ -318,7 +318,7 @@ func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
 // Prefill would have freed those rows.
 func (c *prefixCache) reserveWindow() bool {
 	for i := range c.s.ledger.sockets {
-		if !c.s.makeFree(i, c.s.ledger.sockets[i].windowed) {
+		if !c.makeFree(i, c.s.ledger.sockets[i].windowed) {
 			return false
 		}
 	}

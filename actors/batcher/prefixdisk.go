@@ -161,7 +161,7 @@ func (c *prefixCache) fetchTimeout(blocks int) int64 {
 // reserveBlock reserves room for a block on every socket.
 func (c *prefixCache) reserveBlock() bool {
 	for i := range c.s.ledger.sockets {
-		if a := &c.s.ledger.sockets[i]; !c.s.makeFree(i, a.block+a.windowed) {
+		if a := &c.s.ledger.sockets[i]; !c.makeFree(i, a.block+a.windowed) {
 			return false
 		}
 	}

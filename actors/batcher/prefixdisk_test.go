@@ -99,8 +99,15 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 		most = rng.IntN(most + 1)
 	}
 	if d.Seq != 0 {
-		for most > done.Blocks && at.seqs[d.Seq] != nil && k.arrives(at, d.Blocks[done.Blocks], d.From+done.Blocks, at.seqs[d.Seq].text[:(d.From+done.Blocks+1)*tensor.BlockSlots], false) {
-			done.Blocks++
+		for q := at.seqs[d.Seq]; most > done.Blocks && q != nil; done.Blocks++ {
+			n := d.From + done.Blocks
+			states := geometry.Recurrent.Layers > 0 && done.Blocks == len(d.Blocks)-1
+			if _, err := q.own.AppendCopy(nil, n); states && err != nil {
+				at.t.Fatalf("%s: %v", q.open.ID, err)
+			}
+			if !k.arrives(at, d.Blocks[done.Blocks], n, q.text[:(n+1)*tensor.BlockSlots], states) {
+				break
+			}
 		}
 		return done, true
 	}

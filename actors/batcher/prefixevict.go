@@ -61,6 +61,16 @@ func (c *prefixCache) evict(rank int) bool {
 	return true
 }
 
+// makeFree evicts blocks until this number of bytes is free on a socket.
+func (c *prefixCache) makeFree(rank int, bytes int64) bool {
+	for c.s.ledger.sockets[rank].free() < bytes {
+		if !c.evict(rank) {
+			return false
+		}
+	}
+	return true
+}
+
 // drop removes a leaf from the cache. Sequences that hold its rows keep them.
 func (c *prefixCache) drop(b *textBlock) {
 	c.s.ledger.freeBlock(b)

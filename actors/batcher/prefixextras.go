@@ -102,7 +102,7 @@ func extrasOf(run *plan.Run) (x extras) {
 // bookExtras books memory for extras of a block on every socket. It returns false if it does not fit.
 func (c *prefixCache) bookExtras(b *textBlock, x extras) bool {
 	for i := range c.s.ledger.sockets {
-		if bytes := c.s.ledger.extrasBytes(b, x, i); !c.s.makeFree(i, bytes) {
+		if bytes := c.s.ledger.extrasBytes(b, x, i); !c.makeFree(i, bytes) {
 			return false
 		}
 	}
@@ -119,11 +119,12 @@ func (c *prefixCache) savedExtras(run *plan.Run, r *request) {
 	if b.written&c.needs(r) != c.needs(r) {
 		return // a snapshot is on its way from files
 	}
-	if old := r.prefix.start; old != nil && old != b && !old.outdated && !c.regular(old) {
-		old.outdated = true
-		c.outdated = append(c.outdated, old)
+	for _, old := range r.prefix.blocks[:len(r.prefix.blocks)-1] {
+		if old.written != 0 && !old.outdated && !c.regular(old) {
+			old.outdated = true
+			c.outdated = append(c.outdated, old)
+		}
 	}
-	r.prefix.start = b
 }
 
 // evictExtras drops outdated extras to free memory on a socket. It returns false if there are none.

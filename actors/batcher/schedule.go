@@ -58,7 +58,7 @@ func (s *State) schedule() {
 	s.adapted.reopened()
 	p.Release = s.release.take()
 	if s.prefix != nil {
-		s.prefix.plan(p)
+		s.prefix.plan(p, rows)
 	}
 	s.flight = &flight{plan: p, started: s.now, rows: rows}
 	s.out.Start = p
@@ -264,10 +264,14 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	return owner, need
 }
 
-// makeFree evicts blocks of the prefix cache until this number of bytes is free on a socket.
+// makeFree evicts blocks of the prefix cache, and drops copies of states, until this number of bytes is
+// free on a socket.
 func (s *State) makeFree(rank int, bytes int64) bool {
-	for s.ledger.sockets[rank].free() < bytes {
-		if s.prefix == nil || !s.prefix.evict(rank) {
+	if s.prefix == nil {
+		return s.ledger.sockets[rank].free() >= bytes
+	}
+	for !s.prefix.makeFree(rank, bytes) {
+		if !s.prefix.dropCopy(rank) {
 			return false
 		}
 	}

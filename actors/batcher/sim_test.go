@@ -56,6 +56,7 @@ type cluster struct {
 	forks    int
 	spills   int // caches that moved to files
 	lost     int // files that were lost
+	uncopied int // copies of states that were dropped
 }
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -71,9 +72,11 @@ type sequence struct {
 	held    bool // its epoch is over, and no plan has opened it since
 	prompt  int  // of the request
 	text    []int32
-	next    int // required position of the next row
-	ordered int // blocks that must move to a file
-	indexed int // completed pieces of its clustering
+	next    int  // required position of the next row
+	ordered int  // blocks that must move to a file
+	indexed int  // completed pieces of its clustering
+	copies  bool // it has room for a copy of its states
+	copied  int  // tokens of the copy
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
@@ -186,6 +189,14 @@ func (c *cluster) settle(p *plan.Plan) {
 			continue
 		}
 		q.next = q.own.Tokens() + d.Accepted
+		if at := plan.CopyAfter(q.own.Tokens(), q.next, q.copied); q.copies && at > 0 && q.own.Staged() > 0 {
+			q.copied = at
+			q.own.CopyStates(at, d.Accepted, func(n int, f func(int)) {
+				for i := range n {
+					f(i)
+				}
+			})
+		}
 		for _, s := range []*kvcache.Store{q.own, q.copy} {
 			if s != nil && s.Sealed() {
 				s.Commit(d.Accepted)
@@ -243,6 +254,15 @@ func (c *cluster) keep(keep []plan.Keep) {
 			c.must(err, "block %d of %s", k.From+i, q.open.ID)
 			c.blocks[id] = []*kvcache.Segment{seg}
 			c.texts[id] = q.text[:(k.From+i+1)*tensor.BlockSlots]
+		}
+		if k.Snapshot != 0 {
+			if n := (k.From + len(k.Blocks)) * tensor.BlockSlots; q.copied != n || !slices.Equal(c.texts[k.Snapshot], q.text[:n]) {
+				c.t.Fatalf("%s keeps states after %d tokens with a block that ends after %d", q.open.ID, q.copied, n)
+			}
+			c.blocks[k.Snapshot][0].TakeCopy(q.own)
+			if !c.blocks[k.Snapshot][0].HasStates() {
+				c.t.Fatalf("%s: the copy of the states did not move", q.open.ID)
+			}
 		}
 	}
 }
@@ -348,6 +368,13 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	c.settle(p)
 	c.keep(p.Keep)
 	c.release(p.Release)
+	for _, seq := range p.DropStates {
+		if q := c.seqs[seq]; q != nil && q.copies {
+			q.copies, q.copied = false, 0
+			q.own.DropCopy()
+			c.uncopied++
+		}
+	}
 	c.evict(p.Evict)
 	for _, id := range p.DropExtras {
 		for _, seg := range c.blocks[id] {
@@ -392,6 +419,10 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
 		c.must(q.own.Reserve(d.Start+len(d.Tokens)+p.PassCount()-1), "decode row of %d at %d", len(d.Tokens), d.Start)
+		if d.Snapshot && !q.copies {
+			q.copies = true
+			c.must(q.own.ReserveCopy(), "copy of states at %d", d.Start)
+		}
 		if q.copy != nil {
 			c.must(q.copy.Reserve(d.Start+len(d.Tokens)+p.PassCount()-1), "copied row at %d", d.Start)
 		}
@@ -779,7 +810,7 @@ func checkLedger(t fataler, s *State) {
 		if a.files != files {
 			t.Fatalf("socket %s: %d bytes of files, requests have %d", a.ID, a.files, files)
 		}
-		shared, evictable := int64(0), int64(0)
+		shared, evictable, copies := int64(0), int64(0), int64(0)
 		for b, n := range held[i] {
 			if b.pins[i] != n {
 				t.Fatalf("block %d has %d holders on socket %d, %d are counted", b.id, n, i, b.pins[i])
@@ -802,7 +833,12 @@ func checkLedger(t fataler, s *State) {
 			}
 			shared, evictable = shared+beside, evictable+beside
 		}
-		if a.reserved != sums[i] || a.shared != shared || a.evictable != evictable || a.free() < 0 {
+		for _, r := range holders(s) {
+			if r.prefix.copy.booked && r.owner == i {
+				copies += kvcache.StateBytes(geometry, geometry.KVHeads)
+			}
+		}
+		if a.copies != copies || a.reserved != sums[i]+copies || a.shared != shared || a.evictable != evictable || a.free() < 0 {
 			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d", a.ID, a.reserved, a.shared, a.evictable, a.Budget, sums[i], shared, evictable)
 		}
 	}

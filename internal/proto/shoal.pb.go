@@ -1080,7 +1080,8 @@ type Keep struct {
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	SaveFrom      uint32                 `protobuf:"varint,2,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
 	Save          []uint64               `protobuf:"varint,3,rep,packed,name=save,proto3" json:"save,omitempty"`
-	Keys          []byte                 `protobuf:"bytes,4,opt,name=keys,proto3" json:"keys,omitempty"` // as in Chunk
+	Keys          []byte                 `protobuf:"bytes,4,opt,name=keys,proto3" json:"keys,omitempty"`          // as in Chunk
+	Snapshot      uint64                 `protobuf:"varint,5,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // block that gets the copy of the recurrent states after the last of these blocks; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1141,6 +1142,13 @@ func (x *Keep) GetKeys() []byte {
 		return x.Keys
 	}
 	return nil
+}
+
+func (x *Keep) GetSnapshot() uint64 {
+	if x != nil {
+		return x.Snapshot
+	}
+	return 0
 }
 
 // PrefixRequest asks which blocks of a text a socket has in files, or makes it read them, or
@@ -2707,7 +2715,8 @@ type StepRequest struct {
 	Passes uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
 	// plan.Plan.ThreadShift: each node halves its compute threads this many times, rounding up, as
 	// far as it can. The bits are the same.
-	Halvings      uint32 `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
+	Halvings      uint32   `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
+	DropStates    []uint64 `protobuf:"varint,17,rep,packed,name=drop_states,json=dropStates,proto3" json:"drop_states,omitempty"` // sequences that lose the copy of their recurrent states before the step
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2852,6 +2861,13 @@ func (x *StepRequest) GetHalvings() uint32 {
 		return x.Halvings
 	}
 	return 0
+}
+
+func (x *StepRequest) GetDropStates() []uint64 {
+	if x != nil {
+		return x.DropStates
+	}
+	return nil
 }
 
 // Index computes pieces of a prompt's clustering (kvcache.IndexWork).
@@ -3965,12 +3981,13 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04seqs\x18\x02 \x03(\x04R\x04seqs\x12\x14\n" +
 	"\x05evict\x18\x03 \x03(\x04R\x05evict\x12\x1f\n" +
-	"\x04keep\x18\x04 \x03(\v2\v.shoal.KeepR\x04keep\"]\n" +
+	"\x04keep\x18\x04 \x03(\v2\v.shoal.KeepR\x04keep\"y\n" +
 	"\x04Keep\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1b\n" +
 	"\tsave_from\x18\x02 \x01(\rR\bsaveFrom\x12\x12\n" +
 	"\x04save\x18\x03 \x03(\x04R\x04save\x12\x12\n" +
-	"\x04keys\x18\x04 \x01(\fR\x04keys\"\xd1\x01\n" +
+	"\x04keys\x18\x04 \x01(\fR\x04keys\x12\x1a\n" +
+	"\bsnapshot\x18\x05 \x01(\x04R\bsnapshot\"\xd1\x01\n" +
 	"\rPrefixRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x12\n" +
@@ -4103,7 +4120,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
 	"\x04sums\x18\x0f \x01(\bR\x04sums\x12\x1a\n" +
-	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xfa\x03\n" +
+	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\x9b\x04\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -4123,7 +4140,9 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\vdrop_extras\x18\x0e \x03(\x04R\n" +
 	"dropExtras\x12\x16\n" +
 	"\x06passes\x18\x0f \x01(\rR\x06passes\x12\x1a\n" +
-	"\bhalvings\x18\x10 \x01(\rR\bhalvings\"E\n" +
+	"\bhalvings\x18\x10 \x01(\rR\bhalvings\x12\x1f\n" +
+	"\vdrop_states\x18\x11 \x03(\x04R\n" +
+	"dropStates\"E\n" +
 	"\x05Index\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x16\n" +

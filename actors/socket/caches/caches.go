@@ -41,6 +41,11 @@ func (c *Caches) Release(effects []machine.Effect) {
 				c.blocks[f.Block] = segment
 				c.files.keep(f.Tokens, []uint64{f.Block}, f.Keys)
 			}
+		case f.Do == machine.DoKeepStates && q != nil && b != nil:
+			b.TakeCopy(q.Cache)
+			c.files.keepSnapshot(f.Tokens, f.Block, f.Keys)
+		case f.Do == machine.DoDropStates && q != nil && q.Cache != nil:
+			q.Cache.DropCopy()
 		case f.Do == machine.DoEvict:
 			if b != nil {
 				b.Release()

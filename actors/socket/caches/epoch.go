@@ -38,8 +38,8 @@ func (e *Epoch) Do(effects []machine.Effect) error {
 		q := e.Seqs[f.Seq]
 		switch f.Do {
 		case machine.DoCommit:
-			err = q.commit(f.Tokens, e.Parallel)
-		case machine.DoKeep, machine.DoRelease, machine.DoEvict, machine.DoDropExtras:
+			err = q.commit(f.Tokens, f.Copy, e.Parallel)
+		case machine.DoKeep, machine.DoRelease, machine.DoEvict, machine.DoDropExtras, machine.DoDropStates, machine.DoKeepStates:
 			e.Caches.Release(effects[i : i+1])
 		case machine.DoDropReplica:
 			q.dropReplica()
@@ -59,6 +59,10 @@ func (e *Epoch) Do(effects []machine.Effect) error {
 			err = e.openCache(q)
 		case machine.DoReserveCache:
 			err = q.reserve(f.Tokens)
+		case machine.DoReserveStates:
+			if q.Cache != nil {
+				err = q.Cache.ReserveCopy()
+			}
 		case machine.DoSpill:
 			e.spiller.order(f.Seq, f.Tokens)
 		}
@@ -135,7 +139,8 @@ func (e *Epoch) Save(s *Sequence, c *plan.Run) error {
 		if err := e.blocks[c.Save[len(c.Save)-1]].KeepStates(s.PromptShard); err != nil {
 			return err
 		}
-		e.files.keepSnapshot(c)
+		last := len(c.Save) - 1
+		e.files.keepSnapshot(c.SaveFrom+last, c.Save[last], c.Keys)
 	}
 	if c.Sums {
 		return e.blocks[c.Save[len(c.Save)-1]].KeepSums(s.Stats)
@@ -179,7 +184,8 @@ func (e *Epoch) resume(o *plan.Open) error {
 		s.ReplicaCache = store
 	}
 	e.Seqs[o.Seq] = s
-	return s.commit(len(o.Resume), e.Parallel)
+	store.DropCopy() // the ledger of this epoch does not count it
+	return s.commit(len(o.Resume), 0, e.Parallel)
 }
 
 // fork creates a sequence with the cache of another.

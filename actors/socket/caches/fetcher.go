@@ -47,6 +47,7 @@ type rowsAt struct {
 	seq    uint64
 	block  int // number of the block in its text
 	heads  tensor.Span
+	states bool // the copy of the recurrent states after the block, instead of its rows
 	offset int
 }
 
@@ -59,10 +60,9 @@ type blockReply struct {
 
 // ownedBlock is a block of a sequence that this rank owns.
 type ownedBlock struct {
-	link  *Link
-	seq   uint64
-	block int
-	rows  []byte
+	link *Link
+	rowsAt
+	rows []byte
 }
 
 const (
@@ -122,18 +122,16 @@ func (f *fetcher) restore(l *Link, seq uint64, owner int, list []*incoming, unti
 	var rows []byte
 	for _, x := range list {
 		w := rowsAt{seq: seq, block: x.at, heads: x.heads}
-		switch size := x.heads.Len() * x.named.form.HeadBytes; {
-		case owner == l.epoch.Rank:
-			rows = f.ownedRows(l, w)
-		case len(rows) != size:
-			rows = make([]byte, size)
-			fallthrough
-		default:
-			if !f.fetchBlock(l, w, owner, rows, x, until) {
-				rows = nil
+		if rows = f.rowsOf(l, w, owner, rows, x, until); rows == nil {
+			break
+		}
+		if x.snapshot.snapshot {
+			w.states = true
+			if x.states = f.rowsOf(l, w, owner, nil, x, until); x.states == nil {
+				break
 			}
 		}
-		if rows == nil || !f.arrive(x, rows, until) {
+		if !f.arrive(x, rows, until) {
 			break
 		}
 		f.keepFile(x)
@@ -142,10 +140,38 @@ func (f *fetcher) restore(l *Link, seq uint64, owner int, list []*incoming, unti
 	return n
 }
 
+// rowsOf fetches rows, or returns them if this rank owns the sequence. It reuses the memory of earlier
+// rows. It returns nil if it fails.
+func (f *fetcher) rowsOf(l *Link, w rowsAt, owner int, rows []byte, x *incoming, until time.Time) []byte {
+	if owner == l.epoch.Rank {
+		return f.ownedRows(l, w)
+	}
+	if size := w.heads.Len() * w.headBytes(l.epoch); len(rows) != size {
+		rows = make([]byte, size)
+	}
+	if !f.fetchBlock(l, w, owner, rows, x, until) {
+		return nil
+	}
+	return rows
+}
+
+// headBytes is the size of the rows, or states, of one head.
+func (w *rowsAt) headBytes(e *Epoch) int {
+	if w.states {
+		return e.States.HeadBytes
+	}
+	return e.Form.HeadBytes
+}
+
 // keepFile offers a fetched block to the disk, as after a prompt has saved it.
 func (f *fetcher) keepFile(x *incoming) {
 	if files := f.caches.files; files != nil {
-		f.exec.Submit(func() { files.offer(x.named) })
+		f.exec.Submit(func() {
+			files.offer(x.named)
+			if x.snapshot.snapshot {
+				files.offer(x.snapshot)
+			}
+		})
 	}
 }
 
@@ -221,14 +247,16 @@ func (f *fetcher) reply(r blockRequest) {
 // ownedRows returns a block's rows for some heads, of a sequence that this socket owns; nil if
 // there are none.
 func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
-	size, heads := l.epoch.Form.HeadBytes, l.epoch.Geometry.KVHeads
+	size, heads := w.headBytes(l.epoch), l.epoch.Geometry.KVHeads
 	if w.heads.Lo < 0 || w.heads.Len() < 1 || w.heads.Hi > heads {
 		return nil
 	}
+	all := w
+	all.heads, all.offset = tensor.Span{}, 0
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, g := range f.recent {
-		if g.link == l && g.seq == w.seq && g.block == w.block {
+		if g.link == l && g.rowsAt == all {
 			return g.rows[w.heads.Lo*size : w.heads.Hi*size]
 		}
 	}
@@ -237,6 +265,11 @@ func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
 		q := f.caches.Seqs[w.seq]
 		if q == nil || q.Cache == nil {
 			return errEvicted
+		}
+		if w.states {
+			var err error
+			rows, err = q.Cache.AppendCopy(rows, w.block)
+			return err
 		}
 		b, err := q.Cache.Share(w.block)
 		if err != nil {
@@ -249,7 +282,7 @@ func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
 	if err != nil {
 		return nil
 	}
-	f.recent[f.next] = ownedBlock{l, w.seq, w.block, rows}
+	f.recent[f.next] = ownedBlock{l, all, rows}
 	f.next = (f.next + 1) % len(f.recent)
 	return rows[w.heads.Lo*size : w.heads.Hi*size]
 }
@@ -274,14 +307,17 @@ func (l *Link) posted(src int, payload []byte) {
 
 // A post is a request or a reply. It has the numbers of rowsAt; in a reply the rows follow.
 const (
-	postAsks  = 1
-	postGives = 2
-	postBytes = 1 + 8 + 4*4
+	postAsks   = 1
+	postGives  = 2
+	postStates = 4 // added to the others for states instead of rows
+	postBytes  = 1 + 8 + 4*4
 )
 
 func putPost(kind byte, w *rowsAt, rows []byte) []byte {
 	b := make([]byte, 1, postBytes+len(rows))
-	b[0] = kind
+	if b[0] = kind; w.states {
+		b[0] |= postStates
+	}
 	b = binary.LittleEndian.AppendUint64(b, w.seq)
 	for _, n := range [...]int{w.block, w.heads.Lo, w.heads.Hi, w.offset} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(n))
@@ -293,9 +329,14 @@ func putAsk(w *rowsAt) []byte               { return putPost(postAsks, w, nil) }
 func putRows(w *rowsAt, rows []byte) []byte { return putPost(postGives, w, rows) }
 
 func parsePost(b []byte) (w rowsAt, rows []byte, ask, ok bool) {
-	if len(b) < postBytes || len(b) > postBytes+pieceBytes || b[0] != postAsks && b[0] != postGives || b[0] == postAsks && len(b) > postBytes {
+	if len(b) < postBytes || len(b) > postBytes+pieceBytes {
 		return w, nil, false, false
 	}
+	kind := b[0] &^ postStates
+	if kind != postAsks && kind != postGives || kind == postAsks && len(b) > postBytes {
+		return w, nil, false, false
+	}
+	w.states = b[0] != kind
 	w.seq = binary.LittleEndian.Uint64(b[1:])
 	for i, n := range [...]*int{&w.block, &w.heads.Lo, &w.heads.Hi, &w.offset} {
 		v := binary.LittleEndian.Uint32(b[9+4*i:])
@@ -304,5 +345,5 @@ func parsePost(b []byte) (w rowsAt, rows []byte, ask, ok bool) {
 		}
 		*n = int(v)
 	}
-	return w, b[postBytes:], b[0] == postAsks, true
+	return w, b[postBytes:], kind == postAsks, true
 }

@@ -118,13 +118,12 @@ func (f *files) offer(o offer) {
 	}
 }
 
-// keepSnapshot offers the snapshot of the last block that a run saves to the disk. The executor calls it.
-func (f *files) keepSnapshot(c *plan.Run) {
-	n := len(c.Save) - 1
-	if f == nil || len(c.Keys) != n+2 {
+// keepSnapshot offers the snapshot of a block to the disk; the last key is the block's. The executor calls it.
+func (f *files) keepSnapshot(at int, id uint64, keys []plan.Key) {
+	if f == nil || len(keys) == 0 {
 		return
 	}
-	f.offer(offer{id: c.Save[n], at: c.SaveFrom + n, key: tier.Key(c.Keys[n+1])}.ofSnapshot(f.states))
+	f.offer(offer{id: id, at: at, key: tier.Key(keys[len(keys)-1])}.ofSnapshot(f.states))
 }
 
 // identities returns the identities in files of what an offer is: blocks, or their snapshots.

@@ -72,8 +72,9 @@ func (s *Sequence) Feed(token int32, position int) {
 }
 
 // commit sets the number of valid tokens in the cache. It commits the first of the last step's staged
-// rows and rolls the others back.
-func (s *Sequence) commit(tokens int, run func(n int, f func(i int))) error {
+// rows and rolls the others back. The recurrent states of the owner are copied after the first copyAt
+// tokens, unless that is 0.
+func (s *Sequence) commit(tokens, copyAt int, run func(n int, f func(i int))) error {
 	for _, store := range [...]*kvcache.Store{s.Cache, s.ReplicaCache} {
 		if store == nil {
 			continue
@@ -84,6 +85,9 @@ func (s *Sequence) commit(tokens int, run func(n int, f func(i int))) error {
 		}
 		if store == s.Cache && len(s.staged) > 0 && n > len(s.staged) {
 			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens of the last step, but token %d of it is not the sampled one", s.ID, n, len(s.staged)+1)
+		}
+		if copyAt > 0 && store == s.Cache {
+			store.CopyStates(copyAt, n, run)
 		}
 		store.Settle(n, run)
 		store.Commit(n)

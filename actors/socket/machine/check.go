@@ -90,6 +90,9 @@ func (m *Machine) checkKeep(keep []plan.Keep) error {
 		case k.From > q.Read || k.From+len(k.Blocks) > q.Read/tensor.BlockSlots:
 			return fails("%d tokens fill %d blocks", q.Read, q.Read/tensor.BlockSlots)
 		}
+		if why := m.checkKeepStates(&k, q); why != "" {
+			return fails("%s", why)
+		}
 		for i, id := range k.Blocks {
 			if _, here := m.blocks[id]; here {
 				return fails("block %d exists already, and is not its block %d", id, k.From+i)
@@ -164,4 +167,24 @@ func (m *Machine) checkTokens(seq uint64, tokens []int32) error {
 		}
 	}
 	return nil
+}
+
+// checkKeepStates checks that the copy of a sequence's recurrent states belongs to the last of its
+// blocks. It returns what is wrong.
+func (m *Machine) checkKeepStates(k *plan.Keep, q *Sequence) string {
+	end := k.From + len(k.Blocks)
+	at, here := m.blocks[k.Snapshot]
+	if n := len(k.Blocks); n > 0 && k.Blocks[n-1] != 0 {
+		at, here = end-1, k.Blocks[n-1] == k.Snapshot
+	}
+	switch {
+	case k.Snapshot == 0:
+	case q.copied == 0 || q.copied != end*tensor.BlockSlots:
+		return fmt.Sprintf("its recurrent states were copied after %d tokens, not after block %d", q.copied, end-1)
+	case !here || at != end-1:
+		return fmt.Sprintf("block %d, for its recurrent states, is not its block %d", k.Snapshot, end-1)
+	case m.snapshots[k.Snapshot]:
+		return fmt.Sprintf("block %d has a snapshot already", k.Snapshot)
+	}
+	return ""
 }

@@ -112,11 +112,27 @@ func TestEachRule(t *testing.T) {
 		"prefix cache: step 3": func(m *Machine, p *plan.Plan) {
 			m.limits.Ranks, m.seqs[1].inFlight, p.Keep = 1, 3, []plan.Keep{{Seq: 1, Blocks: []uint64{13}}}
 		},
-		"a decode row saves 1 blocks":           func(_ *Machine, p *plan.Plan) { decode(p).Save = []uint64{13} },
-		"128 tokens fill 2":                     func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 2, []uint64{13} },
-		"block 11 is block 0 of a text":         func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 1, []uint64{11} },
-		"attention sums, which full":            func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save, c.Sums = 1, []uint64{13}, true },
-		"attention sums, but it names no block": func(m *Machine, p *plan.Plan) { m.seqs[2].Policy = m.seqs[4].Policy; chunk(p).Sums = true },
+		"copied after 64 tokens, not after block 1": func(m *Machine, p *plan.Plan) {
+			m.limits.Ranks, m.seqs[1].copied, p.Keep = 1, 64, []plan.Keep{{Seq: 1, Blocks: []uint64{13, 14}, Snapshot: 14}}
+		},
+		"copied after 0 tokens, not after block -1": func(m *Machine, p *plan.Plan) {
+			m.limits.Ranks, p.Keep = 1, []plan.Keep{{Seq: 1, Snapshot: 14}}
+		},
+		"block 13, for its recurrent states, is not its block 1": func(m *Machine, p *plan.Plan) {
+			m.limits.Ranks, m.seqs[1].copied, p.Keep = 1, 128, []plan.Keep{{Seq: 1, Blocks: []uint64{13, 14}, Snapshot: 13}}
+		},
+		"block 11, for its recurrent states, is not its block 1": func(m *Machine, p *plan.Plan) {
+			m.limits.Ranks, m.seqs[1].copied, p.Keep = 1, 128, []plan.Keep{{Seq: 1, From: 1, Blocks: []uint64{0}, Snapshot: 11}}
+		},
+		"block 11 has a snapshot already": func(m *Machine, p *plan.Plan) {
+			m.limits.Ranks, m.seqs[1].copied, m.snapshots[11], p.Keep = 1, 64, true, []plan.Keep{{Seq: 1, From: 1, Snapshot: 11}}
+		},
+		"saves a snapshot, but the model has no": func(_ *Machine, p *plan.Plan) { decode(p).Snapshot = true },
+		"a decode row saves 1 blocks":            func(_ *Machine, p *plan.Plan) { decode(p).Save = []uint64{13} },
+		"128 tokens fill 2":                      func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 2, []uint64{13} },
+		"block 11 is block 0 of a text":          func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 1, []uint64{11} },
+		"attention sums, which full":             func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save, c.Sums = 1, []uint64{13}, true },
+		"attention sums, but it names no block":  func(m *Machine, p *plan.Plan) { m.seqs[2].Policy = m.seqs[4].Policy; chunk(p).Sums = true },
 		"not the end of its block 0": func(m *Machine, p *plan.Plan) {
 			m.seqs[2].Policy = m.seqs[4].Policy
 			c := chunk(p)

@@ -150,6 +150,7 @@ func (m *Machine) checkSave(c *plan.Run, q *Sequence) error {
 	}
 	switch {
 	case !c.Sums && !c.Snapshot:
+	case !c.Prefill && c.Snapshot && m.limits.Recurrent:
 	case c.Sums && !q.Policy.Needs.PromptAttention:
 		return fmt.Errorf("socket: sequence %d saves attention sums, which %s does not use", c.Seq, q.Policy.Spec())
 	case c.Snapshot && !m.limits.Recurrent:

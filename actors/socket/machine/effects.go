@@ -25,18 +25,22 @@ const (
 	DoFork                            // the sequence begins with the cache of Open.Fork
 	DoSpill                           // the rows of the first Tokens blocks of the cache move to a file while steps run
 	DoDropExtras                      // the attention sums and the snapshot of Block are freed
+	DoReserveStates                   // room for a copy of the recurrent states
+	DoDropStates                      // that copy is freed
+	DoKeepStates                      // that copy, which is after block number Tokens of the cache, becomes the snapshot of Block
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums", "reserve copy", "drop copy", "keep copy"}
 
 func (d EffectKind) String() string { return doNames[d] }
 
 // Effect is one operation. Effects are performed in order. DoCommit, DoKeep, DoRelease,
-// DoDropReplica, DoEvict, DoDropExtras and DoResume come before all that may lack memory.
+// DoDropReplica, DoDropStates, DoKeepStates, DoEvict, DoDropExtras and DoResume come before all that may lack memory.
 type Effect struct {
 	Do     EffectKind
 	Seq    uint64
 	Tokens int
+	Copy   int // of Commit: the recurrent states after this number of tokens are copied; 0: none
 	Rank   int
 	Block  uint64
 	Keys   []plan.Key // of Keep: the key of the block before, and the block's own
@@ -47,10 +51,16 @@ func (e Effect) String() string {
 	switch e.Do {
 	case DoFork:
 		return fmt.Sprintf("%v %d from %d", e.Do, e.Seq, e.Open.Fork)
-	case DoRelease, DoDropReplica, DoOpen, DoOpenCache:
+	case DoRelease, DoDropReplica, DoOpen, DoOpenCache, DoReserveStates, DoDropStates:
 		return fmt.Sprintf("%v %d", e.Do, e.Seq)
 	case DoEvict, DoDropExtras:
 		return fmt.Sprintf("%v block %d", e.Do, e.Block)
+	case DoCommit:
+		if e.Copy > 0 {
+			return fmt.Sprintf("%v %d: %d tokens, copy after %d", e.Do, e.Seq, e.Tokens, e.Copy)
+		}
+	case DoKeepStates:
+		return fmt.Sprintf("%v of %d after block %d with block %d", e.Do, e.Seq, e.Tokens, e.Block)
 	case DoKeep:
 		return fmt.Sprintf("%v block %d of %d as block %d", e.Do, e.Tokens, e.Seq, e.Block)
 	case DoSpill:

@@ -67,6 +67,8 @@ type Sequence struct {
 	Staged       int    // tokens of the last decode rows: the next plan has the number of them that count
 	HandedOver   bool   // the owner has the whole cache
 	Replicated   bool   // the replica is complete
+	copies       bool   // the owner has memory for a copy of its recurrent states
+	copied       int    // tokens of that copy; 0: there is none yet
 	oneToken     bool   // it decodes one token a step
 	inFlight     uint64 // step in flight with rows of it, or 0
 	lastStep     uint64 // last step that named it
@@ -175,6 +177,10 @@ func (m *Machine) keep(effects []Effect, keep []plan.Keep) []Effect {
 				}
 				effects = append(effects, f)
 			}
+		}
+		if k.Snapshot != 0 && m.seqs[k.Seq] != nil {
+			m.snapshots[k.Snapshot] = true
+			effects = append(effects, Effect{Do: DoKeepStates, Seq: k.Seq, Tokens: k.From + len(k.Blocks) - 1, Block: k.Snapshot, Keys: k.Keys})
 		}
 	}
 	return effects

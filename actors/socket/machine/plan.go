@@ -41,6 +41,12 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
 		}
 	}
+	for _, id := range p.DropStates {
+		if q := m.seqs[id]; q != nil && q.copies {
+			q.copies, q.copied = false, 0
+			w.First = append(w.First, Effect{Do: DoDropStates, Seq: id})
+		}
+	}
 	w.First = m.dropExtras(m.evict(w.First, p.Evict), p.DropExtras)
 	m.open(w, opened)
 	for _, c := range p.Copy {
@@ -73,9 +79,15 @@ func (m *Machine) commit(w *Work) {
 	for i := range w.Decode {
 		c := &w.Decode[i]
 		if q := m.seqs[c.Seq]; q != nil && q.Staged > 0 {
+			from, at := q.Read, 0
 			q.Read, q.Staged = q.Read+c.Accepted, 0
+			if q.copies {
+				if at = plan.CopyAfter(from, q.Read, q.copied); at > 0 {
+					q.copied = at
+				}
+			}
 			if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
-				w.First = append(w.First, Effect{Do: DoCommit, Seq: c.Seq, Tokens: q.Read})
+				w.First = append(w.First, Effect{Do: DoCommit, Seq: c.Seq, Tokens: q.Read, Copy: at})
 			}
 		}
 	}
@@ -128,6 +140,10 @@ func (m *Machine) run(w *Work, c *plan.Run) {
 	q.Staged = n + w.PassCount() - 1
 	if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
 		w.First = append(w.First, Effect{Do: DoReserveCache, Seq: c.Seq, Tokens: start + q.Staged})
+	}
+	if c.Snapshot && !q.copies {
+		q.copies = true
+		w.First = append(w.First, Effect{Do: DoReserveStates, Seq: c.Seq})
 	}
 	for i := range w.Copies {
 		if k := &w.Copies[i]; k.Seq == c.Seq {

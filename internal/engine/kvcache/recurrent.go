@@ -157,14 +157,15 @@ func (s *State) record(head, slot int) Record {
 // Settle applies to a key head the records of the tokens that count. out is scratch of ValueDim
 // elements. The operations are those of a prompt's token, so the bits are the same. Afterwards the
 // caller calls Advanced with Committed, once for all key heads.
-func (s *State) Settle(head int, out []float32) { s.settle(head, s.store.tokens, out) }
+func (s *State) Settle(head int, out []float32) { s.settle(head, 0, s.store.tokens, out) }
 
-func (s *State) settle(head, tokens int, out []float32) {
+// settle applies the records from a slot on, up to the given number of tokens.
+func (s *State) settle(head, slot, tokens int, out []float32) {
 	if s.applied < 0 || s.applied > tokens {
 		panic(fmt.Sprintf("kvcache: %d tokens count, but a recurrent state has %d", tokens, s.applied))
 	}
-	for slot := range tokens - s.applied {
-		r := s.record(head, slot)
+	for i := range tokens - s.applied {
+		r := s.record(head, slot+i)
 		for v := range r.Decay {
 			tensor.DeltaAdvance(out[:s.r.ValueDim], s.Matrix(head, v), r.Key, r.Key, r.Update(v), r.Decay[v])
 		}
@@ -181,11 +182,11 @@ func (s *State) Push(head int, input []float32) {
 	}
 }
 
-// settleAll applies the records of the first tokens of a sequence to all key heads.
-func (s *State) settleAll(tokens int) {
+// settleAll is settle for all key heads.
+func (s *State) settleAll(slot, tokens int) {
 	out := make([]float32, s.r.ValueDim)
 	for head := s.heads.Lo; head < s.heads.Hi; head++ {
-		s.settle(head, tokens, out)
+		s.settle(head, slot, tokens, out)
 	}
 	s.applied = tokens
 }
@@ -200,7 +201,7 @@ func (s *Store) State(layer, head int) *State {
 // concurrently. Without it, Commit does the same on one thread.
 func (s *Store) Settle(n int, run func(n int, f func(i int))) {
 	if n > 1 && len(s.states) > 0 && s.states[0].applied < s.tokens+n {
-		run(len(s.states), func(i int) { s.states[i].settleAll(s.tokens + n) })
+		run(len(s.states), func(i int) { s.states[i].settleAll(0, s.tokens+n) })
 	}
 }
 
@@ -292,7 +293,7 @@ func (s *Store) readState(dst []byte, state *State, tokens int) error {
 	if tokens < state.applied || tokens > s.tokens {
 		return fmt.Errorf("kvcache: a recurrent state after %d tokens of %d, it has %d", tokens, s.tokens, state.applied)
 	}
-	state.settleAll(tokens)
+	state.settleAll(0, tokens)
 	copy(dst, state.moved())
 	return nil
 }
@@ -349,7 +350,7 @@ func (s *Store) exportRecords(dst []byte, pos int) []byte {
 // importRecords stores the records of the token at pos. It applies those of the tokens that count.
 func (s *Store) importRecords(pos int, in []byte) {
 	for i := range s.states {
-		s.states[i].settleAll(s.tokens)
+		s.states[i].settleAll(0, s.tokens)
 		in = in[copy(s.states[i].recordOf(pos-s.tokens), in):]
 	}
 }

@@ -95,17 +95,68 @@ func (f *Store) forkStates(s *Store) error {
 // SaveStates copies the states of a prefill store, which its tokens advance in place. Rollback then
 // returns to them. Errors wrap ErrBudget.
 func (s *Store) SaveStates() error {
-	if s.saved == nil && len(s.stateBlocks) > 0 {
-		var err error
-		if s.saved, err = s.arena.Alloc(s.g.stateBlock(), len(s.stateBlocks)); err != nil {
-			return fmt.Errorf("copy of recurrent states: %w", err)
-		}
+	if err := s.ReserveCopy(); err != nil {
+		return err
 	}
 	for i, b := range s.saved {
 		copy(b, s.stateBlocks[i])
 	}
 	s.savedAt = s.tokens
 	return nil
+}
+
+// ReserveCopy allocates room for a copy of the states. Errors wrap ErrBudget.
+func (s *Store) ReserveCopy() (err error) {
+	if s.saved != nil || len(s.stateBlocks) == 0 {
+		return nil
+	}
+	if s.saved, err = s.arena.Alloc(s.g.stateBlock(), len(s.stateBlocks)); err != nil {
+		return fmt.Errorf("copy of recurrent states: %w", err)
+	}
+	return nil
+}
+
+// DropCopy frees the copy of the states.
+func (s *Store) DropCopy() {
+	s.arena.Release(s.saved)
+	s.saved = nil
+}
+
+// CopyStates is Settle for n tokens, and copies the states after the first at tokens on the way.
+func (s *Store) CopyStates(at, n int, run func(n int, f func(i int))) {
+	run(len(s.saved), func(i int) {
+		x, first := &s.states[i], s.states[i].applied
+		x.settleAll(0, at)
+		copy(s.saved[i], s.stateBlocks[i])
+		x.settleAll(at-first, s.tokens+n)
+	})
+	s.savedAt = at
+}
+
+// copyAfter returns the copy of the states of all heads after block at of a text; nil: there is none.
+func (s *Store) copyAfter(at int) [][]byte {
+	if s.savedAt != (at+1)*tensor.BlockSlots {
+		return nil
+	}
+	return s.saved
+}
+
+// TakeCopy moves the copy of a store's states to the segment of its last block, which has all heads.
+func (g *Segment) TakeCopy(s *Store) {
+	if blocks := s.copyAfter(g.at); g.states == nil && blocks != nil {
+		g.arena.mu.Lock()
+		g.states, s.saved = blocks, nil
+		g.arena.mu.Unlock()
+	}
+}
+
+// AppendCopy is AppendStates for the copy of the states after block at.
+func (s *Store) AppendCopy(dst []byte, at int) ([]byte, error) {
+	states := s.copyAfter(at)
+	if states == nil {
+		return dst, fmt.Errorf("kvcache: no copy of the recurrent states after block %d", at)
+	}
+	return (&Segment{g: s.g, heads: s.heads, at: at, states: states}).AppendStates(dst), nil
 }
 
 // restoreStates returns the states of a prefill store to those after the given number of tokens, if

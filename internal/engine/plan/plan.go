@@ -14,13 +14,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // None is the rank of a replica, or the token, that does not exist.
 const None = -1
 
 // Plan is one step of the model over a batch. A socket acts on the fields in this order:
-// Keep, Release, DropReplica, Evict, DropExtras, Open, Copy, and then it runs the rows.
+// Keep, Release, DropReplica, DropStates, Evict, DropExtras, Open, Copy, and then it runs the rows.
 // A socket ignores releases of sequences and blocks that it does not know.
 type Plan struct {
 	Epoch       uint32
@@ -28,6 +29,7 @@ type Plan struct {
 	MicroBatch  int    // steps of different micro-batches may be in flight together, with different sequences
 	Release     []uint64
 	DropReplica []uint64 // sequences that lose their replica
+	DropStates  []uint64 // sequences that lose the copy of their recurrent states
 	Keep        []Keep   // blocks of sequences in Release that the prefix cache takes over
 	Evict       []uint64 // blocks of the prefix cache that are dropped
 	DropExtras  []uint64 // blocks of the prefix cache that stay, without their attention sums and snapshot
@@ -97,6 +99,10 @@ type Keep struct {
 	From   int
 	Blocks []uint64
 	Keys   []Key // as in Run
+
+	// Snapshot is the block that gets the copy of the recurrent states after the last of these blocks;
+	// 0: none.
+	Snapshot uint64
 }
 
 // Key names a block by everything that its rows depend on: the model, the sharing
@@ -132,7 +138,20 @@ type Run struct {
 	Save     []uint64
 	Keys     []Key // for files: of the block before Save, then of each in Save; nil without files
 	Sums     bool  // keep attention sums with the last block of Save, where the run ends
-	Snapshot bool  // keep a snapshot of the recurrent states there
+
+	// Snapshot keeps a snapshot of the recurrent states there. In decode it reserves memory on the owner
+	// for a copy of them, see CopyAfter.
+	Snapshot bool
+}
+
+// CopyAfter returns where the owner copies the recurrent states of a sequence with memory for that, when
+// tokens [from, to) of its last run count: after the last full block. 0: nowhere. The
+// sequence has a copy after the first had tokens.
+func CopyAfter(from, to, had int) int {
+	if at := to / tensor.BlockSlots * tensor.BlockSlots; at >= from && at != had {
+		return at
+	}
+	return 0
 }
 
 // Copy makes a replica: before the rows run, the owner sends the whole cache of a

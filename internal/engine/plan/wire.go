@@ -12,7 +12,7 @@ import (
 
 // Encode is the wire form of a plan.
 func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
-	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, MicroBatch: uint32(p.MicroBatch), Release: p.Release, DropReplica: p.DropReplica,
+	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, MicroBatch: uint32(p.MicroBatch), Release: p.Release, DropReplica: p.DropReplica, DropStates: p.DropStates,
 		Evict: p.Evict, DropExtras: p.DropExtras, Keep: encodeKeep(p.Keep),
 		Passes: uint32(p.Passes), Halvings: uint32(p.ThreadShift), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
@@ -45,13 +45,13 @@ func encodeOpen(o *Open) *proto.Open {
 // encodeRun encodes what decode and prefill have in common, and decode's own fields.
 func encodeRun(r *Run) *proto.Chunk {
 	return &proto.Chunk{Seq: r.Seq, Start: uint32(r.Start), Tokens: convert[uint32](r.Tokens), Sample: r.Sample,
-		Accepted: uint32(r.Accepted), Draft: uint32(r.Draft)}
+		Accepted: uint32(r.Accepted), Draft: uint32(r.Draft), Snapshot: r.Snapshot}
 }
 
 func encodePrefill(r *Run) *proto.Chunk {
 	m := encodeRun(r)
 	m.Prefill, m.Last, m.Next = true, r.Last, uint32(r.Next+1)
-	m.SaveFrom, m.Save, m.Keys, m.Sums, m.Snapshot = uint32(r.SaveFrom), r.Save, EncodeKeys(nil, r.Keys), r.Sums, r.Snapshot
+	m.SaveFrom, m.Save, m.Keys, m.Sums = uint32(r.SaveFrom), r.Save, EncodeKeys(nil, r.Keys), r.Sums
 	if r.PromptLogprobs >= 0 {
 		m.WantPromptLogprobs, m.PromptLogprobs = true, int32(r.PromptLogprobs)
 	}
@@ -66,7 +66,7 @@ func EncodeRelease(epoch uint32, keep []Keep, seqs, evict []uint64) *proto.Relea
 
 func encodeKeep(list []Keep) (out []*proto.Keep) {
 	for _, k := range list {
-		out = append(out, &proto.Keep{Seq: k.Seq, SaveFrom: uint32(k.From), Save: k.Blocks, Keys: EncodeKeys(nil, k.Keys)})
+		out = append(out, &proto.Keep{Seq: k.Seq, SaveFrom: uint32(k.From), Save: k.Blocks, Keys: EncodeKeys(nil, k.Keys), Snapshot: k.Snapshot})
 	}
 	return out
 }
@@ -83,7 +83,7 @@ func EncodeKeys(out []byte, keys []Key) []byte {
 // parameters, once; it checks their form but not whether the numbers fit the model. runs has the
 // runs of Decode, then those of Chunks; they share their memory.
 func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, error)) (p Plan, runs []Run, err error) {
-	p = Plan{Epoch: m.Epoch, Step: m.Step, MicroBatch: int(m.MicroBatch), Release: m.Release, DropReplica: m.DropReplica,
+	p = Plan{Epoch: m.Epoch, Step: m.Step, MicroBatch: int(m.MicroBatch), Release: m.Release, DropReplica: m.DropReplica, DropStates: m.DropStates,
 		Evict: m.Evict, DropExtras: m.DropExtras, Passes: int(m.Passes), ThreadShift: int(m.Halvings)}
 	if p.Keep, err = DecodeKeep(m.Keep); err != nil {
 		return p, nil, err
@@ -172,7 +172,7 @@ func decodeRuns(list []*proto.Chunk) (runs []Run, decode int, err error) {
 // DecodeKeep reads the blocks that sequences leave to the prefix cache.
 func DecodeKeep(list []*proto.Keep) (out []Keep, err error) {
 	for _, m := range list {
-		k := Keep{Seq: m.GetSeq(), From: int(m.GetSaveFrom()), Blocks: m.GetSave()}
+		k := Keep{Seq: m.GetSeq(), From: int(m.GetSaveFrom()), Blocks: m.GetSave(), Snapshot: m.GetSnapshot()}
 		if k.Keys, err = decodeKeys(k.Seq, m.GetKeys(), len(k.Blocks)); err != nil {
 			return nil, err
 		}

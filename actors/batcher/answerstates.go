@@ -1,0 +1,80 @@
+package batcher
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Copies of recurrent states. The next turn of a conversation can start after an answer's blocks only if
+// a snapshot follows the last of them. When an answer ends, its states are past that place. So the owner
+// copies the states of a decoding sequence after each full block. The copy is in memory that nothing
+// else needs: it is dropped before a sequence is preempted, and before a request waits for memory.
+
+// stateCopy is a request's copy of its recurrent states.
+type stateCopy struct {
+	booked bool // memory for it is booked on the owner
+	after  int  // tokens; 0: nothing is copied yet
+}
+
+// planCopies notes what the owners copy when they commit tokens, and books memory for the copies of
+// sequences that may fill a block in this step.
+func (c *prefixCache) planCopies(p *plan.Plan, rows map[uint64]*request) {
+	if !c.recurrent() {
+		return
+	}
+	for i := range p.Decode {
+		d := &p.Decode[i]
+		r := rows[d.Seq]
+		k := &r.prefix.copy
+		if k.booked && r.staged > 0 {
+			if at := plan.CopyAfter(r.cached-r.staged, r.cached, k.after); at > 0 {
+				k.after = at
+			}
+		}
+		last := d.Start + len(d.Tokens) + p.PassCount() - 1
+		if !k.booked && c.keepsOutput(r) && last >= (r.cached/tensor.BlockSlots+1)*tensor.BlockSlots && c.makeFree(r.owner, c.s.ledger.copyBytes()) {
+			k.booked = true
+			c.s.ledger.moveCopy(r, 1)
+		}
+		d.Snapshot = k.booked
+	}
+}
+
+// dropCopy drops the copy of the last sequence in order that has one on a socket. It returns false if
+// there is none.
+func (c *prefixCache) dropCopy(rank int) bool {
+	for i := len(c.s.running) - 1; i >= 0; i-- {
+		if r := c.s.running[i]; r.owner == rank && r.prefix.copy.booked {
+			c.s.ledger.moveCopy(r, -1)
+			r.prefix.copy = stateCopy{}
+			c.uncopied = append(c.uncopied, r.seq)
+			return true
+		}
+	}
+	return false
+}
+
+// keepCopy moves a request's copy to a block of its text. It returns false if the block has a snapshot,
+// or if memory is short.
+func (c *prefixCache) keepCopy(r *request, b *textBlock) bool {
+	if b.extras&snapshot != 0 {
+		return false
+	}
+	c.s.ledger.moveCopy(r, -1)
+	r.prefix.copy = stateCopy{}
+	if !c.bookExtras(b, snapshot) {
+		return false
+	}
+	b.written |= snapshot
+	return true
+}
+
+// copyBytes is the size of the states of all heads.
+func (l *ledger) copyBytes() int64 { return kvcache.StateBytes(l.g, l.g.KVHeads) }
+
+// moveCopy books memory for a copy on the request's owner, or frees it with sign -1.
+func (l *ledger) moveCopy(r *request, sign int64) {
+	l.sockets[r.owner].reserved += sign * l.copyBytes()
+	l.sockets[r.owner].copies += sign * l.copyBytes()
+}
