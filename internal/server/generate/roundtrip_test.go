@@ -50,6 +50,8 @@ func TestTemplatesAreParsedBack(t *testing.T) {
 		"Llama 4":                   {call + `<|python_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|python_end|>` + done, toolcall.Pythonic, true},
 		"LFM2":                      {call + `<|tool_call_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|tool_call_end|>` + done, toolcall.Liquid, true},
 		"Gemma 4":                   {`<|channel>thought` + "\n{{ m.reasoning_content }}<channel|>" + call + `<|tool_call>call:{{ f.name }}{{ "{" }}{% for k, v in f.arguments.items() %}{{ k }}:{% if v is string %}<|"|>{{ v }}<|"|>{% else %}{{ v | tojson }}{% endif %}{% if not loop.last %},{% endif %}{% endfor %}{{ "}" }}<tool_call|>` + done, toolcall.Gemma, false},
+		"Command A":                 {"<|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|><|START_ACTION|>[\n" + `{% for c in m.tool_calls %}{% set f = c.function %}    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}{% if not loop.last %},{% endif %}` + "\n{% endfor %}]<|END_ACTION|>", toolcall.Cohere, false},
+		"Command R":                 {call + "Action: ```json\n[\n" + `    {"tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}` + "\n]\n```" + done, toolcall.CommandR, true},
 		"gpt-oss":                   {`{# <|start|> #}<|channel|>analysis<|message|>{{ m.reasoning_content }}<|end|><|start|>assistant` + call + `<|channel|>commentary to=functions.{{ f.name }} <|constrain|>json<|message|>{{ f.arguments | tojson }}<|call|>` + done, toolcall.Harmony, false},
 	} {
 		t.Run(name, func(t *testing.T) {

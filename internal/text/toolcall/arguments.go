@@ -12,6 +12,9 @@ func (p *Parser) one(raw []byte) (Call, bool) {
 		return Call{}, false
 	}
 	var name string
+	if m["name"] == nil {
+		m["name"] = m["tool_name"]
+	}
 	if json.Unmarshal(m["name"], &name) != nil || name == "" { // {"function": "f", ...}, or as in OpenAI's API
 		f := m["function"]
 		if len(f) > 0 && f[0] == '{' {

@@ -28,11 +28,13 @@ const (
 	DSML     Family = "dsml"        // <｜DSML｜function_calls><｜DSML｜invoke name="...">...; DeepSeek V3.2
 	Liquid   Family = "lfm2"        // <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>; LFM2
 	Harmony  Family = "harmony"     // <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>; gpt-oss
+	Cohere   Family = "cohere"      // <|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|>; Command R7B, A
+	CommandR Family = "command-r"   // Action: ```json [{"tool_name": ..., "parameters": {...}}]```; Command R
 	JSON     Family = "json"        // a call or a list of calls as a whole answer; for any template with tools
 )
 
 // Families lists the names that may be configured.
-var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, Liquid, Harmony, JSON}
+var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, Liquid, Harmony, Cohere, CommandR, JSON}
 
 // Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {
@@ -42,6 +44,10 @@ func Detect(template string) Family {
 		return Harmony
 	case !has("tools"):
 		return None
+	case has(CohereOpen):
+		return Cohere
+	case has(commandOpen) && has("tool_name"):
+		return CommandR
 	case has("<|tool_call>call:"):
 		return Gemma
 	case has("<arg_key>"):

@@ -15,6 +15,7 @@ const (
 	harmonyChannel   = "<|channel|>"
 	harmonyMessage   = "<|message|>"
 	harmonyConstrain = "<|constrain|>"
+	functionsPrefix  = "functions."
 )
 
 // HarmonyTurn ends a prompt. After it a message of the answer begins with a header: HarmonyText that of
@@ -131,7 +132,7 @@ func (h *harmony) header() bool {
 	_, channel, _ := strings.Cut(head, harmonyChannel)
 	channel = word(channel)
 	_, to, _ := strings.Cut(head, "to=")
-	name, function := strings.CutPrefix(word(to), "functions.")
+	name, function := strings.CutPrefix(word(to), functionsPrefix)
 	h.buf = rest
 	switch _, known := h.tools[name]; {
 	case function && known:

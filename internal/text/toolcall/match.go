@@ -62,7 +62,7 @@ func (m *match) str() (text string, ok bool) {
 func (m *match) separators(p *Parser) string {
 	marks, set := []string{fence, pythonTag, pythonStart, pythonEnd}, blanks+",;[]"
 	switch p.family {
-	case Hermes, Mistral, Phi:
+	case Hermes, Mistral, Phi, Cohere, CommandR:
 		if marks = nil; p.block {
 			marks = []string{fence}
 		}
@@ -112,7 +112,18 @@ func (m *match) begins(mark string) bool {
 
 // object parses a JSON object up to its arguments, if the name comes first.
 func (m *match) object() (name string) {
-	if !(m.lit("{") && m.blank() && m.lit(`"name"`) && m.blank() && m.lit(":") && m.blank()) {
+	if !m.lit("{") {
+		return ""
+	}
+	if m.blank(); m.lit(`"tool_call_id"`) {
+		if !(m.blank() && m.lit(":") && m.blank()) {
+			return ""
+		}
+		if _, ok := m.str(); !ok || !(m.lit(",") && m.blank()) {
+			return ""
+		}
+	}
+	if !((m.lit(`"name"`) || m.lit(`"tool_name"`)) && m.blank() && m.lit(":") && m.blank()) {
 		return ""
 	}
 	name, ok := m.str()

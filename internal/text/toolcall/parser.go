@@ -96,6 +96,12 @@ func New(f Family, tools map[string]Tool) *Parser {
 	case Phi:
 		p.open, p.end = "<|tool_call|>", "<|/tool_call|>"
 		p.ends, p.opens = []string{p.end}, []string{p.open}
+	case Cohere:
+		p.open, p.end = CohereOpen, CohereEnd
+		p.ends, p.opens = []string{p.end}, []string{p.open}
+	case CommandR:
+		p.open = commandOpen
+		p.ends, p.opens = []string{fence}, []string{p.open}
 	default:
 		p.at = between
 	}
@@ -131,7 +137,7 @@ func (p *Parser) Marks(token string) bool {
 		return p.other.marks(token)
 	}
 	switch p.family {
-	case Hermes, Phi:
+	case Hermes, Phi, Cohere:
 		return token == p.open || token == p.end
 	case Kimi:
 		return strings.HasPrefix(token, "<|tool_call")

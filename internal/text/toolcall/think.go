@@ -8,10 +8,13 @@ type Tags struct{ Open, Close, Label string }
 // DefaultTags are the tags of most families.
 var DefaultTags = Tags{Open: "<think>", Close: "</think>"}
 
+// cohereThought is that of Command A.
+var cohereThought = Tags{Open: "<|START_THINKING|>", Close: "<|END_THINKING|>"}
+
 // thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, those of
 // earlier models of Kimi, and Gemma 4's.
 var thoughtTags = []Tags{DefaultTags, {Open: "[THINK]", Close: "[/THINK]"}, {Open: "<seed:think>", Close: "</seed:think>"}, {Open: "◁think▷", Close: "◁/think▷"},
-	{Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}}
+	cohereThought, {Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}}
 
 // TagsOf returns the tags of thoughts with which answers with a template may start. Without any, ok
 // is false.
