@@ -18,7 +18,7 @@ func Grammars(ck *checkpoint.Checkpoint) func() (*grammar.Engine, error) {
 			return nil, fmt.Errorf("cluster: a grammar needs the tokenizer: %w", err)
 		}
 		v := grammar.NewVocabulary(min(t.VocabSize(), ck.Config.Vocab), t.PlainBytes, ck.Config.EOS)
-		for _, mark := range grammar.ThoughtMarks() {
+		for _, mark := range grammar.Marks() {
 			if id, ok := t.ID(mark); ok && t.IsSpecial(id) {
 				v.Mark(id, mark)
 			}

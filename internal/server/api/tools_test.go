@@ -26,6 +26,9 @@ func (t toolTemplate) Render(c engine.Conversation) ([]engine.Segment, error) {
 	if strings.HasSuffix(t.source, "<think>") {
 		out = append(out, engine.Segment{Text: "<think>\n"})
 	}
+	if strings.HasSuffix(t.source, "<|START_THINKING|>") {
+		out = append(out, engine.Segment{Text: "<|START_THINKING|>"})
+	}
 	if strings.HasSuffix(t.source, "<|start|>assistant") {
 		out = append(out, engine.Segment{Text: "<|start|>assistant"})
 	}
@@ -58,6 +61,7 @@ func serveTools(t *testing.T, source string, e *servertest.Engine) (string, *eng
 const (
 	hermesTemplate = "{{ tools }} <tool_call> </think>"
 	gemmaTemplate  = "{{ tools }} <|tool_call>call: <|channel>thought <channel|>"
+	cohereTemplate = "{{ tools }} <|START_THINKING|> <|END_THINKING|> <|START_ACTION|>"
 	ossTemplate    = "{{ tools }} <|start|>assistant<|channel|>"
 )
 
@@ -181,7 +185,7 @@ func TestForcedTextHasAHeader(t *testing.T) {
 		{M{}, ""},
 		{M{"structured_outputs": M{"choice": []string{"a", "b"}}}, "<|channel|>final<|message|>"},
 		{M{"response_format": M{"type": "json_object"}}, "<|channel|>final <|constrain|>json<|message|>"},
-		{M{"tools": weather(), "tool_choice": "required"}, "<|channel|>final <|constrain|>json<|message|>"},
+		{M{"tools": weather(), "tool_choice": "required"}, "<|channel|>commentary to="},
 	} {
 		e := &servertest.Engine{Script: servertest.Hello}
 		url, _ := serveTools(t, ossTemplate+" <|start|>assistant", e)
@@ -216,6 +220,14 @@ func TestForcedCalls(t *testing.T) {
 			[]string{`{"name": "get_weather", "parameters": {"city": "a"}}`, `[{"name": "g", "parameters": {"a": 1}}]`}},
 		{"{{ tools }} [TOOL_CALLS]", M{"tools": weather(), "tool_choice": "required", "parallel_tool_calls": true}, []string{`[{"name": "get_weather", "parameters": {"city": "a"}}, {"name": "get_weather", "parameters": {"city": "b"}}]`}, []string{"[]"}},
 		{"{{ tools }} <tool_call> <think></think> <think>", M{"tools": weather(), "tool_choice": "required"}, []string{"hm</think>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"}, []string{"hm</think>no"}},
+		{ossTemplate + " <|start|>assistant", M{"tools": weather(strict), "tool_choice": "required"}, []string{`functions.get_weather <|constrain|>json<|message|>{"city": "a"}`, `functions.g <|constrain|>json<|message|>{"a": 1}`},
+			[]string{`functions.g <|constrain|>json<|message|>{"a": "x"}`, `functions.h <|constrain|>json<|message|>{}`, `{"name": "g", "parameters": {"a": 1}}`}},
+		{ossTemplate + " <|start|>assistant", M{"tools": weather(strict), "tool_choice": M{"type": "function", "function": M{"name": "g"}}}, []string{`functions.g <|constrain|>json<|message|>{"a": 1}`},
+			[]string{`functions.get_weather <|constrain|>json<|message|>{"city": "a"}`}},
+		{cohereTemplate, M{"tools": weather(strict), "tool_choice": "required"}, []string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"g\", \"parameters\": {\"a\": 1}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"},
+			[]string{"[\n\n]<|END_ACTION|>", "[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"g\", \"parameters\": {\"a\": 1}}\n]"}},
+		{cohereTemplate, M{"tools": weather(), "tool_choice": "required", "parallel_tool_calls": false}, []string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"},
+			[]string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"}},
 		{"{{ tools }} <tool_call>", M{"tools": weather(strict)}, []string{"free text", "a <tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 1}}\n</tool_call> b"}, []string{"<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"x\"}}\n</tool_call>", "<tool_call>x"}},
 		{"{{ tools }} </think>", M{"response_format": M{"type": "json_object"}}, []string{"{}", "<think>x</think>\n{}"}, []string{"x</think>{}"}},
 	} {
@@ -245,6 +257,43 @@ func TestForcedCalls(t *testing.T) {
 			if judge(s) {
 				t.Errorf("%v takes %q", c.ask, s)
 			}
+		}
+	}
+}
+
+// A forced call of gpt-oss or Command A begins in the prompt. Every API returns it as a call.
+func TestForcedCallsBeginInThePrompt(t *testing.T) {
+	for _, c := range []struct{ template, answer, end string }{
+		{ossTemplate + " <|start|>assistant", `functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}`, "<|start|>assistant<|channel|>commentary to="},
+		{cohereTemplate, "[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}\n]<|END_ACTION|>", "<|START_ACTION|>"},
+		{cohereTemplate + "<|START_THINKING|>", "[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}\n]<|END_ACTION|>", "<|END_THINKING|><|START_ACTION|>"},
+	} {
+		e := &servertest.Engine{Script: says(c.answer)}
+		url, _ := serveTools(t, c.template, e)
+		base := strings.TrimSuffix(url, "/v1/chat/completions")
+		parameters := M{"type": "object", "properties": M{"city": M{"type": "string"}}, "required": []string{"city"}}
+		for path, ask := range map[string]M{
+			"/v1/chat/completions": chat(M{"tools": weather(), "tool_choice": "required"}),
+			"/v1/messages":         messages(M{"tools": []M{{"name": "get_weather", "input_schema": parameters}}, "tool_choice": M{"type": "tool", "name": "get_weather"}}),
+			"/v1/responses":        {"model": "fake/model", "input": "x", "tools": []M{{"type": "function", "name": "get_weather", "parameters": parameters}}, "tool_choice": M{"type": "function", "name": "get_weather"}},
+		} {
+			a := post(t, base+path, ask)
+			if a.status != 200 || !strings.Contains(a.raw, `"get_weather"`) || !strings.Contains(strings.ReplaceAll(a.raw, `\`, ""), `{"city": "Oslo"}`) && !strings.Contains(a.raw, `{"city":"Oslo"}`) || strings.Contains(a.raw, "<|") {
+				t.Errorf("%s: %d %s", path, a.status, a.raw)
+			}
+			var text []byte
+			for _, id := range e.Last(t).Prompt {
+				if id < 256 {
+					text = append(text, byte(id))
+				}
+			}
+			if !strings.HasSuffix(string(text), c.end) {
+				t.Errorf("%s: the prompt is %q, want the end %q", path, text, c.end)
+			}
+		}
+		content, thought, calls, finish := joined(t, stream(t, url, chat(M{"tools": weather(), "tool_choice": "required"})))
+		if content != "" || thought != "" || calls != `get_weather{"city": "Oslo"};` || finish != "tool_calls" {
+			t.Errorf("streamed: content %q, thought %q, calls %q, finish %v", content, thought, calls, finish)
 		}
 	}
 }

@@ -48,11 +48,14 @@ func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Erro
 // header is the header of the message that a grammar forces upon a model with channels. turn is the end
 // of the prompt.
 func (s *Service) header(ctx context.Context, g *Request, turn string) ([]int32, *apierr.Error) {
+	if g.callHead != "" {
+		return s.Encode(ctx, []engine.Segment{{Text: g.callHead}}, false, "messages")
+	}
 	if g.Sampling.Grammar == nil || s.dialect(g.Tools).family != toolcall.Harmony || !strings.HasSuffix(turn, toolcall.HarmonyTurn) {
 		return nil, nil
 	}
 	text := toolcall.HarmonyText
-	if g.Tools != nil && g.Tools.forced || strings.HasPrefix(g.Sampling.Grammar.Kind, "json") {
+	if strings.HasPrefix(g.Sampling.Grammar.Kind, "json") {
 		text = toolcall.HarmonyJSON
 	}
 	return s.Encode(ctx, []engine.Segment{{Text: text}}, false, "messages")

@@ -36,6 +36,7 @@ type Request struct {
 	NewEncoder     func(r *Run, out *httpserver.Stream) Encoder
 	Resume         func(r *Run, out *httpserver.Stream, after int) Resumable // nil: the events have no numbers
 	Tools          *Toolset                                                  // of a chat; nil: none
+	callHead       string                                                    // text of the prompt with which a forced call begins; "": it begins in the answer
 	thinking       thinking                                                  // of a chat
 	KeepsBody      bool                                                      // the body is needed until the end
 	rendered       bool                                                      // the prompt was rendered from messages

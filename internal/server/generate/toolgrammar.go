@@ -34,7 +34,8 @@ func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
 		if *spec != nil && !g.formatted {
 			return apierr.Invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")
 		}
-		*spec, e = s.callGrammar(t)
+		g.callHead = toolcall.ForcedHead(s.family, turn)
+		*spec, e = s.callGrammar(t, g.callHead != "")
 	case t != nil && *spec == nil && s.family == toolcall.Hermes:
 		*spec, e = s.strictTags(t)
 	}
@@ -112,30 +113,60 @@ func objectSchema(text string) string {
 }
 
 // callGrammar is an answer of calls alone, as the model's family writes them where that is
-// text, else as JSON.
-func (s *Service) callGrammar(t *Toolset) (*grammar.Spec, *apierr.Error) {
-	hermes := s.family == toolcall.Hermes
+// text or begins in the prompt (begun), else as JSON.
+func (s *Service) callGrammar(t *Toolset, begun bool) (*grammar.Spec, *apierr.Error) {
+	family := toolcall.JSON
+	if begun || s.family == toolcall.Hermes {
+		family = s.family
+	}
 	var calls []string
 	for _, x := range t.list {
 		if t.only != "" && x.Name != t.only {
 			continue
 		}
-		open, end := `{"name": `+string(jsonbody.MustJSON(x.Name))+`, "parameters": `, "}"
-		if hermes {
-			open, end = "<tool_call>\n{\"name\": "+string(jsonbody.MustJSON(x.Name))+", \"arguments\": ", "}\n</tool_call>"
+		name := string(jsonbody.MustJSON(x.Name))
+		open, end := []string{`{"name": ` + name + `, "parameters": `}, "}"
+		switch family {
+		case toolcall.Hermes:
+			open, end = []string{"<tool_call>\n{\"name\": " + name + ", \"arguments\": "}, "}\n</tool_call>"
+		case toolcall.Harmony:
+			open, end = toolcall.HarmonyCall(x.Name), ""
+		case toolcall.Cohere:
+			open = []string{`    {"tool_call_id": "`, "/[0-9]{1,3}/", `", "tool_name": ` + name + `, "parameters": `}
 		}
-		calls = append(calls, string(jsonbody.MustJSON(open))+" %json "+x.schema+" "+string(jsonbody.MustJSON(end)))
+		calls = append(calls, larkTexts(open...)+" %json "+x.schema+" "+larkTexts(end))
 	}
 	start := "call"
 	switch {
+	case family == toolcall.Harmony: // one call ends the answer
+	case family == toolcall.Cohere:
+		start = larkTexts("[\n") + " call (" + larkTexts(",\n") + " call)* " + larkTexts("\n]", toolcall.CohereEnd)
+		if t.Single {
+			start = larkTexts("[\n") + " call " + larkTexts("\n]", toolcall.CohereEnd)
+		}
 	case t.Single:
-	case hermes:
+	case family == toolcall.Hermes:
 		start = `call ("\n" call)*`
 	default:
 		start = `call | "[" call (", " call)* "]"`
 	}
 	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | ")}
 	return spec, s.checkGrammar("tools", spec, nil)
+}
+
+// larkTexts returns texts in a row, in Lark. A text between slashes is a regular expression.
+func larkTexts(texts ...string) string {
+	var out []string
+	for _, s := range texts {
+		switch {
+		case s == "":
+		case len(s) > 1 && s[0] == '/' && s[len(s)-1] == '/':
+			out = append(out, s)
+		default:
+			out = append(out, string(jsonbody.MustJSON(s)))
+		}
+	}
+	return strings.Join(out, " ")
 }
 
 // strictTags holds calls in free text to their schemas, if any function is strict.

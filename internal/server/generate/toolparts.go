@@ -77,10 +77,11 @@ func (s *Service) newParts(g *Request, index int) *parts {
 		return p
 	}
 	family := s.family
-	if family == toolcall.None || g.Tools.forced && family != toolcall.Hermes {
+	if family == toolcall.None || g.Tools.forced && family != toolcall.Hermes && g.callHead == "" {
 		family = toolcall.JSON
 	}
 	p.parser, p.single = toolcall.New(family, g.Tools.Known), g.Tools.Single
+	p.parser.Push(g.callHead)
 	p.id = func(n int) string {
 		text := g.sequenceID(index) + "-" + strconv.Itoa(n)
 		if s.family == toolcall.Mistral {

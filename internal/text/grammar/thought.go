@@ -14,9 +14,11 @@ const (
 	thoughtClose = "</think>"
 )
 
-// ThoughtMarks returns the marks around a thought. A vocabulary may have them as control tokens,
-// see Vocabulary.Mark.
-func ThoughtMarks() []string { return []string{thoughtOpen, thoughtClose} }
+// Marks returns the marks around a thought, and those of tool calls that grammars contain. A vocabulary
+// may have them as control tokens, see Vocabulary.Mark.
+func Marks() []string {
+	return []string{thoughtOpen, thoughtClose, "<|constrain|>", "<|message|>", "<|END_ACTION|>"}
+}
 
 // blanksAfter is the maximum white space between a thought and the grammar's text.
 const blanksAfter = 8
@@ -35,18 +37,27 @@ func (m *machine) afterThought(how string, top exprID) exprID {
 	return m.alt(m.seq(m.text(thoughtOpen), thought), top)
 }
 
-// mark returns the text of a control token after a state: the opening mark at the start, the
-// closing one inside a thought. "" means that the token is not allowed.
+// mark returns the text of a control token after a state: the opening mark of a thought at the start, the
+// closing one inside a thought, another one where no other text may follow. "" means that the token is
+// not allowed.
 func (m *machine) mark(v *Vocabulary, s *state, token int32) string {
-	if m.thought == noFrame {
-		return ""
-	}
-	switch v.marks[token] {
+	switch text := v.marks[token]; text {
+	case "":
+	default:
+		for c := range 256 {
+			if byte(c) != text[0] && m.advance(s, byte(c)) != dead {
+				return ""
+			}
+		}
+		return text
 	case thoughtOpen:
-		if s == m.start {
+		if s == m.start && m.thought != noFrame {
 			return thoughtOpen
 		}
 	case thoughtClose:
+		if m.thought == noFrame {
+			return ""
+		}
 		for _, t := range s.threads {
 			if t.k == m.thought && m.Step(t.r, thoughtClose[0]) != regex.Empty {
 				return thoughtClose

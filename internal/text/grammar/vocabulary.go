@@ -51,7 +51,7 @@ func NewVocabulary(size int, token func(id int32) []byte, eos []int32) *Vocabula
 	return v
 }
 
-// Mark makes a control token represent a text, one of ThoughtMarks. The token is allowed only where
+// Mark makes a control token represent a text, one of Marks. The token is allowed only where
 // the text is a mark. Call Mark before the vocabulary is used.
 func (v *Vocabulary) Mark(id int32, text string) {
 	if v.marks == nil {
