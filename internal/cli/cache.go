@@ -17,14 +17,14 @@ func (c *cacheCmd) Run(e *ui.Env) error {
 	ctx, cancel := c.withTimeout(e.Ctx)
 	defer cancel()
 	if c.Empty {
-		resp, err := c.client().Do(ctx, http.MethodPost, "/reset_prefix_cache", nil)
+		resp, err := c.Client().Do(ctx, http.MethodPost, "/reset_prefix_cache", nil)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(e.Stdout, "the prefix cache is empty")
 		return resp.Body.Close()
 	}
-	s, err := c.client().Cluster(ctx)
+	s, err := c.Client().Cluster(ctx)
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type chatCmd struct {
-	serverFlags
+	launch.ServerFlags
 	sampleFlags
 	startFlags
 	Model  string `arg:"" optional:"" help:"Model to chat with: a checkpoint, a model that comes with the program, or a name on the server (default: the server's model)."`
@@ -57,7 +58,7 @@ func (c *chatCmd) Run(e *ui.Env) error {
 		checkpoint = localCheckpoint(c.Model)
 		switch {
 		case checkpoint != "":
-		case serverHasModel(e.Ctx, c.client(), c.Model):
+		case serverHasModel(e.Ctx, c.Client(), c.Model):
 			c.served = c.Model
 		case !models.CanPull(c.Model):
 			return models.ErrNoModel(c.Model)
@@ -68,7 +69,7 @@ func (c *chatCmd) Run(e *ui.Env) error {
 			}
 		}
 	}
-	cl, end, err := c.connect(e, c.serverFlags, checkpoint)
+	cl, end, err := c.connect(e, c.ServerFlags, checkpoint)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +10,6 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
-	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 )
@@ -27,24 +24,6 @@ func waitUntilReady(c *client.Client, w io.Writer) *client.Client {
 	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (at most %v): %v\n", readyTimeout, why) }
 	return c
 }
-
-// caTransport returns a transport that trusts the CA certificates in a file.
-func caTransport(file string) http.RoundTripper {
-	pem, err := ui.ReadSmall(file)
-	pool := x509.NewCertPool()
-	if err == nil && !pool.AppendCertsFromPEM(pem) {
-		err = fmt.Errorf("%s contains no PEM certificate", file)
-	}
-	if err != nil {
-		return errorTransport{fmt.Errorf("--tls-ca: %w", err)}
-	}
-	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
-}
-
-// errorTransport fails every request with the same error.
-type errorTransport struct{ error }
-
-func (f errorTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
 
 // usage is the token count of an answer.
 type usage struct {

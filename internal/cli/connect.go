@@ -45,8 +45,8 @@ func localCheckpoint(word string) string {
 // connect returns a client for a checkpoint. It uses the server of f if that serves the
 // checkpoint, and otherwise starts a cluster, which end stops. With checkpoint "" it always
 // uses the server of f.
-func (s *startFlags) connect(e *ui.Env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
-	c := f.client()
+func (s *startFlags) connect(e *ui.Env, f launch.ServerFlags, checkpoint string) (_ *client.Client, end func(), err error) {
+	c := f.Client()
 	if checkpoint == "" {
 		return waitUntilReady(c, e.Stderr), func() {}, nil
 	}

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type drainCmd struct {
-	serverFlags
+	launch.ServerFlags
 	Node  string        `arg:"" help:"Name of the node, as in shoal status."`
 	Limit time.Duration `default:"2m" help:"Time limit for moving the work to the other nodes."`
 }
@@ -20,12 +21,12 @@ share again.`
 }
 
 type undrainCmd struct {
-	serverFlags
+	launch.ServerFlags
 	Node string `arg:"" help:"Name of the node, as in shoal status."`
 }
 
 func (c *undrainCmd) Run(e *ui.Env) error {
-	err := c.client().Undrain(e.Ctx, c.Node)
+	err := c.Client().Undrain(e.Ctx, c.Node)
 	if err == nil {
 		fmt.Fprintf(e.Stdout, "%s takes a share again\n", c.Node)
 	}
@@ -33,11 +34,11 @@ func (c *undrainCmd) Run(e *ui.Env) error {
 }
 
 func (c *drainCmd) Run(e *ui.Env) error {
-	if err := c.client().Drain(e.Ctx, c.Node); err != nil {
+	if err := c.Client().Drain(e.Ctx, c.Node); err != nil {
 		return err
 	}
 	for end := time.Now().Add(c.Limit); ; {
-		s, err := c.client().Cluster(e.Ctx)
+		s, err := c.Client().Cluster(e.Ctx)
 		if err != nil {
 			return err
 		}

@@ -8,11 +8,12 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type eventsCmd struct {
-	serverFlags
+	launch.ServerFlags
 	Follow bool `short:"f" help:"Print new events as they arrive, until Ctrl-C."`
 	JSON   bool `name:"json" help:"Print one JSON object per line, as in /v1/events. With --follow an event is printed again when its cost is known."`
 }
@@ -32,7 +33,7 @@ func (c *eventsCmd) Run(e *ui.Env) error {
 		_, err := fmt.Fprintln(e.Stdout, eventLine(v))
 		return err
 	}
-	cl, newest := c.client(), uint64(0)
+	cl, newest := c.Client(), uint64(0)
 	list, err := cl.Events(e.Ctx, 0)
 	for _, v := range list {
 		newest = max(newest, v.Revision)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
@@ -30,7 +31,7 @@ func TestEvents(t *testing.T) {
 	}))
 	defer srv.Close()
 	var out bytes.Buffer
-	c := eventsCmd{serverFlags: serverFlags{Server: srv.URL}, Follow: true}
+	c := eventsCmd{ServerFlags: launch.ServerFlags{Server: srv.URL}, Follow: true}
 	if err := c.Run(&ui.Env{Ctx: context.Background(), Stdout: &out}); err == nil || !strings.Contains(err.Error(), "ended the stream") {
 		t.Errorf("error %v", err)
 	}

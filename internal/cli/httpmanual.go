@@ -47,7 +47,7 @@ type openAPI struct {
 
 // writeRoutes writes docs/http.md from the server's description of its routes.
 func (c *manCmd) writeRoutes(e *ui.Env) error {
-	resp, err := c.client().Do(e.Ctx, http.MethodGet, "/openapi.json", nil)
+	resp, err := c.Client().Do(e.Ctx, http.MethodGet, "/openapi.json", nil)
 	if err != nil {
 		return err
 	}

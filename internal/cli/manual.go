@@ -9,12 +9,13 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // manCmd writes the help of all commands as one page.
 type manCmd struct {
-	serverFlags
+	launch.ServerFlags
 	Markdown bool `help:"Write docs/reference.md instead of the manual page."`
 	HTTP     bool `name:"http" help:"Write docs/http.md: the routes of a running server, from its /openapi.json."`
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
@@ -53,7 +54,7 @@ func (f sampleFlags) body() map[string]any {
 }
 
 type runCmd struct {
-	serverFlags
+	launch.ServerFlags
 	sampleFlags
 	startFlags
 	Model *string  `arg:"" optional:"" help:"Model: a path, org/name of a hub, a model that comes with the program, or a name on the server. Otherwise the first word of the text."`
@@ -93,7 +94,7 @@ func (c *runCmd) Run(e *ui.Env) error {
 	if c.Raw && c.System != "" {
 		return errors.New("--raw has no system message: remove --system")
 	}
-	ask, err := understand(c.words(), localCheckpoint, func(name string) bool { return serverHasModel(e.Ctx, c.client(), name) }, models.CanPull)
+	ask, err := understand(c.words(), localCheckpoint, func(name string) bool { return serverHasModel(e.Ctx, c.Client(), name) }, models.CanPull)
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (c *runCmd) Run(e *ui.Env) error {
 		}
 	}
 	if (ask.checkpoint != "" || ask.served != "") && ask.text == nil && !c.Raw && ui.IsTerminal(e.Stdin) {
-		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: *c.Model}).Run(e)
+		return (&chatCmd{ServerFlags: c.ServerFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: *c.Model}).Run(e)
 	}
 	text := strings.Join(ask.text, " ")
 	if ask.text == nil {
@@ -113,7 +114,7 @@ func (c *runCmd) Run(e *ui.Env) error {
 	} else if ask.checkpoint == "" && ask.served == "" && len(ask.text) == 1 && oneWord.MatchString(text) {
 		fmt.Fprintf(e.Stderr, "%q is used as the text, since no model has this name\n", text)
 	}
-	cl, end, err := c.connect(e, c.serverFlags, ask.checkpoint)
+	cl, end, err := c.connect(e, c.ServerFlags, ask.checkpoint)
 	if err != nil {
 		return err
 	}

@@ -19,16 +19,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
-// serverFlags select a running server.
-type serverFlags struct {
-	Server string `default:"${server}" help:"Address of the API."`
-	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"API key of the server, if it requires one."`
-	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"File of CA certificates (PEM) to trust for https:// (default: the system's)."`
-}
-
 // timeoutFlags are flags of commands that query a server once.
 type timeoutFlags struct {
-	serverFlags
+	launch.ServerFlags
 	Timeout time.Duration `default:"5s" help:"Time limit for the answer."`
 }
 
@@ -42,25 +35,11 @@ type noAnswer time.Duration
 
 func (t noAnswer) Error() string { return fmt.Sprintf("--timeout %v", time.Duration(t)) }
 
-func (f serverFlags) client() *client.Client {
-	key, _, _ := strings.Cut(f.APIKey, ",") // the environment can hold several keys: use the first
-	if key == launch.AutoKey {
-		if made, err := launch.ReadKey(launch.AutoKeyFile()); err == nil { // without it the server refuses "auto" as a key
-			key = made
-		}
-	}
-	c := &client.Client{Server: f.Server, Key: key}
-	if f.TLSCA != "" {
-		c.HTTP.Transport = caTransport(f.TLSCA)
-	}
-	return c
-}
-
 // state returns the current /v1/cluster.
 func (f *timeoutFlags) state(e *ui.Env) (*wire.ClusterState, error) {
 	ctx, cancel := f.withTimeout(e.Ctx)
 	defer cancel()
-	return f.client().Cluster(ctx)
+	return f.Client().Cluster(ctx)
 }
 
 type statusCmd struct {
@@ -115,7 +94,7 @@ func (c *statusCmd) Run(e *ui.Env) error {
 func (c *statusCmd) fetch(e *ui.Env) (*wire.ClusterState, error) {
 	ctx, cancel := c.withTimeout(e.Ctx)
 	defer cancel()
-	cl := c.client()
+	cl := c.Client()
 	ready := cl.Ready(ctx)
 	if not := (*client.ErrNotReady)(nil); ready != nil && !errors.As(ready, &not) {
 		return nil, ready

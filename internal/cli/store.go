@@ -33,7 +33,7 @@ works while two are running. Replace a machine that is permanently lost:
 type storeListCmd struct{ timeoutFlags }
 
 type storeChange struct {
-	serverFlags
+	launch.ServerFlags
 	launch.ClusterKeyFlag
 	Name string `arg:"" help:"Name of the process (--id)."`
 }
@@ -75,7 +75,7 @@ func (c *storeChange) run(e *ui.Env, method string) error {
 	}
 	ctx, cancel := context.WithTimeout(e.Ctx, time.Minute)
 	defer cancel()
-	cl := c.client()
+	cl := c.Client()
 	cl.Header = http.Header{cluster.OperatorHeader: {key.OperatorToken()}}
 	resp, err := cl.Do(ctx, method, "/v1/store/members/"+url.PathEscape(c.Name), nil)
 	if err != nil {

@@ -76,7 +76,7 @@ func (c *topCmd) watch(e *ui.Env) error {
 		}
 	})
 	defer stop()
-	cl := c.client()
+	cl := c.Client()
 	for {
 		request, cancel := c.withTimeout(ctx)
 		s, err := cl.Cluster(request)
@@ -110,7 +110,7 @@ func (c *topCmd) watch(e *ui.Env) error {
 }
 
 func (c *topCmd) head(w io.Writer) {
-	fmt.Fprintf(w, "shoal top   %s   %s\n", c.client().URL(), time.Now().Format(time.TimeOnly))
+	fmt.Fprintf(w, "shoal top   %s   %s\n", c.Client().URL(), time.Now().Format(time.TimeOnly))
 }
 
 // draw overwrites the screen line by line and clears the rest, which avoids flicker.

@@ -1,0 +1,181 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/bench/serve"
+	"github.com/shoal-llm/shoal/internal/bench/serve/stats"
+	"github.com/shoal-llm/shoal/internal/bench/serve/workload"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
+)
+
+type benchServeCmd struct {
+	launch.ServerFlags
+	Name        string        `placeholder:"MODEL" help:"Name of the model on the server (default: the first that it lists)."`
+	API         string        `name:"api" default:"chat" enum:"chat,completions" help:"Route to load: chat or completions."`
+	Rate        []float64     `default:"0" placeholder:"N" help:"Comma-separated requests per second; each rate is measured by itself. 0 keeps --concurrency requests in flight."`
+	Arrival     string        `default:"poisson" help:"Arrivals at --rate: ${arrivals}."`
+	Concurrency int           `range:"1..4096" placeholder:"N" help:"Requests in flight at most (default: 8 without --rate, else unlimited)."`
+	Requests    int           `default:"100" range:"1..1048576" help:"Requests to send, for each rate."`
+	Lengths     string        `default:"fixed:512:128" help:"Tokens of prompts and answers: ${lengths}."`
+	MaxInput    int           `name:"max-input" range:"1..1048576" placeholder:"N" help:"Cut longer prompts to this number of tokens."`
+	MaxOutput   int           `name:"max-output" range:"1..1048576" placeholder:"N" help:"Cut longer answers to this number of tokens."`
+	Prefix      int           `range:"0..1048576" default:"0" help:"Tokens that begin the prompts of one group, before the tokens of --lengths."`
+	Groups      int           `range:"1..1048576" default:"1" help:"With --prefix: number of groups."`
+	Goodput     []string      `placeholder:"LIMIT" help:"Count the requests per second that meet these limits: ${limits}."`
+	Warmup      int           `default:"1" range:"0..1000" help:"Requests before the load, which do not count."`
+	Seed        int64         `range:"1.." placeholder:"N" help:"Seed of arrivals, lengths and prompts (default: random and printed). A server's prefix cache knows the prompts of an earlier run with the same seed."`
+	Temperature float64       `default:"0" range:"0..2" help:"Sampling temperature."`
+	EndOfText   bool          `name:"end-of-text" help:"Let answers end before their length. Otherwise each request has ignore_eos, which some servers refuse."`
+	PerWord     float64       `name:"tokens-per-word" range:"0.2..20" placeholder:"N" help:"Tokens per word of the prompts (default: asked from the server in two requests)."`
+	Extra       string        `placeholder:"JSON" help:"JSON object with further members of each request."`
+	Timeout     time.Duration `default:"10m" range:"1ms.." help:"Time limit of one request."`
+	Limit       time.Duration `default:"1h" range:"1ms.." help:"Time limit for the whole measurement."`
+	Plot        string        `type:"path" placeholder:"FILE" help:"Write a plot of the distributions (SVG)."`
+	JSON        bool          `name:"json" help:"Print JSON."`
+}
+
+// Variables returns the values of the variables in the help of these commands.
+func Variables() map[string]string {
+	return map[string]string{"arrivals": workload.ArrivalsUsage, "lengths": workload.LengthsUsage, "limits": stats.LimitsUsage}
+}
+
+func (c *benchServeCmd) Help() string {
+	return `Sends requests to a server of the OpenAI API and measures what its users notice. The server may be
+any, so that other programs are measured with the same tool.
+
+    shoal bench serve --concurrency 16                            keep 16 requests in flight
+    shoal bench serve --rate 1,2,4 --goodput ttft:500ms,tpot:50ms  arrivals at random times
+    shoal bench serve --rate 4 --arrival burst:8 --lengths sharegpt
+    shoal bench serve --server HOST:8000 --api-key KEY --json      another program
+
+TTFT is the time to the first piece of the answer, ITL the time between pieces, TPOT the time per
+token after the first, E2E the whole request. Exits with status 1 if a request failed.`
+}
+
+// Run measures each rate in turn.
+func (c *benchServeCmd) Run(e *ui.Env) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(e.Ctx, c.Limit, fmt.Errorf("lab: not finished in %v: raise --limit", c.Limit))
+	defer cancel()
+	if c.Seed == 0 {
+		c.Seed = 1 + rand.Int64N(1<<32)
+	}
+	var results []*serve.Result
+	var lines []stats.Line
+	failed := 0
+	for i, rate := range c.Rate {
+		o.Load.Seed = uint64(c.Seed) + uint64(i) // a prefix cache has not seen the prompts of another rate
+		if o.Load.Arrivals, err = workload.ParseArrivals(c.Arrival, rate); err != nil {
+			return fmt.Errorf("--rate, --arrival: %w", err)
+		}
+		o.Concurrency = c.Concurrency
+		if rate == 0 && o.Concurrency == 0 {
+			o.Concurrency = 8
+		}
+		if err := o.Prepare(ctx); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		r, err := serve.Run(ctx, o, func(ended int) { showProgress(e, fmt.Sprintf("%d of %d requests ...", ended, c.Requests)) })
+		showProgress(e, "")
+		if err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		failed += r.Summary.Requests - r.Summary.Completed
+		results, lines = append(results, r), append(lines, stats.Line{Label: loadText(r), Summary: &r.Summary})
+		if !c.JSON {
+			printServe(e.Stdout, r, o.Limits)
+		}
+	}
+	if c.JSON {
+		if err := ui.PrintJSON(e.Stdout, results); err != nil {
+			return err
+		}
+	}
+	if c.Plot != "" {
+		title := fmt.Sprintf("%s, %s, %d requests", o.Model, c.Lengths, c.Requests)
+		if err := os.WriteFile(c.Plot, []byte(stats.SVG(title, lines)), 0o644); err != nil {
+			return fmt.Errorf("--plot: %w", err)
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("bench: %d requests failed", failed)
+	}
+	return nil
+}
+
+func (c *benchServeCmd) options() (o serve.Options, err error) {
+	o = serve.Options{Client: c.Client(), API: serve.API(c.API), Model: c.Name, Warmup: c.Warmup, EndOfText: c.EndOfText,
+		Temperature: c.Temperature, Timeout: c.Timeout, Tokens: workload.Tokens{PerWord: c.PerWord},
+		Load: workload.Spec{Requests: c.Requests, PrefixTokens: c.Prefix, PrefixGroups: c.Groups}}
+	if o.Client.HTTP.Transport == nil {
+		o.Client.HTTP.Transport = http.DefaultTransport.(*http.Transport).Clone()
+	}
+	if t, ok := o.Client.HTTP.Transport.(*http.Transport); ok {
+		t.MaxIdleConnsPerHost, t.MaxIdleConns = 4096, 4096 // a connection per request in flight, and none made twice
+	}
+	if o.Load.Lengths, err = workload.ParseLengths(c.Lengths); err != nil {
+		return o, fmt.Errorf("--lengths: %w", err)
+	}
+	if c.MaxInput > 0 {
+		o.Load.Lengths.MaxInput = c.MaxInput
+	}
+	if c.MaxOutput > 0 {
+		o.Load.Lengths.MaxOutput = c.MaxOutput
+	}
+	if o.Limits, err = stats.ParseLimits(c.Goodput); err != nil {
+		return o, fmt.Errorf("--goodput: %w", err)
+	}
+	if c.Extra != "" {
+		if err := json.Unmarshal([]byte(c.Extra), &o.Extra); err != nil {
+			return o, fmt.Errorf("--extra: want a JSON object: %w", err)
+		}
+	}
+	return o, nil
+}
+
+// loadText names a load.
+func loadText(r *serve.Result) string {
+	switch {
+	case r.Rate == 0:
+		return fmt.Sprintf("%d in flight", r.Concurrency)
+	case r.Concurrency > 0:
+		return fmt.Sprintf("%g per second, at most %d in flight", r.Rate, r.Concurrency)
+	}
+	return fmt.Sprintf("%g per second", r.Rate)
+}
+
+func printServe(w io.Writer, r *serve.Result, limits stats.Limits) {
+	s := &r.Summary
+	fmt.Fprintf(w, "%s at %s, %s: %s (seed %d)\n", r.Model, r.Server, r.API, loadText(r), r.Seed)
+	fmt.Fprintf(w, "  %d of %d requests completed in %.1f s, %.1f in flight on average\n", s.Completed, s.Requests, s.Seconds, s.Concurrency)
+	for _, f := range s.Failures {
+		fmt.Fprintf(w, "  %d failed: %s\n", f.Count, f.Reason)
+	}
+	fmt.Fprintf(w, "  %d prompt tokens (%d cached), %d answer tokens\n", s.Input, s.Cached, s.Output)
+	fmt.Fprintf(w, "  %.2f requests/s, %.1f answer tokens/s, %.1f tokens/s in all\n", s.RequestRate, s.OutputRate, s.TotalRate)
+	if limits != (stats.Limits{}) {
+		fmt.Fprintf(w, "  goodput %.2f requests/s (%.1f %%) within %s\n", s.Goodput, 100*s.GoodShare, limits.Text())
+	}
+	fmt.Fprintf(w, "  %-10s %9s %9s %9s %9s %9s %9s\n", "ms", "mean", "p50", "p90", "p95", "p99", "max")
+	for _, d := range []struct {
+		name string
+		d    *stats.Dist
+	}{{"TTFT", &s.TTFT}, {"TPOT", &s.TPOT}, {"ITL", &s.ITL}, {"E2E", &s.E2E}} {
+		fmt.Fprintf(w, "  %-10s %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f\n", d.name, d.d.Mean, d.d.P50, d.d.P90, d.d.P95, d.d.P99, d.d.Max)
+	}
+	if r.Rate > 0 && s.Late.Max > 0 {
+		fmt.Fprintf(w, "  requests were sent %.1f ms late on average, at most %.1f ms\n", s.Late.Mean, s.Late.Max)
+	}
+}
