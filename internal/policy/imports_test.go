@@ -55,7 +55,7 @@ bus:      internal/bus
 node:     internal/node
 director: internal/coordinator
 cluster:  cluster
-tools:    internal/eval internal/bench internal/cli/ui
+tools:    internal/eval internal/bench internal/bench/serve internal/bench/serve/workload internal/bench/serve/stats internal/cli/ui + internal/bench/serve:internal/bench/serve/workload internal/bench/serve:internal/bench/serve/stats
 models:   internal/cli/models
 launch:   internal/cli/launch
 lab:      internal/cli/lab

@@ -10,6 +10,7 @@ type Lab struct {
 	Batch     benchBatchCmd     `cmd:"" help:"Measure throughput and concurrent sequences in a fixed cache memory, with and without compression."`
 	LoRA      benchLoRACmd      `cmd:"" name:"lora" help:"Measure decode in tokens per second with LoRA adapters of several sequences each, compared with none."`
 	Speculate benchSpeculateCmd `cmd:"" help:"Measure tokens per second with and without speculative decoding. Both must give the same answers."`
+	Serve     benchServeCmd     `cmd:"" help:"Load a server of the OpenAI API: TTFT, time per token, throughput and goodput under limits."`
 	Ruler     evalRulerCmd      `cmd:"" help:"Measure retrieval from long prompts: 12 tasks, any length, any cache policy; tables and plots."`
 	PPL       evalPPLCmd        `cmd:"" name:"ppl" help:"Measure the perplexity of a text."`
 	JSONL     evalJSONLCmd      `cmd:"" name:"jsonl" help:"Score your own questions: LongBench and RULER files."`
