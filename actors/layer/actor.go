@@ -78,7 +78,7 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.self, a.root, a.passes = c.Self(), c.ActorSystem().Root, map[*Batch]*pass{}
 	case *Run:
-		if m.Batch.T == 0 { // SwiftKV's pass dropped every row
+		if m.Batch.T == 0 { // every row was dropped
 			c.Send(m.ReplyTo, &Done{Batch: m.Batch})
 			return
 		}
@@ -132,7 +132,7 @@ func (p *pass) next() {
 	if a.Term.ended {
 		return
 	}
-	if last && runs[len(runs)-1].Layer.Kind().SwiftKVPass {
+	if last && b.dropAfter(runs[len(runs)-1].Layer.Kind()) {
 		b.dropRows()
 	}
 	p.sent = time.Now()

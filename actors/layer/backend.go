@@ -104,6 +104,8 @@ type Kind struct {
 	VFromK      bool // computes no values: they follow from the keys
 
 	Recurrent bool // has a recurrent state instead of attention
+
+	EndsPrompts bool // is the last layer with keys and values of its own: prompt rows without logits end with it
 }
 
 // Activation names a matrix of a micro-batch. Rows are tokens unless noted otherwise.

@@ -54,7 +54,7 @@ type Segment struct {
 	Start   int              // true position of the first token
 	Prefill bool             // heads are split over the sockets; otherwise the owner has all of them
 	Owner   int              // rank that owns the sequence
-	Dropped int              // number of first rows of a prompt that end with SwiftKV's pass
+	Dropped int              // number of first rows of a prompt that end before the later layers, see dropAfter
 	Adapter *lowrank.Adapter // of all rows; nil: none
 }
 

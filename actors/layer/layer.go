@@ -39,6 +39,8 @@ type Weights struct {
 	Borrows, Lends bool
 	Lent           int
 
+	EndsPrompts bool // all layers after this one borrow keys and values
+
 	VNorm  []float32 // (HeadDim) ones: the norm of each value head; or nil
 	VFromK bool      // values are the keys before their norm and rotation
 
@@ -54,7 +56,7 @@ type Weights struct {
 }
 
 func (w *Weights) Kind() Kind {
-	k := Kind{Sparse: w.Experts != nil, KVComputed: w.KVComputed || w.Borrows, SwiftKVPass: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil}
+	k := Kind{Sparse: w.Experts != nil, KVComputed: w.KVComputed || w.Borrows, SwiftKVPass: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil, EndsPrompts: w.EndsPrompts}
 	if k.SwiftKVPass {
 		k.Caches = len(w.SwiftKV.Caches)
 	}

@@ -20,18 +20,19 @@ type Processor struct {
 	Layout  tensor.KVLayout
 	Pool    *tensor.Pool
 
-	X     []float32   // (T, Hidden) residual stream, replicated
-	Norm  []float32   // (T, Hidden)
-	Y     []float32   // (T, Hidden)
-	QKV   []float32   // (T, qkvWidth)
-	Attn  []float32   // (T, attnCols)
-	lent  [][]float32 // by number of the lending layer: (decode rows, keys and values)
-	KV    []float32   // (T, kvWidth) with SwiftKV: keys and values of each of the later layers' caches
-	Gate  []float32   // (T, gateWidth): stride of FFN columns
-	Up    []float32   // (T, gateWidth)
-	grown []float32   // (T): factors of queries, see model.Growth; nil: none
-	Cos   [][]float32 // (Ropes)(T, ropeHalf)
-	Sin   [][]float32
+	X       []float32   // (T, Hidden) residual stream, replicated
+	Norm    []float32   // (T, Hidden)
+	Y       []float32   // (T, Hidden)
+	QKV     []float32   // (T, qkvWidth)
+	Attn    []float32   // (T, attnCols)
+	lent    [][]float32 // by number of the lending layer: (decode rows, keys and values)
+	KV      []float32   // (T, kvWidth) with SwiftKV: keys and values of each of the later layers' caches
+	Gate    []float32   // (T, gateWidth): stride of FFN columns
+	Up      []float32   // (T, gateWidth)
+	grown   []float32   // (T): factors of queries, see model.Growth; nil: none
+	Cos     [][]float32 // (Ropes)(T, pairsOf)
+	Sin     [][]float32
+	pairsOf []int // number of pairs of each rotation
 
 	squares         []float32        // (T, Heads+KVHeads): sums of squares of queries and keys, see normheads.go
 	products        []tensor.Product // queued products of the same input rows
@@ -122,6 +123,10 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 // Begin implements Backend.
 func (b *Processor) Begin(batch *Batch, rotations []*rotation.Table) {
 	b.batch = batch
+	b.pairsOf = b.pairsOf[:0]
+	for _, turn := range rotations {
+		b.pairsOf = append(b.pairsOf, turn.Pairs())
+	}
 	for _, s := range b.batch.Segments {
 		for i := range s.N {
 			r := s.First + i

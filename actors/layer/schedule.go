@@ -23,7 +23,7 @@ type conditions struct {
 	owned           bool // norms are quantized too, and each rank has only its own rows of the residual stream
 
 	adapted   bool // some rows have adapters
-	dropsRows bool // SwiftKV's pass drops rows before the later layers
+	dropsRows bool // prompt rows are dropped before the later layers
 
 	latent      bool // latent attention
 	allHeads    bool // queries and keys are normalised over all heads
@@ -34,6 +34,7 @@ type conditions struct {
 	kvComputed  bool // its keys and values have been computed before
 	vFromK      bool // its values follow from its keys
 	swiftKVPass bool // the schedule is SwiftKV's pass
+	endsPrompts bool // rows are dropped after the layer
 	last        bool // the last layer
 }
 
@@ -81,6 +82,7 @@ func (c conditions) gather() []Stage {
 		either(c.sparse, OpExpertsDown, OpProjectDown),
 		either(c.owned, exchangeDownRows, either(c.sparse && c.dense, exchangeBoth, exchangeDown)),
 		either(c.owned, OpAddOwnedFFN, OpAddFFN),
+		exchangeKeptRows.when(c.owned && c.endsPrompts && c.dropsRows),
 		exchangeResidual.when(c.owned && c.last), // the head reads all rows
 	)
 }
@@ -124,20 +126,21 @@ func (c conditions) reduce() []Stage {
 		reduceAdapted.when(!c.sparse && c.adapted),
 		either(toAll, OpAdaptDown, OpAdaptOwnedDown).when(!c.sparse && c.adapted),
 		either(c.sparse || toAll, OpAddFFN, OpAddOwnedFFN),
+		exchangeKeptRows.when(apart && c.endsPrompts && c.dropsRows),
 		exchangeResidual.when(apart && c.last), // the head reads all rows
 	)
 }
 
 // kinds is the number of combinations of Kind's booleans.
-const kinds = 32
+const kinds = 64
 
 // scheduleOf returns this step's schedule of a layer of kind k, which may be the last.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	b.enter(k.Widths)
-	of := &b.lists[index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)][index(last)]
+	of := &b.lists[index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)|32*index(k.EndsPrompts)][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.last = k.Sparse, k.KVComputed, k.SwiftKVPass, k.VFromK, k.Recurrent, last
+		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.endsPrompts, c.last = k.Sparse, k.KVComputed, k.SwiftKVPass, k.VFromK, k.Recurrent, k.EndsPrompts, last
 		switch {
 		case c.recurrent:
 			c.local = b.deltaLocal()
@@ -180,14 +183,14 @@ func (b *Batch) classify() {
 // alone reports whether a single rank has the whole model, so that there are no exchanges.
 func (b *Batch) alone() bool { return len(b.Place.Slices) == 1 }
 
-// untilRowsDrop returns the work of the given layers on a single rank, up to SwiftKV's pass, which may
-// drop rows. The last of layers must be the model's last.
+// untilRowsDrop returns the work of the given layers on a single rank, up to the one after which rows
+// drop. The last of layers must be the model's last.
 func (b *Batch) untilRowsDrop(layers []Layer) []LayerRun {
 	b.runs = b.runs[:0]
 	for i, l := range layers {
 		k := l.Kind()
 		b.runs = append(b.runs, LayerRun{l, b.scheduleOf(k, i+1 == len(layers)).runs[0]})
-		if k.SwiftKVPass {
+		if b.dropAfter(k) {
 			break
 		}
 	}

@@ -70,7 +70,11 @@ func (s *Segment) keptRows() topology.Range {
 	return topology.Range{Lo: s.First + s.Dropped, Hi: s.First + s.N}
 }
 
-// dropsRows reports whether the step drops rows after SwiftKV's pass.
+// dropAfter reports whether rows are dropped after a layer. In a model whose later layers read the caches
+// of earlier ones (Gemma 4 E2B and E4B), prompt rows are needed there only for their logits.
+func (b *Batch) dropAfter(k Kind) bool { return k.SwiftKVPass || k.EndsPrompts && b.step.dropsRows }
+
+// dropsRows reports whether the step drops rows before the later layers.
 func (b *Batch) dropsRows() bool {
 	for i := range b.Segments {
 		if b.Segments[i].Dropped > 0 {
@@ -94,15 +98,17 @@ func (b *Batch) dropRows() {
 	}
 	b.Segments, b.kept, b.T = stay, rows, to
 	b.rows = b.rowRanges()
+	b.findAdapted()
 	b.classify()
 	b.Backend.Compact(rows)
 }
 
 func (b *Processor) Compact(rows []topology.Range) {
-	h, half, to := b.Dims.Hidden, b.Dims.ropeHalf(), 0
+	h, inputs, to := b.Dims.Hidden, b.Dims.PerLayer*b.Dims.Layers, 0
 	for _, r := range rows {
 		copy(b.X[to*h:], b.X[r.Lo*h:r.Hi*h])
-		for i := range b.Cos {
+		copy(b.perLayer.inputs[to*inputs:], b.perLayer.inputs[r.Lo*inputs:r.Hi*inputs])
+		for i, half := range b.pairsOf {
 			copy(b.Cos[i][to*half:], b.Cos[i][r.Lo*half:r.Hi*half])
 			copy(b.Sin[i][to*half:], b.Sin[i][r.Lo*half:r.Hi*half])
 		}

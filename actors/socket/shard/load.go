@@ -192,6 +192,7 @@ func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *laye
 	if c.Chunked {
 		w.Window = -n.Window
 	}
+	w.EndsPrompts = i+1 == c.OwnKV
 	if w.Borrows || w.Lends {
 		w.Lent = c.KVOwner(i)
 	}

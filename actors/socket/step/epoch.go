@@ -134,15 +134,18 @@ func (e *Epoch) segment(c *plan.Run) layer.Segment {
 	return seg
 }
 
-// droppedRows returns the number of first rows of a run that end with SwiftKV's pass. Their logits
-// are not requested, and the policy does not observe their queries in the later layers.
+// droppedRows returns the number of first rows of a run that end before the later layers. Their logits
+// are not requested, and the policy does not observe their queries there. Of layers that read the caches
+// of earlier ones it observes nothing.
 func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 	c := &w.Runs[run]
-	if e.config.SwiftKV.Layers == 0 || !c.Prefill {
+	if e.config.SwiftKV.Layers+e.config.OwnKV == 0 || !c.Prefill {
 		return 0
 	}
-	q := e.Seqs[c.Seq]
-	n := min(len(c.Tokens), max(0, q.Policy.SkippableTokens(q.Prompt)-c.Start))
+	q, n := e.Seqs[c.Seq], len(c.Tokens)
+	if e.config.SwiftKV.Layers > 0 {
+		n = min(n, max(0, q.Policy.SkippableTokens(q.Prompt)-c.Start))
+	}
 	if q.Pool != nil {
 		lo, _ := q.Pool.Rows(c.Start, c.Start+len(c.Tokens))
 		n = min(n, lo-c.Start)
