@@ -111,7 +111,7 @@ func parser(c *commands, e *ui.Env) (*commandLine, error) {
 	var err error
 	l.Kong, err = kong.New(c, kong.Name("shoal"), kong.Description(description), environmentVariables(l.retired, l.foreign),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}), kong.Writers(e.Stdout, e.Stderr), launch.Variables(),
-		kong.Vars{"config": configHelp, "answer": strconv.Itoa(defaultAnswer)}, kong.Vars(lab.Variables()), kong.ExplicitGroups(groups), launch.PlainNumbers())
+		kong.Vars{"config": configHelp, "answer": strconv.Itoa(defaultAnswer)}, kong.Vars(lab.Variables()), kong.ExplicitGroups(groups), launch.PlainValues())
 	return l, err
 }
 

@@ -45,12 +45,14 @@ PYTHON = {
     "llm": (["llm==0.36"], "llm_cli.py"),
     "aider": (["aider-chat==0.86.2"], "aider_cli.py"),
     "embeddings": (["openai==3.57.0", "ollama==0.6.3", "cohere==7.3.1", "langchain-openai==1.7.4", "llama-index-embeddings-openai==0.7.0", "llama-index-embeddings-ollama==0.10.0"], "embeddings_sdk.py"),
+    "mteb": (["mteb==2.26.24", "sentence-transformers==6.2.0"], "mteb_harness.py"),
 }
+BY_NAME = {"mteb"}  # run only if it is named: it installs 5 GB
 # name: script; package.json lists the packages
 NODE = {"ai-sdk": "ai_sdk.mjs", "openai-npm": "openai_sdk.mjs"}
 # name: models that it needs instead of fry-tools, by the variable that has the URL of each
 VECTORS = ROOT / "internal/engine/pooling/recipe/testdata"
-OWN = {"embeddings": {"SHOAL_URL": VECTORS / "qwen3_embedding", "SHOAL_RERANK_URL": VECTORS / "qwen3_reranker"}}
+OWN = {"embeddings": {"SHOAL_URL": VECTORS / "qwen3_embedding", "SHOAL_RERANK_URL": VECTORS / "qwen3_reranker"}, "mteb": {"SHOAL_URL": VECTORS / "qwen3_embedding"}}
 TIMEOUT = 900  # seconds for the checks of one client
 
 
@@ -167,12 +169,12 @@ def checks(name, command, variables):
 def main():
     names = [*PYTHON, *NODE]
     args = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    args.add_argument("clients", nargs="*", metavar="CLIENT", help=f"what to run, by default all of {', '.join(names)}")
+    args.add_argument("clients", nargs="*", metavar="CLIENT", help=f"what to run of {', '.join(names)}; by default all but {', '.join(sorted(BY_NAME))}")
     args.add_argument("--url", help="a server that runs already and serves fry-tools")
     args = args.parse_args()
     if unknown := [c for c in args.clients if c not in names]:
         sys.exit(f"no client {unknown[0]}; there are {', '.join(names)}")
-    chosen = args.clients or names
+    chosen = args.clients or [n for n in names if n not in BY_NAME]
     if args.url:
         failed = [c for c in chosen if not run(c, args.url.rstrip("/"))]
     else:

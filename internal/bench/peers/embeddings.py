@@ -88,7 +88,7 @@ def main():
     p.add_argument("--vocabulary", type=int, default=10000, help="token ids are random below this (default 10000)")
     a = p.parse_args()
     port, other = free_port(), free_port()
-    servers = [Server("Shoal", [a.shoal, "up", "--nodes", "1", "--threads", str(a.threads), "--pooling", a.pooling, "--listen", f"127.0.0.1:{port}", "--data-dir", "", "-m", a.model], port)]
+    servers = [Server("Shoal", [a.shoal, "up", "--nodes", "1", "--threads", str(a.threads), "--pooling", a.pooling, "--listen", f"127.0.0.1:{port}", "--no-jobs", "-m", a.model], port)]
     try:
         if a.llama:
             servers.append(Server("llama.cpp", [a.llama, "-m", a.model, "--embeddings", "--pooling", a.pooling, "-t", str(a.threads), "-tb", str(a.threads),

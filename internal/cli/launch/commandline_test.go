@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -61,7 +62,7 @@ type processCommands struct {
 func parsedProcess(t *testing.T, args ...string) *processCommands {
 	t.Helper()
 	var c processCommands
-	p, err := kong.New(&c, Variables(), PlainNumbers())
+	p, err := kong.New(&c, Variables(), PlainValues())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,5 +194,22 @@ func TestKeysTravel(t *testing.T) {
 	k := CoordinatorCmd{listenFlags: listenFlags{APIKey: keys}, LogFlags: LogFlags{LogLevel: "info"}}
 	if got := reparsed(t, "coordinator", &k).Coordinator.APIKey; !slices.Equal(got, keys) {
 		t.Errorf("%q arrives as %q", keys, got)
+	}
+}
+
+// TestEmptyPath: an empty path is an error, not the current folder.
+func TestEmptyPath(t *testing.T) {
+	for _, args := range [][]string{{"up", "--data-dir", ""}, {"up", "--data-dir="}} {
+		var c processCommands
+		p, err := kong.New(&c, Variables(), PlainValues())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = p.Parse(args); err == nil || !strings.Contains(err.Error(), "--data-dir: the path is empty") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	if got := parsedProcess(t, "up", "--data-dir", "x").Up.DataDir; !filepath.IsAbs(got) || filepath.Base(got) != "x" {
+		t.Errorf("--data-dir x is %q", got)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/options"
 )
 
-// PlainNumbers parses the numbers of flags, with plain error messages.
-func PlainNumbers() kong.Option {
+// PlainValues parses the numbers and paths of flags, with plain error messages.
+func PlainValues() kong.Option {
 	whole := func(bits int) kong.MapperFunc {
 		return number("a whole number", func(text string, v reflect.Value) error {
 			n, err := strconv.ParseInt(text, 0, bits)
@@ -34,6 +34,7 @@ func PlainNumbers() kong.Option {
 			v.SetInt(n)
 			return err
 		})),
+		kong.NamedMapper("path", kong.MapperFunc(decodePath)),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), number("a duration, as 500ms, 30s or 5m", func(text string, v reflect.Value) error {
 			d, err := time.ParseDuration(text)
 			v.SetInt(int64(d))
@@ -48,6 +49,24 @@ func PlainNumbers() kong.Option {
 		}
 		return nil
 	})
+}
+
+// decodePath decodes the path of a file or folder, relative to the current folder. An empty one is an
+// error: it would be the current folder, which an unset variable of a script must not fill with files.
+func decodePath(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("path", &text); err != nil {
+		return err
+	}
+	switch text {
+	case "":
+		return errors.New("the path is empty; give one (. is the current folder), or leave the option out")
+	case "-":
+	default:
+		text = kong.ExpandPath(text)
+	}
+	target.SetString(text)
+	return nil
 }
 
 // number returns a decoder that parses a value with set; what describes the valid values.
