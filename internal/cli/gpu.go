@@ -20,7 +20,10 @@ import (
 type gpuCmd struct {
 	JSON    bool          `name:"json" help:"Print the report as JSON."`
 	Timeout time.Duration `default:"1m" help:"Time after which the driver counts as hung."`
+	Full    bool          `help:"Compare and measure each kernel by itself, and print a table."`
+	Only    string        `help:"With --full, only the steps whose names contain this text."`
 	Child   bool          `hidden:"" help:"Load the driver in this process, and print JSON."`
+	From    int           `hidden:"" help:"First step of --full in this process."`
 }
 
 func (*gpuCmd) Help() string {
@@ -28,12 +31,22 @@ func (*gpuCmd) Help() string {
 compute the same bits on it as on the processor. The driver is loaded in a process of its own. The
 exit status is 1 if no card can be used.
 
+With --full it compares each kernel with the processor, the functions of one number for all 2^32
+inputs, and measures the kernels at the shapes of a model with 8 billion parameters. A kernel that
+fails or hangs ends a process, and another process goes on with the next step.
+
   shoal gpu
-  shoal gpu --json`
+  shoal gpu --json
+  shoal gpu --full --only speed:`
 }
 
 func (c *gpuCmd) Run(e *ui.Env) error {
-	if c.Child {
+	switch {
+	case c.Full && c.Child:
+		return c.steps(e.Stdout)
+	case c.Full:
+		return c.full(e)
+	case c.Child:
 		return json.NewEncoder(e.Stdout).Encode(cudaprobe.Run())
 	}
 	report, err := c.probe(e.Ctx)

@@ -1,9 +1,3 @@
-// exp_all is exp_ of n numbers.
-KERNEL exp_all(const float *x, float *y, uint32_t n) {
-  uint32_t i = threadIdx.x + blockIdx.x * blockDim.x;
-  if (i < n) y[i] = exp_(x[i]);
-}
-
 // quantize_rows rounds rows x[i*ld] of n numbers, a multiple of 32: bytes (rows, n), scales (rows,
 // n/32).
 KERNEL quantize_rows(const float *x, uint32_t ld, int8_t *bytes, float *scales, uint32_t n) {

@@ -6,13 +6,11 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 var rowComparisons = []comparison{
-	{"exp", []string{"exp_all"}, (*card).exponentials},
 	{"embedding", []string{"embed"}, (*card).embeddings},
 	{"rounding of activations", []string{"quantize_rows"}, (*card).rounding},
 	{"RMS norm", []string{"rms_norm"}, (*card).norms},
@@ -26,20 +24,6 @@ var (
 	inf = float32(math.Inf(1))
 	nan = float32(math.NaN())
 )
-
-func (k *card) exponentials(*rand.Rand) {
-	var x []float32
-	for bits := uint64(0); bits < 1<<32; bits += 65521 { // a prime: every exponent, NaN and infinity
-		x = append(x, math.Float32frombits(uint32(bits)))
-	}
-	want := make([]float32, len(x))
-	for i := range x {
-		want[i] = tensor.Exp(x[i])
-	}
-	y := k.alloc(4 * len(x))
-	k.launch("exp_all", cuda.Grid{X: (len(x) + 255) / 256, Threads: 256}, k.upload(x), y, uint32(len(x)))
-	k.equalFloats("all exponents", y, want)
-}
 
 // embeddings looks up rows of each type; the rows are built here as a checkpoint file has them.
 func (k *card) embeddings(r *rand.Rand) {

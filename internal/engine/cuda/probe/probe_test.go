@@ -1,9 +1,12 @@
 package probe
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +17,14 @@ import (
 
 // The test program is its own child: one process has one driver.
 func TestMain(m *testing.M) {
+	if text := os.Getenv("SHOAL_PROBE_FULL"); text != "" {
+		out := json.NewEncoder(os.Stdout)
+		if err := Full(0, text, func(int, string) {}, func(r Result) { _ = out.Encode(r) }); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv("SHOAL_PROBE_TEST") != "" {
 		if err := json.NewEncoder(os.Stdout).Encode(run(os.Getenv("SHOAL_PROBE_KERNEL"))); err != nil {
 			os.Exit(1)
@@ -23,16 +34,36 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func child(t *testing.T, environment ...string) (r Report) {
+// output runs the test program as a child.
+func output(t *testing.T, environment ...string) []byte {
 	t.Helper()
 	c := exec.Command(os.Args[0])
-	c.Env = append(append(os.Environ(), "SHOAL_PROBE_TEST=1"), environment...)
+	c.Env = append(os.Environ(), environment...)
 	var stderr strings.Builder
 	c.Stderr = &stderr
 	out, err := c.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
+	return out
+}
+
+func full(t *testing.T, text string, environment ...string) (all []Result) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(output(t, append(environment, "SHOAL_PROBE_FULL="+text)...)))
+	for d.More() {
+		var r Result
+		if err := d.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func child(t *testing.T, environment ...string) (r Report) {
+	t.Helper()
+	out := output(t, append(environment, "SHOAL_PROBE_TEST=1")...)
 	if err := json.Unmarshal(out, &r); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -65,6 +96,20 @@ func TestEmulated(t *testing.T) {
 		if d := examine(t, "SHOAL_EMULATOR_FAULT="+kernel, "SHOAL_PROBE_KERNEL="+kernel); d.Bits || !strings.Contains(d.Problem, "differ from the CPU's") {
 			t.Errorf("with a wrong bit of %s: %+v", kernel, d)
 		}
+	}
+	// A full examination goes on after a kernel that computes another bit.
+	results := full(t, "bits: product of q8_0 weights with", append(environment, "SHOAL_EMULATOR_FAULT=q8_product_8")...)
+	var failed []string
+	for _, r := range results {
+		if r.Problem != "" {
+			failed = append(failed, r.Name)
+		}
+	}
+	if len(results) != 5 || !slices.Equal(failed, []string{"bits: product of q8_0 weights with up to 8 tokens"}) {
+		t.Errorf("%+v", results)
+	}
+	if speeds := full(t, "speed: best of", environment...); len(speeds) != 1 || speeds[0].Problem != "" || speeds[0].Speed.Time <= 0 || speeds[0].Speed.Bytes != 4*vocab {
+		t.Errorf("%+v", speeds)
 	}
 	if d := examine(t, "SHOAL_EMULATOR_CAPABILITY=75"); d.Bits || !strings.Contains(d.Problem, "compute capability 7.5 is too old") {
 		t.Errorf("an old card: %+v", d)

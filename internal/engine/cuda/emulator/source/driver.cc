@@ -46,11 +46,11 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(bf16_product, 2);
   ADD(bf16_product_8, 2);
   ADD(embed, 2);
-  ADD(exp_all, 1);
   ADD(f16_product, 2);
   ADD(f16_product_8, 2);
   ADD(f32_product, 2);
   ADD(f32_product_8, 2);
+  ADD(function_of_bits, 3);
   ADD(gate_rows, 6);
   ADD(q4_product, 4);
   ADD(q4_product_16, 4);
