@@ -17,11 +17,11 @@ struct Float16 {
   DEVICE_METHOD static void widen(float *to, uint4 v) { pair(to, v.x), pair(to + 2, v.y), pair(to + 4, v.z), pair(to + 6, v.w); }
 };
 
-template <class T, int tokens> DEVICE void float_product(const uint4 *w, const float *x, After after, uint32_t blocks, uint32_t n) {
+template <class T, int tokens> DEVICE void float_product(const uint4 *w, const float *x, After after, Units units, uint32_t n) {
   SHARED float part[UNITS][PANEL][tokens];
   constexpr int chunks = 32 / T::columns; // of a block
-  uint32_t unit = threadIdx.x / PANEL, row = threadIdx.x % PANEL, units = units_of(blocks), token = blockIdx.y * tokens;
-  uint32_t first = unit < units ? unit * blocks / units * chunks : 0, end = unit < units ? (unit + 1) * blocks / units * chunks : 0;
+  uint32_t unit = threadIdx.x / PANEL, row = threadIdx.x % PANEL, blocks = units.held(), token = blockIdx.y * tokens;
+  uint32_t first = units.begin(unit) * chunks, end = units.begin(unit + 1) * chunks;
   w += (uint64_t)blockIdx.x * blocks * chunks * PANEL + row;
   const float4 *at[tokens];
 #pragma unroll
@@ -48,17 +48,13 @@ template <class T, int tokens> DEVICE void float_product(const uint4 *w, const f
   wait_block();
   if (threadIdx.x < PANEL * tokens) {
     uint32_t r = threadIdx.x % PANEL, i = threadIdx.x / PANEL;
-    float v[UNITS];
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) v[u] = part[u][r][i];
-    float total = fold_units(v, units);
-    if (token + i < n) after.store(token + i, blockIdx.x * PANEL + r, total);
+    if (token + i < n) finish(&part[0][r][i], PANEL * tokens, units, after, token + i, blockIdx.x * PANEL + r);
   }
 }
 
 #define FLOAT_PRODUCT(name, type, tokens) \
-  KERNEL THREADS(256, 2) name(const uint4 *w, const float *x, float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint32_t blocks, uint32_t n) { \
-    float_product<type, tokens>(w, x, {y, ld, bias, residual, rows}, blocks, n); \
+  KERNEL THREADS(256, 2) name(const uint4 *w, const float *x, PRODUCT_PARAMETERS) { \
+    float_product<type, tokens>(w, x, PRODUCT_ARGUMENTS, n); \
   }
 FLOAT_PRODUCT(f32_product, Float32, 1)
 FLOAT_PRODUCT(f32_product_8, Float32, 8)

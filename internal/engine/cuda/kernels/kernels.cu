@@ -8,6 +8,7 @@
 #include "logits.cu"
 #include "measure.cu"
 #include "norm.cu"
+#include "tiles.cu"
 
 #include "products.cu"
 #include "rows.cu"

@@ -37,6 +37,7 @@ var Names = []string{
 	"best_of_rows",
 	"bf16_product",
 	"bf16_product_8",
+	"copy_rows",
 	"embed",
 	"f16_product",
 	"f16_product_8",
@@ -44,6 +45,7 @@ var Names = []string{
 	"f32_product_8",
 	"function_of_bits",
 	"gate_rows",
+	"pack_rounded",
 	"q4_product",
 	"q4_product_16",
 	"q4_product_32",
@@ -61,6 +63,7 @@ var Names = []string{
 	"rope_write_f32",
 	"rope_write_int8",
 	"scale_rows",
+	"unpack_rounded",
 }
 
 // Main is the source that includes the others.

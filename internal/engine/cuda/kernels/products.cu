@@ -4,7 +4,17 @@
 #define UNITS 16
 #define PANEL 16
 
-DEVICE uint32_t units_of(uint32_t blocks) { return blocks < UNITS ? blocks : UNITS; }
+// Units are those of the contraction axis that a weight holds: count units from first on, of `of`
+// units that share `blocks` blocks. Bit i of starts is set if a node of the tree begins at unit
+// first+i (tensor.Subtrees).
+struct Units {
+  uint32_t first, count, of, blocks, starts;
+
+  DEVICE_METHOD uint32_t at(uint32_t u) const { return (first + u) * blocks / of; }
+  // begin is the first block of unit u within the weight, for u up to count, and later its end.
+  DEVICE_METHOD uint32_t begin(uint32_t u) const { return at(u < count ? u : count) - at(0); }
+  DEVICE_METHOD uint32_t held() const { return at(count) - at(0); }
+};
 
 // fold_units sums the values of units in the canonical tree: neighbours, then neighbours of the sums.
 DEVICE float fold_units(float *t, uint32_t units) {
@@ -17,12 +27,14 @@ DEVICE float fold_units(float *t, uint32_t units) {
   return t[0];
 }
 
-// After is what follows the sum of weight row r for token t: bias and residual may be null.
+// After is what follows the sum of weight row r for token t: bias and residual may be null. Nodes of a
+// tree are `node` numbers apart.
 struct After {
   float *y;
   uint32_t ld;
   const float *bias, *residual;
   uint32_t rows;
+  uint64_t node;
 
   DEVICE_METHOD void store(uint32_t t, uint32_t r, float sum) const {
     if (r >= rows) return;
@@ -31,6 +43,26 @@ struct After {
     y[at] = residual ? add_(residual[at], sum) : sum;
   }
 };
+
+// finish folds the sums of the units, part[unit*stride], and stores the result, or that of every
+// node. It overwrites part.
+DEVICE void finish(float *part, uint32_t stride, Units units, After after, uint32_t t, uint32_t r) {
+  if (units.starts == 1) {
+    float v[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) v[u] = part[u * stride];
+    after.store(t, r, fold_units(v, units.count));
+    return;
+  }
+  for (uint32_t u = 0; u < units.count; after.y += after.node) {
+    uint32_t end = u + 1;
+    while (end < units.count && !(units.starts >> end & 1)) end++;
+    for (uint32_t s = 1; s < end - u; s *= 2)
+      for (uint32_t a = u; a + s < end; a += 2 * s) part[a * stride] = add_(part[a * stride], part[(a + s) * stride]);
+    after.store(t, r, part[u * stride]);
+    u = end;
+  }
+}
 
 // Q8 and Q4 read a block of a row, half of it in each of two lanes. start is the integer sum of the
 // half with the token's bytes x (block, 32).
@@ -53,10 +85,10 @@ struct Q4 {
 
 // product of one token: bytes x (block, 32), their scales (block). A thread block of 512 is a
 // panel, a warp is a unit, and two lanes share a row.
-template <class Q> DEVICE void product(const typename Q::Part *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, uint32_t blocks) {
+template <class Q> DEVICE void product(const typename Q::Part *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, Units units) {
   SHARED float part[UNITS][PANEL];
-  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 2, half = lane % 2, units = units_of(blocks);
-  uint32_t first = unit < units ? unit * blocks / units : 0, end = unit < units ? (unit + 1) * blocks / units : 0;
+  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 2, half = lane % 2, blocks = units.held();
+  uint32_t first = units.begin(unit), end = units.begin(unit + 1);
   w += (uint64_t)blockIdx.x * blocks * 32 + lane;
   scales += (uint64_t)blockIdx.x * blocks * PANEL + row;
   float sum = 0;
@@ -68,18 +100,17 @@ template <class Q> DEVICE void product(const typename Q::Part *w, const uint16_t
   }
   if (half == 0) part[unit][row] = sum;
   wait_block();
-  if (threadIdx.x < PANEL) {
-    float t[UNITS];
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) t[u] = part[u][threadIdx.x];
-    after.store(0, blockIdx.x * PANEL + threadIdx.x, fold_units(t, units));
-  }
+  if (threadIdx.x < PANEL) finish(&part[0][threadIdx.x], PANEL, units, after, 0, blockIdx.x * PANEL + threadIdx.x);
 }
 
-KERNEL THREADS(512, 2) q8_product(const uint4 *w, const uint16_t *scales, const int8_t *x, const float *xscales, float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint32_t blocks, uint32_t n) {
-  product<Q8>(w, scales, x, xscales, {y, ld, bias, residual, rows}, blocks);
+// The last parameters of every product: the result (After), the units, and the number of tokens.
+#define PRODUCT_PARAMETERS float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint64_t node, uint32_t unit, uint32_t count, uint32_t of, uint32_t blocks, uint32_t starts, uint32_t n
+#define PRODUCT_ARGUMENTS {y, ld, bias, residual, rows, node}, {unit, count, of, blocks, starts}
+
+KERNEL THREADS(512, 2) q8_product(const uint4 *w, const uint16_t *scales, const int8_t *x, const float *xscales, PRODUCT_PARAMETERS) {
+  product<Q8>(w, scales, x, xscales, PRODUCT_ARGUMENTS);
 }
 
-KERNEL THREADS(512, 2) q4_product(const uint2 *w, const uint16_t *scales, const int8_t *x, const float *xscales, float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint32_t blocks, uint32_t n) {
-  product<Q4>(w, scales, x, xscales, {y, ld, bias, residual, rows}, blocks);
+KERNEL THREADS(512, 2) q4_product(const uint2 *w, const uint16_t *scales, const int8_t *x, const float *xscales, PRODUCT_PARAMETERS) {
+  product<Q4>(w, scales, x, xscales, PRODUCT_ARGUMENTS);
 }

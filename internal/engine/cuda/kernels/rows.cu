@@ -30,11 +30,11 @@ struct Rows4 {
 // Words of a panel's block.
 #define BLOCK_WORDS 64
 
-template <class R, int tiles> DEVICE void product_rows(const typename R::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, uint32_t blocks, uint32_t n) {
+template <class R, int tiles> DEVICE void product_rows(const typename R::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, Units units, uint32_t n) {
   constexpr int together = tiles < 4 ? tiles : 4; // tiles whose units are folded at once
   SHARED float part[UNITS][together * 128];
-  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, units = units_of(blocks);
-  uint32_t first = unit < units ? unit * blocks / units : 0, end = unit < units ? (unit + 1) * blocks / units : 0;
+  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = units.held();
+  uint32_t first = units.begin(unit), end = units.begin(unit + 1);
   uint32_t token = blockIdx.y * tiles * 8;
   w += (uint64_t)blockIdx.x * blocks * BLOCK_WORDS;
   scales += (uint64_t)blockIdx.x * blocks * PANEL + g;
@@ -76,19 +76,15 @@ template <class R, int tiles> DEVICE void product_rows(const typename R::Word *w
     wait_block();
     uint32_t at = threadIdx.x; // one sum a thread
     if (at < together * 128) {
-      float v[UNITS];
-#pragma unroll
-      for (int u = 0; u < UNITS; u++) v[u] = part[u][at];
       uint32_t of = at % 32, k = at / 32 % 4, to = token + (i + at / 128) * 8 + of % 4 * 2 + k % 2;
-      float total = fold_units(v, units);
-      if (to < n) after.store(to, blockIdx.x * PANEL + of / 4 + k / 2 * 8, total);
+      if (to < n) finish(&part[0][at], together * 128, units, after, to, blockIdx.x * PANEL + of / 4 + k / 2 * 8);
     }
   }
 }
 
 #define PRODUCT_ROWS(name, rows_of, tiles) \
-  KERNEL THREADS(512, 1) name(const rows_of::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint32_t blocks, uint32_t n) { \
-    product_rows<rows_of, tiles>(w, scales, x, xscales, {y, ld, bias, residual, rows}, blocks, n); \
+  KERNEL THREADS(512, 1) name(const rows_of::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, PRODUCT_PARAMETERS) { \
+    product_rows<rows_of, tiles>(w, scales, x, xscales, PRODUCT_ARGUMENTS, n); \
   }
 PRODUCT_ROWS(q8_product_8, Rows8, 1)
 PRODUCT_ROWS(q8_product_16, Rows8, 2)

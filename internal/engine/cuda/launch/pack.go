@@ -34,15 +34,16 @@ func PackedBytes(t tensor.DType, rows, cols int) (data, scales int64) {
 //	Q4_0       (panel, block, row, 16), columns i low and i+16 high, with 8 added
 //	scales     (panel, block, row) float16
 //
-// data and scales have PackedBytes. The weight owns all units of its columns, which are a multiple
-// of 32.
+// data and scales have PackedBytes of the columns of the weight's Span. All columns are a multiple of
+// 32.
 func Pack(data, scales []byte, w *tensor.Weight) error {
 	if err := wholeBlocks("a weight", w.Cols); err != nil {
 		return err
 	}
-	d, s := PackedBytes(w.Type, w.Rows, w.Cols)
-	if d == 0 || w.Span().Len() != w.Cols {
-		return fmt.Errorf("launch: no layout for columns %v of a weight of %v", w.Span(), w.Type)
+	cols := w.Span().Len()
+	d, s := PackedBytes(w.Type, w.Rows, cols)
+	if d == 0 && cols > 0 && w.Rows > 0 {
+		return fmt.Errorf("launch: no layout for a weight of %v", w.Type)
 	}
 	if int64(len(data)) != d || int64(len(scales)) != s {
 		return fmt.Errorf("launch: %d bytes of data and %d of scales for a weight of %d and %d", len(data), len(scales), d, s)
@@ -54,7 +55,7 @@ func Pack(data, scales []byte, w *tensor.Weight) error {
 		n := min(group, panels-first)
 		from := w.Packed()[first*panelBytes:]
 		for p := range n {
-			packPanel(data[len(data)/panels*(first+p):][:len(data)/panels], scales[len(scales)/panels*(first+p):][:len(scales)/panels], from, w.Type, w.Cols, p, n)
+			packPanel(data[len(data)/panels*(first+p):][:len(data)/panels], scales[len(scales)/panels*(first+p):][:len(scales)/panels], from, w.Type, cols, p, n)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -14,12 +15,33 @@ type Weight struct {
 	Type         tensor.DType // Q8_0, Q4_0, BF16, F16, F32
 	Data, Scales cuda.Pointer
 	Rows, Cols   int // Cols is a multiple of 32
+
+	// The units of the columns that the weight holds, as of tensor.NewWeightUnits: Cols are the
+	// columns of all units. Both 0: all.
+	UnitLo, UnitHi int
+}
+
+// Units are the units that the weight holds.
+func (w Weight) Units() tensor.Span {
+	if w.UnitHi == 0 {
+		return tensor.Span{Lo: 0, Hi: tensor.Units(w.Cols)}
+	}
+	return tensor.Span{Lo: w.UnitLo, Hi: w.UnitHi}
+}
+
+// Nodes are the nodes of the sum tree that the units cover.
+func (w Weight) Nodes() []tensor.Span {
+	u := w.Units()
+	return tensor.Subtrees(u.Lo, u.Hi, tensor.Units(w.Cols))
 }
 
 // Product is tensor.Pool.MatMul of N tokens: sums Y[t*LdY+r] over the columns of weight row r. Then
 // it adds Bias (Rows), and at last Residual[t*LdY+r], where there are some. Residual may be Y.
 //
-// Quantized weights take X rounded (Rounded), float weights take X, (N, Cols) float32.
+// Quantized weights take X rounded (Rounded), float weights take X, (N, Cols) float32; of a weight with
+// some of the units, X has their columns only. If the units cover several nodes of the sum tree,
+// Y has the sums of each: node i at Y[i*N*LdY:], as of tensor.Pool.MatMulPartial. Bias and Residual
+// are 0 then.
 type Product struct {
 	W              Weight
 	X              cuda.Pointer
@@ -37,8 +59,19 @@ func (o Product) Calls() ([]Call, error) {
 	if o.N == 0 || o.W.Rows == 0 {
 		return nil, nil
 	}
-	panels, blocks := ceil(o.W.Rows, PanelRows), uint32(o.W.Cols/block)
-	after := []any{o.Y, uint32(o.LdY), o.Bias, o.Residual, uint32(o.W.Rows), blocks, uint32(o.N)}
+	panels, all, u := ceil(o.W.Rows, PanelRows), tensor.Units(o.W.Cols), o.W.Units()
+	if u.Lo < 0 || u.Hi > all || u.Len() < 1 {
+		return nil, fmt.Errorf("launch: units [%d,%d) of %d", u.Lo, u.Hi, all)
+	}
+	starts := uint32(0) // bit i: a node begins at unit i of the weight
+	for _, n := range o.W.Nodes() {
+		starts |= 1 << (n.Lo - u.Lo)
+	}
+	if starts != 1 && (o.Bias != null || o.Residual != null) {
+		return nil, errors.New("launch: a bias or a residual for the nodes of a sum")
+	}
+	after := []any{o.Y, uint32(o.LdY), o.Bias, o.Residual, uint32(o.W.Rows), uint64(o.N) * uint64(o.LdY),
+		uint32(u.Lo), uint32(u.Len()), uint32(all), uint32(o.W.Cols / block), starts, uint32(o.N)}
 	name := map[tensor.DType]string{tensor.Q8_0: "q8", tensor.Q4_0: "q4", tensor.BF16: "bf16", tensor.F16: "f16", tensor.F32: "f32"}[o.W.Type]
 	if name == "" {
 		return nil, fmt.Errorf("launch: a product of %v weights", o.W.Type)

@@ -18,6 +18,8 @@ var rowComparisons = []comparison{
 	{"residual sum", []string{"add_rows"}, (*card).sums},
 	{"scaled and capped logits", []string{"scale_rows"}, (*card).logits},
 	{"best token", []string{"best_of_rows"}, (*card).best},
+	{"copies of tiles", []string{"copy_rows"}, (*card).copies},
+	{"rounded tiles", []string{"pack_rounded", "unpack_rounded"}, (*card).tiles},
 }
 
 var (
@@ -252,4 +254,41 @@ func (k *card) best(r *rand.Rand) {
 	}
 	k.equal("index", o.Index, bytesOf(index))
 	k.equalFloats("value", o.Value, value)
+}
+
+func (k *card) copies(r *rand.Rand) {
+	const rows, cols, from, to = 3, 300, 310, 305
+	x, want := normal(r, rows*from, 1), normal(r, rows*to, 1)
+	p := k.upload(want)
+	for i := range rows {
+		copy(want[i*to:][:cols], x[i*from:])
+	}
+	k.run(launch.CopyRows{To: p, LdTo: to, From: k.upload(x), LdFrom: from, Rows: rows, Cols: cols})
+	k.equalFloats("rows", p, want)
+}
+
+// tiles packs some columns of rounded rows as package tensor would, and unpacks them into other rows.
+func (k *card) tiles(r *rand.Rand) {
+	const rows, all, first, cols = 3, 1024, 96, 448
+	for _, t := range []tensor.DType{tensor.Q8_0, tensor.Q4_0} {
+		x := hard(normal(r, rows*all, 1))
+		b, scales := quantized(x)
+		size := tensor.QuantizedBytes(cols)
+		want := make([]byte, rows*size)
+		tensor.Quantize(want, size, t, x[first:], all, cols, rows)
+		offset := 128
+		if t == tensor.Q4_0 {
+			offset = 8
+		}
+		o := launch.PackRounded{Records: k.alloc(len(want)), Rounded: launch.Rounded{Bytes: k.upload(b), Scales: k.upload(scales)}, All: all, First: first, Offset: offset, Rows: rows, Cols: cols}
+		k.run(o)
+		k.equal(t.String()+" records", o.Records, want)
+		var part []float32
+		for i := range rows {
+			part = append(part, x[i*all+first:][:cols]...)
+		}
+		o.Rounded, o.All, o.First = k.rounded(rows*cols), cols, 0
+		k.run(launch.UnpackRounded(o))
+		k.equalRounded(t.String(), o.Rounded, part)
+	}
 }

@@ -45,6 +45,7 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(best_of_rows, 2);
   ADD(bf16_product, 2);
   ADD(bf16_product_8, 2);
+  ADD(copy_rows, 0);
   ADD(embed, 2);
   ADD(f16_product, 2);
   ADD(f16_product_8, 2);
@@ -52,6 +53,7 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(f32_product_8, 2);
   ADD(function_of_bits, 3);
   ADD(gate_rows, 6);
+  ADD(pack_rounded, 0);
   ADD(q4_product, 4);
   ADD(q4_product_16, 4);
   ADD(q4_product_32, 4);
@@ -69,6 +71,7 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(rope_write_f32, 0);
   ADD(rope_write_int8, 0);
   ADD(scale_rows, 0);
+  ADD(unpack_rounded, 1);
 #undef ADD
   return m;
 }();
