@@ -74,10 +74,13 @@ DEVICE uint2 load_once(const uint2 *p) {
   asm("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
-// copy16 copies 16 bytes to shared memory in the background. end_copies ends a group of copies, and
+// copy16 and copy4 copy 16 and 4 bytes to shared memory in the background. end_copies ends a group of copies, and
 // wait_copies<n> waits for this thread's groups but the last n.
 DEVICE void copy16(void *to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+DEVICE void copy4(void *to, const void *from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 DEVICE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n> DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }

@@ -12,6 +12,7 @@
 
 #include "products.cu"
 #include "rows.cu"
+#include "tiled.cu"
 #include "floats.cu"
 
 #include "rope.cu"

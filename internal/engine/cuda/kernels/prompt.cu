@@ -18,7 +18,7 @@ enum { SKIP, COPY, JOIN };
 // score_rows computes the scores of `count` rows, from `first` on, and slot `slot` of a stage.
 template <int type, int count> DEVICE void score_rows(float *scores, const float *queries, const uint8_t *keys, uint32_t at, uint32_t dim, uint32_t first, Score score, float by) {
   float s[count] = {};
-#pragma unroll 2
+#pragma unroll 1
   for (uint32_t k = 0; k < dim; k += 4, at += 4 * PANEL) {
     float a[2], b[2];
     key_pair<type>(a, keys, at), key_pair<type>(b, keys, at + 2 * PANEL);
@@ -96,8 +96,10 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
 
   uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, PROMPT_BYTES), size = slots * row_bytes;
   uint32_t first_block = low[0] / SLOTS, last_block = (r.slot + tokens - 1) / SLOTS;
-  for (uint32_t b = first_block; b <= last_block; b++) {
-    if (b % (RUN / SLOTS) == 0 && b > first_block) join();
+#pragma unroll 1
+  for (uint32_t b = first_block;; b++) {
+    if (b > first_block && (b > last_block || b % (RUN / SLOTS) == 0)) join();
+    if (b > last_block) break;
     const uint8_t *block = cache.block(b);
     uint32_t base = b * SLOTS;
     // Scores of all slots, also of those that are not seen.
@@ -110,12 +112,11 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
       if constexpr (type == INT8) by = ((const float *)(block + cache.scales_at()))[s + slot];
       float *to = p + s + slot;
       const uint8_t *keys = (const uint8_t *)stage;
-      switch (each) {
-        case 8: score_rows<type, 8>(to, (float *)queries, keys, at, dim, first, score, by); break;
-        case 4: score_rows<type, 4>(to, (float *)queries, keys, at, dim, first, score, by); break;
-        case 2: score_rows<type, 2>(to, (float *)queries, keys, at, dim, first, score, by); break;
-        default: score_rows<type, 1>(to, (float *)queries, keys, at, dim, first, score, by);
-      }
+      // Heads of up to 128 elements have 8 rows a thread, or 4 where a stage is half a block.
+      if (each == 8) score_rows<type, 8>(to, (float *)queries, keys, at, dim, first, score, by);
+      else if (type != BF16 && each == 4) score_rows<type, 4>(to, (float *)queries, keys, at, dim, first, score, by);
+      else
+        for (uint32_t i = 0; i < each; i++) score_rows<type, 1>(to, (float *)queries, keys, at, dim, first + i, score, by);
     }
     wait_block();
     // Softmax.
@@ -202,7 +203,6 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
       }
     }
   }
-  join();
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     uint32_t row = t / 16 + 16 * i;

@@ -5,6 +5,11 @@
 // 4*g+t has the rows g and g+8.
 struct Rows8 {
   typedef uint2 Word;
+  static constexpr uint32_t panel_bytes = 512; // of a block
+  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w, uint32_t g, uint32_t t) {
+    uint2 low = ((const uint2 *)w)[g * 4 + t], high = ((const uint2 *)w)[(g + 8) * 4 + t];
+    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
+  }
   DEVICE_METHOD static void weights(uint32_t *a, const uint2 *w, uint32_t g, uint32_t t) {
     uint2 low = load_once(w + g * 4 + t), high = load_once(w + (g + 8) * 4 + t);
     a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
@@ -16,10 +21,14 @@ struct Rows8 {
 };
 struct Rows4 {
   typedef uint32_t Word;
+  static constexpr uint32_t panel_bytes = 256;
   // Nibbles minus 8, as bytes.
   DEVICE_METHOD static uint32_t bytes(uint32_t v) { return (((v & 0x0f0f0f0f) | 0x80808080) - 0x08080808) ^ 0x80808080; }
   DEVICE_METHOD static void weights(uint32_t *a, const uint32_t *w, uint32_t g, uint32_t t) {
-    uint32_t low = w[g * 4 + t], high = w[(g + 8) * 4 + t];
+    staged(a, (const uint8_t *)w, g, t);
+  }
+  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w, uint32_t g, uint32_t t) {
+    uint32_t low = ((const uint32_t *)w)[g * 4 + t], high = ((const uint32_t *)w)[(g + 8) * 4 + t];
     a[0] = bytes(low), a[1] = bytes(high), a[2] = bytes(low >> 4), a[3] = bytes(high >> 4);
   }
   DEVICE_METHOD static void token(uint32_t *b, const int8_t *x, uint32_t t) {

@@ -50,6 +50,20 @@ type Product struct {
 	Y              cuda.Pointer
 	LdY            int
 	Bias, Residual cuda.Pointer // or 0
+	Tiled          bool         // use the kernel for many tokens, however few there are
+}
+
+// A tiled product needs work for the multiprocessors of a card: thread blocks of some panels and
+// tokens.
+const (
+	tiledPanels, tiledTokens = 8, 64
+	tiledBlocks              = 128
+	tiledLeast               = 33 // tokens: below it half of a block would be idle
+)
+
+func (o Product) tiled() bool {
+	return tensor.Quantised(o.W.Type) &&
+		(o.Tiled || o.N >= tiledLeast && ceil(ceil(o.W.Rows, PanelRows), tiledPanels)*ceil(o.N, tiledTokens) >= tiledBlocks)
 }
 
 func (o Product) Calls() ([]Call, error) {
@@ -88,6 +102,9 @@ func (o Product) Calls() ([]Call, error) {
 		}
 	}
 	name += "_product"
+	if o.tiled() {
+		return []Call{{name + "_tiled", cuda.Grid{X: ceil(panels, tiledPanels), Y: ceil(o.N, tiledTokens), Threads: 256}, append(args, after...)}}, nil
+	}
 	if tile > 1 {
 		name += fmt.Sprintf("_%d", tile)
 	}

@@ -9,11 +9,14 @@ import (
 )
 
 var productComparisons = func() (all []comparison) {
-	add := func(name string, t tensor.DType, kernel string, tokens ...int) {
+	compare := func(name string, t tensor.DType, kernel string, tiled bool, tokens ...int) {
 		all = append(all, comparison{name, []string{kernel}, func(k *card, r *rand.Rand) {
-			k.products(r, t, tokens)
-			k.partial(r, t, tokens[len(tokens)-1])
+			k.products(r, t, tokens, tiled)
+			k.partial(r, t, tokens[len(tokens)-1], tiled)
 		}})
+	}
+	add := func(name string, t tensor.DType, kernel string, tokens ...int) {
+		compare(name, t, kernel, false, tokens...)
 	}
 	for _, t := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16} {
 		add(fmt.Sprintf("product of %v weights with a token", t), t, t.String()+"_product", 1)
@@ -26,6 +29,7 @@ var productComparisons = func() (all []comparison) {
 		add(fmt.Sprintf("product of %v weights with up to 16 tokens", t), t, kernel+"_16", 9, 16)
 		add(fmt.Sprintf("product of %v weights with up to 32 tokens", t), t, kernel+"_32", 17, 32)
 		add(fmt.Sprintf("product of %v weights with more tokens", t), t, kernel+"_64", 33, 70)
+		compare(fmt.Sprintf("tiled product of %v weights", t), t, kernel+"_tiled", true, 3, 70)
 	}
 	return all
 }()
@@ -56,7 +60,7 @@ func (k *card) weight(r *rand.Rand, t tensor.DType, rows, cols int, units tensor
 
 // products multiplies weights by numbers of tokens: columns with fewer blocks than units, and with
 // blocks that the units share unevenly; rows that fill no panel.
-func (k *card) products(r *rand.Rand, t tensor.DType, tokens []int) {
+func (k *card) products(r *rand.Rand, t tensor.DType, tokens []int, tiled bool) {
 	pool := tensor.NewPool(1)
 	defer pool.Close()
 	for _, s := range [][2]int{{16, 32}, {40, 224}, {83, 1056}} {
@@ -72,7 +76,7 @@ func (k *card) products(r *rand.Rand, t tensor.DType, tokens []int) {
 			if n > 1 {
 				hard(x[(n-1)*cols:])
 			}
-			o := launch.Product{W: w, N: n, Y: k.upload(want), LdY: ld}
+			o := launch.Product{W: w, N: n, Y: k.upload(want), LdY: ld, Tiled: tiled}
 			pool.MatMul(want, ld, host, x, cols, n)
 			k.multiply(&o, x)
 			k.equalFloats(what, o.Y, want)
@@ -98,7 +102,7 @@ func (k *card) products(r *rand.Rand, t tensor.DType, tokens []int) {
 
 // partial multiplies weights that hold some units of their columns: sums of one node and of several,
 // of axes with 16 units and with 7.
-func (k *card) partial(r *rand.Rand, t tensor.DType, n int) {
+func (k *card) partial(r *rand.Rand, t tensor.DType, n int, tiled bool) {
 	pool := tensor.NewPool(1)
 	defer pool.Close()
 	const rows = 40
@@ -117,7 +121,7 @@ func (k *card) partial(r *rand.Rand, t tensor.DType, n int) {
 			parts[i] = make([]float32, n*rows)
 		}
 		pool.MatMulPartial(parts, host, x, width, n)
-		o := launch.Product{W: w, N: n, Y: k.alloc(4 * n * rows * len(parts)), LdY: rows}
+		o := launch.Product{W: w, N: n, Y: k.alloc(4 * n * rows * len(parts)), LdY: rows, Tiled: tiled}
 		k.multiply(&o, x)
 		for i, want := range parts {
 			k.equalFloats(fmt.Sprintf("units %v of %d columns, node %d", s.units, s.cols, i), o.Y.Add(int64(4*n*rows*i)), want)

@@ -59,11 +59,13 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(q4_product_32, 4);
   ADD(q4_product_64, 4);
   ADD(q4_product_8, 4);
+  ADD(q4_product_tiled, 4);
   ADD(q8_product, 4);
   ADD(q8_product_16, 4);
   ADD(q8_product_32, 4);
   ADD(q8_product_64, 4);
   ADD(q8_product_8, 4);
+  ADD(q8_product_tiled, 4);
   ADD(quantize_rows, 2);
   ADD(read_all, 2);
   ADD(rms_norm, 4);
