@@ -123,6 +123,9 @@ func SliceOf(c *model.Config, layer int, s topology.Slice) topology.Slice {
 	return d.slice(s, d.WidthsOf(c, layer))
 }
 
+// AttentionScore is the score of a query with a key, of all heads.
+func (d Dims) AttentionScore() tensor.Score { return d.score() }
+
 func (d Dims) score() tensor.Score {
 	s := d.Score
 	if s.Scale == 0 {

@@ -121,7 +121,7 @@ func (b *Processor) Logits(ends Held, rows []LogitRow) {
 		logits := b.logits[i*vocab+mine.Lo : i*vocab+mine.Hi]
 		r.Best = bestOf(logits, b.bests[i*parts:(i+1)*parts])
 		if r.Logit = logits[r.Best]; r.Probability {
-			r.Share = probabilityOf(logits, r.Best)
+			r.Share = ProbabilityOf(logits, r.Best)
 		}
 	}
 }
@@ -141,8 +141,8 @@ func bestOf(logits []float32, of []int) int {
 	return best
 }
 
-// probabilityOf returns the softmax probability of the best token.
-func probabilityOf(logits []float32, best int) float32 {
+// ProbabilityOf returns the softmax probability of the best token.
+func ProbabilityOf(logits []float32, best int) float32 {
 	sum := float32(0)
 	for _, v := range logits {
 		sum += tensor.Exp(v - logits[best])

@@ -138,7 +138,7 @@ func fill(c *step.Job, templates [][]byte, tokens int, p *kvcache.Policy, querie
 	c.Pool().Run(g.Layers*g.KVHeads, func(i int) {
 		layer, head := i/g.KVHeads, i%g.KVHeads
 		for j, b := range prompt.Blocks(layer, head) {
-			copy(b, templates[(37*j+7*layer+head)%len(templates)])
+			c.Arena().WriteBlock(b, templates[(37*j+7*layer+head)%len(templates)])
 		}
 		prompt.Write(layer, head, tokens-1, k, k[:g.Layout.VDim])
 	})

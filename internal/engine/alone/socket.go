@@ -15,6 +15,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/actors/socket/step"
@@ -42,6 +43,7 @@ type Config struct {
 	Scratch    *tier.Scratch    // stores spilled rows of filled caches; nil: they stay in memory
 	Peers      []Peer           // sockets that share the model evenly; nil: one, with Pool
 	Mapping    topology.Mapping // default: gather
+	Device     layer.Device     // nil: the CPU
 	Adapters   *lora.Store      // files of LoRA adapters; nil: none can be loaded
 }
 
@@ -118,7 +120,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 		}
 	}()
 	for _, p := range peers {
-		cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: p.Pool, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: make(chan struct{}), ParsePolicy: parse, Scratch: c.Scratch, Connect: p.Connect, Adapters: c.Adapters, AdapterBudget: math.MaxInt64}
+		cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: p.Pool, Device: c.Device, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: make(chan struct{}), ParsePolicy: parse, Scratch: c.Scratch, Connect: p.Connect, Adapters: c.Adapters, AdapterBudget: math.MaxInt64}
 		a.ranks = append(a.ranks, rank{a.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: cfg} })), cfg.Stopped})
 	}
 	began := time.Now()

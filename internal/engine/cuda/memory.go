@@ -51,6 +51,11 @@ func (c *Context) Pin(n int) (*Pinned, error) {
 // Bytes returns the memory. It is invalid after Close.
 func (m *Pinned) Bytes() []byte { return unsafe.Slice(*(**byte)(unsafe.Pointer(&m.p)), m.bytes) }
 
+// Floats views little-endian bytes of pinned memory as numbers. Their address is a multiple of 4.
+func Floats(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
 // Device returns the address for kernels.
 func (m *Pinned) Device() Pointer { return Pointer(m.p) }
 

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/shoal-llm/shoal/internal/sys/hugemem"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 )
 
 var (
@@ -32,6 +32,7 @@ var (
 //
 // One owner allocates and frees. All methods may be called concurrently.
 type Arena struct {
+	memory memory.Remote // nil: of the host
 	budget int64
 	used   atomic.Int64
 	peak   atomic.Int64
@@ -39,7 +40,7 @@ type Arena struct {
 	given  atomic.Int64 // bytes unmapped since the start
 
 	mu       sync.Mutex
-	classes  []*class
+	classes  []*memory.Class
 	shared   int64 // bytes of blocks with several holders
 	segments map[*Segment]bool
 	closed   bool
@@ -64,6 +65,31 @@ func NewArena(budget int64) *Arena {
 	return &Arena{budget: max(budget, 0)}
 }
 
+// NewArenaIn returns an arena whose blocks are in the memory of a device.
+func NewArenaIn(m memory.Remote, budget int64) *Arena {
+	return &Arena{memory: m, budget: max(budget, 0)}
+}
+
+// ReadBlock and WriteBlock copy a block to and from the host's memory.
+func (a *Arena) ReadBlock(to, block []byte) {
+	if a.memory != nil {
+		a.memory.Read(to, block)
+		return
+	}
+	copy(to, block)
+}
+
+func (a *Arena) WriteBlock(block, from []byte) {
+	if a.memory != nil {
+		a.memory.Write(block, from)
+		return
+	}
+	copy(block, from)
+}
+
+// window is the host's access to blocks.
+func (a *Arena) window() memory.Window { return memory.Window{Remote: a.memory} }
+
 // Budget is the limit of Used in bytes.
 func (a *Arena) Budget() int64 { return a.budget }
 
@@ -76,12 +102,12 @@ func (a *Arena) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range a.classes {
-		s.Slabs += len(c.slabs)
-		s.Blocks += c.out
+		s.Slabs += c.Slabs()
+		s.Blocks += c.Out
 	}
 	s.Shared = a.shared
 	for b, n := range a.cached() {
-		if c := a.class(b.size); c.holders(unsafe.Slice(b.at, b.size)) == n {
+		if c := a.class(b.size); c.Holders(unsafe.Slice(b.at, b.size)) == n {
 			s.Evictable += int64(b.size)
 		}
 	}
@@ -97,8 +123,8 @@ func (a *Arena) Stats() Stats {
 // Alloc returns n zeroed blocks of size bytes each, all or none. Blocks are 64-byte aligned. Errors
 // wrap ErrBudget or ErrMemory and contain the figures.
 func (a *Arena) Alloc(size, n int) ([][]byte, error) {
-	if size <= 0 || size%blockAlign != 0 || n < 0 {
-		return nil, fmt.Errorf("kvcache: cannot allocate %d blocks of %d bytes: the size must be a positive multiple of %d", n, size, blockAlign)
+	if size <= 0 || size%memory.BlockAlign != 0 || n < 0 {
+		return nil, fmt.Errorf("kvcache: cannot allocate %d blocks of %d bytes: the size must be a positive multiple of %d", n, size, memory.BlockAlign)
 	}
 	if n == 0 {
 		return nil, nil
@@ -168,10 +194,10 @@ func (a *Arena) take(size, n int) ([][]byte, error) {
 	c := a.class(size)
 	blocks := make([][]byte, 0, n)
 	for len(blocks) < n {
-		b, grown, err := c.take()
+		b, grown, err := c.Take()
 		if err != nil {
 			a.put(c, blocks)
-			return nil, fmt.Errorf("%w: mapping a slab of %d bytes: %w", ErrMemory, c.slabBytes(), err)
+			return nil, fmt.Errorf("%w: mapping a slab of %d bytes: %w", ErrMemory, c.SlabBytes(), err)
 		}
 		a.mapped.Add(grown)
 		blocks = append(blocks, b)
@@ -184,7 +210,7 @@ func (a *Arena) Retain(blocks [][]byte) [][]byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, b := range blocks {
-		if a.class(len(b)).hold(b) == 1 {
+		if a.class(len(b)).Hold(b) == 1 {
 			a.shared += int64(len(b))
 		}
 	}
@@ -195,7 +221,7 @@ func (a *Arena) Retain(blocks [][]byte) [][]byte {
 func (a *Arena) IsShared(b []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.class(len(b)).holders(b) > 1
+	return a.class(len(b)).Holders(b) > 1
 }
 
 // Release releases blocks from Alloc or Retain. When the last holder releases a block, its contents
@@ -218,10 +244,10 @@ func (a *Arena) Release(blocks [][]byte) {
 }
 
 // put releases blocks, and returns how many holders the last of them still has.
-func (a *Arena) put(c *class, blocks [][]byte) (left int32) {
+func (a *Arena) put(c *memory.Class, blocks [][]byte) (left int32) {
 	for _, b := range blocks {
 		var shrunk int64
-		left, shrunk = c.put(b)
+		left, shrunk = c.Put(b)
 		a.mapped.Add(-shrunk)
 		a.given.Add(shrunk)
 	}
@@ -254,22 +280,21 @@ func (a *Arena) Close() error {
 	a.closed = true
 	var errs []error
 	for _, c := range a.classes {
-		for _, s := range c.slabs {
-			errs = append(errs, hugemem.Unmap(s.mem))
-			a.mapped.Add(-int64(len(s.mem)))
-		}
+		bytes, err := c.Close()
+		errs = append(errs, err)
+		a.mapped.Add(-bytes)
 	}
 	a.classes = nil
 	return errors.Join(errs...)
 }
 
-func (a *Arena) class(size int) *class {
+func (a *Arena) class(size int) *memory.Class {
 	for _, c := range a.classes {
-		if c.size == size {
+		if c.Size == size {
 			return c
 		}
 	}
-	c := &class{size: size}
+	c := memory.NewClass(a.memory, size)
 	a.classes = append(a.classes, c)
 	return c
 }

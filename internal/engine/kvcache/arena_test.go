@@ -9,8 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 )
 
 func TestArenaLedger(t *testing.T) {
@@ -31,7 +34,7 @@ func TestArenaLedger(t *testing.T) {
 	}
 	a.Release(b)
 	a.Uncharge(4096)
-	if s := a.Stats(); s.Used != 0 || s.Peak != 8*4096 || s.Mapped != 0 || s.Returned != slabTarget {
+	if s := a.Stats(); s.Used != 0 || s.Peak != 8*4096 || s.Mapped != 0 || s.Returned != memory.SlabTarget {
 		t.Errorf("stats %+v", s)
 	}
 	for _, c := range []struct{ size, n int }{{0, 1}, {-64, 1}, {100, 1}, {64, -1}} {
@@ -74,7 +77,7 @@ func TestArenaProperties(t *testing.T) {
 				r.Fatalf("used %d of %d, asked %d: error %v", used, budget, size*n, err)
 			}
 			for _, b := range blocks {
-				if len(b) != size || cap(b) != size || address(b)%blockAlign != 0 || len(bytes.Trim(b, "\x00")) != 0 {
+				if len(b) != size || cap(b) != size || address(b)%memory.BlockAlign != 0 || len(bytes.Trim(b, "\x00")) != 0 {
 					r.Fatal("a block is not zeroed, aligned and of its size")
 				}
 				copy(b, bytes.Repeat([]byte{byte(i + 1)}, len(b)))
@@ -222,3 +225,5 @@ func TestBlocksComeInOrder(t *testing.T) {
 		t.Error("a block that was never out came before one that was released")
 	}
 }
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -104,7 +105,7 @@ func (s *Store) Adopt(from *Store, head int) error {
 				to.filled[slot/64] |= 1 << (slot % 64)
 			}
 			for i, b := range own.rows() {
-				copy(to.rows()[i], b)
+				memory.Copy(s.arena.memory, to.rows()[i], b)
 			}
 			to.n = own.n
 			continue
@@ -130,6 +131,8 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 	if want := to.rule.Slots(s.prompt, s.prompt); len(kept.Positions) != want {
 		return fmt.Errorf("kvcache: %d kept slots, policy %s has %d after a prompt of %d", len(kept.Positions), to.rule.Spec(), want, s.prompt)
 	}
+	src, dst := from.arena.window(), s.arena.window()
+	defer dst.Close()
 	for slot, pos := range kept.Positions {
 		if pos < 0 || pos >= int32(own.n) {
 			return fmt.Errorf("kvcache: kept position %d of a prompt of %d", pos, own.n)
@@ -139,7 +142,7 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 				to.layout.Fetch(own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
 			}
 		}
-		to.layout.CopySlot(to.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
+		to.layout.CopySlot(dst.Edit(to.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, src.Read(own.rows()[pos/tensor.BlockSlots]), int(pos)%tensor.BlockSlots)
 		if to.Positions != nil {
 			to.Positions[slot] = pos
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -57,7 +58,9 @@ func (g Geometry) recordBlock(heads int) int {
 	return wholeLines(4 * g.Recurrent.Layers * heads * g.maxKeyHeads() * g.Recurrent.recordFloats())
 }
 
-func wholeLines(bytes int) int { return (bytes + blockAlign - 1) / blockAlign * blockAlign }
+func wholeLines(bytes int) int {
+	return (bytes + memory.BlockAlign - 1) / memory.BlockAlign * memory.BlockAlign
+}
 
 // StateBytes is the size of a sequence's recurrent states on a socket with heads KV heads. It does
 // not depend on the number of tokens.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -173,7 +174,7 @@ func (s *Store) unshare() error {
 		return err
 	}
 	for i, t := range shared {
-		copy(copies[i], t.rows()[at])
+		memory.Copy(s.arena.memory, copies[i], t.rows()[at])
 		s.arena.Release(t.rows()[at : at+1])
 		t.rows()[at] = copies[i]
 	}

@@ -43,12 +43,18 @@ func (g *Segment) RowShape(layer, head int, plane Plane) RowShape {
 
 // ReadRows implements RowSource. It does not fail.
 func (g *Segment) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
-	return b.readEach(dst, g, func(dst []byte, at rowsAt) error { copy(dst, g.block(at)); return nil })
+	return b.readEach(dst, g, func(dst []byte, at rowsAt) error {
+		g.arena.ReadBlock(dst, g.block(at))
+		return nil
+	})
 }
 
 // WriteRows implements RowSink.
 func (g *Segment) WriteRows(b RowBlock, body []byte) error {
-	return b.writeEach(body, g, func(at rowsAt, src []byte) error { copy(g.block(at), src); return nil })
+	return b.writeEach(body, g, func(at rowsAt, src []byte) error {
+		g.arena.WriteBlock(g.block(at), src)
+		return nil
+	})
 }
 
 func (g *Segment) block(at rowsAt) []byte {

@@ -170,7 +170,7 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 		panic(fmt.Sprintf("kvcache: write of positions [%d,%d), reserved are [%d,%d)", pos, pos+m, s.tokens, s.tokens+s.staged))
 	}
 	t := &s.tables[i]
-	keeps := t.rule.KeepsAll()
+	keeps, to, saved := t.rule.KeepsAll(), s.arena.window(), s.arena.window()
 	if !keeps && m > 0 && s.undo.entries[i*s.undo.per+pos-s.tokens].slot > 0 {
 		s.rewind(t, pos-s.tokens)
 	}
@@ -181,7 +181,12 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 		} else {
 			slot, n, old, at = s.stageRun(t, slot, n)
 		}
-		t.layout.PutRun(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
+		if old != nil {
+			old = saved.Edit(old)
+		}
+		t.layout.PutRun(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
+		to.Close()
+		saved.Close()
 		for i := range n {
 			s.updateHalf(t, slot+i)
 		}

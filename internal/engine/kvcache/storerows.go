@@ -101,7 +101,7 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 			return err
 		}
 	}
-	size := at.bytes / at.slots.Len()
+	size, of := at.bytes/at.slots.Len(), s.arena.window()
 	for slot := at.slots.Lo; slot < at.slots.Hi; slot++ {
 		row := dst[(slot-at.slots.Lo)*size:][:size]
 		switch at.plane {
@@ -110,7 +110,7 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 		case PlaneNumbers:
 			binary.LittleEndian.PutUint32(row, math.Float32bits(t.Scores[slot]))
 		case PlaneRows:
-			t.layout.ExportRow(row, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+			t.layout.ExportRow(row, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
 		case PlaneStaged:
 			s.readStaged(row, t, slot)
 		case PlaneRecords:
@@ -124,7 +124,7 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 
 // readStaged reads the row that the running step wrote for the token at pos.
 func (s *Store) readStaged(row []byte, t *table, pos int) {
-	l, slot, block := t.layout, pos, []byte(nil)
+	l, slot, block, of := t.layout, pos, []byte(nil), s.arena.window()
 	if !t.rule.KeepsAll() {
 		i := s.index(t.Layer, t.Index) * s.undo.per
 		entries := s.undo.entries[i:][:s.undo.per]
@@ -136,12 +136,12 @@ func (s *Store) readStaged(row []byte, t *table, pos int) {
 			if int(entries[j].slot)-1 == slot { // a later token of the step took the slot
 				block = make([]byte, l.BlockBytes())
 				rows, at := s.undo.row(t, j)
-				l.LoadRow(block, slot%tensor.BlockSlots, rows, at)
+				l.LoadRow(block, slot%tensor.BlockSlots, of.Read(rows), at)
 			}
 		}
 	}
 	if block == nil {
-		block = t.rows()[slot/tensor.BlockSlots]
+		block = of.Read(t.rows()[slot/tensor.BlockSlots])
 	}
 	l.ExportRow(row, block, slot%tensor.BlockSlots)
 }
@@ -179,13 +179,15 @@ func (s *Store) write(at rowsAt, src []byte) error {
 	case at.plane == PlanePositions:
 		return s.writePositions(t, at.slots, src)
 	}
+	to := s.arena.window()
+	defer to.Close()
 	for slot := at.slots.Lo; slot < at.slots.Hi; slot++ {
 		row := src[(slot-at.slots.Lo)*at.bytes/at.slots.Len():]
 		switch at.plane {
 		case PlaneNumbers:
 			t.Scores[slot] = math.Float32frombits(binary.LittleEndian.Uint32(row))
 		case PlaneRows:
-			t.layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, row)
+			t.layout.ImportRow(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, row)
 			s.filled(t, slot)
 		default:
 			return fmt.Errorf("%w: a store takes no plane %#x", ErrRows, uint32(at.plane))
@@ -253,7 +255,7 @@ func (s *Store) writeStaged(t *table, positions tensor.Span, src []byte) error {
 	if err := s.checkStaged(positions); err != nil {
 		return err
 	}
-	i := s.index(t.Layer, t.Index) * s.undo.per
+	i, to := s.index(t.Layer, t.Index)*s.undo.per, s.arena.window()
 	for pos := positions.Lo; pos < positions.Hi; pos++ {
 		slot := pos
 		if !t.rule.KeepsAll() {
@@ -262,7 +264,8 @@ func (s *Store) writeStaged(t *table, positions tensor.Span, src []byte) error {
 			}
 			slot = s.stage(t, pos)
 		}
-		t.layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, src[(pos-positions.Lo)*t.layout.RowBytes():])
+		t.layout.ImportRow(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, src[(pos-positions.Lo)*t.layout.RowBytes():])
+		to.Close()
 		s.updateHalf(t, slot)
 		s.reindex(t, slot, slot+1)
 		t.n = max(t.n, slot+1)
@@ -320,7 +323,7 @@ func (x Selection) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
 			}
 			return nil
 		}
-		size := at.bytes / at.slots.Len()
+		size, of := at.bytes/at.slots.Len(), x.From.arena.window()
 		for i, pos := range kept.Positions[at.slots.Lo:at.slots.Hi] {
 			row := dst[i*size:][:size]
 			switch at.plane {
@@ -329,7 +332,7 @@ func (x Selection) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
 			case PlaneNumbers:
 				binary.LittleEndian.PutUint32(row, math.Float32bits(kept.Scores[at.slots.Lo+i]))
 			case PlaneRows:
-				t.layout.ExportRow(row, t.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
+				t.layout.ExportRow(row, of.Read(t.rows()[pos/tensor.BlockSlots]), int(pos)%tensor.BlockSlots)
 			}
 		}
 		return nil

@@ -45,7 +45,9 @@ func (s *Store) extend(per int) {
 				t := &s.tables[h]
 				rows, at := u.rowOf(t, t.nth*per+i)
 				src, i := u.rowOf(t, t.nth*was+i)
-				t.layout.MoveRow(rows, at, src, i)
+				to, of := s.arena.window(), s.arena.window()
+				t.layout.MoveRow(to.Edit(rows), at, of.Read(src), i)
+				to.Close()
 			}
 		}
 	}
@@ -96,7 +98,9 @@ func (s *Store) stage(t *table, pos int) int {
 			t.evicted(e.old, 1)
 		}
 		rows, at := s.undo.row(t, i)
-		t.layout.SaveRow(rows, at, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+		to, of := s.arena.window(), s.arena.window()
+		t.layout.SaveRow(to.Edit(rows), at, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
+		to.Close()
 	}
 	if t.Scores != nil {
 		e.score, t.Scores[slot] = t.Scores[slot], 0
@@ -191,7 +195,9 @@ func (s *Store) putBack(t *table, base, i int) {
 	slot := int(e.slot - 1)
 	if e.old >= 0 {
 		rows, at := s.undo.row(t, i)
-		t.layout.LoadRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
+		to, of := s.arena.window(), s.arena.window()
+		t.layout.LoadRow(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, of.Read(rows), at)
+		to.Close()
 		s.updateHalf(t, slot)
 	}
 	t.Positions[slot] = e.old

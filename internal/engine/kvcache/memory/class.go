@@ -1,7 +1,8 @@
-package kvcache
+package memory
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -11,9 +12,12 @@ import (
 )
 
 const (
-	slabTarget = 4 << 20 // slab size: the grain in which memory returns to the system
-	blockAlign = 64
-	pageBytes  = 4096
+	// SlabTarget is the size of a slab: the grain in which memory returns to the system.
+	SlabTarget = 4 << 20
+	// BlockAlign divides the size and the address of every block.
+	BlockAlign = 64
+
+	pageBytes = 4096
 )
 
 // slab is one mapping, cut into blocks of one size. The lowest free block is allocated first, so
@@ -28,26 +32,65 @@ type slab struct {
 	more  []int32  // further holders of a block; nil: no block ever had any
 }
 
-// class holds the slabs of one block size. It allocates from the lowest slab with room, so that the
+// Class holds the slabs of one block size. It allocates from the lowest slab with room, so that the
 // others can drain and be unmapped.
-type class struct {
-	size    int
-	out     int
+type Class struct {
+	remote  Remote  // nil: blocks are in host memory
+	Size    int     // bytes of a block
+	Out     int     // blocks in use
 	slabs   []*slab // by address
 	partial []*slab // by address, those with a free block
 }
 
-func (c *class) blocksPerSlab() int { return max(1, slabTarget/c.size) }
+// NewClass returns a class without slabs. remote is nil for host memory.
+func NewClass(remote Remote, size int) *Class { return &Class{remote: remote, Size: size} }
 
-func (c *class) slabBytes() int {
-	return (c.blocksPerSlab()*c.size + pageBytes - 1) / pageBytes * pageBytes
+// Slabs is the number of mapped slabs.
+func (c *Class) Slabs() int { return len(c.slabs) }
+
+// Close unmaps all slabs and returns their bytes.
+func (c *Class) Close() (bytes int64, err error) {
+	var errs []error
+	for _, s := range c.slabs {
+		errs = append(errs, c.unmap(s.mem))
+		bytes += int64(len(s.mem))
+	}
+	return bytes, errors.Join(errs...)
 }
 
-// take returns a zeroed block, and the number of bytes mapped for it.
-func (c *class) take() ([]byte, int64, error) {
+func (c *Class) blocksPerSlab() int { return max(1, SlabTarget/c.Size) }
+
+// SlabBytes is the size of a slab.
+func (c *Class) SlabBytes() int {
+	return (c.blocksPerSlab()*c.Size + pageBytes - 1) / pageBytes * pageBytes
+}
+
+// MappedBytes is the memory that an arena maps at most, for a budget of blocks of one size.
+func MappedBytes(budget int64, block int) int64 {
+	c := &Class{Size: block}
+	slabs := budget/int64(c.blocksPerSlab()*block) + 1
+	return slabs * int64((c.SlabBytes()+block-1)/block*block)
+}
+
+func (c *Class) mapSlab() ([]byte, error) {
+	if c.remote != nil {
+		return c.remote.Map(c.SlabBytes(), c.Size)
+	}
+	return hugemem.Map(c.SlabBytes())
+}
+
+func (c *Class) unmap(mem []byte) error {
+	if c.remote != nil {
+		return c.remote.Unmap(mem)
+	}
+	return hugemem.Unmap(mem)
+}
+
+// Take returns a zeroed block, and the number of bytes mapped for it.
+func (c *Class) Take() ([]byte, int64, error) {
 	var grown int64
 	if len(c.partial) == 0 {
-		mem, err := hugemem.Map(c.slabBytes())
+		mem, err := c.mapSlab()
 		if err != nil {
 			return nil, 0, err
 		}
@@ -63,13 +106,15 @@ func (c *class) take() ([]byte, int64, error) {
 	i := s.low*64 + bits.TrailingZeros64(^s.used[s.low])
 	dirty := i < s.next
 	s.next = max(s.next, i+1)
-	b := s.mem[i*c.size : (i+1)*c.size : (i+1)*c.size]
-	if dirty {
+	b := s.mem[i*c.Size : (i+1)*c.Size : (i+1)*c.Size]
+	if dirty && c.remote != nil {
+		c.remote.Zero(b)
+	} else if dirty {
 		clear(b) // no sequence may read another's rows, nor a NaN in a lane that is masked later
 	}
 	s.used[i/64] |= 1 << (i % 64)
 	s.count++
-	c.out++
+	c.Out++
 	if s.count == c.blocksPerSlab() {
 		c.partial = c.partial[1:]
 	}
@@ -77,25 +122,25 @@ func (c *class) take() ([]byte, int64, error) {
 }
 
 // find returns the slab and index of a block in use.
-func (c *class) find(b []byte) (s *slab, at, i int) {
+func (c *Class) find(b []byte) (s *slab, at, i int) {
 	addr := address(b)
 	at, ok := slices.BinarySearchFunc(c.slabs, addr, byBase)
 	if !ok {
 		at--
 	}
-	if at < 0 || addr >= c.slabs[at].base+uintptr(c.blocksPerSlab()*c.size) || (addr-c.slabs[at].base)%uintptr(c.size) != 0 {
+	if at < 0 || addr >= c.slabs[at].base+uintptr(c.blocksPerSlab()*c.Size) || (addr-c.slabs[at].base)%uintptr(c.Size) != 0 {
 		panic(fmt.Sprintf("kvcache: released a block of %d bytes that this arena did not hand out", len(b)))
 	}
 	s = c.slabs[at]
-	i = int(addr-s.base) / c.size
+	i = int(addr-s.base) / c.Size
 	if s.used[i/64]&(1<<(i%64)) == 0 {
 		panic("kvcache: released a block twice")
 	}
 	return s, at, i
 }
 
-// hold adds a holder of a block, and returns the previous number.
-func (c *class) hold(b []byte) int32 {
+// Hold adds a holder of a block, and returns the previous number.
+func (c *Class) Hold(b []byte) int32 {
 	s, _, i := c.find(b)
 	if s.more == nil {
 		s.more = make([]int32, c.blocksPerSlab())
@@ -104,17 +149,17 @@ func (c *class) hold(b []byte) int32 {
 	return s.more[i]
 }
 
-// holders is the number of holders of a block.
-func (c *class) holders(b []byte) int32 {
+// Holders is the number of holders of a block.
+func (c *Class) Holders(b []byte) int32 {
 	if s, _, i := c.find(b); s.more != nil {
 		return 1 + s.more[i]
 	}
 	return 1
 }
 
-// put removes a holder. With the last one it frees the block, and returns the number of bytes
+// Put removes a holder. With the last one it frees the block, and returns the number of bytes
 // unmapped. left is the number of remaining holders.
-func (c *class) put(b []byte) (left int32, unmapped int64) {
+func (c *Class) Put(b []byte) (left int32, unmapped int64) {
 	s, at, i := c.find(b)
 	if s.more != nil && s.more[i] > 0 {
 		s.more[i]--
@@ -126,7 +171,7 @@ func (c *class) put(b []byte) (left int32, unmapped int64) {
 		c.partial = insert(c.partial, s)
 	}
 	s.count--
-	c.out--
+	c.Out--
 	if s.count > 0 {
 		return 0, 0
 	}
@@ -134,7 +179,7 @@ func (c *class) put(b []byte) (left int32, unmapped int64) {
 	p, _ := slices.BinarySearchFunc(c.partial, s.base, byBase)
 	c.partial = slices.Delete(c.partial, p, p+1)
 	bytes := int64(len(s.mem))
-	if err := hugemem.Unmap(s.mem); err != nil {
+	if err := c.unmap(s.mem); err != nil {
 		panic(fmt.Sprintf("kvcache: unmapping a slab: %v", err))
 	}
 	return 0, bytes

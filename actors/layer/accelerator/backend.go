@@ -1,0 +1,296 @@
+package accelerator
+
+import (
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
+	"github.com/shoal-llm/shoal/internal/engine/cuda"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Backend implements layer.Backend on a card. Its methods put operations into the card's stream, and
+// wait only for results that the host reads.
+type Backend struct {
+	card   *card.Card
+	blocks *card.Blocks
+	dims   layer.Dims
+	cache  tensor.KVLayout
+	score  tensor.Score
+	batch  *layer.Batch
+	memory allocations
+
+	x        cuda.Pointer // (T, Hidden) residual stream
+	y        cuda.Pointer // (T, Hidden) output of attention or FFN, where a norm or a factor follows
+	qkv      cuda.Pointer // (T, queries, keys, values)
+	gateUp   cuda.Pointer // (T, FFN of the gate, FFN of up)
+	norms    activation   // (T, Hidden)
+	attended activation   // (T, queries)
+	gated    activation   // (T, FFN)
+	scratch  cuda.Pointer // of decode attention
+	scratchN int64        // its bytes
+	logits   cuda.Pointer // (LogitRows, Vocab)
+	bests    cuda.Pointer // (LogitRows) indices, then logits
+
+	frame   *frame
+	results *cuda.Pinned   // bests, then a row of the residual stream
+	whole   []*cuda.Pinned // whole rows of logits
+
+	decode  int  // decode rows, which come first
+	slots   int  // the most slots that a decode row reads
+	started bool // the step's inputs are in the stream
+	busy    bool // work may be in the stream
+}
+
+// activation is an input of products: plain, rounded for quantized weights, or both.
+type activation struct {
+	plain   cuda.Pointer
+	rounded launch.Rounded
+	cols    int
+}
+
+// input returns an activation from a row on.
+func (b *Backend) input(a activation, row int) activation {
+	n := int64(row) * int64(a.cols)
+	return activation{a.plain.Add(4 * n), launch.Rounded{Bytes: a.rounded.Bytes.Add(n), Scales: a.rounded.Scales.Add(n / tensor.BlockWidth * 4)}, a.cols}
+}
+
+func newBackend(d *Device, dims layer.Dims, maxRows int, cache tensor.KVLayout) *Backend {
+	b := &Backend{card: d.card, blocks: d.blocks, dims: dims, cache: cache, score: dims.AttentionScore(), memory: allocations{card: d.card}}
+	m, rows := &b.memory, int64(maxRows)
+	inputs := func(cols int) activation {
+		n, s := launch.RoundedBytes(maxRows, cols)
+		return activation{m.alloc(4 * rows * int64(cols)), launch.Rounded{Bytes: m.alloc(n), Scales: m.alloc(s)}, cols}
+	}
+	width := 4 * rows * int64(dims.Hidden)
+	b.x, b.y = m.alloc(width), m.alloc(width)
+	b.qkv, b.gateUp = m.alloc(4*rows*int64(b.qkvWidth())), m.alloc(4*rows*int64(2*dims.FFN))
+	b.norms, b.attended, b.gated = inputs(dims.Hidden), inputs(b.queryWidth()), inputs(dims.FFN)
+	b.logits, b.bests = m.alloc(4*layer.LogitRows*int64(dims.Vocab)), m.alloc(8*layer.LogitRows)
+	d.card.Must(m.err)
+	b.frame = newFrame(d.card, m, dims, maxRows)
+	var err error
+	b.results, err = d.card.Pin(8*layer.LogitRows + 4*dims.Hidden)
+	d.card.Must(err)
+	return b
+}
+
+// Close frees the activations.
+func (b *Backend) Close() {
+	b.memory.Close()
+	b.card.Must(b.frame.close())
+	b.card.Must(b.results.Close())
+	for _, p := range b.whole {
+		b.card.Must(p.Close())
+	}
+	b.whole = nil
+}
+
+func (b *Backend) queryWidth() int { return b.dims.Heads * b.dims.HeadDim }
+func (b *Backend) qkvWidth() int   { return (b.dims.Heads + 2*b.dims.KVHeads) * b.dims.HeadDim }
+
+// Begin implements layer.Backend.
+func (b *Backend) Begin(batch *layer.Batch, rotations []*rotation.Table) {
+	if b.busy { // the memory of the inputs is still read
+		b.wait()
+	}
+	b.batch, b.started, b.decode, b.slots = batch, false, 0, 0
+	for i := range batch.Segments {
+		if s := &batch.Segments[i]; !s.Prefill {
+			b.decode += s.N
+			b.slots = max(b.slots, s.Start+s.N)
+		}
+	}
+	b.frame.fill(b, rotations)
+}
+
+// start puts the inputs of the step into the stream, before its first operation.
+func (b *Backend) start() {
+	b.busy = true
+	if b.started {
+		return
+	}
+	b.started = true
+	b.blocks.Settle()
+	b.frame.upload(b)
+}
+
+// wait waits for all work.
+func (b *Backend) wait() {
+	b.card.Wait()
+	b.busy = false
+}
+
+// Compact implements layer.Backend. Only SwiftKV drops rows, and unsupported refuses it.
+func (b *Backend) Compact([]topology.Range) { panic("accelerator: SwiftKV is not computed on a card") }
+
+// Run implements layer.Backend. A step with prompt rows waits for the card, so that its time is known;
+// after decode rows follows Logits, which waits.
+func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
+	began := time.Now()
+	b.start()
+	for _, r := range runs {
+		w := r.Layer.(*weights)
+		for _, op := range r.Ops {
+			operations[op](b, w)
+		}
+	}
+	if b.decode < b.batch.T {
+		b.wait()
+	}
+	b.batch.Spent[layer.Projections] += time.Since(began)
+}
+
+// operations has the operations of a rank that is alone, for dense layers. A step that rounds
+// activations has the same ones: here, a norm rounds whatever the next product needs.
+var operations = [layer.Ops]func(b *Backend, w *weights){
+	layer.OpNormAttention:      (*Backend).normAttention,
+	layer.OpNormOwnedAttention: (*Backend).normAttention,
+	layer.OpProjectQKV:         func(b *Backend, w *weights) { b.multiply(w.qkv, b.norms, b.qkv, b.qkvWidth(), 0) },
+	layer.OpAttend:             (*Backend).attend,
+	layer.OpProjectOut:         func(b *Backend, w *weights) { b.output(w.o, b.attended, w.postAttnNorm) },
+	layer.OpNormFFN:            (*Backend).normFFN,
+	layer.OpNormAllFFN:         (*Backend).normFFN,
+	layer.OpAddNormFFN:         (*Backend).normFFN,
+	layer.OpAddNormOwnedFFN:    (*Backend).normFFN,
+	layer.OpGateUp:             (*Backend).gate,
+	layer.OpProjectDown:        func(b *Backend, w *weights) { b.output(w.down, b.gated, w.postFFNorm) },
+	layer.OpAddFFN:             func(*Backend, *weights) {}, // output has added it
+	layer.OpAddOwnedFFN:        func(*Backend, *weights) {},
+}
+
+func (b *Backend) normAttention(w *weights) {
+	b.norm(w.attnNorm, b.x, b.batch.T, b.norms, w.qkv.plain(), w.qkv.rounded())
+}
+
+func (b *Backend) normFFN(w *weights) {
+	b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, w.gateUp.plain(), w.gateUp.rounded())
+}
+
+// norm computes the RMS norm of rows of x, or with weight 0 takes them as they are.
+func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, rounded bool) {
+	h := b.dims.Hidden
+	if weight == 0 {
+		if plain {
+			b.card.Must(b.card.Stream.Copy(to.plain, x, 4*int64(rows*h)))
+		}
+		if rounded {
+			b.card.Do(launch.Quantize{X: x, LdX: h, To: to.rounded, Rows: rows, Cols: h})
+		}
+		return
+	}
+	o := launch.Norm{X: x, Weight: weight, Eps: b.dims.NormEps, Rows: rows, Cols: h}
+	if plain {
+		o.Out = to.plain
+	}
+	if rounded {
+		o.To = to.rounded
+	}
+	b.card.Do(o)
+}
+
+// multiply computes products of all rows of in, and adds them to residual, unless that is 0.
+func (b *Backend) multiply(j joined, in activation, y cuda.Pointer, ld int, residual cuda.Pointer) {
+	for _, p := range j.parts {
+		o := launch.Product{W: p.Weight, X: in.plain, Rounded: in.rounded, N: b.batch.T, Y: y.Add(4 * int64(p.at)), LdY: ld, Bias: p.bias}
+		if residual != 0 {
+			o.Residual = residual.Add(4 * int64(p.at))
+		}
+		b.card.Do(o)
+	}
+}
+
+// output adds the product of an output matrix to the residual stream, after its norm and its factor if
+// the model has them.
+func (b *Backend) output(j joined, in activation, norm cuda.Pointer) {
+	h, t := b.dims.Hidden, b.batch.T
+	if norm == 0 && b.dims.Residual == 0 {
+		b.multiply(j, in, b.x, h, b.x)
+		return
+	}
+	y := b.y
+	b.multiply(j, in, y, h, 0)
+	if norm != 0 {
+		o := launch.Norm{X: y, Weight: norm, Eps: b.dims.NormEps, Rows: t, Cols: h}
+		if b.dims.Residual == 0 {
+			o.Residual, o.Out = b.x, b.x
+			b.card.Do(o)
+			return
+		}
+		o.Out, y = b.norms.plain, b.norms.plain
+		b.card.Do(o)
+	}
+	b.card.Do(launch.Logits{X: y, Ld: h, Scale: b.dims.Residual, Rows: t, Cols: h})
+	b.card.Do(launch.Add{X: b.x, Y: y, Rows: t, Cols: h})
+}
+
+func (b *Backend) gate(w *weights) {
+	f := b.dims.FFN
+	b.multiply(w.gateUp, b.norms, b.gateUp, 2*f, 0)
+	o := launch.Gate{Activation: w.activate, Gate: b.gateUp, Up: b.gateUp.Add(4 * int64(f)), Ld: 2 * f, GateBias: w.gateBias, UpBias: w.upBias, Rows: b.batch.T, Cols: f}
+	if w.down.plain() {
+		o.Out = b.gated.plain
+	}
+	if w.down.rounded() {
+		o.To = b.gated.rounded
+	}
+	b.card.Do(o)
+}
+
+// attend rotates queries and keys, writes keys and values into the caches, and computes attention: of
+// all decode rows together, and of each prompt.
+func (b *Backend) attend(w *weights) {
+	d := &b.dims
+	cache := launch.Cache{Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: w.index, KVHeads: d.KVHeads, HeadDim: d.HeadDim}
+	b.card.Do(launch.RopeWrite{Cache: cache, QKV: b.qkv, Ld: b.qkvWidth(), Heads: d.Heads, Cos: b.frame.cos[w.rope], Sin: b.frame.sin[w.rope],
+		QNorm: w.qNorm, KNorm: w.kNorm, Eps: d.NormEps, Rows: b.frame.rows, N: b.batch.T})
+	o := launch.Attend{Cache: cache, LdQ: b.qkvWidth(), Heads: d.Heads, Scale: b.score.Scale, Cap: b.score.Cap, Window: w.window, LdOut: b.queryWidth()}
+	rows := func(first, n int) {
+		to := b.input(b.attended, first)
+		o.Q, o.N = b.qkv.Add(4*int64(first*b.qkvWidth())), n
+		o.Rows = b.frame.rows.Add(int64(first) * launch.RowBytes)
+		if o.Out, o.To = 0, (launch.Rounded{}); w.o.plain() || o.Prompt || d.HeadDim%tensor.BlockWidth != 0 {
+			o.Out = to.plain
+		}
+		if w.o.rounded() {
+			o.To = to.rounded
+		}
+		if need := o.ScratchBytes(); need > b.scratchN {
+			b.growScratch(need)
+		}
+		o.Scratch = b.scratch
+		b.card.Do(o)
+	}
+	if b.decode > 0 {
+		o.Slots = b.slots
+		rows(0, b.decode)
+	}
+	o.Prompt = true
+	for i := range b.batch.Segments {
+		if s := &b.batch.Segments[i]; s.Prefill {
+			o.Slots = s.Start + s.N
+			rows(s.First, s.N)
+		}
+	}
+}
+
+// growScratch replaces the memory between the kernels of attention by twice what is needed now.
+func (b *Backend) growScratch(need int64) {
+	b.card.Free(b.scratch, b.scratchN)
+	var err error
+	b.scratch, err = b.card.Alloc(2 * need)
+	b.card.Must(err)
+	b.scratchN = 2 * need
+}
+
+// Pack, Unpack, Nodes, Total and Adapted belong to exchanges, which a rank alone has none of.
+func (b *Backend) Pack([]float32, []layer.Tile) []float32 { panic(notAlone) }
+func (b *Backend) Unpack([]float32, []layer.Tile)         { panic(notAlone) }
+func (b *Backend) Nodes() [][]float32                     { panic(notAlone) }
+func (b *Backend) Total() []float32                       { panic(notAlone) }
+func (b *Backend) Adapted() ([][]float32, []float32)      { panic(notAlone) }
+
+const notAlone = "accelerator: an exchange with other ranks: a card serves the whole model"

@@ -1,0 +1,235 @@
+package accelerator
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/rotation"
+	"github.com/shoal-llm/shoal/internal/engine/cuda"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// frame is the inputs of a step, in pinned memory and on the card: for each row the slot and the lists
+// of blocks of its sequence, its rotations and its embedding.
+type frame struct {
+	card *card.Card
+	host *cuda.Pinned // as on the card: rows, then cos and sin of each rotation
+	all  cuda.Pointer
+	used int // bytes of the host's memory that a whole step takes
+
+	rows     cuda.Pointer
+	cos, sin []cuda.Pointer // of each rotation, (T, half)
+	half     int
+	maxRows  int
+
+	embeddings *cuda.Pinned // (T, Hidden)
+	embedded   []float32    // the same
+	tables     tables
+}
+
+func newFrame(c *card.Card, m *allocations, d layer.Dims, maxRows int) *frame {
+	f := &frame{card: c, half: d.HeadDim / 2, maxRows: maxRows, tables: tables{card: c, at: map[*kvcache.Store]*lists{}}}
+	turns := max(1, d.Ropes)
+	part := 4 * maxRows * f.half
+	f.used = launch.RowBytes*maxRows + 2*turns*part
+	f.all = m.alloc(int64(f.used))
+	c.Must(m.err)
+	f.rows = f.all
+	at := f.all.Add(int64(launch.RowBytes * maxRows))
+	for range turns {
+		f.cos, f.sin = append(f.cos, at), append(f.sin, at.Add(int64(part)))
+		at = at.Add(2 * int64(part))
+	}
+	var err error
+	f.host, err = c.Pin(f.used)
+	c.Must(err)
+	f.embeddings, err = c.Pin(4 * maxRows * d.Hidden)
+	c.Must(err)
+	f.embedded = cuda.Floats(f.embeddings.Bytes())
+	return f
+}
+
+func (f *frame) close() error {
+	return errors.Join(f.host.Close(), f.embeddings.Close(), f.tables.close())
+}
+
+// fill writes the inputs of a step, except the embeddings. The layers' caches are told of the rows.
+func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
+	f.tables.begin()
+	for i := range b.batch.Segments {
+		s := &b.batch.Segments[i]
+		l := f.tables.of(storeOf(s), s.Prefill, b)
+		for j := range s.N {
+			row := s.First + j
+			at := f.host.Bytes()[launch.RowBytes*row:]
+			for k, v := range [...]uint32{uint32(s.Start + j), uint32(l.at), uint32(l.stride), 0} {
+				binary.LittleEndian.PutUint32(at[4*k:], v)
+			}
+			turned := cuda.Floats(f.host.Bytes()[launch.RowBytes*f.maxRows : f.used])
+			for _, r := range rotations {
+				n := f.maxRows * f.half
+				r.Fill(s.Start+j, turned[row*f.half:][:f.half], turned[n+row*f.half:][:f.half])
+				turned = turned[2*n:]
+			}
+		}
+		write(s)
+	}
+}
+
+// storeOf returns the store of a segment's cache.
+func storeOf(s *layer.Segment) *kvcache.Store {
+	switch c := s.Cache.(type) {
+	case layer.PromptCache:
+		return c.Store
+	case layer.OwnedCache:
+		return c.Store
+	}
+	panic(fmt.Sprintf("accelerator: sequence %d has a cache %T", s.Seq, s.Cache))
+}
+
+// write records in the caches that the card writes a segment's rows.
+func write(s *layer.Segment) {
+	c := storeOf(s)
+	for i := range c.Geometry().Layers {
+		for head := c.Heads().Lo; head < c.Heads().Hi; head++ {
+			if !c.ParallelWrite(i, head, s.Start, s.N) {
+				panic(fmt.Sprintf("accelerator: policy %s is not computed on a card", c.Rule(i).Name()))
+			}
+		}
+	}
+}
+
+// upload puts copies of the inputs into the stream.
+func (f *frame) upload(b *Backend) {
+	host, turns, t := f.host.Bytes(), len(f.cos), b.batch.T
+	to := func(p cuda.Pointer, from []byte) { f.card.Must(f.card.Stream.Upload(p, from)) }
+	if first := launch.RowBytes * f.maxRows; t == f.maxRows {
+		to(f.all, host[:f.used])
+	} else {
+		to(f.rows, host[:launch.RowBytes*t])
+		for i := range 2 * turns {
+			at := first + 4*i*f.maxRows*f.half
+			to(f.all.Add(int64(at)), host[at:][:4*t*f.half])
+		}
+	}
+	to(b.x, f.embeddings.Bytes()[:4*t*b.dims.Hidden])
+	f.tables.upload()
+}
+
+// tables are the lists of blocks of the sequences in use: for each cache and KV head the numbers of
+// its blocks, in units of a block from the start of the caches' memory.
+type tables struct {
+	card  *card.Card
+	host  *cuda.Pinned
+	there cuda.Pointer // on the card
+	bytes int64        // of either
+	words []byte
+	used  int // words in use
+	step  int
+	at    map[*kvcache.Store]*lists
+}
+
+// lists are the lists of one sequence. List i begins at word at + i*stride.
+type lists struct {
+	at, stride int
+	words      int // of all lists
+	blocks     int // first blocks of each list that are written and final
+	step       int // the last step that used them
+}
+
+// begin starts a step. It forgets all lists when most belong to sequences that have not run lately.
+func (t *tables) begin() {
+	t.step++
+	if 8*int64(t.used) < t.bytes {
+		return
+	}
+	live := 0
+	for _, l := range t.at {
+		if t.step-l.step <= lately {
+			live += l.words
+		}
+	}
+	if 2*live < t.used {
+		t.used = 0
+		clear(t.at)
+	}
+}
+
+// lately is a number of steps.
+const lately = 8
+
+// room is the number of entries by which lists grow.
+const room = 64
+
+// of returns the lists of a sequence, up to date. While a prompt is read, any of its blocks may be
+// replaced by a shared one; a sequence that decodes only appends, from the block of its next token on.
+func (t *tables) of(s *kvcache.Store, prompt bool, b *Backend) *lists {
+	layers, heads := s.Geometry().Layers, s.Heads()
+	n := len(s.Blocks(0, heads.Lo))
+	l := t.at[s]
+	if l == nil || l.stride < n {
+		stride := (n + room) / room * room
+		l = t.place(s, layers*heads.Len()*stride)
+		l.stride = stride
+	}
+	l.step = t.step
+	size := int64(b.cache.BlockBytes())
+	for i := range layers {
+		for h := heads.Lo; h < heads.Hi; h++ {
+			words := t.words[4*(l.at+(i*heads.Len()+h-heads.Lo)*l.stride):]
+			for j, block := range s.Blocks(i, h)[l.blocks:] {
+				number := ^uint32(0) // outside of a window
+				if block != nil {
+					number = uint32(b.blocks.Offset(block) / size)
+				}
+				binary.LittleEndian.PutUint32(words[4*(l.blocks+j):], number)
+			}
+		}
+	}
+	if l.blocks = 0; !prompt {
+		l.blocks = min(n, s.Tokens()/tensor.BlockSlots)
+	}
+	return l
+}
+
+// place finds room for lists of n words.
+func (t *tables) place(s *kvcache.Store, n int) *lists {
+	if need := 4 * int64(t.used+n); need > t.bytes {
+		t.grow(2 * need)
+	}
+	l := &lists{at: t.used, words: n, step: t.step}
+	t.at[s] = l
+	t.used += n
+	return l
+}
+
+// grow replaces the memory by one of n bytes with the same content.
+func (t *tables) grow(n int64) {
+	host, err := t.card.Pin(int(n))
+	t.card.Must(err)
+	copy(host.Bytes(), t.words)
+	t.card.Free(t.there, t.bytes)
+	if t.host != nil {
+		t.card.Must(t.host.Close())
+	}
+	t.host, t.words, t.bytes = host, host.Bytes(), n
+	t.there, err = t.card.Alloc(n)
+	t.card.Must(err)
+}
+
+func (t *tables) upload() {
+	t.card.Must(t.card.Stream.Upload(t.there, t.words[:4*t.used]))
+}
+
+func (t *tables) close() error {
+	if t.host == nil {
+		return nil
+	}
+	t.card.Free(t.there, t.bytes)
+	return t.host.Close()
+}

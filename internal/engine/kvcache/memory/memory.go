@@ -1,0 +1,76 @@
+// Package memory lets an arena keep its blocks in the memory of a
+// device, such as a graphics card.
+//
+// A block on a device is a handle: a slice of address space that the host can neither read nor write. The
+// device knows a block by its offset in that space. The host moves rows through a [Window], which
+// copies one block at a time. An arena in host memory has no Remote, and its windows copy nothing.
+package memory
+
+// Remote is the memory of a device. Its methods may be called concurrently. They are in order with
+// the work of the device that reads and writes the blocks. A device that fails does not return: its
+// owner ends the process, as the blocks are lost.
+type Remote interface {
+	// Map returns a handle of n zero bytes for blocks of the given size, at a multiple of that size
+	// from the start of the memory. Unmap frees it.
+	Map(n, block int) ([]byte, error)
+	Unmap(handle []byte) error
+	// Zero clears a block.
+	Zero(block []byte)
+	// Read copies a block to the host, and Write copies it back.
+	Read(to, block []byte)
+	Write(block, from []byte)
+	// Copy copies a block to another one.
+	Copy(to, from []byte)
+}
+
+// Window is the host's access to the blocks of an arena, one block at a time. The zero Window is that
+// of host memory. One goroutine uses a Window.
+type Window struct {
+	Remote  Remote // nil: blocks are in host memory
+	block   []byte
+	bytes   []byte // copy of block
+	changed bool
+}
+
+// Read returns the bytes of a block. They are valid until the window is given another block.
+func (w *Window) Read(block []byte) []byte {
+	if w.Remote == nil {
+		return block
+	}
+	if len(block) == 0 || len(w.block) == len(block) && &w.block[0] == &block[0] {
+		return w.bytes
+	}
+	w.Close()
+	w.block = block
+	if cap(w.bytes) < len(block) {
+		w.bytes = make([]byte, len(block))
+	}
+	w.bytes = w.bytes[:len(block)]
+	w.Remote.Read(w.bytes, block)
+	return w.bytes
+}
+
+// Edit is Read for bytes that the caller changes. They reach the block when the window is given another
+// one, and with Close.
+func (w *Window) Edit(block []byte) []byte {
+	b := w.Read(block)
+	w.changed = true
+	return b
+}
+
+// Close writes back what was changed. The window may be used again.
+func (w *Window) Close() {
+	if w.Remote != nil && w.changed && w.block != nil {
+		w.Remote.Write(w.block, w.bytes)
+	}
+	w.block, w.changed = nil, false
+}
+
+// Copy copies a block to another one of the same size.
+func Copy(m Remote, to, from []byte) {
+	if m == nil {
+		copy(to, from)
+		return
+	}
+	m.Copy(to, from)
+}
