@@ -9,7 +9,7 @@ import (
 
 // Random shapes that are described as config.json are the models of that name for shoal plan.
 func TestRandomShapesArePlanned(t *testing.T) {
-	for _, name := range []string{"gpt-oss-20b", "qwen3.5-35b-a3b"} {
+	for _, name := range []string{"gemma-4-e2b", "gpt-oss-20b", "qwen3.5-35b-a3b"} {
 		random, err := checkpoint.Random(name)
 		if err != nil {
 			t.Fatal(err)
