@@ -23,6 +23,16 @@ func TestBenchDecodesTogether(t *testing.T) {
 	}
 }
 
+// A shape has random weights and no tokenizer.
+func TestBenchShape(t *testing.T) {
+	t.Parallel()
+	out, errs, code := command(t, time.Minute, nil, "lab", "cluster", "-m", "bench160m", "-n", "2", "--context", "16", "--tokens", "4", "--json")
+	var f bench.Processes
+	if err := json.Unmarshal([]byte(out), &f); code != 0 || err != nil || f.TokensPerS <= 0 {
+		t.Fatalf("ended with %d, %v: %s%s", code, err, out, errs)
+	}
+}
+
 // Every thread count is tried, and the chosen one is among them.
 func TestBenchTrials(t *testing.T) {
 	t.Parallel()
