@@ -41,6 +41,13 @@ template <int type> DEVICE void value_pair(float *to, const uint8_t *value, uint
   } else to[0] = from_int(((const int8_t *)value)[2 * i]), to[1] = from_int(((const int8_t *)value)[2 * i + 1]);
 }
 
+// value_of reads element i of a value, without the scale of Int8.
+template <int type> DEVICE float value_of(const uint8_t *value, uint32_t i) {
+  if constexpr (type == F32) return ((const float *)value)[i];
+  else if constexpr (type == BF16) return from_bf16(((const uint16_t *)value)[i]);
+  else return from_int(((const int8_t *)value)[i]);
+}
+
 // Memory of the state of a run: dim elements of the output, 16 lanes of the sum, the largest score.
 DEVICE uint32_t state_floats(uint32_t dim) { return dim + 32; }
 
@@ -54,15 +61,28 @@ DEVICE uint32_t stage_slots(uint32_t row_bytes, uint32_t stage_bytes) {
   return n;
 }
 
+// add_slot adds a slot to `columns` columns (2, or 1) of as many queries: o = fma(p, v, o).
+template <int type, int columns> DEVICE void add_slot(float (*o)[columns], const uint8_t *value, uint32_t column, const float *p) {
+  float v[2];
+  if constexpr (columns == 2) value_pair<type>(v, value, column);
+  else v[0] = value_of<type>(value, column);
+#pragma unroll
+  for (int g = 0; g < columns; g++)
+#pragma unroll
+    for (int c = 0; c < columns; c++) o[g][c] = fma_(p[g], v[c], o[g][c]);
+}
+
 // attend computes one run (blockIdx.x) of attention of a row and up to QUERIES heads: scores of all
 // slots, the softmax by blocks with a running maximum, then the values in slot order. 256 threads.
-template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states) {
+// With few rows, 4 thread blocks (parts) share a run: each computes all scores, and a quarter of
+// the columns of the output.
+template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states) {
   SHARED uint4 stages[STAGES * STAGE_BYTES / 16];
-  SHARED float4 probabilities[RUN];
-  SHARED float4 queries[MAX_HEAD]; // one element of each query
+  SHARED float4 probabilities[QUERIES * RUN / 4]; // (queries, RUN), scores at first
+  SHARED float4 queries[MAX_HEAD];                // one element of each query
   SHARED float4 tops[2 * RUN / SLOTS], largest[RUN / SLOTS], correct[RUN / SLOTS];
   uint32_t t = threadIdx.x, run = blockIdx.x, group = heads / kvheads, tiles = (group + QUERIES - 1) / QUERIES;
-  uint32_t tile = blockIdx.y % tiles, kv = blockIdx.y / tiles % kvheads, row = blockIdx.y / tiles / kvheads;
+  uint32_t part = blockIdx.y % parts, tile = blockIdx.y / parts % tiles, kv = blockIdx.y / parts / tiles % kvheads, row = blockIdx.y / parts / tiles / kvheads;
   Row r = rows[row];
   uint32_t start = window_start(r.slot, window);
   if (run * RUN > r.slot || (run + 1) * RUN <= start) return;
@@ -71,14 +91,15 @@ template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *
   uint32_t first_head = kv * group + tile * QUERIES, mine = group - tile * QUERIES < QUERIES ? group - tile * QUERIES : QUERIES;
   Cache<type> cache(tables, arena, r, index * kvheads + kv, dim);
   cache.table += run * (RUN / SLOTS);
-  uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, STAGE_BYTES), size = slots * row_bytes;
+  uint32_t width = dim / parts, row_bytes = width * bytes_of<type>; // this block's columns
+  uint32_t slots = stage_slots(row_bytes, STAGE_BYTES), size = slots * row_bytes;
   uint32_t stage = low / slots, last_stage = (count - 1) / slots;
 
   auto fetch = [&](uint32_t s) {
     if (s <= last_stage) {
-      const uint8_t *from = cache.block(s * slots / SLOTS) + cache.values_at() + s * slots % SLOTS * row_bytes;
+      const uint8_t *from = cache.block(s * slots / SLOTS) + cache.values_at() + s * slots % SLOTS * (parts * row_bytes) + part * row_bytes;
       uint8_t *to = (uint8_t *)stages + s % STAGES * STAGE_BYTES;
-      for (uint32_t i = t * 16; i < size; i += 256 * 16) copy16(to + i, from + i);
+      for (uint32_t i = t * 16; i < size; i += 256 * 16) copy16(to + i, from + (parts == 1 ? i : i / row_bytes * (parts * row_bytes) + i % row_bytes));
     }
     end_copies();
   };
@@ -99,7 +120,7 @@ template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *
     if (seen) {
       const uint8_t *block = cache.block(slot / SLOTS);
       uint32_t at = cache.key(slot % SLOTS, 0);
-#pragma unroll 8
+#pragma unroll(type == BF16 ? 16 : 8)
       for (uint32_t k = 0; k < dim; k += 2, at += 2 * PANEL) {
         float key[2];
         key_pair<type>(key, block, at);
@@ -118,7 +139,7 @@ template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *
     for (int g = 0; g < QUERIES; g++) {
       top[g] = seen ? fmaxf(s[g], as_float(0xff800000)) : as_float(0xff800000); // without NaN
       for (int m = 16; m; m >>= 1) top[g] = fmaxf(top[g], from_lane_xor(top[g], m));
-      p[slot * QUERIES + g] = s[g];
+      p[g * RUN + slot] = s[g];
     }
     if (t % 32 == 0) tops[slot / 32] = {top[0], top[1], top[2], top[3]};
   }
@@ -137,80 +158,104 @@ template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *
   wait_block();
   for (uint32_t slot = t; slot / SLOTS * SLOTS < count; slot += 256) {
     bool seen = slot >= low && slot < count;
-#pragma unroll
-    for (int g = 0; g < QUERIES; g++) p[slot * QUERIES + g] = seen ? exp_(sub_(p[slot * QUERIES + g], ((float *)largest)[slot / SLOTS * QUERIES + g])) : 0;
+    float4 m = largest[slot / SLOTS];
+    p[slot] = seen ? exp_(sub_(p[slot], m.x)) : 0;
+    p[RUN + slot] = seen ? exp_(sub_(p[RUN + slot], m.y)) : 0;
+    p[2 * RUN + slot] = seen ? exp_(sub_(p[2 * RUN + slot], m.z)) : 0;
+    p[3 * RUN + slot] = seen ? exp_(sub_(p[3 * RUN + slot], m.w)) : 0;
   }
   wait_block();
 
   // Sums: thread 192+i has lane i%16 of query i/16.
   float sum = 0;
   uint32_t of = (t - 192) / 16, lane = t % 16;
+  bool sums = t >= 192 && part == 0;
   auto add_block = [&](uint32_t b) {
     sum = mul_(sum, ((float *)correct)[b * QUERIES + of]);
-    for (int j = 0; j < 4; j++) sum = add_(sum, p[(b * SLOTS + j * 16 + lane) * QUERIES + of]);
+    for (int j = 0; j < 4; j++) sum = add_(sum, p[of * RUN + b * SLOTS + j * 16 + lane]);
   };
   if constexpr (type == INT8) { // then the probabilities of values are scaled
-    if (t >= 192)
+    if (sums)
       for (uint32_t b = first_block; b <= last_block; b++) add_block(b);
     wait_block();
     for (uint32_t slot = low + t; slot < count; slot += 256) {
       float by = ((const float *)(cache.block(slot / SLOTS) + cache.scales_at()))[SLOTS + slot % SLOTS];
-      for (int g = 0; g < QUERIES; g++) p[slot * QUERIES + g] = mul_(p[slot * QUERIES + g], by);
+      for (int g = 0; g < QUERIES; g++) p[g * RUN + slot] = mul_(p[g * RUN + slot], by);
     }
   }
 
-  // Values: a thread has two columns of two queries.
-  uint32_t pairs = dim / 2, column = t % pairs, two = t / pairs;
-  float o[2][2] = {};
+  // Values: a thread has two columns of two queries, or one of one.
+  constexpr int each = parts == 1 ? 2 : 1;
+  uint32_t lanes = width / each, column = t % lanes, first = t / lanes * each; // query
+  bool works = first < QUERIES;
+  float o[each][each] = {};
   for (; stage <= last_stage; stage++) {
     wait_copies<STAGES - 2>();
     wait_block();
     fetch(stage + STAGES - 1);
     uint32_t base = stage * slots, b = base / SLOTS, from = base > low ? base : low, to = base + slots < count ? base + slots : count;
-    if (base % SLOTS == 0 || stage == low / slots) {
-      if (type != INT8 && t >= 192) add_block(b);
-      if (two < 2) {
+    bool begins = base % SLOTS == 0 || stage == low / slots; // a block
+    if (type != INT8 && begins && sums) add_block(b);
+    if (!works) continue;
+    if (begins) {
 #pragma unroll
-        for (int g = 0; g < 2; g++) {
-          float c = ((float *)correct)[b * QUERIES + two * 2 + g];
-          o[g][0] = mul_(o[g][0], c), o[g][1] = mul_(o[g][1], c);
-        }
+      for (int g = 0; g < each; g++) {
+        float c = ((float *)correct)[b * QUERIES + first + g];
+#pragma unroll
+        for (int i = 0; i < each; i++) o[g][i] = mul_(o[g][i], c);
       }
     }
-    if (two < 2) {
-      const uint8_t *values = (const uint8_t *)stages + stage % STAGES * STAGE_BYTES;
-      const float2 *weights = (const float2 *)probabilities + two;
-#pragma unroll 8
-      for (uint32_t slot = from; slot < to; slot++) {
-        float v[2];
-        value_pair<type>(v, values + (slot - base) * row_bytes, column);
-        float2 w = weights[slot * 2];
-        o[0][0] = fma_(w.x, v[0], o[0][0]), o[0][1] = fma_(w.x, v[1], o[0][1]);
-        o[1][0] = fma_(w.y, v[0], o[1][0]), o[1][1] = fma_(w.y, v[1], o[1][1]);
+    const uint8_t *values = (const uint8_t *)stages + stage % STAGES * STAGE_BYTES;
+    const float *weights = p + first * RUN;
+    auto add = [&](uint32_t slot) {
+      float w[each];
+#pragma unroll
+      for (int g = 0; g < each; g++) w[g] = weights[g * RUN + slot];
+      add_slot<type, each>(o, values + (slot - base) * row_bytes, column, w);
+    };
+    uint32_t slot = from;
+    for (; slot < to && slot % 4 != 0; slot++) add(slot);
+#pragma unroll 4
+    for (; slot + 4 <= to; slot += 4) {
+      float4 w[each];
+#pragma unroll
+      for (int g = 0; g < each; g++) w[g] = *(const float4 *)(weights + g * RUN + slot);
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        float x[each];
+#pragma unroll
+        for (int g = 0; g < each; g++) x[g] = k == 0 ? w[g].x : k == 1 ? w[g].y : k == 2 ? w[g].z : w[g].w;
+        add_slot<type, each>(o, values + (slot + k - base) * row_bytes, column, x);
       }
     }
+    for (; slot < to; slot++) add(slot);
   }
 
   states += (((uint64_t)row * heads + first_head) * gridDim.x + run) * state_floats(dim);
   uint64_t next = (uint64_t)gridDim.x * state_floats(dim); // from a head to the next
-  if (two < 2) {
+  if (works) {
 #pragma unroll
-    for (int g = 0; g < 2; g++)
-      if (two * 2 + g < mine) ((float2 *)(states + (two * 2 + g) * next))[column] = {o[g][0], o[g][1]};
+    for (int g = 0; g < each; g++)
+#pragma unroll
+      for (int i = 0; i < each; i++)
+        if (first + g < mine) states[(first + g) * next + part * width + column * each + i] = o[g][i];
   }
-  if (t >= 192 && of < mine) {
+  if (sums && of < mine) {
     states[of * next + dim + lane] = sum;
     if (lane == 0) states[of * next + dim + 16] = ((float *)largest)[last_block * QUERIES + of];
   }
 }
 
-#define ATTEND(name, type) \
+#define ATTEND(name, type, parts) \
   KERNEL THREADS(256, 2) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, float *states) { \
-    attend<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states); \
+    attend<type, parts>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states); \
   }
-ATTEND(attend_f32, F32)
-ATTEND(attend_bf16, BF16)
-ATTEND(attend_int8, INT8)
+ATTEND(attend_f32, F32, 1)
+ATTEND(attend_bf16, BF16, 1)
+ATTEND(attend_int8, INT8, 1)
+ATTEND(attend_f32_4, F32, 4)
+ATTEND(attend_bf16_4, BF16, 4)
+ATTEND(attend_int8_4, INT8, 4)
 #undef ATTEND
 
 #define FOLD_RUNS 256 // whose factors are in shared memory at once

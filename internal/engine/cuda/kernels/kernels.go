@@ -28,9 +28,12 @@ var PTX []byte
 var Names = []string{
 	"add_rows",
 	"attend_bf16",
+	"attend_bf16_4",
 	"attend_f32",
+	"attend_f32_4",
 	"attend_fold",
 	"attend_int8",
+	"attend_int8_4",
 	"attend_prompt_bf16",
 	"attend_prompt_f32",
 	"attend_prompt_int8",

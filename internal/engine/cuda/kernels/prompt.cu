@@ -50,7 +50,7 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
 
   if (t < PROMPT_ROWS) {
     uint32_t slot = r.slot + t / width;
-    low[t] = t < used ? window_start(slot, window) : 0, high[t] = t < used ? slot + 1 : ~0u; // unused rows hold nobody up
+    low[t] = t < used ? window_start(slot, window) : 0, high[t] = t < used ? slot + 1 : ~0u; // unused rows see all
   }
   for (uint32_t i = t; i < most * dim; i += 256) {
     uint32_t of = i / dim;

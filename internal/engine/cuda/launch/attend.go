@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -26,6 +27,7 @@ type Attend struct {
 	N       int
 	Slots   int          // the largest Row.Slot of the rows, plus 1
 	Prompt  bool         // one sequence, successive slots
+	Parts   int          // thread blocks that share a run: 1 or 4; 0 chooses
 	Scratch cuda.Pointer // ScratchBytes; unused by a prompt
 	Out     cuda.Pointer // needed without To, for a prompt, and if HeadDim is no multiple of 32
 	LdOut   int
@@ -48,6 +50,13 @@ func (o Attend) ScratchBytes() int64 {
 // queryTile is the query heads of a KV head that a block of decode attention computes.
 const queryTile = 4
 
+// splitParts thread blocks share a run if there are at most splitBlocks runs of KV heads: a card has
+// multiprocessors to spare then.
+const splitParts, splitBlocks = 4, 32
+
+// canSplit reports whether a part of a value is whole units of 16 bytes.
+func (o Attend) canSplit() bool { return o.HeadDim*o.Type.BytesPerRow(1)%(16*splitParts) == 0 }
+
 func (o Attend) Calls() ([]Call, error) {
 	suffix, err := o.suffix(o.Heads)
 	if err != nil || o.N == 0 {
@@ -57,6 +66,9 @@ func (o Attend) Calls() ([]Call, error) {
 		if err := wholeBlocks("rounded attention", o.Heads*o.HeadDim); err != nil {
 			return nil, err
 		}
+	}
+	if o.Parts == splitParts && !o.canSplit() {
+		return nil, fmt.Errorf("launch: values of %d elements of %v in %d parts", o.HeadDim, o.Type, splitParts)
 	}
 	group := o.Heads / o.KVHeads
 	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Scale, o.Cap, uint32(int32(o.Window))}
@@ -69,8 +81,12 @@ func (o Attend) Calls() ([]Call, error) {
 		if o.HeadDim%block != 0 { // a block has columns of two heads
 			to = Rounded{}
 		}
+		name, blocks := "attend_"+suffix, o.N*o.KVHeads*ceil(group, queryTile)
+		if o.Parts == splitParts || o.Parts == 0 && o.canSplit() && o.runs()*blocks <= splitBlocks {
+			name, blocks = fmt.Sprintf("%s_%d", name, splitParts), splitParts*blocks
+		}
 		calls = []Call{
-			{"attend_" + suffix, cuda.Grid{X: o.runs(), Y: o.N * o.KVHeads * ceil(group, queryTile), Threads: 256}, append(common, o.Scratch)},
+			{name, cuda.Grid{X: o.runs(), Y: blocks, Threads: 256}, append(common, o.Scratch)},
 			{"attend_fold", cuda.Grid{X: o.Heads, Y: o.N, Threads: 288},
 				[]any{o.Scratch, o.Rows, uint32(o.runs()), uint32(o.Heads), uint32(o.HeadDim), uint32(int32(o.Window)), o.Sinks, o.Out, uint32(o.LdOut), to.Bytes, to.Scales}},
 		}

@@ -13,7 +13,9 @@ var attentionComparisons = func() (all []comparison) {
 	for _, t := range cacheTypes {
 		all = append(all,
 			comparison{fmt.Sprintf("attention of tokens over a cache of %v", t), []string{"attend_" + t.String(), "attend_fold"},
-				func(k *card, r *rand.Rand) { k.attention(r, t) }},
+				func(k *card, r *rand.Rand) { k.attention(r, t, 1) }},
+			comparison{fmt.Sprintf("attention of tokens over a cache of %v, in parts", t), []string{"attend_" + t.String() + "_4"},
+				func(k *card, r *rand.Rand) { k.attention(r, t, 4) }},
 			comparison{fmt.Sprintf("attention of a prompt over a cache of %v", t), []string{"attend_prompt_" + t.String()},
 				func(k *card, r *rand.Rand) { k.prompts(r, t) }})
 	}
@@ -53,7 +55,7 @@ func (c attentionCase) score(r *rand.Rand) (s tensor.Score, sinks []float32) {
 	return s, sinks
 }
 
-func (k *card) attention(r *rand.Rand, t tensor.DType) {
+func (k *card) attention(r *rand.Rand, t tensor.DType, parts int) {
 	for _, c := range []attentionCase{
 		{2, 4, 64, 0, 0, false, []int{1, 63, 64, 200, 1025}},
 		{1, 7, 80, 0, 30, true, []int{1000, 2049}},
@@ -61,6 +63,9 @@ func (k *card) attention(r *rand.Rand, t tensor.DType) {
 		{2, 2, 256, -70, 0, false, []int{70, 71, 139}},
 		{1, 5, 96, 1100, 50, false, []int{2300}},
 	} {
+		if parts > 1 && c.dim%64 != 0 { // a part is whole units of 16 bytes
+			continue
+		}
 		n, heads, width := len(c.slots), c.kvheads*c.group, c.kvheads*c.group*c.dim
 		cache := newHostCache(t, c.kvheads, c.dim)
 		for i, slots := range c.slots {
@@ -80,7 +85,7 @@ func (k *card) attention(r *rand.Rand, t tensor.DType) {
 			}
 		}
 		o := launch.Attend{Cache: k.cache(cache), Q: k.upload(q), LdQ: ld, Heads: heads, Scale: score.Scale, Cap: c.top, Window: c.window,
-			Rows: k.upload(launch.RowsBytes(cache.rows)), N: n, Slots: most, Out: k.alloc(4 * n * width), LdOut: width}
+			Rows: k.upload(launch.RowsBytes(cache.rows)), N: n, Slots: most, Parts: parts, Out: k.alloc(4 * n * width), LdOut: width}
 		if sinks != nil {
 			o.Sinks = k.upload(sinks)
 		}

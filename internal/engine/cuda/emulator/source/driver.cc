@@ -36,9 +36,12 @@ std::map<std::string, Kernel> kernels = [] {
 #define ADD(name, result) m[#name] = kernel(#name, result, name)
   ADD(add_rows, 0);
   ADD(attend_bf16, 12);
+  ADD(attend_bf16_4, 12);
   ADD(attend_f32, 12);
+  ADD(attend_f32_4, 12);
   ADD(attend_fold, 7);
   ADD(attend_int8, 12);
+  ADD(attend_int8_4, 12);
   ADD(attend_prompt_bf16, 13);
   ADD(attend_prompt_f32, 13);
   ADD(attend_prompt_int8, 13);
