@@ -36,7 +36,7 @@ func TestDriver(t *testing.T) {
 	must(err)
 	stream, err := c.Stream()
 	must(err)
-	module, err := c.Load(kernels.PTX)
+	module, err := c.Load(kernels.PTX())
 	must(err)
 	host, err := c.Pin(8192)
 	must(err)
@@ -89,16 +89,19 @@ func TestDriver(t *testing.T) {
 	if _, err := module.Kernel("nothing"); err == nil || !strings.Contains(err.Error(), "kernel nothing") {
 		t.Errorf("a kernel that does not exist: %v", err)
 	}
-	exp, err := module.Kernel("exp_all")
+	exp, err := module.Kernel("function_of_bits")
 	must(err)
 	if err := exp.Launch(stream, cuda.Grid{X: 1, Threads: 32}, p, "text"); err == nil || !strings.Contains(err.Error(), "argument 1 is a string") {
 		t.Errorf("an argument of a wrong type: %v", err)
 	}
-	if err := exp.Launch(stream, cuda.Grid{X: 1, Threads: 2048}, p, p, uint32(1)); err == nil {
+	if err := exp.Launch(stream, cuda.Grid{X: 1, Threads: 2048}, uint32(0), uint32(0), uint32(1), p, uint32(1)); err == nil {
 		t.Error("a block of 2048 threads was launched")
 	}
-	must(exp.Launch(stream, cuda.Grid{X: 1, Threads: 32}, p, host.Device(), uint32(1)))
+	must(exp.Launch(stream, cuda.Grid{X: 1, Threads: 32}, uint32(0), uint32(0), uint32(1), host.Device(), uint32(1)))
 	must(stream.Wait())
+	if b := host.Bytes(); b[3] != 0x3f || b[2] != 0x80 { // 1
+		t.Errorf("exp(0) has the bytes %x", b[:4])
+	}
 
 	must(errors.Join(c.Free(p), host.Close(), module.Close(), stream.Close(), c.Close()))
 }

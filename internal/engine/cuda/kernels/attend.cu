@@ -21,31 +21,31 @@ DEVICE uint32_t window_start(uint32_t slot, int window) {
   return 0;
 }
 
-// key_pair reads elements k and k+1 of a slot's key, k even, without the scale of Int8.
-template <int type> DEVICE void key_pair(float *to, const uint8_t *keys, uint32_t at) {
-  if constexpr (type == F32) to[0] = ((const float *)keys)[at], to[1] = ((const float *)keys)[at + PANEL];
+// key_pair reads two elements of a slot's key, the first of them even, without the scale of Int8. The
+// next pair is key_step bytes further.
+template <int type> constexpr uint32_t key_step = 2 * PANEL * bytes_of<type>;
+
+template <int type> DEVICE void key_pair(float *to, const uint8_t *key) {
+  if constexpr (type == F32) to[0] = ((const float *)key)[0], to[1] = ((const float *)key)[PANEL];
   else if constexpr (type == BF16) {
-    uint32_t v = *(const uint32_t *)((const uint16_t *)keys + at);
+    uint32_t v = *(const uint32_t *)key;
     to[0] = as_float(v << 16), to[1] = as_float(v & 0xffff0000);
-  } else to[0] = from_int(((const int8_t *)keys)[at]), to[1] = from_int(((const int8_t *)keys)[at + PANEL]);
+  } else to[0] = from_int(((const int8_t *)key)[0]), to[1] = from_int(((const int8_t *)key)[PANEL]);
 }
 
-// value_pair reads elements 2i and 2i+1 of a value, without the scale of Int8.
-template <int type> DEVICE void value_pair(float *to, const uint8_t *value, uint32_t i) {
-  if constexpr (type == F32) {
-    float2 v = ((const float2 *)value)[i];
-    to[0] = v.x, to[1] = v.y;
-  } else if constexpr (type == BF16) {
-    uint32_t v = ((const uint32_t *)value)[i];
+// value reads n elements of a value, 1, 2 or 4, without the scale of Int8.
+template <int type, int n> DEVICE void value(float *to, const uint8_t *from) {
+  if constexpr (n == 4) {
+    value<type, 2>(to, from), value<type, 2>(to + 2, from + 2 * bytes_of<type>);
+  } else if constexpr (type == F32) {
+    for (int i = 0; i < n; i++) to[i] = ((const float *)from)[i];
+  } else if constexpr (type == INT8) {
+    for (int i = 0; i < n; i++) to[i] = from_int(((const int8_t *)from)[i]);
+  } else if constexpr (n == 1) to[0] = from_bf16(*(const uint16_t *)from);
+  else {
+    uint32_t v = *(const uint32_t *)from;
     to[0] = as_float(v << 16), to[1] = as_float(v & 0xffff0000);
-  } else to[0] = from_int(((const int8_t *)value)[2 * i]), to[1] = from_int(((const int8_t *)value)[2 * i + 1]);
-}
-
-// value_of reads element i of a value, without the scale of Int8.
-template <int type> DEVICE float value_of(const uint8_t *value, uint32_t i) {
-  if constexpr (type == F32) return ((const float *)value)[i];
-  else if constexpr (type == BF16) return from_bf16(((const uint16_t *)value)[i]);
-  else return from_int(((const int8_t *)value)[i]);
+  }
 }
 
 // Memory of the state of a run: dim elements of the output, 16 lanes of the sum, the largest score.
@@ -62,10 +62,9 @@ DEVICE uint32_t stage_slots(uint32_t row_bytes, uint32_t stage_bytes) {
 }
 
 // add_slot adds a slot to `columns` columns (2, or 1) of as many queries: o = fma(p, v, o).
-template <int type, int columns> DEVICE void add_slot(float (*o)[columns], const uint8_t *value, uint32_t column, const float *p) {
-  float v[2];
-  if constexpr (columns == 2) value_pair<type>(v, value, column);
-  else v[0] = value_of<type>(value, column);
+template <int type, int columns> DEVICE void add_slot(float (*o)[columns], const uint8_t *from, const float *p) {
+  float v[columns];
+  value<type, columns>(v, from);
 #pragma unroll
   for (int g = 0; g < columns; g++)
 #pragma unroll
@@ -119,12 +118,13 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
     bool seen = slot >= low && slot < count;
     if (seen) {
       const uint8_t *block = cache.block(slot / SLOTS);
-      uint32_t at = cache.key(slot % SLOTS, 0);
+      const uint8_t *from = block + cache.key(slot % SLOTS, 0) * bytes_of<type>;
+      const float4 *query = queries;
 #pragma unroll(type == BF16 ? 16 : 8)
-      for (uint32_t k = 0; k < dim; k += 2, at += 2 * PANEL) {
+      for (uint32_t k = 0; k < dim; k += 2, from += key_step<type>, query += 2) {
         float key[2];
-        key_pair<type>(key, block, at);
-        float4 a = queries[k], b = queries[k + 1];
+        key_pair<type>(key, from);
+        float4 a = query[0], b = query[1];
         s[0] = fma_(key[1], b.x, fma_(key[0], a.x, s[0]));
         s[1] = fma_(key[1], b.y, fma_(key[0], a.y, s[1]));
         s[2] = fma_(key[1], b.z, fma_(key[0], a.z, s[2]));
@@ -205,30 +205,30 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
         for (int i = 0; i < each; i++) o[g][i] = mul_(o[g][i], c);
       }
     }
-    const uint8_t *values = (const uint8_t *)stages + stage % STAGES * STAGE_BYTES;
-    const float *weights = p + first * RUN;
-    auto add = [&](uint32_t slot) {
+    const uint8_t *values = (const uint8_t *)stages + stage % STAGES * STAGE_BYTES + (from - base) * row_bytes + column * (each * bytes_of<type>);
+    const float *weights = p + first * RUN + from, *last = weights + (to - from);
+    auto add = [&] {
       float w[each];
 #pragma unroll
-      for (int g = 0; g < each; g++) w[g] = weights[g * RUN + slot];
-      add_slot<type, each>(o, values + (slot - base) * row_bytes, column, w);
+      for (int g = 0; g < each; g++) w[g] = weights[g * RUN];
+      add_slot<type, each>(o, values, w);
+      weights++, values += row_bytes;
     };
-    uint32_t slot = from;
-    for (; slot < to && slot % 4 != 0; slot++) add(slot);
+    for (; weights < last && (from & 3) != 0; from++) add();
 #pragma unroll 4
-    for (; slot + 4 <= to; slot += 4) {
+    for (; weights + 4 <= last; weights += 4) {
       float4 w[each];
 #pragma unroll
-      for (int g = 0; g < each; g++) w[g] = *(const float4 *)(weights + g * RUN + slot);
+      for (int g = 0; g < each; g++) w[g] = *(const float4 *)(weights + g * RUN);
 #pragma unroll
-      for (int k = 0; k < 4; k++) {
+      for (int k = 0; k < 4; k++, values += row_bytes) {
         float x[each];
 #pragma unroll
         for (int g = 0; g < each; g++) x[g] = k == 0 ? w[g].x : k == 1 ? w[g].y : k == 2 ? w[g].z : w[g].w;
-        add_slot<type, each>(o, values + (slot + k - base) * row_bytes, column, x);
+        add_slot<type, each>(o, values, x);
       }
     }
-    for (; slot < to; slot++) add(slot);
+    while (weights < last) add();
   }
 
   states += (((uint64_t)row * heads + first_head) * gridDim.x + run) * state_floats(dim);

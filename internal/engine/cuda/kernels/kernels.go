@@ -8,21 +8,36 @@
 package kernels
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed *.cu *.h
 var sources embed.FS
 
-// PTX is the kernels for compute capability 8.0 and newer.
-//
-//go:embed kernels.ptx
-var PTX []byte
+//go:embed kernels.ptx.gz
+var packed []byte
+
+// PTX returns the kernels for compute capability 8.0 and newer.
+var PTX = sync.OnceValue(func() []byte {
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		panic(err) // gen wrote it
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		panic(err)
+	}
+	return text
+})
 
 // Names are the kernels.
 var Names = []string{

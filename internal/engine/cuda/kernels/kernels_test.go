@@ -10,26 +10,26 @@ import (
 const generate = "go run ./internal/engine/cuda/kernels/gen"
 
 func TestPTXIsOfTheSources(t *testing.T) {
-	if want := Head(SourceHash()); !strings.HasPrefix(string(PTX), want) {
-		t.Errorf("kernels.ptx is of other sources: run %s", generate)
+	if want := Head(SourceHash()); !strings.HasPrefix(string(PTX()), want) {
+		t.Errorf("kernels.ptx.gz is of other sources: run %s", generate)
 	}
 }
 
 func TestNames(t *testing.T) {
 	var entries []string
-	for _, m := range regexp.MustCompile(`\.entry (\w+)`).FindAllStringSubmatch(string(PTX), -1) {
+	for _, m := range regexp.MustCompile(`\.entry (\w+)`).FindAllStringSubmatch(string(PTX()), -1) {
 		entries = append(entries, m[1])
 	}
 	slices.Sort(entries)
 	if !slices.Equal(entries, Names) {
-		t.Errorf("kernels.ptx has %q, Names has %q", entries, Names)
+		t.Errorf("kernels.ptx.gz has %q, Names has %q", entries, Names)
 	}
 }
 
 // The driver links no library, so a call of a function that is not in the text does not load.
 func TestPTXIsComplete(t *testing.T) {
-	if at := regexp.MustCompile(`\.extern \.func.*`).FindString(string(PTX)); at != "" {
-		t.Errorf("kernels.ptx calls a function that it does not define: %s", at)
+	if at := regexp.MustCompile(`\.extern \.func.*`).FindString(string(PTX())); at != "" {
+		t.Errorf("kernels.ptx.gz calls a function that it does not define: %s", at)
 	}
 }
 
@@ -75,7 +75,7 @@ func lint(ptx string) (n int, complaints []string) {
 }
 
 func TestArithmeticIsExact(t *testing.T) {
-	n, complaints := lint(string(PTX))
+	n, complaints := lint(string(PTX()))
 	if n < 200 {
 		t.Fatalf("only %d instructions were read", n)
 	}

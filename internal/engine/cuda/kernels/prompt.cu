@@ -15,21 +15,21 @@ struct Softmax {
 // How a row's run is joined with the runs before it.
 enum { SKIP, COPY, JOIN };
 
-// score_rows computes the scores of `count` rows, from `first` on, and slot `slot` of a stage.
-template <int type, int count> DEVICE void score_rows(float *scores, const float *queries, const uint8_t *keys, uint32_t at, uint32_t dim, uint32_t first, Score score, float by) {
+// score_rows computes the scores of `count` rows of queries with the key of a slot.
+template <int type, int count> DEVICE void score_rows(float *scores, const float *queries, const uint8_t *key, uint32_t dim, Score score, float by) {
   float s[count] = {};
 #pragma unroll 1
-  for (uint32_t k = 0; k < dim; k += 4, at += 4 * PANEL) {
+  for (uint32_t k = 0; k < dim; k += 4, key += 2 * key_step<type>, queries += 4) {
     float a[2], b[2];
-    key_pair<type>(a, keys, at), key_pair<type>(b, keys, at + 2 * PANEL);
+    key_pair<type>(a, key), key_pair<type>(b, key + key_step<type>);
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      float4 x = *(const float4 *)(queries + (first + i) * dim + k);
+      float4 x = *(const float4 *)(queries + i * dim);
       s[i] = fma_(b[1], x.w, fma_(b[0], x.z, fma_(a[1], x.y, fma_(a[0], x.x, s[i]))));
     }
   }
 #pragma unroll
-  for (int i = 0; i < count; i++) scores[(first + i) * SLOTS] = score.of(type == INT8 ? mul_(s[i], by) : s[i]);
+  for (int i = 0; i < count; i++) scores[i * SLOTS] = score.of(type == INT8 ? mul_(s[i], by) : s[i]);
 }
 
 template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) {
@@ -110,13 +110,14 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
       uint32_t slot = t % slots, each = most * slots / 256, first = t / slots * each, at = cache.key(slot, 0);
       float by = 1;
       if constexpr (type == INT8) by = ((const float *)(block + cache.scales_at()))[s + slot];
-      float *to = p + s + slot;
-      const uint8_t *keys = (const uint8_t *)stage;
+      float *to = p + first * SLOTS + s + slot;
+      const float *from = (const float *)queries + first * dim;
+      const uint8_t *key = (const uint8_t *)stage + at * bytes_of<type>;
       // Heads of up to 128 elements have 8 rows a thread, or 4 where a stage is half a block.
-      if (each == 8) score_rows<type, 8>(to, (float *)queries, keys, at, dim, first, score, by);
-      else if (type != BF16 && each == 4) score_rows<type, 4>(to, (float *)queries, keys, at, dim, first, score, by);
+      if (each == 8) score_rows<type, 8>(to, from, key, dim, score, by);
+      else if (type != BF16 && each == 4) score_rows<type, 4>(to, from, key, dim, score, by);
       else
-        for (uint32_t i = 0; i < each; i++) score_rows<type, 1>(to, (float *)queries, keys, at, dim, first + i, score, by);
+        for (uint32_t i = 0; i < each; i++) score_rows<type, 1>(to + i * SLOTS, from + i * dim, key, dim, score, by);
     }
     wait_block();
     // Softmax.
@@ -169,18 +170,18 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
         all_from = all_from > from[i] ? all_from : from[i];
         all_to = all_to < to[i] ? all_to : to[i];
       }
-      const uint8_t *values = (const uint8_t *)stage;
+      const uint8_t *values = (const uint8_t *)stage + column * bytes_of<type>;
       const float *weights = p + top_row * SLOTS + s;
       if (all_from == 0 && all_to == slots) {
 #pragma unroll 2
-        for (uint32_t slot = 0; slot < slots; slot += 4) {
+        for (uint32_t slot = 0; slot < slots; slot += 4, weights += 4) {
           float4 w[4];
 #pragma unroll
-          for (int i = 0; i < 4; i++) w[i] = *(const float4 *)(weights + i * SLOTS + slot);
+          for (int i = 0; i < 4; i++) w[i] = *(const float4 *)(weights + i * SLOTS);
 #pragma unroll
-          for (int k = 0; k < 4; k++) {
+          for (int k = 0; k < 4; k++, values += row_bytes) {
             float v[4];
-            value_pair<type>(v, values + (slot + k) * row_bytes, column / 2), value_pair<type>(v + 2, values + (slot + k) * row_bytes, column / 2 + 1);
+            value<type, 4>(v, values);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
               float x = k == 0 ? w[i].x : k == 1 ? w[i].y : k == 2 ? w[i].z : w[i].w;
@@ -190,9 +191,10 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
           }
         }
       } else {
-        for (uint32_t slot = 0; slot < slots; slot++) {
+#pragma unroll 1
+        for (uint32_t slot = 0; slot < slots; slot++, values += row_bytes) {
           float v[4];
-          value_pair<type>(v, values + slot * row_bytes, column / 2), value_pair<type>(v + 2, values + slot * row_bytes, column / 2 + 1);
+          value<type, 4>(v, values);
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             if (slot < from[i] || slot >= to[i]) continue;

@@ -32,7 +32,7 @@ type Set struct {
 
 // Load compiles the kernels for the card of a context.
 func Load(c *cuda.Context) (*Set, error) {
-	m, err := c.Load(kernels.PTX)
+	m, err := c.Load(kernels.PTX())
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,15 +24,16 @@ import (
 
 func main() {
 	library := flag.String("nvrtc", "libnvrtc.so.12", "path of NVRTC")
-	to := flag.String("o", "internal/engine/cuda/kernels", "folder of kernels.ptx")
+	to := flag.String("o", "internal/engine/cuda/kernels", "folder of kernels.ptx.gz")
+	text := flag.String("text", "", "file for the PTX as text, for ptxas")
 	flag.Parse()
-	if err := run(*library, *to); err != nil {
+	if err := run(*library, *to, *text); err != nil {
 		fmt.Fprintln(os.Stderr, "gen:", err)
 		os.Exit(1)
 	}
 }
 
-func run(library, folder string) error {
+func run(library, folder, text string) error {
 	lib, err := native.Open(library)
 	if err != nil {
 		return err
@@ -40,7 +43,22 @@ func run(library, folder string) error {
 		return err
 	}
 	head := kernels.Head(kernels.SourceHash())
-	return os.WriteFile(filepath.Join(folder, "kernels.ptx"), append([]byte(head), ptx...), 0o644)
+	var packed bytes.Buffer
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	_, err = z.Write(append([]byte(head), ptx...))
+	if err := errors.Join(err, z.Close()); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(folder, "kernels.ptx.gz"), packed.Bytes(), 0o644); err != nil {
+		return err
+	}
+	if text == "" {
+		return nil
+	}
+	return os.WriteFile(text, append([]byte(head), ptx...), 0o644)
 }
 
 // compile calls NVRTC. Its strings stay in a table of byte slices until the end.
