@@ -82,6 +82,9 @@ FAMILIES = {
                          v_head_dim=24, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=2, topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
                          rope_theta=10000.0, attention_bias=False, index_topk=24, index_n_heads=8, index_head_dim=24,
                          rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}),
+    "glm_moe_dsa": base("GlmMoeDsaForCausalLM", "glm_moe_dsa", hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=False, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16,
+                        v_head_dim=24, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True, mlp_layer_types=["dense", "sparse", "sparse"],
+                        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, attention_bias=False, index_topk=24, index_n_heads=8, index_head_dim=24),
     "llama4": wrapper("Llama4ForConditionalGeneration", "llama4",
                       text(model_type="llama4_text", num_hidden_layers=4, hidden_size=32, head_dim=16, num_attention_heads=4, intermediate_size=16, intermediate_size_mlp=48, num_local_experts=8, num_experts_per_tok=1,
                            interleave_moe_layer_step=2, use_qk_norm=True, attn_temperature_tuning=True, attn_scale=0.1, floor_scale=16, attention_chunk_size=24, no_rope_layers=[1, 1, 1, 0], rope_theta=500000.0,
@@ -92,7 +95,7 @@ FAMILIES = {
 
 # Files of goldens with the lengths of their prompts. transformers chooses the factors of longrope by
 # the length of each call, and Shoal by the served context: a file has calls of one kind only.
-FILES = {"deepseek_v32": {"goldens.json": (1, 31, 71, 110)}, "phi3_longrope": {"goldens.json": (65, 71, 130), "goldens.short.json": (1, 17, 31)},
+FILES = {"deepseek_v32": {"goldens.json": (1, 31, 71, 110)}, "glm_moe_dsa": {"goldens.json": (1, 31, 71, 110)}, "phi3_longrope": {"goldens.json": (65, 71, 130), "goldens.short.json": (1, 17, 31)},
          "llama4": {"goldens.json": (1, 16, 41, 80, 130)}}  # the factor of queries grows at the 16th and the 80th token
 
 # Families whose embedding has a scale, or whose scores, norms and multipliers are their own.

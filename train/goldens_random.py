@@ -394,6 +394,31 @@ def deepseek3(r):
     return c
 
 
+def indexed(r, c):
+    c |= {"q_lora_rank": r.choice([24, 32]), "index_topk": r.choice([4, 9, 16]), "index_n_heads": r.choice([1, 3, 4]), "index_head_dim": c["qk_rope_head_dim"] + r.choice([0, 8, 16])}
+    n = c["num_hidden_layers"]
+    if r.random() < 0.5:
+        c["mlp_layer_types"] = [r.choice(["dense", "sparse"]) for _ in range(n)]
+        c.pop("first_k_dense_replace", None)
+    return c
+
+
+@maker("DeepseekV32ForCausalLM")
+def deepseek32(r):
+    c = indexed(r, latent(r, "DeepseekV32ForCausalLM", "deepseek_v32"))
+    c |= {"n_group": c.get("n_group", 1), "topk_group": c.get("topk_group", 1)}
+    rope(r, c, c["qk_rope_head_dim"], ["default", "yarn"], 10000.0)
+    return c
+
+
+@maker("GlmMoeDsaForCausalLM")
+def glm5(r):
+    c = indexed(r, latent(r, "GlmMoeDsaForCausalLM", "glm_moe_dsa"))
+    maybe(r, c, indexer_types=[["full"] * c["num_hidden_layers"]], index_topk_freq=[1])
+    rope(r, c, c["qk_rope_head_dim"], ["default", "yarn"], 10000.0)
+    return c
+
+
 @maker("DeepseekV2ForCausalLM")
 def deepseek2(r):
     c = latent(r, "DeepseekV2ForCausalLM", "deepseek_v2")

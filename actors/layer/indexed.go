@@ -35,7 +35,7 @@ func (x *Indexer) project(b *Processor, rows topology.Range) {
 	}
 	for row := rows.Lo; row < rows.Hi; row++ {
 		for at := 0; at < width; at += dim {
-			tensor.RopeRotateHalf(c.queries[row*width+at:][:2*half], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+			x.rotate(b, row, c.queries[row*width+at:][:2*half])
 		}
 	}
 }
@@ -45,7 +45,23 @@ func (x *Indexer) key(b *Processor, row int, k []float32) {
 	half := b.Dims.Latent.Rope / 2
 	tensor.LayerNorm(k, k, x.Norm, b.Dims.LatentEps)
 	tensor.Add(k, x.Shift)
-	tensor.RopeRotateHalf(k[:2*half], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+	x.rotate(b, row, k[:2*half])
+}
+
+// rotate rotates the first part of a head. Pairs of neighbours become pairs of halves, in queries and keys
+// alike, which changes no product.
+func (x *Indexer) rotate(b *Processor, row int, part []float32) {
+	half := len(part) / 2
+	if b.Dims.Latent.Index.Neighbours {
+		var room [64]float32
+		odd := room[:0]
+		for i := range half {
+			odd = append(odd, part[2*i+1])
+			part[i] = part[2*i]
+		}
+		copy(part[half:], odd)
+	}
+	tensor.RopeRotateHalf(part, b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 }
 
 // choose finds what each row of the round reads.

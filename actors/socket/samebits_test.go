@@ -124,7 +124,7 @@ func TestSameBits(t *testing.T) {
 func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
 	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "cohere2", "cohere", "cohere_qk_norm", "hunyuan_v1_dense", "seed_oss", "exaone4", "gpt_oss", "olmo3", "olmo2", "granite", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope",
-		"smollm3", "llama4", "deepseek_v32", "glm4_moe", "qwen2_moe", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "mistral3", "ernie4_5", "glm4", "glm",
+		"smollm3", "llama4", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "qwen2_moe", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "mistral3", "ernie4_5", "glm4", "glm",
 		"qwen3_5", "qwen3_5_uneven", "lfm2", "granite_hybrid", "qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
 		dir := filepath.Join(modelData, name)
 		if name == "dace" { // bundled, latents and experts, trained

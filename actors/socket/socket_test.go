@@ -394,6 +394,7 @@ func TestGoldens(t *testing.T) {
 		{"phi3_longrope", []int{1, 3, 4}},
 		{"smollm3", []int{1, 3, 4}},
 		{"deepseek_v32", []int{1, 3, 4}},
+		{"glm_moe_dsa", []int{1, 3, 4}},
 		{"llama4", []int{1, 3, 4}},
 		{"glm4_moe", []int{1, 3, 4}},
 		{"qwen2_moe", []int{1, 3, 4}},

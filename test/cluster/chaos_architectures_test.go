@@ -43,6 +43,7 @@ var architectures = []struct {
 	{name: "smollm3", tiny: true, long: true},
 	{name: "llama4", tiny: true, long: true},
 	{name: "deepseek_v32", tiny: true, long: true},
+	{name: "glm_moe_dsa", tiny: true, long: true},
 	{name: "glm4_moe", tiny: true, long: true},
 	{name: "qwen2_moe", tiny: true, long: true},
 	{name: "glm4_moe_lite", tiny: true, long: true},

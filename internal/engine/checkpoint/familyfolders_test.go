@@ -26,7 +26,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 		"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "olmoe": "OlmoeForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
 		"ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "hy_v3": "HYV3ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
 
-		"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "llama4": families.Llama4, "deepseek_v32": families.DeepseekV32,
+		"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "llama4": families.Llama4, "deepseek_v32": families.DeepseekV32, "glm_moe_dsa": "GlmMoeDsaForCausalLM",
 		"smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "lfm2": "Lfm2ForCausalLM", "lfm2_moe": families.LFM2MoE, "granite_hybrid": families.GraniteHybrid, "granite_hybrid_moe": families.GraniteHybrid, "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
 		dir := filepath.Join("../model/testdata", name)
 		c, err := Open(dir)

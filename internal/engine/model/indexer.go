@@ -5,6 +5,9 @@ type Indexer struct {
 	Heads int // 0: none, a query reads all tokens
 	Dim   int // of its heads, of which the first Latent.Rope elements rotate
 	TopK  int // tokens that a query reads
+
+	// Neighbours is set if pairs of neighbours rotate, not pairs of halves.
+	Neighbours bool `json:",omitempty"`
 }
 
 // IndexSpec names the tensors of a layer's indexer.

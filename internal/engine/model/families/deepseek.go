@@ -91,7 +91,7 @@ func readDeepseekExperts(f *model.Fields, c *model.Config, v3 bool) {
 		defaults = struct{ experts, shared, width, first int }{256, 1, 2048, 3}
 	}
 	first := f.Index("first_k_dense_replace", defaults.first, model.MaxLayers)
-	if f.Given("n_routed_experts") && f.Index("n_routed_experts", 0, model.MaxExperts) == 0 || f.Err == nil && first >= c.Layers {
+	if f.Given("n_routed_experts") && f.Index("n_routed_experts", 0, model.MaxExperts) == 0 || f.Err == nil && first >= c.Layers && !f.Has("mlp_layer_types") {
 		return
 	}
 	c.MoE = model.MoE{

@@ -29,6 +29,44 @@ func init() {
 		Extra:  model.DecoderExtra,
 		Beyond: model.AfterLast,
 	})
+	// GLM-5 (Z.ai, 2026): the same with GLM's sizes. Its indexer rotates pairs of neighbours.
+	model.Register(model.Family{
+		Name: "GlmMoeDsaForCausalLM",
+		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "202752", "q_lora_rank": "2048", "qk_nope_head_dim": "192", "v_head_dim": "256",
+			"n_group": "1", "topk_group": "1", "index_n_heads": "32"},
+		Read: func(f *model.Fields, c *model.Config) {
+			readDeepseek(f, c)
+			readLayerKinds(f, c)
+			f.MustBe("mlp_bias", false)
+			readIndexer(f, c)
+			c.Latent.Index.Neighbours = true
+			refuseSharedIndexes(f)
+		},
+		Layer:  indexedLayer,
+		Latent: true,
+		Extra:  model.DecoderExtra,
+		Beyond: model.AfterLast,
+	})
+}
+
+// refuseSharedIndexes refuses layers that read the tokens which an earlier layer has chosen.
+func refuseSharedIndexes(f *model.Fields) {
+	var kinds []string
+	if f.Get("indexer_types", &kinds, "a list of names") {
+		for i, k := range kinds {
+			if k != "full" {
+				f.Refuse("indexer_types", "layer %d: %q is not supported; known: full", i, model.Clip(k))
+				return
+			}
+		}
+		return
+	}
+	if f.Has("index_topk_pattern") {
+		f.Refuse("index_topk_pattern", "layers that share the choice of an earlier layer are not supported")
+	}
+	if n := f.Size("index_topk_freq", 1, model.MaxLayers); n != 1 {
+		f.Refuse("index_topk_freq", "%d: layers that share the choice of an earlier layer are not supported", n)
+	}
 }
 
 const DeepseekV32 = "DeepseekV32ForCausalLM"

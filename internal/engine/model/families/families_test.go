@@ -35,6 +35,7 @@ var families = []string{
 	"Glm4MoeForCausalLM",
 	"Glm4MoeLiteForCausalLM",
 	"GlmForCausalLM",
+	"GlmMoeDsaForCausalLM",
 	"GptOssForCausalLM",
 	"GraniteForCausalLM",
 	"GraniteMoeForCausalLM",
@@ -343,6 +344,12 @@ func TestFamilies(t *testing.T) {
 		full := change{"architectures": []string{"HunYuanDenseV1ForCausalLM"}, "rope_scaling": v}
 		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("Hunyuan, %s %v: %v", field, v, err)
+		}
+	}
+	for field, v := range map[string]any{"indexer_types": []string{"full", "shared"}, "index_topk_freq": 2, "index_topk_pattern": "FS", "index_head_dim": 8} {
+		full := change{"architectures": []string{"GlmMoeDsaForCausalLM"}, "num_hidden_layers": 2, field: v}
+		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("GLM-5, %s %v: %v", field, v, err)
 		}
 	}
 	for field, v := range map[string]any{"use_qk_norm": true, "logit_scale": 0, "layer_norm_eps": -1, "use_parallel_block": false, "sliding_window_pattern": 0} {

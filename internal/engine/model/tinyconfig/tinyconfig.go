@@ -63,6 +63,7 @@ var tinies = map[string]map[string]any{
 	"Glm4MoeForCausalLM":      {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "first_k_dense_replace": 1, "use_qk_norm": true, "attention_bias": true, "partial_rotary_factor": 0.5},
 	"Qwen2MoeForCausalLM":     {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "mlp_only_layers": []int{1}},
 	"Glm4MoeLiteForCausalLM":  tinyLatent(map[string]any{"q_lora_rank": 8, "mlp_layer_types": []string{"sparse", "dense"}}),
+	"GlmMoeDsaForCausalLM":    tinyLatent(map[string]any{"q_lora_rank": 8, "norm_topk_prob": true, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}),
 	"DeepseekV32ForCausalLM":  tinyLatent(map[string]any{"q_lora_rank": 8, "norm_topk_prob": true, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}),
 	"DeepseekV3ForCausalLM":   tinyLatent(map[string]any{"q_lora_rank": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": true}),
 }
