@@ -56,7 +56,7 @@ bus:      internal/bus
 node:     internal/node
 director: internal/coordinator
 cluster:  cluster
-tools:    internal/eval internal/bench internal/bench/serve internal/bench/serve/workload internal/bench/serve/stats internal/cli/ui + internal/bench/serve:internal/bench/serve/workload internal/bench/serve:internal/bench/serve/stats
+tools:    internal/eval internal/bench internal/bench/forecast internal/bench/serve internal/bench/serve/workload internal/bench/serve/stats internal/cli/ui + internal/bench/forecast:internal/bench internal/bench/serve:internal/bench/serve/workload internal/bench/serve:internal/bench/serve/stats
 models:   internal/cli/models
 launch:   internal/cli/launch
 lab:      internal/cli/lab

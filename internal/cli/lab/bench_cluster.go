@@ -9,12 +9,14 @@ import (
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/bench/forecast"
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 type benchClusterCmd struct {
@@ -96,7 +98,7 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 				continue
 			}
 			f, err := bench.DecodeOfProcesses(ctx, o)
-			if err := printResult(e, c.JSON, f, err, printProcesses); err != nil {
+			if err := printResult(e, c.JSON, withForecast{f, c.forecast(&ck.Config, f, up.Speeds)}, err, printProcesses); err != nil {
 				return err
 			}
 		}
@@ -128,11 +130,32 @@ func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *
 	return up
 }
 
-func printProcesses(w io.Writer, f *bench.Processes) {
+// withForecast is a measurement with the forecast of shoal plan.
+type withForecast struct {
+	*bench.Processes
+	Forecast forecast.Time `json:"forecast"`
+}
+
+// forecast computes the step of a measurement from the measured speeds of one node.
+func (c *benchClusterCmd) forecast(cfg *model.Config, f *bench.Processes, s topology.Speeds) forecast.Time {
+	weights, err := tensor.ParseDType(c.Quant)
+	kv, errKV := tensor.ParseDType(c.KVType)
+	if f == nil || err != nil || errKV != nil || !s.Valid() {
+		return forecast.Time{}
+	}
+	w := forecast.WorkOf(cfg, weights, kv, topology.Mapping(f.Mapping))
+	return w.Decode(forecast.Cluster{Nodes: f.Nodes, Machine: forecast.MachineOf(s)}, f.Batch, f.Context+c.Tokens/2)
+}
+
+func printProcesses(w io.Writer, f withForecast) {
 	fmt.Fprintln(w, f.Machine)
 	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context, f.TokensPerS)
 	fmt.Fprintf(w, "  a step: %.0f us = compute %.0f (slowest node) + wait for collectives %.0f + control %.0f; %.1f kB sent per token\n",
 		f.StepMicros, f.Compute, f.Wait, f.Control, f.WirePerToken/1e3)
+	if t := f.Forecast; t.Step > 0 {
+		fmt.Fprintf(w, "  forecast: %.0f us = compute %.0f + wait %.0f + control %.0f; %.1f kB sent per token; %d exchanges, %.0f messages\n",
+			1e6*t.Step, 1e6*t.Compute, 1e6*t.Wait, 1e6*t.Control, t.Sent/float64(f.Batch)/1e3, t.Syncs, t.Messages)
+	}
 	printThreads(w, f.Shared)
 }
 

@@ -26,16 +26,23 @@ type PlanCmd struct {
 	Context []int  `placeholder:"TOKENS" help:"Context lengths in tokens (default: 131072 or the maximum of the model, and half and a quarter of that)."`
 	Ratio   int    `default:"4" help:"SnapStream keeps one of this many tokens."`
 	Rows    int    `default:"512" help:"Tokens per step."`
-	JSON    bool   `name:"json" help:"Print the plan as JSON."`
+	nodeSpeed
+	Scale []int `placeholder:"NODES" range:"1..1024" help:"Also simulate the same step on these numbers of nodes, such as 16,64,256,1024, and show what limits each."`
+	Batch int   `default:"256" range:"1..65536" help:"With --scale: sequences of the step."`
+	JSON  bool  `name:"json" help:"Print the plan as JSON."`
 }
 
 func (c *PlanCmd) Help() string {
 	return `Reads a config and no weights. The cache of a sequence is on one node. "most" is the number of
 sequences that fit in the memory of all nodes. "batch" rounds the number per node down to a
 power of two, as static graphs require. Memory that prefill uses for a prompt is not included.
+tokens/s is the rate of decode with that batch. "first token" is the time to read a prompt of that
+length alone. Both are computed from the speeds of a node and its link (docs/forecast.md).
 
   shoal plan                                   DeepSeek-R1 on 16 nodes of 64 GB
   shoal plan -m gemma-3-27b --nodes 2 --memory 48GB --context 131072
+  shoal plan -m llama-3.1-70b --nodes 8 --delay 100us --link 25 --measure
+  shoal plan --scale 16,32,64,128,256,512,1024 --batch 1024
   shoal plan -m ~/models/Llama-3.2-1B --nodes 4 --memory 8GB --json`
 }
 
@@ -57,8 +64,12 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
+	f, err := c.forecast(e, m, p, quant, kv)
+	if err != nil {
+		return err
+	}
 	if c.JSON {
-		return ui.PrintJSON(e.Stdout, p)
+		return ui.PrintJSON(e.Stdout, f)
 	}
 	w := e.Stdout
 	fmt.Fprintf(w, "%s, %s parameters, on %s, %s mapping\n", p.Model, ui.Count(p.Parameters), ui.Plural(p.Sockets, "node"), p.Mapping)
@@ -68,10 +79,14 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 	if p.CacheBytes < 0 {
 		return fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant", ui.BytesText(-p.CacheBytes))
 	}
-	fmt.Fprintf(w, "\n  %8s  %10s  %24s  %24s\n", "context", "compressed", "full: batch (most)", "snapstream: batch (most)")
-	for _, r := range p.Rows {
-		fmt.Fprintf(w, "  %8d  %10d  %24s  %24s\n", r.Context, r.Compressed, batchText(r.Full), batchText(r.SnapStream))
+	c.nodeSpeed.print(w, f.Machine)
+	fmt.Fprintf(w, "\n  %8s  %10s  %12s  %24s  %9s  %24s  %9s\n", "context", "compressed", "first token", "full: batch (most)", "tokens/s", "snapstream: batch (most)", "tokens/s")
+	for i, r := range p.Rows {
+		t := f.Times[i]
+		fmt.Fprintf(w, "  %8d  %10d  %10.1f s  %24s  %9s  %24s  %9s\n", r.Context, r.Compressed, t.FirstToken,
+			batchText(r.Full), planRateText(t.Full.Rate), batchText(r.SnapStream), planRateText(t.SnapStream.Rate))
 	}
+	printScale(w, f.Scale, c.Batch)
 	return nil
 }
 

@@ -1,0 +1,214 @@
+package forecast
+
+import (
+	"math"
+
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// stage is computation of a rank, and the exchange after it.
+type stage struct {
+	bytes float64 // of memory that the busiest rank reads
+	macs  float64 // multiply-adds of products of the busiest rank
+	flops float64 // multiply-adds of attention of the busiest owner
+	exchange
+}
+
+// pattern says who sends to whom in an exchange.
+type pattern uint8
+
+const (
+	none           pattern = iota
+	allToAll               // every rank sends to every other rank
+	fromOwner              // every owner of rows sends the same to every other rank
+	fromOwnerParts         // every owner of rows sends to every other rank a part of its own
+	toOwner                // every rank sends to every owner
+)
+
+// exchange is one synchronization.
+type exchange struct {
+	pattern pattern
+	bytes   float64 // of one message
+	senders int     // ranks that have a part, for allToAll and toOwner; 0: all
+}
+
+// parted is an exchange of rows of which each rank has some columns: whole panels, so that of many
+// ranks only some have a part.
+func parted(p pattern, bytes float64, columns, ranks int) exchange {
+	senders := min(ranks, (columns+panel-1)/panel)
+	return exchange{p, bytes / float64(senders), senders}
+}
+
+// load is a step: rows of decode, or a chunk of one prompt.
+type load struct {
+	rows    int
+	context int // slots that each row reads, on average
+	prompt  bool
+	ranks   int
+}
+
+// quantizedRows is the number of prompt rows from which activations cross the wire quantized.
+const quantizedRows = 32
+
+// float is the size of one number on the wire; an int8 block has 40 bytes for 32 numbers.
+func (w *Work) float(quantized bool) float64 {
+	if w.Quantized && quantized {
+		return 40.0 / 32
+	}
+	return 4
+}
+
+// owned is the number of rows that the busiest owner has.
+func (l *load) owned() int { return (l.rows + l.ranks - 1) / l.ranks }
+
+// owners is the number of ranks that own rows.
+func (l *load) owners() int { return min(l.rows, l.ranks) }
+
+// stages returns the stages of one layer.
+func (w *Work) stages(g *group, l load) []stage {
+	att := float64(g.attention)
+	rows := float64(l.rows)
+	slots := w.slots(l.context) / float64(w.layers)
+	own := float64(l.owned())
+	attend := stage{bytes: own * slots * w.slotBytes, flops: own * slots * w.slotFlops}
+	if l.prompt { // heads are divided among all ranks; rows of a chunk share the reads
+		part := share(w.heads, l.ranks)
+		attend = stage{bytes: slots * w.slotBytes * part, flops: rows * slots * w.slotFlops * part}
+	}
+	if w.Mapping == topology.Reduce && l.ranks > 1 {
+		return w.reduce(g, l, attend, att)
+	}
+	n := float64(l.ranks)
+	big := l.prompt && l.rows >= quantizedRows
+	var out []stage
+	if w.latent.down > 0 {
+		out = w.latentStages(l, attend, att)
+	} else {
+		out = w.headStages(l, attend, att)
+	}
+	up, down := w.ffn(g, l, false)
+	up.exchange = parted(allToAll, rows*w.width(g)*w.float(g.experts == 0), g.inner(), l.ranks)
+	down.exchange = parted(allToAll, rows*float64(w.hidden)*4, w.hidden, l.ranks)
+	if big && w.Quantized { // outputs go to the owner of the row, and come back quantized after the norm
+		for _, s := range []*stage{&out[len(out)-1], &down} {
+			s.exchange.bytes /= n
+		}
+		norm := exchange{pattern: fromOwner, bytes: own * float64(w.hidden) * w.float(true)}
+		return append(out, stage{exchange: norm}, up, down, stage{exchange: norm})
+	}
+	return append(out, up, down)
+}
+
+// headStages returns the stages of attention with heads in the gather mapping.
+func (w *Work) headStages(l load, attend stage, att float64) []stage {
+	n, rows, own := float64(l.ranks), float64(l.rows), float64(l.owned())
+	qkv := w.heads + w.kvFloats
+	total := float64(qkv + w.heads)
+	project := w.product(l, att*float64(qkv)/total, share(qkv, l.ranks))
+	project.exchange = parted(toOwner, own*float64(qkv)*4, qkv, l.ranks)
+	attend.exchange = exchange{pattern: fromOwner, bytes: own * float64(w.heads) * w.float(true)}
+	if l.prompt { // each rank gets its heads
+		project.exchange = parted(allToAll, rows*float64(qkv)/n*4, qkv, l.ranks)
+		attend.exchange = parted(allToAll, rows*float64(w.heads)*w.float(true), w.heads, l.ranks)
+	}
+	return []stage{project, attend, w.outStage(l, att*float64(w.heads)/total)}
+}
+
+// latentStages returns the stages of latent attention in the gather mapping.
+func (w *Work) latentStages(l load, attend stage, att float64) []stage {
+	n, rows, own := float64(l.ranks), float64(l.rows), float64(l.owned())
+	down := float64(w.hidden * w.latent.down)
+	values := float64(w.heads * w.latent.rank)
+	out := float64(w.hidden * w.heads)
+	latents := w.product(l, down, share(w.latent.down, l.ranks))
+	latents.exchange = parted(allToAll, rows*float64(w.latent.down)*4, w.latent.down, l.ranks)
+	queries := w.product(l, att-down-values-out, share(w.latent.queries, l.ranks))
+	queries.exchange = parted(toOwner, own*float64(w.latent.queries)*4, w.latent.queries, l.ranks)
+	attend.exchange = exchange{pattern: fromOwnerParts, bytes: own * float64(w.latent.means) / n * 4}
+	if l.prompt {
+		queries.exchange = parted(allToAll, rows*float64(w.latent.queries)/n*4, w.latent.queries, l.ranks)
+		attend.exchange = parted(allToAll, rows*float64(w.latent.means)/n*4, w.latent.means, l.ranks)
+	}
+	project := w.product(l, values, share(w.heads, l.ranks))
+	project.exchange = parted(allToAll, rows*float64(w.heads)*w.float(true), w.heads, l.ranks)
+	return []stage{latents, queries, attend, project, w.outStage(l, out)}
+}
+
+// outStage is the output projection of the gather mapping.
+func (w *Work) outStage(l load, weights float64) stage {
+	out := w.product(l, weights, share(w.hidden, l.ranks))
+	out.exchange = parted(allToAll, float64(l.rows)*float64(w.hidden)*4, w.hidden, l.ranks)
+	return out
+}
+
+// product is a matrix product of all rows, of which the busiest rank has a part of the weights.
+func (w *Work) product(l load, weights, part float64) stage {
+	return stage{bytes: weights * part * w.weight, macs: weights * part * float64(l.rows)}
+}
+
+// reduce returns the stages of the reduce mapping: owners project their rows with whole matrices.
+func (w *Work) reduce(g *group, l load, attend stage, att float64) []stage {
+	own := float64(l.owned())
+	attend.bytes += att * w.weight
+	attend.macs += att * own
+	norm := exchange{pattern: fromOwner, bytes: own * float64(w.hidden) * w.float(!g.last || l.prompt)} // the last layer sends the residual stream
+	up, down := w.ffn(g, l, true)
+	var out []stage
+	if l.prompt {
+		out = append(out, stage{exchange: exchange{pattern: allToAll, bytes: float64(l.rows) * float64(w.kvFloats+w.heads) / float64(l.ranks*l.ranks) * 4}})
+	}
+	attend.exchange = norm
+	out = append(out, attend)
+	if g.experts > 0 {
+		up.exchange = parted(allToAll, float64(l.rows)*w.width(g)*4, g.inner(), l.ranks)
+		down.exchange = parted(allToAll, float64(l.rows)*float64(w.hidden)*4, w.hidden, l.ranks)
+		return append(out, up, down)
+	}
+	up.bytes, up.macs = up.bytes+down.bytes, up.macs+down.macs
+	sums := float64(w.hidden*treeNodes(g.ffn, l.ranks)) * 4 // bytes of a row
+	up.exchange = exchange{toOwner, own * sums, min(l.ranks, units(g.ffn))}
+	if g.last && !l.prompt { // the head of every rank reads all rows
+		up.exchange = exchange{allToAll, float64(l.rows) * sums, min(l.ranks, units(g.ffn))}
+	}
+	return append(out, up)
+}
+
+// width is the number of floats of a row between the halves of the FFN.
+func (w *Work) width(g *group) float64 { return float64(g.ffn + g.perToken*g.expert) }
+
+// ffn returns the computation of both halves of the FFN.
+func (w *Work) ffn(g *group, l load, byUnits bool) (up, down stage) {
+	h, rows := float64(w.hidden), float64(l.rows)
+	cut := share(w.hidden, l.ranks)
+	if byUnits && g.experts == 0 {
+		cut = unitShare(g.ffn, l.ranks)
+	}
+	add := func(width int, used, reads float64) {
+		if width == 0 {
+			return
+		}
+		part := share(width, l.ranks)
+		if byUnits && g.experts == 0 {
+			part = cut
+		}
+		up.bytes += 2 * h * float64(width) * w.weight * reads * part
+		up.macs += 2 * h * float64(width) * used * rows * part
+		down.bytes += h * float64(width) * w.weight * reads * cut
+		down.macs += h * float64(width) * used * rows * cut
+	}
+	add(g.ffn, 1, 1)
+	if g.experts > 0 {
+		add(g.expert, float64(g.perToken), float64(g.experts)*g.touched(l.rows))
+	}
+	return up, down
+}
+
+// head returns the product with the vocabulary and the exchange of the best token.
+func (w *Work) head(l load) stage {
+	rows := float64(l.rows)
+	if l.prompt {
+		rows = 1
+	}
+	weights := float64(w.vocab) * float64(w.hidden) * share(w.vocab, l.ranks)
+	return stage{bytes: weights * w.weight, macs: weights * rows, exchange: exchange{pattern: toOwner, bytes: 16 * math.Max(1, rows/float64(l.ranks))}}
+}
