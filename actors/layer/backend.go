@@ -104,6 +104,8 @@ type Kind struct {
 	VFromK      bool // computes no values: they follow from the keys
 
 	Recurrent bool // has a recurrent state instead of attention
+	Bare      bool // has no FFN
+	SameNorm  bool // attention reads the norm that the layer before has read
 
 	EndsPrompts bool // is the last layer with keys and values of its own: prompt rows without logits end with it
 }

@@ -20,7 +20,6 @@ type Dims struct {
 	Growth                               model.Growth // of queries with their position
 	Ropes                                int          // number of rotations that layers choose from; 0 counts as 1
 	Vocab                                int          // number of logits
-	Residual                             float32      // factor of what is added to the residual stream; 0 counts as 1
 	QKNormOf                             model.QKNormOf
 	MeanNorm                             bool              // norms of the residual stream subtract the mean
 	Parallel                             bool              // the FFN reads the norm that attention reads
@@ -48,7 +47,7 @@ type Dims struct {
 // DimsOf returns the dimensions of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Score: c.Score(), Ropes: c.RotationCount(), Growth: c.Growth, Vocab: c.Vocab, Residual: c.Multipliers.Residual,
+		Score: c.Score(), Ropes: c.RotationCount(), Growth: c.Growth, Vocab: c.Vocab,
 		Recurrent: RecurrentOf(c), Delta: c.Delta, OutputGate: c.OutputGate, NonCausal: c.NonCausal, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel, PostNorm: c.PostNorm}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {

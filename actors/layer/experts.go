@@ -19,7 +19,7 @@ import (
 type Experts struct {
 	Router                           *tensor.Weight // (experts, hidden)
 	Bias                             []float32      // (experts), or nil
-	Gate, Up, Down                   *tensor.Bank   // nil if this socket has no rows
+	Gate, Up, Down                   *tensor.Bank   // nil if this socket has no rows; Up and SharedUp are nil in experts without a gate, which are Down act(Gate h)
 	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
 	SharedFactor                     *tensor.Weight // (1, hidden) in float32, whole: the shared output is multiplied by its sigmoid; or nil
 	Biases                           *Biases        // of the router and the experts; or nil
@@ -153,6 +153,11 @@ func (b *Processor) initMixture(maxRows int) {
 		lo := b.batch.expertColumns(b.batch.Rank).Lo
 		for p := p0; p < p1; p++ {
 			gate, up := m.gate[p*d.FFN+lo+r0:p*d.FFN+lo+r1], m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1]
+			if d.Ungated {
+				b.Dims.Activation.Of(gate, gate)
+				tensor.Scale(gate, m.pairWeight[p])
+				continue
+			}
 			if biases := m.experts.Biases; biases != nil {
 				first := m.expertOf(p)*d.FFN + lo + r0
 				tensor.Add(gate, biases.Gate[first:])
@@ -175,6 +180,10 @@ func (b *Processor) initMixture(maxRows int) {
 		lo := b.batch.sharedColumns(b.batch.Rank).Lo
 		for t := t0; t < t1; t++ {
 			gate := m.sharedGate[t*d.Shared+lo+r0 : t*d.Shared+lo+r1]
+			if d.Ungated {
+				b.Dims.Activation.Of(gate, gate)
+				continue
+			}
 			b.Dims.Activation.Mul(gate, gate, m.sharedUp[t*d.Shared+lo+r0:t*d.Shared+lo+r1])
 		}
 	}
@@ -289,19 +298,31 @@ func (e *Experts) up(b *Processor) {
 	if own := b.batch.expertColumns(b.batch.Rank); own.Len() > 0 {
 		m.runs(func(expert, lo, hi int) {
 			at := lo*d.FFN + own.Lo
-			m.groups = append(m.groups, tensor.Group{Y: m.gate[at:], LdY: d.FFN, W: e.Gate.At(expert), T0: lo, T1: hi, Then: m.activate},
-				tensor.Group{Y: m.up[at:], LdY: d.FFN, W: e.Up.At(expert), T0: lo, T1: hi})
+			m.groups = append(m.groups, tensor.Group{Y: m.gate[at:], LdY: d.FFN, W: e.Gate.At(expert), T0: lo, T1: hi})
+			if !d.Ungated {
+				m.groups[len(m.groups)-1].Then = m.activate
+				m.groups = append(m.groups, tensor.Group{Y: m.up[at:], LdY: d.FFN, W: e.Up.At(expert), T0: lo, T1: hi})
+			}
 		})
 		if b.quantizesActivations() {
 			m.mid = growF(m.mid, b.batch.T*d.PerToken*quantizedFloats(d.FFN))
 		}
 		m.multiply(b.Pool, m.x, h, m.quantizedInput())
+		if d.Ungated { // products end in an activation only in pairs
+			b.each(b.batch.T*d.PerToken, func(p int) { m.activate(0, own.Len(), p, p+1) })
+		}
 	}
 	if own := b.batch.sharedColumns(b.batch.Rank); own.Len() > 0 {
-		b.products = append(b.products, tensor.Product{Y: m.sharedGate[own.Lo:], LdY: d.Shared, W: e.SharedGate, R1: own.Len(), Then: m.activateShared},
-			tensor.Product{Y: m.sharedUp[own.Lo:], LdY: d.Shared, W: e.SharedUp, R1: own.Len()})
+		b.products = append(b.products, tensor.Product{Y: m.sharedGate[own.Lo:], LdY: d.Shared, W: e.SharedGate, R1: own.Len()})
+		if !d.Ungated {
+			b.products[0].Then = m.activateShared
+			b.products = append(b.products, tensor.Product{Y: m.sharedUp[own.Lo:], LdY: d.Shared, W: e.SharedUp, R1: own.Len()})
+		}
 		b.Pool.MatMulMany(b.products, b.Norm, h, b.batch.T)
 		b.products = b.products[:0]
+		if d.Ungated {
+			b.each(b.batch.T, func(t int) { m.activateShared(0, own.Len(), t, t+1) })
+		}
 	}
 }
 

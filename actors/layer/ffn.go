@@ -102,8 +102,11 @@ func (b *Processor) activateTile(r0, r1, t0, t1 int) {
 	addBias(b.Up[t0*ld:], ld, t1-t0, w.UpBias, c)
 	for t := t0; t < t1; t++ {
 		gate := b.Gate[t*ld+c.Lo : t*ld+c.Hi]
+		if w.GateFactor != 0 {
+			tensor.Scale(gate, w.GateFactor)
+		}
 		if w.Up == nil {
-			tensor.GELUOf(gate, gate)
+			w.Activation.Of(gate, gate)
 			continue
 		}
 		w.Activation.Mul(gate, gate, b.Up[t*ld+c.Lo:t*ld+c.Hi])
@@ -145,7 +148,7 @@ func (w *Weights) addFFN(b *Processor, rows topology.Range) {
 	if w.Experts != nil && w.Experts.DenseFFN != nil {
 		b.joinOutputs(w.Experts.DenseFFN, rows)
 	}
-	b.addResidual(w.PostFFNNorm, rows)
+	b.addResidual(w.PostFFNNorm, w.FFNFactor, rows)
 	w.endLayer(b, rows)
 }
 

@@ -53,10 +53,17 @@ type Weights struct {
 	Rope   int  // index of the rotation: 0, or 1 where layers with a window have their own
 
 	Activation tensor.Activation // applied to the FFN's gate
+
+	// Factors of the outputs of attention and of the FFN, and of the gate before its activation; 0 counts
+	// as 1.
+	MixFactor, FFNFactor, GateFactor float32
+
+	Bare     bool // no FFN
+	SameNorm bool // attention reads Norm as the layer before left it
 }
 
 func (w *Weights) Kind() Kind {
-	k := Kind{Sparse: w.Experts != nil, KVComputed: w.KVComputed || w.Borrows, SwiftKVPass: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil, EndsPrompts: w.EndsPrompts}
+	k := Kind{Sparse: w.Experts != nil, KVComputed: w.KVComputed || w.Borrows, SwiftKVPass: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil, EndsPrompts: w.EndsPrompts, Bare: w.Bare, SameNorm: w.SameNorm}
 	if k.SwiftKVPass {
 		k.Caches = len(w.SwiftKV.Caches)
 	}
@@ -129,15 +136,15 @@ func (b *Processor) norm(weight []float32) {
 	b.each(b.batch.T, b.normRow)
 }
 
-// addResidual computes X += Y, or X += RMSNorm(Y, norm), times Dims.Residual, for rows.
-func (b *Processor) addResidual(norm []float32, rows topology.Range) {
-	b.postNorm, b.firstRow = norm, rows.Lo
+// addResidual computes X += factor * Y, or X += factor * RMSNorm(Y, norm), for rows.
+func (b *Processor) addResidual(norm []float32, factor float32, rows topology.Range) {
+	b.postNorm, b.factor, b.firstRow = norm, factor, rows.Lo
 	b.each(rows.Len(), b.residualRow)
 }
 
 // addNorm does addResidual after attention and the norm before the FFN, row by row.
 func (b *Processor) addNorm(w *Weights, rows topology.Range, row func(t int)) {
-	b.postNorm, b.normWeight, b.firstRow = w.PostAttnNorm, w.FFNNorm, rows.Lo
+	b.postNorm, b.factor, b.normWeight, b.firstRow = w.PostAttnNorm, w.MixFactor, w.FFNNorm, rows.Lo
 	b.each(rows.Len(), row)
 }
 

@@ -12,7 +12,8 @@ var operations = [Ops]func(w *Weights, b *Processor){
 	OpAttend:             func(w *Weights, b *Processor) { w.attend(w.Index, b) },
 	OpProjectOut:         (*Weights).projectOut,
 	OpProjectOwnOut:      (*Weights).projectOwnOut,
-	OpAddOwnedAttention:  func(w *Weights, b *Processor) { b.addOwned(w.PostAttnNorm) },
+	OpAddAttention:       func(w *Weights, b *Processor) { b.addResidual(w.PostAttnNorm, w.MixFactor, b.batch.all()) },
+	OpAddOwnedAttention:  (*Weights).addOwned,
 
 	OpNormFFN:         (*Weights).normFFN,
 	OpNormAllFFN:      func(w *Weights, b *Processor) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.batch.all()}) },

@@ -15,7 +15,8 @@ const (
 	OpAttend                       // RoPE, cache write and attention of this rank's heads into Attn
 	OpProjectOut                   // Y = Wo . Attn, this rank's output rows, all tokens
 	OpProjectOwnOut                // Y with the whole matrix, for the tokens that this rank owns
-	OpAddOwnedAttention            // X += Y, or with a norm after attention X += RMSNorm(Y), for the rows that this rank owns
+	OpAddAttention                 // X += Y, or with a norm after attention X += RMSNorm(Y), all rows
+	OpAddOwnedAttention            // the same for the rows that this rank owns
 
 	// Feed-forward network: norm, products, residual sum.
 	OpNormFFN         // Norm = RMSNorm(X), all rows; nothing if the FFN reads attention's norm
@@ -82,6 +83,7 @@ var ops = [Ops]struct {
 	OpAttend:             {"attend", Attention},
 	OpProjectOut:         {"project-out", Projections},
 	OpProjectOwnOut:      {"project-own-out", Projections},
+	OpAddAttention:       {"add-attention", Projections},
 	OpAddOwnedAttention:  {"add-owned-attention", Projections},
 	OpNormFFN:            {"norm-ffn", FFN},
 	OpNormAllFFN:         {"norm-all-ffn", FFN},

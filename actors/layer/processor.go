@@ -52,6 +52,7 @@ type Processor struct {
 	quantized       quantized
 	normWeight      []float32
 	postNorm        []float32
+	factor          float32  // of residualRow; 0 counts as 1
 	ffn             *Weights // the weights that activateTile uses
 	firstRow        int      // offset of the rows of residualRow
 	layer           int      // number of the current layer
@@ -99,8 +100,8 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 		if b.postNorm != nil {
 			tensor.RMSNorm(y, y, b.postNorm, d.NormEps)
 		}
-		if d.Residual != 0 {
-			tensor.Scale(y, d.Residual)
+		if b.factor != 0 {
+			tensor.Scale(y, b.factor)
 		}
 		tensor.Add(b.X[t*h:(t+1)*h], y)
 	}

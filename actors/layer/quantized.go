@@ -115,10 +115,10 @@ func (b *Processor) addNormOwned(w *Weights) {
 	}
 }
 
-// addOwned is addResidual for the rows that this rank owns.
-func (b *Processor) addOwned(norm []float32) {
+// addOwned adds the output of attention for the rows that this rank owns.
+func (w *Weights) addOwned(b *Processor) {
 	for _, r := range b.batch.owned(b.batch.Rank) {
-		b.addResidual(norm, r)
+		b.addResidual(w.PostAttnNorm, w.MixFactor, r)
 	}
 }
 

@@ -36,6 +36,8 @@ type conditions struct {
 	swiftKVPass bool // the schedule is SwiftKV's pass
 	endsPrompts bool // rows are dropped after the layer
 	last        bool // the last layer
+	bare        bool // the layer has no FFN
+	sameNorm    bool // attention reads the norm that the layer before has read
 }
 
 func (c conditions) schedule() []Stage {
@@ -59,9 +61,9 @@ func (c conditions) schedule() []Stage {
 
 // gather divides every matrix by rows and gathers each product.
 func (c conditions) gather() []Stage {
-	return list(
-		either(c.owned, OpNormOwnedAttention, OpNormAttention),
-		exchangeNorm.when(c.owned),
+	mix := list(
+		either(c.owned, OpNormOwnedAttention, OpNormAttention).when(!c.sameNorm),
+		exchangeNorm.when(c.owned && !c.sameNorm),
 		either(c.latent, OpProjectLatents, either(c.recurrent, OpProjectDelta, OpProjectQKV)),
 		exchangeLatents.when(c.latent),
 		OpProjectHeads.when(c.latent),
@@ -74,7 +76,11 @@ func (c conditions) gather() []Stage {
 		either(c.recurrent, exchangeDeltaOut, exchangeAttention),
 		either(c.recurrent, OpProjectDeltaOut, OpProjectOut),
 		either(c.owned, exchangeOutRows, exchangeOut),
-
+	)
+	if c.bare {
+		return append(mix, list(either(c.owned, OpAddOwnedAttention, OpAddAttention), exchangeResidual.when(c.owned && c.last))...)
+	}
+	return append(mix, list(
 		either(c.owned, OpAddNormOwnedFFN, OpAddNormFFN),
 		exchangeNorm.when(c.owned),
 		either(c.sparse, OpExpertsUp, OpGateUp),
@@ -84,7 +90,7 @@ func (c conditions) gather() []Stage {
 		either(c.owned, OpAddOwnedFFN, OpAddFFN),
 		exchangeKeptRows.when(c.owned && c.endsPrompts && c.dropsRows),
 		exchangeResidual.when(c.owned && c.last), // the head reads all rows
-	)
+	)...)
 }
 
 // reduce has whole attention matrices on every rank, which projects its own rows; it sums the FFN's
@@ -98,9 +104,9 @@ func (c conditions) reduce() []Stage {
 		scatter = apart && c.decode || !c.prefill && !c.last && !c.parallel
 		toAll   = !apart && (c.prefill || c.last || c.parallel)
 	)
-	return list(
-		either(c.owned, OpNormOwnedAttention, OpNormAttention),
-		exchangeNorm.when(apart),
+	mix := list(
+		either(c.owned, OpNormOwnedAttention, OpNormAttention).when(!c.sameNorm),
+		exchangeNorm.when(apart && !c.sameNorm),
 		either(c.latent, OpProjectOwnLatents, either(c.recurrent, OpProjectOwnDelta, OpProjectOwnQKV)),
 		exchangeLatentRows.when(c.latent && c.prefill),
 		OpProjectHeads.when(c.latent),
@@ -110,6 +116,11 @@ func (c conditions) reduce() []Stage {
 		OpProjectValues.when(c.latent),
 		either(c.recurrent, exchangeDeltaHeads, exchangeHeads).when(c.prefill),
 		either(c.recurrent, OpProjectOwnDeltaOut, OpProjectOwnOut),
+	)
+	if c.bare { // the next layer's attention reads a rank's own decode rows and all prompt rows
+		return append(mix, list(OpAddOwnedAttention, exchangeResidual.when(c.last || c.prefill && !c.owned))...)
+	}
+	return append(mix, list(
 		OpAddOwnedAttention.when(gives),
 		exchangeResidual.when(gives),
 
@@ -128,19 +139,20 @@ func (c conditions) reduce() []Stage {
 		either(c.sparse || toAll, OpAddFFN, OpAddOwnedFFN),
 		exchangeKeptRows.when(apart && c.endsPrompts && c.dropsRows),
 		exchangeResidual.when(apart && c.last), // the head reads all rows
-	)
+	)...)
 }
 
 // kinds is the number of combinations of Kind's booleans.
-const kinds = 64
+const kinds = 256
 
 // scheduleOf returns this step's schedule of a layer of kind k, which may be the last.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	b.enter(k.Widths)
-	of := &b.lists[index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)|32*index(k.EndsPrompts)][index(last)]
+	of := &b.lists[index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)|32*index(k.EndsPrompts)|64*index(k.Bare)|128*index(k.SameNorm)][index(last)]
 	if *of == nil {
 		c := b.step
 		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.endsPrompts, c.last = k.Sparse, k.KVComputed, k.SwiftKVPass, k.VFromK, k.Recurrent, k.EndsPrompts, last
+		c.bare, c.sameNorm = k.Bare, k.SameNorm
 		switch {
 		case c.recurrent:
 			c.local = b.deltaLocal()

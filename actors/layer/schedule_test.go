@@ -49,6 +49,37 @@ func TestScheduleSynchronises(t *testing.T) {
 	}
 }
 
+// TestScheduleWithoutFFN: a layer without an FFN ends after attention. Each rank has the residual stream of the
+// rows that the next layer reads there: all rows with mapping gather; with reduce its own decode rows and
+// all prompt rows.
+func TestScheduleWithoutFFN(t *testing.T) {
+	for _, x := range []struct {
+		c    conditions
+		want int
+	}{
+		{conditions{mapping: topology.Gather, decode: true, recurrent: true}, 3}, {conditions{mapping: topology.Gather, prefill: true, last: true}, 3},
+		{conditions{mapping: topology.Reduce, decode: true, recurrent: true}, 0}, {conditions{mapping: topology.Reduce, decode: true, last: true}, 1},
+		{conditions{mapping: topology.Reduce, prefill: true, recurrent: true}, 2}, {conditions{mapping: topology.Reduce, prefill: true, owned: true}, 2},
+		{conditions{mapping: topology.Gather, alone: true, prefill: true}, 0},
+	} {
+		x.c.bare = true
+		stages := x.c.schedule()
+		if got := len(scheduled(stages).exchanges); got != x.want {
+			t.Errorf("%+v: %d synchronisations (%v), want %d", x.c, got, stages, x.want)
+		}
+		ops := slices.Concat(scheduled(stages).runs...)
+		if last := ops[len(ops)-1]; last != OpAddAttention && last != OpAddOwnedAttention {
+			t.Errorf("%v does not end with the residual of attention", stages)
+		}
+		x.c.sameNorm = true
+		for _, stage := range x.c.schedule() {
+			if stage == OpNormAttention || stage == OpNormOwnedAttention || stage == exchangeNorm {
+				t.Errorf("%+v computes the norm again", x.c)
+			}
+		}
+	}
+}
+
 // TestQuantizable checks which steps quantize rows before an exchange. All ranks must agree.
 func TestQuantizable(t *testing.T) {
 	d := Dims{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64}

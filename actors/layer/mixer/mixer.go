@@ -18,6 +18,7 @@ type Shape struct {
 	Width    int        // columns of Rows.In for one key head
 	Groups   int        // Mamba2: runs of heads whose outputs are normalized together
 	TimeStep [2]float32 // Mamba2: bounds of dt; zero: none
+	Factors  recurrent.Factors
 	NormEps  float32
 	In, Out  int // row strides of Rows.In and Rows.Out
 }
@@ -214,6 +215,9 @@ func (b *Rows) convolve(t *task, row int) {
 	for h := t.head * b.Group(); h < (t.head+1)*b.Group(); h++ {
 		first, decay := &gates[h], &gates[b.ValueHeads+h]
 		if b.Kind == recurrent.Mamba2 {
+			if f := b.Factors.Dt; f != 0 {
+				*first *= f
+			}
 			*first = b.bounded(tensor.Softplus(*first + b.w.DtBias[h]))
 			*decay = tensor.Exp(b.w.Decay[h] * *first)
 			continue
@@ -288,6 +292,9 @@ func (b *Rows) finish(t *task, row, value int, v []float32) {
 	case recurrent.Mamba2:
 		for i := range out {
 			out[i] += float32(b.w.D[h] * v[i])
+		}
+		if b.Factors.Z != 0 {
+			tensor.Scale(z, b.Factors.Z)
 		}
 		tensor.SiLUMul(out, z, out)
 	case recurrent.ShortConv:

@@ -27,6 +27,7 @@ func shapeOf(kind recurrent.Kind) Shape {
 	if kind == recurrent.ShortConv {
 		s.Width = 3 * s.ValueDim
 	}
+	s.Factors = recurrent.Factors{Z: 0.75, Dt: 1.25} // the filters have the others
 	s.In, s.Out = s.KeyHeads*s.Width, s.ValueHeads*s.ValueDim
 	return s
 }
@@ -196,7 +197,7 @@ func (f *fixture) plain() []float64 {
 					}
 					continue
 				}
-				dt := math.Log1p(math.Exp(float64(f.gates[row*2*f.ValueHeads+h] + f.w.DtBias[h])))
+				dt := math.Log1p(math.Exp(float64(f.Factors.Dt*f.gates[row*2*f.ValueHeads+h] + f.w.DtBias[h])))
 				dt = min(max(dt, float64(f.TimeStep[0])), float64(f.TimeStep[1]))
 				for i := range y {
 					x := conv[2*f.KeyDim+v*f.ValueDim+i]
@@ -206,7 +207,7 @@ func (f *fixture) plain() []float64 {
 						*s = math.Exp(dt*float64(f.w.Decay[h]))**s + conv[f.KeyDim+k]*dt*x
 						y[i] += *s * conv[k]
 					}
-					y[i] *= silu(in(row, f.Channels()+v*f.ValueDim+i))
+					y[i] *= silu(float64(f.Factors.Z) * in(row, f.Channels()+v*f.ValueDim+i))
 				}
 			}
 		}

@@ -64,8 +64,9 @@ func (l *loader) convolution(d *recurrent.Mixer, n *model.DeltaSpec) []float32 {
 	out := make([]float32, d.Taps*channels)
 	for c := range channels {
 		t.Row(filter, d.Channel(c), 0, d.Taps)
+		f := d.ChannelFactor(c)
 		for tap, v := range filter {
-			out[tap*channels+c] = v
+			out[tap*channels+c] = v * f
 		}
 	}
 	return out

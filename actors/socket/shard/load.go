@@ -185,6 +185,7 @@ func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *laye
 	w := &layer.Weights{
 		Number: i, Index: n.Cache, KVComputed: n.KVSource != nil, SharesCache: n.Borrows || n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Grows: n.Grows, Activation: n.Activation,
 		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.headNorm(n.QNorm, n.Q, n), KNorm: l.headNorm(n.KNorm, n.K, n),
+		SameNorm: n.SameNorm, MixFactor: n.MixFactor, FFNFactor: n.FFNFactor, GateFactor: n.GateFactor,
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
 		QBias: l.bias(n.Q), OBias: l.bias(n.O),
 		Borrows: n.Borrows, Lends: c.Lends(i), VFromK: n.Latent == nil && n.K.Weight != "" && n.V.Weight == "", Widths: layer.DimsOf(c).WidthsOf(c, i),
@@ -237,6 +238,9 @@ func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *laye
 		w.Experts = l.experts(c, n.Experts, me)
 		return w
 	}
+	if w.Bare = n.Gate.Weight == ""; w.Bare {
+		return w
+	}
 	if w.Gate = l.matrix(n.Gate, c.Hidden, me.ffn); n.Up.Weight != "" {
 		w.Up = l.matrix(n.Up, c.Hidden, me.ffn)
 	}
@@ -265,7 +269,10 @@ func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
 func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Experts {
 	m := &c.MoE
 	gate, up, down := n.Expert(0)
-	e := &layer.Experts{Gate: l.bank(m.Experts, gate, me.expert, c.Hidden), Up: l.bank(m.Experts, up, me.expert, c.Hidden), Down: l.bank(m.Experts, down, me.expertDown, m.FFN)}
+	e := &layer.Experts{Gate: l.bank(m.Experts, gate, me.expert, c.Hidden), Down: l.bank(m.Experts, down, me.expertDown, m.FFN)}
+	if !m.Ungated {
+		e.Up = l.bank(m.Experts, up, me.expert, c.Hidden)
+	}
 	e.Router = l.room(tensor.F32, n.Router, m.Experts, c.Hidden, upTo(tensor.Units(c.Hidden)))
 	l.fill(e.Router, 0, model.Linear{Weight: n.Router}, upTo(m.Experts))
 	if m.Router.Bias {
@@ -274,11 +281,15 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 	for x := range m.Experts {
 		gate, up, down := n.Expert(x)
 		l.fillBank(e.Gate, x, gate, me.expert)
-		l.fillBank(e.Up, x, up, me.expert)
+		if !m.Ungated {
+			l.fillBank(e.Up, x, up, me.expert)
+		}
 		l.fillBank(e.Down, x, down, me.expertDown)
 	}
 	if m.Shared > 0 {
-		e.SharedGate, e.SharedUp = l.matrix(model.Linear{Weight: n.SharedGate}, c.Hidden, me.shared), l.matrix(model.Linear{Weight: n.SharedUp}, c.Hidden, me.shared)
+		if e.SharedGate = l.matrix(model.Linear{Weight: n.SharedGate}, c.Hidden, me.shared); !m.Ungated {
+			e.SharedUp = l.matrix(model.Linear{Weight: n.SharedUp}, c.Hidden, me.shared)
+		}
 		e.SharedDown = l.matrix(model.Linear{Weight: n.SharedDown}, m.Shared, me.expertDown)
 	}
 	if m.Gated {

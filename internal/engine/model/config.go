@@ -57,12 +57,13 @@ type Config struct {
 	MoE      MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
 	Latent   Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
 
-	Global     KVShape         `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
-	OwnKV      int             `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
-	WideFFN    bool            `json:",omitempty"` // the layers after OwnKV have twice the FFN width
-	PerLayer   PerLayer        `json:",omitzero"`  // inputs that each layer gets besides the residual stream
-	Delta      recurrent.Mixer `json:",omitzero"`  // instead of attention in some layers
-	OutputGate bool            `json:",omitempty"` // attention's output is multiplied by a sigmoid gate
+	Global     KVShape           `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
+	OwnKV      int               `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
+	WideFFN    bool              `json:",omitempty"` // the layers after OwnKV have twice the FFN width
+	PerLayer   PerLayer          `json:",omitzero"`  // inputs that each layer gets besides the residual stream
+	Delta      recurrent.Mixer   `json:",omitzero"`  // instead of attention in some layers
+	OutputGate bool              `json:",omitempty"` // attention's output is multiplied by a sigmoid gate
+	Blocks     []recurrent.Block `json:",omitempty"` // the blocks of files that each layer combines; nil: a layer is a block
 
 	SwiftKV SwiftKV `json:",omitzero"` // where later layers take their keys and values from
 
@@ -122,6 +123,10 @@ const (
 type Multipliers struct {
 	Embedding float32 `json:",omitempty"` // of the embedding's rows
 	Residual  float32 `json:",omitempty"` // of what attention and FFN add to the residual stream
+	State     float32 `json:",omitempty"` // of what a mixer with a state adds to it (Falcon-H1)
+	Attention float32 `json:",omitempty"` // of what attention adds to it (Falcon-H1)
+	FFN       float32 `json:",omitempty"` // of what the FFN adds to it (Falcon-H1)
+	Gate      float32 `json:",omitempty"` // of the FFN's gate before its activation (Falcon-H1)
 	Logits    float32 `json:",omitempty"` // of the logits, before LogitCap
 }
 

@@ -25,6 +25,7 @@ type MoE struct {
 	DenseFFN bool  `json:",omitempty"` // see DenseFFNNames
 	Biased   bool  `json:",omitempty"` // see ExpertBiases
 	Gated    bool  `json:",omitempty"` // the output of the shared expert is multiplied by a sigmoid
+	Ungated  bool  `json:",omitempty"` // experts have no Up: Down_e (w_e * act(Gate_e h))
 	Dense    []int `json:",omitempty"` // layers with a dense feed-forward network, ascending
 }
 
@@ -97,7 +98,10 @@ type ExpertBiases struct {
 // Expert is the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
 func (n *MoENames) Expert(e int) (gate, up, down string) {
 	p := fmt.Sprintf("%s%d.", n.ExpertPrefix, e)
-	return p + n.GatePart, p + n.UpPart, p + n.DownPart
+	if n.UpPart != "" {
+		up = p + n.UpPart
+	}
+	return p + n.GatePart, up, p + n.DownPart
 }
 
 // Stacks names the tensors that hold all experts: gate and up, and down.
@@ -130,7 +134,7 @@ func (s *specs) experts(c *Config, n *MoENames) {
 	m := &c.MoE
 	three := func(gate, up, down string, width int) {
 		s.add(gate, width, c.Hidden)
-		s.add(up, width, c.Hidden)
+		s.add(up, width, c.Hidden) // none if m.Ungated
 		s.add(down, c.Hidden, width)
 	}
 	s.add(n.Router, m.Experts, c.Hidden)

@@ -6,6 +6,7 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 // layer. A tensor without a name is absent.
 type LayerSpec struct {
 	AttnNorm     string      // (hidden): h = RMSNorm(x); without a name h = x
+	SameNorm     bool        // h is that of the layer before
 	Q            Linear      // (heads*dim, hidden)
 	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache, and without V alone its values are its keys
 	KV           KVShape     // of the layer; KV.Dim is the dim in these comments
@@ -28,7 +29,7 @@ type LayerSpec struct {
 	Rope   int // index in Config.Rotations
 
 	FFNNorm     string // (hidden): h = RMSNorm(x); without a name h = x, or with Config.Parallel that of attention
-	Gate, Up    Linear // (ffn, hidden); without Up the FFN is Down act(Gate h)
+	Gate, Up    Linear // (ffn, hidden); without Up the FFN is Down act(Gate h); without Gate and Experts there is no FFN
 	Down        Linear // (hidden, ffn)
 	Activation  tensor.Activation
 	Experts     *MoENames // instead of Gate, Up and Down; nil: none
@@ -36,6 +37,8 @@ type LayerSpec struct {
 
 	PerLayer *PerLayerSpec // what follows the FFN; nil: nothing
 	Scalar   string        // (1): factor of x at the end of the layer
+
+	MixFactor, FFNFactor, GateFactor float32 // of the outputs of attention and of the FFN, and of Gate h; 0 counts as 1
 
 	NormsAddOne bool // norms multiply by 1 + weight
 	NormBias    bool // norms add a bias, see BiasOf
@@ -145,6 +148,9 @@ func (c *Config) Layer(i int) LayerSpec {
 	}
 	l := a.Layer(c, i)
 	l.Cache, l.KV, l.FFN, l.Borrows = c.CacheOf(i), c.KVOf(i), c.FFNOf(i), c.Borrows(i)
+	if m := c.Multipliers.Residual; m != 0 {
+		l.MixFactor, l.FFNFactor = m, m
+	}
 	c.SwiftKV.rewire(&l, i)
 	return l
 }

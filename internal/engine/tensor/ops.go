@@ -75,10 +75,11 @@ func Scale(x []float32, by float32) { active.scaleBy(x, by) }
 type Activation uint8
 
 const (
-	SiLU     Activation = iota // x / (1 + exp(-x)), see SiLUMul
-	GELUTanh                   // see GELUMul
-	Clamped                    // of gpt-oss, see ClampedMul
-	GELU                       // x Phi(x), see GELUOf
+	SiLU        Activation = iota // x / (1 + exp(-x)), see SiLUMul
+	GELUTanh                      // see GELUMul
+	Clamped                       // of gpt-oss, see ClampedMul
+	GELU                          // x Phi(x), see GELUOf
+	ReLUSquared                   // max(x, 0)² (So et al., arXiv 2109.08668)
 )
 
 // Mul computes dst = a(gate) * up over the length of dst. dst may be gate or up.
@@ -90,8 +91,26 @@ func (a Activation) Mul(dst, gate, up []float32) {
 		ClampedMul(dst, gate, up)
 	case GELU:
 		geluErfMul(dst, gate, up)
+	case ReLUSquared:
+		for i, g := range gate {
+			g = max(g, 0)
+			dst[i] = g * g * up[i]
+		}
 	default:
 		SiLUMul(dst, gate, up)
+	}
+}
+
+// Of computes dst = a(x) over the length of dst, for GELU and ReLUSquared: the activations of networks
+// without a gate. dst may be x.
+func (a Activation) Of(dst, x []float32) {
+	if a != ReLUSquared {
+		GELUOf(dst, x)
+		return
+	}
+	for i, v := range x {
+		v = max(v, 0)
+		dst[i] = v * v
 	}
 }
 

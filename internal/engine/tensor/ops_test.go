@@ -267,3 +267,23 @@ func TestChooseImplementation(t *testing.T) {
 		t.Error("sse9 is an implementation")
 	}
 }
+
+// TestReLUSquared compares both forms with their definition.
+func TestReLUSquared(t *testing.T) {
+	x, up := []float32{-3, 0, 0.5, 2, -0.25, 7}, []float32{1, 2, 3, 4, 5, -6}
+	alone, gated := make([]float32, len(x)), make([]float32, len(x))
+	ReLUSquared.Of(alone, x)
+	ReLUSquared.Mul(gated, x, up)
+	for i, v := range x {
+		want := float32(0)
+		if v > 0 {
+			want = v * v
+		}
+		if alone[i] != want || gated[i] != want*up[i] {
+			t.Errorf("relu(%v)² is %v, times %v %v; want %v", v, alone[i], up[i], gated[i], want)
+		}
+	}
+	if GELU.Of(alone, x); alone[3] < 1.9 || alone[3] > 2 {
+		t.Errorf("gelu(2) is %v", alone[3])
+	}
+}

@@ -14,6 +14,25 @@ package recurrent
 // KeyDim, C is q, B is k, and x is v. KeyHeads may be larger than Groups: then key heads share B and C,
 // and each computes them, so that more sockets can divide the heads. No number of sockets changes that.
 
+// Factors multiply z, x, B, C and dt right after the projection; 0 counts as 1. The convolution is linear,
+// so it takes those of x, B and C into its filters: see ChannelFactor.
+type Factors struct{ Z, X, B, C, Dt float32 }
+
+// ChannelFactor is the factor of channel c of the convolution.
+func (d *Mixer) ChannelFactor(c int) float32 {
+	f := d.Factors.X
+	switch at := c % d.Channels(); {
+	case at < d.KeyDim:
+		f = d.Factors.C
+	case at < 2*d.KeyDim:
+		f = d.Factors.B
+	}
+	if f == 0 {
+		return 1
+	}
+	return f
+}
+
 // SetHeads chooses the number of key heads: the smallest multiple of the groups that divides the heads
 // and is not below the number of KV heads. If there is none, it is the number of groups.
 func (d *Mixer) SetHeads(kvHeads int) {

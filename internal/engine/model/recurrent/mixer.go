@@ -33,6 +33,7 @@ type Mixer struct {
 	NoNorm     bool  `json:",omitempty"` // Mamba2: the output has no norm
 
 	TimeStep [2]float32 `json:",omitzero"` // Mamba2: bounds of dt; zero: none
+	Factors  Factors    `json:",omitzero"` // Mamba2
 }
 
 // Kind is what a Mixer computes.
