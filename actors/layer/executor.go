@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // Executor runs the jobs of a socket one at a time on its own goroutine, so that no actor computes
@@ -20,7 +20,7 @@ type Executor struct {
 	submitted atomic.Uint64 // jobs submitted
 	completed atomic.Uint64 // jobs completed
 
-	waiter  tensor.Waiter
+	waiter  workers.Waiter
 	awaited Listener // to poll before the next sleep, or nil
 	active  Listener // to call Rest on before the next sleep, or nil
 }

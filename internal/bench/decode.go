@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // Stages has the parts of one step in microseconds.
@@ -144,7 +144,7 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	}
 	d.CacheShare = d.CacheBytes / whole
 	var took, read, compute, stepCPU, readCPU []time.Duration
-	var spent tensor.Spent
+	var spent workers.Spent
 	_, err = r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages step.Times) {
 		took, stepCPU, spent = append(took, t), append(stepCPU, processor), spent.Add(stages.Threads)
 		if t == slices.Min(took) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // Prefill is the cost of reading a prompt. Best figures are those of the fastest prompt.
@@ -55,7 +55,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	defer f.close()
 	mat, attn := k.Prefill(o.Context)
 	var took, floors, attnFloors []time.Duration
-	var spent tensor.Spent
+	var spent workers.Spent
 	for i := range o.Repeat + 1 {
 		t, stages, err := r.prompt(ctx, o, uint64(i+1))
 		if err != nil {

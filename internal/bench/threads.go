@@ -3,7 +3,7 @@ package bench
 import (
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // Threads is where the time of the compute threads went in one step, or one prompt. Solo is the
@@ -22,7 +22,7 @@ type Threads struct {
 }
 
 // threadsOf converts what was spent in a number of steps with a total compute time.
-func threadsOf(s tensor.Spent, steps int, compute time.Duration) Threads {
+func threadsOf(s workers.Spent, steps int, compute time.Duration) Threads {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 	all := max(1, float64(s.Work+s.Late+s.Absent+s.Uneven+s.End))
 	n := float64(max(1, steps))

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/tracing"
@@ -101,7 +101,7 @@ type StepTotals struct {
 	Wait    time.Duration `json:"wait_ns"`    // for collectives, of that node
 	Wire    uint64        `json:"wire_bytes"` // sent by all nodes, a broadcast counted once
 	Rows    uint64        `json:"rows"`       // tokens, of steps that failed as well
-	Threads tensor.Spent  `json:"threads_ns"` // of the node that Compute is of
+	Threads workers.Spent `json:"threads_ns"` // of the node that Compute is of
 
 	Clustering  time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
 	ThreadShift uint64        `json:"halvings"`      // sum over the steps, see plan.Plan
@@ -191,8 +191,8 @@ func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replie
 	}
 }
 
-func threadsOf(m *proto.ThreadTime) tensor.Spent {
-	return tensor.Spent{Runs: m.GetRuns(), Wall: time.Duration(m.GetWall()), Work: time.Duration(m.GetWork()), Late: time.Duration(m.GetLate()),
+func threadsOf(m *proto.ThreadTime) workers.Spent {
+	return workers.Spent{Runs: m.GetRuns(), Wall: time.Duration(m.GetWall()), Work: time.Duration(m.GetWork()), Late: time.Duration(m.GetLate()),
 		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd()), Again: m.GetAgain()}
 }
 

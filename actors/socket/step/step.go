@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -33,7 +33,7 @@ type Step struct {
 	spilled    []*proto.Spill
 	lost       []uint64
 	wireBefore uint64
-	before     tensor.Spent
+	before     workers.Spent
 	lateBefore []time.Duration
 }
 

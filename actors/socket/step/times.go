@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -24,7 +24,7 @@ type Times struct {
 	Wait        time.Duration // for collectives
 	Own         time.Duration // portion of the above that other sockets may not have: attention of own sequences, their indexes
 
-	Threads tensor.Spent // of the pool during the step
+	Threads workers.Spent // of the pool during the step
 
 	Experts int // number of experts whose weights were read, all layers together
 }
@@ -77,7 +77,7 @@ func (s *Step) passed(b *layer.Batch) {
 	s.results = results{}
 }
 
-func threadTime(s tensor.Spent) *proto.ThreadTime {
+func threadTime(s workers.Spent) *proto.ThreadTime {
 	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
 }
 

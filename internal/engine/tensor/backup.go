@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // Backup tasks (Dean and Ghemawat, MapReduce, section 3.6). On a shared host, a CPU may be taken
@@ -134,7 +136,7 @@ func (p *Pool) backup(number uint64) {
 	}
 	for i := range p.backups.claims[:p.backups.tasks] {
 		for p.backups.claims[i].Load() != number<<1|1 { // another thread is storing it: a microsecond
-			yield()
+			workers.Yield()
 		}
 	}
 }

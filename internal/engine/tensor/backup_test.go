@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // lateKernels are those of the active implementation, except that one call on a worker thread waits
@@ -186,11 +188,11 @@ func TestAttemptOfAnOldRun(t *testing.T) {
 	if p.attempt(1, 50, p.run.Load(), false) {
 		t.Error("a task of a product that has ended was stored")
 	}
-	p.shares.split(6, 10)
-	own := packed(7, 0, 5)
-	p.shares[0].rest.Store(own)
-	if i, ok := p.shares.steal(0, 6); ok || p.shares[0].rest.Load() != own {
-		t.Errorf("task %d of an ended Run, share %x, want %x", i, p.shares[0].rest.Load(), own)
+	p.shares.Split(6, 10)
+	own := workers.Packed(7, 0, 5)
+	p.shares[0].Rest.Store(own)
+	if i, ok := p.shares.Steal(0, 6); ok || p.shares[0].Rest.Load() != own {
+		t.Errorf("task %d of an ended Run, share %x, want %x", i, p.shares[0].Rest.Load(), own)
 	}
 }
 
@@ -198,8 +200,8 @@ func TestAttemptOfAnOldRun(t *testing.T) {
 func TestTellOfAnOldRun(t *testing.T) {
 	p := NewPool(2)
 	defer p.Close()
-	p.left.Store(7<<shareBits | 2)
-	if p.report(6, 2, true) || p.left.Load() != 7<<shareBits|2 {
+	p.left.Store(7<<workers.ShareBits | 2)
+	if p.report(6, 2, true) || p.left.Load() != 7<<workers.ShareBits|2 {
 		t.Error("a thread of an ended Run took tasks off another")
 	}
 	if p.report(7, 1, true) || !p.report(7, 1, false) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
 // Group is one matrix of MatMulGroups and the tokens that it multiplies.
@@ -72,7 +74,7 @@ func (p *Pool) setGroups(groups []Group) (n int) {
 // otherwise be thousands of mappings, each rounded up to a huge page.
 type Bank struct {
 	all []Weight
-	mem mapping
+	mem hugemem.Part
 	n   int64
 }
 
@@ -90,15 +92,14 @@ func NewBank(dt DType, n, rows, cols int) (*Bank, error) {
 		return nil, fmt.Errorf("tensor: %d weights of %d rows and %d columns do not fit the address space", n, rows, cols)
 	}
 	b := &Bank{all: make([]Weight, n), n: int64(each * n)}
-	var data []byte
 	if each > 0 {
-		if data, b.mem, err = mapMatrix(each * n); err != nil {
+		if b.mem, err = hugemem.MapPart(each * n); err != nil {
 			return nil, err
 		}
 	}
 	for i := range b.all {
 		b.all[i] = *one
-		b.all[i].data = data[i*each : (i+1)*each : (i+1)*each]
+		b.all[i].data = b.mem.Data[i*each : (i+1)*each : (i+1)*each]
 	}
 	return b, nil
 }
@@ -114,10 +115,10 @@ func (b *Bank) Bytes() int64 { return b.n }
 // Close returns the memory to the system; no matrix may be used afterwards. It may be called twice.
 func (b *Bank) Close() error {
 	mem := b.mem
-	b.mem, b.n = mapping{}, 0
+	b.mem, b.n = hugemem.Part{}, 0
 	var errs []error
 	for i := range b.all {
 		errs = append(errs, b.all[i].Close())
 	}
-	return errors.Join(append(errs, mem.free())...)
+	return errors.Join(append(errs, mem.Free())...)
 }

@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 const (
@@ -264,7 +266,7 @@ func (m *matmul) cut(threads, panels int) (tasks int) {
 		if m.tasks(grain, span) < tasksPerThread*threads {
 			span /= 2
 		}
-		for m.tasks(grain, span) > maxTasks {
+		for m.tasks(grain, span) > workers.MaxTasks {
 			grain *= 2
 		}
 		return m.tasks(grain, span)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // stored is the value that a weight of type dt keeps of v.
@@ -262,7 +264,7 @@ func TestTasksAreWhole(t *testing.T) {
 			m.n, panels = max(m.n, n), panels+(c.rows[i]+panelRows-1)/panelRows
 		}
 		tasks := m.cut(c.threads, panels)
-		if tasks < c.least || tasks > maxTasks {
+		if tasks < c.least || tasks > workers.MaxTasks {
 			t.Errorf("%v tokens, %v rows, %d threads: %d tasks, want %d and more", c.tokens, c.rows, c.threads, tasks, c.least)
 		}
 		if tasks > maxBackupTasks {

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
 // peaks are loops that only read memory or only multiply registers: the ceilings to which the
@@ -28,7 +30,7 @@ const (
 // memory.
 func MeasureReadBandwidth(p *Pool, bytes int, d time.Duration) (float64, error) {
 	per := max(readPiece, bytes/p.Threads()/readPiece*readPiece)
-	buf, mem, err := mapMemory(per * p.Threads())
+	buf, err := hugemem.Map(per * p.Threads())
 	if err != nil {
 		return 0, err
 	}
@@ -39,7 +41,7 @@ func MeasureReadBandwidth(p *Pool, bytes int, d time.Duration) (float64, error) 
 		at := thread*per + round*readPiece%per
 		active.peak.read(&buf[at], readPiece)
 	})
-	return readPiece * rate / 1e9, mem.free()
+	return readPiece * rate / 1e9, hugemem.Unmap(buf)
 }
 
 // MeasureFMA measures the peak of fused multiply-adds on all threads, in GFLOP/s.

@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // Pool is a set of worker goroutines for the kernels. One Run is in progress at a time; concurrent
@@ -20,10 +22,10 @@ type Pool struct {
 	own        func(worker, i int) // calls user; allocated once
 	mat        matmul              // the current matrix product, guarded by mu
 	heads      headsWork           // the current product of heads, guarded by mu
-	shares     shares              // of the current Run
+	shares     workers.Shares      // of the current Run
 	backups    backups             // backup tasks of the current Run
-	watch      stopwatch
-	contention contention // of the caller's thread
+	watch      workers.Stopwatch
+	contention workers.Contention // of the caller's thread
 
 	_     [64]byte
 	run   atomic.Uint64 // number of the current or the last Run
@@ -41,7 +43,7 @@ type worker struct {
 	_          [56]byte
 	parked     atomic.Bool
 	wake       chan struct{} // capacity 1
-	contention contention
+	contention workers.Contention
 	_          [64]byte
 }
 
@@ -54,11 +56,11 @@ func NewPool(threads int) *Pool {
 	p := &Pool{ready: make(chan struct{}, 1)}
 	p.own = func(_, i int) { p.user(i) }
 	p.mat.init(threads)
-	p.shares = make(shares, threads)
-	p.watch.init(threads)
+	p.shares = make(workers.Shares, threads)
+	p.watch.Init(threads)
 	p.use.Store(int32(threads))
-	spinning.Add(int32(threads - 1))
-	maxProcs.Store(int32(runtime.GOMAXPROCS(0)))
+	workers.Spinning.Add(int32(threads - 1))
+	workers.MaxProcs.Store(int32(runtime.GOMAXPROCS(0)))
 	for id := 1; id < threads; id++ {
 		w := &worker{wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, w)
@@ -79,9 +81,9 @@ func (p *Pool) SetThreads(threads int) {
 	defer p.mu.Unlock()
 	threads = max(1, min(threads, len(p.workers)+1))
 	p.use.Store(int32(threads))
-	maxProcs.Store(int32(runtime.GOMAXPROCS(0)))
+	workers.MaxProcs.Store(int32(runtime.GOMAXPROCS(0)))
 	for i := threads; i < len(p.shares); i++ {
-		p.shares[i].rest.Store(0) // late threads have no share of Runs that they do not know
+		p.shares[i].Rest.Store(0) // late threads have no share of Runs that they do not know
 	}
 }
 
@@ -102,7 +104,7 @@ func (p *Pool) Close() {
 	p.exited.Wait()
 	p.mat = matmul{}
 	p.mat.init(1)
-	p.shares = make(shares, 1)
+	p.shares = make(workers.Shares, 1)
 	p.workers = nil
 	p.use.Store(1)
 }
@@ -134,15 +136,15 @@ func (p *Pool) dispatch(n int, task func(worker, i int)) {
 func (p *Pool) share(n int, task func(worker, i int)) {
 	number := p.run.Load() + 1
 	p.task = task
-	p.left.Store(number<<shareBits | uint64(n))
-	p.shares[:p.Threads()].split(number&tagMask, n)
-	p.watch.start(number)
+	p.left.Store(number<<workers.ShareBits | uint64(n))
+	p.shares[:p.Threads()].Split(number&workers.TagMask, n)
+	p.watch.Start(number)
 	p.backups.begin(n)
 	p.run.Store(number)
 	p.work(0, number)
 	p.await(number)
 	p.over.Store(number)
-	p.watch.stop(number, p.Threads())
+	p.watch.Stop(number, p.Threads())
 	p.task = nil
 }
 
@@ -153,10 +155,10 @@ func (p *Pool) work(id int, number uint64) {
 	for child := 2 * id; child < min(2*id+2, p.Threads()-1); child++ {
 		p.workers[child].wakeUp()
 	}
-	tag, deal := number&tagMask, p.shares[:max(id+1, p.Threads())]
-	for i, ok := deal.next(id, tag); ; i, ok = deal.next(id, tag) {
+	tag, deal := number&workers.TagMask, p.shares[:max(id+1, p.Threads())]
+	for i, ok := deal.Next(id, tag); ; i, ok = deal.Next(id, tag) {
 		if !ok {
-			i, ok = deal.steal(id, tag)
+			i, ok = deal.Steal(id, tag)
 		}
 		if !ok {
 			return
@@ -165,9 +167,9 @@ func (p *Pool) work(id int, number uint64) {
 		if p.over.Load() >= number {
 			return
 		}
-		p.watch.enter(id, number)
+		p.watch.Enter(id, number)
 		done := 0
-		for ; ok; i, ok = deal.next(id, tag) {
+		for ; ok; i, ok = deal.Next(id, tag) {
 			if task == nil {
 				if p.attempt(id, i, number, false) {
 					done++
@@ -177,7 +179,7 @@ func (p *Pool) work(id int, number uint64) {
 			task(id, i)
 			done++
 		}
-		p.watch.leave(id)
+		p.watch.Leave(id)
 		if p.report(number, done, task == nil) && id != 0 && p.wait.Load() {
 			select {
 			case p.ready <- struct{}{}:
@@ -191,15 +193,15 @@ func (p *Pool) work(id int, number uint64) {
 // repeated it counts nothing if the Run is over.
 func (p *Pool) report(number uint64, done int, twice bool) bool {
 	if !twice {
-		return p.left.Add(-uint64(done))&maxTasks == 0
+		return p.left.Add(-uint64(done))&workers.MaxTasks == 0
 	}
 	for {
 		left := p.left.Load()
-		if left>>shareBits != number {
+		if left>>workers.ShareBits != number {
 			return false
 		}
 		if p.left.CompareAndSwap(left, left-uint64(done)) {
-			return (left-uint64(done))&maxTasks == 0
+			return (left-uint64(done))&workers.MaxTasks == 0
 		}
 	}
 }
@@ -215,16 +217,16 @@ func (w *worker) wakeUp() {
 // await returns when all tasks are done. It spins, yields, repeats the tasks of late threads, or
 // parks.
 func (p *Pool) await(number uint64) {
-	for s := newSpinner(&p.contention); ; {
-		for range spinCheck {
-			if p.left.Load()&maxTasks == 0 {
+	for s := workers.NewSpinner(&p.contention); ; {
+		for range workers.SpinCheck {
+			if p.left.Load()&workers.MaxTasks == 0 {
 				return
 			}
 			pause()
 		}
-		more := s.relax(true)
+		more := s.Relax(true)
 		if p.backups.enabled {
-			if p.backups.due(s.began, p.Threads()) {
+			if p.backups.due(s.Began, p.Threads()) {
 				p.backup(number)
 				return
 			}
@@ -235,7 +237,7 @@ func (p *Pool) await(number uint64) {
 		}
 	}
 	p.wait.Store(true)
-	for p.left.Load()&maxTasks != 0 {
+	for p.left.Load()&workers.MaxTasks != 0 {
 		<-p.ready
 	}
 	p.wait.Store(false)
@@ -247,7 +249,7 @@ func (p *Pool) await(number uint64) {
 
 func (p *Pool) serve(w *worker, id int) {
 	defer p.exited.Done()
-	defer spinning.Add(-1)
+	defer workers.Spinning.Add(-1)
 	for seen := uint64(0); ; {
 		if number := p.run.Load(); number != seen {
 			if id < p.Threads() {
@@ -268,9 +270,9 @@ func (p *Pool) serve(w *worker, id int) {
 			}
 			continue
 		}
-		spinning.Add(-1)
+		workers.Spinning.Add(-1)
 		<-w.wake
-		spinning.Add(1)
+		workers.Spinning.Add(1)
 		if p.stop.Load() {
 			return
 		}
@@ -279,15 +281,22 @@ func (p *Pool) serve(w *worker, id int) {
 
 // spin waits a while for a Run after the one that was seen, see spinner.
 func (p *Pool) spin(w *worker, id int, seen uint64) bool {
-	for s := newSpinner(&w.contention); ; {
-		for range spinCheck {
+	for s := workers.NewSpinner(&w.contention); ; {
+		for range workers.SpinCheck {
 			if p.run.Load() != seen {
 				return true
 			}
 			pause()
 		}
-		if id >= p.Threads() || !s.relax(p.left.Load()&maxTasks != 0) {
+		if id >= p.Threads() || !s.Relax(p.left.Load()&workers.MaxTasks != 0) {
 			return false
 		}
 	}
+}
+
+// Spent returns how the pool's threads spent their time since its start.
+func (p *Pool) Spent() workers.Spent {
+	s := p.watch.Spent()
+	s.Again = p.backups.repeated.Load()
+	return s
 }

@@ -2,6 +2,8 @@ package tensor
 
 import (
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
 // Probe only reads memory, or only computes, as much as some work needs: the time that the work
@@ -10,7 +12,6 @@ import (
 type Probe struct {
 	pool *Pool
 	buf  []byte
-	mem  mapping
 	at   int
 }
 
@@ -21,7 +22,7 @@ const probePiece = 256 << 10
 // frees it.
 func NewProbe(p *Pool, bytes int) (*Probe, error) {
 	n := max(1, bytes/probePiece) * probePiece
-	buf, mem, err := mapMemory(n)
+	buf, err := hugemem.Map(n)
 	if err != nil {
 		return nil, err
 	}
@@ -31,12 +32,15 @@ func NewProbe(p *Pool, bytes int) (*Probe, error) {
 			b[j] = 1
 		}
 	})
-	return &Probe{pool: p, buf: buf, mem: mem}, nil
+	return &Probe{pool: p, buf: buf}, nil
 }
 
 func (p *Probe) Close() error {
-	p.buf = nil
-	return p.mem.free()
+	buf := p.buf
+	if p.buf = nil; buf == nil {
+		return nil
+	}
+	return hugemem.Unmap(buf)
 }
 
 // Read measures the time to read that many bytes (at least one piece) on all threads together.

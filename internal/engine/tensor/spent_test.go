@@ -3,12 +3,14 @@ package tensor
 import (
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // The parts of the threads' time add up, and each cause is attributed correctly.
 func TestSpent(t *testing.T) {
-	const threads, runs = 3, 40 * sampleEvery
-	spend := func(n int, f func(i int)) Spent {
+	const threads, runs = 3, 40 * workers.SampleEvery
+	spend := func(n int, f func(i int)) workers.Spent {
 		p := NewPool(threads)
 		defer p.Close()
 		for range runs {
@@ -20,7 +22,7 @@ func TestSpent(t *testing.T) {
 		for began := time.Now(); time.Since(began) < d; {
 		}
 	}
-	check := func(name string, s Spent) {
+	check := func(name string, s workers.Spent) {
 		t.Helper()
 		if s.Runs != runs || s.Wall <= 0 {
 			t.Errorf("%s: %d runs in %v, want %d", name, s.Runs, s.Wall, runs)
@@ -49,7 +51,7 @@ func TestSpent(t *testing.T) {
 	for range runs {
 		p.Run(5, func(int) {})
 	}
-	if s := p.Spent(); s != (Spent{}) {
+	if s := p.Spent(); s != (workers.Spent{}) {
 		t.Errorf("a thread alone shares nothing, and yet %+v", s)
 	}
 }

@@ -3,6 +3,8 @@ package tensor
 import (
 	"fmt"
 	"math"
+
+	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
 // panelRows is the number of interleaved rows in a panel.
@@ -38,7 +40,7 @@ type Weight struct {
 	column int      // bytes of one column of a panel, without scales
 	scales int      // bytes of the scales of a chunk of one panel
 	data   []byte
-	mem    mapping
+	mem    hugemem.Part
 	free   func() error // frees memory that belongs to the caller
 }
 
@@ -54,7 +56,8 @@ func NewWeightUnits(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	if err != nil || w.size() == 0 {
 		return w, err
 	}
-	w.data, w.mem, err = mapMatrix(w.size())
+	w.mem, err = hugemem.MapPart(w.size())
+	w.data = w.mem.Data
 	return w, err
 }
 
@@ -147,11 +150,11 @@ func (w *Weight) Packed() []byte { return w.data }
 func (w *Weight) Close() error {
 	settle()
 	mem, free := w.mem, w.free
-	w.mem, w.data, w.free = mapping{}, nil, nil
+	w.mem, w.data, w.free = hugemem.Part{}, nil, nil
 	if free != nil {
 		return free()
 	}
-	return mem.free()
+	return mem.Free()
 }
 
 // SetRow stores row r: src holds the columns of Span, which are rounded or quantized to Type.

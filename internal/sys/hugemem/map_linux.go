@@ -38,3 +38,6 @@ func Map(bytes int) ([]byte, error) {
 func Unmap(mem []byte) error {
 	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 }
+
+// discard returns whole pages to the system; they read as zeros again.
+func discard(pages []byte) error { return unix.Madvise(pages, unix.MADV_DONTNEED) }

@@ -1,4 +1,4 @@
-package tensor
+package hugemem
 
 import (
 	"errors"
@@ -15,13 +15,10 @@ func TestMatricesShareSlabs(t *testing.T) {
 	slabs.open = nil // left by other tests
 	slabs.Unlock()
 	const each, n = 1<<20 + 192, 80 // three slabs
-	type matrix struct {
-		data []byte
-		mem  mapping
-	}
-	all := make([]matrix, n)
+	all := make([]Part, n)
 	for i := range all {
-		data, mem, err := mapMatrix(each)
+		part, err := MapPart(each)
+		data := part.Data
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,25 +33,25 @@ func TestMatricesShareSlabs(t *testing.T) {
 		for j := range data {
 			data[j] = byte(i + 1)
 		}
-		all[i] = matrix{data, mem}
+		all[i] = part
 	}
 	for i := 1; i < n; i += 2 {
-		if err := all[i].mem.free(); err != nil {
+		if err := all[i].Free(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if b := all[1].data[8<<10]; b != 0 {
+	if b := all[1].Data[8<<10]; b != 0 {
 		t.Errorf("the pages of a freed matrix are kept: %d", b)
 	}
 	slabOf := map[*slab]bool{}
 	for i := 0; i < n; i += 2 {
-		for j, b := range all[i].data {
+		for j, b := range all[i].Data {
 			if b != byte(i+1) {
 				t.Fatalf("matrix %d has %d at %d", i, b, j)
 			}
 		}
-		slabOf[all[i].mem.of] = true
-		if err := all[i].mem.free(); err != nil {
+		slabOf[all[i].of] = true
+		if err := all[i].Free(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -62,11 +59,11 @@ func TestMatricesShareSlabs(t *testing.T) {
 		t.Errorf("%d matrices of %d bytes lay in %d slabs", n, each, len(slabOf))
 	}
 	for s := range slabOf {
-		if err := unix.Madvise(s.mem.all, unix.MADV_NORMAL); !errors.Is(err, unix.ENOMEM) {
+		if err := unix.Madvise(s.all, unix.MADV_NORMAL); !errors.Is(err, unix.ENOMEM) {
 			t.Errorf("a slab with %d matrices is still mapped: %v", s.live, err)
 		}
 	}
-	if data, mem, err := mapMatrix(slabBytes); err != nil || mem.of != nil || len(data) != slabBytes || mem.free() != nil {
+	if p, err := MapPart(slabBytes); err != nil || p.of != nil || len(p.Data) != slabBytes || p.Free() != nil {
 		t.Errorf("a large matrix is not its own mapping: %v", err)
 	}
 }

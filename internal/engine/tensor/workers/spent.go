@@ -1,4 +1,4 @@
-package tensor
+package workers
 
 import (
 	"sync"
@@ -6,7 +6,7 @@ import (
 )
 
 // Spent is how a pool's threads spent their time in shared Runs. Work, Late, Absent, Uneven and End
-// are summed over all threads and add up to Threads times Wall. One in sampleEvery Runs is timed
+// are summed over all threads and add up to Threads times Wall. One in SampleEvery Runs is timed
 // and extrapolated.
 type Spent struct {
 	Runs   uint64        // Runs that several threads could share
@@ -29,13 +29,13 @@ func (s Spent) Add(o Spent) Spent {
 	return Spent{s.Runs + o.Runs, s.Wall + o.Wall, s.Work + o.Work, s.Late + o.Late, s.Absent + o.Absent, s.Uneven + o.Uneven, s.End + o.End, s.Again + o.Again}
 }
 
-// sampleEvery is an odd prime, so that Runs in a repeating pattern, like those of layers, are all
+// SampleEvery is an odd prime, so that Runs in a repeating pattern, like those of layers, are all
 // sampled. A sampled Run reads the clock twice per thread, and its caller reads what each thread
 // wrote: a microsecond or two with many threads.
-const sampleEvery = 13
+const SampleEvery = 13
 
-// stopwatch times some of a pool's Runs.
-type stopwatch struct {
+// Stopwatch times some of a pool's Runs.
+type Stopwatch struct {
 	origin   time.Time
 	sampling bool // the current Run is sampled; written before it starts
 	began    time.Duration
@@ -52,34 +52,34 @@ type lap struct {
 	_           [40]byte
 }
 
-func (w *stopwatch) init(threads int) {
+func (w *Stopwatch) Init(threads int) {
 	w.origin, w.threads = time.Now(), make([]lap, threads)
 }
 
-func (w *stopwatch) now() time.Duration { return time.Since(w.origin) }
+func (w *Stopwatch) now() time.Duration { return time.Since(w.origin) }
 
-// start is called before a Run starts.
-func (w *stopwatch) start(number uint64) {
-	if w.sampling = number%sampleEvery == 0; w.sampling {
+// Start is called before a Run starts.
+func (w *Stopwatch) Start(number uint64) {
+	if w.sampling = number%SampleEvery == 0; w.sampling {
 		w.began = w.now()
 	}
 }
 
-// enter and leave are called by a thread that holds a task of the Run.
-func (w *stopwatch) enter(id int, number uint64) {
+// Enter and leave are called by a thread that holds a task of the Run.
+func (w *Stopwatch) Enter(id int, number uint64) {
 	if l := &w.threads[id]; w.sampling && l.run != number {
 		l.run, l.first = number, w.now()
 	}
 }
 
-func (w *stopwatch) leave(id int) {
+func (w *Stopwatch) Leave(id int) {
 	if w.sampling {
 		w.threads[id].last = w.now()
 	}
 }
 
-// stop is called when all tasks are done, by a number of threads.
-func (w *stopwatch) stop(number uint64, threads int) {
+// Stop is called when all tasks are done, by a number of threads.
+func (w *Stopwatch) Stop(number uint64, threads int) {
 	if !w.sampling {
 		return
 	}
@@ -107,14 +107,12 @@ func (w *stopwatch) stop(number uint64, threads int) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sum = w.sum.Add(Spent{sampleEvery, sampleEvery * wall, sampleEvery * s.Work, sampleEvery * s.Late, sampleEvery * s.Absent, sampleEvery * s.Uneven, sampleEvery * s.End, 0})
+	w.sum = w.sum.Add(Spent{SampleEvery, SampleEvery * wall, SampleEvery * s.Work, SampleEvery * s.Late, SampleEvery * s.Absent, SampleEvery * s.Uneven, SampleEvery * s.End, 0})
 }
 
-// Spent returns how the pool's threads spent their time since its start.
-func (p *Pool) Spent() Spent {
-	p.watch.mu.Lock()
-	defer p.watch.mu.Unlock()
-	s := p.watch.sum
-	s.Again = p.backups.repeated.Load()
-	return s
+// Spent returns what was measured since Init.
+func (w *Stopwatch) Spent() Spent {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sum
 }

@@ -1,4 +1,4 @@
-package tensor
+package workers
 
 import (
 	"runtime"
@@ -11,7 +11,7 @@ import (
 // thread that still looks for tasks of the last Run takes none while the next ones are dealt.
 func TestSharesAreClaimedOnce(t *testing.T) {
 	const threads, rounds = 5, 400
-	m := make(shares, threads)
+	m := make(Shares, threads)
 	var number atomic.Uint64
 	var left atomic.Int64
 	var claimed [rounds]atomic.Int32
@@ -20,9 +20,9 @@ func TestSharesAreClaimedOnce(t *testing.T) {
 		all.Go(func() {
 			for seen := uint64(0); seen < rounds; {
 				tag := number.Load()
-				i, ok := m.next(w, tag)
+				i, ok := m.Next(w, tag)
 				if !ok {
-					i, ok = m.steal(w, tag)
+					i, ok = m.Steal(w, tag)
 				}
 				if !ok {
 					seen = tag
@@ -39,7 +39,7 @@ func TestSharesAreClaimedOnce(t *testing.T) {
 			claimed[i].Store(0)
 		}
 		left.Store(int64(n))
-		m.split(n+1, int(n))
+		m.Split(n+1, int(n))
 		number.Store(n + 1)
 		for left.Load() > 0 {
 			runtime.Gosched()
@@ -56,23 +56,23 @@ func TestSharesAreClaimedOnce(t *testing.T) {
 // A thread takes its share in order, then the later half of the next thread's share.
 func TestSharesInOrder(t *testing.T) {
 	const threads, tag = 5, 77
-	m := make(shares, threads)
-	m.split(tag, 3*threads)
+	m := make(Shares, threads)
+	m.Split(tag, 3*threads)
 	for want := 3; want < 6; want++ {
-		if i, ok := m.next(1, tag); !ok || i != want {
+		if i, ok := m.Next(1, tag); !ok || i != want {
 			t.Fatalf("thread 1 claims task %d, %v of its share, want %d", i, ok, want)
 		}
 	}
-	if _, ok := m.next(1, tag); ok {
+	if _, ok := m.Next(1, tag); ok {
 		t.Fatal("a fourth task of three")
 	}
-	if i, ok := m.steal(1, tag); !ok || i != 7 {
+	if i, ok := m.Steal(1, tag); !ok || i != 7 {
 		t.Fatalf("a thread that is done claims task %d, %v, want 7: the later half of the next one's", i, ok)
 	}
-	if i, ok := m.next(1, tag); !ok || i != 8 {
+	if i, ok := m.Next(1, tag); !ok || i != 8 {
 		t.Fatalf("and then task %d, %v, want 8", i, ok)
 	}
-	if _, ok := m.steal(1, tag+1); ok {
+	if _, ok := m.Steal(1, tag+1); ok {
 		t.Fatal("a task of another Run")
 	}
 }

@@ -1,4 +1,4 @@
-package tensor
+package workers
 
 import (
 	"runtime"
@@ -17,7 +17,7 @@ const (
 	spinFor       = 30 * time.Microsecond  // spin without yielding
 	lingerFor     = 3 * time.Millisecond   // then yield until this long after the last Run
 	lingerMax     = 5 * time.Millisecond   // limit for tasks that are not kernels, such as reading weights
-	spinCheck     = 64                     // polls between two readings of the clock
+	SpinCheck     = 64                     // polls between two readings of the clock
 	contended     = 100 * time.Microsecond // a yield that takes this long means that another thread ran
 	goschedEvery  = 16                     // yields to the system per yield to goroutines, if those may wait
 	goschedNeeded = 150 * time.Microsecond // a message that is late by this may need such a yield
@@ -33,47 +33,48 @@ const (
 // thread's P. So after a while it counts itself as spinning, which makes the pool's threads yield
 // to goroutines too. That switches their Ps, which costs time, hence the delay.
 var (
-	spinning atomic.Int32 // threads of all pools that are not parked, without their callers, and Waiters after a while
-	maxProcs atomic.Int32 // GOMAXPROCS when the last pool was made
+	Spinning atomic.Int32 // threads of all pools that are not parked, without their callers, and Waiters after a while
+	MaxProcs atomic.Int32 // GOMAXPROCS when the last pool was made
 )
 
-func allProcsBusy() bool { return spinning.Load() >= maxProcs.Load() }
+// AllProcsBusy reports whether waiting threads may occupy all of Go's Ps.
+func AllProcsBusy() bool { return Spinning.Load() >= MaxProcs.Load() }
 
-// contention is what a thread knows of other threads that want its CPU.
-type contention struct{ until time.Time }
+// Contention is what a thread knows of other threads that want its CPU.
+type Contention struct{ until time.Time }
 
-// spinner is a waiting thread.
-type spinner struct {
-	contention   *contention
-	began, since time.Time
+// Spinner is a waiting thread.
+type Spinner struct {
+	contention   *Contention
+	Began, since time.Time
 	yields       int
 }
 
-func newSpinner(c *contention) spinner {
+func NewSpinner(c *Contention) Spinner {
 	now := time.Now()
-	return spinner{contention: c, began: now, since: now}
+	return Spinner{contention: c, Began: now, since: now}
 }
 
-// relax yields and reports whether to keep spinning. busy says that other threads still work, after
+// Relax yields and reports whether to keep spinning. busy says that other threads still work, after
 // which more work is likely.
-func (s *spinner) relax(busy bool) bool {
+func (s *Spinner) Relax(busy bool) bool {
 	now := time.Now()
 	if busy {
 		s.since = now
 	}
 	switch {
-	case now.Sub(s.since) > lingerFor, now.Sub(s.began) > lingerMax:
+	case now.Sub(s.since) > lingerFor, now.Sub(s.Began) > lingerMax:
 		return false
-	case now.Sub(s.began) < spinFor:
+	case now.Sub(s.Began) < spinFor:
 		return true
 	case now.Before(s.contention.until):
 		return false
 	}
-	if s.yields++; s.yields%goschedEvery == 0 && allProcsBusy() {
+	if s.yields++; s.yields%goschedEvery == 0 && AllProcsBusy() {
 		runtime.Gosched()
 	}
 	now = time.Now()
-	yield()
+	Yield()
 	if after := time.Now(); after.Sub(now) > contended {
 		s.contention.until = after.Add(backOffFor)
 		return false
@@ -84,7 +85,7 @@ func (s *spinner) relax(busy bool) bool {
 // Waiter waits for other goroutines' results like a thread of a pool waits for work, and lets the
 // goroutines run that deliver them.
 type Waiter struct {
-	contention contention
+	contention Contention
 	pause      time.Duration // how long to refuse after contention
 }
 
@@ -97,15 +98,15 @@ const (
 // Ps are idle, so that yielding to goroutines would wake system threads, or another thread wants
 // the CPU. In the latter case Wait then refuses for a while, which doubles each time.
 func (w *Waiter) Wait(look func() bool) bool {
-	s := newSpinner(&w.contention)
+	s := NewSpinner(&w.contention)
 	until := s.contention.until
-	began, counted := s.began, int32(0)
-	s.began = began.Add(-spinFor) // other processes may be late because they wait for this CPU
-	defer func() { spinning.Add(-counted) }()
-	for spinning.Load()+1-counted >= maxProcs.Load() {
+	began, counted := s.Began, int32(0)
+	s.Began = began.Add(-spinFor) // other processes may be late because they wait for this CPU
+	defer func() { Spinning.Add(-counted) }()
+	for Spinning.Load()+1-counted >= MaxProcs.Load() {
 		if counted == 0 && time.Since(began) > goschedNeeded {
 			counted = 1
-			spinning.Add(1)
+			Spinning.Add(1)
 		}
 		for range waitCheck {
 			runtime.Gosched()
@@ -114,7 +115,7 @@ func (w *Waiter) Wait(look func() bool) bool {
 				return true
 			}
 		}
-		if s.relax(false) {
+		if s.Relax(false) {
 			continue
 		}
 		if w.contention.until != until {

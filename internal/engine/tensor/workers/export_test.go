@@ -1,0 +1,6 @@
+package workers
+
+const LingerFor = lingerFor
+
+// Contended reports whether another thread wanted the CPU.
+func (w *Waiter) Contended() bool { return !w.contention.until.IsZero() }
