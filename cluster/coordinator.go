@@ -14,7 +14,6 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/coordinator"
-	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/events"
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/options"
@@ -40,6 +39,9 @@ type CoordinatorConfig struct {
 	// after a quiet period.
 	Nodes int `range:"1..256"`
 	Serve ServeConfig
+	// Others are the further models that the cluster serves side by side. Settings of the whole
+	// cluster (shares, deadlines, logger) are those of Serve.
+	Others []ServeConfig
 	// Key authenticates all processes to each other and encrypts traffic between machines.
 	Key security.Key
 	// StoreNodes are the processes that keep copies of the store once two of them are connected.
@@ -50,9 +52,9 @@ type CoordinatorConfig struct {
 	DataOptional bool
 }
 
-// Coordinator serves a model with node processes. It implements engine.Engine.
+// Coordinator serves one or several models with node processes. It implements engine.Engine.
 type Coordinator struct {
-	*core
+	engines
 	bus      *bus.Bus
 	discover *coordinator.Discoverer
 	election *coordinator.Election
@@ -88,24 +90,21 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err := cfg.Process.check(cfg.Key); err != nil {
 		return nil, err
 	}
-	ck, err := checkpoint.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
+	models, err := openModels(append([]ServeConfig{cfg.Serve}, cfg.Others...)) // before the other processes see this one
 	if err != nil {
 		return nil, err
 	}
-	c := &Coordinator{key: cfg.Key}
+	c := &Coordinator{key: cfg.Key, log: models[0].Logger}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			c.Close()
-			ck.Close()
+			if c.core == nil {
+				closeModels(models)
+			}
 		}
 	}()
-	cfg.Serve.ensureDefaults(&ck.Config)
-	c.log = cfg.Serve.Logger
 	c.election = coordinator.NewElection(c.log, c.stopBatcher)
-	if err = cfg.Serve.Validate(&ck.Config); err != nil { // before the other processes see this one
-		return nil, err
-	}
 	if err = c.openStore(ctx, &cfg); err != nil {
 		return nil, err
 	}
@@ -127,7 +126,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if c.store != nil {
 		c.members = store.NewMembers(c.ctx, c.store, c.bus.Gossip, c.bus.RPC, cfg.StoreNodes)
 	}
-	if c.waitWeights, err = weights.Serve(c.ctx, c.bus.RPC, ck); err != nil {
+	if c.waitWeights, err = weights.Serve(c.ctx, c.bus.RPC, checkpoints(models)); err != nil {
 		return nil, err
 	}
 	if err = c.join(ctx, &cfg); err != nil {
@@ -147,7 +146,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 			return nil, err
 		}
 	}
-	if c.core, err = newCore(c.bus.RPC.Actors().Root, ck, cfg.Serve, cfg.Nodes, groupName(), l, c.dataDir(&cfg)); err != nil {
+	if c.core, err = newSite(c.bus.RPC.Actors().Root, models, cfg.Nodes, groupName(), l, c.dataDir(&cfg)); err != nil {
 		return nil, err
 	}
 	c.trouble = c.storeProblem
@@ -228,7 +227,9 @@ func (c *Coordinator) stopBatcher() {
 		c.wg.Go(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
 			defer cancel()
-			_ = k.batcher.Stop(ctx)
+			for _, c := range k.models {
+				_ = c.batcher.Stop(ctx)
+			}
 		})
 	}
 }
@@ -240,7 +241,7 @@ func (c *Coordinator) Lost() <-chan struct{} { return c.election.Lost() }
 func (c *Coordinator) LostReason() error { return c.election.LostReason() }
 
 func (c *Coordinator) Cluster() wire.ClusterState {
-	s := c.core.Cluster()
+	s := c.engines.Cluster()
 	s.Subscriptions, s.Join = c.bus.NATS.Subscriptions(), c.GossipAddress()
 	mine := c.bus.Gossip.Meta()
 	s.Build, s.Arithmetic, s.WireVersion = mine.Build, mine.Arithmetic, uint32(mine.WireMax)
@@ -283,7 +284,7 @@ func (c *Coordinator) Close() {
 		c.bus.Close()
 	}
 	if c.core != nil {
-		c.checkpoint.Close()
+		c.closeCheckpoints()
 	}
 }
 

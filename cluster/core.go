@@ -7,10 +7,8 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,30 +28,21 @@ import (
 	"github.com/shoal-llm/shoal/internal/events"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
-	"github.com/shoal-llm/shoal/topology"
 )
 
-// core is the part of the coordinator that is independent of where the sockets run.
+// core serves one model: the part of the coordinator that is independent of where the sockets run.
 type core struct {
+	*site
+	number     int // of the model
 	checkpoint *checkpoint.Checkpoint
 	serve      ServeConfig
-	director   *coordinator.Director
 	batcher    *batcher.Batcher
 	stepper    *coordinator.Stepper
 	policy     *kvcache.Policy
 	adapters   *adapters.Registry
 	geometry   kvcache.Geometry
-	recoveries atomic.Uint64 // placements withdrawn because of a fault
-	most       atomic.Int64  // cache bytes of the largest placement that served
-	chunk      atomic.Int64  // maximum prompt tokens of one sequence per step in the newest placement
-	recovery   *coordinator.Recovery
-	events     *events.Log
-	trouble    func() string             // faults other than of steps; "": none
-	withdrawn  atomic.Pointer[time.Time] // since when no placement serves; nil: one serves, or none ever did
-
-	steps  sync.WaitGroup // steps and releases in flight
-	ctx    context.Context
-	cancel context.CancelFunc
+	most       atomic.Int64 // cache bytes of the largest placement that served
+	chunk      atomic.Int64 // maximum prompt tokens of one sequence per step in the newest placement
 
 	mu     sync.Mutex
 	status map[string]*proto.SocketStatus // by node, from the last poll
@@ -66,8 +55,10 @@ const (
 	loadingEvery = statusEvery / 5
 )
 
-// newCore builds a core from a valid config. dataDir stores what must survive the process; "": nothing does.
-func newCore(root *actor.RootContext, ck *checkpoint.Checkpoint, s ServeConfig, nodes int, group string, l coordinator.PlacementLog, dataDir string) (*core, error) {
+// newCore builds the core of a model from a valid config. dataDir stores what must survive the
+// process; "": nothing does.
+func newCore(root *actor.RootContext, all *site, number int, sm served, dataDir string) (*core, error) {
+	ck, s := sm.checkpoint, sm.ServeConfig
 	policy, err := kvpolicy.Parse(s.Policy)
 	if err != nil {
 		return nil, err
@@ -76,29 +67,12 @@ func newCore(root *actor.RootContext, ck *checkpoint.Checkpoint, s ServeConfig, 
 	if err != nil {
 		return nil, err
 	}
-	c := &core{checkpoint: ck, serve: s, policy: policy, recovery: coordinator.NewRecovery(), events: events.New(), status: map[string]*proto.SocketStatus{}}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c := &core{site: all, number: number, checkpoint: ck, serve: s, policy: policy, status: map[string]*proto.SocketStatus{}}
 	if err := c.openAdapters(dataDir); err != nil {
 		return nil, err
 	}
 	m := &ck.Config
-	shape := shard.ShapeOf(m)
-	weights, err := tensor.ParseDType(s.Weights)
-	if err != nil {
-		return nil, err
-	}
-	mapping, err := topology.ParseMapping(s.Mapping)
-	if err != nil { // "auto": the authority chooses
-		mapping = ""
-	}
-	c.director = coordinator.New(coordinator.Config{
-		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.After, Leased: l.Record != nil, Shares: s.Shares, Drained: l.Drained},
-		Record:    l.Record, Drained: l.Drain,
-		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Context: servedContext(m, &s), Coordinator: rand.Uint64()},
-		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
-		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.Note,
-	})
-	c.stepper = coordinator.NewStepper(c.director, s.StepDeadline, s.Logger, s.Tracer)
+	c.stepper = coordinator.NewStepper(c.director, number, s.StepDeadline, s.Logger, s.Tracer)
 	c.geometry = shard.GeometryOf(m, kv)
 	if err := c.geometry.Fits(policy); err != nil {
 		return nil, err
@@ -114,21 +88,23 @@ func newCore(root *actor.RootContext, ck *checkpoint.Checkpoint, s ServeConfig, 
 	if c.batcher, err = batcher.Start(root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger}); err != nil {
 		return nil, err
 	}
-	c.director.Start(root)
-	c.steps.Add(1)
-	go c.poll()
 	return c, nil
 }
+
+// tokenBytes returns the bytes that a full cache takes for each token, without what a window saves.
+func (c *core) tokenBytes() int64 {
+	const tokens = 1024
+	return (kvcache.ResidentBytes(c.geometry, tokens, tokens, kvcache.Full()) + tokens - 1) / tokens
+}
+
+// takesAdapters reports whether requests of this model may choose a LoRA adapter.
+func (c *core) takesAdapters() bool { return len(c.serve.LoRA) > 0 || c.serve.LoRADir != "" }
 
 // settle is the quiet period after which new nodes get a share.
 const settle = 2 * time.Second
 
-// placed is called by the director when a placement serves.
+// placed tells the batcher that a placement serves.
 func (c *core) placed(g *coordinator.Group) {
-	if since := c.withdrawn.Swap(nil); since != nil {
-		c.recovery.Served(*since, time.Now())
-	}
-	c.events.Serves(g.Placement.Epoch, len(g.Nodes))
 	c.most.Store(max(c.most.Load(), g.Budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk}
 	if p.Chunk == 0 {
@@ -151,17 +127,6 @@ func (c *core) placed(g *coordinator.Group) {
 		}
 	}
 	c.batcher.Place(p)
-}
-
-func (c *core) unplaced(w topology.Withdraw) {
-	now := time.Now()
-	c.withdrawn.CompareAndSwap(nil, &now)
-	c.recovery.Withdrawn(w, c.stepper.Interrupted(), now)
-	c.events.Ended(w)
-	if !w.Grown {
-		c.recoveries.Add(1)
-	}
-	c.batcher.Unplace(w.Reason)
 }
 
 // askDisks asks all nodes of a group concurrently and returns how many of the first blocks all of
@@ -192,7 +157,7 @@ func (c *core) ResetPrefixCache(ctx context.Context) {
 	c.batcher.ResetPrefixCache()
 	ctx, cancel := context.WithTimeout(ctx, coordinator.CallTimeout)
 	defer cancel()
-	if g := c.director.Serving(); g != nil && g.Disk {
+	if g := c.director.Serving(c.number); g != nil && g.Disk {
 		c.askDisks(ctx, g, &proto.PrefixRequest{Forget: true})
 	}
 }
@@ -208,84 +173,18 @@ func (c *core) noteUsed(id string, bytes int64) {
 	}
 }
 
+func (c *core) noteStatus(id string, s *proto.SocketStatus) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status[id] = s
+}
+
 // nodeOf returns the node of a rank, or "" if its epoch no longer serves.
 func (c *core) nodeOf(epoch uint32, rank int) string {
-	if g := c.director.Serving(); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
+	if g := c.director.Serving(c.number); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
 		return g.Nodes[rank].ID
 	}
 	return ""
-}
-
-// poll refreshes the figures of the nodes and the samples of the recent past.
-func (c *core) poll() {
-	defer c.steps.Done()
-	t := time.NewTicker(loadingEvery)
-	defer t.Stop()
-	asked, sampled := time.Now(), time.Now()
-	for {
-		select {
-		case <-c.ctx.Done():
-			return
-		case <-t.C:
-		}
-		if now := time.Now(); c.director.Serving() == nil || now.Sub(asked) >= statusEvery {
-			asked = now
-			c.askAll()
-		}
-		c.recordFigures(&sampled)
-	}
-}
-
-// recordFigures records the cost of outages, and a sample once per statusEvery.
-func (c *core) recordFigures(sampled *time.Time) {
-	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
-	defer cancel()
-	if snap, err := c.batcher.Snapshot(ctx); err == nil {
-		c.events.Cost(snap.Outage)
-	}
-	if now := time.Now(); now.Sub(*sampled) >= statusEvery {
-		*sampled = now
-		s := c.Cluster()
-		c.events.Sample(&s)
-	}
-}
-
-// askAll requests the figures of all nodes.
-func (c *core) askAll() {
-	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
-	defer cancel()
-	v, err := c.director.View(ctx)
-	if err != nil {
-		return
-	}
-	var wg sync.WaitGroup
-	for id, h := range v.Hosts {
-		if h.Handle == nil {
-			continue
-		}
-		wg.Go(func() {
-			if s, err := h.Handle.Status(ctx); err == nil {
-				c.mu.Lock()
-				c.status[id] = s
-				c.mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// close stops the core. Running requests finish with an error.
-func (c *core) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	err := c.batcher.Stop(ctx)
-	c.cancel()
-	err = errors.Join(err, c.director.Stop())
-	c.steps.Wait()
-	c.adapters.Close()
-	if err != nil {
-		c.serve.Logger.Warn("stopping", "error", err)
-	}
 }
 
 // Checkpoint returns the served model.

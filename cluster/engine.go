@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -121,7 +122,7 @@ func (c *core) refusal(err error, r *engine.Request) error {
 	case batcher.CodeDraining:
 		return apierr.ErrNotReady{Reason: no.Message}
 	case batcher.CodeBudget:
-		if g := c.director.Serving(); g != nil && g.Budget() < c.most.Load() {
+		if g := c.director.Serving(c.number); g != nil && g.Budget() < c.most.Load() {
 			return apierr.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
 		}
 	case batcher.CodeContext:
@@ -254,7 +255,7 @@ const (
 
 // serving returns nil while a placement serves, else the phase and the reason.
 func (c *core) serving() (topology.AuthorityPhase, error) {
-	if c.director.Serving() != nil {
+	if c.director.Serving(c.number) != nil {
 		return topology.Serving, nil
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
@@ -296,7 +297,7 @@ func (c *core) Health() error {
 // shownSequences is the maximum number of sequences in /v1/cluster.
 const shownSequences = 512
 
-// Cluster implements engine.Engine.
+// Cluster returns the state of one model and of the nodes' parts of it.
 func (c *core) Cluster() wire.ClusterState {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
@@ -304,17 +305,26 @@ func (c *core) Cluster() wire.ClusterState {
 	if err != nil {
 		return wire.ClusterState{WaitingReason: err.Error()}
 	}
+	return c.state(ctx, &v)
+}
+
+// state is Cluster for a view of the director.
+func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState {
 	snap, err := c.batcher.Snapshot(ctx)
 	if err != nil {
 		return wire.ClusterState{WaitingReason: err.Error()}
 	}
-	s := wire.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
+	var place topology.Placement
+	if len(v.Placement.Slices) > 0 {
+		place = v.Placement.Of(c.number)
+	}
+	s := wire.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(place.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
 		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
 		Recoveries: c.recoveries.Load(), Nodes: []wire.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &wire.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
 			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted, Answers: snap.Prefix.Answers}
-		if g := c.director.Serving(); g != nil && g.Disk {
+		if g := c.director.Serving(c.number); g != nil && g.Disk {
 			s.PrefixCache.Disk = &wire.PrefixDiskState{Restored: snap.Prefix.Restored, Late: snap.Prefix.Late}
 		}
 	}
@@ -346,13 +356,13 @@ func (c *core) Cluster() wire.ClusterState {
 		} else if slices.Contains(v.Quarantined, n.ID) {
 			state = "unreachable"
 		}
-		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: n.KVBudget, Build: h.Build, Arithmetic: h.Arithmetic}
+		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: c.budgetOn(n), Build: h.Build, Arithmetic: h.Arithmetic}
 		if f, out := v.Fenced[n.ID]; out {
 			state = "fenced"
 			node.Reason = f.Reason
 		}
 		node.State, node.Late = state, figures.Late[n.ID]
-		for i, p := range v.Placement.Slices {
+		for i, p := range place.Slices {
 			if p.ID != n.ID {
 				continue
 			}

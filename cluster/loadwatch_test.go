@@ -20,7 +20,7 @@ func TestHungLoad(t *testing.T) {
 	g := goldens(t)[6]
 	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", LoadDeadline: deadline}})
 	hung, free := make(chan bool, 1), make(chan struct{})
-	c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
+	c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving(0).Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
 		hung <- err == nil
 		if err == nil {
 			<-free

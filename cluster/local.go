@@ -3,9 +3,9 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
@@ -16,12 +16,12 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/coordinator"
-	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/node"
+	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -29,6 +29,8 @@ import (
 // uses the same batcher, sockets and arithmetic, without a network.
 type LocalConfig struct {
 	Serve ServeConfig
+	// Others are further models that the cluster serves side by side. Requests name theirs.
+	Others []ServeConfig
 	// Sockets is the number of sockets that share the model. More than one is for tests. Default 1.
 	Sockets int
 	// Shares has the share of each socket; nil: equal.
@@ -57,7 +59,7 @@ type LocalConfig struct {
 
 // Local is an embedded cluster. It implements engine.Engine.
 type Local struct {
-	*core
+	engines
 	system  *actor.ActorSystem
 	sockets []localSocket
 	pool    *tensor.Pool
@@ -88,71 +90,70 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if cfg.Shares != nil && len(cfg.Shares) != cfg.Sockets {
 		return nil, fmt.Errorf("cluster: %d shares for %d sockets: give one share per socket", len(cfg.Shares), cfg.Sockets)
 	}
-	ck, err := checkpoint.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
-	if err != nil {
-		return nil, err
-	}
-	logRechecks(ck, cmp.Or(cfg.Serve.Logger, slog.Default()))
-	draft, err := node.OpenDraft(cfg.Draft, ck, &cfg.KVBudget)
-	if err != nil {
-		return nil, errors.Join(err, ck.Close())
-	}
-	if draft != nil && cfg.Serve.Speculate == "" {
+	if cfg.Draft != "" && cfg.Serve.Speculate == "" {
 		cfg.Serve.Speculate = string(speculate.Model)
 	}
-	cfg.Serve.ensureDefaults(&ck.Config)
-	if err := cfg.Serve.Validate(&ck.Config); err != nil {
-		node.CloseDraft(draft, ck)
-		ck.Close()
+	for i, x := range cfg.Shares {
+		if cfg.Serve.Shares == nil {
+			cfg.Serve.Shares = map[string]float64{}
+		}
+		cfg.Serve.Shares[fmt.Sprintf("socket-%d", i)] = x
+	}
+	models, err := openModels(append([]ServeConfig{cfg.Serve}, cfg.Others...))
+	if err != nil {
 		return nil, err
 	}
-	log := cfg.Serve.Logger
+	for _, m := range models {
+		logRechecks(m.checkpoint, m.Logger)
+	}
+	first := models[0].checkpoint
+	draft, err := node.OpenDraft(cfg.Draft, first, &cfg.KVBudget)
+	if err != nil {
+		closeModels(models)
+		return nil, err
+	}
+	log := models[0].Logger
 	c := &Local{pool: tensor.NewPool(cfg.Threads), draft: draft,
 		system: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }))}
 	defer func() {
 		if err != nil {
-			c.Close()
-			node.CloseDraft(draft, ck)
-			ck.Close()
+			if c.Close(); c.core == nil {
+				node.CloseDraft(draft, first)
+				closeModels(models)
+			}
 		}
 	}()
-	for i, s := range cfg.Shares {
-		if cfg.Serve.Shares == nil {
-			cfg.Serve.Shares = map[string]float64{}
-		}
-		cfg.Serve.Shares[fmt.Sprintf("socket-%d", i)] = s
-	}
-	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", coordinator.PlacementLog{}, ""); err != nil {
+	if c.core, err = newSite(c.system.Root, models, cfg.Sockets, "local", coordinator.PlacementLog{}, ""); err != nil {
 		return nil, err
 	}
-	hub := &memoryHub{size: cfg.Sockets}
 	threads := topology.Threads{Most: cfg.Threads, Fewest: cmp.Or(cfg.fewest, cfg.Threads)}
-	engine := node.Grammars(ck)
+	hubs, grammars := make([]*memoryHub, len(models)), make([]func() (*grammar.Engine, error), len(models))
+	for i, m := range models {
+		hubs[i], grammars[i] = &memoryHub{size: cfg.Sockets}, node.Grammars(m.checkpoint)
+	}
 	for i := range cfg.Sockets {
-		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, Threads: threads, KVBudget: cfg.KVBudget, Logger: log, Draft: draft, Connect: hub.connect, Stopped: make(chan struct{})}
-		if cfg.PrefixDisk != "" {
-			if sc.PrefixDisk, err = tier.Open(cfg.PrefixDisk, cfg.PrefixDiskSize, log); err != nil {
+		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, Threads: threads, KVBudget: cfg.KVBudget, ModelHash: first.Hash()}
+		host := coordinator.Host{Incarnation: n.Incarnation, Address: "local"}
+		for number, m := range models {
+			sc := socket.Config{Checkpoint: m.checkpoint, Grammars: grammars[number], Pool: c.pool, Threads: threads, KVBudget: cfg.KVBudget, AdapterBudget: cfg.LoRAMemory, Logger: log, Connect: hubs[number].connect, Stopped: make(chan struct{})}
+			if number == 0 {
+				sc.Draft = draft
+			} else {
+				n.OtherHashes = append(n.OtherHashes, m.checkpoint.Hash())
+			}
+			if err = cfg.openDisks(&sc, number, len(models)); err != nil {
 				return nil, err
 			}
+			pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
+			c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch, sc.Adapters})
+			host.Handles = append(host.Handles, cfg.handle(n.ID, node.Local{Root: c.system.Root, PID: pid}))
 		}
-		if sc.Scratch = cfg.scratch; cfg.KVDisk != "" {
-			if sc.Scratch, err = tier.OpenScratch(cfg.KVDisk, cfg.KVDiskSize, log); err != nil {
-				return nil, err
-			}
-		}
-		if sc.Adapters, err = lora.OpenStore("", 0); err != nil {
-			return nil, err
-		}
-		sc.AdapterBudget = cfg.LoRAMemory
-		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
-		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch, sc.Adapters})
-		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, Threads: threads, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
 		if cfg.wire != nil {
 			n.Wire = cfg.wire(n.ID)
 		}
-		c.director.Up(n, coordinator.Host{Incarnation: n.Incarnation, Handle: cfg.handle(n.ID, node.Local{Root: c.system.Root, PID: pid}), Address: "local"})
+		c.director.Up(n, host)
 	}
-	for c.director.Serving() == nil {
+	for c.director.Serving(0) == nil {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("cluster: the embedded cluster did not start: %w (%w)", context.Cause(ctx), c.Ready())
@@ -160,6 +161,29 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 	}
 	return c, nil
+}
+
+// openDisks opens the folders of a socket. Further models have folders below those of the first, and
+// equal parts of the sizes.
+func (c *LocalConfig) openDisks(sc *socket.Config, number, models int) (err error) {
+	at := func(dir string) string {
+		if number > 0 {
+			dir = filepath.Join(dir, fmt.Sprint("model-", number))
+		}
+		return dir
+	}
+	if c.PrefixDisk != "" {
+		if sc.PrefixDisk, err = tier.Open(at(c.PrefixDisk), c.PrefixDiskSize/int64(models), sc.Logger); err != nil {
+			return err
+		}
+	}
+	if sc.Scratch = c.scratch; c.KVDisk != "" {
+		if sc.Scratch, err = tier.OpenScratch(at(c.KVDisk), c.KVDiskSize/int64(models), sc.Logger); err != nil {
+			return err
+		}
+	}
+	sc.Adapters, err = lora.OpenStore("", 0)
+	return err
 }
 
 // handle returns the handle of a socket, wrapped if a test asks for it.
@@ -189,7 +213,7 @@ func (c *Local) Close() {
 	c.system.Shutdown()
 	if c.core != nil {
 		node.CloseDraft(c.draft, c.checkpoint)
-		c.checkpoint.Close()
+		c.closeCheckpoints()
 	}
 }
 

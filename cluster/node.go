@@ -7,16 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
-	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/machine"
@@ -43,6 +39,8 @@ type NodeConfig struct {
 	Hub func(ctx context.Context, origin, file string, from, to int64) ([]byte, error)
 	// SwiftKV is the folder of an adapter of Model; empty: none.
 	SwiftKV string
+	// Others are the further models of the cluster. A node without Model fetches all of them.
+	Others []NodeModel
 	// OnThreads, if set, is called with the number of compute threads before they start.
 	OnThreads func(threads int)
 	// Shared, if set, is memory that the nodes of this machine share. Close it after RunNode.
@@ -62,6 +60,9 @@ type NodeConfig struct {
 	OnProgress func(done, total int64)
 	Logger     *slog.Logger
 }
+
+// NodeModel is a further model of a node.
+type NodeModel struct{ Model, SwiftKV, Draft string }
 
 func (c *NodeConfig) ensureDefaults() {
 	if c.ID == "" {
@@ -139,17 +140,10 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	var ck *checkpoint.Checkpoint
-	var m *weights.Cache // nil: the checkpoint is local
-	var err error
-	if cfg.Model != "" {
-		if ck, err = checkpoint.OpenSwiftKV(cfg.Model, cfg.SwiftKV); err != nil {
-			return err
-		}
-	}
-	defer func() { closeWeights(ck, m) }()
-	if ck != nil {
-		logRechecks(ck, cfg.Logger)
+	models, err := openNodeModels(&cfg)
+	defer func() { closeNodeModels(models) }()
+	if err != nil {
+		return err
 	}
 	// Weights and caches are outside the Go heap. The rest is small, so a high GC target costs
 	// little memory and avoids collections.
@@ -174,8 +168,12 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			return err
 		}
 	}
-	if ck != nil {
-		wait, err := weights.Serve(ctx, b.RPC, ck)
+	if cfg.Model != "" {
+		var all []*checkpoint.Checkpoint
+		for _, m := range models {
+			all = append(all, m.checkpoint)
+		}
+		wait, err := weights.Serve(ctx, b.RPC, all)
 		if err != nil {
 			return err
 		}
@@ -184,18 +182,18 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		if err := b.JoinNode(ctx, cfg.Join); err != nil {
 			return err
 		}
-		if ck, m, err = weights.Open(ctx, weights.From(b.RPC, b.WeightServers), cfg.Hub, cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
+		if models, err = fetchNodeModels(ctx, &cfg, b); err != nil {
 			return err
 		}
 	}
-	draft, err := node.OpenDraft(cfg.Draft, ck, &cfg.KVMemory)
-	if err != nil {
-		return err
+	for _, m := range models {
+		if m.draft, err = node.OpenDraft(m.draftWord, m.checkpoint, &cfg.KVMemory); err != nil {
+			return err
+		}
 	}
-	defer node.CloseDraft(draft, ck)
 	speeds := cfg.Speeds
 	if !speeds.Valid() { // assumes that it is the only node on its machine and one of two in the cluster
-		speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Build: Build(), Logger: cfg.Logger}, b.NATS)
+		speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &models[0].checkpoint.Config, Weights: models[0].checkpoint.Config.DType, NATS: cfg.NATS, Build: Build(), Logger: cfg.Logger}, b.NATS)
 	}
 	cfg.Threads = speeds.Threads.Most
 	if cfg.OnThreads != nil {
@@ -206,45 +204,38 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if cfg.Share == 0 || !cfg.Abrupt { // otherwise the parent process has set its share
 		speed = machine.ShareOf(speeds.Read)
 	}
-	sc := socket.Config{Checkpoint: ck, Grammars: node.Grammars(ck), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVMemory, Shared: cfg.Shared, Draft: draft, Logger: cfg.Logger, Connect: b.NATS.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
-	if cfg.WeightsCache != "" {
-		sc.WeightsCache = &shard.Cache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
+	adapterFiles, err := openAdapterFiles(&cfg)
+	if err != nil {
+		return err
 	}
-	if cfg.PrefixDisk != "" {
-		if sc.PrefixDisk, err = tier.Open(cfg.PrefixDisk, cfg.PrefixDiskSize, cfg.Logger); err != nil {
-			return err
-		}
-		defer sc.PrefixDisk.Close()
-	}
-	if cfg.KVDisk != "" {
-		if sc.Scratch, err = tier.OpenScratch(cfg.KVDisk, cfg.KVDiskSize, cfg.Logger); err != nil {
-			return err
-		}
-		defer sc.Scratch.Close()
-	}
-	adapterFiles := "" // temporary
-	if cfg.WeightsCache != "" {
-		adapterFiles = filepath.Join(cfg.WeightsCache, "adapters")
-	}
-	if sc.Adapters, err = lora.OpenStore(adapterFiles, cfg.WeightsCacheSize); err != nil { // such as a folder that is read-only
-		cfg.Logger.Warn("LoRA adapters are kept in a temporary folder", "folder", adapterFiles, "error", err)
-		if sc.Adapters, err = lora.OpenStore("", 0); err != nil {
-			return err
-		}
-	}
-	defer sc.Adapters.Close()
-	sc.AdapterBudget = cfg.LoRAMemory
-	nc := node.Config{Bus: b, Socket: sc, Description: &proto.NodeDescription{Id: cfg.ID, Incarnation: incarnation, Pid: uint32(os.Getpid()), ModelHash: ck.Hash(),
+	defer adapterFiles.Close()
+	nc := node.Config{Bus: b, Description: &proto.NodeDescription{Id: cfg.ID, Incarnation: incarnation, Pid: uint32(os.Getpid()),
 		KvBudgetBytes: cfg.KVMemory, Share: cfg.Share, Speed: speed, Read: speeds.Read, SyncTwo: speeds.Syncs.Two, SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Most), FewestThreads: uint32(speeds.Threads.Fewest)}}
-	if m != nil {
-		nc.Fetched = m.Fetched
+	progress := progressOf(cfg.OnProgress, len(models))
+	for i, m := range models {
+		sc := socket.Config{Checkpoint: m.checkpoint, Grammars: node.Grammars(m.checkpoint), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVMemory, Shared: cfg.Shared, Draft: m.draft, Logger: cfg.Logger, Connect: b.NATS.Join, OnProgress: progress.part(i), Stopped: make(chan struct{}),
+			Adapters: adapterFiles, AdapterBudget: cfg.LoRAMemory}
+		if err := m.openDisks(&cfg, &sc, i, len(models)); err != nil {
+			return err
+		}
+		hash := m.checkpoint.Hash()
+		if i == 0 {
+			nc.Description.ModelHash = hash
+		} else {
+			nc.Description.OtherHashes = append(nc.Description.OtherHashes, hash)
+		}
+		h := node.Model{Socket: sc}
+		if m.cache != nil {
+			h.Fetched = m.cache.Fetched
+		}
+		nc.Models = append(nc.Models, h)
 	}
 	n, err := node.Start(nc)
 	if err != nil {
 		return err
 	}
 	defer n.Stop()
-	if m == nil {
+	if cfg.Model != "" {
 		if err := b.JoinNode(ctx, cfg.Join); err != nil {
 			return err
 		}
@@ -269,15 +260,6 @@ func logRechecks(ck *checkpoint.Checkpoint, log *slog.Logger) {
 			return
 		}
 		log.Info("model file was rewritten or removed, its content is unchanged", "file", file)
-	}
-}
-
-func closeWeights(ck *checkpoint.Checkpoint, m *weights.Cache) {
-	if ck != nil {
-		_ = ck.Close()
-	}
-	if m != nil {
-		_ = m.Close()
 	}
 }
 

@@ -53,6 +53,9 @@ type ServeConfig struct {
 	LoadDeadline    time.Duration      `default:"1m" range:"1ms.." help:"Time without progress in loading weights, while other nodes progress, after which a node is excluded temporarily."`
 	SyncDeadline    time.Duration      `default:"10s" range:"1ms.." help:"Time limit for a collective. A longer one fails the step."`
 
+	// KVMemory is this model's part of the cache memory of each node in bytes, where a cluster serves
+	// several models. 0: the models without it share the rest, each for the same number of tokens.
+	KVMemory int64 `kong:"-" name:"kv-memory" range:"0.."`
 	// TrialRounds is how often each thread count is tried for steps of a kind; 0: the batcher's
 	// default.
 	TrialRounds int `kong:"-"`

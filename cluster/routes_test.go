@@ -17,7 +17,7 @@ func TestRoutesThatChangeTheClusterNeedAnOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := len(a.Routes())
-	c := &Coordinator{core: &core{}}
+	c := &Coordinator{engines: engines{&core{site: &site{}}}}
 	if err := errors.Join(c.ServeNodes(a), c.ServeStore(a), c.ServeEvents(a)); err != nil {
 		t.Fatal(err)
 	}

@@ -27,18 +27,26 @@ func (c *Coordinator) ServeJobs(a *api.Server) error {
 	if err != nil || c.store == nil {
 		return err
 	}
-	if err := c.store.Serve(store.Front{Engine: c.core, API: a, Mount: mount, Parallel: c.serve.MaxSequences}); err != nil {
+	if err := c.store.Serve(store.Front{Engine: c.engines, API: a, Mount: mount, Parallel: c.parallel()}); err != nil {
 		return err
 	}
 	c.wg.Go(c.members.Run)
 	return nil
 }
 
+// parallel returns how many jobs run at once.
+func (c *Coordinator) parallel() (jobs int) {
+	for _, m := range c.models {
+		jobs += m.serve.MaxSequences
+	}
+	return jobs
+}
+
 // Health implements engine.Engine. A store without a majority of its replicas accepts no placement.
 // The running placement continues (see storeProblem). Without one, the error names the missing
 // replicas.
 func (c *Coordinator) Health() error {
-	err := c.core.Health()
+	err := c.engines.Health()
 	if why := c.missingReplicas(); why != "" && !errors.As(err, new(apierr.ErrDegraded)) {
 		return apierr.ErrNotReady{Reason: why}
 	}

@@ -23,7 +23,7 @@ func TestHungExecutor(t *testing.T) {
 	hung, free := make(chan struct{}), make(chan struct{})
 	hang := func() bool {
 		taken := make(chan bool, 1)
-		c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
+		c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving(0).Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
 			taken <- err == nil
 			if err == nil {
 				close(hung)
@@ -63,7 +63,7 @@ func TestHungExecutor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := v.Hosts["socket-1"].Handle.Status(ctx); err != nil || !st.Busy {
+	if st, err := v.Hosts["socket-1"].Handles[0].Status(ctx); err != nil || !st.Busy {
 		t.Errorf("the hung socket says %v, %v", st, err)
 	}
 }

@@ -44,6 +44,7 @@ type Actor struct {
 	read       *progress          // of the newest load
 	adapters   *adapter.Loader    // nil: the socket takes no LoRA adapters
 	adapted    adapted            // those in memory
+	adaptable  int64              // bytes that they may use
 }
 
 // ErrRetired is the error of the steps in flight when their epoch is retired.
@@ -54,7 +55,7 @@ func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
 		a.machine = machine.NewMachine()
-		a.exec = layer.NewExecutor()
+		a.exec, a.adaptable = layer.NewExecutor(), a.Config.AdapterBudget
 		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec, PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
 		if a.Config.Adapters != nil {
 			a.adapters = adapter.NewLoader(a.Config.Adapters, &a.Config.Checkpoint.Config)

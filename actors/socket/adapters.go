@@ -71,9 +71,9 @@ func (a *Actor) adapterLoaded(m *adapterLoaded) {
 	}
 	n, ad := m.adapter.Bytes(), m.adapter
 	switch {
-	case a.adapted.bytes+n > a.Config.AdapterBudget:
+	case a.adapted.bytes+n > a.adaptable:
 		_ = ad.Close()
-		m.reply(nil, fmt.Errorf("socket: adapter %v takes %d bytes; %d of %d are in use", m.id, n, a.adapted.bytes, a.Config.AdapterBudget))
+		m.reply(nil, fmt.Errorf("socket: adapter %v takes %d bytes; %d of %d are in use", m.id, n, a.adapted.bytes, a.adaptable))
 		return
 	case !a.machine.Adapted(m.number, m.id):
 		_ = ad.Close()

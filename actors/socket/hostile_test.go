@@ -70,7 +70,7 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 			v.t.Fatal(err)
 		}
 		return []pb.Message{
-			&proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, sessionSockets)), ModelHash: v.ck.Hash(), WeightType: "bf16", KvType: "bf16", MaxStepTokens: 256},
+			&proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, sessionSockets)), ModelHash: v.ck.Hash(), WeightType: "bf16", KvType: "bf16", MaxStepTokens: 256, Memory: &proto.Memory{KvBytes: 4 << 20, AdapterParts: 2}},
 			&proto.JoinRequest{Epoch: n, DeadlineMillis: uint32(deadline.Milliseconds()), Group: "t", Incarnations: make([]uint32, sessionSockets)},
 		}
 	}
@@ -387,6 +387,10 @@ func bad(f protoreflect.FieldDescriptor, now protoreflect.Value) (out []protoref
 		}
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		for _, v := range []uint64{0, now.Uint() + 1, math.MaxUint64} {
+			add(v)
+		}
+	case protoreflect.Int64Kind:
+		for _, v := range []int64{-1, 0, 1, math.MinInt64, math.MaxInt64} {
 			add(v)
 		}
 	case protoreflect.FloatKind:

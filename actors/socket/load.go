@@ -38,6 +38,12 @@ func (a *Actor) load(c actor.Context, m *Load) {
 		return
 	}
 	a.teardown(c, effects)
+	if part := m.Request.Memory; part != nil { // the node has several models
+		a.caches.Arena.SetBudget(min(part.KvBytes, a.Config.KVBudget))
+		if a.adaptable = 0; part.AdapterParts > 0 {
+			a.adaptable = a.Config.AdapterBudget / int64(part.AdapterParts)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	self, root, cfg, held := c.Self(), c.ActorSystem().Root, a.Config, a.caches
@@ -132,5 +138,5 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 		}
 	}
 	m.reply(&proto.LoadReply{WeightBytes: m.epoch.Weights.Bytes() + m.epoch.Drafter.Bytes(), KvBudgetBytes: a.caches.Arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: kept,
-		PrefixDisk: a.caches.HasPrefixDisk(), ScratchBytes: a.caches.ScratchLimit(), AdapterBudgetBytes: a.Config.AdapterBudget}, nil)
+		PrefixDisk: a.caches.HasPrefixDisk(), ScratchBytes: a.caches.ScratchLimit(), AdapterBudgetBytes: a.adaptable}, nil)
 }

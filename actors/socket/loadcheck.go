@@ -36,6 +36,9 @@ func placementOf(r *proto.LoadRequest, c *model.Config) (topology.Placement, int
 	if int64(r.Context) > int64(c.MaxPositions) {
 		return none, 0, fmt.Errorf("socket: a context of %d tokens; this node's model supports %d", r.Context, c.MaxPositions)
 	}
+	if n := r.Memory.GetKvBytes(); n < 0 {
+		return none, 0, fmt.Errorf("socket: %d bytes of caches: want at least 0", n)
+	}
 	p := topology.Placement{Epoch: m.Epoch, Mapping: mapping}
 	for i, s := range m.Slices {
 		p.Slices = append(p.Slices, topology.Slice{ID: s.Id, Rank: i,

@@ -26,6 +26,10 @@ type ClusterState struct {
 
 	Sequences []SequenceState `json:"sequences"` // running sequences, the first 512 in order
 
+	// Models are the models of a cluster that serves several. The numbers above then count all of
+	// them; model, mapping, policy, prefix cache and drafts are those of the first.
+	Models []ModelState `json:"models,omitempty"`
+
 	// Build and arithmetic of the coordinator. Nodes with another arithmetic or wire version are
 	// refused.
 	Build       string `json:"build,omitempty"`
@@ -105,6 +109,28 @@ type StoreState struct {
 	Members []StoreMember `json:"members,omitempty"` // members of a replicated store
 }
 
+// ModelState is one of several models of a cluster.
+type ModelState struct {
+	Model           string            `json:"model"`
+	Names           []string          `json:"names"` // in the API
+	Policy          string            `json:"kv_policy"`
+	Weights         string            `json:"weights"` // type in memory
+	KVType          string            `json:"kv_type"`
+	Mapping         string            `json:"mapping"`
+	Running         int               `json:"running"`
+	Waiting         int               `json:"waiting"`
+	WaitingReason   string            `json:"waiting_reason,omitempty"`
+	TokensPerSecond float64           `json:"tokens_per_second"`
+	StepMillis      float64           `json:"step_ms"`
+	Preemptions     uint64            `json:"preemptions"`
+	WeightBytes     int64             `json:"weight_bytes"`    // of all nodes
+	KVUsedBytes     int64             `json:"kv_used_bytes"`   // of all nodes
+	KVBudgetBytes   int64             `json:"kv_budget_bytes"` // its part of the memory of all nodes
+	KVPrefix        int64             `json:"kv_prefix_bytes"` // not in the used bytes
+	PrefixCache     *PrefixCacheState `json:"prefix_cache,omitempty"`
+	Drafts          *DraftsState      `json:"speculation,omitempty"`
+}
+
 // NodeState is one node of the cluster.
 type NodeState struct {
 	ID            string  `json:"id"`
@@ -144,8 +170,9 @@ type NodeState struct {
 
 // SequenceState is a sequence that holds memory. It has no id and no text.
 type SequenceState struct {
-	Node    string `json:"node"`  // id of the owning node
-	State   string `json:"state"` // prefill, decoding or ending
+	Model   string `json:"model,omitempty"` // absent: the cluster serves one
+	Node    string `json:"node"`            // id of the owning node
+	State   string `json:"state"`           // prefill, decoding or ending
 	Prompt  int    `json:"prompt_tokens"`
 	Output  int    `json:"output_tokens"`
 	KVBytes int64  `json:"kv_bytes"`      // bytes reserved in the ledger, without a replica

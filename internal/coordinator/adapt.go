@@ -36,6 +36,6 @@ func (d *Director) Adapt(g *Group, maxShift int) (onePass bool, most int) {
 // ChooseChunk returns the maximum number of prompt tokens of one sequence per step for a group, from
 // the measured speed of its nodes.
 func (d *Director) ChooseChunk(g *Group, stepTokens int) int {
-	a := &d.cfg.Authority
-	return topology.ChooseChunk(g.Placement.Mapping, a.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, a.WeightBytes), stepTokens)
+	m := d.cfg.Authority.Models()[g.Model]
+	return topology.ChooseChunk(g.Placement.Mapping, m.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, m.WeightBytes), stepTokens)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/bus"
+	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
@@ -28,8 +29,8 @@ import (
 // Config configures a Director, except for the authority's rules.
 type Config struct {
 	Authority topology.AuthorityConfig
-	Load      *proto.LoadRequest // template: model, types, step size
-	GroupName string
+	Models    []Model       // those of Authority.Models, in their order
+	GroupName string        // of the first model's groups; those of further ones add their number
 	Deadline  time.Duration // deadline of one collective
 	LoadStall time.Duration // how long a node may make no progress in a load while others do
 	Logger    *slog.Logger
@@ -38,11 +39,19 @@ type Config struct {
 	Record func(p topology.Placement, incarnations []uint64)
 	// Drained requests that the drained nodes be recorded; nil: there is no store.
 	Drained func(nodes map[string]uint64)
-	// OnServe and OnWithdraw notify the batcher. They must not block.
-	OnServe    func(*Group)
+	// OnServe and OnWithdraw notify the batchers. They must not block. OnServe gets one group for each
+	// model.
+	OnServe    func([]*Group)
 	OnWithdraw func(topology.Withdraw)
 	// OnEvent receives other events of nodes, with the kinds of wire.ClusterEvent.
 	OnEvent func(kind, node, reason string)
+}
+
+// Model is what nodes are told of one model.
+type Model struct {
+	Load *proto.LoadRequest // template: model, types, step size
+	// Memory returns the model's part of a node's memory; nil: there is one model, which has all.
+	Memory func(n topology.Node) *proto.Memory
 }
 
 // Director is the actor around topology.Authority. It turns effects into calls to nodes, and their
@@ -57,10 +66,10 @@ type Director struct {
 	ctx          context.Context
 	cancel       context.CancelFunc
 	calls        sync.WaitGroup
-	endLoad      context.CancelCauseFunc // ends the calls of the newest load
-	loads        time.Time               // start of the newest load
-	serving      atomic.Pointer[Group]
-	served       bool // a placement has served since the start
+	endLoad      context.CancelCauseFunc  // ends the calls of the newest load
+	loads        time.Time                // start of the newest load
+	serving      atomic.Pointer[[]*Group] // by model
+	served       bool                     // a placement has served since the start
 	root         *actor.RootContext
 	pid          *actor.PID
 }
@@ -94,8 +103,13 @@ func (d *Director) Stop() error {
 	return err
 }
 
-// Serving returns the group that serves; nil: none does.
-func (d *Director) Serving() *Group { return d.serving.Load() }
+// Serving returns the group of a model that serves; nil: none does.
+func (d *Director) Serving(model int) *Group {
+	if all := d.serving.Load(); all != nil {
+		return (*all)[model]
+	}
+	return nil
+}
 
 // Receive implements actor.Actor.
 func (d *Director) Receive(c actor.Context) {
@@ -139,9 +153,9 @@ func (d *Director) Receive(c actor.Context) {
 		if m.err != nil && !errors.Is(m.err, errNewer) { // a newer placement cancels the calls of a load
 			d.cfg.Logger.Warn("a node failed a call", "node", m.id, "epoch", m.epoch, "error", m.err)
 		}
-		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late reply lists outdated caches
+		if m.loaded != nil && m.epoch == d.authority.Epoch() { // a late reply lists outdated caches
 			h := d.hosts[m.id]
-			h.held, h.disk, h.scratch, h.adapters = m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes, m.reply.AdapterBudgetBytes
+			h.loaded = m.loaded
 			d.hosts[m.id] = h
 		}
 		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && ownFault(answer) {
@@ -208,8 +222,7 @@ func (d *Director) drain(c actor.Context, m *nodeDrain) {
 		err = fmt.Errorf("cluster: there is no node %q", m.id)
 	case last && m.leaves:
 		d.down(c, m.id, m.incarnation)
-		h, epoch := d.hosts[m.id].Handle, d.authority.Epoch() // asynchronous: no need to wait
-		d.call(CallTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
+		d.retire(d.hosts[m.id], d.authority.Epoch())
 	case last:
 		err = fmt.Errorf("%w: no other node can take over the work of %s", ErrLastNode, m.id)
 	default:
@@ -290,8 +303,14 @@ func (d *Director) refuseForeign(c actor.Context, m *nodeForeign) {
 	d.cfg.Logger.Warn("node cannot take part", "node", m.id, "reason", why)
 	d.report(topology.KindRefused, m.id, why, effects)
 	d.run(c, effects)
-	epoch := d.authority.Epoch() // its loaded slices are useless
-	d.call(CallTimeout, func(ctx context.Context) { _ = h.Handle.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
+	d.retire(h, d.authority.Epoch()) // its loaded slices are useless
+}
+
+// retire asks all sockets of a node to free an epoch. It does not wait.
+func (d *Director) retire(h Host, epoch uint32) {
+	for _, s := range h.Handles {
+		d.call(CallTimeout, func(ctx context.Context) { _ = s.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
+	}
 }
 
 // loadingOf reports whether the load of an epoch is running.
@@ -300,11 +319,11 @@ func (d *Director) loadingOf(epoch uint32) bool {
 	return phase == topology.Loading && epoch == d.authority.Epoch()
 }
 
-// probe checks whether the executor of a fenced node responds.
+// probe checks whether the executors of a fenced node respond.
 func (d *Director) probe(c actor.Context, n topology.Node) {
-	self, root, h := c.Self(), c.ActorSystem().Root, d.hosts[n.ID].Handle
+	self, root, handles := c.Self(), c.ActorSystem().Root, d.hosts[n.ID].Handles
 	d.call(probeLimit, func(ctx context.Context) {
-		if s, err := h.Status(ctx); err == nil && !s.Busy {
+		if s := hostProgress(ctx, handles); s != nil && !s.Busy {
 			root.Send(self, &nodeWorks{n.ID, n.Incarnation})
 		}
 	})
@@ -358,21 +377,8 @@ func (d *Director) run(c actor.Context, effects []topology.Effect) {
 		case topology.FormGroup:
 			d.join(c, e)
 		case topology.Serve:
-			g := &Group{Placement: e.Placement, Nodes: e.Nodes}
-			var without []string // among the nodes that read prompt heads, so that blocks are complete
-			for i, n := range e.Nodes {
-				h := d.hosts[n.ID]
-				g.Scratch, g.Adapters = append(g.Scratch, h.scratch), append(g.Adapters, h.adapters)
-				g.Handles, g.Held, g.Disk = append(g.Handles, h.Handle), append(g.Held, h.held), g.Disk || h.disk
-				if !h.disk && e.Placement.Slices[i].KVHeads.Len() > 0 {
-					without = append(without, n.ID)
-				}
-			}
-			if g.Disk && len(without) > 0 {
-				g.Disk = false
-				d.cfg.Logger.Warn("prompts do not use prefix blocks on disk: start every node with "+options.Name("prefix-disk"), "without", without)
-			}
-			d.serving.Store(g)
+			groups := d.groups(e)
+			d.serving.Store(&groups)
 			level := slog.LevelInfo
 			if !d.served { // /ready reports the first placement
 				level, d.served = slog.LevelDebug, true
@@ -381,12 +387,11 @@ func (d *Director) run(c actor.Context, effects []topology.Effect) {
 			for id, why := range d.authority.Capped() {
 				d.cfg.Logger.Warn("a node gets less work than its own share: to override, set "+options.Name("shares")+" on the coordinator", "node", id, "share", why)
 			}
-			d.cfg.OnServe(g)
+			d.cfg.OnServe(groups)
 		case topology.Probe:
 			d.probe(c, e.Node)
 		case topology.RetireNode:
-			h := d.hosts[e.Node.ID].Handle
-			d.call(CallTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: e.Epoch}) })
+			d.retire(d.hosts[e.Node.ID], e.Epoch)
 		}
 	}
 }
@@ -395,12 +400,28 @@ func (d *Director) load(c actor.Context, e topology.LoadSlices) {
 	d.endLoad(errNewer)
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	d.endLoad, d.loads = cancel, time.Now()
-	place := socket.PlacementMessage(e.Placement, incarnations(e.Nodes))
+	var places []*proto.Placement // by model
+	for model := range d.cfg.Models {
+		places = append(places, socket.PlacementMessage(e.Placement.Of(model), incarnations(e.Nodes)))
+	}
 	for rank, n := range e.Nodes {
-		h := d.hosts[n.ID].Handle
-		r := &proto.LoadRequest{Placement: place, Rank: uint32(rank), ModelHash: d.cfg.Load.ModelHash,
-			WeightType: d.cfg.Load.WeightType, KvType: d.cfg.Load.KvType, MaxStepTokens: d.cfg.Load.MaxStepTokens, Context: d.cfg.Load.Context, Coordinator: d.cfg.Load.Coordinator}
-		d.ask(ctx, c, loadLongest, e.Placement.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) { return h.Load(ctx, r) })
+		handles := d.hosts[n.ID].Handles
+		requests := make([]*proto.LoadRequest, len(handles))
+		for model, m := range d.cfg.Models {
+			r := &proto.LoadRequest{Placement: places[model], Rank: uint32(rank), ModelHash: m.Load.ModelHash,
+				WeightType: m.Load.WeightType, KvType: m.Load.KvType, MaxStepTokens: m.Load.MaxStepTokens, Context: m.Load.Context, Coordinator: m.Load.Coordinator}
+			if m.Memory != nil {
+				r.Memory = m.Memory(n)
+			}
+			requests[model] = r
+		}
+		d.ask(ctx, c, loadLongest, e.Placement.Epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
+			replies := make([]*proto.LoadReply, len(handles))
+			return replies, ofEach(handles, func(model int, h node.Handle) (err error) {
+				replies[model], err = h.Load(ctx, requests[model])
+				return err
+			})
+		})
 	}
 	d.watchLoad(ctx, c, e)
 }
@@ -415,37 +436,49 @@ func incarnations(nodes []topology.Node) []uint64 {
 
 func (d *Director) join(c actor.Context, e topology.FormGroup) {
 	d.endLoad(nil)
-	r := &proto.JoinRequest{Epoch: e.Epoch, DeadlineMillis: uint32(d.cfg.Deadline.Milliseconds()), Group: d.cfg.GroupName}
-	for _, n := range e.Nodes {
-		r.Incarnations = append(r.Incarnations, uint32(n.Incarnation))
+	requests := make([]*proto.JoinRequest, len(d.cfg.Models))
+	for model := range requests {
+		r := &proto.JoinRequest{Epoch: e.Epoch, DeadlineMillis: uint32(d.cfg.Deadline.Milliseconds()), Group: d.cfg.GroupName}
+		if model > 0 {
+			r.Group += fmt.Sprintf("-%d", model)
+		}
+		for _, n := range e.Nodes {
+			r.Incarnations = append(r.Incarnations, uint32(n.Incarnation))
+		}
+		requests[model] = r
 	}
 	for _, n := range e.Nodes {
-		h := d.hosts[n.ID].Handle
-		d.ask(d.ctx, c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) {
-			reply, err := h.Join(ctx, r)
-			if err == nil && len(reply.Unreachable) > 0 {
-				cut := new(topology.Unreachable)
-				for _, rank := range reply.Unreachable {
-					if int(rank) < len(e.Nodes) {
-						cut.Nodes = append(cut.Nodes, e.Nodes[rank].ID)
+		handles := d.hosts[n.ID].Handles
+		d.ask(d.ctx, c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
+			return nil, ofEach(handles, func(model int, h node.Handle) error {
+				reply, err := h.Join(ctx, requests[model])
+				if err == nil && len(reply.Unreachable) > 0 {
+					cut := new(topology.Unreachable)
+					for _, rank := range reply.Unreachable {
+						if int(rank) < len(e.Nodes) {
+							cut.Nodes = append(cut.Nodes, e.Nodes[rank].ID)
+						}
 					}
+					err = cut
 				}
-				err = cut
-			}
-			return nil, err
+				return err
+			})
 		})
 	}
 }
 
 // ask calls a node outside the actor and sends its reply back as a message.
-func (d *Director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) (*proto.LoadReply, error)) {
+func (d *Director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) ([]*proto.LoadReply, error)) {
 	self, root := c.Self(), c.ActorSystem().Root
 	d.callIn(ctx, limit, func(ctx context.Context) {
-		reply, err := f(ctx)
+		loaded, err := f(ctx)
 		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, ctx.Err()) {
 			err = cause
 		}
-		root.Send(self, &nodeAnswered{epoch: epoch, id: id, err: err, reply: reply})
+		if err != nil {
+			loaded = nil
+		}
+		root.Send(self, &nodeAnswered{epoch: epoch, id: id, err: err, loaded: loaded})
 	})
 }
 

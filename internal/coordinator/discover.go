@@ -96,7 +96,7 @@ func (d *Discoverer) confirm(m gossip.Member) {
 	limit := probeLimit * time.Duration(1+d.bus.Gossip.Health())
 	ctx, cancel := context.WithTimeout(d.ctx, limit)
 	defer cancel()
-	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, nil)
+	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, 0, nil)
 	if _, err := h.Status(ctx); err == nil {
 		d.log.Debug("gossip lost a node that still responds", "node", m.Name)
 		return
@@ -150,7 +150,7 @@ func (d *Discoverer) ask(m gossip.Member, question func(gossip.Member)) {
 func (d *Discoverer) describe(m gossip.Member) {
 	ctx, cancel := context.WithTimeout(d.ctx, describeLimit)
 	defer cancel()
-	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, nil)
+	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, 0, nil)
 	desc, err := h.Describe(ctx)
 	if err != nil {
 		if rpc.IsIncompatible(err) {
@@ -173,8 +173,12 @@ func (d *Discoverer) describe(m gossip.Member) {
 	host := hostOf(&m)
 	var products topology.Products
 	copy(products[:], desc.Products) // missing values stay zero
-	host.Handle = node.NewRemote(d.bus.RPC, m.Meta.RPC, func(err error) { d.director.Incompatible(desc.Id, desc.Incarnation, err) })
+	for _, r := range d.director.cfg.Authority.Models() {
+		if i := slices.Index(append([]string{desc.ModelHash}, desc.OtherHashes...), r.ModelHash); i >= 0 { // else the authority refuses the node
+			host.Handles = append(host.Handles, node.NewRemote(d.bus.RPC, m.Meta.RPC, i, func(err error) { d.director.Incompatible(desc.Id, desc.Incarnation, err) }))
+		}
+	}
 	d.director.Up(topology.Node{
-		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch,
+		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, OtherHashes: desc.OtherHashes, Epoch: desc.Epoch,
 		Wire: min(uint32(m.Meta.WireMax), rpc.Version)}, host)
 }

@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/node"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Group is a serving epoch as the stepper needs it.
+// Group is a serving epoch of one model as the stepper needs it. The cache memory of its nodes is what
+// this model may use.
 type Group struct {
+	Model     int // its number
 	Placement topology.Placement
 	Nodes     []topology.Node
 	Handles   []node.Handle   // in rank order
@@ -20,6 +24,42 @@ type Group struct {
 	Disk      bool            // all nodes keep prefix cache blocks on disk
 	Scratch   []int64         // file bytes for rows of sequences, in rank order
 	Adapters  []int64         // bytes for LoRA adapters, in rank order
+}
+
+// groups returns the groups of a placement that serves, by model.
+func (d *Director) groups(e topology.Serve) (all []*Group) {
+	for model, m := range d.cfg.Models {
+		g := &Group{Model: model, Placement: e.Placement.Of(model), Nodes: slices.Clone(e.Nodes)}
+		var without []string // among the nodes that read prompt heads, so that blocks are complete
+		for i, n := range e.Nodes {
+			h := d.hosts[n.ID]
+			l := h.loaded[model]
+			if m.Memory != nil {
+				g.Nodes[i].KVBudget = m.Memory(n).KvBytes
+			}
+			g.Scratch, g.Adapters = append(g.Scratch, l.ScratchBytes), append(g.Adapters, l.AdapterBudgetBytes)
+			g.Handles, g.Held, g.Disk = append(g.Handles, h.Handles[model]), append(g.Held, l.Held), g.Disk || l.PrefixDisk
+			if !l.PrefixDisk && g.Placement.Slices[i].KVHeads.Len() > 0 {
+				without = append(without, n.ID)
+			}
+		}
+		if g.Disk && len(without) > 0 {
+			g.Disk = false
+			d.cfg.Logger.Warn("prompts do not use prefix blocks on disk: start every node with "+options.Name("prefix-disk"), "without", without)
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+// ofEach calls ask for all sockets of a node at once, and returns the first error by model.
+func ofEach(handles []node.Handle, ask func(model int, h node.Handle) error) error {
+	for _, err := range fromAll(handles, ask) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Budget returns the cache bytes of all nodes together.

@@ -20,9 +20,9 @@ var errNewer = errors.New("cluster: replaced by another placement")
 // node progresses for loadTimeout, the load fails.
 func (d *Director) watchLoad(ctx context.Context, c actor.Context, e topology.LoadSlices) {
 	self, root := c.Self(), c.ActorSystem().Root
-	handles := make([]node.Handle, len(e.Nodes))
+	handles := make([][]node.Handle, len(e.Nodes))
 	for i, n := range e.Nodes {
-		handles[i] = d.hosts[n.ID].Handle
+		handles[i] = d.hosts[n.ID].Handles
 	}
 	end, every := d.endLoad, d.cfg.LoadStall/8
 	d.calls.Go(func() {
@@ -53,14 +53,34 @@ func (d *Director) watchLoad(ctx context.Context, c actor.Context, e topology.Lo
 }
 
 // loadings requests the load progress of all nodes concurrently.
-func loadings(ctx context.Context, handles []node.Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
+func loadings(ctx context.Context, handles [][]node.Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return fromAll(handles, func(_ int, h node.Handle) topology.LoadProgress { return nodeProgress(h.Status(ctx)).InLoad(epoch) })
+	return fromAll(handles, func(_ int, sockets []node.Handle) topology.LoadProgress {
+		return hostProgress(ctx, sockets).InLoad(epoch)
+	})
 }
 
-// fromAll calls ask for all nodes concurrently and waits for every result.
-func fromAll[T any](handles []node.Handle, ask func(rank int, h node.Handle) T) []T {
+// hostProgress returns the progress of a node in loads, which is that of all of its sockets; nil: one
+// did not reply.
+func hostProgress(ctx context.Context, sockets []node.Handle) *topology.NodeProgress {
+	var all *topology.NodeProgress
+	for _, p := range fromAll(sockets, func(_ int, h node.Handle) *topology.NodeProgress { return nodeProgress(h.Status(ctx)) }) {
+		switch {
+		case p == nil:
+			return nil
+		case all == nil:
+			all = p
+		default:
+			all.Epoch, all.Loading, all.Busy = min(all.Epoch, p.Epoch), all.Loading || p.Loading, all.Busy || p.Busy
+			all.Loaded, all.Finished = all.Loaded+p.Loaded, all.Finished+p.Finished
+		}
+	}
+	return all
+}
+
+// fromAll calls ask for all elements concurrently and waits for every result.
+func fromAll[H, T any](handles []H, ask func(i int, h H) T) []T {
 	out := make([]T, len(handles))
 	var wg sync.WaitGroup
 	for i, h := range handles {

@@ -26,10 +26,10 @@ type (
 		incarnation uint64
 	}
 	nodeAnswered struct {
-		epoch uint32
-		id    string
-		err   error
-		reply *proto.LoadReply
+		epoch  uint32
+		id     string
+		err    error
+		loaded []*proto.LoadReply // by model; nil: it did not load
 	}
 	// nodeForeign: a node of this incarnation and the coordinator have incompatible messages.
 	nodeForeign struct {
@@ -97,16 +97,13 @@ type View struct {
 
 // Host is the director's record of a node, except for its place.
 type Host struct {
-	Handle      node.Handle // nil: refused without contacting it
+	Handles     []node.Handle // of its sockets, by model; nil: refused without contacting it
 	Incarnation uint64
 	PID         int
 	Address     string
 	Build       string
 	Arithmetic  string
-	held        []*proto.Held // caches kept from earlier epochs
-	scratch     int64         // file bytes for rows of sequences
-	adapters    int64         // bytes for LoRA adapters
-	disk        bool          // it keeps prefix cache blocks on disk
+	loaded      []*proto.LoadReply // of the newest load, by model
 }
 
 // Up registers a node that takes part.

@@ -15,39 +15,69 @@ import (
 
 // Config configures a Node.
 type Config struct {
-	Bus    *bus.Bus
-	Socket socket.Config
-	// Description is what the coordinator learns of this node. The node adds the epoch of its socket.
+	Bus *bus.Bus
+	// Models are those of which the node has a part, at least one.
+	Models []Model
+	// Description is what the coordinator learns of this node. The node adds the newest epoch of its
+	// sockets.
 	Description *proto.NodeDescription
+}
+
+// Model is one model of a node: its socket.
+type Model struct {
+	Socket socket.Config
 	// Fetched returns the bytes of weights that came from other processes; nil: the checkpoint is local.
 	Fetched func() int64
 }
 
-// Node is the actor of a node process. It turns envelopes into commands of the socket and sends the
-// socket's replies.
+// Node is a node process: one socket for each of its models, and an actor for each socket. That actor
+// turns envelopes into commands of the socket and sends the socket's replies.
 type Node struct {
 	Config
 	// Contact is the coordinator's last request.
-	Contact   bus.Contact
-	mux       *rpc.Mux
-	pid       *actor.PID
-	socketPID *actor.PID
-	leaving   atomic.Bool   // it has announced that it drains
-	retired   chan struct{} // receives a value when, after that, the coordinator reports that it has no work left
+	Contact bus.Contact
+	hosts   []*host
+	leaving atomic.Bool   // it has announced that it drains
+	retired chan struct{} // receives a value when, after that, the coordinator reports that it has no work left
 }
 
-// Start starts the actor and its socket. The coordinator finds the node once it announces
+// host is the actor of one socket.
+type host struct {
+	*Node
+	model  *Model
+	mux    *rpc.Mux
+	pid    *actor.PID
+	socket atomic.Pointer[actor.PID] // nil: it has not started
+}
+
+// Start starts the actors and their sockets. The coordinator finds the node once it announces
 // gossip.Ready.
 func Start(c Config) (*Node, error) {
-	n := &Node{Config: c, mux: rpc.NewMux(c.Bus.RPC), retired: make(chan struct{}, 1)}
-	n.register()
-	var err error
-	n.pid, err = c.Bus.RPC.Spawn(SocketName, actor.PropsFromProducer(func() actor.Actor { return n }))
-	return n, err
+	n := &Node{Config: c, retired: make(chan struct{}, 1)}
+	for i := range c.Models {
+		h := &host{Node: n, model: &c.Models[i], mux: rpc.NewMux(c.Bus.RPC)}
+		h.register()
+		n.hosts = append(n.hosts, h)
+	}
+	for i, h := range n.hosts { // one may ask for the others at once
+		var err error
+		if h.pid, err = c.Bus.RPC.Spawn(socketName(i), actor.PropsFromProducer(func() actor.Actor { return h })); err != nil {
+			n.Stop()
+			return nil, err
+		}
+	}
+	return n, nil
 }
 
-// Stop stops the actor and its socket.
-func (n *Node) Stop() { socket.Stop(n.Bus.RPC.Actors().Root, n.pid, n.Socket.Stopped) }
+// Stop stops the actors and their sockets.
+func (n *Node) Stop() {
+	for _, h := range n.hosts {
+		if h.pid == nil {
+			continue // Start failed before
+		}
+		socket.Stop(n.Bus.RPC.Actors().Root, h.pid, h.model.Socket.Stopped)
+	}
+}
 
 // Leave announces that the node leaves. If wait is set, it returns once other nodes have its work.
 func (n *Node) Leave(wait bool) {
@@ -58,61 +88,75 @@ func (n *Node) Leave(wait bool) {
 	}
 }
 
-// Receive implements actor.Actor.
-func (n *Node) Receive(c actor.Context) {
-	if _, ok := c.Message().(*actor.Started); ok {
-		n.socketPID = c.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: n.Socket} }))
+// newestEpoch calls done with the newest epoch that a socket from number i on has seen, or most.
+func (n *Node) newestEpoch(i int, most uint32, done func(uint32)) {
+	if i == len(n.hosts) {
+		done(most)
 		return
 	}
-	n.mux.Receive(c)
+	pid := n.hosts[i].socket.Load()
+	if pid == nil {
+		n.newestEpoch(i+1, most, done)
+		return
+	}
+	n.Bus.RPC.Actors().Root.Send(pid, &socket.Status{Reply: func(s *proto.SocketStatus) { n.newestEpoch(i+1, max(most, s.Epoch), done) }})
 }
 
-func (n *Node) register() {
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_DESCRIBE), func(c *rpc.Ctx, _ *proto.Empty) {
-		n.Contact.Note()
+// Receive implements actor.Actor.
+func (h *host) Receive(c actor.Context) {
+	if _, ok := c.Message().(*actor.Started); ok {
+		h.socket.Store(c.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: h.model.Socket} })))
+		return
+	}
+	h.mux.Receive(c)
+}
+
+func (h *host) register() {
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_DESCRIBE), func(c *rpc.Ctx, _ *proto.Empty) {
+		h.Contact.Note()
 		// A restarted coordinator continues after the newest epoch.
-		c.Actor.Send(n.socketPID, &socket.Status{Reply: func(s *proto.SocketStatus) {
-			d := pb.Clone(n.Description).(*proto.NodeDescription)
-			d.Epoch = s.Epoch
+		h.newestEpoch(0, 0, func(epoch uint32) {
+			d := pb.Clone(h.Description).(*proto.NodeDescription)
+			d.Epoch = epoch
 			respond(c, d, nil)
-		}})
+		})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {
-		c.Actor.Send(n.socketPID, &socket.Load{Request: m, Reply: func(r *proto.LoadReply, err error) { respond(c, r, err) }})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Load{Request: m, Reply: func(r *proto.LoadReply, err error) { respond(c, r, err) }})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_JOIN), func(c *rpc.Ctx, m *proto.JoinRequest) {
-		c.Actor.Send(n.socketPID, &socket.Join{Request: m, Reply: func(r *proto.JoinReply, err error) { respond(c, r, err) }})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_JOIN), func(c *rpc.Ctx, m *proto.JoinRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Join{Request: m, Reply: func(r *proto.JoinReply, err error) { respond(c, r, err) }})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STEP), func(c *rpc.Ctx, m *proto.StepRequest) {
-		c.Actor.Send(n.socketPID, &socket.Step{Request: m, Reply: func(r *proto.StepReply, err error) { respond(c, r, err) }})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_STEP), func(c *rpc.Ctx, m *proto.StepRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Step{Request: m, Reply: func(r *proto.StepReply, err error) { respond(c, r, err) }})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_RETIRE), func(c *rpc.Ctx, m *proto.RetireRequest) {
-		c.Actor.Send(n.socketPID, &socket.Retire{Request: m, Reply: func(err error) {
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_RETIRE), func(c *rpc.Ctx, m *proto.RetireRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Retire{Request: m, Reply: func(err error) {
 			respond(c, &proto.Empty{}, err)
-			if err == nil && n.leaving.Load() {
+			if err == nil && h.leaving.Load() {
 				select {
-				case n.retired <- struct{}{}:
+				case h.retired <- struct{}{}:
 				default:
 				}
 			}
 		}})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_RELEASE), func(c *rpc.Ctx, m *proto.ReleaseRequest) {
-		c.Actor.Send(n.socketPID, &socket.Release{Request: m, Reply: func(r *proto.ReleaseReply, err error) { respond(c, r, err) }})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_RELEASE), func(c *rpc.Ctx, m *proto.ReleaseRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Release{Request: m, Reply: func(r *proto.ReleaseReply, err error) { respond(c, r, err) }})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_PREFIX), func(c *rpc.Ctx, m *proto.PrefixRequest) {
-		c.Actor.Send(n.socketPID, &socket.Prefix{Request: m, Reply: func(r *proto.PrefixReply, err error) { respond(c, r, err) }})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_PREFIX), func(c *rpc.Ctx, m *proto.PrefixRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Prefix{Request: m, Reply: func(r *proto.PrefixReply, err error) { respond(c, r, err) }})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_ADAPTER), func(c *rpc.Ctx, m *proto.AdapterRequest) {
-		c.Actor.Send(n.socketPID, &socket.Adapter{Request: m, Reply: func(r *proto.AdapterReply, err error) { respond(c, r, err) }})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_ADAPTER), func(c *rpc.Ctx, m *proto.AdapterRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Adapter{Request: m, Reply: func(r *proto.AdapterReply, err error) { respond(c, r, err) }})
 	})
-	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
-		n.Contact.Note()
-		c.Actor.Send(n.socketPID, &socket.Status{Reply: func(s *proto.SocketStatus) {
-			if n.Fetched != nil {
-				s.FetchedBytes = n.Fetched()
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
+		h.Contact.Note()
+		c.Actor.Send(h.socket.Load(), &socket.Status{Reply: func(s *proto.SocketStatus) {
+			if h.model.Fetched != nil {
+				s.FetchedBytes = h.model.Fetched()
 			}
-			respond(c, processFigures(s, n.Bus.NATS), nil)
+			respond(c, processFigures(s, h.Bus.NATS), nil)
 		}})
 	})
 }

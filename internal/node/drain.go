@@ -26,7 +26,7 @@ func (n *Node) drain() {
 		case <-n.retired:
 			return
 		case <-end.C:
-			n.Socket.Logger.Warn("leaving before the work has moved", "waited", drainLimit)
+			n.Models[0].Socket.Logger.Warn("leaving before the work has moved", "waited", drainLimit)
 			return
 		case <-look.C:
 			if n.Contact.Lost() || !slices.ContainsFunc(n.Bus.Gossip.Members(), func(m gossip.Member) bool {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -11,8 +12,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// SocketName is the name of the socket actor in a node process.
+// SocketName is the name of the socket actor of a node's first model. Further ones add their number.
 const SocketName = "socket"
+
+func socketName(model int) string {
+	if model == 0 {
+		return SocketName
+	}
+	return SocketName + "-" + strconv.Itoa(model)
+}
 
 // Remote is a socket in another process. The socket fences Step, Load and Join by epoch and
 // step, so a duplicate has no effect. They are nevertheless not retried: a lost one breaks the
@@ -23,10 +31,11 @@ type Remote struct {
 	foreign func(error)
 }
 
-// NewRemote returns the socket of the process at a control address. foreign may be nil; else it is
-// called when the node and this process have incompatible messages.
-func NewRemote(sys *rpc.System, address string, foreign func(error)) Remote {
-	return Remote{sys: sys, pid: sys.PID(address, SocketName), foreign: foreign}
+// NewRemote returns the socket of a model of the process at a control address; number 0 is the
+// process's first model. foreign may be nil; else it is called when the node and this process have
+// incompatible messages.
+func NewRemote(sys *rpc.System, address string, model int, foreign func(error)) Remote {
+	return Remote{sys: sys, pid: sys.PID(address, socketName(model)), foreign: foreign}
 }
 
 // Describe asks the node for its machine, model and newest epoch.

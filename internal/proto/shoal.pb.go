@@ -658,7 +658,7 @@ func (x *LoadRequest) GetMemory() *Memory {
 type Memory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	KvBytes       int64                  `protobuf:"varint,1,opt,name=kv_bytes,json=kvBytes,proto3" json:"kv_bytes,omitempty"`                // of caches
-	AdapterBytes  int64                  `protobuf:"varint,2,opt,name=adapter_bytes,json=adapterBytes,proto3" json:"adapter_bytes,omitempty"` // of LoRA adapters
+	AdapterParts  uint32                 `protobuf:"varint,2,opt,name=adapter_parts,json=adapterParts,proto3" json:"adapter_parts,omitempty"` // models among which the memory of LoRA adapters is divided; 0: none for this one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -700,9 +700,9 @@ func (x *Memory) GetKvBytes() int64 {
 	return 0
 }
 
-func (x *Memory) GetAdapterBytes() int64 {
+func (x *Memory) GetAdapterParts() uint32 {
 	if x != nil {
-		return x.AdapterBytes
+		return x.AdapterParts
 	}
 	return 0
 }
@@ -3952,7 +3952,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06memory\x18\t \x01(\v2\r.shoal.MemoryR\x06memory\"H\n" +
 	"\x06Memory\x12\x19\n" +
 	"\bkv_bytes\x18\x01 \x01(\x03R\akvBytes\x12#\n" +
-	"\radapter_bytes\x18\x02 \x01(\x03R\fadapterBytes\"\x94\x01\n" +
+	"\radapter_parts\x18\x02 \x01(\rR\fadapterParts\"\x94\x01\n" +
 	"\x04Held\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\rR\x06prompt\x12\x16\n" +

@@ -47,6 +47,7 @@ var errStale = errors.New("was changed while the model is in use: put the old fi
 // the first request, because that reads the whole checkpoint.
 type server struct {
 	ck      *checkpoint.Checkpoint
+	models  []string // hashes of all models of the process, if there are several
 	ctx     context.Context
 	readers chan struct{}
 	wg      sync.WaitGroup
@@ -77,10 +78,43 @@ func (f *servedFile) open() (*os.File, error) {
 	return file, nil
 }
 
-// Serve answers requests on sys until ctx ends. Then call the returned function to wait for the
-// requests under way.
-func Serve(ctx context.Context, sys *rpc.System, ck *checkpoint.Checkpoint) (wait func(), err error) {
-	s := &server{ck: ck, ctx: ctx, readers: make(chan struct{}, serverReads)}
+// Serve answers requests on sys for the checkpoints of one or several models until ctx ends. Then call
+// the returned function to wait for the requests under way.
+func Serve(ctx context.Context, sys *rpc.System, models []*checkpoint.Checkpoint) (wait func(), err error) {
+	var servers []*server
+	var hashes []string
+	for _, ck := range models {
+		servers = append(servers, &server{ck: ck, ctx: ctx, readers: make(chan struct{}, serverReads)})
+		hashes = append(hashes, ck.Hash())
+	}
+	wait = func() {
+		for _, s := range servers {
+			s.wg.Wait()
+		}
+	}
+	for i, s := range servers {
+		names := []string{actorOf(hashes[i])}
+		if i == 0 {
+			names = append(names, actorName)
+		}
+		if len(models) > 1 {
+			s.models = hashes
+		}
+		for _, name := range names {
+			if err := s.serve(sys, name); err != nil {
+				return wait, err
+			}
+		}
+	}
+	return wait, nil
+}
+
+// actorOf returns the name of the actor that sends a model of several. Processes may have them in any
+// order.
+func actorOf(hash string) string { return actorName + "." + hash[:min(16, len(hash))] }
+
+// serve answers requests under a name.
+func (s *server) serve(sys *rpc.System, name string) error {
 	mux := rpc.NewMux(sys)
 	rpc.Handle(mux, uint32(proto.Kind_KIND_WEIGHTS), func(c *rpc.Ctx, m *proto.WeightsRequest) {
 		select {
@@ -99,8 +133,8 @@ func Serve(ctx context.Context, sys *rpc.System, ck *checkpoint.Checkpoint) (wai
 			_ = c.Reply(r)
 		})
 	})
-	_, err = sys.Spawn(actorName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
-	return s.wg.Wait, err
+	_, err := sys.Spawn(name, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
+	return err
 }
 
 func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
@@ -189,7 +223,7 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 	if s.ck.Random() {
 		return nil, nil, fmt.Errorf("%w: random weights have no files; give the node the same "+options.Name("model"), ErrNone)
 	}
-	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash(), Origin: layout.Origin(s.ck.Dir)}, map[string]*servedFile{}
+	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash(), Origin: layout.Origin(s.ck.Dir), Models: s.models}, map[string]*servedFile{}
 	mark, err := s.ck.Recheck(s.ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("weights: %w", err)

@@ -2,6 +2,8 @@ package weights
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -21,9 +23,13 @@ const (
 	sourceLimit = 2 * time.Minute
 )
 
-// From returns an Ask for the weight servers at the addresses that servers returns. It retries
-// servers that are busy or still computing their list.
-func From(sys *rpc.System, servers func() []string) Ask {
+// From returns an Ask for a model of the weight servers at the addresses that servers returns; hash "" is
+// the first model of each. It retries servers that are busy or still computing their list.
+func From(sys *rpc.System, servers func() []string, hash string) Ask {
+	name := actorName
+	if hash != "" {
+		name = actorOf(hash)
+	}
 	return func(ctx context.Context, turn int, r *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, sourceLimit, errors.New("weights: no process sent the checkpoint"))
 		defer cancel()
@@ -34,7 +40,7 @@ func From(sys *rpc.System, servers func() []string) Ask {
 				at := all[(i+turn)%len(all)]
 				reply := new(proto.WeightsReply)
 				once, end := context.WithTimeout(ctx, askLimit)
-				last = sys.Call(once, sys.PID(at, actorName), uint32(proto.Kind_KIND_WEIGHTS), r, reply)
+				last = sys.Call(once, sys.PID(at, name), uint32(proto.Kind_KIND_WEIGHTS), r, reply)
 				end()
 				if last == nil && !reply.Pending {
 					return reply, at, nil
@@ -55,3 +61,26 @@ func From(sys *rpc.System, servers func() []string) Ask {
 		}
 	}
 }
+
+// Models asks a process of the cluster for the hashes of the models that it serves. For a cluster of one
+// model it returns "", which From takes.
+func Models(ctx context.Context, ask Ask) ([]string, error) {
+	r, _, err := ask(ctx, 0, &proto.WeightsRequest{})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(r.Models) < 2:
+		return []string{""}, nil
+	case len(r.Models) > maxModels:
+		return nil, fmt.Errorf("%w: %d models, want at most %d", ErrDamaged, len(r.Models), maxModels)
+	}
+	for _, hash := range r.Models {
+		if h, err := hex.DecodeString(hash); err != nil || len(h) != sha256.Size {
+			return nil, fmt.Errorf("%w: the hash of a model is %.80q", ErrDamaged, hash)
+		}
+	}
+	return r.Models, nil
+}
+
+// maxModels bounds the models of a cluster, as far as a node without checkpoints accepts them.
+const maxModels = 64

@@ -33,7 +33,7 @@ var (
 // One owner allocates and frees. All methods may be called concurrently.
 type Arena struct {
 	memory memory.Remote // nil: of the host
-	budget int64
+	budget atomic.Int64
 	used   atomic.Int64
 	peak   atomic.Int64
 	mapped atomic.Int64
@@ -62,12 +62,16 @@ type Stats struct {
 // NewArena returns an arena with a budget in bytes. It maps no memory before the first Alloc. A
 // negative budget counts as zero.
 func NewArena(budget int64) *Arena {
-	return &Arena{budget: max(budget, 0)}
+	a := new(Arena)
+	a.SetBudget(budget)
+	return a
 }
 
 // NewArenaIn returns an arena whose blocks are in the memory of a device.
 func NewArenaIn(m memory.Remote, budget int64) *Arena {
-	return &Arena{memory: m, budget: max(budget, 0)}
+	a := &Arena{memory: m}
+	a.SetBudget(budget)
+	return a
 }
 
 // ReadBlock and WriteBlock copy a block to and from the host's memory.
@@ -91,14 +95,17 @@ func (a *Arena) WriteBlock(block, from []byte) {
 func (a *Arena) window() memory.Window { return memory.Window{Remote: a.memory} }
 
 // Budget is the limit of Used in bytes.
-func (a *Arena) Budget() int64 { return a.budget }
+func (a *Arena) Budget() int64 { return a.budget.Load() }
+
+// SetBudget changes the budget. What is in use stays, also if it is more.
+func (a *Arena) SetBudget(bytes int64) { a.budget.Store(max(bytes, 0)) }
 
 // Used is the number of bytes in use.
 func (a *Arena) Used() int64 { return a.used.Load() }
 
 // Stats returns all figures. Used and Peak may be from slightly different moments.
 func (a *Arena) Stats() Stats {
-	s := Stats{Budget: a.budget, Used: a.used.Load(), Peak: a.peak.Load(), Mapped: a.mapped.Load(), Returned: a.given.Load()}
+	s := Stats{Budget: a.Budget(), Used: a.used.Load(), Peak: a.peak.Load(), Mapped: a.mapped.Load(), Returned: a.given.Load()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range a.classes {
@@ -129,8 +136,8 @@ func (a *Arena) Alloc(size, n int) ([][]byte, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	if int64(n) > a.budget/int64(size) {
-		return nil, fmt.Errorf("%w: %d blocks of %d bytes asked, the whole budget is %d", ErrBudget, n, size, a.budget)
+	if int64(n) > a.Budget()/int64(size) {
+		return nil, fmt.Errorf("%w: %d blocks of %d bytes asked, the whole budget is %d", ErrBudget, n, size, a.Budget())
 	}
 	bytes := int64(size) * int64(n)
 	if err := a.Charge(bytes); err != nil {
@@ -259,8 +266,8 @@ func (a *Arena) put(c *memory.Class, blocks [][]byte) (left int32) {
 func (a *Arena) Charge(bytes int64) error {
 	for {
 		used := a.used.Load()
-		if bytes > a.budget-used {
-			return fmt.Errorf("%w: %d bytes asked, %d of %d in use", ErrBudget, bytes, used, a.budget)
+		if bytes > a.Budget()-used {
+			return fmt.Errorf("%w: %d bytes asked, %d of %d in use", ErrBudget, bytes, used, a.Budget())
 		}
 		if a.used.CompareAndSwap(used, used+bytes) {
 			for p := a.peak.Load(); used+bytes > p && !a.peak.CompareAndSwap(p, used+bytes); p = a.peak.Load() {

@@ -39,6 +39,7 @@ type Engine interface {
 // Request is one sequence: one choice of one prompt.
 type Request struct {
 	ID             string // unique, made by the API
+	Model          string // first name of the model; "": the only one, or the first
 	ClientID       string // x-request-id, for logs; not unique
 	IdempotencyKey string // Idempotency-Key header, "" when absent
 	Prompt         []int32
