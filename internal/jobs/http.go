@@ -40,7 +40,7 @@ func (v *Service) show(j snapshot) wire.Job {
 	s := j.state
 	out := wire.Job{ID: j.id, Object: "job", State: string(s.Phase), Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
 		StartedAt: s.Started / 1000, EndedAt: s.Ended / 1000, Attempt: s.Attempt, Failures: s.Failures, NextAttempt: s.NotBefore / 1000,
-		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch, Prompt: j.prompt, Answer: firstCharacters(v.api.Text(j.answer))}
+		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch, Prompt: j.prompt, Answer: firstCharacters(v.api.Text(j.head.Fingerprint, j.answer))}
 	out.Durability, out.Replicas = v.cfg.Durability()
 	if s.Code != "" {
 		out.Error = &wire.JobError{Code: s.Code, Message: s.Message, Status: j.status, Body: j.body}
@@ -84,7 +84,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 // accept validates a request as its endpoint would and creates its job. charge may refuse the task;
 // it may be nil.
 func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*generate.Task) error) (snapshot, bool, error) {
-	spec.Seed, spec.Drawn, spec.Fingerprint = rand.Uint64()>>1, true, v.api.Fingerprint()
+	spec.Seed, spec.Drawn, spec.Fingerprint = rand.Uint64()>>1, true, v.api.Fingerprint(spec.Endpoint, spec.Body, "")
 	if v.store.job(id) == nil { // an existing job was validated before
 		task, err := v.task(ctx, id, v.store.Now(), spec)
 		if err == nil {

@@ -25,7 +25,7 @@ func (v *Service) KeepResponse(ctx context.Context, k generate.KeptResponse, see
 	if len(k.Body) > v.cfg.MaxBody {
 		return fmt.Errorf("jobs: the request has %d bytes, a job may have %d", len(k.Body), v.cfg.MaxBody)
 	}
-	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: openai.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed, Drawn: true, Fingerprint: v.api.Fingerprint()})
+	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: openai.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed, Drawn: true, Fingerprint: v.api.Fingerprint(openai.EndpointResponses, k.Body, "")})
 	if err != nil {
 		return err
 	}

@@ -172,7 +172,7 @@ func (l *attemptRun) abandon(reason string) {
 
 // task builds the engine task of a job's request.
 func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*generate.Task, error) {
-	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, generate.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn})
+	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, generate.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn, Fingerprint: spec.Fingerprint})
 }
 
 // resume restores the request and the events of earlier attempts.
@@ -181,7 +181,7 @@ func (l *attemptRun) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if now := l.api.Fingerprint(); spec.Fingerprint != now {
+	if now := l.api.Fingerprint(spec.Endpoint, spec.Body, spec.Fingerprint); spec.Fingerprint != now {
 		return failed{Failure: Failure{Code: "model_changed", Permanent: true,
 			Message: fmt.Sprintf("The job was accepted for %s, this coordinator serves %s.", spec.Fingerprint, now)}, status: http.StatusConflict}
 	}

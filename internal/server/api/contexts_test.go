@@ -138,7 +138,7 @@ func serveServer(t *testing.T, e *servertest.Engine, change ...func(*Config)) (*
 	h := httptest.NewServer(s.Handler())
 	t.Cleanup(func() {
 		h.Close()
-		s.service.Close()
+		s.members[0].service.Close()
 		e.Live.Wait()
 	})
 	return s, h.URL

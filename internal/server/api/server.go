@@ -123,23 +123,26 @@ func (c *Config) fill() error {
 	return nil
 }
 
-// Server answers the protocols of one engine over HTTP.
+// Server answers the protocols of the models of a cluster over HTTP.
 type Server struct {
 	*httpserver.Server
-	service   *generate.Service
-	openai    *openai.API
+	members   []*member // one for each model
 	limits    jsonbody.Limits
 	keepAlive time.Duration
 	registry  *prometheus.Registry
 }
 
-// New makes a server. tmpl may be nil for a model without a chat template.
+// New makes a server of one model. tmpl may be nil for a model without a chat template.
 func New(cfg Config, e engine.Engine, tok engine.Tokenizer, tmpl engine.ChatTemplate) (*Server, error) {
+	return NewModels(cfg, e, []Model{{cfg, e, tok, tmpl}})
+}
+
+// NewModels makes a server of several models. cfg has the settings of the whole server, e is the engine
+// of all models.
+func NewModels(cfg Config, e engine.Engine, models []Model) (*Server, error) {
+	cfg.Models, cfg.MaxModelLen, cfg.DefaultTemperature = models[0].Models, models[0].MaxModelLen, models[0].DefaultTemperature
 	if err := cfg.fill(); err != nil {
 		return nil, err
-	}
-	if e == nil || tok == nil {
-		return nil, errors.New("api: New needs an engine and a tokenizer")
 	}
 	registry := prometheus.NewRegistry()
 	adm := admin.New(e, cfg.Models[0], cfg.Version, cfg.Logger, registry)
@@ -148,26 +151,65 @@ func New(cfg Config, e engine.Engine, tok engine.Tokenizer, tmpl engine.ChatTemp
 	if err != nil {
 		return nil, err
 	}
-	info, err := openai.TokenizerInfo(cfg.TokenizerConfig, cfg.MaxModelLen, tmpl)
+	s := &Server{Server: h, limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
+	for _, m := range models {
+		if err := s.add(&cfg, m); err != nil {
+			return nil, err
+		}
+	}
+	introduce(s.members)
+	return s, errors.Join(adm.AddRoutes(h), s.addRoutes())
+}
+
+// add adds a model.
+func (s *Server) add(server *Config, m Model) error {
+	if m.Engine == nil || m.Tokenizer == nil {
+		return errors.New("api: New needs an engine and a tokenizer")
+	}
+	cfg := &m.Config
+	if len(s.members) > 0 || cfg.Limits.PromptTokens == 0 { // the first may be the server's own Config
+		cfg.Limits = server.Limits
+		cfg.Limits.PromptTokens = 0
+	}
+	cfg.Strict, cfg.KeepAlive, cfg.Logger = server.Strict, server.KeepAlive, server.Logger
+	if err := cfg.fill(); err != nil {
+		return err
+	}
+	info, err := openai.TokenizerInfo(cfg.TokenizerConfig, cfg.MaxModelLen, m.Template)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	service, err := generate.New(generate.Config{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
 		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
 		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes, Strict: cfg.Strict,
-		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: registry}, h, e, tok, tmpl)
+		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: s.registry}, s.Server, m.Engine, m.Tokenizer, m.Template)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	v := vectors.New(service)
-	s := &Server{Server: h, service: service, openai: openai.New(service, v, cfg.ModelRoot, info), limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
-	return s, errors.Join(adm.AddRoutes(h), s.openai.AddRoutes(h), v.AddRoutes(h), anthropic.New(service).AddRoutes(h), ollama.New(service, cfg.Card, v).AddRoutes(h))
+	s.members = append(s.members, &member{service, openai.New(service, v, cfg.ModelRoot, info), anthropic.New(service), ollama.New(service, cfg.Card, v), v})
+	return nil
+}
+
+// introduce makes the models of a server known to each other.
+func introduce(all []*member) {
+	var services []*generate.Service
+	var apis []*openai.API
+	var others []*ollama.API
+	for _, m := range all {
+		services, apis, others = append(services, m.service), append(apis, m.openai), append(others, m.ollama)
+	}
+	generate.Introduce(services)
+	openai.Introduce(apis)
+	ollama.Introduce(others)
 }
 
 // Serve answers on l until ctx ends and running requests are done; see [httpserver.Server.Serve]. It must be
 // called once.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	defer s.service.Close()
+	for _, m := range s.members {
+		defer m.service.Close()
+	}
 	return s.Server.Serve(ctx, l)
 }
 
@@ -180,31 +222,5 @@ func (s *Server) Limits() jsonbody.Limits { return s.limits }
 // KeepAlive is how long a stream may be silent.
 func (s *Server) KeepAlive() time.Duration { return s.keepAlive }
 
-// Text is that of tokens that a model wrote: without control tokens and without the bytes of an
-// unfinished character at the end.
-func (s *Server) Text(ids []int32) string { return s.service.Text(ids) }
-
-// Fingerprint names what decides the bits besides a request (Config.SystemFingerprint).
-func (s *Server) Fingerprint() string { return s.service.Config.SystemFingerprint }
-
-// NewTask makes a task of a body of an endpoint of OpenAI's.
-func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
-	return s.openai.NewTask(ctx, endpoint, body, o)
-}
-
 // Charge takes the tokens that a task may use from the key of the request that brings it.
 func (s *Server) Charge(r *http.Request, t *generate.Task) error { return t.Charge(r) }
-
-// KeepContexts keeps contexts in a store from now on, and reads those of the store; nil: no longer.
-func (s *Server) KeepContexts(store generate.ContextStore) { s.service.KeepContexts(store) }
-
-// KeepResponses keeps responses in a store from now on; nil: no longer.
-func (s *Server) KeepResponses(store openai.ResponseStore) { s.openai.KeepResponses(store) }
-
-// ShowResponse is a kept response as clients see it.
-func (s *Server) ShowResponse(k generate.KeptResponse) (any, error) { return s.openai.ShowResponse(k) }
-
-// ResponseInput are the items that a kept response was asked with.
-func (s *Server) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) {
-	return s.openai.ResponseInput(k)
-}

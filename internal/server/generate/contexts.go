@@ -68,7 +68,7 @@ func (c *Contexts) add(x *FixedContext) *apierr.Error {
 	key := contextKey(x.Tenant, x.Name)
 	switch {
 	case c.all[key] != nil:
-		return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "context_exists", Message: "A context of this name is there; delete it first, or take another name."}
+		return contextExists()
 	case len(c.all) >= maxContexts:
 		return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "too_many_contexts", Message: "This server holds as many contexts as it may; delete one first."}
 	}
@@ -77,6 +77,10 @@ func (c *Contexts) add(x *FixedContext) *apierr.Error {
 	}
 	c.all[key] = x
 	return nil
+}
+
+func contextExists() *apierr.Error {
+	return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "context_exists", Message: "A context of this name is there; delete it first, or take another name."}
 }
 
 // set changes what is shown of a context.
@@ -247,6 +251,11 @@ func (g *Request) takes(x *FixedContext) bool {
 
 // MakeContext reads a context, and stores it if there is a store.
 func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Error {
+	for _, p := range s.peers {
+		if p.Contexts.Get(x.Tenant, x.Name) != nil {
+			return contextExists()
+		}
+	}
 	x.held, x.cancel = context.WithCancel(context.Background())
 	if e := s.Contexts.add(x); e != nil {
 		x.cancel()

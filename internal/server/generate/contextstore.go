@@ -2,6 +2,7 @@ package generate
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/apierr"
@@ -45,6 +46,9 @@ func (s *Service) KeepContexts(store ContextStore) {
 	}
 	for _, k := range kept {
 		if k.Fingerprint != s.fingerprint(k.Adapter) {
+			if slices.ContainsFunc(s.peers, func(x *Service) bool { return x.fingerprint(k.Adapter) == k.Fingerprint }) {
+				continue // it is of another model of this server
+			}
 			s.Log.Warn("generate: a context was made with another model or other settings: it is left in the store", "name", k.Name, "fingerprint", k.Fingerprint)
 			continue
 		}

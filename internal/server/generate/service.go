@@ -67,6 +67,8 @@ type Service struct {
 	metrics   *metrics
 	Started   time.Time
 
+	peers []*Service // of all models of the server, with this one
+
 	Contexts     Contexts
 	contextStore atomic.Pointer[ContextStore] // nil: they live in this process
 }
@@ -82,6 +84,7 @@ func New(cfg Config, h *httpserver.Server, e engine.Engine, tok engine.Tokenizer
 	if err := s.readTemplate(); err != nil {
 		return nil, err
 	}
+	s.peers = []*Service{s}
 	s.metrics = newMetrics(cfg.Models[0], cfg.MaxModelLen, cfg.Registry)
 	return s, nil
 }
@@ -126,8 +129,25 @@ func (s *Service) CheckModel(p *Params) *apierr.Error {
 		p.adapter = &a
 		return nil
 	}
+	var names []string
+	for _, x := range s.peers {
+		names = append(names, "`"+x.Config.Models[0]+"`")
+	}
 	return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: "model", Code: "model_not_found",
-		Message: fmt.Sprintf("The model `%s` does not exist; this server has `%s`.", p.Model, s.Config.Models[0])}
+		Message: fmt.Sprintf("The model `%s` does not exist; this server has %s.", p.Model, strings.Join(names, ", "))}
+}
+
+// Serves reports whether a name is one of the model, or of one of its LoRA adapters.
+func (s *Service) Serves(name string) bool {
+	_, ok := s.AdapterNamed(name)
+	return ok || slices.Contains(s.Config.Models, name)
+}
+
+// Introduce makes the services of the models of one server known to each other.
+func Introduce(all []*Service) {
+	for _, s := range all {
+		s.peers = all
+	}
 }
 
 // Fit checks the prompt against the context, and lowers max_tokens to the room that is left. def

@@ -30,6 +30,8 @@ type TaskOptions struct {
 	// Drawn: Seed also replaces a seed of -1. Older builds took -1 as a seed, and a
 	// task that they accepted keeps it.
 	Drawn bool
+	// Fingerprint is that of the model with which the task was accepted; "": it is new.
+	Fingerprint string
 }
 
 // KeptResponse is a response as a store keeps it.
@@ -88,6 +90,7 @@ func (t *Task) Ignored() []string { return t.gen.Ignored }
 // Prompt, which is shared.
 func (t *Task) Request(choice int) *engine.Request {
 	r := t.gen.request(choice)
+	r.Model = t.service.Config.Models[0]
 	if t.service.HTTP.HasKeys() {
 		r.Tenant = "task " + t.gen.Head.ID // whose key it came by is not written down: it shares with nobody
 	}

@@ -66,8 +66,12 @@ func (s *Server) BodiesInUse() int64 {
 }
 
 // ReadBody reads a whole JSON body under the limits. Its memory is booked until the
-// request ends, or settle is called.
+// request ends, or settle is called. Until then, a second call returns the same bytes.
 func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, *apierr.Error) {
+	sc := ScopeOf(r)
+	if sc.body != nil {
+		return sc.body, nil
+	}
 	if t := r.Header.Get("Content-Type"); t != "" && mediaType(t) != "application/json" && fromBrowser(r) {
 		return nil, notJSON()
 	}
@@ -75,13 +79,14 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, *apie
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
-	body, e := s.readAll(ScopeOf(r), r.Body, r.ContentLength)
+	body, e := s.readAll(sc, r.Body, r.ContentLength)
 	if e == nil {
 		e = s.cfg.Limits.CheckShape(body, true)
 	}
 	if e != nil {
 		return nil, e
 	}
+	sc.body = body
 	return body, nil
 }
 
@@ -158,6 +163,7 @@ func (sc *scope) book(b *bodyBudget, size int64) *apierr.Error {
 
 // Settle releases the bytes that the body booked, after decoding.
 func (sc *scope) Settle() {
+	sc.body = nil
 	if sc.budget != nil {
 		sc.budget.release(sc.Principal().Name, sc.booked)
 		sc.budget, sc.booked = nil, 0

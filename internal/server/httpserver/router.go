@@ -68,6 +68,16 @@ func (s *Server) HandleAll(routes []Route) error {
 	return nil
 }
 
+// Collect returns the routes that add adds, instead of adding them.
+func (s *Server) Collect(add func() error) ([]Route, error) {
+	before := s.routes
+	s.routes = nil
+	err := add()
+	added := s.routes
+	s.routes = before
+	return added, err
+}
+
 // Routes returns the table.
 func (s *Server) Routes() []Route { return slices.Clone(s.routes) }
 
@@ -121,6 +131,7 @@ type scope struct {
 	Span     *tracing.Request
 	booked   int64 // bytes of the body, in budget
 	budget   *bodyBudget
+	body     []byte // read and not decoded yet; nil: not read
 }
 
 type scopeKey struct{}

@@ -19,6 +19,7 @@ import (
 
 type API struct {
 	*generate.Service
+	peers   []*API // of all models of the server, with this one
 	card    ModelCard
 	shared  *jsonbody.Table // of OpenAI's names, in Ollama's bounds
 	table   *jsonbody.Table // of chats and completions
@@ -30,13 +31,23 @@ type API struct {
 func New(s *generate.Service, card ModelCard, v *vectors.API) *API {
 	l := &s.Config.Limits
 	stop := jsonbody.Text("", l.StopBytes)
-	return &API{s, card,
+	a := &API{s, nil, card,
 		s.SharedParams().With(jsonbody.Number("temperature", 0, math.MaxFloat32), jsonbody.Either("stop", stop, jsonbody.List("", jsonbody.ManyStops, stop))),
 		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Bool("stream"), jsonbody.Any("think"), jsonbody.Either("format", jsonbody.ObjectOf(""), jsonbody.Text("", 0)), jsonbody.ObjectOf("options"), jsonbody.Bool("raw"),
 			jsonbody.Any("keep_alive"), jsonbody.Any("context"), jsonbody.Any("truncate"), jsonbody.Any("shift"),
 			jsonbody.List("messages", l.Messages, jsonbody.ObjectOf("")), jsonbody.List("tools", generate.MaxTools, jsonbody.ObjectOf("")), jsonbody.Text("prompt", 0), jsonbody.Text("system", 0)),
 		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Text("name", 512), jsonbody.Bool("verbose"), jsonbody.Bool("stream")),
 		embedParams(s), v}
+	a.peers = []*API{a}
+	return a
+}
+
+// Introduce makes the APIs of the models of one server known to each other. The first answers the routes
+// that have no body.
+func Introduce(all []*API) {
+	for _, a := range all {
+		a.peers = all
+	}
 }
 
 func (s *API) AddRoutes(h *httpserver.Server) error {

@@ -112,27 +112,39 @@ func (s *API) modified() time.Time {
 // handleOllamaTags lists the models, as /v1/models does.
 func (s *API) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
 	var list ollamaModels
+	for _, p := range s.peers {
+		list.Models = append(list.Models, p.tags()...)
+	}
+	s.HTTP.WriteJSON(w, http.StatusOK, list)
+}
+
+// tags lists the names of one model and its adapters.
+func (s *API) tags() (list []ollamaModel) {
 	for _, name := range s.Config.Models {
 		m, at := s.ollamaModel(name), s.modified()
 		m.Modified, m.Can = &at, s.capabilities()
-		list.Models = append(list.Models, m)
+		list = append(list, m)
 	}
 	if all := s.Adapters(); all != nil {
 		for _, a := range all.Adapters() {
 			m, at := s.ollamaModel(a.Name), a.Created.UTC()
 			m.Digest, m.Modified, m.Details.Parent = a.ID, &at, s.Config.Models[0]
-			list.Models = append(list.Models, m)
+			list = append(list, m)
 		}
 	}
-	s.HTTP.WriteJSON(w, http.StatusOK, list)
+	return list
 }
 
-// handleOllamaRunning lists what is loaded, which is the model under its first name.
+// handleOllamaRunning lists what is loaded: every model under its first name.
 func (s *API) handleOllamaRunning(w http.ResponseWriter, _ *http.Request) {
-	m := s.ollamaModel(s.Config.Models[0])
-	never := s.Started.UTC().AddDate(200, 0, 0) // it is not unloaded
-	m.Expires, m.VRAM, m.Context = &never, &m.Size, s.Config.MaxModelLen
-	s.HTTP.WriteJSON(w, http.StatusOK, ollamaModels{[]ollamaModel{m}})
+	var list ollamaModels
+	for _, p := range s.peers {
+		m := p.ollamaModel(p.Config.Models[0])
+		never := p.Started.UTC().AddDate(200, 0, 0) // it is not unloaded
+		m.Expires, m.VRAM, m.Context = &never, &m.Size, p.Config.MaxModelLen
+		list.Models = append(list.Models, m)
+	}
+	s.HTTP.WriteJSON(w, http.StatusOK, list)
 }
 
 func (s *API) handleOllamaVersion(w http.ResponseWriter, _ *http.Request) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
@@ -14,7 +15,7 @@ import (
 // Routes with vLLM's names that load and unload LoRA adapters.
 
 var (
-	loadParams   = jsonbody.NewTable(jsonbody.Text("lora_name", 128), jsonbody.Text("lora_path", 4096))
+	loadParams   = jsonbody.NewTable(jsonbody.Text("lora_name", 128), jsonbody.Text("lora_path", 4096), jsonbody.Text("base_model_name", 512))
 	unloadParams = jsonbody.NewTable(jsonbody.Text("lora_name", 128))
 )
 
@@ -33,6 +34,9 @@ func (s *API) loadAdapter(_ context.Context, body []byte) (m modelObject, e *api
 		return m, e
 	}
 	var name, path string
+	var base generate.Params
+	f.Text("base_model_name", &base.Model)
+	f.Fail(s.CheckModel(&base))
 	if !f.Text("lora_name", &name) || !f.Text("lora_path", &path) {
 		f.Fail(apierr.InvalidCode("lora_name", "missing_required_parameter", "'lora_name' and 'lora_path' are required."))
 	}
@@ -42,6 +46,9 @@ func (s *API) loadAdapter(_ context.Context, body []byte) (m modelObject, e *api
 	all := s.Adapters()
 	if all == nil {
 		return m, adapterError(engine.ErrAdaptersOff)
+	}
+	if other := s.peer(name); other != s {
+		return m, apierr.InvalidCode("lora_name", "adapter_refused", "The model %s has this name, or an adapter of it.", other.Config.Models[0])
 	}
 	if err := all.LoadAdapter(name, path); err != nil {
 		return m, adapterError(err)

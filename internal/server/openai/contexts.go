@@ -82,9 +82,9 @@ func (s *API) decodeContext(ctx context.Context, body []byte, tenant string) (*g
 }
 
 func (s *API) handleContexts(w http.ResponseWriter, r *http.Request) {
-	list := s.Contexts.Of(httpserver.ScopeOf(r).Principal().Name)
-	if list == nil {
-		list = []generate.FixedContext{}
+	list := []generate.FixedContext{}
+	for _, p := range s.peers {
+		list = append(list, p.Contexts.Of(httpserver.ScopeOf(r).Principal().Name)...)
 	}
 	s.HTTP.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
@@ -92,6 +92,11 @@ func (s *API) handleContexts(w http.ResponseWriter, r *http.Request) {
 func (s *API) handleContext(w http.ResponseWriter, r *http.Request) {
 	name, tenant := strings.TrimPrefix(r.URL.Path, "/v1/contexts/"), httpserver.ScopeOf(r).Principal().Name
 	x := s.Contexts.Get(tenant, name)
+	for _, p := range s.peers {
+		if found := p.Contexts.Get(tenant, name); found != nil {
+			s, x = p, found
+		}
+	}
 	switch {
 	case x == nil:
 		s.HTTP.Fail(w, generate.ContextNotFound("", name), false)

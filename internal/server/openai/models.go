@@ -36,12 +36,14 @@ func (s *API) handleModels(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("client_version") {
 		list.Models = &[]any{}
 	}
-	for _, m := range s.Config.Models {
-		list.Data = append(list.Data, s.model(m))
-	}
-	if all := s.Adapters(); all != nil {
-		for _, a := range all.Adapters() {
-			list.Data = append(list.Data, s.model(a.Name))
+	for _, p := range s.peers {
+		for _, m := range p.Config.Models {
+			list.Data = append(list.Data, p.model(m))
+		}
+		if all := p.Adapters(); all != nil {
+			for _, a := range all.Adapters() {
+				list.Data = append(list.Data, p.model(a.Name))
+			}
 		}
 	}
 	s.HTTP.WriteJSON(w, http.StatusOK, list)
@@ -49,9 +51,10 @@ func (s *API) handleModels(w http.ResponseWriter, r *http.Request) {
 
 func (s *API) handleModel(w http.ResponseWriter, r *http.Request) {
 	p := generate.Params{Model: r.URL.Path[len("/v1/models/"):]}
-	if e := s.CheckModel(&p); e != nil {
+	of := s.peer(p.Model)
+	if e := of.CheckModel(&p); e != nil {
 		s.HTTP.Fail(w, e, false)
 		return
 	}
-	s.HTTP.WriteJSON(w, http.StatusOK, s.model(p.Model))
+	s.HTTP.WriteJSON(w, http.StatusOK, of.model(p.Model))
 }

@@ -3,6 +3,7 @@ package openai
 import (
 	"math"
 	"net/http"
+	"slices"
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/internal/server/generate"
@@ -14,6 +15,7 @@ import (
 // API serves the routes of the protocol.
 type API struct {
 	*generate.Service
+	peers     []*API // of all models of the server, with this one
 	vectors   *vectors.API
 	root      string                        // where the weights come from
 	info      map[string]any                // /tokenizer_info
@@ -27,6 +29,7 @@ type API struct {
 func New(s *generate.Service, v *vectors.API, root string, info map[string]any) *API {
 	l := &s.Config.Limits
 	a := &API{Service: s, vectors: v, root: root, info: info, shared: s.SharedParams()}
+	a.peers = []*API{a}
 	anyText, object := jsonbody.Text("", 0), jsonbody.ObjectOf("")
 	ids := jsonbody.Param{Kind: jsonbody.KindList, Items: &jsonbody.Param{Kind: jsonbody.KindInteger, Max: int64(s.VocabSize - 1)}} // truncate_prompt_tokens takes any number
 	a.chat = a.shared.With(generate.ToolParams()...).With(s.ConversationParams()...).With(jsonbody.Bool("logprobs"), jsonbody.Integer("top_logprobs", 0, int64(l.TopLogprobs)))
@@ -59,11 +62,27 @@ func New(s *generate.Service, v *vectors.API, root string, info map[string]any) 
 	return a
 }
 
+// Introduce makes the APIs of the models of one server known to each other. The first answers the routes
+// that have no body.
+func Introduce(all []*API) {
+	for _, a := range all {
+		a.peers = all
+	}
+}
+
+// peer returns the API of the model with a name; this one if there is none, or the name is empty.
+func (s *API) peer(name string) *API {
+	if i := slices.IndexFunc(s.peers, func(p *API) bool { return p.Serves(name) }); i >= 0 {
+		return s.peers[i]
+	}
+	return s
+}
+
 func (s *API) AddRoutes(h *httpserver.Server) error {
 	const get, post = http.MethodGet, http.MethodPost
 	return h.HandleAll(append(s.adapterRoutes(h), []httpserver.Route{
 		{Method: get, Path: "/v1/models", Brief: true, Handler: s.handleModels,
-			Docs: []httpserver.Doc{{About: "the names of the model", Answer: modelList{}}}},
+			Docs: []httpserver.Doc{{About: "the models and their names", Answer: modelList{}}}},
 		{Method: get, Path: "/v1/models/*", Brief: true, Handler: s.handleModel,
 			Docs: []httpserver.Doc{{About: "one of them", Answer: modelObject{}}}},
 		{Method: post, Path: "/v1/chat/completions", Handler: s.GenerateHandler(s.decodeChat),

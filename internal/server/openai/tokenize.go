@@ -132,6 +132,13 @@ func TokenizerInfo(config json.RawMessage, context int, tmpl engine.ChatTemplate
 	return info, nil
 }
 
-func (s *API) handleTokenizerInfo(w http.ResponseWriter, _ *http.Request) {
-	s.HTTP.WriteJSON(w, http.StatusOK, s.info)
+// handleTokenizerInfo answers for the model of ?model=, by default the first.
+func (s *API) handleTokenizerInfo(w http.ResponseWriter, r *http.Request) {
+	p := generate.Params{Model: r.URL.Query().Get("model")}
+	of := s.peer(p.Model)
+	if e := of.CheckModel(&p); e != nil {
+		s.HTTP.Fail(w, e, false)
+		return
+	}
+	s.HTTP.WriteJSON(w, http.StatusOK, of.info)
 }

@@ -1,0 +1,201 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/server/anthropic"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/ollama"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/vectors"
+)
+
+// Model is one of the models of a server.
+type Model struct {
+	Config    // its own fields; those of the whole server do not count
+	Engine    engine.Engine
+	Tokenizer engine.Tokenizer
+	Template  engine.ChatTemplate // nil: no chat
+}
+
+// member answers all protocols for one model.
+type member struct {
+	service   *generate.Service
+	openai    *openai.API
+	anthropic *anthropic.API
+	ollama    *ollama.API
+	vectors   *vectors.API
+}
+
+// addRoutes adds the routes of one model.
+func (m *member) addRoutes(h *httpserver.Server) error {
+	for _, add := range []func(*httpserver.Server) error{m.openai.AddRoutes, m.vectors.AddRoutes, m.anthropic.AddRoutes, m.ollama.AddRoutes} {
+		if err := add(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addRoutes adds the routes of all models. A request with a body goes to the model that it names. The
+// first model answers all others; it knows its peers.
+func (s *Server) addRoutes() error {
+	if len(s.members) == 1 {
+		return s.members[0].addRoutes(s.Server)
+	}
+	var routes []httpserver.Route
+	handlers := map[string][]http.HandlerFunc{} // of the members, by method and path
+	for i, m := range s.members {
+		own, err := s.Collect(func() error { return m.addRoutes(s.Server) })
+		if err != nil {
+			return err
+		}
+		for _, r := range own {
+			key := r.Method + " " + r.Path
+			handlers[key] = append(handlers[key], r.Handler)
+			if i == 0 {
+				routes = append(routes, r)
+			}
+		}
+	}
+	for _, r := range routes {
+		if of := handlers[r.Method+" "+r.Path]; r.Method == http.MethodPost {
+			r.Handler = s.byModel(r.Path, of)
+		}
+		if err := s.Handle(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byModel passes a request to the handler of the model that its body names.
+func (s *Server) byModel(path string, handlers []http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, e := s.ReadBody(w, r)
+		if e != nil {
+			s.Fail(w, e, false)
+			return
+		}
+		handlers[s.memberOf(path, body)](w, r)
+	}
+}
+
+// memberOf returns the number of the model for a body of an endpoint. Without a name, or with one that
+// no model has, it is the first model that can answer there.
+func (s *Server) memberOf(path string, body []byte) int {
+	if i := s.memberNamed(namedModel(body)); i >= 0 {
+		return i
+	}
+	can := needed(path)
+	return max(0, slices.IndexFunc(s.members, func(m *member) bool {
+		return can == "" || slices.Contains(m.service.Capabilities(), can)
+	}))
+}
+
+// memberNamed returns the number of the model that has a name, or an adapter of that name; -1: none.
+func (s *Server) memberNamed(name string) int {
+	if name == "" {
+		return -1
+	}
+	i := slices.IndexFunc(s.members, func(m *member) bool { return m.service.Serves(name) })
+	if base, latest := strings.CutSuffix(name, ":latest"); i < 0 && latest { // Ollama's default tag
+		return s.memberNamed(base)
+	}
+	return i
+}
+
+// namedModel returns the model that a body names; "": none. Routes of LoRA adapters name the model that
+// an adapter belongs to, or the adapter.
+func namedModel(body []byte) string {
+	f, e := jsonbody.Parse(body, nil)
+	if e != nil {
+		return "" // the handler finds it out too
+	}
+	for _, key := range []string{"model", "name", "base_model_name", "lora_name"} {
+		var name string
+		if jsonbody.Unmarshal(f.Get(key), &name) == nil && name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// needed returns what a model must be able to do for an endpoint; "": nothing.
+func needed(path string) string {
+	switch path {
+	case vectors.EndpointEmbeddings, "/api/embed", "/api/embeddings":
+		return generate.CanEmbed
+	case vectors.EndpointRerank, "/rerank", "/v2/rerank", vectors.EndpointScore, "/score":
+		return generate.CanRerank
+	case openai.EndpointChat, openai.EndpointCompletions, openai.EndpointResponses, "/v1/responses/input_tokens", "/v1/contexts", "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate":
+		return generate.CanComplete
+	}
+	return ""
+}
+
+// withFingerprint returns the number of the model with a fingerprint; -1: none has it.
+func (s *Server) withFingerprint(print string) int {
+	return slices.IndexFunc(s.members, func(m *member) bool { return m.service.Config.SystemFingerprint == print })
+}
+
+// Text is that of tokens that the model with a fingerprint wrote: without control tokens and without the
+// bytes of an unfinished character at the end. For a model that is served no more it is that of the first.
+func (s *Server) Text(fingerprint string, ids []int32) string {
+	return s.members[max(0, s.withFingerprint(fingerprint))].service.Text(ids)
+}
+
+// taskMember returns what serves the body of a task. A body that names no model keeps the one with the
+// fingerprint, also if another model is the first by now.
+func (s *Server) taskMember(endpoint string, body []byte, fingerprint string) *member {
+	if i := s.withFingerprint(fingerprint); i >= 0 && namedModel(body) == "" {
+		return s.members[i]
+	}
+	return s.members[s.memberOf(endpoint, body)]
+}
+
+// Fingerprint names what decides the bits besides a request (Config.SystemFingerprint), for the body of a
+// task. accepted is the fingerprint with which the task was accepted; "": it is new.
+func (s *Server) Fingerprint(endpoint string, body []byte, accepted string) string {
+	return s.taskMember(endpoint, body, accepted).service.Config.SystemFingerprint
+}
+
+// NewTask makes a task of a body of an endpoint of OpenAI's.
+func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
+	return s.taskMember(endpoint, body, o.Fingerprint).openai.NewTask(ctx, endpoint, body, o)
+}
+
+// KeepContexts keeps contexts in a store from now on, and reads those of the store; nil: no longer.
+func (s *Server) KeepContexts(store generate.ContextStore) {
+	for _, m := range s.members {
+		m.service.KeepContexts(store)
+	}
+}
+
+// KeepResponses keeps responses in a store from now on; nil: no longer.
+func (s *Server) KeepResponses(store openai.ResponseStore) {
+	for _, m := range s.members {
+		m.openai.KeepResponses(store)
+	}
+}
+
+// ShowResponse is a kept response as clients see it.
+func (s *Server) ShowResponse(k generate.KeptResponse) (any, error) {
+	return s.ofResponse(k).ShowResponse(k)
+}
+
+// ResponseInput are the items that a kept response was asked with.
+func (s *Server) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) {
+	return s.ofResponse(k).ResponseInput(k)
+}
+
+func (s *Server) ofResponse(k generate.KeptResponse) *openai.API {
+	return s.members[s.memberOf(openai.EndpointResponses, k.Body)].openai
+}
