@@ -91,12 +91,6 @@ func newCore(root *actor.RootContext, all *site, number int, sm served, dataDir 
 	return c, nil
 }
 
-// tokenBytes returns the bytes that a full cache takes for each token, without what a window saves.
-func (c *core) tokenBytes() int64 {
-	const tokens = 1024
-	return (kvcache.ResidentBytes(c.geometry, tokens, tokens, kvcache.Full()) + tokens - 1) / tokens
-}
-
 // takesAdapters reports whether requests of this model may choose a LoRA adapter.
 func (c *core) takesAdapters() bool { return len(c.serve.LoRA) > 0 || c.serve.LoRADir != "" }
 

@@ -1,5 +1,16 @@
 package cluster
 
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/options"
+)
+
 // memoryWant is what one of several models wants of the cache memory of a node.
 type memoryWant struct {
 	fixed    int64 // bytes that its settings give; 0: a part of the rest
@@ -25,4 +36,49 @@ func splitMemory(bytes int64, wants []memoryWant) []int64 {
 		}
 	}
 	return out
+}
+
+// CheckMemory refuses the parts of several models in the cache memory of a node, in bytes, if one of them
+// is too small for any request. The configs are checked and have their defaults.
+func CheckMemory(bytes int64, models []ServeConfig) error {
+	if len(models) < 2 {
+		return nil
+	}
+	wants, least := make([]memoryWant, len(models)), make([]int64, len(models))
+	for i := range models {
+		s := &models[i]
+		geometry, policy, err := cachesOf(s)
+		if err != nil {
+			return err
+		}
+		wants[i] = memoryWant{fixed: s.KVMemory, perToken: tokenBytes(geometry)}
+		least[i] = kvcache.ResidentBytes(geometry, 1, 1, policy)
+	}
+	for i, part := range splitMemory(bytes, wants) {
+		if part < least[i] {
+			return ofModel(len(models), &models[i], fmt.Errorf("cluster: its part of %s %d is %d bytes, the caches of its shortest request take %d: raise %s, or set the parts with kv-memory=SIZE behind the models", options.Name("kv-memory"), bytes, part, least[i], options.Name("kv-memory")))
+		}
+	}
+	return nil
+}
+
+// cachesOf returns the layout of a model's caches and its default policy.
+func cachesOf(s *ServeConfig) (geometry kvcache.Geometry, policy *kvcache.Policy, err error) {
+	ck, err := checkpoint.OpenSwiftKV(s.Model, s.SwiftKV)
+	if err != nil {
+		return geometry, nil, err
+	}
+	defer ck.Close()
+	kv, err := tensor.ParseDType(s.KV)
+	if err != nil {
+		return geometry, nil, err
+	}
+	policy, err = kvpolicy.Parse(s.Policy)
+	return shard.GeometryOf(&ck.Config, kv), policy, err
+}
+
+// tokenBytes returns the bytes that a full cache takes for each token.
+func tokenBytes(g kvcache.Geometry) int64 {
+	const tokens = 1024
+	return (kvcache.ResidentBytes(g, tokens, tokens, kvcache.Full()) + tokens - 1) / tokens
 }

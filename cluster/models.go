@@ -137,3 +137,11 @@ func addModel(all, part *wire.ClusterState) {
 		n.Late = max(n.Late, x.Late)
 	}
 }
+
+// ModelNames returns the first name of every model.
+func (e engines) ModelNames() (names []string) {
+	for _, c := range e.models {
+		names = append(names, c.serve.Names[0])
+	}
+	return names
+}

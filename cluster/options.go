@@ -24,7 +24,7 @@ type ServeConfig struct {
 	// Model is the checkpoint: a Hugging Face folder or a GGUF file.
 	Model string `kong:"-"`
 	// SwiftKV is the folder of a SwiftKV adapter of Model; empty: none.
-	SwiftKV string `kong:"-"`
+	SwiftKV string `kong:"-" name:"swiftkv"`
 	// Weights is the type of the matrices in memory. Default: bf16 for checkpoints stored as bf16,
 	// q8_0 for quantized GGUF files, the type of the form for published quantized forms, else f32. It
 	// affects the bits.
@@ -56,6 +56,9 @@ type ServeConfig struct {
 	// KVMemory is this model's part of the cache memory of each node in bytes, where a cluster serves
 	// several models. 0: the models without it share the rest, each for the same number of tokens.
 	KVMemory int64 `kong:"-" name:"kv-memory" range:"0.."`
+	// Template and ToolParser replace those of APIConfig for one of several models.
+	Template   string `kong:"-" name:"chat-template"`
+	ToolParser string `kong:"-" name:"tool-parser"`
 	// TrialRounds is how often each thread count is tried for steps of a kind; 0: the batcher's
 	// default.
 	TrialRounds int `kong:"-"`

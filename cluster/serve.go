@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -53,10 +54,10 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 	if least := kvcache.ResidentBytes(geometry, 1, 1, policy); caches < least {
 		return s, fmt.Errorf("cluster: %s %d: the caches of the shortest request take %d bytes of a node: set at least that", options.Name("kv-memory"), caches, least)
 	}
-	if a.ToolParser != "" && !slices.Contains(toolcall.Families, toolcall.Family(a.ToolParser)) {
-		return s, fmt.Errorf("cluster: %s %q: known are %v", options.Name("tool-parser"), a.ToolParser, toolcall.Families)
+	if parser := cmp.Or(a.ToolParser, s.ToolParser); parser != "" && !slices.Contains(toolcall.Families, toolcall.Family(parser)) {
+		return s, fmt.Errorf("cluster: %s %q: known are %v", options.Name("tool-parser"), parser, toolcall.Families)
 	}
-	if _, err := chatTemplate(ck.Dir, a.Template); err != nil {
+	if _, err := chatTemplate(ck.Dir, cmp.Or(a.Template, s.Template)); err != nil {
 		return s, err
 	}
 	if strings.HasPrefix(ck.Dir, checkpoint.RandomPrefix) {
@@ -90,47 +91,88 @@ type APIConfig struct {
 	Logger       *slog.Logger
 }
 
-// NewAPI creates the HTTP API of an engine. Tokenizer, chat template and sampling defaults come
-// from the checkpoint.
+// NewAPI creates the HTTP API of an engine of one model. Tokenizer, chat template and sampling defaults
+// come from the checkpoint.
 func NewAPI(e Engine, ck *checkpoint.Checkpoint, s ServeConfig, a APIConfig) (*api.Server, error) {
 	s.ensureDefaults(&ck.Config)
+	m, err := apiModel(e, ck, &s, &a)
+	if err != nil {
+		return nil, err
+	}
+	return api.New(a.server(m.Config, &s), e, m.Tokenizer, m.Template)
+}
+
+// server adds the settings of the whole server to those of a model.
+func (a *APIConfig) server(c api.Config, s *ServeConfig) api.Config {
+	c.Keys, c.Audit, c.TLS, c.Strict, c.AllowOrigins, c.Tracer, c.Version, c.Logger = a.Keys, a.Audit, a.TLS, a.Strict, a.AllowOrigins, s.Tracer, a.Version, a.Logger
+	return c
+}
+
+// NewAPI creates the HTTP API of all models of the coordinator. Template and ToolParser of a are those of
+// the first; further models have their own in ServeConfig.
+func (c *Coordinator) NewAPI(a APIConfig) (*api.Server, error) { return c.engines.newAPI(c, a) }
+
+// NewAPI creates the HTTP API of all models of the cluster, as [Coordinator.NewAPI] does.
+func (c *Local) NewAPI(a APIConfig) (*api.Server, error) { return c.newAPI(c, a) }
+
+// newAPI creates the HTTP API of all models; all is the engine whose state and health it shows.
+func (e engines) newAPI(all Engine, a APIConfig) (*api.Server, error) {
+	if len(e.models) == 1 {
+		return NewAPI(all, e.checkpoint, e.serve, a)
+	}
+	var models []api.Model
+	for i, c := range e.models {
+		own := a
+		if i > 0 {
+			own.Template, own.ToolParser = "", ""
+		}
+		m, err := apiModel(c, c.checkpoint, &c.serve, &own)
+		if err != nil {
+			return nil, ofModel(len(e.models), &c.serve, err)
+		}
+		models = append(models, m)
+	}
+	return api.NewModels(a.server(api.Config{}, &e.serve), all, models)
+}
+
+// apiModel returns a model with the settings that its checkpoint and s give.
+func apiModel(e Engine, ck *checkpoint.Checkpoint, s *ServeConfig, a *APIConfig) (m api.Model, err error) {
 	for _, w := range ck.Config.Warnings {
 		s.Logger.Warn("model config", "warning", w)
 	}
 	tok, err := tokenizer.Load(ck.Dir)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	for _, w := range tok.Warnings() {
 		s.Logger.Warn("tokenizer", "warning", w)
 	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
-		CacheBytes: e.CacheBytes, Keys: a.Keys, Audit: a.Audit, TLS: a.TLS, Strict: a.Strict, AllowOrigins: a.AllowOrigins, Tracer: s.Tracer, Version: a.Version, Logger: a.Logger,
-		SystemFingerprint: fingerprint(ck, &s)}
+		CacheBytes: e.CacheBytes, SystemFingerprint: fingerprint(ck, s)}
 	files, err := tokenizer.ReadFiles(ck.Dir)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	if cfg.TokenizerConfig, err = files.Info(); err != nil {
-		return nil, err
+		return m, err
 	}
-	if cfg.Recipe, err = recipeOf(ck, &s, tok); err != nil {
-		return nil, err
+	if cfg.Recipe, err = recipeOf(ck, s, tok); err != nil {
+		return m, err
 	}
 	if r := cfg.Recipe; r != nil {
 		cfg.SystemFingerprint += "-v" + r.Fingerprint()
 		s.Logger.Info("vectors of texts", "pooling", r.Pool, "dimensions", r.Width, "scores", r.Scores, "from", r.Source)
 	}
-	cfg.ToolParser = a.ToolParser
-	cfg.Card = modelCard(ck, &s)
+	cfg.ToolParser = cmp.Or(a.ToolParser, s.ToolParser)
+	cfg.Card = modelCard(ck, s)
 	if err := samplingDefaults(ck.Dir, &cfg); err != nil {
-		return nil, err
+		return m, err
 	}
-	template, err := chatTemplate(ck.Dir, a.Template)
+	template, err := chatTemplate(ck.Dir, cmp.Or(a.Template, s.Template))
 	if err != nil {
-		return nil, err
+		return m, err
 	}
-	return api.New(cfg, e, engine.FromTokenizer(tok), template)
+	return api.Model{Config: cfg, Engine: e, Tokenizer: engine.FromTokenizer(tok), Template: template}, nil
 }
 
 // recipeOf returns how a model makes vectors; nil: it does not.

@@ -168,7 +168,7 @@ func (s *site) memoryOf(model int, bytes int64) *proto.Memory {
 	out := &proto.Memory{}
 	wants := make([]memoryWant, len(s.models))
 	for i, c := range s.models {
-		wants[i] = memoryWant{fixed: c.serve.KVMemory, perToken: c.tokenBytes()}
+		wants[i] = memoryWant{fixed: c.serve.KVMemory, perToken: tokenBytes(c.geometry)}
 		if c.takesAdapters() {
 			out.AdapterParts++
 		}

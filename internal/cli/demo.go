@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -47,9 +48,12 @@ type question struct{ text, context string }
 func (c *demoCmd) Run(e *ui.Env) error {
 	up := launch.Up{NoJobs: true, ServeFlags: c.ServeFlags, NodeFlags: c.NodeFlags, Nodes: c.Nodes, LogFlags: launch.LogFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
-	calls := c.Model == "" && c.Prompt == ""
-	if c.Model == "" {
-		up.Model = models.FindBundled(models.BundledTools) // the bundled model with an adapter for tool calls
+	if len(c.Model) > 1 {
+		return errors.New("shoal demo shows one model: give --model once; shoal up serves several")
+	}
+	calls := len(c.Model) == 0 && c.Prompt == ""
+	if tools := models.FindBundled(models.BundledTools); len(c.Model) == 0 && tools != "" { // the bundled model with an adapter for tool calls
+		up.Model = []string{tools}
 	}
 	began := time.Now()
 	serve, err := up.Prepare(e)
@@ -86,7 +90,7 @@ func (c *demoCmd) Run(e *ui.Env) error {
 			return err
 		}
 	}
-	if calls && up.Model != "" {
+	if calls && len(up.Model) > 0 {
 		if err := c.call(ctx, e.Stdout, cl); err != nil {
 			return err
 		}

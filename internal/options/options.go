@@ -55,6 +55,39 @@ func SetDefaults(s any) {
 	}
 }
 
+// Set sets a field to the value that a text has on the command line. It adds to a list or a map.
+func Set(f reflect.Value, text string) error {
+	switch f.Kind() {
+	case reflect.Slice:
+		for _, part := range strings.Split(text, ",") {
+			f.Set(reflect.Append(f, reflect.ValueOf(part)))
+		}
+		return nil
+	case reflect.Map:
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return fmt.Errorf("want NAME=VALUE, not %q", text)
+		}
+		if f.IsNil() {
+			f.Set(reflect.MakeMap(f.Type()))
+		}
+		f.SetMapIndex(reflect.ValueOf(key), reflect.ValueOf(value))
+		return nil
+	case reflect.Int, reflect.Int64:
+		if f.Type() != reflect.TypeFor[time.Duration]() {
+			if err := set(f, text); err != nil {
+				return fmt.Errorf("want a whole number or a size, not %q", text)
+			}
+			return nil
+		}
+		if err := set(f, text); err != nil {
+			return fmt.Errorf("want a duration, as 500ms, 30s or 5m, not %q", text)
+		}
+		return nil
+	}
+	return set(f, text)
+}
+
 func set(f reflect.Value, text string) error {
 	if f.Type() == reflect.TypeFor[time.Duration]() {
 		d, err := time.ParseDuration(text)

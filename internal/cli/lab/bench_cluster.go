@@ -125,7 +125,7 @@ func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
 // benchCluster returns the local cluster that a benchmark starts.
 func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *launch.Up {
 	up := &launch.Up{Nodes: nodes, LogFlags: launch.LogFlags{LogLevel: "warn"}, NodeFlags: launch.NodeFlags{Resources: cluster.Resources{KVMemory: memory, Threads: threads}}}
-	up.Listen, up.Model, up.Quant, up.Serve.KV, up.Serve.StepTokens = "127.0.0.1:0", model, models.Quant(weights), kv, 512
+	up.Listen, up.Model, up.Quant, up.Serve.KV, up.Serve.StepTokens = "127.0.0.1:0", []string{model}, models.Quant(weights), kv, 512
 	up.Serve.Speculate = "off" // text from random weights repeats itself, so drafts would distort the result
 	return up
 }

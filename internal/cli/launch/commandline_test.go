@@ -169,7 +169,7 @@ func TestUpFlagsArrive(t *testing.T) {
 	if got := coordinator.Coordinator.Serve.Shares; got["node-0"] != 0.25 || got["node-1"] != 3 || got["a"] != 0.25 || node.Node.Share != 3 {
 		t.Errorf("--share and --shares arrive as %v and %v", got, node.Node.Share)
 	}
-	if got := node.Node; got.PrefixDiskSize != up.PrefixDiskSize/2 || got.KVDiskSize != up.KVDiskSize/2 || got.WeightsCache != up.WeightsCache || got.Model != "/model" {
+	if got := node.Node; got.PrefixDiskSize != up.PrefixDiskSize/2 || got.KVDiskSize != up.KVDiskSize/2 || got.WeightsCache != up.WeightsCache || len(got.Model) != 1 || got.Model[0] != "/model" {
 		t.Errorf("arrived: %+v", got)
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -62,25 +64,32 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	serve, err := c.config(e)
+	all, _, err := c.configs(e, "", map[string]bool{"chat-template": c.ChatTemplate != "", "tool-parser": c.ToolParser != ""})
 	if err != nil {
 		return err
 	}
-	if c.Quant == models.QuantAuto { // any other type does not depend on memory; that of the nodes is unknown here
+	if slices.ContainsFunc(all, func(m modelSettings) bool { return m.Weights == string(models.QuantAuto) }) { // any other type does not depend on memory; that of the nodes is unknown here
 		limit, from := machine.MemoryLimit()
-		if err := c.resolveQuant(e, &serve, models.Capacity{Local: 1, Total: max(1, c.Nodes), Limit: limit, From: from, Caches: min(kvMemory, limit/2)}); err != nil {
+		if err := resolveQuants(e, all, models.Capacity{Local: 1, Total: max(1, c.Nodes), Limit: limit, From: from, Caches: min(kvMemory, limit/2)}); err != nil {
 			return err
 		}
 	}
 	log := c.logger(e.Stderr)
-	serve.Logger = log
-	c.warn(serve.Model, log)
 	if !c.WithParent {
 		defer printShutdown(e)()
 	}
-	if _, err := cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, math.MaxInt64); err != nil {
-		return err
+	for i := range all {
+		all[i].Logger = log
+		c.warn(all[i].Model, log)
+		own := cluster.APIConfig{}
+		if i == 0 {
+			own.Template, own.ToolParser = c.ChatTemplate, c.ToolParser
+		}
+		if _, err := cluster.Check(all[i].ServeConfig, own, math.MaxInt64); err != nil {
+			return err
+		}
 	}
+	serve := all[0].ServeConfig
 	settings, err := c.openSettings(e, log)
 	if err != nil {
 		return err
@@ -109,7 +118,7 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 		})
 	}
 	serve.Tracer = settings.tracerOrNil()
-	cfg := cluster.CoordinatorConfig{Process: c.Process, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, StoreNodes: c.StoreNodes}
+	cfg := cluster.CoordinatorConfig{Process: c.Process, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Others: further(all), Key: key, StoreNodes: c.StoreNodes}
 	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, strconv.Itoa(gossipPort)))
 	if c.Standby {
 		cfg.ID = cmp.Or(cfg.ID, "standby")
@@ -127,7 +136,7 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 	return serveAPI(e.With(ctx), co, l, settings, func(addr string) {
 		c.printf(e, "API at %s://%s/v1\n", c.scheme(), addr)
 		if !c.WithParent && awaitReady(ctx, e, co) == nil {
-			c.printf(e, "ready: %s on %s\n", co.ServeConfig().Names[0], ui.Plural(len(co.Cluster().Nodes), "node"))
+			c.printf(e, "ready: %s on %s\n", strings.Join(co.ModelNames(), ", "), ui.Plural(len(co.Cluster().Nodes), "node"))
 		}
 	})
 }
@@ -176,7 +185,7 @@ func (c *CoordinatorCmd) openNetwork(e *ui.Env, serve *cluster.ServeConfig) erro
 		return err
 	}
 	c.net.tokenServer = tokenServer{tokenServerFlags: c.tokenServerFlags, cluster: c.Cluster, bind: c.Bind, dataDir: c.DataDir,
-		model: models.ModelReference(c.Model, serve.Model), key: &c.ClusterKeyFlag, ports: []int{0}}
+		model: c.reference(serve.Model), key: &c.ClusterKeyFlag, ports: []int{0}}
 	if err := c.net.open(e, serve.Logger); err != nil {
 		return err
 	}
@@ -211,7 +220,7 @@ func serveAPI(e *ui.Env, co *cluster.Coordinator, l net.Listener, settings *apiS
 	if err != nil {
 		return err
 	}
-	srv, err := cluster.NewAPI(co, co.Checkpoint(), co.ServeConfig(), cfg)
+	srv, err := co.NewAPI(cfg)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -24,7 +25,7 @@ import (
 
 // NodeCmd is the command node.
 type NodeCmd struct {
-	models.ModelFlag
+	modelsFlag
 	NodeFlags
 	keyFlags
 	cluster.Process
@@ -50,20 +51,41 @@ joining with a token.
   shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
 }
 
-// checkpointPath returns the checkpoint on this machine, or "" if the node fetches its weights
-// from other processes.
-func (c *NodeCmd) checkpointPath(e *ui.Env) (string, error) {
-	dir, err := c.Dir(e)
-	if err == nil && !strings.HasPrefix(dir, checkpoint.RandomPrefix) {
-		_, err = os.Stat(dir)
-	}
-	if err != nil && filepath.Base(c.Model) == "bus" {
-		return "", nil
-	}
+// checkpoints returns the models on this machine, or none if the node fetches its weights from other
+// processes.
+func (c *NodeCmd) checkpoints(e *ui.Env) (out []cluster.NodeModel, err error) {
+	specs, err := c.specs()
 	if err != nil {
-		return "", fmt.Errorf("no checkpoint on this machine: %w; choose a folder with config.json, or a .gguf file (--model bus fetches the weights from other nodes)", err)
+		return nil, err
 	}
-	return dir, nil
+	for _, s := range specs {
+		m := modelSettings{Draft: c.Draft}
+		m.SwiftKV = c.SwiftKV
+		if err := s.apply(&m); err != nil {
+			return nil, err
+		}
+		dir, err := models.ModelFlag{Model: s.word}.Dir(e)
+		if err == nil && !strings.HasPrefix(dir, checkpoint.RandomPrefix) {
+			_, err = os.Stat(dir)
+		}
+		if err != nil && filepath.Base(s.word) == "bus" {
+			if len(specs) > 1 {
+				return nil, errors.New("--model bus fetches all models of the cluster: give it alone")
+			}
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("no checkpoint on this machine: %w; choose a folder with config.json, or a .gguf file (--model bus fetches the weights from other nodes)", err)
+		}
+		if m.Draft, err = models.FindDraft(e, m.Draft); err != nil {
+			return nil, err
+		}
+		out = append(out, cluster.NodeModel{Model: dir, SwiftKV: m.SwiftKV, Draft: m.Draft})
+	}
+	if len(specs) > 1 && (c.Draft != "" || c.SwiftKV != "") {
+		return nil, fmt.Errorf("--draft and --swiftkv belong to one of the %d models: give them with the model, as --model %s,draft=VALUE", len(specs), specs[0].word)
+	}
+	return out, nil
 }
 
 func (c *NodeCmd) Run(e *ui.Env) error {
@@ -85,17 +107,20 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
 	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, "0"))
 	flagErr := cfg.Validate()
-	if flagErr != nil && (c.Model == "" || models.CanPull(c.Model)) { // before pulling gigabytes
+	if flagErr != nil && (len(c.Model) == 0 || slices.ContainsFunc(c.Model, models.CanPull)) { // before pulling gigabytes
 		return flagErr
 	}
-	dir, err := c.checkpointPath(e)
+	found, err := c.checkpoints(e)
 	if err = cmp.Or(err, flagErr); err != nil {
 		return err
 	}
-	if c.Draft, err = models.FindDraft(e, c.Draft); err != nil {
+	if len(found) > 0 {
+		first := found[0]
+		cfg.Model, cfg.SwiftKV, cfg.Draft, cfg.Others = first.Model, first.SwiftKV, first.Draft, found[1:]
+	} else if cfg.Draft, err = models.FindDraft(e, c.Draft); err != nil {
 		return err
 	}
-	if dir == "" {
+	if cfg.Model == "" {
 		store, err := models.OpenStore()
 		if err != nil {
 			return err
@@ -125,7 +150,7 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	c.goProcessors(c.Threads)
 	defer rereadKey(e, key, log)()
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
-	cfg.Model, cfg.Draft, cfg.Speeds, cfg.Shared, cfg.OnProgress = dir, c.Draft, speeds, shared, progress
+	cfg.Speeds, cfg.Shared, cfg.OnProgress = speeds, shared, progress
 	return cluster.RunNode(ctx, cfg)
 }
 

@@ -142,9 +142,9 @@ func (c *NodeCmd) resolveCluster(e *ui.Env, log *slog.Logger) error {
 	case joinByKey:
 	}
 	c.ClusterKeyFile, c.Cluster, c.Join = m.KeyFile, m.Cluster, m.Join
-	if c.Model == "" {
-		if c.Model = "bus"; m.Model != "" && models.Pulled(m.Model) != "" { // this disk has the same commit
-			c.Model = m.Model
+	if len(c.Model) == 0 {
+		if c.Model = []string{"bus"}; m.Model != "" && models.Pulled(m.Model) != "" { // this disk has the same commit
+			c.Model = []string{m.Model}
 		}
 	}
 	if c.Bind == "" {

@@ -43,7 +43,7 @@ func TestChooseJoinMethod(t *testing.T) {
 		"restart by join server":    {node(at("10.0.0.2:7069")), false, []join.Membership{lab, shop}, rejoin, "shop", ""},
 		"restart by gossip":         {node(at("10.0.0.1:7070")), false, []join.Membership{lab, shop}, rejoin, "lab", ""},
 		"an unknown address":        {node(at("10.0.0.9:7070")), false, []join.Membership{lab}, joinByKey, "", ""},
-		"no key, a model":           {node(func(c *NodeCmd) { c.Model, c.Join = "m", []string{"10.0.0.9:7070"} }), false, nil, joinByKey, "", ""},
+		"no key, a model":           {node(func(c *NodeCmd) { c.Model, c.Join = []string{"m"}, []string{"10.0.0.9:7070"} }), false, nil, joinByKey, "", ""},
 		"nothing":                   {node(func(*NodeCmd) {}), false, nil, 0, "", "--join ADDRESS --token TOKEN"},
 	} {
 		t.Run(name, func(t *testing.T) {

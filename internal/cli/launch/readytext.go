@@ -15,11 +15,12 @@ import (
 
 // readyState holds the facts about a serving cluster that its user needs.
 type readyState struct {
-	addr    string // address of the API
-	gossip  string // address that further nodes join
-	data    string // folder of jobs; "" if jobs are off
-	nodes   int    // 0 if the state does not tell
-	weights int64  // bytes on the node with the most
+	addr    string  // address of the API
+	gossip  string  // address that further nodes join
+	data    string  // folder of jobs; "" if jobs are off
+	nodes   int     // 0 if the state does not tell
+	weights int64   // bytes on the node with the most
+	parts   []int64 // cache memory of each of several models on all nodes
 }
 
 // readyStateOf extracts a readyState from the state of a cluster.
@@ -30,6 +31,9 @@ func readyStateOf(s *wire.ClusterState, addr, gossip, data string) readyState {
 	}
 	for _, n := range s.Nodes {
 		out.weights = max(out.weights, n.WeightBytes)
+	}
+	for _, m := range s.Models {
+		out.parts = append(out.parts, m.KVBudgetBytes)
 	}
 	return out
 }
@@ -55,8 +59,22 @@ func (c *Up) readyText(serve cluster.ServeConfig, s readyState, pid int) string 
 	if keyed {
 		more, auth = more+" --api-key KEY", auth+" -H 'Authorization: Bearer KEY'"
 	}
-	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], ui.Plural(cmp.Or(s.nodes, c.allNodes()), "node"), url)
-	line("model", "%s, weights %s, context of %d tokens", serve.Model, serve.Weights, serve.MaxContext)
+	all := []cluster.ServeConfig{serve}
+	if len(c.models) > 1 {
+		all = append(all, further(c.models)...)
+	}
+	var names []string
+	for _, m := range all {
+		names = append(names, m.Names[0])
+	}
+	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", strings.Join(names, ", "), ui.Plural(cmp.Or(s.nodes, c.allNodes()), "node"), url)
+	for i, m := range all {
+		part := ""
+		if i < len(s.parts) {
+			part = fmt.Sprintf(", caches of at most %s on all nodes", ui.BytesText(s.parts[i]))
+		}
+		line("model", "%s, weights %s, context of %d tokens%s", m.Model, m.Weights, m.MaxContext, part)
+	}
 	weights := ""
 	if s.weights > 0 {
 		weights = ui.BytesText(s.weights) + " of weights, "

@@ -21,7 +21,7 @@ import (
 
 // ServeFlags configure the model and the scheduler.
 type ServeFlags struct {
-	models.ModelFlag
+	modelsFlag
 	Quant models.Quant        `env:"SHOAL_QUANT" default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4. auto, or no value, chooses the largest of the stored type, bf16, q8_0 and q4_0 that fits (default: as stored). Changes the output."`
 	Serve cluster.ServeConfig `embed:""`
 }
@@ -31,17 +31,6 @@ func (f *ServeFlags) warn(dir string, log *slog.Logger) {
 	if note := models.AdapterNote(dir); note != "" {
 		log.Warn(note)
 	}
-}
-
-func (f *ServeFlags) config(e *ui.Env) (cluster.ServeConfig, error) {
-	serve := f.Serve
-	serve.SwiftKV, serve.Weights = f.SwiftKV, string(f.Quant)
-	var err error
-	if serve.Model, err = f.Dir(e); err != nil {
-		return serve, err
-	}
-	serve.LoRA, err = adapterFolders(e, serve.LoRA)
-	return serve, err
 }
 
 // adapterFolders finds the folders of LoRA adapters, which are named as models are.

@@ -45,9 +45,12 @@ type Up struct {
 	// TrialRounds is the number of trials per number of threads; 0 for the default.
 	TrialRounds int `kong:"-"`
 
-	keyFile string  // file of the key of --api-key auto; "" without auto
-	cpus    [][]int // CPUs of each node; nil for no assignment
-	net     network // set with --cluster
+	models  []modelSettings // with their settings, once Prepare has found them
+	specs   []modelSpec     // of all models, once their paths are known
+	quants  []string        // types of their weights; "" for the default
+	keyFile string          // file of the key of --api-key auto; "" without auto
+	cpus    [][]int         // CPUs of each node; nil for no assignment
+	net     network         // set with --cluster
 }
 
 func (c *Up) Help() string {
@@ -133,20 +136,34 @@ func (c *Up) Prepare(e *ui.Env) (serve cluster.ServeConfig, err error) {
 	}
 	c.cpus = placeNodes(c.Nodes, numaOfThis())
 	c.applyDefaults()
-	if serve, err = c.config(e); err != nil {
+	all, specs, err := c.configs(e, c.Draft, map[string]bool{"chat-template": c.ChatTemplate != "", "tool-parser": c.ToolParser != ""})
+	if err != nil {
 		return serve, err
 	}
-	if c.Draft, err = models.FindDraft(e, c.Draft); err != nil {
+	log := c.logger(e.Stderr)
+	if err := c.resolveKVMemory(c.Nodes, log); err != nil {
 		return serve, err
 	}
-	serve.Logger = c.logger(e.Stderr)
-	if err := c.resolveKVMemory(c.Nodes, serve.Logger); err != nil {
+	if err := resolveQuants(e, all, c.capacity()); err != nil {
 		return serve, err
 	}
-	if err := c.resolveQuant(e, &serve, c.capacity()); err != nil {
+	for i := range all {
+		all[i].Logger = log
+		own := cluster.APIConfig{}
+		if i == 0 {
+			own.Template, own.ToolParser = c.ChatTemplate, c.ToolParser
+		}
+		c.quants = append(c.quants, all[i].Weights)
+		if all[i].ServeConfig, err = cluster.Check(all[i].ServeConfig, own, c.KVMemory); err != nil {
+			return serve, err
+		}
+	}
+	if err := cluster.CheckMemory(c.KVMemory, append([]cluster.ServeConfig{all[0].ServeConfig}, further(all)...)); err != nil {
 		return serve, err
 	}
-	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, c.KVMemory)
+	c.Draft, c.Quant = all[0].Draft, models.Quant(c.quants[0])
+	c.models, c.specs = all, specs
+	return all[0].ServeConfig, nil
 }
 
 // capacity returns the memory of this machine or container for the nodes of this command.
@@ -165,8 +182,12 @@ func (c *Up) dataDir(checkpoint string, log *slog.Logger) (string, error) {
 	if c.Standby {
 		suffix = "-standby"
 	}
-	if c.SwiftKV != "" { // a different model
-		suffix = fmt.Sprintf("-%x", sha256.Sum256([]byte(c.SwiftKV)))[:9] + suffix
+	more := c.SwiftKV // a different model
+	for _, m := range c.models[min(1, len(c.models)):] {
+		more += ";" + m.Model + m.SwiftKV
+	}
+	if more != "" {
+		suffix = fmt.Sprintf("-%x", sha256.Sum256([]byte(more)))[:9] + suffix
 	}
 	dir, old, err := jobsDir(checkpoint, suffix)
 	if dir == "" && err == nil {
@@ -230,9 +251,13 @@ func (c *Up) measureThreads(ctx context.Context, serve cluster.ServeConfig, log 
 func (c *Up) node(i int, checkpoint string, join []string, dataDir string) NodeCmd {
 	id := fmt.Sprintf("node-%d", i)
 	gossip, ports := c.processPorts(c.coordinators() + i)
-	n := NodeCmd{ModelFlag: models.ModelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, NodeFlags: c.NodeFlags, LogFlags: c.LogFlags,
+	n := NodeCmd{modelsFlag: modelsFlag{Model: oneModel(checkpoint), SwiftKV: c.SwiftKV}, NodeFlags: c.NodeFlags, LogFlags: c.LogFlags,
 		Process: cluster.Process{Cluster: cmp.Or(c.Cluster, clusterName), Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, DataDir: dataDir},
 		Share:   c.Serve.Shares[id], WithParent: true, Processors: c.Processors}
+	if c.settled() {
+		n.Model = c.nodeModels()
+		n.SwiftKV, n.Draft = "", ""
+	}
 	if c.LogDir != "" {
 		n.LogLevel = "debug"
 	}
@@ -244,8 +269,38 @@ func (c *Up) node(i int, checkpoint string, join []string, dataDir string) NodeC
 // coordinator returns the command of a coordinator process. It has the flags of up.
 func (c *Up) coordinator(checkpoint string) CoordinatorCmd {
 	k := CoordinatorCmd{ServeFlags: c.ServeFlags, listenFlags: c.listenFlags, LogFlags: c.LogFlags, Nodes: c.allNodes(), WithParent: true}
-	k.Model, k.Cluster = checkpoint, cmp.Or(c.Cluster, clusterName)
+	k.Model, k.Cluster = oneModel(checkpoint), cmp.Or(c.Cluster, clusterName)
+	if c.settled() {
+		k.Model = c.coordinatorModels()
+	}
 	return k
+}
+
+// settled reports whether models have settings of their own, which their processes get with the model.
+func (c *Up) settled() bool {
+	return len(c.specs) > 1 || len(c.specs) == 1 && len(c.specs[0].settings) > 0
+}
+
+// nodeModels returns the models of a node process, with the settings that a node reads.
+func (c *Up) nodeModels() (out []string) {
+	for i, s := range c.specs {
+		m := modelSpec{path: s.path}
+		m.set("swiftkv", c.models[i].SwiftKV)
+		m.set("draft", c.models[i].Draft)
+		out = append(out, m.text())
+	}
+	return out
+}
+
+// coordinatorModels returns the models of a coordinator process, with the types of weights that are
+// chosen here.
+func (c *Up) coordinatorModels() (out []string) {
+	for i, s := range c.specs {
+		s.set("quant", c.quants[i])
+		s.set("draft", c.models[i].Draft)
+		out = append(out, s.text())
+	}
+	return out
 }
 
 // clusterName is the default name of a cluster.

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
-	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/join"
 	"github.com/shoal-llm/shoal/internal/security"
@@ -164,7 +163,7 @@ func (c *Up) openNetwork(e *ui.Env, serve *cluster.ServeConfig) error {
 		return nil
 	}
 	c.net.tokenServer = tokenServer{tokenServerFlags: c.tokenServerFlags, cluster: c.Cluster, bind: c.Bind, dataDir: c.DataDir,
-		model: models.ModelReference(c.Model, serve.Model), key: &c.ClusterKeyFlag}
+		model: c.reference(serve.Model), key: &c.ClusterKeyFlag}
 	for i := range c.coordinators() {
 		port, _ := c.processPorts(i)
 		c.net.ports = append(c.net.ports, port)

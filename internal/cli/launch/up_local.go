@@ -99,6 +99,9 @@ func (l *localCluster) start(e *ui.Env) (err error) {
 		return err
 	}
 	c.warn(l.config.Model, l.log)
+	for _, m := range l.others() {
+		c.warn(m.Model, l.log)
+	}
 	l.Children = l.processes()
 	l.closers = append(l.closers, rereadKey(e, l.key, l.log), passHangup(e, l.Children))
 	if c.Standby {
@@ -139,12 +142,20 @@ func (l *localCluster) processes() *supervise.Children {
 func (l *localCluster) startCoordinator() (err error) {
 	c := l.cmd
 	place := cluster.Process{ID: firstCoordinator, Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: c.Ports, DataDir: l.data}
-	l.Coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{Process: place, Nodes: c.allNodes(), Serve: l.config, Key: l.key, DataOptional: c.DataDir == ""}, l.at, false, l.settings)
+	l.Coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{Process: place, Nodes: c.allNodes(), Serve: l.config, Others: l.others(), Key: l.key, DataOptional: c.DataDir == ""}, l.at, false, l.settings)
 	if err != nil {
 		return err
 	}
 	l.gossip = []string{l.Coordinator.GossipAddress()}
 	return nil
+}
+
+// others returns the models but the first.
+func (l *localCluster) others() []cluster.ServeConfig {
+	if len(l.cmd.models) == 0 { // a caller gave the config
+		return nil
+	}
+	return further(l.cmd.models)
 }
 
 // startNode starts node i. The first one keeps the third copy of the store, if there is a standby.
@@ -220,7 +231,9 @@ func (l *localCluster) printWhenReady(e *ui.Env, r readiness, addr string) {
 // memory. The coordinator polls them several times a second during a start.
 func stateWithMemory(ctx context.Context, r readiness) *wire.ClusterState {
 	for range 20 {
-		if s := r.Cluster(); len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 {
+		s := r.Cluster()
+		lacks := slices.ContainsFunc(s.Models, func(m wire.ModelState) bool { return m.WeightBytes == 0 })
+		if len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 && !lacks {
 			return &s
 		}
 		select {
@@ -272,7 +285,7 @@ func (c *Up) StartAndWait(e *ui.Env) (*localCluster, error) {
 
 // Serve starts the API on a free loopback port; end stops it.
 func (l *localCluster) Serve(ctx context.Context) (addr string, end func(), err error) {
-	srv, err := cluster.NewAPI(l.Coordinator, l.Coordinator.Checkpoint(), l.Coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
+	srv, err := l.Coordinator.NewAPI(cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
 	if err != nil {
 		return "", nil, err
 	}

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
@@ -13,43 +12,72 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// resolveQuant replaces --quant auto with the type that fits, and prints the choice. If a given
-// type does not fit, its error suggests alternatives.
-func (f *ServeFlags) resolveQuant(e *ui.Env, serve *cluster.ServeConfig, r models.Capacity) error {
-	ck, err := checkpoint.OpenSwiftKV(serve.Model, serve.SwiftKV)
+// resolveQuants replaces the type auto of weights with the type that fits, and prints the choice. If a
+// given type does not fit, its error suggests alternatives. Models with a given type take their memory
+// first.
+func resolveQuants(e *ui.Env, all []modelSettings, r models.Capacity) error {
+	for _, auto := range []bool{false, true} {
+		for i := range all {
+			m := &all[i]
+			if (m.Weights == string(models.QuantAuto)) != auto {
+				continue
+			}
+			took, err := resolveQuant(e, m, r, len(all) > 1)
+			if err != nil && len(all) > 1 {
+				return fmt.Errorf("model %s: %w", m.Model, err)
+			} else if err != nil {
+				return err
+			}
+			if r.Limit > 0 {
+				r.Limit = max(1, r.Limit-took)
+			}
+		}
+	}
+	return nil
+}
+
+// resolveQuant does it for one model, and returns the bytes that its weights and activations take.
+func resolveQuant(e *ui.Env, m *modelSettings, r models.Capacity, named bool) (took int64, err error) {
+	ck, err := checkpoint.OpenSwiftKV(m.Model, m.SwiftKV)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer ck.Close()
-	filled := *serve
-	if f.Quant == models.QuantAuto {
+	filled := m.ServeConfig
+	if m.Weights == string(models.QuantAuto) {
 		filled.Weights = ""
 	}
 	cluster.Identify(ck, &filled)
 	if err := filled.Validate(&ck.Config); err != nil {
-		return err
+		return 0, err
 	}
 	weights, err := tensor.ParseDType(filled.Weights)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	fit, err := models.FitOf(bench.PlanModelOf(filled.Names[0], &ck.Config), &filled, r)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if f.Quant != models.QuantAuto {
-		return errors.Join(fit.Check(weights), printForm(e, ck, weights))
+	if m.Weights != string(models.QuantAuto) {
+		if err := fit.Check(weights); err != nil {
+			return 0, err
+		}
+		return fit.Held(weights), printForm(e, ck, weights)
 	}
 	if ck.Config.DType == tensor.F16 { // the default for f16 is f32
 		weights = tensor.F16
 	}
 	chosen, why, err := fit.Choose(weights)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if named {
+		why = filled.Names[0] + ": " + why
 	}
 	fmt.Fprintln(e.Stderr, why)
-	f.Quant, serve.Weights = models.Quant(chosen.String()), chosen.String()
-	return printForm(e, ck, chosen)
+	m.Weights = chosen.String()
+	return fit.Held(chosen), printForm(e, ck, chosen)
 }
 
 // printForm prints how weights that were published quantised are held in memory.

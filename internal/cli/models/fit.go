@@ -74,6 +74,16 @@ func (f *fit) fits(weights tensor.DType, local, total int) (bool, needs, error) 
 	return err == nil && n.sum() <= f.Limit, n, err
 }
 
+// Held returns the memory that the nodes of this machine take for the model, without caches and margin.
+func (f *fit) Held(weights tensor.DType) int64 {
+	n, err := f.needs(weights, f.Local, f.Total)
+	if err != nil {
+		return 0
+	}
+	n.caches, n.margin = 0, 0
+	return n.sum()
+}
+
 // quantCandidates returns the types in which a checkpoint can be loaded, largest first: the
 // stored type and smaller ones.
 func quantCandidates(stored tensor.DType) (out []tensor.DType) {

@@ -21,7 +21,7 @@ const (
 
 // ModelFlag selects the model; the default is the bundled one.
 type ModelFlag struct {
-	Model   string `short:"m" placeholder:"MODEL" help:"Model: a folder, a .gguf file, a LoRA adapter, or org/name of a hub, which is pulled if necessary; shoal pull --help lists all forms (default: the bundled model)."`
+	Model   string `short:"m" env:"SHOAL_MODEL" placeholder:"MODEL" help:"Model: a folder, a .gguf file, a LoRA adapter, or org/name of a hub, which is pulled if necessary; shoal pull --help lists all forms (default: the bundled model). Commands that serve take several: repeat the flag, with settings of one as MODEL,KEY=VALUE (docs/several-models.md)."`
 	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"Folder of a SwiftKV adapter for the checkpoint. Prompt tokens then skip the later layers. The result is a different model with its own hash."`
 }
 
