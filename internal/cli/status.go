@@ -144,7 +144,7 @@ func printBuilds(w io.Writer, s *wire.ClusterState) {
 }
 
 func printStatus(w io.Writer, s *wire.ClusterState) {
-	fmt.Fprintf(w, "model %s   epoch %d   mapping %s   running %d   waiting %d", s.Model, s.Epoch, s.Mapping, s.Running, s.Waiting)
+	fmt.Fprintf(w, "model %s   epoch %d   mapping %s   running %d   waiting %d", modelNames(s), s.Epoch, s.Mapping, s.Running, s.Waiting)
 	if s.WaitingReason != "" {
 		fmt.Fprintf(w, " (%s)", s.WaitingReason)
 	}
@@ -164,11 +164,34 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
 	}
 	t.Flush()
+	printModels(w, s)
 	for _, n := range s.Nodes { // reasons are long, so they follow the table
 		if why, refused := strings.CutPrefix(n.State, "refused: "); refused {
 			fmt.Fprintf(w, "%s is refused: %s\n", n.ID, why)
 		}
 	}
+}
+
+// printModels prints a table of the models of a cluster that serves several.
+func printModels(w io.Writer, s *wire.ClusterState) {
+	if len(s.Models) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "model\tpolicy\tweights\trunning\twaiting\ttokens/s\tcache used\tprefixes\tcache budget\t")
+	for _, m := range s.Models {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%s\t\n", m.Model, m.Policy, m.Weights, m.Running, m.Waiting, m.TokensPerSecond, ui.BytesText(m.KVUsedBytes), ui.BytesText(m.KVPrefix), ui.BytesText(m.KVBudgetBytes))
+	}
+	t.Flush()
+}
+
+// modelNames returns the names of all models of a cluster.
+func modelNames(s *wire.ClusterState) string {
+	names := []string{s.Model}
+	for _, m := range s.Models[min(1, len(s.Models)):] {
+		names = append(names, m.Model)
+	}
+	return strings.Join(names, ", ")
 }
 
 func printStoreLine(w io.Writer, s *wire.StoreState) {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
@@ -91,6 +92,26 @@ func TestStatusWaits(t *testing.T) {
 	for args, want := range map[string]int{"--wait=300ms": 1, "--wait=-1s": 1} {
 		if status := run(ui.Env{Ctx: context.Background(), Stdout: io.Discard, Stderr: io.Discard}, []string{"status", args, "--server", "127.0.0.1:1"}); status != want {
 			t.Errorf("%s: status %d, want %d", args, status, want)
+		}
+	}
+}
+
+// TestStatusOfTwoModels: status lists every model with its part of the memory.
+func TestStatusOfTwoModels(t *testing.T) {
+	var b bytes.Buffer
+	printStatus(&b, &wire.ClusterState{Model: "chat", Nodes: []wire.NodeState{{ID: "node-0", KVBudgetBytes: 3 << 30}}, Models: []wire.ModelState{
+		{Model: "chat", Policy: "knorm", Weights: "q8_0", Running: 2, KVUsedBytes: 1 << 20, KVBudgetBytes: 2 << 30}, {Model: "vectors", Policy: "full", Weights: "bf16", KVBudgetBytes: 1 << 30}}})
+	lines := strings.Split(b.String(), "\n")
+	if !strings.HasPrefix(lines[0], "model chat, vectors ") {
+		t.Errorf("the first line is %q", lines[0])
+	}
+	var rows [][]string
+	for _, l := range lines[3:] {
+		rows = append(rows, strings.Fields(l))
+	}
+	for i, want := range []string{"model policy weights running waiting tokens/s cache used prefixes cache budget", "chat knorm q8_0 2 0 0.0 1.0 MiB 0 B 2.00 GiB", "vectors full bf16 0 0 0.0 0 B 0 B 1.00 GiB"} {
+		if got := strings.Join(rows[i], " "); got != want {
+			t.Errorf("line %d is %q, want %q", i, got, want)
 		}
 	}
 }

@@ -119,7 +119,7 @@ func draw(w io.Writer, text string) {
 }
 
 func printTop(w io.Writer, s *wire.ClusterState) {
-	fmt.Fprintf(w, "model %s   policy %s   epoch %d   mapping %s\n", s.Model, s.Policy, s.Epoch, s.Mapping)
+	fmt.Fprintf(w, "model %s   policy %s   epoch %d   mapping %s\n", modelNames(s), s.Policy, s.Epoch, s.Mapping)
 	step := "idle"
 	if s.StepMillis > 0 {
 		step = fmt.Sprintf("step %.1f ms with %s of %s", s.StepMillis, ui.Plural(s.BatchRows, "row"), ui.Plural(s.BatchSequences, "sequence"))
@@ -146,6 +146,7 @@ func printTop(w io.Writer, s *wire.ClusterState) {
 			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes), ui.BytesText(n.WeightBytes), ui.BytesText(n.RSSBytes), 100*n.Late)
 	}
 	t.Flush()
+	printModels(w, s)
 }
 
 // gauge draws the use of a cache: sequences, prefixes, free.

@@ -1,14 +1,18 @@
 package admin
 
 import (
+	"cmp"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // clusterCollector reads the engine's state at each scrape.
 type clusterCollector struct {
 	engine                         engine.Engine
+	model                          string // the first name of the only model
 	running, waiting, usage, epoch *prometheus.Desc
 	recoveries, nodes, share       *prometheus.Desc
 	used, budget, sequences        *prometheus.Desc
@@ -24,19 +28,20 @@ type clusterCollector struct {
 	drafts                         draftsCollector
 }
 
-func newClusterCollector(e engine.Engine, label prometheus.Labels) *clusterCollector {
+func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 	desc := func(name, help string, vars ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, vars, nil)
 	}
 	return &clusterCollector{
 		engine:        e,
-		recovery:      newRecoveryCollector(label),
-		drafts:        newDraftsCollector(label),
-		running:       prometheus.NewDesc("vllm:num_requests_running", "Sequences in the running batch.", nil, label),
-		waiting:       prometheus.NewDesc("vllm:num_requests_waiting", "Sequences that wait for admission.", nil, label),
-		usage:         prometheus.NewDesc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", nil, label),
-		queries:       prometheus.NewDesc("vllm:prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", nil, label),
-		hits:          prometheus.NewDesc("vllm:prefix_cache_hits_total", "Prompt tokens that were found there.", nil, label),
+		model:         model,
+		recovery:      newRecoveryCollector(),
+		drafts:        newDraftsCollector(),
+		running:       desc("vllm:num_requests_running", "Sequences in the running batch.", modelLabel),
+		waiting:       desc("vllm:num_requests_waiting", "Sequences that wait for admission.", modelLabel),
+		usage:         desc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", modelLabel),
+		queries:       desc("vllm:prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", modelLabel),
+		hits:          desc("vllm:prefix_cache_hits_total", "Prompt tokens that were found there.", modelLabel),
 		disk:          desc("shoal_prefix_disk_bytes", "Bytes of the prefix cache in files, of all nodes."),
 		restored:      desc("shoal_prefix_disk_restored_tokens_total", "Prompt tokens that came from files."),
 		diskTrouble:   desc("shoal_prefix_disk_trouble_total", "Blocks that were dropped (the disk was slower than prompts are read) or damaged, failed operations, and times that the disk was too slow to be waited for (late).", "kind"),
@@ -79,34 +84,43 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	gauge(c.running, float64(st.Running))
-	gauge(c.waiting, float64(st.Waiting))
 	gauge(c.epoch, float64(st.Epoch))
 	gauge(c.batch, float64(st.BatchSequences))
 	gauge(c.rate, st.TokensPerSecond)
 	gauge(c.subscriptions, float64(st.Subscriptions))
 	ch <- prometheus.MustNewConstMetric(c.recoveries, prometheus.CounterValue, float64(st.Recoveries))
 	ch <- prometheus.MustNewConstMetric(c.clustering, prometheus.CounterValue, st.Clustering)
-	if p := st.PrefixCache; p != nil {
-		ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(p.Queries))
-		ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(p.Hits))
-		if d := p.Disk; d != nil {
-			gauge(c.disk, float64(d.Bytes))
-			ch <- prometheus.MustNewConstMetric(c.restored, prometheus.CounterValue, float64(d.Restored))
-			for kind, n := range map[string]uint64{"dropped": d.Dropped, "damaged": d.Damaged, "failed": d.Failed, "late": d.Late} {
-				ch <- prometheus.MustNewConstMetric(c.diskTrouble, prometheus.CounterValue, float64(n), kind)
-			}
+	var disk *wire.PrefixDiskState
+	for _, m := range modelsOf(&st, c.model) {
+		gauge(c.running, float64(m.Running), m.Model)
+		gauge(c.waiting, float64(m.Waiting), m.Model)
+		full := 0.0
+		if m.KVBudgetBytes > 0 {
+			full = float64(m.KVUsedBytes) / float64(m.KVBudgetBytes)
+		}
+		gauge(c.usage, full, m.Model)
+		ch <- prometheus.MustNewConstMetric(c.recovery.preemptions, prometheus.CounterValue, float64(m.Preemptions), m.Model)
+		if p := m.PrefixCache; p != nil {
+			ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(p.Queries), m.Model)
+			ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(p.Hits), m.Model)
+			disk = addDisk(disk, p.Disk)
+		}
+		c.drafts.collect(m.Model, m.Drafts, ch)
+	}
+	c.drafts.collectTexts(&st, ch)
+	if d := disk; d != nil {
+		gauge(c.disk, float64(d.Bytes))
+		ch <- prometheus.MustNewConstMetric(c.restored, prometheus.CounterValue, float64(d.Restored))
+		for kind, n := range map[string]uint64{"dropped": d.Dropped, "damaged": d.Damaged, "failed": d.Failed, "late": d.Late} {
+			ch <- prometheus.MustNewConstMetric(c.diskTrouble, prometheus.CounterValue, float64(n), kind)
 		}
 	}
 	for kind, n := range st.Fences {
 		ch <- prometheus.MustNewConstMetric(c.fences, prometheus.CounterValue, float64(n), kind)
 	}
 	c.recovery.collect(st.Recovery, ch)
-	c.drafts.collect(st.Drafts, ch)
-	var used, budget int64
 	states, seen := map[string]int{}, map[string]bool{}
 	for _, n := range st.Nodes {
-		used, budget = used+n.KVUsedBytes, budget+n.KVBudgetBytes
 		states[n.State]++
 		if seen[n.ID] {
 			continue // the same series twice would fail the whole scrape
@@ -133,9 +147,31 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(c.nodes, float64(n), state)
 	}
-	full := 0.0
-	if budget > 0 {
-		full = float64(used) / float64(budget)
+}
+
+// modelLabel is vLLM's label of the metrics of one model.
+const modelLabel = "model_name"
+
+// modelsOf returns the figures of each model. name is that of the only one.
+func modelsOf(st *wire.ClusterState, name string) []wire.ModelState {
+	if len(st.Models) > 0 {
+		return st.Models
 	}
-	gauge(c.usage, full)
+	m := wire.ModelState{Model: name, Running: st.Running, Waiting: st.Waiting, PrefixCache: st.PrefixCache, Drafts: st.Drafts}
+	if st.Recovery != nil {
+		m.Preemptions = st.Recovery.Preemptions
+	}
+	for _, n := range st.Nodes {
+		m.KVUsedBytes, m.KVBudgetBytes = m.KVUsedBytes+n.KVUsedBytes, m.KVBudgetBytes+n.KVBudgetBytes
+	}
+	return []wire.ModelState{m}
+}
+
+// addDisk adds up the figures of the files of prefix caches; nil: there are none.
+func addDisk(sum, more *wire.PrefixDiskState) *wire.PrefixDiskState {
+	if sum == nil || more == nil {
+		return cmp.Or(sum, more)
+	}
+	return &wire.PrefixDiskState{Bytes: sum.Bytes + more.Bytes, Restored: sum.Restored + more.Restored, Dropped: sum.Dropped + more.Dropped,
+		Damaged: sum.Damaged + more.Damaged, Failed: sum.Failed + more.Failed, Late: sum.Late + more.Late}
 }

@@ -11,12 +11,12 @@ type recoveryCollector struct {
 	tokens, caches, bytes, changes, preemptions, detection, stall *prometheus.Desc
 }
 
-func newRecoveryCollector(label prometheus.Labels) recoveryCollector {
+func newRecoveryCollector() recoveryCollector {
 	desc := func(name, help string, vars ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, vars, nil)
 	}
 	return recoveryCollector{
-		preemptions: prometheus.NewDesc("vllm:num_preemptions_total", "Times that a running sequence gave its place or memory to others.", nil, label),
+		preemptions: desc("vllm:num_preemptions_total", "Times that a running sequence gave its place or memory to others.", modelLabel),
 		tokens:      desc("shoal_rebuilt_tokens_total", "Tokens that were computed once more for sequences that were cut off: recomputed by prefill, replayed by decode.", "how"),
 		caches:      desc("shoal_restored_caches_total", "Caches that went on in a new epoch: the owner's own, or a replica.", "from"),
 		bytes:       desc("shoal_replica_bytes_total", "Bytes of cache rows that were sent to replicas."),
@@ -44,7 +44,6 @@ func (c recoveryCollector) collect(r *wire.RecoveryState, ch chan<- prometheus.M
 	counter(c.caches, r.RestoredCaches, "owner")
 	counter(c.caches, r.RestoredReplicas, "replica")
 	counter(c.bytes, r.ReplicaBytes)
-	counter(c.preemptions, r.Preemptions)
 	for reason, n := range r.Placements {
 		counter(c.changes, n, reason)
 	}

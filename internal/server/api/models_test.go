@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/openai"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
@@ -106,10 +107,26 @@ func TestModelsAreListed(t *testing.T) {
 			t.Errorf("/tokenizer_info%s: %s", query, a.raw)
 		}
 	}
+}
+
+// TestMetricsByModel: vLLM's metrics have a series for each model, and those of nodes count all.
+func TestMetricsByModel(t *testing.T) {
+	chat := &servertest.Engine{Script: servertest.Hello}
+	chat.State = wire.ClusterState{Running: 5, Nodes: []wire.NodeState{{ID: "a", KVUsedBytes: 7, KVBudgetBytes: 12}}, Models: []wire.ModelState{
+		{Model: "chat", Running: 3, Waiting: 1, KVUsedBytes: 5, KVBudgetBytes: 10, Preemptions: 4, Drafts: &wire.DraftsState{Drafted: 6, TextBytes: 10}, PrefixCache: &wire.PrefixCacheState{Hits: 8}},
+		{Model: "vectors", Running: 2, KVUsedBytes: 2, KVBudgetBytes: 2, Drafts: &wire.DraftsState{TextBytes: 1}, PrefixCache: &wire.PrefixCacheState{}}}}
+	_, url := twoModels(t, chat, &servertest.Engine{})
 	text := get(t, url+"/metrics").raw
-	for _, model := range []string{"chat", "vectors"} {
-		if !strings.Contains(text, `vllm:prompt_tokens_total{model_name="`+model+`"}`) {
-			t.Errorf("/metrics has no tokens of %s", model)
+	for _, want := range []string{
+		`vllm:prompt_tokens_total{model_name="chat"} 0`, `vllm:prompt_tokens_total{model_name="vectors"} 0`,
+		`vllm:num_requests_running{model_name="chat"} 3`, `vllm:num_requests_running{model_name="vectors"} 2`,
+		`vllm:num_requests_waiting{model_name="chat"} 1`, `vllm:num_preemptions_total{model_name="chat"} 4`,
+		`vllm:kv_cache_usage_perc{model_name="chat"} 0.5`, `vllm:kv_cache_usage_perc{model_name="vectors"} 1`,
+		`vllm:prefix_cache_hits_total{model_name="chat"} 8`, `vllm:spec_decode_num_draft_tokens_total{model_name="chat"} 6`,
+		`shoal_speculate_bytes{of="sequences"} 11`, `shoal_node_kv_used_bytes{node="a"} 7`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("/metrics lacks %s", want)
 		}
 	}
 }
@@ -132,6 +149,27 @@ func TestTasksKeepTheirModel(t *testing.T) {
 			t.Errorf("%s: %v", c.body, err)
 		} else if got := task.Request(0).Model; got != c.model {
 			t.Errorf("%s accepted by %q runs on %q, want %q", c.body, c.accepted, got, c.model)
+		}
+	}
+}
+
+// TestTaskOfTheSecondChatModel: a task without a model stays with a second model that could also answer,
+// as after a restart with the models in another order.
+func TestTaskOfTheSecondChatModel(t *testing.T) {
+	a, b := testConfig(), testConfig()
+	a.Models, a.SystemFingerprint, b.Models, b.SystemFingerprint = []string{"a"}, "print-a", []string{"b"}, "print-b"
+	e := &servertest.Engine{}
+	s, err := NewModels(testConfig(), e, []Model{{a, e, servertest.Tokenizer{}, servertest.Template{}}, {b, e, servertest.Tokenizer{}, servertest.Template{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for accepted, want := range map[string]string{"": "a", "print-a": "a", "print-b": "b"} {
+		task, err := s.NewTask(t.Context(), openai.EndpointCompletions, []byte(`{"prompt":"Hi"}`), generate.TaskOptions{ID: "x", Fingerprint: accepted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := task.Request(0).Model; got != want {
+			t.Errorf("accepted by %q it runs on %q, want %q", accepted, got, want)
 		}
 	}
 }

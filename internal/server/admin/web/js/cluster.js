@@ -28,11 +28,12 @@ export function clusterPage(view) {
   const head = facts(), gone = lost();
   const waits = h("p", { class: "dim small", hidden: true });
   const cut = h("div", { class: "cutbar", role: "img" });
+  const title = h("h2", {});
   const sockets = h("ul", { class: "sockets", "aria-label": "Sockets" });
   const cards = new Map(); // id -> socket
   view.append(h("div", { class: "page" }, gone.box,
     h("section", { class: "card", "aria-label": "The cluster" }, head.box, waits,
-      h("div", { class: "cuthead head" }, h("h2", {}, "One model, cut over the ", term("sockets", "socket")), h("button", { class: "quiet small end", type: "button", onclick: join }, "Add a machine")), cut),
+      h("div", { class: "cuthead head" }, title, h("button", { class: "quiet small end", type: "button", onclick: join }, "Add a machine")), cut),
     sockets, h("section", { class: "charts", "aria-label": "The last five minutes" }, charts.map(c => c.box))));
 
   function state() {
@@ -40,9 +41,12 @@ export function clusterPage(view) {
     gone.draw();
     if (!c) return;
     const used = c.nodes.reduce((t, n) => t + n.kv_used_bytes + n.kv_prefix_bytes, 0), budget = c.nodes.reduce((t, n) => t + n.kv_budget_bytes, 0);
-    const p = c.prefix_cache, d = c.speculation;
+    const several = c.models || [], p = several.length ? null : c.prefix_cache, d = several.length ? null : c.speculation;
+    title.replaceChildren(several.length ? count(several.length) + " models, each cut over the " : "One model, cut over the ", term("sockets", "socket"));
     const idle = live.trouble ? "as of " + age() : c.step_ms ? "step " + duration(c.step_ms) : "idle";
-    head.draw([fact("Model", c.model, c.kv_policy && [term("policy", "policy"), " " + c.kv_policy], c.kv_policy), fact(term("Epoch", "epoch"), c.epoch, c.mapping && [term("mapping", "mapping"), " " + c.mapping]),
+    const models = several.length ? several.map(m => fact("Model", m.model, [count(m.running) + " running, caches " + bytes(m.kv_used_bytes + m.kv_prefix_bytes) + " of " + bytes(m.kv_budget_bytes)], m.kv_policy)) :
+      [fact("Model", c.model, c.kv_policy && [term("policy", "policy"), " " + c.kv_policy], c.kv_policy)];
+    head.draw([...models, fact(term("Epoch", "epoch"), c.epoch, c.mapping && [term("mapping", "mapping"), " " + c.mapping]),
       fact(term("Tokens a second", "tokens"), live.trouble ? "\u2013" : rate(c.tokens_per_second), idle),
       fact("Running", count(c.running), c.waiting ? count(c.waiting) + " wait" : "none waits"),
       fact(term("Caches", "caches"), bytes(used), "of " + bytes(budget)),

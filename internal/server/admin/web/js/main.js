@@ -36,7 +36,7 @@ function pulse() {
     live.nodes.slice(0, 16).map(n => h("i", { class: shade[n.word] ?? "wait", title: n.id + ": " + n.state })));
   const wide = (...x) => h("span", { class: "wide" }, x);
   const words = live.trouble ? [h("span", { class: "bad narrow" }, age() ? "lost " + age() : "no contact"), wide(h("span", { class: "bad" }, live.trouble)), age() && wide("as of " + age())] : !c ? ["\u2026"] :
-    [wide(h("b", {}, c.model)), wide(term("epoch", "epoch"), " ", h("b", {}, c.epoch)), wide(h("b", {}, rate(c.tokens_per_second)), " ", term("tok/s", "tokens"))];
+    [wide(h("b", {}, c.models ? c.models.map(m => m.model).join(", ") : c.model)), wide(term("epoch", "epoch"), " ", h("b", {}, c.epoch)), wide(h("b", {}, rate(c.tokens_per_second)), " ", term("tok/s", "tokens"))];
   freshen(at, h("div", { id: "pulse", class: "pulse" }, words.filter(Boolean), c && fleet));
 }
 
