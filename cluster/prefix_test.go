@@ -92,7 +92,7 @@ func TestWarmIsColdFamilies(t *testing.T) {
 // TestWarmIsColdWithStates repeats that for models with recurrent states. A prompt starts after the last
 // snapshot before the tokens that it shares with an earlier one.
 func TestWarmIsColdWithStates(t *testing.T) {
-	for _, name := range []string{"qwen3_5", "qwen3_5_uneven", "qwen3_next", "lfm2", "granite_hybrid"} {
+	for _, name := range []string{"qwen3_5", "qwen3_5_uneven", "qwen3_next", "lfm2", "granite_hybrid", "falcon_h1", "nemotron_h"} {
 		t.Run(name, func(t *testing.T) {
 			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}},
 				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40", "quest:page=16,budget=96"})

@@ -111,6 +111,8 @@ func TestSpeculationChangesNothing(t *testing.T) {
 		{"qwen3_5", 3, "gather", 1, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8"}},
 		{"lfm2", 3, "reduce", 1, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}},
 		{"granite_hybrid_moe", 3, "gather", 0, []string{"full", "quest:page=16,budget=48"}},
+		{"falcon_h1", 3, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}},
+		{"nemotron_h_moe", 4, "gather", 1, []string{"full", "quest:page=16,budget=48"}},
 		{"qwen3_moe", 3, "reduce", 0, []string{"full", "knorm:sink=4,recent=20,topk=20", "shadowkv:chunk=8,budget=16,outliers=1,local=1"}},
 	}
 	prompts, widths := 75, []int{1, 2, 3, 4, 5, 6, 7, 8, 9}

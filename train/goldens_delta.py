@@ -41,6 +41,19 @@ FAMILIES["granite_hybrid"] = base("GraniteMoeHybridForCausalLM", "granitemoehybr
 FAMILIES["granite_hybrid_moe"] = base("GraniteMoeHybridForCausalLM", "granitemoehybrid", position_embedding_type="rope", rope_theta=10000.0, num_local_experts=6, num_experts_per_tok=2, shared_intermediate_size=32,
                                       intermediate_size=16, **GRANITE | dict(mamba_n_groups=2))
 
+FALCON = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=48, rope_theta=1e11, attention_bias=False, mlp_bias=False, mamba_d_conv=4, mamba_chunk_size=32,
+              mamba_conv_bias=True, mamba_proj_bias=False, projectors_bias=False, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_d_state=16, mamba_n_groups=1, mamba_rms_norm=False, mamba_norm_before_gate=False,
+              tie_word_embeddings=False, embedding_multiplier=1.7, lm_head_multiplier=0.6, key_multiplier=1.3, attention_in_multiplier=0.8, attention_out_multiplier=0.9, ssm_in_multiplier=1.25, ssm_out_multiplier=0.7,
+              ssm_multipliers=[0.8, 1.2, 0.7, 1.1, 0.9], mlp_multipliers=[1.4, 0.6])
+FAMILIES["falcon_h1"] = base("FalconH1ForCausalLM", "falcon_h1", **FALCON)
+# a norm after the gate, over each of two groups; one KV head; biases of the FFN
+FAMILIES["falcon_h1_norm"] = base("FalconH1ForCausalLM", "falcon_h1", **FALCON | dict(mamba_rms_norm=True, mamba_n_groups=2, mamba_d_ssm=64, mamba_n_heads=8, num_key_value_heads=1, mlp_bias=True))
+NEMOTRON = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=48, layer_norm_epsilon=1e-5, attention_bias=False, mlp_bias=False, use_bias=False, mamba_proj_bias=False, mlp_hidden_act="relu2",
+                mamba_hidden_act="silu", mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=16, n_groups=2, conv_kernel=4, use_conv_bias=True, chunk_size=32, tie_word_embeddings=False, time_step_limit=[0.0, float("inf")])
+FAMILIES["nemotron_h"] = base("NemotronHForCausalLM", "nemotron_h", hybrid_override_pattern="MM-M*-*M-M", **NEMOTRON | {"num_hidden_layers": 10})
+FAMILIES["nemotron_h_moe"] = base("NemotronHForCausalLM", "nemotron_h", hybrid_override_pattern="MEM*EME", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=16, moe_shared_expert_intermediate_size=32,
+                                  n_group=2, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, **NEMOTRON | {"num_hidden_layers": 7})
+
 
 def randomise(model):
     """Sets every parameter to random numbers that bf16 holds exactly. Decays are from 0.3 to 0.99."""
@@ -57,7 +70,7 @@ def randomise(model):
             x = 0.5 * torch.randn(p.shape)
         elif p.dim() < 2:  # biases, and norms that multiply by 1 + weight
             x = 0.15 * torch.randn(p.shape)
-        elif "embed_tokens" in name:
+        elif "embed" in name:
             x = 0.5 * torch.randn(p.shape)
         elif "lm_head" in name:
             x = 2.5 * torch.randn(p.shape) / math.sqrt(p.shape[-1])

@@ -517,6 +517,75 @@ def qwen3next(r):
     return c
 
 
+def mamba(r, c, heads, width, state, groups, taps, bias):
+    """Adds the sizes of Mamba-2 under a family's names. Returns the width of all heads."""
+    n, d, g = r.choice([4, 6, 8]), r.choice([8, 16]), r.choice([1, 2])
+    c |= {heads: n, width: d, state: r.choice([8, 16]), groups: g}
+    maybe(r, c, **{taps: [4, 3], bias: [True, False]})
+    return n * d
+
+
+@maker("FalconH1ForCausalLM")
+def falconh1(r):
+    c = sizes(r, "FalconH1ForCausalLM", "falcon_h1")
+    if c.get("head_dim", 0) is None:
+        del c["head_dim"]
+    c["mamba_d_ssm"] = mamba(r, c, "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_conv_bias")
+    if r.random() < 0.3:
+        c["mamba_d_head"] = "auto"
+    if r.random() < 0.4:
+        c |= {"mamba_rms_norm": True, "mamba_norm_before_gate": False}
+    maybe(r, c, mlp_bias=[True, False], **{key: [0.5, 1.0, 1.6] for key in ("embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")})
+    maybe(r, c, attention_bias=[c.get("attention_in_multiplier", 1.0) == 1.0, False], ssm_multipliers=[[r.choice([0.5, 1.0, 1.4]) for _ in range(5)], None], mlp_multipliers=[[1.3, 0.6], None])
+    rope(r, c, dim(c), ["default", "linear", "llama3"], 10000.0)
+    return c
+
+
+@maker("NemotronHForCausalLM")
+def nemotronh(r):
+    c = sizes(r, "NemotronHForCausalLM", "nemotron_h", tied=False)
+    c |= {"head_dim": r.choice([8, 16, 32]), "time_step_min": 1e-30}  # transformers alone bounds dt by it
+    c.pop("rms_norm_eps", None)
+    mamba(r, c, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "use_conv_bias")
+    pattern = "".join(r.choice(["M", "M-", "ME", "*", "*-", "*E"]) for _ in range(r.choice([2, 3, 4])))
+    pattern += "*" if "*" not in pattern else ""
+    names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"} if r.random() < 0.5 else {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    c["num_hidden_layers"] = len(pattern)
+    c |= r.choice([{"hybrid_override_pattern": pattern}, {"layers_block_type": [names[k] for k in pattern]}])
+    maybe(r, c, layer_norm_epsilon=[1e-5, 1e-3], routed_scaling_factor=[1.0, 2.5], norm_topk_prob=[True, False])
+    experts(r, c, "n_routed_experts")
+    c["moe_shared_expert_intermediate_size"] = r.choice([16, 48])
+    grouped(r, c)
+    return c
+
+
+@maker("GraniteMoeHybridForCausalLM")
+def granitehybrid(r):
+    c = granite(r) | {"architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "mamba_expand": 2, "shared_intermediate_size": r.choice([32, 48])}
+    c.pop("mlp_bias", None)
+    n = r.choice([4, 8])
+    c |= {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": r.choice([1, 2, 4]), "mamba_n_heads": n, "mamba_d_head": r.choice([96 // n, "auto"]), "mamba_d_state": r.choice([8, 16])}
+    c.pop("head_dim", None)
+    c["layer_types"] = ["attention"] + [r.choice(["mamba", "attention"]) for _ in range(c["num_hidden_layers"] - 2)] + ["mamba"]
+    c["num_local_experts"] = r.choice([0, 4])
+    c["num_experts_per_tok"] = 2 if c["num_local_experts"] else 0
+    maybe(r, c, mamba_n_groups=[1, 2], mamba_d_conv=[4, 3], mamba_conv_bias=[True, False], position_embedding_type=["rope", "nope"])
+    return c
+
+
+@maker("Lfm2ForCausalLM")
+def lfm2(r):
+    c = sizes(r, "Lfm2ForCausalLM", "lfm2", own_dim=False)
+    for key in ("rms_norm_eps", "tie_word_embeddings"):
+        c.pop(key, None)
+    n = c["num_hidden_layers"]
+    c |= r.choice([{"full_attn_idxs": [n - 1]}, {"layer_types": ["conv"] * (n - 1) + ["full_attention"]}])
+    maybe(r, c, norm_eps=[1e-5, 1e-3], conv_L_cache=[3, 4], block_multiple_of=[8, 16], block_auto_adjust_ff_dim=[True, False], block_ffn_dim_multiplier=[1.0, 1.5], tie_embedding=[True, False], conv_bias=[False])
+    c.setdefault("block_multiple_of", 16)
+    rope(r, c, dim(c), ["default"], 1e6)
+    return c
+
+
 @maker("Gemma4UnifiedForCausalLM")
 def gemma4unified(r):
     c = gemma4(r) | {"architectures": ["Gemma4UnifiedForCausalLM"], "model_type": "gemma4_unified_text"}
@@ -538,7 +607,7 @@ def randomise(model):
             x = torch.rand(p.shape)
         elif p.dim() < 2 or "norm" in name:
             x = p + (0.3 if name.endswith("bias") else 0.15) * torch.randn(p.shape)
-        elif "embed_tokens" in name:
+        elif "embed" in name:
             x = 0.5 * torch.randn(p.shape)
         else:
             x = (2 if "lm_head" in name or "q_proj" in name or "k_proj" in name else 1.2) * torch.randn(p.shape) / math.sqrt(p.shape[-1])

@@ -125,7 +125,7 @@ func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
 	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "cohere2", "cohere", "cohere_qk_norm", "hunyuan_v1_dense", "seed_oss", "exaone4", "gpt_oss", "olmo3", "olmo2", "granite", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope",
 		"smollm3", "llama4", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "qwen2_moe", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "mistral3", "ernie4_5", "glm4", "glm",
-		"qwen3_5", "qwen3_5_uneven", "lfm2", "granite_hybrid", "qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
+		"qwen3_5", "qwen3_5_uneven", "lfm2", "granite_hybrid", "falcon_h1", "falcon_h1_norm", "nemotron_h", "qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
 		dir := filepath.Join(modelData, name)
 		if name == "dace" { // bundled, latents and experts, trained
 			if dir = filepath.Join("../../models", name); raceEnabled || testing.Short() {
@@ -144,7 +144,7 @@ func TestSameBitsFamilies(t *testing.T) {
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
 			rigConfig{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}})
 	}
-	for _, name := range []string{"mixtral", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "granite_hybrid_moe", "gemma4_26b", "gpt_oss"} {
+	for _, name := range []string{"mixtral", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "granite_hybrid_moe", "nemotron_h_moe", "gemma4_26b", "gpt_oss"} {
 		for _, weights := range []string{"F32", "q8_0"} {
 			sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: weights}, policy, 31,
 				rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},

@@ -423,6 +423,10 @@ func TestGoldens(t *testing.T) {
 		{"lfm2_moe", []int{1, 3, 4}},
 		{"granite_hybrid", []int{1, 3, 4}},
 		{"granite_hybrid_moe", []int{1, 3, 4}},
+		{"falcon_h1", []int{1, 3, 4}},
+		{"falcon_h1_norm", []int{1, 3, 4}},
+		{"nemotron_h", []int{1, 3, 4}},
+		{"nemotron_h_moe", []int{1, 3, 4}},
 		{"swiftkv", []int{1, 2, 3, 16}},
 		{"swiftkv_across", []int{1, 3, 16}},
 		{"swiftkv_bias", []int{1, 3, 16}},
@@ -467,7 +471,7 @@ func TestGoldensQuantised(t *testing.T) {
 // TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
-		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe",
+		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "falcon_h1", "falcon_h1_norm", "nemotron_h", "nemotron_h_moe", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe",
 	} {
 		dir := filepath.Join(modelData, name)
 		ck, err := checkpoint.Open(dir)

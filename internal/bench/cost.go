@@ -74,9 +74,14 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		}
 		k.attention += k.WeightBytes - bytes
 		if !c.Sparse(i) {
-			add(&k.LayerParams, layer.FFN, c.Hidden)
-			add(&k.LayerParams, layer.FFN, c.Hidden)
-			add(&k.LayerParams, c.Hidden, layer.FFN)
+			for _, m := range []model.Linear{layer.Gate, layer.Up} {
+				if m.Weight != "" {
+					add(&k.LayerParams, layer.FFN, c.Hidden)
+				}
+			}
+			if layer.Down.Weight != "" {
+				add(&k.LayerParams, c.Hidden, layer.FFN)
+			}
 		} else {
 			k.sparseLayer(c, weights, add)
 		}
@@ -118,14 +123,17 @@ func (k *Costs) deltaLayer(c *model.Config, i int, add func(n *int64, rows, cols
 // sparseLayer adds the experts of a layer.
 func (k *Costs) sparseLayer(c *model.Config, weights tensor.DType, add func(n *int64, rows, cols int)) {
 	e := c.MoE
-	k.LayerParams += int64(e.Experts)*int64(c.Hidden) + 3*int64(c.Hidden)*int64(e.PerToken*e.FFN)
+	in := 2 // gate and up
+	if e.Ungated {
+		in = 1
+	}
+	k.LayerParams += int64(e.Experts)*int64(c.Hidden) + int64(in+1)*int64(c.Hidden)*int64(e.PerToken*e.FFN)
 	k.WeightBytes += tensor.WeightBytes(tensor.F32, e.Experts, c.Hidden) // the router
-	one := 2*tensor.WeightBytes(weights, e.FFN, c.Hidden) + tensor.WeightBytes(weights, c.Hidden, e.FFN)
+	one := int64(in)*tensor.WeightBytes(weights, e.FFN, c.Hidden) + tensor.WeightBytes(weights, c.Hidden, e.FFN)
 	k.ExpertBytes += one
 	k.WeightBytes += int64(e.Experts) * one
 	if e.Shared > 0 {
-		add(&k.LayerParams, e.Shared, c.Hidden)
-		add(&k.LayerParams, e.Shared, c.Hidden)
+		add(&k.LayerParams, in*e.Shared, c.Hidden)
 		add(&k.LayerParams, c.Hidden, e.Shared)
 	}
 }

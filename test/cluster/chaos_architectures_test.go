@@ -66,6 +66,9 @@ var architectures = []struct {
 	{name: "lfm2_moe", tiny: true, long: true},
 	{name: "granite_hybrid", tiny: true, long: true},
 	{name: "granite_hybrid_moe", tiny: true, long: true},
+	{name: "falcon_h1", tiny: true, long: true},
+	{name: "nemotron_h", tiny: true, long: true},
+	{name: "nemotron_h_moe", tiny: true, long: true},
 	{name: "deepseek_v2", tiny: true, long: true},
 	{name: "deepseek_v3", tiny: true, long: true},
 }

@@ -157,7 +157,7 @@ func TestCorpusGGUF(t *testing.T) {
 					}
 					damage(typ.String(), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Type = typ })
 				}
-				if len(e.Shape) > 1 && !strings.HasSuffix(e.Name, ".ffn_gate_inp_shexp.weight") && !strings.HasSuffix(e.Name, "_norm.weight") { // one row, or the norms of heads, which may be a vector
+				if len(e.Shape) > 1 && !strings.HasSuffix(e.Name, ".ffn_gate_inp_shexp.weight") && !strings.HasSuffix(e.Name, "_norm.weight") && !strings.HasSuffix(e.Name, ".ssm_a") && !strings.HasSuffix(e.Name, ".ssm_d") { // one row or column, or the norms of heads, which may be a vector
 					damage("a flat shape", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = []int{elements(e.Shape)} })
 				}
 				damage("a rank more", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = append([]int{1}, e.Shape...) })

@@ -6,18 +6,23 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/ggufconfig"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 )
 
 // takeExperts registers the matrices of a layer's experts under their Hugging Face names; a GGUF
 // file stacks them in one tensor (experts, rows, columns). It does the same for the router. It
 // reports whether t was one of them.
 func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
-	layer, part, ok := ggufconfig.BlockName(t.Name)
+	block, part, ok := ggufconfig.BlockName(t.Name)
+	layer := recurrent.LayerOf(c.Config.Blocks, block)
 	if !ok || layer >= c.Config.Layers || !c.Config.Sparse(layer) {
 		return false, nil
 	}
 	n, m := c.Config.Layer(layer).Experts, &c.Config.MoE
 	which := map[string][]int{"ffn_gate_exps.weight": {0}, "ffn_up_exps.weight": {1}, "ffn_down_exps.weight": {2}, "ffn_gate_up_exps.weight": {0, 1}}
+	if m.Ungated {
+		which = map[string][]int{"ffn_up_exps.weight": {0}, "ffn_down_exps.weight": {2}}
+	}
 	parts, stacked := which[part]
 	switch {
 	case biasOf(n, part) != "":

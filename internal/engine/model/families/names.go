@@ -25,7 +25,7 @@ var types = map[string]string{
 	"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
 	"glm_moe_dsa": "GlmMoeDsaForCausalLM", "glm4_moe_lite": "Glm4MoeLiteForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM", "kimi_k25": "KimiK25ForConditionalGeneration",
 	"llama4": "Llama4ForConditionalGeneration", "llama4_text": Llama4,
-	"lfm2": "Lfm2ForCausalLM", "lfm2_moe": LFM2MoE, "granitemoehybrid": GraniteHybrid,
+	"lfm2": "Lfm2ForCausalLM", "lfm2_moe": LFM2MoE, "granitemoehybrid": GraniteHybrid, "falcon_h1": FalconH1, "nemotron_h": NemotronH,
 	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
 }
 

@@ -22,32 +22,35 @@ type Family struct {
 }
 
 var familiesGGUF = map[string]Family{
-	"llama":         {hub: "LlamaForCausalLM", read: (*metadata).llama, Paired: true}, // Mistral's and Mixtral's too
-	"qwen2":         {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen3":         {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen2vl":       {hub: "Qwen2ForCausalLM", read: (*metadata).qwenVL}, // Qwen2.5-VL too; the encoder of images has its own file
-	"qwen3vl":       {hub: "Qwen3ForCausalLM", read: (*metadata).qwenVL},
-	"qwen3vlmoe":    {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"qwen3moe":      {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"gemma":         {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
-	"gemma2":        {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
-	"gemma3":        {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
-	"gemma4":        {hub: families.Gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
-	"granite":       {hub: "GraniteForCausalLM", read: (*metadata).granite, Paired: true},
-	"phi3":          {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
-	"ernie4_5":      {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
-	"glm4":          {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
-	"mistral3":      {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, Paired: true},
-	"qwen35":        {hub: "Qwen3_5ForCausalLM", read: (*metadata).qwen35, finish: finishQwen35, names: qwen35GGUF},
-	"qwen35moe":     {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
-	"qwen3next":     {hub: families.Qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
-	"gpt-oss":       {hub: families.GptOss, read: (*metadata).gptOss, names: gptOssGGUF},
-	"llama4":        {hub: families.Llama4, read: (*metadata).llama4, names: llama4GGUF},
-	"lfm2":          {hub: "Lfm2ForCausalLM", read: (*metadata).lfm2, names: lfm2GGUF},
-	"lfm2moe":       {hub: families.LFM2MoE, read: (*metadata).lfm2moe, names: lfm2GGUF},
-	"granitehybrid": {hub: families.GraniteHybrid, read: (*metadata).graniteHybrid, finish: finishMamba, names: graniteHybridGGUF, Paired: true},
-	"smollm3":       {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, Paired: true},
-	"deepseek2":     {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF}, // V3 and R1 too
+	"llama":          {hub: "LlamaForCausalLM", read: (*metadata).llama, Paired: true}, // Mistral's and Mixtral's too
+	"qwen2":          {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen3":          {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen2vl":        {hub: "Qwen2ForCausalLM", read: (*metadata).qwenVL}, // Qwen2.5-VL too; the encoder of images has its own file
+	"qwen3vl":        {hub: "Qwen3ForCausalLM", read: (*metadata).qwenVL},
+	"qwen3vlmoe":     {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"qwen3moe":       {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"gemma":          {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
+	"gemma2":         {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
+	"gemma3":         {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
+	"gemma4":         {hub: families.Gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
+	"granite":        {hub: "GraniteForCausalLM", read: (*metadata).granite, Paired: true},
+	"phi3":           {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
+	"ernie4_5":       {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
+	"glm4":           {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
+	"mistral3":       {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, Paired: true},
+	"qwen35":         {hub: "Qwen3_5ForCausalLM", read: (*metadata).qwen35, finish: finishQwen35, names: qwen35GGUF},
+	"qwen35moe":      {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
+	"qwen3next":      {hub: families.Qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
+	"gpt-oss":        {hub: families.GptOss, read: (*metadata).gptOss, names: gptOssGGUF},
+	"llama4":         {hub: families.Llama4, read: (*metadata).llama4, names: llama4GGUF},
+	"lfm2":           {hub: "Lfm2ForCausalLM", read: (*metadata).lfm2, names: lfm2GGUF},
+	"lfm2moe":        {hub: families.LFM2MoE, read: (*metadata).lfm2moe, names: lfm2GGUF},
+	"granitehybrid":  {hub: families.GraniteHybrid, read: (*metadata).graniteHybrid, finish: finishMamba, names: graniteHybridGGUF, Paired: true},
+	"falcon-h1":      {hub: families.FalconH1, read: (*metadata).falconH1, finish: finishMamba, names: falconH1GGUF},
+	"nemotron_h":     {hub: families.NemotronH, read: (*metadata).nemotronH, finish: finishMamba, names: nemotronHGGUF},
+	"nemotron_h_moe": {hub: families.NemotronH, read: (*metadata).nemotronH, finish: finishMamba, names: nemotronHGGUF},
+	"smollm3":        {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, Paired: true},
+	"deepseek2":      {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF}, // V3 and R1 too
 
 	"minimax-m2":   {hub: "MiniMaxM2ForCausalLM", read: (*metadata).minimaxM2, names: map[string]string{"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"}},
 	"olmoe":        {hub: "OlmoeForCausalLM", read: (*metadata).experts},

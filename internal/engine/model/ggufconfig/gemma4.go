@@ -24,7 +24,7 @@ var gemma4GGUF = func() map[string]string {
 }()
 
 // listsGGUF are settings of all families that some read by layer.
-var listsGGUF = map[string][]string{"gemma4": {"feed_forward_length", headCounts, "attention.key_length"}, "lfm2": {headCounts}, "lfm2moe": {headCounts}, "granitehybrid": {headCounts}}
+var listsGGUF = map[string][]string{"gemma4": {"feed_forward_length", headCounts, "attention.key_length"}, "lfm2": {headCounts}, "lfm2moe": {headCounts}, "granitehybrid": {headCounts}, "nemotron_h": {headCounts, "feed_forward_length"}, "nemotron_h_moe": {headCounts, "feed_forward_length"}}
 
 func (m *metadata) gemma4() {
 	layers := m.count("block_count", model.MaxLayers)
@@ -110,7 +110,9 @@ func (m *metadata) count(key string, most int) int {
 }
 
 // list reads a setting of every layer: a list, or one number for all.
-func (m *metadata) list(key string, layers, most int) []int {
+func (m *metadata) list(key string, layers, most int) []int { return m.listFrom(key, layers, 1, most) }
+
+func (m *metadata) listFrom(key string, layers, least, most int) []int {
 	name := m.arch + "." + key
 	m.read[name] = true
 	v, ok := m.f.Value(name)
@@ -128,8 +130,8 @@ func (m *metadata) list(key string, layers, most int) []int {
 	}
 	out := make([]int, layers)
 	for i, n := range all {
-		if n < 1 || n > int64(most) {
-			m.fail(key, model.ErrOutOfRange, "layer %d has %d; want 1..%d", i, n, most)
+		if n < int64(least) || n > int64(most) {
+			m.fail(key, model.ErrOutOfRange, "layer %d has %d; want %d..%d", i, n, least, most)
 		}
 		out[i] = int(n)
 	}

@@ -2,9 +2,7 @@ package ggufconfig
 
 import (
 	"slices"
-	"strings"
 
-	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
@@ -93,7 +91,7 @@ func (m *metadata) graniteHybrid() {
 		m.fail("ssm.inner_size", model.ErrUnsupported, "%d is not a multiple of the hidden size %d", inner, hidden)
 	}
 	m.set("mamba_expand", m.arch+".ssm.inner_size", inner/hidden)
-	m.set("mamba_conv_bias", m.arch+".ssm.conv_kernel", slices.ContainsFunc(m.tensors, func(t gguf.Tensor) bool { return strings.HasSuffix(t.Name, ".ssm_conv1d.bias") }))
+	m.set("mamba_conv_bias", m.arch+".ssm.conv_kernel", m.hasPart("ssm_conv1d.bias"))
 }
 
 // mamba reads the sizes of Mamba-2 under the field names of a family.

@@ -42,6 +42,8 @@ var families = map[string]family{
 	"Lfm2ForCausalLM":             {arch: "lfm2", names: lfm2Names, keys: lfm2Keys("lfm2.")},
 	"Lfm2MoeForCausalLM":          {arch: "lfm2moe", names: lfm2Names, keys: lfm2Keys("lfm2moe.")},
 	"GraniteMoeHybridForCausalLM": {arch: "granitehybrid", names: graniteHybridNames, keys: graniteHybridKeys, pairs: true},
+	"FalconH1ForCausalLM":         {arch: "falcon-h1", names: falconNames, keys: falconKeys},
+	"NemotronHForCausalLM":        {arch: "nemotron_h", names: nemotronNames, keys: nemotronKeys},
 	"GraniteForCausalLM":          {arch: "granite", keys: graniteKeys("granite."), pairs: true},
 	"GemmaForCausalLM":            {arch: "gemma", shift: true},
 	"Gemma2ForCausalLM":           {arch: "gemma2", names: gemmaNames, keys: gemma2Keys, shift: true},
@@ -76,6 +78,9 @@ func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	f := families[m.Architecture]
 	if arch := f.arch; arch == "granitehybrid" && m.MoE.Experts > 0 {
 		f.names = graniteHybridExpertNames
+	}
+	if len(m.MoE.Dense) < m.Layers && m.MoE.Ungated {
+		f.arch = "nemotron_h_moe"
 	}
 	arch := f.arch
 	g.Set("general.architecture", arch)
@@ -148,7 +153,10 @@ func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 			addHalves(g, strings.TrimSuffix(name, "kv_b.weight"), &m, all, kind)
 			continue
 		}
-		if m.Recurrent(blockOf(name)) && (m.Delta.Kind == recurrent.GatedDelta && addDelta(g, &m, name, t, all, kind) || m.Delta.Kind != recurrent.GatedDelta && addHybrid(g, &m, name, all)) {
+		if arch == "falcon-h1" {
+			multiply(&m, name, all, width)
+		}
+		if m.Delta.Kind == recurrent.GatedDelta && m.Recurrent(blockOf(name)) && addDelta(g, &m, name, t, all, kind) || m.Delta.Kind != recurrent.GatedDelta && addHybrid(g, &m, name, all) {
 			continue
 		}
 		if f.shift && strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "ssm_norm") {
@@ -236,6 +244,9 @@ func expertNames(c *model.Config) map[string]string {
 			continue
 		}
 		n, block := c.Layer(i).Experts, fmt.Sprintf("blk.%d.ffn_", i)
+		if c.Blocks != nil {
+			block = fmt.Sprintf("blk.%d.ffn_", c.Blocks[i].FFN)
+		}
 		names[n.Router] = block + "gate_inp.weight"
 		if b := n.Biases; b != nil {
 			names[b.Router], names[b.Gate], names[b.Up], names[b.Down] = block+"gate_inp.bias", block+"gate_exps.bias", block+"up_exps.bias", block+"down_exps.bias"
@@ -243,6 +254,9 @@ func expertNames(c *model.Config) map[string]string {
 		for e := range c.MoE.Experts {
 			gate, up, down := n.Expert(e)
 			names[gate], names[up], names[down] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"
+			if c.MoE.Ungated {
+				names[gate] = block + "up_exps.weight"
+			}
 			if c.MoE.DenseFFN { // as the converter writes Gemma 4's
 				names[gate], names[up] = block+"gate_up_exps.weight", block+"gate_up_exps.weight"
 			}

@@ -47,14 +47,18 @@ func graniteHybridKeys(g *GGUF, m *model.Config) {
 	graniteKeys(p)(g, m)
 	headCounts(g, m, p)
 	g.Set(p+"rope.scaling.finetuned", len(m.Unrotated) == 0)
-	d := &m.Delta
-	for key, n := range map[string]int{"conv_kernel": d.Taps, "state_size": d.KeyDim, "group_count": d.Groups, "time_step_rank": d.ValueHeads, "inner_size": d.ValueHeads * d.ValueDim} {
-		g.Set(p+"ssm."+key, n)
-	}
+	mambaKeys(g, m, p)
 	if m.MoE.Experts > 0 {
 		g.Unset(p + "feed_forward_length")
 		g.Set(p+"feed_forward_length", m.MoE.FFN)
 		g.Set(p+"expert_shared_feed_forward_length", m.MoE.Shared)
+	}
+}
+
+func mambaKeys(g *GGUF, m *model.Config, p string) {
+	d := &m.Delta
+	for key, n := range map[string]int{"conv_kernel": d.Taps, "state_size": d.KeyDim, "group_count": d.Groups, "time_step_rank": d.ValueHeads, "inner_size": d.ValueHeads * d.ValueDim} {
+		g.Set(p+"ssm."+key, n)
 	}
 }
 
