@@ -535,7 +535,7 @@ def falconh1(r):
         c["mamba_d_head"] = "auto"
     if r.random() < 0.4:
         c |= {"mamba_rms_norm": True, "mamba_norm_before_gate": False}
-    maybe(r, c, mlp_bias=[True, False], **{key: [0.5, 1.0, 1.6] for key in ("embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")})
+    maybe(r, c, mlp_bias=[True, False], **{key: [0.5, 1.0, 1.2] for key in ("embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")})
     maybe(r, c, attention_bias=[c.get("attention_in_multiplier", 1.0) == 1.0, False], ssm_multipliers=[[r.choice([0.5, 1.0, 1.4]) for _ in range(5)], None], mlp_multipliers=[[1.3, 0.6], None])
     rope(r, c, dim(c), ["default", "linear", "llama3"], 10000.0)
     return c
@@ -564,7 +564,7 @@ def granitehybrid(r):
     c = granite(r) | {"architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "mamba_expand": 2, "shared_intermediate_size": r.choice([32, 48])}
     c.pop("mlp_bias", None)
     n = r.choice([4, 8])
-    c |= {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": r.choice([1, 2, 4]), "mamba_n_heads": n, "mamba_d_head": r.choice([96 // n, "auto"]), "mamba_d_state": r.choice([8, 16])}
+    c |= {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": r.choice([1, 2, 4]), "mamba_n_heads": n, "mamba_d_head": r.choice([128 // n, "auto"]), "mamba_d_state": r.choice([8, 16])}
     c.pop("head_dim", None)
     c["layer_types"] = ["attention"] + [r.choice(["mamba", "attention"]) for _ in range(c["num_hidden_layers"] - 2)] + ["mamba"]
     c["num_local_experts"] = r.choice([0, 4])
