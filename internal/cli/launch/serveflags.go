@@ -63,7 +63,7 @@ type listenFlags struct {
 	OTLP         string   `name:"otlp" placeholder:"URL" help:"URL of an OpenTelemetry collector for traces (OTLP over HTTP), such as http://127.0.0.1:4318 (default: OTEL_EXPORTER_OTLP_ENDPOINT)."`
 	AllowOrigin  []string `placeholder:"ORIGIN" help:"Origin whose web pages can use the API, such as https://chat.example.com; * allows all. Other origins are refused. Without API keys, localhost is the only host name that the API accepts."`
 	Strict       bool     `help:"Refuse requests with unknown parameters, instead of naming these in a header."`
-	ToolParser   string   `name:"tool-parser" placeholder:"FAMILY" help:"Format of the model's tool calls: hermes, llama3_json, pythonic, mistral, deepseek, gemma, kimi, phi, glm, minimax, seed, dsml, harmony, json (default: from the chat template)."`
+	ToolParser   string   `name:"tool-parser" placeholder:"FAMILY" help:"Format of the model's tool calls: hermes, llama3_json, pythonic, mistral, deepseek, gemma, kimi, phi, nemotron, glm, minimax, seed, dsml, lfm2, harmony, cohere, command-r, json (default: from the chat template)."`
 	ChatTemplate string   `name:"chat-template" type:"path" placeholder:"FILE" help:"File of a Jinja chat template (default: the checkpoint's)."`
 }
 

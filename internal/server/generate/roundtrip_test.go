@@ -46,6 +46,7 @@ func TestTemplatesAreParsedBack(t *testing.T) {
 		"Kimi K2":                   {hm + call + "<|tool_calls_section_begin|><|tool_call_begin|>functions.{{ f.name }}:0<|tool_call_argument_begin|>{{ f.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>" + done, toolcall.Kimi, false},
 		"Mistral 3":                 {"[THINK]{{ m.reasoning_content }}[/THINK]" + call + "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}" + done, toolcall.Mistral, false},
 		"Phi-4-mini":                {call + `<|tool_call|>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]<|/tool_call|>` + done, toolcall.Phi, true},
+		"Nemotron Nano 2":           {hm + call + `<TOOLCALL>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]</TOOLCALL>` + done, toolcall.Nemotron, false},
 		"Llama 3.2":                 {call + `{# ipython #}{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}` + done, toolcall.Llama, true},
 		"Llama 4":                   {call + `<|python_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|python_end|>` + done, toolcall.Pythonic, true},
 		"LFM2":                      {call + `<|tool_call_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|tool_call_end|>` + done, toolcall.Liquid, true},

@@ -22,6 +22,7 @@ const (
 	Gemma    Family = "gemma"       // <|tool_call>call:f{a:<|"|>text<|"|>}<tool_call|>; Gemma 4
 	Kimi     Family = "kimi"        // <|tool_calls_section_begin|>...
 	Phi      Family = "phi"         // <|tool_call|> and a JSON list
+	Nemotron Family = "nemotron"    // <TOOLCALL> and a JSON list; Nemotron Nano 2
 	GLM      Family = "glm"         // <tool_call>name<arg_key>...</arg_key><arg_value>...</arg_value></tool_call>
 	MiniMax  Family = "minimax"     // <minimax:tool_call><invoke name="..."><parameter name="...">...
 	Seed     Family = "seed"        // <seed:tool_call><function=...><parameter=...>...
@@ -34,7 +35,7 @@ const (
 )
 
 // Families lists the names that may be configured.
-var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, Liquid, Harmony, Cohere, CommandR, JSON}
+var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, Nemotron, GLM, MiniMax, Seed, DSML, Liquid, Harmony, Cohere, CommandR, JSON}
 
 // Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {
@@ -64,6 +65,8 @@ func Detect(template string) Family {
 		return Liquid
 	case has("<|tool_call|>"):
 		return Phi
+	case has(nemotronOpen):
+		return Nemotron
 	case has("<tool_call>"):
 		return Hermes
 	case has("[TOOL_CALLS]"):

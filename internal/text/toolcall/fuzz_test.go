@@ -61,7 +61,7 @@ var scraps = append(strings.Split(`<tool_call>|</tool_call>|<function=f>|<functi
 	`{"name": "f", "arguments": |{"name": "f", "parameters": |{"arguments": |, "name": "f"}|{'name': 'f', 'arguments': |{"name": "h", "arguments": |"function": |"type": "function", |`+
 	`{|}|[|]|,|:|"|'|"a": |"b"|'c': |d: |"text|more"|\|\n|\u12|\u00e9|\d|true|None|NaN|007|1_000|0x1F|.5|//|/*|*/|#|;|=|`+
 	"<arg_key>|</arg_key>|<arg_value>|</arg_value>|f\n|<minimax:tool_call>|</minimax:tool_call>|<invoke name=\"f\">|</invoke>|<parameter name=\"a\">|<seed:tool_call>|</seed:tool_call>|"+
-	"<|START_ACTION|>|<|END_ACTION|>|Action:|{\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": |\"tool_name\": |<|start|>assistant|<|channel|>analysis|<|channel|>commentary|to=functions.f|<|constrain|>json|<|message|>|<|end|>|<|call|>|<|tool_call|>|<|/tool_call|>|<|tool_calls_section_begin|>|<|tool_call_begin|>functions.f:0|<|tool_call_argument_begin|>|<|tool_call_end|>|<|tool_calls_section_end|>|"+
+	"<|START_ACTION|>|<|END_ACTION|>|Action:|{\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": |\"tool_name\": |<|start|>assistant|<|channel|>analysis|<|channel|>commentary|to=functions.f|<|constrain|>json|<|message|>|<|end|>|<|call|>|<|tool_call|>|<|/tool_call|>|<TOOLCALL>|</TOOLCALL>|<|tool_calls_section_begin|>|<|tool_call_begin|>functions.f:0|<|tool_call_argument_begin|>|<|tool_call_end|>|<|tool_calls_section_end|>|"+
 	"```|```json\n|<|</|日|\n|\t| |1|-|\x00|<|python_tag|>|null|\"\"|</tool|</para|junk", "|"), gemmaOpen, gemmaOpen+"call:f{", gemmaEnd, gemmaQuote, gemmaQuote+"x", gemmaResponse, "call:f")
 
 func TestRandomAnswers(t *testing.T) {
@@ -69,7 +69,7 @@ func TestRandomAnswers(t *testing.T) {
 	if testing.Short() {
 		rounds = 300
 	}
-	begins := map[Family]string{Hermes: "<tool_call>", Mistral: "[TOOL_CALLS]", DeepSeek: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", Kimi: "<|tool_calls_section_begin|><|tool_call_begin|>functions.", Phi: "<|tool_call|>", Cohere: CohereOpen + "[", CommandR: commandOpen + " ```json\n[",
+	begins := map[Family]string{Hermes: "<tool_call>", Mistral: "[TOOL_CALLS]", DeepSeek: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", Kimi: "<|tool_calls_section_begin|><|tool_call_begin|>functions.", Phi: "<|tool_call|>", Nemotron: "<TOOLCALL>", Cohere: CohereOpen + "[", CommandR: commandOpen + " ```json\n[",
 		GLM: "<tool_call>f\n", MiniMax: `<minimax:tool_call><invoke name="f">`, Gemma: gemmaOpen + "call:f{a:", Harmony: "<|channel|>commentary to=functions.f<|message|>{", Seed: "<seed:tool_call><function=f>", DSML: `<｜DSML｜function_calls><｜DSML｜invoke name="f">`}
 	for range rounds {
 		for _, f := range Families {

@@ -62,7 +62,7 @@ func (m *match) str() (text string, ok bool) {
 func (m *match) separators(p *Parser) string {
 	marks, set := []string{fence, pythonTag, pythonStart, pythonEnd}, blanks+",;[]"
 	switch p.family {
-	case Hermes, Mistral, Phi, Cohere, CommandR:
+	case Hermes, Mistral, Phi, Nemotron, Cohere, CommandR:
 		if marks = nil; p.block {
 			marks = []string{fence}
 		}

@@ -94,11 +94,11 @@ func New(f Family, tools map[string]Tool) *Parser {
 	case Kimi:
 		p.section(kimiMarks)
 	case Phi:
-		p.open, p.end = "<|tool_call|>", "<|/tool_call|>"
-		p.ends, p.opens = []string{p.end}, []string{p.open}
+		p.list("<|tool_call|>", "<|/tool_call|>")
+	case Nemotron:
+		p.list(nemotronOpen, "</TOOLCALL>")
 	case Cohere:
-		p.open, p.end = CohereOpen, CohereEnd
-		p.ends, p.opens = []string{p.end}, []string{p.open}
+		p.list(CohereOpen, CohereEnd)
 	case CommandR:
 		p.open = commandOpen
 		p.ends, p.opens = []string{fence}, []string{p.open}
@@ -106,6 +106,14 @@ func New(f Family, tools map[string]Tool) *Parser {
 		p.at = between
 	}
 	return p
+}
+
+const nemotronOpen = "<TOOLCALL>"
+
+// list sets the marks of a family whose calls are a JSON list.
+func (p *Parser) list(open, end string) {
+	p.open, p.end = open, end
+	p.ends, p.opens = []string{end}, []string{open}
 }
 
 // section sets the marks of a family whose calls have marks of their own within a section.
@@ -137,7 +145,7 @@ func (p *Parser) Marks(token string) bool {
 		return p.other.marks(token)
 	}
 	switch p.family {
-	case Hermes, Phi, Cohere:
+	case Hermes, Phi, Nemotron, Cohere:
 		return token == p.open || token == p.end
 	case Kimi:
 		return strings.HasPrefix(token, "<|tool_call")

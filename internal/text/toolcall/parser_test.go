@@ -121,6 +121,8 @@ func TestFamilies(t *testing.T) {
 		{Phi, `Sure.<|tool_call|>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]<|/tool_call|>`, `Sure.«f{"a": 1}»«g{}»`},
 		{Phi, `<|tool_call|>[{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]<|/tool_call|> x`, `«f{"a": 1}» x`},
 		{Phi, `<|tool_call|>[]<|/tool_call|>`, `<|tool_call|>[]<|/tool_call|>`},
+		{Nemotron, `Sure.<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]</TOOLCALL>`, `Sure.«f{"a": 1}»«g{}»`},
+		{Nemotron, `<TOOLCALL>none</TOOLCALL>`, `<TOOLCALL>none</TOOLCALL>`},
 		{GLM, "I look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>g</tool_call>", `I look.«get_weather{"city": "Oslo", "days": 3}»«g{}»`},
 		{GLM, "<tool_call>f<arg_key>path</arg_key><arg_value>a\nb</arg_value><arg_key>x</arg_key><arg_value>{\"k\": [1]}</arg_value></tool_call>", `«f{"path": "a\nb", "x": {"k": [1]}}»`},
 		{GLM, "<tool_call>f\n<arg_key>path</arg_key>\n<arg_value>see </arg_value> and </tool_call> here</arg_value>\n</tool_call> after", `«f{"path": "see </arg_value> and </tool_call> here"}» after`},
@@ -288,7 +290,7 @@ func TestThoughtTags(t *testing.T) {
 // another family too.
 func TestDetectMarks(t *testing.T) {
 	for marks, want := range map[string]Family{"<tool_call>{{ name }}<arg_key>": GLM, "<minimax:tool_call><invoke name=": MiniMax, "<seed:tool_call><function=": Seed, "<｜DSML｜function_calls>": DSML,
-		"<|tool_calls_section_begin|><|tool_call_begin|>": Kimi, "<|tool|><|tool_call|>": Phi, "<tool_call>\n<function=": Hermes, "[TOOL_CALLS]": Mistral} {
+		"<|tool_calls_section_begin|><|tool_call_begin|>": Kimi, "<|tool|><|tool_call|>": Phi, "<AVAILABLE_TOOLS><TOOLCALL>[": Nemotron, "<tool_call>\n<function=": Hermes, "[TOOL_CALLS]": Mistral} {
 		if got := Detect("{% for t in tools %}" + marks); got != want {
 			t.Errorf("%q: %q, want %q", marks, got, want)
 		}
