@@ -151,13 +151,13 @@ var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpNormOwnedAttention: (*Backend).normAttention,
 	layer.OpProjectQKV:         func(b *Backend, w *weights) { b.multiply(w.qkv, b.norms, b.qkv, b.qkvWidth(), 0) },
 	layer.OpAttend:             (*Backend).attend,
-	layer.OpProjectOut:         func(b *Backend, w *weights) { b.output(w.o, b.attended, w.postAttnNorm) },
+	layer.OpProjectOut:         func(b *Backend, w *weights) { b.output(w.o, b.attended, w.postAttnNorm, w.mixFactor) },
 	layer.OpNormFFN:            (*Backend).normFFN,
 	layer.OpNormAllFFN:         (*Backend).normFFN,
 	layer.OpAddNormFFN:         (*Backend).normFFN,
 	layer.OpAddNormOwnedFFN:    (*Backend).normFFN,
 	layer.OpGateUp:             (*Backend).gate,
-	layer.OpProjectDown:        func(b *Backend, w *weights) { b.output(w.down, b.gated, w.postFFNorm) },
+	layer.OpProjectDown:        func(b *Backend, w *weights) { b.output(w.down, b.gated, w.postFFNorm, w.ffnFactor) },
 	layer.OpAddFFN:             func(*Backend, *weights) {}, // output has added it
 	layer.OpAddOwnedFFN:        func(*Backend, *weights) {},
 }
@@ -204,10 +204,10 @@ func (b *Backend) multiply(j joined, in activation, y cuda.Pointer, ld int, resi
 }
 
 // output adds the product of an output matrix to the residual stream, after its norm and its factor if
-// the model has them.
-func (b *Backend) output(j joined, in activation, norm cuda.Pointer) {
+// the layer has them. 0: no norm, a factor of 1.
+func (b *Backend) output(j joined, in activation, norm cuda.Pointer, factor float32) {
 	h, t := b.dims.Hidden, b.batch.T
-	if norm == 0 && b.dims.Residual == 0 {
+	if norm == 0 && factor == 0 {
 		b.multiply(j, in, b.x, h, b.x)
 		return
 	}
@@ -215,7 +215,7 @@ func (b *Backend) output(j joined, in activation, norm cuda.Pointer) {
 	b.multiply(j, in, y, h, 0)
 	if norm != 0 {
 		o := launch.Norm{X: y, Weight: norm, Eps: b.dims.NormEps, Rows: t, Cols: h}
-		if b.dims.Residual == 0 {
+		if factor == 0 {
 			o.Residual, o.Out = b.x, b.x
 			b.card.Do(o)
 			return
@@ -223,7 +223,7 @@ func (b *Backend) output(j joined, in activation, norm cuda.Pointer) {
 		o.Out, y = b.norms.plain, b.norms.plain
 		b.card.Do(o)
 	}
-	b.card.Do(launch.Logits{X: y, Ld: h, Scale: b.dims.Residual, Rows: t, Cols: h})
+	b.card.Do(launch.Logits{X: y, Ld: h, Scale: factor, Rows: t, Cols: h})
 	b.card.Do(launch.Add{X: b.x, Y: y, Rows: t, Cols: h})
 }
 

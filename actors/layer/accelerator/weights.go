@@ -80,6 +80,7 @@ type weights struct {
 	attnNorm, ffnNorm, postAttnNorm, postFFNorm cuda.Pointer // or 0
 	qNorm, kNorm                                cuda.Pointer // or 0
 	gateBias, upBias                            cuda.Pointer // or 0
+	mixFactor, ffnFactor                        float32      // 0 counts as 1
 }
 
 // Kind implements layer.Layer.
@@ -166,7 +167,8 @@ func grown(b []byte, n int64) []byte {
 
 // upload copies a layer to the card. The result holds what was copied before an error.
 func (d *Device) upload(w *layer.Weights) (*weights, error) {
-	l := &weights{allocations: allocations{card: d.card}, kind: w.Kind(), index: w.Index, window: w.Window, rope: w.Rope, activate: w.Activation}
+	l := &weights{allocations: allocations{card: d.card}, kind: w.Kind(), index: w.Index, window: w.Window, rope: w.Rope, activate: w.Activation,
+		mixFactor: w.MixFactor, ffnFactor: w.FFNFactor}
 	if why := unsupported(w); why != "" {
 		return l, fmt.Errorf("%s: not computed on a card", why)
 	}
@@ -197,7 +199,7 @@ func unsupported(w *layer.Weights) string {
 		return "SwiftKV"
 	case w.Borrows || w.Lends || w.SharesCache || w.VFromK || w.VNorm != nil:
 		return "keys and values of another layer"
-	case w.PerLayer != nil || w.Scalar != 0 || w.QGate != nil || w.Grows:
+	case w.PerLayer != nil || w.Scalar != 0 || w.QGate != nil || w.Grows || w.GateFactor != 0 || w.SameNorm || w.Bare || w.EndsPrompts:
 		return "inputs or gates of a layer"
 	case w.Q == nil || w.K == nil || w.V == nil || w.O == nil || w.Gate == nil || w.Up == nil || w.Down == nil:
 		return "a layer without some of q, k, v, o, gate, up and down"
