@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -48,7 +49,7 @@ func TestFormsAreKept(t *testing.T) {
 					if n := Bytes(&ck.Config, place, rank, want.dt); n != s.Bytes() {
 						t.Errorf("%d bytes are loaded, %d are predicted", s.Bytes(), n)
 					}
-					if head := s.Ends.(*layer.Ends).Head; head != nil && tensor.Quantised(want.dt) && head.Type != tensor.Q8_0 {
+					if head := s.Ends.(*layer.Ends).Head; head != nil && kernel.Quantised(want.dt) && head.Type != tensor.Q8_0 {
 						t.Errorf("the head is held as %v", head.Type)
 					}
 					for i, l := range s.Layers {

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -97,7 +98,7 @@ func quantCandidates(stored tensor.DType) (out []tensor.DType) {
 	switch {
 	case stored == tensor.Int4 || stored == tensor.MXFP4:
 		return []tensor.DType{stored, tensor.Q4_0}
-	case !tensor.Quantised(stored):
+	case !kernel.Quantised(stored):
 		out = append(out, stored)
 		if stored == tensor.F32 {
 			out = append(out, tensor.BF16)
