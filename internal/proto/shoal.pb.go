@@ -2328,6 +2328,7 @@ type Open struct {
 	Fork          uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                               // sequence whose cache, of the tokens in resume, this one starts with; 0: none
 	Pool          uint32   `protobuf:"varint,14,opt,name=pool,proto3" json:"pool,omitempty"`                               // pooling.Method: the step that reads the last token reports a vector; 0: tokens are sampled
 	Adapter       []byte   `protobuf:"bytes,15,opt,name=adapter,proto3" json:"adapter,omitempty"`                          // ID of the LoRA adapter of all rows; empty: none
+	PassRows      uint32   `protobuf:"varint,16,opt,name=pass_rows,json=passRows,proto3" json:"pass_rows,omitempty"`       // sweeps read the prompt layer by layer, this number of rows at a time; 0: chunks read it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2465,6 +2466,13 @@ func (x *Open) GetAdapter() []byte {
 		return x.Adapter
 	}
 	return nil
+}
+
+func (x *Open) GetPassRows() uint32 {
+	if x != nil {
+		return x.PassRows
+	}
+	return 0
 }
 
 // Copy makes a replica: before the rows of the step run, the owner sends the cache of a
@@ -2717,6 +2725,7 @@ type StepRequest struct {
 	// far as it can. The bits are the same.
 	Halvings      uint32   `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
 	DropStates    []uint64 `protobuf:"varint,17,rep,packed,name=drop_states,json=dropStates,proto3" json:"drop_states,omitempty"` // sequences that lose the copy of their recurrent states before the step
+	Sweeps        []*Sweep `protobuf:"bytes,18,rep,name=sweeps,proto3" json:"sweeps,omitempty"`                                   // after the rows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2870,6 +2879,99 @@ func (x *StepRequest) GetDropStates() []uint64 {
 	return nil
 }
 
+func (x *StepRequest) GetSweeps() []*Sweep {
+	if x != nil {
+		return x.Sweeps
+	}
+	return nil
+}
+
+// Sweep takes tokens of a prompt through layers [from_layer, to_layer). The first sweeps of the
+// prompt read the layers from 0 on, all its tokens first. The next ones go on with the next layers.
+type Sweep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	FromLayer     uint32                 `protobuf:"varint,2,opt,name=from_layer,json=fromLayer,proto3" json:"from_layer,omitempty"`
+	ToLayer       uint32                 `protobuf:"varint,3,opt,name=to_layer,json=toLayer,proto3" json:"to_layer,omitempty"`
+	Start         uint32                 `protobuf:"varint,4,opt,name=start,proto3" json:"start,omitempty"` // true position of the first token
+	Tokens        []uint32               `protobuf:"varint,5,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	Sample        bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"` // after the last token, in the last layer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sweep) Reset() {
+	*x = Sweep{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sweep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sweep) ProtoMessage() {}
+
+func (x *Sweep) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sweep.ProtoReflect.Descriptor instead.
+func (*Sweep) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Sweep) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Sweep) GetFromLayer() uint32 {
+	if x != nil {
+		return x.FromLayer
+	}
+	return 0
+}
+
+func (x *Sweep) GetToLayer() uint32 {
+	if x != nil {
+		return x.ToLayer
+	}
+	return 0
+}
+
+func (x *Sweep) GetStart() uint32 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *Sweep) GetTokens() []uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Sweep) GetSample() bool {
+	if x != nil {
+		return x.Sample
+	}
+	return false
+}
+
 // Index computes pieces of a prompt's clustering (kvcache.IndexWork).
 type Index struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2882,7 +2984,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +2996,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +3009,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Index) GetSeq() uint64 {
@@ -2941,7 +3043,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3055,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3068,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2994,7 +3096,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3006,7 +3108,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3019,7 +3121,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -3057,7 +3159,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3171,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3184,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -3136,7 +3238,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3148,7 +3250,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3161,7 +3263,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -3228,7 +3330,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3240,7 +3342,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3253,7 +3355,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -3372,7 +3474,7 @@ type ThreadTime struct {
 
 func (x *ThreadTime) Reset() {
 	*x = ThreadTime{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3486,7 @@ func (x *ThreadTime) String() string {
 func (*ThreadTime) ProtoMessage() {}
 
 func (x *ThreadTime) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3499,7 @@ func (x *ThreadTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
 func (*ThreadTime) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ThreadTime) GetRuns() uint64 {
@@ -3467,7 +3569,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3581,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3594,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Spill) GetSeq() uint64 {
@@ -3524,7 +3626,7 @@ type Scratch struct {
 
 func (x *Scratch) Reset() {
 	*x = Scratch{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +3638,7 @@ func (x *Scratch) String() string {
 func (*Scratch) ProtoMessage() {}
 
 func (x *Scratch) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +3651,7 @@ func (x *Scratch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
 func (*Scratch) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Scratch) GetBytes() int64 {
@@ -3615,7 +3717,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3627,7 +3729,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3640,7 +3742,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -3802,7 +3904,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[43]
+	mi := &file_internal_proto_shoal_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3814,7 +3916,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[43]
+	mi := &file_internal_proto_shoal_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3827,7 +3929,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{43}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -4081,7 +4183,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
 	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
 	"\x04open\x18\x06 \x01(\bR\x04open\x12\x18\n" +
-	"\athought\x18\a \x01(\tR\athought\"\xab\x03\n" +
+	"\athought\x18\a \x01(\tR\athought\"\xc8\x03\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -4099,7 +4201,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"tailTokens\x12\x12\n" +
 	"\x04fork\x18\r \x01(\x04R\x04fork\x12\x12\n" +
 	"\x04pool\x18\x0e \x01(\rR\x04pool\x12\x18\n" +
-	"\aadapter\x18\x0f \x01(\fR\aadapter\"2\n" +
+	"\aadapter\x18\x0f \x01(\fR\aadapter\x12\x1b\n" +
+	"\tpass_rows\x18\x10 \x01(\rR\bpassRows\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\xa3\x03\n" +
@@ -4120,7 +4223,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
 	"\x04sums\x18\x0f \x01(\bR\x04sums\x12\x1a\n" +
-	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\x9b\x04\n" +
+	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xc1\x04\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -4142,7 +4245,16 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06passes\x18\x0f \x01(\rR\x06passes\x12\x1a\n" +
 	"\bhalvings\x18\x10 \x01(\rR\bhalvings\x12\x1f\n" +
 	"\vdrop_states\x18\x11 \x03(\x04R\n" +
-	"dropStates\"E\n" +
+	"dropStates\x12$\n" +
+	"\x06sweeps\x18\x12 \x03(\v2\f.shoal.SweepR\x06sweeps\"\x99\x01\n" +
+	"\x05Sweep\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1d\n" +
+	"\n" +
+	"from_layer\x18\x02 \x01(\rR\tfromLayer\x12\x19\n" +
+	"\bto_layer\x18\x03 \x01(\rR\atoLayer\x12\x14\n" +
+	"\x05start\x18\x04 \x01(\rR\x05start\x12\x16\n" +
+	"\x06tokens\x18\x05 \x03(\rR\x06tokens\x12\x16\n" +
+	"\x06sample\x18\x06 \x01(\bR\x06sample\"E\n" +
 	"\x05Index\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x16\n" +
@@ -4276,7 +4388,7 @@ func file_internal_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_internal_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -4312,17 +4424,18 @@ var file_internal_proto_shoal_proto_goTypes = []any{
 	(*Copy)(nil),            // 31: shoal.Copy
 	(*Chunk)(nil),           // 32: shoal.Chunk
 	(*StepRequest)(nil),     // 33: shoal.StepRequest
-	(*Index)(nil),           // 34: shoal.Index
-	(*TokenLogprob)(nil),    // 35: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 36: shoal.PromptLogprob
-	(*Drawn)(nil),           // 37: shoal.Drawn
-	(*Sampled)(nil),         // 38: shoal.Sampled
-	(*StepReply)(nil),       // 39: shoal.StepReply
-	(*ThreadTime)(nil),      // 40: shoal.ThreadTime
-	(*Spill)(nil),           // 41: shoal.Spill
-	(*Scratch)(nil),         // 42: shoal.Scratch
-	(*SocketStatus)(nil),    // 43: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 44: shoal.PrefixDisk
+	(*Sweep)(nil),           // 34: shoal.Sweep
+	(*Index)(nil),           // 35: shoal.Index
+	(*TokenLogprob)(nil),    // 36: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 37: shoal.PromptLogprob
+	(*Drawn)(nil),           // 38: shoal.Drawn
+	(*Sampled)(nil),         // 39: shoal.Sampled
+	(*StepReply)(nil),       // 40: shoal.StepReply
+	(*ThreadTime)(nil),      // 41: shoal.ThreadTime
+	(*Spill)(nil),           // 42: shoal.Spill
+	(*Scratch)(nil),         // 43: shoal.Scratch
+	(*SocketStatus)(nil),    // 44: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 45: shoal.PrefixDisk
 }
 var file_internal_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -4349,22 +4462,23 @@ var file_internal_proto_shoal_proto_depIdxs = []int32{
 	32, // 21: shoal.StepRequest.chunks:type_name -> shoal.Chunk
 	31, // 22: shoal.StepRequest.copy:type_name -> shoal.Copy
 	13, // 23: shoal.StepRequest.keep:type_name -> shoal.Keep
-	34, // 24: shoal.StepRequest.index:type_name -> shoal.Index
-	41, // 25: shoal.StepRequest.spill:type_name -> shoal.Spill
-	35, // 26: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	35, // 27: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	36, // 28: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	37, // 29: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	38, // 30: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	40, // 31: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	41, // 32: shoal.StepReply.spilled:type_name -> shoal.Spill
-	44, // 33: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	42, // 34: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	35, // 24: shoal.StepRequest.index:type_name -> shoal.Index
+	42, // 25: shoal.StepRequest.spill:type_name -> shoal.Spill
+	34, // 26: shoal.StepRequest.sweeps:type_name -> shoal.Sweep
+	36, // 27: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	36, // 28: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	37, // 29: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	38, // 30: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	39, // 31: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	41, // 32: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	42, // 33: shoal.StepReply.spilled:type_name -> shoal.Spill
+	45, // 34: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	43, // 35: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_internal_proto_shoal_proto_init() }
@@ -4378,7 +4492,7 @@ func file_internal_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_proto_shoal_proto_rawDesc), len(file_internal_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -161,7 +161,7 @@ func (s *Store) unshare() error {
 	}
 	var shared []*table
 	for i := range s.tables {
-		if t := &s.tables[i]; t.rule.KeepsAll() && s.arena.IsShared(t.rows()[at]) {
+		if t := &s.tables[i]; t.rule.KeepsAll() && !s.absent(t) && s.arena.IsShared(t.rows()[at]) {
 			shared = append(shared, t)
 		}
 	}

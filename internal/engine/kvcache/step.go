@@ -26,7 +26,7 @@ func (s *Store) Reserve(upTo int) error {
 	if s.overwrites(upTo) {
 		undo = staged
 	}
-	if err := s.grow(upTo, undo, func(*table) bool { return false }); err != nil {
+	if err := s.grow(upTo, undo, s.absent); err != nil {
 		return fmt.Errorf("reserving tokens [%d,%d): %w", s.tokens, upTo, err)
 	}
 	if err := s.unshare(); err != nil {
@@ -305,7 +305,7 @@ func (s *Store) trimTo(tokens int) {
 	}
 	for i := range s.tables {
 		t := &s.tables[i]
-		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.freed {
+		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.freed && !s.absent(t) {
 			s.arena.Release(t.rows()[t.freed:behind])
 			clear(t.rows()[t.freed:behind])
 			t.freed = behind

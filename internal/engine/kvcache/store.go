@@ -17,12 +17,13 @@ type Store struct {
 	g           Geometry
 	policy      *Policy
 	heads       tensor.Span
-	tables      []table // [layer][head]
-	prompt      int     // tokens at the end of prefill, from Open
-	tokens      int     // committed
-	staged      int     // reserved beyond the committed ones
-	sealed      bool    // tokens may be written
-	pending     int     // tokens announced by Open, until Seal
+	tables      []table     // [layer][head]
+	prompt      int         // tokens at the end of prefill, from Open
+	layers      tensor.Span // see Enter; empty: all
+	tokens      int         // committed
+	staged      int         // reserved beyond the committed ones
+	sealed      bool        // tokens may be written
+	pending     int         // tokens announced by Open, until Seal
 	undo        undo
 	expected    int      // tokens of a step for which undo rows are kept
 	charge      int64    // bytes of slot tables charged to the arena

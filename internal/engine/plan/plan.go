@@ -38,6 +38,7 @@ type Plan struct {
 	Spill       []Spill
 	Decode      []Run // rows of sequences that decode
 	Chunks      []Run // of prompts
+	Sweeps      []Sweep
 	Index       []Index
 	Passes      int // over the rows of Decode: each pass reads the token that the pass before sampled; 0 means 1
 	ThreadShift int // each node halves its compute threads this many times, rounding up, as far as it can
@@ -51,6 +52,9 @@ func (p *Plan) Tokens() int {
 	}
 	for _, r := range p.Chunks {
 		n += len(r.Tokens)
+	}
+	for _, w := range p.Sweeps {
+		n += len(w.Tokens)
 	}
 	return n
 }
@@ -85,6 +89,9 @@ type Open struct {
 	Fork uint64
 	// Adapter is the LoRA adapter of all rows; zero: none.
 	Adapter lora.ID
+	// PassRows, unless 0, means that sweeps read the prompt layer by layer. The layers get this
+	// number of its rows at a time, counted from its first token that no shared block has.
+	PassRows int
 
 	// Shared lists the blocks of the prefix cache that the prompt starts with, and Prefix
 	// their tokens. Read counts them, and the first chunk follows them.
@@ -152,6 +159,18 @@ func CopyAfter(from, to, had int) int {
 		return at
 	}
 	return 0
+}
+
+// Sweep takes tokens of a prompt through the layers [From, To) of the model, after the other rows
+// of the step. The layers begin with the first token that no shared block has. After the prompt's
+// last token, what the policy keeps of them goes to the owner, and their full cache is freed. Then
+// the sweeps of the next layers begin. The decision is in docs/decisions/layer-by-layer.md.
+type Sweep struct {
+	Seq      uint64
+	From, To int
+	Start    int // position of the first token
+	Tokens   []int32
+	Sample   bool // after the last token, in the last layer
 }
 
 // Copy makes a replica: before the rows run, the owner sends the whole cache of a

@@ -18,6 +18,9 @@ func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
 	for _, x := range p.Index {
 		m.Index = append(m.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
 	}
+	for _, w := range p.Sweeps {
+		m.Sweeps = append(m.Sweeps, &proto.Sweep{Seq: w.Seq, FromLayer: uint32(w.From), ToLayer: uint32(w.To), Start: uint32(w.Start), Tokens: convert[uint32](w.Tokens), Sample: w.Sample})
+	}
 	for i := range p.Open {
 		m.Open = append(m.Open, encodeOpen(&p.Open[i]))
 	}
@@ -39,7 +42,7 @@ func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
 func encodeOpen(o *Open) *proto.Open {
 	return &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: EncodeSampling(o.Sampling),
 		PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), ReserveTokens: uint32(o.Reserve),
-		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared, Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes()}
+		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared, Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes(), PassRows: uint32(o.PassRows)}
 }
 
 // encodeRun encodes what decode and prefill have in common, and decode's own fields.
@@ -91,6 +94,9 @@ func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, erro
 	for _, x := range m.Index {
 		p.Index = append(p.Index, Index{Seq: x.GetSeq(), From: int(x.GetFrom()), Pieces: int(x.GetPieces())})
 	}
+	for _, w := range m.Sweeps {
+		p.Sweeps = append(p.Sweeps, Sweep{Seq: w.GetSeq(), From: int(w.GetFromLayer()), To: int(w.GetToLayer()), Start: int(w.GetStart()), Tokens: convert[int32](w.GetTokens()), Sample: w.GetSample()})
+	}
 	for _, o := range m.Open {
 		open, err := decodeOpen(o, parse)
 		if err != nil {
@@ -127,7 +133,7 @@ func decodeOpen(m *proto.Open, parse func(spec string) (*kvcache.Policy, error))
 	}
 	return Open{Seq: m.Seq, Owner: int(m.Owner), Policy: policy, Sampling: &params,
 		Read: int(m.PromptTokens), Sampled: int(m.SampledBefore), Tail: int(m.TailTokens), Reserve: int(m.ReserveTokens),
-		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared, Prefix: convert[int32](m.Prefix), Adapter: adapter}, nil
+		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared, Prefix: convert[int32](m.Prefix), Adapter: adapter, PassRows: int(m.PassRows)}, nil
 }
 
 // decodeRuns returns the runs of decode, whose number it also returns, and then those of prefill. All

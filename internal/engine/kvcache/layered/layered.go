@@ -1,0 +1,89 @@
+// Package layered is what a prompt needs that is read layer by layer: all its tokens through some
+// layers, whose cache is then compressed, before the next layers begin. It counts the memory of such a
+// prompt, and stores its residual stream between layers. See docs/decisions/layer-by-layer.md.
+package layered
+
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+)
+
+// Fits reports whether a prompt under policy p can be read layer by layer. The policy must drop
+// tokens, otherwise nothing is saved. A policy with an index needs all layers at the end of prefill.
+func Fits(g kvcache.Geometry, p *kvcache.Policy) bool {
+	return p.Evicts() && p.Index == nil && !p.Needs.Labels && !g.Across && g.Recurrent.Layers == 0
+}
+
+// Only is the geometry of an observation that sees the layers [from, to) alone: all others look like
+// layers with a window, which have no statistics.
+func Only(g kvcache.Geometry, from, to int) kvcache.Geometry {
+	windows := slices.Repeat([]int{1}, g.Layers)
+	clear(windows[from:to])
+	copy(windows[from:to], tail(g.Windows, from))
+	g.Windows = windows
+	return g
+}
+
+// part is the geometry of a model of the layers [from, to) alone.
+func part(g kvcache.Geometry, from, to int) kvcache.Geometry {
+	if windows := tail(g.Windows, from); windows != nil {
+		g.Windows = windows[:min(to-from, len(windows))]
+	}
+	g.Layers = to - from
+	return g
+}
+
+func tail(windows []int, from int) []int {
+	if from >= len(windows) {
+		return nil
+	}
+	return windows[from:]
+}
+
+// Shape is how a prompt is read. The zero value means chunk by chunk.
+type Shape struct {
+	Group  int // layers that are read at a time
+	Rows   int // most tokens of a sweep, a multiple of Pass
+	Pass   int // tokens that the layers get at a time
+	Hidden int // width of the residual stream
+	Ranks  int // sockets that divide its rows
+}
+
+// ShapeOf is the shape for a prompt whose policy allows it. A sweep is about as much work as a chunk of
+// that many tokens through all layers. Short prompts take several layers at a time.
+func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int) Shape {
+	s := Shape{Group: min(max(1, chunk*g.Layers/max(1, tokens)), g.Layers), Pass: chunk, Hidden: hidden, Ranks: ranks}
+	s.Rows = g.Layers / s.Group * chunk
+	return s
+}
+
+// CacheBytes is the peak of the full cache that a socket holds while it reads a prompt of `read` tokens,
+// with its statistics for the policy. heads is the number of KV heads whose rows it keeps, cut of those
+// or of units that it computes. The first `shared` blocks belong to the prefix cache and are not
+// counted.
+func (s Shape) CacheBytes(g kvcache.Geometry, heads, cut, read, shared int, p *kvcache.Policy) (most int64) {
+	g.Chunk = s.Rows
+	for from := 0; from < g.Layers; from += s.Group {
+		of := part(g, from, min(from+s.Group, g.Layers))
+		whole, _ := kvcache.SegmentBytes(of, heads)
+		most = max(most, kvcache.PrefillBytes(of, heads, read, p)+kvcache.StatisticsBytes(of, cut, read, p)-int64(shared)*whole)
+	}
+	return most
+}
+
+// ResidualBytes is the size of a socket's rows of the residual stream for a number of tokens.
+func (s Shape) ResidualBytes(g kvcache.Geometry, tokens int) int64 {
+	if s.Group >= g.Layers {
+		return 0
+	}
+	return int64(passes(tokens, s.Pass)) * int64(blockBytes(s.Hidden, s.Pass, s.Ranks))
+}
+
+func passes(tokens, pass int) int { return (tokens + pass - 1) / pass }
+
+// blockBytes is the size of the block that holds a rank's rows of one pass.
+func blockBytes(hidden, pass, ranks int) int {
+	const line = 64
+	return (4*hidden*((pass+ranks-1)/ranks) + line - 1) / line * line
+}
