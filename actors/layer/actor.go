@@ -123,7 +123,7 @@ func (p *pass) next() {
 	a, last := p.layer, p.at == len(s.exchanges)
 	var runs []LayerRun
 	if b.alone() {
-		runs = b.untilRowsDrop(a.Layers)
+		runs = b.untilRowsDrop(a.Layers[:len(a.Layers)-b.After])
 	} else {
 		p.one[0] = LayerRun{a.Layers[0], s.runs[p.at]}
 		runs = p.one[:]
@@ -140,7 +140,7 @@ func (p *pass) next() {
 	switch {
 	case !last:
 		a.Term.Await(b, p.run.Group, p.begin)
-	case len(a.Next) >= len(runs):
+	case len(a.Next)-b.After >= len(runs):
 		a.root.Send(a.Next[len(runs)-1], p.run)
 	default:
 		a.root.Send(p.run.ReplyTo, &Done{Batch: b})

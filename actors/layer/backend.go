@@ -21,8 +21,8 @@ type Backend interface {
 	// embedding file changed during the call (model.Tensor.Unchanged), the rows may be wrong and the
 	// caller must repeat it with checked. A checked call fails unless the bytes are the model's.
 	Embed(e Held, row int, tokens []uint32, checked bool) error
-	// Run computes runs of layers in order. On a single rank the runs cover all layers, which a
-	// device can capture as a graph. Between two runs, with no work of its own in flight, a backend
+	// Run computes runs of layers in order. On a single rank the runs cover all layers of the step,
+	// which a device can capture as a graph. Between two runs, with no work of its own in flight, a backend
 	// may call between unless it is nil: it runs the executor's other jobs. If between returns
 	// false, the weights have been freed and Run must return at once.
 	Run(runs []LayerRun, between func() (goOn bool))

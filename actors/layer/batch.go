@@ -72,6 +72,10 @@ type Batch struct {
 	Type       tensor.DType // type of the layers' matrices
 	Backend    Backend
 
+	// Before and After are the numbers of the first and last layers that the batch does not run
+	// through. Set them before Reset.
+	Before, After int
+
 	T        int       // rows
 	Segments []Segment // in row order
 	decode   int       // number of decode rows, which come first
@@ -253,6 +257,19 @@ func (b *Batch) rowRanges() []topology.Range {
 	}
 	return r
 }
+
+// PromptRows returns the prompt rows that this rank owns.
+func (b *Batch) PromptRows() topology.Range { return b.rows[b.Rank] }
+
+// SharesRows reports whether a layer needs all rows of the residual stream on every rank, and not
+// only those that the rank owns.
+func (b *Batch) SharesRows() bool { return !b.alone() && !b.step.owned }
+
+// ShareRows sends this rank's own rows of the residual stream to all ranks. RowsArrived puts the others'
+// in place.
+func (b *Batch) ShareRows(g Group, done func(error)) { exchangeResidual.start(b, g, done) }
+
+func (b *Batch) RowsArrived() { exchangeResidual.unpack(b) }
 
 // NextOp returns the next collective's number in this micro-batch.
 func (b *Batch) NextOp() uint64 {

@@ -106,6 +106,11 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Blocks: []uint64{6, 7}, Step: 3, Millis: 1000},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 64), Blocks: []uint64{8}, Step: 3, Millis: 100, Seq: 1},
 		&proto.ReleaseRequest{Epoch: 1, Seqs: []uint64{9}, Evict: []uint64{7}},
+		&proto.StepRequest{Epoch: 1, Step: 4, Open: []*proto.Open{{Seq: 3, Owner: 1, Policy: "snapkv:topk=9,obs=4", Sampling: plan.EncodeSampling(&best), PromptTokens: 40, PassRows: 16}},
+			Sweeps: []*proto.Sweep{{Seq: 3, ToLayer: 1, Tokens: tokens(32)}}},
+		&proto.StepRequest{Epoch: 1, Step: 5, Sweeps: []*proto.Sweep{{Seq: 3, ToLayer: 1, Start: 32, Tokens: tokens(8)}}},
+		&proto.StepRequest{Epoch: 1, Step: 6, Sweeps: []*proto.Sweep{{Seq: 3, FromLayer: 1, ToLayer: uint32(v.ck.Config.Layers), Tokens: tokens(40), Sample: true}}},
+		&proto.StepRequest{Epoch: 1, Step: 7, Chunks: []*proto.Chunk{decode(3, 40, 0)}},
 	)
 	s = append(s, epoch(2)...)
 	return append(s,
@@ -261,7 +266,7 @@ func TestStepsAreRefused(t *testing.T) {
 func TestCacheThatNobodyResumed(t *testing.T) {
 	v := newVictims(t, goldenDir)
 	first := v.session(time.Minute)
-	session := first[:11:11]
+	session := first[:15:15]
 	for _, m := range first[2:5] {
 		s := pb.CloneOf(m.(*proto.StepRequest))
 		s.Epoch = 2

@@ -59,7 +59,7 @@ func (a *Actor) load(c actor.Context, m *Load) {
 // limitsOf returns the limits of a load whose placement has been checked.
 func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) machine.Limits {
 	c := &cfg.Checkpoint.Config
-	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.IDs(), Positions: cmp.Or(int(r.Context), c.MaxPositions), Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal, Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0}
+	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.IDs(), Positions: cmp.Or(int(r.Context), c.MaxPositions), Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal, Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0, Layered: shard.Layered(c)}
 	if kv, err := tensor.ParseDType(r.KvType); err == nil { // build reports the error
 		l.Layout = c.CacheLayout(kv)
 	}
@@ -97,7 +97,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 			return nil, unusable(err)
 		}
 	}
-	c := &caches.Epoch{Caches: held, Adapters: map[lora.ID]*lowrank.Adapter{}, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Score: cfg.Checkpoint.Config.Score(), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
+	c := &caches.Epoch{Caches: held, Adapters: map[lora.ID]*lowrank.Adapter{}, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Hidden: served.Hidden, Score: cfg.Checkpoint.Config.Score(), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
 	return step.NewEpoch(c, step.Options{Config: served, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
 }
 

@@ -74,6 +74,8 @@ type rigConfig struct {
 	window    int
 	fromFiles bool // the files say both
 
+	sweep  int // tokens of a pass; 0: chunks read prompts
+	group  int // layers that sweeps read at a time; default 1
 	passes int // of decode-only steps, on one socket; default 1
 	wrap   func(rank int, inner collective.Transport) collective.Transport
 	device func(*tensor.Pool) layer.Device // default: layer.Host
@@ -231,6 +233,7 @@ type request struct {
 	adapter lora.ID
 	id      uint64
 	at      int
+	layer   int // with sweeps: the first that is being read
 	tokens  []int32
 	scores  []*proto.Sampled
 	arrives int // step at which it is opened
@@ -259,7 +262,11 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 				r.seq++
 				q.id = r.seq
 				s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy,
-					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt)), Adapter: q.adapter.Bytes()})
+					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt)), Adapter: q.adapter.Bytes(), PassRows: uint32(r.c.sweep)})
+			}
+			if q.at < len(q.prompt) && r.c.sweep > 0 {
+				s.Sweeps = append(s.Sweeps, q.sweep(chunk/r.c.sweep*r.c.sweep, r.ck.Config.Layers, max(1, r.c.group)))
+				continue
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
 			if q.at < len(q.prompt) {
@@ -282,10 +289,13 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 			}
 			return
 		}
-		if len(s.Chunks) == 0 {
+		if len(s.Chunks)+len(s.Sweeps) == 0 {
 			continue
 		}
 		passes := 1 + n%max(1, r.c.passes)
+		if len(s.Sweeps) > 0 {
+			passes = 1
+		}
 		for _, c := range s.Chunks {
 			q := of(c.Seq)
 			passes = min(passes, q.max-len(q.tokens))
@@ -295,6 +305,14 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 		}
 		s.Passes = uint32(passes)
 		got := r.run(&s)
+		for _, w := range s.Sweeps {
+			if q := of(w.Seq); w.Sample {
+				q.take(r.t, got[w.Seq], 1)
+				if len(q.tokens) == q.max {
+					release = append(release, q.id)
+				}
+			}
+		}
 		for _, c := range s.Chunks {
 			if !c.Sample {
 				continue

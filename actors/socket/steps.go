@@ -51,7 +51,7 @@ func (a *Actor) run(c actor.Context, s *flight) {
 	job, batch := s.Job()
 	if job == nil {
 		s.sent = batch
-		c.Send(a.layers[0], &layer.Run{Batch: batch, Group: a.epoch.Group, ReplyTo: c.Self()})
+		c.Send(a.layers[batch.Before], &layer.Run{Batch: batch, Group: a.epoch.Group, ReplyTo: c.Self()})
 		return
 	}
 	self, root := c.Self(), c.ActorSystem().Root

@@ -23,6 +23,7 @@ type Epoch struct {
 	Place    topology.Placement
 	Rank     int
 	Geometry kvcache.Geometry
+	Hidden   int          // width of the residual stream
 	Score    tensor.Score // scale, cap and sinks of attention
 	Form     tier.Form    // of the prefix cache's blocks in files
 	States   tier.Form    // of their snapshots; zero: the model has no recurrent states
@@ -55,6 +56,8 @@ func (e *Epoch) Do(effects []machine.Effect) error {
 			if q.PromptShard != nil {
 				err = q.PromptShard.Reserve(f.Tokens)
 			}
+		case machine.DoEnter:
+			err = e.enter(q, f.Layers, f.Tokens)
 		case machine.DoOpenCache:
 			err = e.openCache(q)
 		case machine.DoReserveCache:
@@ -77,25 +80,38 @@ func (e *Epoch) Do(effects []machine.Effect) error {
 func (e *Epoch) open(o *plan.Open) error {
 	s := e.newSequence(o)
 	e.Seqs[o.Seq] = s
+	if o.PassRows > 0 {
+		if err := e.openLayered(s, o); err != nil {
+			return err
+		}
+	}
 	if heads := e.PromptHeads(s.Owner); heads.Len() > 0 && len(o.Resume) == 0 {
 		s.PromptShard = kvcache.NewPrefill(e.Arena, e.Geometry, heads)
 		if err := e.attach(s, o.Shared); err != nil {
 			return err
 		}
-		var err error
-		if s.Stats, err = kvcache.NewObservation(e.Arena, e.Geometry, e.Place.Slices[e.Rank].KVHeads, s.Policy.Needs, s.Prompt); err != nil {
+		if err := e.observe(s, o); err != nil {
 			return err
-		}
-		if n := len(o.Shared); n > 0 && s.Policy.Needs.PromptAttention {
-			if err := s.Stats.Continue(e.blocks[o.Shared[n-1]]); err != nil {
-				return err
-			}
 		}
 	}
 	if s.Owner == e.Rank {
 		for i, t := range o.Prefix {
 			s.Note(t, i)
 		}
+	}
+	return nil
+}
+
+// observe begins the statistics of a prompt for its policy. If it is read layer by layer, enter does.
+func (e *Epoch) observe(s *Sequence, o *plan.Open) (err error) {
+	if o.PassRows > 0 {
+		return nil
+	}
+	if s.Stats, err = kvcache.NewObservation(e.Arena, e.Geometry, e.Place.Slices[e.Rank].KVHeads, s.Policy.Needs, s.Prompt); err != nil {
+		return err
+	}
+	if n := len(o.Shared); n > 0 && s.Policy.Needs.PromptAttention {
+		return s.Stats.Continue(e.blocks[o.Shared[n-1]])
 	}
 	return nil
 }

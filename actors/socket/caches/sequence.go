@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/constraint"
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -25,7 +26,9 @@ type Sequence struct {
 
 	PromptShard  *kvcache.Store       // this rank's KV heads of the prompt; nil without any, or after the hand-over
 	Stats        *kvcache.Observation // attention statistics for the policy; nil: the policy needs none
-	Cache        *kvcache.Store       // the owner's cache, from the last chunk on
+	Residual     *layered.Residual    // this rank's rows of the residual stream; nil: chunks read the prompt
+	PassRows     int                  // with Residual: tokens that the layers get at a time
+	Cache        *kvcache.Store       // the owner's cache, from the last chunk on, or the first hand-over of layers
 	ReplicaCache *kvcache.Store       // the replica on this socket
 
 	Pool *pooling.Accumulator // makes a vector of the prompt; nil: tokens are sampled
@@ -117,6 +120,8 @@ func (s *Sequence) release() {
 	}
 	s.Stats.Release()
 	s.Stats = nil
+	s.Residual.Release()
+	s.Residual = nil
 	s.Draft.Release()
 	if s.Cache != nil {
 		s.Cache.Release()

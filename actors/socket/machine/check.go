@@ -30,12 +30,17 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 	if err := m.checkRuns(p, &seqs); err != nil {
 		return nil, err
 	}
+	for i := range p.Sweeps {
+		if err := m.checkSweep(p, &p.Sweeps[i], seqs.at(p.Sweeps[i].Seq)); err != nil {
+			return nil, err
+		}
+	}
 	for i := range p.Index {
 		if err := m.checkIndex(p, &p.Index[i], seqs.at(p.Index[i].Seq)); err != nil {
 			return nil, err
 		}
 	}
-	if rows := len(p.Decode) + len(p.Chunks); rows+len(p.Index) == 0 || rows == 0 && p.Passes > 1 {
+	if rows := len(p.Decode) + len(p.Chunks); rows+len(p.Index)+len(p.Sweeps) == 0 || rows == 0 && p.Passes > 1 {
 		return nil, fmt.Errorf("socket: step %d has no rows", p.Step)
 	}
 	for _, f := range p.Spill {
@@ -112,8 +117,8 @@ func (m *Machine) checkIndex(p *plan.Plan, x *plan.Index, q *Sequence) error {
 		return fmt.Errorf("socket: step %d indexes sequence %d, and names it twice", p.Step, x.Seq)
 	case q.inFlight != 0:
 		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", x.Seq, q.inFlight)
-	case q.HandedOver:
-		return fmt.Errorf("socket: step %d indexes sequence %d, whose prompt is complete", p.Step, x.Seq)
+	case q.HandedOver || q.swept.pass > 0:
+		return fmt.Errorf("socket: step %d indexes sequence %d, whose prompt is complete or read layer by layer", p.Step, x.Seq)
 	}
 	c := kvcache.IndexWorkOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, q.Policy)
 	most, read := c.Before, c.After

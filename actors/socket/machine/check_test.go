@@ -8,12 +8,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // checked returns a machine of rank 0 of 2. Sequence 1 decodes here under full after 130 tokens,
 // the last two of them staged. Sequence 2 is a prompt under full, with 64 of 200 tokens read.
 // Sequence 3 decodes one token a step on rank 1. Sequence 4 decodes under h2o. Sequence 9 was kept
-// from an earlier epoch.
+// from an earlier epoch. Sequence 6 is a prompt that is read layer by layer: layers 1 and 2 of 5 have read
+// 48 of 100 tokens, the first 16 of which were shared.
 func checked(t *testing.T) *Machine {
 	m := NewMachine()
 	m.limits = Limits{Ranks: 2, Vocab: 100, Positions: 1000, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}
@@ -22,6 +24,8 @@ func checked(t *testing.T) *Machine {
 	m.seqs[2] = &Sequence{Replica: plan.None, Prompt: 200, Policy: kvcache.Full(), Read: 64, Logprobs: plan.None}
 	m.seqs[3] = &Sequence{Owner: 1, Replica: plan.None, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, oneToken: true, Logprobs: plan.None}
 	m.seqs[4] = &Sequence{Replica: plan.None, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, Logprobs: plan.None}
+	m.seqs[6] = &Sequence{Replica: plan.None, Prompt: 100, Policy: h2o, Read: 48, Logprobs: plan.None, swept: swept{pass: 32, first: 16, layers: topology.Range{Lo: 1, Hi: 3}}}
+	m.limits.Layered, m.limits.Layers = true, 5
 	m.blocks[11], m.blocks[12] = 0, 1
 	m.kept[9] = &Kept{Prompt: 100, Tokens: 120, Staged: 1, Policy: kvcache.Full(), Layout: m.limits.Layout}
 	return m
@@ -48,14 +52,49 @@ func TestEachRule(t *testing.T) {
 		o.Policy, o.Fork = parsed(t, "squeezed"), of
 		return o
 	}
+	sweep := func(p *plan.Plan, from, to, start, tokens int) *plan.Sweep {
+		p.Sweeps = []plan.Sweep{{Seq: 6, From: from, To: to, Start: start, Tokens: make([]int32, tokens)}}
+		return &p.Sweeps[0]
+	}
+	layers := func(p *plan.Plan) *plan.Open {
+		o := open(p)
+		o.PassRows, o.Policy = 16, parsed(t, "h2o")
+		return o
+	}
 	for want, edit := range map[string]func(m *Machine, p *plan.Plan){
-		"": func(*Machine, *plan.Plan) {},
+		"of this model exchange more":   func(m *Machine, p *plan.Plan) { layers(p); m.limits.Layered = false },
+		"passes of 65 tokens":           func(_ *Machine, p *plan.Plan) { layers(p).PassRows = 65 },
+		"decodes a part of its prompt":  func(_ *Machine, p *plan.Plan) { layers(p).Tail = 1 },
+		"full needs all layers at once": func(_ *Machine, p *plan.Plan) { layers(p).Policy = kvcache.Full() },
+		"attention sums of 1 shared blocks": func(m *Machine, p *plan.Plan) {
+			o := layers(p)
+			m.sums[11] = true
+			o.Shared, o.Prefix = []uint64{11}, make([]int32, 64)
+		},
+		"layers [1,3): it is not open":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Seq = 7 },
+		"the step has 2 passes":                           func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); p.Passes, p.Decode = 2, nil },
+		"the step names the sequence twice":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); p.Sweeps = append(p.Sweeps, p.Sweeps[0]) },
+		"[1,3): step 4, which is in flight":               func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].inFlight = 4 },
+		"its prompt is read in chunks":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 64, 32).Seq = 2 },
+		"[1,3): its prompt is complete":                   func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].HandedOver = true },
+		"tokens [80,112) after 48 of 100":                 func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 80, 32) },
+		"tokens [48,101) after 48 of 100":                 func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 53) },
+		"tokens [48,48) after 48":                         func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 0) },
+		"31 tokens are no whole passes of 32":             func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 31) },
+		"layers [1,3) have read 48":                       func(_ *Machine, p *plan.Plan) { sweep(p, 1, 2, 48, 32) },
+		"[4,5): 3 of 5 layers are read":                   func(m *Machine, p *plan.Plan) { sweep(p, 4, 5, 16, 32); m.seqs[6].Read = 16 },
+		"[3,6): 3 of 5 layers are read":                   func(m *Machine, p *plan.Plan) { sweep(p, 3, 6, 16, 32); m.seqs[6].Read = 16 },
+		"it samples before the last":                      func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 52).Sample = true },
+		"sequence 6: token 100, vocabulary":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Tokens[3] = 100 },
+		"a chunk at 64 of a prompt that is read layer":    func(m *Machine, p *plan.Plan) { chunk(p); m.seqs[2].swept.pass = 16 },
+		"complete or read layer by layer":                 func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 6, Pieces: 1}} },
+		"":                                                func(*Machine, *plan.Plan) {},
 		"sequence 2 has no cache to move to a file":       func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 2, Blocks: 1}} },
 		"3 blocks must move to a file, the cache has 2":   func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1, Blocks: 3}} },
 		"0 blocks must move to a file":                    func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1}} },
 		"in step 4, which is in flight":                   func(m *Machine, p *plan.Plan) { m.seqs[2].inFlight, p.Release = 4, []uint64{2} },
 		"step 5 has no rows":                              func(_ *Machine, p *plan.Plan) { p.Decode = nil },
-		"5: 4 are open, as many":                          func(m *Machine, p *plan.Plan) { m.limits.Rows = 4; open(p) },
+		"5: 5 are open, as many":                          func(m *Machine, p *plan.Plan) { m.limits.Rows = 5; open(p) },
 		"owner 2 of 2 ranks":                              func(_ *Machine, p *plan.Plan) { open(p).Owner = 2 },
 		"the context holds 1 to 1000":                     func(_ *Machine, p *plan.Plan) { open(p).Read = 1001 },
 		"100 and 901 tokens, the context holds 1000":      func(_ *Machine, p *plan.Plan) { open(p).Tail = 901 },

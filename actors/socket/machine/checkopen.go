@@ -70,7 +70,10 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if err := m.checkAdapter(o); err != nil {
 		return nil, err
 	}
-	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Adapter: o.Adapter, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
+	if err := m.checkLayered(o); err != nil {
+		return nil, err
+	}
+	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Adapter: o.Adapter, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored(), swept: swept{pass: o.PassRows, first: len(o.Prefix)}}
 	switch {
 	case len(o.Resume) == 0 && o.Replica != plan.None:
 		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)

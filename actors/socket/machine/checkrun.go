@@ -69,6 +69,8 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 func (m *Machine) checkPrefill(c *plan.Run, q *Sequence) error {
 	end := c.Start + len(c.Tokens)
 	switch {
+	case q.swept.pass > 0:
+		return fmt.Errorf("socket: sequence %d: a chunk at %d of a prompt that is read layer by layer", c.Seq, c.Start)
 	case c.Start != q.Read || end > q.Prompt:
 		return fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d), but %d of %d tokens are read", c.Seq, c.Start, end, q.Read, q.Prompt)
 	case c.Last && end != q.Prompt:

@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // EffectKind is an operation on the caches of one sequence, or on a block of the prefix cache.
@@ -28,9 +29,10 @@ const (
 	DoReserveStates                   // room for a copy of the recurrent states
 	DoDropStates                      // that copy is freed
 	DoKeepStates                      // that copy, which is after block number Tokens of the cache, becomes the snapshot of Block
+	DoEnter                           // Layers read the prompt from position Tokens on
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums", "reserve copy", "drop copy", "keep copy"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums", "reserve copy", "drop copy", "keep copy", "enter"}
 
 func (d EffectKind) String() string { return doNames[d] }
 
@@ -43,8 +45,9 @@ type Effect struct {
 	Copy   int // of Commit: the recurrent states after this number of tokens are copied; 0: none
 	Rank   int
 	Block  uint64
-	Keys   []plan.Key // of Keep: the key of the block before, and the block's own
-	Open   *plan.Open // of Open, Fork and Resume
+	Keys   []plan.Key     // of Keep: the key of the block before, and the block's own
+	Open   *plan.Open     // of Open, Fork and Resume
+	Layers topology.Range // of Enter
 }
 
 func (e Effect) String() string {
@@ -65,6 +68,8 @@ func (e Effect) String() string {
 		return fmt.Sprintf("%v block %d of %d as block %d", e.Do, e.Tokens, e.Seq, e.Block)
 	case DoSpill:
 		return fmt.Sprintf("%v %d: %d blocks", e.Do, e.Seq, e.Tokens)
+	case DoEnter:
+		return fmt.Sprintf("%v layers [%d,%d) of %d: from token %d", e.Do, e.Layers.Lo, e.Layers.Hi, e.Seq, e.Tokens)
 	case DoReplicate:
 		return fmt.Sprintf("%v %d on %d: %d tokens", e.Do, e.Seq, e.Rank, e.Tokens)
 	}

@@ -48,6 +48,7 @@ type Limits struct {
 	Whole       bool            // attention is not causal: one run reads the whole text
 	Across      bool            // layers read each other's caches
 	Recurrent   bool            // layers have recurrent states
+	Layered     bool            // prompts can be read layer by layer
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
 
@@ -58,18 +59,19 @@ type Sequence struct {
 	Prompt       int // tokens that prefill reads
 	Policy       *kvcache.Policy
 	Adapter      lora.ID
-	Pools        bool   // it ends with a vector of its prompt, and has no decode rows
-	Logprobs     int    // reported for each sampled token, besides its own
-	Indexed      int    // pieces of its clustering that are done
-	piecesBefore int    // pieces before the hand-over
-	pieces       int    // all pieces
-	Read         int    // tokens that count: of the prompt, then of the cache
-	Staged       int    // tokens of the last decode rows: the next plan has the number of them that count
-	HandedOver   bool   // the owner has the whole cache
-	Replicated   bool   // the replica is complete
-	copies       bool   // the owner has memory for a copy of its recurrent states
-	copied       int    // tokens of that copy; 0: there is none yet
-	oneToken     bool   // it decodes one token a step
+	Pools        bool // it ends with a vector of its prompt, and has no decode rows
+	Logprobs     int  // reported for each sampled token, besides its own
+	Indexed      int  // pieces of its clustering that are done
+	piecesBefore int  // pieces before the hand-over
+	pieces       int  // all pieces
+	Read         int  // tokens that count: of the prompt, then of the cache
+	Staged       int  // tokens of the last decode rows: the next plan has the number of them that count
+	HandedOver   bool // the owner has the whole cache
+	Replicated   bool // the replica is complete
+	copies       bool // the owner has memory for a copy of its recurrent states
+	copied       int  // tokens of that copy; 0: there is none yet
+	oneToken     bool // it decodes one token a step
+	swept        swept
 	inFlight     uint64 // step in flight with rows of it, or 0
 	lastStep     uint64 // last step that named it
 }

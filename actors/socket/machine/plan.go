@@ -58,6 +58,9 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	for i := range w.Runs {
 		m.run(w, &w.Runs[i])
 	}
+	for i := range p.Sweeps {
+		m.sweep(w, &p.Sweeps[i])
+	}
 	for _, x := range p.Index {
 		q := m.seqs[x.Seq]
 		q.inFlight = w.Step
@@ -166,6 +169,9 @@ func (m *Machine) End(w *Work, ok bool) error {
 		if q := m.seqs[r.Seq]; r.Prefill {
 			q.Read, q.HandedOver = q.Read+len(r.Tokens), r.Last
 		}
+	}
+	for i := range w.Sweeps {
+		m.endSweep(&w.Sweeps[i])
 	}
 	for _, x := range w.Index {
 		q := m.seqs[x.Seq]

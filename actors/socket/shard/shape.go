@@ -42,3 +42,17 @@ func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
 	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Recurrent: layer.RecurrentOf(c), KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Chunked: c.Chunked, Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
 }
+
+// Layered reports whether prompts can be read layer by layer: a layer needs nothing of other layers but
+// the residual stream, and writes one cache of its own.
+func Layered(c *model.Config) bool {
+	if c.NonCausal || c.PerLayer.Width > 0 || c.SwiftKV.Layers > 0 || c.SharesCaches() || c.RecurrentLayers() > 0 || c.CacheLayers() != c.Layers {
+		return false
+	}
+	for i := range c.Layers {
+		if c.CacheOf(i) != i {
+			return false
+		}
+	}
+	return true
+}

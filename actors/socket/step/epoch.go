@@ -115,6 +115,7 @@ func (e *Epoch) fill(s *Step) error {
 		segments[i] = e.segment(&s.Work.Runs[i])
 		segments[i].Dropped = e.droppedRows(s.Work, i)
 	}
+	s.micro.batch.Before, s.micro.batch.After = 0, 0
 	if err := s.micro.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
 		return err
 	}
@@ -183,24 +184,7 @@ func (e *Epoch) embed(s *Step) error {
 			s.pooled = append(s.pooled, pooledRun{c, e.Seqs[c.Seq], last[c.Seq]})
 		}
 	}
-	lookUp := func(checked bool) (err error) {
-		for i := 0; i < len(s.Work.Runs) && err == nil; i++ {
-			c := &s.Work.Runs[i]
-			ids := s.micro.ids[:0]
-			for _, t := range c.Tokens {
-				ids = append(ids, uint32(t))
-			}
-			s.micro.ids = ids
-			err = b.Backend.Embed(e.Weights.Ends, first[c.Seq], ids, checked)
-		}
-		return err
-	}
-	state := e.Weights.Embedding.State()
-	err := lookUp(false)
-	if err == nil && !e.Weights.Embedding.Unchanged(state) {
-		err = lookUp(true)
-	}
-	if err != nil {
+	if err := e.lookUp(s.micro, s.Work.Runs, func(run int) int { return first[s.Work.Runs[run].Seq] }); err != nil {
 		return err
 	}
 	for i := range s.Work.Runs {
@@ -220,6 +204,28 @@ func (e *Epoch) embed(s *Step) error {
 		}
 	}
 	return nil
+}
+
+// lookUp fills the rows of runs with the embeddings of their tokens. first returns the first row of a
+// run.
+func (e *Epoch) lookUp(m *microBatch, runs []plan.Run, first func(run int) int) error {
+	lookUp := func(checked bool) (err error) {
+		for i := 0; i < len(runs) && err == nil; i++ {
+			ids := m.ids[:0]
+			for _, t := range runs[i].Tokens {
+				ids = append(ids, uint32(t))
+			}
+			m.ids = ids
+			err = m.batch.Backend.Embed(e.Weights.Ends, first(i), ids, checked)
+		}
+		return err
+	}
+	state := e.Weights.Embedding.State()
+	err := lookUp(false)
+	if err == nil && !e.Weights.Embedding.Unchanged(state) {
+		err = lookUp(true)
+	}
+	return err
 }
 
 // ropesUntil returns the rotations of keys for positions below `tokens`.

@@ -200,6 +200,8 @@ func (h *handover) seal() error {
 		}
 		q.Stats.Release()
 		q.Stats = nil
+		q.Residual.Release()
+		q.Residual = nil
 		delete(h.epoch.handovers, q)
 	}
 	return nil

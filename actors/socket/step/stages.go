@@ -11,39 +11,14 @@ import (
 )
 
 // plan lists the stages after begin: copies of whole caches, the layers, the head for the wanted rows,
-// the rows for replicas, the commit of prompts, the hand-over of complete prompts. Every rank lists the
-// same collectives in the same order.
+// the rows for replicas, the commit of prompts, the hand-over of complete prompts, the sweeps. Every
+// rank lists the same collectives in the same order.
 func (e *Epoch) plan(s *Step) []stage {
 	if len(s.Work.Runs) == 0 {
-		return e.cluster(s)
+		return append(e.cluster(s), e.sweeps(s)...)
 	}
 	stages := append(e.copies(s), stage{}) // copies, then all layers
-	alone := len(e.Place.Slices) == 1
-	b, h := s.micro.batch, &s.micro.head
-	for lo := 0; lo < len(s.wanted); lo += layer.LogitRows {
-		rows := s.wanted[lo:min(lo+layer.LogitRows, len(s.wanted))]
-		stages = append(stages, stage{job: func(done func(error)) {
-			began := time.Now()
-			h.compute(b, rows)
-			sent := time.Now()
-			s.spent.Head += sent.Sub(began)
-			if alone {
-				done(nil)
-				return
-			}
-			e.Await(b, e.Group, func() {
-				h.exchange(b, rows, e.Group, func(err error) {
-					s.spent.Wait += time.Since(sent)
-					done(err)
-				})
-			})
-		}}, stage{job: func(done func(error)) {
-			began := time.Now()
-			err := h.finish(b, rows, &s.results)
-			s.spent.Head += time.Since(began)
-			done(err)
-		}})
-	}
+	stages = append(stages, e.heads(s, s.wanted)...)
 	if len(s.pooled) > 0 {
 		stages = append(stages, stage{job: func(done func(error)) { e.addPooled(s); done(nil) }})
 	}
@@ -70,7 +45,43 @@ func (e *Epoch) plan(s *Step) []stage {
 		s.spilled, s.lost = append(s.spilled, e.TakeSpilled()...), e.Lost(s.Work)
 		done(nil)
 	}})
-	return append(append(stages, e.cluster(s)...), e.handOver(s)...)
+	stages = append(append(stages, e.cluster(s)...), e.handOver(s)...)
+	if len(s.Work.Sweeps) == 0 {
+		return stages
+	}
+	stages = append(stages, stage{job: func(done func(error)) { s.collect(); done(nil) }})
+	return append(stages, e.sweeps(s)...)
+}
+
+// heads returns the stages that compute the logits of rows of the batch, and their results.
+func (e *Epoch) heads(s *Step, all []wanted) (stages []stage) {
+	alone := len(e.Place.Slices) == 1
+	b, h := s.micro.batch, &s.micro.head
+	for lo := 0; lo < len(all); lo += layer.LogitRows {
+		rows := all[lo:min(lo+layer.LogitRows, len(all))]
+		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
+			h.compute(b, rows)
+			sent := time.Now()
+			s.spent.Head += sent.Sub(began)
+			if alone {
+				done(nil)
+				return
+			}
+			e.Await(b, e.Group, func() {
+				h.exchange(b, rows, e.Group, func(err error) {
+					s.spent.Wait += time.Since(sent)
+					done(err)
+				})
+			})
+		}}, stage{job: func(done func(error)) {
+			began := time.Now()
+			err := h.finish(b, rows, &s.results)
+			s.spent.Head += time.Since(began)
+			done(err)
+		}})
+	}
+	return stages
 }
 
 // cluster returns the stages of a step that cluster prompts.

@@ -63,6 +63,13 @@ func (s Times) with(b *layer.Batch) Times {
 	return s
 }
 
+// collect adds the times of the batch to those of the step, before the batch gets other rows.
+func (s *Step) collect() {
+	b := s.micro.batch
+	s.spent, s.compute = s.spent.with(b), s.compute+b.Compute
+	b.ClearTimes()
+}
+
 // passed ends a pass: it collects its results and times.
 func (s *Step) passed(b *layer.Batch) {
 	s.pass++

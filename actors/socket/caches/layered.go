@@ -1,0 +1,36 @@
+package caches
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// openLayered creates what a sequence needs whose prompt is read layer by layer, besides its caches.
+func (e *Epoch) openLayered(s *Sequence, o *plan.Open) (err error) {
+	s.Residual, err = layered.NewResidual(e.Arena, e.Hidden, o.PassRows, len(e.Place.Slices), len(o.Prefix), o.Read)
+	s.PassRows = o.PassRows
+	return err
+}
+
+// enter lets layers read a prompt from a position on.
+func (e *Epoch) enter(s *Sequence, layers topology.Range, from int) (err error) {
+	if s.PromptShard == nil {
+		return nil
+	}
+	s.PromptShard.Enter(tensor.Span(layers), from)
+	g := layered.Only(e.Geometry, layers.Lo, layers.Hi)
+	s.Stats, err = kvcache.NewObservation(e.Arena, g, e.Place.Slices[e.Rank].KVHeads, s.Policy.Needs, s.Prompt)
+	return err
+}
+
+// Leave frees the rows and statistics of layers that have been handed over.
+func (s *Sequence) Leave(layers topology.Range) {
+	s.Stats.Release()
+	s.Stats = nil
+	if s.PromptShard != nil {
+		s.PromptShard.Enter(tensor.Span{Lo: layers.Hi, Hi: layers.Hi}, s.PromptShard.Tokens())
+	}
+}

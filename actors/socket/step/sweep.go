@@ -1,0 +1,149 @@
+package step
+
+import (
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/caches"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// sweep is the execution of a plan.Sweep: passes of a fixed number of rows through some layers, and
+// then the hand-over of these layers. Between layers each rank stores the rows of the residual stream
+// that it owns (layered.Residual). Every layer's passes have the same rows, so a row stays on its rank.
+type sweep struct {
+	epoch *Epoch
+	step  *Step
+	*plan.Sweep
+	seq  *caches.Sequence
+	rows []float32 // packed
+}
+
+// sweeps returns the stages of a step's sweeps.
+func (e *Epoch) sweeps(s *Step) (stages []stage) {
+	for i := range s.Work.Sweeps {
+		w := &sweep{epoch: e, step: s, Sweep: &s.Work.Sweeps[i]}
+		w.seq = e.Seqs[w.Seq]
+		for lo := 0; lo < len(w.Tokens); lo += w.seq.PassRows {
+			stages = append(stages, w.pass(lo, min(lo+w.seq.PassRows, len(w.Tokens)))...)
+		}
+		stages = append(stages, stage{job: func(done func(error)) { w.commit(); done(nil) }})
+		if w.Start+len(w.Tokens) == w.seq.Prompt {
+			stages = append(stages, w.handOver()...)
+		}
+	}
+	return stages
+}
+
+// pass returns the stages that take the tokens [lo, hi) of a sweep through its layers.
+func (w *sweep) pass(lo, hi int) []stage {
+	b := w.step.micro.batch
+	run := plan.Run{Seq: w.Seq, Owner: w.seq.Owner, Start: w.Start + lo, Tokens: w.Tokens[lo:hi], Prefill: true}
+	stages := []stage{{job: func(done func(error)) {
+		began := time.Now()
+		err := w.fill(&run)
+		w.step.spent.Begin += time.Since(began)
+		if err != nil || w.From == 0 || !b.SharesRows() {
+			done(err)
+			return
+		}
+		w.epoch.Await(b, w.epoch.Group, func() {
+			sent := time.Now()
+			b.ShareRows(w.epoch.Group, func(err error) {
+				w.step.spent.Wait += time.Since(sent)
+				done(err)
+			})
+		})
+	}}}
+	if w.From > 0 {
+		stages = append(stages, stage{job: func(done func(error)) {
+			if b.SharesRows() {
+				b.RowsArrived()
+			}
+			done(nil)
+		}})
+	}
+	stages = append(stages, stage{}) // the layers
+	if w.To < w.epoch.Geometry.Layers {
+		return append(stages, stage{job: func(done func(error)) { done(w.store(&run)) }})
+	}
+	if w.Sample && hi == len(w.Tokens) {
+		last := []wanted{{row: hi - lo - 1, seq: w.seq, position: w.Start + hi, sample: true, token: plan.None}}
+		stages = append(stages, w.epoch.heads(w.step, last)...)
+	}
+	return append(stages, stage{job: func(done func(error)) { w.step.collect(); done(nil) }})
+}
+
+// fill makes the batch that of a pass. Its rows are embeddings, or this rank's rows of what the layers
+// before have left.
+func (w *sweep) fill(run *plan.Run) error {
+	e, b := w.epoch, w.step.micro.batch
+	b.Before, b.After = w.From, e.Geometry.Layers-w.To
+	err := b.Reset(e.Place, e.Rank, []layer.Segment{e.segment(run)}, e.rotations...)
+	if err != nil {
+		return err
+	}
+	if w.From == 0 {
+		if w.seq.Owner == e.Rank {
+			for i, t := range run.Tokens {
+				w.seq.Note(t, run.Start+i)
+			}
+		}
+		return e.lookUp(w.step.micro, []plan.Run{*run}, func(int) int { return 0 })
+	}
+	rows, err := w.seq.Residual.Rows(run.Start, b.PromptRows().Len())
+	if err == nil {
+		b.Backend.Unpack(rows, w.owned())
+	}
+	return err
+}
+
+// owned is the tile of the residual stream that this rank stores.
+func (w *sweep) owned() []layer.Tile {
+	b := w.step.micro.batch
+	return []layer.Tile{{Of: layer.Residual, Rows: b.PromptRows(), Cols: topology.Range{Hi: b.Dims.Hidden}}}
+}
+
+// store keeps this rank's rows of a pass for the next layers.
+func (w *sweep) store(run *plan.Run) error {
+	b := w.step.micro.batch
+	rows, err := w.seq.Residual.Rows(run.Start, b.PromptRows().Len())
+	if err == nil {
+		w.rows = b.Backend.Pack(w.rows[:0], w.owned())
+		copy(rows, w.rows)
+	}
+	w.step.collect()
+	return err
+}
+
+// commit makes the rows of a sweep count.
+func (w *sweep) commit() {
+	if w.seq.PromptShard != nil {
+		w.seq.PromptShard.Commit(len(w.Tokens))
+	}
+}
+
+// handOver returns the stages that move what the policy keeps of the layers to the owner, and free the
+// rest.
+func (w *sweep) handOver() []stage {
+	e := w.epoch
+	h := &handover{epoch: e, seqs: []*caches.Sequence{w.seq}}
+	var stages []stage
+	for l := w.From; l < w.To; l++ {
+		stages = append(stages, h.exchange(l, topology.Range{Hi: e.Geometry.KVHeads})...)
+	}
+	end := w.To == e.Geometry.Layers
+	if !end {
+		stages = append(stages, stage{job: func(done func(error)) {
+			w.seq.Leave(topology.Range{Lo: w.From, Hi: w.To})
+			done(nil)
+		}})
+	}
+	stages = slices.Clip(h.timed(w.step, stages, end))
+	if end && w.seq.Draft != nil {
+		stages = append(stages, stage{job: func(done func(error)) { w.seq.Draft.Skip(); done(nil) }})
+	}
+	return stages
+}
