@@ -66,7 +66,7 @@ func onCard(t *testing.T, c *card.Card, budget int64, dir string, kv tensor.DTyp
 // a real card, short ones on the emulated one.
 func load(policy string) []*request {
 	if realCard != "" {
-		return mixed(policy)
+		return mixed(policy)[:6] // the seventh has more tokens than the shortest context of a model
 	}
 	var reqs []*request
 	for i, n := range []int{1, 9, 70} {

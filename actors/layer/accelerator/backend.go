@@ -204,7 +204,7 @@ func (b *Backend) multiply(j joined, in activation, y cuda.Pointer, ld int, resi
 }
 
 // output adds the product of an output matrix to the residual stream, after its norm and its factor if
-// the layer has them. 0: no norm, a factor of 1.
+// the layer has them.
 func (b *Backend) output(j joined, in activation, norm cuda.Pointer, factor float32) {
 	h, t := b.dims.Hidden, b.batch.T
 	if norm == 0 && factor == 0 {

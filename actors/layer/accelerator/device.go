@@ -6,7 +6,6 @@ package accelerator
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
@@ -19,9 +18,6 @@ import (
 type Device struct {
 	card   *card.Card
 	blocks *card.Blocks
-	mu     sync.Mutex // guards packing
-	packed []byte     // scratch: a matrix in the layout of the card
-	scales []byte
 }
 
 // New returns a device with memory for a budget of caches, in blocks of one of the given layouts.
@@ -51,7 +47,7 @@ func (d *Device) Backend(dims layer.Dims, maxRows int, cache tensor.KVLayout) la
 // Layer implements layer.Device: it copies the weights to the card and frees those of the host.
 func (d *Device) Layer(w *layer.Weights) (layer.Layer, error) {
 	defer w.Close()
-	l, err := d.upload(w)
+	l, err := d.layer(w)
 	if err != nil {
 		l.Close()
 		return nil, fmt.Errorf("layer %d: %w", w.Number, err)
@@ -71,7 +67,7 @@ func (d *Device) Ends(e *layer.Ends) (layer.Held, error) {
 	x := &ends{allocations: allocations{card: d.card}, Ends: *e}
 	x.Head = nil
 	x.finalNorm = x.vector(e.FinalNorm)
-	x.head = d.matrix(&x.allocations, e.Head)
+	x.head = matrix(&x.allocations, e.Head)
 	if x.err != nil {
 		x.Close()
 		return nil, fmt.Errorf("output head: %w", x.err)

@@ -94,13 +94,8 @@ func storeOf(s *layer.Segment) *kvcache.Store {
 
 // write records in the caches that the card writes a segment's rows.
 func write(s *layer.Segment) {
-	c := storeOf(s)
-	for i := range c.Geometry().Layers {
-		for head := c.Heads().Lo; head < c.Heads().Hi; head++ {
-			if !c.ParallelWrite(i, head, s.Start, s.N) {
-				panic(fmt.Sprintf("accelerator: policy %s is not computed on a card", c.Rule(i).Name()))
-			}
-		}
+	if c := storeOf(s); !c.WriteElsewhere(s.Start, s.N) {
+		panic(fmt.Sprintf("accelerator: policy %s is not computed on a card", c.Policy().Name()))
 	}
 }
 
@@ -138,6 +133,7 @@ type tables struct {
 type lists struct {
 	at, stride int
 	words      int // of all lists
+	changes    int // Store.Changes of the lists, and 1; 0: they are not written
 	blocks     int // first blocks of each list that are written and final
 	step       int // the last step that used them
 }
@@ -177,7 +173,10 @@ func (t *tables) of(s *kvcache.Store, prompt bool, b *Backend) *lists {
 		l = t.place(s, layers*heads.Len()*stride)
 		l.stride = stride
 	}
-	l.step = t.step
+	if l.step = t.step; !prompt && l.changes == s.Changes()+1 {
+		return l
+	}
+	l.changes = s.Changes() + 1
 	size := int64(b.cache.BlockBytes())
 	for i := range layers {
 		for h := heads.Lo; h < heads.Hi; h++ {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // memory is allocations on a card that are freed together.
@@ -76,12 +76,13 @@ type weights struct {
 	window   int
 	rope     int
 	activate tensor.Activation
+	// Factors of what attention and FFN add to the residual stream; 0: none.
+	mixFactor, ffnFactor float32
 
 	qkv, gateUp, o, down                        joined
 	attnNorm, ffnNorm, postAttnNorm, postFFNorm cuda.Pointer // or 0
 	qNorm, kNorm                                cuda.Pointer // or 0
 	gateBias, upBias                            cuda.Pointer // or 0
-	mixFactor, ffnFactor                        float32      // 0 counts as 1
 }
 
 // Kind implements layer.Layer.
@@ -99,84 +100,105 @@ type part struct {
 
 // rounded and plain report whether some part takes rounded inputs, or plain ones.
 func (j joined) rounded() bool {
-	return slices.ContainsFunc(j.parts, func(p part) bool { return kernel.Quantised(p.Type) })
+	return slices.ContainsFunc(j.parts, func(p part) bool { return tensor.Quantised(p.Type) })
 }
 
 func (j joined) plain() bool {
-	return slices.ContainsFunc(j.parts, func(p part) bool { return !kernel.Quantised(p.Type) })
+	return slices.ContainsFunc(j.parts, func(p part) bool { return !tensor.Quantised(p.Type) })
 }
 
 // matrix uploads a matrix.
-func (d *Device) matrix(m *allocations, w *tensor.Weight) launch.Weight {
-	j := d.join(m, []*tensor.Weight{w}, [][]float32{nil})
-	if len(j.parts) == 0 {
-		return launch.Weight{}
-	}
+func matrix(m *allocations, w *tensor.Weight) launch.Weight {
+	j := upload(m, pack([]*tensor.Weight{w}, [][]float32{nil}))[0]
 	return j.parts[0].Weight
 }
 
-// join uploads matrices of the same columns, and joins neighbours of the same type: their rows lie in
-// panels, so panels of several matrices are those of one.
-func (d *Device) join(m *allocations, all []*tensor.Weight, biases [][]float32) (j joined) {
-	at := 0
-	for i := 0; i < len(all) && m.err == nil; {
+// packed is matrices that are to be joined, in the layout of the card.
+type packed struct {
+	parts []packedPart
+}
+
+type packedPart struct {
+	launch.Weight
+	data, scales []byte
+	bias         []float32
+	pieces       []*tensor.Weight
+}
+
+// pack groups matrices of the same columns: neighbours of the same type become one part. Their rows
+// are in panels, so panels of several matrices are those of one. upload does the work.
+func pack(all []*tensor.Weight, biases [][]float32) (out packed) {
+	for i := 0; i < len(all); {
 		n := i + 1
 		for n < len(all) && all[n].Type == all[i].Type && (biases[n] == nil) == (biases[i] == nil) && all[n-1].Rows%launch.PanelRows == 0 {
 			n++
 		}
-		p := part{Weight: d.pack(m, all[i:n]), at: at}
-		p.bias = m.vector(slices.Concat(biases[i:n]...))
-		j.parts = append(j.parts, p)
-		at += p.Rows
+		p := packedPart{Weight: launch.Weight{Type: all[i].Type, Cols: all[i].Cols}, bias: slices.Concat(biases[i:n]...), pieces: all[i:n]}
+		var data, scales int64
+		for _, w := range p.pieces {
+			d, s := launch.PackedBytes(w.Type, w.Rows, w.Cols)
+			p.Rows, data, scales = p.Rows+w.Rows, data+d, scales+s
+		}
+		p.data, p.scales = make([]byte, data), make([]byte, scales)
+		out.parts = append(out.parts, p)
 		i = n
 	}
-	return j
+	return out
 }
 
-// pack uploads matrices as one.
-func (d *Device) pack(m *allocations, all []*tensor.Weight) launch.Weight {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w := launch.Weight{Type: all[0].Type, Cols: all[0].Cols}
-	var data, scales int64
-	for _, x := range all {
-		n, s := launch.PackedBytes(x.Type, x.Rows, x.Cols)
-		w.Rows, data, scales = w.Rows+x.Rows, data+n, scales+s
-	}
-	d.packed, d.scales = grown(d.packed, data), grown(d.scales, scales)
-	to, toScales := d.packed, d.scales
-	for _, x := range all {
-		n, s := launch.PackedBytes(x.Type, x.Rows, x.Cols)
-		if err := launch.Pack(to[:n], toScales[:s], x); err != nil {
-			m.err = errors.Join(m.err, err)
-			return w
+// upload packs matrices in parallel, and copies them to the card.
+func upload(m *allocations, all ...packed) (out []joined) {
+	var work sync.WaitGroup
+	errs := make(chan error, 1)
+	for _, j := range all {
+		for _, p := range j.parts {
+			data, scales := p.data, p.scales
+			for _, w := range p.pieces {
+				d, s := launch.PackedBytes(w.Type, w.Rows, w.Cols)
+				toData, toScales := data[:d], scales[:s]
+				data, scales = data[d:], scales[s:]
+				work.Go(func() {
+					if err := launch.Pack(toData, toScales, w); err != nil {
+						select {
+						case errs <- err:
+						default:
+						}
+					}
+				})
+			}
 		}
-		to, toScales = to[n:], toScales[s:]
 	}
-	w.Data, w.Scales = m.upload(d.packed), m.upload(d.scales)
-	return w
+	work.Wait()
+	select {
+	case err := <-errs:
+		m.err = errors.Join(m.err, err)
+	default:
+	}
+	for _, j := range all {
+		var to joined
+		at := 0
+		for _, p := range j.parts {
+			p.Data, p.Scales = m.upload(p.data), m.upload(p.scales)
+			to.parts = append(to.parts, part{Weight: p.Weight, bias: m.vector(p.bias), at: at})
+			at += p.Rows
+		}
+		out = append(out, to)
+	}
+	return out
 }
 
-func grown(b []byte, n int64) []byte {
-	if int64(cap(b)) < n {
-		return make([]byte, n)
-	}
-	b = b[:n]
-	clear(b)
-	return b
-}
-
-// upload copies a layer to the card. The result holds what was copied before an error.
-func (d *Device) upload(w *layer.Weights) (*weights, error) {
-	l := &weights{allocations: allocations{card: d.card}, kind: w.Kind(), index: w.Index, window: w.Window, rope: w.Rope, activate: w.Activation,
-		mixFactor: w.MixFactor, ffnFactor: w.FFNFactor}
+// layer copies a layer to the card. The result holds what was copied before an error.
+func (d *Device) layer(w *layer.Weights) (*weights, error) {
+	l := &weights{allocations: allocations{card: d.card}, kind: w.Kind(), index: w.Index, window: w.Window, rope: w.Rope, activate: w.Activation, mixFactor: w.MixFactor, ffnFactor: w.FFNFactor}
 	if why := unsupported(w); why != "" {
 		return l, fmt.Errorf("%s: not computed on a card", why)
 	}
-	l.qkv = d.join(&l.allocations, []*tensor.Weight{w.Q, w.K, w.V}, [][]float32{w.QBias, w.KBias, w.VBias})
-	l.o = d.join(&l.allocations, []*tensor.Weight{w.O}, [][]float32{w.OBias})
-	l.gateUp = d.join(&l.allocations, []*tensor.Weight{w.Gate, w.Up}, [][]float32{nil, nil})
-	l.down = d.join(&l.allocations, []*tensor.Weight{w.Down}, [][]float32{w.DownBias})
+	all := upload(&l.allocations,
+		pack([]*tensor.Weight{w.Q, w.K, w.V}, [][]float32{w.QBias, w.KBias, w.VBias}),
+		pack([]*tensor.Weight{w.O}, [][]float32{w.OBias}),
+		pack([]*tensor.Weight{w.Gate, w.Up}, [][]float32{nil, nil}),
+		pack([]*tensor.Weight{w.Down}, [][]float32{w.DownBias}))
+	l.qkv, l.o, l.gateUp, l.down = all[0], all[1], all[2], all[3]
 	for _, v := range []struct {
 		to   *cuda.Pointer
 		from []float32
@@ -200,7 +222,9 @@ func unsupported(w *layer.Weights) string {
 		return "SwiftKV"
 	case w.Borrows || w.Lends || w.SharesCache || w.VFromK || w.VNorm != nil:
 		return "keys and values of another layer"
-	case w.PerLayer != nil || w.Scalar != 0 || w.QGate != nil || w.Grows || w.GateFactor != 0 || w.SameNorm || w.Bare || w.EndsPrompts:
+	case w.Bare || w.SameNorm || w.GateFactor != 0:
+		return "a layer without an FFN, or with a factor of its gate"
+	case w.PerLayer != nil || w.Scalar != 0 || w.QGate != nil || w.Grows:
 		return "inputs or gates of a layer"
 	case w.Q == nil || w.K == nil || w.V == nil || w.O == nil || w.Gate == nil || w.Up == nil || w.Down == nil:
 		return "a layer without some of q, k, v, o, gate, up and down"

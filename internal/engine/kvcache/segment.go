@@ -177,6 +177,7 @@ func (s *Store) unshare() error {
 		memory.Copy(s.arena.memory, copies[i], t.rows()[at])
 		s.arena.Release(t.rows()[at : at+1])
 		t.rows()[at] = copies[i]
+		s.changes++
 	}
 	s.shares = false
 	return nil

@@ -108,6 +108,7 @@ func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 		return err
 	}
 	s.charge += charge
+	s.changes++
 	take := func(to *[][]byte, n int) {
 		if n > 0 {
 			*to, got = append(*to, got[:n]...), got[n:]
@@ -207,6 +208,19 @@ func (s *Store) ParallelWrite(layer, head, pos, n int) bool {
 		return false
 	}
 	t.n = max(t.n, pos+n)
+	return true
+}
+
+// WriteElsewhere records that a device writes n reserved tokens of every head, from pos on, to the
+// slots of their positions. It returns false if a policy gives some of them other slots.
+func (s *Store) WriteElsewhere(pos, n int) bool {
+	for i := range s.tables {
+		t := &s.tables[i]
+		if !t.rule.KeepsAll() || t.rule.Selector != nil || pos < s.tokens || pos+n > s.tokens+s.staged {
+			return false
+		}
+		t.n = max(t.n, pos+n)
+	}
 	return true
 }
 
@@ -320,6 +334,7 @@ func (s *Store) trimTo(tokens int) {
 			}
 			s.arena.Release(p.blocks[want:])
 			p.blocks = p.blocks[:want]
+			s.changes++
 			if j == rowsPlane {
 				s.resizeTable(t)
 				free := int64(extra) * tableBytes(t.rule)

@@ -25,6 +25,7 @@ type Store struct {
 	sealed      bool        // tokens may be written
 	pending     int         // tokens announced by Open, until Seal
 	undo        undo
+	changes     int      // see Changes
 	expected    int      // tokens of a step for which undo rows are kept
 	charge      int64    // bytes of slot tables charged to the arena
 	queryCharge int64    // bytes of imported queries charged to the arena, until Seal
@@ -166,6 +167,10 @@ func (s *Store) Bytes() int64 {
 	}
 	return bytes
 }
+
+// Changes counts the changes of the lists of blocks of a store that decodes: a device that has a copy of
+// the lists makes another one when the number is another.
+func (s *Store) Changes() int { return s.changes }
 
 // Blocks returns the blocks of a head in slot order: slot i is in block i/tensor.BlockSlots. The
 // slice belongs to the store. Blocks that a prompt's window has left are nil.
