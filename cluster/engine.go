@@ -47,6 +47,9 @@ func (c *core) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Eve
 	if r.Pool != pooling.None {
 		policy = kvcache.Full() // the cache ends with the prompt
 	}
+	if err := c.cardKeeps(policy); err != nil {
+		return nil, apierr.ErrInvalid{Param: "kv_policy", Message: err.Error()}
+	}
 	adapter, err := c.adapterOf(r)
 	if err != nil {
 		return nil, err
@@ -356,7 +359,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		} else if slices.Contains(v.Quarantined, n.ID) {
 			state = "unreachable"
 		}
-		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: c.budgetOn(n), Build: h.Build, Arithmetic: h.Arithmetic}
+		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: c.budgetOn(n), Device: n.Device, DeviceMemory: n.DeviceMemory, Build: h.Build, Arithmetic: h.Arithmetic}
 		if f, out := v.Fenced[n.ID]; out {
 			state = "fenced"
 			node.Reason = f.Reason
@@ -386,6 +389,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
 			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
 			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
+			node.DeviceUsed = st.DeviceUsedBytes
 			node.LoRABytes, node.LoRAAdapters = st.AdapterBytes, int(st.Adapters)
 			if k := st.Scratch; k != nil {
 				node.KVDiskUsedBytes, node.KVDiskBytes, node.KVDiskFailures = k.Bytes, k.Limit, k.Failed

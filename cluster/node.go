@@ -47,6 +47,9 @@ type NodeConfig struct {
 	Shared *sharedmem.Region
 	// Speeds are measurements with that number of threads. Zero: the node measures.
 	Speeds topology.Speeds
+	// Serves is what the cluster serves, for the division of a graphics card's memory. Zero: the model
+	// with its own type of weights, and bf16 caches.
+	Serves CardServes
 	// Share is this node's part of the work relative to other nodes, at most twice the measured
 	// speed. 0: the measured speed. ServeConfig.Shares of the coordinator has precedence.
 	Share float64 `range:"0.."`
@@ -72,7 +75,9 @@ func (c *NodeConfig) ensureDefaults() {
 	orDefault(&c.Bind, "127.0.0.1:0")
 	orDefault(&c.Cluster, defaultCluster)
 	options.SetDefaults(&c.Resources)
-	orDefault(&c.KVMemory, 1<<30)
+	if c.onCard() == noCard {
+		orDefault(&c.KVMemory, 1<<30)
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -83,7 +88,7 @@ func (c *NodeConfig) Validate() error {
 	if len(c.Join) == 0 {
 		return fmt.Errorf("cluster: a node needs the address of its coordinator: %s HOST:PORT", options.Name("join"))
 	}
-	if err := errors.Join(options.Check(&c.Resources), options.Check(c)); err != nil {
+	if err := errors.Join(options.Check(&c.Resources), options.Check(c), c.Resources.checkDevice()); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	return c.Process.check(c.Key)
@@ -186,6 +191,10 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			return err
 		}
 	}
+	device, err := openCard(&cfg, models)
+	if err != nil {
+		return err
+	}
 	for _, m := range models {
 		if m.draft, err = node.OpenDraft(m.draftWord, m.checkpoint, &cfg.KVMemory); err != nil {
 			return err
@@ -218,6 +227,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		if err := m.openDisks(&cfg, &sc, i, len(models)); err != nil {
 			return err
 		}
+		if device != nil {
+			sc.Device, sc.ParsePolicy, sc.AdapterBudget, sc.Shared = device, cardPolicy, 0, nil
+		}
 		hash := m.checkpoint.Hash()
 		if i == 0 {
 			nc.Description.ModelHash = hash
@@ -229,6 +241,11 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			h.Fetched = m.cache.Fetched
 		}
 		nc.Models = append(nc.Models, h)
+	}
+	if device != nil {
+		c := device.Card()
+		nc.Description.Device, nc.Description.DeviceMemoryBytes, nc.Models[0].DeviceUsed = c.ID()+" "+c.Name, c.Memory, c.Used
+		nc.Description.FewestThreads = nc.Description.Threads // there is nothing to try
 	}
 	n, err := node.Start(nc)
 	if err != nil {

@@ -22,10 +22,13 @@ type Node struct {
 	Threads     Threads
 	Distance    float64 // one-way latency from the coordinator's process in seconds; zero: unknown
 	KVBudget    int64   // bytes, for the caches of all models
-	ModelHash   string
-	OtherHashes []string // of further models that the node can serve
-	Epoch       uint32   // the newest epoch that the node has seen
-	Wire        uint32   // wire version spoken with the coordinator; zero: the coordinator's own
+	Device      string  // graphics card that computes its socket, such as "cuda:0"; "": the CPU
+	// DeviceMemory is the memory of the card in bytes.
+	DeviceMemory int64
+	ModelHash    string
+	OtherHashes  []string // of further models that the node can serve
+	Epoch        uint32   // the newest epoch that the node has seen
+	Wire         uint32   // wire version spoken with the coordinator; zero: the coordinator's own
 }
 
 // AuthorityPhase is the state of the current epoch.
@@ -419,7 +422,15 @@ func (a *Authority) Tick(now time.Duration) []Effect {
 }
 
 // grew reports whether nodes wait for a place in a serving placement.
-func (a *Authority) grew() bool { return len(a.members) < min(len(a.ready()), a.cfg.MaxNodes) }
+func (a *Authority) grew() bool {
+	ready := a.ready()
+	if slices.ContainsFunc(ready, onCard) {
+		return !slices.ContainsFunc(a.members, onCard)
+	}
+	return len(a.members) < min(len(ready), a.cfg.MaxNodes)
+}
+
+func onCard(n Node) bool { return n.Device != "" }
 
 func (a *Authority) isMember(id string) bool {
 	return a.phase != Gathering && slices.ContainsFunc(a.members, func(n Node) bool { return n.ID == id })
@@ -507,7 +518,8 @@ func (a *Authority) Depose(reason string) []Effect {
 }
 
 // choose keeps the ranks of nodes that took part before, so that few slices move. New nodes follow
-// by id.
+// by id. A graphics card computes alone: exchanges with others would take longer than its own work.
+// The other nodes are spares until it fails.
 func (a *Authority) choose() []Node {
 	var part []Node
 	ready := a.ready()
@@ -522,6 +534,9 @@ func (a *Authority) choose() []Node {
 		if !seen[n.ID] {
 			part = append(part, n)
 		}
+	}
+	if i := slices.IndexFunc(part, onCard); i >= 0 {
+		return part[i : i+1]
 	}
 	return part[:min(len(part), a.cfg.MaxNodes)]
 }

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -57,7 +56,7 @@ func (b *Processor) allHeadsFactor(row, head int) (by float32, first int) {
 	for _, s := range sums {
 		total += s
 	}
-	return kernel.RMSFactor(total, len(sums)*d.HeadDim, d.NormEps), first
+	return tensor.RMSFactor(total, len(sums)*d.HeadDim, d.NormEps), first
 }
 
 // ownHead is the number of a head among the query heads, or among the key heads.

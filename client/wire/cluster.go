@@ -161,9 +161,12 @@ type NodeState struct {
 	LoadBytes       int64   `json:"load_bytes,omitempty"`
 	FetchedBytes    int64   `json:"fetched_bytes,omitempty"` // checkpoint bytes fetched from other processes since the node's start
 	RSSBytes        int64   `json:"rss_bytes,omitempty"`
-	Threads         int     `json:"threads,omitempty"`    // compute threads in the newest step; absent: unknown
-	Late            float64 `json:"late_ratio,omitempty"` // fraction of step time in which the others wait for this node alone; above 0.5: a straggler
-	Reason          string  `json:"reason,omitempty"`     // reason for fencing
+	Device          string  `json:"device,omitempty"`              // graphics card that computes, such as "cuda:0 NVIDIA H100"; absent: the CPU
+	DeviceMemory    int64   `json:"device_memory_bytes,omitempty"` // of the card
+	DeviceUsed      int64   `json:"device_used_bytes,omitempty"`   // of it, by the node's process: weights, caches and activations
+	Threads         int     `json:"threads,omitempty"`             // compute threads in the newest step; absent: unknown
+	Late            float64 `json:"late_ratio,omitempty"`          // fraction of step time in which the others wait for this node alone; above 0.5: a straggler
+	Reason          string  `json:"reason,omitempty"`              // reason for fencing
 	Build           string  `json:"build,omitempty"`
 	Arithmetic      string  `json:"arithmetic,omitempty"`
 }

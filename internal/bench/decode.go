@@ -152,6 +152,9 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 		}
 		bytes, mat, attn := k.Decode(d.Batch, at, float64(stages.Experts))
 		d.Bytes = bytes + float64(d.Batch)*(d.CacheBytes-whole)
+		if r.card != nil {
+			return
+		}
 		before := cpuTime()
 		read = append(read, f.Read(d.Bytes))
 		readCPU, compute = append(readCPU, cpuTime()-before), append(compute, f.arithmetic(mat, attn*d.CacheShare))
@@ -159,13 +162,22 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	if err != nil {
 		return err
 	}
+	if r.card != nil { // the floor is that of the card's memory
+		rate, err := r.card.ReadRate()
+		if err != nil {
+			return err
+		}
+		read, compute = []time.Duration{time.Duration(d.Bytes / rate * float64(time.Second))}, []time.Duration{0}
+	}
 	best, readFloor, computeFloor := slices.Min(took).Seconds(), slices.Min(read).Seconds(), slices.Min(compute).Seconds()
 	median, medianRead := medianOf(took).Seconds(), medianOf(read).Seconds()
 	d.TokensPerS, d.MedianPerS, d.MeanPerS = rates(d.Batch, took)
 	d.Shared = threadsOf(spent, len(took), total(took))
 	d.PerToken, d.Bandwidth, d.Read = d.Bytes/float64(d.Batch), d.Bytes/best/1e9, d.Bytes/readFloor/1e9
 	d.Share, d.MedianShare = readFloor/best, medianRead/median
-	d.CPUShare = medianOf(readCPU).Seconds() / max(medianOf(stepCPU).Seconds(), 1e-9)
+	if r.card == nil {
+		d.CPUShare = medianOf(readCPU).Seconds() / max(medianOf(stepCPU).Seconds(), 1e-9)
+	}
 	d.PeakShare, d.Roofline = computeFloor/best, max(readFloor, computeFloor)/best
 	return r.empty(ctx, d.Batch)
 }

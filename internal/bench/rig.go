@@ -7,10 +7,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/accelerator"
 	"github.com/shoal-llm/shoal/actors/socket/step"
+	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -30,8 +34,9 @@ type Options struct {
 	Batch   int // decode: number of sequences
 	Chunk   int // prefill: tokens per step; 0: all at once
 	Policy  string
-	Tokens  int // decode: number of measured steps
-	Repeat  int // prefill: number of measured prompts
+	Tokens  int    // decode: number of measured steps
+	Repeat  int    // prefill: number of measured prompts
+	Device  string // graphics card that computes, such as cuda:0; empty: the CPU
 
 	adapters *lora.Store   // files of LoRA adapters; nil: none
 	scratch  *tier.Scratch // files for rows of filled caches; nil: they stay in memory
@@ -60,6 +65,7 @@ type rig struct {
 	peers   []alone.Peer
 	servers []*natsbus.Server
 	ck      *checkpoint.Checkpoint
+	card    *card.Card // nil: the CPU computes
 }
 
 func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err error) {
@@ -80,8 +86,29 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 			r.peers = append(r.peers, alone.Peer{Pool: tensor.NewPool(o.Threads), Connect: s.Join})
 		}
 	}
-	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch, Adapters: o.adapters, Peers: r.peers, Mapping: o.Mapping})
+	device, err := r.openCard(o, budget)
+	if err != nil {
+		return nil, err
+	}
+	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Device: device, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch, Adapters: o.adapters, Peers: r.peers, Mapping: o.Mapping})
 	return r, err
+}
+
+// openCard opens the card of o, with memory for the caches; nil: the CPU computes.
+func (r *rig) openCard(o Options, budget int64) (layer.Device, error) {
+	index, ok := cluster.CardIndex(o.Device)
+	if !ok {
+		return nil, nil
+	}
+	c := &r.ck.Config
+	if err := accelerator.Supports(c, o.Weights); err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", o.Device, err)
+	}
+	var err error
+	if r.card, err = card.Open(index, card.Options{Fail: func(err error) { panic(err) }}); err != nil {
+		return nil, err
+	}
+	return accelerator.New(r.card, budget, c.CacheLayout(o.KV))
 }
 
 // promptRig returns a rig for prompts of o.Context tokens in chunks of o.Chunk, with memory for

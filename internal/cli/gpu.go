@@ -1,18 +1,13 @@
 package cli
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	cudaprobe "github.com/shoal-llm/shoal/internal/engine/cuda/probe"
 )
@@ -24,6 +19,7 @@ type gpuCmd struct {
 	Only    string        `help:"With --full, only the steps whose names contain this text."`
 	Child   bool          `hidden:"" help:"Load the driver in this process, and print JSON."`
 	From    int           `hidden:"" help:"First step of --full in this process."`
+	Quick   bool          `hidden:"" help:"Do not measure speeds."`
 }
 
 func (*gpuCmd) Help() string {
@@ -47,9 +43,9 @@ func (c *gpuCmd) Run(e *ui.Env) error {
 	case c.Full:
 		return c.full(e)
 	case c.Child:
-		return json.NewEncoder(e.Stdout).Encode(cudaprobe.Run())
+		return json.NewEncoder(e.Stdout).Encode(cudaprobe.Run(c.Quick))
 	}
-	report, err := c.probe(e.Ctx)
+	report, err := launch.ProbeCards(e.Ctx, c.Timeout, false)
 	if err != nil {
 		return err
 	}
@@ -62,42 +58,6 @@ func (c *gpuCmd) Run(e *ui.Env) error {
 		err = ui.Exit(1)
 	}
 	return err
-}
-
-// probe examines the cards in a child process, which a broken driver may hang or end.
-func (c *gpuCmd) probe(ctx context.Context) (r cudaprobe.Report, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return r, err
-	}
-	timed, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	child := exec.CommandContext(timed, self, "gpu", "--child")
-	child.WaitDelay = time.Second
-	var out, complaints bytes.Buffer
-	child.Stdout, child.Stderr = &out, &complaints
-	err = child.Run()
-	switch {
-	case ctx.Err() != nil:
-		return r, ctx.Err()
-	case timed.Err() != nil:
-		return r, fmt.Errorf("the driver did not answer within %s; check the card with nvidia-smi", c.Timeout)
-	case err == nil:
-		err = json.Unmarshal(out.Bytes(), &r)
-	}
-	if err != nil {
-		return r, errors.Join(fmt.Errorf("the process that loads the driver ended: %w", err), textError(complaints.String()))
-	}
-	return r, nil
-}
-
-// textError returns the last lines of a process's standard error, or nil.
-func textError(s string) error {
-	const most = 2000
-	if s = strings.TrimSpace(s); s == "" {
-		return nil
-	}
-	return errors.New(s[max(0, len(s)-most):])
 }
 
 func usable(r cudaprobe.Report) bool {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	cudaprobe "github.com/shoal-llm/shoal/internal/engine/cuda/probe"
 )
@@ -105,11 +106,11 @@ func (c *gpuCmd) child(ctx context.Context, from int, report func(cudaprobe.Resu
 	ended := errors.Join(lines.Err(), child.Wait())
 	switch {
 	case current.Result == nil && current.Step >= 0: // within a step
-		reason := errors.Join(context.Cause(ctx), ended, textError(complaints.String()))
+		reason := errors.Join(context.Cause(ctx), ended, launch.TextError(complaints.String()))
 		report(cudaprobe.Result{Step: current.Step, Name: current.Begin, Problem: fmt.Sprintf("ended its process: %v", reason)})
 		return current.Step + 1, nil
 	case ended != nil && (current.Result == nil || !current.Result.Ended):
-		return 0, errors.Join(fmt.Errorf("the process that loads the driver ended: %w", ended), textError(complaints.String()))
+		return 0, errors.Join(fmt.Errorf("the process that loads the driver ended: %w", ended), launch.TextError(complaints.String()))
 	}
 	return next, nil
 }

@@ -28,6 +28,8 @@ type Model struct {
 	Socket socket.Config
 	// Fetched returns the bytes of weights that came from other processes; nil: the checkpoint is local.
 	Fetched func() int64
+	// DeviceUsed returns the memory of a graphics card that this process uses; nil: it uses none.
+	DeviceUsed func() int64
 }
 
 // Node is a node process: one socket for each of its models, and an actor for each socket. That actor
@@ -155,6 +157,9 @@ func (h *host) register() {
 		c.Actor.Send(h.socket.Load(), &socket.Status{Reply: func(s *proto.SocketStatus) {
 			if h.model.Fetched != nil {
 				s.FetchedBytes = h.model.Fetched()
+			}
+			if h.model.DeviceUsed != nil {
+				s.DeviceUsedBytes = h.model.DeviceUsed()
 			}
 			respond(c, processFigures(s, h.Bus.NATS), nil)
 		}})

@@ -397,11 +397,13 @@ type NodeDescription struct {
 	Read          float64                `protobuf:"fixed64,15,opt,name=read,proto3" json:"read,omitempty"`                         // measured: bytes a second that its threads read; 0: it was not
 	// Measured: multiply-adds a second of products with 128, 256 and 512 rows at once; empty:
 	// they were not.
-	Products      []float64 `protobuf:"fixed64,16,rep,packed,name=products,proto3" json:"products,omitempty"`
-	FewestThreads uint32    `protobuf:"varint,17,opt,name=fewest_threads,json=fewestThreads,proto3" json:"fewest_threads,omitempty"` // of a step, of those in threads; 0: always all
-	OtherHashes   []string  `protobuf:"bytes,18,rep,name=other_hashes,json=otherHashes,proto3" json:"other_hashes,omitempty"`        // of the node's further models: number i has the socket "socket-i", from 1
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Products          []float64 `protobuf:"fixed64,16,rep,packed,name=products,proto3" json:"products,omitempty"`
+	FewestThreads     uint32    `protobuf:"varint,17,opt,name=fewest_threads,json=fewestThreads,proto3" json:"fewest_threads,omitempty"`               // of a step, of those in threads; 0: always all
+	OtherHashes       []string  `protobuf:"bytes,18,rep,name=other_hashes,json=otherHashes,proto3" json:"other_hashes,omitempty"`                      // of the node's further models: number i has the socket "socket-i", from 1
+	Device            string    `protobuf:"bytes,19,opt,name=device,proto3" json:"device,omitempty"`                                                   // graphics card that computes, such as "cuda:0 NVIDIA H100"; empty: the CPU
+	DeviceMemoryBytes int64     `protobuf:"varint,20,opt,name=device_memory_bytes,json=deviceMemoryBytes,proto3" json:"device_memory_bytes,omitempty"` // of the card
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *NodeDescription) Reset() {
@@ -544,6 +546,20 @@ func (x *NodeDescription) GetOtherHashes() []string {
 		return x.OtherHashes
 	}
 	return nil
+}
+
+func (x *NodeDescription) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *NodeDescription) GetDeviceMemoryBytes() int64 {
+	if x != nil {
+		return x.DeviceMemoryBytes
+	}
+	return 0
 }
 
 type LoadRequest struct {
@@ -3690,29 +3706,30 @@ func (x *Scratch) GetFailed() uint64 {
 }
 
 type SocketStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	KvUsedBytes   int64                  `protobuf:"varint,3,opt,name=kv_used_bytes,json=kvUsedBytes,proto3" json:"kv_used_bytes,omitempty"`
-	KvBudgetBytes int64                  `protobuf:"varint,4,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
-	WeightBytes   int64                  `protobuf:"varint,5,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
-	Sequences     uint32                 `protobuf:"varint,6,opt,name=sequences,proto3" json:"sequences,omitempty"`
-	ResidentBytes int64                  `protobuf:"varint,7,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
-	Goroutines    uint32                 `protobuf:"varint,8,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
-	OpenFiles     uint32                 `protobuf:"varint,9,opt,name=open_files,json=openFiles,proto3" json:"open_files,omitempty"`
-	LastStep      uint64                 `protobuf:"varint,10,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
-	LoadedBytes   int64                  `protobuf:"varint,11,opt,name=loaded_bytes,json=loadedBytes,proto3" json:"loaded_bytes,omitempty"` // of load_bytes, while weights are read; 0 of 0 before the first load
-	LoadBytes     int64                  `protobuf:"varint,12,opt,name=load_bytes,json=loadBytes,proto3" json:"load_bytes,omitempty"`
-	Subscriptions uint32                 `protobuf:"varint,13,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`                   // of the bus in this process
-	Progress      uint64                 `protobuf:"varint,14,opt,name=progress,proto3" json:"progress,omitempty"`                             // jobs that the executor has done of the step in flight
-	FetchedBytes  int64                  `protobuf:"varint,16,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the start
-	PrefixDisk    *PrefixDisk            `protobuf:"bytes,17,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`
-	Scratch       *Scratch               `protobuf:"bytes,18,opt,name=scratch,proto3" json:"scratch,omitempty"`
-	AdapterBytes  int64                  `protobuf:"varint,19,opt,name=adapter_bytes,json=adapterBytes,proto3" json:"adapter_bytes,omitempty"` // of LoRA adapters in memory
-	Adapters      uint32                 `protobuf:"varint,20,opt,name=adapters,proto3" json:"adapters,omitempty"`                             // their number
-	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                                     // the executor has a job in hand; false: it waits for others, or for work
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Epoch           uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	State           string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	KvUsedBytes     int64                  `protobuf:"varint,3,opt,name=kv_used_bytes,json=kvUsedBytes,proto3" json:"kv_used_bytes,omitempty"`
+	KvBudgetBytes   int64                  `protobuf:"varint,4,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
+	WeightBytes     int64                  `protobuf:"varint,5,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
+	Sequences       uint32                 `protobuf:"varint,6,opt,name=sequences,proto3" json:"sequences,omitempty"`
+	ResidentBytes   int64                  `protobuf:"varint,7,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	Goroutines      uint32                 `protobuf:"varint,8,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
+	OpenFiles       uint32                 `protobuf:"varint,9,opt,name=open_files,json=openFiles,proto3" json:"open_files,omitempty"`
+	LastStep        uint64                 `protobuf:"varint,10,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
+	LoadedBytes     int64                  `protobuf:"varint,11,opt,name=loaded_bytes,json=loadedBytes,proto3" json:"loaded_bytes,omitempty"` // of load_bytes, while weights are read; 0 of 0 before the first load
+	LoadBytes       int64                  `protobuf:"varint,12,opt,name=load_bytes,json=loadBytes,proto3" json:"load_bytes,omitempty"`
+	Subscriptions   uint32                 `protobuf:"varint,13,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`                   // of the bus in this process
+	Progress        uint64                 `protobuf:"varint,14,opt,name=progress,proto3" json:"progress,omitempty"`                             // jobs that the executor has done of the step in flight
+	FetchedBytes    int64                  `protobuf:"varint,16,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the start
+	PrefixDisk      *PrefixDisk            `protobuf:"bytes,17,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`
+	Scratch         *Scratch               `protobuf:"bytes,18,opt,name=scratch,proto3" json:"scratch,omitempty"`
+	AdapterBytes    int64                  `protobuf:"varint,19,opt,name=adapter_bytes,json=adapterBytes,proto3" json:"adapter_bytes,omitempty"`            // of LoRA adapters in memory
+	Adapters        uint32                 `protobuf:"varint,20,opt,name=adapters,proto3" json:"adapters,omitempty"`                                        // their number
+	Busy            bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                                                // the executor has a job in hand; false: it waits for others, or for work
+	DeviceUsedBytes int64                  `protobuf:"varint,23,opt,name=device_used_bytes,json=deviceUsedBytes,proto3" json:"device_used_bytes,omitempty"` // of the card's memory, by this process
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SocketStatus) Reset() {
@@ -3885,6 +3902,13 @@ func (x *SocketStatus) GetBusy() bool {
 	return false
 }
 
+func (x *SocketStatus) GetDeviceUsedBytes() int64 {
+	if x != nil {
+		return x.DeviceUsedBytes
+	}
+	return 0
+}
+
 // PrefixDisk are figures of the files of the prefix cache: bytes and blocks now, the others,
 // of blocks, since the start.
 type PrefixDisk struct {
@@ -4020,7 +4044,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xd0\x03\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\x98\x04\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -4039,7 +4063,9 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04read\x18\x0f \x01(\x01R\x04read\x12\x1a\n" +
 	"\bproducts\x18\x10 \x03(\x01R\bproducts\x12%\n" +
 	"\x0efewest_threads\x18\x11 \x01(\rR\rfewestThreads\x12!\n" +
-	"\fother_hashes\x18\x12 \x03(\tR\votherHashesJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb5\x02\n" +
+	"\fother_hashes\x18\x12 \x03(\tR\votherHashes\x12\x16\n" +
+	"\x06device\x18\x13 \x01(\tR\x06device\x12.\n" +
+	"\x13device_memory_bytes\x18\x14 \x01(\x03R\x11deviceMemoryBytesJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb5\x02\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -4318,7 +4344,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x12\n" +
 	"\x04read\x18\x03 \x01(\x04R\x04read\x12\x18\n" +
 	"\awritten\x18\x04 \x01(\x04R\awritten\x12\x16\n" +
-	"\x06failed\x18\x05 \x01(\x04R\x06failed\"\xa6\x05\n" +
+	"\x06failed\x18\x05 \x01(\x04R\x06failed\"\xd2\x05\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -4345,7 +4371,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\ascratch\x18\x12 \x01(\v2\x0e.shoal.ScratchR\ascratch\x12#\n" +
 	"\radapter_bytes\x18\x13 \x01(\x03R\fadapterBytes\x12\x1a\n" +
 	"\badapters\x18\x14 \x01(\rR\badapters\x12\x12\n" +
-	"\x04busy\x18\x0f \x01(\bR\x04busy\"\xe4\x01\n" +
+	"\x04busy\x18\x0f \x01(\bR\x04busy\x12*\n" +
+	"\x11device_used_bytes\x18\x17 \x01(\x03R\x0fdeviceUsedBytes\"\xe4\x01\n" +
 	"\n" +
 	"PrefixDisk\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +

@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"strings"
 
+	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
@@ -24,12 +25,16 @@ type benchFlags struct {
 	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4."`
 	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Threads    int    `range:"1..1024" placeholder:"N" help:"Compute threads (default: all CPUs)."`
+	Device     string `default:"cpu" placeholder:"cpu|cuda:N" help:"What computes: cpu, or the graphics card cuda:N. On a card, the share of the read is of its memory, and shares of the arithmetic peak are not measured."`
 	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile to this file, for go tool pprof."`
 	JSON       bool   `name:"json" help:"Print JSON."`
 }
 
 func (f *benchFlags) options() (o bench.Options, err error) {
-	o.Model, o.Threads = f.Model, f.Threads
+	o.Model, o.Threads, o.Device = f.Model, f.Threads, f.Device
+	if _, card := cluster.CardIndex(f.Device); !card && f.Device != cluster.DeviceCPU {
+		return o, fmt.Errorf("--device %q: want cpu or cuda:N, such as cuda:0", f.Device)
+	}
 	if o.Threads == 0 {
 		o.Threads = runtime.GOMAXPROCS(0)
 	}

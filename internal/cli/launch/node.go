@@ -30,13 +30,14 @@ type NodeCmd struct {
 	keyFlags
 	cluster.Process
 	LogFlags
-	Token      string  `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
-	Discover   bool    `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
-	Share      float64 `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
-	WithParent bool    `hidden:"" help:"Exit when standard input closes."`
-	Processors int     `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
-	SharedFD   int     `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
-	Speeds     string  `hidden:"" help:"Measured speeds of this machine, as JSON."`
+	Token      string             `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
+	Discover   bool               `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
+	Share      float64            `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
+	WithParent bool               `hidden:"" help:"Exit when standard input closes."`
+	Processors int                `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
+	SharedFD   int                `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
+	Speeds     string             `hidden:"" help:"Measured speeds of this machine, as JSON."`
+	Serves     cluster.CardServes `hidden:"" embed:"" prefix:"serves-"`
 }
 
 func (c *NodeCmd) Help() string {
@@ -100,11 +101,26 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	if err := c.resolveKVMemory(1, log); err != nil {
-		return err
+	if !c.WithParent { // up has probed the card
+		d, why, err := cardOf(e.Ctx, c.Device)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			log.Info("the CPU computes", "reason", why)
+		}
+		if c.Device = cluster.DeviceCPU; d != nil {
+			c.Device = d.ID
+		}
+	}
+	if !strings.HasPrefix(c.Device, "cuda:") {
+		if err := c.resolveKVMemory(1, log); err != nil {
+			return err
+		}
 	}
 	c.WeightsCache = c.weightsCache()
 	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
+	cfg.Serves = c.Serves
 	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, "0"))
 	flagErr := cfg.Validate()
 	if flagErr != nil && (len(c.Model) == 0 || slices.ContainsFunc(c.Model, models.CanPull)) { // before pulling gigabytes

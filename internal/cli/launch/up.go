@@ -10,13 +10,13 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	cudaprobe "github.com/shoal-llm/shoal/internal/engine/cuda/probe"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/machine"
@@ -52,6 +52,11 @@ type Up struct {
 	keyFile string          // file of the key of --api-key auto; "" without auto
 	cpus    [][]int         // CPUs of each node; nil for no assignment
 	net     network         // set with --cluster
+
+	defaulted bool               // --nodes is not set
+	card      *cudaprobe.Device  // the card that computes; nil: the CPU
+	auto      bool               // --device auto has chosen the card
+	serves    cluster.CardServes // with a card
 }
 
 func (c *Up) Help() string {
@@ -74,7 +79,7 @@ func (c *Up) Run(e *ui.Env) error {
 	case c.Nodes == 0 && len(c.Share) > 0:
 		c.Nodes = len(c.Share)
 	case c.Nodes == 0:
-		c.Nodes = defaultNodes(numaOfThis(), runtime.GOMAXPROCS(0))
+		c.Nodes, c.defaulted = defaultNodes(numaOfThis(), runtime.GOMAXPROCS(0)), true
 	}
 	serve, err := c.Prepare(e)
 	if err != nil {
@@ -135,22 +140,45 @@ func (c *Up) Prepare(e *ui.Env) (serve cluster.ServeConfig, err error) {
 	if err := c.Check(); err != nil {
 		return serve, err
 	}
+	log, given, was := c.logger(e.Stderr), c.KVMemory, c.Nodes
+	if err := c.chooseCard(e.Ctx, log); err != nil {
+		return serve, err
+	}
+	if c.card != nil && c.defaulted {
+		c.Nodes = 1
+	}
 	c.cpus = placeNodes(c.Nodes, numaOfThis())
 	c.applyDefaults()
 	all, specs, err := c.configs(e, c.Draft, map[string]bool{"chat-template": c.ChatTemplate != "", "tool-parser": c.ToolParser != ""})
 	if err != nil {
 		return serve, err
 	}
-	log := c.logger(e.Stderr)
-	if err := c.resolveKVMemory(c.Nodes, log); err != nil {
+	if c.card != nil {
+		if err := c.divideCard(all, log); err != nil {
+			return serve, err
+		}
+		if c.card == nil { // auto has changed its choice
+			c.Nodes, c.cpus = was, placeNodes(was, numaOfThis())
+			c.setShares()
+			for i := range all {
+				all[i].Shares = c.Serve.Shares
+			}
+		}
+	}
+	if c.card == nil {
+		if err := c.resolveKVMemory(c.Nodes, log); err != nil {
+			return serve, err
+		}
+	}
+	auto := all[0].Weights == string(models.QuantAuto)
+	if err := resolveQuants(e, all, c.capacity()); err != nil {
 		return serve, err
 	}
-	capacity := c.capacity()
-	if slices.ContainsFunc(all, func(m modelSettings) bool { return len(m.LoRA) > 0 || m.LoRADir != "" }) {
-		capacity.Adapters = c.LoRAMemory
-	}
-	if err := resolveQuants(e, all, capacity); err != nil {
-		return serve, err
+	if c.card != nil && auto { // the type of the weights is known now
+		c.KVMemory = given
+		if err := c.divideCard(all, log); err != nil {
+			return serve, err
+		}
 	}
 	for i := range all {
 		all[i].Logger = log
@@ -173,6 +201,9 @@ func (c *Up) Prepare(e *ui.Env) (serve cluster.ServeConfig, err error) {
 
 // capacity returns the memory of this machine or container for the nodes of this command.
 func (c *Up) capacity() models.Capacity {
+	if c.card != nil {
+		return models.Capacity{Local: 1, Total: 1, Limit: c.card.Free, From: c.card.ID, Caches: min(c.KVMemory, c.card.Free/8)}
+	}
 	limit, from := machine.MemoryLimit()
 	return models.Capacity{Local: c.Nodes, Total: c.allNodes(), Limit: limit, From: from, Caches: c.KVMemory}
 }
@@ -265,6 +296,9 @@ func (c *Up) node(i int, checkpoint string, join []string, dataDir string) NodeC
 	}
 	if c.LogDir != "" {
 		n.LogLevel = "debug"
+	}
+	if c.card != nil {
+		n.Serves = c.serves
 	}
 	n.WeightsCache = cmp.Or(c.weightsCache(), "off")
 	n.PrefixDiskSize, n.KVDiskSize = c.PrefixDiskSize/int64(c.Nodes), c.KVDiskSize/int64(c.Nodes)

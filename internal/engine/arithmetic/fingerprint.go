@@ -19,7 +19,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/engine/tensor/selftest"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -47,7 +46,7 @@ type result struct {
 }
 
 func selfTest(ctx context.Context) ([]result, error) {
-	kernels, err := selftest.Sum()
+	kernels, err := tensor.SelfTest()
 	if err != nil {
 		return nil, fmt.Errorf("kernels: %w", err)
 	}

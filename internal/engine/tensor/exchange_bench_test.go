@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // BenchmarkExchange is a product of two threads, then a message to another goroutine, which works
@@ -51,7 +49,7 @@ func BenchmarkExchange(b *testing.B) {
 	for b.Loop() {
 		p.Run(16, func(int) {
 			for range 100 {
-				kernel.Pause()
+				pause()
 			}
 		})
 		if _, err := here.Write(buf); err != nil {

@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-
-	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // A landmark is the mean of the stored keys, its number is the lowest cosine, and a product with it
@@ -97,7 +95,7 @@ func TestLandmarks(t *testing.T) {
 					if kind == Int8 && scale != 0 {
 						m = float32(math.Round(float64(m / scale)))
 					}
-					want = f32.FMA(m, q[r*l.KDim+d], want)
+					want = fma32(m, q[r*l.KDim+d], want)
 				}
 				want *= scale
 				if x != want {

@@ -3,8 +3,6 @@ package tensor
 import (
 	"fmt"
 	"math"
-
-	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // A page is a run of 16, 32 or 64 slots within one block. The scores of its keys are bounded by
@@ -43,7 +41,7 @@ func (l KVLayout) Bound(index []byte, at int, block []byte, first, from, to int,
 		b.getKey(index, at, nil, all)
 	} else {
 		for i := range hi {
-			hi[i], lo[i] = kernel.NegInf, -kernel.NegInf
+			hi[i], lo[i] = negInf, -negInf
 		}
 	}
 	for slot := from; slot < to; slot++ {
@@ -112,10 +110,10 @@ func (s *AttnScratch) ScorePages(l KVLayout, index [][]byte, n int, q []float32,
 		}
 		s.score(b, block, s.q, 0, g, some)
 		for i := range some {
-			pages[first+i] = kernel.NegInf
+			pages[first+i] = negInf
 		}
 		for r := range g {
-			kernel.Active.Raise(pages[first:first+some], s.s[r][:some], 0)
+			active.raise(pages[first:first+some], s.s[r][:some], 0)
 		}
 	}
 	s.ahead = nil

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
@@ -223,7 +222,7 @@ func (p *Pool) await(number uint64) {
 			if p.left.Load()&workers.MaxTasks == 0 {
 				return
 			}
-			kernel.Pause()
+			pause()
 		}
 		more := s.Relax(true)
 		if p.backups.enabled {
@@ -287,7 +286,7 @@ func (p *Pool) spin(w *worker, id int, seen uint64) bool {
 			if p.run.Load() != seen {
 				return true
 			}
-			kernel.Pause()
+			pause()
 		}
 		if id >= p.Threads() || !s.Relax(p.left.Load()&workers.MaxTasks != 0) {
 			return false

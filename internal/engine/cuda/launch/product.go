@@ -7,7 +7,6 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // Weight is a matrix (Rows, Cols) on a card, in the layout of [Pack]. Data and Scales are two
@@ -63,7 +62,7 @@ const (
 )
 
 func (o Product) tiled() bool {
-	return kernel.Quantised(o.W.Type) &&
+	return tensor.Quantised(o.W.Type) &&
 		(o.Tiled || o.N >= tiledLeast && ceil(ceil(o.W.Rows, PanelRows), tiledPanels)*ceil(o.N, tiledTokens) >= tiledBlocks)
 }
 
@@ -85,16 +84,15 @@ func (o Product) Calls() ([]Call, error) {
 	if starts != 1 && (o.Bias != null || o.Residual != null) {
 		return nil, errors.New("launch: a bias or a residual for the nodes of a sum")
 	}
-	held := tensor.UnitsSpan(o.W.Cols, u.Lo, u.Hi)
 	after := []any{o.Y, uint32(o.LdY), o.Bias, o.Residual, uint32(o.W.Rows), uint64(o.N) * uint64(o.LdY),
-		uint32(u.Lo), uint32(u.Len()), uint32(all), uint32(o.W.Cols / block), starts, uint32(held.Lo / block), uint32(held.Len() / block), uint32(o.N)}
+		uint32(u.Lo), uint32(u.Len()), uint32(all), uint32(o.W.Cols / block), starts, uint32(o.N)}
 	name := map[tensor.DType]string{tensor.Q8_0: "q8", tensor.Q4_0: "q4", tensor.BF16: "bf16", tensor.F16: "f16", tensor.F32: "f32"}[o.W.Type]
 	if name == "" {
 		return nil, fmt.Errorf("launch: a product of %v weights", o.W.Type)
 	}
 	grid, args := cuda.Grid{X: panels, Threads: 512}, []any{o.W.Data, o.W.Scales, o.Rounded.Bytes, o.Rounded.Scales}
 	tiles := []int{1, 8, 16, 32, 64} // tokens of a block
-	if !kernel.Quantised(o.W.Type) {
+	if !tensor.Quantised(o.W.Type) {
 		tiles, args, grid.Threads = []int{1, 8}, []any{o.W.Data, o.X}, 256
 	}
 	tile := tiles[len(tiles)-1]

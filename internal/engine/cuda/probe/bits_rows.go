@@ -8,7 +8,6 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 var rowComparisons = []comparison{
@@ -39,7 +38,7 @@ func (k *card) embeddings(r *rand.Rand) {
 			for i := range values {
 				row := normal(r, cols, 1)
 				values[i] = make([]float32, cols)
-				if !kernel.Quantised(t) {
+				if !tensor.Quantised(t) {
 					b := make([]byte, t.BytesPerRow(cols))
 					tensor.Store(b, row, t)
 					table = append(table, b...)

@@ -44,12 +44,12 @@ type Device struct {
 	Launch  time.Duration `json:"launch_ns,omitempty"`  // one kernel and the wait for it
 }
 
-// Run examines all cards. It loads the driver into this process and takes some seconds; a driver
+// Run examines all cards; quick does not measure speeds. It loads the driver into this process and takes some seconds; a driver
 // that is broken can hang or end the process, so callers use a child process.
-func Run() Report { return run("") }
+func Run(quick bool) Report { return run("", quick) }
 
 // run compares the results of one kernel, or of all for "".
-func run(kernel string) Report {
+func run(kernel string, quick bool) Report {
 	driver, err := cuda.Open()
 	if err != nil {
 		return Report{Problem: err.Error(), Devices: []Device{}}
@@ -62,21 +62,21 @@ func run(kernel string) Report {
 		r.Problem = "the driver finds no card"
 	}
 	for _, d := range devices {
-		r.Devices = append(r.Devices, examine(d, kernel))
+		r.Devices = append(r.Devices, examine(d, kernel, quick))
 	}
 	return r
 }
 
-func examine(d *cuda.Device, kernel string) Device {
+func examine(d *cuda.Device, kernel string, quick bool) Device {
 	r := Device{ID: fmt.Sprintf("cuda:%d", d.Index), Name: d.Name, UUID: d.UUID, PCI: d.PCI, Capability: fmt.Sprintf("%d.%d", d.Major, d.Minor),
 		Multiprocessors: d.Multiprocessors, Memory: d.Memory}
-	if err := r.use(d, kernel); err != nil {
+	if err := r.use(d, kernel, quick); err != nil {
 		r.Problem = err.Error()
 	}
 	return r
 }
 
-func (r *Device) use(d *cuda.Device, kernel string) (err error) {
+func (r *Device) use(d *cuda.Device, kernel string, quick bool) (err error) {
 	if err := d.Usable(); err != nil {
 		return err
 	}
@@ -98,5 +98,8 @@ func (r *Device) use(d *cuda.Device, kernel string) (err error) {
 		return err
 	}
 	r.Bits = true
+	if quick {
+		return nil
+	}
 	return k.measure(r)
 }

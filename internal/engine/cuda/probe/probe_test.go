@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Getenv("SHOAL_PROBE_TEST") != "" {
-		if err := json.NewEncoder(os.Stdout).Encode(run(os.Getenv("SHOAL_PROBE_KERNEL"))); err != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(run(os.Getenv("SHOAL_PROBE_KERNEL"), false)); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)

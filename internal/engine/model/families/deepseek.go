@@ -32,6 +32,7 @@ func init() {
 			Read:   readDeepseek,
 			Layer:  deepseekLayer,
 			Latent: true,
+			Extra:  model.DecoderExtra,
 			Beyond: model.AfterLast,
 		})
 	}

@@ -21,6 +21,7 @@ func init() {
 			Rotary:   []string{model.PartialKey},
 			Read:     readGLM4,
 			Layer:    layer,
+			Extra:    model.DecoderExtra,
 		})
 	}
 }

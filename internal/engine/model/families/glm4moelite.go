@@ -15,6 +15,7 @@ func init() {
 		},
 		Layer:  deepseekLayer,
 		Latent: true,
+		Extra:  model.DecoderExtra,
 		Beyond: model.AfterLast,
 	})
 }

@@ -22,6 +22,7 @@ func init() {
 		Read:        readGptOss,
 		Alternating: true,
 		Layer:       gptOssLayer,
+		Extra:       model.DecoderExtra,
 	})
 }
 

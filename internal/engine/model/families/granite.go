@@ -9,8 +9,10 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 //	logits = Head RMSNorm(x, Norm) / logits_scaling
 func init() {
 	model.Register(model.Family{
-		Name: "GraniteForCausalLM",
-		Read: readGranite,
+		Name:  "GraniteForCausalLM",
+		Read:  readGranite,
+		Layer: model.DecoderLayer,
+		Extra: model.DecoderExtra,
 	})
 }
 

@@ -15,6 +15,7 @@ func init() {
 		Name:  "GraniteMoeForCausalLM",
 		Read:  readGraniteMoE,
 		Layer: graniteMoELayer,
+		Extra: model.DecoderExtra,
 	})
 }
 

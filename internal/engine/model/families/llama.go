@@ -16,8 +16,10 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 //	logits = Head RMSNorm(x, Norm)                        (vocab)
 func init() {
 	model.Register(model.Family{
-		Name: "LlamaForCausalLM",
-		Read: readLlama,
+		Name:  "LlamaForCausalLM",
+		Read:  readLlama,
+		Layer: model.DecoderLayer,
+		Extra: model.DecoderExtra,
 	})
 }
 

@@ -10,6 +10,8 @@ func init() {
 		Name:     "MistralForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "8"},
 		Read:     readMistral,
+		Layer:    model.DecoderLayer,
+		Extra:    model.DecoderExtra,
 	})
 }
 

@@ -22,6 +22,7 @@ func init() {
 		Read:   readQwen35,
 		Layer:  qwen35Layer,
 		Rotary: []string{model.PartialKey},
+		Extra:  model.DecoderExtra,
 	})
 }
 
@@ -39,6 +40,7 @@ func init() {
 		},
 		Layer:  qwen35Layer,
 		Rotary: []string{"partial_rotary_factor"},
+		Extra:  model.DecoderExtra,
 	})
 }
 
@@ -56,6 +58,7 @@ func init() {
 		},
 		Layer:  qwen35Layer,
 		Rotary: []string{"partial_rotary_factor"},
+		Extra:  model.DecoderExtra,
 	})
 }
 

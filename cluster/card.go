@@ -1,0 +1,183 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/accelerator"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/options"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Values of Resources.Device besides cuda:N.
+const (
+	DeviceAuto = "auto"
+	DeviceCPU  = "cpu"
+	cardPrefix = "cuda:"
+)
+
+const noCard = -1
+
+// onCard returns the number of the card in Device, or noCard. The command line has replaced auto by
+// what it stands for; elsewhere auto is the CPU.
+func (r *Resources) onCard() int {
+	if n, ok := CardIndex(r.Device); ok {
+		return n
+	}
+	return noCard
+}
+
+// CardIndex returns the number of a card in a device's name.
+func CardIndex(device string) (index int, ok bool) {
+	if text, ok := strings.CutPrefix(device, cardPrefix); ok {
+		if n, err := strconv.ParseUint(text, 10, 8); err == nil {
+			return int(n), true
+		}
+	}
+	return 0, false
+}
+
+func (r *Resources) checkDevice() error {
+	if r.Device == "" || r.Device == DeviceAuto || r.Device == DeviceCPU || r.onCard() != noCard {
+		return nil
+	}
+	return fmt.Errorf("%s %q: want %s, %s or %sN, such as %s0", options.Name("device"), r.Device, DeviceAuto, DeviceCPU, cardPrefix, cardPrefix)
+}
+
+// CardServes is what decides how much memory of a card a model takes.
+type CardServes struct {
+	Weights    string `hidden:"" help:"Type of the weights."`
+	KV         string `hidden:"" name:"kv" help:"Type of the caches."`
+	StepTokens int    `hidden:"" help:"Rows of a step."`
+	Context    int    `hidden:"" help:"Longest sequence in tokens."`
+}
+
+// CardServesOf is that of a cluster.
+func CardServesOf(s *ServeConfig) CardServes {
+	return CardServes{s.Weights, s.KV, s.StepTokens, s.MaxContext}
+}
+
+// CardMemory is what a node needs of a card's memory, in bytes.
+type CardMemory struct {
+	Weights, Activations, Caches, Margin int64
+	Free                                 int64 // before the node starts
+}
+
+// ErrCardMemory means that a card has too little free memory.
+var ErrCardMemory = errors.New("too little free memory on the card")
+
+// leastCardCaches is the least memory of caches that a card is started with by default.
+const leastCardCaches = 64 << 20
+
+// Plan divides the free memory of a card for a model. caches are the bytes that the operator gives
+// them; with 0 they take what weights, activations and a margin leave.
+func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error) {
+	weights, err := tensor.ParseDType(s.Weights)
+	if err != nil {
+		return CardMemory{}, err
+	}
+	kv, err := tensor.ParseDType(s.KV)
+	if err != nil {
+		return CardMemory{}, err
+	}
+	if err := accelerator.Supports(c, weights); err != nil {
+		return CardMemory{}, err
+	}
+	place, err := topology.Place(1, topology.Gather, shard.ShapeOf(c), []topology.Member{{ID: "card", Share: 1}})
+	if err != nil {
+		return CardMemory{}, err
+	}
+	const microBatches = 2
+	m := CardMemory{Weights: shard.Bytes(c, place, 0, weights), Activations: microBatches * accelerator.ActivationBytes(layer.DimsOf(c), s.StepTokens, s.Context), Margin: card.Margin, Free: free}
+	rest := free - m.Weights - m.Activations - m.Margin
+	block := c.CacheLayout(kv).BlockBytes()
+	if m.Caches = caches; caches == 0 {
+		for m.Caches = rest; m.Caches > 0 && memory.MappedBytes(m.Caches, block) > rest; {
+			m.Caches -= memory.MappedBytes(m.Caches, block) - rest
+		}
+	}
+	if m.Caches < leastCardCaches && caches == 0 || memory.MappedBytes(m.Caches, block) > max(rest, 0) {
+		return m, fmt.Errorf("%w: weights as %v need %s, activations %s and a margin %s of %s free, which leaves %s for caches: choose a smaller type with --quant, lower %s, or use %s %s",
+			ErrCardMemory, weights, size(m.Weights), size(m.Activations), size(m.Margin), size(free), size(max(rest, 0)), options.Name("kv-memory"), options.Name("device"), DeviceCPU)
+	}
+	return m, nil
+}
+
+func size(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+
+// openCard opens the card that a node computes on, with memory for its caches; nil: the CPU computes.
+// An error of the driver in the middle of work ends the process: what the card held is lost, and the
+// cluster moves to other nodes.
+func openCard(cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error) {
+	index := cfg.onCard()
+	if index == noCard {
+		return nil, nil
+	}
+	if len(models) > 1 {
+		return nil, fmt.Errorf("cluster: %s %s: a card serves one model, and this cluster has %d", options.Name("device"), cfg.Device, len(models))
+	}
+	c := &models[0].checkpoint.Config
+	if err := accelerator.Supports(c, tensor.BF16); err != nil { // whatever the type of the weights
+		return nil, fmt.Errorf("cluster: %s %s: %w", options.Name("device"), cfg.Device, err)
+	}
+	if models[0].draftWord != "" {
+		return nil, fmt.Errorf("cluster: %s %s: a draft model is not computed on a card: remove %s", options.Name("device"), cfg.Device, options.Name("draft"))
+	}
+	k, err := card.Open(index, card.Options{Fail: func(err error) {
+		cfg.Logger.Error("the graphics card failed: this process ends, and other nodes continue its work", "device", cfg.Device, "error", err)
+		os.Exit(cardFailed)
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %s %s: %w", options.Name("device"), cfg.Device, err)
+	}
+	free, total, err := k.MemoryInfo()
+	if err != nil {
+		return nil, err
+	}
+	serves := cfg.Serves
+	if serves == (CardServes{}) {
+		serves = CardServes{c.DType.String(), tensor.BF16.String(), defaultStep, min(c.MaxPositions, defaultCardContext)}
+	}
+	m, err := serves.Plan(c, cfg.KVMemory, free)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %s %s: %w (the card has %s, and other processes hold %s of it)", options.Name("device"), cfg.Device, err, size(total), size(total-free))
+	}
+	cfg.KVMemory = m.Caches
+	cfg.Logger.Info("computing on a graphics card", "device", cfg.Device, "card", k.Name, "free_bytes", free, "weight_bytes", m.Weights, "activation_bytes", m.Activations, "kv_budget_bytes", m.Caches)
+	return accelerator.New(k, m.Caches, c.CacheLayout(tensor.F32), c.CacheLayout(tensor.BF16), c.CacheLayout(tensor.Int8))
+}
+
+// cardFailed is the status of a process whose card failed.
+const cardFailed = 4
+
+// defaultCardContext is the longest sequence for which a node that does not know the served context
+// keeps memory of attention.
+const defaultCardContext = 32 << 10
+
+// cardPolicy parses a cache policy that a card computes.
+func cardPolicy(spec string) (*kvcache.Policy, error) {
+	p, err := kvpolicy.Parse(spec)
+	if err == nil {
+		err = accelerator.Policy(p)
+	}
+	return p, err
+}
+
+// cardKeeps returns an error if a card serves and keeps no caches of the policy.
+func (c *core) cardKeeps(p *kvcache.Policy) error {
+	if g := c.director.Serving(c.number); g != nil && g.Nodes[0].Device != "" {
+		return accelerator.Policy(p)
+	}
+	return nil
+}

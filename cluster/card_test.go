@@ -1,0 +1,49 @@
+package cluster
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// TestCardPlan: weights, activations, caches and the margin fit in the free memory; where they do not,
+// the error has the figures.
+func TestCardPlan(t *testing.T) {
+	ck, err := checkpoint.Random("llama-3.1-8b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	c := &ck.Config
+	serves := CardServes{"q8_0", "bf16", 512, 32 << 10}
+	for _, free := range []int64{12 << 30, 24<<30 + 12345, 80 << 30} {
+		m, err := serves.Plan(c, 0, free)
+		mapped := memory.MappedBytes(m.Caches, c.CacheLayout(tensor.BF16).BlockBytes())
+		if err != nil || m.Weights+m.Activations+m.Margin+mapped > free || m.Weights+m.Activations+m.Margin+mapped < free-(64<<20) {
+			t.Errorf("%d bytes free: %+v, %v", free, m, err)
+		}
+		if again, err := serves.Plan(c, m.Caches, free); err != nil || again.Caches != m.Caches {
+			t.Errorf("the budget of the plan: %+v, %v", again, err)
+		}
+		if _, err := serves.Plan(c, m.Caches+(64<<20), free); !errors.Is(err, ErrCardMemory) {
+			t.Errorf("a larger budget: %v", err)
+		}
+	}
+	if _, err := serves.Plan(c, 0, 8<<30); !errors.Is(err, ErrCardMemory) || !strings.Contains(err.Error(), "weights as q8_0 need 7.") {
+		t.Errorf("a card of 8 GiB: %v", err)
+	}
+	serves.Weights = "iq4_nl"
+	if _, err := serves.Plan(c, 0, 80<<30); err == nil || !strings.Contains(err.Error(), "iq4_nl") {
+		t.Errorf("iq4_nl: %v", err)
+	}
+	for device, want := range map[string]bool{"": true, "auto": true, "cpu": true, "cuda:0": true, "cuda:11": true, "cuda": false, "cuda:": false, "cuda:-1": false, "gpu": false, "cuda:0x1": false} {
+		r := Resources{Device: device}
+		if err := r.checkDevice(); (err == nil) != want {
+			t.Errorf("%q: %v", device, err)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package tensor
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// EnvCPU is the environment variable that forces an implementation of the kernels, by a name in
+// Implementations. Unset: the widest that this machine can run.
+const EnvCPU = "SHOAL_CPU"
+
+var active, activeErr = choose(os.Getenv(EnvCPU))
+
+// choose returns the implementation called name, or the best one for an empty name. With an error
+// it also returns the best one.
+func choose(name string) (*kernels, error) {
+	all := implementations()
+	if name == "" {
+		return all[0], nil
+	}
+	var known []string
+	for _, k := range all {
+		if k.name == name {
+			return k, nil
+		}
+		known = append(known, k.name)
+	}
+	return all[0], fmt.Errorf("tensor: %s=%q is not an implementation that this machine can run; known here: %s", EnvCPU, name, strings.Join(known, ", "))
+}
+
+// Implementation is the name of the kernels in use: "avx512", "avx2" or "portable". The error
+// reports that SHOAL_CPU names one that is not available; programs check it at start-up.
+func Implementation() (string, error) { return active.name, activeErr }
+
+// Implementations lists the kernels that this machine can run, the fastest first.
+func Implementations() []string {
+	var names []string
+	for _, k := range implementations() {
+		names = append(names, k.name)
+	}
+	return names
+}
