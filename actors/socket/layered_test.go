@@ -2,9 +2,14 @@ package socket
 
 import (
 	"bytes"
+	"io"
+	"log/slog"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -58,6 +63,41 @@ func TestLayersSameBits(t *testing.T) {
 		})
 	}
 }
+
+// The residual stream may be in files of the sockets. A file that fails makes its sequence lost, which
+// the sockets that see it report; the step ends as usual.
+func TestLayersInFiles(t *testing.T) {
+	const policy = "snapkv:topk=56,obs=8,pool=5"
+	disk, err := tier.OpenScratch(filepath.Join(t.TempDir(), "kv"), 1<<24, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(disk.Close)
+	sameAsAlone(t, rigConfig{dir: goldenDir}, policy, 100, rigConfig{sockets: 3, mapping: topology.Gather, sweep: 32, disk: disk}, rigConfig{sockets: 1, mapping: topology.Gather, sweep: 50, disk: disk})
+	if s := disk.Stats(); s.Wrote == 0 || s.Read == 0 || s.Failed > 0 {
+		t.Errorf("the files: %+v", s)
+	}
+	for _, limit := range []int64{1, 1 << 24} { // no room for a file; a disk that fails
+		broken := tier.NewScratch(func() (tier.Medium, error) { return badMedium{}, nil }, limit, slog.New(slog.DiscardHandler))
+		t.Cleanup(broken.Close)
+		r := newRig(t, rigConfig{dir: goldenDir, sockets: 2, mapping: topology.Gather, kv: tensor.BF16, sweep: 64, disk: broken})
+		q := &request{id: 1, prompt: somePrompt(100, 1), params: greedy(-1), policy: policy}
+		s := &proto.StepRequest{Open: []*proto.Open{{Seq: 1, Policy: policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: 100, PassRows: 64, ResidualInFile: true}},
+			Sweeps: []*proto.Sweep{q.sweep(100, 3, 1)}}
+		r.run(s)
+		if !slices.Contains(r.lost, 1) {
+			t.Errorf("files of at most %d bytes: lost are %v", limit, r.lost)
+		}
+		r.run(&proto.StepRequest{Sweeps: []*proto.Sweep{q.sweep(100, 3, 2)}}) // nobody has dropped it yet
+	}
+}
+
+// badMedium is a file whose disk is broken.
+type badMedium struct{}
+
+func (badMedium) ReadAt([]byte, int64) (int, error)  { return 0, io.ErrUnexpectedEOF }
+func (badMedium) WriteAt([]byte, int64) (int, error) { return 0, io.ErrShortWrite }
+func (badMedium) Close() error                       { return nil }
 
 // The same for layers of other architectures: windows, latents, experts, norms before or after, sinks,
 // adapters' rows, and quantized norms of rows that stay with their owners.

@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -47,7 +48,8 @@ type rig struct {
 	seq  uint64
 	rows map[uint64]int // number of each sequence's last decode rows
 
-	score bool // request log-probabilities of prompts
+	lost  []uint64 // sequences whose files have failed
+	score bool     // request log-probabilities of prompts
 
 	ck    *checkpoint.Checkpoint
 	c     rigConfig
@@ -74,9 +76,10 @@ type rigConfig struct {
 	window    int
 	fromFiles bool // the files say both
 
-	sweep  int // tokens of a pass; 0: chunks read prompts
-	group  int // layers that sweeps read at a time; default 1
-	passes int // of decode-only steps, on one socket; default 1
+	sweep  int           // tokens of a pass; 0: chunks read prompts
+	disk   *tier.Scratch // with sweep: for the residual stream
+	group  int           // layers that sweeps read at a time; default 1
+	passes int           // of decode-only steps, on one socket; default 1
 	wrap   func(rank int, inner collective.Transport) collective.Transport
 	device func(*tensor.Pool) layer.Device // default: layer.Host
 
@@ -112,7 +115,7 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		if c.device != nil {
 			device = c.device(pool)
 		}
-		cfg := Config{Checkpoint: ck, Adapters: r.adapters, AdapterBudget: c.budget, Device: device, Pool: pool, KVBudget: c.budget, Logger: quiet,
+		cfg := Config{Checkpoint: ck, Adapters: r.adapters, AdapterBudget: c.budget, Device: device, Pool: pool, KVBudget: c.budget, Scratch: c.disk, Logger: quiet,
 			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
 				if r.c.wrap != nil {
 					return r.c.wrap(rank, r.wires[epoch][rank]), nil
@@ -215,7 +218,9 @@ func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
 		r.all(done)
 		out := map[uint64]*proto.Sampled{}
 		for range r.pids {
-			for _, s := range (<-replies).GetSampled() {
+			reply := <-replies
+			r.lost = append(r.lost, reply.GetLost()...)
+			for _, s := range reply.GetSampled() {
 				out[s.Seq] = s
 			}
 		}
@@ -262,7 +267,7 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 				r.seq++
 				q.id = r.seq
 				s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy,
-					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt)), Adapter: q.adapter.Bytes(), PassRows: uint32(r.c.sweep)})
+					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt)), Adapter: q.adapter.Bytes(), PassRows: uint32(r.c.sweep), ResidualInFile: r.c.disk != nil})
 			}
 			if q.at < len(q.prompt) && r.c.sweep > 0 {
 				s.Sweeps = append(s.Sweeps, q.sweep(chunk/r.c.sweep*r.c.sweep, r.ck.Config.Layers, max(1, r.c.group)))

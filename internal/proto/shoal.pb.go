@@ -2338,15 +2338,16 @@ type Open struct {
 	Resume  []uint32 `protobuf:"varint,8,rep,packed,name=resume,proto3" json:"resume,omitempty"`
 	Replica uint32   `protobuf:"varint,9,opt,name=replica,proto3" json:"replica,omitempty"` // 1 + rank of the socket with a replica; 0: none
 	// Blocks of the prefix cache that the prompt starts with, and their tokens.
-	Shared        []uint64 `protobuf:"varint,10,rep,packed,name=shared,proto3" json:"shared,omitempty"`
-	Prefix        []uint32 `protobuf:"varint,11,rep,packed,name=prefix,proto3" json:"prefix,omitempty"`
-	TailTokens    uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"` // prompt tokens after prompt_tokens, which come as decode rows
-	Fork          uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                               // sequence whose cache, of the tokens in resume, this one starts with; 0: none
-	Pool          uint32   `protobuf:"varint,14,opt,name=pool,proto3" json:"pool,omitempty"`                               // pooling.Method: the step that reads the last token reports a vector; 0: tokens are sampled
-	Adapter       []byte   `protobuf:"bytes,15,opt,name=adapter,proto3" json:"adapter,omitempty"`                          // ID of the LoRA adapter of all rows; empty: none
-	PassRows      uint32   `protobuf:"varint,16,opt,name=pass_rows,json=passRows,proto3" json:"pass_rows,omitempty"`       // sweeps read the prompt layer by layer, this number of rows at a time; 0: chunks read it
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Shared         []uint64 `protobuf:"varint,10,rep,packed,name=shared,proto3" json:"shared,omitempty"`
+	Prefix         []uint32 `protobuf:"varint,11,rep,packed,name=prefix,proto3" json:"prefix,omitempty"`
+	TailTokens     uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"`               // prompt tokens after prompt_tokens, which come as decode rows
+	Fork           uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                                             // sequence whose cache, of the tokens in resume, this one starts with; 0: none
+	Pool           uint32   `protobuf:"varint,14,opt,name=pool,proto3" json:"pool,omitempty"`                                             // pooling.Method: the step that reads the last token reports a vector; 0: tokens are sampled
+	Adapter        []byte   `protobuf:"bytes,15,opt,name=adapter,proto3" json:"adapter,omitempty"`                                        // ID of the LoRA adapter of all rows; empty: none
+	PassRows       uint32   `protobuf:"varint,16,opt,name=pass_rows,json=passRows,proto3" json:"pass_rows,omitempty"`                     // sweeps read the prompt layer by layer, this number of rows at a time; 0: chunks read it
+	ResidualInFile bool     `protobuf:"varint,17,opt,name=residual_in_file,json=residualInFile,proto3" json:"residual_in_file,omitempty"` // with pass_rows: each socket stores its rows of the residual stream in a file
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Open) Reset() {
@@ -2489,6 +2490,13 @@ func (x *Open) GetPassRows() uint32 {
 		return x.PassRows
 	}
 	return 0
+}
+
+func (x *Open) GetResidualInFile() bool {
+	if x != nil {
+		return x.ResidualInFile
+	}
+	return false
 }
 
 // Copy makes a replica: before the rows of the step run, the owner sends the cache of a
@@ -4209,7 +4217,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
 	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
 	"\x04open\x18\x06 \x01(\bR\x04open\x12\x18\n" +
-	"\athought\x18\a \x01(\tR\athought\"\xc8\x03\n" +
+	"\athought\x18\a \x01(\tR\athought\"\xf2\x03\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -4228,7 +4236,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04fork\x18\r \x01(\x04R\x04fork\x12\x12\n" +
 	"\x04pool\x18\x0e \x01(\rR\x04pool\x12\x18\n" +
 	"\aadapter\x18\x0f \x01(\fR\aadapter\x12\x1b\n" +
-	"\tpass_rows\x18\x10 \x01(\rR\bpassRows\"2\n" +
+	"\tpass_rows\x18\x10 \x01(\rR\bpassRows\x12(\n" +
+	"\x10residual_in_file\x18\x11 \x01(\bR\x0eresidualInFile\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\xa3\x03\n" +

@@ -1,6 +1,8 @@
 package caches
 
 import (
+	"errors"
+
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -10,9 +12,25 @@ import (
 
 // openLayered creates what a sequence needs whose prompt is read layer by layer, besides its caches.
 func (e *Epoch) openLayered(s *Sequence, o *plan.Open) (err error) {
-	s.Residual, err = layered.NewResidual(e.Arena, e.Hidden, o.PassRows, len(e.Place.Slices), len(o.Prefix), o.Read)
 	s.PassRows = o.PassRows
+	if o.InFile {
+		s.Residual = layered.NewInFile(e.createFile, e.Hidden, o.PassRows, len(e.Place.Slices), len(o.Prefix), o.Read)
+		return nil
+	}
+	s.Residual, err = layered.NewResidual(e.Arena, e.Hidden, o.PassRows, len(e.Place.Slices), len(o.Prefix), o.Read)
 	return err
+}
+
+// createFile creates a file for the residual stream of a prompt.
+func (c *Caches) createFile(size int64) (layered.File, error) {
+	if c.spiller == nil {
+		return nil, errors.New("socket: this socket has no disk for rows of sequences")
+	}
+	file, err := c.spiller.scratch.Create(size)
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
 }
 
 // enter lets layers read a prompt from a position on.

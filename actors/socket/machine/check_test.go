@@ -63,6 +63,7 @@ func TestEachRule(t *testing.T) {
 	}
 	for want, edit := range map[string]func(m *Machine, p *plan.Plan){
 		"of this model exchange more":   func(m *Machine, p *plan.Plan) { layers(p); m.limits.Layered = false },
+		"and passes of no rows":         func(_ *Machine, p *plan.Plan) { o := layers(p); o.PassRows, o.InFile = 0, true },
 		"passes of 65 tokens":           func(_ *Machine, p *plan.Plan) { layers(p).PassRows = 65 },
 		"decodes a part of its prompt":  func(_ *Machine, p *plan.Plan) { layers(p).Tail = 1 },
 		"full needs all layers at once": func(_ *Machine, p *plan.Plan) { layers(p).Policy = kvcache.Full() },

@@ -25,6 +25,8 @@ func (m *Machine) checkLayered(o *plan.Open) error {
 	}
 	l := &m.limits
 	switch {
+	case o.PassRows == 0 && o.InFile:
+		return fails("it has a file for rows between layers, and passes of no rows")
 	case o.PassRows == 0:
 		return nil
 	case !l.Layered:

@@ -93,7 +93,7 @@ func (w *sweep) fill(run *plan.Run) error {
 		}
 		return e.lookUp(w.step.micro, []plan.Run{*run}, func(int) int { return 0 })
 	}
-	rows, err := w.seq.Residual.Rows(run.Start, b.PromptRows().Len())
+	rows, err := w.seq.Residual.Load(run.Start, b.PromptRows().Len())
 	if err == nil {
 		b.Backend.Unpack(rows, w.owned())
 	}
@@ -108,18 +108,16 @@ func (w *sweep) owned() []layer.Tile {
 
 // store keeps this rank's rows of a pass for the next layers.
 func (w *sweep) store(run *plan.Run) error {
-	b := w.step.micro.batch
-	rows, err := w.seq.Residual.Rows(run.Start, b.PromptRows().Len())
-	if err == nil {
-		w.rows = b.Backend.Pack(w.rows[:0], w.owned())
-		copy(rows, w.rows)
-	}
+	w.rows = w.step.micro.batch.Backend.Pack(w.rows[:0], w.owned())
 	w.step.collect()
-	return err
+	return w.seq.Residual.Store(run.Start, w.rows)
 }
 
-// commit makes the rows of a sweep count.
+// commit makes the rows of a sweep count. It reports a residual stream whose file has failed.
 func (w *sweep) commit() {
+	if w.seq.Residual.Lost() != nil {
+		w.step.lost = append(w.step.lost, w.Seq)
+	}
 	if w.seq.PromptShard != nil {
 		w.seq.PromptShard.Commit(len(w.Tokens))
 	}

@@ -44,7 +44,7 @@ type Plan struct {
 	ThreadShift int // each node halves its compute threads this many times, rounding up, as far as it can
 }
 
-// Tokens is the number of rows of the step, or of one of its passes.
+// Tokens is the number of rows of the step, or of one of its passes, without those of Sweeps.
 func (p *Plan) Tokens() int {
 	n := 0
 	for _, r := range p.Decode {
@@ -52,9 +52,6 @@ func (p *Plan) Tokens() int {
 	}
 	for _, r := range p.Chunks {
 		n += len(r.Tokens)
-	}
-	for _, w := range p.Sweeps {
-		n += len(w.Tokens)
 	}
 	return n
 }
@@ -92,6 +89,8 @@ type Open struct {
 	// PassRows, unless 0, means that sweeps read the prompt layer by layer. The layers get this
 	// number of its rows at a time, counted from its first token that no shared block has.
 	PassRows int
+	// InFile means that each socket stores its rows of the residual stream in a file between layers.
+	InFile bool
 
 	// Shared lists the blocks of the prefix cache that the prompt starts with, and Prefix
 	// their tokens. Read counts them, and the first chunk follows them.

@@ -43,11 +43,12 @@ func tail(windows []int, from int) []int {
 
 // Shape is how a prompt is read. The zero value means chunk by chunk.
 type Shape struct {
-	Group  int // layers that are read at a time
-	Rows   int // most tokens of a sweep, a multiple of Pass
-	Pass   int // tokens that the layers get at a time
-	Hidden int // width of the residual stream
-	Ranks  int // sockets that divide its rows
+	Group  int  // layers that are read at a time
+	Rows   int  // most tokens of a sweep, a multiple of Pass
+	Pass   int  // tokens that the layers get at a time
+	Hidden int  // width of the residual stream
+	Ranks  int  // sockets that divide its rows
+	InFile bool // the residual stream is in files
 }
 
 // ShapeOf is the shape for a prompt whose policy allows it. A sweep is about as much work as a chunk of
@@ -72,11 +73,23 @@ func (s Shape) CacheBytes(g kvcache.Geometry, heads, cut, read, shared int, p *k
 	return most
 }
 
-// ResidualBytes is the size of a socket's rows of the residual stream for a number of tokens.
-func (s Shape) ResidualBytes(g kvcache.Geometry, tokens int) int64 {
-	if s.Group >= g.Layers {
+// ResidualBytes is the memory of a socket's rows of the residual stream for a number of tokens, and
+// FileBytes is their size in a file.
+func (s Shape) ResidualBytes(tokens int) int64 {
+	if s.InFile {
 		return 0
 	}
+	return s.streamBytes(tokens)
+}
+
+func (s Shape) FileBytes(tokens int) int64 {
+	if !s.InFile {
+		return 0
+	}
+	return s.streamBytes(tokens)
+}
+
+func (s Shape) streamBytes(tokens int) int64 {
 	return int64(passes(tokens, s.Pass)) * int64(blockBytes(s.Hidden, s.Pass, s.Ranks))
 }
 

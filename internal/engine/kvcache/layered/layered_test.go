@@ -1,6 +1,7 @@
 package layered
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -121,45 +122,117 @@ func write(t *rapid.T, s *kvcache.Store, from, to, tokens int) {
 	}
 }
 
-// A rank's rows of each pass come back as they were stored.
+// fakeFile is a file in memory that may fail.
+type fakeFile struct {
+	bytes       []byte
+	read, write error
+	closed      int
+}
+
+func (f *fakeFile) Put(b []byte, at int64) error {
+	copy(f.bytes[at:], b)
+	return f.write
+}
+
+func (f *fakeFile) Read(at []int64, size int, got func(i int, page []byte) error) error {
+	if f.read != nil {
+		return f.read
+	}
+	return got(0, f.bytes[at[0]:][:size])
+}
+
+func (f *fakeFile) Close() { f.closed++ }
+
+const hidden, pass, ranks, first, prompt = 12, 10, 3, 64, 99
+
+// A rank's rows of each pass come back as stored, from memory and from a file.
 func TestResidual(t *testing.T) {
-	const hidden, pass, ranks, first, prompt = 12, 10, 3, 64, 99
 	a := kvcache.NewArena(1 << 20)
 	defer a.Close()
-	r, err := NewResidual(a, hidden, pass, ranks, first, prompt)
+	inMemory, err := NewResidual(a, hidden, pass, ranks, first, prompt)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (Shape{Group: 1, Pass: pass, Hidden: hidden, Ranks: ranks}).ResidualBytes(kvcache.Geometry{Layers: 2}, prompt-first); a.Used() != want {
+	shape, file := Shape{Group: 1, Pass: pass, Hidden: hidden, Ranks: ranks}, new(fakeFile)
+	if want := shape.ResidualBytes(prompt - first); a.Used() != want {
 		t.Errorf("%d bytes, %d are booked", a.Used(), want)
 	}
-	for _, change := range []float32{1, 2} {
-		for start := first; start < prompt; start += pass {
-			rows, err := r.Rows(start, 4)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := range rows {
-				if had := rows[i]; change == 2 && had != float32(start*100+i) {
-					t.Fatalf("pass %d: %v", start, had)
+	shape.InFile = true
+	inFile := NewInFile(func(size int64) (File, error) {
+		if want := shape.FileBytes(prompt - first); size != want || shape.ResidualBytes(prompt-first) != 0 {
+			t.Errorf("a file of %d bytes, %d are booked", size, want)
+		}
+		file.bytes = make([]byte, size)
+		return file, nil
+	}, hidden, pass, ranks, first, prompt)
+	for _, r := range []*Residual{inMemory, inFile} {
+		for layer := range 3 {
+			for start := first; start < prompt; start += pass {
+				n := min(4, prompt-start)
+				rows := make([]float32, n*hidden)
+				if layer > 0 {
+					got, err := r.Load(start, n)
+					if err != nil || len(got) != len(rows) || got[5] != float32(start*100+layer-1) {
+						t.Fatalf("pass %d of layer %d: %v %v", start, layer, got, err)
+					}
 				}
-				rows[i] = change * float32(start*100+i)
+				rows[5] = float32(start*100 + layer)
+				if err := r.Store(start, rows); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-	}
-	for _, bad := range []struct{ start, n int }{{0, 1}, {65, 1}, {104, 1}, {64, 5}} {
-		if _, err := r.Rows(bad.start, bad.n); err == nil || !strings.Contains(err.Error(), "passes begin every 10 tokens after 64") {
-			t.Errorf("rows %+v: %v", bad, err)
+		for _, bad := range []struct{ start, n int }{{0, 1}, {65, 1}, {104, 1}, {64, 5}} {
+			_, loads := r.Load(bad.start, bad.n)
+			for _, err := range []error{loads, r.Store(bad.start, make([]float32, bad.n*hidden))} {
+				if err == nil || !strings.Contains(err.Error(), "passes begin every 10 tokens after 64") {
+					t.Errorf("rows %+v: %v", bad, err)
+				}
+			}
 		}
+		if err := r.Lost(); err != nil {
+			t.Error(err)
+		}
+		r.Release()
+		r.Release()
 	}
-	r.Release()
-	r.Release()
-	if a.Used() != 0 {
-		t.Errorf("%d bytes are left", a.Used())
+	if a.Used() != 0 || file.closed != 1 {
+		t.Errorf("%d bytes are left, the file was closed %d times", a.Used(), file.closed)
 	}
 	if _, err := NewResidual(kvcache.NewArena(100), hidden, pass, ranks, first, prompt); err == nil || !strings.Contains(err.Error(), "residual stream of a prompt of 99 tokens") {
 		t.Errorf("without memory: %v", err)
 	}
+}
+
+// Rows whose file fails, or comes back damaged, are zeros, and the reason is kept.
+func TestResidualIsLost(t *testing.T) {
+	bad := errors.New("bad disk")
+	for name, spoil := range map[string]func(f *fakeFile){
+		"bad disk":          func(f *fakeFile) { f.read = bad },
+		"came back damaged": func(f *fakeFile) { f.bytes[17]++ },
+	} {
+		f := new(fakeFile)
+		r := NewInFile(func(size int64) (File, error) { f.bytes = make([]byte, size); return f, nil }, hidden, pass, ranks, first, prompt)
+		rows := make([]float32, hidden)
+		rows[4] = 1
+		if err := r.Store(first, rows); err != nil || r.Lost() != nil {
+			t.Fatal(err, r.Lost())
+		}
+		spoil(f)
+		got, err := r.Load(first, 1)
+		if err != nil || got[4] != 0 || r.Lost() == nil || !strings.Contains(r.Lost().Error(), name) {
+			t.Errorf("%s: %v %v %v", name, got, err, r.Lost())
+		}
+	}
+	r := NewInFile(func(int64) (File, error) { return &fakeFile{bytes: make([]byte, 1<<10), write: bad}, nil }, hidden, pass, ranks, first, prompt)
+	if err := r.Store(first, make([]float32, hidden)); err != nil || !errors.Is(r.Lost(), bad) {
+		t.Errorf("a failed write: %v %v", err, r.Lost())
+	}
+	r = NewInFile(func(int64) (File, error) { return nil, bad }, hidden, pass, ranks, first, prompt)
+	if got, err := r.Load(first, 1); err != nil || len(got) != hidden || !errors.Is(r.Lost(), bad) {
+		t.Errorf("no file: %v %v", err, r.Lost())
+	}
+	r.Release()
 }
 
 // Policies that keep all tokens, or need all layers at once, are read in chunks; so are models whose
@@ -182,6 +255,30 @@ func TestFits(t *testing.T) {
 		}
 		if got := Fits(c.g, p); got != c.want {
 			t.Errorf("%s, %+v: %v", c.spec, c.g, got)
+		}
+	}
+}
+
+// Peaks are the tables of the decision record: MiB that the ledger books on one socket.
+func TestPeaks(t *testing.T) {
+	p, err := kvpolicy.Parse("snapstream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []struct {
+		name                       string
+		layers, heads, dim, hidden int
+	}{{"Llama 3.2 1B", 16, 8, 64, 2048}, {"Llama 3.1 8B", 32, 8, 128, 4096}} {
+		g := kvcache.Geometry{Layers: m.layers, KVHeads: m.heads, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: m.dim, VDim: m.dim}, Chunk: 256}
+		for _, tokens := range []int{32768, 131072} {
+			s := ShapeOf(g, 256, tokens, m.hidden, 1)
+			chunks := kvcache.HandoverBytes(g, m.heads, tokens, p) + kvcache.StatisticsBytes(g, m.heads, tokens, p)
+			layers := s.CacheBytes(g, m.heads, m.heads, tokens, 0, p) + kvcache.ResidentBytes(g, tokens, tokens, p)
+			inMemory := layers + s.ResidualBytes(tokens)
+			t.Logf("| %s, %d | %d | %d (1/%.1f) | %d (1/%.1f) |", m.name, tokens, chunks>>20, inMemory>>20, float64(chunks)/float64(inMemory), layers>>20, float64(chunks)/float64(layers))
+			if tokens == 131072 && chunks < 8*layers {
+				t.Errorf("%s: %d bytes by layers, %d in chunks: less than 8 times", m.name, layers, chunks)
+			}
 		}
 	}
 }

@@ -154,7 +154,7 @@ type Pages struct {
 	s     *Scratch
 	m     Medium
 	size  int64
-	users sync.WaitGroup // reads that may outlive their caller
+	users sync.WaitGroup // reads and writes that may outlive their caller
 	once  sync.Once
 }
 
@@ -187,7 +187,25 @@ func (p *Pages) Write(b []byte, at int64) error {
 	return nil
 }
 
-// Close closes the file after its hanging reads have ended.
+// Put is Write of a copy of the bytes. It fails within ScratchPatience.
+func (p *Pages) Put(b []byte, at int64) error {
+	if p.s.Resting() {
+		return fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
+	}
+	b = slices.Clone(b)
+	done := make(chan error, 1)
+	p.users.Go(func() { done <- p.Write(b, at) })
+	patience := time.NewTimer(ScratchPatience)
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return p.s.fail(fmt.Errorf("%d bytes were not written within %v", len(b), ScratchPatience))
+	}
+}
+
+// Close closes the file after its hanging reads and writes have ended.
 func (p *Pages) Close() {
 	p.once.Do(func() {
 		go func() {

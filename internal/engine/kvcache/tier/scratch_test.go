@@ -127,6 +127,11 @@ func (f *faulty) ReadAt(b []byte, at int64) (int, error) {
 }
 
 func (f *faulty) WriteAt(b []byte, at int64) (int, error) {
+	f.reading.Add(1)
+	defer f.reading.Add(-1)
+	if f.hang != nil {
+		<-f.hang
+	}
 	if f.fail != nil {
 		return 0, f.fail
 	}
@@ -184,6 +189,40 @@ func TestScratchFails(t *testing.T) {
 			t.Errorf("hangs %v: %+v, closed %d times", hangs, s.Stats(), closed.Load())
 		}
 		s.Close()
+	}
+}
+
+// Put writes a copy, so its caller may use the bytes again although a hanging disk writes them later.
+func TestScratchPut(t *testing.T) {
+	var closed atomic.Int32
+	f := &faulty{bytes: make([]byte, 1<<12), closed: &closed}
+	s := NewScratch(func() (Medium, error) { return f, nil }, 1<<20, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	p, err := s.Create(1 << 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := numbers(100)
+	if err := p.Put(b, 40); err != nil || !bytes.Equal(f.bytes[40:140], b) {
+		t.Fatalf("%v %v", err, f.bytes[40:140])
+	}
+	if err := p.Put(b, 4000); !errors.Is(err, ErrScratch) || s.Resting() {
+		t.Errorf("beyond the end: %v, resting %v", err, s.Resting())
+	}
+	f.hang = make(chan struct{})
+	began := time.Now()
+	if err := p.Put(b, 200); !errors.Is(err, ErrScratch) || time.Since(began) < ScratchPatience {
+		t.Errorf("a hanging disk: %v", err)
+	}
+	clear(b)
+	p.Close()
+	close(f.hang)
+	settles(t, s)
+	if closed.Load() != 1 || !bytes.Equal(f.bytes[200:300], numbers(100)) {
+		t.Errorf("closed %d times, the late write is %v", closed.Load(), f.bytes[200:300])
+	}
+	if err := p.Put(b, 0); !errors.Is(err, ErrScratch) {
+		t.Errorf("while it rests: %v", err)
 	}
 }
 
