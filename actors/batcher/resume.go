@@ -57,7 +57,7 @@ func (s *State) adopt(held []Held) {
 	for _, r := range append(queue(nil), s.waiting...) {
 		k := r.kept
 		r.kept = kept{}
-		own, copied, spilled := none, none, 0
+		own, copied, spilled, staged := none, none, 0, 1
 		for _, h := range found[k.seq] {
 			switch {
 			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.fits(k):
@@ -66,6 +66,7 @@ func (s *State) adopt(held []Held) {
 			default:
 				copied = h.Rank
 			}
+			staged = max(staged, h.Staged)
 		}
 		replica := own == none
 		if replica {
@@ -78,6 +79,9 @@ func (s *State) adopt(held []Held) {
 			spilled = 0
 		}
 		bytes := kvcache.SpilledBytes(s.cfg.Geometry, k.read, min(k.cached+1, r.final()), 1, spilled, r.Policy)
+		if r.hasAdapter() { // the rows of its last step stay until the adapter is loaded
+			bytes = max(bytes, kvcache.SpilledBytes(s.cfg.Geometry, k.read, k.cached, staged, spilled, r.Policy))
+		}
 		if bytes > s.ledger.sockets[own].free() {
 			continue
 		}
