@@ -25,6 +25,7 @@
 //	spill.go          residency: rows in files
 //	context.go        forks of fixed contexts
 //	clustering.go     policies that cluster a prompt
+//	layers.go         prompts that are read layer by layer
 //	multistep.go      several passes of the model in one step
 //	threads           the number of compute threads (package)
 //

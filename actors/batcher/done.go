@@ -56,13 +56,7 @@ func (s *State) stepDone(d StepDone) {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]
 		read += len(c.Tokens)
-		again := uint64(max(0, min(r.reached, r.cached+len(c.Tokens))-r.cached))
-		s.totals.Recomputed += again
-		if r.outage != nil {
-			r.outage.Recomputed += again
-		}
-		r.cached += len(c.Tokens)
-		r.reached = max(r.reached, r.cached)
+		s.readAgain(r, len(c.Tokens))
 		if s.prefix != nil {
 			s.prefix.done(c, r)
 		}
@@ -80,14 +74,26 @@ func (s *State) stepDone(d StepDone) {
 			s.finish(r, ReasonStop, "", "")
 		}
 	}
-	s.rate.Add(f.plan.Tokens()*f.plan.PassCount(), read+len(s.out.Emits))
+	swept := s.layers.done(f, results)
+	s.rate.Add(f.plan.Tokens()*f.plan.PassCount()+swept, read+swept+len(s.out.Emits))
+}
+
+// readAgain counts prompt tokens that prefill has read, and those of them that it had read before.
+func (s *State) readAgain(r *request, tokens int) {
+	again := uint64(max(0, min(r.reached, r.cached+tokens)-r.cached))
+	s.totals.Recomputed += again
+	if r.outage != nil {
+		r.outage.Recomputed += again
+	}
+	r.cached += tokens
+	r.reached = max(r.reached, r.cached)
 }
 
 // timed passes the duration of a step to the modules that learn from it. Only decode-only steps are
 // comparable.
 func (s *State) timed(p *plan.Plan, micros int64) {
 	known := func(row plan.Run) bool { return !row.Sample }
-	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, known) {
+	if micros <= 0 || len(p.Chunks)+len(p.Sweeps)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, known) {
 		return
 	}
 	pass := float64(micros) / float64(p.PassCount())
@@ -147,6 +153,11 @@ func (s *State) missing(results map[uint64]*Result) string {
 		c := &s.flight.plan.Chunks[i]
 		if r := results[c.Seq]; pools(c, s.flight.rows[c.Seq]) && (r == nil || len(r.Pooled) == 0) || r == nil && c.PromptLogprobs >= 0 || c.Sample && (r == nil || len(r.Samples) == 0) {
 			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", s.flight.plan.Step, c.Seq)
+		}
+	}
+	for _, w := range s.flight.plan.Sweeps {
+		if r := results[w.Seq]; w.Sample && (r == nil || len(r.Samples) == 0) {
+			return fmt.Sprintf("step %d gave no result for the prompt of sequence %d", s.flight.plan.Step, w.Seq)
 		}
 	}
 	return ""

@@ -195,7 +195,7 @@ func (m *room) take(r *request, row *plan.Run, tokens []int32) int {
 // are known come first, then drafts, as many as are worth their time.
 func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 	m := room{s: d.s, tokens: left, scores: draftScores}
-	draft := len(p.Chunks) == 0 && (d.s.cfg.Guess != nil || len(p.Decode) <= d.s.cfg.SpeculateRows)
+	draft := len(p.Chunks)+len(p.Sweeps) == 0 && (d.s.cfg.Guess != nil || len(p.Decode) <= d.s.cfg.SpeculateRows)
 	var open []*plan.Run // with drafts that compete for the rows of the step
 	for i := range p.Decode {
 		row := &p.Decode[i]

@@ -14,6 +14,9 @@ func (s *State) breakEpoch(reason string) {
 	for _, c := range f.plan.Chunks {
 		s.failed(f.rows[c.Seq], reason)
 	}
+	for _, w := range f.plan.Sweeps {
+		s.failed(f.rows[w.Seq], reason)
+	}
 }
 
 func (s *State) failed(r *request, reason string) {

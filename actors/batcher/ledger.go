@@ -3,7 +3,9 @@ package batcher
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
@@ -11,6 +13,7 @@ import (
 // stores of package kvcache allocate in each phase.
 type ledger struct {
 	g       kvcache.Geometry
+	reading booking.Reading
 	sockets []account
 }
 
@@ -36,52 +39,61 @@ func (a *account) room() int64 { return a.free() + a.evictable + a.copies }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
-// need returns the bytes that a sequence needs on each socket: for a prefill of read tokens, and then
-// for tokens in the cache of its owner; 0: the cache ends with the prefill.
-func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
+// need returns the bytes that a sequence needs on each socket.
+func (l *ledger) need(d booking.Demand, owner int) []int64 {
 	need := make([]int64, len(l.sockets))
-	for i := range l.sockets {
-		cut := l.sockets[i].heads()
-		heads := l.g.PromptHeads(cut, i == owner)
-		statistics := kvcache.StatisticsBytes(l.g, cut, read, p)
-		if i != owner || tokens == 0 {
-			need[i] = kvcache.PrefillBytes(l.g, heads, read, p) + statistics
-			continue
-		}
-		need[i] = max(kvcache.HandoverBytes(l.g, heads, read, p)+statistics, kvcache.ResidentBytes(l.g, read, tokens, p))
+	for i := range need {
+		need[i] = d.Bytes(l.g, l.sockets[i].heads(), i == owner, l.sockets[i].block)
 	}
 	return need
 }
 
-// choose finds the owner for a sequence that begins with this number of shared blocks. Only able
-// sockets qualify, and the sequence must fit on every socket. It prefers the most free bytes, then
-// the fewest sequences, then the lowest rank. If none fits, why describes the one that lacks least.
-func (l *ledger) choose(p *kvcache.Policy, read, tokens, shared int, able func(owner int) bool) (owner int, need []int64, why string) {
-	owner = -1
+// choice is how a sequence can run: its owner, the bytes on each socket, and how its prompt is read. If
+// it cannot, why describes the socket that lacks least.
+type choice struct {
+	owner int
+	need  []int64
+	shape layered.Shape
+	why   string
+}
+
+// choose finds the owner for a request that begins with this number of shared blocks, and how its prompt
+// is read.
+func (l *ledger) choose(r *request, shared int) (c choice) {
+	read, tokens := r.demand()
+	for _, shape := range l.shapes(r, read, shared) {
+		if c = l.chooseOwner(booking.Demand{Policy: r.Policy, Read: read, Tokens: tokens, Shared: shared, Shape: shape}, r.canOwn); c.why == "" {
+			break
+		}
+	}
+	return c
+}
+
+// chooseOwner finds the owner for a sequence. Only able sockets qualify, and the sequence must fit on
+// every socket. It prefers the most free bytes, then the fewest sequences, then the lowest rank.
+func (l *ledger) chooseOwner(d booking.Demand, able func(owner int) bool) choice {
+	c := choice{owner: none, shape: d.Shape}
 	var shortest int64
 	for o := range l.sockets {
-		if !able(o) || shared > 0 && l.g.Units > 0 && l.sockets[o].heads() == 0 { // it has no rows of the shared blocks
+		if !able(o) || d.Shared > 0 && l.g.Units > 0 && l.sockets[o].heads() == 0 { // it has no rows of the shared blocks
 			continue
 		}
-		n := l.need(p, o, read, tokens)
-		for i := range n {
-			n[i] -= int64(shared) * l.sockets[i].block
-		}
+		n := l.need(d, o)
 		if at, short := l.short(n); short > 0 {
-			if why == "" || short < shortest {
+			if c.why == "" || short < shortest {
 				shortest = short
-				why = fmt.Sprintf("needs %d cache bytes on %s, %d of %d are free", n[at], l.sockets[at].ID, l.sockets[at].room(), l.sockets[at].Budget)
+				c.why = fmt.Sprintf("needs %d cache bytes on %s, %d of %d are free", n[at], l.sockets[at].ID, l.sockets[at].room(), l.sockets[at].Budget)
 			}
 			continue
 		}
-		if owner < 0 || l.better(o, n[o], owner, need[owner]) {
-			owner, need = o, n
+		if c.owner < 0 || l.better(o, n[o], c.owner, c.need[c.owner]) {
+			c.owner, c.need = o, n
 		}
 	}
-	if owner >= 0 {
-		why = ""
+	if c.owner >= 0 {
+		c.why = ""
 	}
-	return owner, need, why
+	return c
 }
 
 func (l *ledger) better(a int, needA int64, b int, needB int64) bool {
@@ -106,7 +118,7 @@ func (l *ledger) short(need []int64) (at int, bytes int64) {
 // requests, even if it must be rebuilt just before its last token; if none can, why says the
 // reason. Only these are ever chosen, so a sequence that runs alone can always grow.
 func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
-	empty := ledger{g: l.g, sockets: make([]account, len(l.sockets))}
+	empty := ledger{g: l.g, reading: l.reading, sockets: make([]account, len(l.sockets))}
 	for i := range l.sockets {
 		empty.sockets[i].Socket = l.sockets[i].Socket
 	}
@@ -119,11 +131,14 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 		final = 0
 	}
 	able = make([]bool, len(l.sockets))
-	for o := range able {
-		_, short := empty.short(empty.need(r.Policy, o, read, final))
-		able[o] = short == 0
+	for _, shape := range empty.shapes(r, read, 0) {
+		d := booking.Demand{Policy: r.Policy, Read: read, Tokens: final, Shape: shape}
+		for o := range able {
+			_, short := empty.short(empty.need(d, o))
+			able[o] = able[o] || short == 0
+		}
+		why = empty.chooseOwner(d, anyOwner).why
 	}
-	_, _, why = empty.choose(r.Policy, read, final, 0, anyOwner)
 	return able, why
 }
 
@@ -155,6 +170,7 @@ func (l *ledger) admit(r *request, owner int, need []int64) {
 	r.owner, r.booked = owner, need
 	for i := range l.sockets {
 		l.sockets[i].reserved += need[i]
+		l.sockets[i].files += r.sweeping.files
 	}
 	l.sockets[owner].sequences++
 }
@@ -203,6 +219,7 @@ func (l *ledger) release(r *request) {
 		r.prefix.copy = stateCopy{}
 	}
 	l.releaseBlocks(r)
+	l.endSweeps(r)
 	l.sockets[r.owner].files -= r.resides.file.bytes
 	r.resides.file = inFile{}
 	l.sockets[r.owner].sequences--

@@ -12,7 +12,7 @@ type multiStep struct{ s *State }
 // the tokens left in every row, and by the otherwise unused memory.
 func (m *multiStep) plan(p *plan.Plan, rows map[uint64]*request) {
 	s := m.s
-	if len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
+	if len(p.Chunks)+len(p.Sweeps)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
 		return
 	}
 	one := s.drafts.cost.Step(len(p.Decode))

@@ -143,7 +143,7 @@ func (c *prefixCache) fitChain(r *request, chain []*textBlock) (owner int, need 
 
 // admit gives a request the chain of blocks at its beginning.
 func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
-	r.prefix.blocks, r.prefix.saves = chain, !r.NoCache
+	r.prefix.blocks, r.prefix.saves = chain, !r.NoCache && r.sweeping.shape.Group == 0
 	if n := len(c.matched(r, r.read)); n > len(chain) {
 		r.prefix.branch = n * tensor.BlockSlots
 	}

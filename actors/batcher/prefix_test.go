@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -219,7 +220,7 @@ func TestReadTwice(t *testing.T) {
 		e = submit(fmt.Sprint("r", i))
 		for e.Start != nil {
 			if l, p := &s.ledger.sockets[0], e.Start; len(p.Chunks) > 0 {
-				need := s.ledger.need(kvcache.Streaming(4, 20), 0, 65, 65)[0]
+				need := s.ledger.need(booking.Demand{Policy: kvcache.Streaming(4, 20), Read: 65, Tokens: 65}, 0)[0]
 				if i > 0 {
 					need += l.block // the cache's rows and its own
 				}

@@ -75,11 +75,11 @@ func (c *prefixCache) lookAll() {
 		if r.unfit != "" || r.unread || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.incoming(r) {
 			continue
 		}
-		read, tokens := r.demand()
-		if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
+		if c.s.ledger.choose(r, 0).why != "" {
 			return
 		}
 		r.prefix.asked = true
+		read := r.toRead()
 		n, at := c.sharable(r, read), len(c.matched(r, read))
 		if at >= n {
 			continue

@@ -26,11 +26,8 @@ func (c *prefixCache) next(first *request) *request {
 		if r == first || !c.interchangeable(first, r) {
 			continue
 		}
-		read, tokens := r.demand()
-		if n := len(c.find(r, read)); n > most {
-			if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why == "" {
-				best, most = r, n
-			}
+		if n := len(c.find(r, r.toRead())); n > most && c.s.ledger.choose(r, 0).why == "" {
+			best, most = r, n
 		}
 		if looked++; r.overdue() || looked == groupWindow {
 			break
@@ -63,13 +60,12 @@ func (c *prefixCache) passOver(r *request) {
 
 // wouldEvict reports whether a request's admission takes memory from the prefix cache.
 func (c *prefixCache) wouldEvict(r *request) bool {
-	read, tokens := r.demand()
-	_, need, why := c.s.ledger.choose(r.Policy, read, tokens, len(c.find(r, read)), r.canOwn)
-	if why != "" {
+	to := c.s.ledger.choose(r, len(c.find(r, r.toRead())))
+	if to.why != "" {
 		return false
 	}
-	for i := range need {
-		if need[i] > c.s.ledger.sockets[i].free() {
+	for i := range to.need {
+		if to.need[i] > c.s.ledger.sockets[i].free() {
 			return true
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -70,7 +71,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p.NoCache, p.Salt = rapid.IntRange(0, 4).Draw(r, "no cache") == 0, rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(r, "salt")
 	p.Adapter = drawAdapter(r)
 	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
-	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged, factored}).Draw(r, "policy")
+	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged, factored, voting, summing}).Draw(r, "policy")
 	if p.Policy == squeezed {
 		p.PromptLogprobs = -1 // refused
 		p.Context = rapid.SampledFrom([]int{0, 1, len(p.Prompt) / 2, len(p.Prompt)}).Draw(r, "context")
@@ -125,6 +126,10 @@ func everythingEnds(t *testing.T) {
 			c.MaxFailures = 1000
 			c.Replicas = rapid.IntRange(0, 1).Draw(r, "replicas")
 			c.DecodeSteps = rapid.SampledFrom([]int{1, 1, 2, 8, 16}).Draw(r, "decode steps")
+			if geometry.Layers > 2 {
+				c.Hidden, c.Prefill = hidden, rapid.SampledFrom([]string{booking.Auto, booking.Layers}).Draw(r, "prefill")
+				c.Chunk = min(c.Chunk, 40)
+			}
 			c.NoPrefixCache = rapid.IntRange(0, 3).Draw(r, "without the prefix cache") == 0
 		})
 		out := newClient(r)
@@ -178,11 +183,16 @@ func everythingEnds(t *testing.T) {
 					r.Fatalf("two steps in flight")
 				}
 				flight = e.Start
-				if n := flight.Tokens(); n == 0 && len(flight.Index) == 0 || n > s.cfg.TokenBudget {
+				if n := flight.Tokens(); n == 0 && len(flight.Index)+len(flight.Sweeps) == 0 || n > s.cfg.TokenBudget {
 					r.Fatalf("a step of %d tokens, the budget is %d", n, s.cfg.TokenBudget)
 				}
 				if n := flight.PassCount(); n > s.cfg.DecodeSteps {
 					r.Fatalf("%d passes in a step, %d are allowed", n, s.cfg.DecodeSteps)
+				}
+				for _, w := range flight.Sweeps {
+					if layers := w.To - w.From; len(w.Tokens)*layers > max(chunk*geometry.Layers, chunk*layers) {
+						r.Fatalf("%d tokens through %d layers, a step takes %d through all", len(w.Tokens), layers, chunk)
+					}
 				}
 				for _, c := range flight.Chunks {
 					if len(c.Tokens) > chunk {

@@ -50,6 +50,7 @@ type request struct {
 	warm    int    // tokens of the prompt that a cache had at its first admission
 
 	clustered clustered
+	sweeping  sweeping
 	shares    *contextShare // memory that its cache shares with others of the same context, or nil
 
 	able      []bool // by rank: the socket can own it to its end
@@ -130,7 +131,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.booked, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
 	r.prefix.restart()
-	r.shares, r.clustered, r.paused = nil, clustered{}, false
+	r.shares, r.clustered, r.sweeping, r.paused = nil, clustered{}, sweeping{}, false
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }
 

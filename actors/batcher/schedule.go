@@ -11,6 +11,7 @@ import (
 // is used up. Finally the modules add their parts.
 func (s *State) schedule() {
 	s.growAll()
+	s.ledger.reading.NoFiles = s.now < s.layers.filesAfter
 	s.makeRoom()
 	p := &plan.Plan{Epoch: s.epoch, Step: s.steps + 1, Decode: make([]plan.Run, 0, len(s.running))}
 	s.adapted.reopen(p)
@@ -152,10 +153,8 @@ func (s *State) makeRoom() {
 	if r == nil {
 		return
 	}
-	read, tokens := r.demand()
 	for {
-		source := s.contexts.source(r, read)
-		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
+		source, why := s.contexts.source(r, r.toRead()), s.ledger.choose(r, 0).why
 		if (why == "" || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
 		}
@@ -234,7 +233,7 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 // opens returns the Open of a request that is being admitted.
 func (s *State) opens(r *request) plan.Open {
 	return plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling, Pool: r.Pool,
-		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none, Adapter: r.Adapter.ID}
+		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none, Adapter: r.Adapter.ID, PassRows: r.sweeping.shape.Pass, InFile: r.sweeping.shape.InFile}
 }
 
 // begun counts a first admission, with the tokens of the prompt that a cache had.
@@ -252,16 +251,17 @@ func (s *State) begun(r *request, found int) {
 // fit finds the owner of a request that begins with this number of shared blocks, and frees memory
 // for it. It returns none if the request does not fit.
 func (s *State) fit(r *request, shared int) (owner int, need []int64) {
-	read, tokens := r.demand()
-	owner, need, why := s.ledger.choose(r.Policy, read, tokens, shared, r.canOwn)
-	fits := why == ""
-	for i := range need {
-		fits = fits && s.makeFree(i, need[i])
+	c := s.ledger.choose(r, shared)
+	fits := c.why == ""
+	for i := range c.need {
+		fits = fits && s.makeFree(i, c.need[i])
 	}
 	if !fits {
 		return none, nil
 	}
-	return owner, need
+	first := shared * tensor.BlockSlots
+	r.sweeping = sweeping{shape: c.shape, first: first, read: first, files: c.shape.FileBytes(r.toRead() - first)}
+	return c.owner, c.need
 }
 
 // makeFree evicts blocks of the prefix cache, and drops copies of states, until this number of bytes is
@@ -318,6 +318,9 @@ func (s *State) awaits(r *request) (seq uint64) {
 // chunk adds the next tokens of a prompt to the plan and returns their number. It adds none while
 // pieces of the prompt's clustering are due.
 func (s *State) chunk(p *plan.Plan, r *request, left int) int {
+	if r.sweeping.shape.Group > 0 {
+		return s.layers.plan(p, r, left)
+	}
 	if s.clusters.piecesDue(r) {
 		return 0
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -51,6 +52,8 @@ type cluster struct {
 	warm             int                           // number of tokens that sequences began with
 	summed, unsummed int                           // ranks that went on from sums, and blocks whose sums were dropped
 
+	swept    int // prompts' groups of layers
+	inFiles  int // sweeps of prompts whose residual stream is in files
 	accepted int // accepted drafts
 	passes   int // passes after the first of a step
 	forks    int
@@ -65,6 +68,8 @@ type sequence struct {
 	open    plan.Open
 	parts   []*kvcache.Store
 	seen    []*kvcache.Observation // for policies that sum attention
+	stream  []*layered.Residual    // of a prompt that is read layer by layer
+	from    int                    // the layer that such a prompt is at
 	own     *kvcache.Store
 	copy    *kvcache.Store // store on the replica's rank
 	owner   int
@@ -118,6 +123,9 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 			if _, lives := now[rank]; lives {
 				part.Release()
 				q.seen[rank].Release()
+				if q.stream != nil {
+					q.stream[rank].Release()
+				}
 			}
 		}
 		add := func(s *kvcache.Store, rank int, copied bool) (*kvcache.Store, int) {
@@ -219,6 +227,9 @@ func (c *cluster) release(seqs []uint64) {
 			part.Release()
 			q.seen[i].Release()
 		}
+		for _, stream := range q.stream {
+			stream.Release()
+		}
 		for _, s := range []*kvcache.Store{q.own, q.copy} {
 			if s != nil {
 				s.Release()
@@ -278,6 +289,16 @@ func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 			chain = append(chain, c.blocks[id][rank])
 		}
 		c.must(part.Attach(chain), "shared blocks")
+		if q.open.PassRows > 0 {
+			stream := layered.NewInFile(func(int64) (layered.File, error) { return nil, errStep }, hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
+			if !q.open.InFile {
+				var err error
+				stream, err = layered.NewResidual(c.arenas[rank], hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
+				c.must(err, "residual stream of %s", q.open.ID)
+			}
+			q.stream, q.seen = append(q.stream, stream), append(q.seen, nil)
+			continue
+		}
 		needs := kvcache.Needs{PromptAttention: q.open.Policy.Needs.PromptAttention}
 		seen, err := kvcache.NewObservation(c.arenas[rank], geometry, c.spans[rank], needs, q.open.Read)
 		c.must(err, "observation of %s", q.open.ID)
@@ -330,9 +351,13 @@ func (c *cluster) save(q *sequence, k *plan.Run, requests map[string]*Spec) {
 // observe gives queries to a policy that sums attention. Each query adds the same weight to all
 // tokens, 1 in all.
 func (c *cluster) observe(q *sequence, start, n int) {
+	c.observeLayers(q, start, n, 0, geometry.Layers)
+}
+
+func (c *cluster) observeLayers(q *sequence, start, n, from, to int) {
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; q.seen[rank] != nil && head < c.spans[rank].Hi; head++ {
-			for layer := range geometry.Layers {
+			for layer := from; layer < to; layer++ {
 				q.seen[rank].Observe(layer, head, start, n, make([]float32, n*geometry.Layout.KDim), geometry.Layout.KDim, tensor.Score{Scale: 1}, part.Blocks(layer, head), new(tensor.AttnScratch))
 			}
 		}
@@ -348,7 +373,7 @@ func (c *cluster) statistics(q *sequence, rank, layer, head int) *kvcache.Statis
 	for _, a := range seen.Attention {
 		sum += float64(a)
 	}
-	if queries := float64(q.open.Read); math.Abs(sum-queries) > 1e-3*queries {
+	if queries := float64(q.open.Read); seen.Attention != nil && math.Abs(sum-queries) > 1e-3*queries {
 		c.t.Fatalf("%s: the tokens of %d queries received the attention of %.3f", q.open.ID, q.open.Read, sum)
 	}
 	return seen
@@ -436,6 +461,9 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 			c.openCache(q, k.Owner)
 		}
 	}
+	for i := range p.Sweeps {
+		c.reserveSweep(&p.Sweeps[i])
+	}
 	for _, x := range p.Index {
 		q := c.seqs[x.Seq]
 		if k := kvcache.IndexWorkOf(geometry, q.open.Read, q.open.Policy); x.From == k.Before {
@@ -445,7 +473,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 			c.openCache(q, q.open.Owner)
 		}
 	}
-	if p.ThreadShift < 0 || p.ThreadShift > 2 || p.ThreadShift > 0 && len(p.Chunks)+len(p.Index) > 0 {
+	if p.ThreadShift < 0 || p.ThreadShift > 2 || p.ThreadShift > 0 && len(p.Chunks)+len(p.Sweeps)+len(p.Index) > 0 {
 		c.t.Fatalf("step %d: threads are halved %d times with %d chunks", p.Step, p.ThreadShift, len(p.Chunks))
 	}
 	done := StepDone{Epoch: p.Epoch, Step: p.Step}
@@ -455,7 +483,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		if end := d.Start + n; !d.Sample != (d.Start+1 < q.prompt) || !d.Sample && end >= q.prompt {
 			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Start, end, q.prompt, !d.Sample)
 		}
-		if p.PassCount() > 1 && (n > 1 || !d.Sample || d.Draft > 0 || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
+		if p.PassCount() > 1 && (n > 1 || !d.Sample || d.Draft > 0 || len(p.Chunks)+len(p.Sweeps)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
 			c.t.Fatalf("%s: %d passes of a step that has more to do: %+v", q.open.ID, p.Passes, p)
 		}
 		if left := q.prompt + requests[q.open.ID].MaxTokens - 1 - d.Start; p.PassCount() > max(1, left) {
@@ -525,6 +553,17 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		}
 		done.Results = append(done.Results, r)
 	}
+	for i := range p.Sweeps {
+		if seq := p.Sweeps[i].Seq; c.seqs[seq].open.InFile {
+			if c.inFiles++; (p.Step+57*seq*seq)%67 == 0 {
+				done.Lost = append(done.Lost, seq, seq) // by two sockets
+				c.lost++
+			}
+		}
+		if r := c.sweep(&p.Sweeps[i], requests); r != nil {
+			done.Results = append(done.Results, *r)
+		}
+	}
 	for _, x := range p.Index {
 		q := c.seqs[x.Seq]
 		k := kvcache.IndexWorkOf(geometry, q.open.Read, q.open.Policy)
@@ -549,6 +588,16 @@ var factored = func() *kvcache.Policy {
 		panic(err)
 	}
 	return p
+}()
+
+// voting chooses tokens by the queries of a window, summing by those of the whole prompt.
+var voting, summing = func() (a, b *kvcache.Policy) {
+	a, err := kvpolicy.Parse("snapkv:topk=30,obs=4,pool=3")
+	b, failed := kvpolicy.Parse("h2o:recent=12,topk=20")
+	if err = errors.Join(err, failed); err != nil {
+		panic(err)
+	}
+	return a, b
 }()
 
 // squeezed is a policy that reads the end of a prompt as decode rows.
@@ -578,10 +627,12 @@ func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
 	c.forks++
 }
 
-func put(s *kvcache.Store, start, n int) {
+func put(s *kvcache.Store, start, n int) { putLayers(s, start, n, 0, geometry.Layers) }
+
+func putLayers(s *kvcache.Store, start, n, from, to int) {
 	k, v := make([]float32, geometry.Layout.KDim), make([]float32, geometry.Layout.VDim)
 	for pos := start; pos < start+n; pos++ {
-		for layer := range geometry.Layers {
+		for layer := from; layer < to; layer++ {
 			for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
 				s.Write(layer, head, pos, k, v)
 			}
@@ -655,9 +706,15 @@ func (c *cluster) move(b kvcache.RowBlock, from kvcache.RowSource, to kvcache.Ro
 }
 
 func (c *cluster) handOver(q *sequence, owner int) {
+	c.handLayersOver(q, owner, 0, geometry.Layers)
+	c.handedOver(q)
+}
+
+// handLayersOver moves what the owner keeps of the layers [from, to).
+func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
-			for layer := range geometry.Layers {
+			for layer := from; layer < to; layer++ {
 				rule := geometry.Rule(layer, q.open.Policy)
 				seen := c.statistics(q, rank, layer, head)
 				seen.Queries = make([]float32, min(rule.Needs.Window, q.open.Read)*seen.Group*geometry.Layout.KDim)
@@ -683,6 +740,12 @@ func (c *cluster) handOver(q *sequence, owner int) {
 				}
 			}
 		}
+	}
+}
+
+// handedOver frees what prefill needed.
+func (c *cluster) handedOver(q *sequence) {
+	for rank, part := range q.parts {
 		part.Release()
 		q.seen[rank].Release()
 	}
@@ -803,7 +866,7 @@ func checkLedger(t fataler, s *State) {
 	for i, a := range s.ledger.sockets {
 		files := int64(0)
 		for _, r := range s.running {
-			if r.owner == i {
+			if files += r.sweeping.files; r.owner == i {
 				files += r.resides.file.bytes
 			}
 		}

@@ -138,8 +138,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 	case s.full():
 		return fmt.Sprintf("%d sequences run, the limit is %d", s.busy(), s.cfg.MaxRunning)
 	}
-	read, tokens := r.demand()
-	if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
+	if why := s.ledger.choose(r, 0).why; why != "" {
 		return why
 	}
 	return "the next step"

@@ -26,9 +26,7 @@ const memoryShort = 8
 func (v *residency) planFiles(p *plan.Plan) {
 	waits := false
 	if r := v.s.head(); r != nil && !v.s.full() {
-		read, tokens := r.demand()
-		_, _, why := v.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
-		waits = why != ""
+		waits = v.s.ledger.choose(r, 0).why != ""
 	}
 	for rank := range v.s.ledger.sockets {
 		a := &v.s.ledger.sockets[rank]
@@ -92,6 +90,9 @@ func (v *residency) lost(seqs []uint64) {
 	for _, seq := range seqs {
 		for _, r := range append(queue(nil), v.s.running...) {
 			if r.seq == seq && !r.ended {
+				if r.sweeping.files > 0 {
+					v.s.layers.filesAfter = v.s.now + filesRest
+				}
 				v.s.preempt(r)
 				r.resides.inMemory = true
 				v.s.totals.Lost++

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/rate"
+	"github.com/shoal-llm/shoal/actors/batcher/settings"
 	"github.com/shoal-llm/shoal/actors/batcher/threads"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -39,6 +41,7 @@ type State struct {
 	threads   threads.Chooser
 	contexts  contexts
 	clusters  clusters
+	layers    layers
 	residency residency
 	multiStep multiStep
 	adapted   adapted
@@ -49,6 +52,12 @@ type State struct {
 	outage                      *Outage // the newest, or nil
 	out                         Effects
 }
+
+// Config is the configuration of the state.
+type Config = settings.Config
+
+// ErrConfig means that a Config is invalid.
+var ErrConfig = settings.ErrConfig
 
 type flight struct {
 	plan    *plan.Plan
@@ -63,12 +72,12 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry},
+	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry, reading: booking.Reading{Hidden: cfg.Hidden, Prefill: cfg.Prefill}},
 		drafts: drafts{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
 	if !cfg.NoPrefixCache {
 		s.prefix = newPrefixCache(s)
 	}
-	s.adapted.s, s.contexts.s, s.clusters.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s
+	s.adapted.s, s.contexts.s, s.clusters.s, s.layers.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s, s
 	return s, nil
 }
 

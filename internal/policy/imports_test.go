@@ -32,7 +32,7 @@ cards:    actors/layer/accelerator
 sockets:  actors/socket/shard actors/socket/machine actors/socket/constraint actors/socket/draft actors/socket/adapter + actors/socket/draft:actors/socket/shard actors/socket/adapter:actors/socket/shard
 caches:   actors/socket/caches
 steps:    actors/socket/step
-adapted:  actors/batcher/adapters actors/batcher/rate actors/batcher/threads
+adapted:  actors/batcher/adapters actors/batcher/booking actors/batcher/settings actors/batcher/rate actors/batcher/threads + actors/batcher/settings:actors/batcher/booking actors/batcher/settings:actors/batcher/threads
 names:    internal/adapters
 rooms:    actors/socket actors/batcher
 rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone

@@ -117,7 +117,7 @@ func (t *Chooser) Trials() (shift int, trying bool, took [][]float64) {
 // Plan sets the threads of a plan.
 func (t *Chooser) Plan(p *plan.Plan) {
 	t.kind, t.counts = nil, false
-	if t.most > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Index) == 0 {
+	if t.most > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Sweeps)+len(p.Index) == 0 {
 		t.kind = t.of(kindOfPlan(p))
 		p.ThreadShift = t.kind.best
 		if comparable(p) {

@@ -1,9 +1,11 @@
-package batcher
+// Package settings is the configuration of the batcher.
+package settings
 
 import (
 	"errors"
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/threads"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
@@ -21,6 +23,11 @@ type Config struct {
 	Whole bool
 	// Headless means that the model has no output head, so every request ends with a vector.
 	Headless bool
+
+	// Hidden is the width of the residual stream; 0: the model cannot read prompts layer by layer.
+	// Prefill is how prompts are read: booking.Auto (the default), Layers or Chunks.
+	Hidden  int
+	Prefill string
 
 	TokenBudget   int            // tokens in one step, decode rows and chunks together; 512
 	Chunk         int            // prompt tokens of one sequence in one step; 256, at most TokenBudget
@@ -80,6 +87,9 @@ func (c *Config) Defaults() {
 	set(&c.TrialRounds, threads.Rounds)
 	millis(&c.StepTargetMillis, 50)
 	millis(&c.SpeculateBytes, 64<<20)
+	if c.Prefill == "" {
+		c.Prefill = booking.Auto
+	}
 	if c.Speculate == "" {
 		c.Speculate = speculate.Off
 	}
@@ -108,6 +118,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: %d running sequences must be at least 1 and below the token budget %d, so that a step of decode rows has room for a prompt", ErrConfig, c.MaxRunning, c.TokenBudget)
 	case c.MaxWaiting < 1 || c.MaxFailures < 1:
 		return fmt.Errorf("%w: max waiting %d and max failures %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures)
+	case c.Hidden < 0 || c.Prefill != booking.Auto && c.Prefill != booking.Layers && c.Prefill != booking.Chunks:
+		return fmt.Errorf("%w: prefill %q with a residual stream of width %d: it is %s, %s or %s", ErrConfig, c.Prefill, c.Hidden, booking.Auto, booking.Layers, booking.Chunks)
 	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.MaxDraft:
 		return fmt.Errorf("%w: %d tokens of each sequence in a step must be from 1 to %d", ErrConfig, c.DecodeSteps, 1+speculate.MaxDraft)
 	case c.TrialRounds < 2:

@@ -1,0 +1,75 @@
+// Package booking counts the bytes of an admission on a socket, for each way to read a prompt: in
+// chunks, layer by layer, and layer by layer with the residual stream in files.
+package booking
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Values of Reading.Prefill. They do not change the output.
+const (
+	Auto   = "auto"   // layer by layer if a prompt does not fit in chunks at the moment
+	Layers = "layers" // layer by layer, if the model and the policy allow it
+	Chunks = "chunks" // never layer by layer
+)
+
+// Demand determines the bytes of an admission.
+type Demand struct {
+	Policy *kvcache.Policy
+	Read   int           // tokens that prefill reads
+	Tokens int           // then in the cache of the owner; 0: the cache ends with the prefill
+	Shared int           // blocks of the prefix cache at the beginning
+	Shape  layered.Shape // zero: chunks read the prompt
+}
+
+// Bytes is the peak on a socket that computes cut of the KV heads or units. A shared block has the given
+// size.
+func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int64 {
+	heads := g.PromptHeads(cut, owner)
+	if d.Shape.Group > 0 {
+		bytes := d.Shape.CacheBytes(g, heads, cut, d.Read, d.Shared, d.Policy) + d.Shape.ResidualBytes(d.Read-d.Shared*tensor.BlockSlots)
+		if owner {
+			bytes = max(bytes+kvcache.ResidentBytes(g, d.Read, d.Read, d.Policy), kvcache.ResidentBytes(g, d.Read, d.Tokens, d.Policy))
+		}
+		return bytes
+	}
+	statistics := kvcache.StatisticsBytes(g, cut, d.Read, d.Policy)
+	bytes := kvcache.PrefillBytes(g, heads, d.Read, d.Policy) + statistics
+	if owner && d.Tokens > 0 {
+		bytes = max(kvcache.HandoverBytes(g, heads, d.Read, d.Policy)+statistics, kvcache.ResidentBytes(g, d.Read, d.Tokens, d.Policy))
+	}
+	return bytes - int64(d.Shared)*block
+}
+
+// Reading is how a cluster reads prompts.
+type Reading struct {
+	Prefill string // Auto, Layers or Chunks
+	Hidden  int    // width of the residual stream; 0: the model cannot read layer by layer
+	NoFiles bool   // files of residual streams fail at the moment
+}
+
+// Shapes returns the ways in which a prompt may be read, in the order of preference. file reports whether
+// every socket has room for a file of that size.
+func (r Reading) Shapes(g kvcache.Geometry, ranks int, p *kvcache.Policy, read, shared int, file func(bytes int64) bool) []layered.Shape {
+	chunks := layered.Shape{}
+	if r.Prefill == Chunks || r.Hidden == 0 || !layered.Fits(g, p) ||
+		shared > 0 && p.Needs.PromptAttention { // the sums of a prefix are those of all layers
+		return []layered.Shape{chunks}
+	}
+	shape := layered.ShapeOf(g, g.Chunk, read, r.Hidden, ranks)
+	if shape.Group == g.Layers {
+		return []layered.Shape{chunks}
+	}
+	inFile := shape
+	inFile.InFile = true
+	list := []layered.Shape{chunks, shape, inFile}
+	if r.NoFiles || !file(inFile.FileBytes(read-shared*tensor.BlockSlots)) {
+		list = list[:2]
+	}
+	if r.Prefill == Layers {
+		return list[1:]
+	}
+	return list
+}
