@@ -82,7 +82,11 @@ func newCore(root *actor.RootContext, all *site, number int, sm served, dataDir 
 		ContextLimit: s.MaxContext, EOS: m.EOS, Whole: m.NonCausal, Headless: m.Headless, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
 		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(ck, &s), " ", tensor.Arithmetic),
 		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps, TrialRounds: s.TrialRounds,
+		Prefill:    s.Prefill,
 		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
+	}
+	if shard.Layered(m) {
+		cfg.Hidden = m.Hidden
 	}
 	cfg.Defaults()
 	if c.batcher, err = batcher.Start(root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger}); err != nil {
