@@ -96,12 +96,16 @@ type cut struct {
 	step, chunk int // in tokens
 	threads     int
 	tight       bool // little cache memory: sequences wait, are preempted and rebuilt
+	layers      bool // prompts are read layer by layer where it is possible
 }
 
 func (c cut) String() string {
 	s := fmt.Sprintf("%d nodes, %s, chunks of %d", c.sockets, c.mapping, c.chunk)
 	if c.tight {
 		s += ", little cache"
+	}
+	if c.layers {
+		s += ", layer by layer"
 	}
 	return s
 }
@@ -111,6 +115,7 @@ var cuts = []cut{
 	{sockets: 3, mapping: "gather", step: 96, chunk: 40, threads: 1},
 	{sockets: 3, mapping: "reduce", shares: []float64{0.5, 0.2, 0.3}, step: 64, chunk: 17, threads: 2},
 	{sockets: 2, mapping: "reduce", step: 128, chunk: 100, threads: 1, tight: true},
+	{sockets: 4, mapping: "reduce", step: 64, chunk: 29, threads: 1, layers: true},
 }
 
 // policies has every registered policy, with sizes that evict within the prompts below.
@@ -196,9 +201,9 @@ func (s setup) cutsOf() []cut {
 	case s.main && s.grows():
 		return cuts
 	case s.main:
-		return cuts[:3]
+		return append(slices.Clone(cuts[:3]), cuts[4])
 	}
-	return []cut{cuts[s.number%3]}
+	return []cut{cuts[[...]int{0, 1, 2, 4}[s.number%4]]}
 }
 
 // complete returns an error for anything in the tree without a row in the matrix.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -216,8 +217,12 @@ func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
 		out.requests, budget = growing(&config), littleCache(&config)
 	}
 	out.answers = make([]answer, len(out.requests))
+	prefill := booking.Auto
+	if c.layers {
+		prefill = booking.Layers
+	}
 	e, err := cluster.New(ctx, cluster.LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget, Serve: cluster.ServeConfig{
-		Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk,
+		Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk, Prefill: prefill,
 		StepDeadline: patience, SyncDeadline: patience, LoadDeadline: patience, Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		return nil, err
