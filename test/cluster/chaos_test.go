@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -136,9 +137,10 @@ func TestChaosReplicas(t *testing.T) {
 }
 
 // TestChaosPrefill kills one node, then two at once, while long prompts are read: with weights as
-// stored, and quantized. With quantized weights, prompt rows are rounded before they are sent, and
-// each rank keeps the residual stream of its own rows.
+// stored, and quantized, and layer by layer. With quantized weights, prompt rows are rounded before they
+// are sent, and each rank keeps the residual stream of its own rows.
 func TestChaosPrefill(t *testing.T) {
+	t.Run("layers", func(t *testing.T) { chaosPrefill(t, "--prefill", "layers", "--policy", "snapkv:topk=60,obs=16") })
 	t.Run("q8_0", func(t *testing.T) { chaosPrefill(t, "--quant", "q8_0") })
 	if full() {
 		t.Run("stored", func(t *testing.T) { chaosPrefill(t) })
@@ -151,6 +153,9 @@ func chaosPrefill(t *testing.T, flags ...string) {
 	for _, r := range mixed(false) {
 		if p := r.body["prompt"].([]int); len(p) >= 100 && len(p) <= 500 {
 			r.body["cache"] = false // read every time
+			if slices.Contains(flags, "layers") {
+				delete(r.body, "kv_policy") // some keep every token
+			}
 			reqs = append(reqs, r)
 		}
 	}
