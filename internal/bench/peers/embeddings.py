@@ -4,7 +4,7 @@ Usage: embeddings.py --shoal PATH --llama PATH/llama-server MODEL.gguf
 Both read the same GGUF file with the same threads and get the same lists of token ids by
 /v1/embeddings. A row has the tokens/s and the CPU seconds of the server's processes for 1,000
 tokens. On a shared machine only the CPU time compares."""
-import argparse, json, os, random, signal, socket, statistics, subprocess, time, urllib.error, urllib.request
+import argparse, json, os, random, signal, socket, statistics, subprocess, tempfile, time, urllib.error, urllib.request
 
 TOKENS = 512  # of a text
 
@@ -88,7 +88,9 @@ def main():
     p.add_argument("--vocabulary", type=int, default=10000, help="token ids are random below this (default 10000)")
     a = p.parse_args()
     port, other = free_port(), free_port()
-    servers = [Server("Shoal", [a.shoal, "up", "--nodes", "1", "--threads", str(a.threads), "--pooling", a.pooling, "--listen", f"127.0.0.1:{port}", "--no-jobs", "-m", a.model], port)]
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    data = folder.name
+    servers = [Server("Shoal", [a.shoal, "up", "--nodes", "1", "--threads", str(a.threads), "--pooling", a.pooling, "--listen", f"127.0.0.1:{port}", "--data-dir", data, "-m", a.model], port)]
     try:
         if a.llama:
             servers.append(Server("llama.cpp", [a.llama, "-m", a.model, "--embeddings", "--pooling", a.pooling, "-t", str(a.threads), "-tb", str(a.threads),

@@ -1,6 +1,7 @@
 package hugemem
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -10,11 +11,12 @@ const hugePage = 2 << 20
 
 // Map maps zeroed memory, in huge pages if it is large enough: readers go through it from end to end.
 func Map(bytes int) ([]byte, error) {
-	slack := 0
+	slack, page := 0, os.Getpagesize()
 	if bytes >= hugePage {
 		slack = hugePage
 	}
-	all, err := unix.MmapPtr(-1, 0, nil, uintptr(bytes+slack), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	pages := (bytes + page - 1) &^ (page - 1)
+	all, err := unix.MmapPtr(-1, 0, nil, uintptr(pages+slack), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +30,7 @@ func Map(bytes int) ([]byte, error) {
 		err = unix.MunmapPtr(all, uintptr(before))
 	}
 	if behind := slack - before; behind > 0 && err == nil {
-		err = unix.MunmapPtr(unsafe.Add(all, before+bytes), uintptr(behind))
+		err = unix.MunmapPtr(unsafe.Add(all, before+pages), uintptr(behind))
 	}
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // advice only: a kernel without huge pages returns EINVAL
 	return mem, err
