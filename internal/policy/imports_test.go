@@ -62,7 +62,7 @@ launch:   internal/cli/launch
 lab:      internal/cli/lab
 cli:      internal/cli
 street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release internal/tools/rulerplot examples/embedding examples/jobs examples/policies internal/engine/cuda/kernels/gen
-tests:    test/hub internal/policy internal/sim test/cluster test/answers test/web test/wire test/wire/link test/wire/topology test/wire/host test/wire/network test/wire/calibrate + test/cluster:test/wire/host test/wire/topology:test/wire/link test/wire/network:test/wire/link test/wire/network:test/wire/topology test/wire/network:test/wire/host test/wire/calibrate:test/wire/host test/wire/calibrate:test/wire/topology test/wire/network:test/wire/calibrate test/wire:test/wire/host test/wire:test/wire/topology test/wire:test/wire/network test/wire:test/wire/calibrate
+tests:    test/hub internal/policy internal/sim test/cluster test/answers test/web test/wire test/wire/link test/wire/topology test/wire/host test/wire/network test/wire/calibrate test/wire/exchange + test/wire:test/wire/exchange test/cluster:test/wire/host test/wire/topology:test/wire/link test/wire/network:test/wire/link test/wire/network:test/wire/topology test/wire/network:test/wire/host test/wire/calibrate:test/wire/host test/wire/calibrate:test/wire/topology test/wire/network:test/wire/calibrate test/wire:test/wire/host test/wire:test/wire/topology test/wire:test/wire/network test/wire:test/wire/calibrate
 `
 
 func TestImportsPointDown(t *testing.T) {

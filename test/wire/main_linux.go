@@ -29,6 +29,8 @@ type commands struct {
 	Exec      execCmd      `cmd:"" help:"Run a command on a host of the running network."`
 	Control   controlCmd   `cmd:"" name:"do" help:"Change or show the running network: cut, heal, set, hosts, stats."`
 	Calibrate calibrateCmd `cmd:"" help:"Start a network and measure delay, rate and loss between two hosts."`
+	Exchange  exchangeCmd  `cmd:"" help:"Start a network and time small collectives over NATS and over plain TCP, at several delays."`
+	Rank      rankCmd      `cmd:"" hidden:"" help:"Be one rank of exchange."`
 	Check     checkCmd     `cmd:"" help:"Check a topology file and show its paths."`
 	Down      downCmd      `cmd:"" help:"Remove the hosts of a network whose process was killed."`
 }

@@ -96,7 +96,6 @@ type simulation struct {
 	ready  []float64 // when each rank has computed and received everything so far
 	random *rand.Rand
 	time   Time
-	sent   []float64 // scratch: when each rank has sent its last message
 }
 
 // repeat makes what happened since before count times as often.

@@ -34,7 +34,7 @@ func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Header.Get("Authorization") != "Bearer k" {
-		http.Error(w, "no key", 401)
+		http.Error(w, "no key", http.StatusUnauthorized)
 		return
 	}
 	now := p.running.Add(1)

@@ -96,6 +96,7 @@ func configure(address netip.Prefix, mtu int) error {
 }
 
 func errnoOf(err error) syscall.Errno {
-	e, _ := err.(syscall.Errno)
+	var e syscall.Errno
+	errors.As(err, &e)
 	return e
 }

@@ -117,3 +117,15 @@ func In(name string, f func() error) error {
 	}()
 	return <-done
 }
+
+// Sysctl changes kernel settings in the namespace of a host.
+func Sysctl(name string, settings map[string]string) error {
+	return In(name, func() error {
+		for key, value := range settings {
+			if err := os.WriteFile("/proc/sys/"+strings.ReplaceAll(key, ".", "/"), []byte(value), 0o644); err != nil {
+				return fmt.Errorf("host %s: sysctl %s: %w", name, key, err)
+			}
+		}
+		return nil
+	})
+}

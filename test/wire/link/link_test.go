@@ -23,10 +23,10 @@ func parse(t *testing.T, settings string) link.Settings {
 // TestRateAndDelay: packets leave one after another at the rate, and arrive the delay later.
 func TestRateAndDelay(t *testing.T) {
 	l := link.New(parse(t, "rate=8mbit delay=3ms"), 1, 1) // 1 byte a microsecond
-	for i, want := range []time.Duration{4000, 5000, 6000} {
+	for i, want := range []time.Duration{4 * time.Millisecond, 5 * time.Millisecond, 6 * time.Millisecond} {
 		got, n := l.Send(0, 1000)
-		if n != 1 || got[0] != want*time.Microsecond {
-			t.Errorf("packet %d: %d arrivals at %v, want 1 at %vus", i, n, got[0], want)
+		if n != 1 || got[0] != want {
+			t.Errorf("packet %d: %d arrivals at %v, want 1 at %v", i, n, got[0], want)
 		}
 	}
 	if got, _ := l.Send(time.Second, 500); got[0] != time.Second+3500*time.Microsecond {

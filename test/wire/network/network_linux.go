@@ -44,6 +44,10 @@ func Start(top *topology.Topology) (*Network, error) {
 			return nil, err
 		}
 		n.hosts = append(n.hosts, ns)
+		if err := host.Sysctl(h.Name, top.Sysctl); err != nil {
+			n.remove()
+			return nil, err
+		}
 	}
 	var err error
 	if n.wake, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {

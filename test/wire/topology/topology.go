@@ -23,6 +23,8 @@ type Topology struct {
 	Seed  uint64
 	Racks []Rack
 	Hosts []Host
+	// Sysctl has kernel settings of every host below net., such as ipv4.tcp_congestion_control.
+	Sysctl map[string]string
 }
 
 // Rack is a switch with its link to the core.
@@ -76,7 +78,7 @@ func Parse(text []byte) (*Topology, error) {
 		return nil, err
 	}
 	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("want a mapping with the keys mtu, seed, host, rack, racks and hosts")
+		return nil, fmt.Errorf("want a mapping with the keys mtu, seed, sysctl, host, rack, racks and hosts")
 	}
 	p := parser{t: &Topology{MTU: 1500, Seed: 1}}
 	var racks, hosts *yaml.Node
@@ -88,6 +90,8 @@ func Parse(text []byte) (*Topology, error) {
 			var n int
 			n, err = integer(v, 0, 1<<30)
 			p.t.Seed = uint64(n)
+		case "sysctl":
+			err = pairs(v, p.sysctl)
 		case "host":
 			err = settings(v, &p.host)
 		case "rack":
@@ -97,7 +101,7 @@ func Parse(text []byte) (*Topology, error) {
 		case "hosts":
 			hosts = v
 		default:
-			err = at(v, "unknown key %q: want mtu, seed, host, rack, racks or hosts", key)
+			err = at(v, "unknown key %q: want mtu, seed, sysctl, host, rack, racks or hosts", key)
 		}
 		return err
 	})
@@ -187,6 +191,19 @@ func (p *parser) override(name string, v *yaml.Node) error {
 		}
 		return set(v, &h.Link, key)
 	})
+}
+
+var validSysctl = regexp.MustCompile(`^net\.[a-z0-9_]+(\.[a-z0-9_]+)*$`)
+
+func (p *parser) sysctl(key string, v *yaml.Node) error {
+	if !validSysctl.MatchString(key) || v.Kind != yaml.ScalarNode {
+		return at(v, "sysctl %q: want a setting below net. and one value, such as net.ipv4.tcp_congestion_control: cubic", key)
+	}
+	if p.t.Sysctl == nil {
+		p.t.Sysctl = map[string]string{}
+	}
+	p.t.Sysctl[key] = v.Value
+	return nil
 }
 
 var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,30}$`)

@@ -35,6 +35,7 @@ func TestExample(t *testing.T) {
 
 func TestOverrides(t *testing.T) {
 	top, err := topology.Parse([]byte(`
+sysctl: {net.ipv4.tcp_sack: 0}
 host: {rate: 1gbit}
 rack: {delay: 1ms}
 racks:
@@ -48,6 +49,9 @@ hosts:
 	}
 	if u := top.Racks[0].Uplink; u.Loss != 0.01 || u.Delay != time.Millisecond {
 		t.Errorf("uplink %+v", u)
+	}
+	if top.Sysctl["net.ipv4.tcp_sack"] != "0" {
+		t.Errorf("sysctl %v", top.Sysctl)
 	}
 	b := top.Hosts[1]
 	if b.Link.Rate != 125e6 || b.Link.Delay != 5*time.Millisecond || top.Hosts[2].Link.Delay != 0 {
@@ -85,6 +89,8 @@ func TestErrors(t *testing.T) {
 		{"racks: {r1: {hosts: [a], rate: 1}}", "unknown key \"rate\" of rack r1"},
 		{"host: {rate: 1gb}\nracks: {r1: [a]}", "line 1: rate: \"1gb\" is not a rate"},
 		{"host: {speed: 1gb}\nracks: {r1: [a]}", "no setting \"speed\""},
+		{"sysctl: {kernel.x: 1}\nracks: {r1: [a]}", "want a setting below net."},
+		{"sysctl: {net.ipv4/../x: 1}\nracks: {r1: [a]}", "want a setting below net."},
 		{"mtu: 100\nracks: {r1: [a]}", "from 576 to 9000"},
 		{"racks: {r1: [a]}\nhosts: {b: {delay: 1ms}}", "no rack has a host \"b\""},
 		{"racks: {r1: [a]}\nhosts: {a: {ports: x}}", "is not a range of ports"},
