@@ -21,8 +21,13 @@ import (
 
 // benchFlags choose the model and the types to measure.
 type benchFlags struct {
+	shapeFlags
+	Quant string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4."`
+}
+
+// shapeFlags are benchFlags without the type of the weights.
+type shapeFlags struct {
 	Model      string `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
-	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl, int4, mxfp4."`
 	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Threads    int    `range:"1..1024" placeholder:"N" help:"Compute threads (default: all CPUs)."`
 	Device     string `default:"cpu" placeholder:"cpu|cuda:N" help:"What computes: cpu, or the graphics card cuda:N. On a card, the share of the read is of its memory, and shares of the arithmetic peak are not measured."`
@@ -31,6 +36,25 @@ type benchFlags struct {
 }
 
 func (f *benchFlags) options() (o bench.Options, err error) {
+	if o, err = f.shapeFlags.options(); err == nil {
+		o.Weights, err = parseWeights("--quant", f.Quant)
+	}
+	return o, err
+}
+
+// parseWeights reads a type of weights that a flag names.
+func parseWeights(flag, name string) (tensor.DType, error) {
+	dt, err := tensor.ParseDType(name)
+	if err != nil {
+		return dt, fmt.Errorf("%s: %w", flag, err)
+	}
+	if tensor.WeightBytes(dt, 16, 32) == 0 {
+		return dt, fmt.Errorf("%s %s is not a type of weights: want f32, bf16, f16, q8_0, q4_0, iq4_nl, int4 or mxfp4", flag, name)
+	}
+	return dt, nil
+}
+
+func (f *shapeFlags) options() (o bench.Options, err error) {
 	o.Model, o.Threads, o.Device = f.Model, f.Threads, f.Device
 	if _, card := cluster.CardIndex(f.Device); !card && f.Device != cluster.DeviceCPU {
 		return o, fmt.Errorf("--device %q: want cpu or cuda:N, such as cuda:0", f.Device)
@@ -40,12 +64,6 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 	}
 	if _, err := shapeOf(f.Model); err != nil {
 		return o, err
-	}
-	if o.Weights, err = tensor.ParseDType(f.Quant); err != nil {
-		return o, fmt.Errorf("--quant: %w", err)
-	}
-	if tensor.WeightBytes(o.Weights, 16, 32) == 0 {
-		return o, fmt.Errorf("--quant %s is not a type of weights: want f32, bf16, f16, q8_0, q4_0, iq4_nl, int4 or mxfp4", f.Quant)
 	}
 	if o.KV, err = tensor.ParseDType(f.KVType); err != nil {
 		return o, fmt.Errorf("--kv-type: %w", err)

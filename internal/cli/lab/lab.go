@@ -8,6 +8,7 @@ type Lab struct {
 	Cluster   benchClusterCmd   `cmd:"" help:"Measure decode, or prefill with --prompt, over real node processes. Reports compute, wait and bytes sent."`
 	Prefix    benchPrefixCmd    `cmd:"" help:"Measure the time to first token with a warm prefix cache, compared with a cold one."`
 	Batch     benchBatchCmd     `cmd:"" help:"Measure throughput and concurrent sequences in a fixed cache memory, with and without compression."`
+	Forms     benchFormsCmd     `cmd:"" help:"Measure decode and prefill with each type of weights in memory, in one run."`
 	LoRA      benchLoRACmd      `cmd:"" name:"lora" help:"Measure decode in tokens per second with LoRA adapters of several sequences each, compared with none."`
 	Speculate benchSpeculateCmd `cmd:"" help:"Measure tokens per second with and without speculative decoding. Both must give the same answers."`
 	Serve     benchServeCmd     `cmd:"" help:"Load a server of the OpenAI API: TTFT, time per token, throughput and goodput under limits."`
