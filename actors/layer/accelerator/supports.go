@@ -33,6 +33,7 @@ func Supports(c *model.Config, weights tensor.DType) error {
 		{c.MeanNorm || c.NormBias, "norms that subtract the mean"},
 		{c.Parallel, "attention and FFN in parallel"},
 		{c.SinkScores, "attention sinks"},
+		{c.Blocks != nil, "layers without an FFN, or FFNs without a gate"},
 		{c.Growth.Beta != 0, "queries that grow with their position"},
 	} {
 		if x.has {
