@@ -147,7 +147,7 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 	})
 	defer func() {
 		if err != nil {
-			s.stopCores()
+			err = errors.Join(err, s.stopCores())
 		}
 	}()
 	for i, m := range models {

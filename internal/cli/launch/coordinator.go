@@ -86,7 +86,7 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 			own.Template, own.ToolParser = c.ChatTemplate, c.ToolParser
 		}
 		if _, err := cluster.Check(all[i].ServeConfig, own, math.MaxInt64); err != nil {
-			return err
+			return ofModel(all, i, err)
 		}
 	}
 	serve := all[0].ServeConfig

@@ -189,6 +189,14 @@ func (f *ServeFlags) configs(e *ui.Env, draft string, oneModel map[string]bool) 
 	return out, specs, nil
 }
 
+// ofModel adds the model to an error, if there are several.
+func ofModel(all []modelSettings, i int, err error) error {
+	if err == nil || len(all) < 2 {
+		return err
+	}
+	return fmt.Errorf("model %s: %w", cmp.Or(append(slices.Clone(all[i].Names), all[i].Model)...), err)
+}
+
 // further returns the settings of all models but the first.
 func further(all []modelSettings) (out []cluster.ServeConfig) {
 	for _, m := range all[1:] {

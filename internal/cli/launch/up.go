@@ -188,7 +188,7 @@ func (c *Up) Prepare(e *ui.Env) (serve cluster.ServeConfig, err error) {
 		}
 		c.quants = append(c.quants, all[i].Weights)
 		if all[i].ServeConfig, err = cluster.Check(all[i].ServeConfig, own, c.KVMemory); err != nil {
-			return serve, err
+			return serve, ofModel(all, i, err)
 		}
 	}
 	if err := cluster.CheckMemory(c.KVMemory, append([]cluster.ServeConfig{all[0].ServeConfig}, further(all)...)); err != nil {

@@ -23,10 +23,8 @@ func resolveQuants(e *ui.Env, all []modelSettings, r models.Capacity) error {
 				continue
 			}
 			took, err := resolveQuant(e, m, r, len(all) > 1)
-			if err != nil && len(all) > 1 {
-				return fmt.Errorf("model %s: %w", m.Model, err)
-			} else if err != nil {
-				return err
+			if err != nil {
+				return ofModel(all, i, err)
 			}
 			if r.Limit > 0 {
 				r.Limit = max(1, r.Limit-took)
