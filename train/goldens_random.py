@@ -395,7 +395,8 @@ def deepseek3(r):
 
 
 def indexed(r, c):
-    c |= {"q_lora_rank": r.choice([24, 32]), "index_topk": r.choice([4, 9, 16]), "index_n_heads": r.choice([1, 3, 4]), "index_head_dim": c["qk_rope_head_dim"] + r.choice([0, 8, 16])}
+    # With few heads all products of a token are often negative, and torch chooses among equal scores.
+    c |= {"q_lora_rank": r.choice([24, 32]), "index_topk": r.choice([4, 9, 16]), "index_n_heads": r.choice([16, 17, 24]), "index_head_dim": c["qk_rope_head_dim"] + r.choice([0, 8, 16])}
     n = c["num_hidden_layers"]
     if r.random() < 0.5:
         c["mlp_layer_types"] = [r.choice(["dense", "sparse"]) for _ in range(n)]

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -9,6 +10,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -36,6 +40,29 @@ func encoderGoldens(t *testing.T, name string) (dir string, items []encoderItem)
 	return dir, g.Items
 }
 
+// encoderGGUF writes the same model as llama.cpp's converter does.
+func encoderGGUF(t *testing.T, dir string) (file string) {
+	t.Helper()
+	ck, err := checkpoint.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	how, err := recipe.Read(ck, recipe.Options{})
+	if err != nil || how == nil {
+		t.Fatal(how, err)
+	}
+	pool := map[pooling.Method]uint32{pooling.Mean: 1, pooling.CLS: 2}[how.Pool]
+	if how.Scores {
+		pool = 4
+	}
+	file = filepath.Join(t.TempDir(), "model.gguf")
+	if err := os.WriteFile(file, modeltest.ConvertEncoder(ck, pool).Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // TestEncoders: vectors of encoders and scores of their rerankers equal those of transformers, and
 // have the same bits on any number of sockets.
 func TestEncoders(t *testing.T) {
@@ -44,8 +71,12 @@ func TestEncoders(t *testing.T) {
 			t.Parallel()
 			dir, items := encoderGoldens(t, name)
 			var first [][]float32
-			for _, c := range []rigConfig{{sockets: 1, mapping: topology.Gather}, {sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}}, {sockets: 4, mapping: topology.Gather}} {
-				c.kv, c.fromFiles, c.dir = tensor.F32, true, dir
+			configs := []rigConfig{{sockets: 1, mapping: topology.Gather}, {sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}}, {sockets: 4, mapping: topology.Gather}}
+			if name != "bert_reranker" { // llama.cpp's converter leaves out BERT's pooler
+				configs = append(configs, rigConfig{sockets: 3, mapping: topology.Gather, dir: encoderGGUF(t, dir)})
+			}
+			for _, c := range configs {
+				c.kv, c.fromFiles, c.dir = tensor.F32, true, cmp.Or(c.dir, dir)
 				r := newRig(t, c)
 				how, err := recipe.Read(r.ck, recipe.Options{})
 				if err != nil || how == nil {

@@ -101,6 +101,7 @@ func (c *Checkpoint) openGGUF(path string) error {
 // joins give the tensors of architectures the form that they have in a folder, or drop some.
 var joins = map[string]func(*Checkpoint) error{
 	"deepseek2": joinKVUp, "glm4moe": (*Checkpoint).dropAhead,
+	"bert": takeEndNorms, "nomic-bert": takeEndNorms,
 	"qwen35": takeDelta, "qwen35moe": takeDelta, "qwen3next": takeDelta,
 	"lfm2": takeJoint, "lfm2moe": takeJoint, "granitehybrid": takeJoint, "falcon-h1": takeJoint, "nemotron_h": takeJoint, "nemotron_h_moe": takeJoint,
 }

@@ -396,7 +396,7 @@ func TestGGUFMetadata(t *testing.T) {
 		kind error
 		want string
 	}{
-		{"no architecture", map[string]any{"general.architecture": nil}, model.ErrUnknownArch, `architecture "" is not supported; known: cohere2, `},
+		{"no architecture", map[string]any{"general.architecture": nil}, model.ErrUnknownArch, `architecture "" is not supported; known: bert, cohere2, `},
 		{"another", map[string]any{"general.architecture": "gemma9"}, model.ErrUnsupported, `"gemma9" is not supported`},
 		{"not a name", map[string]any{"general.architecture": 3}, model.ErrFormat, "is not a string"},
 		{"no layers", map[string]any{"llama.block_count": nil}, model.ErrMissing, `field "llama.block_count": missing`},

@@ -56,7 +56,7 @@ func readXLMRoberta(f *model.Fields, c *model.Config) {
 func readEncoder(f *model.Fields, c *model.Config) {
 	c.Headless, c.NonCausal, c.MeanNorm = true, true, true
 	c.Activation = tensor.GELU
-	c.NormEps = float32(f.Number("layer_norm_eps", 1e-12, 1e-12, 0.1))
+	c.NormEps = float32(f.Number("layer_norm_eps", 1e-12, 1e-13, 0.1))
 }
 
 func bertLayer(c *model.Config, i int) model.LayerSpec {

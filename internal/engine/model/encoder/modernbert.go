@@ -27,7 +27,7 @@ func init() {
 
 func readModernBert(f *model.Fields, c *model.Config) {
 	readEncoder(f, c)
-	c.NormEps = float32(f.Number("layer_norm_eps", 1e-5, 1e-12, 0.1))
+	c.NormEps = float32(f.Number("layer_norm_eps", 1e-5, 1e-13, 0.1))
 	c.NormBias = f.Bool("norm_bias", false)
 	c.MLPBias = f.Bool("mlp_bias", false)
 	c.QKVBias = f.Bool("attention_bias", false)

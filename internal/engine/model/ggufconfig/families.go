@@ -61,6 +61,10 @@ var familiesGGUF = map[string]Family{
 	"glm4moe": {hub: "Glm4MoeForCausalLM", read: (*metadata).glm4moe,
 		names: sharedGGUF("mlp.shared_experts", "mlp.gate.e_score_correction_bias", map[string]string{"post_attention_norm": "post_attention_layernorm"})},
 
+	"bert":        {hub: "BertModel", read: (*metadata).bert, finish: finishBert, names: bertGGUF}, // XLM-RoBERTa and DistilBERT too
+	"nomic-bert":  {hub: "NomicBertModel", read: (*metadata).nomicBert, names: bertGGUF},
+	"modern-bert": {hub: "ModernBertModel", read: (*metadata).modernBert, names: modernBertGGUF},
+
 	"gemma-embedding": {hub: families.Gemma3, read: (*metadata).gemmaEmbedding, finish: finishGemma, names: gemmaGGUF},
 
 	"olmo2":         {hub: "Olmo2ForCausalLM", read: (*metadata).olmo, names: gemmaGGUF},
@@ -101,6 +105,9 @@ func (f Family) HubName(name string) string {
 		return model.PerLayerProject
 	case "per_layer_proj_norm.weight":
 		return model.PerLayerNorm
+	}
+	if own := inputsGGUF[name]; own != "" {
+		return own
 	}
 	rest, inside := strings.CutPrefix(name, "blk.")
 	layer, part, ok := strings.Cut(rest, ".")

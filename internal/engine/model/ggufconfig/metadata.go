@@ -64,7 +64,10 @@ func (m *metadata) parse() model.Config {
 	c.QKVBias = c.QKVBias || m.has("blk.0.attn_q.bias")
 	c.OutBias, c.MLPBias = m.has("blk.0.attn_output.bias"), m.has("blk.0.ffn_gate.bias")
 	c.Tied = !m.has("output.weight")
-	c.Headless = m.headless
+	c.Headless = c.Headless || m.headless
+	if !m.has("token_types.weight") {
+		c.Inputs.Types = 0
+	}
 	if family.finish != nil {
 		family.finish(&c)
 	}

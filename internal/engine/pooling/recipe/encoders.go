@@ -39,12 +39,8 @@ func readEncoder(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 	if head.in == 0 || head.norm == nil && head.activation == "gelu" {
 		return false, bad(ck.Dir, "the head of %s is incomplete", row)
 	}
-	r.Source, r.Pool, r.Scores, r.Texts = row+".weight", pooling.CLS, true, true
-	r.vocab, r.types = ck.Config.Vocab, ck.Config.Inputs.Types
-	r.dense, r.score = []layer{head}, scorer{rows: [][]float32{allOf(t)}}
-	if b := vector(ck, row+".bias"); len(b) == 1 {
-		r.score.bias = b[0]
-	}
+	r.Source, r.Pool = row+".weight", pooling.CLS
+	r.scoreTexts(ck, head, t, vector(ck, row+".bias"))
 	var config struct {
 		Pooling string `json:"classifier_pooling"`
 	}

@@ -35,6 +35,9 @@ func readGGUF(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 		return false, err
 	}
 	r.Source, r.Pool = arch+".pooling_type", methodsGGUF[kind]
+	if kind == rankGGUF && ck.Config.NonCausal {
+		return true, r.rankEncoder(ck)
+	}
 	if kind == rankGGUF {
 		return true, r.rankGGUF(f, ck)
 	}
@@ -70,4 +73,37 @@ func (r *Recipe) rankGGUF(f *gguf.File, ck *checkpoint.Checkpoint) error {
 		r.Pair = qwen3Pair
 	}
 	return nil
+}
+
+// rankEncoder reads the head of an encoder's reranker (see readEncoder). ModernBERT's reads the mean, as in
+// llama.cpp.
+func (r *Recipe) rankEncoder(ck *checkpoint.Checkpoint) error {
+	head := layer{activation: "tanh"}
+	head.take(ck, "cls")
+	r.Pool = pooling.CLS
+	if strings.HasPrefix(ck.Config.Architecture, "Modern") {
+		r.Pool, head.activation, head.norm, head.eps = pooling.Mean, "gelu", vector(ck, "cls.norm.weight"), ck.Config.NormEps
+	}
+	t, err := ck.Tensor("cls.output.weight")
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: pooling_type rank: %w", ErrRecipe, err)
+	case head.in == 0:
+		return bad(ck.Dir, "cls.weight, the dense layer before cls.output.weight, is missing: llama.cpp's converter leaves out BERT's pooler; use the folder that the file was made from")
+	case t.Rows() != 1:
+		return bad(ck.Dir, "cls.output.weight has %d rows; scores need exactly 1", t.Rows())
+	case head.norm == nil && head.activation == "gelu":
+		return bad(ck.Dir, "cls.norm.weight is missing")
+	}
+	r.scoreTexts(ck, head, t, vector(ck, "cls.output.bias"))
+	return nil
+}
+
+// scoreTexts makes scores of two texts, by a dense layer and a row.
+func (r *Recipe) scoreTexts(ck *checkpoint.Checkpoint, head layer, row checkpoint.Tensor, bias []float32) {
+	r.Scores, r.Texts, r.vocab, r.types = true, true, ck.Config.Vocab, ck.Config.Inputs.Types
+	r.dense, r.score = []layer{head}, scorer{rows: [][]float32{allOf(row)}}
+	if len(bias) == 1 {
+		r.score.bias = bias[0]
+	}
 }
