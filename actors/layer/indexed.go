@@ -76,6 +76,10 @@ func (a *latentAttention) choose() {
 			c.rows = append(c.rows, attendTask{s: t.s, first: t.first + i, n: 1})
 		}
 	}
+	if len(c.rows) > 0 && len(c.rows) < b.Pool.Threads() {
+		a.chooseSplit()
+		return
+	}
 	b.Pool.Run(len(c.rows), func(i int) {
 		t, d := c.rows[i], b.Dims.Latent
 		row, width := t.s.First+t.first, d.Index.Heads*d.Index.Dim
@@ -87,6 +91,33 @@ func (a *latentAttention) choose() {
 		scratch.Put(sc)
 		indexScratch.Put(own)
 	})
+}
+
+// chooseSplit is choose for fewer rows than threads: several threads score parts of one row. A score does not
+// depend on the others, so the choice is the same.
+func (a *latentAttention) chooseSplit() {
+	c, b := &a.chosen, a.b
+	d := b.Dims.Latent
+	layout := indexer.Rows{Layout: b.Layout, At: d.Rank + d.Rope, Dim: d.Index.Dim}
+	for _, t := range c.rows {
+		row, width := t.s.First+t.first, d.Index.Heads*d.Index.Dim
+		sc := scratch.Get().(*tensor.AttnScratch)
+		blocks, n, valid := a.view(t, sc)
+		if indexer.Chooses(n, valid, d.Index.TopK) {
+			w := b.latent.down[(row+1)*b.Dims.downCols()-d.Index.Heads:][:d.Index.Heads]
+			scores := make([]float32, n)
+			used := (n + tensor.BlockSlots - 1) / tensor.BlockSlots
+			parts := min(b.Pool.Threads(), used)
+			b.Pool.Run(parts, func(i int) {
+				own, attn := indexScratch.Get().(*indexer.Scratch), scratch.Get().(*tensor.AttnScratch)
+				own.Score(layout, blocks, i*used/parts, (i+1)*used/parts, valid, c.queries[row*width:][:width], w, scores, attn)
+				indexScratch.Put(own)
+				scratch.Put(attn)
+			})
+			c.slots[row] = indexer.Best(scores, d.Index.TopK, sc)
+		}
+		scratch.Put(sc)
+	}
 }
 
 // view returns what the first row of a task could read.

@@ -153,6 +153,26 @@ func TestSameBitsFamilies(t *testing.T) {
 	}
 }
 
+// TestIndexerThreads: an indexer chooses the same tokens when several threads score the context of one row.
+func TestIndexerThreads(t *testing.T) {
+	for _, name := range []string{"deepseek_v32", "glm_moe_dsa"} {
+		var want []byte
+		for _, threads := range []int{1, 6} {
+			r := newRig(t, rigConfig{dir: filepath.Join(modelData, name), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, threads: threads})
+			got := mixed("full")[:2]
+			for _, q := range got {
+				q.arrives = 0
+				r.generate(512, q)
+			}
+			if want == nil {
+				want = bits(t, got)
+			} else if !bytes.Equal(bits(t, got), want) {
+				t.Errorf("%s: %d threads give other bits than one", name, threads)
+			}
+		}
+	}
+}
+
 // TestFullStep: a step may have as many rows as a node has memory for, and its last row has all
 // parts.
 func TestFullStep(t *testing.T) {

@@ -28,23 +28,36 @@ type Scratch struct{ row, tile, turned, products, scores []float32 }
 // all). Of equal scores the earlier slot is chosen. q are the queries of the heads, [len(w)][Dim]. If
 // there are at most k slots, Choose returns nil.
 func (s *Scratch) Choose(r Rows, blocks [][]byte, n int, valid []uint64, q, w []float32, k int, attn *tensor.AttnScratch) []uint64 {
-	if count(n, valid) <= k {
+	if !Chooses(n, valid, k) {
 		return nil
 	}
-	s.turn(q, len(w), r.Dim)
 	s.scores = grow(s.scores, n)
-	for b := range (n + tensor.BlockSlots - 1) / tensor.BlockSlots {
+	s.Score(r, blocks, 0, len(blocks), valid, q, w, s.scores, attn)
+	return Best(s.scores, k, attn)
+}
+
+// Chooses reports whether there are more than k slots among the first n that valid has.
+func Chooses(n int, valid []uint64, k int) bool { return count(n, valid) > k }
+
+// Score computes the scores of the slots of blocks [lo, hi), of which there are len(scores) in all blocks.
+func (s *Scratch) Score(r Rows, blocks [][]byte, lo, hi int, valid []uint64, q, w, scores []float32, attn *tensor.AttnScratch) {
+	s.turn(q, len(w), r.Dim)
+	for b := lo; b < min(hi, (len(scores)+tensor.BlockSlots-1)/tensor.BlockSlots); b++ {
 		slots := uint64(math.MaxUint64)
-		if left := n - b*tensor.BlockSlots; left < tensor.BlockSlots {
+		if left := len(scores) - b*tensor.BlockSlots; left < tensor.BlockSlots {
 			slots = 1<<left - 1
 		}
 		if valid != nil {
 			slots &= valid[b]
 		}
-		s.block(r, blocks[b], slots, w, s.scores[b*tensor.BlockSlots:min(n, (b+1)*tensor.BlockSlots)], attn)
+		s.block(r, blocks[b], slots, w, scores[b*tensor.BlockSlots:min(len(scores), (b+1)*tensor.BlockSlots)], attn)
 	}
-	mask := make([]uint64, (n+63)/64)
-	topk.Highest(s.scores, k, mask, attn)
+}
+
+// Best returns the mask of the k largest scores. Of equal ones the earlier is chosen.
+func Best(scores []float32, k int, attn *tensor.AttnScratch) []uint64 {
+	mask := make([]uint64, (len(scores)+63)/64)
+	topk.Highest(scores, k, mask, attn)
 	return mask
 }
 

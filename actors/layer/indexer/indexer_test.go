@@ -76,6 +76,14 @@ func TestChoiceIsThatOfASort(t *testing.T) {
 			for _, slot := range order[:c.k] {
 				want[slot/64] |= 1 << (slot % 64)
 			}
+			parts := make([]float32, c.n)
+			for b := range blocks { // a block at a time, the last first
+				at := len(blocks) - 1 - b
+				new(Scratch).Score(rows, blocks, at, at+1, mask, q, w, parts, new(tensor.AttnScratch))
+			}
+			if split := Best(parts, c.k, new(tensor.AttnScratch)); !slices.Equal(split, got) {
+				t.Errorf("%+v: chose %x in parts, want %x", c, split, got)
+			}
 			if !slices.Equal(got, want) {
 				t.Errorf("%+v: chose %x, want %x", c, got, want)
 			}
