@@ -9,7 +9,7 @@ import (
 // TestEncoders: texts over HTTP give the vectors of transformers, from the tokenizers of each family,
 // with the same bits on one node and on three.
 func TestEncoders(t *testing.T) {
-	for _, name := range []string{"bert", "xlmr", "nomic", "modernbert"} {
+	for _, name := range []string{"bert", "xlmr", "nomic", "distilbert", "modernbert"} {
 		t.Run(name, func(t *testing.T) {
 			g := readVectorGoldens(t, "encoders/"+name)
 			var inputs []string

@@ -84,7 +84,7 @@ func encoderGGUF(t *testing.T, name string, pool uint32) string {
 
 // TestEncoderGGUF: texts over HTTP give the vectors and scores of transformers from one GGUF file.
 func TestEncoderGGUF(t *testing.T) {
-	for name, pool := range map[string]uint32{"bert": 1, "nomic": 1, "xlmr": 2, "xlmr_reranker": 4} {
+	for name, pool := range map[string]uint32{"bert": 1, "distilbert": 1, "nomic": 1, "xlmr": 2, "xlmr_reranker": 4} {
 		t.Run(name, func(t *testing.T) {
 			g := readVectorGoldens(t, "encoders/"+name)
 			s := serveVectors(t, 2, ServeConfig{Model: encoderGGUF(t, name, pool), Weights: "f32", KV: "f32"})

@@ -17,6 +17,7 @@ MODELS = {
     "bert": ("BertModel", BERT, "mean"),
     "xlmr": ("XLMRobertaModel", XLMR, "cls"),
     "nomic": ("NomicBertModel", NOMIC, "mean"),
+    "distilbert": ("DistilBertModel", dict(vocab_size=V, dim=64, n_layers=3, n_heads=4, hidden_dim=96, max_position_embeddings=160, pad_token_id=0), "mean"),
     "modernbert": ("ModernBertModel", MODERN, "cls"),
     "bert_reranker": ("BertForSequenceClassification", BERT | dict(num_labels=1, num_hidden_layers=2), None),
     "xlmr_reranker": ("XLMRobertaForSequenceClassification", XLMR | dict(num_labels=1, num_hidden_layers=2), None),

@@ -66,7 +66,7 @@ func encoderGGUF(t *testing.T, dir string) (file string) {
 // TestEncoders: vectors of encoders and scores of their rerankers equal those of transformers, and
 // have the same bits on any number of sockets.
 func TestEncoders(t *testing.T) {
-	for _, name := range []string{"bert", "xlmr", "nomic", "modernbert", "bert_reranker", "xlmr_reranker", "modernbert_reranker"} {
+	for _, name := range []string{"bert", "xlmr", "nomic", "distilbert", "modernbert", "bert_reranker", "xlmr_reranker", "modernbert_reranker"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, items := encoderGoldens(t, name)

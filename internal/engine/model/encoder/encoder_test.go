@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
 )
 
-var names = []string{"BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertModel", "ModernBertModel"}
+var names = []string{"BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertModel", "ModernBertModel", "DistilBertModel"}
 
 // TestHostileSettings: each setting with a hostile value is refused, or gives a config whose layers and
 // tensors can be listed.
@@ -64,6 +64,7 @@ func TestNames(t *testing.T) {
 		{bertName, "encoder.layer.2.output.LayerNorm.weight", "model.layers.3.input_layernorm.weight"},
 		{bertName, "encoder.layer.-1.output.dense.weight", "encoder.layer.-1.output.dense.weight"},
 		{bertName, "bert.pooler.dense.weight", "pooler.dense.weight"},
+		{distilBertName, "distilbert.transformer.layer.1.output_layer_norm.weight", model.FinalNorm},
 		{nomicBertName, "emb_ln.weight", model.EmbedNorm},
 		{nomicBertName, "encoder.layers.1.attn.Wqkv.weight", "model.layers.1.self_attn.qkv_proj.weight"},
 		{nomicBertName, "encoder.layers.0.norm2.weight", "model.layers.1.input_layernorm.weight"},
