@@ -20,7 +20,7 @@ struct Float16 {
 template <class T, int tokens> DEVICE void float_product(const uint4 *w, const float *x, After after, Units units, uint32_t n) {
   SHARED float part[UNITS][PANEL][tokens];
   constexpr int chunks = 32 / T::columns; // of a block
-  uint32_t unit = threadIdx.x / PANEL, row = threadIdx.x % PANEL, blocks = units.held(), token = blockIdx.y * tokens;
+  uint32_t unit = threadIdx.x / PANEL, row = threadIdx.x % PANEL, blocks = units.held, token = blockIdx.y * tokens;
   uint32_t first = units.begin(unit) * chunks, end = units.begin(unit + 1) * chunks;
   w += (uint64_t)blockIdx.x * blocks * chunks * PANEL + row;
   const float4 *at[tokens];

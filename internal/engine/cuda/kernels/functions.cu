@@ -4,5 +4,5 @@ KERNEL function_of_bits(uint32_t function, uint32_t first, uint32_t step, float 
   uint32_t i = threadIdx.x + blockIdx.x * blockDim.x;
   if (i >= n) return;
   float x = as_float(first + i * step);
-  y[i] = function == 0 ? exp_(x) : function == 1 ? div_(1.f, sqrt_(x)) : gate_mul(function - 2, x, 1.f);
+  y[i] = function == 0 ? exp_(x) : function == 1 ? div_(1.f, sqrt_(add_(x, 0.f))) : gate_mul(function - 2, x, 1.f);
 }

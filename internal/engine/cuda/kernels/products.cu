@@ -5,15 +5,16 @@
 #define PANEL 16
 
 // Units are those of the contraction axis that a weight holds: count units from first on, of `of`
-// units that share `blocks` blocks. Bit i of starts is set if a node of the tree begins at unit
-// first+i (tensor.Subtrees).
+// units that share `blocks` blocks. The weight holds `held` blocks, from `base` on. Bit i of starts is
+// set if a node of the tree begins at unit first+i (tensor.Subtrees).
 struct Units {
-  uint32_t first, count, of, blocks, starts;
+  uint32_t first, count, of, blocks, starts, base, held;
 
-  DEVICE_METHOD uint32_t at(uint32_t u) const { return (first + u) * blocks / of; }
   // begin is the first block of unit u within the weight, for u up to count, and later its end.
-  DEVICE_METHOD uint32_t begin(uint32_t u) const { return at(u < count ? u : count) - at(0); }
-  DEVICE_METHOD uint32_t held() const { return at(count) - at(0); }
+  DEVICE_METHOD uint32_t begin(uint32_t u) const {
+    uint32_t at = (first + (u < count ? u : count)) * blocks;
+    return (of == UNITS ? at / UNITS : at / of) - base;
+  }
 };
 
 // fold_units sums the values of units in the canonical tree: neighbours, then neighbours of the sums.
@@ -64,39 +65,68 @@ DEVICE void finish(float *part, uint32_t stride, Units units, After after, uint3
   }
 }
 
-// Q8 and Q4 read a block of a row, half of it in each of two lanes. start is the integer sum of the
-// half with the token's bytes x (block, 32).
+// Q8 and Q4 have half of a block of a row, which two lanes share. dot is the integer sum of the half
+// with that of the token's bytes x.
 struct Q8 {
   typedef uint4 Part;
-  DEVICE_METHOD static int dot(uint4 a, const int8_t *x, uint32_t half) {
-    uint4 t = ((const uint4 *)x)[half];
-    return dot4(a.x, t.x, dot4(a.y, t.y, dot4(a.z, t.z, dot4(a.w, t.w, 0))));
-  }
+  struct Token {
+    uint4 v;
+  };
+  static constexpr uint32_t together = 4; // blocks that a lane reads at once
+  DEVICE_METHOD static Token token(const int8_t *x, uint32_t half) { return {((const uint4 *)x)[half]}; }
+  DEVICE_METHOD static int dot(uint4 a, Token x) { return dot4(a.x, x.v.x, dot4(a.y, x.v.y, dot4(a.z, x.v.z, dot4(a.w, x.v.w, 0)))); }
 };
 struct Q4 {
   typedef uint2 Part;
-  DEVICE_METHOD static int dot(uint2 a, const int8_t *x, uint32_t half) {
-    uint2 low = ((const uint2 *)x)[half], high = ((const uint2 *)x)[half + 2];
+  struct Token {
+    uint2 low, high;
+  };
+  static constexpr uint32_t together = 8;
+  DEVICE_METHOD static Token token(const int8_t *x, uint32_t half) { return {((const uint2 *)x)[half], ((const uint2 *)x)[half + 2]}; }
+  DEVICE_METHOD static int dot(uint2 a, Token x) {
     const uint32_t mask = 0x0f0f0f0f, ones = 0x01010101;
-    int sum = dot4(low.x, ones, dot4(low.y, ones, dot4(high.x, ones, dot4(high.y, ones, 0))));
-    return dot4(a.x & mask, low.x, dot4(a.y & mask, low.y, dot4(a.x >> 4 & mask, high.x, dot4(a.y >> 4 & mask, high.y, -8 * sum))));
+    int sum = dot4(x.low.x, ones, dot4(x.low.y, ones, dot4(x.high.x, ones, dot4(x.high.y, ones, 0))));
+    return dot4(a.x & mask, x.low.x, dot4(a.y & mask, x.low.y, dot4(a.x >> 4 & mask, x.high.x, dot4(a.y >> 4 & mask, x.high.y, -8 * sum))));
   }
 };
+
+// add_blocks adds n successive blocks to the sum of a row. All loads come before the first use.
+template <class Q, uint32_t n> DEVICE float add_blocks(float sum, const typename Q::Part *w, const uint16_t *scales, const int8_t *x, const float *xscales, uint32_t half) {
+  typename Q::Part part[n];
+  typename Q::Token token[n];
+  uint16_t scale[n];
+  float step[n];
+  int dot[n];
+#pragma unroll
+  for (uint32_t i = 0; i < n; i++) part[i] = load_once(w + i * 32);
+#pragma unroll
+  for (uint32_t i = 0; i < n; i++) token[i] = Q::token(x + i * 32, half), scale[i] = scales[i * PANEL], step[i] = xscales[i];
+#pragma unroll
+  for (uint32_t i = 0; i < n; i++) dot[i] = Q::dot(part[i], token[i]);
+#pragma unroll
+  for (uint32_t i = 0; i < n; i++) sum = fma_(from_int(dot[i] + from_lane_xor(dot[i], 1)), mul_(from_half(scale[i]), step[i]), sum);
+  return sum;
+}
 
 // product of one token: bytes x (block, 32), their scales (block). A thread block of 512 is a
 // panel, a warp is a unit, and two lanes share a row.
 template <class Q> DEVICE void product(const typename Q::Part *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, Units units) {
   SHARED float part[UNITS][PANEL];
-  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 2, half = lane % 2, blocks = units.held();
-  uint32_t first = units.begin(unit), end = units.begin(unit + 1);
-  w += (uint64_t)blockIdx.x * blocks * 32 + lane;
-  scales += (uint64_t)blockIdx.x * blocks * PANEL + row;
+  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 2, half = lane % 2;
+  uint32_t first = units.begin(unit), left = units.begin(unit + 1) - first;
+  w += ((uint64_t)blockIdx.x * units.held + first) * 32 + lane;
+  scales += ((uint64_t)blockIdx.x * units.held + first) * PANEL + row;
+  x += first * 32, xscales += first;
   float sum = 0;
-#pragma unroll 4
-  for (uint32_t b = first; b < end; b++) {
-    int dot = Q::dot(load_once(w + (uint64_t)b * 32), x + b * 32, half);
-    dot += from_lane_xor(dot, 1);
-    sum = fma_(from_int(dot), mul_(from_half(scales[b * PANEL]), xscales[b]), sum);
+#pragma unroll 1
+  for (; left >= Q::together; left -= Q::together) {
+    sum = add_blocks<Q, Q::together>(sum, w, scales, x, xscales, half);
+    w += Q::together * 32, scales += Q::together * PANEL, x += Q::together * 32, xscales += Q::together;
+  }
+#pragma unroll 1
+  for (; left > 0; left--) {
+    sum = add_blocks<Q, 1>(sum, w, scales, x, xscales, half);
+    w += 32, scales += PANEL, x += 32, xscales++;
   }
   if (half == 0) part[unit][row] = sum;
   wait_block();
@@ -104,8 +134,8 @@ template <class Q> DEVICE void product(const typename Q::Part *w, const uint16_t
 }
 
 // The last parameters of every product: the result (After), the units, and the number of tokens.
-#define PRODUCT_PARAMETERS float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint64_t node, uint32_t unit, uint32_t count, uint32_t of, uint32_t blocks, uint32_t starts, uint32_t n
-#define PRODUCT_ARGUMENTS {y, ld, bias, residual, rows, node}, {unit, count, of, blocks, starts}
+#define PRODUCT_PARAMETERS float *y, uint32_t ld, const float *bias, const float *residual, uint32_t rows, uint64_t node, uint32_t unit, uint32_t count, uint32_t of, uint32_t blocks, uint32_t starts, uint32_t base, uint32_t held, uint32_t n
+#define PRODUCT_ARGUMENTS {y, ld, bias, residual, rows, node}, {unit, count, of, blocks, starts, base, held}
 
 KERNEL THREADS(512, 2) q8_product(const uint4 *w, const uint16_t *scales, const int8_t *x, const float *xscales, PRODUCT_PARAMETERS) {
   product<Q8>(w, scales, x, xscales, PRODUCT_ARGUMENTS);

@@ -42,7 +42,7 @@ struct Rows4 {
 template <class R, int tiles> DEVICE void product_rows(const typename R::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, Units units, uint32_t n) {
   constexpr int together = tiles < 4 ? tiles : 4; // tiles whose units are folded at once
   SHARED float part[UNITS][together * 128];
-  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = units.held();
+  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = units.held;
   uint32_t first = units.begin(unit), end = units.begin(unit + 1);
   uint32_t token = blockIdx.y * tiles * 8;
   w += (uint64_t)blockIdx.x * blocks * BLOCK_WORDS;

@@ -41,7 +41,7 @@ template <class R> DEVICE void product_tiled(const uint8_t *w, const uint16_t *s
   SHARED uint4 tokens[TILE_STAGES][TILE_BLOCKS][TILE_TOKENS][2];
   SHARED float steps[TILE_STAGES][TILE_BLOCKS][TILE_TOKENS]; // scales of tokens
   uint32_t tid = threadIdx.x, lane = tid % 32, g = lane / 4, t = lane % 4, warp = tid / 32;
-  uint32_t pair = warp % 4 * 2, half = warp / 4 * 32, blocks = units.held(), panels = (after.rows + PANEL - 1) / PANEL;
+  uint32_t pair = warp % 4 * 2, half = warp / 4 * 32, blocks = units.held, panels = (after.rows + PANEL - 1) / PANEL;
   uint32_t first_panel = blockIdx.x * TILE_PANELS, first_token = blockIdx.y * TILE_TOKENS;
 
   // fetch begins the copies of a stage. Panels and tokens after the last are read as the last one.

@@ -135,7 +135,7 @@ func (k *card) equalFloats(what string, p cuda.Pointer, want []float32) {
 	got := floatsOf(k.download(p, 4*len(want)))
 	bad, first := 0, 0
 	for i, w := range want {
-		if g := got[i]; math.Float32bits(g) != math.Float32bits(w) && (g == g || w == w) {
+		if !sameFloat(got[i], w) {
 			if bad++; bad == 1 {
 				first = i
 			}
@@ -152,6 +152,11 @@ func bytesOf(numbers any) []byte {
 		panic(err) // a slice of numbers
 	}
 	return b
+}
+
+// sameFloat compares bits, but of NaN.
+func sameFloat(a, b float32) bool {
+	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
 }
 
 func floatsOf(b []byte) []float32 {

@@ -27,16 +27,16 @@ type step struct {
 	run     func(k *card) (*Speed, error)
 }
 
-// steps are all comparisons one by one, the functions of one number for all inputs, and measurements.
+// steps are all comparisons one by one, measurements, and the functions of one number for all inputs.
 func steps() (all []step) {
 	for _, c := range comparisons {
 		all = append(all, step{"bits: " + c.name, c.kernels, func(k *card) (*Speed, error) { return nil, k.compare(c) }})
 	}
-	for i, f := range functions {
-		all = append(all, step{"all inputs: " + f.name, []string{"function_of_bits"}, func(k *card) (*Speed, error) { return nil, k.allInputs(i) }})
-	}
 	for _, m := range measurements() {
 		all = append(all, step{"speed: " + m.name, nil, func(k *card) (*Speed, error) { return k.speed(m) }})
+	}
+	for i, f := range functions {
+		all = append(all, step{"all inputs: " + f.name, []string{"function_of_bits"}, func(k *card) (*Speed, error) { return nil, k.allInputs(i) }})
 	}
 	return all
 }
