@@ -39,41 +39,67 @@ struct Rows4 {
 // Words of a panel's block.
 #define BLOCK_WORDS 64
 
-template <class R, int tiles> DEVICE void product_rows(const typename R::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, Units units, uint32_t n) {
-  constexpr int together = tiles < 4 ? tiles : 4; // tiles whose units are folded at once
-  SHARED float part[UNITS][together * 128];
-  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = units.held;
-  uint32_t first = units.begin(unit), end = units.begin(unit + 1);
-  uint32_t token = blockIdx.y * tiles * 8;
-  w += (uint64_t)blockIdx.x * blocks * BLOCK_WORDS;
-  scales += (uint64_t)blockIdx.x * blocks * PANEL + g;
-  float sum[tiles][4] = {};
-  // Tokens after the last are read as the last one, and not stored.
-  uint64_t mine[tiles], left[tiles], right[tiles]; // blocks of the token of this lane's bytes, and of its sums
+// Tokens are where a lane finds its tokens: the first block of that of its bytes, and of those of its
+// sums, for each tile.
+template <int tiles> struct Tokens {
+  const int8_t *x;
+  const float *scales;
+  uint32_t mine[tiles], left[tiles], right[tiles];
+};
+
+// add_tiles adds `deep` successive blocks, from block `at` of the tokens on. All loads come before the
+// first use.
+template <class R, int tiles, uint32_t deep> DEVICE void add_tiles(float (*sum)[4], const typename R::Word *w, const uint16_t *scales, const Tokens<tiles> &tokens, uint32_t at, uint32_t g, uint32_t t) {
+  uint32_t weights[deep][4], bytes[deep][tiles][2];
+  uint16_t low[deep], high[deep];
+  float l[deep][tiles], r[deep][tiles];
 #pragma unroll
-  for (int i = 0; i < tiles; i++) {
-    uint32_t last = n - 1, at = token + i * 8;
-    mine[i] = (uint64_t)(at + g < last ? at + g : last) * blocks;
-    left[i] = (uint64_t)(at + 2 * t < last ? at + 2 * t : last) * blocks;
-    right[i] = (uint64_t)(at + 2 * t + 1 < last ? at + 2 * t + 1 : last) * blocks;
-  }
-#pragma unroll 2
-  for (uint32_t b = first; b < end; b++) {
-    uint32_t weights[4];
-    R::weights(weights, w + (uint64_t)b * BLOCK_WORDS, g, t);
-    float low = from_half(scales[b * PANEL]), high = from_half(scales[b * PANEL + 8]);
+  for (uint32_t k = 0; k < deep; k++) {
+    R::weights(weights[k], w + k * BLOCK_WORDS, g, t);
+    low[k] = scales[k * PANEL], high[k] = scales[k * PANEL + 8];
 #pragma unroll
     for (int i = 0; i < tiles; i++) {
-      uint32_t bytes[2];
-      R::token(bytes, x + (mine[i] + b) * 32, t);
-      int dot[4] = {};
-      multiply8(dot, weights, bytes);
-      float l = xscales[left[i] + b], r = xscales[right[i] + b];
-      sum[i][0] = fma_(from_int(dot[0]), mul_(low, l), sum[i][0]);
-      sum[i][1] = fma_(from_int(dot[1]), mul_(low, r), sum[i][1]);
-      sum[i][2] = fma_(from_int(dot[2]), mul_(high, l), sum[i][2]);
-      sum[i][3] = fma_(from_int(dot[3]), mul_(high, r), sum[i][3]);
+      R::token(bytes[k][i], tokens.x + (uint64_t)(tokens.mine[i] + at + k) * 32, t);
+      l[k][i] = tokens.scales[tokens.left[i] + at + k], r[k][i] = tokens.scales[tokens.right[i] + at + k];
     }
+  }
+#pragma unroll
+  for (uint32_t k = 0; k < deep; k++) {
+    float from_low = from_half(low[k]), from_high = from_half(high[k]);
+#pragma unroll
+    for (int i = 0; i < tiles; i++) {
+      int dot[4] = {};
+      multiply8(dot, weights[k], bytes[k][i]);
+      sum[i][0] = fma_(from_int(dot[0]), mul_(from_low, l[k][i]), sum[i][0]);
+      sum[i][1] = fma_(from_int(dot[1]), mul_(from_low, r[k][i]), sum[i][1]);
+      sum[i][2] = fma_(from_int(dot[2]), mul_(from_high, l[k][i]), sum[i][2]);
+      sum[i][3] = fma_(from_int(dot[3]), mul_(from_high, r[k][i]), sum[i][3]);
+    }
+  }
+}
+
+// product_rows reads `deep` blocks at once.
+template <class R, int tiles, uint32_t deep> DEVICE void product_rows(const typename R::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, Units units, uint32_t n) {
+  constexpr int together = tiles < 4 ? tiles : 4; // tiles whose units are folded at once
+  SHARED float part[UNITS][together * 128];
+  uint32_t unit = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  uint32_t first = units.begin(unit), end = units.begin(unit + 1), token = blockIdx.y * tiles * 8;
+  w += ((uint64_t)blockIdx.x * units.held + first) * BLOCK_WORDS;
+  scales += ((uint64_t)blockIdx.x * units.held + first) * PANEL + g;
+  float sum[tiles][4] = {};
+  Tokens<tiles> tokens = {x, xscales};
+#pragma unroll
+  for (int i = 0; i < tiles; i++) { // tokens after the last are read as the last one, and not stored
+    uint32_t last = n - 1, at = token + i * 8;
+    tokens.mine[i] = (at + g < last ? at + g : last) * units.held;
+    tokens.left[i] = (at + 2 * t < last ? at + 2 * t : last) * units.held;
+    tokens.right[i] = (at + 2 * t + 1 < last ? at + 2 * t + 1 : last) * units.held;
+  }
+#pragma unroll 1
+  for (; first + deep <= end; first += deep, w += deep * BLOCK_WORDS, scales += deep * PANEL) add_tiles<R, tiles, deep>(sum, w, scales, tokens, first, g, t);
+  if constexpr (deep > 1) {
+#pragma unroll 1
+    for (; first < end; first++, w += BLOCK_WORDS, scales += PANEL) add_tiles<R, tiles, 1>(sum, w, scales, tokens, first, g, t);
   }
 #pragma unroll
   for (int i = 0; i < tiles; i += together) {
@@ -91,16 +117,16 @@ template <class R, int tiles> DEVICE void product_rows(const typename R::Word *w
   }
 }
 
-#define PRODUCT_ROWS(name, rows_of, tiles) \
-  KERNEL THREADS(512, 1) name(const rows_of::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, PRODUCT_PARAMETERS) { \
-    product_rows<rows_of, tiles>(w, scales, x, xscales, PRODUCT_ARGUMENTS, n); \
+#define PRODUCT_ROWS(name, rows_of, tiles, deep, blocks_together) \
+  KERNEL THREADS(512, blocks_together) name(const rows_of::Word *w, const uint16_t *scales, const int8_t *x, const float *xscales, PRODUCT_PARAMETERS) { \
+    product_rows<rows_of, tiles, deep>(w, scales, x, xscales, PRODUCT_ARGUMENTS, n); \
   }
-PRODUCT_ROWS(q8_product_8, Rows8, 1)
-PRODUCT_ROWS(q8_product_16, Rows8, 2)
-PRODUCT_ROWS(q8_product_32, Rows8, 4)
-PRODUCT_ROWS(q8_product_64, Rows8, 8)
-PRODUCT_ROWS(q4_product_8, Rows4, 1)
-PRODUCT_ROWS(q4_product_16, Rows4, 2)
-PRODUCT_ROWS(q4_product_32, Rows4, 4)
-PRODUCT_ROWS(q4_product_64, Rows4, 8)
+PRODUCT_ROWS(q8_product_8, Rows8, 1, 4, 2)
+PRODUCT_ROWS(q8_product_16, Rows8, 2, 4, 1)
+PRODUCT_ROWS(q8_product_32, Rows8, 4, 2, 1)
+PRODUCT_ROWS(q8_product_64, Rows8, 8, 1, 1)
+PRODUCT_ROWS(q4_product_8, Rows4, 1, 4, 2)
+PRODUCT_ROWS(q4_product_16, Rows4, 2, 4, 1)
+PRODUCT_ROWS(q4_product_32, Rows4, 4, 2, 1)
+PRODUCT_ROWS(q4_product_64, Rows4, 8, 1, 1)
 #undef PRODUCT_ROWS

@@ -44,28 +44,39 @@ template <class R> DEVICE void product_tiled(const uint8_t *w, const uint16_t *s
   uint32_t pair = warp % 4 * 2, half = warp / 4 * 32, blocks = units.held, panels = (after.rows + PANEL - 1) / PANEL;
   uint32_t first_panel = blockIdx.x * TILE_PANELS, first_token = blockIdx.y * TILE_TOKENS;
 
-  // fetch begins the copies of a stage. Panels and tokens after the last are read as the last one.
+  // What this thread copies of each stage: pieces of weights, a piece of a token, and a piece of the
+  // scales of weights or a scale of a token. Panels and tokens after the last are read as the last.
+  constexpr uint32_t pieces = R::panel_bytes / 16, copies = TILE_BLOCKS * TILE_PANELS * pieces / 256;
+  const uint8_t *from_weights[copies], *from_token, *from_scales;
+#pragma unroll
+  for (uint32_t i = 0; i < copies; i++) {
+    uint32_t of = tid + 256 * i, panel = first_panel + of / pieces % TILE_PANELS;
+    from_weights[i] = w + ((uint64_t)(panel < panels ? panel : panels - 1) * blocks + of / pieces / TILE_PANELS) * R::panel_bytes + of % pieces * 16;
+  }
+  uint32_t token_block = tid / (2 * TILE_TOKENS), token = first_token + tid / 2 % TILE_TOKENS;
+  from_token = (const uint8_t *)x + ((uint64_t)(token < n ? token : n - 1) * blocks + token_block) * 32 + tid % 2 * 16;
+  bool of_weights = tid < TILE_BLOCKS * TILE_PANELS * 2, of_token = tid >= 256 - TILE_BLOCKS * TILE_TOKENS;
+  uint32_t scale_block, step = (tid - (256 - TILE_BLOCKS * TILE_TOKENS)) / TILE_BLOCKS;
+  if (of_weights) {
+    uint32_t panel = first_panel + tid / 2 % TILE_PANELS;
+    scale_block = tid / (2 * TILE_PANELS);
+    from_scales = (const uint8_t *)(scales + ((uint64_t)(panel < panels ? panel : panels - 1) * blocks + scale_block) * PANEL + tid % 2 * 8);
+  } else {
+    token = first_token + (of_token ? step : 0);
+    scale_block = tid % TILE_BLOCKS;
+    from_scales = (const uint8_t *)(xscales + (uint64_t)(token < n ? token : n - 1) * blocks + scale_block);
+  }
+
+  // fetch begins the copies of a stage.
   auto fetch = [&](uint32_t s) {
     uint32_t b = s * TILE_BLOCKS, to = s % TILE_STAGES;
 #pragma unroll
-    for (uint32_t i = tid; i < TILE_BLOCKS * TILE_PANELS * (R::panel_bytes / 16); i += 256) {
-      uint32_t k = i / (TILE_PANELS * (R::panel_bytes / 16)), of = i / (R::panel_bytes / 16) % TILE_PANELS, part = i % (R::panel_bytes / 16);
-      uint32_t panel = first_panel + of < panels ? first_panel + of : panels - 1;
-      if (b + k < blocks) copy16(&weights[to][k][of][part], w + ((uint64_t)panel * blocks + b + k) * R::panel_bytes + part * 16);
-    }
-    {
-      uint32_t k = tid / (2 * TILE_TOKENS), of = tid / 2 % TILE_TOKENS, part = tid % 2;
-      uint32_t token = first_token + of < n ? first_token + of : n - 1;
-      if (b + k < blocks) copy16(&tokens[to][k][of][part], x + ((uint64_t)token * blocks + b + k) * 32 + part * 16);
-    }
-    if (tid < TILE_BLOCKS * TILE_PANELS * 2) {
-      uint32_t k = tid / (2 * TILE_PANELS), of = tid / 2 % TILE_PANELS, part = tid % 2;
-      uint32_t panel = first_panel + of < panels ? first_panel + of : panels - 1;
-      if (b + k < blocks) copy16(&factors[to][k][of][part], scales + ((uint64_t)panel * blocks + b + k) * PANEL + part * 8);
-    } else if (tid >= 128) {
-      uint32_t k = tid % TILE_BLOCKS, of = (tid - 128) / TILE_BLOCKS;
-      uint32_t token = first_token + of < n ? first_token + of : n - 1;
-      if (b + k < blocks) copy4(&steps[to][k][of], xscales + (uint64_t)token * blocks + b + k);
+    for (uint32_t i = 0; i < copies; i++)
+      if (b + (tid + 256 * i) / pieces / TILE_PANELS < blocks) copy16(&weights[to][0][0][0] + tid + 256 * i, from_weights[i] + (uint64_t)b * R::panel_bytes);
+    if (b + token_block < blocks) copy16(&tokens[to][0][0][0] + tid, from_token + (uint64_t)b * 32);
+    if (b + scale_block < blocks) {
+      if (of_weights) copy16(&factors[to][0][0][0] + tid, from_scales + (uint64_t)b * (2 * PANEL));
+      if (of_token) copy4(&steps[to][scale_block][step], from_scales + (uint64_t)b * 4);
     }
     end_copies();
   };
@@ -94,16 +105,16 @@ template <class R> DEVICE void product_tiled(const uint8_t *w, const uint16_t *s
     for (int i = 0; i < 4; i++) {
       uint32_t bytes[2];
       R::token(bytes, (const int8_t *)tokens[at][k][half + i * 8 + g], t);
-      float2 step = *(const float2 *)&steps[at][k][half + i * 8 + 2 * t];
+      float2 by = *(const float2 *)&steps[at][k][half + i * 8 + 2 * t];
 #pragma unroll
       for (int p = 0; p < 2; p++) {
         float *to = sum + (p * 4 + i) * 4;
         int dot[4] = {};
         multiply8(dot, a[p], bytes);
-        to[0] = fma_(from_int(dot[0]), mul_(low[p], step.x), to[0]);
-        to[1] = fma_(from_int(dot[1]), mul_(low[p], step.y), to[1]);
-        to[2] = fma_(from_int(dot[2]), mul_(high[p], step.x), to[2]);
-        to[3] = fma_(from_int(dot[3]), mul_(high[p], step.y), to[3]);
+        to[0] = fma_(from_int(dot[0]), mul_(low[p], by.x), to[0]);
+        to[1] = fma_(from_int(dot[1]), mul_(low[p], by.y), to[1]);
+        to[2] = fma_(from_int(dot[2]), mul_(high[p], by.x), to[2]);
+        to[3] = fma_(from_int(dot[3]), mul_(high[p], by.y), to[3]);
       }
     }
     if (b + 1 < end) continue;
@@ -115,8 +126,8 @@ template <class R> DEVICE void product_tiled(const uint8_t *w, const uint16_t *s
     tree.end(sum);
 #pragma unroll 1
     for (int i = 0; i < 32; i++) {
-      uint32_t token = first_token + half + i / 4 % 4 * 8 + 2 * t + i % 2, row = (first_panel + pair + i / 16) * PANEL + g + i / 2 % 2 * 8;
-      if (token < n) after.store(token, row, tree.nodes[0][i]);
+      uint32_t to = first_token + half + i / 4 % 4 * 8 + 2 * t + i % 2, row = (first_panel + pair + i / 16) * PANEL + g + i / 2 % 2 * 8;
+      if (to < n) after.store(to, row, tree.nodes[0][i]);
     }
     after.y += after.node;
   }
