@@ -71,6 +71,36 @@ template <int type, int columns> DEVICE void add_slot(float (*o)[columns], const
     for (int c = 0; c < columns; c++) o[g][c] = fma_(p[g], v[c], o[g][c]);
 }
 
+// score_elements adds n elements of a slot's key to the products with QUERIES queries. All loads come before
+// the first use.
+template <int type, int n> DEVICE void score_elements(float *s, const uint8_t *key, const float4 *query) {
+  float k[n];
+#pragma unroll
+  for (int i = 0; i < n; i += 2) key_pair<type>(k + i, key + i / 2 * key_step<type>);
+#pragma unroll
+  for (int i = 0; i < n; i++) {
+    float4 q = query[i];
+    s[0] = fma_(k[i], q.x, s[0]), s[1] = fma_(k[i], q.y, s[1]), s[2] = fma_(k[i], q.z, s[2]), s[3] = fma_(k[i], q.w, s[3]);
+  }
+}
+
+// add_quads adds n slots, a multiple of 4, whose probabilities are aligned to 16 bytes.
+template <int type, int columns, int n> DEVICE void add_quads(float (*o)[columns], const uint8_t *values, uint32_t row_bytes, const float *weights) {
+#pragma unroll
+  for (int slot = 0; slot < n; slot += 4) {
+    float4 w[columns];
+#pragma unroll
+    for (int g = 0; g < columns; g++) w[g] = *(const float4 *)(weights + g * RUN + slot);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      float x[columns];
+#pragma unroll
+      for (int g = 0; g < columns; g++) x[g] = k == 0 ? w[g].x : k == 1 ? w[g].y : k == 2 ? w[g].z : w[g].w;
+      add_slot<type, columns>(o, values + (slot + k) * row_bytes, x);
+    }
+  }
+}
+
 // attend computes one run (blockIdx.x) of attention of a row and up to QUERIES heads: scores of all
 // slots, the softmax by blocks with a running maximum, then the values in slot order. 256 threads.
 // With few rows, 4 thread blocks (parts) share a run: each computes all scores, and a quarter of
@@ -98,7 +128,9 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
     if (s <= last_stage) {
       const uint8_t *from = cache.block(s * slots / SLOTS) + cache.values_at() + s * slots % SLOTS * (parts * row_bytes) + part * row_bytes;
       uint8_t *to = (uint8_t *)stages + s % STAGES * STAGE_BYTES;
-      for (uint32_t i = t * 16; i < size; i += 256 * 16) copy16(to + i, from + (parts == 1 ? i : i / row_bytes * (parts * row_bytes) + i % row_bytes));
+#pragma unroll
+      for (uint32_t i = t * 16; i < STAGE_BYTES; i += 256 * 16)
+        if (i < size) copy16(to + i, from + (parts == 1 ? i : i / row_bytes * (parts * row_bytes) + i % row_bytes));
     }
     end_copies();
   };
@@ -120,16 +152,9 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
       const uint8_t *block = cache.block(slot / SLOTS);
       const uint8_t *from = block + cache.key(slot % SLOTS, 0) * bytes_of<type>;
       const float4 *query = queries;
-#pragma unroll(type == BF16 ? 16 : 8)
-      for (uint32_t k = 0; k < dim; k += 2, from += key_step<type>, query += 2) {
-        float key[2];
-        key_pair<type>(key, from);
-        float4 a = query[0], b = query[1];
-        s[0] = fma_(key[1], b.x, fma_(key[0], a.x, s[0]));
-        s[1] = fma_(key[1], b.y, fma_(key[0], a.y, s[1]));
-        s[2] = fma_(key[1], b.z, fma_(key[0], a.z, s[2]));
-        s[3] = fma_(key[1], b.w, fma_(key[0], a.w, s[3]));
-      }
+      uint32_t left = dim;
+      for (; left >= 32; left -= 32, from += 16 * key_step<type>, query += 32) score_elements<type, 32>(s, from, query);
+      for (; left > 0; left -= 8, from += 4 * key_step<type>, query += 8) score_elements<type, 8>(s, from, query);
       float by = 1;
       if constexpr (type == INT8) by = ((const float *)(block + cache.scales_at()))[slot % SLOTS];
 #pragma unroll
@@ -215,19 +240,8 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
       weights++, values += row_bytes;
     };
     for (; weights < last && (from & 3) != 0; from++) add();
-#pragma unroll 4
-    for (; weights + 4 <= last; weights += 4) {
-      float4 w[each];
-#pragma unroll
-      for (int g = 0; g < each; g++) w[g] = *(const float4 *)(weights + g * RUN);
-#pragma unroll
-      for (int k = 0; k < 4; k++, values += row_bytes) {
-        float x[each];
-#pragma unroll
-        for (int g = 0; g < each; g++) x[g] = k == 0 ? w[g].x : k == 1 ? w[g].y : k == 2 ? w[g].z : w[g].w;
-        add_slot<type, each>(o, values, x);
-      }
-    }
+    for (; weights + 16 <= last; weights += 16, values += 16 * row_bytes) add_quads<type, each, 16>(o, values, row_bytes, weights);
+    for (; weights + 4 <= last; weights += 4, values += 4 * row_bytes) add_quads<type, each, 4>(o, values, row_bytes, weights);
     while (weights < last) add();
   }
 
@@ -286,8 +300,14 @@ KERNEL THREADS(288, 2) attend_fold(const float *states, const Row *rows, uint32_
     }
     for (uint32_t i = 0; i <= n; i++) top = fmaxf(top, largest[i]);
     wait_block();
-#pragma unroll 8
-    for (uint32_t i = 0; i < n; i++) o = add_(mul_(o, old[i]), mul_(mine[(base + i) * size], fresh[i]));
+    for (uint32_t i = 0; i < n; i += 8) {
+      float v[8];
+#pragma unroll
+      for (uint32_t j = 0; j < 8; j++) v[j] = mine[(base + (i + j < n ? i + j : n - 1)) * size];
+#pragma unroll
+      for (uint32_t j = 0; j < 8; j++)
+        if (i + j < n) o = add_(mul_(o, old[i + j]), mul_(v[j], fresh[i + j]));
+    }
   }
   if (lanes) {
     float sum = o;

@@ -21,27 +21,35 @@ template <class T, int tokens> DEVICE void float_product(const uint4 *w, const f
   SHARED float part[UNITS][PANEL][tokens];
   constexpr int chunks = 32 / T::columns; // of a block
   uint32_t unit = threadIdx.x / PANEL, row = threadIdx.x % PANEL, blocks = units.held, token = blockIdx.y * tokens;
-  uint32_t first = units.begin(unit) * chunks, end = units.begin(unit + 1) * chunks;
-  w += (uint64_t)blockIdx.x * blocks * chunks * PANEL + row;
-  const float4 *at[tokens];
+  uint32_t first = units.begin(unit), end = units.begin(unit + 1);
+  w += ((uint64_t)blockIdx.x * blocks + first) * (chunks * PANEL) + row;
+  const float4 *at[tokens]; // in the blocks of each token
 #pragma unroll
-  for (int i = 0; i < tokens; i++) at[i] = (const float4 *)(x + (uint64_t)(token + i < n ? token + i : n - 1) * blocks * 32);
+  for (int i = 0; i < tokens; i++) at[i] = (const float4 *)(x + ((uint64_t)(token + i < n ? token + i : n - 1) * blocks + first) * 32);
   float sum[tokens] = {};
-#pragma unroll 4
-  for (uint32_t c = first; c < end; c++) {
-    float v[T::columns];
-    T::widen(v, load_once(w + (uint64_t)c * PANEL));
+#pragma unroll 1
+  for (uint32_t b = first; b < end; b++, w += chunks * PANEL) {
+    uint4 part[chunks]; // all loads of weights come before the first use
 #pragma unroll
-    for (int i = 0; i < tokens; i++) {
+    for (int c = 0; c < chunks; c++) part[c] = load_once(w + c * PANEL);
 #pragma unroll
-      for (int k = 0; k < T::columns / 4; k++) {
-        float4 t = at[i][c * (T::columns / 4) + k];
-        sum[i] = fma_(v[4 * k], t.x, sum[i]);
-        sum[i] = fma_(v[4 * k + 1], t.y, sum[i]);
-        sum[i] = fma_(v[4 * k + 2], t.z, sum[i]);
-        sum[i] = fma_(v[4 * k + 3], t.w, sum[i]);
+    for (int c = 0; c < chunks; c++) {
+      float v[T::columns];
+      T::widen(v, part[c]);
+#pragma unroll
+      for (int i = 0; i < tokens; i++) {
+#pragma unroll
+        for (int k = 0; k < T::columns / 4; k++) {
+          float4 t = at[i][c * (T::columns / 4) + k];
+          sum[i] = fma_(v[4 * k], t.x, sum[i]);
+          sum[i] = fma_(v[4 * k + 1], t.y, sum[i]);
+          sum[i] = fma_(v[4 * k + 2], t.z, sum[i]);
+          sum[i] = fma_(v[4 * k + 3], t.w, sum[i]);
+        }
       }
     }
+#pragma unroll
+    for (int i = 0; i < tokens; i++) at[i] += 8;
   }
 #pragma unroll
   for (int i = 0; i < tokens; i++) part[unit][row][i] = sum[i];

@@ -32,8 +32,13 @@ KERNEL THREADS(1024, 1) best_of_rows(const float *x, uint32_t ld, uint32_t *inde
   SHARED Best warps[32];
   x += (uint64_t)blockIdx.x * ld;
   Best best = {as_float(0xff800000), NO_PLACE};
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < n; i += 1024) best = better(best, {x[i], i});
+  for (uint32_t i = threadIdx.x; i < n; i += 8 * 1024) {
+    float v[8];
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) v[j] = i + j * 1024 < n ? x[i + j * 1024] : as_float(0x7fc00000); // NaN never wins
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) best = better(best, {v[j], i + j * 1024});
+  }
   best = best_of_warp(best);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
   wait_block();

@@ -1,12 +1,23 @@
 // Columns that norms hold in shared memory.
 #define MAX_NORM 8192
 
+// sum_squares adds the squares of n numbers, 16 apart.
+template <int n> DEVICE float sum_squares(const float *x, float sum) {
+#pragma unroll
+  for (int i = 0; i < n; i++) sum = fma_(x[16 * i], x[16 * i], sum);
+  return sum;
+}
+
 // rms_factor is tensor.RMSFactor of n numbers in shared memory, for all lanes of a warp: 16 chains
 // and their tree.
 DEVICE float rms_factor(const float *x, uint32_t n, float eps) {
   float sum = 0;
-#pragma unroll 32
-  for (uint32_t i = threadIdx.x % 16; i < n; i += 16) sum = fma_(x[i], x[i], sum);
+  uint32_t done = 0;
+  x += threadIdx.x % 16;
+  for (; n - done >= 512; done += 512) sum = sum_squares<32>(x + done, sum);
+  for (; n - done >= 32; done += 32) sum = sum_squares<2>(x + done, sum);
+  if (n - done > threadIdx.x % 16) sum = sum_squares<1>(x + done, sum);
+  if (n - done > 16 + threadIdx.x % 16) sum = sum_squares<1>(x + done + 16, sum);
   for (int m = 8; m; m >>= 1) sum = add_(sum, from_lane_xor(sum, m));
   return div_(1.f, sqrt_(add_(div_(sum, from_int(n)), eps)));
 }

@@ -15,6 +15,17 @@ struct Softmax {
 // How a row's run is joined with the runs before it.
 enum { SKIP, COPY, JOIN };
 
+// copy_stage copies keys or values to shared memory: all loads come before the first store.
+DEVICE void copy_stage(uint4 *to, const uint8_t *from, uint32_t bytes) {
+  uint4 v[PROMPT_BYTES / 16 / 256];
+#pragma unroll
+  for (uint32_t i = 0; i < PROMPT_BYTES / 16 / 256; i++)
+    if ((i * 256 + threadIdx.x) * 16 < bytes) v[i] = ((const uint4 *)from)[i * 256 + threadIdx.x];
+#pragma unroll
+  for (uint32_t i = 0; i < PROMPT_BYTES / 16 / 256; i++)
+    if ((i * 256 + threadIdx.x) * 16 < bytes) to[i * 256 + threadIdx.x] = v[i];
+}
+
 // score_rows computes the scores of `count` rows of queries with the key of a slot.
 template <int type, int count> DEVICE void score_rows(float *scores, const float *queries, const uint8_t *key, uint32_t dim, Score score, float by) {
   float s[count] = {};
@@ -105,7 +116,7 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     // Scores of all slots, also of those that are not seen.
     for (uint32_t s = 0; s < SLOTS; s += slots) {
       wait_block();
-      for (uint32_t i = t; i < size / 16; i += 256) stage[i] = ((const uint4 *)(block + s * row_bytes))[i];
+      copy_stage(stage, block + s * row_bytes, size);
       wait_block();
       uint32_t slot = t % slots, each = most * slots / 256, first = t / slots * each, at = cache.key(slot, 0);
       float by = 1;
@@ -153,7 +164,7 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     // Values.
     for (uint32_t s = 0; s < SLOTS; s += slots) {
       wait_block();
-      for (uint32_t i = t; i < size / 16; i += 256) stage[i] = ((const uint4 *)(block + cache.values_at() + s * row_bytes))[i];
+      copy_stage(stage, block + cache.values_at() + s * row_bytes, size);
       wait_block();
       if (!works) continue;
       uint32_t from[4], to[4], all_from = 0, all_to = slots; // slots of the stage that each row, and that all rows see
