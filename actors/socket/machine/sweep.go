@@ -18,7 +18,7 @@ type swept struct {
 	layers topology.Range // that are being read
 }
 
-// checkLayered checks a sequence whose prompt is to be read layer by layer.
+// checkLayered checks a sequence whose prompt sweeps will read.
 func (m *Machine) checkLayered(o *plan.Open) error {
 	fails := func(why string, args ...any) error {
 		return fmt.Errorf("socket: sequence %d cannot be read layer by layer: %s", o.Seq, fmt.Sprintf(why, args...))
