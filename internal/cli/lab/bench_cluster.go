@@ -32,6 +32,8 @@ type benchClusterCmd struct {
 	Trials     int           `range:"16..1000" placeholder:"ROUNDS" help:"Measure the choice of threads instead of decode: try each number of threads ROUNDS times (16 to 1000). Reports the time of a step with each number, and how good a choice after eight rounds is."`
 	Repeat     int           `default:"2" range:"1.." help:"With --prompt: number of prompts."`
 	Chunk      int           `help:"With --prompt: prompt tokens per step (default: as for shoal up)."`
+	Policy     string        `default:"full" help:"With --prompt: cache policy of the prompts."`
+	Prefill    string        `default:"auto" oneof:"auto,chunks,layers" help:"With --prompt: how prompts are read, as for shoal up."`
 	Threads    int           `range:"1..1024" placeholder:"N" help:"Compute threads per node (default: as for shoal up)."`
 	Processors int           `hidden:"" help:"GOMAXPROCS of each node."`
 	Limit      time.Duration `default:"5m" range:"1ms.." help:"Time limit for the whole measurement."`
@@ -71,7 +73,8 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 		return err
 	}
 	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
-	up.Serve.Mapping, up.Serve.Policy, up.Serve.Chunk, up.NoJobs, up.Processors = c.Mapping, "full", c.Chunk, true, c.Processors
+	up.Serve.Mapping, up.Serve.Policy, up.Serve.Chunk, up.NoJobs, up.Processors = c.Mapping, c.Policy, c.Chunk, true, c.Processors
+	up.Serve.Prefill = c.Prefill
 	up.TrialRounds = c.Trials
 	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.Check(); err != nil {
