@@ -19,6 +19,9 @@ func (c *core) openAdapters(dataDir string) error {
 	cfg := adapters.Config{Model: &c.checkpoint.Config, Hash: c.checkpoint.Hash(), Names: c.serve.Names, From: c.serve.LoRADir}
 	if dataDir != "" {
 		cfg.Dir = filepath.Join(dataDir, "adapters")
+		if c.several { // whatever their order is at the next start
+			cfg.Dir += "-" + c.checkpoint.Hash()[:12]
+		}
 	}
 	r, skipped, err := adapters.Open(cfg)
 	if err != nil {

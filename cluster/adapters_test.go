@@ -14,6 +14,8 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
@@ -279,4 +281,60 @@ func answerText(t *testing.T, body string) string {
 		t.Fatalf("no text in %s", body)
 	}
 	return out
+}
+
+// TestAdaptersVectors: a vector depends on the adapter of its request, and not on the number of sockets, the
+// mapping or the adapters of its neighbours.
+func TestAdaptersVectors(t *testing.T) {
+	folders := writeAdapters(t, t.TempDir(), goldenDir, 3)
+	const requests = 12
+	vector := func(c *Local, i int) string {
+		r := &engine.Request{ID: fmt.Sprint("r", i), Prompt: text(i/4, 100+i/4), Pool: pooling.Mean, Sampling: sampler.Default(), PromptLogprobs: -1}
+		if i%4 < 3 {
+			r.Adapter = adapterNamed(t, c, fmt.Sprint("a", i%4))
+		}
+		events, err := c.Submit(t.Context(), r)
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		out := ""
+		for e := range events {
+			if e.Err != nil {
+				t.Error(e.Err)
+			}
+			if e.Finish != "" {
+				out = fmt.Sprint(e.Pooled)
+			}
+		}
+		return out
+	}
+	var want []string
+	seen := map[string]bool{}
+	for _, c := range []struct {
+		sockets int
+		mapping string
+	}{{1, "gather"}, {3, "reduce"}, {4, "gather"}} {
+		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Pooling: "mean", LoRA: folders, Mapping: c.mapping, Chunk: 50}})
+		if want == nil {
+			for i := range requests { // one after the other
+				want = append(want, vector(e, i))
+				seen[want[i]] = true
+			}
+		}
+		got := make([]string, requests)
+		var all sync.WaitGroup
+		for i := range requests {
+			all.Go(func() { got[i] = vector(e, i) })
+		}
+		all.Wait()
+		for i := range requests {
+			if got[i] != want[i] {
+				t.Errorf("%d sockets, %s: text %d with adapter %d has other bits than alone", c.sockets, c.mapping, i/4, i%4)
+			}
+		}
+	}
+	if len(seen) != requests {
+		t.Errorf("%d different vectors of %d requests", len(seen), requests)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -28,6 +29,7 @@ import (
 type site struct {
 	director   *coordinator.Director
 	models     []*core
+	several    bool // more than one model
 	log        *slog.Logger
 	recoveries atomic.Uint64 // placements withdrawn because of a fault
 	recovery   *coordinator.Recovery
@@ -91,7 +93,7 @@ func ofModel(models int, s *ServeConfig, err error) error {
 	return fmt.Errorf("model %s: %w", cmp.Or(append(slices.Clone(s.Names), s.Model)...), err)
 }
 
-// distinct refuses a model that is served twice, and a name of two models.
+// distinct refuses a model that is served twice, and a name of two models or of their adapters.
 func distinct(all []served) error {
 	names, hashes := map[string]string{}, map[string]string{}
 	for _, m := range all {
@@ -100,7 +102,7 @@ func distinct(all []served) error {
 			return fmt.Errorf("cluster: %s and %s are the same model: give it once, with several names if you need them", other, m.Model)
 		}
 		hashes[hash] = m.Model
-		for _, name := range m.Names {
+		for _, name := range slices.Concat(m.Names, slices.Sorted(maps.Keys(m.LoRA))) {
 			if other, taken := names[name]; taken {
 				return fmt.Errorf("cluster: the models in %s and %s have the same name %q: give one of them another name", other, m.Model, name)
 			}
@@ -114,7 +116,7 @@ func distinct(all []served) error {
 // the first one. dataDir stores what must survive the process; "": nothing does.
 func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog, dataDir string) (_ *core, err error) {
 	first := &models[0]
-	s := &site{log: first.Logger, recovery: coordinator.NewRecovery(), events: events.New()}
+	s := &site{log: first.Logger, several: len(models) > 1, recovery: coordinator.NewRecovery(), events: events.New()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	rules := make([]topology.ModelRules, len(models))
 	life := rand.Uint64()
@@ -216,14 +218,15 @@ func (s *site) poll() {
 	t := time.NewTicker(loadingEvery)
 	defer t.Stop()
 	asked, sampled := time.Now(), time.Now()
+	var of *coordinator.Group // that served when the nodes were last asked
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-t.C:
 		}
-		if now := time.Now(); s.director.Serving(0) == nil || now.Sub(asked) >= statusEvery {
-			asked = now
+		if now, g := time.Now(), s.director.Serving(0); g == nil || g != of || now.Sub(asked) >= statusEvery {
+			asked, of = now, g
 			s.askAll()
 		}
 		s.recordFigures(&sampled)

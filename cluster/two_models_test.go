@@ -115,6 +115,7 @@ func TestModelsAreDistinct(t *testing.T) {
 	}{
 		{func(c *LocalConfig) { c.Others[0] = c.Serve }, "are the same model"},
 		{func(c *LocalConfig) { c.Others[0].Names = []string{"x", "chat"} }, `the same name "chat"`},
+		{func(c *LocalConfig) { c.Serve.LoRA = map[string]string{"bert": "/folder"} }, `the same name "bert"`},
 		{func(c *LocalConfig) { c.Others[0].MaxContext = 1 << 20 }, "model vectors: cluster: max-context 1048576"},
 	} {
 		cfg := chatAndVectors(1)

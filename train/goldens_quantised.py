@@ -3,7 +3,7 @@ transformers computes in float32 with the dequantised weights.
 Usage: goldens_quantised.py OUTDIR [name,name]
 
 Codes and layouts come from compressed-tensors and bitsandbytes where these packages write the form
-(pip install compressed-tensors bitsandbytes), otherwise from the formulas of the papers and of AutoGPTQ,
+(pip install compressed-tensors bitsandbytes torchao), otherwise from the formulas of the papers and of AutoGPTQ,
 GPTQModel and AutoAWQ. goldens.json also has the SHA-256 of each dequantised matrix in float32, with
 zeros that have no sign.
 """
@@ -186,6 +186,25 @@ def nvfp4(divides):
     return f
 
 
+def torchao(make):
+    """The tensors that torchao's subclass of a weight has, under the names that transformers gives them."""
+    import torchao.quantization as ao
+    from transformers import TorchAoConfig
+    config = make(ao)
+
+    def f(w):
+        linear = torch.nn.Linear(w.shape[1], w.shape[0], bias=False).bfloat16()
+        linear.weight.data.copy_(w)
+        ao.quantize_(linear, config)
+        q = linear.weight
+        parts = {"_weight_" + k: getattr(q, k) for k in ("qdata", "scale", "zero_point") if getattr(q, k, None) is not None}
+        codes, s = parts["_weight_qdata"].float(), parts["_weight_scale"].float()
+        zero = parts.get("_weight_zero_point", torch.zeros_like(s)).float()
+        g = codes.shape[1] // s.shape[1]
+        return parts, ((groups(codes, g) - zero[..., None]) * s[..., None]).reshape(w.shape)
+    return f, json.loads(TorchAoConfig(quant_type=config).to_json_string(use_diff=False))
+
+
 FORMS = {
     "gptq": gptq(4, 32), "gptq_sym": gptq(4, 32, sym=True), "gptq_v2_act_order": gptq(4, 32, order=True, v2=True), "gptq3": gptq(3, 32), "gptq8": gptq(8, 32, sym=True),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
@@ -198,12 +217,14 @@ FORMS = {
     "nvfp4": (nvfp4(True), compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True)),
     "nvfp4_modelopt": (nvfp4(False), {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
     "nf4": bnb4("nf4", True), "fp4": bnb4("fp4", False), "bnb_int8": (bnb_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    "torchao_fp8": lambda: torchao(lambda ao: ao.Float8WeightOnlyConfig()), "torchao_int8": lambda: torchao(lambda ao: ao.Int8WeightOnlyConfig(version=2)),
+    "torchao_int4": lambda: torchao(lambda ao: ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=ao.PerGroup(32), mapping_type=ao.quant_primitives.MappingType.ASYMMETRIC)),
 }
 
 
 def write(out, name):
     import transformers
-    form, config = FORMS[name]
+    form, config = FORMS[name]() if callable(FORMS[name]) else FORMS[name]
     folder = f"{out}/{name}"
     os.makedirs(folder, exist_ok=True)
     json.dump(CONFIG | {"quantization_config": config}, open(f"{folder}/config.json", "w"), indent=1)

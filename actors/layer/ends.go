@@ -4,6 +4,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer/inputs"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // Ends are a socket's weights before the first layer and after the last: embedding, norm and head.
@@ -145,7 +146,7 @@ func bestOf(logits []float32, of []int) int {
 func ProbabilityOf(logits []float32, best int) float32 {
 	sum := float32(0)
 	for _, v := range logits {
-		sum += tensor.Exp(v - logits[best])
+		sum += f32.Exp(v - logits[best])
 	}
 	return 1 / sum
 }

@@ -6,6 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer/router"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -191,7 +193,7 @@ func (b *Processor) initMixture(maxRows int) {
 		own := b.batch.Place.Slices[b.batch.Rank].Down
 		y := b.Y[t*h+own.Lo : t*h+own.Hi]
 		if m.experts.SharedFactor != nil {
-			tensor.Scale(y, 1/(1+tensor.Exp(-m.sharedFactor[t])))
+			tensor.Scale(y, 1/(1+f32.Exp(-m.sharedFactor[t])))
 		}
 		for j := range k {
 			answer := m.x[int(m.pair[t*k+j])*h+own.Lo:][:len(y)]
@@ -228,7 +230,7 @@ func (b *Processor) quantizesActivations() bool {
 
 // quantizes reports whether the matrices of a bank multiply quantized blocks.
 func quantizes(of *tensor.Bank) bool {
-	return of != nil && tensor.Quantised(of.At(0).Type) && of.At(0).Cols%tensor.BlockWidth == 0
+	return of != nil && kernel.Quantised(of.At(0).Type) && of.At(0).Cols%tensor.BlockWidth == 0
 }
 
 // routeAll chooses every token's experts, sorts the pairs and packs the experts' input.

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -56,7 +57,7 @@ func (b *Processor) allHeadsFactor(row, head int) (by float32, first int) {
 	for _, s := range sums {
 		total += s
 	}
-	return tensor.RMSFactor(total, len(sums)*d.HeadDim, d.NormEps), first
+	return kernel.RMSFactor(total, len(sums)*d.HeadDim, d.NormEps), first
 }
 
 // ownHead is the number of a head among the query heads, or among the key heads.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // Ceiling is the peak performance of some threads of this machine.
@@ -33,7 +34,7 @@ func MeasureCeiling(p *tensor.Pool, d time.Duration) (Ceiling, error) {
 
 // peak returns the arithmetic ceiling for products with weights of a type.
 func (c Ceiling) peak(dt tensor.DType) float64 {
-	if tensor.Quantised(dt) {
+	if kernel.Quantised(dt) {
 		return c.VNNI
 	}
 	return c.FMA

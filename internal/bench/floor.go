@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // floor only reads the work's bytes, or only does its arithmetic. It alternates with the work, on
@@ -27,7 +28,7 @@ func (f *floor) close() { _ = f.Probe.Close() }
 
 // arithmetic returns the time of products with the weights and of attention.
 func (f *floor) arithmetic(mat, attn float64) time.Duration {
-	if tensor.Quantised(f.weights) {
+	if kernel.Quantised(f.weights) {
 		return f.VNNI(mat) + f.FMA(attn)
 	}
 	return f.FMA(mat + attn)

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/options"
 )
 
@@ -125,7 +125,7 @@ func run(e ui.Env, args []string) (status int) {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	if _, err := tensor.Implementation(); err != nil {
+	if _, err := kernel.Implementation(); err != nil {
 		fmt.Fprintln(e.Stderr, "shoal:", err)
 		return 2
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/arithmetic"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
@@ -21,7 +21,7 @@ func (versionCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	kernels, err := tensor.Implementation()
+	kernels, err := kernel.Implementation()
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ type Config struct {
 	OnEvent func(kind, node, reason string)
 }
 
-// Model is what nodes are told of one model.
+// Model is the part of the messages to nodes that depends on the model.
 type Model struct {
 	Load *proto.LoadRequest // template: model, types, step size
 	// Memory returns the model's part of a node's memory; nil: there is one model, which has all.

@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -47,7 +48,7 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 	if c.Threads == 0 {
 		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes)
 	}
-	if tensor.Quantised(c.Weights) { // the two kinds of kernels
+	if kernel.Quantised(c.Weights) { // the two kinds of kernels
 		c.Weights = tensor.Q8_0
 	} else {
 		c.Weights = tensor.BF16
@@ -74,7 +75,7 @@ func (c *SpeedsConfig) path(threads topology.Threads) string {
 	if c.Dir == "" {
 		return ""
 	}
-	kernels, _ := tensor.Implementation()
+	kernels, _ := kernel.Implementation()
 	cpu, _ := os.ReadFile("/proc/cpuinfo") // on systems other than Linux the build names the architecture
 	_, cpu, _ = bytes.Cut(cpu, []byte("model name"))
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))

@@ -15,12 +15,6 @@ const (
 	maxLines   = 5000 // of a package, without tests and generated files
 )
 
-// oversize lists the packages that have more than maxLines lines today, each with its own limit. The
-// list may only shrink: split a package instead of adding it or raising its limit.
-var oversize = map[string]int{
-	"internal/engine/tensor": 7000,
-}
-
 func TestPackagesAreSmall(t *testing.T) {
 	lines := map[string]int{}
 	for _, s := range sources(t) {
@@ -28,31 +22,19 @@ func TestPackagesAreSmall(t *testing.T) {
 			lines[s.pkg] += s.fset.File(s.file.Pos()).LineCount()
 		}
 	}
-	for _, complaint := range checkSizes(lines, oversize) {
+	for _, complaint := range checkSizes(lines) {
 		t.Error(complaint)
 	}
-	limits := map[string]int{"a": 6000, "b": 6000, "gone": 6000}
-	got := strings.Join(checkSizes(map[string]int{"a": 6001, "b": 5000, "c": 5001, "d": 5000}, limits), "; ")
-	for _, want := range []string{"a has 6001", "b has 5000", "c has 5001", "gone has 0"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the check finds %q, want %s", got, want)
-		}
-	}
-	if strings.Contains(got, "d has") {
-		t.Errorf("the check refuses a package with %d lines", maxLines)
+	if got := strings.Join(checkSizes(map[string]int{"a": 5001, "b": 5000}), "; "); !strings.Contains(got, "a has 5001") || strings.Contains(got, "b has") {
+		t.Errorf("the check finds %q, want a alone", got)
 	}
 }
 
-// checkSizes lists packages above their limits, and limits that are not needed any more.
-func checkSizes(lines, oversize map[string]int) (complaints []string) {
+// checkSizes lists packages above the limit.
+func checkSizes(lines map[string]int) (complaints []string) {
 	for pkg, n := range lines {
-		if limit := max(maxLines, oversize[pkg]); n > limit {
-			complaints = append(complaints, fmt.Sprintf("package %s has %d lines, at most %d are allowed: split it", pkg, n, limit))
-		}
-	}
-	for pkg := range oversize {
-		if n := lines[pkg]; n <= maxLines {
-			complaints = append(complaints, fmt.Sprintf("package %s has %d lines: remove its exception", pkg, n))
+		if n > maxLines {
+			complaints = append(complaints, fmt.Sprintf("package %s has %d lines, at most %d are allowed: split it", pkg, n, maxLines))
 		}
 	}
 	slices.Sort(complaints)

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
@@ -157,7 +157,7 @@ func exitReason(tail string) string {
 func childEnv(env []string) []string {
 	return slices.DeleteFunc(env, func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return strings.HasPrefix(name, "SHOAL_") && name != tensor.EnvCPU
+		return strings.HasPrefix(name, "SHOAL_") && name != kernel.EnvCPU
 	})
 }
 

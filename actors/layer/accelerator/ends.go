@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // ends is the weights before the first layer and after the last. Its Ends have no matrix.
@@ -46,7 +47,7 @@ func (b *Backend) finals(e *ends, rows []layer.LogitRow) {
 		for n < len(rows) && rows[n].Row == rows[n-1].Row+1 {
 			n++
 		}
-		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !tensor.Quantised(e.head.Type), tensor.Quantised(e.head.Type))
+		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !kernel.Quantised(e.head.Type), kernel.Quantised(e.head.Type))
 		i = n
 	}
 }

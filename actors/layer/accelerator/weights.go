@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // memory is allocations on a card that are freed together.
@@ -100,11 +101,11 @@ type part struct {
 
 // rounded and plain report whether some part takes rounded inputs, or plain ones.
 func (j joined) rounded() bool {
-	return slices.ContainsFunc(j.parts, func(p part) bool { return tensor.Quantised(p.Type) })
+	return slices.ContainsFunc(j.parts, func(p part) bool { return kernel.Quantised(p.Type) })
 }
 
 func (j joined) plain() bool {
-	return slices.ContainsFunc(j.parts, func(p part) bool { return !tensor.Quantised(p.Type) })
+	return slices.ContainsFunc(j.parts, func(p part) bool { return !kernel.Quantised(p.Type) })
 }
 
 // matrix uploads a matrix.

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // Shape is the dimensions of a model's layers with a state.
@@ -38,7 +39,7 @@ type Weights struct {
 func NewWeights(aLog, dtBias, norm []float32, negated bool) Weights {
 	for i, a := range aLog {
 		if !negated {
-			aLog[i] = -tensor.Exp(a)
+			aLog[i] = -f32.Exp(a)
 		}
 	}
 	return Weights{Decay: aLog, DtBias: dtBias, Norm: norm}
@@ -218,12 +219,12 @@ func (b *Rows) convolve(t *task, row int) {
 			if f := b.Factors.Dt; f != 0 {
 				*first *= f
 			}
-			*first = b.bounded(tensor.Softplus(*first + b.w.DtBias[h]))
-			*decay = tensor.Exp(b.w.Decay[h] * *first)
+			*first = b.bounded(f32.Softplus(*first + b.w.DtBias[h]))
+			*decay = f32.Exp(b.w.Decay[h] * *first)
 			continue
 		}
-		*first = 1 / (1 + tensor.Exp(-*first))
-		*decay = tensor.Exp(b.w.Decay[h] * tensor.Softplus(*decay+b.w.DtBias[h]))
+		*first = 1 / (1 + f32.Exp(-*first))
+		*decay = f32.Exp(b.w.Decay[h] * f32.Softplus(*decay+b.w.DtBias[h]))
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // Table is a table of cos and sin by position, which grows with the longest sequence. The angle
@@ -42,7 +42,7 @@ func QueryFactor(g model.Growth, pos int) float32 {
 	if g.Next {
 		pos++
 	}
-	return 1 + float32(g.Beta*tensor.Log(float32(1+pos/g.Original)))
+	return 1 + float32(g.Beta*f32.Log(float32(1+pos/g.Original)))
 }
 
 // Until extends the table up to position pos.

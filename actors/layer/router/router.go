@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // Route chooses the experts of one token. It fills chosen (PerToken), in ascending order, and their
@@ -64,7 +65,7 @@ func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weig
 
 func sigmoid(s []float32) {
 	for i, x := range s {
-		s[i] = 1 / (1 + tensor.Exp(-x))
+		s[i] = 1 / (1 + f32.Exp(-x))
 	}
 }
 
@@ -72,7 +73,7 @@ func sigmoid(s []float32) {
 func softmax(s []float32) {
 	top, sum := s[best(s, nil)], float32(0)
 	for i, v := range s {
-		s[i] = tensor.Exp(v - top)
+		s[i] = f32.Exp(v - top)
 		sum += s[i]
 	}
 	for i := range s {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // Fidelity is how near weights in memory are to those in the files.
@@ -39,7 +40,7 @@ func (f *fidelity) add(w *tensor.Weight, r int, row []float32, kept int, sample 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.squaredError, f.squares = f.squaredError+e, f.squares+s
-	if tensor.Quantised(w.Type) {
+	if kernel.Quantised(w.Type) {
 		f.blocks, f.kept = f.blocks+(len(row)+tensor.BlockWidth-1)/tensor.BlockWidth, f.kept+kept
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -141,7 +142,7 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 	if l.stopped() || w == nil || rows.Len() == 0 {
 		return
 	}
-	if l.cache != nil && rows.Len() == w.Rows && tensor.Quantised(w.Type) && w.Bytes() > 0 && !l.ck.Random() {
+	if l.cache != nil && rows.Len() == w.Rows && kernel.Quantised(w.Type) && w.Bytes() > 0 && !l.ck.Random() {
 		key := cacheKey(l.source, part(m), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, w)
 		if l.cache.load(key, w, l.pool) {
 			l.packed(w.Bytes())

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -22,6 +23,7 @@ func TestFormsAreKept(t *testing.T) {
 		"gptq": {tensor.Int4, 0}, "gptq_sym": {tensor.Int4, 0}, "gptq3": {tensor.Int4, 0}, "gptq8": {tensor.Q8_0, 0}, "awq": {tensor.Int4, 0},
 		"w4a16": {tensor.Int4, 0}, "w4a16_asym": {tensor.Int4, 0}, "w8a16": {tensor.Q8_0, 0}, "w8a8": {tensor.Q8_0, 0}, "mxfp4": {tensor.MXFP4, 0},
 		"gptq_v2_act_order": {tensor.Q8_0, 0.01}, "bnb_int8": {tensor.Q8_0, 0.001}, "nf4": {tensor.Q8_0, 0.01}, "fp4": {tensor.Q8_0, 0.01},
+		"torchao_int4": {tensor.Int4, 0}, "torchao_int8": {tensor.Q8_0, 0}, "torchao_fp8": {tensor.BF16, 0.003},
 		"nvfp4": {tensor.Q8_0, 0.01}, "nvfp4_modelopt": {tensor.Q8_0, 0.01},
 		"fp8_block": {tensor.BF16, 0.003}, "fp8_channel": {tensor.BF16, 0.003}, "fp8_tensor": {tensor.BF16, 0.003},
 	} {
@@ -47,7 +49,7 @@ func TestFormsAreKept(t *testing.T) {
 					if n := Bytes(&ck.Config, place, rank, want.dt); n != s.Bytes() {
 						t.Errorf("%d bytes are loaded, %d are predicted", s.Bytes(), n)
 					}
-					if head := s.Ends.(*layer.Ends).Head; head != nil && tensor.Quantised(want.dt) && head.Type != tensor.Q8_0 {
+					if head := s.Ends.(*layer.Ends).Head; head != nil && kernel.Quantised(want.dt) && head.Type != tensor.Q8_0 {
 						t.Errorf("the head is held as %v", head.Type)
 					}
 					for i, l := range s.Layers {

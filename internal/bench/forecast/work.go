@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -49,7 +50,7 @@ type group struct {
 
 // WorkOf returns the work of a model.
 func WorkOf(c *model.Config, weights, kv tensor.DType, mapping topology.Mapping) Work {
-	w := Work{Mapping: mapping, Quantized: tensor.Quantised(weights) && c.MoE.Experts == 0 && c.Latent.Rank == 0, weight: float64(weights.BytesPerRow(32)) / 32,
+	w := Work{Mapping: mapping, Quantized: kernel.Quantised(weights) && c.MoE.Experts == 0 && c.Latent.Rank == 0, weight: float64(weights.BytesPerRow(32)) / 32,
 		hidden: c.Hidden, vocab: c.Vocab, layers: c.Layers}
 	heads, key, value := c.CacheRow()
 	w.heads = c.Heads * c.HeadDim

@@ -158,7 +158,7 @@ func (f *modelsFlag) find(e *ui.Env) ([]modelSpec, error) {
 }
 
 // configs returns the settings of all models, from the flags for all of them and those of each. oneModel
-// tells of flags that belong to one model whether they are set.
+// has the flags of the command that belong to one model, with whether they are set.
 func (f *ServeFlags) configs(e *ui.Env, draft string, oneModel map[string]bool) (out []modelSettings, specs []modelSpec, err error) {
 	if specs, err = f.find(e); err != nil {
 		return nil, nil, err

@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -171,7 +172,11 @@ func (c *Up) Prepare(e *ui.Env) (serve cluster.ServeConfig, err error) {
 		}
 	}
 	auto := all[0].Weights == string(models.QuantAuto)
-	if err := resolveQuants(e, all, c.capacity()); err != nil {
+	capacity := c.capacity()
+	if slices.ContainsFunc(all, func(m modelSettings) bool { return len(m.LoRA) > 0 || m.LoRADir != "" }) {
+		capacity.Adapters = c.LoRAMemory
+	}
+	if err := resolveQuants(e, all, capacity); err != nil {
 		return serve, err
 	}
 	if c.card != nil && auto { // the type of the weights is known now

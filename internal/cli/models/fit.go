@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -23,6 +24,8 @@ type Capacity struct {
 	Limit  int64  // bytes that all nodes of a machine may use; 0 if unknown
 	From   string // what sets the limit, for messages
 	Caches int64  // bytes of each node's caches
+	// Adapters is the memory for LoRA adapters of each node in bytes, if the cluster serves any.
+	Adapters int64
 }
 
 // marginPart is the divisor that gives the share of a machine's memory for the system, the
@@ -32,13 +35,14 @@ const marginPart = 16
 // needs is the memory that the nodes of one machine use, in bytes.
 type needs struct {
 	weights, workspace, caches int64 // of each node
+	adapters                   int64 // of each node
 	embedding                  int64 // mapped once per machine
 	margin                     int64 // of the machine
 	nodes                      int64 // of the machine
 }
 
 func (n needs) sum() int64 {
-	return n.nodes*(n.weights+n.workspace+n.caches) + n.embedding + n.margin
+	return n.nodes*(n.weights+n.workspace+n.caches+n.adapters) + n.embedding + n.margin
 }
 
 // text formats the sum and its parts.
@@ -47,8 +51,12 @@ func (n needs) text() string {
 	if n.nodes > 1 {
 		of = fmt.Sprintf("%d times ", n.nodes)
 	}
-	return fmt.Sprintf("%s = %s%s of weights, %s of activations and %s of caches, %s of embedding and a margin of %s",
-		ui.BytesText(n.sum()), of, ui.BytesText(n.weights), ui.BytesText(n.workspace), ui.BytesText(n.caches), ui.BytesText(n.embedding), ui.BytesText(n.margin))
+	adapters := ""
+	if n.adapters > 0 {
+		adapters = fmt.Sprintf(", %s of LoRA adapters", ui.BytesText(n.adapters))
+	}
+	return fmt.Sprintf("%s = %s%s of weights, %s of activations%s and %s of caches, %s of embedding and a margin of %s",
+		ui.BytesText(n.sum()), of, ui.BytesText(n.weights), ui.BytesText(n.workspace), adapters, ui.BytesText(n.caches), ui.BytesText(n.embedding), ui.BytesText(n.margin))
 }
 
 // fit decides how a model fits in a capacity. Its functions are pure.
@@ -65,7 +73,7 @@ type fit struct {
 // needs returns the memory of one machine with local nodes, in a cluster of total nodes.
 func (f *fit) needs(weights tensor.DType, local, total int) (needs, error) {
 	h, err := f.held(weights, total)
-	return needs{weights: h.Weights, workspace: h.Workspace, caches: f.Caches, embedding: h.Embedding, margin: f.Limit / marginPart, nodes: int64(local)}, err
+	return needs{weights: h.Weights, workspace: h.Workspace, caches: f.Caches, adapters: f.Adapters, embedding: h.Embedding, margin: f.Limit / marginPart, nodes: int64(local)}, err
 }
 
 // fits reports whether a type of weights fits, and how much memory it needs.
@@ -80,7 +88,7 @@ func (f *fit) Held(weights tensor.DType) int64 {
 	if err != nil {
 		return 0
 	}
-	n.caches, n.margin = 0, 0
+	n.caches, n.adapters, n.margin = 0, 0, 0 // of all models together
 	return n.sum()
 }
 
@@ -90,7 +98,7 @@ func quantCandidates(stored tensor.DType) (out []tensor.DType) {
 	switch {
 	case stored == tensor.Int4 || stored == tensor.MXFP4:
 		return []tensor.DType{stored, tensor.Q4_0}
-	case !tensor.Quantised(stored):
+	case !kernel.Quantised(stored):
 		out = append(out, stored)
 		if stored == tensor.F32 {
 			out = append(out, tensor.BF16)

@@ -136,3 +136,20 @@ func TestFitIsPlan(t *testing.T) {
 		}
 	}
 }
+
+// TestFitCountsAdapters: the memory for LoRA adapters of every node counts, and the text names it.
+func TestFitCountsAdapters(t *testing.T) {
+	const gib = 1 << 30
+	f := toyFit(2, 2, 32*gib, gib)
+	f.Adapters = 6 * gib
+	got, line, err := f.Choose(tensor.BF16)
+	if err != nil || got != tensor.Q8_0 || !strings.Contains(line, ", 6.00 GiB of LoRA adapters and 1.00 GiB of caches") {
+		t.Errorf("%s: %q, %v", got, line, err)
+	}
+	if f.Adapters = 0; f.Check(tensor.BF16) != nil {
+		t.Error("without adapters bf16 does not fit")
+	}
+	if held := f.Held(tensor.Q8_0); held != 2*(17<<29/2)+2*(1<<28)+1<<29 {
+		t.Errorf("%d bytes are held", held)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/topology"
@@ -119,7 +120,7 @@ func (c *modelsListCmd) measured(e *ui.Env, config *model.Config) map[bool][]top
 		for i := range nodes {
 			nodes[i].Read, nodes[i].Syncs, nodes[i].Products = speeds.Read, speeds.Syncs, speeds.Products
 		}
-		out[tensor.Quantised(dt)] = nodes
+		out[kernel.Quantised(dt)] = nodes
 	}
 	return out
 }
@@ -132,7 +133,7 @@ func (c *modelsListCmd) needs(name string, config *model.Config, measured map[bo
 		if err != nil {
 			return nil
 		}
-		out = append(out, modelNeed{dt.String(), p.WeightBytes + p.EmbeddingBytes + p.WorkspaceBytes, bench.ExpectedRate(config, measured[tensor.Quantised(dt)], dt)})
+		out = append(out, modelNeed{dt.String(), p.WeightBytes + p.EmbeddingBytes + p.WorkspaceBytes, bench.ExpectedRate(config, measured[kernel.Quantised(dt)], dt)})
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 	"github.com/shoal-llm/shoal/topology"
@@ -143,7 +144,7 @@ func checkHashes(e *ui.Env, at string, show bool) (out hashed, err error) {
 func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	shape := shard.ShapeOf(c)
 	dt := tensor.F32
-	if c.DType == tensor.BF16 || tensor.Quantised(c.DType) {
+	if c.DType == tensor.BF16 || kernel.Quantised(c.DType) {
 		dt = c.DType
 	}
 	mapping := topology.ChooseMapping(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))

@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/selftest"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -46,7 +47,7 @@ type result struct {
 }
 
 func selfTest(ctx context.Context) ([]result, error) {
-	kernels, err := tensor.SelfTest()
+	kernels, err := selftest.Sum()
 	if err != nil {
 		return nil, fmt.Errorf("kernels: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // recorded holds the result of each case of the self-test when it was recorded, on every machine.
@@ -65,13 +66,13 @@ func TestSameOnEverySetOfKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Getenv(tensor.EnvCPU) != "" {
+	if os.Getenv(kernel.EnvCPU) != "" {
 		fmt.Println("fingerprint", got)
 		return
 	}
-	for _, name := range tensor.Implementations() {
+	for _, name := range kernel.Names() {
 		c := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
-		c.Env = append(os.Environ(), tensor.EnvCPU+"="+name)
+		c.Env = append(os.Environ(), kernel.EnvCPU+"="+name)
 		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "fingerprint "+got+"\n") {
 			t.Errorf("%s: %v: %s, here %s", name, err, out, got)
 		}

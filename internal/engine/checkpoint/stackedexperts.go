@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
 )
 
 // takeStackedExperts names the experts of layers whose files stack them, as in a checkpoint with one
@@ -37,16 +38,28 @@ func (c *Checkpoint) takeStackedExperts() error {
 		if arch, _ := model.Lookup(c.Config.Architecture); arch.Alternating {
 			up, each = 1, 2
 		}
+		bothScale, err := c.takeScales(both)
+		if err != nil {
+			return err
+		}
+		downScale, err := c.takeScales(down)
+		if err != nil {
+			return err
+		}
 		delete(c.at, gateUps)
 		delete(c.at, downs)
 		for e := range m.Experts {
 			names := [3]string{}
 			names[0], names[1], names[2] = n.Expert(e)
 			for i, part := range []struct {
-				of                place
+				of, scale         place
 				first, each, rows int // of the matrix
-			}{{both, 0, each, m.FFN}, {both, up, each, m.FFN}, {down, 0, 1, c.Config.Hidden}} {
-				if err := c.add(part.of.matrix(names[i], e, part.first, part.each, part.rows, turned)); err != nil {
+			}{{both, bothScale, 0, each, m.FFN}, {both, bothScale, up, each, m.FFN}, {down, downScale, 0, 1, c.Config.Hidden}} {
+				one, err := c.slice(part.of, part.scale, names[i], quantform.Slice{Expert: e, First: part.first, Each: part.each, Rows: part.rows, Turned: turned})
+				if err != nil {
+					return err
+				}
+				if err := c.add(one); err != nil {
 					return err
 				}
 			}

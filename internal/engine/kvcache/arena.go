@@ -97,7 +97,7 @@ func (a *Arena) window() memory.Window { return memory.Window{Remote: a.memory} 
 // Budget is the limit of Used in bytes.
 func (a *Arena) Budget() int64 { return a.budget.Load() }
 
-// SetBudget changes the budget. What is in use stays, also if it is more.
+// SetBudget changes the budget. Blocks in use stay, even if they exceed it.
 func (a *Arena) SetBudget(bytes int64) { a.budget.Store(max(bytes, 0)) }
 
 // Used is the number of bytes in use.

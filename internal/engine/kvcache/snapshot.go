@@ -156,7 +156,7 @@ func (s *Store) AppendCopy(dst []byte, at int) ([]byte, error) {
 	if states == nil {
 		return dst, fmt.Errorf("kvcache: no copy of the recurrent states after block %d", at)
 	}
-	return (&Segment{g: s.g, heads: s.heads, at: at, states: states}).AppendStates(dst), nil
+	return (&Segment{arena: s.arena, g: s.g, heads: s.heads, at: at, states: states}).AppendStates(dst), nil
 }
 
 // restoreStates returns the states of a prefill store to those after the given number of tokens, if

@@ -23,7 +23,7 @@ type Family struct {
 	// family that is not implemented.
 	Read func(f *Fields, c *Config)
 
-	// Layer returns the spec of one layer.
+	// Layer returns the spec of one layer; nil: DecoderLayer.
 	Layer func(c *Config, i int) LayerSpec
 
 	// Latent means that Read sets HeadDim from the widths of latent attention.
@@ -44,7 +44,7 @@ type Family struct {
 	Alternating bool
 
 	// Extra reports whether a tensor outside of the list may be present, because ignoring it
-	// changes nothing.
+	// changes nothing; nil: DecoderExtra.
 	Extra func(name string) bool
 
 	// Beyond is like Extra, but may depend on the config; nil: no further tensors.
@@ -60,6 +60,12 @@ var registry = map[string]Family{}
 func Register(a Family) {
 	if _, ok := registry[a.Name]; ok {
 		panic("model: architecture " + a.Name + " is registered twice")
+	}
+	if a.Layer == nil {
+		a.Layer = DecoderLayer
+	}
+	if a.Extra == nil {
+		a.Extra = DecoderExtra
 	}
 	registry[a.Name] = a
 	if a.Tiny != nil {

@@ -122,11 +122,17 @@ func (c *Config) SparseLayers() int {
 
 // MLPExperts returns the names of Qwen and DeepSeek.
 func MLPExperts(mlp string) *MoENames {
-	return &MoENames{
+	n := &MoENames{
 		Router: mlp + "gate.weight", Bias: mlp + "gate.e_score_correction_bias",
 		ExpertPrefix: mlp + "experts.", GatePart: "gate_proj.weight", UpPart: "up_proj.weight", DownPart: "down_proj.weight",
-		SharedGate: mlp + "shared_experts.gate_proj.weight", SharedUp: mlp + "shared_experts.up_proj.weight", SharedDown: mlp + "shared_experts.down_proj.weight",
 	}
+	n.Share(mlp + "shared_experts")
+	return n
+}
+
+// Share names the shared experts by their module.
+func (n *MoENames) Share(module string) {
+	n.SharedGate, n.SharedUp, n.SharedDown = module+".gate_proj.weight", module+".up_proj.weight", module+".down_proj.weight"
 }
 
 // experts lists the tensors of a layer with experts.

@@ -20,7 +20,7 @@ type Form struct {
 }
 
 // forms is the table. Of two forms that match, the first is taken.
-var forms = []*Form{fp8Form, nvfp4Form, mxfp4Form, nvfp4ModelOptForm, packedForm, int8Form, gptqForm, awqForm, nf4Form, int8BnBForm}
+var forms = []*Form{fp8Form, nvfp4Form, mxfp4Form, nvfp4ModelOptForm, packedForm, int8Form, gptqForm, awqForm, nf4Form, int8BnBForm, torchaoFP8Form, torchaoIntForm}
 
 // Forms returns the table.
 func Forms() []*Form { return forms }

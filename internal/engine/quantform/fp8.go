@@ -26,8 +26,11 @@ var scaleTypes = []string{"F32", "BF16", "F16", "F8_E8M0", "U8"}
 
 func buildFP8(s *Settings, m *module) (*Matrix, error) {
 	suffix := ".weight_scale_inv"
+	if s.Method == torchao {
+		suffix = torchaoScale
+	}
 	scale, ok := m.part(suffix)
-	if !ok {
+	if !ok && s.Method != torchao {
 		if plain, found := m.part(".weight_scale"); found || s.Method != "fp8" {
 			suffix, scale, ok = ".weight_scale", plain, found
 		}

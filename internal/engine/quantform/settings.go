@@ -57,6 +57,8 @@ type config struct {
 	Load4     bool   `json:"load_in_4bit"`
 	Load8     bool   `json:"load_in_8bit"`
 	Type4     string `json:"bnb_4bit_quant_type"`
+
+	Type json.RawMessage `json:"quant_type"` // torchao
 }
 
 func refuse(field, format string, args ...any) error {
@@ -106,7 +108,7 @@ func Read(text []byte) (*Settings, error) {
 		return nil, refuse("quant_method", "weights quantised by %q are not supported; known: %s. Use the original checkpoint and quantise on load", clip(s.Method), strings.Join(Methods(), ", "))
 	}
 	read := map[string]func(*config, *Settings) error{
-		"fp8": readFP8, "compressed-tensors": readCompressed, "gptq": readGPTQ, "auto-round": readAutoRound,
+		"fp8": readFP8, "compressed-tensors": readCompressed, "gptq": readGPTQ, "auto-round": readAutoRound, torchao: readTorchAO,
 		"awq":        func(c *config, s *Settings) error { s.hold4(c); return known("version", c.Version, "gemm") },
 		"fbgemm_fp8": func(_ *config, s *Settings) error { s.Held = "bf16"; return nil },
 		"modelopt": func(c *config, s *Settings) error {

@@ -4,23 +4,25 @@ import (
 	"fmt"
 	"math/bits"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // AttnScratch is the working memory of one attending goroutine. The zero value is ready. It grows
 // on demand and is then reused without allocation.
 type AttnScratch struct {
 	_      [64]byte
-	tile   tileArgs
-	step   step
-	soft   softmaxArgs
-	values valuesArgs
-	whole  attendArgs
+	tile   kernel.TileArgs
+	step   kernel.Step
+	soft   kernel.SoftmaxArgs
+	values kernel.ValuesArgs
+	whole  kernel.AttendArgs
 
 	states   []float32 // memory of the next two
 	runState           // of the current run
 	before   runState  // of the runs before it, if folded
 	folded   bool
-	join     foldArgs
+	join     kernel.FoldArgs
 
 	q      []float32               // [rows][KDim], if the tokens are not adjacent
 	s      []([BlockSlots]float32) // [rows] scores, then probabilities
@@ -38,49 +40,12 @@ type AttnScratch struct {
 	tops   []float32               // see Tops
 
 	// For latent layouts:
-	packed  []float32                       // see pack
-	widened []float32                       // [64][KDim]
-	wide    []float32                       // the current block: widened, or its own rows
-	bySlot  *[BlockSlots][groupRows]float32 // scores of a group of rows
+	packed  []float32                              // see pack
+	widened []float32                              // [64][KDim]
+	wide    []float32                              // the current block: widened, or its own rows
+	bySlot  *[BlockSlots][kernel.GroupRows]float32 // scores of a group of rows
 	_       [64]byte
 }
-
-// softmaxArgs is one step of the online softmax of some rows, (query, head), over the valid slots
-// of a block:
-//
-//	t[j] = s[j]*keys[j]*scale;  m = max(max, t of valid slots);  correct = exp(max-m)
-//	p[j] = exp(t[j]-m), 0 where not valid;  sum[i] = sum[i]*correct + p[i] + p[16+i] + ...
-//	o = o*correct;  s[j] = p[j]*values[j];  max = m
-type softmaxArgs struct {
-	s      *[BlockSlots]float32 // [rows]
-	sum    *lanes               // [rows]
-	max    *float32             // [rows]
-	o      *float32             // [rows][vdim]
-	vdim   uintptr              // a multiple of 8; 0: there is no o
-	rows   uintptr              // at least 1
-	keys   *[BlockSlots]float32 // nil: all 1
-	values *[BlockSlots]float32 // nil: all 1
-	valid  uint64
-	scale  float32
-}
-
-// valuesArgs adds probabilities times values to rows of the output, in slot order: o[r][c] =
-// fma(p[r][j], v[j][c], o[r][c]) for the slots j. Strides are in bytes; p has BlockSlots elements
-// per row.
-type valuesArgs struct {
-	v     unsafe.Pointer
-	ldv   uintptr
-	p     unsafe.Pointer
-	o     unsafe.Pointer
-	ldo   uintptr
-	slots uintptr
-	rows  int
-	cols  int
-	pf    unsafe.Pointer // address to prefetch meanwhile; advances by ldv with each slot
-}
-
-// valuesKernels is [log2 of columns/8][rows-1]; nil: no kernel of that shape.
-type valuesKernels [5][maxTileTokens]func(*valuesArgs)
 
 // attnRows bounds the (query, head) rows that walk the cache together in prefill, so that their
 // queries, scores and outputs stay in the L2 cache.
@@ -105,8 +70,8 @@ func Attend(out, q []float32, g int, score Score, l KVLayout, blocks [][]byte, n
 
 // pass attends to the slots [first, end) of n. first is the start of a run.
 func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, end, n int, valid []uint64, score Score) {
-	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
-	whole, picked := pickAttend(active.attend, l, g), pickAttend(active.picked, l, g)
+	s.stream = kernel.PrefetchAhead == 0 && g <= streamRows && !l.Latent
+	whole, picked := pickAttend(kernel.Active.Attend, l, g), pickAttend(kernel.Active.Picked, l, g)
 	if score.Cap != 0 { // the kernels of whole blocks do not cap
 		whole, picked = nil, nil
 	}
@@ -181,26 +146,26 @@ func wholeBlocks(b, n int, valid []uint64) int {
 const attendBlocks = 256
 
 // attendWhole attends to the m whole blocks from b on in one kernel call.
-func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, score Score) {
+func (s *AttnScratch) attendWhole(f func(*kernel.AttendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, score Score) {
 	a := s.attendArgs(l, q, score)
-	a.block = uintptr(l.BlockBytes())
-	if prefetchAhead > 0 { // also prefetch blocks that are adjacent in memory
-		a.block = ^uintptr(0)
+	a.Block = uintptr(l.BlockBytes())
+	if kernel.PrefetchAhead > 0 { // also prefetch blocks that are adjacent in memory
+		a.Block = ^uintptr(0)
 	}
-	a.left, a.run, a.columns = uintptr(RunBlocks-b%RunBlocks), RunBlocks, uintptr(len(s.o))
-	if m > int(a.left) {
+	a.Left, a.Run, a.Columns = uintptr(RunBlocks-b%RunBlocks), RunBlocks, uintptr(len(s.o))
+	if m > int(a.Left) {
 		before := s.folds(l)
-		a.beforeO, a.columns = unsafe.Pointer(&before.o[0]), a.columns*2
-		a.beforeSum, a.beforeMax = unsafe.Pointer(&before.sum[0]), unsafe.Pointer(&before.max[0])
+		a.BeforeO, a.Columns = unsafe.Pointer(&before.o[0]), a.Columns*2
+		a.BeforeSum, a.BeforeMax = unsafe.Pointer(&before.sum[0]), unsafe.Pointer(&before.max[0])
 	}
-	a.blocks, a.n = unsafe.Pointer(&blocks[b]), uintptr(m)
+	a.Blocks, a.N = unsafe.Pointer(&blocks[b]), uintptr(m)
 	after := s.next(l, blocks, b+m-1, n)
 	if len(after) < l.BlockBytes() {
 		after = blocks[b+m-1]
 	}
-	a.after = unsafe.Pointer(&after[0])
+	a.After = unsafe.Pointer(&after[0])
 	f(a)
-	*a = attendArgs{}
+	*a = kernel.AttendArgs{}
 }
 
 // pickedAhead is how many blocks ahead selected slots are prefetched.
@@ -214,58 +179,27 @@ func (s *AttnScratch) fetchPicked(l KVLayout, blocks [][]byte, b, n int, valid [
 }
 
 // attendPicked attends to the slots of a block in mask in one kernel call.
-func (s *AttnScratch) attendPicked(f func(*attendArgs), l KVLayout, block *[]byte, q []float32, mask uint64, score Score) {
+func (s *AttnScratch) attendPicked(f func(*kernel.AttendArgs), l KVLayout, block *[]byte, q []float32, mask uint64, score Score) {
 	a := s.attendArgs(l, q, score)
-	a.blocks, a.valid = unsafe.Pointer(block), mask
+	a.Blocks, a.Valid = unsafe.Pointer(block), mask
 	f(a)
-	*a = attendArgs{}
+	*a = kernel.AttendArgs{}
 }
 
-// attendArgs sets the arguments of a kernel that do not depend on the blocks.
-func (s *AttnScratch) attendArgs(l KVLayout, q []float32, score Score) *attendArgs {
+// AttendArgs sets the arguments of a kernel that do not depend on the blocks.
+func (s *AttnScratch) attendArgs(l KVLayout, q []float32, score Score) *kernel.AttendArgs {
 	a := &s.whole
-	a.q, a.o, a.p = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
-	a.sum, a.max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
-	a.kdim, a.vdim, a.scale = uintptr(l.KDim), uintptr(l.VDim), score.kernelScale()
-	a.panel, a.scales = uintptr(panelRows*l.KDim*l.elem()), uintptr(l.scalesAt())
+	a.Q, a.O, a.P = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
+	a.Sum, a.Max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
+	a.KDim, a.VDim, a.Scale = uintptr(l.KDim), uintptr(l.VDim), score.kernelScale()
+	a.Panel, a.Scales = uintptr(kernel.PanelRows*l.KDim*l.elem()), uintptr(l.scalesAt())
 	return a
 }
 
-// attendKernels is [log2 of columns/32][rows-1]; nil: no kernel of that shape.
-type attendKernels [3][attendRows]func(*attendArgs)
-
-const attendRows = 4
-
-// attendArgs is attention of g queries over whole blocks with all slots valid: the operations of
-// score, soften, accumulate and fold, in their order.
-type attendArgs struct {
-	q      unsafe.Pointer // [g][kdim]
-	blocks unsafe.Pointer // [n] slices
-	n      uintptr        // at least 1
-	after  unsafe.Pointer // the block to prefetch during the last one
-	o      unsafe.Pointer // [g][vdim]
-	p      unsafe.Pointer // [g][BlockSlots], working memory
-	sum    unsafe.Pointer // [g]lanes
-	max    unsafe.Pointer // [g]
-	kdim   uintptr        // a multiple of 4
-	vdim   uintptr        // a multiple of the kernel's columns
-	panel  uintptr        // bytes of a panel of keys
-	scales uintptr        // Int8: bytes from a block to its scales
-	block  uintptr        // bytes of a block; kernels of F32 and BF16 for few heads do not prefetch a next block at this distance
-
-	beforeO, beforeSum, beforeMax unsafe.Pointer // of the previous runs, to which each run is folded when the next one starts
-
-	left    uintptr // blocks left in the current run, at least 1
-	run     uintptr // blocks of each later run
-	columns uintptr // elements of o, plus those of beforeO, which follows it, if runs are folded
-	valid   uint64  // kernels.picked
-	scale   float32
-}
-
 // pickAttend returns the widest kernel for g heads; nil: none.
-func pickAttend(kernels map[DType]attendKernels, l KVLayout, g int) func(*attendArgs) {
+func pickAttend(kernels map[DType]kernel.AttendKernels, l KVLayout, g int) func(*kernel.AttendArgs) {
 	all, ok := kernels[l.Type]
-	if !ok || l.Latent || g > attendRows {
+	if !ok || l.Latent || g > kernel.AttendRows {
 		return nil
 	}
 	for i := len(all) - 1; i >= 0; i-- {
@@ -438,7 +372,7 @@ func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int
 		s.scoreLatent(l, block, r0, r1, 0, n)
 		return
 	}
-	panels := (n + panelRows - 1) / panelRows
+	panels := (n + kernel.PanelRows - 1) / kernel.PanelRows
 	if panels == 3 {
 		panels = 4
 	}
@@ -453,7 +387,7 @@ func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, ma
 	}
 	step := 1
 	if !l.Latent {
-		step = panelRows
+		step = kernel.PanelRows
 	}
 	for lo := 0; mask>>lo != 0; {
 		lo += bits.TrailingZeros64(mask>>lo) / step * step
@@ -464,7 +398,7 @@ func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, ma
 		if l.Latent {
 			s.scoreLatent(l, block, 0, g, lo, hi)
 		} else {
-			s.scorePanels(l, block, q, 0, g, lo/panelRows, hi/panelRows)
+			s.scorePanels(l, block, q, 0, g, lo/kernel.PanelRows, hi/kernel.PanelRows)
 		}
 		lo = hi
 	}
@@ -478,12 +412,12 @@ func (s *AttnScratch) fetchSome(l KVLayout, block []byte, mask uint64) {
 	const line = 64
 	fetch := func(lo, hi int) {
 		if lo &^= line - 1; lo < hi {
-			active.fetch(&block[lo], min((hi+line-1)&^(line-1), len(block))-lo)
+			kernel.Active.Fetch(&block[lo], min((hi+line-1)&^(line-1), len(block))-lo)
 		}
 	}
-	panel, value, key := panelRows*l.KDim*l.elem(), l.VDim*l.elem(), l.KDim*l.elem()
-	for p := 0; p < BlockSlots/panelRows && !l.Latent; p++ {
-		if mask>>(p*panelRows)&prefixMask(panelRows) != 0 {
+	panel, value, key := kernel.PanelRows*l.KDim*l.elem(), l.VDim*l.elem(), l.KDim*l.elem()
+	for p := 0; p < BlockSlots/kernel.PanelRows && !l.Latent; p++ {
+		if mask>>(p*kernel.PanelRows)&prefixMask(kernel.PanelRows) != 0 {
 			fetch(p*panel, (p+1)*panel)
 		}
 	}
@@ -502,30 +436,30 @@ func (s *AttnScratch) fetchSome(l KVLayout, block []byte, mask uint64) {
 // scorePanels is score for the panels [begin, end) of a layout that is not latent.
 func (s *AttnScratch) scorePanels(l KVLayout, block []byte, q []float32, r0, r1, begin, end int) {
 	a := &s.tile
-	a.panel, a.advance = uintptr(panelRows*l.KDim*l.elem()), uintptr(panelRows*tileColumns*l.elem())
-	a.ldx, a.ldout = uintptr(l.KDim)*4, BlockSlots*4
-	s.step.k = uintptr(l.KDim)
-	a.steps, a.nsteps = &s.step, 1
+	a.Panel, a.Advance = uintptr(kernel.PanelRows*l.KDim*l.elem()), uintptr(kernel.PanelRows*kernel.TileColumns*l.elem())
+	a.LdX, a.LdOut = uintptr(l.KDim)*4, BlockSlots*4
+	s.step.K = uintptr(l.KDim)
+	a.Steps, a.NSteps = &s.step, 1
 	for r := r0; r < r1; {
-		left := (r1 - r + maxTileTokens - 1) / maxTileTokens
+		left := (r1 - r + kernel.MaxTileTokens - 1) / kernel.MaxTileTokens
 		c := (r1 - r) / left
 		most := end
 		if s.stream && r == r0 {
 			most = 1
 		}
 		for p := begin; p < end; {
-			step, f := active.pick(l.Type, min(most, end-p), c)
-			a.w = unsafe.Pointer(&block[p*int(a.panel)])
-			a.x = unsafe.Pointer(&q[r*l.KDim])
-			a.out = unsafe.Pointer(&s.s[r][p*panelRows])
-			a.pf, a.pfStep = uintptr(a.w), 0
+			step, f := kernel.Active.Pick(l.Type, min(most, end-p), c)
+			a.W = unsafe.Pointer(&block[p*int(a.Panel)])
+			a.X = unsafe.Pointer(&q[r*l.KDim])
+			a.Out = unsafe.Pointer(&s.s[r][p*kernel.PanelRows])
+			a.Prefetch, a.PrefetchStep = uintptr(a.W), 0
 			if s.ahead != nil && r == r0 {
-				a.pf, a.pfStep = uintptr(unsafe.Pointer(&s.ahead[p*int(a.panel)])), a.advance
-				if active.spread[l.Type] && c >= spreadTokens {
-					a.pfStep, a.pfGap = a.advance*uintptr(step), lineBytes
+				a.Prefetch, a.PrefetchStep = uintptr(unsafe.Pointer(&s.ahead[p*int(a.Panel)])), a.Advance
+				if kernel.Active.Spread[l.Type] && c >= kernel.SpreadTokens {
+					a.PrefetchStep, a.PrefetchGap = a.Advance*uintptr(step), lineBytes
 				}
 			}
-			a.panels, a.tokens = step, c
+			a.Panels, a.Tokens = step, c
 			f(a)
 			p += step
 		}
@@ -544,22 +478,22 @@ func (s *AttnScratch) soften(l KVLayout, block []byte, r0, r1 int, mask uint64, 
 		return
 	}
 	a := &s.soft
-	a.s, a.sum, a.max, a.o = &s.s[r0], &s.sum[r0], &s.max[r0], &s.o[r0*l.VDim]
-	a.vdim, a.rows, a.valid, a.scale = uintptr(l.VDim), uintptr(r1-r0), mask, score.kernelScale()
+	a.S, a.Sum, a.Max, a.O = &s.s[r0], &s.sum[r0], &s.max[r0], &s.o[r0*l.VDim]
+	a.VDim, a.Rows, a.Valid, a.Scale = uintptr(l.VDim), uintptr(r1-r0), mask, score.kernelScale()
 	if l.scaledApart() {
-		a.keys, a.values = l.scales(block, 0), l.scales(block, 1)
+		a.Keys, a.Values = l.scales(block, 0), l.scales(block, 1)
 	}
 	if score.Cap != 0 {
 		for r := r0; r < r1; r++ {
-			if a.keys != nil {
-				active.mul64(&s.s[r], a.keys)
+			if a.Keys != nil {
+				kernel.Active.Mul64(&s.s[r], a.Keys)
 			}
 			score.Of(s.s[r][:])
 		}
-		a.keys = nil
+		a.Keys = nil
 	}
-	active.softmax(a)
-	*a = softmaxArgs{}
+	kernel.Active.Softmax(a)
+	*a = kernel.SoftmaxArgs{}
 }
 
 // accumulate adds the values of the slots in mask to the rows [r0, r1), one run of adjacent slots
@@ -574,28 +508,28 @@ func (s *AttnScratch) accumulate(l KVLayout, block []byte, r0, r1 int, mask uint
 	} else {
 		values = block[l.valuesAt():]
 	}
-	a.ldv, a.ldo = uintptr(ldv*e), uintptr(l.VDim)*4
+	a.LdV, a.LdO = uintptr(ldv*e), uintptr(l.VDim)*4
 	for mask != 0 {
 		lo := bits.TrailingZeros64(mask)
 		run := bits.TrailingZeros64(^(mask >> lo))
 		mask &^= prefixMask(run) << lo
-		a.slots = uintptr(run)
+		a.Slots = uintptr(run)
 		for r := r0; r < r1; {
-			left := (r1 - r + maxTileTokens - 1) / maxTileTokens
+			left := (r1 - r + kernel.MaxTileTokens - 1) / kernel.MaxTileTokens
 			c := (r1 - r) / left
 			if s.stream && r == r0 && l.VDim > 64 {
 				c = min(c, wholeRows)
 			}
-			a.p = unsafe.Pointer(&s.s[r][lo])
+			a.P = unsafe.Pointer(&s.s[r][lo])
 			for col := 0; col < l.VDim; {
-				cols, f := active.pickValues(dt, l.VDim-col, c)
-				a.v = unsafe.Pointer(&values[(lo*ldv+col)*e])
-				a.o = unsafe.Pointer(&s.o[r*l.VDim+col])
-				a.pf = a.v
+				cols, f := kernel.Active.PickValues(dt, l.VDim-col, c)
+				a.V = unsafe.Pointer(&values[(lo*ldv+col)*e])
+				a.O = unsafe.Pointer(&s.o[r*l.VDim+col])
+				a.Prefetch = a.V
 				if s.ahead != nil && r == r0 {
-					a.pf = unsafe.Pointer(&s.ahead[l.valuesAt()+(lo*l.VDim+col)*e])
+					a.Prefetch = unsafe.Pointer(&s.ahead[l.valuesAt()+(lo*l.VDim+col)*e])
 				}
-				a.rows, a.cols = c, cols
+				a.Rows, a.Cols = c, cols
 				f(a)
 				col += cols
 			}
@@ -606,16 +540,6 @@ func (s *AttnScratch) accumulate(l KVLayout, block []byte, r0, r1 int, mask uint
 
 // wholeRows is the maximum number of rows for the kernels of 128 value columns.
 const wholeRows = 2
-
-// pickValues returns the widest values kernel of at most cols columns, and its width.
-func (k *kernels) pickValues(dt DType, cols, rows int) (int, func(*valuesArgs)) {
-	for i := min(bits.Len(uint(cols/8)), len(valuesKernels{})) - 1; i >= 0; i-- {
-		if f := k.values[dt][i][rows-1]; f != nil {
-			return 8 << i, f
-		}
-	}
-	panic("tensor: no " + k.name + " kernel for values of " + dt.String())
-}
 
 // end ends the last run and returns the state that remains to be divided.
 func (s *AttnScratch) end(l KVLayout) *runState {

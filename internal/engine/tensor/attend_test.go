@@ -5,14 +5,17 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // naiveRun is the definition of a run, for one (query, head): slots in order, blocks of 64, online
 // softmax. It reads the cache one slot at a time. Sums are not divided yet. some is false if no
 // slot is valid.
-func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32, top float32, sum lanes, some bool) {
+func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32, top float32, sum kernel.Lanes, some bool) {
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
-	o, top = make([]float32, l.VDim), negInf
+	o, top = make([]float32, l.VDim), kernel.NegInf
 	for b := 0; b*BlockSlots < n; b++ {
 		var score [BlockSlots]float32
 		next, any := top, false
@@ -28,14 +31,14 @@ func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, val
 			kscale, _ := rawRow(l, blocks[b], j, k, v)
 			acc := float32(0)
 			for i := range k {
-				acc = fma32(k[i], q[i], acc)
+				acc = f32.FMA(k[i], q[i], acc)
 			}
 			if l.Type == Int8 {
 				acc *= kscale
 			}
 			score[j] = acc * weight.Scale
 			if weight.Cap != 0 {
-				portableSoftCap(score[j:j+1], weight.Cap)
+				portable().SoftCap(score[j:j+1], weight.Cap)
 			}
 			if score[j] > next {
 				next = score[j]
@@ -45,7 +48,7 @@ func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, val
 			continue
 		}
 		some = true
-		c := Exp(top - next)
+		c := f32.Exp(top - next)
 		for i := range sum {
 			sum[i] *= c
 		}
@@ -57,13 +60,13 @@ func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, val
 				continue
 			}
 			_, vscale := rawRow(l, blocks[b], j, k, v)
-			p := Exp(score[j] - next)
+			p := f32.Exp(score[j] - next)
 			sum[j%16] += p
 			if l.Type == Int8 {
 				p *= vscale
 			}
 			for i := range o {
-				o[i] = fma32(p, v[i], o[i])
+				o[i] = f32.FMA(p, v[i], o[i])
 			}
 		}
 		top = next
@@ -76,7 +79,7 @@ func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, val
 func naiveAttend(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, valid []uint64) []float32 {
 	var o []float32
 	var top float32
-	var sum lanes
+	var sum kernel.Lanes
 	some := false
 	for b := 0; b*BlockSlots < n; b += RunBlocks {
 		var mask []uint64
@@ -92,7 +95,7 @@ func naiveAttend(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, 
 			continue
 		}
 		m := max(top, rtop)
-		x, y := Exp(top-m), Exp(rtop-m)
+		x, y := f32.Exp(top-m), f32.Exp(rtop-m)
 		for i := range o {
 			o[i] = float32(o[i]*x) + float32(ro[i]*y)
 		}
@@ -104,7 +107,7 @@ func naiveAttend(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, 
 	if !some {
 		return make([]float32, l.VDim)
 	}
-	inv := 1 / (sum.sum() + weight.sink(0, top))
+	inv := 1 / (sum.Sum() + weight.sink(0, top))
 	for i := range o {
 		o[i] *= inv
 	}
@@ -421,8 +424,8 @@ func TestAttendAllocatesNothing(t *testing.T) {
 
 // Prefetching depends on the CPU's maker, see TestMatMulWhateverIsPrefetched.
 func TestAttendWhateverIsPrefetched(t *testing.T) {
-	was := prefetchAhead
-	defer func() { prefetchAhead = was }()
+	was := kernel.PrefetchAhead
+	defer func() { kernel.PrefetchAhead = was }()
 	const n = 5*BlockSlots + 7
 	for _, dt := range []DType{F32, BF16, Int8} {
 		l := KVLayout{Type: dt, KDim: 64, VDim: 64}
@@ -431,7 +434,7 @@ func TestAttendWhateverIsPrefetched(t *testing.T) {
 			q := normal(rng(uint64(g)), g*l.KDim)
 			var want []float32
 			for _, ahead := range []int{0, 8 << 10} {
-				prefetchAhead = ahead
+				kernel.PrefetchAhead = ahead
 				var s AttnScratch
 				out := make([]float32, g*l.VDim)
 				Attend(out, q, g, Score{Scale: 0.1}, l, blocks, n, nil, &s)

@@ -1,6 +1,10 @@
 package tensor
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+)
 
 // RunBlocks is the number of blocks in a run, counted in the list of blocks that is read. The sums
 // of attention over slots are cut into runs. Each run is a softmax of its own, from its own start,
@@ -13,9 +17,9 @@ const (
 
 // runState is the state of attention's rows after some slots.
 type runState struct {
-	o   []float32 // [rows][VDim], not yet divided by sum
-	max []float32 // [rows]
-	sum []lanes   // [rows]
+	o   []float32      // [rows][VDim], not yet divided by sum
+	max []float32      // [rows]
+	sum []kernel.Lanes // [rows]
 }
 
 // reset sets the state before any slot.
@@ -23,18 +27,18 @@ func (a *runState) reset() {
 	clear(a.o)
 	clear(a.sum)
 	for i := range a.max {
-		a.max[i] = negInf
+		a.max[i] = kernel.NegInf
 	}
 }
 
 // stateFloats is the size of a runState: whole cache lines, since threads write adjacent states.
-func stateFloats(rows, vdim int) int { return (rows*(len(lanes{})+vdim)+rows+15)/16*16 + 16 }
+func stateFloats(rows, vdim int) int { return (rows*(len(kernel.Lanes{})+vdim)+rows+15)/16*16 + 16 }
 
 // twoStates returns two states in m with adjacent o.
 func twoStates(m []float32, rows, vdim int) (a, b runState) {
-	sums := unsafe.Slice((*lanes)(unsafe.Pointer(&m[0])), 2*rows)
+	sums := unsafe.Slice((*kernel.Lanes)(unsafe.Pointer(&m[0])), 2*rows)
 	a.sum, b.sum = sums[:rows:rows], sums[rows:]
-	m = m[len(sums)*len(lanes{}):]
+	m = m[len(sums)*len(kernel.Lanes{}):]
 	a.o, b.o = m[:rows*vdim:rows*vdim], m[rows*vdim:][:rows*vdim:rows*vdim]
 	m = m[2*rows*vdim:]
 	a.max, b.max = m[:rows:rows], m[rows:][:rows:rows]
@@ -42,31 +46,17 @@ func twoStates(m []float32, rows, vdim int) (a, b runState) {
 }
 
 // none reports whether row r has seen no slot.
-func (a *runState) none(r int) bool { return a.max[r] == negInf && a.sum[r] == (lanes{}) }
-
-// foldArgs folds a run into the previous runs, row by row, and resets it:
-//
-//	m = max(max, runMax);  x = exp(max-m);  y = exp(runMax-m)
-//	sum = sum*x + runSum*y per lane;  o = o*x + runO*y
-//	runMax, runSum, runO = -Inf, 0, 0
-//
-// Every product is rounded. A run without a slot is skipped (runState.none), and the first run with
-// a slot is copied.
-type foldArgs struct {
-	o, sum, max          unsafe.Pointer
-	runO, runSum, runMax unsafe.Pointer
-	rows, vdim           uintptr // vdim: a multiple of 8
-}
+func (a *runState) none(r int) bool { return a.max[r] == kernel.NegInf && a.sum[r] == (kernel.Lanes{}) }
 
 // fold folds the next run b into a and resets b.
-func (a *runState) fold(b *runState, vdim int, args *foldArgs) {
-	*args = foldArgs{
-		unsafe.Pointer(&a.o[0]), unsafe.Pointer(&a.sum[0]), unsafe.Pointer(&a.max[0]),
-		unsafe.Pointer(&b.o[0]), unsafe.Pointer(&b.sum[0]), unsafe.Pointer(&b.max[0]),
-		uintptr(len(a.max)), uintptr(vdim),
+func (a *runState) fold(b *runState, vdim int, args *kernel.FoldArgs) {
+	*args = kernel.FoldArgs{
+		O: unsafe.Pointer(&a.o[0]), Sum: unsafe.Pointer(&a.sum[0]), Max: unsafe.Pointer(&a.max[0]),
+		RunO: unsafe.Pointer(&b.o[0]), RunSum: unsafe.Pointer(&b.sum[0]), RunMax: unsafe.Pointer(&b.max[0]),
+		Rows: uintptr(len(a.max)), VDim: uintptr(vdim),
 	}
-	active.fold(args)
-	*args = foldArgs{}
+	kernel.Active.Fold(args)
+	*args = kernel.FoldArgs{}
 }
 
 // divide writes the rows [r0, r1), one of each head of score, divided by their sums.
@@ -78,7 +68,7 @@ func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int, score Score) {
 			continue
 		}
 		copy(o, a.o[r*vdim:])
-		active.scaleBy(o, 1/(a.sum[r].sum()+score.sink(r-r0, a.max[r])))
+		kernel.Active.ScaleBy(o, 1/(a.sum[r].Sum()+score.sink(r-r0, a.max[r])))
 	}
 }
 
@@ -99,7 +89,7 @@ func (s *AttnScratch) folds(l KVLayout) *runState {
 type Runs struct {
 	memory []float32 // of states
 	states []runState
-	join   foldArgs
+	join   kernel.FoldArgs
 	q      []float32
 	g, n   int
 	score  Score

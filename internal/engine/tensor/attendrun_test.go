@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // longCache has n slots with few different contents, so that it is filled quickly.
@@ -72,7 +74,7 @@ func TestOneRunIsOneChain(t *testing.T) {
 	r := rng(6)
 	blocks, q := longCache(r, l, RunSlots), normal(r, l.KDim)
 	o, _, sum, _ := naiveRun(q, Score{Scale: 0.1}, l, blocks, RunSlots, nil)
-	inv := 1 / sum.sum()
+	inv := 1 / sum.Sum()
 	for i := range o {
 		o[i] *= inv
 	}
@@ -161,7 +163,7 @@ func TestRunsOfWholeBlocks(t *testing.T) {
 				hole[i] = ^uint64(0)
 			}
 			hole[5] = 1 << 11
-			for g := 1; g <= attendRows+1; g++ {
+			for g := 1; g <= kernel.AttendRows+1; g++ {
 				q := normal(r, g*l.KDim)
 				for m, valid := range [][]uint64{nil, hole} {
 					allEqual(t, fmt.Sprintf("%+v, %d heads, mask %d", l, g, m), func() []float32 {
@@ -191,11 +193,11 @@ func TestFoldOfStrangeNumbers(t *testing.T) {
 						continue
 					}
 					copy(s.o[i*vdim:], normal(r, vdim))
-					copy(s.sum[i][:], normal(r, len(lanes{})))
+					copy(s.sum[i][:], normal(r, len(kernel.Lanes{})))
 					s.max[i] = []float32{0.5, -3, 90, -1e30, inf, -inf, nan}[r.IntN(7)]
 				}
 			}
-			a.fold(&b, vdim, new(foldArgs))
+			a.fold(&b, vdim, new(kernel.FoldArgs))
 			for _, s := range []*runState{&a, &b} {
 				all = append(all, s.o...)
 				for i := range s.sum {

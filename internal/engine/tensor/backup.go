@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
@@ -56,7 +57,7 @@ func (p *Pool) canBackUp(tasks int) bool {
 		if len(j.w.nodes) != 1 {
 			return false
 		}
-		size += (j.r1 - j.r0) / panelRows * j.w.panel
+		size += (j.r1 - j.r0) / kernel.PanelRows * j.w.panel
 	}
 	return !raceDetector && tasks > 1 && tasks <= maxBackupTasks && p.Threads() >= minBackupThreads && size >= minBackupBytes*p.Threads()
 }
@@ -95,7 +96,7 @@ func (p *Pool) attempt(worker, task int, number uint64, repeated bool) bool {
 	}
 	s := m.scratch(worker)
 	if s.out == nil {
-		s.out = lines(chunkTok * groupRows)
+		s.out = lines(chunkTok * kernel.GroupRows)
 	}
 	first, last := j.panels(at)
 	t, tokens := j.tokens(at)
@@ -105,9 +106,9 @@ func (p *Pool) attempt(worker, task int, number uint64, repeated bool) bool {
 	if !c.CompareAndSwap(before, number<<1) {
 		return false
 	}
-	rows := min(last*panelRows, j.r1) - first*panelRows
+	rows := min(last*kernel.PanelRows, j.r1) - first*kernel.PanelRows
 	for i := range tokens {
-		copy(j.y[0][(t+i)*j.ldy+first*panelRows:][:rows], s.out[i*groupRows:])
+		copy(j.y[0][(t+i)*j.ldy+first*kernel.PanelRows:][:rows], s.out[i*kernel.GroupRows:])
 	}
 	m.stored(task, &j, first, last, t, tokens)
 	c.Store(number<<1 | 1)
@@ -121,8 +122,8 @@ func (j *job) part(s *matScratch, first, last, t, tokens int) {
 		if s.claim.repeated { // check often whether the other thread has returned
 			groups = 1
 		}
-		s.args.groups = uintptr(groups)
-		j.group(s, at, panels, t, tokens, 0, target{unsafe.Pointer(&s.out[(at-first)*panelRows]), groupRows * 4})
+		s.args.Groups = uintptr(groups)
+		j.group(s, at, panels, t, tokens, 0, target{unsafe.Pointer(&s.out[(at-first)*kernel.PanelRows]), kernel.GroupRows * 4})
 		at += panels * groups
 	}
 }

@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 // lateKernels are those of the active implementation, except that one call on a worker thread waits
 // until late is closed. The caller waits for that call to start.
-func lateKernels(p *Pool) (k *kernels, late chan struct{}) {
+func lateKernels(p *Pool) (k *kernel.Set, late chan struct{}) {
 	var one atomic.Bool
 	took, late := make(chan struct{}), make(chan struct{})
 	return slowKernels(p, func(caller bool) {
@@ -31,24 +32,24 @@ func lateKernels(p *Pool) (k *kernels, late chan struct{}) {
 }
 
 // slowKernels are those of the active implementation; before is called at the start of each call.
-func slowKernels(p *Pool, before func(caller bool)) *kernels {
-	copied, own := *active, &p.mat.scratch(0).args
-	slow := func(f func(*tileArgs)) func(*tileArgs) {
+func slowKernels(p *Pool, before func(caller bool)) *kernel.Set {
+	copied, own := *kernel.Active, &p.mat.scratch(0).args
+	slow := func(f func(*kernel.TileArgs)) func(*kernel.TileArgs) {
 		if f == nil {
 			return nil
 		}
-		return func(a *tileArgs) {
+		return func(a *kernel.TileArgs) {
 			before(a == own)
 			f(a)
 		}
 	}
-	for dt := range copied.tile {
-		for m := range copied.tile[dt] {
-			for c, f := range copied.tile[dt][m] {
-				copied.tile[dt][m][c] = slow(f)
+	for dt := range copied.Tile {
+		for m := range copied.Tile[dt] {
+			for c, f := range copied.Tile[dt][m] {
+				copied.Tile[dt][m][c] = slow(f)
 			}
 		}
-		copied.rising[dt] = slow(copied.rising[dt])
+		copied.Rising[dt] = slow(copied.Rising[dt])
 	}
 	return &copied
 }
@@ -56,8 +57,8 @@ func slowKernels(p *Pool, before func(caller bool)) *kernels {
 // A thread that is delayed in the middle of a product does not delay the others. When it continues
 // it changes nothing: neither the product's result, nor its memory's later contents.
 func TestLateThread(t *testing.T) {
-	was := active
-	defer func() { active = was }()
+	was := kernel.Active
+	defer func() { kernel.Active = was }()
 	for _, dt := range []DType{F32, BF16, Q8_0, Q4_0} {
 		for _, n := range []int{1, 2, 16, 96, 200} {
 			t.Run(fmt.Sprint(dt, " of ", n, " tokens"), func(t *testing.T) {
@@ -67,14 +68,14 @@ func TestLateThread(t *testing.T) {
 				x, other := normal(r, n*cols), normal(r, n*cols)
 				p := NewPool(minBackupThreads)
 				defer p.Close()
-				active = was
+				kernel.Active = was
 				want, wantOther := make([]float32, n*rows), make([]float32, n*rows)
 				p.MatMul(want, rows, w, x, cols, n)
 				p.MatMul(wantOther, rows, w, other, cols, n)
 
 				p.settle() // no thread is late from an earlier product
 				kernels, late := lateKernels(p)
-				active = kernels
+				kernel.Active = kernels
 				y, free := make([]float32, n*rows), make(chan error, 1)
 				times := p.backups.repeated.Load()
 				p.MatMul(y, rows, w, x, cols, n)
@@ -111,8 +112,8 @@ func TestLateThread(t *testing.T) {
 // Products of all kinds in the same memory, while threads are delayed by up to some milliseconds at
 // random, have the bits that one thread gives.
 func TestThreadsLateAtRandom(t *testing.T) {
-	was := active
-	defer func() { active = was }()
+	was := kernel.Active
+	defer func() { kernel.Active = was }()
 	const cols = 512
 	p, one := NewPool(minBackupThreads), NewPool(1)
 	defer p.Close()
@@ -165,9 +166,9 @@ func TestThreadsLateAtRandom(t *testing.T) {
 		}
 		clear(want)
 		clear(y)
-		active = was
+		kernel.Active = was
 		multiply(one, want)
-		active = slow
+		kernel.Active = slow
 		multiply(p, y)
 		sameBits(t, fmt.Sprintf("round %d, %d tokens", round, n), y, want)
 	}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // ceilings are measured once per number of threads, in the same run as the results that are
@@ -63,12 +65,12 @@ func BenchmarkMatMul(b *testing.B) {
 			p := NewPool(threads)
 			c := measured(b, p)
 			peak := c.fma
-			if Quantised(dt) {
+			if kernel.Quantised(dt) {
 				peak = c.dot
 			}
 			for _, n := range []int{1, 4, 8, 16, 32, 96} {
 				x, y := make([]float32, n*k), make([]float32, n*rows)
-				b.Run(fmt.Sprintf("%s/%v/n=%d/threads=%d", active.name, dt, n, threads), func(b *testing.B) {
+				b.Run(fmt.Sprintf("%s/%v/n=%d/threads=%d", kernel.Active.Name, dt, n, threads), func(b *testing.B) {
 					report(b, float64(w.Bytes()), 2*rows*k*float64(n), c.read, peak, func() { p.MatMul(y, rows, w, x, k, n) })
 				})
 			}
@@ -91,7 +93,7 @@ func BenchmarkAttend(b *testing.B) {
 		for _, g := range []int{1, 4} {
 			q, out := make([]float32, nq*g*l.KDim), make([]float32, nq*g*l.VDim)
 			flops, bytes := 2*float64(n*g*(l.KDim+l.VDim)), float64(n*l.RowBytes())
-			name := fmt.Sprintf("%s/%v/%d/heads=%d", active.name, l.Type, l.KDim, g)
+			name := fmt.Sprintf("%s/%v/%d/heads=%d", kernel.Active.Name, l.Type, l.KDim, g)
 			b.Run(name+"/decode", func(b *testing.B) {
 				report(b, bytes, flops, c.read, c.fma, func() { Attend(out, q, g, Score{Scale: 0.1}, l, blocks, n, nil, &s) })
 			})
@@ -115,7 +117,7 @@ func BenchmarkOps(b *testing.B) {
 		"ArgMax":    func() { ArgMax(x) },
 		"LogSumExp": func() { LogSumExp(x) },
 	} {
-		b.Run(active.name+"/"+name, func(b *testing.B) {
+		b.Run(kernel.Active.Name+"/"+name, func(b *testing.B) {
 			b.SetBytes(4 * n)
 			for b.Loop() {
 				f()

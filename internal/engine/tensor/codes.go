@@ -1,6 +1,11 @@
 package tensor
 
-import "math"
+import (
+	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+)
 
 // Codes are the weights of a block of a row as integers: element i is (Q[i]-Zero)*Scale.
 type Codes struct {
@@ -9,37 +14,12 @@ type Codes struct {
 	Scale float32
 }
 
-// codeTable is a table of 16 values in units of the scale, as the kernels read it.
-type codeTable struct {
-	values [16]int8
-	plus   [16]uint8 // values + 128
-}
-
-func tableOf(values [16]int8) *codeTable {
-	t := &codeTable{values: values}
-	for i, v := range values {
-		t.plus[i] = uint8(int(v) + 128)
-	}
-	return t
-}
-
-// nonLinear are the values of IQ4_NL, and floats4 twice those of MXFP4.
-var (
-	nonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
-	floats4   = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
-)
-
-var tables = [weightTypes]*codeTable{IQ4_NL: tableOf(nonLinear), MXFP4: tableOf(floats4)}
-
-// int4Scales is the bytes of 16 scales and 16 zero points of Int4.
-const int4Scales = 3 * panelRows
-
 // scaleBytes is the size of the scales of a block of 16 rows.
 func scaleBytes(dt DType) int {
 	if dt == Int4 {
-		return int4Scales
+		return kernel.Int4Scales
 	}
-	return 2 * panelRows
+	return 2 * kernel.PanelRows
 }
 
 // putBlock quantizes a block of one row.
@@ -51,7 +31,7 @@ func putBlock(dt DType, block, scales []byte, lane int, x *[BlockWidth]float32) 
 	case Q4_0:
 		*scale = putQ4(block, lane, x)
 	case Int4:
-		*scale, scales[2*panelRows+lane] = putQ4(block, lane, x), 8
+		*scale, scales[2*kernel.PanelRows+lane] = putQ4(block, lane, x), 8
 	case MXFP4:
 		*scale = putFP4(block, lane, x)
 	default:
@@ -66,8 +46,8 @@ const scaleError = 1.0 / (1 << 11)
 // putCodes stores the codes of a block of one row, and its scale as float16. It returns false, and stores
 // nothing, if the type does not have the codes, or float16 not the scale.
 func putCodes(dt DType, block, scales []byte, lane int, c *Codes) bool {
-	half := toF16(c.Scale)
-	if e := float64(fromF16(half)) - float64(c.Scale); !(math.Abs(e) <= scaleError*math.Abs(float64(c.Scale))) || math.IsInf(float64(c.Scale), 0) {
+	half := f32.ToF16(c.Scale)
+	if e := float64(f32.FromF16(half)) - float64(c.Scale); !(math.Abs(e) <= scaleError*math.Abs(float64(c.Scale))) || math.IsInf(float64(c.Scale), 0) {
 		return false
 	}
 	var q [BlockWidth]uint8
@@ -76,7 +56,7 @@ func putCodes(dt DType, block, scales []byte, lane int, c *Codes) bool {
 	case Q8_0:
 		if ok = c.fit(&q, c.Zero-128, 0, 255); ok {
 			for k, v := range q {
-				block[k/4*4*panelRows+lane*4+k%4] = v
+				block[k/4*4*kernel.PanelRows+lane*4+k%4] = v
 			}
 			halves(scales)[lane] = half
 		}
@@ -97,11 +77,11 @@ func putCodes(dt DType, block, scales []byte, lane int, c *Codes) bool {
 		return false
 	}
 	for k := range BlockWidth / 2 {
-		block[k/4*4*panelRows+lane*4+k%4] = q[k] | q[k+BlockWidth/2]<<4
+		block[k/4*4*kernel.PanelRows+lane*4+k%4] = q[k] | q[k+BlockWidth/2]<<4
 	}
 	halves(scales)[lane] = half
 	if dt == Int4 {
-		scales[2*panelRows+lane] = zero
+		scales[2*kernel.PanelRows+lane] = zero
 	}
 	return true
 }
@@ -121,13 +101,13 @@ func (c *Codes) fit(q *[BlockWidth]uint8, offset, lo, hi int16) bool {
 const noCode = 255
 
 // inverses are the codes of the values -128 to 127.
-var inverses = func() (out [weightTypes][256]uint8) {
-	for dt, t := range tables {
+var inverses = func() (out [kernel.WeightTypes][256]uint8) {
+	for dt, t := range kernel.Tables {
 		for i := range out[dt] {
 			out[dt][i] = noCode
 		}
 		for code := 15; t != nil && code >= 0; code-- { // of two zeros, the first
-			out[dt][int(t.values[code])+128] = uint8(code)
+			out[dt][int(t.Values[code])+128] = uint8(code)
 		}
 	}
 	return out
@@ -149,28 +129,28 @@ func (c *Codes) look(q *[BlockWidth]uint8, codes *[256]uint8) bool {
 // smaller.
 func putFP4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	top := math.Abs(float64(largest(x)))
-	half := toF16(float32(math.NaN()))
+	half := f32.ToF16(float32(math.NaN()))
 	if top <= math.MaxFloat32 {
 		_, exp := math.Frexp(top)      // top < 2^exp
 		exp = min(15, max(-24, exp-4)) // of half a unit
-		if half = toF16(float32(math.Ldexp(1, exp))); top == 0 {
+		if half = f32.ToF16(float32(math.Ldexp(1, exp))); top == 0 {
 			half = 0
 		}
 	}
-	d := fromF16(half)
+	d := f32.FromF16(half)
 	inv := 1 / d
 	if !(inv <= math.MaxFloat32) {
 		inv = 0
 	}
 	for k, v := range x {
 		code, a := uint8(0), float32(math.Abs(float64(v)))*inv
-		for code < 7 && a > float32(floats4[code]+floats4[code+1])/2 {
+		for code < 7 && a > float32(kernel.Floats4[code]+kernel.Floats4[code+1])/2 {
 			code++
 		}
 		if v < 0 && code > 0 {
 			code |= 8
 		}
-		at := &block[k%16/4*4*panelRows+lane*4+k%4]
+		at := &block[k%16/4*4*kernel.PanelRows+lane*4+k%4]
 		*at = *at&^(15<<(k/16*4)) | code<<(k/16*4)
 	}
 	return half

@@ -4,6 +4,9 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // Blocks of integers that a type can hold are stored without change, and products with zero points and
@@ -37,7 +40,7 @@ func TestCodes(t *testing.T) {
 					case Int4:
 						c.Q[k], c.Zero = int16(r.IntN(16)-8), int16(i%16-8)
 					default:
-						c.Q[k] = int16(tables[dt].values[r.IntN(16)])
+						c.Q[k] = int16(kernel.Tables[dt].Values[r.IntN(16)])
 					}
 					want[i*BlockWidth+k] = float32(c.Q[k]-c.Zero) * c.Scale
 				}
@@ -57,26 +60,26 @@ func TestCodes(t *testing.T) {
 					}
 				}
 			}
-			for n := 1; n <= maxTileTokens+1; n++ {
+			for n := 1; n <= kernel.MaxTileTokens+1; n++ {
 				x, y := normal(r, n*cols), make([]float32, n*rows)
 				for k := range cols {
 					x[k] = 1 // the largest int8 everywhere
 				}
 				p.MatMul(y, rows, w, x, cols, n)
-				tokens := make([]byte, cols/BlockWidth*quantBlockBytes)
+				tokens := make([]byte, cols/BlockWidth*kernel.QuantBlockBytes)
 				for tok := range n {
-					portableQuantise(tokens, x[tok*cols:][:cols], -128)
+					portable().Quantise(tokens, x[tok*cols:][:cols], -128)
 					for row := range rows {
 						units := make([]float32, Units(cols))
 						for u := range units {
 							acc := float32(0)
 							for b := UnitSpan(cols, u).Lo; b < UnitSpan(cols, u).Hi; b += BlockWidth {
-								c, rec := &blocks[(row*cols+b)/BlockWidth], tokens[b/BlockWidth*quantBlockBytes:]
+								c, rec := &blocks[(row*cols+b)/BlockWidth], tokens[b/BlockWidth*kernel.QuantBlockBytes:]
 								sum := int32(0)
 								for k := range c.Q {
 									sum += int32(c.Q[k]-c.Zero) * int32(int8(rec[k]))
 								}
-								acc = fma32(float32(sum), c.Scale*floats(rec[quantBlockScale:][:4])[0], acc)
+								acc = f32.FMA(float32(sum), c.Scale*floats(rec[kernel.QuantBlockScale:][:4])[0], acc)
 							}
 							units[u] = acc
 						}
@@ -111,7 +114,7 @@ func TestCodesThatDoNotFit(t *testing.T) {
 		for k := range test.c.Q[2:] {
 			test.c.Q[k+2] = test.c.Q[0]
 		}
-		block, scales := make([]byte, BlockWidth*panelRows), make([]byte, int4Scales)
+		block, scales := make([]byte, BlockWidth*kernel.PanelRows), make([]byte, kernel.Int4Scales)
 		if putCodes(test.dt, block, scales, 3, &test.c) {
 			t.Errorf("%s is stored as %v", name, test.dt)
 		}

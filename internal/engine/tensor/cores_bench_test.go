@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // coresModel is the products of llama-3.2-1b in the order of a step.
@@ -74,7 +76,7 @@ func (c *coresModel) read(p *Pool, apart bool) {
 	const piece = 64 << 10
 	var parts [][]byte
 	flush := func() {
-		p.Run(len(parts), func(i int) { active.peak.read(&parts[i][0], len(parts[i])&^511) })
+		p.Run(len(parts), func(i int) { kernel.Active.Peak.Read(&parts[i][0], len(parts[i])&^511) })
 		parts = parts[:0]
 	}
 	for _, ws := range c.w {
@@ -104,9 +106,9 @@ func BenchmarkCores(b *testing.B) {
 		return n
 	}
 	threads, layers, rounds := cmp.Or(os.Getenv("SHOAL_THREADS"), "1,2"), number("SHOAL_LAYERS", 16), number("SHOAL_ROUNDS", 20)
-	ahead0, pass0, active0 := prefetchAhead, passBytes, active
-	kernels0 := *active
-	defer func() { prefetchAhead, passBytes, active = ahead0, pass0, active0 }()
+	ahead0, pass0, active0 := kernel.PrefetchAhead, kernel.PassBytes, kernel.Active
+	kernels0 := *kernel.Active
+	defer func() { kernel.PrefetchAhead, kernel.PassBytes, kernel.Active = ahead0, pass0, active0 }()
 	type way struct {
 		name string
 		set  func()
@@ -135,7 +137,7 @@ func BenchmarkCores(b *testing.B) {
 			step := func(tokens int) func(p *Pool) { return func(p *Pool) { c.step(p, tokens, x, y) } }
 			one := step(1)
 			ahead := func(n int) func() {
-				return func() { prefetchAhead = n; clear(active.rising[:]) }
+				return func() { kernel.PrefetchAhead = n; clear(kernel.Active.Rising[:]) }
 			}
 			ways := []way{
 				{"read 512 MB again and again", nil, func(*Pool) { small.Read(c.bytes) }},
@@ -147,12 +149,12 @@ func BenchmarkCores(b *testing.B) {
 				{"1 token, 4 KB ahead", ahead(4 << 10), one}, {"1 token, 8 KB ahead", ahead(8 << 10), one}, {"1 token, 16 KB ahead", ahead(16 << 10), one},
 			}
 			if dt == Q8_0 {
-				pass := func(n int) func() { return func() { passBytes = n } }
+				pass := func(n int) func() { return func() { kernel.PassBytes = n } }
 				for _, tokens := range []int{16, 96} {
 					s := step(tokens)
 					name := fmt.Sprintf("%d tokens, ", tokens)
 					ways = append(ways, way{name + "as it is", nil, s}, way{name + "pass 16 KB", pass(16 << 10), s}, way{name + "pass 64 KB", pass(64 << 10), s}, way{name + "pass 128 KB", pass(128 << 10), s},
-						way{name + "no spread", func() { clear(active.spread[:]) }, s})
+						way{name + "no spread", func() { clear(kernel.Active.Spread[:]) }, s})
 				}
 			}
 			sums := map[int]uint64{}
@@ -163,7 +165,7 @@ func BenchmarkCores(b *testing.B) {
 						continue
 					}
 					kernels := kernels0
-					prefetchAhead, passBytes, active = ahead0, pass0, &kernels
+					kernel.PrefetchAhead, kernel.PassBytes, kernel.Active = ahead0, pass0, &kernels
 					if w.set != nil {
 						w.set()
 					}

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // BenchmarkExchange is a product of two threads, then a message to another goroutine, which works
@@ -49,7 +51,7 @@ func BenchmarkExchange(b *testing.B) {
 	for b.Loop() {
 		p.Run(16, func(int) {
 			for range 100 {
-				pause()
+				kernel.Pause()
 			}
 		})
 		if _, err := here.Write(buf); err != nil {

@@ -1,6 +1,10 @@
 package tensor
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+)
 
 // Tile is the position of element j of row r in the layout that MulAdd reads: 64 columns of all
 // rows are contiguous. rows is the number of rows.
@@ -15,19 +19,19 @@ func TileFloats(rows, n int) int { return (n + BlockSlots - 1) / BlockSlots * ro
 func MulAdd(out []float32, ldo int, p []float32, all, first, rows int, m []float32, ldm, n, lo, hi int, s *AttnScratch) {
 	a := &s.values
 	for at := 0; at < n; at += BlockSlots {
-		a.slots, a.ldv, a.ldo = uintptr(min(BlockSlots, n-at)), uintptr(4*ldm), uintptr(4*ldo)
-		for r := 0; r < rows; r += a.rows {
-			a.rows = min(maxTileTokens, rows-r)
-			a.p = unsafe.Pointer(&p[Tile(all, first+r, at)])
-			for col := lo; col < hi; col += a.cols {
-				cols, f := active.pickValues(F32, hi-col, a.rows)
-				a.v, a.o, a.cols = unsafe.Pointer(&m[at*ldm+col]), unsafe.Pointer(&out[r*ldo+col]), cols
-				_, _, a.pf = m[(at+int(a.slots)-1)*ldm+col+cols-1], out[(r+a.rows-1)*ldo+col+cols-1], a.v
+		a.Slots, a.LdV, a.LdO = uintptr(min(BlockSlots, n-at)), uintptr(4*ldm), uintptr(4*ldo)
+		for r := 0; r < rows; r += a.Rows {
+			a.Rows = min(kernel.MaxTileTokens, rows-r)
+			a.P = unsafe.Pointer(&p[Tile(all, first+r, at)])
+			for col := lo; col < hi; col += a.Cols {
+				cols, f := kernel.Active.PickValues(F32, hi-col, a.Rows)
+				a.V, a.O, a.Cols = unsafe.Pointer(&m[at*ldm+col]), unsafe.Pointer(&out[r*ldo+col]), cols
+				_, _, a.Prefetch = m[(at+int(a.Slots)-1)*ldm+col+cols-1], out[(r+a.Rows-1)*ldo+col+cols-1], a.V
 				f(a)
 			}
 		}
 	}
-	*a = valuesArgs{}
+	*a = kernel.ValuesArgs{}
 }
 
 // Floats views b as float32 elements.
@@ -36,7 +40,7 @@ func Floats(b []byte) []float32 { return floats(b) }
 // Widen converts F32 or BF16 elements of src to x.
 func Widen(x []float32, src []byte, dt DType) {
 	if dt == BF16 {
-		active.widen(x, halves(src)[:len(x)])
+		kernel.Active.Widen(x, halves(src)[:len(x)])
 		return
 	}
 	copy(x, floats(src))

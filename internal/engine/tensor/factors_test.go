@@ -3,6 +3,8 @@ package tensor
 import (
 	"bytes"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // MulAdd is one chain of fused products per element for any division, on every implementation.
@@ -20,7 +22,7 @@ func TestMulAdd(t *testing.T) {
 		for i := 1; i < c.rows; i++ {
 			for j := range c.n {
 				for col := c.lo; col < c.hi; col++ {
-					want[i*c.cols+col] = fma32(p[i*c.n+j], m[j*c.cols+col], want[i*c.cols+col])
+					want[i*c.cols+col] = f32.FMA(p[i*c.n+j], m[j*c.cols+col], want[i*c.cols+col])
 				}
 			}
 		}

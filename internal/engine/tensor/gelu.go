@@ -1,6 +1,10 @@
 package tensor
 
-import "math"
+import (
+	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+)
 
 // The error function's form is 7.1.26 of Abramowitz and Stegun: erf(z) = 1 - (a1 t + ... + a5 t⁵)
 // exp(-z²) with t = 1/(1+p z), for z >= 0, to within 1.5e-7. The coefficients are halved, because
@@ -19,13 +23,13 @@ const (
 // operation is rounded; the polynomial is a fused chain.
 func gelu(x float32) float32 {
 	z := float32(max(x, -x) * (math.Sqrt2 / 2))
-	t := 1 / fma32(z, erfP, 1)
-	p := fma32(erfA5, t, erfA4)
-	p = fma32(p, t, erfA3)
-	p = fma32(p, t, erfA2)
-	p = fma32(p, t, erfA1)
+	t := 1 / f32.FMA(z, erfP, 1)
+	p := f32.FMA(erfA5, t, erfA4)
+	p = f32.FMA(p, t, erfA3)
+	p = f32.FMA(p, t, erfA2)
+	p = f32.FMA(p, t, erfA1)
 	p *= t
-	tail := float32(p * Exp(-float32(z*z)))
+	tail := float32(p * f32.Exp(-float32(z*z)))
 	if x >= 0 {
 		tail = 1 - tail
 	}

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // MatMulGroups gives each expert's tokens the bits of MatMul by its matrix alone, whatever other
@@ -65,7 +67,7 @@ func TestMatMulGroups(t *testing.T) {
 					}
 					check("groups")
 					var quantized []byte
-					if Quantised(dt) && s.cols%BlockWidth == 0 {
+					if kernel.Quantised(dt) && s.cols%BlockWidth == 0 {
 						quantized = make([]byte, tokens*QuantizedBytes(s.cols))
 						Quantize(quantized, QuantizedBytes(s.cols), dt, x, s.cols, s.cols, tokens)
 						pool.MatMulGroupsQuantized(groups, quantized, QuantizedBytes(s.cols))

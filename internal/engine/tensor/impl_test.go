@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // raceEnabled and -short shorten the loops of the tests.
@@ -11,14 +13,20 @@ var raceEnabled bool
 
 func small() bool { return raceEnabled || testing.Short() }
 
+// portable is the reference of all kernels.
+func portable() *kernel.Set {
+	all := kernel.All()
+	return all[len(all)-1]
+}
+
 // forEach runs f once for each implementation of this machine, with that one active.
 func forEach(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	was := active
-	defer func() { active = was }()
-	for _, k := range implementations() {
-		active = k
-		t.Run(k.name, f)
+	was := kernel.Active
+	defer func() { kernel.Active = was }()
+	for _, k := range kernel.All() {
+		kernel.Active = k
+		t.Run(k.Name, f)
 	}
 }
 
@@ -26,14 +34,14 @@ func forEach(t *testing.T, f func(t *testing.T)) {
 // portable one.
 func allEqual(t *testing.T, what string, f func() []float32) {
 	t.Helper()
-	was := active
-	defer func() { active = was }()
-	all := implementations()
-	active = all[len(all)-1]
+	was := kernel.Active
+	defer func() { kernel.Active = was }()
+	all := kernel.All()
+	kernel.Active = all[len(all)-1]
 	want := f()
 	for _, k := range all[:len(all)-1] {
-		active = k
-		sameBits(t, what+" on "+k.name, f(), want)
+		kernel.Active = k
+		sameBits(t, what+" on "+k.Name, f(), want)
 	}
 }
 

@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // maxHead bounds KDim and VDim. maxLatent bounds KDim of latent rows: 704 is the key of MLA with that of
@@ -51,7 +54,7 @@ func (l KVLayout) Validate() error {
 	return nil
 }
 
-func (l KVLayout) elem() int { return dtypes[l.Type].size }
+func (l KVLayout) elem() int { return l.Type.Size() }
 
 func (l KVLayout) valuesAt() int { return BlockSlots * l.KDim * l.elem() }
 
@@ -81,9 +84,9 @@ func (l KVLayout) scales(block []byte, which int) *[BlockSlots]float32 {
 // at is the index of element k of a slot's key, in elements.
 func (l KVLayout) at(slot, k int) int {
 	if l.Type == BF16 {
-		return slot/panelRows*l.KDim*panelRows + k&^1*panelRows + slot%panelRows*2 + k&1
+		return slot/kernel.PanelRows*l.KDim*kernel.PanelRows + k&^1*kernel.PanelRows + slot%kernel.PanelRows*2 + k&1
 	}
-	return slot/panelRows*l.KDim*panelRows + k*panelRows + slot%panelRows
+	return slot/kernel.PanelRows*l.KDim*kernel.PanelRows + k*kernel.PanelRows + slot%kernel.PanelRows
 }
 
 func (l KVLayout) check(block []byte, slot int) {
@@ -107,7 +110,7 @@ func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
 	case F32:
 		copy(floats(values)[slot*l.VDim:], v)
 	case BF16:
-		active.toBF16(halves(values)[slot*l.VDim:], len(v), v, len(v), 1, len(v))
+		kernel.Active.ToBF16(halves(values)[slot*l.VDim:], len(v), v, len(v), 1, len(v))
 	case Int8:
 		b := int8s(values)[slot*l.VDim:]
 		inv := int8Scale(v, &l.scales(block, 1)[slot])
@@ -124,10 +127,10 @@ func (l KVLayout) Fetch(block []byte, slot int) {
 		return
 	}
 	l.check(block, slot)
-	panel, row := panelRows*l.KDim*l.elem(), l.VDim*l.elem()
-	active.fetch(&block[slot/panelRows*panel], panel)
+	panel, row := kernel.PanelRows*l.KDim*l.elem(), l.VDim*l.elem()
+	kernel.Active.Fetch(&block[slot/kernel.PanelRows*panel], panel)
 	at := (l.valuesAt() + slot*row) &^ 63
-	active.fetch(&block[at], min((row+63)&^63, len(block)-at)&^63)
+	kernel.Active.Fetch(&block[at], min((row+63)&^63, len(block)-at)&^63)
 }
 
 // Key reads the key of a slot as stored.
@@ -149,18 +152,18 @@ func (l KVLayout) putKey(block []byte, slot int, k []float32) {
 	case F32:
 		f := floats(block)[at:]
 		for i, x := range k {
-			f[i*panelRows] = x
+			f[i*kernel.PanelRows] = x
 		}
 	case BF16: // a pair, which is as wide as a float32, in one store
 		f := floats(block)[at/2:]
 		for i := 0; i < len(k); i += 2 {
-			f[i/2*panelRows] = math.Float32frombits(uint32(toBF16(k[i])) | uint32(toBF16(k[i+1]))<<16)
+			f[i/2*kernel.PanelRows] = math.Float32frombits(uint32(f32.ToBF16(k[i])) | uint32(f32.ToBF16(k[i+1]))<<16)
 		}
 	case Int8:
 		b := int8s(block)[at:]
 		inv := int8Scale(k, &l.scales(block, 0)[slot])
 		for i, x := range k {
-			b[i*panelRows] = toInt8(x, inv)
+			b[i*kernel.PanelRows] = toInt8(x, inv)
 		}
 	}
 }
@@ -182,7 +185,7 @@ func (l KVLayout) Get(block []byte, slot int, k, v []float32) {
 	case BF16:
 		h := halves(values)[slot*l.VDim:]
 		for i := range v {
-			v[i] = fromBF16(h[i])
+			v[i] = f32.FromBF16(h[i])
 		}
 	case Int8:
 		b, scale := int8s(values)[slot*l.VDim:], l.scales(block, 1)[slot]
@@ -199,17 +202,17 @@ func (l KVLayout) getKey(panels []byte, slot int, block []byte, k []float32) {
 	case F32:
 		f := floats(panels)[at:]
 		for i := range k {
-			k[i] = f[i*panelRows]
+			k[i] = f[i*kernel.PanelRows]
 		}
 	case BF16:
 		h := halves(panels)[at:]
 		for i := 0; i < len(k); i += 2 {
-			k[i], k[i+1] = fromBF16(h[i*panelRows]), fromBF16(h[i*panelRows+1])
+			k[i], k[i+1] = f32.FromBF16(h[i*kernel.PanelRows]), f32.FromBF16(h[i*kernel.PanelRows+1])
 		}
 	case Int8:
 		b, scale := int8s(panels)[at:], l.scales(block, 0)[slot]
 		for i := range k {
-			k[i] = float32(b[i*panelRows]) * scale
+			k[i] = float32(b[i*kernel.PanelRows]) * scale
 		}
 	}
 }
@@ -236,7 +239,7 @@ func (l KVLayout) CopySlot(dst []byte, dslot int, src []byte, sslot int) {
 
 func copyStrided[T any](dst, src []T, n int) {
 	for i := range n {
-		dst[i*panelRows] = src[i*panelRows]
+		dst[i*kernel.PanelRows] = src[i*kernel.PanelRows]
 	}
 }
 
@@ -254,11 +257,11 @@ func (l KVLayout) ExportRow(dst []byte, block []byte, slot int) {
 	case F32, BF16: // a pair of BF16 is as wide as a float32
 		f := floats(block)[at*e/4:]
 		for i := range l.KDim * e / 4 {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f[i*panelRows]))
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f[i*kernel.PanelRows]))
 		}
 	case Int8:
 		for i := range l.KDim {
-			dst[i] = block[at+i*panelRows]
+			dst[i] = block[at+i*kernel.PanelRows]
 		}
 		copy(dst[l.KDim+l.VDim:][:4], block[l.scalesAt()+4*slot:])
 		copy(dst[l.KDim+l.VDim+4:][:4], block[l.scalesAt()+4*(BlockSlots+slot):])
@@ -280,11 +283,11 @@ func (l KVLayout) ImportRow(block []byte, slot int, src []byte) {
 	case F32, BF16:
 		f := floats(block)[at*e/4:]
 		for i := range l.KDim * e / 4 {
-			f[i*panelRows] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+			f[i*kernel.PanelRows] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
 		}
 	case Int8:
 		for i := range l.KDim {
-			block[at+i*panelRows] = src[i]
+			block[at+i*kernel.PanelRows] = src[i]
 		}
 		copy(block[l.scalesAt()+4*slot:][:4], src[l.KDim+l.VDim:])
 		copy(block[l.scalesAt()+4*(BlockSlots+slot):][:4], src[l.KDim+l.VDim+4:])

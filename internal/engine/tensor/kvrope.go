@@ -1,5 +1,7 @@
 package tensor
 
+import "github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+
 // RotateKeys copies block src to dst and rotates the keys of the first len(offsets) slots: slot i
 // by offsets[i] positions; zero leaves the key unchanged. rope returns cos and sin (KDim/2) of a
 // rotation by n positions.
@@ -29,7 +31,7 @@ func (l KVLayout) RotateKeys(dst, src, half []byte, offsets []int32, rope func(n
 		cos, sin := rope(int(n))
 		l.getKey(src, slot, src, k)
 		if half == nil {
-			active.rope(k, cos, sin)
+			kernel.Active.Rope(k, cos, sin)
 		} else {
 			l.getKey(half, slot, src, turned)
 			straightAndTurned(k, turned, cos, sin)
@@ -137,9 +139,9 @@ func (s *AttnScratch) Tops(x []float32, m int) []float32 {
 	}
 	s.tops = s.tops[:n]
 	for i := 0; i < n; i += 16 {
-		acc := (*lanes)(s.tops[i:])
-		*acc = negInfLanes
-		active.laneMax(acc, x[i*m:][:16*m])
+		acc := (*kernel.Lanes)(s.tops[i:])
+		*acc = kernel.NegInfLanes
+		kernel.Active.LaneMax(acc, x[i*m:][:16*m])
 	}
 	return s.tops
 }

@@ -2,7 +2,8 @@ package tensor
 
 import (
 	"sync"
-	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // A block in row form has the bytes of a cache block, but its keys are stored row by row like its
@@ -86,12 +87,12 @@ func (l KVLayout) PutRun(block []byte, slot, n int, k []float32, ldk int, v []fl
 	size := l.KDim * e
 	s := panelScratch.Get().(*panelRowsOf)
 	defer panelScratch.Put(s)
-	rows := s[:panelRows*size]
+	rows := s[:kernel.PanelRows*size]
 	for i := 0; i < n; {
-		p, lo := (slot+i)/panelRows, (slot+i)%panelRows
-		hi := min(panelRows, lo+n-i)
-		panel := block[p*panelRows*size:][:panelRows*size]
-		switch whole := hi-lo == panelRows; {
+		p, lo := (slot+i)/kernel.PanelRows, (slot+i)%kernel.PanelRows
+		hi := min(kernel.PanelRows, lo+n-i)
+		panel := block[p*kernel.PanelRows*size:][:kernel.PanelRows*size]
+		switch whole := hi-lo == kernel.PanelRows; {
 		case whole && old != nil:
 			l.fromPanel(old[(at+i)*size:], panel)
 		case !whole:
@@ -109,7 +110,7 @@ func (l KVLayout) PutRun(block []byte, slot, n int, k []float32, ldk int, v []fl
 // minRun is the shortest run for which transposing 16 rows pays.
 const minRun = 4
 
-type panelRowsOf [panelRows * maxHead * 4]byte
+type panelRowsOf [kernel.PanelRows * maxHead * 4]byte
 
 var panelScratch = sync.Pool{New: func() any { return new(panelRowsOf) }}
 
@@ -118,7 +119,7 @@ func (l KVLayout) round(dst []byte, x []float32, ldx, rows, n int) {
 	_ = x[(rows-1)*ldx+n-1]
 	_ = dst[rows*n*l.elem()-1]
 	if l.Type == BF16 {
-		active.toBF16(halves(dst), n, x, ldx, rows, n)
+		kernel.Active.ToBF16(halves(dst), n, x, ldx, rows, n)
 		return
 	}
 	for i := range rows {
@@ -134,13 +135,13 @@ func (l KVLayout) toPanel(panel, rows []byte) {
 	tiles := size / 32
 	if tiles > 0 {
 		for half := range uintptr(2) {
-			active.turn(&panel[half*32], &rows[half*8*uintptr(size)], cellsOfLine, uintptr(size), 8*cellsOfLine, 32, tiles)
+			kernel.Active.Turn(&panel[half*32], &rows[half*8*uintptr(size)], cellsOfLine, uintptr(size), 8*cellsOfLine, 32, tiles)
 		}
 	}
 	to, from := floats(panel), floats(rows)
 	for c := tiles * 8; c < size/4; c++ {
-		for r := range panelRows {
-			to[c*panelRows+r] = from[r*(size/4)+c]
+		for r := range kernel.PanelRows {
+			to[c*kernel.PanelRows+r] = from[r*(size/4)+c]
 		}
 	}
 }
@@ -150,13 +151,13 @@ func (l KVLayout) fromPanel(rows, panel []byte) {
 	tiles := size / 32
 	if tiles > 0 {
 		for half := range uintptr(2) {
-			active.turn(&rows[half*8*uintptr(size)], &panel[half*32], uintptr(size), cellsOfLine, 32, 8*cellsOfLine, tiles)
+			kernel.Active.Turn(&rows[half*8*uintptr(size)], &panel[half*32], uintptr(size), cellsOfLine, 32, 8*cellsOfLine, tiles)
 		}
 	}
 	to, from := floats(rows), floats(panel)
 	for c := tiles * 8; c < size/4; c++ {
-		for r := range panelRows {
-			to[r*(size/4)+c] = from[c*panelRows+r]
+		for r := range kernel.PanelRows {
+			to[r*(size/4)+c] = from[c*kernel.PanelRows+r]
 		}
 	}
 }
@@ -167,7 +168,7 @@ func (l KVLayout) keyOut(row, block []byte, slot int) {
 	switch l.elem() {
 	case 1:
 		for i := range row {
-			row[i] = block[at+i*panelRows]
+			row[i] = block[at+i*kernel.PanelRows]
 		}
 	case 2:
 		if l.Type == BF16 { // pairs are as wide as a float32
@@ -185,7 +186,7 @@ func (l KVLayout) keyIn(block []byte, slot int, row []byte) {
 	switch l.elem() {
 	case 1:
 		for i, b := range row {
-			block[at+i*panelRows] = b
+			block[at+i*kernel.PanelRows] = b
 		}
 	case 2:
 		if l.Type == BF16 {
@@ -200,13 +201,13 @@ func (l KVLayout) keyIn(block []byte, slot int, row []byte) {
 
 func gather[T any](dst, src []T) {
 	for i := range dst {
-		dst[i] = src[i*panelRows]
+		dst[i] = src[i*kernel.PanelRows]
 	}
 }
 
 func scatter[T any](dst, src []T) {
 	for i, x := range src {
-		dst[i*panelRows] = x
+		dst[i*kernel.PanelRows] = x
 	}
 }
 
@@ -223,31 +224,5 @@ func (l KVLayout) copyValues(dst []byte, to int, src []byte, from, n int) {
 
 // RoundBF16 stores x as bfloat16, ties to even.
 func RoundBF16(dst []byte, x []float32) {
-	active.toBF16(halves(dst)[:len(x)], len(x), x, len(x), 1, len(x))
-}
-
-// portableTurn is turn in portable Go.
-func portableTurn(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) {
-	d, s := unsafe.Pointer(dst), unsafe.Pointer(src)
-	for t := range uintptr(n) {
-		for r := range uintptr(8) {
-			for c := range uintptr(8) {
-				*(*uint32)(unsafe.Add(d, t*dstep+c*ldd+r*4)) = *(*uint32)(unsafe.Add(s, t*sstep+r*lds+c*4))
-			}
-		}
-	}
-}
-
-func portableWidenBF16(dst []float32, src []uint16) {
-	for i, h := range src {
-		dst[i] = fromBF16(h) + 0
-	}
-}
-
-func portableToBF16(dst []uint16, ldd int, x []float32, ldx, rows, n int) {
-	for r := range rows {
-		for i, f := range x[r*ldx:][:n] {
-			dst[r*ldd+i] = toBF16(f)
-		}
-	}
+	kernel.Active.ToBF16(halves(dst)[:len(x)], len(x), x, len(x), 1, len(x))
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // A landmark is one key that represents several: the mean of a chunk's keys (ShadowKV, arXiv
@@ -159,7 +161,7 @@ func (s *AttnScratch) ScoreLandmarks(l KVLayout, t DType, index [][]byte, n int,
 		s.score(b, index[first/BlockSlots], q, 0, g, some)
 		for r := range g {
 			if t == Int8 {
-				active.mul64(&s.s[r], b.scales(index[first/BlockSlots], 0))
+				kernel.Active.Mul64(&s.s[r], b.scales(index[first/BlockSlots], 0))
 			}
 			copy(scores[r*n+first:], s.s[r][:some])
 		}

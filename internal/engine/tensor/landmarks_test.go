@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // A landmark is the mean of the stored keys, its number is the lowest cosine, and a product with it
@@ -95,7 +97,7 @@ func TestLandmarks(t *testing.T) {
 					if kind == Int8 && scale != 0 {
 						m = float32(math.Round(float64(m / scale)))
 					}
-					want = fma32(m, q[r*l.KDim+d], want)
+					want = f32.FMA(m, q[r*l.KDim+d], want)
 				}
 				want *= scale
 				if x != want {

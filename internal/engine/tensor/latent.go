@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"math"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // A latent layout (KVLayout.Latent) is the cache of multi-head latent attention in its absorbed
@@ -21,7 +24,7 @@ import (
 
 // latentRows bounds the (query, head) rows that walk a latent cache together, in whole groups of
 // panels.
-const latentRows = groupRows
+const latentRows = kernel.GroupRows
 
 // ropeWidth is the width of the rotated part of a latent row.
 func (l KVLayout) ropeWidth() int { return l.KDim - l.VDim }
@@ -45,7 +48,7 @@ func (l KVLayout) putLatentPart(block []byte, slot, part int, k []float32) {
 	case BF16:
 		h := halves(block)[at:][:len(k)]
 		for i, x := range k {
-			h[i] = toBF16(x)
+			h[i] = f32.ToBF16(x)
 		}
 	case Int8:
 		b := int8s(block)[at:][:len(k)]
@@ -64,7 +67,7 @@ func (l KVLayout) getLatent(block []byte, slot int, k []float32) {
 		copy(k, floats(block)[at:][:len(k)])
 	case BF16:
 		for i, h := range halves(block)[at:][:len(k)] {
-			k[i] = fromBF16(h)
+			k[i] = f32.FromBF16(h)
 		}
 	case Int8:
 		b := int8s(block)[at:][:len(k)]
@@ -119,7 +122,7 @@ func (l KVLayout) rotateLatent(dst, src, half []byte, offsets []int32, rope func
 		cos, sin := rope(int(n))
 		l.getLatent(src, slot, k)
 		if half == nil {
-			active.rope(k[l.VDim:], cos, sin)
+			kernel.Active.Rope(k[l.VDim:], cos, sin)
 		} else {
 			l.getLatentHalf(half, src, slot, turned)
 			straightAndTurned(k[l.VDim:], turned, cos, sin)
@@ -139,7 +142,7 @@ func (l KVLayout) getLatentHalf(half, block []byte, slot int, turned []float32) 
 		case F32:
 			turned[i] = floats(half)[at]
 		case BF16:
-			turned[i] = fromBF16(halves(half)[at])
+			turned[i] = f32.FromBF16(halves(half)[at])
 		case Int8:
 			turned[i] = float32(int8s(half)[at]) * scale
 		}
@@ -156,17 +159,17 @@ func turnLatent[T any](half, block []T, l KVLayout, slot int, negative func(T) T
 
 // pack interleaves the queries of the rows [0, rows): [panel][KDim][16 rows].
 func (s *AttnScratch) pack(l KVLayout, q []float32, rows int) {
-	panels := (rows + panelRows - 1) / panelRows
+	panels := (rows + kernel.PanelRows - 1) / kernel.PanelRows
 	// A kernel's pointer ends one load beyond the last panel.
-	if need := panels*l.KDim*panelRows + panelRows*tileColumns; cap(s.packed) < need {
+	if need := panels*l.KDim*kernel.PanelRows + kernel.PanelRows*kernel.TileColumns; cap(s.packed) < need {
 		s.packed = make([]float32, need)
 	}
-	s.packed = s.packed[:panels*l.KDim*panelRows]
-	clear(s.packed[rows/panelRows*l.KDim*panelRows:])
+	s.packed = s.packed[:panels*l.KDim*kernel.PanelRows]
+	clear(s.packed[rows/kernel.PanelRows*l.KDim*kernel.PanelRows:])
 	for r := range rows {
-		to := s.packed[r/panelRows*l.KDim*panelRows+r%panelRows:]
+		to := s.packed[r/kernel.PanelRows*l.KDim*kernel.PanelRows+r%kernel.PanelRows:]
 		for i, v := range q[r*l.KDim:][:l.KDim] {
-			to[i*panelRows] = v
+			to[i*kernel.PanelRows] = v
 		}
 	}
 }
@@ -184,25 +187,25 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, lo, n int) {
 	}
 	s.wide = s.widened[:BlockSlots*l.KDim]
 	if l.Type == BF16 {
-		active.widen(s.wide[lo*l.KDim:], halves(block)[lo*l.KDim:n*l.KDim])
+		kernel.Active.Widen(s.wide[lo*l.KDim:], halves(block)[lo*l.KDim:n*l.KDim])
 		return
 	}
 	// The kernel that adds values also widens them: fma(scale, element, +0) is the scaled element,
 	// and a zero becomes +0.
 	clear(s.wide[lo*l.KDim : n*l.KDim])
 	a, e := &s.values, l.elem()
-	a.ldv, a.ldo, a.slots = 0, 0, 1
+	a.LdV, a.LdO, a.Slots = 0, 0, 1
 	for slot := lo; slot < n; slot++ {
 		for part, span := range l.latentParts() {
-			a.p = unsafe.Pointer(&unscaled)
+			a.P = unsafe.Pointer(&unscaled)
 			if l.Type == Int8 {
-				a.p = unsafe.Pointer(&l.scales(block, part)[slot])
+				a.P = unsafe.Pointer(&l.scales(block, part)[slot])
 			}
 			for col := span.Lo; col < span.Hi; {
-				cols, f := active.pickValues(l.Type, span.Hi-col, 1)
-				a.v = unsafe.Pointer(&block[(slot*l.KDim+col)*e])
-				a.o = unsafe.Pointer(&s.wide[slot*l.KDim+col])
-				a.rows, a.cols = 1, cols
+				cols, f := kernel.Active.PickValues(l.Type, span.Hi-col, 1)
+				a.V = unsafe.Pointer(&block[(slot*l.KDim+col)*e])
+				a.O = unsafe.Pointer(&s.wide[slot*l.KDim+col])
+				a.Rows, a.Cols = 1, cols
 				f(a)
 				col += cols
 			}
@@ -214,44 +217,44 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, lo, n int) {
 func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, lo, n int) {
 	s.widen(l, block, lo, n)
 	if s.bySlot == nil {
-		s.bySlot = (*[BlockSlots][groupRows]float32)(unsafe.Pointer(&lines(BlockSlots * groupRows)[0]))
+		s.bySlot = (*[BlockSlots][kernel.GroupRows]float32)(unsafe.Pointer(&lines(BlockSlots * kernel.GroupRows)[0]))
 	}
 	a := &s.tile
-	a.panel, a.advance = uintptr(panelRows*l.KDim*4), uintptr(panelRows*tileColumns*4)
-	a.ldx, a.ldout = uintptr(l.KDim)*4, groupRows*4
-	s.step.k = uintptr(l.KDim)
-	a.steps, a.nsteps = &s.step, 1
-	last := (r1 + panelRows - 1) / panelRows
-	most := active.tokens(F32, 1)
-	for first := r0 / panelRows; first < last; {
-		panels := min(last-first, maxTilePanels)
+	a.Panel, a.Advance = uintptr(kernel.PanelRows*l.KDim*4), uintptr(kernel.PanelRows*kernel.TileColumns*4)
+	a.LdX, a.LdOut = uintptr(l.KDim)*4, kernel.GroupRows*4
+	s.step.K = uintptr(l.KDim)
+	a.Steps, a.NSteps = &s.step, 1
+	last := (r1 + kernel.PanelRows - 1) / kernel.PanelRows
+	most := kernel.Active.Tokens(F32, 1)
+	for first := r0 / kernel.PanelRows; first < last; {
+		panels := min(last-first, kernel.MaxTilePanels)
 		for slot := lo; slot < n; {
 			left := (n - slot + most - 1) / most
 			c := (n - slot) / left
 			for p := 0; p < panels; {
-				step, f := active.pick(F32, panels-p, c)
-				a.w = unsafe.Pointer(&s.packed[(first+p)*panelRows*l.KDim])
-				a.x = unsafe.Pointer(&s.wide[slot*l.KDim])
-				a.out = unsafe.Pointer(&s.bySlot[slot][p*panelRows])
-				a.pf, a.pfStep = uintptr(a.w), 0
-				a.panels, a.tokens = step, c
+				step, f := kernel.Active.Pick(F32, panels-p, c)
+				a.W = unsafe.Pointer(&s.packed[(first+p)*kernel.PanelRows*l.KDim])
+				a.X = unsafe.Pointer(&s.wide[slot*l.KDim])
+				a.Out = unsafe.Pointer(&s.bySlot[slot][p*kernel.PanelRows])
+				a.Prefetch, a.PrefetchStep = uintptr(a.W), 0
+				a.Panels, a.Tokens = step, c
 				call(f, a)
 				p += step
 			}
 			slot += c
 		}
-		s.byRow(first*panelRows, min(r1, (first+panels)*panelRows), n)
+		s.byRow(first*kernel.PanelRows, min(r1, (first+panels)*kernel.PanelRows), n)
 		first += panels
 	}
 }
 
 // byRow transposes bySlot into the scores of the rows [lo, hi), for at least n slots.
 func (s *AttnScratch) byRow(lo, hi, n int) {
-	const row = uintptr(groupRows * 4)
+	const row = uintptr(kernel.GroupRows * 4)
 	tiles := (n + 7) / 8
 	r := lo
 	for ; r+8 <= hi; r += 8 {
-		active.turn((*byte)(unsafe.Pointer(&s.s[r][0])), (*byte)(unsafe.Pointer(&s.bySlot[0][r-lo])), BlockSlots*4, row, 32, 8*row, tiles)
+		kernel.Active.Turn((*byte)(unsafe.Pointer(&s.s[r][0])), (*byte)(unsafe.Pointer(&s.bySlot[0][r-lo])), BlockSlots*4, row, 32, 8*row, tiles)
 	}
 	for ; r < hi; r++ {
 		for slot := range n {

@@ -3,6 +3,8 @@ package tensor
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that the slot receives from
@@ -43,22 +45,22 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 			if len(s.kept) > 0 {
 				s.kept[b*nq*g+r] = s.s[r]
 			}
-			s.soft = softmaxArgs{s: &s.s[r], sum: &s.sum[r], max: &s.max[r], rows: 1, valid: mask, scale: score.kernelScale()}
-			active.softmax(&s.soft)
+			s.soft = kernel.SoftmaxArgs{S: &s.s[r], Sum: &s.sum[r], Max: &s.max[r], Rows: 1, Valid: mask, Scale: score.kernelScale()}
+			kernel.Active.Softmax(&s.soft)
 		})
 	}
 	inverse := s.o[:nq*g] // sum reduces its lanes in place, so it is called once
 	for r := range inverse {
-		inverse[r] = 1 / (s.sum[r].sum() + score.sink(r%g, s.max[r]))
+		inverse[r] = 1 / (s.sum[r].Sum() + score.sink(r%g, s.max[r]))
 	}
-	var unused lanes
+	var unused kernel.Lanes
 	for b := 0; b*BlockSlots < first+nq; b++ {
 		lo, hi := b*BlockSlots, min((b+1)*BlockSlots, first+nq)
 		share := func(r int, mask uint64) {
-			s.soft = softmaxArgs{s: &s.s[r], sum: &unused, max: &s.max[r], rows: 1, valid: mask, scale: score.kernelScale()}
-			active.softmax(&s.soft)
-			active.scaleBy(s.s[r][:], inverse[r])
-			active.add(masses[r%g*len(masses)/g][lo:hi], s.s[r][:hi-lo])
+			s.soft = kernel.SoftmaxArgs{S: &s.s[r], Sum: &unused, Max: &s.max[r], Rows: 1, Valid: mask, Scale: score.kernelScale()}
+			kernel.Active.Softmax(&s.soft)
+			kernel.Active.ScaleBy(s.s[r][:], inverse[r])
+			kernel.Active.Add(masses[r%g*len(masses)/g][lo:hi], s.s[r][:hi-lo])
 		}
 		if len(s.kept) == 0 {
 			s.weigh(l, blocks[b], b, nq, first, g, score, share)
@@ -84,7 +86,7 @@ func (s *AttnScratch) weigh(l KVLayout, block []byte, b, nq, first, g int, score
 		mask := prefixMask(seen + i)
 		for r := i * g; r < (i+1)*g; r++ {
 			if l.scaledApart() {
-				active.mul64(&s.s[r], l.scales(block, 0))
+				kernel.Active.Mul64(&s.s[r], l.scales(block, 0))
 			}
 			score.bound(s.s[r][:])
 			f(r, mask)

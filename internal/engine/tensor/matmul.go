@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
 const (
-	groupRows  = maxTilePanels * panelRows
 	chunkTok   = 96 // maximum of tokens in a task: their tree stacks are kept together
 	stackGap   = 8  // tokens between two levels of the stacks, see treeStack
 	treeLevels = 6  // a binary tree over 16 units never holds more finished nodes
@@ -95,9 +95,9 @@ type Product struct {
 // matScratch is the memory of one thread; threads do not share cache lines.
 type matScratch struct {
 	_     [64]byte
-	args  tileArgs
+	args  kernel.TileArgs
 	stack *treeStack
-	out   []float32 // of a task that may be repeated: [chunkTok][groupRows]
+	out   []float32 // of a task that may be repeated: [chunkTok][GroupRows]
 	claim claim     // of that task; when another thread has it, the rest is skipped
 	_     [64]byte
 }
@@ -105,7 +105,7 @@ type matScratch struct {
 // treeStack holds finished nodes of some tokens, in whole cache lines: unaligned it costs narrow
 // quantized matrices 3 to 10 % of their time. Levels are not a multiple of 4 KiB apart, because a
 // load would then falsely seem to depend on a store to another level.
-type treeStack [treeLevels][chunkTok + stackGap][groupRows]float32
+type treeStack [treeLevels][chunkTok + stackGap][kernel.GroupRows]float32
 
 func newMatScratch() *matScratch {
 	floats := int(unsafe.Sizeof(treeStack{}) / 4)
@@ -216,7 +216,7 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 		m.pad(k, w.padded)
 	}
 	m.from, m.stride = unsafe.Pointer(&m.x[0]), m.ldx*4
-	if Quantised(w.Type) {
+	if kernel.Quantised(w.Type) {
 		m.quantise(p, w)
 	}
 	p.multiply()
@@ -238,7 +238,7 @@ func (p *Pool) multiply() {
 		j := &m.jobs[i]
 		work += (j.r1 - j.r0) * j.n * w.span.Len()
 	}
-	tasks := m.cut(p.Threads(), (rows+panelRows-1)/panelRows)
+	tasks := m.cut(p.Threads(), (rows+kernel.PanelRows-1)/kernel.PanelRows)
 	if m.then != nil {
 		if m.serial++; len(m.pairs) < tasks/2 {
 			m.pairs = make([]pair, tasks/2)
@@ -261,7 +261,7 @@ func (p *Pool) multiply() {
 
 // cut divides the jobs into tasks for a number of threads, and returns the number of tasks.
 func (m *matmul) cut(threads, panels int) (tasks int) {
-	w, grain, span := m.jobs[0].w, maxTilePanels, chunkTok
+	w, grain, span := m.jobs[0].w, kernel.MaxTilePanels, chunkTok
 	if m.n > span {
 		if m.tasks(grain, span) < tasksPerThread*threads {
 			span /= 2
@@ -272,17 +272,17 @@ func (m *matmul) cut(threads, panels int) (tasks int) {
 		return m.tasks(grain, span)
 	}
 	few := fewGroups
-	if prefetchAhead > 0 && maxTilePanels*w.panel >= largeGroup {
+	if kernel.PrefetchAhead > 0 && kernel.MaxTilePanels*w.panel >= largeGroup {
 		few = fewLargeGroups
 	}
 	switch {
 	case panels <= threads && m.then == nil: // Then needs whole blocks
 		grain = 1
-	case panels < few*maxTilePanels*threads:
-		grain = max(1, maxTilePanels/2)
+	case panels < few*kernel.MaxTilePanels*threads:
+		grain = max(1, kernel.MaxTilePanels/2)
 	}
-	if m.n == 1 && active.rising[w.Type] != nil { // fewer calls, but leave some tasks of each thread for stealing
-		grain *= max(1, min(risingGroups, panels/(maxTilePanels*tasksPerThread*threads)))
+	if m.n == 1 && kernel.Active.Rising[w.Type] != nil { // fewer calls, but leave some tasks of each thread for stealing
+		grain *= max(1, min(risingGroups, panels/(kernel.MaxTilePanels*tasksPerThread*threads)))
 	}
 	return m.tasks(grain, span)
 }
@@ -296,7 +296,7 @@ func (m *matmul) tasks(grain, span int) (n int) {
 		if m.then != nil && i%2 == 1 {
 			j.first = m.jobs[i-1].first
 		}
-		n += ((j.r1-j.r0+panelRows-1)/panelRows + grain - 1) / grain * j.chunks()
+		n += ((j.r1-j.r0+kernel.PanelRows-1)/kernel.PanelRows + grain - 1) / grain * j.chunks()
 	}
 	return n
 }
@@ -320,7 +320,7 @@ func (m *matmul) pad(k, ld int) {
 
 // quantise rounds the tokens to quantized blocks, once for all rows.
 func (m *matmul) quantise(p *Pool, w *Weight) {
-	m.stride = w.padded / BlockWidth * quantBlockBytes
+	m.stride = w.padded / BlockWidth * kernel.QuantBlockBytes
 	if need := m.n * m.stride; cap(m.quantized) < need {
 		m.quantized = make([]byte, need)
 	}
@@ -340,7 +340,7 @@ const manyTokens = 8
 
 func (m *matmul) round(_, t int) {
 	w := m.jobs[0].w
-	active.quant(m.quantized[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], quantBlockStartOf(w.Type))
+	kernel.Active.Quantise(m.quantized[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], quantBlockStartOf(w.Type))
 }
 
 // job returns the job of task i, which is the last one that starts at or before it, and the task's
@@ -365,7 +365,7 @@ func (m *matmul) job(i int) (j *job, task int) {
 // stored calls Then for rows and tokens of two products when their later task i is stored.
 func (m *matmul) stored(i int, j *job, first, last, t, tokens int) {
 	if m.then != nil && m.pairs[i/2].half.Swap(m.serial) == m.serial {
-		m.then(first*panelRows, min(last*panelRows, j.r1), j.t0+t, j.t0+t+tokens)
+		m.then(first*kernel.PanelRows, min(last*kernel.PanelRows, j.r1), j.t0+t, j.t0+t+tokens)
 	}
 }
 
@@ -377,16 +377,16 @@ func (m *matmul) multiply(worker, i int) {
 	first, last := j.panels(task)
 	for at := first; at < last; {
 		panels, groups := j.call(at, last)
-		row := at * panelRows
-		rows := min(panels*groups*panelRows, j.r1-row)
-		s.args.groups = uintptr(groups)
+		row := at * kernel.PanelRows
+		rows := min(panels*groups*kernel.PanelRows, j.r1-row)
+		s.args.Groups = uintptr(groups)
 		for node := range j.w.nodes {
 			y := j.y[node][t*j.ldy+row:]
-			if rows == panels*groups*panelRows { // whole panels are stored in place
+			if rows == panels*groups*kernel.PanelRows { // whole panels are stored in place
 				j.group(s, at, panels, t, tokens, node, target{unsafe.Pointer(&y[0]), j.ldy * 4})
 				continue
 			}
-			j.group(s, at, panels, t, tokens, node, target{unsafe.Pointer(&s.stack[0]), groupRows * 4})
+			j.group(s, at, panels, t, tokens, node, target{unsafe.Pointer(&s.stack[0]), kernel.GroupRows * 4})
 			for t := range tokens {
 				copy(y[t*j.ldy:][:rows], s.stack[0][t][:rows])
 			}
@@ -406,8 +406,8 @@ func (m *matmul) scratch(worker int) *matScratch {
 
 // panels returns the panels [first, last) of the job's task i.
 func (j *job) panels(i int) (first, last int) {
-	first = j.r0/panelRows + i/j.chunks()*j.grain
-	return first, min(first+j.grain, (j.r1+panelRows-1)/panelRows)
+	first = j.r0/kernel.PanelRows + i/j.chunks()*j.grain
+	return first, min(first+j.grain, (j.r1+kernel.PanelRows-1)/kernel.PanelRows)
 }
 
 // tokens returns the first token of the job's task i, and the number of tokens.
@@ -419,10 +419,10 @@ func (j *job) tokens(i int) (t, n int) {
 // call returns how many of the panels [first, last) the next kernel call takes. With one token it
 // may take several groups of them.
 func (j *job) call(first, last int) (panels, groups int) {
-	panels = min(last-first, maxTilePanels-first%maxTilePanels)
+	panels = min(last-first, kernel.MaxTilePanels-first%kernel.MaxTilePanels)
 	panels = 1 << (bits.Len(uint(panels)) - 1)
-	if j.n == 1 && panels == maxTilePanels && active.rising[j.w.Type] != nil {
-		whole := (min(last*panelRows, j.r1) - first*panelRows) / groupRows
+	if j.n == 1 && panels == kernel.MaxTilePanels && kernel.Active.Rising[j.w.Type] != nil {
+		whole := (min(last*kernel.PanelRows, j.r1) - first*kernel.PanelRows) / kernel.GroupRows
 		return panels, max(1, min(whole, maxCallCols/j.w.padded))
 	}
 	return panels, 1
@@ -435,27 +435,27 @@ func (j *job) group(s *matScratch, panel, panels, t0, tokens, node int, dst targ
 	w := j.w
 	steps := w.steps[node]
 	a := &s.args
-	a.panel, a.ldx = uintptr(w.panel), uintptr(j.stride)
-	a.level = unsafe.Sizeof(s.stack[0])
+	a.Panel, a.LdX = uintptr(w.panel), uintptr(j.stride)
+	a.Level = unsafe.Sizeof(s.stack[0])
 	most := maxCallCols
-	if tokens > active.tokens(w.Type, panels) {
-		most = passBytes / (panels * w.column)
+	if tokens > kernel.Active.Tokens(w.Type, panels) {
+		most = kernel.PassBytes / (panels * w.column)
 	}
 	at := UnitSpan(w.Cols, w.nodes[node].Lo).Lo - w.span.Lo
 	depth := 0
 	for i := 0; i < len(steps); {
-		run, cols := 1, int(steps[i].k)
-		for i+run < len(steps) && cols+int(steps[i+run].k) <= most {
-			cols += int(steps[i+run].k)
+		run, cols := 1, int(steps[i].K)
+		for i+run < len(steps) && cols+int(steps[i+run].K) <= most {
+			cols += int(steps[i+run].K)
 			run++
 		}
 		out := dst
 		next := depth
 		for _, s := range steps[i : i+run] {
-			next += 1 - int(s.merges)
+			next += 1 - int(s.Merges)
 		}
 		if i+run < len(steps) {
-			out = target{unsafe.Pointer(&s.stack[next-1]), groupRows * 4}
+			out = target{unsafe.Pointer(&s.stack[next-1]), kernel.GroupRows * 4}
 		}
 		j.units(s, steps[i:i+run], panel, panels, j.t0+t0, tokens, at, cols, unsafe.Pointer(&s.stack[depth]), out)
 		at += cols
@@ -473,26 +473,26 @@ type target struct {
 // units computes successive units for all tokens of a chunk, a few tokens per pass over the
 // weights. Without prefetches the times of memory and arithmetic add up. So each call in each of n
 // passes prefetches its share of the next weights.
-func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, cols int, stack unsafe.Pointer, out target) {
-	k, a, w := active, &s.args, j.w
-	a.steps, a.nsteps = &steps[0], uintptr(len(steps))
-	a.ldout = uintptr(out.ld)
+func (j *job) units(s *matScratch, steps []kernel.Step, panel, panels, t0, tokens, at, cols int, stack unsafe.Pointer, out target) {
+	k, a, w := kernel.Active, &s.args, j.w
+	a.Steps, a.NSteps = &steps[0], uintptr(len(steps))
+	a.LdOut = uintptr(out.ld)
 	at0, width := w.group(panel)
 	advance := w.advance(width)
 	from := unsafe.Add(unsafe.Pointer(unsafe.SliceData(w.data)), at0+at/w.chunk*advance)
 	x := at * 4
-	if Quantised(w.Type) {
-		x = at / BlockWidth * quantBlockBytes
+	if kernel.Quantised(w.Type) {
+		x = at / BlockWidth * kernel.QuantBlockBytes
 	}
-	a.panel, a.advance, a.table = uintptr(w.chunk*w.column), uintptr(advance), tables[w.Type]
-	first := panel % maxTilePanels
+	a.Panel, a.Advance, a.Table = uintptr(w.chunk*w.column), uintptr(advance), kernel.Tables[w.Type]
+	first := panel % kernel.MaxTilePanels
 	all := cols / w.chunk * advance // bytes of these units; the next weights follow them
-	most := k.tokens(w.Type, panels)
+	most := k.Tokens(w.Type, panels)
 	passes := (tokens + most - 1) / most
 	least, more := tokens/passes, tokens%passes // the last passes take one token more
-	spread := prefetchAhead > 0 && k.spread[w.Type] && least >= spreadTokens
-	a.pfStep, a.pfGap = uintptr(advance/passes), lineBytes
-	ahead, further := prefetchAhead, 0
+	spread := kernel.PrefetchAhead > 0 && k.Spread[w.Type] && least >= kernel.SpreadTokens
+	a.PrefetchStep, a.PrefetchGap = uintptr(advance/passes), lineBytes
+	ahead, further := kernel.PrefetchAhead, 0
 	switch {
 	case passes > 1:
 		ahead, further = all, all/passes
@@ -502,32 +502,32 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 	weights := unsafe.Add(from, first*w.chunk*w.column)
 	scales := unsafe.Add(from, width*w.chunk*w.column+first*w.scales)
 	c := least
-	step, f := k.pick(w.Type, panels, c)
-	if rising := k.rising[w.Type]; rising != nil && tokens == 1 && panels == maxTilePanels {
+	step, f := k.Pick(w.Type, panels, c)
+	if rising := k.Rising[w.Type]; rising != nil && tokens == 1 && panels == kernel.MaxTilePanels {
 		f = rising
-		a.gap = uintptr(maxTilePanels*w.panel - all)
+		a.Gap = uintptr(kernel.MaxTilePanels*w.panel - all)
 	}
 	for pass, t := 0, 0; pass < passes; pass++ {
 		if pass == passes-more {
 			c++
-			step, f = k.pick(w.Type, panels, c)
+			step, f = k.Pick(w.Type, panels, c)
 		}
-		a.x = unsafe.Add(j.from, (t0+t)*j.stride+x)
-		a.tokens, a.panels = c, step
+		a.X = unsafe.Add(j.from, (t0+t)*j.stride+x)
+		a.Tokens, a.Panels = c, step
 		share := all / passes * step / panels // share of the next weights per call
 		if spread {
-			a.pfStep = uintptr(share * w.chunk / cols)
-			a.pfGap = a.pfStep / uintptr(w.chunk*step*w.column/lineBytes)
+			a.PrefetchStep = uintptr(share * w.chunk / cols)
+			a.PrefetchGap = a.PrefetchStep / uintptr(w.chunk*step*w.column/lineBytes)
 		}
 		for p := 0; p < panels; p += step { // panels and step are powers of two
-			a.w = unsafe.Add(weights, p*w.chunk*w.column)
-			a.scales = unsafe.Add(scales, p*w.scales)
-			a.pf = uintptr(a.w) + uintptr(ahead)
+			a.W = unsafe.Add(weights, p*w.chunk*w.column)
+			a.Scales = unsafe.Add(scales, p*w.scales)
+			a.Prefetch = uintptr(a.W) + uintptr(ahead)
 			if spread {
-				a.pf = uintptr(from) + uintptr(ahead+p/step*share)
+				a.Prefetch = uintptr(from) + uintptr(ahead+p/step*share)
 			}
-			a.stack = unsafe.Add(stack, (t*groupRows+p*panelRows)*4)
-			a.out = unsafe.Add(out.at, t*out.ld+p*panelRows*4)
+			a.Stack = unsafe.Add(stack, (t*kernel.GroupRows+p*kernel.PanelRows)*4)
+			a.Out = unsafe.Add(out.at, t*out.ld+p*kernel.PanelRows*4)
 			call(f, a)
 			if s.claim.lost() {
 				return
@@ -542,32 +542,4 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 // this frame, entered every few microseconds, can.
 //
 //go:noinline
-func call(f func(*tileArgs), a *tileArgs) { f(a) }
-
-// tokens is the maximum number of tokens in a tile of dt with up to the given number of panels.
-func (k *kernels) tokens(dt DType, panels int) int {
-	n := maxTileTokens
-	for _, f := k.widest(dt, panels, n); f == nil; _, f = k.widest(dt, panels, n) {
-		n--
-	}
-	return n
-}
-
-// pick returns the widest tile kernel with up to the given number of panels, and its width.
-func (k *kernels) pick(dt DType, panels, tokens int) (int, func(*tileArgs)) {
-	width, f := k.widest(dt, panels, tokens)
-	if f == nil {
-		panic("tensor: no " + k.name + " kernel for " + dt.String())
-	}
-	return width, f
-}
-
-// widest is pick, but returns nil if there is no kernel.
-func (k *kernels) widest(dt DType, panels, tokens int) (int, func(*tileArgs)) {
-	for i := bits.Len(uint(panels)) - 1; i >= 0; i-- {
-		if f := k.tile[dt][i][tokens-1]; f != nil {
-			return 1 << i, f
-		}
-	}
-	return 0, nil
-}
+func call(f func(*kernel.TileArgs), a *kernel.TileArgs) { f(a) }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
@@ -12,9 +14,9 @@ import (
 func stored(dt DType, v float32) float32 {
 	switch dt {
 	case BF16:
-		return fromBF16(toBF16(v))
+		return f32.FromBF16(f32.ToBF16(v))
 	case F16:
-		return fromF16(toF16(v))
+		return f32.FromF16(f32.ToF16(v))
 	}
 	return v
 }
@@ -23,7 +25,7 @@ func stored(dt DType, v float32) float32 {
 func unitChain(dt DType, row, x []float32, s Span) float32 {
 	acc := float32(0)
 	for k := s.Lo; k < s.Hi; k++ {
-		acc = fma32(stored(dt, row[k]), x[k], acc)
+		acc = f32.FMA(stored(dt, row[k]), x[k], acc)
 	}
 	if (s.Hi-s.Lo)%BlockWidth != 0 {
 		acc += 0 // the padding
@@ -38,13 +40,13 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 	for b := s.Lo; b < s.Hi; b += BlockWidth {
 		var iq4 [BlockWidth]float32
 		iq4Scale := float32(0)
-		if t := tables[dt]; t != nil {
+		if t := kernel.Tables[dt]; t != nil {
 			copy(iq4[:], row[b:min(b+BlockWidth, s.Hi)])
-			block, scales := make([]byte, BlockWidth/2*panelRows), make([]byte, scaleBytes(dt))
+			block, scales := make([]byte, BlockWidth/2*kernel.PanelRows), make([]byte, scaleBytes(dt))
 			putBlock(dt, block, scales, 0, &iq4)
-			iq4Scale = fromF16(halves(scales)[0])
+			iq4Scale = f32.FromF16(halves(scales)[0])
 			for k := range iq4 {
-				iq4[k] = float32(t.values[block[k%16/4*64+k%4]>>(k/16*4)&15])
+				iq4[k] = float32(t.Values[block[k%16/4*64+k%4]>>(k/16*4)&15])
 			}
 		}
 		hi := min(b+BlockWidth, s.Hi)
@@ -67,7 +69,7 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 		for k := b; k < hi; k++ {
 			q := 0
 			switch {
-			case tables[dt] != nil:
+			case kernel.Tables[dt] != nil:
 				q = int(iq4[k-b])
 			case d != 0 && dt == Q8_0:
 				q = int(math.Round(float64(row[k] * (1 / d))))
@@ -78,7 +80,7 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 				sum += q * int(math.RoundToEven(float64(x[k]*(1/xs))))
 			}
 		}
-		acc = fma32(float32(sum), fromF16(toF16(d))*xs, acc)
+		acc = f32.FMA(float32(sum), f32.FromF16(f32.ToF16(d))*xs, acc)
 	}
 	return acc
 }
@@ -86,7 +88,7 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 func naiveDot(dt DType, row, x []float32) float32 {
 	leaves := make([]float32, Units(len(row)))
 	for u := range leaves {
-		if Quantised(dt) {
+		if kernel.Quantised(dt) {
 			leaves[u] = quantChain(dt, row, x, UnitSpan(len(row), u))
 			continue
 		}
@@ -199,8 +201,8 @@ func TestMatMulSameBits(t *testing.T) {
 // The CPU's maker determines the prefetches and the length of a pass. Every variant must run here
 // and give the same bits.
 func TestMatMulWhateverIsPrefetched(t *testing.T) {
-	was, passed := prefetchAhead, passBytes
-	defer func() { prefetchAhead, passBytes = was, passed }()
+	was, passed := kernel.PrefetchAhead, kernel.PassBytes
+	defer func() { kernel.PrefetchAhead, kernel.PassBytes = was, passed }()
 	const rows, k = 144, 1024
 	for _, dt := range allWeights {
 		w := newWeight(t, dt, normal(rng(1), rows*k), rows, k, 0, Units(k))
@@ -208,7 +210,7 @@ func TestMatMulWhateverIsPrefetched(t *testing.T) {
 			x := normal(rng(uint64(n)), n*k)
 			var want []float32
 			for _, way := range [][2]int{{0, 128 << 10}, {4 << 10, 32 << 10}, {8 << 10, 1}} {
-				prefetchAhead, passBytes = way[0], way[1]
+				kernel.PrefetchAhead, kernel.PassBytes = way[0], way[1]
 				y := make([]float32, n*rows)
 				p := NewPool(2)
 				p.MatMul(y, rows, w, x, k, n)
@@ -261,7 +263,7 @@ func TestTasksAreWhole(t *testing.T) {
 		panels := 0
 		for i, n := range c.tokens {
 			m.jobs[i] = job{w: &Weight{Type: Q8_0, panel: 1 << 10}, r1: c.rows[i], n: n}
-			m.n, panels = max(m.n, n), panels+(c.rows[i]+panelRows-1)/panelRows
+			m.n, panels = max(m.n, n), panels+(c.rows[i]+kernel.PanelRows-1)/kernel.PanelRows
 		}
 		tasks := m.cut(c.threads, panels)
 		if tasks < c.least || tasks > workers.MaxTasks {
@@ -279,16 +281,16 @@ func TestTasksAreWhole(t *testing.T) {
 			j, task := m.job(i)
 			first, last := j.panels(task)
 			lo, n := j.tokens(task)
-			if c.then != nil && first*panelRows%BlockWidth != 0 {
-				t.Fatalf("%v tokens, %v rows: task %d begins with row %d, within a block of what follows", c.tokens, c.rows, i, first*panelRows)
+			if c.then != nil && first*kernel.PanelRows%BlockWidth != 0 {
+				t.Fatalf("%v tokens, %v rows: task %d begins with row %d, within a block of what follows", c.tokens, c.rows, i, first*kernel.PanelRows)
 			}
-			if first >= last || n < 1 || n > chunkTok || last-first > maxTilePanels && n > 1 {
+			if first >= last || n < 1 || n > chunkTok || last-first > kernel.MaxTilePanels && n > 1 {
 				t.Fatalf("%v tokens, %v rows: task %d is of the panels [%d,%d) and %d tokens", c.tokens, c.rows, i, first, last, n)
 			}
 			for panel := first; panel < last; panel++ {
 				for token := lo; token < lo+n; token++ {
 					at := place{j, panel, token}
-					if seen[at] || token >= j.n || panel*panelRows >= j.r1 {
+					if seen[at] || token >= j.n || panel*kernel.PanelRows >= j.r1 {
 						t.Fatalf("%v tokens, %v rows: task %d has %+v, twice or of no job", c.tokens, c.rows, i, at)
 					}
 					seen[at] = true
@@ -297,7 +299,7 @@ func TestTasksAreWhole(t *testing.T) {
 		}
 		want := 0
 		for i, n := range c.tokens {
-			want += n * ((c.rows[i] + panelRows - 1) / panelRows)
+			want += n * ((c.rows[i] + kernel.PanelRows - 1) / kernel.PanelRows)
 		}
 		if len(seen) != want {
 			t.Errorf("%v tokens, %v rows: %d of %d panels times tokens", c.tokens, c.rows, len(seen), want)
@@ -349,7 +351,7 @@ func TestMatMulOfStrangeNumbers(t *testing.T) {
 			for _, v := range []float32{inf, -inf, nan} {
 				x[39] = v
 				p.MatMul(y, 16, w, x, 40, 1)
-				if got := y[3]; got != v && !(v != v && got != got) && !(Quantised(dt) && got != got) {
+				if got := y[3]; got != v && !(v != v && got != got) && !(kernel.Quantised(dt) && got != got) {
 					t.Errorf("%v: 1*%v = %v", dt, v, got)
 				}
 			}

@@ -3,6 +3,9 @@ package tensor
 import (
 	"fmt"
 	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 func sameLength(op string, lens ...int) {
@@ -20,7 +23,7 @@ func RMSNorm(dst, x, w []float32, eps float32) {
 		return
 	}
 	sameLength("RMSNorm", len(x), len(dst), len(w))
-	active.rmsnorm(dst, x, w, eps)
+	kernel.Active.RMSNorm(dst, x, w, eps)
 }
 
 // LayerNorm is RMSNorm of x minus its mean, without a bias (Ba et al., arXiv 1607.06450). The sum of
@@ -30,46 +33,40 @@ func LayerNorm(dst, x, w []float32, eps float32) {
 		return
 	}
 	sameLength("LayerNorm", len(x), len(dst), len(w))
-	var acc lanes
+	var acc kernel.Lanes
 	for i, v := range x {
 		acc[i&15] += v
 	}
-	mean := acc.sum() / float32(len(x))
+	mean := acc.Sum() / float32(len(x))
 	for i, v := range x {
 		dst[i] = v - mean
 	}
-	active.rmsnorm(dst, dst[:len(x)], w, eps)
+	kernel.Active.RMSNorm(dst, dst[:len(x)], w, eps)
 }
 
 // SumSquares is the sum of squares of RMSNorm: a fused chain in 16 lanes, then their tree.
-func SumSquares(x []float32) float32 { return active.squares(x) }
-
-// RMSFactor is 1/sqrt(mean + eps) of n numbers with the given sum of squares.
-func RMSFactor(squares float32, n int, eps float32) float32 {
-	mean := squares / float32(n)
-	return 1 / float32(math.Sqrt(float64(mean+eps)))
-}
+func SumSquares(x []float32) float32 { return kernel.Active.Squares(x) }
 
 // NormBy computes dst = (x * by) * w over the length of x: RMSNorm, if by is its RMSFactor. dst may
 // be x.
 func NormBy(dst, x, w []float32, by float32) {
 	sameLength("NormBy", len(x), len(dst), len(w))
-	active.normBy(dst, x, w, by)
+	kernel.Active.NormBy(dst, x, w, by)
 }
 
 // Add computes dst += x over the length of dst.
 func Add(dst, x []float32) {
 	sameLength("Add", len(dst), len(x))
-	active.add(dst, x)
+	kernel.Active.Add(dst, x)
 }
 
 // Raise computes dst = max(dst, x-by) over the length of dst, without NaN; the zeros are equal.
 func Raise(dst, x []float32, by float32) {
 	sameLength("Raise", len(dst), len(x))
-	active.raise(dst, x, by)
+	kernel.Active.Raise(dst, x, by)
 }
 
-func Scale(x []float32, by float32) { active.scaleBy(x, by) }
+func Scale(x []float32, by float32) { kernel.Active.ScaleBy(x, by) }
 
 // Activation is the nonlinearity of a gated feed-forward network.
 type Activation uint8
@@ -117,7 +114,7 @@ func (a Activation) Of(dst, x []float32) {
 // SiLUMul computes dst = gate/(1+exp(-gate)) * up over the length of dst. dst may be gate or up.
 func SiLUMul(dst, gate, up []float32) {
 	sameLength("SiLUMul", len(dst), len(gate), len(up))
-	active.siluMul(dst, gate, up)
+	kernel.Active.SiLUMul(dst, gate, up)
 }
 
 // GELUMul computes dst = gelu(gate) * up over the length of dst, with gelu in its tanh form
@@ -126,7 +123,7 @@ func SiLUMul(dst, gate, up []float32) {
 // is rounded. dst may be gate or up.
 func GELUMul(dst, gate, up []float32) {
 	sameLength("GELUMul", len(dst), len(gate), len(up))
-	active.geluMul(dst, gate, up)
+	kernel.Active.GELUMul(dst, gate, up)
 }
 
 // ClampedMul computes dst = g/(1+exp(-1.702 g)) * (u+1) over the length of dst, with g = min(gate, 7)
@@ -134,23 +131,23 @@ func GELUMul(dst, gate, up []float32) {
 // dst may be gate or up.
 func ClampedMul(dst, gate, up []float32) {
 	sameLength("ClampedMul", len(dst), len(gate), len(up))
-	active.clampedMul(dst, gate, up)
+	kernel.Active.ClampedMul(dst, gate, up)
 }
 
 // SoftCap computes x = top * tanh(x/top) in place, with tanh(y) = 1 - 2/(1+exp(2y)). Every operation
 // is rounded.
-func SoftCap(x []float32, top float32) { active.softCap(x, top) }
+func SoftCap(x []float32, top float32) { kernel.Active.SoftCap(x, top) }
 
 // SigmoidMul computes dst = x / (1+exp(-gate)) over the length of dst. dst may be gate or x.
 func SigmoidMul(dst, gate, x []float32) {
 	sameLength("SigmoidMul", len(dst), len(gate), len(x))
-	active.sigmoidMul(dst, gate, x)
+	kernel.Active.SigmoidMul(dst, gate, x)
 }
 
 // AddProduct computes dst = fma(x, y, dst) over the length of dst.
 func AddProduct(dst, x, y []float32) {
 	sameLength("AddProduct", len(dst), len(x), len(y))
-	active.addProduct(dst, x, y)
+	kernel.Active.AddProduct(dst, x, y)
 }
 
 // RopeRotateHalf rotates one head x [d] in place, in the rotate-half pairing (i, i+d/2):
@@ -158,9 +155,25 @@ func AddProduct(dst, x, y []float32) {
 // sin have d/2 elements.
 func RopeRotateHalf(x, cos, sin []float32) {
 	sameLength("RopeRotateHalf", len(x)/2, len(cos), len(sin))
-	active.rope(x, cos, sin)
+	kernel.Active.Rope(x, cos, sin)
 }
 
 // ArgMax is the index of the largest element, the lowest one of equals. NaN never wins; a row
 // without numbers (or without elements) gives 0.
-func ArgMax(x []float32) int { return active.argMax(x) }
+func ArgMax(x []float32) int { return kernel.Active.ArgMax(x) }
+
+// LogSumExp is log(sum of exp(x[i])): the maximum, then the sum of exp(x[i]-max) in 16 lanes and
+// their tree, then one logarithm. It is -Inf for an empty row or one of -Inf only, and NaN if an
+// element is NaN or +Inf.
+func LogSumExp(x []float32) float32 {
+	m := kernel.Active.MaxOf(x)
+	if m == float32(math.Inf(-1)) {
+		for _, v := range x {
+			if v != v {
+				return v
+			}
+		}
+		return m
+	}
+	return m + f32.Log(kernel.Active.SumExp(x, m))
+}

@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 func TestExpAndLogAreAccurate(t *testing.T) {
 	worst := 0.0
 	for x := float32(-87); x < 88.7; x += 0.0037 {
-		got, want := float64(Exp(x)), math.Exp(float64(x))
+		got, want := float64(f32.Exp(x)), math.Exp(float64(x))
 		worst = max(worst, math.Abs(got-want)/want)
 	}
 	if worst > 1.2e-7 {
@@ -17,19 +20,19 @@ func TestExpAndLogAreAccurate(t *testing.T) {
 	}
 	for b := uint32(1); b < 0x7f800000; b += 12347 {
 		x := math.Float32frombits(b)
-		got, want := Log(x), float32(math.Log(float64(x)))
+		got, want := f32.Log(x), float32(math.Log(float64(x)))
 		if d := int32(math.Float32bits(got)) - int32(math.Float32bits(want)); d < -1 || d > 1 {
 			t.Fatalf("Log(%v) = %v, want %v", x, got, want)
 		}
 	}
 	inf, nan := math.Inf(1), math.NaN()
 	for _, c := range [][2]float64{{0, 1}, {inf, inf}, {-inf, 0}, {nan, nan}, {89, inf}, {-104, 0}, {1e30, inf}, {-1e30, 0}} {
-		if got := float64(Exp(float32(c[0]))); got != c[1] && !(got != got && c[1] != c[1]) {
+		if got := float64(f32.Exp(float32(c[0]))); got != c[1] && !(got != got && c[1] != c[1]) {
 			t.Errorf("Exp(%v) = %v", c[0], got)
 		}
 	}
 	for _, c := range [][2]float64{{1, 0}, {0, -inf}, {-1, nan}, {inf, inf}, {nan, nan}, {-inf, nan}} {
-		if got := float64(Log(float32(c[0]))); got != c[1] && !(got != got && c[1] != c[1]) {
+		if got := float64(f32.Log(float32(c[0]))); got != c[1] && !(got != got && c[1] != c[1]) {
 			t.Errorf("Log(%v) = %v", c[0], got)
 		}
 	}
@@ -66,7 +69,7 @@ func TestOpsSameBits(t *testing.T) {
 			run("NormBy", func(d []float32) { NormBy(d, a, b, 0.7) })
 			run("RMSNorm in parts", func(d []float32) {
 				whole := make([]float32, n)
-				NormBy(d, a, b, RMSFactor(SumSquares(a), n, 1e-5))
+				NormBy(d, a, b, kernel.RMSFactor(SumSquares(a), n, 1e-5))
 				RMSNorm(whole, a, b, 1e-5)
 				sameBits(t, "RMSNorm in parts", d, whole)
 			})
@@ -86,7 +89,7 @@ func TestOpsSameBits(t *testing.T) {
 				d[0] = 0
 			})
 			run("SoftCap", func(d []float32) { SoftCap(d, 5) })
-			run("scale", func(d []float32) { active.scaleBy(d, 1.7) })
+			run("scale", func(d []float32) { kernel.Active.ScaleBy(d, 1.7) })
 			run("Raise", func(d []float32) { Raise(d, b, 0.3) })
 			run("Tops", func(d []float32) {
 				for i, x := range new(AttnScratch).Tops(a, 3) {
@@ -94,7 +97,7 @@ func TestOpsSameBits(t *testing.T) {
 				}
 			})
 			run("ArgMax", func(d []float32) { d[0] = float32(ArgMax(a)) })
-			run("max", func(d []float32) { d[0] = active.maxOf(a) + 0 }) // -0 is as good as 0
+			run("max", func(d []float32) { d[0] = kernel.Active.MaxOf(a) + 0 }) // -0 is as good as 0
 			run("LogSumExp", func(d []float32) { d[0] = LogSumExp(a) })
 			if n%2 == 0 {
 				run("RopeRotateHalf", func(d []float32) { RopeRotateHalf(d, b, c) })
@@ -112,7 +115,7 @@ func TestVectorExpIsExp(t *testing.T) {
 	}
 	want := make([]float32, n)
 	for i, v := range x {
-		want[i] = v / (1 + Exp(-v))
+		want[i] = v / (1 + f32.Exp(-v))
 	}
 	forEach(t, func(t *testing.T) {
 		y := make([]float32, n)
@@ -131,7 +134,7 @@ func TestTops(t *testing.T) {
 				t.Errorf("%d groups of %d", len(got), m)
 			}
 			for i, top := range got {
-				want := negInf
+				want := kernel.NegInf
 				for j := range m {
 					if v := x[i/16*16*m+16*j+i%16]; v > want {
 						want = v
@@ -251,21 +254,6 @@ func TestArgMaxEdges(t *testing.T) {
 			t.Errorf("LogSumExp of one is %v", got)
 		}
 	})
-}
-
-func TestChooseImplementation(t *testing.T) {
-	names := Implementations()
-	if names[len(names)-1] != "portable" {
-		t.Errorf("implementations %v", names)
-	}
-	for _, n := range names {
-		if k, err := choose(n); err != nil || k.name != n {
-			t.Errorf("choose %q: %v", n, err)
-		}
-	}
-	if k, err := choose("sse9"); err == nil || k == nil {
-		t.Error("sse9 is an implementation")
-	}
 }
 
 // TestReLUSquared compares both forms with their definition.

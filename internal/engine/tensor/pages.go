@@ -3,6 +3,8 @@ package tensor
 import (
 	"fmt"
 	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // A page is a run of 16, 32 or 64 slots within one block. The scores of its keys are bounded by
@@ -41,7 +43,7 @@ func (l KVLayout) Bound(index []byte, at int, block []byte, first, from, to int,
 		b.getKey(index, at, nil, all)
 	} else {
 		for i := range hi {
-			hi[i], lo[i] = negInf, -negInf
+			hi[i], lo[i] = kernel.NegInf, -kernel.NegInf
 		}
 	}
 	for slot := from; slot < to; slot++ {
@@ -110,10 +112,10 @@ func (s *AttnScratch) ScorePages(l KVLayout, index [][]byte, n int, q []float32,
 		}
 		s.score(b, block, s.q, 0, g, some)
 		for i := range some {
-			pages[first+i] = negInf
+			pages[first+i] = kernel.NegInf
 		}
 		for r := range g {
-			active.raise(pages[first:first+some], s.s[r][:some], 0)
+			kernel.Active.Raise(pages[first:first+some], s.s[r][:some], 0)
 		}
 	}
 	s.ahead = nil

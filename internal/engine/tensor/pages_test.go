@@ -5,6 +5,9 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 var pageLayouts = []KVLayout{
@@ -61,7 +64,7 @@ func TestScorePages(t *testing.T) {
 					keys = append(keys, slices.Clone(k))
 				}
 				for i := range l.KDim {
-					hi[i], lo[i] = negInf, -negInf
+					hi[i], lo[i] = kernel.NegInf, -kernel.NegInf
 					for _, key := range keys {
 						hi[i], lo[i] = max(hi[i], key[i]), min(lo[i], key[i])
 					}
@@ -69,14 +72,14 @@ func TestScorePages(t *testing.T) {
 						hi[i], lo[i] = outwardsSlow(hi[i], 1), outwardsSlow(lo[i], -1)
 					}
 				}
-				want, most := negInf, math.Inf(-1)
+				want, most := kernel.NegInf, math.Inf(-1)
 				for r := range g {
 					row, sum := q[r*l.KDim:][:l.KDim], float32(0)
 					for i, x := range row {
-						sum = fma32(hi[i], max(x, 0), sum)
+						sum = f32.FMA(hi[i], max(x, 0), sum)
 					}
 					for i, x := range row {
-						sum = fma32(lo[i], min(x, 0), sum)
+						sum = f32.FMA(lo[i], min(x, 0), sum)
 					}
 					want = max(want, sum)
 					for _, key := range keys {
@@ -100,10 +103,10 @@ func TestScorePages(t *testing.T) {
 
 // outwardsSlow tries the neighbours.
 func outwardsSlow(x, sign float32) float32 {
-	h := toBF16(x)
+	h := f32.ToBF16(x)
 	best := float32(math.Inf(int(sign)))
 	for _, c := range []uint16{h - 1, h, h + 1} {
-		if y := fromBF16(c); y*sign >= x*sign && math.Abs(float64(y-x)) < math.Abs(float64(best-x)) {
+		if y := f32.FromBF16(c); y*sign >= x*sign && math.Abs(float64(y-x)) < math.Abs(float64(best-x)) {
 			best = y
 		}
 	}

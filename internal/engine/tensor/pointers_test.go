@@ -3,6 +3,8 @@ package tensor
 import (
 	"reflect"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // The garbage collector may read a kernel's arguments while it runs, so a kernel must not move a
@@ -10,24 +12,24 @@ import (
 // process: "found pointer to free object").
 func TestKernelsLeavePointers(t *testing.T) {
 	forEach(t, func(t *testing.T) {
-		k := *active
-		for dt := range k.tile {
-			for m := range k.tile[dt] {
-				for c := range k.tile[dt][m] {
-					leaves(t, &k.tile[dt][m][c])
+		k := *kernel.Active
+		for dt := range k.Tile {
+			for m := range k.Tile[dt] {
+				for c := range k.Tile[dt][m] {
+					leaves(t, &k.Tile[dt][m][c])
 				}
 			}
-			leaves(t, &k.rising[dt])
+			leaves(t, &k.Rising[dt])
 		}
-		for dt := range k.values {
-			for i := range k.values[dt] {
-				for c := range k.values[dt][i] {
-					leaves(t, &k.values[dt][i][c])
+		for dt := range k.Values {
+			for i := range k.Values[dt] {
+				for c := range k.Values[dt][i] {
+					leaves(t, &k.Values[dt][i][c])
 				}
 			}
 		}
-		for _, of := range []*map[DType]attendKernels{&k.attend, &k.picked} {
-			wrapped := map[DType]attendKernels{}
+		for _, of := range []*map[DType]kernel.AttendKernels{&k.Attend, &k.Picked} {
+			wrapped := map[DType]kernel.AttendKernels{}
 			for dt, all := range *of {
 				for i := range all {
 					for g := range all[i] {
@@ -38,9 +40,9 @@ func TestKernelsLeavePointers(t *testing.T) {
 			}
 			*of = wrapped
 		}
-		leaves(t, &k.softmax)
-		leaves(t, &k.fold)
-		active = &k
+		leaves(t, &k.Softmax)
+		leaves(t, &k.Fold)
+		kernel.Active = &k
 
 		p, r := NewPool(1), rng(1)
 		defer p.Close()

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
@@ -222,7 +223,7 @@ func (p *Pool) await(number uint64) {
 			if p.left.Load()&workers.MaxTasks == 0 {
 				return
 			}
-			pause()
+			kernel.Pause()
 		}
 		more := s.Relax(true)
 		if p.backups.enabled {
@@ -286,7 +287,7 @@ func (p *Pool) spin(w *worker, id int, seen uint64) bool {
 			if p.run.Load() != seen {
 				return true
 			}
-			pause()
+			kernel.Pause()
 		}
 		if id >= p.Threads() || !s.Relax(p.left.Load()&workers.MaxTasks != 0) {
 			return false

@@ -3,6 +3,7 @@ package tensor
 import (
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
@@ -49,24 +50,24 @@ func (p *Probe) Read(bytes float64) time.Duration {
 	n := max(1, int(bytes/probePiece))
 	from := p.at
 	p.at = (p.at + n) % pieces
-	d := p.timed(n, func(i int) { active.peak.read(&p.buf[(from+i)%pieces*probePiece], probePiece) })
+	d := p.timed(n, func(i int) { kernel.Active.Peak.Read(&p.buf[(from+i)%pieces*probePiece], probePiece) })
 	return scale(d, bytes/float64(n*probePiece))
 }
 
 // FMA measures the time of that many float32 operations; a multiply-add counts as two.
 func (p *Probe) FMA(flops float64) time.Duration {
-	return p.compute(flops, active.peak.lanes*2, active.peak.fma)
+	return p.compute(flops, kernel.Active.Peak.Lanes*2, kernel.Active.Peak.FMA)
 }
 
 // VNNI measures the time of that many integer operations, see MeasureVNNI.
 func (p *Probe) VNNI(ops float64) time.Duration {
-	return p.compute(ops, active.peak.dotLanes*8, active.peak.dot)
+	return p.compute(ops, kernel.Active.Peak.DotLanes*8, kernel.Active.Peak.Dot)
 }
 
 func (p *Probe) compute(ops float64, perLane int, f func(int)) time.Duration {
-	piece := float64(perLane * peakChains * peakRounds)
+	piece := float64(perLane * kernel.PeakChains * kernel.PeakRounds)
 	n := max(1, int(ops/piece))
-	return scale(p.timed(n, func(int) { f(peakRounds) }), ops/(float64(n)*piece))
+	return scale(p.timed(n, func(int) { f(kernel.PeakRounds) }), ops/(float64(n)*piece))
 }
 
 func (p *Probe) timed(n int, f func(int)) time.Duration {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"math"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 func TestTokenRecordsSameBits(t *testing.T) {
@@ -18,13 +21,13 @@ func TestTokenRecordsSameBits(t *testing.T) {
 			}
 			x[r.IntN(BlockWidth)] = strange[r.IntN(len(strange))]
 		}
-		want := make([]byte, 3*quantBlockBytes)
-		portableQuantise(want, x, -128)
-		for _, k := range implementations() {
-			got := make([]byte, 3*quantBlockBytes)
-			k.quant(got, x, -128)
+		want := make([]byte, 3*kernel.QuantBlockBytes)
+		portable().Quantise(want, x, -128)
+		for _, k := range kernel.All() {
+			got := make([]byte, 3*kernel.QuantBlockBytes)
+			k.Quantise(got, x, -128)
 			if !bytes.Equal(got, want) {
-				t.Fatalf("%s: records of %v\n% x, want\n% x", k.name, x, got, want)
+				t.Fatalf("%s: records of %v\n% x, want\n% x", k.Name, x, got, want)
 			}
 		}
 	}
@@ -42,7 +45,7 @@ func TestQuantisedRowsAreFixedPoints(t *testing.T) {
 		for name, put := range map[string]func([]byte, int, *[BlockWidth]float32) uint16{"q8_0": putQ8, "q4_0": putQ4, "iq4_nl": putIQ4} {
 			a, b := make([]byte, 512), make([]byte, 512)
 			d := put(a, 3, &x)
-			if v := math.Abs(float64(fromF16(d))); v == 0 || v > 6e4 {
+			if v := math.Abs(float64(f32.FromF16(d))); v == 0 || v > 6e4 {
 				continue
 			}
 			for k := range y {
@@ -51,12 +54,12 @@ func TestQuantisedRowsAreFixedPoints(t *testing.T) {
 				case "q4_0":
 					q = int(nibble) - 8
 				case "iq4_nl":
-					q = int(nonLinear[nibble])
+					q = int(kernel.NonLinear[nibble])
 				}
-				y[k] = float32(q) * fromF16(d)
+				y[k] = float32(q) * f32.FromF16(d)
 			}
 			if d2 := put(b, 3, &y); d2 != d || !bytes.Equal(a, b) {
-				t.Fatalf("%s: scale %v then %v", name, fromF16(d), fromF16(d2))
+				t.Fatalf("%s: scale %v then %v", name, f32.FromF16(d), f32.FromF16(d2))
 			}
 		}
 	}
@@ -72,11 +75,11 @@ func TestIQ4IsNearerThanQ4(t *testing.T) {
 			x[i] = float32(r.NormFloat64())
 		}
 		a, b := make([]byte, 512), make([]byte, 512)
-		d4, dNL := fromF16(putQ4(a, 0, &x)), fromF16(putIQ4(b, 0, &x))
+		d4, dNL := f32.FromF16(putQ4(a, 0, &x)), f32.FromF16(putIQ4(b, 0, &x))
 		for k, v := range x {
 			at, shift := k%16/4*64+k%4, k/16*4
 			q4 += math.Pow(float64(v-d4*float32(int(a[at]>>shift&15)-8)), 2)
-			iq4 += math.Pow(float64(v-dNL*float32(nonLinear[b[at]>>shift&15])), 2)
+			iq4 += math.Pow(float64(v-dNL*float32(kernel.NonLinear[b[at]>>shift&15])), 2)
 		}
 	}
 	if iq4 > 0.85*q4 {

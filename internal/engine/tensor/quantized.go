@@ -3,6 +3,8 @@ package tensor
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // Activations of quantized products that the caller has quantized. A product quantizes its tokens
@@ -11,7 +13,7 @@ import (
 
 // QuantizedBytes is the size of one quantized token of cols columns, in whole blocks. A block's
 // part of it is QuantizedBytes(BlockWidth).
-func QuantizedBytes(cols int) int { return cols / BlockWidth * quantBlockBytes }
+func QuantizedBytes(cols int) int { return cols / BlockWidth * kernel.QuantBlockBytes }
 
 // Quantize quantizes n tokens x[t*ldx:] of cols columns, in whole blocks, for products with weights
 // of a quantized type: dst[t*ld:] gets QuantizedBytes(cols). NaN and infinities show in the
@@ -19,7 +21,7 @@ func QuantizedBytes(cols int) int { return cols / BlockWidth * quantBlockBytes }
 func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	size := QuantizedBytes(cols)
 	switch {
-	case !Quantised(dt) || cols%BlockWidth != 0:
+	case !kernel.Quantised(dt) || cols%BlockWidth != 0:
 		panic(fmt.Sprintf("tensor: Quantize of %d columns for %v", cols, dt))
 	case n == 0 || cols == 0:
 		return
@@ -28,7 +30,7 @@ func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	}
 	start := quantBlockStartOf(dt)
 	for t := range n {
-		active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start)
+		kernel.Active.Quantise(dst[t*ld:][:size], x[t*ldx:][:cols], start)
 	}
 }
 
@@ -53,7 +55,7 @@ func (p *Pool) matmulQuantized(x []byte, ld, n int) {
 	w := m.jobs[0].w
 	size := QuantizedBytes(w.Cols)
 	switch {
-	case !Quantised(w.Type) || w.Cols%BlockWidth != 0:
+	case !kernel.Quantised(w.Type) || w.Cols%BlockWidth != 0:
 		panic(fmt.Sprintf("tensor: MatMulQuantized of %d columns of %v", w.Cols, w.Type))
 	case n == 0 || m.rows() == 0 || size == 0:
 		m.then = nil

@@ -1,6 +1,10 @@
 package tensor
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+)
 
 // PageBytes is the size of n slots of a block as SavePage writes them.
 func (l KVLayout) PageBytes(n int) int { return n * l.RowBytes() }
@@ -23,8 +27,8 @@ func (l KVLayout) LoadPage(block []byte, first, n int, src []byte) {
 func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)) {
 	l.check(block, first)
 	l.check(block, first+n-1)
-	whole := first%panelRows == 0 && n%panelRows == 0
-	if n < 1 || !whole && first%panelRows+n > panelRows {
+	whole := first%kernel.PanelRows == 0 && n%kernel.PanelRows == 0
+	if n < 1 || !whole && first%kernel.PanelRows+n > kernel.PanelRows {
 		panic(fmt.Sprintf("tensor: slots [%d,%d) are neither in one panel nor whole panels", first, first+n))
 	}
 	for i, p := range l.planes() {
@@ -36,8 +40,8 @@ func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)
 		if l.Type == Int8 {
 			wide = 1
 		}
-		panel := block[first/panelRows*panelRows*p.row:][:panelRows*p.row]
-		for at := first % panelRows * wide; at < len(panel); at += panelRows * wide {
+		panel := block[first/kernel.PanelRows*kernel.PanelRows*p.row:][:kernel.PanelRows*p.row]
+		for at := first % kernel.PanelRows * wide; at < len(panel); at += kernel.PanelRows * wide {
 			visit(panel[at:][:n*wide])
 		}
 	}

@@ -1,5 +1,7 @@
 package tensor
 
+import "github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+
 // Score specifies the weight of a key in attention: the softmax, over slots, of Scale times the
 // product of the key and the query.
 type Score struct {
@@ -49,7 +51,7 @@ func (s Score) sink(head int, top float32) float32 {
 	if s.sinks == nil {
 		return 0
 	}
-	return Exp(s.sinks[head] - top)
+	return f32.Exp(s.sinks[head] - top)
 }
 
 // bound turns products into scores if they are capped. Otherwise the softmax kernel scales them.

@@ -5,17 +5,19 @@ import (
 	"testing"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // A machine with AVX-512 but without VNNI mixes the two sets; the bits are the same.
 func TestWithoutVNNI(t *testing.T) {
-	if len(machine) < 3 {
+	if len(kernel.All()) < 3 {
 		t.Skip("needs AVX-512")
 	}
-	mixed := *kernelsAVX512
-	mixed.tile[Q8_0], mixed.tile[Q4_0] = kernelsAVX2.tile[Q8_0], kernelsAVX2.tile[Q4_0]
-	was := active
-	defer func() { active = was }()
+	mixed := *kernel.All()[0]
+	mixed.Tile[Q8_0], mixed.Tile[Q4_0] = kernel.All()[1].Tile[Q8_0], kernel.All()[1].Tile[Q4_0]
+	was := kernel.Active
+	defer func() { kernel.Active = was }()
 	p := NewPool(1)
 	defer p.Close()
 	r := rng(30)
@@ -24,9 +26,9 @@ func TestWithoutVNNI(t *testing.T) {
 		w := newWeight(t, dt, normal(r, rows*k), rows, k, 0, Units(k))
 		x := normal(r, n*k)
 		got, want := make([]float32, n*rows), make([]float32, n*rows)
-		active = kernelsAVX512
+		kernel.Active = kernel.All()[0]
 		p.MatMul(want, rows, w, x, k, n)
-		active = &mixed
+		kernel.Active = &mixed
 		p.MatMul(got, rows, w, x, k, n)
 		sameBits(t, dt.String(), got, want)
 	}
@@ -36,25 +38,25 @@ func TestWithoutVNNI(t *testing.T) {
 // several groups in one call, and more than a call takes. Columns: an odd number of blocks, which
 // leaves a gap between groups, and all or a part of the units.
 func TestRisingSameBits(t *testing.T) {
-	if len(machine) < 3 || !cpu.X86.HasAVX512VNNI {
+	if len(kernel.All()) < 3 || !cpu.X86.HasAVX512VNNI {
 		t.Skip("needs AVX-512 VNNI")
 	}
-	was := active
-	defer func() { active = was }()
+	was := kernel.Active
+	defer func() { kernel.Active = was }()
 	p := NewPool(1)
 	defer p.Close()
 	r := rng(31)
-	ahead, rising := *kernelsAVX512, *kernelsAVX512
-	clear(ahead.rising[:])
-	for dt, f := range risingAVX512 {
-		rising.rising[dt] = f
+	ahead, rising := *kernel.All()[0], *kernel.All()[0]
+	clear(ahead.Rising[:])
+	for dt, f := range kernel.RisingAVX512 {
+		rising.Rising[dt] = f
 	}
-	for dt := range risingAVX512 {
+	for dt := range kernel.RisingAVX512 {
 		for _, c := range []struct{ rows, k, lo, hi int }{{80, 1056, 0, 16}, {2120, 96, 0, 3}, {8192, 64, 0, 2}, {1040, 1056, 3, 16}, {192, 6144, 0, 16}} {
 			w := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, c.lo, c.hi)
 			x := normal(r, w.Span().Len())
-			parts := func(k *kernels) []float32 {
-				active = k
+			parts := func(k *kernel.Set) []float32 {
+				kernel.Active = k
 				all := make([]float32, len(w.nodes)*c.rows)
 				y := make([][]float32, len(w.nodes))
 				for i := range y {
@@ -63,7 +65,7 @@ func TestRisingSameBits(t *testing.T) {
 				p.MatMulPartial(y, w, x, len(x), 1)
 				return all
 			}
-			want := parts(machine[len(machine)-1])
+			want := parts(portable())
 			sameBits(t, fmt.Sprintf("%v %v ahead", dt, c), parts(&ahead), want)
 			sameBits(t, fmt.Sprintf("%v %v rising", dt, c), parts(&rising), want)
 		}

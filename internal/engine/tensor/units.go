@@ -1,14 +1,16 @@
 package tensor
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+)
 
 // The grains of the canonical arithmetic. They determine every result's bits and every message
 // between nodes, so they are constants, not settings.
 const (
-	BlockWidth = 32 // elements of a contraction axis that are never split
-	MaxUnits   = 16 // maximum number of runs of blocks of one axis that can have different owners
-	BlockSlots = 64 // cache slots per attention block
-	RowGrain   = 16 // output rows that are never split
+	MaxUnits = 16 // maximum number of runs of blocks of one axis that can have different owners
+	RowGrain = 16 // output rows that are never split
 )
 
 // Span is the half-open range [Lo, Hi).
@@ -103,6 +105,14 @@ func combine(acc *combineChunk, nodes []Span, parts [][]float32, i, a, b, off, n
 	i = combine(acc, nodes, parts, i, a, mid, off, n)
 	var right combineChunk
 	i = combine(&right, nodes, parts, i, mid, b, off, n)
-	addInPlace(acc[:n], right[:n])
+	kernel.AddInPlace(acc[:n], right[:n])
 	return i
 }
+
+// Arithmetic is the version of docs/decisions/canonical-arithmetic.md: of the order of operations
+// that determines every bit. A change of any answer's bits raises it. Processes of different
+// versions do not work together, and a job does not continue under another version.
+//
+//	1  attention is one chain over all slots
+//	2  attention is cut into runs, see RunBlocks
+const Arithmetic = 2

@@ -3,12 +3,12 @@ package tensor
 import (
 	"fmt"
 	"math"
+	"math/bits"
 
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
-
-// panelRows is the number of interleaved rows in a panel.
-const panelRows = 16
 
 // Weight is a matrix [Rows][Cols], or the columns of its units [UnitLo, UnitHi), packed for reading
 // once from front to back while many tokens are multiplied.
@@ -31,14 +31,14 @@ type Weight struct {
 	Rows, Cols     int
 	UnitLo, UnitHi int
 
-	span   Span     // the columns held here
-	padded int      // their number, rounded up to whole blocks
-	nodes  []Span   // Subtrees(UnitLo, UnitHi)
-	steps  [][]step // per node, its units
-	panel  int      // bytes of one panel
-	chunk  int      // columns of a panel that are contiguous: a quantized block, or 4
-	column int      // bytes of one column of a panel, without scales
-	scales int      // bytes of the scales of a chunk of one panel
+	span   Span            // the columns held here
+	padded int             // their number, rounded up to whole blocks
+	nodes  []Span          // Subtrees(UnitLo, UnitHi)
+	steps  [][]kernel.Step // per node, its units
+	panel  int             // bytes of one panel
+	chunk  int             // columns of a panel that are contiguous: a quantized block, or 4
+	column int             // bytes of one column of a panel, without scales
+	scales int             // bytes of the scales of a chunk of one panel
 	data   []byte
 	mem    hugemem.Part
 	free   func() error // frees memory that belongs to the caller
@@ -92,44 +92,39 @@ func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	for _, n := range w.nodes {
 		w.steps = append(w.steps, treeSteps(cols, n.Lo, n.Hi))
 	}
-	w.column, w.chunk = columnBytes(dt), tileColumns
-	if Quantised(dt) {
+	w.column, w.chunk = columnBytes(dt), kernel.TileColumns
+	if kernel.Quantised(dt) {
 		w.chunk, w.scales = BlockWidth, scaleBytes(dt)
 	}
 	w.panel = panelBytes(dt, w.padded)
-	if panels := (rows + panelRows - 1) / panelRows; w.panel > 0 && panels > math.MaxInt/2/w.panel {
+	if panels := (rows + kernel.PanelRows - 1) / kernel.PanelRows; w.panel > 0 && panels > math.MaxInt/2/w.panel {
 		return nil, fmt.Errorf("tensor: weight of %d rows and %d columns does not fit the address space", rows, cols)
 	}
 	return w, nil
 }
 
-func (w *Weight) size() int { return (w.Rows + panelRows - 1) / panelRows * w.panel }
+func (w *Weight) size() int { return (w.Rows + kernel.PanelRows - 1) / kernel.PanelRows * w.panel }
 
 // columnBytes is the size of one column of a panel, without scales; 0 if dt is not a weight type.
 func columnBytes(dt DType) int {
 	switch dt {
 	case F32:
-		return panelRows * 4
+		return kernel.PanelRows * 4
 	case BF16, F16:
-		return panelRows * 2
+		return kernel.PanelRows * 2
 	case Q8_0:
-		return panelRows
+		return kernel.PanelRows
 	case Q4_0, IQ4_NL, Int4, MXFP4:
-		return panelRows / 2
+		return kernel.PanelRows / 2
 	}
 	return 0
-}
-
-// Quantised reports whether a weight of type dt has blocks that share a scale.
-func Quantised(dt DType) bool {
-	return dt == Q8_0 || dt == Q4_0 || dt == IQ4_NL || dt == Int4 || dt == MXFP4
 }
 
 // panelBytes is the size of a panel: its columns and, if quantized, its scales, rounded up to a
 // whole cache line.
 func panelBytes(dt DType, padded int) int {
 	n := padded * columnBytes(dt)
-	if Quantised(dt) {
+	if kernel.Quantised(dt) {
 		n += padded / BlockWidth * scaleBytes(dt)
 	}
 	return (n + 63) &^ 63
@@ -172,29 +167,29 @@ func (w *Weight) SetRowCodes(r int, src []float32, codes func(c *Codes, k int) (
 	if len(src) == 0 {
 		return 0
 	}
-	base, panels := w.group(r / panelRows)
+	base, panels := w.group(r / kernel.PanelRows)
 	data, advance := w.data[base:], w.advance(panels)
-	first, lane := r/panelRows%maxTilePanels*w.chunk*w.column, r%panelRows
+	first, lane := r/kernel.PanelRows%kernel.MaxTilePanels*w.chunk*w.column, r%kernel.PanelRows
 	switch w.Type {
 	case F32:
-		for k := 0; k < len(src); k += tileColumns {
-			f := floats(data[k/tileColumns*advance+first:])
-			for i, v := range src[k:min(len(src), k+tileColumns)] {
-				f[i*panelRows+lane] = v
+		for k := 0; k < len(src); k += kernel.TileColumns {
+			f := floats(data[k/kernel.TileColumns*advance+first:])
+			for i, v := range src[k:min(len(src), k+kernel.TileColumns)] {
+				f[i*kernel.PanelRows+lane] = v
 			}
 		}
 	case F16:
-		for k := 0; k < len(src); k += tileColumns {
-			h := halves(data[k/tileColumns*advance+first:])
-			for i, v := range src[k:min(len(src), k+tileColumns)] {
-				h[i*panelRows+lane] = toF16(v)
+		for k := 0; k < len(src); k += kernel.TileColumns {
+			h := halves(data[k/kernel.TileColumns*advance+first:])
+			for i, v := range src[k:min(len(src), k+kernel.TileColumns)] {
+				h[i*kernel.PanelRows+lane] = f32.ToF16(v)
 			}
 		}
 	case BF16:
-		for k := 0; k < len(src); k += tileColumns {
-			h := halves(data[k/tileColumns*advance+first:])
-			for i, v := range src[k:min(len(src), k+tileColumns)] {
-				h[i&^1*panelRows+lane*2+i&1] = toBF16(v)
+		for k := 0; k < len(src); k += kernel.TileColumns {
+			h := halves(data[k/kernel.TileColumns*advance+first:])
+			for i, v := range src[k:min(len(src), k+kernel.TileColumns)] {
+				h[i&^1*kernel.PanelRows+lane*2+i&1] = f32.ToBF16(v)
 			}
 		}
 	default:
@@ -202,9 +197,9 @@ func (w *Weight) SetRowCodes(r int, src []float32, codes func(c *Codes, k int) (
 		for b := 0; b*BlockWidth < len(src); b++ {
 			at := data[b*advance:][:advance]
 			block := at[first:][:w.chunk*w.column]
-			scales := at[panels*w.chunk*w.column+r/panelRows%maxTilePanels*w.scales:][:w.scales]
+			scales := at[panels*w.chunk*w.column+r/kernel.PanelRows%kernel.MaxTilePanels*w.scales:][:w.scales]
 			if codes != nil && codes(&c, b*BlockWidth) && putCodes(w.Type, block, scales, lane, &c) {
-				if fromF16(halves(scales)[lane]) == c.Scale {
+				if f32.FromF16(halves(scales)[lane]) == c.Scale {
 					kept++
 				}
 				continue
@@ -219,9 +214,9 @@ func (w *Weight) SetRowCodes(r int, src []float32, codes func(c *Codes, k int) (
 
 // group returns where the group of a panel starts in the data, and its number of panels.
 func (w *Weight) group(panel int) (base, panels int) {
-	first := panel / maxTilePanels * maxTilePanels
-	all := (w.Rows + panelRows - 1) / panelRows
-	return first * w.panel, min(maxTilePanels, all-first)
+	first := panel / kernel.MaxTilePanels * kernel.MaxTilePanels
+	all := (w.Rows + kernel.PanelRows - 1) / kernel.PanelRows
+	return first * w.panel, min(kernel.MaxTilePanels, all-first)
 }
 
 // advance is the bytes from a chunk of a group with that many panels to the next chunk.
@@ -230,7 +225,7 @@ func (w *Weight) advance(panels int) int { return panels * (w.chunk*w.column + w
 // WeightBytes is the memory of a whole matrix as dt.
 func WeightBytes(dt DType, rows, cols int) int64 {
 	padded := (cols + BlockWidth - 1) / BlockWidth * BlockWidth
-	return int64((rows+panelRows-1)/panelRows) * int64(panelBytes(dt, padded))
+	return int64((rows+kernel.PanelRows-1)/kernel.PanelRows) * int64(panelBytes(dt, padded))
 }
 
 // Row reads row r into dst, the columns of Span, with the values that products use.
@@ -241,30 +236,48 @@ func (w *Weight) Row(r int, dst []float32) {
 	if len(dst) == 0 {
 		return
 	}
-	base, panels := w.group(r / panelRows)
+	base, panels := w.group(r / kernel.PanelRows)
 	data, advance := w.data[base:], w.advance(panels)
-	first, lane := r/panelRows%maxTilePanels*w.chunk*w.column, r%panelRows
-	scales := panels*w.chunk*w.column + r/panelRows%maxTilePanels*w.scales
+	first, lane := r/kernel.PanelRows%kernel.MaxTilePanels*w.chunk*w.column, r%kernel.PanelRows
+	scales := panels*w.chunk*w.column + r/kernel.PanelRows%kernel.MaxTilePanels*w.scales
 	for k := range dst {
 		chunk := data[k/w.chunk*advance:]
 		at, i := chunk[first:], k%w.chunk
-		nibble := func() byte { return at[i%16/4*4*panelRows+lane*4+i%4] >> (i / 16 * 4) & 15 }
-		scale := func() float32 { return fromF16(halves(chunk[scales:])[lane]) }
+		nibble := func() byte { return at[i%16/4*4*kernel.PanelRows+lane*4+i%4] >> (i / 16 * 4) & 15 }
+		scale := func() float32 { return f32.FromF16(halves(chunk[scales:])[lane]) }
 		switch w.Type {
 		case F32:
-			dst[k] = floats(at)[i*panelRows+lane]
+			dst[k] = floats(at)[i*kernel.PanelRows+lane]
 		case F16:
-			dst[k] = fromF16(halves(at)[i*panelRows+lane])
+			dst[k] = f32.FromF16(halves(at)[i*kernel.PanelRows+lane])
 		case BF16:
-			dst[k] = fromBF16(halves(at)[i&^1*panelRows+lane*2+i&1])
+			dst[k] = f32.FromBF16(halves(at)[i&^1*kernel.PanelRows+lane*2+i&1])
 		case Q8_0:
-			dst[k] = scale() * float32(int(at[i/4*4*panelRows+lane*4+i%4])-128)
+			dst[k] = scale() * float32(int(at[i/4*4*kernel.PanelRows+lane*4+i%4])-128)
 		case Q4_0:
 			dst[k] = scale() * float32(int(nibble())-8)
 		case IQ4_NL, MXFP4:
-			dst[k] = scale() * float32(tables[w.Type].values[nibble()])
+			dst[k] = scale() * float32(kernel.Tables[w.Type].Values[nibble()])
 		case Int4:
-			dst[k] = scale() * float32(int(nibble())-int(chunk[scales+2*panelRows+lane]))
+			dst[k] = scale() * float32(int(nibble())-int(chunk[scales+2*kernel.PanelRows+lane]))
 		}
 	}
+}
+
+// treeSteps lists the units [lo, hi), which are one node of the tree. Finished nodes are on a
+// stack, as in a binary counter: unit i of the node merges with as many of them as i+1 has trailing
+// zero bits, the last unit with all remaining ones.
+func treeSteps(cols, lo, hi int) []kernel.Step {
+	steps := make([]kernel.Step, 0, hi-lo)
+	depth := 0
+	for u := lo; u < hi; u++ {
+		merges := bits.TrailingZeros(uint(u - lo + 1))
+		if u == hi-1 {
+			merges = depth
+		}
+		depth += 1 - merges
+		padded := (UnitSpan(cols, u).Len() + BlockWidth - 1) / BlockWidth * BlockWidth
+		steps = append(steps, kernel.Step{K: uintptr(padded), Merges: uintptr(merges)})
+	}
+	return steps
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/topk"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // built is the index of a store.
@@ -203,7 +204,7 @@ func (b *built) shares(h *headShares, runs []int32) []float32 {
 			row := scores[r*n:][:n]
 			least := h.x.weigh(runs, row, h.score, r, s)
 			for i, z := range row {
-				sums[r*n+i] += tensor.Exp(z - least)
+				sums[r*n+i] += f32.Exp(z - least)
 			}
 		}
 	}
@@ -219,11 +220,11 @@ func (b *built) shares(h *headShares, runs []int32) []float32 {
 // thresholds sets the thresholds of all heads.
 func (b *built) thresholds() {
 	fine := b.quantile(b.sparsity, func(h *headShares) (int, []float32) { return len(h.sizes) - len(h.fine), h.fine })
-	window := tensor.Log(float32(b.window))
+	window := f32.Log(float32(b.window))
 	for i := range b.heads {
 		x := b.heads[i].x
-		x.set(coarseBound, tensor.Log(b.bound)-window)
-		x.set(fineBound, tensor.Log(fine)-window)
+		x.set(coarseBound, f32.Log(b.bound)-window)
+		x.set(fineBound, f32.Log(fine)-window)
 	}
 }
 

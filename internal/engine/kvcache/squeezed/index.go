@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // index is the index of the clusters of one head.
@@ -66,7 +67,7 @@ func (x index) end(i, coarse, fine int) int {
 // put sets centroid i, which represents n keys from begin on.
 func (x index) put(i int, key []float32, n, begin int) {
 	x.l.SetLandmark(x.kind, x.blocks[i/tensor.BlockSlots], i%tensor.BlockSlots, key)
-	x.logs(i / tensor.BlockSlots)[i%tensor.BlockSlots] = tensor.Log(float32(n))
+	x.logs(i / tensor.BlockSlots)[i%tensor.BlockSlots] = f32.Log(float32(n))
 	x.setPlace(i, uint32(begin), uint32(n))
 }
 

@@ -15,8 +15,8 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 // Cohere 2 has a sliding window in three of four layers; the other layers do not rotate.
 func init() {
 	defaults := map[string]string{"max_position_embeddings": "8192"}
-	model.Register(model.Family{Name: cohere, Defaults: defaults, Read: readCohere, Layer: parallelLayer, Extra: model.DecoderExtra})
-	model.Register(model.Family{Name: "Cohere2ForCausalLM", Defaults: defaults, Read: readCohere2, Layer: parallelLayer, Extra: model.DecoderExtra})
+	model.Register(model.Family{Name: cohere, Defaults: defaults, Read: readCohere, Layer: parallelLayer})
+	model.Register(model.Family{Name: "Cohere2ForCausalLM", Defaults: defaults, Read: readCohere2, Layer: parallelLayer})
 }
 
 const cohere = "CohereForCausalLM"

@@ -32,7 +32,6 @@ func init() {
 			Read:   readDeepseek,
 			Layer:  deepseekLayer,
 			Latent: true,
-			Extra:  model.DecoderExtra,
 			Beyond: model.AfterLast,
 		})
 	}

@@ -26,7 +26,6 @@ func init() {
 		},
 		Layer:  indexedLayer,
 		Latent: true,
-		Extra:  model.DecoderExtra,
 		Beyond: model.AfterLast,
 	})
 	// GLM-5 (Z.ai, 2026): the same with GLM's sizes. Its indexer rotates pairs of neighbours.

@@ -9,8 +9,6 @@ func init() {
 		Name:     "Ernie4_5ForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "2", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "head_dim": "128"},
 		Read:     readErnie45,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

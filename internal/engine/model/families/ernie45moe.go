@@ -18,7 +18,6 @@ func init() {
 		Defaults: map[string]string{"num_key_value_heads": "4", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072"},
 		Read:     readErnie45MoE,
 		Layer:    ernie45MoELayer,
-		Extra:    model.DecoderExtra,
 		Beyond:   func(_ *model.Config, name string) bool { return strings.HasPrefix(name, "model.mtp_") }, // predictions of further tokens
 	})
 }

@@ -15,7 +15,6 @@ func init() {
 		Defaults: map[string]string{"num_key_value_heads": "32", "rms_norm_eps": "1e-5"},
 		Read:     readExaone4,
 		Layer:    postNormLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

@@ -21,8 +21,6 @@ func init() {
 			readGemma(f, c)
 			model.ReadRope(f, c, 10000)
 		},
-		Layer: model.DecoderLayer,
-		Extra: model.DecoderExtra,
 	})
 }
 

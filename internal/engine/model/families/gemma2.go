@@ -12,7 +12,6 @@ func init() {
 			"num_key_value_heads": "4", "head_dim": "256", "vocab_size": "256000", "max_position_embeddings": "8192"},
 		Read:  readGemma2,
 		Layer: gemma3Layer,
-		Extra: model.DecoderExtra,
 	})
 }
 

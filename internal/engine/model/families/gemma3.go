@@ -31,7 +31,6 @@ func init() {
 		Rotary: []string{"rope_local_base_freq"},
 		Read:   readGemma3,
 		Layer:  gemma3Layer,
-		Extra:  model.DecoderExtra,
 	})
 }
 

@@ -29,7 +29,7 @@ import (
 func init() {
 	sizes := map[string]string{"hidden_size": "2304", "intermediate_size": "9216", "num_hidden_layers": "30", "num_attention_heads": "8",
 		"num_key_value_heads": "4", "head_dim": "256", "vocab_size": "262144", "max_position_embeddings": "131072"}
-	a := model.Family{Name: Gemma4, Defaults: sizes, Layer: gemma4Layer, Extra: model.DecoderExtra, Beyond: gemma4Extra}
+	a := model.Family{Name: Gemma4, Defaults: sizes, Layer: gemma4Layer, Beyond: gemma4Extra}
 	a.Read = func(f *model.Fields, c *model.Config) {
 		readGemma4(f, c, 512)
 		perLayer(f, c)

@@ -21,7 +21,6 @@ func init() {
 			Rotary:   []string{model.PartialKey},
 			Read:     readGLM4,
 			Layer:    layer,
-			Extra:    model.DecoderExtra,
 		})
 	}
 }

@@ -13,8 +13,6 @@ func init() {
 			"n_group": "1", "topk_group": "1", "routed_scaling_factor": "1", "first_k_dense_replace": "1"},
 		Rotary: []string{model.PartialKey},
 		Read:   readGLM4MoE,
-		Layer:  model.DecoderLayer,
-		Extra:  model.DecoderExtra,
 		Beyond: model.AfterLast,
 	})
 }

@@ -15,7 +15,6 @@ func init() {
 		},
 		Layer:  deepseekLayer,
 		Latent: true,
-		Extra:  model.DecoderExtra,
 		Beyond: model.AfterLast,
 	})
 }

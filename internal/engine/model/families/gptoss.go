@@ -22,7 +22,6 @@ func init() {
 		Read:        readGptOss,
 		Alternating: true,
 		Layer:       gptOssLayer,
-		Extra:       model.DecoderExtra,
 	})
 }
 

@@ -9,10 +9,8 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 //	logits = Head RMSNorm(x, Norm) / logits_scaling
 func init() {
 	model.Register(model.Family{
-		Name:  "GraniteForCausalLM",
-		Read:  readGranite,
-		Layer: model.DecoderLayer,
-		Extra: model.DecoderExtra,
+		Name: "GraniteForCausalLM",
+		Read: readGranite,
 	})
 }
 

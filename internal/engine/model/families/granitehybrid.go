@@ -18,7 +18,6 @@ func init() {
 		Defaults: map[string]string{"hidden_size": "4096", "intermediate_size": "11008", "num_hidden_layers": "32", "num_attention_heads": "32", "vocab_size": "32000"},
 		Read:     readGraniteHybrid,
 		Layer:    graniteHybridLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

@@ -15,7 +15,6 @@ func init() {
 		Name:  "GraniteMoeForCausalLM",
 		Read:  readGraniteMoE,
 		Layer: graniteMoELayer,
-		Extra: model.DecoderExtra,
 	})
 }
 

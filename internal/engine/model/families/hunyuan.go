@@ -21,7 +21,6 @@ func init() {
 		Defaults: map[string]string{"rms_norm_eps": "1e-5"},
 		Read:     readHunyuan,
 		Layer:    hunyuanLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

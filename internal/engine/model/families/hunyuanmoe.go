@@ -15,7 +15,6 @@ func init() {
 		Defaults: map[string]string{"rms_norm_eps": "1e-5"},
 		Read:     readHunyuanMoE,
 		Layer:    hunyuanMoELayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 
@@ -47,6 +46,6 @@ func hunyuanMoELayer(c *model.Config, i int) model.LayerSpec {
 	l := hunyuanLayer(c, i)
 	p := fmt.Sprintf("model.layers.%d.mlp.", i)
 	l.Experts.Router = p + "gate.wg.weight"
-	shareMLP(l.Experts, p)
+	l.Experts.Share(p + "shared_mlp")
 	return l
 }

@@ -14,7 +14,6 @@ func init() {
 		Defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "head_dim": "128"},
 		Read:     readHYV3,
 		Layer:    hyV3Layer,
-		Extra:    model.DecoderExtra,
 		Beyond:   model.AfterLast,
 	})
 }
@@ -44,12 +43,7 @@ func hyV3Layer(c *model.Config, i int) model.LayerSpec {
 	if l.Experts != nil {
 		p := fmt.Sprintf("model.layers.%d.mlp.", i)
 		l.Experts.Router, l.Experts.Bias = p+"router.gate.weight", p+"expert_bias"
-		shareMLP(l.Experts, p)
+		l.Experts.Share(p + "shared_mlp")
 	}
 	return l
-}
-
-// shareMLP names shared experts as Tencent does.
-func shareMLP(n *model.MoENames, mlp string) {
-	n.SharedGate, n.SharedUp, n.SharedDown = mlp+"shared_mlp.gate_proj.weight", mlp+"shared_mlp.up_proj.weight", mlp+"shared_mlp.down_proj.weight"
 }

@@ -14,7 +14,7 @@ import (
 func init() {
 	defaults := map[string]string{"hidden_size": "2560", "intermediate_size": "12288", "num_hidden_layers": "32", "num_attention_heads": "32",
 		"num_key_value_heads": "8", "vocab_size": "65536", "max_position_embeddings": "128000"}
-	model.Register(model.Family{Name: "Lfm2ForCausalLM", Defaults: defaults, Read: readLFM2, Layer: lfm2Layer, Moved: lfm2Moved, Extra: model.DecoderExtra})
+	model.Register(model.Family{Name: "Lfm2ForCausalLM", Defaults: defaults, Read: readLFM2, Layer: lfm2Layer, Moved: lfm2Moved})
 }
 
 // In the variant with experts, all layers but the first have the experts of moe.go, with a correction
@@ -40,7 +40,6 @@ func init() {
 		},
 		Layer: lfm2Layer,
 		Moved: lfm2Moved,
-		Extra: model.DecoderExtra,
 	})
 }
 

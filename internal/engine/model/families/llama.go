@@ -16,10 +16,8 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 //	logits = Head RMSNorm(x, Norm)                        (vocab)
 func init() {
 	model.Register(model.Family{
-		Name:  "LlamaForCausalLM",
-		Read:  readLlama,
-		Layer: model.DecoderLayer,
-		Extra: model.DecoderExtra,
+		Name: "LlamaForCausalLM",
+		Read: readLlama,
 	})
 }
 

@@ -28,7 +28,6 @@ func init() {
 		Rotary: []string{"no_rope_layers"},
 		Read:   readLlama4,
 		Layer:  llama4Layer,
-		Extra:  model.DecoderExtra,
 	})
 }
 
@@ -84,7 +83,7 @@ func llama4Layer(c *model.Config, i int) model.LayerSpec {
 	if l.Experts != nil {
 		l.Experts = model.MLPExperts(p)
 		l.Experts.Router = p + "router.weight"
-		l.Experts.SharedGate, l.Experts.SharedUp, l.Experts.SharedDown = p+"shared_expert.gate_proj.weight", p+"shared_expert.up_proj.weight", p+"shared_expert.down_proj.weight"
+		l.Experts.Share(p + "shared_expert")
 	}
 	return l
 }

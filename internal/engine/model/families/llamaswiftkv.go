@@ -17,8 +17,6 @@ func init() {
 				model.ReadSwiftKV(f, c)
 			}
 		},
-		Layer: model.DecoderLayer,
-		Extra: model.DecoderExtra,
 		Beyond: func(c *model.Config, name string) bool {
 			return c.SwiftKV.Layers == 0 && (name == model.NormSwiftKV || strings.Contains(name, "_proj_swiftkv."))
 		},

@@ -19,7 +19,6 @@ func init() {
 		Rotary:   []string{model.PartialKey},
 		Read:     readMiniMaxM2,
 		Layer:    minimaxM2Layer,
-		Extra:    model.DecoderExtra,
 		Beyond:   model.AfterLast,
 	})
 }

@@ -14,8 +14,6 @@ func init() {
 		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "262144", "num_key_value_heads": "8", "head_dim": "128"},
 		Rotary:   []string{model.GrowthKey},
 		Read:     readMinistral3,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

@@ -10,8 +10,6 @@ func init() {
 		Name:     "MistralForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "8"},
 		Read:     readMistral,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

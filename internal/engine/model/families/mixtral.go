@@ -19,7 +19,6 @@ func init() {
 		Defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5"},
 		Read:     readMixtral,
 		Layer:    mixtralLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

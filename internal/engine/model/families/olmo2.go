@@ -18,8 +18,8 @@ import (
 // layers only.
 func init() {
 	defaults := map[string]string{"rms_norm_eps": "1e-5"}
-	model.Register(model.Family{Name: "Olmo2ForCausalLM", Defaults: defaults, Read: readOlmo2, Layer: postNormLayer, Extra: model.DecoderExtra})
-	model.Register(model.Family{Name: "Olmo3ForCausalLM", Defaults: defaults, Read: readOlmo3, Layer: postNormLayer, Extra: model.DecoderExtra})
+	model.Register(model.Family{Name: "Olmo2ForCausalLM", Defaults: defaults, Read: readOlmo2, Layer: postNormLayer})
+	model.Register(model.Family{Name: "Olmo3ForCausalLM", Defaults: defaults, Read: readOlmo3, Layer: postNormLayer})
 }
 
 func readOlmo2(f *model.Fields, c *model.Config) {

@@ -9,8 +9,6 @@ func init() {
 		Name:     "OlmoeForCausalLM",
 		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "4096"},
 		Read:     readOlmoe,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

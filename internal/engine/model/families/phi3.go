@@ -20,7 +20,6 @@ func init() {
 		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "4096"},
 		Read:     readPhi3,
 		Layer:    phi3Layer,
-		Extra:    model.DecoderExtra,
 		Rotary:   []string{model.PartialKey, "short_factor", "long_factor"},
 	})
 }

@@ -13,8 +13,6 @@ func init() {
 		Name:     "Qwen2ForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "32"},
 		Read:     readQwen2,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

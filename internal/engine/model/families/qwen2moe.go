@@ -16,7 +16,6 @@ func init() {
 		Defaults: map[string]string{"num_key_value_heads": "16"},
 		Read:     readQwen2Moe,
 		Layer:    qwen2MoeLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 
@@ -47,6 +46,6 @@ func qwen2MoeLayer(c *model.Config, i int) model.LayerSpec {
 
 // gateShared names a shared expert with a factor, as Qwen does.
 func gateShared(n *model.MoENames, mlp string) {
-	n.SharedGate, n.SharedUp, n.SharedDown = mlp+"shared_expert.gate_proj.weight", mlp+"shared_expert.up_proj.weight", mlp+"shared_expert.down_proj.weight"
+	n.Share(mlp + "shared_expert")
 	n.SharedFactor = mlp + "shared_expert_gate.weight"
 }

@@ -15,8 +15,6 @@ func init() {
 		Name:     "Qwen3ForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "32"},
 		Read:     readQwen3,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

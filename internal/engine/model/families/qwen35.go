@@ -22,7 +22,6 @@ func init() {
 		Read:   readQwen35,
 		Layer:  qwen35Layer,
 		Rotary: []string{model.PartialKey},
-		Extra:  model.DecoderExtra,
 	})
 }
 
@@ -40,7 +39,6 @@ func init() {
 		},
 		Layer:  qwen35Layer,
 		Rotary: []string{"partial_rotary_factor"},
-		Extra:  model.DecoderExtra,
 	})
 }
 
@@ -58,7 +56,6 @@ func init() {
 		},
 		Layer:  qwen35Layer,
 		Rotary: []string{"partial_rotary_factor"},
-		Extra:  model.DecoderExtra,
 	})
 }
 

@@ -15,8 +15,6 @@ func init() {
 		Name:     qwen3Moe,
 		Defaults: map[string]string{"num_key_value_heads": "4"},
 		Read:     readQwen3Moe,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

@@ -10,8 +10,6 @@ func init() {
 		Name:     "SeedOssForCausalLM",
 		Defaults: map[string]string{"head_dim": "128", "num_key_value_heads": "8", "max_position_embeddings": "524288"},
 		Read:     readSeedOss,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

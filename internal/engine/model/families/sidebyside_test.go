@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // parseTiny returns the config of the tiny model with other settings; nil removes one.
@@ -44,7 +44,7 @@ func TestSideBySideSettings(t *testing.T) {
 		}},
 		{FalconH1, change{"key_multiplier": 2, "attention_out_multiplier": 3, "ssm_out_multiplier": 0.25, "lm_head_multiplier": 4, "embedding_multiplier": 5, "ssm_in_multiplier": 2}, func(c *model.Config) bool {
 			f := c.Delta.Factors
-			return c.AttentionScale() == tensor.Exp(0)*0.5*0.5*2/float32(2.828427) && c.Multipliers == model.Multipliers{Embedding: 5, Logits: 4, State: 0.25, Attention: 1.5, Gate: 0.7, FFN: 2} && f == recurrent.Factors{Z: 0, X: 4, B: 2, C: 2, Dt: 6}
+			return c.AttentionScale() == f32.Exp(0)*0.5*0.5*2/float32(2.828427) && c.Multipliers == model.Multipliers{Embedding: 5, Logits: 4, State: 0.25, Attention: 1.5, Gate: 0.7, FFN: 2} && f == recurrent.Factors{Z: 0, X: 4, B: 2, C: 2, Dt: 6}
 		}},
 		{FalconH1, change{"mamba_rms_norm": true, "mamba_norm_before_gate": false, "mamba_d_head": "auto", "mamba_d_ssm": nil, "mamba_expand": 3}, func(c *model.Config) bool {
 			return !c.Delta.NoNorm && c.Delta.ValueDim == 24 && c.Layer(0).Delta.Norm == "model.layers.0.mamba.norm.weight"

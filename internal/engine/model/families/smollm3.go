@@ -11,8 +11,6 @@ func init() {
 		Defaults: map[string]string{"num_key_value_heads": "4", "max_position_embeddings": "32768"},
 		Rotary:   []string{"no_rope_layers"},
 		Read:     readSmolLM3,
-		Layer:    model.DecoderLayer,
-		Extra:    model.DecoderExtra,
 	})
 }
 

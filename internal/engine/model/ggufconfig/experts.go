@@ -35,14 +35,18 @@ func (m *metadata) qwen3moe() {
 	m.experts()
 	m.need("expert_feed_forward_length", "moe_intermediate_size")
 	m.set("norm_topk_prob", "general.architecture", true)
-	var dense []int
+	m.set("mlp_only_layers", "block_count", m.dense())
+	m.qwenVL()
+}
+
+// dense lists the layers without experts, by their tensors.
+func (m *metadata) dense() (layers []int) {
 	for _, t := range m.tensors {
 		if layer, part, ok := BlockName(t.Name); ok && part == "ffn_gate.weight" {
-			dense = append(dense, layer)
+			layers = append(layers, layer)
 		}
 	}
-	m.set("mlp_only_layers", "block_count", dense)
-	m.qwenVL()
+	return layers
 }
 
 // BlockName splits names like "blk.7.ffn_gate.weight".

@@ -39,16 +39,9 @@ func (m *metadata) qwen35moe() {
 	m.need("expert_used_count", "num_experts_per_tok")
 	m.need("expert_feed_forward_length", "moe_intermediate_size")
 	m.need("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
-	if m.arch != "qwen3next" {
-		return
+	if m.arch == "qwen3next" {
+		m.set("mlp_only_layers", m.arch+".block_count", m.dense())
 	}
-	var dense []int
-	for _, t := range m.tensors {
-		if layer, part, ok := BlockName(t.Name); ok && part == "ffn_gate.weight" {
-			dense = append(dense, layer)
-		}
-	}
-	m.set("mlp_only_layers", m.arch+".block_count", dense)
 }
 
 func finishQwen35(c *model.Config) { c.NormsAddOne, c.Delta.Negated = false, c.Delta.KeyHeads > 0 }

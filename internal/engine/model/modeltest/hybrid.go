@@ -5,7 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 var (
@@ -71,7 +71,7 @@ func addHybrid(g *GGUF, m *model.Config, name string, all []float32) bool {
 		shape = []int{len(all) / d.Taps, d.Taps}
 	case "ssm_a":
 		for i, v := range all {
-			all[i] = -tensor.Exp(v)
+			all[i] = -f32.Exp(v)
 		}
 		shape = []int{d.ValueHeads, 1}
 	case "ssm_d":

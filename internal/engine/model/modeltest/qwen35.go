@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 var qwen35Names = strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "linear_attn.in_proj_qkv.", "attn_qkv.", "linear_attn.in_proj_z", "attn_gate",
@@ -70,7 +70,7 @@ func addDelta(g *GGUF, m *model.Config, name string, t checkpoint.Tensor, all []
 		all = inTurn(all, 0, 1)
 	case "ssm_a":
 		for i, v := range all {
-			all[i] = -tensor.Exp(v)
+			all[i] = -f32.Exp(v)
 		}
 		all = inTurn(all, 0, 1)
 	case "ssm_out.weight":

@@ -3,7 +3,7 @@ package rotary
 import (
 	"math"
 
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
 // YaRN (Peng et al., arXiv 2309.00071, section 3): pairs with many turns in the trained context
@@ -40,4 +40,4 @@ func (r Rope) yarn(freq []float64) {
 }
 
 // Log has the same bits on every architecture, which math.Log does not guarantee.
-func Log(x float64) float64 { return float64(tensor.Log(float32(x))) }
+func Log(x float64) float64 { return float64(f32.Log(float32(x))) }

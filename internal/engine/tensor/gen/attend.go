@@ -63,7 +63,7 @@ func attends(g *gen) {
 // time.
 func (g *gen) attend(dt string, nv, r int) {
 	elem := map[string]int{"F32": 4, "BF16": 2, "Int8": 1}[dt]
-	a := g.fn(attendName(dt, 16*nv, r), "attendArgs")
+	a := g.fn(attendName(dt, 16*nv, r), "AttendArgs")
 	split := dt == "BF16"
 	var mask reg.VecVirtual
 	if split {
@@ -327,7 +327,7 @@ func picked(g *gen) {
 
 func (g *gen) picked(dt string, nv, r int) {
 	elem := map[string]int{"F32": 4, "BF16": 2, "Int8": 1}[dt]
-	a := g.fn(pickedName(dt, 16*nv, r), "attendArgs")
+	a := g.fn(pickedName(dt, 16*nv, r), "AttendArgs")
 	mask := g.vec()
 	if dt == "BF16" {
 		g.load(g.konst("highHalf", 0xffff0000), mask)

@@ -26,7 +26,7 @@ func deltas(g *gen) {
 // delta writes one pass. With updates, the pass uses the state after the rank-1 update; with
 // stores, it also writes that state.
 func (g *gen) delta(name string, updates, stores bool) {
-	a := g.fn("delta"+name+g.name, "deltaArgs")
+	a := g.fn("delta"+name+g.name, "DeltaArgs")
 	s, out, cols, ld := g.field(a, deltaState), g.field(a, deltaOut), g.field(a, deltaCols), g.field(a, deltaStride)
 	decay, u := g.vec(), g.GP64()
 	t := g.field(a, deltaDecay)

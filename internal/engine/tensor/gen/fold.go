@@ -20,7 +20,7 @@ const (
 // folds writes the kernel that folds a run of attention into the previous runs, see foldArgs.
 // AVX-512 uses the AVX2 form too: it runs once per 1024 slots.
 func folds(g *gen) {
-	a := g.fn("fold"+g.name, "foldArgs")
+	a := g.fn("fold"+g.name, "FoldArgs")
 	vdim := func() reg.GPVirtual { return g.field(a, foldVDim) }
 	before := state{g.field(a, foldO), g.field(a, foldSum), g.field(a, foldMax)}
 	run := state{g.field(a, foldRunO), g.field(a, foldRunSum), g.field(a, foldRunMax)}

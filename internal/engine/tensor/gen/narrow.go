@@ -12,7 +12,7 @@ import (
 // unit's place on the stack, in the L1 cache. So one load of a weight serves four tokens, and a
 // group of four panels is one rising stream.
 func (g *gen) narrow(q quantType, c int) {
-	a := g.fn(narrowName(g.isa, q.name, c), "tileArgs")
+	a := g.fn(narrowName(g.isa, q.name, c), "TileArgs")
 	w, scales := g.field(a, argW), g.field(a, argScales)
 	x := g.rows(g.field(a, argX), g.field(a, argLdx), c)
 	steps, nsteps := g.field(a, argSteps), g.field(a, argNsteps)

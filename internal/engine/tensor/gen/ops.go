@@ -220,9 +220,9 @@ func (g *gen) widenBF16() {
 // reduce writes a loop that folds n elements into the 16 lanes at acc.
 func (g *gen) reduce(name, extra string, body func(x operand.Mem, acc, extra reg.VecVirtual)) {
 	if extra == "" {
-		g.plain(name+g.name, "acc *lanes, x *float32, n int", "func(acc, x uintptr, n int)")
+		g.plain(name+g.name, "acc *Lanes, x *float32, n int", "func(acc, x uintptr, n int)")
 	} else {
-		g.plain(name+g.name, "acc *lanes, x *float32, n int, "+extra+" float32", "func(acc, x uintptr, n int, "+extra+" float32)")
+		g.plain(name+g.name, "acc *Lanes, x *float32, n int, "+extra+" float32", "func(acc, x uintptr, n int, "+extra+" float32)")
 	}
 	at, x, n := g.GP64(), g.GP64(), g.GP64()
 	g.Load(g.Param("acc"), at)

@@ -83,7 +83,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	if rising {
 		name = risingName(g.isa, q.name, m, c)
 	}
-	a := g.fn(name, "tileArgs")
+	a := g.fn(name, "TileArgs")
 	nv := m // a panel's 16 rows are one vector
 	w := g.panels(g.field(a, argW), g.field(a, argPanel), m)
 	scales := g.field(a, argScales) // 16 float16 per panel, adjacent

@@ -70,7 +70,7 @@ func (g *gen) exp(x reg.VecVirtual) {
 // softmaxes writes one block's step of the online softmax, row by row. One call covers all rows, so
 // that the exponentials of successive rows overlap.
 func softmaxes(g *gen) {
-	a := g.fn("softmax"+g.name, "softmaxArgs")
+	a := g.fn("softmax"+g.name, "SoftmaxArgs")
 	s, sum, tops := g.field(a, softS), g.field(a, softSum), g.field(a, softMax)
 	o, rows, keys := g.field(a, softO), g.field(a, softRows), g.field(a, softKeys)
 	ldo := g.times(g.field(a, softVDim), 4)

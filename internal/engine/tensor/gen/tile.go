@@ -67,7 +67,7 @@ const stackRow = 256
 const unroll = 4
 
 func (g *gen) tile(dt tileType, m, c int) {
-	a := g.fn(tileName(g.isa, dt.name, m, c), "tileArgs")
+	a := g.fn(tileName(g.isa, dt.name, m, c), "TileArgs")
 	per := 64 / g.bytes // vectors per panel
 	nv := m * per
 	w := g.panels(g.field(a, argW), g.field(a, argPanel), m)

@@ -39,7 +39,7 @@ func values(g *gen) {
 }
 
 func (g *gen) values(dt string, nv, r int) {
-	a := g.fn(valuesName(g.isa, dt, nv*g.lanes(), r), "valuesArgs")
+	a := g.fn(valuesName(g.isa, dt, nv*g.lanes(), r), "ValuesArgs")
 	v, ldv := g.field(a, valV), g.field(a, valLdv)
 	p := g.field(a, valP)
 	o := g.rows(g.field(a, valO), g.field(a, valLdo), r)

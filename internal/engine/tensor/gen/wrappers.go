@@ -5,7 +5,7 @@ package main
 // out per set because a call through a variable would move the lanes to the heap.
 const wrappers = `
 func rmsnormISA(dst, x, w []float32, eps float32) {
-	var acc lanes
+	var acc Lanes
 	n := len(x) &^ 15
 	sumSquaresISA(&acc, unsafe.SliceData(x), n)
 	sumSquaresTail(&acc, x[n:])
@@ -15,11 +15,11 @@ func rmsnormISA(dst, x, w []float32, eps float32) {
 }
 
 func sumSquaresVecISA(x []float32) float32 {
-	var acc lanes
+	var acc Lanes
 	n := len(x) &^ 15
 	sumSquaresISA(&acc, unsafe.SliceData(x), n)
 	sumSquaresTail(&acc, x[n:])
-	return acc.sum()
+	return acc.Sum()
 }
 
 func normByISA(dst, x, w []float32, by float32) {
@@ -89,22 +89,22 @@ func argMaxISA(x []float32) int {
 }
 
 func maxOfISA(x []float32) float32 {
-	acc := negInfLanes
+	acc := NegInfLanes
 	n := len(x) &^ 15
 	maximumISA(&acc, unsafe.SliceData(x), n)
 	return max(portableMax(acc[:]), portableMax(x[n:]))
 }
 
 func sumExpVecISA(x []float32, top float32) float32 {
-	var acc lanes
+	var acc Lanes
 	n := len(x) &^ 15
 	sumExpISA(&acc, unsafe.SliceData(x), n, top)
 	if n < len(x) { // the exponential of -Inf is 0
-		tail := negInfLanes
+		tail := NegInfLanes
 		copy(tail[:], x[n:])
 		sumExpISA(&acc, &tail[0], len(tail), top)
 	}
-	return acc.sum()
+	return acc.Sum()
 }
 
 func scaleVecISA(x []float32, by float32) {
@@ -125,42 +125,42 @@ func raiseVecISA(dst, x []float32, by float32) {
 	portableRaise(dst[n:], x[n:], by)
 }
 
-func laneMaxISA(acc *lanes, x []float32) { maximumISA(acc, unsafe.SliceData(x), len(x)&^15) }
+func laneMaxISA(acc *Lanes, x []float32) { maximumISA(acc, unsafe.SliceData(x), len(x)&^15) }
 
 func mul64ISA(x, by *[BlockSlots]float32) { mulISA(&x[0], &by[0], BlockSlots) }
 
-var kernelsISA = &kernels{
-	name:    "NAME",
-	tile:    tilesISA,
-	values:  valuesISA,
-	softmax: softmaxISA,
-	attend:  attendISA,
-	picked:  pickedISA,
-	fold:    foldAVX2,
-	rmsnorm: rmsnormISA,
-	squares: sumSquaresVecISA,
-	normBy:  normByISA,
-	add:     addVecISA,
-	siluMul: siluMulVecISA,
-	geluMul: geluMulVecISA,
-	clampedMul: clampedMulVecISA,
-	sigmoidMul: sigmoidMulVecISA,
-	addProduct: addProductVecISA,
-	delta: deltaKernels{deltaPredictISA, deltaReadISA, deltaAdvanceISA},
-	rope:    ropeVecISA,
-	argMax:  argMaxISA,
-	maxOf:   maxOfISA,
-	sumExp:  sumExpVecISA,
-	scaleBy: scaleVecISA,
-	softCap: softCapVecISA,
-	mul64:   mul64ISA,
-	raise:   raiseVecISA,
-	laneMax: laneMaxISA,
-	quant:   quantiseVec,
-	turn:    transpose8AVX2,
-	toBF16:  roundBF16Vec,
-	widen:   widenBF16VecISA,
-	fetch:   fetchAVX2,
-	peak:    peaks{LANES, readPeakISA, fmaPeakISA, LANES, dotPeakISA},
+var kernelsISA = &Set{
+	Name:    "NAME",
+	Tile:    tilesISA,
+	Values:  valuesISA,
+	Softmax: softmaxISA,
+	Attend:  attendISA,
+	Picked:  pickedISA,
+	Fold:    foldAVX2,
+	RMSNorm: rmsnormISA,
+	Squares: sumSquaresVecISA,
+	NormBy:  normByISA,
+	Add:     addVecISA,
+	SiLUMul: siluMulVecISA,
+	GELUMul: geluMulVecISA,
+	ClampedMul: clampedMulVecISA,
+	SigmoidMul: sigmoidMulVecISA,
+	AddProduct: addProductVecISA,
+	Delta: deltaKernels{deltaPredictISA, deltaReadISA, deltaAdvanceISA},
+	Rope:    ropeVecISA,
+	ArgMax:  argMaxISA,
+	MaxOf:   maxOfISA,
+	SumExp:  sumExpVecISA,
+	ScaleBy: scaleVecISA,
+	SoftCap: softCapVecISA,
+	Mul64:   mul64ISA,
+	Raise:   raiseVecISA,
+	LaneMax: laneMaxISA,
+	Quantise:   quantiseVec,
+	Turn:    transpose8AVX2,
+	ToBF16:  roundBF16Vec,
+	Widen:   widenBF16VecISA,
+	Fetch:   fetchAVX2,
+	Peak:    peaks{LANES, readPeakISA, fmaPeakISA, LANES, dotPeakISA},
 }
 `

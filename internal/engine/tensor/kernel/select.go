@@ -1,4 +1,4 @@
-package tensor
+package kernel
 
 import (
 	"fmt"
@@ -10,34 +10,34 @@ import (
 // Implementations. Unset: the widest that this machine can run.
 const EnvCPU = "SHOAL_CPU"
 
-var active, activeErr = choose(os.Getenv(EnvCPU))
+var Active, activeErr = choose(os.Getenv(EnvCPU))
 
 // choose returns the implementation called name, or the best one for an empty name. With an error
 // it also returns the best one.
-func choose(name string) (*kernels, error) {
-	all := implementations()
+func choose(name string) (*Set, error) {
+	all := All()
 	if name == "" {
 		return all[0], nil
 	}
 	var known []string
 	for _, k := range all {
-		if k.name == name {
+		if k.Name == name {
 			return k, nil
 		}
-		known = append(known, k.name)
+		known = append(known, k.Name)
 	}
-	return all[0], fmt.Errorf("tensor: %s=%q is not an implementation that this machine can run; known here: %s", EnvCPU, name, strings.Join(known, ", "))
+	return all[0], fmt.Errorf("kernel: %s=%q is not an implementation that this machine can run; known here: %s", EnvCPU, name, strings.Join(known, ", "))
 }
 
 // Implementation is the name of the kernels in use: "avx512", "avx2" or "portable". The error
 // reports that SHOAL_CPU names one that is not available; programs check it at start-up.
-func Implementation() (string, error) { return active.name, activeErr }
+func Implementation() (string, error) { return Active.Name, activeErr }
 
-// Implementations lists the kernels that this machine can run, the fastest first.
-func Implementations() []string {
+// Names lists the kernels that this machine can run, the fastest first.
+func Names() []string {
 	var names []string
-	for _, k := range implementations() {
-		names = append(names, k.name)
+	for _, k := range All() {
+		names = append(names, k.Name)
 	}
 	return names
 }

@@ -1,9 +1,14 @@
-package tensor
+package kernel
 
-import "math"
+import (
+	"math"
+	"unsafe"
 
-// sum is the fixed end of every 16-lane reduction.
-func (l *lanes) sum() float32 {
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+)
+
+// Sum is the fixed end of every 16-lane reduction.
+func (l *Lanes) Sum() float32 {
 	for half := 8; half > 0; half /= 2 {
 		for i := range half {
 			l[i] += l[i+half]
@@ -13,25 +18,25 @@ func (l *lanes) sum() float32 {
 }
 
 func portableRMSNorm(dst, x, w []float32, eps float32) {
-	var acc lanes
+	var acc Lanes
 	sumSquaresTail(&acc, x)
 	normTail(dst, x, w, rsqrtMean(&acc, len(x), eps))
 }
 
 func portableSumSquares(x []float32) float32 {
-	var acc lanes
+	var acc Lanes
 	sumSquaresTail(&acc, x)
-	return acc.sum()
+	return acc.Sum()
 }
 
-func sumSquaresTail(acc *lanes, x []float32) {
+func sumSquaresTail(acc *Lanes, x []float32) {
 	for i, v := range x {
-		acc[i&15] = fma32(v, v, acc[i&15])
+		acc[i&15] = f32.FMA(v, v, acc[i&15])
 	}
 }
 
-func rsqrtMean(acc *lanes, n int, eps float32) float32 {
-	return RMSFactor(acc.sum(), n, eps)
+func rsqrtMean(acc *Lanes, n int, eps float32) float32 {
+	return RMSFactor(acc.Sum(), n, eps)
 }
 
 func normTail(dst, x, w []float32, r float32) {
@@ -50,19 +55,19 @@ func portableAdd(dst, x []float32) {
 func portableSiLUMul(dst, gate, up []float32) {
 	for i := range dst {
 		g := gate[i]
-		dst[i] = float32(g/(1+Exp(-g))) * up[i]
+		dst[i] = float32(g/(1+f32.Exp(-g))) * up[i]
 	}
 }
 
 func portableSigmoidMul(dst, gate, x []float32) {
 	for i := range dst {
-		dst[i] = x[i] / (1 + Exp(-gate[i]))
+		dst[i] = x[i] / (1 + f32.Exp(-gate[i]))
 	}
 }
 
 func portableAddProduct(dst, x, y []float32) {
 	for i := range dst {
-		dst[i] = fma32(x[i], y[i], dst[i])
+		dst[i] = f32.FMA(x[i], y[i], dst[i])
 	}
 }
 
@@ -84,7 +89,7 @@ func portableClampedMul(dst, gate, up []float32) {
 		if u < -clampLimit {
 			u = -clampLimit
 		}
-		dst[i] = float32(g/(1+Exp(float32(g*clampSlope)))) * float32(u+1)
+		dst[i] = float32(g/(1+f32.Exp(float32(g*clampSlope)))) * float32(u+1)
 	}
 }
 
@@ -98,13 +103,13 @@ func portableGELUMul(dst, gate, up []float32) {
 	for i := range dst {
 		g := gate[i]
 		u := float32(float32(float32(g*g)*geluCube)+geluLine) * g
-		dst[i] = float32(g/(1+Exp(u))) * up[i]
+		dst[i] = float32(g/(1+f32.Exp(u))) * up[i]
 	}
 }
 
 func portableSoftCap(x []float32, top float32) {
 	for i, v := range x {
-		x[i] = top * float32(1-2/(1+Exp(2*float32(v/top))))
+		x[i] = top * float32(1-2/(1+f32.Exp(2*float32(v/top))))
 	}
 }
 
@@ -145,14 +150,14 @@ func portableMax(x []float32) float32 {
 }
 
 func portableSumExp(x []float32, max float32) float32 {
-	var acc lanes
+	var acc Lanes
 	sumExpTail(&acc, x, max)
-	return acc.sum()
+	return acc.Sum()
 }
 
-func sumExpTail(acc *lanes, x []float32, max float32) {
+func sumExpTail(acc *Lanes, x []float32, max float32) {
 	for i, v := range x {
-		acc[i&15] += Exp(v - max)
+		acc[i&15] += f32.Exp(v - max)
 	}
 }
 
@@ -170,10 +175,42 @@ func portableRaise(dst, x []float32, by float32) {
 	}
 }
 
-func portableLaneMax(acc *lanes, x []float32) {
+func portableLaneMax(acc *Lanes, x []float32) {
 	for i, v := range x[:len(x)&^15] {
 		if v > acc[i&15] {
 			acc[i&15] = v
 		}
 	}
+}
+
+// portableTurn is turn in portable Go.
+func portableTurn(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) {
+	d, s := unsafe.Pointer(dst), unsafe.Pointer(src)
+	for t := range uintptr(n) {
+		for r := range uintptr(8) {
+			for c := range uintptr(8) {
+				*(*uint32)(unsafe.Add(d, t*dstep+c*ldd+r*4)) = *(*uint32)(unsafe.Add(s, t*sstep+r*lds+c*4))
+			}
+		}
+	}
+}
+
+func portableWidenBF16(dst []float32, src []uint16) {
+	for i, h := range src {
+		dst[i] = f32.FromBF16(h) + 0
+	}
+}
+
+func portableToBF16(dst []uint16, ldd int, x []float32, ldx, rows, n int) {
+	for r := range rows {
+		for i, f := range x[r*ldx:][:n] {
+			dst[r*ldd+i] = f32.ToBF16(f)
+		}
+	}
+}
+
+// RMSFactor is 1/sqrt(mean + eps) of n numbers with the given sum of squares.
+func RMSFactor(squares float32, n int, eps float32) float32 {
+	mean := squares / float32(n)
+	return 1 / float32(math.Sqrt(float64(mean+eps)))
 }

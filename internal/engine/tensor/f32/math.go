@@ -1,4 +1,4 @@
-package tensor
+package f32
 
 import "math"
 
@@ -26,14 +26,14 @@ func Exp(x float32) float32 {
 	}
 	x = max(expMin, min(expMax, x))
 	n := float32(math.RoundToEven(float64(float32(x * log2e))))
-	r := fma32(n, -ln2High, x)
-	r = fma32(n, -ln2Low, r)
-	p := fma32(expC6, r, expC5)
-	p = fma32(p, r, expC4)
-	p = fma32(p, r, expC3)
-	p = fma32(p, r, expC2)
-	p = fma32(p, r, 1)
-	p = fma32(p, r, 1)
+	r := FMA(n, -ln2High, x)
+	r = FMA(n, -ln2Low, r)
+	p := FMA(expC6, r, expC5)
+	p = FMA(p, r, expC4)
+	p = FMA(p, r, expC3)
+	p = FMA(p, r, expC2)
+	p = FMA(p, r, 1)
+	p = FMA(p, r, 1)
 	return float32(float64(p) * math.Float64frombits(uint64(1023+int(n))<<52))
 }
 
@@ -61,22 +61,6 @@ func Log(x float32) float32 {
 		sum = float64((sum + 1/float64(k)) * z)
 	}
 	return float32(float64(float64(e)*math.Ln2) + float64(2*s*(1+sum)))
-}
-
-// LogSumExp is log(sum of exp(x[i])): the maximum, then the sum of exp(x[i]-max) in 16 lanes and
-// their tree, then one logarithm. It is -Inf for an empty row or one of -Inf only, and NaN if an
-// element is NaN or +Inf.
-func LogSumExp(x []float32) float32 {
-	m := active.maxOf(x)
-	if m == float32(math.Inf(-1)) {
-		for _, v := range x {
-			if v != v {
-				return v
-			}
-		}
-		return m
-	}
-	return m + Log(active.sumExp(x, m))
 }
 
 // Softplus is log(1 + e**x), with the same bits on every architecture. It is the positive part of x plus

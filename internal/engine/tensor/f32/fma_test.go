@@ -1,4 +1,4 @@
-package tensor
+package f32
 
 import (
 	"math"
@@ -17,16 +17,16 @@ func exactFMA(a, b, c float32) float32 {
 }
 
 func TestFMAIsExact(t *testing.T) {
-	r := rng(1)
+	r := rand.New(rand.NewPCG(1, 7))
 	check := func(a, b, c float32) {
 		t.Helper()
-		got, want := fma32(a, b, c), exactFMA(a, b, c)
+		got, want := FMA(a, b, c), exactFMA(a, b, c)
 		if math.Float32bits(got) != math.Float32bits(want) && !(got == 0 && want == 0) {
 			t.Fatalf("fma(%x, %x, %x) = %x, want %x", a, b, c, got, want)
 		}
 	}
 	rounds := 100000
-	if small() {
+	if testing.Short() {
 		rounds = 10000
 	}
 	for range rounds {
@@ -66,7 +66,7 @@ func TestFMASpecials(t *testing.T) {
 		{inf, 1, 1, inf}, {inf, -1, 1, -inf}, {inf, 0, 1, nan}, {inf, 1, -inf, nan}, {nan, 1, 1, nan},
 		{0, 1, neg0, 0}, {neg0, 1, neg0, neg0}, {neg0, 1, 0, 0}, {1, 1, -1, 0}, {math.MaxFloat32, 2, 0, inf},
 	} {
-		got := fma32(c.a, c.b, c.c)
+		got := FMA(c.a, c.b, c.c)
 		if math.Float32bits(got) != math.Float32bits(c.want) && !(got != got && c.want != c.want) {
 			t.Errorf("fma(%v, %v, %v) = %v, want %v", c.a, c.b, c.c, got, c.want)
 		}
@@ -75,31 +75,31 @@ func TestFMASpecials(t *testing.T) {
 
 func TestHalfConversions(t *testing.T) {
 	for h := range 1 << 16 {
-		f := fromF16(uint16(h))
-		if f == f && toF16(f) != uint16(h) {
-			t.Fatalf("float16 %#04x -> %v -> %#04x", h, f, toF16(f))
+		f := FromF16(uint16(h))
+		if f == f && ToF16(f) != uint16(h) {
+			t.Fatalf("float16 %#04x -> %v -> %#04x", h, f, ToF16(f))
 		}
-		b := fromBF16(uint16(h))
-		if b == b && toBF16(b) != uint16(h) {
-			t.Fatalf("bfloat16 %#04x -> %v -> %#04x", h, b, toBF16(b))
+		b := FromBF16(uint16(h))
+		if b == b && ToBF16(b) != uint16(h) {
+			t.Fatalf("bfloat16 %#04x -> %v -> %#04x", h, b, ToBF16(b))
 		}
 	}
 	// Halfway cases go to the even neighbour, larger ones up.
 	for h := range 0x7bff {
-		lo, hi := float64(fromF16(uint16(h))), float64(fromF16(uint16(h+1)))
+		lo, hi := float64(FromF16(uint16(h))), float64(FromF16(uint16(h+1)))
 		mid := float32((lo + hi) / 2)
 		want := uint16(h + h&1)
-		if got := toF16(mid); got != want {
+		if got := ToF16(mid); got != want {
 			t.Fatalf("float16 of the middle of %#04x is %#04x, want %#04x", h, got, want)
 		}
-		if got := toF16(math.Nextafter32(mid, 1e9)); got != uint16(h+1) {
+		if got := ToF16(math.Nextafter32(mid, 1e9)); got != uint16(h+1) {
 			t.Fatalf("float16 just above the middle of %#04x is %#04x", h, got)
 		}
 	}
-	if toF16(1e6) != 0x7c00 || toF16(-1e6) != 0xfc00 || toF16(65520) != 0x7c00 || toF16(65519) != 0x7bff {
+	if ToF16(1e6) != 0x7c00 || ToF16(-1e6) != 0xfc00 || ToF16(65520) != 0x7c00 || ToF16(65519) != 0x7bff {
 		t.Error("float16 overflow")
 	}
-	if n := toBF16(float32(math.NaN())); fromBF16(n) == fromBF16(n) {
+	if n := ToBF16(float32(math.NaN())); FromBF16(n) == FromBF16(n) {
 		t.Error("bfloat16 NaN became a number")
 	}
 }

@@ -1,6 +1,6 @@
 //go:build !amd64
 
-package tensor
+package kernel
 
 // The portable kernels do not prefetch.
-var prefetchAhead, passBytes = 0, 128 << 10
+var PrefetchAhead, PassBytes = 0, 128 << 10

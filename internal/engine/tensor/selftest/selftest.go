@@ -1,28 +1,24 @@
-package tensor
+package selftest
 
 import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
 	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
-// Arithmetic is the version of docs/decisions/canonical-arithmetic.md: of the order of operations
-// that determines every bit. A change of any answer's bits raises it. Processes of different
-// versions do not work together, and a job does not continue under another version.
-//
-//	1  attention is one chain over all slots
-//	2  attention is cut into runs, see RunBlocks
-const Arithmetic = 2
-
-// SelfTest runs every kernel in use on fixed numbers and returns a hash of the results. It is the
+// Sum runs every kernel in use on fixed numbers and returns a hash of the results. It is the
 // same on all machines, instruction sets and numbers of threads, and differs if a kernel is wrong.
 // It takes some milliseconds of one thread.
-func SelfTest() ([sha256.Size]byte, error) {
-	t := &selfTest{h: sha256.New(), pool: NewPool(1)}
+func Sum() ([sha256.Size]byte, error) {
+	t := &selfTest{h: sha256.New(), pool: tensor.NewPool(1)}
 	defer t.pool.Close()
 	t.operations()
-	for _, dt := range []DType{F32, BF16, F16, Q8_0, Q4_0, IQ4_NL, Int4, MXFP4} {
+	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_0, tensor.IQ4_NL, tensor.Int4, tensor.MXFP4} {
 		if err := t.products(dt); err != nil {
 			return [sha256.Size]byte{}, err
 		}
@@ -39,8 +35,8 @@ func SelfTest() ([sha256.Size]byte, error) {
 type selfTest struct {
 	h     hash.Hash
 	state uint64
-	pool  *Pool
-	s     AttnScratch
+	pool  *tensor.Pool
+	s     tensor.AttnScratch
 	text  []byte
 }
 
@@ -73,42 +69,42 @@ func (t *selfTest) floats(rows ...[]float32) {
 
 // operations tests the operations between products, each over whole vectors and a rest.
 func (t *selfTest) operations() {
-	const n = 3*groupRows + 13
+	const n = 3*kernel.GroupRows + 13
 	x, y, w := t.numbers(n), t.numbers(n), t.numbers(n)
 	op := func(f func(dst []float32)) {
 		dst := append([]float32(nil), x...)
 		f(dst)
 		t.floats(dst)
 	}
-	op(func(dst []float32) { RMSNorm(dst, x, w, 1e-5) })
-	op(func(dst []float32) { NormBy(dst, x, w, RMSFactor(SumSquares(x), n, 1e-5)) })
-	op(func(dst []float32) { Add(dst, y) })
-	op(func(dst []float32) { Scale(dst, w[0]) })
-	op(func(dst []float32) { SiLUMul(dst, x, y) })
-	op(func(dst []float32) { GELUMul(dst, x, y) })
-	op(func(dst []float32) { SoftCap(dst, 3) })
-	op(func(dst []float32) { ClampedMul(dst, x, y) })
+	op(func(dst []float32) { tensor.RMSNorm(dst, x, w, 1e-5) })
+	op(func(dst []float32) { tensor.NormBy(dst, x, w, kernel.RMSFactor(tensor.SumSquares(x), n, 1e-5)) })
+	op(func(dst []float32) { tensor.Add(dst, y) })
+	op(func(dst []float32) { tensor.Scale(dst, w[0]) })
+	op(func(dst []float32) { tensor.SiLUMul(dst, x, y) })
+	op(func(dst []float32) { tensor.GELUMul(dst, x, y) })
+	op(func(dst []float32) { tensor.SoftCap(dst, 3) })
+	op(func(dst []float32) { tensor.ClampedMul(dst, x, y) })
 	op(func(dst []float32) {
 		for i := range dst {
-			dst[i] = Exp(x[i])
+			dst[i] = f32.Exp(x[i])
 		}
 	})
 	op(func(dst []float32) {
 		for i := range dst {
-			dst[i] = Log(x[i] * x[i])
+			dst[i] = f32.Log(x[i] * x[i])
 		}
 	})
 	op(func(dst []float32) {
 		for i := range dst {
-			dst[i] = Round(BF16, w[i]*y[i]) + Round(F16, w[i]*y[i])
+			dst[i] = tensor.Round(tensor.BF16, w[i]*y[i]) + tensor.Round(tensor.F16, w[i]*y[i])
 		}
 	})
-	RopeRotateHalf(x[:2*(n/2)], y[:n/2], w[:n/2])
-	t.floats(x, []float32{float32(ArgMax(y)), LogSumExp(y)})
-	Scale(y, 1./256)
-	t.floats([]float32{LogSumExp(y)})
+	tensor.RopeRotateHalf(x[:2*(n/2)], y[:n/2], w[:n/2])
+	t.floats(x, []float32{float32(tensor.ArgMax(y)), tensor.LogSumExp(y)})
+	tensor.Scale(y, 1./256)
+	t.floats([]float32{tensor.LogSumExp(y)})
 	t.text = append(t.text[:0], make([]byte, 2*n)...)
-	RoundBF16(t.text, t.h16(y, w))
+	tensor.RoundBF16(t.text, t.h16(y, w))
 	t.h.Write(t.text)
 }
 
@@ -123,9 +119,9 @@ func (t *selfTest) h16(x, y []float32) []float32 {
 
 // products multiplies weights of a type: all tile shapes (1, 2 and 4 panels of 1 to 6 tokens),
 // several groups of panels in one call, short last blocks and rows, and a part of the units.
-func (t *selfTest) products(dt DType) error {
-	for _, c := range []struct{ rows, cols, lo, hi, most int }{{11*panelRows - 3, 4*BlockWidth + 19, 0, 5, 7}, {panelRows, 6 * BlockWidth, 1, 4, 2}, {16*groupRows + 1, BlockWidth, 0, 1, 1}} {
-		w, err := NewWeightUnits(dt, c.rows, c.cols, c.lo, c.hi)
+func (t *selfTest) products(dt tensor.DType) error {
+	for _, c := range []struct{ rows, cols, lo, hi, most int }{{11*kernel.PanelRows - 3, 4*tensor.BlockWidth + 19, 0, 5, 7}, {kernel.PanelRows, 6 * tensor.BlockWidth, 1, 4, 2}, {16*kernel.GroupRows + 1, tensor.BlockWidth, 0, 1, 1}} {
+		w, err := tensor.NewWeightUnits(dt, c.rows, c.cols, c.lo, c.hi)
 		if err != nil {
 			return err
 		}
@@ -137,7 +133,7 @@ func (t *selfTest) products(dt DType) error {
 		w.Row(c.rows-1, back)
 		t.floats(back)
 		for n := 1; n <= c.most; n++ {
-			x, parts := t.numbers(n*k), make([][]float32, len(w.nodes))
+			x, parts := t.numbers(n*k), make([][]float32, len(tensor.Subtrees(c.lo, c.hi, tensor.Units(c.cols))))
 			for i := range parts {
 				parts[i] = make([]float32, n*c.rows)
 			}
@@ -152,12 +148,12 @@ func (t *selfTest) products(dt DType) error {
 }
 
 // selfTestLayouts are rows of every type, in widths that select different attention kernels.
-func selfTestLayouts() (out []KVLayout) {
-	for _, dt := range []DType{F32, BF16, Int8} {
+func selfTestLayouts() (out []tensor.KVLayout) {
+	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8} {
 		for _, d := range [...][2]int{{32, 32}, {64, 64}, {64, 128}, {24, 56}} {
-			out = append(out, KVLayout{Type: dt, KDim: d[0], VDim: d[1]})
+			out = append(out, tensor.KVLayout{Type: dt, KDim: d[0], VDim: d[1]})
 		}
-		out = append(out, KVLayout{Type: dt, KDim: 40, VDim: 32, Latent: true})
+		out = append(out, tensor.KVLayout{Type: dt, KDim: 40, VDim: 32, Latent: true})
 	}
 	return out
 }
@@ -165,16 +161,16 @@ func selfTestLayouts() (out []KVLayout) {
 // attention writes rows and attends to them: whole blocks and a rest, few heads and many, one token
 // and several, all slots and some. It also tests the attention received by each slot, bounds of
 // pages and their scores, and rotated keys.
-func (t *selfTest) attention(l KVLayout) {
-	score := Score{Scale: 1. / 512} // so that no slot gets all of the attention
-	const slots = 2*BlockSlots + 21
+func (t *selfTest) attention(l tensor.KVLayout) {
+	score := tensor.Score{Scale: 1. / 512} // so that no slot gets all of the attention
+	const slots = 2*tensor.BlockSlots + 21
 	blocks := make([][]byte, 3)
 	for i := range blocks {
 		blocks[i] = make([]byte, l.BlockBytes())
 	}
 	for i := 0; i < slots; {
-		n := min(7, slots-i, BlockSlots-i%BlockSlots)
-		l.PutRun(blocks[i/BlockSlots], i%BlockSlots, n, t.numbers(n*l.KDim), l.KDim, t.numbers(n*l.VDim), l.VDim, nil, 0)
+		n := min(7, slots-i, tensor.BlockSlots-i%tensor.BlockSlots)
+		l.PutRun(blocks[i/tensor.BlockSlots], i%tensor.BlockSlots, n, t.numbers(n*l.KDim), l.KDim, t.numbers(n*l.VDim), l.VDim, nil, 0)
 		i += n
 	}
 	valid := []uint64{^uint64(0), 0xffff0f0f00ff3333, 0x155555}
@@ -183,23 +179,23 @@ func (t *selfTest) attention(l KVLayout) {
 			continue
 		}
 		q, out := t.numbers(g*l.KDim), make([]float32, g*l.VDim)
-		Attend(out, q, g, score, l, blocks, slots, nil, &t.s)
+		tensor.Attend(out, q, g, score, l, blocks, slots, nil, &t.s)
 		t.floats(out)
-		Attend(out, q, g, score, l, blocks, slots, valid, &t.s)
+		tensor.Attend(out, q, g, score, l, blocks, slots, valid, &t.s)
 		t.floats(out)
-		Attend(out, q, g, score, l, blocks, BlockSlots+2, nil, &t.s)
+		tensor.Attend(out, q, g, score, l, blocks, tensor.BlockSlots+2, nil, &t.s)
 		t.floats(out)
 	}
 	for _, c := range [...]struct{ nq, g, window int }{{1, 1, 0}, {1, 2, 0}, {5, 2, 0}, {5, 2, 33}} {
 		first := slots - c.nq
 		q, out := t.numbers(c.nq*c.g*l.KDim), make([]float32, c.nq*c.g*l.VDim)
-		AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, first, c.window, c.g, score, l, blocks, &t.s)
+		tensor.AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, first, c.window, c.g, score, l, blocks, &t.s)
 		t.floats(out)
 		mass := make([]float32, slots)
-		AttentionMass(mass, q, c.g*l.KDim, c.nq, first, c.g, score, l, blocks, &t.s)
+		tensor.AttentionMass(mass, q, c.g*l.KDim, c.nq, first, c.g, score, l, blocks, &t.s)
 		t.floats(mass)
-		capped := Score{Scale: 1. / 64, Cap: 0.5}
-		AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, first, c.window, c.g, capped, l, blocks, &t.s)
+		capped := tensor.Score{Scale: 1. / 64, Cap: 0.5}
+		tensor.AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, first, c.window, c.g, capped, l, blocks, &t.s)
 		t.floats(out)
 	}
 	t.pages(l, blocks)
@@ -207,32 +203,32 @@ func (t *selfTest) attention(l KVLayout) {
 
 // long tests attention over more slots than the short cases cover.
 func (t *selfTest) long() {
-	const slots, g, nq = 18*BlockSlots + 5, 2, 3
-	l := KVLayout{Type: BF16, KDim: 32, VDim: 32}
-	blocks, rows := make([][]byte, 19), t.numbers(BlockSlots*(l.KDim+l.VDim))
+	const slots, g, nq = 18*tensor.BlockSlots + 5, 2, 3
+	l := tensor.KVLayout{Type: tensor.BF16, KDim: 32, VDim: 32}
+	blocks, rows := make([][]byte, 19), t.numbers(tensor.BlockSlots*(l.KDim+l.VDim))
 	for i := range blocks {
 		blocks[i] = make([]byte, l.BlockBytes())
 		rows[i] += 0.5 // make each block different
-		l.PutRun(blocks[i], 0, BlockSlots, rows, l.KDim, rows[BlockSlots*l.KDim:], l.VDim, nil, 0)
+		l.PutRun(blocks[i], 0, tensor.BlockSlots, rows, l.KDim, rows[tensor.BlockSlots*l.KDim:], l.VDim, nil, 0)
 	}
 	q, out := t.numbers(nq*g*l.KDim), make([]float32, nq*g*l.VDim)
-	Attend(out, q, g, Score{Scale: 1. / 512}, l, blocks, slots, nil, &t.s)
-	AttendCausal(out[g*l.VDim:], g*l.VDim, q, g*l.KDim, nq-1, slots-nq+1, 0, g, Score{Scale: 1. / 512}, l, blocks, &t.s)
+	tensor.Attend(out, q, g, tensor.Score{Scale: 1. / 512}, l, blocks, slots, nil, &t.s)
+	tensor.AttendCausal(out[g*l.VDim:], g*l.VDim, q, g*l.KDim, nq-1, slots-nq+1, 0, g, tensor.Score{Scale: 1. / 512}, l, blocks, &t.s)
 	t.floats(out)
 }
 
-func (t *selfTest) pages(l KVLayout, blocks [][]byte) {
-	const page, pages = 16, 2 * BlockSlots / 16
+func (t *selfTest) pages(l tensor.KVLayout, blocks [][]byte) {
+	const page, pages = 16, 2 * tensor.BlockSlots / 16
 	index, row := make([]byte, l.IndexBytes()+256), make([]float32, 3*l.KDim) // a kernel prefetches beyond the bounds
 	for p := range pages {
-		slot := p * page % BlockSlots
-		l.Bound(index, p, blocks[p*page/BlockSlots], slot, slot, slot+page, row)
+		slot := p * page % tensor.BlockSlots
+		l.Bound(index, p, blocks[p*page/tensor.BlockSlots], slot, slot, slot+page, row)
 	}
 	t.floats(t.s.ScorePages(l, [][]byte{index}, pages, t.numbers(2*l.KDim), 2))
 	turned, key, value := make([]byte, l.BlockBytes()), make([]float32, l.KDim), make([]float32, l.VDim)
 	half := l.KDim / 2
 	if l.Latent {
-		half = l.ropeWidth() / 2
+		half = (l.KDim - l.VDim) / 2
 	}
 	angles := t.numbers(2 * half)
 	l.RotateKeys(turned, blocks[0], nil, []int32{0, 3, 1}, func(int) (cos, sin []float32) { return angles[:half], angles[half:] }, row)
@@ -245,16 +241,16 @@ func (t *selfTest) pages(l KVLayout, blocks [][]byte) {
 // deltaRule tests the gated delta rule and its gates, over wide and narrow blocks of columns and a
 // rest.
 func (t *selfTest) deltaRule() {
-	const rows, cols = 9, 6*groupRows + 5
+	const rows, cols = 9, 6*kernel.GroupRows + 5
 	s, k, q, v, gate := t.numbers(rows*cols), t.numbers(rows), t.numbers(rows), t.numbers(cols), t.numbers(cols)
 	u, read, out, conv := make([]float32, cols), make([]float32, cols), make([]float32, cols), append([]float32(nil), v...)
-	Scale(k, 0.25)
-	Scale(q, 0.25)
-	DeltaPredict(u, s, k, 0.875)
-	DeltaUpdate(u, v, u, 0.375)
-	DeltaRead(read, s, k, q, u, 0.875)
-	DeltaAdvance(out, s, k, q, u, 0.875)
-	SigmoidMul(gate, gate, v)
-	AddProduct(conv, v, u)
-	t.floats(u, read, out, s, gate, conv, []float32{Softplus(v[0]), Softplus(-v[0] / 4096)})
+	tensor.Scale(k, 0.25)
+	tensor.Scale(q, 0.25)
+	tensor.DeltaPredict(u, s, k, 0.875)
+	tensor.DeltaUpdate(u, v, u, 0.375)
+	tensor.DeltaRead(read, s, k, q, u, 0.875)
+	tensor.DeltaAdvance(out, s, k, q, u, 0.875)
+	tensor.SigmoidMul(gate, gate, v)
+	tensor.AddProduct(conv, v, u)
+	t.floats(u, read, out, s, gate, conv, []float32{f32.Softplus(v[0]), f32.Softplus(-v[0] / 4096)})
 }

@@ -1,0 +1,36 @@
+package checkpoint
+
+import (
+	"errors"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/quantform"
+)
+
+// slice is a matrix in a stack of experts. Stacks in FP8 have scales, which takeScales found.
+func (c *Checkpoint) slice(of, scale place, name string, at quantform.Slice) (place, error) {
+	if scale.Name == "" {
+		return of.matrix(name, at.Expert, at.First, at.Each, at.Rows, at.Turned), nil
+	}
+	m, err := c.Config.Quantised.Unstack(of.part(), scale.part(), at)
+	if e, ok := errors.AsType[*quantform.Error](err); ok {
+		return place{}, &model.Error{File: scale.path, Tensor: e.Tensor, Kind: model.KindOf(e), Detail: e.Detail}
+	}
+	made := c.formed(of, name, m)
+	made.parts[1].home = scale.home
+	return made, err
+}
+
+// takeScales removes the scales of a stack in FP8 and returns them; without a name: it is no such stack.
+func (c *Checkpoint) takeScales(stack place) (place, error) {
+	if !quantform.StackedFP8(stack.part()) || c.Config.Quantised == nil {
+		return place{}, nil
+	}
+	for _, ending := range quantform.StackedScales {
+		if p, ok := c.at[stack.Name+ending]; ok {
+			delete(c.at, p.Name)
+			return p, nil
+		}
+	}
+	return place{}, &model.Error{File: stack.path, Tensor: stack.Name, Kind: model.ErrMissing, Detail: "is F8_E4M3 without the tensor of its scales, " + stack.Name + quantform.StackedScales[0]}
+}
