@@ -36,6 +36,10 @@ type Library struct {
 // A Func is the address of a C function.
 type Func uintptr
 
+// Check returns an error that wraps ErrUnavailable if this program cannot load C libraries, whatever
+// the machine has. It loads none.
+func Check() error { return linked() }
+
 // Open loads a shared library by its name, such as "libcuda.so.1", or by its path. The loader
 // searches as it does for C programs: LD_LIBRARY_PATH, then the folders of ldconfig.
 //

@@ -8,6 +8,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
+func linked() error { return nil }
+
 func open(name string) (uintptr, error) {
 	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	if err != nil {

@@ -50,11 +50,19 @@ func serveAddress() uintptr
 // stackSize is that of the C thread; the lowest page is a guard.
 const stackSize = 8 << 20
 
-func startC() error {
+// linked returns an error if the program is linked dynamically.
+func linked() error {
 	if dynamic, err := linkedDynamically(); err != nil {
 		return err
 	} else if dynamic {
 		return fmt.Errorf("%w: this program is linked dynamically; build it with CGO_ENABLED=0", ErrUnavailable)
+	}
+	return nil
+}
+
+func startC() error {
+	if err := linked(); err != nil {
+		return err
 	}
 	loader, err := mapLoader(loaderPath)
 	if err != nil {

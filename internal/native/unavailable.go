@@ -7,9 +7,11 @@ import (
 	"runtime"
 )
 
-func open(string) (uintptr, error) {
-	return 0, fmt.Errorf("%w: there is no support for %s/%s", ErrUnavailable, runtime.GOOS, runtime.GOARCH)
+func linked() error {
+	return fmt.Errorf("%w: there is no support for %s/%s", ErrUnavailable, runtime.GOOS, runtime.GOARCH)
 }
+
+func open(string) (uintptr, error) { return 0, linked() }
 
 func symbol(uintptr, string) Func { return 0 }
 
