@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // Weight is a matrix (Rows, Cols) on a card, in the layout of [Pack]. Data and Scales are two
@@ -62,7 +63,7 @@ const (
 )
 
 func (o Product) tiled() bool {
-	return tensor.Quantised(o.W.Type) &&
+	return kernel.Quantised(o.W.Type) &&
 		(o.Tiled || o.N >= tiledLeast && ceil(ceil(o.W.Rows, PanelRows), tiledPanels)*ceil(o.N, tiledTokens) >= tiledBlocks)
 }
 
@@ -93,7 +94,7 @@ func (o Product) Calls() ([]Call, error) {
 	}
 	grid, args := cuda.Grid{X: panels, Threads: 512}, []any{o.W.Data, o.W.Scales, o.Rounded.Bytes, o.Rounded.Scales}
 	tiles := []int{1, 8, 16, 32, 64} // tokens of a block
-	if !tensor.Quantised(o.W.Type) {
+	if !kernel.Quantised(o.W.Type) {
 		tiles, args, grid.Threads = []int{1, 8}, []any{o.W.Data, o.X}, 256
 	}
 	tile := tiles[len(tiles)-1]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 var rowComparisons = []comparison{
@@ -38,7 +39,7 @@ func (k *card) embeddings(r *rand.Rand) {
 			for i := range values {
 				row := normal(r, cols, 1)
 				values[i] = make([]float32, cols)
-				if !tensor.Quantised(t) {
+				if !kernel.Quantised(t) {
 					b := make([]byte, t.BytesPerRow(cols))
 					tensor.Store(b, row, t)
 					table = append(table, b...)

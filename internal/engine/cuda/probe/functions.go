@@ -11,6 +11,8 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
 // functions are those of one number that kernels compute, in the order of function_of_bits.
@@ -20,12 +22,12 @@ var functions = []struct {
 }{
 	{"exp(x)", func(y, x []float32) {
 		for i, v := range x {
-			y[i] = tensor.Exp(v)
+			y[i] = f32.Exp(v)
 		}
 	}},
 	{"1/sqrt(x)", func(y, x []float32) {
 		for i, v := range x {
-			y[i] = tensor.RMSFactor(v, 1, 0)
+			y[i] = kernel.RMSFactor(v, 1, 0)
 		}
 	}},
 	{"SiLU(x)", activation(tensor.SiLU)},
