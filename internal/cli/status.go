@@ -164,6 +164,11 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
 	}
 	t.Flush()
+	for _, n := range s.Nodes {
+		if n.Device != "" {
+			fmt.Fprintf(w, "%s computes on %s: %s of %s in use\n", n.ID, n.Device, ui.BytesText(n.DeviceUsed), ui.BytesText(n.DeviceMemory))
+		}
+	}
 	printModels(w, s)
 	for _, n := range s.Nodes { // reasons are long, so they follow the table
 		if why, refused := strings.CutPrefix(n.State, "refused: "); refused {

@@ -24,6 +24,7 @@ type clusterCollector struct {
 	disk, restored, diskTrouble    *prometheus.Desc
 	rowFiles, rowFailures          *prometheus.Desc
 	loraBytes, loraCount           *prometheus.Desc
+	cardUsed, cardMemory           *prometheus.Desc
 	recovery                       recoveryCollector
 	drafts                         draftsCollector
 }
@@ -46,6 +47,8 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 		restored:      desc("shoal_prefix_disk_restored_tokens_total", "Prompt tokens that came from files."),
 		diskTrouble:   desc("shoal_prefix_disk_trouble_total", "Blocks that were dropped (the disk was slower than prompts are read) or damaged, failed operations, and times that the disk was too slow to be waited for (late).", "kind"),
 		loraBytes:     desc("shoal_node_lora_bytes", "Bytes of LoRA adapters in the memory of the node.", "node"),
+		cardUsed:      desc("shoal_node_device_used_bytes", "Bytes of the graphics card's memory that the node uses.", "node"),
+		cardMemory:    desc("shoal_node_device_memory_bytes", "Memory of the graphics card that computes on the node.", "node"),
 		loraCount:     desc("shoal_node_lora_adapters", "LoRA adapters in the memory of the node.", "node"),
 		rowFiles:      desc("shoal_node_kv_disk_used_bytes", "Bytes of files with rows of sequences that the node's memory has no room for.", "node"),
 		rowFailures:   desc("shoal_node_kv_disk_failures_total", "Failures of the disk of those files.", "node"),
@@ -74,7 +77,7 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
 		ch <- d
 	}
 }
@@ -128,6 +131,10 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		seen[n.ID] = true
 		gauge(c.share, n.Share, n.ID)
 		gauge(c.used, float64(n.KVUsedBytes), n.ID)
+		if n.Device != "" {
+			gauge(c.cardUsed, float64(n.DeviceUsed), n.ID)
+			gauge(c.cardMemory, float64(n.DeviceMemory), n.ID)
+		}
 		gauge(c.loraBytes, float64(n.LoRABytes), n.ID)
 		gauge(c.loraCount, float64(n.LoRAAdapters), n.ID)
 		gauge(c.budget, float64(n.KVBudgetBytes), n.ID)

@@ -49,7 +49,7 @@ export function socket(id) {
     if (!rows.length) rows.push(h("li", { class: "more" }, n.reason || n.state.replace(/^refused: /, "").replace(/^ready$/, "no sequence")));
     list.replaceChildren(...rows);
     foot.replaceChildren(n.share ? percent(n.share) : "no share", h("span", { class: "wide" }, (n.share ? " of weights" : "") + (n.pid ? " \u00b7 pid " + n.pid : "")));
-    foot.title = [n.weight_bytes && bytes(n.weight_bytes) + " of weights", n.rss_bytes && bytes(n.rss_bytes) + " of memory in its process"].filter(Boolean).join(", ");
+    foot.title = [n.weight_bytes && bytes(n.weight_bytes) + " of weights", n.rss_bytes && bytes(n.rss_bytes) + " of memory in its process", n.device && n.device + ": " + bytes(n.device_used_bytes || 0) + " of " + bytes(n.device_memory_bytes) + " in use"].filter(Boolean).join(", ");
   }
 
   return { box, draw };
