@@ -20,7 +20,7 @@ func fill(t *testing.T, v reflect.Value) {
 		f, x := v.Type().Field(i), v.Field(i)
 		switch {
 		case f.Tag.Get("kong") == "-":
-		case f.Anonymous || f.Type == reflect.TypeFor[cluster.ServeConfig]():
+		case f.Anonymous || f.Type == reflect.TypeFor[cluster.ServeConfig]() || f.Type == reflect.TypeFor[cluster.CardServes]():
 			fill(t, x)
 		case !f.IsExported():
 		case x.Type() == reflect.TypeFor[time.Duration]():
