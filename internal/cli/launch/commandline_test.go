@@ -20,9 +20,11 @@ func fill(t *testing.T, v reflect.Value) {
 		f, x := v.Type().Field(i), v.Field(i)
 		switch {
 		case f.Tag.Get("kong") == "-":
-		case f.Anonymous || f.Type == reflect.TypeFor[cluster.ServeConfig]() || f.Type == reflect.TypeFor[cluster.CardServes]():
+		case f.Anonymous || f.Type == reflect.TypeFor[cluster.ServeConfig]():
 			fill(t, x)
 		case !f.IsExported():
+		case f.Type == reflect.TypeFor[cluster.CardServes]():
+			fill(t, x)
 		case x.Type() == reflect.TypeFor[time.Duration]():
 			x.SetInt(int64(time.Duration(i+1) * 1500 * time.Millisecond))
 		case strings.Contains(f.Tag.Get("enum"), "debug"):
