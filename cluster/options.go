@@ -91,7 +91,7 @@ type Process struct {
 
 // Resources are what a node may use of its machine.
 type Resources struct {
-	Device           string `default:"auto" placeholder:"auto|cpu|cuda:N" help:"What computes: cpu, the graphics card cuda:N (see shoal gpu), or auto, which is cuda:0 if that card serves the model and these options, and else cpu. Does not change the output."`
+	Device           string `default:"cpu" placeholder:"cpu|auto|cuda:N" help:"What computes: cpu, the graphics card cuda:N (see shoal gpu), or auto, which is cuda:0 if that card serves the model and these options, and else cpu. Does not change the output."`
 	KVMemory         int64  `name:"kv-memory" type:"size" placeholder:"SIZE" range:"0.." help:"Memory of the caches, per node (default: 1GiB, or half of the memory limit of this machine or container divided by the nodes of this command, if that is less; on a graphics card, its free memory after weights and activations)."`
 	LoRAMemory       int64  `name:"lora-memory" type:"size" default:"1GiB" range:"0.." help:"Memory for LoRA adapters, per node. When it is full, the least recently used adapter without running requests leaves. Only loaded adapters take memory."`
 	Draft            string `placeholder:"MODEL|mtp" help:"Draft model for speculative decoding: a small model with the same tokenizer (a folder, or org/name of a hub), or the model's own multi-token prediction layer (mtp, or a folder with mtp.safetensors). Every node holds all of it, and uses 1/16 of --kv-memory for its caches. Does not change the output."`
