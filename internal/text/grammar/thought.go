@@ -43,13 +43,6 @@ func (m *machine) afterThought(how string, top exprID) exprID {
 func (m *machine) mark(v *Vocabulary, s *state, token int32) string {
 	switch text := v.marks[token]; text {
 	case "":
-	default:
-		for c := range 256 {
-			if byte(c) != text[0] && m.advance(s, byte(c)) != dead {
-				return ""
-			}
-		}
-		return text
 	case thoughtOpen:
 		if s == m.start && m.thought != noFrame {
 			return thoughtOpen
@@ -63,6 +56,13 @@ func (m *machine) mark(v *Vocabulary, s *state, token int32) string {
 				return thoughtClose
 			}
 		}
+	default:
+		for c := range 256 {
+			if byte(c) != text[0] && m.advance(s, byte(c)) != dead {
+				return ""
+			}
+		}
+		return text
 	}
 	return ""
 }

@@ -37,7 +37,7 @@ func newHostCache(t tensor.DType, kvheads, dim int) *hostCache {
 	return &hostCache{layout: tensor.KVLayout{Type: t, KDim: dim, VDim: dim}, kvheads: kvheads}
 }
 
-// add adds a sequence of some slots, whose blocks lie in a random order.
+// add adds a sequence of some slots, with its blocks in a random order.
 func (c *hostCache) add(r *rand.Rand, slots int) {
 	stride := (slots+tensor.BlockSlots-1)/tensor.BlockSlots + 1
 	c.rows = append(c.rows, launch.Row{Slot: uint32(slots - 1), Table: uint32(len(c.tables)), Stride: uint32(stride)})

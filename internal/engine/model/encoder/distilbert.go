@@ -8,8 +8,8 @@ func init() {
 	model.Register(model.Family{
 		Name: "DistilBertModel", Tiny: tiny(nil),
 		Defaults: map[string]string{"max_position_embeddings": "512", "vocab_size": "30522", "hidden_size": "768", "num_hidden_layers": "6", "num_attention_heads": "12", "intermediate_size": "3072"},
-		Aliases: map[string]string{"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim", "hidden_act": "activation"},
-		Read:    readDistilBert, Layer: bertLayer, Extra: encoderExtra, Rename: distilBertName,
+		Aliases:  map[string]string{"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim", "hidden_act": "activation"},
+		Read:     readDistilBert, Layer: bertLayer, Extra: encoderExtra, Rename: distilBertName,
 	})
 }
 
