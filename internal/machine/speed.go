@@ -158,7 +158,7 @@ func together(n int, f func(i int)) {
 // take equally long, so that other programs disturb them equally. part is the node's part of the
 // results.
 func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speeds, err error) {
-	rate, err := tensor.MeasureReadBandwidth(pool, speedBytes/c.Nodes, speedTime)
+	rate, err := tensor.MeasureReadBandwidth(pool, int(measuredReads())/c.Nodes, speedTime)
 	if err != nil {
 		return s, err
 	}
@@ -230,7 +230,7 @@ const (
 )
 
 const (
-	speedBytes = 128 << 20 // several times the last-level cache of an ordinary machine
+	speedBytes = 128 << 20 // the least that reads go through, see readSize
 	speedTime  = 60 * time.Millisecond
 )
 
