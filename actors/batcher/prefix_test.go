@@ -66,7 +66,7 @@ func TestPrefixLedgerWithStates(t *testing.T) {
 func prefixLedger(t *testing.T, seed uint64) {
 	steps := 10_000
 	if testing.Short() {
-		steps = 2000
+		steps = 4000
 	}
 	rng := rand.New(rand.NewPCG(19, seed))
 	s := testState(t, func(c *Config) { c.MaxRunning, c.MaxFailures, c.Replicas = 6, 1000, 1 })

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 func TestCall(t *testing.T) {
@@ -55,9 +57,14 @@ func TestCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustSay(t, s, p.address, "last")
-	if o, ok := s.outboxes.Load(p.address); !ok || o.(*outbox).messages.Load() != 0 || o.(*outbox).bytes.Load() != 0 {
-		t.Errorf("the outbox does not empty: %+v", o)
-	}
+	testutil.Eventually(t, patience, "the outbox is empty", func() (bool, string) { // a message counts until it is written
+		o, ok := s.outboxes.Load(p.address)
+		if !ok {
+			return false, "there is no outbox"
+		}
+		messages, bytes := o.(*outbox).messages.Load(), o.(*outbox).bytes.Load()
+		return messages == 0 && bytes == 0, fmt.Sprintf("it has %d messages of %d bytes", messages, bytes)
+	})
 }
 
 // A peer that does not read fills its outbox up to the bound.

@@ -46,7 +46,7 @@ func checkpoints() []source {
 			return writeGGUF(filepath.Join(root, "internal/engine/model/testdata", name), dir)
 		}, types: [][2]string{{"q8_0", "bf16"}}})
 	}
-	for _, name := range []string{"granite", "olmo2", "olmo3", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "glm4_moe", "qwen2_moe", "mistral3", "ernie4_5", "glm4", "glm", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "smollm3", "llama4", "deepseek_v32", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "falcon_h1", "nemotron_h", "nemotron_h_moe", "gpt_oss"} { // families with less that is their own
+	for _, name := range []string{"granite", "olmo2", "olmo3", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "glm4_moe", "qwen2_moe", "mistral3", "ernie4_5", "glm4", "glm", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "smollm3", "llama4", "deepseek_v32", "glm_moe_dsa", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "falcon_h1", "nemotron_h", "nemotron_h_moe", "gpt_oss"} { // families with less that is their own
 		all = append(all, source{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
 	}
 	for _, name := range []string{"swiftkv", "swiftkv_across"} {
