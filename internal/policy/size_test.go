@@ -59,6 +59,11 @@ func TestFewFoldersAtTheTop(t *testing.T) {
 	if len(folders) < 5 || len(folders) > maxFolders {
 		t.Errorf("%d folders at the top, at most %d are allowed: %s", len(folders), maxFolders, strings.Join(folders, ", "))
 	}
+	for _, data := range []string{"jetstream", "lock"} { // of a node that ran here
+		if _, err := os.Stat(filepath.Join(root, data)); err == nil {
+			t.Errorf("%s is data of a node that ran in this folder: stop it, remove the data, and give it a --data-dir", data)
+		}
+	}
 }
 
 // TestSchedulerStateIsSmall keeps features out of the scheduler's core: each is a module with hooks.
