@@ -50,8 +50,8 @@ type Reading struct {
 	NoFiles bool   // files of residual streams fail at the moment
 }
 
-// Shapes returns the ways in which a prompt may be read, in the order of preference. file reports whether
-// every socket has room for a file of that size.
+// Shapes returns the ways to read a prompt, in the order of preference. file reports whether every
+// socket has room for a file of a given size.
 func (r Reading) Shapes(g kvcache.Geometry, ranks int, p *kvcache.Policy, read, shared int, file func(bytes int64) bool) []layered.Shape {
 	chunks := layered.Shape{}
 	if r.Prefill == Chunks || r.Hidden == 0 || !layered.Fits(g, p) ||

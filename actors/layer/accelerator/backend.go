@@ -127,8 +127,8 @@ func (b *Backend) wait() {
 // Compact implements layer.Backend. Only SwiftKV drops rows, and unsupported refuses it.
 func (b *Backend) Compact([]topology.Range) { panic("accelerator: SwiftKV is not computed on a card") }
 
-// Run implements layer.Backend. A step with prompt rows waits for the card, so that its time is known;
-// after decode rows follows Logits, which waits.
+// Run implements layer.Backend. A step with prompt rows waits for the card, so that its time is known.
+// After decode rows, Logits waits.
 func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 	began := time.Now()
 	b.start()
@@ -170,7 +170,7 @@ func (b *Backend) normFFN(w *weights) {
 	b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, w.gateUp.plain(), w.gateUp.rounded())
 }
 
-// norm computes the RMS norm of rows of x, or with weight 0 takes them as they are.
+// norm computes the RMS norm of rows of x; with weight 0 it copies or rounds them.
 func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, rounded bool) {
 	h := b.dims.Hidden
 	if weight == 0 {
@@ -192,7 +192,7 @@ func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, r
 	b.card.Do(o)
 }
 
-// multiply computes products of all rows of in, and adds them to residual, unless that is 0.
+// multiply computes the products of all rows of in. It adds them to residual, unless that is 0.
 func (b *Backend) multiply(j joined, in activation, y cuda.Pointer, ld int, residual cuda.Pointer) {
 	for _, p := range j.parts {
 		o := launch.Product{W: p.Weight, X: in.plain, Rounded: in.rounded, N: b.batch.T, Y: y.Add(4 * int64(p.at)), LdY: ld, Bias: p.bias}
@@ -277,7 +277,7 @@ func (b *Backend) attend(w *weights) {
 	}
 }
 
-// growScratch replaces the memory between the kernels of attention by twice what is needed now.
+// growScratch allocates twice the needed memory for the state between the kernels of attention.
 func (b *Backend) growScratch(need int64) {
 	b.card.Free(b.scratch, b.scratchN)
 	var err error
@@ -286,7 +286,7 @@ func (b *Backend) growScratch(need int64) {
 	b.scratchN = 2 * need
 }
 
-// Pack, Unpack, Nodes, Total and Adapted belong to exchanges, which a rank alone has none of.
+// Pack, Unpack, Nodes, Total and Adapted belong to exchanges. A single rank has none.
 func (b *Backend) Pack([]float32, []layer.Tile) []float32 { panic(notAlone) }
 func (b *Backend) Unpack([]float32, []layer.Tile)         { panic(notAlone) }
 func (b *Backend) Nodes() [][]float32                     { panic(notAlone) }

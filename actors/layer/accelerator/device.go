@@ -1,6 +1,6 @@
-// Package accelerator computes the layers of one rank on a graphics card: weights, caches and
-// activations stay there, and only tokens, tables of blocks and results cross the bus. Its bits are
-// those of layer.Processor.
+// Package accelerator computes the layers of one rank on a graphics card. Weights, caches and
+// activations stay on the card: only tokens, tables of blocks and results cross the bus. Its results
+// have the bits of layer.Processor.
 package accelerator
 
 import (

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
-// ends is the weights before the first layer and after the last. Its Ends have no matrix.
+// ends holds the weights before the first layer and after the last. Its Ends have no matrix.
 type ends struct {
 	allocations
 	layer.Ends
@@ -19,7 +19,7 @@ type ends struct {
 	head      launch.Weight
 }
 
-// Bytes and Close are those of the card's memory.
+// Bytes and Close implement layer.Held.
 func (e *ends) Bytes() int64 { return e.allocations.Bytes() }
 func (e *ends) Close()       { e.allocations.Close() }
 

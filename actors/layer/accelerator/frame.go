@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// frame is the inputs of a step, in pinned memory and on the card: for each row the slot and the lists
-// of blocks of its sequence, its rotations and its embedding.
+// frame holds the inputs of a step, in pinned memory and on the card. For each row these are the slot and
+// the lists of blocks of its sequence, its rotations and its embedding.
 type frame struct {
 	card *card.Card
 	host *cuda.Pinned // as on the card: rows, then cos and sin of each rotation
@@ -58,7 +58,7 @@ func (f *frame) close() error {
 	return errors.Join(f.host.Close(), f.embeddings.Close(), f.tables.close())
 }
 
-// fill writes the inputs of a step, except the embeddings. The layers' caches are told of the rows.
+// fill writes the inputs of a step, except the embeddings. It records the rows in the layers' caches.
 func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 	f.tables.begin()
 	for i := range b.batch.Segments {
@@ -116,8 +116,8 @@ func (f *frame) upload(b *Backend) {
 	f.tables.upload()
 }
 
-// tables are the lists of blocks of the sequences in use: for each cache and KV head the numbers of
-// its blocks, in units of a block from the start of the caches' memory.
+// tables holds the lists of blocks of the sequences in use. A list belongs to a cache and KV head, and has
+// the numbers of its blocks: offsets in the caches' memory, in units of a block.
 type tables struct {
 	card  *card.Card
 	host  *cuda.Pinned
@@ -156,7 +156,7 @@ func (t *tables) begin() {
 	}
 }
 
-// lately is a number of steps.
+// lately is the number of steps for which begin keeps the lists of a sequence that does not run.
 const lately = 8
 
 // room is the number of entries by which lists grow.

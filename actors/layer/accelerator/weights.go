@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
-// memory is allocations on a card that are freed together.
+// allocations are pieces of a card's memory that are freed together.
 type allocations struct {
 	card  *card.Card
 	held  []allocation
@@ -69,7 +69,7 @@ func bytesOf(x []float32) []byte {
 	return b
 }
 
-// weights is a layer on the card.
+// weights holds a layer on the card.
 type weights struct {
 	allocations
 	kind     layer.Kind
@@ -89,8 +89,8 @@ type weights struct {
 // Kind implements layer.Layer.
 func (w *weights) Kind() layer.Kind { return w.kind }
 
-// joined is matrices that one product multiplies, or several, if they do not fit together. Output r
-// of part i goes to column at[i]+r.
+// joined holds matrices with the same input. One product multiplies those of the same type; each part
+// has a product. Output r of part i goes to column at[i]+r.
 type joined struct{ parts []part }
 
 type part struct {
@@ -114,7 +114,7 @@ func matrix(m *allocations, w *tensor.Weight) launch.Weight {
 	return j.parts[0].Weight
 }
 
-// packed is matrices that are to be joined, in the layout of the card.
+// packed holds the matrices of one joined, in the layout of the card.
 type packed struct {
 	parts []packedPart
 }
@@ -126,8 +126,8 @@ type packedPart struct {
 	pieces       []*tensor.Weight
 }
 
-// pack groups matrices of the same columns: neighbours of the same type become one part. Their rows
-// are in panels, so panels of several matrices are those of one. upload does the work.
+// pack groups matrices with the same columns: neighbours of the same type become one part. Rows are in
+// panels, so the panels of several matrices together form one matrix. upload converts and copies them.
 func pack(all []*tensor.Weight, biases [][]float32) (out packed) {
 	for i := 0; i < len(all); {
 		n := i + 1

@@ -7,7 +7,8 @@ type Point struct {
 	Compute float64 `json:"compute_s"`
 	Wait    float64 `json:"wait_s"`
 	Rate    float64 `json:"tokens_per_s"`
-	// Limits has the part of a step that would be saved if one cost were zero. They may overlap.
+	// Limits lists, for each cost, the part of the step that would be saved if it were zero. Parts may
+	// overlap.
 	Limits []Limit `json:"limits"`
 }
 

@@ -35,7 +35,7 @@ type Link struct {
 	Rate  float64 `json:"rate_bytes_per_s"` // in each direction; 0: unlimited
 }
 
-// Time is how long a step takes, in seconds, and where.
+// Time is the time of a step and of its parts, in seconds.
 type Time struct {
 	Step    float64 `json:"step_s"`
 	Compute float64 `json:"compute_s"` // of the busiest rank
@@ -58,7 +58,7 @@ func (m *Machine) seconds(s *stage, rows int) float64 {
 	return max(s.bytes/m.Read, (s.macs+s.flops)/rate)
 }
 
-// simulated is the number of equal layers that are simulated; the others take as long.
+// simulated is the number of equal layers that are simulated; the others count the same time.
 const simulated = 4
 
 // step simulates a step.
@@ -98,7 +98,7 @@ type simulation struct {
 	time   Time
 }
 
-// repeat makes what happened since before count times as often.
+// repeat multiplies the costs since before by times.
 func (s *simulation) repeat(times float64, before Time, at float64) {
 	more := times - 1
 	extra := (slices.Max(s.ready) - at) * more

@@ -14,7 +14,7 @@ type stage struct {
 	exchange
 }
 
-// pattern says who sends to whom in an exchange.
+// pattern is the set of messages of an exchange: from which ranks to which.
 type pattern uint8
 
 const (
@@ -32,8 +32,8 @@ type exchange struct {
 	senders int     // ranks that have a part, for allToAll and toOwner; 0: all
 }
 
-// parted is an exchange of rows of which each rank has some columns: whole panels, so that of many
-// ranks only some have a part.
+// parted is an exchange of rows of which each rank has some columns. Columns are cut into whole panels,
+// so with many ranks some have none.
 func parted(p pattern, bytes float64, columns, ranks int) exchange {
 	senders := min(ranks, (columns+panel-1)/panel)
 	return exchange{p, bytes / float64(senders), senders}

@@ -1,6 +1,6 @@
-// Package forecast computes how long a step takes on a cluster: from the shape of a model, from
-// measured speeds of a node, and from the delay and rate of its link. It simulates every message of
-// a step. It is pure; docs/forecast.md has its assumptions.
+// Package forecast computes the time of a step on a cluster, from the shape of a model, the measured
+// speeds of a node, and the delay and rate of its link. It simulates every message of a step. It has no
+// clock and no input or output. docs/forecast.md lists its assumptions.
 package forecast
 
 import (
@@ -108,7 +108,7 @@ func (w *Work) slots(context int) (n float64) {
 	return n
 }
 
-// panel and maxUnits are the grains in which rows and contraction axes are cut.
+// panel is the number of rows that are cut as one.
 const panel = 16
 
 // share returns the part of a matrix's rows that the busiest of n ranks has.

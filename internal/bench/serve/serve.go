@@ -1,6 +1,5 @@
 // Package serve loads a server of the OpenAI API and measures what its users would notice: time to
-// first token, time per token, throughput and goodput. The server may be any, so that other programs
-// are measured with the same tool. Package workload draws the requests, package stats computes the
+// first token, time per token, throughput and goodput. It measures any such server. Package workload draws the requests, package stats computes the
 // result; both are pure.
 package serve
 
@@ -106,8 +105,8 @@ func (o *Options) findModel(ctx context.Context) error {
 	return nil
 }
 
-// Run measures a load. Prepare comes first. progress is called with the number of requests that
-// have ended.
+// Run measures a load. Call Prepare first. Run calls progress with the number of requests that have
+// ended.
 func Run(ctx context.Context, o Options, progress func(ended int)) (*Result, error) {
 	for i := range o.Warmup {
 		if s := o.ask(ctx, workload.Words(32, 1<<20+uint64(i)), 8); s.Err != "" {

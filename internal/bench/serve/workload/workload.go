@@ -57,7 +57,7 @@ func (s *Spec) Draw() []Request {
 	return out
 }
 
-// Tokens says how many tokens a text of words has, by a server's tokenizer and template.
+// Tokens estimates the number of tokens of a text of words, by a server's tokenizer and template.
 type Tokens struct {
 	PerWord float64
 	Fixed   float64 // of the template
