@@ -15,7 +15,7 @@ import (
 
 // A SwiftKV adapter is a folder with the tensors of a checkpoint that distillation changed:
 // norm_swiftkv and the later layers' projections, under the names of Snowflake's layout. It also
-// names its checkpoint. train/swiftkv.py writes one.
+// names its base checkpoint. train/swiftkv.py writes adapters.
 const (
 	adapterFile    = "swiftkv.json"
 	adapterWeights = "swiftkv.safetensors"

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// bodyName is the name that a tensor of a body alone has in a checkpoint with a head.
+// bodyName converts a tensor name of a checkpoint without a head to the name in one with a head.
 func bodyName(name string) string {
 	if first, _, _ := strings.Cut(name, "."); first == "layers" || name == "embed_tokens.weight" || name == "norm.weight" {
 		return "model." + name
@@ -27,7 +27,7 @@ func (c *Checkpoint) ownName(name string) string {
 	return own
 }
 
-// dropHead makes a checkpoint of a body alone one without a head.
+// dropHead removes the head from the config of a checkpoint that has none.
 func (c *Checkpoint) dropHead() {
 	if _, has := c.at[model.Head]; c.body && !has {
 		c.Config.Headless = true

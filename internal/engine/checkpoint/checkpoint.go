@@ -337,8 +337,8 @@ func (c *Checkpoint) check() error {
 	return bad.In(c.Dir)
 }
 
-// asked is the config with only enough layers to name more tensors than the files hold: a few bytes
-// of config can ask for a quarter of a million.
+// asked returns the config with the number of layers reduced: only enough to name more tensors than the
+// files hold. Without this limit, a few bytes of config can ask for a quarter of a million tensors.
 func (c *Checkpoint) asked() model.Config {
 	few, names := c.Config, 0
 	for i := 0; i < c.Config.Layers && names <= len(c.at); i++ {
@@ -443,7 +443,7 @@ func parseIndex(data []byte) (files []string, where map[string]string, err error
 	return files, index.WeightMap, nil
 }
 
-// otherWeights names what the folder holds instead of safetensors.
+// otherWeights names the weight files of other formats in the folder.
 func otherWeights(dir string) string {
 	for _, pattern := range []string{"*.safetensors", "*.bin", "*.gguf", "*.pth", "*.pt"} {
 		got, _ := filepath.Glob(filepath.Join(escapeGlob(dir), pattern))
@@ -464,7 +464,7 @@ func statesDType(config []byte) bool {
 
 var weightType = map[string]tensor.DType{"F32": tensor.F32, "BF16": tensor.BF16, "F16": tensor.F16}
 
-// described names the source of the model's description: config.json, or the GGUF file.
+// described returns the file that describes the model: config.json, or the GGUF file.
 func (c *Checkpoint) described() string {
 	if c.gguf {
 		return "its metadata"

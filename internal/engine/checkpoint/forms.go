@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// HeldAs is that of the config for the matrix in the files.
+// HeldAs is Config.HeldAs for a matrix of the files.
 func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
 	if s := c.Config.Quantised; s == nil || !s.Keeps(dt) || c.at[name].hasCodes() {
 		return dt
@@ -28,7 +28,7 @@ func (t Tensor) hasCodes() bool {
 	return t.form != nil && t.form.Codes != nil || dequant.HasCodes(t.blocks)
 }
 
-// Codes returns the 32 columns from lo on of row r as the file has them. It returns false if they are not
+// Codes reads the 32 columns from lo on of row r in their stored form. It returns false if they are not
 // integers with one scale.
 func (t Tensor) Codes(c *tensor.Codes, r, lo int) (ok bool) {
 	if !t.hasCodes() {
@@ -91,7 +91,7 @@ func (p place) part() quantform.Part {
 	return quantform.Part{Name: p.Name, Stored: p.stored, Shape: p.Shape, Data: p.Data}
 }
 
-// formed is a matrix in a quantised form. of is one of its tensors.
+// formed returns the place of a matrix in a quantized form. of is one of its tensors.
 func (c *Checkpoint) formed(of place, name string, m *quantform.Matrix) place {
 	p := place{path: of.path, offset: of.offset, stored: of.stored, weight: true}
 	p.Name, p.DType, p.Shape, p.home, p.fill, p.form = name, c.Config.DType, []int{m.Rows, m.Cols}, of.home, m.Row, m
@@ -105,7 +105,7 @@ func (c *Checkpoint) formed(of place, name string, m *quantform.Matrix) place {
 	return p
 }
 
-// hubQuantFile is where ModelOpt describes the form if config.json does not.
+// hubQuantFile is ModelOpt's file that describes the form if config.json does not.
 const hubQuantFile = "hf_quant_config.json"
 
 // withQuantFile adds the form of ModelOpt's file to the text of config.json.

@@ -98,7 +98,8 @@ func (c *Checkpoint) openGGUF(path string) error {
 	return c.identify(c.Config.Tensors())
 }
 
-// joins give the tensors of architectures the form that they have in a folder, or drop some.
+// joins convert the tensors of a GGUF file to the form of a Hugging Face folder, or drop some. Keys are
+// architectures.
 var joins = map[string]func(*Checkpoint) error{
 	"deepseek2": joinKVUp, "glm4moe": (*Checkpoint).dropAhead,
 	"bert": takeEndNorms, "nomic-bert": takeEndNorms,

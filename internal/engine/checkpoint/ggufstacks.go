@@ -48,8 +48,8 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	return true, nil
 }
 
-// biasOf is the name of a bias of the router or the experts by its name in a block of a GGUF file;
-// "": it is no such bias.
+// biasOf converts the name of a bias of the router or the experts in a GGUF file to its Hugging Face
+// name. It returns "" for other tensors.
 func biasOf(n *model.MoENames, part string) string {
 	if n.Biases == nil {
 		return ""

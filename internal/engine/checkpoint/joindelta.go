@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// takeDelta gives the tensors of linear layers the form that they have in a folder, and drops the
+// takeDelta converts the tensors of linear layers to the form of a Hugging Face folder. It drops the
 // blocks of multi-token prediction.
 func takeDelta(c *Checkpoint) error {
 	if err := c.dropAhead(); err != nil {
@@ -56,7 +56,7 @@ func takeDelta(c *Checkpoint) error {
 	return nil
 }
 
-// dropBlock forgets the tensors of a block.
+// dropBlock removes the tensors of a block from c.
 func (c *Checkpoint) dropBlock(layer int) {
 	hub, block := fmt.Sprintf("model.layers.%d.", layer), fmt.Sprintf("blk.%d.", layer)
 	maps.DeleteFunc(c.at, func(name string, _ place) bool { return strings.HasPrefix(name, hub) || strings.HasPrefix(name, block) })
@@ -91,7 +91,7 @@ func (c *Checkpoint) reorder(name string, row, column func(int) int) {
 	c.at[name] = p
 }
 
-// joinQKVZ makes the joint projection of Qwen3-Next, by key head, of the two that the file holds.
+// joinQKVZ joins the two projections of the file into the projection of Qwen3-Next, by key head.
 func (c *Checkpoint) joinQKVZ(prefix string, n *model.DeltaSpec) error {
 	d := &c.Config.Delta
 	split := model.DeltaSpec{QKV: model.Projection(prefix+"in_proj_qkv", false), Z: model.Projection(prefix+"in_proj_z", false)}
@@ -128,7 +128,7 @@ func (c *Checkpoint) joinQKVZ(prefix string, n *model.DeltaSpec) error {
 	return c.add(p)
 }
 
-// dropAhead forgets the blocks that predict further tokens.
+// dropAhead removes the blocks that predict further tokens.
 func (c *Checkpoint) dropAhead() error {
 	for name := range c.at {
 		if layer, part, ok := ggufconfig.BlockName(name); ok && layer >= c.Config.Layers && strings.HasPrefix(part, "nextn.") {
@@ -138,7 +138,7 @@ func (c *Checkpoint) dropAhead() error {
 	return nil
 }
 
-// takeJoint gives the tensors of Mamba2 or ShortConv the form that they have in a folder.
+// takeJoint converts the tensors of Mamba2 or ShortConv to the form of a Hugging Face folder.
 func takeJoint(c *Checkpoint) error {
 	d := &c.Config.Delta
 	for i := range c.Config.Layers {

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// joinKVUp joins KVUp where the file holds it split, by head: the rows of keys transposed, attn_k_b
-// (heads, rank, nope), as absorbed attention uses them, and those of values, attn_v_b (heads,
-// value, rank).
+// joinKVUp joins the two parts of KVUp in files that split it by head. attn_k_b (heads, rank, nope) has
+// the transposed rows of keys, as absorbed attention uses them. attn_v_b (heads, value, rank) has the
+// rows of values.
 func joinKVUp(c *Checkpoint) error {
 	l := c.Config.Latent
 	for i := range c.Config.Layers {

@@ -74,7 +74,7 @@ func (c *Checkpoint) takeMXFP4() error {
 // mxRows are rows of a stack's matrix: first, first+each and so on.
 type mxRows struct{ which, first, each, rows int }
 
-// expert is the e-th of the equal parts of a stack of bytes, as a matrix.
+// expert returns matrix e of a stack of equal matrices.
 func (p place) expert(e int) quantform.Part {
 	one, size := p.part(), len(p.Data)/p.Shape[0]
 	one.Shape, one.Data = []int{p.Shape[1], size / p.Shape[1]}, p.Data[e*size:(e+1)*size:(e+1)*size]

@@ -37,7 +37,7 @@ type region struct {
 	data []byte
 }
 
-// regions are all bytes of a tensor, scales included.
+// regions returns all bytes of a tensor, scales included.
 func (t Tensor) regions() (out []region) {
 	for _, part := range t.stored() {
 		out = append(out, region{part.home, part.Data})
@@ -47,7 +47,7 @@ func (t Tensor) regions() (out []region) {
 
 func pieceCount(bytes int) int { return (bytes + pieceBytes - 1) / pieceBytes }
 
-// pieces are the pieces of all needed tensors, in the order of needed.
+// pieces returns the pieces of all needed tensors, in the order of c.needed.
 func (c *Checkpoint) pieces() (out []piece) {
 	for _, s := range c.needed {
 		for _, r := range c.at[s.Name].regions() {
@@ -59,7 +59,7 @@ func (c *Checkpoint) pieces() (out []piece) {
 	return out
 }
 
-// digests are the SHA-256 of each piece, concatenated. They come from the user's cache if an
+// digests returns the SHA-256 of each piece, concatenated. They come from the user's cache if an
 // earlier Open, or a Download, cached them for files with the same stamps.
 func (c *Checkpoint) digests(ctx context.Context, pieces []piece) ([]byte, error) {
 	key := sha256.New()
@@ -135,7 +135,7 @@ func sumPieces(ctx context.Context, pieces []piece, known []fileDigests) ([]byte
 	return out, failed
 }
 
-// known copies the digest of the piece, if one of the files has it.
+// known copies the digest of the piece to to, if one of the files has it.
 func (p piece) known(to []byte, files []fileDigests) bool {
 	for _, f := range files {
 		if sum := f.of(p); sum != nil {
@@ -164,7 +164,7 @@ type fileDigests struct {
 	sums  []byte
 }
 
-// downloaded returns what Downloads cached for the files in the states stamps.
+// downloaded returns the digests that Downloads cached for files with these stamps.
 func (c *Checkpoint) downloaded(stamps Mark) (out []fileDigests) {
 	for i, f := range c.sources {
 		if int64(len(f.Data)) != stamps[i].Size {

@@ -17,7 +17,7 @@ import (
 )
 
 // RandomPrefix instead of a folder names a shape with random weights: Open("random:llama-3.2-1b").
-// A file of such a name, as of ollama://random:8b, is opened by a path with its folder.
+// A path with a folder opens a file of such a name, as of ollama://random:8b.
 // Nothing is read or stored; a tensor's rows are generated on demand. There is no tokenizer. It is
 // for measurements.
 const RandomPrefix = "random:"

@@ -12,7 +12,7 @@ import (
 )
 
 // ReadConfig reads the config of a folder or a .gguf file without its weights. stored is the type
-// of most weights as the files name it, such as bf16 or Q4_K.
+// of most weights, in the files' spelling: bf16, Q4_K.
 func ReadConfig(path string) (c model.Config, stored string, err error) {
 	file, ok, err := isGGUF(path)
 	if err != nil {

@@ -92,7 +92,7 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// unreadable converts an error of modelfile to one of this package.
+// unreadable converts an error of package modelfile to an error of this package.
 func unreadable(path string, err error) error {
 	if errors.Is(err, modelfile.ErrNotRegular) || errors.Is(err, modelfile.ErrTooLarge) {
 		if p, ok := errors.AsType[*fs.PathError](err); ok {

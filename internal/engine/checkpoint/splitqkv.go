@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// splitQKV gives q, k and v a tensor each, where the files have one for all and the layers want three.
+// splitQKV divides the joint tensor of q, k and v, if the files have one and the layers need three.
 func (c *Checkpoint) splitQKV() error {
 	q, kv := c.Config.Heads*c.Config.HeadDim, c.Config.KVHeads*c.Config.HeadDim
 	for i := range c.Config.Layers {
@@ -21,7 +21,7 @@ func (c *Checkpoint) splitQKV() error {
 	return nil
 }
 
-// splitSharedMLP gives gate and up of Granite's shared FFN a tensor each.
+// splitSharedMLP divides the joint tensor of gate and up of Granite's shared FFN.
 func (c *Checkpoint) splitSharedMLP() error {
 	for i := range c.Config.Layers {
 		p := fmt.Sprintf("model.layers.%d.shared_mlp.", i)

@@ -68,8 +68,7 @@ func (c *Checkpoint) takeStackedExperts() error {
 	return nil
 }
 
-// takeStackedBiases gives the biases of gates and ups a tensor each. Their elements alternate in the
-// file.
+// takeStackedBiases divides the joint biases of gate and up, whose elements alternate in the file.
 func (c *Checkpoint) takeStackedBiases() error {
 	m := &c.Config.MoE
 	for i := range c.Config.Layers {
@@ -102,7 +101,7 @@ func (c *Checkpoint) takeStackedBiases() error {
 	return nil
 }
 
-// matrix is n rows, first, first+each and so on, of the e-th matrix in a stack, or of its transpose.
+// matrix returns n rows (first, first+each and so on) of the e-th matrix in a stack, or of its transpose.
 func (p place) matrix(name string, e, first, each, n int, turned bool) place {
 	size := int64(len(p.Data) / p.Shape[0])
 	rows, cols := p.Shape[1], p.Shape[2]

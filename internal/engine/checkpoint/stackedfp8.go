@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/quantform"
 )
 
-// slice is a matrix in a stack of experts. Stacks in FP8 have scales, which takeScales found.
+// slice returns a matrix of a stack of experts. scale is the result of takeScales for a stack in FP8.
 func (c *Checkpoint) slice(of, scale place, name string, at quantform.Slice) (place, error) {
 	if scale.Name == "" {
 		return of.matrix(name, at.Expert, at.First, at.Each, at.Rows, at.Turned), nil
@@ -21,7 +21,8 @@ func (c *Checkpoint) slice(of, scale place, name string, at quantform.Slice) (pl
 	return made, err
 }
 
-// takeScales removes the scales of a stack in FP8 and returns them; without a name: it is no such stack.
+// takeScales removes the scales of a stack in FP8 and returns them. For other stacks the result has no
+// name.
 func (c *Checkpoint) takeScales(stack place) (place, error) {
 	if !quantform.StackedFP8(stack.part()) || c.Config.Quantised == nil {
 		return place{}, nil

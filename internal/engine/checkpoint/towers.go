@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// decoderName is the name that a decoder's tensor has in a checkpoint of the decoder alone.
+// decoderName converts a wrapper's name of a decoder tensor to the name without the wrapper.
 // Wrappers spell it model.language_model.x, language_model.model.x or language_model.x.
 func decoderName(name string) string {
 	for _, prefix := range []string{"model.language_model.", "language_model.model."} {

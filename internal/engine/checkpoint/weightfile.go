@@ -14,7 +14,7 @@ import (
 
 // A checkpoint stays open while a node runs, and its files may change: by a download in place, an
 // edit, or a copy over them. Hash covers the bytes at the time of Open. A reader of weights calls
-// Recheck before and Since after: what it read in between belongs to that model. CheckedRow is for
+// Recheck before and Since after. If both succeed, the bytes belong to that model. CheckedRow is for
 // rows that are read in every step.
 
 // weightFile is an open file of weights.
@@ -40,7 +40,7 @@ func (f *weightFile) changed(how string) error {
 	return &model.Error{File: f.Path, Kind: model.ErrChanged, Detail: how + " while the model is in use: put the old file back, or restart all nodes to serve the new one"}
 }
 
-// in reports whether the file is in a state; nil matches every state.
+// in reports whether the file is unchanged since the stamp; nil matches every state.
 func (f *weightFile) in(known *modelfile.Stamp) bool {
 	if known == nil {
 		return true
@@ -95,7 +95,7 @@ func (c *Checkpoint) accept(m Mark) {
 	}
 }
 
-// keepSums keeps the digests of the embedding, whose rows are read in every step.
+// keepSums stores the digests of the embedding, whose rows are read in every step.
 func (c *Checkpoint) keepSums(sums []byte) {
 	at := 0
 	for _, s := range c.needed {
@@ -160,8 +160,8 @@ func (c *Checkpoint) recheckLocked(ctx context.Context) (Mark, error) {
 	return now, nil
 }
 
-// Since returns an error that names a file if one changed after the mark was taken. What was read
-// meanwhile may belong to neither state.
+// Since returns an error that names a file if one changed after the mark was taken. Bytes that were read
+// in between may then belong to neither state.
 func (c *Checkpoint) Since(m Mark) error {
 	now, err := c.stamps()
 	if err != nil {
@@ -216,8 +216,8 @@ func (t Tensor) State() State {
 // are then the model's.
 func (t Tensor) Unchanged(s State) bool { return t.home == nil || t.home.in(s.known) }
 
-// CheckedRow is Row for a tensor whose file is in another state. It compares the digests of the
-// pieces that the row is in. The error names the file.
+// CheckedRow is Row for a tensor whose file has changed. It compares the digests of the pieces that
+// contain the row. The error names the file.
 func (t Tensor) CheckedRow(dst []float32, r, lo, hi int) error {
 	t.home.of.recheckSoon()
 	bytes := len(t.Data) / t.Rows()

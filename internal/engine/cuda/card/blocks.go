@@ -62,7 +62,7 @@ func (b *Blocks) Offset(block []byte) int64 { return hugemem.Offset(b.space, blo
 
 func (b *Blocks) at(block []byte) cuda.Pointer { return b.base.Add(b.Offset(block)) }
 
-// Map implements memory.Remote: the lowest free place.
+// Map implements memory.Remote. It allocates at the lowest free offset.
 func (b *Blocks) Map(n, block int) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,8 +97,8 @@ func (b *Blocks) Unmap(handle []byte) error {
 	return nil
 }
 
-// Zero implements memory.Remote. Blocks that are taken together are adjacent, so one command of the
-// driver clears many.
+// Zero implements memory.Remote. Blocks that are allocated together are adjacent, so one driver call
+// clears many of them.
 func (b *Blocks) Zero(block []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +114,8 @@ func (b *Blocks) zero(s span) {
 	b.zeroes = append(b.zeroes, s)
 }
 
-// Settle clears what Zero and Map have left to clear. It comes before work that reads or writes blocks.
+// Settle clears the blocks that Zero and Map have recorded. Call it before work that reads or writes
+// blocks.
 func (b *Blocks) Settle() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

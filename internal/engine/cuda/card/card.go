@@ -1,5 +1,5 @@
-// Package card is a graphics card that a process computes on: its stream of work, its kernels, and its
-// memory.
+// Package card manages the graphics card that a process computes on: its stream of work, its kernels and
+// its memory.
 package card
 
 import (
@@ -16,7 +16,7 @@ import (
 // ErrMemory means that the card has too little free memory.
 var ErrMemory = errors.New("too little memory on the card")
 
-// Margin is the memory of a card that stays free, for the driver and for what other processes start.
+// Margin is the memory of a card that stays free, for the driver and for other processes.
 const Margin = 512 << 20
 
 // staging is the size of the pinned buffer for copies.
@@ -43,8 +43,8 @@ type Kernels interface {
 
 // Options configure a card.
 type Options struct {
-	// Fail is called with an error of the driver in the middle of work. What the card held is lost, so
-	// Fail ends the process; it must not return.
+	// Fail is called with an error of the driver during a step. The contents of the card are lost, so
+	// Fail must end the process and not return.
 	Fail func(error)
 	// Kernels replace those of the card, for tests; nil: its own.
 	Kernels Kernels
@@ -82,7 +82,7 @@ func Open(index int, o Options) (_ *Card, err error) {
 // ID is the name of the card in options and reports, such as cuda:0.
 func (c *Card) ID() string { return fmt.Sprintf("cuda:%d", c.Index) }
 
-// Used is the memory of the card that Alloc has given, in bytes.
+// Used is the memory that Alloc has allocated, in bytes.
 func (c *Card) Used() int64 { return c.used.Load() }
 
 // Must ends the process on an error of the driver.
@@ -100,7 +100,7 @@ func (c *Card) Do(o launch.Operation) { c.Must(c.kernels.Run(c.Stream, o)) }
 // Wait waits for all work in the stream.
 func (c *Card) Wait() { c.Must(c.Stream.Wait()) }
 
-// Alloc allocates memory of the card. Errors wrap ErrMemory and have the figures.
+// Alloc allocates memory of the card. Errors wrap ErrMemory and state the free and the needed memory.
 func (c *Card) Alloc(n int64) (cuda.Pointer, error) {
 	p, err := c.Context.Alloc(max(n, 1))
 	var e *cuda.Error
@@ -114,7 +114,7 @@ func (c *Card) Alloc(n int64) (cuda.Pointer, error) {
 	return p, err
 }
 
-// Free frees what Alloc gave. It waits for the work in the stream.
+// Free frees memory of Alloc. It waits for the work in the stream.
 func (c *Card) Free(p cuda.Pointer, n int64) {
 	if p != 0 {
 		c.Wait()

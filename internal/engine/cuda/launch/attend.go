@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Attend is attention of N rows: queries Q[i*LdQ:] (Heads*HeadDim), of which row i sees the slots
-// [0, Row.Slot] of its sequence, or those of its window. The result goes to Out[i*LdOut:], to To, or
+// Attend is attention of N rows with queries Q[i*LdQ:] (Heads*HeadDim). Row i attends to the slots
+// [0, Row.Slot] of its sequence, or to those of its window. The result goes to Out[i*LdOut:], to To, or
 // to both. The keys of the rows must be in the cache (RopeWrite).
 //
 // Rows of a prompt (Prompt) are successive tokens of one sequence, and share every read of the
@@ -47,11 +47,11 @@ func (o Attend) ScratchBytes() int64 {
 	return 4 * int64(o.N) * int64(o.Heads) * int64(o.runs()) * int64(stateFloats(o.HeadDim))
 }
 
-// queryTile is the query heads of a KV head that a block of decode attention computes.
+// queryTile is the number of query heads of a KV head that a thread block of decode attention computes.
 const queryTile = 4
 
-// splitParts thread blocks share a run if there are at most splitBlocks runs of KV heads: a card has
-// multiprocessors to spare then.
+// splitParts thread blocks share a run if there are at most splitBlocks runs of KV heads: then a card has
+// idle multiprocessors.
 const splitParts, splitBlocks = 4, 32
 
 // canSplit reports whether a part of a value is whole units of 16 bytes.
@@ -101,8 +101,8 @@ func (o Attend) Calls() ([]Call, error) {
 	return append(calls, quantize...), err
 }
 
-// promptRows is the (token, head) rows that a block of prompt attention computes, and promptTokens
-// the tokens of a group of heads.
+// promptRows is the number of (token, head) rows that a thread block of prompt attention computes, and
+// promptTokens the number of tokens for a group of heads.
 func promptRows(dim int) int {
 	if dim > 128 {
 		return 16

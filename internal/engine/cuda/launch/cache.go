@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Row is what the kernels read of one row (token) of a step: an array of them lies in the card's
-// memory, 16 bytes each, little-endian.
+// Row has the fields of one row (token) of a step that kernels read. The card's memory holds an array of
+// rows, 16 bytes each, little-endian.
 type Row struct {
 	Slot   uint32 // slot of the row's own key and value: the row sees slots [0, Slot]
 	Table  uint32 // index in Cache.Tables of the block list of the sequence's first cache and KV head
@@ -19,7 +19,7 @@ type Row struct {
 // RowBytes is the size of a Row.
 const RowBytes = 16
 
-// Cache is the caches of a layer on a card. Block i of a list is BlockSlots slots of one KV head, in
+// Cache describes the caches of a layer on a card. Block i of a list is BlockSlots slots of one KV head, in
 // the layout of tensor.KVLayout, at Arena + Tables[...]*BlockBytes. The list of KV head h of
 // cache Index begins at Tables[row.Table + (Index*KVHeads+h)*row.Stride].
 type Cache struct {
@@ -31,7 +31,7 @@ type Cache struct {
 	HeadDim int // a multiple of 8, at most MaxHead
 }
 
-// MaxHead is the most elements of a head.
+// MaxHead is the maximum number of elements of a head.
 const MaxHead = 256
 
 func (c Cache) suffix(heads int) (string, error) {
@@ -49,8 +49,8 @@ func (c Cache) suffix(heads int) (string, error) {
 
 // RopeWrite prepares the rows QKV[i*Ld:] of queries (Heads*HeadDim), keys and values
 // (KVHeads*HeadDim each) for attention: tensor.RMSNorm of each query and key head where there are
-// norms, tensor.RopeRotateHalf, and tensor.KVLayout.Put into the row's slot. Queries are replaced;
-// keys and values are only read.
+// norms, tensor.RopeRotateHalf, and tensor.KVLayout.Put into the row's slot. It replaces queries, and
+// does not change keys and values.
 type RopeWrite struct {
 	Cache
 	QKV          cuda.Pointer

@@ -24,7 +24,7 @@ type Call struct {
 	Args   []any
 }
 
-// Set is the kernels of a card, loaded.
+// Set holds the loaded kernels of a card.
 type Set struct {
 	module *cuda.Module
 	byName map[string]*cuda.Kernel
@@ -69,7 +69,7 @@ func (s *Set) Run(stream *cuda.Stream, o Operation) error {
 // Kernel returns a kernel by its name, or nil.
 func (s *Set) Kernel(name string) *cuda.Kernel { return s.byName[name] }
 
-// null is the address of what an operation does without.
+// null is the address of an absent argument.
 const null = cuda.Pointer(0)
 
 // block is the number of columns that share a scale.
@@ -77,8 +77,8 @@ const block = 32
 
 func ceil(n, by int) int { return (n + by - 1) / by }
 
-// Rounded are activations that are rounded for products with quantized weights: bytes
-// (rows, columns), and a float32 scale for each 32 columns (rows, columns/32).
+// Rounded holds activations, rounded for products with quantized weights: bytes (rows, columns), and a
+// float32 scale for each 32 columns (rows, columns/32).
 type Rounded struct{ Bytes, Scales cuda.Pointer }
 
 // RoundedBytes is the memory of the two parts of Rounded.

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// PanelRows is the rows that lie together in a card's weights. Rows are padded with zeros to panels.
+// PanelRows is the number of rows of a panel of a card's weights. The last panel is padded with zeros.
 const PanelRows = 16
 
 // PackedBytes is the memory of a weight's data and scales on a card.

@@ -37,10 +37,10 @@ func (w Weight) Nodes() []tensor.Span {
 }
 
 // Product is tensor.Pool.MatMul of N tokens: sums Y[t*LdY+r] over the columns of weight row r. Then
-// it adds Bias (Rows), and at last Residual[t*LdY+r], where there are some. Residual may be Y.
+// it adds Bias (Rows), then Residual[t*LdY+r]; null: none. Residual may be Y.
 //
-// Quantized weights take X rounded (Rounded), float weights take X, (N, Cols) float32; of a weight with
-// some of the units, X has their columns only. If the units cover several nodes of the sum tree,
+// Quantized weights multiply Rounded; float weights multiply X, (N, Cols) float32. If the weight has only
+// some of the units, X has only their columns. If the units cover several nodes of the sum tree,
 // Y has the sums of each: node i at Y[i*N*LdY:], as of tensor.Pool.MatMulPartial. Bias and Residual
 // are 0 then.
 type Product struct {

@@ -47,7 +47,7 @@ type Norm struct {
 	Rows, Cols int
 }
 
-// MaxNorm is the most columns of Norm.
+// MaxNorm is the maximum number of columns of Norm.
 const MaxNorm = 8192
 
 func (o Norm) Calls() ([]Call, error) {
