@@ -9,7 +9,7 @@ import (
 
 const hugePage = 2 << 20
 
-// Map maps zeroed memory, in huge pages if it is large enough: readers go through it from end to end.
+// Map maps zeroed memory. Large mappings have huge pages, because readers read them from end to end.
 func Map(bytes int) ([]byte, error) {
 	slack, page := 0, os.Getpagesize()
 	if bytes >= hugePage {

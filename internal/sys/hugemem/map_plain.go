@@ -2,9 +2,8 @@
 
 package hugemem
 
-// Map allocates on Go's heap on systems without mmap; freed memory returns with the next
-// collection. The extra bytes matter because a kernel's pointer may end after the last row, where
-// no other object may be.
+// Map allocates on Go's heap on systems without mmap. The next garbage collection frees the memory. The
+// extra bytes are for kernels, whose pointer may end after the last row: no other object may be there.
 func Map(bytes int) ([]byte, error) { return make([]byte, bytes+4<<10)[:bytes:bytes], nil }
 
 // Unmap does nothing.

@@ -12,8 +12,8 @@ type Part struct {
 	of   *slab // the slab that contains Data; nil: it is a mapping of its own
 }
 
-// slab is a range of huge pages that parts share. A matrix of a megabyte has no huge page of its own
-// and was read at half the speed (Zen 4).
+// slab is a range of huge pages that parts share. Without it a matrix of a megabyte has only small pages,
+// and reads are half as fast (Zen 4).
 type slab struct {
 	all  []byte
 	data []byte // not allocated yet
@@ -28,8 +28,7 @@ var slabs struct {
 	open *slab
 }
 
-// MapPart maps n zeroed bytes, aligned to a cache line. Large parts have a mapping of their own, others share
-// one.
+// MapPart maps n zeroed bytes, aligned to a cache line. A large part has its own mapping; others share one.
 func MapPart(n int) (Part, error) {
 	if n >= slabBytes/4 {
 		data, err := Map(n)
@@ -53,8 +52,8 @@ func MapPart(n int) (Part, error) {
 	return Part{part, s}, nil
 }
 
-// Free frees the memory. Whole pages of a slab return to the system at once, the slab with its last
-// part.
+// Free frees the memory. Whole pages of a slab return to the system at once. The slab is unmapped with its
+// last part.
 func (p Part) Free() error {
 	switch {
 	case p.Data == nil:

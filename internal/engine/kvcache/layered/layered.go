@@ -1,5 +1,5 @@
-// Package layered is what a prompt needs that is read layer by layer: all its tokens through some
-// layers, whose cache is then compressed, before the next layers begin. It counts the memory of such a
+// Package layered supports prompts that are read layer by layer. All tokens of a prompt pass some layers,
+// whose cache is then compressed, before the next layers begin. The package counts the memory of such a
 // prompt, and stores its residual stream between layers. See docs/decisions/layer-by-layer.md.
 package layered
 
@@ -15,7 +15,7 @@ func Fits(g kvcache.Geometry, p *kvcache.Policy) bool {
 	return p.Evicts() && p.Index == nil && !p.Needs.Labels && !g.Across && g.Recurrent.Layers == 0
 }
 
-// Only is the geometry of an observation that sees the layers [from, to) alone: all others look like
+// Only returns the geometry for an observation of only the layers [from, to). It declares all others as
 // layers with a window, which have no statistics.
 func Only(g kvcache.Geometry, from, to int) kvcache.Geometry {
 	windows := slices.Repeat([]int{1}, g.Layers)
@@ -25,7 +25,7 @@ func Only(g kvcache.Geometry, from, to int) kvcache.Geometry {
 	return g
 }
 
-// part is the geometry of a model of the layers [from, to) alone.
+// part returns the geometry of a model with only the layers [from, to).
 func part(g kvcache.Geometry, from, to int) kvcache.Geometry {
 	if windows := tail(g.Windows, from); windows != nil {
 		g.Windows = windows[:min(to-from, len(windows))]
@@ -41,7 +41,7 @@ func tail(windows []int, from int) []int {
 	return windows[from:]
 }
 
-// Shape is how a prompt is read. The zero value means chunk by chunk.
+// Shape describes how a prompt is read. The zero value means chunk by chunk.
 type Shape struct {
 	Group  int  // layers that are read at a time
 	Rows   int  // most tokens of a sweep, a multiple of Pass
@@ -51,17 +51,17 @@ type Shape struct {
 	InFile bool // the residual stream is in files
 }
 
-// ShapeOf is the shape for a prompt whose policy allows it. A sweep is about as much work as a chunk of
-// that many tokens through all layers. Short prompts take several layers at a time.
+// ShapeOf returns the shape for a prompt for which Fits is true. A sweep is about as much work as a chunk of
+// `chunk` tokens through all layers. Short prompts pass several layers at a time.
 func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int) Shape {
 	s := Shape{Group: min(max(1, chunk*g.Layers/max(1, tokens)), g.Layers), Pass: chunk, Hidden: hidden, Ranks: ranks}
 	s.Rows = g.Layers / s.Group * chunk
 	return s
 }
 
-// CacheBytes is the peak of the full cache that a socket holds while it reads a prompt of `read` tokens,
-// with its statistics for the policy. heads is the number of KV heads whose rows it keeps, cut of those
-// or of units that it computes. The first `shared` blocks belong to the prefix cache and are not
+// CacheBytes is the peak of a socket's full cache while it reads a prompt of `read` tokens. It includes the
+// statistics for the policy. heads is the number of KV heads whose rows the socket stores, and cut the
+// number of heads or units that it computes. The first `shared` blocks belong to the prefix cache and are not
 // counted.
 func (s Shape) CacheBytes(g kvcache.Geometry, heads, cut, read, shared int, p *kvcache.Policy) (most int64) {
 	g.Chunk = s.Rows

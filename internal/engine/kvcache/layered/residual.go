@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Residual holds one rank's rows of the residual stream of a prompt between its layers: in blocks of
+// Residual stores one rank's rows of the residual stream of a prompt between its layers: in blocks of
 // the arena, one block a pass, or in a file. After an error of the file its rows are zeros, and Lost
-// says why. The other ranks need not know before the step ends.
+// returns the error. The other ranks learn of it at the end of the step.
 type Residual struct {
 	arena  *kvcache.Arena
 	first  int // position of the first row
@@ -26,7 +26,7 @@ type Residual struct {
 	lost error
 }
 
-// File is the file of a residual stream. Both methods have a deadline. Put may keep no reference to b.
+// File is the file of a residual stream. Both methods have a deadline. Put must not keep a reference to b.
 type File interface {
 	kvcache.PageFile
 	Put(b []byte, at int64) error
@@ -80,7 +80,7 @@ func (r *Residual) Load(start, n int) ([]float32, error) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Store keeps rows of the pass that begins with position start.
+// Store stores the rows of the pass that begins with position start.
 func (r *Residual) Store(start int, rows []float32) error {
 	at, err := r.index(start, len(rows)/r.hidden)
 	if err != nil || len(rows) == 0 {
@@ -108,7 +108,7 @@ func (r *Residual) index(start, n int) (int, error) {
 	return at / r.pass, nil
 }
 
-// Lost says why rows in the file are lost; nil: they are not. It may be called on nil.
+// Lost returns the error that lost the rows in the file, or nil. It may be called on nil.
 func (r *Residual) Lost() error {
 	if r == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// SlabTarget is the size of a slab: the grain in which memory returns to the system.
+	// SlabTarget is the size of a slab, the unit in which memory returns to the system.
 	SlabTarget = 4 << 20
 	// BlockAlign divides the size and the address of every block.
 	BlockAlign = 64
@@ -65,7 +65,7 @@ func (c *Class) SlabBytes() int {
 	return (c.blocksPerSlab()*c.Size + pageBytes - 1) / pageBytes * pageBytes
 }
 
-// MappedBytes is the memory that an arena maps at most, for a budget of blocks of one size.
+// MappedBytes is the maximum memory that an arena maps for a budget of blocks of one size.
 func MappedBytes(budget int64, block int) int64 {
 	c := &Class{Size: block}
 	slabs := budget/int64(c.blocksPerSlab()*block) + 1

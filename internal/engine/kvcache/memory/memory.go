@@ -1,17 +1,16 @@
-// Package memory lets an arena keep its blocks in the memory of a
-// device, such as a graphics card.
+// Package memory lets an arena keep its blocks in the memory of a device, such as a graphics card.
 //
 // A block on a device is a handle: a slice of address space that the host can neither read nor write. The
 // device knows a block by its offset in that space. The host moves rows through a [Window], which
 // copies one block at a time. An arena in host memory has no Remote, and its windows copy nothing.
 package memory
 
-// Remote is the memory of a device. Its methods may be called concurrently. They are in order with
-// the work of the device that reads and writes the blocks. A device that fails does not return: its
-// owner ends the process, as the blocks are lost.
+// Remote is the memory of a device. Its methods may be called concurrently. They run in order
+// with the device's work on the blocks. If the device fails, they do not return: its owner ends the
+// process, because the blocks are lost.
 type Remote interface {
-	// Map returns a handle of n zero bytes for blocks of the given size, at a multiple of that size
-	// from the start of the memory. Unmap frees it.
+	// Map returns a handle of n zero bytes for blocks of the given size. Its offset is a multiple of
+	// that size. Unmap frees it.
 	Map(n, block int) ([]byte, error)
 	Unmap(handle []byte) error
 	// Zero clears a block.
@@ -23,8 +22,8 @@ type Remote interface {
 	Copy(to, from []byte)
 }
 
-// Window is the host's access to the blocks of an arena, one block at a time. The zero Window is that
-// of host memory. One goroutine uses a Window.
+// Window gives the host access to the blocks of an arena, one block at a time. The zero Window is for
+// host memory. Only one goroutine may use a Window.
 type Window struct {
 	Remote  Remote // nil: blocks are in host memory
 	block   []byte
@@ -32,7 +31,7 @@ type Window struct {
 	changed bool
 }
 
-// Read returns the bytes of a block. They are valid until the window is given another block.
+// Read returns the bytes of a block. They are valid until the next call with another block.
 func (w *Window) Read(block []byte) []byte {
 	if w.Remote == nil {
 		return block
@@ -50,15 +49,15 @@ func (w *Window) Read(block []byte) []byte {
 	return w.bytes
 }
 
-// Edit is Read for bytes that the caller changes. They reach the block when the window is given another
-// one, and with Close.
+// Edit is Read for bytes that the caller changes. The next call with another block, or Close, writes them
+// to the block.
 func (w *Window) Edit(block []byte) []byte {
 	b := w.Read(block)
 	w.changed = true
 	return b
 }
 
-// Close writes back what was changed. The window may be used again.
+// Close writes changed bytes to their block. The window may be used again.
 func (w *Window) Close() {
 	if w.Remote != nil && w.changed && w.block != nil {
 		w.Remote.Write(w.block, w.bytes)

@@ -2,9 +2,8 @@ package f32
 
 import "math"
 
-// The exponential is a range reduction by ln 2 in two pieces and a polynomial of degree 6, fitted
-// (Remez) to exp on [-ln2/2, ln2/2] with float32 coefficients; the polynomial's relative error is
-// 4e-9. The vector kernels run the same operations in the same order.
+// The exponential is a range reduction by ln 2 in two pieces, and a polynomial of degree 6. The polynomial
+// is fitted (Remez) to exp on [-ln2/2, ln2/2] with float32 coefficients. Its relative error is 4e-9. The vector kernels run the same operations in the same order.
 const (
 	expMax  = 89   // above this the result is infinite
 	expMin  = -104 // below this it is 0
@@ -64,7 +63,7 @@ func Log(x float32) float32 {
 }
 
 // Softplus is log(1 + e**x), with the same bits on every architecture. It is the positive part of x plus
-// log(1+y) for y = e**-|x|, computed as the series of 2 atanh(y/(2+y)) in float64, never fused. The
+// log(1+y) for y = e**-|x|. The latter is the series of 2 atanh(y/(2+y)) in float64, never fused. The
 // argument is at most 1/3, so 11 terms leave 2e-12 of the result.
 func Softplus(x float32) float32 {
 	if x != x {

@@ -12,7 +12,7 @@ type Set struct {
 	Tile [WeightTypes][3][MaxTileTokens]func(*TileArgs)
 	// Spread[type]: tiles of SpreadTokens and more prefetch at distances of PrefetchGap.
 	Spread [WeightTypes]bool
-	// Rising[type] multiplies one token by successive groups of four panels; nil: tile does that,
+	// Rising[type] multiplies one token by successive groups of four panels; nil: Tile does that,
 	// group by group.
 	Rising [WeightTypes]func(*TileArgs)
 

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
-// Sum is the fixed end of every 16-lane reduction.
+// Sum adds the 16 lanes in the fixed order of every reduction.
 func (l *Lanes) Sum() float32 {
 	for half := 8; half > 0; half /= 2 {
 		for i := range half {
@@ -183,7 +183,7 @@ func portableLaneMax(acc *Lanes, x []float32) {
 	}
 }
 
-// portableTurn is turn in portable Go.
+// portableTurn is the reference of the transpose kernel.
 func portableTurn(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) {
 	d, s := unsafe.Pointer(dst), unsafe.Pointer(src)
 	for t := range uintptr(n) {

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
-// peaks are loops that only read memory or only multiply registers: the ceilings to which the
-// kernels are compared.
+// peaks are loops that only read memory or only multiply registers. They give the upper bounds for the
+// speed of the kernels.
 type peaks struct {
 	Lanes    int
 	Read     func(p *byte, n int) // n is a multiple of 512

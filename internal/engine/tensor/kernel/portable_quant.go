@@ -88,7 +88,7 @@ func portableQuantTile(dot func(block unsafe.Pointer, lane int, x *[BlockWidth]i
 	}
 }
 
-// portableInt4Tile is that of Int4: start is -128 times the sum of x.
+// portableInt4Tile is the reference of the Int4 kernels: start is -128 times the sum of x.
 func portableInt4Tile(a *TileArgs) {
 	portableBlocks(a, Int4Scales, func(block, scales unsafe.Pointer, lane int, x *[BlockWidth]int8, start int32) int32 {
 		zero := *(*uint8)(unsafe.Add(scales, 2*PanelRows+lane))
@@ -96,8 +96,8 @@ func portableInt4Tile(a *TileArgs) {
 	})
 }
 
-// portableBlocks multiplies block by block. sum is the integer sum of one row of a block, and stride
-// is from the scales of a panel to those of the next.
+// portableBlocks multiplies block by block. sum is the integer sum of one row of a block. stride
+// is the distance between the scales of successive panels.
 func portableBlocks(a *TileArgs, stride uintptr, sum func(block, scales unsafe.Pointer, lane int, x *[BlockWidth]int8, start int32) int32) {
 	steps := unsafe.Slice(a.Steps, a.NSteps)
 	for p := range a.Panels {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// EnvCPU is the environment variable that forces an implementation of the kernels, by a name in
-// Implementations. Unset: the widest that this machine can run.
+// EnvCPU is the environment variable that forces an implementation of the kernels, by one of Names. If it
+// is unset, the widest implementation that this machine can run is used.
 const EnvCPU = "SHOAL_CPU"
 
 var Active, activeErr = choose(os.Getenv(EnvCPU))

@@ -1,2 +1,2 @@
-// Package selftest computes a hash of what the kernels in use make of fixed numbers.
+// Package selftest computes a hash of the results of the kernels in use for fixed numbers.
 package selftest

@@ -67,7 +67,7 @@ func (t *selfTest) floats(rows ...[]float32) {
 	t.h.Write(t.text)
 }
 
-// operations tests the operations between products, each over whole vectors and a rest.
+// operations tests the operations between products, each with whole vectors and a partial one.
 func (t *selfTest) operations() {
 	const n = 3*kernel.GroupRows + 13
 	x, y, w := t.numbers(n), t.numbers(n), t.numbers(n)
@@ -117,8 +117,9 @@ func (t *selfTest) h16(x, y []float32) []float32 {
 	return out
 }
 
-// products multiplies weights of a type: all tile shapes (1, 2 and 4 panels of 1 to 6 tokens),
-// several groups of panels in one call, short last blocks and rows, and a part of the units.
+// products multiplies weights of a type. It covers all tile shapes (1, 2 and 4 panels of 1 to 6 tokens)
+// and several groups of panels in one call. It also covers short last blocks and rows, and a part of
+// the units.
 func (t *selfTest) products(dt tensor.DType) error {
 	for _, c := range []struct{ rows, cols, lo, hi, most int }{{11*kernel.PanelRows - 3, 4*tensor.BlockWidth + 19, 0, 5, 7}, {kernel.PanelRows, 6 * tensor.BlockWidth, 1, 4, 2}, {16*kernel.GroupRows + 1, tensor.BlockWidth, 0, 1, 1}} {
 		w, err := tensor.NewWeightUnits(dt, c.rows, c.cols, c.lo, c.hi)
@@ -238,8 +239,7 @@ func (t *selfTest) pages(l tensor.KVLayout, blocks [][]byte) {
 	}
 }
 
-// deltaRule tests the gated delta rule and its gates, over wide and narrow blocks of columns and a
-// rest.
+// deltaRule tests the gated delta rule and its gates, with wide, narrow and partial blocks of columns.
 func (t *selfTest) deltaRule() {
 	const rows, cols = 9, 6*kernel.GroupRows + 5
 	s, k, q, v, gate := t.numbers(rows*cols), t.numbers(rows), t.numbers(rows), t.numbers(cols), t.numbers(cols)

@@ -1,3 +1,3 @@
-// Package workers has the parts of a pool of threads: how they share tasks, how an idle one waits, and
-// what they spend their time on.
+// Package workers has the parts of a pool of threads: shares of tasks, the waiting of idle threads, and
+// the accounting of their time.
 package workers

@@ -7,9 +7,8 @@ import (
 
 // Share is the rest of a thread's successive tasks, [lo, hi), and the tag of the Run that dealt
 // them: tag<<40 | lo<<20 | hi. A thread takes tasks from the front. So it reads successive weights
-// and caches, and uses what it prefetches. An idle thread takes half of what another one has left.
-// No word is written by all threads: with many threads, a shared counter would take longer than
-// small tasks.
+// and caches, and uses the prefetched data. An idle thread takes half of another thread's rest. No word
+// is written by all threads: with many threads, a shared counter would take longer than small tasks.
 type Share struct {
 	Rest atomic.Uint64
 	_    [56]byte
@@ -21,7 +20,7 @@ const (
 	TagMask   = 1<<(64-2*ShareBits) - 1
 )
 
-// Packed is a share as one word.
+// Packed encodes a share as one word.
 func Packed(tag, lo, hi uint64) uint64 { return tag<<(2*ShareBits) | lo<<ShareBits | hi }
 
 func unpacked(r uint64) (tag, lo, hi uint64) {

@@ -19,7 +19,7 @@ type Spent struct {
 	Again  uint64        // tasks of products that were repeated for a late thread; all are counted
 }
 
-// Sub returns what was spent since o was taken.
+// Sub returns the time spent since o was taken.
 func (s Spent) Sub(o Spent) Spent {
 	return Spent{s.Runs - o.Runs, s.Wall - o.Wall, s.Work - o.Work, s.Late - o.Late, s.Absent - o.Absent, s.Uneven - o.Uneven, s.End - o.End, s.Again - o.Again}
 }
@@ -30,8 +30,8 @@ func (s Spent) Add(o Spent) Spent {
 }
 
 // SampleEvery is an odd prime, so that Runs in a repeating pattern, like those of layers, are all
-// sampled. A sampled Run reads the clock twice per thread, and its caller reads what each thread
-// wrote: a microsecond or two with many threads.
+// sampled. A sampled Run reads the clock twice per thread, and its caller reads each thread's
+// result. That takes one or two microseconds with many threads.
 const SampleEvery = 13
 
 // Stopwatch times some of a pool's Runs.
@@ -110,7 +110,7 @@ func (w *Stopwatch) Stop(number uint64, threads int) {
 	w.sum = w.sum.Add(Spent{SampleEvery, SampleEvery * wall, SampleEvery * s.Work, SampleEvery * s.Late, SampleEvery * s.Absent, SampleEvery * s.Uneven, SampleEvery * s.End, 0})
 }
 
-// Spent returns what was measured since Init.
+// Spent returns the measurements since Init.
 func (w *Stopwatch) Spent() Spent {
 	w.mu.Lock()
 	defer w.mu.Unlock()

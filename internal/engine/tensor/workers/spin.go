@@ -25,8 +25,8 @@ const (
 	backOffFor = 2 * time.Millisecond
 )
 
-// A thread that yields to goroutines while one of Go's Ps is idle wakes a system thread, which
-// looks for work and takes the goroutine over. That costs four context switches in each exchange of
+// A thread that yields to goroutines while one of Go's Ps is idle wakes a system thread. That thread
+// looks for work and takes over the goroutine. That costs four context switches in each exchange of
 // 200 us, and the woken thread is busy when the next Run starts. So a pool's threads yield to
 // goroutines only if waiting threads may occupy all Ps while messages wait for one. A polling
 // thread never leaves its P idle, so that P never steals goroutines that are queued at a pool
@@ -40,7 +40,7 @@ var (
 // AllProcsBusy reports whether waiting threads may occupy all of Go's Ps.
 func AllProcsBusy() bool { return Spinning.Load() >= MaxProcs.Load() }
 
-// Contention is what a thread knows of other threads that want its CPU.
+// Contention records that other threads want the CPU of a thread.
 type Contention struct{ until time.Time }
 
 // Spinner is a waiting thread.
@@ -55,8 +55,8 @@ func NewSpinner(c *Contention) Spinner {
 	return Spinner{contention: c, Began: now, since: now}
 }
 
-// Relax yields and reports whether to keep spinning. busy says that other threads still work, after
-// which more work is likely.
+// Relax yields and reports whether to keep spinning. busy means that other threads still work, so more
+// work is likely.
 func (s *Spinner) Relax(busy bool) bool {
 	now := time.Now()
 	if busy {
@@ -94,9 +94,9 @@ const (
 	maxPause  = 64 * time.Millisecond
 )
 
-// Wait polls look until it returns true. It returns false if waiting does not pay now: some of Go's
-// Ps are idle, so that yielding to goroutines would wake system threads, or another thread wants
-// the CPU. In the latter case Wait then refuses for a while, which doubles each time.
+// Wait polls look until it returns true. It returns false in two cases. If some of Go's Ps are idle,
+// yielding to goroutines would wake system threads. If another thread wants the CPU, Wait also returns
+// false for a while afterwards; that time doubles with each case.
 func (w *Waiter) Wait(look func() bool) bool {
 	s := NewSpinner(&w.contention)
 	until := s.contention.until
