@@ -111,7 +111,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// send adds the token to requests to the registry, and gets one when it is asked for.
+// send adds the token to requests to the registry. If the registry asks for a token, send requests one.
 func (g *registry) send(req *http.Request) (*http.Response, error) {
 	own := strings.HasPrefix(req.URL.String(), g.base+"/")
 	for try := 0; ; try++ {

@@ -287,8 +287,8 @@ func (s *Store) openFiles() (*files.Shared, error) {
 	return f, nil
 }
 
-// takeFiles copies the files of this disk into the replicated store. If away is set, they leave the
-// disk and no longer count.
+// takeFiles copies the files of this disk into the replicated store. If away is set, it then removes them
+// from the disk, and they no longer count.
 func (s *Store) takeFiles(to *files.Shared, away bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), moveLimit)
 	defer cancel()

@@ -26,7 +26,7 @@ import (
 // (tensor.RopeRotateHalf), and rounded to the cache type before it is scored
 // (tensor.KVLayout.RotateKeys). An offset of 0 changes no bit.
 //
-// half keeps rotate_half of every key beside the keys, as EQUIP does (figures 16, 17). It takes
+// half stores rotate_half of every key in addition to the keys, as EQUIP does (figures 16, 17). It takes
 // half as much memory again as keys and values of equal width, and changes no bit.
 func (p *Policy) AtCachePositions(half bool) *Policy {
 	r := *p

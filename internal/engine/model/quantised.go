@@ -54,8 +54,8 @@ func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
 	return tensor.Q8_0
 }
 
-// DraftAs is the type of a draft model for a model that is held as dt. A draft that has no codes of 4 bits
-// keeps its precision.
+// DraftAs returns the type of weights for the draft model of a model with type dt. A draft without 4-bit codes
+// uses Q8_0 instead of a type that needs such codes.
 func (c *Config) DraftAs(dt tensor.DType) tensor.DType {
 	if keeps := dt == tensor.Int4 || dt == tensor.MXFP4; keeps && (c.Quantised == nil || !c.Quantised.Keeps(dt)) {
 		return tensor.Q8_0

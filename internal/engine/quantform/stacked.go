@@ -19,8 +19,9 @@ var StackedScales = []string{"_scale_inv", "_scale"}
 // StackedFP8 reports whether a tensor is a stack of matrices in FP8.
 func StackedFP8(p Part) bool { return p.Stored == "F8_E4M3" && len(p.Shape) == 3 }
 
-// Unstack makes the matrix of a slice of a stack in FP8. Scales are (experts, m, n): one for each block of
-// the settings, else for rows/m x columns/n elements. FBGEMM's have one for each column, in either order.
+// Unstack returns one matrix of a stack in FP8. Scales have the shape (experts, m, n). Each belongs to a block
+// of the size in the settings, or else of rows/m x columns/n elements. FBGEMM has a scale for each column, in
+// either order.
 func (s *Settings) Unstack(codes, scale Part, at Slice) (*Matrix, error) {
 	experts, rows, cols := codes.Shape[0], codes.Shape[1], codes.Shape[2]
 	fail := func(want string) error {

@@ -27,7 +27,7 @@ type Engine interface {
 	// that it does again: the sequence gives its place to those who wait. It must
 	// not block.
 	Unread(id string, yes bool)
-	// Cluster is a snapshot; the caller owns it. It must not block on a node.
+	// Cluster returns a snapshot, which the caller owns. Cluster must not block on a node.
 	Cluster() wire.ClusterState
 	// Ready is nil when a request sent now would be accepted.
 	Ready() error

@@ -18,7 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/test/wire/topology"
 )
 
-// Result is what was asked of a path and what was measured.
+// Result compares the requested and the measured properties of a path.
 type Result struct {
 	From, To   string
 	AskedRTT   time.Duration // sum of the delays of both directions, with the mean of the jitter
@@ -31,7 +31,7 @@ type Result struct {
 	RoundTrips int
 }
 
-// Options choose how long to measure.
+// Options set the duration of a measurement.
 type Options struct {
 	RoundTrips int           // one every Every
 	Every      time.Duration // gap between round trips
@@ -54,7 +54,7 @@ func Measure(ctx context.Context, top *topology.Topology, from, to string, o Opt
 	return r, nil
 }
 
-// asked computes what the topology promises. Every packet of TCP has 52 bytes of headers (IPv4, TCP
+// asked computes the delay and the rate of the path by the topology. Every packet of TCP has 52 bytes of headers (IPv4, TCP
 // with timestamps).
 func asked(top *topology.Topology, a, b int) *Result {
 	r := &Result{From: top.Hosts[a].Name, To: top.Hosts[b].Name}

@@ -44,11 +44,11 @@ const warmup = 2
 // firstPort is the first of three ports on every host.
 const firstPort = 26090
 
-// block is the number of rounds whose time is taken together. Ranks that start apart by one delay
-// alternate between rounds of no delay and of two; only their mean means something.
+// block is the number of rounds that are timed together. Ranks that start one delay apart alternate between
+// rounds of no delay and of two, so only the mean is meaningful.
 const block = 20
 
-// Run joins the other ranks and returns the time of a round on this rank: the median over blocks.
+// Run connects to the other ranks and returns the time of a round on this rank: the median over blocks.
 func (r *Rank) Run(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout, fmt.Errorf("rank %d: not finished in %v", r.Rank, r.Timeout))
 	defer cancel()
@@ -139,7 +139,7 @@ func (r *Rank) openNATS(ctx context.Context) (round, func(), error) {
 	}, nil
 }
 
-// lastMessages is how long a rank stays after its last round, so that the others get its messages.
+// lastMessages is the time that a rank stays after its last round, so that the others get its messages.
 const lastMessages = time.Second
 
 // openTCP connects every pair of ranks by one connection, without delay of small packets.

@@ -1,5 +1,5 @@
-// Package host makes network namespaces, each with one TUN device, the machines of a simulated
-// network. It requires root.
+// Package host creates the machines of a simulated network: network namespaces with one TUN device each.
+// It requires root.
 package host
 
 import (
@@ -15,7 +15,7 @@ import (
 // Interface is the name of the device in every namespace.
 const Interface = "wire0"
 
-// ErrPermission says that this process may not make network namespaces.
+// ErrPermission means that this process may not create network namespaces.
 var ErrPermission = errors.New("network namespaces require root: run as root, or with CAP_NET_ADMIN and CAP_SYS_ADMIN")
 
 // Enter moves the calling thread, which must be locked, to a new network namespace with loopback

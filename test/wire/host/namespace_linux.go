@@ -23,7 +23,7 @@ type Namespace struct {
 	Device int    // descriptor of the TUN device
 }
 
-// Create makes the namespace of a host.
+// Create creates the namespace of a host.
 func Create(name string, address netip.Prefix, mtu int) (*Namespace, error) {
 	path := pathOf(name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

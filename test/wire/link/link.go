@@ -1,5 +1,5 @@
-// Package link computes what a network link does to packets: when each one arrives, and which are
-// lost. It is pure: time is an argument, and a seed determines the random numbers.
+// Package link simulates a network link: it computes when packets arrive and which are lost. It has no
+// clock: time is an argument, and a seed determines the random numbers.
 package link
 
 import (
@@ -48,8 +48,8 @@ func New(s Settings, seed, stream uint64) *Link {
 	return &Link{Settings: s, random: rand.New(rand.NewPCG(seed, stream))}
 }
 
-// Send passes a packet to the link at a time. It returns when the packet arrives at the other end:
-// not at all, once or twice.
+// Send passes a packet to the link at time now. It returns the n times at which the packet arrives at the
+// other end. n is 0, 1 or 2.
 func (l *Link) Send(now time.Duration, bytes int) (arrivals [2]time.Duration, n int) {
 	if l.Settings.Cut {
 		l.Counters.Cut++

@@ -18,7 +18,7 @@ set NAME KEY=VALUE  change the link of a host or a rack: ` + link.Keys + `
 hosts               list the hosts: name, address, rack
 stats               show counters of all links, and how late packets were`
 
-// Control carries out one command, and returns its answer.
+// Control executes one command and returns its output.
 func (n *Network) Control(ctx context.Context, words []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/test/wire/topology"
 )
 
-// fabric decides when and where packets arrive. It has no clock and no sockets.
+// fabric determines when and where packets arrive. It has no clock and no sockets.
 type fabric struct {
 	top      *topology.Topology
 	up, down []*link.Link // of hosts, to and from their switch
@@ -196,7 +196,7 @@ func (f *fabric) separate(a, b string, cut bool) error {
 	return nil
 }
 
-// isolate cuts or restores the own link of a host, or the uplink of a rack.
+// isolate cuts or restores the link of a host, or the uplink of a rack.
 func (f *fabric) isolate(name string, cut bool) error {
 	links, err := f.linksOf(name)
 	for _, l := range links {

@@ -14,7 +14,7 @@ import (
 )
 
 // Network is a running simulated network. One thread forwards all packets, so that faults are
-// applied in one order. It must not be starved: Lateness says how well it kept time.
+// applied in one order. That thread must not be starved: the command stats shows how late packets were.
 type Network struct {
 	fabric   *fabric
 	hosts    []*host.Namespace
@@ -26,7 +26,7 @@ type Network struct {
 	err      error
 }
 
-// lateness is how long packets waited for the forwarding thread beyond the time when they were due.
+// lateness sums the time that due packets waited for the forwarding thread.
 type lateness struct {
 	packets, above int64 // all, and those late by more than lateLimit
 	sum, most      time.Duration
@@ -104,7 +104,7 @@ func (n *Network) Close() error {
 	return n.err
 }
 
-// burst is the number of packets that are read of one host before others have their turn.
+// burst is the maximum number of packets that are read from one host before the next host.
 const burst = 32
 
 func (n *Network) run() {
@@ -166,7 +166,7 @@ func (n *Network) write(p *packet) {
 	_, _ = unix.Write(n.hosts[p.to].Device, p.data)
 }
 
-// command runs the functions that wait for this thread.
+// command runs the functions that do has queued.
 func (n *Network) command() {
 	var count [8]byte
 	_, _ = unix.Read(n.wake, count[:])

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// header is what the network reads of an IPv4 packet.
+// header holds the fields of an IPv4 packet that the network uses.
 type header struct {
 	from, to         netip.Addr
 	fromPort, toPort uint16

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Socket is where a running network takes commands.
+// Socket is the path of the Unix socket on which a running network accepts commands.
 const Socket = "/run/shoal-wire.sock"
 
 const socketTimeout = 15 * time.Second

@@ -228,7 +228,7 @@ func (t *Topology) Rack(name string) int {
 	return slices.IndexFunc(t.Racks, func(r Rack) bool { return r.Name == name })
 }
 
-// Members returns the hosts that a name means: one host, or all hosts of a rack.
+// Members returns the hosts of a name: one host, or all hosts of a rack.
 func (t *Topology) Members(name string) (hosts []int, err error) {
 	if i := t.Host(name); i >= 0 {
 		return []int{i}, nil

@@ -12,8 +12,8 @@ import (
 //	q   = RoPE(IndexQ cq), k = RoPE(LayerNorm(IndexK h))  the first part of each head, pairs of halves
 //	s_t = sum over heads of w (q . k_t / sqrt(dim))+      w = IndexWeights h / sqrt(heads)
 //
-// A query attends to the TopK tokens with the largest s. The key of a token is stored in the cache
-// after its row. So it counts in the ledger and moves with the row.
+// A query attends to the TopK tokens with the largest s. The cache stores the indexer's key of a token
+// after its row, so the key counts in the ledger and moves with the row.
 func init() {
 	model.Register(model.Family{
 		Name:     DeepseekV32,
@@ -48,7 +48,7 @@ func init() {
 	})
 }
 
-// refuseSharedIndexes refuses layers that read the tokens which an earlier layer has chosen.
+// refuseSharedIndexes refuses layers that reuse the tokens chosen by an earlier layer.
 func refuseSharedIndexes(f *model.Fields) {
 	var kinds []string
 	if f.Get("indexer_types", &kinds, "a list of names") {

@@ -36,8 +36,8 @@ const (
 	linearKind = "linear"
 )
 
-// layerKinds reads a list with the kind of each layer, in the names of a family; nil: there is none, or
-// it is wrong.
+// layerKinds reads a list with the kind of each layer, in the names of a family. It returns nil if there is
+// no valid list.
 func layerKinds(f *model.Fields, key string, layers int, names map[string]string) []string {
 	var kinds []string
 	if !f.Get(key, &kinds, "a list of names") {
@@ -76,7 +76,7 @@ func checkMixer(c *model.Config, f *model.Fields, key string, full func(i int) b
 	}
 }
 
-// linearLayer replaces the attention of a layer. p is the prefix of its names.
+// linearLayer replaces the attention of a layer by the gated delta rule. p is the prefix of its names.
 func linearLayer(l *model.LayerSpec, p string) {
 	p += "linear_attn."
 	l.Q, l.K, l.V, l.QNorm, l.KNorm = model.Linear{}, model.Linear{}, model.Linear{}, "", ""

@@ -112,7 +112,7 @@ func falconH1Layer(c *model.Config, i int) model.LayerSpec {
 	return l
 }
 
-// numbers reads a list of n positive numbers; 1 each if it is missing.
+// numbers reads a list of n positive numbers. Without the list, each is 1.
 func numbers(f *model.Fields, key string, n int) []float64 {
 	var all []float64
 	if f.Get(key, &all, "a list of numbers") && len(all) != n {

@@ -39,7 +39,7 @@ func readGemma(f *model.Fields, c *model.Config) {
 	}
 }
 
-// readCap reads the bound of scores or logits. Without the key it is def; null means none.
+// readCap reads the bound of scores or logits: def if the key is missing, and none for null.
 func readCap(f *model.Fields, key string, def float64) float32 {
 	if f.Given(key) && !f.Has(key) {
 		return 0

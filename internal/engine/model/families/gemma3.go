@@ -22,7 +22,7 @@ import (
 // Every norm multiplies by 1 + its weight. Five of six layers (by sliding_window_pattern or
 // layer_types) attend to a sliding window, with another base of their rotary positions. The sixth
 // attends to everything. With use_bidirectional_attention (EmbeddingGemma) every token attends to both
-// sides, in layers with a window to those at a distance of at most half of it.
+// sides. A window then reaches half its size to each side.
 func init() {
 	model.Register(model.Family{
 		Name: Gemma3,

@@ -47,7 +47,7 @@ const (
 	Gemma4Unified = "Gemma4UnifiedForCausalLM" // 12B
 )
 
-// readGemma4 reads what all sizes have. window is the default.
+// readGemma4 reads the settings of all sizes. window is the default of the sliding window.
 func readGemma4(f *model.Fields, c *model.Config, window int) {
 	c.Tied = f.Bool("tie_word_embeddings", true)
 	c.QKVBias = f.Bool("attention_bias", false)
@@ -221,8 +221,8 @@ func gemma4Layer(c *model.Config, i int) model.LayerSpec {
 	return l
 }
 
-// gemma4Extra allows the keys and values of layers that read those of earlier ones: published
-// files may hold them.
+// gemma4Extra allows unused keys and values of layers that read those of earlier layers, because
+// published files may have them.
 func gemma4Extra(c *model.Config, name string) bool {
 	for _, part := range []string{"k_proj.weight", "v_proj.weight", "k_norm.weight", "k_proj.bias", "v_proj.bias"} {
 		var i int

@@ -13,8 +13,8 @@ import (
 //	q_i = RMSNorm(RoPE(q_i), QNorm)                       (dim) of each query head
 //	k_j = RMSNorm(RoPE(k_j), KNorm)                       (dim) of each key head
 //
-// Long contexts have a base of the rotation that is multiplied by alpha^(dim/(dim-2)). The files call
-// that "dynamic", but it is the same for every length.
+// For long contexts, the base of the rotation is multiplied by alpha^(dim/(dim-2)). The files call that
+// "dynamic", but it is the same for every length.
 func init() {
 	model.Register(model.Family{
 		Name:     "HunYuanDenseV1ForCausalLM",
@@ -42,7 +42,8 @@ func readHunyuan(f *model.Fields, c *model.Config) {
 	model.ReadRope(f, c, 10000)
 }
 
-// alpha reads the factor and the base of a rotation that the files call dynamic; 0: another kind.
+// alpha reads the factor and the base of a rotation that the files call dynamic. It returns 0 for other
+// kinds.
 func alpha(f *model.Fields) (alpha, theta float64) {
 	theta = f.Number("rope_theta", 10000, 2, model.MaxTheta)
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {

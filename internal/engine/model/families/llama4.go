@@ -88,7 +88,8 @@ func llama4Layer(c *model.Config, i int) model.LayerSpec {
 	return l
 }
 
-// tuned reports whether queries without a rotation grow. The first files have a number there.
+// tuned reports whether queries without a rotation grow. The first published files have a number instead of
+// a boolean.
 func tuned(f *model.Fields) bool {
 	const key = "attn_temperature_tuning"
 	var n float64

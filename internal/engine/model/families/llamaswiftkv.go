@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// Snowflake's published layout. The files also hold the queries, keys and values of the base model,
-// which are not read. "swiftkv": false is the base model.
+// Llama with SwiftKV, in Snowflake's published layout. The files also hold the queries, keys and values of
+// the base model, which are not read. "swiftkv": false means the base model.
 func init() {
 	model.Register(model.Family{
 		Name: "LlamaSwiftKVForCausalLM",

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
-// readMamba reads the width of heads, and checks the sizes of Delta. dim and heads name the settings.
+// readMamba reads the width of heads, and checks the sizes of c.Delta. dim and heads name the settings.
 func readMamba(c *model.Config, f *model.Fields, dim string, width int, heads string) {
 	if string(f.Raw[dim]) == `"auto"` {
 		f.Drop(dim)
@@ -26,7 +26,7 @@ func readMamba(c *model.Config, f *model.Fields, dim string, width int, heads st
 	}
 }
 
-// timeStep reads the bounds of dt; zero: none.
+// timeStep reads the bounds of dt. The result is zero if there are none.
 func timeStep(f *model.Fields, key string) (limits [2]float32) {
 	var v []json.RawMessage // the second may be Infinity, which Go cannot decode, or transformers' form of it
 	if !f.Get(key, &v, "two numbers") {
@@ -49,7 +49,7 @@ func timeStep(f *model.Fields, key string) (limits [2]float32) {
 	return [2]float32{float32(lo), float32(hi)}
 }
 
-// mambaLayer replaces the attention of a layer. p is the prefix of the mixer's names.
+// mambaLayer replaces the attention of a layer by Mamba-2. p is the prefix of the mixer's names.
 func mambaLayer(c *model.Config, l *model.LayerSpec, p string) {
 	l.Q, l.K, l.V, l.O, l.QNorm, l.KNorm = model.Linear{}, model.Linear{}, model.Linear{}, model.Linear{}, "", ""
 	l.Delta = &model.DeltaSpec{

@@ -20,8 +20,8 @@ import (
 // hybrid_override_pattern has a letter for each block, layers_block_type a name. A mixer and the FFN that
 // follows it are one layer here (recurrent.Blocks). The router is DeepSeek V3's (model/moe.go).
 //
-// transformers also keeps dt above time_step_min while it reads a prompt, but not while it generates. NVIDIA's own
-// code, vLLM and llama.cpp do neither, and this program follows them: time_step_limit alone bounds dt.
+// In transformers, time_step_min also bounds dt during prefill, but not during decode. NVIDIA's own code, vLLM
+// and llama.cpp ignore time_step_min. Shoal follows them: time_step_limit alone bounds dt.
 func init() {
 	model.Register(model.Family{
 		Name: NemotronH,
@@ -85,7 +85,7 @@ func readNemotronH(f *model.Fields, c *model.Config) {
 	checkMixer(c, f, key, func(i int) bool { return pattern[blocks[i].Mix] == recurrent.AttentionBlock })
 }
 
-// readPattern reads the kinds of blocks, and returns the setting that has them.
+// readPattern reads the kinds of blocks, and returns the name of their setting.
 func readPattern(f *model.Fields) (key, pattern string) {
 	for _, key := range []string{"layers_block_type", "layer_types"} {
 		if kinds := names(f, key); kinds != nil {

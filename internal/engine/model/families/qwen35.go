@@ -7,7 +7,7 @@ import (
 )
 
 // Qwen3.5, 3.6 and 3.8, dense. Most layers have the gated delta rule (delta.go) instead of
-// attention; by default every fourth layer has attention. Differences of that from llama.go:
+// attention; by default every fourth layer has attention. That attention differs from llama.go:
 //
 //	q_i, g_i = Q_i h                                      (dim), (dim) of each query head
 //	q_i, k_j = RoPE(RMSNorm(q_i)), RoPE(RMSNorm(k_j))     the first quarter of a head rotates
@@ -42,7 +42,7 @@ func init() {
 	})
 }
 
-// Qwen3-Next: Qwen3.5 with experts, of which some layers may have none. The rows of the projections of
+// Qwen3-Next: Qwen3.5 with experts, but some layers may have none. The rows of the projections of
 // linear layers are stored by key head.
 func init() {
 	model.Register(model.Family{
@@ -61,7 +61,7 @@ func init() {
 
 const Qwen3Next = "Qwen3NextForCausalLM"
 
-// readGatedExperts reads the experts, with the class's numbers of all and of chosen ones.
+// readGatedExperts reads the experts. all and chosen are the family's default numbers.
 func readGatedExperts(f *model.Fields, c *model.Config, all, chosen int, dense []int) {
 	c.MoE = model.MoE{
 		Experts:  f.Size("num_experts", all, model.MaxExperts),

@@ -2,9 +2,9 @@ package families
 
 import "github.com/shoal-llm/shoal/internal/engine/model"
 
-// SmolLM3 (Hugging Face, 2025): the equations of llama.go, with layers whose queries and keys are
-// not rotated (NoPE; Kazemnejad et al., arXiv 2305.19466). Published models rotate in three of four
-// layers, as no_rope_layers says.
+// SmolLM3 (Hugging Face, 2025): the equations of llama.go, but some layers do not rotate queries and
+// keys (NoPE; Kazemnejad et al., arXiv 2305.19466). no_rope_layers names them; in published
+// models it is every fourth layer.
 func init() {
 	model.Register(model.Family{
 		Name:     "SmolLM3ForCausalLM",

@@ -1,7 +1,7 @@
 package ggufconfig
 
-// cohere reads the keys of Command R and of Cohere 2, whose every fourth layer attends to everything
-// in llama.cpp.
+// cohere reads the keys of Command R and of Cohere 2. Every fourth layer of Cohere 2 has no window, as in
+// llama.cpp.
 func (m *metadata) cohere() {
 	m.take(layerNormEps, "layer_norm_eps")
 	m.take("logit_scale", "logit_scale")

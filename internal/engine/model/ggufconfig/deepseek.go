@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// DeepSeek V2 and V3 in GGUF, architecture deepseek2. Sigmoid scores identify a V3. Files since
-// 2025 describe attention as one head of latents (key_length, value_length), give the widths of the
-// real heads (key_length_mla, value_length_mla), and hold KVUp split in two (see joinKVUp).
+// DeepSeek V2 and V3 in GGUF, architecture deepseek2. Sigmoid scores identify a V3. Files since 2025
+// describe attention as one head of latents (key_length, value_length). The widths of the real heads are
+// key_length_mla and value_length_mla, and KVUp is split in two (see joinKVUp).
 var deepseekGGUF = map[string]string{
 	"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
 	"attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm", "attn_kv_b": "self_attn.kv_b_proj",
@@ -84,7 +84,7 @@ func (m *metadata) deepseekExperts() {
 }
 
 // yarn reads YaRN's settings. The converter writes mscale_all_dim (for deepseek2 a tenth of it) and
-// omits mscale, which llama.cpp takes to be equal.
+// omits mscale, for which llama.cpp uses the same value.
 func (m *metadata) yarn(key string, factor float64) {
 	original := m.arch + ".rope.scaling.original_context_length"
 	n := attempt.Must(m.f.Whole(original, 0, 0, model.MaxPositions))

@@ -1,3 +1,3 @@
-// Package ggufconfig reads the config of a model from the metadata of a GGUF file, and the names that
-// its tensors have in a Hugging Face folder.
+// Package ggufconfig reads the config of a model from the metadata of a GGUF file. It also converts the
+// names of tensors to those of a Hugging Face folder.
 package ggufconfig

@@ -5,8 +5,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// Encoders as llama.cpp's converter writes them. The norm at the end of a layer has a name of its own
-// there (see EndNorm). XLM-RoBERTa is written as a BERT, without the first positions, which it does not use.
+// Encoders in GGUF, as llama.cpp's converter writes them. The norm at the end of a layer has its own name
+// (see EndNorm). XLM-RoBERTa is written as a BERT, without the first positions, which it does not use.
 var bertGGUF = map[string]string{"attn_output_norm": "post_attention_layernorm", "layer_output_norm": EndNorm, "attn_qkv": "self_attn.qkv_proj"}
 
 var modernBertGGUF = map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
@@ -41,7 +41,8 @@ func (m *metadata) nomicBert() {
 	m.set("hidden_act", "general.architecture", "silu")
 }
 
-// modernBert: llama.cpp's graph has one base for layers with a window, which newer files state.
+// modernBert reads the base of rotations in layers with a window. Older files do not have it, and llama.cpp
+// then uses a constant.
 func (m *metadata) modernBert() {
 	m.encoder()
 	window := m.arch + ".attention.sliding_window"

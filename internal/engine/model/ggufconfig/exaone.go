@@ -1,7 +1,7 @@
 package ggufconfig
 
-// exaone4: the 32B model, known by its 64 layers, always has windows, as in
-// llama.cpp. A file without a window has none in any layer.
+// exaone4 gives the 32B model, known by its 64 layers, windows in all cases, as llama.cpp does. Other files
+// without a window have none in any layer.
 func (m *metadata) exaone4() {
 	const layers32B, window32B = 64, 4096
 	if m.window() > 0 {

@@ -21,7 +21,7 @@ func (m *metadata) mixture() bool {
 	return true
 }
 
-// need is take for a required key.
+// need copies a required number to a field of config.json, as take does.
 func (m *metadata) need(key, field string) {
 	if _, ok := m.f.Value(m.arch + "." + key); !ok {
 		panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + key, Kind: model.ErrMissing, Detail: "missing"}})

@@ -126,7 +126,7 @@ func (f Family) HubName(name string) string {
 	return "model.layers." + layer + "." + hub
 }
 
-// llama is also Mistral, with a window, and Mixtral, with experts.
+// llama reads Llama, Mistral (with a window) and Mixtral (with experts).
 func (m *metadata) llama() {
 	if m.window() > 0 {
 		m.set("architectures", "general.architecture", []string{"MistralForCausalLM"})
@@ -136,19 +136,19 @@ func (m *metadata) llama() {
 	}
 }
 
-// phi3: a window applies to all layers.
+// phi3 reads the window, which applies to all layers.
 func (m *metadata) phi3() {
 	m.window()
 	m.partial()
 	m.longRope()
 }
 
-// plain: nothing beyond sizes and rotation.
+// plain is for families without settings beyond sizes and rotation.
 func (m *metadata) plain() {}
 
 var glm4GGUF = map[string]string{"ffn_up": "mlp.gate_up_proj", "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
 
-// glm4: biases are where the file has them.
+// glm4 sets no attention_bias: a projection has a bias if the file has its tensor.
 func (m *metadata) glm4() {
 	m.set("attention_bias", "general.architecture", false)
 	m.partial()
@@ -166,7 +166,7 @@ func (m *metadata) partial() {
 	}
 }
 
-// mistral3 is Ministral 3 with YaRN, otherwise Mistral.
+// mistral3 reads a file with YaRN as Ministral 3, and others as Mistral.
 func (m *metadata) mistral3() {
 	windowed := m.window() > 0
 	beta := m.number("attention.temperature_scale", 0)
@@ -184,10 +184,10 @@ func (m *metadata) mistral3() {
 	}
 }
 
-// smollm3: llama.cpp does not rotate in every fourth layer, whatever the file says.
+// smollm3 sets every fourth layer to no rotation, as llama.cpp does for all files.
 func (m *metadata) smollm3() { m.set("no_rope_layer_interval", "general.architecture", 4) }
 
-// qwenVL: keys of the positions of images change nothing for text.
+// qwenVL ignores the keys for positions of images, which do not affect text.
 func (m *metadata) qwenVL() {
 	for _, key := range []string{"rope.dimension_sections", "n_deepstack_layers"} {
 		m.read[m.arch+"."+key] = true
@@ -195,7 +195,7 @@ func (m *metadata) qwenVL() {
 	m.qwenWindow()
 }
 
-// qwenWindow: a window of a Qwen model applies to all layers.
+// qwenWindow reads the window of a Qwen model, which applies to all layers.
 func (m *metadata) qwenWindow() {
 	if m.window() > 0 {
 		key := m.arch + ".attention.sliding_window"

@@ -16,8 +16,8 @@ var gemmaGGUF = map[string]string{
 	"ffn_norm": "pre_feedforward_layernorm", "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
 }
 
-// finishGemma sets what a file does not hold. The stored type does not show the trained one, and
-// all models that Google published are bf16. (llama.cpp does not round the embedding's scale.)
+// finishGemma sets the settings that a file does not have. The stored type does not show the trained
+// type, and all models that Google published are bf16. (llama.cpp does not round the embedding's scale.)
 func finishGemma(c *model.Config) { c.NormsAddOne, c.TrainedAs = false, tensor.BF16 }
 
 func (m *metadata) gemma3() {
@@ -31,13 +31,13 @@ func (m *metadata) gemma3() {
 	m.gemmaScores(62)
 }
 
-// gemmaEmbedding: attention to both sides. The file's window counts tokens of both sides together.
+// gemmaEmbedding sets attention to both sides. The file's window counts the tokens of both sides together.
 func (m *metadata) gemmaEmbedding() {
 	m.gemma3()
 	m.set("use_bidirectional_attention", "general.architecture", true)
 }
 
-// gemma2: every second layer has the window.
+// gemma2 reads the window, which every second layer has.
 func (m *metadata) gemma2() {
 	m.window()
 	m.gemmaScores(46)

@@ -1,6 +1,6 @@
 package ggufconfig
 
-// gpt-oss in GGUF. The file has no key for the ramp of YaRN, which this model does not round.
+// gpt-oss in GGUF. This model does not round the ramp of YaRN, and the file has no key for that.
 var gptOssGGUF = map[string]string{"post_attention_norm": "post_attention_layernorm", "attn_sinks.weight": "self_attn.sinks"}
 
 func (m *metadata) gptOss() {

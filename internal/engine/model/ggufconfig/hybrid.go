@@ -70,7 +70,7 @@ var graniteHybridGGUF = mambaGGUF("mamba", map[string]string{
 	"ffn_gate_shexp": "shared_mlp.gate_proj", "ffn_up_shexp": "shared_mlp.up_proj", "ffn_down_shexp": "shared_mlp.output_linear",
 })
 
-// graniteHybrid: rope.scaling.finetuned tells whether there are rotary positions.
+// graniteHybrid reads from rope.scaling.finetuned whether there are rotary positions.
 func (m *metadata) graniteHybrid() {
 	m.granite()
 	m.hybrid("layer_types", "mamba", "attention")

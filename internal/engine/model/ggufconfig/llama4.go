@@ -2,8 +2,8 @@ package ggufconfig
 
 import "github.com/shoal-llm/shoal/internal/engine/model"
 
-// llama4: llama.cpp fixes chunks of 8192 tokens and queries that grow in steps of 8192, in layers that
-// follow from the interval 4. A window of 0 means neither, and that every layer rotates. Models with 128
+// llama4 sets the constants of llama.cpp: chunks of 8192 tokens and queries that grow in steps of 8192, in
+// layers by the interval 4. With a window of 0, there are neither and every layer rotates. Models with 128
 // experts have no norms of queries and keys.
 func (m *metadata) llama4() {
 	const noNorm = 128

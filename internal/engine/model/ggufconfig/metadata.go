@@ -219,8 +219,8 @@ func (m *metadata) window() int64 {
 	return n
 }
 
-// endings are control tokens that end an answer in the supported families, whatever the metadata
-// says, as in generation_config.json of their folders.
+// endings are control tokens that end an answer in the supported families, independent of the metadata, as
+// in generation_config.json of their folders.
 var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<|eot|>", "<|eom|>", "<end_of_turn>", "<turn|>", "<eos>"}
 
 // harmony are the endings of gpt-oss, where <|end|> ends a message but not the answer.
@@ -300,7 +300,7 @@ func (m *metadata) consistent(c *model.Config) {
 	}
 }
 
-// WrapError converts an error of package gguf to one of this package.
+// WrapError converts an error of package gguf to an error of this package.
 func WrapError(path string, err error) error {
 	e := &model.Error{File: path, Kind: model.ErrFormat, Detail: Detail(err)}
 	if g, ok := errors.AsType[*gguf.Error](err); ok {

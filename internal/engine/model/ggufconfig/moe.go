@@ -42,7 +42,7 @@ func (m *metadata) graniteMoE() {
 	m.experts()
 }
 
-// ernie45MoE: the converter does not write the last layer with experts.
+// ernie45MoE reads the experts. The converter does not write the last layer with experts.
 func (m *metadata) ernie45MoE() {
 	for _, p := range [][2]string{{"expert_count", "moe_num_experts"}, {"expert_used_count", "moe_k"}, {"expert_feed_forward_length", "moe_intermediate_size"},
 		{"interleave_moe_layer_step", "moe_layer_interval"}, {"leading_dense_block_count", "moe_layer_start_index"}} {
@@ -58,7 +58,8 @@ func (m *metadata) hunyuanMoE() {
 	m.sharedExperts("num_shared_expert", 1)
 }
 
-// sharedExperts reads their number, or finds it from their width, which wins. least is the smallest.
+// sharedExperts reads the number of shared experts. If the file has their width, the number follows from
+// that. least is the minimum.
 func (m *metadata) sharedExperts(field string, least int) {
 	each, n := m.count("expert_feed_forward_length", model.MaxFFN), m.optional("expert_shared_count", model.MaxExperts)
 	if all := m.optional("expert_shared_feed_forward_length", model.MaxFFN); all > 0 {
@@ -69,7 +70,7 @@ func (m *metadata) sharedExperts(field string, least int) {
 	m.set(field, m.arch+".expert_shared_count", max(n, least))
 }
 
-// glm4moe: blocks after the others predict further tokens.
+// glm4moe excludes the last blocks, which predict further tokens.
 func (m *metadata) glm4moe() {
 	m.withoutAhead()
 	m.deepseekExperts()
@@ -79,7 +80,7 @@ func (m *metadata) glm4moe() {
 	m.set("use_qk_norm", "general.architecture", m.has("blk.0.attn_q_norm.weight"))
 }
 
-// withoutAhead reads the number of layers without those that predict further tokens.
+// withoutAhead reads the number of layers, and subtracts those that predict further tokens.
 func (m *metadata) withoutAhead() {
 	blocks, ahead := m.count("block_count", model.MaxLayers), m.optional("nextn_predict_layers", model.MaxLayers)
 	if ahead >= blocks {

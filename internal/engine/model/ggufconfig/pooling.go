@@ -2,8 +2,7 @@ package ggufconfig
 
 import "github.com/shoal-llm/shoal/internal/attempt"
 
-// pooling reads what GGUF states about vectors. The tensors after pooling are not part of the
-// decoder.
+// pooling reads the settings for vectors. The tensors after pooling are not part of the decoder.
 func (m *metadata) pooling() {
 	pooling, causal := m.arch+".pooling_type", m.arch+".attention.causal"
 	m.headless = attempt.Must(m.f.Whole(pooling, 0, 0, 4)) > 0

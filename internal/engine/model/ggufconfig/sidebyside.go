@@ -21,7 +21,7 @@ var nemotronHGGUF = mambaGGUF("mixer", map[string]string{
 	"exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
 })
 
-// falconH1: the tensors show whether there is a norm, which follows the gate.
+// falconH1 reads from the tensors whether there is a norm. The norm follows the gate.
 func (m *metadata) falconH1() {
 	m.mamba("mamba_d_conv", "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "mamba_d_head")
 	m.need("ssm.inner_size", "mamba_d_ssm")
@@ -30,7 +30,7 @@ func (m *metadata) falconH1() {
 	m.set("mamba_conv_bias", m.arch+".ssm.conv_kernel", m.hasPart("ssm_conv1d.bias"))
 }
 
-// nemotronH: a block with KV heads has attention, one with an inner width an FFN or experts.
+// nemotronH reads the kind of each block: with KV heads attention, with an inner width an FFN or experts.
 func (m *metadata) nemotronH() {
 	blocks := m.count("block_count", model.MaxLayers)
 	kv, ffn := m.listFrom(headCounts, blocks, 0, model.MaxHeads), m.listFrom("feed_forward_length", blocks, 0, model.MaxFFN)
