@@ -133,7 +133,7 @@ func (x *Envelope) GetTo() uint64 {
 	return 0
 }
 
-// Hello opens every acquaintance: who speaks, and which wire versions.
+// Hello is the handshake of every connection: the sender and its wire versions.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MinVersion    uint32                 `protobuf:"varint,1,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"` // oldest wire version that the speaker still reads

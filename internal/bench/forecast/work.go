@@ -1,5 +1,5 @@
-// Package forecast computes the time of a step on a cluster, from the shape of a model, the measured
-// speeds of a node, and the delay and rate of its link. It simulates every message of a step. It has no
+// Package forecast computes the time of a step on a cluster. Its inputs are the shape of a model, the
+// measured speeds of a node, and the delay and rate of its link. It simulates every message of a step. It has no
 // clock and no input or output. docs/forecast.md lists its assumptions.
 package forecast
 

@@ -101,8 +101,8 @@ func (o Attend) Calls() ([]Call, error) {
 	return append(calls, quantize...), err
 }
 
-// promptRows is the number of (token, head) rows that a thread block of prompt attention computes, and
-// promptTokens the number of tokens for a group of heads.
+// promptRows is the number of (token, head) rows of a thread block of prompt attention. promptTokens is the
+// number of its tokens for a group of heads.
 func promptRows(dim int) int {
 	if dim > 128 {
 		return 16

@@ -5,8 +5,8 @@ import "math"
 // FMA returns a*b+c with one rounding, on every machine.
 //
 // The float64 product of two float32 is exact. Adding c rounds to 53 bits. Rounding that to 24 bits
-// is wrong only if the 53-bit value is exactly a 24-bit tie. (In the subnormal range the tie has another
-// pattern.) In that case the sum is first corrected to "round to odd", which makes
+// is wrong only if the 53-bit value is exactly a 24-bit tie. In the subnormal range the tie has another
+// pattern. For a tie the sum is first corrected to "round to odd", which makes
 // the second rounding exact.
 func FMA(a, b, c float32) float32 {
 	p := float64(a) * float64(b)
