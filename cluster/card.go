@@ -29,8 +29,8 @@ const (
 
 const noCard = -1
 
-// onCard returns the number of the card in Device, or noCard. The command line has replaced auto by
-// what it stands for; elsewhere auto is the CPU.
+// onCard returns the number of the card in Device, or noCard. Commands resolve auto before they set
+// Device; elsewhere auto means the CPU.
 func (r *Resources) onCard() int {
 	if n, ok := CardIndex(r.Device); ok {
 		return n

@@ -12,7 +12,7 @@
 // allreduce.go, ... each describe one operation as at most two phases: the bytes to send, the bytes
 // to expect from each rank, and whether to combine them. group.go and worker.go only move bytes.
 //
-// # What is guaranteed
+// # Guarantees
 //
 //   - done is called exactly once for every operation, whatever happens.
 //   - done(nil) means that every byte expected from every rank has arrived

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	// ErrConfig: a setting is wrong; the message says which.
+	// ErrConfig means that a setting is wrong. The message names it.
 	ErrConfig = errors.New("natsbus: bad configuration")
 	// ErrNotReady: the hello barrier did not complete in time with every rank.
 	ErrNotReady = errors.New("natsbus: ranks are missing")

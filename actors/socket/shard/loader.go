@@ -265,7 +265,7 @@ func (l *loader) headNorm(name string, heads model.Linear, of *model.LayerSpec) 
 	return ordered(l.norm(name, of), heads.Order)
 }
 
-// ordered returns the elements of a stored vector as they are used.
+// ordered returns the elements of a stored vector in the order of the computation.
 func ordered(v []float32, o model.Order) []float32 {
 	if v == nil || o.Head == 0 {
 		return v

@@ -148,7 +148,7 @@ func TestCollectorIsNotHeldUp(t *testing.T) {
 	go func() {
 		defer close(ended)
 		// The median, because a loaded machine may take the CPU away now and then. Repeated,
-		// because it may do so often. Kernels that block the collector do so in every round.
+		// because it may do so often. Kernels that block the collector block it in every round.
 		for begun := time.Now(); ; {
 			median, stops := medianStop(collections)
 			if stops < collections {
