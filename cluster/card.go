@@ -55,7 +55,7 @@ func (r *Resources) checkDevice() error {
 	return fmt.Errorf("%s %q: want %s, %s or %sN, such as %s0", options.Name("device"), r.Device, DeviceAuto, DeviceCPU, cardPrefix, cardPrefix)
 }
 
-// CardServes is what decides how much memory of a card a model takes.
+// CardServes has the settings that determine how much memory of a card a model takes.
 type CardServes struct {
 	Weights    string `hidden:"" help:"Type of the weights."`
 	KV         string `hidden:"" name:"kv" help:"Type of the caches."`
@@ -77,7 +77,7 @@ type CardMemory struct {
 // ErrCardMemory means that a card has too little free memory.
 var ErrCardMemory = errors.New("too little free memory on the card")
 
-// leastCardCaches is the least memory of caches that a card is started with by default.
+// leastCardCaches is the minimum memory of caches with which a card starts by default.
 const leastCardCaches = 64 << 20
 
 // Plan divides the free memory of a card for a model. caches are the bytes that the operator gives
@@ -117,8 +117,8 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 func size(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 
 // openCard opens the card that a node computes on, with memory for its caches; nil: the CPU computes.
-// An error of the driver in the middle of work ends the process: what the card held is lost, and the
-// cluster moves to other nodes.
+// An error of the driver during a step ends the process: the contents of the card are lost, and other
+// nodes continue.
 func openCard(cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error) {
 	index := cfg.onCard()
 	if index == noCard {

@@ -11,14 +11,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/options"
 )
 
-// memoryWant is what one of several models wants of the cache memory of a node.
+// memoryWant is the demand of one of several models for the cache memory of a node.
 type memoryWant struct {
 	fixed    int64 // bytes that its settings give; 0: a part of the rest
 	perToken int64 // bytes of a full cache for each token
 }
 
-// splitMemory divides the cache memory of a node between several models. Sizes that settings give come
-// first, in their order. The other models share the rest so that each holds the same number of tokens.
+// splitMemory divides the cache memory of a node between several models. Models with a size in
+// their settings come first. The other models share the rest, so that each holds the same number of tokens.
 func splitMemory(bytes int64, wants []memoryWant) []int64 {
 	out := make([]int64, len(wants))
 	rest, sum := max(bytes, 0), 0.0

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// engines is the engine of all models of a coordinator: requests name theirs. It embeds the core of the
+// engines is the engine of all models of a coordinator. Each request names its model. engines embeds the core of the
 // first model.
 type engines struct{ *core }
 

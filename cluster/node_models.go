@@ -132,7 +132,7 @@ func progressOf(notify func(done, total int64), models int) *loadProgress {
 	return &loadProgress{notify: notify, parts: make([][2]int64, models)}
 }
 
-// part returns the function to which a model reports its progress; nil: nobody asks.
+// part returns the function to which a model reports its progress; nil if there is no receiver.
 func (p *loadProgress) part(number int) func(done, total int64) {
 	if p.notify == nil || len(p.parts) == 1 {
 		return p.notify

@@ -25,7 +25,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// site is what all models of a coordinator share: the placement, and what happened to it.
+// site holds the state that all models of a coordinator share: the placement and its history.
 type site struct {
 	director   *coordinator.Director
 	models     []*core
@@ -113,7 +113,7 @@ func distinct(all []served) error {
 }
 
 // newSite builds what a coordinator needs for its models, from valid configs, and returns the core of
-// the first one. dataDir stores what must survive the process; "": nothing does.
+// the first one. dataDir stores data that must survive the process; "": there is none.
 func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog, dataDir string) (_ *core, err error) {
 	first := &models[0]
 	s := &site{log: first.Logger, several: len(models) > 1, recovery: coordinator.NewRecovery(), events: events.New()}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// ModelRules are what the placement of one model depends on, besides the nodes.
+// ModelRules are the inputs to the placement of one model, in addition to the nodes.
 type ModelRules struct {
 	Shape Shape
 	// Mapping of all placements; empty: chosen from the nodes' measurements and WeightBytes.
@@ -22,7 +22,7 @@ func (c *AuthorityConfig) Models() []ModelRules {
 	return append([]ModelRules{{Shape: c.Shape, Mapping: c.Mapping, WeightBytes: c.WeightBytes, ModelHash: c.ModelHash}}, c.Others...)
 }
 
-// lacking returns why a node cannot take part: it lacks a model of the cluster. "": it has all.
+// lacking returns an error text that names a model which the node lacks, or "" if it has all models.
 func (c *AuthorityConfig) lacking(n Node) string {
 	if len(c.Others) == 0 && len(n.OtherHashes) == 0 {
 		if n.ModelHash == c.ModelHash {

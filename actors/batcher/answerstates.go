@@ -8,8 +8,8 @@ import (
 
 // Copies of recurrent states. The next turn of a conversation can start after an answer's blocks only if
 // a snapshot follows the last of them. When an answer ends, its states are past that place. So the owner
-// copies the states of a decoding sequence after each full block. The copy is in memory that nothing
-// else needs: it is dropped before a sequence is preempted, and before a request waits for memory.
+// copies the states of a decoding sequence after each full block. The copy uses only
+// free memory: it is dropped before a sequence is preempted, and before a request waits for memory.
 
 // stateCopy is a request's copy of its recurrent states.
 type stateCopy struct {
@@ -17,7 +17,7 @@ type stateCopy struct {
 	after  int  // tokens; 0: nothing is copied yet
 }
 
-// planCopies notes what the owners copy when they commit tokens, and books memory for the copies of
+// planCopies records the states that owners copy when they commit tokens. It books memory for the copies of
 // sequences that may fill a block in this step.
 func (c *prefixCache) planCopies(p *plan.Plan, rows map[uint64]*request) {
 	if !c.recurrent() {

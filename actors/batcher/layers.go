@@ -16,10 +16,11 @@ type layers struct {
 	filesAfter int64 // the residual stream is not stored in files before this time, because one failed
 }
 
-// filesRest is how long that is, in milliseconds: as long as sockets do not use a disk that failed.
+// filesRest is the time without files after a failure, in milliseconds. Sockets avoid a failed disk for the
+// same time.
 const filesRest = 5000
 
-// sweeping is the progress of one request's prompt. The zero value means that chunks read it.
+// sweeping is the progress of one request's prompt. The zero value means that it is read in chunks.
 type sweeping struct {
 	shape layered.Shape
 	first int   // position of the first token that no block of the prefix cache has
@@ -28,8 +29,8 @@ type sweeping struct {
 	files int64 // bytes of the file of each socket
 }
 
-// shapes returns the ways in which a prompt may be read, in the order of preference. All rows of chunks
-// give vectors and scores.
+// shapes returns the ways to read a prompt, in the order of preference. Requests for
+// vectors, for scores or with a fixed context are read in chunks.
 func (l *ledger) shapes(r *request, read, shared int) []layered.Shape {
 	if r.Pool != pooling.None || r.PromptLogprobs >= 0 || r.Context > 0 {
 		return []layered.Shape{{}}

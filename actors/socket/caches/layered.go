@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// openLayered creates what a sequence needs whose prompt is read layer by layer, besides its caches.
+// openLayered prepares a sequence whose prompt is read layer by layer: everything except its caches.
 func (e *Epoch) openLayered(s *Sequence, o *plan.Open) (err error) {
 	s.PassRows = o.PassRows
 	if o.InFile {

@@ -76,8 +76,8 @@ func (w *sweep) pass(lo, hi int) []stage {
 	return append(stages, stage{job: func(done func(error)) { w.step.collect(); done(nil) }})
 }
 
-// fill makes the batch that of a pass. Its rows are embeddings, or this rank's rows of what the layers
-// before have left.
+// fill sets the batch to a pass. Its rows are embeddings, or this rank's rows of the residual stream after
+// the previous layers.
 func (w *sweep) fill(run *plan.Run) error {
 	e, b := w.epoch, w.step.micro.batch
 	b.Before, b.After = w.From, e.Geometry.Layers-w.To
@@ -106,7 +106,7 @@ func (w *sweep) owned() []layer.Tile {
 	return []layer.Tile{{Of: layer.Residual, Rows: b.PromptRows(), Cols: topology.Range{Hi: b.Dims.Hidden}}}
 }
 
-// store keeps this rank's rows of a pass for the next layers.
+// store stores this rank's rows of a pass for the next layers.
 func (w *sweep) store(run *plan.Run) error {
 	w.rows = w.step.micro.batch.Backend.Pack(w.rows[:0], w.owned())
 	w.step.collect()

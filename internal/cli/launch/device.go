@@ -65,8 +65,8 @@ func TextError(s string) error {
 	return errors.New(s[max(0, len(s)-most):])
 }
 
-// driverFiles are what a driver of a card makes: on Linux, in a container, under WSL 2. Without them
-// auto is the CPU, and no process is started to find out.
+// driverFiles are files of a card's driver: on Linux, in a container, under WSL 2. Without them auto means
+// the CPU, and no child process probes the card.
 var driverFiles = []string{"/dev/nvidiactl", "/dev/dxg"}
 
 // hasDriver reports whether this machine may have a card.
@@ -79,8 +79,8 @@ func hasDriver() bool {
 	return false
 }
 
-// cardOf probes the card that a device names, auto being cuda:0, and returns nil for the CPU. why says
-// why auto is the CPU.
+// cardOf probes the card that a device names, and returns nil for the CPU. auto means cuda:0. why is the
+// reason if auto resolves to the CPU.
 func cardOf(ctx context.Context, device string) (d *cudaprobe.Device, why string, err error) {
 	auto := device == cluster.DeviceAuto
 	if device == "" || device == cluster.DeviceCPU || auto && !hasDriver() {
@@ -132,7 +132,7 @@ func (c *Up) noCard() string {
 	return ""
 }
 
-// chooseCard finds out whether a card computes, before the model is known.
+// chooseCard determines whether a card computes, before the model is known.
 func (c *Up) chooseCard(ctx context.Context, log *slog.Logger) error {
 	switch flag := c.noCard(); {
 	case flag != "" && c.Device == cluster.DeviceAuto:

@@ -2,8 +2,8 @@ package kvcache
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// Enter is for a prompt that is read layer by layer (docs/decisions/layer-by-layer.md). It frees the
-// rows of layers below layers.Lo, and starts the text again after a number of tokens. Steps then
+// Enter begins the next layers of a prompt that is read layer by layer (docs/decisions/layer-by-layer.md).
+// It frees the rows of layers below layers.Lo, and resets the position to a number of tokens. Steps then
 // allocate and write rows of the given layers only. Rows of later layers that Attach brought stay.
 func (s *Store) Enter(layers tensor.Span, tokens int) {
 	for i := range s.tables {

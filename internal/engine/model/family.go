@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
 )
 
-// Family is what one family of checkpoints adds to the shared sizes. Each has a file in package
+// Family describes one family of checkpoints, in addition to the shared sizes. Each has a file in package
 // families or encoder, which registers it in its init function. Package checkpoint imports both.
 type Family struct {
 	Name string // as in config.json's "architectures"

@@ -128,7 +128,7 @@ func namedModel(body []byte) string {
 	return ""
 }
 
-// needed returns what a model must be able to do for an endpoint; "": nothing.
+// needed returns the capability that a model needs for an endpoint; "": none.
 func needed(path string) string {
 	switch path {
 	case vectors.EndpointEmbeddings, "/api/embed", "/api/embeddings":
@@ -146,14 +146,14 @@ func (s *Server) withFingerprint(print string) int {
 	return slices.IndexFunc(s.members, func(m *member) bool { return m.service.Config.SystemFingerprint == print })
 }
 
-// Text is that of tokens that the model with a fingerprint wrote: without control tokens and without the
-// bytes of an unfinished character at the end. For a model that is served no more it is that of the first.
+// Text decodes tokens of the model with a fingerprint. It omits control tokens, and the bytes of an
+// unfinished character at the end. If that model is no longer served, Text uses the first model.
 func (s *Server) Text(fingerprint string, ids []int32) string {
 	return s.members[max(0, s.withFingerprint(fingerprint))].service.Text(ids)
 }
 
-// taskMember returns what serves the body of a task. A body that names no model keeps the one with the
-// fingerprint, also if another model is the first by now.
+// taskMember returns the server for the body of a task. A body that names no model stays with the model of
+// the fingerprint, also if another model is now the first.
 func (s *Server) taskMember(endpoint string, body []byte, fingerprint string) *member {
 	if i := s.withFingerprint(fingerprint); i >= 0 && namedModel(body) == "" {
 		return s.members[i]
@@ -161,8 +161,8 @@ func (s *Server) taskMember(endpoint string, body []byte, fingerprint string) *m
 	return s.members[s.memberOf(endpoint, body)]
 }
 
-// Fingerprint names what decides the bits besides a request (Config.SystemFingerprint), for the body of a
-// task. accepted is the fingerprint with which the task was accepted; "": it is new.
+// Fingerprint returns the fingerprint for the body of a task: it identifies everything except the request that
+// determines the bits (Config.SystemFingerprint). accepted is the fingerprint with which the task was accepted; "": it is new.
 func (s *Server) Fingerprint(endpoint string, body []byte, accepted string) string {
 	return s.taskMember(endpoint, body, accepted).service.Config.SystemFingerprint
 }
@@ -172,14 +172,14 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o ge
 	return s.taskMember(endpoint, body, o.Fingerprint).openai.NewTask(ctx, endpoint, body, o)
 }
 
-// KeepContexts keeps contexts in a store from now on, and reads those of the store; nil: no longer.
+// KeepContexts sets the store of contexts and reads its contexts; nil removes the store.
 func (s *Server) KeepContexts(store generate.ContextStore) {
 	for _, m := range s.members {
 		m.service.KeepContexts(store)
 	}
 }
 
-// KeepResponses keeps responses in a store from now on; nil: no longer.
+// KeepResponses sets the store of responses; nil removes it.
 func (s *Server) KeepResponses(store openai.ResponseStore) {
 	for _, m := range s.members {
 		m.openai.KeepResponses(store)
@@ -191,7 +191,7 @@ func (s *Server) ShowResponse(k generate.KeptResponse) (any, error) {
 	return s.ofResponse(k).ShowResponse(k)
 }
 
-// ResponseInput are the items that a kept response was asked with.
+// ResponseInput returns the input items of a stored response.
 func (s *Server) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) {
 	return s.ofResponse(k).ResponseInput(k)
 }

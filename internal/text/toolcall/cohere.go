@@ -15,8 +15,8 @@ func HarmonyCall(name string) []string {
 	return []string{functionsPrefix + name + " ", harmonyConstrain, "json", harmonyMessage}
 }
 
-// ForcedHead returns the text with which a prompt must end so that the answer goes on with calls, in the
-// families whose calls begin with a control token; "": the others. turn is the end of the prompt.
+// ForcedHead returns the text that ends a prompt so that the answer must be a call. It returns "" for families
+// whose calls do not begin with a control token. turn is the end of the prompt.
 func ForcedHead(f Family, turn string) string {
 	switch {
 	case f == Harmony && strings.HasSuffix(turn, HarmonyTurn):

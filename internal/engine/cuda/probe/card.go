@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 )
 
-// card is what the self-test uses of a card: a stream, the kernels, and memory that is freed at
+// card holds the parts of a card that the self-test uses: a stream, the kernels, and memory that is freed at
 // the end.
 type card struct {
 	*cuda.Context

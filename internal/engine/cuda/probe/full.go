@@ -27,7 +27,7 @@ type step struct {
 	run     func(k *card) (*Speed, error)
 }
 
-// steps are all comparisons one by one, measurements, and the functions of one number for all inputs.
+// steps lists all comparisons, the measurements, and the functions of one number for all inputs.
 func steps() (all []step) {
 	for _, c := range comparisons {
 		all = append(all, step{"bits: " + c.name, c.kernels, func(k *card) (*Speed, error) { return nil, k.compare(c) }})
