@@ -21,7 +21,9 @@ func TestChaosTooFew(t *testing.T) {
 		t.Skip("long")
 	}
 	parallel(t)
-	p := startProcesses(t, 3, "--kv-memory", "6MiB")
+	p := newProcessCluster(t, t.TempDir(), 3)
+	p.nodeArgs, p.headArgs = []string{"--kv-memory", "6MiB"}, []string{"--prefill", "chunks"} // by layers the prompt fits one node
+	p.start()
 	r := rand.New(rand.NewPCG(11, 12))
 	big := request{"a long prompt", "/v1/completions", map[string]any{"prompt": ids(r, 1000), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0, "kv_policy": policies[1]}}
 	small := request{"a short prompt", "/v1/completions", map[string]any{"prompt": ids(r, 30), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0.8, "seed": 3}}

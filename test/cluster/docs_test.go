@@ -29,6 +29,10 @@ var notRun = map[string]map[string]string{
 		"shoal up --model Qwen/Qwen3-Embedding": "a model of the hub; cluster TestEmbeddings asks for vectors",
 		"shoal up --model Qwen/Qwen3-Reranker":  "a model of the hub; cluster TestRerank reranks",
 	},
+	"docs/gpu.md": {
+		"shoal gpu ":        "a graphics card; actors/socket TestCard has one, or one that is emulated",
+		"docker run --gpus": "a Docker engine and a graphics card",
+	},
 	"docs/lora.md": {
 		"shoal up -m org/base":             "models of a hub that do not exist; cluster TestAdaptersAPI has some",
 		"curl localhost:8080/v1/load_lora": "an adapter that does not exist",
