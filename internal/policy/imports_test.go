@@ -1,69 +1,21 @@
 package policy
 
 import (
+	_ "embed"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 )
 
-// floors states which package may import which, lowest line first. A package may import
-// any package of a lower line, and those of its own line that are listed after "+" as
-// importer:imported. A package without a floor fails the test.
+// floors states which package may import which, lowest floor first. A package may import
+// any package of a lower floor. Where its floor lists the pair importer:imported, it may import
+// that neighbour too. A package without a floor fails the test.
 //
 // Packages of the floor "helpers" are for tests. They import downwards like others, but only
 // test files and the floor "tests" may import them.
-const floors = `
-options:  internal/options
-values:   internal/engine/tensor internal/engine/tensor/workers internal/engine/tensor/f32 internal/engine/tensor/kernel internal/engine/tensor/selftest internal/proto internal/hub internal/hub/layout internal/wire internal/security internal/attempt internal/sys/mmap internal/sys/sharedmem internal/sys/hugemem internal/sys/flock internal/lograte internal/sys/fixedport internal/sys/openfiles internal/tracing internal/engine/gguf internal/engine/gguf/dequant internal/engine/quantform internal/engine/safetensors internal/engine/modelfile internal/strictjson internal/native + internal/engine/tensor:internal/engine/tensor/f32 internal/engine/tensor:internal/engine/tensor/kernel internal/engine/tensor/kernel:internal/engine/tensor/f32 internal/engine/tensor/selftest:internal/engine/tensor internal/engine/tensor/selftest:internal/engine/tensor/f32 internal/engine/tensor/selftest:internal/engine/tensor/kernel internal/engine/tensor:internal/engine/tensor/workers internal/engine/tensor/workers:internal/engine/tensor internal/engine/tensor:internal/sys/hugemem internal/proto:internal/wire internal/engine/gguf:internal/sys/mmap internal/engine/gguf/dequant:internal/engine/gguf internal/engine/quantform:internal/engine/gguf/dequant internal/engine/gguf:internal/attempt internal/tracing:internal/lograte internal/engine/gguf:internal/engine/modelfile internal/engine/modelfile:internal/sys/flock internal/engine/modelfile:internal/sys/mmap internal/hub:internal/sys/flock internal/hub:internal/hub/layout internal/hub/layout:internal/engine/modelfile internal/hub:internal/engine/modelfile
-digests:  internal/engine/piecedigest internal/engine/model/tinyconfig
-machines: topology internal/engine/model internal/engine/model/rotary internal/engine/kvcache internal/engine/kvcache/memory internal/engine/kvcache/topk internal/engine/kvcache/method internal/engine/kvcache/squeezed internal/engine/kvcache/shadowkv internal/engine/kvcache/kvpolicy internal/engine/kvcache/tier collective internal/text/tokenizer internal/text/jinja internal/text/jinja/python internal/engine/sampler internal/text/grammar internal/text/grammar/regex internal/text/toolcall internal/engine/speculate internal/engine/pooling internal/text/tokenizer/vocabfile internal/text/tokenizer/categories internal/text/tokenizer/unicodeform internal/text/tokenizer/wordpiece internal/text/tokenizer/alphabet internal/text/tokenizer/unigram internal/text/tokenizer/sentencepiece internal/engine/cuda internal/engine/cuda/kernels internal/engine/cuda/probe internal/engine/model/recurrent internal/engine/model/encoder internal/engine/model/families internal/engine/model/ggufconfig internal/engine/cuda/launch internal/engine/cuda/card internal/engine/kvcache/layered + internal/engine/sampler:internal/text/grammar internal/engine/kvcache:internal/engine/kvcache/memory internal/engine/kvcache:internal/engine/sampler internal/engine/kvcache/method:internal/engine/kvcache internal/engine/kvcache/squeezed:internal/engine/kvcache internal/engine/kvcache/squeezed:internal/engine/kvcache/method internal/engine/kvcache/squeezed:internal/engine/kvcache/topk internal/engine/kvcache/shadowkv:internal/engine/kvcache internal/engine/kvcache/shadowkv:internal/engine/kvcache/method internal/engine/kvcache/shadowkv:internal/engine/kvcache/topk internal/engine/kvcache/kvpolicy:internal/engine/kvcache internal/engine/kvcache/kvpolicy:internal/engine/kvcache/method internal/engine/kvcache/kvpolicy:internal/engine/kvcache/topk internal/engine/kvcache/kvpolicy:internal/engine/kvcache/squeezed internal/engine/kvcache/kvpolicy:internal/engine/kvcache/shadowkv internal/engine/kvcache:internal/engine/kvcache/kvpolicy internal/engine/model:topology internal/text/tokenizer:internal/text/jinja internal/text/tokenizer:internal/text/jinja/python internal/text/jinja:internal/text/jinja/python internal/text/grammar:internal/text/grammar/regex collective:topology internal/text/tokenizer:internal/text/tokenizer/vocabfile internal/text/tokenizer:internal/text/tokenizer/categories internal/text/tokenizer:internal/text/tokenizer/unicodeform internal/text/tokenizer:internal/text/tokenizer/wordpiece internal/text/tokenizer:internal/text/tokenizer/alphabet internal/text/tokenizer:internal/text/tokenizer/unigram internal/text/tokenizer:internal/text/tokenizer/sentencepiece internal/text/tokenizer/vocabfile:internal/text/tokenizer/alphabet internal/text/tokenizer/vocabfile:internal/text/tokenizer/sentencepiece internal/text/tokenizer/vocabfile:internal/text/tokenizer/categories internal/text/tokenizer/unicodeform:internal/text/tokenizer/categories internal/text/tokenizer/wordpiece:internal/text/tokenizer/categories internal/text/tokenizer/wordpiece:internal/text/tokenizer/unicodeform internal/engine/cuda/probe:internal/engine/cuda internal/engine/cuda/probe:internal/engine/cuda/kernels internal/engine/cuda:internal/engine/cuda/kernels internal/engine/model:internal/engine/model/recurrent internal/engine/model/encoder:internal/engine/model internal/engine/model/encoder:internal/engine/model/rotary internal/engine/model/families:internal/engine/model internal/engine/model/families:internal/engine/model/recurrent internal/engine/model/families:internal/engine/model/rotary internal/engine/model/ggufconfig:internal/engine/model internal/engine/model/ggufconfig:internal/engine/model/families internal/engine/model/ggufconfig:internal/engine/model/rotary internal/engine/model:internal/engine/model/rotary internal/engine/cuda/probe:internal/engine/cuda/launch internal/engine/cuda/card:internal/engine/cuda internal/engine/cuda/card:internal/engine/cuda/launch internal/engine/cuda/launch:internal/engine/cuda internal/engine/cuda/launch:internal/engine/cuda/kernels internal/engine/model/ggufconfig:internal/engine/model/recurrent internal/engine/kvcache/layered:internal/engine/kvcache internal/engine/kvcache/layered:internal/engine/kvcache/kvpolicy
-checkpoints: internal/engine/checkpoint
-recipes:  internal/engine/pooling/recipe
-adapters: internal/engine/lora
-wire:     client/wire
-contract: internal/server/engine
-helpers:  internal/engine/lora/loratest internal/wire/wiretest internal/hub/hubtest internal/engine/model/modeltest internal/engine/kvcache/kvcachetest internal/testlevel internal/testutil internal/testmodel internal/tracing/tracingtest internal/parrot internal/server/servertest internal/engine/cuda/emulator + internal/server/servertest:internal/testutil internal/parrot:internal/engine/model/modeltest internal/engine/lora/loratest:internal/engine/model/modeltest
-plans:    internal/engine/plan
-wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
-parts:    actors/batcher/snapshots actors/layer/lowrank actors/layer/mixer actors/layer/router actors/layer/indexer actors/layer/rotation actors/layer/inputs
-layer:    actors/layer
-cards:    actors/layer/accelerator
-sockets:  actors/socket/shard actors/socket/machine actors/socket/constraint actors/socket/draft actors/socket/adapter + actors/socket/draft:actors/socket/shard actors/socket/adapter:actors/socket/shard
-caches:   actors/socket/caches
-steps:    actors/socket/step
-adapted:  actors/batcher/adapters actors/batcher/booking actors/batcher/settings actors/batcher/rate actors/batcher/threads + actors/batcher/settings:actors/batcher/booking actors/batcher/settings:actors/batcher/threads
-names:    internal/adapters
-rooms:    actors/socket actors/batcher
-rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
-client:   client
-errors:   internal/server/apierr
-bodies:   internal/server/jsonbody
-http:     internal/server/httpserver
-generate: internal/server/generate
-vectors:  internal/server/vectors
-speakers: internal/server/openai internal/server/anthropic internal/server/ollama internal/server/admin
-api:      internal/server/api
-journals: internal/jobs/journal
-joins:    internal/join
-files:    internal/jobs/routes internal/jobs/files + internal/jobs/files:internal/jobs/routes
-jobs:     internal/jobs
-batches:  internal/jobs/batches
-weights:  internal/weights
-stores:   internal/store
-events:   internal/events
-bus:      internal/bus
-node:     internal/node
-director: internal/coordinator
-cluster:  cluster
-tools:    internal/eval internal/bench internal/bench/forecast internal/bench/serve internal/bench/serve/workload internal/bench/serve/stats internal/cli/ui + internal/bench/forecast:internal/bench internal/bench/serve:internal/bench/serve/workload internal/bench/serve:internal/bench/serve/stats
-models:   internal/cli/models
-launch:   internal/cli/launch
-lab:      internal/cli/lab
-cli:      internal/cli
-street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release internal/tools/rulerplot examples/embedding examples/jobs examples/policies internal/engine/cuda/kernels/gen
-tests:    test/hub internal/policy internal/sim test/cluster test/answers test/web test/wire test/wire/link test/wire/topology test/wire/host test/wire/network test/wire/calibrate test/wire/exchange + test/wire:test/wire/exchange test/cluster:test/wire/host test/wire/topology:test/wire/link test/wire/network:test/wire/link test/wire/network:test/wire/topology test/wire/network:test/wire/host test/wire/calibrate:test/wire/host test/wire/calibrate:test/wire/topology test/wire/network:test/wire/calibrate test/wire:test/wire/host test/wire:test/wire/topology test/wire:test/wire/network test/wire:test/wire/calibrate
-`
+//
+//go:embed floors.txt
+var floors string
 
 func TestImportsPointDown(t *testing.T) {
 	p, err := parseFloors(floors)
@@ -79,7 +31,7 @@ func TestImportsPointDown(t *testing.T) {
 
 // TestImportPolicyCanFail shows that each rule can fail.
 func TestImportPolicyCanFail(t *testing.T) {
-	p, err := parseFloors("low: a\nmid: b c + b:c\nhelpers: b/btest\ntop: d\ntests: x\n")
+	p, err := parseFloors("low: a\nmid: b c b:c\nhelpers: b/btest\ntop: d\ntests: x\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +61,7 @@ func TestImportPolicyCanFail(t *testing.T) {
 			t.Errorf("%s imports %s: got %q, want %q", c.file, c.imports, text, c.want)
 		}
 	}
-	for _, bad := range []string{"a b", "low: a\nhigh: a", "low: a + a:b", "low: a b + ab"} {
+	for _, bad := range []string{"a b", "low: a\nhigh: a", "low: a a:b", "low: a a:b b"} {
 		if _, err := parseFloors(bad); err == nil {
 			t.Errorf("policy %q was accepted", bad)
 		}
@@ -122,29 +74,33 @@ type importPolicy struct {
 	same  map[string]bool // importer:imported on the same floor
 }
 
+// parseFloors reads a floor's name with a colon at its end, then its packages and pairs, one on
+// each line. The packages of a floor come before its pairs.
 func parseFloors(text string) (*importPolicy, error) {
 	p := &importPolicy{floor: map[string]int{}, same: map[string]bool{}}
-	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
-		name, rest, ok := strings.Cut(line, ":")
-		if !ok {
-			return nil, fmt.Errorf("policy line without a floor name: %q", line)
+	for _, line := range strings.Fields(text) {
+		if name, ok := strings.CutSuffix(line, ":"); ok {
+			p.line = append(p.line, name)
+			continue
 		}
-		p.line = append(p.line, name)
-		names, pairs, _ := strings.Cut(rest, "+")
-		here := strings.Fields(names)
-		for _, n := range here {
-			if _, twice := p.floor[n]; twice {
-				return nil, fmt.Errorf("policy names %s twice", n)
+		at := len(p.line) - 1
+		if at < 0 {
+			return nil, fmt.Errorf("%s stands before the first floor", line)
+		}
+		importer, imported, pair := strings.Cut(line, ":")
+		if pair {
+			for _, n := range []string{importer, imported} {
+				if floor, ok := p.floor[n]; !ok || floor != at {
+					return nil, fmt.Errorf("floor %s: %s is not importer:imported of that floor", p.line[at], line)
+				}
 			}
-			p.floor[n] = i
+			p.same[line] = true
+			continue
 		}
-		for _, pair := range strings.Fields(pairs) {
-			a, b, ok := strings.Cut(pair, ":")
-			if !ok || !slices.Contains(here, a) || !slices.Contains(here, b) {
-				return nil, fmt.Errorf("policy line %s: %q is not importer:imported of that line", name, pair)
-			}
-			p.same[pair] = true
+		if _, twice := p.floor[line]; twice {
+			return nil, fmt.Errorf("policy names %s twice", line)
 		}
+		p.floor[line] = at
 	}
 	return p, nil
 }

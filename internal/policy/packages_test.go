@@ -47,16 +47,14 @@ func unlisted(page, floors string) (out []string) {
 			listed[path.Join(folder, name)] = true
 		}
 	}
-	for line := range strings.Lines(floors) {
-		floor, packages, _ := strings.Cut(line, ":")
-		if floor == "helpers" || floor == "tests" {
-			continue
-		}
-		packages, _, _ = strings.Cut(packages, "+")
-		for _, pkg := range strings.Fields(packages) {
-			if !listed[pkg] && !listed[path.Dir(pkg)+"/*"] {
-				out = append(out, pkg)
-			}
+	floor := ""
+	for _, line := range strings.Fields(floors) {
+		switch name, header := strings.CutSuffix(line, ":"); {
+		case header:
+			floor = name
+		case floor == "helpers", floor == "tests", strings.Contains(line, ":"):
+		case !listed[line] && !listed[path.Dir(line)+"/*"]:
+			out = append(out, line)
 		}
 	}
 	return out
