@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/machine"
 )
 
 // Ceiling is the peak performance of some threads of this machine.
@@ -20,16 +21,13 @@ type Ceiling struct {
 	VNNI    float64 `json:"vnni_gops"`  // integer products of quantized weights; a multiply-add counts as two
 }
 
-// readBytes is several times the last-level cache of an ordinary machine.
-const readBytes = 512 << 20
-
 // MeasureCeiling takes about 2*d.
 func MeasureCeiling(p *tensor.Pool, d time.Duration) (Ceiling, error) {
-	read, err := tensor.MeasureReadBandwidth(p, readBytes, d)
+	reads, err := tensor.NewReads(p, int(machine.ReadSize()))
 	if err != nil {
 		return Ceiling{}, err
 	}
-	return Ceiling{Threads: p.Threads(), Read: read, FMA: tensor.MeasureFMA(p, d/2), VNNI: tensor.MeasureVNNI(p, d/2)}, nil
+	return Ceiling{Threads: p.Threads(), Read: reads.Best(d), FMA: tensor.MeasureFMA(p, d/2), VNNI: tensor.MeasureVNNI(p, d/2)}, reads.Close()
 }
 
 // peak returns the arithmetic ceiling for products with weights of a type.

@@ -41,8 +41,9 @@ func cacheSize(text string) int64 {
 	return 0
 }
 
-// measuredReads is readSize of this machine.
-func measuredReads() int64 {
+// ReadSize returns the bytes that a measurement of reads should go through on this machine: several
+// times its last-level cache.
+func ReadSize() int64 {
 	text, err := os.ReadFile(lastLevelCache)
 	if err != nil {
 		return speedBytes

@@ -131,12 +131,23 @@ func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, threads
 		pools[i] = tensor.NewPool(threads.Most)
 		defer pools[i].Close()
 	}
-	together(n, func(i int) { each[i], errs[i] = c.speeds(pools[i], float64(n)/float64(c.Nodes)) })
+	data := make([]*measured, n)
+	defer func() {
+		for _, d := range data {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	together(n, func(i int) { data[i], errs[i] = c.prepare(pools[i]) })
+	if err := errors.Join(errs...); err != nil {
+		return topology.Speeds{Threads: threads}, err
+	}
+	// Nodes share the machine's memory bus, so their reads are measured at the same time. The same
+	// holds for products.
+	part := float64(n) / float64(c.Nodes)
+	together(n, func(i int) { each[i].Read = part * 1e9 * data[i].reads.Usual(speedTime) })
+	together(n, func(i int) { each[i].Products = data[i].products(part) })
 	s = each[0]
 	s.Threads = threads
-	if err := errors.Join(errs...); err != nil {
-		return s, err
-	}
 	for _, p := range pools { // roughly the number of threads that wait for messages during a decode step
 		p.SetThreads(threads.Shifted(1))
 	}
@@ -153,29 +164,49 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// speeds measures one pool: reads, since decode reads every weight once per token, and products of
-// the model's size. Both include the synchronisation of the threads. The products of each row count
-// take equally long, so that other programs disturb them equally. part is the node's part of the
-// results.
-func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speeds, err error) {
-	rate, err := tensor.MeasureReadBandwidth(pool, int(measuredReads())/c.Nodes, speedTime)
-	if err != nil {
-		return s, err
+// measured is what one pool reads and multiplies in the measurements: reads, since decode reads
+// every weight once per token, and products of the model's size. Both include the synchronisation of
+// the threads.
+type measured struct {
+	pool    *tensor.Pool
+	reads   *tensor.Reads
+	weights []*tensor.Weight
+	x, y    []float32
+}
+
+// prepare allocates and writes all that a pool needs.
+func (c *SpeedsConfig) prepare(pool *tensor.Pool) (*measured, error) {
+	m := &measured{pool: pool}
+	var err error
+	if m.reads, err = tensor.NewReads(pool, int(ReadSize())/c.Nodes); err != nil {
+		return m, err
 	}
-	s.Read = part * rate * 1e9
 	n, side, cols := c.products()
-	weights, err := c.matrices(n, side, cols)
-	defer func() { err = errors.Join(err, closeAll(weights)) }()
-	if err != nil {
-		return s, err
+	m.x, m.y = make([]float32, productRows*cols), make([]float32, productRows*side)
+	m.weights, err = c.matrices(n, side, cols)
+	return m, err
+}
+
+func (m *measured) close() (err error) {
+	if m.reads != nil {
+		err = m.reads.Close()
 	}
-	x, y := make([]float32, productRows*cols), make([]float32, productRows*side)
+	for _, w := range m.weights {
+		err = errors.Join(err, w.Close())
+	}
+	return err
+}
+
+// products measures multiply-adds a second. The products of each row count take equally long, so
+// that other programs disturb them equally. part is the node's part of the results.
+func (m *measured) products(part float64) (rates topology.Products) {
+	side, cols := len(m.y)/productRows, len(m.x)/productRows
 	var took [len(topology.ChunkRows)][]time.Duration
 	for start, next := time.Now(), 0; len(took[0]) == 0 || len(took[0]) < productRounds && time.Since(start) < productTime; {
 		for i, rows := range topology.ChunkRows {
 			began := time.Now()
 			for range productRows / rows {
-				pool.MatMul(y, side, weights[next%n], x, cols, rows)
+				m.pool.MatMul(m.y, side, m.weights[next%len(m.weights)], m.x, cols, rows)
 				next++
 			}
 			took[i] = append(took[i], max(time.Nanosecond, time.Since(began)))
@@ -183,9 +214,9 @@ func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speed
 	}
 	for i, t := range took {
 		slices.Sort(t)
-		s.Products[i] = part * float64(productRows*cols*side) / t[len(t)/4].Seconds()
+		rates[i] = part * float64(productRows*cols*side) / t[len(t)/4].Seconds()
 	}
-	return s, nil
+	return rates
 }
 
 // products returns the number and the size of matrices of the model's size on one node: as many as
@@ -211,13 +242,6 @@ func (c *SpeedsConfig) matrices(n, rows, cols int) (all []*tensor.Weight, err er
 		}
 	}
 	return all, nil
-}
-
-func closeAll(weights []*tensor.Weight) (err error) {
-	for _, w := range weights {
-		err = errors.Join(err, w.Close())
-	}
-	return err
 }
 
 const (

@@ -21,11 +21,16 @@ func measured(b *testing.B, p *Pool) ceilings {
 	defer ceilingMu.Unlock()
 	c, ok := ceilingOf[p.Threads()]
 	if !ok {
-		read, err := MeasureReadBandwidth(p, 256<<20, 500*time.Millisecond)
+		reads, err := NewReads(p, 256<<20)
 		if err != nil {
 			b.Fatal(err)
 		}
-		c = ceilings{read, MeasureFMA(p, 200*time.Millisecond), MeasureVNNI(p, 200*time.Millisecond)}
+		defer func() {
+			if err := reads.Close(); err != nil {
+				b.Error(err)
+			}
+		}()
+		c = ceilings{reads.Best(500 * time.Millisecond), MeasureFMA(p, 200*time.Millisecond), MeasureVNNI(p, 200*time.Millisecond)}
 		ceilingOf[p.Threads()] = c
 	}
 	return c
