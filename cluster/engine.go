@@ -106,6 +106,7 @@ func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64)
 			p = q
 		}
 	}
+	p = p.For(prompt)
 	tokens := prompt + max(output, 1) - 1
 	return kvcache.ResidentBytes(c.geometry, prompt, tokens, p), kvcache.ResidentBytes(c.geometry, prompt, tokens, kvcache.Full())
 }

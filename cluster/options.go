@@ -34,7 +34,7 @@ type ServeConfig struct {
 	KV              string             `name:"kv-type" oneof:"f32,bf16,int8" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 for bf16 weights). Changes the output."`
 	Shares          map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Relative shares of the work, by node name. The default for a node is its --share, or its measured memory bandwidth in units of 10 GB/s. It is at most twice that bandwidth, and twice the median of the other nodes."`
 	Mapping         string             `default:"auto" oneof:"gather,reduce,auto" help:"How attention weights are split over the nodes: gather, reduce, auto. Does not change the output."`
-	Policy          string             `default:"full" help:"Default cache policy of requests: ${policies}."`
+	Policy          string             `default:"full" help:"Default cache policy of requests: ${policies}. A size may be a share of the prompt, such as topk=5%."`
 	LoRA            map[string]string  `name:"lora" mapsep:"none" placeholder:"NAME=FOLDER" help:"LoRA adapter that requests choose with model NAME: a folder in PEFT's format, or org/name of a hub. Repeat the flag for several. Requests with different adapters share steps."`
 	LoRADir         string             `name:"lora-dir" type:"path" placeholder:"DIR" help:"Folder from which operators may load LoRA adapters with POST /v1/load_lora_adapter (default: none; the route refuses)."`
 	MaxContext      int                `placeholder:"TOKENS" help:"Maximum tokens of prompt and completion together (default: the model's)."`

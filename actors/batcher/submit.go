@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,6 +14,7 @@ const maxPriority = 1000
 // submit rejects a request with a reason, or adds it to the queue.
 func (s *State) submit(spec Spec) {
 	r := &request{Spec: spec, resides: resides{replica: none}, started: -1, first: -1, unserved: -1}
+	r.Policy = spec.Policy.For(cmp.Or(spec.Context, len(spec.Prompt)))
 	r.out = slices.Clone(spec.Emitted)
 	r.limit = min(spec.MaxTokens, s.cfg.ContextLimit-len(spec.Prompt))
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis

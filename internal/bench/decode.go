@@ -85,7 +85,7 @@ func RunDecode(ctx context.Context, o Options, policies []string, note func(stri
 		if err != nil {
 			return nil, err
 		}
-		if p.Spec() != all[0].Spec() {
+		if p = p.For(o.Context); p.Spec() != all[0].Spec() {
 			all = append(all, p)
 		}
 		held = max(held, 2*kvcache.StatisticsBytes(g, g.Cut(), o.Context, p)+kvcache.PrefillBytes(g, g.KVHeads, p.Needs.Window, p)+

@@ -55,6 +55,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	if err != nil {
 		return nil, err
 	}
+	p = p.For(o.Prompt)
 	ck, err := checkpoint.Random(o.Model)
 	if err != nil {
 		return nil, err

@@ -111,7 +111,7 @@ func ParsePolicies(list []string) ([]Policy, error) {
 func budgetOf(spec string) int {
 	p, err := kvpolicy.Parse(spec)
 	switch {
-	case err != nil || p.RebuildsByPrefill():
+	case err != nil || p.RebuildsByPrefill() || p.For(1<<20).Spec() != p.Spec(): // shares of the prompt
 		return 0
 	case p.Selector != nil:
 		if n := p.Selector.Reads(1 << 24); n < 1<<16 {

@@ -127,6 +127,7 @@ func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	p = p.For(o.Prompt)
 	g := shard.GeometryOf(&ck.Config, kv)
 	first, last := kvcache.ResidentBytes(g, o.Prompt, o.Prompt, p), kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p)
 	own := int64((c.Fit + c.Nodes - 1) / c.Nodes) // one node owns all of a sequence

@@ -215,6 +215,6 @@ func FitOf(m bench.PlanModel, serve *cluster.ServeConfig, r Capacity) (*fit, err
 		held: func(weights tensor.DType, nodes int) (bench.NodeMemory, error) {
 			return bench.NodeBytes(m, bench.PlanOptions{Sockets: nodes, Weights: weights, Mapping: mapping, Rows: serve.StepTokens})
 		},
-		cacheOf: func(tokens int) int64 { return kvcache.ResidentBytes(geometry, tokens, tokens, policy) },
+		cacheOf: func(tokens int) int64 { return kvcache.ResidentBytes(geometry, tokens, tokens, policy.For(tokens)) },
 	}, nil
 }

@@ -22,6 +22,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 	if err != nil {
 		return 0, err
 	}
+	p = p.For(tokens)
 	if p.Needs.Queries {
 		if len(a.ranks) > 1 {
 			return 0, fmt.Errorf("alone: %s needs all queries for calibration, and several sockets divide them", p.Spec())

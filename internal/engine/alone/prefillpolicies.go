@@ -43,6 +43,7 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 		if all[i], err = kvpolicy.Parse(spec); err != nil {
 			return nil, err
 		}
+		all[i] = all[i].For(len(prompt))
 		if err := g.Fits(all[i]); err != nil {
 			return nil, err
 		}

@@ -24,6 +24,8 @@ type Policy struct {
 
 	cachePositions bool // see AtCachePositions
 	half           bool
+
+	of func(prompt int) *Policy // see SharesOf
 }
 
 // Parts are the parts of a policy. Without any it keeps and reads every token.
@@ -154,6 +156,23 @@ func Compose(name, spec string, parts Parts) *Policy {
 	p.runs, _ = parts.Eviction.(Runner)
 	p.scored, _ = parts.Eviction.(Scored)
 	return p
+}
+
+// SharesOf makes a policy with sizes that are shares of the prompt. of returns the policy of a prompt
+// with that many tokens. The parts are those of the longest prompt.
+func SharesOf(spec string, longest int, of func(prompt int) *Policy) *Policy {
+	p := *of(longest)
+	p.spec, p.of = spec, of
+	return &p
+}
+
+// For is the policy of a prompt with that many tokens: each share of the prompt becomes a size. Costs and
+// sockets know only such policies.
+func (p *Policy) For(prompt int) *Policy {
+	if p == nil || p.of == nil {
+		return p
+	}
+	return p.of(prompt)
 }
 
 // Name is the word before the colon: "full", "streaming".

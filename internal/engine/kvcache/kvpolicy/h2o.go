@@ -18,7 +18,7 @@ var h2o = method.Method{Name: "h2o", Params: []method.Param{method.Size("recent"
 		p.Eviction = heavyHitters{lowestScore{recent: v[0], size: v[0] + v[1]}}
 	}
 	return p
-}}
+}, Named: []method.Named{{Name: "paper", Settings: "recent=10%,topk=10%,step=1"}}} // a fifth of the prompt, half of it recent, section 5
 
 // received scores a token by the attention that it received from the whole prompt.
 type received struct{}

@@ -41,8 +41,59 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestShares checks that a share becomes a number of tokens, and that a bad one is refused.
+func TestShares(t *testing.T) {
+	for _, c := range []struct {
+		spec, canonical string
+		prompt          int
+		want            string
+	}{
+		{"snapkv:topk=5%", "snapkv:topk=5%,obs=64,pool=7", 1999, "snapkv:topk=99,obs=64,pool=7"},
+		{"snapkv:topk=100%", "snapkv:topk=100%,obs=64,pool=7", 7, "snapkv:topk=7,obs=64,pool=7"},
+		{"streaming:sink=0.5%,recent=12.5%", "streaming:sink=0.5%,recent=12.5%", 1 << 20, "streaming:sink=5242,recent=131072"},
+		{"streaming:recent=1%", "streaming:sink=4,recent=1%", 30, "streaming:sink=4,recent=1"}, // at least its minimum
+		{"streaming:recent=0.001%,positions=cache,half=1", "streaming:sink=4,recent=0.001%,positions=cache,half=1", 300_000, "streaming:sink=4,recent=3,positions=cache,half=1"},
+		{"snapkv:topk=5", "snapkv:topk=5,obs=64,pool=7", 1000, "snapkv:topk=5,obs=64,pool=7"},
+		{"shadowkv:paper", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160", 131072, "shadowkv:chunk=8,budget=2044,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160"},
+		{"shadowkv:paper,rank=8", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8", 10, "shadowkv:chunk=8,budget=2,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8"},
+		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7", 1024, "snapstream:sink=4,recent=128,topk=128,obs=64,pool=7"},
+	} {
+		p, err := Parse(c.spec)
+		if err != nil || p.Spec() != c.canonical {
+			t.Errorf("Parse(%q) = %v, %v; want %s", c.spec, p, err, c.canonical)
+			continue
+		}
+		of := p.For(c.prompt)
+		twin, err := Parse(c.want)
+		if err != nil || of.Spec() != c.want || of.Slots(c.prompt, c.prompt+9) != twin.Slots(c.prompt, c.prompt+9) || of.For(3) != of {
+			t.Errorf("%s of %d tokens is %s with %d slots, %v; want %s", c.spec, c.prompt, of.Spec(), of.Slots(c.prompt, c.prompt+9), err, c.want)
+		}
+	}
+	for _, spec := range []string{"snapkv:topk=0%", "snapkv:topk=101%", "snapkv:topk=100.001%", "snapkv:topk=-5%", "snapkv:topk=NaN%", "snapkv:topk=Inf%", "snapkv:topk=1e300%", "snapkv:topk=99999999999999999999%",
+		"snapkv:topk=%", "snapkv:topk=5%%", "snapkv:topk=0.0001%", "snapkv:pool=5%", "squeezed:sparsity=5%", "quest:page=50%", "snapkv:topk=NaN", "snapkv:topk=1.5",
+		"shadowkv:thesis", "shadowkv:budget=2,paper", "shadowkv:paper,paper", "shadowkv:paper,rank=8,rank=8", "full:paper"} {
+		if p, err := Parse(spec); !errors.Is(err, kvcache.ErrPolicy) {
+			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)
+		}
+	}
+}
+
+// TestNamed checks that every named setting can be parsed, and that the error of an unknown one lists it.
+func TestNamed(t *testing.T) {
+	for _, m := range known {
+		for _, n := range m.Named {
+			if _, err := Parse(m.Name + ":" + n.Name); err != nil {
+				t.Error(err)
+			}
+			if _, err := Parse(m.Name + ":unknown"); !strings.Contains(err.Error(), m.Name+":"+n.Name) {
+				t.Errorf("%q does not name %s", err, n.Name)
+			}
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1"} {
+	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1", "snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, spec string) {

@@ -18,7 +18,7 @@ import (
 // the highest bound of any of them.
 var quest = method.Method{Name: "quest", Params: []method.Param{{Key: "page", Value: 16, Min: 16, Max: 64, PowerOfTwo: true}, method.Size("budget", 1024, 32), {Key: "skip", Max: 1024}}, Parts: func(v []int) kvcache.Parts {
 	return kvcache.Parts{Selector: pageBounds{page: v[0], pages: max(2, v[1]/v[0])}, Skip: v[2]}
-}}
+}, Named: []method.Named{{Name: "paper", Settings: "page=16,skip=2"}}} // section 4.1
 
 // pageBounds selects pages by tensor.KVLayout.Bound.
 type pageBounds struct {

@@ -20,7 +20,12 @@ type Method struct {
 	Name   string
 	Params []Param // in the order of the spec
 	Parts  func(values []int) kvcache.Parts
+	Named  []Named
 }
+
+// Named are settings with a name, as a paper has them. "method:name" stands for them. Parameters that follow
+// override them.
+type Named struct{ Name, Settings string }
 
 // Param is a parameter of a spec. Value is its default.
 type Param struct {
@@ -29,36 +34,84 @@ type Param struct {
 	Odd, PowerOfTwo bool
 	MultipleOf8     bool     // a multiple of 8
 	Thousandths     bool     // written as a decimal: 50 is 0.05
+	OfPrompt        bool     // may be a share of the prompt: 5%
+	Optional        bool     // a spec leaves it out at its default
 	Words           []string // written as one of these
 }
 
-func (p Param) text(value int) string {
-	if p.Words != nil {
-		return p.Words[value]
+// setting is the value of a parameter. A share is in thousandths of a percent of the prompt, above 0; the
+// number is then unknown until there is a prompt.
+type setting struct{ number, share int }
+
+// whole is the share that is the whole prompt.
+const whole = 100_000
+
+// of is the number for a prompt with that many tokens: the share of them, rounded down, within the bounds.
+func (p Param) of(x setting, prompt int) int {
+	if x.share == 0 {
+		return x.number
 	}
-	if p.Thousandths {
-		return strconv.FormatFloat(float64(value)/1000, 'f', -1, 64)
+	return max(p.Min, min(int(int64(x.share)*int64(prompt)/whole), p.Max))
+}
+
+func (p Param) text(x setting) string {
+	switch {
+	case x.share > 0:
+		return strconv.FormatFloat(float64(x.share)/1000, 'f', -1, 64) + "%"
+	case p.Words != nil:
+		return p.Words[x.number]
+	case p.Thousandths:
+		return strconv.FormatFloat(float64(x.number)/1000, 'f', -1, 64)
 	}
-	return strconv.Itoa(value)
+	return strconv.Itoa(x.number)
 }
 
 func (p Param) kind() string {
-	if p.Words != nil {
-		return "word"
-	}
 	if p.Thousandths {
 		return "number of at most three places"
 	}
 	return "whole number"
 }
 
-func (p Param) read(text string) (int, error) {
+// read reads the text of a value and checks it.
+func (p Param) read(text string) (setting, error) {
+	if share, ok := strings.CutSuffix(text, "%"); ok && p.OfPrompt {
+		n, err := thousandths(share)
+		if err != nil || n < 1 || n > whole {
+			return setting{}, fmt.Errorf("%s=%.60q must be a share of the prompt, above 0%% and at most 100%%, with at most three places", p.Key, text)
+		}
+		return setting{share: n}, nil
+	}
 	if p.Words != nil {
-		return slices.Index(p.Words, text), nil
+		n := slices.Index(p.Words, text)
+		if n < 0 {
+			return setting{}, fmt.Errorf("%s=%.60q must be %s", p.Key, text, strings.Join(p.Words, " or "))
+		}
+		return setting{number: n}, nil
 	}
-	if !p.Thousandths {
-		return strconv.Atoi(text)
+	n, err := strconv.Atoi(text)
+	if p.Thousandths {
+		n, err = thousandths(text)
 	}
+	switch {
+	case err != nil || n < p.Min || n > p.Max:
+		also := ""
+		if p.OfPrompt {
+			also = ", or a share of the prompt such as 5%"
+		}
+		return setting{}, fmt.Errorf("%s=%.60q must be a %s from %s to %s%s", p.Key, text, p.kind(), p.text(setting{number: p.Min}), p.text(setting{number: p.Max}), also)
+	case p.Odd && n%2 == 0:
+		return setting{}, fmt.Errorf("%s=%d must be odd", p.Key, n)
+	case p.MultipleOf8 && n%8 != 0:
+		return setting{}, fmt.Errorf("%s=%d must be a multiple of 8", p.Key, n)
+	case p.PowerOfTwo && n&(n-1) != 0:
+		return setting{}, fmt.Errorf("%s=%d must be a power of two", p.Key, n)
+	}
+	return setting{number: n}, nil
+}
+
+// thousandths reads a decimal with at most three places.
+func thousandths(text string) (int, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	n := math.Round(x * 1000)
 	if err != nil || !(math.Abs(n) < maxSlots) || math.Abs(x*1000-n) > 1e-6 {
@@ -67,9 +120,9 @@ func (p Param) read(text string) (int, error) {
 	return int(n), nil
 }
 
-// Size is a number of tokens.
+// Size is a number of tokens, or a share of the prompt.
 func Size(key string, value, least int) Param {
-	return Param{Key: key, Value: value, Min: least, Max: maxSlots}
+	return Param{Key: key, Value: value, Min: least, Max: maxSlots, OfPrompt: true}
 }
 
 // Odd is an odd number.
@@ -87,29 +140,52 @@ func Flag(key string) Param { return Param{Key: key, Max: 1} }
 
 // Of is the policy with these parameter values.
 func (m Method) Of(values ...int) *kvcache.Policy {
-	return kvcache.Compose(m.Name, m.spec(values), m.Parts(values))
+	settings := make([]setting, len(values))
+	for i, n := range values {
+		settings[i].number = n
+	}
+	return kvcache.Compose(m.Name, m.spec(settings), m.Parts(values))
 }
 
-func (m Method) spec(values []int) string {
+func (m Method) spec(values []setting) string {
 	spec, sep := m.Name, ":"
 	for i, p := range m.Params {
+		if p.Optional && values[i] == (setting{number: p.Value}) {
+			continue
+		}
 		spec += sep + p.Key + "=" + p.text(values[i])
 		sep = ","
 	}
 	return spec
 }
 
-// Usage is the spec with all defaults.
-func (m Method) Usage() string {
-	values := make([]int, len(m.Params))
+func (m Method) defaults() []setting {
+	values := make([]setting, len(m.Params))
 	for i, p := range m.Params {
-		values[i] = p.Value
+		values[i].number = p.Value
 	}
-	return m.spec(values)
+	return values
 }
 
-// Parse parses "name" or "name:key=value,key=value". Missing parameters have the defaults of Usage.
-// Every policy that evicts also accepts positions=cache and, with it, half=1 (see
+// Usage is the spec with all defaults.
+func (m Method) Usage() string { return m.spec(m.defaults()) }
+
+// help is Usage with the optional parameters and the named settings.
+func (m Method) help() string {
+	text := m.Usage()
+	for _, p := range m.Params {
+		if p.Optional {
+			text += " [" + p.Key + "=" + strings.Join(p.Words, "|") + "]"
+		}
+	}
+	for _, n := range m.Named {
+		text += " | " + m.Name + ":" + n.Name
+	}
+	return text
+}
+
+// Parse parses "name", "name:key=value,key=value" or "name:named,key=value". Missing parameters have the
+// defaults of Usage. Every policy that evicts also accepts positions=cache and, with it, half=1 (see
 // kvcache.Policy.AtCachePositions). Errors wrap kvcache.ErrPolicy.
 func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
@@ -117,79 +193,99 @@ func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 	if at < 0 {
 		var usage []string
 		for _, m := range known {
-			usage = append(usage, m.Usage())
+			usage = append(usage, m.help())
 		}
 		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; each that evicts also takes ,positions=cache", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
 	}
 	policy, err := known[at].parse(rest, given)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w (write %s)", kvcache.ErrPolicy, err, known[at].Usage())
+		return nil, fmt.Errorf("%w: %w (write %s)", kvcache.ErrPolicy, err, known[at].help())
 	}
 	return policy, nil
 }
 
-func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
-	var pairs []string
-	if given {
-		pairs = strings.Split(text, ",")
-	}
-	texts := map[string]string{}
-	for _, pair := range pairs {
+// pairs adds the settings of a text to texts. The text must not have a key twice.
+func (m Method) pairs(texts map[string]string, text string) error {
+	own := map[string]string{}
+	for i, pair := range strings.Split(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")
+		if at := slices.IndexFunc(m.Named, func(n Named) bool { return n.Name == pair }); !ok && i == 0 && at >= 0 {
+			if err := m.pairs(texts, m.Named[at].Settings); err != nil {
+				return err
+			}
+			continue
+		}
 		if !ok {
-			return nil, fmt.Errorf("%.60q is not key=value", pair)
+			return fmt.Errorf("%.60q is not key=value", pair)
 		}
-		if _, twice := texts[key]; twice {
-			return nil, fmt.Errorf("%.60q is given twice", key)
+		if _, twice := own[key]; twice {
+			return fmt.Errorf("%.60q is given twice", key)
 		}
-		texts[key] = value
+		own[key] = value
 	}
-	take := func(p Param) (int, error) {
+	maps.Copy(texts, own)
+	return nil
+}
+
+func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
+	texts := map[string]string{}
+	if given {
+		if err := m.pairs(texts, text); err != nil {
+			return nil, err
+		}
+	}
+	take := func(p Param) (setting, error) {
 		text, ok := texts[p.Key]
 		delete(texts, p.Key)
 		if !ok {
-			return p.Value, nil
+			return setting{number: p.Value}, nil
 		}
-		n, err := p.read(text)
-		switch {
-		case err != nil || n < p.Min || n > p.Max:
-			return 0, fmt.Errorf("%s=%.60q must be a %s from %s to %s", p.Key, text, p.kind(), p.text(p.Min), p.text(p.Max))
-		case p.Odd && n%2 == 0:
-			return 0, fmt.Errorf("%s=%d must be odd", p.Key, n)
-		case p.MultipleOf8 && n%8 != 0:
-			return 0, fmt.Errorf("%s=%d must be a multiple of 8", p.Key, n)
-		case p.PowerOfTwo && n&(n-1) != 0:
-			return 0, fmt.Errorf("%s=%d must be a power of two", p.Key, n)
-		}
-		return n, nil
+		return p.read(text)
 	}
 	positions, given := texts["positions"]
 	delete(texts, "positions")
 	if given && positions != "cache" && positions != "original" {
 		return nil, fmt.Errorf("positions=%.60q must be cache or original", positions)
 	}
-	half := 0
+	var half setting
 	var err error
 	if positions == "cache" {
 		if half, err = take(Flag("half")); err != nil {
 			return nil, err
 		}
 	}
-	values := make([]int, len(m.Params))
+	values, shares := m.defaults(), false
 	for i, p := range m.Params {
 		if values[i], err = take(p); err != nil {
 			return nil, err
 		}
+		shares = shares || values[i].share > 0
 	}
 	if len(texts) > 0 {
 		return nil, fmt.Errorf("unknown parameter %.60q", slices.Sorted(maps.Keys(texts))[0])
 	}
-	policy := m.Of(values...)
-	switch {
-	case positions != "cache":
-		return policy, nil
-	case !policy.Evicts():
+	// of is the policy of a prompt with that many tokens.
+	of := func(prompt int) *kvcache.Policy {
+		numbers := make([]int, len(values))
+		for i, p := range m.Params {
+			numbers[i] = p.of(values[i], prompt)
+		}
+		policy := m.Of(numbers...)
+		if positions == "cache" {
+			policy = policy.AtCachePositions(half.number == 1)
+		}
+		return policy
+	}
+	policy := of(maxSlots)
+	if positions == "cache" && !policy.Evicts() {
 		return nil, fmt.Errorf("%s evicts nothing: its positions in the cache are the original ones", m.Name)
 	}
-	return policy.AtCachePositions(half == 1), nil
+	if !shares {
+		return policy, nil
+	}
+	spec := m.spec(values)
+	if positions == "cache" {
+		spec = kvcache.Compose(m.Name, spec, kvcache.Parts{}).AtCachePositions(half.number == 1).Spec()
+	}
+	return kvcache.SharesOf(spec, maxSlots, of), nil
 }

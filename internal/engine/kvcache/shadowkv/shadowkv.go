@@ -37,7 +37,7 @@ var Method = method.Method{Name: "shadowkv", Params: []method.Param{
 		p.Index, p.ReplacesKeys = lowRank{m, v[7]}, true
 	}
 	return p
-}}
+}, Named: []method.Named{{Name: "paper", Settings: "chunk=8,budget=1.56%,outliers=48,local=4,keys=lowrank,rank=160"}}} // section 5.1
 
 // landmarks selects chunks by tensor.KVLayout.Landmark.
 type landmarks struct {

@@ -32,7 +32,9 @@ var Method = method.Method{Name: "squeezed", Params: []method.Param{
 		c.coarse = max(1, v[0]/5)
 	}
 	return kvcache.Parts{Index: c, Reorders: true, Selector: c, Needs: kvcache.Needs{Window: v[4], Queries: true, Labels: true}, Tail: c.tailOf}
-}}
+}, Named: []method.Named{
+	{Name: "paper", Settings: "clusters=0.05,levels=1,sparsity=0.9,obs=100"},         // section 6.1, appendix C
+	{Name: "hierarchical", Settings: "clusters=0.05,levels=2,sparsity=0.9,obs=100"}}} // centroids of 1 % and 5 %
 
 // clusters is the PromptIndex and the Selector.
 type clusters struct {
