@@ -66,7 +66,7 @@ func (h *handover) choose(layer int) {
 			return
 		}
 		if !rule.Needs.Queries {
-			h.stats[i].Vote(rule.Needs.Window)
+			h.stats[i].Vote(rule.Needs)
 		}
 	})
 	voted := time.Now()

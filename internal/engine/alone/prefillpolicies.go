@@ -195,7 +195,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 
 // watching is the policy full, observing what other policies need.
 func watching(n kvcache.Needs) *kvcache.Policy {
-	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t", n.Window, n.PromptAttention, n.Queries, n.Labels), kvcache.Parts{Needs: n})
+	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t,%d,%d", n.Window, n.PromptAttention, n.Queries, n.Labels, n.Candidates.Sink, n.Candidates.Recent), kvcache.Parts{Needs: n})
 }
 
 // parse is kvpolicy.Parse, and also accepts a watching.
@@ -205,6 +205,6 @@ func parse(spec string) (*kvcache.Policy, error) {
 		return kvpolicy.Parse(spec)
 	}
 	var n kvcache.Needs
-	_, err := fmt.Sscanf(rest, "%d,%t,%t,%t", &n.Window, &n.PromptAttention, &n.Queries, &n.Labels)
+	_, err := fmt.Sscanf(rest, "%d,%t,%t,%t,%d,%d", &n.Window, &n.PromptAttention, &n.Queries, &n.Labels, &n.Candidates.Sink, &n.Candidates.Recent)
 	return watching(n), err
 }

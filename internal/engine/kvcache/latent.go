@@ -1,6 +1,9 @@
 package kvcache
 
-import "github.com/shoal-llm/shoal/internal/engine/tensor"
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/voting"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
 
 // Latent attention (DeepSeek-V2, arXiv 2405.04434) keeps one row per token for all query heads, so
 // a policy decides once for all of them, by statistics summed over all query heads. Sockets divide
@@ -16,7 +19,7 @@ func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, score
 		tensor.AttentionMass(o.attention[at:][:o.prompt], q, ldq, n, pos, g, score, o.g.Layout, blocks, s)
 	}
 	if skip := max(0, o.first-pos); o.votes != nil && skip < n {
-		tensor.AttentionMass(o.votes[at:][:o.prompt], q[skip*ldq:], ldq, n-skip, pos+skip, g, score, o.g.Layout, blocks, s)
+		voting.Count(o.votes[at:][:o.prompt], q[skip*ldq:], ldq, n-skip, pos+skip, g, score, o.g.Layout, blocks, o.among, s)
 	}
 }
 

@@ -21,9 +21,9 @@ type Statistics struct {
 	Votes []float32
 	// Attention is the attention received by each prompt token, [Prompt]; nil unless requested.
 	Attention []float32
-	// votes are WindowVotes of the last voted queries, after Vote.
+	// votes are WindowVotes of the needs voted, after Vote.
 	votes []float32
-	voted int
+	voted Needs
 
 	// Labels are the numbers that PromptIndex.Prepare has given to the tokens, [Prompt]. Prepared is the
 	// state that it has stored in the observation. nil: nothing was prepared.
@@ -57,8 +57,9 @@ type Observation struct {
 	g      Geometry
 	heads  tensor.Span
 	prompt int
-	at     []int // index of each layer among those without a window; -1: the layer has one
-	first  int   // position of the first query of the window
+	at     []int       // index of each layer among those without a window; -1: the layer has one
+	among  tensor.Span // see Needs.Candidates
+	first  int         // position of the first query of the window
 	charge int64
 
 	queries   []float32 // (layer, head or unit, window, its query heads, KDim), after RoPE; for latent attention only on request
@@ -112,7 +113,7 @@ func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int
 	}
 	tables := layers * (heads.Hi - heads.Lo)
 	window := min(n.Window, prompt)
-	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, first: prompt - window, charge: bytes}
+	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, among: n.candidates(prompt), first: prompt - window, charge: bytes}
 	switch {
 	case g.Units == 0 || n.Queries:
 		o.queries = make([]float32, tables*window*g.queryHeads()*g.Layout.KDim)

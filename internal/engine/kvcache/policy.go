@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/voting"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -125,6 +126,8 @@ type Needs struct {
 	// Window is the length of the observation window: the queries of the last Window prompt tokens.
 	// 0: none.
 	Window int
+	// Candidates, unless zero, are the edges of the prompt outside of the softmax of votes.
+	Candidates Edges
 	// PromptAttention is the attention that each prompt token received, summed over all queries of
 	// the prompt.
 	PromptAttention bool
@@ -134,6 +137,9 @@ type Needs struct {
 	// Clustering.
 	Labels bool
 }
+
+// Edges are the first and the newest tokens of a prompt.
+type Edges struct{ Sink, Recent int }
 
 // Kept is what a head of a layer keeps of a prompt.
 type Kept struct {
@@ -281,7 +287,7 @@ func (p *Policy) Keep(s *Statistics) Kept {
 			kept[p.Eviction.Slot(nil, pos)] = int32(pos)
 		}
 		if k := p.afterRing(n); k > 0 {
-			kept = slices.Concat(kept, topK(p.Compressor.Score(s), p.Sink, n-p.Recent, k))
+			kept = slices.Concat(kept, voting.Top(p.Compressor.Score(s), p.Sink, n-p.Recent, k))
 		}
 		return Kept{Positions: kept}
 	}
@@ -296,7 +302,7 @@ func (p *Policy) Keep(s *Statistics) Kept {
 	}
 	kept := Positions(nil, 0, sink)
 	if scores != nil {
-		kept = append(kept, topK(scores, sink, n-recent, p.TopK)...)
+		kept = append(kept, voting.Top(scores, sink, n-recent, p.TopK)...)
 	}
 	k := Kept{Positions: Positions(kept, n-recent, n)}
 	if p.scored != nil {

@@ -32,6 +32,8 @@ var suite = []string{
 	"shadowkv:chunk=8,budget=8,outliers=1,local=1,int8=1,skip=1,keys=lowrank,rank=8",
 	"squeezed:clusters=0.25,levels=1,sparsity=0.8,tail=4,obs=6,segment=64",
 	"squeezed:clusters=0.4,levels=2,sparsity=0.7,tail=8,obs=3,segment=100",
+	"snapkv:topk=40,obs=8,pool=5,votes=prefix",
+	"snapstream:sink=4,recent=30,topk=33,obs=8,pool=7,votes=candidates",
 }
 
 func init() {

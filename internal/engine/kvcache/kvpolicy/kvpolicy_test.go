@@ -56,7 +56,7 @@ func TestShares(t *testing.T) {
 		{"snapkv:topk=5", "snapkv:topk=5,obs=64,pool=7", 1000, "snapkv:topk=5,obs=64,pool=7"},
 		{"shadowkv:paper", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160", 131072, "shadowkv:chunk=8,budget=2044,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160"},
 		{"shadowkv:paper,rank=8", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8", 10, "shadowkv:chunk=8,budget=2,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8"},
-		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7", 1024, "snapstream:sink=4,recent=128,topk=128,obs=64,pool=7"},
+		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7,votes=prefix", 1024, "snapstream:sink=4,recent=128,topk=128,obs=64,pool=7,votes=prefix"},
 	} {
 		p, err := Parse(c.spec)
 		if err != nil || p.Spec() != c.canonical {

@@ -1,0 +1,60 @@
+// Package voting counts the votes of an observation window, and finds the tokens with the most votes.
+package voting
+
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Count adds to votes[slot] the attention that slot receives from n successive query tokens of g heads,
+// the first at position first; q[i*ldq:] is [g][KDim]. The softmax runs over all slots that a token sees.
+// With a non-empty span it runs over those of the span only, which alone get votes.
+func Count(votes, q []float32, ldq, n, first, g int, score tensor.Score, l tensor.KVLayout, blocks [][]byte, among tensor.Span, s *tensor.AttnScratch) {
+	if among.Len() <= 0 {
+		tensor.AttentionMass(votes, q, ldq, n, first, g, score, l, blocks, s)
+		return
+	}
+	// Each row of the softmax is divided by what it gives to the span. A sink of the model is a factor
+	// of the whole row, so any head's will do.
+	row := make([]float32, first+n)
+	for i := range n {
+		hi := min(among.Hi, first+i+1)
+		for h := range g {
+			clear(row)
+			tensor.AttentionMass(row[:first+i+1], q[i*ldq+h*l.KDim:], ldq, 1, first+i, 1, score, l, blocks, s)
+			sum := 0.0
+			for _, x := range row[among.Lo:max(among.Lo, hi)] {
+				sum += float64(x)
+			}
+			if sum == 0 { // none is seen, or their shares are too small for float32
+				continue
+			}
+			for j := among.Lo; j < hi; j++ {
+				votes[j] += float32(float64(row[j]) / sum)
+			}
+		}
+	}
+}
+
+// Top returns the positions of the k largest votes in [lo, hi), ascending. The earlier token wins
+// a tie.
+func Top(votes []float32, lo, hi, k int) []int32 {
+	k = max(0, min(k, hi-lo))
+	order := make([]int32, 0, max(0, hi-lo))
+	for pos := lo; pos < hi; pos++ {
+		order = append(order, int32(pos))
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		switch {
+		case votes[a] > votes[b]:
+			return -1
+		case votes[a] < votes[b]:
+			return 1
+		}
+		return int(a - b)
+	})
+	order = order[:k]
+	slices.Sort(order)
+	return order
+}
