@@ -49,6 +49,7 @@ type pass struct {
 	at       int // index of the exchange in flight; -1: none yet
 	sent     time.Time
 	compute  func() // runs on the executor
+	resume   func() // queues compute again
 	begin    func() // starts the exchange
 	arrived  func(error)
 	advanced advanced
@@ -107,6 +108,7 @@ func (a *Actor) newPass() *pass {
 		a.root.Send(a.self, &p.advanced)
 	}
 	p.compute = p.next
+	p.resume = func() { p.layer.Term.Submit(p.compute) }
 	p.begin = func() { p.schedule.exchanges[p.at].start(p.run.Batch, p.run.Group, p.arrived) }
 	return p
 }
@@ -116,6 +118,9 @@ func (a *Actor) newPass() *pass {
 // that has not been computed.
 func (p *pass) next() {
 	began, b, s := time.Now(), p.run.Batch, p.schedule
+	if b.order.Park(s.uses[p.at+1], p.resume) {
+		return
+	}
 	if p.at >= 0 {
 		s.exchanges[p.at].unpack(b)
 	}
@@ -134,6 +139,9 @@ func (p *pass) next() {
 	}
 	if last && b.dropAfter(runs[len(runs)-1].Layer.Kind()) {
 		b.dropRows()
+	}
+	if resume := b.order.Ran(s.uses[p.at], b.T == 0); resume != nil {
+		resume()
 	}
 	p.sent = time.Now()
 	b.Compute += p.sent.Sub(began)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer/inorder"
 	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/collective"
@@ -107,6 +108,7 @@ type Batch struct {
 	Observed      time.Duration        // portion of Spent[Attention] that policies use during prefill
 	ExpertsRead   int                  // number of experts whose weights were read, all layers together
 	own           own
+	order         inorder.Order // among the micro-batches of a step
 }
 
 // NewBatch returns a batch for steps of at most maxRows rows, computed by backend.
@@ -154,6 +156,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 	b.findAdapted()
 	b.classify()
 	b.ClearTimes()
+	b.order = inorder.Order{}
 	b.Backend.Begin(b, rotations)
 	return nil
 }

@@ -75,19 +75,21 @@ func list(stages ...Stage) []Stage {
 // two runs.
 type Schedule struct {
 	runs      [][]Op // one more than exchanges; a run may be empty
+	uses      []int  // of each run: the number of operations that use caches
 	exchanges []*Exchange
 }
 
 // scheduled divides stages into runs at their exchanges.
 func scheduled(stages []Stage) *Schedule {
-	s := &Schedule{runs: make([][]Op, 1)}
+	s := &Schedule{runs: make([][]Op, 1), uses: make([]int, 1)}
 	for _, stage := range stages {
 		switch x := stage.(type) {
 		case Op:
 			last := len(s.runs) - 1
 			s.runs[last] = append(s.runs[last], x)
+			s.uses[last] += x.usesCaches()
 		case *Exchange:
-			s.exchanges, s.runs = append(s.exchanges, x), append(s.runs, nil)
+			s.exchanges, s.runs, s.uses = append(s.exchanges, x), append(s.runs, nil), append(s.uses, 0)
 		}
 	}
 	return s

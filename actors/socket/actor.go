@@ -91,11 +91,7 @@ func (a *Actor) Receive(c actor.Context) {
 	case *stageDone:
 		a.advance(c, m.step, m.err)
 	case *layer.Done:
-		for _, s := range a.steps {
-			if s != nil && m.Batch == s.sent {
-				a.advance(c, s, m.Err)
-			}
-		}
+		a.left(c, m)
 	case *groupFailed:
 		a.Config.Logger.Warn("collective group failed", "epoch", m.number, "error", m.err)
 	case *Retire:

@@ -80,6 +80,7 @@ type rigConfig struct {
 	disk   *tier.Scratch // with sweep: for the residual stream
 	group  int           // layers that sweeps read at a time; default 1
 	passes int           // of decode-only steps, on one socket; default 1
+	micro  int           // micro-batches of each step; default 1
 	wrap   func(rank int, inner collective.Transport) collective.Transport
 	device func(*tensor.Pool) layer.Device // default: layer.Host
 
@@ -195,7 +196,7 @@ func (r *rig) run(req *proto.StepRequest) map[uint64]*proto.Sampled {
 func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
 	r.t.Helper()
 	r.step++
-	req.Epoch, req.Step = r.epoch, r.step
+	req.Epoch, req.Step, req.MicroBatches = r.epoch, r.step, uint32(r.c.micro)
 	for _, o := range req.Open {
 		delete(r.rows, o.Seq)
 	}

@@ -2,6 +2,7 @@ package socket
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -42,20 +43,40 @@ type flight struct {
 	*step.Step
 	reply      func(*proto.StepReply, error)
 	observe    func(step.Times)
-	sent       *layer.Batch // batch in the layers
-	jobsBefore uint64       // jobs of the executor before the step
+	sent       []*layer.Batch // batches in the layers
+	jobsBefore uint64         // jobs of the executor before the step
 }
 
 // run starts the current stage of a step.
 func (a *Actor) run(c actor.Context, s *flight) {
-	job, batch := s.Job()
+	job, batches := s.Job()
 	if job == nil {
-		s.sent = batch
-		c.Send(a.layers[batch.Before], &layer.Run{Batch: batch, Group: a.epoch.Group, ReplyTo: c.Self()})
+		s.sent = slices.Clone(batches)
+		for _, b := range batches { // an earlier batch is the first in every layer
+			c.Send(a.layers[b.Before], &layer.Run{Batch: b, Group: a.epoch.Group, ReplyTo: c.Self()})
+		}
 		return
 	}
 	self, root := c.Self(), c.ActorSystem().Root
 	a.exec.Submit(func() { job(func(err error) { root.Send(self, &stageDone{s, err}) }) })
+}
+
+// left receives a batch that has left the layers. The step advances after its last batch, or the first
+// error.
+func (a *Actor) left(c actor.Context, m *layer.Done) {
+	for _, s := range a.steps {
+		if s == nil {
+			continue
+		}
+		i := slices.Index(s.sent, m.Batch)
+		if i < 0 {
+			continue
+		}
+		s.sent = slices.Delete(s.sent, i, i+1)
+		if len(s.sent) == 0 || m.Err != nil {
+			a.advance(c, s, m.Err)
+		}
+	}
 }
 
 // advance starts a step's next stage or ends the step.

@@ -2750,6 +2750,7 @@ type StepRequest struct {
 	Halvings      uint32   `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
 	DropStates    []uint64 `protobuf:"varint,17,rep,packed,name=drop_states,json=dropStates,proto3" json:"drop_states,omitempty"` // sequences that lose the copy of their recurrent states before the step
 	Sweeps        []*Sweep `protobuf:"bytes,18,rep,name=sweeps,proto3" json:"sweeps,omitempty"`                                   // after the rows
+	MicroBatches  uint32   `protobuf:"varint,19,opt,name=micro_batches,json=microBatches,proto3" json:"micro_batches,omitempty"`  // parts in which the rows run through the layers together; 0 means 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2908,6 +2909,13 @@ func (x *StepRequest) GetSweeps() []*Sweep {
 		return x.Sweeps
 	}
 	return nil
+}
+
+func (x *StepRequest) GetMicroBatches() uint32 {
+	if x != nil {
+		return x.MicroBatches
+	}
+	return 0
 }
 
 // Sweep takes tokens of a prompt through layers [from_layer, to_layer). The first sweeps of the
@@ -4258,7 +4266,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
 	"\x04sums\x18\x0f \x01(\bR\x04sums\x12\x1a\n" +
-	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xc1\x04\n" +
+	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xe6\x04\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -4281,7 +4289,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\bhalvings\x18\x10 \x01(\rR\bhalvings\x12\x1f\n" +
 	"\vdrop_states\x18\x11 \x03(\x04R\n" +
 	"dropStates\x12$\n" +
-	"\x06sweeps\x18\x12 \x03(\v2\f.shoal.SweepR\x06sweeps\"\x99\x01\n" +
+	"\x06sweeps\x18\x12 \x03(\v2\f.shoal.SweepR\x06sweeps\x12#\n" +
+	"\rmicro_batches\x18\x13 \x01(\rR\fmicroBatches\"\x99\x01\n" +
 	"\x05Sweep\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1d\n" +
 	"\n" +

@@ -26,6 +26,8 @@ var since = map[protoreflect.FullName]uint32{
 	"shoal.StepRequest.halvings": 6,
 	"shoal.Grammar.open":         6,
 	"shoal.Grammar.thought":      6,
+
+	"shoal.StepRequest.micro_batches": 8,
 }
 
 // Unknown is an error that names the first field of m, or of a message in m, that this build

@@ -43,6 +43,9 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 	if rows := len(p.Decode) + len(p.Chunks); rows+len(p.Index)+len(p.Sweeps) == 0 || rows == 0 && p.Passes > 1 {
 		return nil, fmt.Errorf("socket: step %d has no rows", p.Step)
 	}
+	if p.MicroBatches < 0 || p.MicroBatches > plan.MaxMicroBatches {
+		return nil, fmt.Errorf("socket: step %d runs %d micro-batches through the layers, at most %d are possible", p.Step, p.MicroBatches, plan.MaxMicroBatches)
+	}
 	for _, f := range p.Spill {
 		switch q := seqs.at(f.Seq); {
 		case q == nil || !q.HandedOver:

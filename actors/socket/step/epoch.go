@@ -53,6 +53,7 @@ type Options struct {
 // microBatch is the memory that the steps of one micro-batch share, one after the other.
 type microBatch struct {
 	batch *layer.Batch
+	parts []*layer.Batch // of steps whose rows are divided
 	head  head
 	rows  replicas // rows of a step's tokens for replicas
 	ids   []uint32 // scratch: tokens of one run for the embedding
@@ -72,12 +73,16 @@ func NewEpoch(c *caches.Epoch, o Options) *Epoch {
 // microBatch returns a micro-batch by number. The first call allocates its activations.
 func (e *Epoch) microBatch(batch int) *microBatch {
 	if e.micro[batch] == nil {
-		c := &e.config
-		b := newBatch(e.device, c, e.maxRows, e.Geometry.Layout)
-		b.Type, b.MicroBatch = e.dt, uint8(batch)
-		e.micro[batch] = &microBatch{batch: b, head: head{ends: e.Weights.Ends, pool: e.pool}}
+		e.micro[batch] = &microBatch{batch: e.newBatch(batch), head: head{ends: e.Weights.Ends, pool: e.pool}}
 	}
 	return e.micro[batch]
+}
+
+// newBatch allocates a batch. Batches in flight together have different numbers.
+func (e *Epoch) newBatch(number int) *layer.Batch {
+	b := newBatch(e.device, &e.config, e.maxRows, e.Geometry.Layout)
+	b.Type, b.MicroBatch = e.dt, uint8(number)
+	return b
 }
 
 func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayout) *layer.Batch {
@@ -117,6 +122,9 @@ func (e *Epoch) fill(s *Step) error {
 	}
 	s.micro.batch.Before, s.micro.batch.After = 0, 0
 	if err := s.micro.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
+		return err
+	}
+	if err := e.divide(s); err != nil {
 		return err
 	}
 	return e.embed(s)
@@ -163,9 +171,9 @@ func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 // decode rows only when they are sampled. It lists the rows whose logits are requested.
 func (e *Epoch) embed(s *Step) error {
 	b := s.micro.batch
-	first, last, stay := make(map[uint64]int, len(b.Segments)), make(map[uint64]int, len(b.Segments)), 0
+	last, stay := make(map[uint64]int, len(b.Segments)), 0
 	for _, seg := range b.Segments {
-		first[seg.Seq], last[seg.Seq] = seg.First, stay-seg.Dropped
+		last[seg.Seq] = stay - seg.Dropped
 		stay += seg.N - seg.Dropped
 	}
 	drawn := make([]bool, len(s.Work.Runs))
@@ -184,8 +192,15 @@ func (e *Epoch) embed(s *Step) error {
 			s.pooled = append(s.pooled, pooledRun{c, e.Seqs[c.Seq], last[c.Seq]})
 		}
 	}
-	if err := e.lookUp(s.micro, s.Work.Runs, func(run int) int { return first[s.Work.Runs[run].Seq] }); err != nil {
-		return err
+	for _, p := range s.parts {
+		if err := e.lookUp(s.micro, p.batch, p.runs); err != nil {
+			return err
+		}
+	}
+	if s.parts == nil {
+		if err := e.lookUp(s.micro, b, s.Work.Runs); err != nil {
+			return err
+		}
 	}
 	for i := range s.Work.Runs {
 		c := &s.Work.Runs[i]
@@ -206,9 +221,12 @@ func (e *Epoch) embed(s *Step) error {
 	return nil
 }
 
-// lookUp fills the rows of runs with the embeddings of their tokens. first returns the first row of a
-// run.
-func (e *Epoch) lookUp(m *microBatch, runs []plan.Run, first func(run int) int) error {
+// lookUp fills the rows of a batch with the embeddings of the tokens of its runs.
+func (e *Epoch) lookUp(m *microBatch, b *layer.Batch, runs []plan.Run) error {
+	first := make(map[uint64]int, len(b.Segments))
+	for i := range b.Segments {
+		first[b.Segments[i].Seq] = b.Segments[i].First
+	}
 	lookUp := func(checked bool) (err error) {
 		for i := 0; i < len(runs) && err == nil; i++ {
 			ids := m.ids[:0]
@@ -216,7 +234,7 @@ func (e *Epoch) lookUp(m *microBatch, runs []plan.Run, first func(run int) int) 
 				ids = append(ids, uint32(t))
 			}
 			m.ids = ids
-			err = m.batch.Backend.Embed(e.Weights.Ends, first(i), ids, checked)
+			err = b.Backend.Embed(e.Weights.Ends, first[runs[i].Seq], ids, checked)
 		}
 		return err
 	}

@@ -17,8 +17,8 @@ func (e *Epoch) plan(s *Step) []stage {
 	if len(s.Work.Runs) == 0 {
 		return append(e.cluster(s), e.sweeps(s)...)
 	}
-	stages := append(e.copies(s), stage{}) // copies, then all layers
-	stages = append(stages, e.heads(s, s.wanted)...)
+	stages := append(e.copies(s), e.layers(s)...)
+	stages = append(stages, e.heads(s, s.micro.batch, s.wanted)...)
 	if len(s.pooled) > 0 {
 		stages = append(stages, stage{job: func(done func(error)) { e.addPooled(s); done(nil) }})
 	}
@@ -49,14 +49,14 @@ func (e *Epoch) plan(s *Step) []stage {
 	if len(s.Work.Sweeps) == 0 {
 		return stages
 	}
-	stages = append(stages, stage{job: func(done func(error)) { s.collect(); done(nil) }})
+	stages = append(stages, stage{job: func(done func(error)) { s.collect(s.micro.batch); done(nil) }})
 	return append(stages, e.sweeps(s)...)
 }
 
-// heads returns the stages that compute the logits of rows of the batch, and their results.
-func (e *Epoch) heads(s *Step, all []wanted) (stages []stage) {
+// heads returns the stages that compute the logits of rows of a batch, and their results.
+func (e *Epoch) heads(s *Step, b *layer.Batch, all []wanted) (stages []stage) {
 	alone := len(e.Place.Slices) == 1
-	b, h := s.micro.batch, &s.micro.head
+	h := &s.micro.head
 	for lo := 0; lo < len(all); lo += layer.LogitRows {
 		rows := all[lo:min(lo+layer.LogitRows, len(all))]
 		stages = append(stages, stage{job: func(done func(error)) {

@@ -18,6 +18,7 @@ type Step struct {
 
 	epoch     *Epoch
 	micro     *microBatch
+	parts     []part // micro-batches of the current pass; nil: all rows are one
 	wanted    []wanted
 	pooled    []pooledRun
 	results   results
@@ -35,12 +36,15 @@ type Step struct {
 	wireBefore uint64
 	before     workers.Spent
 	lateBefore []time.Duration
+
+	overlapped, exposed time.Duration // waits of micro-batches; the part in which nothing was computed
 }
 
-// stage is one part of a step: a job on the executor, which calls done once. Without a job it is all
-// layers in order.
+// stage is one part of a step: a job on the executor, which calls done once, or batches that run through
+// the layers together.
 type stage struct {
-	job func(done func(error))
+	job     func(done func(error))
+	batches []*layer.Batch
 }
 
 // NewStep returns a step whose first stage begins it. use sets the number of threads.
@@ -61,12 +65,9 @@ func (e *Epoch) NewStep(w *machine.Work, use func(shift int)) *Step {
 	return s
 }
 
-// Job returns the job of the current stage. If it is nil, the stage is all layers, which run the batch.
-func (s *Step) Job() (job func(done func(error)), layers *layer.Batch) {
-	if job = s.stages[s.at].job; job == nil {
-		layers = s.micro.batch
-	}
-	return job, layers
+// Job returns the job of the current stage, or the batches that the layers run.
+func (s *Step) Job() (job func(done func(error)), layers []*layer.Batch) {
+	return s.stages[s.at].job, s.stages[s.at].batches
 }
 
 // Advance moves to the next stage, of the current pass or of the next one. It returns false after the
@@ -90,6 +91,6 @@ func (s *Step) Finish() (Times, *proto.StepReply) {
 	t := s.spent
 	return t, &proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.sampled, KvUsedBytes: e.Arena.Used(),
 		ComputeMicros: uint32((s.compute + t.Head + t.Begin).Microseconds()), WaitMicros: uint32(t.Wait.Microseconds()), OwnMicros: uint32(t.Own.Microseconds()),
-		ClusteringMicros: uint32(t.Clustering.Microseconds()), LateMicros: micros(e.Group.Lateness(), s.lateBefore), Threads: threadTime(t.Threads),
+		ClusteringMicros: uint32(t.Clustering.Microseconds()), LateMicros: s.late(), Threads: threadTime(t.Threads),
 		Spilled: s.spilled, Lost: s.lost, WireBytes: e.Group.WireBytes() - s.wireBefore, ReplicaBytes: s.copied}
 }

@@ -26,8 +26,18 @@ func (e *Epoch) sweeps(s *Step) (stages []stage) {
 	for i := range s.Work.Sweeps {
 		w := &sweep{epoch: e, step: s, Sweep: &s.Work.Sweeps[i]}
 		w.seq = e.Seqs[w.Seq]
-		for lo := 0; lo < len(w.Tokens); lo += w.seq.PassRows {
-			stages = append(stages, w.pass(lo, min(lo+w.seq.PassRows, len(w.Tokens)))...)
+		batches := []*layer.Batch{s.micro.batch} // of the passes that run through the layers together
+		if e.overlaps(s) {
+			batches = e.parts(s)
+		}
+		for lo := 0; lo < len(w.Tokens); {
+			var together []*pass
+			for i := 0; i < len(batches) && lo < len(w.Tokens); i++ {
+				hi := min(lo+w.seq.PassRows, len(w.Tokens))
+				together = append(together, w.pass(batches[i], lo, hi))
+				lo = hi
+			}
+			stages = append(stages, w.run(together)...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) { w.commit(); done(nil) }})
 		if w.Start+len(w.Tokens) == w.seq.Prompt {
@@ -37,13 +47,50 @@ func (e *Epoch) sweeps(s *Step) (stages []stage) {
 	return stages
 }
 
-// pass returns the stages that take the tokens [lo, hi) of a sweep through its layers.
-func (w *sweep) pass(lo, hi int) []stage {
-	b := w.step.micro.batch
+// pass takes some tokens of a sweep through its layers.
+type pass struct {
+	batch *layer.Batch
+	run   plan.Run
+	last  bool // of the prompt in the last layer
+}
+
+// pass takes the tokens [lo, hi).
+func (w *sweep) pass(b *layer.Batch, lo, hi int) *pass {
 	run := plan.Run{Seq: w.Seq, Owner: w.seq.Owner, Start: w.Start + lo, Tokens: w.Tokens[lo:hi], Prefill: true}
+	return &pass{b, run, w.Sample && hi == len(w.Tokens)}
+}
+
+// run returns the stages of passes that run through the layers together.
+func (w *sweep) run(passes []*pass) (stages []stage) {
+	var batches []*layer.Batch
+	for i, p := range passes {
+		stages = append(stages, w.begin(p)...)
+		if batches = append(batches, p.batch); i > 0 {
+			stages = append(stages, stage{job: func(done func(error)) { p.batch.Follow(passes[i-1].batch); done(nil) }})
+		}
+	}
+	stages = append(stages, w.step.through(batches)...)
+	for _, p := range passes {
+		if w.To < w.epoch.Geometry.Layers {
+			stages = append(stages, stage{job: func(done func(error)) { done(w.store(p)) }})
+			continue
+		}
+		if p.last {
+			n := len(p.run.Tokens)
+			last := []wanted{{row: n - 1, seq: w.seq, position: p.run.Start + n, sample: true, token: plan.None}}
+			stages = append(stages, w.epoch.heads(w.step, p.batch, last)...)
+		}
+		stages = append(stages, stage{job: func(done func(error)) { w.step.collect(p.batch); done(nil) }})
+	}
+	return stages
+}
+
+// begin returns the stages that fill the batch of a pass.
+func (w *sweep) begin(p *pass) []stage {
+	b := p.batch
 	stages := []stage{{job: func(done func(error)) {
 		began := time.Now()
-		err := w.fill(&run)
+		err := w.fill(p)
 		w.step.spent.Begin += time.Since(began)
 		if err != nil || w.From == 0 || !b.SharesRows() {
 			done(err)
@@ -65,21 +112,13 @@ func (w *sweep) pass(lo, hi int) []stage {
 			done(nil)
 		}})
 	}
-	stages = append(stages, stage{}) // the layers
-	if w.To < w.epoch.Geometry.Layers {
-		return append(stages, stage{job: func(done func(error)) { done(w.store(&run)) }})
-	}
-	if w.Sample && hi == len(w.Tokens) {
-		last := []wanted{{row: hi - lo - 1, seq: w.seq, position: w.Start + hi, sample: true, token: plan.None}}
-		stages = append(stages, w.epoch.heads(w.step, last)...)
-	}
-	return append(stages, stage{job: func(done func(error)) { w.step.collect(); done(nil) }})
+	return stages
 }
 
 // fill sets the batch to a pass. Its rows are embeddings, or this rank's rows of the residual stream after
 // the previous layers.
-func (w *sweep) fill(run *plan.Run) error {
-	e, b := w.epoch, w.step.micro.batch
+func (w *sweep) fill(p *pass) error {
+	e, b, run := w.epoch, p.batch, &p.run
 	b.Before, b.After = w.From, e.Geometry.Layers-w.To
 	err := b.Reset(e.Place, e.Rank, []layer.Segment{e.segment(run)}, e.rotations...)
 	if err != nil {
@@ -91,26 +130,25 @@ func (w *sweep) fill(run *plan.Run) error {
 				w.seq.Note(t, run.Start+i)
 			}
 		}
-		return e.lookUp(w.step.micro, []plan.Run{*run}, func(int) int { return 0 })
+		return e.lookUp(w.step.micro, b, []plan.Run{*run})
 	}
 	rows, err := w.seq.Residual.Load(run.Start, b.PromptRows().Len())
 	if err == nil {
-		b.Backend.Unpack(rows, w.owned())
+		b.Backend.Unpack(rows, owned(b))
 	}
 	return err
 }
 
-// owned is the tile of the residual stream that this rank stores.
-func (w *sweep) owned() []layer.Tile {
-	b := w.step.micro.batch
+// owned is the tile of the residual stream of a pass that this rank stores.
+func owned(b *layer.Batch) []layer.Tile {
 	return []layer.Tile{{Of: layer.Residual, Rows: b.PromptRows(), Cols: topology.Range{Hi: b.Dims.Hidden}}}
 }
 
 // store stores this rank's rows of a pass for the next layers.
-func (w *sweep) store(run *plan.Run) error {
-	w.rows = w.step.micro.batch.Backend.Pack(w.rows[:0], w.owned())
-	w.step.collect()
-	return w.seq.Residual.Store(run.Start, w.rows)
+func (w *sweep) store(p *pass) error {
+	w.rows = p.batch.Backend.Pack(w.rows[:0], owned(p.batch))
+	w.step.collect(p.batch)
+	return w.seq.Residual.Store(p.run.Start, w.rows)
 }
 
 // commit makes the rows of a sweep count. It reports a residual stream whose file has failed.

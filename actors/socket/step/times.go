@@ -63,9 +63,8 @@ func (s Times) with(b *layer.Batch) Times {
 	return s
 }
 
-// collect adds the times of the batch to those of the step, before the batch gets other rows.
-func (s *Step) collect() {
-	b := s.micro.batch
+// collect adds the times of a batch to those of the step, before the batch gets other rows.
+func (s *Step) collect(b *layer.Batch) {
 	s.spent, s.compute = s.spent.with(b), s.compute+b.Compute
 	b.ClearTimes()
 }
@@ -88,12 +87,17 @@ func threadTime(s workers.Spent) *proto.ThreadTime {
 	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
 }
 
-// micros returns the increase since before, in microseconds.
-func micros(now, before []time.Duration) []uint32 {
+// late returns how long this rank has waited for each other rank in the step, in microseconds. The waits of
+// micro-batches count as far as nothing was computed meanwhile.
+func (s *Step) late() []uint32 {
+	now, counts := s.epoch.Group.Lateness(), 1.0
+	if s.overlapped > 0 {
+		counts = min(1, float64(s.exposed)/float64(s.overlapped))
+	}
 	out := make([]uint32, len(now))
 	for i := range now {
-		if i < len(before) {
-			out[i] = uint32((now[i] - before[i]).Microseconds())
+		if i < len(s.lateBefore) {
+			out[i] = uint32(counts * float64((now[i] - s.lateBefore[i]).Microseconds()))
 		}
 	}
 	return out

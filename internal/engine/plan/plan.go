@@ -42,7 +42,13 @@ type Plan struct {
 	Index       []Index
 	Passes      int // over the rows of Decode: each pass reads the token that the pass before sampled; 0 means 1
 	ThreadShift int // each node halves its compute threads this many times, rounding up, as far as it can
+	// MicroBatches is the number of parts in which the rows run through the layers, so that one part
+	// computes while another waits for the network; 0 means 1.
+	MicroBatches int
 }
+
+// MaxMicroBatches is the largest Plan.MicroBatches.
+const MaxMicroBatches = 2
 
 // Tokens is the number of rows of the step, or of one of its passes, without those of Sweeps.
 func (p *Plan) Tokens() int {
