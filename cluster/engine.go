@@ -399,6 +399,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 				d := s.PrefixCache.Disk
 				d.Bytes, d.Limit, d.Blocks, d.Written, d.Read = d.Bytes+k.Bytes, d.Limit+k.Limit, d.Blocks+k.Blocks, d.Written+k.Written, d.Read+k.Read
 				d.Dropped, d.Removed, d.Damaged, d.Failed = d.Dropped+k.Dropped, d.Removed+k.Removed, d.Damaged+k.Damaged, d.Failed+k.Failed
+				d.IndexesComputed, d.IndexesRead = d.IndexesComputed+k.IndexesComputed, d.IndexesRead+k.IndexesRead
 			}
 		}
 		node.KVPrefix = min(cached, node.KVUsedBytes)

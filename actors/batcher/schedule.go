@@ -220,7 +220,7 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
 	open := s.opens(r)
-	open.Reserve = max(read, tokens)
+	open.Reserve, open.IndexKey = max(read, tokens), s.prefix.indexKey(r)
 	if s.prefix != nil {
 		s.prefix.admit(r, &open, chain)
 	}

@@ -77,6 +77,11 @@ type PrefixDiskState struct {
 	Failed   uint64 `json:"failures"`        // failed disk operations
 	Restored uint64 `json:"restored_tokens"` // prompt tokens read from files since this coordinator started
 	Late     uint64 `json:"late"`            // reads that were abandoned because the disk was too slow
+
+	// Results of indexes of prompts under squeezed and shadowkv: the clusters of a head, the thresholds
+	// of a prompt, the factors of a layer.
+	IndexesComputed uint64 `json:"indexes_computed"`
+	IndexesRead     uint64 `json:"indexes_read"` // from files
 }
 
 // DraftsState is the result of speculative decoding so far.

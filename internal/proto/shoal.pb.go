@@ -2346,8 +2346,10 @@ type Open struct {
 	Adapter        []byte   `protobuf:"bytes,15,opt,name=adapter,proto3" json:"adapter,omitempty"`                                        // ID of the LoRA adapter of all rows; empty: none
 	PassRows       uint32   `protobuf:"varint,16,opt,name=pass_rows,json=passRows,proto3" json:"pass_rows,omitempty"`                     // sweeps read the prompt layer by layer, this number of rows at a time; 0: chunks read it
 	ResidualInFile bool     `protobuf:"varint,17,opt,name=residual_in_file,json=residualInFile,proto3" json:"residual_in_file,omitempty"` // with pass_rows: each socket stores its rows of the residual stream in a file
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The key of this prompt's index in files, 32 bytes; empty: it is not stored.
+	IndexKey      []byte `protobuf:"bytes,18,opt,name=index_key,json=indexKey,proto3" json:"index_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Open) Reset() {
@@ -2497,6 +2499,13 @@ func (x *Open) GetResidualInFile() bool {
 		return x.ResidualInFile
 	}
 	return false
+}
+
+func (x *Open) GetIndexKey() []byte {
+	if x != nil {
+		return x.IndexKey
+	}
+	return nil
 }
 
 // Copy makes a replica: before the rows of the step run, the owner sends the cache of a
@@ -3928,18 +3937,21 @@ func (x *SocketStatus) GetDeviceUsedBytes() int64 {
 // PrefixDisk are figures of the files of the prefix cache: bytes and blocks now, the others,
 // of blocks, since the start.
 type PrefixDisk struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Blocks        uint64                 `protobuf:"varint,3,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	Written       uint64                 `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
-	Read          uint64                 `protobuf:"varint,5,opt,name=read,proto3" json:"read,omitempty"`
-	Dropped       uint64                 `protobuf:"varint,6,opt,name=dropped,proto3" json:"dropped,omitempty"` // the disk was slower than prompts are read
-	Damaged       uint64                 `protobuf:"varint,7,opt,name=damaged,proto3" json:"damaged,omitempty"`
-	Failed        uint64                 `protobuf:"varint,8,opt,name=failed,proto3" json:"failed,omitempty"`   // operations
-	Removed       uint64                 `protobuf:"varint,9,opt,name=removed,proto3" json:"removed,omitempty"` // for others
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Bytes   int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Limit   int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Blocks  uint64                 `protobuf:"varint,3,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	Written uint64                 `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
+	Read    uint64                 `protobuf:"varint,5,opt,name=read,proto3" json:"read,omitempty"`
+	Dropped uint64                 `protobuf:"varint,6,opt,name=dropped,proto3" json:"dropped,omitempty"` // the disk was slower than prompts are read
+	Damaged uint64                 `protobuf:"varint,7,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	Failed  uint64                 `protobuf:"varint,8,opt,name=failed,proto3" json:"failed,omitempty"`   // operations
+	Removed uint64                 `protobuf:"varint,9,opt,name=removed,proto3" json:"removed,omitempty"` // for others
+	// Results of indexes of prompts: clusters of a head, thresholds, factors of a layer.
+	IndexesComputed uint64 `protobuf:"varint,10,opt,name=indexes_computed,json=indexesComputed,proto3" json:"indexes_computed,omitempty"`
+	IndexesRead     uint64 `protobuf:"varint,11,opt,name=indexes_read,json=indexesRead,proto3" json:"indexes_read,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PrefixDisk) Reset() {
@@ -4031,6 +4043,20 @@ func (x *PrefixDisk) GetFailed() uint64 {
 func (x *PrefixDisk) GetRemoved() uint64 {
 	if x != nil {
 		return x.Removed
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetIndexesComputed() uint64 {
+	if x != nil {
+		return x.IndexesComputed
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetIndexesRead() uint64 {
+	if x != nil {
+		return x.IndexesRead
 	}
 	return 0
 }
@@ -4225,7 +4251,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
 	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
 	"\x04open\x18\x06 \x01(\bR\x04open\x12\x18\n" +
-	"\athought\x18\a \x01(\tR\athought\"\xf2\x03\n" +
+	"\athought\x18\a \x01(\tR\athought\"\x8f\x04\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -4245,7 +4271,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04pool\x18\x0e \x01(\rR\x04pool\x12\x18\n" +
 	"\aadapter\x18\x0f \x01(\fR\aadapter\x12\x1b\n" +
 	"\tpass_rows\x18\x10 \x01(\rR\bpassRows\x12(\n" +
-	"\x10residual_in_file\x18\x11 \x01(\bR\x0eresidualInFile\"2\n" +
+	"\x10residual_in_file\x18\x11 \x01(\bR\x0eresidualInFile\x12\x1b\n" +
+	"\tindex_key\x18\x12 \x01(\fR\bindexKey\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\xa3\x03\n" +
@@ -4390,7 +4417,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\radapter_bytes\x18\x13 \x01(\x03R\fadapterBytes\x12\x1a\n" +
 	"\badapters\x18\x14 \x01(\rR\badapters\x12\x12\n" +
 	"\x04busy\x18\x0f \x01(\bR\x04busy\x12*\n" +
-	"\x11device_used_bytes\x18\x17 \x01(\x03R\x0fdeviceUsedBytes\"\xe4\x01\n" +
+	"\x11device_used_bytes\x18\x17 \x01(\x03R\x0fdeviceUsedBytes\"\xb2\x02\n" +
 	"\n" +
 	"PrefixDisk\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
@@ -4401,7 +4428,10 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\adropped\x18\x06 \x01(\x04R\adropped\x12\x18\n" +
 	"\adamaged\x18\a \x01(\x04R\adamaged\x12\x16\n" +
 	"\x06failed\x18\b \x01(\x04R\x06failed\x12\x18\n" +
-	"\aremoved\x18\t \x01(\x04R\aremoved*\xf9\x01\n" +
+	"\aremoved\x18\t \x01(\x04R\aremoved\x12)\n" +
+	"\x10indexes_computed\x18\n" +
+	" \x01(\x04R\x0findexesComputed\x12!\n" +
+	"\findexes_read\x18\v \x01(\x04R\vindexesRead*\xf9\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +

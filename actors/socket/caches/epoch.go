@@ -110,6 +110,9 @@ func (e *Epoch) observe(s *Sequence, o *plan.Open) (err error) {
 	if s.Stats, err = kvcache.NewObservation(e.Arena, e.Geometry, e.Place.Slices[e.Rank].KVHeads, s.Policy.Needs, s.Prompt); err != nil {
 		return err
 	}
+	if s.Stats != nil {
+		s.Stats.Results = s.results
+	}
 	if n := len(o.Shared); n > 0 && s.Policy.Needs.PromptAttention {
 		return s.Stats.Continue(e.blocks[o.Shared[n-1]])
 	}
@@ -166,7 +169,7 @@ func (e *Epoch) Save(s *Sequence, c *plan.Run) error {
 
 // newSequence returns the data that every socket has of a sequence.
 func (e *Epoch) newSequence(o *plan.Open) *Sequence {
-	s := &Sequence{ID: o.Seq, Owner: o.Owner, Replica: o.Replica, Prompt: o.Read, Policy: o.Policy, Adapter: e.Adapters[o.Adapter]}
+	s := &Sequence{ID: o.Seq, Owner: o.Owner, Replica: o.Replica, Prompt: o.Read, Policy: o.Policy, Adapter: e.Adapters[o.Adapter], results: e.files.resultsOf(o)}
 	if o.Pool != pooling.None {
 		s.Pool = pooling.New(o.Pool, s.Prompt)
 	}
@@ -222,7 +225,7 @@ func (e *Epoch) fork(o *plan.Open) error {
 // openCache creates the owner's cache for a prompt's hand-over.
 func (e *Epoch) openCache(q *Sequence) error {
 	q.Cache = kvcache.NewStore(e.Arena, e.Geometry, q.Policy)
-	q.Cache.Score = e.Score
+	q.Cache.Score, q.Cache.Results = e.Score, q.results
 	var heads tensor.Span
 	if q.PromptShard != nil && q.Policy.KeepsAll() {
 		heads = e.PromptHeads(q.Owner)

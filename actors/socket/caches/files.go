@@ -23,6 +23,8 @@ type files struct {
 	writes chan offer
 	form   tier.Form // form of the epoch's blocks; used by the executor only
 	states tier.Form // form of their snapshots
+
+	indexes *indexes
 }
 
 // offer is a block in memory that the disk may store.
@@ -55,6 +57,7 @@ func newFiles(store *tier.Store, exec *layer.Executor, c *Caches) *files {
 	f := &files{background: newBackground(exec, c), store: store, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites)}
 	f.goroutines.Go(func() { f.runAll(f.reads) })
 	f.goroutines.Go(f.write)
+	f.indexes = newIndexes(f)
 	return f
 }
 
@@ -212,5 +215,6 @@ func (f *files) figures() *proto.PrefixDisk {
 		return nil
 	}
 	s := f.store.Stats()
-	return &proto.PrefixDisk{Bytes: s.Bytes, Limit: s.Limit, Blocks: uint64(s.Blocks), Written: s.Written, Read: s.Read, Dropped: s.Dropped, Damaged: s.Damaged, Failed: s.Failed, Removed: s.Out}
+	return &proto.PrefixDisk{Bytes: s.Bytes, Limit: s.Limit, Blocks: uint64(s.Blocks), Written: s.Written, Read: s.Read, Dropped: s.Dropped, Damaged: s.Damaged, Failed: s.Failed, Removed: s.Out,
+		IndexesComputed: f.indexes.computed.Load(), IndexesRead: f.indexes.read.Load()}
 }

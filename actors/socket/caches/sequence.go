@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -30,6 +31,8 @@ type Sequence struct {
 	PassRows     int                  // with Residual: tokens that the layers get at a time
 	Cache        *kvcache.Store       // the owner's cache, from the last chunk on, or the first hand-over of layers
 	ReplicaCache *kvcache.Store       // the replica on this socket
+
+	results *results.Prompt // stored results of the prompt's index; nil: none
 
 	Pool *pooling.Accumulator // makes a vector of the prompt; nil: tokens are sampled
 

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -69,6 +70,8 @@ type Observation struct {
 
 	// Prepared is the state of PromptIndex.Prepare.
 	Prepared any
+	// Results has what PromptIndex.Prepare computed from the same prompt before; nil: nothing is stored.
+	Results *results.Prompt
 }
 
 // StatisticsBytes is the size of an Observation for policy p on a socket with heads KV heads (or

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -41,6 +42,9 @@ type Store struct {
 
 	// Score is that of a query with a key, for a PromptIndex. The owner sets it before Seal.
 	Score tensor.Score
+	// Results has what the PromptIndex computed from the same prompt before. The owner sets it before
+	// Seal; nil: nothing is stored.
+	Results *results.Prompt
 
 	promptIndex StoreIndex  // nil: none
 	replacer    RowReplacer // promptIndex, if it replaces rows

@@ -102,6 +102,9 @@ type Open struct {
 	// their tokens. Read counts them, and the first chunk follows them.
 	Shared []uint64
 	Prefix []int32
+
+	// IndexKey is the key of the prompt's index in files. Zero: it is not stored.
+	IndexKey Key
 }
 
 // Keep moves blocks of a sequence that has ended to the prefix cache, from block number

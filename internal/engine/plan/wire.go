@@ -40,9 +40,13 @@ func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
 }
 
 func encodeOpen(o *Open) *proto.Open {
+	var index []byte
+	if o.IndexKey != (Key{}) {
+		index = o.IndexKey[:]
+	}
 	return &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: EncodeSampling(o.Sampling),
 		PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), ReserveTokens: uint32(o.Reserve),
-		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared, Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes(), PassRows: uint32(o.PassRows), ResidualInFile: o.InFile}
+		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared, Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes(), PassRows: uint32(o.PassRows), ResidualInFile: o.InFile, IndexKey: index}
 }
 
 // encodeRun encodes what decode and prefill have in common, and decode's own fields.
@@ -127,13 +131,17 @@ func decodeOpen(m *proto.Open, parse func(spec string) (*kvcache.Policy, error))
 	if err != nil {
 		return Open{}, fmt.Errorf("plan: sequence %d: %w", m.GetSeq(), err)
 	}
+	var index Key
+	if n := copy(index[:], m.GetIndexKey()); n != len(m.GetIndexKey()) || n != 0 && n != len(index) {
+		return Open{}, fmt.Errorf("plan: sequence %d: the key of its index has %d bytes, not %d", m.GetSeq(), len(m.GetIndexKey()), len(index))
+	}
 	params := DecodeSampling(m.GetSampling())
 	if m.GetPool() > uint32(pooling.CLS) {
 		return Open{}, fmt.Errorf("plan: sequence %d: pooling method %d is not known", m.GetSeq(), m.GetPool())
 	}
 	return Open{Seq: m.Seq, Owner: int(m.Owner), Policy: policy, Sampling: &params,
 		Read: int(m.PromptTokens), Sampled: int(m.SampledBefore), Tail: int(m.TailTokens), Reserve: int(m.ReserveTokens),
-		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared, Prefix: convert[int32](m.Prefix), Adapter: adapter, PassRows: int(m.PassRows), InFile: m.ResidualInFile}, nil
+		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared, Prefix: convert[int32](m.Prefix), Adapter: adapter, PassRows: int(m.PassRows), InFile: m.ResidualInFile, IndexKey: index}, nil
 }
 
 // decodeRuns returns the runs of decode, whose number it also returns, and then those of prefill. All

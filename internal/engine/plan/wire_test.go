@@ -47,6 +47,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"sequence 5 asks for -1 log-prob":               {Chunks: []*proto.Chunk{{Seq: 5, WantPromptLogprobs: true, PromptLogprobs: -1}}},
 		"sequence 6 has 64 bytes of keys for 2":         {Chunks: []*proto.Chunk{{Seq: 6, Save: []uint64{1, 2}, Keys: make([]byte, 64)}}},
 		"sequence 8: lora: the ID of an adapter has 31": {Open: []*proto.Open{{Seq: 8, Policy: "full", Adapter: make([]byte, 31)}}},
+		"sequence 9: the key of its index has 31 bytes": {Open: []*proto.Open{{Seq: 9, Policy: "full", IndexKey: make([]byte, 31)}}},
 		"sequence 7 has 33 bytes of keys for 1 ":        {Keep: []*proto.Keep{{Seq: 7, Save: []uint64{1}, Keys: make([]byte, 33)}}},
 	} {
 		if _, _, err := Decode(m, kvpolicy.Parse); err == nil || !strings.Contains(err.Error(), want) {
@@ -104,6 +105,9 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 		return
 	case pooling.Method:
 		v.Set(reflect.ValueOf(pooling.Mean))
+		return
+	case Key:
+		v.Set(reflect.ValueOf(Key{2, byte(*n)}))
 		return
 	case []Key:
 		v.Set(reflect.ValueOf([]Key{{1, byte(*n)}, {2}, {3}}))

@@ -22,6 +22,7 @@ type clusterCollector struct {
 	fetched, clustering, rate      *prometheus.Desc
 	queries, hits, prefix          *prometheus.Desc
 	disk, restored, diskTrouble    *prometheus.Desc
+	indexes                        *prometheus.Desc
 	rowFiles, rowFailures          *prometheus.Desc
 	loraBytes, loraCount           *prometheus.Desc
 	cardUsed, cardMemory           *prometheus.Desc
@@ -45,6 +46,7 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 		hits:          desc("vllm:prefix_cache_hits_total", "Prompt tokens that were found there.", modelLabel),
 		disk:          desc("shoal_prefix_disk_bytes", "Bytes of the prefix cache in files, of all nodes."),
 		restored:      desc("shoal_prefix_disk_restored_tokens_total", "Prompt tokens that came from files."),
+		indexes:       desc("shoal_prefix_disk_indexes_total", "Clusters of a head, thresholds of a prompt and factors of a layer, under squeezed and shadowkv, that were computed or read from files.", "from"),
 		diskTrouble:   desc("shoal_prefix_disk_trouble_total", "Blocks that were dropped (the disk was slower than prompts are read) or damaged, failed operations, and times that the disk was too slow to be waited for (late).", "kind"),
 		loraBytes:     desc("shoal_node_lora_bytes", "Bytes of LoRA adapters in the memory of the node.", "node"),
 		cardUsed:      desc("shoal_node_device_used_bytes", "Bytes of the graphics card's memory that the node uses.", "node"),
@@ -77,7 +79,7 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.indexes, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
 		ch <- d
 	}
 }
@@ -114,6 +116,9 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	if d := disk; d != nil {
 		gauge(c.disk, float64(d.Bytes))
 		ch <- prometheus.MustNewConstMetric(c.restored, prometheus.CounterValue, float64(d.Restored))
+		for from, n := range map[string]uint64{"computed": d.IndexesComputed, "read": d.IndexesRead} {
+			ch <- prometheus.MustNewConstMetric(c.indexes, prometheus.CounterValue, float64(n), from)
+		}
 		for kind, n := range map[string]uint64{"dropped": d.Dropped, "damaged": d.Damaged, "failed": d.Failed, "late": d.Late} {
 			ch <- prometheus.MustNewConstMetric(c.diskTrouble, prometheus.CounterValue, float64(n), kind)
 		}
@@ -180,5 +185,6 @@ func addDisk(sum, more *wire.PrefixDiskState) *wire.PrefixDiskState {
 		return cmp.Or(sum, more)
 	}
 	return &wire.PrefixDiskState{Bytes: sum.Bytes + more.Bytes, Restored: sum.Restored + more.Restored, Dropped: sum.Dropped + more.Dropped,
-		Damaged: sum.Damaged + more.Damaged, Failed: sum.Failed + more.Failed, Late: sum.Late + more.Late}
+		Damaged: sum.Damaged + more.Damaged, Failed: sum.Failed + more.Failed, Late: sum.Late + more.Late,
+		IndexesComputed: sum.IndexesComputed + more.IndexesComputed, IndexesRead: sum.IndexesRead + more.IndexesRead}
 }

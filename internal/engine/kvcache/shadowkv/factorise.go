@@ -13,17 +13,30 @@ func (f *factored) Build(_ int, run kvcache.Run, ropes kvcache.Ropes) error {
 	if f.blocks == 0 || f.moved {
 		return nil
 	}
+	recalled := make([]bool, len(f.layers))
+	for layer := range f.layers { // one after another: results are large
+		recalled[layer] = len(f.layers[layer]) > 0 && f.recall(layer)
+	}
 	run(len(f.layers), func(layer int) {
-		if len(f.layers[layer]) > 0 {
+		if len(f.layers[layer]) == 0 {
+			return
+		}
+		if !recalled[layer] {
 			f.factorise(layer, ropes.Of(layer))
 		}
+		f.moveRows(layer)
 	})
+	for layer := range f.layers {
+		if len(f.layers[layer]) > 0 && !recalled[layer] {
+			f.keep(layer)
+		}
+	}
 	return nil
 }
 
 var scratches = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
-// factorise computes the factors of a layer's heads.
+// factorise computes the basis and the coefficients of a layer.
 func (f *factored) factorise(layer int, rope kvcache.Rope) {
 	scratch := scratches.Get().(*tensor.AttnScratch)
 	defer scratches.Put(scratch)
@@ -71,12 +84,18 @@ func (f *factored) factorise(layer int, rope kvcache.Rope) {
 		tensor.MulAdd(out, rank, tile, tensor.BlockSlots, 0, tensor.BlockSlots, across, rank, wide, 0, rank, scratch)
 		tensor.Store(heads[0].coeffs[b], out, kind)
 	}
-	for head, h := range heads {
+}
+
+// moveRows copies the values and the outliers of a layer's heads out of rows that will be freed.
+func (f *factored) moveRows(layer int) {
+	scratch := scratches.Get().(*tensor.AttnScratch)
+	defer scratches.Put(scratch)
+	for head, h := range f.layers[layer] {
 		rows := f.s.Blocks(layer, head)
-		f.saveExact(h, rows, f.choose(l, f.s.IndexBlocks(layer, head), f.marked(prompt), scratch))
+		f.saveExact(h, rows, f.choose(f.l, f.s.IndexBlocks(layer, head), f.marked(f.s.Prompt()), scratch))
 		for b, v := range h.values {
 			for i := 0; i < tensor.BlockSlots; i += f.chunk {
-				l.SaveValues(v[i/f.chunk*l.ValueBytes(f.chunk):], rows[b], i, f.chunk)
+				f.l.SaveValues(v[i/f.chunk*f.l.ValueBytes(f.chunk):], rows[b], i, f.chunk)
 			}
 		}
 	}

@@ -17,6 +17,7 @@ type built struct {
 	s    *kvcache.Store
 	keys int // clustered keys of a head
 	*calibration
+	recalled *[2]float32 // thresholds that were computed before, the coarse one first; nil: none
 }
 
 // calibration computes the thresholds of all heads. It is dropped with the last piece.
@@ -42,6 +43,9 @@ func (b *built) begin() {
 		}
 	}
 	b.heads = make([]headShares, len(b.tables))
+	if b.calibrates() {
+		b.recallThresholds()
+	}
 }
 
 // Build implements kvcache.StoreIndex.
@@ -68,7 +72,7 @@ func (b *built) Build(piece int, run kvcache.Run, _ kvcache.Ropes) error {
 		run(len(errs), func(i int) { errs[i] = b.build(lo + i) })
 		return errors.Join(errs...)
 	case b.coarse > 0 && layer < g.Layers:
-		if !b.calibrates() {
+		if !b.calibrates() || b.recalled != nil {
 			return nil
 		}
 		if layer == 0 {
@@ -77,7 +81,10 @@ func (b *built) Build(piece int, run kvcache.Run, _ kvcache.Ropes) error {
 		run(hi-lo, func(i int) { b.prune(&b.heads[lo+i]) })
 		return nil
 	}
-	if b.calibrates() {
+	switch {
+	case b.recalled != nil:
+		b.set(b.recalled[0], b.recalled[1])
+	case b.calibrates():
 		b.thresholds()
 	}
 	b.calibration = nil
@@ -142,7 +149,7 @@ func (b *built) build(table int) error {
 	words := h.x.words()
 	words[coarseWord], words[fineWord], words[keysWord] = uint64(coarse), uint64(fine), uint64(b.keys)
 	switch {
-	case h.queries == nil:
+	case h.queries == nil || b.recalled != nil:
 	case coarse > 0: // prune fills fine
 		h.coarse, h.fine = b.shares(h, []int32{0, int32(coarse)}), make([]float32, fine)
 	default:
@@ -221,10 +228,16 @@ func (b *built) shares(h *headShares, runs []int32) []float32 {
 func (b *built) thresholds() {
 	fine := b.quantile(b.sparsity, func(h *headShares) (int, []float32) { return len(h.sizes) - len(h.fine), h.fine })
 	window := f32.Log(float32(b.window))
+	coarseLog, fineLog := f32.Log(b.bound)-window, f32.Log(fine)-window
+	b.set(coarseLog, fineLog)
+	b.keepThresholds(coarseLog, fineLog)
+}
+
+// set stores the thresholds in the indexes of all heads.
+func (b *built) set(coarse, fine float32) {
 	for i := range b.heads {
-		x := b.heads[i].x
-		x.set(coarseBound, f32.Log(b.bound)-window)
-		x.set(fineBound, f32.Log(fine)-window)
+		b.heads[i].x.set(coarseBound, coarse)
+		b.heads[i].x.set(fineBound, fine)
 	}
 }
 

@@ -31,8 +31,9 @@ func (c clusters) Arrange(s *kvcache.Statistics) (kept kvcache.Kept) {
 
 // labels returns the clusters of the first n tokens. It computes those that were not found before.
 func (c clusters) labels(s *kvcache.Statistics, n int) []int32 {
-	prepared := preparedOf(s.Prepared).segments
-	if prepared == c.parts(n) {
+	state := preparedOf(s.Prepared)
+	prepared := state.segments
+	if prepared == c.parts(n) || state.recalled[[2]int{s.Layer, s.Head}] {
 		return s.Labels[:n]
 	}
 	labels := make([]int32, n)

@@ -39,10 +39,20 @@ func (c clusters) Plan(g kvcache.Geometry, prompt int) (p kvcache.IndexPlan) {
 	return p
 }
 
+// lastSegment is the number of the segment whose pieces complete the labels of n tokens. The coarse
+// centroids count as one more segment.
+func (c clusters) lastSegment(n int) int {
+	if c.coarse > 0 {
+		return c.parts(n)
+	}
+	return c.parts(n) - 1
+}
+
 // prepared is the state of Prepare in an observation.
 type prepared struct {
-	segments int    // segments with complete labels
-	means    *means // of the head in progress
+	segments int             // segments with complete labels
+	means    *means          // of the head in progress
+	recalled map[[2]int]bool // by layer and head: all labels were computed before
 }
 
 // preparedOf is the state that an observation holds; the first one if it holds none.
@@ -50,7 +60,7 @@ func preparedOf(state any) *prepared {
 	if p, ok := state.(*prepared); ok {
 		return p
 	}
-	return new(prepared)
+	return &prepared{recalled: map[[2]int]bool{}}
 }
 
 // Prepare implements kvcache.PromptIndex.
@@ -64,6 +74,12 @@ func (c clusters) Prepare(o *kvcache.Observation, from *kvcache.Store, piece int
 		for i := turn * of.Len() / kvcache.Quarters; i < (turn+1)*of.Len()/kvcache.Quarters; i++ { // all rounds of one head before the next head
 			head := of.Lo + i/rounds
 			labels := o.Labels(layer, head)[:n]
+			if segment == 0 && i%rounds == 0 && c.recallLabels(o.Results, layer, head, labels) {
+				p.recalled[[2]int{layer, head}] = true
+			}
+			if p.recalled[[2]int{layer, head}] {
+				continue
+			}
 			if i%rounds == 0 {
 				s := kvcache.StatisticsOf(from, layer, head)
 				if fine {
@@ -84,6 +100,9 @@ func (c clusters) Prepare(o *kvcache.Observation, from *kvcache.Store, piece int
 					regroup(labels, membersOf(labels), p.means.labels)
 				}
 				p.means = nil
+				if segment == c.lastSegment(n) {
+					keepLabels(o.Results, layer, head, labels)
+				}
 			}
 		}
 	}
