@@ -68,6 +68,10 @@ func TestFixedContexts(t *testing.T) {
 	got, _ := first.open(reqs).wait(t)
 	same(t, "four nodes", reqs, want, got)
 	state := first.state()
+	clusterings := state.PrefixCache.Disk.IndexesComputed
+	if clusterings == 0 || state.PrefixCache.Disk.IndexesRead != 0 {
+		t.Errorf("the text was read once: %+v", state.PrefixCache.Disk)
+	}
 	for _, n := range state.Nodes {
 		if n.ID != ownerOf(t, state) {
 			first.signal(n.ID, syscall.SIGKILL)
@@ -77,6 +81,9 @@ func TestFixedContexts(t *testing.T) {
 	first.waitNodes(3, recoverLimit)
 	got, _ = first.open(reqs).wait(t)
 	same(t, "a node is lost while nobody asks", reqs, want, got)
+	if d := first.state().PrefixCache.Disk; d.IndexesComputed > clusterings || d.IndexesRead != 0 && d.IndexesRead != clusterings {
+		t.Errorf("after the loss of a node results were computed again: %d before, now %+v", clusterings, d)
+	}
 	surviveFault(t, first, "kill -9 of the owner", reqs, want, func() { first.signal(ownerOf(t, first.state()), syscall.SIGKILL) })
 	first.waitNodes(2, recoverLimit)
 	ready(first, "after the kill")
@@ -94,6 +101,8 @@ func TestFixedContexts(t *testing.T) {
 	same(t, "after kill -9 of all", reqs, want, got)
 	if p := second.state().PrefixCache; p == nil || p.Disk == nil || p.Disk.Restored == 0 {
 		t.Errorf("the text was not read from the disk: %+v", p)
+	} else if p.Disk.IndexesComputed != 0 || p.Disk.IndexesRead != clusterings {
+		t.Errorf("of %d results of the index, %d were read from the disk and %d computed", clusterings, p.Disk.IndexesRead, p.Disk.IndexesComputed)
 	}
 	second.want(200, "DELETE", "/v1/contexts/book", nil)
 	second.want(404, "POST", "/v1/completions", map[string]any{"prompt": text[:5], "context": "book", "max_tokens": 1})
