@@ -1,9 +1,7 @@
 package batcher
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-
+	"github.com/shoal-llm/shoal/actors/batcher/textkeys"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -20,8 +18,8 @@ import (
 type prefixCache struct {
 	s      *State
 	totals PrefixTotals
-	root   plan.Key // of all chains of blocks
-	lastID uint64   // of blocks
+	root   textkeys.Root // of all chains of blocks
+	lastID uint64        // of blocks
 
 	blocks   map[plan.Key]*textBlock // the blocks that can be found
 	leaves   leaves
@@ -90,7 +88,7 @@ type PrefixTotals struct {
 }
 
 func newPrefixCache(s *State) *prefixCache {
-	return &prefixCache{s: s, root: sha256.Sum256([]byte("shoal prefix 1\x00" + s.cfg.Identity)), blocks: map[plan.Key]*textBlock{}}
+	return &prefixCache{s: s, root: textkeys.NewRoot(s.cfg.Identity), blocks: map[plan.Key]*textBlock{}}
 }
 
 // clear forgets all blocks and fetches when their epoch is over.
@@ -165,23 +163,25 @@ func (c *prefixCache) plan(p *plan.Plan, rows map[uint64]*request) {
 // keyOf returns the key of block number at of a request. The request must have all its tokens.
 func (c *prefixCache) keyOf(r *request, at int) plan.Key {
 	for len(r.prefix.keys) <= at {
-		h := sha256.New()
-		if n := len(r.prefix.keys); n > 0 {
-			h.Write(r.prefix.keys[n-1][:])
-		} else {
-			salt := sha256.Sum256([]byte(r.Salt))
-			h.Write(c.root[:])
-			h.Write(salt[:])
-			h.Write(r.Adapter.ID.Bytes())
-		}
-		var tokens [4 * tensor.BlockSlots]byte
-		for i := range tensor.BlockSlots {
-			binary.LittleEndian.PutUint32(tokens[4*i:], uint32(r.token(len(r.prefix.keys)*tensor.BlockSlots+i)))
-		}
-		h.Write(tokens[:])
-		r.prefix.keys = append(r.prefix.keys, plan.Key(h.Sum(nil)))
+		r.prefix.keys = append(r.prefix.keys, c.root.Block(r.prefix.keys, r.text()))
 	}
 	return r.prefix.keys[at]
+}
+
+func (r *request) text() textkeys.Text {
+	return textkeys.Text{Salt: r.Salt, Adapter: r.Adapter.ID.Bytes(), Token: r.token}
+}
+
+// indexKey returns the key of the index of a request's prompt in files. Zero: it is not stored.
+func (c *prefixCache) indexKey(r *request) plan.Key {
+	if c == nil || !c.disk || r.Policy.Index == nil || r.NoCache {
+		return plan.Key{}
+	}
+	full := r.read / tensor.BlockSlots
+	if full > 0 {
+		c.keyOf(r, full-1)
+	}
+	return c.root.Index(r.prefix.keys[:full], r.text(), r.read, r.Policy.Spec())
 }
 
 // sharable returns the number of blocks of a prefill that may come from the cache.
