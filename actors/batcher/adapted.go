@@ -34,7 +34,7 @@ type adapted struct {
 }
 
 // rowless reports whether a decoding request has no rows for now.
-func (r *request) rowless() bool { return r.holdsContext() || r.paused }
+func (r *request) rowless() bool { return r.holdsContext() || r.paused || r.idle }
 
 func (r *request) hasAdapter() bool { return r.Adapter.ID != (lora.ID{}) }
 

@@ -39,3 +39,24 @@
 // same slots. Replayed tokens are compared with the recorded ones and not emitted
 // again.
 package batcher
+
+import "github.com/shoal-llm/shoal/actors/batcher/report"
+
+// Values of package report.
+type (
+	Totals        = report.Totals
+	RequestState  = report.Request
+	SocketState   = report.Socket
+	Result        = report.Result
+	PromptLogprob = report.PromptLogprob
+	Emit          = report.Emit
+	Scores        = report.Scores
+	Finish        = report.Finish
+	Reject        = report.Reject
+	Broken        = report.Broken
+	Fault         = report.Fault
+	Speculated    = report.Speculated
+	Verified      = report.Verified
+	PrefixTotals  = report.PrefixTotals
+	Disk          = report.Disk
+)

@@ -210,6 +210,7 @@ func (s *State) sampled(r *request, sample sampler.Result) {
 	case over && r.Hold:
 		s.contexts.hold(r)
 	case over:
+		r.complete = true
 		s.finish(r, reason, "", "")
 	}
 }

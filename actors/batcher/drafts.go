@@ -50,29 +50,6 @@ const (
 	draftScores = 1 << 15
 )
 
-// Speculated counts drafts and their results.
-type Speculated struct {
-	Lookups  uint64                     // lookups of drafts, also after short matches
-	Rows     uint64                     // decode rows with drafts
-	Drafted  uint64                     // tokens
-	Accepted uint64                     // of Drafted
-	At       [speculate.MaxDraft]uint64 // accepted as the first, second, ... of a row
-	Texts    int64                      // bytes of indexes now
-	Recent   int64                      // bytes of recent outputs now
-}
-
-func (c *Speculated) count(drafted, accepted int) {
-	c.Rows++
-	c.Drafted += uint64(drafted)
-	c.Accepted += uint64(accepted)
-	for i := range accepted {
-		c.At[i]++
-	}
-}
-
-// Verified counts the drafts of one row.
-type Verified struct{ Drafted, Accepted uint8 }
-
 // mode returns how drafts for a request are made, and the tokens of each draft; 0: as many as pay off.
 func (d *drafts) mode(r *request) (speculate.Mode, int) {
 	if r.Speculate != "" {
@@ -280,13 +257,13 @@ func (d *drafts) done(r *request, accepted int) {
 	if n := len(g.draft.Tokens); n > 0 {
 		g.trust.Learn(&g.draft, n, accepted, learnOwn)
 		d.trust.Learn(&g.draft, n, accepted, learnAll)
-		g.counted.count(n, accepted)
-		g.rows = append(g.rows, Verified{uint8(n), uint8(accepted)})
+		g.counted.Count(n, accepted)
+		g.rows = append(g.rows, Verified{Drafted: uint8(n), Accepted: uint8(accepted)})
 		g.recordGain(accepted > 0)
 		if g.draft.Source == speculate.SmallModel {
 			g.model.width = min(accepted+1, mostModelDraft)
 		}
-		d.totals.count(n, accepted)
+		d.totals.Count(n, accepted)
 	}
 	g.draft = speculate.Draft{}
 }

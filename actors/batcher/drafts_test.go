@@ -58,7 +58,7 @@ func TestDraftersSaveSteps(t *testing.T) {
 				f := out.finished["loop"].Speculated
 				var told Speculated
 				for _, v := range out.finished["loop"].Verified {
-					told.count(int(v.Drafted), int(v.Accepted))
+					told.Count(int(v.Drafted), int(v.Accepted))
 				}
 				if told.Lookups = f.Lookups; told != f {
 					t.Errorf("%+v in steps, %+v in all", told, f)

@@ -3,7 +3,6 @@ package batcher
 import (
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
-	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
 // Effects are the actions after a Step, to be performed in the order of the fields. Tokens are emitted
@@ -42,23 +41,6 @@ type Effects struct {
 	Adapters []adapters.Load
 }
 
-// Emit is one new output token.
-type Emit struct {
-	ID    string
-	Index int // index of the output token
-	// More is the number of output tokens of the same step that follow this one.
-	More int
-	// Cached is the number of prompt tokens that were in the prefix cache.
-	Cached int
-	sampler.Result
-}
-
-// Scores are log probabilities of prompt tokens.
-type Scores struct {
-	ID     string
-	Prompt []PromptLogprob
-}
-
 // Reasons for a Finish.
 const (
 	ReasonStop      = "stop"      // EOS or a stop token, which was emitted
@@ -83,42 +65,3 @@ const (
 	CodeAdapter    = "adapter_failed"   // the nodes cannot load the LoRA adapter
 	CodeDiverged   = "replay_diverged"
 )
-
-// Finish ends a request.
-type Finish struct {
-	ID      string
-	Reason  string
-	Code    string // with ReasonError
-	Message string
-	Prompt  int // tokens
-	Output  int // tokens, including Spec.Emitted
-
-	// In milliseconds of Tick. Started is the first admission, FirstToken the first Emit; -1: never.
-	Arrived, Started, FirstToken, Ended int64
-	Preempted                           int // number of times
-	Speculated                          Speculated
-	Verified                            []Verified
-	Pooled                              []float32 // the vector of a prompt, with Spec.Pool
-}
-
-// Reject answers a Submit that is not accepted.
-type Reject struct {
-	ID         string
-	Code       string
-	Message    string
-	RetryAfter int // seconds, with CodeOverloaded and CodeDraining
-}
-
-// Broken says that an epoch is over.
-type Broken struct {
-	Epoch  uint32
-	Step   uint64
-	Reason string
-}
-
-// Fault is a broken invariant.
-type Fault struct {
-	Kind    string // "replay", "ledger", "result", "placement"
-	ID      string // of the request, if the fault concerns one
-	Message string
-}

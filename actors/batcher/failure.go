@@ -71,6 +71,7 @@ func (s *State) tick(now int64) {
 // failUnserved ends a request that no placement could take for Config.UnservedMillis.
 func (s *State) failUnserved(r *request) {
 	switch {
+	case r.idle:
 	case s.placed && r.unfit == "":
 		r.unserved = -1
 	case r.unserved < 0:

@@ -42,6 +42,12 @@ type Spec struct {
 	Context int
 	Hold    bool
 
+	// Session names a conversation. When the request has all its tokens, its cache waits for
+	// SessionMillis for a later request of the session whose prompt begins with them. The policy and
+	// Context must be the same. "": none.
+	Session       string
+	SessionMillis int64
+
 	// Emitted are earlier output tokens, for a job that continues after its coordinator died. The
 	// sequence is rebuilt, and the output continues with the next index.
 	Emitted []int32
@@ -77,23 +83,6 @@ type StepDone struct {
 	Micros  int64        // from the plan to the results; 0: not measured
 	Spilled []plan.Spill // caches whose owners have freed the memory of their first blocks
 	Lost    []uint64     // sequences whose files failed; their samples are ignored
-}
-
-// Result is the result of a step for one sequence.
-type Result struct {
-	Seq     uint64
-	Samples []sampler.Result // of each sampled row; in decode up to the first that differs from the next token of the row
-	Prompt  []PromptLogprob  // in order of position
-	Pooled  []float32        // the vector of a prompt, after its last token
-	Drafts  []int32          // a draft of the tokens after the last of Samples
-	Odds    []float32        // the probability of each in the draft model, given those before it
-}
-
-// PromptLogprob scores the prompt token at Position, given those before it.
-type PromptLogprob struct {
-	Position int
-	Logprob  float32
-	Top      []sampler.TokenLogprob
 }
 
 // StepFailed reports that a step will have no result. Its epoch is over, and all running requests wait

@@ -17,7 +17,7 @@ func (s *State) interrupt() {
 	o := &Outage{Epoch: s.epoch}
 	for _, list := range []queue{s.running, s.waiting} {
 		for _, r := range list {
-			if r.ended || r.phase == waiting && r.outage == nil {
+			if r.ended || r.idle || r.phase == waiting && r.outage == nil {
 				continue
 			}
 			r.outage = o

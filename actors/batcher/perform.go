@@ -77,6 +77,3 @@ func (b *Batcher) perform(e Effects) {
 		})
 	}
 }
-
-// Error makes a Reject an error that Submit can return.
-func (r *Reject) Error() string { return "batcher: " + r.Code + ": " + r.Message }

@@ -77,16 +77,6 @@ type textBlock struct {
 	at       int // index in leaves, or none
 }
 
-// PrefixTotals count tokens since the start.
-type PrefixTotals struct {
-	Queries  uint64 // of prompts that were looked up, at their first admission
-	Hits     uint64 // portion of Queries that was found
-	Evicted  uint64 // in blocks that were evicted
-	Restored uint64 // in blocks that were read from disks
-	Late     uint64 // number of disk requests that were too slow
-	Answers  uint64 // in blocks of generated tokens that were kept
-}
-
 func newPrefixCache(s *State) *prefixCache {
 	return &prefixCache{s: s, root: textkeys.NewRoot(s.cfg.Identity), blocks: map[plan.Key]*textBlock{}}
 }

@@ -12,20 +12,6 @@ import (
 // its blocks they have. Then the ledger reserves memory for them. The request waits while others are
 // admitted, but never longer than prefill would take. A late block counts as a miss.
 
-// Disk requests blocks of a text from all sockets: from their disks, or from the owner of an ended
-// sequence. A DiskDone answers it.
-type Disk struct {
-	Number uint64
-	Seq    uint64     // sequence whose owner has the rows of all heads; 0: read from disks
-	Owner  int        // rank
-	From   int        // number of the first block in its text
-	Before plan.Key   // key of the block before the first
-	Keys   []plan.Key // keys of the blocks
-	Blocks []uint64   // their IDs from now on; empty: only ask how many blocks the sockets have
-	Step   uint64     // a socket that has begun a later step ignores the request
-	Millis int64      // time until the answer counts as late
-}
-
 // DiskDone answers a Disk with the number of leading blocks that every socket has.
 type DiskDone struct {
 	Number uint64

@@ -31,6 +31,9 @@ type request struct {
 	phase     phase
 	unread    bool // its client does not read its tokens
 	paused    bool // it decodes, and its adapter is not in memory yet
+	complete  bool // it has all its tokens
+	idle      bool // its turn has ended; its cache waits for the next one until this time
+	until     int64
 	ended     bool // its Finish was emitted; its memory is freed between steps
 	seq       uint64
 	owner     int

@@ -123,6 +123,9 @@ func (s *State) preempt(r *request) {
 	s.ledger.release(r)
 	s.release.add(r.seq)
 	s.running.remove(r)
+	if r.idle {
+		return
+	}
 	r.restart()
 	r.preempted++
 	s.totals.Preempted++
@@ -138,7 +141,7 @@ func (s *State) full() bool {
 // busy counts the sequences with rows. A held context has none.
 func (s *State) busy() (n int) {
 	for _, r := range s.running {
-		if !r.holdsContext() {
+		if !r.holdsContext() && !r.idle {
 			n++
 		}
 	}
@@ -155,14 +158,15 @@ func (s *State) makeRoom() {
 	}
 	for {
 		source, why := s.contexts.source(r, r.toRead()), s.ledger.choose(r, 0).why
-		if (why == "" || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
+		turn := s.sessions.source(r)
+		if (why == "" || turn != nil || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
 		}
 		if why != "" && s.prefix != nil && s.prefix.cancelOne(true) {
 			continue
 		}
 		yields := func(v *request) bool {
-			return v.unread || v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0
+			return v.unread || v.idle && v != turn || v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
 		last := len(s.running) - 1
 		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
@@ -198,6 +202,12 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 		return nil
 	}
 	read, tokens := r.demand()
+	if v := s.sessions.source(r); v != nil {
+		if !s.sessions.admit(p, r, v) {
+			return nil
+		}
+		return r
+	}
 	if v := s.contexts.source(r, read); v != nil && s.contexts.admit(p, r, v) {
 		return r
 	}

@@ -57,6 +57,7 @@ type cluster struct {
 	accepted int // accepted drafts
 	passes   int // passes after the first of a step
 	forks    int
+	takes    int // caches of sessions that the next turn took over
 	spills   int // caches that moved to files
 	lost     int // files that were lost
 	uncopied int // copies of states that were dropped
@@ -416,6 +417,9 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	for _, o := range p.Open {
 		q := &sequence{open: o, prompt: len(requests[o.ID].Prompt)}
 		switch {
+		case o.Take:
+			c.take(q, c.seqs[o.Fork], requests)
+			continue
 		case o.Fork != 0:
 			c.fork(q, c.seqs[o.Fork], requests)
 			continue
@@ -625,6 +629,26 @@ func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
 	q.own, q.owner = own, q.open.Owner
 	c.seqs[q.open.Seq] = q
 	c.forks++
+}
+
+// take begins a sequence with all of the cache of another, which ends.
+func (c *cluster) take(q, from *sequence, requests map[string]*Spec) {
+	if from == nil || from.held || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read || from.open.Policy.Spec() != q.open.Policy.Spec() {
+		c.t.Fatalf("%s: takes the cache of %+v", q.open.ID, from)
+	}
+	n := len(q.open.Resume) - from.own.Tokens()
+	if n < 0 || n > from.own.Staged() {
+		c.t.Fatalf("%s: takes %d tokens of %d and %d", q.open.ID, len(q.open.Resume), from.own.Tokens(), from.own.Staged())
+	}
+	from.own.Commit(n)
+	q.feed(c, requests, 0, q.open.Resume)
+	if !slices.Equal(from.text[:q.next], q.open.Resume) {
+		c.t.Fatalf("%s: takes a cache of other tokens", q.open.ID)
+	}
+	q.own, q.owner, from.own = from.own, q.open.Owner, nil
+	c.release([]uint64{q.open.Fork})
+	c.seqs[q.open.Seq] = q
+	c.takes++
 }
 
 func put(s *kvcache.Store, start, n int) { putLayers(s, start, n, 0, geometry.Layers) }

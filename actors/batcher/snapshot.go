@@ -1,10 +1,6 @@
 package batcher
 
-import (
-	"fmt"
-
-	"github.com/shoal-llm/shoal/actors/batcher/report"
-)
+import "fmt"
 
 // Snapshot is the state for /v1/cluster. The caller owns it.
 type Snapshot struct {
@@ -32,13 +28,6 @@ type Snapshot struct {
 	// shift; nil for steps that do more than decode.
 	Trials [][]float64
 }
-
-// Totals, RequestState and SocketState are parts of a Snapshot.
-type (
-	Totals       = report.Totals
-	RequestState = report.Request
-	SocketState  = report.Socket
-)
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
@@ -77,6 +66,8 @@ func (s *State) Snapshot() Snapshot {
 			state.State = "ending"
 		case r.holdsContext():
 			state.State = "context"
+		case r.idle:
+			state.State = "session"
 		}
 		v.Running = append(v.Running, state)
 	}

@@ -40,6 +40,7 @@ type State struct {
 	drafts    drafts
 	threads   threads.Chooser
 	contexts  contexts
+	sessions  sessions
 	clusters  clusters
 	layers    layers
 	residency residency
@@ -77,7 +78,7 @@ func New(cfg Config) (*State, error) {
 	if !cfg.NoPrefixCache {
 		s.prefix = newPrefixCache(s)
 	}
-	s.adapted.s, s.contexts.s, s.clusters.s, s.layers.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s, s
+	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s, s, s
 	return s, nil
 }
 
@@ -118,6 +119,8 @@ func (s *State) Step(in Input) Effects {
 		if s.prefix != nil {
 			s.prefix.empty = true
 		}
+	case EndSession:
+		s.sessions.end(in.Session)
 	case AdapterDone:
 		s.adapted.done(in)
 	case DiskDone:
@@ -181,6 +184,7 @@ func (s *State) place(p Placed) {
 		s.ledger.sockets[i] = a
 	}
 	s.adopt(p.Held)
+	s.sessions.forget()
 	s.adapted.place(p)
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range list {
@@ -227,8 +231,12 @@ func (s *State) finish(r *request, reason, code, message string) {
 
 // reap frees the memory of ended requests.
 func (s *State) reap() {
-	kept := s.running[:0]
+	kept, idle := s.running[:0], queue(nil)
 	for _, r := range s.running {
+		if r.ended && s.sessions.keep(r) {
+			idle = append(idle, r)
+			continue
+		}
 		if r.ended {
 			if s.prefix == nil || !s.prefix.keepOutput(r) {
 				s.ledger.release(r)
@@ -240,4 +248,8 @@ func (s *State) reap() {
 	}
 	clear(s.running[len(kept):])
 	s.running = kept
+	for _, r := range idle {
+		s.running.insert(r)
+	}
+	s.sessions.expire()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/options"
 )
@@ -16,7 +17,10 @@ func (s *State) submit(spec Spec) {
 	r := &request{Spec: spec, resides: resides{replica: none}, started: -1, first: -1, unserved: -1}
 	r.Policy = spec.Policy.For(cmp.Or(spec.Context, len(spec.Prompt)))
 	r.out = slices.Clone(spec.Emitted)
-	r.limit = min(spec.MaxTokens, s.cfg.ContextLimit-len(spec.Prompt))
+	if spec.Policy != nil && spec.Policy.Endless() && r.Context == 0 && len(r.Prompt) > s.cfg.ContextLimit {
+		r.Context = s.cfg.ContextLimit // the rest attends like generated tokens
+	}
+	r.limit = min(spec.MaxTokens, longest(spec.Policy, s.cfg.ContextLimit)-len(spec.Prompt))
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
 	if spec.Accepted {
 		r.rank += s.cfg.JobMillis
@@ -33,6 +37,14 @@ func (s *State) submit(spec Spec) {
 	if reason, over := r.finished(s.cfg.EOS); over && !r.Hold { // a job whose coordinator died between its last token and its end
 		s.finish(r, reason, "", "")
 	}
+}
+
+// longest is the most tokens of a sequence under a policy, of a model with that context.
+func longest(p *kvcache.Policy, context int) int {
+	if p == nil {
+		return context
+	}
+	return p.Longest(context)
 }
 
 func (s *State) refuse(r *request) *Reject {
@@ -54,7 +66,7 @@ func (s *State) refuse(r *request) *Reject {
 		return bad("priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
 	case r.PromptLogprobs >= 0 && r.context() < len(r.Prompt):
 		return bad("log-probabilities of the prompt are not to be had under %s, which reads only a part of it whole: ask for another kv_policy", r.Policy.Name())
-	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !r.Policy.Forks():
+	case r.Context < 0 || r.Context > len(r.Prompt) || r.Hold && !r.Policy.Forks():
 		return bad("a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed", r.Context, len(r.Prompt), r.Policy.Name())
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return bad("a context that is held is its whole prompt, and has one token")
@@ -66,8 +78,8 @@ func (s *State) refuse(r *request) *Reject {
 		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), s.cfg.TokenBudget)}
 	case r.PromptLogprobs < -1:
 		return bad("prompt_logprobs is %d", r.PromptLogprobs)
-	case len(r.Prompt)+min(r.MaxTokens, 1) > s.cfg.ContextLimit || len(r.out) > r.limit:
-		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), s.cfg.ContextLimit)}
+	case r.context() > s.cfg.ContextLimit || len(r.Prompt)+min(r.MaxTokens, 1) > longest(r.Policy, s.cfg.ContextLimit) || len(r.out) > r.limit:
+		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), longest(r.Policy, s.cfg.ContextLimit))}
 	}
 	if s.placed {
 		if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit != "" && !r.Accepted {

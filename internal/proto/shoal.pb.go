@@ -2348,6 +2348,7 @@ type Open struct {
 	ResidualInFile bool     `protobuf:"varint,17,opt,name=residual_in_file,json=residualInFile,proto3" json:"residual_in_file,omitempty"` // with pass_rows: each socket stores its rows of the residual stream in a file
 	// The key of this prompt's index in files, 32 bytes; empty: it is not stored.
 	IndexKey      []byte `protobuf:"bytes,18,opt,name=index_key,json=indexKey,proto3" json:"index_key,omitempty"`
+	Take          bool   `protobuf:"varint,19,opt,name=take,proto3" json:"take,omitempty"` // the sequence takes the cache of fork, which ends
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2506,6 +2507,13 @@ func (x *Open) GetIndexKey() []byte {
 		return x.IndexKey
 	}
 	return nil
+}
+
+func (x *Open) GetTake() bool {
+	if x != nil {
+		return x.Take
+	}
+	return false
 }
 
 // Copy makes a replica: before the rows of the step run, the owner sends the cache of a
@@ -4251,7 +4259,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
 	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
 	"\x04open\x18\x06 \x01(\bR\x04open\x12\x18\n" +
-	"\athought\x18\a \x01(\tR\athought\"\x8f\x04\n" +
+	"\athought\x18\a \x01(\tR\athought\"\xa3\x04\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -4272,7 +4280,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\aadapter\x18\x0f \x01(\fR\aadapter\x12\x1b\n" +
 	"\tpass_rows\x18\x10 \x01(\rR\bpassRows\x12(\n" +
 	"\x10residual_in_file\x18\x11 \x01(\bR\x0eresidualInFile\x12\x1b\n" +
-	"\tindex_key\x18\x12 \x01(\fR\bindexKey\"2\n" +
+	"\tindex_key\x18\x12 \x01(\fR\bindexKey\x12\x12\n" +
+	"\x04take\x18\x13 \x01(\bR\x04take\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\xa3\x03\n" +

@@ -1,4 +1,5 @@
-// Package report has the figures that the batcher reports of its work, its requests and its sockets.
+// Package report has the values that the batcher takes and returns: results of steps, events of requests,
+// and figures of its work, its requests and its sockets.
 package report
 
 // Totals is the work since the start that was done again, for sequences that lost their placement
@@ -16,7 +17,7 @@ type Totals struct {
 // Request is one request.
 type Request struct {
 	ID        string
-	State     string // "waiting", "prefill", "decoding", "ending"; "context" is held for others
+	State     string // "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next turn
 	Why       string // of one that waits
 	Owner     string // socket, of one that runs
 	Prompt    int    // tokens

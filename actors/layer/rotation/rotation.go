@@ -9,8 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
-// Table is a table of cos and sin by position, which grows with the longest sequence. The angle
-// is a float32 product, as in the reference implementation.
+// Table is a table of cos and sin by position, which grows with the longest sequence up to mostTabled
+// positions. Later ones are computed each time. The angle is a float32 product, as in the reference
+// implementation.
 type Table struct {
 	inv       []float64 // angle per position of each pair; 0: the pair does not rotate
 	amplitude float32   // factor of cos and sin of the pairs that rotate; 0 counts as 1
@@ -45,21 +46,32 @@ func QueryFactor(g model.Growth, pos int) float32 {
 	return 1 + float32(g.Beta*f32.Log(float32(1+pos/g.Original)))
 }
 
+// mostTabled bounds the memory of a table: 128 MiB for heads of 128.
+const mostTabled = 1 << 18
+
 // Until extends the table up to position pos.
 func (r *Table) Until(pos int) {
-	for have := len(r.cos) / len(r.inv); have <= pos; have++ {
-		for _, f := range r.inv {
-			angle := float64(float32(have) * float32(f))
-			r.cos = append(r.cos, float32(math.Cos(angle)))
-			r.sin = append(r.sin, float32(math.Sin(angle)))
-		}
+	for have := len(r.cos) / len(r.inv); have <= min(pos, mostTabled-1); have++ {
+		r.cos, r.sin = r.compute(r.cos, r.sin, have)
 	}
+}
+
+// compute appends cos and sin of a position.
+func (r *Table) compute(cos, sin []float32, pos int) (c, s []float32) {
+	for _, f := range r.inv {
+		angle := float64(float32(pos) * float32(f))
+		cos, sin = append(cos, float32(math.Cos(angle))), append(sin, float32(math.Sin(angle)))
+	}
+	return cos, sin
 }
 
 // At returns cos and sin of a position in the table, without the amplitude. While layers run,
 // several threads use it to rotate cached keys.
 func (r *Table) At(pos int) (cos, sin []float32) {
 	half := len(r.inv)
+	if pos >= mostTabled {
+		return r.compute(make([]float32, 0, half), make([]float32, 0, half), pos)
+	}
 	return r.cos[pos*half : (pos+1)*half], r.sin[pos*half : (pos+1)*half]
 }
 

@@ -50,6 +50,8 @@ func (e *Epoch) Do(effects []machine.Effect) error {
 			err = e.open(f.Open)
 		case machine.DoFork:
 			err = e.fork(f.Open)
+		case machine.DoTake:
+			err = e.take(f.Open)
 		case machine.DoReplicate:
 			err = e.replicate(q, f.Rank, f.Tokens)
 		case machine.DoReservePrompt:
@@ -220,6 +222,26 @@ func (e *Epoch) fork(o *plan.Open) error {
 	var err error
 	s.Cache, err = e.Seqs[o.Fork].Cache.Fork()
 	return err
+}
+
+// take creates a sequence with the cache of another, which ends.
+func (e *Epoch) take(o *plan.Open) error {
+	s, from := e.newSequence(o), e.Seqs[o.Fork]
+	e.Seqs[o.Seq] = s
+	if from == nil {
+		return nil
+	}
+	s.Cache, from.Cache = from.Cache, nil
+	from.release()
+	delete(e.Seqs, o.Fork)
+	if s.Cache == nil {
+		return nil
+	}
+	for i, t := range o.Resume {
+		s.Note(t, i)
+	}
+	s.Cache.DropCopy()
+	return s.commit(len(o.Resume), 0, e.Parallel)
 }
 
 // openCache creates the owner's cache for a prompt's hand-over.

@@ -40,6 +40,14 @@ func (m *Machine) checkOpens(p *plan.Plan) (seqs sequences, err error) {
 			seqs.opened = map[uint64]*Sequence{}
 		}
 		seqs.opened[o.Seq] = q
+		if o.Take { // no run or other sequence can use it
+			if seqs.released == nil {
+				seqs.released = map[uint64]bool{}
+			}
+			delete(seqs.opened, o.Fork)
+			seqs.released[o.Fork] = true
+			left--
+		}
 	}
 	return seqs, nil
 }
@@ -51,8 +59,8 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 		return nil, fmt.Errorf("socket: sequence %d: owner %d of %d ranks", o.Seq, o.Owner, l.Ranks)
 	case o.Read == 0 || o.Read > l.Positions:
 		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens, the context holds 1 to %d", o.Seq, o.Read, l.Positions)
-	case o.Tail > l.Positions-o.Read:
-		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, the context holds %d", o.Seq, o.Read, o.Tail, l.Positions)
+	case o.Tail > o.Policy.Longest(l.Positions)-o.Read:
+		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, the context holds %d", o.Seq, o.Read, o.Tail, o.Policy.Longest(l.Positions))
 	case o.Tail > 0 && o.Sampled > 0:
 		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens follow %d sampled ones", o.Seq, o.Tail, o.Sampled)
 	case o.Sampled > o.Read:
@@ -75,6 +83,8 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	}
 	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Adapter: o.Adapter, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored(), swept: swept{pass: o.PassRows, first: len(o.Prefix)}}
 	switch {
+	case o.Take && (o.Fork == 0 || len(o.Resume) == 0):
+		return nil, fmt.Errorf("socket: sequence %d takes a cache without tokens", o.Seq)
 	case len(o.Resume) == 0 && o.Replica != plan.None:
 		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)
 	case len(o.Resume) == 0:
@@ -85,7 +95,7 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 		return nil, err
 	}
 	if o.Fork != 0 {
-		return q, checkForked(o)
+		return q, m.checkForked(o)
 	}
 	return q, m.checkResume(o, q, released)
 }
@@ -107,15 +117,17 @@ func (m *Machine) checkPool(o *plan.Open) error {
 }
 
 // checkForked checks the sequence that starts with the cache of another one.
-func checkForked(o *plan.Open) error {
+func (m *Machine) checkForked(o *plan.Open) error {
 	fails := func(why string) error {
 		return fmt.Errorf("socket: sequence %d begins with another's cache of %d tokens: %s", o.Seq, len(o.Resume), why)
 	}
 	switch {
-	case !o.Policy.Forks():
+	case !o.Take && !o.Policy.Forks():
 		return fails(fmt.Sprintf("policy %s cannot fork", o.Policy.Spec()))
-	case len(o.Resume) != o.Read:
+	case len(o.Resume) < o.Read || !o.Take && len(o.Resume) != o.Read:
 		return fails(fmt.Sprintf("its prompt has %d", o.Read))
+	case len(o.Resume) > o.Policy.Longest(m.limits.Positions):
+		return fails(fmt.Sprintf("the context holds %d", o.Policy.Longest(m.limits.Positions)))
 	case o.Replica != plan.None:
 		return fails("a fork has no replica")
 	}
@@ -126,8 +138,8 @@ func checkForked(o *plan.Open) error {
 func (m *Machine) checkResume(o *plan.Open, q *Sequence, released bool) error {
 	n, l := len(o.Resume), &m.limits
 	switch {
-	case n < q.Prompt || n > l.Positions:
-		return fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, the context holds %d", o.Seq, n, q.Prompt, l.Positions)
+	case n < q.Prompt || n > q.Policy.Longest(l.Positions):
+		return fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, the context holds %d", o.Seq, n, q.Prompt, q.Policy.Longest(l.Positions))
 	case q.Replica == q.Owner || q.Replica >= l.Ranks:
 		return fmt.Errorf("socket: sequence %d resumes with a replica on %d of %d ranks, owner %d", o.Seq, q.Replica, l.Ranks, q.Owner)
 	case q.Owner != l.Rank && q.Replica != l.Rank:
@@ -169,6 +181,10 @@ func checkFork(o *plan.Open, q, from *Sequence) error {
 		return fails("its adapter is %v, not %v", from.Adapter, q.Adapter)
 	case from.Policy.Spec() != q.Policy.Spec():
 		return fails("its policy is %s, not %s", from.Policy.Spec(), q.Policy.Spec())
+	case o.Take && from.inFlight != 0:
+		return fails("step %d, which is in flight, has rows of it", from.inFlight)
+	case o.Take && (q.Read < from.Read || q.Read > from.Read+from.Staged):
+		return fails("it has %d tokens and %d of its last step, not %d", from.Read, from.Staged, q.Read)
 	}
 	return nil
 }

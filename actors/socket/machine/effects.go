@@ -29,10 +29,11 @@ const (
 	DoReserveStates                   // room for a copy of the recurrent states
 	DoDropStates                      // that copy is freed
 	DoKeepStates                      // that copy, which is after block number Tokens of the cache, becomes the snapshot of Block
+	DoTake                            // the sequence takes the cache of Open.Fork, which ends; Tokens count
 	DoEnter                           // Layers read the prompt from position Tokens on
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums", "reserve copy", "drop copy", "keep copy", "enter"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums", "reserve copy", "drop copy", "keep copy", "take", "enter"}
 
 func (d EffectKind) String() string { return doNames[d] }
 
@@ -52,7 +53,7 @@ type Effect struct {
 
 func (e Effect) String() string {
 	switch e.Do {
-	case DoFork:
+	case DoFork, DoTake:
 		return fmt.Sprintf("%v %d from %d", e.Do, e.Seq, e.Open.Fork)
 	case DoRelease, DoDropReplica, DoOpen, DoOpenCache, DoReserveStates, DoDropStates:
 		return fmt.Sprintf("%v %d", e.Do, e.Seq)

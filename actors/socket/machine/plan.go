@@ -109,6 +109,10 @@ func (m *Machine) open(w *Work, opened map[uint64]*Sequence) {
 			if o.Fork != 0 {
 				do.Do = DoFork
 			}
+			if o.Take {
+				do.Do, do.Tokens = DoTake, q.Read
+				delete(m.seqs, o.Fork)
+			}
 			if holds := resume && (q.Owner == m.limits.Rank || q.Replica == m.limits.Rank); holds {
 				do = Effect{Do: DoResume, Seq: o.Seq, Open: o, Tokens: q.Read}
 			} else if m.kept[o.Seq] != nil {

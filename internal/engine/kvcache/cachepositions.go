@@ -38,6 +38,21 @@ func (p *Policy) AtCachePositions(half bool) *Policy {
 	return &r
 }
 
+// EndlessTokens is the longest sequence of an endless policy: float32 has every position up to it.
+const EndlessTokens = 1 << 24
+
+// Endless reports whether a sequence may be longer than the model's context: the policy keeps a bounded
+// number of tokens, and counts distances within the cache.
+func (p *Policy) Endless() bool { return p.cachePositions && p.Eviction != nil }
+
+// Longest is the longest sequence of a model whose context has that many tokens.
+func (p *Policy) Longest(context int) int {
+	if p.Endless() {
+		return EndlessTokens
+	}
+	return context
+}
+
 // Rope returns cos and sin (KDim/2 each) of the rotation by n positions. It may be called
 // concurrently. n is at most the position of the newest token.
 type Rope func(n int) (cos, sin []float32)

@@ -90,6 +90,8 @@ type Open struct {
 	// Fork is the sequence whose cache this one starts with, up to Read; Resume has its
 	// tokens. 0: none.
 	Fork uint64
+	// Take means that this sequence takes the cache of Fork, with all tokens in Resume. Fork ends.
+	Take bool
 	// Adapter is the LoRA adapter of all rows; zero: none.
 	Adapter lora.ID
 	// PassRows, unless 0, means that sweeps read the prompt layer by layer. The layers get this

@@ -46,7 +46,7 @@ func encodeOpen(o *Open) *proto.Open {
 	}
 	return &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: EncodeSampling(o.Sampling),
 		PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), ReserveTokens: uint32(o.Reserve),
-		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared, Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes(), PassRows: uint32(o.PassRows), ResidualInFile: o.InFile, IndexKey: index}
+		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared, Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes(), PassRows: uint32(o.PassRows), ResidualInFile: o.InFile, IndexKey: index, Take: o.Take}
 }
 
 // encodeRun encodes what decode and prefill have in common, and decode's own fields.
@@ -141,7 +141,7 @@ func decodeOpen(m *proto.Open, parse func(spec string) (*kvcache.Policy, error))
 	}
 	return Open{Seq: m.Seq, Owner: int(m.Owner), Policy: policy, Sampling: &params,
 		Read: int(m.PromptTokens), Sampled: int(m.SampledBefore), Tail: int(m.TailTokens), Reserve: int(m.ReserveTokens),
-		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared, Prefix: convert[int32](m.Prefix), Adapter: adapter, PassRows: int(m.PassRows), InFile: m.ResidualInFile, IndexKey: index}, nil
+		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared, Prefix: convert[int32](m.Prefix), Adapter: adapter, PassRows: int(m.PassRows), InFile: m.ResidualInFile, IndexKey: index, Take: m.Take}, nil
 }
 
 // decodeRuns returns the runs of decode, whose number it also returns, and then those of prefill. All

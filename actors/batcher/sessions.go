@@ -1,0 +1,125 @@
+package batcher
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
+
+// sessions is the module for caches that wait for the next turn of their session. When a turn ends, its
+// request stays among the running ones without rows: it is idle. It is preempted first, and is then gone.
+// The next turn has the tokens of the last one at its beginning. It takes over the idle cache, and reads
+// the others as decode rows. If there is no idle cache, the same rows are computed again. So the bits of
+// a session depend on its turns alone.
+type sessions struct{ s *State }
+
+// EndSession frees the cache of a session that waits for its next turn.
+type EndSession struct{ Session string }
+
+func (EndSession) input() {}
+
+// mostIdle divides the token budget: at most this share of the sequences of a step may be idle.
+const mostIdle = 2
+
+// keep makes a request idle whose turn has ended. It returns false if its cache is of no use to the next
+// turn: it was cancelled, or prefill rebuilds it from the prefix cache.
+func (x *sessions) keep(r *request) bool {
+	if r.Session == "" || r.idle || !r.complete || r.phase != decoding || r.shares != nil || r.Policy.RebuildsByPrefill() {
+		return false
+	}
+	r.idle, r.ended, r.rank, r.Deadline, r.until = true, false, lastRank+int64(r.number), 0, x.s.now+r.SessionMillis
+	return true
+}
+
+// expire frees the caches whose session has waited too long or has a newer one, and the oldest ones while
+// there are too many.
+func (x *sessions) expire() {
+	count, newest := 0, map[string]*request{}
+	for _, r := range x.s.running {
+		if r.idle {
+			count++
+			newest[r.Session] = r // the order is that of submission
+		}
+	}
+	for _, r := range append(queue(nil), x.s.running...) {
+		if r.idle && (x.s.now >= r.until || newest[r.Session] != r || count > x.s.cfg.TokenBudget/mostIdle) {
+			x.s.preempt(r)
+			count--
+		}
+	}
+}
+
+// end frees the idle caches of a session, or all if it is "".
+func (x *sessions) end(session string) {
+	for _, list := range []queue{x.s.running, x.s.waiting} {
+		for _, r := range list {
+			if r.idle && (session == "" || r.Session == session) {
+				r.until = x.s.now // expire frees it between steps
+			}
+		}
+	}
+}
+
+// forget drops the idle requests whose caches did not outlive their epoch.
+func (x *sessions) forget() {
+	for _, r := range append(queue(nil), x.s.waiting...) {
+		if r.idle {
+			x.s.waiting.remove(r)
+		}
+	}
+}
+
+// source returns the idle cache with which a request begins, or nil.
+func (x *sessions) source(r *request) *request {
+	if r == nil || r.Session == "" || r.Policy.RebuildsByPrefill() || r.NoCache {
+		return nil
+	}
+	for _, v := range x.s.running {
+		if v.idle && v.Session == r.Session && v.read == r.toRead() && v.cached < len(r.Prompt)+len(r.out) && r.canOwn(v.owner) &&
+			v.Policy.Spec() == r.Policy.Spec() && v.Adapter.ID == r.Adapter.ID && (v.resides.file.blocks == 0 || v.resides.file.done) && v.begins(r) {
+			return v
+		}
+	}
+	return nil
+}
+
+// begins reports whether the tokens in the cache of v are the first ones of r.
+func (r *request) begins(next *request) bool {
+	for pos := range r.cached {
+		if r.token(pos) != next.token(pos) {
+			return false
+		}
+	}
+	return true
+}
+
+// admit continues with the cache of the idle request v. It returns false if there is no room for the next
+// row.
+func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
+	if v.resides.replica != none {
+		x.s.ledger.removeReplica(v)
+	}
+	owner, bytes := v.owner, kvcache.SpilledBytes(x.s.cfg.Geometry, v.read, v.cached+1, 1, v.resides.file.blocks, v.Policy)-v.booked[v.owner]-x.s.ledger.sharedBytes(v)
+	for last := len(x.s.running) - 1; !x.s.makeFree(owner, bytes); last-- {
+		if last < 0 {
+			return false
+		}
+		if o := x.s.running[last]; o != v && o.owner == owner && (o.idle || o.holdsContext()) {
+			x.s.preempt(o)
+		}
+	}
+	x.s.waiting.remove(r)
+	x.s.running.remove(v)
+	x.s.sequences++
+	r.phase, r.seq, r.owner, r.booked, r.resides = decoding, x.s.sequences, owner, v.booked, v.resides
+	r.read, r.cached, r.staged, r.prefix.blocks = v.read, v.cached, 0, v.prefix.blocks
+	x.s.ledger.grow(r, bytes)
+	if v.prefix.copy.booked {
+		x.s.ledger.moveCopy(v, -1)
+	}
+	x.s.begun(r, r.cached)
+	x.s.running.insert(r)
+	open := x.s.opens(r)
+	open.Resume, open.Fork, open.Take = r.tokens(0, r.cached), v.seq, true
+	p.Open = append(p.Open, open)
+	return true
+}
