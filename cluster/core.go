@@ -81,7 +81,7 @@ func newCore(root *actor.RootContext, all *site, number int, sm served, dataDir 
 		Geometry:     c.geometry,
 		ContextLimit: s.MaxContext, EOS: m.EOS, Whole: m.NonCausal, Headless: m.Headless, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
 		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(ck, &s), " ", tensor.Arithmetic),
-		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps, TrialRounds: s.TrialRounds,
+		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps, MicroBatches: s.microBatches(), TrialRounds: s.TrialRounds,
 		Prefill:    s.Prefill,
 		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
@@ -112,6 +112,7 @@ func (c *core) placed(g *coordinator.Group) {
 		p.MaxThreadShift = max(p.MaxThreadShift, n.Threads.MaxShift())
 	}
 	p.OnePass, p.MaxThreadShift = c.director.Adapt(g, p.MaxThreadShift)
+	p.MaxMicroBatches = g.MaxMicroBatches()
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {

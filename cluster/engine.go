@@ -323,7 +323,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		place = v.Placement.Of(c.number)
 	}
 	s := wire.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(place.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
-		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
+		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying, MicroBatches: snap.MicroBatches,
 		Recoveries: c.recoveries.Load(), Nodes: []wire.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &wire.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
@@ -349,7 +349,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		s.StepMillis = float64(figures.Step.Microseconds()) / 1000
 	}
 	s.StepRows, s.WireBytes = figures.Total.Rows, figures.Total.Wire
-	s.Clustering = figures.Total.Clustering.Seconds()
+	s.Clustering, s.ExchangeWait = figures.Total.Clustering.Seconds(), figures.Total.Wait.Seconds()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range v.Known {

@@ -111,6 +111,8 @@ func addModel(all, part *wire.ClusterState) {
 	all.TokensPerSecond += part.TokensPerSecond
 	all.BatchRows, all.BatchSequences = all.BatchRows+part.BatchRows, all.BatchSequences+part.BatchSequences
 	all.TryingThreads = all.TryingThreads || part.TryingThreads
+	all.MicroBatches = max(all.MicroBatches, part.MicroBatches)
+	all.ExchangeWait += part.ExchangeWait
 	all.StepRows, all.WireBytes, all.Clustering = all.StepRows+part.StepRows, all.WireBytes+part.WireBytes, all.Clustering+part.Clustering
 	for _, q := range part.Sequences[:min(len(part.Sequences), max(0, shownSequences-len(all.Sequences)))] {
 		q.Model = part.Model

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
@@ -49,6 +50,7 @@ type ServeConfig struct {
 	Speculate       string             `default:"suffix" help:"Default speculative decoding of requests: suffix (the most frequent continuation, in recent answers too), lookup (the latest continuation of the same tokens), model (suffix, or the model of --draft; the default with --draft), off. The draft length adapts; suffix:N fixes it at N. Does not change the output."`
 	SpeculateRecent string             `default:"key" oneof:"key,shared,off" help:"Recent answers that --speculate suffix drafts from: key (the same API key), shared (all keys), off. With shared, the speed of an answer reveals text of other keys."`
 	DecodeSteps     int                `default:"8" range:"1..16" help:"Maximum tokens that a sequence decodes before the nodes ask the coordinator for the next plan, within 50 ms. 1 asks after every token. Does not change the output."`
+	MicroBatches    string             `default:"auto" oneof:"auto,1,2" help:"Parts in which the nodes take the rows of a step through the layers: 2 (one part computes while the other waits for the network; the weights are read twice), 1, auto (whichever is measured to be faster, tried where steps wait). Does not change the output."`
 	Queue           int                `default:"1024" range:"1.." help:"Maximum number of waiting requests. Further requests get status 503."`
 	StepDeadline    time.Duration      `default:"5s" range:"1ms.." help:"Time without progress in a step, while other nodes wait, after which a node is excluded temporarily. A step that takes six times this long ends the epoch."`
 	LoadDeadline    time.Duration      `default:"1m" range:"1ms.." help:"Time without progress in loading weights, while other nodes progress, after which a node is excluded temporarily."`
@@ -102,6 +104,12 @@ type Resources struct {
 	PrefixDiskSize   int64  `type:"size" default:"64GiB" help:"Maximum size of that folder, for all nodes of this command together."`
 	KVDisk           string `name:"kv-disk" type:"path" placeholder:"DIR" help:"Folder for cache rows of long sequences when memory is short, for policies that read few rows (shadowkv, quest). Its files hold the text of users, unencrypted, and are removed with the process. Does not change the output (default: none)."`
 	KVDiskSize       int64  `name:"kv-disk-size" type:"size" default:"64GiB" help:"Maximum size of these files, for all nodes of this command together."`
+}
+
+// microBatches returns the number of MicroBatches, or 0 for auto.
+func (c *ServeConfig) microBatches() int {
+	n, _ := strconv.Atoi(c.MicroBatches)
+	return n
 }
 
 func (c *ServeConfig) ensureDefaults(m *model.Config) {

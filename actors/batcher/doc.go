@@ -28,6 +28,7 @@
 //	layers.go         prompts that are read layer by layer
 //	multistep.go      several passes of the model in one step
 //	threads           the number of compute threads (package)
+//	overlap           the number of micro-batches (package)
 //
 // Order is first come, first served by arrival + priority x PriorityMillis. Only
 // the head of that order is admitted, and only its tail is preempted, so the head

@@ -33,7 +33,7 @@ func (s *State) stepDone(d StepDone) {
 			s.measured(i, d.Used[i])
 		}
 	}
-	s.timed(f.plan, d.Micros)
+	s.timed(f.plan, &d)
 	s.residency.done(&d)
 	for i := range f.plan.Decode {
 		row := &f.plan.Decode[i]
@@ -89,15 +89,17 @@ func (s *State) readAgain(r *request, tokens int) {
 	r.reached = max(r.reached, r.cached)
 }
 
-// timed passes the duration of a step to the modules that learn from it. Only decode-only steps are
-// comparable.
-func (s *State) timed(p *plan.Plan, micros int64) {
+// timed passes the duration of a step to the modules that learn from it. For most of them only decode-only
+// steps are comparable.
+func (s *State) timed(p *plan.Plan, d *StepDone) {
+	micros := d.Micros
+	usual := s.overlap.Done(p, float64(micros), float64(d.Waited))
 	known := func(row plan.Run) bool { return !row.Sample }
 	if micros <= 0 || len(p.Chunks)+len(p.Sweeps)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, known) {
 		return
 	}
 	pass := float64(micros) / float64(p.PassCount())
-	s.drafts.timed(p, pass, s.threads.Done(p, pass))
+	s.drafts.timed(p, pass, s.threads.Done(p, pass) && usual)
 }
 
 // decoded processes the results of a decode row over all passes: the tokens sampled after each of the

@@ -81,6 +81,7 @@ type StepDone struct {
 	Results []Result     // one per row with samples or prompt log-probabilities
 	Used    []int64      // measured cache bytes by rank after the step; nil: not measured
 	Micros  int64        // from the plan to the results; 0: not measured
+	Waited  int64        // microseconds that the slowest node waited for the others
 	Spilled []plan.Spill // caches whose owners have freed the memory of their first blocks
 	Lost    []uint64     // sequences whose files failed; their samples are ignored
 }
@@ -112,6 +113,8 @@ type Placed struct {
 	Chunk   int  // replaces Config.Chunk; 0: no change
 	// MaxThreadShift is the largest plan.ThreadShift that the nodes can use.
 	MaxThreadShift int
+	// MaxMicroBatches is the largest plan.MicroBatches that the nodes can use.
+	MaxMicroBatches int
 	// OnePass means that some sockets run a build that supports only one model pass per plan.
 	OnePass bool
 }

@@ -55,6 +55,7 @@ func (s *State) schedule() {
 		s.multiStep.plan(p, rows)
 	}
 	s.threads.Plan(p)
+	s.overlap.Plan(p, !s.threads.Trying())
 	s.steps++
 	s.adapted.reopened()
 	p.Release = s.release.take()

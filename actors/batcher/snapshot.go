@@ -23,6 +23,7 @@ type Snapshot struct {
 	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
 	Speculated      Speculated
 	ThreadShift     int  // of the newest step, see plan.Plan
+	MicroBatches    int  // of the newest step
 	Trying          bool // the best shift for steps like that is not known yet
 	// Trials are the microseconds of a pass of each plan that the choice rests on, by thread
 	// shift; nil for steps that do more than decode.
@@ -43,6 +44,7 @@ func (s *State) Snapshot() Snapshot {
 	}
 	v.Speculated = s.drafts.totals
 	v.ThreadShift, v.Trying, v.Trials = s.threads.Trials()
+	v.MicroBatches = s.overlap.Last()
 	v.Speculated.Texts, v.Speculated.Recent = s.drafts.bytes, s.drafts.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketState{

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
+	"github.com/shoal-llm/shoal/actors/batcher/overlap"
 	"github.com/shoal-llm/shoal/actors/batcher/rate"
 	"github.com/shoal-llm/shoal/actors/batcher/settings"
 	"github.com/shoal-llm/shoal/actors/batcher/threads"
@@ -39,6 +40,7 @@ type State struct {
 	prefix    *prefixCache // nil: Config.NoPrefixCache
 	drafts    drafts
 	threads   threads.Chooser
+	overlap   overlap.Chooser
 	contexts  contexts
 	sessions  sessions
 	clusters  clusters
@@ -173,6 +175,10 @@ func (s *State) place(p Placed) {
 	if n := min(p.MaxThreadShift, threads.MaxShift); n != s.threads.Most() || len(p.Sockets) != len(s.ledger.sockets) {
 		s.threads = threads.New(n, s.cfg.TrialRounds)
 	}
+	if s.cfg.Whole {
+		p.MaxMicroBatches = 1
+	}
+	s.overlap = overlap.New(s.cfg.MicroBatches, p.MaxMicroBatches) // the network may be another one
 	s.epoch, s.placed, s.unplaced, s.onePass = p.Epoch, true, "", p.OnePass
 	if s.prefix != nil {
 		s.prefix.disk = p.Disk

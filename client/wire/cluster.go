@@ -14,11 +14,13 @@ type ClusterState struct {
 	StepMillis      float64     `json:"step_ms"`
 	BatchRows       int         `json:"batch_rows"`               // tokens in the step in flight
 	BatchSequences  int         `json:"batch_sequences"`          // sequences in the step in flight
+	MicroBatches    int         `json:"micro_batches,omitempty"`  // of the newest step, see --micro-batches
 	TryingThreads   bool        `json:"trying_threads,omitempty"` // the number of threads of such steps is being tuned
 	LoadSeconds     float64     `json:"load_seconds,omitempty"`   // seconds since nodes began to load weights; absent: they are not loading
 	Recoveries      uint64      `json:"recoveries"`               // placements withdrawn because a node was lost or a step failed
 	StepRows        uint64      `json:"step_rows"`                // tokens in all steps of this coordinator, failed ones included
 	WireBytes       uint64      `json:"wire_bytes"`               // bytes of tensors between nodes in all steps, failed ones excluded
+	ExchangeWait    float64     `json:"exchange_wait_seconds"`    // seconds of those steps in which their slowest node waited for the others
 	Clustering      float64     `json:"clustering_seconds"`       // seconds of those steps spent on clustering the keys of prompts
 	Subscriptions   int         `json:"subscriptions"`            // NATS subscriptions in the coordinator's process
 	Join            string      `json:"join,omitempty"`           // HOST:PORT for further nodes to join

@@ -123,6 +123,9 @@ func printTop(w io.Writer, s *wire.ClusterState) {
 	step := "idle"
 	if s.StepMillis > 0 {
 		step = fmt.Sprintf("step %.1f ms with %s of %s", s.StepMillis, ui.Plural(s.BatchRows, "row"), ui.Plural(s.BatchSequences, "sequence"))
+		if s.MicroBatches > 1 {
+			step += fmt.Sprintf(" in %d micro-batches", s.MicroBatches)
+		}
 	}
 	fmt.Fprintf(w, "%.1f tokens/s   %s   running %d   waiting %d %s\n", s.TokensPerSecond, step, s.Running, s.Waiting, s.WaitingReason)
 	if p := s.PrefixCache; p != nil && p.Queries > 0 {

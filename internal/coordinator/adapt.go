@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -31,6 +32,19 @@ func (d *Director) Adapt(g *Group, maxShift int) (onePass bool, most int) {
 		d.cfg.Logger.Warn("nodes with older builds are present: until they are replaced, each plan has one decode step and uses all threads", "nodes", old)
 	}
 	return onePass, most
+}
+
+// MaxMicroBatches returns the largest plan.MicroBatches that all nodes support. A node with an older build
+// supports one. So does a graphics card, whose memory is planned for the activations of one, and a node alone
+// has nothing to wait for.
+func (g *Group) MaxMicroBatches() int {
+	need, _ := proto.Needs(&proto.StepRequest{MicroBatches: plan.MaxMicroBatches})
+	for i := range g.Nodes {
+		if n := &g.Nodes[i]; n.Device != "" || n.Wire != 0 && n.Wire < need {
+			return 1
+		}
+	}
+	return min(len(g.Nodes), plan.MaxMicroBatches)
 }
 
 // ChooseChunk returns the maximum number of prompt tokens of one sequence per step for a group, from

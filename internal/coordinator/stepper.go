@@ -28,7 +28,11 @@ func PrefixRequest(epoch uint32, d batcher.Disk) *proto.PrefixRequest {
 // StepDone combines the replies of all sockets to a step.
 func StepDone(p *plan.Plan, replies []*proto.StepReply) batcher.StepDone {
 	d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
+	slowest := uint32(0)
 	for rank, r := range replies {
+		if r.ComputeMicros >= slowest {
+			slowest, d.Waited = r.ComputeMicros, int64(r.WaitMicros)
+		}
 		d.Used, d.Lost = append(d.Used, r.KvUsedBytes), append(d.Lost, r.Lost...)
 		for _, f := range r.Spilled {
 			d.Spilled = append(d.Spilled, plan.Spill{Seq: f.Seq, Owner: rank, Blocks: int(f.Blocks)})
@@ -106,11 +110,12 @@ type StepTotals struct {
 
 	Clustering  time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
 	ThreadShift uint64        `json:"halvings"`      // sum over the steps, see plan.Plan
+	Overlapped  uint64        `json:"overlapped"`    // steps with two micro-batches
 }
 
 // Sub returns the difference to an earlier value o.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift, t.Overlapped - o.Overlapped}
 }
 
 // Totals returns the time and work of all steps so far.
@@ -173,6 +178,9 @@ func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replie
 	f.step += (took/time.Duration(passes) - f.step) / 8
 	f.total.Steps += uint64(passes)
 	f.total.ThreadShift += uint64(passes * p.ThreadShift)
+	if p.MicroBatches > 1 {
+		f.total.Overlapped += uint64(passes)
+	}
 	f.total.Wall += took
 	var slowest *proto.StepReply
 	clustering := uint32(0)

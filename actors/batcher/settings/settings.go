@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/threads"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
@@ -48,6 +49,9 @@ type Config struct {
 	StepTargetMillis int64
 	// TrialRounds is the number of times that each thread count is tried for a kind of steps; 8.
 	TrialRounds int
+	// MicroBatches is plan.MicroBatches of every step, as far as the nodes support it; 0: chosen for each kind
+	// of steps.
+	MicroBatches int
 	// Guess is for tests. It returns the tokens after a position, which are always tried as drafts.
 	Guess func(id string, position int) []int32
 
@@ -124,6 +128,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: %d tokens of each sequence in a step must be from 1 to %d", ErrConfig, c.DecodeSteps, 1+speculate.MaxDraft)
 	case c.TrialRounds < 2:
 		return fmt.Errorf("%w: %d rounds in which numbers of threads are tried must be at least 2", ErrConfig, c.TrialRounds)
+	case c.MicroBatches < 0 || c.MicroBatches > plan.MaxMicroBatches:
+		return fmt.Errorf("%w: %d micro-batches must be from 1 to %d, or 0 to choose", ErrConfig, c.MicroBatches, plan.MaxMicroBatches)
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
 	case c.StepTargetMillis < 1 || c.DiskMillis < 1 || c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:

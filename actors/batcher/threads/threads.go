@@ -111,8 +111,11 @@ func (t *Chooser) Trials() (shift int, trying bool, took [][]float64) {
 	for _, times := range t.kind.took {
 		took = append(took, slices.Clone(times))
 	}
-	return t.last, !t.kind.chosen(), took
+	return t.last, t.Trying(), took
 }
+
+// Trying reports whether the kind of the plan in flight is still tried.
+func (t *Chooser) Trying() bool { return t.kind != nil && !t.kind.chosen() }
 
 // Plan sets the threads of a plan.
 func (t *Chooser) Plan(p *plan.Plan) {

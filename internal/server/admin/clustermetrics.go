@@ -20,6 +20,7 @@ type clusterCollector struct {
 	reserved, freed, batch         *prometheus.Desc
 	replicas, late, fences         *prometheus.Desc
 	fetched, clustering, rate      *prometheus.Desc
+	exchangeWait, microBatches     *prometheus.Desc
 	queries, hits, prefix          *prometheus.Desc
 	disk, restored, diskTrouble    *prometheus.Desc
 	indexes                        *prometheus.Desc
@@ -70,6 +71,8 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 		batch:         desc("shoal_batch_sequences", "Sequences in the step in flight."),
 		rate:          desc("shoal_tokens_per_second", "Prompt tokens read and tokens generated in the last second; 0 when idle."),
 		clustering:    desc("shoal_clustering_seconds_total", "Time of steps that went into clustering the keys of prompts (squeezed), of the slowest node of each."),
+		exchangeWait:  desc("shoal_exchange_wait_seconds_total", "Time of steps in which the slowest node of each waited for the others."),
+		microBatches:  desc("shoal_micro_batches", "Micro-batches of the newest step."),
 		sequences:     desc("shoal_node_sequences", "Sequences whose cache the node owns.", "node"),
 		subscriptions: desc("shoal_subscriptions", "Subscriptions of the bus in the coordinator's process."),
 		nodeSubs:      desc("shoal_node_subscriptions", "Subscriptions of the bus in the node's process.", "node"),
@@ -79,7 +82,7 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.indexes, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.exchangeWait, c.microBatches, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.indexes, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
 		ch <- d
 	}
 }
@@ -92,9 +95,11 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.epoch, float64(st.Epoch))
 	gauge(c.batch, float64(st.BatchSequences))
 	gauge(c.rate, st.TokensPerSecond)
+	gauge(c.microBatches, float64(st.MicroBatches))
 	gauge(c.subscriptions, float64(st.Subscriptions))
 	ch <- prometheus.MustNewConstMetric(c.recoveries, prometheus.CounterValue, float64(st.Recoveries))
 	ch <- prometheus.MustNewConstMetric(c.clustering, prometheus.CounterValue, st.Clustering)
+	ch <- prometheus.MustNewConstMetric(c.exchangeWait, prometheus.CounterValue, st.ExchangeWait)
 	var disk *wire.PrefixDiskState
 	for _, m := range modelsOf(&st, c.model) {
 		gauge(c.running, float64(m.Running), m.Model)

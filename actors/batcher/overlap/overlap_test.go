@@ -1,0 +1,132 @@
+package overlap
+
+import (
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
+
+// network is the time of steps: reading the weights and computing rows, and waiting for the network.
+type network struct{ read, row, wait float64 }
+
+func (w network) step(p *plan.Plan) (micros, waited float64) {
+	n := float64(max(1, p.MicroBatches))
+	compute := w.read*n + w.row*float64(rowsOf(p))
+	wait := max(0, w.wait-compute*(n-1)/n) // the other half computes meanwhile
+	return compute + wait, wait
+}
+
+func done(c *Chooser, p *plan.Plan, w network) (usual bool) {
+	micros, waited := w.step(p)
+	return c.Done(p, micros, waited)
+}
+
+func decode(rows int) *plan.Plan {
+	return &plan.Plan{Decode: make([]plan.Run, rows, rows+1)}
+}
+
+func prompt(rows int) *plan.Plan {
+	return &plan.Plan{Chunks: []plan.Run{{Tokens: make([]int32, rows)}}}
+}
+
+func filled(p *plan.Plan) *plan.Plan {
+	for i := range p.Decode {
+		p.Decode[i].Tokens = make([]int32, 1)
+	}
+	return p
+}
+
+// run takes steps and returns the number of them with two micro-batches, and that of the last one.
+func run(c *Chooser, w network, steps int, plans ...func() *plan.Plan) (two, last int) {
+	for i := range steps {
+		p := filled(plans[i%len(plans)]())
+		c.Plan(p, true)
+		if last = max(1, p.MicroBatches); last == 2 {
+			two++
+		}
+		done(c, p, w)
+	}
+	return two, last
+}
+
+// The chooser finds the faster number for each kind of steps, and tries nothing where steps do not wait.
+func TestChoice(t *testing.T) {
+	for name, c := range map[string]struct {
+		w    network
+		rows func() *plan.Plan
+		want int
+	}{
+		"waits as long as it computes":       {network{100, 50, 900}, func() *plan.Plan { return decode(16) }, 2},
+		"weights take longer than the wait":  {network{900, 5, 300}, func() *plan.Plan { return decode(16) }, 1},
+		"no wait":                            {network{10, 50, 10}, func() *plan.Plan { return decode(16) }, 1},
+		"a prompt":                           {network{900, 50, 9000}, func() *plan.Plan { return prompt(256) }, 2},
+		"one row, which cannot be divided":   {network{1, 1, 9000}, func() *plan.Plan { return decode(1) }, 1},
+		"decode rows that are almost enough": {network{900, 20, 910}, func() *plan.Plan { return decode(9) }, 1},
+	} {
+		x := New(0, 2)
+		two, last := run(&x, c.w, 200, c.rows)
+		if last != c.want || x.Last() != c.want {
+			t.Errorf("%s: %d micro-batches, want %d", name, last, c.want)
+		}
+		if name == "no wait" && two > 0 {
+			t.Errorf("%s: %d steps of a trial", name, two)
+		}
+		if c.want == 1 && two > 2*(turn+skipped) {
+			t.Errorf("%s: %d steps were tried", name, two)
+		}
+	}
+}
+
+// Kinds of steps are independent, and a kind is tried again after many steps.
+func TestKinds(t *testing.T) {
+	x := New(0, 2)
+	w := network{100, 50, 900}
+	plans := []func() *plan.Plan{func() *plan.Plan { return decode(16) }, func() *plan.Plan { return decode(2) }}
+	run(&x, w, 400, plans...)
+	if _, last := run(&x, w, 1, plans[0]); last != 2 {
+		t.Errorf("%d micro-batches for 16 rows", last)
+	}
+	w = network{900, 5, 10} // the network is better now
+	if _, last := run(&x, w, again+200, plans[0]); last != 1 {
+		t.Errorf("%d micro-batches after the network has changed", last)
+	}
+}
+
+// A fixed number holds for all steps, as far as the nodes support it. While something else is tried, nothing
+// is measured.
+func TestFixed(t *testing.T) {
+	for _, c := range [][3]int{{2, 2, 2}, {2, 1, 1}, {1, 2, 1}, {2, 0, 1}} {
+		x, p := New(c[0], c[1]), filled(decode(4))
+		if x.Plan(p, true); max(1, p.MicroBatches) != c[2] || x.Last() != c[2] {
+			t.Errorf("fixed %d, nodes support %d: %d", c[0], c[1], p.MicroBatches)
+		}
+	}
+	x := New(2, 2)
+	one := filled(decode(1))
+	if x.Plan(one, true); one.MicroBatches > 1 {
+		t.Error("one row is divided")
+	}
+	x = New(0, 2)
+	for range 200 {
+		p := filled(decode(16))
+		if x.Plan(p, false); p.MicroBatches > 1 || !done(&x, p, network{100, 50, 900}) {
+			t.Fatal("a trial during another one")
+		}
+	}
+}
+
+// Steps of a trial with the other number than usual are reported, so that nobody learns from their times.
+func TestUsual(t *testing.T) {
+	x, w, other := New(0, 2), network{900, 5, 300}, 0
+	for range 100 {
+		p := filled(decode(16))
+		x.Plan(p, true)
+		if done(&x, p, w) != (p.MicroBatches < 2) {
+			t.Fatal("wrong report")
+		}
+		other += p.MicroBatches / 2
+	}
+	if other == 0 {
+		t.Fatal("nothing was tried")
+	}
+}
