@@ -41,7 +41,8 @@ type NodeConfig struct {
 	SwiftKV string
 	// Others are the further models of the cluster. A node without Model fetches all of them.
 	Others []NodeModel
-	// OnThreads, if set, is called with the number of compute threads before they start.
+	// OnThreads, if set, is called with the number of compute threads before they start, and before each step
+	// with the number of Go processors that it needs.
 	OnThreads func(threads int)
 	// Shared, if set, is memory that the nodes of this machine share. Close it after RunNode.
 	Shared *sharedmem.Region

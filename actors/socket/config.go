@@ -24,7 +24,7 @@ type Config struct {
 	Pool       *tensor.Pool
 	Device     layer.Device     // stores weights and caches and computes; nil: a layer.Host on Pool
 	Threads    topology.Threads // range of the pool's threads, from which each step picks a number; zero: all in every step
-	OnThreads  func(int)        // called with the new number of threads before they compute; or nil
+	OnThreads  func(int)        // called before each step with the number of Go processors that it needs; or nil
 	KVBudget   int64            // bytes of KV cache on this socket
 	// ParsePolicy parses the name of a cache policy; nil: kvpolicy.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
@@ -67,21 +67,21 @@ func (c *Config) device() layer.Device {
 	return c.Device
 }
 
-// use sets the number of the pool's working threads.
-func (c *Config) use(shift int) {
+// use sets the number of the pool's working threads, and that of processors: with spare, one more.
+func (c *Config) use(shift int, spare bool) {
 	if !c.Threads.Valid() {
 		return
 	}
 	n := c.Threads.Shifted(shift)
-	had := c.Pool.Threads()
-	if n == had {
-		return
+	processors := n
+	if spare {
+		processors++
 	}
-	if n < had { // park threads before OnThreads, so that they release their CPUs first
+	if n < c.Pool.Threads() { // park threads before OnThreads, so that they release their CPUs first
 		c.Pool.SetThreads(n)
 	}
 	if c.OnThreads != nil {
-		c.OnThreads(n)
+		c.OnThreads(processors)
 	}
 	c.Pool.SetThreads(n)
 }

@@ -76,7 +76,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 	}
 	served := cfg.Checkpoint.Config
 	served.Serve(int(r.Context))
-	cfg.use(0)
+	cfg.use(0, false)
 	w, err := shard.Load(ctx, cfg.Checkpoint, p, rank, dt, shard.Options{Pool: cfg.Pool, Device: cfg.device(), Cache: cfg.WeightsCache, Shared: cfg.Shared, Progress: func(done, total int64) {
 		read.done.Store(done)
 		read.total.Store(total)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,13 +27,17 @@ func (s slowTransport) Send(to int, msg []byte) error {
 
 func (s slowTransport) Broadcast(msg []byte) error { return later(msg, s.Transport.Broadcast) }
 
+// held counts the messages that were late.
+var held atomic.Int64
+
 func later(msg []byte, send func(msg []byte) error) error {
-	h, _, bad := collective.ParseMessage(msg, false)
+	h, _, bad := collective.ParseMessage(msg, true)
 	if bad != collective.DropNone || h.Op.MicroBatch() == 0 || h.Op.MicroBatch()%2 == 1 {
 		return send(msg)
 	}
-	held := slices.Clone(msg)
-	time.AfterFunc(time.Millisecond/2, func() { _ = send(held) }) // the memory transport fails when its group is closed
+	held.Add(1)
+	late := slices.Clone(msg)
+	time.AfterFunc(time.Millisecond/2, func() { _ = send(late) }) // the memory transport fails when its group is closed
 	return nil
 }
 
@@ -70,8 +76,12 @@ func TestSameBitsMicroBatches(t *testing.T) {
 // TestMicroBatchesSweeps: prompts that are read layer by layer, two passes at a time.
 func TestMicroBatchesSweeps(t *testing.T) {
 	const policy = "snapkv:topk=56,obs=8,pool=5"
+	before := held.Load()
 	sameAsAlone(t, rigConfig{dir: goldenDir, weights: "q8_0"}, policy, 128,
 		rigConfig{sockets: 3, mapping: topology.Gather, sweep: 31, micro: 2, wrap: slowFirst}, rigConfig{sockets: 4, mapping: topology.Reduce, sweep: 64, micro: 2, group: 2})
+	if held.Load() == before {
+		t.Error("no step was divided")
+	}
 }
 
 // TestMicroBatchesDrafts: rows with drafts, which stay whole.
@@ -122,6 +132,74 @@ func TestMicroBatchesFullStep(t *testing.T) {
 		}
 		if !bytes.Equal(bits(t, got), want) {
 			t.Errorf("%d micro-batches give other results", micro)
+		}
+	}
+}
+
+// pairTransport holds every message of a first micro-batch until the second one has sent its message of the same
+// exchange.
+type pairTransport struct {
+	collective.Transport
+	mu    sync.Mutex
+	sent  map[uint64]uint64 // newest sequence number of each second micro-batch
+	held  []heldMessage
+	pairs *atomic.Int64
+}
+
+type heldMessage struct {
+	of   collective.OpID
+	send func() error
+}
+
+func (p *pairTransport) Send(to int, msg []byte) error {
+	return p.pass(msg, func(msg []byte) error { return p.Transport.Send(to, msg) })
+}
+
+func (p *pairTransport) Broadcast(msg []byte) error { return p.pass(msg, p.Transport.Broadcast) }
+
+func (p *pairTransport) pass(msg []byte, send func(msg []byte) error) error {
+	h, _, bad := collective.ParseMessage(msg, true)
+	if bad != collective.DropNone || h.Op.MicroBatch() < 2 {
+		return send(msg)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h.Op.MicroBatch()%2 == 0 {
+		msg = slices.Clone(msg)
+		p.held = append(p.held, heldMessage{h.Op, func() error { return send(msg) }})
+	} else if err := send(msg); err != nil {
+		return err
+	} else {
+		p.sent[uint64(h.Op.MicroBatch()-1)] = h.Op.Sequence()
+	}
+	for i := 0; i < len(p.held); i++ {
+		if x := p.held[i]; p.sent[uint64(x.of.MicroBatch())] >= x.of.Sequence() {
+			p.held = slices.Delete(p.held, i, i+1)
+			p.pairs.Add(1)
+			if err := x.send(); err != nil {
+				return err
+			}
+			i--
+		}
+	}
+	return nil
+}
+
+// TestMicroBatchesOverlap: the exchange of one micro-batch is under way while the other one computes and begins its
+// own. Otherwise these steps would never end.
+func TestMicroBatchesOverlap(t *testing.T) {
+	for _, m := range topology.Mappings {
+		var pairs atomic.Int64
+		c := rigConfig{dir: goldenDir, sockets: 2, mapping: m, kv: tensor.BF16, micro: 2, wrap: func(_ int, inner collective.Transport) collective.Transport {
+			return &pairTransport{Transport: inner, sent: map[uint64]uint64{}, pairs: &pairs}
+		}}
+		var reqs []*request
+		for i := range 4 {
+			reqs = append(reqs, &request{prompt: somePrompt(20, i), max: 6, owner: i, params: greedy(0)})
+		}
+		newRig(t, c).generate(64, reqs...)
+		if pairs.Load() == 0 {
+			t.Errorf("%s: no exchange of two micro-batches", m)
 		}
 	}
 }

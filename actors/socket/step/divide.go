@@ -1,6 +1,7 @@
 package step
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
@@ -46,7 +47,9 @@ func (e *Epoch) divide(s *Step) error {
 		}
 		s.parts = append(s.parts, p)
 	}
-	s.parts[1].batch.Follow(s.parts[0].batch)
+	if first, second := cut[0][len(cut[0])-1], cut[1]; slices.ContainsFunc(second, func(c piece) bool { return c.run == first.run }) {
+		s.parts[1].batch.Follow(s.parts[0].batch) // a prompt is in both
+	}
 	return nil
 }
 
@@ -54,6 +57,12 @@ func (e *Epoch) divide(s *Step) error {
 // is not divided.
 func (e *Epoch) overlaps(s *Step) bool {
 	return s.Work.MicroBatches > 1 && len(e.Place.Slices) > 1 && !e.config.NonCausal
+}
+
+// spare reports whether a step needs a processor for messages besides those of the compute threads. Goroutines
+// send and receive the messages of prompts. In a divided step they do that while all threads compute.
+func spare(w *machine.Work) bool {
+	return w.MicroBatches > 1 && len(w.Chunks)+len(w.Sweeps) > 0
 }
 
 // parts returns the batches of a step's micro-batches. The first call allocates their activations.

@@ -47,11 +47,12 @@ type stage struct {
 	batches []*layer.Batch
 }
 
-// NewStep returns a step whose first stage begins it. use sets the number of threads.
-func (e *Epoch) NewStep(w *machine.Work, use func(shift int)) *Step {
+// NewStep returns a step whose first stage begins it. use sets the number of threads, and whether messages need
+// a processor besides theirs.
+func (e *Epoch) NewStep(w *machine.Work, use func(shift int, spare bool)) *Step {
 	s := &Step{epoch: e, Work: w}
 	s.stages = []stage{{job: func(done func(error)) {
-		use(w.ThreadShift)
+		use(w.ThreadShift, spare(w))
 		s.wireBefore, s.before = e.Group.WireBytes(), e.pool.Spent()
 		s.lateBefore = e.Group.Lateness()
 		began := time.Now()

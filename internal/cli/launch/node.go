@@ -194,7 +194,8 @@ var allProcessors = runtime.GOMAXPROCS(0)
 // --processors sets it. The last processor carries messages while the other threads compute or
 // wait for work. With a higher number, a message that wakes a goroutine also wakes another
 // thread to look for work, although a thread that is awake would run it sooner. With 8 instead
-// of 7, the ranks of 4 nodes waited up to twice as long for each other.
+// of 7, the ranks of 4 nodes waited up to twice as long for each other. Prompts in two micro-batches ask for one
+// more, because their messages move while all threads compute.
 func (c *NodeCmd) goProcessors(threads int) {
 	n := min(cmp.Or(c.Processors, threads), allProcessors)
 	if os.Getenv("GOMAXPROCS") == "" && n > 0 && n != runtime.GOMAXPROCS(0) {
