@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/test/wire/exchange"
-	"github.com/shoal-llm/shoal/test/wire/topology"
 )
 
 type exchangeCmd struct {
@@ -25,29 +21,26 @@ type exchangeCmd struct {
 
 // Run prints the median of rank 0 for every combination.
 func (c *exchangeCmd) Run(ctx context.Context) (err error) {
-	top, n, stop, err := start(ctx, c.File)
+	w, err := openRack(ctx, c.File)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
+	defer func() { err = w.close(err) }()
 	for _, ranks := range c.Ranks {
-		members, err := top.Members(top.Racks[0].Name)
-		if err != nil {
-			return err
-		}
-		if ranks < 2 || ranks > len(members) {
-			return fmt.Errorf("exchange: %d ranks: rack %s has %d hosts", ranks, top.Racks[0].Name, len(members))
-		}
 		for _, bytes := range c.Bytes {
 			for _, kind := range c.Kinds {
 				var took []time.Duration
 				for _, d := range c.Delays {
-					for _, m := range members[:ranks] { // half of the delay on each of the two links
-						if _, err := n.Control(ctx, []string{"set", top.Hosts[m].Name, "jitter=0s", "delay=" + (d / 2).String()}); err != nil {
-							return err
-						}
+					if err := w.setDelay(ctx, ranks, d); err != nil {
+						return err
 					}
-					t, err := c.measure(ctx, top, members[:ranks], kind, bytes)
+					text, err := w.run(ctx, ranks, func(i int, hosts []string) []string {
+						return []string{"rank", kind, strconv.Itoa(i), strconv.Itoa(bytes / 4), strconv.Itoa(c.Rounds), strings.Join(hosts, ",")}
+					})
+					if err != nil {
+						return err
+					}
+					t, err := time.ParseDuration(text)
 					if err != nil {
 						return err
 					}
@@ -64,50 +57,7 @@ func (c *exchangeCmd) Run(ctx context.Context) (err error) {
 			}
 		}
 	}
-	text, err := n.Control(ctx, []string{"stats"})
-	fmt.Print(text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:])
-	return err
-}
-
-// measure starts one process per rank.
-func (c *exchangeCmd) measure(ctx context.Context, top *topology.Topology, members []int, kind string, bytes int) (time.Duration, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	self, err := os.Executable()
-	if err != nil {
-		return 0, err
-	}
-	var hosts []string
-	for _, m := range members {
-		hosts = append(hosts, top.Hosts[m].Address.String())
-	}
-	type result struct {
-		rank int
-		text string
-		err  error
-	}
-	results := make(chan result, len(members))
-	for i, m := range members {
-		cmd := exec.CommandContext(ctx, self, "exec", top.Hosts[m].Name, self, "rank", kind, strconv.Itoa(i), strconv.Itoa(bytes/4), strconv.Itoa(c.Rounds), strings.Join(hosts, ","))
-		cmd.Stderr = os.Stderr
-		go func() {
-			out, err := cmd.Output()
-			results <- result{i, strings.TrimSpace(string(out)), err}
-		}()
-	}
-	var took time.Duration
-	for range members {
-		r := <-results
-		if r.err != nil {
-			cancel()
-			err = errors.Join(err, fmt.Errorf("rank %d: %w", r.rank, r.err))
-			continue
-		}
-		if r.rank == 0 && err == nil {
-			took, err = time.ParseDuration(r.text)
-		}
-	}
-	return took, err
+	return nil
 }
 
 type rankCmd struct {

@@ -31,6 +31,8 @@ type commands struct {
 	Calibrate calibrateCmd `cmd:"" help:"Start a network and measure delay, rate and loss between two hosts."`
 	Exchange  exchangeCmd  `cmd:"" help:"Start a network and time small collectives over NATS and over plain TCP, at several delays."`
 	Rank      rankCmd      `cmd:"" hidden:"" help:"Be one rank of exchange."`
+	Steps     stepsCmd     `cmd:"" help:"Start a network and time steps of a model with one and two micro-batches, at several delays."`
+	StepRank  stepRankCmd  `cmd:"" hidden:"" help:"Be one rank of steps."`
 	Check     checkCmd     `cmd:"" help:"Check a topology file and show its paths."`
 	Down      downCmd      `cmd:"" help:"Remove the hosts of a network whose process was killed."`
 }
