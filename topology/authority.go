@@ -22,7 +22,8 @@ type Node struct {
 	Threads     Threads
 	Distance    float64 // one-way latency from the coordinator's process in seconds; zero: unknown
 	KVBudget    int64   // bytes, for the caches of all models
-	Device      string  // graphics card that computes its socket, such as "cuda:0"; "": the CPU
+	Role        Role
+	Device      string // graphics card that computes its socket, such as "cuda:0"; "": the CPU
 	// DeviceMemory is the memory of the card in bytes.
 	DeviceMemory int64
 	ModelHash    string
@@ -65,10 +66,11 @@ type (
 		Placement Placement
 		Nodes     []Node
 	}
-	// FormGroup: ask every node to join the group of the epoch.
+	// FormGroup: ask every node to join its group of the epoch.
 	FormGroup struct {
-		Epoch uint32
-		Nodes []Node
+		Epoch     uint32
+		Placement Placement
+		Nodes     []Node
 	}
 	// Serve: the placement is ready; steps may start.
 	Serve struct {
@@ -187,7 +189,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, capped: map[string]string{}, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
 }
 
 // Phase returns the phase and a short reason.
@@ -381,7 +383,7 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	}
 	if a.phase == Loading {
 		a.enter(Joining)
-		return []Effect{FormGroup{Epoch: a.epoch, Nodes: a.members}}
+		return []Effect{FormGroup{Epoch: a.epoch, Placement: a.place, Nodes: a.members}}
 	}
 	if len(a.unreachable) > 0 {
 		a.tries++
@@ -423,11 +425,13 @@ func (a *Authority) Tick(now time.Duration) []Effect {
 
 // grew reports whether nodes wait for a place in a serving placement.
 func (a *Authority) grew() bool {
-	ready := a.ready()
-	if slices.ContainsFunc(ready, onCard) {
-		return !slices.ContainsFunc(a.members, onCard)
+	decode, prefill := a.choose()
+	lacks := func(have, want []Node) bool {
+		return slices.ContainsFunc(want, func(n Node) bool {
+			return !slices.ContainsFunc(have, func(m Node) bool { return m.ID == n.ID })
+		})
 	}
-	return len(a.members) < min(len(ready), a.cfg.MaxNodes)
+	return lacks(a.place.Decode(a.members), decode) || lacks(a.place.Reads(a.members), prefill)
 }
 
 func onCard(n Node) bool { return n.Device != "" }
@@ -474,20 +478,16 @@ func (a *Authority) start() []Effect {
 		a.reason = "waiting for more nodes to join"
 		return nil
 	}
-	part := a.choose()
-	members, shares := make([]Member, len(part)), a.shares(part)
-	for i, n := range part {
-		members[i] = Member{ID: n.ID, Share: shares[i]}
-	}
+	decode, prefill := a.choose()
 	a.epoch = max(a.epoch, a.reported) + 1
-	p, err := a.placeAll(part, members)
+	p, err := a.placeAll(decode, prefill)
 	if err != nil {
 		a.tries++
 		a.reason = err.Error()
 		return a.fail()
 	}
-	a.place, a.members, a.phase = p, part, Recording
-	return []Effect{Record{Placement: p, Nodes: part}}
+	a.place, a.members, a.phase = p, slices.Concat(decode, prefill), Recording
+	return []Effect{Record{Placement: p, Nodes: a.members}}
 }
 
 // Recorded reports that the placement of an epoch is in the store under the lease. Nodes may now
@@ -517,10 +517,9 @@ func (a *Authority) Depose(reason string) []Effect {
 	return nil
 }
 
-// choose keeps the ranks of nodes that took part before, so that few slices move. New nodes follow
-// by id. A graphics card computes alone: exchanges with others would take longer than its own work.
-// The other nodes are spares until it fails.
-func (a *Authority) choose() []Node {
+// choose returns the nodes of both groups. It keeps the ranks of nodes that took part before, so that few
+// slices move. New nodes follow by id.
+func (a *Authority) choose() (decode, prefill []Node) {
 	var part []Node
 	ready := a.ready()
 	seen := map[string]bool{}
@@ -535,6 +534,13 @@ func (a *Authority) choose() []Node {
 			part = append(part, n)
 		}
 	}
+	decode, prefill = split(part)
+	return a.fitting(decode), a.fitting(prefill)
+}
+
+// fitting returns those nodes of a group that take part. A graphics card computes alone: exchanges with
+// others would take longer than its own work. The other nodes are spares until it fails.
+func (a *Authority) fitting(part []Node) []Node {
 	if i := slices.IndexFunc(part, onCard); i >= 0 {
 		return part[i : i+1]
 	}

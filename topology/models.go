@@ -14,8 +14,11 @@ type ModelRules struct {
 	ModelHash   string
 }
 
-// mappingOf is the key of a chosen mapping: the number of a model and the number of nodes.
-type mappingOf struct{ model, nodes int }
+// mappingOf is the key of a chosen mapping: the number of a model, the group and its number of nodes.
+type mappingOf struct {
+	model, nodes int
+	prefill      bool
+}
 
 // Models returns the rules of all models of the cluster, the first one first.
 func (c *AuthorityConfig) Models() []ModelRules {
@@ -39,28 +42,50 @@ func (c *AuthorityConfig) lacking(n Node) string {
 	return ""
 }
 
-// placeAll cuts every model of the cluster over the members, in the authority's epoch.
-func (a *Authority) placeAll(part []Node, members []Member) (Placement, error) {
-	var all Placement
-	for i, m := range a.cfg.Models() {
-		p, err := Place(a.epoch, a.nextMapping(i, &m, part), m.Shape, members)
-		if err != nil {
-			return all, err
-		}
-		if i == 0 {
-			all = p
-		} else {
-			all.Others = append(all.Others, p)
-		}
+// placeAll cuts every model of the cluster over the nodes of each group, in the authority's epoch.
+func (a *Authority) placeAll(decode, prefill []Node) (Placement, error) {
+	a.capped = map[string]string{}
+	places, err := a.placeGroup(decode, false)
+	if err != nil {
+		return Placement{}, err
 	}
-	return all, nil
+	all := places[0]
+	all.Others = places[1:]
+	if len(prefill) > 0 {
+		all.Prefill, err = a.placeGroup(prefill, true)
+	}
+	return all, err
 }
 
-// Of returns the placement of one model: number 0 is the first.
+// placeGroup cuts every model over the nodes of one group.
+func (a *Authority) placeGroup(part []Node, prefill bool) (places []Placement, err error) {
+	members, shares := make([]Member, len(part)), a.shares(part)
+	for i, n := range part {
+		members[i] = Member{ID: n.ID, Share: shares[i]}
+	}
+	for i, m := range a.cfg.Models() {
+		before := a.place.Prefill
+		if !prefill && len(a.place.Slices) > 0 {
+			before = append([]Placement{a.place}, a.place.Others...)
+		}
+		var was Placement
+		if i < len(before) {
+			was = before[i]
+		}
+		p, err := Place(a.epoch, a.nextMapping(mappingOf{i, len(part), prefill}, &was, &m, part), m.Shape, members)
+		if err != nil {
+			return nil, err
+		}
+		places = append(places, p)
+	}
+	return places, nil
+}
+
+// Of returns the placement of one model on the decode group: number 0 is the first.
 func (p Placement) Of(model int) Placement {
 	if model > 0 {
 		return p.Others[model-1]
 	}
-	p.Others = nil
+	p.Others, p.Prefill = nil, nil
 	return p
 }

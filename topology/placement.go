@@ -128,6 +128,9 @@ type Placement struct {
 	// Others are the placements of the further models of the cluster: in the same epoch, over the
 	// same members in the same order.
 	Others []Placement `json:",omitempty"`
+	// Prefill are the placements of all models on the prefill group, whose nodes follow those above.
+	// Empty: there is no such group.
+	Prefill []Placement `json:",omitempty"`
 }
 
 // ErrNoMembers is returned for an empty list of members.

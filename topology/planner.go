@@ -109,17 +109,16 @@ func ChooseMapping(s Shape, sockets int, c Costs) Mapping {
 	return Gather
 }
 
-// nextMapping returns the mapping of a model in the next placement, over members. It is chosen by measurements
+// nextMapping returns the mapping of a model in the next placement of a group; was is its last one. It is chosen by measurements
 // when a cluster begins or reaches a number of nodes for the first time. After a loss it stays, so
 // that the remaining nodes reload the least.
-func (a *Authority) nextMapping(model int, r *ModelRules, part []Node) Mapping {
+func (a *Authority) nextMapping(key mappingOf, was *Placement, r *ModelRules, part []Node) Mapping {
 	if r.Mapping != "" {
 		return r.Mapping
 	}
-	if n := len(a.place.Slices); n > 0 && len(part) <= n {
-		return a.place.Of(model).Mapping
+	if n := len(was.Slices); n > 0 && len(part) <= n {
+		return was.Mapping
 	}
-	key := mappingOf{model, len(part)}
 	m, known := a.mappings[key]
 	if !known {
 		m = ChooseMapping(r.Shape, len(part), MeasuredCosts(part, r.WeightBytes))

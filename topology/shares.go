@@ -22,7 +22,6 @@ func (a *Authority) shares(part []Node) []float64 {
 		}
 	}
 	out := slices.Clone(known)
-	a.capped = map[string]string{}
 	for i, n := range part {
 		if _, ok := a.cfg.Shares[n.ID]; !ok && len(part) > 1 {
 			others := slices.Delete(slices.Clone(known), i, i+1)
