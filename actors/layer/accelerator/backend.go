@@ -43,6 +43,8 @@ type Backend struct {
 	slots   int  // the most slots that a decode row reads
 	started bool // the step's inputs are in the stream
 	busy    bool // work may be in the stream
+
+	rank rank // as one of several
 }
 
 // activation is an input of products: plain, rounded for quantized weights, or both.
@@ -87,6 +89,7 @@ func (b *Backend) Close() {
 		b.card.Must(p.Close())
 	}
 	b.whole = nil
+	b.rank.close()
 }
 
 func (b *Backend) queryWidth() int { return b.dims.Heads * b.dims.HeadDim }
@@ -99,10 +102,13 @@ func (b *Backend) Begin(batch *layer.Batch, rotations []*rotation.Table) {
 	}
 	b.batch, b.started, b.decode, b.slots = batch, false, 0, 0
 	for i := range batch.Segments {
-		if s := &batch.Segments[i]; !s.Prefill {
+		if s := &batch.Segments[i]; !s.Prefill && s.Cache != nil {
 			b.decode += s.N
 			b.slots = max(b.slots, s.Start+s.N)
 		}
+	}
+	if b.several() {
+		b.beginShare()
 	}
 	b.frame.fill(b, rotations)
 }
@@ -121,24 +127,28 @@ func (b *Backend) start() {
 // wait waits for all work.
 func (b *Backend) wait() {
 	b.card.Wait()
-	b.busy = false
+	b.busy, b.rank.staged.used = false, 0
 }
 
 // Compact implements layer.Backend. Only SwiftKV drops rows, and unsupported refuses it.
 func (b *Backend) Compact([]topology.Range) { panic("accelerator: SwiftKV is not computed on a card") }
 
 // Run implements layer.Backend. A step with prompt rows waits for the card, so that its time is known.
-// After decode rows, Logits waits.
+// After decode rows, Logits waits, and on several ranks the exchanges do.
 func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 	began := time.Now()
 	b.start()
+	ops, alone := &operations, !b.several()
+	if !alone {
+		ops = &rankOperations
+	}
 	for _, r := range runs {
 		w := r.Layer.(*weights)
 		for _, op := range r.Ops {
-			operations[op](b, w)
+			ops[op](b, w)
 		}
 	}
-	if b.decode < b.batch.T {
+	if alone && b.decode < b.batch.T {
 		b.wait()
 	}
 	b.batch.Spent[layer.Projections] += time.Since(began)
@@ -286,11 +296,7 @@ func (b *Backend) growScratch(need int64) {
 	b.scratchN = 2 * need
 }
 
-// Pack, Unpack, Nodes, Total and Adapted belong to exchanges. A single rank has none.
-func (b *Backend) Pack([]float32, []layer.Tile) []float32 { panic(notAlone) }
-func (b *Backend) Unpack([]float32, []layer.Tile)         { panic(notAlone) }
-func (b *Backend) Nodes() [][]float32                     { panic(notAlone) }
-func (b *Backend) Total() []float32                       { panic(notAlone) }
-func (b *Backend) Adapted() ([][]float32, []float32)      { panic(notAlone) }
-
-const notAlone = "accelerator: an exchange with other ranks: a card serves the whole model"
+// Adapted implements layer.Backend. A card computes no adapters.
+func (b *Backend) Adapted() ([][]float32, []float32) {
+	panic("accelerator: adapters are not computed on a card")
+}

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Device is a card as a layer.Device. It serves a rank that has the whole model.
+// Device is a card as a layer.Device.
 type Device struct {
 	card   *card.Card
 	blocks *card.Blocks
@@ -61,7 +61,7 @@ func (d *Device) Ends(e *layer.Ends) (layer.Held, error) {
 	switch {
 	case e.PerLayer != nil:
 		return nil, errors.New("inputs of each layer are not computed on a card")
-	case e.Inputs != nil || e.Head == nil:
+	case e.Inputs != nil:
 		return nil, errors.New("encoders are not computed on a card")
 	}
 	x := &ends{allocations: allocations{card: d.card}, Ends: *e}

@@ -54,8 +54,16 @@ func (b *Backend) finals(e *ends, rows []layer.LogitRow) {
 
 // Logits implements layer.Backend.
 func (b *Backend) Logits(held layer.Held, rows []layer.LogitRow) {
-	e, vocab, n := held.(*ends), b.dims.Vocab, len(rows)
+	e, vocab, n, mine := held.(*ends), b.dims.Vocab, len(rows), b.batch.Place.Slices[b.batch.Rank].Vocab
 	if n == 0 {
+		return
+	}
+	if mine.Len() == 0 { // the others compute all logits
+		for i := range rows {
+			if rows[i].Whole {
+				rows[i].Logits = cuda.Floats(b.wholeRow(i))
+			}
+		}
 		return
 	}
 	b.start()
@@ -65,14 +73,14 @@ func (b *Backend) Logits(held layer.Held, rows []layer.LogitRow) {
 	if scale == 0 {
 		scale = 1
 	}
-	b.card.Do(launch.Logits{X: b.logits, Ld: vocab, Scale: scale, Cap: e.LogitCap, Rows: n, Cols: vocab})
-	b.card.Do(launch.Best{X: b.logits, Ld: vocab, Index: b.bests, Value: b.bests.Add(4 * layer.LogitRows), Rows: n, Cols: vocab})
+	b.card.Do(launch.Logits{X: b.logits, Ld: vocab, Scale: scale, Cap: e.LogitCap, Rows: n, Cols: mine.Len()})
+	b.card.Do(launch.Best{X: b.logits, Ld: vocab, Index: b.bests, Value: b.bests.Add(4 * layer.LogitRows), Rows: n, Cols: mine.Len()})
 	best := b.results.Bytes()[:8*layer.LogitRows]
 	b.card.Must(b.card.Stream.Download(best, b.bests))
 	whole := 0
 	for i := range rows {
 		if rows[i].Whole || rows[i].Probability {
-			b.card.Must(b.card.Stream.Download(b.wholeRow(whole), b.logits.Add(4*int64(i*vocab))))
+			b.card.Must(b.card.Stream.Download(b.wholeRow(whole)[4*mine.Lo:4*mine.Hi], b.logits.Add(4*int64(i*vocab))))
 			whole++
 		}
 	}
@@ -89,7 +97,7 @@ func (b *Backend) Logits(held layer.Held, rows []layer.LogitRow) {
 			if whole++; r.Whole {
 				r.Logits = logits
 			} else {
-				r.Share = layer.ProbabilityOf(logits, r.Best)
+				r.Share = layer.ProbabilityOf(logits[mine.Lo:mine.Hi], r.Best)
 			}
 		}
 	}

@@ -62,8 +62,11 @@ func (f *frame) close() error {
 func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 	f.tables.begin()
 	for i := range b.batch.Segments {
-		s := &b.batch.Segments[i]
-		l := f.tables.of(storeOf(s), s.Prefill, b)
+		s, l := &b.batch.Segments[i], new(lists)
+		if s.Cache != nil { // otherwise another rank attends
+			l = f.tables.of(storeOf(s), s.Prefill, b)
+			write(s)
+		}
 		for j := range s.N {
 			row := s.First + j
 			at := f.host.Bytes()[launch.RowBytes*row:]
@@ -77,7 +80,6 @@ func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 				turned = turned[2*n:]
 			}
 		}
-		write(s)
 	}
 }
 

@@ -83,7 +83,7 @@ type weights struct {
 	qkv, gateUp, o, down                        joined
 	attnNorm, ffnNorm, postAttnNorm, postFFNorm cuda.Pointer // or 0
 	qNorm, kNorm                                cuda.Pointer // or 0
-	gateBias, upBias                            cuda.Pointer // or 0
+	gateBias, upBias, downBias                  cuda.Pointer // or 0
 }
 
 // Kind implements layer.Layer.
@@ -91,12 +91,21 @@ func (w *weights) Kind() layer.Kind { return w.kind }
 
 // joined holds matrices with the same input. One product multiplies those of the same type; each part
 // has a product. Output r of part i goes to column at[i]+r.
-type joined struct{ parts []part }
+type joined struct {
+	parts    []part
+	matrices []matrixIn // without rows if this rank has none
+}
 
 type part struct {
 	launch.Weight
-	bias cuda.Pointer // or 0
+	bias cuda.Pointer // of its first row, or 0
 	at   int          // first output column
+}
+
+// matrixIn is the place of a matrix in a joined. Its first row is the first of a panel.
+type matrixIn struct {
+	part, first, rows int
+	bias              cuda.Pointer // of all rows of the model's matrix, or 0
 }
 
 // rounded and plain report whether some part takes rounded inputs, or plain ones.
@@ -108,41 +117,69 @@ func (j joined) plain() bool {
 	return slices.ContainsFunc(j.parts, func(p part) bool { return !kernel.Quantised(p.Type) })
 }
 
+// rows returns rows of matrix i, from a multiple of 16 on.
+func (j joined) rows(i, lo, hi int) launch.Weight {
+	m := j.matrices[i]
+	w := j.parts[m.part].Weight
+	held := w.HeldCols()
+	data, scales := launch.PackedBytes(w.Type, m.first+lo, held)
+	w.Data, w.Rows = w.Data.Add(data), hi-lo
+	if w.Scales != 0 {
+		w.Scales = w.Scales.Add(scales)
+	}
+	return w
+}
+
 // matrix uploads a matrix.
 func matrix(m *allocations, w *tensor.Weight) launch.Weight {
-	j := upload(m, pack([]*tensor.Weight{w}, [][]float32{nil}))[0]
-	return j.parts[0].Weight
+	if w == nil {
+		return launch.Weight{}
+	}
+	return upload(m, pack([]*tensor.Weight{w}, [][]float32{nil}))[0].parts[0].Weight
 }
 
 // packed holds the matrices of one joined, in the layout of the card.
 type packed struct {
-	parts []packedPart
+	parts    []packedPart
+	matrices []matrixIn
+	biases   [][]float32
 }
 
 type packedPart struct {
 	launch.Weight
 	data, scales []byte
-	bias         []float32
+	biased       bool
 	pieces       []*tensor.Weight
 }
 
 // pack groups matrices with the same columns: neighbours of the same type become one part. Rows are in
 // panels, so the panels of several matrices together form one matrix. upload converts and copies them.
+// A nil matrix has no rows.
 func pack(all []*tensor.Weight, biases [][]float32) (out packed) {
-	for i := 0; i < len(all); {
-		n := i + 1
-		for n < len(all) && all[n].Type == all[i].Type && (biases[n] == nil) == (biases[i] == nil) && all[n-1].Rows%launch.PanelRows == 0 {
+	out.biases = biases
+	whole := true // the last matrix ends with a whole panel
+	for i, w := range all {
+		if w == nil {
+			out.matrices = append(out.matrices, matrixIn{})
+			continue
+		}
+		n := len(out.parts)
+		if n == 0 || out.parts[n-1].Type != w.Type || out.parts[n-1].biased != (biases[i] != nil) || !whole {
+			out.parts = append(out.parts, packedPart{Weight: launch.Weight{Type: w.Type, Cols: w.Cols, UnitLo: w.UnitLo, UnitHi: w.UnitHi}, biased: biases[i] != nil})
 			n++
 		}
-		p := packedPart{Weight: launch.Weight{Type: all[i].Type, Cols: all[i].Cols}, bias: slices.Concat(biases[i:n]...), pieces: all[i:n]}
+		p := &out.parts[n-1]
+		out.matrices = append(out.matrices, matrixIn{part: n - 1, first: p.Rows, rows: w.Rows})
+		p.Rows, p.pieces, whole = p.Rows+w.Rows, append(p.pieces, w), w.Rows%launch.PanelRows == 0
+	}
+	for i := range out.parts {
+		p := &out.parts[i]
 		var data, scales int64
 		for _, w := range p.pieces {
-			d, s := launch.PackedBytes(w.Type, w.Rows, w.Cols)
-			p.Rows, data, scales = p.Rows+w.Rows, data+d, scales+s
+			d, s := launch.PackedBytes(w.Type, w.Rows, w.Span().Len())
+			data, scales = data+d, scales+s
 		}
 		p.data, p.scales = make([]byte, data), make([]byte, scales)
-		out.parts = append(out.parts, p)
-		i = n
 	}
 	return out
 }
@@ -155,7 +192,7 @@ func upload(m *allocations, all ...packed) (out []joined) {
 		for _, p := range j.parts {
 			data, scales := p.data, p.scales
 			for _, w := range p.pieces {
-				d, s := launch.PackedBytes(w.Type, w.Rows, w.Cols)
+				d, s := launch.PackedBytes(w.Type, w.Rows, w.Span().Len())
 				toData, toScales := data[:d], scales[:s]
 				data, scales = data[d:], scales[s:]
 				work.Go(func() {
@@ -176,12 +213,24 @@ func upload(m *allocations, all ...packed) (out []joined) {
 	default:
 	}
 	for _, j := range all {
-		var to joined
+		to := joined{matrices: j.matrices}
 		at := 0
 		for _, p := range j.parts {
 			p.Data, p.Scales = m.upload(p.data), m.upload(p.scales)
-			to.parts = append(to.parts, part{Weight: p.Weight, bias: m.vector(p.bias), at: at})
+			to.parts = append(to.parts, part{Weight: p.Weight, at: at})
 			at += p.Rows
+		}
+		bias := m.vector(slices.Concat(j.biases...)) // successive ones, as the rows of a part
+		for i, b := range j.biases {
+			if len(b) == 0 || bias == 0 {
+				continue
+			}
+			x := &to.matrices[i]
+			x.bias = bias
+			if x.rows > 0 && x.first == 0 {
+				to.parts[x.part].bias = bias
+			}
+			bias = bias.Add(4 * int64(len(b)))
 		}
 		out = append(out, to)
 	}
@@ -200,6 +249,7 @@ func (d *Device) layer(w *layer.Weights) (*weights, error) {
 		pack([]*tensor.Weight{w.Gate, w.Up}, [][]float32{nil, nil}),
 		pack([]*tensor.Weight{w.Down}, [][]float32{w.DownBias}))
 	l.qkv, l.o, l.gateUp, l.down = all[0], all[1], all[2], all[3]
+	l.downBias = l.down.matrices[0].bias
 	for _, v := range []struct {
 		to   *cuda.Pointer
 		from []float32
@@ -227,8 +277,8 @@ func unsupported(w *layer.Weights) string {
 		return "a layer without an FFN, or with a factor of its gate"
 	case w.PerLayer != nil || w.Scalar != 0 || w.QGate != nil || w.Grows:
 		return "inputs or gates of a layer"
-	case w.Q == nil || w.K == nil || w.V == nil || w.O == nil || w.Gate == nil || w.Up == nil || w.Down == nil:
-		return "a layer without some of q, k, v, o, gate, up and down"
+	case w.Up == nil && w.Gate != nil:
+		return "an FFN without a gate"
 	}
 	return ""
 }

@@ -8,6 +8,7 @@
 #include "logits.cu"
 #include "measure.cu"
 #include "norm.cu"
+#include "ranks.cu"
 #include "tiles.cu"
 
 #include "products.cu"

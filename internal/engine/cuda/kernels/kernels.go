@@ -41,6 +41,7 @@ var PTX = sync.OnceValue(func() []byte {
 
 // Names are the kernels.
 var Names = []string{
+	"add_bias",
 	"add_rows",
 	"attend_bf16",
 	"attend_bf16_4",

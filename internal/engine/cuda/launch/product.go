@@ -30,6 +30,12 @@ func (w Weight) Units() tensor.Span {
 	return tensor.Span{Lo: w.UnitLo, Hi: w.UnitHi}
 }
 
+// HeldCols is the number of columns of the units.
+func (w Weight) HeldCols() int {
+	u := w.Units()
+	return tensor.UnitsSpan(w.Cols, u.Lo, u.Hi).Len()
+}
+
 // Nodes are the nodes of the sum tree that the units cover.
 func (w Weight) Nodes() []tensor.Span {
 	u := w.Units()

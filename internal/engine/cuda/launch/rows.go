@@ -122,6 +122,19 @@ func (o Add) Calls() ([]Call, error) {
 		[]any{o.X, o.Y, o.Bias, uint32(o.Cols)}}}, nil
 }
 
+// AddBias is X += Bias of (Rows, Cols).
+type AddBias struct {
+	X, Bias    cuda.Pointer // (Rows, Cols), (Cols)
+	Rows, Cols int
+}
+
+func (o AddBias) Calls() ([]Call, error) {
+	if o.Rows*o.Cols == 0 {
+		return nil, nil
+	}
+	return []Call{{"add_bias", cuda.Grid{X: ceil(o.Cols, 256), Y: o.Rows, Threads: 256}, []any{o.X, o.Bias, uint32(o.Cols)}}}, nil
+}
+
 // Logits multiplies rows X[i*Ld:] of Cols columns by Scale and bounds them as tensor.SoftCap by
 // Cap, in place.
 type Logits struct {

@@ -34,6 +34,7 @@ template <class... A> Kernel kernel(const char *name, int result, void (*f)(A...
 std::map<std::string, Kernel> kernels = [] {
   std::map<std::string, Kernel> m;
 #define ADD(name, result) m[#name] = kernel(#name, result, name)
+  ADD(add_bias, 0);
   ADD(add_rows, 0);
   ADD(attend_bf16, 12);
   ADD(attend_bf16_4, 12);
