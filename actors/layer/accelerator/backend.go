@@ -36,6 +36,7 @@ type Backend struct {
 	bests    cuda.Pointer // (LogitRows) indices, then logits
 
 	frame   *frame
+	ops     *card.Sequence // operations that are not in the stream yet
 	results *cuda.Pinned   // bests, then a row of the residual stream
 	whole   []*cuda.Pinned // whole rows of logits
 
@@ -73,7 +74,7 @@ func newBackend(d *Device, dims layer.Dims, maxRows int, cache tensor.KVLayout) 
 	b.norms, b.attended, b.gated = inputs(dims.Hidden), inputs(b.queryWidth()), inputs(dims.FFN)
 	b.logits, b.bests = m.alloc(4*layer.LogitRows*int64(dims.Vocab)), m.alloc(8*layer.LogitRows)
 	d.card.Must(m.err)
-	b.frame = newFrame(d.card, m, dims, maxRows)
+	b.frame, b.ops = newFrame(d.card, m, dims, maxRows), d.card.Sequence()
 	var err error
 	b.results, err = d.card.Pin(8*layer.LogitRows + 4*dims.Hidden)
 	d.card.Must(err)
@@ -82,6 +83,7 @@ func newBackend(d *Device, dims layer.Dims, maxRows int, cache tensor.KVLayout) 
 
 // Close frees the activations.
 func (b *Backend) Close() {
+	b.ops.Close()
 	b.memory.Close()
 	b.card.Must(b.frame.close())
 	b.card.Must(b.results.Close())
@@ -124,8 +126,18 @@ func (b *Backend) start() {
 	b.frame.upload(b)
 }
 
+// do adds an operation to the step. On several ranks, exchanges need its result soon.
+func (b *Backend) do(o launch.Operation) {
+	if b.several() {
+		b.card.Do(o)
+	} else {
+		b.ops.Do(o)
+	}
+}
+
 // wait waits for all work.
 func (b *Backend) wait() {
+	b.ops.Start()
 	b.card.Wait()
 	b.busy, b.rank.staged.used = false, 0
 }
@@ -148,7 +160,7 @@ func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 			ops[op](b, w)
 		}
 	}
-	if alone && b.decode < b.batch.T {
+	if b.ops.Start(); alone && b.decode < b.batch.T {
 		b.wait()
 	}
 	b.batch.Spent[layer.Projections] += time.Since(began)
@@ -185,10 +197,10 @@ func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, r
 	h := b.dims.Hidden
 	if weight == 0 {
 		if plain {
-			b.card.Must(b.card.Stream.Copy(to.plain, x, 4*int64(rows*h)))
+			b.do(launch.CopyRows{To: to.plain, From: x, LdTo: h, LdFrom: h, Rows: rows, Cols: h})
 		}
 		if rounded {
-			b.card.Do(launch.Quantize{X: x, LdX: h, To: to.rounded, Rows: rows, Cols: h})
+			b.do(launch.Quantize{X: x, LdX: h, To: to.rounded, Rows: rows, Cols: h})
 		}
 		return
 	}
@@ -199,7 +211,7 @@ func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, r
 	if rounded {
 		o.To = to.rounded
 	}
-	b.card.Do(o)
+	b.do(o)
 }
 
 // multiply computes the products of all rows of in. It adds them to residual, unless that is 0.
@@ -209,7 +221,7 @@ func (b *Backend) multiply(j joined, in activation, y cuda.Pointer, ld int, resi
 		if residual != 0 {
 			o.Residual = residual.Add(4 * int64(p.at))
 		}
-		b.card.Do(o)
+		b.do(o)
 	}
 }
 
@@ -227,14 +239,14 @@ func (b *Backend) output(j joined, in activation, norm cuda.Pointer, factor floa
 		o := launch.Norm{X: y, Weight: norm, Eps: b.dims.NormEps, Rows: t, Cols: h}
 		if factor == 0 {
 			o.Residual, o.Out = b.x, b.x
-			b.card.Do(o)
+			b.do(o)
 			return
 		}
 		o.Out, y = b.norms.plain, b.norms.plain
-		b.card.Do(o)
+		b.do(o)
 	}
-	b.card.Do(launch.Logits{X: y, Ld: h, Scale: factor, Rows: t, Cols: h})
-	b.card.Do(launch.Add{X: b.x, Y: y, Rows: t, Cols: h})
+	b.do(launch.Logits{X: y, Ld: h, Scale: factor, Rows: t, Cols: h})
+	b.do(launch.Add{X: b.x, Y: y, Rows: t, Cols: h})
 }
 
 func (b *Backend) gate(w *weights) {
@@ -247,7 +259,7 @@ func (b *Backend) gate(w *weights) {
 	if w.down.rounded() {
 		o.To = b.gated.rounded
 	}
-	b.card.Do(o)
+	b.do(o)
 }
 
 // attend rotates queries and keys, writes keys and values into the caches, and computes attention: of
@@ -255,7 +267,7 @@ func (b *Backend) gate(w *weights) {
 func (b *Backend) attend(w *weights) {
 	d := &b.dims
 	cache := launch.Cache{Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: w.index, KVHeads: d.KVHeads, HeadDim: d.HeadDim}
-	b.card.Do(launch.RopeWrite{Cache: cache, QKV: b.qkv, Ld: b.qkvWidth(), Heads: d.Heads, Cos: b.frame.cos[w.rope], Sin: b.frame.sin[w.rope],
+	b.do(launch.RopeWrite{Cache: cache, QKV: b.qkv, Ld: b.qkvWidth(), Heads: d.Heads, Cos: b.frame.cos[w.rope], Sin: b.frame.sin[w.rope],
 		QNorm: w.qNorm, KNorm: w.kNorm, Eps: d.NormEps, Rows: b.frame.rows, N: b.batch.T})
 	o := launch.Attend{Cache: cache, LdQ: b.qkvWidth(), Heads: d.Heads, Scale: b.score.Scale, Cap: b.score.Cap, Window: w.window, LdOut: b.queryWidth()}
 	rows := func(first, n int) {
@@ -272,10 +284,10 @@ func (b *Backend) attend(w *weights) {
 			b.growScratch(need)
 		}
 		o.Scratch = b.scratch
-		b.card.Do(o)
+		b.do(o)
 	}
 	if b.decode > 0 {
-		o.Slots = b.slots
+		o.Slots = (b.slots + tensor.RunSlots - 1) / tensor.RunSlots * tensor.RunSlots // a graph serves all steps of a run
 		rows(0, b.decode)
 	}
 	o.Prompt = true
@@ -289,6 +301,7 @@ func (b *Backend) attend(w *weights) {
 
 // growScratch allocates twice the needed memory for the state between the kernels of attention.
 func (b *Backend) growScratch(need int64) {
+	b.ops.Start()
 	b.card.Free(b.scratch, b.scratchN)
 	var err error
 	b.scratch, err = b.card.Alloc(2 * need)

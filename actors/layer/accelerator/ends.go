@@ -68,13 +68,14 @@ func (b *Backend) Logits(held layer.Held, rows []layer.LogitRow) {
 	}
 	b.start()
 	b.finals(e, rows)
-	b.card.Do(launch.Product{W: e.head, X: b.norms.plain, Rounded: b.norms.rounded, N: n, Y: b.logits, LdY: vocab})
+	b.do(launch.Product{W: e.head, X: b.norms.plain, Rounded: b.norms.rounded, N: n, Y: b.logits, LdY: vocab})
 	scale := e.LogitScale
 	if scale == 0 {
 		scale = 1
 	}
-	b.card.Do(launch.Logits{X: b.logits, Ld: vocab, Scale: scale, Cap: e.LogitCap, Rows: n, Cols: mine.Len()})
-	b.card.Do(launch.Best{X: b.logits, Ld: vocab, Index: b.bests, Value: b.bests.Add(4 * layer.LogitRows), Rows: n, Cols: mine.Len()})
+	b.do(launch.Logits{X: b.logits, Ld: vocab, Scale: scale, Cap: e.LogitCap, Rows: n, Cols: mine.Len()})
+	b.do(launch.Best{X: b.logits, Ld: vocab, Index: b.bests, Value: b.bests.Add(4 * layer.LogitRows), Rows: n, Cols: mine.Len()})
+	b.ops.Start()
 	best := b.results.Bytes()[:8*layer.LogitRows]
 	b.card.Must(b.card.Stream.Download(best, b.bests))
 	whole := 0
@@ -123,6 +124,7 @@ func (b *Backend) Hidden(held layer.Held, row int) []float32 {
 
 // row downloads a row of the width of the residual stream. It is valid until the next call.
 func (b *Backend) row(p cuda.Pointer) []float32 {
+	b.ops.Start()
 	out := b.results.Bytes()[8*layer.LogitRows:][:4*b.dims.Hidden]
 	b.card.Must(b.card.Stream.Download(out, p))
 	b.wait()

@@ -18,14 +18,13 @@ import (
 // the lists of blocks of its sequence, its rotations and its embedding.
 type frame struct {
 	card *card.Card
-	host *cuda.Pinned // as on the card: rows, then cos and sin of each rotation
+	host *cuda.Pinned // as on the card: rows, then cos and sin of each rotation, without gaps
 	all  cuda.Pointer
-	used int // bytes of the host's memory that a whole step takes
+	used int // bytes of this step
 
 	rows     cuda.Pointer
 	cos, sin []cuda.Pointer // of each rotation, (T, half)
 	half     int
-	maxRows  int
 
 	embeddings *cuda.Pinned // (T, Hidden)
 	embedded   []float32    // the same
@@ -33,20 +32,14 @@ type frame struct {
 }
 
 func newFrame(c *card.Card, m *allocations, d layer.Dims, maxRows int) *frame {
-	f := &frame{card: c, half: d.HeadDim / 2, maxRows: maxRows, tables: tables{card: c, at: map[*kvcache.Store]*lists{}}}
 	turns := max(1, d.Ropes)
-	part := 4 * maxRows * f.half
-	f.used = launch.RowBytes*maxRows + 2*turns*part
-	f.all = m.alloc(int64(f.used))
+	f := &frame{card: c, half: d.HeadDim / 2, cos: make([]cuda.Pointer, turns), sin: make([]cuda.Pointer, turns), tables: tables{card: c, at: map[*kvcache.Store]*lists{}}}
+	n := maxRows * (launch.RowBytes + 2*turns*4*f.half)
+	f.all = m.alloc(int64(n))
 	c.Must(m.err)
 	f.rows = f.all
-	at := f.all.Add(int64(launch.RowBytes * maxRows))
-	for range turns {
-		f.cos, f.sin = append(f.cos, at), append(f.sin, at.Add(int64(part)))
-		at = at.Add(2 * int64(part))
-	}
 	var err error
-	f.host, err = c.Pin(f.used)
+	f.host, err = c.Pin(n)
 	c.Must(err)
 	f.embeddings, err = c.Pin(4 * maxRows * d.Hidden)
 	c.Must(err)
@@ -61,6 +54,12 @@ func (f *frame) close() error {
 // fill writes the inputs of a step, except the embeddings. It records the rows in the layers' caches.
 func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 	f.tables.begin()
+	t := b.batch.T
+	f.used = launch.RowBytes * t
+	for i := range f.cos {
+		f.cos[i], f.sin[i] = f.all.Add(int64(f.used)), f.all.Add(int64(f.used+4*t*f.half))
+		f.used += 2 * 4 * t * f.half
+	}
 	for i := range b.batch.Segments {
 		s, l := &b.batch.Segments[i], new(lists)
 		if s.Cache != nil { // otherwise another rank attends
@@ -73,9 +72,9 @@ func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 			for k, v := range [...]uint32{uint32(s.Start + j), uint32(l.at), uint32(l.stride), 0} {
 				binary.LittleEndian.PutUint32(at[4*k:], v)
 			}
-			turned := cuda.Floats(f.host.Bytes()[launch.RowBytes*f.maxRows : f.used])
+			turned := cuda.Floats(f.host.Bytes()[launch.RowBytes*t : f.used])
 			for _, r := range rotations {
-				n := f.maxRows * f.half
+				n := t * f.half
 				r.Fill(s.Start+j, turned[row*f.half:][:f.half], turned[n+row*f.half:][:f.half])
 				turned = turned[2*n:]
 			}
@@ -103,18 +102,8 @@ func write(s *layer.Segment) {
 
 // upload puts copies of the inputs into the stream.
 func (f *frame) upload(b *Backend) {
-	host, turns, t := f.host.Bytes(), len(f.cos), b.batch.T
-	to := func(p cuda.Pointer, from []byte) { f.card.Must(f.card.Stream.Upload(p, from)) }
-	if first := launch.RowBytes * f.maxRows; t == f.maxRows {
-		to(f.all, host[:f.used])
-	} else {
-		to(f.rows, host[:launch.RowBytes*t])
-		for i := range 2 * turns {
-			at := first + 4*i*f.maxRows*f.half
-			to(f.all.Add(int64(at)), host[at:][:4*t*f.half])
-		}
-	}
-	to(b.x, f.embeddings.Bytes()[:4*t*b.dims.Hidden])
+	f.card.Must(f.card.Stream.Upload(f.all, f.host.Bytes()[:f.used]))
+	f.card.Must(f.card.Stream.Upload(b.x, f.embeddings.Bytes()[:4*b.batch.T*b.dims.Hidden]))
 	f.tables.upload()
 }
 
@@ -126,7 +115,8 @@ type tables struct {
 	there cuda.Pointer // on the card
 	bytes int64        // of either
 	words []byte
-	used  int // words in use
+	used  int  // words in use
+	fresh bool // the card has the words
 	step  int
 	at    map[*kvcache.Store]*lists
 }
@@ -178,7 +168,7 @@ func (t *tables) of(s *kvcache.Store, prompt bool, b *Backend) *lists {
 	if l.step = t.step; !prompt && l.changes == s.Changes()+1 {
 		return l
 	}
-	l.changes = s.Changes() + 1
+	l.changes, t.fresh = s.Changes()+1, false
 	size := int64(b.cache.BlockBytes())
 	for i := range layers {
 		for h := heads.Lo; h < heads.Hi; h++ {
@@ -221,10 +211,14 @@ func (t *tables) grow(n int64) {
 	t.host, t.words, t.bytes = host, host.Bytes(), n
 	t.there, err = t.card.Alloc(n)
 	t.card.Must(err)
+	t.fresh = false
 }
 
 func (t *tables) upload() {
-	t.card.Must(t.card.Stream.Upload(t.there, t.words[:4*t.used]))
+	if !t.fresh {
+		t.card.Must(t.card.Stream.Upload(t.there, t.words[:4*t.used]))
+		t.fresh = true
+	}
 }
 
 func (t *tables) close() error {
