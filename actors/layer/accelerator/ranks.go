@@ -75,7 +75,7 @@ func (b *Backend) allRows() topology.Range { return topology.Range{Lo: 0, Hi: b.
 func (b *Backend) normRows(weight cuda.Pointer, rows ...topology.Range) {
 	for _, r := range rows {
 		if r.Len() > 0 {
-			b.norm(weight, b.rowsOf(b.x, r.Lo), r.Len(), b.input(b.norms, r.Lo), !b.rank.quantised, b.rank.quantised)
+			b.norm(weight, b.rowsOf(b.x, r.Lo), r.Len(), b.input(b.norms, r.Lo), !b.rank.quantised, b.rank.quantised, launch.Ahead{})
 		}
 	}
 }

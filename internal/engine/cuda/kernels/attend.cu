@@ -3,6 +3,32 @@
 #define RUN 1024
 #define QUERIES 4
 
+// Output is where attention goes: rows of ld numbers, or rounded to bytes and scales (rows, heads*dim), or both. sinks
+// may be null.
+struct Output {
+  const float *sinks;
+  float *out;
+  uint32_t ld;
+  int8_t *bytes;
+  float *scales;
+
+  // inverse is 1 / (the sum of 16 lanes and the sink of a head).
+  DEVICE_METHOD float inverse(float sum, uint32_t head, float top) const {
+    for (int m = 8; m; m >>= 1) sum = add_(sum, from_lane_xor(sum, m));
+    if (sinks) sum = add_(sum, exp_(sub_(sinks[head], top)));
+    return div_(1.f, sum);
+  }
+  // store writes a column of a warp's 32.
+  DEVICE_METHOD void store(uint32_t row, uint32_t heads, uint32_t dim, uint32_t head, uint32_t column, float y) const {
+    uint32_t at = head * dim + column;
+    uint64_t rounded = (uint64_t)row * heads * dim + at;
+    if (column < dim && out) out[(uint64_t)row * ld + at] = y;
+    if (bytes && column / 32 * 32 < dim) quantize(y, bytes + rounded / 32 * 32, scales + rounded / 32, column % 32); // dim is a multiple of 32
+  }
+};
+#define OUTPUT_PARAMETERS const float *sinks, float *out, uint32_t ldout, int8_t *bytes, float *scales
+#define OUTPUT Output{sinks, out, ldout, bytes, scales}
+
 // Score is tensor.Score without sinks.
 struct Score {
   float scale, cap;
@@ -101,15 +127,69 @@ template <int type, int columns, int n> DEVICE void add_quads(float (*o)[columns
   }
 }
 
+// The first parameters of attention.
+#define CACHED_PARAMETERS const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window
+
+#define SCORED 32 // slots of a thread block
+
+// attend_scores computes the scores of a row and up to QUERIES heads for SCORED slots: scores[(row, head), slot], ld
+// apart. A warp has a panel of 16 slots and two heads; keys pass through shared memory. 128 threads.
+template <int type> DEVICE void attend_scores(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *scores, uint32_t ld) {
+  SHARED uint4 keys[SCORED * MAX_HEAD * bytes_of<type> / 16];
+  SHARED float queries[MAX_HEAD * QUERIES]; // (dim, QUERIES)
+  uint32_t t = threadIdx.x, group = heads / kvheads, tiles = (group + QUERIES - 1) / QUERIES;
+  uint32_t tile = blockIdx.y % tiles, kv = blockIdx.y / tiles % kvheads, row = blockIdx.y / tiles / kvheads, first = blockIdx.x * SCORED;
+  Row r = rows[row];
+  if (first > r.slot || first + SCORED <= window_start(r.slot, window)) return;
+  uint32_t first_head = kv * group + tile * QUERIES, mine = group - tile * QUERIES < QUERIES ? group - tile * QUERIES : QUERIES;
+  Cache<type> cache(tables, arena, r, index * kvheads + kv, dim);
+  const uint8_t *block = cache.block(first / SLOTS), *from = block + cache.key(first % SLOTS, 0) * bytes_of<type>;
+  uint32_t bytes = SCORED * dim * bytes_of<type>;
+  for (uint32_t i = t * 16; i < bytes; i += 128 * 16) copy16((uint8_t *)keys + i, from + i);
+  end_copies();
+  q += (uint64_t)row * ldq + first_head * dim;
+  for (uint32_t i = t; i < QUERIES * dim; i += 128) {
+    uint32_t g = i / dim, k = i % dim;
+    queries[k * QUERIES + g] = g < mine ? q[i] : 0;
+  }
+  wait_copies<0>();
+  wait_block();
+  uint32_t slot = t / 32 % 2 * PANEL + t % PANEL, head = t / 64 * 2 + t / 16 % 2;
+  const uint8_t *key = (const uint8_t *)keys + cache.key(slot, 0) * bytes_of<type>;
+  const float *query = queries + head;
+  float s = 0;
+#pragma unroll 4
+  for (uint32_t k = 0; k < dim; k += 8, key += 4 * key_step<type>, query += 8 * QUERIES) {
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) key_pair<type>(v + i, key + i / 2 * key_step<type>);
+#pragma unroll
+    for (int i = 0; i < 8; i++) s = fma_(v[i], query[i * QUERIES], s);
+  }
+  if constexpr (type == INT8) s = mul_(s, ((const float *)(block + cache.scales_at()))[first % SLOTS + slot]);
+  if (head < mine) scores[((uint64_t)row * heads + first_head + head) * ld + first + slot] = score.of(s);
+}
+
+#define ATTEND_SCORES(name, type) \
+  KERNEL THREADS(128, 4) name(CACHED_PARAMETERS, float *scores, uint32_t ld, AHEAD_PARAMETERS) { \
+    if (!AHEAD.reads()) attend_scores<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, scores, ld); \
+  }
+ATTEND_SCORES(attend_scores_f32, F32)
+ATTEND_SCORES(attend_scores_bf16, BF16)
+ATTEND_SCORES(attend_scores_int8, INT8)
+#undef ATTEND_SCORES
+
 // attend computes one run (blockIdx.x) of attention of a row and up to QUERIES heads: scores of all
 // slots, the softmax by blocks with a running maximum, then the values in slot order. 256 threads.
-// With few rows, 4 thread blocks (parts) share a run: each computes all scores, and a quarter of
-// the columns of the output.
-template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states) {
+// With few rows, attend_scores has computed the scores (given, ld apart), and 4 thread blocks (parts) share a
+// run: each has a quarter of the columns of the output. With last, there is one run, and each part is 32 columns:
+// the output is then complete.
+template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states, const float *given, uint32_t ld, Output output, bool last) {
   SHARED uint4 stages[STAGES * STAGE_BYTES / 16];
   SHARED float4 probabilities[QUERIES * RUN / 4]; // (queries, RUN), scores at first
-  SHARED float4 queries[MAX_HEAD];                // one element of each query
+  SHARED float4 queries[parts == 1 ? MAX_HEAD : 1]; // one element of each query
   SHARED float4 tops[2 * RUN / SLOTS], largest[RUN / SLOTS], correct[RUN / SLOTS];
+  SHARED float inverse[QUERIES];
   uint32_t t = threadIdx.x, run = blockIdx.x, group = heads / kvheads, tiles = (group + QUERIES - 1) / QUERIES;
   uint32_t part = blockIdx.y % parts, tile = blockIdx.y / parts % tiles, kv = blockIdx.y / parts / tiles % kvheads, row = blockIdx.y / parts / tiles / kvheads;
   Row r = rows[row];
@@ -136,19 +216,26 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
   };
   for (uint32_t i = 0; i < STAGES - 1; i++) fetch(stage + i);
 
-  q += (uint64_t)row * ldq + first_head * dim;
-  for (uint32_t i = t; i < QUERIES * dim; i += 256) {
-    uint32_t g = i / dim, k = i % dim;
-    ((float *)queries)[k * QUERIES + g] = g < mine ? q[i] : 0;
-  }
-  wait_block();
+  if constexpr (parts == 1) {
+    q += (uint64_t)row * ldq + first_head * dim;
+    for (uint32_t i = t; i < QUERIES * dim; i += 256) {
+      uint32_t g = i / dim, k = i % dim;
+      ((float *)queries)[k * QUERIES + g] = g < mine ? q[i] : 0;
+    }
+    wait_block();
+  } else given += ((uint64_t)row * heads + first_head) * ld + run * RUN;
 
   // Scores.
   float *p = (float *)probabilities;
   for (uint32_t slot = t; slot / SLOTS * SLOTS < count; slot += 256) { // whole warps
     float s[QUERIES] = {}, top[QUERIES];
     bool seen = slot >= low && slot < count;
-    if (seen) {
+    if (parts > 1) {
+      if (seen) {
+#pragma unroll
+        for (uint32_t g = 0; g < QUERIES; g++) s[g] = g < mine ? given[g * ld + slot] : 0;
+      }
+    } else if (seen) {
       const uint8_t *block = cache.block(slot / SLOTS);
       const uint8_t *from = block + cache.key(slot % SLOTS, 0) * bytes_of<type>;
       const float4 *query = queries;
@@ -194,7 +281,7 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
   // Sums: thread 192+i has lane i%16 of query i/16.
   float sum = 0;
   uint32_t of = (t - 192) / 16, lane = t % 16;
-  bool sums = t >= 192 && part == 0;
+  bool sums = t >= 192 && (part == 0 || last);
   auto add_block = [&](uint32_t b) {
     sum = mul_(sum, ((float *)correct)[b * QUERIES + of]);
     for (int j = 0; j < 4; j++) sum = add_(sum, p[of * RUN + b * SLOTS + j * 16 + lane]);
@@ -245,6 +332,15 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
     while (weights < last) add();
   }
 
+  if (parts > 1 && last) {
+    if (sums) {
+      float x = output.inverse(sum, first_head + (of < mine ? of : 0), ((float *)largest)[last_block * QUERIES + of]);
+      if (lane == 0) inverse[of] = x;
+    }
+    wait_block();
+    if (first < mine) output.store(row, heads, dim, first_head + first, part * width + column, mul_(o[0][0], inverse[first])); // whole warps
+    return;
+  }
   states += (((uint64_t)row * heads + first_head) * gridDim.x + run) * state_floats(dim);
   uint64_t next = (uint64_t)gridDim.x * state_floats(dim); // from a head to the next
   if (works) {
@@ -260,24 +356,24 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
   }
 }
 
-#define ATTEND(name, type, parts) \
-  KERNEL THREADS(256, 2) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, float *states) { \
-    attend<type, parts>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states); \
+#define ATTEND(name, type) \
+  KERNEL THREADS(256, 2) attend_##name(CACHED_PARAMETERS, float *states) { \
+    attend<type, 1>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states, nullptr, 0, {}, false); \
+  } \
+  KERNEL THREADS(256, 2) attend_##name##_4(CACHED_PARAMETERS, float *states, const float *given, uint32_t ld, OUTPUT_PARAMETERS, uint32_t last, AHEAD_PARAMETERS) { \
+    if (!AHEAD.reads()) attend<type, 4>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states, given, ld, OUTPUT, last != 0); \
   }
-ATTEND(attend_f32, F32, 1)
-ATTEND(attend_bf16, BF16, 1)
-ATTEND(attend_int8, INT8, 1)
-ATTEND(attend_f32_4, F32, 4)
-ATTEND(attend_bf16_4, BF16, 4)
-ATTEND(attend_int8_4, INT8, 4)
+ATTEND(f32, F32)
+ATTEND(bf16, BF16)
+ATTEND(int8, INT8)
 #undef ATTEND
 
 #define FOLD_RUNS 256 // whose factors are in shared memory at once
 
 // attend_fold joins the runs of a head (blockIdx.x) and a row, divides by the sum with the sink, and
-// writes the output to out[row*ld], or rounded to bytes and scales (rows, heads*dim), or to both.
+// writes the output.
 // Threads 0 to 255 have a column each, a warp more has the sums.
-KERNEL THREADS(288, 2) attend_fold(const float *states, const Row *rows, uint32_t runs, uint32_t heads, uint32_t dim, int window, const float *sinks, float *out, uint32_t ld, int8_t *bytes, float *scales) {
+KERNEL THREADS(288, 2) attend_fold(const float *states, const Row *rows, uint32_t runs, uint32_t heads, uint32_t dim, int window, OUTPUT_PARAMETERS) {
   SHARED float largest[FOLD_RUNS + 1], old[FOLD_RUNS], fresh[FOLD_RUNS]; // largest[0] is before the first
   SHARED float inverse;
   uint32_t t = threadIdx.x, head = blockIdx.x, row = blockIdx.y, slot = rows[row].slot;
@@ -310,14 +406,9 @@ KERNEL THREADS(288, 2) attend_fold(const float *states, const Row *rows, uint32_
     }
   }
   if (lanes) {
-    float sum = o;
-    for (int m = 8; m; m >>= 1) sum = add_(sum, from_lane_xor(sum, m));
-    if (sinks) sum = add_(sum, exp_(sub_(sinks[head], top)));
-    if (t == 256) inverse = div_(1.f, sum);
+    float x = OUTPUT.inverse(o, head, top);
+    if (t == 256) inverse = x;
   }
   wait_block();
-  float y = mul_(o, inverse);
-  uint32_t at = head * dim + t;
-  if (column && out) out[(uint64_t)row * ld + at] = y;
-  if (bytes && t / 32 * 32 < dim) quantize(y, bytes + ((uint64_t)row * heads * dim + at) / 32 * 32, scales + ((uint64_t)row * heads * dim + at) / 32, t % 32); // dim is a multiple of 32
+  OUTPUT.store(row, heads, dim, head, t, mul_(o, inverse));
 }

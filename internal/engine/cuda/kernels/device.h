@@ -63,6 +63,18 @@ DEVICE void multiply8(int *c, const uint32_t *a, const uint32_t *b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// keep makes the compiler hold a number in a register instead of computing it again.
+DEVICE void keep(uint32_t &x) { asm volatile("" : "+r"(x)); }
+
+// load_matrices reads four matrices of 8 rows of 16 bytes from shared memory. Lane 8*m+r gives the address of row r of
+// matrix m; lane 4*r+t gets word t of row r of each.
+DEVICE void load_matrices(uint32_t *v, const void *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"((uint32_t)__cvta_generic_to_shared(row))
+               : "memory");
+}
+
 // Memory. load_once reads what is used once, around the first-level cache.
 DEVICE uint4 load_once(const uint4 *p) {
   uint4 v;
@@ -74,6 +86,8 @@ DEVICE uint2 load_once(const uint2 *p) {
   asm("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
+// prefetch reads 32 bytes into the second-level cache in the background.
+DEVICE void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 // copy16 and copy4 copy 16 and 4 bytes to shared memory in the background. end_copies ends a group of copies, and
 // wait_copies<n> waits for this thread's groups but the last n.
 DEVICE void copy16(void *to, const void *from) {

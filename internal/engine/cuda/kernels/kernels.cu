@@ -2,6 +2,8 @@
 #include "canonical.h"
 #include "types.h"
 
+#include "ahead.cu"
+
 #include "activations.cu"
 #include "embed.cu"
 #include "functions.cu"

@@ -1,15 +1,18 @@
 // Products of quantized weights with several tokens, by integer tensor cores. A thread block of 512
 // is a panel and 8*tiles tokens, and a warp is a unit.
 
+// swizzled is the place of half a row of 32 bytes, so that 8 rows of one half lie in all banks of shared memory.
+DEVICE uint32_t swizzled(uint32_t row, uint32_t half) { return row * 32 + (half ^ (row >> 2 & 1)) * 16; }
+
 // Rows8 and Rows4 give a lane its part of a panel's block and of a token's block for multiply8. Lane
 // 4*g+t has the rows g and g+8.
 struct Rows8 {
   typedef uint2 Word;
   static constexpr uint32_t panel_bytes = 512; // of a block
-  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w, uint32_t g, uint32_t t) {
-    uint2 low = ((const uint2 *)w)[g * 4 + t], high = ((const uint2 *)w)[(g + 8) * 4 + t];
-    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
-  }
+  // place is where piece i of 16 bytes of a panel lies in shared memory, and staged reads an operand from staged_at on.
+  DEVICE_METHOD static uint32_t place(uint32_t panel, uint32_t i) { return panel + swizzled(i / 2, i % 2); }
+  DEVICE_METHOD static uint32_t staged_at(uint32_t lane) { return swizzled(lane % 16, lane / 16); }
+  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w) { load_matrices(a, w); }
   DEVICE_METHOD static void weights(uint32_t *a, const uint2 *w, uint32_t g, uint32_t t) {
     uint2 low = load_once(w + g * 4 + t), high = load_once(w + (g + 8) * 4 + t);
     a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
@@ -25,10 +28,12 @@ struct Rows4 {
   // Nibbles minus 8, as bytes.
   DEVICE_METHOD static uint32_t bytes(uint32_t v) { return (((v & 0x0f0f0f0f) | 0x80808080) - 0x08080808) ^ 0x80808080; }
   DEVICE_METHOD static void weights(uint32_t *a, const uint32_t *w, uint32_t g, uint32_t t) {
-    staged(a, (const uint8_t *)w, g, t);
+    staged(a, (const uint8_t *)(w + g * 4 + t));
   }
-  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w, uint32_t g, uint32_t t) {
-    uint32_t low = ((const uint32_t *)w)[g * 4 + t], high = ((const uint32_t *)w)[(g + 8) * 4 + t];
+  DEVICE_METHOD static uint32_t place(uint32_t panel, uint32_t i) { return panel + i * 16; }
+  DEVICE_METHOD static uint32_t staged_at(uint32_t lane) { return lane * 4; }
+  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w) {
+    uint32_t low = ((const uint32_t *)w)[0], high = ((const uint32_t *)w)[32];
     a[0] = bytes(low), a[1] = bytes(high), a[2] = bytes(low >> 4), a[3] = bytes(high >> 4);
   }
   DEVICE_METHOD static void token(uint32_t *b, const int8_t *x, uint32_t t) {

@@ -4,6 +4,7 @@
 #define TILE_TOKENS 64
 #define TILE_BLOCKS 2 // of a stage
 #define TILE_STAGES 3
+#define TILE_SLOTS (TILE_BLOCKS * TILE_STAGES)
 
 // Tree sums units in the canonical order, 32 sums of a thread at a time: a stack of finished nodes,
 // like a binary counter.
@@ -35,48 +36,53 @@ struct Tree {
   }
 };
 
+// Slot is what a thread block has of a block of 32 columns.
+template <class R> struct alignas(16) Slot {
+  uint8_t weights[TILE_PANELS][R::panel_bytes]; // as R::staged finds them 
+  uint8_t tokens[TILE_TOKENS][32];              // as token_tile finds them
+  uint16_t factors[TILE_PANELS][PANEL];         // scales of weights
+  float steps[TILE_TOKENS];                     // scales of tokens
+};
+
+// token_tile is where a lane begins to read the operands of two tiles of 8 tokens, 16 rows of 32 bytes.
+DEVICE uint32_t token_tile(uint32_t lane) { return swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
+
 template <class R> DEVICE void product_tiled(const uint8_t *w, const uint16_t *scales, const int8_t *x, const float *xscales, After after, Units units, uint32_t n) {
-  SHARED uint4 weights[TILE_STAGES][TILE_BLOCKS][TILE_PANELS][R::panel_bytes / 16];
-  SHARED uint4 factors[TILE_STAGES][TILE_BLOCKS][TILE_PANELS][2]; // scales of weights
-  SHARED uint4 tokens[TILE_STAGES][TILE_BLOCKS][TILE_TOKENS][2];
-  SHARED float steps[TILE_STAGES][TILE_BLOCKS][TILE_TOKENS]; // scales of tokens
+  SHARED Slot<R> slots[TILE_SLOTS];
   uint32_t tid = threadIdx.x, lane = tid % 32, g = lane / 4, t = lane % 4, warp = tid / 32;
   uint32_t pair = warp % 4 * 2, half = warp / 4 * 32, blocks = units.held, panels = (after.rows + PANEL - 1) / PANEL;
   uint32_t first_panel = blockIdx.x * TILE_PANELS, first_token = blockIdx.y * TILE_TOKENS;
 
-  // What this thread copies of each stage: pieces of weights, a piece of a token, and a piece of the
-  // scales of weights or a scale of a token. Panels and tokens after the last are read as the last.
-  constexpr uint32_t pieces = R::panel_bytes / 16, copies = TILE_BLOCKS * TILE_PANELS * pieces / 256;
-  const uint8_t *from_weights[copies], *from_token, *from_scales;
-#pragma unroll
-  for (uint32_t i = 0; i < copies; i++) {
-    uint32_t of = tid + 256 * i, panel = first_panel + of / pieces % TILE_PANELS;
-    from_weights[i] = w + ((uint64_t)(panel < panels ? panel : panels - 1) * blocks + of / pieces / TILE_PANELS) * R::panel_bytes + of % pieces * 16;
-  }
-  uint32_t token_block = tid / (2 * TILE_TOKENS), token = first_token + tid / 2 % TILE_TOKENS;
-  from_token = (const uint8_t *)x + ((uint64_t)(token < n ? token : n - 1) * blocks + token_block) * 32 + tid % 2 * 16;
-  bool of_weights = tid < TILE_BLOCKS * TILE_PANELS * 2, of_token = tid >= 256 - TILE_BLOCKS * TILE_TOKENS;
-  uint32_t scale_block, step = (tid - (256 - TILE_BLOCKS * TILE_TOKENS)) / TILE_BLOCKS;
-  if (of_weights) {
-    uint32_t panel = first_panel + tid / 2 % TILE_PANELS;
-    scale_block = tid / (2 * TILE_PANELS);
-    from_scales = (const uint8_t *)(scales + ((uint64_t)(panel < panels ? panel : panels - 1) * blocks + scale_block) * PANEL + tid % 2 * 8);
-  } else {
-    token = first_token + (of_token ? step : 0);
-    scale_block = tid % TILE_BLOCKS;
-    from_scales = (const uint8_t *)(xscales + (uint64_t)(token < n ? token : n - 1) * blocks + scale_block);
-  }
+  // What this thread copies of each block: a piece of weights, and one of tokens, of scales of weights, or a scale
+  // of a token. Panels and tokens after the last are read as the last.
+  constexpr uint32_t pieces = R::panel_bytes / 16, roles = TILE_TOKENS * 2;
+  auto real_panel = [&](uint32_t of) { return (uint64_t)(first_panel + of < panels ? first_panel + of : panels - 1) * blocks; };
+  auto real_token = [&](uint32_t of) { return (uint64_t)(first_token + of < n ? first_token + of : n - 1) * blocks; };
+  bool of_weights = tid < TILE_PANELS * pieces, of_tokens = tid < roles, of_factors = !of_tokens && tid < roles + 2 * TILE_PANELS, of_steps = tid >= 256 - TILE_TOKENS;
+  const uint8_t *weights = w + real_panel(tid / pieces % TILE_PANELS) * R::panel_bytes + tid % pieces * 16, *other = nullptr;
+  uint32_t to_weights = R::place(tid / pieces * R::panel_bytes, tid % pieces), to_other = 0, stride = 32;
+  constexpr uint32_t tokens = TILE_PANELS * R::panel_bytes, factors = tokens + TILE_TOKENS * 32, steps = factors + 2 * TILE_PANELS * PANEL; // in a Slot
+  if (of_tokens) other = (const uint8_t *)x + real_token(tid / 2) * 32 + tid % 2 * 16, to_other = tokens + swizzled(tid / 2, tid % 2);
+  else if (of_factors) other = (const uint8_t *)(scales + real_panel((tid - roles) / 2) * PANEL + tid % 2 * 8), to_other = factors + (tid - roles) * 16;
+  else if (of_steps) other = (const uint8_t *)(xscales + real_token(tid % TILE_TOKENS)), to_other = steps + tid % TILE_TOKENS * 4, stride = 4;
+  // Where this lane reads its operands and their scales in a Slot.
+  uint32_t at_weights = pair * R::panel_bytes + R::staged_at(lane), at_tokens = tokens + half * 32 + token_tile(lane), at_factors = factors + (pair * PANEL + g) * 2, at_steps = steps + (half + 2 * t) * 4;
+  keep(at_weights), keep(at_tokens), keep(at_factors), keep(at_steps), keep(to_weights);
+  uint32_t left = blocks, filling = 0; // blocks to fetch, and the slot of the next
 
-  // fetch begins the copies of a stage.
-  auto fetch = [&](uint32_t s) {
-    uint32_t b = s * TILE_BLOCKS, to = s % TILE_STAGES;
+  // fetch begins the copies of a stage of blocks.
+  auto fetch = [&] {
 #pragma unroll
-    for (uint32_t i = 0; i < copies; i++)
-      if (b + (tid + 256 * i) / pieces / TILE_PANELS < blocks) copy16(&weights[to][0][0][0] + tid + 256 * i, from_weights[i] + (uint64_t)b * R::panel_bytes);
-    if (b + token_block < blocks) copy16(&tokens[to][0][0][0] + tid, from_token + (uint64_t)b * 32);
-    if (b + scale_block < blocks) {
-      if (of_weights) copy16(&factors[to][0][0][0] + tid, from_scales + (uint64_t)b * (2 * PANEL));
-      if (of_token) copy4(&steps[to][scale_block][step], from_scales + (uint64_t)b * 4);
+    for (uint32_t i = 0; i < TILE_BLOCKS; i++) {
+      uint8_t *slot = (uint8_t *)&slots[filling];
+      if (left > 0) {
+        if (of_weights) copy16(slot + to_weights, weights);
+        if (of_tokens || of_factors) copy16(slot + to_other, other);
+        if (of_steps) copy4(slot + to_other, other);
+        left--;
+      }
+      weights += R::panel_bytes, other += stride;
+      filling = filling + 1 < TILE_SLOTS ? filling + 1 : 0;
     }
     end_copies();
   };
@@ -84,33 +90,33 @@ template <class R> DEVICE void product_tiled(const uint8_t *w, const uint16_t *s
   float sum[32] = {}; // (panel, tile of 8 tokens, 4)
   Tree tree;
   tree.level = tree.units = 0;
-  uint32_t unit = 0, end = units.begin(1);
-  for (uint32_t s = 0; s < TILE_STAGES - 1; s++) fetch(s);
+  uint32_t unit = 0, end = units.begin(1), reading = 0;
+  for (uint32_t s = 0; s < TILE_STAGES - 1; s++) fetch();
   for (uint32_t b = 0; b < blocks; b++) {
-    uint32_t s = b / TILE_BLOCKS, k = b % TILE_BLOCKS, at = s % TILE_STAGES;
-    if (k == 0) {
+    if (b % TILE_BLOCKS == 0) {
       wait_copies<TILE_STAGES - 2>();
       wait_block();
-      fetch(s + TILE_STAGES - 1);
+      fetch();
     }
-    uint32_t a[2][4];
+    const uint8_t *slot = (const uint8_t *)&slots[reading];
+    reading = reading + 1 < TILE_SLOTS ? reading + 1 : 0;
+    uint32_t a[2][4], bytes[4];
     float low[2], high[2];
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      R::staged(a[p], (const uint8_t *)weights[at][k][pair + p], g, t);
-      const uint16_t *f = (const uint16_t *)factors[at][k][pair + p];
-      low[p] = from_half(f[g]), high[p] = from_half(f[g + 8]);
+      R::staged(a[p], slot + at_weights + p * R::panel_bytes);
+      const uint16_t *f = (const uint16_t *)(slot + at_factors) + p * PANEL;
+      low[p] = from_half(f[0]), high[p] = from_half(f[8]);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      uint32_t bytes[2];
-      R::token(bytes, (const int8_t *)tokens[at][k][half + i * 8 + g], t);
-      float2 by = *(const float2 *)&steps[at][k][half + i * 8 + 2 * t];
+      if (i % 2 == 0) load_matrices(bytes, slot + at_tokens + i * 8 * 32);
+      float2 by = *(const float2 *)(slot + at_steps + i * 8 * 4);
 #pragma unroll
       for (int p = 0; p < 2; p++) {
         float *to = sum + (p * 4 + i) * 4;
         int dot[4] = {};
-        multiply8(dot, a[p], bytes);
+        multiply8(dot, a[p], bytes + i % 2 * 2);
         to[0] = fma_(from_int(dot[0]), mul_(low[p], by.x), to[0]);
         to[1] = fma_(from_int(dot[1]), mul_(low[p], by.y), to[1]);
         to[2] = fma_(from_int(dot[2]), mul_(high[p], by.x), to[2]);

@@ -3,6 +3,7 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -28,6 +29,7 @@ type Attend struct {
 	Slots   int          // the largest Row.Slot of the rows, plus 1
 	Prompt  bool         // one sequence, successive slots
 	Parts   int          // thread blocks that share a run: 1 or 4; 0 chooses
+	Ahead   Ahead        // weights of the next product, read with 4 parts
 	Scratch cuda.Pointer // ScratchBytes; unused by a prompt
 	Out     cuda.Pointer // needed without To, for a prompt, and if HeadDim is no multiple of 32
 	LdOut   int
@@ -44,15 +46,38 @@ func (o Attend) ScratchBytes() int64 {
 	if o.Prompt {
 		return 0
 	}
+	return o.stateBytes() + 4*int64(o.N)*int64(o.Heads)*int64(o.scoresLd())
+}
+
+func (o Attend) stateBytes() int64 {
 	return 4 * int64(o.N) * int64(o.Heads) * int64(o.runs()) * int64(stateFloats(o.HeadDim))
+}
+
+// scoresLd is the scores of a head that the first kernel leaves for the second, or 0.
+func (o Attend) scoresLd() int {
+	if o.parts() == splitParts {
+		return o.runs() * tensor.RunSlots
+	}
+	return 0
+}
+
+// tasks is the thread blocks of decode attention for one run.
+func (o Attend) tasks() int { return o.N * o.KVHeads * ceil(o.Heads/o.KVHeads, queryTile) }
+
+// parts is Parts, chosen if it is 0.
+func (o Attend) parts() int {
+	if o.Parts == 0 && !o.Prompt && o.canSplit() && o.runs()*o.tasks() <= splitBlocks {
+		return splitParts
+	}
+	return max(1, o.Parts)
 }
 
 // queryTile is the number of query heads of a KV head that a thread block of decode attention computes.
 const queryTile = 4
 
 // splitParts thread blocks share a run if there are at most splitBlocks runs of KV heads: then a card has
-// idle multiprocessors.
-const splitParts, splitBlocks = 4, 32
+// idle multiprocessors. Another kernel computes the scores before, scoredSlots in a thread block.
+const splitParts, splitBlocks, scoredSlots = 4, 64, 32
 
 // canSplit reports whether a part of a value is whole units of 16 bytes.
 func (o Attend) canSplit() bool { return o.HeadDim*o.Type.BytesPerRow(1)%(16*splitParts) == 0 }
@@ -81,14 +106,10 @@ func (o Attend) Calls() ([]Call, error) {
 		if o.HeadDim%block != 0 { // a block has columns of two heads
 			to = Rounded{}
 		}
-		name, blocks := "attend_"+suffix, o.N*o.KVHeads*ceil(group, queryTile)
-		if o.Parts == splitParts || o.Parts == 0 && o.canSplit() && o.runs()*blocks <= splitBlocks {
-			name, blocks = fmt.Sprintf("%s_%d", name, splitParts), splitParts*blocks
-		}
-		calls = []Call{
-			{name, cuda.Grid{X: o.runs(), Y: blocks, Threads: 256}, append(common, o.Scratch)},
-			{"attend_fold", cuda.Grid{X: o.Heads, Y: o.N, Threads: 288},
-				[]any{o.Scratch, o.Rows, uint32(o.runs()), uint32(o.Heads), uint32(o.HeadDim), uint32(int32(o.Window)), o.Sinks, o.Out, uint32(o.LdOut), to.Bytes, to.Scales}},
+		output := []any{o.Sinks, o.Out, uint32(o.LdOut), to.Bytes, to.Scales}
+		if calls = o.runCalls(suffix, common, output); !o.last() {
+			calls = append(calls, Call{"attend_fold", cuda.Grid{X: o.Heads, Y: o.N, Threads: 288},
+				append([]any{o.Scratch, o.Rows, uint32(o.runs()), uint32(o.Heads), uint32(o.HeadDim), uint32(int32(o.Window))}, output...)})
 		}
 	}
 	if o.To == (Rounded{}) || !o.Prompt && to == o.To {
@@ -99,6 +120,29 @@ func (o Attend) Calls() ([]Call, error) {
 	}
 	quantize, err := Quantize{X: o.Out, LdX: o.LdOut, To: o.To, Rows: o.N, Cols: o.Heads * o.HeadDim}.Calls()
 	return append(calls, quantize...), err
+}
+
+// last reports whether the kernel of a run completes the output: there is one run, and a part is a block of columns.
+func (o Attend) last() bool {
+	return o.parts() == splitParts && o.runs() == 1 && o.HeadDim == splitParts*block
+}
+
+// runCalls computes the states of all runs, for attend_fold, or the output.
+func (o Attend) runCalls(suffix string, common, output []any) []Call {
+	name, ld := "attend_"+suffix, o.scoresLd()
+	if ld == 0 {
+		return []Call{{name, cuda.Grid{X: o.runs(), Y: o.tasks(), Threads: 256}, append(common, o.Scratch)}}
+	}
+	last := uint32(0)
+	if o.last() {
+		last = 1
+	}
+	scores := o.Scratch.Add(o.stateBytes())
+	first, second := o.Ahead.halves()
+	return []Call{
+		first.beside(Call{"attend_scores_" + suffix, cuda.Grid{X: ld / scoredSlots, Y: o.tasks(), Threads: 128}, append(slices.Clip(common), scores, uint32(ld))}),
+		second.beside(Call{fmt.Sprintf("%s_%d", name, splitParts), cuda.Grid{X: o.runs(), Y: splitParts * o.tasks(), Threads: 256}, slices.Concat(common, []any{o.Scratch, scores, uint32(ld)}, output, []any{last})}),
+	}
 }
 
 // promptRows is the number of (token, head) rows of a thread block of prompt attention. promptTokens is the

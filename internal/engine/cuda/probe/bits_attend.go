@@ -14,7 +14,7 @@ var attentionComparisons = func() (all []comparison) {
 		all = append(all,
 			comparison{fmt.Sprintf("attention of tokens over a cache of %v", t), []string{"attend_" + t.String(), "attend_fold"},
 				func(k *card, r *rand.Rand) { k.attention(r, t, 1) }},
-			comparison{fmt.Sprintf("attention of tokens over a cache of %v, in parts", t), []string{"attend_" + t.String() + "_4"},
+			comparison{fmt.Sprintf("attention of tokens over a cache of %v, in parts", t), []string{"attend_" + t.String() + "_4", "attend_scores_" + t.String()},
 				func(k *card, r *rand.Rand) { k.attention(r, t, 4) }},
 			comparison{fmt.Sprintf("attention of a prompt over a cache of %v", t), []string{"attend_prompt_" + t.String()},
 				func(k *card, r *rand.Rand) { k.prompts(r, t) }})
@@ -61,6 +61,7 @@ func (k *card) attention(r *rand.Rand, t tensor.DType, parts int) {
 		{1, 7, 80, 0, 30, true, []int{1000, 2049}},
 		{1, 1, 128, 100, 0, true, []int{3, 99, 1150}},
 		{2, 2, 256, -70, 0, false, []int{70, 71, 139}},
+		{2, 5, 128, 0, 0, true, []int{1, 700}},
 		{1, 5, 96, 1100, 50, false, []int{2300}},
 	} {
 		if parts > 1 && c.dim%64 != 0 { // a part is whole units of 16 bytes

@@ -58,9 +58,12 @@ func measurements() (all []measurement) {
 	}
 	all = append(all, best())
 	for _, s := range [][2]int{{1, 512}, {1, 1024}, {1, 4096}, {1, 8192}, {1, 32768}, {16, 1024}, {16, 4096}} {
-		all = append(all, decode(tensor.BF16, s[0], s[1]))
+		all = append(all, decode(tensor.BF16, s[0], s[1], 0))
 	}
-	all = append(all, decode(tensor.F32, 1, 8192), decode(tensor.Int8, 1, 8192), decode(tensor.Int8, 16, 4096))
+	for _, slots := range []int{4096, 8192, 32768} {
+		all = append(all, decode(tensor.BF16, 1, slots, 1), decode(tensor.BF16, 1, slots, 4))
+	}
+	all = append(all, decode(tensor.BF16, 16, 1024, 4), decode(tensor.F32, 1, 8192, 0), decode(tensor.Int8, 1, 8192, 0), decode(tensor.Int8, 16, 4096, 0))
 	for _, before := range []int{0, 3584, 15872} {
 		all = append(all, prompt(before, 512))
 	}
@@ -161,14 +164,18 @@ func attendBytes(t tensor.DType, slots int) int64 {
 }
 
 // decode measures attention of one token of each of n sequences; each copy is another set of
-// sequences.
-func decode(t tensor.DType, n, slots int) measurement {
+// sequences. Parts are those of launch.Attend.
+func decode(t tensor.DType, n, slots, parts int) measurement {
 	bytes := int64(n) * attendBytes(t, slots)
-	return measurement{fmt.Sprintf("attention over %v, %d sequences of %d slots", t, n, slots), bytes, 4 * int64(n) * int64(slots) * heads * dim, func(k *card, copies int) func(i int) launch.Operation {
+	name := fmt.Sprintf("attention over %v, %d sequences of %d slots", t, n, slots)
+	if parts > 0 {
+		name += fmt.Sprintf(", parts %d", parts)
+	}
+	return measurement{name, bytes, 4 * int64(n) * int64(slots) * heads * dim, func(k *card, copies int) func(i int) launch.Operation {
 		c, rows := k.sequences(t, n*copies, slots)
 		all := k.upload(launch.RowsBytes(rows))
 		const width = heads * dim
-		o := launch.Attend{Cache: c, Q: k.filled(4 * int64(n) * width), LdQ: width, Heads: heads, Scale: 0.1, N: n, Slots: slots, To: k.rounded(n * width)}
+		o := launch.Attend{Cache: c, Q: k.filled(4 * int64(n) * width), LdQ: width, Heads: heads, Scale: 0.1, N: n, Slots: slots, Parts: parts, To: k.rounded(n * width)}
 		o.Scratch = k.alloc(int(o.ScratchBytes()))
 		return func(i int) launch.Operation {
 			o.Rows = all.Add(int64(i * n * launch.RowBytes))

@@ -46,6 +46,9 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(attend_prompt_bf16, 13);
   ADD(attend_prompt_f32, 13);
   ADD(attend_prompt_int8, 13);
+  ADD(attend_scores_bf16, 12);
+  ADD(attend_scores_f32, 12);
+  ADD(attend_scores_int8, 12);
   ADD(best_of_rows, 2);
   ADD(bf16_product, 2);
   ADD(bf16_product_8, 2);

@@ -80,10 +80,24 @@ template <class T> DEVICE T from_lane_xor(T v, int mask) {
 }
 DEVICE void wait_block() { emulator::wait_block(); }
 template <class T> DEVICE T load_once(const T *p) { return *p; }
+DEVICE void prefetch(const void *p) { (void)*(const volatile uint8_t *)p; } // it must be readable
 DEVICE void copy16(void *to, const void *from) { emulator::copy(to, from, 16); }
 DEVICE void copy4(void *to, const void *from) { emulator::copy(to, from, 4); }
 DEVICE void end_copies() { emulator::end_copies(); }
 template <int n> DEVICE void wait_copies() { emulator::wait_copies(n); }
+
+DEVICE void keep(uint32_t &) {}
+
+// load_matrices reads through the addresses of all lanes.
+DEVICE void load_matrices(uint32_t *v, const void *row) {
+  uint64_t address = (uint64_t)row;
+  uint32_t words[2] = {(uint32_t)address, (uint32_t)(address >> 32)}, lane = threadIdx.x % 32;
+  const uint32_t *all = emulator::share(words, 2);
+  for (uint32_t m = 0; m < 4; m++) {
+    const uint32_t *from = all + emulator::shared_words * (m * 8 + lane / 4);
+    v[m] = ((const uint32_t *)(from[0] | (uint64_t)from[1] << 32))[lane % 4];
+  }
+}
 
 // multiply8 computes this lane's four sums from the words of all lanes.
 DEVICE void multiply8(int *c, const uint32_t *a, const uint32_t *b) {

@@ -1,0 +1,29 @@
+package launch
+
+import "github.com/shoal-llm/shoal/internal/engine/cuda"
+
+// Ahead is weights that a later product reads. Operations that leave multiprocessors and memory idle read them into
+// the card's second-level cache.
+type Ahead struct {
+	Weights cuda.Pointer
+	Bytes   int64
+}
+
+// aheadBlocks is about the thread blocks that read ahead: as many as a large card has multiprocessors.
+const aheadBlocks = 112
+
+// beside adds thread blocks that read ahead to a call, and the arguments for them.
+func (a Ahead) beside(c Call) Call {
+	work := max(c.Grid.Y, 1)
+	if c.Grid.Y = work; a.Bytes > 0 {
+		c.Grid.Y += ceil(aheadBlocks, c.Grid.X)
+	}
+	c.Args = append(c.Args, a.Weights, uint64(a.Bytes), uint32(work))
+	return c
+}
+
+// halves divides the weights between two operations.
+func (a Ahead) halves() (first, second Ahead) {
+	n := a.Bytes / 2 &^ 31
+	return Ahead{a.Weights, n}, Ahead{a.Weights.Add(n), a.Bytes - n}
+}
