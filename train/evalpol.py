@@ -16,8 +16,9 @@ QUEST_SKIP = int(os.environ.get("QUEST_SKIP", "0"))    # layers that Quest leave
 
 
 @torch.no_grad()
-def prefill(m, ids, want, window=0):
-    """keys [b, KV, T, kd] and values of each layer, votes by name [b, KV, T] (want: none, those of the newest queries, or "all"), last hidden state"""
+def prefill(m, ids, want, window=0, chosen=()):
+    """keys [b, KV, T, kd] and values of each layer, votes by name [b, KV, T] (want: none, those of the newest queries, or "all"), last hidden state.
+    chosen: policies in the words of `shoal`, of which votes have what each keeps [b, KV, T] (Choice)"""
     b, T = ids.shape
     cos, sin = m.cs(b, T, ids.device)
     x = F.embedding(ids.reshape(-1), m.emb)
@@ -33,8 +34,10 @@ def prefill(m, ids, want, window=0):
         v = v.reshape(b, T, m.kv, -1).transpose(1, 2).contiguous()
         Ks.append(k); Vs.append(v)
         vt = {}
+        qh = q.view(b, T, m.kv, -1, m.kd).permute(0, 2, 3, 1, 4)
+        for text in chosen:
+            vt[text] = Choice(text, T).keep(m, len(Ks) - 1, qh, k, v)
         if want:
-            qh = q.view(b, T, m.kv, -1, m.kd).permute(0, 2, 3, 1, 4)
             def probs(lo, hi):
                 s = torch.matmul(qh[:, :, :, lo:hi], k.unsqueeze(2).transpose(-1, -2)) * m.scale
                 i = torch.arange(lo, hi, device=ids.device)[:, None]
@@ -57,6 +60,84 @@ def prefill(m, ids, want, window=0):
         votes.append(vt)
     xl = x.view(b, T, -1)[:, -1]
     return Ks, Vs, votes, xl
+
+
+def window_votes(m, q, k, obs, pool, of, sink, recent):
+    """equations 1 to 3 of SnapStream (arXiv 2511.03092): votes [b, KV, T] of the last obs queries q [b, KV, G, T, kd], pooled. of: all
+    tokens of the prompt vote; the prefix, as in listing 6 and SnapKV's listing 1; or the candidates alone, as in equation 3"""
+    T = k.shape[2]
+    obs = min(obs, T)
+    t, i = torch.arange(T, device=k.device), torch.arange(T - obs, T, device=k.device)[:, None]
+    s = torch.matmul(q[:, :, :, T - obs:], k.unsqueeze(2).transpose(-1, -2)) * m.scale
+    hidden = t[None] > i
+    if of == "candidates" and T - recent > sink:
+        hidden = hidden | (t[None] < sink) | (t[None] >= T - recent)
+    votes = torch.softmax(s.masked_fill(hidden, float("-inf")), -1).nan_to_num(0).sum((2, 3))
+    if of == "prefix":
+        votes = votes[..., :T - obs]
+    votes = F.avg_pool1d(votes, pool, 1, pool // 2)
+    return F.pad(votes, (0, T - votes.shape[-1]))
+
+
+def pyramid(topk, beta, candidates, layer, layers):
+    """PyramidKV (arXiv 2406.02069): the budget of a layer, a straight line from the lowest to topk/beta"""
+    if candidates <= topk or layers < 2:
+        return topk
+    most = min(2 * topk - topk // beta, candidates)
+    return most - (2 * most - 2 * topk) * layer // (layers - 1)
+
+
+def lag_scores(k, v, sink, lag):
+    """LagKV (arXiv 2504.04704), per partition as its authors rank it: scores [b, KV, T]; earlier of equal tokens first"""
+    T = k.shape[2]
+    whole = (T - sink) // lag
+    if whole < 2:
+        return torch.arange(T, device=k.device, dtype=k.dtype).expand(*k.shape[:2], T)
+    def deviation(x):
+        x = x[:, :, sink:sink + whole * lag].unflatten(2, (whole, lag))
+        ref, x = x[:, :, 1:], x[:, :, :-1]
+        least, most = ref.amin(3, keepdim=True), ref.amax(3, keepdim=True)
+        return ((x - least) / (most - least)).std(-1).softmax(-1)
+    s = (deviation(k) + deviation(v)) / 2
+    order = torch.sort(s, dim=-1, descending=True, stable=True).indices
+    rank = torch.empty_like(s).scatter_(-1, order, torch.arange(lag - 1, -1, -1, device=k.device, dtype=s.dtype).expand_as(s)).flatten(2)
+    return torch.cat([rank.new_full((*rank.shape[:2], sink), lag), rank, rank.new_full((*rank.shape[:2], T - sink - rank.shape[2]), lag)], 2)
+
+
+CHOICES = {"snapkv": dict(topk=960, obs=64, pool=7, votes="prompt"), "snapstream": dict(sink=4, recent=1020, topk=1024, obs=64, pool=7, votes="prompt"),
+           "pyramidkv": dict(topk=960, obs=64, pool=7, beta=20), "lagkv": dict(sink=4, lag=128, topk=892)}
+
+
+class Choice:
+    """a policy that chooses tokens of a prompt of T once, in the words of `shoal`: snapkv:topk=5%,votes=prefix,layers=pyramid"""
+    def __init__(self, text, T):
+        self.name, p = numbers(text)
+        self.p = {"layers": "equal", "beta": 20, **CHOICES[self.name], **p}
+        for key, x in self.p.items():
+            if str(x).endswith("%"):
+                self.p[key] = round(1000 * float(x[:-1])) * T // 100000
+            elif str(x).isdigit():
+                self.p[key] = int(x)
+        if self.name == "pyramidkv":
+            self.p.update(votes="prefix", layers="pyramid")
+        self.T, self.sink = T, self.p.get("sink", 0)
+        self.recent = self.p.get("recent") or self.p.get("lag") or self.p["obs"]
+        self.ring = self.recent if self.name == "snapstream" else 0
+
+    def keep(self, m, layer, q, k, v):
+        """what a layer keeps of the prompt [b, KV, T], without the ring"""
+        p, T, lo, hi = self.p, self.T, min(self.sink, self.T), max(0, self.T - self.recent)
+        keep = torch.zeros(*k.shape[:3], dtype=torch.bool, device=k.device)
+        keep[..., :lo] = True
+        if not self.ring:
+            keep[..., hi:] = True
+        n = pyramid(p["topk"], p["beta"], max(0, hi - self.sink), layer, m.c.L) if p["layers"] == "pyramid" else p["topk"]
+        n = min(n, hi - lo)
+        if n > 0:
+            s = lag_scores(k, v, self.sink, p["lag"]) if self.name == "lagkv" else window_votes(m, q, k, p["obs"], p["pool"], p["votes"], self.sink, self.recent)
+            best = torch.sort(s[..., lo:hi], dim=-1, descending=True, stable=True).indices[..., :n]
+            keep.scatter_(-1, best + lo, True)
+        return keep
 
 
 def keep_mask(vote, T, sink, ring, K):
@@ -119,6 +200,8 @@ def decode(m, Ks, Vs, keeps, ring, xl, ans):
     j = torch.arange(n, device=dev)
     inring = (t[None] > T + j[:, None] - ring) if ring else torch.zeros(n, T, dtype=torch.bool, device=dev)
     own = j[None] <= j[:, None]
+    if ring:    # generated tokens leave the ring too
+        own = own & (j[None] > j[:, None] - ring)
     for li, l in enumerate(m.layers):
         q, k, v = m.cached(l, x, cos, sin)
         q = q.view(b, n, m.kv, -1, m.kd).permute(0, 2, 3, 1, 4)
@@ -434,6 +517,8 @@ def form(text):
     """a policy of `shoal lab ruler` as the arguments of what answers under it: kind, arguments"""
     family, _, budget = text.partition("/")
     b = int(budget or 0)
+    if family == "truncated":
+        return family, b
     if b and family in SHADOW:
         chunk, outliers, local, rank = SHADOW[family]
         return "shadow", (chunk, (b - (outliers + local + 1) * chunk + 1) // chunk, outliers, local, rank)
@@ -442,6 +527,8 @@ def form(text):
     if b:
         return "cut", policies(b)[{"streaming": "stream", "snapstream": "snapstream_r64"}.get(family, family)]
     name, p = numbers(text)
+    if name in CHOICES:
+        return "chosen", text
     size = lambda key, default: int(p.pop(key, default))
     if name == "quest":
         out = name, (size("page", 16), size("budget", 1024), size("skip", 0))
@@ -489,7 +576,8 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 kinds = {form(x)[0] for x in texts}
                 legacy = [x for x in only or [] if x not in texts]
                 want = "all" if not only or any(x != "quest" and x not in SHADOW for x in legacy) else "cut" in kinds
-                Ks, Vs, votes, xl = prefill(m, p, want)
+                chosen = [x for x in texts if form(x)[0] == "chosen"]
+                Ks, Vs, votes, xl = prefill(m, p, want, chosen=chosen)
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
                     for name, q in policies(bud).items():
@@ -507,7 +595,13 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                         add(f"quest/{bud}", *score(decode_quest(m, Ks, Vs, 16, bud, QUEST_SKIP, xl, a), a, sf))
                 for name in texts:
                     kind, q = form(name)
-                    if kind == "cut":
+                    if kind == "chosen":
+                        add(name, *score(decode(m, Ks, Vs, [v[name] for v in votes], Choice(name, ctx).ring, xl, a), a, sf))
+                    elif kind == "truncated":    # the first half and the second half of that many tokens, as LongBench cuts texts
+                        cut_ = torch.cat([p[:, :q // 2], p[:, ctx - (q - q // 2):]], 1) if q < ctx else p
+                        Kt, Vt, _, xt = prefill(m, cut_, False)
+                        add(name, *score(decode(m, Kt, Vt, None, 0, xt, a), a, sf))
+                    elif kind == "cut":
                         add(name, *score(decode(m, Ks, Vs, kept(votes, ctx, q), q["ring"], xl, a), a, sf))
                     elif kind == "quest":
                         add(name, *score(decode_quest(m, Ks, Vs, *q, xl, a), a, sf))

@@ -66,7 +66,8 @@ func TestSameBits(t *testing.T) {
 		"knorm:sink=4,recent=40,topk=40", "quest:page=16,budget=96", "quest:page=32,budget=64,skip=1", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:chunk=4,budget=32,outliers=0,local=1,int8=1,skip=1",
 		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=8,chunk=16,budget=32,outliers=0,local=1,skip=1",
 		"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
-		"snapkv:topk=56,obs=8,pool=5,votes=prefix", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates"}
+		"snapkv:topk=56,obs=8,pool=5,votes=prefix", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates",
+		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=70"}
 	if testing.Short() {
 		policies = append(policies[:4], "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64")
 	}
@@ -278,7 +279,8 @@ func TestSameBitsLatent(t *testing.T) {
 		rows = append(rows, row{"full", tensor.Int8}, row{"streaming:sink=4,recent=60", tensor.F32}, row{"snapkv:topk=56,obs=8,pool=5", tensor.BF16},
 			row{"sage:sink=4,recent=30,topk=50", tensor.BF16}, row{"h2o:recent=40,topk=40", tensor.BF16}, row{"tova:size=80", tensor.BF16},
 			row{"streaming:sink=4,recent=60,positions=cache", tensor.Int8},
-			row{"snapkv:topk=56,obs=8,pool=5,votes=prefix", tensor.BF16}, row{"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates", tensor.BF16})
+			row{"snapkv:topk=56,obs=8,pool=5,votes=prefix", tensor.BF16}, row{"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates", tensor.BF16},
+			row{"pyramidkv:topk=50,obs=8,pool=5,beta=4", tensor.BF16}, row{"lagkv:sink=4,lag=16,topk=70", tensor.Int8})
 	}
 	cuts := []rigConfig{
 		{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 5, 2}},

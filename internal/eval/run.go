@@ -138,7 +138,7 @@ func ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, j j
 		return nil, fmt.Errorf("%w: %s gives the model a part of its answer, which servers do not support: use --together", ErrTask, j.task)
 	}
 	began := time.Now()
-	out, err := c.Complete(ctx, s.Prompt, s.MaxTokens(), j.policy.Spec)
+	out, err := c.Complete(ctx, j.policy.prompt(s.Prompt), s.MaxTokens(), j.policy.Spec)
 	if err != nil {
 		return nil, err
 	}

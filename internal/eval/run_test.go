@@ -242,6 +242,8 @@ func TestPolicies(t *testing.T) {
 				keeps -= (b + 1) % 8
 			case "shadowkv_c4":
 				keeps -= (b - 99) % 4
+			case truncatedName: // the text is cut, not the cache
+				keeps = 0
 			}
 			if err != nil || budgetOf(got.Spec) != keeps || got.Budget != b || got.Family != p.name {
 				t.Errorf("%s/%d: %+v keeps %d, %v", p.name, b, got, budgetOf(got.Spec), err)

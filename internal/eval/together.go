@@ -54,7 +54,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 		if err != nil {
 			return nil, err
 		}
-		if p.RebuildsByPrefill() {
+		if p.RebuildsByPrefill() && cfg.Policies[i].Family != truncatedName {
 			whole++
 		}
 		if cfg.Policies[i].Spec = p.Spec(); whole > 1 {
@@ -157,6 +157,9 @@ func (w *offlineRunner) missing(j job, all []Policy) []Policy {
 	return slices.DeleteFunc(slices.Clone(all), func(p Policy) bool { return w.store.get(w.key(j, p)) != nil })
 }
 
+// truncatedSeq is the first number of the sequences whose text is cut. It is above those of other policies.
+const truncatedSeq = 1 << 20
+
 // readChunk is the number of prompt tokens per step. It never changes a bit.
 const readChunk = 256
 
@@ -191,6 +194,12 @@ func (w *offlineRunner) answer(ctx context.Context, a *alone.Socket, j job, poli
 	var specs []string
 	all, answers := []uint64{seq}, make([]continuation, len(policies))
 	for i, p := range policies {
+		answers[i].At = len(p.prompt(s.Prompt))
+		if p.Family == truncatedName {
+			answers[i].Seq = uint64(truncatedSeq + i)
+			all = append(all, answers[i].Seq)
+			continue
+		}
 		answers[i].Seq = seq // full attention continues the prompt's own sequence
 		if p.Spec != kvcache.Full().Spec() {
 			specs = append(specs, p.Spec)
@@ -204,7 +213,11 @@ func (w *offlineRunner) answer(ctx context.Context, a *alone.Socket, j job, poli
 	}
 	eos := w.ck.Config.EOS
 	for i := range answers {
-		answers[i].At, answers[i].Token = len(s.Prompt), first[answers[i].Seq-seq]
+		if policies[i].Family != truncatedName {
+			answers[i].Token = first[answers[i].Seq-seq]
+		} else if answers[i].Token, err = readTruncated(ctx, a, answers[i].Seq, policies[i].prompt(s.Prompt)); err != nil {
+			return err
+		}
 	}
 	for {
 		var rows []*alone.Row

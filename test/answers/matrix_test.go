@@ -143,6 +143,11 @@ var policies = []string{
 	"shadowkv:chunk=4,budget=16,outliers=0,local=2,int8=1,skip=1,keys=lowrank,rank=16",
 	"squeezed:clusters=0.1,sparsity=0.7,tail=9,obs=16",
 	"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=20,obs=8,segment=64",
+	"snapkv:topk=70,obs=16,pool=5,votes=prefix",
+	"snapstream:sink=4,recent=20,topk=50,obs=24,pool=7,votes=candidates",
+	"pyramidkv:topk=60,obs=16,pool=5,beta=4",
+	"snapstream:sink=4,recent=30,topk=50,obs=24,pool=7,layers=pyramid,beta=3,positions=cache",
+	"lagkv:sink=4,lag=16,topk=60",
 }
 
 // longPolicies run with prompts of more than a thousand tokens.

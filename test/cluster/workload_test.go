@@ -38,6 +38,8 @@ var policies = []string{
 	"quest:page=16,budget=64",
 	"shadowkv:chunk=8,budget=32,outliers=4,local=2",
 	"squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
+	"pyramidkv:topk=32,obs=16,beta=4",
+	"lagkv:sink=4,lag=16,topk=24",
 }
 
 // mixed returns the workload of the same-bits tests: 20 requests with prompts of 1 to 2000 tokens,

@@ -35,7 +35,7 @@ func (p *Policy) AtCachePositions(half bool) *Policy {
 	if half {
 		r.spec += ",half=1"
 	}
-	return &r
+	return r.copied()
 }
 
 // EndlessTokens is the longest sequence of an endless policy: float32 has every position up to it.

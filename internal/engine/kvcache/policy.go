@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/bits"
 	"slices"
+	"sync"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/voting"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -27,6 +28,9 @@ type Policy struct {
 	half           bool
 
 	of func(prompt int) *Policy // see SharesOf
+
+	layers *sync.Map // place of a layer, number of layers -> *Policy, under LayerTopK
+	place  [2]int    // of the layer; layers is nil
 }
 
 // Parts are the parts of a policy. Without any it keeps and reads every token.
@@ -34,6 +38,9 @@ type Parts struct {
 	// Sink and Recent are the numbers of first and newest prompt tokens that stay whatever their
 	// scores are. TopK is the number of others that stay.
 	Sink, Recent, TopK int
+	// LayerTopK, unless nil, is the TopK of each layer, by its place among the layers without a window,
+	// for a prompt with a number of other tokens. TopK is the mean over the layers.
+	LayerTopK func(candidates, layer, layers int) int
 	// Compressor chooses prompt tokens at the end of prefill. nil: all stay, or those that the
 	// eviction would have left.
 	Compressor Compressor
@@ -161,7 +168,30 @@ func Compose(name, spec string, parts Parts) *Policy {
 	p := &Policy{Parts: parts, name: name, spec: spec}
 	p.runs, _ = parts.Eviction.(Runner)
 	p.scored, _ = parts.Eviction.(Scored)
+	return p.copied()
+}
+
+// copied makes a policy forget the policies of its layers.
+func (p *Policy) copied() *Policy {
+	if p.layers = nil; p.LayerTopK != nil {
+		p.layers = new(sync.Map)
+	}
 	return p
+}
+
+// at is the policy of the layer at a place among a number of them.
+func (p *Policy) at(place, layers int) *Policy {
+	if p.layers == nil {
+		return p
+	}
+	key := [2]int{place, layers}
+	if q, ok := p.layers.Load(key); ok {
+		return q.(*Policy)
+	}
+	q := *p
+	q.layers, q.place = nil, key
+	of, _ := p.layers.LoadOrStore(key, &q)
+	return of.(*Policy)
 }
 
 // SharesOf makes a policy with sizes that are shares of the prompt. of returns the policy of a prompt
@@ -169,7 +199,7 @@ func Compose(name, spec string, parts Parts) *Policy {
 func SharesOf(spec string, longest int, of func(prompt int) *Policy) *Policy {
 	p := *of(longest)
 	p.spec, p.of = spec, of
-	return &p
+	return p.copied()
 }
 
 // For is the policy of a prompt with that many tokens: each share of the prompt becomes a size. Costs and
@@ -241,14 +271,6 @@ func (p *Policy) SumsAt(prompt, from int) int {
 // follow such a cache, since it sees rows but no queries.
 func (p *Policy) Scored() bool { return p.scored != nil }
 
-// Layer is the policy of a layer without a window.
-func (p *Policy) Layer(layer int) *Policy {
-	if layer < p.Skip {
-		return full
-	}
-	return p
-}
-
 // Slots is the number of slots per layer and head that a sequence spans. tokens counts the tokens
 // read and generated, prompt those at the end of prefill; tokens >= prompt. Slots never falls as
 // tokens grow.
@@ -257,15 +279,21 @@ func (p *Policy) Slots(prompt, tokens int) int {
 	case p.Eviction == nil && p.Compressor == nil:
 		return tokens
 	case p.Eviction == nil:
-		return min(prompt, p.Sink+p.TopK+p.Recent) + tokens - prompt
+		return min(prompt, p.Sink+p.Recent) + p.chosen(prompt) + tokens - prompt
 	case p.scored != nil:
 		return p.Eviction.Slots(tokens)
 	}
-	return p.Eviction.Slots(tokens) + p.afterRing(prompt)
+	return p.Eviction.Slots(tokens) + p.chosen(prompt)
 }
 
-// afterRing is the number of chosen prompt tokens that are stored after the slots of a ring.
-func (p *Policy) afterRing(prompt int) int { return min(max(prompt-p.Sink-p.Recent, 0), p.TopK) }
+// chosen is the number of prompt tokens that the compressor chooses. They are stored after the slots of a ring.
+func (p *Policy) chosen(prompt int) int {
+	n := max(prompt-p.Sink-p.Recent, 0)
+	if p.LayerTopK != nil {
+		return min(n, p.LayerTopK(n, p.place[0], p.place[1]))
+	}
+	return min(n, p.TopK)
+}
 
 // Keep decides at the end of prefill which prompt tokens one head of one layer keeps. Positions has
 // length Slots(prompt, prompt). With an eviction by positions the slots are
@@ -286,7 +314,7 @@ func (p *Policy) Keep(s *Statistics) Kept {
 		for pos := max(p.Sink, n-p.Recent); pos < n; pos++ {
 			kept[p.Eviction.Slot(nil, pos)] = int32(pos)
 		}
-		if k := p.afterRing(n); k > 0 {
+		if k := p.chosen(n); k > 0 {
 			kept = slices.Concat(kept, voting.Top(p.Compressor.Score(s), p.Sink, n-p.Recent, k))
 		}
 		return Kept{Positions: kept}
@@ -297,12 +325,12 @@ func (p *Policy) Keep(s *Statistics) Kept {
 	}
 	sink := min(p.Sink, n-recent)
 	var scores []float32
-	if p.scored != nil || p.Compressor != nil && n-recent > sink && p.TopK > 0 {
+	if p.scored != nil || p.Compressor != nil && p.chosen(n) > 0 {
 		scores = p.Compressor.Score(s)
 	}
 	kept := Positions(nil, 0, sink)
 	if scores != nil {
-		kept = append(kept, voting.Top(scores, sink, n-recent, p.TopK)...)
+		kept = append(kept, voting.Top(scores, sink, n-recent, p.chosen(n))...)
 	}
 	k := Kept{Positions: Positions(kept, n-recent, n)}
 	if p.scored != nil {

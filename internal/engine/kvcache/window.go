@@ -44,7 +44,24 @@ func (g Geometry) Rule(layer int, p *Policy) *Policy {
 		ring := Ring{Recent: windowRing(w)}
 		return Compose("window", "window", Parts{Recent: ring.Recent, Eviction: ring})
 	}
-	return p.Layer(layer)
+	return g.layer(layer, p)
+}
+
+// layer is the policy of a layer without a window.
+func (g Geometry) layer(layer int, p *Policy) *Policy {
+	switch {
+	case layer < p.Skip:
+		return full
+	case p.layers == nil:
+		return p
+	}
+	place := 0
+	for i := range layer {
+		if g.window(i) == 0 {
+			place++
+		}
+	}
+	return p.at(place, g.unwindowed())
 }
 
 // rule is the policy of some layers of a model.
@@ -55,13 +72,13 @@ type rule struct {
 }
 
 func (g Geometry) rules(p *Policy) []rule {
-	if g.Windows == nil && p.Skip == 0 {
+	if g.Windows == nil && p.Skip == 0 && p.layers == nil {
 		return []rule{{p, 0, int64(g.Layers)}}
 	}
 	var rules []rule
 next:
 	for layer := range g.Layers {
-		window, of := g.window(layer), p.Layer(layer)
+		window, of := g.window(layer), g.layer(layer, p)
 		for i, r := range rules {
 			if r.window == window && (window > 0 || r.Policy == of) {
 				rules[i].layers++

@@ -18,6 +18,9 @@ func TestParse(t *testing.T) {
 		{"streaming:positions=original", "streaming:sink=4,recent=1020"},
 		{"streaming:positions=cache,recent=8", "streaming:sink=4,recent=8,positions=cache"},
 		{"tova:half=1,positions=cache", "tova:size=1024,positions=cache,half=1"},
+		{"knorm:beta=3,layers=pyramid,positions=cache", "knorm:sink=4,recent=64,topk=956,layers=pyramid,beta=3,positions=cache"},
+		{"h2o:layers=pyramid", "h2o:recent=512,topk=512,step=0,layers=pyramid,beta=20"},
+		{"sage:layers=equal", "sage:sink=4,recent=64,topk=956"},
 	} {
 		p, err := Parse(c.spec)
 		if err != nil || p.Spec() != c.want {
@@ -25,7 +28,8 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, spec := range []string{"snap", "full:x=1", "streaming:", "streaming:sink", "streaming:sink=-1", "streaming:recent=0", "streaming:sink=1,sink=2", "streaming:sink=99999999999999999999", "streaming:topk=3",
-		"full:positions=cache", "streaming:positions=text", "streaming:half=1", "streaming:positions=cache,half=2"} {
+		"full:positions=cache", "streaming:positions=text", "streaming:half=1", "streaming:positions=cache,half=2",
+		"full:layers=pyramid", "streaming:layers=pyramid", "tova:layers=pyramid", "h2o:step=1,layers=pyramid", "quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square", "snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1"} {
 		if p, err := Parse(spec); !errors.Is(err, kvcache.ErrPolicy) {
 			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)
 		}
@@ -93,7 +97,7 @@ func TestNamed(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1", "snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache"} {
+	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1", "snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache", "snapkv:topk=5%,layers=pyramid,beta=3,positions=cache"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, spec string) {

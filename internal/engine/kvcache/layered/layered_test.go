@@ -246,7 +246,7 @@ func TestFits(t *testing.T) {
 		g    kvcache.Geometry
 		want bool
 	}{
-		{"snapkv", g, true}, {"snapstream", g, true}, {"sage", g, true}, {"h2o", g, true}, {"tova", g, true}, {"knorm", g, true}, {"streaming", g, true},
+		{"snapkv", g, true}, {"snapstream", g, true}, {"sage", g, true}, {"h2o", g, true}, {"tova", g, true}, {"knorm", g, true}, {"pyramidkv", g, true}, {"lagkv", g, true}, {"streaming", g, true},
 		{"full", g, false}, {"quest", g, false}, {"shadowkv", g, false}, {"squeezed", g, false}, {"snapkv", across, false}, {"snapkv", recurrent, false},
 	} {
 		p, err := kvpolicy.Parse(c.spec)

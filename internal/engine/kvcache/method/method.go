@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
 )
 
 // maxSlots bounds every size in a spec. It exceeds every context.
@@ -130,6 +131,14 @@ func Odd(key string, value int) Param {
 	return Param{Key: key, Value: value, Min: 1, Max: 255, Odd: true}
 }
 
+// Beta is the parameter of a pyramid: the highest layer gets one beta-th of the mean.
+var Beta = Param{Key: "beta", Value: 20, Min: 1, Max: 1000}
+
+// Pyramid is kvcache.Parts.LayerTopK of PyramidKV.
+func Pyramid(topk, beta int) func(candidates, layer, layers int) int {
+	return func(candidates, layer, layers int) int { return budget.Pyramid(topk, beta, candidates, layer, layers) }
+}
+
 // Share is a fraction, in thousandths.
 func Share(key string, value, least, most int) Param {
 	return Param{Key: key, Value: value, Min: least, Max: most, Thousandths: true}
@@ -186,7 +195,8 @@ func (m Method) help() string {
 
 // Parse parses "name", "name:key=value,key=value" or "name:named,key=value". Missing parameters have the
 // defaults of Usage. Every policy that evicts also accepts positions=cache and, with it, half=1 (see
-// kvcache.Policy.AtCachePositions). Errors wrap kvcache.ErrPolicy.
+// kvcache.Policy.AtCachePositions). Every one that chooses tokens of a prompt once accepts layers=pyramid and,
+// with it, beta. Errors wrap kvcache.ErrPolicy.
 func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
 	at := slices.IndexFunc(known, func(m Method) bool { return m.Name == name })
@@ -195,7 +205,7 @@ func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 		for _, m := range known {
 			usage = append(usage, m.help())
 		}
-		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; each that evicts also takes ,positions=cache", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; each that evicts also takes ,positions=cache, and each that chooses tokens of a prompt once ,layers=pyramid", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
 	}
 	policy, err := known[at].parse(rest, given)
 	if err != nil {
@@ -254,6 +264,18 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 			return nil, err
 		}
 	}
+	pyramid, beta := "", setting{}
+	if text, ok := texts["layers"]; ok {
+		if delete(texts, "layers"); text != "pyramid" && text != "equal" {
+			return nil, fmt.Errorf("layers=%.60q must be equal or pyramid", text)
+		}
+		if text == "pyramid" {
+			if beta, err = take(Beta); err != nil {
+				return nil, err
+			}
+			pyramid = ",layers=pyramid,beta=" + Beta.text(beta)
+		}
+	}
 	values, shares := m.defaults(), false
 	for i, p := range m.Params {
 		if values[i], err = take(p); err != nil {
@@ -271,6 +293,10 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 			numbers[i] = p.of(values[i], prompt)
 		}
 		policy := m.Of(numbers...)
+		if parts := policy.Parts; pyramid != "" {
+			parts.LayerTopK = Pyramid(parts.TopK, beta.number)
+			policy = kvcache.Compose(m.Name, policy.Spec()+pyramid, parts)
+		}
 		if positions == "cache" {
 			policy = policy.AtCachePositions(half.number == 1)
 		}
@@ -280,10 +306,13 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 	if positions == "cache" && !policy.Evicts() {
 		return nil, fmt.Errorf("%s evicts nothing: its positions in the cache are the original ones", m.Name)
 	}
+	if _, uniform := policy.Eviction.(kvcache.Runner); pyramid != "" && (policy.Compressor == nil || policy.Eviction != nil && !uniform || m.Of(make([]int, len(m.Params))...).LayerTopK != nil) {
+		return nil, fmt.Errorf("layers=pyramid divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already", m.Name)
+	}
 	if !shares {
 		return policy, nil
 	}
-	spec := m.spec(values)
+	spec := m.spec(values) + pyramid
 	if positions == "cache" {
 		spec = kvcache.Compose(m.Name, spec, kvcache.Parts{}).AtCachePositions(half.number == 1).Spec()
 	}

@@ -39,6 +39,8 @@ const policies = {
   h2o: "Keeps recent tokens and those that have had most attention.",
   tova: "Drops the token with the least attention, one by one.",
   knorm: "Keeps the tokens whose keys are smallest.",
+  pyramidkv: "As snapkv, with more tokens in lower layers than in higher ones.",
+  lagkv: "Keeps the tokens least like those that follow them.",
   quest: "Keeps every token, and reads the pages that matter.",
   shadowkv: "Keeps small keys in memory, and reads the values that matter.",
   squeezed: "Clusters the keys of the prompt, and reads the clusters that matter.",

@@ -1,0 +1,151 @@
+package kvcache_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// parsed is the policy of a spec that is right.
+func parsed(t rapid.TB, spec string) *kvcache.Policy {
+	p, err := kvpolicy.Parse(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// prompted is a prompt of n tokens with random rows.
+func prompted(t rapid.TB, a *kvcache.Arena, g kvcache.Geometry, n int) *kvcache.Store {
+	s := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads})
+	if err := s.Reserve(n); err != nil {
+		t.Fatal(err)
+	}
+	kvcachetest.WriteNoise(s, 0, n)
+	s.Commit(n)
+	return s
+}
+
+// TestPyramidIsSnapKVPerLayer checks that each layer of a pyramid keeps what SnapKV with the layer's budget keeps,
+// and that layers with a window do not count.
+func TestPyramidIsSnapKVPerLayer(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		g := kvcache.Geometry{Layers: 5, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
+		places, layers := []int{0, 1, 2, 3, 4}, 5
+		if rapid.Bool().Draw(r, "windows") {
+			g.Windows, places, layers = []int{0, 40, 0, 40, 0}, []int{0, -1, 1, -1, 2}, 3
+		}
+		n, topk, beta := rapid.IntRange(1, 200).Draw(r, "prompt"), rapid.IntRange(0, 90).Draw(r, "topk"), rapid.IntRange(1, 30).Draw(r, "beta")
+		obs := rapid.IntRange(1, 20).Draw(r, "obs")
+		specs := []string{fmt.Sprintf("pyramidkv:topk=%d,obs=%d,pool=3,beta=%d", topk, obs, beta), fmt.Sprintf("snapkv:topk=%d,obs=%d,pool=3,votes=prefix,layers=pyramid,beta=%d", topk, obs, beta)}
+		a := kvcache.NewArena(1 << 30)
+		defer a.Close()
+		s := prompted(r, a, g, n)
+		total := 0
+		for layer, place := range places {
+			for _, spec := range specs {
+				rule := g.Rule(layer, parsed(r, spec))
+				if place < 0 {
+					if rule.Name() != "window" {
+						r.Fatalf("layer %d has the rule %s", layer, rule.Name())
+					}
+					continue
+				}
+				seen := kvcachetest.Statistics(s, layer, 1)
+				own := budget.Pyramid(topk, beta, max(0, n-obs), place, layers)
+				got, want := rule.Keep(seen).Positions, parsed(r, fmt.Sprintf("snapkv:topk=%d,obs=%d,pool=3,votes=prefix", own, obs)).Keep(seen).Positions
+				if !slices.Equal(got, want) || rule.Slots(n, n+7) != len(want)+7 {
+					r.Fatalf("%s, layer %d of %d tokens: %v, SnapKV %v", spec, layer, n, got, want)
+				}
+				total += len(got)
+			}
+		}
+		if most := len(specs) * layers * (topk + 1 + obs); total > most {
+			r.Fatalf("%d slots, equal budgets take %d", total, most)
+		}
+	})
+}
+
+// lagScores are the scores of LagKV (arXiv 2504.04704, equations 1 to 6) in float64: of partitions [p][lag], those
+// of the last one missing.
+func lagScores(rows [][]float32, sink, lag int) (scores [][]float64) {
+	for p := sink; p+2*lag <= len(rows); p += lag {
+		own := make([]float64, lag)
+		d := len(rows[0])
+		for j := range lag {
+			x := make([]float64, d)
+			mean := 0.0
+			for c := range d {
+				least, most := math.Inf(1), math.Inf(-1)
+				for _, row := range rows[p+lag : p+2*lag] {
+					least, most = min(least, float64(row[c])), max(most, float64(row[c]))
+				}
+				x[c] = (float64(rows[p+j][c]) - least) / (most - least)
+				mean += x[c] / float64(d)
+			}
+			for _, x := range x {
+				own[j] += (x - mean) * (x - mean) / float64(d-1)
+			}
+			own[j] = math.Exp(math.Sqrt(own[j]))
+		}
+		sum := 0.0
+		for _, x := range own {
+			sum += x
+		}
+		for j := range own {
+			own[j] /= sum
+		}
+		scores = append(scores, own)
+	}
+	return scores
+}
+
+// TestLagKVEqualsNaive compares what LagKV keeps with the paper's form: equally many of each partition.
+func TestLagKVEqualsNaive(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		g := kvcache.Geometry{Layers: 1, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
+		sink, lag, partitions := rapid.IntRange(0, 5).Draw(r, "sink"), rapid.IntRange(2, 20).Draw(r, "lag"), rapid.IntRange(2, 7).Draw(r, "partitions")
+		rest := rapid.IntRange(0, lag-1).Draw(r, "rest")
+		each := rapid.IntRange(0, lag).Draw(r, "kept of each partition")
+		n := sink + partitions*lag + rest
+		a := kvcache.NewArena(1 << 30)
+		defer a.Close()
+		s := prompted(r, a, g, n)
+		seen := kvcachetest.Statistics(s, 0, 1)
+		kept := parsed(r, fmt.Sprintf("lagkv:sink=%d,lag=%d,topk=%d", sink, lag, rest+each*(partitions-1))).Keep(seen).Positions
+		var keys, values [][]float32
+		for pos := range n {
+			k, v := make([]float32, 16), make([]float32, 8)
+			seen.Layout.Get(seen.Blocks[pos/tensor.BlockSlots], pos%tensor.BlockSlots, k, v)
+			keys, values = append(keys, k), append(values, v)
+		}
+		want, ofValues := kvcache.Positions(nil, 0, sink), lagScores(values, sink, lag)
+		for i, scores := range lagScores(keys, sink, lag) {
+			order := make([]int, lag)
+			for j := range scores {
+				order[j], scores[j] = j, (scores[j]+ofValues[i][j])/2
+			}
+			slices.SortStableFunc(order, func(a, b int) int { return int(math.Copysign(1, scores[b]-scores[a])) })
+			if each > 0 && each < lag && scores[order[each-1]]-scores[order[each]] < 1e-6 {
+				return // too close to call
+			}
+			for _, j := range order[:each] {
+				want = append(want, int32(sink+i*lag+j))
+			}
+		}
+		want = kvcache.Positions(want, n-rest-lag, n)
+		slices.Sort(want)
+		if !slices.Equal(kept, want) {
+			r.Fatalf("%v, the paper keeps %v", kept, want)
+		}
+	})
+}
