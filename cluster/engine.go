@@ -58,7 +58,7 @@ func (c *core) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Eve
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
 		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
 		Policy: policy, Pool: r.Pool, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
-		Context: r.Context, Hold: r.Hold,
+		Context: r.Context, Hold: r.Hold, Session: c.session(r), SessionMillis: r.SessionTTL.Milliseconds(),
 		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
 		Speculate: speculate.Mode(r.Speculate), Tenant: r.Tenant + "\x00" + r.Salt, Adapter: adapter,
 	}, stream)
@@ -92,6 +92,22 @@ func (c *core) salt(r *engine.Request) string {
 		tenant = ""
 	}
 	return fmt.Sprintf("%d %s%s", len(tenant), tenant, r.Salt)
+}
+
+// session names the session of a request among those of all keys.
+func (c *core) session(r *engine.Request) string {
+	if r.Session == "" {
+		return ""
+	}
+	return fmt.Sprintf("%d %s%s", len(r.Tenant), r.Tenant, r.Session)
+}
+
+// Longest returns the most tokens of prompt and output together under a policy.
+func (c *core) Longest(policy string) int {
+	if p, err := kvpolicy.Parse(policy); err == nil && policy != "" {
+		return p.Longest(c.serve.MaxContext)
+	}
+	return c.policy.Longest(c.serve.MaxContext)
 }
 
 // Unread implements engine.Engine.
@@ -130,7 +146,7 @@ func (c *core) refusal(err error, r *engine.Request) error {
 			return apierr.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
 		}
 	case batcher.CodeContext:
-		return apierr.ErrTooLong{Limit: c.serve.MaxContext, Prompt: len(r.Prompt), Completion: r.MaxTokens}
+		return apierr.ErrTooLong{Limit: c.Longest(r.Policy), Prompt: len(r.Prompt), Completion: r.MaxTokens}
 	}
 	return apierr.ErrInvalid{Param: "prompt", Code: no.Code, Message: no.Message}
 }

@@ -75,6 +75,7 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 type Engine interface {
 	engine.Engine
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)
+	Longest(policy string) int
 }
 
 // APIConfig has the settings of the HTTP API.
@@ -148,7 +149,7 @@ func apiModel(e Engine, ck *checkpoint.Checkpoint, s *ServeConfig, a *APIConfig)
 		s.Logger.Warn("tokenizer", "warning", w)
 	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
-		CacheBytes: e.CacheBytes, SystemFingerprint: fingerprint(ck, s)}
+		CacheBytes: e.CacheBytes, Longest: e.Longest, SystemFingerprint: fingerprint(ck, s)}
 	files, err := tokenizer.ReadFiles(ck.Dir)
 	if err != nil {
 		return m, err

@@ -20,7 +20,9 @@ func TestSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	const limit, first, turns = 100, 50, 12
-	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning, c.ContextLimit, c.Replicas = 80, 40, 4, limit, 0 })
+	s := testState(t, func(c *Config) {
+		c.TokenBudget, c.Chunk, c.MaxRunning, c.ContextLimit, c.Replicas = 80, 40, 4, limit, 0
+	})
 	out := newClient(t)
 	most := kvcache.ResidentBytes(geometry, first, 10*limit, endless) * 2
 	sockets := []Socket{{ID: "a", Budget: most, Heads: tensor.Span{Lo: 0, Hi: 2}}, {ID: "b", Budget: most, Heads: tensor.Span{Lo: 2, Hi: 4}}}

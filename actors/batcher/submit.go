@@ -66,7 +66,7 @@ func (s *State) refuse(r *request) *Reject {
 		return bad("priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
 	case r.PromptLogprobs >= 0 && r.context() < len(r.Prompt):
 		return bad("log-probabilities of the prompt are not to be had under %s, which reads only a part of it whole: ask for another kv_policy", r.Policy.Name())
-	case r.Context < 0 || r.Context > len(r.Prompt) || r.Hold && !r.Policy.Forks():
+	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !r.Policy.Forks() && (r.Hold || !r.Policy.Endless() && r.Session == ""):
 		return bad("a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed", r.Context, len(r.Prompt), r.Policy.Name())
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return bad("a context that is held is its whole prompt, and has one token")

@@ -62,6 +62,9 @@ type Config struct {
 	// CacheBytes returns the bytes of the cache of a sequence with these prompt and output
 	// tokens under a policy ("" for the server's), and of a full cache; reported in usage. May be nil.
 	CacheBytes func(policy string, prompt, output int) (bytes, full int64)
+	// Longest returns the most tokens of prompt and completion under a cache policy; "" is the
+	// server's. It may exceed MaxModelLen. nil: MaxModelLen.
+	Longest func(policy string) int
 
 	// Keys, when there are any, guard every route but /health and /ready.
 	// Only their hashes are kept.
@@ -181,7 +184,7 @@ func (s *Server) add(server *Config, m Model) error {
 	}
 	service, err := generate.New(generate.Config{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
 		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
-		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes, Strict: cfg.Strict,
+		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes, Longest: cfg.Longest, Strict: cfg.Strict,
 		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: s.registry}, s.Server, m.Engine, m.Tokenizer, m.Template)
 	if err != nil {
 		return err

@@ -63,6 +63,12 @@ type Request struct {
 	Context int
 	Hold    bool
 
+	// Session names a conversation of the tenant. When the request has all its tokens, its cache waits
+	// for SessionTTL for a request of the session whose prompt begins with them. Context and Policy must
+	// be the same. "": none.
+	Session    string
+	SessionTTL time.Duration
+
 	// Emitted are output tokens of an earlier life of this request: it goes on
 	// after them, and only the ones after them come as events.
 	Emitted []int32

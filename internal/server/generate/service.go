@@ -41,7 +41,8 @@ type Config struct {
 
 	Recipe            *recipe.Recipe // how the model makes vectors; nil: it does not
 	CacheBytes        func(policy string, prompt, output int) (bytes, full int64)
-	Strict            bool // parameters that are not known are refused
+	Longest           func(policy string) int // most tokens of a sequence under a cache policy; nil: MaxModelLen
+	Strict            bool                    // parameters that are not known are refused
 	Limits            jsonbody.Limits
 	KeepAlive         time.Duration // how long a stream may be silent
 	SystemFingerprint string
@@ -153,7 +154,11 @@ func Introduce(all []*Service) {
 // Fit checks the prompt against the context, and lowers max_tokens to the room that is left. def
 // is the default of max_tokens; -1: the rest of the context.
 func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Error {
-	limit, n := s.Config.MaxModelLen, len(ids)
+	limit, n, most, hint := s.Config.MaxModelLen, len(ids), s.Config.MaxModelLen, ""
+	if s.Config.Longest != nil {
+		limit = s.Config.Longest(p.policy)
+		hint = " Cache policies that evict with positions=cache have no such limit: set 'kv_policy' to streaming:positions=cache."
+	}
 	if n > s.Config.Limits.PromptTokens && s.Config.Limits.PromptTokens < limit {
 		limit = s.Config.Limits.PromptTokens // a stricter limit reads the same to a client
 	}
@@ -162,10 +167,10 @@ func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Err
 		want = def
 	}
 	if want < 0 || asked == math.MaxInt32 {
-		want, asked = limit, 0
+		want, asked = min(limit, most), 0
 	}
 	if n > limit || n == limit && want > 0 {
-		return apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error())
+		return apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error()+hint)
 	}
 	if p.Sampling.MinTokens > want {
 		return apierr.Invalid("min_tokens", "'min_tokens' (%d) is more than the %d tokens that may be generated.", p.Sampling.MinTokens, want)
