@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Policies that keep everything and read little: Shoal beside the reference, on the same prompts.
 #   accuracy.sh SHOAL MODEL_DIR LENGTH SAMPLES OUT WHAT
-# WHAT is a table: shares (equal bytes read), outliers (ShadowKV's outlier chunks), sparsity (of Squeezed Attention). Shoal answers what
+# WHAT is a table: shares (equal bytes read), outliers (ShadowKV's outlier chunks), sparsity (of Squeezed Attention), baselines (what
+# papers compare with, at equal shares kept, and the forms of SnapStream's votes). Shoal answers what
 # it needs, then it is printed and plotted. Or shoal or reference: answers for TABLES (all), on processors (WORKERS) and on
 # DEVICE (cuda) in JOBS processes, which may run at the same time; and table: prints and plots what both have so far.
 # prompts: writes them. Each goes on where it stopped, sample by sample through all tasks. ALONE: policies that only the reference answers.
@@ -10,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd) shoal=$1 model=$2 length=$3 n=$4 what=$6
 mkdir -p "$5" && out=$(cd "$5" && pwd)
 tasks=passkey,niah_single_noise,niah_single_text,niah_multikey,niah_multiquery,kv_json,kv_hex,vt,chat_niah,niah_multivalue,fwe,niah_second,kv_second,niah_all
 tables=${TABLES:-shares outliers sparsity}
-case $what in shares | outliers | sparsity) tables=$what ;; esac
+case $what in shares | outliers | sparsity | baselines) tables=$what ;; esac
 
 # Rows of the cache that a token's answer reads, the index counted in rows. Of a cache of keys and values bounds of a page are a
 # row, a landmark or a centroid half of one; of a latent cache, whose row is key and value, two and one.
@@ -57,6 +58,14 @@ sparsity() {
 90% $(both sparsity=0.9) quest/${quest[2]}"
 }
 
+# Policies that drop tokens, with as many slots as a share of the prompt, and texts cut to it.
+baselines() {
+    for share in 4 8 16; do
+        b=$((length / share))
+        echo "1/$share truncated/$b streaming/$b knorm/$b lagkv/$b h2o/$b sage/$b snapkv/$b pyramidkv/$b snapstream/$b snapstream:sink=4,recent=64,topk=$((b - 68)),votes=prefix snapstream:sink=4,recent=64,topk=$((b - 68)),votes=candidates"
+    done
+}
+
 for t in $tables; do
     (echo "all full"; $t) >"$out/$t.$$" && mv "$out/$t.$$" "$out/$t"
 done
@@ -87,7 +96,7 @@ reference)
     done
     wait ;;
 table) print ;;
-shares | outliers | sparsity) answer && print ;;
+shares | outliers | sparsity | baselines) answer && print ;;
 prompts) ;;
-*) echo "$what: want shares, outliers, sparsity, shoal, reference, table or prompts" && exit 1 ;;
+*) echo "$what: want shares, outliers, sparsity, baselines, shoal, reference, table or prompts" && exit 1 ;;
 esac

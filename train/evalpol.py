@@ -122,7 +122,7 @@ class Choice:
             self.p.update(votes="prefix", layers="pyramid")
         self.T, self.sink = T, self.p.get("sink", 0)
         self.recent = self.p.get("recent") or self.p.get("lag") or self.p["obs"]
-        self.ring = self.recent if self.name == "snapstream" else 0
+        self.ring, self.after = self.recent if self.name == "snapstream" else 0, self.p.get("ring", 0)
 
     def keep(self, m, layer, q, k, v):
         """what a layer keeps of the prompt [b, KV, T], without the ring"""
@@ -186,8 +186,8 @@ def kept(votes, T, q):
 
 
 @torch.no_grad()
-def decode(m, Ks, Vs, keeps, ring, xl, ans):
-    """predictions [b, A] for the answer tokens; keeps None = everything"""
+def decode(m, Ks, Vs, keeps, ring, xl, ans, after=0):
+    """predictions [b, A] for the answer tokens; keeps None = everything. after: only so many of the newest answer tokens stay"""
     b, A = ans.shape
     T = Ks[0].shape[2]
     dev = ans.device
@@ -202,6 +202,8 @@ def decode(m, Ks, Vs, keeps, ring, xl, ans):
     own = j[None] <= j[:, None]
     if ring:    # generated tokens leave the ring too
         own = own & (j[None] > j[:, None] - ring)
+    if after:
+        own = own & (j[None] > j[:, None] - after)
     for li, l in enumerate(m.layers):
         q, k, v = m.cached(l, x, cos, sin)
         q = q.view(b, n, m.kv, -1, m.kd).permute(0, 2, 3, 1, 4)
@@ -477,7 +479,7 @@ class Context:
 
 
 @torch.no_grad()
-def decode_squeezed(m, C, tail, ans, fine, coarse, sparsity, read):
+def decode_squeezed(m, C, tail, ans, fine, coarse, sparsity, read, ring=0):
     """the tail [1, n] and the answer behind a Context: each token attends to the clusters that it chooses, to the last obs tokens of
     the context, and to all that follows; read gets the share of clustered keys that answer tokens read"""
     made = C.clusters(fine, coarse)
@@ -487,6 +489,8 @@ def decode_squeezed(m, C, tail, ans, fine, coarse, sparsity, read):
     cos, sin = m.cossin(torch.arange(T, T + n, device=toks.device))
     x = F.embedding(toks.reshape(-1), m.emb)
     own = torch.ones(n, n, dtype=torch.bool, device=toks.device).tril()
+    if ring:    # the newest tokens after the context
+        own = own.triu(1 - ring)
     for li, l in enumerate(m.layers):
         q, k, v = m.cached(l, x, cos, sin)
         q = q.view(n, m.kv, -1, m.kd).permute(1, 2, 0, 3)
@@ -517,6 +521,8 @@ def form(text):
     """a policy of `shoal lab ruler` as the arguments of what answers under it: kind, arguments"""
     family, _, budget = text.partition("/")
     b = int(budget or 0)
+    if b and family in ("pyramidkv", "lagkv"):
+        return "chosen", {"pyramidkv": f"pyramidkv:topk={b - 64}", "lagkv": f"lagkv:sink=4,lag=32,topk={b - 36}"}[family]
     if family == "truncated":
         return family, b
     if b and family in SHADOW:
@@ -539,7 +545,7 @@ def form(text):
     elif name == "squeezed":
         share = lambda key, default: round(1000 * float(p.pop(key, default)))
         fine = share("clusters", 0.05)
-        out = name, (fine, max(1, fine // 5) if size("levels", 1) == 2 else 0, share("sparsity", 0.9), size("tail", 64), size("obs", 100))
+        out = name, (fine, max(1, fine // 5) if size("levels", 1) == 2 else 0, share("sparsity", 0.9), size("tail", 64), size("obs", 100), size("ring", 0))
     assert not p, f"{text}: {p}"
     return out
 
@@ -576,7 +582,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 kinds = {form(x)[0] for x in texts}
                 legacy = [x for x in only or [] if x not in texts]
                 want = "all" if not only or any(x != "quest" and x not in SHADOW for x in legacy) else "cut" in kinds
-                chosen = [x for x in texts if form(x)[0] == "chosen"]
+                chosen = [form(x)[1] for x in texts if form(x)[0] == "chosen"]
                 Ks, Vs, votes, xl = prefill(m, p, want, chosen=chosen)
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
@@ -596,7 +602,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 for name in texts:
                     kind, q = form(name)
                     if kind == "chosen":
-                        add(name, *score(decode(m, Ks, Vs, [v[name] for v in votes], Choice(name, ctx).ring, xl, a), a, sf))
+                        add(name, *score(decode(m, Ks, Vs, [v[q] for v in votes], Choice(q, ctx).ring, xl, a, Choice(q, ctx).after), a, sf))
                     elif kind == "truncated":    # the first half and the second half of that many tokens, as LongBench cuts texts
                         cut_ = torch.cat([p[:, :q // 2], p[:, ctx - (q - q // 2):]], 1) if q < ctx else p
                         Kt, Vt, _, xt = prefill(m, cut_, False)
@@ -609,11 +615,11 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                         add(name, *score(decode_shadow(m, Ks, Vs, *q, xl, a), a, sf))
                 squeezed = {x: form(x)[1] for x in texts if form(x)[0] == "squeezed"}
                 for i in range(len(p) if squeezed else 0):
-                    for tail, obs in {q[3:] for q in squeezed.values()}:
+                    for tail, obs in {q[3:5] for q in squeezed.values()}:
                         C = Context(m, p[i:i + 1, :-tail], obs)
-                        for name in (x for x, q in squeezed.items() if q[3:] == (tail, obs)):
+                        for name in (x for x, q in squeezed.items() if q[3:5] == (tail, obs)):
                             read = []
-                            add(name, *score(decode_squeezed(m, C, p[i:i + 1, -tail:], a[i:i + 1], *squeezed[name][:3], read), a[i:i + 1], sf[i:i + 1]))
+                            add(name, *score(decode_squeezed(m, C, p[i:i + 1, -tail:], a[i:i + 1], *squeezed[name][:3], read, squeezed[name][5]), a[i:i + 1], sf[i:i + 1]))
                             one = torch.tensor([sum(read) / len(read)])
                             add("read " + name, one, one)
                 if stream_w:

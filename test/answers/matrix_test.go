@@ -148,6 +148,7 @@ var policies = []string{
 	"pyramidkv:topk=60,obs=16,pool=5,beta=4",
 	"snapstream:sink=4,recent=30,topk=50,obs=24,pool=7,layers=pyramid,beta=3,positions=cache",
 	"lagkv:sink=4,lag=16,topk=60",
+	"snapkv:topk=60,obs=16,pool=5,ring=7",
 }
 
 // longPolicies run with prompts of more than a thousand tokens.

@@ -40,6 +40,7 @@ var policies = []string{
 	"squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
 	"pyramidkv:topk=32,obs=16,beta=4",
 	"lagkv:sink=4,lag=16,topk=24",
+	"squeezed:clusters=0.2,sparsity=0.6,tail=12,obs=16,ring=24",
 }
 
 // mixed returns the workload of the same-bits tests: 20 requests with prompts of 1 to 2000 tokens,

@@ -116,7 +116,7 @@ func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int
 	}
 	tables := layers * (heads.Hi - heads.Lo)
 	window := min(n.Window, prompt)
-	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, among: n.candidates(prompt), first: prompt - window, charge: bytes}
+	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, among: n.Candidates.Between(prompt), first: prompt - window, charge: bytes}
 	switch {
 	case g.Units == 0 || n.Queries:
 		o.queries = make([]float32, tables*window*g.queryHeads()*g.Layout.KDim)

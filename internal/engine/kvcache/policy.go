@@ -48,6 +48,9 @@ type Parts struct {
 	Needs Needs
 	// Eviction assigns slots to generated tokens; nil: each gets its own.
 	Eviction Eviction
+	// Ring is the number of tokens after those of the prompt that stay, the newest ones; 0: all. It is for a
+	// compressor without an eviction, or an index that reorders the prompt.
+	Ring int
 	// Selector chooses what a query reads; nil: every kept token.
 	Selector Selector
 	// Index is built when a prompt has been read; nil: none. Under Reorders its Arrange decides
@@ -134,7 +137,7 @@ type Needs struct {
 	// 0: none.
 	Window int
 	// Candidates, unless zero, are the edges of the prompt outside of the softmax of votes.
-	Candidates Edges
+	Candidates voting.Edges
 	// PromptAttention is the attention that each prompt token received, summed over all queries of
 	// the prompt.
 	PromptAttention bool
@@ -144,9 +147,6 @@ type Needs struct {
 	// Clustering.
 	Labels bool
 }
-
-// Edges are the first and the newest tokens of a prompt.
-type Edges struct{ Sink, Recent int }
 
 // Kept is what a head of a layer keeps of a prompt.
 type Kept struct {
@@ -275,6 +275,9 @@ func (p *Policy) Scored() bool { return p.scored != nil }
 // read and generated, prompt those at the end of prefill; tokens >= prompt. Slots never falls as
 // tokens grow.
 func (p *Policy) Slots(prompt, tokens int) int {
+	if p.Ring > 0 {
+		tokens = min(tokens, prompt+p.Ring)
+	}
 	switch {
 	case p.Eviction == nil && p.Compressor == nil:
 		return tokens
@@ -352,6 +355,9 @@ func Positions(kept []int32, lo, hi int) []int32 {
 
 // Slot is the slot of the token at position pos, below Slots(h.Prompt, pos+1).
 func (p *Policy) Slot(h *Head, pos int) int {
+	if p.Eviction == nil && p.Ring > 0 {
+		return p.Slots(h.Prompt, h.Prompt) + (pos-h.Prompt)%p.Ring
+	}
 	if p.Eviction == nil {
 		return p.Slots(h.Prompt, pos)
 	}

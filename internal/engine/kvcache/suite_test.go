@@ -37,6 +37,9 @@ var suite = []string{
 	"pyramidkv:topk=30,obs=8,pool=5,beta=4",
 	"snapstream:sink=4,recent=30,topk=33,obs=8,pool=7,layers=pyramid,beta=3,positions=cache,half=1",
 	"lagkv:sink=4,lag=16,topk=40",
+	"snapkv:topk=40,obs=8,pool=5,ring=20",
+	"knorm:sink=4,recent=20,topk=30,layers=pyramid,beta=3,ring=7,positions=cache,half=1",
+	"squeezed:clusters=0.4,levels=2,sparsity=0.7,tail=8,obs=3,segment=100,ring=30",
 }
 
 func init() {

@@ -24,7 +24,7 @@ func (s *Statistics) WindowVotes(n Needs) []float32 {
 	width := s.Group * s.Layout.KDim
 	have := len(s.Queries) / width
 	votes := make([]float32, s.Prompt)
-	voting.Count(votes, s.Queries[(have-window)*width:], width, window, s.Prompt-window, s.Group, s.Score, s.Layout, s.Blocks, n.candidates(s.Prompt), new(tensor.AttnScratch))
+	voting.Count(votes, s.Queries[(have-window)*width:], width, window, s.Prompt-window, s.Group, s.Score, s.Layout, s.Blocks, n.Candidates.Between(s.Prompt), new(tensor.AttnScratch))
 	return votes
 }
 
@@ -34,12 +34,4 @@ func (s *Statistics) Vote(n Needs) {
 	if n.Window > 0 {
 		s.votes, s.voted = s.WindowVotes(n), n
 	}
-}
-
-// candidates is the span of a prompt's tokens over which the softmax of votes runs; empty: all tokens.
-func (n Needs) candidates(prompt int) tensor.Span {
-	if n.Candidates == (Edges{}) {
-		return tensor.Span{}
-	}
-	return tensor.Span{Lo: n.Candidates.Sink, Hi: prompt - n.Candidates.Recent}
 }

@@ -20,6 +20,8 @@ func TestParse(t *testing.T) {
 		{"tova:half=1,positions=cache", "tova:size=1024,positions=cache,half=1"},
 		{"knorm:beta=3,layers=pyramid,positions=cache", "knorm:sink=4,recent=64,topk=956,layers=pyramid,beta=3,positions=cache"},
 		{"h2o:layers=pyramid", "h2o:recent=512,topk=512,step=0,layers=pyramid,beta=20"},
+		{"squeezed:ring=9", "squeezed:clusters=0.05,levels=1,sparsity=0.9,tail=64,obs=100,segment=8192,ring=9"},
+		{"snapkv:half=1,positions=cache,ring=9,layers=pyramid", "snapkv:topk=960,obs=64,pool=7,layers=pyramid,beta=20,ring=9,positions=cache,half=1"},
 		{"sage:layers=equal", "sage:sink=4,recent=64,topk=956"},
 	} {
 		p, err := Parse(c.spec)
@@ -29,7 +31,8 @@ func TestParse(t *testing.T) {
 	}
 	for _, spec := range []string{"snap", "full:x=1", "streaming:", "streaming:sink", "streaming:sink=-1", "streaming:recent=0", "streaming:sink=1,sink=2", "streaming:sink=99999999999999999999", "streaming:topk=3",
 		"full:positions=cache", "streaming:positions=text", "streaming:half=1", "streaming:positions=cache,half=2",
-		"full:layers=pyramid", "streaming:layers=pyramid", "tova:layers=pyramid", "h2o:step=1,layers=pyramid", "quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square", "snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1"} {
+		"full:layers=pyramid", "streaming:layers=pyramid", "tova:layers=pyramid", "h2o:step=1,layers=pyramid", "quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square", "snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1",
+		"full:ring=5", "quest:ring=64", "shadowkv:ring=64", "streaming:ring=5", "snapstream:ring=5", "tova:ring=5", "snapkv:ring=0", "snapkv:ring=-1", "snapkv:ring=0%", "snapkv:ring=101%", "squeezed:ring=9,positions=cache"} {
 		if p, err := Parse(spec); !errors.Is(err, kvcache.ErrPolicy) {
 			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)
 		}
@@ -60,6 +63,8 @@ func TestShares(t *testing.T) {
 		{"snapkv:topk=5", "snapkv:topk=5,obs=64,pool=7", 1000, "snapkv:topk=5,obs=64,pool=7"},
 		{"shadowkv:paper", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160", 131072, "shadowkv:chunk=8,budget=2044,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160"},
 		{"shadowkv:paper,rank=8", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8", 10, "shadowkv:chunk=8,budget=2,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8"},
+		{"knorm:topk=7,ring=10%,positions=cache", "knorm:sink=4,recent=64,topk=7,ring=10%,positions=cache", 1234, "knorm:sink=4,recent=64,topk=7,ring=123,positions=cache"},
+		{"lagkv:topk=7,layers=pyramid,ring=0.1%", "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=0.1%", 9, "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=1"},
 		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7,votes=prefix", 1024, "snapstream:sink=4,recent=128,topk=128,obs=64,pool=7,votes=prefix"},
 	} {
 		p, err := Parse(c.spec)

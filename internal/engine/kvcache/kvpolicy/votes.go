@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/method"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/voting"
 )
 
 // votes scores a token by equations 1 and 2 of SnapStream: the attention that the last queries pay to it,
@@ -32,7 +33,7 @@ var counted = method.Param{Key: "votes", Max: 2, Optional: true, Words: []string
 func windowVotes(obs, pool, of, sink, recent int) votes {
 	v := votes{needs: kvcache.Needs{Window: obs}, pool: pool, edge: of == ofPrefix}
 	if of == ofCandidates {
-		v.needs.Candidates = kvcache.Edges{Sink: sink, Recent: recent}
+		v.needs.Candidates = voting.Edges{Sink: sink, Recent: recent}
 	}
 	return v
 }

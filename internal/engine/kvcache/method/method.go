@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
 )
 
 // maxSlots bounds every size in a spec. It exceeds every context.
@@ -131,14 +130,6 @@ func Odd(key string, value int) Param {
 	return Param{Key: key, Value: value, Min: 1, Max: 255, Odd: true}
 }
 
-// Beta is the parameter of a pyramid: the highest layer gets one beta-th of the mean.
-var Beta = Param{Key: "beta", Value: 20, Min: 1, Max: 1000}
-
-// Pyramid is kvcache.Parts.LayerTopK of PyramidKV.
-func Pyramid(topk, beta int) func(candidates, layer, layers int) int {
-	return func(candidates, layer, layers int) int { return budget.Pyramid(topk, beta, candidates, layer, layers) }
-}
-
 // Share is a fraction, in thousandths.
 func Share(key string, value, least, most int) Param {
 	return Param{Key: key, Value: value, Min: least, Max: most, Thousandths: true}
@@ -194,9 +185,7 @@ func (m Method) help() string {
 }
 
 // Parse parses "name", "name:key=value,key=value" or "name:named,key=value". Missing parameters have the
-// defaults of Usage. Every policy that evicts also accepts positions=cache and, with it, half=1 (see
-// kvcache.Policy.AtCachePositions). Every one that chooses tokens of a prompt once accepts layers=pyramid and,
-// with it, beta. Errors wrap kvcache.ErrPolicy.
+// defaults of Usage. Some combine with layers=pyramid, ring and positions=cache, see combination. Errors wrap kvcache.ErrPolicy.
 func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
 	at := slices.IndexFunc(known, func(m Method) bool { return m.Name == name })
@@ -205,7 +194,7 @@ func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 		for _, m := range known {
 			usage = append(usage, m.help())
 		}
-		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; each that evicts also takes ,positions=cache, and each that chooses tokens of a prompt once ,layers=pyramid", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,ring=SIZE ,positions=cache", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
 	}
 	policy, err := known[at].parse(rest, given)
 	if err != nil {
@@ -244,41 +233,14 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 			return nil, err
 		}
 	}
-	take := func(p Param) (setting, error) {
-		text, ok := texts[p.Key]
-		delete(texts, p.Key)
-		if !ok {
-			return setting{number: p.Value}, nil
-		}
-		return p.read(text)
+	var x combination
+	if err := x.read(texts); err != nil {
+		return nil, err
 	}
-	positions, given := texts["positions"]
-	delete(texts, "positions")
-	if given && positions != "cache" && positions != "original" {
-		return nil, fmt.Errorf("positions=%.60q must be cache or original", positions)
-	}
-	var half setting
-	var err error
-	if positions == "cache" {
-		if half, err = take(Flag("half")); err != nil {
-			return nil, err
-		}
-	}
-	pyramid, beta := "", setting{}
-	if text, ok := texts["layers"]; ok {
-		if delete(texts, "layers"); text != "pyramid" && text != "equal" {
-			return nil, fmt.Errorf("layers=%.60q must be equal or pyramid", text)
-		}
-		if text == "pyramid" {
-			if beta, err = take(Beta); err != nil {
-				return nil, err
-			}
-			pyramid = ",layers=pyramid,beta=" + Beta.text(beta)
-		}
-	}
-	values, shares := m.defaults(), false
+	values, shares := m.defaults(), x.ring.share > 0
 	for i, p := range m.Params {
-		if values[i], err = take(p); err != nil {
+		var err error
+		if values[i], err = take(texts, p); err != nil {
 			return nil, err
 		}
 		shares = shares || values[i].share > 0
@@ -286,35 +248,29 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 	if len(texts) > 0 {
 		return nil, fmt.Errorf("unknown parameter %.60q", slices.Sorted(maps.Keys(texts))[0])
 	}
-	// of is the policy of a prompt with that many tokens.
+	// of is the policy of a prompt with that many tokens, before the combination.
 	of := func(prompt int) *kvcache.Policy {
 		numbers := make([]int, len(values))
 		for i, p := range m.Params {
 			numbers[i] = p.of(values[i], prompt)
 		}
-		policy := m.Of(numbers...)
-		if parts := policy.Parts; pyramid != "" {
-			parts.LayerTopK = Pyramid(parts.TopK, beta.number)
-			policy = kvcache.Compose(m.Name, policy.Spec()+pyramid, parts)
-		}
-		if positions == "cache" {
-			policy = policy.AtCachePositions(half.number == 1)
-		}
-		return policy
+		return m.Of(numbers...)
 	}
-	policy := of(maxSlots)
-	if positions == "cache" && !policy.Evicts() {
-		return nil, fmt.Errorf("%s evicts nothing: its positions in the cache are the original ones", m.Name)
-	}
-	if _, uniform := policy.Eviction.(kvcache.Runner); pyramid != "" && (policy.Compressor == nil || policy.Eviction != nil && !uniform || m.Of(make([]int, len(m.Params))...).LayerTopK != nil) {
-		return nil, fmt.Errorf("layers=pyramid divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already", m.Name)
+	if err := x.check(of(maxSlots)); err != nil {
+		return nil, err
 	}
 	if !shares {
-		return policy, nil
+		return x.with(of(maxSlots), maxSlots), nil
 	}
-	spec := m.spec(values) + pyramid
-	if positions == "cache" {
-		spec = kvcache.Compose(m.Name, spec, kvcache.Parts{}).AtCachePositions(half.number == 1).Spec()
+	return kvcache.SharesOf(m.spec(values)+x.text(x.ring), maxSlots, func(prompt int) *kvcache.Policy { return x.with(of(prompt), prompt) }), nil
+}
+
+// take removes a parameter from texts and reads it.
+func take(texts map[string]string, p Param) (setting, error) {
+	text, ok := texts[p.Key]
+	delete(texts, p.Key)
+	if !ok {
+		return setting{number: p.Value}, nil
 	}
-	return kvcache.SharesOf(spec, maxSlots, of), nil
+	return p.read(text)
 }

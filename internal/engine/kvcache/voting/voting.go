@@ -7,6 +7,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
+// Edges are the first and the newest tokens of a prompt.
+type Edges struct{ Sink, Recent int }
+
+// Between is the span of a prompt's tokens between the edges, over which the softmax of votes runs. Without
+// edges it is empty: the softmax runs over all tokens.
+func (e Edges) Between(prompt int) tensor.Span {
+	if e == (Edges{}) {
+		return tensor.Span{}
+	}
+	return tensor.Span{Lo: e.Sink, Hi: prompt - e.Recent}
+}
+
 // Count adds to votes[slot] the attention that slot receives from n successive query tokens of g heads,
 // the first at position first; q[i*ldq:] is [g][KDim]. The softmax runs over all slots that a token sees.
 // With a non-empty span it runs over those of the span only, which alone get votes.

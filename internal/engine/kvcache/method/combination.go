@@ -1,0 +1,105 @@
+package method
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
+)
+
+// combination is what policies combine with:
+//
+//	layers=pyramid,beta=B  a compressor's tokens are divided among the layers, see budget.Pyramid
+//	ring=N                 the prompt's part of a policy, with the newest N tokens after it
+//	positions=cache,half=1 see kvcache.Policy.AtCachePositions
+type combination struct {
+	beta setting // number 0: layers are equal
+	ring setting // zero: all tokens after the prompt stay
+	cache, half,
+	pyramid bool
+}
+
+// Beta is the parameter of a pyramid: the highest layer gets one beta-th of the mean.
+var Beta = Param{Key: "beta", Value: 20, Min: 1, Max: 1000}
+
+var ringSize = Size("ring", 0, 1)
+
+// Pyramid is kvcache.Parts.LayerTopK of PyramidKV.
+func Pyramid(topk, beta int) func(candidates, layer, layers int) int {
+	return func(candidates, layer, layers int) int { return budget.Pyramid(topk, beta, candidates, layer, layers) }
+}
+
+// read removes the parameters of the combination from texts.
+func (x *combination) read(texts map[string]string) (err error) {
+	word := func(key, plain, other string) bool {
+		text, ok := texts[key]
+		delete(texts, key)
+		if ok && text != plain && text != other && err == nil {
+			err = fmt.Errorf("%s=%.60q must be %s or %s", key, text, plain, other)
+		}
+		return text == other
+	}
+	if x.pyramid = word("layers", "equal", "pyramid"); x.pyramid && err == nil {
+		x.beta, err = take(texts, Beta)
+	}
+	if x.cache = word("positions", "original", "cache"); x.cache && err == nil {
+		var half setting
+		half, err = take(texts, Flag("half"))
+		x.half = half.number == 1
+	}
+	if err == nil {
+		x.ring, err = take(texts, ringSize)
+	}
+	return err
+}
+
+// check returns an error if a policy does not combine so.
+func (x *combination) check(p *kvcache.Policy) error {
+	_, runs := p.Eviction.(kvcache.Runner)
+	switch {
+	case x.pyramid && (p.Compressor == nil || p.Eviction != nil && !runs || p.LayerTopK != nil):
+		return fmt.Errorf("layers=pyramid divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already", p.Name())
+	case x.ring != (setting{}) && (p.Eviction != nil || p.Compressor == nil && !p.Reorders):
+		return fmt.Errorf("ring limits the tokens after a prompt: %s limits them already, or reads them by pages", p.Name())
+	case x.cache && !p.Evicts():
+		return fmt.Errorf("%s evicts nothing: its positions in the cache are the original ones", p.Name())
+	}
+	return nil
+}
+
+// text is what a spec has of the combination, with the ring as a number or as a share.
+func (x *combination) text(ring setting) (text string) {
+	if x.pyramid {
+		text += ",layers=pyramid,beta=" + Beta.text(x.beta)
+	}
+	if ring != (setting{}) {
+		text += ",ring=" + ringSize.text(ring)
+	}
+	if x.cache {
+		text += ",positions=cache"
+	}
+	if x.half {
+		text += ",half=1"
+	}
+	return text
+}
+
+// with is the combination with the policy of a prompt with that many tokens.
+func (x *combination) with(p *kvcache.Policy, prompt int) *kvcache.Policy {
+	if x.pyramid || x.ring != (setting{}) {
+		parts, ring := p.Parts, setting{}
+		if x.pyramid {
+			parts.LayerTopK = Pyramid(parts.TopK, x.beta.number)
+		}
+		if x.ring != (setting{}) {
+			ring.number = ringSize.of(x.ring, prompt)
+		}
+		parts.Ring = ring.number
+		inner := combination{beta: x.beta, pyramid: x.pyramid}
+		p = kvcache.Compose(p.Name(), p.Spec()+inner.text(ring), parts)
+	}
+	if x.cache {
+		p = p.AtCachePositions(x.half)
+	}
+	return p
+}
