@@ -28,7 +28,7 @@ func (k callbacks) StartStep(p *plan.Plan, done func(batcher.StepDone, error)) {
 
 // Release implements batcher.Stepper.
 func (k callbacks) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64) {
-	g := k.c.director.Serving(k.c.number)
+	g := k.c.group()
 	if g == nil || g.Placement.Epoch != epoch {
 		return
 	}
@@ -49,7 +49,7 @@ func (k callbacks) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64
 
 // Disk implements batcher.Stepper.
 func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
-	g := k.c.director.Serving(k.c.number)
+	g := k.c.group()
 	if g == nil || g.Placement.Epoch != epoch {
 		done(0)
 		return
@@ -64,7 +64,7 @@ func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
 
 // Adapt implements batcher.Stepper.
 func (k callbacks) Adapt(epoch uint32, l loads.Load, done func(error)) {
-	g := k.c.director.Serving(k.c.number)
+	g := k.c.group()
 	folder, known := k.c.adapters.Folder(l.ID)
 	if g == nil || g.Placement.Epoch != epoch || !known {
 		done(fmt.Errorf("%w: epoch %d is over, or adapter %v is not known", coordinator.ErrNoPlacement, epoch, l.ID))

@@ -176,7 +176,7 @@ func cardPolicy(spec string) (*kvcache.Policy, error) {
 
 // cardKeeps returns an error if a card serves and keeps no caches of the policy.
 func (c *core) cardKeeps(p *kvcache.Policy) error {
-	if g := c.director.Serving(c.number); g != nil && g.Nodes[0].Device != "" {
+	if g := c.group(); g != nil && g.Nodes[0].Device != "" {
 		return accelerator.Policy(p)
 	}
 	return nil

@@ -227,7 +227,7 @@ func (c *Coordinator) stopBatcher() {
 		c.wg.Go(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
 			defer cancel()
-			for _, c := range k.models {
+			for _, c := range k.cores() {
 				_ = c.batcher.Stop(ctx)
 			}
 		})

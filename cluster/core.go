@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/asynkron/protoactor-go/actor"
-
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/adapters"
@@ -33,7 +31,9 @@ import (
 // core serves one model: the part of the coordinator that is independent of where the sockets run.
 type core struct {
 	*site
-	number     int // of the model
+	number     int  // of the model
+	prefill    bool // it serves the model's prefill group
+	readers    *readers
 	checkpoint *checkpoint.Checkpoint
 	serve      ServeConfig
 	batcher    *batcher.Batcher
@@ -57,7 +57,7 @@ const (
 
 // newCore builds the core of a model from a valid config. dataDir stores what must survive the
 // process; "": nothing does.
-func newCore(root *actor.RootContext, all *site, number int, sm served, dataDir string) (*core, error) {
+func newCore(all *site, number int, sm served, dataDir string) (*core, error) {
 	ck, s := sm.checkpoint, sm.ServeConfig
 	policy, err := kvpolicy.Parse(s.Policy)
 	if err != nil {
@@ -67,32 +67,35 @@ func newCore(root *actor.RootContext, all *site, number int, sm served, dataDir 
 	if err != nil {
 		return nil, err
 	}
-	c := &core{site: all, number: number, checkpoint: ck, serve: s, policy: policy, status: map[string]*proto.SocketStatus{}}
+	c := &core{site: all, number: number, checkpoint: ck, serve: s, policy: policy, status: map[string]*proto.SocketStatus{}, readers: &readers{cancels: map[uint64]context.CancelFunc{}}}
 	if err := c.openAdapters(dataDir); err != nil {
 		return nil, err
 	}
-	m := &ck.Config
-	c.stepper = coordinator.NewStepper(c.director, number, s.StepDeadline, s.Logger, s.Tracer)
-	c.geometry = shard.GeometryOf(m, kv)
+	c.geometry = shard.GeometryOf(&ck.Config, kv)
 	if err := c.geometry.Fits(policy); err != nil {
 		return nil, err
 	}
+	return c, c.start()
+}
+
+// start starts the stepper and the batcher of a core.
+func (c *core) start() (err error) {
+	m, s := &c.checkpoint.Config, &c.serve
+	c.stepper = coordinator.NewStepper(c.director, c.group, s.StepDeadline, s.Logger, s.Tracer)
 	cfg := batcher.Config{
 		Geometry:     c.geometry,
 		ContextLimit: s.MaxContext, EOS: m.EOS, Whole: m.NonCausal, Headless: m.Headless, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
-		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(ck, &s), " ", tensor.Arithmetic),
+		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(c.checkpoint, s), " ", tensor.Arithmetic),
 		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps, MicroBatches: s.microBatches(), TrialRounds: s.TrialRounds,
-		Prefill:    s.Prefill,
+		Prefill: s.Prefill, ReadHere: s.PrefillOver,
 		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
 	if shard.Layered(m) {
 		cfg.Hidden = m.Hidden
 	}
 	cfg.Defaults()
-	if c.batcher, err = batcher.Start(root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger}); err != nil {
-		return nil, err
-	}
-	return c, nil
+	c.batcher, err = batcher.Start(c.root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger, Prefill: c.readers})
+	return err
 }
 
 // takesAdapters reports whether requests of this model may choose a LoRA adapter.
@@ -104,7 +107,7 @@ const settle = 2 * time.Second
 // placed tells the batcher that a placement serves.
 func (c *core) placed(g *coordinator.Group) {
 	c.most.Store(max(c.most.Load(), g.Budget()))
-	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk}
+	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk, Prefill: !c.prefill && c.director.ServingPrefill(c.number) != nil}
 	if p.Chunk == 0 {
 		p.Chunk = c.director.ChooseChunk(g, c.serve.StepTokens)
 	}
@@ -156,7 +159,7 @@ func (c *core) ResetPrefixCache(ctx context.Context) {
 	c.batcher.ResetPrefixCache()
 	ctx, cancel := context.WithTimeout(ctx, coordinator.CallTimeout)
 	defer cancel()
-	if g := c.director.Serving(c.number); g != nil && g.Disk {
+	if g := c.group(); g != nil && g.Disk {
 		c.askDisks(ctx, g, &proto.PrefixRequest{Forget: true})
 	}
 }
@@ -180,7 +183,7 @@ func (c *core) noteStatus(id string, s *proto.SocketStatus) {
 
 // nodeOf returns the node of a rank, or "" if its epoch no longer serves.
 func (c *core) nodeOf(epoch uint32, rank int) string {
-	if g := c.director.Serving(c.number); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
+	if g := c.group(); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
 		return g.Nodes[rank].ID
 	}
 	return ""

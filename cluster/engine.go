@@ -142,7 +142,7 @@ func (c *core) refusal(err error, r *engine.Request) error {
 	case batcher.CodeDraining:
 		return apierr.ErrNotReady{Reason: no.Message}
 	case batcher.CodeBudget:
-		if g := c.director.Serving(c.number); g != nil && g.Budget() < c.most.Load() {
+		if g := c.group(); g != nil && g.Budget() < c.most.Load() {
 			return apierr.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
 		}
 	case batcher.CodeContext:
@@ -275,7 +275,7 @@ const (
 
 // serving returns nil while a placement serves, else the phase and the reason.
 func (c *core) serving() (topology.AuthorityPhase, error) {
-	if c.director.Serving(c.number) != nil {
+	if c.group() != nil {
 		return topology.Serving, nil
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
@@ -325,7 +325,9 @@ func (c *core) Cluster() wire.ClusterState {
 	if err != nil {
 		return wire.ClusterState{WaitingReason: err.Error()}
 	}
-	return c.state(ctx, &v)
+	s := c.state(ctx, &v)
+	c.addReader(ctx, &v, &s)
+	return s
 }
 
 // state is Cluster for a view of the director.
@@ -334,17 +336,14 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 	if err != nil {
 		return wire.ClusterState{WaitingReason: err.Error()}
 	}
-	var place topology.Placement
-	if len(v.Placement.Slices) > 0 {
-		place = v.Placement.Of(c.number)
-	}
+	place := c.place(v)
 	s := wire.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(place.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
 		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying, MicroBatches: snap.MicroBatches,
 		Recoveries: c.recoveries.Load(), Nodes: []wire.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &wire.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
 			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted, Answers: snap.Prefix.Answers}
-		if g := c.director.Serving(c.number); g != nil && g.Disk {
+		if g := c.group(); g != nil && g.Disk {
 			s.PrefixCache.Disk = &wire.PrefixDiskState{Restored: snap.Prefix.Restored, Late: snap.Prefix.Late}
 		}
 	}
@@ -357,6 +356,9 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 	}
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Why
+	}
+	if !c.prefill && len(v.Placement.Prefill) > 0 {
+		s.Transfers = &wire.TransfersState{Caches: snap.Totals.Taken, Failed: snap.Totals.Untaken}
 	}
 	s.LoadSeconds = math.Round(v.Loading.Seconds()*10) / 10
 	figures := c.stepper.Figures(v.Nodes)
@@ -376,7 +378,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		} else if slices.Contains(v.Quarantined, n.ID) {
 			state = "unreachable"
 		}
-		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: c.budgetOn(n), Device: n.Device, DeviceMemory: n.DeviceMemory, Build: h.Build, Arithmetic: h.Arithmetic}
+		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, Role: roleOf(v, &n), KVBudgetBytes: c.budgetOn(n), Device: n.Device, DeviceMemory: n.DeviceMemory, Build: h.Build, Arithmetic: h.Arithmetic}
 		if f, out := v.Fenced[n.ID]; out {
 			state = "fenced"
 			node.Reason = f.Reason

@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/node"
+	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -55,6 +56,8 @@ type LocalConfig struct {
 	fewest  int                                        // for tests: fewest threads of a step; 0: always all
 	wrap    func(id string, h node.Handle) node.Handle // for tests: wraps the handle of each socket
 	wire    func(id string) uint32                     // for tests: wire version of a socket
+	roles   []topology.Role                            // for tests: of each socket; nil: all do everything
+	lend    func(*proto.RowsReply) error               // for tests: changes rows of a cache that another socket takes
 }
 
 // Local is an embedded cluster. It implements engine.Engine.
@@ -144,12 +147,18 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 			if err = cfg.openDisks(&sc, number, len(models)); err != nil {
 				return nil, err
 			}
+			sc.Rows = c.rows(cfg.lend)
 			pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
+			name := fmt.Sprintf("socket-%d", len(c.sockets)+1)
 			c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch, sc.Adapters})
 			host.Handles = append(host.Handles, cfg.handle(n.ID, node.Local{Root: c.system.Root, PID: pid}))
+			host.Sockets = append(host.Sockets, name)
 		}
 		if cfg.wire != nil {
 			n.Wire = cfg.wire(n.ID)
+		}
+		if cfg.roles != nil {
+			n.Role = cfg.roles[i]
 		}
 		c.director.Up(n, host)
 	}
@@ -217,22 +226,40 @@ func (c *Local) Close() {
 	}
 }
 
+// rows returns how a socket asks another one of this process for rows of a cache.
+func (c *Local) rows(change func(*proto.RowsReply) error) socket.Rows {
+	return func(ctx context.Context, _, name string, r *proto.RowsRequest) (*proto.RowsReply, error) {
+		var n int
+		if _, err := fmt.Sscanf(name, "socket-%d", &n); err != nil || n < 1 || n > len(c.sockets) {
+			return nil, fmt.Errorf("cluster: there is no socket %q", name)
+		}
+		reply, err := node.Local{Root: c.system.Root, PID: c.sockets[n-1].pid}.Lend(ctx, r)
+		if err == nil && change != nil {
+			err = change(reply)
+		}
+		return reply, err
+	}
+}
+
 // memoryHub provides the in-process transports of each epoch.
 type memoryHub struct {
 	size   int
 	mu     sync.Mutex
 	epoch  uint32
-	active []collective.Transport
+	active map[string][]collective.Transport // by group
 }
 
-func (h *memoryHub) connect(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
+func (h *memoryHub) connect(_ context.Context, group string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if epoch < h.epoch || rank >= h.size {
 		return nil, fmt.Errorf("cluster: rank %d of epoch %d, the process is at epoch %d", rank, epoch, h.epoch)
 	}
 	if epoch > h.epoch {
-		h.epoch, h.active = epoch, collective.NewMemory(h.size)
+		h.epoch, h.active = epoch, map[string][]collective.Transport{}
 	}
-	return h.active[rank], nil
+	if h.active[group] == nil {
+		h.active[group] = collective.NewMemory(h.size)
+	}
+	return h.active[group][rank], nil
 }

@@ -54,6 +54,7 @@ func (e engines) Health() error {
 func (e engines) ResetPrefixCache(ctx context.Context) {
 	for _, c := range e.models {
 		c.ResetPrefixCache(ctx)
+		c.readers.prefill.ResetPrefixCache(ctx)
 	}
 }
 
@@ -75,6 +76,7 @@ func (s *site) cluster() wire.ClusterState {
 		return wire.ClusterState{WaitingReason: err.Error()}
 	}
 	all := s.models[0].state(ctx, &v)
+	s.models[0].addReader(ctx, &v, &all)
 	if len(s.models) == 1 {
 		return all
 	}
@@ -84,6 +86,7 @@ func (s *site) cluster() wire.ClusterState {
 	}
 	for _, c := range s.models[1:] {
 		part := c.state(ctx, &v)
+		c.addReader(ctx, &v, &part)
 		all.Models = append(all.Models, c.share(&part))
 		addModel(&all, &part)
 	}

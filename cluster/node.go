@@ -54,6 +54,8 @@ type NodeConfig struct {
 	// Share is this node's part of the work relative to other nodes, at most twice the measured
 	// speed. 0: the measured speed. ServeConfig.Shares of the coordinator has precedence.
 	Share float64 `range:"0.."`
+	// Role is the part of requests that this node computes. Empty: topology.RoleBoth.
+	Role topology.Role `oneof:"prefill,decode,both"`
 	// Key authenticates all processes to each other and encrypts traffic between machines.
 	Key security.Key
 	// Abrupt: leave without waiting until other nodes have the work, for a node that ends together
@@ -220,7 +222,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	defer adapterFiles.Close()
 	nc := node.Config{Bus: b, Description: &proto.NodeDescription{Id: cfg.ID, Incarnation: incarnation, Pid: uint32(os.Getpid()),
-		KvBudgetBytes: cfg.KVMemory, Share: cfg.Share, Speed: speed, Read: speeds.Read, SyncTwo: speeds.Syncs.Two, SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Most), FewestThreads: uint32(speeds.Threads.Fewest)}}
+		Role: string(cfg.Role), KvBudgetBytes: cfg.KVMemory, Share: cfg.Share, Speed: speed, Read: speeds.Read, SyncTwo: speeds.Syncs.Two, SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Most), FewestThreads: uint32(speeds.Threads.Fewest)}}
 	progress := progressOf(cfg.OnProgress, len(models))
 	for i, m := range models {
 		sc := socket.Config{Checkpoint: m.checkpoint, Grammars: node.Grammars(m.checkpoint), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVMemory, Shared: cfg.Shared, Draft: m.draft, Logger: cfg.Logger, Connect: b.NATS.Join, OnProgress: progress.part(i), Stopped: make(chan struct{}),

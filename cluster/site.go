@@ -28,7 +28,9 @@ import (
 // site holds the state that all models of a coordinator share: the placement and its history.
 type site struct {
 	director   *coordinator.Director
-	models     []*core
+	models     []*core // of the decode groups
+	prefill    []*core // of the prefill groups, by model
+	root       *actor.RootContext
 	several    bool // more than one model
 	log        *slog.Logger
 	recoveries atomic.Uint64 // placements withdrawn because of a fault
@@ -116,7 +118,7 @@ func distinct(all []served) error {
 // the first one. dataDir stores data that must survive the process; "": there is none.
 func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog, dataDir string) (_ *core, err error) {
 	first := &models[0]
-	s := &site{log: first.Logger, several: len(models) > 1, recovery: coordinator.NewRecovery(), events: events.New()}
+	s := &site{root: root, log: first.Logger, several: len(models) > 1, recovery: coordinator.NewRecovery(), events: events.New()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	rules := make([]topology.ModelRules, len(models))
 	life := rand.Uint64()
@@ -153,11 +155,16 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 		}
 	}()
 	for i, m := range models {
-		c, err := newCore(root, s, i, m, dataDir)
+		c, err := newCore(s, i, m, dataDir)
 		if err != nil {
 			return nil, ofModel(len(models), &m.ServeConfig, err)
 		}
 		s.models = append(s.models, c)
+		p, err := newReader(c)
+		if err != nil {
+			return nil, err
+		}
+		s.prefill = append(s.prefill, p)
 	}
 	s.director.Start(root)
 	s.steps.Add(1)
@@ -188,8 +195,12 @@ func (s *site) placed(groups []*coordinator.Group) {
 		s.recovery.Served(*since, time.Now())
 	}
 	s.events.Serves(groups[0].Placement.Epoch, len(groups[0].Nodes))
-	for i, g := range groups {
-		s.models[i].placed(g)
+	for _, g := range slices.Backward(groups) { // prefill groups first
+		if g.Prefill {
+			s.prefill[g.Model].placed(g)
+			continue
+		}
+		s.models[g.Model].placed(g)
 	}
 }
 
@@ -197,7 +208,7 @@ func (s *site) unplaced(w topology.Withdraw) {
 	now := time.Now()
 	s.withdrawn.CompareAndSwap(nil, &now)
 	var began time.Time // of the oldest step that was in flight
-	for _, c := range s.models {
+	for _, c := range s.cores() {
 		if at := c.stepper.Interrupted(); !at.IsZero() && (began.IsZero() || at.Before(began)) {
 			began = at
 		}
@@ -207,10 +218,13 @@ func (s *site) unplaced(w topology.Withdraw) {
 	if !w.Grown {
 		s.recoveries.Add(1)
 	}
-	for _, c := range s.models {
+	for _, c := range s.cores() {
 		c.batcher.Unplace(w.Reason)
 	}
 }
+
+// cores returns the cores of all groups of all models.
+func (s *site) cores() []*core { return slices.Concat(s.models, s.prefill) }
 
 // poll refreshes the figures of the nodes and the samples of the recent past.
 func (s *site) poll() {
@@ -282,7 +296,11 @@ func (s *site) askAll() {
 		for i, h := range host.Handles {
 			wg.Go(func() {
 				if status, err := h.Status(ctx); err == nil {
-					s.models[i].noteStatus(id, status)
+					to := s.models[i]
+					if slices.ContainsFunc(v.Placement.Reads(v.Nodes), func(n topology.Node) bool { return n.ID == id }) {
+						to = s.prefill[i]
+					}
+					to.noteStatus(id, status)
 				}
 			})
 		}
@@ -294,7 +312,7 @@ func (s *site) askAll() {
 func (s *site) stopCores() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	for _, c := range s.models {
+	for _, c := range s.cores() {
 		err = errors.Join(err, c.batcher.Stop(ctx))
 	}
 	s.cancel()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Role says which part of a request a node computes. With roles, a cluster has two groups of nodes
+// Role is the part of a request that a node computes. With roles, a cluster has two groups of nodes
 // that serve the same models: the prefill group reads long prompts, and the decode group does all
 // other work.
 type Role string

@@ -13,6 +13,8 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
+	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/stream"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -45,15 +47,23 @@ type Stepper interface {
 	Broken(b Broken)
 }
 
-// Sink takes what one request yields, in order. It is called from the batcher's
-// goroutine and must not block. After Finish nothing is called. Stream is one.
-type Sink interface {
-	Scores(prompt []PromptLogprob)
-	Emit(e Emit)
-	Finish(f Finish)
+// NewStream returns an empty stream.
+func NewStream() *Stream { return stream.New() }
+
+// Prefiller connects the batchers of two groups. Like a Stepper's, its methods must not block.
+type Prefiller interface {
+	// Read has the prefill group read a prompt. ReadDone answers.
+	Read(spec Spec)
+	// Drop ends a read, whether or not it is complete.
+	Drop(number uint64)
+	// Take has an owner take the cache of a prompt. TakeDone answers.
+	Take(t reading.Take)
+	// Exported reports the end of a read, from the batcher of the prefill group.
+	Exported(d reading.Done)
 }
 
 type Options struct {
+	Prefill Prefiller     // nil: the cluster has no roles
 	Logger  *slog.Logger  // nil: slog.Default()
 	Tick    time.Duration // how often the state learns the time; 100 ms
 	Intake  int           // requests that may be on their way to the actor at once; 256
@@ -140,7 +150,7 @@ func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func
 	default:
 		return nil, ErrBusy
 	}
-	gate := &gatedSink{sink: sink}
+	gate := &stream.Gate{Sink: sink}
 	t := &ticket{sink: gate}
 	m := &submission{spec: spec, ticket: t, reply: make(chan error, 1)}
 	var once sync.Once
@@ -155,11 +165,11 @@ func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func
 		}
 		return cancel, nil
 	case <-ctx.Done():
-		gate.shut()
+		gate.Shut()
 		cancel()
 		return nil, ctx.Err()
 	case <-b.done:
-		gate.shut()
+		gate.Shut()
 		return nil, b.stopped()
 	}
 }
@@ -173,6 +183,18 @@ func (b *Batcher) ResetPrefixCache() { b.send(ResetPrefixCache{}) }
 
 // Place announces a working cluster.
 func (b *Batcher) Place(p Placed) { b.send(p) }
+
+// ReadDone reports the end of a read of the prefill group.
+func (b *Batcher) ReadDone(d reading.Done) { b.send(d) }
+
+// TakeDone reports the end of a Take; err is nil if the owner has the cache.
+func (b *Batcher) TakeDone(number uint64, err error) {
+	t := TakeDone{Number: number}
+	if err != nil {
+		t.Err = err.Error()
+	}
+	b.send(t)
+}
 
 // Unplace reports that no cluster works. All running requests return to the queue.
 func (b *Batcher) Unplace(reason string) { b.send(Unplaced{Reason: reason}) }
@@ -267,7 +289,7 @@ func (b *Batcher) receive(c actor.Context) {
 		b.step(m)
 	case Unread:
 		b.step(m)
-	case AdapterDone:
+	case AdapterDone, ReadDone, TakeDone:
 		b.step(m)
 	case DiskDone:
 		b.step(m)

@@ -22,8 +22,6 @@ type AdapterDone struct {
 	Err   string // "": all sockets have the adapter
 }
 
-func (AdapterDone) input() {}
-
 // adapted is the module for LoRA adapters. A request is admitted when all sockets have its adapter in
 // memory, which the cache of package adapters decides. A sequence that resumes in a new epoch has no
 // rows until then.
@@ -34,7 +32,7 @@ type adapted struct {
 }
 
 // rowless reports whether a decoding request has no rows for now.
-func (r *request) rowless() bool { return r.holdsContext() || r.paused || r.idle }
+func (r *request) rowless() bool { return r.holdsContext() || r.paused || r.idle || r.lends() }
 
 func (r *request) hasAdapter() bool { return r.Adapter.ID != (lora.ID{}) }
 

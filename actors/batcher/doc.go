@@ -41,10 +41,19 @@
 // again.
 package batcher
 
-import "github.com/shoal-llm/shoal/actors/batcher/report"
+import (
+	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/report"
+	"github.com/shoal-llm/shoal/actors/batcher/stream"
+)
 
-// Values of package report.
+// Values of packages report, reading and stream.
 type (
+	ReadDone      = reading.Done
+	TakeDone      = reading.TakeDone
+	Sink          = stream.Sink
+	Stream        = stream.Stream
+	Event         = stream.Event
 	Totals        = report.Totals
 	RequestState  = report.Request
 	SocketState   = report.Socket
@@ -60,4 +69,8 @@ type (
 	Verified      = report.Verified
 	PrefixTotals  = report.PrefixTotals
 	Disk          = report.Disk
+	Outage        = report.Outage
+	Snapshot      = report.Snapshot
+	Socket        = report.Rank
+	Held          = report.Held
 )

@@ -131,8 +131,14 @@ func (s *State) decoded(r *request, row *plan.Run, passes int, result *Result) {
 
 // handedOver moves a request from prefill to decode.
 func (s *State) handedOver(r *request) {
-	r.phase = decoding
-	s.ledger.handedOver(r)
+	if r.phase != waiting { // else the prefill group has its cache, and no more tokens are needed
+		r.phase = decoding
+		s.ledger.handedOver(r)
+	}
+	if r.Read != 0 {
+		s.reads.export(r)
+		return
+	}
 	if r.clustered.sample != nil {
 		s.sampled(r, *r.clustered.sample)
 	} else if !r.ended && r.limit == 0 {
@@ -235,7 +241,9 @@ func (s *State) scored(r *request, result *Result) {
 		s.finish(r, ReasonError, CodeFailed, message)
 		return
 	}
-	if len(scores) > 0 {
+	if r.Read != 0 {
+		r.reading.Scores = append(r.reading.Scores, scores...)
+	} else if len(scores) > 0 {
 		s.out.Scores = append(s.out.Scores, Scores{ID: r.ID, Prompt: scores})
 	}
 }

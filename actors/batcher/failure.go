@@ -1,6 +1,10 @@
 package batcher
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/actors/batcher/outbox"
+)
 
 // breakEpoch ends the epoch after a step that failed or hung.
 func (s *State) breakEpoch(reason string) {
@@ -32,6 +36,7 @@ func (s *State) suspend(reason string) {
 	if s.placed {
 		s.interrupt()
 	}
+	s.reads.interrupted(reason)
 	s.placed, s.unplaced, s.flight = false, reason, nil
 	for _, r := range s.running {
 		if !r.ended {
@@ -42,7 +47,7 @@ func (s *State) suspend(reason string) {
 		}
 	}
 	s.running = nil
-	s.release, s.residency.dropped, s.resumed = outbox[uint64]{}, nil, nil
+	s.release, s.residency.dropped, s.resumed = outbox.Outbox[uint64]{}, nil, nil
 	s.ledger.sockets = nil
 	if s.prefix != nil {
 		s.prefix.clear()

@@ -6,11 +6,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Input is one of Submit, Cancel, Unread, StepDone, StepFailed, Placed, Unplaced, Tick, Drain.
-type Input interface{ input() }
+// Input is one of the types below, or an input of a module: EndSession, AdapterDone, DiskDone, ReadDone, TakeDone.
+type Input any
 
 // Spec is one request. The state does not write to its slices.
 type Spec struct {
@@ -51,6 +50,10 @@ type Spec struct {
 	// Emitted are earlier output tokens, for a job that continues after its coordinator died. The
 	// sequence is rebuilt, and the output continues with the next index.
 	Emitted []int32
+	// Read is the number of a read for the decode group; 0: the request is none. The request ends with
+	// its prompt: its cache stays until Cancel, and Effects.Exports has the result.
+	Read uint64
+
 	// Accepted means that the request is an acknowledged job, so a full queue or a drain does not
 	// reject it. No client waits for it: for Config.JobMillis, later requests are admitted first.
 	Accepted bool
@@ -94,15 +97,6 @@ type StepFailed struct {
 	Reason string
 }
 
-// Socket is one rank of a placement.
-type Socket struct {
-	ID       string
-	Budget   int64       // bytes for the cache
-	Heads    tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
-	Scratch  int64       // bytes of files for rows of sequences; 0: none
-	Adapters int64       // bytes for LoRA adapters
-}
-
 // Placed reports a working placement. Sockets are in rank order. Their caches are empty except for
 // those in Held. It has no effect unless its epoch is newer.
 type Placed struct {
@@ -115,6 +109,8 @@ type Placed struct {
 	MaxThreadShift int
 	// MaxMicroBatches is the largest plan.MicroBatches that the nodes can use.
 	MaxMicroBatches int
+	// Prefill means that the placement has a prefill group, which reads long prompts.
+	Prefill bool
 	// OnePass means that some sockets run a build that supports only one model pass per plan.
 	OnePass bool
 }
@@ -127,15 +123,3 @@ type Tick struct{ Now int64 }
 
 // Drain rejects new requests. Accepted ones continue.
 type Drain struct{}
-
-func (ResetPrefixCache) input() {}
-
-func (Submit) input()     {}
-func (Cancel) input()     {}
-func (Unread) input()     {}
-func (StepDone) input()   {}
-func (StepFailed) input() {}
-func (Placed) input()     {}
-func (Unplaced) input()   {}
-func (Tick) input()       {}
-func (Drain) input()      {}

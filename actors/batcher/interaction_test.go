@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/reading"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -107,6 +108,7 @@ func (s *story) run(line string) string {
 			c.MaxWaiting = a.int("waiting", c.MaxWaiting)
 			c.JobMillis = int64(a.int("job", 60_000))
 			c.MaxFailures = a.int("failures", 8)
+			c.ReadHere = a.int("here", 256)
 			c.EOS = []int32{2}
 			if c.Whole = a["whole"] != ""; c.Whole {
 				c.Chunk = c.TokenBudget
@@ -128,7 +130,7 @@ func (s *story) run(line string) string {
 		return fmt.Sprintf("a block is %d bytes; %d layer, %d KV heads\n", block, geometry.Layers, geometry.KVHeads)
 	case "placed":
 		s.flight = nil
-		return s.step(Placed{Epoch: uint32(a.int("epoch", 0)), Sockets: sockets(a["sockets"]), Disk: a["disk"] != ""})
+		return s.step(Placed{Epoch: uint32(a.int("epoch", 0)), Sockets: sockets(a["sockets"]), Disk: a["disk"] != "", Prefill: a["prefill"] != ""})
 	case "unplaced":
 		return s.step(Unplaced{Reason: a["reason"]})
 	case "submit":
@@ -152,12 +154,33 @@ func (s *story) run(line string) string {
 		return out
 	case "disk":
 		return s.step(DiskDone{Number: uint64(a.int("number", 0)), Blocks: a.int("blocks", 0)})
+	case "read":
+		return s.step(s.readDone(a))
+	case "take":
+		return s.step(TakeDone{Number: uint64(a.int("number", 0)), Err: a["error"]})
 	case "reset":
 		return s.step(ResetPrefixCache{})
 	case "snapshot":
 		return describeSnapshot(s.state.Snapshot())
 	}
 	panic("unknown command " + line)
+}
+
+// readDone is the end of a read: of a number of tokens, with the token after them.
+func (s *story) readDone(a arguments) ReadDone {
+	d := reading.Done{Number: uint64(a.int("number", 0)), Epoch: s.state.epoch, Seq: uint64(a.int("seq", 77)), Tokens: a.int("tokens", 0), Err: a["error"], Fault: a["fault"] != ""}
+	if r := s.state.reads.asked[d.Number]; r != nil && d.Err == "" {
+		if d.Tokens = cmp.Or(d.Tokens, r.toRead()); d.Tokens >= len(r.Prompt) {
+			d.Sample = &sampler.Result{Token: modelToken(r.ID, d.Tokens-len(r.Prompt))}
+		}
+		for pos := 1; r.PromptLogprobs >= 0 && pos < len(r.Prompt); pos++ {
+			d.Scores = append(d.Scores, PromptLogprob{Position: pos})
+		}
+		if r.Pool != pooling.None {
+			d.Pooled = []float32{float32(len(r.Prompt))}
+		}
+	}
+	return d
 }
 
 // sockets reads "n1:10:0-2,n2:8:2-4": name, blocks, KV heads.
@@ -194,6 +217,7 @@ func (s *story) spec(a arguments) Spec {
 	if p.Pool, err = pooling.Parse(cmp.Or(a["pool"], "none")); err != nil {
 		panic(err)
 	}
+	p.Read = uint64(a.int("read", 0))
 	p.Accepted, p.NoCache, p.Salt = a["job"] != "", a["cache"] == "false", a["salt"]
 	for i := range a.int("emitted", 0) {
 		p.Emitted, p.Accepted = append(p.Emitted, modelToken(p.ID, i)), true
@@ -306,6 +330,18 @@ func (s *story) describe(e Effects) string {
 		} else {
 			say("disk %d: read %d blocks from %d on as %v, before step %d, within %d ms", d.Number, len(d.Keys), d.From, d.Blocks, d.Step+1, d.Millis)
 		}
+	}
+	for _, n := range e.Drops {
+		say("drop read %d", n)
+	}
+	for _, r := range e.Reads {
+		say("read %d: %s, prompt %d, %d emitted, max %d", r.Read, r.ID, len(r.Prompt), len(r.Emitted), r.MaxTokens)
+	}
+	for _, t := range e.Takes {
+		say("take %d: %d tokens of %d under %s as %d on %d", t.Number, t.Tokens, t.Source, t.Policy, t.Seq, t.Owner)
+	}
+	for _, d := range e.Exports {
+		say("export %d: %s", d.Number, cmp.Or(d.Err, fmt.Sprintf("%d tokens of %d on %d, then %v; vector %v, %d scores", d.Tokens, d.Seq, d.Rank, d.Sample, d.Pooled, len(d.Scores)))+map[bool]string{true: " (fault)"}[d.Fault])
 	}
 	if p := e.Start; p != nil {
 		say("step %d of epoch %d, %d tokens", p.Step, p.Epoch, p.Tokens())

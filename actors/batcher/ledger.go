@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
+	"github.com/shoal-llm/shoal/actors/batcher/reading"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -60,6 +61,9 @@ type choice struct {
 // choose finds the owner for a request that begins with this number of shared blocks, and how its prompt
 // is read.
 func (l *ledger) choose(r *request, shared int) (c choice) {
+	if d := &r.reading.Done; r.reading.Phase == reading.Ready {
+		return l.chooseOwner(booking.Demand{Policy: r.Policy, Read: d.Tokens, Tokens: min(d.Tokens+1, r.final()), Arrives: true}, r.canOwn)
+	}
 	read, tokens := r.demand()
 	for _, shape := range l.shapes(r, read, shared) {
 		if c = l.chooseOwner(booking.Demand{Policy: r.Policy, Read: read, Tokens: tokens, Shared: shared, Shape: shape}, r.canOwn); c.why == "" {

@@ -65,6 +65,18 @@ func (b *Batcher) perform(e Effects) {
 			b.send(d)
 		})
 	}
+	for _, n := range e.Drops {
+		b.opts.Prefill.Drop(n)
+	}
+	for _, r := range e.Reads {
+		b.opts.Prefill.Read(r)
+	}
+	for _, t := range e.Takes {
+		b.opts.Prefill.Take(t)
+	}
+	for _, d := range e.Exports {
+		b.opts.Prefill.Exported(d)
+	}
 	if p := e.Start; p != nil {
 		began := time.Now()
 		b.stepper.StartStep(p, func(d StepDone, err error) {

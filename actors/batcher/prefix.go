@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"github.com/shoal-llm/shoal/actors/batcher/outbox"
 	"github.com/shoal-llm/shoal/actors/batcher/textkeys"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -25,12 +26,12 @@ type prefixCache struct {
 	leaves   leaves
 	clock    int64 // value of the last block that was evicted
 	touches  uint64
-	evicted  outbox[uint64]
-	kept     outbox[plan.Keep] // blocks of sequences that have ended
-	dropped  []uint64          // the next plan drops their extras
-	uncopied []uint64          // sequences: the next plan drops their copies of states
-	outdated []*textBlock      // blocks whose conversation has later extras; these extras are evicted first
-	empty    bool              // evict all blocks when no step is in flight
+	evicted  outbox.Outbox[uint64]
+	kept     outbox.Outbox[plan.Keep] // blocks of sequences that have ended
+	dropped  []uint64                 // the next plan drops their extras
+	uncopied []uint64                 // sequences: the next plan drops their copies of states
+	outdated []*textBlock             // blocks whose conversation has later extras; these extras are evicted first
+	empty    bool                     // evict all blocks when no step is in flight
 
 	disk        bool // all sockets store blocks in files
 	fetches     []*fetch
@@ -146,7 +147,7 @@ func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
 func (c *prefixCache) plan(p *plan.Plan, rows map[uint64]*request) {
 	c.planCopies(p, rows)
 	p.DropStates, c.uncopied = c.uncopied, nil
-	p.Evict, p.Keep = c.evicted.take(), c.kept.take()
+	p.Evict, p.Keep = c.evicted.Take(), c.kept.Take()
 	p.DropExtras, c.dropped = c.dropped, nil
 }
 

@@ -18,8 +18,6 @@ type DiskDone struct {
 	Blocks int
 }
 
-func (DiskDone) input() {}
-
 const (
 	maxFetches  = 8
 	lookMillis  = 250    // for a lookup, which reads no file
@@ -58,7 +56,7 @@ func (c *prefixCache) lookAll() {
 		if c.fetchesOf(false) >= maxFetches || c.s.full() || c.s.now < c.diskAfter {
 			return
 		}
-		if r.unfit != "" || r.unread || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.incoming(r) {
+		if r.unfit != "" || r.unread || r.reading.Pending() || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.incoming(r) {
 			continue
 		}
 		if c.s.ledger.choose(r, 0).why != "" {
@@ -232,7 +230,7 @@ func (c *prefixCache) endFetch(f *fetch, came int) {
 	}
 	if f.seq != 0 {
 		c.s.ledger.release(f.r)
-		c.s.release.add(f.seq)
+		c.s.release.Add(f.seq)
 	}
 	c.fetches = slices.DeleteFunc(c.fetches, func(o *fetch) bool { return o == f })
 }

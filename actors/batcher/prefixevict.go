@@ -77,7 +77,7 @@ func (c *prefixCache) drop(b *textBlock) {
 	delete(c.blocks, b.key)
 	b.cached = false
 	c.settle(b)
-	c.evicted.add(b.id)
+	c.evicted.Add(b.id)
 	c.totals.Evicted += tensor.BlockSlots
 	if p := b.parent; p != nil {
 		p.after--

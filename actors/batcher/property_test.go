@@ -305,7 +305,7 @@ func everythingEnds(t *testing.T) {
 		for _, d := range disk.asked {
 			step(DiskDone{Number: d.Number})
 		}
-		at.release(s.release.items) // the last ones may not have arrived
+		at.release(s.release.Items) // the last ones may not have arrived
 		if len(at.seqs) > 0 {
 			r.Fatalf("%d caches were never released", len(at.seqs))
 		}

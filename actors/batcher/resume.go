@@ -6,24 +6,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
-// Held is the cache of a sequence that was decoding when its epoch ended, on a socket of the next
-// epoch: the owner's cache, or a replica. A change of the placement does not matter, because the
-// cache is whole.
-type Held struct {
-	Seq     uint64
-	Rank    int // in the new placement
-	Prompt  int // tokens that prefill has read
-	Tokens  int // committed
-	Staged  int // tokens of the last step, which the socket can keep or roll back
-	Replica bool
-	Spilled int // the number of its blocks in a file
-}
-
-// fits reports whether the cache matches an interrupted admission.
-func (h *Held) fits(k kept) bool {
-	return h.Prompt == k.read && h.Tokens <= k.cached && k.cached <= h.Tokens+h.Staged
-}
-
 // kept is the admission that a suspended request had. A Held must match it.
 type kept struct {
 	seq          uint64
@@ -49,7 +31,7 @@ func (s *State) adopt(held []Held) {
 	for i := range held {
 		h := &held[i]
 		if len(found[h.Seq]) == 0 {
-			s.release.add(h.Seq) // unless a request resumes with it
+			s.release.Add(h.Seq) // unless a request resumes with it
 		}
 		found[h.Seq] = append(found[h.Seq], h)
 	}
@@ -60,7 +42,7 @@ func (s *State) adopt(held []Held) {
 		own, copied, spilled, staged := none, none, 0, 1
 		for _, h := range found[k.seq] {
 			switch {
-			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.fits(k):
+			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.Fits(k.read, k.cached):
 			case !h.Replica:
 				own, spilled = h.Rank, h.Spilled
 			default:
@@ -88,10 +70,10 @@ func (s *State) adopt(held []Held) {
 		taken[k.seq] = true
 		if replica {
 			s.totals.Copies++
-			r.outage.restored(0, 1)
+			r.outage.Reused(0, 1)
 		} else {
 			s.totals.Restored++
-			r.outage.restored(1, 0)
+			r.outage.Reused(1, 0)
 		}
 		s.waiting.remove(r)
 		r.phase, r.seq, r.read, r.cached, r.resides.replica = decoding, k.seq, k.read, k.cached, none
@@ -108,7 +90,7 @@ func (s *State) adopt(held []Held) {
 		s.running.insert(r)
 		s.resumed = append(s.resumed, resumption{r, r.seq})
 	}
-	s.release.items = slices.DeleteFunc(s.release.items, func(seq uint64) bool { return taken[seq] })
+	s.release.Items = slices.DeleteFunc(s.release.Items, func(seq uint64) bool { return taken[seq] })
 }
 
 // resumption is a request that the next plan opens with its cache, if it still runs under the same

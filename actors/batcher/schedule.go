@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"github.com/shoal-llm/shoal/actors/batcher/reading"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -24,7 +25,7 @@ func (s *State) schedule() {
 	}
 	left := s.cfg.TokenBudget - len(p.Decode)
 	for _, r := range s.running {
-		if r.phase == prefill && left > 0 {
+		if r.phase == prefill && left > 0 && r.reading.Phase != reading.Coming {
 			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
 		}
@@ -43,9 +44,9 @@ func (s *State) schedule() {
 	}
 	s.clusters.plan(p, rows)
 	if len(rows) == 0 {
-		s.out.Release = s.release.unsent()
+		s.out.Release = s.release.Unsent()
 		if s.prefix != nil {
-			s.out.Evict, s.out.Keep = s.prefix.evicted.unsent(), s.prefix.kept.unsent()
+			s.out.Evict, s.out.Keep = s.prefix.evicted.Unsent(), s.prefix.kept.Unsent()
 		}
 		return
 	}
@@ -58,7 +59,7 @@ func (s *State) schedule() {
 	s.overlap.Plan(p, !s.threads.Trying())
 	s.steps++
 	s.adapted.reopened()
-	p.Release = s.release.take()
+	p.Release = s.release.Take()
 	if s.prefix != nil {
 		s.prefix.plan(p, rows)
 	}
@@ -121,16 +122,15 @@ func (s *State) victim(rank int) *request {
 }
 
 func (s *State) preempt(r *request) {
-	s.ledger.release(r)
-	s.release.add(r.seq)
-	s.running.remove(r)
 	if r.idle {
+		s.ledger.release(r)
+		s.release.Add(r.seq)
+		s.running.remove(r)
 		return
 	}
-	r.restart()
 	r.preempted++
 	s.totals.Preempted++
-	s.waiting.insert(r)
+	s.reads.requeue(r)
 }
 
 // full reports whether no more sequences can run: by the number with rows, or by the number on a
@@ -167,7 +167,7 @@ func (s *State) makeRoom() {
 			continue
 		}
 		yields := func(v *request) bool {
-			return v.unread || v.idle && v != turn || v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0
+			return !v.lends() && (v.unread || v.idle && v != turn || v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0)
 		}
 		last := len(s.running) - 1
 		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
@@ -198,6 +198,12 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 	r := s.head()
 	if s.prefix != nil {
 		r = s.prefix.next(r)
+	}
+	if r != nil && r.reading.Phase == reading.Ready {
+		if !s.reads.take(r) {
+			return nil
+		}
+		return s.admit(p, left)
 	}
 	if r == nil || s.cfg.Whole && len(r.Prompt) > left {
 		return nil
@@ -296,7 +302,7 @@ func (s *State) head() *request {
 		if !s.eligible(r) {
 			continue
 		}
-		if seq := s.awaits(r); seq != 0 {
+		if seq := s.awaits(r); seq != 0 && r.reading.Phase != reading.Ready {
 			r.awaited = seq
 			continue
 		}
@@ -307,7 +313,7 @@ func (s *State) head() *request {
 
 // eligible reports whether a request waits only for a place, or for a sequence that reads its text.
 func (s *State) eligible(r *request) bool {
-	return r.unfit == "" && !r.unread && s.adapted.admits(r) && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
+	return r.unfit == "" && !r.unread && !r.reading.Away() && s.adapted.admits(r) && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
 }
 
 // awaits returns the sequence in prefill that a waiting request should wait for: it is about to

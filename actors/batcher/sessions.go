@@ -15,8 +15,6 @@ type sessions struct{ s *State }
 // EndSession frees the cache of a session that waits for its next turn.
 type EndSession struct{ Session string }
 
-func (EndSession) input() {}
-
 // mostIdle divides the token budget: at most this share of the sequences of a step may be idle.
 const mostIdle = 2
 

@@ -1,34 +1,10 @@
 package batcher
 
-import "fmt"
+import (
+	"fmt"
 
-// Snapshot is the state for /v1/cluster. The caller owns it.
-type Snapshot struct {
-	Epoch    uint32
-	Placed   bool
-	Unplaced string // why no cluster works
-	Draining bool
-
-	Step            uint64 // the newest that was started
-	InFlight        bool
-	BatchRows       int // of the step in flight
-	BatchSequences  int
-	Running         []RequestState // in order
-	Waiting         []RequestState
-	Sockets         []SocketState // by rank
-	TokensPerSecond float64       // prompt tokens read and output tokens emitted; 0 when idle
-	Totals          Totals
-	Outage          Outage // of the newest epoch that ended
-	Prefix          PrefixTotals
-	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
-	Speculated      Speculated
-	ThreadShift     int  // of the newest step, see plan.Plan
-	MicroBatches    int  // of the newest step
-	Trying          bool // the best shift for steps like that is not known yet
-	// Trials are the microseconds of a pass of each plan that the choice rests on, by thread
-	// shift; nil for steps that do more than decode.
-	Trials [][]float64
-}
+	"github.com/shoal-llm/shoal/actors/batcher/reading"
+)
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
@@ -70,6 +46,8 @@ func (s *State) Snapshot() Snapshot {
 			state.State = "context"
 		case r.idle:
 			state.State = "session"
+		case r.lends() || r.reading.Phase == reading.Coming:
+			state.State = "transfer"
 		}
 		v.Running = append(v.Running, state)
 	}
@@ -89,6 +67,8 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "too large for the present cluster: " + r.unfit
 	case r.unread:
 		return "its client does not take the tokens that it has"
+	case r.reading.Away():
+		return "the prefill nodes read its prompt"
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
 	case s.prefix != nil && s.prefix.awaitsBlocks(r):

@@ -5,14 +5,15 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
+	"github.com/shoal-llm/shoal/actors/batcher/outbox"
 	"github.com/shoal-llm/shoal/actors/batcher/overlap"
 	"github.com/shoal-llm/shoal/actors/batcher/rate"
+	"github.com/shoal-llm/shoal/actors/batcher/report"
 	"github.com/shoal-llm/shoal/actors/batcher/settings"
 	"github.com/shoal-llm/shoal/actors/batcher/threads"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // State is the scheduler: the waiting and running requests, their memory, and the step in flight.
@@ -32,9 +33,9 @@ type State struct {
 	ledger   ledger
 	draining bool
 
-	flight  *flight        // the step in flight
-	release outbox[uint64] // sequences that the sockets must release
-	resumed []resumption   // sequences that the next plan opens with their caches
+	flight  *flight               // the step in flight
+	release outbox.Outbox[uint64] // sequences that the sockets must release
+	resumed []resumption          // sequences that the next plan opens with their caches
 
 	// Modules. Each has its own state, and hooks that the scheduler calls: admit, plan, done, evict.
 	prefix    *prefixCache // nil: Config.NoPrefixCache
@@ -48,6 +49,7 @@ type State struct {
 	residency residency
 	multiStep multiStep
 	adapted   adapted
+	reads     reads
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate.Rate
@@ -80,6 +82,7 @@ func New(cfg Config) (*State, error) {
 	if !cfg.NoPrefixCache {
 		s.prefix = newPrefixCache(s)
 	}
+	s.reads = reads{s: s, asked: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s, s, s
 	return s, nil
 }
@@ -123,6 +126,10 @@ func (s *State) Step(in Input) Effects {
 		}
 	case EndSession:
 		s.sessions.end(in.Session)
+	case ReadDone:
+		s.reads.done(in)
+	case TakeDone:
+		s.reads.taken(in)
 	case AdapterDone:
 		s.adapted.done(in)
 	case DiskDone:
@@ -134,6 +141,7 @@ func (s *State) Step(in Input) Effects {
 	}
 	if s.placed {
 		s.adapted.plan()
+		s.reads.plan()
 	}
 	between := s.placed && s.flight == nil
 	if s.prefix != nil && between {
@@ -149,6 +157,7 @@ func (s *State) Step(in Input) Effects {
 		}
 		s.schedule()
 	}
+	s.reads.end()
 	for i := range s.out.Disk {
 		s.out.Disk[i].Step = s.steps
 	}
@@ -164,7 +173,7 @@ func (s *State) place(p Placed) {
 		return
 	}
 	s.suspend("a new placement is being made")
-	if why := checkPlacement(p.Sockets, s.cfg.Geometry.Cut()); why != "" {
+	if why := report.CheckRanks(p.Sockets, s.cfg.Geometry.Cut()); why != "" {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
 		return
 	}
@@ -179,7 +188,7 @@ func (s *State) place(p Placed) {
 		p.MaxMicroBatches = 1
 	}
 	s.overlap = overlap.New(s.cfg.MicroBatches, p.MaxMicroBatches) // the network may be another one
-	s.epoch, s.placed, s.unplaced, s.onePass = p.Epoch, true, "", p.OnePass
+	s.epoch, s.placed, s.unplaced, s.onePass, s.reads.group = p.Epoch, true, "", p.OnePass, p.Prefill
 	if s.prefix != nil {
 		s.prefix.disk = p.Disk
 	}
@@ -201,38 +210,23 @@ func (s *State) place(p Placed) {
 	}
 }
 
-func checkPlacement(sockets []Socket, heads int) string {
-	next := 0
-	for i, k := range sockets {
-		if k.Heads == (tensor.Span{}) {
-			k.Heads = tensor.Span{Lo: next, Hi: next}
-		}
-		if k.Heads.Hi < k.Heads.Lo || k.Heads.Hi > k.Heads.Lo && k.Heads.Lo != next {
-			return fmt.Sprintf("rank %d reads KV heads [%d,%d), expected from %d on", i, k.Heads.Lo, k.Heads.Hi, next)
-		}
-		next = max(next, k.Heads.Hi)
-	}
-	if next != heads {
-		return fmt.Sprintf("%d sockets read %d of %d KV heads", len(sockets), next, heads)
-	}
-	return ""
-}
-
 // finish ends a request. Its memory is freed between steps, because the step in flight may still
 // write to it.
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended = true
 	s.drafts.finish(r)
-	r.outage.over(reason == ReasonError)
+	r.outage.Over(reason == ReasonError)
 	r.outage = nil
 	if r.phase == waiting {
 		s.waiting.remove(r)
 	}
-	s.out.Finishes = append(s.out.Finishes, Finish{
+	f := Finish{
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
 		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.counted, Verified: r.drafted.rows, Pooled: r.pooled,
-	})
+	}
+	s.reads.finished(r, &f)
+	s.out.Finishes = append(s.out.Finishes, f)
 }
 
 // reap frees the memory of ended requests.
@@ -246,7 +240,7 @@ func (s *State) reap() {
 		if r.ended {
 			if s.prefix == nil || !s.prefix.keepOutput(r) {
 				s.ledger.release(r)
-				s.release.add(r.seq)
+				s.release.Add(r.seq)
 			}
 			continue
 		}

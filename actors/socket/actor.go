@@ -105,6 +105,12 @@ func (a *Actor) Receive(c actor.Context) {
 		a.prefix(m)
 	case *Adapter:
 		a.adapter(c, m)
+	case *Take:
+		a.take(c, m)
+	case *taken:
+		a.taken(m)
+	case *Lend:
+		a.lend(m)
 	case *adapterLoaded:
 		a.adapterLoaded(m)
 	case *Between:

@@ -51,6 +51,16 @@ type (
 		Request *proto.AdapterRequest
 		Reply   func(*proto.AdapterReply, error)
 	}
+	// Take fetches the cache of a prompt from its owner in the prefill group.
+	Take struct {
+		Request *proto.TakeRequest
+		Reply   func(*proto.TakeReply, error)
+	}
+	// Lend reads rows of a cache for a socket of the decode group.
+	Lend struct {
+		Request *proto.RowsRequest
+		Reply   func(*proto.RowsReply, error)
+	}
 	Status struct{ Reply func(*proto.SocketStatus) }
 )
 
@@ -80,6 +90,13 @@ type (
 		made   map[uint64]*machine.Kept
 		err    error
 		reply  func(error)
+	}
+	taken struct {
+		request *proto.TakeRequest
+		bytes   int64
+		took    time.Duration
+		err     error
+		reply   func(*proto.TakeReply, error)
 	}
 	adapterLoaded struct {
 		number  uint32

@@ -43,6 +43,9 @@ type ClusterState struct {
 	// absent: there was none.
 	Drafts *DraftsState `json:"speculation,omitempty"`
 
+	// Transfers counts the caches that moved from prefill nodes to decode nodes; absent: there are no
+	// prefill nodes.
+	Transfers *TransfersState `json:"transfers,omitempty"`
 	// Recovery is the cost of faults since this coordinator started.
 	Recovery *RecoveryState `json:"recovery,omitempty"`
 
@@ -50,6 +53,15 @@ type ClusterState struct {
 	Fences map[string]uint64 `json:"fences,omitempty"`
 
 	Store *StoreState `json:"store,omitempty"` // absent: no data directory
+}
+
+// TransfersState counts the caches that moved from prefill nodes to decode nodes since this coordinator
+// started.
+type TransfersState struct {
+	Caches  uint64  `json:"caches"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"` // sum of their durations
+	Failed  uint64  `json:"failed"`  // prompts that the prefill nodes did not read, or whose cache did not arrive
 }
 
 // PrefixCacheState is the use of the prefix cache since this coordinator started.
@@ -143,6 +155,7 @@ type NodeState struct {
 	ID            string  `json:"id"`
 	PID           int     `json:"pid"`
 	Address       string  `json:"address"`
+	Role          string  `json:"role"`  // prefill or decode: of its group; both: the cluster has one group
 	State         string  `json:"state"` // joining, loading, ready, suspect, fenced and others
 	Share         float64 `json:"share"` // fraction of the weights, 0..1
 	Sequences     int     `json:"sequences"`

@@ -159,11 +159,12 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 		fmt.Fprintln(w, "store problem:", st.Trouble)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tprefixes\tcache budget\t")
+	fmt.Fprintln(t, "node\tpid\tstate\t"+roleColumn(s, "role")+"share\tsequences\tcache used\tprefixes\tcache budget\t")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), roleColumn(s, n.Role), 100*n.Share, n.Sequences, ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
 	}
 	t.Flush()
+	printTransfers(w, s)
 	for _, n := range s.Nodes {
 		if n.Device != "" {
 			fmt.Fprintf(w, "%s computes on %s: %s of %s in use\n", n.ID, n.Device, ui.BytesText(n.DeviceUsed), ui.BytesText(n.DeviceMemory))
@@ -174,6 +175,21 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 		if why, refused := strings.CutPrefix(n.State, "refused: "); refused {
 			fmt.Fprintf(w, "%s is refused: %s\n", n.ID, why)
 		}
+	}
+}
+
+// roleColumn returns a cell of the column with the roles of nodes, or "" if all nodes do everything.
+func roleColumn(s *wire.ClusterState, text string) string {
+	if !slices.ContainsFunc(s.Nodes, func(n wire.NodeState) bool { return n.Role == "prefill" || n.Role == "decode" }) {
+		return ""
+	}
+	return text + "\t"
+}
+
+// printTransfers prints a line about the caches that moved between nodes of different roles.
+func printTransfers(w io.Writer, s *wire.ClusterState) {
+	if x := s.Transfers; x != nil {
+		fmt.Fprintf(w, "transfers: %s from prefill to decode nodes, %s in %.1f s   failed %d\n", ui.Plural(int(x.Caches), "cache"), ui.BytesText(x.Bytes), x.Seconds, x.Failed)
 	}
 }
 

@@ -138,14 +138,15 @@ func printTop(w io.Writer, s *wire.ClusterState) {
 		fmt.Fprintf(w, "faults: %s withdrawn   tokens computed again %d   caches that continued %d, from replicas %d\n",
 			ui.Plural(int(s.Recoveries), "placement"), r.RecomputedTokens+r.ReplayedTokens, r.RestoredCaches, r.RestoredReplicas)
 	}
+	printTransfers(w, s)
 	if st := s.Store; st != nil {
 		printStoreLine(w, st)
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tSTATE\tSHARE\tSEQ\tCACHE\tUSED\tPREFIXES\tBUDGET\tWEIGHTS\tRSS\tLATE\t")
+	fmt.Fprintln(t, "NODE\tSTATE\t"+roleColumn(s, "ROLE")+"SHARE\tSEQ\tCACHE\tUSED\tPREFIXES\tBUDGET\tWEIGHTS\tRSS\tLATE\t")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(t, "%s\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t\n", n.ID, stateText(n), 100*n.Share, n.Sequences, gauge(n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes),
+		fmt.Fprintf(t, "%s\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t\n", n.ID, stateText(n), roleColumn(s, n.Role), 100*n.Share, n.Sequences, gauge(n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes),
 			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes), ui.BytesText(n.WeightBytes), ui.BytesText(n.RSSBytes), 100*n.Late)
 	}
 	t.Flush()

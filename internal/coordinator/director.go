@@ -30,7 +30,7 @@ import (
 type Config struct {
 	Authority topology.AuthorityConfig
 	Models    []Model       // those of Authority.Models, in their order
-	GroupName string        // of the first model's groups; those of further ones add their number
+	GroupName string        // of the first model's groups; those of further ones add their number, and prefill groups a suffix
 	Deadline  time.Duration // deadline of one collective
 	LoadStall time.Duration // how long a node may make no progress in a load while others do
 	Logger    *slog.Logger
@@ -39,8 +39,8 @@ type Config struct {
 	Record func(p topology.Placement, incarnations []uint64)
 	// Drained requests that the drained nodes be recorded; nil: there is no store.
 	Drained func(nodes map[string]uint64)
-	// OnServe and OnWithdraw notify the batchers. They must not block. OnServe gets one group for each
-	// model.
+	// OnServe and OnWithdraw notify the batchers. They must not block. OnServe gets the decode group of
+	// each model, and then the prefill group of each if nodes have roles.
 	OnServe    func([]*Group)
 	OnWithdraw func(topology.Withdraw)
 	// OnEvent receives other events of nodes, with the kinds of wire.ClusterEvent.
@@ -68,7 +68,7 @@ type Director struct {
 	calls        sync.WaitGroup
 	endLoad      context.CancelCauseFunc  // ends the calls of the newest load
 	loads        time.Time                // start of the newest load
-	serving      atomic.Pointer[[]*Group] // by model
+	serving      atomic.Pointer[[]*Group] // decode groups by model, then prefill groups
 	served       bool                     // a placement has served since the start
 	root         *actor.RootContext
 	pid          *actor.PID
@@ -103,10 +103,18 @@ func (d *Director) Stop() error {
 	return err
 }
 
-// Serving returns the group of a model that serves; nil: none does.
+// Serving returns the decode group of a model that serves; nil: none does.
 func (d *Director) Serving(model int) *Group {
 	if all := d.serving.Load(); all != nil {
 		return (*all)[model]
+	}
+	return nil
+}
+
+// ServingPrefill returns the prefill group of a model that serves; nil: none does.
+func (d *Director) ServingPrefill(model int) *Group {
+	if all := d.serving.Load(); all != nil && len(d.cfg.Models)+model < len(*all) {
+		return (*all)[len(d.cfg.Models)+model]
 	}
 	return nil
 }
@@ -400,22 +408,33 @@ func (d *Director) load(c actor.Context, e topology.LoadSlices) {
 	d.endLoad(errNewer)
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	d.endLoad, d.loads = cancel, time.Now()
+	for _, part := range parts(&e.Placement, e.Nodes) {
+		d.loadPart(ctx, c, e.Placement.Epoch, part)
+	}
+	d.watchLoad(ctx, c, e)
+}
+
+// loadPart asks the nodes of one group to load their slices of all models.
+func (d *Director) loadPart(ctx context.Context, c actor.Context, epoch uint32, part part) {
 	var places []*proto.Placement // by model
 	for model := range d.cfg.Models {
-		places = append(places, socket.PlacementMessage(e.Placement.Of(model), incarnations(e.Nodes)))
+		places = append(places, socket.PlacementMessage(part.of(model), incarnations(part.nodes)))
 	}
-	for rank, n := range e.Nodes {
+	for rank, n := range part.nodes {
 		handles := d.hosts[n.ID].Handles
 		requests := make([]*proto.LoadRequest, len(handles))
 		for model, m := range d.cfg.Models {
 			r := &proto.LoadRequest{Placement: places[model], Rank: uint32(rank), ModelHash: m.Load.ModelHash,
 				WeightType: m.Load.WeightType, KvType: m.Load.KvType, MaxStepTokens: m.Load.MaxStepTokens, Context: m.Load.Context, Coordinator: m.Load.Coordinator}
+			if part.prefill {
+				r.Coordinator++ // each group has a batcher of its own, so a node that changes groups drops its caches
+			}
 			if m.Memory != nil {
 				r.Memory = m.Memory(n)
 			}
 			requests[model] = r
 		}
-		d.ask(ctx, c, loadLongest, e.Placement.Epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
+		d.ask(ctx, c, loadLongest, epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
 			replies := make([]*proto.LoadReply, len(handles))
 			return replies, ofEach(handles, func(model int, h node.Handle) (err error) {
 				replies[model], err = h.Load(ctx, requests[model])
@@ -423,7 +442,6 @@ func (d *Director) load(c actor.Context, e topology.LoadSlices) {
 			})
 		})
 	}
-	d.watchLoad(ctx, c, e)
 }
 
 func incarnations(nodes []topology.Node) []uint64 {
@@ -436,27 +454,37 @@ func incarnations(nodes []topology.Node) []uint64 {
 
 func (d *Director) join(c actor.Context, e topology.FormGroup) {
 	d.endLoad(nil)
+	for _, part := range parts(&e.Placement, e.Nodes) {
+		d.joinPart(c, e.Epoch, part)
+	}
+}
+
+// joinPart asks the nodes of one group to form a collective group for each model.
+func (d *Director) joinPart(c actor.Context, epoch uint32, part part) {
 	requests := make([]*proto.JoinRequest, len(d.cfg.Models))
 	for model := range requests {
-		r := &proto.JoinRequest{Epoch: e.Epoch, DeadlineMillis: uint32(d.cfg.Deadline.Milliseconds()), Group: d.cfg.GroupName}
+		r := &proto.JoinRequest{Epoch: epoch, DeadlineMillis: uint32(d.cfg.Deadline.Milliseconds()), Group: d.cfg.GroupName}
 		if model > 0 {
 			r.Group += fmt.Sprintf("-%d", model)
 		}
-		for _, n := range e.Nodes {
+		if part.prefill {
+			r.Group += "-prefill"
+		}
+		for _, n := range part.nodes {
 			r.Incarnations = append(r.Incarnations, uint32(n.Incarnation))
 		}
 		requests[model] = r
 	}
-	for _, n := range e.Nodes {
+	for _, n := range part.nodes {
 		handles := d.hosts[n.ID].Handles
-		d.ask(d.ctx, c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
+		d.ask(d.ctx, c, joinTimeout, epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
 			return nil, ofEach(handles, func(model int, h node.Handle) error {
 				reply, err := h.Join(ctx, requests[model])
 				if err == nil && len(reply.Unreachable) > 0 {
 					cut := new(topology.Unreachable)
 					for _, rank := range reply.Unreachable {
-						if int(rank) < len(e.Nodes) {
-							cut.Nodes = append(cut.Nodes, e.Nodes[rank].ID)
+						if int(rank) < len(part.nodes) {
+							cut.Nodes = append(cut.Nodes, part.nodes[rank].ID)
 						}
 					}
 					err = cut

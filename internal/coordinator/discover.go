@@ -175,10 +175,16 @@ func (d *Discoverer) describe(m gossip.Member) {
 	copy(products[:], desc.Products) // missing values stay zero
 	for _, r := range d.director.cfg.Authority.Models() {
 		if i := slices.Index(append([]string{desc.ModelHash}, desc.OtherHashes...), r.ModelHash); i >= 0 { // else the authority refuses the node
-			host.Handles = append(host.Handles, node.NewRemote(d.bus.RPC, m.Meta.RPC, i, func(err error) { d.director.Incompatible(desc.Id, desc.Incarnation, err) }))
+			h := node.NewRemote(d.bus.RPC, m.Meta.RPC, i, func(err error) { d.director.Incompatible(desc.Id, desc.Incarnation, err) })
+			host.Handles, host.Sockets = append(host.Handles, h), append(host.Sockets, h.Name())
 		}
 	}
+	role, err := topology.ParseRole(desc.Role)
+	if err != nil {
+		d.director.send(&nodeRefused{reason: err.Error(), host: host, id: m.Name})
+		return
+	}
 	d.director.Up(topology.Node{
-		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, Device: desc.Device, DeviceMemory: desc.DeviceMemoryBytes, ModelHash: desc.ModelHash, OtherHashes: desc.OtherHashes, Epoch: desc.Epoch,
+		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, Device: desc.Device, DeviceMemory: desc.DeviceMemoryBytes, Role: role, ModelHash: desc.ModelHash, OtherHashes: desc.OtherHashes, Epoch: desc.Epoch,
 		Wire: min(uint32(m.Meta.WireMax), rpc.Version)}, host)
 }

@@ -16,23 +16,35 @@ import (
 // Group is a serving epoch of one model as the stepper needs it. The cache memory of its nodes is what
 // this model may use.
 type Group struct {
-	Model     int // its number
+	Model     int  // its number
+	Prefill   bool // it is the model's prefill group
 	Placement topology.Placement
 	Nodes     []topology.Node
 	Handles   []node.Handle   // in rank order
+	Addresses []string        // control addresses of the nodes, in rank order
+	Sockets   []string        // names of the sockets in their processes, in rank order
 	Held      [][]*proto.Held // caches that each node kept from earlier epochs
 	Disk      bool            // all nodes keep prefix cache blocks on disk
 	Scratch   []int64         // file bytes for rows of sequences, in rank order
 	Adapters  []int64         // bytes for LoRA adapters, in rank order
 }
 
-// groups returns the groups of a placement that serves, by model.
+// groups returns the groups of a placement that serves, by model: the decode groups, then the prefill
+// groups, if there are any.
 func (d *Director) groups(e topology.Serve) (all []*Group) {
+	for _, part := range parts(&e.Placement, e.Nodes) {
+		all = append(all, d.groupsOf(part)...)
+	}
+	return all
+}
+
+func (d *Director) groupsOf(part part) (all []*Group) {
 	for model, m := range d.cfg.Models {
-		g := &Group{Model: model, Placement: e.Placement.Of(model), Nodes: slices.Clone(e.Nodes)}
+		g := &Group{Model: model, Prefill: part.prefill, Placement: part.of(model), Nodes: slices.Clone(part.nodes)}
 		var without []string // among the nodes that read prompt heads, so that blocks are complete
-		for i, n := range e.Nodes {
+		for i, n := range part.nodes {
 			h := d.hosts[n.ID]
+			g.Addresses, g.Sockets = append(g.Addresses, h.Address), append(g.Sockets, h.Sockets[model])
 			l := h.loaded[model]
 			if m.Memory != nil {
 				g.Nodes[i].KVBudget = m.Memory(n).KvBytes
@@ -48,6 +60,22 @@ func (d *Director) groups(e topology.Serve) (all []*Group) {
 			d.cfg.Logger.Warn("prompts do not use prefix blocks on disk: start every node with "+options.Name("prefix-disk"), "without", without)
 		}
 		all = append(all, g)
+	}
+	return all
+}
+
+// part is the nodes of a placement in one group of each model.
+type part struct {
+	nodes   []topology.Node
+	of      func(model int) topology.Placement
+	prefill bool
+}
+
+// parts returns the decode group of a placement, and the prefill group if there is one.
+func parts(p *topology.Placement, nodes []topology.Node) []part {
+	all := []part{{p.Decode(nodes), p.Of, false}}
+	if reads := p.Reads(nodes); len(reads) > 0 {
+		all = append(all, part{reads, p.OfPrefill, true})
 	}
 	return all
 }

@@ -98,6 +98,7 @@ type View struct {
 // Host is the director's record of a node, except for its place.
 type Host struct {
 	Handles     []node.Handle // of its sockets, by model; nil: refused without contacting it
+	Sockets     []string      // names of these sockets in their process
 	Incarnation uint64
 	PID         int
 	Address     string

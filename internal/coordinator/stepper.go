@@ -72,7 +72,7 @@ func tops(in []*proto.TokenLogprob) []sampler.TokenLogprob {
 // Stepper runs the plans of one model on its serving group.
 type Stepper struct {
 	director *Director
-	model    int           // whose plans it runs
+	group    func() *Group // that serves; nil: none does
 	stall    time.Duration // a node without progress for this time, while the others wait, is fenced
 	deadline time.Duration // for the whole step
 	log      *slog.Logger
@@ -81,10 +81,10 @@ type Stepper struct {
 	names    sequenceNames // used with a tracer only
 }
 
-// NewStepper returns the stepper of a model. It fences a node that makes no progress for stall while the others
+// NewStepper returns the stepper of a model's group. It fences a node that makes no progress for stall while the others
 // wait, and ends a step after StepStalls times stall. tracer may be nil.
-func NewStepper(d *Director, model int, stall time.Duration, log *slog.Logger, tracer *tracing.Tracer) *Stepper {
-	return &Stepper{director: d, model: model, stall: stall, deadline: StepStalls * stall, log: log, tracer: tracer}
+func NewStepper(d *Director, group func() *Group, stall time.Duration, log *slog.Logger, tracer *tracing.Tracer) *Stepper {
+	return &Stepper{director: d, group: group, stall: stall, deadline: StepStalls * stall, log: log, tracer: tracer}
 }
 
 // figures are what Figures reads, and the step in flight.
@@ -208,7 +208,7 @@ func threadsOf(m *proto.ThreadTime) workers.Spent {
 // Run sends one plan to all sockets and waits for their replies until the deadline. An error names
 // the nodes that failed. Nodes that do not answer a ping are reported as suspects.
 func (s *Stepper) Run(ctx context.Context, p *plan.Plan) (batcher.StepDone, error) {
-	g := s.director.Serving(s.model)
+	g := s.group()
 	if g == nil || g.Placement.Epoch != p.Epoch {
 		return batcher.StepDone{}, fmt.Errorf("%w: epoch %d is over", ErrNoPlacement, p.Epoch)
 	}

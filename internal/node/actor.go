@@ -57,6 +57,7 @@ type host struct {
 func Start(c Config) (*Node, error) {
 	n := &Node{Config: c, retired: make(chan struct{}, 1)}
 	for i := range c.Models {
+		c.Models[i].Socket.Rows = rows(c.Bus.RPC)
 		h := &host{Node: n, model: &c.Models[i], mux: rpc.NewMux(c.Bus.RPC)}
 		h.register()
 		n.hosts = append(n.hosts, h)
@@ -151,6 +152,12 @@ func (h *host) register() {
 	})
 	rpc.Handle(h.mux, uint32(proto.Kind_KIND_ADAPTER), func(c *rpc.Ctx, m *proto.AdapterRequest) {
 		c.Actor.Send(h.socket.Load(), &socket.Adapter{Request: m, Reply: func(r *proto.AdapterReply, err error) { respond(c, r, err) }})
+	})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_TAKE), func(c *rpc.Ctx, m *proto.TakeRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Take{Request: m, Reply: func(r *proto.TakeReply, err error) { respond(c, r, err) }})
+	})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_ROWS), func(c *rpc.Ctx, m *proto.RowsRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Lend{Request: m, Reply: func(r *proto.RowsReply, err error) { respond(c, r, err) }})
 	})
 	rpc.Handle(h.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
 		h.Contact.Note()

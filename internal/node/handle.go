@@ -21,6 +21,8 @@ type Handle interface {
 	Release(context.Context, *proto.ReleaseRequest) (*proto.ReleaseReply, error)
 	Prefix(context.Context, *proto.PrefixRequest) (*proto.PrefixReply, error)
 	Adapter(context.Context, *proto.AdapterRequest) (*proto.AdapterReply, error)
+	// Take fetches a cache from another socket.
+	Take(context.Context, *proto.TakeRequest) (*proto.TakeReply, error)
 	Status(context.Context) (*proto.SocketStatus, error)
 }
 
@@ -79,6 +81,15 @@ func (h Local) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.Prefi
 
 func (h Local) Adapter(ctx context.Context, r *proto.AdapterRequest) (*proto.AdapterReply, error) {
 	return ask(ctx, h, func(f func(*proto.AdapterReply, error)) any { return &socket.Adapter{Request: r, Reply: f} })
+}
+
+func (h Local) Take(ctx context.Context, r *proto.TakeRequest) (*proto.TakeReply, error) {
+	return ask(ctx, h, func(f func(*proto.TakeReply, error)) any { return &socket.Take{Request: r, Reply: f} })
+}
+
+// Lend reads rows of a cache for another socket.
+func (h Local) Lend(ctx context.Context, r *proto.RowsRequest) (*proto.RowsReply, error) {
+	return ask(ctx, h, func(f func(*proto.RowsReply, error)) any { return &socket.Lend{Request: r, Reply: f} })
 }
 
 func (h Local) Status(ctx context.Context) (*proto.SocketStatus, error) {

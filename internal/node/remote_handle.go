@@ -8,6 +8,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	pb "google.golang.org/protobuf/proto"
 
+	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
@@ -84,6 +85,23 @@ func (h Remote) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.Pref
 func (h Remote) Adapter(ctx context.Context, r *proto.AdapterRequest) (*proto.AdapterReply, error) {
 	out := new(proto.AdapterReply)
 	return out, h.call(ctx, proto.Kind_KIND_ADAPTER, r, out)
+}
+
+func (h Remote) Take(ctx context.Context, r *proto.TakeRequest) (*proto.TakeReply, error) {
+	out := new(proto.TakeReply)
+	return out, h.call(ctx, proto.Kind_KIND_TAKE, r, out)
+}
+
+// Name returns the name of the socket's actor in its process.
+func (h Remote) Name() string { return h.pid.Id }
+
+// rows returns how the sockets of this process ask sockets of other processes for rows. A lost request
+// is sent again until the context ends.
+func rows(sys *rpc.System) socket.Rows {
+	return func(ctx context.Context, address, name string, r *proto.RowsRequest) (*proto.RowsReply, error) {
+		out := new(proto.RowsReply)
+		return out, sys.Call(ctx, sys.PID(address, name), uint32(proto.Kind_KIND_ROWS), r, out, rpc.Idempotent(time.Second))
+	}
 }
 
 func (h Remote) Status(ctx context.Context) (*proto.SocketStatus, error) {

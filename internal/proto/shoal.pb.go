@@ -41,6 +41,8 @@ const (
 	Kind_KIND_PREFIX      Kind = 26 // PrefixRequest -> PrefixReply: blocks of the prefix cache in files
 	Kind_KIND_WEIGHTS     Kind = 25 // WeightsRequest -> WeightsReply: parts of the checkpoint, for a node without one
 	Kind_KIND_ADAPTER     Kind = 27 // AdapterRequest -> AdapterReply: a LoRA adapter for the socket, or a part of its files
+	Kind_KIND_TAKE        Kind = 28 // TakeRequest -> TakeReply: fetch a cache from a socket of the prefill group
+	Kind_KIND_ROWS        Kind = 29 // RowsRequest -> RowsReply: rows of a cache, for a socket of the decode group
 )
 
 // Enum value maps for Kind.
@@ -60,6 +62,8 @@ var (
 		26: "KIND_PREFIX",
 		25: "KIND_WEIGHTS",
 		27: "KIND_ADAPTER",
+		28: "KIND_TAKE",
+		29: "KIND_ROWS",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -76,6 +80,8 @@ var (
 		"KIND_PREFIX":      26,
 		"KIND_WEIGHTS":     25,
 		"KIND_ADAPTER":     27,
+		"KIND_TAKE":        28,
+		"KIND_ROWS":        29,
 	}
 )
 
@@ -402,6 +408,7 @@ type NodeDescription struct {
 	OtherHashes       []string  `protobuf:"bytes,18,rep,name=other_hashes,json=otherHashes,proto3" json:"other_hashes,omitempty"`                      // of the node's further models: number i has the socket "socket-i", from 1
 	Device            string    `protobuf:"bytes,19,opt,name=device,proto3" json:"device,omitempty"`                                                   // graphics card that computes, such as "cuda:0 NVIDIA H100"; empty: the CPU
 	DeviceMemoryBytes int64     `protobuf:"varint,20,opt,name=device_memory_bytes,json=deviceMemoryBytes,proto3" json:"device_memory_bytes,omitempty"` // of the card
+	Role              string    `protobuf:"bytes,21,opt,name=role,proto3" json:"role,omitempty"`                                                       // topology.Role; empty: both
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -560,6 +567,13 @@ func (x *NodeDescription) GetDeviceMemoryBytes() int64 {
 		return x.DeviceMemoryBytes
 	}
 	return 0
+}
+
+func (x *NodeDescription) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
 }
 
 type LoadRequest struct {
@@ -1380,6 +1394,313 @@ func (x *AdapterRequest) GetData() []byte {
 	return nil
 }
 
+// TakeRequest makes a socket of the decode group fetch the cache of a prompt from the socket of the
+// prefill group that owns it. The ledger has memory for the cache.
+type TakeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`       // number of the sequence in the decode group
+	Tokens        uint32                 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // that prefill has read; all of them are in the cache
+	Policy        string                 `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
+	Adapter       []byte                 `protobuf:"bytes,5,opt,name=adapter,proto3" json:"adapter,omitempty"` // as in Open
+	Address       string                 `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"` // control address of the process with the source
+	Socket        string                 `protobuf:"bytes,7,opt,name=socket,proto3" json:"socket,omitempty"`   // name of the source's actor
+	Source        uint64                 `protobuf:"varint,8,opt,name=source,proto3" json:"source,omitempty"`  // number of the sequence there
+	Millis        uint32                 `protobuf:"varint,9,opt,name=millis,proto3" json:"millis,omitempty"`  // time limit
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeRequest) Reset() {
+	*x = TakeRequest{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeRequest) ProtoMessage() {}
+
+func (x *TakeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeRequest.ProtoReflect.Descriptor instead.
+func (*TakeRequest) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *TakeRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TakeRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *TakeRequest) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *TakeRequest) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *TakeRequest) GetAdapter() []byte {
+	if x != nil {
+		return x.Adapter
+	}
+	return nil
+}
+
+func (x *TakeRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *TakeRequest) GetSocket() string {
+	if x != nil {
+		return x.Socket
+	}
+	return ""
+}
+
+func (x *TakeRequest) GetSource() uint64 {
+	if x != nil {
+		return x.Source
+	}
+	return 0
+}
+
+func (x *TakeRequest) GetMillis() uint32 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
+type TakeReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // of rows
+	Millis        uint32                 `protobuf:"varint,2,opt,name=millis,proto3" json:"millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeReply) Reset() {
+	*x = TakeReply{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeReply) ProtoMessage() {}
+
+func (x *TakeReply) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeReply.ProtoReflect.Descriptor instead.
+func (*TakeReply) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *TakeReply) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TakeReply) GetMillis() uint32 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
+// RowsRequest asks for a part of a cache.
+type RowsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Tokens        uint32                 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // that the cache must have
+	Policy        string                 `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`  // under which it must be
+	Block         []byte                 `protobuf:"bytes,5,opt,name=block,proto3" json:"block,omitempty"`    // header of the kvcache.RowBlock
+	From          uint32                 `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`     // first byte of the block's body
+	Size          uint32                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`     // maximum number of bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RowsRequest) Reset() {
+	*x = RowsRequest{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RowsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RowsRequest) ProtoMessage() {}
+
+func (x *RowsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RowsRequest.ProtoReflect.Descriptor instead.
+func (*RowsRequest) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RowsRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RowsRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *RowsRequest) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *RowsRequest) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *RowsRequest) GetBlock() []byte {
+	if x != nil {
+		return x.Block
+	}
+	return nil
+}
+
+func (x *RowsRequest) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *RowsRequest) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type RowsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rows          []byte                 `protobuf:"bytes,1,opt,name=rows,proto3" json:"rows,omitempty"`
+	Sum           uint32                 `protobuf:"fixed32,2,opt,name=sum,proto3" json:"sum,omitempty"` // CRC-32C of rows
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RowsReply) Reset() {
+	*x = RowsReply{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RowsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RowsReply) ProtoMessage() {}
+
+func (x *RowsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RowsReply.ProtoReflect.Descriptor instead.
+func (*RowsReply) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RowsReply) GetRows() []byte {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *RowsReply) GetSum() uint32 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
 type AdapterReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Missing       bool                   `protobuf:"varint,1,opt,name=missing,proto3" json:"missing,omitempty"` // the node lacks the files: send them, then ask again
@@ -1390,7 +1711,7 @@ type AdapterReply struct {
 
 func (x *AdapterReply) Reset() {
 	*x = AdapterReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1723,7 @@ func (x *AdapterReply) String() string {
 func (*AdapterReply) ProtoMessage() {}
 
 func (x *AdapterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1736,7 @@ func (x *AdapterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdapterReply.ProtoReflect.Descriptor instead.
 func (*AdapterReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AdapterReply) GetMissing() bool {
@@ -1441,7 +1762,7 @@ type PrefixReply struct {
 
 func (x *PrefixReply) Reset() {
 	*x = PrefixReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1774,7 @@ func (x *PrefixReply) String() string {
 func (*PrefixReply) ProtoMessage() {}
 
 func (x *PrefixReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1787,7 @@ func (x *PrefixReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixReply.ProtoReflect.Descriptor instead.
 func (*PrefixReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PrefixReply) GetBlocks() uint32 {
@@ -1485,7 +1806,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1818,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1831,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReleaseReply) GetKvUsedBytes() int64 {
@@ -1529,7 +1850,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1862,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1875,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RetireRequest) GetEpoch() uint32 {
@@ -1573,7 +1894,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1906,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1919,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -1620,7 +1941,7 @@ type StoreMembers struct {
 
 func (x *StoreMembers) Reset() {
 	*x = StoreMembers{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1953,7 @@ func (x *StoreMembers) String() string {
 func (*StoreMembers) ProtoMessage() {}
 
 func (x *StoreMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1966,7 @@ func (x *StoreMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMembers.ProtoReflect.Descriptor instead.
 func (*StoreMembers) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StoreMembers) GetStore() string {
@@ -1682,7 +2003,7 @@ type StoreMember struct {
 
 func (x *StoreMember) Reset() {
 	*x = StoreMember{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +2015,7 @@ func (x *StoreMember) String() string {
 func (*StoreMember) ProtoMessage() {}
 
 func (x *StoreMember) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +2028,7 @@ func (x *StoreMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMember.ProtoReflect.Descriptor instead.
 func (*StoreMember) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StoreMember) GetName() string {
@@ -1745,7 +2066,7 @@ type WeightsRequest struct {
 
 func (x *WeightsRequest) Reset() {
 	*x = WeightsRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +2078,7 @@ func (x *WeightsRequest) String() string {
 func (*WeightsRequest) ProtoMessage() {}
 
 func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +2091,7 @@ func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsRequest.ProtoReflect.Descriptor instead.
 func (*WeightsRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WeightsRequest) GetList() string {
@@ -1817,7 +2138,7 @@ type WeightsReply struct {
 
 func (x *WeightsReply) Reset() {
 	*x = WeightsReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +2150,7 @@ func (x *WeightsReply) String() string {
 func (*WeightsReply) ProtoMessage() {}
 
 func (x *WeightsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +2163,7 @@ func (x *WeightsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsReply.ProtoReflect.Descriptor instead.
 func (*WeightsReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WeightsReply) GetList() string {
@@ -1913,7 +2234,7 @@ type WeightsFile struct {
 
 func (x *WeightsFile) Reset() {
 	*x = WeightsFile{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2246,7 @@ func (x *WeightsFile) String() string {
 func (*WeightsFile) ProtoMessage() {}
 
 func (x *WeightsFile) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2259,7 @@ func (x *WeightsFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsFile.ProtoReflect.Descriptor instead.
 func (*WeightsFile) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WeightsFile) GetName() string {
@@ -1979,7 +2300,7 @@ type Bias struct {
 
 func (x *Bias) Reset() {
 	*x = Bias{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2312,7 @@ func (x *Bias) String() string {
 func (*Bias) ProtoMessage() {}
 
 func (x *Bias) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2325,7 @@ func (x *Bias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bias.ProtoReflect.Descriptor instead.
 func (*Bias) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Bias) GetToken() uint32 {
@@ -2046,7 +2367,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2379,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2392,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -2195,7 +2516,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2528,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2541,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Word) GetTokens() []uint32 {
@@ -2246,7 +2567,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2579,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2592,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Grammar) GetKind() string {
@@ -2355,7 +2676,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2688,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2701,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -2528,7 +2849,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2861,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2874,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -2601,7 +2922,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +2934,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +2947,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -2774,7 +3095,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +3107,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +3120,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -2951,7 +3272,7 @@ type Sweep struct {
 
 func (x *Sweep) Reset() {
 	*x = Sweep{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3284,7 @@ func (x *Sweep) String() string {
 func (*Sweep) ProtoMessage() {}
 
 func (x *Sweep) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3297,7 @@ func (x *Sweep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sweep.ProtoReflect.Descriptor instead.
 func (*Sweep) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Sweep) GetSeq() uint64 {
@@ -3033,7 +3354,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3366,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3379,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Index) GetSeq() uint64 {
@@ -3092,7 +3413,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3104,7 +3425,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3117,7 +3438,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -3145,7 +3466,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3478,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3491,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -3208,7 +3529,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3541,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3554,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -3287,7 +3608,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3299,7 +3620,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +3633,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -3379,7 +3700,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3391,7 +3712,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3404,7 +3725,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -3523,7 +3844,7 @@ type ThreadTime struct {
 
 func (x *ThreadTime) Reset() {
 	*x = ThreadTime{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +3856,7 @@ func (x *ThreadTime) String() string {
 func (*ThreadTime) ProtoMessage() {}
 
 func (x *ThreadTime) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +3869,7 @@ func (x *ThreadTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
 func (*ThreadTime) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ThreadTime) GetRuns() uint64 {
@@ -3618,7 +3939,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3951,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3964,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Spill) GetSeq() uint64 {
@@ -3675,7 +3996,7 @@ type Scratch struct {
 
 func (x *Scratch) Reset() {
 	*x = Scratch{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3687,7 +4008,7 @@ func (x *Scratch) String() string {
 func (*Scratch) ProtoMessage() {}
 
 func (x *Scratch) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3700,7 +4021,7 @@ func (x *Scratch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
 func (*Scratch) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Scratch) GetBytes() int64 {
@@ -3767,7 +4088,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[43]
+	mi := &file_internal_proto_shoal_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3779,7 +4100,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[43]
+	mi := &file_internal_proto_shoal_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3792,7 +4113,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{43}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -3964,7 +4285,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[44]
+	mi := &file_internal_proto_shoal_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3976,7 +4297,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[44]
+	mi := &file_internal_proto_shoal_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3989,7 +4310,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{44}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -4094,7 +4415,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\x98\x04\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xac\x04\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -4115,7 +4436,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x0efewest_threads\x18\x11 \x01(\rR\rfewestThreads\x12!\n" +
 	"\fother_hashes\x18\x12 \x03(\tR\votherHashes\x12\x16\n" +
 	"\x06device\x18\x13 \x01(\tR\x06device\x12.\n" +
-	"\x13device_memory_bytes\x18\x14 \x01(\x03R\x11deviceMemoryBytesJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb5\x02\n" +
+	"\x13device_memory_bytes\x18\x14 \x01(\x03R\x11deviceMemoryBytes\x12\x12\n" +
+	"\x04role\x18\x15 \x01(\tR\x04roleJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb5\x02\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -4184,7 +4506,31 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06number\x18\b \x01(\x04R\x06number\x12\x12\n" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x03R\x06offset\x12\x12\n" +
-	"\x04data\x18\a \x01(\fR\x04data\">\n" +
+	"\x04data\x18\a \x01(\fR\x04data\"\xe1\x01\n" +
+	"\vTakeRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\rR\x06tokens\x12\x16\n" +
+	"\x06policy\x18\x04 \x01(\tR\x06policy\x12\x18\n" +
+	"\aadapter\x18\x05 \x01(\fR\aadapter\x12\x18\n" +
+	"\aaddress\x18\x06 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06socket\x18\a \x01(\tR\x06socket\x12\x16\n" +
+	"\x06source\x18\b \x01(\x04R\x06source\x12\x16\n" +
+	"\x06millis\x18\t \x01(\rR\x06millis\"9\n" +
+	"\tTakeReply\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06millis\x18\x02 \x01(\rR\x06millis\"\xa3\x01\n" +
+	"\vRowsRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\rR\x06tokens\x12\x16\n" +
+	"\x06policy\x18\x04 \x01(\tR\x06policy\x12\x14\n" +
+	"\x05block\x18\x05 \x01(\fR\x05block\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\rR\x04from\x12\x12\n" +
+	"\x04size\x18\a \x01(\rR\x04size\"1\n" +
+	"\tRowsReply\x12\x12\n" +
+	"\x04rows\x18\x01 \x01(\fR\x04rows\x12\x10\n" +
+	"\x03sum\x18\x02 \x01(\aR\x03sum\">\n" +
 	"\fAdapterReply\x12\x18\n" +
 	"\amissing\x18\x01 \x01(\bR\amissing\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"%\n" +
@@ -4440,7 +4786,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\aremoved\x18\t \x01(\x04R\aremoved\x12)\n" +
 	"\x10indexes_computed\x18\n" +
 	" \x01(\x04R\x0findexesComputed\x12!\n" +
-	"\findexes_read\x18\v \x01(\x04R\vindexesRead*\xf9\x01\n" +
+	"\findexes_read\x18\v \x01(\x04R\vindexesRead*\x97\x02\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +
@@ -4457,7 +4803,9 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"KIND_STORE\x10\x18\x12\x0f\n" +
 	"\vKIND_PREFIX\x10\x1a\x12\x10\n" +
 	"\fKIND_WEIGHTS\x10\x19\x12\x10\n" +
-	"\fKIND_ADAPTER\x10\x1bB+Z)github.com/shoal-llm/shoal/internal/protob\x06proto3"
+	"\fKIND_ADAPTER\x10\x1b\x12\r\n" +
+	"\tKIND_TAKE\x10\x1c\x12\r\n" +
+	"\tKIND_ROWS\x10\x1dB+Z)github.com/shoal-llm/shoal/internal/protob\x06proto3"
 
 var (
 	file_internal_proto_shoal_proto_rawDescOnce sync.Once
@@ -4472,7 +4820,7 @@ func file_internal_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_internal_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -4490,36 +4838,40 @@ var file_internal_proto_shoal_proto_goTypes = []any{
 	(*Keep)(nil),            // 13: shoal.Keep
 	(*PrefixRequest)(nil),   // 14: shoal.PrefixRequest
 	(*AdapterRequest)(nil),  // 15: shoal.AdapterRequest
-	(*AdapterReply)(nil),    // 16: shoal.AdapterReply
-	(*PrefixReply)(nil),     // 17: shoal.PrefixReply
-	(*ReleaseReply)(nil),    // 18: shoal.ReleaseReply
-	(*RetireRequest)(nil),   // 19: shoal.RetireRequest
-	(*DrainRequest)(nil),    // 20: shoal.DrainRequest
-	(*StoreMembers)(nil),    // 21: shoal.StoreMembers
-	(*StoreMember)(nil),     // 22: shoal.StoreMember
-	(*WeightsRequest)(nil),  // 23: shoal.WeightsRequest
-	(*WeightsReply)(nil),    // 24: shoal.WeightsReply
-	(*WeightsFile)(nil),     // 25: shoal.WeightsFile
-	(*Bias)(nil),            // 26: shoal.Bias
-	(*Sampling)(nil),        // 27: shoal.Sampling
-	(*Word)(nil),            // 28: shoal.Word
-	(*Grammar)(nil),         // 29: shoal.Grammar
-	(*Open)(nil),            // 30: shoal.Open
-	(*Copy)(nil),            // 31: shoal.Copy
-	(*Chunk)(nil),           // 32: shoal.Chunk
-	(*StepRequest)(nil),     // 33: shoal.StepRequest
-	(*Sweep)(nil),           // 34: shoal.Sweep
-	(*Index)(nil),           // 35: shoal.Index
-	(*TokenLogprob)(nil),    // 36: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 37: shoal.PromptLogprob
-	(*Drawn)(nil),           // 38: shoal.Drawn
-	(*Sampled)(nil),         // 39: shoal.Sampled
-	(*StepReply)(nil),       // 40: shoal.StepReply
-	(*ThreadTime)(nil),      // 41: shoal.ThreadTime
-	(*Spill)(nil),           // 42: shoal.Spill
-	(*Scratch)(nil),         // 43: shoal.Scratch
-	(*SocketStatus)(nil),    // 44: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 45: shoal.PrefixDisk
+	(*TakeRequest)(nil),     // 16: shoal.TakeRequest
+	(*TakeReply)(nil),       // 17: shoal.TakeReply
+	(*RowsRequest)(nil),     // 18: shoal.RowsRequest
+	(*RowsReply)(nil),       // 19: shoal.RowsReply
+	(*AdapterReply)(nil),    // 20: shoal.AdapterReply
+	(*PrefixReply)(nil),     // 21: shoal.PrefixReply
+	(*ReleaseReply)(nil),    // 22: shoal.ReleaseReply
+	(*RetireRequest)(nil),   // 23: shoal.RetireRequest
+	(*DrainRequest)(nil),    // 24: shoal.DrainRequest
+	(*StoreMembers)(nil),    // 25: shoal.StoreMembers
+	(*StoreMember)(nil),     // 26: shoal.StoreMember
+	(*WeightsRequest)(nil),  // 27: shoal.WeightsRequest
+	(*WeightsReply)(nil),    // 28: shoal.WeightsReply
+	(*WeightsFile)(nil),     // 29: shoal.WeightsFile
+	(*Bias)(nil),            // 30: shoal.Bias
+	(*Sampling)(nil),        // 31: shoal.Sampling
+	(*Word)(nil),            // 32: shoal.Word
+	(*Grammar)(nil),         // 33: shoal.Grammar
+	(*Open)(nil),            // 34: shoal.Open
+	(*Copy)(nil),            // 35: shoal.Copy
+	(*Chunk)(nil),           // 36: shoal.Chunk
+	(*StepRequest)(nil),     // 37: shoal.StepRequest
+	(*Sweep)(nil),           // 38: shoal.Sweep
+	(*Index)(nil),           // 39: shoal.Index
+	(*TokenLogprob)(nil),    // 40: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 41: shoal.PromptLogprob
+	(*Drawn)(nil),           // 42: shoal.Drawn
+	(*Sampled)(nil),         // 43: shoal.Sampled
+	(*StepReply)(nil),       // 44: shoal.StepReply
+	(*ThreadTime)(nil),      // 45: shoal.ThreadTime
+	(*Spill)(nil),           // 46: shoal.Spill
+	(*Scratch)(nil),         // 47: shoal.Scratch
+	(*SocketStatus)(nil),    // 48: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 49: shoal.PrefixDisk
 }
 var file_internal_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -4536,28 +4888,28 @@ var file_internal_proto_shoal_proto_depIdxs = []int32{
 	7,  // 11: shoal.LoadRequest.memory:type_name -> shoal.Memory
 	8,  // 12: shoal.LoadReply.held:type_name -> shoal.Held
 	13, // 13: shoal.ReleaseRequest.keep:type_name -> shoal.Keep
-	22, // 14: shoal.StoreMembers.members:type_name -> shoal.StoreMember
-	25, // 15: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
-	26, // 16: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	29, // 17: shoal.Sampling.grammar:type_name -> shoal.Grammar
-	28, // 18: shoal.Sampling.bad_words:type_name -> shoal.Word
-	27, // 19: shoal.Open.sampling:type_name -> shoal.Sampling
-	30, // 20: shoal.StepRequest.open:type_name -> shoal.Open
-	32, // 21: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	31, // 22: shoal.StepRequest.copy:type_name -> shoal.Copy
+	26, // 14: shoal.StoreMembers.members:type_name -> shoal.StoreMember
+	29, // 15: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
+	30, // 16: shoal.Sampling.logit_bias:type_name -> shoal.Bias
+	33, // 17: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	32, // 18: shoal.Sampling.bad_words:type_name -> shoal.Word
+	31, // 19: shoal.Open.sampling:type_name -> shoal.Sampling
+	34, // 20: shoal.StepRequest.open:type_name -> shoal.Open
+	36, // 21: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	35, // 22: shoal.StepRequest.copy:type_name -> shoal.Copy
 	13, // 23: shoal.StepRequest.keep:type_name -> shoal.Keep
-	35, // 24: shoal.StepRequest.index:type_name -> shoal.Index
-	42, // 25: shoal.StepRequest.spill:type_name -> shoal.Spill
-	34, // 26: shoal.StepRequest.sweeps:type_name -> shoal.Sweep
-	36, // 27: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	36, // 28: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	37, // 29: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	38, // 30: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	39, // 31: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	41, // 32: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	42, // 33: shoal.StepReply.spilled:type_name -> shoal.Spill
-	45, // 34: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	43, // 35: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
+	39, // 24: shoal.StepRequest.index:type_name -> shoal.Index
+	46, // 25: shoal.StepRequest.spill:type_name -> shoal.Spill
+	38, // 26: shoal.StepRequest.sweeps:type_name -> shoal.Sweep
+	40, // 27: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	40, // 28: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	41, // 29: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	42, // 30: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	43, // 31: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	45, // 32: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	46, // 33: shoal.StepReply.spilled:type_name -> shoal.Spill
+	49, // 34: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	47, // 35: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
 	36, // [36:36] is the sub-list for method output_type
 	36, // [36:36] is the sub-list for method input_type
 	36, // [36:36] is the sub-list for extension type_name
@@ -4576,7 +4928,7 @@ func file_internal_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_proto_shoal_proto_rawDesc), len(file_internal_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   45,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -22,11 +22,19 @@ type Demand struct {
 	Tokens int           // then in the cache of the owner; 0: the cache ends with the prefill
 	Shared int           // blocks of the prefix cache at the beginning
 	Shape  layered.Shape // zero: chunks read the prompt
+	// Arrives means that the owner takes the cache of a prompt that others have read.
+	Arrives bool
 }
 
 // Bytes is the peak on a socket that computes cut of the KV heads or units. A shared block has the given
 // size.
 func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int64 {
+	if d.Arrives {
+		if !owner {
+			return 0
+		}
+		return kvcache.ResidentBytes(g, d.Read, d.Tokens, d.Policy)
+	}
 	heads := g.PromptHeads(cut, owner)
 	if d.Shape.Group > 0 {
 		bytes := d.Shape.CacheBytes(g, heads, cut, d.Read, d.Shared, d.Policy) + d.Shape.ResidualBytes(d.Read-d.Shared*tensor.BlockSlots)

@@ -12,12 +12,14 @@ type Totals struct {
 	Preempted  uint64 // sequences that were preempted
 	Spilled    uint64 // caches whose rows went to files
 	Lost       uint64 // caches whose files failed
+	Taken      uint64 // caches that came from the prefill group
+	Untaken    uint64 // prompts that the prefill group could not read, or whose caches did not arrive
 }
 
 // Request is one request.
 type Request struct {
 	ID        string
-	State     string // "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next turn
+	State     string // "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next turn, "transfer" moves between groups
 	Why       string // of one that waits
 	Owner     string // socket, of one that runs
 	Prompt    int    // tokens
@@ -42,4 +44,63 @@ type Socket struct {
 	Sequences int   // owned
 	Files     int64 // bytes of files that rows of sequences take, or will
 	Scratch   int64 // the most
+}
+
+// Outage is what the end of an epoch has cost the sequences that it interrupted, so far.
+type Outage struct {
+	Epoch   uint32 // that ended
+	Streams int    // sequences that ran in it, or that still waited from an earlier outage
+	Waiting int    // sequences without a new token since
+	Failed  int    // sequences that ended with an error
+
+	Recomputed, Replayed uint64 // tokens computed again, by prefill and by decode
+	Restored, Copies     uint64 // caches that were used again: of owners, and replicas
+	SilentMillis         int64  // the longest time between two tokens of a sequence
+}
+
+// Over counts a sequence of the outage that goes on or has ended.
+func (o *Outage) Over(failed bool) {
+	if o == nil {
+		return
+	}
+	o.Waiting--
+	if failed {
+		o.Failed++
+	}
+}
+
+// Reused counts caches that were used again.
+func (o *Outage) Reused(own, copies uint64) {
+	if o != nil {
+		o.Restored += own
+		o.Copies += copies
+	}
+}
+
+// Snapshot is the state for /v1/cluster. The caller owns it.
+type Snapshot struct {
+	Epoch    uint32
+	Placed   bool
+	Unplaced string // why no cluster works
+	Draining bool
+
+	Step            uint64 // the newest that was started
+	InFlight        bool
+	BatchRows       int // of the step in flight
+	BatchSequences  int
+	Running         []Request // in order
+	Waiting         []Request
+	Sockets         []Socket // by rank
+	TokensPerSecond float64  // prompt tokens read and output tokens emitted; 0 when idle
+	Totals          Totals
+	Outage          Outage // of the newest epoch that ended
+	Prefix          PrefixTotals
+	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
+	Speculated      Speculated
+	ThreadShift     int  // of the newest step, see plan.Plan
+	MicroBatches    int  // of the newest step
+	Trying          bool // the best shift for steps like that is not known yet
+	// Trials are the microseconds of a pass of each plan that the choice rests on, by thread
+	// shift; nil for steps that do more than decode.
+	Trials [][]float64
 }

@@ -21,6 +21,9 @@ type Caches struct {
 	files       *files                      // nil: blocks are in memory only
 	spiller     *spiller                    // moves caches to files; nil: caches stay in memory
 	fetcher     *fetcher                    // fetches blocks from other sockets
+	taker       *taker                      // takes caches from sockets of the prefill group
+	arrivals    map[uint64]*arrival         // caches that are being taken
+	lent        lent                        // the newest long row that another socket took a part of
 	incoming    map[uint64]*incoming        // blocks that are being read or fetched
 	named       map[uint64]offer            // identity of each block in files
 	snapshots   map[uint64]offer            // identity of each block's snapshot in files
@@ -32,9 +35,13 @@ type Caches struct {
 func (c *Caches) Release(effects []machine.Effect) {
 	for _, f := range effects {
 		switch q, b := c.Seqs[f.Seq], c.blocks[f.Block]; {
+		case f.Do == machine.DoRelease && c.arrivals[f.Seq] != nil:
+			c.arrivals[f.Seq].end()
+			delete(c.arrivals, f.Seq)
 		case f.Do == machine.DoRelease && q != nil:
 			q.release()
 			delete(c.Seqs, f.Seq)
+			c.lent.forget(f.Seq)
 		case f.Do == machine.DoKeep && q != nil:
 			// If sharing fails, the block is missing, and the plan that begins with it fails.
 			if segment, err := q.Cache.Share(f.Tokens); err == nil {

@@ -21,10 +21,11 @@ type Options struct {
 
 // New returns empty caches and starts the goroutines that transfer rows while steps run.
 func New(o Options) *Caches {
-	c := &Caches{Arena: o.Arena, exec: o.Executor, Seqs: map[uint64]*Sequence{}, blocks: map[uint64]*kvcache.Segment{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}, snapshots: map[uint64]offer{}}
+	c := &Caches{Arena: o.Arena, exec: o.Executor, Seqs: map[uint64]*Sequence{}, blocks: map[uint64]*kvcache.Segment{}, arrivals: map[uint64]*arrival{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}, snapshots: map[uint64]offer{}}
 	c.files = newFiles(o.PrefixDisk, o.Executor, c)
 	c.fetcher = newFetcher(o.Executor, c)
 	c.spiller = newSpiller(o.Scratch, o.Executor, c)
+	c.taker = newTaker(o.Executor, c)
 	return c
 }
 
@@ -33,6 +34,7 @@ func (c *Caches) StopTransfers() {
 	c.files.close()
 	c.fetcher.end()
 	c.spiller.close()
+	c.taker.close()
 }
 
 // Close frees the arena and the draft model. The transfers and the executor must have ended.

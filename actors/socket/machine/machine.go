@@ -32,6 +32,7 @@ type Machine struct {
 	adapters    map[lora.ID]bool // LoRA adapters in memory
 	adaptNumber uint64           // newest decision about them
 	snapshots   map[uint64]bool  // the blocks with snapshots of recurrent states
+	taking      taking
 	flights     [MicroBatches][]uint64
 	busy        bool // a job between steps is running
 }
@@ -87,7 +88,7 @@ type Kept struct {
 
 // NewMachine returns the machine of a socket that has just started.
 func NewMachine() *Machine {
-	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}, snapshots: map[uint64]bool{}, adapters: map[lora.ID]bool{}}
+	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}, snapshots: map[uint64]bool{}, adapters: map[lora.ID]bool{}, taking: taking{all: map[uint64]*Kept{}}}
 }
 
 // Load begins an epoch of a coordinator. It drops the caches of the last epoch, except those of
@@ -126,6 +127,10 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 		}
 		m.kept[id] = &Kept{Prompt: q.Prompt, Tokens: q.Read, Staged: q.Staged, Policy: q.Policy, Adapter: q.Adapter, Layout: m.limits.Layout, Replica: !own}
 	}
+	for _, id := range slices.Sorted(maps.Keys(m.taking.all)) {
+		effects = append(effects, Effect{Do: DoRelease, Seq: id})
+	}
+	m.taking = taking{all: map[uint64]*Kept{}}
 	clear(m.seqs)
 	clear(m.adapters)
 	m.adaptNumber = 0
@@ -243,11 +248,14 @@ func (m *Machine) dropExtras(effects []Effect, blocks []uint64) []Effect {
 
 func (m *Machine) release(effects []Effect, seqs []uint64) []Effect {
 	for _, id := range seqs {
-		if m.seqs[id] != nil || m.kept[id] != nil { // the socket does not know the others
-			delete(m.seqs, id)
-			delete(m.kept, id)
-			effects = append(effects, Effect{Do: DoRelease, Seq: id})
+		if m.seqs[id] == nil && m.kept[id] == nil && m.taking.all[id] == nil {
+			m.taking.released(id)
+			continue
 		}
+		delete(m.seqs, id)
+		delete(m.kept, id)
+		delete(m.taking.all, id)
+		effects = append(effects, Effect{Do: DoRelease, Seq: id})
 	}
 	return effects
 }

@@ -133,6 +133,7 @@ func TestUpFlagsArrive(t *testing.T) {
 		"log-dir":          "used by up itself",
 		"model":            "passed as the path that up has found",
 		"share":            "passed in --shares",
+		"prefill-nodes":    "passed in --role",
 		"shares":           "extended with --share",
 		"standby":          "passed to one coordinator",
 		"weights-cache":    "passed as the path that up has found",

@@ -33,6 +33,7 @@ type NodeCmd struct {
 	Token      string             `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
 	Discover   bool               `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
 	Share      float64            `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
+	Role       string             `default:"both" oneof:"prefill,decode,both" help:"What this node computes: prefill (prompts longer than --prefill-over of the coordinator), decode (everything else), both (everything; with nodes of one of the other roles, it joins the group that has no node, else those that decode). Does not change the output."`
 	WithParent bool               `hidden:"" help:"Exit when standard input closes."`
 	Processors int                `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
 	SharedFD   int                `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
@@ -120,7 +121,7 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	}
 	c.WeightsCache = c.weightsCache()
 	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
-	cfg.Serves = c.Serves
+	cfg.Serves, cfg.Role = c.Serves, topology.Role(c.Role)
 	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, "0"))
 	flagErr := cfg.Validate()
 	if flagErr != nil && (len(c.Model) == 0 || slices.ContainsFunc(c.Model, models.CanPull)) { // before pulling gigabytes

@@ -32,11 +32,12 @@ type Up struct {
 	ClusterKeyFlag
 	NetworkFlags
 	LogFlags
-	Nodes   int       `short:"n" range:"1..64" placeholder:"N" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node; most machines have one)."`
-	Share   []float64 `range:"0.." placeholder:"X" help:"Relative shares of the nodes of this command (default: equal)."`
-	DataDir string    `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted cluster continues them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
-	Standby bool      `help:"Run the coordinator in its own process, with a second one that takes over if it fails. Keeps three copies of the job store, in three processes."`
-	LogDir  string    `type:"path" placeholder:"DIR" help:"Folder for one debug log file per process (default: log to standard error, at --log-level)."`
+	Nodes        int       `short:"n" range:"1..64" placeholder:"N" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node; most machines have one)."`
+	Share        []float64 `range:"0.." placeholder:"X" help:"Relative shares of the nodes of this command (default: equal)."`
+	PrefillNodes int       `name:"prefill-nodes" range:"0..63" placeholder:"N" help:"Number of these nodes that only read prompts longer than --prefill-over, so that long prompts do not delay running streams (default: 0; all nodes do everything). Does not change the output."`
+	DataDir      string    `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted cluster continues them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
+	Standby      bool      `help:"Run the coordinator in its own process, with a second one that takes over if it fails. Keeps three copies of the job store, in three processes."`
+	LogDir       string    `type:"path" placeholder:"DIR" help:"Folder for one debug log file per process (default: log to standard error, at --log-level)."`
 
 	// NoJobs serves without a store of jobs.
 	NoJobs bool `kong:"-"`
@@ -124,6 +125,9 @@ func (c *Up) Check() error {
 	}
 	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
 		return fmt.Errorf("--share has %d shares for %d nodes: give one share per node", len(c.Share), c.Nodes)
+	}
+	if c.PrefillNodes > 0 && c.PrefillNodes >= c.allNodes() {
+		return fmt.Errorf("--prefill-nodes %d of %d nodes: at least one node must decode: give fewer, or more --nodes", c.PrefillNodes, c.allNodes())
 	}
 	return c.listenFlags.check()
 }
@@ -294,7 +298,10 @@ func (c *Up) node(i int, checkpoint string, join []string, dataDir string) NodeC
 	gossip, ports := c.processPorts(c.coordinators() + i)
 	n := NodeCmd{modelsFlag: modelsFlag{Model: oneModel(checkpoint), SwiftKV: c.SwiftKV}, NodeFlags: c.NodeFlags, LogFlags: c.LogFlags,
 		Process: cluster.Process{Cluster: cmp.Or(c.Cluster, clusterName), Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, DataDir: dataDir},
-		Share:   c.Serve.Shares[id], WithParent: true, Processors: c.Processors}
+		Share:   c.Serve.Shares[id], Role: string(topology.RoleBoth), WithParent: true, Processors: c.Processors}
+	if i >= c.Nodes-c.PrefillNodes {
+		n.Role = string(topology.RolePrefill)
+	}
 	if c.settled() {
 		n.Model = c.nodeModels()
 		n.SwiftKV, n.Draft = "", ""

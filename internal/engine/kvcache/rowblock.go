@@ -136,11 +136,16 @@ func (b RowBlock) Bytes(of RowShaper) int {
 
 // Append appends a block to dst.
 func (b RowBlock) Append(dst []byte, from RowSource) ([]byte, error) {
-	dst = slices.Grow(dst, b.Bytes(from))
-	for _, n := range b.numbers() {
-		dst = binary.LittleEndian.AppendUint32(dst, n)
-	}
+	dst = append(slices.Grow(dst, b.Bytes(from)), b.Header()...)
 	return from.ReadRows(dst, b)
+}
+
+// Header returns the header of the block, which ParseRowBlock reads.
+func (b RowBlock) Header() (h []byte) {
+	for _, n := range b.numbers() {
+		h = binary.LittleEndian.AppendUint32(h, n)
+	}
+	return h
 }
 
 func (b RowBlock) numbers() [7]uint32 {

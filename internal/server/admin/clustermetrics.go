@@ -29,6 +29,7 @@ type clusterCollector struct {
 	cardUsed, cardMemory           *prometheus.Desc
 	recovery                       recoveryCollector
 	drafts                         draftsCollector
+	roles                          rolesCollector
 }
 
 func newClusterCollector(e engine.Engine, model string) *clusterCollector {
@@ -40,6 +41,7 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 		model:         model,
 		recovery:      newRecoveryCollector(),
 		drafts:        newDraftsCollector(),
+		roles:         newRolesCollector(),
 		running:       desc("vllm:num_requests_running", "Sequences in the running batch.", modelLabel),
 		waiting:       desc("vllm:num_requests_waiting", "Sequences that wait for admission.", modelLabel),
 		usage:         desc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", modelLabel),
@@ -82,6 +84,7 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
+	c.roles.describe(ch)
 	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.exchangeWait, c.microBatches, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.indexes, c.diskTrouble, c.rowFiles, c.rowFailures, c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
 		ch <- d
 	}
@@ -132,6 +135,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.fences, prometheus.CounterValue, float64(n), kind)
 	}
 	c.recovery.collect(st.Recovery, ch)
+	c.roles.collect(st.Transfers, ch)
 	states, seen := map[string]int{}, map[string]bool{}
 	for _, n := range st.Nodes {
 		states[n.State]++
@@ -140,6 +144,9 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		seen[n.ID] = true
 		gauge(c.share, n.Share, n.ID)
+		if n.Role != "" {
+			gauge(c.roles.role, 1, n.ID, n.Role)
+		}
 		gauge(c.used, float64(n.KVUsedBytes), n.ID)
 		if n.Device != "" {
 			gauge(c.cardUsed, float64(n.DeviceUsed), n.ID)

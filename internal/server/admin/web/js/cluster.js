@@ -53,6 +53,7 @@ export function clusterPage(view) {
       p && fact(term("Prefix cache", "prefix"), p.queries ? percent(p.hits / p.queries) + " found" : "empty", count(p.tokens) + " tokens kept"),
       p?.disk && fact("Prefix files", bytes(p.disk.bytes), "of " + bytes(p.disk.limit_bytes), "of " + bytes(p.disk.limit_bytes) + ", " + count(p.disk.blocks) + " blocks"),
       d && d.draft_tokens > 0 && fact(term("Drafts", "drafts"), percent(d.accepted_tokens / d.draft_tokens) + " right", count(d.draft_tokens) + " tried"),
+      c.transfers && fact("Transfers", count(c.transfers.caches), bytes(c.transfers.bytes) + " from prefill nodes"),
       c.store && fact(term("Store", "store"), c.store.durability, c.store.trouble || (c.store.durability === "single" ? "one copy, one disk" : c.store.replicas + " of " + c.store.wanted + " copies"))]);
     const more = [c.waiting && c.waiting_reason && "The first request waits: " + c.waiting_reason + ".", c.store?.trouble && "Store: " + c.store.trouble].filter(Boolean);
     waits.hidden = !more.length;

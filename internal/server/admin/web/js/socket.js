@@ -22,6 +22,7 @@ export function socket(id) {
     box.className = "card socket " + ({ ready: "", gone: "gone", fenced: "warn", unreachable: "warn", refused: "warn" }[n.word] ?? "wait");
     state.textContent = n.word === "loading" && n.load_bytes ? "loading " + percent(n.loaded_bytes / n.load_bytes) + (seconds ? ", " + duration(1000 * seconds) : "") : n.word;
     if (age() && !gone) state.textContent += " " + age();
+    if (n.role === "prefill" || n.role === "decode") state.textContent += ", " + n.role;
     room.textContent = gone ? "" : bytes(n.kv_used_bytes + n.kv_prefix_bytes) + " of " + bytes(n.kv_budget_bytes);
     room.title = "caches, of what they may take";
     drain.draw(n);

@@ -1,0 +1,173 @@
+package batcher
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// reads is the module for prompts that the prefill group reads (docs/decisions/roles.md). In the batcher
+// of the decode group it decides which, and admits their caches. In that of the prefill group it keeps
+// each cache until the other group has it.
+type reads struct {
+	s     *State
+	group bool                // there is a prefill group
+	last  uint64              // number of the newest read
+	asked map[uint64]*request // by number
+}
+
+// plan has the prefill group read long prompts of waiting requests.
+func (x *reads) plan() {
+	for _, r := range x.s.waiting {
+		if !x.group || r.reading.Phase != reading.Undecided || r.unfit != "" {
+			continue
+		}
+		read, unread := r.toRead(), 0
+		if r.Context == 0 && x.s.contexts.source(r, read) == nil && x.s.sessions.source(r) == nil {
+			unread = read
+		}
+		if x.s.prefix != nil && unread > 0 {
+			unread -= len(x.s.prefix.find(r, read)) * tensor.BlockSlots
+		}
+		if !r.reading.Decide(unread, x.s.cfg.ReadHere, x.last+1) {
+			continue
+		}
+		x.last++
+		x.asked[x.last] = r
+		spec := r.Spec
+		spec.ID, spec.Session, spec.Read, spec.Emitted = fmt.Sprintf("%s~%d", r.ID, x.last), "", x.last, slices.Clone(r.out)
+		spec.MaxTokens, spec.Arrival, spec.Deadline, spec.Speculate = min(r.limit, len(r.out)+1), 0, 0, speculate.Off
+		x.s.out.Reads = append(x.s.out.Reads, spec)
+	}
+}
+
+// done takes the end of a read. A request that needs no cache ends.
+func (x *reads) done(d reading.Done) {
+	r := x.asked[d.Number]
+	if r == nil || !r.reading.Finished(d) {
+		if r != nil && d.Err != "" {
+			x.s.totals.Untaken++
+		}
+		return
+	}
+	if r.started < 0 {
+		r.started, r.warm = max(r.Arrival, x.s.now-d.Millis), d.Warm
+	}
+	switch {
+	case d.Pooled != nil:
+		r.pooled, r.first = d.Pooled, x.s.now
+		x.s.finish(r, ReasonStop, "", "")
+	case r.Pool == pooling.None && d.Tokens-len(r.Prompt)+1 >= r.limit:
+		x.arrived(r)
+	}
+}
+
+// arrived processes the results of a read: scores of the prompt, and the token after it.
+func (x *reads) arrived(r *request) {
+	d := &r.reading.Done
+	r.read, r.cached, r.reached = d.Tokens, d.Tokens, max(r.reached, d.Tokens)
+	if r.clustered.sample = d.Sample; r.PromptLogprobs >= 0 {
+		x.s.scored(r, &Result{Prompt: d.Scores})
+	}
+	if r.phase != waiting {
+		x.s.drafts.index(r)
+		x.s.resumed = append(x.s.resumed, resumption{r, r.seq})
+	}
+	x.s.handedOver(r)
+}
+
+// take admits a request whose cache the prefill group has. It books the bytes before the rows travel.
+func (x *reads) take(r *request) bool {
+	owner, need := x.s.fit(r, 0)
+	if owner == none {
+		return false
+	}
+	d := &r.reading.Done
+	x.s.waiting.remove(r)
+	x.s.ledger.admit(r, owner, need)
+	x.s.sequences++
+	r.phase, r.seq, r.read, r.reading.Phase = prefill, x.s.sequences, d.Tokens, reading.Coming
+	x.s.running.insert(r)
+	x.s.out.Takes = append(x.s.out.Takes, reading.Take{Number: d.Number, Epoch: x.s.epoch, Seq: r.seq, Owner: owner, Tokens: d.Tokens, Policy: r.Policy.Spec(), Adapter: r.Adapter.ID, Rank: d.Rank, Source: d.Seq})
+	return true
+}
+
+// taken takes the result of a Take. If the rows did not arrive, the prompt is read again.
+func (x *reads) taken(t TakeDone) {
+	r := x.asked[t.Number]
+	if r == nil || r.ended || r.reading.Phase != reading.Coming {
+		return
+	}
+	if t.Err != "" {
+		x.s.totals.Untaken++
+		r.reading.Fail(true)
+		x.requeue(r)
+		return
+	}
+	x.s.totals.Taken++
+	x.arrived(r)
+	r.reading.Restart()
+}
+
+// requeue returns a running request to the queue, with its tokens.
+func (x *reads) requeue(r *request) {
+	x.s.ledger.release(r)
+	x.s.release.Add(r.seq)
+	x.s.running.remove(r)
+	r.restart()
+	x.s.waiting.insert(r)
+}
+
+// end drops the reads that no request needs any more.
+func (x *reads) end() {
+	for _, n := range slices.Sorted(maps.Keys(x.asked)) {
+		if r := x.asked[n]; r.ended || !r.reading.Pending() || r.reading.Number != n {
+			delete(x.asked, n)
+			x.s.out.Drops = append(x.s.out.Drops, n)
+		}
+	}
+}
+
+// export keeps the cache of a prompt for the decode group.
+func (x *reads) export(r *request) {
+	d := &r.reading.Done
+	d.Number, d.Epoch, d.Rank, d.Seq, d.Tokens, d.Sample = r.Read, x.s.epoch, r.owner, r.seq, r.read, r.clustered.sample
+	d.Scores, d.Warm, d.Millis = r.reading.Scores, r.warm, x.s.now-r.started
+	x.s.out.Exports = append(x.s.out.Exports, *d)
+}
+
+// interrupted ends all reads of an epoch that is over. The decode group asks again.
+func (x *reads) interrupted(reason string) {
+	for _, list := range []queue{slices.Clone(x.s.waiting), x.s.running} {
+		for _, r := range list {
+			if r.reading.Restart(); r.Read == 0 || r.ended {
+				continue
+			}
+			code := CodeDraining
+			if f := x.s.flight; f != nil && f.rows[r.seq] == r {
+				code = CodeFailed
+			}
+			x.s.finish(r, ReasonError, code, reason)
+		}
+	}
+}
+
+// finished reports the end of a read that left no cache: an error, or a vector.
+func (x *reads) finished(r *request, f *Finish) {
+	if r.Read == 0 || f.Reason == ReasonCancelled {
+		return
+	}
+	d := reading.Done{Number: r.Read, Pooled: r.pooled, Warm: r.warm, Millis: x.s.now - r.started}
+	if f.Reason == ReasonError {
+		d.Err, d.Fault = f.Message, f.Code != CodeDraining
+	}
+	x.s.out.Exports = append(x.s.out.Exports, d)
+}
+
+// lends reports whether a request keeps its cache for the decode group.
+func (r *request) lends() bool { return r.Read != 0 && r.phase == decoding }

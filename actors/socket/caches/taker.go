@@ -1,0 +1,270 @@
+package caches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/transfer"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// taker takes whole caches from sockets of the prefill group while steps run. For each cache, one
+// goroutine asks for one piece after another. Another has the executor store each piece, and then pauses
+// for as long as that took, so that steps keep half of the executor's time.
+type taker struct {
+	*background
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Order is a cache to take.
+type Order struct {
+	Request *proto.TakeRequest
+	Policy  *kvcache.Policy
+	Until   time.Time // deadline
+	// Ask asks the source for rows. It may be called until Done.
+	Ask func(context.Context, *proto.RowsRequest) (*proto.RowsReply, error)
+	// Done gets the number of bytes, from any goroutine. Without an error the cache is in Seqs, unless
+	// it was released.
+	Done func(bytes int64, err error)
+}
+
+// arrival is a cache that is being taken.
+type arrival struct {
+	Order
+	epoch  *Epoch
+	ctx    context.Context
+	cancel context.CancelFunc
+	store  *kvcache.Store // used by the executor only; nil: it has no memory yet
+	pieces []piece
+}
+
+// piece is a part of a cache, with the size of its body.
+type piece struct {
+	kvcache.RowBlock
+	bytes int
+}
+
+const (
+	takeBytes   = 512 << 10 // maximum bytes of rows in one message
+	lendBytes   = 1 << 30   // maximum bytes of a block that can be lent
+	takeTimeout = 5 * time.Second
+	roomRetry   = 10 * time.Millisecond // interval between attempts to get memory
+)
+
+var errReleased = errors.New("socket: the sequence was released while its cache was taken")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func newTaker(exec *layer.Executor, c *Caches) *taker {
+	t := &taker{background: newBackground(exec, c)}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	return t
+}
+
+func (t *taker) close() {
+	t.cancel()
+	t.end()
+}
+
+// end frees what has arrived. Only the executor calls it.
+func (x *arrival) end() {
+	x.cancel()
+	if x.store != nil {
+		x.store.Release()
+	}
+}
+
+// Take begins to take a cache.
+func (e *Epoch) Take(o Order) {
+	t := e.taker
+	x := &arrival{Order: o, epoch: e}
+	x.ctx, x.cancel = context.WithDeadline(t.ctx, o.Until)
+	e.exec.Submit(func() { e.arrivals[o.Request.Seq] = x }) // before a release that follows
+	t.goroutines.Go(func() {
+		defer x.cancel()
+		bytes, err := t.take(x)
+		if err != nil {
+			_ = t.onExecutor(func() error {
+				if e.arrivals[o.Request.Seq] == x {
+					delete(e.arrivals, o.Request.Seq)
+					x.end()
+				}
+				return nil
+			})
+			err = fmt.Errorf("socket: sequence %d from %s: %w", o.Request.Seq, o.Request.Address, err)
+		}
+		o.Done(bytes, err)
+	})
+}
+
+// take fetches all pieces of a cache.
+func (t *taker) take(x *arrival) (bytes int64, err error) {
+	if err := t.open(x); err != nil {
+		return 0, err
+	}
+	bodies := make(chan fetchedPiece, 1)
+	t.goroutines.Go(func() { x.fetchAll(bodies) })
+	for i, p := range x.pieces {
+		var got fetchedPiece
+		select {
+		case got = <-bodies:
+		case <-x.ctx.Done():
+			got.err = context.Cause(x.ctx)
+		}
+		if got.err != nil {
+			return 0, fmt.Errorf("piece %d of %d: %w", i+1, len(x.pieces), got.err)
+		}
+		bytes += int64(len(got.body))
+		var took time.Duration
+		if err := t.current(x, func() error {
+			began := time.Now()
+			defer func() { took = time.Since(began) }()
+			return x.store.WriteRows(p.RowBlock, got.body)
+		}); err != nil {
+			return 0, err
+		}
+		select {
+		case <-time.After(took):
+		case <-x.ctx.Done():
+		}
+	}
+	return bytes, t.current(x, func() error {
+		if err := x.store.SealOn(x.epoch.Parallel, nil); err != nil {
+			return err
+		}
+		r := x.Request
+		t.caches.Seqs[r.Seq] = &Sequence{ID: r.Seq, Replica: plan.None, Cache: x.store}
+		delete(t.caches.arrivals, r.Seq)
+		return nil
+	})
+}
+
+// current runs a job on the executor, unless the sequence was released.
+func (t *taker) current(x *arrival, do func() error) error {
+	return t.onExecutor(func() error {
+		if t.caches.arrivals[x.Request.Seq] != x {
+			return errReleased
+		}
+		return do()
+	})
+}
+
+// open gets memory for a cache. The ledger has it, but the step that frees it may not have run yet.
+func (t *taker) open(x *arrival) error {
+	for {
+		err := t.current(x, func() error {
+			s, n := kvcache.NewStore(t.caches.Arena, x.epoch.Geometry, x.Policy), int(x.Request.Tokens)
+			s.Score = x.epoch.Score
+			if err := s.OpenMoved(n, n); err != nil {
+				return err
+			}
+			x.store = s
+			for b := range transfer.Pieces(s, n, takeBytes) {
+				x.pieces = append(x.pieces, piece{b, transfer.Body(s, b)})
+			}
+			return nil
+		})
+		if !errors.Is(err, kvcache.ErrBudget) {
+			return err
+		}
+		select {
+		case <-time.After(roomRetry):
+		case <-x.ctx.Done():
+			return err
+		}
+	}
+}
+
+// fetchedPiece is the body of a piece.
+type fetchedPiece struct {
+	body []byte
+	err  error
+}
+
+// fetchAll fetches all pieces in order, until one fails.
+func (x *arrival) fetchAll(to chan<- fetchedPiece) {
+	var bodies [3][]byte // one is stored, one waits and one arrives
+	for i, p := range x.pieces {
+		body, err := x.fetch(bodies[i%3][:0], p)
+		bodies[i%3] = body
+		select {
+		case to <- fetchedPiece{body, err}:
+		case <-x.ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// fetch appends the body of a piece to dst.
+func (x *arrival) fetch(dst []byte, p piece) ([]byte, error) {
+	r := x.Request
+	q := &proto.RowsRequest{Epoch: r.Epoch, Seq: r.Source, Tokens: r.Tokens, Policy: x.Policy.Spec(), Block: p.Header(), Size: takeBytes}
+	for len(dst) < p.bytes {
+		q.From = uint32(len(dst))
+		ctx, cancel := context.WithTimeout(x.ctx, takeTimeout)
+		reply, err := x.Ask(ctx, q)
+		cancel()
+		if err != nil {
+			return dst, err
+		}
+		if want := min(takeBytes, p.bytes-len(dst)); len(reply.Rows) != want || crc32.Checksum(reply.Rows, castagnoli) != reply.Sum {
+			return dst, fmt.Errorf("%w: %d bytes of %v with sum %08x, expected %d", kvcache.ErrRows, len(reply.Rows), p.RowBlock, reply.Sum, want)
+		}
+		dst = append(dst, reply.Rows...)
+	}
+	return dst, nil
+}
+
+// lent is the body of a block that is longer than a message.
+type lent struct {
+	seq   uint64
+	block kvcache.RowBlock
+	body  []byte
+}
+
+func (l *lent) forget(seq uint64) {
+	if l.seq == seq {
+		*l = lent{}
+	}
+}
+
+// Lend reads a part of a cache for another socket. Only the executor calls it.
+func (c *Caches) Lend(r *proto.RowsRequest) (*proto.RowsReply, error) {
+	q := c.Seqs[r.Seq]
+	if q == nil || q.Cache == nil || !q.Cache.Sealed() || q.Cache.Tokens() != int(r.Tokens) {
+		return nil, fmt.Errorf("socket: there is no complete cache of sequence %d with %d tokens", r.Seq, r.Tokens)
+	}
+	b, err := kvcache.ParseRowBlock(r.Block)
+	if err == nil {
+		err = transfer.Check(q.Cache, int(r.Tokens), b)
+	}
+	if err != nil {
+		return nil, err
+	}
+	body, size := []byte(nil), transfer.Body(q.Cache, b)
+	switch {
+	case r.Size == 0 || r.Size > takeBytes || int(r.From) >= size || size > lendBytes:
+		return nil, fmt.Errorf("%w: %d bytes from byte %d of %v with %d", kvcache.ErrRows, r.Size, r.From, b, size)
+	case c.lent.seq == r.Seq && c.lent.block == b && c.lent.body != nil:
+		body = c.lent.body
+	default:
+		if body, err = q.Cache.ReadRows(nil, b); err != nil {
+			return nil, err
+		}
+	}
+	if c.lent = (lent{}); size > int(r.From)+int(r.Size) {
+		c.lent = lent{r.Seq, b, body}
+	}
+	body = body[r.From:min(size, int(r.From)+int(r.Size))]
+	return &proto.RowsReply{Rows: body, Sum: crc32.Checksum(body, castagnoli)}, nil
+}
