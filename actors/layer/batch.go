@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer/inorder"
 	"github.com/shoal-llm/shoal/actors/layer/lowrank"
+	"github.com/shoal-llm/shoal/actors/layer/owntime"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -107,7 +108,7 @@ type Batch struct {
 	Spent         [Parts]time.Duration // Compute by part, all layers together
 	Observed      time.Duration        // portion of Spent[Attention] that policies use during prefill
 	ExpertsRead   int                  // number of experts whose weights were read, all layers together
-	own           own
+	own           owntime.Meter
 	order         inorder.Order // among the micro-batches of a step
 }
 
@@ -164,7 +165,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 // ClearTimes resets a step's times. Reset does so as well.
 func (b *Batch) ClearTimes() {
 	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
-	b.own.begin()
+	b.own.Begin()
 }
 
 // widthsBatch is what a batch knows of the layers of some widths.

@@ -130,7 +130,7 @@ func (d Dims) score() tensor.Score {
 	if s.Scale == 0 {
 		s.Scale = float32(1 / math.Sqrt(float64(d.HeadDim)))
 	}
-	s.Scale *= scaleError
+	s.Scale *= model.ScaleError
 	return s
 }
 

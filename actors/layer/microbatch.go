@@ -1,6 +1,10 @@
 package layer
 
-import "github.com/shoal-llm/shoal/topology"
+import (
+	"time"
+
+	"github.com/shoal-llm/shoal/topology"
+)
 
 // usesCaches is 1 for an operation that reads or writes the caches of sequences.
 func (o Op) usesCaches() int {
@@ -34,7 +38,7 @@ func (b *Batch) Join(parts ...*Batch) {
 		for i := range b.Spent {
 			b.Spent[i] += p.Spent[i]
 		}
-		b.own.sum += p.own.sum
+		b.own.Sum += p.own.Sum
 	}
 }
 
@@ -42,3 +46,6 @@ func (b *Batch) Join(parts ...*Batch) {
 func (b *Batch) residual(first, n int) []Tile {
 	return []Tile{{Of: Residual, Rows: topology.Range{Lo: first, Hi: first + n}, Cols: topology.Range{Hi: b.Dims.Hidden}}}
 }
+
+// Own returns the portion of Compute that other ranks may not have.
+func (b *Batch) Own() time.Duration { return b.own.Sum }

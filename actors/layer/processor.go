@@ -169,7 +169,7 @@ func (b *Processor) runLayer(w *Weights, ops []Op) {
 		}
 	}
 	if took := b.batch.Spent[Projections] + b.batch.Spent[Attention] - before; took > 0 {
-		b.batch.own.add(took)
+		b.batch.own.Add(took)
 	}
 }
 

@@ -1,4 +1,4 @@
-package layer
+package owntime
 
 import (
 	"testing"
@@ -8,13 +8,13 @@ import (
 // A pause of the process must not count as work, in whichever layer it happens. An increase of the work
 // counts from the following step on.
 func TestOwnIsNoPause(t *testing.T) {
-	var o own
+	var o Meter
 	step := func(layers ...int) int64 {
-		o.begin()
+		o.Begin()
 		for _, took := range layers {
-			o.add(time.Duration(took) * time.Millisecond)
+			o.Add(time.Duration(took) * time.Millisecond)
 		}
-		return o.sum.Milliseconds()
+		return o.Sum.Milliseconds()
 	}
 	for _, c := range []struct {
 		layers []int
