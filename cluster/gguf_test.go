@@ -79,7 +79,7 @@ func TestServesGGUF(t *testing.T) {
 
 // A quantized file is loaded as q8_0 by default. The model name is the file name without its
 // extension.
-func TestDefaultsOfQuantised(t *testing.T) {
+func TestDefaultsOfQuantized(t *testing.T) {
 	ck, err := checkpoint.Open(goldenDir)
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ type Resources struct {
 	LoRAMemory       int64  `name:"lora-memory" type:"size" default:"1GiB" range:"0.." help:"Memory for LoRA adapters, per node. When it is full, the least recently used adapter without running requests leaves. Only loaded adapters take memory."`
 	Draft            string `placeholder:"MODEL|mtp" help:"Draft model for speculative decoding: a small model with the same tokenizer (a folder, or org/name of a hub), or the model's own multi-token prediction layer (mtp, or a folder with mtp.safetensors). Every node holds all of it, and uses 1/16 of --kv-memory for its caches. Does not change the output."`
 	Threads          int    `range:"1..1024" help:"Compute threads per node. Default: all CPUs, which up and demo divide evenly; decode steps use the number that measures fastest."`
-	WeightsCache     string `placeholder:"DIR|off" help:"Folder for quantised weights, which makes the next start faster; off disables it (default: shoal/weights in the user's cache directory)."`
+	WeightsCache     string `placeholder:"DIR|off" help:"Folder for quantized weights, which makes the next start faster; off disables it (default: shoal/weights in the user's cache directory)."`
 	WeightsCacheSize int64  `type:"size" default:"64GiB" help:"Maximum size of that folder. The least recently used files are removed first."`
 	PrefixDisk       string `type:"path" placeholder:"DIR" help:"Folder for the prefix cache on disk, which outlives eviction from memory and restarts. Its files hold the text of users, unencrypted. Does not change the output (default: none)."`
 	PrefixDiskSize   int64  `type:"size" default:"64GiB" help:"Maximum size of that folder, for all nodes of this command together."`

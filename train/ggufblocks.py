@@ -1,4 +1,4 @@
-"""Writes two random blocks of each GGUF type, dequantised by llama.cpp's package gguf (PyPI), for internal/engine/gguf/dequant/testdata/blocks.json. Usage: ggufblocks.py OUT.json"""
+"""Writes two random blocks of each GGUF type, dequantized by llama.cpp's package gguf (PyPI), for internal/engine/gguf/dequant/testdata/blocks.json. Usage: ggufblocks.py OUT.json"""
 import numpy as np, json, base64, sys
 import gguf
 from gguf.constants import GGMLQuantizationType as T, GGML_QUANT_SIZES as S

@@ -230,7 +230,7 @@ func (b *Processor) quantizesActivations() bool {
 
 // quantizes reports whether the matrices of a bank multiply quantized blocks.
 func quantizes(of *tensor.Bank) bool {
-	return of != nil && kernel.Quantised(of.At(0).Type) && of.At(0).Cols%tensor.BlockWidth == 0
+	return of != nil && kernel.Quantized(of.At(0).Type) && of.At(0).Cols%tensor.BlockWidth == 0
 }
 
 // routeAll chooses every token's experts, sorts the pairs and packs the experts' input.

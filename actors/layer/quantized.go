@@ -53,7 +53,7 @@ func quantizedCols(c topology.Range) topology.Range {
 func (b *Batch) quantizable() (activations, owned bool) {
 	d, alone := b.Dims, b.alone()
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
-	on := kernel.Quantised(b.Type) && len(b.adapted) == 0 && d.MoE.Experts == 0 && d.Latent.Rank == 0 && d.Recurrent.Layers == 0 &&
+	on := kernel.Quantized(b.Type) && len(b.adapted) == 0 && d.MoE.Experts == 0 && d.Latent.Rank == 0 && d.Recurrent.Layers == 0 &&
 		whole(d.Hidden)
 	for i := range d.kinds() {
 		w := d.of(i)

@@ -33,7 +33,7 @@ type Config struct {
 	// Grammars returns the grammar engine of the checkpoint's vocabulary, which it builds on the
 	// first call. It may be called from any goroutine. nil: no request may have a grammar.
 	Grammars func() (*grammar.Engine, error)
-	// WeightsCache, if not nil, keeps quantised matrices on disk between starts.
+	// WeightsCache, if not nil, keeps quantized matrices on disk between starts.
 	WeightsCache *shard.Cache
 	// Shared, if not nil, is memory shared with other nodes of this machine. The caller closes it
 	// after the socket has stopped.

@@ -23,8 +23,8 @@ func TestFP8(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	quantised, plain := filepath.Join(dir, "q"), filepath.Join(dir, "p")
-	if err := modeltest.FP8(ck, 48, 24, quantised, plain); err != nil {
+	quantized, plain := filepath.Join(dir, "q"), filepath.Join(dir, "p")
+	if err := modeltest.FP8(ck, 48, 24, quantized, plain); err != nil {
 		t.Fatal(err)
 	}
 	if err := ck.Close(); err != nil {
@@ -32,7 +32,7 @@ func TestFP8(t *testing.T) {
 	}
 	want, got := mixed("full")[:4], mixed("full")[:4]
 	newRig(t, rigConfig{dir: plain, sockets: 1, mapping: topology.Gather, kv: tensor.F32}).generate(64, want...)
-	newRig(t, rigConfig{dir: quantised, sockets: 3, mapping: topology.Reduce, kv: tensor.F32}).generate(64, got...)
+	newRig(t, rigConfig{dir: quantized, sockets: 3, mapping: topology.Reduce, kv: tensor.F32}).generate(64, got...)
 	if !bytes.Equal(bits(t, got), bits(t, want)) {
 		t.Error("FP8 weights and the same numbers in F32 give different results")
 	}
@@ -41,7 +41,7 @@ func TestFP8(t *testing.T) {
 // TestHeldFormsSameBits serves models that keep the codes of their files. Every number of sockets
 // gives the same bits, which are near those of the same weights in float32.
 func TestHeldFormsSameBits(t *testing.T) {
-	for _, name := range []string{"quantised/gptq", "quantised/w4a16_asym", "quantised/mxfp4", "gpt_oss_mxfp4", "quantised/w8a8", "quantised/fp8_block", "quantised/w4a16/mixed"} {
+	for _, name := range []string{"quantized/gptq", "quantized/w4a16_asym", "quantized/mxfp4", "gpt_oss_mxfp4", "quantized/w8a8", "quantized/fp8_block", "quantized/w4a16/mixed"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(modelData, name)
 			if from, ok := strings.CutSuffix(name, "/mixed"); ok {

@@ -128,7 +128,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	}
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.Rank, "sockets", len(m.epoch.Place.Slices),
 		"weights_bytes", m.epoch.Weights.Bytes(), "took", m.took.Round(time.Millisecond))
-	if f, q := m.epoch.Weights.Fidelity, a.Config.Checkpoint.Config.Quantised; q != nil && f.Read {
+	if f, q := m.epoch.Weights.Fidelity, a.Config.Checkpoint.Config.Quantized; q != nil && f.Read {
 		a.Config.Logger.Info("weights of a quantized form", "form", q.Method, "held_as", f.Type, "blocks_as_stored", fmt.Sprintf("%.1f%%", 100*f.Kept), "relative_error", fmt.Sprintf("%.2g", f.Error))
 	}
 	kept := a.machine.Held()

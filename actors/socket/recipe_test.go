@@ -89,7 +89,7 @@ func asGGUF(t *testing.T, dir string) string {
 		}
 		row := make([]float32, score.Cols())
 		score.Row(row, 0, 0, len(row))
-		g.Add("cls.output.weight", gguf.F32, []int{1, len(row)}, modeltest.Quantise(gguf.F32, row))
+		g.Add("cls.output.weight", gguf.F32, []int{1, len(row)}, modeltest.Quantize(gguf.F32, row))
 	case "embeddinggemma":
 		const arch = "gemma-embedding"
 		for i := range g.Meta {

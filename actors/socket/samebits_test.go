@@ -233,9 +233,9 @@ func TestInt8Cache(t *testing.T) {
 // to the float32 reference. float32 rows stay within 2e-3, bf16 rows within 0.03.
 const int8Tolerance = 0.08
 
-// TestSameBitsQuantised does the same for weights that are quantised during loading: the blocks of
+// TestSameBitsQuantized does the same for weights that are quantized during loading: the blocks of
 // a row do not depend on the rank that has it.
-func TestSameBitsQuantised(t *testing.T) {
+func TestSameBitsQuantized(t *testing.T) {
 	for _, m := range []struct{ dir, weights string }{
 		{goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {goldenDir, "iq4_nl"},
 		{filepath.Join(modelData, "qwen3_moe"), "q4_0"}, {filepath.Join(modelData, "deepseek_v3"), "q8_0"}, {filepath.Join(modelData, "deepseek_v2"), "q8_0"}, {filepath.Join(modelData, "mixtral"), "q8_0"},

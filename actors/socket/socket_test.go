@@ -473,9 +473,9 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestGoldensQuantised checks the same for a Llama in every published quantised form, held as float32.
-func TestGoldensQuantised(t *testing.T) {
-	dirs, err := filepath.Glob(filepath.Join(modelData, "quantised", "*"))
+// TestGoldensQuantized checks the same for a Llama in every published quantized form, held as float32.
+func TestGoldensQuantized(t *testing.T) {
+	dirs, err := filepath.Glob(filepath.Join(modelData, "quantized", "*"))
 	if err != nil || len(dirs) == 0 {
 		t.Fatal(dirs, err)
 	}

@@ -32,7 +32,7 @@ func MeasureCeiling(p *tensor.Pool, d time.Duration) (Ceiling, error) {
 
 // peak returns the arithmetic ceiling for products with weights of a type.
 func (c Ceiling) peak(dt tensor.DType) float64 {
-	if kernel.Quantised(dt) {
+	if kernel.Quantized(dt) {
 		return c.VNNI
 	}
 	return c.FMA

@@ -29,7 +29,7 @@ func (f *floor) close() { _ = f.Probe.Close() }
 
 // arithmetic returns the time of products with the weights and of attention.
 func (f *floor) arithmetic(mat, attn float64) time.Duration {
-	if kernel.Quantised(f.weights) {
+	if kernel.Quantized(f.weights) {
 		return f.VNNI(mat) + f.FMA(attn)
 	}
 	return f.FMA(mat + attn)

@@ -48,7 +48,7 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 	if c.Threads == 0 {
 		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes)
 	}
-	if kernel.Quantised(c.Weights) { // the two kinds of kernels
+	if kernel.Quantized(c.Weights) { // the two kinds of kernels
 		c.Weights = tensor.Q8_0
 	} else {
 		c.Weights = tensor.BF16

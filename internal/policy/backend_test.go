@@ -9,7 +9,7 @@ import (
 
 // storage lists the names of package tensor that actors other than actors/layer may use: how
 // numbers are stored and divided. Computing is a backend's task (docs/decisions/backend.md).
-var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots BlockWidth Codes DType F16 F32 Int8 KVLayout NewBank NewPool NewWeight NewWeightIn NewWeightUnits ParseDType Pool Q8_0 Quantised " +
+var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots BlockWidth Codes DType F16 F32 Int8 KVLayout NewBank NewPool NewWeight NewWeightIn NewWeightUnits ParseDType Pool Q8_0 Quantized " +
 	"RowGrain RunBlocks Score Span Spent Subtrees Units UnitsSpan Weight WeightBytes")
 
 func TestActorsComputeBehindTheBackend(t *testing.T) {

@@ -47,7 +47,7 @@ func (b *Backend) finals(e *ends, rows []layer.LogitRow) {
 		for n < len(rows) && rows[n].Row == rows[n-1].Row+1 {
 			n++
 		}
-		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !kernel.Quantised(e.head.Type), kernel.Quantised(e.head.Type), ahead(e.head, n-i))
+		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !kernel.Quantized(e.head.Type), kernel.Quantized(e.head.Type), ahead(e.head, n-i))
 		i = n
 	}
 }

@@ -16,7 +16,7 @@ import (
 // rank is what a backend needs as one rank of several.
 type rank struct {
 	layer.Share
-	quantised bool // the weights are: products read rounded inputs
+	quantized bool // the weights are: products read rounded inputs
 
 	heads  grown // (prompt rows, queries, keys and values of this rank's heads)
 	nodes  grown // (nodes, T, Hidden) tree nodes of the down projection
@@ -30,7 +30,7 @@ type rank struct {
 func (b *Backend) several() bool { return len(b.batch.Place.Slices) > 1 }
 
 func (b *Backend) beginShare() {
-	b.rank.Share, b.rank.quantised = b.batch.Share(), kernel.Quantised(b.batch.Type)
+	b.rank.Share, b.rank.quantized = b.batch.Share(), kernel.Quantized(b.batch.Type)
 }
 
 func (r *rank) close() {
@@ -75,7 +75,7 @@ func (b *Backend) allRows() topology.Range { return topology.Range{Lo: 0, Hi: b.
 func (b *Backend) normRows(weight cuda.Pointer, rows ...topology.Range) {
 	for _, r := range rows {
 		if r.Len() > 0 {
-			b.norm(weight, b.rowsOf(b.x, r.Lo), r.Len(), b.input(b.norms, r.Lo), !b.rank.quantised, b.rank.quantised, launch.Ahead{})
+			b.norm(weight, b.rowsOf(b.x, r.Lo), r.Len(), b.input(b.norms, r.Lo), !b.rank.quantized, b.rank.quantized, launch.Ahead{})
 		}
 	}
 }
@@ -112,7 +112,7 @@ func offset(p cuda.Pointer, n int) cuda.Pointer {
 
 // round rounds rows of a, if products read rounded inputs.
 func (b *Backend) round(a activation, rows ...topology.Range) {
-	if !b.rank.quantised {
+	if !b.rank.quantized {
 		return
 	}
 	for _, r := range rows {
@@ -209,7 +209,7 @@ func (b *Backend) gateShare(w *weights) {
 	b.columns(w.gateUp, 1, b.norms, b.allRows(), up, n, 0, 0)
 	o := launch.Gate{Activation: w.activate, Gate: b.gateUp, Up: up, Ld: n, GateBias: offset(w.gateBias, at), UpBias: offset(w.upBias, at), Rows: t, Cols: n}
 	if b.batch.Place.Mapping == topology.Reduce {
-		if o.Out = b.gated.plain; b.rank.quantised {
+		if o.Out = b.gated.plain; b.rank.quantized {
 			o.Out, o.To = 0, b.gated.rounded
 		}
 		b.card.Do(o)

@@ -110,11 +110,11 @@ type matrixIn struct {
 
 // rounded and plain report whether some part takes rounded inputs, or plain ones.
 func (j joined) rounded() bool {
-	return slices.ContainsFunc(j.parts, func(p part) bool { return kernel.Quantised(p.Type) })
+	return slices.ContainsFunc(j.parts, func(p part) bool { return kernel.Quantized(p.Type) })
 }
 
 func (j joined) plain() bool {
-	return slices.ContainsFunc(j.parts, func(p part) bool { return !kernel.Quantised(p.Type) })
+	return slices.ContainsFunc(j.parts, func(p part) bool { return !kernel.Quantized(p.Type) })
 }
 
 // rows returns rows of matrix i, from a multiple of 16 on.

@@ -20,8 +20,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Cache stores quantised matrices on disk in the layout of the kernels, so that the next start need
-// not quantise again. A file is one slice of one matrix. Its name is a hash of the model's
+// Cache stores quantized matrices on disk in the layout of the kernels, so that the next start need
+// not quantize again. A file is one slice of one matrix. Its name is a hash of the model's
 // identity, the slice, the type and the layout. Files are written to a temporary name and renamed.
 // A checksum for every MiB detects torn, damaged and foreign files, which are removed and written
 // again. No number in a file determines the size of an allocation.

@@ -40,12 +40,12 @@ func (f *fidelity) add(w *tensor.Weight, r int, row []float32, kept int, sample 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.squaredError, f.squares = f.squaredError+e, f.squares+s
-	if kernel.Quantised(w.Type) {
+	if kernel.Quantized(w.Type) {
 		f.blocks, f.kept = f.blocks+(len(row)+tensor.BlockWidth-1)/tensor.BlockWidth, f.kept+kept
 	}
 }
 
-// HeldError samples the relative error of matrices in a quantised form if the model is held as dt: 16
+// HeldError samples the relative error of matrices in a quantized form if the model is held as dt: 16
 // rows of the first 32 of them.
 func HeldError(ck *checkpoint.Checkpoint, dt tensor.DType) (float64, error) {
 	const matrices, rows = 32, 16
@@ -56,7 +56,7 @@ func HeldError(ck *checkpoint.Checkpoint, dt tensor.DType) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if !t.Quantised() {
+		if !t.Quantized() {
 			continue
 		}
 		if n++; n > matrices {

@@ -41,7 +41,7 @@ func (s *Weights) Close() {
 type Options struct {
 	Pool     *tensor.Pool            // packs rows
 	Device   layer.Device            // stores the weights; nil: a layer.Host
-	Cache    *Cache                  // for quantised matrices; nil: none
+	Cache    *Cache                  // for quantized matrices; nil: none
 	Shared   *sharedmem.Region       // memory shared with other nodes of this machine; nil: none
 	Progress func(done, total int64) // called often and from any goroutine with the bytes done and in total, in the type of the slices; or nil
 }

@@ -33,7 +33,7 @@ type loader struct {
 	total    int64
 	done     atomic.Int64
 	progress func(done, total int64)
-	cache    *Cache            // for quantised matrices; nil: none
+	cache    *Cache            // for quantized matrices; nil: none
 	shared   *sharedmem.Region // for matrices that other nodes of this machine have too; nil: none
 	source   string            // identity of the checkpoint
 	fidelity fidelity
@@ -142,7 +142,7 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 	if l.stopped() || w == nil || rows.Len() == 0 {
 		return
 	}
-	if l.cache != nil && rows.Len() == w.Rows && kernel.Quantised(w.Type) && w.Bytes() > 0 && !l.ck.Random() {
+	if l.cache != nil && rows.Len() == w.Rows && kernel.Quantized(w.Type) && w.Bytes() > 0 && !l.ck.Random() {
 		key := cacheKey(l.source, part(m), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, w)
 		if l.cache.load(key, w, l.pool) {
 			l.packed(w.Bytes())

@@ -11,7 +11,7 @@ import (
 
 type benchFormsCmd struct {
 	shapeFlags
-	Forms   []string `default:"q8_0,q4_0,iq4_nl,int4,mxfp4" help:"Comma-separated types of the weights in memory. The others are compared with the first. Published forms that are requantised have the speed of the type that holds them."`
+	Forms   []string `default:"q8_0,q4_0,iq4_nl,int4,mxfp4" help:"Comma-separated types of the weights in memory. The others are compared with the first. Published forms that are requantized have the speed of the type that holds them."`
 	Context int      `default:"128" range:"1.." help:"Tokens in the cache of each sequence while decode is measured."`
 	Batch   int      `default:"1" range:"1..4096" help:"Sequences in one decode step."`
 	Tokens  int      `default:"32" range:"1.." help:"Decode steps to measure in each round."`

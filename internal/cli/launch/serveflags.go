@@ -154,7 +154,7 @@ func (f *NodeFlags) resolveKVMemory(nodes int, log *slog.Logger) error {
 	return err
 }
 
-// weightsCache returns the folder of quantised weights, or "" for none.
+// weightsCache returns the folder of quantized weights, or "" for none.
 func (f *NodeFlags) weightsCache() string { return models.WeightsCacheDir(f.WeightsCache) }
 
 // LogFlags set the level and the format of the log.

@@ -78,9 +78,9 @@ func resolveQuant(e *ui.Env, m *modelSettings, r models.Capacity, named bool) (t
 	return fit.Held(chosen), printForm(e, ck, chosen)
 }
 
-// printForm prints how weights that were published quantised are held in memory.
+// printForm prints how weights that were published quantized are held in memory.
 func printForm(e *ui.Env, ck *checkpoint.Checkpoint, weights tensor.DType) error {
-	if ck.Config.Quantised == nil {
+	if ck.Config.Quantized == nil {
 		return nil
 	}
 	lost, err := shard.HeldError(ck, weights)
@@ -91,6 +91,6 @@ func printForm(e *ui.Env, ck *checkpoint.Checkpoint, weights tensor.DType) error
 	if lost > 0 {
 		how = fmt.Sprintf("with a relative error of %.2g %%", 100*lost)
 	}
-	fmt.Fprintf(e.Stderr, "weights: published as %s, held as %s %s\n", ck.Config.Quantised.Method, weights, how)
+	fmt.Fprintf(e.Stderr, "weights: published as %s, held as %s %s\n", ck.Config.Quantized.Method, weights, how)
 	return nil
 }

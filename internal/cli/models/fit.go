@@ -98,7 +98,7 @@ func quantCandidates(stored tensor.DType) (out []tensor.DType) {
 	switch {
 	case stored == tensor.Int4 || stored == tensor.MXFP4:
 		return []tensor.DType{stored, tensor.Q4_0}
-	case !kernel.Quantised(stored):
+	case !kernel.Quantized(stored):
 		out = append(out, stored)
 		if stored == tensor.F32 {
 			out = append(out, tensor.BF16)

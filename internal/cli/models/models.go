@@ -120,7 +120,7 @@ func (c *modelsListCmd) measured(e *ui.Env, config *model.Config) map[bool][]top
 		for i := range nodes {
 			nodes[i].Read, nodes[i].Syncs, nodes[i].Products = speeds.Read, speeds.Syncs, speeds.Products
 		}
-		out[kernel.Quantised(dt)] = nodes
+		out[kernel.Quantized(dt)] = nodes
 	}
 	return out
 }
@@ -133,7 +133,7 @@ func (c *modelsListCmd) needs(name string, config *model.Config, measured map[bo
 		if err != nil {
 			return nil
 		}
-		out = append(out, modelNeed{dt.String(), p.WeightBytes + p.EmbeddingBytes + p.WorkspaceBytes, bench.ExpectedRate(config, measured[kernel.Quantised(dt)], dt)})
+		out = append(out, modelNeed{dt.String(), p.WeightBytes + p.EmbeddingBytes + p.WorkspaceBytes, bench.ExpectedRate(config, measured[kernel.Quantized(dt)], dt)})
 	}
 	return out
 }
@@ -208,7 +208,7 @@ func (c *modelsRmCmd) Run(e *ui.Env) error {
 	return nil
 }
 
-// WeightsCacheDir returns the folder of quantised weights that --weights-cache names, or "" for none.
+// WeightsCacheDir returns the folder of quantized weights that --weights-cache names, or "" for none.
 func WeightsCacheDir(word string) string {
 	switch word {
 	case "off":

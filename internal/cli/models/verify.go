@@ -144,7 +144,7 @@ func checkHashes(e *ui.Env, at string, show bool) (out hashed, err error) {
 func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	shape := shard.ShapeOf(c)
 	dt := tensor.F32
-	if c.DType == tensor.BF16 || kernel.Quantised(c.DType) {
+	if c.DType == tensor.BF16 || kernel.Quantized(c.DType) {
 		dt = c.DType
 	}
 	mapping := topology.ChooseMapping(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))

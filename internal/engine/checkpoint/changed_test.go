@@ -67,9 +67,9 @@ func TestHashOfEveryFormat(t *testing.T) {
 	}
 	latent := t.TempDir()
 	check(t, modeltest.SameMScale("../model/testdata/deepseek_v2", latent))
-	quantised, _ := fp8(t)
+	quantized, _ := fp8(t)
 	for name, path := range map[string]string{
-		"one file": write(t, modeltest.Small(), 1), "several files": write(t, modeltest.Odd(), 1), "fp8": quantised,
+		"one file": write(t, modeltest.Small(), 1), "several files": write(t, modeltest.Odd(), 1), "fp8": quantized,
 		"gguf": converted(write(t, modeltest.Small(), 1)), "gguf, latent attention": converted(latent),
 	} {
 		c := open(t, path)

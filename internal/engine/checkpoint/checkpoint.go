@@ -191,7 +191,7 @@ func (c *Checkpoint) open() error {
 		return err
 	}
 	c.readSinks()
-	if c.Config.Quantised == nil && !statesDType(config) {
+	if c.Config.Quantized == nil && !statesDType(config) {
 		c.Config.DType = c.must(c.Config.Tensors()[0].Name).DType
 	}
 	return c.identify(c.Config.Tensors())
@@ -317,7 +317,7 @@ func (c *Checkpoint) check() error {
 			continue
 		}
 		if !p.weight {
-			fail(model.ErrUnsupported, "is %s; supported are F32, BF16 and F16, and quantised forms with a quantization_config in config.json", p.stored)
+			fail(model.ErrUnsupported, "is %s; supported are F32, BF16 and F16, and quantized forms with a quantization_config in config.json", p.stored)
 		}
 		if !slices.Equal(p.Shape, want.Shape) {
 			fail(model.ErrMismatch, "has shape %v; %s wants %v", p.Shape, c.described(), want.Shape)

@@ -22,7 +22,7 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{at: map[string]place{}, Config: model.Config{Quantised: settings}}
+	c := &Checkpoint{at: map[string]place{}, Config: model.Config{Quantized: settings}}
 	for _, e := range entries {
 		c.at[e.Name] = place{stored: e.Stored, Tensor: Tensor{Name: e.Name, Shape: e.Shape, Data: file[8+n:][e.Begin:e.End:e.End]}}
 	}

@@ -14,14 +14,14 @@ import (
 
 // HeldAs is Config.HeldAs for a matrix of the files.
 func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
-	if s := c.Config.Quantised; s == nil || !s.Keeps(dt) || c.at[name].hasCodes() {
+	if s := c.Config.Quantized; s == nil || !s.Keeps(dt) || c.at[name].hasCodes() {
 		return dt
 	}
 	return tensor.Q8_0
 }
 
-// Quantised reports whether the tensor is a matrix in a quantised form.
-func (t Tensor) Quantised() bool { return t.form != nil || t.hasCodes() }
+// Quantized reports whether the tensor is a matrix in a quantized form.
+func (t Tensor) Quantized() bool { return t.form != nil || t.hasCodes() }
 
 // hasCodes reports whether Codes may succeed.
 func (t Tensor) hasCodes() bool {
@@ -47,9 +47,9 @@ func (t Tensor) Codes(c *tensor.Codes, r, lo int) (ok bool) {
 	return ok
 }
 
-// takeForms replaces the tensors of every quantised matrix by the matrix.
+// takeForms replaces the tensors of every quantized matrix by the matrix.
 func (c *Checkpoint) takeForms() error {
-	s := c.Config.Quantised
+	s := c.Config.Quantized
 	if s == nil {
 		return nil
 	}

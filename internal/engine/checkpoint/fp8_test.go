@@ -17,16 +17,16 @@ import (
 
 // fp8 is a small checkpoint with blocks that do not divide its matrices, and the same weights in
 // F32.
-func fp8(t testing.TB) (quantised, plain string) {
+func fp8(t testing.TB) (quantized, plain string) {
 	t.Helper()
 	c, err := checkpoint.Open(write(t, modeltest.Odd(), 3))
 	if err != nil {
 		t.Fatal(err)
 	}
-	quantised, plain = filepath.Join(t.TempDir(), "q"), filepath.Join(t.TempDir(), "p")
-	check(t, modeltest.FP8(c, 48, 80, quantised, plain))
+	quantized, plain = filepath.Join(t.TempDir(), "q"), filepath.Join(t.TempDir(), "p")
+	check(t, modeltest.FP8(c, 48, 80, quantized, plain))
 	check(t, c.Close())
-	return quantised, plain
+	return quantized, plain
 }
 
 func TestFP8(t *testing.T) {
@@ -107,7 +107,7 @@ func TestHostileFP8(t *testing.T) {
 		want   string
 	}{
 		{"not said", config("", nil), model.ErrUnsupported, "is F8_E4M3; supported are"},
-		{"another method", config("quant_method", "hqq"), model.ErrUnsupported, `quantised by "hqq"`},
+		{"another method", config("quant_method", "hqq"), model.ErrUnsupported, `quantized by "hqq"`},
 		{"another format", config("fmt", "e5m2"), model.ErrUnsupported, `quantization_config.fmt": "e5m2"`},
 		{"unknown activations", config("activation_scheme", "learned"), model.ErrUnsupported, "activation_scheme"},
 		{"one scale", config("weight_block_size", nil), model.ErrMismatch, "wants a single scale, or F32 [120 1]"},

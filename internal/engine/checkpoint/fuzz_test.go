@@ -93,12 +93,12 @@ func FuzzFolder(f *testing.F) {
 	for _, name := range model.Architectures() {
 		dir := tinyFolder(f, name)
 		addFolder(f, dir)
-		quantised, plain := f.TempDir(), f.TempDir()
-		check(f, modeltest.FP8(open(f, dir), 16, 16, quantised, plain))
-		addFolder(f, quantised)
+		quantized, plain := f.TempDir(), f.TempDir()
+		check(f, modeltest.FP8(open(f, dir), 16, 16, quantized, plain))
+		addFolder(f, quantized)
 		addFolder(f, plain)
 	}
-	for _, dir := range quantisedFolders(f) {
+	for _, dir := range quantizedFolders(f) {
 		addFolder(f, dir)
 	}
 	addFolder(f, seeing(f, tinyFolder(f, "Gemma3ForCausalLM"), older))

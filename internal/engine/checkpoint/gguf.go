@@ -92,7 +92,7 @@ func (c *Checkpoint) openGGUF(path string) error {
 		return err
 	}
 	c.readSinks()
-	if c.Config.Quantised == nil {
+	if c.Config.Quantized == nil {
 		c.Config.DType = c.commonType()
 	}
 	return c.identify(c.Config.Tensors())

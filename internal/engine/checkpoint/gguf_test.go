@@ -145,7 +145,7 @@ func TestGGUFOlderDeepseek(t *testing.T) {
 			for r := range x.Rows() {
 				x.Row(all[r*x.Cols():(r+1)*x.Cols()], r, 0, x.Cols())
 			}
-			old.Add(fmt.Sprintf("blk.%d.attn_kv_b.weight", i), gguf.F32, x.Shape, modeltest.Quantise(gguf.F32, all))
+			old.Add(fmt.Sprintf("blk.%d.attn_kv_b.weight", i), gguf.F32, x.Shape, modeltest.Quantize(gguf.F32, all))
 		}
 		for key, v := range map[string]any{"attention.key_length": l.Nope + l.Rope, "attention.value_length": l.Value, "attention.head_count_kv": hub.Config.Heads,
 			"attention.key_length_mla": nil, "attention.value_length_mla": nil} {
@@ -482,7 +482,7 @@ func TestGGUFQwen35(t *testing.T) {
 		return checkpoint.Open(path)
 	}
 	further := func(g *modeltest.GGUF, name string) {
-		g.Add(name, gguf.F32, []int{64}, modeltest.Quantise(gguf.F32, make([]float32, 64)))
+		g.Add(name, gguf.F32, []int{64}, modeltest.Quantize(gguf.F32, make([]float32, 64)))
 	}
 	c, err := try(func(g *modeltest.GGUF) {
 		g.Unset("qwen35.block_count")

@@ -20,7 +20,7 @@ func TestGGUFLongRopeRefused(t *testing.T) {
 	const attention, original = "phi3.rope.scaling.attn_factor", "phi3.rope.scaling.original_context_length"
 	nan := float32(math.NaN())
 	list := func(g *modeltest.GGUF, name string, v ...float32) {
-		g.Add(name, gguf.F32, []int{len(v)}, modeltest.Quantise(gguf.F32, v))
+		g.Add(name, gguf.F32, []int{len(v)}, modeltest.Quantize(gguf.F32, v))
 	}
 	ones := func(g *modeltest.GGUF, name string) { list(g, name, 1, 1, 1, 1, 1, 1, 1, 1) }
 	both := func(g *modeltest.GGUF) {
@@ -42,7 +42,7 @@ func TestGGUFLongRopeRefused(t *testing.T) {
 		"NaN": {func(g *modeltest.GGUF) { ones(g, short); list(g, long, nan, 2, 3, 4, 5, 6, 7, 8) },
 			model.ErrOutOfRange, long + `": element 0, NaN,`},
 		"a matrix": {func(g *modeltest.GGUF) {
-			g.Add(long, gguf.F32, []int{2, 4}, modeltest.Quantise(gguf.F32, make([]float32, 8)))
+			g.Add(long, gguf.F32, []int{2, 4}, modeltest.Quantize(gguf.F32, make([]float32, 8)))
 		}, model.ErrMismatch, long + `": is`},
 		"no attn_factor": {func(g *modeltest.GGUF) {
 			both(g)

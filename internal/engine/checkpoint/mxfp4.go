@@ -15,7 +15,7 @@ const mxWidth = 32
 // folder has two tensors for each stack: X_blocks (experts, rows, columns/32, 16) and X_scales
 // (experts, rows, columns/32).
 func (c *Checkpoint) takeMXFP4() error {
-	if c.Config.Quantised == nil || !c.Config.Quantised.Experts {
+	if c.Config.Quantized == nil || !c.Config.Quantized.Experts {
 		return nil
 	}
 	m := &c.Config.MoE

@@ -12,7 +12,7 @@ func (c *Checkpoint) slice(of, scale place, name string, at quantform.Slice) (pl
 	if scale.Name == "" {
 		return of.matrix(name, at.Expert, at.First, at.Each, at.Rows, at.Turned), nil
 	}
-	m, err := c.Config.Quantised.Unstack(of.part(), scale.part(), at)
+	m, err := c.Config.Quantized.Unstack(of.part(), scale.part(), at)
 	if e, ok := errors.AsType[*quantform.Error](err); ok {
 		return place{}, &model.Error{File: scale.path, Tensor: e.Tensor, Kind: model.KindOf(e), Detail: e.Detail}
 	}
@@ -24,7 +24,7 @@ func (c *Checkpoint) slice(of, scale place, name string, at quantform.Slice) (pl
 // takeScales removes the scales of a stack in FP8 and returns them. For other stacks the result has no
 // name.
 func (c *Checkpoint) takeScales(stack place) (place, error) {
-	if !quantform.StackedFP8(stack.part()) || c.Config.Quantised == nil {
+	if !quantform.StackedFP8(stack.part()) || c.Config.Quantized == nil {
 		return place{}, nil
 	}
 	for _, ending := range quantform.StackedScales {

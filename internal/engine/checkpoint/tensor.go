@@ -26,7 +26,7 @@ type Tensor struct {
 	blocks gguf.Type                      // format of quantized blocks; 0 (which is F32): see DType
 	fill   func(dst []float32, r, lo int) // instead of Data: generates a row from column lo on
 	parts  []Tensor                       // with fill: the stored tensors, see joinKVUp
-	form   *quantform.Matrix              // with fill: a matrix in a quantised form; its Parts are parts
+	form   *quantform.Matrix              // with fill: a matrix in a quantized form; its Parts are parts
 	raw    bool                           // a part of form: Data is bytes
 	home   *weightFile                    // the file that Data is mapped from; nil: no file
 	sums   [][sha256.Size]byte            // digests of the pieces of Data, if rows are read after loading: see CheckedRow
@@ -94,7 +94,7 @@ func (t Tensor) block() (n, size int64) {
 	return 1, elementBytes(t.DType)
 }
 
-// Damage returns an error if Row has read elements of a quantised form that are NaN or infinite.
+// Damage returns an error if Row has read elements of a quantized form that are NaN or infinite.
 func (t Tensor) Damage() error {
 	if t.form == nil {
 		return nil

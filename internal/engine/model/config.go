@@ -99,7 +99,7 @@ type Config struct {
 	BOS []int32 // first token of a sequence; empty: none
 	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json
 
-	Quantised *quantform.Settings `json:",omitempty"` // the form in which weights are published; nil: as plain numbers
+	Quantized *quantform.Settings `json:",omitempty"` // the form in which weights are published; nil: as plain numbers
 
 	// DType is the weights' type according to the config; without one, Open takes that of the
 	// embedding. Tensors may have other types.
@@ -165,7 +165,7 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	f.Assume(arch.Defaults)
 	readShape(f, &c, arch.Latent)
 	readDType(f, &c)
-	readQuantised(f, &c)
+	readQuantized(f, &c)
 	arch.Read(f, &c)
 	f.readDirection(&c)
 	f.checkHeads(&c)

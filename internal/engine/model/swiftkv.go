@@ -90,8 +90,8 @@ func (c *Config) Rewirable() string {
 		return "some of its layers have no rotary positions"
 	case last.Q.Of > 0:
 		return "its queries, keys and values are stored as one matrix"
-	case c.Quantised != nil:
-		return "its weights are published quantised"
+	case c.Quantized != nil:
+		return "its weights are published quantized"
 	}
 	return ""
 }

@@ -1,4 +1,4 @@
-// Package quantform reads the forms in which checkpoints are published quantised. Each form is one
+// Package quantform reads the forms in which checkpoints are published quantized. Each form is one
 // file and one row of the table in forms.go: how its tensors are recognised, which of them make one
 // matrix, and what the elements are.
 //

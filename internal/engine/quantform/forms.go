@@ -29,7 +29,7 @@ func Forms() []*Form { return forms }
 // activations, of caches, and statistics of training.
 var unused = []string{"input_scale", "input_zero_point", "input_global_scale", "activation_scale", "k_scale", "v_scale", "q_scale", "output_scale", "input_scale_ub", "weight_format"}
 
-// Unused reports whether a tensor of a quantised checkpoint is not needed for its weights.
+// Unused reports whether a tensor of a quantized checkpoint is not needed for its weights.
 func Unused(name string) bool {
 	return slices.Contains(unused, name[strings.LastIndexByte(name, '.')+1:])
 }

@@ -23,7 +23,7 @@ type stored struct {
 // FuzzForms: for any settings, tensors and bytes of one module, the result is an error or a matrix whose
 // elements, codes and byte ranges can all be read. The seeds are a module of each form.
 func FuzzForms(f *testing.F) {
-	dirs, err := filepath.Glob("../model/testdata/quantised/*")
+	dirs, err := filepath.Glob("../model/testdata/quantized/*")
 	if err != nil || len(dirs) == 0 {
 		f.Fatal(dirs, err)
 	}

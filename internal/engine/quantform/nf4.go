@@ -8,7 +8,7 @@ import (
 
 // nf4Form is bitsandbytes' 4 bits (QLoRA, arXiv 2305.14314): indexes into a table of 16 floats times
 // the largest magnitude of a block of neighbours in the flattened matrix. Two neighbours share a byte,
-// the first in its high half. With double quantisation the magnitudes are bytes: indexes into a second
+// the first in its high half. With double quantization the magnitudes are bytes: indexes into a second
 // table, times a factor for each of their blocks, plus an offset.
 var nf4Form = &Form{
 	Name: "bnb_4bit", Methods: []string{"bitsandbytes"},

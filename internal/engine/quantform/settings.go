@@ -105,7 +105,7 @@ func Read(text []byte) (*Settings, error) {
 		s.Method = "an unnamed method"
 	}
 	if !slices.Contains(Methods(), s.Method) {
-		return nil, refuse("quant_method", "weights quantised by %q are not supported; known: %s. Use the original checkpoint and quantise on load", clip(s.Method), strings.Join(Methods(), ", "))
+		return nil, refuse("quant_method", "weights quantized by %q are not supported; known: %s. Use the original checkpoint and quantize on load", clip(s.Method), strings.Join(Methods(), ", "))
 	}
 	read := map[string]func(*config, *Settings) error{
 		"fp8": readFP8, "compressed-tensors": readCompressed, "gptq": readGPTQ, "auto-round": readAutoRound, torchao: readTorchAO,

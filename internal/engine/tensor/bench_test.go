@@ -70,7 +70,7 @@ func BenchmarkMatMul(b *testing.B) {
 			p := NewPool(threads)
 			c := measured(b, p)
 			peak := c.fma
-			if kernel.Quantised(dt) {
+			if kernel.Quantized(dt) {
 				peak = c.dot
 			}
 			for _, n := range []int{1, 4, 8, 16, 32, 96} {

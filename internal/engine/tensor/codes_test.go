@@ -68,7 +68,7 @@ func TestCodes(t *testing.T) {
 				p.MatMul(y, rows, w, x, cols, n)
 				tokens := make([]byte, cols/BlockWidth*kernel.QuantBlockBytes)
 				for tok := range n {
-					portable().Quantise(tokens, x[tok*cols:][:cols], -128)
+					portable().Quantize(tokens, x[tok*cols:][:cols], -128)
 					for row := range rows {
 						units := make([]float32, Units(cols))
 						for u := range units {

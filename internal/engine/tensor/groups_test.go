@@ -67,7 +67,7 @@ func TestMatMulGroups(t *testing.T) {
 					}
 					check("groups")
 					var quantized []byte
-					if kernel.Quantised(dt) && s.cols%BlockWidth == 0 {
+					if kernel.Quantized(dt) && s.cols%BlockWidth == 0 {
 						quantized = make([]byte, tokens*QuantizedBytes(s.cols))
 						Quantize(quantized, QuantizedBytes(s.cols), dt, x, s.cols, s.cols, tokens)
 						pool.MatMulGroupsQuantized(groups, quantized, QuantizedBytes(s.cols))

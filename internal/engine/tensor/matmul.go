@@ -216,8 +216,8 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 		m.pad(k, w.padded)
 	}
 	m.from, m.stride = unsafe.Pointer(&m.x[0]), m.ldx*4
-	if kernel.Quantised(w.Type) {
-		m.quantise(p, w)
+	if kernel.Quantized(w.Type) {
+		m.quantize(p, w)
 	}
 	p.multiply()
 }
@@ -318,8 +318,8 @@ func (m *matmul) pad(k, ld int) {
 	m.x, m.ldx = m.padded, ld
 }
 
-// quantise rounds the tokens to quantized blocks, once for all rows.
-func (m *matmul) quantise(p *Pool, w *Weight) {
+// quantize rounds the tokens to quantized blocks, once for all rows.
+func (m *matmul) quantize(p *Pool, w *Weight) {
 	m.stride = w.padded / BlockWidth * kernel.QuantBlockBytes
 	if need := m.n * m.stride; cap(m.quantized) < need {
 		m.quantized = make([]byte, need)
@@ -340,7 +340,7 @@ const manyTokens = 8
 
 func (m *matmul) round(_, t int) {
 	w := m.jobs[0].w
-	kernel.Active.Quantise(m.quantized[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], quantBlockStartOf(w.Type))
+	kernel.Active.Quantize(m.quantized[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], quantBlockStartOf(w.Type))
 }
 
 // job returns the job of task i, which is the last one that starts at or before it, and the task's
@@ -481,7 +481,7 @@ func (j *job) units(s *matScratch, steps []kernel.Step, panel, panels, t0, token
 	advance := w.advance(width)
 	from := unsafe.Add(unsafe.Pointer(unsafe.SliceData(w.data)), at0+at/w.chunk*advance)
 	x := at * 4
-	if kernel.Quantised(w.Type) {
+	if kernel.Quantized(w.Type) {
 		x = at / BlockWidth * kernel.QuantBlockBytes
 	}
 	a.Panel, a.Advance, a.Table = uintptr(w.chunk*w.column), uintptr(advance), kernel.Tables[w.Type]

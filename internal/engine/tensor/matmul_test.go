@@ -88,7 +88,7 @@ func quantChain(dt DType, row, x []float32, s Span) float32 {
 func naiveDot(dt DType, row, x []float32) float32 {
 	leaves := make([]float32, Units(len(row)))
 	for u := range leaves {
-		if kernel.Quantised(dt) {
+		if kernel.Quantized(dt) {
 			leaves[u] = quantChain(dt, row, x, UnitSpan(len(row), u))
 			continue
 		}
@@ -351,7 +351,7 @@ func TestMatMulOfStrangeNumbers(t *testing.T) {
 			for _, v := range []float32{inf, -inf, nan} {
 				x[39] = v
 				p.MatMul(y, 16, w, x, 40, 1)
-				if got := y[3]; got != v && !(v != v && got != got) && !(kernel.Quantised(dt) && got != got) {
+				if got := y[3]; got != v && !(v != v && got != got) && !(kernel.Quantized(dt) && got != got) {
 					t.Errorf("%v: 1*%v = %v", dt, v, got)
 				}
 			}

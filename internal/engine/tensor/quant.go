@@ -26,7 +26,7 @@ func quantBlockStartOf(dt DType) int32 {
 
 // sameTokens reports whether products with weights of two types take the same tokens.
 func sameTokens(a, b DType) bool {
-	return a == b || kernel.Quantised(a) && kernel.Quantised(b) && quantBlockStartOf(a) == quantBlockStartOf(b)
+	return a == b || kernel.Quantized(a) && kernel.Quantized(b) && quantBlockStartOf(a) == quantBlockStartOf(b)
 }
 
 // putQ8 quantizes one block of one row into a panel's block and returns the scale: max|x|/127, with

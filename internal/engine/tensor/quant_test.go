@@ -22,10 +22,10 @@ func TestTokenRecordsSameBits(t *testing.T) {
 			x[r.IntN(BlockWidth)] = strange[r.IntN(len(strange))]
 		}
 		want := make([]byte, 3*kernel.QuantBlockBytes)
-		portable().Quantise(want, x, -128)
+		portable().Quantize(want, x, -128)
 		for _, k := range kernel.All() {
 			got := make([]byte, 3*kernel.QuantBlockBytes)
-			k.Quantise(got, x, -128)
+			k.Quantize(got, x, -128)
 			if !bytes.Equal(got, want) {
 				t.Fatalf("%s: records of %v\n% x, want\n% x", k.Name, x, got, want)
 			}
@@ -35,7 +35,7 @@ func TestTokenRecordsSameBits(t *testing.T) {
 
 // A row that was quantized once is unchanged when it is quantized again: a GGUF checkpoint passes
 // through SetRow unchanged.
-func TestQuantisedRowsAreFixedPoints(t *testing.T) {
+func TestQuantizedRowsAreFixedPoints(t *testing.T) {
 	r := rng(21)
 	for range 2000 {
 		var x, y [BlockWidth]float32

@@ -21,7 +21,7 @@ func QuantizedBytes(cols int) int { return cols / BlockWidth * kernel.QuantBlock
 func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	size := QuantizedBytes(cols)
 	switch {
-	case !kernel.Quantised(dt) || cols%BlockWidth != 0:
+	case !kernel.Quantized(dt) || cols%BlockWidth != 0:
 		panic(fmt.Sprintf("tensor: Quantize of %d columns for %v", cols, dt))
 	case n == 0 || cols == 0:
 		return
@@ -30,7 +30,7 @@ func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	}
 	start := quantBlockStartOf(dt)
 	for t := range n {
-		kernel.Active.Quantise(dst[t*ld:][:size], x[t*ldx:][:cols], start)
+		kernel.Active.Quantize(dst[t*ld:][:size], x[t*ldx:][:cols], start)
 	}
 }
 
@@ -55,7 +55,7 @@ func (p *Pool) matmulQuantized(x []byte, ld, n int) {
 	w := m.jobs[0].w
 	size := QuantizedBytes(w.Cols)
 	switch {
-	case !kernel.Quantised(w.Type) || w.Cols%BlockWidth != 0:
+	case !kernel.Quantized(w.Type) || w.Cols%BlockWidth != 0:
 		panic(fmt.Sprintf("tensor: MatMulQuantized of %d columns of %v", w.Cols, w.Type))
 	case n == 0 || m.rows() == 0 || size == 0:
 		m.then = nil

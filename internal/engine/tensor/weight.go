@@ -93,7 +93,7 @@ func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 		w.steps = append(w.steps, treeSteps(cols, n.Lo, n.Hi))
 	}
 	w.column, w.chunk = columnBytes(dt), kernel.TileColumns
-	if kernel.Quantised(dt) {
+	if kernel.Quantized(dt) {
 		w.chunk, w.scales = BlockWidth, scaleBytes(dt)
 	}
 	w.panel = panelBytes(dt, w.padded)
@@ -124,7 +124,7 @@ func columnBytes(dt DType) int {
 // whole cache line.
 func panelBytes(dt DType, padded int) int {
 	n := padded * columnBytes(dt)
-	if kernel.Quantised(dt) {
+	if kernel.Quantized(dt) {
 		n += padded / BlockWidth * scaleBytes(dt)
 	}
 	return (n + 63) &^ 63

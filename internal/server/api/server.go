@@ -91,7 +91,7 @@ type Config struct {
 	// TokenizerConfig is the checkpoint's tokenizer_config.json, for /tokenizer_info.
 	TokenizerConfig json.RawMessage
 	// SystemFingerprint names what decides the bits of an answer besides the
-	// request: model and quantisation. Left out of responses when empty.
+	// request: model and quantization. Left out of responses when empty.
 	SystemFingerprint string
 	Version           string          // "dev" when empty
 	Tracer            *tracing.Tracer // nil: none

@@ -69,7 +69,7 @@ const (
 )
 
 func (o Product) tiled() bool {
-	return kernel.Quantised(o.W.Type) &&
+	return kernel.Quantized(o.W.Type) &&
 		(o.Tiled || o.N >= tiledLeast && ceil(ceil(o.W.Rows, PanelRows), tiledPanels)*ceil(o.N, tiledTokens) >= tiledBlocks)
 }
 
@@ -100,7 +100,7 @@ func (o Product) Calls() ([]Call, error) {
 	}
 	grid, args := cuda.Grid{X: panels, Threads: 512}, []any{o.W.Data, o.W.Scales, o.Rounded.Bytes, o.Rounded.Scales}
 	tiles := []int{1, 8, 16, 32, 64} // tokens of a block
-	if !kernel.Quantised(o.W.Type) {
+	if !kernel.Quantized(o.W.Type) {
 		tiles, args, grid.Threads = []int{1, 8}, []any{o.W.Data, o.X}, 256
 	}
 	tile := tiles[len(tiles)-1]

@@ -133,7 +133,7 @@ func (k *card) partial(r *rand.Rand, t tensor.DType, n int, tiled bool) {
 
 // multiply sets the tokens of a product and runs it.
 func (k *card) multiply(o *launch.Product, x []float32) {
-	if kernel.Quantised(o.W.Type) {
+	if kernel.Quantized(o.W.Type) {
 		b, scales := quantized(x)
 		o.Rounded = launch.Rounded{Bytes: k.upload(b), Scales: k.upload(scales)}
 	} else {

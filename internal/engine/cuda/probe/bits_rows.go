@@ -39,7 +39,7 @@ func (k *card) embeddings(r *rand.Rand) {
 			for i := range values {
 				row := normal(r, cols, 1)
 				values[i] = make([]float32, cols)
-				if !kernel.Quantised(t) {
+				if !kernel.Quantized(t) {
 					b := make([]byte, t.BytesPerRow(cols))
 					tensor.Store(b, row, t)
 					table = append(table, b...)

@@ -22,7 +22,7 @@ func TestGoldens(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(golden) != len(dequant) || len(golden) != len(blockScales) {
-		t.Fatalf("%d types, %d are dequantised, %d are checked", len(golden), len(dequant), len(blockScales))
+		t.Fatalf("%d types, %d are dequantized, %d are checked", len(golden), len(dequant), len(blockScales))
 	}
 	for typ := range dequant {
 		g := golden[typ.String()]

@@ -112,7 +112,7 @@ func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		g.Set("tokenizer.ggml.eos_token_id", uint32(m.EOS[0]))
 	}
 	if m.Rope.Type == "llama3" {
-		g.Add("rope_freqs.weight", gguf.F32, []int{m.HeadDim / 2}, Quantise(gguf.F32, factors(m)))
+		g.Add("rope_freqs.weight", gguf.F32, []int{m.HeadDim / 2}, Quantize(gguf.F32, factors(m)))
 	}
 	if e := m.MoE; e.Experts > 0 {
 		g.Set(arch+".expert_count", e.Experts)
@@ -145,7 +145,7 @@ func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 				shape = []int{2 * shape[0], shape[1]}
 			}
 			if n := len(stacks[name]) / (shape[0] * shape[1]); n == m.MoE.Experts && len(stacks[name]) == n*shape[0]*shape[1] {
-				g.Add(name, kind, append([]int{n}, shape...), Quantise(kind, stacks[name]))
+				g.Add(name, kind, append([]int{n}, shape...), Quantize(kind, stacks[name]))
 			}
 			continue
 		}
@@ -174,7 +174,7 @@ func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		if m.QKNormOf == model.OfOwnHeads && (strings.HasSuffix(name, "attn_q_norm.weight") || strings.HasSuffix(name, "attn_k_norm.weight")) {
 			shape = []int{len(all) / m.HeadDim, m.HeadDim}
 		}
-		g.Add(name, kind, shape, Quantise(kind, all))
+		g.Add(name, kind, shape, Quantize(kind, all))
 	}
 	return g
 }

@@ -180,8 +180,8 @@ func addHalves(g *GGUF, name string, m *model.Config, all []float32, kind gguf.T
 	if l.Nope%kind.Block() != 0 {
 		half = gguf.F32 // as llama.cpp falls back to a type that fits
 	}
-	g.Add(name+"k_b.weight", half, []int{m.Heads, l.Rank, l.Nope}, Quantise(half, k))
-	g.Add(name+"v_b.weight", kind, []int{m.Heads, l.Value, l.Rank}, Quantise(kind, v))
+	g.Add(name+"k_b.weight", half, []int{m.Heads, l.Rank, l.Nope}, Quantize(half, k))
+	g.Add(name+"v_b.weight", kind, []int{m.Heads, l.Value, l.Rank}, Quantize(kind, v))
 }
 
 // SameMScale copies a DeepSeek folder with mscale set to mscale_all_dim, as in all published
@@ -241,6 +241,6 @@ func phi3Keys(g *GGUF, m *model.Config) {
 		for i, v := range list {
 			values[i] = float32(v)
 		}
-		g.Add(name, gguf.F32, []int{len(list)}, Quantise(gguf.F32, values))
+		g.Add(name, gguf.F32, []int{len(list)}, Quantize(gguf.F32, values))
 	}
 }

@@ -40,7 +40,7 @@ func ConvertEncoder(c *checkpoint.Checkpoint, pool uint32) *GGUF {
 		g.Set(arch+".vocab_size", m.Vocab)
 	}
 	add := func(name string, shape []int, values []float32) {
-		g.Add(name, gguf.F32, shape, Quantise(gguf.F32, values))
+		g.Add(name, gguf.F32, shape, Quantize(gguf.F32, values))
 	}
 	joint := map[int][]float32{}
 	for _, spec := range c.Config.Tensors() {

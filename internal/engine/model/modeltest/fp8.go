@@ -12,10 +12,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 )
 
-// FP8 writes the checkpoint twice. In quantised, every matrix of a layer except the routers' is in
+// FP8 writes the checkpoint twice. In quantized, every matrix of a layer except the routers' is in
 // FP8 with a float32 scale for every rows x cols block, as DeepSeek publishes it. In plain, the
 // same numbers are in F32.
-func FP8(c *checkpoint.Checkpoint, rows, cols int, quantised, plain string) error {
+func FP8(c *checkpoint.Checkpoint, rows, cols int, quantized, plain string) error {
 	var q, p []byte
 	qh, ph := map[string]any{}, map[string]any{}
 	add := func(header map[string]any, data *[]byte, name, dtype string, shape []int, b []byte) {
@@ -52,8 +52,8 @@ func FP8(c *checkpoint.Checkpoint, rows, cols int, quantised, plain string) erro
 	for _, out := range []struct {
 		dir  string
 		file []byte
-	}{{plain, File(ph, p)}, {quantised, File(qh, q)}} {
-		if out.dir == quantised {
+	}{{plain, File(ph, p)}, {quantized, File(qh, q)}} {
+		if out.dir == quantized {
 			config["quantization_config"] = map[string]any{"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": []int{rows, cols}}
 		}
 		if text, err = json.Marshal(config); err != nil {

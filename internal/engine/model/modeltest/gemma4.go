@@ -48,5 +48,5 @@ func gemma4Keys(g *GGUF, m *model.Config) {
 			factors[i] = 1e30
 		}
 	}
-	g.Add("rope_freqs.weight", gguf.F32, []int{dim / 2}, Quantise(gguf.F32, factors))
+	g.Add("rope_freqs.weight", gguf.F32, []int{dim / 2}, Quantize(gguf.F32, factors))
 }

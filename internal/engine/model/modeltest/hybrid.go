@@ -81,6 +81,6 @@ func addHybrid(g *GGUF, m *model.Config, name string, all []float32) bool {
 	default:
 		return false
 	}
-	g.Add(name, gguf.F32, shape, Quantise(gguf.F32, all))
+	g.Add(name, gguf.F32, shape, Quantize(gguf.F32, all))
 	return true
 }

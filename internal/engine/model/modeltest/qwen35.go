@@ -60,7 +60,7 @@ func addDelta(g *GGUF, m *model.Config, name string, t checkpoint.Tensor, all []
 	case "attn_qkv.weight":
 		all = inTurn(all, 2*keys*width, d.ValueDim*width)
 	case "ssm_conv1d.weight":
-		g.Add(name, gguf.F32, []int{2*keys + values, d.Taps}, Quantise(gguf.F32, inTurn(all, 2*keys*width, d.ValueDim*width)))
+		g.Add(name, gguf.F32, []int{2*keys + values, d.Taps}, Quantize(gguf.F32, inTurn(all, 2*keys*width, d.ValueDim*width)))
 		return true
 	case "attn_gate.weight":
 		all = inTurn(all, 0, d.ValueDim*width)
@@ -90,12 +90,12 @@ func addDelta(g *GGUF, m *model.Config, name string, t checkpoint.Tensor, all []
 			}
 		}
 		qkv := append(append(parts[0], parts[1]...), parts[2]...)
-		g.Add(block+"attn_qkv.weight", kind, []int{2*keys + values, width}, Quantise(kind, qkv))
-		g.Add(block+"attn_gate.weight", kind, []int{values, width}, Quantise(kind, parts[3]))
+		g.Add(block+"attn_qkv.weight", kind, []int{2*keys + values, width}, Quantize(kind, qkv))
+		g.Add(block+"attn_gate.weight", kind, []int{values, width}, Quantize(kind, parts[3]))
 		return true
 	default:
 		return false
 	}
-	g.Add(name, kind, t.Shape, Quantise(kind, all))
+	g.Add(name, kind, t.Shape, Quantize(kind, all))
 	return true
 }

@@ -68,7 +68,7 @@ func quants(g *gen) {
 		}
 	}
 	if !g.wide() {
-		g.quantise()
+		g.quantize()
 	}
 }
 

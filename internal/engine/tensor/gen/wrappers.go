@@ -156,7 +156,7 @@ var kernelsISA = &Set{
 	Mul64:   mul64ISA,
 	Raise:   raiseVecISA,
 	LaneMax: laneMaxISA,
-	Quantise:   quantiseVec,
+	Quantize:   quantizeVec,
 	Turn:    transpose8AVX2,
 	ToBF16:  roundBF16Vec,
 	Widen:   widenBF16VecISA,

@@ -744,7 +744,7 @@ func tileInt4x3AVX2(a *TileArgs)
 func tileInt4x4AVX2(a *TileArgs)
 
 //go:noescape
-func quantiseAVX2(dst *byte, x *float32, blocks int, start int32)
+func quantizeAVX2(dst *byte, x *float32, blocks int, start int32)
 
 //go:noescape
 func valuesF328x1AVX2(a *ValuesArgs)

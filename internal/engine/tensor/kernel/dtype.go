@@ -82,7 +82,7 @@ func ParseDType(s string) (DType, error) {
 	return 0, fmt.Errorf("kernel: unknown dtype %q; known: %s", s, strings.Join(known, ", "))
 }
 
-// Quantised reports whether a weight of type dt has blocks that share a scale.
-func Quantised(dt DType) bool {
+// Quantized reports whether a weight of type dt has blocks that share a scale.
+func Quantized(dt DType) bool {
 	return dt == Q8_0 || dt == Q4_0 || dt == IQ4_NL || dt == Int4 || dt == MXFP4
 }

@@ -48,7 +48,7 @@ type Set struct {
 	Mul64    func(x, by *[BlockSlots]float32)
 	Raise    func(dst, x []float32, by float32) // dst = max(dst, x-by)
 	LaneMax  func(acc *Lanes, x []float32)      // largest numbers, of whole 16s
-	Quantise func(dst []byte, x []float32, start int32)
+	Quantize func(dst []byte, x []float32, start int32)
 	Turn     func(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) // transposes n tiles of 8 x 8 cells of 32 bits
 	ToBF16   func(dst []uint16, ldd int, x []float32, ldx, rows, n int)  // rounds rows of n
 	Widen    func(dst []float32, src []uint16)                           // bfloat16 as float32, every zero +0

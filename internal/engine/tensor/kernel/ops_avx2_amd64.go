@@ -156,7 +156,7 @@ var kernelsAVX2 = &Set{
 	Mul64:      mul64AVX2,
 	Raise:      raiseVecAVX2,
 	LaneMax:    laneMaxAVX2,
-	Quantise:   quantiseVec,
+	Quantize:   quantizeVec,
 	Turn:       transpose8AVX2,
 	ToBF16:     roundBF16Vec,
 	Widen:      widenBF16VecAVX2,

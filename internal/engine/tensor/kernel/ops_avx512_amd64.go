@@ -156,7 +156,7 @@ var kernelsAVX512 = &Set{
 	Mul64:      mul64AVX512,
 	Raise:      raiseVecAVX512,
 	LaneMax:    laneMaxAVX512,
-	Quantise:   quantiseVec,
+	Quantize:   quantizeVec,
 	Turn:       transpose8AVX2,
 	ToBF16:     roundBF16Vec,
 	Widen:      widenBF16VecAVX512,

@@ -31,7 +31,7 @@ func portableKernels() *Set {
 		Mul64:      portableMul64,
 		Raise:      portableRaise,
 		LaneMax:    portableLaneMax,
-		Quantise:   portableQuantise,
+		Quantize:   portableQuantize,
 		Turn:       portableTurn,
 		ToBF16:     portableToBF16,
 		Widen:      portableWidenBF16,

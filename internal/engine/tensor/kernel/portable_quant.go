@@ -16,11 +16,11 @@ const (
 	quantBlockStart = 36
 )
 
-// portableQuantise rounds whole blocks of a token to quantized blocks: scale = max|x|/127, q =
+// portableQuantize rounds whole blocks of a token to quantized blocks: scale = max|x|/127, q =
 // x*(1/scale) to the nearest integer, ties to even. A block of zeros (or of numbers too small to
 // have an inverse scale) has scale 0. A block with NaN or an infinity has scale NaN, so that the
 // product is NaN too.
-func portableQuantise(dst []byte, x []float32, start int32) {
+func portableQuantize(dst []byte, x []float32, start int32) {
 	for b := 0; b < len(dst)/QuantBlockBytes; b++ {
 		rec, v := dst[b*QuantBlockBytes:][:QuantBlockBytes], x[b*BlockWidth:][:BlockWidth]
 		top := uint32(0)

@@ -5830,9 +5830,9 @@ panel7:
 	VZEROUPPER
 	RET
 
-// func quantiseAVX2(dst uintptr, x uintptr, blocks int, start int32)
+// func quantizeAVX2(dst uintptr, x uintptr, blocks int, start int32)
 // Requires: AVX, AVX2
-TEXT ·quantiseAVX2(SB), NOSPLIT, $0-28
+TEXT ·quantizeAVX2(SB), NOSPLIT, $0-28
 	MOVQ    dst+0(FP), AX
 	MOVQ    x+8(FP), CX
 	MOVQ    blocks+16(FP), DX

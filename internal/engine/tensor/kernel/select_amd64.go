@@ -26,7 +26,7 @@ func detect() []*Set {
 			if !x.HasAVX512VNNI {
 				kernelsAVX512.Peak.DotLanes, kernelsAVX512.Peak.Dot = kernelsAVX2.Peak.DotLanes, kernelsAVX2.Peak.Dot
 				for dt := range kernelsAVX2.Tile {
-					if Quantised(DType(dt)) {
+					if Quantized(DType(dt)) {
 						kernelsAVX512.Tile[dt], kernelsAVX512.Spread[dt] = kernelsAVX2.Tile[dt], false
 					}
 				}
@@ -51,8 +51,8 @@ func AddInPlace(dst, x []float32) {
 	addVecAVX2(dst, x)
 }
 
-func quantiseVec(dst []byte, x []float32, start int32) {
-	quantiseAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), len(dst)/QuantBlockBytes, start)
+func quantizeVec(dst []byte, x []float32, start int32) {
+	quantizeAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), len(dst)/QuantBlockBytes, start)
 }
 
 func roundBF16Vec(dst []uint16, ldd int, x []float32, ldx, rows, n int) {

@@ -153,8 +153,8 @@ func scaledKernels(k *kernel.Set) map[string]*kernel.Set {
 		c.Mul64 = func(x, by *[tensor.BlockSlots]float32) { k.Mul64(x, by); scaled(&x[0]) }
 	}, "scales of Int8")
 	change(func(c *kernel.Set) {
-		c.Quantise = func(dst []byte, x []float32, start int32) {
-			k.Quantise(dst, x, start)
+		c.Quantize = func(dst []byte, x []float32, start int32) {
+			k.Quantize(dst, x, start)
 			scaled((*float32)(unsafe.Pointer(&dst[kernel.QuantBlockScale])))
 		}
 	}, "rounding of activations")

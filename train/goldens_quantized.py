@@ -1,10 +1,10 @@
-"""Tiny random Llamas whose linear layers are quantised in the forms that hubs have, with the logits that
-transformers computes in float32 with the dequantised weights.
-Usage: goldens_quantised.py OUTDIR [name,name]
+"""Tiny random Llamas whose linear layers are quantized in the forms that hubs have, with the logits that
+transformers computes in float32 with the dequantized weights.
+Usage: goldens_quantized.py OUTDIR [name,name]
 
 Codes and layouts come from compressed-tensors and bitsandbytes where these packages write the form
 (pip install compressed-tensors bitsandbytes torchao), otherwise from the formulas of the papers and of AutoGPTQ,
-GPTQModel and AutoAWQ. goldens.json also has the SHA-256 of each dequantised matrix in float32, with
+GPTQModel and AutoAWQ. goldens.json also has the SHA-256 of each dequantized matrix in float32, with
 zeros that have no sign.
 """
 import hashlib, json, os, sys

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// readQuantised reads the form in which the weights are quantised. Package quantform refuses those
+// readQuantized reads the form in which the weights are quantized. Package quantform refuses those
 // that it does not know.
-func readQuantised(f *Fields, c *Config) {
+func readQuantized(f *Fields, c *Config) {
 	if f.Has("compression_config") && !f.Has("quantization_config") { // the older name
 		f.Raw["quantization_config"] = f.Raw["compression_config"]
 	}
@@ -28,7 +28,7 @@ func readQuantised(f *Fields, c *Config) {
 		q.Fail(e.Field, KindOf(e), "%s", e.Detail)
 		f.Take(q)
 	case s.Experts && !arch.Alternating:
-		q.Refuse("quant_method", "%q is supported for the experts of gpt-oss; use the original checkpoint and quantise on load", s.Method)
+		q.Refuse("quant_method", "%q is supported for the experts of gpt-oss; use the original checkpoint and quantize on load", s.Method)
 		f.Take(q)
 	default:
 		c.Hold(s)
@@ -41,13 +41,13 @@ func (c *Config) Hold(s *quantform.Settings) {
 	if err != nil {
 		panic(err) // a name of quantform's
 	}
-	c.Quantised, c.DType = s, dt
+	c.Quantized, c.DType = s, dt
 }
 
 // HeldAs is the type in which a matrix is held if the model is held as dt. A type that keeps the codes
 // of the file is for matrices that have such codes: head, attention or routers may not.
 func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
-	s := c.Quantised
+	s := c.Quantized
 	if s == nil || !s.Keeps(dt) || s.Experts && strings.Contains(name, ".experts.") || !s.Experts && strings.Contains(name, ".layers.") {
 		return dt
 	}
@@ -57,7 +57,7 @@ func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
 // DraftAs returns the type of weights for the draft model of a model with type dt. A draft without 4-bit codes
 // uses Q8_0 instead of a type that needs such codes.
 func (c *Config) DraftAs(dt tensor.DType) tensor.DType {
-	if keeps := dt == tensor.Int4 || dt == tensor.MXFP4; keeps && (c.Quantised == nil || !c.Quantised.Keeps(dt)) {
+	if keeps := dt == tensor.Int4 || dt == tensor.MXFP4; keeps && (c.Quantized == nil || !c.Quantized.Keeps(dt)) {
 		return tensor.Q8_0
 	}
 	return dt

@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Quantise rounds whole blocks of v to a GGUF type: like ggml's reference for the types of 32, and
+// Quantize rounds whole blocks of v to a GGUF type: like ggml's reference for the types of 32, and
 // simply (range of each sub-block, no search) for k-quants.
-func Quantise(typ gguf.Type, v []float32) []byte {
+func Quantize(typ gguf.Type, v []float32) []byte {
 	var out []byte
 	switch typ {
 	case gguf.F32, gguf.F16, gguf.BF16:
@@ -22,7 +22,7 @@ func Quantise(typ gguf.Type, v []float32) []byte {
 	}
 	block, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8_0: q8, gguf.Q4_0: q4, gguf.Q4_K: q4k, gguf.Q5_K: q5k, gguf.Q6_K: q6k, gguf.MXFP4: mxfp4}[typ]
 	if !ok {
-		panic(fmt.Sprintf("modeltest: does not quantise to %v", typ))
+		panic(fmt.Sprintf("modeltest: does not quantize to %v", typ))
 	}
 	for n := typ.Block(); len(v) > 0; v = v[n:] {
 		out = block(out, v[:n])

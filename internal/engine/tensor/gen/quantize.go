@@ -5,10 +5,10 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// quantise rounds tokens to quantized blocks; see portableQuantise. AVX-512 uses the AVX2 form too:
+// quantize rounds tokens to quantized blocks; see portableQuantize. AVX-512 uses the AVX2 form too:
 // it runs once per product.
-func (g *gen) quantise() {
-	g.plain("quantise"+g.name, "dst *byte, x *float32, blocks int, start int32", "func(dst, x uintptr, blocks int, start int32)")
+func (g *gen) quantize() {
+	g.plain("quantize"+g.name, "dst *byte, x *float32, blocks int, start int32", "func(dst, x uintptr, blocks int, start int32)")
 	dst, x, n, start := g.GP64(), g.GP64(), g.GP64(), g.GP32()
 	g.Load(g.Param("dst"), dst)
 	g.Load(g.Param("x"), x)

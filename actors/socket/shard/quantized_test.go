@@ -12,7 +12,7 @@ import (
 )
 
 // Forms whose codes and scales a type in memory has are kept without loss, on every rank and in both
-// mappings. The error of the others is bounded. Matrices that are not quantised are held as q8_0.
+// mappings. The error of the others is bounded. Matrices that are not quantized are held as q8_0.
 func TestFormsAreKept(t *testing.T) {
 	pool := tensor.NewPool(2)
 	defer pool.Close()
@@ -28,7 +28,7 @@ func TestFormsAreKept(t *testing.T) {
 		"fp8_block": {tensor.BF16, 0.003}, "fp8_channel": {tensor.BF16, 0.003}, "fp8_tensor": {tensor.BF16, 0.003},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ck, err := checkpoint.Open(filepath.Join("../../../internal/engine/model/testdata/quantised", name))
+			ck, err := checkpoint.Open(filepath.Join("../../../internal/engine/model/testdata/quantized", name))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +49,7 @@ func TestFormsAreKept(t *testing.T) {
 					if n := Bytes(&ck.Config, place, rank, want.dt); n != s.Bytes() {
 						t.Errorf("%d bytes are loaded, %d are predicted", s.Bytes(), n)
 					}
-					if head := s.Ends.(*layer.Ends).Head; head != nil && kernel.Quantised(want.dt) && head.Type != tensor.Q8_0 {
+					if head := s.Ends.(*layer.Ends).Head; head != nil && kernel.Quantized(want.dt) && head.Type != tensor.Q8_0 {
 						t.Errorf("the head is held as %v", head.Type)
 					}
 					for i, l := range s.Layers {
@@ -91,7 +91,7 @@ func TestFormsAreKept(t *testing.T) {
 // Forms whose codes are kept have no error, and the others a small one.
 func TestHeldError(t *testing.T) {
 	for name, most := range map[string]float64{"gptq": 0, "awq": 0, "w4a16_asym": 0, "mxfp4": 0, "w8a8": 0, "gptq8": 0, "bnb_int8": 0.0005, "nf4": 0.007, "nvfp4": 0.007, "fp8_block": 0.003, "gptq_v2_act_order": 0.007} {
-		c, err := checkpoint.Open(filepath.Join("../../../internal/engine/model/testdata/quantised", name))
+		c, err := checkpoint.Open(filepath.Join("../../../internal/engine/model/testdata/quantized", name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,10 +19,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// quantisedFolders are tiny Llamas in every published form (train/goldens_quantised.py).
-func quantisedFolders(t testing.TB) []string {
+// quantizedFolders are tiny Llamas in every published form (train/goldens_quantized.py).
+func quantizedFolders(t testing.TB) []string {
 	t.Helper()
-	dirs, err := filepath.Glob("../model/testdata/quantised/*")
+	dirs, err := filepath.Glob("../model/testdata/quantized/*")
 	if err != nil || len(dirs) < 19 {
 		t.Fatalf("%d folders, %v", len(dirs), err)
 	}
@@ -30,8 +30,8 @@ func quantisedFolders(t testing.TB) []string {
 }
 
 // Every matrix has the values of the reference, bit for bit, and any columns of it are the same.
-func TestQuantisedForms(t *testing.T) {
-	for _, dir := range quantisedFolders(t) {
+func TestQuantizedForms(t *testing.T) {
+	for _, dir := range quantizedFolders(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			c := open(t, dir)
 			var golden struct{ Sums map[string]string }
@@ -75,7 +75,7 @@ func TestQuantisedForms(t *testing.T) {
 
 // A plain draft of a model in int4 is not rounded to 4 bits.
 func TestDraftAs(t *testing.T) {
-	gptq, plain := open(t, "../model/testdata/quantised/gptq"), open(t, "../model/testdata/llama")
+	gptq, plain := open(t, "../model/testdata/quantized/gptq"), open(t, "../model/testdata/llama")
 	for _, test := range []struct {
 		c        *checkpoint.Checkpoint
 		dt, want tensor.DType
@@ -87,8 +87,8 @@ func TestDraftAs(t *testing.T) {
 }
 
 // A node that downloads the bytes of its slices reads the same values as from the whole file.
-func TestQuantisedSlices(t *testing.T) {
-	for _, dir := range quantisedFolders(t) {
+func TestQuantizedSlices(t *testing.T) {
+	for _, dir := range quantizedFolders(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			whole := open(t, dir)
 			for name := range map[string]bool{"model.layers.1.mlp.down_proj.weight": true, "model.layers.0.self_attn.k_proj.weight": true} {
@@ -160,7 +160,7 @@ func (f *copier) Fetch(_ context.Context, file string, spans []checkpoint.Span) 
 }
 
 // The settings may be in ModelOpt's own file, under the older key, or under AutoRound's name.
-func TestQuantisedSettingsElsewhere(t *testing.T) {
+func TestQuantizedSettingsElsewhere(t *testing.T) {
 	for _, test := range []struct {
 		folder string
 		move   func(config map[string]any, dir string)
@@ -180,7 +180,7 @@ func TestQuantisedSettingsElsewhere(t *testing.T) {
 			c["quantization_config"] = map[string]any{"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:auto_awq"}
 		}},
 	} {
-		from, dir := filepath.Join("../model/testdata/quantised", test.folder), t.TempDir()
+		from, dir := filepath.Join("../model/testdata/quantized", test.folder), t.TempDir()
 		weights, err := os.ReadFile(filepath.Join(from, "model.safetensors"))
 		check(t, err)
 		put(t, filepath.Join(dir, "model.safetensors"), weights)
@@ -223,7 +223,7 @@ const hostileModule = "model.layers.1.mlp.down_proj."
 func TestHostileForms(t *testing.T) {
 	other := map[string]string{"F32": "I32", "F16": "I16", "BF16": "I16", "I32": "F32", "U8": "BOOL", "I8": "BOOL", "F8_E4M3": "F8_E5M2", "I64": "U64"}
 	tried := 0
-	for _, dir := range quantisedFolders(t) {
+	for _, dir := range quantizedFolders(t) {
 		file, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
 		check(t, err)
 		all, _ := modeltest.Parts(file)
@@ -307,7 +307,7 @@ func TestHostileFormValues(t *testing.T) {
 		{"nvfp4", "weight_global_scale", 0, []byte{0, 0, 0, 0}, model.ErrNotFinite, ""},
 		{"nvfp4_modelopt", "weight_scale_2", 0, []byte{0, 0, 0x80, 0x7f}, model.ErrNotFinite, ""},
 	} {
-		c, err := damagedForm(t, filepath.Join("../model/testdata/quantised", test.folder), func(h map[string]any, data []byte) {
+		c, err := damagedForm(t, filepath.Join("../model/testdata/quantized", test.folder), func(h map[string]any, data []byte) {
 			e := h[hostileModule+test.suffix].(map[string]any)
 			copy(data[int(e["data_offsets"].([]any)[0].(float64))+test.at:], test.bytes)
 		})
@@ -335,7 +335,7 @@ func TestHostileFormValues(t *testing.T) {
 // A method, or a setting of one, that is not implemented is refused by its name.
 func TestHostileFormSettings(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"quant_method":"aqlm"}`:               `quantised by "aqlm"`,
+		`{"quant_method":"aqlm"}`:               `quantized by "aqlm"`,
 		`{}`:                                    "an unnamed method",
 		`{"quant_method":"gptq"}`:               `bits": 0; want 2, 3, 4 or 8`,
 		`{"quant_method":"gptq","bits":"four"}`: "not a whole number",
