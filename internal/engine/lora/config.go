@@ -140,7 +140,7 @@ func refused(key, value string) string {
 	case "use_dora":
 		return "DoRA " + mergeFirst
 	case "modules_to_save":
-		return "whole modules beside the factors are not supported; without embeddings, merge the adapter with PEFT (merge_and_unload)"
+		return "whole modules next to the factors are not supported; without embeddings, merge the adapter with PEFT (merge_and_unload)"
 	case "fan_in_fan_out", "lora_bias", "megatron_config", "trainable_token_indices", "layer_replication", "target_parameters", "alora_invocation_tokens", "arrow_config":
 		return mergeFirst
 	}

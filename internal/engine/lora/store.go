@@ -224,7 +224,7 @@ func copyFile(to string, from fs.FS, name string, limit int64) error {
 // Remove removes an adapter. Processes that have it open keep its bytes.
 func (s *Store) Remove(id ID) error { return os.RemoveAll(s.Path(id)) }
 
-// begin makes room, and a temporary folder for a new adapter. The caller holds mu.
+// begin removes adapters over the limit and creates a temporary folder for a new one. The caller holds mu.
 func (s *Store) begin() (string, error) {
 	dir, err := s.folder()
 	if err == nil {

@@ -5,7 +5,7 @@ package model
 // i+dim/2. Rows that are stored otherwise are read in another order, alike for queries and keys.
 // That leaves every product of theirs unchanged.
 type Order struct {
-	Head       int  // rows of a head; 0: the stored order is that of the computation
+	Head       int  // rows of a head; 0: rows are stored in the order of the computation
 	Plain      int  // first rows of a head, which stay in their places; the others are rotated as pairs of halves
 	Rotated    int  // rows after them whose pairs rotate; the rest has frequency 0
 	Neighbours bool // pairs are stored as rows 2i and 2i+1; false: as rows i and i+Rotated/2

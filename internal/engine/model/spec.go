@@ -6,7 +6,7 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 // layer. A tensor without a name is absent.
 type LayerSpec struct {
 	AttnNorm     string      // (hidden): h = RMSNorm(x); without a name h = x
-	SameNorm     bool        // h is that of the layer before
+	SameNorm     bool        // h comes from the previous layer
 	Q            Linear      // (heads*dim, hidden)
 	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache, and without V alone its values are its keys
 	KV           KVShape     // of the layer; KV.Dim is the dim in these comments

@@ -2,7 +2,7 @@ package quantform
 
 import "fmt"
 
-// awqForm is that of AWQ (arXiv 2306.00978) as AutoAWQ stores it for its gemm kernel: w = (q - z) *
+// awqForm is the form of AWQ (arXiv 2306.00978) as AutoAWQ stores it for its gemm kernel: w = (q - z) *
 // scale with 4 bits. The matrix is transposed. A word has eight neighbouring rows of w, in the order
 // of awqOrder from its low bits on. Without qzeros, z is 8.
 var awqForm = &Form{

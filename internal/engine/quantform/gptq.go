@@ -2,7 +2,7 @@ package quantform
 
 import "fmt"
 
-// gptqForm is that of GPTQ (arXiv 2210.17323) as AutoGPTQ and GPTQModel store it: w = (q - z) * scale.
+// gptqForm is the form of GPTQ (arXiv 2210.17323) as AutoGPTQ and GPTQModel store it: w = (q - z) * scale.
 // Codes are a stream of bits along the columns: word i of a column of qweight continues word i-1.
 // Zero points are the same along the rows of w. Format 1 stores z-1, format 2 (gptq_v2) z. g_idx is
 // the group of each column (act-order); without it, groups are neighbours.

@@ -26,7 +26,7 @@ type Group struct {
 // MatMulGroups multiplies each group's tokens by its own matrix in one parallel region: the experts
 // of a layer, each with the tokens that chose it. Tokens x[t*ldx] are rounded once. The matrices
 // have one type and width and own all their units; a matrix is read once for every 96 tokens. Each
-// element's bits are those of MatMul: they depend on its row and its token.
+// element has the same bits as in MatMul: they depend on its row and its token.
 func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
 	if len(groups) == 0 {
 		return

@@ -13,7 +13,7 @@ type headsWork struct {
 
 // MatMulHeads multiplies each head's part of n tokens by the head's matrix: y[h*sy+t*ldy+r] = sum
 // over k of W_h[r][k]*x[h*sx+t*ldx+k]. All matrices have one shape and type. A head is one task, so
-// the threads synchronise once for all heads. The bits are those of MatMul, head by head.
+// the threads synchronise once for all heads. The bits equal those of MatMul, head by head.
 func (p *Pool) MatMulHeads(y []float32, ldy, sy int, w []*Weight, x []float32, ldx, sx, n int) {
 	if n == 0 || len(w) == 0 {
 		return

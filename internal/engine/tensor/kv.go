@@ -49,7 +49,7 @@ func (l KVLayout) Validate() error {
 		}
 	}
 	if l.Latent && l.VDim >= l.KDim {
-		return fmt.Errorf("tensor: latent row of %d elements has no rope key behind a latent of %d", l.KDim, l.VDim)
+		return fmt.Errorf("tensor: latent row of %d elements has no rope key after a latent of %d", l.KDim, l.VDim)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func straightAndTurned(k, turned, cos, sin []float32) {
 }
 
 // HalfBytes is the size of the rotate-half cache of one block: its keys again, panel by panel, with
-// rotate_half applied. Scales of Int8 are those of the block.
+// rotate_half applied. Int8 uses the scales of the block.
 func (l KVLayout) HalfBytes() int {
 	if l.Latent {
 		return BlockSlots * l.ropeWidth() * l.elem()

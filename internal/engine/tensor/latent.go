@@ -19,7 +19,7 @@ import (
 //
 // Other layouts interleave 16 slots, so that a vector scores 16 slots for one query. Here many
 // query heads share a row, so the queries are interleaved instead: a vector scores 16 heads for one
-// slot, and the same rows serve as values. The order of every chain is that of the other layouts.
+// slot, and the same rows serve as values. Every chain has the same order as in the other layouts.
 // The scaling of Int8 differs: rows are widened to float32, scales included, before they are read.
 
 // latentRows bounds the (query, head) rows that walk a latent cache together, in whole groups of

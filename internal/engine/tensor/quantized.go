@@ -35,7 +35,7 @@ func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 }
 
 // MatMulQuantized is MatMulMany for quantized weights with tokens that Quantize has quantized for
-// their type: token t is at x[t*ld:]. The bits are those of MatMulMany.
+// their type: token t is at x[t*ld:]. The bits equal those of MatMulMany.
 func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
 	if len(products) == 0 {
 		return

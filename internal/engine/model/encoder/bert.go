@@ -114,7 +114,7 @@ func encoderExtra(name string) bool {
 	return false
 }
 
-// embeddingNames are those of BERT's inputs.
+// embeddingNames are the tensor names of BERT's inputs.
 var embeddingNames = map[string]string{
 	"word_embeddings": "model.embed_tokens", "position_embeddings": "model.embed_positions", "token_type_embeddings": "model.embed_types", "LayerNorm": "model.embed_norm",
 }

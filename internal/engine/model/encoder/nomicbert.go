@@ -42,7 +42,7 @@ var nomicBertNames = map[string]string{
 	"norm1": "post_attention_layernorm", "norm2": endNorm,
 }
 
-// nomicNativeNames are those of transformers' own class.
+// nomicNativeNames are the tensor names of transformers' own class.
 var nomicNativeNames = map[string]string{
 	"self_attn.q_proj": "self_attn.q_proj", "self_attn.k_proj": "self_attn.k_proj", "self_attn.v_proj": "self_attn.v_proj", "self_attn.o_proj": "self_attn.o_proj",
 	"mlp.gate_proj": "mlp.gate_proj", "mlp.up_proj": "mlp.up_proj", "mlp.down_proj": "mlp.down_proj",

@@ -53,7 +53,7 @@ func (d *Mixer) Values() int { return d.ValueHeads * d.ValueDim }
 // GroupWidth is the width of the values of one key head.
 func (d *Mixer) GroupWidth() int { return d.ValueHeads / d.KeyHeads * d.ValueDim }
 
-// Channels is the number of rows of q, k and v of one key head, and Width that with z.
+// Channels is the number of rows of q, k and v of one key head. Width also counts the rows of z.
 func (d *Mixer) Channels() int { return 2*d.KeyDim + d.GroupWidth() }
 func (d *Mixer) Width() int {
 	if d.Kind == ShortConv {

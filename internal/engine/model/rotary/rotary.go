@@ -27,7 +27,7 @@ type Rope struct {
 	Amplitude float64 `json:",omitempty"` // yarn, longrope: factor of cosine and sine; 0 counts as 1
 	MScaleAll float64 `json:",omitempty"` // yarn: mscale_all_dim, see AttentionScale
 
-	Part float64 `json:",omitempty"` // proportional: the share of the pairs that rotate, the first ones; angles are those of the whole head
+	Part float64 `json:",omitempty"` // proportional: the share of the pairs that rotate, the first ones; the whole head's width gives the angles
 
 	Divisors []float64 `json:",omitempty"` // divided: divisor of each pair's angle (dim/2), GGUF's form of llama3
 

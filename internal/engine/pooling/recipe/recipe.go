@@ -136,7 +136,7 @@ func normalize(x []float32) {
 	}
 }
 
-// activations are those of dense layers, by the names of PyTorch's classes in lower case.
+// activations are the functions of dense layers, by the names of PyTorch's classes in lower case.
 var activations = map[string]func(x []float32){
 	"identity": func([]float32) {},
 	"gelu":     func(x []float32) { tensor.GELUOf(x, x) },

@@ -26,7 +26,7 @@ type quantType struct {
 
 var quantTypes = []quantType{{"Q8_0", 8, 32}, {"Q4_0", 4, 32}, {"IQ4_NL", 4, 32}, {"Int4", 4, 48}}
 
-// sameKernels are types whose kernels are those of another type. IQ4_NL and MXFP4 have tables.
+// sameKernels maps types to the type whose kernels they use. IQ4_NL and MXFP4 have tables.
 var sameKernels = map[string]string{"MXFP4": "IQ4_NL"}
 
 func (q quantType) table() bool { return q.name == "IQ4_NL" }
