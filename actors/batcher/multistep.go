@@ -4,7 +4,7 @@ import "github.com/shoal-llm/shoal/internal/engine/plan"
 
 // multiStep is the module that requests several model passes in one plan. In a decode-only step the
 // sockets can continue with the tokens that they sampled. The overhead between two steps, for
-// results and the next plan, is then paid once for all passes. The bits are those of single steps
+// results and the next plan, is then paid once for all passes. The bits equal those of single steps
 // (docs/decisions/multi-step.md).
 type multiStep struct{ s *State }
 

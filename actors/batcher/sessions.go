@@ -35,7 +35,7 @@ func (x *sessions) expire() {
 	for _, r := range x.s.running {
 		if r.idle {
 			count++
-			newest[r.Session] = r // the order is that of submission
+			newest[r.Session] = r // requests are in order of submission
 		}
 	}
 	for _, r := range append(queue(nil), x.s.running...) {

@@ -28,7 +28,7 @@ type Dims struct {
 	Layers                               int               // with PerLayer: number of layers
 	Activation                           tensor.Activation // of experts and of per-layer inputs
 
-	// Widths are those of layers, where they differ; nil: all layers have KVHeads, HeadDim and FFN.
+	// Widths has the widths of each layer, if layers differ; nil: all layers have KVHeads, HeadDim and FFN.
 	// With Widths, KVHeads and HeadDim are common divisors: KVHeads is the number of runs of heads
 	// that sockets divide in every layer.
 	Widths []Widths
@@ -39,7 +39,7 @@ type Dims struct {
 	OutputGate bool // attention has an output gate
 	NonCausal  bool // every token attends to the whole text
 
-	// Latent attention: KVHeads counts groups ("units") of query heads, HeadDim is that of queries.
+	// Latent attention: KVHeads counts groups ("units") of query heads, HeadDim is the width of a query head.
 	Latent    model.Latent
 	LatentEps float32
 }

@@ -48,7 +48,7 @@ var (
 	})
 )
 
-// normFFN computes the norm before the FFN. In a parallel layer Norm is that of attention already.
+// normFFN computes the norm before the FFN. In a parallel layer, attention has already computed Norm.
 func (w *Weights) normFFN(b *Processor) {
 	if !b.Dims.Parallel {
 		b.norm(w.FFNNorm)

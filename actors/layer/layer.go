@@ -28,7 +28,7 @@ type Weights struct {
 	Delta                                                  *Delta         // replaces attention, except O; or nil
 	QGate                                                  *tensor.Weight // rows of Q; the output of attention is multiplied by its sigmoid; or nil
 
-	// SwiftKV, if not nil, is the only field in use: the weights are those of SwiftKV's pass, not
+	// SwiftKV, if not nil, is the only field in use: it has the weights of SwiftKV's pass, not
 	// of a layer. Later is set for the layers whose keys and values that pass computes. Follows is
 	// set for the ones among them that share the cache of an earlier layer.
 	SwiftKV                 *SwiftKV

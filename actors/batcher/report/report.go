@@ -2,7 +2,7 @@
 // and figures of its work, its requests and its sockets.
 package report
 
-// Totals is the work since the start that was done again, for sequences that lost their placement
+// Totals counts the work repeated since the start, for sequences that lost their placement
 // or their memory.
 type Totals struct {
 	Recomputed uint64 // tokens that prefill read again

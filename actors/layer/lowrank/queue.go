@@ -68,7 +68,7 @@ func (q *Queue) Run(pool *tensor.Pool, x []float32, ldx int) {
 	q.finish(pool)
 }
 
-// sharedWith returns the earlier job whose A x is that of job i, or -1.
+// sharedWith returns the earlier job with the same A x as job i, or -1.
 func (q *Queue) sharedWith(i int) int {
 	if j := &q.jobs[i]; j.pair.Fused {
 		for k := range q.jobs[:i] {

@@ -90,7 +90,7 @@ func readPacked(path string, key [sha256.Size]byte, data []byte, pool *tensor.Po
 		return err
 	}
 	if !bytes.Equal(head, append([]byte(cacheMagic), key[:]...)) {
-		return errors.New("shard: the header is that of another matrix")
+		return errors.New("shard: the header describes another matrix")
 	}
 	if _, err := f.ReadAt(sums, int64(cacheHeader+len(data))); err != nil {
 		return err
