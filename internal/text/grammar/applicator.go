@@ -179,9 +179,9 @@ func (b *builder) applyRef(flats []*conjunction, n *schemaNode, ref *jsonValue) 
 		panic(b.fail(n, "$ref", "'$ref' must be a string"))
 	}
 	t := b.target(n, ref.s)
-	// A reference that leads to itself without a value in between has no meaning.
+	// A reference that refers to itself without a value in between has no meaning.
 	if len(flats) > 0 && b.within(t, n) {
-		panic(b.fail(n, "$ref", "the reference %.100q leads to itself", ref.s))
+		panic(b.fail(n, "$ref", "the reference %.100q refers to itself; remove it, or place it in a property or an item", ref.s))
 	}
 	return b.apply(flats, t)
 }

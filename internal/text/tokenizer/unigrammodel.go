@@ -17,7 +17,7 @@ type unigramModel struct {
 	cache *wordCache
 }
 
-// parseUnigram parses the pieces with their scores. extra is that of a SentencePiece file, or nil.
+// parseUnigram parses the pieces with their scores. extra has the settings of a SentencePiece file, or is nil.
 func parseUnigram(o object, extra *vocabfile.Extra) *unigramModel {
 	pieces := parsePieces(o.at("vocab"))
 	v := &vocabulary{ids: make(map[string]int32, len(pieces)), tokens: make([]string, len(pieces)), known: make([]bool, len(pieces)), unk: -1}

@@ -8,7 +8,7 @@ type Tags struct{ Open, Close, Label string }
 // DefaultTags are the tags of most families.
 var DefaultTags = Tags{Open: "<think>", Close: "</think>"}
 
-// cohereThought is that of Command A.
+// cohereThought is the thought format of Command A.
 var cohereThought = Tags{Open: "<|START_THINKING|>", Close: "<|END_THINKING|>"}
 
 // thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, those of

@@ -36,7 +36,7 @@ type patternNode struct {
 	marks  bool // contains an anchor or look-ahead
 }
 
-// Parser parses a pattern. Its flags are those of the group that it is in.
+// Parser parses a pattern. Its flags are the flags of the current group.
 type Parser struct {
 	Cursor
 	fold bool // flag i

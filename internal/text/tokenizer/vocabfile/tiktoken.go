@@ -34,7 +34,7 @@ var tiktokenFamilies = map[string]tiktokenFamily{
 	"": {pattern: Llama3Pattern, specials: llama3Specials, bos: "<|begin_of_text|>", eos: "<|end_of_text|>", addBOS: true},
 }
 
-// Tiktoken converts a file of ranks. The split pattern and the special tokens are those of the class that
+// Tiktoken converts a file of ranks. The split pattern and the special tokens come from the class that
 // tokenizer_config.json names; its member pat_str replaces the pattern.
 func Tiktoken(name string, data []byte, s Settings) (doc []byte, extra *Extra, err error) {
 	_, err = attempt.At(func() any { doc, extra = tiktoken(name, string(data), s); return nil })
