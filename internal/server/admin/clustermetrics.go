@@ -176,7 +176,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 // modelLabel is vLLM's label of the metrics of one model.
 const modelLabel = "model_name"
 
-// modelsOf returns the figures of each model. name is that of the only one.
+// modelsOf returns the figures of each model. name is the model's name if there is only one.
 func modelsOf(st *wire.ClusterState, name string) []wire.ModelState {
 	if len(st.Models) > 0 {
 		return st.Models

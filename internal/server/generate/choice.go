@@ -31,7 +31,7 @@ type Delta struct {
 	Calls   []Call          // with tools
 	Thought string          // of a model that thinks
 	Timings *engine.Timings // with finish, when the engine has them
-	Reason  any             // the stop string or token id behind "stop"; nil for EOS
+	Reason  any             // the stop string or token id that caused "stop"; nil for EOS
 }
 
 // Choice turns the events of one sequence into deltas: decoding that holds back

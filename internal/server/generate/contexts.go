@@ -225,7 +225,7 @@ func (s *Service) withContext(g *Request) *apierr.Error {
 		}
 		if g.Context != AnyContext && g.Context != "" && !g.rendered {
 			if len(p.Ids) == 0 {
-				return apierr.Invalid("prompt", "'prompt' must not be empty behind a context.")
+				return apierr.Invalid("prompt", "'prompt' must not be empty after a context.")
 			}
 			p.Ids = slices.Concat(found.Ids, p.Ids)
 			if e := s.Fit(p.Ids, &g.Params, -1, "prompt"); e != nil {

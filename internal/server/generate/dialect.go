@@ -23,7 +23,7 @@ func dialectOf(source string) dialect {
 	return d
 }
 
-// dialect is that of answers to a request with these tools, or with none.
+// dialect returns the form of answers to a request with these tools, or with none.
 func (s *Service) dialect(t *Toolset) dialect {
 	if t == nil {
 		return s.plain

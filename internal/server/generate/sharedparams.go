@@ -90,7 +90,7 @@ func speculatePattern() string {
 	return "^(" + strings.Join(modes, "|") + "):(" + strings.Join(numbers, "|") + ")$"
 }
 
-// ToolParams are those of a request whose tools are OpenAI's.
+// ToolParams are the parameters of a request with OpenAI's tools.
 func ToolParams() []jsonbody.Param {
 	return []jsonbody.Param{jsonbody.List("tools", MaxTools, jsonbody.ObjectOf("")), jsonbody.Either("tool_choice", jsonbody.Words("", "none", "auto", "required", "any"), jsonbody.ObjectOf("")), jsonbody.Bool("parallel_tool_calls")}
 }

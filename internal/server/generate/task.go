@@ -30,7 +30,7 @@ type TaskOptions struct {
 	// Drawn: Seed also replaces a seed of -1. Older builds took -1 as a seed, and a
 	// task that they accepted keeps it.
 	Drawn bool
-	// Fingerprint is that of the model with which the task was accepted; "": it is new.
+	// Fingerprint identifies the model that accepted the task; "" for a new task.
 	Fingerprint string
 }
 
@@ -67,7 +67,7 @@ func (t *Task) Charge(r *http.Request) error {
 	return nil
 }
 
-// seed is that of a body.
+// seed is the seed in a body.
 func (o *TaskOptions) seed(body []byte) uint64 {
 	f, _ := jsonbody.Parse(body, nil) // it was decoded before
 	x, given := strictjson.Int(f.Get("seed"))
@@ -98,11 +98,11 @@ func (t *Task) Request(choice int) *engine.Request {
 }
 
 // TaskDelta is what one event of the engine adds to a choice: text may lag
-// behind the tokens (unfinished characters, the beginning of a stop string).
+// after the tokens (unfinished characters, the beginning of a stop string).
 type TaskDelta struct {
 	Text   string
 	Finish string // "", stop, length
-	// Emitted: the event's token is part of the answer. Those behind a stop string, and the one
+	// Emitted: the event's token is part of the answer. Those after a stop string, and the one
 	// that max_tokens 0 generates, are not.
 	Emitted bool
 }
@@ -205,7 +205,7 @@ func (r *Replay) Result() (json.RawMessage, error) {
 	return json.RawMessage(strings.TrimSuffix(string(b), "\n")), nil
 }
 
-// Text is that of tokens that a model wrote: without control tokens and without the bytes of an
+// Text decodes the tokens that a model wrote, without control tokens and without the bytes of an
 // unfinished character at the end.
 func (s *Service) Text(ids []int32) string {
 	stream, text := s.Tokenizer.NewStream(true), strings.Builder{}

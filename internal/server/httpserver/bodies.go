@@ -90,7 +90,7 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, *apie
 	return body, nil
 }
 
-// DecodeBody reads a body and decodes it. If ok is false, the client has got the error.
+// DecodeBody reads a body and decodes it. If ok is false, the client has received the error.
 func DecodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apierr.Error)) (v T, ok bool) {
 	body, e := s.ReadBody(w, r)
 	if e == nil {

@@ -321,7 +321,7 @@ func (w *response) code() int {
 	return w.status
 }
 
-// requestID takes the client's if it is harmless in a log, else makes one.
+// requestID returns the client's request id if a log can hold it safely, else a new one.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	ok := id != "" && len(id) <= 128

@@ -31,7 +31,7 @@ type Config struct {
 	Observe      func(route string, status int) // counts answers
 }
 
-// Server answers the routes of a table, behind keys, limits and logs.
+// Server checks keys and limits, answers the routes of a table, and logs requests.
 type Server struct {
 	cfg      Config
 	log      *slog.Logger

@@ -333,7 +333,7 @@ func (o *encoder) Body() any {
 func (o *encoder) Fail(e *apierr.Error) { o.out.Line(Error(e)) }
 
 // ends completes the last object. A stop string ends a sequence before the engine has its
-// timings: then they are those of what was shown.
+// timings: then they measure what was shown.
 func (o *encoder) ends(l *ollamaLine) *ollamaLine {
 	now, u := time.Now(), o.r.Usage()
 	t := &ollamaTimes{Total: now.Sub(o.began), PromptCount: u.PromptTokens, Count: u.CompletionTokens, PromptTime: o.first.Sub(o.began), Time: now.Sub(o.first)}

@@ -65,7 +65,7 @@ func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o gener
 	}
 	g.Head.ID, g.Head.Object, g.Head.Created = prefix+strings.TrimPrefix(o.ID, prefix), object, o.Created
 	if q != nil {
-		q.background, q.echo.Background, q.echo.Store = true, true, true // a task is kept by whoever runs it
+		q.background, q.echo.Background, q.echo.Store = true, true, true // the process that runs a task keeps it
 		q.echo.ID, q.echo.CreatedAt = g.Head.ID, g.Head.Created
 	}
 	return s.TaskOf(g, body, o), nil
