@@ -1,5 +1,5 @@
 // Command coordinator is the process with the API, the batcher and the
-// placement authority. It is `shoal coordinator` behind its own door.
+// placement authority. It runs `shoal coordinator`.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command node is one process of a Shoal cluster: one socket on one machine.
-// It is `shoal node` behind its own door.
+// It runs `shoal node`.
 package main
 
 import (

@@ -37,7 +37,7 @@ func stagesOf(s step.Times, step time.Duration) Stages {
 		Votes: us(s.Votes), Selection: us(s.Selection), Shipping: us(s.Shipping), Compression: us(s.Compression()), Wait: us(s.Wait), Other: us(step - known), Step: us(step)}
 }
 
-// Decode is the cost of a decode step. Best figures are those of the fastest step, which other load
+// Decode is the cost of a decode step. Best figures describe the fastest step, which other load
 // disturbed least.
 type Decode struct {
 	Setup
@@ -162,7 +162,7 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	if err != nil {
 		return err
 	}
-	if r.card != nil { // the floor is that of the card's memory
+	if r.card != nil { // the memory of the card sets the floor
 		rate, err := r.card.ReadRate()
 		if err != nil {
 			return err

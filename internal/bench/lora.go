@@ -21,7 +21,7 @@ type LoRA struct {
 }
 
 // LoRARow is the result for a number of adapters. Figures are means over all rounds, which alternate. A
-// ratio is that of tokens per second with adapters to those without; by processor time it is less
+// ratio divides tokens per second with adapters by tokens per second without; by processor time it is less
 // affected by other load.
 type LoRARow struct {
 	Adapters int     `json:"adapters"`

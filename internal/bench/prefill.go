@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
-// Prefill is the cost of reading a prompt. Best figures are those of the fastest prompt.
+// Prefill is the cost of reading a prompt. Best figures describe the fastest prompt.
 type Prefill struct {
 	Setup
 	Tokens      int     `json:"tokens"`

@@ -1,2 +1,2 @@
-// Package lab has the commands below shoal lab: measurements of speed and accuracy.
+// Package lab has the subcommands of shoal lab: measurements of speed and accuracy.
 package lab

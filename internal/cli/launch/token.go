@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/join"
 )
 
-// TokenCmd has the commands below token.
+// TokenCmd has the subcommands of token.
 type TokenCmd struct {
 	Create tokenCreateCmd `cmd:"" help:"Make a token, and print the command to run on another machine."`
 	List   tokenListCmd   `cmd:"" help:"List the tokens with their expiry and the machines that used them."`

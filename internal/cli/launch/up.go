@@ -41,7 +41,7 @@ type Up struct {
 
 	// NoJobs serves without a store of jobs.
 	NoJobs bool `kong:"-"`
-	// Speeds are those of each node; zero before the measurement.
+	// Speeds has the speed of each node; zero before the measurement.
 	Speeds topology.Speeds `kong:"-"`
 	// Processors is GOMAXPROCS of each node; 0 for the number of compute threads.
 	Processors int `kong:"-"`

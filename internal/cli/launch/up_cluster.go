@@ -31,7 +31,7 @@ type NetworkFlags struct {
 	tokenServerFlags
 }
 
-// tokenServerFlags are those of the server that exchanges tokens for the cluster key.
+// tokenServerFlags configure the server that exchanges tokens for the cluster key.
 type tokenServerFlags struct {
 	JoinPort  int           `range:"1..65535" placeholder:"PORT" help:"With --cluster: port on --bind where machines exchange their token (default: 7069)."`
 	TokenLife time.Duration `name:"token-life" default:"1h" help:"With --cluster: time until the printed token expires, 1m to 168h; 0 prints none (shoal token create makes one)."`
@@ -51,7 +51,7 @@ const (
 	gossipPort = 7070
 )
 
-// Numbers of ports with --ports. The gossip port of the coordinator is that of --bind and is not
+// Numbers of ports with --ports. The coordinator uses the port of --bind for gossip, which is not
 // counted; those of the other processes are.
 const (
 	portsOfCoordinator = 4

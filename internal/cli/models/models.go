@@ -24,7 +24,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// ModelsCmd has the commands below models.
+// ModelsCmd has the subcommands of models.
 type ModelsCmd struct {
 	List modelsListCmd `cmd:"" default:"withargs" help:"List the models on this machine and what each needs here (default)."`
 	Rm   modelsRmCmd   `cmd:"" aliases:"remove" help:"Remove models from this machine."`

@@ -32,7 +32,7 @@ const MaxTokens = 1 << 20
 // LengthsUsage describes what ParseLengths accepts.
 const LengthsUsage = "fixed:INPUT:OUTPUT, uniform:LOW:INPUT:OUTPUT (from LOW to each), lognormal:INPUT:OUTPUT:SIGMA (means), sharegpt (lognormal, means 161 and 338), 10:1 (prompts of ten times the answer, means 1000 and 100) or 10:1:INPUT"
 
-// The means of ShareGPT are those of the vLLM paper (arXiv 2309.06180, section 6.1). A sigma of 1 is
+// The means of ShareGPT come from the vLLM paper (arXiv 2309.06180, section 6.1). A sigma of 1 is
 // an approximation of the spread of its histogram.
 const shareGPT = "lognormal:161.31:337.99:1"
 
