@@ -63,7 +63,7 @@ type CardServes struct {
 	Context    int    `hidden:"" help:"Longest sequence in tokens."`
 }
 
-// CardServesOf is that of a cluster.
+// CardServesOf does the same for a cluster.
 func CardServesOf(s *ServeConfig) CardServes {
 	return CardServes{s.Weights, s.KV, s.StepTokens, s.MaxContext}
 }

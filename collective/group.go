@@ -312,7 +312,7 @@ func (g *Group) Close() error {
 // Done is closed when the group's goroutine has ended after Close.
 func (g *Group) Done() <-chan struct{} { return g.ended }
 
-// Rank and Size are those of the config.
+// Rank and Size return the values of the config.
 func (g *Group) Rank() int { return g.cfg.Rank }
 func (g *Group) Size() int { return g.cfg.Size }
 

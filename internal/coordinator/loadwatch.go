@@ -61,7 +61,7 @@ func loadings(ctx context.Context, handles [][]node.Handle, epoch uint32, limit 
 	})
 }
 
-// hostProgress returns the progress of a node in loads, which is that of all of its sockets; nil: one
+// hostProgress returns the load progress of a node, which covers all of its sockets; nil: one
 // did not reply.
 func hostProgress(ctx context.Context, sockets []node.Handle) *topology.NodeProgress {
 	var all *topology.NodeProgress

@@ -34,7 +34,7 @@ func Open(s Settings) *Store { return &Store{s: s, c: newClient(s), chunk: chunk
 
 func (s *Store) Close() { s.c.close() }
 
-// Settings are those of Open.
+// Settings configure Open.
 func (s *Store) Settings() Settings { return s.s }
 
 // Model is a model on this machine.

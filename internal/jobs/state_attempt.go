@@ -24,7 +24,7 @@ func Superseded(err error) bool {
 	return errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) || errors.Is(err, journal.ErrConflict)
 }
 
-// Progress is how far the events of one choice have got. An attempt continues from the progress in
+// Progress counts the events of one choice that are in the log. An attempt continues from the progress in
 // the log, whichever process wrote it.
 type Progress struct {
 	Emitted []int32

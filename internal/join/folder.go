@@ -23,7 +23,7 @@ type Folder struct {
 	identity identity
 }
 
-// Addresses are those of a cluster's first machine.
+// Addresses are the addresses of a cluster's first machine.
 type Addresses struct {
 	Join   string `json:"join"`   // of the Server
 	Gossip string `json:"gossip"` // of the coordinator; with a standby those of both, comma between

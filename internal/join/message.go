@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// version is that of the messages. A server answers others with CodeVersion.
+// version is the version of the messages. A server answers others with CodeVersion.
 const version = 1
 
 // Bounds of a message, in bytes.

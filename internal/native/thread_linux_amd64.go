@@ -47,7 +47,7 @@ func startThread(flags, stack, entry uintptr) (tid int)
 // jumps there when it has loaded libc.
 func serveAddress() uintptr
 
-// stackSize is that of the C thread; the lowest page is a guard.
+// stackSize is the stack size of the C thread; the lowest page is a guard.
 const stackSize = 8 << 20
 
 // linked returns an error if the program is linked dynamically.

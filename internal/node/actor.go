@@ -16,7 +16,7 @@ import (
 // Config configures a Node.
 type Config struct {
 	Bus *bus.Bus
-	// Models are those of which the node has a part, at least one.
+	// Models are the models that the node holds a part of, at least one.
 	Models []Model
 	// Description is what the coordinator learns of this node. The node adds the newest epoch of its
 	// sockets.
