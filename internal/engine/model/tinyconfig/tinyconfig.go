@@ -83,7 +83,7 @@ func Add(architecture string, settings map[string]any) { tinies[architecture] = 
 func Of(architecture string) ([]byte, error) {
 	own, ok := tinies[architecture]
 	if !ok {
-		return nil, fmt.Errorf("model: no tiny %s", architecture)
+		return nil, fmt.Errorf("tinyconfig: %s has no small config: add a row to tinies", architecture)
 	}
 	c := map[string]any{"architectures": []string{architecture}, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
 		"head_dim": 8, "intermediate_size": 16, "vocab_size": 12, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
