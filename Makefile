@@ -158,6 +158,11 @@ operator: build ## docs/machines.md as an operator follows it, on a simulated ne
 	go build -o bin/ ./test/wire
 	bin/wire run test/wire/examples/machines.yaml -- test/wire/operator bin/shoal $(NEXT)
 
+.PHONY: bench-wire
+bench-wire: build ## this tree compared with OLD=bin/shoal-old on simulated networks (as root): WIRE='--shapes 1b,8b --seconds 450'
+	CGO_ENABLED=0 go build -o bin/ ./test/wire
+	bin/wire compare old=$(OLD) now=bin/shoal --out bin $(WIRE)
+
 .PHONY: sim
 sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100000
 	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./internal/sim

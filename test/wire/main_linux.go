@@ -33,6 +33,7 @@ type commands struct {
 	Rank      rankCmd      `cmd:"" hidden:"" help:"Be one rank of exchange."`
 	Steps     stepsCmd     `cmd:"" help:"Start a network and time steps of a model with one and two micro-batches, at several delays."`
 	StepRank  stepRankCmd  `cmd:"" hidden:"" help:"Be one rank of steps."`
+	Compare   compareCmd   `cmd:"" help:"Measure builds of Shoal in turn on networks of several delays and rates; writes a table and JSON."`
 	Check     checkCmd     `cmd:"" help:"Check a topology file and show its paths."`
 	Probe     probeCmd     `cmd:"" help:"Try what a network needs of this machine, then measure a small one (10 seconds)."`
 	Down      downCmd      `cmd:"" help:"Remove the hosts of a network whose process was killed."`

@@ -1,0 +1,137 @@
+package compare
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Load is what a cell measures: decode of a number of rows, or one prompt.
+type Load struct {
+	Rows   int `json:"rows,omitempty"`
+	Prompt int `json:"prompt,omitempty"`
+}
+
+// String names the load as in the table.
+func (l Load) String() string {
+	if l.Prompt > 0 {
+		return fmt.Sprintf("prompt of %d", l.Prompt)
+	}
+	return fmt.Sprintf("decode, %d rows", l.Rows)
+}
+
+// Cell is one build with one load on one network.
+type Cell struct {
+	Build   string          `json:"build"`
+	Shape   string          `json:"shape"`
+	Nodes   int             `json:"nodes"`
+	Load    Load            `json:"load"`
+	Delay   time.Duration   `json:"delay_ns"`
+	Rate    string          `json:"rate"`
+	Mapping string          `json:"mapping"`
+	Times   []time.Duration `json:"times_ns"` // of a step, or of the prompt, by round
+	Late    time.Duration   `json:"late_ns"`  // average lateness of packets in the worst round
+
+	TokensPerS float64       `json:"tokens_per_s"`
+	Wait       time.Duration `json:"wait_ns"`  // time more than without delay and with an unlimited rate
+	Floor      time.Duration `json:"floor_ns"` // least time on the wire: see floor
+	Bytes      int64         `json:"bytes"`    // on the busiest direction of a link, per step or prompt
+
+	bytes  []int64
+	tokens int
+}
+
+// Step returns the median time.
+func (c *Cell) Step() time.Duration {
+	s := slices.Sorted(slices.Values(c.Times))
+	return s[len(s)/2]
+}
+
+// finish computes the figures from the measurements.
+func (c *Cell) finish(s Shape, still time.Duration) {
+	tokens := c.Load.Prompt
+	b := slices.Sorted(slices.Values(c.bytes))[len(c.bytes)/2]
+	if tokens == 0 {
+		tokens = c.Load.Rows
+		b /= int64(max(1, c.tokens))
+	}
+	c.Bytes = b
+	c.TokensPerS = float64(tokens) / c.Step().Seconds()
+	c.Wait = max(0, c.Step()-still)
+	c.Floor = floor(s.Layers, c.Delay, c.Rate, b)
+}
+
+// floor returns the least time on the wire: one delay for each of two synchronizations of a layer and for
+// the head, and the time of the bytes on the busiest link. A step sends its plan and its result while
+// others wait, and a prompt has a step for each chunk, so that the floor is below what any scheduler
+// reaches.
+func floor(layers int, delay time.Duration, rate string, bytes int64) time.Duration {
+	wait := time.Duration(2*layers+1) * delay
+	if r := bytesPerSecond(rate); r > 0 {
+		wait += time.Duration(float64(bytes) / r * float64(time.Second))
+	}
+	return wait
+}
+
+// bytesPerSecond reads a rate in gbit or mbit; 0: unlimited.
+func bytesPerSecond(rate string) float64 {
+	for unit, v := range map[string]float64{"gbit": 1e9 / 8, "mbit": 1e6 / 8} {
+		if n, ok := strings.CutSuffix(rate, unit); ok {
+			if x, err := strconv.ParseFloat(n, 64); err == nil {
+				return x * v
+			}
+		}
+	}
+	return 0
+}
+
+// Text returns the cell as one line.
+func (c *Cell) Text() string {
+	return fmt.Sprintf("%s %d nodes, %v %s, %v: %s (%s) %.2f tokens/s, step %.2f ms, waits %.2f, floor %.2f, packets %v late",
+		c.Shape, c.Nodes, c.Delay, rateText(c.Rate), c.Load, c.Build, c.Mapping, c.TokensPerS, ms(c.Step()), ms(c.Wait), ms(c.Floor), c.Late.Round(time.Microsecond))
+}
+
+func rateText(rate string) string {
+	if rate == "0" {
+		return "unlimited"
+	}
+	return rate
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// Table returns the cells as Markdown, one row for each load and network, with the ratio of the last
+// build to the first.
+func Table(cells []Cell) string {
+	type key struct {
+		shape string
+		nodes int
+		delay time.Duration
+		rate  string
+		load  Load
+	}
+	rows, order := map[key][]Cell{}, []key(nil)
+	for _, c := range cells {
+		k := key{c.Shape, c.Nodes, c.Delay, c.Rate, c.Load}
+		if rows[k] == nil {
+			order = append(order, k)
+		}
+		rows[k] = append(rows[k], c)
+	}
+	var b strings.Builder
+	b.WriteString("| shape | nodes | one way | rate | load | build | mapping | tokens/s | step, ms | waits, ms | floor, ms | KB on a link | late, us | ratio |\n")
+	b.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	for _, k := range order {
+		for i, c := range rows[k] {
+			ratio := ""
+			if i > 0 {
+				ratio = fmt.Sprintf("%.2f", c.TokensPerS/rows[k][0].TokensPerS)
+			}
+			fmt.Fprintf(&b, "| %s | %d | %v | %s | %v | %s | %s | %.2f | %.2f | %.2f | %.2f | %.1f | %d | %s |\n", c.Shape, c.Nodes, c.Delay, rateText(c.Rate), c.Load, c.Build, c.Mapping,
+				c.TokensPerS, ms(c.Step()), ms(c.Wait), ms(c.Floor), float64(c.Bytes)/1e3, c.Late.Microseconds(), ratio)
+		}
+	}
+	return b.String()
+}
