@@ -109,10 +109,10 @@ func (x *wired) injectRandom(r *rand.Rand, keyed bool) string {
 		x.w.between(at, []*port{other}, true, cut)
 		return fmt.Sprintf("n%d and n%d do not hear each other", i, other.at-2)
 	case 3:
-		x.w.between(all, all, false, func(r *rule) { r.delay = 3 * time.Millisecond })
+		x.w.between(all, all, false, func(r *rule) { r.Delay = 3 * time.Millisecond })
 		return "every packet takes 3 ms longer"
 	case 4:
-		x.w.between(all, all, false, func(r *rule) { r.loss, r.twice = 60, 40 })
+		x.w.between(all, all, false, func(r *rule) { r.Loss, r.Duplicate = 1.0/60, 1.0/40 })
 		return "packets are lost and doubled"
 	case 5:
 		x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.flip, r.most, r.only = 60, 3, only })

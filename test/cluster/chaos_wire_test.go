@@ -55,7 +55,7 @@ func (x *wired) others(than *port) (out []*port) {
 	return out
 }
 
-func cut(r *rule) { r.cut = true }
+func cut(r *rule) { r.Settings.Cut = true }
 
 // TestChaosPartition isolates one node of four while 16 streams decode: in both directions, then
 // only for outgoing packets, then only between two nodes. Each time the streams equal the
@@ -155,12 +155,12 @@ func TestChaosWire(t *testing.T) {
 	x.waitNodes(3, recoverLimit)
 	few := streaming(4, 6)
 	undisturbed, _ := x.undisturbed(t, few)
-	x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.delay = 20 * time.Millisecond })
+	x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.Delay = 20 * time.Millisecond })
 	got, stall := x.open(few).wait(t)
 	same(t, "every packet takes 20 ms longer", few, undisturbed, got)
 	t.Logf("every packet takes 20 ms longer: longest silence %.2f s, epoch %d", stall.Seconds(), x.state().Epoch)
 	x.w.heal()
-	x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.loss, r.twice = 50, 50 })
+	x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.Loss, r.Duplicate = 1.0/50, 1.0/50 })
 	long := few
 	if full() {
 		long = streaming(4, 400)

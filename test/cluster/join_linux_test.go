@@ -279,7 +279,7 @@ func refusedTokens(t *testing.T, one, two, three *machine, addr, token string) {
 	refused("another network", "there is no route from here", "--join", "10.200.0.1:7069", "--token", token)
 	refused("an address of another machine", "cannot", "--join", addr, "--token", token, "--bind", three.at.ip()+":0")
 
-	two.at.w.between([]*port{one.at}, []*port{two.at}, false, func(r *rule) { r.cut = true })
+	two.at.w.between([]*port{one.at}, []*port{two.at}, false, func(r *rule) { r.Settings.Cut = true })
 	refused("a firewall", "a firewall drops TCP port "+number, "--join", addr, "--token", token)
 	two.at.w.heal()
 }

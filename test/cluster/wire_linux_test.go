@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"container/heap"
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-llm/shoal/test/wire/host"
+	"github.com/shoal-llm/shoal/test/wire/link"
 )
 
 // fakeWire is a simulated network for the processes of one cluster. Each process has a network
@@ -28,6 +30,8 @@ type fakeWire struct {
 	t     testing.TB
 	keyed bool
 
+	began time.Time
+
 	mu    sync.Mutex
 	ports []*port
 	rules map[[2]byte]*rule // by the last byte of source and destination address
@@ -35,17 +39,16 @@ type fakeWire struct {
 	r     *rand.Rand
 }
 
-// rule describes the faults of one direction. Probabilities are one in n; 0: never.
+// rule describes the faults of one direction: those of a link, and changes of packets. flip, reset and
+// short are probabilities, one in n; 0: never.
 type rule struct {
-	cut         bool
-	delay       time.Duration
-	loss, twice int
+	*link.Link
 	flip, reset int                        // flip changes a bit of a TCP payload and corrects the checksum; reset breaks the connection
 	short       int                        // ends the connection inside a TCP payload, as if no more had been sent
 	most        int                        // maximum number of flips, resets and cuts of all pairs together; 0: unlimited
 	only        func(from, to uint16) bool // TCP ports with flips, resets and cuts; nil: all
 
-	seen, lost, flipped int // counters
+	flipped int
 }
 
 // port is the connection of one process to a wire.
@@ -54,19 +57,37 @@ type port struct {
 	at   byte // last byte of its address
 	tun  *os.File
 	jobs chan func() // run on the thread inside the namespace
-	out  chan parcel // to the process, in order
+	out  chan parcel // to the process
 }
 
+// parcel is a packet that arrives at a time. Packets of one time keep their order.
 type parcel struct {
-	due time.Time
-	b   []byte
+	due      time.Duration // since the wire began
+	sequence int
+	b        []byte
+}
+
+// parcels is a heap, the next arrival first.
+type parcels []parcel
+
+func (p parcels) Len() int      { return len(p) }
+func (p parcels) Swap(i, j int) { p[i], p[j] = p[j], p[i] }
+func (p *parcels) Push(x any)   { *p = append(*p, x.(parcel)) }
+func (p parcels) Less(i, j int) bool {
+	return p[i].due < p[j].due || p[i].due == p[j].due && p[i].sequence < p[j].sequence
+}
+func (p *parcels) Pop() any {
+	last := len(*p) - 1
+	x := (*p)[last]
+	*p = (*p)[:last]
+	return x
 }
 
 const wireMTU = 9000
 
 // newWire creates an empty network, or skips the test if that is not permitted.
 func newWire(t testing.TB, keyed bool) *fakeWire {
-	w := &fakeWire{t: t, keyed: keyed, rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
+	w := &fakeWire{t: t, keyed: keyed, began: time.Now(), rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
 	if _, err := w.open(250); err != nil {
 		t.Skipf("NOT TESTED: faults of a network: a network namespace with a TUN device cannot be made here (%v); run as root", err)
 	}
@@ -159,17 +180,25 @@ func (p *port) receive() {
 	}
 }
 
-// deliver writes the packets that others have sent.
+// deliver writes the packets that others have sent, each when it is due.
 func (p *port) deliver(stop chan struct{}) {
-	for {
+	var waiting parcels
+	timer := time.NewTimer(time.Hour)
+	for sequence := 0; ; {
+		for len(waiting) > 0 && waiting[0].due <= time.Since(p.w.began) {
+			_, _ = p.tun.Write(heap.Pop(&waiting).(parcel).b) // TCP repeats what a full queue drops
+		}
+		if len(waiting) > 0 {
+			timer.Reset(waiting[0].due - time.Since(p.w.began))
+		}
 		select {
 		case <-stop:
 			return
 		case x := <-p.out:
-			if wait := time.Until(x.due); wait > 0 {
-				time.Sleep(wait)
-			}
-			_, _ = p.tun.Write(x.b) // TCP repeats what a full queue drops
+			x.sequence = sequence
+			sequence++
+			heap.Push(&waiting, x)
+		case <-timer.C:
 		}
 	}
 }
@@ -185,10 +214,11 @@ func (w *fakeWire) forward(from *port, b []byte) {
 	if own := w.address(from.at); [4]byte(b[12:16]) != own {
 		return
 	}
+	now := time.Since(w.began)
 	if b[16]>>4 == 14 { // multicast, which obeys no rules
 		for _, to := range w.ports {
 			if to != from {
-				to.take(parcel{due: time.Now(), b: append([]byte(nil), b...)})
+				to.take(parcel{due: now, b: append([]byte(nil), b...)})
 			}
 		}
 		return
@@ -197,19 +227,11 @@ func (w *fakeWire) forward(from *port, b []byte) {
 		return
 	}
 	to := w.ports[at]
-	x := parcel{due: time.Now(), b: append([]byte(nil), b...)}
-	copies := 1
+	x := parcel{b: append([]byte(nil), b...)}
+	arrivals, copies := [2]time.Duration{now}, 1
 	if r := w.rules[[2]byte{from.at, to.at}]; r != nil {
-		r.seen++
+		arrivals, copies = r.Send(now, len(b))
 		chance := func(n int) bool { return n > 0 && w.r.IntN(n) == 0 }
-		if r.cut || chance(r.loss) {
-			r.lost++
-			return
-		}
-		x.due = x.due.Add(r.delay)
-		if chance(r.twice) {
-			copies = 2
-		}
 		if data := tcpPayload(x.b); len(data) > 0 && (r.only == nil || r.only(tcpPorts(x.b))) && (r.most == 0 || w.done < r.most) {
 			switch {
 			case chance(r.reset):
@@ -230,7 +252,7 @@ func (w *fakeWire) forward(from *port, b []byte) {
 			}
 		}
 	}
-	for range copies {
+	for _, x.due = range arrivals[:copies] {
 		to.take(x)
 	}
 }
@@ -250,7 +272,7 @@ func (w *fakeWire) between(a, b []*port, both bool, change func(*rule)) {
 	set := func(x, y *port) {
 		k := [2]byte{x.at, y.at}
 		if w.rules[k] == nil {
-			w.rules[k] = &rule{}
+			w.rules[k] = &rule{Link: link.New(link.Settings{}, 1, uint64(x.at)<<8|uint64(y.at))}
 		}
 		change(w.rules[k])
 	}
@@ -279,7 +301,8 @@ func (w *fakeWire) sum() (seen, lost, flipped int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.rules {
-		seen, lost, flipped = seen+r.seen, lost+r.lost, flipped+r.flipped
+		gone := r.Lost + r.Counters.Cut + r.Full
+		seen, lost, flipped = seen+int(r.Sent+gone), lost+int(gone), flipped+r.flipped
 	}
 	return seen, lost, flipped
 }

@@ -46,7 +46,7 @@ func TestWire(t *testing.T) {
 	if data := send(); len(data) != 100000 {
 		t.Fatalf("%d bytes came", len(data))
 	}
-	w.between([]*port{a}, []*port{b}, false, func(r *rule) { r.flip, r.delay = 1, 5*time.Millisecond })
+	w.between([]*port{a}, []*port{b}, false, func(r *rule) { r.flip, r.Delay = 1, 5*time.Millisecond })
 	began, wrong := time.Now(), 0
 	for _, x := range send() {
 		if x != 0 {
@@ -65,7 +65,7 @@ func TestWire(t *testing.T) {
 		t.Errorf("%d bytes came over a connection that was cut short", len(data))
 	}
 	w.heal()
-	w.between([]*port{b}, []*port{a}, false, func(r *rule) { r.cut = true })
+	w.between([]*port{b}, []*port{a}, false, func(r *rule) { r.Settings.Cut = true })
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	if c, err := a.dial(ctx, "tcp", l.Addr().String()); err == nil {
