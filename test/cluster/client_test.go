@@ -32,6 +32,9 @@ func newHTTPClient(t testing.TB, base, key string) *httpClient {
 	return &httpClient{t: t, base: base, key: key, http: &http.Client{Transport: tr}}
 }
 
+// dialFrom makes a client connect from a port of a wire.
+func dialFrom(c *httpClient, at *port) { c.http.Transport.(*http.Transport).DialContext = at.dial }
+
 type answer struct {
 	status int
 	header http.Header

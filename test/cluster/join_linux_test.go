@@ -10,7 +10,6 @@ import (
 	"io"
 	"math/big"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,7 +100,7 @@ func TestJoinMachines(t *testing.T) {
 	}
 	client := func() *httpClient {
 		c := newHTTPClient(t, head.line(t, head.out, readyLine, startLimit)[1], "")
-		c.http.Transport.(*http.Transport).DialContext = one.at.dial
+		dialFrom(c, one.at)
 		return c
 	}
 	api := client()
@@ -205,7 +204,7 @@ func TestJoinCoordinator(t *testing.T) {
 			head, second = one.start("coordinator", coordinator...), two.start("node", node...)
 		}
 		api := newHTTPClient(t, head.line(t, head.err, regexp.MustCompile(`API at (http://\S+)/v1`), startLimit)[1], "")
-		api.http.Transport.(*http.Transport).DialContext = one.at.dial
+		dialFrom(api, one.at)
 		api.waitReadyNodes(t, 1)
 		if got, _ := api.undisturbed(t, streaming(1, 8)); len(got) != 1 {
 			t.Errorf("%d answers", len(got))

@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"net/http"
 	"regexp"
 	"testing"
 
@@ -27,7 +26,7 @@ func coordinate(t testing.TB, c config) (s *system, gossip string) {
 	gossip = s.head.line(t, s.head.err, gossipLine, startLimit)[1]
 	s.httpClient = newHTTPClient(t, s.head.line(t, s.head.err, apiLine, startLimit)[1], c.key)
 	if c.at != nil {
-		s.http.Transport.(*http.Transport).DialContext = c.at.dial
+		dialFrom(s.httpClient, c.at)
 	}
 	return s, gossip
 }

@@ -24,16 +24,19 @@ type pair struct {
 	runs   [2]*process
 	spawns int
 
-	members string // store members named at start
+	members string   // store members named at start
+	ports   [2]*port // on a wire; nil: the machine's network
+	more    []string // additional flags
 }
 
 func (p *pair) start(i int, standby bool) {
 	args := []string{"coordinator", "--id", fmt.Sprintf("c%d", i), "--bind", p.gossip[i], "--listen", strings.TrimPrefix(p.at[i].base, "http://"), "--data-dir", p.dirs[i], "--nodes", "2", "--store-nodes", p.members}
+	args = append(args, p.more...)
 	if standby {
 		args = append(args, "--standby", "--join", p.gossip[1-i])
 	}
 	p.spawns++
-	p.runs[i] = spawn(p.t, built.shoal(p.t, ""), fmt.Sprintf("c%d-%d", i, p.spawns), nil, args...)
+	p.runs[i] = spawnIn(p.t, p.ports[i], built.shoal(p.t, ""), fmt.Sprintf("c%d-%d", i, p.spawns), nil, args...)
 }
 
 // state returns a coordinator's /v1/cluster; ok is false while it does not coordinate.

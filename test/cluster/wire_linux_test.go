@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-llm/shoal/test/wire/host"
 	"github.com/shoal-llm/shoal/test/wire/link"
+	"github.com/shoal-llm/shoal/test/wire/nat"
 )
 
 // fakeWire is a simulated network for the processes of one cluster. Each process has a network
@@ -58,6 +59,7 @@ type port struct {
 	tun  *os.File
 	jobs chan func() // run on the thread inside the namespace
 	out  chan parcel // to the process
+	nat  *nat.Table  // between the process and the wire; nil: none
 }
 
 // parcel is a packet that arrives at a time. Packets of one time keep their order.
@@ -88,7 +90,7 @@ const wireMTU = 9000
 // newWire creates an empty network, or skips the test if that is not permitted.
 func newWire(t testing.TB, keyed bool) *fakeWire {
 	w := &fakeWire{t: t, keyed: keyed, began: time.Now(), rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
-	if _, err := w.open(250); err != nil {
+	if _, err := w.open(250, netip.Addr{}); err != nil {
 		t.Skipf("NOT TESTED: faults of a network: a network namespace with a TUN device cannot be made here (%v); run as root", err)
 	}
 	w.ports = nil // the first port only checked the permission
@@ -103,20 +105,27 @@ func (w *fakeWire) address(at byte) [4]byte {
 }
 
 // plug adds a port. Processes spawned on it see no other network.
-func (w *fakeWire) plug() *port {
+func (w *fakeWire) plug() *port { return w.plugBehind(netip.Addr{}) }
+
+// plugBehind is plug for a process with an inner address, behind a router that translates it to that of the
+// port. The zero address: without a router.
+func (w *fakeWire) plugBehind(inner netip.Addr) *port {
 	w.t.Helper()
 	w.mu.Lock()
 	at := byte(len(w.ports) + 1)
 	w.mu.Unlock()
-	p, err := w.open(at)
+	p, err := w.open(at, inner)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return p
 }
 
-func (w *fakeWire) open(at byte) (*port, error) {
+func (w *fakeWire) open(at byte, inner netip.Addr) (*port, error) {
 	p := &port{w: w, at: at, jobs: make(chan func()), out: make(chan parcel, 4096)}
+	if inner.IsValid() {
+		p.nat = &nat.Table{Inner: inner, Outer: netip.AddrFrom4(w.address(at))}
+	}
 	made := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
@@ -150,8 +159,13 @@ func (p *port) in(f func()) {
 	<-done
 }
 
-// ip returns the port's address.
-func (p *port) ip() string { a := p.w.address(p.at); return net.IP(a[:]).String() }
+// ip returns the address of the process, which others see unless there is a router.
+func (p *port) ip() string {
+	if p.nat != nil {
+		return p.nat.Inner.String()
+	}
+	return netip.AddrFrom4(p.w.address(p.at)).String()
+}
 
 // dial connects from inside the namespace.
 func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
@@ -161,7 +175,11 @@ func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err 
 
 // enter moves the thread into a new namespace and brings its interfaces up.
 func (p *port) enter() error {
-	fd, err := host.Enter(netip.PrefixFrom(netip.AddrFrom4(p.w.address(p.at)), 24), wireMTU)
+	bits := 24
+	if p.nat != nil {
+		bits = 1 // everything else is on the other side of the router
+	}
+	fd, err := host.Enter(netip.PrefixFrom(netip.MustParseAddr(p.ip()), bits), wireMTU)
 	if err == nil {
 		p.tun = os.NewFile(uintptr(fd), host.Interface)
 	}
@@ -210,6 +228,9 @@ func (w *fakeWire) forward(from *port, b []byte) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if from.nat != nil && !from.nat.Out(b) {
+		return
+	}
 	at := int(b[19]) - 1
 	if own := w.address(from.at); [4]byte(b[12:16]) != own {
 		return
@@ -223,10 +244,13 @@ func (w *fakeWire) forward(from *port, b []byte) {
 		}
 		return
 	}
-	if at < 0 || at >= len(w.ports) {
+	if at < 0 || at >= len(w.ports) || [4]byte(b[16:20]) != w.address(b[19]) {
 		return
 	}
 	to := w.ports[at]
+	if to.nat != nil && !to.nat.In(b) {
+		return
+	}
 	x := parcel{b: append([]byte(nil), b...)}
 	arrivals, copies := [2]time.Duration{now}, 1
 	if r := w.rules[[2]byte{from.at, to.at}]; r != nil {
