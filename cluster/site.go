@@ -283,7 +283,8 @@ func (s *site) outage(ctx context.Context) (sum batcher.Outage, ok bool) {
 	return sum, true
 }
 
-// askAll requests the figures of all nodes.
+// askAll requests the figures of all nodes that are up. A node that this coordinator has lost, but that
+// answers, must not be asked: it would take that for contact and not rejoin.
 func (s *site) askAll() {
 	ctx, cancel := context.WithTimeout(s.ctx, statusEvery)
 	defer cancel()
@@ -293,6 +294,9 @@ func (s *site) askAll() {
 	}
 	var wg sync.WaitGroup
 	for id, host := range v.Hosts {
+		if incarnation, up := s.director.Known(id); !up || incarnation != host.Incarnation {
+			continue
+		}
 		for i, h := range host.Handles {
 			wg.Go(func() {
 				if status, err := h.Status(ctx); err == nil {
