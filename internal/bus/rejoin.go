@@ -2,10 +2,13 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/events"
+	"github.com/shoal-llm/shoal/internal/options"
+	"github.com/shoal-llm/shoal/internal/security"
 )
 
 // Contact is the time of the coordinator's last request to this process.
@@ -27,7 +30,27 @@ const (
 	// RejoinInterval is the time between two attempts to join.
 	RejoinInterval = 500 * time.Millisecond
 	rejoinLimit    = 2 * time.Second
+	// callTimeout is how long a coordinator that answers may take to call a new node.
+	callTimeout = 15 * time.Second
 )
+
+// explainNoCall logs an error if a coordinator answers this process: it then fails to connect back.
+func (b *Bus) explainNoCall(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, rejoinLimit)
+	defer cancel()
+	for _, m := range b.Gossip.Members() {
+		if m.Meta.Role != string(security.RoleCoordinator) || !m.Meta.Leads {
+			continue
+		}
+		if _, err := b.RPC.Hello(ctx, m.Meta.RPC); err != nil {
+			continue
+		}
+		b.log.Error("the coordinator answers this node, but has never called it: it cannot connect to the address where this node listens", "coordinator", m.Name, "address", b.RPC.Address(),
+			"reason", "address translation (NAT) between the two, which is not supported, or a firewall that drops these ports",
+			"do", fmt.Sprintf("give an address of this machine that the coordinator can reach with %s, fixed ports with %s, and open them; or connect the machines by a VPN", options.Name("bind"), options.Name("ports")))
+		return
+	}
+}
 
 // StayJoined returns when ctx ends. Until then it asks the seeds for the cluster again
 // whenever the coordinator has been silent. A coordinator that died may return at the same
@@ -41,6 +64,7 @@ func (b *Bus) StayJoined(ctx context.Context, seeds []string, contact *Contact) 
 	defer t.Stop()
 	began, lost := time.Now(), false
 	var warnings BuildWarnings
+	told := time.Duration(0) // time after the start of the last error about a node that is not called
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,6 +74,10 @@ func (b *Bus) StayJoined(ctx context.Context, seeds []string, contact *Contact) 
 		if contact.last.Load() == 0 {
 			if err := b.CheckBuild(ctx); err != nil {
 				return err
+			}
+			if age := time.Since(began); age > told+callTimeout {
+				told = age + complainEvery - callTimeout
+				b.explainNoCall(ctx)
 			}
 		}
 		why, _ := b.IncompatibleCoordinators(ctx)

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/node"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/topology"
@@ -161,7 +162,8 @@ func (d *Discoverer) describe(m gossip.Member) {
 		if !slices.ContainsFunc(d.bus.Gossip.Members(), func(x gossip.Member) bool { return x.Name == m.Name && x.Meta.Incarnation == m.Meta.Incarnation }) {
 			level = slog.LevelDebug // it has died meanwhile
 		}
-		d.log.Log(ctx, level, "a node was seen but does not answer", "node", m.Name, "control", m.Meta.RPC, "error", err)
+		d.log.Log(ctx, level, "a node was seen but does not answer", "node", m.Name, "control", m.Meta.RPC, "error", err,
+			"do", "if it runs, give it an address that this machine can reach with "+options.Name("bind")+", and open its ports ("+options.Name("ports")+"); address translation is not supported")
 		return
 	}
 	if desc.Id != m.Name || desc.Incarnation != m.Meta.Incarnation {

@@ -177,7 +177,7 @@ func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err 
 func (p *port) enter() error {
 	bits := 24
 	if p.nat != nil {
-		bits = 1 // everything else is on the other side of the router
+		bits = 8 // the route to all ports of the wire
 	}
 	fd, err := host.Enter(netip.PrefixFrom(netip.MustParseAddr(p.ip()), bits), wireMTU)
 	if err == nil {
