@@ -81,8 +81,38 @@ func (x *networked) racks() (first, second []*port) {
 // everywhere changes the links of all pairs.
 func (x *networked) everywhere(change func(*rule)) { x.w.between(x.all(), x.all(), false, change) }
 
-// whole waits until four nodes serve.
-func (x *networked) whole(t *testing.T) { x.sys(t).waitNodes(4, recoverLimit) }
+// whole waits until four nodes serve one coordinator and the store has three copies. While the store elects
+// a leader, the standby may take the lease. Then the former coordinator ends with that reason, and is
+// started again.
+func (x *networked) whole(t *testing.T) {
+	t.Helper()
+	testutil.Eventually(t, recoverLimit, "four nodes, a coordinator and a standby", func() (bool, string) {
+		for i, p := range x.runs {
+			select {
+			case <-p.done:
+				if !strings.Contains(tail(p.err), "another coordinator has taken over") {
+					t.Fatalf("c%d ended (%v)", i, p.code)
+				}
+				x.active = 1 - i
+				x.pair.start(i, true)
+				t.Logf("c%d has taken over", x.active)
+			default:
+			}
+		}
+		s, ok := x.state(x.active)
+		if !ok || s.Store == nil {
+			return false, "no answer"
+		}
+		ready := 0
+		for _, n := range s.Nodes {
+			if n.State == "ready" {
+				ready++
+			}
+		}
+		return ready == 4 && s.Store.Replicas == 3, fmt.Sprintf("%d nodes, %+v", ready, *s.Store)
+	})
+	x.serves(x.active, recoverLimit)
+}
 
 // networkFault is one way in which a network is bad while a story runs.
 type networkFault struct {
@@ -166,6 +196,7 @@ var (
 		x.sys(t).waitNodes(2, recoverLimit)
 		ids = append(ids, x.jobs(x.active, t.Name()+" apart", x.jobRequests())...)
 		x.w.heal()
+		x.whole(t)
 		x.checkJobs(t, ids)
 	}}
 )
