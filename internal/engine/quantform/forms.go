@@ -22,9 +22,6 @@ type Form struct {
 // forms is the table. Of two forms that match, the first is taken.
 var forms = []*Form{fp8Form, nvfp4Form, mxfp4Form, nvfp4ModelOptForm, packedForm, int8Form, gptqForm, awqForm, nf4Form, int8BnBForm, torchaoFP8Form, torchaoIntForm}
 
-// Forms returns the table.
-func Forms() []*Form { return forms }
-
 // unused are the last parts of names of tensors that no product of weights reads: static scales of
 // activations, of caches, and statistics of training.
 var unused = []string{"input_scale", "input_zero_point", "input_global_scale", "activation_scale", "k_scale", "v_scale", "q_scale", "output_scale", "input_scale_ub", "weight_format"}
