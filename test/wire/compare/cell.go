@@ -28,6 +28,7 @@ type Cell struct {
 	Shape   string          `json:"shape"`
 	Nodes   int             `json:"nodes"`
 	Load    Load            `json:"load"`
+	Start   time.Duration   `json:"start_delay_ns"` // delay at which the cluster started
 	Delay   time.Duration   `json:"delay_ns"`
 	Rate    string          `json:"rate"`
 	Mapping string          `json:"mapping"`
@@ -108,28 +109,29 @@ func Table(cells []Cell) string {
 	type key struct {
 		shape string
 		nodes int
+		start time.Duration
 		delay time.Duration
 		rate  string
 		load  Load
 	}
 	rows, order := map[key][]Cell{}, []key(nil)
 	for _, c := range cells {
-		k := key{c.Shape, c.Nodes, c.Delay, c.Rate, c.Load}
+		k := key{c.Shape, c.Nodes, c.Start, c.Delay, c.Rate, c.Load}
 		if rows[k] == nil {
 			order = append(order, k)
 		}
 		rows[k] = append(rows[k], c)
 	}
 	var b strings.Builder
-	b.WriteString("| shape | nodes | one way | rate | load | build | mapping | tokens/s | step, ms | waits, ms | floor, ms | KB on a link | late, us | ratio |\n")
-	b.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("| shape | nodes | started at | one way | rate | load | build | mapping | tokens/s | step, ms | waits, ms | floor, ms | KB on a link | late, us | ratio |\n")
+	b.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, k := range order {
 		for i, c := range rows[k] {
 			ratio := ""
 			if i > 0 {
 				ratio = fmt.Sprintf("%.2f", c.TokensPerS/rows[k][0].TokensPerS)
 			}
-			fmt.Fprintf(&b, "| %s | %d | %v | %s | %v | %s | %s | %.2f | %.2f | %.2f | %.2f | %.1f | %d | %s |\n", c.Shape, c.Nodes, c.Delay, rateText(c.Rate), c.Load, c.Build, c.Mapping,
+			fmt.Fprintf(&b, "| %s | %d | %v | %v | %s | %v | %s | %s | %.2f | %.2f | %.2f | %.2f | %.1f | %d | %s |\n", c.Shape, c.Nodes, c.Start, c.Delay, rateText(c.Rate), c.Load, c.Build, c.Mapping,
 				c.TokensPerS, ms(c.Step()), ms(c.Wait), ms(c.Floor), float64(c.Bytes)/1e3, c.Late.Microseconds(), ratio)
 		}
 	}

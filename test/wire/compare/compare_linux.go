@@ -75,6 +75,7 @@ type comparison struct {
 	top      *topology.Topology
 	clusters []*running
 	asked    uint64
+	started  time.Duration            // delay at which the clusters started
 	still    map[string]time.Duration // step without delay, by build and load
 }
 
@@ -129,7 +130,7 @@ func (c *comparison) delay(ctx context.Context, d time.Duration) (err error) {
 			return err
 		}
 	}
-	c.still = map[string]time.Duration{}
+	c.still, c.started = map[string]time.Duration{}, d
 	if err := c.wire(ctx, 0, "0"); err != nil { // the reference
 		return err
 	}
@@ -171,7 +172,7 @@ func (c *comparison) set(ctx context.Context, delay time.Duration, rate string) 
 func (c *comparison) load(ctx context.Context, l Load, delay time.Duration, rate string) error {
 	cells := make([]Cell, len(c.clusters))
 	for i, r := range c.clusters {
-		cells[i] = Cell{Build: r.Name, Shape: c.Shape, Nodes: c.nodes, Load: l, Delay: delay, Rate: rate, Mapping: r.mapping}
+		cells[i] = Cell{Build: r.Name, Shape: c.Shape, Nodes: c.nodes, Load: l, Start: c.started, Delay: delay, Rate: rate, Mapping: r.mapping}
 	}
 	for round := range c.Rounds {
 		for k := range c.clusters {

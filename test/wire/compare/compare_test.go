@@ -53,14 +53,14 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	cell := func(build string, ms int) Cell {
-		c := Cell{Build: build, Shape: "1b", Nodes: 2, Load: Load{Rows: 16}, Delay: time.Millisecond, Rate: "1gbit", Mapping: "reduce",
+		c := Cell{Build: build, Shape: "1b", Nodes: 2, Load: Load{Rows: 16}, Start: time.Millisecond, Delay: time.Millisecond, Rate: "1gbit", Mapping: "reduce",
 			Times: []time.Duration{time.Duration(ms) * time.Millisecond}, bytes: []int64{48 * 125_000}, tokens: 48}
 		c.finish(s, 10*time.Millisecond)
 		return c
 	}
 	got := Table([]Cell{cell("old", 100), cell("now", 50)})
 	for _, want := range []string{
-		"| 1b | 2 | 1ms | 1gbit | decode, 16 rows | old | reduce | 160.00 | 100.00 | 90.00 | 34.00 | 125.0 | 0 |  |", // 33 delays, and 125 kB at 125 MB/s
+		"| 1b | 2 | 1ms | 1ms | 1gbit | decode, 16 rows | old | reduce | 160.00 | 100.00 | 90.00 | 34.00 | 125.0 | 0 |  |", // 33 delays, and 125 kB at 125 MB/s
 		"| now | reduce | 320.00 | 50.00 | 40.00 | 34.00 | 125.0 | 0 | 2.00 |",
 	} {
 		if !strings.Contains(got, want) {
