@@ -34,7 +34,7 @@ type Options struct {
 	Report  func(string)
 }
 
-// Run measures all cells and passes each to cell as soon as it is known. It starts all builds on the
+// Run measures all cells and passes each to cell at once. It starts all builds on the
 // same hosts, and asks them in turn, so that load on the machine slows all of them equally. When ctx
 // ends, it stops without an error: cells has what was measured.
 func Run(ctx context.Context, o Options, cell func(Cell)) error {
@@ -224,5 +224,5 @@ func (c *comparison) measure(ctx context.Context, r *running, x *Cell) error {
 	return nil
 }
 
-// decodePrompt is short, so that its bytes are few beside those of decode.
+// decodePrompt is short: its bytes count as bytes of decode.
 const decodePrompt = 4
