@@ -28,12 +28,6 @@ func clientOn(name string) *http.Client {
 	}}}
 }
 
-// arrival is a number of tokens and when they arrived.
-type arrival struct {
-	at     time.Time
-	tokens int
-}
-
 // complete sends a prompt of random tokens and returns the arrivals of the answer.
 func (r *running) complete(ctx context.Context, prompt, tokens, vocab int, seed uint64) ([]arrival, error) {
 	random := rand.New(rand.NewPCG(seed, 3))
@@ -113,31 +107,6 @@ func (r *running) decode(ctx context.Context, rows, prompt, tokens, vocab int, s
 		return 0, err
 	}
 	return stepTime(all)
-}
-
-// stepTime returns the time per token while all sequences decode.
-func stepTime(all [][]arrival) (time.Duration, error) {
-	var begin, end time.Time
-	for _, a := range all {
-		if begin.IsZero() || a[0].at.After(begin) {
-			begin = a[0].at
-		}
-		if last := a[len(a)-1].at; end.IsZero() || last.Before(end) {
-			end = last
-		}
-	}
-	tokens := 0
-	for _, a := range all {
-		for _, x := range a {
-			if x.at.After(begin) && !x.at.After(end) {
-				tokens += x.tokens
-			}
-		}
-	}
-	if tokens < 2*len(all) {
-		return 0, fmt.Errorf("compare: only %d tokens arrived while all %d sequences ran: ask for more tokens", tokens, len(all))
-	}
-	return end.Sub(begin) * time.Duration(len(all)) / time.Duration(tokens), nil
 }
 
 // read returns the time to the first token of one prompt.
