@@ -85,7 +85,7 @@ type Batch struct {
 
 	step      conditions               // conditions of this step, common to all its layers
 	schedules map[conditions]*Schedule // all schedules built so far
-	lists     [kinds][2]*Schedule      // of this step, by index of Kind; [1] is for the last layer
+	lists     [][kinds][2]*Schedule    // of this step, by Kind.Widths and index of Kind; [1] is for the last layer
 	runs      []LayerRun               // reused by every call
 	caches    int                      // number of caches that SwiftKV's pass fills
 	kept      []topology.Range         // scratch of dropRows: the remaining rows, by their old numbers
@@ -114,7 +114,7 @@ type Batch struct {
 
 // NewBatch returns a batch for steps of at most maxRows rows, computed by backend.
 func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
-	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}}
+	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}, lists: make([][kinds][2]*Schedule, max(1, len(d.Widths)))}
 	if d.Widths != nil {
 		b.widths = make([]widthsBatch, 1+len(d.Widths))
 		b.widths[0].dims = d

@@ -145,10 +145,11 @@ func (c conditions) reduce() []Stage {
 // kinds is the number of combinations of Kind's booleans.
 const kinds = 256
 
-// scheduleOf returns this step's schedule of a layer of kind k, which may be the last.
+// scheduleOf returns this step's schedule of a layer of kind k, which may be the last. Whether a kind is
+// local depends on its widths and on the owners of the step's sequences.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	b.enter(k.Widths)
-	of := &b.lists[index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)|32*index(k.EndsPrompts)|64*index(k.Bare)|128*index(k.SameNorm)][index(last)]
+	of := &b.lists[k.Widths][index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)|32*index(k.EndsPrompts)|64*index(k.Bare)|128*index(k.SameNorm)][index(last)]
 	if *of == nil {
 		c := b.step
 		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.endsPrompts, c.last = k.Sparse, k.KVComputed, k.SwiftKVPass, k.VFromK, k.Recurrent, k.EndsPrompts, last
@@ -187,9 +188,8 @@ func (b *Batch) classify() {
 	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2, 3), b.dropsRows()
 	c.adapted = len(b.adapted) > 0
 	c.quantized, c.owned = b.quantizable()
-	if b.step != c {
-		b.step, b.lists = c, [kinds][2]*Schedule{}
-	}
+	b.step = c
+	clear(b.lists)
 }
 
 // alone reports whether a single rank has the whole model, so that there are no exchanges.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -179,5 +181,41 @@ func TestBatchOrdersRows(t *testing.T) {
 	}
 	if err := b.Reset(p, 0, []Segment{{N: 17}}); err == nil {
 		t.Error("a step larger than the batch was accepted")
+	}
+}
+
+// TestScheduleFollowsOwners: a batch that has run a step of one owner's sequences has the same schedules as
+// a new one in a step of another owner's. With a single FFN unit one rank computes the columns of
+// all heads, and only its own sequences need no exchange.
+func TestScheduleFollowsOwners(t *testing.T) {
+	d := Dims{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 16,
+		Recurrent: kvcache.Recurrent{Layers: 1, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 8, Taps: 4},
+		Delta:     recurrent.Mixer{Kind: recurrent.GatedDelta, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 8, Taps: 4}}
+	p, err := topology.Place(1, topology.Gather, topology.Shape{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 16, Vocab: 64,
+		FFNUnits: 1, FFNUnitStart: func(u int) int { return 16 * u }}, make([]topology.Member, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := func() *Batch { return newBatch(d, 16, tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, nil) }
+	used, exchanges := fresh(), map[int]bool{}
+	for _, owner := range []int{0, 1, 2, 0, 2, 1, 0} {
+		b := fresh()
+		for _, x := range []*Batch{used, b} {
+			if err := x.Reset(p, 0, []Segment{{Seq: 1, N: 1, Owner: owner}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, k := range []Kind{{Recurrent: true}, {KVComputed: true}, {VFromK: true}, {}} {
+			got, want := used.scheduleOf(k, false), b.scheduleOf(k, false)
+			if !slices.Equal(got.exchanges, want.exchanges) {
+				t.Errorf("owner %d, %+v: exchanges %v, a new batch has %v", owner, k, got.exchanges, want.exchanges)
+			}
+			if k.Recurrent {
+				exchanges[len(want.exchanges)] = true
+			}
+		}
+	}
+	if len(exchanges) != 2 {
+		t.Errorf("all owners need the same number of exchanges: %v", exchanges)
 	}
 }

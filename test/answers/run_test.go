@@ -212,11 +212,15 @@ func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
 	if err := ck.Close(); err != nil {
 		return nil, err
 	}
-	out, budget := &asked{cut: c, requests: s.requests(&config)}, int64(1<<30)
 	if c.tight {
-		out.requests, budget = growing(&config), littleCache(&config)
+		return s.ask(ctx, dir, c, growing(&config), littleCache(&config))
 	}
-	out.answers = make([]answer, len(out.requests))
+	return s.ask(ctx, dir, c, s.requests(&config), 1<<30)
+}
+
+// ask submits requests at once in one configuration. budget is the memory of a node's caches in bytes.
+func (s setup) ask(ctx context.Context, dir string, c cut, requests []request, budget int64) (*asked, error) {
+	out := &asked{cut: c, requests: requests, answers: make([]answer, len(requests))}
 	prefill := booking.Auto
 	if c.layers {
 		prefill = booking.Layers
