@@ -1,8 +1,6 @@
 package accelerator
 
 import (
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
@@ -200,20 +198,11 @@ func ahead(w launch.Weight, rows int) launch.Ahead {
 		return launch.Ahead{}
 	}
 	data, _ := launch.PackedBytes(w.Type, w.Rows, w.Cols)
-	return launch.Ahead{Weights: w.Data, Bytes: min(data, AheadBytes())}
+	return launch.Ahead{Weights: w.Data, Bytes: min(data, aheadBytes)}
 }
 
-// AheadMB is set by builds that measure.
-var AheadMB = "12"
-
-// AheadBytes is what a card reads in the time of a small operation.
-var AheadBytes = sync.OnceValue(func() int64 {
-	n, err := strconv.Atoi(AheadMB)
-	if err != nil {
-		panic(err)
-	}
-	return int64(n) << 20
-})
+// aheadBytes is about what a card reads in the time of a small operation.
+const aheadBytes = 12 << 20
 
 // aheadRows bounds the rows of steps that leave the card's memory idle between products.
 const aheadRows = 8

@@ -11,11 +11,12 @@ type Graph struct {
 	exec uintptr
 }
 
-// Record makes a graph of what f puts into the stream, without doing it.
+// Record makes a graph of what f puts into the stream, without doing it. What others put into this stream meanwhile
+// would become part of the graph. Other streams do their work.
 func (s *Stream) Record(f func() error) (*Graph, error) {
-	const threadLocal = 1
+	const relaxed = 2 // all goroutines call the driver from one thread
 	d := s.c.driver
-	if err := d.call(fnStreamBeginCapture, s.handle, threadLocal); err != nil {
+	if err := d.call(fnStreamBeginCapture, s.handle, relaxed); err != nil {
 		return nil, err
 	}
 	failed := f()

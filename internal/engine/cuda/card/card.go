@@ -28,9 +28,10 @@ type Card struct {
 	*cuda.Context
 	Stream *cuda.Stream
 
-	kernels Kernels
-	fail    func(error)
-	used    atomic.Int64
+	kernels  Kernels
+	recorder *cuda.Stream // only Sequence puts work into it, which becomes graphs
+	fail     func(error)
+	used     atomic.Int64
 
 	mu     sync.Mutex // guards buffer
 	buffer *cuda.Pinned
@@ -70,6 +71,9 @@ func Open(index int, o Options) (_ *Card, err error) {
 	if c.Stream, err = c.Context.Stream(); err != nil {
 		return nil, err
 	}
+	if c.recorder, err = c.Context.Stream(); err != nil {
+		return nil, err
+	}
 	if c.kernels == nil {
 		if c.kernels, err = launch.Load(c.Context); err != nil {
 			return nil, err
@@ -95,7 +99,9 @@ func (c *Card) Must(err error) {
 }
 
 // Do puts an operation into the stream.
-func (c *Card) Do(o launch.Operation) { c.Must(c.kernels.Run(c.Stream, o)) }
+func (c *Card) Do(o launch.Operation) { c.do(c.Stream, o) }
+
+func (c *Card) do(s *cuda.Stream, o launch.Operation) { c.Must(c.kernels.Run(s, o)) }
 
 // Wait waits for all work in the stream.
 func (c *Card) Wait() { c.Must(c.Stream.Wait()) }

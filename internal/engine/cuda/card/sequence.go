@@ -25,9 +25,6 @@ type repeated struct {
 // maxRepeated bounds the sequences that are known, and so the memory of their graphs: about 0.3 MB each.
 const maxRepeated = 32
 
-// Graphs is "off" in a build that measures without graphs.
-var Graphs = "on"
-
 // Sequence makes an empty sequence.
 func (c *Card) Sequence() *Sequence { return &Sequence{card: c} }
 
@@ -39,28 +36,24 @@ func (s *Sequence) Start() {
 	if len(s.ops) == 0 {
 		return
 	}
-	r := s.find()
-	switch {
-	case r == nil:
-		s.run()
+	if r := s.find(); r == nil {
+		s.run(s.card.Stream)
 		s.remember()
-	case r.graph == nil && Graphs == "on":
-		var err error
-		r.graph, err = s.card.Stream.Record(func() error { s.run(); return nil })
-		s.card.Must(err)
+	} else {
+		if r.graph == nil {
+			var err error
+			r.graph, err = s.card.recorder.Record(func() error { s.run(s.card.recorder); return nil })
+			s.card.Must(err)
+		}
 		s.card.Must(r.graph.Launch(s.card.Stream))
-	case r.graph != nil:
-		s.card.Must(r.graph.Launch(s.card.Stream))
-	default:
-		s.run()
 	}
 	clear(s.ops)
 	s.ops = s.ops[:0]
 }
 
-func (s *Sequence) run() {
+func (s *Sequence) run(to *cuda.Stream) {
 	for _, o := range s.ops {
-		s.card.Do(o)
+		s.card.do(to, o)
 	}
 }
 

@@ -62,6 +62,7 @@ func (k *card) attention(r *rand.Rand, t tensor.DType, parts int) {
 		{1, 1, 128, 100, 0, true, []int{3, 99, 1150}},
 		{2, 2, 256, -70, 0, false, []int{70, 71, 139}},
 		{2, 5, 128, 0, 0, true, []int{1, 700}},
+		{4, 4, 8, 0, 0, false, []int{7, 1023, 1024, 1025, 1400}},
 		{1, 5, 96, 1100, 50, false, []int{2300}},
 	} {
 		if parts > 1 && c.dim%64 != 0 { // a part is whole units of 16 bytes
