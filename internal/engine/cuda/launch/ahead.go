@@ -9,14 +9,15 @@ type Ahead struct {
 	Bytes   int64
 }
 
-// aheadBlocks is about the thread blocks that read ahead: as many as a large card has multiprocessors.
-const aheadBlocks = 112
+// aheadBlocks is about the thread blocks that read ahead: as many as a large card has multiprocessors, but a thread of
+// theirs reads at least aheadReads times 32 bytes.
+const aheadBlocks, aheadReads = 112, 2
 
 // beside adds thread blocks that read ahead to a call, and the arguments for them.
 func (a Ahead) beside(c Call) Call {
 	work := max(c.Grid.Y, 1)
 	if c.Grid.Y = work; a.Bytes > 0 {
-		c.Grid.Y += ceil(aheadBlocks, c.Grid.X)
+		c.Grid.Y += ceil(int(min(aheadBlocks, 1+a.Bytes/int64(32*aheadReads*c.Grid.Threads))), c.Grid.X)
 	}
 	c.Args = append(c.Args, a.Weights, uint64(a.Bytes), uint32(work))
 	return c

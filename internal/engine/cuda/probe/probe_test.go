@@ -84,7 +84,7 @@ func TestEmulated(t *testing.T) {
 		}
 		return r.Devices[0]
 	}
-	for _, order := range []string{"SHOAL_EMULATOR_CAPABILITY=90", "SHOAL_EMULATOR_REVERSE=1"} {
+	for _, order := range []string{"SHOAL_EMULATOR=", "SHOAL_EMULATOR_REVERSE=1"} {
 		if d := examine(t, order); !d.Bits || d.Problem != "" || d.Read <= 0 || d.Upload <= 0 || d.Download <= 0 || d.Launch <= 0 {
 			t.Errorf("%s: %+v", order, d)
 		}
