@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -116,6 +117,9 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 
 func size(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 
+// CPUComputes is the message of a log line with the reason why auto means the CPU.
+const CPUComputes = "the CPU computes, not a graphics card"
+
 // openCard opens the card that a node computes on, with memory for its caches; nil: the CPU computes.
 // An error of the driver during a step ends the process: the contents of the card are lost, and other
 // nodes continue.
@@ -124,6 +128,20 @@ func openCard(cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error)
 	if index == noCard {
 		return nil, nil
 	}
+	d, err := useCard(index, cfg, models)
+	if err != nil && cfg.CPUCaches > 0 {
+		cfg.Logger.Info(CPUComputes, "device", DeviceAuto, "reason", err)
+		cfg.Device, cfg.KVMemory = DeviceCPU, cfg.CPUCaches
+		return nil, nil
+	}
+	return d, err
+}
+
+// muchOfCard is the memory of other processes on a card that a node warns of. A context of this process
+// takes up to half of it.
+const muchOfCard = 1 << 30
+
+func useCard(index int, cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error) {
 	if len(models) > 1 {
 		return nil, fmt.Errorf("cluster: %s %s: a card serves one model, and this cluster has %d", options.Name("device"), cfg.Device, len(models))
 	}
@@ -141,6 +159,15 @@ func openCard(cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %s %s: %w", options.Name("device"), cfg.Device, err)
 	}
+	d, err := divideCard(k, cfg, c)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cluster: %s %s: %w", options.Name("device"), cfg.Device, err), k.Close())
+	}
+	return d, nil
+}
+
+// divideCard sets the node's memory of caches to the part of the card's memory that they get.
+func divideCard(k *card.Card, cfg *NodeConfig, c *model.Config) (*accelerator.Device, error) {
 	free, total, err := k.MemoryInfo()
 	if err != nil {
 		return nil, err
@@ -151,11 +178,17 @@ func openCard(cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error)
 	}
 	m, err := serves.Plan(c, cfg.KVMemory, free)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %s %s: %w (the card has %s, and other processes hold %s of it)", options.Name("device"), cfg.Device, err, size(total), size(total-free))
+		return nil, fmt.Errorf("%w (the card has %s, and other processes hold %s of it)", err, size(total), size(total-free))
 	}
-	cfg.KVMemory = m.Caches
-	cfg.Logger.Info("computing on a graphics card", "device", cfg.Device, "card", k.Name, "free_bytes", free, "weight_bytes", m.Weights, "activation_bytes", m.Activations, "kv_budget_bytes", m.Caches)
-	return accelerator.New(k, m.Caches, c.CacheLayout(tensor.F32), c.CacheLayout(tensor.BF16), c.CacheLayout(tensor.Int8))
+	if total-free > muchOfCard {
+		cfg.Logger.Warn("other processes use the graphics card: they share its speed and its memory", "device", cfg.Device, "bytes", total-free)
+	}
+	d, err := accelerator.New(k, m.Caches, c.CacheLayout(tensor.F32), c.CacheLayout(tensor.BF16), c.CacheLayout(tensor.Int8))
+	if err == nil {
+		cfg.KVMemory = m.Caches
+		cfg.Logger.Info("computing on a graphics card", "device", cfg.Device, "card", k.Name, "free_bytes", free, "weight_bytes", m.Weights, "activation_bytes", m.Activations, "kv_budget_bytes", m.Caches)
+	}
+	return d, err
 }
 
 // cardFailed is the status of a process whose card failed.
@@ -176,7 +209,7 @@ func cardPolicy(spec string) (*kvcache.Policy, error) {
 
 // cardKeeps returns an error if a card serves and keeps no caches of the policy.
 func (c *core) cardKeeps(p *kvcache.Policy) error {
-	if g := c.group(); g != nil && g.Nodes[0].Device != "" {
+	if g := c.group(); g != nil && slices.ContainsFunc(g.Nodes, func(n topology.Node) bool { return n.Device != "" }) {
 		return accelerator.Policy(p)
 	}
 	return nil

@@ -51,6 +51,9 @@ type NodeConfig struct {
 	// Serves is what the cluster serves, for the division of a graphics card's memory. Zero: the model
 	// with its own type of weights, and bf16 caches.
 	Serves CardServes
+	// CPUCaches, if not 0, lets the CPU compute where a card does not serve the model (--device auto), with
+	// caches of that many bytes.
+	CPUCaches int64
 	// Share is this node's part of the work relative to other nodes, at most twice the measured
 	// speed. 0: the measured speed. ServeConfig.Shares of the coordinator has precedence.
 	Share float64 `range:"0.."`

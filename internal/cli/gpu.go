@@ -19,7 +19,7 @@ type gpuCmd struct {
 	Only    string        `help:"With --full, only the steps whose names contain this text."`
 	Child   bool          `hidden:"" help:"Load the driver in this process, and print JSON."`
 	From    int           `hidden:"" help:"First step of --full in this process."`
-	Quick   bool          `hidden:"" help:"Do not measure speeds."`
+	Quick   string        `hidden:"" help:"Only test the card that a node starts on, or with auto the first usable one."`
 }
 
 func (*gpuCmd) Help() string {
@@ -42,10 +42,12 @@ func (c *gpuCmd) Run(e *ui.Env) error {
 		return c.steps(e.Stdout)
 	case c.Full:
 		return c.full(e)
+	case c.Child && c.Quick != "":
+		return json.NewEncoder(e.Stdout).Encode(cudaprobe.Quick(c.Quick))
 	case c.Child:
-		return json.NewEncoder(e.Stdout).Encode(cudaprobe.Run(c.Quick))
+		return json.NewEncoder(e.Stdout).Encode(cudaprobe.Run())
 	}
-	report, err := launch.ProbeCards(e.Ctx, c.Timeout, false)
+	report, err := launch.ProbeCards(e.Ctx, c.Timeout, "")
 	if err != nil {
 		return err
 	}

@@ -53,14 +53,23 @@ func testMain(m *testing.M) int {
 // shoal returns the path of cmd/shoal, built with the given build tags.
 func (b *binaries) shoal(t testing.TB, tags string) string {
 	t.Helper()
-	if tags == "" {
+	switch tags {
+	case "":
 		return b.build(t, "shoal")
+	case static:
+		return b.buildIn(t, []string{"CGO_ENABLED=0"}, "shoal-static")
 	}
 	return b.build(t, "shoal"+tags, "-tags", tags)
 }
 
 // build builds cmd/shoal under a name, with additional arguments of `go build`.
 func (b *binaries) build(t testing.TB, name string, more ...string) string {
+	t.Helper()
+	return b.buildIn(t, nil, name, more...)
+}
+
+// buildIn is build with additional variables of the environment.
+func (b *binaries) buildIn(t testing.TB, env []string, name string, more ...string) string {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,11 +78,13 @@ func (b *binaries) build(t testing.TB, name string, more ...string) string {
 	}
 	path := filepath.Join(b.dir, name)
 	args := append([]string{"build", "-buildvcs=false", "-o", path}, more...)
-	if raceEnabled { // then the processes are checked for races too
+	if raceEnabled && env == nil { // then the processes are checked for races too
 		args = append(args, "-race")
 	}
 	began := time.Now()
-	if out, err := exec.Command("go", append(args, "github.com/shoal-llm/shoal/cmd/shoal")...).CombinedOutput(); err != nil {
+	build := exec.Command("go", append(args, "github.com/shoal-llm/shoal/cmd/shoal")...)
+	build.Env = append(os.Environ(), env...)
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	t.Logf("built %s in %.1f s", name, time.Since(began).Seconds())

@@ -33,7 +33,7 @@ type system struct {
 
 // config configures how a cluster is started.
 type config struct {
-	nodes int
+	nodes int      // 0: the default of `shoal up`
 	tags  string   // build tags of the binary
 	env   []string // additional environment
 	args  []string // additional flags of `shoal up`
@@ -53,7 +53,10 @@ func up(t testing.TB, nodes int, args ...string) *system {
 func start(t testing.TB, c config) *system {
 	t.Helper()
 	s := &system{t: t, logs: filepath.Join(t.TempDir(), "nodes")}
-	args := append([]string{"up", "--nodes", strconv.Itoa(c.nodes), "--listen", "127.0.0.1:0", "--log-dir", s.logs}, c.args...)
+	args := append([]string{"up", "--listen", "127.0.0.1:0", "--log-dir", s.logs}, c.args...)
+	if c.nodes > 0 {
+		args = append(args, "--nodes", strconv.Itoa(c.nodes))
+	}
 	began := time.Now()
 	bin := built.shoal(t, c.tags)
 	if c.files > 0 {

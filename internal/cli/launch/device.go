@@ -10,13 +10,15 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/models"
-	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	cudaprobe "github.com/shoal-llm/shoal/internal/engine/cuda/probe"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -24,9 +26,9 @@ import (
 // ProbeTimeout is the default time after which a driver counts as hung.
 const ProbeTimeout = time.Minute
 
-// ProbeCards examines the cards in a child process, which a broken driver may hang or end. A quick
-// probe does not measure speeds.
-func ProbeCards(ctx context.Context, timeout time.Duration, quick bool) (r cudaprobe.Report, err error) {
+// ProbeCards examines the cards in a child process, which a broken driver may hang or end. With a
+// device, it is cudaprobe.Quick.
+func ProbeCards(ctx context.Context, timeout time.Duration, device string) (r cudaprobe.Report, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return r, err
@@ -34,8 +36,8 @@ func ProbeCards(ctx context.Context, timeout time.Duration, quick bool) (r cudap
 	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	args := []string{"gpu", "--child"}
-	if quick {
-		args = append(args, "--quick")
+	if device != "" {
+		args = append(args, "--quick", device)
 	}
 	child := exec.CommandContext(timed, self, args...)
 	child.WaitDelay = time.Second
@@ -65,55 +67,66 @@ func TextError(s string) error {
 	return errors.New(s[max(0, len(s)-most):])
 }
 
-// driverFiles are files of a card's driver: on Linux, in a container, under WSL 2. Without them auto means
-// the CPU, and no child process probes the card.
+// driverFiles are files of a card's driver: on Linux, in a container, under WSL 2. Without them, and
+// without the driver's library in LD_LIBRARY_PATH, auto means the CPU, and no child process probes the card.
 var driverFiles = []string{"/dev/nvidiactl", "/dev/dxg"}
 
 // hasDriver reports whether this machine may have a card.
 func hasDriver() bool {
-	for _, f := range driverFiles {
-		if _, err := os.Stat(f); err == nil {
-			return true
-		}
+	files := driverFiles
+	for _, dir := range filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")) {
+		files = append(files[:len(files):len(files)], filepath.Join(dir, cuda.Library))
 	}
-	return false
+	return slices.ContainsFunc(files, func(f string) bool {
+		_, err := os.Stat(f)
+		return err == nil
+	})
 }
 
-// cardOf probes the card that a device names, and returns nil for the CPU. auto means cuda:0. why is the
-// reason if auto resolves to the CPU.
-func cardOf(ctx context.Context, device string) (d *cudaprobe.Device, why string, err error) {
+// noDriver is the reason of auto for the CPU on a machine without a card.
+const noDriver = "there is no driver of an NVIDIA card"
+
+// cardOf probes the cards, and returns the one that a device names; nil: the CPU. auto names the usable
+// card with the most free memory. why is the reason if auto resolves to the CPU.
+func cardOf(ctx context.Context, device string, log *slog.Logger) (d *cudaprobe.Device, why string, err error) {
 	auto := device == cluster.DeviceAuto
-	if device == "" || device == cluster.DeviceCPU || auto && !hasDriver() {
-		return nil, "", nil
-	}
-	id := device
-	if auto {
-		id = "cuda:0"
-	}
-	r, err := ProbeCards(ctx, ProbeTimeout, true)
-	problem := r.Problem
-	for i := range r.Devices {
-		if r.Devices[i].ID == id {
-			d = &r.Devices[i]
-			problem = cmp.Or(problem, d.Problem)
-		}
-	}
 	switch {
-	case err != nil:
-		problem = err.Error()
-	case d == nil && problem == "":
-		problem = fmt.Sprintf("the driver finds %s; `shoal gpu` lists them", ui.Plural(len(r.Devices), "card"))
+	case device == "" || device == cluster.DeviceCPU:
+		return nil, "", nil
+	case auto && !hasDriver():
+		return nil, noDriver, nil
 	}
+	log.Info("testing the graphics cards; the first time, the driver compiles their kernels", "device", device, "timeout", ProbeTimeout)
+	began := time.Now()
+	r, err := ProbeCards(ctx, ProbeTimeout, device)
 	if ctx.Err() != nil {
 		return nil, "", ctx.Err()
 	}
-	if problem == "" {
-		return d, "", nil
+	if err != nil {
+		r = cudaprobe.Report{Problem: err.Error()}
 	}
-	if auto {
+	d, problem := choose(r)
+	switch {
+	case d != nil:
+		log.Info("the graphics card computes the bits of the CPU", "device", d.ID, "card", d.Name, "free_bytes", d.Free, "memory_bytes", d.Memory, "took", time.Since(began).Round(time.Millisecond))
+		return d, "", nil
+	case auto:
 		return nil, problem, nil
 	}
 	return nil, "", fmt.Errorf("--device %s: %s", device, problem)
+}
+
+// choose returns the usable card of a quick report, or the reason for none.
+func choose(r cudaprobe.Report) (d *cudaprobe.Device, problem string) {
+	var problems []string
+	for i := range r.Devices {
+		x := &r.Devices[i]
+		if x.Problem == "" {
+			return x, ""
+		}
+		problems = append(problems, x.ID+": "+x.Problem)
+	}
+	return nil, cmp.Or(r.Problem, strings.Join(problems, "; "))
 }
 
 // noCard names the first option of up that a card does not serve, or "".
@@ -134,22 +147,23 @@ func (c *Up) noCard() string {
 
 // chooseCard determines whether a card computes, before the model is known.
 func (c *Up) chooseCard(ctx context.Context, log *slog.Logger) error {
-	switch flag := c.noCard(); {
-	case flag != "" && c.Device == cluster.DeviceAuto:
-		c.Device = cluster.DeviceCPU
-	case flag == "--nodes" && strings.HasPrefix(c.Device, "cuda:"):
-		return fmt.Errorf("--device %s with --nodes %d: a card serves the whole model: use --nodes 1", c.Device, c.Nodes)
-	case flag != "" && strings.HasPrefix(c.Device, "cuda:"):
-		return fmt.Errorf("--device %s with %s: that is not computed on a card: use --device cpu", c.Device, flag)
+	c.auto = c.Device == cluster.DeviceAuto
+	named := strings.HasPrefix(c.Device, "cuda:")
+	if flag := c.noCard(); flag != "" && (named || c.auto && hasDriver()) {
+		why := fmt.Errorf("%s is not computed on a card: use --device cpu", flag)
+		if flag == "--nodes" {
+			why = fmt.Errorf("--nodes %d: a card computes a model alone: use --nodes 1", c.Nodes)
+		}
+		return c.withoutCard(why, log)
 	}
-	d, why, err := cardOf(ctx, c.Device)
+	d, why, err := cardOf(ctx, c.Device, log)
 	if err != nil {
 		return err
 	}
 	if why != "" {
-		log.Info("the CPU computes", "reason", why)
+		return c.withoutCard(errors.New(why), log)
 	}
-	if c.card, c.auto = d, c.Device == cluster.DeviceAuto; d == nil {
+	if c.card = d; d == nil {
 		c.Device = cluster.DeviceCPU
 	}
 	return nil
@@ -186,7 +200,7 @@ func (c *Up) withoutCard(why error, log *slog.Logger) error {
 	if !c.auto {
 		return fmt.Errorf("--device %s: %w", c.Device, why)
 	}
-	log.Info("the CPU computes", "reason", why)
+	log.Info(cluster.CPUComputes, "device", cluster.DeviceAuto, "reason", why)
 	c.Device, c.card = cluster.DeviceCPU, nil
 	return nil
 }

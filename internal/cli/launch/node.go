@@ -2,9 +2,11 @@ package launch
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -90,6 +92,34 @@ func (c *NodeCmd) checkpoints(e *ui.Env) (out []cluster.NodeModel, err error) {
 	return out, nil
 }
 
+// chooseCard determines what computes. If auto has chosen a card, caches is the memory of caches with
+// which the CPU computes after all, because the card does not serve the model.
+func (c *NodeCmd) chooseCard(ctx context.Context, log *slog.Logger) (caches int64, err error) {
+	auto, given := c.Device == cluster.DeviceAuto, c.KVMemory
+	if !c.WithParent { // up has probed the card
+		d, why, err := cardOf(ctx, c.Device, log)
+		if err != nil {
+			return 0, err
+		}
+		if why != "" {
+			log.Info(cluster.CPUComputes, "device", c.Device, "reason", why)
+		}
+		if c.Device = cluster.DeviceCPU; d != nil {
+			c.Device = d.ID
+		}
+	}
+	onCard := strings.HasPrefix(c.Device, "cuda:")
+	if onCard && !auto {
+		return 0, nil
+	}
+	err = c.resolveKVMemory(1, log)
+	if !onCard {
+		return 0, err
+	}
+	caches, c.KVMemory = c.KVMemory, given
+	return caches, err
+}
+
 func (c *NodeCmd) Run(e *ui.Env) error {
 	if !ui.IsTerminal(e.Stdin) { // a node has no file to reload, and must not end at a SIGHUP
 		signal.Ignore(syscall.SIGHUP)
@@ -102,26 +132,13 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	if !c.WithParent { // up has probed the card
-		d, why, err := cardOf(e.Ctx, c.Device)
-		if err != nil {
-			return err
-		}
-		if why != "" {
-			log.Info("the CPU computes", "reason", why)
-		}
-		if c.Device = cluster.DeviceCPU; d != nil {
-			c.Device = d.ID
-		}
-	}
-	if !strings.HasPrefix(c.Device, "cuda:") {
-		if err := c.resolveKVMemory(1, log); err != nil {
-			return err
-		}
+	caches, err := c.chooseCard(e.Ctx, log)
+	if err != nil {
+		return err
 	}
 	c.WeightsCache = c.weightsCache()
 	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
-	cfg.Serves, cfg.Role = c.Serves, topology.Role(c.Role)
+	cfg.Serves, cfg.CPUCaches, cfg.Role = c.Serves, caches, topology.Role(c.Role)
 	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, "0"))
 	flagErr := cfg.Validate()
 	if flagErr != nil && (len(c.Model) == 0 || slices.ContainsFunc(c.Model, models.CanPull)) { // before pulling gigabytes

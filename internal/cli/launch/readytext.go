@@ -79,6 +79,9 @@ func (c *Up) readyText(serve cluster.ServeConfig, s readyState, pid int) string 
 	if s.weights > 0 {
 		weights = ui.BytesText(s.weights) + " of weights, "
 	}
+	if c.card != nil {
+		line("device", "%s, %s", c.card.ID, c.card.Name)
+	}
 	line("memory", "each node: %scaches of at most %s", weights, ui.BytesText(int64(c.KVMemory)))
 	line("page", "%s/     in a terminal: shoal top%s", url, more)
 	switch {

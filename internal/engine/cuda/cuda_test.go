@@ -15,7 +15,7 @@ import (
 // The whole binding, with the emulated driver. A process loads one driver, so this is one test.
 func TestDriver(t *testing.T) {
 	t.Setenv("LD_LIBRARY_PATH", emulator.Build(t))
-	t.Setenv("SHOAL_EMULATOR_MEMORY", "1000000")
+	t.Setenv("CUDA_EMULATOR_MEMORY", "1000000")
 	driver, err := cuda.Open()
 	if errors.Is(err, native.ErrUnavailable) {
 		t.Skip(err) // under the race detector

@@ -177,6 +177,7 @@ func (e *Error) Error() string {
 // Values of CUresult that callers distinguish.
 const (
 	CodeOutOfMemory = 2
+	codeUnavailable = 46 // CUDA_ERROR_DEVICE_UNAVAILABLE
 	codeNotReady    = 600
 )
 

@@ -23,15 +23,21 @@ import (
 //go:embed source
 var sources embed.FS
 
-// Build compiles the emulated driver, and returns its folder for LD_LIBRARY_PATH. Tests of the same
-// sources share one folder below the system's folder for temporary files, because compiling takes long.
-// Build skips the test if the program cannot load libraries, or if there is no g++; with CI=true in the
-// environment the latter fails.
+// Build is Compile for tests that load the driver themselves. It skips the test if their program
+// cannot load libraries.
 func Build(t testing.TB) string {
 	t.Helper()
 	if err := native.Check(); err != nil && os.Getenv("CGO_ENABLED") != "0" {
 		t.Skip(err)
 	}
+	return Compile(t)
+}
+
+// Compile compiles the emulated driver, and returns its folder for LD_LIBRARY_PATH. Tests of the same
+// sources share one folder below the system's folder for temporary files, because compiling takes long.
+// It skips the test if there is no g++; with CI=true in the environment it fails then.
+func Compile(t testing.TB) string {
+	t.Helper()
 	compiler, err := exec.LookPath("g++")
 	if err != nil {
 		if os.Getenv("CI") == "true" {

@@ -3,8 +3,10 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
@@ -44,15 +46,54 @@ type Device struct {
 	Launch  time.Duration `json:"launch_ns,omitempty"`  // one kernel and the wait for it
 }
 
-// Run examines all cards; quick does not measure speeds. It loads the driver into this process and takes some seconds; a driver
-// that is broken can hang or end the process, so callers use a child process.
-func Run(quick bool) Report { return run("", quick) }
+// Run examines all cards. It loads the driver into this process and takes some seconds; a driver that is
+// broken can hang or end the process, so callers use a child process.
+func Run() Report { return run("") }
 
-// run compares the results of one kernel, or of all for "".
-func run(kernel string, quick bool) Report {
+// Auto, as the device of Quick, is the first card by free memory that can be used.
+const Auto = "auto" // as --device
+
+// Quick is Run for a node's start: it measures no speeds, and tests only the card of that id, or for Auto
+// one after another until a card passes. Cards that were not tested are not in the report, but a card
+// that does not exist is a problem of it.
+func Quick(device string) Report {
+	r, devices := list()
+	slices.SortStableFunc(devices, func(x, y *cuda.Device) int { return cmp.Compare(freeOf(y), freeOf(x)) })
+	n := len(devices)
+	if device != Auto {
+		devices = slices.DeleteFunc(devices, func(d *cuda.Device) bool { return id(d) != device })
+		if len(devices) == 0 && r.Problem == "" {
+			r.Problem = fmt.Sprintf("the driver finds no %s among its cards (%d); `shoal gpu` lists them", device, n)
+		}
+	}
+	for _, d := range devices {
+		x := examine(d, "", true)
+		r.Devices = append(r.Devices, x)
+		if x.Problem == "" {
+			break
+		}
+	}
+	return r
+}
+
+// freeOf is the free memory of a card, or 0 if it cannot be used.
+func freeOf(d *cuda.Device) int64 {
+	c, err := d.Use()
+	if err != nil {
+		return 0
+	}
+	free, _, err := c.MemoryInfo()
+	if errors.Join(err, c.Close()) != nil {
+		return 0
+	}
+	return free
+}
+
+// list opens the driver. The report has the reason if there is no card.
+func list() (Report, []*cuda.Device) {
 	driver, err := cuda.Open()
 	if err != nil {
-		return Report{Problem: err.Error(), Devices: []Device{}}
+		return Report{Problem: err.Error(), Devices: []Device{}}, nil
 	}
 	r := Report{CUDA: driver.CUDA(), Devices: []Device{}}
 	devices, err := driver.Devices()
@@ -61,14 +102,22 @@ func run(kernel string, quick bool) Report {
 	} else if len(devices) == 0 {
 		r.Problem = "the driver finds no card"
 	}
+	return r, devices
+}
+
+// run compares the results of one kernel, or of all for "".
+func run(kernel string) Report {
+	r, devices := list()
 	for _, d := range devices {
-		r.Devices = append(r.Devices, examine(d, kernel, quick))
+		r.Devices = append(r.Devices, examine(d, kernel, false))
 	}
 	return r
 }
 
+func id(d *cuda.Device) string { return fmt.Sprintf("cuda:%d", d.Index) }
+
 func examine(d *cuda.Device, kernel string, quick bool) Device {
-	r := Device{ID: fmt.Sprintf("cuda:%d", d.Index), Name: d.Name, UUID: d.UUID, PCI: d.PCI, Capability: fmt.Sprintf("%d.%d", d.Major, d.Minor),
+	r := Device{ID: id(d), Name: d.Name, UUID: d.UUID, PCI: d.PCI, Capability: fmt.Sprintf("%d.%d", d.Major, d.Minor),
 		Multiprocessors: d.Multiprocessors, Memory: d.Memory}
 	if err := r.use(d, kernel, quick); err != nil {
 		r.Problem = err.Error()

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Getenv("SHOAL_PROBE_TEST") != "" {
-		if err := json.NewEncoder(os.Stdout).Encode(run(os.Getenv("SHOAL_PROBE_KERNEL"), false)); err != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(run(os.Getenv("SHOAL_PROBE_KERNEL"))); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -76,7 +76,7 @@ func child(t *testing.T, environment ...string) (r Report) {
 // The emulated card gives the CPU's bits, in both orders of its lanes. A kernel that computes
 // another bit is found, whichever it is, and a card that cannot serve is refused by its reason.
 func TestEmulated(t *testing.T) {
-	environment := []string{"LD_LIBRARY_PATH=" + emulator.Build(t), "SHOAL_EMULATOR_MEMORY=64000000"}
+	environment := []string{"LD_LIBRARY_PATH=" + emulator.Build(t), "CUDA_EMULATOR_MEMORY=64000000"}
 	examine := func(t *testing.T, more ...string) Device {
 		r := child(t, append(environment, more...)...)
 		if len(r.Devices) != 1 || r.Problem != "" {
@@ -84,7 +84,7 @@ func TestEmulated(t *testing.T) {
 		}
 		return r.Devices[0]
 	}
-	for _, order := range []string{"SHOAL_EMULATOR=", "SHOAL_EMULATOR_REVERSE=1"} {
+	for _, order := range []string{"CUDA_EMULATOR_CAPABILITY=80", "CUDA_EMULATOR_REVERSE=1"} {
 		if d := examine(t, order); !d.Bits || d.Problem != "" || d.Read <= 0 || d.Upload <= 0 || d.Download <= 0 || d.Launch <= 0 {
 			t.Errorf("%s: %+v", order, d)
 		}
@@ -93,12 +93,12 @@ func TestEmulated(t *testing.T) {
 		if kernel == "read_all" { // computes nothing
 			continue
 		}
-		if d := examine(t, "SHOAL_EMULATOR_FAULT="+kernel, "SHOAL_PROBE_KERNEL="+kernel); d.Bits || !strings.Contains(d.Problem, "differ from the CPU's") {
+		if d := examine(t, "CUDA_EMULATOR_FAULT="+kernel, "SHOAL_PROBE_KERNEL="+kernel); d.Bits || !strings.Contains(d.Problem, "differ from the CPU's") {
 			t.Errorf("with a wrong bit of %s: %+v", kernel, d)
 		}
 	}
 	// A full examination goes on after a kernel that computes another bit.
-	results := full(t, "bits: product of q8_0 weights with", append(environment, "SHOAL_EMULATOR_FAULT=q8_product_8")...)
+	results := full(t, "bits: product of q8_0 weights with", append(environment, "CUDA_EMULATOR_FAULT=q8_product_8")...)
 	var failed []string
 	for _, r := range results {
 		if r.Problem != "" {
@@ -111,10 +111,10 @@ func TestEmulated(t *testing.T) {
 	if speeds := full(t, "speed: best of", environment...); len(speeds) != 1 || speeds[0].Problem != "" || speeds[0].Speed.Time <= 0 || speeds[0].Speed.Bytes != 4*vocab {
 		t.Errorf("%+v", speeds)
 	}
-	if d := examine(t, "SHOAL_EMULATOR_CAPABILITY=75"); d.Bits || !strings.Contains(d.Problem, "compute capability 7.5 is too old") {
+	if d := examine(t, "CUDA_EMULATOR_CAPABILITY=75"); d.Bits || !strings.Contains(d.Problem, "compute capability 7.5 is too old") {
 		t.Errorf("an old card: %+v", d)
 	}
-	if d := examine(t, "SHOAL_EMULATOR_MEMORY=4096"); d.Bits || !strings.Contains(d.Problem, "CUDA_ERROR_OUT_OF_MEMORY") {
+	if d := examine(t, "CUDA_EMULATOR_MEMORY=4096"); d.Bits || !strings.Contains(d.Problem, "CUDA_ERROR_OUT_OF_MEMORY") {
 		t.Errorf("a card without memory: %+v", d)
 	}
 }

@@ -1,14 +1,20 @@
 // A libcuda.so.1 without a card: the driver functions that package cuda calls, with kernels as C++.
 // It reports one device. Its memory is that of the host, filled with 0xff when it is allocated. A
-// stream is a thread. SHOAL_EMULATOR_MEMORY is the size of the device's memory in bytes, and
-// SHOAL_EMULATOR_CAPABILITY its compute capability, such as 75; SHOAL_EMULATOR_FAULT=KERNEL flips
-// a bit in the first result of a kernel.
+// stream is a thread. Variables of the environment:
+//   CUDA_EMULATOR_CARDS       number of devices; they share their memory
+//   CUDA_EMULATOR_MEMORY      size of a device's memory in bytes
+//   CUDA_EMULATOR_OTHERS      bytes of it that other processes hold
+//   CUDA_EMULATOR_BUSY=1      another process has the device, in exclusive compute mode
+//   CUDA_EMULATOR_CAPABILITY  compute capability, such as 75
+//   CUDA_EMULATOR_FAULT       a kernel that flips a bit in its first result
+//   CUDA_EMULATOR_FAIL        a file: launches and waits fail as soon as it exists
 #include <condition_variable>
 #include <chrono>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <stdlib.h>
+#include <unistd.h>
 #include <string>
 #include <thread>
 #include <utility>
@@ -146,12 +152,18 @@ size_t setting(const char *name, size_t otherwise) {
   return s ? strtoull(s, nullptr, 10) : otherwise;
 }
 
-const size_t memory = setting("SHOAL_EMULATOR_MEMORY", 1 << 30);
+const size_t memory = setting("CUDA_EMULATOR_MEMORY", 1 << 30), others = setting("CUDA_EMULATOR_OTHERS", 0);
 std::mutex allocations_mu;
 std::map<void *, size_t> allocations;
 size_t allocated;
 
-constexpr int ok = 0, invalid = 1, out_of_memory = 2, not_found = 500, not_ready = 600;
+constexpr int ok = 0, invalid = 1, out_of_memory = 2, unavailable = 46, uncorrectable = 214, not_found = 500, not_ready = 600;
+
+// failed reports whether the device has failed.
+bool failed() {
+  const char *file = getenv("CUDA_EMULATOR_FAIL");
+  return file && access(file, F_OK) == 0;
+}
 }  // namespace
 
 #define DRIVER extern "C" __attribute__((visibility("default"))) int
@@ -159,15 +171,15 @@ constexpr int ok = 0, invalid = 1, out_of_memory = 2, not_found = 500, not_ready
 DRIVER cuInit(unsigned) { return ok; }
 DRIVER cuDriverGetVersion(int *v) { return *v = 13000, ok; }
 DRIVER cuGetErrorName(int code, const char **s) {
-  static const std::map<int, const char *> names = {{invalid, "CUDA_ERROR_INVALID_VALUE"}, {out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"}, {not_found, "CUDA_ERROR_NOT_FOUND"}, {not_ready, "CUDA_ERROR_NOT_READY"}};
+  static const std::map<int, const char *> names = {{invalid, "CUDA_ERROR_INVALID_VALUE"}, {out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"}, {unavailable, "CUDA_ERROR_DEVICE_UNAVAILABLE"}, {uncorrectable, "CUDA_ERROR_ECC_UNCORRECTABLE"}, {not_found, "CUDA_ERROR_NOT_FOUND"}, {not_ready, "CUDA_ERROR_NOT_READY"}};
   auto i = names.find(code);
   if (i == names.end()) return invalid;
   return *s = i->second, ok;
 }
 DRIVER cuGetErrorString(int, const char **s) { return *s = "reported by the emulator", ok; }
 
-DRIVER cuDeviceGetCount(int *n) { return *n = 1, ok; }
-DRIVER cuDeviceGet(int *d, int i) { return i == 0 ? (*d = 0, ok) : invalid; }
+DRIVER cuDeviceGetCount(int *n) { return *n = setting("CUDA_EMULATOR_CARDS", 1), ok; }
+DRIVER cuDeviceGet(int *d, int i) { return *d = i, ok; }
 DRIVER cuDeviceGetName(char *s, int n, int) { return snprintf(s, n, "Emulated card"), ok; }
 DRIVER cuDeviceGetUuid(uint8_t *id, int) {
   for (int i = 0; i < 16; i++) id[i] = i;
@@ -175,23 +187,23 @@ DRIVER cuDeviceGetUuid(uint8_t *id, int) {
 }
 DRIVER cuDeviceTotalMem_v2(size_t *n, int) { return *n = memory, ok; }
 DRIVER cuDeviceGetAttribute(int *v, int attribute, int) {
-  int capability = (int)setting("SHOAL_EMULATOR_CAPABILITY", 80);
+  int capability = (int)setting("CUDA_EMULATOR_CAPABILITY", 80);
   const std::map<int, int> values = {{16, 4}, {75, capability / 10}, {76, capability % 10}, {97, 101376}};
   auto i = values.find(attribute);
   return *v = i == values.end() ? 0 : i->second, ok;
 }
-DRIVER cuDevicePrimaryCtxRetain(void **c, int) { return *c = (void *)1, ok; }
+DRIVER cuDevicePrimaryCtxRetain(void **c, int) { return setting("CUDA_EMULATOR_BUSY", 0) ? unavailable : (*c = (void *)1, ok); }
 DRIVER cuDevicePrimaryCtxRelease_v2(int) { return ok; }
 DRIVER cuCtxSetCurrent(void *) { return ok; }
 
 DRIVER cuMemGetInfo_v2(size_t *free_, size_t *total) {
   std::lock_guard<std::mutex> l(allocations_mu);
-  return *free_ = memory - allocated, *total = memory, ok;
+  return *free_ = memory - others - allocated, *total = memory, ok;
 }
 DRIVER cuMemAlloc_v2(void **p, size_t n) {
   std::lock_guard<std::mutex> l(allocations_mu);
   size_t room = (n + 255) / 256 * 256;
-  if (allocated + room > memory) return out_of_memory;
+  if (others + allocated + room > memory) return out_of_memory;
   *p = aligned_alloc(256, room);
   memset(*p, 0xff, room);
   allocations[*p] = room, allocated += room;
@@ -237,6 +249,7 @@ DRIVER cuFuncSetAttribute(void *, int, int) { return ok; }
 DRIVER cuFuncGetAttribute(int *v, int, void *) { return *v = 0, ok; }
 DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, void *s, void **parameters, void **) {
   auto *k = (Kernel *)f;
+  if (failed()) return uncorrectable;
   if (gx == 0 || gy == 0 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1) return invalid;
   std::vector<std::vector<uint8_t>> copies;
   for (size_t i = 0; i < k->sizes.size(); i++) copies.emplace_back((uint8_t *)parameters[i], (uint8_t *)parameters[i] + k->sizes[i]);
@@ -246,7 +259,7 @@ DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned b
     std::vector<void *> p;
     for (auto &c : copies) p.push_back(c.data());
     emulator::run({gx, gy, 1}, {bx, 1, 1}, [&] { k->body(p.data()); });
-    const char *fault = getenv("SHOAL_EMULATOR_FAULT");
+    const char *fault = getenv("CUDA_EMULATOR_FAULT");
     // The lowest bit of a score can vanish in the softmax.
     uint32_t bit = k->name.rfind("attend_scores", 0) == 0 ? 1 << 16 : 1;
     if (fault && k->name == fault && *(uint32_t **)p[k->result]) **(uint32_t **)p[k->result] ^= bit;
@@ -256,7 +269,7 @@ DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned b
 
 DRIVER cuStreamCreate(void **s, unsigned) { return *s = new Stream, ok; }
 DRIVER cuStreamDestroy_v2(void *s) { return delete (Stream *)s, ok; }
-DRIVER cuStreamSynchronize(void *s) { return ((Stream *)s)->wait(), ok; }
+DRIVER cuStreamSynchronize(void *s) { return ((Stream *)s)->wait(), failed() ? uncorrectable : ok; }
 DRIVER cuStreamQuery(void *s) { return ((Stream *)s)->idle() ? ok : not_ready; }
 DRIVER cuEventCreate(void **e, unsigned) { return *e = new Event, ok; }
 DRIVER cuEventDestroy_v2(void *e) { return delete (Event *)e, ok; }

@@ -45,8 +45,8 @@ uint64_t progress;  // rises when a lane arrives somewhere or ends
 uint64_t barrier_round;
 uint32_t barrier_arrived;
 
-// SHOAL_EMULATOR_REVERSE runs the lanes of a block, and the blocks, from the last to the first.
-const bool reverse = getenv("SHOAL_EMULATOR_REVERSE") != nullptr;
+// CUDA_EMULATOR_REVERSE runs the lanes of a block, and the blocks, from the last to the first.
+const bool reverse = getenv("CUDA_EMULATOR_REVERSE") != nullptr;
 
 void pause() { swapcontext(&current->at, &scheduler); }
 
