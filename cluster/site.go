@@ -143,7 +143,7 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 	}
 	r := &rules[0]
 	s.director = coordinator.New(coordinator.Config{
-		Authority: topology.AuthorityConfig{Shape: r.Shape, Mapping: r.Mapping, WeightBytes: r.WeightBytes, ModelHash: r.ModelHash, Others: rules[1:],
+		Authority: topology.AuthorityConfig{Shape: r.Shape, Mapping: r.Mapping, Cards: topology.Cards(first.Cards), WeightBytes: r.WeightBytes, ModelHash: r.ModelHash, Others: rules[1:],
 			Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, After: l.After, Leased: l.Record != nil, Shares: first.Shares, Drained: l.Drained},
 		Record: l.Record, Drained: l.Drain, Models: orders,
 		GroupName: group, Deadline: first.SyncDeadline, LoadStall: first.LoadDeadline, Logger: s.log,

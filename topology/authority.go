@@ -115,6 +115,8 @@ type AuthorityConfig struct {
 	// bytes of one weight.
 	Mapping     Mapping
 	WeightBytes float64
+	// Cards says which nodes compute when some have a graphics card. Default: CardAlone.
+	Cards Cards
 	// Nodes is how many nodes the first placement waits for. Zero: it takes the nodes that are up
 	// once Settle has passed without a change. A coordinator that succeeds another one waits at
 	// most successorWait times Settle: a node may be lost for good.
@@ -434,8 +436,6 @@ func (a *Authority) grew() bool {
 	return lacks(a.place.Decode(a.members), decode) || lacks(a.place.Reads(a.members), prefill)
 }
 
-func onCard(n Node) bool { return n.Device != "" }
-
 func (a *Authority) isMember(id string) bool {
 	return a.phase != Gathering && slices.ContainsFunc(a.members, func(n Node) bool { return n.ID == id })
 }
@@ -538,12 +538,9 @@ func (a *Authority) choose() (decode, prefill []Node) {
 	return a.fitting(decode), a.fitting(prefill)
 }
 
-// fitting returns those nodes of a group that take part. A graphics card computes alone: exchanges with
-// others would take longer than its own work. The other nodes are spares until it fails.
+// fitting returns those nodes of a group that take part. The others are spares.
 func (a *Authority) fitting(part []Node) []Node {
-	if i := slices.IndexFunc(part, onCard); i >= 0 {
-		return part[i : i+1]
-	}
+	part = a.cfg.Cards.of(part)
 	return part[:min(len(part), a.cfg.MaxNodes)]
 }
 

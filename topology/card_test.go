@@ -47,3 +47,48 @@ func TestCardComputesAlone(t *testing.T) {
 		t.Errorf("after a card has joined: %s", got)
 	}
 }
+
+// TestCards lists the nodes that compute, and when a node that joins gets a part.
+func TestCards(t *testing.T) {
+	for _, c := range []struct {
+		cards               Cards
+		first, lost, joined string
+	}{
+		{"", "[b]", "[c]", "[c]"},
+		{CardAlone, "[b]", "[c]", "[c]"},
+		{CardsTogether, "[b c]", "[c]", "[c e]"},
+		{CardsAndCPUs, "[a b c d]", "[a c d]", "[a c d e]"},
+	} {
+		a := testAuthority(4)
+		a.cfg.Cards = c.cards
+		part := func() string {
+			answerAll(t, a)
+			var out []string
+			_, nodes := a.Placement()
+			for _, n := range nodes {
+				out = append(out, n.ID)
+			}
+			return fmt.Sprint(out)
+		}
+		onCard := func(id string) Node {
+			n := node(id, 1)
+			n.Device = "cuda:0"
+			return n
+		}
+		for _, n := range []Node{node("a", 1), onCard("b"), onCard("c"), node("d", 1)} {
+			a.Up(n)
+		}
+		if got := part(); got != c.first {
+			t.Errorf("%q: placed on %s, not %s", c.cards, got, c.first)
+		}
+		a.Down("b", 1)
+		if got := part(); got != c.lost {
+			t.Errorf("%q: without b on %s, not %s", c.cards, got, c.lost)
+		}
+		a.Up(onCard("e"))
+		a.Tick(10 * time.Second)
+		if got := part(); got != c.joined {
+			t.Errorf("%q: with e on %s, not %s", c.cards, got, c.joined)
+		}
+	}
+}
