@@ -75,7 +75,7 @@ func TestCardRanks(t *testing.T) {
 			if c.model == "mlp_bias" {
 				dir = t.TempDir()
 				shape := modeltest.Small()
-				shape.FFN, shape.AttentionBias, shape.MLPBias = 256, true, true
+				shape.FFN, shape.Vocab, shape.AttentionBias, shape.MLPBias = 256, 512, true, true
 				if err := modeltest.Write(dir, shape, 7); err != nil {
 					t.Fatal(err)
 				}
