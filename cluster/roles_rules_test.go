@@ -43,7 +43,7 @@ func everything(t *testing.T, e engine.Engine, r *engine.Request) string {
 }
 
 // TestRolesRules checks requests of every kind: they yield the same as without roles, and their caches
-// move if, and only if, the documentation says so.
+// move if, and only if, the documentation reports it.
 func TestRolesRules(t *testing.T) {
 	folders := writeAdapters(t, t.TempDir(), goldenDir, 1)
 	serve := ServeConfig{Model: goldenDir, LoRA: folders, Pooling: "mean", PrefixCache: PrefixOff}

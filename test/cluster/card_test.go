@@ -113,7 +113,7 @@ func TestCardNodeDies(t *testing.T) {
 
 var autoLine = regexp.MustCompile(`msg="the CPU computes, not a graphics card" device=auto reason="?(.*)`)
 
-// TestDeviceAuto: `up --device auto` computes on a card that serves the model and the options, says which,
+// TestDeviceAuto: `up --device auto` computes on a card that serves the model and the options, reports which,
 // and otherwise says why the CPU computes.
 func TestDeviceAuto(t *testing.T) {
 	parallel(t)
