@@ -33,15 +33,55 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 	return sockets
 }
 
-// drawRoomy places a cluster that can take any request of drawSpec, but not on every owner: one
-// socket is large, and the others can at least read their heads.
+// drawRoomy places a cluster that can take any request of drawSpec, but not on every owner.
 func drawRoomy(r *rapid.T) []Socket {
-	sockets := drawSockets(r, block*20)
-	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += int64(geometry.Layers) * block * 25
+	sockets := drawSockets(r, 0)
+	roomy(sockets, rapid.IntRange(0, len(sockets)-1).Draw(r, "large"))
+	return sockets
+}
+
+// roomy adds the memory that any request of drawSpec needs: one socket is large, and the others can
+// at least read their heads and hold their recurrent states.
+func roomy(sockets []Socket, large int) {
 	for i := range sockets {
+		sockets[i].Budget += int64(geometry.Layers)*block*20 + kvcache.StateBytes(geometry, geometry.KVHeads)
 		sockets[i].Adapters += maxAdapter
 	}
-	return sockets
+	sockets[large].Budget += int64(geometry.Layers) * block * 25
+}
+
+// The smallest cluster of drawRoomy takes the largest requests of drawSpec, in the geometry of every
+// TestEverythingEnds. Otherwise those tests wait for a request that rightly never runs.
+func TestRoomyTakesAnyRequest(t *testing.T) {
+	plain := geometry
+	defer func() { geometry = plain }()
+	windows, layers := plain, plain
+	windows.Layers, windows.Windows = 2, []int{40, 0}
+	layers.Layers, layers.Windows = 3, []int{0, 40, 0}
+	for name, g := range map[string]kvcache.Geometry{"plain": plain, "windows": windows, "layers": layers, "states": recurrent()} {
+		geometry = g
+		for cut := range g.KVHeads + 1 {
+			s := testState(t, func(c *Config) {
+				c.MaxWaiting, c.TokenBudget, c.Chunk = 10000, 92, 92
+				if g.Layers > 2 {
+					c.Hidden, c.Prefill, c.Chunk = hidden, booking.Auto, 40
+				}
+			})
+			sockets := []Socket{{ID: "small", Heads: tensor.Span{Hi: cut}}, {ID: "large", Heads: tensor.Span{Lo: cut, Hi: g.KVHeads}}}
+			roomy(sockets, 1)
+			s.Step(Placed{Epoch: 1, Sockets: sockets})
+			for _, p := range policies {
+				for n := 200; n > 0; n -= 16 {
+					for _, output := range []int{0, 1, 90} {
+						spec := Spec{ID: fmt.Sprint(p.Spec(), " ", n, " ", output), Prompt: prompt("a text", n), MaxTokens: output, Policy: p, Sampling: greedy, PromptLogprobs: -1}
+						for _, reject := range s.Step(Submit{spec}).Rejects {
+							t.Fatalf("%s, %d heads on the small socket: %s", name, cut, reject.Message)
+						}
+					}
+				}
+			}
+		}
+	}
 }
 
 // drawSuccessors draws the old socket of each new one. Processes that continue have the same
@@ -64,6 +104,9 @@ func drawSuccessors(r *rapid.T, at *cluster, sockets []Socket) []int {
 	return heirs
 }
 
+// policies are those of drawSpec.
+var policies = []*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged, factored, voting, summing}
+
 func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p := Spec{ID: id, Speculate: rapid.SampledFrom([]speculate.Mode{"", speculate.Suffix, speculate.Model, "model:2"}).Draw(r, "drafts"), Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
 	p.Prompt = prompt(rapid.SampledFrom([]string{id, "a text", "another"}).Draw(r, "text"), rapid.IntRange(1, 200).Draw(r, "prompt"))
@@ -71,7 +114,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p.NoCache, p.Salt = rapid.IntRange(0, 4).Draw(r, "no cache") == 0, rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(r, "salt")
 	p.Adapter = drawAdapter(r)
 	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
-	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged, factored, voting, summing}).Draw(r, "policy")
+	p.Policy = rapid.SampledFrom(policies).Draw(r, "policy")
 	if p.Policy == squeezed {
 		p.PromptLogprobs = -1 // refused
 		p.Context = rapid.SampledFrom([]int{0, 1, len(p.Prompt) / 2, len(p.Prompt)}).Draw(r, "context")
