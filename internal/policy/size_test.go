@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,6 +64,25 @@ func TestFewFoldersAtTheTop(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, data)); err == nil {
 			t.Errorf("%s is data of a node that ran in this folder: stop it, remove the data, and give it a --data-dir", data)
 		}
+	}
+}
+
+// TestNoRecordsOfRapid refuses committed records of failed property tests. The next change of a
+// generator makes them meaningless. Git ignores them, but a forced add or a merge can bring one in.
+func TestNoRecordsOfRapid(t *testing.T) {
+	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
+		t.Skip("not a checkout of git: ", err)
+	}
+	out, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z", "--", ".gitignore", "*.fail").Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	files := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+	if files[0] != ".gitignore" {
+		t.Fatalf("git lists %q, want .gitignore first: the policy looks at the wrong folder", files)
+	}
+	for _, f := range files[1:] {
+		t.Errorf("%s is a record of a failed property test: write a test of its case, then git rm it", f)
 	}
 }
 
