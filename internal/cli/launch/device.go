@@ -187,13 +187,21 @@ func (c *Up) divideCard(all []modelSettings, log *slog.Logger) error {
 	}
 	cluster.Identify(ck, &filled)
 	c.serves = cluster.CardServesOf(&filled)
-	m, err := c.serves.Plan(&ck.Config, c.KVMemory, c.card.Free)
+	free := c.card.Free
+	if c.KVMemory == 0 {
+		free -= nodeLess
+	}
+	m, err := c.serves.Plan(&ck.Config, c.KVMemory, free)
 	if err != nil {
 		return c.withoutCard(err, log)
 	}
 	c.Device, c.KVMemory = c.card.ID, m.Caches
 	return nil
 }
+
+// nodeLess is memory of the card that stays free beside caches that take the rest: a node's process
+// finds less free memory than the test of the card did (4 MiB on an H200).
+const nodeLess = 64 << 20
 
 // withoutCard lets the CPU compute where auto has chosen the card. Otherwise it returns the reason.
 func (c *Up) withoutCard(why error, log *slog.Logger) error {
