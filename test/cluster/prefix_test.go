@@ -18,7 +18,7 @@ import (
 // alike returns requests under every policy whose prompts share a prefix. They diverge at the end
 // of a block of 64 tokens, inside one, or not at all. Each has two choices.
 func alike(tokens int) (reqs []request) {
-	text := ids(rand.New(rand.NewPCG(19, 6)), 500)
+	text := ids(rand.New(rand.NewPCG(19, 6)), 1000)
 	for i, policy := range append([]string{"full", "tova:size=48", "full", "knorm:sink=4,recent=20,topk=24"}, policies...) {
 		n := 150 + 31*i
 		prompt := append([]int(nil), text[:n]...)
