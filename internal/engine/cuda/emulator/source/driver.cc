@@ -267,8 +267,18 @@ DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned b
   return ok;
 }
 
-DRIVER cuStreamCreate(void **s, unsigned) { return *s = new Stream, ok; }
-DRIVER cuStreamDestroy_v2(void *s) { return delete (Stream *)s, ok; }
+// A stream takes memory of the device, as with the real driver.
+const size_t stream_bytes = 2 << 20;
+
+DRIVER cuStreamCreate(void **s, unsigned) {
+  std::lock_guard<std::mutex> l(allocations_mu);
+  if (others + allocated + stream_bytes > memory) return out_of_memory;
+  return allocated += stream_bytes, *s = new Stream, ok;
+}
+DRIVER cuStreamDestroy_v2(void *s) {
+  std::lock_guard<std::mutex> l(allocations_mu);
+  return allocated -= stream_bytes, delete (Stream *)s, ok;
+}
 DRIVER cuStreamSynchronize(void *s) { return ((Stream *)s)->wait(), failed() ? uncorrectable : ok; }
 DRIVER cuStreamQuery(void *s) { return ((Stream *)s)->idle() ? ok : not_ready; }
 DRIVER cuEventCreate(void **e, unsigned) { return *e = new Event, ok; }
