@@ -38,7 +38,7 @@ type modelSettings struct {
 }
 
 // notOfAModel lists the fields of cluster.ServeConfig that are settings of the whole cluster.
-var notOfAModel = []string{"model", "shares", "load-deadline", "sync-deadline", "trial-rounds", "tracer", "logger"}
+var notOfAModel = []string{"model", "shares", "cards", "load-deadline", "sync-deadline", "trial-rounds", "tracer", "logger"}
 
 // modelKeys returns the fields of settings by the names that --model takes.
 func modelKeys(settings *modelSettings) map[string]reflect.Value {
