@@ -21,9 +21,10 @@
 //
 //	prefix*.go        prompts share blocks that they begin with; nil when it is off
 //	drafts*.go        speculative decoding
-//	replica.go        residency: replicas on other sockets
-//	spill.go          residency: rows in files
+//	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
+//	sessions.go       caches that wait for the next turn
+//	reads.go          prompts that the prefill group reads
 //	clustering.go     policies that cluster a prompt
 //	layers.go         prompts that are read layer by layer
 //	multistep.go      several passes of the model in one step

@@ -2,10 +2,10 @@ package batcher
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -83,6 +83,15 @@ func (x *reads) arrived(r *request) {
 
 // take admits a request whose cache the prefill group has. It books the bytes before the rows travel.
 func (x *reads) take(r *request) bool {
+	coming := 0
+	for _, o := range x.asked {
+		if o.reading.Phase == reading.Coming {
+			coming++
+		}
+	}
+	if coming >= plan.MaxTaking { // the cache waits for its turn in the prefill group
+		return false
+	}
 	owner, need := x.s.fit(r, 0)
 	if owner == none {
 		return false
@@ -114,23 +123,26 @@ func (x *reads) taken(t TakeDone) {
 	r.reading.Restart()
 }
 
-// requeue returns a running request to the queue, with its tokens.
+// requeue frees the cache of a running request, and queues it with its tokens unless its turn has ended.
 func (x *reads) requeue(r *request) {
 	x.s.ledger.release(r)
 	x.s.release.Add(r.seq)
-	x.s.running.remove(r)
-	r.restart()
-	x.s.waiting.insert(r)
+	if x.s.running.remove(r); !r.idle {
+		r.restart()
+		x.s.waiting.insert(r)
+	}
 }
 
 // end drops the reads that no request needs any more.
 func (x *reads) end() {
-	for _, n := range slices.Sorted(maps.Keys(x.asked)) {
-		if r := x.asked[n]; r.ended || !r.reading.Pending() || r.reading.Number != n {
+	at := len(x.s.out.Drops)
+	for n, r := range x.asked {
+		if r.ended || !r.reading.Pending() || r.reading.Number != n {
 			delete(x.asked, n)
 			x.s.out.Drops = append(x.s.out.Drops, n)
 		}
 	}
+	slices.Sort(x.s.out.Drops[at:])
 }
 
 // export keeps the cache of a prompt for the decode group.

@@ -122,14 +122,10 @@ func (s *State) victim(rank int) *request {
 }
 
 func (s *State) preempt(r *request) {
-	if r.idle {
-		s.ledger.release(r)
-		s.release.Add(r.seq)
-		s.running.remove(r)
-		return
+	if !r.idle {
+		r.preempted++
+		s.totals.Preempted++
 	}
-	r.preempted++
-	s.totals.Preempted++
 	s.reads.requeue(r)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/options"
 )
@@ -17,10 +16,10 @@ func (s *State) submit(spec Spec) {
 	r := &request{Spec: spec, resides: resides{replica: none}, started: -1, first: -1, unserved: -1}
 	r.Policy = spec.Policy.For(cmp.Or(spec.Context, len(spec.Prompt)))
 	r.out = slices.Clone(spec.Emitted)
-	if spec.Policy != nil && spec.Policy.Endless() && r.Context == 0 && len(r.Prompt) > s.cfg.ContextLimit {
+	if spec.Policy.Endless() && r.Context == 0 && len(r.Prompt) > s.cfg.ContextLimit {
 		r.Context = s.cfg.ContextLimit // the rest attends like generated tokens
 	}
-	r.limit = min(spec.MaxTokens, longest(spec.Policy, s.cfg.ContextLimit)-len(spec.Prompt))
+	r.limit = min(spec.MaxTokens, spec.Policy.Longest(s.cfg.ContextLimit)-len(spec.Prompt))
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
 	if spec.Accepted {
 		r.rank += s.cfg.JobMillis
@@ -37,14 +36,6 @@ func (s *State) submit(spec Spec) {
 	if reason, over := r.finished(s.cfg.EOS); over && !r.Hold { // a job whose coordinator died between its last token and its end
 		s.finish(r, reason, "", "")
 	}
-}
-
-// longest is the most tokens of a sequence under a policy, of a model with that context.
-func longest(p *kvcache.Policy, context int) int {
-	if p == nil {
-		return context
-	}
-	return p.Longest(context)
 }
 
 func (s *State) refuse(r *request) *Reject {
@@ -78,8 +69,8 @@ func (s *State) refuse(r *request) *Reject {
 		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), s.cfg.TokenBudget)}
 	case r.PromptLogprobs < -1:
 		return bad("prompt_logprobs is %d", r.PromptLogprobs)
-	case r.context() > s.cfg.ContextLimit || len(r.Prompt)+min(r.MaxTokens, 1) > longest(r.Policy, s.cfg.ContextLimit) || len(r.out) > r.limit:
-		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), longest(r.Policy, s.cfg.ContextLimit))}
+	case r.context() > s.cfg.ContextLimit || len(r.Prompt)+min(r.MaxTokens, 1) > r.Policy.Longest(s.cfg.ContextLimit) || len(r.out) > r.limit:
+		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), r.Policy.Longest(s.cfg.ContextLimit))}
 	}
 	if s.placed {
 		if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit != "" && !r.Accepted {

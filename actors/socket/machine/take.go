@@ -13,9 +13,6 @@ import (
 // steps run. The cache is then kept like one of an earlier epoch, until a plan resumes with it.
 // Both groups have the same epoch, which fences their messages.
 
-// maxTaking bounds the caches that a socket takes at once.
-const maxTaking = 64
-
 // taking are the caches that are on their way to a socket.
 type taking struct {
 	all  map[uint64]*Kept
@@ -49,8 +46,8 @@ func (m *Machine) Take(r *proto.TakeRequest) (*kvcache.Policy, error) {
 		return nil, fmt.Errorf("%w: sequence %d was released before its cache is taken", ErrStaleEpoch, r.Seq)
 	case m.seqs[r.Seq] != nil || m.kept[r.Seq] != nil || m.taking.all[r.Seq] != nil:
 		return nil, fmt.Errorf("socket: sequence %d exists already", r.Seq)
-	case len(m.taking.all) >= maxTaking:
-		return nil, fmt.Errorf("socket: %d caches are on their way, the maximum", maxTaking)
+	case len(m.taking.all) >= plan.MaxTaking:
+		return nil, fmt.Errorf("socket: %d caches are on their way, the maximum", plan.MaxTaking)
 	case r.Tokens == 0 || int(r.Tokens) > m.limits.Positions:
 		return nil, fmt.Errorf("socket: sequence %d: a cache of %d tokens, the context holds 1 to %d", r.Seq, r.Tokens, m.limits.Positions)
 	case err != nil:

@@ -72,17 +72,17 @@ func TestTake(t *testing.T) {
 		t.Errorf("a released cache is taken: %v", err)
 	}
 
-	for seq := uint64(100); len(m.taking.all) < maxTaking; seq++ {
+	for seq := uint64(100); len(m.taking.all) < plan.MaxTaking; seq++ {
 		if _, err := m.Take(take(3, seq)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := m.Take(take(3, 1000)); err == nil {
-		t.Errorf("more than %d caches are taken at once", maxTaking)
+		t.Errorf("more than %d caches are taken at once", plan.MaxTaking)
 	}
 	m.Phase = Loading
-	if effects := m.leave(true); len(effects) != maxTaking {
-		t.Errorf("the end of an epoch releases %d of %d caches on their way", len(effects), maxTaking)
+	if effects := m.leave(true); len(effects) != plan.MaxTaking {
+		t.Errorf("the end of an epoch releases %d of %d caches on their way", len(effects), plan.MaxTaking)
 	}
 	if err := m.Taken(3, 100, true); !errors.Is(err, ErrStaleEpoch) {
 		t.Errorf("a cache outlives its epoch on its way: %v", err)

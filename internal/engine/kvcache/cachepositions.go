@@ -42,8 +42,8 @@ func (p *Policy) AtCachePositions(half bool) *Policy {
 const EndlessTokens = 1 << 24
 
 // Endless reports whether a sequence may be longer than the model's context: the policy keeps a bounded
-// number of tokens, and counts distances within the cache.
-func (p *Policy) Endless() bool { return p.cachePositions && p.Eviction != nil }
+// number of tokens, and counts distances within the cache. No policy (nil) is not endless.
+func (p *Policy) Endless() bool { return p != nil && p.cachePositions && p.Eviction != nil }
 
 // Longest is the longest sequence of a model whose context has that many tokens.
 func (p *Policy) Longest(context int) int {

@@ -50,6 +50,9 @@ type Plan struct {
 // MaxMicroBatches is the largest Plan.MicroBatches.
 const MaxMicroBatches = 2
 
+// MaxTaking bounds the caches that a socket takes at once from the prefill group.
+const MaxTaking = 64
+
 // Tokens is the number of rows of the step, or of one of its passes, without those of Sweeps.
 func (p *Plan) Tokens() int {
 	n := 0

@@ -1,0 +1,35 @@
+package batcher
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// TestTakesAreBounded: caches beyond those that a socket takes at once wait in the prefill group, and
+// the next one follows when one has arrived.
+func TestTakesAreBounded(t *testing.T) {
+	const prompts = plan.MaxTaking + 6
+	s := testState(t, func(c *Config) {
+		c.MaxRunning, c.MaxWaiting, c.TokenBudget, c.ReadHere = 2*prompts, 2*prompts, 4*prompts, 8
+	})
+	full := int64(1) << 30
+	s.Step(Placed{Epoch: 1, Prefill: true, Sockets: []Socket{{ID: "a", Budget: full, Heads: tensor.Span{Lo: 0, Hi: 4}}}})
+	for i := range prompts {
+		s.Step(Submit{Spec{ID: fmt.Sprint(i), Prompt: prompt("p", 20), MaxTokens: 4, Policy: kvcache.Full(), Sampling: greedy, PromptLogprobs: -1}})
+	}
+	takes := 0
+	for n := range prompts {
+		takes += len(s.Step(ReadDone{Number: uint64(n + 1), Epoch: 1, Seq: uint64(n + 1), Tokens: 20, Sample: &sampler.Result{Token: 5}}).Takes)
+	}
+	if takes != plan.MaxTaking {
+		t.Fatalf("%d caches are taken at once, want %d", takes, plan.MaxTaking)
+	}
+	if takes = len(s.Step(TakeDone{Number: 1}).Takes); takes != 1 {
+		t.Errorf("after a cache has arrived, %d follow, want 1", takes)
+	}
+}
