@@ -23,7 +23,7 @@ type Caches struct {
 	fetcher     *fetcher                    // fetches blocks from other sockets
 	taker       *taker                      // takes caches from sockets of the prefill group
 	arrivals    map[uint64]*arrival         // caches that are being taken
-	lent        lent                        // the newest long row that another socket took a part of
+	lent        lent                        // long blocks that other sockets have taken a part of
 	incoming    map[uint64]*incoming        // blocks that are being read or fetched
 	named       map[uint64]offer            // identity of each block in files
 	snapshots   map[uint64]offer            // identity of each block's snapshot in files

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
@@ -15,12 +16,14 @@ import (
 )
 
 // taker takes whole caches from sockets of the prefill group while steps run. For each cache, one
-// goroutine asks for one piece after another. Another has the executor store each piece, and then pauses
-// for as long as that took, so that steps keep half of the executor's time.
+// goroutine asks for one piece after another, and another has the executor store them. One cache at a
+// time has its turn: a piece is stored, and then nothing for as long as that took. So steps keep half of
+// the executor's time.
 type taker struct {
 	*background
 	ctx    context.Context
 	cancel context.CancelFunc
+	turn   chan struct{}
 }
 
 // Order is a cache to take.
@@ -54,6 +57,7 @@ type piece struct {
 const (
 	takeBytes   = 512 << 10 // maximum bytes of rows in one message
 	lendBytes   = 1 << 30   // maximum bytes of a block that can be lent
+	lentBodies  = 4         // maximum number of them that are kept
 	takeTimeout = 5 * time.Second
 	roomRetry   = 10 * time.Millisecond // interval between attempts to get memory
 )
@@ -63,7 +67,7 @@ var errReleased = errors.New("socket: the sequence was released while its cache 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func newTaker(exec *layer.Executor, c *Caches) *taker {
-	t := &taker{background: newBackground(exec, c)}
+	t := &taker{background: newBackground(exec, c), turn: make(chan struct{}, 1)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
@@ -122,17 +126,8 @@ func (t *taker) take(x *arrival) (bytes int64, err error) {
 			return 0, fmt.Errorf("piece %d of %d: %w", i+1, len(x.pieces), got.err)
 		}
 		bytes += int64(len(got.body))
-		var took time.Duration
-		if err := t.current(x, func() error {
-			began := time.Now()
-			defer func() { took = time.Since(began) }()
-			return x.store.WriteRows(p.RowBlock, got.body)
-		}); err != nil {
+		if err := t.put(x, p, got.body); err != nil {
 			return 0, err
-		}
-		select {
-		case <-time.After(took):
-		case <-x.ctx.Done():
 		}
 	}
 	return bytes, t.current(x, func() error {
@@ -144,6 +139,27 @@ func (t *taker) take(x *arrival) (bytes int64, err error) {
 		delete(t.caches.arrivals, r.Seq)
 		return nil
 	})
+}
+
+// put stores a piece in the turn of its cache.
+func (t *taker) put(x *arrival, p piece, body []byte) error {
+	select {
+	case t.turn <- struct{}{}:
+	case <-x.ctx.Done():
+		return context.Cause(x.ctx)
+	}
+	defer func() { <-t.turn }()
+	var took time.Duration
+	err := t.current(x, func() error {
+		began := time.Now()
+		defer func() { took = time.Since(began) }()
+		return x.store.WriteRows(p.RowBlock, body)
+	})
+	select {
+	case <-time.After(took):
+	case <-x.ctx.Done():
+	}
+	return err
 }
 
 // current runs a job on the executor, unless the sequence was released.
@@ -225,17 +241,45 @@ func (x *arrival) fetch(dst []byte, p piece) ([]byte, error) {
 	return dst, nil
 }
 
-// lent is the body of a block that is longer than a message.
-type lent struct {
+// lent has the bodies of blocks that are longer than a message, the newest last: several sockets may take
+// caches at once. Together they have at most lendBytes.
+type lent []lentBody
+
+type lentBody struct {
 	seq   uint64
 	block kvcache.RowBlock
 	body  []byte
 }
 
-func (l *lent) forget(seq uint64) {
-	if l.seq == seq {
-		*l = lent{}
+// find returns the body of a block, or nil.
+func (l lent) find(seq uint64, block kvcache.RowBlock) []byte {
+	for _, x := range l {
+		if x.seq == seq && x.block == block {
+			return x.body
+		}
 	}
+	return nil
+}
+
+// add keeps a body, and drops the oldest ones that are then too many.
+func (l *lent) add(x lentBody) {
+	*l = append(*l, x)
+	bytes := 0
+	for i, x := range slices.Backward(*l) {
+		if bytes += len(x.body); bytes > lendBytes || len(*l)-i > lentBodies {
+			*l = slices.Delete(*l, 0, i+1)
+			return
+		}
+	}
+}
+
+// drop forgets a block, which has been lent to its end.
+func (l *lent) drop(seq uint64, block kvcache.RowBlock) {
+	*l = slices.DeleteFunc(*l, func(x lentBody) bool { return x.seq == seq && x.block == block })
+}
+
+func (l *lent) forget(seq uint64) {
+	*l = slices.DeleteFunc(*l, func(x lentBody) bool { return x.seq == seq })
 }
 
 // Lend reads a part of a cache for another socket. Only the executor calls it.
@@ -255,15 +299,17 @@ func (c *Caches) Lend(r *proto.RowsRequest) (*proto.RowsReply, error) {
 	switch {
 	case r.Size == 0 || r.Size > takeBytes || int(r.From) >= size || size > lendBytes:
 		return nil, fmt.Errorf("%w: %d bytes from byte %d of %v with %d", kvcache.ErrRows, r.Size, r.From, b, size)
-	case c.lent.seq == r.Seq && c.lent.block == b && c.lent.body != nil:
-		body = c.lent.body
-	default:
+	}
+	if body = c.lent.find(r.Seq, b); body == nil {
 		if body, err = q.Cache.ReadRows(nil, b); err != nil {
 			return nil, err
 		}
+		if size > int(r.Size) {
+			c.lent.add(lentBody{r.Seq, b, body})
+		}
 	}
-	if c.lent = (lent{}); size > int(r.From)+int(r.Size) {
-		c.lent = lent{r.Seq, b, body}
+	if int(r.From)+int(r.Size) >= size {
+		c.lent.drop(r.Seq, b)
 	}
 	body = body[r.From:min(size, int(r.From)+int(r.Size))]
 	return &proto.RowsReply{Rows: body, Sum: crc32.Checksum(body, castagnoli)}, nil
