@@ -178,7 +178,9 @@ func (c *core) noteUsed(id string, bytes int64) {
 func (c *core) noteStatus(id string, s *proto.SocketStatus) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.status[id] = s
+	if c.status[id] = s; s == nil {
+		delete(c.status, id)
+	}
 }
 
 // nodeOf returns the node of a rank, or "" if its epoch no longer serves.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,26 +151,14 @@ func (c *core) place(v *coordinator.View) topology.Placement {
 // roleOf returns the role in which a node works: that of its group, or the one that it has asked for if
 // it is in no group.
 func roleOf(v *coordinator.View, n *topology.Node) string {
-	if len(v.Placement.Prefill) == 0 {
-		return string(n.Role)
-	}
-	for _, role := range []struct {
-		name  topology.Role
-		nodes []topology.Node
-	}{{topology.RoleDecode, v.Placement.Decode(v.Nodes)}, {topology.RolePrefill, v.Placement.Reads(v.Nodes)}} {
-		for _, m := range role.nodes {
-			if m.ID == n.ID {
-				return string(role.name)
-			}
-		}
-	}
-	return string(n.Role)
+	return string(cmp.Or(v.Placement.RoleOf(v.Nodes, n.ID), n.Role))
 }
 
 // addReader adds the state of a model's prefill group to that of its decode group. The requests whose
-// prompts it reads are among those that wait for the decode group.
+// prompts it reads are among those that wait for the decode group. If the state of the decode group is not
+// known, neither is the sum.
 func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.ClusterState) {
-	if len(v.Placement.Prefill) == 0 {
+	if s.Transfers == nil {
 		return
 	}
 	part := c.readers.prefill.state(ctx, v)
@@ -180,19 +169,16 @@ func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.Clust
 		}
 	}
 	part.Running, part.Waiting, part.Recovery, part.WaitingReason = reads, -min(reads, s.Waiting), nil, ""
-	in := map[string]bool{}
-	for _, slice := range c.readers.prefill.place(v).Slices {
-		in[slice.ID] = true
-	}
 	for i := range s.Nodes {
 		for _, n := range part.Nodes {
-			if n.ID == s.Nodes[i].ID && in[n.ID] {
+			if n.ID == s.Nodes[i].ID && v.Placement.RoleOf(v.Nodes, n.ID) == topology.RolePrefill {
 				s.Nodes[i] = n
 			}
 		}
 	}
 	if p, q := s.PrefixCache, part.PrefixCache; p != nil && q != nil {
-		p.Queries, p.Hits, p.Tokens, p.Evicted = p.Queries+q.Queries, p.Hits+q.Hits, p.Tokens+q.Tokens, p.Evicted+q.Evicted
+		p.Queries, p.Hits, p.Tokens, p.Evicted, p.Answers = p.Queries+q.Queries, p.Hits+q.Hits, p.Tokens+q.Tokens, p.Evicted+q.Evicted, p.Answers+q.Answers
+		p.Disk = p.Disk.Plus(q.Disk)
 	}
 	part.Nodes = nil
 	own := s.Nodes

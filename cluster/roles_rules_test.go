@@ -236,3 +236,20 @@ func TestRolesShortMemory(t *testing.T) {
 	e.ResetPrefixCache(t.Context())
 	waitIdle(t, e)
 }
+
+// TestRolesUnknownState: a state of the decode group that is not known, because its batcher does not answer,
+// has no sum with that of the prefill group.
+func TestRolesUnknownState(t *testing.T) {
+	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, roles: rolesOf([2]int{1, 1}), Serve: ServeConfig{Model: goldenDir, PrefillOver: 64}})
+	v, err := e.director.View(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := e.state(late, &v)
+	e.addReader(t.Context(), &v, &s)
+	if s.WaitingReason == "" || s.Transfers != nil {
+		t.Errorf("%+v", s)
+	}
+}

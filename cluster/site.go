@@ -297,14 +297,15 @@ func (s *site) askAll() {
 		if incarnation, up := s.director.Known(id); !up || incarnation != host.Incarnation {
 			continue
 		}
+		cores, others := s.models, s.prefill
+		if v.Placement.RoleOf(v.Nodes, id) == topology.RolePrefill {
+			cores, others = others, cores
+		}
 		for i, h := range host.Handles {
 			wg.Go(func() {
 				if status, err := h.Status(ctx); err == nil {
-					to := s.models[i]
-					if slices.ContainsFunc(v.Placement.Reads(v.Nodes), func(n topology.Node) bool { return n.ID == id }) {
-						to = s.prefill[i]
-					}
-					to.noteStatus(id, status)
+					cores[i].noteStatus(id, status)
+					others[i].noteStatus(id, nil) // it may have changed its group
 				}
 			})
 		}

@@ -66,6 +66,20 @@ func (p *Placement) Decode(nodes []Node) []Node { return nodes[:min(len(p.Slices
 // Reads returns the nodes of a placement's prefill group, of all of its nodes.
 func (p *Placement) Reads(nodes []Node) []Node { return nodes[min(len(p.Slices), len(nodes)):] }
 
+// RoleOf returns the role of the group that has a node, of all nodes of a placement; "": none has it,
+// or there is no prefill group.
+func (p *Placement) RoleOf(nodes []Node, id string) Role {
+	is := func(n Node) bool { return n.ID == id }
+	switch {
+	case len(p.Prefill) == 0:
+	case slices.ContainsFunc(p.Reads(nodes), is):
+		return RolePrefill
+	case slices.ContainsFunc(p.Decode(nodes), is):
+		return RoleDecode
+	}
+	return ""
+}
+
 // OfPrefill returns the placement of one model on the prefill group. It has no slices if there is no
 // such group.
 func (p Placement) OfPrefill(model int) Placement {

@@ -1,5 +1,7 @@
 package wire
 
+import "cmp"
+
 // ClusterState is the body of GET /v1/cluster.
 type ClusterState struct {
 	Epoch           uint64      `json:"epoch"`
@@ -96,6 +98,16 @@ type PrefixDiskState struct {
 	// of a prompt, the factors of a layer.
 	IndexesComputed uint64 `json:"indexes_computed"`
 	IndexesRead     uint64 `json:"indexes_read"` // from files
+}
+
+// Plus returns the sum of two; nil: there are no files.
+func (d *PrefixDiskState) Plus(o *PrefixDiskState) *PrefixDiskState {
+	if d == nil || o == nil {
+		return cmp.Or(d, o)
+	}
+	return &PrefixDiskState{Bytes: d.Bytes + o.Bytes, Limit: d.Limit + o.Limit, Blocks: d.Blocks + o.Blocks, Written: d.Written + o.Written, Read: d.Read + o.Read,
+		Dropped: d.Dropped + o.Dropped, Removed: d.Removed + o.Removed, Damaged: d.Damaged + o.Damaged, Failed: d.Failed + o.Failed,
+		Restored: d.Restored + o.Restored, Late: d.Late + o.Late, IndexesComputed: d.IndexesComputed + o.IndexesComputed, IndexesRead: d.IndexesRead + o.IndexesRead}
 }
 
 // DraftsState is the result of speculative decoding so far.

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -116,7 +115,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		if p := m.PrefixCache; p != nil {
 			ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(p.Queries), m.Model)
 			ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(p.Hits), m.Model)
-			disk = addDisk(disk, p.Disk)
+			disk = disk.Plus(p.Disk)
 		}
 		c.drafts.collect(m.Model, m.Drafts, ch)
 	}
@@ -189,14 +188,4 @@ func modelsOf(st *wire.ClusterState, name string) []wire.ModelState {
 		m.KVUsedBytes, m.KVBudgetBytes = m.KVUsedBytes+n.KVUsedBytes, m.KVBudgetBytes+n.KVBudgetBytes
 	}
 	return []wire.ModelState{m}
-}
-
-// addDisk adds up the figures of the files of prefix caches; nil: there are none.
-func addDisk(sum, more *wire.PrefixDiskState) *wire.PrefixDiskState {
-	if sum == nil || more == nil {
-		return cmp.Or(sum, more)
-	}
-	return &wire.PrefixDiskState{Bytes: sum.Bytes + more.Bytes, Restored: sum.Restored + more.Restored, Dropped: sum.Dropped + more.Dropped,
-		Damaged: sum.Damaged + more.Damaged, Failed: sum.Failed + more.Failed, Late: sum.Late + more.Late,
-		IndexesComputed: sum.IndexesComputed + more.IndexesComputed, IndexesRead: sum.IndexesRead + more.IndexesRead}
 }
