@@ -58,9 +58,14 @@ const Auto = "auto" // as --device
 // that does not exist is a problem of it.
 func Quick(device string) Report {
 	r, devices := list()
-	slices.SortStableFunc(devices, func(x, y *cuda.Device) int { return cmp.Compare(freeOf(y), freeOf(x)) })
-	n := len(devices)
-	if device != Auto {
+	if device == Auto {
+		free := map[*cuda.Device]int64{}
+		for _, d := range devices {
+			free[d] = freeOf(d)
+		}
+		slices.SortStableFunc(devices, func(x, y *cuda.Device) int { return cmp.Compare(free[y], free[x]) })
+	} else {
+		n := len(devices)
 		devices = slices.DeleteFunc(devices, func(d *cuda.Device) bool { return id(d) != device })
 		if len(devices) == 0 && r.Problem == "" {
 			r.Problem = fmt.Sprintf("the driver finds no %s among its cards (%d); `shoal gpu` lists them", device, n)
