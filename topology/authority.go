@@ -115,7 +115,7 @@ type AuthorityConfig struct {
 	// bytes of one weight.
 	Mapping     Mapping
 	WeightBytes float64
-	// Cards says which nodes compute when some have a graphics card. Default: CardAlone.
+	// Cards chooses the nodes that compute when some have a graphics card. Default: CardAlone.
 	Cards Cards
 	// Nodes is how many nodes the first placement waits for. Zero: it takes the nodes that are up
 	// once Settle has passed without a change. A coordinator that succeeds another one waits at

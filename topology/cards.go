@@ -2,7 +2,7 @@ package topology
 
 import "slices"
 
-// Cards says which nodes compute together when some have a graphics card.
+// Cards chooses the nodes that compute together when some have a graphics card.
 type Cards string
 
 const (

@@ -63,11 +63,11 @@ func (a *Authority) placeGroup(part []Node, prefill bool) (places []Placement, e
 	for i, n := range part {
 		members[i] = Member{ID: n.ID, Share: shares[i]}
 	}
+	before := a.place.Prefill
+	if !prefill && len(a.place.Slices) > 0 {
+		before = append([]Placement{a.place}, a.place.Others...)
+	}
 	for i, m := range a.cfg.Models() {
-		before := a.place.Prefill
-		if !prefill && len(a.place.Slices) > 0 {
-			before = append([]Placement{a.place}, a.place.Others...)
-		}
 		var was Placement
 		if i < len(before) {
 			was = before[i]

@@ -110,12 +110,11 @@ type StepTotals struct {
 
 	Clustering  time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
 	ThreadShift uint64        `json:"halvings"`      // sum over the steps, see plan.Plan
-	Overlapped  uint64        `json:"overlapped"`    // steps with two micro-batches
 }
 
 // Sub returns the difference to an earlier value o.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift, t.Overlapped - o.Overlapped}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
 }
 
 // Totals returns the time and work of all steps so far.
@@ -178,9 +177,6 @@ func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replie
 	f.step += (took/time.Duration(passes) - f.step) / 8
 	f.total.Steps += uint64(passes)
 	f.total.ThreadShift += uint64(passes * p.ThreadShift)
-	if p.MicroBatches > 1 {
-		f.total.Overlapped += uint64(passes)
-	}
 	f.total.Wall += took
 	var slowest *proto.StepReply
 	clustering := uint32(0)

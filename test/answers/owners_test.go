@@ -35,7 +35,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 			slices.Reverse(pair)
 			for i, a := range answer(cuts[1], pair...) {
 				if got := fmt.Sprint([]any{a}); got != want[pair[i].policy] {
-					t.Errorf("%s, %s beside the other: %s, alone %s", name, pair[i].policy, got, want[pair[i].policy])
+					t.Errorf("%s, %s with the other: %s, alone %s", name, pair[i].policy, got, want[pair[i].policy])
 				}
 			}
 		}

@@ -199,8 +199,8 @@ func (c *Up) divideCard(all []modelSettings, log *slog.Logger) error {
 	return nil
 }
 
-// nodeLess is memory of the card that stays free beside caches that take the rest: a node's process
-// finds less free memory than the test of the card did (4 MiB on an H200).
+// nodeLess is memory that caches of unlimited size leave free, because a node's process finds less free
+// memory than the test of the card did (4 MiB on an H200).
 const nodeLess = 64 << 20
 
 // withoutCard lets the CPU compute where auto has chosen the card. Otherwise it returns the reason.

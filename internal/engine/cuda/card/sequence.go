@@ -9,7 +9,7 @@ import (
 
 // Sequence collects operations, and puts them into the card's stream together. Operations that repeat
 // become a graph, which one call of the driver starts. An operation is a comparable struct; equal ones
-// have the same kernels and arguments. What changes from step to step lies in memory that kernels read.
+// have the same kernels and arguments. Kernels read from memory what changes from step to step.
 type Sequence struct {
 	card  *Card
 	ops   []launch.Operation

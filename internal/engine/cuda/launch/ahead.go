@@ -13,7 +13,7 @@ type Ahead struct {
 // theirs reads at least aheadReads times 32 bytes.
 const aheadBlocks, aheadReads = 112, 2
 
-// beside adds thread blocks that read ahead to a call, and the arguments for them.
+// beside adds thread blocks that read ahead, and their arguments, to a call.
 func (a Ahead) beside(c Call) Call {
 	work := max(c.Grid.Y, 1)
 	if c.Grid.Y = work; a.Bytes > 0 {

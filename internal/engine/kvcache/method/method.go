@@ -23,7 +23,7 @@ type Method struct {
 	Named  []Named
 }
 
-// Named are settings with a name, as a paper has them. "method:name" stands for them. Parameters that follow
+// Named are settings with a name, as a paper has them. A spec writes "method:name". Parameters that follow
 // override them.
 type Named struct{ Name, Settings string }
 
