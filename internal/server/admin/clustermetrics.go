@@ -1,7 +1,6 @@
 package admin
 
 import (
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shoal-llm/shoal/client/wire"
