@@ -33,7 +33,7 @@ type core struct {
 	*site
 	number     int  // of the model
 	prefill    bool // it serves the model's prefill group
-	readers    *readers
+	prefiller  *prefiller
 	checkpoint *checkpoint.Checkpoint
 	serve      ServeConfig
 	batcher    *batcher.Batcher
@@ -67,7 +67,7 @@ func newCore(all *site, number int, sm served, dataDir string) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &core{site: all, number: number, checkpoint: ck, serve: s, policy: policy, status: map[string]*proto.SocketStatus{}, readers: &readers{cancels: map[uint64]context.CancelFunc{}}}
+	c := &core{site: all, number: number, checkpoint: ck, serve: s, policy: policy, status: map[string]*proto.SocketStatus{}, prefiller: &prefiller{cancels: map[uint64]context.CancelFunc{}}}
 	if err := c.openAdapters(dataDir); err != nil {
 		return nil, err
 	}
@@ -87,14 +87,14 @@ func (c *core) start() (err error) {
 		ContextLimit: s.MaxContext, EOS: m.EOS, Whole: m.NonCausal, Headless: m.Headless, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
 		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(c.checkpoint, s), " ", tensor.Arithmetic),
 		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps, MicroBatches: s.microBatches(), TrialRounds: s.TrialRounds,
-		Prefill: s.Prefill, ReadHere: s.PrefillOver,
+		Prefill: s.Prefill, PrefillHere: s.PrefillOver,
 		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
 	if shard.Layered(m) {
 		cfg.Hidden = m.Hidden
 	}
 	cfg.Defaults()
-	c.batcher, err = batcher.Start(c.root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger, Prefill: c.readers})
+	c.batcher, err = batcher.Start(c.root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger, Prefill: c.prefiller})
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 const goldenDir = "../internal/engine/model/testdata/llama"
@@ -103,6 +104,11 @@ func TestLocalServesGoldens(t *testing.T) {
 				}
 			}
 			waitIdle(t, c)
+			for _, node := range c.Cluster().Nodes {
+				if node.Role != string(topology.RoleBoth) {
+					t.Errorf("%s has the role %q, want %q", node.ID, node.Role, topology.RoleBoth)
+				}
+			}
 		})
 	}
 }

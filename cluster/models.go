@@ -54,7 +54,7 @@ func (e engines) Health() error {
 func (e engines) ResetPrefixCache(ctx context.Context) {
 	for _, c := range e.models {
 		c.ResetPrefixCache(ctx)
-		c.readers.prefill.ResetPrefixCache(ctx)
+		c.prefiller.prefill.ResetPrefixCache(ctx)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -20,8 +20,8 @@ import (
 // group, which reads long prompts for it (docs/decisions/roles.md). Without prefill nodes the second one
 // is idle.
 
-// readers connects the batchers of a model's groups. It implements batcher.Prefiller for both.
-type readers struct {
+// prefiller connects the batchers of a model's groups. It implements batcher.Prefiller for both.
+type prefiller struct {
 	decode, prefill *core
 
 	mu      sync.Mutex
@@ -41,27 +41,27 @@ const (
 	takeToken = 2 * time.Millisecond
 )
 
-// newReader builds the core of a model's prefill group, and connects it with that of the decode group.
+// newPrefillCore builds the core of a model's prefill group, and connects it with that of the decode group.
 func newReader(decode *core) (*core, error) {
 	s := decode.serve
 	s.Speculate, s.Replicas, s.DecodeSteps, s.SpeculateRecent = "off", 0, 1, "off"
 	c := &core{site: decode.site, number: decode.number, prefill: true, checkpoint: decode.checkpoint, serve: s, policy: decode.policy, geometry: decode.geometry,
-		adapters: decode.adapters, status: map[string]*proto.SocketStatus{}, readers: decode.readers}
-	decode.readers.decode, decode.readers.prefill = decode, c
+		adapters: decode.adapters, status: map[string]*proto.SocketStatus{}, prefiller: decode.prefiller}
+	decode.prefiller.decode, decode.prefiller.prefill = decode, c
 	return c, c.start()
 }
 
-// Read implements batcher.Prefiller.
-func (x *readers) Read(spec batcher.Spec) {
+// Prefill implements batcher.Prefiller.
+func (x *prefiller) Prefill(spec batcher.Spec) {
 	ctx, cancel := context.WithCancel(x.decode.ctx)
 	x.mu.Lock()
-	x.cancels[spec.Read] = cancel
+	x.cancels[spec.Prefill] = cancel
 	x.mu.Unlock()
 	x.decode.steps.Go(func() {
 		defer cancel()
 		end, err := x.prefill.batcher.Submit(ctx, spec, ignored{})
 		if err != nil {
-			x.Exported(reading.Done{Number: spec.Read, Err: err.Error(), Fault: true})
+			x.Exported(prefillgroup.Done{Number: spec.Prefill, Err: err.Error(), Fault: true})
 			return
 		}
 		<-ctx.Done()
@@ -70,7 +70,7 @@ func (x *readers) Read(spec batcher.Spec) {
 }
 
 // Drop implements batcher.Prefiller.
-func (x *readers) Drop(number uint64) {
+func (x *prefiller) Drop(number uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if cancel := x.cancels[number]; cancel != nil {
@@ -80,15 +80,15 @@ func (x *readers) Drop(number uint64) {
 }
 
 // Exported implements batcher.Prefiller.
-func (x *readers) Exported(d reading.Done) {
+func (x *prefiller) Exported(d prefillgroup.Done) {
 	if d.Err != "" {
 		x.decode.serve.Logger.Info("the prefill nodes have not read a prompt", "reason", d.Err)
 	}
-	x.decode.batcher.ReadDone(d)
+	x.decode.batcher.PrefillDone(d)
 }
 
 // Take implements batcher.Prefiller.
-func (x *readers) Take(t reading.Take) {
+func (x *prefiller) Take(t prefillgroup.Take) {
 	x.decode.steps.Go(func() {
 		err := x.take(t)
 		if err != nil {
@@ -99,7 +99,7 @@ func (x *readers) Take(t reading.Take) {
 }
 
 // take has the owner in the decode group take a cache from its owner in the prefill group.
-func (x *readers) take(t reading.Take) error {
+func (x *prefiller) take(t prefillgroup.Take) error {
 	to, from := x.decode.group(), x.prefill.group()
 	if to == nil || from == nil || to.Placement.Epoch != t.Epoch || from.Placement.Epoch != t.Epoch {
 		return fmt.Errorf("%w: epoch %d is over", coordinator.ErrNoPlacement, t.Epoch)
@@ -148,20 +148,20 @@ func (c *core) place(v *coordinator.View) topology.Placement {
 	return topology.Placement{}
 }
 
-// roleOf returns the role in which a node works: that of its group, or the one that it has asked for if
-// it is in no group.
+// roleOf returns the role in which a node works: that of its group. Without a group it is the one that the
+// node asked for, by default RoleBoth.
 func roleOf(v *coordinator.View, n *topology.Node) string {
-	return string(cmp.Or(v.Placement.RoleOf(v.Nodes, n.ID), n.Role))
+	return string(cmp.Or(v.Placement.RoleOf(v.Nodes, n.ID), n.Role, topology.RoleBoth))
 }
 
-// addReader adds the state of a model's prefill group to that of its decode group. The requests whose
+// addPrefillGroup adds the state of a model's prefill group to that of its decode group. The requests whose
 // prompts it reads are among those that wait for the decode group. If the state of the decode group is not
 // known, neither is the sum.
 func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.ClusterState) {
 	if s.Transfers == nil {
 		return
 	}
-	part := c.readers.prefill.state(ctx, v)
+	part := c.prefiller.prefill.state(ctx, v)
 	reads := 0
 	for _, q := range part.Sequences {
 		if q.State != transferring {
@@ -184,9 +184,9 @@ func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.Clust
 	own := s.Nodes
 	addModel(s, &part)
 	s.Nodes = own
-	c.readers.mu.Lock()
-	defer c.readers.mu.Unlock()
-	s.Transfers.Bytes, s.Transfers.Seconds = c.readers.taken.bytes, float64(c.readers.taken.millis)/1000
+	c.prefiller.mu.Lock()
+	defer c.prefiller.mu.Unlock()
+	s.Transfers.Bytes, s.Transfers.Seconds = c.prefiller.taken.bytes, float64(c.prefiller.taken.millis)/1000
 }
 
 // transferring is the state of a sequence whose cache moves to the decode group, or waits to.

@@ -204,9 +204,9 @@ func TestRolesCancelled(t *testing.T) {
 	if s := e.Cluster(); s.Running+s.Waiting > 0 {
 		t.Errorf("%d run and %d wait after all were cancelled", s.Running, s.Waiting)
 	}
-	e.readers.mu.Lock()
-	defer e.readers.mu.Unlock()
-	if n := len(e.readers.cancels); n > 0 {
+	e.prefiller.mu.Lock()
+	defer e.prefiller.mu.Unlock()
+	if n := len(e.prefiller.cancels); n > 0 {
 		t.Errorf("%d reads are left", n)
 	}
 }

@@ -172,7 +172,7 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 	return s.models[0], nil
 }
 
-// memoryOf returns the part of a model in a node's memory of that many bytes.
+// memoryOf returns the part of a model in a node's memory for caches, in bytes.
 func (s *site) memoryOf(model int, bytes int64) *proto.Memory {
 	out := &proto.Memory{}
 	wants := make([]memoryWant, len(s.models))

@@ -433,7 +433,7 @@ func (a *Authority) grew() bool {
 			return !slices.ContainsFunc(have, func(m Node) bool { return m.ID == n.ID })
 		})
 	}
-	return lacks(a.place.Decode(a.members), decode) || lacks(a.place.Reads(a.members), prefill)
+	return lacks(a.place.DecodeNodes(a.members), decode) || lacks(a.place.PrefillNodes(a.members), prefill)
 }
 
 func (a *Authority) isMember(id string) bool {

@@ -116,7 +116,7 @@ func TestAuthorityDropsAnswersToWhatItGaveUp(t *testing.T) {
 }
 
 // An epoch that a node saw under an earlier coordinator raises the next epoch. The epoch that
-// serves keeps its number, or nobody could end it.
+// serves keeps its number, or no call could end it.
 func TestAuthorityGoesOnAfterTheNewestEpochSeen(t *testing.T) {
 	a := testAuthority(1)
 	a.Up(node("a", 1))
@@ -372,7 +372,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("it went: %v", a.Refused())
 	}
 	if got := a.Refuse("a", 8, "it is another build"); len(got) == 0 {
-		t.Error("a process of another build took the name of one that serves, which goes on")
+		t.Error("a process of another build took the name of one that serves")
 	}
 	if phase, why := a.Phase(); phase != Gathering || !strings.Contains(why, "1 are refused") {
 		t.Errorf("%s: %s", phase, why)

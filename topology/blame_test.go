@@ -90,7 +90,7 @@ func TestBlameFences(t *testing.T) {
 	}
 }
 
-// TestBlameNeedsARow: faults that are far apart, or of different nodes, fence nobody.
+// TestBlameNeedsARow: faults that are far apart, or of different nodes, fence no node.
 func TestBlameNeedsARow(t *testing.T) {
 	a := serving(t, "a", "b", "c")
 	for i := range 6 {

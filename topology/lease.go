@@ -196,7 +196,7 @@ func (l *Lease) Wrote(revision uint64) []LeaseEffect {
 	return append(l.applied(true), l.next()...)
 }
 
-// applied returns the consequences of the record as it is now.
+// applied returns the consequences of the current record.
 func (l *Lease) applied(mine bool) (out []LeaseEffect) {
 	if !mine {
 		return nil

@@ -12,7 +12,7 @@ type LoadProgress struct {
 // LoadStall finds the nodes that hang in a load. A load may take any time as long as it makes
 // progress. Nodes load independently, so each is judged by itself. The exception: when no node
 // moves, a shared resource is at fault (a file server, this machine), and leaving one node out
-// would help nobody. When one moves again, all get the whole deadline again.
+// would not help. When one moves again, all get the whole deadline again.
 type LoadStall struct {
 	Deadline time.Duration // a node without progress for this long hangs, if others move or are done
 	All      time.Duration // if no node moves for this long, the load is abandoned

@@ -94,7 +94,7 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 		if len(part) != 4 || a.Quarantined() != nil {
 			t.Errorf("%s: when it is over %v serve", x.what, ids(part))
 		}
-		// Another process of the id is not left out, and a timeout is no reason to leave a node
+		// Another process of the id is not left out, and a timeout is not a reason to leave a node
 		// out.
 		run(a.Broken(a.Epoch(), "a step failed"))
 		if len(part) != 4 {

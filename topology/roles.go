@@ -60,11 +60,11 @@ func split(nodes []Node) (decode, prefill []Node) {
 	return decode, prefill
 }
 
-// Decode returns the nodes of a placement's decode group, of all of its nodes.
-func (p *Placement) Decode(nodes []Node) []Node { return nodes[:min(len(p.Slices), len(nodes))] }
+// DecodeNodes returns the nodes of a placement's decode group, of all of its nodes.
+func (p *Placement) DecodeNodes(nodes []Node) []Node { return nodes[:min(len(p.Slices), len(nodes))] }
 
-// Reads returns the nodes of a placement's prefill group, of all of its nodes.
-func (p *Placement) Reads(nodes []Node) []Node { return nodes[min(len(p.Slices), len(nodes)):] }
+// PrefillNodes returns the nodes of a placement's prefill group, of all of its nodes.
+func (p *Placement) PrefillNodes(nodes []Node) []Node { return nodes[min(len(p.Slices), len(nodes)):] }
 
 // RoleOf returns the role of the group that has a node, of all nodes of a placement; "": none has it,
 // or there is no prefill group.
@@ -72,9 +72,9 @@ func (p *Placement) RoleOf(nodes []Node, id string) Role {
 	is := func(n Node) bool { return n.ID == id }
 	switch {
 	case len(p.Prefill) == 0:
-	case slices.ContainsFunc(p.Reads(nodes), is):
+	case slices.ContainsFunc(p.PrefillNodes(nodes), is):
 		return RolePrefill
-	case slices.ContainsFunc(p.Decode(nodes), is):
+	case slices.ContainsFunc(p.DecodeNodes(nodes), is):
 		return RoleDecode
 	}
 	return ""

@@ -97,10 +97,10 @@ func TestRolesPlace(t *testing.T) {
 	}
 	check := func(s Serve, decode, prefill string) {
 		t.Helper()
-		if got := ids(s.Placement.Decode(s.Nodes)); got != decode {
+		if got := ids(s.Placement.DecodeNodes(s.Nodes)); got != decode {
 			t.Errorf("the decode group is %q, want %q", got, decode)
 		}
-		if got := ids(s.Placement.Reads(s.Nodes)); got != prefill {
+		if got := ids(s.Placement.PrefillNodes(s.Nodes)); got != prefill {
 			t.Errorf("the prefill group is %q, want %q", got, prefill)
 		}
 		for model, mapping := range []Mapping{Gather, Reduce} {

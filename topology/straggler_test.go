@@ -29,7 +29,7 @@ func TestStall(t *testing.T) {
 		{"one waits with less done: it may not have heard another", [][]Progress{{waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}}, nil},
 		{"too early", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}}, nil},
 		{"all stood still, and one is the first to go on", [][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}}, nil},
-		{"all stood still, and one never goes on", [][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}}, []int{1}},
+		{"all stood still, and one never continues", [][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}}, []int{1}},
 		{"alone", [][]Progress{{busy(3)}, {busy(3)}, {busy(3)}}, nil},
 	} {
 		s, got := Stall{Deadline: 2 * time.Second}, []int(nil)
@@ -64,7 +64,7 @@ func TestLoadStall(t *testing.T) {
 		{"alone, for long", [][]LoadProgress{{at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}}, nil, true},
 		{"alone, and moves", [][]LoadProgress{{at(3)}, {at(4)}, {at(5)}, {at(6)}, {at(7)}, {at(8)}, {at(9)}}, nil, false},
 		{"all stood still, and one is the first to go on", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}}, nil, false},
-		{"all stood still, and one never goes on", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}, {at(5), at(3)}}, []int{1}, false},
+		{"all stood still, and one never continues", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}, {at(5), at(3)}}, []int{1}, false},
 		{"all are done", [][]LoadProgress{{done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}}, nil, false},
 		{"too early", [][]LoadProgress{{at(3), done}, {at(3), done}}, nil, false},
 	} {
@@ -308,7 +308,7 @@ func TestFence(t *testing.T) {
 		t.Fatalf("with a hung node alone: %s", p)
 	}
 	if got := b.Tick(b.cfg.Pause); len(got) != 1 || !reflect.DeepEqual(got[0], Effect(Probe{node("b", 1)})) {
-		t.Fatalf("nobody asks the last node whether it hangs still: %v", got)
+		t.Fatalf("no message asks the last node whether it still hangs: %v", got)
 	}
 	b.Responds("b", 1)
 	if got := b.Tick(b.cfg.Pause + 1); len(got) != 1 {

@@ -13,7 +13,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/actors/batcher/stream"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
@@ -52,14 +52,14 @@ func NewStream() *Stream { return stream.New() }
 
 // Prefiller connects the batchers of two groups. Like a Stepper's, its methods must not block.
 type Prefiller interface {
-	// Read has the prefill group read a prompt. ReadDone answers.
-	Read(spec Spec)
+	// Prefill has the prefill group compute the cache of a prompt. PrefillDone answers.
+	Prefill(spec Spec)
 	// Drop ends a read, whether or not it is complete.
 	Drop(number uint64)
 	// Take has an owner take the cache of a prompt. TakeDone answers.
-	Take(t reading.Take)
+	Take(t prefillgroup.Take)
 	// Exported reports the end of a read, from the batcher of the prefill group.
-	Exported(d reading.Done)
+	Exported(d prefillgroup.Done)
 }
 
 type Options struct {
@@ -184,8 +184,8 @@ func (b *Batcher) ResetPrefixCache() { b.send(ResetPrefixCache{}) }
 // Place announces a working cluster.
 func (b *Batcher) Place(p Placed) { b.send(p) }
 
-// ReadDone reports the end of a read of the prefill group.
-func (b *Batcher) ReadDone(d reading.Done) { b.send(d) }
+// PrefillDone reports the end of a read of the prefill group.
+func (b *Batcher) PrefillDone(d prefillgroup.Done) { b.send(d) }
 
 // TakeDone reports the end of a Take; err is nil if the owner has the cache.
 func (b *Batcher) TakeDone(number uint64, err error) {
@@ -289,7 +289,7 @@ func (b *Batcher) receive(c actor.Context) {
 		b.step(m)
 	case Unread:
 		b.step(m)
-	case AdapterDone, ReadDone, TakeDone:
+	case AdapterDone, PrefillDone, TakeDone:
 		b.step(m)
 	case DiskDone:
 		b.step(m)

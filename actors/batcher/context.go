@@ -29,7 +29,7 @@ func (c *contextShare) size() int64 {
 
 // matches reports whether a request can begin as a fork of v, once v's prompt is in its cache.
 func (x *contexts) matches(r, v *request, read int) bool {
-	return r.Policy.Forks() && !r.NoCache && r.Read == 0 && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && (v.Hold || x.s.cfg.Geometry.Recurrent.Layers == 0) && read < len(r.Prompt)+len(r.out) && // otherwise the request would have no row
+	return r.Policy.Forks() && !r.NoCache && r.Prefill == 0 && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && (v.Hold || x.s.cfg.Geometry.Recurrent.Layers == 0) && read < len(r.Prompt)+len(r.out) && // otherwise the request would have no row
 		v.read == read && !v.ended && v.Policy.Spec() == r.Policy.Spec() && v.Salt == r.Salt && v.Adapter.ID == r.Adapter.ID && !v.NoCache && r.canOwn(v.owner) &&
 		slices.Equal(v.Prompt[:read], r.Prompt[:read])
 }

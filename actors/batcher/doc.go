@@ -24,7 +24,7 @@
 //	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
 //	sessions.go       caches that wait for the next turn
-//	reads.go          prompts that the prefill group reads
+//	remoteprefill.go  prompts that the prefill group reads
 //	clustering.go     policies that cluster a prompt
 //	layers.go         prompts that are read layer by layer
 //	multistep.go      several passes of the model in one step
@@ -43,21 +43,21 @@
 package batcher
 
 import (
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/actors/batcher/report"
 	"github.com/shoal-llm/shoal/actors/batcher/stream"
 )
 
 // Values of packages report, reading and stream.
 type (
-	ReadDone      = reading.Done
-	TakeDone      = reading.TakeDone
+	PrefillDone   = prefillgroup.Done
+	TakeDone      = prefillgroup.TakeDone
 	Sink          = stream.Sink
 	Stream        = stream.Stream
 	Event         = stream.Event
 	Totals        = report.Totals
 	RequestState  = report.Request
-	SocketState   = report.Socket
+	SocketLedger  = report.SocketLedger
 	Result        = report.Result
 	PromptLogprob = report.PromptLogprob
 	Emit          = report.Emit
@@ -72,6 +72,6 @@ type (
 	Disk          = report.Disk
 	Outage        = report.Outage
 	Snapshot      = report.Snapshot
-	Socket        = report.Rank
+	Socket        = report.Socket
 	Held          = report.Held
 )

@@ -135,8 +135,8 @@ func (s *State) handedOver(r *request) {
 		r.phase = decoding
 		s.ledger.handedOver(r)
 	}
-	if r.Read != 0 {
-		s.reads.export(r)
+	if r.Prefill != 0 {
+		s.remote.export(r)
 		return
 	}
 	if r.clustered.sample != nil {
@@ -241,8 +241,8 @@ func (s *State) scored(r *request, result *Result) {
 		s.finish(r, ReasonError, CodeFailed, message)
 		return
 	}
-	if r.Read != 0 {
-		r.reading.Scores = append(r.reading.Scores, scores...)
+	if r.Prefill != 0 {
+		r.remote.Scores = append(r.remote.Scores, scores...)
 	} else if len(scores) > 0 {
 		s.out.Scores = append(s.out.Scores, Scores{ID: r.ID, Prompt: scores})
 	}

@@ -2,7 +2,7 @@ package batcher
 
 import (
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -40,14 +40,14 @@ type Effects struct {
 	Disk []Disk
 	// Adapters are LoRA adapters that the sockets must load, also while steps are in flight.
 	Adapters []adapters.Load
-	// Reads are prompts for the prefill group. A ReadDone answers each, unless it is in Drops.
-	Reads []Spec
+	// Prefills are prompts for the prefill group. A PrefillDone answers each, unless it is in Drops.
+	Prefills []Spec
 	// Drops are numbers of reads that the prefill group must end.
 	Drops []uint64
 	// Takes are caches for the owners to take, also while steps are in flight. A TakeDone answers each.
-	Takes []reading.Take
+	Takes []prefillgroup.Take
 	// Exports are the ends of reads, in the batcher of the prefill group.
-	Exports []reading.Done
+	Exports []prefillgroup.Done
 }
 
 // Reasons for a Finish.

@@ -36,7 +36,7 @@ func (s *State) suspend(reason string) {
 	if s.placed {
 		s.interrupt()
 	}
-	s.reads.interrupted(reason)
+	s.remote.interrupted(reason)
 	s.placed, s.unplaced, s.flight = false, reason, nil
 	for _, r := range s.running {
 		if !r.ended {

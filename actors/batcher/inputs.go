@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
-// Input is one of the types below, or an input of a module: EndSession, AdapterDone, DiskDone, ReadDone, TakeDone.
+// Input is one of the types below, or an input of a module: EndSession, AdapterDone, DiskDone, PrefillDone, TakeDone.
 type Input any
 
 // Spec is one request. The state does not write to its slices.
@@ -50,9 +50,9 @@ type Spec struct {
 	// Emitted are earlier output tokens, for a job that continues after its coordinator died. The
 	// sequence is rebuilt, and the output continues with the next index.
 	Emitted []int32
-	// Read is the number of a read for the decode group; 0: the request is none. The request ends with
+	// Prefill is the number of a prefill for the decode group; 0: the request is none. The request ends with
 	// its prompt: its cache stays until Cancel, and Effects.Exports has the result.
-	Read uint64
+	Prefill uint64
 
 	// Accepted means that the request is an acknowledged job, so a full queue or a drain does not
 	// reject it. No client waits for it: for Config.JobMillis, later requests are admitted first.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -108,7 +108,7 @@ func (s *story) run(line string) string {
 			c.MaxWaiting = a.int("waiting", c.MaxWaiting)
 			c.JobMillis = int64(a.int("job", 60_000))
 			c.MaxFailures = a.int("failures", 8)
-			c.ReadHere = a.int("here", 256)
+			c.PrefillHere = a.int("here", 256)
 			c.EOS = []int32{2}
 			if c.Whole = a["whole"] != ""; c.Whole {
 				c.Chunk = c.TokenBudget
@@ -155,7 +155,7 @@ func (s *story) run(line string) string {
 	case "disk":
 		return s.step(DiskDone{Number: uint64(a.int("number", 0)), Blocks: a.int("blocks", 0)})
 	case "read":
-		return s.step(s.readDone(a))
+		return s.step(s.prefillDone(a))
 	case "take":
 		return s.step(TakeDone{Number: uint64(a.int("number", 0)), Err: a["error"]})
 	case "reset":
@@ -166,10 +166,10 @@ func (s *story) run(line string) string {
 	panic("unknown command " + line)
 }
 
-// readDone is the end of a read: of a number of tokens, with the token after them.
-func (s *story) readDone(a arguments) ReadDone {
-	d := reading.Done{Number: uint64(a.int("number", 0)), Epoch: s.state.epoch, Seq: uint64(a.int("seq", 77)), Tokens: a.int("tokens", 0), Err: a["error"], Fault: a["fault"] != ""}
-	if r := s.state.reads.asked[d.Number]; r != nil && d.Err == "" {
+// prefillDone is the end of a read: of a number of tokens, with the token after them.
+func (s *story) prefillDone(a arguments) PrefillDone {
+	d := prefillgroup.Done{Number: uint64(a.int("number", 0)), Epoch: s.state.epoch, Seq: uint64(a.int("seq", 77)), Tokens: a.int("tokens", 0), Err: a["error"], Fault: a["fault"] != ""}
+	if r := s.state.remote.asked[d.Number]; r != nil && d.Err == "" {
 		if d.Tokens = cmp.Or(d.Tokens, r.toRead()); d.Tokens >= len(r.Prompt) {
 			d.Sample = &sampler.Result{Token: modelToken(r.ID, d.Tokens-len(r.Prompt))}
 		}
@@ -217,7 +217,7 @@ func (s *story) spec(a arguments) Spec {
 	if p.Pool, err = pooling.Parse(cmp.Or(a["pool"], "none")); err != nil {
 		panic(err)
 	}
-	p.Read = uint64(a.int("read", 0))
+	p.Prefill = uint64(a.int("read", 0))
 	p.Accepted, p.NoCache, p.Salt = a["job"] != "", a["cache"] == "false", a["salt"]
 	for i := range a.int("emitted", 0) {
 		p.Emitted, p.Accepted = append(p.Emitted, modelToken(p.ID, i)), true
@@ -334,8 +334,8 @@ func (s *story) describe(e Effects) string {
 	for _, n := range e.Drops {
 		say("drop read %d", n)
 	}
-	for _, r := range e.Reads {
-		say("read %d: %s, prompt %d, %d emitted, max %d", r.Read, r.ID, len(r.Prompt), len(r.Emitted), r.MaxTokens)
+	for _, r := range e.Prefills {
+		say("read %d: %s, prompt %d, %d emitted, max %d", r.Prefill, r.ID, len(r.Prompt), len(r.Emitted), r.MaxTokens)
 	}
 	for _, t := range e.Takes {
 		say("take %d: %d tokens of %d under %s as %d on %d", t.Number, t.Tokens, t.Source, t.Policy, t.Seq, t.Owner)

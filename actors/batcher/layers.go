@@ -35,7 +35,7 @@ func (l *ledger) shapes(r *request, read, shared int) []layered.Shape {
 	if r.Pool != pooling.None || r.PromptLogprobs >= 0 || r.Context > 0 {
 		return []layered.Shape{{}}
 	}
-	return l.reading.Shapes(l.g, len(l.sockets), r.Policy, read, shared, func(bytes int64) bool {
+	return l.prefill.Shapes(l.g, len(l.sockets), r.Policy, read, shared, func(bytes int64) bool {
 		return !slices.ContainsFunc(l.sockets, func(a account) bool { return a.files+bytes > a.Scratch })
 	})
 }

@@ -236,7 +236,7 @@ func TestLayersBeginWithAPrefix(t *testing.T) {
 		{ID: "by layers", Prompt: prompt("a text", 500), Policy: policy(t, "snapkv:topk=60,obs=4")},
 		{ID: "later", Prompt: prompt("a text", 500), Policy: policy(t, "full")},
 	} {
-		s.ledger.reading.Prefill = []string{booking.Chunks, booking.Layers, booking.Chunks}[i]
+		s.ledger.prefill.Mode = []string{booking.Chunks, booking.Layers, booking.Chunks}[i]
 		spec.MaxTokens, spec.Sampling, spec.PromptLogprobs = 2, greedy, -1
 		out.specs[spec.ID] = &spec
 		e := s.Step(Submit{spec})

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -14,7 +14,7 @@ import (
 // stores of package kvcache allocate in each phase.
 type ledger struct {
 	g       kvcache.Geometry
-	reading booking.Reading
+	prefill booking.Prefill
 	sockets []account
 }
 
@@ -61,7 +61,7 @@ type choice struct {
 // choose finds the owner for a request that begins with this number of shared blocks, and how its prompt
 // is read.
 func (l *ledger) choose(r *request, shared int) (c choice) {
-	if d := &r.reading.Done; r.reading.Phase == reading.Ready {
+	if d := &r.remote.Done; r.remote.Phase == prefillgroup.Ready {
 		return l.chooseOwner(booking.Demand{Policy: r.Policy, Read: d.Tokens, Tokens: min(d.Tokens+1, r.final()), Arrives: true}, r.canOwn)
 	}
 	read, tokens := r.demand()
@@ -122,7 +122,7 @@ func (l *ledger) short(need []int64) (at int, bytes int64) {
 // requests, even if it must be rebuilt just before its last token; if none can, why says the
 // reason. Only these are ever chosen, so a sequence that runs alone can always grow.
 func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
-	empty := ledger{g: l.g, reading: l.reading, sockets: make([]account, len(l.sockets))}
+	empty := ledger{g: l.g, prefill: l.prefill, sockets: make([]account, len(l.sockets))}
 	for i := range l.sockets {
 		empty.sockets[i].Socket = l.sockets[i].Socket
 	}

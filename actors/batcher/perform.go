@@ -68,8 +68,8 @@ func (b *Batcher) perform(e Effects) {
 	for _, n := range e.Drops {
 		b.opts.Prefill.Drop(n)
 	}
-	for _, r := range e.Reads {
-		b.opts.Prefill.Read(r)
+	for _, r := range e.Prefills {
+		b.opts.Prefill.Prefill(r)
 	}
 	for _, t := range e.Takes {
 		b.opts.Prefill.Take(t)

@@ -56,7 +56,7 @@ func (c *prefixCache) lookAll() {
 		if c.fetchesOf(false) >= maxFetches || c.s.full() || c.s.now < c.diskAfter {
 			return
 		}
-		if r.unfit != "" || r.unread || r.reading.Pending() || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.incoming(r) {
+		if r.unfit != "" || r.unread || r.remote.Pending() || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.incoming(r) {
 			continue
 		}
 		if c.s.ledger.choose(r, 0).why != "" {

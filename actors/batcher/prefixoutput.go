@@ -29,7 +29,7 @@ func (c *prefixCache) keepOutput(r *request) (held bool) {
 
 // keepsOutput reports whether the cache can keep the output of a request.
 func (c *prefixCache) keepsOutput(r *request) bool {
-	return !r.NoCache && r.Read == 0 && c.s.cfg.Geometry.Windows == nil && r.Policy.RebuildsByPrefill()
+	return !r.NoCache && r.Prefill == 0 && c.s.cfg.Geometry.Windows == nil && r.Policy.RebuildsByPrefill()
 }
 
 // outputEnd returns the number of tokens that the blocks of an ended sequence have.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
@@ -48,7 +48,7 @@ type request struct {
 	outage    *Outage // the outage that interrupted it, until its next token; or nil
 	lastToken int64   // time of its newest token
 	drafted   drafted
-	reading   reading.Prompt
+	remote    prefillgroup.Prompt
 
 	prefix  cachedPrefix
 	awaited uint64 // sequence that it waited for, see State.awaits
@@ -136,7 +136,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.booked, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
 	r.prefix.restart()
-	r.reading.Restart()
+	r.remote.Restart()
 	r.shares, r.clustered, r.sweeping, r.paused = nil, clustered{}, sweeping{}, false
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }

@@ -1,7 +1,7 @@
 package batcher
 
 import (
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -12,7 +12,7 @@ import (
 // is used up. Finally the modules add their parts.
 func (s *State) schedule() {
 	s.growAll()
-	s.ledger.reading.NoFiles = s.now < s.layers.filesAfter
+	s.ledger.prefill.NoFiles = s.now < s.layers.filesAfter
 	s.makeRoom()
 	p := &plan.Plan{Epoch: s.epoch, Step: s.steps + 1, Decode: make([]plan.Run, 0, len(s.running))}
 	s.adapted.reopen(p)
@@ -25,7 +25,7 @@ func (s *State) schedule() {
 	}
 	left := s.cfg.TokenBudget - len(p.Decode)
 	for _, r := range s.running {
-		if r.phase == prefill && left > 0 && r.reading.Phase != reading.Coming {
+		if r.phase == prefill && left > 0 && r.remote.Phase != prefillgroup.Coming {
 			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
 		}
@@ -126,7 +126,7 @@ func (s *State) preempt(r *request) {
 		r.preempted++
 		s.totals.Preempted++
 	}
-	s.reads.requeue(r)
+	s.remote.requeue(r)
 }
 
 // full reports whether no more sequences can run: by the number with rows, or by the number on a
@@ -195,8 +195,8 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 	if s.prefix != nil {
 		r = s.prefix.next(r)
 	}
-	if r != nil && r.reading.Phase == reading.Ready {
-		if !s.reads.take(r) {
+	if r != nil && r.remote.Phase == prefillgroup.Ready {
+		if !s.remote.take(r) {
 			return nil
 		}
 		return s.admit(p, left)
@@ -298,7 +298,7 @@ func (s *State) head() *request {
 		if !s.eligible(r) {
 			continue
 		}
-		if seq := s.awaits(r); seq != 0 && r.reading.Phase != reading.Ready {
+		if seq := s.awaits(r); seq != 0 && r.remote.Phase != prefillgroup.Ready {
 			r.awaited = seq
 			continue
 		}
@@ -309,7 +309,7 @@ func (s *State) head() *request {
 
 // eligible reports whether a request waits only for a place, or for a sequence that reads its text.
 func (s *State) eligible(r *request) bool {
-	return r.unfit == "" && !r.unread && !r.reading.Away() && s.adapted.admits(r) && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
+	return r.unfit == "" && !r.unread && !r.remote.Away() && s.adapted.admits(r) && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
 }
 
 // awaits returns the sequence in prefill that a waiting request should wait for: it is about to

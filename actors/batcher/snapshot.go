@@ -3,7 +3,7 @@ package batcher
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 )
 
 // Snapshot describes the present.
@@ -23,7 +23,7 @@ func (s *State) Snapshot() Snapshot {
 	v.MicroBatches = s.overlap.Last()
 	v.Speculated.Texts, v.Speculated.Recent = s.drafts.bytes, s.drafts.recent.Bytes()
 	for _, a := range s.ledger.sockets {
-		v.Sockets = append(v.Sockets, SocketState{
+		v.Sockets = append(v.Sockets, SocketLedger{
 			ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed,
 			Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch,
 		})
@@ -46,7 +46,7 @@ func (s *State) Snapshot() Snapshot {
 			state.State = "context"
 		case r.idle:
 			state.State = "session"
-		case r.lends() || r.reading.Phase == reading.Coming:
+		case r.lends() || r.remote.Phase == prefillgroup.Coming:
 			state.State = "transfer"
 		}
 		v.Running = append(v.Running, state)
@@ -67,7 +67,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "too large for the present cluster: " + r.unfit
 	case r.unread:
 		return "its client does not take the tokens that it has"
-	case r.reading.Away():
+	case r.remote.Away():
 		return "the prefill nodes read its prompt"
 	case s.awaits(r) != 0:
 		return "another request reads the same text"

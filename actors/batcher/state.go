@@ -49,7 +49,7 @@ type State struct {
 	residency residency
 	multiStep multiStep
 	adapted   adapted
-	reads     reads
+	remote    remotePrefills
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate.Rate
@@ -77,12 +77,12 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry, reading: booking.Reading{Hidden: cfg.Hidden, Prefill: cfg.Prefill}},
+	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}},
 		drafts: drafts{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
 	if !cfg.NoPrefixCache {
 		s.prefix = newPrefixCache(s)
 	}
-	s.reads = reads{s: s, asked: map[uint64]*request{}}
+	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s, s, s
 	return s, nil
 }
@@ -126,10 +126,10 @@ func (s *State) Step(in Input) Effects {
 		}
 	case EndSession:
 		s.sessions.end(in.Session)
-	case ReadDone:
-		s.reads.done(in)
+	case PrefillDone:
+		s.remote.done(in)
 	case TakeDone:
-		s.reads.taken(in)
+		s.remote.taken(in)
 	case AdapterDone:
 		s.adapted.done(in)
 	case DiskDone:
@@ -141,7 +141,7 @@ func (s *State) Step(in Input) Effects {
 	}
 	if s.placed {
 		s.adapted.plan()
-		s.reads.plan()
+		s.remote.plan()
 	}
 	between := s.placed && s.flight == nil
 	if s.prefix != nil && between {
@@ -157,7 +157,7 @@ func (s *State) Step(in Input) Effects {
 		}
 		s.schedule()
 	}
-	s.reads.end()
+	s.remote.end()
 	for i := range s.out.Disk {
 		s.out.Disk[i].Step = s.steps
 	}
@@ -188,7 +188,7 @@ func (s *State) place(p Placed) {
 		p.MaxMicroBatches = 1
 	}
 	s.overlap = overlap.New(s.cfg.MicroBatches, p.MaxMicroBatches) // the network may be another one
-	s.epoch, s.placed, s.unplaced, s.onePass, s.reads.group = p.Epoch, true, "", p.OnePass, p.Prefill
+	s.epoch, s.placed, s.unplaced, s.onePass, s.remote.group = p.Epoch, true, "", p.OnePass, p.Prefill
 	if s.prefix != nil {
 		s.prefix.disk = p.Disk
 	}
@@ -225,7 +225,7 @@ func (s *State) finish(r *request, reason, code, message string) {
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
 		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.counted, Verified: r.drafted.rows, Pooled: r.pooled,
 	}
-	s.reads.finished(r, &f)
+	s.remote.finished(r, &f)
 	s.out.Finishes = append(s.out.Finishes, f)
 }
 

@@ -73,8 +73,8 @@ type part struct {
 
 // parts returns the decode group of a placement, and the prefill group if there is one.
 func parts(p *topology.Placement, nodes []topology.Node) []part {
-	all := []part{{p.Decode(nodes), p.Of, false}}
-	if reads := p.Reads(nodes); len(reads) > 0 {
+	all := []part{{p.DecodeNodes(nodes), p.Of, false}}
+	if reads := p.PrefillNodes(nodes); len(reads) > 0 {
 		all = append(all, part{reads, p.OfPrefill, true})
 	}
 	return all

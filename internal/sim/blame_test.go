@@ -26,7 +26,7 @@ func (w *world) well(c *coordinator) bool {
 	return n.loss == 0 && n.twice == 0 && n.late == 0 && n.cuts == 0 && w.now-n.troubled >= settled && w.now-c.stirred >= settled
 }
 
-// role is what a node truly does for the others.
+// role is what a node really does for the others.
 type role uint8
 
 const (
@@ -80,7 +80,7 @@ func (k *checker) held(c *coordinator, h *holder, hosts []*node, limit time.Dura
 	}
 }
 
-// blames checks that a node blamed for hanging had made no progress for that long when it was
+// blames checks that a node blamed for hanging had made no progress for this time when it was
 // asked, and that not all nodes hang alike.
 func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long time.Duration) {
 	if len(hung) == 0 || !k.w.well(c) {

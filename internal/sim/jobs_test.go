@@ -12,7 +12,7 @@ import (
 // The parts of internal/jobs/store.go and journal/writer.go: the real State, Journal and Writing in
 // each coordinator, over a store that fails.
 
-// entry is what a coordinator knows of a job.
+// entry is a coordinator's knowledge of a job.
 type entry struct {
 	id      string
 	k       *client

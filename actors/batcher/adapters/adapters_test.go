@@ -38,7 +38,7 @@ func TestLeastRecentlyUsedLeaves(t *testing.T) {
 	}
 	loads, blocked = c.Plan(0, []Wanted{{id(2), 40}}, func(x lora.ID) bool { return x == id(1) })
 	if len(loads) != 1 || blocked != 1 || !c.Ready(id(1)) || c.Ready(id(3)) {
-		t.Errorf("loads %v: want 2 in place of 3, which nobody uses", loads)
+		t.Errorf("loads %v: want 2 in place of the unused 3", loads)
 	}
 }
 

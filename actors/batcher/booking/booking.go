@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Values of Reading.Prefill. They do not change the output.
+// Values of Prefill.Mode. They do not change the output.
 const (
 	Auto   = "auto"   // layer by layer if a prompt does not fit in chunks at the moment
 	Layers = "layers" // layer by layer, if the model and the policy allow it
@@ -51,18 +51,18 @@ func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int6
 	return bytes - int64(d.Shared)*block
 }
 
-// Reading is how a cluster reads prompts.
-type Reading struct {
-	Prefill string // Auto, Layers or Chunks
+// Prefill is how a cluster reads prompts.
+type Prefill struct {
+	Mode    string // Auto, Layers or Chunks
 	Hidden  int    // width of the residual stream; 0: the model cannot read layer by layer
 	NoFiles bool   // files of residual streams fail at the moment
 }
 
 // Shapes returns the ways to read a prompt, in the order of preference. file reports whether every
 // socket has room for a file of a given size.
-func (r Reading) Shapes(g kvcache.Geometry, ranks int, p *kvcache.Policy, read, shared int, file func(bytes int64) bool) []layered.Shape {
+func (r Prefill) Shapes(g kvcache.Geometry, ranks int, p *kvcache.Policy, read, shared int, file func(bytes int64) bool) []layered.Shape {
 	chunks := layered.Shape{}
-	if r.Prefill == Chunks || r.Hidden == 0 || !layered.Fits(g, p) ||
+	if r.Mode == Chunks || r.Hidden == 0 || !layered.Fits(g, p) ||
 		shared > 0 && p.Needs.PromptAttention { // the sums of a prefix are those of all layers
 		return []layered.Shape{chunks}
 	}
@@ -76,7 +76,7 @@ func (r Reading) Shapes(g kvcache.Geometry, ranks int, p *kvcache.Policy, read, 
 	if r.NoFiles || !file(inFile.FileBytes(read-shared*tensor.BlockSlots)) {
 		list = list[:2]
 	}
-	if r.Prefill == Layers {
+	if r.Mode == Layers {
 		return list[1:]
 	}
 	return list

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Rank is one rank of a placement.
-type Rank struct {
+// Socket is one rank of a placement, as the batcher plans for it.
+type Socket struct {
 	ID       string
 	Budget   int64       // bytes for the cache
 	Heads    tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
@@ -16,7 +16,7 @@ type Rank struct {
 }
 
 // CheckRanks returns what is wrong with the KV heads of a placement, or "".
-func CheckRanks(sockets []Rank, heads int) string {
+func CheckRanks(sockets []Socket, heads int) string {
 	next := 0
 	for i, k := range sockets {
 		if k.Heads == (tensor.Span{}) {

@@ -31,8 +31,8 @@ type Request struct {
 	Preempted int
 }
 
-// Socket is the ledger of one socket, in bytes.
-type Socket struct {
+// SocketLedger is what the batcher has booked of one socket, in bytes.
+type SocketLedger struct {
 	ID        string
 	Budget    int64
 	Reserved  int64
@@ -58,7 +58,7 @@ type Outage struct {
 	SilentMillis         int64  // the longest time between two tokens of a sequence
 }
 
-// Over counts a sequence of the outage that goes on or has ended.
+// Over counts a sequence of the outage that continues or has ended.
 func (o *Outage) Over(failed bool) {
 	if o == nil {
 		return
@@ -90,8 +90,8 @@ type Snapshot struct {
 	BatchSequences  int
 	Running         []Request // in order
 	Waiting         []Request
-	Sockets         []Socket // by rank
-	TokensPerSecond float64  // prompt tokens read and output tokens emitted; 0 when idle
+	Sockets         []SocketLedger // by rank
+	TokensPerSecond float64        // prompt tokens read and output tokens emitted; 0 when idle
 	Totals          Totals
 	Outage          Outage // of the newest epoch that ended
 	Prefix          PrefixTotals

@@ -55,9 +55,9 @@ type Config struct {
 	// Guess is for tests. It returns the tokens after a position, which are always tried as drafts.
 	Guess func(id string, position int) []int32
 
-	// ReadHere is the maximum number of unread tokens of a prompt that this group reads itself if the
+	// PrefillHere is the maximum number of unread tokens of a prompt that this group reads itself if the
 	// placement has a prefill group; 256.
-	ReadHere int
+	PrefillHere int
 
 	MaxWaiting int // maximum requests in the queue; further ones are rejected; 1024
 
@@ -89,7 +89,7 @@ func (c *Config) Defaults() {
 	set(&c.Chunk, min(256, c.TokenBudget))
 	set(&c.MaxRunning, min(64, c.TokenBudget-1))
 	set(&c.MaxWaiting, 1024)
-	set(&c.ReadHere, 256)
+	set(&c.PrefillHere, 256)
 	set(&c.MaxFailures, 8)
 	set(&c.SpeculateRows, 32)
 	set(&c.DecodeSteps, 1)
@@ -125,8 +125,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: chunk %d must be from 1 to the token budget %d", ErrConfig, c.Chunk, c.TokenBudget)
 	case c.MaxRunning < 1 || c.MaxRunning >= c.TokenBudget:
 		return fmt.Errorf("%w: %d running sequences must be at least 1 and below the token budget %d, so that a step of decode rows has room for a prompt", ErrConfig, c.MaxRunning, c.TokenBudget)
-	case c.MaxWaiting < 1 || c.MaxFailures < 1 || c.ReadHere < 1:
-		return fmt.Errorf("%w: max waiting %d, max failures %d and tokens to read here %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures, c.ReadHere)
+	case c.MaxWaiting < 1 || c.MaxFailures < 1 || c.PrefillHere < 1:
+		return fmt.Errorf("%w: max waiting %d, max failures %d and tokens to read here %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures, c.PrefillHere)
 	case c.Hidden < 0 || c.Prefill != booking.Auto && c.Prefill != booking.Layers && c.Prefill != booking.Chunks:
 		return fmt.Errorf("%w: prefill %q with a residual stream of width %d: it is %s, %s or %s", ErrConfig, c.Prefill, c.Hidden, booking.Auto, booking.Layers, booking.Chunks)
 	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.MaxDraft:

@@ -4,17 +4,17 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-llm/shoal/actors/batcher/reading"
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// reads is the module for prompts that the prefill group reads (docs/decisions/roles.md). In the batcher
+// remotePrefills is the module for prompts that the prefill group reads (docs/decisions/roles.md). In the batcher
 // of the decode group it decides which, and admits their caches. In that of the prefill group it keeps
 // each cache until the other group has it.
-type reads struct {
+type remotePrefills struct {
 	s     *State
 	group bool                // there is a prefill group
 	last  uint64              // number of the newest read
@@ -22,9 +22,9 @@ type reads struct {
 }
 
 // plan has the prefill group read long prompts of waiting requests.
-func (x *reads) plan() {
+func (x *remotePrefills) plan() {
 	for _, r := range x.s.waiting {
-		if !x.group || r.reading.Phase != reading.Undecided || r.unfit != "" {
+		if !x.group || r.remote.Phase != prefillgroup.Undecided || r.unfit != "" {
 			continue
 		}
 		read, unread := r.toRead(), 0
@@ -34,22 +34,22 @@ func (x *reads) plan() {
 		if x.s.prefix != nil && unread > 0 {
 			unread -= len(x.s.prefix.find(r, read)) * tensor.BlockSlots
 		}
-		if !r.reading.Decide(unread, x.s.cfg.ReadHere, x.last+1) {
+		if !r.remote.Decide(unread, x.s.cfg.PrefillHere, x.last+1) {
 			continue
 		}
 		x.last++
 		x.asked[x.last] = r
 		spec := r.Spec
-		spec.ID, spec.Session, spec.Read, spec.Emitted = fmt.Sprintf("%s~%d", r.ID, x.last), "", x.last, slices.Clone(r.out)
+		spec.ID, spec.Session, spec.Prefill, spec.Emitted = fmt.Sprintf("%s~%d", r.ID, x.last), "", x.last, slices.Clone(r.out)
 		spec.MaxTokens, spec.Arrival, spec.Deadline, spec.Speculate = min(r.limit, len(r.out)+1), 0, 0, speculate.Off
-		x.s.out.Reads = append(x.s.out.Reads, spec)
+		x.s.out.Prefills = append(x.s.out.Prefills, spec)
 	}
 }
 
 // done takes the end of a read. A request that needs no cache ends.
-func (x *reads) done(d reading.Done) {
+func (x *remotePrefills) done(d prefillgroup.Done) {
 	r := x.asked[d.Number]
-	if r == nil || !r.reading.Finished(d) {
+	if r == nil || !r.remote.Finished(d) {
 		if r != nil && d.Err != "" {
 			x.s.totals.Untaken++
 		}
@@ -68,8 +68,8 @@ func (x *reads) done(d reading.Done) {
 }
 
 // arrived processes the results of a read: scores of the prompt, and the token after it.
-func (x *reads) arrived(r *request) {
-	d := &r.reading.Done
+func (x *remotePrefills) arrived(r *request) {
+	d := &r.remote.Done
 	r.read, r.cached, r.reached = d.Tokens, d.Tokens, max(r.reached, d.Tokens)
 	if r.clustered.sample = d.Sample; r.PromptLogprobs >= 0 {
 		x.s.scored(r, &Result{Prompt: d.Scores})
@@ -82,10 +82,10 @@ func (x *reads) arrived(r *request) {
 }
 
 // take admits a request whose cache the prefill group has. It books the bytes before the rows travel.
-func (x *reads) take(r *request) bool {
+func (x *remotePrefills) take(r *request) bool {
 	coming := 0
 	for _, o := range x.asked {
-		if o.reading.Phase == reading.Coming {
+		if o.remote.Phase == prefillgroup.Coming {
 			coming++
 		}
 	}
@@ -96,35 +96,35 @@ func (x *reads) take(r *request) bool {
 	if owner == none {
 		return false
 	}
-	d := &r.reading.Done
+	d := &r.remote.Done
 	x.s.waiting.remove(r)
 	x.s.ledger.admit(r, owner, need)
 	x.s.sequences++
-	r.phase, r.seq, r.read, r.reading.Phase = prefill, x.s.sequences, d.Tokens, reading.Coming
+	r.phase, r.seq, r.read, r.remote.Phase = prefill, x.s.sequences, d.Tokens, prefillgroup.Coming
 	x.s.running.insert(r)
-	x.s.out.Takes = append(x.s.out.Takes, reading.Take{Number: d.Number, Epoch: x.s.epoch, Seq: r.seq, Owner: owner, Tokens: d.Tokens, Policy: r.Policy.Spec(), Adapter: r.Adapter.ID, Rank: d.Rank, Source: d.Seq})
+	x.s.out.Takes = append(x.s.out.Takes, prefillgroup.Take{Number: d.Number, Epoch: x.s.epoch, Seq: r.seq, Owner: owner, Tokens: d.Tokens, Policy: r.Policy.Spec(), Adapter: r.Adapter.ID, Rank: d.Rank, Source: d.Seq})
 	return true
 }
 
 // taken takes the result of a Take. If the rows did not arrive, the prompt is read again.
-func (x *reads) taken(t TakeDone) {
+func (x *remotePrefills) taken(t TakeDone) {
 	r := x.asked[t.Number]
-	if r == nil || r.ended || r.reading.Phase != reading.Coming {
+	if r == nil || r.ended || r.remote.Phase != prefillgroup.Coming {
 		return
 	}
 	if t.Err != "" {
 		x.s.totals.Untaken++
-		r.reading.Fail(true)
+		r.remote.Fail(true)
 		x.requeue(r)
 		return
 	}
 	x.s.totals.Taken++
 	x.arrived(r)
-	r.reading.Restart()
+	r.remote.Restart()
 }
 
 // requeue frees the cache of a running request, and queues it with its tokens unless its turn has ended.
-func (x *reads) requeue(r *request) {
+func (x *remotePrefills) requeue(r *request) {
 	x.s.ledger.release(r)
 	x.s.release.Add(r.seq)
 	if x.s.running.remove(r); !r.idle {
@@ -134,10 +134,10 @@ func (x *reads) requeue(r *request) {
 }
 
 // end drops the reads that no request needs any more.
-func (x *reads) end() {
+func (x *remotePrefills) end() {
 	at := len(x.s.out.Drops)
 	for n, r := range x.asked {
-		if r.ended || !r.reading.Pending() || r.reading.Number != n {
+		if r.ended || !r.remote.Pending() || r.remote.Number != n {
 			delete(x.asked, n)
 			x.s.out.Drops = append(x.s.out.Drops, n)
 		}
@@ -146,18 +146,18 @@ func (x *reads) end() {
 }
 
 // export keeps the cache of a prompt for the decode group.
-func (x *reads) export(r *request) {
-	d := &r.reading.Done
-	d.Number, d.Epoch, d.Rank, d.Seq, d.Tokens, d.Sample = r.Read, x.s.epoch, r.owner, r.seq, r.read, r.clustered.sample
-	d.Scores, d.Warm, d.Millis = r.reading.Scores, r.warm, x.s.now-r.started
+func (x *remotePrefills) export(r *request) {
+	d := &r.remote.Done
+	d.Number, d.Epoch, d.Rank, d.Seq, d.Tokens, d.Sample = r.Prefill, x.s.epoch, r.owner, r.seq, r.read, r.clustered.sample
+	d.Scores, d.Warm, d.Millis = r.remote.Scores, r.warm, x.s.now-r.started
 	x.s.out.Exports = append(x.s.out.Exports, *d)
 }
 
 // interrupted ends all reads of an epoch that is over. The decode group asks again.
-func (x *reads) interrupted(reason string) {
+func (x *remotePrefills) interrupted(reason string) {
 	for _, list := range []queue{slices.Clone(x.s.waiting), x.s.running} {
 		for _, r := range list {
-			if r.reading.Restart(); r.Read == 0 || r.ended {
+			if r.remote.Restart(); r.Prefill == 0 || r.ended {
 				continue
 			}
 			code := CodeDraining
@@ -170,11 +170,11 @@ func (x *reads) interrupted(reason string) {
 }
 
 // finished reports the end of a read that left no cache: an error, or a vector.
-func (x *reads) finished(r *request, f *Finish) {
-	if r.Read == 0 || f.Reason == ReasonCancelled {
+func (x *remotePrefills) finished(r *request, f *Finish) {
+	if r.Prefill == 0 || f.Reason == ReasonCancelled {
 		return
 	}
-	d := reading.Done{Number: r.Read, Pooled: r.pooled, Warm: r.warm, Millis: x.s.now - r.started}
+	d := prefillgroup.Done{Number: r.Prefill, Pooled: r.pooled, Warm: r.warm, Millis: x.s.now - r.started}
 	if f.Reason == ReasonError {
 		d.Err, d.Fault = f.Message, f.Code != CodeDraining
 	}
@@ -182,4 +182,4 @@ func (x *reads) finished(r *request, f *Finish) {
 }
 
 // lends reports whether a request keeps its cache for the decode group.
-func (r *request) lends() bool { return r.Read != 0 && r.phase == decoding }
+func (r *request) lends() bool { return r.Prefill != 0 && r.phase == decoding }

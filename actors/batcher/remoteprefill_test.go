@@ -15,7 +15,7 @@ import (
 func TestTakesAreBounded(t *testing.T) {
 	const prompts = plan.MaxTaking + 6
 	s := testState(t, func(c *Config) {
-		c.MaxRunning, c.MaxWaiting, c.TokenBudget, c.ReadHere = 2*prompts, 2*prompts, 4*prompts, 8
+		c.MaxRunning, c.MaxWaiting, c.TokenBudget, c.PrefillHere = 2*prompts, 2*prompts, 4*prompts, 8
 	})
 	full := int64(1) << 30
 	s.Step(Placed{Epoch: 1, Prefill: true, Sockets: []Socket{{ID: "a", Budget: full, Heads: tensor.Span{Lo: 0, Hi: 4}}}})
@@ -24,7 +24,7 @@ func TestTakesAreBounded(t *testing.T) {
 	}
 	takes := 0
 	for n := range prompts {
-		takes += len(s.Step(ReadDone{Number: uint64(n + 1), Epoch: 1, Seq: uint64(n + 1), Tokens: 20, Sample: &sampler.Result{Token: 5}}).Takes)
+		takes += len(s.Step(PrefillDone{Number: uint64(n + 1), Epoch: 1, Seq: uint64(n + 1), Tokens: 20, Sample: &sampler.Result{Token: 5}}).Takes)
 	}
 	if takes != plan.MaxTaking {
 		t.Fatalf("%d caches are taken at once, want %d", takes, plan.MaxTaking)
