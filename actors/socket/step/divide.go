@@ -118,31 +118,25 @@ func cutRuns(runs []plan.Run) (cut [2][]piece) {
 // layers returns the stages that run the rows of a pass through all layers.
 func (e *Epoch) layers(s *Step) []stage {
 	if s.parts == nil {
-		return s.through([]*layer.Batch{s.micro.batch})
+		return []stage{{batches: []*layer.Batch{s.micro.batch}}}
 	}
 	batches := e.parts(s)
-	return append(s.through(batches), stage{job: func(done func(error)) {
+	return []stage{{batches: batches}, {job: func(done func(error)) {
+		s.countWait(batches)
 		s.micro.batch.Join(batches...)
 		done(nil)
-	}})
+	}}}
 }
 
-// through returns the stages that run batches through the layers together. Of the time that several take,
-// all that was not computation counts as waiting.
-func (s *Step) through(batches []*layer.Batch) []stage {
-	if len(batches) == 1 {
-		return []stage{{batches: batches}}
+// countWait sets the waiting time of batches that went through the layers together: the time since they
+// entered, without computation.
+func (s *Step) countWait(batches []*layer.Batch) {
+	idle := time.Since(s.entered)
+	for _, b := range batches {
+		s.overlapped += b.Wait
+		idle -= b.Compute
+		b.Wait = 0
 	}
-	var began time.Time
-	return []stage{{job: func(done func(error)) { began = time.Now(); done(nil) }}, {batches: batches}, {job: func(done func(error)) {
-		idle := time.Since(began)
-		for _, b := range batches {
-			s.overlapped += b.Wait
-			idle -= b.Compute
-			b.Wait = 0
-		}
-		batches[0].Wait = max(0, idle)
-		s.exposed += batches[0].Wait
-		done(nil)
-	}}}
+	batches[0].Wait = max(0, idle)
+	s.exposed += batches[0].Wait
 }

@@ -37,6 +37,7 @@ type Step struct {
 	before     workers.Spent
 	lateBefore []time.Duration
 
+	entered             time.Time     // when the current stage began
 	overlapped, exposed time.Duration // waits of micro-batches; the part in which nothing was computed
 }
 
@@ -66,8 +67,9 @@ func (e *Epoch) NewStep(w *machine.Work, use func(shift int, spare bool)) *Step 
 	return s
 }
 
-// Job returns the job of the current stage, or the batches that the layers run.
+// Job returns the job of the current stage, or the batches that now enter the layers.
 func (s *Step) Job() (job func(done func(error)), layers []*layer.Batch) {
+	s.entered = time.Now()
 	return s.stages[s.at].job, s.stages[s.at].batches
 }
 

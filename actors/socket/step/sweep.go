@@ -69,7 +69,10 @@ func (w *sweep) run(passes []*pass) (stages []stage) {
 			stages = append(stages, stage{job: func(done func(error)) { p.batch.Follow(passes[i-1].batch); done(nil) }})
 		}
 	}
-	stages = append(stages, w.step.through(batches)...)
+	stages = append(stages, stage{batches: batches})
+	if len(batches) > 1 {
+		stages = append(stages, stage{job: func(done func(error)) { w.step.countWait(batches); done(nil) }})
+	}
 	for _, p := range passes {
 		if w.To < w.epoch.Geometry.Layers {
 			stages = append(stages, stage{job: func(done func(error)) { done(w.store(p)) }})
