@@ -38,9 +38,13 @@ func Check(t *testing.T, forms ...Form) {
 		}
 		return
 	}
-	for _, complaint := range compare(string(had), forms) {
-		t.Errorf("%s. Processes of the build before would misread it: raise Version in internal/wire/version.go, then record it with "+
-			"`make wire` (docs/decisions/wire-versions.md)", complaint)
+	complaints := compare(string(had), forms)
+	for _, complaint := range complaints {
+		t.Error(complaint)
+	}
+	if len(complaints) > 0 {
+		t.Errorf("Builds with this version's record would misread these formats. If one of them is released, raise Version in "+
+			"internal/wire/version.go, else delete %s. Then run `make wire` (docs/decisions/wire-versions.md)", path)
 	}
 }
 
@@ -85,22 +89,29 @@ func compare(record string, forms []Form) (complaints []string) {
 	return complaints
 }
 
-// diff lists the lines that only one of two texts has.
-func diff(old, now string) string {
+// diff lists the lines that a text has more often than the other.
+func diff(recorded, now string) string {
 	var out strings.Builder
-	only := func(sign, a, b string) {
-		in := map[string]bool{}
-		for l := range strings.SplitSeq(b, "\n") {
-			in[l] = true
-		}
-		for l := range strings.SplitSeq(a, "\n") {
-			if !in[l] {
-				fmt.Fprintf(&out, "\n\t%s %.300s", sign, l)
+	count := map[string]int{} // in the record, less those in now
+	for l := range strings.SplitSeq(recorded, "\n") {
+		count[l]++
+	}
+	for l := range strings.SplitSeq(now, "\n") {
+		count[l]--
+	}
+	only := func(place, text string, sign int) {
+		for l := range strings.SplitSeq(text, "\n") {
+			if count[l]*sign > 0 {
+				count[l] -= sign
+				fmt.Fprintf(&out, "\n\t%s: %.300s", place, l)
 			}
 		}
 	}
-	only("-", old, now)
-	only("+", now, old)
+	only("only in the record", recorded, 1)
+	only("only in this build", now, -1)
+	if out.Len() == 0 {
+		return " its lines are in another order"
+	}
 	return out.String()
 }
 
