@@ -109,8 +109,8 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 		}
 	}
 	if m.Caches < leastCardCaches && caches == 0 || memory.MappedBytes(m.Caches, block) > max(rest, 0) {
-		return m, fmt.Errorf("%w: weights as %v need %s, activations %s and a margin %s of %s free, which leaves %s for caches: choose a smaller type with --quant, lower %s, or use %s %s",
-			ErrCardMemory, weights, size(m.Weights), size(m.Activations), size(m.Margin), size(free), size(max(rest, 0)), options.Name("kv-memory"), options.Name("device"), DeviceCPU)
+		return m, fmt.Errorf("%w: weights as %v need %s, activations %s and a margin %s of %s free, which leaves %s for caches: choose a smaller type with %s, lower %s, or use %s %s",
+			ErrCardMemory, weights, size(m.Weights), size(m.Activations), size(m.Margin), size(free), size(max(rest, 0)), options.Name("quant"), options.Name("kv-memory"), options.Name("device"), DeviceCPU)
 	}
 	return m, nil
 }

@@ -55,7 +55,7 @@ func Policy(p *kvcache.Policy) error {
 	if p.RebuildsByPrefill() && p.Index == nil {
 		return nil
 	}
-	return fmt.Errorf("cache policy %s is not computed on a graphics card: use full, or start the nodes with --device cpu", p.Name())
+	return fmt.Errorf("cache policy %s is not computed on a graphics card: use full, or compute on the CPU", p.Name())
 }
 
 // ActivationBytes is the memory of a card that the steps of one micro-batch take, without the caches.
