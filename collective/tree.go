@@ -36,7 +36,7 @@ type combiner struct {
 
 // sum writes the sum of the tree to dst, which overlaps none of the parts.
 func (c *combiner) sum(dst []float32, units int) {
-	if brokenOrder {
+	if mutated {
 		c.sumInRow(dst)
 		return
 	}
@@ -46,7 +46,7 @@ func (c *combiner) sum(dst []float32, units int) {
 	}
 }
 
-// sumInRow sums in the wrong order; see brokenOrder.
+// sumInRow sums in the wrong order; see mutated.
 func (c *combiner) sumInRow(dst []float32) {
 	clear(dst)
 	for _, v := range c.parts {

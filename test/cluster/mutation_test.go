@@ -7,7 +7,7 @@ import (
 )
 
 // TestMutationIsCaught shows that the same-bits comparison can fail. A binary with -tags mutation
-// (collective/order_mutation.go) sums the parts of a reduction from left to right instead of along
+// (collective/mutation_enabled.go) sums the parts of a reduction from left to right instead of along
 // the canonical tree. On one node that changes nothing; on three the answers must differ.
 func TestMutationIsCaught(t *testing.T) {
 	testlevel.NeedLong(t)
