@@ -3,7 +3,8 @@ package collective
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
 // Wire format of one message, little-endian:
@@ -108,7 +109,7 @@ func PutMessage(msg []byte, h Header, checksum bool) {
 	le.PutUint32(msg[28:], h.Incarnation)
 	if checksum {
 		end := HeaderBytes + int(h.Length)
-		le.PutUint32(msg[end:], crc32.Checksum(msg[:end], castagnoli))
+		le.PutUint32(msg[end:], crc32c.Of(msg[:end]))
 	}
 }
 
@@ -135,13 +136,11 @@ func ParseMessage(msg []byte, checksum bool) (Header, []byte, Drop) {
 		return Header{}, nil, DropMalformed
 	}
 	end := HeaderBytes + int(h.Length)
-	if checksum && le.Uint32(msg[end:]) != crc32.Checksum(msg[:end], castagnoli) {
+	if checksum && le.Uint32(msg[end:]) != crc32c.Of(msg[:end]) {
 		return Header{}, nil, DropChecksum
 	}
 	return h, msg[HeaderBytes:end:end], DropNone
 }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // OpID numbers an operation: micro-batch<<56 | sequence. Within a micro-batch the sequence must
 // rise, in the same way on all ranks. Micro-batches are independent.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/transfer"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
 // taker takes whole caches from sockets of the prefill group while steps run. For each cache, one
@@ -63,8 +63,6 @@ const (
 )
 
 var errReleased = errors.New("socket: the sequence was released while its cache was taken")
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func newTaker(exec *layer.Executor, c *Caches) *taker {
 	t := &taker{background: newBackground(exec, c), turn: make(chan struct{}, 1)}
@@ -233,7 +231,7 @@ func (x *arrival) fetch(dst []byte, p piece) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
-		if want := min(takeBytes, p.bytes-len(dst)); len(reply.Rows) != want || crc32.Checksum(reply.Rows, castagnoli) != reply.Sum {
+		if want := min(takeBytes, p.bytes-len(dst)); len(reply.Rows) != want || crc32c.Of(reply.Rows) != reply.Sum {
 			return dst, fmt.Errorf("%w: %d bytes of %v with sum %08x, expected %d", kvcache.ErrRows, len(reply.Rows), p.RowBlock, reply.Sum, want)
 		}
 		dst = append(dst, reply.Rows...)
@@ -312,5 +310,5 @@ func (c *Caches) Lend(r *proto.RowsRequest) (*proto.RowsReply, error) {
 		c.lent.drop(r.Seq, b)
 	}
 	body = body[r.From:min(size, int(r.From)+int(r.Size))]
-	return &proto.RowsReply{Rows: body, Sum: crc32.Checksum(body, castagnoli)}, nil
+	return &proto.RowsReply{Rows: body, Sum: crc32c.Of(body)}, nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -42,8 +42,6 @@ const (
 	cacheHeader = len(cacheMagic) + sha256.Size
 	cachePiece  = 1 << 20
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // cacheKey identifies the rows of a tensor in the type and layout of w.
 func cacheKey(model, name string, rows topology.Range, w *tensor.Weight) [sha256.Size]byte {
@@ -100,7 +98,7 @@ func readPacked(path string, key [sha256.Size]byte, data []byte, pool *tensor.Po
 		piece := data[i*cachePiece : min((i+1)*cachePiece, len(data))]
 		if _, err := f.ReadAt(piece, int64(cacheHeader+i*cachePiece)); err != nil {
 			errs[i] = err
-		} else if crc32.Checksum(piece, castagnoli) != binary.LittleEndian.Uint32(sums[4*i:]) {
+		} else if crc32c.Of(piece) != binary.LittleEndian.Uint32(sums[4*i:]) {
 			errs[i] = fmt.Errorf("shard: wrong checksum of MiB %d", i)
 		}
 	})
@@ -135,7 +133,7 @@ func (c *Cache) write(key [sha256.Size]byte, data []byte) (err error) {
 	}()
 	sums := make([]byte, 0, 4*pieces(len(data)))
 	for piece := range slices.Chunk(data, cachePiece) {
-		sums = binary.LittleEndian.AppendUint32(sums, crc32.Checksum(piece, castagnoli))
+		sums = binary.LittleEndian.AppendUint32(sums, crc32c.Of(piece))
 	}
 	for _, part := range [][]byte{[]byte(cacheMagic), key[:], data, sums} {
 		if _, err := f.Write(part); err != nil {

@@ -3,11 +3,11 @@ package kvcache
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
 // A sequence whose policy selects pages (Quest, ShadowKV) reads few of its rows in a step. The
@@ -192,15 +192,13 @@ func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil {
 			for page := range slices.Chunk(pages, r.spilledSize(g.Layout, c.Page())) {
-				sums = append(sums, crc32.Checksum(page, castagnoli))
+				sums = append(sums, crc32c.Of(page))
 			}
 			break
 		}
 	}
 	return sums
 }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Spill frees the rows of a store's first blocks. The file has all their pages, those of
 // FileBlocks, with the checksums of PageSums. The store closes the file.
@@ -311,7 +309,7 @@ func (s *Store) fetchPages(t *table, pages []int32) {
 	}
 	err := s.spilled.file.Read(offsets, size, func(j int, page []byte) error {
 		i := absent[j]
-		if crc32.Checksum(page, castagnoli) != f.sums[pages[i]] {
+		if crc32c.Of(page) != f.sums[pages[i]] {
 			return fmt.Errorf("page %d of layer %d, head %d is corrupted", pages[i], t.Layer, t.Index)
 		}
 		copy(f.page(i, size), page)

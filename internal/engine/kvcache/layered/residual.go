@@ -3,10 +3,10 @@ package layered
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
 // Residual stores one rank's rows of the residual stream of a prompt between its layers: in blocks of
@@ -69,7 +69,7 @@ func (r *Residual) Load(start, n int) ([]float32, error) {
 			return nil
 		})
 	}
-	if r.lost == nil && crc32.Checksum(rows, castagnoli) != r.sums[at] {
+	if r.lost == nil && crc32c.Of(rows) != r.sums[at] {
 		r.lost = errors.New("layered: rows of the residual stream came back damaged from their file")
 	}
 	if r.lost != nil {
@@ -77,8 +77,6 @@ func (r *Residual) Load(start, n int) ([]float32, error) {
 	}
 	return tensor.Floats(rows), nil
 }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Store stores the rows of the pass that begins with position start.
 func (r *Residual) Store(start int, rows []float32) error {
@@ -92,7 +90,7 @@ func (r *Residual) Store(start int, rows []float32) error {
 		r.arena.WriteBlock(r.blocks[at], r.rows)
 		return nil
 	}
-	r.sums[at] = crc32.Checksum(bytes, castagnoli)
+	r.sums[at] = crc32c.Of(bytes)
 	if r.lost == nil {
 		r.lost = r.file.Put(bytes, int64(at)*int64(r.size))
 	}
