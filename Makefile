@@ -167,6 +167,10 @@ bench-wire: build ## this tree compared with OLD=bin/shoal-old on simulated netw
 	CGO_ENABLED=0 go build -o bin/ ./test/wire
 	bin/wire compare old=$(OLD) now=bin/shoal --out bin $(WIRE)
 
+.PHONY: bench-wire-table
+bench-wire-table: ## the table of docs/network.md: OLD=bin/shoal-old and this tree, 1B and 8B, 2 and 4 nodes (as root, at most 10 minutes)
+	$(MAKE) bench-wire WIRE='--shapes 1b,8b:8 --rounds 1 --tokens 32 --seconds 570 $(WIRE)'
+
 .PHONY: sim
 sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100000
 	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./internal/sim

@@ -16,9 +16,9 @@ import (
 
 type compareCmd struct {
 	Builds  []string        `arg:"" placeholder:"NAME=PROGRAM" help:"Programs to measure in turn, the baseline first."`
-	Shapes  []string        `default:"1b" help:"Sizes of the model, with random weights: tiny, 160m, 1b, 8b."`
+	Shapes  []string        `default:"1b" help:"Sizes of the model, with random weights: tiny, 160m, 1b, 8b; 8b:8 has 8 layers."`
 	Nodes   []int           `default:"2,4" help:"Numbers of nodes."`
-	Delays  []time.Duration `default:"100us,250us,1ms" help:"One-way delays between two hosts."`
+	Delays  []time.Duration `default:"250us,1ms,100us" help:"One-way delays between two hosts. The clusters start with the first one, for which they choose their mapping."`
 	Rates   []string        `default:"1gbit,10gbit" help:"Rates of the link of each host; 0 is unlimited."`
 	Rows    []int           `default:"1,16" help:"Sequences that decode together."`
 	Prompt  int             `default:"4096" help:"Tokens of the prompt; 0 measures none."`
@@ -29,14 +29,14 @@ type compareCmd struct {
 	Threads int             `help:"Compute threads of each node (default: all processors but one, divided evenly)."`
 	MTU     int             `name:"mtu" default:"9000" help:"Largest packet, in bytes."`
 	Work    string          `type:"path" help:"Folder for the models (default: that of temporary files)."`
-	Seconds int             `default:"3600" help:"Stop after this number of seconds and report what was measured."`
+	Seconds int             `default:"3600" help:"Stop after this number of seconds and report what was measured. Each shape and number of nodes gets an equal part."`
 	Out     string          `type:"path" default:"." help:"Folder for wire.md and wire.json, which are written after every cell."`
 }
 
 func (c *compareCmd) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(c.Seconds)*time.Second, fmt.Errorf("--seconds %d have passed", c.Seconds))
 	defer cancel()
-	o := compare.Options{Nodes: c.Nodes, Delays: c.Delays, Rates: c.Rates, Rows: c.Rows, Prompt: c.Prompt, Tokens: c.Tokens, Rounds: c.Rounds, Quant: c.Quant, Memory: c.Memory,
+	o := compare.Options{Shapes: c.Shapes, Nodes: c.Nodes, Delays: c.Delays, Rates: c.Rates, Rows: c.Rows, Prompt: c.Prompt, Tokens: c.Tokens, Rounds: c.Rounds, Quant: c.Quant, Memory: c.Memory,
 		Threads: c.Threads, CPUs: runtime.GOMAXPROCS(0), MTU: c.MTU, Work: c.Work, Start: 5 * time.Minute}
 	began := time.Now()
 	o.Report = func(s string) { fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(began).Seconds(), s) }
@@ -51,25 +51,20 @@ func (c *compareCmd) Run(ctx context.Context) error {
 		}
 		o.Builds = append(o.Builds, compare.Build{Name: name, Path: path})
 	}
-	if c.Rounds < 1 || c.Tokens < 4 {
-		return fmt.Errorf("compare: --rounds %d --tokens %d: want at least 1 and 4", c.Rounds, c.Tokens)
+	if c.Rounds < 1 || c.Tokens < 4 || min(len(c.Shapes), len(c.Nodes), len(c.Delays), len(c.Rates)) == 0 {
+		return fmt.Errorf("compare: --rounds %d --tokens %d: want at least 1 and 4, and one of --shapes, --nodes, --delays and --rates", c.Rounds, c.Tokens)
 	}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return err
 	}
 	var cells []compare.Cell
 	var failed error
-	for _, o.Shape = range c.Shapes {
-		err := compare.Run(ctx, o, func(x compare.Cell) {
-			cells = append(cells, x)
-			failed = errors.Join(failed, c.write(cells))
-		})
-		if err = errors.Join(err, failed); err != nil {
-			return err
-		}
-	}
+	err := compare.Run(ctx, o, func(x compare.Cell) {
+		cells = append(cells, x)
+		failed = errors.Join(failed, c.write(cells))
+	})
 	fmt.Print(compare.Table(cells))
-	return nil
+	return errors.Join(err, failed)
 }
 
 func (c *compareCmd) write(cells []compare.Cell) error {

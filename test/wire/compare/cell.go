@@ -28,7 +28,6 @@ type Cell struct {
 	Shape   string          `json:"shape"`
 	Nodes   int             `json:"nodes"`
 	Load    Load            `json:"load"`
-	Start   time.Duration   `json:"start_delay_ns"` // delay at which the cluster started
 	Delay   time.Duration   `json:"delay_ns"`
 	Rate    string          `json:"rate"`
 	Mapping string          `json:"mapping"`
@@ -103,37 +102,78 @@ func rateText(rate string) string {
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// Table returns the cells as Markdown, one row for each load and network, with the ratio of the last
-// build to the first.
+// wireOf is a network: the delay between two hosts, one way, and the rate of a host's link.
+type wireOf struct {
+	delay time.Duration
+	rate  string
+}
+
+// still is the network of the reference: no delay and an unlimited rate.
+var still = wireOf{0, "0"}
+
+// networks lists all pairs of delays and rates. Neighbours differ in both, so that a comparison that is cut short has
+// measured every delay and every rate.
+func networks(delays []time.Duration, rates []string) (out []wireOf) {
+	for k := range rates {
+		for i, d := range delays {
+			out = append(out, wireOf{d, rates[(i+k)%len(rates)]})
+		}
+	}
+	return out
+}
+
+// late reports whether packets were late by more than a tenth of the delay.
+func (c *Cell) late() bool { return c.Late > c.Delay/10 }
+
+// Table returns the cells as Markdown, one row for each load and network. Each later build is compared with the
+// first. Rows with * had packets that were late by more than a tenth of the delay.
 func Table(cells []Cell) string {
 	type key struct {
 		shape string
 		nodes int
-		start time.Duration
-		delay time.Duration
-		rate  string
-		load  Load
+		wireOf
+		load Load
 	}
-	rows, order := map[key][]Cell{}, []key(nil)
+	rows, order, builds := map[key][]Cell{}, []key(nil), []string(nil)
 	for _, c := range cells {
-		k := key{c.Shape, c.Nodes, c.Start, c.Delay, c.Rate, c.Load}
+		k := key{c.Shape, c.Nodes, wireOf{c.Delay, c.Rate}, c.Load}
 		if rows[k] == nil {
 			order = append(order, k)
 		}
 		rows[k] = append(rows[k], c)
-	}
-	var b strings.Builder
-	b.WriteString("| shape | nodes | started at | one way | rate | load | build | mapping | tokens/s | step, ms | waits, ms | floor, ms | KB on a link | late, us | ratio |\n")
-	b.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, k := range order {
-		for i, c := range rows[k] {
-			ratio := ""
-			if i > 0 {
-				ratio = fmt.Sprintf("%.2f", c.TokensPerS/rows[k][0].TokensPerS)
-			}
-			fmt.Fprintf(&b, "| %s | %d | %v | %v | %s | %v | %s | %s | %.2f | %.2f | %.2f | %.2f | %.1f | %d | %s |\n", c.Shape, c.Nodes, c.Start, c.Delay, rateText(c.Rate), c.Load, c.Build, c.Mapping,
-				c.TokensPerS, ms(c.Step()), ms(c.Wait), ms(c.Floor), float64(c.Bytes)/1e3, c.Late.Microseconds(), ratio)
+		if !slices.Contains(builds, c.Build) {
+			builds = append(builds, c.Build)
 		}
 	}
-	return b.String()
+	head := []string{"shape", "nodes", "one way", "rate", "load"}
+	for i, b := range builds {
+		head = append(head, b+", tokens/s")
+		if i > 0 {
+			head = append(head, "ratio")
+		}
+	}
+	for _, b := range builds {
+		head = append(head, b+": step, ms", "waits", "floor", "share", "KB on a link", "mapping")
+	}
+	var text strings.Builder
+	line := func(cells []string) { text.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+	line(head)
+	line(slices.Repeat([]string{"---"}, len(head)))
+	for _, k := range order {
+		mark := ""
+		if k.delay > 0 && slices.ContainsFunc(rows[k], func(c Cell) bool { return c.late() }) {
+			mark = "*"
+		}
+		out, more := []string{k.shape, strconv.Itoa(k.nodes), k.delay.String(), rateText(k.rate) + mark, k.load.String()}, []string(nil)
+		for i, c := range rows[k] {
+			out = append(out, fmt.Sprintf("%.2f", c.TokensPerS))
+			if i > 0 {
+				out = append(out, fmt.Sprintf("%.2f", c.TokensPerS/rows[k][0].TokensPerS))
+			}
+			more = append(more, fmt.Sprintf("%.2f", ms(c.Step())), fmt.Sprintf("%.2f", ms(c.Wait)), fmt.Sprintf("%.2f", ms(c.Floor)),
+				fmt.Sprintf("%.0f %%", 100*ms(c.Wait)/ms(c.Step())), fmt.Sprintf("%.1f", float64(c.Bytes)/1e3), c.Mapping)
+		}
+		line(append(out, more...))
+	}
+	return text.String()
 }

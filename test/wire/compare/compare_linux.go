@@ -16,7 +16,7 @@ import (
 // Options describe a comparison.
 type Options struct {
 	Builds  []Build
-	Shape   string
+	Shapes  []string
 	Nodes   []int
 	Delays  []time.Duration // one way, from host to host
 	Rates   []string        // of a host's link; "0": unlimited
@@ -29,45 +29,75 @@ type Options struct {
 	Threads int // of each node; 0: all processors, except one for the network, divided evenly
 	CPUs    int
 	MTU     int
-	Work    string        // folder for the model
+	Work    string        // folder for the models
 	Start   time.Duration // limit for a cluster's start
 	Report  func(string)
 }
 
-// Run measures all cells and passes each to cell at once. It starts all builds on the
-// same hosts, and asks them in turn, so that load on the machine slows all of them equally. When ctx
-// ends, it stops without an error: cells has what was measured.
-func Run(ctx context.Context, o Options, cell func(Cell)) error {
-	shape, err := ShapeOf(o.Shape)
-	if err != nil {
-		return err
-	}
-	model, err := os.MkdirTemp(o.Work, "wire-model-")
-	if err != nil {
-		return fmt.Errorf("compare: %w", err)
-	}
-	defer os.RemoveAll(model)
-	o.Report("writing the model " + o.Shape)
-	if err := shape.Write(filepath.Join(model, o.Shape)); err != nil {
-		return err
-	}
-	for _, n := range o.Nodes {
-		c := &comparison{Options: o, shape: shape, model: filepath.Join(model, o.Shape), nodes: n, cell: cell}
-		if err := c.run(ctx); err != nil {
-			if ctx.Err() != nil {
-				o.Report(fmt.Sprintf("stopped: %v", context.Cause(ctx)))
-				return nil
-			}
+// Run measures all cells and passes each to cell at once. Every model and number of nodes gets an equal part of
+// the time that is left until the deadline of ctx. A fault ends only the measurements of its clusters.
+func Run(ctx context.Context, o Options, cell func(Cell)) (failed error) {
+	var shapes []Shape
+	for _, name := range o.Shapes {
+		s, err := ShapeOf(name)
+		if err != nil {
 			return err
 		}
+		shapes = append(shapes, s)
 	}
-	return nil
+	left := len(shapes) * len(o.Nodes)
+	for i, s := range shapes {
+		model, err := os.MkdirTemp(o.Work, "wire-model-")
+		if err != nil {
+			return fmt.Errorf("compare: %w", err)
+		}
+		written := false
+		for _, n := range o.Nodes {
+			part, cancel := partOf(ctx, left)
+			left--
+			c := &comparison{Options: o, shape: s, name: o.Shapes[i], model: filepath.Join(model, "model"), nodes: n, cell: cell}
+			if !written {
+				o.Report("writing the model " + c.name)
+				err, written = s.Write(c.model), true
+			}
+			if err == nil {
+				err = c.run(part)
+			}
+			if part.Err() != nil {
+				o.Report(fmt.Sprintf("%s on %d nodes: stopped: %v", c.name, n, context.Cause(part)))
+			} else if err != nil {
+				o.Report(fmt.Sprintf("%s on %d nodes: %v", c.name, n, err))
+				failed = errors.Join(failed, fmt.Errorf("%s on %d nodes: %w", c.name, n, err))
+			}
+			cancel()
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		if err := os.RemoveAll(model); err != nil {
+			failed = errors.Join(failed, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return failed
 }
 
-// comparison measures all builds with one number of nodes.
+// partOf returns a context that ends after one of parts equal parts of the time that is left.
+func partOf(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, time.Until(end)/time.Duration(parts), errors.New("its part of the time is over"))
+}
+
+// comparison measures all builds with one model and number of nodes.
 type comparison struct {
 	Options
 	shape    Shape
+	name     string // of the shape
 	model    string
 	nodes    int
 	cell     func(Cell)
@@ -75,10 +105,12 @@ type comparison struct {
 	top      *topology.Topology
 	clusters []*running
 	asked    uint64
-	started  time.Duration            // delay at which the clusters started
 	still    map[string]time.Duration // step without delay, by build and load
+	took     map[Load]time.Duration   // of the newest measurement with all builds
 }
 
+// run starts one cluster of each build on the same hosts and asks them in turn, so that load on the machine slows
+// all of them equally. The clusters start on the first network, for which they choose their mapping.
 func (c *comparison) run(ctx context.Context) (err error) {
 	names := make([]string, c.nodes+1)
 	for i := range names {
@@ -91,26 +123,42 @@ func (c *comparison) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.net.Close()) }()
-	for _, d := range c.Delays {
-		if err := c.delay(ctx, d); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// delay starts the clusters on a network with a delay, because they choose their mapping for the links that
-// they find, and measures with every rate.
-func (c *comparison) delay(ctx context.Context, d time.Duration) (err error) {
-	if err := c.set(ctx, d, c.Rates[0]); err != nil {
+	nets := networks(c.Delays, c.Rates)
+	if err := c.set(ctx, nets[0]); err != nil {
 		return err
 	}
 	defer func() {
 		for _, r := range c.clusters {
 			err = errors.Join(err, r.stop())
 		}
-		c.clusters = nil
 	}()
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+	c.still, c.took = map[string]time.Duration{}, map[Load]time.Duration{}
+	var failed error
+	for _, n := range append([]wireOf{still}, nets...) {
+		if err := c.set(ctx, n); err != nil {
+			return err
+		}
+		for _, l := range c.loads() {
+			if end, ok := ctx.Deadline(); ok && time.Until(end) < c.took[l] {
+				continue // a shorter load may still fit
+			}
+			if err := c.load(ctx, l, n); err != nil {
+				if ctx.Err() != nil {
+					return err
+				}
+				c.Report(fmt.Sprintf("%s on %d nodes, %v: %v", c.name, c.nodes, l, err))
+				failed = errors.Join(failed, err)
+			}
+		}
+	}
+	return failed
+}
+
+// start starts the clusters and waits until they serve.
+func (c *comparison) start(ctx context.Context) error {
 	threads := c.Threads
 	if threads == 0 {
 		threads = max(1, (c.CPUs-1)/c.nodes)
@@ -130,38 +178,24 @@ func (c *comparison) delay(ctx context.Context, d time.Duration) (err error) {
 			return err
 		}
 	}
-	c.still, c.started = map[string]time.Duration{}, d
-	if err := c.wire(ctx, 0, "0"); err != nil { // the reference
-		return err
-	}
-	for _, rate := range c.Rates {
-		if err := c.wire(ctx, d, rate); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// wire measures all loads with one delay and rate.
-func (c *comparison) wire(ctx context.Context, delay time.Duration, rate string) error {
-	if err := c.set(ctx, delay, rate); err != nil {
-		return err
-	}
+// loads lists what is measured on every network.
+func (c *comparison) loads() (out []Load) {
 	for _, rows := range c.Rows {
-		if err := c.load(ctx, Load{Rows: rows}, delay, rate); err != nil {
-			return err
-		}
+		out = append(out, Load{Rows: rows})
 	}
 	if c.Prompt > 0 {
-		return c.load(ctx, Load{Prompt: c.Prompt}, delay, rate)
+		out = append(out, Load{Prompt: c.Prompt})
 	}
-	return nil
+	return out
 }
 
 // set changes all links.
-func (c *comparison) set(ctx context.Context, delay time.Duration, rate string) error {
+func (c *comparison) set(ctx context.Context, n wireOf) error {
 	for _, h := range c.top.Hosts { // half of the delay on each of the two links of a path
-		if _, err := c.net.Control(ctx, []string{"set", h.Name, "delay=" + (delay / 2).String(), "rate=" + rate}); err != nil {
+		if _, err := c.net.Control(ctx, []string{"set", h.Name, "delay=" + (n.delay / 2).String(), "rate=" + n.rate}); err != nil {
 			return err
 		}
 	}
@@ -169,10 +203,18 @@ func (c *comparison) set(ctx context.Context, delay time.Duration, rate string) 
 }
 
 // load measures one load with all builds in turn.
-func (c *comparison) load(ctx context.Context, l Load, delay time.Duration, rate string) error {
+func (c *comparison) load(ctx context.Context, l Load, n wireOf) error {
+	began := time.Now()
 	cells := make([]Cell, len(c.clusters))
 	for i, r := range c.clusters {
-		cells[i] = Cell{Build: r.Name, Shape: c.Shape, Nodes: c.nodes, Load: l, Start: c.started, Delay: delay, Rate: rate, Mapping: r.mapping}
+		cells[i] = Cell{Build: r.Name, Shape: c.name, Nodes: c.nodes, Load: l, Delay: n.delay, Rate: n.rate, Mapping: r.mapping}
+	}
+	if n == still { // a cluster's first step of a kind is slower
+		for i, r := range c.clusters {
+			if err := c.measure(ctx, r, &Cell{Load: cells[i].Load}); err != nil {
+				return err
+			}
+		}
 	}
 	for round := range c.Rounds {
 		for k := range c.clusters {
@@ -185,13 +227,18 @@ func (c *comparison) load(ctx context.Context, l Load, delay time.Duration, rate
 			}
 		}
 	}
+	c.took[l] = time.Since(began)
 	for i := range cells {
 		x := &cells[i]
 		key := fmt.Sprint(x.Build, l)
-		if delay == 0 && rate == "0" {
+		if n == still {
 			c.still[key] = x.Step()
 		}
-		x.finish(c.shape, c.still[key])
+		reference, ok := c.still[key]
+		if !ok {
+			return errors.New("compare: the measurement without delay failed")
+		}
+		x.finish(c.shape, reference)
 		c.Report(x.Text())
 		c.cell(*x)
 	}

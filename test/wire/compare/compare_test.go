@@ -52,19 +52,48 @@ func TestTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cell := func(build string, ms int) Cell {
-		c := Cell{Build: build, Shape: "1b", Nodes: 2, Load: Load{Rows: 16}, Start: time.Millisecond, Delay: time.Millisecond, Rate: "1gbit", Mapping: "reduce",
+	cell := func(build string, ms int, late time.Duration) Cell {
+		c := Cell{Build: build, Shape: "1b", Nodes: 2, Load: Load{Rows: 16}, Delay: time.Millisecond, Rate: "1gbit", Mapping: "reduce", Late: late,
 			Times: []time.Duration{time.Duration(ms) * time.Millisecond}, bytes: []int64{48 * 125_000}, tokens: 48}
 		c.finish(s, 10*time.Millisecond)
 		return c
 	}
-	got := Table([]Cell{cell("old", 100), cell("now", 50)})
-	for _, want := range []string{
-		"| 1b | 2 | 1ms | 1ms | 1gbit | decode, 16 rows | old | reduce | 160.00 | 100.00 | 90.00 | 34.00 | 125.0 | 0 |  |", // 33 delays, and 125 kB at 125 MB/s
-		"| now | reduce | 320.00 | 50.00 | 40.00 | 34.00 | 125.0 | 0 | 2.00 |",
-	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no row %q in\n%s", want, got)
+	for late, mark := range map[time.Duration]string{100 * time.Microsecond: "", 101 * time.Microsecond: "*"} {
+		got := Table([]Cell{cell("old", 100, 0), cell("now", 50, late)})
+		want := "| 1b | 2 | 1ms | 1gbit" + mark + " | decode, 16 rows | 160.00 | 320.00 | 2.00 | 100.00 | 90.00 | 34.00 | 90 % | 125.0 | reduce | 50.00 | 40.00 | 34.00 | 80 % | 125.0 | reduce |" // 33 delays, and 125 kB at 125 MB/s
+		if lines := strings.Split(strings.TrimSpace(got), "\n"); len(lines) != 3 || lines[2] != want || strings.Count(lines[0], "|") != strings.Count(want, "|") {
+			t.Errorf("want %q, got\n%s", want, got)
+		}
+	}
+}
+
+// TestNetworks: every delay and every rate comes early, and every pair once.
+func TestNetworks(t *testing.T) {
+	for _, rates := range [][]string{{"1gbit"}, {"1gbit", "10gbit"}, {"0", "1gbit", "10gbit"}} {
+		delays := []time.Duration{1, 2, 3}
+		all := networks(delays, rates)
+		seen, early := map[wireOf]bool{}, map[any]bool{}
+		for i, n := range all {
+			seen[n] = true
+			if i < len(delays) {
+				early[n.delay], early[n.rate] = true, true
+			}
+		}
+		if len(seen) != len(delays)*len(rates) || len(all) != len(seen) || len(early) != len(delays)+len(rates) {
+			t.Errorf("%v: %v", rates, all)
+		}
+	}
+}
+
+// TestShapeLayers: a shape may have another number of layers.
+func TestShapeLayers(t *testing.T) {
+	s, err := ShapeOf("8b:8")
+	if err != nil || s.Layers != 8 || s.Hidden != Shapes["8b"].Hidden || Shapes["8b"].Layers != 32 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, bad := range []string{"9b", "8b:", "8b:0", "8b:-1", "8b:129", "8b:x"} {
+		if _, err := ShapeOf(bad); err == nil {
+			t.Errorf("%q is a shape", bad)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -29,14 +30,24 @@ var Shapes = map[string]Shape{
 	"tiny": {256, 4, 8, 4, 32, 1024, 4096, true},
 }
 
-// ShapeOf returns a shape by name.
-func ShapeOf(name string) (Shape, error) {
+// ShapeOf returns a shape by name: NAME, or NAME:LAYERS for a model with another number of layers.
+func ShapeOf(text string) (Shape, error) {
+	name, layers, fewer := strings.Cut(text, ":")
 	s, ok := Shapes[name]
 	if !ok {
-		return s, fmt.Errorf("compare: no shape %q: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(Shapes)), ", "))
+		return s, fmt.Errorf("compare: no shape %q: want one of %s, or NAME:LAYERS", name, strings.Join(slices.Sorted(maps.Keys(Shapes)), ", "))
+	}
+	if fewer {
+		n, err := strconv.Atoi(layers)
+		if err != nil || n < 1 || n > maxLayers {
+			return s, fmt.Errorf("compare: shape %q: want 1 to %d layers", text, maxLayers)
+		}
+		s.Layers = n
 	}
 	return s, nil
 }
+
+const maxLayers = 128
 
 type tensorSpec struct {
 	name  string
