@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/shoal-llm/shoal/internal/eval/score"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -24,6 +25,7 @@ type Question struct {
 	Context string   // LongBench: the text that the question is about
 	Lead    string   // RULER: answer_prefix, the first words of the answer
 	Answers []string // references
+	Classes []string // LongBench: all labels of a classification
 	Set     string   // LongBench: dataset; RULER: task; may be empty
 }
 
@@ -66,11 +68,12 @@ func parseQuestion(line []byte) (Question, error) {
 		Output  texts  `json:"output"`
 		Answers texts  `json:"answers"`
 		Answer  texts  `json:"answer"`
+		Classes texts  `json:"all_classes"`
 	}
 	if err := json.Unmarshal(line, &raw); err != nil {
 		return Question{}, fmt.Errorf("not a JSON object with texts in input, context and outputs or answers: %w", err)
 	}
-	q := Question{Input: raw.Input, Context: raw.Context, Lead: raw.Lead, Set: cmp.Or(raw.Dataset, raw.Task)}
+	q := Question{Input: raw.Input, Context: raw.Context, Lead: raw.Lead, Classes: raw.Classes, Set: cmp.Or(raw.Dataset, raw.Task)}
 	for _, a := range []texts{raw.Outputs, raw.Answers, raw.Output, raw.Answer} {
 		if len(a) > 0 {
 			q.Answers = a
@@ -101,7 +104,7 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 
 // AskConfig configures how questions are sent.
 type AskConfig struct {
-	Metric string // one of Metrics
+	Metric string // a name of package score
 	// Template contains {context} and {input}. Default: both, separated by an empty line.
 	Template  string
 	Chat      *tokenizer.ChatTemplate // nil: plain completions
@@ -126,8 +129,9 @@ type Answered struct {
 
 // Ask sends every question under every policy. Results are ordered by question, then by policy.
 func Ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, questions []Question, cfg AskConfig) ([]Answered, error) {
-	if !slices.Contains(Metrics(), cfg.Metric) {
-		return nil, fmt.Errorf("%w: metric %q is unknown; known are %s", ErrQuestions, cfg.Metric, strings.Join(Metrics(), ", "))
+	metric, ok := score.Lookup(cfg.Metric)
+	if !ok {
+		return nil, fmt.Errorf("%w: metric %q is unknown; known are %s", ErrQuestions, cfg.Metric, strings.Join(score.Names(), ", "))
 	}
 	cfg.MaxTokens, cfg.Concurrency = cmp.Or(cfg.MaxTokens, 64), cmp.Or(cfg.Concurrency, 4)
 	if len(cfg.Policies) == 0 {
@@ -153,7 +157,7 @@ func Ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, questions []Q
 			if err != nil {
 				return fmt.Errorf("question %d, policy %s: %w", n+1, p.Name, err)
 			}
-			out[i] = Answered{Line: n, Set: q.Set, Policy: p.Name, Prompt: len(prompt), Score: Compare(cfg.Metric, a.Text, q.Answers), Output: a.Text, Answers: q.Answers}
+			out[i] = Answered{Line: n, Set: q.Set, Policy: p.Name, Prompt: len(prompt), Score: metric.Score(a.Text, score.Reference{Answers: q.Answers, Classes: q.Classes}), Output: a.Text, Answers: q.Answers}
 			if cfg.Progress != nil {
 				cfg.Progress(done.Add(1), int64(total))
 			}
@@ -172,26 +176,33 @@ func (cfg *AskConfig) prompt(tok *tokenizer.Tokenizer, q *Question) ([]int32, er
 		}
 	}
 	text := strings.NewReplacer("{context}", q.Context, "{input}", q.Input).Replace(form)
-	if cfg.Chat == nil {
+	return promptOf(tok, cfg.Chat, text, q.Lead, cfg.MaxPrompt)
+}
+
+// promptOf tokenizes a question and the first words of its answer: as one chat message, or plainly
+// if chat is nil. Without a chat template most bounds the prompt, with one the message and its
+// frame; 0: no bound. The middle of a longer one is removed.
+func promptOf(tok *tokenizer.Tokenizer, chat *tokenizer.ChatTemplate, text, lead string, most int) ([]int32, error) {
+	if chat == nil {
 		head := tok.Encode("", true)
-		return append(head, cutMiddle(tok.EncodeLiteral(text+q.Lead), cfg.MaxPrompt-len(head), cfg.MaxPrompt > 0)...), nil
+		return append(head, cutMiddle(tok.EncodeLiteral(text+lead), most-len(head), most > 0)...), nil
 	}
-	if cfg.MaxPrompt > 0 {
-		around, err := cfg.render(tok, "")
+	if most > 0 {
+		around, err := renderMessage(tok, chat, "")
 		if err != nil {
 			return nil, err
 		}
-		if ids := tok.EncodeLiteral(text); len(ids) > cfg.MaxPrompt-len(around) {
-			text = tok.Decode(cutMiddle(ids, cfg.MaxPrompt-len(around), true), false)
+		if ids := tok.EncodeLiteral(text); len(ids) > most-len(around) {
+			text = tok.Decode(cutMiddle(ids, most-len(around), true), false)
 		}
 	}
-	ids, err := cfg.render(tok, text)
-	return append(ids, tok.EncodeLiteral(q.Lead)...), err
+	ids, err := renderMessage(tok, chat, text)
+	return append(ids, tok.EncodeLiteral(lead)...), err
 }
 
-// render renders one user message with the chat template.
-func (cfg *AskConfig) render(tok *tokenizer.Tokenizer, text string) ([]int32, error) {
-	r, err := cfg.Chat.Render([]tokenizer.Message{{Role: "user", Content: text}}, tokenizer.RenderOptions{AddGenerationPrompt: true})
+// renderMessage renders one user message with the chat template.
+func renderMessage(tok *tokenizer.Tokenizer, chat *tokenizer.ChatTemplate, text string) ([]int32, error) {
+	r, err := chat.Render([]tokenizer.Message{{Role: "user", Content: text}}, tokenizer.RenderOptions{AddGenerationPrompt: true})
 	if err != nil {
 		return nil, err
 	}

@@ -68,24 +68,3 @@ func TestLeadDoesNotCount(t *testing.T) {
 		}
 	}
 }
-
-func TestCompare(t *testing.T) {
-	for _, c := range []struct {
-		metric, text string
-		refs         []string
-		want         float64
-	}{
-		{"exact", "The Eiffel Tower!", []string{"x", "eiffel tower"}, 1},
-		{"exact", "Eiffel Towers", []string{"eiffel tower"}, 0},
-		{"contains", "7 and EIGHT", []string{"eight", "nine"}, 0.5},
-		{"contains", "x", nil, 0},
-		{"f1", "the quick brown fox", []string{"a quick fox"}, 0.8},
-		{"f1", "fox fox", []string{"fox"}, 2. / 3},
-		{"f1", "", []string{"fox"}, 0},
-		{"unknown", "fox", []string{"fox"}, 0},
-	} {
-		if got := Compare(c.metric, c.text, c.refs); math.Abs(got-c.want) > 1e-9 {
-			t.Errorf("%s of %q against %q: %v, want %v", c.metric, c.text, c.refs, got, c.want)
-		}
-	}
-}
