@@ -105,7 +105,8 @@ def lag_scores(k, v, sink, lag):
 
 
 CHOICES = {"snapkv": dict(topk=960, obs=64, pool=7, votes="prompt"), "snapstream": dict(sink=4, recent=1020, topk=1024, obs=64, pool=7, votes="prompt"),
-           "pyramidkv": dict(topk=960, obs=64, pool=7, beta=20), "lagkv": dict(sink=4, lag=128, topk=892)}
+           "pyramidkv": dict(topk=960, obs=64, pool=7, beta=20), "lagkv": dict(sink=4, lag=128, topk=892),
+           "resnap": dict(topk=704, every=256, obs=64, pool=7, votes="prefix")}
 
 
 class Choice:
@@ -127,6 +128,9 @@ class Choice:
     def keep(self, m, layer, q, k, v):
         """what a layer keeps of the prompt [b, KV, T], without the ring"""
         p, T, lo, hi = self.p, self.T, min(self.sink, self.T), max(0, self.T - self.recent)
+        if self.name == "resnap":    # marks instead, see decode_resnap
+            assert T >= p["topk"] + p["every"] + p["obs"], "the prompt must fill the cache"
+            return F.pad(marks(window_votes(m, q, k, p["obs"], p["pool"], "prefix", 0, 0)[..., :hi], p["topk"]), (0, T - hi))
         keep = torch.zeros(*k.shape[:3], dtype=torch.bool, device=k.device)
         keep[..., :lo] = True
         if not self.ring:
@@ -138,6 +142,13 @@ class Choice:
             best = torch.sort(s[..., lo:hi], dim=-1, descending=True, stable=True).indices[..., :n]
             keep.scatter_(-1, best + lo, True)
         return keep
+
+
+def marks(votes, topk):
+    """0 for the topk with the most votes [b, KV, n], the others -1, -2 and so on from most votes to least"""
+    order = torch.sort(votes, dim=-1, descending=True, stable=True).indices
+    mark = (topk - 1.0 - torch.arange(votes.shape[-1], device=votes.device)).clamp_max(0)
+    return torch.zeros_like(votes).scatter_(-1, order, mark.to(votes.dtype).expand_as(votes))
 
 
 def keep_mask(vote, T, sink, ring, K):
@@ -306,6 +317,89 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
                 s = s.masked_fill(~chosen.repeat_interleave(page, -1)[:, :, None, :n], float("-inf"))
             o = torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)
             x = m.finish(l, x, m.uncached(l, o))
+        out.append(m.logits(x).argmax(-1))
+    return torch.stack(out, 1)
+
+
+@torch.no_grad()
+def decode_resnap(m, Ks, Vs, marked, topk, every, obs, pool, xl, ans):
+    """SnapKV again after `every` tokens, token by token: of the tokens but the newest obs, the topk with the most votes
+    stay (attention of the obs queries before, pooled over neighbours in the cache). The others go one by one, the lowest
+    mark first, ahead of each new token. marked: those of the prompt [b, KV, T] of each layer (Choice)"""
+    b, A = ans.shape
+    T, dev, size = Ks[0].shape[2], ans.device, topk + every + obs
+    K, V = list(Ks), list(Vs)
+    S = [x.clone() for x in marked]                        # marks below 0, else votes
+    live = [x >= -every for x in S]
+    out = [m.logits(xl).argmax(-1)]
+    for j in range(A - 1):
+        cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
+        x = F.embedding(ans[:, j].clamp_min(0), m.emb)
+        for li, l in enumerate(m.layers):
+            q, k, v = m.cached(l, x, cos, sin)
+            q = q.view(b, m.kv, -1, m.kd)
+            K[li] = torch.cat([K[li], k.view(b, m.kv, 1, m.kd)], 2)
+            V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
+            go = S[li].masked_fill(~live[li], float("inf")).argmin(-1, keepdim=True)
+            live[li] = F.pad(live[li].scatter(-1, go, False), (0, 1), value=True)
+            S[li] = F.pad(S[li], (0, 1))
+            s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale
+            p = torch.softmax(s.masked_fill(~live[li][:, :, None], float("-inf")), -1)
+            left = int((live[li] & (S[li] < 0)).sum(-1).max())
+            if left < obs:
+                S[li] = torch.where(live[li] & (S[li] >= 0), S[li] + p.sum(2), S[li])
+            if left == 0:
+                at = live[li].nonzero()[:, 2].view(b, m.kv, size)[..., :size - obs]
+                votes = F.avg_pool1d(S[li].gather(-1, at), pool, 1, pool // 2)
+                S[li] = torch.zeros_like(S[li]).scatter_(-1, at, marks(votes, topk))
+            x = m.finish(l, x, m.uncached(l, torch.matmul(p, V[li]).reshape(b, -1, m.vd)))
+        out.append(m.logits(x).argmax(-1))
+    return torch.stack(out, 1)
+
+
+def components(k, calib, width, centred):
+    """the leading directions [b, KV, kd, width] of the first keys of k [b, KV, n, kd], or of their differences from the mean"""
+    x = k[:, :, :calib].double()
+    if centred:
+        x = x - x.mean(2, keepdim=True)
+    return torch.linalg.eigh(x.transpose(-1, -2) @ x)[1][..., -width:].float()
+
+
+@torch.no_grad()
+def decode_components(m, Ks, Vs, name, dims, calib, limit, alpha, xl, ans):
+    """Loki (arXiv 2406.02542) and InfiniGen (arXiv 2406.19707), token by token: nothing is evicted, and each KV head reads by
+    scores of leading components of keys and queries, the largest over its query heads. loki: the `limit` tokens with the
+    largest shares of the softmax. infinigen: those within alpha of the largest score, at most `limit` thousandths of all and the newest."""
+    b, A = ans.shape
+    T, dev = Ks[0].shape[2], ans.device
+    width = min(m.kd, -(-m.kd * dims // 8000) * 8)
+    assert T >= calib, "the prompt must have the keys of the basis"
+    K, V = list(Ks), list(Vs)
+    B = [components(k, calib, width, name == "loki") for k in K]
+    low = [k @ x for k, x in zip(K, B)]
+    out = [m.logits(xl).argmax(-1)]
+    for j in range(A - 1):
+        n = T + j + 1
+        cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
+        x = F.embedding(ans[:, j].clamp_min(0), m.emb)
+        for li, l in enumerate(m.layers):
+            q, k, v = m.cached(l, x, cos, sin)
+            q, k = q.view(b, m.kv, -1, m.kd), k.view(b, m.kv, 1, m.kd)
+            K[li], low[li] = torch.cat([K[li], k], 2), torch.cat([low[li], k @ B[li]], 2)
+            V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
+            near = torch.matmul(q @ B[li], low[li].transpose(-1, -2)) * m.scale              # [b,KV,G,n]
+            if name == "loki":
+                near, take = torch.log_softmax(near, -1).amax(2), limit
+            else:
+                near, take = (near - near.amax(-1, keepdim=True)).amax(2), 1 + n * limit // 1000
+                near = near.masked_fill(~(near > -alpha), float("-inf"))
+            s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale
+            if take < n:
+                near[..., -1] = float("inf")
+                best = torch.sort(near, stable=True, dim=-1, descending=True).indices[..., :take]
+                see = torch.zeros_like(near, dtype=torch.bool).scatter_(-1, best, True) & (near > float("-inf"))
+                s = s.masked_fill(~see[:, :, None], float("-inf"))
+            x = m.finish(l, x, m.uncached(l, torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)))
         out.append(m.logits(x).argmax(-1))
     return torch.stack(out, 1)
 
@@ -534,7 +628,7 @@ def form(text):
         return "cut", policies(b)[{"streaming": "stream", "snapstream": "snapstream_r64"}.get(family, family)]
     name, p = numbers(text)
     if name in CHOICES:
-        return "chosen", text
+        return "resnap" if name == "resnap" else "chosen", text
     size = lambda key, default: int(p.pop(key, default))
     if name == "quest":
         out = name, (size("page", 16), size("budget", 1024), size("skip", 0))
@@ -542,6 +636,12 @@ def form(text):
         rank = size("rank", 128) if p.pop("keys", "exact") == "lowrank" else 0
         chunk = size("chunk", 8)
         out = "shadow", (chunk, max(1, size("budget", 256) // chunk), size("outliers", 48), size("local", 4), rank)
+    elif name in ("loki", "infinigen"):
+        share = lambda key, default: round(1000 * float(p.pop(key, default)))
+        if name == "loki":
+            out = "components", (name, share("dims", 0.25), size("calib", 1024), size("budget", 1024), 0)
+        else:
+            out = "components", (name, share("dims", 0.3), size("calib", 1024), share("most", 0.2), float(p.pop("alpha", 4)))
     elif name == "squeezed":
         share = lambda key, default: round(1000 * float(p.pop(key, default)))
         fine = share("clusters", 0.05)
@@ -582,7 +682,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 kinds = {form(x)[0] for x in texts}
                 legacy = [x for x in only or [] if x not in texts]
                 want = "all" if not only or any(x != "quest" and x not in SHADOW for x in legacy) else "cut" in kinds
-                chosen = [form(x)[1] for x in texts if form(x)[0] == "chosen"]
+                chosen = [form(x)[1] for x in texts if form(x)[0] in ("chosen", "resnap")]
                 Ks, Vs, votes, xl = prefill(m, p, want, chosen=chosen)
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
@@ -611,6 +711,11 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                         add(name, *score(decode(m, Ks, Vs, kept(votes, ctx, q), q["ring"], xl, a), a, sf))
                     elif kind == "quest":
                         add(name, *score(decode_quest(m, Ks, Vs, *q, xl, a), a, sf))
+                    elif kind == "components":
+                        add(name, *score(decode_components(m, Ks, Vs, *q, xl, a), a, sf))
+                    elif kind == "resnap":
+                        c = Choice(q, ctx).p
+                        add(name, *score(decode_resnap(m, Ks, Vs, [v[q] for v in votes], c["topk"], c["every"], c["obs"], c["pool"], xl, a), a, sf))
                     elif kind == "shadow":
                         add(name, *score(decode_shadow(m, Ks, Vs, *q, xl, a), a, sf))
                 squeezed = {x: form(x)[1] for x in texts if form(x)[0] == "squeezed"}

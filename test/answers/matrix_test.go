@@ -149,6 +149,10 @@ var policies = []string{
 	"snapstream:sink=4,recent=30,topk=50,obs=24,pool=7,layers=pyramid,beta=3,positions=cache",
 	"lagkv:sink=4,lag=16,topk=60",
 	"snapkv:topk=60,obs=16,pool=5,ring=7",
+	"loki:budget=50,dims=0.25,calib=64",
+	"infinigen:alpha=1,most=0.3,dims=0.3,calib=64",
+	"resnap:topk=50,every=7,obs=16,pool=5",
+	"resnap:topk=60,every=5,obs=6,pool=3,positions=cache",
 }
 
 // longPolicies run with prompts of more than a thousand tokens.

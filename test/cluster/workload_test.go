@@ -40,6 +40,9 @@ var policies = []string{
 	"squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
 	"pyramidkv:topk=32,obs=16,beta=4",
 	"lagkv:sink=4,lag=16,topk=24",
+	"loki:budget=40,dims=0.5,calib=32",
+	"infinigen:alpha=2,most=0.3,calib=32",
+	"resnap:topk=20,every=9,obs=8",
 	"squeezed:clusters=0.2,sparsity=0.6,tail=12,obs=16,ring=24",
 }
 

@@ -130,6 +130,14 @@ func indexOf(s *Store, layer, head int) []float32 {
 			sums = append(sums, float32(crc32.ChecksumIEEE(b)>>16), float32(crc32.ChecksumIEEE(b)&0xffff))
 		}
 		return sums
+	case "loki", "infinigen":
+		if t.n < tensor.BlockSlots {
+			return nil
+		}
+		of := t.rule.Selector.(interface {
+			Scores(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []float32
+		})
+		return of.Scores(l, index, t.n, Queries{Rows: q, Heads: 1}, new(tensor.AttnScratch))
 	case "shadowkv":
 		kind := tensor.BF16
 		if l.Type == tensor.F32 {

@@ -40,6 +40,10 @@ var suite = []string{
 	"snapkv:topk=40,obs=8,pool=5,ring=20",
 	"knorm:sink=4,recent=20,topk=30,layers=pyramid,beta=3,ring=7,positions=cache,half=1",
 	"squeezed:clusters=0.4,levels=2,sparsity=0.7,tail=8,obs=3,segment=100,ring=30",
+	"loki:budget=40,dims=0.5,calib=64",
+	"infinigen:alpha=1,most=0.3,dims=0.5,calib=64",
+	"resnap:topk=20,every=30,obs=8,pool=5",
+	"resnap:topk=20,every=9,obs=12,pool=3,positions=cache,half=1",
 }
 
 func init() {

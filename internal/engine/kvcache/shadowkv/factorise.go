@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/subspace"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -61,7 +62,7 @@ func (f *factored) factorise(layer int, rope kvcache.Rope) {
 			gram[r*wide+c] = gram[c*wide+r]
 		}
 	}
-	basis := leading(gram, wide, rank, scratch)
+	basis := subspace.Leading(gram, wide, rank, scratch)
 	across := make([]float32, wide*rank)
 	for r := range rank {
 		for e, x := range basis[r*wide:][:wide] {

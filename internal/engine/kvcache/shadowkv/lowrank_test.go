@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/method"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/subspace"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -316,7 +317,7 @@ func TestLeading(t *testing.T) {
 		}
 		values, _ := eigen(plain)
 		for _, rank := range []int{8, 24, 56} {
-			basis := leading(gram, n, rank, new(tensor.AttnScratch))
+			basis := subspace.Leading(gram, n, rank, new(tensor.AttnScratch))
 			kept := 0.0
 			for q := range rank {
 				for _, row := range rows {
@@ -386,7 +387,7 @@ func BenchmarkLeading(b *testing.B) {
 				}
 			}
 			for b.Loop() {
-				leading(gram, n, 128, new(tensor.AttnScratch))
+				subspace.Leading(gram, n, 128, new(tensor.AttnScratch))
 			}
 		})
 	}

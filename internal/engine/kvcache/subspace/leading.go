@@ -1,4 +1,4 @@
-package shadowkv
+package subspace
 
 import (
 	"math"
@@ -10,9 +10,9 @@ import (
 // within a hundredth of the minimum for rank directions.
 const powers = 10
 
-// leading returns an orthonormal basis, [rank][n], close to the leading eigenvectors of a positive
+// Leading returns an orthonormal basis, [rank][n], close to the leading eigenvectors of a positive
 // semidefinite matrix: subspace iteration from a fixed start.
-func leading(matrix []float32, n, rank int, s *tensor.AttnScratch) []float32 {
+func Leading(matrix []float32, n, rank int, s *tensor.AttnScratch) []float32 {
 	q, next, tile := make([]float32, rank*n), make([]float32, rank*n), make([]float32, tensor.TileFloats(rank, n))
 	wide := make([]float64, rank*n)
 	for i := range q {
