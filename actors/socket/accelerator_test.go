@@ -64,12 +64,15 @@ func onCard(t *testing.T, c *card.Card, budget int64, dir string, kv tensor.DTyp
 
 // load is requests that arrive one after another, so that steps mix prompt chunks and decode rows: all of mixed on
 // a real card, short ones on the emulated one.
-func load(policy string) []*request {
+func load(policy string) []*request { return loadOf(policy, 70) }
+
+// loadOf is load with a longest prompt of a number of tokens, on the emulated card.
+func loadOf(policy string, prompt int) []*request {
 	if realCard != "" {
 		return mixed(policy)[:6] // the seventh has more tokens than the shortest context of a model
 	}
 	var reqs []*request
-	for i, n := range []int{1, 9, 70} {
+	for i, n := range []int{1, 9, prompt} {
 		q := &request{max: 4, owner: i, policy: policy, arrives: 2 * i, params: sampler.Default()}
 		q.params.Seed, q.params.Logprobs = uint64(i), 5
 		if i == 0 {
@@ -97,7 +100,7 @@ func TestCard(t *testing.T) {
 		kv      tensor.DType
 	}
 	forms := []form{{"f32", tensor.F32}, {"bf16", tensor.BF16}, {"q8_0", tensor.BF16}, {"q4_0", tensor.Int8}, {"f16", tensor.F32}}
-	few := map[string][]form{"llama": forms, "qwen2": forms[2:3], "qwen3": forms[1:3], "granite": forms[2:3], "gemma2": forms[2:3]} // on the emulated card
+	few := map[string][]form{"llama": forms, "qwen2": forms[2:3], "qwen3": forms[1:3], "gemma3": forms[1:3], "exaone4": forms[2:3], "mistral_window": forms[1:4], "qwen2_window": forms[2:3]} // on the emulated card
 	served := 0
 	for _, file := range files {
 		dir := filepath.Dir(file)
@@ -112,11 +115,15 @@ func TestCard(t *testing.T) {
 			}
 			served++
 			t.Run(fmt.Sprint(name, " ", f.weights, " ", f.kv), func(t *testing.T) {
-				want := load("full")
+				prompt := 70
+				if windowed(dir) {
+					prompt = 190 // more than a ring holds
+				}
+				want := loadOf("full", prompt)
 				base := rigConfig{dir: dir, sockets: 1, mapping: topology.Gather, weights: f.weights, kv: f.kv}
 				newRig(t, base).generate(200, want...)
 				for _, chunk := range []int{200, 31} {
-					got := load("full")
+					got := loadOf("full", prompt)
 					here := base
 					here.device = onCard(t, c, 1<<25, dir, f.kv)
 					newRig(t, here).generate(chunk, got...)
@@ -130,6 +137,16 @@ func TestCard(t *testing.T) {
 	if served < len(forms) {
 		t.Errorf("only %d cases", served)
 	}
+}
+
+// windowed reports whether a model has sliding windows.
+func windowed(dir string) bool {
+	ck, err := checkpoint.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer ck.Close()
+	return ck.Config.Windows != nil
 }
 
 // refusedByCard returns why a card does not serve a model, or nil.
@@ -172,7 +189,7 @@ func TestCardDies(t *testing.T) {
 
 // TestCardRefuses names what a card does not compute.
 func TestCardRefuses(t *testing.T) {
-	for name, why := range map[string]string{"mixtral": "experts", "deepseek_v2": "experts", "mistral_window": "sliding window", "qwen3_5": "recurrent", "cohere": "mean", "gpt_oss": "experts", "olmo2": "norms of queries"} {
+	for name, why := range map[string]string{"mixtral": "experts", "deepseek_v2": "experts", "qwen3_5": "recurrent", "cohere": "mean", "gpt_oss": "experts", "olmo2": "norms of queries"} {
 		if err := refusedByCard(filepath.Join(modelData, name), "q8_0"); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want %q", name, err, why)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -63,7 +64,7 @@ func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 	for i := range b.batch.Segments {
 		s, l := &b.batch.Segments[i], new(lists)
 		if s.Cache != nil { // otherwise another rank attends
-			l = f.tables.of(storeOf(s), s.Prefill, b)
+			l = f.tables.of(storeOf(s), s.Prefill, s.Start+s.N, b)
 			write(s)
 		}
 		for j := range s.N {
@@ -154,38 +155,58 @@ const lately = 8
 // room is the number of entries by which lists grow.
 const room = 64
 
-// of returns the lists of a sequence, up to date. While a prompt is read, any of its blocks may be
-// replaced by a shared one; a sequence that decodes only appends, from the block of its next token on.
-func (t *tables) of(s *kvcache.Store, prompt bool, b *Backend) *lists {
-	layers, heads := s.Geometry().Layers, s.Heads()
-	n := len(s.Blocks(0, heads.Lo))
+// of returns the lists of a sequence of a number of tokens, up to date. While a prompt is read, any of
+// its blocks may be replaced by a shared one; a sequence that decodes only appends, from the block of its
+// next token on. The list of a ring has the blocks of the text, like that of other layers.
+func (t *tables) of(s *kvcache.Store, prompt bool, tokens int, b *Backend) *lists {
+	layers, heads, windows := s.Geometry().Layers, s.Heads(), s.Geometry().Windows
+	last := (tokens - 1) / tensor.BlockSlots
+	n := last + 1
+	for i := range layers {
+		n = max(n, len(s.Blocks(i, heads.Lo)))
+	}
 	l := t.at[s]
 	if l == nil || l.stride < n {
 		stride := (n + room) / room * room
 		l = t.place(s, layers*heads.Len()*stride)
 		l.stride = stride
 	}
-	if l.step = t.step; !prompt && l.changes == s.Changes()+1 {
+	if l.step = t.step; !prompt && windows == nil && l.changes == s.Changes()+1 {
 		return l
 	}
 	l.changes, t.fresh = s.Changes()+1, false
-	size := int64(b.cache.BlockBytes())
 	for i := range layers {
+		ring := 0 // its blocks, if the layer has one
+		if !prompt && i < len(windows) && windows[i] > 0 {
+			ring = window.Blocks(windows[i])
+		}
 		for h := heads.Lo; h < heads.Hi; h++ {
 			words := t.words[4*(l.at+(i*heads.Len()+h-heads.Lo)*l.stride):]
-			for j, block := range s.Blocks(i, h)[l.blocks:] {
-				number := ^uint32(0) // outside of a window
-				if block != nil {
-					number = uint32(b.blocks.Offset(block) / size)
+			blocks := s.Blocks(i, h)
+			if ring > 0 {
+				for j := max(0, last-ring+1); j <= last; j++ {
+					b.writeBlock(words[4*j:], blocks[j%ring])
 				}
-				binary.LittleEndian.PutUint32(words[4*(l.blocks+j):], number)
+				continue
+			}
+			for j := l.blocks; j < len(blocks); j++ {
+				b.writeBlock(words[4*j:], blocks[j])
 			}
 		}
 	}
 	if l.blocks = 0; !prompt {
-		l.blocks = min(n, s.Tokens()/tensor.BlockSlots)
+		l.blocks = s.Tokens() / tensor.BlockSlots
 	}
 	return l
+}
+
+// writeBlock writes the number of a block; nil: it is outside of a window.
+func (b *Backend) writeBlock(to, block []byte) {
+	number := ^uint32(0)
+	if block != nil {
+		number = uint32(b.blocks.Offset(block) / int64(b.cache.BlockBytes()))
+	}
+	binary.LittleEndian.PutUint32(to, number)
 }
 
 // place finds room for lists of n words.

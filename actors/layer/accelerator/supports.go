@@ -24,7 +24,6 @@ func Supports(c *model.Config, weights tensor.DType) error {
 		{c.Latent.Rank > 0, "latent attention"},
 		{c.RecurrentLayers() > 0, "recurrent states"},
 		{c.SwiftKV.Layers > 0, "SwiftKV"},
-		{slices.ContainsFunc(c.Windows, func(w int) bool { return w > 0 }), "attention in a sliding window"},
 		{c.Global.Dim > 0 || c.WideFFN || c.OwnKV > 0, "layers of different widths"},
 		{c.PerLayer.Width > 0, "inputs of each layer"},
 		{c.NonCausal || c.Headless || c.PostNorm, "encoders"},

@@ -1,6 +1,9 @@
 package kvcache
 
-import "github.com/shoal-llm/shoal/internal/engine/tensor"
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
 
 // Geometry is the shape of a model's cache.
 type Geometry struct {
@@ -106,7 +109,7 @@ func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 func (g Geometry) promptBlocks(r rule, tokens int) int64 {
 	all := blocksOf(tokens)
 	if r.window > 0 && g.Chunk > 0 {
-		return min(all, blocksOf(windowRing(r.window))+blocksOf(g.Chunk)+1)
+		return min(all, blocksOf(window.Slots(r.window))+blocksOf(g.Chunk)+1)
 	}
 	return all
 }

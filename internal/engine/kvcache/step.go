@@ -3,6 +3,7 @@ package kvcache
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -212,16 +213,36 @@ func (s *Store) ParallelWrite(layer, head, pos, n int) bool {
 }
 
 // WriteElsewhere records that a device writes n reserved tokens of every head, from pos on, to the
-// slots of their positions. It returns false if a policy gives some of them other slots.
+// slots of their positions, or of the ring of their layer's window. It returns false if a policy gives
+// some of them other slots.
 func (s *Store) WriteElsewhere(pos, n int) bool {
 	for i := range s.tables {
 		t := &s.tables[i]
+		if together, _ := s.BatchedDecode(t.Layer, pos, n); together && t.window > 0 && !t.rule.KeepsAll() {
+			s.stageInRing(t, pos, n)
+			continue
+		}
 		if !t.rule.KeepsAll() || t.rule.Selector != nil || pos < s.tokens || pos+n > s.tokens+s.staged {
 			return false
 		}
 		t.n = max(t.n, pos+n)
 	}
 	return true
+}
+
+// stageInRing is stage for n tokens of a layer with a window. It saves no rows: those that the ring
+// overwrites have left every window, also if the tokens are rolled back.
+func (s *Store) stageInRing(t *table, pos, n int) {
+	entries := s.undo.entries[s.index(t.Layer, t.Index)*s.undo.per+pos-s.tokens:][:n]
+	if entries[0].slot > 0 {
+		s.rewind(t, pos-s.tokens)
+	}
+	for j := range entries {
+		slot := t.rule.Slot(&t.Head, pos+j)
+		entries[j] = undoEntry{slot: int32(slot + 1), old: -1, n: int32(t.n)}
+		t.Positions[slot] = int32(pos + j)
+		t.n = max(t.n, slot+1)
+	}
 }
 
 // Expect announces steps of several tokens, up to the given number, as in speculative decoding. The
@@ -297,7 +318,7 @@ func (s *Store) BatchedDecode(layer, pos, n int) (together, causal bool) {
 	case n == 1:
 		return true, false
 	case t.window > 0:
-		return n <= windowRing(t.window)-t.window+1, false
+		return n <= window.Slots(t.window)-t.window+1, false
 	case t.rule.Scored() || t.rule.Slots(s.prompt, pos+n)-t.rule.Slots(s.prompt, pos) < n:
 		return false, false
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -65,7 +66,7 @@ type table struct {
 	attention []float32   // attention of the newest token of the running step, for Scored evictions
 	before    [][]float32 // scores before each token of a step with several
 	filled    []uint64    // one bit per slot that arrived between Open and Seal
-	order     [][]byte    // memory of windowView
+	order     [][]byte    // memory of window.View
 	queries   []float32   // queries of the observation window, between Open and Seal
 	ring      int         // slots of the layer's window during prefill
 	freed     int         // freed blocks: outside of the window, or in a file
@@ -88,7 +89,7 @@ func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 	for i := range s.tables {
 		if t := &s.tables[i]; g.window(t.Layer) > 0 {
 			w := g.window(t.Layer)
-			t.ring, t.layout, t.planes = windowRing(w), g.rows(w), g.planesOf(t.rule, w)
+			t.ring, t.layout, t.planes = window.Slots(w), g.rows(w), g.planesOf(t.rule, w)
 		}
 	}
 	return s
@@ -239,8 +240,8 @@ func (t *table) position(slot int) int {
 func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {
-		ring := windowRing(t.window)
-		blocks, n, mask := windowView(ring, t.rows(), t.order, s.g.oldest(t.window, pos), pos, scratch.Mask(ring+tensor.RunSlots))
+		ring := window.Slots(t.window)
+		blocks, n, mask := window.View(ring, t.rows(), t.order, s.g.oldest(t.window, pos), pos, scratch.Mask(ring+tensor.RunSlots))
 		t.order = blocks
 		return blocks, n, mask
 	}

@@ -1,7 +1,7 @@
 package kvcache
 
 import (
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 )
 
 // A layer with sliding-window attention (Mistral 7B, arXiv 2310.06825, section 2) has a window in
@@ -14,9 +14,6 @@ import (
 // the ring, and rows never move. So a window starts and ends in the same blocks as in prefill, and
 // attention reads them in the same order. Prefill and decode give the same bits, and a cache whose
 // policy keeps every token can still be rebuilt by prefill.
-
-// windowRing is the number of slots: whole blocks around any window.
-func windowRing(window int) int { return int(blocksOf(window-1)+1) * tensor.BlockSlots }
 
 // window is the window of a layer; 0: none.
 func (g Geometry) window(layer int) int {
@@ -41,7 +38,7 @@ func (g Geometry) unwindowed() int {
 // one.
 func (g Geometry) Rule(layer int, p *Policy) *Policy {
 	if w := g.window(layer); w > 0 {
-		ring := Ring{Recent: windowRing(w)}
+		ring := Ring{Recent: window.Slots(w)}
 		return Compose("window", "window", Parts{Recent: ring.Recent, Eviction: ring})
 	}
 	return g.layer(layer, p)
@@ -96,24 +93,4 @@ func (g Geometry) oldest(window, pos int) int {
 		return pos - pos%window
 	}
 	return max(0, pos-window+1)
-}
-
-// windowView returns the blocks that hold positions oldest to newest, in the order of their
-// positions, the number of their slots, and the slots of the window. The list starts at a run of
-// the text (tensor.RunBlocks), with nil for the blocks before the window, so that runs are those of
-// prefill. It fills order and mask.
-func windowView(ring int, blocks, order [][]byte, oldest, newest int, mask []uint64) ([][]byte, int, []uint64) {
-	const size = tensor.BlockSlots
-	begin, first := oldest/tensor.RunSlots*tensor.RunBlocks, oldest/size
-	order, mask = order[:0], mask[:newest/size+1-begin]
-	for b := begin; b <= newest/size; b++ {
-		if mask[b-begin] = 0; b < first {
-			order = append(order, nil)
-			continue
-		}
-		mask[b-begin] = ^uint64(0)
-		order = append(order, blocks[b%(ring/size)])
-	}
-	mask[first-begin] <<= oldest % size
-	return order, newest + 1 - begin*size, mask
 }
