@@ -185,30 +185,15 @@ var operations = [layer.Ops]func(b *Backend, w *weights){
 }
 
 func (b *Backend) normAttention(w *weights) {
-	b.norm(w.attnNorm, b.x, b.batch.T, b.norms, w.qkv.plain(), w.qkv.rounded(), ahead(w.qkv.parts[0].Weight, b.batch.T))
+	b.norm(w.attnNorm, b.x, b.batch.T, b.norms, w.qkv.plain(), w.qkv.rounded())
 }
 
 func (b *Backend) normFFN(w *weights) {
-	b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, w.gateUp.plain(), w.gateUp.rounded(), ahead(w.gateUp.parts[0].Weight, b.batch.T))
+	b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, w.gateUp.plain(), w.gateUp.rounded())
 }
-
-// ahead is the first weights of the product that comes after an operation of a few rows.
-func ahead(w launch.Weight, rows int) launch.Ahead {
-	if rows > aheadRows {
-		return launch.Ahead{}
-	}
-	data, _ := launch.PackedBytes(w.Type, w.Rows, w.Cols)
-	return launch.Ahead{Weights: w.Data, Bytes: min(data, aheadBytes)}
-}
-
-// aheadBytes is about what a card reads in the time of a small operation.
-const aheadBytes = 12 << 20
-
-// aheadRows bounds the rows of steps that leave the card's memory idle between products.
-const aheadRows = 8
 
 // norm computes the RMS norm of rows of x; with weight 0 it copies or rounds them.
-func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, rounded bool, next launch.Ahead) {
+func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, rounded bool) {
 	h := b.dims.Hidden
 	if weight == 0 {
 		if plain {
@@ -219,7 +204,7 @@ func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, r
 		}
 		return
 	}
-	o := launch.Norm{X: x, Weight: weight, Eps: b.dims.NormEps, Ahead: next, Rows: rows, Cols: h}
+	o := launch.Norm{X: x, Weight: weight, Eps: b.dims.NormEps, Rows: rows, Cols: h}
 	if plain {
 		o.Out = to.plain
 	}
@@ -267,7 +252,7 @@ func (b *Backend) output(j joined, in activation, norm cuda.Pointer, factor floa
 func (b *Backend) gate(w *weights) {
 	f := b.dims.FFN
 	b.multiply(w.gateUp, b.norms, b.gateUp, 2*f, 0)
-	o := launch.Gate{Activation: w.activate, Gate: b.gateUp, Up: b.gateUp.Add(4 * int64(f)), Ld: 2 * f, GateBias: w.gateBias, UpBias: w.upBias, Ahead: ahead(w.down.parts[0].Weight, b.batch.T), Rows: b.batch.T, Cols: f}
+	o := launch.Gate{Activation: w.activate, Gate: b.gateUp, Up: b.gateUp.Add(4 * int64(f)), Ld: 2 * f, GateBias: w.gateBias, UpBias: w.upBias, Rows: b.batch.T, Cols: f}
 	if w.down.plain() {
 		o.Out = b.gated.plain
 	}
@@ -284,7 +269,7 @@ func (b *Backend) attend(w *weights) {
 	cache := launch.Cache{Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: w.index, KVHeads: d.KVHeads, HeadDim: d.HeadDim}
 	b.do(launch.RopeWrite{Cache: cache, QKV: b.qkv, Ld: b.qkvWidth(), Heads: d.Heads, Cos: b.frame.cos[w.rope], Sin: b.frame.sin[w.rope],
 		QNorm: w.qNorm, KNorm: w.kNorm, Eps: d.NormEps, Rows: b.frame.rows, N: b.batch.T})
-	o := launch.Attend{Cache: cache, LdQ: b.qkvWidth(), Heads: d.Heads, Scale: b.score.Scale, Cap: b.score.Cap, Window: w.window, Ahead: ahead(w.o.parts[0].Weight, b.batch.T), LdOut: b.queryWidth()}
+	o := launch.Attend{Cache: cache, LdQ: b.qkvWidth(), Heads: d.Heads, Scale: b.score.Scale, Cap: b.score.Cap, Window: w.window, LdOut: b.queryWidth()}
 	rows := func(first, n int) {
 		to := b.input(b.attended, first)
 		o.Q, o.N = b.qkv.Add(4*int64(first*b.qkvWidth())), n

@@ -47,7 +47,7 @@ func (b *Backend) finals(e *ends, rows []layer.LogitRow) {
 		for n < len(rows) && rows[n].Row == rows[n-1].Row+1 {
 			n++
 		}
-		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !kernel.Quantized(e.head.Type), kernel.Quantized(e.head.Type), ahead(e.head, n-i))
+		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !kernel.Quantized(e.head.Type), kernel.Quantized(e.head.Type))
 		i = n
 	}
 }
@@ -118,7 +118,7 @@ func (b *Backend) wholeRow(i int) []byte {
 // Hidden implements layer.Backend.
 func (b *Backend) Hidden(held layer.Held, row int) []float32 {
 	b.start()
-	b.norm(held.(*ends).finalNorm, b.x.Add(4*int64(row*b.dims.Hidden)), 1, b.norms, true, false, launch.Ahead{})
+	b.norm(held.(*ends).finalNorm, b.x.Add(4*int64(row*b.dims.Hidden)), 1, b.norms, true, false)
 	return b.row(b.norms.plain)
 }
 

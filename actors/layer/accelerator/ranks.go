@@ -75,7 +75,7 @@ func (b *Backend) allRows() topology.Range { return topology.Range{Lo: 0, Hi: b.
 func (b *Backend) normRows(weight cuda.Pointer, rows ...topology.Range) {
 	for _, r := range rows {
 		if r.Len() > 0 {
-			b.norm(weight, b.rowsOf(b.x, r.Lo), r.Len(), b.input(b.norms, r.Lo), !b.rank.quantized, b.rank.quantized, launch.Ahead{})
+			b.norm(weight, b.rowsOf(b.x, r.Lo), r.Len(), b.input(b.norms, r.Lo), !b.rank.quantized, b.rank.quantized)
 		}
 	}
 }

@@ -35,8 +35,7 @@ DEVICE float gate_mul(uint32_t activation, float g, float u) {
 
 // gate_rows is activation(gate + gate_bias) * (up + up_bias) of rows of n columns, ld apart. A bias
 // may be null. The result goes to out (rows, n), or rounded to bytes and scales, or to both.
-KERNEL gate_rows(uint32_t activation, const float *gate, const float *up, uint32_t ld, const float *gate_bias, const float *up_bias, float *out, int8_t *bytes, float *scales, uint32_t n, AHEAD_PARAMETERS) {
-  if (AHEAD.reads()) return;
+KERNEL gate_rows(uint32_t activation, const float *gate, const float *up, uint32_t ld, const float *gate_bias, const float *up_bias, float *out, int8_t *bytes, float *scales, uint32_t n) {
   uint32_t c = threadIdx.x + blockIdx.x * blockDim.x;
   if (c >= n) return; // whole warps
   uint64_t from = (uint64_t)blockIdx.y * ld + c, at = (uint64_t)blockIdx.y * n + c;

@@ -171,8 +171,8 @@ template <int type> DEVICE void attend_scores(const float *q, uint32_t ldq, cons
 }
 
 #define ATTEND_SCORES(name, type) \
-  KERNEL THREADS(128, 4) name(CACHED_PARAMETERS, float *scores, uint32_t ld, AHEAD_PARAMETERS) { \
-    if (!AHEAD.reads()) attend_scores<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, scores, ld); \
+  KERNEL THREADS(128, 4) name(CACHED_PARAMETERS, float *scores, uint32_t ld) { \
+    attend_scores<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, scores, ld); \
   }
 ATTEND_SCORES(attend_scores_f32, F32)
 ATTEND_SCORES(attend_scores_bf16, BF16)
@@ -360,8 +360,8 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
   KERNEL THREADS(256, 2) attend_##name(CACHED_PARAMETERS, float *states) { \
     attend<type, 1>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states, nullptr, 0, {}, false); \
   } \
-  KERNEL THREADS(256, 2) attend_##name##_4(CACHED_PARAMETERS, float *states, const float *given, uint32_t ld, OUTPUT_PARAMETERS, uint32_t last, AHEAD_PARAMETERS) { \
-    if (!AHEAD.reads()) attend<type, 4>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states, given, ld, OUTPUT, last != 0); \
+  KERNEL THREADS(256, 2) attend_##name##_4(CACHED_PARAMETERS, float *states, const float *given, uint32_t ld, OUTPUT_PARAMETERS, uint32_t last) { \
+    attend<type, 4>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states, given, ld, OUTPUT, last != 0); \
   }
 ATTEND(f32, F32)
 ATTEND(bf16, BF16)

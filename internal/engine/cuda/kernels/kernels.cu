@@ -2,8 +2,6 @@
 #include "canonical.h"
 #include "types.h"
 
-#include "ahead.cu"
-
 #include "activations.cu"
 #include "embed.cu"
 #include "functions.cu"

@@ -25,8 +25,7 @@ DEVICE float rms_factor(const float *x, uint32_t n, float eps) {
 // rms_norm is tensor.RMSNorm of rows x (rows, n) by weight (n), plus residual (rows, n) where there is
 // one. The result goes to out, or rounded to bytes and scales, or to both. n is a multiple of 32, at
 // most MAX_NORM. A block of 512 threads writes 512 columns of a row, and computes the whole sum.
-KERNEL THREADS(512, 2) rms_norm(const float *x, const float *weight, const float *residual, float eps, float *out, int8_t *bytes, float *scales, uint32_t n, AHEAD_PARAMETERS) {
-  if (AHEAD.reads()) return;
+KERNEL THREADS(512, 2) rms_norm(const float *x, const float *weight, const float *residual, float eps, float *out, int8_t *bytes, float *scales, uint32_t n) {
   SHARED float row[MAX_NORM];
   SHARED float factor;
   uint32_t mine = blockIdx.x * 512 + threadIdx.x;

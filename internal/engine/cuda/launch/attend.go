@@ -29,7 +29,6 @@ type Attend struct {
 	Slots   int          // the largest Row.Slot of the rows, plus 1
 	Prompt  bool         // one sequence, successive slots
 	Parts   int          // thread blocks that share a run: 1 or 4; 0 chooses
-	Ahead   Ahead        // weights of the next product, read with 4 parts
 	Scratch cuda.Pointer // ScratchBytes; unused by a prompt
 	Out     cuda.Pointer // needed without To, for a prompt, and if HeadDim is no multiple of 32
 	LdOut   int
@@ -138,10 +137,9 @@ func (o Attend) runCalls(suffix string, common, output []any) []Call {
 		last = 1
 	}
 	scores := o.Scratch.Add(o.stateBytes())
-	first, second := o.Ahead.halves()
 	return []Call{
-		first.beside(Call{"attend_scores_" + suffix, cuda.Grid{X: ld / scoredSlots, Y: o.tasks(), Threads: 128}, append(slices.Clip(common), scores, uint32(ld))}),
-		second.beside(Call{fmt.Sprintf("%s_%d", name, splitParts), cuda.Grid{X: o.runs(), Y: splitParts * o.tasks(), Threads: 256}, slices.Concat(common, []any{o.Scratch, scores, uint32(ld)}, output, []any{last})}),
+		{"attend_scores_" + suffix, cuda.Grid{X: ld / scoredSlots, Y: o.tasks(), Threads: 128}, append(slices.Clip(common), scores, uint32(ld))},
+		{fmt.Sprintf("%s_%d", name, splitParts), cuda.Grid{X: o.runs(), Y: splitParts * o.tasks(), Threads: 256}, slices.Concat(common, []any{o.Scratch, scores, uint32(ld)}, output, []any{last})},
 	}
 }
 

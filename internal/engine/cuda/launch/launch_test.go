@@ -27,7 +27,7 @@ func TestCallsNameKernels(t *testing.T) {
 	all = append(all, Product{W: Weight{Type: tensor.Q4_0, Rows: 8192, Cols: 64}, N: 100}, Product{W: Weight{Type: tensor.Q8_0, Rows: 40, Cols: 64}, N: 2, Tiled: true})
 	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8} {
 		c := Cache{Type: dt, KVHeads: 2, HeadDim: 64}
-		all = append(all, RopeWrite{Cache: c, Heads: 8, N: 3}, Attend{Cache: c, Heads: 8, N: 30, Slots: 5000}, Attend{Cache: c, Heads: 8, N: 3, Slots: 5000, Ahead: Ahead{Weights: 1, Bytes: 1 << 20}}, Attend{Cache: Cache{Type: dt, KVHeads: 2, HeadDim: 128}, Heads: 8, N: 1, Slots: 1000}, Attend{Cache: c, Heads: 8, N: 3, Slots: 5, Prompt: true, To: Rounded{1, 2}, Out: 3})
+		all = append(all, RopeWrite{Cache: c, Heads: 8, N: 3}, Attend{Cache: c, Heads: 8, N: 30, Slots: 5000}, Attend{Cache: c, Heads: 8, N: 3, Slots: 5000}, Attend{Cache: Cache{Type: dt, KVHeads: 2, HeadDim: 128}, Heads: 8, N: 1, Slots: 1000}, Attend{Cache: c, Heads: 8, N: 3, Slots: 5, Prompt: true, To: Rounded{1, 2}, Out: 3})
 	}
 	all = append(all, Norm{Rows: 1, Cols: 64}, Quantize{Rows: 1, Cols: 64}, Gate{Rows: 1, Cols: 64}, Add{Rows: 1, Cols: 3}, Logits{Cap: 30, Rows: 1, Cols: 3}, Best{Rows: 1, Cols: 3})
 	for _, o := range all {

@@ -44,7 +44,6 @@ type Norm struct {
 	Eps        float32
 	Out        cuda.Pointer // or 0
 	To         Rounded      // or zero
-	Ahead      Ahead
 	Rows, Cols int
 }
 
@@ -61,8 +60,8 @@ func (o Norm) Calls() ([]Call, error) {
 	if o.Rows == 0 {
 		return nil, nil
 	}
-	return []Call{o.Ahead.beside(Call{"rms_norm", cuda.Grid{X: ceil(o.Cols, 512), Y: o.Rows, Threads: 512},
-		[]any{o.X, o.Weight, o.Residual, o.Eps, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}})}, nil
+	return []Call{{"rms_norm", cuda.Grid{X: ceil(o.Cols, 512), Y: o.Rows, Threads: 512},
+		[]any{o.X, o.Weight, o.Residual, o.Eps, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}}}, nil
 }
 
 // Quantize is tensor.Quantize of rows X[i*LdX:] of Cols columns.
@@ -94,7 +93,6 @@ type Gate struct {
 	GateBias, UpBias cuda.Pointer // (Cols), or 0
 	Out              cuda.Pointer // or 0
 	To               Rounded      // or zero
-	Ahead            Ahead
 	Rows, Cols       int
 }
 
@@ -105,8 +103,8 @@ func (o Gate) Calls() ([]Call, error) {
 	if o.Rows == 0 {
 		return nil, nil
 	}
-	return []Call{o.Ahead.beside(Call{"gate_rows", cuda.Grid{X: ceil(o.Cols, 256), Y: o.Rows, Threads: 256},
-		[]any{uint32(o.Activation), o.Gate, o.Up, uint32(o.Ld), o.GateBias, o.UpBias, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}})}, nil
+	return []Call{{"gate_rows", cuda.Grid{X: ceil(o.Cols, 256), Y: o.Rows, Threads: 256},
+		[]any{uint32(o.Activation), o.Gate, o.Up, uint32(o.Ld), o.GateBias, o.UpBias, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}}}, nil
 }
 
 // Add is X += Y, then X += Bias where there is one, of (Rows, Cols).
