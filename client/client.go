@@ -29,7 +29,7 @@ type Client struct {
 	Header http.Header // sent with every request, besides the client's own
 	// Patience is how long a call is repeated while the server answers that it is not ready yet,
 	// as one that loads, or has lost all of its nodes; where a second request cannot do the
-	// work twice, also while nobody answers, as when a coordinator is started again. 0: the
+	// work twice, also while no server answers, for example when a coordinator restarts. 0: the
 	// first answer counts.
 	Patience time.Duration
 	// Waiting, if set, is called once per repeated call with the reason.
@@ -47,7 +47,7 @@ type Error struct {
 	Code    string // stable; "" where it has none
 	Param   string // the member that is wrong, if one is
 	Message string
-	// RetryAfter is when to come again; 0: the server does not say.
+	// RetryAfter is the pause before a retry; 0: the server sent none.
 	RetryAfter time.Duration
 }
 
@@ -55,7 +55,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%d %s: %s", e.Status, http.StatusText(e.Status), e.Message)
 }
 
-// Unreachable: nobody answers.
+// Unreachable: no server answers.
 type Unreachable struct {
 	Server string
 	Err    error
@@ -93,7 +93,7 @@ func (c *Client) URL() string {
 	return strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/v1")
 }
 
-// Do sends a request whose body is JSON of a value, nil: none. An answer that is no success
+// Do sends a request whose body is JSON of a value, nil: none. An answer that is not a success
 // is an [Error], and the body of one that is the caller closes.
 func (c *Client) Do(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	return c.do(ctx, method, path, nil, body)
@@ -158,7 +158,7 @@ func (c *Client) once(ctx context.Context, method, path string, header http.Head
 	return nil, refusal(resp)
 }
 
-// refusal reads an answer that is no success.
+// refusal reads an answer that is not a success.
 func refusal(resp *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {

@@ -36,8 +36,8 @@ func say(status int, retry, body string) http.HandlerFunc {
 	}
 }
 
-// A refusal is an Error with its parts; one that says when to come again is waited for, as
-// long as the patience lasts; no other is repeated.
+// A refusal is an Error with its parts. The client retries one with Retry-After until its time
+// limit, and no other.
 func TestRefusals(t *testing.T) {
 	refused := `{"error":{"message":"There is no node n9.","type":"invalid_request_error","param":null,"code":"node_not_found"}}`
 	c, asked := answering(t, say(404, "", refused))
@@ -67,7 +67,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Where nobody answers, what cannot do work twice is sent again, and nothing else.
+// If no server answers, the client repeats only requests that cannot do work twice.
 func TestUnreachable(t *testing.T) {
 	c := &client.Client{Server: "127.0.0.1:1", Patience: 700 * time.Millisecond}
 	for what, call := range map[string]func() error{
@@ -140,7 +140,7 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// Events come until the server ends, and that is said.
+// Events come until the server ends. The end is an error.
 func TestFollowEvents(t *testing.T) {
 	cut := false
 	c, _ := answering(t, say(200, "", "data: {\"id\":1}\n\ndata: {\"id\":2}\n\n"))

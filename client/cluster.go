@@ -23,7 +23,7 @@ type ErrNotReady struct{ Reason string }
 
 func (e *ErrNotReady) Error() string { return "not serving: " + e.Reason }
 
-// Ready is nil if the server would accept a request now, an [ErrNotReady] if it says why not.
+// Ready is nil if the server would accept a request now, and an [ErrNotReady] with the reason if not.
 func (c *Client) Ready(ctx context.Context) error {
 	resp, err := c.Do(ctx, http.MethodGet, "/ready", nil)
 	if err == nil {

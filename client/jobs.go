@@ -17,7 +17,7 @@ import (
 
 // Submit makes a job of a request: the body of /v1/completions or /v1/chat/completions. It
 // returns once the job is on disk. A second one with the same key gives the same job, so it
-// is sent again where no answer came; key "" is one that nobody else has.
+// is repeated if no answer came. An empty key becomes a random one.
 func (c *Client) Submit(ctx context.Context, key string, body any) (*wire.Job, error) {
 	if key == "" {
 		key = rand.Text()

@@ -52,7 +52,7 @@ type NodeConfig struct {
 	// with its own type of weights, and bf16 caches.
 	Serves CardServes
 	// CPUCaches, if not 0, lets the CPU compute where a card does not serve the model (--device auto), with
-	// caches of that many bytes.
+	// caches of CPUCaches bytes.
 	CPUCaches int64
 	// Share is this node's part of the work relative to other nodes, at most twice the measured
 	// speed. 0: the measured speed. ServeConfig.Shares of the coordinator has precedence.

@@ -78,7 +78,7 @@ func askChat(t *testing.T, h apiOf, more map[string]any, stream bool) said {
 	}
 	for _, a := range args {
 		if out.finish == "tool_calls" && (!json.Valid([]byte(a)) || a[0] != '{') {
-			t.Errorf("the arguments %q are no object of JSON", a)
+			t.Errorf("the arguments %q are not a JSON object", a)
 		}
 	}
 	out.calls = strings.TrimPrefix(out.calls, " ")

@@ -5,7 +5,7 @@
 # papers compare with, at equal shares kept, and the forms of SnapStream's votes). Shoal answers what
 # it needs, then it is printed and plotted. Or shoal or reference: answers for TABLES (all), on processors (WORKERS) and on
 # DEVICE (cuda) in JOBS processes, which may run at the same time; and table: prints and plots what both have so far.
-# prompts: writes them. Each goes on where it stopped, sample by sample through all tasks. ALONE: policies that only the reference answers.
+# prompts: writes them. Each continues where it stopped, sample by sample through all tasks. ALONE: policies that only the reference answers.
 set -e
 here=$(cd "$(dirname "$0")" && pwd) shoal=$1 model=$2 length=$3 n=$4 what=$6
 mkdir -p "$5" && out=$(cd "$5" && pwd)

@@ -8,7 +8,7 @@ Usage: swiftkv.py --init FOLDER --adapter OUT:SHARE[:GROUP] [--adapter ...] (--d
 SHARE is the part of the layers that prompts skip, GROUP how many of these share a cache. OUT gets swiftkv.json and
 swiftkv.safetensors, which `shoal up --swiftkv OUT` serves over FOLDER. DATA is prep.py's (natural text and retrieval
 tasks, as the bundled models were trained on); --text takes any UTF-8 files, cut into windows with the folder's tokenizer.
-Started again with the same --state, a run that was cut off goes on. --eval FILE.json.gz:N adds exact match of prompts of
+Started again with the same --state, a run that was cut off continues. --eval FILE.json.gz:N adds exact match of prompts of
 `shoal lab ruler --write-prompts`, with full caches and SnapStream's quarter; numbers go to --report.
 
 Loss, of each student: t^2 KL(teacher || student) at t = 2 on the logits, and the squared error of the last hidden state

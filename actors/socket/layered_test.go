@@ -90,7 +90,7 @@ func TestLayersInFiles(t *testing.T) {
 		if !slices.Contains(r.lost, 1) {
 			t.Errorf("files of at most %d bytes: lost are %v", limit, r.lost)
 		}
-		r.run(&proto.StepRequest{Sweeps: []*proto.Sweep{q.sweep(100, 3, 2)}}) // nobody has dropped it yet
+		r.run(&proto.StepRequest{Sweeps: []*proto.Sweep{q.sweep(100, 3, 2)}}) // not dropped yet
 	}
 }
 

@@ -52,7 +52,7 @@ func FuzzLink(f *testing.F) {
 		}
 		l.deliverTo(new(buffers), func(sid int, msg []byte) {
 			if !sent(b, sid, msg) {
-				t.Errorf("delivered %d bytes under %d that nobody sent", len(msg), sid)
+				t.Errorf("delivered %d bytes under %d that the peer did not send", len(msg), sid)
 			}
 		}, nil)
 		err = l.inbox.from(l.nc.Read)

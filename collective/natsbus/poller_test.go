@@ -61,7 +61,7 @@ func TestPollDelivers(t *testing.T) {
 		send(2, large)
 		time.Sleep(30 * time.Millisecond)
 		if len(got) > 0 {
-			t.Fatal("a message came to nobody's poll")
+			t.Fatal("a message arrived at no poll")
 		}
 		ts[0].Poll()
 		first := <-got

@@ -89,7 +89,7 @@ func (u *users) drop(token string) {
 }
 
 // Check is called by the server for each client that connects, and for all clients at a reload. The
-// timing of the map lookup is no useful oracle: a token has 192 random bits.
+// the timing of the map lookup is not a useful oracle: a token has 192 random bits.
 func (u *users) Check(c server.ClientAuthentication) bool {
 	u.mu.Lock()
 	as := u.byToken[c.GetOpts().Token]

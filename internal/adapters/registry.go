@@ -73,7 +73,7 @@ type Registry struct {
 
 	mu      sync.Mutex
 	named   map[string]Entry
-	folders map[lora.ID]string // of all adapters that had a name since the start, for requests that go on
+	folders map[lora.ID]string // of all adapters that had a name since the start, for requests that continue
 }
 
 // stored is the file with the adapters of the API.
@@ -225,7 +225,7 @@ func (r *Registry) Load(name, path string) (Entry, error) {
 	return e, nil
 }
 
-// Unload gives up a name. Requests that use the adapter go on.
+// Unload gives up a name. Requests that use the adapter continue.
 func (r *Registry) Unload(name string) (Entry, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

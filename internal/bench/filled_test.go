@@ -37,7 +37,7 @@ func TestHeldIsWhatFits(t *testing.T) {
 			a.Uncharge(max(reading, resident) - resident)
 		}
 		if got := Held(g, p, prompt, output, 0, memory); got != n || n < 2 {
-			t.Errorf("%s: %d sequences are said to fit, %d do", spec, got, n)
+			t.Errorf("%s: %d sequences should fit, %d do", spec, got, n)
 		}
 		a.Close()
 	}

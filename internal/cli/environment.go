@@ -18,7 +18,7 @@ const laboratory = "lab"
 //
 //   - SHOAL_COMMAND_FLAG sets a flag of one command: SHOAL_UP_NODES, SHOAL_STORE_ADD_SERVER.
 //   - SHOAL_FLAG sets a flag that several commands share, which means that they embed the struct
-//     that declares it: SHOAL_KV_MEMORY. A tag env:"SHOAL_FLAG" says this of structs that differ.
+//     that declares it: SHOAL_KV_MEMORY. A tag env:"SHOAL_FLAG" does this for structs that differ.
 //
 // A flag of one command also keeps the name SHOAL_FLAG of earlier versions if no other flag has
 // that name. If one has, the variable is retired: an error that names the new one. A variable that

@@ -29,7 +29,7 @@ exit status is 1 if no card can be used.
 
 With --full it compares each kernel with the processor, the functions of one number for all 2^32
 inputs, and measures the kernels at the shapes of a model with 8 billion parameters. A kernel that
-fails or hangs ends a process, and another process goes on with the next step.
+fails or hangs ends a process, and another process continues with the next step.
 
   shoal gpu
   shoal gpu --json

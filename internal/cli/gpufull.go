@@ -64,7 +64,7 @@ func (c *gpuCmd) full(e *ui.Env) error {
 	return nil
 }
 
-// child does steps from one on in a child process and returns the step to go on with. A step that
+// child does steps from one on in a child process and returns the step to continue with. A step that
 // ends the process, or lasts longer than the timeout, has failed.
 func (c *gpuCmd) child(ctx context.Context, from int, report func(cudaprobe.Result)) (next int, err error) {
 	self, err := os.Executable()

@@ -30,7 +30,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("docs/reference.md is not what the commands say of themselves; write it again: go run ./cmd/shoal man --markdown > docs/reference.md")
+		t.Errorf("docs/reference.md differs from the help of the commands; write it again: go run ./cmd/shoal man --markdown > docs/reference.md")
 	}
 	for _, line := range []string{"## `shoal store add <name>`", "| `--kv-memory=SIZE` | Memory of the caches", "[`SHOAL_KV_MEMORY`]"} {
 		if !strings.Contains(want, line) {

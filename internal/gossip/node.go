@@ -355,7 +355,7 @@ func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
 
 // logWriter turns memberlist's log into debug lines. memberlist reports unknown senders and slow
-// probes, while this package reports joins and leaves. Since anybody can send datagrams, lines of a
+// probes, while this package reports joins and leaves. Since any machine can send datagrams, lines of a
 // kind are rate limited.
 type logWriter struct {
 	log  *slog.Logger

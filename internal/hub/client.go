@@ -45,7 +45,7 @@ func newClient(s Settings) *client {
 		IdleConnTimeout:        30 * time.Second,
 		MaxIdleConnsPerHost:    connections,
 		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // a range of a compressed answer is no range of the file
+		DisableCompression:     true, // a range of a compressed answer is not a range of the file
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 		MaxResponseHeaderBytes: 256 << 10,
 	}
@@ -152,7 +152,7 @@ func clean(s string) string {
 	return s
 }
 
-// networkError says why there was no answer, and whether another try is of use.
+// networkError says why there was no answer, and whether a retry can help.
 func (c *client) networkError(req *http.Request, err error) error {
 	if cause := context.Cause(req.Context()); cause != nil && !errors.Is(cause, errStalled) {
 		return cause

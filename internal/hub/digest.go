@@ -18,7 +18,7 @@ type Digest string
 
 var hexDigits = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// digestOf reads an ETag or a digest; "": it is no hash of the content.
+// digestOf reads an ETag or a digest; "" if it is not a hash of the content.
 func digestOf(etag string) Digest {
 	d := strings.Trim(strings.TrimPrefix(strings.TrimSpace(etag), "W/"), `"`)
 	d = strings.TrimPrefix(d, "sha256:")

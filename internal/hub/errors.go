@@ -20,7 +20,7 @@ var (
 	ErrPermission  = errors.New("hub: no permission")            // to write the cache
 	ErrDamaged     = errors.New("hub: wrong content")            // the hash does not match, twice
 	ErrUnreachable = errors.New("hub: no answer")                // connection, time-out, certificate, 5xx
-	ErrProtocol    = errors.New("hub: unexpected answer")        // what was answered is no hub's answer
+	ErrProtocol    = errors.New("hub: unexpected answer")        // the answer is not that of a hub
 	ErrBusy        = errors.New("hub: another process is stuck") // it holds the lock and fetches nothing
 )
 

@@ -145,7 +145,7 @@ func (f *fetcher) hold(ctx context.Context, b *blob) (unlock func(), err error) 
 }
 
 // lockFile locks a file alone. filelock of Python may remove a file after its use; a lock
-// on a removed file excludes nobody, so the name is checked afterwards.
+// on a removed file excludes no other process, so the name is checked afterwards.
 func lockFile(path string) (*os.File, error) {
 	for range 100 {
 		if f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o664); err == nil {
@@ -501,7 +501,7 @@ func hostOf(address string) string {
 	return "the server"
 }
 
-// syncDir makes a rename outlive a power cut. File systems that cannot do it are no error.
+// syncDir makes a rename outlive a power cut. A file system that cannot sync folders is not an error.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -42,7 +42,7 @@ var (
 	splitName  = regexp.MustCompile(`(?i)^(.*)-([0-9]{5})-of-([0-9]{5})\.gguf$`)
 )
 
-// choice is what Choose decided about a listing.
+// choice is the result of Choose for a listing.
 type choice struct {
 	files []File
 	index string // the file that names the other weights; read it and ask shards
@@ -233,7 +233,7 @@ func describe(r Ref, models []model) []string {
 }
 
 // namesQuant tells whether a word of the path is the quantization, whole and in any case:
-// Q4_K is no match for Q4_K_M.
+// Q4_K does not match Q4_K_M.
 func namesQuant(stem, quant string) bool {
 	stem, quant = strings.ToLower(stem), strings.ToLower(quant)
 	for at := 0; ; {

@@ -93,7 +93,7 @@ func readIndex(path string) ([]string, error) {
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := modelfile.Unmarshal(text, &index); err != nil {
-		return nil, fmt.Errorf("%w: %s is no index of weights: %w", ErrProtocol, path, err)
+		return nil, fmt.Errorf("%w: %s is not an index of weights: %w", ErrProtocol, path, err)
 	}
 	names := map[string]bool{}
 	for _, n := range index.WeightMap {
@@ -101,7 +101,7 @@ func readIndex(path string) ([]string, error) {
 			return nil, fmt.Errorf("%w: %s: %w", ErrProtocol, path, err)
 		}
 		if strings.Contains(n, "/") || filepath.Ext(n) != ".safetensors" {
-			return nil, fmt.Errorf("%w: %s names %q, which is no .safetensors file of the same folder", ErrProtocol, path, n)
+			return nil, fmt.Errorf("%w: %s names %q, which is not a .safetensors file in the same folder", ErrProtocol, path, n)
 		}
 		names[n] = true
 	}
@@ -111,5 +111,5 @@ func readIndex(path string) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// short is a name for a text that is no file name.
+// short returns a file name for a text that cannot be one.
 func short(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16] }

@@ -42,7 +42,7 @@ func (h *hubAPI) get(ctx context.Context, path string, to any) error {
 		return err
 	}
 	if err := json.Unmarshal(body, to); err != nil {
-		return fmt.Errorf("%w: %s is no hub, or its answer was cut: %w", ErrProtocol, h.endpoint, err)
+		return fmt.Errorf("%w: %s is not a hub, or its answer was cut: %w", ErrProtocol, h.endpoint, err)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (f *File) take(h http.Header) error {
 	}
 	var n int64
 	if _, err := fmt.Sscan(size, &n); err != nil || n < 0 {
-		return fmt.Errorf("%w: the server does not say how large %s is", ErrProtocol, f.Name)
+		return fmt.Errorf("%w: the server did not send the size of %s", ErrProtocol, f.Name)
 	}
 	f.Size, f.Digest = n, digestOf(etag)
 	return nil

@@ -78,7 +78,7 @@ func TestKilledPulls(t *testing.T) {
 		select {
 		case err := <-ended:
 			if err != nil {
-				t.Fatalf("a pull that nobody killed: %v: %s", err, cmd.Stderr)
+				t.Fatalf("a pull that was not killed: %v: %s", err, cmd.Stderr)
 			}
 			os.RemoveAll(cache.dir()) // it was too fast
 		case <-time.After(time.Duration(20+rand.N(400)) * time.Millisecond):

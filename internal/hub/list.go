@@ -167,7 +167,7 @@ func (s *Store) listOwn() (out []Entry, err error) {
 			}
 			r, err := Parse(strings.TrimSpace(string(text)))
 			if err != nil {
-				return nil //nolint:nilerr // a file of somebody else
+				return nil //nolint:nilerr // a file of another program
 			}
 			m, err := s.Find(r)
 			e := Entry{Model: m, Format: "gguf"}
@@ -197,7 +197,7 @@ func (s *Store) listOllama() (out []Entry, err error) {
 		}
 		r, err := Parse("ollama://" + filepath.ToSlash(filepath.Dir(rel)) + ":" + filepath.Base(rel))
 		if err != nil {
-			return nil //nolint:nilerr // a file of somebody else
+			return nil //nolint:nilerr // a file of another program
 		}
 		if m, err := s.Find(r); err == nil {
 			out = append(out, Entry{Model: m, Format: "gguf", Foreign: true})

@@ -12,7 +12,7 @@ type Progress struct {
 	Files, Of   int           // files that are complete, and all
 	Rate        float64       // bytes per second of the last seconds; 0: not known yet
 	Left        time.Duration // at that rate; 0: not known
-	Waiting     string        // why nothing arrives, such as a second process that fetches the file; "" as a rule
+	Waiting     string        // why nothing arrives, such as a second process that fetches the file; usually ""
 }
 
 // rateWindow is how far back a rate looks.
@@ -100,7 +100,7 @@ func (t *tracker) finish(name string, size int64) {
 	t.p.Files++
 }
 
-// wait says why a file makes no progress; "" that it does.
+// wait records why a file makes no progress; "": it does.
 func (t *tracker) wait(name, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

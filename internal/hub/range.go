@@ -14,9 +14,9 @@ func (s *Store) Range(ctx context.Context, origin, file string, from, to int64) 
 	r, err := Parse(repo)
 	switch {
 	case err != nil || r.Kind != Hub || r.Repo != repo || !commitHash.MatchString(commit):
-		return nil, fmt.Errorf("%w: %q is no ORG/NAME@COMMIT of a hub", ErrRef, clean(origin))
+		return nil, fmt.Errorf("%w: %q is not ORG/NAME@COMMIT of a hub", ErrRef, clean(origin))
 	case CheckFileName(file) != nil || from < 0 || to <= from || to-from > maxRange:
-		return nil, fmt.Errorf("%w: bytes %d to %d of %q are no part of a file", ErrRef, from, to, clean(file))
+		return nil, fmt.Errorf("%w: bytes %d to %d of %q are not part of a file", ErrRef, from, to, clean(file))
 	case s.s.Offline:
 		return nil, fmt.Errorf("%w: HF_HUB_OFFLINE is set, so %s of %s is not fetched", ErrOffline, file, origin)
 	}

@@ -48,7 +48,7 @@ const Forms = `a model is one of
   https://host/file.gguf      a file on a web server
   path/to/folder-or-file      a model on this machine`
 
-// ErrRef: the text is no model reference.
+// ErrRef: the text is not a model reference.
 var ErrRef = errors.New("hub: not a model")
 
 // OllamaHost is the registry of references that name no host.
@@ -190,7 +190,7 @@ func parseHub(text string) (Ref, error) {
 		}
 		r.File = choice
 	case strings.Contains(choice, "/"):
-		return Ref{}, fmt.Errorf("%q is no .gguf file; other models are fetched whole", choice)
+		return Ref{}, fmt.Errorf("%q is not a .gguf file; other models are fetched whole", choice)
 	case !quantWord.MatchString(choice):
 		return Ref{}, fmt.Errorf("%q is neither a quantization nor a .gguf file", choice)
 	case !strings.EqualFold(choice, defaultTag):
@@ -240,7 +240,7 @@ func parseRegistry(text string) (Ref, error) {
 	}
 	if name, digest, ok := strings.Cut(text, "@"); ok {
 		if !ociDigest.MatchString(digest) {
-			return Ref{}, fmt.Errorf("%q is no digest; want sha256: and 64 hexadecimal digits", digest)
+			return Ref{}, fmt.Errorf("%q is not a digest; want sha256: and 64 hexadecimal digits", digest)
 		}
 		text, r.Tag = name, digest
 	} else if name, tag, ok := strings.Cut(text, ":"); ok {
@@ -254,7 +254,7 @@ func parseRegistry(text string) (Ref, error) {
 	}
 	for s := range strings.SplitSeq(text, "/") {
 		if !ociSegment.MatchString(s) || strings.Contains(s, "..") || strings.Contains(s, "--") {
-			return Ref{}, fmt.Errorf("%q is no name of a registry: want letters, digits, hyphen, underscore and dot, without -- and without two dots in a row", s)
+			return Ref{}, fmt.Errorf("%q is not the name of a registry: want letters, digits, hyphen, underscore and dot, without -- and without two dots in a row", s)
 		}
 	}
 	if strings.Count(text, "/") > 3 {
@@ -288,7 +288,7 @@ func parseURL(text string) (Ref, error) {
 		}
 	}
 	if name := path.Base(u.Path); !isGGUF(name) {
-		return Ref{}, fmt.Errorf("%q is no .gguf file; a model in several files comes from a hub", name)
+		return Ref{}, fmt.Errorf("%q is not a .gguf file; a model in several files comes from a hub", name)
 	} else if err := CheckFileName(name); err != nil {
 		return Ref{}, err
 	}

@@ -33,7 +33,7 @@ const (
 	maxTokenBytes   = 4 << 10
 )
 
-// FromEnv reads the variables through getenv, os.Getenv as a rule. home is the user's
+// FromEnv reads the variables through getenv, normally os.Getenv. home is the user's
 // home folder.
 func FromEnv(getenv func(string) string, home string) (Settings, error) {
 	first := func(names ...string) string {
@@ -71,13 +71,13 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 		s.Endpoint = defaultEndpoint
 	}
 	if u, err := url.Parse(s.Endpoint); err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
-		return s, fmt.Errorf("HF_ENDPOINT: %q is no http or https URL of a hub; an example is %s", s.Endpoint, defaultEndpoint)
+		return s, fmt.Errorf("HF_ENDPOINT: %q is not an http or https URL of a hub; an example is %s", s.Endpoint, defaultEndpoint)
 	}
 	for name, to := range map[string]*time.Duration{"HF_HUB_ETAG_TIMEOUT": &s.AnswerTimeout, "HF_HUB_DOWNLOAD_TIMEOUT": &s.StallTimeout} {
 		if v := first(name); v != "" {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 1 || n > 24*3600 {
-				return s, fmt.Errorf("%s: %q is no number of seconds from 1 to 86400", name, v)
+				return s, fmt.Errorf("%s: %q is not a number of seconds from 1 to 86400", name, v)
 			}
 			*to = time.Duration(n) * time.Second
 		}

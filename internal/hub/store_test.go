@@ -468,7 +468,7 @@ func TestPullRefuses(t *testing.T) {
 			s.c.stall = 20 * time.Millisecond
 		}, ErrUnreachable, "stands still"},
 		"always wrong bytes": {"org/one", func(h *hubtest.Hub, _ *Store) { h.CDNFault = always(hubtest.Fault{Flip: 300_000}) }, ErrDamaged, "another SHA-256"},
-		"no hub at all":      {"org/one", func(h *hubtest.Hub, _ *Store) { h.Listing = listing("<html>") }, ErrProtocol, "is no hub"},
+		"no hub at all":      {"org/one", func(h *hubtest.Hub, _ *Store) { h.Listing = listing("<html>") }, ErrProtocol, "is not a hub"},
 		"no commit":          {"org/one", func(h *hubtest.Hub, _ *Store) { h.Listing = listing(`{"sha":"../../x"}`) }, ErrProtocol, "no commit"},
 		"a hostile name": {"org/one", func(h *hubtest.Hub, _ *Store) {
 			h.Listing = listing(`{"sha":"` + sha + `","siblings":[{"rfilename":"../../x.safetensors"}]}`)

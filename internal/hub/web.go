@@ -27,8 +27,8 @@ func (s *Store) urlPath(r Ref) (string, error) {
 	return filepath.Join(s.s.ModelsDir, "url", host, short(r.URL), path.Base(u.Path)), nil
 }
 
-// pullURL fetches a file of a web server. Such a server promises no hash, as a rule, so
-// only the length can be checked; the hash of what came is recorded.
+// pullURL fetches a file of a web server. Such a server rarely sends a hash, so
+// only the length can be checked. The hash of the received bytes is recorded.
 func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 	at, err := s.urlPath(r)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 			b.etag = e
 		}
 		if resp.ContentLength < 0 {
-			return false, fmt.Errorf("%w: %s does not say how large %s is, so a cut download could not be told from a whole one", ErrProtocol, hostOf(r.URL), b.name)
+			return false, fmt.Errorf("%w: %s did not send the size of %s, so a truncated download could not be detected", ErrProtocol, hostOf(r.URL), b.name)
 		}
 		f.Size = resp.ContentLength
 		return false, nil
@@ -72,7 +72,7 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 	if b.size = f.Size; b.size > maxFileBytes {
 		return Model{}, fmt.Errorf("%w: %s has %d bytes; at most %d", ErrProtocol, b.name, b.size, int64(maxFileBytes))
 	}
-	if b.etag != "" { // the part of an older version is no part of this one
+	if b.etag != "" { // the part of an older version does not belong to this one
 		b.part = at + "." + short(b.etag) + incomplete
 	}
 	err = newFetcher(s, t).all(ctx, filepath.Dir(at), r.URL, []*blob{b}, func(int) error {

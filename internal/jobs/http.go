@@ -220,7 +220,7 @@ func (v *Service) Result(ctx context.Context, id string) (json.RawMessage, error
 	return v.store.result(ctx, v.store.job(id).snapshot())
 }
 
-// Cancel cancels a job that has not ended. A missing job is no error.
+// Cancel cancels a job that has not ended. A missing job is not an error.
 func (v *Service) Cancel(ctx context.Context, id string) error {
 	if j := v.store.job(id); j != nil {
 		return v.stopJob(ctx, j)

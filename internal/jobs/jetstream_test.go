@@ -168,7 +168,7 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 			}
 			t.Logf("%d of %d jobs whole; %s", good, jobs, said)
 			if good == jobs || said == "" {
-				t.Fatalf("%d of %d jobs are whole, and nothing is said: %q", good, jobs, said)
+				t.Fatalf("%d of %d jobs are whole, but the damage is not reported: %q", good, jobs, said)
 			}
 		})
 	}

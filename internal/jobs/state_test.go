@@ -60,7 +60,7 @@ func TestStateTellsTheLifeOfAJob(t *testing.T) {
 		t.Fatal("it begins before its pause is over")
 	}
 	if _, now := s.Begin(11_000-3_600_000, rules); !now {
-		t.Fatal("the clock was set back by an hour, and it waits that long")
+		t.Fatal("the clock was set back by an hour, and it waits for an hour")
 	}
 	n, _ := s.Begin(11_000, rules)
 	ok(n)

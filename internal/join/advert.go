@@ -159,7 +159,7 @@ func ask(ctx context.Context, i *net.Interface, v6 bool) (found []Found, err err
 	return found, nil
 }
 
-// readAdvert reads an answer that may be anybody's.
+// readAdvert reads an answer that any machine may have sent.
 func readAdvert(e *mdns.ServiceEntry) (f Found, ok bool) {
 	if !strings.HasSuffix(e.Name, "."+service+".local.") || !slices.Contains(e.InfoFields, advertVersion) || e.Port < 1 || e.Port > 65535 {
 		return f, false

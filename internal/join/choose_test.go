@@ -85,7 +85,7 @@ func TestChooseAddr(t *testing.T) {
 		"no default route, one device": {[]HostAddr{lo, at("docker0", "172.17.0.1", true, false), at("eth0", "10.0.0.2", false, false)}, "10.0.0.2", ""},
 		"a bridge alone":               {[]HostAddr{lo, at("br0", "10.0.0.2", true, false)}, "10.0.0.2", ""},
 		"two networks":                 {[]HostAddr{at("eth0", "10.0.0.2", false, false), at("eth1", "10.1.0.2", false, false)}, "", "10.0.0.2 (eth0), 10.1.0.2 (eth1); choose one with --bind"},
-		"none":                         {[]HostAddr{lo, link}, "", "no address"},
+		"none":                         {[]HostAddr{lo, link}, "", "can reach no address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ChooseAddr(c.all)

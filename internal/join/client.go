@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Ask is what a machine says of itself.
+// Ask describes the machine that wants to join.
 type Ask struct {
 	Machine string // its name
 	// Host is the address that it will listen at; empty: the one that it reaches the server from.
@@ -109,7 +109,7 @@ func explainHandshake(addr string, err error) error {
 	case errors.Is(err, ErrImpostor):
 		return err
 	case errors.As(err, &record):
-		return fmt.Errorf("join: what listens at %s is no join server (%v): with --token, --join is the address that `shoal up --cluster` or `shoal token create` printed", addr, err)
+		return fmt.Errorf("join: the server at %s is not a join server (%v): with --token, --join is the address that `shoal up --cluster` or `shoal token create` printed", addr, err)
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), strings.Contains(err.Error(), "connection reset"):
 		return fmt.Errorf("join: %s closed the connection: what listens there is no join server, or too many connections came from this machine at once", addr)
 	case isTimeout(err), errors.Is(err, context.DeadlineExceeded):

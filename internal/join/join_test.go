@@ -295,7 +295,7 @@ func TestErrorsTeach(t *testing.T) {
 	closed.Close()
 	for name, c := range map[string]struct{ addr, want string }{
 		"nothing there": {closed.Addr().String(), "nothing listens"},
-		"not TLS":       {listen(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n") }), "no join server"},
+		"not TLS":       {listen(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n") }), "not a join server"},
 		"hangs up":      {listen(t, func(net.Conn) {}), "closed the connection"},
 		"unknown name":  {"no-such-host.invalid:7069", "the name is unknown"},
 		"another answer": {listen(t, func(c net.Conn) {

@@ -86,7 +86,7 @@ func (l *limiter) failed(s netip.Prefix, now time.Time) {
 				delete(l.fails, k)
 			}
 		}
-		if len(l.fails) >= mostSources { // any one: an attacker with that many addresses gains little
+		if len(l.fails) >= mostSources { // any one: an attacker with mostSources addresses gains little
 			for k := range l.fails {
 				delete(l.fails, k)
 				break

@@ -41,7 +41,7 @@ type reply struct {
 	Refusal *Refusal `json:"refusal,omitempty"`
 }
 
-// Grant is what a machine gets for a token.
+// Grant is the server's answer to a valid token.
 type Grant struct {
 	Cluster string    `json:"cluster"`
 	Keys    []string  `json:"keys"`  // cluster keys, the one in use first
@@ -76,7 +76,7 @@ func (g *Grant) check() error {
 	return nil
 }
 
-// signed is what a request signs.
+// signed returns the bytes that a request signs.
 func signed(exported []byte, r *request) []byte {
 	return fmt.Appendf(nil, "shoal join v%d\n%x\n%s\n%s\n%v", version, exported, r.Token, r.Machine, r.Ports)
 }

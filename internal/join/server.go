@@ -136,7 +136,7 @@ func (s *server) answer(ctx context.Context, state tls.ConnectionState, r *reque
 	return g, nil
 }
 
-// dialBack tries to connect to ports of the machine that asks, and says which are closed and
+// dialBack tries to connect to ports of the machine that asks, and returns which are closed and
 // why. No other machine is dialled.
 func dialBack(ctx context.Context, to netip.Addr, ports []int) (closed []string) {
 	ctx, cancel := context.WithTimeout(ctx, dialBackLimit)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Record is what the server keeps of a token: nothing that lets its reader join.
+// Record is the part of a token that the server stores. Its reader cannot join with it.
 type Record struct {
 	ID      string            `json:"id"`
 	Public  ed25519.PublicKey `json:"public_key"` // of the key that follows from the secret

@@ -101,7 +101,7 @@ func TestOtherLibrary(t *testing.T) {
 	}
 }
 
-// The Go runtime goes on as before: collections, signals, child processes and goroutines that
+// The Go runtime continues as before: collections, signals, child processes and goroutines that
 // call at the same time leave every result right.
 func TestUnderLoad(t *testing.T) {
 	l := libc(t)

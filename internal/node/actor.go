@@ -18,7 +18,7 @@ type Config struct {
 	Bus *bus.Bus
 	// Models are the models that the node holds a part of, at least one.
 	Models []Model
-	// Description is what the coordinator learns of this node. The node adds the newest epoch of its
+	// Description describes this node to the coordinator. The node adds the newest epoch of its
 	// sockets.
 	Description *proto.NodeDescription
 }

@@ -35,7 +35,7 @@ type Envelope struct {
 	From          string                 `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`                // node id of the sender
 	Payload       []byte                 `protobuf:"bytes,7,opt,name=payload,proto3" json:"payload,omitempty"`          // encoded message of this kind, at most 1 000 000 bytes
 	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`              // replies only: why the call failed; payload is then empty
-	To            uint64                 `protobuf:"varint,9,opt,name=to,proto3" json:"to,omitempty"`                   // incarnation of the process that is meant; 0: whoever listens there
+	To            uint64                 `protobuf:"varint,9,opt,name=to,proto3" json:"to,omitempty"`                   // incarnation of the receiver; 0: any process at that address
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // reports are the messages whose unknown fields may be ignored. They describe a process or what
-// a step has cost, and nobody acts on a part that is missing. Everything else carries
+// a step has cost, and no code depends on a missing part. Everything else carries
 // instructions or results: a receiver that drops a field of these does something else than the
 // sender meant.
 var reports = map[protoreflect.FullName]bool{
@@ -85,7 +85,7 @@ func needs(m protoreflect.Message) (version uint32, field protoreflect.FullName)
 	return version, field
 }
 
-// shape is what a walk needs to know of a type of messages.
+// shape is the properties of a message type that a walk needs.
 type shape struct {
 	report bool
 	nested []protoreflect.FieldDescriptor // those that hold messages

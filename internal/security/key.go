@@ -30,7 +30,7 @@ var (
 	ErrNoKey = errors.New("security: no cluster key")
 )
 
-// Key is the secret that all processes of a cluster share. The zero Key is no key. A Key from a
+// Key is the secret that all processes of a cluster share. The zero Key is not a key. A Key from a
 // file follows the file (Reload) and may accept several keys. Printing a Key shows a placeholder;
 // only Text reveals it.
 type Key struct {
@@ -79,7 +79,7 @@ func (k Key) Text() string {
 	return keyPrefix + base64.RawURLEncoding.EncodeToString(append(k.secret[:], sum[:]...))
 }
 
-// IsZero reports whether k is no key.
+// IsZero reports whether k is the zero Key.
 func (k Key) IsZero() bool { return !k.set }
 
 // Equal compares in constant time.

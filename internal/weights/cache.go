@@ -21,7 +21,7 @@ import (
 
 // Cache is a partial copy of a checkpoint, fetched from other processes or from the hub. Its files have
 // their full size, with holes where nothing was fetched, in a folder named by the hash of the file list. This
-// process hashes every chunk before its first use, whoever fetched it. So a torn, damaged or
+// process hashes every chunk before its first use, also those that another process fetched. So a torn, damaged or
 // missing chunk is simply fetched again, and no other record of the present chunks exists.
 type Cache struct {
 	dir     string

@@ -221,7 +221,7 @@ func fill(t *testing.T, dir string) string {
 	}
 	for block, written := make([]byte, 4096), 0; err == nil; written += len(block) {
 		if written > 64<<20 { // this is the machine's disk, not the test's
-			t.Fatalf("%s is no small disk any more", dir)
+			t.Fatalf("%s is not a small disk any more", dir)
 		}
 		_, err = f.Write(block)
 	}

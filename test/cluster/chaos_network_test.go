@@ -133,7 +133,7 @@ var (
 	}}
 )
 
-// networkStory is what happens meanwhile. It ends with a whole cluster.
+// networkStory injects the faults. It ends with a whole cluster.
 type networkStory struct {
 	name string
 	run  func(t *testing.T, x *networked)

@@ -274,7 +274,7 @@ func refusedTokens(t *testing.T, one, two, three *machine, addr, token string) {
 		t.Errorf("the man in the middle read %d bytes", n)
 	}
 	refused("a closed port", "nothing listens at", "--join", net.JoinHostPort(one.at.ip(), "7001"), "--token", token)
-	refused("the port of gossip", "no join server", "--join", net.JoinHostPort(one.at.ip(), "7070"), "--token", token)
+	refused("the port of gossip", "not a join server", "--join", net.JoinHostPort(one.at.ip(), "7070"), "--token", token)
 	refused("another network", "there is no route from here", "--join", "10.200.0.1:7069", "--token", token)
 	refused("an address of another machine", "cannot", "--join", addr, "--token", token, "--bind", three.at.ip()+":0")
 

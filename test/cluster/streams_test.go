@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// streaming returns n streams of tokens tokens with logprobs: greedy and seeded, with the full
+// streaming returns n streams with logprobs, each of a number of tokens: greedy and seeded, with the full
 // cache and compressed ones. They have no drafts unless SHOAL_SPECULATE sets a mode, because drafts
 // from the undisturbed run would end a stream before its fault.
 func streaming(n, tokens int) []request {

@@ -313,7 +313,7 @@ func (h *httpClient) back(nodes int, before wire.ClusterState) wire.ClusterState
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
 		c, took := h.calm(nodes), time.Since(began)
 		if wrong := kept(before, c); len(wrong) == 0 || took > patience {
-			h.t.Logf("%d nodes hold what they held before after %.1f s, but for %q", nodes, took.Seconds(), wrong)
+			h.t.Logf("%d nodes hold what they held before after %.1f s, except %q", nodes, took.Seconds(), wrong)
 			return c
 		}
 	}

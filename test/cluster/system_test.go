@@ -150,7 +150,7 @@ func (s *system) signal(id string, sig syscall.Signal) {
 	s.t.Helper()
 	n := s.node(id)
 	if built.running()[n.PID] == "" {
-		s.t.Fatalf("node %s says its pid is %d, which is no process of ours", id, n.PID)
+		s.t.Fatalf("node %s says its pid is %d, which this test did not start", id, n.PID)
 	}
 	if err := syscall.Kill(n.PID, sig); err != nil {
 		s.t.Fatalf("%v to node %s: %v", sig, id, err)

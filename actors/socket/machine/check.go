@@ -130,7 +130,7 @@ func (m *Machine) checkIndex(p *plan.Plan, x *plan.Index, q *Sequence) error {
 	}
 	switch {
 	case x.From != q.Indexed:
-		return fmt.Errorf("socket: sequence %d: its index goes on from piece %d, but %d are done", x.Seq, x.From, q.Indexed)
+		return fmt.Errorf("socket: sequence %d: its index continues from piece %d, but %d are done", x.Seq, x.From, q.Indexed)
 	case x.Pieces == 0 || x.Pieces > most-q.Indexed:
 		return fmt.Errorf("socket: sequence %d: %d pieces of its index after the first %d, this part ends with piece %d", x.Seq, x.Pieces, x.From, most)
 	case q.Read < read:

@@ -134,7 +134,7 @@ func (m *Machine) checkForked(o *plan.Open) error {
 	return nil
 }
 
-// checkResume checks a sequence that goes on with a cache from an earlier epoch.
+// checkResume checks a sequence that continues with a cache from an earlier epoch.
 func (m *Machine) checkResume(o *plan.Open, q *Sequence, released bool) error {
 	n, l := len(o.Resume), &m.limits
 	switch {

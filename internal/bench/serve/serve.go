@@ -43,7 +43,7 @@ type Options struct {
 	Limits      stats.Limits
 }
 
-// Result is what was measured.
+// Result is the measurements of one run.
 type Result struct {
 	Server      string        `json:"server"`
 	Model       string        `json:"model"`

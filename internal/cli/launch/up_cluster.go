@@ -74,7 +74,7 @@ type tokenServer struct {
 	cluster, bind, dataDir string
 	model                  string          // reference of the model; "" for a folder of this machine
 	key                    *ClusterKeyFlag // the file of a new key is set here, if there is none
-	ports                  []int           // gossip port of each coordinator, but for that of bind; 0: any
+	ports                  []int           // gossip port of each coordinator, except bind's; 0: any
 }
 
 // loopback is the host of clusters on one machine.

@@ -63,7 +63,7 @@ func (n needs) text() string {
 type fit struct {
 	Capacity
 	// held returns the memory of a node without caches, in a cluster of a number of nodes. It
-	// fails if the model cannot be split into that many parts.
+	// fails if the model cannot be split into one part for each node.
 	held func(weights tensor.DType, nodes int) (bench.NodeMemory, error)
 	// cacheOf returns the cache size in bytes of one sequence with a number of tokens.
 	cacheOf func(tokens int) int64

@@ -76,7 +76,7 @@ func TestDownload(t *testing.T) {
 	}
 }
 
-// A download that is no model, or ends early, is ignored.
+// A download that is not a model, or ends early, is ignored.
 func TestDownloadOfOtherFiles(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)

@@ -121,7 +121,7 @@ func equalTensors(t *testing.T, a, b *checkpoint.Checkpoint, name string, steps 
 }
 
 // DeepSeek files from before 2025 hold the latent's projections unsplit and give the widths of the
-// heads. Files from before V3 do not say how experts are scored.
+// heads. Files from before V3 do not name the scoring of experts.
 func TestGGUFOlderDeepseek(t *testing.T) {
 	for _, name := range []string{"deepseek_v2", "deepseek_v3"} {
 		dir := t.TempDir()

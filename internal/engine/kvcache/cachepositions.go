@@ -45,7 +45,7 @@ const EndlessTokens = 1 << 24
 // number of tokens, and counts distances within the cache. No policy (nil) is not endless.
 func (p *Policy) Endless() bool { return p != nil && p.cachePositions && p.Eviction != nil }
 
-// Longest is the longest sequence of a model whose context has that many tokens.
+// Longest is the longest sequence, in tokens, of a model with the given context.
 func (p *Policy) Longest(context int) int {
 	if p.Endless() {
 		return EndlessTokens

@@ -56,7 +56,7 @@ func (s *Store) Fork() (*Store, error) {
 	return f, f.openIndex(false)
 }
 
-// ForkBytes is the part of ResidentBytes that all forks of a prompt part of that many tokens share.
+// ForkBytes is the part of ResidentBytes that all forks of a beginning of prompt tokens share.
 func ForkBytes(g Geometry, prompt int, p *Policy) int64 {
 	planes := g.planesOf(p, 0)
 	table := int64(prompt/tensor.BlockSlots)*int64(planes[rowsPlane].size) + int64(planes[indexPlane].room(prompt))*int64(planes[indexPlane].size)

@@ -75,7 +75,7 @@ type Observation struct {
 }
 
 // StatisticsBytes is the size of an Observation for policy p on a socket with heads KV heads (or
-// units) of every layer, for a prompt of prompt tokens.
+// units) of every layer, for a prompt of the given length in tokens.
 func StatisticsBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	return statisticsBytes(g, heads, prompt, p.Needs)
 }

@@ -148,7 +148,7 @@ type Needs struct {
 	Labels bool
 }
 
-// Kept is what a head of a layer keeps of a prompt.
+// Kept is the part of a prompt that one head of a layer keeps.
 type Kept struct {
 	Positions []int32   // [slots] the prompt position stored in each slot
 	Scores    []float32 // [slots] initial scores of a Scored eviction; otherwise nil
@@ -195,14 +195,14 @@ func (p *Policy) at(place, layers int) *Policy {
 }
 
 // SharesOf makes a policy with sizes that are shares of the prompt. of returns the policy of a prompt
-// with that many tokens. The parts are those of the longest prompt.
+// of the given length in tokens. The parts are those of the longest prompt.
 func SharesOf(spec string, longest int, of func(prompt int) *Policy) *Policy {
 	p := *of(longest)
 	p.spec, p.of = spec, of
 	return p.copied()
 }
 
-// For is the policy of a prompt with that many tokens: each share of the prompt becomes a size. Costs and
+// For is the policy of a prompt of the given length: each share of the prompt becomes a size. Costs and
 // sockets know only such policies.
 func (p *Policy) For(prompt int) *Policy {
 	if p == nil || p.of == nil {

@@ -83,7 +83,7 @@ type IndexWork struct {
 	Work, Coarse, Move int64  // multiplications per head in one piece of each kind, or equivalent time
 }
 
-// IndexWorkOf returns the work of a prompt part of that many tokens.
+// IndexWorkOf returns the work for the first prompt tokens of a sequence.
 func IndexWorkOf(g Geometry, prompt int, p *Policy) IndexWork {
 	return p.plan(g, prompt).IndexWork
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // SumsBytes is the size of the sums of a segment on a socket with heads KV heads (or units) of
-// every layer, at the end of a text of that many tokens.
+// every layer, at the end of a text of the given length in tokens.
 func SumsBytes(g Geometry, heads, tokens int) int64 {
 	return statisticsBytes(g, heads, tokens, Needs{PromptAttention: true})
 }

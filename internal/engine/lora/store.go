@@ -203,7 +203,7 @@ func copyFile(to string, from fs.FS, name string, limit int64) error {
 	case err != nil:
 		return fmt.Errorf("lora: %w", err)
 	case !st.Mode().IsRegular() || st.Size() > limit:
-		return fmt.Errorf("lora: %s is no file of at most %d bytes: %w", name, limit, modelfile.ErrNotRegular)
+		return fmt.Errorf("lora: %s is not a file of at most %d bytes: %w", name, limit, modelfile.ErrNotRegular)
 	}
 	src, err := from.Open(name)
 	if err != nil {

@@ -109,7 +109,7 @@ type Config struct {
 	Warnings []error `json:"-"`
 }
 
-// QKNormOf is what the norms of queries and keys normalise.
+// QKNormOf is the vector that the norms of queries and keys normalise.
 type QKNormOf uint8
 
 const (

@@ -136,7 +136,7 @@ type Key [sha256.Size]byte
 // differs from the next in Tokens. A later plan has the number of them that count (Accepted).
 type Run struct {
 	Seq    uint64
-	Owner  int // rank; it does not cross the wire, since Open says it
+	Owner  int // rank; it does not cross the wire, since Open has it
 	Start  int // position of the first token
 	Tokens []int32
 	Sample bool // prefill: after the last row; decode: after each row, false for known prompt tokens

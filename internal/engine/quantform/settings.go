@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Settings are what a checkpoint's config says about its form.
+// Settings are a config's settings of a quantized form.
 type Settings struct {
 	Method string // quant_method
 

@@ -51,7 +51,7 @@ type drafter struct{ places []place }
 // Long is the least length of a match that is looked for in the first chain only.
 const Long = 7
 
-// chainsFor returns the chains that may find matches of at least that many tokens.
+// chainsFor returns the chains that may find matches of at least the given number of tokens.
 func (r *ring) chainsFor(least int) []chain {
 	if least >= Long {
 		return r.chains[:1]

@@ -131,7 +131,7 @@ func TestTextGoesOn(t *testing.T) {
 	}
 	for i, token := range a.Tokens {
 		if token != period[(n+i)%len(period)] {
-			t.Fatalf("draft %d is %d, the text goes on with %d", i, token, period[(n+i)%len(period)])
+			t.Fatalf("draft %d is %d, the text continues with %d", i, token, period[(n+i)%len(period)])
 		}
 	}
 	if l := slow.Lookup(0, MaxDraft); !slices.Equal(l.Tokens, a.Tokens) {

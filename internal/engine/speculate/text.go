@@ -37,7 +37,7 @@ func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
 // matches below and from Long.
 func (t *Text) Lookup(least, most int) Draft { return t.d.lookup(t.ring, least, most) }
 
-// Suffix drafts likewise, from the sequence itself or from recent outputs of others; recent may be
+// Suffix drafts from the sequence itself or from recent outputs of others; recent may be
 // nil.
 func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
 	own := t.d.suffix(t.ring, t.ring, least, most)

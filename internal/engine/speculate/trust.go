@@ -21,7 +21,7 @@ func NewTrust() Trust {
 
 func (t *Trust) of(d *Draft) *[classes]float32 { return &t.rates[d.Source] }
 
-// Best is the highest rate of a draft from text, after a match of at least that many tokens.
+// Best is the highest rate of a draft from text, after a match of at least the given number of tokens.
 func (t *Trust) Best(matched int) (best float32) {
 	for i := range t.rates[:SmallModel] {
 		for _, rate := range t.rates[i][class(matched):] {

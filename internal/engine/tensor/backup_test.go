@@ -101,7 +101,7 @@ func TestLateThread(t *testing.T) {
 						t.Error(err)
 					}
 				case <-time.After(time.Minute):
-					t.Fatal("a weight is not freed, though nobody reads it any more")
+					t.Fatal("a weight without readers is not freed")
 				}
 				sameBits(t, "of the next product", y, wantOther)
 			})

@@ -44,7 +44,7 @@ func (p *Probe) Close() error {
 	return hugemem.Unmap(buf)
 }
 
-// Read measures the time to read that many bytes (at least one piece) on all threads together.
+// Read measures the time to read bytes (at least one piece) on all threads together.
 func (p *Probe) Read(bytes float64) time.Duration {
 	pieces := len(p.buf) / probePiece
 	n := max(1, int(bytes/probePiece))
@@ -54,12 +54,12 @@ func (p *Probe) Read(bytes float64) time.Duration {
 	return scale(d, bytes/float64(n*probePiece))
 }
 
-// FMA measures the time of that many float32 operations; a multiply-add counts as two.
+// FMA measures the time of a number of float32 operations; a multiply-add counts as two.
 func (p *Probe) FMA(flops float64) time.Duration {
 	return p.compute(flops, kernel.Active.Peak.Lanes*2, kernel.Active.Peak.FMA)
 }
 
-// VNNI measures the time of that many integer operations, see MeasureVNNI.
+// VNNI measures the time of a number of integer operations, see MeasureVNNI.
 func (p *Probe) VNNI(ops float64) time.Duration {
 	return p.compute(ops, kernel.Active.Peak.DotLanes*8, kernel.Active.Peak.Dot)
 }

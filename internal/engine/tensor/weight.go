@@ -157,7 +157,7 @@ func (w *Weight) Close() error {
 func (w *Weight) SetRow(r int, src []float32) { w.SetRowCodes(r, src, nil) }
 
 // SetRowCodes is SetRow for a row that is quantized already. codes, if not nil, returns the block of 32
-// columns from k on; ok is false if it is no block of integers with one scale. Blocks that Type can
+// columns from k on; ok is false if it is not a block of integers with one scale. Blocks that Type can
 // represent are stored with their codes, and the others are quantized again from src. It returns the
 // number of blocks that were stored without an error. A scale may be rounded to float16.
 func (w *Weight) SetRowCodes(r int, src []float32, codes func(c *Codes, k int) (ok bool)) (kept int) {
@@ -219,7 +219,7 @@ func (w *Weight) group(panel int) (base, panels int) {
 	return first * w.panel, min(kernel.MaxTilePanels, all-first)
 }
 
-// advance is the bytes from a chunk of a group with that many panels to the next chunk.
+// advance is the bytes from a chunk of a group of panels to the next chunk.
 func (w *Weight) advance(panels int) int { return panels * (w.chunk*w.column + w.scales) }
 
 // WeightBytes is the memory of a whole matrix as dt.

@@ -19,7 +19,7 @@ type Layer struct {
 // OllamaModel is the media type of a GGUF file in Ollama's registry.
 const OllamaModel = "application/vnd.ollama.image.model"
 
-// Registry is an OCI registry that wants a token, gives it to anybody, and keeps its blobs
+// Registry is an OCI registry that requires a token, gives one to every client, and keeps its blobs
 // on another port.
 type Registry struct {
 	sync.Mutex

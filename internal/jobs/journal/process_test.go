@@ -88,7 +88,7 @@ func TestInProcess(t *testing.T) {
 		_, err := l.Append(ctx, "b", 0, []byte("alone"))
 		cancel()
 		if err == nil || errors.Is(err, ErrConflict) {
-			t.Errorf("append %d without a majority: %v, which is no conflict", i, err)
+			t.Errorf("append %d without a majority: %v, which is not a conflict", i, err)
 		}
 		if i == 1 && !strings.Contains(err.Error(), "under way") {
 			t.Errorf("the second append to a journal: %v", err)

@@ -57,7 +57,7 @@ func callsAsText(raw json.RawMessage) string {
 const image = "[An image was left out: only text can be read here.]"
 
 // TestHistory: what a history holds never refuses a request, in any protocol. Content that is
-// null, missing or empty is empty; what is no text is left out and named.
+// null, missing or empty is empty; content that is not text is left out and named.
 func TestHistory(t *testing.T) {
 	base, seen, e := serveMessages(t, hermesTemplate, "ok")
 	base = strings.TrimSuffix(base, "/v1/messages")

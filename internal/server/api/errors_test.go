@@ -170,7 +170,7 @@ func TestMaxTokensGivesWay(t *testing.T) {
 		}
 	}
 	if a := post(t, h.URL+"/api/chat", M{"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": 0}}); a.status != 200 || e.Last(t).MaxTokens != 512-prompt {
-		t.Errorf("num_predict 0 is no limit: %s", a.raw)
+		t.Errorf("num_predict 0 must mean no limit: %s", a.raw)
 	}
 	// A prompt that is cut leaves what was asked for, and at least one token.
 	for most, want := range map[int]int{12: 500, 600: 511, -1: 511} {

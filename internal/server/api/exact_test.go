@@ -157,7 +157,7 @@ func TestTasksOfOlderBuilds(t *testing.T) {
 	}
 }
 
-// Requests are decoded by jsonbody alone. The files below read what is no request,
+// Requests are decoded by jsonbody alone. The files below decode other JSON than requests,
 // or a schema, whose keywords the grammar package knows.
 func TestOneDecoder(t *testing.T) {
 	other := []string{"object.go", "json.go", "fakes.go", "keys.go", "responseencoder.go", "tokenize.go", "tools.go", "toolgrammar.go"}

@@ -8,13 +8,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// TestEffort: how much a model is to think, as each client says it; the template's own words win.
+// TestEffort: each client's parameter for how much a model thinks; the template's own parameter wins.
 func TestEffort(t *testing.T) {
 	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("ok")})
 	base := strings.TrimSuffix(url, "/v1/chat/completions")
 	for _, c := range []struct {
 		more   string
-		think  any // nil: nothing is said
+		think  any // nil: not set
 		effort any
 	}{
 		{``, nil, nil},

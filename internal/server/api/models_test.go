@@ -73,7 +73,7 @@ func TestRequestsFindTheirModel(t *testing.T) {
 		}
 	}
 	if a := post(t, url+"/v1/chat/completions", `{"model":`); a.status != 400 {
-		t.Errorf("a body that is no JSON: %d %s", a.status, a.raw)
+		t.Errorf("a body that is not JSON: %d %s", a.status, a.raw)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// TestForeignPages: what a browser sends for a page of somebody else changes nothing and
+// TestForeignPages: a browser's request for a page of another origin changes nothing and
 // tells nothing, by whatever trick; programs and the server's own page are answered.
 func TestForeignPages(t *testing.T) {
 	started := 0

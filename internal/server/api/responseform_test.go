@@ -56,7 +56,7 @@ var responseForms = map[string]string{
 	"event function_call_arguments.done":  "item_id s  output_index i  arguments s  name s",
 }
 
-// responseWords are what members of these names say, one of them.
+// responseWords are the permitted values of members, by name.
 var responseWords = map[string]string{
 	"status": "queued in_progress completed incomplete failed cancelled", "role": "user assistant system developer", "truncation": "auto disabled",
 	"mode": "none auto required", "object": "response",

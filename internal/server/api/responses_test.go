@@ -20,7 +20,7 @@ func serveResponses(t *testing.T, source, text string) (string, *engine.Conversa
 	return strings.TrimSuffix(url, "/chat/completions") + "/responses", seen, e
 }
 
-// codexTurn is what Codex sends in the middle of a session, in its words.
+// codexTurn is a request of Codex in the middle of a session.
 func codexTurn() M {
 	return M{
 		"model": "fake/model", "instructions": "You are a coding agent.", "store": false, "stream": true, "parallel_tool_calls": false, "tool_choice": "auto",

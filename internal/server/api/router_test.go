@@ -26,7 +26,7 @@ func request(t *testing.T, method, url string, header ...string) answer {
 	return read(t, resp, err)
 }
 
-// Every route of the table, also one added later, needs a key, but for /health
+// Every route of the table, also one added later, needs a key, except /health
 // and /ready; so does every path that is not there.
 func TestEveryRouteNeedsAKey(t *testing.T) {
 	s := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = httpserver.OperatorKeys("key-one", "key-two") })

@@ -72,7 +72,7 @@ type Config struct {
 	// Audit gets a record of every request that may change something or was refused
 	// for its key: who, what, when, with which outcome. nil: none.
 	Audit *slog.Logger
-	// TLS, when set, is what Serve speaks.
+	// TLS, unless nil, makes Serve use TLS.
 	TLS *tls.Config
 
 	// AllowOrigins are the origins (scheme://host:port, or *) whose web pages may use the

@@ -213,7 +213,7 @@ func TestStopStringInStream(t *testing.T) {
 	e.WaitCancelled(t, 1) // the rest is not generated
 }
 
-// A stop string ends its own choice at once, while others go on: here one that ends
+// A stop string ends its own choice at once, while others continue: here one that ends
 // only after it.
 func TestStopStringFreesItsChoice(t *testing.T) {
 	freed := make(chan struct{})
@@ -380,7 +380,7 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	e.WaitCancelled(t, 1)
 }
 
-// A slow reader does not hold up the engine: all tokens are taken while nobody reads.
+// A slow reader does not hold up the engine: it takes all tokens while the client does not read.
 func TestSlowReaderDoesNotBlockTheEngine(t *testing.T) {
 	e := &servertest.Engine{}
 	url := serve(t, e, func(c *Config) { c.MaxModelLen = 200_000 }) + "/v1/completions"

@@ -95,7 +95,7 @@ func joined(t *testing.T, ev []event) (content, thought, calls, finish string) {
 						}
 						calls += name + ";"
 					} else if x["id"] != nil || x["type"] != nil || x["index"] != float64(strings.Count(calls, ";")-1) {
-						t.Errorf("a call goes on with %v", x)
+						t.Errorf("a call continues with %v", x)
 					}
 					calls = strings.TrimSuffix(calls, ";") + f["arguments"].(string) + ";"
 				}

@@ -21,7 +21,7 @@ type Adapters interface {
 	Adapters() []Adapter
 	Adapter(name string) (Adapter, bool)
 	// LoadAdapter serves the adapter in a folder. UnloadAdapter gives up its name; requests that use it
-	// go on.
+	// continue.
 	LoadAdapter(name, path string) error
 	UnloadAdapter(name string) error
 }

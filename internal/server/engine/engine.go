@@ -69,7 +69,7 @@ type Request struct {
 	Session    string
 	SessionTTL time.Duration
 
-	// Emitted are output tokens of an earlier life of this request: it goes on
+	// Emitted are output tokens of an earlier life of this request: it continues
 	// after them, and only the ones after them come as events.
 	Emitted []int32
 	// Accepted: the request was acknowledged before (a job), so a full queue or a
@@ -108,7 +108,7 @@ type Event struct {
 	Gap   float64 // seconds, its part of the time between its step and the one before
 }
 
-// Drafts is what speculation gave one sequence, or all of them.
+// Drafts counts the drafts of one sequence, or of all.
 type Drafts struct {
 	Rows     uint64   // decode steps with drafts
 	Drafted  uint64   // tokens

@@ -73,7 +73,7 @@ type Conversation struct {
 	Messages            []Message
 	Tools               json.RawMessage // a list as in OpenAI's API, or nil
 	AddGenerationPrompt bool
-	ContinueFinal       bool           // the answer goes on with the last message
+	ContinueFinal       bool           // the answer continues the last message
 	Kwargs              map[string]any // chat_template_kwargs, JSON values
 }
 
@@ -120,7 +120,7 @@ func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
 	return prompt, err
 }
 
-// RenderTurn returns the end of the prompt too, in which the answer goes on.
+// RenderTurn returns the end of the prompt too, in which the answer continues.
 func (t checkpointTemplate) RenderTurn(c Conversation) (prompt []Segment, turn string, err error) {
 	messages := make([]tokenizer.Message, len(c.Messages))
 	for i, m := range c.Messages {

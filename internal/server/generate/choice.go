@@ -20,7 +20,7 @@ type TokenRecord struct {
 	end     int
 }
 
-// Delta is what one event adds to a choice.
+// Delta is the addition of one event to a choice.
 type Delta struct {
 	Index   int
 	Text    string

@@ -15,7 +15,7 @@ type ContextStore interface {
 	KeepContext(ctx context.Context, k KeptContext) error
 	// KeptContexts returns all contexts.
 	KeptContexts(ctx context.Context) ([]KeptContext, error)
-	// DropContext removes a context. It is no error if there is none.
+	// DropContext removes a context. A missing one is not an error.
 	DropContext(ctx context.Context, tenant, name string) error
 }
 

@@ -119,7 +119,7 @@ func (s *Service) Effort(c *engine.Conversation, effort string) {
 }
 
 // ChatPrompt renders and encodes a conversation. turn is the end of the text, in which the
-// answer goes on.
+// answer continues.
 func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids []int32, turn string, e *apierr.Error) {
 	if s.Template == nil {
 		return nil, "", apierr.InvalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")

@@ -57,7 +57,7 @@ func (r *Run) Count() {
 	r.forget()
 }
 
-// forget drops the tally, but for which prompts were counted.
+// forget drops the tally, except which prompts were counted.
 func (r *Run) forget() { r.tally = tally{seen: r.tally.seen} }
 
 // unfinished counts the choices that did not end, by reason: abort or error.

@@ -181,7 +181,7 @@ func parseEngine(f *jsonbody.Object, p *Params) {
 		p.SpecialTokens = &add
 	}
 	if p.Context != "" && p.Context != AnyContext && p.SpecialTokens == nil {
-		p.SpecialTokens = &add // what follows a context is no beginning
+		p.SpecialTokens = &add // text after a context does not begin a prompt
 	}
 }
 

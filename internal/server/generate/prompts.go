@@ -40,7 +40,7 @@ func (s *Service) SetPrompts(g *Request, prompts []Prompt) *apierr.Error {
 	for i := range g.Prompts {
 		p := &g.Prompts[i]
 		if cut := g.cut(p.Ids, s.Config.MaxModelLen); len(cut) < len(p.Ids) {
-			*p = Prompt{Ids: cut} // its text is what is left
+			*p = Prompt{Ids: cut} // its text is the rest
 		}
 		if i == 0 || len(p.Ids) > len(longest) {
 			longest = p.Ids

@@ -29,7 +29,7 @@ type Request struct {
 	Prompts        []Prompt
 	Pool           pooling.Method // not None: each prompt ends with a vector instead of an output
 	Ignored        []string       // parameters that have no effect
-	Continues      bool           // the output goes on with the prompt's text
+	Continues      bool           // the output continues the prompt's text
 	Echo           bool
 	PromptLogprobs int // -1: none
 	Discard        bool

@@ -84,7 +84,7 @@ func TestTemplatesAreParsedBack(t *testing.T) {
 				t.Fatalf("family %q, thoughts %v; %q after %q", d.family, d.thinks, answer, prompt.String())
 			}
 			schema := toolcall.Schema(kinds{"city": "string", "days": "integer", "exact": "boolean"})
-			if c.family == toolcall.DSML { // which says itself what is no text
+			if c.family == toolcall.DSML { // which names the content that is not text
 				schema = nil
 			}
 			p := &parts{parser: toolcall.New(d.family, map[string]toolcall.Tool{"get_weather": {Schema: schema}}), id: func(int) string { return "" }}

@@ -351,7 +351,7 @@ func (s *Service) collect(ctx context.Context, w http.ResponseWriter, run *Run) 
 	enc := run.NewEncoder(run, nil)
 	err := run.play(ctx, enc, nil, time.Hour)
 	switch {
-	case errors.Is(err, context.Canceled): // nobody is there to read
+	case errors.Is(err, context.Canceled): // no client reads
 		s.Log.Info("generate: client left", "id", run.Head.ID)
 	case err != nil:
 		run.failure = "error"

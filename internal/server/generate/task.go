@@ -38,7 +38,7 @@ type TaskOptions struct {
 type KeptResponse struct {
 	ID      string
 	Created int64           // Unix seconds
-	Holder  string          // the name of the key that it belongs to; "": nobody's
+	Holder  string          // the name of the key that it belongs to, or ""
 	Body    json.RawMessage // the request
 	Status  string          // queued, in_progress, completed, failed or cancelled
 	Result  json.RawMessage // the response, when it is completed or incomplete
@@ -86,13 +86,13 @@ func (t *Task) MaxTokens() int { return max(t.gen.MaxTokens, 1) }
 // Ignored names the parts of the body that have no effect.
 func (t *Task) Ignored() []string { return t.gen.Ignored }
 
-// Request is what the engine is asked for a choice. The caller owns it, but for
+// Request is the engine's request for a choice. The caller owns it, except
 // Prompt, which is shared.
 func (t *Task) Request(choice int) *engine.Request {
 	r := t.gen.request(choice)
 	r.Model = t.service.Config.Models[0]
 	if t.service.HTTP.HasKeys() {
-		r.Tenant = "task " + t.gen.Head.ID // whose key it came by is not written down: it shares with nobody
+		r.Tenant = "task " + t.gen.Head.ID // its key is not recorded, so it shares with no other request
 	}
 	return r
 }

@@ -13,7 +13,7 @@ type thinking struct {
 }
 
 // thinking is decided by the template of a request and by the end of the prompt, in which the
-// answer goes on.
+// answer continues.
 func (d dialect) thinking(turn string) thinking {
 	if !d.thinks {
 		return thinking{}
@@ -22,7 +22,7 @@ func (d dialect) thinking(turn string) thinking {
 	return thinking{on: true, inside: inside, closed: closed, tags: d.tags}
 }
 
-// render renders a conversation. turn is the end of the prompt, in which the answer goes on.
+// render renders a conversation. turn is the end of the prompt, in which the answer continues.
 func (s *Service) render(c engine.Conversation) (prompt []engine.Segment, turn string, err error) {
 	if t, ok := s.Template.(interface {
 		RenderTurn(c engine.Conversation) ([]engine.Segment, string, error)

@@ -14,7 +14,7 @@ import (
 
 // constrainTools has the grammar of an answer enforce calls that must be made, and those
 // of strict functions; thoughts may come before what a grammar asks for. turn is the end
-// of the prompt, in which the answer goes on.
+// of the prompt, in which the answer continues.
 func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
 	g.thinking = s.dialect(g.Tools).thinking(turn)
 	t, spec := g.Tools, &g.Sampling.Grammar

@@ -17,7 +17,7 @@ type Call struct {
 	at        int // bytes of its delta's text that come before it
 }
 
-// ToolCall is one in OpenAI's words.
+// ToolCall is a tool call with OpenAI's field names.
 type ToolCall struct {
 	ID       string `json:"id,omitempty"`
 	Type     string `json:"type,omitempty"`
@@ -49,7 +49,7 @@ const FinishCalls = "tool_calls"
 // parts takes the text of one choice apart. Ids of calls follow from the request's.
 type parts struct {
 	think  *toolcall.ThoughtParser
-	spoke  bool // the answer has text that is no blank
+	spoke  bool // the answer has text other than blanks
 	parser *toolcall.Parser
 	tok    engine.Tokenizer // nil: control tokens are shown
 	id     func(n int) string

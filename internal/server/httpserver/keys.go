@@ -24,7 +24,7 @@ const (
 	RoleOperator = "operator" // also moves the work of nodes
 )
 
-// Key is an API key with its role and limits. A limit of 0 is no limit.
+// Key is an API key with its role and limits. A limit of 0 means no limit.
 type Key struct {
 	Name            string `json:"name"`              // in logs, so not the secret
 	Secret          string `json:"key"`               // what the client sends, or

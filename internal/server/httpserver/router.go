@@ -121,7 +121,7 @@ func match(pattern, path string) (length int, ok bool) {
 	return len(pattern) + 1, pattern == path // exact beats a prefix of the same length
 }
 
-// scope is what one request carries through its handlers.
+// scope is the data that one request carries through its handlers.
 type scope struct {
 	Id       string     // x-request-id
 	Accepted bool       // the engine has taken work: a retry would do it twice

@@ -20,7 +20,7 @@ import (
 
 // Config of an HTTP server. Limits must be filled.
 type Config struct {
-	Keys         []Key        // guard every route that is not public; none: everybody may ask
+	Keys         []Key        // guard every route that is not public; none: requests need no key
 	Audit        *slog.Logger // nil: none
 	TLS          *tls.Config  // nil: plain
 	AllowOrigins []string     // whose web pages may use the API besides the server's own
@@ -38,7 +38,7 @@ type Server struct {
 	keys     atomic.Pointer[keyring]
 	audit    *audit
 	refused  lograte.Limiter // lines of the access log
-	working  atomic.Int64    // requests that handlers have, but for brief routes
+	working  atomic.Int64    // requests that handlers have, except on brief routes
 	bodies   *bodyBudget
 	routes   []Route
 	draining atomic.Bool

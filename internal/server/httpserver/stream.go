@@ -10,14 +10,14 @@ import (
 
 // Stream writes an answer piece by piece. It flushes each piece unless more are at hand, and
 // gives each its own write deadline: a client that takes longer to read one is cut off, however
-// long the whole stream lasts. A nil stream writes nothing: nobody reads it.
+// long the whole stream lasts. A nil stream writes nothing.
 type Stream struct {
 	w           http.ResponseWriter
 	rc          *http.ResponseController
 	timeout     time.Duration
 	contentType string
 	Started     bool
-	Watch       *SlowReader // nil: nobody needs to know
+	Watch       *SlowReader // may be nil
 	held        bool        // pieces wait for release
 	waits       bool        // at least one does
 	Err         error       // the first; nothing is written after it

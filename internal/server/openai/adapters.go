@@ -24,7 +24,7 @@ func (s *API) adapterRoutes(h *httpserver.Server) []httpserver.Route {
 		{Method: http.MethodPost, Path: "/v1/load_lora_adapter", Operator: true, Handler: httpserver.JSONHandler(h, s.loadAdapter),
 			Docs: []httpserver.Doc{{About: "serves a LoRA adapter from a folder below --lora-dir under a name", Params: loadParams, Required: []string{"lora_name", "lora_path"}, Answer: modelObject{}}}},
 		{Method: http.MethodPost, Path: "/v1/unload_lora_adapter", Operator: true, Handler: httpserver.JSONHandler(h, s.unloadAdapter),
-			Docs: []httpserver.Doc{{About: "gives up the name of a LoRA adapter; running requests go on", Params: unloadParams, Required: []string{"lora_name"}, Answer: modelObject{}}}},
+			Docs: []httpserver.Doc{{About: "gives up the name of a LoRA adapter; running requests continue", Params: unloadParams, Required: []string{"lora_name"}, Answer: modelObject{}}}},
 	}
 }
 

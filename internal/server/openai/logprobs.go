@@ -25,7 +25,7 @@ func finite(x float32) float32 {
 	return x
 }
 
-// tokenText spells a token in logprobs. Tokens that are no whole runes read
+// tokenText spells a token in logprobs. Tokens that are not whole runes read
 // "bytes:\xe2\x82", as OpenAI writes them, so that different ones differ.
 func (s *API) tokenText(id int32, asID bool) string {
 	if asID {

@@ -14,7 +14,7 @@ import (
 )
 
 // responseEncoder makes one response, as numbered events of a stream or as one body. Both
-// follow from the deltas alone, but for the time at the end.
+// follow from the deltas alone, except the time at the end.
 type responseEncoder struct {
 	s     *API
 	r     *generate.Run

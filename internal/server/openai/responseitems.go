@@ -217,7 +217,7 @@ func (t *itemTurns) add(x inItem) {
 	}
 }
 
-// thought is what a reasoning item says.
+// thought returns the text of a reasoning item.
 func (x inItem) thought(lim jsonbody.Limits) (string, *apierr.Error) {
 	r := generate.TurnReader{Lim: lim}
 	if text := r.Text(x.at+".content", x.Content); text != "" || r.Err != nil {

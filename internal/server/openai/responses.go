@@ -68,7 +68,7 @@ type responseGeneration struct {
 	q *responseRequest
 }
 
-// responseRequest is what Responses has beyond a chat.
+// responseRequest is the part of a Responses request that a chat does not have.
 type responseRequest struct {
 	body       []byte   // as it came
 	holder     string   // whose it is

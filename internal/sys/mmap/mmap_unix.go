@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File maps size bytes of f, read only. The caller has checked that it has that many. After unmap
+// File maps size bytes of f, read only. The caller has checked that f is not shorter. After unmap
 // no byte of data may be touched.
 func File(f *os.File, size int) (data []byte, unmap func() error, err error) {
 	data, err = unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)

@@ -83,14 +83,14 @@ func TestPartsAreShared(t *testing.T) {
 	}
 	for i, p := range []*Part{a, a, b, again, other} {
 		if had := memory(t, f); i < 4 && had < 5<<20 {
-			t.Errorf("%d bytes of memory while somebody has the part", had)
+			t.Errorf("%d bytes of memory while a process has the part", had)
 		}
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := memory(t, f); got > least+2<<20 { // a huge page of the directory
-		t.Errorf("%d bytes of memory, %d before, when nobody has parts", got, least)
+		t.Errorf("%d bytes of memory, %d before, when no process has parts", got, least)
 	}
 	for _, x := range take(t, r[2], 1, 5<<20, false).Bytes() {
 		if x != 0 {

@@ -26,7 +26,7 @@ func judge(t *testing.T, f Family, text string, n int, cut bool) {
 		}
 		for _, a := range args {
 			if !json.Valid([]byte(a)) || a[0] != '{' {
-				t.Fatalf("%s %q (cut: %v): the arguments %q are no object", f, text, cut, a)
+				t.Fatalf("%s %q (cut: %v): the arguments %q are not an object", f, text, cut, a)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ const (
 	headerSum = 10
 )
 
-// Out translates a packet of the host. It reports whether the packet goes on.
+// Out translates a packet of the host. It reports whether the packet is forwarded.
 func (t *Table) Out(b []byte) bool {
 	f, ok := parse(b, fromAt)
 	if !ok || [4]byte(b[fromAt:]) != t.Inner.As4() {
@@ -49,7 +49,7 @@ func (t *Table) Out(b []byte) bool {
 	return true
 }
 
-// In translates a packet to the host. It reports whether the packet goes on.
+// In translates a packet to the host. It reports whether the packet is forwarded.
 func (t *Table) In(b []byte) bool {
 	f, ok := parse(b, toAt)
 	if !ok || !t.flows[f] {

@@ -30,7 +30,7 @@ type Attend struct {
 	Prompt  bool         // one sequence, successive slots
 	Parts   int          // thread blocks that share a run: 1 or 4; 0 chooses
 	Scratch cuda.Pointer // ScratchBytes; unused by a prompt
-	Out     cuda.Pointer // needed without To, for a prompt, and if HeadDim is no multiple of 32
+	Out     cuda.Pointer // needed without To, for a prompt, and if HeadDim is not a multiple of 32
 	LdOut   int
 	To      Rounded // or zero; Heads*HeadDim is a multiple of 32 then
 }

@@ -21,7 +21,7 @@ var cacheComparisons = func() (all []comparison) {
 }()
 
 // hostCache is the caches of some sequences, as the host has them: block lists in an arena of blocks.
-// Memory that nobody has written is NaN.
+// Memory that was never written is NaN.
 type hostCache struct {
 	layout  tensor.KVLayout
 	arena   []byte
@@ -52,7 +52,7 @@ func (c *hostCache) add(r *rand.Rand, slots int) {
 	c.arena = append(c.arena, more...)
 }
 
-// blocks is the list of a sequence's KV head in the last cache.
+// blocks returns the blocks of one KV head of a sequence, in the last cache.
 func (c *hostCache) blocks(sequence, head int) (b [][]byte) {
 	row, size := c.rows[sequence], c.layout.BlockBytes()
 	for _, n := range c.tables[int(row.Table)+((layers-1)*c.kvheads+head)*int(row.Stride):][:row.Stride] {

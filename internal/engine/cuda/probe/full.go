@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 )
 
-// Result is what one step of a full examination found.
+// Result is the result of one step of a full examination.
 type Result struct {
 	Step    int           `json:"step"`
 	Name    string        `json:"name"`

@@ -12,15 +12,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 )
 
-// Report is what is known of the machine's cards. It is the JSON of `shoal gpu --json`.
+// Report describes the machine's cards. It is the JSON of `shoal gpu --json`.
 type Report struct {
-	// Problem says why no card can be used: no driver, or one that is too old. Devices is empty then.
+	// Problem is the reason why no card can be used: no driver, or one that is too old. Devices is empty then.
 	Problem string   `json:"problem,omitempty"`
 	CUDA    string   `json:"cuda,omitempty"` // newest CUDA version that the driver supports
 	Devices []Device `json:"devices"`
 }
 
-// Device is what is known of one card.
+// Device describes one card.
 type Device struct {
 	ID              string `json:"id"` // cuda:0
 	Name            string `json:"name"`

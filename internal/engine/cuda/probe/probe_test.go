@@ -97,7 +97,7 @@ func TestEmulated(t *testing.T) {
 			t.Errorf("with a wrong bit of %s: %+v", kernel, d)
 		}
 	}
-	// A full examination goes on after a kernel that computes another bit.
+	// A full examination continues after a kernel that computes another bit.
 	results := full(t, "bits: product of q8_0 weights with", append(environment, "CUDA_EMULATOR_FAULT=q8_product_8")...)
 	var failed []string
 	for _, r := range results {

@@ -28,7 +28,7 @@ func TestPyramid(t *testing.T) {
 	}
 }
 
-// TestPyramidKeepsItsTotal checks that a pyramid takes as many slots as equal budgets do, but for rounding, and
+// TestPyramidKeepsItsTotal checks that a pyramid takes as many slots as equal budgets do, except for rounding, and
 // that no layer gets more than a lower one or than there is.
 func TestPyramidKeepsItsTotal(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
 )
 
-// combination is what policies combine with:
+// combination is the settings that combine with a policy:
 //
 //	layers=pyramid,beta=B  a compressor's tokens are divided among the layers, see budget.Pyramid
 //	ring=N                 the prompt's part of a policy, with the newest N tokens after it
@@ -67,7 +67,7 @@ func (x *combination) check(p *kvcache.Policy) error {
 	return nil
 }
 
-// text is what a spec has of the combination, with the ring as a number or as a share.
+// text is the combination's part of a spec, with the ring as a number or as a share.
 func (x *combination) text(ring setting) (text string) {
 	if x.pyramid {
 		text += ",layers=pyramid,beta=" + Beta.text(x.beta)
@@ -84,7 +84,7 @@ func (x *combination) text(ring setting) (text string) {
 	return text
 }
 
-// with is the combination with the policy of a prompt with that many tokens.
+// with is the combination with the policy of a prompt of the given length in tokens.
 func (x *combination) with(p *kvcache.Policy, prompt int) *kvcache.Policy {
 	if x.pyramid || x.ring != (setting{}) {
 		parts, ring := p.Parts, setting{}

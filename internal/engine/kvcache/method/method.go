@@ -46,7 +46,7 @@ type setting struct{ number, share int }
 // whole is the share that is the whole prompt.
 const whole = 100_000
 
-// of is the number for a prompt with that many tokens: the share of them, rounded down, within the bounds.
+// of is the number for a prompt of the given length: the share of its tokens, rounded down, within the bounds.
 func (p Param) of(x setting, prompt int) int {
 	if x.share == 0 {
 		return x.number
@@ -248,7 +248,7 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 	if len(texts) > 0 {
 		return nil, fmt.Errorf("unknown parameter %.60q", slices.Sorted(maps.Keys(texts))[0])
 	}
-	// of is the policy of a prompt with that many tokens, before the combination.
+	// of is the policy of a prompt of the given length, before the combination.
 	of := func(prompt int) *kvcache.Policy {
 		numbers := make([]int, len(values))
 		for i, p := range m.Params {

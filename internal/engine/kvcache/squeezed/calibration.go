@@ -283,7 +283,7 @@ func (h *headShares) weighted(all []weighted, first int, shares []float32) []wei
 	return all
 }
 
-// quantile returns the lowest share that is not below the shares of that many thousandths of the keys.
+// quantile returns the lowest share that is at least as high as those of the given thousandths of the keys.
 func quantile(all []weighted, thousandths int) float32 {
 	slices.SortFunc(all, func(a, b weighted) int {
 		switch x, y := topk.Ordered(a.share), topk.Ordered(b.share); {

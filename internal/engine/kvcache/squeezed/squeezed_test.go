@@ -325,7 +325,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// Rows from outside whose positions are no permutation are refused.
+// Rows from outside whose positions are not a permutation are refused.
 func TestSqueezedRefusesRows(t *testing.T) {
 	for name, positions := range map[string][]int32{"twice": {3, 4, 0, 1, 1}, "behind": {3, 5, 0, 1, 2}, "below": {3, -1, 0, 1, 2}} {
 		if begins, err := runsOf(positions, 5); err == nil {

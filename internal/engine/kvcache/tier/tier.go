@@ -290,8 +290,8 @@ func (s *Store) list(dir string, own bool) {
 	}
 }
 
-// removeDeserted removes a folder that no process has held for that long. false: the folder is
-// still read.
+// removeDeserted removes a folder that no process has locked for the given time. It returns false if
+// a process still reads the folder.
 func (s *Store) removeDeserted(dir string, long time.Duration) bool {
 	at := filepath.Join(dir, lockName)
 	if st, err := os.Stat(at); err == nil && time.Since(st.ModTime()) < long {

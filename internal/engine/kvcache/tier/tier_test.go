@@ -116,7 +116,7 @@ func TestProcesses(t *testing.T) {
 	}
 	c.Rescan()
 	if _, err := os.Stat(b.dir); !os.IsNotExist(err) {
-		t.Errorf("a folder that nobody has held for long is there: %v", err)
+		t.Errorf("a folder that no process has locked for long is still there: %v", err)
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func number(key uint32) float32 {
 // is chosen. NaN is never chosen.
 func Highest(x []float32, k int, chosen []uint64, s *tensor.AttnScratch) {
 	keys, places := s.Chosen(len(x), len(x))
-	// The k-th highest of the group maxima is no higher than the k-th highest element, and few
+	// The k-th highest of the group maxima is at most the k-th highest element, and few
 	// elements are as high.
 	least, m := NegInf, 1<<(bits.Len(uint(len(x)/k))/2)
 	tops := s.Tops(x, m)

@@ -128,7 +128,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestCheck: blocks that are no part of the cache are refused.
+// TestCheck: blocks that are not part of the cache are refused.
 func TestCheck(t *testing.T) {
 	p, err := kvpolicy.Parse("streaming:sink=4,recent=60")
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type Shape struct {
 	Hidden, Layers, Heads, KVHeads, HeadDim, FFN, Vocab, MaxPositions int
 
-	Experts       int  // above 0: a Mixtral with that many experts, 2 per token, without biases
+	Experts       int  // above 0: a Mixtral with this number of experts, 2 per token, without biases
 	Untied        bool // with a separate lm_head
 	AttentionBias bool // on all four projections, as transformers does
 	MLPBias       bool
@@ -86,7 +86,7 @@ func Write(dir string, s Shape, seed uint64) error {
 	generation := []byte(`{"bos_token_id": 0, "eos_token_id": [1], "do_sample": false}` + "\n")
 	c, err := model.ParseConfig(dir, config, generation)
 	if err != nil {
-		return fmt.Errorf("modeltest: the shape is no valid model: %w", err)
+		return fmt.Errorf("modeltest: the shape is not a valid model: %w", err)
 	}
 	for name, data := range map[string][]byte{"config.json": config, "generation_config.json": generation} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {

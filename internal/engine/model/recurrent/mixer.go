@@ -36,7 +36,7 @@ type Mixer struct {
 	Factors  Factors    `json:",omitzero"` // Mamba2
 }
 
-// Kind is what a Mixer computes.
+// Kind is the recurrence that a Mixer computes.
 type Kind uint8
 
 // Kinds.

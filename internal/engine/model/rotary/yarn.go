@@ -21,7 +21,7 @@ func YarnScale(factor, m float64) float64 {
 // yarn blends the frequencies of all pairs (equation 17 with the ramp over pairs).
 func (r Rope) yarn(freq []float64) {
 	dim := float64(2 * len(freq))
-	// pair is the fractional pair with that many turns in OriginalMax tokens.
+	// pair is the fractional pair whose rotation makes the given number of turns in OriginalMax tokens.
 	pair := func(turns float64) float64 {
 		return float64(dim*Log(float64(r.OriginalMax)/float64(turns*2*math.Pi))) / float64(2*Log(r.Theta))
 	}

@@ -9,7 +9,7 @@ type Cursor struct {
 	Depth int // nesting at that position
 }
 
-// More reports whether the text goes on.
+// More reports whether the text continues.
 func (c *Cursor) More() bool { return c.At < len(c.Text) }
 
 // Peek returns the next byte, 0 at the end.

@@ -18,7 +18,7 @@ var rankLine = regexp.MustCompile(`^[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n`)
 // IsTiktoken reports whether data begins like a tiktoken file.
 func IsTiktoken(data []byte) bool { return rankLine.Match(data) }
 
-// tiktokenFamily is what the code of a tokenizer class adds to its ranks.
+// tiktokenFamily is the part of a tokenizer class that is in its code: everything besides the ranks.
 type tiktokenFamily struct {
 	pattern    string
 	normalizer string

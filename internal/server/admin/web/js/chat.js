@@ -11,7 +11,7 @@ import { box as commandBox, command, join } from "./join.js";
 import { title, outcome } from "./words.js";
 
 const tries = ["Write a Go function that reverses a string.", "Write a Go function that counts the words of a text.", "What is a goroutine?", "Write a Go struct for a point, with a method that gives its length."];
-let running = null; // { turn, abort }: it goes on while another page is shown
+let running = null; // { turn, abort }: it continues while another page is shown
 
 export function chatPage(view) {
   const side = h("aside", { class: "chats", "aria-label": "Conversations" });
@@ -48,7 +48,7 @@ export function chatPage(view) {
     h("span", { class: "del" }, tool("Rename " + c.title, icons.rename, () => rename(c)),
       tool("Delete " + c.title, icons.close, () => { if (running && c.turns.includes(running.turn)) running.abort.abort(); chats.remove(c.id); all(); home(); })));
 
-  // rename puts a field in place of the name. Enter and leaving it keep what it says, Escape does not.
+  // rename replaces the name by a field. Enter, or leaving the field, stores the new name; Escape does not.
   function rename(c) {
     const at = rows.querySelector(`[data-chat="${c.id}"] .open`);
     const field = h("input", { class: "open", value: c.title, maxLength: 200, "aria-label": "Name of the conversation" });
