@@ -179,7 +179,7 @@ func (p *port) enter() error {
 	if p.nat != nil {
 		bits = 8 // the route to all ports of the wire
 	}
-	fd, err := host.Enter(netip.PrefixFrom(netip.MustParseAddr(p.ip()), bits), wireMTU)
+	fd, err := host.Enter(wireMTU, netip.PrefixFrom(netip.MustParseAddr(p.ip()), bits))
 	if err == nil {
 		p.tun = os.NewFile(uintptr(fd), host.Interface)
 	}

@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -141,7 +143,7 @@ func (c *execCmd) Run() error {
 		return err
 	}
 	runtime.LockOSThread()
-	if err := host.Join(c.Host); err != nil {
+	if err := host.JoinWithNames(c.Host); err != nil {
 		return err
 	}
 	return syscall.Exec(path, words, os.Environ())
@@ -213,7 +215,14 @@ func (c *checkCmd) Run() error {
 		return err
 	}
 	for i, h := range top.Hosts {
-		fmt.Printf("%s %s, rack %s; to each other host, in one direction:", h.Name, h.Address, top.Racks[h.Rack].Name)
+		fmt.Print(h.Name, " ", h.Address)
+		if h.IPv6.IsValid() {
+			fmt.Print(" ", h.IPv6)
+		}
+		if h.NAT.IsValid() {
+			fmt.Printf(" (translated from %s: other hosts cannot connect to it)", h.NAT)
+		}
+		fmt.Printf(", rack %s; to each other host, in one direction:", top.Racks[h.Rack].Name)
 		for j, o := range top.Hosts {
 			if i == j {
 				continue
@@ -223,6 +232,13 @@ func (c *checkCmd) Run() error {
 				delay += l.Delay
 			}
 			fmt.Printf(" %s %v", o.Name, delay)
+		}
+		fmt.Println()
+	}
+	for _, name := range slices.Sorted(maps.Keys(top.Names)) {
+		fmt.Print("name ", name, ":")
+		for _, i := range top.Names[name] {
+			fmt.Print(" ", top.Hosts[i].Name)
 		}
 		fmt.Println()
 	}

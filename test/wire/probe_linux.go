@@ -73,7 +73,7 @@ func printSteps(steps []host.Step) (err error) {
 			continue
 		}
 		fmt.Printf("FAILS: %s: %s\n", s.Name, s.Err)
-		if s.Name != "real-time priority" { // it only makes times less exact
+		if !s.Optional { // times are less exact, or networks have no IPv6
 			err = errors.Join(err, fmt.Errorf("probe: %s: %s", s.Name, s.Err))
 		}
 	}

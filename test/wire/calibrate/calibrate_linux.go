@@ -54,28 +54,32 @@ func Measure(ctx context.Context, top *topology.Topology, from, to string, o Opt
 	return r, nil
 }
 
-// asked computes the delay and the rate of the path by the topology. Every packet of TCP has 52 bytes of headers (IPv4, TCP
-// with timestamps).
+// asked computes the delay and the rate of the path by the topology. Every packet of TCP has 32 bytes of a TCP header with
+// timestamps, and every echo 8 bytes of UDP, after that of IP.
 func asked(top *topology.Topology, a, b int) *Result {
+	ip := 20
+	if top.Hosts[b].Address.Is6() {
+		ip = 40
+	}
 	r := &Result{From: top.Hosts[a].Name, To: top.Hosts[b].Name}
 	arrive := 1.0
 	for _, l := range top.Path(a, b) {
 		r.AskedRTT += 2*l.Delay + l.Jitter // a uniform jitter has half of it as its mean, twice
 		arrive *= (1 - l.Loss) * (1 - l.Loss)
 		if l.Rate > 0 {
-			payload := float64(l.Rate) * float64(top.MTU-52) / float64(top.MTU)
+			payload := float64(l.Rate) * float64(top.MTU-ip-32) / float64(top.MTU)
 			if r.AskedRate == 0 || payload < r.AskedRate {
 				r.AskedRate = payload
 			}
-			r.AskedRTT += 2 * time.Duration(float64(echoBytes)/float64(l.Rate)*1e9)
+			r.AskedRTT += 2 * time.Duration(float64(ip+8+echoBytes)/float64(l.Rate)*1e9)
 		}
 	}
 	r.AskedLoss = 1 - arrive
 	return r
 }
 
-// echoBytes is the length of an echo packet with its headers (IPv4, UDP).
-const echoBytes = 8 + 28
+// echoBytes is the payload of an echo packet.
+const echoBytes = 8
 
 // grace is the margin of every deadline.
 const grace = time.Second
@@ -163,12 +167,16 @@ const replyTimeout = time.Second
 // listen returns a UDP socket on a host, with its address.
 func listen(h *topology.Host) (fd int, address unix.Sockaddr, err error) {
 	err = host.In(h.Name, func() (err error) {
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		family, own := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: h.Address.As16()})
+		if h.Address.Is4() {
+			family, own = unix.AF_INET, &unix.SockaddrInet4{Addr: h.Address.As4()}
+		}
+		if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
 		wait := unix.NsecToTimeval(int64(replyTimeout))
 		if err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err == nil {
-			err = unix.Bind(fd, &unix.SockaddrInet4{Addr: h.Address.As4()})
+			err = unix.Bind(fd, own)
 		}
 		if err == nil {
 			address, err = unix.Getsockname(fd)
@@ -184,7 +192,7 @@ func listen(h *topology.Host) (fd int, address unix.Sockaddr, err error) {
 func (r *Result) transfer(ctx context.Context, top *topology.Topology, a, b int, o Options) error {
 	var l net.Listener
 	err := host.In(top.Hosts[b].Name, func() (err error) {
-		l, err = new(net.ListenConfig).Listen(ctx, "tcp4", top.Hosts[b].Address.String()+":0")
+		l, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(top.Hosts[b].Address.String(), "0"))
 		return err
 	})
 	if err != nil {
@@ -195,7 +203,7 @@ func (r *Result) transfer(ctx context.Context, top *topology.Topology, a, b int,
 	_ = l.(*net.TCPListener).SetDeadline(end)
 	var c net.Conn
 	err = host.In(top.Hosts[a].Name, func() (err error) {
-		c, err = (&net.Dialer{Timeout: 5 * grace}).DialContext(ctx, "tcp4", l.Addr().String())
+		c, err = (&net.Dialer{Timeout: 5 * grace}).DialContext(ctx, "tcp", l.Addr().String())
 		return err
 	})
 	if err != nil {

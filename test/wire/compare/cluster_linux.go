@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -56,13 +57,13 @@ func startCluster(ctx context.Context, b Build, top *topology.Topology, o cluste
 		return r, fmt.Errorf("%s keygen: %w: %s", b.Name, err, out)
 	}
 	port := 7070 + 10*o.Place
-	first := top.Hosts[0].Address.String() + ":" + strconv.Itoa(port)
+	first := net.JoinHostPort(top.Hosts[0].Address.String(), strconv.Itoa(port))
 	if err := r.start(0, "coordinator", "--bind", first, "--cluster-key", key, "--listen", r.api[len("http://"):], "--nodes", strconv.Itoa(len(top.Hosts)-1),
 		"--model", o.Model, "--quant", o.Quant, "--speculate", "off", "--prefix-cache", "off", "--step-deadline", "1m", "--sync-deadline", "30s", "--load-deadline", "3m"); err != nil {
 		return r, err
 	}
 	for i := 1; i < len(top.Hosts); i++ {
-		if err := r.start(i, "node", "--id", fmt.Sprint("m", i), "--join", first, "--bind", top.Hosts[i].Address.String()+":"+strconv.Itoa(port), "--cluster-key", key,
+		if err := r.start(i, "node", "--id", fmt.Sprint("m", i), "--join", first, "--bind", net.JoinHostPort(top.Hosts[i].Address.String(), strconv.Itoa(port)), "--cluster-key", key,
 			"--model", o.Model, "--kv-memory", o.Memory, "--threads", strconv.Itoa(o.Threads), "--weights-cache", o.Model+"-"+b.Name); err != nil {
 			return r, err
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/shoal-llm/shoal/collective"
@@ -82,8 +83,8 @@ func (r *Rank) Run(ctx context.Context) (time.Duration, error) {
 type round func(ctx context.Context, i int) error
 
 func (r *Rank) openNATS(ctx context.Context) (round, func(), error) {
-	s, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank), Listen: fmt.Sprintf("%s:%d", r.Hosts[r.Rank], firstPort), ClientPort: firstPort + 1,
-		Seeds: []string{fmt.Sprintf("%s:%d", r.Hosts[0], firstPort)}, Log: slog.New(slog.DiscardHandler)})
+	s, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank), Listen: net.JoinHostPort(r.Hosts[r.Rank], strconv.Itoa(firstPort)), ClientPort: firstPort + 1,
+		Seeds: []string{net.JoinHostPort(r.Hosts[0], strconv.Itoa(firstPort))}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -144,7 +145,7 @@ const lastMessages = time.Second
 
 // openTCP connects every pair of ranks by one connection, without delay of small packets.
 func (r *Rank) openTCP(ctx context.Context) (round, func(), error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp4", fmt.Sprintf("%s:%d", r.Hosts[r.Rank], firstPort))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(r.Hosts[r.Rank], strconv.Itoa(firstPort)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,7 +161,7 @@ func (r *Rank) openTCP(ctx context.Context) (round, func(), error) {
 	end, _ := ctx.Deadline()
 	for i := range r.Rank { // dial lower ranks; higher ones dial this one
 		for peers[i] == nil {
-			if peers[i], err = new(net.Dialer).DialContext(ctx, "tcp4", fmt.Sprintf("%s:%d", r.Hosts[i], firstPort)); err != nil {
+			if peers[i], err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(r.Hosts[i], strconv.Itoa(firstPort))); err != nil {
 				if ctx.Err() != nil {
 					stop()
 					return nil, nil, err

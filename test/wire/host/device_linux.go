@@ -19,9 +19,9 @@ const Interface = "wire0"
 var ErrPermission = errors.New("network namespaces require root: run as root, or with CAP_NET_ADMIN and CAP_SYS_ADMIN")
 
 // Enter moves the calling thread, which must be locked, to a new network namespace with loopback
-// and one TUN device, both up. It returns the descriptor of the device, which carries IP packets
+// and one TUN device, both up, with at most one address of each version. It returns the descriptor of the device, which carries IP packets
 // without a header, and does not block.
-func Enter(address netip.Prefix, mtu int) (int, error) {
+func Enter(mtu int, addresses ...netip.Prefix) (int, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		if errors.Is(err, unix.EPERM) {
 			return -1, ErrPermission
@@ -32,7 +32,7 @@ func Enter(address netip.Prefix, mtu int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := configure(address, mtu); err != nil {
+	if err := configure(mtu, addresses); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -56,7 +56,7 @@ func openTUN() (int, error) {
 	return fd, nil
 }
 
-func configure(address netip.Prefix, mtu int) error {
+func configure(mtu int, addresses []netip.Prefix) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -85,10 +85,19 @@ func configure(address netip.Prefix, mtu int) error {
 	set("lo", unix.SIOCSIFFLAGS, up)
 	set("lo", unix.SIOCSIFNETMASK, addr(255, 255, 255, 255)) // the rest of 127/8 is outside this interface
 	set(Interface, unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(uint32(mtu)); return nil })
-	set(Interface, unix.SIOCSIFADDR, addr(address.Addr().AsSlice()...))
-	mask := ^uint32(0) << (32 - address.Bits())
-	set(Interface, unix.SIOCSIFNETMASK, addr(byte(mask>>24), byte(mask>>16), byte(mask>>8), byte(mask)))
+	for _, a := range addresses {
+		if a.Addr().Is4() {
+			set(Interface, unix.SIOCSIFADDR, addr(a.Addr().AsSlice()...))
+			mask := ^uint32(0) << (32 - a.Bits())
+			set(Interface, unix.SIOCSIFNETMASK, addr(byte(mask>>24), byte(mask>>16), byte(mask>>8), byte(mask)))
+		}
+	}
 	set(Interface, unix.SIOCSIFFLAGS, up)
+	for _, a := range addresses {
+		if err == nil && a.Addr().Is6() {
+			err = addAddress(a)
+		}
+	}
 	if err != nil {
 		return err
 	}

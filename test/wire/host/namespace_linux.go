@@ -24,7 +24,7 @@ type Namespace struct {
 }
 
 // Create creates the namespace of a host.
-func Create(name string, address netip.Prefix, mtu int) (*Namespace, error) {
+func Create(name string, mtu int, addresses ...netip.Prefix) (*Namespace, error) {
 	path := pathOf(name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -41,7 +41,7 @@ func Create(name string, address netip.Prefix, mtu int) (*Namespace, error) {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		fd, err := Enter(address, mtu)
+		fd, err := Enter(mtu, addresses...)
 		if err == nil {
 			n.Device = fd
 			if err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
@@ -64,6 +64,7 @@ func (n *Namespace) Remove() {
 		n.Device = -1
 	}
 	remove(pathOf(n.Name))
+	_ = os.RemoveAll(filepath.Dir(namesOf(n.Name)))
 }
 
 func pathOf(name string) string { return filepath.Join(folder, prefix+name) }
@@ -85,6 +86,7 @@ func RemoveAll() (n int, err error) {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), prefix) {
 			remove(filepath.Join(folder, e.Name()))
+			_ = os.RemoveAll(filepath.Join(names, e.Name()))
 			n++
 		}
 	}

@@ -11,8 +11,9 @@ import (
 
 // Step is one thing that a simulated network needs of the machine, and whether it works.
 type Step struct {
-	Name string `json:"name"`
-	Err  string `json:"error,omitempty"` // empty: it works
+	Name     string `json:"name"`
+	Err      string `json:"error,omitempty"` // empty: it works
+	Optional bool   `json:"optional,omitempty"`
 }
 
 // Probe tries, on a thread that ends with it, what Create and Punctual need. Later steps run even
@@ -29,7 +30,11 @@ func Probe() (steps []Step) {
 			}
 			steps = append(steps, s)
 		}
-		try("real-time priority", func() error {
+		optional := func(name string, f func() error) {
+			try(name, f)
+			steps[len(steps)-1].Optional = true
+		}
+		optional("real-time priority", func() error {
 			return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: priority}, 0)
 		})
 		try("network namespace", func() error { return unix.Unshare(unix.CLONE_NEWNET) })
@@ -37,8 +42,9 @@ func Probe() (steps []Step) {
 		try("TUN device", func() (err error) { fd, err = openTUN(); return err })
 		if fd >= 0 {
 			try("address of the device", func() error {
-				return configure(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 1, 1}), 16), 1500)
+				return configure(1500, []netip.Prefix{netip.MustParsePrefix("10.77.1.1/16")})
 			})
+			optional("IPv6 address of the device", func() error { return addAddress(netip.MustParsePrefix("fd77::1:1/64")) })
 			unix.Close(fd)
 		}
 		try("name of the namespace (bind mount)", func() error {

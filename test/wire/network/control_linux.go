@@ -15,7 +15,7 @@ cut NAME NAME       separate two hosts or racks from each other
 heal                end all partitions
 heal NAME [NAME]    end one
 set NAME KEY=VALUE  change the link of a host or a rack: ` + link.Keys + `
-hosts               list the hosts: name, address, rack
+hosts               list the hosts: name, address, rack, second address
 stats               show counters of all links, and how late packets were`
 
 // Control executes one command and returns its output.
@@ -84,7 +84,14 @@ func (f *fabric) set(name string, settings []string) error {
 func (f *fabric) hostsText() string {
 	var b strings.Builder
 	for _, h := range f.top.Hosts {
-		fmt.Fprintf(&b, "%s %s %s\n", h.Name, h.Address, f.top.Racks[h.Rack].Name)
+		fmt.Fprintf(&b, "%s %s %s", h.Name, h.Address, f.top.Racks[h.Rack].Name)
+		if h.IPv6.IsValid() {
+			fmt.Fprintf(&b, " %s", h.IPv6)
+		}
+		if h.NAT.IsValid() {
+			fmt.Fprintf(&b, " behind a router as %s", h.NAT)
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }
@@ -105,7 +112,7 @@ func (f *fabric) statsText() string {
 		line(r.Name+" up", f.out[i])
 		line(r.Name+" down", f.in[i])
 	}
-	fmt.Fprintf(&b, "%d refused by a firewall, %d cut between pairs, %d to unknown addresses\n", f.refused, f.cutOff, f.strays)
+	fmt.Fprintf(&b, "%d refused by a firewall, %d cut between pairs, %d to unknown addresses, %d dropped by address translation\n", f.refused, f.cutOff, f.strays, f.blocked)
 	return b.String()
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/test/wire/link"
+	"github.com/shoal-llm/shoal/test/wire/nat"
+	header "github.com/shoal-llm/shoal/test/wire/packet"
 	"github.com/shoal-llm/shoal/test/wire/topology"
 )
 
@@ -16,11 +18,13 @@ type fabric struct {
 	up, down []*link.Link // of hosts, to and from their switch
 	out, in  []*link.Link // of racks, to and from the core
 	hosts    map[netip.Addr]int
+	routers  []*nat.Table // of hosts; nil: none
 	cut      map[[2]int]bool
 	events   events
 	sequence uint64
 	refused  int64 // packets that a firewall dropped
 	strays   int64 // packets to an address that no host has
+	blocked  int64 // packets that a router with address translation dropped
 	cutOff   int64
 	free     [][]byte
 	packets  []*packet // free
@@ -40,7 +44,13 @@ func newFabric(top *topology.Topology) *fabric {
 	stream := uint64(0)
 	make := func(s link.Settings) *link.Link { stream++; return link.New(s, top.Seed, stream) }
 	for i, h := range top.Hosts {
-		f.hosts[h.Address] = i
+		for _, a := range h.Addresses() {
+			f.hosts[a] = i
+		}
+		f.routers = append(f.routers, nil)
+		if h.NAT.IsValid() {
+			f.routers[i] = &nat.Table{Inner: h.NAT, Outer: h.Address}
+		}
 		f.up, f.down = append(f.up, make(h.Link)), append(f.down, make(h.Link))
 	}
 	for _, r := range top.Racks {
@@ -63,12 +73,17 @@ func (f *fabric) release(b []byte) { f.free = append(f.free, b) }
 
 // send accepts a packet from a host. The fabric owns data.
 func (f *fabric) send(now time.Duration, from int, data []byte) {
-	h, ok := parseHeader(data)
-	if !ok || h.from != f.top.Hosts[from].Address {
+	if r := f.routers[from]; r != nil && !r.Out(data) {
+		f.blocked++
 		f.release(data)
 		return
 	}
-	if h.to.IsMulticast() {
+	h, ok := header.Parse(data)
+	if owner, known := f.hosts[h.From]; !ok || !known || owner != from { // such as router solicitations of IPv6
+		f.release(data)
+		return
+	}
+	if h.To.IsMulticast() {
 		for to := range f.top.Hosts {
 			if to != from {
 				f.pass(now, from, to, append(f.buffer()[:0], data...), h)
@@ -77,7 +92,7 @@ func (f *fabric) send(now time.Duration, from int, data []byte) {
 		f.release(data)
 		return
 	}
-	to, ok := f.hosts[h.to]
+	to, ok := f.hosts[h.To]
 	if !ok {
 		f.strays++
 		f.release(data)
@@ -86,12 +101,14 @@ func (f *fabric) send(now time.Duration, from int, data []byte) {
 	f.pass(now, from, to, data, h)
 }
 
-func (f *fabric) pass(now time.Duration, from, to int, data []byte, h header) {
+func (f *fabric) pass(now time.Duration, from, to int, data []byte, h header.Header) {
 	switch {
 	case f.cut[[2]int{from, to}]:
 		f.cutOff++
-	case !h.fragment && (h.tcp || h.udp) && !f.top.Hosts[to].Open(h.toPort, h.udp) && (f.top.Hosts[from].Ports == nil || !f.top.Hosts[from].Open(h.fromPort, h.udp)):
+	case !h.Fragment && (h.TCP || h.UDP) && !f.top.Hosts[to].Open(h.ToPort, h.UDP) && (f.top.Hosts[from].Ports == nil || !f.top.Hosts[from].Open(h.FromPort, h.UDP)):
 		f.refused++ // neither a request to an open port nor a reply from one
+	case f.routers[to] != nil && !f.routers[to].In(data):
+		f.blocked++
 	default:
 		f.enter(f.packet(packet{due: now, from: from, to: to, data: data}))
 		return

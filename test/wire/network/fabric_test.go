@@ -1,6 +1,7 @@
 package network
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -19,10 +20,23 @@ func newTestFabric(t *testing.T, text string) *fabric {
 // udp returns a packet of a number of bytes between two ports.
 func udp(f *fabric, from, to string, fromPort, toPort byte, bytes int) []byte {
 	b := append(f.buffer()[:0], make([]byte, bytes)...)
+	x, y := &f.top.Hosts[f.top.Host(from)], &f.top.Hosts[f.top.Host(to)]
+	if x.Address.Is6() || y.Address.Is6() {
+		b[0], b[6] = 0x60, 17
+		for at, h := range map[int]*topology.Host{8: x, 24: y} {
+			all := h.Addresses() // that of IPv6 is last
+			copy(b[at:], all[len(all)-1].AsSlice())
+		}
+		b[41], b[43] = fromPort, toPort
+		return b
+	}
 	b[0], b[9] = 0x45, 17
-	a, z := f.top.Hosts[f.top.Host(from)].Address.As4(), f.top.Hosts[f.top.Host(to)].Address.As4()
-	copy(b[12:], a[:])
-	copy(b[16:], z[:])
+	own := x.Address
+	if x.NAT.IsValid() {
+		own = x.NAT
+	}
+	copy(b[12:], own.AsSlice())
+	copy(b[16:], y.Address.AsSlice())
 	b[21], b[23] = fromPort, toPort
 	return b
 }
@@ -76,6 +90,42 @@ func TestFirewall(t *testing.T) {
 	}
 	if f.refused != 1 {
 		t.Errorf("%d refused, want 1", f.refused)
+	}
+}
+
+// TestBothVersions: IPv6 passes the same links and firewalls, between hosts that have an address of that version.
+func TestBothVersions(t *testing.T) {
+	f := newTestFabric(t, "addresses: both\n"+strings.Replace(twoRacks, "hosts: {", "hosts: {b: {addresses: ipv6}, ", 1))
+	if got := f.arrivals("a", "b", 1, 2, 100); len(got) != 1 || got[0] != 2*time.Millisecond {
+		t.Errorf("to a host with IPv6 only: %v", got)
+	}
+	for port, want := range map[byte]int{7: 1, 9: 0} {
+		if got := f.arrivals("b", "c", 1, port, 100); len(got) != want || want == 1 && got[0] != 22*time.Millisecond {
+			t.Errorf("to port %d of another rack: %v", port, got)
+		}
+	}
+	stray := udp(f, "a", "b", 1, 2, 100)
+	copy(stray[8:], udp(f, "b", "a", 1, 2, 100)[8:24])
+	f.send(0, 0, stray)
+	if _, ok := f.next(); ok {
+		t.Error("a packet with the address of another host is on its way")
+	}
+}
+
+// TestRouter: a host behind a router reaches others, whose packets reach it only as replies.
+func TestRouter(t *testing.T) {
+	f := newTestFabric(t, "racks: {r: [a, b]}\nhosts: {b: {nat: 10.200.7.2}}")
+	if got := f.arrivals("a", "b", 5, 6, 50); len(got) != 0 || f.blocked != 1 {
+		t.Errorf("a request passed: %v, %d blocked", got, f.blocked)
+	}
+	if got := f.arrivals("b", "a", 6, 5, 50); len(got) != 1 {
+		t.Errorf("to the outside: %v", got)
+	}
+	if got := f.arrivals("a", "b", 5, 6, 50); len(got) != 1 {
+		t.Errorf("the reply: %v", got)
+	}
+	if got := f.arrivals("a", "b", 5, 7, 50); len(got) != 0 {
+		t.Errorf("a packet to another port passed: %v", got)
 	}
 }
 
@@ -138,13 +188,4 @@ func TestSetChangesNothingOnError(t *testing.T) {
 	if err := f.set("a", []string{"delay=5ms", "loss=1%"}); err != nil || f.up[0].Delay != 5*time.Millisecond || f.down[0].Loss != 0.01 {
 		t.Errorf("error %v, links %+v", err, f.down[0].Settings)
 	}
-}
-
-func FuzzHeader(f *testing.F) {
-	f.Add([]byte{0x45, 0, 0, 24, 0, 0, 0, 0, 1, 17, 0, 0, 10, 77, 1, 1, 10, 77, 1, 2, 0, 1, 0, 2})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if h, ok := parseHeader(b); ok && !h.from.Is4() {
-			t.Error("not IPv4")
-		}
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,14 +36,14 @@ const lateLimit = 100 * time.Microsecond
 // Start makes the hosts of a topology and begins to forward. Close ends it.
 func Start(top *topology.Topology) (*Network, error) {
 	n := &Network{fabric: newFabric(top), began: time.Now(), commands: make(chan func(), 16), ended: make(chan struct{}), wake: -1}
+	names := top.HostsFile()
 	for _, h := range top.Hosts {
-		ns, err := host.Create(h.Name, netip.PrefixFrom(h.Address, topology.Bits), top.MTU)
-		if err != nil {
-			n.remove()
-			return nil, err
+		ns, err := host.Create(h.Name, top.MTU, h.Prefixes()...)
+		if err == nil {
+			n.hosts = append(n.hosts, ns)
+			err = errors.Join(host.Sysctl(h.Name, top.Sysctl), host.SetNames(h.Name, names))
 		}
-		n.hosts = append(n.hosts, ns)
-		if err := host.Sysctl(h.Name, top.Sysctl); err != nil {
+		if err != nil {
 			n.remove()
 			return nil, err
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -21,13 +23,19 @@ const patience = 30 * time.Second
 // start starts a network of three hosts, or skips the test if that is not permitted.
 func start(t *testing.T) (*network.Network, *topology.Topology) {
 	t.Helper()
-	p := fmt.Sprintf("t%d", os.Getpid()) // other tests of this machine have other hosts
-	top, err := topology.Parse([]byte(fmt.Sprintf(`
+	return startOf(t, `
 host: {rate: 100mbit, delay: 2ms}
 rack: {delay: 10ms}
 racks: {%[1]s-r: [%[1]s-a, %[1]s-b], %[1]s-s: [%[1]s-c]}
 hosts: {%[1]s-b: {ports: "7000"}}
-`, p)))
+`)
+}
+
+// startOf starts the network of a text with a prefix for the names of hosts.
+func startOf(t *testing.T, text string) (*network.Network, *topology.Topology) {
+	t.Helper()
+	p := fmt.Sprintf("t%d", os.Getpid()) // other tests of this machine have other hosts
+	top, err := topology.Parse([]byte(fmt.Sprintf(text, p)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,4 +167,72 @@ func TestCalibrate(t *testing.T) {
 	if r.RTT < 48*time.Millisecond || r.Rate < 1e5 || r.Rate > 12.5e6 || r.Loss != 0 {
 		t.Error(r.Text())
 	}
+}
+
+// TestVersions: processes connect over both versions of IP, by the names of the network, and a host behind a router
+// only outwards.
+func TestVersions(t *testing.T) {
+	_, top := startOf(t, `
+addresses: both
+racks: {%[1]s-r: [%[1]s-a, %[1]s-b, %[1]s-c]}
+hosts: {%[1]s-b: {addresses: ipv6}, %[1]s-c: {addresses: ipv4, nat: 10.200.7.2}}
+names: {%[1]s-all: [%[1]s-b, %[1]s-a]}
+`)
+	a, b, c := top.Hosts[0].Name, top.Hosts[1].Name, top.Hosts[2].Name
+	on := func(name string, f func() error) error {
+		done := make(chan error, 1)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			err := host.JoinWithNames(name)
+			if err == nil {
+				err = f()
+			}
+			done <- err
+		}()
+		return <-done
+	}
+	for _, name := range []string{a, b, c} {
+		var l net.Listener
+		if err := on(name, func() (err error) { l, err = net.Listen("tcp", ":7000"); return err }); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+	for _, x := range []struct {
+		from, to, network string
+		ok                bool
+	}{
+		{a, "10.77.1.1", "tcp4", true}, {a, b, "tcp6", true}, {a, b, "tcp4", false}, {b, a, "tcp6", true}, {b, a, "tcp4", false},
+		{b, top.Hosts[0].Name[:len(a)-1] + "all", "tcp6", true}, {c, a, "tcp4", true}, {a, c, "tcp4", false}, {c, b, "tcp", false}, {a, "no-such-name", "tcp", false},
+	} {
+		within := patience
+		if !x.ok {
+			within = 300 * time.Millisecond
+		}
+		cmd := exec.Command("/proc/self/exe", "-test.run=^$") // reads the names of its host
+		cmd.Env = append(os.Environ(), dialWord+"="+strings.Join([]string{x.network, x.to, within.String()}, " "))
+		var text []byte
+		err := on(x.from, func() (err error) { text, err = cmd.CombinedOutput(); return err })
+		if (err == nil) != x.ok {
+			t.Errorf("%s to %s by %s: %v %s", x.from, x.to, x.network, err, text)
+		}
+	}
+}
+
+// dialWord makes the test program only connect.
+const dialWord = "WIRE_TEST_DIAL"
+
+func TestMain(m *testing.M) {
+	if words := strings.Fields(os.Getenv(dialWord)); len(words) == 3 {
+		within, err := time.ParseDuration(words[2])
+		if err == nil {
+			_, err = net.DialTimeout(words[0], net.JoinHostPort(words[1], "7000"), within)
+		}
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -67,8 +69,8 @@ func (r *Rank) Run(ctx context.Context) (res Result, err error) {
 		return res, err
 	}
 	defer ck.Close()
-	bus, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank), Listen: fmt.Sprintf("%s:%d", r.Hosts[r.Rank], firstPort), ClientPort: firstPort + 1,
-		Seeds: []string{fmt.Sprintf("%s:%d", r.Hosts[0], firstPort)}, Log: slog.New(slog.DiscardHandler)})
+	bus, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank), Listen: net.JoinHostPort(r.Hosts[r.Rank], strconv.Itoa(firstPort)), ClientPort: firstPort + 1,
+		Seeds: []string{net.JoinHostPort(r.Hosts[0], strconv.Itoa(firstPort))}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return res, err
 	}

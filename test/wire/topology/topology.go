@@ -3,6 +3,7 @@ package topology
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -23,6 +24,8 @@ type Topology struct {
 	Seed  uint64
 	Racks []Rack
 	Hosts []Host
+	// Names has further names, each of one or several hosts. A host has its own name too.
+	Names map[string][]int
 	// Sysctl has kernel settings of every host below net., such as ipv4.tcp_congestion_control.
 	Sysctl map[string]string
 }
@@ -36,10 +39,37 @@ type Rack struct {
 // Host is one machine.
 type Host struct {
 	Name    string
-	Rack    int // index in Racks
-	Address netip.Addr
+	Rack    int        // index in Racks
+	Address netip.Addr // at which others see it; of both versions: IPv4
+	IPv6    netip.Addr // second address; invalid: none
+	NAT     netip.Addr // the host's own address behind a router that translates it to Address; invalid: no router
 	Link    link.Settings
 	Ports   []PortRange // open to other hosts; nil: all
+
+	at [2]byte // numbers of rack and host
+}
+
+// Addresses returns the addresses at which others see a host.
+func (h *Host) Addresses() []netip.Addr {
+	if h.IPv6.IsValid() {
+		return []netip.Addr{h.Address, h.IPv6}
+	}
+	return []netip.Addr{h.Address}
+}
+
+// Prefixes returns the host's own addresses with the network of all addresses that it reaches.
+func (h *Host) Prefixes() (out []netip.Prefix) {
+	if h.NAT.IsValid() {
+		return []netip.Prefix{netip.PrefixFrom(h.NAT, outside.Bits())}
+	}
+	for _, a := range h.Addresses() {
+		bits := bits4
+		if a.Is6() {
+			bits = bits6
+		}
+		out = append(out, netip.PrefixFrom(a, bits))
+	}
+	return out
 }
 
 // PortRange is a range of ports that a firewall leaves open.
@@ -52,11 +82,51 @@ type PortRange struct {
 const (
 	MaxRacks = 250
 	MaxHosts = 250 // in all
-	Bits     = 16  // of the network prefix of all addresses
+	MaxNames = 250
+	bits4    = 16 // of the network prefix of all addresses
+	bits6    = 64
 )
 
-// subnet is the start of every address: 10.77.RACK.HOST.
-var subnet = [2]byte{10, 77}
+// Addresses are 10.77.RACK.HOST and fd77::RACK:HOST. Behind a router they are elsewhere in outside.
+var (
+	subnet4 = [2]byte{10, 77}
+	subnet6 = [2]byte{0xfd, 0x77}
+	outside = netip.MustParsePrefix("10.0.0.0/8")
+)
+
+// Versions of IP that hosts have.
+const (
+	onlyIPv4 = "ipv4"
+	onlyIPv6 = "ipv6"
+	bothIP   = "both"
+)
+
+// setAddresses gives a host the addresses of some versions.
+func (h *Host) setAddresses(version string, v *yaml.Node) error {
+	six := [16]byte{0: subnet6[0], 1: subnet6[1], 13: h.at[0], 15: h.at[1]}
+	four := netip.AddrFrom4([4]byte{subnet4[0], subnet4[1], h.at[0], h.at[1]})
+	h.Address, h.IPv6 = four, netip.Addr{}
+	switch version {
+	case onlyIPv4:
+	case onlyIPv6:
+		h.Address = netip.AddrFrom16(six)
+	case bothIP:
+		h.IPv6 = netip.AddrFrom16(six)
+	default:
+		return at(v, "addresses: %q: want ipv4, ipv6 or both", version)
+	}
+	return nil
+}
+
+// setNAT puts a host behind a router.
+func (h *Host) setNAT(text string, v *yaml.Node) error {
+	a, err := netip.ParseAddr(text)
+	if err != nil || !outside.Contains(a) || a.As4()[1] == subnet4[1] {
+		return at(v, "nat: %q: want the host's own address behind its router, in %s except %d.%d, such as 10.200.7.2", text, outside, subnet4[0], subnet4[1])
+	}
+	h.NAT = a
+	return nil
+}
 
 // Load reads a file. An error names the file and the line.
 func Load(file string) (*Topology, error) {
@@ -78,10 +148,10 @@ func Parse(text []byte) (*Topology, error) {
 		return nil, err
 	}
 	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("want a mapping with the keys mtu, seed, sysctl, host, rack, racks and hosts")
+		return nil, fmt.Errorf("want a mapping with the keys mtu, seed, addresses, sysctl, host, rack, racks, hosts and names")
 	}
-	p := parser{t: &Topology{MTU: 1500, Seed: 1}}
-	var racks, hosts *yaml.Node
+	p := parser{t: &Topology{MTU: 1500, Seed: 1}, version: &yaml.Node{Value: onlyIPv4}}
+	var racks, hosts, names *yaml.Node
 	err := pairs(doc.Content[0], func(key string, v *yaml.Node) (err error) {
 		switch key {
 		case "mtu":
@@ -90,6 +160,8 @@ func Parse(text []byte) (*Topology, error) {
 			var n int
 			n, err = integer(v, 0, 1<<30)
 			p.t.Seed = uint64(n)
+		case "addresses":
+			p.version = v
 		case "sysctl":
 			err = pairs(v, p.sysctl)
 		case "host":
@@ -100,8 +172,10 @@ func Parse(text []byte) (*Topology, error) {
 			racks = v
 		case "hosts":
 			hosts = v
+		case "names":
+			names = v
 		default:
-			err = at(v, "unknown key %q: want mtu, seed, sysctl, host, rack, racks or hosts", key)
+			err = at(v, "unknown key %q: want mtu, seed, addresses, sysctl, host, rack, racks, hosts or names", key)
 		}
 		return err
 	})
@@ -122,11 +196,17 @@ func Parse(text []byte) (*Topology, error) {
 			return nil, err
 		}
 	}
+	if names != nil {
+		if err := pairs(names, p.name); err != nil {
+			return nil, err
+		}
+	}
 	return p.t, nil
 }
 
 type parser struct {
 	t            *Topology
+	version      *yaml.Node    // of the addresses
 	host, uplink link.Settings // defaults
 }
 
@@ -169,8 +249,35 @@ func (p *parser) rack(name string, v *yaml.Node) error {
 			return at(h, "more than %d hosts", MaxHosts)
 		}
 		rack := len(p.t.Racks) - 1
-		p.t.Hosts = append(p.t.Hosts, Host{Name: h.Value, Rack: rack, Link: p.host,
-			Address: netip.AddrFrom4([4]byte{subnet[0], subnet[1], byte(rack + 1), byte(i + 1)})})
+		x := Host{Name: h.Value, Rack: rack, Link: p.host, at: [2]byte{byte(rack + 1), byte(i + 1)}}
+		if err := x.setAddresses(p.version.Value, p.version); err != nil {
+			return err
+		}
+		p.t.Hosts = append(p.t.Hosts, x)
+	}
+	return nil
+}
+
+// name reads a further name of hosts.
+func (p *parser) name(name string, v *yaml.Node) error {
+	if err := p.checkName(name, v); err != nil {
+		return err
+	}
+	if len(p.t.Names) == MaxNames {
+		return at(v, "more than %d names", MaxNames)
+	}
+	if v.Kind != yaml.SequenceNode || len(v.Content) == 0 {
+		return at(v, "name %s: want a list of hosts", name)
+	}
+	for _, h := range v.Content {
+		i := p.t.Host(h.Value)
+		if i < 0 {
+			return at(h, "name %s: no rack has a host %q", name, h.Value)
+		}
+		if p.t.Names == nil {
+			p.t.Names = map[string][]int{}
+		}
+		p.t.Names[name] = append(p.t.Names[name], i)
 	}
 	return nil
 }
@@ -182,15 +289,43 @@ func (p *parser) override(name string, v *yaml.Node) error {
 		return at(v, "no rack has a host %q", name)
 	}
 	h := &p.t.Hosts[i]
-	return pairs(v, func(key string, v *yaml.Node) (err error) {
-		if key == "ports" {
+	err := pairs(v, func(key string, v *yaml.Node) (err error) {
+		switch key {
+		case "ports":
 			if h.Ports, err = ParsePorts(v.Value); err != nil {
 				return at(v, "host %s: %w", name, err)
 			}
 			return nil
+		case "addresses":
+			return h.setAddresses(v.Value, v)
+		case "nat":
+			return h.setNAT(v.Value, v)
 		}
 		return set(v, &h.Link, key)
 	})
+	if err == nil && h.NAT.IsValid() && (h.Address.Is6() || h.IPv6.IsValid()) {
+		err = at(v, "host %s: a router translates IPv4 only: set addresses: ipv4 for this host", name)
+	}
+	return err
+}
+
+// HostsFile returns the hosts file (hosts(5)) with the names of all hosts.
+func (t *Topology) HostsFile() []byte {
+	text := []byte("127.0.0.1 localhost\n::1 localhost\n")
+	add := func(name string, h *Host) {
+		for _, a := range h.Addresses() {
+			text = fmt.Appendf(text, "%s %s\n", a, name)
+		}
+	}
+	for i := range t.Hosts {
+		add(t.Hosts[i].Name, &t.Hosts[i])
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Names)) {
+		for _, i := range t.Names[name] {
+			add(name, &t.Hosts[i])
+		}
+	}
+	return text
 }
 
 var validSysctl = regexp.MustCompile(`^net\.[a-z0-9_]+(\.[a-z0-9_]+)*$`)

@@ -1,6 +1,8 @@
 package topology_test
 
 import (
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,19 @@ func TestExample(t *testing.T) {
 	}
 	if d := delay("a1", "b8"); d != 200*time.Microsecond {
 		t.Errorf("between racks: %v", d)
+	}
+}
+
+// TestExamples: every example is read.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("../examples/*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, f := range files {
+		if _, err := topology.Load(f); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -74,6 +89,30 @@ hosts:
 	}
 }
 
+// TestAddresses: hosts have IPv4, IPv6 or both, an address behind a router, and names.
+func TestAddresses(t *testing.T) {
+	top, err := topology.Parse([]byte(`
+addresses: both
+racks: {r1: [a, b, c], r2: [d]}
+hosts:
+  b: {addresses: ipv6}
+  c: {addresses: ipv4, nat: 10.200.7.2}
+names: {cluster: [a, b]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"[10.77.1.1 fd77::1:1] [10.77.1.1/16 fd77::1:1/64]", "[fd77::1:2] [fd77::1:2/64]", "[10.77.1.3] [10.200.7.2/8]", "[10.77.2.1 fd77::2:1] [10.77.2.1/16 fd77::2:1/64]"} {
+		if h := top.Hosts[i]; fmt.Sprint(h.Addresses(), " ", h.Prefixes()) != want {
+			t.Errorf("%s: %v %v, want %s", h.Name, h.Addresses(), h.Prefixes(), want)
+		}
+	}
+	want := "127.0.0.1 localhost\n::1 localhost\n10.77.1.1 a\nfd77::1:1 a\nfd77::1:2 b\n10.77.1.3 c\n10.77.2.1 d\nfd77::2:1 d\n10.77.1.1 cluster\nfd77::1:1 cluster\nfd77::1:2 cluster\n"
+	if got := string(top.HostsFile()); got != want {
+		t.Errorf("hosts file:\n%s", got)
+	}
+}
+
 // TestErrors: an error names the line and what is accepted.
 func TestErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
@@ -95,6 +134,15 @@ func TestErrors(t *testing.T) {
 		{"racks: {r1: [a]}\nhosts: {b: {delay: 1ms}}", "no rack has a host \"b\""},
 		{"racks: {r1: [a]}\nhosts: {a: {ports: x}}", "is not a range of ports"},
 		{"racks: {r1: [a]}\nhosts: {a: {ports: 9-3}}", "is not a range of ports"},
+		{"addresses: ipv5\nracks: {r1: [a]}", "line 1: addresses: \"ipv5\": want ipv4, ipv6 or both"},
+		{"addresses: [ipv4]\nracks: {r1: [a]}", "line 1: addresses: \"\": want ipv4"},
+		{"racks: {r1: [a]}\nhosts: {a: {nat: 192.168.0.1}}", "line 2: nat: \"192.168.0.1\": want the host's own address"},
+		{"racks: {r1: [a]}\nhosts: {a: {nat: 10.77.1.9}}", "except 10.77"},
+		{"racks: {r1: [a]}\nhosts: {a: {nat: \"fd00::1\"}}", "want the host's own address"},
+		{"addresses: both\nracks: {r1: [a]}\nhosts: {a: {nat: 10.200.7.2}}", "line 3: host a: a router translates IPv4 only"},
+		{"racks: {r1: [a]}\nnames: {a: [a]}", "defined twice"},
+		{"racks: {r1: [a]}\nnames: {x: [b]}", "name x: no rack has a host \"b\""},
+		{"racks: {r1: [a]}\nnames: {x: []}", "name x: want a list of hosts"},
 	} {
 		if _, err := topology.Parse([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: error %v, want %q", c.text, err, c.want)
