@@ -28,7 +28,13 @@ type Discoverer struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
-	asking map[string]bool
+	asking map[asked]bool
+}
+
+// asked names a question in flight. A member that is lost while it describes itself is still confirmed.
+type asked struct {
+	name    string
+	confirm bool
 }
 
 const (
@@ -39,7 +45,7 @@ const (
 // Discover starts to look for nodes.
 func Discover(b *bus.Bus, d *Director, log *slog.Logger) *Discoverer {
 	ctx, cancel := context.WithCancel(context.Background())
-	x := &Discoverer{bus: b, director: d, log: log, ctx: ctx, cancel: cancel, asking: map[string]bool{}}
+	x := &Discoverer{bus: b, director: d, log: log, ctx: ctx, cancel: cancel, asking: map[asked]bool{}}
 	x.wg.Go(x.compare)
 	return x
 }
@@ -85,24 +91,27 @@ func (d *Discoverer) Event(e gossip.Event) {
 	case gossip.Leave:
 		d.gone(e.Member)
 	case gossip.Failed:
-		d.ask(e.Member, d.confirm)
+		d.ask(e.Member, asked{e.Member.Name, true}, d.confirm)
 	}
 }
 
 // confirm checks whether a node that gossip has lost still responds: on an overloaded machine a
 // live node can miss its probes. A frozen node does not respond; a dead one refuses immediately.
+// Another process at its address does not count.
 // The limit grows with memberlist's health score of this process, because giving up slow nodes
 // would make everything slower.
 func (d *Discoverer) confirm(m gossip.Member) {
 	limit := probeLimit * time.Duration(1+d.bus.Gossip.Health())
 	ctx, cancel := context.WithTimeout(d.ctx, limit)
 	defer cancel()
-	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, 0, nil)
-	if _, err := h.Status(ctx); err == nil {
+	switch a, _ := question(ctx, d.bus.RPC, &m); a {
+	case alive:
 		d.log.Debug("gossip lost a node that still responds", "node", m.Name)
 		return
+	case silent:
+		d.bus.RPC.PeerGone(m.Meta.RPC)
+	case replaced: // the connection is that of its successor
 	}
-	d.bus.RPC.PeerGone(m.Meta.RPC)
 	d.gone(m)
 }
 
@@ -122,7 +131,7 @@ func (d *Discoverer) discovered(m gossip.Member) {
 		d.director.send(&nodeRefused{reason: why, host: hostOf(&m), id: m.Name})
 		return
 	}
-	d.ask(m, d.describe)
+	d.ask(m, asked{m.Name, false}, d.describe)
 }
 
 // hostOf returns the data in a node's join message.
@@ -130,18 +139,18 @@ func hostOf(m *gossip.Member) Host {
 	return Host{Incarnation: m.Meta.Incarnation, PID: int(m.Meta.PID), Address: m.Meta.RPC, Build: m.Meta.Build, Arithmetic: m.Meta.Arithmetic}
 }
 
-// ask runs a question to a node in the background, one at a time per node.
-func (d *Discoverer) ask(m gossip.Member, question func(gossip.Member)) {
+// ask runs a question to a node in the background, one of each kind at a time per node.
+func (d *Discoverer) ask(m gossip.Member, key asked, question func(gossip.Member)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.asking[m.Name] || d.ctx.Err() != nil {
+	if d.asking[key] || d.ctx.Err() != nil {
 		return
 	}
-	d.asking[m.Name] = true
+	d.asking[key] = true
 	d.wg.Go(func() {
 		defer func() {
 			d.mu.Lock()
-			delete(d.asking, m.Name)
+			delete(d.asking, key)
 			d.mu.Unlock()
 		}()
 		question(m)
