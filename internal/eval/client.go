@@ -72,12 +72,27 @@ type Completion struct {
 	Finish string
 }
 
-// Complete continues prompt greedily. policy is sent as "kv_policy", unless it is "" or "default",
-// which leave the choice to the server.
+// Drawing says how a completion is drawn.
+type Drawing struct {
+	MaxTokens   int
+	Policy      string  // sent as "kv_policy", unless it is "" or "default", which leave the choice to the server
+	Temperature float64 // 0: greedy
+	Seed        uint64  // with a temperature
+}
+
+// Complete continues prompt greedily under a policy.
 func (c *Client) Complete(ctx context.Context, prompt []int32, maxTokens int, policy string) (Completion, error) {
-	body := map[string]any{"prompt": prompt, "max_tokens": maxTokens, "temperature": 0}
-	if policy != "" && policy != DefaultPolicy {
-		body["kv_policy"] = policy
+	return c.Draw(ctx, prompt, Drawing{MaxTokens: maxTokens, Policy: policy})
+}
+
+// Draw continues prompt.
+func (c *Client) Draw(ctx context.Context, prompt []int32, d Drawing) (Completion, error) {
+	body := map[string]any{"prompt": prompt, "max_tokens": d.MaxTokens, "temperature": d.Temperature}
+	if d.Temperature > 0 {
+		body["seed"] = d.Seed
+	}
+	if d.Policy != "" && d.Policy != DefaultPolicy {
+		body["kv_policy"] = d.Policy
 	}
 	a, err := c.complete(ctx, body)
 	if err != nil {

@@ -12,10 +12,11 @@ import (
 
 // Policy is a cache policy as requested and displayed.
 type Policy struct {
-	Name   string // in tables and results: as the user wrote it
-	Spec   string // sent as "kv_policy"; "": not sent
-	Family string // policies of one line in the plot
-	Budget int    // tokens kept of a long prompt; 0: all, or unknown
+	Name   string  // in tables and results: as the user wrote it
+	Spec   string  // sent as "kv_policy"; "": not sent
+	Family string  // policies of one line in the plot
+	Budget int     // tokens kept of a long prompt; 0: all, or unknown
+	share  float64 // of truncated/N%: the part of a prompt that is read, above 0 and at most 1
 }
 
 // ErrPolicyName: NAME/BUDGET has none of the forms below.
@@ -81,6 +82,13 @@ func ParsePolicy(text string) (Policy, error) {
 	for _, p := range presets {
 		if known = append(known, p.name+"/BUDGET"); p.name != family {
 			continue
+		}
+		if percent, ok := strings.CutSuffix(rest, "%"); ok && family == truncatedName {
+			share, err := strconv.ParseFloat(percent, 64)
+			if err != nil || !(share > 0 && share <= 100) {
+				return Policy{}, fmt.Errorf("%w %q: the share must be above 0%% and at most 100%%", ErrPolicyName, text)
+			}
+			return Policy{Name: text, Spec: p.spec(0), Family: family, share: share / 100}, nil
 		}
 		n, err := strconv.Atoi(rest)
 		if err != nil || n < p.least || n > 1<<24 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/eval/resultfile"
 )
 
 // TestEmbeddedFindsNeedles runs the bundled model in this process.
@@ -195,7 +196,7 @@ func FuzzStore(f *testing.F) {
 	f.Add([]byte("\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := &Store{have: map[key]*Record{}}
-		n, err := s.read(strings.NewReader(string(b)))
+		n, err := resultfile.Read(strings.NewReader(string(b)), s.parse)
 		if err == nil && (n < 0 || n > int64(len(b)) || n > 0 && b[n-1] != '\n') {
 			t.Errorf("%q: %d whole bytes", b, n)
 		}

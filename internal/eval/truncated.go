@@ -2,7 +2,6 @@ package eval
 
 import (
 	"context"
-	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/alone"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -10,14 +9,19 @@ import (
 
 // truncatedName is the baseline that cuts texts instead of caches: truncated/N reads the first and the last half of
 // N tokens of a prompt with full attention, as LongBench (arXiv 2308.14508) and the comparisons of the papers do.
+// truncated/N% reads that share of each prompt.
 const truncatedName = "truncated"
 
 // prompt is what a policy reads of a sample's prompt.
 func (p *Policy) prompt(all []int32) []int32 {
-	if p.Family != truncatedName || len(all) <= p.Budget {
+	if p.Family != truncatedName {
 		return all
 	}
-	return slices.Concat(all[:p.Budget/2], all[len(all)-(p.Budget-p.Budget/2):])
+	keep := p.Budget
+	if p.share > 0 {
+		keep = max(2, int(p.share*float64(len(all))))
+	}
+	return cutMiddle(all, keep, true)
 }
 
 // readTruncated reads a prompt that was cut as sequence seq, and returns the first token.
