@@ -92,8 +92,8 @@ func (g Geometry) TokenBytes() int64 {
 	return int64(g.rowBytes(g.KVHeads, tensor.KVLayout.BlockBytes)) / tensor.BlockSlots
 }
 
-// PrefillBytes is the maximum that a socket holds for a sequence after reading tokens prompt
-// tokens, with heads KV heads of every layer. Prefill attends to the whole prompt under every
+// PrefillBytes is the maximum that a socket holds for a sequence after reading a number of prompt
+// tokens. heads is its number of KV heads in every layer. Prefill attends to the whole prompt under every
 // policy, except in layers with a window.
 func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 	bytes := int64(0)

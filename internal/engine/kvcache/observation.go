@@ -74,8 +74,8 @@ type Observation struct {
 	Results *results.Prompt
 }
 
-// StatisticsBytes is the size of an Observation for policy p on a socket with heads KV heads (or
-// units) of every layer, for a prompt of the given length in tokens.
+// StatisticsBytes is the size of an Observation for policy p on a socket. heads is its
+// number of KV heads (or units) of every layer, and prompt the length of the prompt in tokens.
 func StatisticsBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	return statisticsBytes(g, heads, prompt, p.Needs)
 }

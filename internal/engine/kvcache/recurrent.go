@@ -62,8 +62,8 @@ func wholeLines(bytes int) int {
 	return (bytes + memory.BlockAlign - 1) / memory.BlockAlign * memory.BlockAlign
 }
 
-// StateBytes is the size of a sequence's recurrent states on a socket with heads KV heads. It does
-// not depend on the number of tokens.
+// StateBytes is the size of a sequence's recurrent states on a socket with this number of
+// KV heads. It does not depend on the number of tokens.
 func StateBytes(g Geometry, heads int) int64 {
 	if g.Recurrent.Layers == 0 {
 		return 0

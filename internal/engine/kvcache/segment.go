@@ -132,7 +132,7 @@ func (s *Store) fits(g *Segment, at int) error {
 	return nil
 }
 
-// SegmentBytes is the size of a segment on a socket with heads KV heads of every layer: in layers
+// SegmentBytes is the size of a segment on a socket with this number of KV heads: in layers
 // without a window, and in layers with one.
 func SegmentBytes(g Geometry, heads int) (whole, windows int64) {
 	plain := int64(g.unwindowed()) * int64(heads)
