@@ -27,7 +27,8 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 		if len(a.ranks) > 1 {
 			return 0, fmt.Errorf("alone: %s needs all queries for calibration, and several sockets divide them", p.Spec())
 		}
-		random := Prompt{Seq: calibrationSeq, Policy: watching(p.Needs).Spec(), Tokens: make([]uint32, min(p.Needs.Window, tokens)), Chunk: 1, Open: true}
+		random := Prompt{Seq: calibrationSeq, Policy: watching(p.Needs).Spec(),
+			Tokens: make([]uint32, min(p.Needs.Window, tokens)), Chunk: 1, Open: true}
 		for i := range random.Tokens {
 			random.Tokens[i] = uint32(7 + 31*i%1009)
 		}

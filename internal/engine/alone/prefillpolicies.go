@@ -58,7 +58,8 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 		case n == (kvcache.Needs{}):
 			of[i] = 0
 		case g.Units == 0 || bases[0] == (kvcache.Needs{}):
-			of[i], bases[0] = 0, kvcache.Needs{Window: max(n.Window, bases[0].Window), PromptAttention: n.PromptAttention || bases[0].PromptAttention, Queries: n.Queries || bases[0].Queries}
+			of[i], bases[0] = 0, kvcache.Needs{Window: max(n.Window, bases[0].Window),
+				PromptAttention: n.PromptAttention || bases[0].PromptAttention, Queries: n.Queries || bases[0].Queries}
 		case of[i] < 0:
 			of[i], bases = len(bases), append(bases, n)
 		}
@@ -135,7 +136,8 @@ type observedPart struct {
 
 // tails reads a part of a prompt and creates the sequences of the policies in list from it. Each
 // then reads the rest under its policy; first receives the next tokens.
-func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part observedPart, all []*kvcache.Policy, list []int, chunk int, first []int32) error {
+func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part observedPart, all []*kvcache.Policy,
+	list []int, chunk int, first []int32) error {
 	if _, _, _, err := a.Prefill(ctx, a.reading(seq, part.needs, tokens[:part.context], chunk)); err != nil {
 		return err
 	}
@@ -195,7 +197,8 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 
 // watching is the policy full, observing what other policies need.
 func watching(n kvcache.Needs) *kvcache.Policy {
-	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t,%d,%d", n.Window, n.PromptAttention, n.Queries, n.Labels, n.Candidates.Sink, n.Candidates.Recent), kvcache.Parts{Needs: n})
+	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t,%d,%d", n.Window, n.PromptAttention, n.Queries, n.Labels,
+		n.Candidates.Sink, n.Candidates.Recent), kvcache.Parts{Needs: n})
 }
 
 // parse is kvpolicy.Parse, and also accepts a watching.
@@ -205,6 +208,7 @@ func parse(spec string) (*kvcache.Policy, error) {
 		return kvpolicy.Parse(spec)
 	}
 	var n kvcache.Needs
-	_, err := fmt.Sscanf(rest, "%d,%t,%t,%t,%d,%d", &n.Window, &n.PromptAttention, &n.Queries, &n.Labels, &n.Candidates.Sink, &n.Candidates.Recent)
+	_, err := fmt.Sscanf(rest, "%d,%t,%t,%t,%d,%d", &n.Window, &n.PromptAttention, &n.Queries, &n.Labels,
+		&n.Candidates.Sink, &n.Candidates.Recent)
 	return watching(n), err
 }

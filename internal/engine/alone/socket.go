@@ -120,20 +120,25 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 		}
 	}()
 	for _, p := range peers {
-		cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: p.Pool, Device: c.Device, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: make(chan struct{}), ParsePolicy: parse, Scratch: c.Scratch, Connect: p.Connect, Adapters: c.Adapters, AdapterBudget: math.MaxInt64}
-		a.ranks = append(a.ranks, rank{a.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: cfg} })), cfg.Stopped})
+		cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: p.Pool, Device: c.Device, KVBudget: c.KVBudget,
+			Logger: slog.New(slog.DiscardHandler), Stopped: make(chan struct{}), ParsePolicy: parse, Scratch: c.Scratch, Connect: p.Connect,
+			Adapters: c.Adapters, AdapterBudget: math.MaxInt64}
+		a.ranks = append(a.ranks,
+			rank{a.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: cfg} })), cfg.Stopped})
 	}
 	began := time.Now()
 	_, err = each(ctx, a, func(i int, pid *actor.PID, reply func(*proto.LoadReply, error)) {
-		a.sys.Root.Send(pid, &socket.Load{Reply: reply, Request: &proto.LoadRequest{Placement: socket.PlacementMessage(place, make([]uint64, len(peers))), Rank: uint32(i),
-			ModelHash: c.Checkpoint.Hash(), WeightType: c.Weights.String(), KvType: c.KV.String(), MaxStepTokens: uint32(c.StepTokens)}})
+		a.sys.Root.Send(pid, &socket.Load{Reply: reply,
+			Request: &proto.LoadRequest{Placement: socket.PlacementMessage(place, make([]uint64, len(peers))), Rank: uint32(i),
+				ModelHash: c.Checkpoint.Hash(), WeightType: c.Weights.String(), KvType: c.KV.String(), MaxStepTokens: uint32(c.StepTokens)}})
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.Load = time.Since(began)
 	_, err = each(ctx, a, func(_ int, pid *actor.PID, reply func(*proto.JoinReply, error)) {
-		a.sys.Root.Send(pid, &socket.Join{Reply: reply, Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 60000, Group: "alone", Incarnations: incarnations}})
+		a.sys.Root.Send(pid,
+			&socket.Join{Reply: reply, Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 60000, Group: "alone", Incarnations: incarnations}})
 	})
 	return a, err
 }
@@ -194,7 +199,8 @@ func (a *Socket) LoadAdapters(ctx context.Context, ids []lora.ID) (bytes int64, 
 	for _, id := range append([]lora.ID{{}}, ids...) {
 		a.adapted++
 		replies, err := each(ctx, a, func(_ int, pid *actor.PID, reply func(*proto.AdapterReply, error)) {
-			a.sys.Root.Send(pid, &socket.Adapter{Request: &proto.AdapterRequest{Epoch: 1, Number: a.adapted, Id: id.Bytes(), Load: id != lora.ID{}, Keep: keep}, Reply: reply})
+			a.sys.Root.Send(pid, &socket.Adapter{Request: &proto.AdapterRequest{Epoch: 1, Number: a.adapted, Id: id.Bytes(),
+				Load: id != lora.ID{}, Keep: keep}, Reply: reply})
 		})
 		if err != nil {
 			return 0, err
@@ -230,7 +236,8 @@ func (a *Socket) between(ctx context.Context, rank int, do func(*step.Job) error
 // resume makes the next step open a sequence whose cache its owner has created, greedy. tail more
 // tokens of the prompt follow.
 func (a *Socket) resume(seq uint64, owner int, p *kvcache.Policy, tokens []uint32, tail int) {
-	a.opens = append(a.opens, &proto.Open{Seq: seq, Owner: uint32(owner), Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), TailTokens: uint32(tail), Resume: tokens, Adapter: a.Adapters[seq].Bytes()})
+	a.opens = append(a.opens, &proto.Open{Seq: seq, Owner: uint32(owner), Policy: p.Spec(), Sampling: greedy(),
+		PromptTokens: uint32(len(tokens)), TailTokens: uint32(tail), Resume: tokens, Adapter: a.Adapters[seq].Bytes()})
 }
 
 func greedy() *proto.Sampling {

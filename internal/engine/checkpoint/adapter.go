@@ -29,7 +29,8 @@ func OpenSwiftKV(dir, adapter string) (*Checkpoint, error) {
 		return Open(dir)
 	}
 	if _, ok := randomShape(dir); ok {
-		return nil, &model.Error{File: adapter, Kind: model.ErrMismatch, Detail: "an adapter of a checkpoint; random weights have none: write " + RandomPrefix + "SHAPE,swiftkv=0.5"}
+		return nil, &model.Error{File: adapter, Kind: model.ErrMismatch, Detail: "an adapter of a checkpoint; random weights have none: write " +
+			RandomPrefix + "SHAPE,swiftkv=0.5"}
 	}
 	return openAt(&Checkpoint{Dir: dir, adapter: adapter})
 }
@@ -69,7 +70,8 @@ func (c *Checkpoint) adapt(dir string) error {
 			return err
 		}
 		if have := c.base(); have != base {
-			return refuse("is an adapter of the checkpoint with base identity %.12s; %s is %.12s: distil one of it, or serve the other", base, c.Dir, have)
+			return refuse("is an adapter of the checkpoint with base identity %.12s; %s is %.12s: distil one of it, or serve the other",
+				base, c.Dir, have)
 		}
 	}
 	model.ReadSwiftKV(f, &c.Config)

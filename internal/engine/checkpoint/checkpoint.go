@@ -121,18 +121,21 @@ func (c *Checkpoint) open() error {
 	case err != nil:
 		return err
 	case ok && c.adapter != "":
-		return &model.Error{File: c.adapter, Kind: model.ErrMismatch, Detail: "a SwiftKV adapter goes with the folder that it was distilled from, not with a GGUF file"}
+		return &model.Error{File: c.adapter, Kind: model.ErrMismatch,
+			Detail: "a SwiftKV adapter goes with the folder that it was distilled from, not with a GGUF file"}
 	case ok:
 		return c.openGGUF(file)
 	}
 	if st, err := os.Stat(c.Dir); err != nil {
 		return notThere(c.Dir, err, "; name a folder that holds "+model.ConfigFile+", or a .gguf file")
 	} else if !st.IsDir() {
-		return &model.Error{File: c.Dir, Kind: model.ErrNoCheckpoint, Detail: "not a directory; name the folder that holds " + model.ConfigFile + ", or a .gguf file"}
+		return &model.Error{File: c.Dir, Kind: model.ErrNoCheckpoint, Detail: "not a directory; name the folder that holds " +
+			model.ConfigFile + ", or a .gguf file"}
 	}
 	config, err := readSmall(filepath.Join(c.Dir, model.ConfigFile), model.MaxConfigBytes)
 	if errors.Is(err, model.ErrMissing) {
-		return &model.Error{File: c.Dir, Kind: model.ErrNoCheckpoint, Detail: "not a Hugging Face model folder: " + strings.TrimPrefix(err.Error(), "model: ")}
+		return &model.Error{File: c.Dir, Kind: model.ErrNoCheckpoint, Detail: "not a Hugging Face model folder: " +
+			strings.TrimPrefix(err.Error(), "model: ")}
 	} else if err != nil {
 		return err
 	}
@@ -239,7 +242,8 @@ func (c *Checkpoint) mapParts() error {
 	for i := range parts {
 		path := filepath.Join(c.Dir, fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, parts))
 		if err := c.mapShard(path); errors.Is(err, model.ErrMissing) {
-			return &model.Error{File: c.Dir, Kind: model.ErrMissing, Detail: fmt.Sprintf("part %d of %d is missing: %s (and so is %s)", i+1, parts, path, indexFile)}
+			return &model.Error{File: c.Dir, Kind: model.ErrMissing,
+				Detail: fmt.Sprintf("part %d of %d is missing: %s (and so is %s)", i+1, parts, path, indexFile)}
 		} else if err != nil {
 			return err
 		}
@@ -274,7 +278,8 @@ func (c *Checkpoint) mapShard(path string) error {
 			return &model.Error{File: path, Tensor: e.Name, Kind: model.ErrFormat, Detail: "is also in " + old.path}
 		}
 		dt, ok := weightType[e.Stored]
-		c.at[e.Name] = place{path, head + e.Begin, e.Stored, ok, Tensor{Name: e.Name, DType: dt, Shape: e.Shape, Data: s.data[e.Begin:e.End:e.End], home: home}}
+		c.at[e.Name] = place{path, head + e.Begin, e.Stored, ok,
+			Tensor{Name: e.Name, DType: dt, Shape: e.Shape, Data: s.data[e.Begin:e.End:e.End], home: home}}
 	}
 	return nil
 }
@@ -291,7 +296,8 @@ func (c *Checkpoint) checkIndex(where map[string]string) error {
 	sort.Strings(names)
 	var bad model.Problems
 	for _, name := range names {
-		bad.List = append(bad.List, &model.Error{File: filepath.Join(c.Dir, indexFile), Tensor: name, Kind: model.ErrMissing, Detail: "is not in " + where[name]})
+		bad.List = append(bad.List,
+			&model.Error{File: filepath.Join(c.Dir, indexFile), Tensor: name, Kind: model.ErrMissing, Detail: "is not in " + where[name]})
 	}
 	return bad.In(c.Dir)
 }
@@ -317,7 +323,8 @@ func (c *Checkpoint) check() error {
 			continue
 		}
 		if !p.weight {
-			fail(model.ErrUnsupported, "is %s; supported are F32, BF16 and F16, and quantized forms with a quantization_config in config.json", p.stored)
+			fail(model.ErrUnsupported,
+				"is %s; supported are F32, BF16 and F16, and quantized forms with a quantization_config in config.json", p.stored)
 		}
 		if !slices.Equal(p.Shape, want.Shape) {
 			fail(model.ErrMismatch, "has shape %v; %s wants %v", p.Shape, c.described(), want.Shape)
@@ -329,7 +336,9 @@ func (c *Checkpoint) check() error {
 		}
 		// A block after the last one is not part of a GGUF file: dropAhead has removed known ones.
 		further := c.gguf && model.AfterLast(&c.Config, name)
-		if !known[name] && (further || arch.Beyond == nil || !arch.Beyond(&c.Config, name)) && (c.gguf && !c.Config.AfterPooling(name) || !c.gguf && !arch.Extra(name) && !c.Config.Rewired(name)) { // a GGUF file holds its model and nothing else
+		// a GGUF file holds its model and nothing else
+		if !known[name] && (further || arch.Beyond == nil || !arch.Beyond(&c.Config, name)) &&
+			(c.gguf && !c.Config.AfterPooling(name) || !c.gguf && !arch.Extra(name) && !c.Config.Rewired(name)) {
 			bad.List = append(bad.List, &model.Error{File: c.at[name].path, Tensor: name, Kind: model.ErrMismatch,
 				Detail: fmt.Sprintf("is not part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
 		}
@@ -376,7 +385,8 @@ func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 		return Tensor{}, &model.Error{File: c.Dir, Tensor: name, Kind: model.ErrMissing, Detail: "not in this checkpoint"}
 	}
 	if !p.weight {
-		return Tensor{}, &model.Error{File: p.path, Tensor: name, Kind: model.ErrUnsupported, Detail: "is " + p.stored + "; weights are read from F32, BF16 or F16"}
+		return Tensor{}, &model.Error{File: p.path, Tensor: name, Kind: model.ErrUnsupported,
+			Detail: "is " + p.stored + "; weights are read from F32, BF16 or F16"}
 	}
 	return p.Tensor, nil
 }
@@ -432,7 +442,8 @@ func parseIndex(data []byte) (files []string, where map[string]string, err error
 			continue
 		}
 		if !strings.HasSuffix(file, ".safetensors") || len(file) > 255 || strings.ContainsAny(file, "/\\:\x00") || !filepath.IsLocal(file) {
-			return nil, nil, fmt.Errorf("tensor %q: %q is not the plain name of a .safetensors file in the folder", model.Clip(name), model.Clip(file))
+			return nil, nil, fmt.Errorf("tensor %q: %q is not the plain name of a .safetensors file in the folder",
+				model.Clip(name), model.Clip(file))
 		}
 		if seen[file] = true; len(seen) > maxShards {
 			return nil, nil, fmt.Errorf("more than %d files", maxShards)
@@ -451,7 +462,9 @@ func otherWeights(dir string) string {
 		case len(got) > 0 && pattern == "*.safetensors":
 			return "; there is " + filepath.Base(got[0]) + ": name it " + weightsFile + ", or add the index"
 		case len(got) > 0:
-			return "; there is " + filepath.Base(got[0]) + ", which may run code when it is read. Convert the folder in Python: transformers.AutoModelForCausalLM.from_pretrained(DIR, dtype=\"auto\").save_pretrained(DIR)"
+			return "; there is " + filepath.Base(got[0]) +
+				", which may run code when it is read. Convert the folder in Python: transformers.AutoModelForCausalLM.from_pretrained(DIR, " +
+				"dtype=\"auto\").save_pretrained(DIR)"
 		}
 	}
 	return ""

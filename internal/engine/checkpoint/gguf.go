@@ -104,7 +104,8 @@ var joins = map[string]func(*Checkpoint) error{
 	"deepseek2": joinKVUp, "glm4moe": (*Checkpoint).dropAhead,
 	"bert": takeEndNorms, "nomic-bert": takeEndNorms,
 	"qwen35": takeDelta, "qwen35moe": takeDelta, "qwen3next": takeDelta,
-	"lfm2": takeJoint, "lfm2moe": takeJoint, "granitehybrid": takeJoint, "falcon-h1": takeJoint, "nemotron_h": takeJoint, "nemotron_h_moe": takeJoint,
+	"lfm2": takeJoint, "lfm2moe": takeJoint, "granitehybrid": takeJoint, "falcon-h1": takeJoint,
+	"nemotron_h": takeJoint, "nemotron_h_moe": takeJoint,
 }
 
 // takeRopeFactors reads rope_freqs.weight, which divides the rotary frequencies. The converter

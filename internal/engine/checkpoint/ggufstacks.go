@@ -19,7 +19,8 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 		return false, nil
 	}
 	n, m := c.Config.Layer(layer).Experts, &c.Config.MoE
-	which := map[string][]int{"ffn_gate_exps.weight": {0}, "ffn_up_exps.weight": {1}, "ffn_down_exps.weight": {2}, "ffn_gate_up_exps.weight": {0, 1}}
+	which := map[string][]int{"ffn_gate_exps.weight": {0}, "ffn_up_exps.weight": {1},
+		"ffn_down_exps.weight": {2}, "ffn_gate_up_exps.weight": {0, 1}}
 	if m.Ungated {
 		which = map[string][]int{"ffn_up_exps.weight": {0}, "ffn_down_exps.weight": {2}}
 	}
@@ -34,7 +35,8 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	case !stacked:
 		return false, nil
 	case len(t.Shape) != 3 || t.Shape[0] != m.Experts || t.Shape[1]%len(parts) != 0:
-		return true, &model.Error{File: p.path, Tensor: t.Name, Kind: model.ErrMismatch, Detail: fmt.Sprintf("has shape %v; its metadata has %d experts, want [%d rows columns]", t.Shape, m.Experts, m.Experts)}
+		return true, &model.Error{File: p.path, Tensor: t.Name, Kind: model.ErrMismatch,
+			Detail: fmt.Sprintf("has shape %v; its metadata has %d experts, want [%d rows columns]", t.Shape, m.Experts, m.Experts)}
 	}
 	rows := t.Shape[1] / len(parts)
 	for e := range m.Experts {
@@ -54,5 +56,6 @@ func biasOf(n *model.MoENames, part string) string {
 	if n.Biases == nil {
 		return ""
 	}
-	return map[string]string{"ffn_gate_inp.bias": n.Biases.Router, "ffn_gate_exps.bias": n.Biases.Gate, "ffn_up_exps.bias": n.Biases.Up, "ffn_down_exps.bias": n.Biases.Down}[part]
+	return map[string]string{"ffn_gate_inp.bias": n.Biases.Router, "ffn_gate_exps.bias": n.Biases.Gate, "ffn_up_exps.bias": n.Biases.Up,
+		"ffn_down_exps.bias": n.Biases.Down}[part]
 }

@@ -35,7 +35,8 @@ func (c *Checkpoint) takeMXFP4() error {
 				continue // not converted, or missing
 			}
 			if stack.cols%mxWidth != 0 {
-				return &model.Error{File: c.Dir, Tensor: stack.name, Kind: model.ErrUnsupported, Detail: fmt.Sprintf("rows of %d elements are not whole blocks of %d", stack.cols, mxWidth)}
+				return &model.Error{File: c.Dir, Tensor: stack.name, Kind: model.ErrUnsupported,
+					Detail: fmt.Sprintf("rows of %d elements are not whole blocks of %d", stack.cols, mxWidth)}
 			}
 			blocks := stack.cols / mxWidth
 			for _, part := range []struct {
@@ -43,7 +44,8 @@ func (c *Checkpoint) takeMXFP4() error {
 				found bool
 				name  string
 				want  []int
-			}{{codes, ok, "_blocks", []int{m.Experts, stack.rows, blocks, mxWidth / 2}}, {scales, also, "_scales", []int{m.Experts, stack.rows, blocks}}} {
+			}{{codes, ok, "_blocks", []int{m.Experts, stack.rows, blocks, mxWidth / 2}},
+				{scales, also, "_scales", []int{m.Experts, stack.rows, blocks}}} {
 				e := &model.Error{File: c.Dir, Tensor: stack.name + part.name, Kind: model.ErrMismatch}
 				switch {
 				case !part.found:

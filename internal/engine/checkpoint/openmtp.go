@@ -24,7 +24,8 @@ func IsMTP(dir string) bool {
 // closed before c.
 func (c *Checkpoint) OpenMTP(dir string) (*Checkpoint, error) {
 	if c.Config.Latent.Rank == 0 || c.Config.Latent.Index.Heads > 0 || c.random != nil || c.gguf {
-		return nil, &model.Error{File: c.Dir, Kind: model.ErrUnsupported, Detail: "multi-token prediction is read for DeepSeek V3's layout in safetensors"}
+		return nil, &model.Error{File: c.Dir, Kind: model.ErrUnsupported,
+			Detail: "multi-token prediction is read for DeepSeek V3's layout in safetensors"}
 	}
 	m := c
 	if dir != "" {
@@ -37,7 +38,8 @@ func (c *Checkpoint) OpenMTP(dir string) (*Checkpoint, error) {
 	for _, want := range specs {
 		have, err := m.Tensor(want.Name)
 		if err == nil && !slices.Equal(have.Shape, want.Shape) {
-			err = &model.Error{File: m.Dir, Tensor: want.Name, Kind: model.ErrMismatch, Detail: fmt.Sprintf("has shape %v; the model in %s wants %v", have.Shape, c.Dir, want.Shape)}
+			err = &model.Error{File: m.Dir, Tensor: want.Name, Kind: model.ErrMismatch,
+				Detail: fmt.Sprintf("has shape %v; the model in %s wants %v", have.Shape, c.Dir, want.Shape)}
 		}
 		if err != nil {
 			if m != c {

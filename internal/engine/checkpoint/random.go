@@ -34,14 +34,18 @@ var shapes = []struct {
 		MaxPositions: 8192, NormEps: 1e-5, Rope: rotary.Rope{Theta: 500000}}},
 	{"gemma-4-26b-a4b", gemma4Shape()},
 	{"llama-3.1-8b", model.Config{Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
-		MaxPositions: 131072, NormEps: 1e-5, Rope: rotary.Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
+		MaxPositions: 131072, NormEps: 1e-5,
+		Rope: rotary.Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
 	{"llama-3.2-1b", model.Config{Hidden: 2048, Layers: 16, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Vocab: 128256, Tied: true,
-		MaxPositions: 131072, NormEps: 1e-5, Rope: rotary.Rope{Theta: 500000, Type: "llama3", Factor: 32, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
-	{"qwen3-30b-a3b", model.Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 2048, Layers: 48, Heads: 32, KVHeads: 4, HeadDim: 128, FFN: 6144, Vocab: 151936,
+		MaxPositions: 131072, NormEps: 1e-5,
+		Rope: rotary.Rope{Theta: 500000, Type: "llama3", Factor: 32, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
+	{"qwen3-30b-a3b", model.Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 2048, Layers: 48, Heads: 32,
+		KVHeads: 4, HeadDim: 128, FFN: 6144, Vocab: 151936,
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: rotary.Rope{Theta: 1e6},
 		MoE: model.MoE{Experts: 128, PerToken: 8, FFN: 768, Router: model.Router{Score: model.Softmax, Normalise: true, Scale: 1}}}},
 	{"mla-1b", latentShape(6, 32000, 5632, 16)},
-	{"moe-1b", model.Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 1024, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000,
+	{"moe-1b", model.Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 1024, Layers: 8, Heads: 16,
+		KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000,
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: rotary.Rope{Theta: 1e6},
 		MoE: model.MoE{Experts: 64, PerToken: 8, FFN: 512, Router: model.Router{Score: model.Softmax, Normalise: true, Scale: 1}}}},
 	{"qwen3-0.6b", model.Config{Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, FFN: 3072, Vocab: 151936, Tied: true,
@@ -58,18 +62,24 @@ var described = map[string]string{
 // latentShape is DeepSeek-V2-Lite (arXiv 2405.04434, appendix B) with the given layers, ids, inner
 // width of the dense first layer, and experts.
 func latentShape(layers, vocab, ffn, experts int) model.Config {
-	return model.Config{Architecture: "DeepseekV2ForCausalLM", Hidden: 2048, Layers: layers, Heads: 16, KVHeads: 1, HeadDim: 192, FFN: ffn, Vocab: vocab,
+	return model.Config{Architecture: "DeepseekV2ForCausalLM", Hidden: 2048, Layers: layers, Heads: 16,
+		KVHeads: 1, HeadDim: 192, FFN: ffn, Vocab: vocab,
 		MaxPositions: 163840, NormEps: 1e-6, Latent: model.Latent{Rank: 512, Nope: 128, Rope: 64, Value: 128},
 		Rope: rotary.Rope{Theta: 10000, Type: "yarn", Factor: 40, OriginalMax: 4096, Fast: 32, Slow: 1, Amplitude: 1, MScaleAll: 0.707},
-		MoE:  model.MoE{Experts: experts, PerToken: 6, FFN: 1408, Shared: 2 * 1408, Router: model.Router{Score: model.Softmax, Scale: 1}, Dense: []int{0}}}
+		MoE: model.MoE{Experts: experts, PerToken: 6, FFN: 1408, Shared: 2 * 1408,
+			Router: model.Router{Score: model.Softmax, Scale: 1}, Dense: []int{0}}}
 }
 
 // gemma4Shape is Gemma 4 26B-A4B: heads of two widths, experts and a dense FFN in each layer.
 func gemma4Shape() model.Config {
-	c := model.Config{Architecture: families.Gemma4, Hidden: 2816, Layers: 30, Heads: 16, KVHeads: 8, HeadDim: 256, FFN: 2112, Vocab: 262144, Tied: true,
-		MaxPositions: 262144, NormEps: 1e-6, QKNorm: true, VNorm: true, VFromK: true, Global: model.KVShape{Heads: 2, Dim: 512}, ScaledEmbedding: true, QueryScale: 1, LogitCap: 30,
-		Activation: tensor.GELUTanh, Rope: rotary.Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25}, LocalRope: rotary.Rope{Theta: 1e4},
-		MoE: model.MoE{Experts: 128, PerToken: 8, FFN: 704, Shared: 2112, DenseFFN: true, Router: model.Router{Score: model.Softmax, Normalise: true, Scale: 1}}}
+	c := model.Config{Architecture: families.Gemma4, Hidden: 2816, Layers: 30, Heads: 16, KVHeads: 8,
+		HeadDim: 256, FFN: 2112, Vocab: 262144, Tied: true,
+		MaxPositions: 262144, NormEps: 1e-6, QKNorm: true, VNorm: true, VFromK: true, Global: model.KVShape{Heads: 2, Dim: 512},
+		ScaledEmbedding: true, QueryScale: 1, LogitCap: 30,
+		Activation: tensor.GELUTanh, Rope: rotary.Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25},
+		LocalRope: rotary.Rope{Theta: 1e4},
+		MoE: model.MoE{Experts: 128, PerToken: 8, FFN: 704, Shared: 2112, DenseFFN: true,
+			Router: model.Router{Score: model.Softmax, Normalise: true, Scale: 1}}}
 	for i := range c.Layers {
 		window := 1024
 		if i%6 == 5 {
@@ -118,7 +128,8 @@ func Random(name string) (*Checkpoint, error) {
 		c.DType = tensor.BF16
 		return made(name, c), nil
 	}
-	return nil, fmt.Errorf("model: no shape %q; known are %s (a file of the name %[3]s%[1]s is ./%[3]s%[1]s, a model of Ollama ollama://%[3]s%[1]s)", name, strings.Join(Shapes(), ", "), RandomPrefix)
+	return nil, fmt.Errorf("model: no shape %q; known are %s (a file of the name %[3]s%[1]s is ./%[3]s%[1]s, a model of Ollama "+
+		"ollama://%[3]s%[1]s)", name, strings.Join(Shapes(), ", "), RandomPrefix)
 }
 
 // made returns a checkpoint of random weights.

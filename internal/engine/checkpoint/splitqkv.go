@@ -25,7 +25,8 @@ func (c *Checkpoint) splitQKV() error {
 func (c *Checkpoint) splitSharedMLP() error {
 	for i := range c.Config.Layers {
 		p := fmt.Sprintf("model.layers.%d.shared_mlp.", i)
-		if err := c.splitRows(p+"input_linear.weight", rows{p + "gate_proj.weight", c.Config.FFN}, rows{p + "up_proj.weight", c.Config.FFN}); err != nil {
+		if err := c.splitRows(p+"input_linear.weight", rows{p + "gate_proj.weight", c.Config.FFN},
+			rows{p + "up_proj.weight", c.Config.FFN}); err != nil {
 			return err
 		}
 	}
@@ -49,7 +50,8 @@ func (c *Checkpoint) splitRows(name string, parts ...rows) error {
 		n += part.n
 	}
 	if want := []int{n, c.Config.Hidden}; !slices.Equal(all.Shape, want) {
-		return &model.Error{File: all.path, Tensor: name, Kind: model.ErrMismatch, Detail: fmt.Sprintf("has shape %v; %s wants %v", all.Shape, c.described(), want)}
+		return &model.Error{File: all.path, Tensor: name, Kind: model.ErrMismatch,
+			Detail: fmt.Sprintf("has shape %v; %s wants %v", all.Shape, c.described(), want)}
 	}
 	delete(c.at, name)
 	all.Shape = append([]int{1}, all.Shape...)

@@ -28,11 +28,14 @@ func (c *Checkpoint) takeStackedExperts() error {
 			continue
 		}
 		shapes := fmt.Sprintf("has shape %v and %s %v", both.Shape, downs, down.Shape)
-		plain := slices.Equal(both.Shape, []int{m.Experts, 2 * m.FFN, c.Config.Hidden}) && slices.Equal(down.Shape, []int{m.Experts, c.Config.Hidden, m.FFN})
-		turned := slices.Equal(both.Shape, []int{m.Experts, c.Config.Hidden, 2 * m.FFN}) && slices.Equal(down.Shape, []int{m.Experts, m.FFN, c.Config.Hidden})
+		plain := slices.Equal(both.Shape, []int{m.Experts, 2 * m.FFN, c.Config.Hidden}) &&
+			slices.Equal(down.Shape, []int{m.Experts, c.Config.Hidden, m.FFN})
+		turned := slices.Equal(both.Shape, []int{m.Experts, c.Config.Hidden, 2 * m.FFN}) &&
+			slices.Equal(down.Shape, []int{m.Experts, m.FFN, c.Config.Hidden})
 		if !plain && !turned {
-			return &model.Error{File: c.Dir, Tensor: gateUps, Kind: model.ErrMismatch, Detail: shapes + fmt.Sprintf("; %d experts of width %d want [%d %d %d] and [%d %d %d], or both transposed",
-				m.Experts, m.FFN, m.Experts, 2*m.FFN, c.Config.Hidden, m.Experts, c.Config.Hidden, m.FFN)}
+			return &model.Error{File: c.Dir, Tensor: gateUps, Kind: model.ErrMismatch,
+				Detail: shapes + fmt.Sprintf("; %d experts of width %d want [%d %d %d] and [%d %d %d], or both transposed",
+					m.Experts, m.FFN, m.Experts, 2*m.FFN, c.Config.Hidden, m.Experts, c.Config.Hidden, m.FFN)}
 		}
 		up, each := m.FFN, 1 // first row of up, distance of rows
 		if arch, _ := model.Lookup(c.Config.Architecture); arch.Alternating {
@@ -55,7 +58,8 @@ func (c *Checkpoint) takeStackedExperts() error {
 				of, scale         place
 				first, each, rows int // of the matrix
 			}{{both, bothScale, 0, each, m.FFN}, {both, bothScale, up, each, m.FFN}, {down, downScale, 0, 1, c.Config.Hidden}} {
-				one, err := c.slice(part.of, part.scale, names[i], quantform.Slice{Expert: e, First: part.first, Each: part.each, Rows: part.rows, Turned: turned})
+				one, err := c.slice(part.of, part.scale, names[i],
+					quantform.Slice{Expert: e, First: part.first, Each: part.each, Rows: part.rows, Turned: turned})
 				if err != nil {
 					return err
 				}
@@ -82,7 +86,8 @@ func (c *Checkpoint) takeStackedBiases() error {
 			continue // check names what is missing
 		}
 		if want := []int{m.Experts, 2 * m.FFN}; !slices.Equal(both.Shape, want) {
-			return &model.Error{File: both.path, Tensor: name, Kind: model.ErrMismatch, Detail: fmt.Sprintf("has shape %v; %d experts of width %d want %v", both.Shape, m.Experts, m.FFN, want)}
+			return &model.Error{File: both.path, Tensor: name, Kind: model.ErrMismatch,
+				Detail: fmt.Sprintf("has shape %v; %d experts of width %d want %v", both.Shape, m.Experts, m.FFN, want)}
 		}
 		delete(c.at, name)
 		for first, part := range []string{n.Biases.Gate, n.Biases.Up} {

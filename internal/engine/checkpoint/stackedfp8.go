@@ -33,5 +33,6 @@ func (c *Checkpoint) takeScales(stack place) (place, error) {
 			return p, nil
 		}
 	}
-	return place{}, &model.Error{File: stack.path, Tensor: stack.Name, Kind: model.ErrMissing, Detail: "is F8_E4M3 without the tensor of its scales, " + stack.Name + quantform.StackedScales[0]}
+	return place{}, &model.Error{File: stack.path, Tensor: stack.Name, Kind: model.ErrMissing,
+		Detail: "is F8_E4M3 without the tensor of its scales, " + stack.Name + quantform.StackedScales[0]}
 }

@@ -100,7 +100,8 @@ func (t Tensor) Damage() error {
 		return nil
 	}
 	if row, found := t.form.Damaged(); found {
-		return &model.Error{File: t.home.Path, Tensor: t.Name, Kind: model.ErrNotFinite, Detail: fmt.Sprintf("row %d has elements that are NaN or infinite: a scale or a code is damaged. Download the file again", row)}
+		return &model.Error{File: t.home.Path, Tensor: t.Name, Kind: model.ErrNotFinite,
+			Detail: fmt.Sprintf("row %d has elements that are NaN or infinite: a scale or a code is damaged. Download the file again", row)}
 	}
 	return nil
 }

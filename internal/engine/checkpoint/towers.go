@@ -21,7 +21,8 @@ func decoderName(name string) string {
 }
 
 // towers are the first parts of the names of a wrapper's other tensors.
-var towers = []string{"visual", "vision_tower", "vision_model", "vision_embed_tokens", "multi_modal_projector", "mm_projector", "patch_merger", "audio_tower", "embed_vision", "embed_audio"}
+var towers = []string{"visual", "vision_tower", "vision_model", "vision_embed_tokens", "multi_modal_projector", "mm_projector",
+	"patch_merger", "audio_tower", "embed_vision", "embed_audio"}
 
 // isTower reports whether a tensor belongs to an encoder of images or sound.
 func isTower(name string) bool {

@@ -140,10 +140,12 @@ func (r *Report) Err() error {
 	var bad model.Problems
 	for _, t := range r.Tensors {
 		if t.NotFinite > 0 {
-			bad.List = append(bad.List, &model.Error{File: r.Dir, Tensor: t.Name, Kind: model.ErrNotFinite, Detail: fmt.Sprintf("%d elements are NaN or infinite", t.NotFinite)})
+			bad.List = append(bad.List, &model.Error{File: r.Dir, Tensor: t.Name, Kind: model.ErrNotFinite,
+				Detail: fmt.Sprintf("%d elements are NaN or infinite", t.NotFinite)})
 		}
 		if t.Zero {
-			bad.List = append(bad.List, &model.Error{File: r.Dir, Tensor: t.Name, Kind: model.ErrFormat, Detail: "holds only zeros: an interrupted download?"})
+			bad.List = append(bad.List,
+				&model.Error{File: r.Dir, Tensor: t.Name, Kind: model.ErrFormat, Detail: "holds only zeros: an interrupted download?"})
 		}
 	}
 	return bad.In(r.Dir)

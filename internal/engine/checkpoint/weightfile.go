@@ -37,7 +37,8 @@ func (f *weightFile) offset(part []byte) int64 {
 }
 
 func (f *weightFile) changed(how string) error {
-	return &model.Error{File: f.Path, Kind: model.ErrChanged, Detail: how + " while the model is in use: put the old file back, or restart all nodes to serve the new one"}
+	return &model.Error{File: f.Path, Kind: model.ErrChanged,
+		Detail: how + " while the model is in use: put the old file back, or restart all nodes to serve the new one"}
 }
 
 // in reports whether the file is unchanged since the stamp; nil matches every state.

@@ -23,7 +23,8 @@ func (dev *Device) Use() (*Context, error) {
 	if err := dev.driver.call(fnPrimaryRetain, uintptr(unsafe.Pointer(&c.handle)), uintptr(dev.number)); err != nil {
 		var e *Error
 		if errors.As(err, &e) && e.Code == codeUnavailable {
-			return nil, fmt.Errorf("cuda:%d (%s): another process uses it, and its compute mode allows only one: end that process, or run nvidia-smi -i %d -c DEFAULT: %w", dev.Index, dev.Name, dev.Index, err)
+			return nil, fmt.Errorf("cuda:%d (%s): another process uses it, and its compute mode allows only one: end that process, or run "+
+				"nvidia-smi -i %d -c DEFAULT: %w", dev.Index, dev.Name, dev.Index, err)
 		}
 		return nil, err
 	}

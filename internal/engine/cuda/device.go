@@ -88,7 +88,8 @@ func (d *Driver) device(index int) (*Device, error) {
 	dev.Memory = int64(bytes)
 
 	values := map[int]int{}
-	for _, a := range []int{attrSharedPerBlockMax, attrClockRate, attrMultiprocessors, attrComputeMode, attrPCIBus, attrPCIDevice, attrPCIDomain,
+	for _, a := range []int{attrSharedPerBlockMax, attrClockRate, attrMultiprocessors, attrComputeMode,
+		attrPCIBus, attrPCIDevice, attrPCIDomain,
 		attrMemoryClockRate, attrMemoryBusWidth, attrL2Bytes, attrMajor, attrMinor} {
 		var v int32
 		if err := d.call(fnDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev.number)); err != nil {
@@ -112,7 +113,8 @@ func (d *Driver) device(index int) (*Device, error) {
 func (dev *Device) Usable() error {
 	switch {
 	case dev.Major < minMajor:
-		return fmt.Errorf("compute capability %d.%d is too old: Shoal needs %d.0, which Ampere cards (A100, RTX 30) and newer ones have", dev.Major, dev.Minor, minMajor)
+		return fmt.Errorf("compute capability %d.%d is too old: Shoal needs %d.0, which Ampere cards (A100, RTX 30) and newer ones have",
+			dev.Major, dev.Minor, minMajor)
 	case dev.Prohibited:
 		return fmt.Errorf("its compute mode is \"prohibited\": allow use with nvidia-smi -i %d -c DEFAULT", dev.Index)
 	}

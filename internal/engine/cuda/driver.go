@@ -152,7 +152,8 @@ func open(library string) (*Driver, error) {
 		return nil, err
 	}
 	if d.Version = int(version); version < minDriver {
-		return nil, fmt.Errorf("cuda: the driver supports CUDA %s, and Shoal's kernels need %s: install a newer driver", d.CUDA(), versionText(minDriver))
+		return nil, fmt.Errorf("cuda: the driver supports CUDA %s, and Shoal's kernels need %s: install a newer driver",
+			d.CUDA(), versionText(minDriver))
 	}
 	return d, nil
 }

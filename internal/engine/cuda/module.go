@@ -40,7 +40,8 @@ func (c *Context) Load(ptx []byte) (*Module, error) {
 	clear(log.Bytes())
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&values.Bytes()[0])), 2)
 	words[0], words[1] = uint64(log.p), uint64(log.bytes)
-	err = c.driver.call(fnModuleLoadDataEx, uintptr(unsafe.Pointer(&m.handle)), uintptr(unsafe.Pointer(&text[0])), 2, uintptr(unsafe.Pointer(&options[0])), values.p)
+	err = c.driver.call(fnModuleLoadDataEx, uintptr(unsafe.Pointer(&m.handle)), uintptr(unsafe.Pointer(&text[0])), 2,
+		uintptr(unsafe.Pointer(&options[0])), values.p)
 	if err != nil {
 		return nil, fmt.Errorf("%w %s", err, strings.TrimSpace(native.String(log.p)))
 	}
@@ -69,7 +70,8 @@ type Kernel struct {
 func (m *Module) Kernel(name string) (*Kernel, error) {
 	text := append([]byte(name), 0)
 	k := &Kernel{m: m, name: name}
-	if err := m.c.driver.call(fnModuleGetFunction, uintptr(unsafe.Pointer(&k.handle)), m.handle, uintptr(unsafe.Pointer(&text[0]))); err != nil {
+	if err := m.c.driver.call(fnModuleGetFunction, uintptr(unsafe.Pointer(&k.handle)), m.handle,
+		uintptr(unsafe.Pointer(&text[0]))); err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)
 	}
 	return k, nil
@@ -128,7 +130,8 @@ func (k *Kernel) Launch(s *Stream, g Grid, args ...any) error {
 		}
 		words[maxParameters+i] = uint64(memory.p) + uint64(8*i)
 	}
-	err := k.m.c.driver.call(fnLaunchKernel, k.handle, uintptr(g.X), uintptr(max(g.Y, 1)), 1, uintptr(g.Threads), 1, 1, uintptr(g.Shared), s.handle, memory.p+8*maxParameters, 0)
+	err := k.m.c.driver.call(fnLaunchKernel, k.handle, uintptr(g.X), uintptr(max(g.Y, 1)), 1, uintptr(g.Threads), 1, 1, uintptr(g.Shared),
+		s.handle, memory.p+8*maxParameters, 0)
 	if err != nil {
 		return fmt.Errorf("kernel %s: %w", k.name, err)
 	}

@@ -56,7 +56,8 @@ func missingPart(first string) error {
 	parts := Parts(first)
 	for i, p := range parts {
 		if _, err := os.Stat(p); os.IsNotExist(err) && len(parts) > 1 {
-			return &Error{Path: first, Kind: ErrPart, Detail: fmt.Sprintf("part %d of %d is missing: %s: no such file", i+1, len(parts), filepath.Base(p))}
+			return &Error{Path: first, Kind: ErrPart,
+				Detail: fmt.Sprintf("part %d of %d is missing: %s: no such file", i+1, len(parts), filepath.Base(p))}
 		}
 	}
 	return nil

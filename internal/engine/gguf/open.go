@@ -23,7 +23,8 @@ func Open(path string) (*File, error) {
 	}
 	m, err := modelfile.Map(file, st.Size())
 	if errors.Is(err, modelfile.ErrUnmappable) {
-		return nil, errors.Join(&Error{Path: path, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d bytes cannot be mapped on this machine", st.Size())}, file.Close())
+		return nil, errors.Join(&Error{Path: path, Kind: ErrUnsupported,
+			Detail: fmt.Sprintf("%d bytes cannot be mapped on this machine", st.Size())}, file.Close())
 	} else if err != nil {
 		return nil, errors.Join(fmt.Errorf("gguf: %s: mapping: %w", path, err), file.Close())
 	}

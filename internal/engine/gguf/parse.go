@@ -194,8 +194,8 @@ func (t *Tensor) size() (uint64, error) {
 	return total, nil
 }
 
-// place assigns every tensor its place in the data, which has size bytes from start on. In order of offset each must start at the first aligned byte
-// after the one before, so that no byte belongs to two tensors.
+// place assigns every tensor its place in the data, which has size bytes from start on. In order of offset
+// each must start at the first aligned byte after the one before, so that no byte belongs to two tensors.
 func (f *File) place(start, size uint64, begins []uint64) {
 	order := make([]int, len(begins))
 	for i := range order {

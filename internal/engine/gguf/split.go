@@ -62,7 +62,8 @@ func OpenParts(path string) (files []*File, err error) {
 		}
 		if max(count, 1) != int64(len(paths)) || no != int64(i) {
 			return files, &Error{Path: p, Key: "split.count", Kind: ErrUnsupported, Detail: fmt.Sprintf(
-				"part %d of %d by its metadata, %d of %d by its name; keep the names that llama-gguf-split gave, or merge the parts", no+1, count, i+1, len(paths))}
+				"part %d of %d by its metadata, %d of %d by its name; keep the names that llama-gguf-split gave, or merge the parts",
+				no+1, count, i+1, len(paths))}
 		}
 	}
 	return files, nil

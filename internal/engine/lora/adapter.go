@@ -267,7 +267,8 @@ func checkFinite(path string, pairs []Pair) error {
 				t.Row(row, r, 0, len(row))
 				for _, v := range row {
 					if v-v != 0 {
-						return &model.Error{File: path, Tensor: t.Name, Kind: model.ErrNotFinite, Detail: fmt.Sprintf("row %d has a value that is not finite", r)}
+						return &model.Error{File: path, Tensor: t.Name, Kind: model.ErrNotFinite,
+							Detail: fmt.Sprintf("row %d has a value that is not finite", r)}
 					}
 				}
 			}

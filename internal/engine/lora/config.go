@@ -141,7 +141,8 @@ func refused(key, value string) string {
 		return "DoRA " + mergeFirst
 	case "modules_to_save":
 		return "whole modules next to the factors are not supported; without embeddings, merge the adapter with PEFT (merge_and_unload)"
-	case "fan_in_fan_out", "lora_bias", "megatron_config", "trainable_token_indices", "layer_replication", "target_parameters", "alora_invocation_tokens", "arrow_config":
+	case "fan_in_fan_out", "lora_bias", "megatron_config", "trainable_token_indices", "layer_replication", "target_parameters",
+		"alora_invocation_tokens", "arrow_config":
 		return mergeFirst
 	}
 	if strings.HasPrefix(key, "use_") && key != "use_rslora" { // a variant of LoRA with another sum

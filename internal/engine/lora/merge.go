@@ -29,7 +29,8 @@ func Merge(base, adapter, out string) (err error) {
 	}
 	defer ck.Close()
 	if files := ck.Files(); ck.Random() || len(files) > 0 && strings.EqualFold(filepath.Ext(files[0]), ".gguf") {
-		return &model.Error{File: base, Kind: model.ErrUnsupported, Detail: "a LoRA adapter is merged into a Hugging Face folder, not into a GGUF file or random weights"}
+		return &model.Error{File: base, Kind: model.ErrUnsupported,
+			Detail: "a LoRA adapter is merged into a Hugging Face folder, not into a GGUF file or random weights"}
 	}
 	a, err := Open(adapter)
 	if err != nil {

@@ -30,7 +30,8 @@ func WriteRandom(dir string, c *model.Config, rank int, seed uint64) error {
 		for _, m := range []struct {
 			of         model.Linear
 			rows, cols int
-		}{{l.Q, c.Heads * l.KV.Dim, c.Hidden}, {l.K, l.KV.Heads * l.KV.Dim, c.Hidden}, {l.V, l.KV.Heads * l.KV.Dim, c.Hidden}, {l.O, c.Hidden, c.Heads * c.ValueOf(&l)},
+		}{{l.Q, c.Heads * l.KV.Dim, c.Hidden}, {l.K, l.KV.Heads * l.KV.Dim, c.Hidden}, {l.V, l.KV.Heads * l.KV.Dim, c.Hidden},
+			{l.O, c.Hidden, c.Heads * c.ValueOf(&l)},
 			{l.Gate, l.FFN, c.Hidden}, {l.Up, l.FFN, c.Hidden}, {l.Down, c.Hidden, l.FFN}} {
 			if m.of.Weight == "" || m.of.First > 0 || l.Experts != nil && m.cols != c.Hidden {
 				continue

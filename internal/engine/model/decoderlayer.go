@@ -21,7 +21,8 @@ func DecoderLayer(c *Config, i int) LayerSpec {
 		Up:       Projection(p+"mlp.up_proj", c.MLPBias),
 		Down:     Projection(p+"mlp.down_proj", c.MLPBias),
 
-		Window: c.Window(i), Rope: c.RopeOf(i), Grows: c.Growth.Beta != 0 && !c.Growth.Unrotated, Activation: c.Activation, NormsAddOne: c.NormsAddOne,
+		Window: c.Window(i), Rope: c.RopeOf(i), Grows: c.Growth.Beta != 0 && !c.Growth.Unrotated,
+		Activation: c.Activation, NormsAddOne: c.NormsAddOne,
 	}
 	l.Q.Order = c.HeadOrder()
 	l.K.Order = l.Q.Order

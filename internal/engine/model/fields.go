@@ -156,7 +156,8 @@ func (f *Fields) Uniform(key string) {
 	}
 	for i, v := range list {
 		if !bytes.Equal(v, list[0]) {
-			f.Refuse(key, "entry %d is %s, after %s: numbers of their own for layers are not implemented; all must be equal", i, Clip(string(v)), Clip(string(list[0])))
+			f.Refuse(key, "entry %d is %s, after %s: numbers of their own for layers are not implemented; all must be equal",
+				i, Clip(string(v)), Clip(string(list[0])))
 			return
 		}
 	}

@@ -195,7 +195,8 @@ func CheckMoE(f *Fields, c *Config, experts, perToken, groups, topGroups string)
 	case m.Experts/r.Groups < r.GroupTop:
 		f.Fail(groups, ErrFormat, "groups of %d experts have no best %d", m.Experts/r.Groups, r.GroupTop)
 	case m.PerToken > r.TopGroups*(m.Experts/r.Groups):
-		f.Fail(perToken, ErrFormat, "%d experts, but %d groups of %d hold no more than %d", m.PerToken, r.TopGroups, m.Experts/r.Groups, r.TopGroups*(m.Experts/r.Groups))
+		f.Fail(perToken, ErrFormat, "%d experts, but %d groups of %d hold no more than %d", m.PerToken, r.TopGroups,
+			m.Experts/r.Groups, r.TopGroups*(m.Experts/r.Groups))
 	}
 }
 

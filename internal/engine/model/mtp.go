@@ -25,7 +25,8 @@ func (c *Config) MTP() MTP {
 	p := fmt.Sprintf("model.layers.%d.", c.Layers)
 	l := c.Layer(c.Layers)
 	l.Cache = 0
-	return MTP{EmbedNorm: p + "enorm.weight", HiddenNorm: p + "hnorm.weight", Project: Projection(p+"eh_proj", false), Layer: l, FinalNorm: p + "shared_head.norm.weight"}
+	return MTP{EmbedNorm: p + "enorm.weight", HiddenNorm: p + "hnorm.weight", Project: Projection(p+"eh_proj", false),
+		Layer: l, FinalNorm: p + "shared_head.norm.weight"}
 }
 
 // MTPTensors lists the tensors of that layer.

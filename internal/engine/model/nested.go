@@ -58,7 +58,8 @@ func (f *Fields) unwrap(w Wrapper) (in *Fields, name string, err error) {
 	if name = w.Decoder; name == "" {
 		kind := in.Text("model_type", "")
 		if name = architectureOf[kind]; name == "" {
-			in.Fail("model_type", ErrUnknownArch, "decoder %q is not supported; known: %s", Clip(kind), strings.Join(slices.Sorted(maps.Keys(architectureOf)), ", "))
+			in.Fail("model_type", ErrUnknownArch, "decoder %q is not supported; known: %s", Clip(kind),
+				strings.Join(slices.Sorted(maps.Keys(architectureOf)), ", "))
 		}
 	}
 	return in, name, in.Err

@@ -65,7 +65,8 @@ func (c *Config) DraftAs(dt tensor.DType) tensor.DType {
 
 // KindOf is the sentinel of this package for an error of quantform.
 func KindOf(e *quantform.Error) error {
-	for theirs, ours := range map[error]error{quantform.ErrMissing: ErrMissing, quantform.ErrMismatch: ErrMismatch, quantform.ErrOutOfRange: ErrOutOfRange, quantform.ErrFormat: ErrFormat} {
+	for theirs, ours := range map[error]error{quantform.ErrMissing: ErrMissing, quantform.ErrMismatch: ErrMismatch,
+		quantform.ErrOutOfRange: ErrOutOfRange, quantform.ErrFormat: ErrFormat} {
 		if errors.Is(e, theirs) {
 			return ours
 		}

@@ -22,7 +22,8 @@ func (f *Fields) RefuseRotary(c *Config, theta float64) {
 			f.Refuse(key, "%g: heads are rotated whole, which is %d elements", n, width)
 		}
 	}
-	for _, key := range []string{"rotary_emb_base", "rotary_base", "rope_base", "rope_local_base_freq", "local_rope_theta", "global_rope_theta"} {
+	for _, key := range []string{"rotary_emb_base", "rotary_base", "rope_base", "rope_local_base_freq",
+		"local_rope_theta", "global_rope_theta"} {
 		if key == "rope_local_base_freq" && c.implements(key) && !strings.Contains(f.prefix, "rope_") {
 			continue // the family reads it from the config itself
 		}

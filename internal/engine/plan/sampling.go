@@ -22,7 +22,8 @@ func EncodeSampling(p *sampler.Params) *proto.Sampling {
 	}
 	m.Stop, m.Trace = convert[uint32](p.Stop), convert[uint32](p.Trace)
 	if g := p.Grammar; g != nil {
-		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
+		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact,
+			AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
 	}
 	return m
 }
@@ -43,7 +44,8 @@ func DecodeSampling(m *proto.Sampling) sampler.Params {
 	}
 	p.Stop, p.Trace = convert[int32](m.GetStop()), convert[int32](m.GetTrace())
 	if g := m.GetGrammar(); g != nil {
-		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
+		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact,
+			AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
 	}
 	return p
 }

@@ -29,7 +29,8 @@ func buildAWQ(_ *Settings, m *module) (*Matrix, error) {
 	}
 	count := scale.Shape[0]
 	if cols%count != 0 {
-		return nil, &Error{Tensor: m.codes.Name, Kind: ErrMismatch, Detail: fmt.Sprintf("is %s: %d columns are not %d groups", m.codes, cols, count)}
+		return nil, &Error{Tensor: m.codes.Name, Kind: ErrMismatch,
+			Detail: fmt.Sprintf("is %s: %d columns are not %d groups", m.codes, cols, count)}
 	}
 	nibble := func(p *Part, i, r int) int { return int(p.word(i*words+r/8)>>awqShift[r%8]) & 15 }
 	n := numbers{

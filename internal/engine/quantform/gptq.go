@@ -33,7 +33,8 @@ func buildGPTQ(s *Settings, m *module) (*Matrix, error) {
 	}
 	cols := m.codes.Shape[0] * 32 / bits
 	if m.codes.Shape[0]*32%bits != 0 || cols%count != 0 && m.parts[".g_idx"] == nil {
-		return nil, &Error{Tensor: m.codes.Name, Kind: ErrMismatch, Detail: fmt.Sprintf("is %s: %d columns of %d bits are not %d groups", m.codes, cols, bits, count)}
+		return nil, &Error{Tensor: m.codes.Name, Kind: ErrMismatch,
+			Detail: fmt.Sprintf("is %s: %d columns of %d bits are not %d groups", m.codes, cols, bits, count)}
 	}
 	bias := 1
 	if s.Plain {

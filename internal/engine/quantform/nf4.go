@@ -13,7 +13,8 @@ import (
 var nf4Form = &Form{
 	Name: "bnb_4bit", Methods: []string{"bitsandbytes"},
 	Codes: ".weight", Types: []string{"U8"},
-	Parts:   []string{".weight.absmax", ".weight.quant_map", ".weight.nested_absmax", ".weight.nested_quant_map", ".weight.quant_state.bitsandbytes__nf4", ".weight.quant_state.bitsandbytes__fp4"},
+	Parts: []string{".weight.absmax", ".weight.quant_map", ".weight.nested_absmax", ".weight.nested_quant_map",
+		".weight.quant_state.bitsandbytes__nf4", ".weight.quant_state.bitsandbytes__fp4"},
 	Becomes: "q8_0; the table's values are rounded to 8 bits",
 	build:   buildNF4,
 }
@@ -46,8 +47,10 @@ func buildNF4(_ *Settings, m *module) (*Matrix, error) {
 		return nil, &Error{Tensor: m.name + suffix, Kind: ErrFormat, Detail: "is not JSON: " + err.Error()}
 	}
 	n := 2 * len(m.codes.Data)
-	if len(s.Shape) != 2 || s.Shape[0] < 1 || s.Shape[1] < 1 || s.Shape[0] > n/s.Shape[1] || s.Shape[0]*s.Shape[1] != n || s.Block < 1 || s.Block > n || n%s.Block != 0 {
-		return nil, &Error{Tensor: m.name + suffix, Kind: ErrMismatch, Detail: fmt.Sprintf("shape %v in blocks of %d; %s has %d elements", s.Shape, s.Block, m.codes.Name, n)}
+	if len(s.Shape) != 2 || s.Shape[0] < 1 || s.Shape[1] < 1 || s.Shape[0] > n/s.Shape[1] || s.Shape[0]*s.Shape[1] != n ||
+		s.Block < 1 || s.Block > n || n%s.Block != 0 {
+		return nil, &Error{Tensor: m.name + suffix, Kind: ErrMismatch,
+			Detail: fmt.Sprintf("shape %v in blocks of %d; %s has %d elements", s.Shape, s.Block, m.codes.Name, n)}
 	}
 	rows, cols, blocks := s.Shape[0], s.Shape[1], n/s.Block
 	table, ok := m.part(".weight.quant_map")
@@ -67,7 +70,8 @@ func buildNF4(_ *Settings, m *module) (*Matrix, error) {
 			return nil, m.bad(".weight.nested_quant_map", values, ok, "F32 [256]")
 		}
 		if s.NestedBlock < 1 || math.IsNaN(s.Offset) || math.Abs(s.Offset) > math.MaxFloat32 {
-			return nil, &Error{Tensor: m.name + suffix, Kind: ErrOutOfRange, Detail: fmt.Sprintf("nested_blocksize %d, nested_offset %g", s.NestedBlock, s.Offset)}
+			return nil, &Error{Tensor: m.name + suffix, Kind: ErrOutOfRange,
+				Detail: fmt.Sprintf("nested_blocksize %d, nested_offset %g", s.NestedBlock, s.Offset)}
 		}
 		nested, ok := m.part(".weight.nested_absmax")
 		if want := (blocks + s.NestedBlock - 1) / s.NestedBlock; !ok || !nested.is(want, "F32") {

@@ -29,7 +29,8 @@ func buildPacked(_ *Settings, m *module) (*Matrix, error) {
 	}
 	rows, words := m.codes.Shape[0], m.codes.Shape[1]
 	if dim(0) != int64(rows) || dim(1) < 1 || dim(1) > int64(words)*32 {
-		return nil, &Error{Tensor: m.name + ".weight_shape", Kind: ErrMismatch, Detail: fmt.Sprintf("is [%d %d]; %s has shape %v", dim(0), dim(1), m.codes.Name, m.codes.Shape)}
+		return nil, &Error{Tensor: m.name + ".weight_shape", Kind: ErrMismatch,
+			Detail: fmt.Sprintf("is [%d %d]; %s has shape %v", dim(0), dim(1), m.codes.Name, m.codes.Shape)}
 	}
 	cols := int(dim(1))
 	bits := 0
@@ -40,7 +41,8 @@ func buildPacked(_ *Settings, m *module) (*Matrix, error) {
 		}
 	}
 	if bits == 0 {
-		return nil, &Error{Tensor: m.codes.Name, Kind: ErrUnsupported, Detail: fmt.Sprintf("has %d words for %d columns; want 1 to 8 bits each", words, cols)}
+		return nil, &Error{Tensor: m.codes.Name, Kind: ErrUnsupported,
+			Detail: fmt.Sprintf("has %d words for %d columns; want 1 to 8 bits each", words, cols)}
 	}
 	scale, ok := m.part(".weight_scale")
 	g, good := groupsOf(scale, rows, cols)

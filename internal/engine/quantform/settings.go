@@ -105,7 +105,9 @@ func Read(text []byte) (*Settings, error) {
 		s.Method = "an unnamed method"
 	}
 	if !slices.Contains(Methods(), s.Method) {
-		return nil, refuse("quant_method", "weights quantized by %q are not supported; known: %s. Use the original checkpoint and quantize on load", clip(s.Method), strings.Join(Methods(), ", "))
+		return nil, refuse("quant_method",
+			"weights quantized by %q are not supported; known: %s. Use the original checkpoint and quantize on load",
+			clip(s.Method), strings.Join(Methods(), ", "))
 	}
 	read := map[string]func(*config, *Settings) error{
 		"fp8": readFP8, "compressed-tensors": readCompressed, "gptq": readGPTQ, "auto-round": readAutoRound, torchao: readTorchAO,
@@ -142,7 +144,8 @@ func readBlock(field string, v json.RawMessage) (block [2]int, err error) {
 		return block, &Error{Field: field, Kind: ErrFormat, Detail: clip(string(v)) + " is not a list of two sizes"}
 	}
 	if len(list) != 2 || list[0] < 1 || list[1] < 1 || list[0] > maxBlock || list[1] > maxBlock {
-		return block, &Error{Field: field, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%s; want two sizes in 1..%d", clip(fmt.Sprint(list)), maxBlock)}
+		return block, &Error{Field: field, Kind: ErrOutOfRange,
+			Detail: fmt.Sprintf("%s; want two sizes in 1..%d", clip(fmt.Sprint(list)), maxBlock)}
 	}
 	return [2]int{int(list[0]), int(list[1])}, nil
 }
@@ -160,7 +163,8 @@ func readFP8(c *config, s *Settings) (err error) {
 }
 
 func readCompressed(c *config, s *Settings) (err error) {
-	formats := []string{"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "mixed", "dense"}
+	formats := []string{"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "nvfp4-pack-quantized",
+		"mxfp4-pack-quantized", "mixed-precision", "mixed", "dense"}
 	if err := known("format", c.Layout, formats...); err != nil {
 		return err
 	}
@@ -233,7 +237,8 @@ func readGPTQ(c *config, s *Settings) error {
 }
 
 func readAutoRound(c *config, s *Settings) error {
-	if err := known("packing_format", c.Packing, "auto_round:auto_gptq", "auto_round:gptq", "auto_gptq", "auto_round:auto_awq", "auto_round:awq"); err != nil {
+	if err := known("packing_format", c.Packing, "auto_round:auto_gptq", "auto_round:gptq", "auto_gptq",
+		"auto_round:auto_awq", "auto_round:awq"); err != nil {
 		return err
 	}
 	if s.Method = "gptq"; strings.HasSuffix(strings.ToLower(c.Packing), "awq") {

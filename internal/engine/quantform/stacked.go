@@ -25,7 +25,8 @@ func StackedFP8(p Part) bool { return p.Stored == "F8_E4M3" && len(p.Shape) == 3
 func (s *Settings) Unstack(codes, scale Part, at Slice) (*Matrix, error) {
 	experts, rows, cols := codes.Shape[0], codes.Shape[1], codes.Shape[2]
 	fail := func(want string) error {
-		return &Error{Tensor: scale.Name, Kind: ErrMismatch, Detail: "is " + scale.String() + "; " + codes.Name + " of shape " + shape(codes.Shape) + " wants " + want}
+		return &Error{Tensor: scale.Name, Kind: ErrMismatch, Detail: "is " + scale.String() + "; " + codes.Name +
+			" of shape " + shape(codes.Shape) + " wants " + want}
 	}
 	if len(scale.Shape) != 3 || scale.Shape[0] != experts || !scale.typed(scaleTypes...) {
 		return nil, fail(fmt.Sprintf("F32 [%d m n]", experts))
@@ -33,7 +34,8 @@ func (s *Settings) Unstack(codes, scale Part, at Slice) (*Matrix, error) {
 	m, n, block := scale.Shape[1], scale.Shape[2], s.FP8Block
 	switch {
 	case block != [2]int{} && (m != (rows+block[0]-1)/block[0] || n != (cols+block[1]-1)/block[1]):
-		return nil, fail(fmt.Sprintf("F32 %v for blocks of %v", []int{experts, (rows + block[0] - 1) / block[0], (cols + block[1] - 1) / block[1]}, block))
+		return nil, fail(fmt.Sprintf("F32 %v for blocks of %v",
+			[]int{experts, (rows + block[0] - 1) / block[0], (cols + block[1] - 1) / block[1]}, block))
 	case block != [2]int{}:
 	case at.Turned && m*n == cols: // FBGEMM
 		m, n, block = 1, cols, [2]int{rows, 1}

@@ -43,13 +43,15 @@ var torchaoParts = []string{torchaoScale, "._weight_zero_point", "._weight_act_p
 // unscaled refuses weights whose inputs must be multiplied first.
 func (m *module) unscaled() error {
 	if p, ok := m.part("._weight_act_pre_scale"); ok {
-		return &Error{Tensor: p.Name, Kind: ErrUnsupported, Detail: "multiplies the input of the product, which is not supported; use the original checkpoint and quantize on load"}
+		return &Error{Tensor: p.Name, Kind: ErrUnsupported,
+			Detail: "multiplies the input of the product, which is not supported; use the original checkpoint and quantize on load"}
 	}
 	return nil
 }
 
 // torchaoConfigs are the configurations whose tensors are read.
-var torchaoConfigs = []string{"Float8WeightOnlyConfig", "Float8DynamicActivationFloat8WeightConfig", "Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig"}
+var torchaoConfigs = []string{"Float8WeightOnlyConfig", "Float8DynamicActivationFloat8WeightConfig", "Int8WeightOnlyConfig",
+	"Int8DynamicActivationInt8WeightConfig", "IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig"}
 
 // readTorchAO reads quant_type: one configuration for all modules.
 func readTorchAO(c *config, s *Settings) error {
@@ -76,10 +78,14 @@ func readTorchAO(c *config, s *Settings) error {
 	var types map[string]json.RawMessage
 	var one object
 	if json.Unmarshal(c.Type, &types) != nil || types["default"] == nil || len(types) != 1 || json.Unmarshal(types["default"], &one) != nil {
-		return refuse("quant_type", "is not one torchao configuration for all modules, as transformers 5 writes it: save the model with transformers 5, or use the original checkpoint and quantize on load")
+		return refuse("quant_type",
+			"is not one torchao configuration for all modules, as transformers 5 writes it: save the model with transformers 5, or use the "+
+				"original checkpoint and quantize on load")
 	}
 	if !slices.Contains(torchaoConfigs, one.Type) {
-		return refuse("quant_type", "%q stores weights in the layout of one kernel, which is not supported; known: %s. Use the original checkpoint and quantize on load, or publish it as compressed-tensors or GPTQ", clip(one.Type), strings.Join(torchaoConfigs, ", "))
+		return refuse("quant_type",
+			"%q stores weights in the layout of one kernel, which is not supported; known: %s. Use the original checkpoint and quantize on load, "+
+				"or publish it as compressed-tensors or GPTQ", clip(one.Type), strings.Join(torchaoConfigs, ", "))
 	}
 	group := one.Data.Granularity
 	if group.Type == "" {

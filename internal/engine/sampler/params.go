@@ -128,7 +128,8 @@ func (p *Params) Validate(vocab int) error {
 		return &ParamError{"allowed_token_ids", "must not be empty"}
 	}
 	if n := len(p.Allowed); n > 0 && (n-1)*64+bits.Len64(p.Allowed[n-1]) > vocab {
-		return &ParamError{"allowed_token_ids", fmt.Sprintf("names token %d, but the vocabulary has %d", (n-1)*64+bits.Len64(p.Allowed[n-1])-1, vocab)}
+		return &ParamError{"allowed_token_ids",
+			fmt.Sprintf("names token %d, but the vocabulary has %d", (n-1)*64+bits.Len64(p.Allowed[n-1])-1, vocab)}
 	}
 	for _, word := range p.BadWords {
 		if len(word) == 0 {

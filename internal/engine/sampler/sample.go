@@ -11,7 +11,8 @@ var (
 	// broken.
 	ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit of the model is NaN or -Inf; the checkpoint may be damaged")
 	// ErrBanned: the settings of the request ban every candidate of the model.
-	ErrBanned = errors.New("sampler: no token is left to choose: allowed_token_ids, bad_words, min_tokens, logit_bias and the grammar of this request ban every token at this place")
+	ErrBanned = errors.New("sampler: no token is left to choose: allowed_token_ids, bad_words, min_tokens, logit_bias and the grammar of " +
+		"this request ban every token at this place")
 )
 
 // TokenLogprob is a token with its log-probability.

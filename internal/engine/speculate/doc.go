@@ -37,7 +37,8 @@ var Modes = []string{string(Off), string(Lookup), string(Suffix), string(Model)}
 func Parse(s string) (Mode, error) {
 	name, width := Mode(s).Split()
 	if !slices.Contains(Modes, string(name)) || strings.Contains(s, ":") && (width < 1 || width > MaxDraft || name == Off) {
-		return "", fmt.Errorf("speculate: unknown mode %q: known are %s, and lookup:N suffix:N and model:N with N drafts a row, 1 to %d, whatever they cost", s, strings.Join(Modes, ", "), MaxDraft)
+		return "", fmt.Errorf("speculate: unknown mode %q: known are %s, and lookup:N suffix:N and model:N with N drafts a row, 1 to %d, "+
+			"whatever they cost", s, strings.Join(Modes, ", "), MaxDraft)
 	}
 	return Mode(s), nil
 }

@@ -220,7 +220,8 @@ const streamRows = 2
 // attends to the last window of these slots, and with window < 0 to those of its chunk, from the last
 // multiple of -window on. Blocks outside of all windows may be nil. The bits are those of
 // nq calls of Attend; the cache is read once per few tokens.
-func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, score Score, l KVLayout, blocks [][]byte, s *AttnScratch) {
+func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, score Score,
+	l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, windowStart(first, window), first+nq, g)
 	step := l.TokensTogether(g)
 	for i, n := 0, 0; i < nq; i += n {
@@ -258,7 +259,8 @@ func (s *AttnScratch) gather(l KVLayout, q []float32, ldq, nq, g int) {
 }
 
 // causal is AttendCausal for tokens that walk the cache together. None of them sees slots before from.
-func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, from, window, g int, score Score, l KVLayout, blocks [][]byte) {
+func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, from, window, g int,
+	score Score, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
 	for b := max(from, windowStart(first, window)) / BlockSlots; b*BlockSlots < first+nq; b++ {

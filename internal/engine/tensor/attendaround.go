@@ -5,14 +5,16 @@ package tensor
 // attends to all n slots, or with window > 0 to those at a distance below window on both sides. It
 // writes out[i*ldo:] as [g][VDim]. Blocks outside of all windows may be nil. The bits are those of
 // nq calls of Attend.
-func AttendAround(out []float32, ldo int, q []float32, ldq int, nq, first, n, window, g int, score Score, l KVLayout, blocks [][]byte, s *AttnScratch) {
+func AttendAround(out []float32, ldo int, q []float32, ldq int, nq, first, n, window, g int, score Score,
+	l KVLayout, blocks [][]byte, s *AttnScratch) {
 	step := l.TokensTogether(g)
 	for i := 0; i < nq; i += step {
 		s.around(out[i*ldo:], ldo, q[i*ldq:], ldq, min(step, nq-i), first+i, n, window, g, score, l, blocks)
 	}
 }
 
-func (s *AttnScratch) around(out []float32, ldo int, q []float32, ldq int, nq, first, n, window, g int, score Score, l KVLayout, blocks [][]byte) {
+func (s *AttnScratch) around(out []float32, ldo int, q []float32, ldq int, nq, first, n, window, g int,
+	score Score, l KVLayout, blocks [][]byte) {
 	end := n
 	if window > 0 {
 		end = min(n, first+nq-1+window)

@@ -47,7 +47,8 @@ const scaleError = 1.0 / (1 << 11)
 // nothing, if the type does not have the codes, or float16 not the scale.
 func putCodes(dt DType, block, scales []byte, lane int, c *Codes) bool {
 	half := f32.ToF16(c.Scale)
-	if e := float64(f32.FromF16(half)) - float64(c.Scale); !(math.Abs(e) <= scaleError*math.Abs(float64(c.Scale))) || math.IsInf(float64(c.Scale), 0) {
+	if e := float64(f32.FromF16(half)) - float64(c.Scale); !(math.Abs(e) <= scaleError*math.Abs(float64(c.Scale))) ||
+		math.IsInf(float64(c.Scale), 0) {
 		return false
 	}
 	var q [BlockWidth]uint8

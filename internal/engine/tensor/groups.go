@@ -60,7 +60,8 @@ func (p *Pool) setGroups(groups []Group) (n int) {
 			panic("tensor: what follows groups follows pairs of the same tokens and rows")
 		}
 		if first := groups[0].W; g.W.Type != first.Type || g.W.Cols != first.Cols || g.T0 < 0 || g.T1 < g.T0 {
-			panic(fmt.Sprintf("tensor: MatMulGroups of %v with %d columns and %v with %d, tokens [%d,%d)", first.Type, first.Cols, g.W.Type, g.W.Cols, g.T0, g.T1))
+			panic(fmt.Sprintf("tensor: MatMulGroups of %v with %d columns and %v with %d, tokens [%d,%d)", first.Type,
+				first.Cols, g.W.Type, g.W.Cols, g.T0, g.T1))
 		}
 		m.jobs[i].set(Product{Y: g.Y, LdY: g.LdY, W: g.W, R0: g.R0, R1: cmp.Or(g.R1, g.W.Rows)}, g.T1-g.T0)
 		m.jobs[i].t0 = g.T0

@@ -26,7 +26,8 @@ func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	case n == 0 || cols == 0:
 		return
 	case ldx < cols || len(x) < (n-1)*ldx+cols || ld < size || len(dst) < (n-1)*ld+size:
-		panic(fmt.Sprintf("tensor: Quantize of %d tokens and %d columns from %d elements, stride %d, to %d bytes, stride %d", n, cols, len(x), ldx, len(dst), ld))
+		panic(fmt.Sprintf("tensor: Quantize of %d tokens and %d columns from %d elements, stride %d, to %d bytes, stride %d",
+			n, cols, len(x), ldx, len(dst), ld))
 	}
 	start := quantBlockStartOf(dt)
 	for t := range n {

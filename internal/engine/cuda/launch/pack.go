@@ -55,7 +55,8 @@ func Pack(data, scales []byte, w *tensor.Weight) error {
 		n := min(group, panels-first)
 		from := w.Packed()[first*panelBytes:]
 		for p := range n {
-			packPanel(data[len(data)/panels*(first+p):][:len(data)/panels], scales[len(scales)/panels*(first+p):][:len(scales)/panels], from, w.Type, cols, p, n)
+			packPanel(data[len(data)/panels*(first+p):][:len(data)/panels], scales[len(scales)/panels*(first+p):][:len(scales)/panels],
+				from, w.Type, cols, p, n)
 		}
 	}
 	return nil

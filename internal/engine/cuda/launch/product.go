@@ -93,7 +93,8 @@ func (o Product) Calls() ([]Call, error) {
 	}
 	held := tensor.UnitsSpan(o.W.Cols, u.Lo, u.Hi)
 	after := []any{o.Y, uint32(o.LdY), o.Bias, o.Residual, uint32(o.W.Rows), uint64(o.N) * uint64(o.LdY),
-		uint32(u.Lo), uint32(u.Len()), uint32(all), uint32(o.W.Cols / block), starts, uint32(held.Lo / block), uint32(held.Len() / block), uint32(o.N)}
+		uint32(u.Lo), uint32(u.Len()), uint32(all), uint32(o.W.Cols / block), starts, uint32(held.Lo / block),
+		uint32(held.Len() / block), uint32(o.N)}
 	name := map[tensor.DType]string{tensor.Q8_0: "q8", tensor.Q4_0: "q4", tensor.BF16: "bf16", tensor.F16: "f16", tensor.F32: "f32"}[o.W.Type]
 	if name == "" {
 		return nil, fmt.Errorf("launch: a product of %v weights", o.W.Type)
@@ -111,7 +112,8 @@ func (o Product) Calls() ([]Call, error) {
 	}
 	name += "_product"
 	if o.tiled() {
-		return []Call{{name + "_tiled", cuda.Grid{X: ceil(panels, tiledPanels), Y: ceil(o.N, tiledTokens), Threads: 256}, append(args, after...)}}, nil
+		return []Call{{name + "_tiled", cuda.Grid{X: ceil(panels, tiledPanels), Y: ceil(o.N, tiledTokens), Threads: 256},
+			append(args, after...)}}, nil
 	}
 	if tile > 1 {
 		name += fmt.Sprintf("_%d", tile)

@@ -55,5 +55,6 @@ func (o UnpackRounded) Calls() ([]Call, error) {
 		return nil, err
 	}
 	c := calls[0]
-	return []Call{{"unpack_rounded", c.Grid, append([]any{o.Records}, o.Rounded.Bytes, o.Rounded.Scales, c.Args[3], c.Args[4], c.Args[6])}}, nil
+	return []Call{{"unpack_rounded", c.Grid, append([]any{o.Records}, o.Rounded.Bytes, o.Rounded.Scales, c.Args[3], c.Args[4], c.Args[6])}},
+		nil
 }

@@ -14,7 +14,8 @@ var attentionComparisons = func() (all []comparison) {
 		all = append(all,
 			comparison{fmt.Sprintf("attention of tokens over a cache of %v", t), []string{"attend_" + t.String(), "attend_fold"},
 				func(k *card, r *rand.Rand) { k.attention(r, t, 1) }},
-			comparison{fmt.Sprintf("attention of tokens over a cache of %v, in parts", t), []string{"attend_" + t.String() + "_4", "attend_scores_" + t.String()},
+			comparison{fmt.Sprintf("attention of tokens over a cache of %v, in parts", t),
+				[]string{"attend_" + t.String() + "_4", "attend_scores_" + t.String()},
 				func(k *card, r *rand.Rand) { k.attention(r, t, 4) }},
 			comparison{fmt.Sprintf("attention of a prompt over a cache of %v", t), []string{"attend_prompt_" + t.String()},
 				func(k *card, r *rand.Rand) { k.prompts(r, t) }})
@@ -32,7 +33,8 @@ type attentionCase struct {
 }
 
 func (c attentionCase) String() string {
-	return fmt.Sprintf("%d KV heads of %d queries, %d elements, window %d, cap %g, sinks %v, slots %d", c.kvheads, c.group, c.dim, c.window, c.top, c.sinks, c.slots)
+	return fmt.Sprintf("%d KV heads of %d queries, %d elements, window %d, cap %g, sinks %v, slots %d", c.kvheads,
+		c.group, c.dim, c.window, c.top, c.sinks, c.slots)
 }
 
 // fill writes random keys and values to all slots of a sequence.
@@ -83,7 +85,8 @@ func (k *card) attention(r *rand.Rand, t tensor.DType, parts int) {
 			most = max(most, slots)
 			for h := range c.kvheads {
 				at := h * c.group * c.dim
-				tensor.AttendCausal(want[i*width+at:], width, q[i*ld+at:], ld, 1, slots-1, c.window, c.group, score.Heads(0, h*c.group, c.group), cache.layout, cache.blocks(i, h), &scratch)
+				tensor.AttendCausal(want[i*width+at:], width, q[i*ld+at:], ld, 1, slots-1, c.window, c.group, score.Heads(0, h*c.group, c.group),
+					cache.layout, cache.blocks(i, h), &scratch)
 			}
 		}
 		o := launch.Attend{Cache: k.cache(cache), Q: k.upload(q), LdQ: ld, Heads: heads, Scale: score.Scale, Cap: c.top, Window: c.window,
@@ -122,7 +125,8 @@ func (k *card) prompts(r *rand.Rand, t tensor.DType) {
 		var scratch tensor.AttnScratch
 		for h := range c.kvheads {
 			at := h * c.group * c.dim
-			tensor.AttendCausal(want[at:], width, q[at:], ld, n, before, c.window, c.group, score.Heads(0, h*c.group, c.group), cache.layout, cache.blocks(0, h), &scratch)
+			tensor.AttendCausal(want[at:], width, q[at:], ld, n, before, c.window, c.group, score.Heads(0, h*c.group, c.group),
+				cache.layout, cache.blocks(0, h), &scratch)
 		}
 		rows := make([]launch.Row, n)
 		for i := range rows {

@@ -150,7 +150,8 @@ func (k *card) norms(r *rand.Rand) {
 			for i := range rows {
 				tensor.RMSNorm(want[i*n:][:n], x[i*n:][:n], weight, eps)
 			}
-			o := launch.Norm{X: k.upload(x), Weight: k.upload(weight), Eps: eps, Out: k.alloc(4 * rows * n), To: k.rounded(rows * n), Rows: rows, Cols: n}
+			o := launch.Norm{X: k.upload(x), Weight: k.upload(weight), Eps: eps, Out: k.alloc(4 * rows * n),
+				To: k.rounded(rows * n), Rows: rows, Cols: n}
 			k.run(o)
 			k.equalFloats(what, o.Out, want)
 			k.equalRounded(what, o.To, want)
@@ -170,7 +171,8 @@ func (k *card) gates(r *rand.Rand) {
 			gate, up := normal(r, rows*ld, 6), normal(r, rows*ld, 6)
 			copy(gate, []float32{-100, 100, 88.5, -88.5, 1e-40, -1e30, inf, nan, 0})
 			gateBias, upBias := normal(r, cols, 1), normal(r, cols, 1)
-			o := launch.Gate{Activation: a, Gate: k.upload(gate), Up: k.upload(up), Ld: ld, Out: k.alloc(4 * rows * cols), To: k.rounded(rows * cols), Rows: rows, Cols: cols}
+			o := launch.Gate{Activation: a, Gate: k.upload(gate), Up: k.upload(up), Ld: ld, Out: k.alloc(4 * rows * cols),
+				To: k.rounded(rows * cols), Rows: rows, Cols: cols}
 			if biased {
 				o.GateBias, o.UpBias = k.upload(gateBias), k.upload(upBias)
 			}
@@ -281,7 +283,8 @@ func (k *card) tiles(r *rand.Rand) {
 		if t == tensor.Q4_0 {
 			offset = 8
 		}
-		o := launch.PackRounded{Records: k.alloc(len(want)), Rounded: launch.Rounded{Bytes: k.upload(b), Scales: k.upload(scales)}, All: all, First: first, Offset: offset, Rows: rows, Cols: cols}
+		o := launch.PackRounded{Records: k.alloc(len(want)), Rounded: launch.Rounded{Bytes: k.upload(b), Scales: k.upload(scales)}, All: all,
+			First: first, Offset: offset, Rows: rows, Cols: cols}
 		k.run(o)
 		k.equal(t.String()+" records", o.Records, want)
 		var part []float32

@@ -79,7 +79,8 @@ func (k *card) function(i int, first, step uint32, n int) {
 				functions[i].of(want, x)
 				for j, w := range want {
 					if g := math.Float32frombits(binary.LittleEndian.Uint32(got[4*(lo+j):])); !sameFloat(g, w) {
-						differs[t] = fmt.Errorf("%s: results differ from the CPU's, first for bits %#x: %g, the CPU has %g", functions[i].name, math.Float32bits(x[j]), g, w)
+						differs[t] = fmt.Errorf("%s: results differ from the CPU's, first for bits %#x: %g, the CPU has %g",
+							functions[i].name, math.Float32bits(x[j]), g, w)
 						break
 					}
 				}

@@ -29,7 +29,8 @@ var blockScales = map[gguf.Type][]int{
 	gguf.MXFP4:  nil, // a power of two of 8 bits, see mxNotFinite
 	gguf.NVFP4:  nil, // every scale is finite
 	gguf.IQ1_M:  nil, // in four parts, see scaleIQ1M
-	gguf.IQ4_NL: {0}, gguf.IQ4_XS: {0}, gguf.IQ2_XXS: {0}, gguf.IQ2_XS: {0}, gguf.IQ2_S: {0}, gguf.IQ3_XXS: {0}, gguf.IQ3_S: {0}, gguf.IQ1_S: {0},
+	gguf.IQ4_NL: {0}, gguf.IQ4_XS: {0}, gguf.IQ2_XXS: {0}, gguf.IQ2_XS: {0}, gguf.IQ2_S: {0},
+	gguf.IQ3_XXS: {0}, gguf.IQ3_S: {0}, gguf.IQ1_S: {0},
 	gguf.TQ1_0: {52}, gguf.TQ2_0: {64},
 	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
 }

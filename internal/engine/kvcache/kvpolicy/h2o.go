@@ -12,8 +12,10 @@ import (
 // leaves the heavy hitters alone (slots [ring | top-K]). step=1 is the original, which keeps
 // counting in decode: each new token takes the slot of the token with the least attention so far
 // outside of the recent window.
-var h2o = method.Method{Name: "h2o", Params: []method.Param{method.Size("recent", 512, 1), method.Size("topk", 512, 0), method.Flag("step")}, Parts: func(v []int) kvcache.Parts {
-	p := kvcache.Parts{Recent: v[0], TopK: v[1], Compressor: received{}, Needs: kvcache.Needs{PromptAttention: true}, Eviction: kvcache.Ring{Recent: v[0]}}
+var h2o = method.Method{Name: "h2o", Params: []method.Param{method.Size("recent", 512, 1), method.Size("topk", 512, 0),
+	method.Flag("step")}, Parts: func(v []int) kvcache.Parts {
+	p := kvcache.Parts{Recent: v[0], TopK: v[1], Compressor: received{}, Needs: kvcache.Needs{PromptAttention: true},
+		Eviction: kvcache.Ring{Recent: v[0]}}
 	if v[2] == 1 {
 		p.Eviction = heavyHitters{lowestScore{recent: v[0], size: v[0] + v[1]}}
 	}

@@ -16,7 +16,8 @@ import (
 // Bounds are those of the stored keys: after RoPE, rounded to the type of the cache. The paper
 // chooses for each query head. Here all query heads of a KV head read the same pages, those with
 // the highest bound of any of them.
-var quest = method.Method{Name: "quest", Params: []method.Param{{Key: "page", Value: 16, Min: 16, Max: 64, PowerOfTwo: true}, method.Size("budget", 1024, 32), {Key: "skip", Max: 1024}}, Parts: func(v []int) kvcache.Parts {
+var quest = method.Method{Name: "quest", Params: []method.Param{{Key: "page", Value: 16, Min: 16, Max: 64, PowerOfTwo: true},
+	method.Size("budget", 1024, 32), {Key: "skip", Max: 1024}}, Parts: func(v []int) kvcache.Parts {
 	return kvcache.Parts{Selector: pageBounds{page: v[0], pages: max(2, v[1]/v[0])}, Skip: v[2]}
 }, Named: []method.Named{{Name: "paper", Settings: "page=16,skip=2"}}} // section 4.1
 
@@ -41,7 +42,8 @@ func (b pageBounds) Update(l tensor.KVLayout, index, blocks [][]byte, from, to i
 		page := from / b.page
 		first, end := page*b.page, min(to, (page+1)*b.page)
 		block := first / tensor.BlockSlots
-		l.Bound(index[page/tensor.BlockSlots], page%tensor.BlockSlots, blocks[block], first-block*tensor.BlockSlots, from-block*tensor.BlockSlots, end-block*tensor.BlockSlots, row)
+		l.Bound(index[page/tensor.BlockSlots], page%tensor.BlockSlots, blocks[block], first-block*tensor.BlockSlots,
+			from-block*tensor.BlockSlots, end-block*tensor.BlockSlots, row)
 		from = end
 	}
 }

@@ -22,10 +22,12 @@ import (
 //
 // The named settings have the cache sizes of the paper, and count votes as listing 6 does. The paper gives
 // neither the parts of a size, nor obs and pool.
-var snapStream = method.Method{Name: "snapstream", Params: []method.Param{method.Size("sink", 4, 0), method.Size("recent", 1020, 1), method.Size("topk", 1024, 0), method.Size("obs", 64, 1), method.Odd("pool", 7), counted},
+var snapStream = method.Method{Name: "snapstream", Params: []method.Param{method.Size("sink", 4, 0), method.Size("recent", 1020, 1),
+	method.Size("topk", 1024, 0), method.Size("obs", 64, 1), method.Odd("pool", 7), counted},
 	Parts: func(v []int) kvcache.Parts {
 		of := windowVotes(v[3], v[4], v[5], v[0], v[1])
-		return kvcache.Parts{Sink: v[0], Recent: v[1], TopK: v[2], Compressor: of, Needs: of.needs, Eviction: kvcache.Ring{Sink: v[0], Recent: v[1]}}
+		return kvcache.Parts{Sink: v[0], Recent: v[1], TopK: v[2], Compressor: of, Needs: of.needs,
+			Eviction: kvcache.Ring{Sink: v[0], Recent: v[1]}}
 	},
 	Named: []method.Named{
 		{Name: "llama", Settings: "sink=4,recent=4092,topk=4096,votes=prefix"}, // 128K to 8K, section 5.1

@@ -10,7 +10,8 @@ import (
 // the paper averages all heads of a layer.
 var tova = method.Method{Name: "tova", Params: []method.Param{method.Size("size", 1024, 2)}, Parts: func(v []int) kvcache.Parts {
 	of := windowVotes(1, 1, ofPrompt, 0, 1)
-	return kvcache.Parts{Recent: 1, TopK: v[0] - 1, Compressor: of, Needs: of.needs, Eviction: leastAttended{lowestScore{recent: 1, size: v[0]}}}
+	return kvcache.Parts{Recent: 1, TopK: v[0] - 1, Compressor: of, Needs: of.needs,
+		Eviction: leastAttended{lowestScore{recent: 1, size: v[0]}}}
 }}
 
 // leastAttended evicts the token that the newest query attends to least, but not the newest token

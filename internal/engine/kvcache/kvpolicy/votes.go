@@ -26,7 +26,8 @@ const (
 	ofCandidates
 )
 
-var counted = method.Param{Key: "votes", Max: 2, Optional: true, Words: []string{ofPrompt: "prompt", ofPrefix: "prefix", ofCandidates: "candidates"}}
+var counted = method.Param{Key: "votes", Max: 2, Optional: true,
+	Words: []string{ofPrompt: "prompt", ofPrefix: "prefix", ofCandidates: "candidates"}}
 
 // windowVotes are the votes of the last obs queries. All tokens but the first sink and the newest recent ones
 // are candidates.

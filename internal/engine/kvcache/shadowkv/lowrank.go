@@ -28,9 +28,11 @@ type lowRank struct {
 func (x lowRank) Fits(g kvcache.Geometry) error {
 	switch {
 	case g.Layout.Latent:
-		return fmt.Errorf("%w: keys=lowrank is for models that keep keys: this one keeps a latent row for all heads, which is of low rank already; use keys=exact", kvcache.ErrPolicy)
+		return fmt.Errorf("%w: keys=lowrank is for models that keep keys: this one keeps a latent row for all heads, which is of low rank "+
+			"already; use keys=exact", kvcache.ErrPolicy)
 	case x.rank >= g.KVHeads*g.Layout.KDim:
-		return fmt.Errorf("%w: keys=lowrank,rank=%d is not below the %d elements of this model's keys (%d heads of %d): give a lower rank, or keys=exact", kvcache.ErrPolicy, x.rank, g.KVHeads*g.Layout.KDim, g.KVHeads, g.Layout.KDim)
+		return fmt.Errorf("%w: keys=lowrank,rank=%d is not below the %d elements of this model's keys (%d heads of %d): give a lower rank, or "+
+			"keys=exact", kvcache.ErrPolicy, x.rank, g.KVHeads*g.Layout.KDim, g.KVHeads, g.Layout.KDim)
 	}
 	return nil
 }

@@ -28,7 +28,8 @@ import (
 // Landmarks are float32 if the cache is, otherwise bfloat16. With int8=1 they take one byte per
 // element and a scale: half of the index, and of what a step reads of it.
 var Method = method.Method{Name: "shadowkv", Params: []method.Param{
-	{Key: "chunk", Value: 8, Min: 2, Max: 64, PowerOfTwo: true}, method.Size("budget", 256, 2), {Key: "outliers", Value: 48, Max: 1 << 16}, {Key: "local", Value: 4, Min: 1, Max: 1 << 16}, method.Flag("int8"), {Key: "skip", Max: 1024},
+	{Key: "chunk", Value: 8, Min: 2, Max: 64, PowerOfTwo: true}, method.Size("budget", 256, 2), {Key: "outliers", Value: 48, Max: 1 << 16},
+	{Key: "local", Value: 4, Min: 1, Max: 1 << 16}, method.Flag("int8"), {Key: "skip", Max: 1024},
 	{Key: "keys", Words: []string{"exact", "lowrank"}, Max: 1}, {Key: "rank", Value: 128, Min: 8, Max: 4096, MultipleOf8: true},
 }, Parts: func(v []int) kvcache.Parts {
 	m := landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3], int8: v[4] == 1}

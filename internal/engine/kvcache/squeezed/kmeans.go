@@ -47,7 +47,8 @@ func newMeans(x []float32, d, c int) *means {
 	for i := range n {
 		unit(x[i*d:][:d])
 	}
-	m := &means{x: x, d: d, c: c, centres: make([]float32, c*d), layout: tensor.KVLayout{Type: tensor.F32, KDim: d}, labels: make([]int32, n), counts: make([]int32, c)}
+	m := &means{x: x, d: d, c: c, centres: make([]float32, c*d), layout: tensor.KVLayout{Type: tensor.F32, KDim: d},
+		labels: make([]int32, n), counts: make([]int32, c)}
 	m.index = make([][]byte, (c+tensor.BlockSlots-1)/tensor.BlockSlots)
 	for i := range m.index {
 		m.index[i] = make([]byte, m.layout.LandmarkBytes(tensor.F32)+256)

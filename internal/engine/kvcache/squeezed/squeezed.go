@@ -25,13 +25,15 @@ import (
 // segment are clustered in equal parts of about that size, so the time of clustering is linear. A
 // step selects among all clusters.
 var Method = method.Method{Name: "squeezed", Params: []method.Param{
-	method.Share("clusters", 50, 5, 500), {Key: "levels", Value: 1, Min: 1, Max: 2}, method.Share("sparsity", 900, 0, 999), method.Size("tail", 64, 1), method.Size("obs", 100, 2), method.Size("segment", 8192, 64),
+	method.Share("clusters", 50, 5, 500), {Key: "levels", Value: 1, Min: 1, Max: 2}, method.Share("sparsity", 900, 0, 999),
+	method.Size("tail", 64, 1), method.Size("obs", 100, 2), method.Size("segment", 8192, 64),
 }, Parts: func(v []int) kvcache.Parts {
 	c := clusters{share: v[0], sparsity: v[2], tail: v[3], obs: v[4], segment: v[5]}
 	if v[1] == 2 {
 		c.coarse = max(1, v[0]/5)
 	}
-	return kvcache.Parts{Index: c, Reorders: true, Selector: c, Needs: kvcache.Needs{Window: v[4], Queries: true, Labels: true}, Tail: c.tailOf}
+	return kvcache.Parts{Index: c, Reorders: true, Selector: c,
+		Needs: kvcache.Needs{Window: v[4], Queries: true, Labels: true}, Tail: c.tailOf}
 }, Named: []method.Named{
 	{Name: "paper", Settings: "clusters=0.05,levels=1,sparsity=0.9,obs=100"},         // section 6.1, appendix C
 	{Name: "hierarchical", Settings: "clusters=0.05,levels=2,sparsity=0.9,obs=100"}}} // centroids of 1 % and 5 %

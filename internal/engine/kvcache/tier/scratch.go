@@ -348,7 +348,8 @@ func private(dir, flag string) error {
 		return fmt.Errorf("tier: %s: %w", flag, err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("tier: %s %s: other users have access (%v), and it will hold texts of users: chmod 700 it, or name a folder that does not exist yet", flag, dir, st.Mode().Perm())
+		return fmt.Errorf("tier: %s %s: other users have access (%v), and it will hold texts of users: chmod 700 it, or name a folder that "+
+			"does not exist yet", flag, dir, st.Mode().Perm())
 	}
 	return nil
 }

@@ -22,7 +22,8 @@ func (e Edges) Between(prompt int) tensor.Span {
 // Count adds to votes[slot] the attention that slot receives from n successive query tokens of g heads,
 // the first at position first; q[i*ldq:] is [g][KDim]. The softmax runs over all slots that a token sees.
 // With a non-empty span it runs over those of the span only, which alone get votes.
-func Count(votes, q []float32, ldq, n, first, g int, score tensor.Score, l tensor.KVLayout, blocks [][]byte, among tensor.Span, s *tensor.AttnScratch) {
+func Count(votes, q []float32, ldq, n, first, g int, score tensor.Score, l tensor.KVLayout, blocks [][]byte,
+	among tensor.Span, s *tensor.AttnScratch) {
 	if among.Len() <= 0 {
 		tensor.AttentionMass(votes, q, ldq, n, first, g, score, l, blocks, s)
 		return

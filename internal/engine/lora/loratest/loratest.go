@@ -30,7 +30,8 @@ func Random(c *model.Config, rank int, seed uint64) map[string]Tensor {
 		for _, m := range []struct {
 			of         model.Linear
 			rows, cols int
-		}{{l.Q, q, c.Hidden}, {l.K, kv, c.Hidden}, {l.V, kv, c.Hidden}, {l.O, c.Hidden, c.Heads * c.ValueOf(&l)}, {l.Gate, l.FFN, c.Hidden}, {l.Up, l.FFN, c.Hidden}, {l.Down, c.Hidden, l.FFN}} {
+		}{{l.Q, q, c.Hidden}, {l.K, kv, c.Hidden}, {l.V, kv, c.Hidden}, {l.O, c.Hidden, c.Heads * c.ValueOf(&l)}, {l.Gate, l.FFN, c.Hidden},
+			{l.Up, l.FFN, c.Hidden}, {l.Down, c.Hidden, l.FFN}} {
 			if m.of.Weight == "" || m.of.First > 0 {
 				continue
 			}

@@ -26,9 +26,12 @@ import (
 // XLM-RoBERTa's positions begin after the padding token's id.
 func init() {
 	defaults := map[string]string{"max_position_embeddings": "512", "type_vocab_size": "2"}
-	model.Register(model.Family{Name: "BertModel", Tiny: tiny(map[string]any{"type_vocab_size": 2, "layer_norm_eps": 1e-12}), Defaults: defaults, Read: readBert, Layer: bertLayer, Extra: encoderExtra, Rename: bertName})
-	model.Register(model.Family{Name: "XLMRobertaModel", Tiny: tiny(map[string]any{"type_vocab_size": 1, "pad_token_id": 1}), Defaults: defaults, Read: readXLMRoberta, Layer: bertLayer, Extra: encoderExtra, Rename: bertName})
-	model.Register(model.Family{Name: "RobertaModel", Tiny: tiny(map[string]any{"type_vocab_size": 1, "pad_token_id": 1}), Defaults: defaults, Read: readXLMRoberta, Layer: bertLayer, Extra: encoderExtra, Rename: bertName})
+	model.Register(model.Family{Name: "BertModel", Tiny: tiny(map[string]any{"type_vocab_size": 2, "layer_norm_eps": 1e-12}),
+		Defaults: defaults, Read: readBert, Layer: bertLayer, Extra: encoderExtra, Rename: bertName})
+	model.Register(model.Family{Name: "XLMRobertaModel", Tiny: tiny(map[string]any{"type_vocab_size": 1, "pad_token_id": 1}),
+		Defaults: defaults, Read: readXLMRoberta, Layer: bertLayer, Extra: encoderExtra, Rename: bertName})
+	model.Register(model.Family{Name: "RobertaModel", Tiny: tiny(map[string]any{"type_vocab_size": 1, "pad_token_id": 1}), Defaults: defaults,
+		Read: readXLMRoberta, Layer: bertLayer, Extra: encoderExtra, Rename: bertName})
 }
 
 func readBert(f *model.Fields, c *model.Config) {
@@ -106,7 +109,8 @@ func renamed(name string, rename func(module, part string) (string, bool)) strin
 // encoderExtra allows the heads of an encoder, which work on its final states, and counters.
 func encoderExtra(name string) bool {
 	switch first, rest, _ := strings.Cut(name, "."); first {
-	case "pooler", "cls", "classifier", "pre_classifier", "lm_head", "head", "decoder", "score", "vocab_transform", "vocab_layer_norm", "vocab_projector":
+	case "pooler", "cls", "classifier", "pre_classifier", "lm_head", "head", "decoder", "score",
+		"vocab_transform", "vocab_layer_norm", "vocab_projector":
 		return true
 	case "embeddings":
 		return rest == "position_ids"
@@ -116,12 +120,15 @@ func encoderExtra(name string) bool {
 
 // embeddingNames are the tensor names of BERT's inputs.
 var embeddingNames = map[string]string{
-	"word_embeddings": "model.embed_tokens", "position_embeddings": "model.embed_positions", "token_type_embeddings": "model.embed_types", "LayerNorm": "model.embed_norm",
+	"word_embeddings": "model.embed_tokens", "position_embeddings": "model.embed_positions", "token_type_embeddings": "model.embed_types",
+	"LayerNorm": "model.embed_norm",
 }
 
 var bertNames = map[string]string{
-	"attention.self.query": "self_attn.q_proj", "attention.self.key": "self_attn.k_proj", "attention.self.value": "self_attn.v_proj", "attention.output.dense": "self_attn.o_proj",
-	"attention.output.LayerNorm": "post_attention_layernorm", "intermediate.dense": "mlp.up_proj", "output.dense": "mlp.down_proj", "output.LayerNorm": endNorm,
+	"attention.self.query": "self_attn.q_proj", "attention.self.key": "self_attn.k_proj", "attention.self.value": "self_attn.v_proj",
+	"attention.output.dense":     "self_attn.o_proj",
+	"attention.output.LayerNorm": "post_attention_layernorm", "intermediate.dense": "mlp.up_proj",
+	"output.dense": "mlp.down_proj", "output.LayerNorm": endNorm,
 }
 
 // endNorm marks the norm at the end of a layer, which is the next layer's first norm here.

@@ -18,7 +18,8 @@ import (
 // with another base of their rotary positions.
 func init() {
 	model.Register(model.Family{
-		Name: "ModernBertModel", Tiny: tiny(map[string]any{"num_hidden_layers": 4, "local_attention": 16, "rope_theta": nil, "global_rope_theta": 160000, "local_rope_theta": 10000, "norm_eps": 1e-5}),
+		Name: "ModernBertModel", Tiny: tiny(map[string]any{"num_hidden_layers": 4, "local_attention": 16, "rope_theta": nil,
+			"global_rope_theta": 160000, "local_rope_theta": 10000, "norm_eps": 1e-5}),
 		Defaults: map[string]string{"max_position_embeddings": "8192"},
 		Aliases:  map[string]string{"layer_norm_eps": "norm_eps"},
 		Read:     readModernBert, Layer: modernBertLayer, Extra: encoderExtra, Rename: modernBertName,

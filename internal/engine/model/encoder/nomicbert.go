@@ -13,7 +13,8 @@ func init() {
 	model.Register(model.Family{
 		Name: "NomicBertModel", Tiny: tiny(map[string]any{"hidden_act": "silu"}),
 		Defaults: map[string]string{"type_vocab_size": "2", "num_hidden_layers": "12"},
-		Aliases: map[string]string{"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "intermediate_size": "n_inner",
+		Aliases: map[string]string{"hidden_size": "n_embd", "num_hidden_layers": "n_layer",
+			"num_attention_heads": "n_head", "intermediate_size": "n_inner",
 			"max_position_embeddings": "n_positions", "layer_norm_eps": "layer_norm_epsilon", "rope_theta": "rotary_emb_base"},
 		Read: readNomicBert, Layer: encoderLayer, Extra: encoderExtra, Rename: nomicBertName,
 	})
@@ -28,7 +29,8 @@ func readNomicBert(f *model.Fields, c *model.Config) {
 	if f.Has("activation_function") {
 		f.OneOf("activation_function", "swiglu", "swiglu")
 	}
-	for _, key := range []string{"qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm", "rotary_emb_interleaved", "parallel_block"} {
+	for _, key := range []string{"qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm",
+		"rotary_emb_interleaved", "parallel_block"} {
 		f.MustBe(key, false)
 	}
 	if f.Number("rotary_emb_fraction", 1, 0, 1) != 1 || f.Number("num_experts", 0, 0, 1<<16) > 0 {
@@ -38,14 +40,16 @@ func readNomicBert(f *model.Fields, c *model.Config) {
 }
 
 var nomicBertNames = map[string]string{
-	"attn.Wqkv": "self_attn.qkv_proj", "attn.out_proj": "self_attn.o_proj", "mlp.fc11": "mlp.up_proj", "mlp.fc12": "mlp.gate_proj", "mlp.fc2": "mlp.down_proj",
+	"attn.Wqkv": "self_attn.qkv_proj", "attn.out_proj": "self_attn.o_proj", "mlp.fc11": "mlp.up_proj",
+	"mlp.fc12": "mlp.gate_proj", "mlp.fc2": "mlp.down_proj",
 	"norm1": "post_attention_layernorm", "norm2": endNorm,
 }
 
 // nomicNativeNames are the tensor names of transformers' own class.
 var nomicNativeNames = map[string]string{
-	"self_attn.q_proj": "self_attn.q_proj", "self_attn.k_proj": "self_attn.k_proj", "self_attn.v_proj": "self_attn.v_proj", "self_attn.o_proj": "self_attn.o_proj",
-	"mlp.gate_proj": "mlp.gate_proj", "mlp.up_proj": "mlp.up_proj", "mlp.down_proj": "mlp.down_proj",
+	"self_attn.q_proj": "self_attn.q_proj", "self_attn.k_proj": "self_attn.k_proj", "self_attn.v_proj": "self_attn.v_proj",
+	"self_attn.o_proj": "self_attn.o_proj",
+	"mlp.gate_proj":    "mlp.gate_proj", "mlp.up_proj": "mlp.up_proj", "mlp.down_proj": "mlp.down_proj",
 	"post_attention_layernorm": "post_attention_layernorm", "post_mlp_layernorm": endNorm,
 }
 

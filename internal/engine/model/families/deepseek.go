@@ -48,7 +48,8 @@ func deepseekLayer(c *model.Config, i int) model.LayerSpec {
 		KVUp:   model.Projection(p+"kv_b_proj", false),
 	}
 	if d.QueryRank > 0 {
-		l.Latent.QDown, l.Latent.QNorm, l.Latent.QUp = model.Projection(p+"q_a_proj", false), p+"q_a_layernorm.weight", model.Projection(p+"q_b_proj", false)
+		l.Latent.QDown, l.Latent.QNorm, l.Latent.QUp = model.Projection(p+"q_a_proj", false), p+"q_a_layernorm.weight",
+			model.Projection(p+"q_b_proj", false)
 	}
 	l.Latent.QUp.Order = model.Order{Head: c.HeadDim, Plain: d.Nope, Rotated: d.Rope, Neighbours: true}
 	l.Latent.KVDown.Order = model.Order{Head: d.Rank + d.Rope, Plain: d.Rank, Rotated: d.Rope, Neighbours: true}
@@ -90,7 +91,8 @@ func readDeepseekExperts(f *model.Fields, c *model.Config, v3 bool) {
 		defaults = struct{ experts, shared, width, first int }{256, 1, 2048, 3}
 	}
 	first := f.Index("first_k_dense_replace", defaults.first, model.MaxLayers)
-	if f.Given("n_routed_experts") && f.Index("n_routed_experts", 0, model.MaxExperts) == 0 || f.Err == nil && first >= c.Layers && !f.Has("mlp_layer_types") {
+	if f.Given("n_routed_experts") && f.Index("n_routed_experts", 0, model.MaxExperts) == 0 ||
+		f.Err == nil && first >= c.Layers && !f.Has("mlp_layer_types") {
 		return
 	}
 	c.MoE = model.MoE{

@@ -31,7 +31,8 @@ func init() {
 	// GLM-5 (Z.ai, 2026): the same with GLM's sizes. Its indexer rotates pairs of neighbours.
 	model.Register(model.Family{
 		Name: "GlmMoeDsaForCausalLM",
-		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "202752", "q_lora_rank": "2048", "qk_nope_head_dim": "192", "v_head_dim": "256",
+		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "202752", "q_lora_rank": "2048",
+			"qk_nope_head_dim": "192", "v_head_dim": "256",
 			"n_group": "1", "topk_group": "1", "index_n_heads": "32"},
 		Read: func(f *model.Fields, c *model.Config) {
 			readDeepseek(f, c)
@@ -72,7 +73,8 @@ const DeepseekV32 = "DeepseekV32ForCausalLM"
 
 func readIndexer(f *model.Fields, c *model.Config) {
 	l := &c.Latent
-	l.Index = model.Indexer{Heads: f.Size("index_n_heads", 64, model.MaxHeads), Dim: f.Size("index_head_dim", 128, model.MaxHeadDim), TopK: f.Size("index_topk", 2048, model.MaxPositions)}
+	l.Index = model.Indexer{Heads: f.Size("index_n_heads", 64, model.MaxHeads), Dim: f.Size("index_head_dim", 128, model.MaxHeadDim),
+		TopK: f.Size("index_topk", 2048, model.MaxPositions)}
 	switch {
 	case f.Err != nil:
 	case l.QueryRank == 0:
@@ -85,6 +87,7 @@ func readIndexer(f *model.Fields, c *model.Config) {
 func indexedLayer(c *model.Config, i int) model.LayerSpec {
 	l := deepseekLayer(c, i)
 	p := fmt.Sprintf("model.layers.%d.self_attn.indexer.", i)
-	l.Latent.Index = &model.IndexSpec{Q: model.Projection(p+"wq_b", false), K: model.Projection(p+"wk", false), Norm: p + "k_norm.weight", NormShift: p + "k_norm.bias", Weights: model.Projection(p+"weights_proj", false)}
+	l.Latent.Index = &model.IndexSpec{Q: model.Projection(p+"wq_b", false), K: model.Projection(p+"wk", false), Norm: p + "k_norm.weight",
+		NormShift: p + "k_norm.bias", Weights: model.Projection(p+"weights_proj", false)}
 	return l
 }

@@ -20,7 +20,8 @@ func readDelta(f *model.Fields, c *model.Config) {
 	key := "full_attention_interval"
 	interval := f.Size(key, 4, model.MaxLayers)
 	full := func(i int) bool { return (i+1)%interval == 0 }
-	if kinds := layerKinds(f, "layer_types", c.Layers, map[string]string{"linear_attention": linearKind, "full_attention": fullKind}); kinds != nil {
+	if kinds := layerKinds(f, "layer_types", c.Layers,
+		map[string]string{"linear_attention": linearKind, "full_attention": fullKind}); kinds != nil {
 		key, full = "layer_types", func(i int) bool { return kinds[i] == fullKind }
 	}
 	if f.Err == nil && d.ValueHeads%d.KeyHeads != 0 {
@@ -68,7 +69,8 @@ func checkMixer(c *model.Config, f *model.Fields, key string, full func(i int) b
 	switch {
 	case f.Err != nil:
 	case d.KeyHeads*d.Width() > model.MaxDeltaWidth:
-		f.Fail(key, model.ErrOutOfRange, "the projection of a layer with a state has %d rows, more than %d", d.KeyHeads*d.Width(), model.MaxDeltaWidth)
+		f.Fail(key, model.ErrOutOfRange, "the projection of a layer with a state has %d rows, more than %d",
+			d.KeyHeads*d.Width(), model.MaxDeltaWidth)
 	case len(d.Full) == 0:
 		f.Refuse(key, "none of the %d layers has attention; at least one must", c.Layers)
 	case len(d.Full) == c.Layers:
@@ -82,7 +84,8 @@ func linearLayer(l *model.LayerSpec, p string) {
 	l.Q, l.K, l.V, l.QNorm, l.KNorm = model.Linear{}, model.Linear{}, model.Linear{}, "", ""
 	l.O = model.Linear{}
 	l.Delta = &model.DeltaSpec{
-		QKV: model.Projection(p+"in_proj_qkv", false), Z: model.Projection(p+"in_proj_z", false), B: model.Projection(p+"in_proj_b", false), A: model.Projection(p+"in_proj_a", false),
+		QKV: model.Projection(p+"in_proj_qkv", false), Z: model.Projection(p+"in_proj_z", false), B: model.Projection(p+"in_proj_b", false),
+		A:    model.Projection(p+"in_proj_a", false),
 		Conv: p + "conv1d.weight", DtBias: p + "dt_bias", ALog: p + "A_log", Norm: p + "norm.weight", Out: model.Projection(p+"out_proj", false),
 	}
 }

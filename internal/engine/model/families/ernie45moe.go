@@ -29,7 +29,8 @@ func readErnie45MoE(f *model.Fields, c *model.Config) {
 		Experts:  f.Size("moe_num_experts", 64, model.MaxExperts),
 		PerToken: f.Size("moe_k", 6, model.MaxExperts),
 		FFN:      f.Size("moe_intermediate_size", 1536, model.MaxFFN),
-		Router:   model.Router{Score: model.Softmax, Normalise: true, MinSum: float32(f.Number("moe_norm_min", 1e-12, 1e-30, 1)), Scale: 1, Bias: true},
+		Router: model.Router{Score: model.Softmax, Normalise: true,
+			MinSum: float32(f.Number("moe_norm_min", 1e-12, 1e-30, 1)), Scale: 1, Bias: true},
 	}
 	c.MoE.Shared = f.Index("moe_num_shared_experts", 2, model.MaxExperts) * c.MoE.FFN
 	first, step, last := f.Index("moe_layer_start_index", 1, model.MaxLayers), f.Size("moe_layer_interval", 1, model.MaxLayers), c.Layers-1

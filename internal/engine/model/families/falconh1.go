@@ -23,9 +23,11 @@ import (
 func init() {
 	model.Register(model.Family{
 		Name: FalconH1,
-		Tiny: map[string]any{"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8,
+		Tiny: map[string]any{"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_d_ssm": 32,
+			"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8,
 			"attention_in_multiplier": 0.5, "ssm_multipliers": []float64{0.5, 2, 1, 1, 3}, "mlp_multipliers": []float64{0.7, 2}},
-		Defaults: map[string]string{"vocab_size": "128000", "hidden_size": "4096", "intermediate_size": "14336", "num_hidden_layers": "32", "num_attention_heads": "32",
+		Defaults: map[string]string{"vocab_size": "128000", "hidden_size": "4096", "intermediate_size": "14336",
+			"num_hidden_layers": "32", "num_attention_heads": "32",
 			"num_key_value_heads": "8", "rms_norm_eps": "1e-5", "max_position_embeddings": "8192"},
 		Read: readFalconH1, Layer: falconH1Layer, Extra: model.DecoderExtra,
 		Rename: func(_ *model.Config, name string) string {
@@ -50,7 +52,9 @@ func readFalconH1(f *model.Fields, c *model.Config) {
 	f.MustBe("mamba_use_mlp", true)
 	normed := f.Bool("mamba_rms_norm", false)
 	if normed && f.Bool("mamba_norm_before_gate", true) {
-		f.Refuse("mamba_norm_before_gate", "true with mamba_rms_norm: a norm of Mamba-2's output before its gate is not implemented; only models with the norm after the gate, or without one, run")
+		f.Refuse("mamba_norm_before_gate",
+			"true with mamba_rms_norm: a norm of Mamba-2's output before its gate is not implemented; only models with the norm after the gate, "+
+				"or without one, run")
 	}
 	inner := f.Size("mamba_d_ssm", 1024, model.MaxFFN)
 	if f.Given("mamba_d_ssm") && !f.Has("mamba_d_ssm") {
@@ -58,8 +62,10 @@ func readFalconH1(f *model.Fields, c *model.Config) {
 	}
 	d := &c.Delta
 	*d = recurrent.Mixer{
-		Kind: recurrent.Mamba2, ValueHeads: f.Size("mamba_n_heads", 128, model.MaxHeads), KeyDim: f.Size("mamba_d_state", 256, model.MaxHeads), Taps: f.Size("mamba_d_conv", 4, model.MaxTaps),
-		Groups: f.Size("mamba_n_groups", 1, model.MaxHeads), ConvBias: f.Bool("mamba_conv_bias", true), NoNorm: !normed, TimeStep: timeStep(f, "time_step_limit"),
+		Kind: recurrent.Mamba2, ValueHeads: f.Size("mamba_n_heads", 128, model.MaxHeads), KeyDim: f.Size("mamba_d_state", 256, model.MaxHeads),
+		Taps:   f.Size("mamba_d_conv", 4, model.MaxTaps),
+		Groups: f.Size("mamba_n_groups", 1, model.MaxHeads), ConvBias: f.Bool("mamba_conv_bias", true), NoNorm: !normed,
+		TimeStep: timeStep(f, "time_step_limit"),
 	}
 	readMamba(c, f, "mamba_d_head", inner/d.ValueHeads, "mamba_n_heads")
 	if d.ValueHeads*d.ValueDim != inner {
@@ -83,9 +89,11 @@ func readFalconFactors(f *model.Fields, c *model.Config) {
 	state := one("ssm_in_multiplier")
 	c.Multipliers = model.Multipliers{
 		Embedding: factor(one("embedding_multiplier")), Logits: factor(one("lm_head_multiplier")),
-		State: factor(one("ssm_out_multiplier")), Attention: factor(in * one("attention_out_multiplier")), Gate: factor(mlp[0]), FFN: factor(mlp[1]),
+		State: factor(one("ssm_out_multiplier")), Attention: factor(in * one("attention_out_multiplier")),
+		Gate: factor(mlp[0]), FFN: factor(mlp[1]),
 	}
-	c.Delta.Factors = recurrent.Factors{Z: factor(state * ssm[0]), X: factor(state * ssm[1]), B: factor(state * ssm[2]), C: factor(state * ssm[3]), Dt: factor(state * ssm[4])}
+	c.Delta.Factors = recurrent.Factors{Z: factor(state * ssm[0]), X: factor(state * ssm[1]), B: factor(state * ssm[2]),
+		C: factor(state * ssm[3]), Dt: factor(state * ssm[4])}
 }
 
 // factor is a multiplier in the form of Multipliers, where 0 counts as 1.

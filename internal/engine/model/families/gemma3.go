@@ -51,7 +51,8 @@ func readGemma3(f *model.Fields, c *model.Config) {
 	}
 	if f.ReadRopes(c, 1e6, 1e4) {
 		if local := f.Number("rope_local_base_freq", c.LocalRope.Theta, 2, model.MaxTheta); local != c.LocalRope.Theta {
-			f.Fail("rope_local_base_freq", model.ErrFormat, "%g differs from the rope_theta %g of rope_parameters.sliding_attention", local, c.LocalRope.Theta)
+			f.Fail("rope_local_base_freq", model.ErrFormat, "%g differs from the rope_theta %g of rope_parameters.sliding_attention",
+				local, c.LocalRope.Theta)
 		}
 		return
 	}

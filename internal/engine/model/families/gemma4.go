@@ -86,7 +86,8 @@ func globalKV(f *model.Fields, c *model.Config) {
 		for i := range c.Layers {
 			one := model.KVShape{Heads: c.KVHeads, Dim: c.HeadDim}
 			if in := layers.Object(strconv.Itoa(i)); in != nil {
-				one = model.KVShape{Heads: in.Size("num_key_value_heads", c.KVHeads, model.MaxHeads), Dim: in.Size("head_dim", c.HeadDim, model.MaxHeadDim)}
+				one = model.KVShape{Heads: in.Size("num_key_value_heads", c.KVHeads, model.MaxHeads),
+					Dim: in.Size("head_dim", c.HeadDim, model.MaxHeadDim)}
 				in.Only("head_dim num_key_value_heads")
 				layers.Take(in)
 			}
@@ -159,7 +160,8 @@ func lenders(f *model.Fields, c *model.Config) {
 	c.OwnKV, c.WideFFN = c.Layers-shared, f.Bool("use_double_wide_mlp", false)
 	for i := c.OwnKV; i < c.Layers; i++ {
 		if c.KVOwner(i) < 0 {
-			f.Fail("num_kv_shared_layers", model.ErrFormat, "layer %d has no earlier layer of its kind among the first %d, whose keys and values it could read", i, c.OwnKV)
+			f.Fail("num_kv_shared_layers", model.ErrFormat,
+				"layer %d has no earlier layer of its kind among the first %d, whose keys and values it could read", i, c.OwnKV)
 			return
 		}
 	}
@@ -187,7 +189,8 @@ func denseFFN(f *model.Fields, c *model.Config) {
 		return
 	}
 	c.MoE = model.MoE{
-		Experts: f.Size("num_experts", 0, model.MaxExperts), PerToken: f.Size("top_k_experts", 0, model.MaxExperts), FFN: f.Size("moe_intermediate_size", 0, model.MaxFFN),
+		Experts: f.Size("num_experts", 0, model.MaxExperts), PerToken: f.Size("top_k_experts", 0, model.MaxExperts),
+		FFN:    f.Size("moe_intermediate_size", 0, model.MaxFFN),
 		Shared: c.FFN, DenseFFN: true, Router: model.Router{Score: model.Softmax, Normalise: true, Scale: 1},
 	}
 	if c.WideFFN {
@@ -207,15 +210,17 @@ func gemma4Layer(c *model.Config, i int) model.LayerSpec {
 		l.V = model.Linear{}
 	}
 	if c.PerLayer.Width > 0 {
-		l.PerLayer = &model.PerLayerSpec{Gate: model.Projection(p+"per_layer_input_gate", false), Project: model.Projection(p+"per_layer_projection", false), Norm: p + "post_per_layer_input_norm.weight"}
+		l.PerLayer = &model.PerLayerSpec{Gate: model.Projection(p+"per_layer_input_gate", false),
+			Project: model.Projection(p+"per_layer_projection", false), Norm: p + "post_per_layer_input_norm.weight"}
 	}
 	if m := &c.MoE; m.DenseFFN {
 		l.Experts = &model.MoENames{
 			Router:     p + "router.proj.weight",
 			SharedGate: p + "mlp.gate_proj.weight", SharedUp: p + "mlp.up_proj.weight", SharedDown: p + "mlp.down_proj.weight",
 			ExpertPrefix: p + "experts.", GatePart: "gate_proj.weight", UpPart: "up_proj.weight", DownPart: "down_proj.weight",
-			DenseFFN: &model.DenseFFNNames{RouterScale: p + "router.scale", ExpertScale: p + "router.per_expert_scale", SharedNorm: p + "post_feedforward_layernorm_1.weight",
-				Norm: p + "pre_feedforward_layernorm_2.weight", PostNorm: p + "post_feedforward_layernorm_2.weight"},
+			DenseFFN: &model.DenseFFNNames{RouterScale: p + "router.scale", ExpertScale: p + "router.per_expert_scale",
+				SharedNorm: p + "post_feedforward_layernorm_1.weight",
+				Norm:       p + "pre_feedforward_layernorm_2.weight", PostNorm: p + "post_feedforward_layernorm_2.weight"},
 		}
 	}
 	return l
@@ -226,7 +231,8 @@ func gemma4Layer(c *model.Config, i int) model.LayerSpec {
 func gemma4Extra(c *model.Config, name string) bool {
 	for _, part := range []string{"k_proj.weight", "v_proj.weight", "k_norm.weight", "k_proj.bias", "v_proj.bias"} {
 		var i int
-		if n, _ := fmt.Sscanf(name, "model.layers.%d.", &i); n == 1 && c.Borrows(i) && i < c.Layers && name == fmt.Sprintf("model.layers.%d.self_attn.%s", i, part) {
+		if n, _ := fmt.Sscanf(name, "model.layers.%d.", &i); n == 1 && c.Borrows(i) && i < c.Layers &&
+			name == fmt.Sprintf("model.layers.%d.self_attn.%s", i, part) {
 			return true
 		}
 	}

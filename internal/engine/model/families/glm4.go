@@ -16,11 +16,12 @@ import (
 func init() {
 	for name, layer := range map[string]func(*model.Config, int) model.LayerSpec{"Glm4ForCausalLM": glm4Layer, "GlmForCausalLM": glmLayer} {
 		model.Register(model.Family{
-			Name:     name,
-			Defaults: map[string]string{"rms_norm_eps": "1.5625e-7", "max_position_embeddings": "131072", "head_dim": "128", "num_key_value_heads": "2"},
-			Rotary:   []string{model.PartialKey},
-			Read:     readGLM4,
-			Layer:    layer,
+			Name: name,
+			Defaults: map[string]string{"rms_norm_eps": "1.5625e-7", "max_position_embeddings": "131072",
+				"head_dim": "128", "num_key_value_heads": "2"},
+			Rotary: []string{model.PartialKey},
+			Read:   readGLM4,
+			Layer:  layer,
 		})
 	}
 }

@@ -9,7 +9,8 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 func init() {
 	model.Register(model.Family{
 		Name: "Glm4MoeForCausalLM",
-		Defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "n_routed_experts": "128", "moe_intermediate_size": "1408",
+		Defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072",
+			"n_routed_experts": "128", "moe_intermediate_size": "1408",
 			"n_group": "1", "topk_group": "1", "routed_scaling_factor": "1", "first_k_dense_replace": "1"},
 		Rotary: []string{model.PartialKey},
 		Read:   readGLM4MoE,

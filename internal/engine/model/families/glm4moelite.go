@@ -7,8 +7,10 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 func init() {
 	model.Register(model.Family{
 		Name: "Glm4MoeLiteForCausalLM",
-		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "202752", "n_routed_experts": "64", "num_experts_per_tok": "4", "moe_intermediate_size": "1536",
-			"n_group": "1", "topk_group": "1", "routed_scaling_factor": "1.8", "first_k_dense_replace": "1", "qk_nope_head_dim": "192", "v_head_dim": "256"},
+		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "202752", "n_routed_experts": "64",
+			"num_experts_per_tok": "4", "moe_intermediate_size": "1536",
+			"n_group": "1", "topk_group": "1", "routed_scaling_factor": "1.8", "first_k_dense_replace": "1",
+			"qk_nope_head_dim": "192", "v_head_dim": "256"},
 		Read: func(f *model.Fields, c *model.Config) {
 			readDeepseek(f, c)
 			readLayerKinds(f, c)

@@ -61,6 +61,7 @@ func gptOssLayer(c *model.Config, i int) model.LayerSpec {
 	p += "mlp."
 	l.Experts = model.MLPExperts(p)
 	l.Experts.Router = p + "router.weight"
-	l.Experts.Biases = &model.ExpertBiases{Router: p + "router.bias", Gate: p + "experts.gate_proj_bias", Up: p + "experts.up_proj_bias", Down: p + "experts.down_proj_bias"}
+	l.Experts.Biases = &model.ExpertBiases{Router: p + "router.bias", Gate: p + "experts.gate_proj_bias", Up: p + "experts.up_proj_bias",
+		Down: p + "experts.down_proj_bias"}
 	return l
 }

@@ -30,8 +30,9 @@ func readHYV3(f *model.Fields, c *model.Config) {
 		Experts:  f.Size(experts, 192, model.MaxExperts),
 		PerToken: f.Size("num_experts_per_tok", 8, model.MaxExperts),
 		FFN:      f.Size("moe_intermediate_size", 1536, model.MaxFFN),
-		Router:   model.Router{Score: model.Sigmoid, Normalise: true, Scale: float32(f.Number("router_scaling_factor", 2.826, 0, 1e6)), Bias: true},
-		Dense:    []int{0},
+		Router: model.Router{Score: model.Sigmoid, Normalise: true,
+			Scale: float32(f.Number("router_scaling_factor", 2.826, 0, 1e6)), Bias: true},
+		Dense: []int{0},
 	}
 	c.MoE.Shared = f.Index("num_shared_experts", 1, model.MaxExperts) * c.MoE.FFN
 	readLayerKinds(f, c)

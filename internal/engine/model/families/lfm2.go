@@ -69,7 +69,8 @@ func readLFM2(f *model.Fields, c *model.Config) {
 		named, all := f.Layers(key, c.Layers), !f.Has(key)
 		full = func(i int) bool { return all || slices.Contains(named, i) }
 	}
-	c.Delta = recurrent.Mixer{Kind: recurrent.ShortConv, KeyHeads: c.KVHeads, ValueHeads: c.KVHeads, Taps: f.Size("conv_L_cache", 3, model.MaxTaps)}
+	c.Delta = recurrent.Mixer{Kind: recurrent.ShortConv, KeyHeads: c.KVHeads, ValueHeads: c.KVHeads,
+		Taps: f.Size("conv_L_cache", 3, model.MaxTaps)}
 	if c.Hidden%c.KVHeads != 0 {
 		c.Delta.KeyHeads, c.Delta.ValueHeads = 1, 1
 	}
@@ -82,14 +83,16 @@ func lfm2Layer(c *model.Config, i int) model.LayerSpec {
 	p := fmt.Sprintf("model.layers.%d.", i)
 	l.AttnNorm, l.FFNNorm = p+"operator_norm.weight", p+"ffn_norm.weight"
 	l.O.Weight, l.QNorm, l.KNorm = p+"self_attn.out_proj.weight", p+"self_attn.q_layernorm.weight", p+"self_attn.k_layernorm.weight"
-	l.Gate, l.Up, l.Down = model.Projection(p+"feed_forward.w1", false), model.Projection(p+"feed_forward.w3", false), model.Projection(p+"feed_forward.w2", false)
+	l.Gate, l.Up, l.Down = model.Projection(p+"feed_forward.w1", false), model.Projection(p+"feed_forward.w3", false),
+		model.Projection(p+"feed_forward.w2", false)
 	if c.Sparse(i) {
 		l.Experts = &model.MoENames{Router: p + "feed_forward.gate.weight", Bias: p + "feed_forward.expert_bias",
 			ExpertPrefix: p + "feed_forward.experts.", GatePart: "w1.weight", UpPart: "w3.weight", DownPart: "w2.weight"}
 	}
 	if c.Recurrent(i) {
 		l.Q, l.K, l.V, l.O, l.QNorm, l.KNorm = model.Linear{}, model.Linear{}, model.Linear{}, model.Linear{}, "", ""
-		l.Delta = &model.DeltaSpec{Joint: model.Projection(p+"conv.in_proj", false), Conv: p + "conv.conv.weight", Out: model.Projection(p+"conv.out_proj", false)}
+		l.Delta = &model.DeltaSpec{Joint: model.Projection(p+"conv.in_proj", false), Conv: p + "conv.conv.weight",
+			Out: model.Projection(p+"conv.out_proj", false)}
 	}
 	return l
 }

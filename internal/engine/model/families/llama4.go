@@ -23,7 +23,8 @@ import (
 func init() {
 	model.Register(model.Family{
 		Name: Llama4,
-		Defaults: map[string]string{"hidden_size": "5120", "intermediate_size": "8192", "num_hidden_layers": "48", "num_attention_heads": "40", "num_key_value_heads": "8", "head_dim": "128",
+		Defaults: map[string]string{"hidden_size": "5120", "intermediate_size": "8192", "num_hidden_layers": "48", "num_attention_heads": "40",
+			"num_key_value_heads": "8", "head_dim": "128",
 			"vocab_size": "202048", "max_position_embeddings": "131072", "rms_norm_eps": "1e-5"},
 		Rotary: []string{"no_rope_layers"},
 		Read:   readLlama4,
@@ -43,10 +44,12 @@ func readLlama4(f *model.Fields, c *model.Config) {
 	model.ReadUnrotated(f, c, 4)
 	c.UnitNorm = f.Bool("use_qk_norm", true)
 	if tuned(f) && len(c.Unrotated) > 0 {
-		c.Growth = model.Growth{Beta: float32(f.Number("attn_scale", 0.1, 0, 100)), Original: f.Size("floor_scale", 8192, model.MaxPositions), Next: true, Unrotated: true}
+		c.Growth = model.Growth{Beta: float32(f.Number("attn_scale", 0.1, 0, 100)), Original: f.Size("floor_scale", 8192, model.MaxPositions),
+			Next: true, Unrotated: true}
 	}
 	chunked := !f.Given("attention_chunk_size") || f.Has("attention_chunk_size") // null: no chunks
-	model.ReadSpans(f, c, "chunked_attention", "attention_chunk_size", 8192, func(layer int) bool { return chunked && !slices.Contains(c.Unrotated, layer) })
+	model.ReadSpans(f, c, "chunked_attention", "attention_chunk_size", 8192,
+		func(layer int) bool { return chunked && !slices.Contains(c.Unrotated, layer) })
 	c.DropIdleWindows()
 	c.Chunked = c.Windows != nil
 	c.MoE = model.MoE{

@@ -53,7 +53,8 @@ func timeStep(f *model.Fields, key string) (limits [2]float32) {
 func mambaLayer(c *model.Config, l *model.LayerSpec, p string) {
 	l.Q, l.K, l.V, l.O, l.QNorm, l.KNorm = model.Linear{}, model.Linear{}, model.Linear{}, model.Linear{}, "", ""
 	l.Delta = &model.DeltaSpec{
-		Joint: model.Projection(p+"in_proj", false), Conv: p + "conv1d.weight", DtBias: p + "dt_bias", ALog: p + "A_log", D: p + "D", Out: model.Projection(p+"out_proj", false),
+		Joint: model.Projection(p+"in_proj", false), Conv: p + "conv1d.weight", DtBias: p + "dt_bias", ALog: p + "A_log", D: p + "D",
+		Out: model.Projection(p+"out_proj", false),
 	}
 	if c.Delta.ConvBias {
 		l.Delta.ConvBias = p + "conv1d.bias"

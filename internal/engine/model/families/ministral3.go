@@ -22,7 +22,8 @@ func readMinistral3(f *model.Fields, c *model.Config) {
 	for _, key := range []string{"rope_parameters", "rope_scaling"} {
 		if p := f.Object(key); p != nil && p.Has(model.GrowthKey) {
 			before := c.Growth
-			c.Growth = model.Growth{Beta: float32(p.Number(model.GrowthKey, 0, 0, 100)), Original: p.Size("original_max_position_embeddings", 0, model.MaxPositions)}
+			c.Growth = model.Growth{Beta: float32(p.Number(model.GrowthKey, 0, 0, 100)),
+				Original: p.Size("original_max_position_embeddings", 0, model.MaxPositions)}
 			if before != (model.Growth{}) && c.Growth != before {
 				p.Fail(model.GrowthKey, model.ErrFormat, "%g differs from the %g in rope_parameters; keep one of them", c.Growth.Beta, before.Beta)
 			}

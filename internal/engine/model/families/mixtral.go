@@ -43,6 +43,7 @@ func readMixtral(f *model.Fields, c *model.Config) {
 func mixtralLayer(c *model.Config, i int) model.LayerSpec {
 	l := model.DecoderLayer(c, i)
 	p := fmt.Sprintf("model.layers.%d.block_sparse_moe.", i)
-	l.Experts = &model.MoENames{Router: p + "gate.weight", ExpertPrefix: p + "experts.", GatePart: "w1.weight", UpPart: "w3.weight", DownPart: "w2.weight"}
+	l.Experts = &model.MoENames{Router: p + "gate.weight", ExpertPrefix: p + "experts.", GatePart: "w1.weight",
+		UpPart: "w3.weight", DownPart: "w2.weight"}
 	return l
 }

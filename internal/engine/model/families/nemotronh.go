@@ -25,12 +25,16 @@ import (
 func init() {
 	model.Register(model.Family{
 		Name: NemotronH,
-		Tiny: map[string]any{"num_attention_heads": 4, "num_key_value_heads": 2, "hybrid_override_pattern": "MM-*E", "mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2,
-			"n_routed_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "moe_shared_expert_intermediate_size": 16, "routed_scaling_factor": 2.5, "mlp_hidden_act": "relu2"},
-		Defaults: map[string]string{"vocab_size": "131072", "hidden_size": "4096", "intermediate_size": "21504", "num_hidden_layers": "1", "num_attention_heads": "32",
+		Tiny: map[string]any{"num_attention_heads": 4, "num_key_value_heads": 2, "hybrid_override_pattern": "MM-*E", "mamba_num_heads": 4,
+			"mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2,
+			"n_routed_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "moe_shared_expert_intermediate_size": 16,
+			"routed_scaling_factor": 2.5, "mlp_hidden_act": "relu2"},
+		Defaults: map[string]string{"vocab_size": "131072", "hidden_size": "4096", "intermediate_size": "21504",
+			"num_hidden_layers": "1", "num_attention_heads": "32",
 			"num_key_value_heads": "8", "head_dim": "128", "max_position_embeddings": "4096"},
-		Aliases: map[string]string{"head_dim": "attention_head_dim", "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "use_conv_bias": "mamba_conv_bias", "time_step_limit": "mamba_dt_limit"},
-		Read:    readNemotronH, Layer: nemotronHLayer, Extra: model.DecoderExtra,
+		Aliases: map[string]string{"head_dim": "attention_head_dim", "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv",
+			"use_conv_bias": "mamba_conv_bias", "time_step_limit": "mamba_dt_limit"},
+		Read: readNemotronH, Layer: nemotronHLayer, Extra: model.DecoderExtra,
 		Rename: func(_ *model.Config, name string) string {
 			return renamed(renamed(name, "backbone.", "model."), "model.embeddings.", "model.embed_tokens.", "model.norm_f.", "model.norm.")
 		},
@@ -51,7 +55,8 @@ func readNemotronH(f *model.Fields, c *model.Config) {
 	for _, key := range []string{"sliding_window", "moe_latent_size"} {
 		if f.Has(key) {
 			f.Refuse(key, "is set: %s is not implemented for this family; leave it out or null", map[string]string{
-				"sliding_window": "a window of attention", "moe_latent_size": "a narrower input of the experts (latent experts, as in Nemotron 3 Super and Ultra)"}[key])
+				"sliding_window":  "a window of attention",
+				"moe_latent_size": "a narrower input of the experts (latent experts, as in Nemotron 3 Super and Ultra)"}[key])
 		}
 	}
 	key, pattern := readPattern(f)
@@ -78,7 +83,8 @@ func readNemotronH(f *model.Fields, c *model.Config) {
 	}
 	d := &c.Delta
 	*d = recurrent.Mixer{
-		Kind: recurrent.Mamba2, ValueHeads: f.Size("mamba_num_heads", 128, model.MaxHeads), KeyDim: f.Size("ssm_state_size", 128, model.MaxHeads), Taps: f.Size("conv_kernel", 4, model.MaxTaps),
+		Kind: recurrent.Mamba2, ValueHeads: f.Size("mamba_num_heads", 128, model.MaxHeads), KeyDim: f.Size("ssm_state_size", 128, model.MaxHeads),
+		Taps:   f.Size("conv_kernel", 4, model.MaxTaps),
 		Groups: f.Size("n_groups", 8, model.MaxHeads), ConvBias: f.Bool("use_conv_bias", true), TimeStep: timeStep(f, "time_step_limit"),
 	}
 	readMamba(c, f, "mamba_head_dim", 64, "mamba_num_heads")
@@ -107,9 +113,11 @@ func names(f *model.Fields, key string) (list []string) {
 
 func readNemotronExperts(f *model.Fields, c *model.Config, dense []int, pattern string) {
 	c.MoE = model.MoE{
-		Experts: f.Size("n_routed_experts", 8, model.MaxExperts), PerToken: f.Size("num_experts_per_tok", 2, model.MaxExperts), FFN: f.Size("moe_intermediate_size", 7688, model.MaxFFN),
+		Experts: f.Size("n_routed_experts", 8, model.MaxExperts), PerToken: f.Size("num_experts_per_tok", 2, model.MaxExperts),
+		FFN:    f.Size("moe_intermediate_size", 7688, model.MaxFFN),
 		Shared: f.Size("moe_shared_expert_intermediate_size", 7688, model.MaxFFN), Ungated: true, Dense: dense,
-		Router: model.Router{Score: model.Sigmoid, Bias: true, Normalise: f.Bool("norm_topk_prob", true), Scale: float32(f.Number("routed_scaling_factor", 1, 1e-6, 1e6)),
+		Router: model.Router{Score: model.Sigmoid, Bias: true, Normalise: f.Bool("norm_topk_prob", true),
+			Scale:  float32(f.Number("routed_scaling_factor", 1, 1e-6, 1e6)),
 			Groups: f.Size("n_group", 1, model.MaxHeads), TopGroups: f.Size("topk_group", 1, model.MaxHeads), GroupTop: 2},
 	}
 	if !strings.ContainsRune(pattern, recurrent.DenseBlock) {

@@ -51,7 +51,8 @@ func init() {
 			"num_key_value_heads": "2", "head_dim": "256", "vocab_size": "151936", "max_position_embeddings": "32768"},
 		Read: func(f *model.Fields, c *model.Config) {
 			readQwen35(f, c)
-			readGatedExperts(f, c, 512, 10, model.DenseLayers(c.Layers, f.Size("decoder_sparse_step", 1, model.MaxLayers), f.Layers("mlp_only_layers", c.Layers)))
+			readGatedExperts(f, c, 512, 10,
+				model.DenseLayers(c.Layers, f.Size("decoder_sparse_step", 1, model.MaxLayers), f.Layers("mlp_only_layers", c.Layers)))
 			c.MoE.Router.Normalise = f.Bool("norm_topk_prob", true)
 		},
 		Layer:  qwen35Layer,

@@ -14,7 +14,8 @@ import (
 var deepseekGGUF = map[string]string{
 	"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
 	"attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm", "attn_kv_b": "self_attn.kv_b_proj",
-	"ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj", "ffn_down_shexp": "mlp.shared_experts.down_proj",
+	"ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj",
+	"ffn_down_shexp":   "mlp.shared_experts.down_proj",
 	"exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
 }
 
@@ -31,7 +32,8 @@ func (m *metadata) deepseek() {
 // heads reads the widths of a head: rotated part, unrotated part, and value.
 func (m *metadata) heads() {
 	size := map[string]int64{}
-	for _, name := range []string{"rope.dimension_count", "attention.key_length", "attention.value_length", "attention.key_length_mla", "attention.value_length_mla"} {
+	for _, name := range []string{"rope.dimension_count", "attention.key_length", "attention.value_length",
+		"attention.key_length_mla", "attention.value_length_mla"} {
 		key := m.arch + "." + name
 		m.read[key] = true
 		size[name] = attempt.Must(m.f.Whole(key, 0, 0, model.MaxHidden))
@@ -40,7 +42,9 @@ func (m *metadata) heads() {
 	key, value, rope := "attention.key_length", "attention.value_length", size["rope.dimension_count"]
 	if size[key+"_mla"] > 0 || size[value+"_mla"] > 0 {
 		if size[key] != rank+rope || size[value] != rank {
-			panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + key, Kind: model.ErrUnsupported, Detail: fmt.Sprintf("%d, with values of %d: only a latent of %d and %d rotated elements are supported", size[key], size[value], rank, rope)}})
+			panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + key, Kind: model.ErrUnsupported,
+				Detail: fmt.Sprintf("%d, with values of %d: only a latent of %d and %d rotated elements are supported",
+					size[key], size[value], rank, rope)}})
 		}
 		key, value = key+"_mla", value+"_mla"
 	}
@@ -52,7 +56,8 @@ func (m *metadata) heads() {
 func (m *metadata) deepseekExperts() {
 	m.set("n_routed_experts", m.arch+".expert_count", nil)
 	some := m.mixture()
-	for _, p := range [][2]string{{"expert_count", "n_routed_experts"}, {"expert_feed_forward_length", "moe_intermediate_size"}, {"expert_shared_count", "n_shared_experts"},
+	for _, p := range [][2]string{{"expert_count", "n_routed_experts"}, {"expert_feed_forward_length", "moe_intermediate_size"},
+		{"expert_shared_count", "n_shared_experts"},
 		{"leading_dense_block_count", "first_k_dense_replace"}, {"expert_weights_scale", "routed_scaling_factor"}} {
 		m.take(p[0], p[1])
 	}
@@ -77,7 +82,8 @@ func (m *metadata) deepseekExperts() {
 	case score == sigmoid:
 		m.set("architectures", "general.architecture", []string{"DeepseekV3ForCausalLM"})
 	case score != softmax:
-		panic(attempt.Failure{Err: &model.Error{Field: m.arch + ".expert_gating_func", Kind: model.ErrUnsupported, Detail: fmt.Sprintf("%g; known: %d (softmax), %d (sigmoid)", score, softmax, sigmoid)}})
+		panic(attempt.Failure{Err: &model.Error{Field: m.arch + ".expert_gating_func", Kind: model.ErrUnsupported,
+			Detail: fmt.Sprintf("%g; known: %d (softmax), %d (sigmoid)", score, softmax, sigmoid)}})
 	case groups > 1:
 		m.set("topk_method", m.arch+".expert_group_count", "group_limited_greedy")
 	}
@@ -92,7 +98,8 @@ func (m *metadata) yarn(key string, factor float64) {
 		panic(attempt.Failure{Err: &model.Error{Field: original, Kind: model.ErrMissing, Detail: "missing"}})
 	}
 	scaling := map[string]any{"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": n}
-	for name, field := range map[string]string{"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow", "yarn_log_multiplier": "mscale_all_dim"} {
+	for name, field := range map[string]string{"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow",
+		"yarn_log_multiplier": "mscale_all_dim"} {
 		v := m.number("rope.scaling."+name, 0)
 		if v != 0 {
 			scaling[field] = v

@@ -7,7 +7,8 @@ import (
 
 // Encoders in GGUF, as llama.cpp's converter writes them. The norm at the end of a layer has its own name
 // (see EndNorm). XLM-RoBERTa is written as a BERT, without the first positions, which it does not use.
-var bertGGUF = map[string]string{"attn_output_norm": "post_attention_layernorm", "layer_output_norm": EndNorm, "attn_qkv": "self_attn.qkv_proj"}
+var bertGGUF = map[string]string{"attn_output_norm": "post_attention_layernorm",
+	"layer_output_norm": EndNorm, "attn_qkv": "self_attn.qkv_proj"}
 
 var modernBertGGUF = map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
@@ -17,7 +18,8 @@ const EndNorm = "end_norm"
 
 // inputsGGUF are the tensors of an encoder's inputs.
 var inputsGGUF = map[string]string{
-	"token_embd_norm.weight": model.EmbedNorm, "token_embd_norm.bias": "model.embed_norm.bias", "token_types.weight": model.EmbedTypes, "position_embd.weight": model.EmbedPositions,
+	"token_embd_norm.weight": model.EmbedNorm, "token_embd_norm.bias": "model.embed_norm.bias", "token_types.weight": model.EmbedTypes,
+	"position_embd.weight": model.EmbedPositions,
 }
 
 func (m *metadata) encoder() {

@@ -22,44 +22,51 @@ type Family struct {
 }
 
 var familiesGGUF = map[string]Family{
-	"llama":          {hub: "LlamaForCausalLM", read: (*metadata).llama, Paired: true}, // Mistral's and Mixtral's too
-	"qwen2":          {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen3":          {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen2vl":        {hub: "Qwen2ForCausalLM", read: (*metadata).qwenVL}, // Qwen2.5-VL too; the encoder of images has its own file
-	"qwen3vl":        {hub: "Qwen3ForCausalLM", read: (*metadata).qwenVL},
-	"qwen3vlmoe":     {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"qwen3moe":       {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"gemma":          {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
-	"gemma2":         {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
-	"gemma3":         {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
-	"gemma4":         {hub: families.Gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
-	"granite":        {hub: "GraniteForCausalLM", read: (*metadata).granite, Paired: true},
-	"phi3":           {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
-	"ernie4_5":       {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
-	"glm4":           {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
-	"mistral3":       {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, Paired: true},
-	"qwen35":         {hub: "Qwen3_5ForCausalLM", read: (*metadata).qwen35, finish: finishQwen35, names: qwen35GGUF},
-	"qwen35moe":      {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
-	"qwen3next":      {hub: families.Qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
-	"gpt-oss":        {hub: families.GptOss, read: (*metadata).gptOss, names: gptOssGGUF},
-	"llama4":         {hub: families.Llama4, read: (*metadata).llama4, names: llama4GGUF},
-	"lfm2":           {hub: "Lfm2ForCausalLM", read: (*metadata).lfm2, names: lfm2GGUF},
-	"lfm2moe":        {hub: families.LFM2MoE, read: (*metadata).lfm2moe, names: lfm2GGUF},
-	"granitehybrid":  {hub: families.GraniteHybrid, read: (*metadata).graniteHybrid, finish: finishMamba, names: graniteHybridGGUF, Paired: true},
+	"llama":      {hub: "LlamaForCausalLM", read: (*metadata).llama, Paired: true}, // Mistral's and Mixtral's too
+	"qwen2":      {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen3":      {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen2vl":    {hub: "Qwen2ForCausalLM", read: (*metadata).qwenVL}, // Qwen2.5-VL too; the encoder of images has its own file
+	"qwen3vl":    {hub: "Qwen3ForCausalLM", read: (*metadata).qwenVL},
+	"qwen3vlmoe": {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"qwen3moe":   {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"gemma":      {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
+	"gemma2":     {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
+	"gemma3":     {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
+	"gemma4":     {hub: families.Gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
+	"granite":    {hub: "GraniteForCausalLM", read: (*metadata).granite, Paired: true},
+	// Phi-4 too
+	"phi3": {hub: "Phi3ForCausalLM", read: (*metadata).phi3,
+		names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}},
+	"ernie4_5":  {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
+	"glm4":      {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
+	"mistral3":  {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, Paired: true},
+	"qwen35":    {hub: "Qwen3_5ForCausalLM", read: (*metadata).qwen35, finish: finishQwen35, names: qwen35GGUF},
+	"qwen35moe": {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
+	"qwen3next": {hub: families.Qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF},
+	"gpt-oss":   {hub: families.GptOss, read: (*metadata).gptOss, names: gptOssGGUF},
+	"llama4":    {hub: families.Llama4, read: (*metadata).llama4, names: llama4GGUF},
+	"lfm2":      {hub: "Lfm2ForCausalLM", read: (*metadata).lfm2, names: lfm2GGUF},
+	"lfm2moe":   {hub: families.LFM2MoE, read: (*metadata).lfm2moe, names: lfm2GGUF},
+	"granitehybrid": {hub: families.GraniteHybrid, read: (*metadata).graniteHybrid, finish: finishMamba,
+		names: graniteHybridGGUF, Paired: true},
 	"falcon-h1":      {hub: families.FalconH1, read: (*metadata).falconH1, finish: finishMamba, names: falconH1GGUF},
 	"nemotron_h":     {hub: families.NemotronH, read: (*metadata).nemotronH, finish: finishMamba, names: nemotronHGGUF},
 	"nemotron_h_moe": {hub: families.NemotronH, read: (*metadata).nemotronH, finish: finishMamba, names: nemotronHGGUF},
 	"smollm3":        {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, Paired: true},
 	"deepseek2":      {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF}, // V3 and R1 too
 
-	"minimax-m2":   {hub: "MiniMaxM2ForCausalLM", read: (*metadata).minimaxM2, names: map[string]string{"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"}},
-	"olmoe":        {hub: "OlmoeForCausalLM", read: (*metadata).experts},
-	"granitemoe":   {hub: "GraniteMoeForCausalLM", read: (*metadata).graniteMoE, Paired: true},
-	"ernie4_5-moe": {hub: "Ernie4_5_MoeForCausalLM", read: (*metadata).ernie45MoE, names: sharedGGUF("mlp.shared_experts", "mlp.moe_statics.e_score_correction_bias", nil)},
+	"minimax-m2": {hub: "MiniMaxM2ForCausalLM", read: (*metadata).minimaxM2,
+		names: map[string]string{"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"}},
+	"olmoe":      {hub: "OlmoeForCausalLM", read: (*metadata).experts},
+	"granitemoe": {hub: "GraniteMoeForCausalLM", read: (*metadata).graniteMoE, Paired: true},
+	"ernie4_5-moe": {hub: "Ernie4_5_MoeForCausalLM", read: (*metadata).ernie45MoE,
+		names: sharedGGUF("mlp.shared_experts", "mlp.moe_statics.e_score_correction_bias", nil)},
 	"hunyuan-moe": {hub: "HunYuanMoEV1ForCausalLM", read: (*metadata).hunyuanMoE, // the base of the rotation includes alpha
-		names: sharedGGUF("mlp.shared_mlp", "", map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"})},
+		names: sharedGGUF("mlp.shared_mlp", "",
+			map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"})},
 	"glm4moe": {hub: "Glm4MoeForCausalLM", read: (*metadata).glm4moe,
-		names: sharedGGUF("mlp.shared_experts", "mlp.gate.e_score_correction_bias", map[string]string{"post_attention_norm": "post_attention_layernorm"})},
+		names: sharedGGUF("mlp.shared_experts", "mlp.gate.e_score_correction_bias",
+			map[string]string{"post_attention_norm": "post_attention_layernorm"})},
 
 	"bert":        {hub: "BertModel", read: (*metadata).bert, finish: finishBert, names: bertGGUF}, // XLM-RoBERTa and DistilBERT too
 	"nomic-bert":  {hub: "NomicBertModel", read: (*metadata).nomicBert, names: bertGGUF},
@@ -67,12 +74,15 @@ var familiesGGUF = map[string]Family{
 
 	"gemma-embedding": {hub: families.Gemma3, read: (*metadata).gemmaEmbedding, finish: finishGemma, names: gemmaGGUF},
 
-	"olmo2":         {hub: "Olmo2ForCausalLM", read: (*metadata).olmo, names: gemmaGGUF},
-	"exaone4":       {hub: "Exaone4ForCausalLM", read: (*metadata).exaone4, names: gemmaGGUF},
-	"seed_oss":      {hub: "SeedOssForCausalLM", read: func(*metadata) {}, names: map[string]string{"post_attention_norm": "post_attention_layernorm"}},
-	"hunyuan-dense": {hub: "HunYuanDenseV1ForCausalLM", read: func(*metadata) {}, names: map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}}, // the base of the rotation includes alpha
-	"command-r":     {hub: "CohereForCausalLM", read: (*metadata).cohere},
-	"cohere2":       {hub: "Cohere2ForCausalLM", read: (*metadata).cohere},
+	"olmo2":   {hub: "Olmo2ForCausalLM", read: (*metadata).olmo, names: gemmaGGUF},
+	"exaone4": {hub: "Exaone4ForCausalLM", read: (*metadata).exaone4, names: gemmaGGUF},
+	"seed_oss": {hub: "SeedOssForCausalLM", read: func(*metadata) {},
+		names: map[string]string{"post_attention_norm": "post_attention_layernorm"}},
+	// the base of the rotation includes alpha
+	"hunyuan-dense": {hub: "HunYuanDenseV1ForCausalLM", read: func(*metadata) {},
+		names: map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}},
+	"command-r": {hub: "CohereForCausalLM", read: (*metadata).cohere},
+	"cohere2":   {hub: "Cohere2ForCausalLM", read: (*metadata).cohere},
 }
 
 // FamilyOf returns the family of an architecture in llama.cpp's names.
@@ -146,7 +156,8 @@ func (m *metadata) phi3() {
 // plain is for families without settings beyond sizes and rotation.
 func (m *metadata) plain() {}
 
-var glm4GGUF = map[string]string{"ffn_up": "mlp.gate_up_proj", "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
+var glm4GGUF = map[string]string{"ffn_up": "mlp.gate_up_proj", "post_attention_norm": "post_self_attn_layernorm",
+	"post_ffw_norm": "post_mlp_layernorm"}
 
 // glm4 sets no attention_bias: a projection has a bias if the file has its tensor.
 func (m *metadata) glm4() {
@@ -176,7 +187,8 @@ func (m *metadata) mistral3() {
 	}
 	if beta != 0 {
 		key := m.arch + ".attention.temperature_scale"
-		panic(attempt.Failure{Err: &model.Error{Field: key, Kind: model.ErrUnsupported, Detail: fmt.Sprintf("%g without rope.scaling.type yarn, whose original context it needs", beta)}})
+		panic(attempt.Failure{Err: &model.Error{Field: key, Kind: model.ErrUnsupported,
+			Detail: fmt.Sprintf("%g without rope.scaling.type yarn, whose original context it needs", beta)}})
 	}
 	m.set("architectures", "general.architecture", []string{"MistralForCausalLM"})
 	if !windowed {

@@ -16,15 +16,19 @@ import (
 var gemma4GGUF = func() map[string]string {
 	names := maps.Clone(gemmaGGUF)
 	maps.Copy(names, map[string]string{
-		"post_ffw_norm_1": "post_feedforward_layernorm_1", "post_ffw_norm_2": "post_feedforward_layernorm_2", "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
-		"inp_gate": "per_layer_input_gate", "proj": "per_layer_projection", "post_norm": "post_per_layer_input_norm", "layer_output_scale.weight": "layer_scalar",
-		"ffn_gate_inp": "router.proj", "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
+		"post_ffw_norm_1": "post_feedforward_layernorm_1", "post_ffw_norm_2": "post_feedforward_layernorm_2",
+		"pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+		"inp_gate":       "per_layer_input_gate", "proj": "per_layer_projection", "post_norm": "post_per_layer_input_norm",
+		"layer_output_scale.weight": "layer_scalar",
+		"ffn_gate_inp":              "router.proj", "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
 	})
 	return names
 }()
 
 // listsGGUF are settings of all families that some read by layer.
-var listsGGUF = map[string][]string{"gemma4": {"feed_forward_length", headCounts, "attention.key_length"}, "lfm2": {headCounts}, "lfm2moe": {headCounts}, "granitehybrid": {headCounts}, "nemotron_h": {headCounts, "feed_forward_length"}, "nemotron_h_moe": {headCounts, "feed_forward_length"}}
+var listsGGUF = map[string][]string{"gemma4": {"feed_forward_length", headCounts, "attention.key_length"}, "lfm2": {headCounts},
+	"lfm2moe": {headCounts}, "granitehybrid": {headCounts}, "nemotron_h": {headCounts, "feed_forward_length"},
+	"nemotron_h_moe": {headCounts, "feed_forward_length"}}
 
 func (m *metadata) gemma4() {
 	layers := m.count("block_count", model.MaxLayers)
@@ -55,7 +59,8 @@ func (m *metadata) gemma4() {
 	}
 	for i := range layers {
 		if sliding[i] && kv[i] != m.config["num_key_value_heads"] {
-			m.fail("attention.head_count_kv", model.ErrUnsupported, "layers with a window have %d and %v KV heads", kv[i], m.config["num_key_value_heads"])
+			m.fail("attention.head_count_kv", model.ErrUnsupported, "layers with a window have %d and %v KV heads",
+				kv[i], m.config["num_key_value_heads"])
 		}
 	}
 	m.set("layer_types", m.arch+".attention.sliding_window_pattern", kinds)
@@ -67,12 +72,14 @@ func (m *metadata) gemma4() {
 	wide := shared > 0 && ffn[layers-1] == 2*ffn[0]
 	for i, n := range ffn {
 		if n != ffn[0] && !(wide && i >= own && n == 2*ffn[0]) || wide && i >= own && n != 2*ffn[0] {
-			m.fail("feed_forward_length", model.ErrUnsupported, "layer %d has %d; widths may differ only by a factor of 2 in the last %d layers", i, n, shared)
+			m.fail("feed_forward_length", model.ErrUnsupported,
+				"layer %d has %d; widths may differ only by a factor of 2 in the last %d layers", i, n, shared)
 		}
 	}
 	m.set("use_double_wide_mlp", m.arch+".feed_forward_length", wide)
 
-	m.set("hidden_size_per_layer_input", m.arch+".embedding_length_per_layer_input", m.optional("embedding_length_per_layer_input", families.MaxPerLayer))
+	m.set("hidden_size_per_layer_input", m.arch+".embedding_length_per_layer_input",
+		m.optional("embedding_length_per_layer_input", families.MaxPerLayer))
 	for _, t := range m.tensors {
 		if t.Name == "per_layer_token_embd.weight" {
 			m.set("vocab_size_per_layer_input", t.Name, t.Shape[0])
@@ -87,8 +94,9 @@ func (m *metadata) gemma4() {
 	}
 	full, swa := m.number("rope.freq_base", 1e6), m.number("rope.freq_base_swa", 1e4)
 	delete(m.config, "rope_theta")
-	m.set("rope_parameters", m.arch+".rope.freq_base", map[string]any{"full_attention": map[string]any{"rope_type": "default", "rope_theta": full},
-		"sliding_attention": map[string]any{"rope_type": "default", "rope_theta": swa}})
+	m.set("rope_parameters", m.arch+".rope.freq_base",
+		map[string]any{"full_attention": map[string]any{"rope_type": "default", "rope_theta": full},
+			"sliding_attention": map[string]any{"rope_type": "default", "rope_theta": swa}})
 }
 
 func (m *metadata) fail(key string, kind error, format string, args ...any) {

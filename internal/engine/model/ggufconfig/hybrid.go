@@ -37,8 +37,10 @@ func (m *metadata) hybrid(field, linear, full string) {
 }
 
 var lfm2GGUF = map[string]string{
-	"attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm",
-	"ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2", "exp_probs_b.bias": "feed_forward.expert_bias",
+	"attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm",
+	"attn_k_norm": "self_attn.k_layernorm",
+	"ffn_gate":    "feed_forward.w1", "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2",
+	"exp_probs_b.bias":  "feed_forward.expert_bias",
 	"shortconv.in_proj": "conv.in_proj", "shortconv.conv": "conv.conv", "shortconv.out_proj": "conv.out_proj",
 }
 
@@ -51,7 +53,8 @@ func (m *metadata) lfm2() {
 
 func (m *metadata) lfm2moe() {
 	m.lfm2()
-	for _, p := range [][2]string{{"expert_count", "num_experts"}, {"expert_used_count", "num_experts_per_tok"}, {"expert_feed_forward_length", "moe_intermediate_size"}, {"leading_dense_block_count", "num_dense_layers"}} {
+	for _, p := range [][2]string{{"expert_count", "num_experts"}, {"expert_used_count", "num_experts_per_tok"},
+		{"expert_feed_forward_length", "moe_intermediate_size"}, {"leading_dense_block_count", "num_dense_layers"}} {
 		m.need(p[0], p[1])
 	}
 	m.sigmoid()
@@ -59,7 +62,8 @@ func (m *metadata) lfm2moe() {
 
 // mambaGGUF names the tensors of Mamba-2 in a mixer's module.
 func mambaGGUF(module string, more map[string]string) map[string]string {
-	for part, name := range map[string]string{"ssm_in": "in_proj", "ssm_conv1d": "conv1d", "ssm_dt.bias": "dt_bias", "ssm_a": "A_log", "ssm_d": "D", "ssm_norm": "norm", "ssm_out": "out_proj"} {
+	for part, name := range map[string]string{"ssm_in": "in_proj", "ssm_conv1d": "conv1d", "ssm_dt.bias": "dt_bias", "ssm_a": "A_log",
+		"ssm_d": "D", "ssm_norm": "norm", "ssm_out": "out_proj"} {
 		more[part] = module + "." + name
 	}
 	return more
@@ -96,7 +100,8 @@ func (m *metadata) graniteHybrid() {
 
 // mamba reads the sizes of Mamba-2 under the field names of a family.
 func (m *metadata) mamba(taps, state, groups, heads, width string) {
-	for _, p := range [][2]string{{"ssm.conv_kernel", taps}, {"ssm.state_size", state}, {"ssm.group_count", groups}, {"ssm.time_step_rank", heads}} {
+	for _, p := range [][2]string{{"ssm.conv_kernel", taps}, {"ssm.state_size", state},
+		{"ssm.group_count", groups}, {"ssm.time_step_rank", heads}} {
 		m.need(p[0], p[1])
 	}
 	n, inner := m.count("ssm.time_step_rank", model.MaxHeads), m.count("ssm.inner_size", model.MaxDeltaWidth)

@@ -28,4 +28,5 @@ func (m *metadata) llama4() {
 	m.read[window] = true // llama.cpp ignores other numbers
 }
 
-var llama4GGUF = sharedGGUF("feed_forward.shared_expert", "", map[string]string{"ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj"})
+var llama4GGUF = sharedGGUF("feed_forward.shared_expert", "",
+	map[string]string{"ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj"})

@@ -32,14 +32,16 @@ func (m *metadata) longRope() {
 	for field, key := range map[string]string{"attention_factor": factor, "original_max_position_embeddings": original} {
 		key = m.arch + "." + key
 		if _, ok := m.f.Value(key); !ok {
-			panic(attempt.Failure{Err: &model.Error{Field: key, Kind: model.ErrMissing, Detail: fmt.Sprintf("missing, with %s or %s", LongRope["short_factor"], LongRope["long_factor"])}})
+			panic(attempt.Failure{Err: &model.Error{Field: key, Kind: model.ErrMissing,
+				Detail: fmt.Sprintf("missing, with %s or %s", LongRope["short_factor"], LongRope["long_factor"])}})
 		}
 		m.from["rope_scaling."+field] = key
 	}
 	scaling["attention_factor"] = m.number(factor, 1)
 	scaling["original_max_position_embeddings"] = attempt.Must(m.f.Whole(m.arch+"."+original, 0, 1, model.MaxPositions))
 	if other, ok := m.config["rope_scaling"]; ok {
-		panic(attempt.Failure{Err: &model.Error{Field: m.from["rope_scaling"], Kind: model.ErrUnsupported, Detail: fmt.Sprintf("%v conflicts with %s", other, LongRope["long_factor"])}})
+		panic(attempt.Failure{Err: &model.Error{Field: m.from["rope_scaling"], Kind: model.ErrUnsupported,
+			Detail: fmt.Sprintf("%v conflicts with %s", other, LongRope["long_factor"])}})
 	}
 	m.set("rope_scaling", LongRope["long_factor"], scaling)
 }
@@ -47,13 +49,15 @@ func (m *metadata) longRope() {
 // divisorsGGUF reads a list of float32.
 func divisorsGGUF(t gguf.Tensor) []float64 {
 	if t.Type != gguf.F32 || len(t.Shape) != 1 || t.Shape[0] > model.MaxHeadDim {
-		panic(attempt.Failure{Err: &model.Error{Tensor: t.Name, Kind: model.ErrMismatch, Detail: fmt.Sprintf("is %v of shape %v; want F32 with one factor for each pair of a head that rotates", t.Type, t.Shape)}})
+		panic(attempt.Failure{Err: &model.Error{Tensor: t.Name, Kind: model.ErrMismatch,
+			Detail: fmt.Sprintf("is %v of shape %v; want F32 with one factor for each pair of a head that rotates", t.Type, t.Shape)}})
 	}
 	list := make([]float64, t.Shape[0])
 	for i := range list {
 		v := float64(math.Float32frombits(binary.LittleEndian.Uint32(t.Data[4*i:])))
 		if !(v >= 1e-6 && v <= 1e6) { // JSON has no NaN
-			panic(attempt.Failure{Err: &model.Error{Tensor: t.Name, Kind: model.ErrOutOfRange, Detail: fmt.Sprintf("element %d, %g, is outside 1e-06..1e+06", i, v)}})
+			panic(attempt.Failure{Err: &model.Error{Tensor: t.Name, Kind: model.ErrOutOfRange,
+				Detail: fmt.Sprintf("element %d, %g, is outside 1e-06..1e+06", i, v)}})
 		}
 		list[i] = v
 	}

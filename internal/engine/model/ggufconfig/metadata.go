@@ -49,11 +49,13 @@ func (m *metadata) parse() model.Config {
 	arch := attempt.Must(m.f.Text("general.architecture", ""))
 	family, ok := familiesGGUF[arch]
 	if !ok {
-		panic(attempt.Failure{Err: &model.Error{Field: "general.architecture", Kind: model.ErrUnknownArch, Detail: fmt.Sprintf("architecture %q is not supported; known: %s", model.Clip(arch), knownGGUF())}})
+		panic(attempt.Failure{Err: &model.Error{Field: "general.architecture", Kind: model.ErrUnknownArch,
+			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", model.Clip(arch), knownGGUF())}})
 	}
 	m.arch = arch
 	m.set("architectures", "general.architecture", []string{family.hub})
-	for _, take := range []func(*metadata){(*metadata).sizes, (*metadata).rope, family.read, (*metadata).tokens, (*metadata).pooling, (*metadata).refuse} {
+	for _, take := range []func(*metadata){(*metadata).sizes, (*metadata).rope, family.read, (*metadata).tokens,
+		(*metadata).pooling, (*metadata).refuse} {
 		take(m)
 	}
 	text, err := json.Marshal(m.config)
@@ -114,7 +116,8 @@ func (m *metadata) take(key, field string) {
 		if v.Kind == gguf.Array {
 			kind = model.ErrUnsupported // differs by layer
 		}
-		panic(attempt.Failure{Err: &model.Error{Field: key, Kind: kind, Detail: fmt.Sprintf("%v (%v) is not one number for all layers", v, v.Kind)}})
+		panic(attempt.Failure{Err: &model.Error{Field: key, Kind: kind,
+			Detail: fmt.Sprintf("%v (%v) is not one number for all layers", v, v.Kind)}})
 	}
 	if n != n || n > 1e300 || n < -1e300 {
 		panic(attempt.Failure{Err: &model.Error{Field: key, Kind: model.ErrOutOfRange, Detail: fmt.Sprintf("%v", n)}})
@@ -177,12 +180,15 @@ func (m *metadata) rope() {
 	}
 	yarn := kind == "yarn" && slices.Contains([]string{"deepseek2", "gpt-oss", "mistral3"}, m.arch)
 	if kind != "linear" && !yarn {
-		panic(attempt.Failure{Err: &model.Error{Field: key, Kind: model.ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2, gpt-oss and mistral3 (and rope_freqs.weight for Llama 3)", model.Clip(kind))}})
+		panic(attempt.Failure{Err: &model.Error{Field: key, Kind: model.ErrUnsupported,
+			Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2, gpt-oss and mistral3 (and rope_freqs.weight for "+
+				"Llama 3)", model.Clip(kind))}})
 	}
 	v, _ := m.f.Value(m.arch + "." + factor)
 	n, ok := v.Number()
 	if !ok || !(n >= 1 && n <= 1e6) {
-		panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + factor, Kind: model.ErrOutOfRange, Detail: fmt.Sprintf("%v; want 1..1e6", v)}})
+		panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + factor, Kind: model.ErrOutOfRange,
+			Detail: fmt.Sprintf("%v; want 1..1e6", v)}})
 	}
 	if yarn {
 		m.yarn(key, n)
@@ -221,7 +227,8 @@ func (m *metadata) window() int64 {
 
 // endings are control tokens that end an answer in the supported families, independent of the metadata, as
 // in generation_config.json of their folders.
-var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<|eot|>", "<|eom|>", "<end_of_turn>", "<turn|>", "<eos>"}
+var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<|eot|>",
+	"<|eom|>", "<end_of_turn>", "<turn|>", "<eos>"}
 
 // harmony are the endings of gpt-oss, where <|end|> ends a message but not the answer.
 var harmony = []string{"<|return|>", "<|call|>", "<|endoftext|>"}
@@ -260,13 +267,17 @@ func (m *metadata) tokens() {
 
 // refuse checks every other setting of the architecture: an unknown one may change the arithmetic.
 func (m *metadata) refuse() {
-	for _, key := range []string{"vocab_size", "attention.value_length", "rope.dimension_count", "attention.value_length_swa", "rope.dimension_count_swa"} { // see consistent
+	// see consistent
+	for _, key := range []string{"vocab_size", "attention.value_length", "rope.dimension_count",
+		"attention.value_length_swa", "rope.dimension_count_swa"} {
 		m.read[m.arch+"."+key] = true
 	}
 	for _, key := range []string{"tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned"} { // informational
 		m.read[m.arch+"."+key] = true
 	}
-	neutral := map[string]float64{"expert_count": 0, "expert_used_count": 0, "expert_shared_count": 0, "expert_weights_scale": 1, "expert_gating_func": 1, "expert_group_count": 1, "nextn_predict_layers": 0, "expert_group_used_count": 1, "rope.scaling.factor": 1, "rope.scaling.attn_factor": 1, "logit_scale": 1, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0}
+	neutral := map[string]float64{"expert_count": 0, "expert_used_count": 0, "expert_shared_count": 0, "expert_weights_scale": 1,
+		"expert_gating_func": 1, "expert_group_count": 1, "nextn_predict_layers": 0, "expert_group_used_count": 1, "rope.scaling.factor": 1,
+		"rope.scaling.attn_factor": 1, "logit_scale": 1, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0}
 	for _, key := range m.f.Keys() {
 		name, ok := strings.CutPrefix(key, m.arch+".")
 		if !ok || m.read[key] {
@@ -287,7 +298,8 @@ func (m *metadata) refuse() {
 
 // consistent checks values that metadata contains twice.
 func (m *metadata) consistent(c *model.Config) {
-	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.GlobalKV().Dim, "rope.dimension_count": cmp.Or(c.Rotated, c.GlobalKV().Dim),
+	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.GlobalKV().Dim,
+		"rope.dimension_count":       cmp.Or(c.Rotated, c.GlobalKV().Dim),
 		"attention.value_length_swa": c.HeadDim, "rope.dimension_count_swa": c.HeadDim}
 	if c.Latent.Rank > 0 {
 		twice = map[string]int{"vocab_size": c.Vocab} // see deepseek.go
@@ -295,7 +307,8 @@ func (m *metadata) consistent(c *model.Config) {
 	for key, want := range twice {
 		n := attempt.Must(m.f.Whole(m.arch+"."+key, int64(want), 0, 1<<40))
 		if n != int64(want) {
-			panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + key, Kind: model.ErrUnsupported, Detail: fmt.Sprintf("%d; only %d, as elsewhere in the file, is supported", n, want)}})
+			panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + key, Kind: model.ErrUnsupported,
+				Detail: fmt.Sprintf("%d; only %d, as elsewhere in the file, is supported", n, want)}})
 		}
 	}
 }

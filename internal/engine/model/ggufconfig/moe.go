@@ -10,7 +10,8 @@ import (
 
 // sharedGGUF names shared experts and a correction bias. more are further names.
 func sharedGGUF(shared, bias string, more map[string]string) map[string]string {
-	names := map[string]string{"ffn_gate_shexp": shared + ".gate_proj", "ffn_up_shexp": shared + ".up_proj", "ffn_down_shexp": shared + ".down_proj", "exp_probs_b.bias": bias}
+	names := map[string]string{"ffn_gate_shexp": shared + ".gate_proj", "ffn_up_shexp": shared + ".up_proj",
+		"ffn_down_shexp": shared + ".down_proj", "exp_probs_b.bias": bias}
 	maps.Copy(names, more)
 	return names
 }
@@ -44,7 +45,8 @@ func (m *metadata) graniteMoE() {
 
 // ernie45MoE reads the experts. The converter does not write the last layer with experts.
 func (m *metadata) ernie45MoE() {
-	for _, p := range [][2]string{{"expert_count", "moe_num_experts"}, {"expert_used_count", "moe_k"}, {"expert_feed_forward_length", "moe_intermediate_size"},
+	for _, p := range [][2]string{{"expert_count", "moe_num_experts"}, {"expert_used_count", "moe_k"},
+		{"expert_feed_forward_length", "moe_intermediate_size"},
 		{"interleave_moe_layer_step", "moe_layer_interval"}, {"leading_dense_block_count", "moe_layer_start_index"}} {
 		m.need(p[0], p[1])
 	}
@@ -52,7 +54,8 @@ func (m *metadata) ernie45MoE() {
 }
 
 func (m *metadata) hunyuanMoE() {
-	for _, p := range [][2]string{{"expert_count", "num_experts"}, {"expert_used_count", "moe_topk"}, {"expert_feed_forward_length", "moe_intermediate_size"}} {
+	for _, p := range [][2]string{{"expert_count", "num_experts"}, {"expert_used_count", "moe_topk"},
+		{"expert_feed_forward_length", "moe_intermediate_size"}} {
 		m.need(p[0], p[1])
 	}
 	m.sharedExperts("num_shared_expert", 1)

@@ -7,10 +7,13 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 // head 1 of every key head, and so on. The block of multi-token prediction follows the others.
 var qwen35GGUF = map[string]string{
 	"post_attention_norm": "post_attention_layernorm",
-	"attn_qkv":            "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b", "ssm_alpha": "linear_attn.in_proj_a",
-	"ssm_ba": "linear_attn.in_proj_ba", "ssm_conv1d": "linear_attn.conv1d", "ssm_norm": "linear_attn.norm", "ssm_out": "linear_attn.out_proj",
+	"attn_qkv":            "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b",
+	"ssm_alpha": "linear_attn.in_proj_a",
+	"ssm_ba":    "linear_attn.in_proj_ba", "ssm_conv1d": "linear_attn.conv1d",
+	"ssm_norm": "linear_attn.norm", "ssm_out": "linear_attn.out_proj",
 	"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias",
-	"ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj", "ffn_down_shexp": "mlp.shared_expert.down_proj",
+	"ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj",
+	"ffn_down_shexp":     "mlp.shared_expert.down_proj",
 	"ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
 

@@ -13,11 +13,13 @@ import (
 
 // Families that combine attention, Mamba-2 and FFNs in other ways: Falcon-H1 and Nemotron-H.
 
-var falconH1GGUF = mambaGGUF("mamba", map[string]string{"ffn_norm": "pre_ff_layernorm", "ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj"})
+var falconH1GGUF = mambaGGUF("mamba", map[string]string{"ffn_norm": "pre_ff_layernorm", "ffn_gate": "feed_forward.gate_proj",
+	"ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj"})
 
 var nemotronHGGUF = mambaGGUF("mixer", map[string]string{
 	"attn_norm": "norm", "attn_q": "mixer.q_proj", "attn_k": "mixer.k_proj", "attn_v": "mixer.v_proj", "attn_output": "mixer.o_proj",
-	"ffn_up": "mixer.up_proj", "ffn_down": "mixer.down_proj", "ffn_up_shexp": "mixer.shared_experts.up_proj", "ffn_down_shexp": "mixer.shared_experts.down_proj",
+	"ffn_up": "mixer.up_proj", "ffn_down": "mixer.down_proj", "ffn_up_shexp": "mixer.shared_experts.up_proj",
+	"ffn_down_shexp":   "mixer.shared_experts.down_proj",
 	"exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
 })
 
@@ -39,7 +41,8 @@ func (m *metadata) nemotronH() {
 		pattern[i] = recurrent.MambaBlock
 		switch {
 		case kv[i] > 0 && ffn[i] > 0:
-			m.fail("feed_forward_length", model.ErrUnsupported, "block %d has attention and an FFN, as blocks that predict further tokens have; convert the model with --no-mtp", i)
+			m.fail("feed_forward_length", model.ErrUnsupported,
+				"block %d has attention and an FFN, as blocks that predict further tokens have; convert the model with --no-mtp", i)
 		case kv[i] > 0:
 			pattern[i] = recurrent.AttentionBlock
 			m.setEqual("num_key_value_heads", headCounts, kv[i])
@@ -56,11 +59,13 @@ func (m *metadata) nemotronH() {
 	m.set("use_conv_bias", m.arch+".ssm.conv_kernel", m.hasPart("ssm_conv1d.bias"))
 	m.set("mlp_hidden_act", "general.architecture", "relu2")
 	if m.arch == "nemotron_h_moe" {
-		for _, p := range [][2]string{{"expert_count", "n_routed_experts"}, {"expert_used_count", "num_experts_per_tok"}, {"expert_feed_forward_length", "moe_intermediate_size"},
+		for _, p := range [][2]string{{"expert_count", "n_routed_experts"}, {"expert_used_count", "num_experts_per_tok"},
+			{"expert_feed_forward_length", "moe_intermediate_size"},
 			{"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"}} {
 			m.need(p[0], p[1])
 		}
-		for _, p := range [][2]string{{"expert_weights_scale", "routed_scaling_factor"}, {"expert_group_count", "n_group"}, {"expert_group_used_count", "topk_group"}, {"moe_latent_size", "moe_latent_size"}} {
+		for _, p := range [][2]string{{"expert_weights_scale", "routed_scaling_factor"}, {"expert_group_count", "n_group"},
+			{"expert_group_used_count", "topk_group"}, {"moe_latent_size", "moe_latent_size"}} {
 			m.take(p[0], p[1])
 		}
 		const norm = "expert_weights_norm"

@@ -24,18 +24,21 @@ type family struct {
 }
 
 var families = map[string]family{
-	"LlamaForCausalLM":            {arch: "llama", pairs: true},
-	"MistralForCausalLM":          {arch: "llama", pairs: true, keys: windowKey("llama")},
-	"MixtralForCausalLM":          {arch: "llama", pairs: true},
-	"Llama4ForCausalLM":           {arch: "llama4", names: llama4Names, keys: llama4Keys},
-	"Ernie4_5ForCausalLM":         {arch: "ernie4_5"},
-	"Glm4ForCausalLM":             {arch: "glm4", names: strings.NewReplacer("mlp.gate_up_proj", "ffn_up", "post_self_attn_layernorm", "post_attention_norm", "post_mlp_layernorm", "post_ffw_norm")},
-	"Ministral3ForCausalLM":       {arch: "mistral3", pairs: true, keys: mistral3Keys},
-	"SmolLM3ForCausalLM":          {arch: "smollm3", pairs: true},
-	"Phi3ForCausalLM":             {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: phi3Keys},
-	"Qwen2ForCausalLM":            {arch: "qwen2"},
-	"Qwen3ForCausalLM":            {arch: "qwen3"},
-	"Qwen3MoeForCausalLM":         {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
+	"LlamaForCausalLM":    {arch: "llama", pairs: true},
+	"MistralForCausalLM":  {arch: "llama", pairs: true, keys: windowKey("llama")},
+	"MixtralForCausalLM":  {arch: "llama", pairs: true},
+	"Llama4ForCausalLM":   {arch: "llama4", names: llama4Names, keys: llama4Keys},
+	"Ernie4_5ForCausalLM": {arch: "ernie4_5"},
+	"Glm4ForCausalLM": {arch: "glm4", names: strings.NewReplacer("mlp.gate_up_proj", "ffn_up", "post_self_attn_layernorm",
+		"post_attention_norm", "post_mlp_layernorm", "post_ffw_norm")},
+	"Ministral3ForCausalLM": {arch: "mistral3", pairs: true, keys: mistral3Keys},
+	"SmolLM3ForCausalLM":    {arch: "smollm3", pairs: true},
+	"Phi3ForCausalLM": {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"),
+		keys: phi3Keys},
+	"Qwen2ForCausalLM": {arch: "qwen2"},
+	"Qwen3ForCausalLM": {arch: "qwen3"},
+	"Qwen3MoeForCausalLM": {arch: "qwen3moe",
+		keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
 	"Qwen3_5ForCausalLM":          {arch: "qwen35", names: qwen35Names, keys: qwen35Keys("qwen35"), shift: true},
 	"Qwen3_5MoeForCausalLM":       {arch: "qwen35moe", names: qwen35Names, keys: qwen35Keys("qwen35moe"), shift: true},
 	"Qwen3NextForCausalLM":        {arch: "qwen3next", names: qwen35Names, keys: qwen35Keys("qwen3next"), shift: true},
@@ -52,21 +55,24 @@ var families = map[string]family{
 	"DeepseekV2ForCausalLM":       {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 	"DeepseekV3ForCausalLM":       {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 
-	"GptOssForCausalLM":       {arch: "gpt-oss", names: strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "self_attn.sinks", "attn_sinks.weight", "mlp.router.", "ffn_gate_inp."), keys: gptOssKeys},
-	"MiniMaxM2ForCausalLM":    {arch: "minimax-m2", names: strings.NewReplacer("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"), keys: expertKeys("minimax-m2.")},
+	"GptOssForCausalLM": {arch: "gpt-oss", names: strings.NewReplacer("post_attention_layernorm", "post_attention_norm",
+		"self_attn.sinks", "attn_sinks.weight", "mlp.router.", "ffn_gate_inp."), keys: gptOssKeys},
+	"MiniMaxM2ForCausalLM": {arch: "minimax-m2", names: strings.NewReplacer("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"),
+		keys: expertKeys("minimax-m2.")},
 	"OlmoeForCausalLM":        {arch: "olmoe"},
 	"GraniteMoeForCausalLM":   {arch: "granitemoe", pairs: true, keys: graniteKeys("granitemoe.")},
 	"Ernie4_5_MoeForCausalLM": {arch: "ernie4_5-moe", names: sharedNames, keys: expertKeys("ernie4_5-moe.")},
 	"HunYuanMoEV1ForCausalLM": {arch: "hunyuan-moe", names: sharedNames, keys: expertKeys("hunyuan-moe.")},
 	"Glm4MoeForCausalLM":      {arch: "glm4moe", names: glm4MoENames, keys: expertKeys("glm4moe.")},
 
-	"Olmo2ForCausalLM":          {arch: "olmo2", names: gemmaNames},
-	"Olmo3ForCausalLM":          {arch: "olmo2", names: gemmaNames, keys: windowKey("olmo2")},
-	"Exaone4ForCausalLM":        {arch: "exaone4", names: gemmaNames, keys: windowKey("exaone4")},
-	"SeedOssForCausalLM":        {arch: "seed_oss", names: strings.NewReplacer("post_attention_layernorm", "post_attention_norm")},
-	"HunYuanDenseV1ForCausalLM": {arch: "hunyuan-dense", names: strings.NewReplacer("self_attn.query_layernorm", "attn_q_norm", "self_attn.key_layernorm", "attn_k_norm")},
-	"CohereForCausalLM":         {arch: "command-r", keys: cohereKeys("command-r.")},
-	"Cohere2ForCausalLM":        {arch: "cohere2", keys: cohereKeys("cohere2.")},
+	"Olmo2ForCausalLM":   {arch: "olmo2", names: gemmaNames},
+	"Olmo3ForCausalLM":   {arch: "olmo2", names: gemmaNames, keys: windowKey("olmo2")},
+	"Exaone4ForCausalLM": {arch: "exaone4", names: gemmaNames, keys: windowKey("exaone4")},
+	"SeedOssForCausalLM": {arch: "seed_oss", names: strings.NewReplacer("post_attention_layernorm", "post_attention_norm")},
+	"HunYuanDenseV1ForCausalLM": {arch: "hunyuan-dense",
+		names: strings.NewReplacer("self_attn.query_layernorm", "attn_q_norm", "self_attn.key_layernorm", "attn_k_norm")},
+	"CohereForCausalLM":  {arch: "command-r", keys: cohereKeys("command-r.")},
+	"Cohere2ForCausalLM": {arch: "cohere2", keys: cohereKeys("cohere2.")},
 }
 
 // Convert writes a checkpoint like llama.cpp's converter, with its names of metadata and tensors.
@@ -91,7 +97,8 @@ func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	}{{"block_count", m.Layers}, {"context_length", m.MaxPositions}, {"embedding_length", m.Hidden}, {"feed_forward_length", m.FFN},
 		{"attention.head_count", m.Heads}, {"attention.head_count_kv", m.KVHeads}, {"attention.key_length", m.HeadDim},
 		{"attention.value_length", m.HeadDim}, {"rope.dimension_count", cmp.Or(m.Rotated, m.HeadDim)}, {"vocab_size", m.Vocab}} {
-		if kv.n == m.Hidden/m.Heads && m.HeadDim == kv.n && strings.HasPrefix(kv.key, "attention.") && kv.key != "attention.head_count" && kv.key != "attention.head_count_kv" {
+		if kv.n == m.Hidden/m.Heads && m.HeadDim == kv.n && strings.HasPrefix(kv.key, "attention.") && kv.key != "attention.head_count" &&
+			kv.key != "attention.head_count_kv" {
 			continue // the converter writes a head's width only if it does not follow from others
 		}
 		if f.halves && (strings.HasSuffix(kv.key, "_length") && strings.HasPrefix(kv.key, "attention.") || kv.key == "rope.dimension_count") {
@@ -156,7 +163,8 @@ func Convert(c *checkpoint.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		if arch == "falcon-h1" {
 			multiply(&m, name, all, width)
 		}
-		if m.Delta.Kind == recurrent.GatedDelta && m.Recurrent(blockOf(name)) && addDelta(g, &m, name, t, all, kind) || m.Delta.Kind != recurrent.GatedDelta && addHybrid(g, &m, name, all) {
+		if m.Delta.Kind == recurrent.GatedDelta && m.Recurrent(blockOf(name)) && addDelta(g, &m, name, t, all, kind) ||
+			m.Delta.Kind != recurrent.GatedDelta && addHybrid(g, &m, name, all) {
 			continue
 		}
 		if f.shift && strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "ssm_norm") {
@@ -213,7 +221,8 @@ func factors(m model.Config) []float32 {
 
 var ggufParts = strings.NewReplacer("input_layernorm", "attn_norm", "self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k",
 	"self_attn.v_proj", "attn_v", "self_attn.o_proj", "attn_output", "self_attn.q_norm", "attn_q_norm", "self_attn.k_norm", "attn_k_norm",
-	"post_attention_layernorm", "ffn_norm", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up", "mlp.down_proj", "ffn_down", "model.layers.", "blk.")
+	"post_attention_layernorm", "ffn_norm", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up",
+	"mlp.down_proj", "ffn_down", "model.layers.", "blk.")
 
 func ggufName(f family, name string) string {
 	switch name {
@@ -249,7 +258,8 @@ func expertNames(c *model.Config) map[string]string {
 		}
 		names[n.Router] = block + "gate_inp.weight"
 		if b := n.Biases; b != nil {
-			names[b.Router], names[b.Gate], names[b.Up], names[b.Down] = block+"gate_inp.bias", block+"gate_exps.bias", block+"up_exps.bias", block+"down_exps.bias"
+			names[b.Router], names[b.Gate], names[b.Up], names[b.Down] = block+"gate_inp.bias", block+"gate_exps.bias",
+				block+"up_exps.bias", block+"down_exps.bias"
 		}
 		for e := range c.MoE.Experts {
 			gate, up, down := n.Expert(e)

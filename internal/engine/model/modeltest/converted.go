@@ -14,9 +14,11 @@ import (
 var (
 	gemmaNames = strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "pre_feedforward_layernorm", "ffn_norm",
 		"post_feedforward_layernorm", "post_ffw_norm")
-	deepseekNames = strings.NewReplacer("self_attn.q_a_proj", "attn_q_a", "self_attn.q_a_layernorm", "attn_q_a_norm", "self_attn.q_b_proj", "attn_q_b",
+	deepseekNames = strings.NewReplacer("self_attn.q_a_proj", "attn_q_a", "self_attn.q_a_layernorm",
+		"attn_q_a_norm", "self_attn.q_b_proj", "attn_q_b",
 		"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", "self_attn.kv_a_layernorm", "attn_kv_a_norm", "self_attn.kv_b_proj", "attn_kv_b",
-		"mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp", "mlp.shared_experts.down_proj", "ffn_down_shexp",
+		"mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp",
+		"mlp.shared_experts.down_proj", "ffn_down_shexp",
 		"mlp.gate.e_score_correction_bias", "exp_probs_b.bias")
 )
 
@@ -81,14 +83,19 @@ func graniteKeys(p string) func(g *GGUF, m *model.Config) {
 }
 
 var (
-	sharedNames = strings.NewReplacer("mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp", "mlp.shared_experts.down_proj", "ffn_down_shexp",
+	sharedNames = strings.NewReplacer("mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp",
+		"mlp.shared_experts.down_proj", "ffn_down_shexp",
 		"mlp.shared_mlp.gate_proj", "ffn_gate_shexp", "mlp.shared_mlp.up_proj", "ffn_up_shexp", "mlp.shared_mlp.down_proj", "ffn_down_shexp",
-		"mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", "self_attn.query_layernorm", "attn_q_norm", "self_attn.key_layernorm", "attn_k_norm")
-	glm4MoENames = strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "mlp.gate.e_score_correction_bias", "exp_probs_b.bias",
-		"mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp", "mlp.shared_experts.down_proj", "ffn_down_shexp")
+		"mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", "self_attn.query_layernorm", "attn_q_norm",
+		"self_attn.key_layernorm", "attn_k_norm")
+	glm4MoENames = strings.NewReplacer("post_attention_layernorm", "post_attention_norm",
+		"mlp.gate.e_score_correction_bias", "exp_probs_b.bias",
+		"mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp",
+		"mlp.shared_experts.down_proj", "ffn_down_shexp")
 )
 
-var llama4Names = strings.NewReplacer("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp", "feed_forward.shared_expert.up_proj", "ffn_up_shexp", "feed_forward.shared_expert.down_proj", "ffn_down_shexp",
+var llama4Names = strings.NewReplacer("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp", "feed_forward.shared_expert.up_proj",
+	"ffn_up_shexp", "feed_forward.shared_expert.down_proj", "ffn_down_shexp",
 	"feed_forward.gate_proj", "ffn_gate", "feed_forward.up_proj", "ffn_up", "feed_forward.down_proj", "ffn_down")
 
 func llama4Keys(g *GGUF, m *model.Config) {
@@ -129,7 +136,8 @@ func deepseekKeys(g *GGUF, m *model.Config) {
 		key string
 		n   int
 	}{{"attention.kv_lora_rank", l.Rank}, {"attention.key_length", l.Rank + l.Rope}, {"attention.value_length", l.Rank},
-		{"attention.key_length_mla", l.Nope + l.Rope}, {"attention.value_length_mla", l.Value}, {"rope.dimension_count", l.Rope}, {"leading_dense_block_count", len(e.Dense)}} {
+		{"attention.key_length_mla", l.Nope + l.Rope}, {"attention.value_length_mla", l.Value}, {"rope.dimension_count", l.Rope},
+		{"leading_dense_block_count", len(e.Dense)}} {
 		g.Set(p+kv.key, kv.n)
 	}
 	if l.QueryRank > 0 {
@@ -221,7 +229,8 @@ func gptOssKeys(g *GGUF, m *model.Config) {
 
 func mistral3Keys(g *GGUF, m *model.Config) {
 	g.Set("mistral3.rope.scaling.type", "yarn")
-	for key, v := range map[string]float64{"rope.scaling.factor": m.Rope.Factor, "rope.scaling.yarn_beta_fast": m.Rope.Fast, "rope.scaling.yarn_beta_slow": m.Rope.Slow,
+	for key, v := range map[string]float64{"rope.scaling.factor": m.Rope.Factor, "rope.scaling.yarn_beta_fast": m.Rope.Fast,
+		"rope.scaling.yarn_beta_slow":      m.Rope.Slow,
 		"rope.scaling.yarn_log_multiplier": m.Rope.MScaleAll, "attention.temperature_scale": float64(m.Growth.Beta)} {
 		g.Set("mistral3."+key, float32(v))
 	}

@@ -9,10 +9,12 @@ import (
 )
 
 // encoderParts are the names of a block's tensors in llama.cpp's converter.
-var encoderParts = strings.NewReplacer("post_attention_layernorm", "attn_output_norm", "self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up")
+var encoderParts = strings.NewReplacer("post_attention_layernorm", "attn_output_norm", "self_attn.qkv_proj",
+	"attn_qkv", "mlp.gate_up_proj", "ffn_up")
 
 // heads are the tensors of a reranker's head and their names there. The converter leaves out BERT's pooler.
-var heads = [][2]string{{"classifier.dense", "cls"}, {"head.dense", "cls"}, {"head.norm", "cls.norm"}, {"classifier.out_proj", "cls.output"}, {"classifier", "cls.output"}}
+var heads = [][2]string{{"classifier.dense", "cls"}, {"head.dense", "cls"}, {"head.norm", "cls.norm"},
+	{"classifier.out_proj", "cls.output"}, {"classifier", "cls.output"}}
 
 // ConvertEncoder is Convert for BERT, XLM-RoBERTa, Nomic's BERT and ModernBERT, in float32. pool is the value
 // of pooling_type.
@@ -24,7 +26,8 @@ func ConvertEncoder(c *checkpoint.Checkpoint, pool uint32) *GGUF {
 	}
 	modern := arch == "modern-bert"
 	g.Set("general.architecture", arch)
-	for key, n := range map[string]int{"block_count": m.Layers, "context_length": m.MaxPositions, "embedding_length": m.Hidden, "feed_forward_length": m.FFN, "attention.head_count": m.Heads} {
+	for key, n := range map[string]int{"block_count": m.Layers, "context_length": m.MaxPositions, "embedding_length": m.Hidden,
+		"feed_forward_length": m.FFN, "attention.head_count": m.Heads} {
 		g.Set(arch+"."+key, n)
 	}
 	g.Set(arch+".attention.layer_norm_epsilon", m.NormEps)

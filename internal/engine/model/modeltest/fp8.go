@@ -54,7 +54,8 @@ func FP8(c *checkpoint.Checkpoint, rows, cols int, quantized, plain string) erro
 		file []byte
 	}{{plain, File(ph, p)}, {quantized, File(qh, q)}} {
 		if out.dir == quantized {
-			config["quantization_config"] = map[string]any{"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": []int{rows, cols}}
+			config["quantization_config"] = map[string]any{"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+				"weight_block_size": []int{rows, cols}}
 		}
 		if text, err = json.Marshal(config); err != nil {
 			return err

@@ -9,13 +9,17 @@ import (
 )
 
 var (
-	lfm2Names = strings.NewReplacer("operator_norm", "attn_norm", ".ffn_norm", ".ffn_norm", "self_attn.out_proj", "attn_output", "self_attn.q_layernorm", "attn_q_norm", "self_attn.k_layernorm", "attn_k_norm",
+	lfm2Names = strings.NewReplacer("operator_norm", "attn_norm", ".ffn_norm", ".ffn_norm", "self_attn.out_proj", "attn_output",
+		"self_attn.q_layernorm", "attn_q_norm", "self_attn.k_layernorm", "attn_k_norm",
 		"feed_forward.w1", "ffn_gate", "feed_forward.w3", "ffn_up", "feed_forward.w2", "ffn_down", "feed_forward.expert_bias", "exp_probs_b.bias",
 		"conv.in_proj", "shortconv.in_proj", "conv.conv", "shortconv.conv", "conv.out_proj", "shortconv.out_proj")
-	mambaNames = []string{"mamba.in_proj", "ssm_in", "mamba.conv1d", "ssm_conv1d", "mamba.dt_bias", "ssm_dt.bias", "mamba.A_log", "ssm_a", "mamba.D", "ssm_d", "mamba.norm", "ssm_norm", "mamba.out_proj", "ssm_out"}
+	mambaNames = []string{"mamba.in_proj", "ssm_in", "mamba.conv1d", "ssm_conv1d", "mamba.dt_bias", "ssm_dt.bias", "mamba.A_log", "ssm_a",
+		"mamba.D", "ssm_d", "mamba.norm", "ssm_norm", "mamba.out_proj", "ssm_out"}
 
-	graniteHybridNames       = strings.NewReplacer(append([]string{"shared_mlp.gate_proj", "ffn_gate", "shared_mlp.up_proj", "ffn_up", "shared_mlp.output_linear", "ffn_down"}, mambaNames...)...)
-	graniteHybridExpertNames = strings.NewReplacer(append([]string{"shared_mlp.gate_proj", "ffn_gate_shexp", "shared_mlp.up_proj", "ffn_up_shexp", "shared_mlp.output_linear", "ffn_down_shexp"}, mambaNames...)...)
+	graniteHybridNames = strings.NewReplacer(append([]string{"shared_mlp.gate_proj", "ffn_gate", "shared_mlp.up_proj", "ffn_up",
+		"shared_mlp.output_linear", "ffn_down"}, mambaNames...)...)
+	graniteHybridExpertNames = strings.NewReplacer(append([]string{"shared_mlp.gate_proj", "ffn_gate_shexp", "shared_mlp.up_proj",
+		"ffn_up_shexp", "shared_mlp.output_linear", "ffn_down_shexp"}, mambaNames...)...)
 )
 
 // headCounts sets the number of KV heads of each layer: 0 in those with a state.
@@ -57,7 +61,8 @@ func graniteHybridKeys(g *GGUF, m *model.Config) {
 
 func mambaKeys(g *GGUF, m *model.Config, p string) {
 	d := &m.Delta
-	for key, n := range map[string]int{"conv_kernel": d.Taps, "state_size": d.KeyDim, "group_count": d.Groups, "time_step_rank": d.ValueHeads, "inner_size": d.ValueHeads * d.ValueDim} {
+	for key, n := range map[string]int{"conv_kernel": d.Taps, "state_size": d.KeyDim, "group_count": d.Groups, "time_step_rank": d.ValueHeads,
+		"inner_size": d.ValueHeads * d.ValueDim} {
 		g.Set(p+"ssm."+key, n)
 	}
 }

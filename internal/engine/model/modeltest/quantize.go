@@ -20,7 +20,8 @@ func Quantize(typ gguf.Type, v []float32) []byte {
 		}
 		return out
 	}
-	block, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8_0: q8, gguf.Q4_0: q4, gguf.Q4_K: q4k, gguf.Q5_K: q5k, gguf.Q6_K: q6k, gguf.MXFP4: mxfp4}[typ]
+	block, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8_0: q8, gguf.Q4_0: q4, gguf.Q4_K: q4k, gguf.Q5_K: q5k,
+		gguf.Q6_K: q6k, gguf.MXFP4: mxfp4}[typ]
 	if !ok {
 		panic(fmt.Sprintf("modeltest: does not quantize to %v", typ))
 	}

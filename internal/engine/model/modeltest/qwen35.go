@@ -9,10 +9,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
-var qwen35Names = strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "linear_attn.in_proj_qkv.", "attn_qkv.", "linear_attn.in_proj_z", "attn_gate",
-	"linear_attn.in_proj_ba", "ssm_ba", "linear_attn.in_proj_b", "ssm_beta", "linear_attn.in_proj_a", "ssm_alpha", "linear_attn.conv1d", "ssm_conv1d", "linear_attn.norm", "ssm_norm",
-	"linear_attn.out_proj", "ssm_out", "linear_attn.A_log", "ssm_a", "linear_attn.dt_bias", "ssm_dt.bias", "mlp.shared_expert_gate", "ffn_gate_inp_shexp",
-	"mlp.shared_expert.gate_proj", "ffn_gate_shexp", "mlp.shared_expert.up_proj", "ffn_up_shexp", "mlp.shared_expert.down_proj", "ffn_down_shexp")
+var qwen35Names = strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "linear_attn.in_proj_qkv.",
+	"attn_qkv.", "linear_attn.in_proj_z", "attn_gate",
+	"linear_attn.in_proj_ba", "ssm_ba", "linear_attn.in_proj_b", "ssm_beta", "linear_attn.in_proj_a", "ssm_alpha", "linear_attn.conv1d",
+	"ssm_conv1d", "linear_attn.norm", "ssm_norm",
+	"linear_attn.out_proj", "ssm_out", "linear_attn.A_log", "ssm_a", "linear_attn.dt_bias", "ssm_dt.bias",
+	"mlp.shared_expert_gate", "ffn_gate_inp_shexp",
+	"mlp.shared_expert.gate_proj", "ffn_gate_shexp", "mlp.shared_expert.up_proj", "ffn_up_shexp",
+	"mlp.shared_expert.down_proj", "ffn_down_shexp")
 
 // qwen35Keys returns the keys of an architecture.
 func qwen35Keys(arch string) func(g *GGUF, m *model.Config) {
@@ -25,8 +29,9 @@ func qwen35Keys(arch string) func(g *GGUF, m *model.Config) {
 			}
 		}
 		g.Unset(arch + ".rope.dimension_count")
-		for key, n := range map[string]int{"ssm.conv_kernel": d.Taps, "ssm.state_size": d.KeyDim, "ssm.group_count": d.KeyHeads, "ssm.time_step_rank": d.ValueHeads,
-			"ssm.inner_size": d.ValueHeads * d.ValueDim, "full_attention_interval": interval, "rope.dimension_count": m.Rotated} {
+		for key, n := range map[string]int{"ssm.conv_kernel": d.Taps, "ssm.state_size": d.KeyDim, "ssm.group_count": d.KeyHeads,
+			"ssm.time_step_rank": d.ValueHeads,
+			"ssm.inner_size":     d.ValueHeads * d.ValueDim, "full_attention_interval": interval, "rope.dimension_count": m.Rotated} {
 			g.Set(arch+"."+key, n)
 		}
 		g.Set(arch+".rope.dimension_sections", []int32{2, 1, 1, 0})

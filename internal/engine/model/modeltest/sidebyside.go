@@ -8,11 +8,15 @@ import (
 )
 
 var (
-	falconNames = strings.NewReplacer(append([]string{"pre_ff_layernorm", "ffn_norm", "feed_forward.gate_proj", "ffn_gate", "feed_forward.up_proj", "ffn_up", "feed_forward.down_proj", "ffn_down"}, mambaNames...)...)
+	falconNames = strings.NewReplacer(append([]string{"pre_ff_layernorm", "ffn_norm", "feed_forward.gate_proj", "ffn_gate",
+		"feed_forward.up_proj", "ffn_up", "feed_forward.down_proj", "ffn_down"}, mambaNames...)...)
 
-	nemotronNames = strings.NewReplacer("mixer.in_proj", "ssm_in", "mixer.conv1d", "ssm_conv1d", "mixer.dt_bias", "ssm_dt.bias", "mixer.A_log", "ssm_a", "mixer.D", "ssm_d", "mixer.norm", "ssm_norm", "mixer.out_proj", "ssm_out",
-		"mixer.q_proj", "attn_q", "mixer.k_proj", "attn_k", "mixer.v_proj", "attn_v", "mixer.o_proj", "attn_output", ".norm.", ".attn_norm.", "mixer.gate.e_score_correction_bias", "exp_probs_b.bias",
-		"mixer.shared_experts.up_proj", "ffn_up_shexp", "mixer.shared_experts.down_proj", "ffn_down_shexp", "mixer.up_proj", "ffn_up", "mixer.down_proj", "ffn_down")
+	nemotronNames = strings.NewReplacer("mixer.in_proj", "ssm_in", "mixer.conv1d", "ssm_conv1d", "mixer.dt_bias", "ssm_dt.bias", "mixer.A_log",
+		"ssm_a", "mixer.D", "ssm_d", "mixer.norm", "ssm_norm", "mixer.out_proj", "ssm_out",
+		"mixer.q_proj", "attn_q", "mixer.k_proj", "attn_k", "mixer.v_proj", "attn_v", "mixer.o_proj", "attn_output", ".norm.", ".attn_norm.",
+		"mixer.gate.e_score_correction_bias", "exp_probs_b.bias",
+		"mixer.shared_experts.up_proj", "ffn_up_shexp", "mixer.shared_experts.down_proj", "ffn_down_shexp", "mixer.up_proj",
+		"ffn_up", "mixer.down_proj", "ffn_down")
 )
 
 // falconKeys: a block has a layer with Mamba-2 and one with attention.
@@ -48,8 +52,10 @@ func nemotronKeys(g *GGUF, m *model.Config) {
 	}
 	mambaKeys(g, m, p)
 	if e := m.MoE; e.Experts > 0 {
-		for key, v := range map[string]any{"expert_feed_forward_length": e.FFN, "expert_shared_feed_forward_length": e.Shared, "expert_shared_count": 1, "expert_weights_norm": e.Router.Normalise,
-			"expert_weights_scale": e.Router.Scale, "expert_group_count": max(1, e.Router.Groups), "expert_group_used_count": max(1, e.Router.TopGroups), "expert_gating_func": 2} {
+		for key, v := range map[string]any{"expert_feed_forward_length": e.FFN, "expert_shared_feed_forward_length": e.Shared,
+			"expert_shared_count": 1, "expert_weights_norm": e.Router.Normalise,
+			"expert_weights_scale": e.Router.Scale, "expert_group_count": max(1, e.Router.Groups),
+			"expert_group_used_count": max(1, e.Router.TopGroups), "expert_gating_func": 2} {
 			g.Set(p+key, v)
 		}
 	}

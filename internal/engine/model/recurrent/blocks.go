@@ -43,7 +43,8 @@ func Blocks(pattern string) ([]Block, error) {
 
 // Pattern returns the letters of kinds of blocks by their names in transformers.
 func Pattern(kinds []string) (string, error) {
-	letters := map[string]byte{"mamba": MambaBlock, "linear_attention": MambaBlock, "attention": AttentionBlock, "full_attention": AttentionBlock, "mlp": DenseBlock, "moe": ExpertBlock}
+	letters := map[string]byte{"mamba": MambaBlock, "linear_attention": MambaBlock, "attention": AttentionBlock,
+		"full_attention": AttentionBlock, "mlp": DenseBlock, "moe": ExpertBlock}
 	var s strings.Builder
 	for i, kind := range kinds {
 		letter, ok := letters[kind]

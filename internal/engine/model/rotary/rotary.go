@@ -14,7 +14,8 @@ const LongRope = "longrope"
 // to longer contexts.
 type Rope struct {
 	Theta float64
-	Type  string // "" as trained; "linear" (Chen et al., arXiv 2306.15595); "llama3" (Llama 3.1); "yarn"; "longrope"; "divided"; "proportional" (Gemma 4)
+	// "" as trained; "linear" (Chen et al., arXiv 2306.15595); "llama3" (Llama 3.1); "yarn"; "longrope"; "divided"; "proportional" (Gemma 4)
+	Type string
 
 	Factor      float64 // linear, llama3, yarn: extension factor of the context
 	LowFreq     float64 // llama3: low_freq_factor; longer waves than OriginalMax/LowFreq are fully stretched

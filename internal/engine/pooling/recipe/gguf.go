@@ -89,7 +89,8 @@ func (r *Recipe) rankEncoder(ck *checkpoint.Checkpoint) error {
 	case err != nil:
 		return fmt.Errorf("%w: pooling_type rank: %w", ErrRecipe, err)
 	case head.in == 0:
-		return bad(ck.Dir, "cls.weight, the dense layer before cls.output.weight, is missing: llama.cpp's converter leaves out BERT's pooler; use the folder that the file was made from")
+		return bad(ck.Dir, "cls.weight, the dense layer before cls.output.weight, is missing: llama.cpp's converter leaves out BERT's pooler; "+
+			"use the folder that the file was made from")
 	case t.Rows() != 1:
 		return bad(ck.Dir, "cls.output.weight has %d rows; scores need exactly 1", t.Rows())
 	case head.norm == nil && head.activation == "gelu":

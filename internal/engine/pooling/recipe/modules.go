@@ -96,7 +96,8 @@ func (r *Recipe) readPooling(dir string, ck *checkpoint.Checkpoint) error {
 			modes = append(modes, s)
 		}
 	case nil:
-		for name, on := range map[string]bool{"cls": c.CLS, "mean": c.Mean, "lasttoken": c.Last, "max": c.Max, "mean_sqrt_len_tokens": c.Root, "weightedmean": c.Weighed} {
+		for name, on := range map[string]bool{"cls": c.CLS, "mean": c.Mean, "lasttoken": c.Last, "max": c.Max,
+			"mean_sqrt_len_tokens": c.Root, "weightedmean": c.Weighed} {
 			if on {
 				modes = append(modes, name)
 			}

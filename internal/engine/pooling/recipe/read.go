@@ -71,7 +71,8 @@ func Read(ck *checkpoint.Checkpoint, o Options) (*Recipe, error) {
 	}
 	if r.Pool == pooling.None {
 		if ck.Config.Headless || ck.Config.NonCausal {
-			return nil, fmt.Errorf("%w: %s: this model only makes vectors, and no file names the pooling (modules.json, or pooling_type in GGUF): state the pooling, last, mean or cls", ErrRecipe, ck.Dir)
+			return nil, fmt.Errorf("%w: %s: this model only makes vectors, and no file names the pooling (modules.json, or pooling_type in "+
+				"GGUF): state the pooling, last, mean or cls", ErrRecipe, ck.Dir)
 		}
 		return nil, nil
 	}
@@ -117,8 +118,10 @@ func (r *Recipe) finish(ck *checkpoint.Checkpoint) error {
 }
 
 // qwen3Pair is the prompt of Qwen3-Reranker (its model card; sentence-transformers' chat template).
-const qwen3Pair = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n" +
-	"<|im_start|>user\n<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+const qwen3Pair = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. " +
+	"Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n" +
+	"<|im_start|>user\n<Instruct>: {instruction}\n<Query>: {query}\n<Document>: " +
+	"{document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 // Instruction replaces {instruction} where a request has none.
 const Instruction = "Given a web search query, retrieve relevant passages that answer the query"

@@ -3,7 +3,8 @@ package f32
 import "math"
 
 // The exponential is a range reduction by ln 2 in two pieces, and a polynomial of degree 6. The polynomial
-// is fitted (Remez) to exp on [-ln2/2, ln2/2] with float32 coefficients. Its relative error is 4e-9. The vector kernels run the same operations in the same order.
+// is fitted (Remez) to exp on [-ln2/2, ln2/2] with float32 coefficients. Its relative error is 4e-9. The
+// vector kernels run the same operations in the same order.
 const (
 	expMax  = 89   // above this the result is infinite
 	expMin  = -104 // below this it is 0

@@ -54,7 +54,8 @@ func main() {
 	tables(&b)
 	source(dir, "asm_amd64.go", b.String())
 	for _, is := range []isa{avx512, avx2} {
-		source(dir, "ops_"+is.file+"_amd64.go", "import \"unsafe\"\n"+strings.NewReplacer("ISA", is.name, "NAME", is.file, "LANES", fmt.Sprint(is.bytes/4)).Replace(wrappers))
+		source(dir, "ops_"+is.file+"_amd64.go",
+			"import \"unsafe\"\n"+strings.NewReplacer("ISA", is.name, "NAME", is.file, "LANES", fmt.Sprint(is.bytes/4)).Replace(wrappers))
 	}
 }
 
@@ -78,7 +79,8 @@ func file(dir, name string, is isa, body func(*gen)) {
 	if err := pass.Compile.Execute(f); err != nil {
 		log.Fatalf("%s: %v", name, err)
 	}
-	asm, err := printer.NewGoAsm(printer.Config{Name: "internal/engine/tensor/gen", Argv: []string{"internal/engine/tensor/gen"}, Pkg: "kernel"}).Print(f)
+	asm, err := printer.NewGoAsm(printer.Config{Name: "internal/engine/tensor/gen",
+		Argv: []string{"internal/engine/tensor/gen"}, Pkg: "kernel"}).Print(f)
 	if err != nil {
 		log.Fatalf("%s: %v", name, err)
 	}

@@ -62,7 +62,9 @@ func (g *gen) narrow(q quantType, c int) {
 			if q.zeros() {
 				g.LEAQ(operand.Mem{Base: part, Index: part, Scale: 2}, part)
 			}
-			sums := g.narrowBlock(q, n, func(l int) operand.Mem { return of(w, q.loads, l*64+i*32) }, operand.Mem{Base: scales, Index: part, Scale: 1, Disp: 32 + i*8}, x, c)
+			sums := g.narrowBlock(q, n, func(l int) operand.Mem {
+				return of(w, q.loads, l*64+i*32)
+			}, operand.Mem{Base: scales, Index: part, Scale: 1, Disp: 32 + i*8}, x, c)
 			ws := g.vec()
 			g.VCVTPH2PS(operand.Mem{Base: scales, Index: part, Scale: 1, Disp: i * 16}, ws)
 			for t := range c {

@@ -12,7 +12,8 @@ type DType uint8
 // The known types. Q8_0, Q4_0 and IQ4_NL are GGUF's: blocks of 32 values that share one float16
 // scale. A value of Q4_0 is one of 16 equidistant steps. A value of IQ4_NL is one of 16 that are denser
 // where weights are frequent, which gives a smaller error at the same size. Int8 has one float32 scale per
-// row (cache rows only). Int4 is Q4_0 with a zero point of 4 bits for each block, as in GPTQ and AWQ. MXFP4 has the values of the OCP format; its scales are float16 here.
+// row (cache rows only). Int4 is Q4_0 with a zero point of 4 bits for each block, as in GPTQ and AWQ. MXFP4
+// has the values of the OCP format; its scales are float16 here.
 const (
 	F32 DType = iota
 	BF16

@@ -26,7 +26,8 @@ func choose(name string) (*Set, error) {
 		}
 		known = append(known, k.Name)
 	}
-	return all[0], fmt.Errorf("kernel: %s=%q is not an implementation that this machine can run; known here: %s", EnvCPU, name, strings.Join(known, ", "))
+	return all[0], fmt.Errorf("kernel: %s=%q is not an implementation that this machine can run; known here: %s",
+		EnvCPU, name, strings.Join(known, ", "))
 }
 
 // Implementation is the name of the kernels in use: "avx512", "avx2" or "portable". The error

@@ -18,7 +18,8 @@ func Sum() ([sha256.Size]byte, error) {
 	t := &selfTest{h: sha256.New(), pool: tensor.NewPool(1)}
 	defer t.pool.Close()
 	t.operations()
-	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_0, tensor.IQ4_NL, tensor.Int4, tensor.MXFP4} {
+	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_0,
+		tensor.IQ4_NL, tensor.Int4, tensor.MXFP4} {
 		if err := t.products(dt); err != nil {
 			return [sha256.Size]byte{}, err
 		}
@@ -121,7 +122,8 @@ func (t *selfTest) h16(x, y []float32) []float32 {
 // and several groups of panels in one call. It also covers short last blocks and rows, and a part of
 // the units.
 func (t *selfTest) products(dt tensor.DType) error {
-	for _, c := range []struct{ rows, cols, lo, hi, most int }{{11*kernel.PanelRows - 3, 4*tensor.BlockWidth + 19, 0, 5, 7}, {kernel.PanelRows, 6 * tensor.BlockWidth, 1, 4, 2}, {16*kernel.GroupRows + 1, tensor.BlockWidth, 0, 1, 1}} {
+	for _, c := range []struct{ rows, cols, lo, hi, most int }{{11*kernel.PanelRows - 3, 4*tensor.BlockWidth + 19, 0, 5, 7},
+		{kernel.PanelRows, 6 * tensor.BlockWidth, 1, 4, 2}, {16*kernel.GroupRows + 1, tensor.BlockWidth, 0, 1, 1}} {
 		w, err := tensor.NewWeightUnits(dt, c.rows, c.cols, c.lo, c.hi)
 		if err != nil {
 			return err

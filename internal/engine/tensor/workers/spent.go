@@ -21,12 +21,14 @@ type Spent struct {
 
 // Sub returns the time spent since o was taken.
 func (s Spent) Sub(o Spent) Spent {
-	return Spent{s.Runs - o.Runs, s.Wall - o.Wall, s.Work - o.Work, s.Late - o.Late, s.Absent - o.Absent, s.Uneven - o.Uneven, s.End - o.End, s.Again - o.Again}
+	return Spent{s.Runs - o.Runs, s.Wall - o.Wall, s.Work - o.Work, s.Late - o.Late, s.Absent - o.Absent,
+		s.Uneven - o.Uneven, s.End - o.End, s.Again - o.Again}
 }
 
 // Add returns the sum of both.
 func (s Spent) Add(o Spent) Spent {
-	return Spent{s.Runs + o.Runs, s.Wall + o.Wall, s.Work + o.Work, s.Late + o.Late, s.Absent + o.Absent, s.Uneven + o.Uneven, s.End + o.End, s.Again + o.Again}
+	return Spent{s.Runs + o.Runs, s.Wall + o.Wall, s.Work + o.Work, s.Late + o.Late, s.Absent + o.Absent,
+		s.Uneven + o.Uneven, s.End + o.End, s.Again + o.Again}
 }
 
 // SampleEvery is an odd prime, so that Runs in a repeating pattern, like those of layers, are all
@@ -107,7 +109,8 @@ func (w *Stopwatch) Stop(number uint64, threads int) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sum = w.sum.Add(Spent{SampleEvery, SampleEvery * wall, SampleEvery * s.Work, SampleEvery * s.Late, SampleEvery * s.Absent, SampleEvery * s.Uneven, SampleEvery * s.End, 0})
+	w.sum = w.sum.Add(Spent{SampleEvery, SampleEvery * wall, SampleEvery * s.Work, SampleEvery * s.Late, SampleEvery * s.Absent,
+		SampleEvery * s.Uneven, SampleEvery * s.End, 0})
 }
 
 // Spent returns the measurements since Init.
