@@ -26,7 +26,8 @@ func Parse(src string) (t *Template, err error) {
 	}()
 	defer python.Catch(&line, &err)
 	if len(src) > maxSource {
-		return nil, &python.Error{Line: 0, Message: fmt.Sprintf("the template has %d bytes; at most %d are read", len(src), maxSource), Cause: python.ErrLimit}
+		return nil, &python.Error{Line: 0, Message: fmt.Sprintf("the template has %d bytes; at most %d are read", len(src), maxSource),
+			Cause: python.ErrLimit}
 	}
 	p.tokens = lex(src)
 	body := p.body("")

@@ -220,7 +220,8 @@ func (in *interp) formatted(v python.Value, spec string) python.Str {
 		if precision >= 0 && precision < s.Runes() {
 			s = s.Slice(0, s.Offset(precision))
 		}
-	case kind == "c" && (sign != "" || alternate), comma != "" && strings.Contains("nsc", cmp.Or(kind, " ")), comma == "," && strings.Contains("boxX", cmp.Or(kind, " ")):
+	case kind == "c" && (sign != "" || alternate), comma != "" && strings.Contains("nsc", cmp.Or(kind, " ")),
+		comma == "," && strings.Contains("boxX", cmp.Or(kind, " ")):
 		in.Fail("Invalid format specifier for a number")
 	default:
 		zeros := 0
@@ -245,7 +246,8 @@ func (in *interp) formatted(v python.Value, spec string) python.Str {
 
 // formattedNumber returns the sign and prefix of a number and its digits. sign is printed for a
 // number that is not negative. Grouped digits get zeros to fill the width.
-func (in *interp) formattedNumber(v python.Value, sign, kind string, precision int, alternate bool, comma string, width int) (digits string, whole python.Str) {
+func (in *interp) formattedNumber(v python.Value, sign, kind string, precision int, alternate bool, comma string,
+	width int) (digits string, whole python.Str) {
 	long, _ := v.(*big.Int)
 	i, f, isInt, ok := python.Number(v)
 	if !ok && long == nil {

@@ -137,7 +137,8 @@ func newChatTemplate(source map[string]string, config, specials map[string]json.
 	}
 	plain, tools := chatChoose(source)
 	if tools == "" {
-		return nil, fmt.Errorf("%w: of the templates %q none is named %q or %q", ErrNoChatTemplate, slices.Sorted(maps.Keys(source)), chatDefault, chatToolUse)
+		return nil, fmt.Errorf("%w: of the templates %q none is named %q or %q", ErrNoChatTemplate,
+			slices.Sorted(maps.Keys(source)), chatDefault, chatToolUse)
 	}
 	var err error
 	if c.tools, err = c.variant(tools); err != nil {

@@ -95,7 +95,8 @@ func (c *ChatTemplate) RenderTurn(messages []Message, o RenderOptions) (prompt R
 		v = c.tools
 	}
 	if v == nil {
-		return nil, "", fmt.Errorf("%w: of the model's chat templates (%q) none is \"default\"; send tools, for \"tool_use\", or start the server with "+options.Name("chat-template"), ErrChatInput, slices.Sorted(maps.Keys(c.source)))
+		return nil, "", fmt.Errorf("%w: of the model's chat templates (%q) none is \"default\"; send tools, for \"tool_use\", or start the "+
+			"server with "+options.Name("chat-template"), ErrChatInput, slices.Sorted(maps.Keys(c.source)))
 	}
 	vars, err := c.variables(v, messages, o)
 	if err != nil {

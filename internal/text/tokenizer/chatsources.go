@@ -111,7 +111,8 @@ func chatNamed(raw json.RawMessage, where string) (map[string]string, error) {
 	}
 	out = map[string]string{}
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("tokenizer: tokenizer_config.json: chat_template is neither a string nor a list of named templates: %s", modelfile.Words(err.Error()))
+		return nil, fmt.Errorf("tokenizer: tokenizer_config.json: chat_template is neither a string nor a list of named templates: %s",
+			modelfile.Words(err.Error()))
 	}
 	for _, t := range list {
 		out[t.Name] = t.Template

@@ -36,7 +36,8 @@ func (t *Tokenizer) takeExtra(g *vocabfile.Extra) {
 	for _, id := range slices.Sorted(maps.Keys(g.Again)) {
 		first := int32(g.Again[id])
 		s := t.Token(first)
-		t.warnings = append(t.warnings, fmt.Sprintf("%stokens: the ids %d and %d both have the text %q; texts get the id %d", vocabfile.GGUFPrefix, first, id, s, first))
+		t.warnings = append(t.warnings,
+			fmt.Sprintf("%stokens: the ids %d and %d both have the text %q; texts get the id %d", vocabfile.GGUFPrefix, first, id, s, first))
 		if a := t.added.byID[first]; a != nil {
 			twin := *a
 			twin.id = id

@@ -51,7 +51,8 @@ func insertion(n node) string {
 	return s
 }
 
-var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents", "BertNormalizer", "Nmt", "Precompiled", "SentencePiece"}
+var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents",
+	"BertNormalizer", "Nmt", "Precompiled", "SentencePiece"}
 
 func parseNormalizers(n node) normalizers {
 	var out normalizers
@@ -93,14 +94,16 @@ func parseNormalizer(o object) normalizer {
 			return p, nil
 		}
 	case "BertNormalizer":
-		b := wordpiece.Normalizer{Clean: o.flag("clean_text", true), Chinese: o.flag("handle_chinese_chars", true), Lower: o.flag("lowercase", true)}
+		b := wordpiece.Normalizer{Clean: o.flag("clean_text", true), Chinese: o.flag("handle_chinese_chars", true),
+			Lower: o.flag("lowercase", true)}
 		b.Accents = o.flag("strip_accents", b.Lower)
 		return textual(b.Apply)
 	case "Precompiled":
 		return textual(parseCharsmap(o.at("precompiled_charsmap")).Precompiled)
 	case "SentencePiece": // of vocabfile, not of the library
 		n := sentencepiece.Normalizer{Charsmap: parseCharsmap(o.at("precompiled_charsmap")), DummyPrefix: o.flag("add_dummy_prefix", true),
-			RemoveExtra: o.flag("remove_extra_whitespaces", true), Escape: o.flag("escape_whitespaces", true), Suffix: o.flag("treat_whitespace_as_suffix", false)}
+			RemoveExtra: o.flag("remove_extra_whitespaces", true), Escape: o.flag("escape_whitespaces", true),
+			Suffix: o.flag("treat_whitespace_as_suffix", false)}
 		n.KeepSymbols(parseSymbols(o))
 		return textual(n.Apply)
 	case "Nmt":
@@ -139,7 +142,8 @@ func parseSymbols(o object) (out []string) {
 	}
 	for i, s := range out {
 		if len(s) > maxAddedBytes {
-			panic(attempt.Failure{Err: invalid(fmt.Sprintf("%s[%d]", join(o.path, "symbols"), i), "has %d bytes, the limit is %d", len(s), maxAddedBytes)})
+			panic(attempt.Failure{Err: invalid(fmt.Sprintf("%s[%d]", join(o.path, "symbols"), i),
+				"has %d bytes, the limit is %d", len(s), maxAddedBytes)})
 		}
 	}
 	return out

@@ -96,7 +96,8 @@ func parseTemplate(n node, special object, texts int) []slot {
 			name := so.at("id").str()
 			i := slices.Index([]string{"A", "B"}[:texts], name)
 			if i < 0 || seen[i] {
-				panic(attempt.Failure{Err: invalid(seq.path, "a template for %d texts holds each sequence of A and B exactly once, not %q here", texts, name)})
+				panic(attempt.Failure{Err: invalid(seq.path,
+					"a template for %d texts holds each sequence of A and B exactly once, not %q here", texts, name)})
 			}
 			seen[i] = true
 			out = append(out, slot{text: i, kind: parseType(so)})

@@ -17,7 +17,8 @@ type pretokenizer interface {
 	split(p piece, next func(piece) error) error
 }
 
-var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "SentencePieceSymbols"}
+var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit",
+	"BertPreTokenizer", "SentencePieceSymbols"}
 
 func parsePretokenizers(n node) []pretokenizer {
 	var out []pretokenizer

@@ -179,7 +179,8 @@ func (t *translator) class() {
 			}
 			t.take("]", "]")
 		case t.has("["), t.has("&&"):
-			panic(attempt.Failure{Err: fmt.Errorf("class at byte %d contains a nested or POSIX class or an intersection, which is not supported", start)})
+			panic(attempt.Failure{Err: fmt.Errorf("class at byte %d contains a nested or POSIX class or an intersection, which is not supported",
+				start)})
 		default:
 			_, n := utf8.DecodeRuneInString(t.in[t.pos:])
 			t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
@@ -207,7 +208,8 @@ func compileRegex(path, pattern string) (*regex, error) {
 	}
 	re.MatchTimeout = searchLimit
 	if text := backtracks(re, pattern); text != "" {
-		return nil, fmt.Errorf("%w: %s: pattern %.200q needs more than %v for a text of %d characters (%q): it tries exponentially many ways to match",
+		return nil, fmt.Errorf("%w: %s: pattern %.200q needs more than %v for a text of %d characters (%q): it tries exponentially many ways "+
+			"to match",
 			ErrUnsupported, path, pattern, probeTimeout, utf8.RuneCountInString(text), text)
 	}
 	return &regex{re}, nil

@@ -79,7 +79,8 @@ func (s *searches) find(re *regexp2.Regexp, text []rune, from int) (*regexp2.Mat
 			try++
 		}
 		if try >= s.tries || errors.Is(err, regexp2.ErrBacktrackingStackLimit) { // the error contains the text
-			return nil, fmt.Errorf("%w: a pattern of the tokenizer took more than %v, or too much memory, for a search in %d characters", ErrGaveUp, searchLimit, len(text))
+			return nil, fmt.Errorf("%w: a pattern of the tokenizer took more than %v, or too much memory, for a search in %d characters",
+				ErrGaveUp, searchLimit, len(text))
 		}
 	}
 }

@@ -60,7 +60,8 @@ func parsePieces(n node) []unigram.Piece {
 	for i, raw := range rows {
 		var row []json.RawMessage
 		p := &pieces[i]
-		if json.Unmarshal(raw, &row) != nil || len(row) != 2 || json.Unmarshal(row[0], &p.Text) != nil || json.Unmarshal(row[1], &p.Score) != nil {
+		if json.Unmarshal(raw, &row) != nil || len(row) != 2 || json.Unmarshal(row[0], &p.Text) != nil ||
+			json.Unmarshal(row[1], &p.Score) != nil {
 			panic(attempt.Failure{Err: invalid(fmt.Sprintf("%s[%d]", n.path, i), "is not [piece, score]")})
 		}
 	}

@@ -29,13 +29,15 @@ const (
 	DSML     Family = "dsml"        // <｜DSML｜function_calls><｜DSML｜invoke name="...">...; DeepSeek V3.2
 	Liquid   Family = "lfm2"        // <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>; LFM2
 	Harmony  Family = "harmony"     // <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>; gpt-oss
-	Cohere   Family = "cohere"      // <|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|>; Command R7B, A
-	CommandR Family = "command-r"   // Action: ```json [{"tool_name": ..., "parameters": {...}}]```; Command R
-	JSON     Family = "json"        // a call or a list of calls as a whole answer; for any template with tools
+	// <|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|>; Command R7B, A
+	Cohere   Family = "cohere"
+	CommandR Family = "command-r" // Action: ```json [{"tool_name": ..., "parameters": {...}}]```; Command R
+	JSON     Family = "json"      // a call or a list of calls as a whole answer; for any template with tools
 )
 
 // Families lists the names that may be configured.
-var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, Nemotron, GLM, MiniMax, Seed, DSML, Liquid, Harmony, Cohere, CommandR, JSON}
+var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, Nemotron, GLM, MiniMax, Seed,
+	DSML, Liquid, Harmony, Cohere, CommandR, JSON}
 
 // Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {

@@ -136,7 +136,8 @@ func (h *harmony) header() bool {
 	h.buf = rest
 	switch _, known := h.tools[name]; {
 	case function && known:
-		h.at, h.w = harmonyCall, writer{ends: harmonyBreaks, opens: func(s string, final bool) verdict { return startsWith(s, harmonyBreaks, final) }}
+		h.at, h.w = harmonyCall,
+			writer{ends: harmonyBreaks, opens: func(s string, final bool) verdict { return startsWith(s, harmonyBreaks, final) }}
 		h.name = name
 	case channel == "analysis":
 		h.at = harmonyThought

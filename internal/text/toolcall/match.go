@@ -161,7 +161,8 @@ type sectionMarks struct{ open, end, call, name, callEnd string }
 
 var (
 	deepSeekMarks = sectionMarks{"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"}
-	kimiMarks     = sectionMarks{"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"}
+	kimiMarks     = sectionMarks{"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+		"<|tool_call_argument_begin|>", "<|tool_call_end|>"}
 )
 
 // inSection parses a mark, a name, and another mark. DeepSeek V3 and R1 write the kind in place of

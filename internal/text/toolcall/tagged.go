@@ -18,9 +18,11 @@ type tagForm struct {
 }
 
 var tagForms = map[Family]*tagForm{
-	GLM:     {opens: hermesOpen, end: hermesEnd, key: "<arg_key>", keyEnd: "</arg_key>", value: "<arg_value>", valueEnd: "</arg_value>"},
-	MiniMax: {opens: "<minimax:tool_call>", end: "</minimax:tool_call>", call: "<invoke name=", callEnd: "</invoke>", key: "<parameter name=", valueEnd: parameterEnd},
-	Seed:    {opens: "<seed:tool_call>", end: "</seed:tool_call>", call: "<function=", callEnd: functionEnd, key: "<parameter=", valueEnd: parameterEnd},
+	GLM: {opens: hermesOpen, end: hermesEnd, key: "<arg_key>", keyEnd: "</arg_key>", value: "<arg_value>", valueEnd: "</arg_value>"},
+	MiniMax: {opens: "<minimax:tool_call>", end: "</minimax:tool_call>", call: "<invoke name=", callEnd: "</invoke>",
+		key: "<parameter name=", valueEnd: parameterEnd},
+	Seed: {opens: "<seed:tool_call>", end: "</seed:tool_call>", call: "<function=", callEnd: functionEnd,
+		key: "<parameter=", valueEnd: parameterEnd},
 	DSML: {opens: "<｜DSML｜function_calls>", end: "</｜DSML｜function_calls>", call: "<｜DSML｜invoke name=", callEnd: "</｜DSML｜invoke>",
 		key: "<｜DSML｜parameter name=", valueEnd: "</｜DSML｜parameter>"},
 }

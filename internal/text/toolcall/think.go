@@ -13,7 +13,8 @@ var cohereThought = Tags{Open: "<|START_THINKING|>", Close: "<|END_THINKING|>"}
 
 // thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, those of
 // earlier models of Kimi, and Gemma 4's.
-var thoughtTags = []Tags{DefaultTags, {Open: "[THINK]", Close: "[/THINK]"}, {Open: "<seed:think>", Close: "</seed:think>"}, {Open: "◁think▷", Close: "◁/think▷"},
+var thoughtTags = []Tags{DefaultTags, {Open: "[THINK]", Close: "[/THINK]"}, {Open: "<seed:think>", Close: "</seed:think>"},
+	{Open: "◁think▷", Close: "◁/think▷"},
 	cohereThought, {Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}}
 
 // TagsOf returns the tags of thoughts with which answers with a template may start. Without any, ok

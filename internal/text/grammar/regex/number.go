@@ -81,7 +81,8 @@ func (x *Store) free(minus, fraction ID) ID {
 	less := x.Or(x.Concat(x.Bytes('0', '1'), digit, digit), x.Concat(x.Literal("2"), x.Bytes('0', '8'), digit))
 	long := x.Concat(x.Bytes('1', '9'), x.Repeat(digit, 0, maxWhole-1), fraction, x.Opt(exponent(less)))
 	short := x.Concat(digit, fraction, x.Opt(exponent(x.Or(three, x.Concat(x.Literal("30"), x.Bytes('0', '7'))))))
-	top := x.Concat(x.Literal("1"), x.Opt(x.Concat(x.Literal("."), x.Bytes('0', '6'), x.Repeat(digit, 0, maxFraction-1))), x.Set(e), x.Opt(x.Set(sign)), x.Literal("308"))
+	top := x.Concat(x.Literal("1"), x.Opt(x.Concat(x.Literal("."), x.Bytes('0', '6'), x.Repeat(digit, 0, maxFraction-1))),
+		x.Set(e), x.Opt(x.Set(sign)), x.Literal("308"))
 	return x.Concat(minus, x.Or(long, short, top))
 }
 

@@ -294,7 +294,8 @@ func (p *Parser) group() *patternNode {
 var (
 	digits     = Runes{{'0', '9'}}
 	wordRunes  = Runes{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}
-	spaceRunes = Runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
+	spaceRunes = Runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
+		{0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
 )
 
 // shorthand parses the class that a letter after a backslash names.
@@ -343,7 +344,8 @@ func (p *Parser) shorthand() (Runes, bool) {
 		case name == "ASCII":
 			set = Runes{{0, 0x7F}}
 		case name == "Alphabetic":
-			set = append(append(append(tableRunes(unicode.L), tableRunes(unicode.Nl)...), tableRunes(unicode.Other_Alphabetic)...), runeRange{}).Normal().Except(Runes{{0, 0}})
+			set = append(append(append(tableRunes(unicode.L), tableRunes(unicode.Nl)...), tableRunes(unicode.Other_Alphabetic)...),
+				runeRange{}).Normal().Except(Runes{{0, 0}})
 		case name == "Lowercase":
 			set = append(tableRunes(unicode.Ll), tableRunes(unicode.Other_Lowercase)...).Normal()
 		case name == "Uppercase":
@@ -359,7 +361,9 @@ func (p *Parser) shorthand() (Runes, bool) {
 	return nil, false
 }
 
-var longCategories = map[string]string{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt", "Mark": "M", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S", "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc"}
+var longCategories = map[string]string{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt",
+	"Mark": "M", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S", "Separator": "Z",
+	"Space_Separator": "Zs", "Other": "C", "Control": "Cc"}
 
 func (p *Parser) escape() *patternNode {
 	if !p.More() {
@@ -516,8 +520,10 @@ func (p *Parser) set() Runes {
 }
 
 var posixClass = map[string]Runes{
-	"alpha": {{'A', 'Z'}, {'a', 'z'}}, "digit": digits, "alnum": {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}}, "upper": {{'A', 'Z'}}, "lower": {{'a', 'z'}},
-	"space": {{'\t', '\r'}, {' ', ' '}}, "xdigit": {{'0', '9'}, {'A', 'F'}, {'a', 'f'}}, "word": wordRunes, "blank": {{'\t', '\t'}, {' ', ' '}},
+	"alpha": {{'A', 'Z'}, {'a', 'z'}}, "digit": digits, "alnum": {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}},
+	"upper": {{'A', 'Z'}}, "lower": {{'a', 'z'}},
+	"space": {{'\t', '\r'}, {' ', ' '}}, "xdigit": {{'0', '9'}, {'A', 'F'}, {'a', 'f'}},
+	"word": wordRunes, "blank": {{'\t', '\t'}, {' ', ' '}},
 	"punct": {{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}, "cntrl": {{0, 31}, {127, 127}}, "print": {{32, 126}}, "graph": {{33, 126}},
 }
 

@@ -91,7 +91,8 @@ func Large(what string) TooLarge { return TooLarge{what} }
 
 // NewStore returns a store of at most limit expressions.
 func NewStore(limit int) *Store {
-	x := &Store{index: map[string]ID{}, setID: map[ByteSet]ID{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{}, memo: map[uint64]ID{}, limit: limit, fuel: 1 << 62}
+	x := &Store{index: map[string]ID{}, setID: map[ByteSet]ID{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{},
+		memo: map[uint64]ID{}, limit: limit, fuel: 1 << 62}
 	x.push(regexNode{}) // rNone
 	x.push(regexNode{kind: kEmpty, plain: true})
 	x.push(regexNode{kind: kEps, nullable: true, plain: true})

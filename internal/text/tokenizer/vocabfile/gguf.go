@@ -52,7 +52,8 @@ var ggufPretokenizers = map[string]struct {
 	"llama4": {patterns: []string{o200kPattern}, bos: true},
 	"tekken": {patterns: []string{tekkenPattern}, ignoreMerges: true, bos: true},
 
-	"deepseek-llm":     {patterns: []string{deepseekLinePattern, deepseekWordPattern, deepseekSignPattern, deepseekTailPattern, deepseekWidePattern, digitPattern}},
+	"deepseek-llm": {patterns: []string{deepseekLinePattern, deepseekWordPattern, deepseekSignPattern,
+		deepseekTailPattern, deepseekWidePattern, digitPattern}},
 	"deepseek-coder":   {patterns: []string{deepseekLinePattern, coderWordPattern, coderSignPattern, deepseekWidePattern, digitPattern}},
 	"deepseek-v3":      {patterns: []string{NumbersPattern, CJKPattern, DeepSeekPattern}},
 	"deepseek-r1-qwen": {patterns: []string{Qwen2Pattern}},
@@ -144,7 +145,8 @@ func vocabGGUF(f *gguf.File) *ggufVocab {
 	v.kinds = attempt.Must(f.Wholes(GGUFPrefix + "token_type"))
 	switch n := len(v.tokens); {
 	case n == 0:
-		panic(attempt.Failure{Err: Invalid(GGUFPrefix+"tokens", "is missing or empty: the file has no tokenizer; put it in a folder with its tokenizer.json")})
+		panic(attempt.Failure{Err: Invalid(GGUFPrefix+"tokens",
+			"is missing or empty: the file has no tokenizer; put it in a folder with its tokenizer.json")})
 	case n > MaxTokenID:
 		panic(attempt.Failure{Err: Invalid(GGUFPrefix+"tokens", "has %d entries, the limit is %d", n, MaxTokenID)})
 	case v.kinds != nil && len(v.kinds) != n:
@@ -189,7 +191,8 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 	name := attempt.Must(f.Text(GGUFPrefix+"pre", "default"))
 	pre, ok := ggufPretokenizers[name]
 	if !ok {
-		panic(attempt.Failure{Err: fmt.Errorf("%w (or put the file in a folder with the model's tokenizer.json)", Unsupported(GGUFPrefix+"pre", "pre-tokenizer", name, ggufPre()))})
+		panic(attempt.Failure{Err: fmt.Errorf("%w (or put the file in a folder with the model's tokenizer.json)",
+			Unsupported(GGUFPrefix+"pre", "pre-tokenizer", name, ggufPre()))})
 	}
 	merges := attempt.Must(f.Texts(GGUFPrefix + "merges"))
 	if merges == nil {
@@ -276,7 +279,8 @@ func (v *ggufVocab) idOr(f *gguf.File, key string, def int64) int {
 // add_eos_token.
 func (v *ggufVocab) config(f *gguf.File, bos, eos bool) map[string]any {
 	out := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast"}
-	for field, key := range map[string]string{"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id", "unk_token": "unknown_token_id"} {
+	for field, key := range map[string]string{"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id",
+		"unk_token": "unknown_token_id"} {
 		if s := v.named(f, key, -1); s != "" {
 			out[field] = s
 		}

@@ -63,7 +63,8 @@ func (p *pieces) fairseq() {
 	if len(p.list) < 4 || p.list[0].Type != Unknown || p.list[1].Type != Control || p.list[2].Type != Control {
 		panic(attempt.Failure{Err: Invalid(p.name, "does not begin with <unk>, <s> and </s>, which XLMRobertaTokenizer needs")})
 	}
-	head := []sentencepiece.Piece{{Text: "<s>", Type: Control}, {Text: "<pad>", Type: Control}, {Text: "</s>", Type: Control}, {Text: "<unk>", Type: Unknown}}
+	head := []sentencepiece.Piece{{Text: "<s>", Type: Control}, {Text: "<pad>", Type: Control},
+		{Text: "</s>", Type: Control}, {Text: "<unk>", Type: Unknown}}
 	p.list = append(append(head, p.list[3:]...), sentencepiece.Piece{Text: "<mask>", Type: Control})
 }
 
@@ -84,7 +85,8 @@ func (p *pieces) document(kind int, bytes bool) map[string]any {
 			unk = id
 		}
 		if (piece.Type == Unknown || piece.Type == Control) && piece.Text != "" {
-			added = append(added, map[string]any{"id": id, "content": piece.Text, "special": true, "normalized": false, "lstrip": piece.Text == "<mask>"})
+			added = append(added,
+				map[string]any{"id": id, "content": piece.Text, "special": true, "normalized": false, "lstrip": piece.Text == "<mask>"})
 		}
 	}
 	if unk < 0 {
@@ -107,12 +109,14 @@ func (p *pieces) document(kind int, bytes bool) map[string]any {
 				panic(attempt.Failure{Err: Invalid(p.name, "has the unused piece %d in a BPE model, which is not supported", id)})
 			}
 		}
-		doc["model"] = map[string]any{"type": "BPE", "unk_token": p.list[unk].Text, "vocab": first, "merges": []any{}, "byte_fallback": bytes, "fuse_unk": true}
+		doc["model"] = map[string]any{"type": "BPE", "unk_token": p.list[unk].Text, "vocab": first, "merges": []any{},
+			"byte_fallback": bytes, "fuse_unk": true}
 		if symbols := p.symbols(); len(symbols) > 0 {
 			doc["pre_tokenizer"] = map[string]any{"type": "SentencePieceSymbols", "symbols": symbols}
 		}
 	default:
-		panic(attempt.Failure{Err: Unsupported(p.name+": trainer_spec.model_type", "model", map[int]string{3: "WORD", 4: "CHAR"}[kind], []string{"UNIGRAM", "BPE"})})
+		panic(attempt.Failure{Err: Unsupported(p.name+": trainer_spec.model_type", "model",
+			map[int]string{3: "WORD", 4: "CHAR"}[kind], []string{"UNIGRAM", "BPE"})})
 	}
 	return doc
 }
@@ -129,7 +133,8 @@ func (p *pieces) symbols() []string {
 }
 
 func sentencePieceNormalizer(m *sentencepiece.Model, symbols []string) map[string]any {
-	return map[string]any{"type": "SentencePiece", "precompiled_charsmap": base64.StdEncoding.EncodeToString(m.Charsmap), "add_dummy_prefix": m.DummyPrefix,
+	return map[string]any{"type": "SentencePiece", "precompiled_charsmap": base64.StdEncoding.EncodeToString(m.Charsmap),
+		"add_dummy_prefix":         m.DummyPrefix,
 		"remove_extra_whitespaces": m.RemoveExtra, "escape_whitespaces": m.Escape, "treat_whitespace_as_suffix": m.Suffix, "symbols": symbols}
 }
 

@@ -45,7 +45,8 @@ func tiktoken(name, data string, s Settings) ([]byte, *Extra) {
 	class := attempt.Must(s.class())
 	family, ok := tiktokenFamilies[class]
 	if !ok {
-		panic(attempt.Failure{Err: Unsupported("tokenizer_config.json: tokenizer_class", "class", class, []string{"QWenTokenizer", "TikTokenTokenizer"})})
+		panic(attempt.Failure{Err: Unsupported("tokenizer_config.json: tokenizer_class", "class", class,
+			[]string{"QWenTokenizer", "TikTokenTokenizer"})})
 	}
 	pattern := family.pattern
 	if raw, ok := s.Raw["pat_str"]; ok && json.Unmarshal(raw, &pattern) != nil {
@@ -130,7 +131,8 @@ func qwenSpecials(int, Settings) []string {
 
 func llama3Specials(int, Settings) []string {
 	reserved := func(i int) string { return fmt.Sprintf("<|reserved_special_token_%d|>", i) }
-	out := []string{"<|begin_of_text|>", "<|end_of_text|>", reserved(0), reserved(1), reserved(2), reserved(3), "<|start_header_id|>", "<|end_header_id|>", reserved(4), "<|eot_id|>"}
+	out := []string{"<|begin_of_text|>", "<|end_of_text|>", reserved(0), reserved(1), reserved(2), reserved(3), "<|start_header_id|>",
+		"<|end_header_id|>", reserved(4), "<|eot_id|>"}
 	for i := 5; len(out) < maxSpecials; i++ {
 		out = append(out, reserved(i))
 	}

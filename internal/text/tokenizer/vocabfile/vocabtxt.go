@@ -62,8 +62,9 @@ func wordPiece(data []byte, s Settings) []byte {
 		}
 	}
 	doc := map[string]any{
-		"added_tokens":   added,
-		"normalizer":     map[string]any{"type": "BertNormalizer", "lowercase": lower, "handle_chinese_chars": chinese, "strip_accents": attempt.Must(s.flag("strip_accents"))},
+		"added_tokens": added,
+		"normalizer": map[string]any{"type": "BertNormalizer", "lowercase": lower, "handle_chinese_chars": chinese,
+			"strip_accents": attempt.Must(s.flag("strip_accents"))},
 		"pre_tokenizer":  map[string]any{"type": "BertPreTokenizer"},
 		"model":          map[string]any{"type": "WordPiece", "vocab": vocab, "unk_token": names[1]},
 		"post_processor": post(named{names[2], vocab[names[2]]}, named{names[3], vocab[names[3]]}),
