@@ -31,7 +31,8 @@ func incompatible(one string, a *gossip.Meta, other string, b *gossip.Meta) stri
 	case a.WireMax < b.WireMin || b.WireMax < a.WireMin:
 		return fmt.Sprintf("%s (build %s) speaks %s, %s (build %s) speaks %s", one, a.Build, wireText(a), other, b.Build, wireText(b))
 	case a.Arithmetic != b.Arithmetic || a.Arithmetic == "":
-		return fmt.Sprintf("%s (build %s) has %s, %s (build %s) has %s: the same request would give different bits", one, a.Build, arithmeticText(a), other, b.Build, arithmeticText(b))
+		return fmt.Sprintf("%s (build %s) has %s, %s (build %s) has %s: the same request would give different bits", one, a.Build,
+			arithmeticText(a), other, b.Build, arithmeticText(b))
 	}
 	return ""
 }

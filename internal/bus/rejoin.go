@@ -45,9 +45,11 @@ func (b *Bus) explainNoCall(ctx context.Context) {
 		if _, err := b.RPC.Hello(ctx, m.Meta.RPC); err != nil {
 			continue
 		}
-		b.log.Error("the coordinator answers this node, but has never called it: it cannot connect to the address where this node listens", "coordinator", m.Name, "address", b.RPC.Address(),
+		b.log.Error("the coordinator answers this node, but has never called it: it cannot connect to the address where this node listens",
+			"coordinator", m.Name, "address", b.RPC.Address(),
 			"reason", "address translation (NAT) between the two, which is not supported, or a firewall that drops these ports",
-			"do", fmt.Sprintf("give an address of this machine that the coordinator can reach with %s, fixed ports with %s, and open them; or connect the machines by a VPN", options.Name("bind"), options.Name("ports")))
+			"do", fmt.Sprintf("give an address of this machine that the coordinator can reach with %s, fixed ports with %s, and open them; or "+
+				"connect the machines by a VPN", options.Name("bind"), options.Name("ports")))
 		return
 	}
 }

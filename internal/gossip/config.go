@@ -100,7 +100,8 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 			m.AdvertisePort = p
 		}
 	} else if ip := net.ParseIP(m.BindAddr); ip == nil || ip.IsUnspecified() {
-		return nil, fmt.Errorf("gossip: %s is not one IP address, but members need one: bind to an address of this machine that they can reach (or set Advertise)", c.Bind)
+		return nil, fmt.Errorf("gossip: %s is not one IP address, but members need one: bind to an address of this machine that they can "+
+			"reach (or set Advertise)", c.Bind)
 	}
 	if c.Keys != nil {
 		if m.Keyring, err = memberlist.NewKeyring(c.Keys, c.Keys[0]); err != nil {
@@ -146,5 +147,6 @@ func (p Profile) apply(m *memberlist.Config) error {
 }
 
 func errConflict(existing, other *memberlist.Node) error {
-	return fmt.Errorf("gossip: two members are named %s, at %s and %s; the second is ignored until the first is gone", other.Name, existing.Address(), other.Address())
+	return fmt.Errorf("gossip: two members are named %s, at %s and %s; the second is ignored until the first is gone",
+		other.Name, existing.Address(), other.Address())
 }

@@ -233,11 +233,13 @@ func explain(err error) error {
 	text := err.Error()
 	for _, sign := range []string{"decrypt", "encrypt", "label"} {
 		if strings.Contains(text, sign) {
-			return fmt.Errorf("%w; give every process the same "+options.Name("cluster-key")+" and "+options.Name("cluster")+" (%s)", ErrWrongKey, singleLine(text))
+			return fmt.Errorf("%w; give every process the same "+options.Name("cluster-key")+" and "+options.Name("cluster")+" (%s)",
+				ErrWrongKey, singleLine(text))
 		}
 	}
 	if strings.Contains(text, "EOF") {
-		return fmt.Errorf("%s; the member closed the connection, perhaps because it has another "+options.Name("cluster")+" name", singleLine(text))
+		return fmt.Errorf("%s; the member closed the connection, perhaps because it has another "+
+			options.Name("cluster")+" name", singleLine(text))
 	}
 	return errors.New(singleLine(text))
 }
@@ -332,7 +334,8 @@ func (n *Node) report() {
 		}
 		for _, o := range n.q.take() {
 			for _, e := range v.observe(o) {
-				n.log.Debug("member", "event", e.Kind.String(), "name", e.Member.Name, "state", e.Member.Meta.State.String(), "incarnation", e.Member.Meta.Incarnation)
+				n.log.Debug("member", "event", e.Kind.String(), "name", e.Member.Name, "state", e.Member.Meta.State.String(),
+					"incarnation", e.Member.Meta.Incarnation)
 				if n.cfg.OnEvent != nil {
 					n.cfg.OnEvent(e)
 				}

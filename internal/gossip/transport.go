@@ -43,7 +43,8 @@ func listen(c *memberlist.Config) (*transport, error) {
 		c.BindPort = inner.GetAutoBindPort()
 		c.AdvertisePort = c.BindPort
 	}
-	t := &transport{NetTransport: inner, strangers: openfiles.NewStrangers(openfiles.MaxStrangers()), streams: make(chan net.Conn), stop: make(chan struct{})}
+	t := &transport{NetTransport: inner, strangers: openfiles.NewStrangers(openfiles.MaxStrangers()),
+		streams: make(chan net.Conn), stop: make(chan struct{})}
 	t.done.Go(t.admit)
 	return t, nil
 }

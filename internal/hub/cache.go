@@ -168,7 +168,8 @@ func onDisk(err error) error {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w; free some, or set HF_HUB_CACHE and SHOAL_MODELS to folders on a larger disk", ErrSpace, err)
 	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("%w: %w; give this user the folder, or set HF_HUB_CACHE and SHOAL_MODELS to folders that it may write", ErrPermission, err)
+		return fmt.Errorf("%w: %w; give this user the folder, or set HF_HUB_CACHE and SHOAL_MODELS to folders that it may write",
+			ErrPermission, err)
 	}
 	return err
 }

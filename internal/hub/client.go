@@ -118,16 +118,19 @@ func (c *client) do(req *http.Request, refused func(http.Header)) (*http.Respons
 	if refused != nil {
 		refused(resp.Header)
 	}
-	e := &statusError{host: resp.Request.URL.Host, status: resp.StatusCode, code: resp.Header.Get("X-Error-Code"), message: clean(resp.Header.Get("X-Error-Message"))}
+	e := &statusError{host: resp.Request.URL.Host, status: resp.StatusCode, code: resp.Header.Get("X-Error-Code"),
+		message: clean(resp.Header.Get("X-Error-Message"))}
 	if e.message == "" {
 		text, _ := io.ReadAll(io.LimitReader(newStallReader(resp.Body, resp.Body.Close, c.stall), 512)) // a help for people only
 		e.message = clean(string(text))
 	}
 	switch e.status {
-	case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		after := retryAfter(resp.Header, time.Now())
 		if after > maxRetryAfter {
-			return nil, fmt.Errorf("%w: %w, and asks for a pause of %s: try again then; a token (HF_TOKEN) raises the hub's limits", ErrUnreachable, e, after.Round(time.Second))
+			return nil, fmt.Errorf("%w: %w, and asks for a pause of %s: try again then; a token (HF_TOKEN) raises the hub's limits",
+				ErrUnreachable, e, after.Round(time.Second))
 		}
 		return nil, &transient{fmt.Errorf("%w: %w", ErrUnreachable, e), after}
 	}
@@ -170,11 +173,14 @@ func (c *client) networkError(req *http.Request, err error) error {
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &unknown) && noRoots():
-		return fmt.Errorf("%w: this machine has no CA certificates, so the one of %s cannot be checked: install them (Debian: apt-get install ca-certificates), or name a file of them in SSL_CERT_FILE", ErrUnreachable, host)
+		return fmt.Errorf("%w: this machine has no CA certificates, so the one of %s cannot be checked: install them (Debian: apt-get install "+
+			"ca-certificates), or name a file of them in SSL_CERT_FILE", ErrUnreachable, host)
 	case errors.As(err, &verify):
-		return fmt.Errorf("%w: the certificate of %s: %w; behind a proxy that opens TLS, name the file of its CA in SSL_CERT_FILE", ErrUnreachable, host, verify.Err)
+		return fmt.Errorf("%w: the certificate of %s: %w; behind a proxy that opens TLS, name the file of its CA in SSL_CERT_FILE",
+			ErrUnreachable, host, verify.Err)
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return &transient{err: fmt.Errorf("%w: there is no host %s, or no network: check the name, and HTTPS_PROXY where a proxy is needed", ErrUnreachable, dns.Name)}
+		return &transient{err: fmt.Errorf("%w: there is no host %s, or no network: check the name, and HTTPS_PROXY where a proxy is needed",
+			ErrUnreachable, dns.Name)}
 	}
 	return &transient{err: fmt.Errorf("%w: %s: %w", ErrUnreachable, host, err)}
 }
@@ -277,7 +283,8 @@ func (s *stallReader) Read(p []byte) (int, error) {
 func (s *stallReader) stop() { s.timer.Stop() }
 
 // ask fetches a small answer whole. request makes a new request for each try.
-func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Request, error), send func(*http.Request) (*http.Response, error)) (body []byte, err error) {
+func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Request, error),
+	send func(*http.Request) (*http.Response, error)) (body []byte, err error) {
 	err = c.retry(ctx, askTries, nil, func() (bool, error) {
 		req, err := request()
 		if err != nil {

@@ -133,7 +133,8 @@ func (f *fetcher) hold(ctx context.Context, b *blob) (unlock func(), err error) 
 			last, moved = size, time.Now()
 			f.track.set(b.name, size)
 		} else if time.Since(moved) > f.patient {
-			return nil, fmt.Errorf("%w: the holder of %s has fetched nothing of %s for %s: end it (lsof or fuser finds it), or try again", ErrBusy, b.lock, b.name, f.patient)
+			return nil, fmt.Errorf("%w: the holder of %s has fetched nothing of %s for %s: end it (lsof or fuser finds it), or try again",
+				ErrBusy, b.lock, b.name, f.patient)
 		}
 		f.track.wait(b.name, "another process fetches "+b.name)
 		select {
@@ -236,7 +237,8 @@ func (f *fetcher) complete(ctx context.Context, b *blob, part string) error {
 		return err
 	}
 	if b.digest != "" && !b.digest.matches(w.hash) {
-		return fmt.Errorf("%w: what %s sent has another %s than %s, which the server promised: try again later; if it stays, the server or a proxy in between is at fault", ErrDamaged, hostOf(b.url), b.digest.kind(), b.digest)
+		return fmt.Errorf("%w: what %s sent has another %s than %s, which the server promised: try again later; if it stays, the server or a "+
+			"proxy in between is at fault", ErrDamaged, hostOf(b.url), b.digest.kind(), b.digest)
 	}
 	b.sum = fmt.Sprintf("%x", w.hash.Sum(nil))
 	if err := file.Sync(); err != nil { // its name must not outlive a power cut without its content
@@ -438,7 +440,8 @@ func (r *remote) check(resp *http.Response, part bool, at, to int64, whole bool)
 		first, total, ok := contentRange(resp.Header.Get("Content-Range"))
 		switch {
 		case !part || !ok || first != at:
-			return 0, fmt.Errorf("%w: %s sent another range than bytes %d to %d (%q)", ErrProtocol, hostOf(r.b.url), at, to-1, clean(resp.Header.Get("Content-Range")))
+			return 0, fmt.Errorf("%w: %s sent another range than bytes %d to %d (%q)", ErrProtocol, hostOf(r.b.url), at,
+				to-1, clean(resp.Header.Get("Content-Range")))
 		case total >= 0 && total != size:
 			return 0, fmt.Errorf("%w: %s has %d bytes of %s, where %d were announced", ErrProtocol, hostOf(r.b.url), total, r.b.name, size)
 		}

@@ -110,7 +110,8 @@ func shards(r Ref, index []string, all []File) ([]File, error) {
 		}
 	}
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("%w: %s names files that %s does not have; the upload may still be running: try again later, or name an older revision with @%s", ErrIncomplete, indexFile, r, listed(missing, 5))
+		return nil, fmt.Errorf("%w: %s names files that %s does not have; the upload may still be running: try again later, or name an older "+
+			"revision with @%s", ErrIncomplete, indexFile, r, listed(missing, 5))
 	}
 	return out, nil
 }
@@ -128,7 +129,8 @@ func wholeShards(r Ref, all []File) error {
 	}
 	for i := 1; i <= want; i++ {
 		if !have[i] {
-			return fmt.Errorf("%w: part %d of %d of the weights is not in %s; the upload may still be running: try again later", ErrIncomplete, i, want, r)
+			return fmt.Errorf("%w: part %d of %d of the weights is not in %s; the upload may still be running: try again later",
+				ErrIncomplete, i, want, r)
 		}
 	}
 	return nil
@@ -207,13 +209,15 @@ func chooseGGUF(r Ref, all []File) (choice, error) {
 	case len(fit) == 0 && r.File != "":
 		return choice{}, fmt.Errorf("%w: %s has no file %s; it has%s", ErrNotFound, r.Repo, r.File, listed(describe(r, models), 40))
 	case len(fit) == 0:
-		return choice{}, fmt.Errorf("%w: no .gguf file of %s has %s in its name; it has%s", ErrNotFound, r.Repo, r.Quant, listed(describe(r, models), 40))
+		return choice{}, fmt.Errorf("%w: no .gguf file of %s has %s in its name; it has%s", ErrNotFound,
+			r.Repo, r.Quant, listed(describe(r, models), 40))
 	case len(fit) > 1:
 		return choice{}, fmt.Errorf("%w: %s has %d GGUF files; name one of%s", ErrChoose, r, len(fit), listed(describe(r, fit), 40))
 	}
 	m := fit[0]
 	if len(m.parts) != m.of {
-		return choice{}, fmt.Errorf("%w: %d of the %d parts of %s are in %s; the upload may still be running: try again later", ErrIncomplete, len(m.parts), m.of, m.stem, r.Repo)
+		return choice{}, fmt.Errorf("%w: %d of the %d parts of %s are in %s; the upload may still be running: try again later",
+			ErrIncomplete, len(m.parts), m.of, m.stem, r.Repo)
 	}
 	return choice{files: m.parts, gguf: m.parts[0].Name}, nil
 }
@@ -242,7 +246,8 @@ func namesQuant(stem, quant string) bool {
 			return false
 		}
 		begin, end := at+i, at+i+len(quant)
-		if (begin == 0 || strings.ContainsRune("-./", rune(stem[begin-1]))) && (end == len(stem) || strings.ContainsRune("-./", rune(stem[end]))) {
+		if (begin == 0 || strings.ContainsRune("-./", rune(stem[begin-1]))) &&
+			(end == len(stem) || strings.ContainsRune("-./", rune(stem[end]))) {
 			return true
 		}
 		at = begin + 1

@@ -181,9 +181,11 @@ func (h *hubAPI) explain(ctx context.Context, r Ref, file string, err error) err
 	page := h.endpoint + "/" + r.Repo
 	switch {
 	case s.code == "GatedRepo" && h.token == "":
-		return fmt.Errorf("%w: %s asks for its licence to be accepted: open %s, accept it, and set HF_TOKEN to a token of that account (%s/settings/tokens)", ErrGated, r.Repo, page, h.endpoint)
+		return fmt.Errorf("%w: %s asks for its licence to be accepted: open %s, accept it, and set HF_TOKEN to a token of that account "+
+			"(%s/settings/tokens)", ErrGated, r.Repo, page, h.endpoint)
 	case s.code == "GatedRepo":
-		return fmt.Errorf("%w: the account of this token has not accepted the licence of %s, or waits for an answer, or the token may not read gated repositories: open %s", ErrGated, r.Repo, page)
+		return fmt.Errorf("%w: the account of this token has not accepted the licence of %s, or waits for an answer, or the token may not "+
+			"read gated repositories: open %s", ErrGated, r.Repo, page)
 	case s.code == "DisabledRepo":
 		return fmt.Errorf("%w: %s has disabled %s", ErrGated, h.endpoint, r.Repo)
 	case s.code == "RevisionNotFound":

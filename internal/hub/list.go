@@ -80,7 +80,8 @@ func (s *Store) listHub() (out []Entry, err error) {
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, inCache(Ref{Kind: Hub, Repo: repo, Revision: revisionOf(revisions[commit], commit)}, cache.snapshot(commit), commit, files)...)
+			out = append(out, inCache(Ref{Kind: Hub, Repo: repo, Revision: revisionOf(revisions[commit], commit)},
+				cache.snapshot(commit), commit, files)...)
 		}
 	}
 	return out, nil
@@ -114,7 +115,8 @@ func inCache(r Ref, dir, commit string, files []File) (out []Entry) {
 			if rel, err := filepath.Rel(dir, m.Path); err == nil {
 				e.Ref.File = filepath.ToSlash(rel)
 			}
-		case slices.ContainsFunc(files, func(f File) bool { return f.Name == adapterFile }) && !slices.ContainsFunc(files, func(f File) bool { return f.Name == weightsFile }):
+		case slices.ContainsFunc(files, func(f File) bool { return f.Name == adapterFile }) &&
+			!slices.ContainsFunc(files, func(f File) bool { return f.Name == weightsFile }):
 			e.Format = "adapter"
 		}
 		out = append(out, e)
@@ -247,7 +249,8 @@ func (r Ref) within(wide Ref) bool {
 		return r == wide
 	}
 	return r.Repo == wide.Repo && (wide.Revision == "" || r.revision() == wide.revision()) &&
-		(wide.File == "" || r.File == wide.File) && (wide.Quant == "" || r.File != "" && namesQuant(r.File[:len(r.File)-len(".gguf")], wide.Quant))
+		(wide.File == "" || r.File == wide.File) &&
+		(wide.Quant == "" || r.File != "" && namesQuant(r.File[:len(r.File)-len(".gguf")], wide.Quant))
 }
 
 func (s *Store) remove(e Entry) (freed int64, err error) {

@@ -29,7 +29,8 @@ func (s *Store) Range(ctx context.Context, origin, file string, from, to int64) 
 		return req, err
 	}, h.send)
 	if err == nil && int64(len(body)) != to-from {
-		err = fmt.Errorf("%w: %s sent %d bytes of %s, where bytes %d to %d were asked for", ErrProtocol, s.s.Endpoint, len(body), file, from, to-1)
+		err = fmt.Errorf("%w: %s sent %d bytes of %s, where bytes %d to %d were asked for", ErrProtocol,
+			s.s.Endpoint, len(body), file, from, to-1)
 	}
 	return body, err
 }

@@ -123,7 +123,8 @@ func parse(text string) (Ref, error) {
 	case !many && strings.HasPrefix(text, layout.RepoPrefix):
 		return parseHub(strings.Replace(strings.TrimPrefix(text, layout.RepoPrefix), "--", "/", 1))
 	case !many:
-		return Ref{}, fmt.Errorf("no file or bundled model has this name, and org/ is missing for one of the hub; Ollama's would be ollama://%s", text)
+		return Ref{}, fmt.Errorf("no file or bundled model has this name, and org/ is missing for one of the hub; Ollama's would be ollama://%s",
+			text)
 	case strings.Count(strings.TrimRight(untilSelector(text), "/"), "/") > 1:
 		return local(text), nil
 	}
@@ -208,7 +209,8 @@ func checkRepo(id string) error {
 	}
 	for _, s := range []string{owner, name} {
 		if len(s) > maxSegment || !hubSegment.MatchString(s) || strings.Contains(s, "--") || strings.Contains(s, "..") {
-			return fmt.Errorf("%q: an owner or a name has at most %d of letters, digits, hyphen, underscore and dot, without -- and without two dots in a row", s, maxSegment)
+			return fmt.Errorf("%q: an owner or a name has at most %d of letters, digits, hyphen, underscore and dot, without -- and without two "+
+				"dots in a row", s, maxSegment)
 		}
 	}
 	return nil
@@ -220,7 +222,8 @@ func checkRevision(rev string) error {
 	switch {
 	case rev == "":
 		return errors.New("no revision follows the @")
-	case len(rev) > 255 || notInRefName.MatchString(rev) || strings.HasPrefix(rev, "-") || strings.HasSuffix(rev, ".lock") || !filepath.IsLocal(filepath.FromSlash(rev)):
+	case len(rev) > 255 || notInRefName.MatchString(rev) || strings.HasPrefix(rev, "-") || strings.HasSuffix(rev, ".lock") ||
+		!filepath.IsLocal(filepath.FromSlash(rev)):
 		return fmt.Errorf("revision %q is not a name that git allows", rev)
 	}
 	for s := range strings.SplitSeq(rev, "/") {
@@ -235,7 +238,8 @@ func checkRevision(rev string) error {
 func parseRegistry(text string) (Ref, error) {
 	r := Ref{Kind: Registry, Host: OllamaHost, Tag: defaultTag}
 	text = strings.TrimSuffix(text, "/")
-	if first, rest, ok := strings.Cut(text, "/"); ok && hostAndPort.MatchString(first) && (strings.ContainsAny(first, ":.") || first == "localhost") {
+	if first, rest, ok := strings.Cut(text, "/"); ok && hostAndPort.MatchString(first) &&
+		(strings.ContainsAny(first, ":.") || first == "localhost") {
 		r.Host, text = strings.ToLower(first), rest
 	}
 	if name, digest, ok := strings.Cut(text, "@"); ok {
@@ -254,7 +258,8 @@ func parseRegistry(text string) (Ref, error) {
 	}
 	for s := range strings.SplitSeq(text, "/") {
 		if !ociSegment.MatchString(s) || strings.Contains(s, "..") || strings.Contains(s, "--") {
-			return Ref{}, fmt.Errorf("%q is not the name of a registry: want letters, digits, hyphen, underscore and dot, without -- and without two dots in a row", s)
+			return Ref{}, fmt.Errorf("%q is not the name of a registry: want letters, digits, hyphen, underscore and dot, without -- and without "+
+				"two dots in a row", s)
 		}
 	}
 	if strings.Count(text, "/") > 3 {

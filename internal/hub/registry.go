@@ -66,7 +66,8 @@ func (m manifest) parts(r Ref) (model layer, texts map[string]layer, err error) 
 	for _, l := range m.Layers {
 		switch {
 		case !ociDigest.MatchString(l.Digest) || l.Size < 0 || l.Size > maxFileBytes:
-			return model, nil, fmt.Errorf("%w: the manifest of %s has a layer of %d bytes with the digest %q", ErrProtocol, r, l.Size, clean(l.Digest))
+			return model, nil, fmt.Errorf("%w: the manifest of %s has a layer of %d bytes with the digest %q",
+				ErrProtocol, r, l.Size, clean(l.Digest))
 		case modelLayers[l.MediaType] && model.Digest != "":
 			return model, nil, fmt.Errorf("%w: %s has several files of weights", ErrUnsupported, r)
 		case modelLayers[l.MediaType]:
@@ -145,7 +146,8 @@ func (g *registry) authorise(ctx context.Context, challenge string) error {
 	}
 	realm, err := url.Parse(params["realm"])
 	if err != nil || realm.Host == "" || realm.Scheme != "https" && (realm.Scheme != "http" || !isLoopback(realm.Host)) {
-		return fmt.Errorf("%w: %s wants a login of a kind that is not supported (%q); only public models can be pulled from it", ErrGated, g.base, clean(challenge))
+		return fmt.Errorf("%w: %s wants a login of a kind that is not supported (%q); only public models can be pulled from it",
+			ErrGated, g.base, clean(challenge))
 	}
 	q := realm.Query()
 	for _, name := range []string{"service", "scope"} {

@@ -55,7 +55,8 @@ func (s *Store) Pull(ctx context.Context, r Ref, show func(Progress)) (Model, er
 	case r.Kind == Local:
 		return Model{}, fmt.Errorf("%w: %s is a path on this machine, where there is nothing to pull", ErrRef, r)
 	case s.s.Offline:
-		return Model{}, fmt.Errorf("%w: HF_HUB_OFFLINE is set, so %s is not fetched: unset it and run 'shoal pull %s', or name a model that is here", ErrOffline, r, r)
+		return Model{}, fmt.Errorf("%w: HF_HUB_OFFLINE is set, so %s is not fetched: unset it and run 'shoal pull %s', or name a model "+
+			"that is here", ErrOffline, r, r)
 	}
 	t := newTracker(r.String())
 	stop := t.report(show, showEvery)

@@ -61,7 +61,8 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 			b.etag = e
 		}
 		if resp.ContentLength < 0 {
-			return false, fmt.Errorf("%w: %s did not send the size of %s, so a truncated download could not be detected", ErrProtocol, hostOf(r.URL), b.name)
+			return false, fmt.Errorf("%w: %s did not send the size of %s, so a truncated download could not be detected",
+				ErrProtocol, hostOf(r.URL), b.name)
 		}
 		f.Size = resp.ContentLength
 		return false, nil

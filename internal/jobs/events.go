@@ -31,7 +31,8 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 		}
 	}
 	if err == nil && from > j.snapshot().state.Events {
-		err = apierr.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.snapshot().state.Events)}
+		err = apierr.Problem{Status: http.StatusBadRequest, Param: "from",
+			Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.snapshot().state.Events)}
 	}
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -40,7 +41,8 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	f := &follower{check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
 	f.take = f.send
 	v.follow(r.Context(), j, f, func(now snapshot) error {
-		if err := f.out.Data("", wire.JobEnd{Object: "job.end", State: string(now.state.Phase), Events: now.state.Events, Error: v.show(now).Error}); err != nil {
+		if err := f.out.Data("",
+			wire.JobEnd{Object: "job.end", State: string(now.state.Phase), Events: now.state.Events, Error: v.show(now).Error}); err != nil {
 			return err
 		}
 		return f.out.Done()
@@ -93,7 +95,8 @@ func fromIndex(r *http.Request) (int, error) {
 	}
 	n, err := strconv.Atoi(q)
 	if err != nil || n < 0 || n > 1<<30 {
-		return 0, apierr.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %.40q; it must be the index of an event, 0 or more.", q)}
+		return 0, apierr.Problem{Status: http.StatusBadRequest, Param: "from",
+			Message: fmt.Sprintf("'from' is %.40q; it must be the index of an event, 0 or more.", q)}
 	}
 	return n + add, nil
 }

@@ -40,7 +40,8 @@ func (v *Service) show(j snapshot) wire.Job {
 	s := j.state
 	out := wire.Job{ID: j.id, Object: "job", State: string(s.Phase), Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
 		StartedAt: s.Started / 1000, EndedAt: s.Ended / 1000, Attempt: s.Attempt, Failures: s.Failures, NextAttempt: s.NotBefore / 1000,
-		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch, Prompt: j.prompt, Answer: firstCharacters(v.api.Text(j.head.Fingerprint, j.answer))}
+		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch, Prompt: j.prompt,
+		Answer: firstCharacters(v.api.Text(j.head.Fingerprint, j.answer))}
 	out.Durability, out.Replicas = v.cfg.Durability()
 	if s.Code != "" {
 		out.Error = &wire.JobError{Code: s.Code, Message: s.Message, Status: j.status, Body: j.body}
@@ -51,7 +52,8 @@ func (v *Service) show(j snapshot) wire.Job {
 func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	body, err := v.api.ReadJSON(w, r)
 	if err == nil && len(body) > v.cfg.MaxBody {
-		err = apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a job is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+		err = apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large",
+			Message: fmt.Sprintf("The limit of a job is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
 	var spec Spec
 	if err == nil {
@@ -121,7 +123,8 @@ func parseJob(body []byte) (Spec, error) {
 		Prompt   json.RawMessage `json:"prompt"`
 	}
 	if err := strictjson.Unmarshal(body, &f); err != nil {
-		return Spec{}, apierr.Problem{Status: http.StatusBadRequest, Code: "invalid_json", Message: "The request body does not describe a job. " + err.Error()}
+		return Spec{}, apierr.Problem{Status: http.StatusBadRequest, Code: "invalid_json",
+			Message: "The request body does not describe a job. " + err.Error()}
 	}
 	spec := Spec{Endpoint: f.Endpoint, Body: f.Body}
 	if spec.Body == nil {
@@ -137,7 +140,8 @@ func parseJob(body []byte) (Spec, error) {
 	}
 	if spec.Endpoint == "" {
 		return Spec{}, apierr.Problem{Status: http.StatusBadRequest, Param: "endpoint",
-			Message: fmt.Sprintf("Name the 'endpoint', %s or %s, or send 'messages' or a 'prompt'.", openai.EndpointChat, openai.EndpointCompletions)}
+			Message: fmt.Sprintf("Name the 'endpoint', %s or %s, or send 'messages' or a 'prompt'.",
+				openai.EndpointChat, openai.EndpointCompletions)}
 	}
 	return spec, nil
 }
@@ -280,12 +284,14 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 	limit, err := routes.Limit(r, 20, 1000)
 	state, batch := Phase(q.Get("state")), q.Get("batch_id")
 	if err == nil && state != "" && !slices.Contains(Phases, state) {
-		err = apierr.Problem{Status: http.StatusBadRequest, Param: "state", Message: fmt.Sprintf("'state' is %.40q; known are queued, running, completed, dead, cancelled.", string(state))}
+		err = apierr.Problem{Status: http.StatusBadRequest, Param: "state",
+			Message: fmt.Sprintf("'state' is %.40q; known are queued, running, completed, dead, cancelled.", string(state))}
 	}
 	if err != nil {
 		return nil, err
 	}
-	out := wire.JobList{Object: "list", Data: []wire.Job{}, Counts: map[string]int{}, Store: cmp.Or(v.store.LastError(), "ok"), Damage: v.store.Damage()}
+	out := wire.JobList{Object: "list", Data: []wire.Job{}, Counts: map[string]int{},
+		Store: cmp.Or(v.store.LastError(), "ok"), Damage: v.store.Damage()}
 	for _, p := range Phases {
 		out.Counts[string(p)] = 0
 	}

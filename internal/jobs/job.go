@@ -190,7 +190,8 @@ func (s *Store) result(ctx context.Context, v snapshot) (json.RawMessage, error)
 		out = out[extra:] // skip the parts of an earlier attempt that did not commit
 	}
 	if sum := sha256.Sum256(out); len(out) != v.done.Bytes || string(sum[:]) != string(v.done.Sum) {
-		return nil, fmt.Errorf("%w: the result of %s has %d bytes with hash %x, but %d bytes with hash %.12x were committed", journal.ErrDamaged, v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
+		return nil, fmt.Errorf("%w: the result of %s has %d bytes with hash %x, but %d bytes with hash %.12x were committed", journal.ErrDamaged,
+			v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
 	}
 	return out, nil
 }

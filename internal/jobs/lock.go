@@ -23,7 +23,8 @@ func takeLock(dir string) (*lock, error) {
 	if errors.Is(err, flock.ErrHeld) {
 		who, _ := io.ReadAll(io.LimitReader(f, 64))
 		f.Close()
-		return nil, fmt.Errorf("%w: %s is used by a running coordinator (process %s); stop it or choose another "+options.Name("data-dir"), ErrLocked, dir, strings.TrimSpace(string(who)))
+		return nil, fmt.Errorf("%w: %s is used by a running coordinator (process %s); stop it or choose another "+options.Name("data-dir"),
+			ErrLocked, dir, strings.TrimSpace(string(who)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("jobs: data directory %s: %w", dir, err)

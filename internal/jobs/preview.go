@@ -31,7 +31,8 @@ func promptPreview(endpoint string, body json.RawMessage) string {
 	if strictjson.Unmarshal(body, &b) != nil {
 		return ""
 	}
-	fields := map[string]json.RawMessage{openai.EndpointCompletions: b.Prompt, openai.EndpointChat: b.Messages, openai.EndpointResponses: b.Input, vectors.EndpointEmbeddings: b.Input, vectors.EndpointRerank: b.Query, vectors.EndpointScore: b.Text}
+	fields := map[string]json.RawMessage{openai.EndpointCompletions: b.Prompt, openai.EndpointChat: b.Messages,
+		openai.EndpointResponses: b.Input, vectors.EndpointEmbeddings: b.Input, vectors.EndpointRerank: b.Query, vectors.EndpointScore: b.Text}
 	return firstCharacters(textOf(fields[endpoint]))
 }
 

@@ -25,7 +25,8 @@ func (v *Service) KeepResponse(ctx context.Context, k generate.KeptResponse, see
 	if len(k.Body) > v.cfg.MaxBody {
 		return fmt.Errorf("jobs: the request has %d bytes, a job may have %d", len(k.Body), v.cfg.MaxBody)
 	}
-	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: openai.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed, Drawn: true, Fingerprint: v.api.Fingerprint(openai.EndpointResponses, k.Body, "")})
+	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: openai.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed,
+		Drawn: true, Fingerprint: v.api.Fingerprint(openai.EndpointResponses, k.Body, "")})
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,8 @@ func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job,
 // BeginResponse implements openai.ResponseStore.
 func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k generate.KeptResponse, existed bool, err error) {
 	if len(body) > v.cfg.MaxBody {
-		return k, false, apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a background response is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+		return k, false, apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large",
+			Message: fmt.Sprintf("The limit of a background response is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
 	key, err := routes.Key(r)
 	if err != nil {
@@ -113,8 +115,10 @@ func (v *Service) kept(ctx context.Context, now snapshot) (k generate.KeptRespon
 	if err != nil {
 		return k, routes.Unreadable("The response", err)
 	}
-	k = generate.KeptResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body, Code: now.state.Code, Message: now.state.Message,
-		Status: map[Phase]string{Queued: "queued", Running: "in_progress", Completed: "completed", Dead: "failed", Cancelled: "cancelled"}[now.state.Phase]}
+	k = generate.KeptResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body,
+		Code: now.state.Code, Message: now.state.Message,
+		Status: map[Phase]string{Queued: "queued", Running: "in_progress", Completed: "completed", Dead: "failed",
+			Cancelled: "cancelled"}[now.state.Phase]}
 	if now.state.Phase == Completed {
 		if k.Result, err = v.store.result(ctx, now); err != nil {
 			return k, routes.Unreadable("The response", err)
@@ -146,7 +150,8 @@ func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
 		after := -1
 		if s := q.Get("starting_after"); s != "" {
 			if after, err = strconv.Atoi(s); err != nil || after < 0 {
-				v.api.WriteError(w, apierr.Problem{Status: http.StatusBadRequest, Param: "starting_after", Message: "'starting_after' must be the sequence_number of an event, 0 or more."})
+				v.api.WriteError(w, apierr.Problem{Status: http.StatusBadRequest, Param: "starting_after",
+					Message: "'starting_after' must be the sequence_number of an event, 0 or more."})
 				return
 			}
 		}
@@ -166,7 +171,8 @@ func (v *Service) present(ctx context.Context, id string) (*job, error) {
 }
 
 func noResponse(id string) error {
-	return apierr.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; responses are kept for a limited time.", id)}
+	return apierr.Problem{Status: http.StatusNotFound, Code: "response_not_found",
+		Message: fmt.Sprintf("Response with id '%.80s' not found; responses are kept for a limited time.", id)}
 }
 
 func (v *Service) showResponse(w http.ResponseWriter, k generate.KeptResponse) {
@@ -268,7 +274,8 @@ func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id stri
 		v.api.WriteError(w, err)
 		return
 	}
-	f := &follower{check: journal.Journal{Name: id}, replay: task.Replay(), out: v.api.NewEventStream(w), take: func(Logged, generate.TaskDelta) error { return nil }}
+	f := &follower{check: journal.Journal{Name: id}, replay: task.Replay(), out: v.api.NewEventStream(w),
+		take: func(Logged, generate.TaskDelta) error { return nil }}
 	if f.replay.Stream(f.out, after) != nil {
 		return
 	}

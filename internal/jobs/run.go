@@ -67,7 +67,8 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
-	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", n.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
+	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", n.Attempt, "code", e.Code,
+		"error", e.Message, "dead", n.Kind == KindDead)
 	if err := v.write(last, j, journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At}, e); err != nil {
 		// The next attempt finds the job running and takes over.
 		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
@@ -172,7 +173,8 @@ func (l *attemptRun) abandon(reason string) {
 
 // task builds the engine task of a job's request.
 func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*generate.Task, error) {
-	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, generate.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn, Fingerprint: spec.Fingerprint})
+	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, generate.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000,
+		Seed: spec.Seed, Drawn: spec.Drawn, Fingerprint: spec.Fingerprint})
 }
 
 // resume restores the request and the events of earlier attempts.
@@ -194,7 +196,8 @@ func (l *attemptRun) resume(ctx context.Context) error {
 	}
 	if now := l.task.Adapter(); spec.Adapter != "" && spec.Adapter != now {
 		return failed{Failure: Failure{Code: "adapter_changed", Permanent: true,
-			Message: fmt.Sprintf("The job was accepted for the LoRA adapter %.12s; its name now has the adapter %.12s.", spec.Adapter, now)}, status: http.StatusConflict}
+			Message: fmt.Sprintf("The job was accepted for the LoRA adapter %.12s; its name now has the adapter %.12s.", spec.Adapter, now)},
+			status: http.StatusConflict}
 	}
 	l.replay = l.task.Replay()
 	l.progress = make([]Progress, l.task.Choices())

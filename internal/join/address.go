@@ -43,10 +43,14 @@ func ChooseAddr(all []HostAddr) (netip.Addr, error) {
 			for _, a := range fit {
 				names = append(names, fmt.Sprintf("%s (%s)", a.Addr, a.Interface))
 			}
-			return netip.Addr{}, fmt.Errorf("join: this machine has several addresses that others may reach it by: %s; choose one with --bind ADDRESS", strings.Join(names, ", "))
+			return netip.Addr{},
+				fmt.Errorf("join: this machine has several addresses that others may reach it by: %s; choose one with --bind ADDRESS",
+					strings.Join(names, ", "))
 		}
 	}
-	return netip.Addr{}, errors.New("join: other machines can reach no address of this machine, because all are loopback or link-local: connect it to a network, or name an address with --bind ADDRESS")
+	return netip.Addr{},
+		errors.New("join: other machines can reach no address of this machine, because all are loopback or link-local: connect it to a " +
+			"network, or name an address with --bind ADDRESS")
 }
 
 // HostAddrs lists the addresses of this machine's interfaces that are up.

@@ -131,7 +131,8 @@ func Discover(ctx context.Context) ([]Found, error) {
 		if len(failed) == 0 {
 			failed = []error{errors.New("no interface that is up has it on")}
 		}
-		return nil, fmt.Errorf("%w: %w; without a default route, one for multicast helps (ip route add 224.0.0.0/4 dev INTERFACE); or name the first machine with --join", ErrNoMulticast, errors.Join(failed...))
+		return nil, fmt.Errorf("%w: %w; without a default route, one for multicast helps (ip route add 224.0.0.0/4 dev INTERFACE); or name "+
+			"the first machine with --join", ErrNoMulticast, errors.Join(failed...))
 	}
 	slices.SortFunc(found, func(a, b Found) int {
 		return strings.Compare(a.Cluster+" "+a.Addr+a.Pin.Text(), b.Cluster+" "+b.Addr+b.Pin.Text())
@@ -143,7 +144,8 @@ func Discover(ctx context.Context) ([]Found, error) {
 func ask(ctx context.Context, i *net.Interface, v6 bool) (found []Found, err error) {
 	for range askTimes {
 		entries := make(chan *mdns.ServiceEntry, mostSeen)
-		if err := mdns.QueryContext(ctx, &mdns.QueryParam{Service: service, Timeout: askWait, Interface: i, Entries: entries, DisableIPv4: v6, DisableIPv6: !v6, Logger: quiet}); err != nil {
+		if err := mdns.QueryContext(ctx, &mdns.QueryParam{Service: service, Timeout: askWait, Interface: i, Entries: entries, DisableIPv4: v6,
+			DisableIPv6: !v6, Logger: quiet}); err != nil {
 			return found, err
 		}
 		close(entries)
@@ -201,9 +203,11 @@ func Choose(found []Found, cluster string, token *Token) (Found, error) {
 	case len(fit) == 1:
 		return fit[0], nil
 	case len(found) == 0:
-		return Found{}, errors.New("join: no cluster answers on the local network: `shoal up --cluster NAME` on the first machine answers; where UDP port 5353 is closed or the network has several parts, name that machine with --join ADDRESS")
+		return Found{}, errors.New("join: no cluster answers on the local network: `shoal up --cluster NAME` on the first machine answers; " +
+			"where UDP port 5353 is closed or the network has several parts, name that machine with --join ADDRESS")
 	case len(fit) == 0 && token != nil:
-		return Found{}, fmt.Errorf("join: none of the clusters on the local network made token %s, whose fingerprint is %s:%s", token.ID, token.Pin.Short(), seen)
+		return Found{}, fmt.Errorf("join: none of the clusters on the local network made token %s, whose fingerprint is %s:%s",
+			token.ID, token.Pin.Short(), seen)
 	case len(fit) == 0:
 		return Found{}, fmt.Errorf("join: no cluster %q answers on the local network, but:%s", cluster, seen)
 	case cluster == "":

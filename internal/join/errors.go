@@ -33,13 +33,16 @@ func explainDial(addr string, err error) error {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("join: nothing listens at %s: check that `shoal up --cluster` runs there, and that this is the address that it printed", addr)
+		return fmt.Errorf("join: nothing listens at %s: check that `shoal up --cluster` runs there, and that this is the address that it printed",
+			addr)
 	case errors.As(err, &dns):
 		return fmt.Errorf("join: %s: the name is unknown here (%s): give an IP address", addr, dns.Err)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return fmt.Errorf("join: there is no route from here to %s: the machines need a common network; the first one takes another address with --bind", addr)
+		return fmt.Errorf("join: there is no route from here to %s: the machines need a common network; the first one takes another address "+
+			"with --bind", addr)
 	case isTimeout(err):
-		return fmt.Errorf("join: no answer from %s: a firewall drops TCP port %s, or no machine has this address; open the port on the first machine, or choose another one with --join-port", addr, port)
+		return fmt.Errorf("join: no answer from %s: a firewall drops TCP port %s, or no machine has this address; open the port on the first "+
+			"machine, or choose another one with --join-port", addr, port)
 	}
 	return fmt.Errorf("join: cannot connect to %s: %w", addr, err)
 }

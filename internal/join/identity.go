@@ -42,7 +42,8 @@ func openIdentity(dir string) (identity, error) {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != keyBlock {
-		return identity{}, fmt.Errorf("join: %s holds no PEM block %q: remove the file to have another one made, which ends all tokens", path, keyBlock)
+		return identity{}, fmt.Errorf("join: %s holds no PEM block %q: remove the file to have another one made, which ends all tokens",
+			path, keyBlock)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {

@@ -71,7 +71,8 @@ func (f *Folder) Serve(ctx context.Context, l net.Listener, grant func() (*Grant
 // handle answers one connection.
 func (s *server) handle(ctx context.Context, raw net.Conn, from netip.Addr) {
 	_ = raw.SetDeadline(time.Now().Add(handshakeTime)) // a connection that is gone fails below
-	c := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{s.folder.identity.cert}, MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true})
+	c := tls.Server(raw,
+		&tls.Config{Certificates: []tls.Certificate{s.folder.identity.cert}, MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true})
 	if err := c.HandshakeContext(ctx); err != nil {
 		s.log.Debug("a connection to the join server ended in the handshake", "from", from, "error", err)
 		return
@@ -100,7 +101,9 @@ func (s *server) answer(ctx context.Context, state tls.ConnectionState, r *reque
 		return nil, &Refusal{CodeLimited, fmt.Sprintf("too many wrong tokens came from %s: wait %v", from, failEvery)}
 	}
 	if r.Version != version {
-		return nil, &Refusal{CodeVersion, fmt.Sprintf("this machine joins by version %d, the first machine by version %d: run the same build of Shoal on both", r.Version, version)}
+		return nil, &Refusal{CodeVersion,
+			fmt.Sprintf("this machine joins by version %d, the first machine by version %d: run the same build of Shoal on both",
+				r.Version, version)}
 	}
 	failed := func(err error) (*Grant, *Refusal) {
 		s.log.Error("the join server cannot answer", "from", from, "error", err)

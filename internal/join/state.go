@@ -51,11 +51,14 @@ func (r *Refusal) Error() string { return "join: " + r.Text }
 func judge(records []Record, id string, signed, signature []byte, now time.Time) *Refusal {
 	i := slices.IndexFunc(records, func(r Record) bool { return r.ID == id })
 	if i < 0 || len(records[i].Public) != ed25519.PublicKeySize || !ed25519.Verify(records[i].Public, signed, signature) {
-		return &Refusal{CodeWrong, "this cluster has no such token: it was revoked, expired more than a day ago, or belongs to another cluster; `shoal token create` on the first machine makes one"}
+		return &Refusal{CodeWrong,
+			"this cluster has no such token: it was revoked, expired more than a day ago, or belongs to another cluster; `shoal token create` on " +
+				"the first machine makes one"}
 	}
 	if r := records[i]; !now.Before(r.Expires) {
-		return &Refusal{CodeExpired, fmt.Sprintf("token %s has expired at %s, by the clock of the first machine, where it is %s; `shoal token create` there makes another one",
-			r.ID, r.Expires.UTC().Format(timeLayout), now.UTC().Format(timeLayout))}
+		return &Refusal{CodeExpired,
+			fmt.Sprintf("token %s has expired at %s, by the clock of the first machine, where it is %s; `shoal token create` there makes another one",
+				r.ID, r.Expires.UTC().Format(timeLayout), now.UTC().Format(timeLayout))}
 	}
 	return nil
 }

@@ -72,11 +72,13 @@ func (t Token) Text() string {
 func ParseToken(text string) (Token, error) {
 	body, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
 	if !ok {
-		return Token{}, fmt.Errorf("%w: it does not begin with %q; make one with `shoal token create` on the first machine", ErrTokenFormat, tokenPrefix)
+		return Token{}, fmt.Errorf("%w: it does not begin with %q; make one with `shoal token create` on the first machine",
+			ErrTokenFormat, tokenPrefix)
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(body)
 	if err != nil || len(raw) != tokenSize {
-		return Token{}, fmt.Errorf("%w: %d characters after %q, want %d of base64: copy the whole line again", ErrTokenFormat, len(body), tokenPrefix, base64.RawURLEncoding.EncodedLen(tokenSize))
+		return Token{}, fmt.Errorf("%w: %d characters after %q, want %d of base64: copy the whole line again", ErrTokenFormat, len(body),
+			tokenPrefix, base64.RawURLEncoding.EncodedLen(tokenSize))
 	}
 	sum := tokenSum(raw[:tokenSize-checkSize])
 	if subtle.ConstantTimeCompare(sum[:], raw[tokenSize-checkSize:]) != 1 {

@@ -134,5 +134,6 @@ type Stats struct {
 }
 
 func (s *System) Stats() Stats {
-	return Stats{Refused: s.drops.refused.Load(), Late: s.drops.late.Load(), Hostile: s.drops.hostile.Load(), Handshakes: s.drops.handshakes.Load()}
+	return Stats{Refused: s.drops.refused.Load(), Late: s.drops.late.Load(), Hostile: s.drops.hostile.Load(),
+		Handshakes: s.drops.handshakes.Load()}
 }

@@ -234,7 +234,8 @@ func encode(kind uint32, m pb.Message) (*message, error) {
 // fits returns an error if an older peer would silently drop a field of the message.
 func (m *message) fits(p *Peer) error {
 	if m.needs > p.Version {
-		return fmt.Errorf("%w: %s (build %.96s) has wire version %d, but %s needs version %d", ErrVersion, p.ID, p.Build, p.Version, m.field, m.needs)
+		return fmt.Errorf("%w: %s (build %.96s) has wire version %d, but %s needs version %d", ErrVersion,
+			p.ID, p.Build, p.Version, m.field, m.needs)
 	}
 	return nil
 }

@@ -139,7 +139,8 @@ func (c *Config) advertised(port int) (string, error) {
 		return net.JoinHostPort(h, strconv.Itoa(port)), nil
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return "", fmt.Errorf("rpc: %s listens on every interface, but peers need one address: bind to an address of this machine that they can reach (or set Advertise)", c.Bind)
+		return "", fmt.Errorf("rpc: %s listens on every interface, but peers need one address: bind to an address of this machine that they "+
+			"can reach (or set Advertise)", c.Bind)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }

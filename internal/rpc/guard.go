@@ -154,7 +154,8 @@ func (s *System) accept(name string, data []byte, sender *actor.PID, id string) 
 		return tooLarge(len(data))
 	}
 	if sender != nil {
-		if _, port, err := security.HostPort(sender.Address); err != nil || port == 0 || len(sender.Address) > maxAddress || sender.Id != replies {
+		if _, port, err := security.HostPort(sender.Address); err != nil || port == 0 ||
+			len(sender.Address) > maxAddress || sender.Id != replies {
 			return fmt.Errorf("%w: replies wanted at %.64q of %.64q", ErrIdentity, sender.Id, sender.Address)
 		}
 	}

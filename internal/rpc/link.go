@@ -25,7 +25,8 @@ import (
 //     we closed therefore ends without an error. Conversely, Proto.Actor does not treat
 //     an end by the peer as an error and would keep writing; here it is an error.
 //   - Sending: sent messages are released from the peer's outbox.
-func (s *System) outgoing(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (s *System) outgoing(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	address := cc.Target()
 	dial := s.dial(address)
 	dial.arm()

@@ -64,7 +64,8 @@ func (m *Mux) Receive(a actor.Context) bool {
 	c := &Ctx{Actor: a, sys: m.sys, envelope: e, sender: a.Sender()}
 	h, ok := m.handlers[e.Kind]
 	if !ok {
-		c.Fail(fmt.Errorf("%w %d (peer speaks version %d): %s has no handler for it; is it an older build?", ErrUnknownKind, e.Kind, Version, a.Self().Id))
+		c.Fail(fmt.Errorf("%w %d (peer speaks version %d): %s has no handler for it; is it an older build?",
+			ErrUnknownKind, e.Kind, Version, a.Self().Id))
 		return true
 	}
 	defer func() {
@@ -83,7 +84,8 @@ func (m *Mux) Receive(a actor.Context) bool {
 // them could do something that the sender does not want.
 func understood(m pb.Message, e *proto.Envelope) error {
 	if err := proto.Unknown(m); err != nil {
-		return fmt.Errorf("%w: %w (this build reads wire versions %d to %d, %s wrote version %d)", ErrIncompatible, err, MinVersion, Version, e.From, e.Version)
+		return fmt.Errorf("%w: %w (this build reads wire versions %d to %d, %s wrote version %d)", ErrIncompatible,
+			err, MinVersion, Version, e.From, e.Version)
 	}
 	return nil
 }

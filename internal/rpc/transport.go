@@ -211,7 +211,8 @@ func (s *System) explain(address string, err error) error {
 		return fmt.Errorf("rpc: %s: %w", address, why)
 	}
 	if s.cfg.ClientTLS == nil && strings.Contains(st.Message(), "server preface") {
-		return fmt.Errorf("rpc: %s: %w: this process has no cluster key and the peer closed the connection, so the peer probably has one; give both the same %s (%s)",
+		return fmt.Errorf("rpc: %s: %w: this process has no cluster key and the peer closed the connection, so the peer probably has one; "+
+			"give both the same %s (%s)",
 			address, security.ErrPlaintext, security.EnvKey, st.Message())
 	}
 	if st.Code() == codes.DeadlineExceeded {

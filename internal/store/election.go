@@ -67,7 +67,8 @@ type Callbacks struct {
 func (s *Store) Elect(holder string, incarnation uint64, api string, callbacks Callbacks) *Election {
 	sole := s.alone != nil
 	s.election = &Election{log: s.log, began: time.Now(), callbacks: callbacks, reg: s.lease, wake: make(chan struct{}, 1),
-		lease: topology.NewLease(topology.LeaseConfig{Holder: holder, Incarnation: incarnation, API: api, Exclusive: sole, Bootstrap: sole, Successor: true,
+		lease: topology.NewLease(topology.LeaseConfig{Holder: holder, Incarnation: incarnation, API: api,
+			Exclusive: sole, Bootstrap: sole, Successor: true,
 			TTL: LeaseTTL, Hint: hintAfter, Renew: leaseRenew, WriteTimeout: writeTimeout})}
 	s.election.run()
 	return s.election
@@ -113,7 +114,8 @@ func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 		case topology.Recorded:
 			tell = append(tell, func() {
 				if e.Unwritten {
-					s.log.Warn("the placement was not recorded because the store accepts no writes; a successor will rely on what nodes report", "epoch", e.Epoch)
+					s.log.Warn("the placement was not recorded because the store accepts no writes; a successor will rely on what nodes report",
+						"epoch", e.Epoch)
 				}
 				s.callbacks.Recorded(e.Epoch)
 			})

@@ -220,7 +220,8 @@ func (g *Members) tend() error {
 func (g *Members) send(ctx context.Context, m gossip.Member, p *plan) error {
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()
-	err := g.rpc.Call(ctx, g.rpc.PID(m.Meta.RPC, actorName), uint32(proto.Kind_KIND_STORE), p.request(), new(proto.Empty), rpc.Idempotent(5*time.Second))
+	err := g.rpc.Call(ctx, g.rpc.PID(m.Meta.RPC, actorName), uint32(proto.Kind_KIND_STORE), p.request(),
+		new(proto.Empty), rpc.Idempotent(5*time.Second))
 	if err != nil {
 		return fmt.Errorf("store: %s did not accept the new members of the store: %w", m.Name, err)
 	}

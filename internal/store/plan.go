@@ -98,5 +98,6 @@ func (p *plan) lacks(bus *natsbus.Server) string {
 	if len(here) > len(p.Members)/2 {
 		return "the store is electing a leader"
 	}
-	return fmt.Sprintf("the job store needs %d of its %d replicas; here: %s; away: %s. Start them again, with their "+options.Name("data-dir"), len(p.Members)/2+1, len(p.Members), strings.Join(here, ", "), strings.Join(away, ", "))
+	return fmt.Sprintf("the job store needs %d of its %d replicas; here: %s; away: %s. Start them again, with their "+options.Name("data-dir"),
+		len(p.Members)/2+1, len(p.Members), strings.Join(here, ", "), strings.Join(away, ", "))
 }

@@ -36,7 +36,9 @@ func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
 		select {
 		case <-time.After(portTry):
 		case <-ctx.Done():
-			return fmt.Errorf("store: the copy of the store in this "+options.Name("data-dir")+" is known to its other members at %s, where this process could not listen for %v: %w; %s", at, time.Since(began).Round(time.Second), err, todo)
+			return fmt.Errorf("store: the copy of the store in this "+options.Name("data-dir")+
+				" is known to its other members at %s, where this process could not listen for %v: %w; %s", at,
+				time.Since(began).Round(time.Second), err, todo)
 		}
 	}
 }

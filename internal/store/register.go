@@ -71,7 +71,8 @@ func (b *bucketRegister) write(ctx context.Context, c topology.Claim, after uint
 	}
 	revision, err := b.kv.Update(ctx, claimKey, data, after) // after 0: the key must not exist
 	var api *jetstream.APIError
-	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+	if errors.As(err, &api) &&
+		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 		return 0, fmt.Errorf("%w: %v", errMoved, err)
 	}
 	if err != nil {

@@ -106,7 +106,8 @@ func (g *Members) propose() (*plan, error) {
 		}
 	}
 	if len(others) < wanted-1 {
-		return nil, fmt.Errorf("the store needs two more processes that are named ("+options.Name("store-nodes")+" or shoal store add) and have a "+options.Name("data-dir")+"; named: %s; connected: %d", g.names, len(others))
+		return nil, fmt.Errorf("the store needs two more processes that are named ("+options.Name("store-nodes")+
+			" or shoal store add) and have a "+options.Name("data-dir")+"; named: %s; connected: %d", g.names, len(others))
 	}
 	standby := func(m gossip.Member) int {
 		if m.Meta.Role == string(security.RoleCoordinator) {
@@ -202,7 +203,8 @@ func (g *Members) replicate(p *plan) error {
 		return err
 	}
 	s.startJobs()
-	g.log.Info("the store is replicated", "store", p.ID, "members", p.routes(), "messages", messages, "took", time.Since(began).Round(time.Millisecond))
+	g.log.Info("the store is replicated", "store", p.ID, "members", p.routes(), "messages", messages, "took",
+		time.Since(began).Round(time.Millisecond))
 	return nil
 }
 

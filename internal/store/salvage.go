@@ -107,10 +107,12 @@ func salvageStream(aside, path string, log *slog.Logger) ([]damaged, error) {
 			err = f.rewrite()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("store: %s is damaged, and the damaged bytes cannot be saved in %s: %w. Nothing was changed; free space there and restart", f.path, aside, err)
+			return nil, fmt.Errorf("store: %s is damaged, and the damaged bytes cannot be saved in %s: %w. Nothing was changed; free space there "+
+				"and restart", f.path, aside, err)
 		}
 		for _, d := range found {
-			log.Error("a record of the store is damaged on disk", "stream", d.Stream, "block", d.Block, "offset", d.Offset, "bytes", d.Bytes, "mended", d.Mended, "lost", d.Lost, "kept_in", filepath.Join(aside, d.name()+".bin"))
+			log.Error("a record of the store is damaged on disk", "stream", d.Stream, "block", d.Block, "offset", d.Offset, "bytes", d.Bytes,
+				"mended", d.Mended, "lost", d.Lost, "kept_in", filepath.Join(aside, d.name()+".bin"))
 		}
 		out = append(out, found...)
 	}
@@ -284,7 +286,9 @@ func report(dir string, fresh []damaged, log *slog.Logger) (out jobs.Salvage, er
 			out.Touched = append(out.Touched, d.Touched...)
 		}
 		if !d.Mended && len(d.Lost)+len(d.Touched) == 0 && d.Bytes > emptyRecord {
-			out.Notes = append(out.Notes, fmt.Sprintf("%d bytes of the stream %s were damaged; their content is unknown. They are saved in %s/%s.bin", d.Bytes, d.Stream, damagedDir, d.name()))
+			out.Notes = append(out.Notes,
+				fmt.Sprintf("%d bytes of the stream %s were damaged; their content is unknown. They are saved in %s/%s.bin",
+					d.Bytes, d.Stream, damagedDir, d.name()))
 		}
 	}
 	return out, nil

@@ -56,7 +56,8 @@ var ErrDamaged = errors.New("weights: data does not match its hash")
 // hub, if not nil, is the other source of a model that a process of the cluster has from there.
 func Open(ctx context.Context, ask Ask, hub Ranges, cache string, limit int64, log *slog.Logger) (*checkpoint.Checkpoint, *Cache, error) {
 	if cache == "" {
-		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: " + options.Name("weights-cache") + " DIR")
+		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: " +
+			options.Name("weights-cache") + " DIR")
 	}
 	m := &Cache{log: log, ask: ask, flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{}}
 	folder := filepath.Join(cache, "bus")
@@ -90,7 +91,8 @@ func Open(ctx context.Context, ask Ask, hub Ranges, cache string, limit int64, l
 	if err != nil {
 		return nil, nil, errors.Join(err, m.Close())
 	}
-	log.Info("checkpoint from the bus", "model", fmt.Sprintf("%.12s", list.ModelHash), "files", len(list.Files), "folder", m.dir, "fetched_bytes", m.fetched.Load())
+	log.Info("checkpoint from the bus", "model", fmt.Sprintf("%.12s", list.ModelHash), "files", len(list.Files),
+		"folder", m.dir, "fetched_bytes", m.fetched.Load())
 	return ck, m, nil
 }
 
@@ -130,7 +132,8 @@ func checkList(r *proto.WeightsReply) error {
 	}
 	seen, sum := map[string]bool{}, int64(0)
 	for _, f := range r.Files {
-		if !filepath.IsLocal(f.Name) || filepath.Base(f.Name) != f.Name || strings.ContainsAny(f.Name, "/\\\x00") || strings.HasPrefix(f.Name, ".") || len(f.Name) > 255 || seen[f.Name] {
+		if !filepath.IsLocal(f.Name) || filepath.Base(f.Name) != f.Name || strings.ContainsAny(f.Name, "/\\\x00") ||
+			strings.HasPrefix(f.Name, ".") || len(f.Name) > 255 || seen[f.Name] {
 			return bad("the name %.80q", f.Name)
 		}
 		seen[f.Name] = true

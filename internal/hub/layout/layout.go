@@ -128,7 +128,8 @@ func Locate(path string) (string, error) {
 		if st, err := os.Stat(at); err == nil && st.IsDir() && filepath.IsLocal(name) && filepath.Base(name) == name && name != "." {
 			return at, nil
 		}
-		return "", fmt.Errorf("%w: %s names the snapshot %s, which is not in %s: pull the model again, or name a snapshot", ErrSnapshot, main, fmt.Sprintf("%.100q", name), snapshots)
+		return "", fmt.Errorf("%w: %s names the snapshot %s, which is not in %s: pull the model again, or name a snapshot", ErrSnapshot,
+			main, fmt.Sprintf("%.100q", name), snapshots)
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", err
 	case len(entries) != 1:

@@ -49,7 +49,8 @@ type issueList struct {
 }
 
 // endpoints are those that the lines of a batch can be of.
-var endpoints = []string{openai.EndpointChat, openai.EndpointCompletions, vectors.EndpointEmbeddings, vectors.EndpointRerank, vectors.EndpointScore}
+var endpoints = []string{openai.EndpointChat, openai.EndpointCompletions, vectors.EndpointEmbeddings,
+	vectors.EndpointRerank, vectors.EndpointScore}
 
 func (v *Service) show(b *batch) batchView {
 	b.mu.Lock()
@@ -112,7 +113,8 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	if err := strictjson.Unmarshal(body, &asked); err != nil {
 		return bad("", "The request body does not describe a batch. %v", err)
 	}
-	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata, Holder: httpserver.KeyName(r.Context())}
+	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata,
+		Holder: httpserver.KeyName(r.Context())}
 	if spec.Key, err = routes.Key(r); err != nil {
 		return nil, err
 	}
@@ -141,7 +143,8 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	case f.Purpose != "batch":
 		return bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)
 	case open >= maxOpenBatch:
-		return nil, apierr.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are running, which is the maximum.", open)}
+		return nil, apierr.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches",
+			Message: fmt.Sprintf("%d batches are running, which is the maximum.", open)}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()
@@ -220,7 +223,9 @@ func (v *Service) listBatches(_ http.ResponseWriter, r *http.Request) (any, erro
 		Last    *string     `json:"last_id"`
 		HasMore bool        `json:"has_more"`
 	}{Object: "list", Data: []batchView{}}
-	page, more := routes.Page(v.store.list(), r.URL.Query().Get("after"), limit, func(b *batch) string { return b.id }, func(b *batch) bool { return b.visible(r.Context()) })
+	page, more := routes.Page(v.store.list(), r.URL.Query().Get("after"), limit, func(b *batch) string {
+		return b.id
+	}, func(b *batch) bool { return b.visible(r.Context()) })
 	out.HasMore = more
 	for _, b := range page {
 		out.Data = append(out.Data, v.show(b))

@@ -223,11 +223,13 @@ func (v *Service) feed(ctx context.Context, b *batch) error {
 		if err != nil {
 			return err
 		}
-		err = v.jobs.Accept(ctx, lineJob(b.id, f.next), jobs.Spec{Endpoint: l.URL, Body: l.Body, Batch: b.id, Line: f.next, Holder: b.spec.Holder})
+		err = v.jobs.Accept(ctx, lineJob(b.id, f.next),
+			jobs.Spec{Endpoint: l.URL, Body: l.Body, Batch: b.id, Line: f.next, Holder: b.spec.Holder})
 		if err == nil {
 			continue
 		}
-		if status, _ := apierr.ErrorStatus(err); status != http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusRequestEntityTooLarge {
+		if status, _ := apierr.ErrorStatus(err); status != http.StatusBadRequest && status != http.StatusNotFound &&
+			status != http.StatusRequestEntityTooLarge {
 			return err // the store failed: the next tick tries again
 		}
 		f.refused[f.next] = err
@@ -410,7 +412,8 @@ func (v *Service) finalize(ctx context.Context, b *batch, st State) error {
 			count <- n
 		}()
 		id := "file-" + x.name + "-" + tail
-		_, err := v.files.Put(ctx, files.File{ID: id, Filename: b.id + "_" + x.name + ".jsonl", Purpose: "batch_output", CreatedAt: v.store.jobs.Now() / 1000, Holder: b.spec.Holder}, pr)
+		_, err := v.files.Put(ctx, files.File{ID: id, Filename: b.id + "_" + x.name + ".jsonl", Purpose: "batch_output",
+			CreatedAt: v.store.jobs.Now() / 1000, Holder: b.spec.Holder}, pr)
 		_ = pr.CloseWithError(errors.New("jobs: the file cannot be written"))
 		if n := <-count; err != nil {
 			return err

@@ -31,7 +31,8 @@ func contextFile(tenant, name string) string {
 func (c Contexts) KeepContext(ctx context.Context, k generate.KeptContext) error {
 	b, err := json.Marshal(k)
 	if err == nil {
-		_, err = c.Store.Put(ctx, File{ID: contextFile(k.Tenant, k.Name), Filename: k.Name, Purpose: forContexts, CreatedAt: k.Created}, bytes.NewReader(b))
+		_, err = c.Store.Put(ctx, File{ID: contextFile(k.Tenant, k.Name), Filename: k.Name, Purpose: forContexts, CreatedAt: k.Created},
+			bytes.NewReader(b))
 	}
 	if err != nil {
 		return fileProblem(err)

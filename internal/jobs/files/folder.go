@@ -101,7 +101,8 @@ func OpenFolder(dir string) (*Folder, error) {
 		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		var x File
 		if err != nil || json.Unmarshal(b, &x) != nil || x.ID != id {
-			return nil, fmt.Errorf("%w: %s does not describe a file; delete it to start without that file", journal.ErrDamaged, filepath.Join(dir, e.Name()))
+			return nil, fmt.Errorf("%w: %s does not describe a file; delete it to start without that file",
+				journal.ErrDamaged, filepath.Join(dir, e.Name()))
 		}
 		f.all[id], f.total = x, f.total+x.Bytes
 	}
@@ -238,7 +239,8 @@ func (f *Folder) Open(ctx context.Context, id string) (*os.File, File, error) {
 	h := sha256.New()
 	n, err := io.Copy(h, file)
 	if want, _ := hex.DecodeString(x.SHA256); err == nil && (n != x.Bytes || !bytes.Equal(h.Sum(nil), want)) {
-		err = fmt.Errorf("%w: file %s: the %d bytes do not match the SHA-256 of the %d bytes that were written", journal.ErrDamaged, id, n, x.Bytes)
+		err = fmt.Errorf("%w: file %s: the %d bytes do not match the SHA-256 of the %d bytes that were written",
+			journal.ErrDamaged, id, n, x.Bytes)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)

@@ -50,7 +50,8 @@ func (v *Service) Routes() routes.Handlers {
 // postFile takes multipart/form-data with a file and a purpose, as in OpenAI's API.
 func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t != "multipart/form-data" {
-		return nil, apierr.Problem{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "Send the file as multipart/form-data with the parts 'file' and 'purpose'."}
+		return nil, apierr.Problem{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type",
+			Message: "Send the file as multipart/form-data with the parts 'file' and 'purpose'."}
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxFileBytes+(1<<20))
 	m, err := r.MultipartReader()
@@ -93,7 +94,8 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return nil, apierr.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.store.Put(r.Context(), File{ID: "file-" + strings.ToLower(rand.Text()), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: httpserver.KeyName(r.Context())}, sentBy{p}); err != nil {
+			if f, err = v.store.Put(r.Context(), File{ID: "file-" + strings.ToLower(rand.Text()), Filename: name, Purpose: "batch",
+				CreatedAt: time.Now().Unix(), Holder: httpserver.KeyName(r.Context())}, sentBy{p}); err != nil {
 				return nil, fileProblem(err)
 			}
 			have = true
@@ -103,7 +105,8 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 	case !have:
 		return nil, apierr.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The part 'file' is missing."}
 	case purpose != "batch":
-		return nil, apierr.Problem{Status: http.StatusBadRequest, Param: "purpose", Message: fmt.Sprintf("'purpose' is %.40q; only \"batch\" is known.", purpose)}
+		return nil, apierr.Problem{Status: http.StatusBadRequest, Param: "purpose",
+			Message: fmt.Sprintf("'purpose' is %.40q; only \"batch\" is known.", purpose)}
 	}
 	keep = true
 	return withoutOwner(f), nil
@@ -129,13 +132,15 @@ func fileProblem(err error) error {
 	var sent sendError
 	switch {
 	case errors.As(err, &big), errors.Is(err, ErrSize):
-		return apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "file_too_large", Param: "file", Message: fmt.Sprintf("The limit of a file is %d bytes: %v.", maxFileBytes, err)}
+		return apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "file_too_large", Param: "file",
+			Message: fmt.Sprintf("The limit of a file is %d bytes: %v.", maxFileBytes, err)}
 	case errors.Is(err, ErrNone):
 		return apierr.Problem{Status: http.StatusNotFound, Code: "file_not_found", Message: err.Error() + "."}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return apierr.Problem{Status: http.StatusBadRequest, Message: "The multipart body ends too soon."}
 	case errors.As(err, &sent) && errors.Is(err, httpserver.ErrSlowBody):
-		return apierr.Problem{Status: http.StatusRequestTimeout, Code: "body_not_read", Message: "The file was not accepted: " + strings.TrimPrefix(sent.Error(), "api: ") + "."}
+		return apierr.Problem{Status: http.StatusRequestTimeout, Code: "body_not_read", Message: "The file was not accepted: " +
+			strings.TrimPrefix(sent.Error(), "api: ") + "."}
 	case errors.As(err, &sent):
 		return apierr.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + sent.Error() + "."}
 	}
@@ -212,7 +217,8 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 		return routes.NotFound("file", id)
 	case errors.Is(err, journal.ErrDamaged), errors.Is(err, os.ErrNotExist):
 		v.log.Error("jobs: a file cannot be read", "file", id, "error", err)
-		return apierr.Problem{Status: http.StatusInternalServerError, Code: "file_damaged", Message: "The file cannot be read: " + err.Error() + "."}
+		return apierr.Problem{Status: http.StatusInternalServerError, Code: "file_damaged",
+			Message: "The file cannot be read: " + err.Error() + "."}
 	case err != nil:
 		return routes.Unreadable("The file", err)
 	}
@@ -248,7 +254,8 @@ func (v *Service) deleteFile(_ http.ResponseWriter, r *http.Request) (any, error
 		return nil, err
 	}
 	if b := v.inUse(id); b != "" {
-		return nil, apierr.Problem{Status: http.StatusConflict, Code: "file_in_use", Message: "The file is the input of " + b + ", which still runs; cancel that first."}
+		return nil, apierr.Problem{Status: http.StatusConflict, Code: "file_in_use", Message: "The file is the input of " +
+			b + ", which still runs; cancel that first."}
 	}
 	if err := v.store.Delete(r.Context(), id); err != nil {
 		return nil, fileProblem(err)

@@ -259,7 +259,8 @@ func (f *Shared) fetch(ctx context.Context, x File) error {
 	got, err := f.local.Put(ctx, x, pr)
 	_ = pr.CloseWithError(errors.New("jobs: the file cannot be written"))
 	if err == nil && got.SHA256 != x.SHA256 {
-		err = errors.Join(fmt.Errorf("%w: file %s: the %d bytes do not match the SHA-256 of the %d bytes that were written", journal.ErrDamaged, x.ID, got.Bytes, x.Bytes),
+		err = errors.Join(fmt.Errorf("%w: file %s: the %d bytes do not match the SHA-256 of the %d bytes that were written",
+			journal.ErrDamaged, x.ID, got.Bytes, x.Bytes),
 			f.local.Delete(ctx, x.ID))
 	}
 	return err

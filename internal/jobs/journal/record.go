@@ -104,5 +104,6 @@ func Decode(journal string, b []byte) (Record, error) {
 		return bad("its SHA-256 is %x, but the record has %x: some bits have changed", want[:6], sum[:6])
 	}
 	return Record{Kind: Kind(b[4]), Number: binary.LittleEndian.Uint32(b[8:]), Attempt: binary.LittleEndian.Uint32(b[12:]),
-		At: int64(binary.LittleEndian.Uint64(b[16:])), prev: [sha256.Size]byte(b[28:60]), Payload: body[recordHead:], sum: [sha256.Size]byte(sum)}, nil
+		At: int64(binary.LittleEndian.Uint64(b[16:])), prev: [sha256.Size]byte(b[28:60]),
+		Payload: body[recordHead:], sum: [sha256.Size]byte(sum)}, nil
 }

@@ -38,7 +38,8 @@ func (j *Journal) Verify(seq uint64, data []byte) (Record, error) {
 	case err != nil:
 		return r, fmt.Errorf("record %d of %s (message %d): %w", j.number, j.Name, seq, err)
 	case r.Number != j.number:
-		return r, fmt.Errorf("record %d of %s (message %d): %w: found record %d, the records between are missing", j.number, j.Name, seq, ErrDamaged, r.Number)
+		return r, fmt.Errorf("record %d of %s (message %d): %w: found record %d, the records between are missing",
+			j.number, j.Name, seq, ErrDamaged, r.Number)
 	case r.prev != j.prev:
 		return r, fmt.Errorf("record %d of %s (message %d): %w: it does not follow the record before it", j.number, j.Name, seq, ErrDamaged)
 	}

@@ -83,7 +83,9 @@ func Reason(err error) string {
 	}
 	why = "the job store does not answer (" + why + "). "
 	if s := (*noAnswerError)(nil); errors.As(err, &s) && s.copies == 1 {
-		return why + "It has one copy, on the coordinator's disk, which is full or failing (see the coordinator's log). Stored jobs are kept, and the store resumes by itself once the disk accepts writes"
+		return why + "It has one copy, on the coordinator's disk, which is full or failing (see the coordinator's log). Stored jobs are kept, " +
+			"and the store resumes by itself once the disk accepts writes"
 	}
-	return why + "A replicated store answers while two of its three processes are up and connected; store.json in the data directory names them. Stored jobs are kept: try again once the processes are back"
+	return why + "A replicated store answers while two of its three processes are up and connected; store.json in the data directory names " +
+		"them. Stored jobs are kept: try again once the processes are back"
 }

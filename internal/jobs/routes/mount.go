@@ -51,18 +51,24 @@ func routes() []httpserver.Route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
 	return []httpserver.Route{
 		{Method: post, Path: "/v1/jobs", Docs: []httpserver.Doc{{Answer: wire.Job{},
-			About: "the body of a completion or a chat becomes a job, on disk before it is acknowledged; the header Idempotency-Key makes a second one the same"}}},
-		{Method: get, Path: "/v1/jobs", Docs: []httpserver.Doc{{About: "the newest first; `state`, `batch_id`, `after`, `limit`", Answer: wire.JobList{}}}},
+			About: "the body of a completion or a chat becomes a job, on disk before it is acknowledged; the header Idempotency-Key makes a " +
+				"second one the same"}}},
+		{Method: get, Path: "/v1/jobs",
+			Docs: []httpserver.Doc{{About: "the newest first; `state`, `batch_id`, `after`, `limit`", Answer: wire.JobList{}}}},
 		{Method: get, Path: "/v1/jobs/*", Docs: []httpserver.Doc{{About: "returns the progress of a job, and its result", Answer: wire.Job{}},
 			{Path: "/{id}/events", About: "its tokens from the index `from` on, as they come", Events: wire.JobEvent{}}}},
 		{Method: del, Path: "/v1/jobs/*", Docs: []httpserver.Doc{{About: "cancels it; `purge=true` forgets it", Answer: wire.Job{}}}},
-		{Method: get, Path: "/v1/responses/*", Docs: []httpserver.Doc{{About: "a response that was stored; `stream=true` and `starting_after` give its events", Answer: openai.ResponseType()},
-			{Path: "/{id}/input_items", About: "input items of the response"}}},
-		{Method: post, Path: "/v1/responses/*", Docs: []httpserver.Doc{{Path: "/{id}/cancel", About: "ends one in the background", Answer: openai.ResponseType()}}},
+		{Method: get, Path: "/v1/responses/*",
+			Docs: []httpserver.Doc{{About: "a response that was stored; `stream=true` and `starting_after` give its events",
+				Answer: openai.ResponseType()},
+				{Path: "/{id}/input_items", About: "input items of the response"}}},
+		{Method: post, Path: "/v1/responses/*",
+			Docs: []httpserver.Doc{{Path: "/{id}/cancel", About: "ends one in the background", Answer: openai.ResponseType()}}},
 		{Method: del, Path: "/v1/responses/*", Docs: []httpserver.Doc{{About: "forgets it"}}},
 		{Method: post, Path: "/v1/files", Uploads: true, Docs: []httpserver.Doc{{About: "keeps a file (multipart/form-data)"}}},
 		{Method: get, Path: "/v1/files", Docs: []httpserver.Doc{{About: "the files"}}},
-		{Method: get, Path: "/v1/files/*", Docs: []httpserver.Doc{{About: "returns the description of a file"}, {Path: "/{id}/content", About: "returns the content of a file"}}},
+		{Method: get, Path: "/v1/files/*",
+			Docs: []httpserver.Doc{{About: "returns the description of a file"}, {Path: "/{id}/content", About: "returns the content of a file"}}},
 		{Method: del, Path: "/v1/files/*", Docs: []httpserver.Doc{{About: "forgets it"}}},
 		{Method: post, Path: "/v1/batches", Uncounted: true, Docs: []httpserver.Doc{{About: "OpenAI's batch of a file of requests"}}},
 		{Method: get, Path: "/v1/batches", Docs: []httpserver.Doc{{About: "the newest first; `after`, `limit`"}}},
@@ -83,7 +89,8 @@ func NewMount(a *api.Server, reason string) (*Mount, error) {
 				h(w, r)
 				return
 			}
-			a.WriteError(w, apierr.Problem{Status: http.StatusServiceUnavailable, Code: "jobs_unavailable", Message: now.reason, RetryAfter: now.after})
+			a.WriteError(w, apierr.Problem{Status: http.StatusServiceUnavailable, Code: "jobs_unavailable",
+				Message: now.reason, RetryAfter: now.after})
 		}
 		if err := a.Handle(route); err != nil {
 			return nil, fmt.Errorf("jobs: %w", err)

@@ -24,7 +24,8 @@ const (
 func Key(r *http.Request) (string, error) {
 	key := r.Header.Get("Idempotency-Key")
 	if len(key) > maxKey {
-		return "", apierr.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", maxKey)}
+		return "", apierr.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key",
+			Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", maxKey)}
 	}
 	return key, nil
 }
@@ -69,12 +70,14 @@ func Limit(r *http.Request, otherwise, most int) (int, error) {
 
 // NotFound is the 404 of a missing job, file or batch.
 func NotFound(what, id string) error {
-	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a limited time.", what, id)}
+	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found",
+		Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a limited time.", what, id)}
 }
 
 // NoSuchURL is the 404 of an unknown path.
 func NoSuchURL(r *http.Request) error {
-	return apierr.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
+	return apierr.Problem{Status: http.StatusNotFound, Code: "unknown_url",
+		Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
 }
 
 // Refused is the error of a request of which nothing was accepted. The message contains the cause.
