@@ -13,11 +13,13 @@ type draftsCollector struct{ drafts, tokens, accepted, at, texts *prometheus.Des
 
 func newDraftsCollector() draftsCollector {
 	return draftsCollector{
-		drafts:   prometheus.NewDesc("vllm:spec_decode_num_drafts_total", "Decode rows with drafts.", []string{modelLabel}, nil),
-		tokens:   prometheus.NewDesc("vllm:spec_decode_num_draft_tokens_total", "Tokens that were drafted and tried.", []string{modelLabel}, nil),
-		accepted: prometheus.NewDesc("vllm:spec_decode_num_accepted_tokens_total", "Of these, tokens that were right.", []string{modelLabel}, nil),
-		at:       prometheus.NewDesc("vllm:spec_decode_num_accepted_tokens_per_pos_total", "Tokens that were right as the first, second, ... draft of their row.", []string{modelLabel, "position"}, nil),
-		texts:    prometheus.NewDesc("shoal_speculate_bytes", "Memory of the indexes that drafts are made from.", []string{"of"}, nil),
+		drafts: prometheus.NewDesc("vllm:spec_decode_num_drafts_total", "Decode rows with drafts.", []string{modelLabel}, nil),
+		tokens: prometheus.NewDesc("vllm:spec_decode_num_draft_tokens_total", "Tokens that were drafted and tried.", []string{modelLabel}, nil),
+		accepted: prometheus.NewDesc("vllm:spec_decode_num_accepted_tokens_total",
+			"Of these, tokens that were right.", []string{modelLabel}, nil),
+		at: prometheus.NewDesc("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+			"Tokens that were right as the first, second, ... draft of their row.", []string{modelLabel, "position"}, nil),
+		texts: prometheus.NewDesc("shoal_speculate_bytes", "Memory of the indexes that drafts are made from.", []string{"of"}, nil),
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 
 // registerMetrics adds the metrics of the process, of HTTP and of the cluster.
 func (s *API) registerMetrics(registry *prometheus.Registry, model string) {
-	s.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "shoal_http_requests_total", Help: "HTTP requests by route and status (499: the client left)."}, []string{"route", "code"})
+	s.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "shoal_http_requests_total",
+		Help: "HTTP requests by route and status (499: the client left)."}, []string{"route", "code"})
 	registry.MustRegister(s.requests, newClusterCollector(s.engine, model),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry})

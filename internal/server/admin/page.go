@@ -20,7 +20,8 @@ var pageFiles embed.FS
 
 // pagePolicy allows scripts, styles and requests of this server only. No script may turn text into
 // HTML, so that a model's output stays text even if the page has a bug.
-const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'" +
 	"; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // handlePage answers / and the files below /web/.
@@ -31,7 +32,8 @@ func (s *API) handlePage(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := pageFiles.ReadFile(name)
 	if err != nil {
-		s.http.Fail(w, &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Code: "unknown_url", Message: "The page has no such file."}, false)
+		s.http.Fail(w, &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Code: "unknown_url",
+			Message: "The page has no such file."}, false)
 		return
 	}
 	sum := sha256.Sum256(body)

@@ -17,12 +17,14 @@ func newRecoveryCollector() recoveryCollector {
 	}
 	return recoveryCollector{
 		preemptions: desc("vllm:num_preemptions_total", "Times that a running sequence gave its place or memory to others.", modelLabel),
-		tokens:      desc("shoal_rebuilt_tokens_total", "Tokens that were computed once more for sequences that were cut off: recomputed by prefill, replayed by decode.", "how"),
-		caches:      desc("shoal_restored_caches_total", "Caches that went on in a new epoch: the owner's own, or a replica.", "from"),
-		bytes:       desc("shoal_replica_bytes_total", "Bytes of cache rows that were sent to replicas."),
-		changes:     desc("shoal_placement_changes_total", "Serving placements that were withdrawn, by reason.", "reason"),
-		detection:   desc("shoal_detection_seconds", "From the start of the step in flight, or just failed, to the end of its placement, when a fault ended it."),
-		stall:       desc("shoal_stall_seconds", "From the end of a placement to the next that serves."),
+		tokens: desc("shoal_rebuilt_tokens_total",
+			"Tokens that were computed once more for sequences that were cut off: recomputed by prefill, replayed by decode.", "how"),
+		caches:  desc("shoal_restored_caches_total", "Caches that went on in a new epoch: the owner's own, or a replica.", "from"),
+		bytes:   desc("shoal_replica_bytes_total", "Bytes of cache rows that were sent to replicas."),
+		changes: desc("shoal_placement_changes_total", "Serving placements that were withdrawn, by reason.", "reason"),
+		detection: desc("shoal_detection_seconds",
+			"From the start of the step in flight, or just failed, to the end of its placement, when a fault ended it."),
+		stall: desc("shoal_stall_seconds", "From the end of a placement to the next that serves."),
 	}
 }
 

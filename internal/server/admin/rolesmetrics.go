@@ -16,11 +16,12 @@ func newRolesCollector() rolesCollector {
 		return prometheus.NewDesc(name, help, vars, nil)
 	}
 	return rolesCollector{
-		role:     desc("shoal_node_role", "1 for the role in which the node works: prefill, decode or both.", "node", "role"),
-		caches:   desc("shoal_transfers_total", "Caches of prompts that moved from prefill nodes to decode nodes."),
-		bytes:    desc("shoal_transfer_bytes_total", "Bytes of these caches."),
-		seconds:  desc("shoal_transfer_seconds_total", "Sum of the times that these caches took to move."),
-		failures: desc("shoal_transfer_failures_total", "Prompts that prefill nodes did not read, or whose caches did not arrive. They are read again."),
+		role:    desc("shoal_node_role", "1 for the role in which the node works: prefill, decode or both.", "node", "role"),
+		caches:  desc("shoal_transfers_total", "Caches of prompts that moved from prefill nodes to decode nodes."),
+		bytes:   desc("shoal_transfer_bytes_total", "Bytes of these caches."),
+		seconds: desc("shoal_transfer_seconds_total", "Sum of the times that these caches took to move."),
+		failures: desc("shoal_transfer_failures_total",
+			"Prompts that prefill nodes did not read, or whose caches did not arrive. They are read again."),
 	}
 }
 

@@ -34,14 +34,18 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 	s.http = h
 	const get = http.MethodGet
 	return h.HandleAll([]httpserver.Route{
-		{Method: get, Path: "/health", Public: true, Brief: true, Handler: s.handleHealth, Docs: []httpserver.Doc{{About: "whether requests are served"}}},
-		{Method: get, Path: "/ready", Public: true, Brief: true, Handler: s.handleReady, Docs: []httpserver.Doc{{About: "whether one that is sent now would be taken"}}},
-		{Method: get, Path: "/{$}", BasicAuth: true, Handler: s.handleRoot, Docs: []httpserver.Doc{{About: "the page, for browsers; else that the server runs"}}},
+		{Method: get, Path: "/health", Public: true, Brief: true, Handler: s.handleHealth,
+			Docs: []httpserver.Doc{{About: "whether requests are served"}}},
+		{Method: get, Path: "/ready", Public: true, Brief: true, Handler: s.handleReady,
+			Docs: []httpserver.Doc{{About: "whether one that is sent now would be taken"}}},
+		{Method: get, Path: "/{$}", BasicAuth: true, Handler: s.handleRoot,
+			Docs: []httpserver.Doc{{About: "the page, for browsers; else that the server runs"}}},
 		{Method: get, Path: "/web/*", Handler: s.handlePage, Docs: []httpserver.Doc{{About: "a file of the page"}}},
 		{Method: get, Path: "/openapi.json", Handler: s.handleOpenAPI, Docs: []httpserver.Doc{{About: "this"}}},
 		{Method: get, Path: "/version", Brief: true, Handler: s.handleVersion, Docs: []httpserver.Doc{{About: "version of the server"}}},
 		{Method: get, Path: "/metrics", Brief: true, Handler: s.handleMetrics, Docs: []httpserver.Doc{{About: "Prometheus"}}},
-		{Method: get, Path: "/v1/cluster", Brief: true, Handler: s.handleCluster, Docs: []httpserver.Doc{{About: "nodes, epoch, queue", Answer: wire.ClusterState{}}}},
+		{Method: get, Path: "/v1/cluster", Brief: true, Handler: s.handleCluster,
+			Docs: []httpserver.Doc{{About: "nodes, epoch, queue", Answer: wire.ClusterState{}}}},
 	})
 }
 

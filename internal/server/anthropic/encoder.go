@@ -12,8 +12,10 @@ import (
 
 // Error is an error in Anthropic's form.
 func Error(e *apierr.Error) any {
-	typ := map[int]string{http.StatusUnauthorized: apierr.TypeAuth, http.StatusForbidden: apierr.TypePermission, http.StatusNotFound: "not_found_error",
-		http.StatusRequestEntityTooLarge: "request_too_large", http.StatusTooManyRequests: apierr.TypeRateLimit, http.StatusServiceUnavailable: "overloaded_error"}[e.Status]
+	typ := map[int]string{http.StatusUnauthorized: apierr.TypeAuth, http.StatusForbidden: apierr.TypePermission,
+		http.StatusNotFound:              "not_found_error",
+		http.StatusRequestEntityTooLarge: "request_too_large", http.StatusTooManyRequests: apierr.TypeRateLimit,
+		http.StatusServiceUnavailable: "overloaded_error"}[e.Status]
 	switch {
 	case typ != "":
 	case e.Status >= 500:
@@ -73,7 +75,8 @@ type encoder struct {
 }
 
 func (m *encoder) message(content []block) message {
-	return message{ID: m.r.Head.ID, Type: "message", Role: "assistant", Model: m.r.Head.Model, Content: content, Usage: asMessageUsage(m.r.Usage())}
+	return message{ID: m.r.Head.ID, Type: "message", Role: "assistant", Model: m.r.Head.Model,
+		Content: content, Usage: asMessageUsage(m.r.Usage())}
 }
 
 func (m *encoder) Body() any {
@@ -120,7 +123,8 @@ func (m *encoder) KeepAlive() {
 func (m *encoder) Delta(d generate.Delta) {
 	m.begin()
 	if d.Thought != "" {
-		m.piece(block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.Thought, map[string]string{"type": "thinking_delta", "thinking": d.Thought})
+		m.piece(block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.Thought,
+			map[string]string{"type": "thinking_delta", "thinking": d.Thought})
 	}
 	text := func(s string) {
 		m.piece(block{Type: "text", Text: new(string)}, s, map[string]string{"type": "text_delta", "text": s})
@@ -165,7 +169,8 @@ func (m *encoder) close() {
 	switch b.Type {
 	case "thinking":
 		b.Thinking = &text
-		m.out.Named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": map[string]string{"type": "signature_delta", "signature": ""}})
+		m.out.Named("content_block_delta",
+			map[string]any{"type": "content_block_delta", "index": n, "delta": map[string]string{"type": "signature_delta", "signature": ""}})
 	case "text":
 		b.Text = &text
 	default:
@@ -181,7 +186,8 @@ func (m *encoder) close() {
 func (m *encoder) End() {
 	m.close()
 	reason, sequence := stopReason(m.last)
-	m.out.Named("message_delta", map[string]any{"type": "message_delta", "delta": map[string]any{"stop_reason": reason, "stop_sequence": sequence}, "usage": asMessageUsage(m.r.Usage())})
+	m.out.Named("message_delta", map[string]any{"type": "message_delta",
+		"delta": map[string]any{"stop_reason": reason, "stop_sequence": sequence}, "usage": asMessageUsage(m.r.Usage())})
 	m.out.Named("message_stop", map[string]any{"type": "message_stop"})
 }
 

@@ -26,7 +26,8 @@ func New(s *generate.Service) *API {
 	stops := jsonbody.List("", jsonbody.ManyStops, jsonbody.Text("", l.StopBytes))
 	shared := s.SharedParams().With(jsonbody.Either("stop", stops))
 	table := shared.Renamed(messagesWords).With(stops.Renamed("stop_sequences"), shared.Of("max_tokens").Renamed("max_tokens"),
-		jsonbody.List("messages", l.Messages, jsonbody.ObjectOf("")), jsonbody.Either("system", jsonbody.Text("", 0), jsonbody.List("", l.Parts, jsonbody.ObjectOf(""))),
+		jsonbody.List("messages", l.Messages, jsonbody.ObjectOf("")),
+		jsonbody.Either("system", jsonbody.Text("", 0), jsonbody.List("", l.Parts, jsonbody.ObjectOf(""))),
 		jsonbody.List("tools", generate.MaxTools, jsonbody.ObjectOf("")), jsonbody.ObjectOf("tool_choice"), jsonbody.ObjectOf("thinking"),
 		jsonbody.ObjectOf("output_config"), jsonbody.Any("metadata"), jsonbody.Any("service_tier"))
 	return &API{s, shared, table}
@@ -36,9 +37,11 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 	const post = http.MethodPost
 	return h.HandleAll([]httpserver.Route{
 		{Method: post, Path: "/v1/messages", Format: Error, Handler: s.GenerateHandler(s.decodeMessagesBody),
-			Docs: []httpserver.Doc{{About: "Anthropic's Messages", Params: s.table, Required: []string{"messages", "max_tokens"}, Answer: message{}, Events: jsonbody.Schema{}}}},
+			Docs: []httpserver.Doc{{About: "Anthropic's Messages", Params: s.table, Required: []string{"messages", "max_tokens"},
+				Answer: message{}, Events: jsonbody.Schema{}}}},
 		{Method: post, Path: "/v1/messages/count_tokens", Format: Error, Handler: httpserver.JSONHandler(h, s.countTokens),
-			Docs: []httpserver.Doc{{About: "tokens of a message's prompt", Params: s.table.Pick("model", "messages", "system", "tools", "tool_choice", "thinking"), Required: []string{"messages"}, Answer: messageTokens{}}}},
+			Docs: []httpserver.Doc{{About: "tokens of a message's prompt", Params: s.table.Pick("model", "messages", "system", "tools",
+				"tool_choice", "thinking"), Required: []string{"messages"}, Answer: messageTokens{}}}},
 		{Path: "/v1/messages/*", Format: Error}, // unknown ones
 	})
 }
@@ -66,8 +69,10 @@ func (s *API) countTokens(ctx context.Context, body []byte) (*messageTokens, *ap
 }
 
 // messagesWords maps parameters of Messages to those of a chat.
-var messagesWords = map[string]string{"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k",
-	"stop_sequences": "stop", "output_format": "response_format", "kv_policy": "kv_policy", "seed": "seed", "min_p": "min_p", "cache_salt": "cache_salt"}
+var messagesWords = map[string]string{"model": "model", "stream": "stream", "temperature": "temperature",
+	"top_p": "top_p", "top_k": "top_k",
+	"stop_sequences": "stop", "output_format": "response_format", "kv_policy": "kv_policy", "seed": "seed",
+	"min_p": "min_p", "cache_salt": "cache_salt"}
 
 // decodeMessagesBody decodes the body of POST /v1/messages.
 func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Request, *apierr.Error) {
@@ -87,9 +92,10 @@ func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Re
 			words.Set("response_format", format, "output_config.format")
 		}
 	}
-	g := &generate.Request{Params: s.ParseParams(words), PromptLogprobs: -1, StopsInAnswer: true, NewEncoder: func(r *generate.Run, out *httpserver.Stream) generate.Encoder {
-		return &encoder{r: r, out: httpserver.NewSSE(out)}
-	}}
+	g := &generate.Request{Params: s.ParseParams(words), PromptLogprobs: -1, StopsInAnswer: true,
+		NewEncoder: func(r *generate.Run, out *httpserver.Stream) generate.Encoder {
+			return &encoder{r: r, out: httpserver.NewSSE(out)}
+		}}
 	f.Fail(words.Err)
 	f.Fail(s.CheckModel(&g.Params))
 	c := s.messagesTalk(f)

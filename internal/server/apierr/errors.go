@@ -46,9 +46,11 @@ func (e ErrTooLong) Error() string {
 		if e.AtLeast {
 			bound = "at least "
 		}
-		return fmt.Sprintf("This model's maximum context length is %d tokens. However, your prompt has %s%d tokens, which leaves no room for an answer. Please reduce the length of the prompt.", e.Limit, bound, e.Prompt)
+		return fmt.Sprintf("This model's maximum context length is %d tokens. However, your prompt has %s%d tokens, which leaves no room for "+
+			"an answer. Please reduce the length of the prompt.", e.Limit, bound, e.Prompt)
 	}
-	return fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the completion). Please reduce the length of the prompt or completion.",
+	return fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the "+
+		"completion). Please reduce the length of the prompt or completion.",
 		e.Limit, e.Prompt+e.Completion, e.Prompt, e.Completion)
 }
 
@@ -93,7 +95,8 @@ var (
 const StatusClientClosedRequest = 499
 
 // ErrClientClosedRequest answers a client that closed its side of the connection before the answer was there.
-var ErrClientClosedRequest = &Error{Status: StatusClientClosedRequest, Type: TypeInvalid, Code: "client_closed_request", Message: "The client closed the connection, or its side of it, before the answer was complete. Keep it open until the answer has come."}
+var ErrClientClosedRequest = &Error{Status: StatusClientClosedRequest, Type: TypeInvalid, Code: "client_closed_request",
+	Message: "The client closed the connection, or its side of it, before the answer was complete. Keep it open until the answer has come."}
 
 // Error types of the OpenAI protocol.
 const (
@@ -182,7 +185,8 @@ func Of(err error) *Error {
 	case errors.Is(err, ErrShutdown):
 		return Unavailable("shutting_down", "The server is shutting down.", 0)
 	case errors.Is(err, ErrRequestTimeout), errors.Is(err, context.DeadlineExceeded):
-		return &Error{Status: http.StatusGatewayTimeout, Type: TypeServer, Code: "timeout", Message: "The request took longer than the server allows."}
+		return &Error{Status: http.StatusGatewayTimeout, Type: TypeServer, Code: "timeout",
+			Message: "The request took longer than the server allows."}
 	}
 	return &Error{Status: http.StatusInternalServerError, Type: TypeServer, Code: "engine_error", Message: err.Error()}
 }

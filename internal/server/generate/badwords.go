@@ -120,5 +120,6 @@ func (p *Params) checkMasks() *apierr.Error {
 	if slices.ContainsFunc(left, func(w uint64) bool { return w != 0 }) {
 		return nil
 	}
-	return apierr.InvalidCode("allowed_token_ids", "no_allowed_token", "'allowed_token_ids' leaves no token to draw: 'bad_words' or 'min_tokens' ban every one of them.")
+	return apierr.InvalidCode("allowed_token_ids", "no_allowed_token",
+		"'allowed_token_ids' leaves no token to draw: 'bad_words' or 'min_tokens' ban every one of them.")
 }

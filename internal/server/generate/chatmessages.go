@@ -85,7 +85,8 @@ func (c *TurnReader) CheckRole(at, role string) string {
 		return "system"
 	case "function": // what came before tools
 		if c.legacy == "" {
-			c.Fail(apierr.InvalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, role))
+			c.Fail(apierr.InvalidCode(at+".role", "unsupported_parameter",
+				"'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, role))
 		}
 		return "tool"
 	}

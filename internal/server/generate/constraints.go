@@ -26,7 +26,8 @@ func (s *Service) parseGrammar(f *jsonbody.Object, noted *[]string) *grammar.Spe
 	}
 	schema := func(param string, v json.RawMessage) {
 		if jsonbody.CompactJSON(json.RawMessage(schemaText(v))) == "{}" {
-			f.Fail(apierr.InvalidCode(param, "invalid_grammar", "'%s' is {}, which says nothing of the output: describe it, with {\"type\": \"object\"} say.", param))
+			f.Fail(apierr.InvalidCode(param, "invalid_grammar",
+				"'%s' is {}, which says nothing of the output: describe it, with {\"type\": \"object\"} say.", param))
 		}
 		add(param, grammar.KindJSONSchema, schemaText(v))
 	}
@@ -145,11 +146,13 @@ func (s *Service) responseFormat(f *jsonbody.Object, add func(param, kind, text 
 	case "structural_tag":
 		add(param, grammar.KindTags, string(v))
 	default:
-		f.Fail(apierr.Invalid(param+".type", "'response_format.type' must be text, json_object, json_schema or structural_tag, got %.40q.", r.Type))
+		f.Fail(apierr.Invalid(param+".type",
+			"'response_format.type' must be text, json_object, json_schema or structural_tag, got %.40q.", r.Type))
 	}
 }
 
-func (s *Service) structuredOutputs(f *jsonbody.Object, found *[]constraint, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
+func (s *Service) structuredOutputs(f *jsonbody.Object, found *[]constraint, add func(param, kind, text string),
+	schema func(param string, v json.RawMessage)) {
 	const param = "structured_outputs"
 	o := f.Object(param)
 	if o == nil {
@@ -197,6 +200,7 @@ func (s *Service) structuredOutputs(f *jsonbody.Object, found *[]constraint, add
 	}
 	f.FailWithin(param, o)
 	if len(*found) == before {
-		f.Fail(apierr.Invalid(param, "'structured_outputs' says nothing of the output: give one of json, json_object, regex, choice, grammar and structural_tag."))
+		f.Fail(apierr.Invalid(param,
+			"'structured_outputs' says nothing of the output: give one of json, json_object, regex, choice, grammar and structural_tag."))
 	}
 }

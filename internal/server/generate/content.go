@@ -160,7 +160,8 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 	}
 	what := namedKind(kind)
 	if c.Now {
-		c.Fail(apierr.InvalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.", at, kind, cmp.Or(what, "it")))
+		c.Fail(apierr.InvalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.",
+			at, kind, cmp.Or(what, "it")))
 		return "", false
 	}
 	c.Omit(at)
@@ -177,7 +178,8 @@ func OmittedContent(what string) string {
 
 // namedKind names a kind of content in English; "": it is unknown.
 func namedKind(kind string) string {
-	for _, k := range [...]struct{ part, what string }{{"image", "an image"}, {"screenshot", "an image"}, {"audio", "a recording"}, {"video", "a video"}, {"file", "a file"}, {"document", "a document"}} {
+	for _, k := range [...]struct{ part, what string }{{"image", "an image"}, {"screenshot", "an image"}, {"audio", "a recording"},
+		{"video", "a video"}, {"file", "a file"}, {"document", "a document"}} {
 		if strings.Contains(kind, k.part) {
 			return k.what
 		}

@@ -49,10 +49,12 @@ func (s *Service) KeepContexts(store ContextStore) {
 			if slices.ContainsFunc(s.peers, func(x *Service) bool { return x.fingerprint(k.Adapter) == k.Fingerprint }) {
 				continue // it is of another model of this server
 			}
-			s.Log.Warn("generate: a context was made with another model or other settings: it is left in the store", "name", k.Name, "fingerprint", k.Fingerprint)
+			s.Log.Warn("generate: a context was made with another model or other settings: it is left in the store",
+				"name", k.Name, "fingerprint", k.Fingerprint)
 			continue
 		}
-		x := &FixedContext{Object: "context", Name: k.Name, Tokens: len(k.IDs), Policy: k.Policy, Automatic: k.Automatic, Created: k.Created, Status: "reading", Durable: true, Tenant: k.Tenant, Ids: k.IDs}
+		x := &FixedContext{Object: "context", Name: k.Name, Tokens: len(k.IDs), Policy: k.Policy, Automatic: k.Automatic, Created: k.Created,
+			Status: "reading", Durable: true, Tenant: k.Tenant, Ids: k.IDs}
 		if a, ok := s.AdapterNamed(k.Adapter); ok {
 			x.Adapter = &a
 		}
@@ -82,7 +84,8 @@ func (s *Service) keepContext(ctx context.Context, x *FixedContext) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepContextLimit)
 	defer cancel()
-	err := (*p).KeepContext(ctx, KeptContext{Tenant: x.Tenant, Name: x.Name, Policy: x.Policy, Automatic: x.Automatic, Created: x.Created, Fingerprint: s.fingerprint(x.adapterName()), Adapter: x.adapterName(), IDs: x.Ids})
+	err := (*p).KeepContext(ctx, KeptContext{Tenant: x.Tenant, Name: x.Name, Policy: x.Policy, Automatic: x.Automatic, Created: x.Created,
+		Fingerprint: s.fingerprint(x.adapterName()), Adapter: x.adapterName(), IDs: x.Ids})
 	if err == nil {
 		s.Contexts.set(x, func(x *FixedContext) { x.Durable = true })
 	}

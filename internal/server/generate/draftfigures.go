@@ -31,8 +31,9 @@ func (g *Request) draftMetrics(d *engine.Drafts) *Figures {
 	if g.speculate == "" || g.speculate == string(speculate.Off) {
 		return nil
 	}
-	m := &draftMetrics{Length: 1, Steps: d.Rows, Accepted: d.Accepted, Drafted: d.Drafted, Most: speculate.MaxDraft, Histogram: make([]uint64, speculate.MaxDraft+1),
-		ByLength: map[int][]uint64{}, Right: []int{}, Tried: []int{}}
+	m := &draftMetrics{Length: 1, Steps: d.Rows, Accepted: d.Accepted, Drafted: d.Drafted, Most: speculate.MaxDraft,
+		Histogram: make([]uint64, speculate.MaxDraft+1),
+		ByLength:  map[int][]uint64{}, Right: []int{}, Tried: []int{}}
 	if d.Rows > 0 {
 		m.Length += float64(d.Accepted) / float64(d.Rows)
 		m.Rate = float64(d.Accepted) / float64(d.Drafted)

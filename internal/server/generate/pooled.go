@@ -38,9 +38,11 @@ func (s *Service) CanGenerate() *apierr.Error {
 	case r == nil || !r.Only:
 		return nil
 	case r.Scores:
-		return apierr.InvalidCode("model", "model_does_not_generate", "The model `%s` is a reranker and does not generate text. Send a query and documents to /v1/rerank or /v1/score.", s.Config.Models[0])
+		return apierr.InvalidCode("model", "model_does_not_generate",
+			"The model `%s` is a reranker and does not generate text. Send a query and documents to /v1/rerank or /v1/score.", s.Config.Models[0])
 	}
-	return apierr.InvalidCode("model", "model_does_not_generate", "The model `%s` makes embeddings and does not generate text. Send texts to /v1/embeddings.", s.Config.Models[0])
+	return apierr.InvalidCode("model", "model_does_not_generate",
+		"The model `%s` makes embeddings and does not generate text. Send texts to /v1/embeddings.", s.Config.Models[0])
 }
 
 // CanPool returns the error of a request for vectors to a model that makes none. embeds asks for the
@@ -48,16 +50,20 @@ func (s *Service) CanGenerate() *apierr.Error {
 func (s *Service) CanPool(embeds bool) *apierr.Error {
 	switch r := s.Config.Recipe; {
 	case r == nil:
-		return apierr.InvalidCode("model", "model_has_no_pooling", "The model `%s` generates text, and its files do not say how it makes vectors. Serve an embedding model, or start this one with --pooling last or --pooling mean.", s.Config.Models[0])
+		return apierr.InvalidCode("model", "model_has_no_pooling",
+			"The model `%s` generates text, and its files do not say how it makes vectors. Serve an embedding model, or start this one with "+
+				"--pooling last or --pooling mean.", s.Config.Models[0])
 	case embeds && r.Scores:
-		return apierr.InvalidCode("model", "model_does_not_embed", "The model `%s` is a reranker and makes no embeddings. Send a query and documents to /v1/rerank or /v1/score.", s.Config.Models[0])
+		return apierr.InvalidCode("model", "model_does_not_embed",
+			"The model `%s` is a reranker and makes no embeddings. Send a query and documents to /v1/rerank or /v1/score.", s.Config.Models[0])
 	}
 	return nil
 }
 
 // PooledParams are the parameters that all requests for vectors share.
 func (s *Service) PooledParams() *jsonbody.Table {
-	return s.SharedParams().Pick("model", "user", "metadata", "priority", "cache", "cache_salt", "add_special_tokens", "truncate_prompt_tokens")
+	return s.SharedParams().Pick("model", "user", "metadata", "priority", "cache", "cache_salt",
+		"add_special_tokens", "truncate_prompt_tokens")
 }
 
 // NewPooled reads these parameters. Errors are left in f.
@@ -163,7 +169,9 @@ func (s *Service) fitText(ids []int32, param string) (Prompt, *apierr.Error) {
 	case len(ids) == 0:
 		return Prompt{}, apierr.Invalid(param, "'%s' must not be empty: it holds no tokens.", param)
 	case len(ids) > limit:
-		return Prompt{}, apierr.InvalidCode(param, "context_length_exceeded", "'%s' has %d tokens, and this model reads at most %d. Send a shorter text, or set 'truncate_prompt_tokens' to -1.", param, len(ids), limit)
+		return Prompt{}, apierr.InvalidCode(param, "context_length_exceeded",
+			"'%s' has %d tokens, and this model reads at most %d. Send a shorter text, or set 'truncate_prompt_tokens' to -1.",
+			param, len(ids), limit)
 	}
 	return Prompt{Ids: ids}, nil
 }

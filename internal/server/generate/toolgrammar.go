@@ -184,7 +184,8 @@ func (s *Service) strictTags(t *Toolset) (*grammar.Spec, *apierr.Error) {
 	body.Triggers = []string{"<tool_call>"}
 	for _, x := range t.list {
 		strict = strict || x.Strict
-		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(jsonbody.MustJSON(x.Name)) + ", \"arguments\": ", json.RawMessage(x.schema), "}\n</tool_call>"})
+		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(jsonbody.MustJSON(x.Name)) + ", \"arguments\": ",
+			json.RawMessage(x.schema), "}\n</tool_call>"})
 	}
 	if !strict {
 		return nil, nil

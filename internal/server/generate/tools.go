@@ -90,7 +90,8 @@ func ToolsOf(v json.RawMessage, each func(t *Toolset, at string, raw json.RawMes
 		return nil, apierr.Invalid("tools", "'tools' must be a list.")
 	}
 	t := &Toolset{Known: map[string]toolcall.Tool{}}
-	return t, jsonbody.Elements("tools", "functions", v, MaxTools, func(i int, raw json.RawMessage) *apierr.Error { return each(t, "tools["+strconv.Itoa(i)+"]", raw) })
+	return t, jsonbody.Elements("tools", "functions", v, MaxTools,
+		func(i int, raw json.RawMessage) *apierr.Error { return each(t, "tools["+strconv.Itoa(i)+"]", raw) })
 }
 
 // Callable are the functions that may be called, nil if none may.
@@ -121,7 +122,8 @@ func (t *Toolset) Choose(how, name string) (*Toolset, *apierr.Error) {
 		}
 		t.forced, t.Single, t.only = true, true, name
 	default:
-		return nil, apierr.Invalid("tool_choice", "'tool_choice' must be none, auto, required, or {\"type\": \"function\", \"function\": {\"name\": ...}}.")
+		return nil, apierr.Invalid("tool_choice",
+			"'tool_choice' must be none, auto, required, or {\"type\": \"function\", \"function\": {\"name\": ...}}.")
 	}
 	return t, nil
 }

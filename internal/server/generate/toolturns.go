@@ -44,7 +44,8 @@ func (s *Service) showTools(c *engine.Conversation, t *Toolset) {
 	if t == nil {
 		return
 	}
-	text := "You can call these functions:\n" + jsonbody.CompactJSON(t.raw) + "\nTo call one, answer with nothing but JSON: {\"name\": NAME, \"parameters\": {...}}. For several, give a list."
+	text := "You can call these functions:\n" + jsonbody.CompactJSON(t.raw) +
+		"\nTo call one, answer with nothing but JSON: {\"name\": NAME, \"parameters\": {...}}. For several, give a list."
 	if len(c.Messages) > 0 && c.Messages[0].Role == "system" {
 		c.Messages[0].Content += "\n\n" + text
 		return

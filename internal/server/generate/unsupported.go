@@ -68,7 +68,8 @@ func refuse(f *jsonbody.Object) {
 func (s *Service) Ignored(f *jsonbody.Object) []string {
 	names := f.Unread()
 	if len(names) > 0 && s.Config.Strict {
-		f.Fail(apierr.InvalidCode(names[0], "unsupported_parameter", "'%s' is not known here, and this server refuses what it does not know.", names[0]))
+		f.Fail(apierr.InvalidCode(names[0], "unsupported_parameter",
+			"'%s' is not known here, and this server refuses what it does not know.", names[0]))
 	}
 	return names
 }
@@ -76,7 +77,8 @@ func (s *Service) Ignored(f *jsonbody.Object) []string {
 // CheckServerTools refuses tools that a server would run, where the server is strict.
 func (s *Service) CheckServerTools(f *jsonbody.Object, places []string) {
 	if len(places) > 0 && s.Config.Strict {
-		f.Fail(apierr.InvalidCode(places[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", places[0]))
+		f.Fail(apierr.InvalidCode(places[0], "unsupported_parameter",
+			"'%s' is of a kind that servers run themselves, which this one does not.", places[0]))
 	}
 }
 

@@ -22,7 +22,8 @@ func (s *Server) access(r *http.Request, sc *scope, known *Route, status int, be
 		return
 	}
 	path := r.URL.Path
-	more := []any{"id", sc.Id, "method", r.Method, "path", path[:min(len(path), 256)], "status", status, "seconds", time.Since(began).Seconds(), "client", r.RemoteAddr}
+	more := []any{"id", sc.Id, "method", r.Method, "path", path[:min(len(path), 256)], "status", status, "seconds",
+		time.Since(began).Seconds(), "client", r.RemoteAddr}
 	if sc.key != nil && sc.key.Name != "" {
 		more = append(more, "key", sc.key.Name)
 	}

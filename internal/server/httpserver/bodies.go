@@ -91,7 +91,8 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, *apie
 }
 
 // DecodeBody reads a body and decodes it. If ok is false, the client has received the error.
-func DecodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apierr.Error)) (v T, ok bool) {
+func DecodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request,
+	decode func(context.Context, []byte) (T, *apierr.Error)) (v T, ok bool) {
 	body, e := s.ReadBody(w, r)
 	if e == nil {
 		v, e = decode(r.Context(), body)
@@ -141,9 +142,11 @@ func (s *Server) readAll(sc *scope, body io.Reader, length int64) ([]byte, *apie
 		case errors.Is(err, io.EOF):
 			return buf, nil
 		case errors.Is(err, ErrSlowBody):
-			return nil, &apierr.Error{Status: http.StatusRequestTimeout, Type: apierr.TypeInvalid, Code: "body_not_read", Message: "The request was not read: " + strings.TrimPrefix(err.Error(), "httpserver: ") + "."}
+			return nil, &apierr.Error{Status: http.StatusRequestTimeout, Type: apierr.TypeInvalid, Code: "body_not_read",
+				Message: "The request was not read: " + strings.TrimPrefix(err.Error(), "httpserver: ") + "."}
 		case err != nil:
-			return nil, &apierr.Error{Status: http.StatusBadRequest, Type: apierr.TypeInvalid, Code: "body_not_read", Message: "The request body cannot be read: " + err.Error() + "."}
+			return nil, &apierr.Error{Status: http.StatusBadRequest, Type: apierr.TypeInvalid, Code: "body_not_read",
+				Message: "The request body cannot be read: " + err.Error() + "."}
 		}
 	}
 }

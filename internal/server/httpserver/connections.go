@@ -29,7 +29,8 @@ type connection struct {
 }
 
 func newConnections(l net.Listener, limit int) *connections {
-	return &connections{Listener: l, limit: limit, spare: max(2, min(16, limit/4)), reserve: openfiles.NewReserve(), open: map[net.Conn]*connection{}}
+	return &connections{Listener: l, limit: limit, spare: max(2, min(16, limit/4)),
+		reserve: openfiles.NewReserve(), open: map[net.Conn]*connection{}}
 }
 
 func (c *connections) Close() error {

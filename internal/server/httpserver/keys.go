@@ -217,7 +217,8 @@ func (h *Principal) Order(asked int) int {
 }
 
 func limited(message string, after time.Duration) *apierr.Error {
-	return &apierr.Error{Status: http.StatusTooManyRequests, Type: apierr.TypeRateLimit, Code: "rate_limit_exceeded", Message: message, RetryAfter: after}
+	return &apierr.Error{Status: http.StatusTooManyRequests, Type: apierr.TypeRateLimit, Code: "rate_limit_exceeded",
+		Message: message, RetryAfter: after}
 }
 
 // SetKeys replaces the keys, also while the server runs. Running requests continue, and count

@@ -23,13 +23,15 @@ func fromBrowser(r *http.Request) bool {
 }
 
 func notJSON() *apierr.Error {
-	return &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: apierr.TypeInvalid, Code: "unsupported_media_type", Message: "A browser must send this request with Content-Type: application/json."}
+	return &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: apierr.TypeInvalid, Code: "unsupported_media_type",
+		Message: "A browser must send this request with Content-Type: application/json."}
 }
 
 // foreign returns the error of a request that a page of another origin sent, or nil.
 func (s *Server) foreign(r *http.Request, route *Route) *apierr.Error {
 	refuse := func(code, why string) *apierr.Error {
-		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypePermission, Code: code, Message: why + " " + options.Name("allow-origin") + " allows it, where that is meant."}
+		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypePermission, Code: code,
+			Message: why + " " + options.Name("allow-origin") + " allows it, where that is meant."}
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !s.allows(origin) {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {

@@ -224,7 +224,8 @@ func (s *Server) Handler() http.Handler {
 			s.dispatch(w, r, route)
 		case at.allow != nil:
 			s.Fail(w, &apierr.Error{Status: http.StatusMethodNotAllowed, Type: apierr.TypeInvalid, Code: "method_not_allowed",
-				Message: fmt.Sprintf("%s takes %s, not %s.", r.URL.Path, strings.Join(at.allow, ", "), r.Method), Allow: strings.Join(at.allow, ", ")}, false)
+				Message: fmt.Sprintf("%s takes %s, not %s.", r.URL.Path, strings.Join(at.allow, ", "), r.Method), Allow: strings.Join(at.allow, ", ")},
+				false)
 		default:
 			s.Fail(w, &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Code: "unknown_url",
 				Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}, false)
@@ -274,7 +275,8 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
-	s.log.Error("httpserver: handler panicked", "id", sc.Id, "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+	s.log.Error("httpserver: handler panicked", "id", sc.Id, "method", r.Method, "path", r.URL.Path,
+		"panic", p, "stack", string(debug.Stack()))
 	e := &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Code: "internal",
 		Message: "An internal error occurred (request " + sc.Id + ")."}
 	switch {

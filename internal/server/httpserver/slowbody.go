@@ -32,7 +32,8 @@ type pacedBody struct {
 // net/http, which drains what a handler leaves.
 func (s *Server) pace(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	l := s.cfg.Limits
-	b := &pacedBody{ReadCloser: body, deadline: http.NewResponseController(w).SetReadDeadline, now: time.Now, limit: l.ReadTimeout, bytes: l.ReadBytes, left: l.ReadTimeout}
+	b := &pacedBody{ReadCloser: body, deadline: http.NewResponseController(w).SetReadDeadline, now: time.Now, limit: l.ReadTimeout,
+		bytes: l.ReadBytes, left: l.ReadTimeout}
 	b.wait()
 	return b
 }

@@ -35,7 +35,8 @@ func (s *Server) WriteJSON(w http.ResponseWriter, status int, v any) {
 	body, err := jsonbody.Marshal(v)
 	if err != nil {
 		s.log.Error("httpserver: response does not encode", "error", err)
-		status, body = http.StatusInternalServerError, []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":"internal"}}`)
+		status, body = http.StatusInternalServerError,
+			[]byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":"internal"}}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))

@@ -57,7 +57,8 @@ func DefaultLimits() Limits {
 		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
 		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 4096, BadWords: 256, GrammarBytes: 512 << 10, TopLogprobs: 20, Logprobs: 5,
 		PolicyBytes: 256, DetokenizeToken: 1 << 20,
-		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, ReadBytes: 1 << 20, WriteTimeout: 30 * time.Second, UnreadAfter: time.Second,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, ReadBytes: 1 << 20,
+		WriteTimeout: 30 * time.Second, UnreadAfter: time.Second,
 		IdleTimeout: 120 * time.Second, RequestTimeout: time.Hour,
 	}
 }
@@ -74,7 +75,8 @@ func (l *Limits) Fill() {
 	}{
 		{&l.HeaderBytes, d.HeaderBytes}, {&l.JSONDepth, d.JSONDepth}, {&l.JSONMembers, d.JSONMembers}, {&l.JSONNames, d.JSONNames},
 		{&l.Prompts, d.Prompts}, {&l.Choices, d.Choices}, {&l.N, d.N}, {&l.Messages, d.Messages}, {&l.Parts, d.Parts},
-		{&l.Stops, d.Stops}, {&l.StopBytes, d.StopBytes}, {&l.StopTokens, d.StopTokens}, {&l.LogitBias, d.LogitBias}, {&l.BadWords, d.BadWords}, {&l.GrammarBytes, d.GrammarBytes},
+		{&l.Stops, d.Stops}, {&l.StopBytes, d.StopBytes}, {&l.StopTokens, d.StopTokens}, {&l.LogitBias, d.LogitBias},
+		{&l.BadWords, d.BadWords}, {&l.GrammarBytes, d.GrammarBytes},
 		{&l.TopLogprobs, d.TopLogprobs}, {&l.Logprobs, d.Logprobs}, {&l.PolicyBytes, d.PolicyBytes},
 		{&l.DetokenizeToken, d.DetokenizeToken}, {&l.ReadBytes, d.ReadBytes},
 	} {

@@ -32,10 +32,13 @@ func New(s *generate.Service, card ModelCard, v *vectors.API) *API {
 	l := &s.Config.Limits
 	stop := jsonbody.Text("", l.StopBytes)
 	a := &API{s, nil, card,
-		s.SharedParams().With(jsonbody.Number("temperature", 0, math.MaxFloat32), jsonbody.Either("stop", stop, jsonbody.List("", jsonbody.ManyStops, stop))),
-		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Bool("stream"), jsonbody.Any("think"), jsonbody.Either("format", jsonbody.ObjectOf(""), jsonbody.Text("", 0)), jsonbody.ObjectOf("options"), jsonbody.Bool("raw"),
+		s.SharedParams().With(jsonbody.Number("temperature", 0, math.MaxFloat32),
+			jsonbody.Either("stop", stop, jsonbody.List("", jsonbody.ManyStops, stop))),
+		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Bool("stream"), jsonbody.Any("think"),
+			jsonbody.Either("format", jsonbody.ObjectOf(""), jsonbody.Text("", 0)), jsonbody.ObjectOf("options"), jsonbody.Bool("raw"),
 			jsonbody.Any("keep_alive"), jsonbody.Any("context"), jsonbody.Any("truncate"), jsonbody.Any("shift"),
-			jsonbody.List("messages", l.Messages, jsonbody.ObjectOf("")), jsonbody.List("tools", generate.MaxTools, jsonbody.ObjectOf("")), jsonbody.Text("prompt", 0), jsonbody.Text("system", 0)),
+			jsonbody.List("messages", l.Messages, jsonbody.ObjectOf("")), jsonbody.List("tools", generate.MaxTools, jsonbody.ObjectOf("")),
+			jsonbody.Text("prompt", 0), jsonbody.Text("system", 0)),
 		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Text("name", 512), jsonbody.Bool("verbose"), jsonbody.Bool("stream")),
 		embedParams(s), v}
 	a.peers = []*API{a}
@@ -54,15 +57,22 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 	const get, post = http.MethodGet, http.MethodPost
 	named := []string{"model"}
 	routes := []httpserver.Route{
-		{Method: post, Path: "/api/chat", Handler: s.handleOllama, Docs: []httpserver.Doc{{About: "Chat in Ollama's format", Params: s.table.Without("prompt", "system"), Required: named}}},
-		{Method: post, Path: "/api/generate", Handler: s.handleOllama, Docs: []httpserver.Doc{{About: "Ollama's completion", Params: s.table.Without("messages", "tools"), Required: named}}},
-		{Method: get, Path: "/api/tags", Brief: true, Handler: s.handleOllamaTags, Docs: []httpserver.Doc{{About: "the names of the model, as Ollama has them", Answer: ollamaModels{}}}},
-		{Method: get, Path: "/api/ps", Brief: true, Handler: s.handleOllamaRunning, Docs: []httpserver.Doc{{About: "the model that is loaded", Answer: ollamaModels{}}}},
-		{Method: get, Path: "/api/version", Brief: true, Handler: s.handleOllamaVersion, Docs: []httpserver.Doc{{About: "the version of Ollama whose API this is"}}},
+		{Method: post, Path: "/api/chat", Handler: s.handleOllama,
+			Docs: []httpserver.Doc{{About: "Chat in Ollama's format", Params: s.table.Without("prompt", "system"), Required: named}}},
+		{Method: post, Path: "/api/generate", Handler: s.handleOllama,
+			Docs: []httpserver.Doc{{About: "Ollama's completion", Params: s.table.Without("messages", "tools"), Required: named}}},
+		{Method: get, Path: "/api/tags", Brief: true, Handler: s.handleOllamaTags,
+			Docs: []httpserver.Doc{{About: "the names of the model, as Ollama has them", Answer: ollamaModels{}}}},
+		{Method: get, Path: "/api/ps", Brief: true, Handler: s.handleOllamaRunning,
+			Docs: []httpserver.Doc{{About: "the model that is loaded", Answer: ollamaModels{}}}},
+		{Method: get, Path: "/api/version", Brief: true, Handler: s.handleOllamaVersion,
+			Docs: []httpserver.Doc{{About: "the version of Ollama whose API this is"}}},
 		{Method: post, Path: "/api/show", Handler: httpserver.JSONHandler(h, s.showModel),
-			Docs: []httpserver.Doc{{About: "context length, capabilities, template and sizes of a model", Params: s.model.Without("stream"), Answer: ollamaShown{}}}},
+			Docs: []httpserver.Doc{{About: "context length, capabilities, template and sizes of a model",
+				Params: s.model.Without("stream"), Answer: ollamaShown{}}}},
 		{Method: post, Path: "/api/pull", Handler: s.handleOllamaPull,
-			Docs: []httpserver.Doc{{About: "success for a model that is served; no other can be fetched", Params: s.model.Without("verbose"), Answer: ollamaStatus{}}}},
+			Docs: []httpserver.Doc{{About: "success for a model that is served; no other can be fetched",
+				Params: s.model.Without("verbose"), Answer: ollamaStatus{}}}},
 		{Path: "/api/"}, {Path: "/api/*"}, // unknown ones
 	}
 	routes = append(routes, s.embedRoutes()...)
@@ -124,7 +134,8 @@ func (s *API) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape)
 	case string(v) == `"json"`:
 		in.params.Raw["response_format"] = jsonbody.MustJSON(map[string]any{"type": "json_object"})
 	default:
-		in.params.Raw["response_format"] = jsonbody.MustJSON(map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": v}})
+		in.params.Raw["response_format"] = jsonbody.MustJSON(map[string]any{"type": "json_schema",
+			"json_schema": map[string]any{"name": "format", "schema": v}})
 	}
 	var g *generate.Request
 	if shape.chat {
@@ -336,7 +347,8 @@ func (o *encoder) Fail(e *apierr.Error) { o.out.Line(Error(e)) }
 // timings: then they measure what was shown.
 func (o *encoder) ends(l *ollamaLine) *ollamaLine {
 	now, u := time.Now(), o.r.Usage()
-	t := &ollamaTimes{Total: now.Sub(o.began), PromptCount: u.PromptTokens, Count: u.CompletionTokens, PromptTime: o.first.Sub(o.began), Time: now.Sub(o.first)}
+	t := &ollamaTimes{Total: now.Sub(o.began), PromptCount: u.PromptTokens, Count: u.CompletionTokens,
+		PromptTime: o.first.Sub(o.began), Time: now.Sub(o.first)}
 	if x := o.last.Timings; x != nil {
 		t.PromptTime, t.Time = x.Prefill, x.Decode
 	}

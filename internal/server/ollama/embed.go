@@ -30,16 +30,20 @@ type embeddedOne struct {
 // embedParams are the parameters of both routes.
 func embedParams(s *generate.Service) *jsonbody.Table {
 	text := jsonbody.Text("", 0)
-	return jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Either("input", text, jsonbody.List("", vectors.MaxInputs, text)), jsonbody.Text("prompt", 0),
-		jsonbody.Bool("truncate"), jsonbody.Integer("dimensions", 1, int64(vectors.Width(s))), jsonbody.ObjectOf("options"), jsonbody.Any("keep_alive"))
+	return jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Either("input", text, jsonbody.List("", vectors.MaxInputs, text)),
+		jsonbody.Text("prompt", 0),
+		jsonbody.Bool("truncate"), jsonbody.Integer("dimensions", 1, int64(vectors.Width(s))),
+		jsonbody.ObjectOf("options"), jsonbody.Any("keep_alive"))
 }
 
 func (s *API) embedRoutes() []httpserver.Route {
 	return []httpserver.Route{
 		{Method: http.MethodPost, Path: "/api/embed", Handler: s.GenerateHandler(s.decodeEmbed),
-			Docs: []httpserver.Doc{{About: "vectors of texts in Ollama's format", Params: s.embeds.Without("prompt"), Required: []string{"model", "input"}, Answer: embedded{}}}},
+			Docs: []httpserver.Doc{{About: "vectors of texts in Ollama's format", Params: s.embeds.Without("prompt"),
+				Required: []string{"model", "input"}, Answer: embedded{}}}},
 		{Method: http.MethodPost, Path: "/api/embeddings", Handler: s.GenerateHandler(s.decodeEmbeddings),
-			Docs: []httpserver.Doc{{About: "the vector of a text, Ollama's older route", Params: s.embeds.Without("input", "dimensions"), Required: []string{"model", "prompt"}, Answer: embeddedOne{}}}},
+			Docs: []httpserver.Doc{{About: "the vector of a text, Ollama's older route", Params: s.embeds.Without("input", "dimensions"),
+				Required: []string{"model", "prompt"}, Answer: embeddedOne{}}}},
 	}
 }
 
@@ -52,7 +56,8 @@ func (s *API) decodeEmbed(ctx context.Context, body []byte) (*generate.Request, 
 		return nil, e
 	}
 	g.NewEncoder = vectors.NewEncoder(func(hidden [][]float32, u generate.Usage) any {
-		out := embedded{Model: g.Model, Embeddings: make([][]float32, len(hidden)), Tokens: u.PromptTokens, Total: time.Since(began).Nanoseconds()}
+		out := embedded{Model: g.Model, Embeddings: make([][]float32, len(hidden)), Tokens: u.PromptTokens,
+			Total: time.Since(began).Nanoseconds()}
 		for i, h := range hidden {
 			out.Embeddings[i] = s.Config.Recipe.Vector(h, int(dimensions))
 		}

@@ -78,7 +78,8 @@ type ollamaStatus struct {
 
 func (s *API) ollamaDetails() ollamaDetails {
 	c := &s.card
-	return ollamaDetails{Format: c.Format, Family: c.Architecture, Families: []string{c.Architecture}, ParameterSize: parameterSize(c.Parameters), Quantization: c.Quantization}
+	return ollamaDetails{Format: c.Format, Family: c.Architecture, Families: []string{c.Architecture},
+		ParameterSize: parameterSize(c.Parameters), Quantization: c.Quantization}
 }
 
 // parameterSize writes a number of parameters as Ollama does: 7.6B, 135M.
@@ -99,7 +100,8 @@ func parameterSize(n int64) string {
 }
 
 func (s *API) ollamaModel(name string) ollamaModel {
-	return ollamaModel{Name: name, Model: name, Size: s.card.Bytes, Digest: cmp.Or(s.card.Digest, s.Config.SystemFingerprint), Details: s.ollamaDetails()}
+	return ollamaModel{Name: name, Model: name, Size: s.card.Bytes, Digest: cmp.Or(s.card.Digest, s.Config.SystemFingerprint),
+		Details: s.ollamaDetails()}
 }
 
 func (s *API) modified() time.Time {
@@ -206,7 +208,8 @@ func (s *API) showModel(_ context.Context, body []byte) (*ollamaShown, *apierr.E
 		"general.architecture": c.Architecture, "general.basename": s.Config.Models[0], "general.parameter_count": c.Parameters,
 		c.Architecture + ".context_length": s.Config.MaxModelLen, c.Architecture + ".vocab_size": s.VocabSize,
 	}}
-	for name, n := range map[string]int{"block_count": c.Layers, "embedding_length": c.Hidden, "feed_forward_length": c.FFN, "attention.head_count": c.Heads, "attention.head_count_kv": c.KVHeads} {
+	for name, n := range map[string]int{"block_count": c.Layers, "embedding_length": c.Hidden, "feed_forward_length": c.FFN,
+		"attention.head_count": c.Heads, "attention.head_count_kv": c.KVHeads} {
 		if n > 0 {
 			out.Info[c.Architecture+"."+name] = n
 		}

@@ -17,9 +17,11 @@ var ollamaNumbers = map[string]struct {
 	lo, hi float64
 	whole  bool
 }{
-	"temperature": {"temperature", 0, math.MaxFloat32, false}, "top_p": {"top_p", 0, 1, false}, "min_p": {"min_p", 0, 1, false}, "top_k": {"top_k", -1, math.MaxInt32, true},
-	"presence_penalty": {"presence_penalty", -2, 2, false}, "frequency_penalty": {"frequency_penalty", -2, 2, false}, "repeat_penalty": {"repetition_penalty", 0, 10, false},
-	"seed": {"seed", math.MinInt64, math.MaxInt64, true}, "num_predict": {"max_tokens", math.MinInt32, math.MaxInt32, true},
+	"temperature": {"temperature", 0, math.MaxFloat32, false}, "top_p": {"top_p", 0, 1, false}, "min_p": {"min_p", 0, 1, false},
+	"top_k":            {"top_k", -1, math.MaxInt32, true},
+	"presence_penalty": {"presence_penalty", -2, 2, false}, "frequency_penalty": {"frequency_penalty", -2, 2, false},
+	"repeat_penalty": {"repetition_penalty", 0, 10, false},
+	"seed":           {"seed", math.MinInt64, math.MaxInt64, true}, "num_predict": {"max_tokens", math.MinInt32, math.MaxInt32, true},
 }
 
 // ollamaOptions sets the "options" of a request under OpenAI's names, and returns those without

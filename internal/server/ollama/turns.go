@@ -64,7 +64,8 @@ func (r *ollamaReader) message(i int, raw json.RawMessage) engine.Message {
 	}
 	images := !jsonbody.IsNull(m.Images) && !jsonbody.EmptyValue(m.Images)
 	if images && r.Now {
-		r.Fail(apierr.InvalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at))
+		r.Fail(apierr.InvalidCode(at+".images", "unsupported_parameter",
+			"'%s.images' is not supported: only text is. Send the message without images.", at))
 	}
 	out := engine.Message{Role: r.CheckRole(at, m.Role), Name: m.ToolName}
 	switch {
@@ -105,7 +106,8 @@ func (r *ollamaReader) calls(at string, i int, m *ollamaTurn) json.RawMessage {
 		}
 		id := cmp.Or(c.ID, "call-"+strconv.Itoa(i)+"-"+strconv.Itoa(k))
 		r.open = append(r.open, openCall{id, c.Function.Name})
-		calls = append(calls, map[string]any{"id": id, "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
+		calls = append(calls,
+			map[string]any{"id": id, "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
 	}
 	if calls == nil {
 		return nil

@@ -22,9 +22,11 @@ var (
 func (s *API) adapterRoutes(h *httpserver.Server) []httpserver.Route {
 	return []httpserver.Route{
 		{Method: http.MethodPost, Path: "/v1/load_lora_adapter", Operator: true, Handler: httpserver.JSONHandler(h, s.loadAdapter),
-			Docs: []httpserver.Doc{{About: "serves a LoRA adapter from a folder below --lora-dir under a name", Params: loadParams, Required: []string{"lora_name", "lora_path"}, Answer: modelObject{}}}},
+			Docs: []httpserver.Doc{{About: "serves a LoRA adapter from a folder below --lora-dir under a name", Params: loadParams,
+				Required: []string{"lora_name", "lora_path"}, Answer: modelObject{}}}},
 		{Method: http.MethodPost, Path: "/v1/unload_lora_adapter", Operator: true, Handler: httpserver.JSONHandler(h, s.unloadAdapter),
-			Docs: []httpserver.Doc{{About: "gives up the name of a LoRA adapter; running requests continue", Params: unloadParams, Required: []string{"lora_name"}, Answer: modelObject{}}}},
+			Docs: []httpserver.Doc{{About: "gives up the name of a LoRA adapter; running requests continue", Params: unloadParams,
+				Required: []string{"lora_name"}, Answer: modelObject{}}}},
 	}
 }
 
@@ -82,9 +84,11 @@ func (s *API) unloadAdapter(_ context.Context, body []byte) (m modelObject, e *a
 func adapterError(err error) *apierr.Error {
 	switch {
 	case errors.Is(err, engine.ErrNoAdapter):
-		return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: "lora_name", Code: "adapter_not_found", Message: "There is no LoRA adapter of this name; GET /v1/models lists them."}
+		return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: "lora_name", Code: "adapter_not_found",
+			Message: "There is no LoRA adapter of this name; GET /v1/models lists them."}
 	case errors.Is(err, engine.ErrAdaptersOff):
-		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypeInvalid, Code: "adapters_off", Message: "Adapters cannot be loaded over the API: start the coordinator with --lora-dir DIR, or name adapters with --lora NAME=FOLDER."}
+		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypeInvalid, Code: "adapters_off",
+			Message: "Adapters cannot be loaded over the API: start the coordinator with --lora-dir DIR, or name adapters with --lora NAME=FOLDER."}
 	}
 	return apierr.InvalidCode("lora_path", "adapter_refused", "The adapter was refused: %v.", err)
 }

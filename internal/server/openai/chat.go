@@ -56,7 +56,9 @@ func (s *API) chatOf(ctx context.Context, f *jsonbody.Object) (*generate.Request
 	}
 	g.Head = s.NewHead("chatcmpl-", object, g.Model)
 	g.NewEncoder = func(r *generate.Run, out *httpserver.Stream) generate.Encoder {
-		return newEncoder(r, out, func(d generate.Delta) any { return s.chatChunk(g, d) }, func(choices []generate.Delta, u generate.Usage) any { return s.chatBody(g, choices, u) })
+		return newEncoder(r, out, func(d generate.Delta) any {
+			return s.chatChunk(g, d)
+		}, func(choices []generate.Delta, u generate.Usage) any { return s.chatBody(g, choices, u) })
 	}
 	return g, nil
 }

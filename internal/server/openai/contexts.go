@@ -53,7 +53,8 @@ func (s *API) decodeContext(ctx context.Context, body []byte, tenant string) (*g
 	f.Boolean("automatic", &x.Automatic)
 	f.Text("model", &p.Model)
 	if !generate.ContextName.MatchString(x.Name) || x.Name == generate.AnyContext || x.Name == generate.NoContext {
-		f.Fail(apierr.Invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.", generate.AnyContext, generate.NoContext))
+		f.Fail(apierr.Invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.",
+			generate.AnyContext, generate.NoContext))
 	}
 	f.Fail(s.CheckModel(&p))
 	if f.Err != nil {

@@ -30,9 +30,11 @@ type encoder struct {
 	whole  func(choices []generate.Delta, use generate.Usage) any // the body
 }
 
-func newEncoder(r *generate.Run, out *httpserver.Stream, choice func(generate.Delta) any, whole func([]generate.Delta, generate.Usage) any) *encoder {
+func newEncoder(r *generate.Run, out *httpserver.Stream, choice func(generate.Delta) any,
+	whole func([]generate.Delta, generate.Usage) any) *encoder {
 	n := len(r.Prompts) * r.N
-	return &encoder{r: r, out: httpserver.NewSSE(out), choice: choice, whole: whole, joined: joinedChoices{make([]generate.Delta, n), make([]strings.Builder, n)}}
+	return &encoder{r: r, out: httpserver.NewSSE(out), choice: choice, whole: whole,
+		joined: joinedChoices{make([]generate.Delta, n), make([]strings.Builder, n)}}
 }
 
 func (e *encoder) Delta(d generate.Delta) {

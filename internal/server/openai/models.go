@@ -20,9 +20,11 @@ type modelObject struct {
 
 func (s *API) model(name string) modelObject {
 	if a, ok := s.AdapterNamed(name); ok {
-		return modelObject{ID: name, Object: "model", Created: a.Created.Unix(), OwnedBy: "shoal", Root: a.Root, Parent: &s.Config.Models[0], MaxModelLen: s.Config.MaxModelLen, Capabilities: s.Capabilities()}
+		return modelObject{ID: name, Object: "model", Created: a.Created.Unix(), OwnedBy: "shoal", Root: a.Root, Parent: &s.Config.Models[0],
+			MaxModelLen: s.Config.MaxModelLen, Capabilities: s.Capabilities()}
 	}
-	return modelObject{ID: name, Object: "model", Created: s.Started.Unix(), OwnedBy: "shoal", Root: s.root, MaxModelLen: s.Config.MaxModelLen, Capabilities: s.Capabilities()}
+	return modelObject{ID: name, Object: "model", Created: s.Started.Unix(), OwnedBy: "shoal", Root: s.root,
+		MaxModelLen: s.Config.MaxModelLen, Capabilities: s.Capabilities()}
 }
 
 type modelList struct {

@@ -139,7 +139,8 @@ func (m *responseEncoder) piece(x outItem, text string, probs []chatLogprob) {
 		m.open, m.items, m.text, m.probs = true, append(m.items, x), nil, nil
 		m.event("response.output_item.added", map[string]any{"output_index": n, "item": x})
 		if x.Type == "message" || x.Type == "reasoning" {
-			m.event("response.content_part.added", map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": m.part(x.Type, "", nil)})
+			m.event("response.content_part.added",
+				map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": m.part(x.Type, "", nil)})
 		}
 	}
 	m.text, m.probs = append(m.text, text...), append(m.probs, probs...)
@@ -259,7 +260,8 @@ func (m *responseEncoder) Body() any { return m.final }
 func (m *responseEncoder) Fail(e *apierr.Error) {
 	m.begin()
 	v := m.q.echo
-	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...), &responseError{cmp.Or(e.Code, apierr.TypeServer), e.Message}, false
+	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...),
+		&responseError{cmp.Or(e.Code, apierr.TypeServer), e.Message}, false
 	m.event("response.failed", map[string]any{"response": v})
 }
 

@@ -58,7 +58,8 @@ type outItem struct {
 }
 
 // knownItems are the kinds of items that are read; others are left out.
-var knownItems = map[string]bool{"message": true, "reasoning": true, "item_reference": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true}
+var knownItems = map[string]bool{"message": true, "reasoning": true, "item_reference": true, "function_call": true,
+	"function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true}
 
 // decodeItems reads the input of a request. A string is a message of the user.
 func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apierr.Error) {
@@ -66,7 +67,8 @@ func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apier
 		return nil, nil
 	}
 	if v[0] == '"' {
-		return []inItem{{Type: "message", Role: "user", Content: v, at: "input", raw: jsonbody.MustJSON(map[string]any{"type": "message", "role": "user", "content": v})}}, nil
+		return []inItem{{Type: "message", Role: "user", Content: v, at: "input",
+			raw: jsonbody.MustJSON(map[string]any{"type": "message", "role": "user", "content": v})}}, nil
 	}
 	if v[0] != '[' {
 		return nil, apierr.Invalid("input", "'input' must be a string or a list of items.")
@@ -119,7 +121,8 @@ func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inI
 	}
 	t.flush()
 	if len(t.out) == 0 && len(t.Left) > 0 {
-		return nil, nil, apierr.InvalidCode(t.Left[0]+".type", "unsupported_parameter", "'input' has no item that can be read: '%s.type' is not supported.", t.Left[0])
+		return nil, nil, apierr.InvalidCode(t.Left[0]+".type", "unsupported_parameter",
+			"'input' has no item that can be read: '%s.type' is not supported.", t.Left[0])
 	}
 	if len(t.out) == 0 {
 		return nil, nil, apierr.InvalidCode("input", "missing_required_parameter", "'input' is required: a string or a list of items.")

@@ -103,7 +103,8 @@ func (q *responseRequest) parseTool(t *generate.Toolset, at, namespace string, r
 		q.free[shown.Name] = true
 		shown.Parameters = freeSchema
 		if x.Format.Definition != "" {
-			shown.Description = strings.TrimSpace(shown.Description + "\nThe input is text of this " + x.Format.Syntax + " grammar:\n" + x.Format.Definition)
+			shown.Description = strings.TrimSpace(shown.Description + "\nThe input is text of this " +
+				x.Format.Syntax + " grammar:\n" + x.Format.Definition)
 		}
 		if namespace == "" {
 			q.echo.Tools = append(q.echo.Tools, raw)
@@ -151,5 +152,6 @@ func allowedTools(t *generate.Toolset, v json.RawMessage) (how, name string, e *
 		t.KeepOnly(keep)
 		return c.Mode, "", nil
 	}
-	return "", "", apierr.Invalid("tool_choice", "'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")
+	return "", "", apierr.Invalid("tool_choice",
+		"'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")
 }

@@ -20,7 +20,8 @@ import (
 // Tokenizer has the 256 bytes, some specials and some words.
 type Tokenizer struct{}
 
-var fakeWords = []string{"<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|end|>", "Hello", " world", "!", " one", " two", " three", "STOP", "日本"}
+var fakeWords = []string{"<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|end|>", "Hello", " world",
+	"!", " one", " two", " three", "STOP", "日本"}
 
 const (
 	TokBOS       = 256
@@ -229,7 +230,8 @@ func (e *Engine) play(ctx context.Context, r *engine.Request, ch chan<- engine.E
 func (e *Engine) events(r *engine.Request) func(func(int, engine.Event) bool) {
 	if r.Pool != pooling.None { // a vector of the prompt's first token, its last and its length
 		n := len(r.Prompt)
-		return slices.All([]engine.Event{{Token: engine.NoToken, Finish: engine.FinishStop, Pooled: []float32{float32(r.Prompt[0]), float32(r.Prompt[n-1]), float32(n), 1}}})
+		return slices.All([]engine.Event{{Token: engine.NoToken, Finish: engine.FinishStop,
+			Pooled: []float32{float32(r.Prompt[0]), float32(r.Prompt[n-1]), float32(n), 1}}})
 	}
 	if e.Script != nil {
 		return slices.All(e.Script(r))
@@ -243,7 +245,8 @@ func (e *Engine) events(r *engine.Request) func(func(int, engine.Event) bool) {
 // fakeLogprobs: the token has -0.5 when even, else -1.5 with a better one before it.
 func fakeLogprobs(id int32, k int) (float32, []sampler.TokenLogprob) {
 	lp := float32(-0.5)
-	top := []sampler.TokenLogprob{{Token: id, Logprob: -0.5}, {Token: 'x', Logprob: -2}, {Token: 'y', Logprob: -3}, {Token: 'z', Logprob: -4}, {Token: 'w', Logprob: -5}}
+	top := []sampler.TokenLogprob{{Token: id, Logprob: -0.5}, {Token: 'x', Logprob: -2}, {Token: 'y', Logprob: -3},
+		{Token: 'z', Logprob: -4}, {Token: 'w', Logprob: -5}}
 	if id%2 == 1 {
 		lp = -1.5
 		top[0] = sampler.TokenLogprob{Token: 'q', Logprob: -0.25}

@@ -52,9 +52,11 @@ func New(s *generate.Service) *API {
 			jsonbody.Text("prompt_name", 64)),
 		rerank: shared.With(
 			jsonbody.Text("query", 0), jsonbody.List("documents", MaxInputs, document), jsonbody.Integer("top_n", 1, 1<<31-1),
-			jsonbody.Bool("return_documents"), jsonbody.Text("instruction", 0), jsonbody.Bool("raw_scores"), jsonbody.Integer("max_tokens_per_doc", 1, 1<<31-1)),
+			jsonbody.Bool("return_documents"), jsonbody.Text("instruction", 0), jsonbody.Bool("raw_scores"),
+			jsonbody.Integer("max_tokens_per_doc", 1, 1<<31-1)),
 		score: shared.With(
-			jsonbody.Either("text_1", text, texts), jsonbody.Either("text_2", text, texts), jsonbody.Either("queries", text, texts), jsonbody.Either("documents", text, texts),
+			jsonbody.Either("text_1", text, texts), jsonbody.Either("text_2", text, texts), jsonbody.Either("queries", text, texts),
+			jsonbody.Either("documents", text, texts),
 			jsonbody.Text("instruction", 0), jsonbody.Bool("raw_scores")),
 	}
 }
@@ -74,10 +76,12 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 			Docs: []httpserver.Doc{{About: "vectors of texts", Params: s.embeddings, Required: []string{"input"}, Answer: embeddingList{}}}},
 	}
 	for path, returns := range map[string]bool{EndpointRerank: true, "/rerank": true, "/v2/rerank": false} {
-		routes = append(routes, httpserver.Route{Method: post, Path: path, Handler: s.GenerateHandler(func(ctx context.Context, body []byte) (*generate.Request, *apierr.Error) {
-			return s.decodeRerank(ctx, body, returns)
-		}),
-			Docs: []httpserver.Doc{{About: "documents in the order of their relevance to a query", Params: s.rerank, Required: []string{"query", "documents"}, Answer: rerankBody{}}}})
+		routes = append(routes, httpserver.Route{Method: post, Path: path,
+			Handler: s.GenerateHandler(func(ctx context.Context, body []byte) (*generate.Request, *apierr.Error) {
+				return s.decodeRerank(ctx, body, returns)
+			}),
+			Docs: []httpserver.Doc{{About: "documents in the order of their relevance to a query", Params: s.rerank,
+				Required: []string{"query", "documents"}, Answer: rerankBody{}}}})
 	}
 	for _, path := range []string{EndpointScore, "/score"} {
 		routes = append(routes, httpserver.Route{Method: post, Path: path, Handler: s.GenerateHandler(s.decodeScore),

@@ -130,7 +130,8 @@ func (s *API) inputs(ctx context.Context, g *generate.Request, v json.RawMessage
 }
 
 // EmbedPrompt makes a prompt of a text, with the model's own prompt of a name before it.
-func (s *API) EmbedPrompt(ctx context.Context, g *generate.Request, name, text, param string, optional bool) (generate.Prompt, *apierr.Error) {
+func (s *API) EmbedPrompt(ctx context.Context, g *generate.Request, name, text, param string,
+	optional bool) (generate.Prompt, *apierr.Error) {
 	if text == "" {
 		return generate.Prompt{}, apierr.Invalid(param, "'%s' must not be an empty string.", param)
 	}

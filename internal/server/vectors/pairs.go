@@ -68,9 +68,11 @@ func (s *API) pair(query, document, instruction string) ([]engine.Segment, *apie
 	r := s.Config.Recipe
 	if s.rendersPairs() || r.Pair == "" {
 		if !s.rendersPairs() {
-			return nil, apierr.InvalidCode("model", "model_has_no_pair_template", "The model scores pairs, and neither its files nor --template say how a query and a document become one prompt.")
+			return nil, apierr.InvalidCode("model", "model_has_no_pair_template",
+				"The model scores pairs, and neither its files nor --template say how a query and a document become one prompt.")
 		}
-		c := engine.Conversation{Messages: []engine.Message{{Role: "query", Content: query}, {Role: "document", Content: document}}, AddGenerationPrompt: true}
+		c := engine.Conversation{Messages: []engine.Message{{Role: "query", Content: query}, {Role: "document", Content: document}},
+			AddGenerationPrompt: true}
 		if instruction != "" {
 			c.Messages = append([]engine.Message{{Role: "system", Content: instruction}}, c.Messages...)
 		}
@@ -132,7 +134,8 @@ func (s *API) newPairs(f *jsonbody.Object, prefix, object string) (*generate.Req
 	f.Text("instruction", &p.instruction)
 	f.Boolean("raw_scores", &p.rawScores)
 	if r := s.Config.Recipe; p.instruction != "" && (!r.Scores || r.Texts) {
-		f.Fail(apierr.InvalidCode("instruction", "unsupported_parameter", "'instruction' is for rerankers that read a prompt; this model reads texts alone."))
+		f.Fail(apierr.InvalidCode("instruction", "unsupported_parameter",
+			"'instruction' is for rerankers that read a prompt; this model reads texts alone."))
 	}
 	return g, p, nil
 }

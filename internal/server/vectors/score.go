@@ -51,7 +51,8 @@ func (s *API) decodeScore(ctx context.Context, body []byte) (*generate.Request, 
 	p.queries = read("text_1", "queries")
 	p.documents = read("text_2", "documents")
 	if n := len(p.queries); f.Err == nil && n != 1 && n != len(p.documents) {
-		f.Fail(apierr.Invalid(p.param, "%d texts cannot be paired with %d: the first list must have 1 text, or as many as the second.", n, len(p.documents)))
+		f.Fail(apierr.Invalid(p.param, "%d texts cannot be paired with %d: the first list must have 1 text, or as many as the second.",
+			n, len(p.documents)))
 	}
 	if f.Err == nil {
 		g.Prompts, e = s.prompts(ctx, g, p)
