@@ -81,7 +81,8 @@ type BatchRow struct {
 
 // RunBatch sends all requests at once, for one policy after another.
 func RunBatch(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
-	out := &Batch{Model: o.Model, Threads: o.Threads, Memory: o.Memory, Nodes: max(o.Nodes, 1), Requests: o.Requests, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine()}
+	out := &Batch{Model: o.Model, Threads: o.Threads, Memory: o.Memory, Nodes: max(o.Nodes, 1), Requests: o.Requests, Prompt: o.Prompt,
+		Output: o.Output, Machine: ThisMachine()}
 	ck, err := checkpoint.Open(o.Model)
 	if err != nil {
 		return nil, err
@@ -125,9 +126,11 @@ func (b *Batch) add(row *BatchRow) {
 // embedded starts a cluster of one socket in this process.
 func (o BatchOptions) embedded(ctx context.Context, policy string) (BatchEngine, func(), error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := cluster.New(ctx, cluster.LocalConfig{KVBudget: o.Memory, KVDisk: o.KVDisk, KVDiskSize: o.KVDiskSize, Threads: o.Threads, Serve: cluster.ServeConfig{
-		Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Speculate: "off", Logger: quiet, // drafts use no memory, but their speed depends on the text
-		MaxSequences: 256, Queue: o.Requests + 1, StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
+	c, err := cluster.New(ctx,
+		cluster.LocalConfig{KVBudget: o.Memory, KVDisk: o.KVDisk, KVDiskSize: o.KVDiskSize, Threads: o.Threads, Serve: cluster.ServeConfig{
+			// drafts use no memory, but their speed depends on the text
+			Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Speculate: "off", Logger: quiet,
+			MaxSequences: 256, Queue: o.Requests + 1, StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -207,7 +210,8 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 
 // request returns the i-th request of a load, greedy.
 func request(i, prompt, output, vocab int) *engine.Request {
-	r := &engine.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1, NoCache: true}
+	r := &engine.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(),
+		IgnoreEOS: true, PromptLogprobs: -1, NoCache: true}
 	r.Sampling.Temperature = 0
 	rng := rand.New(rand.NewPCG(uint64(i), 9))
 	for j := range r.Prompt {

@@ -205,10 +205,12 @@ func (k Costs) Prefill(tokens int) (matFlops, attnFlops float64) {
 func (k Costs) fits(batch, context, step int, c *model.Config) error {
 	kv := int64(batch) * k.KVBytes(context+64)
 	e := c.MoE
-	act := int64(step) * 4 * int64(3*c.Hidden+3*c.Heads*max(c.HeadDim, c.Global.Dim)+2*c.FFNOf(c.Layers-1)+e.PerToken*(c.Hidden+2*e.FFN)+2*e.Shared)
+	act := int64(step) * 4 * int64(3*c.Hidden+3*c.Heads*max(c.HeadDim,
+		c.Global.Dim)+2*c.FFNOf(c.Layers-1)+e.PerToken*(c.Hidden+2*e.FFN)+2*e.Shared)
 	need, have := k.WeightBytes+kv+act+64*4*int64(c.Vocab), Available()
 	if have > 0 && need > have-have/16 {
-		return fmt.Errorf("bench: needs %s (weights %s, cache %s of %d x %d tokens), the machine has %s left: choose a smaller --model, --quant, --context or --batch",
+		return fmt.Errorf("bench: needs %s (weights %s, cache %s of %d x %d tokens), the machine has %s left: choose a smaller --model, "+
+			"--quant, --context or --batch",
 			gib(need), gib(k.WeightBytes), gib(kv), batch, context, gib(have))
 	}
 	return nil

@@ -33,8 +33,10 @@ type Stages struct {
 func stagesOf(s step.Times, step time.Duration) Stages {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 	known := s.Begin + s.Projection + s.Attention + s.FFN + s.Head + s.Wait + s.Compression()
-	return Stages{Begin: us(s.Begin), Projection: us(s.Projection), Attention: us(s.Attention), Observation: us(s.Observation), FFN: us(s.FFN), Head: us(s.Head),
-		Votes: us(s.Votes), Selection: us(s.Selection), Shipping: us(s.Shipping), Compression: us(s.Compression()), Wait: us(s.Wait), Other: us(step - known), Step: us(step)}
+	return Stages{Begin: us(s.Begin), Projection: us(s.Projection), Attention: us(s.Attention),
+		Observation: us(s.Observation), FFN: us(s.FFN), Head: us(s.Head),
+		Votes: us(s.Votes), Selection: us(s.Selection), Shipping: us(s.Shipping), Compression: us(s.Compression()), Wait: us(s.Wait),
+		Other: us(step - known), Step: us(step)}
 }
 
 // Decode is the cost of a decode step. Best figures describe the fastest step, which other load
@@ -110,7 +112,8 @@ func RunDecode(ctx context.Context, o Options, policies []string, note func(stri
 	defer f.close()
 	var full, first *Decode
 	for _, p := range all {
-		d := &Decode{Setup: r.setup(o, p.Spec()), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, LoadSeconds: r.Load.Seconds(), Ceiling: ceiling, Machine: ThisMachine()}
+		d := &Decode{Setup: r.setup(o, p.Spec()), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, LoadSeconds: r.Load.Seconds(),
+			Ceiling: ceiling, Machine: ThisMachine()}
 		note("policy " + p.Spec())
 		if err := d.measure(ctx, r, f, k, g, p); err != nil {
 			return nil, err

@@ -20,7 +20,8 @@ import (
 // that batch size on one socket, with random cache rows that are filled and compressed by the same
 // code (alone.Fill).
 func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
-	b := &Batch{Model: o.Model, Threads: o.Threads, Nodes: 1, Memory: o.Memory, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine(), Weights: o.Weights, KV: o.KV}
+	b := &Batch{Model: o.Model, Threads: o.Threads, Nodes: 1, Memory: o.Memory, Prompt: o.Prompt, Output: o.Output,
+		Machine: ThisMachine(), Weights: o.Weights, KV: o.KV}
 	weights, err := tensor.ParseDType(o.Weights)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,8 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	if o.KVDisk != "" {
 		spilled = kvcache.Spillable(g, o.Prompt, o.Prompt, p)
 	}
-	row := &BatchRow{Policy: spec, Resident: kvcache.SpilledBytes(g, o.Prompt, o.Prompt+o.Output-1, 1, spilled, p), Sequences: Held(g, p, o.Prompt, o.Output, spilled, o.Memory),
+	row := &BatchRow{Policy: spec, Resident: kvcache.SpilledBytes(g, o.Prompt, o.Prompt+o.Output-1, 1, spilled, p),
+		Sequences: Held(g, p, o.Prompt, o.Output, spilled, o.Memory),
 		FileBytes: kvcache.FileBytes(g, spilled, p)}
 	row.Compression = float64(full) / float64(row.Resident)
 	if row.Sequences == 0 {

@@ -35,7 +35,8 @@ type Form struct {
 // RunForms measures decode and prefill with each type of weights in turn, in several rounds, so that a
 // machine that slows down during the run affects all of them.
 func RunForms(ctx context.Context, o Options, types []tensor.DType, prompt, rounds int, note func(string)) (*Forms, error) {
-	f := &Forms{Model: o.Model, KV: o.KV.String(), Threads: o.Threads, Context: o.Context, Prompt: prompt, Batch: o.Batch, Rounds: rounds, Machine: ThisMachine(), Forms: make([]Form, len(types))}
+	f := &Forms{Model: o.Model, KV: o.KV.String(), Threads: o.Threads, Context: o.Context, Prompt: prompt, Batch: o.Batch, Rounds: rounds,
+		Machine: ThisMachine(), Forms: make([]Form, len(types))}
 	c, _, err := o.shape(o.Batch, max(prompt, o.Context+o.Tokens+warmSteps), o.Batch)
 	if err != nil {
 		return nil, err

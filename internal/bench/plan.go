@@ -42,7 +42,8 @@ func (m *PlanModel) row() int {
 		attention = max(attention, 2*c.Heads*s.Dim+2*s.Heads*s.Dim)
 	}
 	if l := c.Latent; l.Rank > 0 {
-		attention = c.Heads*(c.HeadDim+l.Row()+l.Rank+l.Value) + l.Index.Heads*l.Index.Dim // absorbed queries, attention's results on latents, values
+		// absorbed queries, attention's results on latents, values
+		attention = c.Heads*(c.HeadDim+l.Row()+l.Rank+l.Value) + l.Index.Heads*l.Index.Dim
 	}
 	return 3*c.Hidden + attention + 2*max(c.FFNOf(max(0, c.Layers-1)), c.MoE.PerToken*c.MoE.FFN+c.MoE.Shared)
 }
@@ -119,7 +120,8 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 	least := o.Ratio * 16
 	if len(o.Contexts) == 0 {
 		if o.Contexts = DefaultContexts(c.MaxPositions, least); len(o.Contexts) == 0 {
-			return nil, fmt.Errorf("bench: --ratio %d: contexts of %s (at most %d tokens) are too short to keep one token of %d", o.Ratio, m.Name, c.MaxPositions, o.Ratio)
+			return nil, fmt.Errorf("bench: --ratio %d: contexts of %s (at most %d tokens) are too short to keep one token of %d",
+				o.Ratio, m.Name, c.MaxPositions, o.Ratio)
 		}
 	}
 	held, err := NodeBytes(m, o)

@@ -32,7 +32,8 @@ func PlanShapes() []string {
 func PlanShape(name string) (PlanModel, error) {
 	text, ok := planShapes[name]
 	if !ok {
-		return PlanModel{}, fmt.Errorf("bench: unknown model %q; give a folder with a config.json, or one of: %s", name, strings.Join(PlanShapes(), ", "))
+		return PlanModel{}, fmt.Errorf("bench: unknown model %q; give a folder with a config.json, or one of: %s",
+			name, strings.Join(PlanShapes(), ", "))
 	}
 	c, err := model.ParseConfig(name, text, nil)
 	if err != nil {

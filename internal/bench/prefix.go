@@ -74,7 +74,8 @@ type PrefixOptions struct {
 // differs from it only in its last hundredth.
 func MeasurePrefix(ctx context.Context, o ProcessOptions, p PrefixOptions) (*Prefix, error) {
 	co := o.Coordinator
-	f := &Prefix{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Prompt: o.Prompt, Rows: make([]PrefixRow, len(p.Policies))}
+	f := &Prefix{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Prompt: o.Prompt,
+		Rows: make([]PrefixRow, len(p.Policies))}
 	vocab, number := co.Checkpoint().Config.Vocab, 1000*o.Prompt
 	read := func(like *engine.Request, policy string) (*engine.Request, float64, int, error) {
 		number++

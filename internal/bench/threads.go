@@ -27,5 +27,6 @@ func threadsOf(s workers.Spent, steps int, compute time.Duration) Threads {
 	all := max(1, float64(s.Work+s.Late+s.Absent+s.Uneven+s.End))
 	n := float64(max(1, steps))
 	return Threads{Runs: float64(s.Runs) / n, Run: us(s.Wall) / float64(max(1, s.Runs)), Solo: max(0, us(compute-s.Wall)/n),
-		Work: float64(s.Work) / all, Late: float64(s.Late) / all, Absent: float64(s.Absent) / all, Uneven: float64(s.Uneven) / all, End: float64(s.End) / all, Again: float64(s.Again) / n}
+		Work: float64(s.Work) / all, Late: float64(s.Late) / all, Absent: float64(s.Absent) / all, Uneven: float64(s.Uneven) / all,
+		End: float64(s.End) / all, Again: float64(s.Again) / n}
 }

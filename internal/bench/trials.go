@@ -48,7 +48,8 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 	if took == nil {
 		return nil, errors.New("bench: sequences end before all rounds are done: take fewer --trials, or a smaller context")
 	}
-	f := &Trials{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: o.Coordinator.Cluster().Mapping, Nodes: o.Nodes, Batch: o.Batch, Context: o.Context, Rounds: rounds}
+	f := &Trials{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: o.Coordinator.Cluster().Mapping, Nodes: o.Nodes,
+		Batch: o.Batch, Context: o.Context, Rounds: rounds}
 	for shift, t := range took {
 		if len(t) == 0 {
 			return nil, fmt.Errorf("bench: %d threads were not tried: the steps changed their kind", o.Threads.Shifted(shift))

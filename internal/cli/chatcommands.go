@@ -134,7 +134,8 @@ func (t *conversation) settings() string {
 	if t.Policy != "" {
 		policy = t.Policy
 	}
-	return fmt.Sprintf("system %s\ntemperature %s\ntop_p %s\nseed %s\nmax_tokens %d\nkv_policy %s", system, number(t.Temperature), number(t.TopP), seed, t.MaxTokens, policy)
+	return fmt.Sprintf("system %s\ntemperature %s\ntop_p %s\nseed %s\nmax_tokens %d\nkv_policy %s", system, number(t.Temperature),
+		number(t.TopP), seed, t.MaxTokens, policy)
 }
 
 // save writes the conversation to a new file that only its owner can read.

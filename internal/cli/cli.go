@@ -99,7 +99,8 @@ func Main(args []string) int {
 		}
 		cancel()
 		s := <-signals
-		fmt.Fprintf(os.Stderr, "shoal: %v during shutdown: stopped at once. Running requests are cut off; durable jobs continue when a coordinator runs again.\n", s)
+		fmt.Fprintf(os.Stderr,
+			"shoal: %v during shutdown: stopped at once. Running requests are cut off; durable jobs continue when a coordinator runs again.\n", s)
 		os.Exit(exitInterrupted)
 	}()
 	return run(ui.Env{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: &ui.Console{File: os.Stderr}, Interrupts: sigint}, args)
@@ -111,7 +112,8 @@ func parser(c *commands, e *ui.Env) (*commandLine, error) {
 	var err error
 	l.Kong, err = kong.New(c, kong.Name("shoal"), kong.Description(description), environmentVariables(l.retired, l.foreign),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}), kong.Writers(e.Stdout, e.Stderr), launch.Variables(),
-		kong.Vars{"config": configHelp, "answer": strconv.Itoa(defaultAnswer)}, kong.Vars(lab.Variables()), kong.ExplicitGroups(groups), launch.PlainValues())
+		kong.Vars{"config": configHelp, "answer": strconv.Itoa(defaultAnswer)}, kong.Vars(lab.Variables()),
+		kong.ExplicitGroups(groups), launch.PlainValues())
 	return l, err
 }
 

@@ -82,7 +82,8 @@ func (f *streamResult) endThought() {
 
 // stream posts body to path and passes each piece of text to emit. The thoughts of a model that
 // thinks before it answers go to thoughts; nil drops them.
-func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string), thoughts io.Writer) (streamResult, error) {
+func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string),
+	thoughts io.Writer) (streamResult, error) {
 	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 	began := time.Now()
 	resp, err := c.Do(ctx, http.MethodPost, path, body)

@@ -70,7 +70,8 @@ func (l *commandLine) checkVariables(ctx *kong.Context) error {
 			return fmt.Errorf("%s has had several meanings: set %s, or remove it", name, environment(f.Value))
 		}
 		if name := l.foreign[f]; name != "" && isSet(name) && !given(ctx, f) {
-			return fmt.Errorf("%s sets --%s of other commands, not of %s: set %s, or remove %s", name, f.Name, strings.TrimSpace(pathOf(ctx.Selected())), environment(f.Value), name)
+			return fmt.Errorf("%s sets --%s of other commands, not of %s: set %s, or remove %s", name, f.Name,
+				strings.TrimSpace(pathOf(ctx.Selected())), environment(f.Value), name)
 		}
 	}
 	return nil

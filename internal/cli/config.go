@@ -155,7 +155,8 @@ func entries(n *yaml.Node) (out []entry, err error) {
 // hasFlag reports whether a command or a subcommand has the flag. It excludes --help, --version and
 // --config.
 func hasFlag(n *kong.Node, name string) bool {
-	return !slices.Contains([]string{"help", "version", "config"}, name) && slices.ContainsFunc(n.Flags, func(f *kong.Flag) bool { return f.Name == name }) ||
+	return !slices.Contains([]string{"help", "version", "config"}, name) &&
+		slices.ContainsFunc(n.Flags, func(f *kong.Flag) bool { return f.Name == name }) ||
 		slices.ContainsFunc(n.Children, func(c *kong.Node) bool { return hasFlag(c, name) })
 }
 

@@ -57,7 +57,8 @@ func (s *startFlags) connect(e *ui.Env, f launch.ServerFlags, checkpoint string)
 	if other == "" {
 		other = "nothing"
 	}
-	fmt.Fprintf(e.Stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, layout.NameOf(checkpoint), ui.Plural(s.Nodes, "node"))
+	fmt.Fprintf(e.Stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other,
+		layout.NameOf(checkpoint), ui.Plural(s.Nodes, "node"))
 	up, err := s.up(e, checkpoint)
 	if err != nil {
 		return nil, nil, err
@@ -97,7 +98,8 @@ func (s *startFlags) up(e *ui.Env, checkpoint string) (*launch.Up, error) {
 	if _, err := p.Parse(args); err != nil {
 		return nil, err
 	}
-	c.Up.NoJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey, c.Up.NetworkFlags = true, false, "", nil, launch.NetworkFlags{} // only this command uses the cluster
+	// only this command uses the cluster
+	c.Up.NoJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey, c.Up.NetworkFlags = true, false, "", nil, launch.NetworkFlags{}
 	return &c.Up, nil
 }
 

@@ -46,7 +46,8 @@ const (
 type question struct{ text, context string }
 
 func (c *demoCmd) Run(e *ui.Env) error {
-	up := launch.Up{NoJobs: true, ServeFlags: c.ServeFlags, NodeFlags: c.NodeFlags, Nodes: c.Nodes, LogFlags: launch.LogFlags{LogLevel: "error"}}
+	up := launch.Up{NoJobs: true, ServeFlags: c.ServeFlags, NodeFlags: c.NodeFlags, Nodes: c.Nodes,
+		LogFlags: launch.LogFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
 	if len(c.Model) > 1 {
 		return errors.New("shoal demo shows one model: give --model once; shoal up serves several")
@@ -122,7 +123,8 @@ func (c *demoCmd) call(ctx context.Context, w io.Writer, cl *client.Client) erro
 	fmt.Fprintf(w, "\n> %s   (with a function get_weather)\n", weatherQuestion)
 	messages := []any{map[string]any{"role": "user", "content": weatherQuestion}}
 	for range 2 {
-		f, err := stream(ctx, cl, "/v1/chat/completions", map[string]any{"messages": messages, "tools": []any{json.RawMessage(weather)}, "max_tokens": c.Tokens, "temperature": 0},
+		f, err := stream(ctx, cl, "/v1/chat/completions",
+			map[string]any{"messages": messages, "tools": []any{json.RawMessage(weather)}, "max_tokens": c.Tokens, "temperature": 0},
 			func(text string) { fmt.Fprint(w, text) }, w)
 		if err != nil {
 			return err
@@ -152,5 +154,6 @@ func printRate(w io.Writer, f streamResult) {
 		fmt.Fprintf(w, "[%d prompt tokens, %d tokens, no text, %.2f s]\n", f.Usage.Prompt, f.Usage.Completion, f.Total.Seconds())
 		return
 	}
-	fmt.Fprintf(w, "[%d prompt tokens, first token after %.2f s, %d tokens, %.0f tokens/s]\n", f.Usage.Prompt, f.First.Seconds(), f.Usage.Completion, rate)
+	fmt.Fprintf(w, "[%d prompt tokens, first token after %.2f s, %d tokens, %.0f tokens/s]\n", f.Usage.Prompt,
+		f.First.Seconds(), f.Usage.Completion, rate)
 }

@@ -9,7 +9,8 @@ import (
 // (train/gen.py).
 func haystack() string {
 	var b strings.Builder
-	b.WriteString("Some special magic numbers are hidden within the following text. Make sure to memorize it. I will quiz you about the numbers afterwards.\n")
+	b.WriteString("Some special magic numbers are hidden within the following text. Make sure to memorize it. I will quiz you about the " +
+		"numbers afterwards.\n")
 	for i := range 110 {
 		if i == 61 {
 			fmt.Fprintf(&b, "One of the special magic numbers for %s is: %s.\n", needleKey, needleValue)

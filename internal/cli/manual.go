@@ -131,7 +131,8 @@ func (r *roff) text(text string) {
 }
 
 func (r *roff) begin(summary, text string) {
-	r.printf(".TH SHOAL 1\n.nh\n.ad l\n.SH NAME\nshoal \\- %s\n.SH SYNOPSIS\n.B shoal\n.I command\n[\\fIflags\\fR]\n.SH DESCRIPTION\n", escaped(summary))
+	r.printf(".TH SHOAL 1\n.nh\n.ad l\n.SH NAME\nshoal \\- %s\n.SH SYNOPSIS\n.B shoal\n.I command\n[\\fIflags\\fR]\n.SH DESCRIPTION\n",
+		escaped(summary))
 	r.text(text)
 	r.printf(".SH FLAGS OF EVERY COMMAND\n")
 }

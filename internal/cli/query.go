@@ -23,7 +23,8 @@ type query struct {
 var modelName = regexp.MustCompile(`[A-Za-z].*\d|[A-Za-z0-9][-_.:].*[A-Za-z]|[A-Za-z].*[-_.:][A-Za-z0-9]`)
 
 // families are the names of model families without a version.
-var families = []string{"llama", "codellama", "tinyllama", "mistral", "mixtral", "qwen", "gemma", "phi", "deepseek", "falcon", "granite", "fry"}
+var families = []string{"llama", "codellama", "tinyllama", "mistral", "mixtral", "qwen", "gemma",
+	"phi", "deepseek", "falcon", "granite", "fry"}
 
 // oneWord matches a word that can be the name of a model.
 var oneWord = regexp.MustCompile(`^[A-Za-z0-9][\w.:@+-]*$`)
@@ -83,7 +84,8 @@ func notText(first string, rest []string) error {
 	if len(rest) == 0 {
 		return fmt.Errorf("%w; to send it as a text: echo %s | shoal run", models.ErrNoModel(first), quoted(first))
 	}
-	return fmt.Errorf("%w; if it belongs to the text, quote the text: shoal run %s", models.ErrNoModel(first), quoted(strings.Join(append([]string{first}, rest...), " ")))
+	return fmt.Errorf("%w; if it belongs to the text, quote the text: shoal run %s", models.ErrNoModel(first),
+		quoted(strings.Join(append([]string{first}, rest...), " ")))
 }
 
 // quoted quotes a text for a shell, and shortens a long one.

@@ -20,7 +20,8 @@ func isCheckpoint(text string) bool {
 	if at, err := layout.Locate(text); err == nil {
 		text = at
 	}
-	return text != "" && len(text) < 4096 && (ui.Exists(filepath.Join(text, "config.json")) || lora.IsFolder(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && ui.Exists(text))
+	return text != "" && len(text) < 4096 && (ui.Exists(filepath.Join(text, "config.json")) || lora.IsFolder(text) ||
+		strings.EqualFold(filepath.Ext(text), ".gguf") && ui.Exists(text))
 }
 
 // defaultAnswer is the default limit of tokens per answer.
@@ -94,7 +95,8 @@ func (c *runCmd) Run(e *ui.Env) error {
 	if c.Raw && c.System != "" {
 		return errors.New("--raw has no system message: remove --system")
 	}
-	ask, err := understand(c.words(), localCheckpoint, func(name string) bool { return serverHasModel(e.Ctx, c.Client(), name) }, models.CanPull)
+	ask, err := understand(c.words(), localCheckpoint,
+		func(name string) bool { return serverHasModel(e.Ctx, c.Client(), name) }, models.CanPull)
 	if err != nil {
 		return err
 	}

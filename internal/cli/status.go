@@ -161,7 +161,8 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "node\tpid\tstate\t"+roleColumn(s, "role")+"share\tsequences\tcache used\tprefixes\tcache budget\t")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), roleColumn(s, n.Role), 100*n.Share, n.Sequences, ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), roleColumn(s, n.Role), 100*n.Share, n.Sequences,
+			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
 	}
 	t.Flush()
 	printTransfers(w, s)
@@ -189,7 +190,8 @@ func roleColumn(s *wire.ClusterState, text string) string {
 // printTransfers prints a line about the caches that moved between nodes of different roles.
 func printTransfers(w io.Writer, s *wire.ClusterState) {
 	if x := s.Transfers; x != nil {
-		fmt.Fprintf(w, "transfers: %s from prefill to decode nodes, %s in %.1f s   failed %d\n", ui.Plural(int(x.Caches), "cache"), ui.BytesText(x.Bytes), x.Seconds, x.Failed)
+		fmt.Fprintf(w, "transfers: %s from prefill to decode nodes, %s in %.1f s   failed %d\n", ui.Plural(int(x.Caches), "cache"),
+			ui.BytesText(x.Bytes), x.Seconds, x.Failed)
 	}
 }
 
@@ -201,7 +203,8 @@ func printModels(w io.Writer, s *wire.ClusterState) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "model\tpolicy\tweights\trunning\twaiting\ttokens/s\tcache used\tprefixes\tcache budget\t")
 	for _, m := range s.Models {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%s\t\n", m.Model, m.Policy, m.Weights, m.Running, m.Waiting, m.TokensPerSecond, ui.BytesText(m.KVUsedBytes), ui.BytesText(m.KVPrefix), ui.BytesText(m.KVBudgetBytes))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%s\t\n", m.Model, m.Policy, m.Weights, m.Running, m.Waiting, m.TokensPerSecond,
+			ui.BytesText(m.KVUsedBytes), ui.BytesText(m.KVPrefix), ui.BytesText(m.KVBudgetBytes))
 	}
 	t.Flush()
 }
@@ -225,9 +228,12 @@ func printStoreLine(w io.Writer, s *wire.StoreState) {
 	}
 	switch {
 	case len(away) > len(s.Members)/2:
-		fmt.Fprintf(w, "most replicas of the store are unreachable: %s; until they return, the cluster accepts no jobs and keeps this placement\n", strings.Join(away, ", "))
+		fmt.Fprintf(w,
+			"most replicas of the store are unreachable: %s; until they return, the cluster accepts no jobs and keeps this placement\n",
+			strings.Join(away, ", "))
 	case len(away) > 0:
-		fmt.Fprintf(w, "a replica of the store is unreachable: %s; if one more fails, the cluster accepts no jobs. If the replica is lost, run shoal store remove, then shoal store add\n", away[0])
+		fmt.Fprintf(w, "a replica of the store is unreachable: %s; if one more fails, the cluster accepts no jobs. If the replica is lost, "+
+			"run shoal store remove, then shoal store add\n", away[0])
 	}
 }
 

@@ -39,7 +39,8 @@ LATE       fraction of the step time in which the other nodes wait only for this
 `
 
 func (c *topCmd) Help() string {
-	return "Refreshes until q or Ctrl-C. The key h shows or hides this legend:\n\n  " + strings.ReplaceAll(strings.TrimSpace(topLegend), "\n", "\n  ")
+	return "Refreshes until q or Ctrl-C. The key h shows or hides this legend:\n\n  " +
+		strings.ReplaceAll(strings.TrimSpace(topLegend), "\n", "\n  ")
 }
 
 func (c *topCmd) Run(e *ui.Env) error {
@@ -146,8 +147,10 @@ func printTop(w io.Writer, s *wire.ClusterState) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tSTATE\t"+roleColumn(s, "ROLE")+"SHARE\tSEQ\tCACHE\tUSED\tPREFIXES\tBUDGET\tWEIGHTS\tRSS\tLATE\t")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t\n", n.ID, stateText(n), roleColumn(s, n.Role), 100*n.Share, n.Sequences, gauge(n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes),
-			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes), ui.BytesText(n.WeightBytes), ui.BytesText(n.RSSBytes), 100*n.Late)
+		fmt.Fprintf(t, "%s\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t\n", n.ID, stateText(n), roleColumn(s, n.Role), 100*n.Share,
+			n.Sequences, gauge(n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes),
+			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes), ui.BytesText(n.WeightBytes),
+			ui.BytesText(n.RSSBytes), 100*n.Late)
 	}
 	t.Flush()
 	printModels(w, s)

@@ -25,6 +25,7 @@ func (versionCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Stdout, "shoal %s %s/%s, wire version %d, arithmetic %s (%s)\n", cluster.Build(), runtime.GOOS, runtime.GOARCH, rpc.Version, print, kernels)
+	fmt.Fprintf(e.Stdout, "shoal %s %s/%s, wire version %d, arithmetic %s (%s)\n", cluster.Build(), runtime.GOOS,
+		runtime.GOARCH, rpc.Version, print, kernels)
 	return nil
 }

@@ -1,6 +1,6 @@
 // Package serve loads a server of the OpenAI API and measures what its users would notice: time to
-// first token, time per token, throughput and goodput. It measures any such server. Package workload draws the requests, package stats computes the
-// result; both are pure.
+// first token, time per token, throughput and goodput. It measures any such server. Package workload draws
+// the requests, package stats computes the result; both are pure.
 package serve
 
 import (
@@ -117,7 +117,8 @@ func Run(ctx context.Context, o Options, progress func(ended int)) (*Result, err
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	r := &Result{Server: o.Client.URL(), Model: o.Model, API: o.API, Rate: o.Load.Arrivals.Rate, Concurrency: o.Concurrency, Seed: o.Load.Seed, PerWord: o.Tokens.PerWord,
+	r := &Result{Server: o.Client.URL(), Model: o.Model, API: o.API, Rate: o.Load.Arrivals.Rate, Concurrency: o.Concurrency,
+		Seed: o.Load.Seed, PerWord: o.Tokens.PerWord,
 		Summary: stats.Summarize(samples, o.Limits)}
 	if r.Summary.Completed == 0 {
 		return nil, fmt.Errorf("all %d requests failed: %s", len(samples), r.Summary.Failures[0].Reason)
@@ -200,7 +201,8 @@ type chunk struct {
 func (c *chunk) text() bool {
 	for i := range c.Choices {
 		x := &c.Choices[i]
-		if x.Text != "" || x.Delta.Content != "" || x.Delta.Reasoning != "" || x.Delta.ReasoningContent != "" || len(x.Delta.Calls) > 4 { // longer than null
+		// longer than null
+		if x.Text != "" || x.Delta.Content != "" || x.Delta.Reasoning != "" || x.Delta.ReasoningContent != "" || len(x.Delta.Calls) > 4 {
 			return true
 		}
 	}

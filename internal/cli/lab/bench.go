@@ -175,7 +175,8 @@ func printDecodeFigures(w io.Writer, d *bench.Decode) {
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintf(w, "  %.2f tokens/s (median step %.2f, mean %.2f)\n", d.TokensPerS, d.MedianPerS, d.MeanPerS)
-	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
+	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by "+
+		"processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
 		d.PerToken/1e6, d.Bandwidth, d.Read, 100*d.Share, 100*d.MedianShare, 100*d.CPUShare, 100*d.PeakShare, 100*d.Roofline)
 	printStages(w, d.Stages)
 	printThreads(w, d.Shared)
@@ -206,15 +207,19 @@ func (c *benchPrefillCmd) Run(e *ui.Env) error {
 			return bench.RunSwiftKV(e.Ctx, o, c.SwiftKV, c.Group, progress)
 		}, printSwiftKV)
 	}
-	return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.Prefill, error) { return bench.RunPrefill(e.Ctx, o, progress) }, printPrefill)
+	return runMeasurement(&c.benchFlags, e,
+		func(progress func(string)) (*bench.Prefill, error) { return bench.RunPrefill(e.Ctx, o, progress) }, printPrefill)
 }
 
 func printSwiftKV(w io.Writer, s *bench.SwiftKV) {
 	printMachine(w, s.Machine, s.Ceiling)
-	fmt.Fprintf(w, "%s %s, cache %s, policy %s, prompt of %d tokens in chunks of %d, the best of %d in turn\n", s.Model, s.Weights, s.KV, s.Policy, s.Tokens, s.Chunk, s.Repeat)
-	fmt.Fprintf(w, "  %8s  %6s  %6s  %12s  %10s  %6s  %10s  %12s  %11s\n", "left out", "layers", "caches", "cache, token", "tokens/s", "times", "arithmetic", "median tok/s", "processor s")
+	fmt.Fprintf(w, "%s %s, cache %s, policy %s, prompt of %d tokens in chunks of %d, the best of %d in turn\n", s.Model, s.Weights,
+		s.KV, s.Policy, s.Tokens, s.Chunk, s.Repeat)
+	fmt.Fprintf(w, "  %8s  %6s  %6s  %12s  %10s  %6s  %10s  %12s  %11s\n", "left out", "layers", "caches", "cache, token", "tokens/s", "times",
+		"arithmetic", "median tok/s", "processor s")
 	for _, r := range s.Rows {
-		fmt.Fprintf(w, "  %6.1f %%  %6d  %6d  %12s  %10.1f  %6.2f  %10.2f  %12.1f  %11.2f\n", 100*r.Share, r.Layers, r.Caches, ui.BytesText(r.TokenBytes), r.TokensPerS, r.Times, r.Arithmetic, r.MedianPerS, r.Processor)
+		fmt.Fprintf(w, "  %6.1f %%  %6d  %6d  %12s  %10.1f  %6.2f  %10.2f  %12.1f  %11.2f\n", 100*r.Share, r.Layers, r.Caches,
+			ui.BytesText(r.TokenBytes), r.TokensPerS, r.Times, r.Arithmetic, r.MedianPerS, r.Processor)
 	}
 	for _, r := range s.Rows {
 		fmt.Fprintf(w, "left out %.1f %%\n", 100*r.Share)
@@ -244,8 +249,10 @@ func printStages(w io.Writer, s bench.Stages) {
 	for _, l := range []struct {
 		name string
 		us   float64
-	}{{"projection", s.Projection}, {"attention", s.Attention}, {"ffn", s.FFN}, {"head", s.Head}, {"begin", s.Begin}, {" wait", s.Wait}, {"other", s.Other},
-		{"compression", s.Compression}, {" observation", s.Observation}, {" votes", s.Votes}, {" selection", s.Selection}, {" shipping", s.Shipping}} {
+	}{{"projection", s.Projection}, {"attention", s.Attention}, {"ffn", s.FFN}, {"head", s.Head}, {"begin", s.Begin},
+		{" wait", s.Wait}, {"other", s.Other},
+		{"compression", s.Compression}, {" observation", s.Observation}, {" votes", s.Votes},
+		{" selection", s.Selection}, {" shipping", s.Shipping}} {
 		if l.us == 0 && strings.HasPrefix(l.name, " ") {
 			continue
 		}
@@ -258,6 +265,7 @@ func printThreads(w io.Writer, t bench.Threads) {
 	if t.Runs == 0 {
 		return
 	}
-	fmt.Fprintf(w, "  threads: %.0f shared runs of %.1f us, %.0f us of one thread alone; in the runs work %.1f %%, late %.1f %%, absent %.1f %%, uneven %.1f %%, end %.1f %%; %.1f parts done again\n",
+	fmt.Fprintf(w, "  threads: %.0f shared runs of %.1f us, %.0f us of one thread alone; in the runs work %.1f %%, late %.1f %%, absent "+
+		"%.1f %%, uneven %.1f %%, end %.1f %%; %.1f parts done again\n",
 		t.Runs, t.Run, t.Solo, 100*t.Work, 100*t.Late, 100*t.Absent, 100*t.Uneven, 100*t.End, t.Again)
 }

@@ -88,11 +88,14 @@ func (c *benchBatchCmd) Run(e *ui.Env) error {
 }
 
 func printBatch(w io.Writer, b *bench.Batch) {
-	fmt.Fprintf(w, "%v\n%s %s, cache %s in %.1f MiB on each of %d nodes, %d threads each: %d + %d tokens, %d requests at once (0: caches filled)\n",
+	fmt.Fprintf(w, "%v\n%s %s, cache %s in %.1f MiB on each of %d nodes, %d threads each: %d + %d tokens, %d requests at once (0: caches "+
+		"filled)\n",
 		b.Machine, b.Model, b.Weights, b.KV, float64(b.Memory)/(1<<20), b.Nodes, b.Threads, b.Prompt, b.Output, b.Requests)
-	fmt.Fprintf(w, "  %-56s %6s %8s %6s %6s %9s %6s %9s %6s %9s %8s %8s %6s %7s\n", "policy", "smaller", "MB/seq", "most", "x", "decode/s", "x", "median", "x", "peak MB", "s", "tok/s", "x", "TTFT s")
+	fmt.Fprintf(w, "  %-56s %6s %8s %6s %6s %9s %6s %9s %6s %9s %8s %8s %6s %7s\n", "policy", "smaller", "MB/seq", "most", "x", "decode/s",
+		"x", "median", "x", "peak MB", "s", "tok/s", "x", "TTFT s")
 	for _, r := range b.Rows {
-		fmt.Fprintf(w, "  %-56s %7.2f %8.1f %6d %6.2f %9.2f %6.2f %9.2f %6.2f %9.1f %8.1f %8.2f %6.2f %7.1f\n", r.Policy, r.Compression, float64(r.Resident)/1e6, r.Sequences, r.OverFull, r.DecodePerS, r.DecodeOver, r.MedianPerS, r.MedianOver,
+		fmt.Fprintf(w, "  %-56s %7.2f %8.1f %6d %6.2f %9.2f %6.2f %9.2f %6.2f %9.1f %8.1f %8.2f %6.2f %7.1f\n", r.Policy, r.Compression,
+			float64(r.Resident)/1e6, r.Sequences, r.OverFull, r.DecodePerS, r.DecodeOver, r.MedianPerS, r.MedianOver,
 			float64(r.PeakBytes)/1e6, r.Seconds, r.TokensPerS, r.TokensOver, r.TTFT)
 		if r.Failed > 0 {
 			fmt.Fprintf(w, "    %d requests failed\n", r.Failed)

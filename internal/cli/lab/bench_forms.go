@@ -39,10 +39,12 @@ func (c *benchFormsCmd) Run(e *ui.Env) error {
 }
 
 func printForms(w io.Writer, f *bench.Forms) {
-	fmt.Fprintf(w, "%s, cache %s, %d threads, batch %d, context %d, prompt %d, medians of %d rounds\n", f.Model, f.KV, f.Threads, f.Batch, f.Context, f.Prompt, f.Rounds)
+	fmt.Fprintf(w, "%s, cache %s, %d threads, batch %d, context %d, prompt %d, medians of %d rounds\n", f.Model, f.KV,
+		f.Threads, f.Batch, f.Context, f.Prompt, f.Rounds)
 	first := f.Forms[0].Weights
 	for _, x := range f.Forms {
-		fmt.Fprintf(w, "  %-7s %8.1f MB  decode %8.2f tokens/s, %.2f times %s, %.0f %% of the read rate; prefill %8.1f tokens/s, %.2f times, %.0f %% of the peak\n",
+		fmt.Fprintf(w, "  %-7s %8.1f MB  decode %8.2f tokens/s, %.2f times %s, %.0f %% of the read rate; prefill %8.1f tokens/s, %.2f times, "+
+			"%.0f %% of the peak\n",
 			x.Weights, float64(x.WeightBytes)/1e6, x.Decode, x.DecodeRatio, first, 100*x.BandwidthShare, x.Prefill, x.PrefillRatio, 100*x.PeakShare)
 	}
 }

@@ -35,8 +35,10 @@ func (c *benchLoRACmd) Run(e *ui.Env) error {
 }
 
 func printLoRA(w io.Writer, l *bench.LoRA) {
-	fmt.Fprintf(w, "%s %s, cache %s, %d threads, context %d, rank %d, %d rows of each adapter\n", l.Model, l.Weights, l.KV, l.Threads, l.Context, l.Rank, l.Rows)
+	fmt.Fprintf(w, "%s %s, cache %s, %d threads, context %d, rank %d, %d rows of each adapter\n", l.Model, l.Weights,
+		l.KV, l.Threads, l.Context, l.Rank, l.Rows)
 	for _, r := range l.Counts {
-		fmt.Fprintf(w, "  %3d adapters: %.1f tokens/s, without %.1f: %.2f (by processor time %.2f); an adapter has %.1f MB\n", r.Adapters, r.Adapted, r.Plain, r.Ratio, r.CPURatio, float64(r.Bytes)/1e6)
+		fmt.Fprintf(w, "  %3d adapters: %.1f tokens/s, without %.1f: %.2f (by processor time %.2f); an adapter has %.1f MB\n", r.Adapters,
+			r.Adapted, r.Plain, r.Ratio, r.CPURatio, float64(r.Bytes)/1e6)
 	}
 }

@@ -36,7 +36,8 @@ func (c *benchPrefixCmd) Run(e *ui.Env) error {
 		return err
 	}
 	if slices.Max(c.Prompt) >= shape.MaxPositions || 320*c.Turns >= shape.MaxPositions {
-		return fmt.Errorf("--prompt %v, --turns %d: want prompts of 200 to %d tokens for %s, and turns of 320 tokens that fit in the context", c.Prompt, c.Turns, shape.MaxPositions-1, c.Model)
+		return fmt.Errorf("--prompt %v, --turns %d: want prompts of 200 to %d tokens for %s, and turns of 320 tokens that fit in the context",
+			c.Prompt, c.Turns, shape.MaxPositions-1, c.Model)
 	}
 	for _, p := range c.Policies {
 		if _, err := kvpolicy.Parse(p); err != nil {
@@ -75,7 +76,8 @@ func (c *benchPrefixCmd) over(ctx context.Context, e *ui.Env, nodes int) (list [
 	defer l.Stop()
 	more := bench.PrefixOptions{Policies: c.Policies, Turns: c.Turns, Misses: c.Misses}
 	for _, prompt := range c.Prompt {
-		o := bench.ProcessOptions{Coordinator: l.Coordinator, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: nodes, Prompt: prompt, Repeat: c.Repeat}
+		o := bench.ProcessOptions{Coordinator: l.Coordinator, Model: c.Model, Weights: c.Quant, KV: c.KVType,
+			Nodes: nodes, Prompt: prompt, Repeat: c.Repeat}
 		f, err := bench.MeasurePrefix(ctx, o, more)
 		if err != nil {
 			return nil, err
@@ -90,14 +92,17 @@ func (c *benchPrefixCmd) over(ctx context.Context, e *ui.Env, nodes int) (list [
 
 func printPrefix(w io.Writer, f *bench.Prefix) {
 	fmt.Fprintln(w, f.Machine)
-	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d tokens: %.3f s to the first token cold, medians of %d\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Prompt, f.Cold, len(f.Colds))
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d tokens: %.3f s to the first token cold, medians of %d\n", f.Model,
+		f.Quant, f.Nodes, f.Mapping, f.Prompt, f.Cold, len(f.Colds))
 	for _, r := range f.Rows {
 		fmt.Fprintf(w, "  %-44s %d tokens cached, %8.3f s, %.1f%% of cold\n", r.Policy, r.Cached, r.Warm, 100*r.Share)
 	}
 	if m := f.Misses; m != nil {
-		fmt.Fprintf(w, "  %d pairs of prompts of %d tokens that are not cached: %.2f s, without the cache %.2f; median of the ratios %+.2f%%\n", m.Pairs, m.Prompt, m.With, m.Plain, 100*(m.Ratio-1))
+		fmt.Fprintf(w, "  %d pairs of prompts of %d tokens that are not cached: %.2f s, without the cache %.2f; median of the ratios %+.2f%%\n",
+			m.Pairs, m.Prompt, m.With, m.Plain, 100*(m.Ratio-1))
 	}
 	for _, c := range f.Chat {
-		fmt.Fprintf(w, "  %d turns under %s: %.2f s, without the cache %.2f (%.2f times); %d of %d tokens cached, the same answers\n", c.Turns, c.Policy, c.With, c.Plain, c.Plain/c.With, c.Cached, c.Read)
+		fmt.Fprintf(w, "  %d turns under %s: %.2f s, without the cache %.2f (%.2f times); %d of %d tokens cached, the same answers\n", c.Turns,
+			c.Policy, c.With, c.Plain, c.Plain/c.With, c.Cached, c.Read)
 	}
 }

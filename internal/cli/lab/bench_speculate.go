@@ -86,7 +86,8 @@ func (c *benchSpeculateCmd) measure(e *ui.Env, name string, nodes int) (map[stri
 			where = "this process"
 		}
 		fmt.Fprintf(e.Stdout, "%v; %s in %s, %d threads each\n", bench.ThisMachine(), fixtures.dir, where, threads)
-		fmt.Fprintf(e.Stdout, "%-10s %5s %-8s %8s %8s %6s %11s %5s %6s %6s %8s\n", "text", "batch", "mode", "off t/s", "on t/s", "x off", "half within", "pairs", "cpu x", "right", "tok/row")
+		fmt.Fprintf(e.Stdout, "%-10s %5s %-8s %8s %8s %6s %11s %5s %6s %6s %8s\n", "text", "batch", "mode", "off t/s", "on t/s", "x off",
+			"half within", "pairs", "cpu x", "right", "tok/row")
 	}
 	var all []bench.Speculate
 	for _, kind := range c.Text {
@@ -99,7 +100,8 @@ func (c *benchSpeculateCmd) measure(e *ui.Env, name string, nodes int) (map[stri
 			if c.Round > 0 {
 				text.Tokens = min(c.Tokens, max(16, c.Round/batch))
 			}
-			rows, err := bench.RunSpeculate(e.Ctx, bench.SpeculateOptions{Engine: engine, Texts: []bench.SpeculateText{text}, Batch: []int{batch}, Modes: c.Mode, Rounds: c.Rounds, For: c.For, Alone: nodes == 0}, func(r bench.Speculate) {
+			rows, err := bench.RunSpeculate(e.Ctx, bench.SpeculateOptions{Engine: engine, Texts: []bench.SpeculateText{text}, Batch: []int{batch},
+				Modes: c.Mode, Rounds: c.Rounds, For: c.For, Alone: nodes == 0}, func(r bench.Speculate) {
 				if !c.JSON && r.Mode != "off" {
 					printSpeculate(e.Stdout, r)
 				}
@@ -118,13 +120,17 @@ func printSpeculate(w io.Writer, r bench.Speculate) {
 	if r.Work > 0 {
 		worked = fmt.Sprintf("%.2f", r.Work)
 	}
-	fmt.Fprintf(w, "%-10s %5d %-8s %8.1f %8.1f %6.2f %5.2f %5.2f %5d %6s %5.0f%% %8.2f\n", r.Text, r.Batch, r.Mode, r.Off, r.TokensPerS, r.Over, r.Low, r.High, len(r.Pairs), worked, 100*r.Acceptance, r.PerStep)
+	fmt.Fprintf(w, "%-10s %5d %-8s %8.1f %8.1f %6.2f %5.2f %5.2f %5d %6s %5.0f%% %8.2f\n", r.Text, r.Batch, r.Mode, r.Off, r.TokensPerS,
+		r.Over, r.Low, r.High, len(r.Pairs), worked, 100*r.Acceptance, r.PerStep)
 }
 
 // engine starts the cluster to measure.
 func (c *benchSpeculateCmd) engine(e *ui.Env, dir string, nodes, threads int) (engine.Engine, func(), error) {
 	if nodes == 0 {
-		l, err := cluster.New(e.Ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Draft: c.Draft, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, PrefixCache: cluster.PrefixShared, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
+		l, err := cluster.New(e.Ctx,
+			cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Draft: c.Draft,
+				Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, PrefixCache: cluster.PrefixShared, Logger: slog.New(slog.DiscardHandler),
+					StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 		if err != nil {
 			return nil, nil, err
 		}

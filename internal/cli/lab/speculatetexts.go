@@ -103,8 +103,10 @@ func (m *fixtures) text(e *ui.Env, on engine.Engine, kind string) (t bench.Specu
 			t.ToEnd = true
 			if m.random {
 				sentences := m.prose(i, 12)
-				prompt, err = m.turn(tokenizer.Message{Role: "user", Content: strings.Join(sentences, ". ") + ".\n\nWhat is said in the middle, and what just before the end? Quote it."})
-				replay = m.tok.EncodeLiteral(fmt.Sprintf("In the middle the text says: \"%s.\" Just before its end it says: \"%s.\"", sentences[5]+". "+sentences[6], sentences[10]))
+				prompt, err = m.turn(tokenizer.Message{Role: "user", Content: strings.Join(sentences, ". ") +
+					".\n\nWhat is said in the middle, and what just before the end? Quote it."})
+				replay = m.tok.EncodeLiteral(fmt.Sprintf("In the middle the text says: \"%s.\" Just before its end it says: \"%s.\"",
+					sentences[5]+". "+sentences[6], sentences[10]))
 				break
 			}
 			var s *eval.Sample
@@ -160,13 +162,15 @@ func (m *fixtures) again(e *ui.Env, on engine.Engine, i int) (prompt, replay []i
 				second += "- " + sentence + "\n"
 			}
 		}
-		prompt, err = m.turn(question, tokenizer.Message{Role: "assistant", Content: first}, tokenizer.Message{Role: "user", Content: "As bullets, please, and without the third."})
+		prompt, err = m.turn(question, tokenizer.Message{Role: "assistant", Content: first},
+			tokenizer.Message{Role: "user", Content: "As bullets, please, and without the third."})
 		return prompt, m.tok.EncodeLiteral(second), err
 	}
 	if prompt, err = m.turn(question); err != nil {
 		return nil, nil, err
 	}
-	events, err := on.Submit(e.Ctx, &engine.Request{ID: fmt.Sprint("first/", i), Prompt: prompt, MaxTokens: 192, Sampling: greedily(i), PromptLogprobs: -1, Speculate: "off"})
+	events, err := on.Submit(e.Ctx, &engine.Request{ID: fmt.Sprint("first/", i), Prompt: prompt, MaxTokens: 192, Sampling: greedily(i),
+		PromptLogprobs: -1, Speculate: "off"})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -221,5 +225,6 @@ var chatQuestions = []string{
 	"Write a test for a function that adds two numbers.", "How do I read a file line by line?", "What does defer do?",
 	"Write a program that prints the numbers from 1 to 100.", "Explain what an interface is.", "How do I sort a slice of strings?",
 	"What is a channel?", "Write a loop that sums the values of a map.", "How do I handle errors in Go?",
-	"Write a struct for a point with a method that moves it.", "What is a mutex for?", "How do I make an HTTP request?", "Tell me what a pointer is.",
+	"Write a struct for a point with a method that moves it.", "What is a mutex for?",
+	"How do I make an HTTP request?", "Tell me what a pointer is.",
 }

@@ -87,7 +87,8 @@ func (s *apiSettings) close() {
 // config returns the settings as a config of the API.
 func (s *apiSettings) config() (cluster.APIConfig, error) {
 	f := s.flags
-	cfg := cluster.APIConfig{Strict: f.Strict, AllowOrigins: f.AllowOrigin, Template: f.ChatTemplate, ToolParser: f.ToolParser, Version: cluster.Build(), Logger: s.log}
+	cfg := cluster.APIConfig{Strict: f.Strict, AllowOrigins: f.AllowOrigin, Template: f.ChatTemplate, ToolParser: f.ToolParser,
+		Version: cluster.Build(), Logger: s.log}
 	var err error
 	if cfg.Keys, err = f.keys(); err != nil {
 		return cfg, err

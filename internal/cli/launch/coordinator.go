@@ -68,9 +68,11 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(all, func(m modelSettings) bool { return m.Weights == string(models.QuantAuto) }) { // any other type does not depend on memory; that of the nodes is unknown here
+	// any other type does not depend on memory; that of the nodes is unknown here
+	if slices.ContainsFunc(all, func(m modelSettings) bool { return m.Weights == string(models.QuantAuto) }) {
 		limit, from := machine.MemoryLimit()
-		if err := resolveQuants(e, all, models.Capacity{Local: 1, Total: max(1, c.Nodes), Limit: limit, From: from, Caches: min(kvMemory, limit/2)}); err != nil {
+		if err := resolveQuants(e, all,
+			models.Capacity{Local: 1, Total: max(1, c.Nodes), Limit: limit, From: from, Caches: min(kvMemory, limit/2)}); err != nil {
 			return err
 		}
 	}
@@ -118,7 +120,8 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 		})
 	}
 	serve.Tracer = settings.tracerOrNil()
-	cfg := cluster.CoordinatorConfig{Process: c.Process, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Others: further(all), Key: key, StoreNodes: c.StoreNodes}
+	cfg := cluster.CoordinatorConfig{Process: c.Process, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1",
+		Nodes: c.Nodes, Serve: serve, Others: further(all), Key: key, StoreNodes: c.StoreNodes}
 	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, strconv.Itoa(gossipPort)))
 	if c.Standby {
 		cfg.ID = cmp.Or(cfg.ID, "standby")

@@ -15,7 +15,8 @@ type KeygenCmd struct {
 }
 
 func (c *KeygenCmd) Help() string {
-	return "Give the same key to the coordinator and to every node: --cluster-key FILE, or the environment variable SHOAL_CLUSTER_KEY. `shoal up` generates a key of its own. It needs this one only if other nodes must join it."
+	return "Give the same key to the coordinator and to every node: --cluster-key FILE, or the environment variable SHOAL_CLUSTER_KEY. " +
+		"`shoal up` generates a key of its own. It needs this one only if other nodes must join it."
 }
 
 func (c *KeygenCmd) Run(e *ui.Env) error {
@@ -23,7 +24,8 @@ func (c *KeygenCmd) Run(e *ui.Env) error {
 	if c.Out != "" {
 		if err := security.WriteKeyFile(c.Out, k); err != nil {
 			if errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("%w: a key is never overwritten, since running processes may use it; choose another file, or remove this one first", err)
+				return fmt.Errorf("%w: a key is never overwritten, since running processes may use it; choose another file, or remove this one first",
+					err)
 			}
 			return err
 		}

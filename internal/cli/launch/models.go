@@ -71,7 +71,8 @@ func parseModel(text string) (modelSpec, error) {
 		if _, ok := known[key]; ok {
 			cuts = append(cuts, at)
 		} else if len(cuts) == 0 && !ui.Exists(text) {
-			return modelSpec{}, fmt.Errorf("--model %s: a model has no setting %q; known are %s", text, key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			return modelSpec{}, fmt.Errorf("--model %s: a model has no setting %q; known are %s", text, key,
+				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 	}
 	spec := modelSpec{word: text}
@@ -163,10 +164,12 @@ func (f *ServeFlags) configs(e *ui.Env, draft string, oneModel map[string]bool) 
 	if specs, err = f.find(e); err != nil {
 		return nil, nil, err
 	}
-	maps.Copy(oneModel, map[string]bool{"model-name": len(f.Serve.Names) > 0, "lora": len(f.Serve.LoRA) > 0, "lora-dir": f.Serve.LoRADir != "", "score-tokens": len(f.Serve.ScoreTokens) > 0, "swiftkv": f.SwiftKV != "", "draft": draft != ""})
+	maps.Copy(oneModel, map[string]bool{"model-name": len(f.Serve.Names) > 0, "lora": len(f.Serve.LoRA) > 0, "lora-dir": f.Serve.LoRADir != "",
+		"score-tokens": len(f.Serve.ScoreTokens) > 0, "swiftkv": f.SwiftKV != "", "draft": draft != ""})
 	for _, name := range slices.Sorted(maps.Keys(oneModel)) {
 		if len(specs) > 1 && oneModel[name] {
-			return nil, nil, fmt.Errorf("--%s belongs to one of the %d models: give it with the model, as --model %s,%s=VALUE", name, len(specs), cmp.Or(specs[0].word, "MODEL"), name)
+			return nil, nil, fmt.Errorf("--%s belongs to one of the %d models: give it with the model, as --model %s,%s=VALUE", name,
+				len(specs), cmp.Or(specs[0].word, "MODEL"), name)
 		}
 	}
 	for i := range specs {

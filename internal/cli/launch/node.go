@@ -79,7 +79,8 @@ func (c *NodeCmd) checkpoints(e *ui.Env) (out []cluster.NodeModel, err error) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("no checkpoint on this machine: %w; choose a folder with config.json, or a .gguf file (--model bus fetches the weights from other nodes)", err)
+			return nil, fmt.Errorf("no checkpoint on this machine: %w; choose a folder with config.json, or a .gguf file (--model bus fetches "+
+				"the weights from other nodes)", err)
 		}
 		if m.Draft, err = models.FindDraft(e, m.Draft); err != nil {
 			return nil, err
@@ -87,7 +88,8 @@ func (c *NodeCmd) checkpoints(e *ui.Env) (out []cluster.NodeModel, err error) {
 		out = append(out, cluster.NodeModel{Model: dir, SwiftKV: m.SwiftKV, Draft: m.Draft})
 	}
 	if len(specs) > 1 && (c.Draft != "" || c.SwiftKV != "") {
-		return nil, fmt.Errorf("--draft and --swiftkv belong to one of the %d models: give them with the model, as --model %s,draft=VALUE", len(specs), specs[0].word)
+		return nil, fmt.Errorf("--draft and --swiftkv belong to one of the %d models: give them with the model, as --model %s,draft=VALUE",
+			len(specs), specs[0].word)
 	}
 	return out, nil
 }
@@ -137,7 +139,8 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 		return err
 	}
 	c.WeightsCache = c.weightsCache()
-	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
+	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent,
+		Logger: log, OnThreads: c.goProcessors}
 	cfg.Serves, cfg.CPUCaches, cfg.Role = c.Serves, caches, topology.Role(c.Role)
 	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, "0"))
 	flagErr := cfg.Validate()
@@ -167,7 +170,8 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	var speeds topology.Speeds
 	if c.Speeds != "" {
 		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Most != c.Threads {
-			return fmt.Errorf("--speeds %q: want the measured speeds of %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("invalid speeds")))
+			return fmt.Errorf("--speeds %q: want the measured speeds of %d threads: %w", c.Speeds, c.Threads,
+				cmp.Or(err, errors.New("invalid speeds")))
 		}
 	}
 	shared, err := openShared(c.SharedFD)

@@ -26,7 +26,8 @@ type notReadyServer struct {
 // reports the reason at l. If l is shared with another coordinator, it is left to that one, and
 // connections wait in the kernel's queue. The notReadyServer uses it only if no process
 // coordinates.
-func startCoordinatorAt(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool, settings *apiSettings) (*cluster.Coordinator, error) {
+func startCoordinatorAt(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool,
+	settings *apiSettings) (*cluster.Coordinator, error) {
 	var d *notReadyServer
 	set := func(open bool) {
 		switch {
@@ -56,7 +57,8 @@ func startCoordinatorAt(ctx context.Context, cfg cluster.CoordinatorConfig, l ne
 func newNotReadyServer(l net.Listener, standby bool, limit time.Duration, secure *tls.Config) *notReadyServer {
 	d := &notReadyServer{l: &reusableListener{Listener: l}, standby: standby, done: make(chan struct{})}
 	d.setReason("starting")
-	d.srv = &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: limit, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
+	d.srv = &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: limit,
+		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
 	at := net.Listener(d.l)
 	if secure != nil {
 		at = tls.NewListener(at, secure)
@@ -82,7 +84,8 @@ func (d *notReadyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	var answer any = map[string]any{"error": map[string]any{"message": "This coordinator " + what + ": " + reason + ".", "type": "server_error", "param": nil, "code": code}}
+	var answer any = map[string]any{"error": map[string]any{"message": "This coordinator " + what + ": " + reason + ".",
+		"type": "server_error", "param": nil, "code": code}}
 	if r.URL.Path == "/health" || r.URL.Path == "/ready" {
 		answer = map[string]string{"status": map[string]string{"/health": "unhealthy", "/ready": "not_ready"}[r.URL.Path], "reason": reason}
 	}

@@ -84,7 +84,8 @@ func loadingBar(nodes []wire.NodeState, since time.Duration) string {
 		name = fmt.Sprintf("%d nodes load", count)
 		rest = fmt.Sprintf(", %s %d%%", slowest.ID, ui.Percent(slowest.LoadedBytes, slowest.LoadBytes))
 	}
-	return fmt.Sprintf("%s %d%% of %s%s, %s", ui.BarText(name, done, total), ui.Percent(done, total), ui.BytesText(total), rest, since.Truncate(time.Second))
+	return fmt.Sprintf("%s %d%% of %s%s, %s", ui.BarText(name, done, total), ui.Percent(done, total),
+		ui.BytesText(total), rest, since.Truncate(time.Second))
 }
 
 // loadingText describes the progress of the loading nodes. It is "" if no node loads.

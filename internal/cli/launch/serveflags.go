@@ -42,7 +42,8 @@ func adapterFolders(e *ui.Env, named map[string]string) (map[string]string, erro
 			return nil, fmt.Errorf("--lora %s=%s: %w", name, word, err)
 		}
 		if dir == "" || !lora.IsFolder(dir) {
-			return nil, fmt.Errorf("--lora %s=%s: want a folder with adapter_config.json and adapter_model.safetensors, or org/name of a hub", name, word)
+			return nil, fmt.Errorf("--lora %s=%s: want a folder with adapter_config.json and adapter_model.safetensors, or org/name of a hub",
+				name, word)
 		}
 		if out[name], err = filepath.Abs(dir); err != nil {
 			return nil, err
@@ -89,7 +90,8 @@ func (k *apiKeys) Decode(ctx *kong.DecodeContext) error {
 func (f *listenFlags) check() error {
 	for i, k := range f.APIKey {
 		if strings.TrimSpace(k) == "" {
-			return fmt.Errorf("--api-key: key %d of %d is empty and would open the API to everyone: set its variable, or remove --api-key and SHOAL_API_KEY", i+1, len(f.APIKey))
+			return fmt.Errorf("--api-key: key %d of %d is empty and would open the API to everyone: set its variable, or remove --api-key and "+
+				"SHOAL_API_KEY", i+1, len(f.APIKey))
 		}
 	}
 	if slices.Contains(f.APIKey, AutoKey) { // shoal up has already replaced a single auto
@@ -133,7 +135,9 @@ func (f *NodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, l
 	part := limit / 2 / int64(nodes)
 	if bytes = f.KVMemory; bytes > 0 {
 		if limit > 0 && bytes > limit/int64(nodes) {
-			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): set at most %s, or remove the flag to use %s", ui.BytesText(bytes), ui.Plural(nodes, "node"), from, ui.BytesText(limit), ui.BytesText(limit/int64(nodes)), ui.BytesText(min(kvMemory, max(part, kvMemoryLeast))))
+			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): set at most %s, or remove the flag to use %s",
+				ui.BytesText(bytes), ui.Plural(nodes, "node"), from, ui.BytesText(limit), ui.BytesText(limit/int64(nodes)),
+				ui.BytesText(min(kvMemory, max(part, kvMemoryLeast))))
 		}
 		return bytes, false, err
 	}
@@ -148,7 +152,8 @@ func (f *NodeFlags) resolveKVMemory(nodes int, log *slog.Logger) error {
 	limit, from := machine.MemoryLimit()
 	bytes, less, err := f.kvBytes(nodes, limit, from)
 	if less {
-		log.Info("caches are smaller than 1 GiB to fit the memory limit; --kv-memory sets their size", "bytes_of_a_node", bytes, "nodes", nodes, "limit", limit, "of", from)
+		log.Info("caches are smaller than 1 GiB to fit the memory limit; --kv-memory sets their size", "bytes_of_a_node", bytes,
+			"nodes", nodes, "limit", limit, "of", from)
 	}
 	f.KVMemory = bytes
 	return err

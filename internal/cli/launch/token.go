@@ -50,7 +50,8 @@ func (f *tokenFlags) folder() (*join.Folder, error) {
 		}
 		switch len(names) {
 		case 0:
-			return nil, errors.New("this machine is not the first machine of a cluster: start one with `shoal up --cluster NAME`, or set the --data-dir of a running one")
+			return nil, errors.New("this machine is not the first machine of a cluster: start one with `shoal up --cluster NAME`, or set the " +
+				"--data-dir of a running one")
 		case 1:
 			name = names[0]
 		default:
@@ -148,6 +149,7 @@ func (c *tokenRevokeCmd) Run(e *ui.Env) error {
 	if err := f.Tokens.Revoke(id); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Stderr, "token %s is revoked; machines that joined with it stay in the cluster until you change the cluster key (docs/machines.md)\n", id)
+	fmt.Fprintf(e.Stderr,
+		"token %s is revoked; machines that joined with it stay in the cluster until you change the cluster key (docs/machines.md)\n", id)
 	return nil
 }

@@ -127,7 +127,8 @@ func (c *Up) Check() error {
 		return fmt.Errorf("--share has %d shares for %d nodes: give one share per node", len(c.Share), c.Nodes)
 	}
 	if c.PrefillNodes > 0 && c.PrefillNodes >= c.allNodes() {
-		return fmt.Errorf("--prefill-nodes %d of %d nodes: at least one node must decode: give fewer, or more --nodes", c.PrefillNodes, c.allNodes())
+		return fmt.Errorf("--prefill-nodes %d of %d nodes: at least one node must decode: give fewer, or more --nodes",
+			c.PrefillNodes, c.allNodes())
 	}
 	return c.listenFlags.check()
 }
@@ -239,7 +240,8 @@ func (c *Up) dataDir(checkpoint string, log *slog.Logger) (string, error) {
 		log.Warn("jobs, batches, files and stored responses are off: this user has no home directory for them; set a folder with --data-dir DIR")
 	}
 	if old {
-		log.Warn("jobs are in the user's cache folder, which other programs can empty: stop the cluster and move the folder, or set --data-dir", "from", dir, "to", filepath.Join(StateHome(), "shoal", "jobs"))
+		log.Warn("jobs are in the user's cache folder, which other programs can empty: stop the cluster and move the folder, or set --data-dir",
+			"from", dir, "to", filepath.Join(StateHome(), "shoal", "jobs"))
 	}
 	return dir, err
 }
@@ -285,7 +287,8 @@ func (c *Up) measureThreads(ctx context.Context, serve cluster.ServeConfig, log 
 	cluster.Identify(ck, &serve)
 	weights, err := tensor.ParseDType(serve.Weights)
 	if err == nil {
-		c.Speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes, Model: &ck.Config, Weights: weights, Build: cluster.Build(), Logger: log}, nil)
+		c.Speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes,
+			Model: &ck.Config, Weights: weights, Build: cluster.Build(), Logger: log}, nil)
 		c.Threads = c.Speeds.Threads.Most
 	}
 	return err
@@ -297,8 +300,9 @@ func (c *Up) node(i int, checkpoint string, join []string, dataDir string) NodeC
 	id := fmt.Sprintf("node-%d", i)
 	gossip, ports := c.processPorts(c.coordinators() + i)
 	n := NodeCmd{modelsFlag: modelsFlag{Model: oneModel(checkpoint), SwiftKV: c.SwiftKV}, NodeFlags: c.NodeFlags, LogFlags: c.LogFlags,
-		Process: cluster.Process{Cluster: cmp.Or(c.Cluster, clusterName), Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, DataDir: dataDir},
-		Share:   c.Serve.Shares[id], Role: string(topology.RoleBoth), WithParent: true, Processors: c.Processors}
+		Process: cluster.Process{Cluster: cmp.Or(c.Cluster, clusterName), Join: join, ID: id,
+			Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, DataDir: dataDir},
+		Share: c.Serve.Shares[id], Role: string(topology.RoleBoth), WithParent: true, Processors: c.Processors}
 	if i >= c.Nodes-c.PrefillNodes {
 		n.Role = string(topology.RolePrefill)
 	}

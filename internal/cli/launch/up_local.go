@@ -142,7 +142,8 @@ func (l *localCluster) processes() *supervise.Children {
 func (l *localCluster) startCoordinator() (err error) {
 	c := l.cmd
 	place := cluster.Process{ID: firstCoordinator, Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: c.Ports, DataDir: l.data}
-	l.Coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{Process: place, Nodes: c.allNodes(), Serve: l.config, Others: l.others(), Key: l.key, DataOptional: c.DataDir == ""}, l.at, false, l.settings)
+	l.Coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{Process: place, Nodes: c.allNodes(), Serve: l.config,
+		Others: l.others(), Key: l.key, DataOptional: c.DataDir == ""}, l.at, false, l.settings)
 	if err != nil {
 		return err
 	}

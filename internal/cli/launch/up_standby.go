@@ -124,25 +124,26 @@ func (p *coordinatorPair) start(i int, standby bool, pause time.Duration) error 
 		keys = []string{"SHOAL_API_KEY=" + apiKeysEnv(c.APIKey)}
 	}
 	began := time.Now()
-	return p.processes.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: p.outputs[i], Log: p.logs[i], Exited: func(error) {
-		if p.processes.Alive() == 0 {
-			l.cancel(errors.New("both coordinators have ended"))
-			return
-		}
-		if time.Since(began) > stableAfter {
-			pause = restartDelay
-		}
-		p.wg.Go(func() {
-			select {
-			case <-l.ctx.Done():
+	return p.processes.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd},
+		Stderr: p.outputs[i], Log: p.logs[i], Exited: func(error) {
+			if p.processes.Alive() == 0 {
+				l.cancel(errors.New("both coordinators have ended"))
 				return
-			case <-time.After(pause):
 			}
-			if err := p.start(i, true, min(2*pause, 30*time.Second)); err != nil && l.ctx.Err() == nil {
-				l.log.Error("coordinator not restarted", "id", id, "error", err)
+			if time.Since(began) > stableAfter {
+				pause = restartDelay
 			}
-		})
-	}})
+			p.wg.Go(func() {
+				select {
+				case <-l.ctx.Done():
+					return
+				case <-time.After(pause):
+				}
+				if err := p.start(i, true, min(2*pause, 30*time.Second)); err != nil && l.ctx.Err() == nil {
+					l.log.Error("coordinator not restarted", "id", id, "error", err)
+				}
+			})
+		}})
 }
 
 // Ready implements readiness: it asks the active coordinator.

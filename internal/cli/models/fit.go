@@ -56,7 +56,8 @@ func (n needs) text() string {
 		adapters = fmt.Sprintf(", %s of LoRA adapters", ui.BytesText(n.adapters))
 	}
 	return fmt.Sprintf("%s = %s%s of weights, %s of activations%s and %s of caches, %s of embedding and a margin of %s",
-		ui.BytesText(n.sum()), of, ui.BytesText(n.weights), ui.BytesText(n.workspace), adapters, ui.BytesText(n.caches), ui.BytesText(n.embedding), ui.BytesText(n.margin))
+		ui.BytesText(n.sum()), of, ui.BytesText(n.weights), ui.BytesText(n.workspace), adapters, ui.BytesText(n.caches),
+		ui.BytesText(n.embedding), ui.BytesText(n.margin))
 }
 
 // fit decides how a model fits in a capacity. Its functions are pure.
@@ -73,7 +74,8 @@ type fit struct {
 // needs returns the memory of one machine with local nodes, in a cluster of total nodes.
 func (f *fit) needs(weights tensor.DType, local, total int) (needs, error) {
 	h, err := f.held(weights, total)
-	return needs{weights: h.Weights, workspace: h.Workspace, caches: f.Caches, adapters: f.Adapters, embedding: h.Embedding, margin: f.Limit / marginPart, nodes: int64(local)}, err
+	return needs{weights: h.Weights, workspace: h.Workspace, caches: f.Caches, adapters: f.Adapters, embedding: h.Embedding,
+		margin: f.Limit / marginPart, nodes: int64(local)}, err
 }
 
 // fits reports whether a type of weights fits, and how much memory it needs.
@@ -119,7 +121,8 @@ func (f *fit) Choose(stored tensor.DType) (tensor.DType, string, error) {
 			return dt, "", err
 		}
 		if ok {
-			return dt, fmt.Sprintf("--quant auto: %s, which takes %s, of the %s that %s may use%s", dt, n.text(), ui.BytesText(f.Limit), f.From, beyond), nil
+			return dt, fmt.Sprintf("--quant auto: %s, which takes %s, of the %s that %s may use%s", dt, n.text(),
+				ui.BytesText(f.Limit), f.From, beyond), nil
 		}
 		beyond = fmt.Sprintf("; %s would take %s", dt, ui.BytesText(n.sum()))
 	}
@@ -145,7 +148,8 @@ func (f *fit) misfitError(weights tensor.DType) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "the model does not fit: with weights of type %s it takes %s, and %s may use %s. What would fit:", weights, n.text(), f.From, ui.BytesText(f.Limit))
+	fmt.Fprintf(&b, "the model does not fit: with weights of type %s it takes %s, and %s may use %s. What would fit:",
+		weights, n.text(), f.From, ui.BytesText(f.Limit))
 	options := 0
 	option := func(format string, args ...any) {
 		options++
@@ -164,7 +168,8 @@ func (f *fit) misfitError(weights tensor.DType) error {
 		option("a shorter context: --kv-memory %dMiB --max-context %d", caches>>20, tokens)
 	}
 	if machines, less := f.machinesNeeded(weights); machines > 0 {
-		option("more nodes: %d machines like this one, with a node each that takes %s (shoal up --cluster NAME --expect %d)", machines, ui.BytesText(less.sum()), machines)
+		option("more nodes: %d machines like this one, with a node each that takes %s (shoal up --cluster NAME --expect %d)",
+			machines, ui.BytesText(less.sum()), machines)
 	}
 	if options == 0 {
 		option("nothing on machines of this size: use machines with more memory")

@@ -25,7 +25,8 @@ const maxSmallFile = 256 << 20
 
 // smallFiles lists the files of a checkpoint other than its weights and chat templates. A file
 // of an adapter replaces that of its base.
-var smallFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+var smallFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+	"special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "merges.txt"}
 
 // templatesOf returns the chat templates of an adapter with its base. If the adapter has a default
@@ -75,7 +76,8 @@ func Merged(e *ui.Env, adapter string) (string, error) {
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
 	}
 	if keyNow, err := mergeKey(base, adapter); err != nil || keyNow != key {
-		return "", errors.Join(fmt.Errorf("merging %s: its files or those of %s changed during the merge: try again when they are complete", adapter, base), err)
+		return "", errors.Join(fmt.Errorf("merging %s: its files or those of %s changed during the merge: try again when they are complete",
+			adapter, base), err)
 	}
 	if err := os.Rename(tmp, at); err != nil && !ui.Exists(filepath.Join(at, name, "config.json")) { // another process may have been faster
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
@@ -114,7 +116,8 @@ func baseOf(e *ui.Env, adapter string) (string, error) {
 		}
 		return at, nil
 	}
-	return "", fmt.Errorf("%s is a LoRA adapter of %q, which is not a folder on this machine: set base_model_name_or_path in its adapter_config.json to the folder of its base", adapter, base)
+	return "", fmt.Errorf("%s is a LoRA adapter of %q, which is not a folder on this machine: set base_model_name_or_path in its "+
+		"adapter_config.json to the folder of its base", adapter, base)
 }
 
 // mergeKey returns a hash of the contents of an adapter and its base.

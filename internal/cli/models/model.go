@@ -38,7 +38,8 @@ func (f ModelFlag) Dir(e *ui.Env) (string, error) {
 	word := f.Model
 	if word == "" {
 		if word = FindBundled(bundled); word == "" {
-			return "", fmt.Errorf("the bundled model %s was not found in the working directory, the folder of the program, or a folder above them: choose a model with --model", bundled)
+			return "", fmt.Errorf("the bundled model %s was not found in the working directory, the folder of the program, or a folder above "+
+				"them: choose a model with --model", bundled)
 		}
 	}
 	return FindModel(e, word)

@@ -115,7 +115,8 @@ func (c *modelsListCmd) Run(e *ui.Env) error {
 func (c *modelsListCmd) measured(e *ui.Env, config *model.Config) map[bool][]topology.Node {
 	out := map[bool][]topology.Node{}
 	for _, dt := range []tensor.DType{tensor.BF16, tensor.Q8_0} {
-		speeds := machine.MeasureSpeeds(e.Ctx, machine.SpeedsConfig{Dir: WeightsCacheDir(""), Nodes: c.Nodes, Sockets: c.Nodes, Model: config, Weights: dt, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)}, nil)
+		speeds := machine.MeasureSpeeds(e.Ctx, machine.SpeedsConfig{Dir: WeightsCacheDir(""), Nodes: c.Nodes, Sockets: c.Nodes, Model: config,
+			Weights: dt, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)}, nil)
 		nodes := make([]topology.Node, c.Nodes)
 		for i := range nodes {
 			nodes[i].Read, nodes[i].Syncs, nodes[i].Products = speeds.Read, speeds.Syncs, speeds.Products
@@ -133,7 +134,8 @@ func (c *modelsListCmd) needs(name string, config *model.Config, measured map[bo
 		if err != nil {
 			return nil
 		}
-		out = append(out, modelNeed{dt.String(), p.WeightBytes + p.EmbeddingBytes + p.WorkspaceBytes, bench.ExpectedRate(config, measured[kernel.Quantized(dt)], dt)})
+		out = append(out, modelNeed{dt.String(), p.WeightBytes + p.EmbeddingBytes + p.WorkspaceBytes,
+			bench.ExpectedRate(config, measured[kernel.Quantized(dt)], dt)})
 	}
 	return out
 }
@@ -166,7 +168,8 @@ func printModels(w io.Writer, list []ListedModel, s hub.Settings, nodes int) {
 			fmt.Fprintf(w, "%s: %s\n", m.Ref, m.Problem)
 		}
 	}
-	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s on this machine.\n", ui.Plural(nodes, "node"))
+	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s on this machine.\n",
+		ui.Plural(nodes, "node"))
 }
 
 // rateText formats a rate: with one decimal below 10, and as an integer from 10 on.

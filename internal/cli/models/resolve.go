@@ -130,7 +130,8 @@ func fetchable(word string) (hub.Ref, bool) {
 
 // ErrNoModel is the error for a word that names no model. It lists the valid forms.
 func ErrNoModel(word string) error {
-	return fmt.Errorf("there is no model %q: use a folder with config.json, a .gguf file, org/name of a hub (see 'shoal pull --help'), or fry, which comes with the program", word)
+	return fmt.Errorf("there is no model %q: use a folder with config.json, a .gguf file, org/name of a hub (see 'shoal pull --help'), or "+
+		"fry, which comes with the program", word)
 }
 
 // CanPull reports whether a word is a reference to a hub, a registry or a URL.

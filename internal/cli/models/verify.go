@@ -65,7 +65,8 @@ func (c *VerifyCmd) Run(e *ui.Env) error {
 				return err
 			}
 		}
-		if err := ui.PrintJSON(e.Stdout, map[string]any{"report": report, "weights_per_node_bytes": perNode, "mapping": mappings, "hashes": checked, "ok": report.Err() == nil && tokErr == nil}); err != nil {
+		if err := ui.PrintJSON(e.Stdout, map[string]any{"report": report, "weights_per_node_bytes": perNode, "mapping": mappings,
+			"hashes": checked, "ok": report.Err() == nil && tokErr == nil}); err != nil {
 			return err
 		}
 	} else {
@@ -73,7 +74,8 @@ func (c *VerifyCmd) Run(e *ui.Env) error {
 			return err
 		}
 		if checked.Files > 0 {
-			fmt.Fprintf(e.Stdout, "    %s, %s: all bytes match the checksums of the hub\n", ui.Plural(checked.Files, "file"), ui.BytesText(checked.Bytes))
+			fmt.Fprintf(e.Stdout, "    %s, %s: all bytes match the checksums of the hub\n",
+				ui.Plural(checked.Files, "file"), ui.BytesText(checked.Bytes))
 		}
 		if tokErr == nil {
 			for _, warning := range tok.Warnings() {
@@ -147,7 +149,8 @@ func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	if c.DType == tensor.BF16 || kernel.Quantized(c.DType) {
 		dt = c.DType
 	}
-	mapping := topology.ChooseMapping(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))
+	mapping := topology.ChooseMapping(shape, max(n, 1),
+		topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))
 	members := make([]topology.Member, max(n, 1))
 	for i := range members {
 		members[i] = topology.Member{ID: fmt.Sprint(i), Share: 1}
@@ -176,12 +179,14 @@ func (c *VerifyCmd) print(e *ui.Env, r *checkpoint.Report, tokenizes bool) error
 		fmt.Fprintf(w, "  warning: %v\n", warning)
 	}
 	if s := m.SwiftKV; s.Layers > 0 {
-		fmt.Fprintf(w, "  SwiftKV: prompt tokens skip the layers after layer %d; these %d layers have %d caches\n", s.Layers, m.Layers-s.Layers, m.CacheLayers()-s.Layers)
+		fmt.Fprintf(w, "  SwiftKV: prompt tokens skip the layers after layer %d; these %d layers have %d caches\n", s.Layers,
+			m.Layers-s.Layers, m.CacheLayers()-s.Layers)
 	}
 	for _, t := range r.Types {
 		fmt.Fprintf(w, "  %s: %d tensors, %s parameters, %s\n", t.Stored, t.Tensors, ui.Count(t.Parameters), ui.BytesText(t.Bytes))
 	}
-	fmt.Fprintf(w, "  cache of one token: %s in bf16, %s in f32\n  content %s\n\n", ui.BytesText(r.KVBytesBF16), ui.BytesText(r.KVBytesF32), r.Hash)
+	fmt.Fprintf(w, "  cache of one token: %s in bf16, %s in f32\n  content %s\n\n", ui.BytesText(r.KVBytesBF16),
+		ui.BytesText(r.KVBytesF32), r.Hash)
 	fmt.Fprintf(w, "  %6s  %7s  %16s  %28s\n", "nodes", "mapping", "weights per node", "tokens in 1 GiB of cache each")
 	for _, n := range c.Nodes {
 		mapping, bytes, err := nodeWeights(&r.Config, n)

@@ -24,11 +24,14 @@ var colors = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5
 // SVG draws the cumulative distributions of TTFT, TPOT, ITL and E2E, one line per load.
 func SVG(title string, lines []Line) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n", plotWidth, plotHeight)
-	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="20" y="20" font-size="13">%s</text>`+"\n", html.EscapeString(title))
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n",
+		plotWidth, plotHeight)
+	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="20" y="20" font-size="13">%s</text>`+"\n",
+		html.EscapeString(title))
 	for i, l := range lines {
 		x := 20 + i*(plotWidth-40)/max(len(lines), 1)
-		fmt.Fprintf(&b, `<rect x="%d" y="31" width="10" height="10" fill="%s"/><text x="%d" y="40">%s</text>`+"\n", x, colors[i%len(colors)], x+14, html.EscapeString(l.Label))
+		fmt.Fprintf(&b, `<rect x="%d" y="31" width="10" height="10" fill="%s"/><text x="%d" y="40">%s</text>`+"\n", x,
+			colors[i%len(colors)], x+14, html.EscapeString(l.Label))
 	}
 	for i, p := range []struct {
 		name string
@@ -53,7 +56,8 @@ func panel(b *strings.Builder, x, y int, name string, lines []Line, of func(*Sum
 	fmt.Fprintf(b, `<g transform="translate(%d %d)"><text x="0" y="-6">%s</text>`+"\n", x, y, name)
 	for _, share := range []float64{0, 0.5, 0.9, 1} {
 		at := panelHeight * (1 - share)
-		fmt.Fprintf(b, `<path d="M0 %.1fH%d" stroke="#ddd"/><text x="-4" y="%.1f" text-anchor="end">%.0f%%</text>`+"\n", at, panelWidth, at+4, 100*share)
+		fmt.Fprintf(b, `<path d="M0 %.1fH%d" stroke="#ddd"/><text x="-4" y="%.1f" text-anchor="end">%.0f%%</text>`+"\n",
+			at, panelWidth, at+4, 100*share)
 	}
 	for i := range 5 {
 		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="middle">%.3g</text>`+"\n", i*panelWidth/4, panelHeight+14, most*float64(i)/4)

@@ -30,7 +30,8 @@ func (l lognormal) draw(r *rand.Rand) float64 {
 const MaxTokens = 1 << 20
 
 // LengthsUsage describes what ParseLengths accepts.
-const LengthsUsage = "fixed:INPUT:OUTPUT, uniform:LOW:INPUT:OUTPUT (from LOW to each), lognormal:INPUT:OUTPUT:SIGMA (means), sharegpt (lognormal, means 161 and 338), 10:1 (prompts of ten times the answer, means 1000 and 100) or 10:1:INPUT"
+const LengthsUsage = "fixed:INPUT:OUTPUT, uniform:LOW:INPUT:OUTPUT (from LOW to each), lognormal:INPUT:OUTPUT:SIGMA (means), sharegpt " +
+	"(lognormal, means 161 and 338), 10:1 (prompts of ten times the answer, means 1000 and 100) or 10:1:INPUT"
 
 // The means of ShareGPT come from the vLLM paper (arXiv 2309.06180, section 6.1). A sigma of 1 is
 // an approximation of the spread of its histogram.

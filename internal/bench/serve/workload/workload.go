@@ -68,7 +68,8 @@ func FitTokens(words [2]int, tokens [2]int) (Tokens, error) {
 	t := Tokens{PerWord: float64(tokens[1]-tokens[0]) / float64(words[1]-words[0])}
 	t.Fixed = float64(tokens[0]) - t.PerWord*float64(words[0])
 	if !(t.PerWord >= 0.2 && t.PerWord <= 20) {
-		return t, fmt.Errorf("the server counts %d tokens in %d words and %d in %d: its usage cannot be right; give the tokens per word", tokens[0], words[0], tokens[1], words[1])
+		return t, fmt.Errorf("the server counts %d tokens in %d words and %d in %d: its usage cannot be right; give the tokens per word",
+			tokens[0], words[0], tokens[1], words[1])
 	}
 	return t, nil
 }
