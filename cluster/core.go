@@ -67,7 +67,8 @@ func newCore(all *site, number int, sm served, dataDir string) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &core{site: all, number: number, checkpoint: ck, serve: s, policy: policy, status: map[string]*proto.SocketStatus{}, prefiller: &prefiller{cancels: map[uint64]context.CancelFunc{}}}
+	c := &core{site: all, number: number, checkpoint: ck, serve: s, policy: policy, status: map[string]*proto.SocketStatus{},
+		prefiller: &prefiller{cancels: map[uint64]context.CancelFunc{}}}
 	if err := c.openAdapters(dataDir); err != nil {
 		return nil, err
 	}
@@ -84,9 +85,11 @@ func (c *core) start() (err error) {
 	c.stepper = coordinator.NewStepper(c.director, c.group, s.StepDeadline, s.Logger, s.Tracer)
 	cfg := batcher.Config{
 		Geometry:     c.geometry,
-		ContextLimit: s.MaxContext, EOS: m.EOS, Whole: m.NonCausal, Headless: m.Headless, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
+		ContextLimit: s.MaxContext, EOS: m.EOS, Whole: m.NonCausal, Headless: m.Headless, TokenBudget: s.StepTokens, Chunk: s.Chunk,
+		MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
 		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(c.checkpoint, s), " ", tensor.Arithmetic),
-		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps, MicroBatches: s.microBatches(), TrialRounds: s.TrialRounds,
+		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps,
+		MicroBatches: s.microBatches(), TrialRounds: s.TrialRounds,
 		Prefill: s.Prefill, PrefillHere: s.PrefillOver,
 		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
@@ -107,7 +110,8 @@ const settle = 2 * time.Second
 // placed tells the batcher that a placement serves.
 func (c *core) placed(g *coordinator.Group) {
 	c.most.Store(max(c.most.Load(), g.Budget()))
-	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk, Prefill: !c.prefill && c.director.ServingPrefill(c.number) != nil}
+	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk,
+		Prefill: !c.prefill && c.director.ServingPrefill(c.number) != nil}
 	if p.Chunk == 0 {
 		p.Chunk = c.director.ChooseChunk(g, c.serve.StepTokens)
 	}
@@ -119,13 +123,16 @@ func (c *core) placed(g *coordinator.Group) {
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
-			c.serve.Logger.Warn("no request fits the cache memory of this node: restart it with a larger "+options.Name("kv-memory"), "node", s.ID, "bytes", have, "shortest_request", least)
+			c.serve.Logger.Warn("no request fits the cache memory of this node: restart it with a larger "+options.Name("kv-memory"), "node",
+				s.ID, "bytes", have, "shortest_request", least)
 		}
-		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}, Scratch: g.Scratch[i], Adapters: g.Adapters[i]})
+		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget,
+			Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}, Scratch: g.Scratch[i], Adapters: g.Adapters[i]})
 	}
 	for rank, held := range g.Held {
 		for _, h := range held {
-			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Replica: h.Replica, Spilled: int(h.Spilled)})
+			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged),
+				Replica: h.Replica, Spilled: int(h.Spilled)})
 		}
 	}
 	c.batcher.Place(p)

@@ -88,7 +88,8 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	orDefault(&cfg.LoRAMemory, 1<<30)
 	orDefault(&cfg.Threads, runtime.GOMAXPROCS(0))
 	if cfg.Sockets < 1 || cfg.Sockets > 256 || cfg.KVBudget < 0 || cfg.Threads < 1 {
-		return nil, fmt.Errorf("cluster: %d sockets, %d bytes of cache, %d threads: want 1 to 256 sockets and nothing negative", cfg.Sockets, cfg.KVBudget, cfg.Threads)
+		return nil, fmt.Errorf("cluster: %d sockets, %d bytes of cache, %d threads: want 1 to 256 sockets and nothing negative",
+			cfg.Sockets, cfg.KVBudget, cfg.Threads)
 	}
 	if cfg.Shares != nil && len(cfg.Shares) != cfg.Sockets {
 		return nil, fmt.Errorf("cluster: %d shares for %d sockets: give one share per socket", len(cfg.Shares), cfg.Sockets)
@@ -138,7 +139,8 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, Threads: threads, KVBudget: cfg.KVBudget, ModelHash: first.Hash()}
 		host := coordinator.Host{Incarnation: n.Incarnation, Address: "local"}
 		for number, m := range models {
-			sc := socket.Config{Checkpoint: m.checkpoint, Grammars: grammars[number], Pool: c.pool, Threads: threads, KVBudget: cfg.KVBudget, AdapterBudget: cfg.LoRAMemory, Logger: log, Connect: hubs[number].connect, Stopped: make(chan struct{})}
+			sc := socket.Config{Checkpoint: m.checkpoint, Grammars: grammars[number], Pool: c.pool, Threads: threads, KVBudget: cfg.KVBudget,
+				AdapterBudget: cfg.LoRAMemory, Logger: log, Connect: hubs[number].connect, Stopped: make(chan struct{})}
 			if number == 0 {
 				sc.Draft = draft
 			} else {

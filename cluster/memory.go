@@ -56,7 +56,9 @@ func CheckMemory(bytes int64, models []ServeConfig) error {
 	}
 	for i, part := range splitMemory(bytes, wants) {
 		if part < least[i] {
-			return ofModel(len(models), &models[i], fmt.Errorf("cluster: the model's part of %s %d is %d bytes, but the caches of the shortest request take %d: raise %s, or add kv-memory=SIZE to each %s", options.Name("kv-memory"), bytes, part, least[i], options.Name("kv-memory"), options.Name("model")))
+			return ofModel(len(models), &models[i],
+				fmt.Errorf("cluster: the model's part of %s %d is %d bytes, but the caches of the shortest request take %d: raise %s, or add "+
+					"kv-memory=SIZE to each %s", options.Name("kv-memory"), bytes, part, least[i], options.Name("kv-memory"), options.Name("model")))
 		}
 	}
 	return nil

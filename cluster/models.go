@@ -95,14 +95,16 @@ func (s *site) cluster() wire.ClusterState {
 
 // share returns one model's entry in the state of the cluster.
 func (c *core) share(s *wire.ClusterState) wire.ModelState {
-	m := wire.ModelState{Model: c.serve.Names[0], Names: c.serve.Names, Policy: c.serve.Policy, Weights: c.serve.Weights, KVType: c.serve.KV, Mapping: s.Mapping,
+	m := wire.ModelState{Model: c.serve.Names[0], Names: c.serve.Names, Policy: c.serve.Policy, Weights: c.serve.Weights,
+		KVType: c.serve.KV, Mapping: s.Mapping,
 		Running: s.Running, Waiting: s.Waiting, WaitingReason: s.WaitingReason, TokensPerSecond: s.TokensPerSecond, StepMillis: s.StepMillis,
 		PrefixCache: s.PrefixCache, Drafts: s.Drafts}
 	if s.Recovery != nil {
 		m.Preemptions = s.Recovery.Preemptions
 	}
 	for _, n := range s.Nodes {
-		m.KVUsedBytes, m.KVBudgetBytes, m.KVPrefix, m.WeightBytes = m.KVUsedBytes+n.KVUsedBytes, m.KVBudgetBytes+n.KVBudgetBytes, m.KVPrefix+n.KVPrefix, m.WeightBytes+n.WeightBytes
+		m.KVUsedBytes, m.KVBudgetBytes, m.KVPrefix, m.WeightBytes = m.KVUsedBytes+n.KVUsedBytes, m.KVBudgetBytes+n.KVBudgetBytes,
+			m.KVPrefix+n.KVPrefix, m.WeightBytes+n.WeightBytes
 	}
 	return m
 }
@@ -136,7 +138,8 @@ func addModel(all, part *wire.ClusterState) {
 		n.Sequences += x.Sequences
 		n.KVUsedBytes, n.KVBudgetBytes, n.KVReserved = n.KVUsedBytes+x.KVUsedBytes, n.KVBudgetBytes+x.KVBudgetBytes, n.KVReserved+x.KVReserved
 		n.KVReplicas, n.KVPrefix, n.KVFreed = n.KVReplicas+x.KVReplicas, n.KVPrefix+x.KVPrefix, n.KVFreed+x.KVFreed
-		n.KVDiskReserved, n.KVDiskUsedBytes, n.KVDiskBytes, n.KVDiskFailures = n.KVDiskReserved+x.KVDiskReserved, n.KVDiskUsedBytes+x.KVDiskUsedBytes, n.KVDiskBytes+x.KVDiskBytes, n.KVDiskFailures+x.KVDiskFailures
+		n.KVDiskReserved, n.KVDiskUsedBytes, n.KVDiskBytes, n.KVDiskFailures = n.KVDiskReserved+x.KVDiskReserved,
+			n.KVDiskUsedBytes+x.KVDiskUsedBytes, n.KVDiskBytes+x.KVDiskBytes, n.KVDiskFailures+x.KVDiskFailures
 		n.LoRABytes, n.LoRAAdapters, n.WeightBytes = n.LoRABytes+x.LoRABytes, n.LoRAAdapters+x.LoRAAdapters, n.WeightBytes+x.WeightBytes
 		n.LoadedBytes, n.LoadBytes, n.FetchedBytes = n.LoadedBytes+x.LoadedBytes, n.LoadBytes+x.LoadBytes, n.FetchedBytes+x.FetchedBytes
 		n.Late = max(n.Late, x.Late)

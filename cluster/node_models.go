@@ -55,7 +55,8 @@ func fetchNodeModels(ctx context.Context, cfg *NodeConfig, b *bus.Bus) (out []*n
 		if i == 0 {
 			m.draftWord = cfg.Draft
 		}
-		if m.checkpoint, m.cache, err = weights.Open(ctx, weights.From(b.RPC, b.WeightServers, hash), cfg.Hub, cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
+		if m.checkpoint, m.cache, err = weights.Open(ctx, weights.From(b.RPC, b.WeightServers, hash), cfg.Hub, cfg.WeightsCache,
+			cfg.WeightsCacheSize, cfg.Logger); err != nil {
 			return out, err
 		}
 		out = append(out, m)

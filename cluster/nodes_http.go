@@ -19,36 +19,42 @@ import (
 //	POST /v1/nodes/{id}/undrain 202: it takes a share again
 //	POST /reset_prefix_cache    200: the prefix cache is emptied, except for running requests
 func (c *Coordinator) ServeNodes(a *api.Server) error {
-	reset := a.Handle(httpserver.Route{Method: http.MethodPost, Path: "/reset_prefix_cache", Operator: true, Docs: []httpserver.Doc{{About: "prefixes that no sequence holds are forgotten (role operator)"}}, Handler: func(w http.ResponseWriter, r *http.Request) {
-		c.ResetPrefixCache(r.Context())
-		a.WriteJSON(w, http.StatusOK, map[string]any{})
-	}})
-	return errors.Join(reset, a.Handle(httpserver.Route{Method: http.MethodPost, Path: "/v1/nodes/*", Operator: true, Docs: []httpserver.Doc{{Path: "/{id}/drain", About: "a node's work moves to the others (role operator)"}, {Path: "/{id}/undrain", About: "a drained node takes a share again (role operator)"}}, Handler: func(w http.ResponseWriter, r *http.Request) {
-		id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/nodes/"), "/")
-		do, state := c.Drain, "draining"
-		switch verb {
-		case "drain":
-		case "undrain":
-			do, state = c.Undrain, "joining"
-		default:
-			a.WriteError(w, apierr.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: "The only routes here are POST /v1/nodes/{id}/drain and /v1/nodes/{id}/undrain."})
-			return
-		}
-		if err := do(r.Context(), id); err != nil {
-			status, code := http.StatusNotFound, "node_not_found"
-			switch {
-			case errors.Is(err, coordinator.ErrLastNode):
-				status, code = http.StatusConflict, "last_node"
-			case errors.Is(err, coordinator.ErrNotDrained):
-				status, code = http.StatusConflict, "not_drained"
-			case errors.Is(err, context.DeadlineExceeded):
-				status, code = http.StatusServiceUnavailable, "not_ready"
-			}
-			a.WriteError(w, apierr.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "cluster: ") + "."})
-			return
-		}
-		a.WriteJSON(w, http.StatusAccepted, map[string]any{"id": id, "object": "node", "state": state})
-	}}))
+	reset := a.Handle(httpserver.Route{Method: http.MethodPost, Path: "/reset_prefix_cache", Operator: true,
+		Docs: []httpserver.Doc{{About: "prefixes that no sequence holds are forgotten (role operator)"}},
+		Handler: func(w http.ResponseWriter, r *http.Request) {
+			c.ResetPrefixCache(r.Context())
+			a.WriteJSON(w, http.StatusOK, map[string]any{})
+		}})
+	return errors.Join(reset,
+		a.Handle(httpserver.Route{Method: http.MethodPost, Path: "/v1/nodes/*", Operator: true,
+			Docs: []httpserver.Doc{{Path: "/{id}/drain", About: "a node's work moves to the others (role operator)"}, {Path: "/{id}/undrain",
+				About: "a drained node takes a share again (role operator)"}}, Handler: func(w http.ResponseWriter, r *http.Request) {
+				id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/nodes/"), "/")
+				do, state := c.Drain, "draining"
+				switch verb {
+				case "drain":
+				case "undrain":
+					do, state = c.Undrain, "joining"
+				default:
+					a.WriteError(w, apierr.Problem{Status: http.StatusNotFound, Code: "unknown_url",
+						Message: "The only routes here are POST /v1/nodes/{id}/drain and /v1/nodes/{id}/undrain."})
+					return
+				}
+				if err := do(r.Context(), id); err != nil {
+					status, code := http.StatusNotFound, "node_not_found"
+					switch {
+					case errors.Is(err, coordinator.ErrLastNode):
+						status, code = http.StatusConflict, "last_node"
+					case errors.Is(err, coordinator.ErrNotDrained):
+						status, code = http.StatusConflict, "not_drained"
+					case errors.Is(err, context.DeadlineExceeded):
+						status, code = http.StatusServiceUnavailable, "not_ready"
+					}
+					a.WriteError(w, apierr.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "cluster: ") + "."})
+					return
+				}
+				a.WriteJSON(w, http.StatusAccepted, map[string]any{"id": id, "object": "node", "state": state})
+			}}))
 }
 
 // Drain moves the work of a node to the others. It returns when that has started; Cluster shows

@@ -45,7 +45,8 @@ const (
 func newReader(decode *core) (*core, error) {
 	s := decode.serve
 	s.Speculate, s.Replicas, s.DecodeSteps, s.SpeculateRecent = "off", 0, 1, "off"
-	c := &core{site: decode.site, number: decode.number, prefill: true, checkpoint: decode.checkpoint, serve: s, policy: decode.policy, geometry: decode.geometry,
+	c := &core{site: decode.site, number: decode.number, prefill: true, checkpoint: decode.checkpoint, serve: s,
+		policy: decode.policy, geometry: decode.geometry,
 		adapters: decode.adapters, status: map[string]*proto.SocketStatus{}, prefiller: decode.prefiller}
 	decode.prefiller.decode, decode.prefiller.prefill = decode, c
 	return c, c.start()
@@ -177,7 +178,8 @@ func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.Clust
 		}
 	}
 	if p, q := s.PrefixCache, part.PrefixCache; p != nil && q != nil {
-		p.Queries, p.Hits, p.Tokens, p.Evicted, p.Answers = p.Queries+q.Queries, p.Hits+q.Hits, p.Tokens+q.Tokens, p.Evicted+q.Evicted, p.Answers+q.Answers
+		p.Queries, p.Hits, p.Tokens, p.Evicted, p.Answers = p.Queries+q.Queries, p.Hits+q.Hits, p.Tokens+q.Tokens,
+			p.Evicted+q.Evicted, p.Answers+q.Answers
 		p.Disk = p.Disk.Plus(q.Disk)
 	}
 	part.Nodes = nil

@@ -43,7 +43,8 @@ func samplingDefaults(path string, c *api.Config) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %s: %w", file, err)
 	}
-	c.DefaultTemperature, c.DefaultTopP, c.DefaultMinP, c.DefaultTopK, c.DefaultRepetitionPenalty = g.Temperature, g.TopP, g.MinP, g.TopK, g.Repetition
+	c.DefaultTemperature, c.DefaultTopP, c.DefaultMinP, c.DefaultTopK, c.DefaultRepetitionPenalty = g.Temperature,
+		g.TopP, g.MinP, g.TopK, g.Repetition
 	if g.Sample != nil && !*g.Sample {
 		zero := 0.0
 		c.DefaultTemperature = &zero
@@ -64,7 +65,8 @@ func readGenerationConfig(file string) (g sampling, err error) {
 		key, want string
 		to        any
 	}{
-		{"do_sample", "true or false", &g.Sample}, {"temperature", "a number", &g.Temperature}, {"top_p", "a number", &g.TopP}, {"min_p", "a number", &g.MinP},
+		{"do_sample", "true or false", &g.Sample}, {"temperature", "a number", &g.Temperature},
+		{"top_p", "a number", &g.TopP}, {"min_p", "a number", &g.MinP},
 		{"top_k", "an integer", &g.TopK}, {"repetition_penalty", "a number", &g.Repetition},
 	} {
 		if field.key == "temperature" && g.Sample != nil && !*g.Sample {

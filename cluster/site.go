@@ -116,7 +116,8 @@ func distinct(all []served) error {
 
 // newSite builds what a coordinator needs for its models, from valid configs, and returns the core of
 // the first one. dataDir stores data that must survive the process; "": there is none.
-func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog, dataDir string) (_ *core, err error) {
+func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog,
+	dataDir string) (_ *core, err error) {
 	first := &models[0]
 	s := &site{root: root, log: first.Logger, several: len(models) > 1, recovery: coordinator.NewRecovery(), events: events.New()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -134,8 +135,10 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 			mapping = ""
 		}
 		config := &m.checkpoint.Config
-		rules[i] = topology.ModelRules{Shape: shard.ShapeOf(config), Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32, ModelHash: m.checkpoint.Hash()}
-		order := coordinator.Model{Load: &proto.LoadRequest{ModelHash: m.checkpoint.Hash(), WeightType: m.Weights, KvType: m.KV, MaxStepTokens: uint32(m.StepTokens), Context: servedContext(config, &m.ServeConfig), Coordinator: life}}
+		rules[i] = topology.ModelRules{Shape: shard.ShapeOf(config), Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32,
+			ModelHash: m.checkpoint.Hash()}
+		order := coordinator.Model{Load: &proto.LoadRequest{ModelHash: m.checkpoint.Hash(), WeightType: m.Weights, KvType: m.KV,
+			MaxStepTokens: uint32(m.StepTokens), Context: servedContext(config, &m.ServeConfig), Coordinator: life}}
 		if len(models) > 1 {
 			order.Memory = func(n topology.Node) *proto.Memory { return s.memoryOf(i, n.KVBudget) }
 		}
@@ -143,8 +146,10 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 	}
 	r := &rules[0]
 	s.director = coordinator.New(coordinator.Config{
-		Authority: topology.AuthorityConfig{Shape: r.Shape, Mapping: r.Mapping, Cards: topology.Cards(first.Cards), WeightBytes: r.WeightBytes, ModelHash: r.ModelHash, Others: rules[1:],
-			Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, After: l.After, Leased: l.Record != nil, Shares: first.Shares, Drained: l.Drained},
+		Authority: topology.AuthorityConfig{Shape: r.Shape, Mapping: r.Mapping, Cards: topology.Cards(first.Cards), WeightBytes: r.WeightBytes,
+			ModelHash: r.ModelHash, Others: rules[1:],
+			Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, After: l.After, Leased: l.Record != nil,
+			Shares: first.Shares, Drained: l.Drained},
 		Record: l.Record, Drained: l.Drain, Models: orders,
 		GroupName: group, Deadline: first.SyncDeadline, LoadStall: first.LoadDeadline, Logger: s.log,
 		OnServe: s.placed, OnWithdraw: s.unplaced, OnEvent: s.events.Note,

@@ -86,31 +86,36 @@ const OperatorHeader = "Shoal-Operator"
 //	DELETE /v1/store/members/{id}   202: it is a member no longer
 func (c *Coordinator) ServeStore(a *api.Server) error {
 	serve := func(method, about string, change func(context.Context, string) error) error {
-		return a.Handle(httpserver.Route{Method: method, Path: "/v1/store/members/*", Operator: true, Docs: []httpserver.Doc{{About: about + " (the cluster key's token)", Answer: wire.StoreState{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
-			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
-			switch {
-			case !c.isOperator(r.Header.Get(OperatorHeader)):
-				a.WriteError(w, apierr.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "Changing the members of the store requires the cluster key: shoal store " + options.Name("cluster-key") + " FILE."})
-				return
-			case c.store == nil:
-				a.WriteError(w, apierr.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with " + options.Name("data-dir") + " DIR."})
-				return
-			}
-			if err := change(r.Context(), id); err != nil {
-				status, code := http.StatusServiceUnavailable, "store_unavailable"
+		return a.Handle(httpserver.Route{Method: method, Path: "/v1/store/members/*", Operator: true,
+			Docs: []httpserver.Doc{{About: about + " (the cluster key's token)", Answer: wire.StoreState{}}},
+			Handler: func(w http.ResponseWriter, r *http.Request) {
+				id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
 				switch {
-				case errors.Is(err, store.ErrNoMember):
-					status, code = http.StatusNotFound, "member_not_found"
-				case errors.Is(err, store.ErrMembers):
-					status, code = http.StatusConflict, "store_members"
+				case !c.isOperator(r.Header.Get(OperatorHeader)):
+					a.WriteError(w, apierr.Problem{Status: http.StatusForbidden, Code: "not_the_operator",
+						Message: "Changing the members of the store requires the cluster key: shoal store " + options.Name("cluster-key") + " FILE."})
+					return
+				case c.store == nil:
+					a.WriteError(w, apierr.Problem{Status: http.StatusConflict, Code: "no_store",
+						Message: "This coordinator has no store: start it with " + options.Name("data-dir") + " DIR."})
+					return
 				}
-				a.WriteError(w, apierr.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "store: ") + "."})
-				return
-			}
-			a.WriteJSON(w, http.StatusAccepted, c.store.State())
-		}})
+				if err := change(r.Context(), id); err != nil {
+					status, code := http.StatusServiceUnavailable, "store_unavailable"
+					switch {
+					case errors.Is(err, store.ErrNoMember):
+						status, code = http.StatusNotFound, "member_not_found"
+					case errors.Is(err, store.ErrMembers):
+						status, code = http.StatusConflict, "store_members"
+					}
+					a.WriteError(w, apierr.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "store: ") + "."})
+					return
+				}
+				a.WriteJSON(w, http.StatusAccepted, c.store.State())
+			}})
 	}
-	return errors.Join(serve(http.MethodPost, "adds a process to the replicas of the store", c.members.Add), serve(http.MethodDelete, "removes a process from the replicas of the store", c.members.Remove))
+	return errors.Join(serve(http.MethodPost, "adds a process to the replicas of the store", c.members.Add),
+		serve(http.MethodDelete, "removes a process from the replicas of the store", c.members.Remove))
 }
 
 // isOperator accepts the token of any key that the cluster accepts now.

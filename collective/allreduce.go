@@ -36,7 +36,8 @@ func (g *Group) AllReduceTree(id OpID, units int, nodes [][]tensor.Span, mine []
 // ReduceScatterTree is the first half of a two-shot all-reduce: rank r gets elements [bounds[r],
 // bounds[r+1]) of the sum. bounds has Size+1 ascending entries, and mine[i] has bounds[Size]
 // values. out receives this rank's elements.
-func (g *Group) ReduceScatterTree(id OpID, units int, nodes [][]tensor.Span, mine [][]float32, bounds []int, out []float32, done func(error)) {
+func (g *Group) ReduceScatterTree(id OpID, units int, nodes [][]tensor.Span, mine [][]float32,
+	bounds []int, out []float32, done func(error)) {
 	g.begin(id, done, func(o *op) string {
 		n, me := g.cfg.Size, g.cfg.Rank
 		if len(bounds) != n+1 || bounds[0] != 0 {

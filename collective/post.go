@@ -8,7 +8,8 @@ import "fmt"
 // message was not sent, and the group stays usable.
 func (g *Group) Post(dst int, payload []byte) error {
 	if dst < 0 || dst >= g.cfg.Size || dst == g.cfg.Rank || len(payload) > g.cfg.ChunkBytes {
-		return fmt.Errorf("%w: post of %d bytes to rank %d of %d: want at most %d bytes to another rank", ErrArgument, len(payload), dst, g.cfg.Size, g.cfg.ChunkBytes)
+		return fmt.Errorf("%w: post of %d bytes to rank %d of %d: want at most %d bytes to another rank", ErrArgument,
+			len(payload), dst, g.cfg.Size, g.cfg.ChunkBytes)
 	}
 	if err := g.Err(); err != nil {
 		return err

@@ -170,7 +170,8 @@ func (s *state) unstarted(h Header, payload, msg []byte) (keep bool) {
 	held, known := s.stash[h.Op]
 	if !known && len(s.stash) >= s.cfg.WindowOps || s.stashBytes+len(msg) > s.cfg.WindowBytes {
 		s.fail(&OpError{Op: h.Op, Kind: h.Kind, Ranks: []int{int(h.Source)}, Err: ErrWindow,
-			Detail: fmt.Sprintf("holding messages of %d operations, %d bytes (limits %d, %d)", len(s.stash), s.stashBytes, s.cfg.WindowOps, s.cfg.WindowBytes)})
+			Detail: fmt.Sprintf("holding messages of %d operations, %d bytes (limits %d, %d)", len(s.stash),
+				s.stashBytes, s.cfg.WindowOps, s.cfg.WindowBytes)})
 		return false
 	}
 	if n := len(s.spare); !known && n > 0 {

@@ -191,7 +191,9 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, capped: map[string]string{}, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{},
+		drained: drained, capped: map[string]string{}, quarantined: map[string]quarantine{}, fenced: map[string]Fence{},
+		blamed: map[string]blame{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
 }
 
 // Phase returns the phase and a short reason.

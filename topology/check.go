@@ -33,7 +33,8 @@ func (p Placement) Check(s Shape) error {
 		for i := range p.Slices {
 			r := a.of(&p.Slices[i])
 			if r.Lo != at || r.Hi < r.Lo || r.Hi > a.total || (r.Hi%a.grain != 0 && r.Hi != a.total) {
-				return fmt.Errorf("topology: rank %d owns %s [%d,%d): want a run from %d within %d, in whole grains of %d", i, a.name, r.Lo, r.Hi, at, a.total, a.grain)
+				return fmt.Errorf("topology: rank %d owns %s [%d,%d): want a run from %d within %d, in whole grains of %d",
+					i, a.name, r.Lo, r.Hi, at, a.total, a.grain)
 			}
 			at = r.Hi
 		}

@@ -130,7 +130,8 @@ func (l *Lease) reportUnwritten() []LeaseEffect {
 // Unwritten reports whether the newest placement is missing in the store because the store accepts
 // no writes. If this process ends now, its successor does not know that placement.
 func (l *Lease) Unwritten() bool {
-	return l.Holding() && l.cfg.Exclusive && l.cfg.WriteTimeout > 0 && l.want != nil && l.timedOutSince >= 0 && l.now-l.timedOutSince >= l.cfg.WriteTimeout
+	return l.Holding() && l.cfg.Exclusive && l.cfg.WriteTimeout > 0 && l.want != nil && l.timedOutSince >= 0 &&
+		l.now-l.timedOutSince >= l.cfg.WriteTimeout
 }
 
 // Moved reports that this process, the holder, has copied the record to another store, with its

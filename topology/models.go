@@ -31,12 +31,14 @@ func (c *AuthorityConfig) lacking(n Node) string {
 		if n.ModelHash == c.ModelHash {
 			return ""
 		}
-		return fmt.Sprintf("serves model %.12s, the cluster serves %.12s: give it the same weights and config, and restart it", n.ModelHash, c.ModelHash)
+		return fmt.Sprintf("serves model %.12s, the cluster serves %.12s: give it the same weights and config, and restart it",
+			n.ModelHash, c.ModelHash)
 	}
 	has := append([]string{n.ModelHash}, n.OtherHashes...)
 	for _, m := range c.Models() {
 		if !slices.Contains(has, m.ModelHash) {
-			return fmt.Sprintf("serves %d models, and lacks model %.12s of the cluster: give it the same weights and config of every model, and restart it", len(has), m.ModelHash)
+			return fmt.Sprintf("serves %d models, and lacks model %.12s of the cluster: give it the same weights and config of every model, and "+
+				"restart it", len(has), m.ModelHash)
 		}
 	}
 	return ""

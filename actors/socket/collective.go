@@ -100,7 +100,8 @@ func (x *exchanges) AllReduceTree(id collective.OpID, units int, nodes [][]tenso
 	x.root.Send(x.pid, operation(func() { x.group.AllReduceTree(id, units, nodes, mine, out, done) }))
 }
 
-func (x *exchanges) ReduceScatterTree(id collective.OpID, units int, nodes [][]tensor.Span, mine [][]float32, bounds []int, out []float32, done func(error)) {
+func (x *exchanges) ReduceScatterTree(id collective.OpID, units int, nodes [][]tensor.Span, mine [][]float32,
+	bounds []int, out []float32, done func(error)) {
 	x.root.Send(x.pid, operation(func() { x.group.ReduceScatterTree(id, units, nodes, mine, bounds, out, done) }))
 }
 

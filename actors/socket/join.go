@@ -27,7 +27,8 @@ func (a *Actor) join(c actor.Context, m *Join) {
 	e, r, self, root, connect := a.epoch, m.Request, c.Self(), c.ActorSystem().Root, a.Config.Connect
 	link, onPost := e.OpenLink()
 	a.link = link
-	cfg := collective.Config{OnPost: onPost, Rank: e.Rank, Size: len(e.Place.Slices), Epoch: e.Place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, Parallel: a.Config.Pool.Run,
+	cfg := collective.Config{OnPost: onPost, Rank: e.Rank, Size: len(e.Place.Slices), Epoch: e.Place.Epoch, Incarnations: r.Incarnations,
+		Deadline: deadline, Parallel: a.Config.Pool.Run,
 		OnFail: func(err error) { root.Send(self, &groupFailed{number: r.Epoch, err: err}) }}
 	child := &collectiveActor{
 		timeout: min(max(deadline, minJoinTimeout), maxJoinTimeout),

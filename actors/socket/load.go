@@ -59,14 +59,17 @@ func (a *Actor) load(c actor.Context, m *Load) {
 // limitsOf returns the limits of a load whose placement has been checked.
 func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) machine.Limits {
 	c := &cfg.Checkpoint.Config
-	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.IDs(), Positions: cmp.Or(int(r.Context), c.MaxPositions), Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal, Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0, Layered: shard.Layered(c)}
+	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.IDs(), Positions: cmp.Or(int(r.Context), c.MaxPositions),
+		Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal,
+		Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0, Layered: shard.Layered(c)}
 	if kv, err := tensor.ParseDType(r.KvType); err == nil { // build reports the error
 		l.Layout = c.CacheLayout(kv)
 	}
 	return l
 }
 
-func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches, p topology.Placement, rank int, r *proto.LoadRequest) (*step.Epoch, error) {
+func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches, p topology.Placement, rank int,
+	r *proto.LoadRequest) (*step.Epoch, error) {
 	if h := cfg.Checkpoint.Hash(); r.ModelHash != h {
 		return nil, fmt.Errorf("socket: the cluster serves model %.12s, this node has %.12s in %s", r.ModelHash, h, cfg.Checkpoint.Dir)
 	}
@@ -77,13 +80,14 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 	served := cfg.Checkpoint.Config
 	served.Serve(int(r.Context))
 	cfg.use(0, false)
-	w, err := shard.Load(ctx, cfg.Checkpoint, p, rank, dt, shard.Options{Pool: cfg.Pool, Device: cfg.device(), Cache: cfg.WeightsCache, Shared: cfg.Shared, Progress: func(done, total int64) {
-		read.done.Store(done)
-		read.total.Store(total)
-		if cfg.OnProgress != nil {
-			cfg.OnProgress(done, total)
-		}
-	}})
+	w, err := shard.Load(ctx, cfg.Checkpoint, p, rank, dt,
+		shard.Options{Pool: cfg.Pool, Device: cfg.device(), Cache: cfg.WeightsCache, Shared: cfg.Shared, Progress: func(done, total int64) {
+			read.done.Store(done)
+			read.total.Store(total)
+			if cfg.OnProgress != nil {
+				cfg.OnProgress(done, total)
+			}
+		}})
 	if err != nil {
 		return nil, unusable(err)
 	}
@@ -92,13 +96,17 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 		cfg.Logger.Debug("weights shared by the nodes of this machine", "huge_pages", huge, "of", all)
 	}
 	if cfg.Draft != nil && held.Drafter == nil {
-		if held.Drafter, err = draft.Load(ctx, cfg.Draft, cfg.Checkpoint, int(r.Context), dt, kv, shard.Options{Pool: cfg.Pool, Device: cfg.device()}); err != nil {
+		if held.Drafter, err = draft.Load(ctx, cfg.Draft, cfg.Checkpoint, int(r.Context), dt, kv,
+			shard.Options{Pool: cfg.Pool, Device: cfg.device()}); err != nil {
 			w.Close()
 			return nil, unusable(err)
 		}
 	}
-	c := &caches.Epoch{Caches: held, Adapters: map[lora.ID]*lowrank.Adapter{}, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Hidden: served.Hidden, Score: cfg.Checkpoint.Config.Score(), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
-	return step.NewEpoch(c, step.Options{Config: served, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
+	c := &caches.Epoch{Caches: held, Adapters: map[lora.ID]*lowrank.Adapter{}, Place: p, Rank: rank,
+		Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Hidden: served.Hidden, Score: cfg.Checkpoint.Config.Score(),
+		Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
+	return step.NewEpoch(c,
+		step.Options{Config: served, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
 }
 
 // unusable marks the error of a weights file that has changed. Other nodes may have an intact copy.
@@ -129,7 +137,8 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.Rank, "sockets", len(m.epoch.Place.Slices),
 		"weights_bytes", m.epoch.Weights.Bytes(), "took", m.took.Round(time.Millisecond))
 	if f, q := m.epoch.Weights.Fidelity, a.Config.Checkpoint.Config.Quantized; q != nil && f.Read {
-		a.Config.Logger.Info("weights of a quantized form", "form", q.Method, "held_as", f.Type, "blocks_as_stored", fmt.Sprintf("%.1f%%", 100*f.Kept), "relative_error", fmt.Sprintf("%.2g", f.Error))
+		a.Config.Logger.Info("weights of a quantized form", "form", q.Method, "held_as", f.Type, "blocks_as_stored",
+			fmt.Sprintf("%.1f%%", 100*f.Kept), "relative_error", fmt.Sprintf("%.2g", f.Error))
 	}
 	kept := a.machine.Held()
 	for _, h := range kept {
@@ -137,6 +146,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 			h.Spilled = uint32(m.inFiles[h.Seq])
 		}
 	}
-	m.reply(&proto.LoadReply{WeightBytes: m.epoch.Weights.Bytes() + m.epoch.Drafter.Bytes(), KvBudgetBytes: a.caches.Arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: kept,
+	m.reply(&proto.LoadReply{WeightBytes: m.epoch.Weights.Bytes() + m.epoch.Drafter.Bytes(), KvBudgetBytes: a.caches.Arena.Budget(),
+		Millis: uint32(m.took.Milliseconds()), Held: kept,
 		PrefixDisk: a.caches.HasPrefixDisk(), ScratchBytes: a.caches.ScratchLimit(), AdapterBudgetBytes: a.adaptable}, nil)
 }

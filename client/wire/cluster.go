@@ -105,9 +105,11 @@ func (d *PrefixDiskState) Plus(o *PrefixDiskState) *PrefixDiskState {
 	if d == nil || o == nil {
 		return cmp.Or(d, o)
 	}
-	return &PrefixDiskState{Bytes: d.Bytes + o.Bytes, Limit: d.Limit + o.Limit, Blocks: d.Blocks + o.Blocks, Written: d.Written + o.Written, Read: d.Read + o.Read,
+	return &PrefixDiskState{Bytes: d.Bytes + o.Bytes, Limit: d.Limit + o.Limit, Blocks: d.Blocks + o.Blocks,
+		Written: d.Written + o.Written, Read: d.Read + o.Read,
 		Dropped: d.Dropped + o.Dropped, Removed: d.Removed + o.Removed, Damaged: d.Damaged + o.Damaged, Failed: d.Failed + o.Failed,
-		Restored: d.Restored + o.Restored, Late: d.Late + o.Late, IndexesComputed: d.IndexesComputed + o.IndexesComputed, IndexesRead: d.IndexesRead + o.IndexesRead}
+		Restored: d.Restored + o.Restored, Late: d.Late + o.Late, IndexesComputed: d.IndexesComputed + o.IndexesComputed,
+		IndexesRead: d.IndexesRead + o.IndexesRead}
 }
 
 // DraftsState is the result of speculative decoding so far.

@@ -94,7 +94,8 @@ func (t *Transport) connectTo(src int, addr string) {
 		}
 		t.deliver(src, msg)
 	}, func(err error) {
-		t.fail(&collective.OpError{Ranks: []int{src}, Err: collective.ErrPeerGone, Cause: fmt.Errorf("%w: connection to its server: %w", ErrLost, err)})
+		t.fail(&collective.OpError{Ranks: []int{src}, Err: collective.ErrPeerGone,
+			Cause: fmt.Errorf("%w: connection to its server: %w", ErrLost, err)})
 	})
 	if !t.poller.add(l) {
 		l.read()
@@ -137,7 +138,8 @@ func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, err
 	if err != nil {
 		return nil, err
 	}
-	l, err := openLink(ctx, nc, t.server.dialTLS(addr), fmt.Sprintf("%s/rank-%s-%d-%d-hear", t.server.cfg.Name, t.cfg.Group, t.cfg.Epoch, t.cfg.Rank),
+	l, err := openLink(ctx, nc, t.server.dialTLS(addr),
+		fmt.Sprintf("%s/rank-%s-%d-%d-hear", t.server.cfg.Name, t.cfg.Group, t.cfg.Epoch, t.cfg.Rank),
 		func(nonce string) string {
 			return t.server.users.ticket(t.cfg.Group, t.cfg.Epoch, t.cfg.Rank, nonce, addr)
 		})

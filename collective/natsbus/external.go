@@ -15,7 +15,8 @@ func (s *Server) checkExternal() error {
 	}
 	defer nc.Close()
 	if most := nc.MaxPayload(); most < maxPayload {
-		return fmt.Errorf("%w: the NATS at %s takes messages of at most %d bytes, Shoal sends up to %d: set max_payload: 16MB in its configuration",
+		return fmt.Errorf("%w: the NATS at %s takes messages of at most %d bytes, Shoal sends up to %d: set max_payload: 16MB in its "+
+			"configuration",
 			ErrConfig, redacted(s.cfg.URL), most, maxPayload)
 	}
 	return nil

@@ -11,7 +11,8 @@ import (
 // first write error (a full disk) for the rest of its life and shows no other sign of it.
 func broken(format string) bool {
 	return strings.Contains(strings.ToLower(format), "critical write error") || strings.Contains(format, "failed to store a msg") ||
-		strings.Contains(format, "out of resources") || strings.Contains(format, "resources, will be DISABLED") || strings.Contains(format, "permission denied while writing")
+		strings.Contains(format, "out of resources") || strings.Contains(format, "resources, will be DISABLED") ||
+		strings.Contains(format, "permission denied while writing")
 }
 
 // Broken returns why JetStream has stopped writing, or "". Only RestartJetStream clears it.
@@ -36,7 +37,8 @@ func (s *Server) RestartJetStream() error {
 	}
 	s.broken.Store(nil) // later errors are of the new JetStream
 	o := s.options(s.seeds)
-	if err := s.ns.EnableJetStream(&server.JetStreamConfig{StoreDir: o.StoreDir, SyncAlways: o.SyncAlways, MaxMemory: o.JetStreamMaxMemory, MaxStore: o.JetStreamMaxStore, Strict: true}); err != nil {
+	if err := s.ns.EnableJetStream(&server.JetStreamConfig{StoreDir: o.StoreDir, SyncAlways: o.SyncAlways, MaxMemory: o.JetStreamMaxMemory,
+		MaxStore: o.JetStreamMaxStore, Strict: true}); err != nil {
 		why := err.Error()
 		s.broken.CompareAndSwap(nil, &why)
 		return fmt.Errorf("natsbus: start JetStream of %s again: %w", s.cfg.Name, err)

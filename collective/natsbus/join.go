@@ -11,7 +11,8 @@ import (
 // Join joins a group over this server: it subscribes, then waits until every pair of ranks has
 // received each other's hellos.
 func (s *Server) Join(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error) {
-	t, err := s.Transport(TransportConfig{Group: group, Epoch: epoch, Rank: rank, Size: len(incarnations), Incarnations: incarnations, Digest: digest(group, epoch, incarnations)})
+	t, err := s.Transport(TransportConfig{Group: group, Epoch: epoch, Rank: rank, Size: len(incarnations), Incarnations: incarnations,
+		Digest: digest(group, epoch, incarnations)})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,8 @@ func newPoller() (*poller, error) {
 	}
 	wake, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
-		err = errors.Join(unix.SetNonblock(wake, true), unix.EpollCtl(wake, unix.EPOLL_CTL_ADD, set, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}))
+		err = errors.Join(unix.SetNonblock(wake, true),
+			unix.EpollCtl(wake, unix.EPOLL_CTL_ADD, set, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}))
 		if err != nil {
 			_ = unix.Close(wake)
 		}

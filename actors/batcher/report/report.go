@@ -18,8 +18,10 @@ type Totals struct {
 
 // Request is one request.
 type Request struct {
-	ID        string
-	State     string // "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next turn, "transfer" moves between groups
+	ID string
+	// "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next
+	// turn, "transfer" moves between groups
+	State     string
 	Why       string // of one that waits
 	Owner     string // socket, of one that runs
 	Prompt    int    // tokens

@@ -124,11 +124,14 @@ func (c *Config) Validate() error {
 	case c.Chunk < 1 || c.Chunk > c.TokenBudget:
 		return fmt.Errorf("%w: chunk %d must be from 1 to the token budget %d", ErrConfig, c.Chunk, c.TokenBudget)
 	case c.MaxRunning < 1 || c.MaxRunning >= c.TokenBudget:
-		return fmt.Errorf("%w: %d running sequences must be at least 1 and below the token budget %d, so that a step of decode rows has room for a prompt", ErrConfig, c.MaxRunning, c.TokenBudget)
+		return fmt.Errorf("%w: %d running sequences must be at least 1 and below the token budget %d, so that a step of decode rows has room "+
+			"for a prompt", ErrConfig, c.MaxRunning, c.TokenBudget)
 	case c.MaxWaiting < 1 || c.MaxFailures < 1 || c.PrefillHere < 1:
-		return fmt.Errorf("%w: max waiting %d, max failures %d and tokens to read here %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures, c.PrefillHere)
+		return fmt.Errorf("%w: max waiting %d, max failures %d and tokens to read here %d must be at least 1", ErrConfig,
+			c.MaxWaiting, c.MaxFailures, c.PrefillHere)
 	case c.Hidden < 0 || c.Prefill != booking.Auto && c.Prefill != booking.Layers && c.Prefill != booking.Chunks:
-		return fmt.Errorf("%w: prefill %q with a residual stream of width %d: it is %s, %s or %s", ErrConfig, c.Prefill, c.Hidden, booking.Auto, booking.Layers, booking.Chunks)
+		return fmt.Errorf("%w: prefill %q with a residual stream of width %d: it is %s, %s or %s", ErrConfig, c.Prefill, c.Hidden,
+			booking.Auto, booking.Layers, booking.Chunks)
 	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.MaxDraft:
 		return fmt.Errorf("%w: %d tokens of each sequence in a step must be from 1 to %d", ErrConfig, c.DecodeSteps, 1+speculate.MaxDraft)
 	case c.TrialRounds < 2:
@@ -138,7 +141,8 @@ func (c *Config) Validate() error {
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
 	case c.StepTargetMillis < 1 || c.DiskMillis < 1 || c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:
-		return fmt.Errorf("%w: step target %d ms, disk %d ms, job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive", ErrConfig, c.StepTargetMillis, c.DiskMillis, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)
+		return fmt.Errorf("%w: step target %d ms, disk %d ms, job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive",
+			ErrConfig, c.StepTargetMillis, c.DiskMillis, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
-// Package threads chooses the number of compute threads of each step. The best number for a decode step depends on the model, the rows and the
-// length of their caches, the nodes, and the other processes on their machines. The bits are the
-// same with any number. So this package measures: in some steps all nodes halve their threads (see
-// plan.ThreadShift), and later steps of the same kind use the fastest number. Steps with prompts
-// use all threads (docs/decisions/threads.md).
+// Package threads chooses the number of compute threads of each step. The best number for a decode step
+// depends on the model, the rows and the length of their caches, the nodes, and the other processes on their
+// machines. The bits are the same with any number. So this package measures: in some steps all nodes halve
+// their threads (see plan.ThreadShift), and later steps of the same kind use the fastest number. Steps with
+// prompts use all threads (docs/decisions/threads.md).
 package threads
 
 import (
@@ -135,7 +135,8 @@ func (t *Chooser) Plan(p *plan.Plan) {
 
 // comparable reports whether the time of a plan can be compared with others of its kind.
 func comparable(p *plan.Plan) bool {
-	return len(p.Open)+len(p.Copy)+len(p.Spill) == 0 && !slices.ContainsFunc(p.Decode, func(d plan.Run) bool { return !d.Sample || len(d.Tokens) > 1 })
+	return len(p.Open)+len(p.Copy)+len(p.Spill) == 0 &&
+		!slices.ContainsFunc(p.Decode, func(d plan.Run) bool { return !d.Sample || len(d.Tokens) > 1 })
 }
 
 func (k *kind) chosen() bool { return k.turns >= k.most }

@@ -165,7 +165,8 @@ func pack(all []*tensor.Weight, biases [][]float32) (out packed) {
 		}
 		n := len(out.parts)
 		if n == 0 || out.parts[n-1].Type != w.Type || out.parts[n-1].biased != (biases[i] != nil) || !whole {
-			out.parts = append(out.parts, packedPart{Weight: launch.Weight{Type: w.Type, Cols: w.Cols, UnitLo: w.UnitLo, UnitHi: w.UnitHi}, biased: biases[i] != nil})
+			out.parts = append(out.parts,
+				packedPart{Weight: launch.Weight{Type: w.Type, Cols: w.Cols, UnitLo: w.UnitLo, UnitHi: w.UnitHi}, biased: biases[i] != nil})
 			n++
 		}
 		p := &out.parts[n-1]
@@ -239,7 +240,8 @@ func upload(m *allocations, all ...packed) (out []joined) {
 
 // layer copies a layer to the card. The result holds what was copied before an error.
 func (d *Device) layer(w *layer.Weights) (*weights, error) {
-	l := &weights{allocations: allocations{card: d.card}, kind: w.Kind(), index: w.Index, window: w.Window, rope: w.Rope, activate: w.Activation, mixFactor: w.MixFactor, ffnFactor: w.FFNFactor}
+	l := &weights{allocations: allocations{card: d.card}, kind: w.Kind(), index: w.Index, window: w.Window, rope: w.Rope,
+		activate: w.Activation, mixFactor: w.MixFactor, ffnFactor: w.FFNFactor}
 	if why := unsupported(w); why != "" {
 		return l, fmt.Errorf("%s: not computed on a card", why)
 	}

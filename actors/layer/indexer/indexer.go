@@ -98,7 +98,8 @@ func (s *Scratch) block(r Rows, block []byte, slots uint64, w, scores []float32,
 		return
 	}
 	width := padded(len(w))
-	s.row, s.tile, s.products = grow(s.row, r.Layout.KDim+r.Layout.VDim), grow(s.tile, tensor.TileFloats(tensor.BlockSlots, r.Dim)), grow(s.products, tensor.BlockSlots*width)
+	s.row, s.tile, s.products = grow(s.row, r.Layout.KDim+r.Layout.VDim), grow(s.tile, tensor.TileFloats(tensor.BlockSlots, r.Dim)),
+		grow(s.products, tensor.BlockSlots*width)
 	clear(s.products)
 	for left := slots; left != 0; left &= left - 1 {
 		slot := bits.TrailingZeros64(left)

@@ -171,7 +171,8 @@ func (e *Epoch) Save(s *Sequence, c *plan.Run) error {
 
 // newSequence returns the data that every socket has of a sequence.
 func (e *Epoch) newSequence(o *plan.Open) *Sequence {
-	s := &Sequence{ID: o.Seq, Owner: o.Owner, Replica: o.Replica, Prompt: o.Read, Policy: o.Policy, Adapter: e.Adapters[o.Adapter], results: e.files.resultsOf(o)}
+	s := &Sequence{ID: o.Seq, Owner: o.Owner, Replica: o.Replica, Prompt: o.Read, Policy: o.Policy,
+		Adapter: e.Adapters[o.Adapter], results: e.files.resultsOf(o)}
 	if o.Pool != pooling.None {
 		s.Pool = pooling.New(o.Pool, s.Prompt)
 	}

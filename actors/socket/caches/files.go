@@ -54,7 +54,8 @@ func newFiles(store *tier.Store, exec *layer.Executor, c *Caches) *files {
 	if store == nil {
 		return nil
 	}
-	f := &files{background: newBackground(exec, c), store: store, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites)}
+	f := &files{background: newBackground(exec, c), store: store, reads: make(chan func(), waitingReads),
+		writes: make(chan offer, waitingWrites)}
 	f.goroutines.Go(func() { f.runAll(f.reads) })
 	f.goroutines.Go(f.write)
 	f.indexes = newIndexes(f)
@@ -80,7 +81,8 @@ func (f *files) begin(e *Epoch) {
 	if f != nil {
 		e.Form.Hash = kvcache.Form(e.Geometry)
 		if e.States.HeadBytes > 0 {
-			e.States.Hash = sha256.Sum256(fmt.Appendf(nil, "recurrent states after %d layers of rows, %d heads, %+v", e.Geometry.Layers, e.Geometry.KVHeads, e.Geometry.Recurrent))
+			e.States.Hash = sha256.Sum256(fmt.Appendf(nil, "recurrent states after %d layers of rows, %d heads, %+v", e.Geometry.Layers,
+				e.Geometry.KVHeads, e.Geometry.Recurrent))
 		}
 		f.exec.Submit(func() { f.form, f.states = e.Form, e.States })
 		f.read(f.store.Rescan)
@@ -192,7 +194,8 @@ func (f *files) restore(list []*incoming, until time.Time, reply func(blocks int
 		if rows == nil {
 			rows = make([]byte, x.heads.Len()*x.named.form.HeadBytes)
 		}
-		if time.Now().After(until) || !f.store.Read(x.named.key, x.at, x.heads, x.named.form, rows) || !f.readSnapshot(x) || !f.arrive(x, rows, until) {
+		if time.Now().After(until) || !f.store.Read(x.named.key, x.at, x.heads, x.named.form, rows) ||
+			!f.readSnapshot(x) || !f.arrive(x, rows, until) {
 			break
 		}
 		n++
@@ -215,6 +218,7 @@ func (f *files) figures() *proto.PrefixDisk {
 		return nil
 	}
 	s := f.store.Stats()
-	return &proto.PrefixDisk{Bytes: s.Bytes, Limit: s.Limit, Blocks: uint64(s.Blocks), Written: s.Written, Read: s.Read, Dropped: s.Dropped, Damaged: s.Damaged, Failed: s.Failed, Removed: s.Out,
+	return &proto.PrefixDisk{Bytes: s.Bytes, Limit: s.Limit, Blocks: uint64(s.Blocks), Written: s.Written, Read: s.Read, Dropped: s.Dropped,
+		Damaged: s.Damaged, Failed: s.Failed, Removed: s.Out,
 		IndexesComputed: f.indexes.computed.Load(), IndexesRead: f.indexes.read.Load()}
 }

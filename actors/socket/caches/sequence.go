@@ -87,10 +87,12 @@ func (s *Sequence) commit(tokens, copyAt int, run func(n int, f func(i int))) er
 		}
 		n := tokens - store.Tokens()
 		if n < 0 || n > store.Staged() {
-			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens, but the cache has %d committed and %d staged", s.ID, tokens, store.Tokens(), store.Staged())
+			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens, but the cache has %d committed and %d staged",
+				s.ID, tokens, store.Tokens(), store.Staged())
 		}
 		if store == s.Cache && len(s.staged) > 0 && n > len(s.staged) {
-			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens of the last step, but token %d of it is not the sampled one", s.ID, n, len(s.staged)+1)
+			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens of the last step, but token %d of it is not the sampled one",
+				s.ID, n, len(s.staged)+1)
 		}
 		if copyAt > 0 && store == s.Cache {
 			store.CopyStates(copyAt, n, run)

@@ -21,7 +21,8 @@ type Options struct {
 
 // New returns empty caches and starts the goroutines that transfer rows while steps run.
 func New(o Options) *Caches {
-	c := &Caches{Arena: o.Arena, exec: o.Executor, Seqs: map[uint64]*Sequence{}, blocks: map[uint64]*kvcache.Segment{}, arrivals: map[uint64]*arrival{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}, snapshots: map[uint64]offer{}}
+	c := &Caches{Arena: o.Arena, exec: o.Executor, Seqs: map[uint64]*Sequence{}, blocks: map[uint64]*kvcache.Segment{},
+		arrivals: map[uint64]*arrival{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}, snapshots: map[uint64]offer{}}
 	c.files = newFiles(o.PrefixDisk, o.Executor, c)
 	c.fetcher = newFetcher(o.Executor, c)
 	c.spiller = newSpiller(o.Scratch, o.Executor, c)
@@ -119,7 +120,8 @@ func (e *Epoch) expect(r *proto.PrefixRequest) (list []*incoming, until time.Tim
 	heads := e.PromptHeads(plan.None)
 	for i, id := range r.Blocks {
 		at := int(r.From) + i
-		list = append(list, &incoming{at: at, heads: heads, g: e.Geometry, named: offer{id: id, at: at, before: keyAt(r.Keys, i), key: keyAt(r.Keys, i+1), form: e.Form}})
+		list = append(list, &incoming{at: at, heads: heads, g: e.Geometry,
+			named: offer{id: id, at: at, before: keyAt(r.Keys, i), key: keyAt(r.Keys, i+1), form: e.Form}})
 	}
 	if n := len(list); n > 0 && e.States.HeadBytes > 0 {
 		list[n-1].snapshot = list[n-1].named.ofSnapshot(e.States)

@@ -137,7 +137,8 @@ var errGone = errors.New("socket: the cache was released")
 
 // copyPages fills the file of a cache with the given number of blocks, piece by piece, and returns the
 // checksums of its pages. read is ReadRows of the cache.
-func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks int, read func(buf []byte, b kvcache.RowBlock) ([]byte, error)) (sums []uint32, err error) {
+func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks int,
+	read func(buf []byte, b kvcache.RowBlock) ([]byte, error)) (sums []uint32, err error) {
 	var buf []byte
 	at := int64(0)
 	for _, b := range kvcache.FileBlocks(g, p, blocks, copyBytes) {

@@ -61,7 +61,8 @@ func (g *Drafter) NewState() *State {
 
 // Load loads the whole draft model for a model. positions is the served context, see
 // model.Config.Serve. o has the pool and the device. Close must be called.
-func Load(ctx context.Context, d *Config, of *checkpoint.Checkpoint, positions int, dt, kv tensor.DType, o shard.Options) (*Drafter, error) {
+func Load(ctx context.Context, d *Config, of *checkpoint.Checkpoint, positions int, dt,
+	kv tensor.DType, o shard.Options) (*Drafter, error) {
 	c := d.Checkpoint.Config
 	c.Serve(positions)
 	one := c
@@ -72,7 +73,8 @@ func Load(ctx context.Context, d *Config, of *checkpoint.Checkpoint, positions i
 	if err != nil {
 		return nil, err
 	}
-	g := &Drafter{device: o.Device, config: c, place: place, geometry: shard.GeometryOf(&one, kv), score: c.Score(), ropes: rotation.TablesOf(&c),
+	g := &Drafter{device: o.Device, config: c, place: place, geometry: shard.GeometryOf(&one, kv),
+		score: c.Score(), ropes: rotation.TablesOf(&c),
 		arena: o.Device.Arena(d.KVBudget), states: o.Device.States(c.Hidden), minProbability: minProbability}
 	g.weights, g.mtp, err = shard.LoadDraft(ctx, d.Checkpoint, of, place, d.MTP, dt, o)
 	if err != nil {
@@ -121,7 +123,8 @@ func (g *Drafter) Draft(requests []Request) {
 		}
 		ready := len(w.rows) <= room
 		w.rows = w.rows[:min(len(w.rows), room)]
-		if len(w.rows) == 0 || slices.ContainsFunc(w.rows, func(t int32) bool { return int(t) >= g.config.Vocab }) || len(d.cached)+len(w.rows)+w.n > g.config.MaxPositions {
+		if len(w.rows) == 0 || slices.ContainsFunc(w.rows, func(t int32) bool { return int(t) >= g.config.Vocab }) ||
+			len(d.cached)+len(w.rows)+w.n > g.config.MaxPositions {
 			continue
 		}
 		if d.cache == nil {

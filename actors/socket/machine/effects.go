@@ -33,7 +33,8 @@ const (
 	DoEnter                           // Layers read the prompt from position Tokens on
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums", "reserve copy", "drop copy", "keep copy", "take", "enter"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache",
+	"reserve cache", "evict", "keep", "fork", "spill", "drop sums", "reserve copy", "drop copy", "keep copy", "take", "enter"}
 
 func (d EffectKind) String() string { return doNames[d] }
 

@@ -92,7 +92,8 @@ func (m *Machine) Lend(r *proto.RowsRequest) error {
 	case q == nil || !q.HandedOver || q.Owner != m.limits.Rank || q.Replica != plan.None:
 		return fmt.Errorf("socket: this socket has no cache of sequence %d", r.Seq)
 	case q.Prompt != int(r.Tokens) || q.Read != q.Prompt || q.Staged != 0 || q.Policy.Spec() != r.Policy:
-		return fmt.Errorf("socket: the cache of sequence %d has %d of %d tokens under %s, the request expects %d under %s", r.Seq, q.Read+q.Staged, q.Prompt, q.Policy.Spec(), r.Tokens, r.Policy)
+		return fmt.Errorf("socket: the cache of sequence %d has %d of %d tokens under %s, the request expects %d under %s", r.Seq,
+			q.Read+q.Staged, q.Prompt, q.Policy.Spec(), r.Tokens, r.Policy)
 	}
 	return nil
 }

@@ -83,7 +83,9 @@ func moduleOf(module string) string {
 // that the model does not have or that adapters cannot change.
 func CheckAdapter(c *model.Config, a *lora.Adapter) error {
 	if c.SwiftKV.Layers > 0 {
-		return &model.Error{File: a.Dir, Kind: model.ErrUnsupported, Detail: "an adapter cannot be chosen by request on a SwiftKV model: merge it into its base and distil that, or serve the model without SwiftKV"}
+		return &model.Error{File: a.Dir, Kind: model.ErrUnsupported,
+			Detail: "an adapter cannot be chosen by request on a SwiftKV model: merge it into its base and distil that, or serve the model " +
+				"without SwiftKV"}
 	}
 	rows, cols := map[string]int{}, map[string]int{}
 	for _, t := range targets(c, whole(c), 0) {
@@ -109,7 +111,9 @@ func CheckAdapter(c *model.Config, a *lora.Adapter) error {
 		case r == 0 && (strings.HasSuffix(name, "lm_head") || strings.Contains(name, "embed_tokens")):
 			fail(model.ErrUnsupported, "is the head or the embedding, which an adapter cannot change by request: "+merge)
 		case r == 0:
-			fail(model.ErrMismatch, "is not a matrix that an adapter can change here (projections of attention and of a dense feed-forward network): is this another model's adapter?")
+			fail(model.ErrMismatch,
+				"is not a matrix that an adapter can change here (projections of attention and of a dense feed-forward network): is this another "+
+					"model's adapter?")
 		case p.B.Rows() != r || p.A.Cols() != cols[name]:
 			fail(model.ErrMismatch, "changes a matrix of shape [%d %d], which has shape [%d %d] in the model", p.B.Rows(), p.A.Cols(), r, cols[name])
 		}
@@ -203,7 +207,8 @@ func (w *adapterLoader) load(c *model.Config, p topology.Placement, rank int) []
 
 // pack packs rows of a factor, with the columns of some units of an axis of cols. Columns that the
 // factor does not have are zero.
-func (w *adapterLoader) pack(t checkpoint.Tensor, rows topology.Range, stored func(int) int, cols int, units topology.Range) *tensor.Weight {
+func (w *adapterLoader) pack(t checkpoint.Tensor, rows topology.Range, stored func(int) int,
+	cols int, units topology.Range) *tensor.Weight {
 	if rows.Len() == 0 || units.Len() == 0 || w.err != nil {
 		return nil
 	}

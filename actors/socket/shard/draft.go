@@ -12,7 +12,8 @@ import (
 
 // LoadDraft loads the whole draft model for base, for a placement of one rank: a separate model, or
 // with mtp the multi-token-prediction layer, with the embedding and the head of base.
-func LoadDraft(ctx context.Context, draft, base *checkpoint.Checkpoint, p topology.Placement, mtp bool, dt tensor.DType, o Options) (*Weights, layer.Held, error) {
+func LoadDraft(ctx context.Context, draft, base *checkpoint.Checkpoint, p topology.Placement, mtp bool, dt tensor.DType,
+	o Options) (*Weights, layer.Held, error) {
 	sources := []*checkpoint.Checkpoint{draft, base}
 	marks := make([]checkpoint.Mark, len(sources))
 	for i, ck := range sources {
@@ -52,7 +53,8 @@ func (l *loader) mtp(c *model.Config, p topology.Placement, base *checkpoint.Che
 	t, me := c.MTP(), cutOf(c, 0, p, 0)
 	ends := &layer.Ends{LogitCap: c.LogitCap}
 	s := &Weights{Layers: []layer.Layer{l.hold(l.layer(c, c.Layers, &t.Layer, me))}, Ends: ends}
-	m := &layer.MTP{Embed: l.norm(t.EmbedNorm, &t.Layer), Hidden: l.norm(t.HiddenNorm, &t.Layer), Project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden))}
+	m := &layer.MTP{Embed: l.norm(t.EmbedNorm, &t.Layer), Hidden: l.norm(t.HiddenNorm, &t.Layer),
+		Project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden))}
 	ends.FinalNorm = l.norm(t.FinalNorm, &t.Layer)
 	l.ck = base
 	ends.Head = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab)

@@ -20,7 +20,8 @@ func (l *loader) inputs(c *model.Config) *inputs.Inputs {
 		all := slices.Collect(slices.Chunk(l.rows(name), c.Hidden))
 		return all[min(first, len(all)):] // shorter after an error only
 	}
-	n := &inputs.Inputs{Positions: table(model.EmbedPositions, in.FirstPosition, in.Positions), Types: table(model.EmbedTypes, 0, in.Types), Eps: c.NormEps, Vocab: c.Vocab}
+	n := &inputs.Inputs{Positions: table(model.EmbedPositions, in.FirstPosition, in.Positions), Types: table(model.EmbedTypes, 0, in.Types),
+		Eps: c.NormEps, Vocab: c.Vocab}
 	if in.Norm {
 		n.Norm = l.norm(model.EmbedNorm, &model.LayerSpec{NormBias: c.NormBias})
 	}

@@ -55,12 +55,14 @@ func (o *Options) device() layer.Device {
 
 // Load reads a socket's slices from the checkpoint and converts them. If ctx is cancelled, it stops
 // before the next matrix.
-func Load(ctx context.Context, ck *checkpoint.Checkpoint, p topology.Placement, rank int, dt tensor.DType, o Options) (_ *Weights, err error) {
+func Load(ctx context.Context, ck *checkpoint.Checkpoint, p topology.Placement, rank int,
+	dt tensor.DType, o Options) (_ *Weights, err error) {
 	mark, err := ck.Recheck(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := loader{ctx: ctx, ck: ck, dt: dt, pool: o.Pool, device: o.device(), cache: o.Cache, shared: o.Shared, source: ck.Hash(), mark: mark, progress: o.Progress, total: Bytes(&ck.Config, p, rank, dt)}
+	l := loader{ctx: ctx, ck: ck, dt: dt, pool: o.Pool, device: o.device(), cache: o.Cache, shared: o.Shared, source: ck.Hash(), mark: mark,
+		progress: o.Progress, total: Bytes(&ck.Config, p, rank, dt)}
 	s, ends := l.slices(&ck.Config, p, rank)
 	l.embedding(s, ends, ck)
 	if l.err == nil {
@@ -101,7 +103,8 @@ func cutOf(c *model.Config, i int, p topology.Placement, rank int) cut {
 	units, group := tensor.Units(ffn), c.Heads/max(1, c.HeadUnits())
 	cut := cut{
 		q: s.Q, k: s.K, out: s.Out, latents: s.K, heads: topology.Range{Lo: s.KVHeads.Lo * group, Hi: s.KVHeads.Hi * group},
-		ffn: s.FFN, down: s.Down, units: upTo(units), expert: s.Part(units, c.MoE.FFN), shared: s.Part(units, c.MoE.Shared), expertDown: s.Down, vocab: s.Vocab,
+		ffn: s.FFN, down: s.Down, units: upTo(units), expert: s.Part(units, c.MoE.FFN), shared: s.Part(units, c.MoE.Shared),
+		expertDown: s.Down, vocab: s.Vocab,
 	}
 	if d := layer.DimsOf(c); d.Recurrent.Layers > 0 {
 		cut.delta = d.DeltaRows(p, rank)
@@ -131,7 +134,8 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weigh
 		s.Layers = append(s.Layers, l.hold(l.layer(c, i, &n, me)))
 	}
 	if w := c.PerLayer.Width; w > 0 {
-		ends.PerLayer = &layer.PerLayerInputs{Project: l.matrix(model.Linear{Weight: model.PerLayerProject}, c.Hidden, upTo(c.Layers*w)), Norm: l.vector(model.PerLayerNorm)}
+		ends.PerLayer = &layer.PerLayerInputs{Project: l.matrix(model.Linear{Weight: model.PerLayerProject}, c.Hidden, upTo(c.Layers*w)),
+			Norm: l.vector(model.PerLayerNorm)}
 	}
 	last := c.Layer(c.Layers - 1)
 	if ends.FinalNorm = l.norm(model.FinalNorm, &last); !c.Headless {
@@ -183,12 +187,15 @@ func (l *loader) embedding(s *Weights, ends *layer.Ends, of *checkpoint.Checkpoi
 
 func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *layer.Weights {
 	w := &layer.Weights{
-		Number: i, Index: n.Cache, KVComputed: n.KVSource != nil, SharesCache: n.Borrows || n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Grows: n.Grows, Activation: n.Activation,
-		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.headNorm(n.QNorm, n.Q, n), KNorm: l.headNorm(n.KNorm, n.K, n),
+		Number: i, Index: n.Cache, KVComputed: n.KVSource != nil, SharesCache: n.Borrows || n.KVSource != nil && n.K.Weight == "",
+		Window: n.Window, Rope: n.Rope, Grows: n.Grows, Activation: n.Activation,
+		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.headNorm(n.QNorm, n.Q, n),
+		KNorm:    l.headNorm(n.KNorm, n.K, n),
 		SameNorm: n.SameNorm, MixFactor: n.MixFactor, FFNFactor: n.FFNFactor, GateFactor: n.GateFactor,
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
 		QBias: l.bias(n.Q), OBias: l.bias(n.O),
-		Borrows: n.Borrows, Lends: c.Lends(i), VFromK: n.Latent == nil && n.K.Weight != "" && n.V.Weight == "", Widths: layer.DimsOf(c).WidthsOf(c, i),
+		Borrows: n.Borrows, Lends: c.Lends(i), VFromK: n.Latent == nil && n.K.Weight != "" && n.V.Weight == "",
+		Widths: layer.DimsOf(c).WidthsOf(c, i),
 	}
 	if c.Chunked {
 		w.Window = -n.Window
@@ -208,8 +215,9 @@ func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *laye
 		w.Scalar = s[0]
 	}
 	if p := n.PerLayer; p != nil {
-		w.PerLayer = &layer.PerLayer{Gate: l.matrix(p.Gate, c.Hidden, upTo(c.PerLayer.Width)), Project: l.matrix(p.Project, c.PerLayer.Width, upTo(c.Hidden)),
-			Norm: l.norm(p.Norm, n), Layer: i}
+		w.PerLayer = &layer.PerLayer{Gate: l.matrix(p.Gate, c.Hidden, upTo(c.PerLayer.Width)),
+			Project: l.matrix(p.Project, c.PerLayer.Width, upTo(c.Hidden)),
+			Norm:    l.norm(p.Norm, n), Layer: i}
 	}
 	attention := l.matrix
 	if me.whole {
@@ -303,8 +311,9 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 		}
 	}
 	if b := n.DenseFFN; b != nil {
-		e.DenseFFN = &layer.DenseFFN{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),
-			Norm: l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}
+		e.DenseFFN = &layer.DenseFFN{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale),
+			SharedNorm: l.vector(b.SharedNorm),
+			Norm:       l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}
 		for i := range e.DenseFFN.RouterScale {
 			e.DenseFFN.RouterScale[i] *= float32(1 / math.Sqrt(float64(c.Hidden)))
 		}
@@ -327,7 +336,8 @@ func (l *loader) latent(c *model.Config, n *model.LatentSpec, me cut) *layer.Lat
 		at, from = at+own.Len(), from+rows[i]
 	}
 	if x := n.Index; x != nil {
-		w.Index = &layer.Indexer{Q: l.matrix(x.Q, d.QueryRank, upTo(d.Index.Heads*d.Index.Dim)), Norm: l.vector(x.Norm), Shift: l.vector(x.NormShift)}
+		w.Index = &layer.Indexer{Q: l.matrix(x.Q, d.QueryRank, upTo(d.Index.Heads*d.Index.Dim)),
+			Norm: l.vector(x.Norm), Shift: l.vector(x.NormShift)}
 	}
 	width := c.Hidden
 	if d.QueryRank > 0 {

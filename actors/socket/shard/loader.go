@@ -217,7 +217,8 @@ func (l *loader) fillBank(b *tensor.Bank, i int, name string, rows topology.Rang
 func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys, values []*tensor.Weight) {
 	keys, values = make([]*tensor.Weight, heads.Len()), make([]*tensor.Weight, heads.Len())
 	for i := range keys {
-		keys[i], values[i] = l.room(l.typeOf(name), name, d.Rank, d.Nope, upTo(tensor.Units(d.Nope))), l.room(l.typeOf(name), name, d.Value, d.Rank, upTo(tensor.Units(d.Rank)))
+		keys[i], values[i] = l.room(l.typeOf(name), name, d.Rank, d.Nope, upTo(tensor.Units(d.Nope))),
+			l.room(l.typeOf(name), name, d.Value, d.Rank, upTo(tensor.Units(d.Rank)))
 	}
 	if l.stopped() || l.measure || heads.Len() == 0 {
 		return keys, values

@@ -15,7 +15,8 @@ func ShapeOf(c *model.Config) topology.Shape {
 		kvHeads, dim, latent = c.HeadUnits(), c.HeadDim, c.Latent.Columns()
 	}
 	sparse := float64(c.SparseLayers()) / float64(max(1, c.Layers))
-	return topology.Shape{Sparse: sparse, ActiveFFN: c.MoE.PerToken*c.MoE.FFN + c.MoE.Shared, Layers: c.Layers, Hidden: c.Hidden, Heads: c.Heads, KVHeads: kvHeads, HeadDim: dim, FFN: c.FFN, Vocab: c.Vocab, Latent: latent, Attention: meanProjections(c),
+	return topology.Shape{Sparse: sparse, ActiveFFN: c.MoE.PerToken*c.MoE.FFN + c.MoE.Shared, Layers: c.Layers, Hidden: c.Hidden,
+		Heads: c.Heads, KVHeads: kvHeads, HeadDim: dim, FFN: c.FFN, Vocab: c.Vocab, Latent: latent, Attention: meanProjections(c),
 		FFNUnits: tensor.Units(c.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(c.FFN, 0, u).Hi }}
 }
 
@@ -40,13 +41,16 @@ func meanProjections(c *model.Config) int {
 // GeometryOf returns the shape of the model's cache with rows of type kv.
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
-	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Recurrent: layer.RecurrentOf(c), KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Chunked: c.Chunked, Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
+	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Recurrent: layer.RecurrentOf(c), KVHeads: c.CacheHeads(),
+		Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Chunked: c.Chunked,
+		Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
 }
 
 // Layered reports whether prompts can be read layer by layer: a layer needs nothing of other layers but
 // the residual stream, and writes one cache of its own.
 func Layered(c *model.Config) bool {
-	if c.NonCausal || c.PerLayer.Width > 0 || c.SwiftKV.Layers > 0 || c.SharesCaches() || c.RecurrentLayers() > 0 || c.CacheLayers() != c.Layers {
+	if c.NonCausal || c.PerLayer.Width > 0 || c.SwiftKV.Layers > 0 || c.SharesCaches() ||
+		c.RecurrentLayers() > 0 || c.CacheLayers() != c.Layers {
 		return false
 	}
 	for i := range c.Layers {

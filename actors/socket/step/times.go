@@ -84,7 +84,8 @@ func (s *Step) passed(b *layer.Batch) {
 }
 
 func threadTime(s workers.Spent) *proto.ThreadTime {
-	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
+	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent),
+		Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
 }
 
 // late returns how long this rank has waited for each other rank in the step, in microseconds. The waits of
