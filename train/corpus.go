@@ -50,7 +50,8 @@ var (
 	goAuthors = regexp.MustCompile(`^[^@]*$|/golang\.org/x/(tools|net|crypto|text|mod|time|exp)@`)
 	goMore    = regexp.MustCompile(`/(golang\.org/x|github\.com/golang)/`)
 	header    = regexp.MustCompile(`(?s)\A\s*(/\*.*?\*/|(//[^\n]*\n)+)`)
-	skipped   = map[string]bool{"testdata": true, ".git": true, "vendor": true, "third_party": true, "node_modules": true, "_vendor": true, "mocks": true, "locales": true, "i18n": true}
+	skipped   = map[string]bool{"testdata": true, ".git": true, "vendor": true, "third_party": true, "node_modules": true, "_vendor": true,
+		"mocks": true, "locales": true, "i18n": true}
 )
 
 func main() {
@@ -130,7 +131,8 @@ func licence(dir string) string {
 		t := strings.Join(strings.Fields(strings.ReplaceAll(string(b), "*", " ")), " ")
 		kind := "other"
 		switch {
-		case strings.Contains(t, "GNU ") && strings.Contains(t, "GENERAL PUBLIC"), strings.Contains(t, "Mozilla Public License"), strings.Contains(t, "Business Source License"), strings.Contains(t, "Commons Clause"):
+		case strings.Contains(t, "GNU ") && strings.Contains(t, "GENERAL PUBLIC"), strings.Contains(t, "Mozilla Public License"),
+			strings.Contains(t, "Business Source License"), strings.Contains(t, "Commons Clause"):
 		case strings.Contains(t, "Apache License") && strings.Contains(t, "Version 2.0"):
 			kind = "Apache-2.0"
 		case strings.Contains(t, "Permission is hereby granted, free of charge"):
@@ -153,7 +155,8 @@ func licence(dir string) string {
 func read(p string) (file, bool) {
 	ext := filepath.Ext(p)
 	base := strings.ToLower(filepath.Base(p))
-	if ext != ".go" && ext != ".md" || strings.HasSuffix(base, ".pb.go") || strings.HasPrefix(base, "zz_generated") || strings.HasPrefix(base, "changelog") || strings.Contains(base, "release") && ext == ".md" {
+	if ext != ".go" && ext != ".md" || strings.HasSuffix(base, ".pb.go") || strings.HasPrefix(base, "zz_generated") ||
+		strings.HasPrefix(base, "changelog") || strings.Contains(base, "release") && ext == ".md" {
 		return file{}, false
 	}
 	fi, err := os.Stat(p)
@@ -183,7 +186,8 @@ func read(p string) (file, bool) {
 		for {
 			h := header.FindString(s)
 			low := strings.ToLower(h)
-			if h == "" || !strings.Contains(low, "copyright") && !strings.Contains(low, "licen") && !strings.Contains(low, "spdx") || strings.Contains(h, "// Package ") {
+			if h == "" || !strings.Contains(low, "copyright") && !strings.Contains(low, "licen") && !strings.Contains(low, "spdx") ||
+				strings.Contains(h, "// Package ") {
 				break
 			}
 			s = s[len(h):]

@@ -29,7 +29,8 @@ func tarball(w io.Writer, folder string, made time.Time, members []member) error
 	}
 	t := tar.NewWriter(z)
 	for _, m := range members {
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(folder, m.name), Size: int64(len(m.data)), Mode: int64(m.mode), ModTime: made, Format: tar.FormatPAX}); err != nil {
+		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(folder, m.name), Size: int64(len(m.data)), Mode: int64(m.mode),
+			ModTime: made, Format: tar.FormatPAX}); err != nil {
 			return err
 		}
 		if _, err := t.Write(m.data); err != nil {

@@ -178,9 +178,11 @@ const buildTags = "grpcnotrace"
 // table.
 func (s source) build(ctx context.Context, to, goos, goarch string) error {
 	const pkg = "github.com/shoal-llm/shoal/cluster"
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", buildTags, "-ldflags", "-s -w -X " + pkg + ".version=" + s.version + " -X " + pkg + ".commit=" + s.commit, "-o", to, "./cmd/shoal"}
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", buildTags, "-ldflags", "-s -w -X " + pkg + ".version=" + s.version +
+		" -X " + pkg + ".commit=" + s.commit, "-o", to, "./cmd/shoal"}
 	c := exec.CommandContext(ctx, "go", args...)
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch, "GOAMD64="+cmp.Or(os.Getenv("GOAMD64"), "v1"), "GOFLAGS=", "GOTOOLCHAIN=local")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch, "GOAMD64="+cmp.Or(os.Getenv("GOAMD64"), "v1"),
+		"GOFLAGS=", "GOTOOLCHAIN=local")
 	c.Stderr = os.Stderr
 	if err := c.Run(); err != nil {
 		return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)

@@ -57,7 +57,8 @@ func run(ctx context.Context, model string) error {
 }
 
 // ask returns the answer under a policy, and the most bytes that its cache had.
-func ask(ctx context.Context, c *cluster.Local, text *cluster.Tokenizer, prompt []int32, policy string) (bytes int64, answer string, err error) {
+func ask(ctx context.Context, c *cluster.Local, text *cluster.Tokenizer, prompt []int32,
+	policy string) (bytes int64, answer string, err error) {
 	request := cluster.NewRequest(policy, prompt, 48)
 	request.Sampling.Temperature = 0
 	request.Policy = policy

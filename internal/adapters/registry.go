@@ -112,7 +112,8 @@ func Open(c Config) (_ *Registry, skipped []error, err error) {
 	}
 	for _, e := range list.Adapters {
 		if list.Model != c.Hash {
-			skipped = append(skipped, fmt.Errorf("adapters: %s was loaded for model %.12s, this is %.12s: load it again", e.Name, list.Model, c.Hash))
+			skipped = append(skipped,
+				fmt.Errorf("adapters: %s was loaded for model %.12s, this is %.12s: load it again", e.Name, list.Model, c.Hash))
 			continue
 		}
 		if e, err := r.open(e.Name, r.store.Path(e.ID), e.Root, e.Created); err != nil {
@@ -138,7 +139,8 @@ func (r *Registry) Close() {
 // open checks the adapter in a folder.
 func (r *Registry) open(name, dir, root string, created time.Time) (Entry, error) {
 	if !validName.MatchString(name) || slices.Contains(r.c.Names, name) {
-		return Entry{}, fmt.Errorf("%w: %.140q: want 1 to 128 letters, digits and . _ - / : @, beginning with a letter or digit, and not the name of the model", ErrName, name)
+		return Entry{}, fmt.Errorf("%w: %.140q: want 1 to 128 letters, digits and . _ - / : @, beginning with a letter or digit, and not the "+
+			"name of the model", ErrName, name)
 	}
 	a, err := lora.Open(dir)
 	if err != nil {

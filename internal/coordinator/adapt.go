@@ -29,7 +29,8 @@ func (d *Director) Adapt(g *Group, maxShift int) (onePass bool, most int) {
 		}
 	}
 	if onePass {
-		d.cfg.Logger.Warn("nodes with older builds are present: until they are replaced, each plan has one decode step and uses all threads", "nodes", old)
+		d.cfg.Logger.Warn("nodes with older builds are present: until they are replaced, each plan has one decode step and uses all threads",
+			"nodes", old)
 	}
 	return onePass, most
 }

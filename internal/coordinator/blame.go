@@ -26,7 +26,8 @@ func failure(rank int, err error) topology.Failure {
 // ownFault reports whether a node replied with a fault of its own, rather than with the state of an
 // epoch, of a call, or of its connections to others.
 func ownFault(answer *rpc.RemoteError) bool {
-	for _, e := range []error{socket.ErrRetired, machine.ErrStaleEpoch, machine.ErrWrongPhase, rpc.ErrBusy, rpc.ErrStale, rpc.ErrNoActor, rpc.ErrClosed} {
+	for _, e := range []error{socket.ErrRetired, machine.ErrStaleEpoch, machine.ErrWrongPhase, rpc.ErrBusy,
+		rpc.ErrStale, rpc.ErrNoActor, rpc.ErrClosed} {
 		if answer.Is(e) {
 			return false
 		}

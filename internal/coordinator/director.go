@@ -86,8 +86,9 @@ const (
 // New returns a director that has not started.
 func New(cfg Config) *Director {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]Host{}, fences: map[string]uint64{"hung": 0, "slow": 0, "broke": 0},
-		began: time.Now(), ctx: ctx, cancel: cancel, endLoad: func(error) {}}
+	return &Director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]Host{},
+		fences: map[string]uint64{"hung": 0, "slow": 0, "broke": 0},
+		began:  time.Now(), ctx: ctx, cancel: cancel, endLoad: func(error) {}}
 }
 
 // Start starts the director's actor.
@@ -192,7 +193,8 @@ func (d *Director) Receive(c actor.Context) {
 		phase, reason := d.authority.Phase()
 		p, nodes := d.authority.Placement()
 		v := View{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
-			Refused: d.authority.Refused(), Drained: maps.Clone(d.authority.Drained()), Quarantined: d.authority.Quarantined(), Hosts: maps.Clone(d.hosts),
+			Refused: d.authority.Refused(), Drained: maps.Clone(d.authority.Drained()),
+			Quarantined: d.authority.Quarantined(), Hosts: maps.Clone(d.hosts),
 			Fenced: d.authority.Fenced(), Fences: maps.Clone(d.fences)}
 		if phase == topology.Loading {
 			v.Loading = time.Since(d.loads)
@@ -393,7 +395,8 @@ func (d *Director) run(c actor.Context, effects []topology.Effect) {
 			}
 			d.cfg.Logger.Log(context.Background(), level, "serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
 			for id, why := range d.authority.Capped() {
-				d.cfg.Logger.Warn("a node gets less work than its own share: to override, set "+options.Name("shares")+" on the coordinator", "node", id, "share", why)
+				d.cfg.Logger.Warn("a node gets less work than its own share: to override, set "+options.Name("shares")+
+					" on the coordinator", "node", id, "share", why)
 			}
 			d.cfg.OnServe(groups)
 		case topology.Probe:
@@ -425,7 +428,8 @@ func (d *Director) loadPart(ctx context.Context, c actor.Context, epoch uint32, 
 		requests := make([]*proto.LoadRequest, len(handles))
 		for model, m := range d.cfg.Models {
 			r := &proto.LoadRequest{Placement: places[model], Rank: uint32(rank), ModelHash: m.Load.ModelHash,
-				WeightType: m.Load.WeightType, KvType: m.Load.KvType, MaxStepTokens: m.Load.MaxStepTokens, Context: m.Load.Context, Coordinator: m.Load.Coordinator}
+				WeightType: m.Load.WeightType, KvType: m.Load.KvType, MaxStepTokens: m.Load.MaxStepTokens,
+				Context: m.Load.Context, Coordinator: m.Load.Coordinator}
 			if part.prefill {
 				r.Coordinator++ // each group has a batcher of its own, so a node that changes groups drops its caches
 			}
@@ -496,7 +500,8 @@ func (d *Director) joinPart(c actor.Context, epoch uint32, part part) {
 }
 
 // ask calls a node outside the actor and sends its reply back as a message.
-func (d *Director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) ([]*proto.LoadReply, error)) {
+func (d *Director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string,
+	f func(context.Context) ([]*proto.LoadReply, error)) {
 	self, root := c.Self(), c.ActorSystem().Root
 	d.callIn(ctx, limit, func(ctx context.Context) {
 		loaded, err := f(ctx)

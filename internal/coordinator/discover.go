@@ -168,11 +168,13 @@ func (d *Discoverer) describe(m gossip.Member) {
 			return
 		}
 		level := slog.LevelWarn
-		if !slices.ContainsFunc(d.bus.Gossip.Members(), func(x gossip.Member) bool { return x.Name == m.Name && x.Meta.Incarnation == m.Meta.Incarnation }) {
+		if !slices.ContainsFunc(d.bus.Gossip.Members(),
+			func(x gossip.Member) bool { return x.Name == m.Name && x.Meta.Incarnation == m.Meta.Incarnation }) {
 			level = slog.LevelDebug // it has died meanwhile
 		}
 		d.log.Log(ctx, level, "a node was seen but does not answer", "node", m.Name, "control", m.Meta.RPC, "error", err,
-			"do", "if it runs, give it an address that this machine can reach with "+options.Name("bind")+", and open its ports ("+options.Name("ports")+"); address translation is not supported")
+			"do", "if it runs, give it an address that this machine can reach with "+options.Name("bind")+", and open its ports ("+
+				options.Name("ports")+"); address translation is not supported")
 		return
 	}
 	if desc.Id != m.Name || desc.Incarnation != m.Meta.Incarnation {
@@ -196,6 +198,10 @@ func (d *Discoverer) describe(m gossip.Member) {
 		return
 	}
 	d.director.Up(topology.Node{
-		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, Device: desc.Device, DeviceMemory: desc.DeviceMemoryBytes, Role: role, ModelHash: desc.ModelHash, OtherHashes: desc.OtherHashes, Epoch: desc.Epoch,
+		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read,
+		Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products,
+		Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2,
+		KVBudget: desc.KvBudgetBytes, Device: desc.Device, DeviceMemory: desc.DeviceMemoryBytes, Role: role, ModelHash: desc.ModelHash,
+		OtherHashes: desc.OtherHashes, Epoch: desc.Epoch,
 		Wire: min(uint32(m.Meta.WireMax), rpc.Version)}, host)
 }

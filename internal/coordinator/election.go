@@ -132,7 +132,9 @@ func (e *Election) Acquire(ctx context.Context, c Candidate) (PlacementLog, erro
 		unlike.Log(e.log, "the active coordinator has an incompatible build: this standby could not take over its nodes", why)
 	}
 	for c.Standby && !c.Store.Replicated() {
-		v.setReason(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there with %s %s,... or shoal store add %s; a replicated store needs three processes with a %s", options.Name("store-nodes"), c.ID, c.ID, options.Name("data-dir")))
+		v.setReason(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there with %s %s,... or "+
+			"shoal store add %s; a replicated store needs three processes with a %s", options.Name("store-nodes"),
+			c.ID, c.ID, options.Name("data-dir")))
 		select {
 		case <-t.C:
 			look()
@@ -167,7 +169,8 @@ func (e *Election) Acquire(ctx context.Context, c Candidate) (PlacementLog, erro
 			v.setReason(why)
 		}
 		if !c.Standby && time.Since(began) > rivalWait {
-			return PlacementLog{}, fmt.Errorf("cluster: %s (its API: %s); to run this one as a standby start it with %s %s HOST:PORT", why, claim.API, options.Name("standby"), options.Name("join"))
+			return PlacementLog{}, fmt.Errorf("cluster: %s (its API: %s); to run this one as a standby start it with %s %s HOST:PORT", why,
+				claim.API, options.Name("standby"), options.Name("join"))
 		}
 	}
 }
@@ -181,7 +184,8 @@ func (e *Election) recorded(epoch uint32) {
 // stepDown stops this coordinator. It can no longer record decisions, and the nodes follow another
 // one.
 func (e *Election) stepDown(by topology.Claim) {
-	e.why = fmt.Errorf("%w: %s has the lease since term %d (its API: %s); this process failed to renew it in time and has changed nothing since", ErrLostLease, by.Holder, by.Term, by.API)
+	e.why = fmt.Errorf("%w: %s has the lease since term %d (its API: %s); this process failed to renew it in time and has changed "+
+		"nothing since", ErrLostLease, by.Holder, by.Term, by.API)
 	e.log.Error("stepping down", "reason", e.why)
 	close(e.lost)
 	if d := e.director.Load(); d != nil {

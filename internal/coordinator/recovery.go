@@ -33,7 +33,8 @@ func (r *Recovery) Withdrawn(w topology.Withdraw, began, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.placements[w.Kind]++
-	if (w.Kind == topology.KindLost || w.Kind == topology.KindFenced || w.Kind == topology.KindRefused || w.Kind == topology.KindStep || w.Kind == topology.KindRestarted) && !began.IsZero() {
+	if (w.Kind == topology.KindLost || w.Kind == topology.KindFenced || w.Kind == topology.KindRefused || w.Kind == topology.KindStep ||
+		w.Kind == topology.KindRestarted) && !began.IsZero() {
 		r.detect.Add(now.Sub(began))
 	}
 }
@@ -50,5 +51,6 @@ func (r *Recovery) State(t batcher.Totals, copied uint64) *wire.RecoveryState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &wire.RecoveryState{Placements: maps.Clone(r.placements), Detection: r.detect.Clone(), Stall: r.stall.Clone(), ReplicaBytes: copied,
-		RecomputedTokens: t.Recomputed, ReplayedTokens: t.Replayed, RestoredCaches: t.Restored, RestoredReplicas: t.Copies, Preemptions: t.Preempted}
+		RecomputedTokens: t.Recomputed, ReplayedTokens: t.Replayed, RestoredCaches: t.Restored,
+		RestoredReplicas: t.Copies, Preemptions: t.Preempted}
 }

@@ -22,7 +22,8 @@ import (
 
 // PrefixRequest returns the wire form of a request to the disks of the sockets.
 func PrefixRequest(epoch uint32, d batcher.Disk) *proto.PrefixRequest {
-	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: plan.EncodeKeys(d.Before[:], d.Keys), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis), Seq: d.Seq, Owner: uint32(d.Owner)}
+	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: plan.EncodeKeys(d.Before[:], d.Keys), Blocks: d.Blocks, Step: d.Step,
+		Millis: uint32(d.Millis), Seq: d.Seq, Owner: uint32(d.Owner)}
 }
 
 // StepDone combines the replies of all sockets to a step.
@@ -114,7 +115,8 @@ type StepTotals struct {
 
 // Sub returns the difference to an earlier value o.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows,
+		t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
 }
 
 // Totals returns the time and work of all steps so far.
@@ -197,7 +199,8 @@ func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replie
 }
 
 func threadsOf(m *proto.ThreadTime) workers.Spent {
-	return workers.Spent{Runs: m.GetRuns(), Wall: time.Duration(m.GetWall()), Work: time.Duration(m.GetWork()), Late: time.Duration(m.GetLate()),
+	return workers.Spent{Runs: m.GetRuns(), Wall: time.Duration(m.GetWall()), Work: time.Duration(m.GetWork()),
+		Late:   time.Duration(m.GetLate()),
 		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd()), Again: m.GetAgain()}
 }
 

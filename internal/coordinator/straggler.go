@@ -66,8 +66,9 @@ func nodeProgress(st *proto.SocketStatus, err error) *topology.NodeProgress {
 	if err != nil {
 		return nil
 	}
-	return &topology.NodeProgress{Epoch: st.Epoch, Step: st.LastStep, Loading: st.State == string(machine.Loading), Stepping: st.State == string(machine.Stepping),
-		Busy: st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
+	return &topology.NodeProgress{Epoch: st.Epoch, Step: st.LastStep, Loading: st.State == string(machine.Loading),
+		Stepping: st.State == string(machine.Stepping),
+		Busy:     st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
 }
 
 // fence requests that a node be left out because it delays the others.

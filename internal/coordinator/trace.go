@@ -45,7 +45,8 @@ func (s *Stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Durat
 		t.Sequences = append(t.Sequences, s.names[w.Seq])
 	}
 	for rank, r := range replies {
-		t.Nodes = append(t.Nodes, tracing.Node{ID: g.Nodes[rank].ID, Compute: time.Duration(r.ComputeMicros) * time.Microsecond, Wait: time.Duration(r.WaitMicros) * time.Microsecond, WireBytes: r.WireBytes})
+		t.Nodes = append(t.Nodes, tracing.Node{ID: g.Nodes[rank].ID, Compute: time.Duration(r.ComputeMicros) * time.Microsecond,
+			Wait: time.Duration(r.WaitMicros) * time.Microsecond, WireBytes: r.WireBytes})
 	}
 	s.tracer.Step(t)
 }

@@ -31,7 +31,8 @@ func StartEmbedded(ctx context.Context, cfg cluster.LocalConfig) (_ *Embedded, e
 			e.cluster.Close()
 		}
 	}()
-	srv, err := cluster.NewAPI(e.cluster, e.cluster.Checkpoint(), e.cluster.ServeConfig(), cluster.APIConfig{Version: "eval", Logger: cfg.Serve.Logger})
+	srv, err := cluster.NewAPI(e.cluster, e.cluster.Checkpoint(), e.cluster.ServeConfig(),
+		cluster.APIConfig{Version: "eval", Logger: cfg.Serve.Logger})
 	if err != nil {
 		return nil, err
 	}

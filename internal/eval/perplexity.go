@@ -46,7 +46,8 @@ func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer,
 	cfg.Stride = cmp.Or(cfg.Stride, room)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 4)
 	if room < 2 || cfg.Stride < 1 || cfg.Stride > room || cfg.Concurrency < 1 {
-		return nil, fmt.Errorf("%w: window %d and stride %d: want a window of at least %d tokens and a stride of 1 to %d", ErrText, cfg.Window, cfg.Stride, len(bos)+2, room)
+		return nil, fmt.Errorf("%w: window %d and stride %d: want a window of at least %d tokens and a stride of 1 to %d",
+			ErrText, cfg.Window, cfg.Stride, len(bos)+2, room)
 	}
 	ids, err := tok.TryEncode(ctx, []tokenizer.Part{{Text: text, Literal: true}}, false)
 	if err != nil {

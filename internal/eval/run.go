@@ -147,7 +147,8 @@ func ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, j j
 
 // record builds the record of a sample. The caller adds the run's identity.
 func (s *Sample) record(p Policy, score Score, output string, millis int64) *Record {
-	r := &Record{Policy: p.Name, Task: s.Task, Length: s.Length, Index: s.Index, Exact: score.Exact, Tokens: score.Tokens, Recall: score.Recall,
+	r := &Record{Policy: p.Name, Task: s.Task, Length: s.Length, Index: s.Index, Exact: score.Exact,
+		Tokens: score.Tokens, Recall: score.Recall,
 		Answer: s.Text, Output: output, Millis: millis}
 	if s.Depth >= 0 {
 		r.Depth = &s.Depth

@@ -143,20 +143,25 @@ func (e *Log) Persist(ctx context.Context, write func(context.Context, []byte) e
 //	                                 server-sent events if the client accepts them
 //	GET /v1/cluster/history?from=N   samples starting at an index, one per second
 func (e *Log) AddRoutes(a *api.Server) error {
-	if err := a.Handle(httpserver.Route{Method: http.MethodGet, Path: "/v1/events", Docs: []httpserver.Doc{{About: "lists the events of the cluster after the revision `from`; as server-sent events where those are accepted", Answer: eventList{}, Events: wire.ClusterEvent{}}}, Handler: func(w http.ResponseWriter, r *http.Request) { e.serve(a, w, r) }}); err != nil {
+	if err := a.Handle(httpserver.Route{Method: http.MethodGet, Path: "/v1/events",
+		Docs: []httpserver.Doc{{About: "lists the events of the cluster after the revision `from`; as server-sent events where those are accepted", Answer: eventList{}, Events: wire.ClusterEvent{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
+			e.serve(a, w, r)
+		}}); err != nil {
 		return err
 	}
-	return a.Handle(httpserver.Route{Method: http.MethodGet, Path: "/v1/cluster/history", Docs: []httpserver.Doc{{About: "load and memory of the last minutes, one sample a second, from the index `from` on", Answer: sampleList{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
-		from, err := number(r, "")
-		if err != nil {
-			a.WriteError(w, err)
-			return
-		}
-		e.mu.Lock()
-		list := e.samples.from(from)
-		e.mu.Unlock()
-		a.WriteJSON(w, http.StatusOK, sampleList{list, SampleEvery.Milliseconds(), "list"})
-	}})
+	return a.Handle(httpserver.Route{Method: http.MethodGet, Path: "/v1/cluster/history",
+		Docs: []httpserver.Doc{{About: "load and memory of the last minutes, one sample a second, from the index `from` on",
+			Answer: sampleList{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
+			from, err := number(r, "")
+			if err != nil {
+				a.WriteError(w, err)
+				return
+			}
+			e.mu.Lock()
+			list := e.samples.from(from)
+			e.mu.Unlock()
+			a.WriteJSON(w, http.StatusOK, sampleList{list, SampleEvery.Milliseconds(), "list"})
+		}})
 }
 
 type eventList struct {

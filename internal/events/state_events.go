@@ -51,7 +51,8 @@ func (l *State) Add(e wire.ClusterEvent) {
 // note adds an event of a node. If only a failed step was known so far, the loss of the node
 // becomes the reason why that placement ended.
 func (l *State) note(at time.Time, kind, node, reason string) {
-	if e := l.openOutage(); e != nil && e.Kind == topology.KindStep && (kind == topology.KindLost || kind == topology.KindFenced || kind == topology.KindRefused) {
+	if e := l.openOutage(); e != nil && e.Kind == topology.KindStep &&
+		(kind == topology.KindLost || kind == topology.KindFenced || kind == topology.KindRefused) {
 		e.Kind, e.Node, e.Reason = kind, node, reason
 		l.touch(e)
 		return
@@ -88,7 +89,8 @@ func (l *State) cost(o batcher.Outage) bool {
 	e := &l.events[at]
 	c := *e.Cost
 	c.Streams, c.Failed, c.WentOn = o.Streams, o.Failed, o.Streams-o.Waiting-o.Failed
-	c.SilentMillis, c.Recomputed, c.Replayed, c.RestoredCaches, c.RestoredReplicas = o.SilentMillis, o.Recomputed, o.Replayed, o.Restored, o.Copies
+	c.SilentMillis, c.Recomputed, c.Replayed, c.RestoredCaches, c.RestoredReplicas = o.SilentMillis,
+		o.Recomputed, o.Replayed, o.Restored, o.Copies
 	c.Open = c.NextEpoch == 0 || o.Waiting > 0
 	if c == *e.Cost {
 		return l.settle(o.Epoch)

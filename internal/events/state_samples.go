@@ -14,7 +14,8 @@ type samples struct {
 }
 
 func (s *samples) add(c *wire.ClusterState) {
-	v := wire.Sample{Index: s.next, Epoch: c.Epoch, Running: c.Running, Waiting: c.Waiting, TokensPerSecond: c.TokensPerSecond, StepMillis: c.StepMillis, WireBytes: c.WireBytes,
+	v := wire.Sample{Index: s.next, Epoch: c.Epoch, Running: c.Running, Waiting: c.Waiting, TokensPerSecond: c.TokensPerSecond,
+		StepMillis: c.StepMillis, WireBytes: c.WireBytes,
 		Nodes: map[string][4]int64{}}
 	for _, q := range c.Sequences {
 		v.KVBytes, v.KVFull = v.KVBytes+q.KVBytes, v.KVFull+q.KVFull

@@ -53,7 +53,8 @@ func sameTokens(small, ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if small.Config.Vocab > ck.Config.Vocab {
-		return fmt.Errorf("it has %d tokens, the model in %s has %d: take a small model of the same family", small.Config.Vocab, ck.Dir, ck.Config.Vocab)
+		return fmt.Errorf("it has %d tokens, the model in %s has %d: take a small model of the same family",
+			small.Config.Vocab, ck.Dir, ck.Config.Vocab)
 	}
 	for id := range int32(min(a.VocabSize(), b.VocabSize())) {
 		if x, y := a.Token(id), b.Token(id); x != y {

@@ -214,7 +214,8 @@ func ParseSize(text string) (int64, error) {
 	for _, u := range []struct {
 		suffix string
 		bytes  int64
-	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"B", 1}} {
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"K", 1 << 10},
+		{"M", 1 << 20}, {"G", 1 << 30}, {"B", 1}} {
 		if rest, ok := strings.CutSuffix(t, u.suffix); ok {
 			t, unit = strings.TrimSpace(rest), u.bytes
 			break

@@ -74,13 +74,16 @@ func Write(dir string, s Script) error {
 		template = Template
 	}
 	for name, value := range map[string]any{
-		"config.json": map[string]any{"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "vocab_size": size, "hidden_size": hidden,
-			"intermediate_size": width, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": width, "hidden_act": "silu",
+		"config.json": map[string]any{"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama",
+			"vocab_size": size, "hidden_size": hidden,
+			"intermediate_size": width, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
+			"head_dim": width, "hidden_act": "silu",
 			"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false,
 			"bos_token_id": v.ids[Begin], "eos_token_id": v.ids[End], "torch_dtype": "float32"},
 		"generation_config.json": map[string]any{"eos_token_id": v.ids[End]},
 		"tokenizer.json":         v.file(),
-		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": End, "clean_up_tokenization_spaces": false,
+		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast",
+			"eos_token": End, "clean_up_tokenization_spaces": false,
 			"model_max_length": 8192, "chat_template": template},
 	} {
 		text, err := json.MarshalIndent(value, "", " ")
@@ -210,7 +213,8 @@ func (v *vocabulary) file() any {
 	added := []any{}
 	for _, t := range v.special {
 		special[t] = true
-		added = append(added, map[string]any{"id": v.ids[t], "content": t, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true})
+		added = append(added, map[string]any{"id": v.ids[t], "content": t, "single_word": false, "lstrip": false,
+			"rstrip": false, "normalized": false, "special": true})
 	}
 	var letters [256]string
 	extra := rune(256)
@@ -235,6 +239,8 @@ func (v *vocabulary) file() any {
 		vocab[spelled.String()] = id
 	}
 	byteLevel := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}
-	return map[string]any{"version": "1.0", "added_tokens": added, "normalizer": nil, "pre_tokenizer": byteLevel, "post_processor": nil, "decoder": byteLevel,
-		"model": map[string]any{"type": "BPE", "unk_token": nil, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []string{}}}
+	return map[string]any{"version": "1.0", "added_tokens": added, "normalizer": nil, "pre_tokenizer": byteLevel,
+		"post_processor": nil, "decoder": byteLevel,
+		"model": map[string]any{"type": "BPE", "unk_token": nil, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+			"vocab": vocab, "merges": []string{}}}
 }

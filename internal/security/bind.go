@@ -23,7 +23,8 @@ func CheckBind(addr string, haveKey bool) error {
 		return err
 	}
 	return fmt.Errorf("%w: %s is reachable from other machines and there is no cluster key; "+
-		"make one with 'shoal keygen' and give it to every process as %s or "+options.Name("cluster-key")+", or listen on 127.0.0.1", ErrOpenBind, addr, EnvKey)
+		"make one with 'shoal keygen' and give it to every process as %s or "+options.Name("cluster-key")+
+		", or listen on 127.0.0.1", ErrOpenBind, addr, EnvKey)
 }
 
 // CheckAPIBind is CheckBind for the HTTP API and its bearer keys.

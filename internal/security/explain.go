@@ -48,7 +48,8 @@ func Explain(err error) error {
 	case errors.As(err, &record), strings.Contains(text, "first record does not look like a TLS handshake"):
 		return fmt.Errorf("%w: it was started without the cluster key; give every process the same %s (%v)", ErrPlaintext, EnvKey, err)
 	case strings.Contains(text, "remote error: tls:"):
-		return fmt.Errorf("%w: it has another cluster key, or does not accept our role, or its clock differs; its log has the cause (%v)", ErrRefused, err)
+		return fmt.Errorf("%w: it has another cluster key, or does not accept our role, or its clock differs; its log has the cause (%v)",
+			ErrRefused, err)
 	}
 	return err
 }

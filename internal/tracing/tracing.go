@@ -179,7 +179,8 @@ func (r *Request) Sequence(s Sequence) {
 	}
 	phase("queue", s.Queue)
 	phase("prefill", s.Prefill, attribute.Int("gen_ai.usage.input_tokens", s.Prompt), attribute.Int("shoal.cached_tokens", s.Cached))
-	phase("decode", s.Decode, attribute.Int("gen_ai.usage.output_tokens", s.Output), attribute.String("gen_ai.response.finish_reason", s.Finish),
+	phase("decode", s.Decode, attribute.Int("gen_ai.usage.output_tokens", s.Output),
+		attribute.String("gen_ai.response.finish_reason", s.Finish),
 		attribute.Int64("shoal.steps", int64(s.Steps.Steps)), attribute.Float64("shoal.compute_seconds", s.Steps.Compute.Seconds()),
 		attribute.Float64("shoal.exchange_wait_seconds", s.Steps.Wait.Seconds()), attribute.Int64("shoal.wire_bytes", int64(s.Steps.WireBytes)))
 }
@@ -228,11 +229,14 @@ func (t *Tracer) Step(s Step) {
 		}
 	}
 	t.mu.Unlock()
-	ctx, span := t.tracer.Start(context.Background(), "step", trace.WithNewRoot(), trace.WithLinks(links...), trace.WithTimestamp(s.Began), trace.WithAttributes(
-		attribute.Int64("shoal.epoch", int64(s.Epoch)), attribute.Int64("shoal.step", int64(s.Number)), attribute.Int("shoal.rows", s.Rows), attribute.Int("shoal.sequences", len(s.Sequences))))
+	ctx, span := t.tracer.Start(context.Background(), "step", trace.WithNewRoot(), trace.WithLinks(links...),
+		trace.WithTimestamp(s.Began), trace.WithAttributes(
+			attribute.Int64("shoal.epoch", int64(s.Epoch)), attribute.Int64("shoal.step", int64(s.Number)), attribute.Int("shoal.rows", s.Rows),
+			attribute.Int("shoal.sequences", len(s.Sequences))))
 	for _, n := range s.Nodes {
-		_, part := t.tracer.Start(ctx, "node "+n.ID, trace.WithTimestamp(s.Began), trace.WithAttributes(attribute.Float64("shoal.compute_seconds", n.Compute.Seconds()),
-			attribute.Float64("shoal.exchange_wait_seconds", n.Wait.Seconds()), attribute.Int64("shoal.wire_bytes", int64(n.WireBytes))))
+		_, part := t.tracer.Start(ctx, "node "+n.ID, trace.WithTimestamp(s.Began),
+			trace.WithAttributes(attribute.Float64("shoal.compute_seconds", n.Compute.Seconds()),
+				attribute.Float64("shoal.exchange_wait_seconds", n.Wait.Seconds()), attribute.Int64("shoal.wire_bytes", int64(n.WireBytes))))
 		part.End(trace.WithTimestamp(s.Began.Add(n.Compute + n.Wait)))
 	}
 	span.End(trace.WithTimestamp(s.Began.Add(s.Took)))

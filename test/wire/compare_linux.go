@@ -36,7 +36,8 @@ type compareCmd struct {
 func (c *compareCmd) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(c.Seconds)*time.Second, fmt.Errorf("--seconds %d have passed", c.Seconds))
 	defer cancel()
-	o := compare.Options{Shapes: c.Shapes, Nodes: c.Nodes, Delays: c.Delays, Rates: c.Rates, Rows: c.Rows, Prompt: c.Prompt, Tokens: c.Tokens, Rounds: c.Rounds, Quant: c.Quant, Memory: c.Memory,
+	o := compare.Options{Shapes: c.Shapes, Nodes: c.Nodes, Delays: c.Delays, Rates: c.Rates, Rows: c.Rows, Prompt: c.Prompt, Tokens: c.Tokens,
+		Rounds: c.Rounds, Quant: c.Quant, Memory: c.Memory,
 		Threads: c.Threads, CPUs: runtime.GOMAXPROCS(0), MTU: c.MTU, Work: c.Work, Start: 5 * time.Minute}
 	began := time.Now()
 	o.Report = func(s string) { fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(began).Seconds(), s) }
@@ -52,7 +53,8 @@ func (c *compareCmd) Run(ctx context.Context) error {
 		o.Builds = append(o.Builds, compare.Build{Name: name, Path: path})
 	}
 	if c.Rounds < 1 || c.Tokens < 4 || min(len(c.Shapes), len(c.Nodes), len(c.Delays), len(c.Rates)) == 0 {
-		return fmt.Errorf("compare: --rounds %d --tokens %d: want at least 1 and 4, and one of --shapes, --nodes, --delays and --rates", c.Rounds, c.Tokens)
+		return fmt.Errorf("compare: --rounds %d --tokens %d: want at least 1 and 4, and one of --shapes, --nodes, --delays and --rates",
+			c.Rounds, c.Tokens)
 	}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return err
@@ -72,5 +74,6 @@ func (c *compareCmd) write(cells []compare.Cell) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(filepath.Join(c.Out, "wire.json"), text, 0o600), os.WriteFile(filepath.Join(c.Out, "wire.md"), []byte(compare.Table(cells)), 0o600))
+	return errors.Join(os.WriteFile(filepath.Join(c.Out, "wire.json"), text, 0o600),
+		os.WriteFile(filepath.Join(c.Out, "wire.md"), []byte(compare.Table(cells)), 0o600))
 }

@@ -69,7 +69,8 @@ type rankCmd struct {
 }
 
 func (c *rankCmd) Run(ctx context.Context) error {
-	r := exchange.Rank{Kind: exchange.Kind(c.Kind), Rank: c.Rank, Hosts: strings.Split(c.Hosts, ","), Floats: c.Floats, Rounds: c.Rounds, Timeout: 2 * time.Minute}
+	r := exchange.Rank{Kind: exchange.Kind(c.Kind), Rank: c.Rank, Hosts: strings.Split(c.Hosts, ","), Floats: c.Floats,
+		Rounds: c.Rounds, Timeout: 2 * time.Minute}
 	took, err := r.Run(ctx)
 	fmt.Println(took)
 	return err

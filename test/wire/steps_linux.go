@@ -34,7 +34,8 @@ func (c *stepsCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = w.close(err) }()
-	fmt.Println("| ranks | step | one way | exchanges | wait floor | wait, 1 | compute, 1 | step, 1 | wait, 2 | compute, 2 | step, 2 | gain |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+	fmt.Println("| ranks | step | one way | exchanges | wait floor | wait, 1 | compute, 1 | step, 1 | wait, 2 | compute, 2 | step, 2 | " +
+		"gain |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, ranks := range c.Ranks {
 		for _, d := range c.Delays {
 			if err := w.setDelay(ctx, ranks, d); err != nil {

@@ -15,7 +15,8 @@ import (
 // yellow. The first one is for levels without a budget.
 var theme = charts.GetTheme(charts.ThemeLight).WithSeriesColors([]charts.Color{
 	charts.ColorFromHex("#222222"), charts.ColorFromHex("#0072b2"), charts.ColorFromHex("#d55e00"), charts.ColorFromHex("#009e73"),
-	charts.ColorFromHex("#cc79a7"), charts.ColorFromHex("#e69f00"), charts.ColorFromHex("#56b4e9"), charts.ColorFromHex("#8c6d00"), charts.ColorFromHex("#7f7f7f"),
+	charts.ColorFromHex("#cc79a7"), charts.ColorFromHex("#e69f00"), charts.ColorFromHex("#56b4e9"),
+	charts.ColorFromHex("#8c6d00"), charts.ColorFromHex("#7f7f7f"),
 })
 
 // heading returns the two lines above a plot.
@@ -112,7 +113,8 @@ func (s summary) depths(length int, format string) ([]byte, error) {
 	opt.Theme, opt.BaseColorIndex, opt.Title, opt.Padding = theme, 6, s.heading("Single needles by depth", length), charts.NewBoxEqual(20)
 	opt.XAxis.Title = "depth of the needle in the text, %; in the cells exact match %"
 	opt.ScaleMinValue, opt.ScaleMaxValue = charts.Ptr(0.0), charts.Ptr(100.0)
-	opt.ValuesLabel = charts.SeriesLabel{Show: charts.Ptr(true), ValueFormatter: func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }}
+	opt.ValuesLabel = charts.SeriesLabel{Show: charts.Ptr(true),
+		ValueFormatter: func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }}
 	p := charts.NewPainter(charts.PainterOptions{OutputFormat: format, Width: 880, Height: 180 + 34*len(opt.Values)})
 	if err := p.HeatMapChart(opt); err != nil {
 		return nil, err

@@ -121,7 +121,8 @@ func write(path, had, now string, released bool) error {
 	case had == now:
 		return nil
 	case had != "" && released:
-		return fmt.Errorf("%s is the record of a wire version that is released, and it differs: raise Version in internal/wire/version.go first", path)
+		return fmt.Errorf("%s is the record of a wire version that is released, and it differs: raise Version in internal/wire/version.go first",
+			path)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

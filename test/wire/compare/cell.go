@@ -90,7 +90,8 @@ func bytesPerSecond(rate string) float64 {
 // Text returns the cell as one line.
 func (c *Cell) Text() string {
 	return fmt.Sprintf("%s %d nodes, %v %s, %v: %s (%s) %.2f tokens/s, step %.2f ms, waits %.2f, floor %.2f, packets %v late",
-		c.Shape, c.Nodes, c.Delay, rateText(c.Rate), c.Load, c.Build, c.Mapping, c.TokensPerS, ms(c.Step()), ms(c.Wait), ms(c.Floor), c.Late.Round(time.Microsecond))
+		c.Shape, c.Nodes, c.Delay, rateText(c.Rate), c.Load, c.Build, c.Mapping, c.TokensPerS, ms(c.Step()), ms(c.Wait),
+		ms(c.Floor), c.Late.Round(time.Microsecond))
 }
 
 func rateText(rate string) string {

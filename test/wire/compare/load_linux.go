@@ -19,13 +19,14 @@ import (
 
 // clientOn returns an HTTP client whose connections start on a host.
 func clientOn(name string) *http.Client {
-	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		err = host.In(name, func() (err error) {
-			c, err = new(net.Dialer).DialContext(ctx, network, address)
-			return err
-		})
-		return c, err
-	}}}
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64,
+		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
+			err = host.In(name, func() (err error) {
+				c, err = new(net.Dialer).DialContext(ctx, network, address)
+				return err
+			})
+			return c, err
+		}}}
 }
 
 // complete sends a prompt of random tokens and returns the arrivals of the answer.

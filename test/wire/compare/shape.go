@@ -63,7 +63,8 @@ func (s Shape) tensors() []tensorSpec {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for i := range s.Layers {
 		for _, t := range []tensorSpec{{"input_layernorm", []int{s.Hidden}}, {"post_attention_layernorm", []int{s.Hidden}},
-			{"self_attn.q_proj", []int{q, s.Hidden}}, {"self_attn.k_proj", []int{kv, s.Hidden}}, {"self_attn.v_proj", []int{kv, s.Hidden}}, {"self_attn.o_proj", []int{s.Hidden, q}},
+			{"self_attn.q_proj", []int{q, s.Hidden}}, {"self_attn.k_proj", []int{kv, s.Hidden}}, {"self_attn.v_proj", []int{kv, s.Hidden}},
+			{"self_attn.o_proj", []int{s.Hidden, q}},
 			{"mlp.gate_proj", []int{s.FFN, s.Hidden}}, {"mlp.up_proj", []int{s.FFN, s.Hidden}}, {"mlp.down_proj", []int{s.Hidden, s.FFN}}} {
 			out = append(out, tensorSpec{fmt.Sprintf("model.layers.%d.%s.weight", i, t.name), t.shape})
 		}
@@ -77,9 +78,12 @@ func (s Shape) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("compare: %w", err)
 	}
-	config := map[string]any{"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "vocab_size": s.Vocab, "hidden_size": s.Hidden, "intermediate_size": s.FFN,
-		"num_hidden_layers": s.Layers, "num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim, "hidden_act": "silu",
-		"max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": s.Tied, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16"}
+	config := map[string]any{"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "vocab_size": s.Vocab,
+		"hidden_size": s.Hidden, "intermediate_size": s.FFN,
+		"num_hidden_layers": s.Layers, "num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads,
+		"head_dim": s.HeadDim, "hidden_act": "silu",
+		"max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": s.Tied, "bos_token_id": 0,
+		"eos_token_id": 1, "torch_dtype": "bfloat16"}
 	for name, v := range map[string]any{"config.json": config, "tokenizer.json": tokenizer(s.Vocab)} {
 		text, err := json.Marshal(v)
 		if err == nil {
@@ -174,9 +178,11 @@ func tokenizer(vocab int) map[string]any {
 		ids[string(word)] = i
 	}
 	special := func(id int, text string) map[string]any {
-		return map[string]any{"id": id, "content": text, "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}
+		return map[string]any{"id": id, "content": text, "special": true, "single_word": false,
+			"lstrip": false, "rstrip": false, "normalized": false}
 	}
 	level := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}
-	return map[string]any{"version": "1.0", "added_tokens": []any{special(0, "<s>"), special(1, "</s>")}, "normalizer": nil, "post_processor": nil,
+	return map[string]any{"version": "1.0", "added_tokens": []any{special(0, "<s>"), special(1, "</s>")},
+		"normalizer": nil, "post_processor": nil,
 		"pre_tokenizer": level, "decoder": level, "model": map[string]any{"type": "BPE", "vocab": ids, "merges": []any{}}}
 }
