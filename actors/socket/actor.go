@@ -39,7 +39,7 @@ type Actor struct {
 	layers  []*actor.PID
 	// collective actor of the epoch; nil before the epoch's Join
 	collective *actor.PID
-	steps      [machine.MicroBatches]*flight
+	step       *flight            // in flight; nil: none
 	cancel     context.CancelFunc // cancels loading
 	read       *progress          // of the newest load
 	adapters   *adapter.Loader    // nil: the socket takes no LoRA adapters
@@ -132,7 +132,7 @@ func (a *Actor) teardown(c actor.Context, effects []machine.Effect) {
 		a.cancel()
 		a.cancel = nil
 	}
-	a.failSteps(ErrRetired)
+	a.failStep(ErrRetired)
 	for _, p := range a.layers {
 		c.Stop(p)
 	}
@@ -157,10 +157,8 @@ func (a *Actor) teardown(c actor.Context, effects []machine.Effect) {
 func (a *Actor) status() *proto.SocketStatus {
 	done, busy := a.exec.Progress()
 	before := uint64(0)
-	for _, f := range a.steps {
-		if f != nil && (before == 0 || f.jobsBefore < before) {
-			before = f.jobsBefore
-		}
+	if a.step != nil {
+		before = a.step.jobsBefore
 	}
 	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch, State: string(a.machine.Phase), LastStep: a.machine.Step,
 		KvUsedBytes: a.caches.Arena.Used(), KvBudgetBytes: a.caches.Arena.Budget(), PrefixDisk: a.caches.PrefixDisk(), Scratch: a.caches.Scratch()}

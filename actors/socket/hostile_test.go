@@ -101,7 +101,7 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 			decode(2, 20, 0),
 			{Seq: 1, Start: 70, Tokens: tokens(10), Prefill: true, Last: true, Sample: true},
 		}},
-		&proto.StepRequest{Epoch: 1, Step: 3, MicroBatch: 1, MicroBatches: 2, Chunks: []*proto.Chunk{decode(1, 80, 0), {Seq: 2, Start: 21, Tokens: []uint32{7, 8, 9}, Sample: true, Accepted: 1}}},
+		&proto.StepRequest{Epoch: 1, Step: 3, MicroBatches: 2, Chunks: []*proto.Chunk{decode(1, 80, 0), {Seq: 2, Start: 21, Tokens: []uint32{7, 8, 9}, Sample: true, Accepted: 1}}},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Millis: 1000},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Blocks: []uint64{6, 7}, Step: 3, Millis: 1000},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 64), Blocks: []uint64{8}, Step: 3, Millis: 100, Seq: 1},

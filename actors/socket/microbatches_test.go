@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// slowFirst delivers the messages of the first micro-batches late, so that the second ones would overtake
-// them if they did not wait.
+// slowFirst delivers the messages of the first micro-batch late, so that the second one would overtake it if
+// it did not wait.
 func slowFirst(_ int, inner collective.Transport) collective.Transport { return slowTransport{inner} }
 
 type slowTransport struct{ collective.Transport }
@@ -32,7 +32,7 @@ var held atomic.Int64
 
 func later(msg []byte, send func(msg []byte) error) error {
 	h, _, bad := collective.ParseMessage(msg, true)
-	if bad != collective.DropNone || h.Op.MicroBatch() == 0 || h.Op.MicroBatch()%2 == 1 {
+	if bad != collective.DropNone || h.Op.MicroBatch() != 1 {
 		return send(msg)
 	}
 	held.Add(1)
@@ -136,12 +136,12 @@ func TestMicroBatchesFullStep(t *testing.T) {
 	}
 }
 
-// pairTransport holds every message of a first micro-batch until the second one has sent its message of the same
+// pairTransport holds every message of the first micro-batch until the second one has sent its message of the same
 // exchange.
 type pairTransport struct {
 	collective.Transport
 	mu    sync.Mutex
-	sent  map[uint64]uint64 // newest sequence number of each second micro-batch
+	sent  uint64 // newest sequence number of the second micro-batch
 	held  []heldMessage
 	pairs *atomic.Int64
 }
@@ -159,21 +159,21 @@ func (p *pairTransport) Broadcast(msg []byte) error { return p.pass(msg, p.Trans
 
 func (p *pairTransport) pass(msg []byte, send func(msg []byte) error) error {
 	h, _, bad := collective.ParseMessage(msg, true)
-	if bad != collective.DropNone || h.Op.MicroBatch() < 2 {
+	if bad != collective.DropNone || h.Op.MicroBatch() == 0 {
 		return send(msg)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if h.Op.MicroBatch()%2 == 0 {
+	if h.Op.MicroBatch() == 1 {
 		msg = slices.Clone(msg)
 		p.held = append(p.held, heldMessage{h.Op, func() error { return send(msg) }})
 	} else if err := send(msg); err != nil {
 		return err
 	} else {
-		p.sent[uint64(h.Op.MicroBatch()-1)] = h.Op.Sequence()
+		p.sent = h.Op.Sequence()
 	}
 	for i := 0; i < len(p.held); i++ {
-		if x := p.held[i]; p.sent[uint64(x.of.MicroBatch())] >= x.of.Sequence() {
+		if x := p.held[i]; p.sent >= x.of.Sequence() {
 			p.held = slices.Delete(p.held, i, i+1)
 			p.pairs.Add(1)
 			if err := x.send(); err != nil {
@@ -191,7 +191,7 @@ func TestMicroBatchesOverlap(t *testing.T) {
 	for _, m := range topology.Mappings {
 		var pairs atomic.Int64
 		c := rigConfig{dir: goldenDir, sockets: 2, mapping: m, kv: tensor.BF16, micro: 2, wrap: func(_ int, inner collective.Transport) collective.Transport {
-			return &pairTransport{Transport: inner, sent: map[uint64]uint64{}, pairs: &pairs}
+			return &pairTransport{Transport: inner, pairs: &pairs}
 		}}
 		var reqs []*request
 		for i := range 4 {

@@ -189,12 +189,6 @@ func (r *rig) all(c chan error) {
 // rows, all are accepted.
 func (r *rig) run(req *proto.StepRequest) map[uint64]*proto.Sampled {
 	r.t.Helper()
-	return r.start(req)()
-}
-
-// start begins a step on every socket. The returned function waits for its end.
-func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
-	r.t.Helper()
 	r.step++
 	req.Epoch, req.Step, req.MicroBatches = r.epoch, r.step, uint32(r.c.micro)
 	for _, o := range req.Open {
@@ -214,19 +208,16 @@ func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
 	for _, p := range r.pids {
 		r.sys.Root.Send(p, &Step{Request: req, Reply: func(s *proto.StepReply, err error) { replies <- s; done <- err }})
 	}
-	return func() map[uint64]*proto.Sampled {
-		r.t.Helper()
-		r.all(done)
-		out := map[uint64]*proto.Sampled{}
-		for range r.pids {
-			reply := <-replies
-			r.lost = append(r.lost, reply.GetLost()...)
-			for _, s := range reply.GetSampled() {
-				out[s.Seq] = s
-			}
+	r.all(done)
+	out := map[uint64]*proto.Sampled{}
+	for range r.pids {
+		reply := <-replies
+		r.lost = append(r.lost, reply.GetLost()...)
+		for _, s := range reply.GetSampled() {
+			out[s.Seq] = s
 		}
-		return out
 	}
+	return out
 }
 
 // request is one generation; its results are appended to tokens and scores.

@@ -16,26 +16,23 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	w, err := a.machine.Plan(m.Request)
 	if err != nil {
 		m.Reply(nil, err)
-		a.failSteps(err)
+		a.failStep(err)
 		return
 	}
 	s := &flight{Step: a.epoch.NewStep(w, a.Config.use), reply: m.Reply, observe: m.Times}
 	s.jobsBefore, _ = a.exec.Progress()
-	a.steps[w.MicroBatch] = s
+	a.step = s
 	a.run(c, s)
 }
 
-// failSteps fails the steps in flight if the epoch has failed.
-func (a *Actor) failSteps(cause error) {
-	if a.machine.Phase == machine.Stepping || a.machine.Phase == machine.Ready {
+// failStep fails the step in flight if the epoch has failed.
+func (a *Actor) failStep(cause error) {
+	s := a.step
+	if s == nil || a.machine.Phase == machine.Stepping || a.machine.Phase == machine.Ready {
 		return
 	}
-	for i, s := range a.steps {
-		if s != nil {
-			a.steps[i] = nil
-			s.reply(nil, cause)
-		}
-	}
+	a.step = nil
+	s.reply(nil, cause)
 }
 
 // flight is a step in flight.
@@ -64,37 +61,36 @@ func (a *Actor) run(c actor.Context, s *flight) {
 // left receives a batch that has left the layers. The step advances after its last batch, or the first
 // error.
 func (a *Actor) left(c actor.Context, m *layer.Done) {
-	for _, s := range a.steps {
-		if s == nil {
-			continue
-		}
-		i := slices.Index(s.sent, m.Batch)
-		if i < 0 {
-			continue
-		}
-		s.sent = slices.Delete(s.sent, i, i+1)
-		if len(s.sent) == 0 || m.Err != nil {
-			a.advance(c, s, m.Err)
-		}
+	s := a.step
+	if s == nil {
+		return
+	}
+	i := slices.Index(s.sent, m.Batch)
+	if i < 0 {
+		return
+	}
+	s.sent = slices.Delete(s.sent, i, i+1)
+	if len(s.sent) == 0 || m.Err != nil {
+		a.advance(c, s, m.Err)
 	}
 }
 
 // advance starts a step's next stage or ends the step.
 func (a *Actor) advance(c actor.Context, s *flight, err error) {
 	w := s.Work
-	if a.steps[w.MicroBatch] != s {
+	if a.step != s {
 		return // the step's epoch is over
 	}
 	if err == nil && s.Advance() {
 		a.run(c, s)
 		return
 	}
-	a.steps[w.MicroBatch] = nil
+	a.step = nil
 	if stale := a.machine.End(w, err == nil); stale != nil || err != nil {
 		err = errors.Join(err, stale)
 		a.Config.Logger.Warn("step failed", "epoch", w.Epoch, "step", w.Step, "error", err)
 		s.reply(nil, err)
-		a.failSteps(err)
+		a.failStep(err)
 		return
 	}
 	times, reply := s.Finish()

@@ -1,16 +1,13 @@
 package socket
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
-	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/testlevel"
@@ -113,104 +110,6 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 				q.tokens = append(q.tokens, int32(d.Token))
 			}
 			q.at += accepted[i]
-		}
-	}
-}
-
-// TestTwoStepsInFlight checks that steps of two micro-batches, begun together and ended in any
-// order, give the bits of one step at a time.
-func TestTwoStepsInFlight(t *testing.T) {
-	for i, policy := range []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20"} {
-		for _, sockets := range []int{1, 3} {
-			t.Run(fmt.Sprint(policy, "/", sockets), func(t *testing.T) {
-				c := rigConfig{dir: goldenDir, sockets: sockets, mapping: topology.Mappings[i%2], kv: tensor.BF16}
-				const tokens = 24
-				reqs := func() (list []*request) {
-					for range 2 {
-						list = append(list, someRequests(policy, tokens)...)
-					}
-					return list
-				}
-				want := reqs()
-				newRig(t, c).generate(20, want...)
-				r, got := newRig(t, c), reqs()
-				half := len(got) / 2
-				halves := [machine.MicroBatches]*flow{{reqs: got[:half]}, {reqs: got[half:]}}
-				for n := 0; halves[0].left() || halves[1].left(); n++ {
-					for batch, h := range halves {
-						if h.ended != nil && (n+batch)%3 > 0 { // the other micro-batch may begin and end another step first
-							h.take(t, h.ended())
-							h.ended = nil
-						}
-						if s := h.next(r, 20+13*batch); h.ended == nil && s != nil {
-							s.MicroBatch = uint32(batch)
-							h.ended = r.start(s)
-						}
-					}
-				}
-				for i := range want {
-					for j, s := range want[i].scores {
-						if j >= len(got[i].scores) || !pb.Equal(got[i].scores[j].Drawn[0], s.Drawn[0]) {
-							t.Fatalf("sequence %d, token %d differs from one step at a time", i, j)
-						}
-					}
-				}
-			})
-		}
-	}
-}
-
-// flow is the requests of one micro-batch.
-type flow struct {
-	reqs  []*request
-	ended func() map[uint64]*proto.Sampled // waits for the step in flight
-}
-
-func (f *flow) left() bool {
-	for _, q := range f.reqs {
-		if len(q.tokens) < q.max {
-			return true
-		}
-	}
-	return f.ended != nil
-}
-
-// next returns the next step of all its requests; nil if a step is in flight or they are done.
-func (f *flow) next(r *rig, chunk int) *proto.StepRequest {
-	s := &proto.StepRequest{}
-	for _, q := range f.reqs {
-		if f.ended != nil || len(q.tokens) == q.max {
-			continue
-		}
-		if q.id == 0 {
-			r.seq++
-			q.id = r.seq
-			s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))})
-		}
-		c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
-		if end := min(q.at+chunk, len(q.prompt)); q.at < end {
-			c.Prefill, c.Last, c.Sample = true, end == len(q.prompt), end == len(q.prompt)
-			for _, t := range q.prompt[q.at:end] {
-				c.Tokens = append(c.Tokens, uint32(t))
-			}
-			q.at = end
-		} else {
-			c.Sample, c.Tokens = true, []uint32{uint32(q.tokens[len(q.tokens)-1])}
-			q.at++
-		}
-		s.Chunks = append(s.Chunks, c)
-	}
-	if len(s.Chunks) == 0 {
-		return nil
-	}
-	return s
-}
-
-func (f *flow) take(t *testing.T, got map[uint64]*proto.Sampled) {
-	t.Helper()
-	for _, q := range f.reqs {
-		if s := got[q.id]; s != nil {
-			q.tokens, q.scores = append(q.tokens, int32(s.Drawn[0].Token)), append(q.scores, s)
 		}
 	}
 }

@@ -3073,13 +3073,11 @@ type StepRequest struct {
 	DeadlineMillis uint32                 `protobuf:"varint,6,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
 	Copy           []*Copy                `protobuf:"bytes,7,rep,name=copy,proto3" json:"copy,omitempty"`
 	DropReplica    []uint64               `protobuf:"varint,8,rep,packed,name=drop_replica,json=dropReplica,proto3" json:"drop_replica,omitempty"` // sequences that lose their replica before the step
-	// Steps of different micro-batches may be in flight together, with different sequences.
-	MicroBatch uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
-	Evict      []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
-	Keep       []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
-	Index      []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                                     // after the rows; a step may have no rows
-	Spill      []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                                     // for sequences that decode
-	DropExtras []uint64 `protobuf:"varint,14,rep,packed,name=drop_extras,json=dropExtras,proto3" json:"drop_extras,omitempty"` // blocks of the prefix cache that lose sums and snapshot before the step
+	Evict          []uint64               `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"`                               // blocks of the prefix cache that are dropped before the step
+	Keep           []*Keep                `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
+	Index          []*Index               `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                                     // after the rows; a step may have no rows
+	Spill          []*Spill               `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                                     // for sequences that decode
+	DropExtras     []uint64               `protobuf:"varint,14,rep,packed,name=drop_extras,json=dropExtras,proto3" json:"drop_extras,omitempty"` // blocks of the prefix cache that lose sums and snapshot before the step
 	// Passes of the model over the rows. Each row is a decode row of one token, and reads in the
 	// next pass the token that it sampled. 0 means 1.
 	Passes uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
@@ -3177,13 +3175,6 @@ func (x *StepRequest) GetDropReplica() []uint64 {
 		return x.DropReplica
 	}
 	return nil
-}
-
-func (x *StepRequest) GetMicroBatch() uint32 {
-	if x != nil {
-		return x.MicroBatch
-	}
-	return 0
 }
 
 func (x *StepRequest) GetEvict() []uint64 {
@@ -4648,7 +4639,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
 	"\x04sums\x18\x0f \x01(\bR\x04sums\x12\x1a\n" +
-	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xe6\x04\n" +
+	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xcb\x04\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -4657,9 +4648,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06chunks\x18\x05 \x03(\v2\f.shoal.ChunkR\x06chunks\x12'\n" +
 	"\x0fdeadline_millis\x18\x06 \x01(\rR\x0edeadlineMillis\x12\x1f\n" +
 	"\x04copy\x18\a \x03(\v2\v.shoal.CopyR\x04copy\x12!\n" +
-	"\fdrop_replica\x18\b \x03(\x04R\vdropReplica\x12\x1f\n" +
-	"\vmicro_batch\x18\t \x01(\rR\n" +
-	"microBatch\x12\x14\n" +
+	"\fdrop_replica\x18\b \x03(\x04R\vdropReplica\x12\x14\n" +
 	"\x05evict\x18\n" +
 	" \x03(\x04R\x05evict\x12\x1f\n" +
 	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\x12\"\n" +
@@ -4672,7 +4661,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\vdrop_states\x18\x11 \x03(\x04R\n" +
 	"dropStates\x12$\n" +
 	"\x06sweeps\x18\x12 \x03(\v2\f.shoal.SweepR\x06sweeps\x12#\n" +
-	"\rmicro_batches\x18\x13 \x01(\rR\fmicroBatches\"\x99\x01\n" +
+	"\rmicro_batches\x18\x13 \x01(\rR\fmicroBatchesJ\x04\b\t\x10\n" +
+	"\"\x99\x01\n" +
 	"\x05Sweep\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1d\n" +
 	"\n" +

@@ -37,7 +37,7 @@ func (m *Machine) Adapt(epoch uint32, number uint64, keep [][]byte) (dropped []l
 		stays[id] = true
 	}
 	for _, q := range m.seqs {
-		if q.inFlight != 0 && m.adapters[q.Adapter] && !stays[q.Adapter] {
+		if q.inFlight && m.adapters[q.Adapter] && !stays[q.Adapter] {
 			return nil, fmt.Errorf("socket: adapter %v leaves while a step uses it", q.Adapter)
 		}
 	}

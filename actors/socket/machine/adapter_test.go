@@ -36,11 +36,11 @@ func TestAdapt(t *testing.T) {
 	if dropped := adapt(3, 1, a); len(dropped) > 0 || !m.HasAdapter(b) {
 		t.Errorf("an older decision drops %v", dropped)
 	}
-	m.seqs[7] = &Sequence{Adapter: a, inFlight: 1}
+	m.seqs[7] = &Sequence{Adapter: a, inFlight: true}
 	if _, err := m.Adapt(3, 3, [][]byte{b.Bytes()}); err == nil || !m.HasAdapter(a) {
 		t.Errorf("an adapter leaves during its step: %v", err)
 	}
-	m.seqs[7].inFlight = 0
+	m.seqs[7].inFlight = false
 	if dropped := adapt(3, 4, b, c); !slices.Equal(dropped, []lora.ID{a}) || m.HasAdapter(a) || !m.HasAdapter(b) {
 		t.Errorf("dropped %v", dropped)
 	}

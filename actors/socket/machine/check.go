@@ -16,13 +16,6 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 	if err := m.checkKeep(p.Keep); err != nil {
 		return nil, err
 	}
-	for _, ids := range [...][]uint64{p.Release, p.DropReplica} {
-		for _, id := range ids {
-			if q := m.seqs[id]; q != nil && q.inFlight != 0 {
-				return nil, fmt.Errorf("socket: sequence %d is in step %d, which is in flight", id, q.inFlight)
-			}
-		}
-	}
 	seqs, err := m.checkOpens(p)
 	if err != nil {
 		return nil, err
@@ -91,8 +84,6 @@ func (m *Machine) checkKeep(keep []plan.Keep) error {
 			return fails("its rows are on one of %d sockets", m.limits.Ranks)
 		case !q.HandedOver:
 			return fails("its prompt is not complete")
-		case q.inFlight != 0:
-			return fails("step %d, which is in flight, has rows of it", q.inFlight)
 		case !q.Policy.RebuildsByPrefill():
 			return fails("under %s its rows are not those of prefill", q.Policy.Spec())
 		case k.From > q.Read || k.From+len(k.Blocks) > q.Read/tensor.BlockSlots:
@@ -118,8 +109,6 @@ func (m *Machine) checkIndex(p *plan.Plan, x *plan.Index, q *Sequence) error {
 		return fmt.Errorf("socket: step %d indexes sequence %d, which is not open", p.Step, x.Seq)
 	case q.lastStep == p.Step:
 		return fmt.Errorf("socket: step %d indexes sequence %d, and names it twice", p.Step, x.Seq)
-	case q.inFlight != 0:
-		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", x.Seq, q.inFlight)
 	case q.HandedOver || q.swept.pass > 0:
 		return fmt.Errorf("socket: step %d indexes sequence %d, whose prompt is complete or read layer by layer", p.Step, x.Seq)
 	}

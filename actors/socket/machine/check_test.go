@@ -75,7 +75,6 @@ func TestEachRule(t *testing.T) {
 		"layers [1,3): it is not open":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Seq = 7 },
 		"the step has 2 passes":                           func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); p.Passes, p.Decode = 2, nil },
 		"the step names the sequence twice":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); p.Sweeps = append(p.Sweeps, p.Sweeps[0]) },
-		"[1,3): step 4, which is in flight":               func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].inFlight = 4 },
 		"its prompt is read in chunks":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 64, 32).Seq = 2 },
 		"[1,3): its prompt is complete":                   func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].HandedOver = true },
 		"tokens [80,112) after 48 of 100":                 func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 80, 32) },
@@ -93,7 +92,6 @@ func TestEachRule(t *testing.T) {
 		"sequence 2 has no cache to move to a file":       func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 2, Blocks: 1}} },
 		"3 blocks must move to a file, the cache has 2":   func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1, Blocks: 3}} },
 		"0 blocks must move to a file":                    func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1}} },
-		"in step 4, which is in flight":                   func(m *Machine, p *plan.Plan) { m.seqs[2].inFlight, p.Release = 4, []uint64{2} },
 		"step 5 has no rows":                              func(_ *Machine, p *plan.Plan) { p.Decode = nil },
 		"5: 5 are open, as many":                          func(m *Machine, p *plan.Plan) { m.limits.Rows = 5; open(p) },
 		"owner 2 of 2 ranks":                              func(_ *Machine, p *plan.Plan) { open(p).Owner = 2 },
@@ -149,9 +147,6 @@ func TestEachRule(t *testing.T) {
 		"block 11 exists already": func(m *Machine, p *plan.Plan) {
 			m.limits.Ranks, p.Keep = 1, []plan.Keep{{Seq: 1, Blocks: []uint64{11}}}
 		},
-		"prefix cache: step 3": func(m *Machine, p *plan.Plan) {
-			m.limits.Ranks, m.seqs[1].inFlight, p.Keep = 1, 3, []plan.Keep{{Seq: 1, Blocks: []uint64{13}}}
-		},
 		"copied after 64 tokens, not after block 1": func(m *Machine, p *plan.Plan) {
 			m.limits.Ranks, m.seqs[1].copied, p.Keep = 1, 64, []plan.Keep{{Seq: 1, Blocks: []uint64{13, 14}, Snapshot: 14}}
 		},
@@ -196,7 +191,6 @@ func TestEachRule(t *testing.T) {
 		},
 		"which is not open":            func(_ *Machine, p *plan.Plan) { decode(p).Seq = 7 },
 		"names sequence 1 twice":       func(_ *Machine, p *plan.Plan) { p.Decode = append(p.Decode, p.Decode[0]) },
-		"1 is in step 4, which is in":  func(m *Machine, _ *plan.Plan) { m.seqs[1].inFlight = 4 },
 		"0 tokens from position 130":   func(_ *Machine, p *plan.Plan) { decode(p).Tokens = nil },
 		"a draft of 16 tokens":         func(_ *Machine, p *plan.Plan) { decode(p).Draft = 16 },
 		"101 log-probabilities":        func(_ *Machine, p *plan.Plan) { chunk(p).PromptLogprobs = 101 },

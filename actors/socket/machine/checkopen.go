@@ -181,8 +181,6 @@ func checkFork(o *plan.Open, q, from *Sequence) error {
 		return fails("its adapter is %v, not %v", from.Adapter, q.Adapter)
 	case from.Policy.Spec() != q.Policy.Spec():
 		return fails("its policy is %s, not %s", from.Policy.Spec(), q.Policy.Spec())
-	case o.Take && from.inFlight != 0:
-		return fails("step %d, which is in flight, has rows of it", from.inFlight)
 	case o.Take && (q.Read < from.Read || q.Read > from.Read+from.Staged):
 		return fails("it has %d tokens and %d of its last step, not %d", from.Read, from.Staged, q.Read)
 	}

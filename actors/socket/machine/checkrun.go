@@ -42,8 +42,6 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 		return fmt.Errorf("socket: step %d names sequence %d, which is not open", p.Step, c.Seq)
 	case q.lastStep == p.Step:
 		return fmt.Errorf("socket: step %d names sequence %d twice", p.Step, c.Seq)
-	case q.inFlight != 0:
-		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", c.Seq, q.inFlight)
 	case n == 0 || c.Start+n > q.Policy.Longest(l.Positions):
 		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, c.Start, q.Policy.Longest(l.Positions))
 	case c.Draft > speculate.MaxDraft:

@@ -59,7 +59,7 @@ func TestInteraction(t *testing.T) {
 type story struct {
 	m     *Machine
 	epoch uint32
-	work  [MicroBatches]*Work
+	work  *Work
 }
 
 // run executes one command: a name, then key=value pairs. Numbers within a value are separated by
@@ -75,7 +75,6 @@ func (s *story) run(line string) string {
 		return otherwise
 	}
 	s.epoch = uint32(num("epoch", int(s.epoch)))
-	batch := num("batch", 0)
 	ok := !slices.Contains(words, "failed")
 	switch words[0] {
 	case "load":
@@ -93,16 +92,16 @@ func (s *story) run(line string) string {
 	case "joined":
 		return s.say(nil, s.m.Joined(s.epoch, ok))
 	case "step":
-		w, err := s.m.Plan(s.plan(uint64(num("step", 0)), batch, words[1:]))
+		w, err := s.m.Plan(s.plan(uint64(num("step", 0)), words[1:]))
 		if err != nil {
 			return s.say(nil, err)
 		}
-		s.work[batch] = w
+		s.work = w
 		return s.say(w.First, nil) + s.describe(w)
 	case "ended":
-		return s.say(nil, s.m.End(s.work[batch], ok))
+		return s.say(nil, s.m.End(s.work, ok))
 	case "release":
-		effects, err := s.m.Release(&proto.ReleaseRequest{Epoch: s.epoch, Seqs: []uint64{uint64(num("seq", 0))}, Evict: []uint64{uint64(num("block", 0))}, Keep: s.plan(0, 0, words[1:]).Keep})
+		effects, err := s.m.Release(&proto.ReleaseRequest{Epoch: s.epoch, Seqs: []uint64{uint64(num("seq", 0))}, Evict: []uint64{uint64(num("block", 0))}, Keep: s.plan(0, words[1:]).Keep})
 		return s.say(effects, err)
 	case "restore":
 		r := &proto.PrefixRequest{Epoch: s.epoch, From: uint32(num("from", 0)), Step: uint64(num("step", 0)), Seq: uint64(num("seq", 0)), Owner: uint32(num("owner", 0))}
@@ -164,8 +163,8 @@ func (s *story) describe(w *Work) string {
 // read=seq:start:n (read! when it is the last), decode=seq:start:n:accepted, passes=n,
 // copy=seq:rank, drop=seq, release=seq; begins=block:... of the last open, saves=from:block:...
 // of the last chunk (and sums), evict=block, drops=block (its sums), keep=seq:from:block:...
-func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: s.epoch, Step: step, MicroBatch: uint32(batch)}
+func (s *story) plan(step uint64, words []string) *proto.StepRequest {
+	r := &proto.StepRequest{Epoch: s.epoch, Step: step}
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
 		n := append(numbers(value), make([]int, 5)...)

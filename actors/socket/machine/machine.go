@@ -33,8 +33,8 @@ type Machine struct {
 	adaptNumber uint64           // newest decision about them
 	snapshots   map[uint64]bool  // the blocks with snapshots of recurrent states
 	taking      taking
-	flights     [MicroBatches][]uint64
-	busy        bool // a job between steps is running
+	flight      []uint64 // sequences of the step in flight
+	busy        bool     // a job between steps is running
 }
 
 // Limits are the bounds for the plans of an epoch.
@@ -73,7 +73,7 @@ type Sequence struct {
 	copied       int  // tokens of that copy; 0: there is none yet
 	oneToken     bool // it decodes one token a step
 	swept        swept
-	inFlight     uint64 // step in flight with rows of it, or 0
+	inFlight     bool   // the step in flight has rows of it
 	lastStep     uint64 // last step that named it
 }
 
@@ -136,7 +136,7 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 	m.adaptNumber = 0
 	// The blocks of the prefix cache hold the heads of this epoch's placement.
 	effects = m.evict(effects, slices.Sorted(maps.Keys(m.blocks)))
-	m.flights, m.busy = [MicroBatches][]uint64{}, false
+	m.flight, m.busy = nil, false
 	if !keep {
 		for _, id := range slices.Sorted(maps.Keys(m.kept)) {
 			effects = append(effects, Effect{Do: DoRelease, Seq: id})

@@ -11,14 +11,10 @@ import (
 // before any part of it counts. After that only memory can be missing. An error that is not of the
 // fence (ErrStaleEpoch, ErrWrongPhase) fails the epoch.
 func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
-	if r.MicroBatch >= MicroBatches {
-		return nil, fmt.Errorf("%w: micro-batch %d of %d", ErrWrongPhase, r.MicroBatch, MicroBatches)
-	}
 	if m.busy {
 		return nil, fmt.Errorf("%w: a job between steps is in hand", ErrWrongPhase)
 	}
-	batch := int(r.MicroBatch)
-	if err := m.Begin(r.Epoch, r.Step, batch); err != nil {
+	if err := m.Begin(r.Epoch, r.Step); err != nil {
 		return nil, err
 	}
 	w := new(Work)
@@ -63,11 +59,10 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	}
 	for _, x := range p.Index {
 		q := m.seqs[x.Seq]
-		q.inFlight = w.Step
+		m.fly(q, x.Seq)
 		if x.From == q.piecesBefore && q.Owner == m.limits.Rank {
 			w.First = append(w.First, Effect{Do: DoOpenCache, Seq: x.Seq, Tokens: q.Prompt})
 		}
-		m.flights[w.MicroBatch] = append(m.flights[w.MicroBatch], x.Seq)
 	}
 	for _, f := range p.Spill {
 		if m.seqs[f.Seq].Owner == m.limits.Rank {
@@ -128,8 +123,7 @@ func (m *Machine) open(w *Work, opened map[uint64]*Sequence) {
 // run completes one run of tokens, and adds the memory that it needs to the work.
 func (m *Machine) run(w *Work, c *plan.Run) {
 	q, n, start := m.seqs[c.Seq], len(c.Tokens), c.Start
-	q.inFlight = w.Step
-	m.flights[w.MicroBatch] = append(m.flights[w.MicroBatch], c.Seq)
+	m.fly(q, c.Seq)
 	c.Owner = q.Owner
 	for i, id := range c.Save {
 		m.blocks[id] = c.SaveFrom + i
@@ -159,16 +153,22 @@ func (m *Machine) run(w *Work, c *plan.Run) {
 	}
 }
 
+// fly adds a sequence to the step in flight.
+func (m *Machine) fly(q *Sequence, id uint64) {
+	q.inFlight = true
+	m.flight = append(m.flight, id)
+}
+
 // End closes a step: the chunks of its prompts are read, and its hand-overs and replicas are
 // complete. After a step that failed the epoch is over for this socket.
 func (m *Machine) End(w *Work, ok bool) error {
-	if err := m.State.End(w.Epoch, w.MicroBatch, ok); err != nil || !ok {
+	if err := m.State.End(w.Epoch, ok); err != nil || !ok {
 		return err
 	}
-	for _, id := range m.flights[w.MicroBatch] {
-		m.seqs[id].inFlight = 0
+	for _, id := range m.flight {
+		m.seqs[id].inFlight = false
 	}
-	m.flights[w.MicroBatch] = m.flights[w.MicroBatch][:0]
+	m.flight = m.flight[:0]
 	for _, r := range w.Runs {
 		if q := m.seqs[r.Seq]; r.Prefill {
 			q.Read, q.HandedOver = q.Read+len(r.Tokens), r.Last

@@ -59,7 +59,6 @@ func TestIndexIsRefused(t *testing.T) {
 		"another policy":               func(q *Sequence, _ *plan.Index) { q.Policy = kvcache.Full() },
 		"handed over":                  func(q *Sequence, _ *plan.Index) { q.HandedOver = true },
 		"in the same step as its rows": func(q *Sequence, _ *plan.Index) { q.lastStep = 7 },
-		"another step":                 func(q *Sequence, _ *plan.Index) { q.inFlight = 6 },
 	} {
 		q, x := q, &plan.Index{Seq: 2, From: 5, Pieces: 1}
 		if change(&q, x); m.checkIndex(&plan.Plan{Step: 7}, x, &q) == nil {

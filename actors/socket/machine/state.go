@@ -31,16 +31,12 @@ var (
 	ErrWrongPhase = errors.New("socket: not possible now")
 )
 
-// MicroBatches is how many steps may be in flight together: one of each micro-batch.
-const MicroBatches = 2
-
 // State fences the socket: a pure record of epoch, phase and steps. Every
 // method either moves on or returns an error and changes nothing.
 type State struct {
-	Phase    Phase
-	Epoch    uint32
-	Step     uint64             // last step begun
-	InFlight [MicroBatches]bool // micro-batches with a step in flight
+	Phase Phase
+	Epoch uint32
+	Step  uint64 // last step begun
 }
 
 // Load begins epoch. It may interrupt any phase of an older epoch.
@@ -67,34 +63,21 @@ func (s *State) Joined(epoch uint32, ok bool) error {
 	return s.move(epoch, Joining, pick(ok, Ready, Failed))
 }
 
-// Begin starts a step of a micro-batch. Steps of an epoch are numbered upwards.
-func (s *State) Begin(epoch uint32, step uint64, batch int) error {
-	ready := s.Phase == Ready || s.Phase == Stepping
-	switch {
-	case epoch == s.Epoch && ready && step <= s.Step:
+// Begin starts a step. Steps of an epoch are numbered upwards.
+func (s *State) Begin(epoch uint32, step uint64) error {
+	if epoch == s.Epoch && (s.Phase == Ready || s.Phase == Stepping) && step <= s.Step {
 		return fmt.Errorf("%w: step %d was begun already, at %d", ErrStaleEpoch, step, s.Step)
-	case batch < 0 || batch >= MicroBatches:
-		return fmt.Errorf("%w: micro-batch %d of %d", ErrWrongPhase, batch, MicroBatches)
-	case s.InFlight[batch] || !ready:
-		return s.move(epoch, Ready, Stepping)
 	}
-	if err := s.move(epoch, s.Phase, Stepping); err != nil {
+	if err := s.move(epoch, Ready, Stepping); err != nil {
 		return err
 	}
-	s.Step, s.InFlight[batch] = step, true
+	s.Step = step
 	return nil
 }
 
 // End closes a step; after a failed one the epoch is over for this socket.
-func (s *State) End(epoch uint32, batch int, ok bool) error {
-	if err := s.move(epoch, Stepping, pick(ok, Stepping, Failed)); err != nil {
-		return err
-	}
-	s.InFlight[batch] = false
-	if ok && s.InFlight == [MicroBatches]bool{} {
-		s.Phase = Ready
-	}
-	return nil
+func (s *State) End(epoch uint32, ok bool) error {
+	return s.move(epoch, Stepping, pick(ok, Ready, Failed))
 }
 
 // Retire leaves an epoch, and returns true when there is something to tear down. An idle socket

@@ -23,25 +23,20 @@ func TestStateFencesOldEpochs(t *testing.T) {
 	stale(s.Load(3))
 	stale(s.Loaded(2, true))
 	must(s.Loaded(3, true))
-	if err := s.Begin(3, 1, 0); !errors.Is(err, ErrWrongPhase) {
+	if err := s.Begin(3, 1); !errors.Is(err, ErrWrongPhase) {
 		t.Fatalf("a step before the group was formed: %v", err)
 	}
 	must(s.Join(3))
 	must(s.Joined(3, true))
-	must(s.Begin(3, 1, 0))
-	if err := s.Begin(3, 2, 0); !errors.Is(err, ErrWrongPhase) {
-		t.Fatalf("two steps of a micro-batch at once: %v", err)
+	must(s.Begin(3, 1))
+	if err := s.Begin(3, 2); !errors.Is(err, ErrWrongPhase) {
+		t.Fatalf("two steps at once: %v", err)
 	}
-	must(s.End(3, 0, true))
-	stale(s.Begin(3, 1, 0))
-	must(s.Begin(3, 2, 0))
-	must(s.Begin(3, 3, 1)) // of another micro-batch
-	must(s.End(3, 0, true))
-	if s.Phase != Stepping {
-		t.Fatalf("%s while a step is in flight", s.Phase)
-	}
+	must(s.End(3, true))
+	stale(s.Begin(3, 1))
+	must(s.Begin(3, 2))
 	must(s.Load(4)) // a newer epoch interrupts a step
-	stale(s.End(3, 0, true))
+	stale(s.End(3, true))
 	if s.Retire(3) {
 		t.Fatal("an old epoch was retired over a newer one")
 	}
@@ -66,7 +61,7 @@ func TestStoppedStateRefusesEverything(t *testing.T) {
 		s := State{Phase: phase, Epoch: 3}
 		s.Stop()
 		for name, err := range map[string]error{"load": s.Load(4), "loaded": s.Loaded(3, true), "join": s.Join(3), "joined": s.Joined(3, true),
-			"begin": s.Begin(3, 1, 0), "end": s.End(3, 0, true)} {
+			"begin": s.Begin(3, 1), "end": s.End(3, true)} {
 			if !errors.Is(err, ErrWrongPhase) {
 				t.Errorf("stopped when %s, %s: %v", phase, name, err)
 			}

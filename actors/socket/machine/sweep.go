@@ -55,8 +55,6 @@ func (m *Machine) checkSweep(p *plan.Plan, w *plan.Sweep, q *Sequence) error {
 		return fails("the step has %d passes", p.Passes)
 	case q.lastStep == p.Step:
 		return fails("the step names the sequence twice")
-	case q.inFlight != 0:
-		return fails("step %d, which is in flight, has rows of it", q.inFlight)
 	case q.swept.pass == 0:
 		return fails("its prompt is read in chunks")
 	case q.HandedOver:
@@ -82,8 +80,7 @@ func (m *Machine) checkSweep(p *plan.Plan, w *plan.Sweep, q *Sequence) error {
 // sweep adds what a sweep needs to the work.
 func (m *Machine) sweep(w *Work, x *plan.Sweep) {
 	q := m.seqs[x.Seq]
-	q.inFlight = w.Step
-	m.flights[w.MicroBatch] = append(m.flights[w.MicroBatch], x.Seq)
+	m.fly(q, x.Seq)
 	if x.Start == q.swept.first {
 		q.swept.layers = topology.Range{Lo: x.From, Hi: x.To}
 		w.First = append(w.First, Effect{Do: DoEnter, Seq: x.Seq, Layers: q.swept.layers, Tokens: x.Start})

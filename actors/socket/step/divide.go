@@ -67,11 +67,10 @@ func spare(w *machine.Work) bool {
 
 // parts returns the batches of a step's micro-batches. The first call allocates their activations.
 func (e *Epoch) parts(s *Step) []*layer.Batch {
-	for i := len(s.micro.parts); i < plan.MaxMicroBatches; i++ {
-		number := machine.MicroBatches + plan.MaxMicroBatches*s.Work.MicroBatch + i
-		s.micro.parts = append(s.micro.parts, e.newBatch(number))
+	for i := len(s.buf.parts); i < plan.MaxMicroBatches; i++ {
+		s.buf.parts = append(s.buf.parts, e.newBatch(1+i))
 	}
-	return s.micro.parts
+	return s.buf.parts
 }
 
 // piece is tokens [lo, hi) of a run.
@@ -118,12 +117,12 @@ func cutRuns(runs []plan.Run) (cut [2][]piece) {
 // layers returns the stages that run the rows of a pass through all layers.
 func (e *Epoch) layers(s *Step) []stage {
 	if s.parts == nil {
-		return []stage{{batches: []*layer.Batch{s.micro.batch}}}
+		return []stage{{batches: []*layer.Batch{s.buf.batch}}}
 	}
 	batches := e.parts(s)
 	return []stage{{batches: batches}, {job: func(done func(error)) {
 		s.countWait(batches)
-		s.micro.batch.Join(batches...)
+		s.buf.batch.Join(batches...)
 		done(nil)
 	}}}
 }

@@ -7,7 +7,7 @@ import (
 // draftTokens feeds the sampled tokens of a step to the drafter, for the sequences that this rank
 // owns. It drafts the next tokens where the plan requests drafts.
 func (e *Epoch) draftTokens(s *Step) {
-	b := s.micro.batch
+	b := s.buf.batch
 	first := map[uint64]int{}
 	for _, seg := range b.Segments {
 		first[seg.Seq] = seg.First

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Epoch is the state of a socket for one placement. The executor builds it, the steps of each
-// micro-batch use it one at a time, and it is freed as a whole.
+// Epoch is the state of a socket for one placement. The executor builds it, steps use it one at a time, and
+// it is freed as a whole.
 type Epoch struct {
 	*caches.Epoch
 	Group   Group                                      // set when the group has formed
@@ -25,7 +25,7 @@ type Epoch struct {
 	config    model.Config
 	device    layer.Device
 	pool      *tensor.Pool
-	micro     [machine.MicroBatches]*microBatch
+	buf       *buffers
 	maxRows   int
 	handovers map[*caches.Sequence]*handover // hand-overs that take several steps
 	dt        tensor.DType                   // type of the matrices
@@ -50,8 +50,8 @@ type Options struct {
 	MaxRows int // of a step
 }
 
-// microBatch is the memory that the steps of one micro-batch share, one after the other.
-type microBatch struct {
+// buffers is the memory that steps share, one after the other.
+type buffers struct {
 	batch *layer.Batch
 	parts []*layer.Batch // of steps whose rows are divided
 	head  head
@@ -66,16 +66,8 @@ func NewEpoch(c *caches.Epoch, o Options) *Epoch {
 		rotations: rotation.TablesOf(&o.Config), handovers: map[*caches.Sequence]*handover{},
 	}
 	e.ropes = rotation.RopesOf(&o.Config, e.rotations)
-	e.microBatch(0)
+	e.buf = &buffers{batch: e.newBatch(0), head: head{ends: e.Weights.Ends, pool: e.pool}}
 	return e
-}
-
-// microBatch returns a micro-batch by number. The first call allocates its activations.
-func (e *Epoch) microBatch(batch int) *microBatch {
-	if e.micro[batch] == nil {
-		e.micro[batch] = &microBatch{batch: e.newBatch(batch), head: head{ends: e.Weights.Ends, pool: e.pool}}
-	}
-	return e.micro[batch]
 }
 
 // newBatch allocates a batch. Batches in flight together have different numbers.
@@ -105,9 +97,8 @@ func (e *Epoch) begin(s *Step) error {
 	if err := e.Do(s.Work.First); err != nil {
 		return err
 	}
-	s.micro = e.microBatch(s.Work.MicroBatch)
 	if len(s.Work.Runs) == 0 {
-		s.micro.batch.ClearTimes()
+		s.buf.batch.ClearTimes()
 		return nil
 	}
 	return e.fill(s)
@@ -120,8 +111,8 @@ func (e *Epoch) fill(s *Step) error {
 		segments[i] = e.segment(&s.Work.Runs[i])
 		segments[i].Dropped = e.droppedRows(s.Work, i)
 	}
-	s.micro.batch.Before, s.micro.batch.After = 0, 0
-	if err := s.micro.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
+	s.buf.batch.Before, s.buf.batch.After = 0, 0
+	if err := s.buf.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
 		return err
 	}
 	if err := e.divide(s); err != nil {
@@ -170,7 +161,7 @@ func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 // embed looks up the embeddings of the tokens and appends the tokens to the owners' histories, those of
 // decode rows only when they are sampled. It lists the rows whose logits are requested.
 func (e *Epoch) embed(s *Step) error {
-	b := s.micro.batch
+	b := s.buf.batch
 	last, stay := make(map[uint64]int, len(b.Segments)), 0
 	for _, seg := range b.Segments {
 		last[seg.Seq] = stay - seg.Dropped
@@ -193,12 +184,12 @@ func (e *Epoch) embed(s *Step) error {
 		}
 	}
 	for _, p := range s.parts {
-		if err := e.lookUp(s.micro, p.batch, p.runs); err != nil {
+		if err := e.lookUp(s.buf, p.batch, p.runs); err != nil {
 			return err
 		}
 	}
 	if s.parts == nil {
-		if err := e.lookUp(s.micro, b, s.Work.Runs); err != nil {
+		if err := e.lookUp(s.buf, b, s.Work.Runs); err != nil {
 			return err
 		}
 	}
@@ -222,7 +213,7 @@ func (e *Epoch) embed(s *Step) error {
 }
 
 // lookUp fills the rows of a batch with the embeddings of the tokens of its runs.
-func (e *Epoch) lookUp(m *microBatch, b *layer.Batch, runs []plan.Run) error {
+func (e *Epoch) lookUp(m *buffers, b *layer.Batch, runs []plan.Run) error {
 	first := make(map[uint64]int, len(b.Segments))
 	for i := range b.Segments {
 		first[b.Segments[i].Seq] = b.Segments[i].First

@@ -17,7 +17,7 @@ func (e *Epoch) nextPass(s *Step) []stage {
 	n := len(e.Place.Slices)
 	return []stage{{job: func(done func(error)) {
 		began := time.Now()
-		s.passed(s.micro.batch)
+		s.passed(s.buf.batch)
 		if n == 1 {
 			done(nil)
 			return
@@ -53,7 +53,7 @@ func (e *Epoch) sendSampled(s *Step, done func(error)) {
 		}
 		s.sampledBy[c.Owner] = append(s.sampledBy[c.Owner], t)
 	}
-	e.Group.AllGather(collective.OpID(s.micro.batch.NextOp()), s.sampledBy[e.Rank], s.sampledBy, done)
+	e.Group.AllGather(collective.OpID(s.buf.batch.NextOp()), s.sampledBy[e.Rank], s.sampledBy, done)
 }
 
 // drawn returns the token that a sequence continues with. A sequence without a sampled token ends with

@@ -27,7 +27,7 @@ func (e *Epoch) addPooled(s *Step) {
 		end := p.run.Start + len(p.run.Tokens)
 		lo, hi := p.seq.Pool.Rows(p.run.Start, end)
 		for at := lo; at < hi; at++ {
-			p.seq.Pool.Add(s.micro.batch.Backend.Hidden(e.Weights.Ends, p.first+at-p.run.Start))
+			p.seq.Pool.Add(s.buf.batch.Backend.Hidden(e.Weights.Ends, p.first+at-p.run.Start))
 		}
 		if end == p.seq.Prompt {
 			s.results.of(p.seq).Pooled = slices.Clone(p.seq.Pool.Vector())

@@ -35,7 +35,7 @@ func (e *Epoch) copies(s *Step) []stage {
 	if len(s.Work.Copies) == 0 {
 		return nil
 	}
-	r := &replicas{epoch: e, batch: s.micro.batch}
+	r := &replicas{epoch: e, batch: s.buf.batch}
 	for _, k := range s.Work.Copies {
 		r.seqs = append(r.seqs, moved{e.Seqs[k.Seq], k.Tokens, k.Rows})
 	}
@@ -62,8 +62,8 @@ func (e *Epoch) copies(s *Step) []stage {
 
 // replication returns the stages that send the step's decoded rows to their replicas.
 func (e *Epoch) replication(s *Step) []stage {
-	r := &s.micro.rows
-	r.epoch, r.batch, r.seqs, r.sent = e, s.micro.batch, r.seqs[:0], 0
+	r := &s.buf.rows
+	r.epoch, r.batch, r.seqs, r.sent = e, s.buf.batch, r.seqs[:0], 0
 	for _, c := range s.Work.Runs {
 		if q := e.Seqs[c.Seq]; !c.Prefill && q.Replica != plan.None {
 			r.seqs = append(r.seqs, moved{q, c.Start, len(c.Tokens)})

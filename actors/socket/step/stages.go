@@ -18,7 +18,7 @@ func (e *Epoch) plan(s *Step) []stage {
 		return append(e.cluster(s), e.sweeps(s)...)
 	}
 	stages := append(e.copies(s), e.layers(s)...)
-	stages = append(stages, e.heads(s, s.micro.batch, s.wanted)...)
+	stages = append(stages, e.heads(s, s.buf.batch, s.wanted)...)
 	if len(s.pooled) > 0 {
 		stages = append(stages, stage{job: func(done func(error)) { e.addPooled(s); done(nil) }})
 	}
@@ -49,14 +49,14 @@ func (e *Epoch) plan(s *Step) []stage {
 	if len(s.Work.Sweeps) == 0 {
 		return stages
 	}
-	stages = append(stages, stage{job: func(done func(error)) { s.collect(s.micro.batch); done(nil) }})
+	stages = append(stages, stage{job: func(done func(error)) { s.collect(s.buf.batch); done(nil) }})
 	return append(stages, e.sweeps(s)...)
 }
 
 // heads returns the stages that compute the logits of rows of a batch, and their results.
 func (e *Epoch) heads(s *Step, b *layer.Batch, all []wanted) (stages []stage) {
 	alone := len(e.Place.Slices) == 1
-	h := &s.micro.head
+	h := &s.buf.head
 	for lo := 0; lo < len(all); lo += layer.LogitRows {
 		rows := all[lo:min(lo+layer.LogitRows, len(all))]
 		stages = append(stages, stage{job: func(done func(error)) {
@@ -170,7 +170,7 @@ func (h *handover) exchange(of int, heads topology.Range) []stage {
 // it also seals the hand-over.
 func (h *handover) timed(s *Step, stages []stage, end bool) []stage {
 	var began time.Time
-	h.batch = s.micro.batch
+	h.batch = s.buf.batch
 	first := stage{job: func(done func(error)) { began = time.Now(); done(nil) }}
 	return append(append([]stage{first}, stages...), stage{job: func(done func(error)) {
 		var err error

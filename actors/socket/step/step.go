@@ -11,13 +11,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Step is the execution of one plan. All of its state is in it and in its micro-batch. The executor
+// Step is the execution of one plan. All of its state is in it and in its epoch. The executor
 // runs its jobs. Between them the actor reads which one is next.
 type Step struct {
 	Work *machine.Work
 
 	epoch     *Epoch
-	micro     *microBatch
+	buf       *buffers
 	parts     []part // micro-batches of the current pass; nil: all rows are one
 	wanted    []wanted
 	pooled    []pooledRun
@@ -51,7 +51,7 @@ type stage struct {
 // NewStep returns a step whose first stage begins it. use sets the number of threads, and whether messages need
 // a processor besides theirs.
 func (e *Epoch) NewStep(w *machine.Work, use func(shift int, spare bool)) *Step {
-	s := &Step{epoch: e, Work: w}
+	s := &Step{epoch: e, buf: e.buf, Work: w}
 	s.stages = []stage{{job: func(done func(error)) {
 		use(w.ThreadShift, spare(w))
 		s.wireBefore, s.before = e.Group.WireBytes(), e.pool.Spent()
@@ -89,7 +89,7 @@ func (s *Step) Advance() bool {
 // Finish ends a step whose stages have all succeeded.
 func (s *Step) Finish() (Times, *proto.StepReply) {
 	e, w := s.epoch, s.Work
-	s.passed(s.micro.batch)
+	s.passed(s.buf.batch)
 	s.spent.Threads = e.pool.Spent().Sub(s.before)
 	t := s.spent
 	return t, &proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.sampled, KvUsedBytes: e.Arena.Used(),

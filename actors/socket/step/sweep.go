@@ -26,7 +26,7 @@ func (e *Epoch) sweeps(s *Step) (stages []stage) {
 	for i := range s.Work.Sweeps {
 		w := &sweep{epoch: e, step: s, Sweep: &s.Work.Sweeps[i]}
 		w.seq = e.Seqs[w.Seq]
-		batches := []*layer.Batch{s.micro.batch} // of the passes that run through the layers together
+		batches := []*layer.Batch{s.buf.batch} // of the passes that run through the layers together
 		if e.overlaps(s) {
 			batches = e.parts(s)
 		}
@@ -133,7 +133,7 @@ func (w *sweep) fill(p *pass) error {
 				w.seq.Note(t, run.Start+i)
 			}
 		}
-		return e.lookUp(w.step.micro, b, []plan.Run{*run})
+		return e.lookUp(w.step.buf, b, []plan.Run{*run})
 	}
 	rows, err := w.seq.Residual.Load(run.Start, b.PromptRows().Len())
 	if err == nil {

@@ -26,7 +26,6 @@ const None = -1
 type Plan struct {
 	Epoch       uint32
 	Step        uint64 // 1, 2, 3, ... across epochs
-	MicroBatch  int    // steps of different micro-batches may be in flight together, with different sequences
 	Release     []uint64
 	DropReplica []uint64 // sequences that lose their replica
 	DropStates  []uint64 // sequences that lose the copy of their recurrent states

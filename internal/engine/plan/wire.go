@@ -12,7 +12,7 @@ import (
 
 // Encode is the wire form of a plan.
 func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
-	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, MicroBatch: uint32(p.MicroBatch), Release: p.Release, DropReplica: p.DropReplica, DropStates: p.DropStates,
+	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, DropStates: p.DropStates,
 		Evict: p.Evict, DropExtras: p.DropExtras, Keep: encodeKeep(p.Keep),
 		Passes: uint32(p.Passes), Halvings: uint32(p.ThreadShift), MicroBatches: uint32(p.MicroBatches), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
@@ -90,7 +90,7 @@ func EncodeKeys(out []byte, keys []Key) []byte {
 // parameters, once; it checks their form but not whether the numbers fit the model. runs has the
 // runs of Decode, then those of Chunks; they share their memory.
 func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, error)) (p Plan, runs []Run, err error) {
-	p = Plan{Epoch: m.Epoch, Step: m.Step, MicroBatch: int(m.MicroBatch), Release: m.Release, DropReplica: m.DropReplica, DropStates: m.DropStates,
+	p = Plan{Epoch: m.Epoch, Step: m.Step, Release: m.Release, DropReplica: m.DropReplica, DropStates: m.DropStates,
 		Evict: m.Evict, DropExtras: m.DropExtras, Passes: int(m.Passes), ThreadShift: int(m.Halvings), MicroBatches: int(m.MicroBatches)}
 	if p.Keep, err = DecodeKeep(m.Keep); err != nil {
 		return p, nil, err
