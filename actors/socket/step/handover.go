@@ -13,21 +13,26 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// handover moves the cache of a prompt from all sockets to the sequence's owner, one layer per
-// exchange, to limit the bytes in flight. The owner adopts or compresses its own heads and
-// imports the others.
+// handover moves the cache of a prompt from all sockets to the sequence's owner. An exchange has one layer, or
+// several of a short prompt (joined). The owner adopts or compresses its own heads and imports the others.
 type handover struct {
-	epoch *Epoch
-	batch *layer.Batch       // batch of the step, which numbers its collectives
-	seqs  []*caches.Sequence // in the order of the plan, the same on every rank
-	heads topology.Range     // heads of the current layer that move
-	kept  []kvcache.Kept     // choice per (sequence, own head) of the current layer
-	stats []*kvcache.Statistics
+	epoch  *Epoch
+	batch  *layer.Batch       // batch of the step, which numbers its collectives
+	seqs   []*caches.Sequence // in the order of the plan, the same on every rank
+	heads  topology.Range     // heads of the current layers that move
+	layers tensor.Span        // of the current exchange
+	chosen []chosen           // by layer of the current exchange
 	rankBuffers
 	sum  []float32   // latent attention: attention statistics of all sequences, summed over all sockets
 	sums [][]float32 // sum per sequence
 
 	observing, choosing time.Duration
+}
+
+// chosen is what the policies keep of one layer, per (sequence, own head).
+type chosen struct {
+	kept  []kvcache.Kept
+	stats []*kvcache.Statistics
 }
 
 // of returns the current heads that a rank has. In latent attention it has the one head of all.
@@ -49,42 +54,43 @@ func (h *handover) choose(layer int) {
 	}
 	began := time.Now()
 	mine := h.of(e.Rank)
-	h.kept = make([]kvcache.Kept, len(h.seqs)*mine.Len())
-	h.stats = make([]*kvcache.Statistics, len(h.kept))
-	e.pool.Run(len(h.kept), func(i int) {
+	n := len(h.seqs) * mine.Len()
+	c := chosen{make([]kvcache.Kept, n), make([]*kvcache.Statistics, n)}
+	h.chosen[layer-h.layers.Lo] = c
+	e.pool.Run(n, func(i int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
 		rule := e.Geometry.Rule(layer, q.Policy)
 		switch {
 		case q.Owner == e.Rank && rule.KeepsAll():
 			return
 		case e.Geometry.Units == 0:
-			h.stats[i] = q.Stats.Statistics(q.PromptShard, layer, head, e.Score)
+			c.stats[i] = q.Stats.Statistics(q.PromptShard, layer, head, e.Score)
 		case q.Owner == e.Rank:
-			h.stats[i] = kvcache.StatisticsOfSum(q.PromptShard, layer, q.Policy, e.Score, h.sums[i])
-			q.Stats.Label(h.stats[i])
+			c.stats[i] = kvcache.StatisticsOfSum(q.PromptShard, layer, q.Policy, e.Score, h.sums[i])
+			q.Stats.Label(c.stats[i])
 		default:
 			return
 		}
 		if !rule.Needs.Queries {
-			h.stats[i].Vote(rule.Needs)
+			c.stats[i].Vote(rule.Needs)
 		}
 	})
 	voted := time.Now()
-	e.pool.Run(len(h.kept), func(i int) {
-		if h.stats[i] != nil {
-			h.kept[i] = e.Geometry.Rule(layer, h.seqs[i/mine.Len()].Policy).Keep(h.stats[i])
+	e.pool.Run(n, func(i int) {
+		if c.stats[i] != nil {
+			c.kept[i] = e.Geometry.Rule(layer, h.seqs[i/mine.Len()].Policy).Keep(c.stats[i])
 		}
 	})
 	h.observing += voted.Sub(began)
 	h.choosing += time.Since(voted)
 }
 
-// selection is the rows of one sequence that its owner gets from this rank.
-func (h *handover) selection(seq int) kvcache.Selection {
-	q, mine := h.seqs[seq], h.of(h.epoch.Rank)
+// selection is the rows of one sequence in one layer that its owner gets from this rank.
+func (h *handover) selection(seq, layer int) kvcache.Selection {
+	q, mine, c := h.seqs[seq], h.of(h.epoch.Rank), h.chosen[layer-h.layers.Lo]
 	return kvcache.Selection{From: q.PromptShard, Policy: q.Policy, Kept: func(head int) (kvcache.Kept, *kvcache.Statistics) {
 		at := seq*mine.Len() + head - mine.Lo
-		return h.kept[at], h.stats[at]
+		return c.kept[at], c.stats[at]
 	}}
 }
 
@@ -93,28 +99,24 @@ func (h *handover) block(q *caches.Sequence, layer, rank int) kvcache.RowBlock {
 	return kvcache.PromptBlock(h.epoch.Geometry, q.Policy, q.Prompt, layer, tensor.Span(h.of(rank)))
 }
 
-// start packs one layer and begins its exchange.
-func (h *handover) start(layer int, done func(error)) {
+// start packs layers and begins their exchange.
+func (h *handover) start(layers tensor.Span, done func(error)) {
 	e, n := h.epoch, len(h.epoch.Place.Slices)
+	h.layers, h.chosen = layers, make([]chosen, layers.Len())
 	if e.Geometry.Units > 0 {
-		h.startLatent(layer, done)
+		h.startLatent(layers.Lo, done)
 		return
 	}
 	h.reset(n, func(r int) (bytes int) {
 		for _, q := range h.seqs {
-			if q.Owner == e.Rank && r != e.Rank {
-				bytes += h.block(q, layer, r).Bytes(q.Cache)
+			for l := layers.Lo; l < layers.Hi && q.Owner == e.Rank && r != e.Rank; l++ {
+				bytes += h.block(q, l, r).Bytes(q.Cache)
 			}
 		}
 		return bytes
 	})
-	h.choose(layer)
-	for i, q := range h.seqs {
-		if q.Owner == e.Rank {
-			continue
-		}
-		var err error
-		if h.send[q.Owner], err = h.block(q, layer, e.Rank).Append(h.send[q.Owner], h.selection(i)); err != nil {
+	for l := layers.Lo; l < layers.Hi; l++ {
+		if err := h.pack(l); err != nil {
 			done(err)
 			return
 		}
@@ -126,13 +128,39 @@ func (h *handover) start(layer int, done func(error)) {
 	e.Group.AllToAll(collective.OpID(h.batch.NextOp()), h.send, h.recv, done)
 }
 
-// finish stores one layer in the owners' caches.
-func (h *handover) finish(layer int) error {
+// pack appends this rank's rows of one layer to what it sends to their owners.
+func (h *handover) pack(layer int) error {
 	e := h.epoch
-	if e.Geometry.Units > 0 {
-		h.choose(layer)
+	h.choose(layer)
+	for i, q := range h.seqs {
+		if q.Owner == e.Rank {
+			continue
+		}
+		var err error
+		if h.send[q.Owner], err = h.block(q, layer, e.Rank).Append(h.send[q.Owner], h.selection(i, layer)); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// finish stores the layers in the owners' caches.
+func (h *handover) finish() error {
 	rows := slices.Clone(h.recv)
+	for l := h.layers.Lo; l < h.layers.Hi; l++ {
+		if h.epoch.Geometry.Units > 0 {
+			h.choose(l)
+		}
+		if err := h.store(l, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// store stores one layer, the first of the rows from each rank.
+func (h *handover) store(layer int, rows [][]byte) error {
+	e := h.epoch
 	for i, q := range h.seqs {
 		if q.Owner != e.Rank {
 			continue
@@ -155,11 +183,12 @@ func (h *handover) finish(layer int) error {
 
 // keepOwn stores this rank's own rows of a sequence that it owns.
 func (h *handover) keepOwn(i, layer int) error {
-	e, q, from := h.epoch, h.seqs[i], h.selection(i)
+	e, q := h.epoch, h.seqs[i]
 	heads := h.of(e.Rank)
 	if layer >= e.Geometry.Layers {
 		return q.Cache.KeepState(q.PromptShard, layer-e.Geometry.Layers, heads)
 	}
+	from := h.selection(i, layer)
 	moved, errs := !e.Geometry.Rule(layer, q.Policy).KeepsAll(), make([]error, heads.Len())
 	if moved {
 		e.pool.Run(heads.Len(), func(n int) {

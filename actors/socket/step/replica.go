@@ -19,16 +19,19 @@ type moved struct {
 	tokens, rows int
 }
 
-// replicas moves rows from owners to replicas. Whole caches move before the layers, one layer per
-// exchange. The rows of a step move after the layers, in one exchange.
+// replicas moves rows from owners to replicas. Whole caches move before the layers; an exchange has one layer, or
+// several of short caches. The rows of a step move after the layers, in one exchange.
 type replicas struct {
 	epoch *Epoch
 	batch *layer.Batch
 	seqs  []moved
 	rankBuffers
-	block func(moved, *kvcache.Store) kvcache.RowBlock // of the current exchange
-	sent  uint64                                       // bytes sent in the step
+	blocks []blockOf // of the current exchange
+	sent   uint64    // bytes sent in the step
 }
+
+// blockOf names rows of a sequence, as its owner and its replica do.
+type blockOf func(moved, *kvcache.Store) kvcache.RowBlock
 
 // copies returns the stages that copy whole caches.
 func (e *Epoch) copies(s *Step) []stage {
@@ -39,11 +42,21 @@ func (e *Epoch) copies(s *Step) []stage {
 	for _, k := range s.Work.Copies {
 		r.seqs = append(r.seqs, moved{e.Seqs[k.Seq], k.Tokens, k.Rows})
 	}
+	g, tokens := e.Geometry, 0
+	for _, q := range r.seqs {
+		tokens += q.tokens
+	}
 	var stages []stage
-	for l := range e.Geometry.Layers + e.Geometry.Recurrent.Layers {
-		stages = append(stages, stage{job: func(done func(error)) {
-			r.exchange(func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.LayerBlock(l, q.tokens) }, done)
-		}}, stage{job: func(done func(error)) { done(r.store()) }})
+	each := JoinedLayers(tokens * g.KVHeads * g.Layout.RowBytes())
+	for l := 0; l < g.Layers+g.Recurrent.Layers; l += each {
+		if l >= g.Layers { // states have a size of their own
+			each = 1
+		}
+		var blocks []blockOf
+		for at := l; at < min(l+each, max(l+1, g.Layers)); at++ {
+			blocks = append(blocks, func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.LayerBlock(at, q.tokens) })
+		}
+		stages = append(stages, stage{job: func(done func(error)) { r.exchange(blocks, done) }}, stage{job: func(done func(error)) { done(r.store()) }})
 	}
 	return append(stages, stage{job: func(done func(error)) {
 		s.copied += r.sent
@@ -73,21 +86,23 @@ func (e *Epoch) replication(s *Step) []stage {
 		return nil
 	}
 	return []stage{{job: func(done func(error)) {
-		r.exchange(func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.StepBlock(q.tokens, q.rows) }, done)
+		r.exchange([]blockOf{func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.StepBlock(q.tokens, q.rows) }}, done)
 	}}, {job: func(done func(error)) {
 		s.copied += r.sent
 		done(r.store())
 	}}}
 }
 
-// exchange sends a block of each sequence's cache from its owner to its replica.
-func (r *replicas) exchange(block func(moved, *kvcache.Store) kvcache.RowBlock, done func(error)) {
-	r.block = block
+// exchange sends blocks of each sequence's cache from its owner to its replica.
+func (r *replicas) exchange(blocks []blockOf, done func(error)) {
+	r.blocks = blocks
 	e := r.epoch
 	r.reset(len(e.Place.Slices), func(rank int) (bytes int) {
 		for _, q := range r.seqs {
-			if q.Replica == e.Rank && q.Owner == rank {
-				bytes += block(q, q.ReplicaCache).Bytes(q.ReplicaCache)
+			for _, block := range blocks {
+				if q.Replica == e.Rank && q.Owner == rank {
+					bytes += block(q, q.ReplicaCache).Bytes(q.ReplicaCache)
+				}
 			}
 		}
 		return bytes
@@ -97,10 +112,12 @@ func (r *replicas) exchange(block func(moved, *kvcache.Store) kvcache.RowBlock, 
 			continue
 		}
 		before := len(r.send[q.Replica])
-		var err error
-		if r.send[q.Replica], err = block(q, q.Cache).Append(r.send[q.Replica], q.Cache); err != nil {
-			done(err)
-			return
+		for _, block := range blocks {
+			var err error
+			if r.send[q.Replica], err = block(q, q.Cache).Append(r.send[q.Replica], q.Cache); err != nil {
+				done(err)
+				return
+			}
 		}
 		r.sent += uint64(len(r.send[q.Replica]) - before)
 	}
@@ -114,9 +131,11 @@ func (r *replicas) store() error {
 		if q.Replica != r.epoch.Rank {
 			continue
 		}
-		var err error
-		if rows[q.Owner], err = r.block(q, q.ReplicaCache).Store(rows[q.Owner], q.ReplicaCache); err != nil {
-			return fmt.Errorf("socket: replica of sequence %d: %w", q.ID, err)
+		for _, block := range r.blocks {
+			var err error
+			if rows[q.Owner], err = block(q, q.ReplicaCache).Store(rows[q.Owner], q.ReplicaCache); err != nil {
+				return fmt.Errorf("socket: replica of sequence %d: %w", q.ID, err)
+			}
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -116,7 +117,7 @@ func (e *Epoch) move(s *Step, q *caches.Sequence, lo, hi, all int) (stages []sta
 	}
 	for piece := lo; piece < min(hi, all-1); piece++ {
 		if of, heads, moved := e.Geometry.Moved(piece); moved && heads.Len() > 0 {
-			stages = append(stages, h.exchange(of, heads)...)
+			stages = append(stages, h.exchange(oneLayer(of), heads)...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
@@ -145,26 +146,48 @@ func (e *Epoch) handOver(s *Step) (stages []stage) {
 	if len(h.seqs) == 0 {
 		return nil
 	}
-	for l := range e.Geometry.Layers {
-		stages = append(stages, h.exchange(l, topology.Range{Hi: e.Geometry.KVHeads})...)
+	return h.timed(s, append(h.joined(tensor.Span{Hi: e.Geometry.Layers}), h.states()...), true)
+}
+
+// joined returns the stages that move all heads of layers, several in one exchange where they are short.
+func (h *handover) joined(layers tensor.Span) (stages []stage) {
+	g, tokens := h.epoch.Geometry, 0
+	for _, q := range h.seqs {
+		tokens += q.Prompt
 	}
-	stages = append(stages, h.states()...)
-	return h.timed(s, stages, true)
+	each := 1
+	if g.Units == 0 { // latent rows do not move
+		each = JoinedLayers(tokens * g.KVHeads * g.Layout.RowBytes())
+	}
+	for l := layers.Lo; l < layers.Hi; l += each {
+		stages = append(stages, h.exchange(tensor.Span{Lo: l, Hi: min(l+each, layers.Hi)}, topology.Range{Hi: g.KVHeads})...)
+	}
+	return stages
 }
 
 // states returns the stages that move recurrent states. Their layers are numbered after the others.
 func (h *handover) states() (stages []stage) {
 	g := h.epoch.Geometry
 	for l := range g.Recurrent.Layers {
-		stages = append(stages, h.exchange(g.Layers+l, topology.Range{Hi: g.KVHeads})...)
+		stages = append(stages, h.exchange(oneLayer(g.Layers+l), topology.Range{Hi: g.KVHeads})...)
 	}
 	return stages
 }
 
-// exchange returns the stages that move heads of one layer.
-func (h *handover) exchange(of int, heads topology.Range) []stage {
-	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(of, done) }}, {job: func(done func(error)) { done(h.finish(of)) }}}
+// exchange returns the stages that move heads of layers.
+func (h *handover) exchange(layers tensor.Span, heads topology.Range) []stage {
+	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(layers, done) }}, {job: func(done func(error)) { done(h.finish()) }}}
 }
+
+// JoinedLayers returns how many layers of whole caches move in one exchange, if each has this number of bytes on
+// all ranks together. A short prompt then waits for few exchanges. A long one moves layer by layer, which limits
+// the bytes in flight. All ranks get the same number.
+func JoinedLayers(bytes int) int { return max(1, joinedBytes/max(1, bytes)) }
+
+const joinedBytes = 4 << 20
+
+// oneLayer is the span of one layer.
+func oneLayer(l int) tensor.Span { return tensor.Span{Lo: l, Hi: l + 1} }
 
 // timed measures the stages of a hand-over: selection, transfer and storage of the rows. With end,
 // it also seals the hand-over.

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -169,10 +170,7 @@ func (w *sweep) commit() {
 func (w *sweep) handOver() []stage {
 	e := w.epoch
 	h := &handover{epoch: e, seqs: []*caches.Sequence{w.seq}}
-	var stages []stage
-	for l := w.From; l < w.To; l++ {
-		stages = append(stages, h.exchange(l, topology.Range{Hi: e.Geometry.KVHeads})...)
-	}
+	stages := h.joined(tensor.Span{Lo: w.From, Hi: w.To})
 	end := w.To == e.Geometry.Layers
 	if !end {
 		stages = append(stages, stage{job: func(done func(error)) {
