@@ -2,10 +2,36 @@ package natsbus
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/shoal-llm/shoal/collective"
 )
+
+// StartServers starts n connected servers for measurements.
+func StartServers(n int, name string) (servers []*Server, err error) {
+	for i := range n {
+		cfg := Config{Name: fmt.Sprintf("%s-%d", name, i), Log: slog.New(slog.DiscardHandler)}
+		if i > 0 {
+			cfg.Seeds = []string{servers[0].RouteAddr()}
+		}
+		s, err := Start(cfg)
+		if err != nil {
+			ShutdownServers(servers)
+			return nil, err
+		}
+		servers = append(servers, s)
+	}
+	return servers, nil
+}
+
+// ShutdownServers shuts servers down.
+func ShutdownServers(servers []*Server) {
+	for _, s := range servers {
+		s.Shutdown()
+	}
+}
 
 // Ranks forms a group for measurements, one rank on each of the servers, which need not be
 // different ones. stop closes whatever was opened, also after an error.

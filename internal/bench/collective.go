@@ -3,8 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"time"
 
 	"github.com/shoal-llm/shoal/collective"
@@ -12,37 +10,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// serversOf starts n connected servers.
-func serversOf(n int) (servers []*natsbus.Server, err error) {
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	for i := range n {
-		cfg := natsbus.Config{Name: fmt.Sprintf("bench-%d", i), Log: quiet}
-		if i > 0 {
-			cfg.Seeds = []string{servers[0].RouteAddr()}
-		}
-		s, err := natsbus.Start(cfg)
-		if err != nil {
-			shutdown(servers)
-			return nil, err
-		}
-		servers = append(servers, s)
-	}
-	return servers, nil
-}
-
-func shutdown(servers []*natsbus.Server) {
-	for _, s := range servers {
-		s.Shutdown()
-	}
-}
-
 // mesh starts n servers and one rank on each.
 func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), err error) {
-	servers, err := serversOf(n)
+	servers, err := natsbus.StartServers(n, "bench")
 	end := func() {}
 	stop = func() {
 		end()
-		shutdown(servers)
+		natsbus.ShutdownServers(servers)
 	}
 	defer func() {
 		if err != nil {

@@ -79,7 +79,7 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 		return nil, err
 	}
 	if o.Nodes > 1 {
-		if r.servers, err = serversOf(o.Nodes); err != nil {
+		if r.servers, err = natsbus.StartServers(o.Nodes, "bench"); err != nil {
 			return nil, err
 		}
 		for _, s := range r.servers {
@@ -130,7 +130,7 @@ func (r *rig) close() {
 	for _, p := range r.peers {
 		p.Pool.Close()
 	}
-	shutdown(r.servers)
+	natsbus.ShutdownServers(r.servers)
 	r.pool.Close()
 	if r.ck != nil {
 		r.ck.Close()

@@ -34,8 +34,9 @@ type SpeedsConfig struct {
 	Sockets int    // sockets that serve together
 	Model   *model.Config
 	Weights tensor.DType
-	NATS    string // see NodeConfig
-	Build   string // version of this program: another build measures again
+	KV      tensor.DType // type of caches, for MeasureCosts
+	NATS    string       // see NodeConfig
+	Build   string       // version of this program: another build measures again
 	Logger  *slog.Logger
 }
 
@@ -53,8 +54,8 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 	} else {
 		c.Weights = tensor.BF16
 	}
-	path := c.path(threads)
-	if kept := readSpeeds(path); kept.Valid() && kept.Threads == threads {
+	path := c.path("speeds", threads)
+	if kept := readKept[topology.Speeds](path); kept.Valid() && kept.Threads == threads {
 		return kept
 	}
 	began := time.Now()
@@ -64,14 +65,14 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 		return s
 	}
 	c.Logger.Debug("measured this machine", "took", time.Since(began).Round(time.Millisecond), "kept", path, "threads", s.Threads.Most, "read_bytes_per_second", int64(s.Read))
-	if err := writeSpeeds(path, &s); err != nil {
+	if err := writeKept(path, &s); err != nil {
 		c.Logger.Info("saving the measurements failed; the next start measures again", "error", err)
 	}
 	return s
 }
 
-// path returns the file for the results of this machine and build; "": none.
-func (c *SpeedsConfig) path(threads topology.Threads) string {
+// path returns the file for results of a kind, of this machine and build; "": none.
+func (c *SpeedsConfig) path(kind string, threads topology.Threads) string {
 	if c.Dir == "" {
 		return ""
 	}
@@ -81,28 +82,29 @@ func (c *SpeedsConfig) path(threads topology.Threads) string {
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
 	shape := shard.ShapeOf(c.Model) // determines the size of the products
 	shape.FFNUnitStart = nil
-	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, c.Build, tensor.Arithmetic, c.Nodes, threads, c.Weights, c.NATS))
-	return filepath.Join(c.Dir, fmt.Sprintf("speeds-%x.json", key[:8]))
+	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, c.Build, tensor.Arithmetic, c.Nodes, threads, c.Weights, c.KV, c.NATS))
+	return filepath.Join(c.Dir, fmt.Sprintf("%s-%x.json", kind, key[:8]))
 }
 
-// readSpeeds returns the zero value if the file does not exist.
-func readSpeeds(path string) (s topology.Speeds) {
+// readKept returns the results in a file; the zero value if there are none.
+func readKept[T any](path string) (kept T) {
+	var none T
 	f, err := os.Open(path)
 	if err != nil {
-		return topology.Speeds{}
+		return none
 	}
 	defer f.Close()
-	if json.NewDecoder(io.LimitReader(f, 1<<16)).Decode(&s) != nil {
-		return topology.Speeds{}
+	if json.NewDecoder(io.LimitReader(f, 1<<16)).Decode(&kept) != nil {
+		return none
 	}
-	return s
+	return kept
 }
 
-func writeSpeeds(path string, s *topology.Speeds) error {
+func writeKept(path string, results any) error {
 	if path == "" {
 		return nil
 	}
-	text, err := json.Marshal(s)
+	text, err := json.Marshal(results)
 	if err != nil {
 		return err
 	}
@@ -276,8 +278,9 @@ const shareUnit = 10e9 // bytes per second
 func measuredSyncs(ctx context.Context, s *natsbus.Server, pools []*tensor.Pool) (out topology.Syncs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, syncLimit)
 	defer cancel()
-	if out.Two, err = measuredSync(ctx, s, 2, pools); err == nil {
-		out.Four, err = measuredSync(ctx, s, 4, pools)
+	one := func(ranks int) []*natsbus.Server { return slices.Repeat([]*natsbus.Server{s}, ranks) }
+	if out.Two, err = measuredSync(ctx, one(2), syncFloats, pools); err == nil {
+		out.Four, err = measuredSync(ctx, one(4), syncFloats, pools)
 	}
 	if err != nil {
 		return topology.Syncs{}, fmt.Errorf("machine: timing collectives failed: %w", err)
@@ -292,19 +295,20 @@ const (
 	syncFloats = 256 // floats of one rank: its part of a decode row
 )
 
-// measuredSync returns the median time of a small all-gather among a number of ranks, in seconds.
-func measuredSync(ctx context.Context, s *natsbus.Server, ranks int, pools []*tensor.Pool) (float64, error) {
-	servers := slices.Repeat([]*natsbus.Server{s}, ranks)
+// measuredSync returns the median time of an all-gather among ranks on the servers, in seconds. Each rank
+// sends a number of floats.
+func measuredSync(ctx context.Context, servers []*natsbus.Server, floats int, pools []*tensor.Pool) (float64, error) {
+	ranks := len(servers)
 	pools = pools[:min(ranks, len(pools))]
-	groups, stop, err := natsbus.Ranks(ctx, servers, fmt.Sprintf("start-%s-%d-%d", s.Name(), pools[0].Threads(), ranks))
+	groups, stop, err := natsbus.Ranks(ctx, servers, fmt.Sprintf("start-%s-%d-%d-%d", servers[0].Name(), pools[0].Threads(), ranks, floats))
 	defer stop()
 	if err != nil {
 		return 0, err
 	}
-	mine, recv, done := make([]float32, syncFloats), make([][][]float32, ranks), make(chan error, ranks)
+	mine, recv, done := make([]float32, floats), make([][][]float32, ranks), make(chan error, ranks)
 	for r := range recv {
 		for range ranks {
-			recv[r] = append(recv[r], make([]float32, syncFloats))
+			recv[r] = append(recv[r], make([]float32, floats))
 		}
 	}
 	var took []time.Duration
