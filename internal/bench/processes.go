@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -31,6 +32,15 @@ type ProcessOptions struct {
 	Tokens      int              // and this many decoded tokens
 	Prompt      int              // or: tokens of prompts that are read one at a time,
 	Repeat      int              // and their number
+	Cached      bool             // prompts are kept in the prefix cache
+	First       int              // number of the first prompt; other numbers have other texts
+}
+
+// request returns the i-th request.
+func (o *ProcessOptions) request(i, prompt, output int) *engine.Request {
+	r := request(o.First+i, prompt, output, o.Coordinator.Checkpoint().Config.Vocab)
+	r.NoCache = !o.Cached
+	return r
 }
 
 // Processes is the cost of a decode step over node processes.
@@ -68,7 +78,7 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 	var begun atomic.Int32
 	done := make(chan error, o.Batch+1) // the first value counts
 	for i := range o.Batch {
-		events, err := co.Submit(running, request(i, o.Context, o.longest(), co.Checkpoint().Config.Vocab))
+		events, err := co.Submit(running, o.request(i, o.Context, o.longest()))
 		if err != nil {
 			return nil, err
 		}
@@ -177,7 +187,7 @@ func (o *ProcessOptions) decode(ctx context.Context, enough func() bool) error {
 		prompt = o.Context
 	}
 	for i := range o.Batch {
-		s, err := o.Coordinator.Submit(running, request(i, prompt, min(settleTokens, c.MaxPositions-prompt), c.Vocab))
+		s, err := o.Coordinator.Submit(running, o.request(i, prompt, min(settleTokens, c.MaxPositions-prompt)))
 		if err != nil {
 			return err
 		}
@@ -234,22 +244,30 @@ type ProcessPrompts struct {
 // PromptsOfProcesses reads prompts one at a time, and measures the machine's ceilings when the
 // nodes are idle again.
 func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
+	f, err := ReadPrompts(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return f, o.floors(ctx, &o.Coordinator.Checkpoint().Config, o.Coordinator.Chunk(), f)
+}
+
+// ReadPrompts reads prompts one at a time.
+func ReadPrompts(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
 	co := o.Coordinator
-	cfg := co.Checkpoint().Config
 	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads.Most, Chunk: co.Chunk(), Prompt: o.Prompt}
 	for i := range o.Repeat {
 		if err := o.readOne(ctx, i, f); err != nil {
 			return nil, err
 		}
 	}
-	return f, o.floors(ctx, &cfg, co.Chunk(), f)
+	return f, nil
 }
 
 // readOne reads the i-th prompt and keeps its figures if it is the fastest.
 func (o *ProcessOptions) readOne(ctx context.Context, i int, f *ProcessPrompts) error {
 	co := o.Coordinator
 	busy, from, began := o.processors(), co.StepTotals(), time.Now()
-	events, err := co.Submit(ctx, request(i, o.Prompt, 1, co.Checkpoint().Config.Vocab))
+	events, err := co.Submit(ctx, o.request(i, o.Prompt, 1))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/bench/forecast"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/machine/costs"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -20,7 +21,14 @@ func work(t *testing.T, shape string, mapping topology.Mapping) forecast.Work {
 	return forecast.WorkOf(&ck.Config, tensor.Q8_0, tensor.BF16, mapping)
 }
 
-var machine = forecast.Machine{Read: 50e9, Products: topology.Products{300e9, 320e9, 330e9}, Base: 40e-6, Message: 5e-6, Step: 0.7e-3}
+var rates = costs.Rates{Read: 50e9, Products: 330e9}
+
+// machine is a node with these rates.
+func machine(w forecast.Work) forecast.Machine {
+	m := forecast.Machine{Table: rates.Assumed(w.Weight(), w.Slot()), Step: 0.7e-3}
+	m.Exchange, m.Message = 40e-6, 5e-6
+	return m
+}
 
 // TestSentBytes compares with what `shoal lab cluster -m bench160m --quant q8_0` reported
 // (2026-11-28): kB that all nodes send per token.
@@ -37,7 +45,7 @@ func TestSentBytes(t *testing.T) {
 		{"moe-1b", topology.Gather, 2, 1, 264.5}, {"moe-1b", topology.Gather, 4, 1, 283.3}, {"moe-1b", topology.Reduce, 2, 1, 198.1},
 	} {
 		w := work(t, c.shape, c.mapping)
-		got := w.Decode(forecast.Cluster{Nodes: c.nodes, Machine: machine}, c.batch, 64)
+		got := w.Decode(forecast.Cluster{Nodes: c.nodes, Machine: machine(w)}, c.batch, 64)
 		kB := got.Sent / float64(c.batch) / 1e3
 		if math.Abs(kB/c.measured-1) > 0.001 {
 			t.Errorf("%s %s, %d nodes, batch %d: %.1f kB a token, measured %.1f; %d exchanges, %.0f messages", c.shape, c.mapping, c.nodes, c.batch, kB, c.measured, got.Syncs, got.Messages)
@@ -50,15 +58,34 @@ func TestSentBytes(t *testing.T) {
 func TestDelayAndRate(t *testing.T) {
 	for _, mapping := range []topology.Mapping{topology.Gather, topology.Reduce} {
 		w := work(t, "bench160m", mapping)
-		near := w.Decode(forecast.Cluster{Nodes: 4, Machine: machine}, 4, 64)
-		far := w.Decode(forecast.Cluster{Nodes: 4, Machine: machine, Link: forecast.Link{Delay: 1e-3}}, 4, 64)
+		near := w.Decode(forecast.Cluster{Nodes: 4, Machine: machine(w)}, 4, 64)
+		far := w.Decode(forecast.Cluster{Nodes: 4, Machine: machine(w), Link: forecast.Link{Delay: 1e-3}}, 4, 64)
 		if want := near.Step + float64(near.Syncs+2)*1e-3; math.Abs(far.Step/want-1) > 1e-6 {
 			t.Errorf("%s: a delay of 1 ms gives a step of %.4f s, want %.4f", mapping, far.Step, want)
 		}
-		slow := w.Decode(forecast.Cluster{Nodes: 4, Machine: machine, Link: forecast.Link{Rate: 1e6}}, 4, 64)
+		slow := w.Decode(forecast.Cluster{Nodes: 4, Machine: machine(w), Link: forecast.Link{Rate: 1e6}}, 4, 64)
 		if least, most := near.Sent*3/4/1e6/4, near.Sent*3/1e6; slow.Step < least || slow.Step > most {
 			t.Errorf("%s: %.0f bytes at 1 MB/s take %.3f s, want %.3f to %.3f", mapping, near.Sent, slow.Step, least, most)
 		}
+	}
+}
+
+// TestPasses: the coordinator's time is divided among the passes of a plan, of which 50 ms have room.
+func TestPasses(t *testing.T) {
+	w := work(t, "bench160m", topology.Reduce)
+	c := forecast.Cluster{Nodes: 2, Machine: machine(w), Passes: 8}
+	if got := w.Decode(c, 1, 64); math.Abs(got.Control-c.Machine.Step/8) > 1e-9 {
+		t.Errorf("a short step: the coordinator takes %g s of each pass", got.Control)
+	}
+	c.Link.Delay = 0.5e-3 // a step takes 12.5 ms more
+	slow := w.Decode(c, 1, 64)
+	passes := math.Floor(50e-3 / (slow.Compute + slow.Wait - 0.6e-3))
+	if want := (c.Machine.Step + 2*c.Link.Delay) / passes; passes > 4 || math.Abs(slow.Control-want) > 1e-9 {
+		t.Errorf("%.0f passes: the coordinator takes %g s, want %g", passes, slow.Control, want)
+	}
+	c.Passes = 0
+	if one := w.Decode(c, 1, 64); one.Syncs != slow.Syncs-1 || math.Abs(one.Control-c.Machine.Step-2*c.Link.Delay) > 1e-9 {
+		t.Errorf("one pass: %d exchanges, the coordinator takes %g s; of several: %d", one.Syncs, one.Control, slow.Syncs)
 	}
 }
 
@@ -70,14 +97,14 @@ func TestReadBound(t *testing.T) {
 	}
 	w := forecast.WorkOf(&ck.Config, tensor.Q8_0, tensor.BF16, topology.Gather)
 	costs := bench.CostsOf(&ck.Config, tensor.Q8_0, tensor.BF16)
-	got := w.Decode(forecast.Cluster{Nodes: 1, Machine: machine}, 1, 1000)
+	got := w.Decode(forecast.Cluster{Nodes: 1, Machine: machine(w)}, 1, 1000)
 	bytes, _, _ := costs.Decode(1, 1000, 0)
-	if want := bytes / machine.Read; math.Abs(got.Compute/want-1) > 0.02 || got.Syncs != 0 && got.Wait > 1e-9 {
+	if want := bytes / rates.Read; math.Abs(got.Compute/want-1) > 0.02 || got.Syncs != 0 && got.Wait > 1e-9 {
 		t.Errorf("compute %.4f s, wait %g; reading takes %.4f s", got.Compute, got.Wait, want)
 	}
 	mat, attention := costs.Prefill(2048)
-	prompt := w.Prompt(forecast.Cluster{Nodes: 1, Machine: machine}, 2048, 512)
-	if want := (mat + attention) / 2 / machine.Products[2]; math.Abs(prompt.Compute/want-1) > 0.05 {
+	prompt := w.Prompt(forecast.Cluster{Nodes: 1, Machine: machine(w)}, 2048, 512)
+	if want := (mat + attention) / 2 / rates.Products; math.Abs(prompt.Compute/want-1) > 0.05 {
 		t.Errorf("a prompt computes %.3f s; its arithmetic takes %.3f s", prompt.Compute, want)
 	}
 }
@@ -86,7 +113,7 @@ func TestReadBound(t *testing.T) {
 // with the nodes, and noise makes all wait for the slowest.
 func TestScale(t *testing.T) {
 	w := work(t, "llama-3.1-8b", topology.Gather)
-	c := forecast.Cluster{Machine: machine, Link: forecast.Link{Delay: 50e-6, Rate: 1.25e9}}
+	c := forecast.Cluster{Machine: machine(w), Link: forecast.Link{Delay: 50e-6, Rate: 1.25e9}}
 	points := w.Scale(c, []int{1, 2, 4, 8, 64, 256}, 1, 100)
 	for i := 1; i < 4; i++ {
 		if ratio := points[i-1].Compute / points[i].Compute; ratio < 1.9 || ratio > 2.1 {
@@ -109,7 +136,7 @@ func TestScale(t *testing.T) {
 // and the FFN takes as long on 64 ranks as on 16.
 func TestUnitsLimitReduce(t *testing.T) {
 	w := work(t, "llama-3.1-8b", topology.Reduce)
-	compute := func(n int) float64 { return w.Decode(forecast.Cluster{Nodes: n, Machine: machine}, 1, 100).Compute }
+	compute := func(n int) float64 { return w.Decode(forecast.Cluster{Nodes: n, Machine: machine(w)}, 1, 100).Compute }
 	if a, b, c := compute(8), compute(16), compute(64); a < 1.1*b || c < 0.9*b {
 		t.Errorf("8, 16 and 64 ranks compute %.4f, %.4f, %.4f s", a, b, c)
 	}

@@ -23,21 +23,19 @@ var limits = []struct {
 	name   string
 	remove func(*Cluster)
 }{
-	{"reading and multiplying", func(c *Cluster) {
-		c.Machine.Read *= 1e6
-		for i := range c.Machine.Products {
-			c.Machine.Products[i] *= 1e6
-		}
-	}},
-	{"software of messages", func(c *Cluster) { c.Machine.Message = 0 }},
-	{"software of exchanges", func(c *Cluster) { c.Machine.Base = 0 }},
+	{"reading and multiplying", func(c *Cluster) { c.Machine.Table = c.Machine.Times(0) }},
+	{"waking threads", func(c *Cluster) { c.Machine.Region = 0 }},
+	{"software of messages", func(c *Cluster) { c.Machine.Message, c.Machine.Byte = 0, 0 }},
+	{"software of exchanges", func(c *Cluster) { c.Machine.Exchange = 0 }},
 	{"delay of the link", func(c *Cluster) { c.Link.Delay = 0 }},
 	{"rate of the link", func(c *Cluster) { c.Link.Rate = 0 }},
 	{"uneven computation", func(c *Cluster) { c.Machine.Noise = 0 }},
 }
 
-// Scale returns the time of the same step on several numbers of nodes, and its largest costs first.
+// Scale returns the time of the same step on several numbers of nodes, with the most threads, and its
+// largest costs first.
 func (w *Work) Scale(c Cluster, nodes []int, batch, slots int) (out []Point) {
+	c.Fewer = nil
 	for _, n := range nodes {
 		c.Nodes = n
 		t := w.Decode(c, batch, slots)

@@ -2,32 +2,31 @@ package forecast
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/topology"
+	"github.com/shoal-llm/shoal/internal/machine/costs"
 )
 
-// Machine is one node: its measured speeds. All are of the whole node.
+// Machine is one node: what its computations cost, and the coordinator's part of a step.
 type Machine struct {
-	Read     float64           `json:"read_bytes_per_s"`
-	Products topology.Products `json:"multiply_adds_per_s"` // of products, by rows
-	Base     float64           `json:"exchange_s"`          // software of one exchange, without messages
-	Message  float64           `json:"message_s"`           // software for sending or receiving one message
-	Step     float64           `json:"coordinator_s"`       // for one step, without the link
-	Noise    float64           `json:"noise"`               // standard deviation of a computation's time, as a share of it
+	costs.Table
+	Step  float64 `json:"coordinator_s"`     // for one step, without the link,
+	Row   float64 `json:"coordinator_row_s"` // and for each of its rows
+	Noise float64 `json:"noise"`             // standard deviation of a computation's time, as a share of it
 }
 
-// MachineOf returns a node with measured speeds. Sending and receiving cost the same: from two to
-// four ranks, an exchange has two messages more in each direction.
-func MachineOf(s topology.Speeds) Machine {
-	message := max(0, (s.Syncs.Four-s.Syncs.Two)/4)
-	return Machine{Read: s.Read, Products: s.Products, Message: message, Base: max(0, s.Syncs.Two-2*message), Step: stepSeconds}
-}
+// MachineOf returns a node with these costs.
+func MachineOf(t costs.Table) Machine { return Machine{Table: t, Step: stepSeconds, Row: rowSeconds} }
 
-// stepSeconds is the fixed overhead of a step (docs/benchmarks.md, Nodes).
-const stepSeconds = 0.7e-3
+// The coordinator's time for a step and for a row: messages, the next plan, and streams of tokens
+// (docs/benchmarks.md, Nodes).
+const (
+	stepSeconds = 0.7e-3
+	rowSeconds  = 10e-6
+)
 
 // Link is the connection of one node to all others.
 type Link struct {
@@ -47,44 +46,82 @@ type Time struct {
 	Syncs    int     `json:"exchanges"` // one after another
 }
 
-// seconds is the time of a stage's computation. Reading and multiplying overlap.
-func (m *Machine) seconds(s *stage, rows int) float64 {
-	rate := m.Products[0]
-	for i, r := range topology.ChunkRows {
-		if rows >= r {
-			rate = m.Products[i]
-		}
+// seconds is the time of a stage's computation.
+func (m *Machine) seconds(s *stage) float64 {
+	sum := float64(s.regions)*m.Region + m.Attention(s.decode.rows, s.decode.heads, s.decode.slots) + s.prompt*m.PromptSlot
+	for _, p := range s.products {
+		sum += p.weights * m.Products.At(p.rows)
 	}
-	return max(s.bytes/m.Read, (s.macs+s.flops)/rate)
+	threads := float64(max(1, m.Threads))
+	sum += math.Ceil(s.samples/threads) * m.Sample
+	if s.norms >= parallelRows {
+		return sum + math.Ceil(s.norms/threads)*float64(s.width)*m.Element + m.Region
+	}
+	return sum + s.norms*float64(s.width)*m.Element
 }
+
+// parallelRows is the number of rows from which threads share norms (layer.minParallelRows).
+const parallelRows = 4
 
 // simulated is the number of equal layers that are simulated; the others count the same time.
 const simulated = 4
 
-// step simulates a step.
-func (w *Work) step(l load, m Machine, link Link, seed uint64) Time {
-	s := simulation{Machine: m, link: link, load: l, ready: make([]float64, l.ranks), random: rand.New(rand.NewPCG(seed, uint64(l.ranks)))}
-	for i := range w.groups {
-		g := &w.groups[i]
-		stages := w.stages(g, l)
-		layers := min(g.layers, simulated)
-		before, at := s.time, slices.Max(s.ready)
-		for range layers {
-			for j := range stages {
-				s.stage(&stages[j])
-			}
-		}
-		s.repeat(float64(g.layers)/float64(layers), before, at)
-	}
+// decode simulates a step of decode rows, or one pass of a plan that has several.
+func (w *Work) decode(l load, m Machine, c *Cluster) Time {
+	s := w.through(l, m, c)
 	head := w.head(l)
 	s.stage(&head)
-	t := s.time
-	t.Control = m.Step
-	if l.ranks > 1 {
-		t.Control += 2 * link.Delay // the plan, and its result
+	passes := max(1, min(c.Passes, int(planSeconds/slices.Max(s.ready))))
+	if passes > 1 {
+		s.stage(&stage{exchange: exchange{pattern: allToAll, bytes: 4 * float64(l.owned())}}) // the tokens for the next pass
 	}
+	return s.end((c.control() + m.Row*float64(l.rows)) / float64(passes))
+}
+
+// control is the coordinator's time for a plan, which travels to the nodes, and its result back.
+func (c *Cluster) control() float64 {
+	if c.Nodes > 1 {
+		return c.Machine.Step + 2*c.Link.Delay
+	}
+	return c.Machine.Step
+}
+
+// planSeconds is the most time of all passes of a plan (docs/decisions/multi-step.md).
+const planSeconds = 50e-3
+
+// through simulates the layers of a step.
+func (w *Work) through(l load, m Machine, c *Cluster) *simulation {
+	s := start(l, m, c.Link, c.Seed)
+	for i := range w.groups {
+		g := &w.groups[i]
+		s.repeated(w.stages(g, l), g.layers)
+	}
+	return s
+}
+
+// start returns a simulation in which every rank is ready.
+func start(l load, m Machine, link Link, seed uint64) *simulation {
+	return &simulation{Machine: m, link: link, load: l, ready: make([]float64, l.ranks), random: rand.New(rand.NewPCG(seed, uint64(l.ranks)))}
+}
+
+// repeated simulates the stages of some equal layers.
+func (s *simulation) repeated(stages []stage, all int) {
+	layers := min(all, simulated)
+	before, at := s.time, slices.Max(s.ready)
+	for range layers {
+		for j := range stages {
+			s.stage(&stages[j])
+		}
+	}
+	s.repeat(float64(all)/float64(layers), before, at)
+}
+
+// end returns the time of all that was simulated, and of the coordinator.
+func (s *simulation) end(control float64) Time {
+	t := s.time
+	t.Control = control
 	t.Step = slices.Max(s.ready) + t.Control
-	t.Wait = t.Step - t.Compute - t.Control
+	t.Wait = max(0, t.Step-t.Compute-t.Control)
 	return t
 }
 
@@ -114,7 +151,7 @@ func (s *simulation) repeat(times float64, before Time, at float64) {
 
 // stage computes on all ranks and exchanges. All ranks compute as long as the busiest one.
 func (s *simulation) stage(x *stage) {
-	d := s.seconds(x, s.load.rows)
+	d := s.seconds(x)
 	s.time.Compute += d
 	for i := range s.ready {
 		noise := 0.0
@@ -144,7 +181,7 @@ func (s *simulation) exchange(x exchange) {
 	if s.link.Rate > 0 {
 		wire = x.bytes / s.link.Rate
 	}
-	each := max(s.Message, wire) // of one message at one end
+	each := max(s.Message+x.bytes*s.Byte, wire) // of one message at one end
 	done := make([]float64, n)
 	arrivals := make([]float64, 0, n)
 	perSender := receivers
@@ -168,7 +205,7 @@ func (s *simulation) exchange(x exchange) {
 			if x.pattern == toOwner {
 				place = min(d, receivers)
 			}
-			arrivals = append(arrivals, s.ready[from]+s.Base+float64(place)*each+s.link.Delay)
+			arrivals = append(arrivals, s.ready[from]+s.Exchange+float64(place)*each+s.link.Delay)
 		}
 		slices.Sort(arrivals)
 		at := 0.0

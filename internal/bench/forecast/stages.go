@@ -1,18 +1,26 @@
 package forecast
 
 import (
-	"math"
-
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// stage is computation of a rank, and the exchange after it.
+// stage is computation of the busiest rank, and the exchange after it.
 type stage struct {
-	bytes float64 // of memory that the busiest rank reads
-	macs  float64 // multiply-adds of products of the busiest rank
-	flops float64 // multiply-adds of attention of the busiest owner
+	products []product // one after another
+	decode   attention
+	prompt   float64 // pairs of a prompt row and a slot that attention computes
+	norms    float64 // rows whose norm and residual sum are computed
+	width    int     // elements of such a row
+	samples  float64 // rows whose token is drawn from all logits
+	regions  int     // parallel regions
 	exchange
 }
+
+// product is a matrix product.
+type product struct{ weights, rows float64 }
+
+// attention is that of decode rows: each reads slots slots with each of heads heads.
+type attention struct{ rows, heads, slots float64 }
 
 // pattern is the set of messages of an exchange: from which ranks to which.
 type pattern uint8
@@ -44,6 +52,7 @@ type load struct {
 	rows    int
 	context int // slots that each row reads, on average
 	prompt  bool
+	sampled bool // tokens are drawn from all logits
 	ranks   int
 }
 
@@ -64,21 +73,30 @@ func (l *load) owned() int { return (l.rows + l.ranks - 1) / l.ranks }
 // owners is the number of ranks that own rows.
 func (l *load) owners() int { return min(l.rows, l.ranks) }
 
+// attend is the attention of the busiest owner, or of a chunk's heads, which are divided among all ranks.
+func (w *Work) attend(l load) stage {
+	slots := w.slots(l.context) / float64(w.layers)
+	if l.prompt {
+		return stage{prompt: float64(l.rows) * slots * share(w.heads, l.ranks), regions: 3}
+	}
+	s := stage{decode: attention{float64(l.owned()), float64(w.kvHeads), slots}, regions: 1}
+	if slots > splitSlots {
+		s.regions = 3
+	}
+	return s
+}
+
+// splitSlots is the number of slots from which threads share the rows of a head: two more regions.
+const splitSlots = 1024
+
 // stages returns the stages of one layer.
 func (w *Work) stages(g *group, l load) []stage {
 	att := float64(g.attention)
-	rows := float64(l.rows)
-	slots := w.slots(l.context) / float64(w.layers)
-	own := float64(l.owned())
-	attend := stage{bytes: own * slots * w.slotBytes, flops: own * slots * w.slotFlops}
-	if l.prompt { // heads are divided among all ranks; rows of a chunk share the reads
-		part := share(w.heads, l.ranks)
-		attend = stage{bytes: slots * w.slotBytes * part, flops: rows * slots * w.slotFlops * part}
-	}
+	attend := w.attend(l)
 	if w.Mapping == topology.Reduce && l.ranks > 1 {
 		return w.reduce(g, l, attend, att)
 	}
-	n := float64(l.ranks)
+	rows, own, n := float64(l.rows), float64(l.owned()), float64(l.ranks)
 	big := l.prompt && l.rows >= quantizedRows
 	var out []stage
 	if w.latent.down > 0 {
@@ -89,6 +107,12 @@ func (w *Work) stages(g *group, l load) []stage {
 	up, down := w.ffn(g, l, false)
 	up.exchange = parted(allToAll, rows*w.width(g)*w.float(g.experts == 0), g.inner(), l.ranks)
 	down.exchange = parted(allToAll, rows*float64(w.hidden)*4, w.hidden, l.ranks)
+	normed := rows
+	if big && w.Quantized {
+		normed = own
+	}
+	out[0].normalize(w, normed)
+	up.normalize(w, normed)
 	if big && w.Quantized { // outputs go to the owner of the row, and come back quantized after the norm
 		for _, s := range []*stage{&out[len(out)-1], &down} {
 			s.exchange.bytes /= n
@@ -98,6 +122,9 @@ func (w *Work) stages(g *group, l load) []stage {
 	}
 	return append(out, up, down)
 }
+
+// normalize adds the norm and the residual sum of rows.
+func (s *stage) normalize(w *Work, rows float64) { s.norms, s.width = rows, w.hidden }
 
 // headStages returns the stages of attention with heads in the gather mapping.
 func (w *Work) headStages(l load, attend stage, att float64) []stage {
@@ -143,14 +170,14 @@ func (w *Work) outStage(l load, weights float64) stage {
 
 // product is a matrix product of all rows, of which the busiest rank has a part of the weights.
 func (w *Work) product(l load, weights, part float64) stage {
-	return stage{bytes: weights * part * w.weight, macs: weights * part * float64(l.rows)}
+	return stage{products: []product{{weights * part, float64(l.rows)}}, regions: 1}
 }
 
 // reduce returns the stages of the reduce mapping: owners project their rows with whole matrices.
 func (w *Work) reduce(g *group, l load, attend stage, att float64) []stage {
 	own := float64(l.owned())
-	attend.bytes += att * w.weight
-	attend.macs += att * own
+	attend.products, attend.regions = []product{{att, own}}, attend.regions+2 // queries, keys and values; the output
+	attend.normalize(w, 2*own)
 	norm := exchange{pattern: fromOwner, bytes: own * float64(w.hidden) * w.float(!g.last || l.prompt)} // the last layer sends the residual stream
 	up, down := w.ffn(g, l, true)
 	var out []stage
@@ -164,7 +191,7 @@ func (w *Work) reduce(g *group, l load, attend stage, att float64) []stage {
 		down.exchange = parted(allToAll, float64(l.rows)*float64(w.hidden)*4, w.hidden, l.ranks)
 		return append(out, up, down)
 	}
-	up.bytes, up.macs = up.bytes+down.bytes, up.macs+down.macs
+	up.products, up.regions = append(up.products, down.products...), up.regions+down.regions
 	sums := float64(w.hidden*treeNodes(g.ffn, l.ranks)) * 4 // bytes of a row
 	up.exchange = exchange{toOwner, own * sums, min(l.ranks, units(g.ffn))}
 	if g.last && !l.prompt { // the head of every rank reads all rows
@@ -183,7 +210,7 @@ func (w *Work) ffn(g *group, l load, byUnits bool) (up, down stage) {
 	if byUnits && g.experts == 0 {
 		cut = unitShare(g.ffn, l.ranks)
 	}
-	add := func(width int, used, reads float64) {
+	add := func(width int, used, reads float64) { // matrices of which each row uses some
 		if width == 0 {
 			return
 		}
@@ -191,10 +218,10 @@ func (w *Work) ffn(g *group, l load, byUnits bool) (up, down stage) {
 		if byUnits && g.experts == 0 {
 			part = cut
 		}
-		up.bytes += 2 * h * float64(width) * w.weight * reads * part
-		up.macs += 2 * h * float64(width) * used * rows * part
-		down.bytes += h * float64(width) * w.weight * reads * cut
-		down.macs += h * float64(width) * used * rows * cut
+		weights, each := h*float64(width)*reads, rows*used/reads
+		up.products = append(up.products, product{2 * weights * part, each})
+		down.products = append(down.products, product{weights * cut, each})
+		up.regions, down.regions = up.regions+1, down.regions+1
 	}
 	add(g.ffn, 1, 1)
 	if g.experts > 0 {
@@ -203,12 +230,22 @@ func (w *Work) ffn(g *group, l load, byUnits bool) (up, down stage) {
 	return up, down
 }
 
-// head returns the product with the vocabulary and the exchange of the best token.
+// head returns the product with the vocabulary and the exchange of the best token, or of all logits.
 func (w *Work) head(l load) stage {
-	rows := float64(l.rows)
-	if l.prompt {
-		rows = 1
+	s := w.product(l, float64(w.vocab)*float64(w.hidden), share(w.vocab, l.ranks))
+	s.exchange = exchange{pattern: toOwner, bytes: 16 * max(1, float64(l.rows)/float64(l.ranks))}
+	s.normalize(w, float64(l.rows))
+	if l.sampled {
+		s.samples = float64(l.owned())
+		s.exchange.bytes = 4 * s.samples * float64(w.vocab) / float64(l.ranks)
 	}
-	weights := float64(w.vocab) * float64(w.hidden) * share(w.vocab, l.ranks)
-	return stage{bytes: weights * w.weight, macs: weights * rows, exchange: exchange{pattern: toOwner, bytes: 16 * math.Max(1, rows/float64(l.ranks))}}
+	return s
+}
+
+// handOver returns the exchange in which the owner of a prompt gets rows. Latent rows are on all ranks.
+func (w *Work) handOver(tokens, ranks int) stage {
+	if w.latent.down > 0 {
+		return stage{}
+	}
+	return stage{exchange: exchange{pattern: toOwner, bytes: float64(tokens) * w.slotBytes / float64(ranks)}}
 }

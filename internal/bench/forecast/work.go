@@ -1,5 +1,5 @@
-// Package forecast computes the time of a step on a cluster. Its inputs are the shape of a model, the
-// measured speeds of a node, and the delay and rate of its link. It simulates every message of a step. It has no
+// Package forecast computes the time of a step on a cluster. Its inputs are the shape of a model, a table
+// of costs of a node, and the delay and rate of its link. It simulates every message of a step. It has no
 // clock and no input or output. docs/forecast.md lists its assumptions.
 package forecast
 
@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/machine/costs"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -20,6 +21,7 @@ type Work struct {
 	hidden    int
 	kvFloats  int // of a token's keys and values in one layer
 	heads     int // floats of a token's attention output
+	kvHeads   int
 	latent    latent
 	groups    []group
 	vocab     int
@@ -59,7 +61,7 @@ func WorkOf(c *model.Config, weights, kv tensor.DType, mapping topology.Mapping)
 		w.heads = c.Heads * l.Value
 		w.latent = latent{down: l.QueryRank + l.Row(), queries: c.Heads * l.Row(), means: c.Heads * l.Rank, rank: l.Rank}
 	}
-	w.kvFloats = heads * (key + value)
+	w.kvFloats, w.kvHeads = heads*(key+value), heads
 	row := c.CacheLayout(kv)
 	w.slotBytes = float64(row.RowBytes() * heads)
 	w.slotFlops = float64(c.Heads * (key + value))
@@ -83,6 +85,11 @@ func WorkOf(c *model.Config, weights, kv tensor.DType, mapping topology.Mapping)
 	}
 	return w
 }
+
+// Weight returns the bytes of a weight, and Slot what attention reads and computes for a row and a slot.
+func (w *Work) Weight() float64 { return w.weight }
+
+func (w *Work) Slot() costs.Slot { return costs.Slot{Bytes: w.slotBytes, MACs: w.slotFlops} }
 
 // attentionWeights is the number of weights of a layer's projections.
 func attentionWeights(c *model.Config, layer *model.LayerSpec) int {

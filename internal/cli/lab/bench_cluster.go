@@ -41,20 +41,9 @@ type benchClusterCmd struct {
 }
 
 func (c *benchClusterCmd) Run(e *ui.Env) error {
-	dir := c.Model
-	if !ui.Exists(dir) && !models.CanPull(dir) {
-		if _, err := shapeOf(dir); err != nil {
-			return err
-		}
-		dir = checkpoint.RandomPrefix + dir
-	}
-	dir, err := models.ModelFlag{Model: dir}.Dir(e)
+	ck, dir, err := openShape(e, c.Model)
 	if err != nil {
-		return fmt.Errorf("--model: %w", err)
-	}
-	ck, err := checkpoint.Open(dir)
-	if err != nil {
-		return fmt.Errorf("--model: %w", err)
+		return err
 	}
 	defer ck.Close()
 	if c.Prompt > 0 && c.Nodes > 16 {
@@ -72,12 +61,12 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
-	up.Serve.Mapping, up.Serve.Policy, up.Serve.Chunk, up.NoJobs, up.Processors = c.Mapping, c.Policy, c.Chunk, true, c.Processors
-	up.Serve.Prefill = c.Prefill
-	up.TrialRounds = c.Trials
-	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, time.Minute, 30*time.Second
+	up := c.up(dir, memory)
 	if err := up.Check(); err != nil {
+		return err
+	}
+	of, err := c.forecasts(ctx, &ck.Config)
+	if err != nil {
 		return err
 	}
 	l, err := up.StartAndWait(e.With(ctx))
@@ -101,7 +90,7 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 				continue
 			}
 			f, err := bench.DecodeOfProcesses(ctx, o)
-			if err := printResult(e, c.JSON, withForecast{f, c.forecast(&ck.Config, f, up.Speeds)}, err, printProcesses); err != nil {
+			if err := printResult(e, c.JSON, withForecast{f, of(f)}, err, printProcesses); err != nil {
 				return err
 			}
 		}
@@ -109,16 +98,51 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 	return nil
 }
 
+// openShape opens a checkpoint's folder, or random weights of a shape.
+func openShape(e *ui.Env, of string) (ck *checkpoint.Checkpoint, dir string, err error) {
+	dir = of
+	if !ui.Exists(dir) && !models.CanPull(dir) {
+		if _, err := shapeOf(dir); err != nil {
+			return nil, "", err
+		}
+		dir = checkpoint.RandomPrefix + dir
+	}
+	if dir, err = (models.ModelFlag{Model: dir}).Dir(e); err == nil {
+		ck, err = checkpoint.Open(dir)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("--model: %w", err)
+	}
+	return ck, dir, nil
+}
+
+// up returns the cluster that is measured, with the bytes of caches of a node.
+func (c *benchClusterCmd) up(dir string, memory int64) *launch.Up {
+	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
+	up.Serve.Mapping, up.Serve.Policy, up.Serve.Chunk, up.NoJobs, up.Processors = c.Mapping, c.Policy, c.Chunk, true, c.Processors
+	up.Serve.Prefill = c.Prefill
+	up.TrialRounds = c.Trials
+	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, time.Minute, 30*time.Second
+	return up
+}
+
+// types returns the types of the weights and of the caches.
+func (c *benchClusterCmd) types() (weights, kv tensor.DType, err error) {
+	if weights, err = tensor.ParseDType(c.Quant); err != nil {
+		return 0, 0, fmt.Errorf("--quant: %w", err)
+	}
+	if kv, err = tensor.ParseDType(c.KVType); err != nil {
+		return 0, 0, fmt.Errorf("--kv-type: %w", err)
+	}
+	return weights, kv, nil
+}
+
 // memory returns the bytes for caches on a node: the default, or more if the largest batch
 // needs it.
 func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
-	weights, err := tensor.ParseDType(c.Quant)
+	weights, kv, err := c.types()
 	if err != nil {
-		return 0, fmt.Errorf("--quant: %w", err)
-	}
-	kv, err := tensor.ParseDType(c.KVType)
-	if err != nil {
-		return 0, fmt.Errorf("--kv-type: %w", err)
+		return 0, err
 	}
 	longest := 2 * (slices.Max(c.Context) + c.Tokens) // twice: other prompts are read meanwhile, and memory is allocated in blocks
 	sequences := (slices.Max(c.Batch)-1)/max(1, c.Nodes) + 1
@@ -139,15 +163,23 @@ type withForecast struct {
 	Forecast forecast.Time `json:"forecast"`
 }
 
-// forecast computes the step of a measurement from the measured speeds of one node.
-func (c *benchClusterCmd) forecast(cfg *model.Config, f *bench.Processes, s topology.Speeds) forecast.Time {
-	weights, err := tensor.ParseDType(c.Quant)
-	kv, errKV := tensor.ParseDType(c.KVType)
-	if f == nil || err != nil || errKV != nil || !s.Valid() {
-		return forecast.Time{}
+// forecasts measures this machine for decode, and returns the forecast of a measured step.
+func (c *benchClusterCmd) forecasts(ctx context.Context, cfg *model.Config) (func(*bench.Processes) forecast.Time, error) {
+	weights, kv, err := c.types()
+	if err != nil || c.Prompt > 0 || c.Trials > 0 {
+		return nil, err
 	}
-	w := forecast.WorkOf(cfg, weights, kv, topology.Mapping(f.Mapping))
-	return w.Decode(forecast.Cluster{Nodes: f.Nodes, Machine: forecast.MachineOf(s)}, f.Batch, f.Context+c.Tokens/2)
+	tables, err := models.MeasuredCosts(ctx, cfg, weights, kv, c.Nodes, c.Nodes, c.Threads)
+	if err != nil {
+		return nil, err
+	}
+	return func(f *bench.Processes) forecast.Time {
+		if f == nil {
+			return forecast.Time{}
+		}
+		w := forecast.WorkOf(cfg, weights, kv, topology.Mapping(f.Mapping))
+		return w.Decode(forecast.ClusterOf(f.Nodes, tables), f.Batch, f.Context+c.Tokens/2)
+	}, nil
 }
 
 func printProcesses(w io.Writer, f withForecast) {

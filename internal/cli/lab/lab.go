@@ -6,6 +6,7 @@ type Lab struct {
 	Decode    benchDecodeCmd    `cmd:"" help:"Measure decode in tokens per second, and compare it with the memory bandwidth of the same run."`
 	Prefill   benchPrefillCmd   `cmd:"" help:"Measure prefill in tokens per second, by stage, and compare it with the arithmetic peak."`
 	Cluster   benchClusterCmd   `cmd:"" help:"Measure decode, or prefill with --prompt, over real node processes. Reports compute, wait and bytes sent."`
+	Forecast  benchForecastCmd  `cmd:"" help:"Compare the forecasts of shoal plan with measurements over node processes: decode steps and first tokens."`
 	Prefix    benchPrefixCmd    `cmd:"" help:"Measure the time to first token with a warm prefix cache, compared with a cold one."`
 	Batch     benchBatchCmd     `cmd:"" help:"Measure throughput and concurrent sequences in a fixed cache memory, with and without compression."`
 	Forms     benchFormsCmd     `cmd:"" help:"Measure decode and prefill with each type of weights in memory, in one run."`

@@ -79,7 +79,7 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 	if p.CacheBytes < 0 {
 		return fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant", ui.BytesText(-p.CacheBytes))
 	}
-	c.nodeSpeed.print(w, f.Machine)
+	c.nodeSpeed.print(w, f.Machine, f.weight)
 	fmt.Fprintf(w, "\n  %8s  %10s  %12s  %24s  %9s  %24s  %9s\n", "context", "compressed", "first token", "full: batch (most)", "tokens/s", "snapstream: batch (most)", "tokens/s")
 	for i, r := range p.Rows {
 		t := f.Times[i]

@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/machine"
+	"github.com/shoal-llm/shoal/internal/machine/costs"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -29,46 +30,57 @@ type nodeSpeed struct {
 	Link     float64       `default:"10" range:"0.001..10000" help:"Rate of a node's link in each direction, in Gbit/s."`
 	Noise    float64       `default:"0" range:"0..0.5" help:"Standard deviation of the computation between two exchanges, as a fraction of it."`
 	Chunk    int           `default:"512" range:"1..65536" help:"Prompt tokens per step."`
-	Measure  bool          `help:"Measure --read, --products, --exchange and --message on this machine, as one node that uses all of it."`
+	Sampled  bool          `help:"Draw tokens from all logits (temperature above 0), which owners receive whole, instead of taking the best one."`
+	Measure  bool          `help:"Measure products of 1 to 512 rows, attention, and exchanges on this machine, as one node that uses all of it, in place of --read, --products, --exchange and --message."`
 	Cores    int           `range:"1..4096" placeholder:"N" help:"With --measure: cores of a node. Its rates are those of this machine times N divided by the cores of this machine (default: the cores of this machine)."`
 }
 
-// node returns the speeds of a node.
-func (s *nodeSpeed) node(ctx context.Context, c *model.Config, weights tensor.DType, nodes int) (forecast.Machine, error) {
-	m := forecast.MachineOf(topology.Speeds{Read: s.Read * 1e9})
-	for i := range m.Products {
-		m.Products[i] = s.Products * 1e9
-	}
-	m.Base, m.Message = s.Exchange.Seconds(), s.Message.Seconds()
+// cluster returns equal nodes that run a model's work.
+func (s *nodeSpeed) cluster(ctx context.Context, c *model.Config, w *forecast.Work, weights, kv tensor.DType, nodes int) (forecast.Cluster, error) {
+	table := costs.Rates{Read: s.Read * 1e9, Products: s.Products * 1e9}.Assumed(w.Weight(), w.Slot())
+	table.Exchange, table.Message = s.Exchange.Seconds(), s.Message.Seconds()
+	tables := []costs.Table{table}
 	if s.Measure {
-		speeds := machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: WeightsCacheDir(""), Nodes: 1, Sockets: nodes, Model: c, Weights: weights, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)}, nil)
-		if !speeds.Valid() {
-			return m, fmt.Errorf("--measure: this machine cannot be measured: give --read, --products, --exchange and --message")
+		var err error
+		if tables, err = MeasuredCosts(ctx, c, weights, kv, 1, nodes, 0); err != nil {
+			return forecast.Cluster{}, fmt.Errorf("--measure: %w; give --read, --products, --exchange and --message", err)
 		}
-		m = forecast.MachineOf(speeds)
 		if s.Cores > 0 {
-			times := float64(s.Cores) / float64(runtime.GOMAXPROCS(0))
-			m.Read *= times
-			for i := range m.Products {
-				m.Products[i] *= times
+			for i := range tables {
+				tables[i] = tables[i].Times(float64(runtime.GOMAXPROCS(0)) / float64(s.Cores))
 			}
 		}
 	}
-	m.Noise = s.Noise
-	return m, nil
+	f := forecast.ClusterOf(nodes, tables)
+	f.Machine.Noise, f.Link, f.Sampled, f.Seed = s.Noise, s.link(), s.Sampled, 1
+	return f, nil
+}
+
+// MeasuredCosts measures what a model's computations cost on one of some nodes of this machine, if sockets
+// nodes serve the model. Threads of each node: 0: as up gives them.
+func MeasuredCosts(ctx context.Context, c *model.Config, weights, kv tensor.DType, nodes, sockets, threads int) ([]costs.Table, error) {
+	return machine.MeasureCosts(ctx, machine.SpeedsConfig{Dir: WeightsCacheDir(""), Nodes: nodes, Sockets: sockets, Threads: threads, Model: c, Weights: weights, KV: kv, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (s *nodeSpeed) link() forecast.Link {
 	return forecast.Link{Delay: s.Delay.Seconds(), Rate: s.Link * 1e9 / 8}
 }
 
-func (s *nodeSpeed) print(w io.Writer, m forecast.Machine) {
+func (s *nodeSpeed) print(w io.Writer, m forecast.Machine, weight float64) {
 	how := "assumed"
 	if s.Measure {
 		how = "measured here"
 	}
+	rates := m.Rates(weight)
 	fmt.Fprintf(w, "  each node, %s: reads %.0f GB/s, %.0f billion multiply-adds/s, exchange %.0f us, message %.1f us; link of %g Gbit/s, %v one way\n",
-		how, m.Read/1e9, m.Products[len(m.Products)-1]/1e9, 1e6*m.Base, 1e6*m.Message, s.Link, s.Delay)
+		how, rates.Read/1e9, rates.Products/1e9, 1e6*m.Exchange, 1e6*m.Message, s.Link, s.Delay)
+	if s.Measure {
+		var parts []string
+		for i, rows := range costs.Rows {
+			parts = append(parts, fmt.Sprintf("%d: %.0f", rows, float64(rows)/m.Products[i]/1e9))
+		}
+		fmt.Fprintf(w, "  billion multiply-adds/s by rows: %s\n", strings.Join(parts, ", "))
+	}
 }
 
 // planTimes is a plan with times.
@@ -78,6 +90,7 @@ type planTimes struct {
 	Link    forecast.Link    `json:"link"`
 	Times   []planTime       `json:"times"` // of the plan's rows
 	Scale   []forecast.Point `json:"scale,omitempty"`
+	weight  float64          // bytes of a weight
 }
 
 // planTime has the times of one context length.
@@ -97,13 +110,12 @@ type planRate struct {
 
 // forecast adds times to a plan.
 func (c *PlanCmd) forecast(e *ui.Env, m bench.PlanModel, p *bench.Plan, weights, kv tensor.DType) (*planTimes, error) {
-	node, err := c.node(e.Ctx, &m.Config, weights, c.Nodes)
+	work := forecast.WorkOf(&m.Config, weights, kv, topology.Mapping(c.Mapping))
+	nodes, err := c.cluster(e.Ctx, &m.Config, &work, weights, kv, c.Nodes)
 	if err != nil {
 		return nil, err
 	}
-	work := forecast.WorkOf(&m.Config, weights, kv, topology.Mapping(c.Mapping))
-	nodes := forecast.Cluster{Nodes: c.Nodes, Machine: node, Link: c.link(), Seed: 1}
-	f := &planTimes{Plan: p, Machine: node, Link: nodes.Link}
+	f := &planTimes{Plan: p, Machine: nodes.Machine, Link: nodes.Link, weight: work.Weight()}
 	rate := func(b bench.PlanBatch, slots int) planRate {
 		if b.Batch == 0 {
 			return planRate{}
