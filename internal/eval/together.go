@@ -30,14 +30,49 @@ type TogetherConfig struct {
 	Workers int    // concurrent prompts, each on its own single-threaded socket; default: the number of CPUs
 }
 
-// offlineRunner runs a model under all policies at once.
-type offlineRunner struct {
+// offlineModel is a model that runs without a server.
+type offlineModel struct {
 	ck          *checkpoint.Checkpoint
 	weights, kv tensor.DType
-	tok         *tokenizer.Tokenizer
-	samples     Source
-	store       *Store
 	name, print string
+}
+
+// openOffline opens the model, and sets the default of t.Workers.
+func openOffline(t *TogetherConfig) (_ *offlineModel, err error) {
+	t.Workers = cmp.Or(t.Workers, runtime.GOMAXPROCS(0))
+	if t.Workers < 1 || t.Workers > 1024 {
+		return nil, fmt.Errorf("eval: %d workers; want 1 to 1024", t.Workers)
+	}
+	m := &offlineModel{}
+	if m.ck, err = checkpoint.OpenSwiftKV(t.Model, t.SwiftKV); err != nil {
+		return nil, err
+	}
+	s := cluster.ServeConfig{Model: t.Model, Weights: t.Weights, KV: t.KV}
+	m.name, m.print = cluster.Identify(m.ck, &s)
+	err = s.Validate(&m.ck.Config)
+	if err == nil {
+		m.weights, err = tensor.ParseDType(s.Weights)
+	}
+	if err == nil {
+		m.kv, err = tensor.ParseDType(s.KV)
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.ck.Close())
+	}
+	return m, nil
+}
+
+// socket starts a socket whose steps have at most tokens tokens.
+func (m *offlineModel) socket(ctx context.Context, pool *tensor.Pool, tokens int) (*alone.Socket, error) {
+	return alone.New(ctx, alone.Config{Checkpoint: m.ck, Pool: pool, Weights: m.weights, KV: m.kv, KVBudget: 1 << 40, StepTokens: tokens})
+}
+
+// offlineRunner runs a model under all policies at once.
+type offlineRunner struct {
+	*offlineModel
+	tok     *tokenizer.Tokenizer
+	samples Source
+	store   *Store
 }
 
 // RunTogether does the same as Run, in this process. Each prompt is read once, and every policy
@@ -48,41 +83,34 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	whole := 0
-	for i := range cfg.Policies {
-		p, err := kvpolicy.Parse(cfg.Policies[i].Spec)
-		if err != nil {
-			return nil, err
-		}
-		if p.RebuildsByPrefill() && cfg.Policies[i].Family != truncatedName {
-			whole++
-		}
-		if cfg.Policies[i].Spec = p.Spec(); whole > 1 {
-			return nil, fmt.Errorf("eval: policy %s is named twice: full attention", cfg.Policies[i].Name)
-		}
+	if err := normalForms(cfg.Policies); err != nil {
+		return nil, err
 	}
-	t.Workers = cmp.Or(t.Workers, runtime.GOMAXPROCS(0))
-	if t.Workers < 1 || t.Workers > 1024 {
-		return nil, fmt.Errorf("eval: %d workers; want 1 to 1024", t.Workers)
-	}
-	ck, err := checkpoint.OpenSwiftKV(t.Model, t.SwiftKV)
+	m, err := openOffline(&t)
 	if err != nil {
 		return nil, err
 	}
-	defer ck.Close()
-	w := &offlineRunner{ck: ck, tok: tok, samples: g, store: store}
-	s := cluster.ServeConfig{Model: t.Model, Weights: t.Weights, KV: t.KV}
-	w.name, w.print = cluster.Identify(ck, &s)
-	if err := s.Validate(&ck.Config); err != nil {
-		return nil, err
-	}
-	if w.weights, err = tensor.ParseDType(s.Weights); err != nil {
-		return nil, err
-	}
-	if w.kv, err = tensor.ParseDType(s.KV); err != nil {
-		return nil, err
-	}
+	defer m.ck.Close()
+	w := &offlineRunner{offlineModel: m, tok: tok, samples: g, store: store}
 	return w.all(ctx, cfg, t.Workers)
+}
+
+// normalForms replaces each policy's text by its normal form. Full attention may occur once.
+func normalForms(policies []Policy) error {
+	whole := 0
+	for i := range policies {
+		p, err := kvpolicy.Parse(policies[i].Spec)
+		if err != nil {
+			return err
+		}
+		if p.RebuildsByPrefill() && policies[i].Family != truncatedName {
+			whole++
+		}
+		if policies[i].Spec = p.Spec(); whole > 1 {
+			return fmt.Errorf("eval: policy %s is named twice: full attention", policies[i].Name)
+		}
+	}
+	return nil
 }
 
 func (w *offlineRunner) all(ctx context.Context, cfg Config, workers int) ([]Record, error) {
@@ -115,8 +143,7 @@ func (w *offlineRunner) all(ctx context.Context, cfg Config, workers int) ([]Rec
 				policies := w.missing(jobs[n], cfg.Policies)
 				if one == nil && len(policies) > 0 {
 					var err error
-					if one, err = alone.New(ctx, alone.Config{Checkpoint: w.ck, Pool: pool, Weights: w.weights, KV: w.kv,
-						KVBudget: 1 << 40, StepTokens: max(readChunk, len(cfg.Policies)+1)}); err != nil {
+					if one, err = w.socket(ctx, pool, max(readChunk, len(cfg.Policies)+1)); err != nil {
 						return err
 					}
 				}

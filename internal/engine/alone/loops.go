@@ -97,3 +97,34 @@ func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, tim
 	}
 	return reply, took, stages, nil
 }
+
+// Scored is what the model says after a row.
+type Scored struct {
+	Logprob float64 // of the given next token, natural logarithm
+	Best    int32   // the most likely token
+}
+
+// Score feeds every row's token, and advances all rows to the same given next token. It returns what
+// the model says of it after each row.
+func (a *Socket) Score(ctx context.Context, rows []*Row, next int32) ([]Scored, error) {
+	req := &proto.StepRequest{DeadlineMillis: 60000}
+	of := make(map[uint64]int, len(rows))
+	for i, r := range rows {
+		req.Chunks = append(req.Chunks, &proto.Chunk{Seq: r.Seq, Start: uint32(r.At), Tokens: []uint32{uint32(r.Token)},
+			WantPromptLogprobs: true, PromptLogprobs: 1, Next: 1 + uint32(next)})
+		of[r.Seq] = i
+		r.At, r.Token = r.At+1, next
+	}
+	reply, _, _, err := a.Step(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Scored, len(rows))
+	for _, s := range reply.Sampled {
+		if len(s.Prompt) != 1 || len(s.Prompt[0].Top) != 1 {
+			return nil, sampler.ErrNoCandidate
+		}
+		out[of[s.Seq]] = Scored{float64(s.Prompt[0].Logprob), int32(s.Prompt[0].Top[0].Token)}
+	}
+	return out, nil
+}
