@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -37,6 +38,7 @@ type Sample struct {
 	Text     string   // the answer as text
 	Wanted   []string // the values in the answer
 	AnyOrder bool
+	AnyOf    bool    // any of Wanted is correct, anywhere in the continuation
 	Depth    float64 // relative position of the needle in the haystack, 0 to 1; -1: not a single needle
 	// Given is the number of answer tokens that replace the model's own (RunTogether only).
 	// ByTokens compares tokens instead of text, like the reference implementation.
@@ -45,7 +47,12 @@ type Sample struct {
 }
 
 // MaxTokens returns the number of tokens to request from a server.
-func (s *Sample) MaxTokens() int { return len(s.Answer) + 2 }
+func (s *Sample) MaxTokens() int {
+	if s.AnyOf {
+		return len(s.Answer) + 30 // RULER's 32 for question answering
+	}
+	return len(s.Answer) + 2
+}
 
 // Generator creates samples. It is safe for concurrent use.
 type Generator struct {
@@ -56,6 +63,7 @@ type Generator struct {
 	noise, code, prose *stream
 	newline            []bool // the token ends with a line break
 	corpus             string
+	paragraphs         []Paragraph
 }
 
 // stream is tokenized text with the positions where a cut may start.
@@ -89,6 +97,18 @@ func NewGenerator(tok *tokenizer.Tokenizer, chat *tokenizer.ChatTemplate, corpus
 		}
 	}
 	return g, nil
+}
+
+// SetParagraphs sets the paragraphs of the task qa. They become a part of the corpus's identity.
+func (g *Generator) SetParagraphs(list []Paragraph) {
+	h := fnv.New32a()
+	for _, p := range list {
+		_, _ = h.Write([]byte(p.Text + "\x00")) // a hash write never fails
+		for _, q := range p.Questions {
+			_, _ = h.Write([]byte(q.Question + "\x00" + strings.Join(q.Answers, "\x00") + "\x00"))
+		}
+	}
+	g.paragraphs, g.corpus = list, fmt.Sprintf("%s+qa-%08x", g.corpus, h.Sum32())
 }
 
 // Corpus returns the identity of the haystack text.
@@ -137,11 +157,11 @@ func (g *Generator) Sample(name string, length, index int) (*Sample, error) {
 	if length < MinLength || length > MaxLength {
 		return nil, fmt.Errorf("%w: %d tokens; want %d to %d", ErrLength, length, MinLength, MaxLength)
 	}
-	m := &maker{rng: newRNG(g.seed, name, length, index), length: length, shrink: 1}
+	m := &maker{rng: newRNG(g.seed, name, length, index), length: length, shrink: 1, paragraphs: g.paragraphs}
 	for range 200 {
 		p := t.make(m)
 		if prompt := g.prompt(m, t, &p); prompt != nil {
-			s := &Sample{Task: name, Length: length, Index: index, Prompt: prompt, Text: p.answer, Wanted: p.wanted, AnyOrder: p.anyOrder, Depth: p.depth}
+			s := &Sample{Task: name, Length: length, Index: index, Prompt: prompt, Text: p.answer, Wanted: p.wanted, AnyOrder: p.anyOrder, AnyOf: p.anyOf, Depth: p.depth}
 			g.answer(s, t, &p)
 			return s, nil
 		}

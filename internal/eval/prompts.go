@@ -160,7 +160,7 @@ func WritePrompts(out io.Writer, g Source, tasks []string, lengths []int, n int)
 				if err != nil {
 					return err
 				}
-				if s.AnyOrder {
+				if s.AnyOrder || s.AnyOf {
 					set = nil
 					break
 				}

@@ -29,7 +29,10 @@ func (s *Sample) scoreTokens(got []int32, text string) Score {
 	if s.To > s.From {
 		r.Tokens = float64(hits) / float64(s.To-s.From)
 	}
-	if s.AnyOrder {
+	if s.AnyOf && r.Recall > 0 {
+		r.Recall = 1
+	}
+	if s.AnyOrder || s.AnyOf {
 		r.Exact = r.Recall == 1
 	}
 	return r

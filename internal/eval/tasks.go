@@ -34,6 +34,7 @@ var tasks = []task{
 	{"chat_niah", "one needle in text, asked as a chat message", true, false, func(m *maker) parts { return m.needles(1, text) }},
 	{"niah_second", "another of eight needles, after one was asked for and answered (--together)", false, true, secondNeedle},
 	{"kv_second", "another of many pairs of words and numbers, after one (--together)", false, true, secondPair},
+	{"qa", "a question about one of many documents (--qa; else each has a needle)", false, true, answering},
 	{"niah_all", "the values of eight keys at once", false, true, func(m *maker) parts { return m.queries(8) }},
 }
 
@@ -104,13 +105,15 @@ type parts struct {
 	hay      haystack
 	depth    float64 // of the single needle; -1: not a single needle
 	anyOrder bool    // the answer is correct in any order
+	anyOf    bool    // any of wanted is correct, anywhere in the answer
 }
 
 // maker draws the parts of one sample.
 type maker struct {
 	*rng
-	length int
-	shrink float64 // factor for lists that were too long for the prompt
+	length     int
+	shrink     float64 // factor for lists that were too long for the prompt
+	paragraphs []Paragraph
 }
 
 func (m *maker) number(digits int) string {
