@@ -1,12 +1,14 @@
 package layer
 
 import (
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // listener counts an executor's calls of a group.
@@ -51,11 +53,10 @@ func TestExecutorPolls(t *testing.T) {
 	}
 	rests := func(want int32) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); l.rests.Load() < want; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the executor sleeps without a call of Rest")
-			}
-		}
+		testutil.Eventually(t, time.Minute, "a call of Rest before the executor sleeps", func() (bool, string) {
+			n := l.rests.Load()
+			return n >= want, fmt.Sprintf("%d calls, want %d", n, want)
+		})
 		if polls := l.polls.Load(); polls < 5 {
 			t.Errorf("%d polls", polls)
 		}

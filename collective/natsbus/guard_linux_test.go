@@ -25,11 +25,7 @@ func TestGuardEndsStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	for end := time.Now().Add(patience); len(a.Peers()) == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no route")
-		}
-	}
+	waitFor(t, "a route", func() bool { return len(a.Peers()) > 0 })
 
 	const most = 4
 	w, err := newWatcher(a.ns, most)

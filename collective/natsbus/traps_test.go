@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestSettings checks the settings whose defaults lose messages or never start.
@@ -46,14 +47,10 @@ func TestSettings(t *testing.T) {
 // machine may be shared.
 const patience = 2 * time.Minute
 
-// waitFor polls until ok or the limit.
+// waitFor waits until ok, at most for patience.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
-	}
+	testutil.Eventually(t, patience, what, func() (bool, string) { return ok(), "not yet" })
 }
 
 func lone(t *testing.T) *Server {

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // patience is the deadline of every wait; it allows for a heavily loaded machine.
@@ -232,11 +233,10 @@ func TestParallelJoinsConverge(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d members met in %v", n, time.Since(begun))
 	for _, r := range nodes {
-		for end := time.Now().Add(patience); len(r.Members()) != n; time.Sleep(time.Millisecond) { // waits out false alarms
-			if time.Now().After(end) {
-				t.Fatalf("%d members, want %d", len(r.Members()), n)
-			}
-		}
+		testutil.Eventually(t, patience, "the end of false alarms", func() (bool, string) {
+			got := len(r.Members())
+			return got == n, fmt.Sprintf("%d members, want %d", got, n)
+		})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/hubtest"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // child is what a process that is killed runs: a pull from the hub of its parent.
@@ -140,14 +141,10 @@ func TestWaiterTakesOver(t *testing.T) {
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	part := repoCache{s.s.Cache, "org/one"}.blob(hubtest.SHA256(repo.Files["model.safetensors"])) + incomplete
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if st, err := os.Stat(part); err == nil && st.Size() >= 200<<10 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the first process fetches nothing")
-		}
-	}
+	testutil.Eventually(t, time.Minute, "a part that the first process fetches", func() (bool, string) {
+		st, err := os.Stat(part)
+		return err == nil && st.Size() >= 200<<10, fmt.Sprint(err)
+	})
 	killed := false
 	m, err := s.Pull(t.Context(), parsed(t, "org/one"), func(p Progress) {
 		if strings.Contains(p.Waiting, "another process") && !killed {

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // write1 changes one byte of a file in place, at a fraction of its size, and restores its
@@ -222,11 +223,10 @@ func TestCheckedRow(t *testing.T) {
 	check(t, err)
 	wait := func(unchanged bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); e.Unchanged(e.State()) != unchanged; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("Unchanged is not %v", unchanged)
-			}
-		}
+		testutil.Eventually(t, time.Minute, "the result of Unchanged", func() (bool, string) {
+			got := e.Unchanged(e.State())
+			return got == unchanged, fmt.Sprintf("it is %v, want %v", got, unchanged)
+		})
 	}
 
 	// Same bytes: rows are right at once, and trusted again after a Recheck.

@@ -1,11 +1,13 @@
 package tensor
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // Threads yield to goroutines only if they may occupy all of Go's Ps.
@@ -13,11 +15,10 @@ func TestFillProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	looking := func(want int32) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); workers.Spinning.Load() != want; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d threads look for work, not %d", workers.Spinning.Load(), want)
-			}
-		}
+		testutil.Eventually(t, time.Minute, "threads that look for work", func() (bool, string) {
+			n := workers.Spinning.Load()
+			return n == want, fmt.Sprintf("%d, want %d", n, want)
+		})
 	}
 	looking(0) // threads of closed pools do not count
 	p := NewPool(6)

@@ -90,12 +90,9 @@ func TestContexts(t *testing.T) {
 	e.WaitCancelled(t, 1) // its goroutine looks at hold no more
 	e.Hold = nil          // from here on the engine gives contexts up
 	ask(t, "POST", url+"/v1/contexts", "a", `{"name": "short", "prompt": "x"}`)
-	for end := time.Now().Add(30 * time.Second); ask(t, "GET", url+"/v1/contexts/short", "a", "").status != http.StatusNotFound; {
-		if time.Now().After(end) {
-			t.Fatal("a context that the engine gave up is still there")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	servertest.Eventually(t, "the context that the engine gave up is gone", func() bool {
+		return ask(t, "GET", url+"/v1/contexts/short", "a", "").status == http.StatusNotFound
+	})
 }
 
 // A request has a context without naming it if it asks for its policy, or if the context is automatic,
