@@ -60,7 +60,7 @@ func (c *core) adapterOf(r *engine.Request) (a batcher.Adapter, err error) {
 	return a, nil
 }
 
-// Adapters implements api.Adapters.
+// Adapters implements engine.Adapters.
 func (c *core) Adapters() (list []engine.Adapter) {
 	for _, e := range c.adapters.List() {
 		list = append(list, adapterInfo(e))
@@ -68,13 +68,13 @@ func (c *core) Adapters() (list []engine.Adapter) {
 	return list
 }
 
-// Adapter implements api.Adapters.
+// Adapter implements engine.Adapters.
 func (c *core) Adapter(name string) (engine.Adapter, bool) {
 	e, ok := c.adapters.Get(name)
 	return adapterInfo(e), ok
 }
 
-// LoadAdapter implements api.Adapters.
+// LoadAdapter implements engine.Adapters.
 func (c *core) LoadAdapter(name, path string) error {
 	e, err := c.adapters.Load(name, path)
 	if err == nil {
@@ -83,7 +83,7 @@ func (c *core) LoadAdapter(name, path string) error {
 	return err
 }
 
-// UnloadAdapter implements api.Adapters.
+// UnloadAdapter implements engine.Adapters.
 func (c *core) UnloadAdapter(name string) error {
 	e, err := c.adapters.Unload(name)
 	if err == nil {

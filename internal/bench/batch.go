@@ -21,7 +21,7 @@ import (
 
 // BatchOptions is a load for an embedded cluster with a fixed cache memory.
 type BatchOptions struct {
-	Model    string // folder, or model.RandomPrefix and a shape
+	Model    string // folder, or checkpoint.RandomPrefix and a shape
 	Weights  string
 	KV       string
 	Threads  int

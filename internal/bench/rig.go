@@ -24,7 +24,7 @@ import (
 
 // Options configures the measurement of a model.
 type Options struct {
-	Model   string       // a shape of model.Shapes
+	Model   string       // a shape of checkpoint.Shapes
 	Weights tensor.DType // type of the matrices
 	KV      tensor.DType // type of the cache
 	Threads int          // per socket

@@ -76,7 +76,7 @@ func onDisk(word string) (string, error) {
 	return "", nil
 }
 
-// OpenStore opens the models of this user. A pull caches the digests of the weights for model.Open.
+// OpenStore opens the models of this user. A pull caches the digests of the weights for checkpoint.Open.
 func OpenStore() (*hub.Store, error) {
 	home, _ := os.UserHomeDir() // FromEnv reports a missing home if it needs one
 	s, err := hub.FromEnv(os.Getenv, home)
