@@ -53,7 +53,8 @@ const (
 )
 
 func (k Kind) String() string {
-	names := [...]string{"", "hello", "all-gather", "all-to-all", "all-reduce (one-shot)", "reduce-scatter", "all-reduce (gather)", "broadcast", "barrier", "post"}
+	names := [...]string{"", "hello", "all-gather", "all-to-all", "all-reduce (one-shot)", "reduce-scatter",
+		"all-reduce (gather)", "broadcast", "barrier", "post"}
 	if k == 0 || int(k) >= len(names) {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}

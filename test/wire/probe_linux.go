@@ -59,7 +59,8 @@ func (c *probeCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := calibrate.Measure(ctx, top, "probe1", "probe2", calibrate.Options{RoundTrips: 500, Every: 2 * time.Millisecond, Transfer: 2 * time.Second})
+	r, err := calibrate.Measure(ctx, top, "probe1", "probe2",
+		calibrate.Options{RoundTrips: 500, Every: 2 * time.Millisecond, Transfer: 2 * time.Second})
 	if err == nil {
 		fmt.Println(r.Text())
 	}

@@ -251,6 +251,8 @@ func (r *Result) Text() string {
 	if r.AskedRate > 0 {
 		rate = fmt.Sprintf("%.0f Mbit/s", r.AskedRate*8/1e6)
 	}
-	return fmt.Sprintf("%s to %s: round trip %v asked, median %v, p99 %v of %d; TCP payload %s asked, %.0f Mbit/s measured; lost %.2f %% asked, %.2f %% measured",
-		r.From, r.To, r.AskedRTT.Round(time.Microsecond), r.RTT.Round(time.Microsecond), r.RTT99.Round(time.Microsecond), r.RoundTrips, rate, r.Rate*8/1e6, 100*r.AskedLoss, 100*r.Loss)
+	return fmt.Sprintf("%s to %s: round trip %v asked, median %v, p99 %v of %d; TCP payload %s asked, %.0f Mbit/s measured; lost %.2f %% "+
+		"asked, %.2f %% measured",
+		r.From, r.To, r.AskedRTT.Round(time.Microsecond), r.RTT.Round(time.Microsecond), r.RTT99.Round(time.Microsecond), r.RoundTrips,
+		rate, r.Rate*8/1e6, 100*r.AskedLoss, 100*r.Loss)
 }

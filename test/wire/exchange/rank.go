@@ -83,7 +83,8 @@ func (r *Rank) Run(ctx context.Context) (time.Duration, error) {
 type round func(ctx context.Context, i int) error
 
 func (r *Rank) openNATS(ctx context.Context) (round, func(), error) {
-	s, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank), Listen: net.JoinHostPort(r.Hosts[r.Rank], strconv.Itoa(firstPort)), ClientPort: firstPort + 1,
+	s, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank),
+		Listen: net.JoinHostPort(r.Hosts[r.Rank], strconv.Itoa(firstPort)), ClientPort: firstPort + 1,
 		Seeds: []string{net.JoinHostPort(r.Hosts[0], strconv.Itoa(firstPort))}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err

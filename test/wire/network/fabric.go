@@ -105,7 +105,8 @@ func (f *fabric) pass(now time.Duration, from, to int, data []byte, h header.Hea
 	switch {
 	case f.cut[[2]int{from, to}]:
 		f.cutOff++
-	case !h.Fragment && (h.TCP || h.UDP) && !f.top.Hosts[to].Open(h.ToPort, h.UDP) && (f.top.Hosts[from].Ports == nil || !f.top.Hosts[from].Open(h.FromPort, h.UDP)):
+	case !h.Fragment && (h.TCP || h.UDP) && !f.top.Hosts[to].Open(h.ToPort, h.UDP) &&
+		(f.top.Hosts[from].Ports == nil || !f.top.Hosts[from].Open(h.FromPort, h.UDP)):
 		f.refused++ // neither a request to an open port nor a reply from one
 	case f.routers[to] != nil && !f.routers[to].In(data):
 		f.blocked++

@@ -69,7 +69,8 @@ func (r *Rank) Run(ctx context.Context) (res Result, err error) {
 		return res, err
 	}
 	defer ck.Close()
-	bus, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank), Listen: net.JoinHostPort(r.Hosts[r.Rank], strconv.Itoa(firstPort)), ClientPort: firstPort + 1,
+	bus, err := natsbus.Start(natsbus.Config{Name: fmt.Sprintf("rank-%d", r.Rank),
+		Listen: net.JoinHostPort(r.Hosts[r.Rank], strconv.Itoa(firstPort)), ClientPort: firstPort + 1,
 		Seeds: []string{net.JoinHostPort(r.Hosts[0], strconv.Itoa(firstPort))}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return res, err
@@ -80,7 +81,8 @@ func (r *Rank) Run(ctx context.Context) (res Result, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	ops := &counter{}
 	stopped := make(chan struct{})
-	cfg := socket.Config{Checkpoint: ck, Pool: pool, Threads: topology.Threads{Most: 1, Fewest: 1}, OnThreads: processors, KVBudget: cacheBytes, Logger: quiet, Stopped: stopped,
+	cfg := socket.Config{Checkpoint: ck, Pool: pool, Threads: topology.Threads{Most: 1, Fewest: 1}, OnThreads: processors,
+		KVBudget: cacheBytes, Logger: quiet, Stopped: stopped,
 		Connect: func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error) {
 			t, err := bus.Join(ctx, group, epoch, rank, incarnations)
 			if err != nil {
@@ -157,12 +159,15 @@ func (s *session) join(ctx context.Context, ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	done := make(chan error, 1)
-	s.ask(&socket.Load{Request: &proto.LoadRequest{Placement: socket.PlacementMessage(place, make([]uint64, n)), Rank: uint32(s.rank.Rank), ModelHash: ck.Hash(),
-		WeightType: s.rank.Weights.String(), KvType: tensor.BF16.String(), MaxStepTokens: 512}, Reply: func(_ *proto.LoadReply, err error) { done <- err }})
+	s.ask(&socket.Load{Request: &proto.LoadRequest{Placement: socket.PlacementMessage(place, make([]uint64, n)),
+		Rank: uint32(s.rank.Rank), ModelHash: ck.Hash(),
+		WeightType: s.rank.Weights.String(), KvType: tensor.BF16.String(), MaxStepTokens: 512},
+		Reply: func(_ *proto.LoadReply, err error) { done <- err }})
 	if err := wait(ctx, done); err != nil {
 		return err
 	}
-	s.ask(&socket.Join{Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: uint32(s.rank.Timeout.Milliseconds()), Group: "steps", Incarnations: make([]uint32, n)},
+	s.ask(&socket.Join{Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: uint32(s.rank.Timeout.Milliseconds()),
+		Group: "steps", Incarnations: make([]uint32, n)},
 		Reply: func(_ *proto.JoinReply, err error) { done <- err }})
 	return wait(ctx, done)
 }
@@ -191,7 +196,8 @@ func (s *session) open(m *proto.StepRequest, prompt, owner int) uint64 {
 	params := sampler.Default()
 	params.Temperature = 0
 	s.seq++
-	m.Open = append(m.Open, &proto.Open{Seq: s.seq, Owner: uint32(owner % len(s.rank.Hosts)), Policy: "full", Sampling: plan.EncodeSampling(&params), PromptTokens: uint32(prompt)})
+	m.Open = append(m.Open, &proto.Open{Seq: s.seq, Owner: uint32(owner % len(s.rank.Hosts)), Policy: "full",
+		Sampling: plan.EncodeSampling(&params), PromptTokens: uint32(prompt)})
 	return s.seq
 }
 

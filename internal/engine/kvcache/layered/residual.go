@@ -45,7 +45,8 @@ func NewResidual(a *kvcache.Arena, hidden, pass, ranks, first, prompt int) (r *R
 
 // NewInFile is NewResidual with rows in a file, which open creates with a size in bytes.
 func NewInFile(open func(size int64) (File, error), hidden, pass, ranks, first, prompt int) *Residual {
-	r := &Residual{first: first, pass: pass, hidden: hidden, size: blockBytes(hidden, pass, ranks), sums: make([]uint32, passes(prompt-first, pass))}
+	r := &Residual{first: first, pass: pass, hidden: hidden, size: blockBytes(hidden, pass, ranks),
+		sums: make([]uint32, passes(prompt-first, pass))}
 	r.rows = make([]byte, r.size)
 	r.file, r.lost = open(int64(r.size) * int64(len(r.sums)))
 	return r
@@ -101,7 +102,8 @@ func (r *Residual) Store(start int, rows []float32) error {
 func (r *Residual) index(start, n int) (int, error) {
 	at := start - r.first
 	if at < 0 || at%r.pass != 0 || at/r.pass >= max(len(r.blocks), len(r.sums)) || 4*n*r.hidden > r.size {
-		return 0, fmt.Errorf("layered: %d rows of a pass from position %d: passes begin every %d tokens after %d, and a block has %d bytes", n, start, r.pass, r.first, r.size)
+		return 0, fmt.Errorf("layered: %d rows of a pass from position %d: passes begin every %d tokens after %d, and a block has %d bytes",
+			n, start, r.pass, r.first, r.size)
 	}
 	return at / r.pass, nil
 }
