@@ -84,7 +84,8 @@ func printCards(w io.Writer, r cudaprobe.Report) error {
 		if !d.Bits {
 			bits = "not used"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Name, d.Capability, ui.BytesText(d.Memory), ui.BytesText(d.Free), rate(d.Read), rate(d.Upload), rate(d.Download), bits)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Name, d.Capability, ui.BytesText(d.Memory), ui.BytesText(d.Free),
+			rate(d.Read), rate(d.Upload), rate(d.Download), bits)
 	}
 	if err := t.Flush(); err != nil {
 		return err

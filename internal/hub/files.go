@@ -266,8 +266,9 @@ func noWeights(r Ref, all []File) error {
 		}
 	}
 	if len(torch) > 0 {
-		return fmt.Errorf(`%w: %s has only PyTorch files (%s). Convert it, then use the new folder:
-  python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; M.from_pretrained('%s', torch_dtype='auto').save_pretrained('converted'); T.from_pretrained('%s').save_pretrained('converted')"`,
+		return fmt.Errorf("%w: %s has only PyTorch files (%s). Convert it, then use the new folder:\n"+
+			"  python -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "+
+			"M.from_pretrained('%s', torch_dtype='auto').save_pretrained('converted'); T.from_pretrained('%s').save_pretrained('converted')\"",
 			ErrUnsupported, r, torch[0], r.Repo, r.Repo)
 	}
 	if len(other) > 0 {

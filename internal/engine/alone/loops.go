@@ -29,7 +29,8 @@ func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.
 		return 0, 0, sum, err
 	}
 	from := p.Blocks * tensor.BlockSlots
-	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: policy.For(len(p.Tokens)).Spec(), Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)),
+	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: policy.For(len(p.Tokens)).Spec(),
+		Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)),
 		Shared: blocks(0, p.Blocks), Prefix: p.Tokens[:from], Adapter: a.Adapters[p.Seq].Bytes()}}, Release: p.Drop}
 	for at := from; ; {
 		end := min(at+p.Chunk, len(p.Tokens))
