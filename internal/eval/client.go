@@ -72,7 +72,7 @@ type Completion struct {
 	Finish string
 }
 
-// Drawing says how a completion is drawn.
+// Drawing is the sampling of a completion.
 type Drawing struct {
 	MaxTokens   int
 	Policy      string  // sent as "kv_policy", unless it is "" or "default", which leave the choice to the server

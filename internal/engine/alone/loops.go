@@ -99,14 +99,14 @@ func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, tim
 	return reply, took, stages, nil
 }
 
-// Scored is what the model says after a row.
+// Scored is the prediction of the model after a row.
 type Scored struct {
 	Logprob float64 // of the given next token, natural logarithm
 	Best    int32   // the most likely token
 }
 
-// Score feeds every row's token, and advances all rows to the same given next token. It returns what
-// the model says of it after each row.
+// Score feeds every row's token, and advances all rows to the same given next token. It returns
+// the prediction of each row for it.
 func (a *Socket) Score(ctx context.Context, rows []*Row, next int32) ([]Scored, error) {
 	req := &proto.StepRequest{DeadlineMillis: 60000}
 	of := make(map[uint64]int, len(rows))

@@ -148,5 +148,5 @@ func (s *Suite) Load(dir fs.FS, tasks []string, limit int) ([]Question, error) {
 }
 
 // fill writes the parts of a question into a prompt. It replaces in one pass, so a context that
-// contains {input} stays as it is.
+// contains {input} is not changed.
 func fill(form string, pairs ...string) string { return strings.NewReplacer(pairs...).Replace(form) }

@@ -22,7 +22,7 @@ func SetNames(name string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("host %s: %w", name, err)
 	}
-	if err := os.WriteFile(path, text, 0o644); err != nil { // in place: a rename would leave the mounted file as it is
+	if err := os.WriteFile(path, text, 0o644); err != nil { // in place: a rename would not change the mounted file
 		return fmt.Errorf("host %s: %w", name, err)
 	}
 	return nil
