@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/security"
 )
 
 // TestWrongFlagsTouchNothing: a coordinator with invalid settings fails before it takes a lease or
@@ -32,7 +33,7 @@ func TestWrongFlagsTouchNothing(t *testing.T) {
 
 // TestNodeConfig: join must be an address, and limits must be valid numbers.
 func TestNodeConfig(t *testing.T) {
-	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true, "host": false, "http://host": false, "host:70700": false, "host:-1": false, "": false} {
+	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true, "host": false, "http://host": false, "host:70700": false, "host:-1": false, "": false, "[fd00::1]:7070": true, "[fe80::1]:7070": false, "[fe80::1%eth0]:7070": false, "fd00::1:7070": false} {
 		c := NodeConfig{Process: Process{Join: []string{join}, Insecure: true}}
 		c.ensureDefaults()
 		if err := c.Validate(); (err == nil) != good {
@@ -40,13 +41,15 @@ func TestNodeConfig(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(c *NodeConfig){
-		"join HOST:PORT": func(c *NodeConfig) { c.Join = nil },
-		"kv-memory -1":   func(c *NodeConfig) { c.KVMemory = -1 },
-		"threads -1":     func(c *NodeConfig) { c.Threads = -1 },
-		"share -1":       func(c *NodeConfig) { c.Share = -1 },
-		"share NaN":      func(c *NodeConfig) { c.Share = math.NaN() },
-		"share +Inf":     func(c *NodeConfig) { c.Share = math.Inf(1) },
-		"0.0.0.0:7070":   func(c *NodeConfig) { c.Bind = "0.0.0.0:7070" },
+		"join HOST:PORT":                       func(c *NodeConfig) { c.Join = nil },
+		"kv-memory -1":                         func(c *NodeConfig) { c.KVMemory = -1 },
+		"threads -1":                           func(c *NodeConfig) { c.Threads = -1 },
+		"share -1":                             func(c *NodeConfig) { c.Share = -1 },
+		"share NaN":                            func(c *NodeConfig) { c.Share = math.NaN() },
+		"share +Inf":                           func(c *NodeConfig) { c.Share = math.Inf(1) },
+		"every address of this machine":        func(c *NodeConfig) { c.Bind, c.Key = "0.0.0.0:7070", security.NewKey() },
+		"fe80::1%eth0 is a link-local address": func(c *NodeConfig) { c.Bind, c.Key = "[fe80::1%eth0]:7070", security.NewKey() },
+		"is neither an IP address nor a host name": func(c *NodeConfig) { c.Bind, c.Key = "node 1:7070", security.NewKey() },
 		"no cluster key": func(*NodeConfig) {},
 	} {
 		c := NodeConfig{Process: Process{Join: []string{"host:7070"}}}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/events"
 	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
@@ -105,7 +105,11 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		}
 	}()
 	c.election = coordinator.NewElection(c.log, c.stopBatcher)
-	if err = c.openStore(ctx, &cfg); err != nil {
+	place, err := cfg.locate(ctx, c.log)
+	if err != nil {
+		return nil, err
+	}
+	if err = c.openStore(ctx, &cfg, place); err != nil {
 		return nil, err
 	}
 	var discover atomic.Pointer[coordinator.Discoverer]
@@ -119,7 +123,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 			d.Event(e)
 		}
 	}
-	c.bus, err = bus.Open(bus.Config{Role: security.RoleCoordinator, Cluster: cfg.Cluster, ID: cfg.ID, Bind: cfg.Bind, Ports: cfg.Ports, NATS: cfg.NATS, Key: cfg.Key, Meta: meta, OnEvent: onEvent, Logger: c.log})
+	c.bus, err = bus.Open(bus.Config{Role: security.RoleCoordinator, Cluster: cfg.Cluster, ID: cfg.ID, Place: place, Ports: cfg.Ports, NATS: cfg.NATS, Key: cfg.Key, Meta: meta, OnEvent: onEvent, Logger: c.log})
 	if err != nil {
 		return nil, err
 	}
@@ -176,16 +180,12 @@ func (c *Coordinator) restoreEvents(l coordinator.PlacementLog, cfg *Coordinator
 
 // openStore opens the data directory. It runs before join, because a coordinator without its data
 // directory must not contact nodes.
-func (c *Coordinator) openStore(ctx context.Context, cfg *CoordinatorConfig) (err error) {
+func (c *Coordinator) openStore(ctx context.Context, cfg *CoordinatorConfig, place hostname.Place) (err error) {
 	c.noJobs = "Jobs, batches and files need a data directory: start the coordinator with " + options.Name("data-dir") + " DIR."
 	if cfg.DataDir == "" {
 		return nil
 	}
-	host, _, err := net.SplitHostPort(cfg.Bind)
-	if err != nil {
-		return fmt.Errorf("cluster: %s %q is not host:port: %w", options.Name("bind"), cfg.Bind, err)
-	}
-	c.store, err = store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.At(host, bus.StorePort), cfg.Key, security.RoleCoordinator, c.log)
+	c.store, err = store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.StoreAt(place), cfg.Key, security.RoleCoordinator, c.log)
 	if err != nil && cfg.DataOptional {
 		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this coordinator its own " + options.Name("data-dir") + " DIR."
 		c.log.Warn("serving without jobs", "error", err)
@@ -256,7 +256,7 @@ func (c *Coordinator) Cluster() wire.ClusterState {
 func groupName() string { return "g" + strings.ToLower(rand.Text()[:12]) }
 
 // GossipAddress returns the address that nodes join.
-func (c *Coordinator) GossipAddress() string { return c.bus.Gossip.Address() }
+func (c *Coordinator) GossipAddress() string { return c.bus.JoinAddress() }
 
 // Close stops the coordinator. Nodes stay up and wait for another one.
 func (c *Coordinator) Close() {

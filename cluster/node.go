@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/internal/options"
@@ -106,7 +107,11 @@ func (p *Process) check(key security.Key) error {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	for _, at := range p.Join {
-		if _, _, err := security.HostPort(at); err != nil {
+		host, _, err := security.HostPort(at)
+		if err == nil {
+			err = hostname.Check(host)
+		}
+		if err != nil {
 			return fmt.Errorf("cluster: %s: %w", options.Name("join"), err)
 		}
 	}
@@ -123,8 +128,11 @@ func checkBind(addr string, key security.Key, insecure bool) error {
 		return err
 	}
 	host, _, err := net.SplitHostPort(addr)
-	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || ip.IsUnspecified()) {
-		return fmt.Errorf("cluster: %s %s: want one IP address of this machine that the other processes can reach, such as 10.0.0.2:7070", options.Name("bind"), addr)
+	if err == nil {
+		err = hostname.Check(host)
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: %s %s: want one IP address or the name of this machine, by which the other processes can reach it, such as 10.0.0.2:7070: %w", options.Name("bind"), addr, err)
 	}
 	if key.IsZero() && !insecure {
 		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Give the token that `shoal up --cluster` or `shoal token create` printed "+
@@ -161,7 +169,11 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	debug.SetGCPercent(400)
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, Build: Build(), State: gossip.Joining}
-	k, err := openStore(ctx, &cfg)
+	place, err := cfg.locate(ctx, cfg.Logger)
+	if err != nil {
+		return err
+	}
+	k, err := openStore(ctx, &cfg, place)
 	if err != nil {
 		return err
 	}
@@ -169,7 +181,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		defer k.Close()
 		meta.Store = k.Addr()
 	}
-	b, err := bus.Open(bus.Config{Role: security.RoleNode, Cluster: cfg.Cluster, ID: cfg.ID, Bind: cfg.Bind, Ports: cfg.Ports, NATS: cfg.NATS, Key: cfg.Key, Meta: meta, OnEvent: func(gossip.Event) {}, Logger: cfg.Logger})
+	b, err := bus.Open(bus.Config{Role: security.RoleNode, Cluster: cfg.Cluster, ID: cfg.ID, Place: place, Ports: cfg.Ports, NATS: cfg.NATS, Key: cfg.Key, Meta: meta, OnEvent: func(gossip.Event) {}, Logger: cfg.Logger})
 	if err != nil {
 		return err
 	}
@@ -266,7 +278,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.SetState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second", int64(speeds.Read), "gossip", b.Gossip.Address(), "control", b.RPC.Address(), "routes", b.NATS.RouteAddr(), "tensors", b.NATS.Addr(), "tls", !cfg.Key.IsZero())
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second", int64(speeds.Read), "gossip", b.JoinAddress(), "control", b.RPC.Address(), "routes", b.NATS.RouteAddr(), "tensors", b.NATS.Addr(), "tls", !cfg.Key.IsZero())
 	if err := b.StayJoined(ctx, cfg.Join, &n.Contact); err != nil {
 		return err
 	}
@@ -286,14 +298,19 @@ func logRechecks(ck *checkpoint.Checkpoint, log *slog.Logger) {
 	}
 }
 
+// locate finds the address on which this process listens.
+func (p *Process) locate(ctx context.Context, log *slog.Logger) (hostname.Place, error) {
+	place, err := hostname.Locate(ctx, p.Bind, log)
+	if err != nil {
+		return place, fmt.Errorf("cluster: %s %s: %w", options.Name("bind"), p.Bind, err)
+	}
+	return place, nil
+}
+
 // openStore opens the data directory of a node, if it has one.
-func openStore(ctx context.Context, cfg *NodeConfig) (*store.Store, error) {
+func openStore(ctx context.Context, cfg *NodeConfig, place hostname.Place) (*store.Store, error) {
 	if cfg.DataDir == "" {
 		return nil, nil
 	}
-	host, _, err := net.SplitHostPort(cfg.Bind)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: %s %q is not host:port: %w", options.Name("bind"), cfg.Bind, err)
-	}
-	return store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.At(host, bus.StorePort), cfg.Key, security.RoleNode, cfg.Logger)
+	return store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.StoreAt(place), cfg.Key, security.RoleNode, cfg.Logger)
 }

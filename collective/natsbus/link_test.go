@@ -27,6 +27,7 @@ func TestOneServerBetween(t *testing.T) {
 	}{
 		{"plain", nil, [3]int{2, 2, 2}},
 		{"TLS", func(_ int, c *Config) { c.RouteTLS, c.ClientTLS = pki, pki }, [3]int{2, 2, 2}},
+		{"names", func(_ int, c *Config) { c.Advertise = "localhost:0" }, [3]int{2, 2, 2}},
 		{"one behind another address", func(i int, c *Config) {
 			if i == 1 {
 				c.Advertise = "127.0.0.1:1"

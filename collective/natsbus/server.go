@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,8 +80,8 @@ func Start(cfg Config) (*Server, error) {
 // Name is the server's name, the node's id.
 func (s *Server) Name() string { return s.cfg.Name }
 
-// RouteAddr is where other servers connect (a seed for them); empty with an external NATS. A
-// wildcard host is returned unchanged: use Config.Advertise.
+// RouteAddr is where other servers connect (a seed for them), which Config.Advertise determines; empty with an external
+// NATS. A wildcard host is returned unchanged.
 func (s *Server) RouteAddr() string {
 	if s.ns == nil || s.cfg.Alone {
 		return ""
@@ -89,7 +90,14 @@ func (s *Server) RouteAddr() string {
 	if addr == nil { // shut down
 		return ""
 	}
-	return addr.String()
+	host, port, _ := splitAddress(s.cfg.Advertise) // Validate has split it
+	switch {
+	case host == "":
+		return addr.String()
+	case port == 0:
+		port = addr.Port
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // Addr is the client listener, where ranks of other processes subscribe to this process's ranks.
@@ -101,13 +109,19 @@ func (s *Server) Addr() net.Addr {
 }
 
 // announcedAddr is the address at which other processes can subscribe to this one's messages. It is
-// empty if they cannot; routes then carry the messages.
+// empty if they cannot; routes then carry the messages. An advertised port is that of the routes only.
 func (s *Server) announcedAddr() string {
-	if s.ns == nil || s.cfg.Alone || s.cfg.Advertise != "" {
+	host, port, _ := splitAddress(s.cfg.Advertise)
+	if s.ns == nil || s.cfg.Alone || port != 0 {
 		return ""
 	}
 	addr, ok := s.ns.Addr().(*net.TCPAddr) // nil once the server is shutting down
-	if !ok || addr.IP.IsUnspecified() {
+	switch {
+	case !ok:
+		return ""
+	case host != "":
+		return net.JoinHostPort(host, strconv.Itoa(addr.Port))
+	case addr.IP.IsUnspecified():
 		return ""
 	}
 	return addr.String()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
@@ -25,15 +26,19 @@ type Bus struct {
 	NATS   *natsbus.Server
 	Gossip *gossip.Node
 	role   security.Role
+	place  hostname.Place
 	log    *slog.Logger
 }
+
+// JoinAddress returns the address at which other processes join the cluster through this one.
+func (b *Bus) JoinAddress() string { return b.place.With(b.Gossip.Address()) }
 
 // Config configures a Bus.
 type Config struct {
 	Role    security.Role
 	Cluster string // name of the cluster
 	ID      string // name of the process
-	Bind    string // gossip address
+	Place   hostname.Place // gossip address, and the name of its host
 	Ports   Ports
 	NATS    string // URL of an external NATS; "": the embedded one
 	Key     security.Key
@@ -46,23 +51,29 @@ type Config struct {
 
 // Open starts the three listeners of a process.
 func Open(c Config) (_ *Bus, err error) {
-	host, _, err := net.SplitHostPort(c.Bind)
+	host, _, err := net.SplitHostPort(c.Place.Bind)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %s %q is not host:port: %w", options.Name("bind"), c.Bind, err)
+		return nil, fmt.Errorf("cluster: %s %q is not host:port: %w", options.Name("bind"), c.Place.Bind, err)
 	}
 	meta, key, log := c.Meta, c.Key, c.Logger
 	if err := introduce(&meta); err != nil {
 		return nil, err
 	}
-	b := &Bus{role: c.Role, log: log}
+	b := &Bus{role: c.Role, place: c.Place, log: log}
 	defer func() {
 		if err != nil {
 			b.Close()
 		}
 	}()
 	rc := rpc.Config{ID: c.ID, Role: string(c.Role), Incarnation: meta.Incarnation, Build: meta.Build, Bind: c.Ports.At(host, ControlPort), Logger: log}
-	gc := gossip.Config{Name: c.ID, Bind: c.Bind, Label: c.Cluster, Profile: profile(host), Logger: log}
+	gc := gossip.Config{Name: c.ID, Bind: c.Place.Bind, Label: c.Cluster, Profile: profile(host), Logger: log}
 	nc := natsbus.Config{Name: c.ID, Cluster: c.Cluster, Listen: c.Ports.At(host, RoutesPort), ClientPort: c.Ports.number(TensorsPort), URL: c.NATS, Log: log, HungAfter: 2 * time.Second}
+	if name := c.Place.Name; name != "" {
+		rc.Advertise = name
+		if c.NATS == "" {
+			nc.Advertise = net.JoinHostPort(name, "0")
+		}
+	}
 	if !key.IsZero() {
 		if rc.ServerTLS, rc.ClientTLS, err = key.TLS(security.Identity{Role: c.Role, ID: c.ID}, security.Roles()...); err != nil {
 			return nil, err
@@ -72,7 +83,7 @@ func Open(c Config) (_ *Bus, err error) {
 		}
 		// Packets on loopback are not visible to others, so tensors are sent unencrypted there,
 		// which gives up to 25 % more tokens per second. Logins cannot be replayed.
-		if local, err := security.Loopback(c.Bind); err == nil && local {
+		if local, err := security.Loopback(c.Place.Bind); err == nil && local {
 			nc.ClientTLS = nil
 		}
 		nc.Secret, nc.Secrets = key.BusPassword(security.RoleNode), key.BusPasswords(security.RoleNode) // one for the mesh

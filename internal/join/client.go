@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/hostname"
 )
 
 // Ask describes the machine that wants to join.
@@ -34,6 +36,11 @@ const dialLimit = 10 * time.Second
 func Exchange(ctx context.Context, addr string, t Token, a Ask) (g *Grant, host string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit+exchangeLimit)
 	defer cancel()
+	if to, _, err := net.SplitHostPort(addr); err == nil {
+		if err := hostname.Check(to); err != nil {
+			return nil, "", fmt.Errorf("join: --join %s: %w", addr, err)
+		}
+	}
 	d := net.Dialer{Timeout: dialLimit}
 	if a.Host != "" { // a machine with several addresses is seen by the one that it will listen at
 		if d.LocalAddr, err = net.ResolveTCPAddr("tcp", net.JoinHostPort(a.Host, "0")); err != nil {

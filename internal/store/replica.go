@@ -15,6 +15,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
@@ -40,6 +41,7 @@ type replica struct {
 	key  security.Key
 	role security.Role
 	log  *slog.Logger
+	at   hostname.Place
 	addr string // address in the replicated store, used or offered
 
 	asked     sync.WaitGroup
@@ -53,10 +55,9 @@ type replica struct {
 }
 
 // openReplica starts the replica that a data directory describes. The caller holds the directory's
-// lock. at is host:port. Port 0 chooses a port that this process then keeps, because the other
-// members record it.
-func openReplica(ctx context.Context, dir, name, at string, role security.Role, key security.Key, log *slog.Logger) (_ *replica, err error) {
-	r := &replica{dir: dir, name: name, key: key, role: role, log: log}
+// lock. Port 0 chooses a port that this process then keeps, because the other members record it.
+func openReplica(ctx context.Context, dir, name string, at hostname.Place, role security.Role, key security.Key, log *slog.Logger) (_ *replica, err error) {
+	r := &replica{dir: dir, name: name, at: at, key: key, role: role, log: log}
 	defer func() {
 		if err == nil {
 			r.restarter = startRestarter(dir, func() *natsbus.Server { _, bus := r.now(); return bus }, log)
@@ -74,15 +75,15 @@ func openReplica(ctx context.Context, dir, name, at string, role security.Role, 
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	// Reserve a free port until the server listens on it.
-	if host, port, _ := net.SplitHostPort(at); port == "0" {
+	if host, port, _ := net.SplitHostPort(at.Bind); port == "0" {
 		r.held, err = fixedport.Listen(host)
 	} else {
-		r.held, err = net.Listen("tcp", at)
+		r.held, err = net.Listen("tcp", at.Bind)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	r.addr = r.held.Addr().String()
+	r.addr = at.With(r.held.Addr().String())
 	return r, nil
 }
 
@@ -162,7 +163,8 @@ func (r *replica) start(ctx context.Context, p *plan) error {
 	if at < 0 || len(p.Members) < 2 || len(p.Members) > wanted {
 		return fmt.Errorf("store: the store %s has %d members, want 2 or %d, %q among them", p.ID, len(p.Members), wanted, p.Self)
 	}
-	cfg := natsbus.Config{Name: p.Members[at].server(), Cluster: "store-" + p.ID, Listen: p.Members[at].Route, Seeds: p.routes(), HungAfter: 2 * hintAfter,
+	listen, advertise := r.listens(p.Members[at].Route)
+	cfg := natsbus.Config{Name: p.Members[at].server(), Cluster: "store-" + p.ID, Listen: listen, Advertise: advertise, Seeds: p.routes(), HungAfter: 2 * hintAfter,
 		StoreDir: r.storeDir(p), StoreBytes: storeBytes, SyncAlways: true, Log: r.log}
 	if !r.key.IsZero() {
 		var err error
@@ -183,6 +185,17 @@ func (r *replica) start(ctx context.Context, p *plan) error {
 	r.plan, r.bus, r.addr = p, bus, p.Members[at].Route
 	r.mu.Unlock()
 	return nil
+}
+
+// listens returns where this process listens for a route. The name of a host may lead to another address than when the
+// members recorded it.
+func (r *replica) listens(route string) (at, advertise string) {
+	host, port, err := net.SplitHostPort(route)
+	own, _, ownErr := net.SplitHostPort(r.at.Bind)
+	if err != nil || ownErr != nil || !hostname.IsName(host) {
+		return route, ""
+	}
+	return net.JoinHostPort(own, port), route
 }
 
 // now returns the plan and server of this replica, or nil, nil before it has joined a store.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/batches"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
@@ -78,9 +79,9 @@ type Store struct {
 	behind        atomic.Pointer[time.Time] // since when fewer than a majority are in sync; nil: a majority is
 }
 
-// Open locks a data directory. name is the name of the process, at the host:port at which it offers
-// to keep a replica. Open may wait for that address until ctx ends.
-func Open(ctx context.Context, dir, name, at string, key security.Key, role security.Role, log *slog.Logger) (_ *Store, err error) {
+// Open locks a data directory. name is the name of the process, at the place at which it offers to keep a replica. Open
+// may wait for that address until ctx ends.
+func Open(ctx context.Context, dir, name string, at hostname.Place, key security.Key, role security.Role, log *slog.Logger) (_ *Store, err error) {
 	s := &Store{path: dir, log: log, kind: "single"}
 	s.inStep.Store(1)
 	if s.dir, err = jobs.OpenDir(dir); err != nil {

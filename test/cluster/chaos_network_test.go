@@ -22,27 +22,35 @@ type networked struct {
 	heads  [2]*port
 	nodes  []*port
 	procs  []*process
-	active int // coordinator that serves
+	flags  []string // of every process
+	dir    string   // data directory of n0, which keeps a copy of the store
+	active int      // coordinator that serves
 	reqs   []request
 	want   []string
 }
 
-func newNetworked(t *testing.T) *networked {
-	x := &networked{pair: &pair{t: t, dirs: [2]string{t.TempDir(), t.TempDir()}}, w: newWire(t, false), nodes: make([]*port, 4), procs: make([]*process, 4)}
+func newNetworked(t *testing.T, kind wireKind) *networked {
+	x := &networked{pair: &pair{t: t, dirs: [2]string{t.TempDir(), t.TempDir()}}, w: newWireOf(t, kind), nodes: make([]*port, 4), procs: make([]*process, 4), dir: t.TempDir()}
 	x.members = "c1,n0"
-	x.more = []string{"--insecure", "--sync-deadline", "2s", "--step-deadline", "5s"}
+	if !kind.keyed {
+		x.flags = []string{"--insecure"}
+	}
+	x.more = append([]string{"--sync-deadline", "2s", "--step-deadline", "5s"}, x.flags...)
 	for i := range x.heads {
 		x.heads[i] = x.w.plug()
 		x.ports[i] = x.heads[i]
-		x.gossip[i] = x.heads[i].ip() + ":7070"
+		x.gossip[i] = x.at7070(fmt.Sprintf("c%d", i), x.heads[i])
 		client := newHTTPClient(t, "http://127.0.0.1:8080", "")
 		dialFrom(client, x.heads[i])
 		x.at[i] = &processCluster{t: t, httpClient: client}
 	}
+	for i := range x.nodes {
+		x.nodes[i] = x.w.plug()
+	}
+	x.rename()
 	x.pair.start(0, false)
 	x.runs[0].line(t, x.runs[0].err, listens, startLimit)
 	for i := range x.nodes {
-		x.nodes[i] = x.w.plug()
 		x.join(i)
 	}
 	x.serves(0, startLimit)
@@ -53,12 +61,32 @@ func newNetworked(t *testing.T) *networked {
 	return x
 }
 
+// rename sets the names of all processes.
+func (x *networked) rename() {
+	if !x.w.kind.named {
+		return
+	}
+	names := map[string]*port{"c0": x.heads[0], "c1": x.heads[1]}
+	for i, p := range x.nodes {
+		names[fmt.Sprintf("n%d", i)] = p
+	}
+	x.w.setNames(names)
+}
+
+// at7070 returns the gossip address of a process.
+func (x *networked) at7070(id string, at *port) string {
+	if x.w.kind.named {
+		return id + ":7070"
+	}
+	return at.addr("7070")
+}
+
 // join starts the process of a node.
 func (x *networked) join(i int) {
 	id, at := fmt.Sprintf("n%d", i), x.nodes[i]
-	args := []string{"node", "--id", id, "--join", strings.Join(x.gossip[:], ","), "--threads", "1", "--bind", at.ip() + ":0", "--insecure"}
+	args := append([]string{"node", "--id", id, "--join", strings.Join(x.gossip[:], ","), "--threads", "1", "--bind", x.at7070(id, at)}, x.flags...)
 	if i == 0 { // a member of the store
-		args = append(args, "--data-dir", x.t.TempDir())
+		args = append(args, "--data-dir", x.dir)
 	}
 	x.procs[i] = spawnIn(x.t, at, built.shoal(x.t, ""), id, nil, args...)
 }
@@ -187,6 +215,21 @@ var (
 		x.pair.start(old, true)
 		x.copies(x.active)
 	}}
+	moved = networkStory{"two nodes return with other addresses", func(t *testing.T, x *networked) {
+		surviveFault(t, x.sys(t), "n0 and n3 move", x.reqs, x.want, func() {
+			for _, i := range []int{0, 3} { // n0 has a copy of the store, which the others know by its address
+				x.procs[i].kill(t)
+				x.nodes[i] = x.w.plug()
+			}
+			x.rename()
+		})
+		x.sys(t).waitNodes(2, recoverLimit)
+		x.join(0)
+		x.join(3)
+		x.whole(t)
+		ids := x.jobs(x.active, t.Name(), x.jobRequests())
+		x.checkJobs(t, ids)
+	}}
 	jobsApart = networkStory{"jobs, while the racks are separated", func(t *testing.T, x *networked) {
 		x.copies(x.active)
 		ids := x.jobs(x.active, t.Name(), x.jobRequests())
@@ -226,12 +269,15 @@ func (x *networked) checkJobs(t *testing.T, ids []string) {
 	}
 }
 
-// networkRows are the rows of TestChaosNetwork. Those with always run in CI.
-var networkRows = []struct {
+// networkRow is a story on a bad network. Those with always run in CI.
+type networkRow struct {
 	fault  networkFault
 	story  networkStory
 	always bool
-}{
+}
+
+// networkRows are the rows of TestChaosNetwork.
+var networkRows = []networkRow{
 	{loss1, killed, true},
 	{loss1, decode, false},
 	{loss1, jobsApart, false},
@@ -252,6 +298,13 @@ var networkRows = []struct {
 	{networkFault{}, jobsApart, false},
 }
 
+// addressRows are rows with IPv6 only, and with names in the place of addresses.
+var addressRows = []networkRow{
+	{loss1, killed, false},
+	{jitter, takeover, false},
+	{loss1, isolated, false},
+}
+
 // TestChaosNetwork runs each story on a bad network. Streams and jobs equal those of an undisturbed
 // cluster, and four nodes serve when the network is good again.
 func TestChaosNetwork(t *testing.T) {
@@ -262,8 +315,29 @@ func TestChaosNetwork(t *testing.T) {
 		t.Skip("long")
 	}
 	parallel(t)
-	x := newNetworked(t)
-	for _, row := range networkRows {
+	runRows(t, wireKind{}, networkRows)
+}
+
+// TestChaosAddresses runs stories on a network with IPv6 only, and with names in the place of addresses, of which some
+// change.
+func TestChaosAddresses(t *testing.T) {
+	testlevel.NeedLong(t)
+	if testing.Short() {
+		t.Skip("long")
+	}
+	parallel(t)
+	for _, kind := range []wireKind{ipv6Wire, namedWire} {
+		rows := addressRows
+		if kind.named {
+			rows = append(slices.Clone(rows), networkRow{networkFault{}, moved, false})
+		}
+		t.Run(kind.name, func(t *testing.T) { runRows(t, kind, rows) })
+	}
+}
+
+func runRows(t *testing.T, kind wireKind, rows []networkRow) {
+	x := newNetworked(t, kind)
+	for _, row := range rows {
 		if !row.always && !testlevel.Long() {
 			continue
 		}

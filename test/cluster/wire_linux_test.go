@@ -4,10 +4,12 @@ import (
 	"container/heap"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/shoal-llm/shoal/test/wire/host"
 	"github.com/shoal-llm/shoal/test/wire/link"
 	"github.com/shoal-llm/shoal/test/wire/nat"
+	"github.com/shoal-llm/shoal/test/wire/packet"
 )
 
 // fakeWire is a simulated network for the processes of one cluster. Each process has a network
@@ -25,11 +28,11 @@ import (
 // between two processes passes through forward, which applies the rules of the directed
 // pair. The machine's own network is not used. It requires root.
 //
-// The addresses are in 127/8, so that a cluster needs no key and messages are readable;
-// keyed uses 10/8.
+// The addresses are in 127/8, so that a cluster needs no key and messages are readable, unless the kind is another.
 type fakeWire struct {
 	t     testing.TB
-	keyed bool
+	kind  wireKind
+	names string // hosts file of all processes; empty: that of the machine
 
 	began time.Time
 
@@ -39,6 +42,20 @@ type fakeWire struct {
 	done  int               // flips, resets and cuts since the last heal
 	r     *rand.Rand
 }
+
+// wireKind determines the addresses of a wire.
+type wireKind struct {
+	name  string
+	keyed bool // 10/8, so that a cluster needs a key
+	six   bool // IPv6 only, with a key
+	named bool // processes have names, with a key
+}
+
+var (
+	keyedWire = wireKind{name: "IPv4", keyed: true}
+	ipv6Wire  = wireKind{name: "IPv6", keyed: true, six: true}
+	namedWire = wireKind{name: "names", keyed: true, named: true}
+)
 
 // rule describes the faults of one direction: those of a link, and changes of packets. flip, reset and
 // short are probabilities, one in n; 0: never.
@@ -88,8 +105,14 @@ func (p *parcels) Pop() any {
 const wireMTU = 9000
 
 // newWire creates an empty network, or skips the test if that is not permitted.
-func newWire(t testing.TB, keyed bool) *fakeWire {
-	w := &fakeWire{t: t, keyed: keyed, began: time.Now(), rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
+func newWire(t testing.TB, keyed bool) *fakeWire { return newWireOf(t, wireKind{keyed: keyed}) }
+
+func newWireOf(t testing.TB, kind wireKind) *fakeWire {
+	w := &fakeWire{t: t, kind: kind, began: time.Now(), rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
+	if kind.named {
+		w.names = filepath.Join(t.TempDir(), "hosts")
+		w.setNames(nil)
+	}
 	if _, err := w.open(250, netip.Addr{}); err != nil {
 		t.Skipf("NOT TESTED: faults of a network: a network namespace with a TUN device cannot be made here (%v); run as root", err)
 	}
@@ -97,11 +120,26 @@ func newWire(t testing.TB, keyed bool) *fakeWire {
 	return w
 }
 
-func (w *fakeWire) address(at byte) [4]byte {
-	if w.keyed {
-		return [4]byte{10, 77, 0, at}
+func (w *fakeWire) address(at byte) netip.Addr {
+	switch {
+	case w.kind.six:
+		return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 15: at})
+	case w.kind.keyed:
+		return netip.AddrFrom4([4]byte{10, 77, 0, at})
 	}
-	return [4]byte{127, 77, 0, at}
+	return netip.AddrFrom4([4]byte{127, 77, 0, at})
+}
+
+// setNames replaces the names that all processes resolve.
+func (w *fakeWire) setNames(names map[string]*port) {
+	w.t.Helper()
+	text := []byte("127.0.0.1 localhost\n")
+	for name, p := range names {
+		text = fmt.Appendf(text, "%s %s\n", p.ip(), name)
+	}
+	if err := os.WriteFile(w.names, text, 0o644); err != nil { // in place, since it is mounted
+		w.t.Fatal(err)
+	}
 }
 
 // plug adds a port. Processes spawned on it see no other network.
@@ -124,7 +162,7 @@ func (w *fakeWire) plugBehind(inner netip.Addr) *port {
 func (w *fakeWire) open(at byte, inner netip.Addr) (*port, error) {
 	p := &port{w: w, at: at, jobs: make(chan func()), out: make(chan parcel, 4096)}
 	if inner.IsValid() {
-		p.nat = &nat.Table{Inner: inner, Outer: netip.AddrFrom4(w.address(at))}
+		p.nat = &nat.Table{Inner: inner, Outer: w.address(at)}
 	}
 	made := make(chan error)
 	go func() {
@@ -164,8 +202,11 @@ func (p *port) ip() string {
 	if p.nat != nil {
 		return p.nat.Inner.String()
 	}
-	return netip.AddrFrom4(p.w.address(p.at)).String()
+	return p.w.address(p.at).String()
 }
+
+// addr returns an address of the process, host:port.
+func (p *port) addr(number string) string { return net.JoinHostPort(p.ip(), number) }
 
 // dial connects from inside the namespace.
 func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
@@ -176,12 +217,18 @@ func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err 
 // enter moves the thread into a new namespace and brings its interfaces up.
 func (p *port) enter() error {
 	bits := 24
-	if p.nat != nil {
+	switch {
+	case p.nat != nil:
 		bits = 8 // the route to all ports of the wire
+	case p.w.kind.six:
+		bits = 64
 	}
 	fd, err := host.Enter(wireMTU, netip.PrefixFrom(netip.MustParseAddr(p.ip()), bits))
 	if err == nil {
 		p.tun = os.NewFile(uintptr(fd), host.Interface)
+		if p.w.names != "" {
+			err = host.ShowNames(p.w.names)
+		}
 	}
 	return err
 }
@@ -223,20 +270,17 @@ func (p *port) deliver(stop chan struct{}) {
 
 // forward applies the rules to a packet.
 func (w *fakeWire) forward(from *port, b []byte) {
-	if len(b) < 20 || b[0]>>4 != 4 {
-		return // IPv6 router solicitations
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if from.nat != nil && !from.nat.Out(b) {
 		return
 	}
-	at := int(b[19]) - 1
-	if own := w.address(from.at); [4]byte(b[12:16]) != own {
-		return
+	h, ok := packet.Parse(b)
+	if !ok || h.From != w.address(from.at) {
+		return // such as router solicitations of IPv6
 	}
 	now := time.Since(w.began)
-	if b[16]>>4 == 14 { // multicast, which obeys no rules
+	if h.To.IsMulticast() { // obeys no rules
 		for _, to := range w.ports {
 			if to != from {
 				to.take(parcel{due: now, b: append([]byte(nil), b...)})
@@ -244,7 +288,9 @@ func (w *fakeWire) forward(from *port, b []byte) {
 		}
 		return
 	}
-	if at < 0 || at >= len(w.ports) || [4]byte(b[16:20]) != w.address(b[19]) {
+	last := h.To.AsSlice()
+	at := int(last[len(last)-1]) - 1
+	if at < 0 || at >= len(w.ports) || h.To != w.address(byte(at+1)) {
 		return
 	}
 	to := w.ports[at]
@@ -333,11 +379,11 @@ func (w *fakeWire) sum() (seen, lost, flipped int) {
 
 // tcpAt returns the offset of the TCP header; 0: another protocol.
 func tcpAt(b []byte) int {
-	at := int(b[0]&15) * 4
-	if b[9] != unix.IPPROTO_TCP || len(b) < at+20 {
+	h, ok := packet.Parse(b)
+	if !ok || !h.TCP || h.Fragment || len(b) < h.Payload+20 {
 		return 0
 	}
-	return at
+	return h.Payload
 }
 
 // tcpPayload returns the data of a TCP packet.
@@ -364,8 +410,7 @@ func endTCP(b []byte) { b[tcpAt(b)+13] = 0x19 } // FIN, PSH, ACK
 // sumTCP corrects the lengths and checksums of a changed packet.
 func sumTCP(b []byte) {
 	at := tcpAt(b)
-	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
-	b[10], b[11], b[at+16], b[at+17] = 0, 0, 0, 0
+	b[at+16], b[at+17] = 0, 0
 	sum := func(parts ...[]byte) uint16 {
 		var s uint32
 		for _, p := range parts { // all parts except the last have even length
@@ -381,7 +426,15 @@ func sumTCP(b []byte) {
 		}
 		return ^uint16(s)
 	}
-	binary.BigEndian.PutUint16(b[10:], sum(b[:at]))
+	addresses := b[8:40]
+	if b[0]>>4 == 4 {
+		addresses = b[12:20]
+		binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+		b[10], b[11] = 0, 0
+		binary.BigEndian.PutUint16(b[10:], sum(b[:at]))
+	} else {
+		binary.BigEndian.PutUint16(b[4:], uint16(len(b)-40))
+	}
 	length := binary.BigEndian.AppendUint16([]byte{0, unix.IPPROTO_TCP}, uint16(len(b)-at))
-	binary.BigEndian.PutUint16(b[at+16:], sum(b[12:20], length, b[at:]))
+	binary.BigEndian.PutUint16(b[at+16:], sum(addresses, length, b[at:]))
 }

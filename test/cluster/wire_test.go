@@ -8,14 +8,19 @@ import (
 	"time"
 )
 
-// TestWire: the simulated network carries TCP and UDP, cuts one direction, and changes bytes in
+// TestWire: the simulated network carries TCP and UDP of both versions of IP, cuts one direction, and changes bytes in
 // transit.
 func TestWire(t *testing.T) {
-	w := newWire(t, false)
+	for _, kind := range []wireKind{keyedWire, ipv6Wire} {
+		t.Run(kind.name, func(t *testing.T) { testWire(t, newWireOf(t, kind)) })
+	}
+}
+
+func testWire(t *testing.T, w *fakeWire) {
 	a, b := w.plug(), w.plug()
 	var l net.Listener
 	var err error
-	b.in(func() { l, err = net.Listen("tcp", b.ip()+":0") })
+	b.in(func() { l, err = net.Listen("tcp", b.addr("0")) })
 	if err != nil {
 		t.Fatal(err)
 	}

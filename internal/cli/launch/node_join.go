@@ -11,12 +11,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/term"
 
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/join"
 )
 
@@ -108,6 +110,9 @@ func (c *NodeCmd) resolveCluster(e *ui.Env, log *slog.Logger) error {
 	if c.KeyFD != 0 { // shoal up started this process
 		return nil
 	}
+	if host, port, err := splitBind(c.Bind); err == nil { // without a port: any free one
+		c.Bind = net.JoinHostPort(host, strconv.Itoa(port))
+	}
 	key, err := c.key(c.Insecure)
 	if err != nil {
 		return err
@@ -149,7 +154,10 @@ func (c *NodeCmd) resolveCluster(e *ui.Env, log *slog.Logger) error {
 	}
 	if c.Bind == "" {
 		if host == "" {
-			host, err = sourceAddress(m.Join[0])
+			err = hostname.Retry(e.Ctx, log, "route to "+m.Join[0], func(ctx context.Context) (err error) {
+				host, err = sourceAddress(ctx, m.Join[0])
+				return err
+			})
 		}
 		c.Bind = net.JoinHostPort(host, "0")
 	}
@@ -157,8 +165,8 @@ func (c *NodeCmd) resolveCluster(e *ui.Env, log *slog.Logger) error {
 }
 
 // sourceAddress returns the local address of the route to addr.
-func sourceAddress(addr string) (string, error) {
-	conn, err := net.Dial("udp", addr) // sends no packet
+func sourceAddress(ctx context.Context, addr string) (string, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "udp", addr) // sends no packet
 	if err != nil {
 		return "", fmt.Errorf("there is no route from this machine to %s, where it joined the cluster before (%w); set an address of this machine with --bind, or join again with a token", addr, err)
 	}
@@ -172,7 +180,7 @@ func sourceAddress(addr string) (string, error) {
 func (c *NodeCmd) exchange(e *ui.Env, log *slog.Logger, at string, t join.Token, kept []join.Membership) (m join.Membership, host string, err error) {
 	ask := join.Ask{Machine: c.machineName(), Ports: c.fixedPorts()}
 	if c.Bind != "" {
-		if ask.Host, _, err = splitBind(c.Bind); err != nil {
+		if ask.Host, err = c.listenHost(e.Ctx, log); err != nil {
 			return m, "", err
 		}
 	}
@@ -196,6 +204,20 @@ func (c *NodeCmd) exchange(e *ui.Env, log *slog.Logger, at string, t join.Token,
 		fmt.Fprintf(e.Stderr, "joined the cluster %s; its key is stored in %s, so the next start needs no token\n", g.Cluster, dir)
 	}
 	return m, host, err
+}
+
+// listenHost returns the IP address of --bind.
+func (c *NodeCmd) listenHost(ctx context.Context, log *slog.Logger) (string, error) {
+	host, _, err := splitBind(c.Bind)
+	if err != nil {
+		return "", err
+	}
+	place, err := hostname.Locate(ctx, net.JoinHostPort(host, "0"), log)
+	if err != nil {
+		return "", fmt.Errorf("--bind %s: %w", c.Bind, err)
+	}
+	host, _, err = net.SplitHostPort(place.Bind)
+	return host, err
 }
 
 // machineName returns the name of this machine for the log of the first machine.

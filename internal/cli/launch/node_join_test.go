@@ -58,9 +58,12 @@ func TestChooseJoinMethod(t *testing.T) {
 // TestNetworkFlags: what up refuses before it opens a port.
 func TestNetworkFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"--cluster lab --bind host:7070":         "want an IP address",
-		"--cluster lab --bind 0.0.0.0":           "not every interface",
-		"--cluster lab --bind [::]:7070":         "not every interface",
+		"--cluster lab --bind host_:7070":        "want an IP address",
+		"--cluster lab --bind 0.0.0.0":           "every address of this machine",
+		"--cluster lab --bind [::]:7070":         "every address of this machine",
+		"--cluster lab --bind fe80::1%eth0":      "link-local",
+		"--cluster lab --bind host:7070":         "",
+		"--cluster lab --bind node1.lan":         "",
 		"--cluster ../x":                         "letters, digits",
 		"--cluster lab --nodes 2 --expect 65":    "--expect 65: want 2, the nodes of this command, to 64",
 		"--cluster lab --nodes 2 --expect 1":     "--expect 1: want 2",

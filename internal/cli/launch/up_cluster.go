@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/join"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
@@ -25,7 +25,7 @@ import (
 // NetworkFlags let other machines join the cluster of shoal up.
 type NetworkFlags struct {
 	Cluster string        `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
-	Bind    string        `env:"SHOAL_BIND" placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
+	Bind    string        `env:"SHOAL_BIND" placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address or name of this machine for the other machines, and gossip port. With a name, the address may change between two starts (default: the address of the default route, port 7070)."`
 	Ports   cluster.Ports `env:"SHOAL_PORTS" placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
 	Expect  int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, including those on other machines (default: the nodes of this command)."`
 	tokenServerFlags
@@ -62,7 +62,7 @@ const (
 // processes listen on loopback.
 type network struct {
 	tokenServer
-	host    string // IP address
+	place   hostname.Place // of this machine: an IP address with port 0, and its name
 	gossip  []string
 	folder  *join.Folder
 	closers []func()
@@ -81,7 +81,7 @@ type tokenServer struct {
 const loopback = "127.0.0.1"
 
 // bindHost returns the host where the processes of this command listen.
-func (n *network) bindHost() string { return cmp.Or(n.host, loopback) }
+func (n *network) bindHost() string { return cmp.Or(n.place.Host(), loopback) }
 
 // bindGossip returns the gossip address of coordinator i.
 func (n *network) bindGossip(i int) string {
@@ -122,16 +122,16 @@ func (c *Up) checkNetwork() error {
 	return c.checkLife()
 }
 
-// splitBind parses --bind: an IP address with an optional port. The port is 0 if it is not set.
+// splitBind parses --bind: an IP address or a name with an optional port. The port is 0 if it is not set.
 func splitBind(text string) (host string, port int, err error) {
 	host = text
-	if _, err := netip.ParseAddr(text); err != nil {
-		if host, port, err = security.HostPort(text); err != nil {
-			return "", 0, fmt.Errorf("--bind %q: want an IP address of this machine, or ADDRESS:PORT", text)
+	if hostname.Check(text) != nil {
+		if h, p, err := security.HostPort(text); err == nil {
+			host, port = h, p
 		}
 	}
-	if ip, err := netip.ParseAddr(host); err != nil || ip.IsUnspecified() {
-		return "", 0, fmt.Errorf("--bind %q: want an IP address of this machine that the others can reach, not a name and not every interface", text)
+	if err := hostname.Check(host); err != nil {
+		return "", 0, fmt.Errorf("--bind %q: want an IP address or the name of this machine, by which the others can reach it, or ADDRESS:PORT: %w", text, err)
 	}
 	return host, port, nil
 }
@@ -199,11 +199,11 @@ func (n *network) open(e *ui.Env, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	l, err := n.chooseAddresses(before, log)
+	l, err := n.chooseAddresses(e.Ctx, before, log)
 	if err != nil {
 		return err
 	}
-	at := l.Addr().String()
+	at := n.place.With(l.Addr().String())
 	if err := n.folder.SaveAddresses(join.Addresses{Join: at, Gossip: strings.Join(n.gossip, ",")}); err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -217,7 +217,7 @@ func (n *network) open(e *ui.Env, log *slog.Logger) (err error) {
 		}
 	}()
 	if n.Advertise {
-		stop, err := join.Advertise(n.cluster, at, n.folder.Pin())
+		stop, err := join.Advertise(n.cluster, l.Addr().String(), n.folder.Pin())
 		if err != nil {
 			log.Info("advertising is off: shoal node --discover does not find this cluster", "reason", err)
 		} else {
@@ -232,9 +232,14 @@ func (n *network) open(e *ui.Env, log *slog.Logger) (err error) {
 
 // chooseAddresses chooses the addresses of this machine: those of the flags, else those of the
 // last start, else the default ports if they are free. It opens the listener of the join server.
-func (n *network) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Listener, error) {
+func (n *network) chooseAddresses(ctx context.Context, before join.Addresses, log *slog.Logger) (net.Listener, error) {
 	host, port, err := splitBind(cmp.Or(n.bind, before.Join))
-	if n.bind == "" {
+	switch {
+	case err == nil && hostname.IsName(host): // Locate checks it
+		if n.bind == "" {
+			port = 0
+		}
+	case n.bind == "":
 		port = 0
 		if err != nil || !isLocalAddress(host) {
 			if before.Join != "" {
@@ -251,12 +256,17 @@ func (n *network) chooseAddresses(before join.Addresses, log *slog.Logger) (net.
 			}
 			host = addr.String()
 		}
-	} else if err != nil {
+	case err != nil:
 		return nil, err
-	} else if !isLocalAddress(host) {
+	case !isLocalAddress(host):
 		return nil, fmt.Errorf("--bind %s: this machine does not have that address; `ip address` lists its addresses", n.bind)
 	}
-	n.host = host
+	if n.place, err = hostname.Locate(ctx, net.JoinHostPort(host, "0"), log); err != nil {
+		return nil, fmt.Errorf("--bind %s: %w", host, err)
+	}
+	if host, _, err = net.SplitHostPort(n.place.Bind); err != nil {
+		return nil, err
+	}
 	l, err := listenNear(host, n.JoinPort, portOf(before.Join), joinPort)
 	if err != nil {
 		return nil, fmt.Errorf("--join-port: %w", err)
@@ -275,7 +285,7 @@ func (n *network) chooseAddresses(before join.Addresses, log *slog.Logger) (net.
 			return nil, errors.Join(fmt.Errorf("--bind: %w", err), l.Close())
 		}
 		defer g.Close() // after all are chosen, since gossip opens them itself
-		n.gossip = append(n.gossip, g.Addr().String())
+		n.gossip = append(n.gossip, n.place.With(g.Addr().String()))
 	}
 	return l, nil
 }
