@@ -181,6 +181,9 @@ func (b *Batcher) Unread(id string, yes bool) { b.send(Unread{ID: id, Yes: yes})
 // ResetPrefixCache empties the prefix cache.
 func (b *Batcher) ResetPrefixCache() { b.send(ResetPrefixCache{}) }
 
+// EndSession frees the cache of a session that waits for its next turn.
+func (b *Batcher) EndSession(session string) { b.send(EndSession{session}) }
+
 // Place announces a working cluster.
 func (b *Batcher) Place(p Placed) { b.send(p) }
 
@@ -285,17 +288,7 @@ func (b *Batcher) receive(c actor.Context) {
 		}
 	case *stepEnded:
 		b.step(m.input)
-	case Placed:
-		b.step(m)
-	case Unread:
-		b.step(m)
-	case AdapterDone, PrefillDone, TakeDone:
-		b.step(m)
-	case DiskDone:
-		b.step(m)
-	case ResetPrefixCache:
-		b.step(m)
-	case Unplaced:
+	case Placed, Unplaced, Unread, AdapterDone, PrefillDone, TakeDone, DiskDone, ResetPrefixCache, EndSession:
 		b.step(m)
 	case *clock:
 		b.ticking.Store(false)
