@@ -47,6 +47,9 @@ func (c *core) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Eve
 	if r.Pool != pooling.None {
 		policy = kvcache.Full() // the cache ends with the prompt
 	}
+	if r.Session != "" && policy.RebuildsByPrefill() {
+		r.Context = 0 // the prefix cache has the turns before
+	}
 	if err := c.cardKeeps(policy); err != nil {
 		return nil, apierr.ErrInvalid{Param: "kv_policy", Message: err.Error()}
 	}
@@ -58,7 +61,7 @@ func (c *core) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Eve
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
 		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
 		Policy: policy, Pool: r.Pool, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
-		Context: r.Context, Hold: r.Hold, Session: c.session(r), SessionMillis: r.SessionTTL.Milliseconds(),
+		Context: r.Context, Hold: r.Hold, Session: c.session(r.Tenant, r.Session), SessionMillis: r.SessionTTL.Milliseconds(),
 		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
 		Speculate: speculate.Mode(r.Speculate), Tenant: r.Tenant + "\x00" + r.Salt, Adapter: adapter,
 	}, stream)
@@ -94,12 +97,17 @@ func (c *core) salt(r *engine.Request) string {
 	return fmt.Sprintf("%d %s%s", len(tenant), tenant, r.Salt)
 }
 
-// session names the session of a request among those of all keys.
-func (c *core) session(r *engine.Request) string {
-	if r.Session == "" {
+// session names a session among those of all keys.
+func (c *core) session(tenant, session string) string {
+	if session == "" {
 		return ""
 	}
-	return fmt.Sprintf("%d %s%s", len(r.Tenant), r.Tenant, r.Session)
+	return fmt.Sprintf("%d %s%s", len(tenant), tenant, session)
+}
+
+// EndSession frees the cache that waits for the next turn of a session.
+func (c *core) EndSession(tenant, session string) {
+	c.batcher.EndSession(c.session(tenant, session))
 }
 
 // Longest returns the most tokens of prompt and output together under a policy.

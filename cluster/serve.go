@@ -149,7 +149,7 @@ func apiModel(e Engine, ck *checkpoint.Checkpoint, s *ServeConfig, a *APIConfig)
 		s.Logger.Warn("tokenizer", "warning", w)
 	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
-		CacheBytes: e.CacheBytes, Longest: e.Longest, SystemFingerprint: fingerprint(ck, s)}
+		CacheBytes: e.CacheBytes, Policy: s.Policy, Longest: e.Longest, SystemFingerprint: fingerprint(ck, s)}
 	files, err := tokenizer.ReadFiles(ck.Dir)
 	if err != nil {
 		return m, err

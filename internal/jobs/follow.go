@@ -60,7 +60,7 @@ func (s *Store) refresh(ctx context.Context, name string, seq uint64) {
 	if name == anchorName {
 		return
 	}
-	if b := s.cfg.Peer; b != nil && b.Owns(name) {
+	if b := s.peer(name); b != nil {
 		b.Refresh(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) {
 			for {
 				w.Lock()

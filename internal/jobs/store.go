@@ -33,8 +33,8 @@ type StoreConfig struct {
 	FullAt float64
 	// Salvage describes damage that was removed from the log before it was opened.
 	Salvage Salvage
-	// Peer keeps other journals in the same log, for example batches. It may be nil.
-	Peer   PeerStore
+	// Peers keep other journals in the same log, for example batches.
+	Peers  []PeerStore
 	Logger *slog.Logger
 	Now    func() time.Time // default: the system clock
 }
@@ -79,6 +79,14 @@ type PeerStore interface {
 	Sweep(before int64, drop func(*journal.Writer) error) error
 }
 
+// peer returns the peer that owns a journal, or nil.
+func (s *Store) peer(name string) PeerStore {
+	if i := slices.IndexFunc(s.cfg.Peers, func(p PeerStore) bool { return p.Owns(name) }); i >= 0 {
+		return s.cfg.Peers[i]
+	}
+	return nil
+}
+
 // Store holds the jobs of a journal.Log. All methods may be called concurrently.
 type Store struct {
 	cfg StoreConfig
@@ -112,7 +120,7 @@ func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, erro
 			s.anchor = seq
 			return nil
 		}
-		if b := cfg.Peer; b != nil && b.Owns(name) {
+		if b := s.peer(name); b != nil {
 			b.Load(name, seq, data)
 		} else {
 			s.load(name, seq, data)
@@ -147,8 +155,8 @@ func (s *Store) salvaged() {
 		}
 	}
 	for _, name := range s.cfg.Salvage.Touched {
-		if j := s.jobs[name]; j != nil && j.damage == "" {
-			s.note("the newest record of " + name + " was damaged; the job continues from the previous record")
+		if j := s.jobs[name]; j != nil && j.damage == "" || s.peer(name) != nil {
+			s.note("the newest record of " + name + " was damaged; it continues from the previous record")
 		}
 	}
 }
@@ -418,7 +426,8 @@ func (s *Store) end(ctx context.Context, j *job, r journal.Record) error {
 // detects a log that has lost its tail.
 const anchorName = "anchor"
 
-func (s *Store) dropJournal(ctx context.Context, j *journal.Writer) error {
+// DropJournal deletes a journal.
+func (s *Store) DropJournal(ctx context.Context, j *journal.Writer) error {
 	j.Lock()
 	defer j.Unlock()
 	s.mu.Lock()
@@ -442,7 +451,7 @@ func (s *Store) drop(ctx context.Context, id string) error {
 	if j == nil {
 		return nil
 	}
-	if err := s.dropJournal(ctx, j.journal); err != nil {
+	if err := s.DropJournal(ctx, j.journal); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -454,7 +463,7 @@ func (s *Store) drop(ctx context.Context, id string) error {
 // sweep enforces the limits on ended jobs and measures the log.
 func (s *Store) sweep(ctx context.Context) error {
 	ended := slices.DeleteFunc(s.list(), func(v snapshot) bool {
-		return !v.state.Phase.Final() || s.cfg.Peer != nil && s.cfg.Peer.Retains(&v.head)
+		return !v.state.Phase.Final() || slices.ContainsFunc(s.cfg.Peers, func(p PeerStore) bool { return p.Retains(&v.head) })
 	})
 	slices.SortFunc(ended, func(a, b snapshot) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
 	limit := s.Now() - s.cfg.Keep.Milliseconds()
@@ -467,8 +476,8 @@ func (s *Store) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.cfg.Peer != nil {
-		if err := s.cfg.Peer.Sweep(limit, func(w *journal.Writer) error { return s.dropJournal(ctx, w) }); err != nil {
+	for _, p := range s.cfg.Peers {
+		if err := p.Sweep(limit, func(w *journal.Writer) error { return s.DropJournal(ctx, w) }); err != nil {
 			return err
 		}
 	}

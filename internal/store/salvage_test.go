@@ -302,7 +302,7 @@ func holds(t *testing.T, dir string, all written, known jobs.Salvage) (lost int)
 		t.Errorf("%d records of a job that was dropped are there again", got)
 	}
 	lines := batches.NewStore(quiet)
-	s, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peer: lines, Salvage: known})
+	s, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peers: []jobs.PeerStore{lines}, Salvage: known})
 	if err != nil {
 		t.Fatal(err)
 	}

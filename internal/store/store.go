@@ -30,6 +30,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
+	"github.com/shoal-llm/shoal/internal/jobs/sessionlog"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
@@ -70,6 +71,7 @@ type Store struct {
 	kind          string     // "single" or "replicated"
 	store         *jobs.Store
 	batches       *batches.Store
+	turns         *sessionlog.Store
 	shared        *files.Shared // nil: the files are on this disk only
 	service       *jobs.Service
 	lines         *batches.Service
@@ -306,17 +308,18 @@ func (s *Store) use(l journal.Log, shared *files.Shared) error {
 	ctx, cancel := context.WithTimeout(context.Background(), jobsOpenLimit)
 	defer cancel()
 	began := time.Now()
-	lines := batches.NewStore(s.log)
-	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: s.log, Peer: lines, Salvage: s.salvaged})
+	lines, turns := batches.NewStore(s.log), sessionlog.New(s.log)
+	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: s.log, Peers: []jobs.PeerStore{lines, turns}, Salvage: s.salvaged})
 	if err != nil {
 		if shared != nil {
 			err = errors.Join(err, shared.Close())
 		}
 		return errors.Join(err, l.Close())
 	}
+	turns.Start(store)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store, s.batches, s.shared = store, lines, shared
+	s.store, s.batches, s.turns, s.shared = store, lines, turns, shared
 	name := ""
 	if s.kind == "replicated" {
 		p, _ := s.replica.now()
@@ -409,6 +412,7 @@ func (s *Store) CloseJobs() {
 	s.mu.Unlock()
 	if service != nil {
 		s.front.API.KeepContexts(nil)
+		s.front.API.KeepSessions(nil)
 		lines.Stop()
 		service.Stop()
 	}
@@ -457,6 +461,7 @@ func (s *Store) startJobs() {
 	s.service = jobs.Start(s.store, f.Engine, f.API, jobs.Config{Parallel: f.Parallel, Durability: s.Durability, Logger: s.log})
 	s.lines = batches.Start(s.batches, s.service, kept, f.API, batches.Config{Durability: s.Durability})
 	f.API.KeepContexts(files.Contexts{Store: kept})
+	f.API.KeepSessions(s.turns.Book())
 	served := files.Serve(kept, f.API, s.log, s.batches.Uses)
 	f.Mount.Serve(0, s.service.Routes(), s.lines.Routes(), served.Routes())
 }

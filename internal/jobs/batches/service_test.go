@@ -164,7 +164,7 @@ func openWith(t *testing.T, l journal.Log, kept files.Store, e *fakeEngine, cfg 
 		t.Fatal(err)
 	}
 	lines := batches.NewStore(quiet)
-	store, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peer: lines, Now: e.now})
+	store, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peers: []jobs.PeerStore{lines}, Now: e.now})
 	if err != nil {
 		t.Fatal(err)
 	}

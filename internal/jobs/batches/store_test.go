@@ -16,7 +16,7 @@ func TestBatchesOfOthersAreHeardOf(t *testing.T) {
 	open := func() *Store {
 		s := NewStore(quiet)
 		var err error
-		if s.jobs, err = jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peer: s}); err != nil {
+		if s.jobs, err = jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peers: []jobs.PeerStore{s}}); err != nil {
 			t.Fatal(err)
 		}
 		return s

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/server/ollama"
 	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
 	"github.com/shoal-llm/shoal/internal/server/vectors"
 )
 
@@ -178,6 +179,9 @@ func (s *Server) KeepContexts(store generate.ContextStore) {
 		m.service.KeepContexts(store)
 	}
 }
+
+// KeepSessions sets the sessions of the server; nil: their store is away.
+func (s *Server) KeepSessions(b *sessions.Book) { s.members[0].service.KeepSessions(b) }
 
 // KeepResponses sets the store of responses; nil removes it.
 func (s *Server) KeepResponses(store openai.ResponseStore) {

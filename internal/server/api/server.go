@@ -62,6 +62,8 @@ type Config struct {
 	// CacheBytes returns the bytes of the cache of a sequence with these prompt and output
 	// tokens under a policy ("" for the server's), and of a full cache; reported in usage. May be nil.
 	CacheBytes func(policy string, prompt, output int) (bytes, full int64)
+	// Policy is the server's cache policy; a session records it.
+	Policy string
 	// Longest returns the most tokens of prompt and completion under a cache policy; "" is the
 	// server's. It may exceed MaxModelLen. nil: MaxModelLen.
 	Longest func(policy string) int
@@ -161,6 +163,7 @@ func NewModels(cfg Config, e engine.Engine, models []Model) (*Server, error) {
 		}
 	}
 	introduce(s.members)
+	registry.MustRegister(s.members[0].service.SessionMetrics()...)
 	return s, errors.Join(adm.AddRoutes(h), s.addRoutes())
 }
 
@@ -184,7 +187,7 @@ func (s *Server) add(server *Config, m Model) error {
 	}
 	service, err := generate.New(generate.Config{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
 		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
-		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes, Longest: cfg.Longest, Strict: cfg.Strict,
+		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes, Policy: cfg.Policy, Longest: cfg.Longest, Strict: cfg.Strict,
 		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: s.registry}, s.Server, m.Engine, m.Tokenizer, m.Template)
 	if err != nil {
 		return err

@@ -85,13 +85,15 @@ func (c *Conversation) Think(yes bool) {
 	c.Kwargs["enable_thinking"] = yes
 }
 
-// Message is one turn of a conversation.
+// Message is one turn of a conversation. Its JSON is part of the disk format of sessions.
 type Message struct {
-	Role, Name, Content string
-	Empty               bool            // no content at all, as in a message that only calls
-	Calls               json.RawMessage // tool_calls of an assistant, or nil
-	CallID              string          // of a tool's answer
-	Thought             string          // reasoning_content of an assistant
+	Role    string          `json:"role"`
+	Name    string          `json:"name,omitempty"`
+	Content string          `json:"content,omitempty"`
+	Empty   bool            `json:"empty,omitempty"`             // no content at all, as in a message that only calls
+	Calls   json.RawMessage `json:"tool_calls,omitempty"`        // of an assistant, or nil
+	CallID  string          `json:"tool_call_id,omitempty"`      // of a tool's answer
+	Thought string          `json:"reasoning_content,omitempty"` // of an assistant
 }
 
 // Segment is a piece of a prompt. Literal text came from a message: control

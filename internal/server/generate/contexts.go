@@ -192,7 +192,7 @@ func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 // withContext attaches the context that a request names. A completion's prompt is appended to it;
 // a chat must begin with it.
 func (s *Service) withContext(g *Request) *apierr.Error {
-	if g.Context == NoContext || g.Context == "" && (g.Echo || g.PromptLogprobs >= 0) {
+	if g.turn != nil || g.Context == NoContext || g.Context == "" && (g.Echo || g.PromptLogprobs >= 0) {
 		return nil
 	}
 	all := s.Contexts.Of(g.tenant)

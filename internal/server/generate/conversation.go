@@ -29,7 +29,10 @@ func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Erro
 		return e
 	}
 	g.Tools, g.rendered = g.Tools.Callable(), true
-	ids, turn, e := s.ChatPrompt(tokenizer.WithSearches(ctx), c, g.Tools)
+	if e := s.openChat(ctx, g, &c); e != nil {
+		return e
+	}
+	ids, turn, e := s.chatTurn(tokenizer.WithSearches(ctx), g, c)
 	if e != nil {
 		return e
 	}
@@ -39,6 +42,9 @@ func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Erro
 	header, e := s.header(ctx, g, turn)
 	if e != nil {
 		return e
+	}
+	if g.turn != nil {
+		return s.SetTurn(g, append(ids, header...), -1, "messages")
 	}
 	ids = g.cut(append(ids, header...), s.Config.MaxModelLen)
 	g.Prompts = []Prompt{{Ids: ids}}
@@ -130,14 +136,19 @@ func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids [
 		c.Messages = merged(c.Messages)
 		segments, turn, err = s.render(c.Conversation)
 	}
-	if errors.Is(err, python.ErrInternal) {
-		return nil, "", &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Code: "chat_template_error", Message: err.Error()}
-	}
 	if err != nil {
-		return nil, "", apierr.InvalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
+		return nil, "", s.templateProblem(err)
 	}
 	ids, e = s.Encode(ctx, segments, c.special, "messages")
 	return ids, turn, e
+}
+
+// templateProblem is what a client gets for an error of the chat template.
+func (s *Service) templateProblem(err error) *apierr.Error {
+	if errors.Is(err, python.ErrInternal) {
+		return &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Code: "chat_template_error", Message: err.Error()}
+	}
+	return apierr.InvalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
 }
 
 // merged joins turns of one role, and allows a system message only at the beginning: some

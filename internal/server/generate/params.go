@@ -18,28 +18,29 @@ import (
 
 // Params are the parameters that chat and completions share.
 type Params struct {
-	adapter       *engine.Adapter // of Model; nil: none
-	Model         string
-	Stream        bool
-	IncludeUsage  bool // one extra chunk with the usage; null on the others
-	EachUsage     bool // vLLM: continuous_usage_stats
-	N             int  // sequences of a prompt
-	Keep          int  // of which the best are answered (best_of); 0: all
-	MaxTokens     int  // -1: not given; once fit has settled it, what there is room for
-	Sampling      sampler.Params
-	noted         []string // parts of schemas that have no effect
-	formatted     bool     // sampling.Grammar is of response_format: of text, not of calls
-	ignoreEOS     bool
-	stop          []string
-	stopTokens    []int32
-	includeStop   bool // vLLM: include_stop_str_in_output
-	KeepSpecial   bool // skip_special_tokens: false
-	TokenIDs      bool // return_tokens_as_token_ids
-	policy        string
-	priority      int
-	noCache       bool   // "cache": false
-	salt          string // vLLM: cache_salt
-	Context       string // name of a fixed context, see contexts.go
+	adapter      *engine.Adapter // of Model; nil: none
+	Model        string
+	Stream       bool
+	IncludeUsage bool // one extra chunk with the usage; null on the others
+	EachUsage    bool // vLLM: continuous_usage_stats
+	N            int  // sequences of a prompt
+	Keep         int  // of which the best are answered (best_of); 0: all
+	MaxTokens    int  // -1: not given; once fit has settled it, what there is room for
+	Sampling     sampler.Params
+	noted        []string // parts of schemas that have no effect
+	formatted    bool     // sampling.Grammar is of response_format: of text, not of calls
+	ignoreEOS    bool
+	stop         []string
+	stopTokens   []int32
+	includeStop  bool // vLLM: include_stop_str_in_output
+	KeepSpecial  bool // skip_special_tokens: false
+	TokenIDs     bool // return_tokens_as_token_ids
+	policy       string
+	priority     int
+	noCache      bool   // "cache": false
+	salt         string // vLLM: cache_salt
+	Context      string // name of a fixed context, see contexts.go
+	sessionParams
 	speculate     string
 	tenant        string // name of the request's key
 	SpecialTokens *bool  // add_special_tokens
@@ -168,6 +169,7 @@ func parseEngine(f *jsonbody.Object, p *Params) {
 	p.noCache = !use
 	f.Text("cache_salt", &p.salt)
 	f.Text("context", &p.Context)
+	p.sessionParams.parse(f)
 	if f.Text("speculate", &p.speculate) && p.speculate != "" {
 		if _, err := speculate.Parse(p.speculate); err != nil {
 			f.Fail(apierr.Invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.MaxDraft))

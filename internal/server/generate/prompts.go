@@ -32,6 +32,12 @@ func (s *Service) EncodePrompt(ctx context.Context, text string, special bool) (
 
 // SetPrompts gives a completion its prompts, cut as it asks for, and settles max_tokens.
 func (s *Service) SetPrompts(g *Request, prompts []Prompt) *apierr.Error {
+	if g.turn != nil {
+		if len(prompts) != 1 {
+			return apierr.Invalid("prompt", "A turn of a session is one prompt, not %d.", len(prompts))
+		}
+		return s.SetTurn(g, prompts[0].Ids, defaultMaxTokens, "prompt")
+	}
 	g.Prompts = prompts
 	if n := len(g.Prompts) * g.N; n > s.Config.Limits.Choices {
 		return apierr.Invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.Prompts), g.N, n, s.Config.Limits.Choices)

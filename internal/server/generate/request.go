@@ -37,6 +37,7 @@ type Request struct {
 	Resume         func(r *Run, out *httpserver.Stream, after int) Resumable // nil: the events have no numbers
 	Tools          *Toolset                                                  // of a chat; nil: none
 	callHead       string                                                    // text of the prompt with which a forced call begins; "": it begins in the answer
+	turn           *sessionTurn                                              // of a session; nil: none
 	thinking       thinking                                                  // of a chat
 	KeepsBody      bool                                                      // the body is needed until the end
 	rendered       bool                                                      // the prompt was rendered from messages
@@ -113,6 +114,11 @@ func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
 	if e == nil {
 		e = s.withContext(g)
 	}
+	if e == nil && g.turn != nil {
+		if e = g.turn.begin(r.Context(), w); e == nil {
+			defer g.turn.end()
+		}
+	}
 	if e != nil {
 		s.HTTP.Fail(w, e, false)
 		return
@@ -121,6 +127,7 @@ func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
 	defer cancel()
 	run, err := s.start(ctx, r, g)
 	if err != nil {
+		g.turn.end()
 		s.HTTP.Fail(w, apierr.Of(err), false)
 		return
 	}

@@ -150,6 +150,9 @@ func (g *Request) request(index int) *engine.Request {
 	if req.Pool = g.Pool; g.Pool != pooling.None {
 		req.MaxTokens = 0
 	}
+	if g.turn != nil {
+		g.turn.apply(req)
+	}
 	if p := g.Prompts[index/g.N]; p.context > 0 {
 		req.Context, req.Policy = p.context, p.policy
 	}
@@ -329,7 +332,9 @@ func (r *Run) Usage() Usage {
 			u.Figures = r.draftMetrics(&c.drafts)
 		}
 		if f := r.Service.Config.CacheBytes; f != nil && !r.PromptOnly && r.Pool == pooling.None {
-			bytes, full := f(r.policy, len(r.Prompts[i/r.N].Ids), c.tokens)
+			tokens := len(r.Prompts[i/r.N].Ids)
+			read := r.turn.read(tokens)
+			bytes, full := f(r.policy, read, tokens-read+c.tokens)
 			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full
 		}
 	}
@@ -365,6 +370,7 @@ func (s *Service) collect(ctx context.Context, w http.ResponseWriter, run *Run) 
 // play passes the deltas of every choice to an encoder until all have ended. out is the
 // encoder's stream; idle is how long it may be silent.
 func (r *Run) play(ctx context.Context, enc Encoder, out *httpserver.Stream, idle time.Duration) error {
+	defer r.turn.end()
 	var batch []arrival
 	for r.open > 0 {
 		var err error
@@ -393,6 +399,9 @@ func (r *Run) play(ctx context.Context, enc Encoder, out *httpserver.Stream, idl
 func (r *Run) encode(enc Encoder, out *httpserver.Stream, batch []arrival) error {
 	for _, a := range batch {
 		d, show, err := r.accept(a)
+		if err == nil && !a.closed {
+			err = r.turn.take(a.event, d, r.Choices[a.choice].Finish)
+		}
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
@@ -41,6 +42,7 @@ type Config struct {
 
 	Recipe            *recipe.Recipe // how the model makes vectors; nil: it does not
 	CacheBytes        func(policy string, prompt, output int) (bytes, full int64)
+	Policy            string                  // default kv_policy
 	Longest           func(policy string) int // most tokens of a sequence under a cache policy; nil: MaxModelLen
 	Strict            bool                    // parameters that are not known are refused
 	Limits            jsonbody.Limits
@@ -72,12 +74,13 @@ type Service struct {
 
 	Contexts     Contexts
 	contextStore atomic.Pointer[ContextStore] // nil: they live in this process
+	book         *sessionBook                 // of the server
 }
 
 // New makes a service. tmpl may be nil for a model without a chat template.
 func New(cfg Config, h *httpserver.Server, e engine.Engine, tok engine.Tokenizer, tmpl engine.ChatTemplate) (*Service, error) {
 	s := &Service{Config: cfg, HTTP: h, engine: e, Tokenizer: tok, Template: tmpl, VocabSize: cfg.VocabSize, longest: 1, Log: cfg.Logger,
-		Started: time.Now(), grammars: grammar.NewEngine(&grammar.Vocabulary{})}
+		Started: time.Now(), book: new(sessionBook), grammars: grammar.NewEngine(&grammar.Vocabulary{})}
 	s.VocabSize = cmp.Or(s.VocabSize, tok.VocabSize())
 	for id := range tok.VocabSize() {
 		s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
@@ -86,6 +89,7 @@ func New(cfg Config, h *httpserver.Server, e engine.Engine, tok engine.Tokenizer
 		return nil, err
 	}
 	s.peers = []*Service{s}
+	s.book.Store(sessions.NewBook(nil, nil))
 	s.metrics = newMetrics(cfg.Models[0], cfg.MaxModelLen, cfg.Registry)
 	return s, nil
 }
@@ -147,20 +151,33 @@ func (s *Service) Serves(name string) bool {
 // Introduce makes the services of the models of one server known to each other.
 func Introduce(all []*Service) {
 	for _, s := range all {
-		s.peers = all
+		s.peers, s.book = all, all[0].book
 	}
 }
 
 // Fit checks the prompt against the context, and lowers max_tokens to the room that is left. def
 // is the default of max_tokens; -1: the rest of the context.
 func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Error {
-	limit, n, most, hint := s.Config.MaxModelLen, len(ids), s.Config.MaxModelLen, ""
-	if s.Config.Longest != nil {
-		limit = s.Config.Longest(p.policy)
-		hint = " Cache policies that evict with positions=cache have no such limit: set 'kv_policy' to streaming:positions=cache."
+	limit := s.longestUnder(p.policy)
+	if most := s.Config.Limits.PromptTokens; len(ids) > most && most < min(limit, s.Config.MaxModelLen) {
+		limit = most // a stricter limit reads the same to a client
 	}
-	if n > s.Config.Limits.PromptTokens && s.Config.Limits.PromptTokens < limit {
-		limit = s.Config.Limits.PromptTokens // a stricter limit reads the same to a client
+	return s.fit(len(ids), limit, p, def, param)
+}
+
+// longestUnder returns the most tokens of a sequence under a cache policy.
+func (s *Service) longestUnder(policy string) int {
+	if s.Config.Longest == nil {
+		return s.Config.MaxModelLen
+	}
+	return s.Config.Longest(policy)
+}
+
+// fit is Fit for a prompt of n tokens, and a sequence of at most limit.
+func (s *Service) fit(n, limit int, p *Params, def int, param string) *apierr.Error {
+	most, hint := s.Config.MaxModelLen, ""
+	if s.Config.Longest != nil {
+		hint = " Cache policies that evict with positions=cache have no such limit: set 'kv_policy' to streaming:positions=cache."
 	}
 	want, asked := p.MaxTokens, p.MaxTokens
 	if want < 0 {

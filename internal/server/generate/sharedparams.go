@@ -5,9 +5,11 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
 // SharedParams are the parameters of both of OpenAI's completions. Other protocols have some of
@@ -49,6 +51,9 @@ func (s *Service) SharedParams() *jsonbody.Table {
 		jsonbody.Bool("cache"),
 		jsonbody.Text("cache_salt", 512),
 		jsonbody.Text("context", 64),
+		jsonbody.Text("session", sessions.MaxName),
+		jsonbody.Integer("session_ttl", 1, int64(sessions.MaxTTL/time.Second)),
+		jsonbody.Integer("session_turns", 0, most),
 		jsonbody.Param{Name: "speculate", Kind: jsonbody.KindText, Most: 16, Words: append([]string{""}, speculate.Modes...), Pattern: speculatePattern()},
 		jsonbody.Param{Name: "priority", Kind: jsonbody.KindInteger, Format: "int32"},
 		jsonbody.Text("user", 1024),

@@ -59,6 +59,9 @@ func (s *API) completionOf(ctx context.Context, f *jsonbody.Object) (*generate.R
 		}
 	}
 	f.Fail(s.CheckModel(&g.Params))
+	if f.Err == nil {
+		f.Fail(s.OpenSession(ctx, g, ""))
+	}
 	var prompts []generate.Prompt
 	if f.Err == nil {
 		var e *apierr.Error

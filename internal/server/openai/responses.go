@@ -154,7 +154,7 @@ var responsesWords = map[string]string{}
 
 func init() {
 	for _, name := range [...]string{"model", "stream", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "top_k", "min_p", "repetition_penalty",
-		"min_tokens", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "kv_policy", "cache", "cache_salt", "speculate", "priority", "user", "structured_outputs"} {
+		"min_tokens", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "kv_policy", "cache", "cache_salt", "session", "session_ttl", "session_turns", "speculate", "priority", "user", "structured_outputs"} {
 		responsesWords[name] = name
 	}
 }
@@ -170,6 +170,7 @@ func (s *API) decodeResponses(ctx context.Context, body []byte) (*responseGenera
 	g.Ignored = append(s.Ignored(f), q.ignored...)
 	s.CheckServerTools(f, q.ignored)
 	f.Fail(s.mayStore(q))
+	f.Fail(ofSession(g, q))
 	if f.Err != nil {
 		return nil, f.Err
 	}

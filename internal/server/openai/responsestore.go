@@ -60,6 +60,21 @@ func (s *API) mayStore(q *responseRequest) *apierr.Error {
 	return nil
 }
 
+// ofSession refuses what a turn of a session cannot have. Its response is not stored, because a session
+// has the turns.
+func ofSession(g *generate.Request, q *responseRequest) *apierr.Error {
+	if g.Session == "" {
+		return nil
+	}
+	for name, set := range map[string]bool{"previous_response_id": q.previous != "", "background": q.background, "store": q.store != nil && *q.store} {
+		if set {
+			return apierr.InvalidCode(name, "unsupported_parameter", "'%s' is not supported with 'session', which keeps the turns itself.", name)
+		}
+	}
+	q.echo.Store = false
+	return nil
+}
+
 // keep stores a response that is done; false: it could not be.
 func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	store := s.kept()

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
 	"github.com/shoal-llm/shoal/internal/server/vectors"
 )
 
@@ -101,6 +102,12 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 			Docs: []httpserver.Doc{{About: "one of them, by name", Answer: generate.FixedContext{}}}},
 		{Method: http.MethodDelete, Path: "/v1/contexts/*", Brief: true, Handler: s.handleContext,
 			Docs: []httpserver.Doc{{About: "gives it up"}}},
+		{Method: get, Path: "/v1/sessions", Brief: true, Handler: s.handleSessions,
+			Docs: []httpserver.Doc{{About: "the sessions of the key", Answer: sessionList{}}}},
+		{Method: get, Path: "/v1/sessions/*", Brief: true, Handler: s.handleSession,
+			Docs: []httpserver.Doc{{About: "one of them, by name", Answer: sessions.Session{}}}},
+		{Method: http.MethodDelete, Path: "/v1/sessions/*", Brief: true, Handler: s.handleSession,
+			Docs: []httpserver.Doc{{About: "deletes it, with its cache", Answer: deletedSession{}}}},
 		{Method: post, Path: "/tokenize", Handler: httpserver.JSONHandler(h, s.tokenize),
 			Docs: []httpserver.Doc{{About: "token ids of a text or a chat", Params: s.tokenizes, Answer: tokenized{}}}},
 		{Method: post, Path: "/detokenize", Handler: httpserver.JSONHandler(h, s.detokenize),

@@ -60,6 +60,9 @@ func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o gener
 	if g.Discard && g.PromptLogprobs < 0 {
 		return nil, apierr.Invalid("max_tokens", "'max_tokens' 0 without 'logprobs' leaves nothing to compute; send it to %s.", endpoint)
 	}
+	if g.Session != "" {
+		return nil, apierr.Invalid("session", "A job has no 'session': it must give the same answer when the session has moved on.")
+	}
 	if g.Context != "" {
 		return nil, apierr.Invalid("context", "A job has no 'context': it must give the same answer when the context is gone.")
 	}

@@ -1,0 +1,385 @@
+package sessions
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Errors of a Book.
+var (
+	ErrBusy    = errors.New("sessions: a turn of the session is running")
+	ErrMoved   = errors.New("sessions: the session has another turn by now")
+	ErrMany    = errors.New("sessions: too many sessions")
+	ErrLarge   = errors.New("sessions: the sessions take too much space")
+	ErrNone    = errors.New("sessions: no such session")
+	ErrDamaged = errors.New("sessions: the session is damaged")
+)
+
+// Keeper makes turns durable. All methods may be called concurrently.
+type Keeper interface {
+	// Record stores a turn as number turn+1 of a session, and has the book apply it. Without an error it is
+	// on disk. After an error it may or may not be there, until Settle returns nil.
+	Record(ctx context.Context, id string, turns int, payload []byte) error
+	// Settle applies what an earlier Record may have stored.
+	Settle(ctx context.Context, id string) error
+	Drop(ctx context.Context, id string) error
+}
+
+// Book has all sessions of a server. All methods may be called concurrently.
+type Book struct {
+	keeper Keeper // nil: sessions end with the process
+	now    func() time.Time
+
+	mu    sync.Mutex
+	all   map[string]*entry
+	bytes int64
+}
+
+type entry struct {
+	state  State
+	busy   bool   // a turn is running, or the session is being deleted
+	doubt  bool   // the last turn may be stored
+	damage string // why the records cannot be read
+}
+
+// NewBook returns an empty book. keeper may be nil. A nil now is the system clock.
+func NewBook(keeper Keeper, now func() time.Time) *Book {
+	if now == nil {
+		now = time.Now
+	}
+	return &Book{keeper: keeper, now: now, all: map[string]*entry{}}
+}
+
+// millis returns the time. Times to live continue while no process runs, so it is the clock of the machine.
+func (b *Book) millis() int64 { return b.now().UnixMilli() }
+
+// Durable reports whether the sessions outlive the process.
+func (b *Book) Durable() bool { return b.keeper != nil }
+
+// ID names a session among those of all API keys.
+func ID(tenant, name string) string {
+	sum := sha256.Sum256([]byte(tenant + "\x00" + name))
+	return IDPrefix + hex.EncodeToString(sum[:16])
+}
+
+// IDPrefix begins every ID.
+const IDPrefix = "session-"
+
+// Session is a session as clients see it.
+type Session struct {
+	Object   string `json:"object"`
+	Name     string `json:"name"`
+	Model    string `json:"model"`
+	Policy   string `json:"kv_policy"`
+	Turns    int    `json:"turns"`
+	Tokens   int    `json:"tokens"`
+	Messages int    `json:"messages"`
+	Bytes    int64  `json:"bytes"` // of the turns on disk
+	Created  int64  `json:"created"`
+	LastTurn int64  `json:"last_turn"`
+	Expires  int64  `json:"expires_at"`
+	Status   string `json:"status"` // idle, running, damaged
+	Durable  bool   `json:"durable"`
+}
+
+func (b *Book) shown(e *entry) Session {
+	s := &e.state
+	out := Session{Object: "session", Name: s.Name, Model: s.Model, Policy: s.Policy, Turns: s.Turns, Tokens: len(s.IDs), Messages: len(s.Messages), Bytes: s.Bytes,
+		Created: s.Created / 1000, LastTurn: s.Used / 1000, Expires: s.Ends() / 1000, Status: "idle", Durable: b.Durable()}
+	switch {
+	case e.damage != "":
+		out.Status = "damaged"
+	case e.busy:
+		out.Status = "running"
+	}
+	return out
+}
+
+// over reports whether the time of a session is over, and nothing uses it.
+func (e *entry) over(now int64) bool {
+	return !e.busy && e.state.Turns+len(e.damage) > 0 && now >= e.state.Ends()
+}
+
+// present returns the entry of a session that has a turn, and whose time is not over. b.mu must be held.
+func (b *Book) present(id string) *entry {
+	e := b.all[id]
+	if e == nil || e.state.Turns+len(e.damage) == 0 || e.over(b.millis()) {
+		return nil
+	}
+	return e
+}
+
+// Of lists the sessions of a tenant, sorted by name.
+func (b *Book) Of(tenant string) []Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := []Session{}
+	for id, e := range b.all {
+		if e.state.Tenant == tenant && e.state.Turns > 0 && b.present(id) != nil {
+			out = append(out, b.shown(e))
+		}
+	}
+	slices.SortFunc(out, func(x, y Session) int { return cmp.Compare(x.Name, y.Name) })
+	return out
+}
+
+// Get returns a session as clients see it.
+func (b *Book) Get(ctx context.Context, tenant, name string) (Session, error) {
+	if _, err := b.Look(ctx, tenant, name); err != nil && !errors.Is(err, ErrDamaged) {
+		return Session{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.present(ID(tenant, name))
+	if e == nil {
+		return Session{}, fmt.Errorf("%w: %s", ErrNone, name)
+	}
+	out := b.shown(e)
+	out.Name = name // a damaged first record does not say it
+	return out, nil
+}
+
+// Look returns the state of a session. ErrNone: there is none.
+func (b *Book) Look(ctx context.Context, tenant, name string) (State, error) {
+	id := ID(tenant, name)
+	b.mu.Lock()
+	doubt := b.all[id] != nil && b.all[id].doubt
+	b.mu.Unlock()
+	if doubt {
+		if err := b.keeper.Settle(ctx, id); err != nil {
+			return State{}, err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.all[id]; e != nil && doubt {
+		e.doubt = false
+		if !e.busy && e.state.Turns == 0 {
+			delete(b.all, id)
+		}
+	}
+	e := b.present(id)
+	switch {
+	case e == nil:
+		return State{}, fmt.Errorf("%w: %s", ErrNone, name)
+	case e.damage != "":
+		return State{}, fmt.Errorf("%w: %s", ErrDamaged, e.damage)
+	}
+	return e.state, nil
+}
+
+// Begin reserves a session for its next turn. turns is the number of its turns that Look returned; 0: it
+// is a new one. End ends that.
+func (b *Book) Begin(ctx context.Context, id string, turns int) error {
+	if err := b.clear(ctx, id); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.all[id]
+	if e == nil && turns == 0 {
+		if len(b.all) >= MaxSessions {
+			return fmt.Errorf("%w: %d of at most %d", ErrMany, len(b.all), MaxSessions)
+		}
+		e = &entry{}
+	}
+	switch {
+	case e == nil || e.damage != "":
+		return ErrMoved
+	case e.busy:
+		return ErrBusy
+	case e.state.Turns != turns:
+		return ErrMoved
+	case b.bytes >= MaxAllBytes || e.state.Bytes >= MaxBytes:
+		return fmt.Errorf("%w: all take %d of at most %d bytes, this one %d of %d", ErrLarge, b.bytes, int64(MaxAllBytes), e.state.Bytes, int64(MaxBytes))
+	}
+	e.busy = true
+	b.all[id] = e
+	return nil
+}
+
+// clear deletes a session whose time is over. Without a keeper, nobody else calls Sweep.
+func (b *Book) clear(ctx context.Context, id string) error {
+	if b.keeper == nil {
+		return b.Sweep(ctx)
+	}
+	b.mu.Lock()
+	e := b.all[id]
+	if e == nil || !e.over(b.millis()) {
+		b.mu.Unlock()
+		return nil
+	}
+	e.busy = true
+	b.mu.Unlock()
+	return b.drop(ctx, id, e)
+}
+
+// End releases a session that Begin reserved. It stays as it was before the turn.
+func (b *Book) End(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.all[id]; e != nil {
+		e.busy = false
+		if e.state.Turns == 0 && !e.doubt {
+			delete(b.all, id)
+		}
+	}
+}
+
+// Commit adds a turn to a session that Begin reserved. After an error the session is as before, or
+// the turn was stored after all, and Look finds it.
+func (b *Book) Commit(ctx context.Context, id string, turns int, t Turn) error {
+	payload, err := t.Encode()
+	if err == nil {
+		err = b.accepts(id, &t)
+	}
+	if err != nil {
+		return err
+	}
+	if b.keeper == nil {
+		return b.Apply(id, payload, b.millis())
+	}
+	b.doubt(id, true)
+	if err := b.keeper.Record(ctx, id, turns, payload); err != nil {
+		return err
+	}
+	b.doubt(id, false)
+	return nil
+}
+
+// accepts returns an error if a turn cannot be the next one of a session.
+func (b *Book) accepts(id string, t *Turn) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.all[id]
+	if e == nil {
+		return ErrMoved
+	}
+	return e.state.accepts(t)
+}
+
+func (b *Book) doubt(id string, yes bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.all[id]; e != nil {
+		e.doubt = yes
+	}
+}
+
+// Apply adds a turn that is on disk.
+func (b *Book) Apply(id string, payload []byte, at int64) error {
+	t, err := DecodeTurn(payload)
+	if err != nil {
+		return err
+	}
+	if t.Head != nil && ID(t.Head.Tenant, t.Head.Name) != id {
+		return fmt.Errorf("%w: it is of another session", ErrRecord)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.all[id]
+	if e == nil {
+		e = &entry{}
+		b.all[id] = e
+	}
+	if err := e.state.Apply(&t, at, len(payload)); err != nil {
+		return err
+	}
+	b.bytes += int64(len(payload))
+	return nil
+}
+
+// Turns returns the number of turns of a session.
+func (b *Book) Turns(id string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.all[id]; e != nil {
+		return e.state.Turns
+	}
+	return 0
+}
+
+// Damage marks a session whose records cannot be read. It can only be deleted.
+func (b *Book) Damage(id, why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.all[id]
+	if e == nil {
+		e = &entry{}
+		b.all[id] = e
+	}
+	e.damage = why
+	e.state.Used = max(e.state.Used, b.millis())
+	e.state.TTL = max(e.state.TTL, int64(MaxTTL/time.Second))
+}
+
+// Delete removes a session.
+func (b *Book) Delete(ctx context.Context, tenant, name string) error {
+	id := ID(tenant, name)
+	b.mu.Lock()
+	e := b.present(id)
+	switch {
+	case e == nil:
+		b.mu.Unlock()
+		return fmt.Errorf("%w: %s", ErrNone, name)
+	case e.busy:
+		b.mu.Unlock()
+		return ErrBusy
+	}
+	e.busy = true
+	b.mu.Unlock()
+	return b.drop(ctx, id, e)
+}
+
+// drop removes a session that is marked as busy.
+func (b *Book) drop(ctx context.Context, id string, e *entry) (err error) {
+	if b.keeper != nil {
+		err = b.keeper.Drop(ctx, id)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.busy = false
+	if err == nil && b.all[id] == e {
+		delete(b.all, id)
+		b.bytes -= e.state.Bytes
+	}
+	return err
+}
+
+// Sweep deletes the sessions whose time is over.
+func (b *Book) Sweep(ctx context.Context) error {
+	now := b.millis()
+	over := map[string]*entry{}
+	b.mu.Lock()
+	for id, e := range b.all {
+		if e.over(now) {
+			e.busy, over[id] = true, e
+		}
+	}
+	b.mu.Unlock()
+	var err error
+	for _, id := range slices.Sorted(maps.Keys(over)) {
+		err = errors.Join(err, b.drop(ctx, id, over[id]))
+	}
+	return err
+}
+
+// Totals returns the number of sessions, and of their tokens.
+func (b *Book) Totals() (sessions, tokens int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.all {
+		if e.state.Turns > 0 {
+			sessions, tokens = sessions+1, tokens+len(e.state.IDs)
+		}
+	}
+	return sessions, tokens
+}

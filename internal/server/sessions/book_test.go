@@ -1,0 +1,154 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// disk is a Keeper whose acknowledgements may be lost.
+type disk struct {
+	book   *Book
+	stored map[string][][]byte
+	fails  error // of the next Record
+	lost   bool  // it is stored all the same
+	drops  int
+}
+
+func (d *disk) Record(_ context.Context, id string, turns int, payload []byte) error {
+	err := d.fails
+	d.fails = nil
+	if err == nil || d.lost {
+		d.stored[id] = append(d.stored[id], payload)
+	}
+	if err != nil {
+		return err
+	}
+	return d.book.Apply(id, payload, d.book.now().UnixMilli())
+}
+
+func (d *disk) Settle(_ context.Context, id string) error {
+	for n := d.book.Turns(id); n < len(d.stored[id]); n++ {
+		if err := d.book.Apply(id, d.stored[id][n], d.book.now().UnixMilli()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *disk) Drop(_ context.Context, id string) error {
+	d.drops++
+	delete(d.stored, id)
+	return nil
+}
+
+// TestBook: turns of a session follow each other, one at a time. A turn that fails leaves no trace; one
+// whose acknowledgement was lost is found. A session ends after its time to live.
+func TestBook(t *testing.T) {
+	for _, durable := range []bool{false, true} {
+		t.Run(fmt.Sprint("durable ", durable), func(t *testing.T) {
+			now := time.Unix(1000, 0)
+			var d *disk
+			b := NewBook(nil, func() time.Time { return now })
+			if durable {
+				d = &disk{stored: map[string][][]byte{}, book: b}
+				b.keeper = d
+			}
+			ctx, id := t.Context(), ID("ann", "chat")
+			look := func(turns int) {
+				t.Helper()
+				s, err := b.Look(ctx, "ann", "chat")
+				if turns == 0 && !errors.Is(err, ErrNone) || turns > 0 && err != nil || s.Turns != turns {
+					t.Fatalf("%d turns, %v, want %d", s.Turns, err, turns)
+				}
+			}
+			must := func(err, want error) {
+				t.Helper()
+				if !errors.Is(err, want) {
+					t.Fatalf("%v, want %v", err, want)
+				}
+			}
+			first, second := turns()[0], turns()[1]
+			must(b.Begin(ctx, id, 1), ErrMoved)
+			must(b.Begin(ctx, id, 0), nil)
+			look(0)
+			must(b.Begin(ctx, id, 0), ErrBusy)
+			b.End(id) // the turn has failed
+			look(0)
+			must(b.Begin(ctx, id, 0), nil)
+			must(b.Commit(ctx, id, 0, first), nil)
+			look(1)
+			must(b.Begin(ctx, id, 1), ErrBusy)
+			must(b.Delete(ctx, "ann", "chat"), ErrBusy)
+			if x, err := b.Get(ctx, "ann", "chat"); err != nil || x.Status != "running" {
+				t.Fatal(x, err)
+			}
+			b.End(id)
+			must(b.Begin(ctx, id, 0), ErrMoved)
+			must(b.Begin(ctx, id, 1), nil)
+			must(b.Commit(ctx, id, 1, first), ErrRecord) // not a second turn
+			b.End(id)
+			look(1)
+			must(b.Delete(ctx, "bob", "chat"), ErrNone)
+			if x, err := b.Get(ctx, "ann", "chat"); err != nil || x.Turns != 1 || x.Tokens != 4 || x.Status != "idle" || x.Expires != 1060 || x.Durable != durable {
+				t.Fatalf("%+v, %v", x, err)
+			}
+			if durable {
+				for _, lost := range []bool{false, true} {
+					gone := errors.New("no answer")
+					d.fails, d.lost = gone, lost
+					must(b.Begin(ctx, id, 1), nil)
+					must(b.Commit(ctx, id, 1, second), gone)
+					b.End(id)
+					look(map[bool]int{false: 1, true: 2}[lost])
+				}
+			}
+			if list := b.Of("ann"); len(list) != 1 || list[0].Name != "chat" || len(b.Of("bob")) != 0 {
+				t.Fatalf("%+v", list)
+			}
+
+			// A running turn holds its session; then the time is over.
+			turns := b.Turns(id)
+			must(b.Begin(ctx, id, turns), nil)
+			now = now.Add(time.Hour)
+			must(b.Sweep(ctx), nil)
+			look(turns)
+			b.End(id)
+			look(0)
+			if len(b.Of("ann")) != 0 {
+				t.Fatal("a session is listed whose time is over")
+			}
+			must(b.Begin(ctx, id, 0), nil) // in place of the old one
+			must(b.Commit(ctx, id, 0, first), nil)
+			b.End(id)
+			look(1)
+			now = now.Add(time.Hour)
+			must(b.Sweep(ctx), nil)
+			if n, tokens := b.Totals(); n != 0 || tokens != 0 || b.bytes != 0 || durable && (d.drops != 2 || len(d.stored) != 0) {
+				t.Fatal(n, tokens, b.bytes)
+			}
+
+			b.Damage(id, "bits")
+			_, err := b.Look(ctx, "ann", "chat")
+			must(err, ErrDamaged)
+			must(b.Begin(ctx, id, 0), ErrMoved)
+			if x, err := b.Get(ctx, "ann", "chat"); err != nil || x.Status != "damaged" || x.Name != "chat" {
+				t.Fatal(x, err)
+			}
+			must(b.Delete(ctx, "ann", "chat"), nil)
+			look(0)
+
+			for i := range MaxSessions {
+				must(b.Begin(ctx, ID("ann", fmt.Sprint(i)), 0), nil)
+			}
+			must(b.Begin(ctx, id, 0), ErrMany)
+			b.End(ID("ann", "7"))
+			must(b.Begin(ctx, id, 0), nil)
+			b.bytes = MaxAllBytes
+			b.End(id)
+			must(b.Begin(ctx, id, 0), ErrLarge)
+		})
+	}
+}

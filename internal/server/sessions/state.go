@@ -1,0 +1,47 @@
+package sessions
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+)
+
+// State is the fold of a session's turns. Its slices only grow, so a copy stays valid.
+type State struct {
+	Head
+	TTL      int64 // seconds
+	Created  int64 // Unix milliseconds
+	Used     int64 // when the last turn ended, Unix milliseconds
+	Turns    int
+	First    int     // tokens of the first prompt, which prefill reads. All others are decode rows
+	IDs      []int32 // of all turns
+	Messages []engine.Message
+	Bytes    int64 // of the records
+}
+
+// accepts returns an error if a turn cannot be the next one.
+func (s *State) accepts(t *Turn) error {
+	if (t.Head != nil) != (s.Turns == 0) {
+		return fmt.Errorf("%w: turn %d with head %v", ErrRecord, s.Turns+1, t.Head != nil)
+	}
+	return t.check()
+}
+
+// Apply adds a turn that ended at a time, in a record of bytes. An error leaves the state unchanged.
+func (s *State) Apply(t *Turn, at int64, bytes int) error {
+	if err := s.accepts(t); err != nil {
+		return err
+	}
+	if t.Head != nil {
+		s.Head, s.Created, s.First = *t.Head, at, len(t.Prompt)
+	}
+	s.TTL, s.Used = t.TTL, at
+	s.Turns++
+	s.IDs = append(append(s.IDs, t.Prompt...), t.Output...)
+	s.Messages = append(s.Messages, t.Messages...)
+	s.Bytes += int64(bytes)
+	return nil
+}
+
+// Ends is when the session is over unless it has another turn, in Unix milliseconds.
+func (s *State) Ends() int64 { return s.Used + s.TTL*1000 }
