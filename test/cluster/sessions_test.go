@@ -1,0 +1,232 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
+)
+
+// shortContext is the bundled model with another context length.
+func shortContext(t *testing.T, tokens int) string {
+	t.Helper()
+	from, dir := filepath.Join("..", "..", "models", "fry"), t.TempDir()
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Name() == "config.json" {
+			b = regexp.MustCompile(`("max_position_embeddings": *)\d+`).ReplaceAll(b, fmt.Appendf(nil, "${1}%d", tokens))
+		}
+		if err := os.WriteFile(filepath.Join(dir, e.Name()), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// conversation has one session of token ids under each policy.
+type conversation struct {
+	policies []string
+	context  int // of the model, in tokens
+	turns    int
+	added    int // new tokens of each turn
+	answer   int
+}
+
+// turn returns the body of a turn. Its new tokens depend on the session and the number only.
+func (c *conversation) turn(session, number int) map[string]any {
+	n := c.added
+	if number == 0 {
+		n = c.context / 4
+	}
+	return map[string]any{"session": fmt.Sprint("s", session), "session_turns": number, "kv_policy": c.policies[session], "prompt": ids(rand.New(rand.NewPCG(uint64(session), uint64(number))), n), "add_special_tokens": false,
+		"max_tokens": c.answer, "ignore_eos": true, "logprobs": 2, "return_tokens_as_token_ids": true, "skip_special_tokens": false, "temperature": 0.8, "seed": number}
+}
+
+// said is the part of an answer that must be the same everywhere.
+func said(t *testing.T, a answer) string {
+	t.Helper()
+	var r struct {
+		Choices []json.RawMessage `json:"choices"`
+		Usage   struct {
+			Prompt int `json:"prompt_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(a.body, &r); err != nil || len(r.Choices) != 1 {
+		t.Fatalf("%v: %s", err, a.body)
+	}
+	return fmt.Sprint(r.Usage.Prompt, " ", string(r.Choices[0]))
+}
+
+// waiting returns the caches that wait for their next turn, by number of bytes, and the node of one.
+func waiting(s wire.ClusterState) (bytes []int64, owner string) {
+	for _, r := range s.Sequences {
+		if r.State == "session" {
+			bytes, owner = append(bytes, r.KVBytes), r.Node
+		}
+	}
+	return bytes, owner
+}
+
+// TestSessionOfManyTurns: conversations go on for four times the model's context, under policies with
+// positions in the cache. Their caches take as much memory in the last turn as when they were first full.
+// On three nodes, a node with a cache is killed between two turns, and another one right before a turn. The
+// coordinator is killed, and then everything ends and starts again. Every token and log-probability
+// equals that of one node without faults.
+func TestSessionOfManyTurns(t *testing.T) {
+	c := conversation{policies: []string{"streaming:sink=4,recent=28,positions=cache", "tova:size=32,positions=cache"}, context: 128, turns: 40, added: 6, answer: 7}
+	if testlevel.Long() || os.Getenv("SHOAL_E2E") == "stories" {
+		c.context, c.turns = 512, 200
+	}
+	parallel(t)
+	model := shortContext(t, c.context)
+	one := up(t, 1, "--model", model, "--data-dir", filepath.Join(t.TempDir(), "one"))
+	want := map[string]string{}
+	most, tokens := map[int]int64{}, 0
+	for n := range c.turns {
+		for s := range c.policies {
+			a := one.want(200, "POST", "/v1/completions", c.turn(s, n))
+			want[fmt.Sprint(s, " ", n)] = said(t, a)
+		}
+		tokens = c.context/4 + n*c.added + (n+1)*c.answer
+		bytes, _ := waiting(one.state())
+		if len(bytes) != len(c.policies) {
+			t.Fatalf("turn %d: %d caches wait", n, len(bytes))
+		}
+		for s, b := range bytes {
+			if tokens < c.context {
+				most[s] = max(most[s], b)
+			} else if b > most[s] {
+				t.Fatalf("turn %d: the cache of session %d has %d bytes, %d when it was first full", n, s, b, most[s])
+			}
+		}
+	}
+	if tokens < 4*c.context {
+		t.Fatalf("only %d tokens", tokens)
+	}
+	t.Logf("%d turns, %d tokens, %d times the context: caches of %v bytes", c.turns, tokens, tokens/c.context, most)
+	c.times(t, one, tokens)
+
+	p := newProcessCluster(t, t.TempDir(), 3)
+	p.headArgs, p.nodeArgs = []string{"--model", model}, []string{"--model", model}
+	p.start()
+	owner := func() int {
+		var at int
+		testutil.Eventually(t, patience, "a cache that waits", func() (bool, string) {
+			_, id := waiting(p.look())
+			_, err := fmt.Sscanf(id, "n%d", &at)
+			return err == nil, id
+		})
+		return at
+	}
+	send := func(s, n int) {
+		t.Helper()
+		a := p.want(200, "POST", "/v1/completions", c.turn(s, n))
+		if got := said(t, a); got != want[fmt.Sprint(s, " ", n)] {
+			t.Fatalf("session %d, turn %d:\n%s, want\n%s", s, n, got, want[fmt.Sprint(s, " ", n)])
+		}
+	}
+	faults := map[int]func(){
+		c.turns / 5: func() {
+			i := owner()
+			p.nodes[i].kill(t)
+			p.startNode(i)
+		},
+		2 * c.turns / 5: func() { // the next turn begins before the loss is known
+			p.nodes[owner()].kill(t)
+		},
+		3 * c.turns / 5: func() {
+			p.coordinator.kill(t)
+			p.startCoordinator()
+			p.ready(recoverLimit)
+		},
+		4 * c.turns / 5: func() {
+			for i := range p.nodes {
+				p.nodes[i].kill(t)
+			}
+			_ = p.coordinator.cmd.Process.Signal(syscall.SIGTERM)
+			p.coordinator.end(t, patience)
+			p.startCoordinator()
+			for i := range p.nodes {
+				p.startNode(i)
+			}
+			p.ready(recoverLimit)
+		},
+	}
+	for n := range c.turns {
+		if fault := faults[n]; fault != nil {
+			fault()
+		}
+		for s := range c.policies {
+			send(s, n)
+		}
+	}
+	for s := range c.policies {
+		at := fmt.Sprint("/v1/sessions/s", s)
+		var x struct {
+			Turns, Tokens int
+			Durable       bool
+		}
+		p.getJSON(at, &x)
+		if x.Turns != c.turns || x.Tokens != tokens || !x.Durable {
+			t.Errorf("%+v", x)
+		}
+		p.want(409, "POST", "/v1/completions", c.turn(s, c.turns-1))
+		p.want(200, "DELETE", at, nil)
+		p.want(404, "POST", "/v1/completions", c.turn(s, c.turns))
+		p.want(404, "GET", at, nil)
+	}
+	testutil.Eventually(t, patience, "the caches are freed", func() (bool, string) {
+		bytes, _ := waiting(p.look())
+		return len(bytes) == 0, fmt.Sprint(bytes)
+	})
+}
+
+// times logs the time to the first token of a turn: with the cache of the session, with the session but
+// without its cache, and of the same number of tokens without a session.
+func (c *conversation) times(t *testing.T, s *system, tokens int) {
+	t.Helper()
+	for session, policy := range c.policies {
+		kept := c.turn(session, c.turns)
+		lost := c.turn(session, c.turns+1)
+		lost["cache"] = false
+		none := c.turn(session, 0)
+		none["prompt"], none["cache"] = ids(rand.New(rand.NewPCG(9, 9)), tokens+c.added), false
+		for _, name := range []string{"session", "session_turns"} {
+			delete(none, name)
+		}
+		t.Logf("%s, %d tokens: first token of a turn after %v with its cache, %v without it; %v without a session", policy, tokens, first(t, s, kept), first(t, s, lost), first(t, s, none))
+	}
+}
+
+// first returns the time to the first event of a stream, and reads the rest.
+func first(t *testing.T, s *system, body map[string]any) (took time.Duration) {
+	t.Helper()
+	body["stream"] = true
+	began := time.Now()
+	got, err := s.stream(t.Context(), "/v1/completions", body, func(int, string) error {
+		if took == 0 {
+			took = time.Since(began).Round(10 * time.Microsecond)
+		}
+		return nil
+	})
+	if err != nil || !got.done {
+		t.Fatalf("%v, complete %v", err, got.done)
+	}
+	return took
+}
