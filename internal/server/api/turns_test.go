@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
@@ -197,5 +198,34 @@ func TestPromptBeyondTheContext(t *testing.T) {
 	long["kv_policy"] = "full"
 	if a := post(t, serve(t, &servertest.Engine{}, endless)+"/v1/completions", long); a.status != 400 || !strings.Contains(a.raw, "512 tokens") {
 		t.Error(a.raw)
+	}
+}
+
+// TestSessionOfResponses: a response may be a turn. It is not stored, and has no response before it. Jobs
+// have no session.
+func TestSessionOfResponses(t *testing.T) {
+	e := &servertest.Engine{Script: servertest.Hello}
+	s, url := serveServer(t, e)
+	for n, input := range []string{"Hi", "More"} {
+		a := post(t, url+"/v1/responses", M{"input": input, "session": "s", "session_turns": n})
+		if a.status != 200 || at(t, a.body, "store") != false {
+			t.Fatal(a.raw)
+		}
+	}
+	if r, want := e.Last(t), encode("<bos><|user|>Hi<|end|><|assistant|>Hello world"); !slices.Equal(r.Prompt[:len(want)], want) || r.Context != 6 {
+		t.Errorf("%+v", r)
+	}
+	if a := post(t, url+"/v1/chat/completions", M{"messages": []M{{"role": "user", "content": "x"}}, "session": "s"}); a.status != 200 || a.header.Get("X-Session-Turns") != "3" {
+		t.Error(a.raw)
+	}
+	for name, value := range map[string]any{"store": true, "previous_response_id": "resp_x", "background": true} {
+		if a := post(t, url+"/v1/responses", M{"input": "x", "session": "s", name: value}); a.status < 400 {
+			t.Errorf("%s: %s", name, a.raw)
+		}
+	}
+	for path, body := range map[string]string{"/v1/completions": `{"prompt": "x", "session": "s2"}`, "/v1/chat/completions": `{"messages": [{"role": "user", "content": "x"}], "session": "s"}`} {
+		if _, err := s.NewTask(t.Context(), path, []byte(body), generate.TaskOptions{ID: "job-1"}); err == nil || !strings.Contains(err.Error(), "A job has no 'session'") {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }

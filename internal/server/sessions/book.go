@@ -222,7 +222,7 @@ func (b *Book) clear(ctx context.Context, id string) error {
 	return b.drop(ctx, id, e)
 }
 
-// End releases a session that Begin reserved. It stays as it was before the turn.
+// End releases a session that Begin reserved. It keeps the turns that it had.
 func (b *Book) End(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

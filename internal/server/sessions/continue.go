@@ -17,8 +17,8 @@ var ErrTemplate = errors.New("the chat template cannot continue a session here")
 type Render func(engine.Conversation) (prompt []engine.Segment, turn string, err error)
 
 // Continue renders what follows the last answer of a chat: the end of that answer's message, and the new
-// messages. history ends with the answer. The tokens of the history stay as they were: an answer is
-// what the model wrote, not its text encoded again.
+// messages. history ends with the answer. The tokens of the history do not change: an answer keeps
+// those that the model wrote, and its text is not encoded again.
 //
 // Continue renders the whole conversation with a mark in place of the last answer, and returns what follows
 // the mark. Templates write calls after the content. So for an answer with calls it renders once without

@@ -18,8 +18,8 @@ func turns() []Turn {
 	}
 }
 
-// TestState: a session is the fold of its turns, through their form on disk. What is not the next turn
-// changes nothing.
+// TestState: a session is the fold of its turns, through their form on disk. A turn that cannot be the next
+// one changes nothing.
 func TestState(t *testing.T) {
 	var s State
 	bytes := 0
