@@ -93,6 +93,7 @@ type evalRulerCmd struct {
 	Tasks    []string `placeholder:"TASK" help:"Tasks to run (default: all but those that must be named)."`
 	Seed     uint64   `default:"1" help:"Seed of the prompts. The same seed gives the same prompts."`
 	Text     string   `type:"path" placeholder:"PATH" help:"Text that hides the needles: a file, or a folder of .go, .md and .txt files (default: a text that comes with Shoal)."`
+	QA       string   `name:"qa" type:"path" placeholder:"FILE" help:"Paragraphs of the task qa: a JSON file of SQuAD, or JSON lines with context, question and answers (default: documents with a needle each)."`
 	Out      string   `short:"o" type:"path" placeholder:"DIR" help:"Folder for results and summary. A run with the same folder continues the last one."`
 	Together bool     `help:"Run in this process and read each prompt once for all policies. Gives the same answers in less time. Runs --workers prompts at a time, with one thread each."`
 	Workers  int      `help:"With --together: concurrent prompts (default: the number of CPUs)."`
@@ -111,6 +112,7 @@ answer counts only if all of it matches. Without --server the model runs in this
   shoal lab ruler -l 4096,8192 -n 100 -o results \
       --policy "full streaming/512 snapkv/512 snapstream/512 snapstream/1024"
   shoal lab ruler --policy snapstream:sink=4,recent=64,topk=444,obs=32,pool=7
+  shoal lab ruler --tasks qa --qa squad.json -l 8192  RULER's question answering
   shoal lab ruler --server 127.0.0.1:8080             a running cluster, its own policy
   shoal lab ruler --server http://gpu:8000/v1 --model ~/models/Llama-3.1-8B-Instruct -l 32768
 
@@ -178,7 +180,7 @@ func (c *evalRulerCmd) runOnline(e *ui.Env, corpus *eval.Corpus, store *eval.Sto
 		return nil, err
 	}
 	defer a.close()
-	g, err := eval.NewGenerator(a.tok, a.chat, corpus, c.Seed)
+	g, err := c.generator(a.tok, a.chat, corpus)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +265,19 @@ func (c *evalRulerCmd) source(dir string, tok *tokenizer.Tokenizer, corpus *eval
 	if len(c.Tasks) == 0 && chat == nil {
 		cfg.Tasks = slices.DeleteFunc(cfg.Tasks, eval.NeedsChat)
 	}
-	return eval.NewGenerator(tok, chat, corpus, c.Seed)
+	return c.generator(tok, chat, corpus)
+}
+
+func (c *evalRulerCmd) generator(tok *tokenizer.Tokenizer, chat *tokenizer.ChatTemplate, corpus *eval.Corpus) (*eval.Generator, error) {
+	g, err := eval.NewGenerator(tok, chat, corpus, c.Seed)
+	if err != nil || c.QA == "" {
+		return g, err
+	}
+	list, err := eval.ReadParagraphs(c.QA)
+	if err == nil {
+		g.SetParagraphs(list)
+	}
+	return g, err
 }
 
 func (c *evalRulerCmd) report(w io.Writer, s *eval.Summary) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/eval"
+	"github.com/shoal-llm/shoal/internal/eval/score"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -22,34 +23,52 @@ func loadChat(dir string) (*tokenizer.ChatTemplate, error) {
 
 type evalPPLCmd struct {
 	evalTarget
-	Text   string `required:"" type:"existingfile" placeholder:"FILE" help:"Text file to measure."`
-	Window int    `default:"2048" help:"Window length in tokens."`
-	Stride int    `help:"Distance of two windows in tokens; each token is scored once (default: --window, without overlap)."`
-	JSON   bool   `name:"json" help:"Print the result as JSON."`
+	Text     string   `required:"" type:"existingfile" placeholder:"FILE" help:"Text file to measure."`
+	Window   int      `default:"2048" help:"Window length in tokens."`
+	Stride   int      `help:"Distance of two windows in tokens; each token is scored once (default: --window, without overlap)."`
+	Policy   []string `sep:"none" placeholder:"POLICY" help:"Measure under these cache policies, as for lab ruler, in this process. The start of each window is then read as a prompt, and the other tokens are decoded (default: none; the text is read as a prompt)."`
+	Prefix   int      `placeholder:"TOKENS" help:"With --policy: tokens of each window that are read as a prompt (default: half the window)."`
+	Windows  int      `placeholder:"N" help:"With --policy: maximum number of windows (default: the whole text)."`
+	Workers  int      `help:"With --policy: concurrent windows, with one thread each (default: the number of CPUs)."`
+	JSON     bool     `name:"json" help:"Print the result as JSON."`
+	Markdown bool     `help:"With --policy: print the result as a Markdown table."`
 }
 
 func (c *evalPPLCmd) Help() string {
 	return `Splits the text into windows and scores each token by its log probability (/v1/completions
-with echo and logprobs). A prompt is read with full attention, so cache policies have no effect.
+with echo and logprobs). A prompt is read with full attention. A cache policy affects what
+follows: with --policy the first half of each window is read as a prompt, and the other tokens
+are given one after the other. The table has perplexity, nats a token, and the percentage of
+tokens after which the most likely token is that of full attention.
 
   shoal lab ppl --text README.md
-  shoal lab ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080`
+  shoal lab ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080
+  shoal lab ppl --text README.md --policy "full streaming/256 h2o_step/256 snapstream/256"`
 }
 
 // maxText is the maximum size in bytes of a text to measure.
 const maxText = 256 << 20
 
-func (c *evalPPLCmd) Run(e *ui.Env) error {
-	info, err := os.Stat(c.Text)
+// readText reads a file of at most maxText bytes.
+func readText(path string) (string, error) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if info.Size() > maxText {
-		return fmt.Errorf("%s has %s; the limit is %s: use a part of the text", c.Text, ui.BytesText(info.Size()), ui.BytesText(maxText))
+		return "", fmt.Errorf("%s has %s; the limit is %s: use a part of the text", path, ui.BytesText(info.Size()), ui.BytesText(maxText))
 	}
-	text, err := os.ReadFile(c.Text)
+	text, err := os.ReadFile(path)
+	return string(text), err
+}
+
+func (c *evalPPLCmd) Run(e *ui.Env) error {
+	text, err := readText(c.Text)
 	if err != nil {
 		return err
+	}
+	if len(c.Policy) > 0 {
+		return c.underPolicies(e, text)
 	}
 	a, err := c.open(e)
 	if err != nil {
@@ -57,7 +76,7 @@ func (c *evalPPLCmd) Run(e *ui.Env) error {
 	}
 	defer a.close()
 	bar := ui.NewBar(e, "ppl", !c.JSON)
-	p, err := eval.MeasurePerplexity(e.Ctx, a.client, a.tok, string(text), eval.PerplexityConfig{Window: c.Window, Stride: c.Stride, Concurrency: c.Concurrency, Progress: bar.Set})
+	p, err := eval.MeasurePerplexity(e.Ctx, a.client, a.tok, text, eval.PerplexityConfig{Window: c.Window, Stride: c.Stride, Concurrency: c.Concurrency, Progress: bar.Set})
 	bar.End()
 	if err != nil {
 		return err
@@ -70,10 +89,44 @@ func (c *evalPPLCmd) Run(e *ui.Env) error {
 	return nil
 }
 
+// underPolicies measures in this process.
+func (c *evalPPLCmd) underPolicies(e *ui.Env, text string) error {
+	policies, err := eval.ParsePolicies(c.Policy)
+	if err != nil {
+		return err
+	}
+	list, err := c.measure(e, text, policies)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return ui.PrintJSON(e.Stdout, list)
+	}
+	return printGrid(e, eval.PerplexityGrid(list), false, c.Markdown)
+}
+
+func (c *evalPPLCmd) measure(e *ui.Env, text string, policies []eval.Policy) ([]eval.PolicyPerplexity, error) {
+	if c.Server != "" || c.Stride != 0 {
+		return nil, errors.New("perplexity under policies runs the model in this process, in windows without overlap: remove --server and --stride")
+	}
+	dir, err := c.Dir(e)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	bar := ui.NewBar(e, "ppl", !c.JSON)
+	defer bar.End()
+	return eval.MeasurePolicyPerplexity(e.Ctx, tok, text, eval.PolicyPerplexityConfig{Window: c.Window, Prefix: c.Prefix, Windows: c.Windows, Policies: policies, Progress: bar.Set},
+		eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
+}
+
 type evalJSONLCmd struct {
 	evalTarget
 	File      string   `arg:"" type:"existingfile" help:"File of JSON lines: input and outputs (RULER), or context, input and answers (LongBench)."`
-	Metric    string   `enum:"exact,contains,f1" default:"contains" help:"Score of an answer: exact, contains, f1."`
+	Metric    string   `enum:"exact,contains,any,until,f1,f1_zh,rouge_l,rouge_l_zh,edit,class,paragraph,count,letter,option,debug,word,name,first_integer,first_number,integers,last_integer,gsm8k,math" default:"contains" help:"Score of an answer, by name: ${enum}."`
 	Template  string   `placeholder:"TEXT" help:"Prompt template with {context} and {input} (default: both, separated by an empty line)."`
 	Chat      bool     `help:"Send each question as a message in the model's chat template."`
 	MaxTokens int      `short:"t" default:"64" help:"Maximum tokens per answer."`
@@ -85,13 +138,16 @@ type evalJSONLCmd struct {
 }
 
 func (c *evalJSONLCmd) Help() string {
-	return `Asks the questions of a file and scores the answers: exact (normalized text), contains (the
-fraction of references found in the answer, as in RULER), f1 (of words, as in LongBench).
+	return `Asks the questions of a file and scores the answers. shoal lab suite knows the prompts and
+scores of published benchmarks; this command takes any file of their form.
 
   shoal lab jsonl niah_single_1/validation.jsonl --server 127.0.0.1:8080 -m ~/models/X -t 128
   shoal lab jsonl hotpotqa.jsonl --metric f1 --chat --max-prompt 31500 \
       --template "Answer from the passages.\n{context}\nQuestion: {input}" \
-      --policy "full snapstream/4096"`
+      --policy "full snapstream/4096"
+
+Metrics:
+` + score.Help()
 }
 
 func (c *evalJSONLCmd) Run(e *ui.Env) error {
