@@ -29,11 +29,13 @@ exit status is 1 if no card can be used.
 
 With --full it compares each kernel with the processor, the functions of one number for all 2^32
 inputs, and measures the kernels at the shapes of a model with 8 billion parameters. A kernel that
-fails or hangs ends a process, and another process continues with the next step.
+fails or hangs ends a process, and another process continues with the next step. The steps "times:" give
+the kernels of a whole step of that model: each by itself, and how much it adds to the step.
 
   shoal gpu
   shoal gpu --json
-  shoal gpu --full --only speed:`
+  shoal gpu --full --only speed:
+  shoal gpu --full --only times:`
 }
 
 func (c *gpuCmd) Run(e *ui.Env) error {

@@ -71,6 +71,9 @@ func (o Attend) parts() int {
 	return max(1, o.Parts)
 }
 
+// Splits reports whether one kernel reads the keys and another the values.
+func (o Attend) Splits() bool { return !o.Prompt && o.parts() == splitParts }
+
 // queryTile is the number of query heads of a KV head that a thread block of decode attention computes.
 const queryTile = 4
 

@@ -18,6 +18,7 @@ type card struct {
 	kernels *launch.Set
 	buffer  *cuda.Pinned // for copies
 	owned   []cuda.Pointer
+	runs    int   // of a graph that is measured
 	err     error // the first failure; later work is skipped
 }
 
@@ -25,7 +26,7 @@ type card struct {
 const staging = 64 << 20
 
 func open(c *cuda.Context) (*card, error) {
-	k := &card{Context: c}
+	k := &card{Context: c, runs: runs}
 	var err error
 	if k.stream, err = c.Stream(); err != nil {
 		return nil, err

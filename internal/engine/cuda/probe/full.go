@@ -16,6 +16,7 @@ type Result struct {
 	Problem string        `json:"problem,omitempty"`
 	Took    time.Duration `json:"took_ns"`
 	Speed   *Speed        `json:"speed,omitempty"` // of a measurement
+	Times   *Times        `json:"times,omitempty"` // of a step of a model
 	// Ended is true if the driver refuses all further work of this process.
 	Ended bool `json:"ended,omitempty"`
 }
@@ -24,19 +25,28 @@ type Result struct {
 type step struct {
 	name    string
 	kernels []string
-	run     func(k *card) (*Speed, error)
+	run     func(k *card, r *Result) error
 }
 
 // steps lists all comparisons, the measurements, and the functions of one number for all inputs.
 func steps() (all []step) {
 	for _, c := range comparisons {
-		all = append(all, step{"bits: " + c.name, c.kernels, func(k *card) (*Speed, error) { return nil, k.compare(c) }})
+		all = append(all, step{"bits: " + c.name, c.kernels, func(k *card, _ *Result) error { return k.compare(c) }})
 	}
 	for _, m := range measurements() {
-		all = append(all, step{"speed: " + m.name, nil, func(k *card) (*Speed, error) { return k.speed(m) }})
+		all = append(all, step{"speed: " + m.name, nil, func(k *card, r *Result) (err error) {
+			r.Speed, err = k.speed(m)
+			return err
+		}})
+	}
+	for _, c := range stepCases {
+		all = append(all, step{"times: " + c.String(), nil, func(k *card, r *Result) (err error) {
+			r.Times, err = k.times(llama8B, c)
+			return err
+		}})
 	}
 	for i, f := range functions {
-		all = append(all, step{"all inputs: " + f.name, []string{"function_of_bits"}, func(k *card) (*Speed, error) { return nil, k.allInputs(i) }})
+		all = append(all, step{"all inputs: " + f.name, []string{"function_of_bits"}, func(k *card, _ *Result) error { return k.allInputs(i) }})
 	}
 	return all
 }
@@ -73,10 +83,10 @@ func Full(from int, text string, begin func(step int, name string), report func(
 		}
 		begin(i, s.name)
 		start := time.Now()
-		speed, failed := s.run(k)
-		r := Result{Step: i, Name: s.name, Kernels: s.kernels, Took: time.Since(start), Speed: speed, Ended: broken(failed)}
-		if failed != nil {
-			r.Problem = failed.Error()
+		r := Result{Step: i, Name: s.name, Kernels: s.kernels}
+		failed := s.run(k, &r)
+		if r.Took = time.Since(start); failed != nil {
+			r.Problem, r.Ended = failed.Error(), broken(failed)
 		}
 		report(r)
 		if r.Ended {

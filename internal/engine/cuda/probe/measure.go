@@ -39,7 +39,7 @@ const (
 
 // measurements begin with that of the memory, to which others are compared.
 func measurements() (all []measurement) {
-	all = append(all, readAll())
+	all = append(all, readAll(readBytes))
 	for _, t := range []tensor.DType{tensor.Q8_0, tensor.Q4_0, tensor.BF16} {
 		for _, s := range [][2]int{{smallHidden, smallHidden}, {hidden, hidden}, {2 * intermediate, hidden}, {hidden, intermediate}, {vocab, hidden}} {
 			for _, n := range []int{1, 8, 16, 32, 64, 512} {
@@ -90,9 +90,9 @@ func (o reading) Calls() ([]launch.Call, error) {
 	return []launch.Call{{Kernel: "read_all", Grid: cuda.Grid{X: o.blocks, Threads: 512}, Args: []any{o.from, uint64(o.bytes / 16), o.out}}}, nil
 }
 
-func readAll() measurement {
-	return measurement{"reading memory", readBytes, 0, func(k *card, _ int) func(i int) launch.Operation {
-		o := reading{k.filled(readBytes), k.alloc(256), readBytes, 4 * k.Multiprocessors}
+func readAll(n int64) measurement {
+	return measurement{"reading memory", n, 0, func(k *card, _ int) func(i int) launch.Operation {
+		o := reading{k.filled(n), k.alloc(256), n, 4 * k.Multiprocessors}
 		return func(int) launch.Operation { return o }
 	}}
 }
@@ -136,15 +136,20 @@ func best() measurement {
 }
 
 // sequences are the caches of one layer for sequences of equal length, and the rows of their last slots.
-func (k *card) sequences(t tensor.DType, n, slots int) (c launch.Cache, rows []launch.Row) {
+func (k *card) sequences(t tensor.DType, n, slots int) (launch.Cache, []launch.Row) {
+	return k.caches(t, 1, kvheads, dim, n, slots)
+}
+
+// caches are those of some layers.
+func (k *card) caches(t tensor.DType, layers, kvheads, dim, n, slots int) (c launch.Cache, rows []launch.Row) {
 	layout := tensor.KVLayout{Type: t, KDim: dim, VDim: dim}
 	stride := (slots + tensor.BlockSlots - 1) / tensor.BlockSlots
-	tables := make([]uint32, n*kvheads*stride)
+	tables := make([]uint32, n*layers*kvheads*stride)
 	for i := range tables {
 		tables[i] = uint32(i)
 	}
 	for i := range n {
-		rows = append(rows, launch.Row{Slot: uint32(slots - 1), Table: uint32(i * kvheads * stride), Stride: uint32(stride)})
+		rows = append(rows, launch.Row{Slot: uint32(slots - 1), Table: uint32(i * layers * kvheads * stride), Stride: uint32(stride)})
 	}
 	return launch.Cache{Type: t, Arena: k.filled(int64(len(tables)) * int64(layout.BlockBytes())), Tables: k.upload(tables), KVHeads: kvheads, HeadDim: dim}, rows
 }
@@ -217,34 +222,38 @@ func (k *card) speed(m measurement) (*Speed, error) {
 	if k.err != nil {
 		return nil, k.err
 	}
-	run := func() error {
+	best, err := k.graphTime(func() error {
 		for i := range n {
 			if err := k.kernels.Run(k.stream, operation(i%copies)); err != nil {
 				return err
 			}
 		}
 		return nil
-	}
+	})
+	return &Speed{Time: best / time.Duration(n), Bytes: m.bytes, Ops: m.ops}, err
+}
+
+// graphTime is the time of a graph of the kernels that run puts into the stream, the fastest of some runs.
+func (k *card) graphTime(run func() error) (best time.Duration, err error) {
 	if err := run(); err != nil { // the first launch of a kernel may load its code
-		return nil, err
+		return 0, err
 	}
 	if err := k.stream.Wait(); err != nil {
-		return nil, err
+		return 0, err
 	}
 	graph, err := k.stream.Record(run)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	start, err := k.Event()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	end, err := k.Event()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	var best time.Duration
-	for range runs {
+	for range k.runs {
 		k.fail(start.Record(k.stream))
 		k.fail(graph.Launch(k.stream))
 		k.fail(end.Record(k.stream))
@@ -255,5 +264,5 @@ func (k *card) speed(m measurement) (*Speed, error) {
 		}
 	}
 	k.fail(errors.Join(start.Close(), end.Close(), graph.Close()))
-	return &Speed{Time: best / time.Duration(n), Bytes: m.bytes, Ops: m.ops}, k.err
+	return best, k.err
 }
