@@ -171,7 +171,7 @@ func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpNormAttention:      (*Backend).normAttention,
 	layer.OpNormOwnedAttention: (*Backend).normAttention,
-	layer.OpProjectQKV:         func(b *Backend, w *weights) { b.multiply(w.qkv, b.norms, b.qkv, b.qkvWidth(), 0) },
+	layer.OpProjectQKV:         (*Backend).queriesKeysValues,
 	layer.OpAttend:             (*Backend).attend,
 	layer.OpProjectOut:         func(b *Backend, w *weights) { b.output(w.o, b.attended, w.postAttnNorm, w.mixFactor) },
 	layer.OpNormFFN:            (*Backend).normFFN,
@@ -184,11 +184,36 @@ var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpAddOwnedFFN:        func(*Backend, *weights) {},
 }
 
+// within reports whether the product of a joined computes the norm before it: of one token.
+func (b *Backend) within(j joined, norm cuda.Pointer, gated bool) bool {
+	return b.batch.T == 1 && norm != 0 && len(j.parts) == 1 && launch.NormedKernel(j.parts[0].Weight, gated)
+}
+
+// gatedWithin reports whether one kernel computes the norm of the FFN, the gate and its activation.
+func (b *Backend) gatedWithin(w *weights) bool {
+	return b.within(w.gateUp, w.ffnNorm, true) && !w.down.plain()
+}
+
+func (b *Backend) queriesKeysValues(w *weights) {
+	if b.within(w.qkv, w.attnNorm, false) {
+		p := w.qkv.parts[0]
+		b.do(launch.Normed{W: p.Weight, X: b.x, Norm: w.attnNorm, Eps: b.dims.NormEps, Y: b.qkv, Bias: p.bias})
+		return
+	}
+	b.multiply(w.qkv, b.norms, b.qkv, b.qkvWidth(), 0)
+}
+
 func (b *Backend) normAttention(w *weights) {
+	if b.within(w.qkv, w.attnNorm, false) {
+		return
+	}
 	b.norm(w.attnNorm, b.x, b.batch.T, b.norms, w.qkv.plain(), w.qkv.rounded())
 }
 
 func (b *Backend) normFFN(w *weights) {
+	if b.gatedWithin(w) {
+		return
+	}
 	b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, w.gateUp.plain(), w.gateUp.rounded())
 }
 
@@ -251,6 +276,10 @@ func (b *Backend) output(j joined, in activation, norm cuda.Pointer, factor floa
 
 func (b *Backend) gate(w *weights) {
 	f := b.dims.FFN
+	if b.gatedWithin(w) {
+		b.do(launch.Normed{W: w.gateUp.parts[0].Weight, X: b.x, Norm: w.ffnNorm, Eps: b.dims.NormEps, Activation: w.activate, GateBias: w.gateBias, UpBias: w.upBias, To: b.gated.rounded})
+		return
+	}
 	b.multiply(w.gateUp, b.norms, b.gateUp, 2*f, 0)
 	o := launch.Gate{Activation: w.activate, Gate: b.gateUp, Up: b.gateUp.Add(4 * int64(f)), Ld: 2 * f, GateBias: w.gateBias, UpBias: w.upBias, Rows: b.batch.T, Cols: f}
 	if w.down.plain() {

@@ -13,6 +13,7 @@
 
 #include "products.cu"
 #include "rows.cu"
+#include "normed.cu"
 #include "tiled.cu"
 #include "floats.cu"
 

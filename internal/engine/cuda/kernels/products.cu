@@ -90,15 +90,12 @@ struct Q4 {
   }
 };
 
-// add_blocks adds n successive blocks to the sum of a row. All loads come before the first use.
-template <class Q, uint32_t n> DEVICE float add_blocks(float sum, const typename Q::Part *w, const uint16_t *scales, const int8_t *x, const float *xscales, uint32_t half) {
-  typename Q::Part part[n];
+// add_read adds n successive blocks, whose weights are read, to the sum of a row. All loads come before the first use.
+template <class Q, uint32_t n> DEVICE float add_read(float sum, const typename Q::Part *part, const uint16_t *scales, const int8_t *x, const float *xscales, uint32_t half) {
   typename Q::Token token[n];
   uint16_t scale[n];
   float step[n];
   int dot[n];
-#pragma unroll
-  for (uint32_t i = 0; i < n; i++) part[i] = load_once(w + i * 32);
 #pragma unroll
   for (uint32_t i = 0; i < n; i++) token[i] = Q::token(x + i * 32, half), scale[i] = scales[i * PANEL], step[i] = xscales[i];
 #pragma unroll
@@ -106,6 +103,14 @@ template <class Q, uint32_t n> DEVICE float add_blocks(float sum, const typename
 #pragma unroll
   for (uint32_t i = 0; i < n; i++) sum = fma_(from_int(dot[i] + from_lane_xor(dot[i], 1)), mul_(from_half(scale[i]), step[i]), sum);
   return sum;
+}
+
+// add_blocks reads n successive blocks and adds them.
+template <class Q, uint32_t n> DEVICE float add_blocks(float sum, const typename Q::Part *w, const uint16_t *scales, const int8_t *x, const float *xscales, uint32_t half) {
+  typename Q::Part part[n];
+#pragma unroll
+  for (uint32_t i = 0; i < n; i++) part[i] = load_once(w + i * 32);
+  return add_read<Q, n>(sum, part, scales, x, xscales, half);
 }
 
 // product of one token: bytes x (block, 32), their scales (block). A thread block of 512 is a

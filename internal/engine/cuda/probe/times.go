@@ -49,14 +49,17 @@ var llama8B = shape{32, hidden, intermediate, vocab, heads, kvheads, dim, readBy
 type stepCase struct {
 	rows, slots int // slots of each sequence
 	prompt      bool
+	apart       bool // with a kernel for each norm and activation, for comparison
 }
 
-var stepCases = []stepCase{{1, 1024, false}, {1, 32768, false}, {16, 4096, false}, {512, 2048, true}}
+var stepCases = []stepCase{{1, 1024, false, false}, {1, 1024, false, true}, {1, 32768, false, false}, {16, 4096, false, false}, {512, 2048, true, false}}
 
 func (c stepCase) String() string {
 	switch {
 	case c.prompt:
 		return fmt.Sprintf("a prompt's tokens %d to %d", c.slots-c.rows, c.slots-1)
+	case c.apart:
+		return fmt.Sprintf("1 sequence of %d slots, kernels apart", c.slots)
 	case c.rows == 1:
 		return fmt.Sprintf("1 sequence of %d slots", c.slots)
 	}
@@ -187,10 +190,13 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 			all = append(all, l)
 		}
 	}
-	product := func(stage string, rows, cols, n int, from launch.Rounded, y, residual cuda.Pointer) {
-		data, scales := launch.PackedBytes(tensor.Q8_0, rows, cols)
-		w := launch.Weight{Type: tensor.Q8_0, Rows: rows, Cols: cols, Data: k.filled(data), Scales: k.filled(scales)}
-		add(stage, launch.Product{W: w, Rounded: from, N: n, Y: y, LdY: rows, Residual: residual}, data+scales)
+	weights := func(m [2]int) (launch.Weight, int64) {
+		data, scales := launch.PackedBytes(tensor.Q8_0, m[0], m[1])
+		return launch.Weight{Type: tensor.Q8_0, Rows: m[0], Cols: m[1], Data: k.filled(data), Scales: k.filled(scales)}, data + scales
+	}
+	product := func(stage string, m [2]int, n int, from launch.Rounded, y, residual cuda.Pointer) {
+		w, bytes := weights(m)
+		add(stage, launch.Product{W: w, Rounded: from, N: n, Y: y, LdY: m[0], Residual: residual}, bytes)
 	}
 	norm := func(stage string, n int) {
 		add(stage, launch.Norm{X: x, Weight: weight, Eps: 1e-5, To: norms, Rows: n, Cols: s.hidden})
@@ -206,21 +212,31 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	if attend.Splits() {
 		reads = []int64{cached / 2, cached / 2}
 	}
-	m := s.matrices()
+	m, within := s.matrices(), n == 1 && !c.apart
 	for i := range s.layers {
 		if k.err != nil {
 			return nil
 		}
 		attend.Index = i
-		norm("norm of attention", n)
-		product("queries, keys, values", m[0][0], m[0][1], n, norms, qkv, 0)
+		if within {
+			w, bytes := weights(m[0])
+			add("queries, keys, values", launch.Normed{W: w, X: x, Norm: weight, Eps: 1e-5, Y: qkv}, bytes)
+		} else {
+			norm("norm of attention", n)
+			product("queries, keys, values", m[0], n, norms, qkv, 0)
+		}
 		add("rotation", launch.RopeWrite{Cache: attend.Cache, QKV: qkv, Ld: qkvWidth, Heads: s.heads, Cos: cos, Sin: sin, Rows: described, N: n})
 		add("attention", attend, reads...)
-		product("output", m[1][0], m[1][1], n, attended, x, x)
-		norm("norm of the FFN", n)
-		product("gate and up", m[2][0], m[2][1], n, norms, gateUp, 0)
-		add("activation", launch.Gate{Activation: tensor.SiLU, Gate: gateUp, Up: gateUp.Add(4 * int64(s.ffn)), Ld: 2 * s.ffn, To: gated, Rows: n, Cols: s.ffn})
-		product("down", m[3][0], m[3][1], n, gated, x, x)
+		product("output", m[1], n, attended, x, x)
+		if within {
+			w, bytes := weights(m[2])
+			add("gate and up", launch.Normed{W: w, X: x, Norm: weight, Eps: 1e-5, Activation: tensor.SiLU, To: gated}, bytes)
+		} else {
+			norm("norm of the FFN", n)
+			product("gate and up", m[2], n, norms, gateUp, 0)
+			add("activation", launch.Gate{Activation: tensor.SiLU, Gate: gateUp, Up: gateUp.Add(4 * int64(s.ffn)), Ld: 2 * s.ffn, To: gated, Rows: n, Cols: s.ffn})
+		}
+		product("down", m[3], n, gated, x, x)
 	}
 	last := n
 	if c.prompt {
@@ -228,7 +244,7 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	}
 	logits := k.alloc(4 * last * s.vocab)
 	norm("last norm", last)
-	product("logits", s.vocab, s.hidden, last, norms, logits, 0)
+	product("logits", [2]int{s.vocab, s.hidden}, last, norms, logits, 0)
 	add("best token", launch.Best{X: logits, Ld: s.vocab, Index: k.alloc(4 * last), Value: k.alloc(4 * last), Rows: last, Cols: s.vocab})
 	return all
 }
