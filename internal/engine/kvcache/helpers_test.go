@@ -101,7 +101,7 @@ func dump(s *Store) string {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
 			out = fmt.Appendf(out, " layer %d head %d len %d:", layer, head, s.Len(layer, head))
 			t := s.table(layer, head)
-			index := append1(RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, tensor.Span{Lo: head, Hi: head + 1}, tensor.Span{}, PlaneIndex}, s)
+			index := append1(RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{}, Planes: PlaneIndex}, s)
 			p := &t.planes[indexPlane] // of landmarks, which indexOf has, and with them what was undone
 			out = append(out, index[RowBlockHeader+p.room(t.replaced*tensor.BlockSlots)*p.size:]...)
 			out = append(out, slotRows(s, layer, head, t.replaced*tensor.BlockSlots, s.Len(layer, head))...)
@@ -208,7 +208,7 @@ func append1(b RowBlock, from RowSource) []byte {
 
 // slotRows are the rows of slots [lo, hi) of a head.
 func slotRows(s *Store, layer, head, lo, hi int) []byte {
-	return append1(RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, tensor.Span{Lo: head, Hi: head + 1}, tensor.Span{Lo: lo, Hi: hi}, PlanePositions | PlaneNumbers | PlaneRows}, s)
+	return append1(RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: lo, Hi: hi}, Planes: PlanePositions | PlaneNumbers | PlaneRows}, s)
 }
 
 func attentionOf(head, pos int) float32 { return float32((pos*37+head*101)%97) + 1 }

@@ -21,7 +21,7 @@ func (g Geometry) RowShape(layer, _ int, plane Plane) RowShape {
 
 // SegmentBlock is one KV head of block at of a text: its block of every layer.
 func (g Geometry) SegmentBlock(head, at int) RowBlock {
-	return RowBlock{tensor.Span{Lo: 0, Hi: g.Layers}, tensor.Span{Lo: head, Hi: head + 1}, tensor.Span{Lo: at * tensor.BlockSlots, Hi: (at + 1) * tensor.BlockSlots}, PlaneBlocks}
+	return RowBlock{Layers: tensor.Span{Lo: 0, Hi: g.Layers}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: at * tensor.BlockSlots, Hi: (at + 1) * tensor.BlockSlots}, Planes: PlaneBlocks}
 }
 
 // HeadBytes is the size of one KV head of a segment on the wire: its block of every layer.
@@ -43,7 +43,7 @@ func (g *Segment) RowShape(layer, head int, plane Plane) RowShape {
 
 // ReadRows implements RowSource. It does not fail.
 func (g *Segment) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
-	return b.readEach(dst, g, func(dst []byte, at rowsAt) error {
+	return b.ReadEach(dst, g, func(dst []byte, at rowsAt) error {
 		g.arena.ReadBlock(dst, g.block(at))
 		return nil
 	})
@@ -51,17 +51,17 @@ func (g *Segment) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
 
 // WriteRows implements RowSink.
 func (g *Segment) WriteRows(b RowBlock, body []byte) error {
-	return b.writeEach(body, g, func(at rowsAt, src []byte) error {
+	return b.WriteEach(body, g, func(at rowsAt, src []byte) error {
 		g.arena.WriteBlock(g.block(at), src)
 		return nil
 	})
 }
 
 func (g *Segment) block(at rowsAt) []byte {
-	if at.plane == PlaneState {
-		return g.states[(at.layer-g.g.Layers)*g.heads.Len()+at.head-g.heads.Lo]
+	if at.Plane == PlaneState {
+		return g.states[(at.Layer-g.g.Layers)*g.heads.Len()+at.Head-g.heads.Lo]
 	}
-	return g.blocks[at.layer*g.heads.Len()+at.head-g.heads.Lo]
+	return g.blocks[at.Layer*g.heads.Len()+at.Head-g.heads.Lo]
 }
 
 // NewSegment makes block at of a text from the result of Append on a socket with the same heads. It

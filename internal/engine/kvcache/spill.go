@@ -157,8 +157,7 @@ func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []RowBlock) {
 		heads, n := min(g.KVHeads, max(1, bytes/(size*blocks))), min(blocks, max(1, bytes/size))
 		for head := 0; head < g.KVHeads; head += heads {
 			for b := 0; b < blocks; b += n {
-				list = append(list, RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, tensor.Span{Lo: head, Hi: min(head+heads, g.KVHeads)},
-					tensor.Span{Lo: b * tensor.BlockSlots, Hi: min(b+n, blocks) * tensor.BlockSlots}, PlanePages})
+				list = append(list, RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: min(head+heads, g.KVHeads)}, Slots: tensor.Span{Lo: b * tensor.BlockSlots, Hi: min(b+n, blocks) * tensor.BlockSlots}, Planes: PlanePages})
 			}
 		}
 	}

@@ -19,7 +19,7 @@ func PromptBlock(g Geometry, p *Policy, prompt, layer int, heads tensor.Span) Ro
 	if p.Reorders {
 		planes |= PlaneIndex
 	}
-	return RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, heads, slots, planes}
+	return RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: slots, Planes: planes}
 }
 
 // LayerBlock is a layer of the store, all that a replica needs of its first tokens.
@@ -29,18 +29,20 @@ func (s *Store) LayerBlock(layer, tokens int) RowBlock {
 	}
 	r := s.table(layer, s.heads.Lo).rule
 	slots := tensor.Span{Lo: r.plan(s.g, s.prompt).Replaced * tensor.BlockSlots, Hi: r.Slots(s.prompt, tokens)}
-	return RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, s.heads, slots, PlanePositions | PlaneNumbers | PlaneRows | PlaneIndex}
+	planes := PlanePositions | PlaneNumbers | PlaneRows | PlaneIndex
+	return RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: s.heads, Slots: slots, Planes: planes}
 }
 
 func stateBlock(layer, tokens int, heads tensor.Span) RowBlock {
-	return RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, heads, tensor.Span{Lo: 0, Hi: tokens}, PlaneState}
+	return RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: PlaneState}
 }
 
 // StepBlock is the rows of the running step's n tokens from pos on, in all layers. A replica that
 // gets them stays equal to the store: its policy makes the same choices, since they depend on
 // positions alone. Policies whose scores change in decode have no replicas.
 func (s *Store) StepBlock(pos, n int) RowBlock {
-	return RowBlock{tensor.Span{Lo: 0, Hi: s.g.Layers}, s.heads, tensor.Span{Lo: pos, Hi: pos + n}, PlaneStaged | PlaneRecords}
+	slots := tensor.Span{Lo: pos, Hi: pos + n}
+	return RowBlock{Layers: tensor.Span{Lo: 0, Hi: s.g.Layers}, Heads: s.heads, Slots: slots, Planes: PlaneStaged | PlaneRecords}
 }
 
 // RowShape implements RowShaper.
@@ -83,28 +85,28 @@ func rowShape(g Geometry, layer int, p *Policy, prompt int, plane Plane) RowShap
 }
 
 // ReadRows implements RowSource: rows of LayerBlock, StepBlock or FileBlocks.
-func (s *Store) ReadRows(dst []byte, b RowBlock) ([]byte, error) { return b.readEach(dst, s, s.read) }
+func (s *Store) ReadRows(dst []byte, b RowBlock) ([]byte, error) { return b.ReadEach(dst, s, s.read) }
 
 func (s *Store) read(dst []byte, at rowsAt) error {
-	if at.plane == PlaneState {
-		return s.readState(dst, s.State(at.layer-s.g.Layers, at.head), at.slots.Hi)
+	if at.Plane == PlaneState {
+		return s.readState(dst, s.State(at.Layer-s.g.Layers, at.Head), at.Slots.Hi)
 	}
-	t := s.table(at.layer, at.head)
-	switch at.plane {
+	t := s.table(at.Layer, at.Head)
+	switch at.Plane {
 	case PlaneIndex:
-		s.promptIndex.ReadIndex(dst, at.layer, at.head)
+		s.promptIndex.ReadIndex(dst, at.Layer, at.Head)
 		return nil
 	case PlanePages:
-		return s.readPages(dst, t, at.slots)
+		return s.readPages(dst, t, at.Slots)
 	case PlaneStaged, PlaneRecords:
-		if err := s.checkStaged(at.slots); err != nil {
+		if err := s.checkStaged(at.Slots); err != nil {
 			return err
 		}
 	}
-	size, of := at.bytes/at.slots.Len(), s.arena.window()
-	for slot := at.slots.Lo; slot < at.slots.Hi; slot++ {
-		row := dst[(slot-at.slots.Lo)*size:][:size]
-		switch at.plane {
+	size, of := at.Bytes/at.Slots.Len(), s.arena.window()
+	for slot := at.Slots.Lo; slot < at.Slots.Hi; slot++ {
+		row := dst[(slot-at.Slots.Lo)*size:][:size]
+		switch at.Plane {
 		case PlanePositions:
 			binary.LittleEndian.PutUint32(row, uint32(int32(t.position(slot))))
 		case PlaneNumbers:
@@ -116,7 +118,7 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 		case PlaneRecords:
 			copy(row, s.exportRecords(nil, slot))
 		default:
-			return fmt.Errorf("%w: a store has no plane %#x", ErrRows, uint32(at.plane))
+			return fmt.Errorf("%w: a store has no plane %#x", ErrRows, uint32(at.Plane))
 		}
 	}
 	return nil
@@ -148,49 +150,49 @@ func (s *Store) readStaged(row []byte, t *table, pos int) {
 
 // WriteRows implements RowSink: rows of PromptBlock or LayerBlock between Open and Seal, of
 // StepBlock in a step. Writing the same rows again gives the same state.
-func (s *Store) WriteRows(b RowBlock, body []byte) error { return b.writeEach(body, s, s.write) }
+func (s *Store) WriteRows(b RowBlock, body []byte) error { return b.WriteEach(body, s, s.write) }
 
 func (s *Store) write(at rowsAt, src []byte) error {
-	if at.plane == PlaneState {
-		return s.writeState(s.State(at.layer-s.g.Layers, at.head), at.slots.Hi, src)
+	if at.Plane == PlaneState {
+		return s.writeState(s.State(at.Layer-s.g.Layers, at.Head), at.Slots.Hi, src)
 	}
-	t := s.table(at.layer, at.head)
+	t := s.table(at.Layer, at.Head)
 	slots := t.rule.Slots(s.prompt, s.pending)
 	switch {
-	case at.plane == PlaneStaged:
-		return s.writeStaged(t, at.slots, src)
-	case at.plane == PlaneRecords:
-		if err := s.checkStaged(at.slots); err != nil {
+	case at.Plane == PlaneStaged:
+		return s.writeStaged(t, at.Slots, src)
+	case at.Plane == PlaneRecords:
+		if err := s.checkStaged(at.Slots); err != nil {
 			return err
 		}
-		size := at.bytes / at.slots.Len()
-		for pos := at.slots.Lo; pos < at.slots.Hi; pos, src = pos+1, src[size:] {
+		size := at.Bytes / at.Slots.Len()
+		for pos := at.Slots.Lo; pos < at.Slots.Hi; pos, src = pos+1, src[size:] {
 			s.importRecords(pos, src[:size])
 		}
 		return nil
 	case s.sealed || s.pending == 0:
 		return fmt.Errorf("%w: the store is not open", ErrRows)
-	case at.plane == PlaneQueries:
+	case at.Plane == PlaneQueries:
 		return s.writeQueries(t, src)
-	case at.plane == PlaneIndex:
+	case at.Plane == PlaneIndex:
 		return s.writeIndex(t, src)
-	case at.slots.Lo < t.freed*tensor.BlockSlots || at.slots.Hi > slots || int(blocksOf(at.slots.Hi)) > len(t.rows()):
-		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", ErrRows, at.slots.Lo, at.slots.Hi, slots)
-	case at.plane == PlanePositions:
-		return s.writePositions(t, at.slots, src)
+	case at.Slots.Lo < t.freed*tensor.BlockSlots || at.Slots.Hi > slots || int(blocksOf(at.Slots.Hi)) > len(t.rows()):
+		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", ErrRows, at.Slots.Lo, at.Slots.Hi, slots)
+	case at.Plane == PlanePositions:
+		return s.writePositions(t, at.Slots, src)
 	}
 	to := s.arena.window()
 	defer to.Close()
-	for slot := at.slots.Lo; slot < at.slots.Hi; slot++ {
-		row := src[(slot-at.slots.Lo)*at.bytes/at.slots.Len():]
-		switch at.plane {
+	for slot := at.Slots.Lo; slot < at.Slots.Hi; slot++ {
+		row := src[(slot-at.Slots.Lo)*at.Bytes/at.Slots.Len():]
+		switch at.Plane {
 		case PlaneNumbers:
 			t.Scores[slot] = math.Float32frombits(binary.LittleEndian.Uint32(row))
 		case PlaneRows:
 			t.layout.ImportRow(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, row)
 			s.filled(t, slot)
 		default:
-			return fmt.Errorf("%w: a store takes no plane %#x", ErrRows, uint32(at.plane))
+			return fmt.Errorf("%w: a store takes no plane %#x", ErrRows, uint32(at.Plane))
 		}
 	}
 	return nil
@@ -307,30 +309,30 @@ func (x Selection) RowShape(layer, head int, plane Plane) RowShape {
 
 // ReadRows implements RowSource: rows of PromptBlock.
 func (x Selection) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
-	return b.readEach(dst, x, func(dst []byte, at rowsAt) error {
-		if at.plane == PlaneState {
+	return b.ReadEach(dst, x, func(dst []byte, at rowsAt) error {
+		if at.Plane == PlaneState {
 			return x.From.read(dst, at)
 		}
-		t := x.From.table(at.layer, at.head)
-		kept, seen := x.Kept(at.head)
-		switch at.plane {
+		t := x.From.table(at.Layer, at.Head)
+		kept, seen := x.Kept(at.Head)
+		switch at.Plane {
 		case PlaneIndex:
 			copy(dst, kept.Index)
 			return nil
 		case PlaneQueries:
-			for i, q := range seen.window(at.bytes / 4) {
+			for i, q := range seen.window(at.Bytes / 4) {
 				binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(q))
 			}
 			return nil
 		}
-		size, of := at.bytes/at.slots.Len(), x.From.arena.window()
-		for i, pos := range kept.Positions[at.slots.Lo:at.slots.Hi] {
+		size, of := at.Bytes/at.Slots.Len(), x.From.arena.window()
+		for i, pos := range kept.Positions[at.Slots.Lo:at.Slots.Hi] {
 			row := dst[i*size:][:size]
-			switch at.plane {
+			switch at.Plane {
 			case PlanePositions:
 				binary.LittleEndian.PutUint32(row, uint32(pos))
 			case PlaneNumbers:
-				binary.LittleEndian.PutUint32(row, math.Float32bits(kept.Scores[at.slots.Lo+i]))
+				binary.LittleEndian.PutUint32(row, math.Float32bits(kept.Scores[at.Slots.Lo+i]))
 			case PlaneRows:
 				t.layout.ExportRow(row, of.Read(t.rows()[pos/tensor.BlockSlots]), int(pos)%tensor.BlockSlots)
 			}

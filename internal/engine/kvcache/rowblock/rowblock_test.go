@@ -1,4 +1,4 @@
-package kvcache
+package rowblock
 
 import (
 	"bytes"
@@ -13,52 +13,52 @@ import (
 // were written.
 type toyRows struct{ body []byte }
 
-func (toyRows) RowShape(layer, _ int, plane Plane) RowShape {
+func (toyRows) RowShape(layer, _ int, plane Plane) Shape {
 	switch {
-	case layer == 0 && plane == PlaneRows:
-		return RowShape{Bytes: 4, Slots: 1}
-	case layer == 1 && plane == PlaneBlocks:
-		return RowShape{Bytes: 6, Slots: 4}
-	case layer == 2 && plane == PlaneState:
-		return RowShape{Bytes: 10}
+	case layer == 0 && plane == Rows:
+		return Shape{Bytes: 4, Slots: 1}
+	case layer == 1 && plane == Blocks:
+		return Shape{Bytes: 6, Slots: 4}
+	case layer == 2 && plane == State:
+		return Shape{Bytes: 10}
 	}
-	return RowShape{}
+	return Shape{}
 }
 
-func (r toyRows) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
-	return b.readEach(dst, r, func(dst []byte, at rowsAt) error {
+func (r toyRows) ReadRows(dst []byte, b Block) ([]byte, error) {
+	return b.ReadEach(dst, r, func(dst []byte, at Part) error {
 		for i := range dst {
-			dst[i] = byte(100*at.layer + 10*at.head + i)
+			dst[i] = byte(100*at.Layer + 10*at.Head + i)
 		}
 		return nil
 	})
 }
 
-func (r *toyRows) WriteRows(b RowBlock, body []byte) error {
-	return b.writeEach(body, r, func(_ rowsAt, src []byte) error {
+func (r *toyRows) WriteRows(b Block, body []byte) error {
+	return b.WriteEach(body, r, func(_ Part, src []byte) error {
 		r.body = append(r.body, src...)
 		return nil
 	})
 }
 
-var toyBlock = RowBlock{Layers: tensor.Span{Lo: 0, Hi: 3}, Heads: tensor.Span{Lo: 2, Hi: 4}, Slots: tensor.Span{Lo: 1, Hi: 6}, Planes: PlaneRows | PlaneBlocks | PlaneState}
+var toyBlock = Block{Layers: tensor.Span{Lo: 0, Hi: 3}, Heads: tensor.Span{Lo: 2, Hi: 4}, Slots: tensor.Span{Lo: 1, Hi: 6}, Planes: Rows | Blocks | State}
 
 // TestRowBlock: layers may differ in their planes and in the size of a row, and a state is one row.
 func TestRowBlock(t *testing.T) {
 	var to toyRows
 	in, err := toyBlock.Append([]byte("before"), toyRows{})
-	if err != nil || len(in) != len("before")+toyBlock.Bytes(to) || toyBlock.Bytes(to) != RowBlockHeader+2*(5*4+2*6+10) {
+	if err != nil || len(in) != len("before")+toyBlock.Bytes(to) || toyBlock.Bytes(to) != HeaderBytes+2*(5*4+2*6+10) {
 		t.Fatalf("%d bytes, want %d (%v)", len(in), toyBlock.Bytes(to), err)
 	}
 	in = append(in[len("before"):], "after"...)
 	rest, err := toyBlock.Store(in, &to)
-	if err != nil || string(rest) != "after" || !bytes.Equal(to.body, in[RowBlockHeader:len(in)-len(rest)]) {
+	if err != nil || string(rest) != "after" || !bytes.Equal(to.body, in[HeaderBytes:len(in)-len(rest)]) {
 		t.Fatalf("%d bytes stored, rest %q: %v", len(to.body), rest, err)
 	}
 	// Only the block that the receiver expects is stored, and only whole.
-	for name, bad := range map[string][]byte{"short header": in[:RowBlockHeader-1], "short body": in[:toyBlock.Bytes(to)-1], "other block": append([]byte{1}, in[1:]...)} {
+	for name, bad := range map[string][]byte{"short header": in[:HeaderBytes-1], "short body": in[:toyBlock.Bytes(to)-1], "other block": append([]byte{1}, in[1:]...)} {
 		var to toyRows
-		if _, err := toyBlock.Store(bad, &to); !errors.Is(err, ErrRows) || to.body != nil {
+		if _, err := toyBlock.Store(bad, &to); !errors.Is(err, Err) || to.body != nil {
 			t.Errorf("%s: %v, %d bytes stored", name, err, len(to.body))
 		}
 	}
@@ -72,12 +72,12 @@ func FuzzRowBlock(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(seed)
-	f.Add(seed[:RowBlockHeader])
-	f.Add(append(bytes.Repeat([]byte{255}, RowBlockHeader), 0))
+	f.Add(seed[:HeaderBytes])
+	f.Add(append(bytes.Repeat([]byte{255}, HeaderBytes), 0))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var to toyRows
 		rest, stored := toyBlock.Store(in, &to)
-		b, err := ParseRowBlock(in)
+		b, err := Parse(in)
 		if (stored == nil) != (err == nil && b == toyBlock && len(in) >= toyBlock.Bytes(to)) || stored != nil && to.body != nil {
 			t.Fatalf("%v: parsed %v, stored %v", b, err, stored)
 		}
@@ -93,7 +93,7 @@ func FuzzRowBlock(f *testing.F) {
 		if b.Layers.Len()*b.Heads.Len() > 1<<10 || b.Slots.Len() > 1<<10 {
 			return
 		}
-		if again, err := b.Append(nil, toyRows{}); err != nil || !bytes.Equal(again[:RowBlockHeader], in[:RowBlockHeader]) {
+		if again, err := b.Append(nil, toyRows{}); err != nil || !bytes.Equal(again[:HeaderBytes], in[:HeaderBytes]) {
 			t.Fatalf("%v is written with another header: %v", b, err)
 		}
 	})
