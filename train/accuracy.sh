@@ -62,7 +62,7 @@ sparsity() {
 baselines() {
     for share in 4 8 16; do
         b=$((length / share))
-        echo "1/$share truncated/$b streaming/$b knorm/$b lagkv/$b h2o/$b sage/$b snapkv/$b pyramidkv/$b snapstream/$b snapstream:sink=4,recent=64,topk=$((b - 68)),votes=prefix snapstream:sink=4,recent=64,topk=$((b - 68)),votes=candidates"
+        echo "1/$share truncated/$b streaming/$b knorm/$b lagkv/$b h2o/$b sage/$b snapkv/$b pyramidkv/$b adakv/$b snapstream/$b snapstream:sink=4,recent=64,topk=$((b - 68)),votes=prefix snapstream:sink=4,recent=64,topk=$((b - 68)),votes=candidates"
     done
 }
 

@@ -87,6 +87,23 @@ def pyramid(topk, beta, candidates, layer, layers):
     return most - (2 * most - 2 * topk) * layer // (layers - 1)
 
 
+def head_budgets(votes, topk, floor, block=64):
+    """Ada-KV (arXiv 2407.11550, algorithm 1): tokens that each head keeps [b, KV], of votes [b, KV, n]. The tokens with the most votes of
+    a layer stay, in blocks beyond those that every head keeps; then budgets are mixed with `floor` thousandths of the mean"""
+    b, kv, n = votes.shape
+    mean, rest = topk // block, topk % block
+    if n <= topk:
+        return torch.full((b, kv), n, device=votes.device)
+    steps = min((n - rest) // block, kv * mean)
+    curve = votes.sort(-1, descending=True).values[..., rest:rest + steps * block].unflatten(-1, (steps, block)).sum(-1)
+    best = torch.sort(curve.flatten(1), dim=-1, descending=True, stable=True).indices[:, :kv * mean]
+    own = F.one_hot(best // max(1, steps), kv).sum(1)
+    mixed = own * (1000 - floor) + mean * floor
+    up = torch.sort(mixed % 1000, dim=-1, descending=True, stable=True).indices
+    more = (torch.arange(kv, device=votes.device) < kv * mean - (mixed // 1000).sum(-1, keepdim=True)).long()
+    return rest + block * (mixed // 1000 + torch.zeros_like(mixed).scatter_(-1, up, more))
+
+
 def lag_scores(k, v, sink, lag):
     """LagKV (arXiv 2504.04704), per partition as its authors rank it: scores [b, KV, T]; earlier of equal tokens first"""
     T = k.shape[2]
@@ -105,7 +122,7 @@ def lag_scores(k, v, sink, lag):
 
 
 CHOICES = {"snapkv": dict(topk=960, obs=64, pool=7, votes="prompt"), "snapstream": dict(sink=4, recent=1020, topk=1024, obs=64, pool=7, votes="prompt"),
-           "pyramidkv": dict(topk=960, obs=64, pool=7, beta=20), "lagkv": dict(sink=4, lag=128, topk=892),
+           "pyramidkv": dict(topk=960, obs=64, pool=7, beta=20), "adakv": dict(topk=960, obs=64, pool=7, floor=0.2), "lagkv": dict(sink=4, lag=128, topk=892),
            "resnap": dict(topk=704, every=256, obs=64, pool=7, votes="prefix")}
 
 
@@ -113,7 +130,7 @@ class Choice:
     """a policy that chooses tokens of a prompt of T once, in the words of `shoal`: snapkv:topk=5%,votes=prefix,layers=pyramid"""
     def __init__(self, text, T):
         self.name, p = numbers(text)
-        self.p = {"layers": "equal", "beta": 20, **CHOICES[self.name], **p}
+        self.p = {"layers": "equal", "beta": 20, "heads": "equal", "floor": 0.2, **CHOICES[self.name], **p}
         for key, x in self.p.items():
             if str(x).endswith("%"):
                 self.p[key] = round(1000 * float(x[:-1])) * T // 100000
@@ -121,6 +138,8 @@ class Choice:
                 self.p[key] = int(x)
         if self.name == "pyramidkv":
             self.p.update(votes="prefix", layers="pyramid")
+        if self.name == "adakv":
+            self.p.update(votes="prefix", heads="ada")
         self.T, self.sink = T, self.p.get("sink", 0)
         self.recent = self.p.get("recent") or self.p.get("lag") or self.p["obs"]
         self.ring, self.after = self.recent if self.name == "snapstream" else 0, self.p.get("ring", 0)
@@ -139,8 +158,9 @@ class Choice:
         n = min(n, hi - lo)
         if n > 0:
             s = lag_scores(k, v, self.sink, p["lag"]) if self.name == "lagkv" else window_votes(m, q, k, p["obs"], p["pool"], p["votes"], self.sink, self.recent)
-            best = torch.sort(s[..., lo:hi], dim=-1, descending=True, stable=True).indices[..., :n]
-            keep.scatter_(-1, best + lo, True)
+            best = torch.sort(s[..., lo:hi], dim=-1, descending=True, stable=True).indices
+            of = head_budgets(s[..., lo:hi], n, round(1000 * float(p["floor"]))) if p["heads"] == "ada" else torch.full(s.shape[:2], n, device=k.device)
+            keep.scatter_(-1, best + lo, torch.arange(hi - lo, device=k.device) < of[..., None])
         return keep
 
 
@@ -615,8 +635,8 @@ def form(text):
     """a policy of `shoal lab ruler` as the arguments of what answers under it: kind, arguments"""
     family, _, budget = text.partition("/")
     b = int(budget or 0)
-    if b and family in ("pyramidkv", "lagkv"):
-        return "chosen", {"pyramidkv": f"pyramidkv:topk={b - 64}", "lagkv": f"lagkv:sink=4,lag=32,topk={b - 36}"}[family]
+    if b and family in ("pyramidkv", "adakv", "lagkv"):
+        return "chosen", {"pyramidkv": f"pyramidkv:topk={b - 64}", "adakv": f"adakv:topk={b - 64}", "lagkv": f"lagkv:sink=4,lag=32,topk={b - 36}"}[family]
     if family == "truncated":
         return family, b
     if b and family in SHADOW:

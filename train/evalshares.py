@@ -11,7 +11,7 @@ NINE = EASY + ["niah_multiquery", "kv_json", "kv_hex", "vt"]
 COLUMNS = {"easy": EASY, "multiquery": ["niah_multiquery"], "kv_json": ["kv_json"], "kv_hex": ["kv_hex"], "vt": ["vt"], "mean9": NINE,
            "multivalue": ["niah_multivalue"], "fwe": ["fwe"], "niah_second": ["niah_second"], "kv_second": ["kv_second"], "niah_all": ["niah_all"]}
 COLOURS = {"full": "#222222", "streaming": "#7f7f7f", "snapstream": "#d55e00", "quest": "#0072b2", "shadowkv": "#009e73", "shadowkv low rank": "#8c6d00",
-           "squeezed": "#cc79a7", "truncated": "#bbbbbb", "knorm": "#56b4e9", "lagkv": "#44aa99", "h2o": "#882255", "sage": "#999933", "snapkv": "#332288", "pyramidkv": "#117733",
+           "squeezed": "#cc79a7", "truncated": "#bbbbbb", "knorm": "#56b4e9", "lagkv": "#44aa99", "h2o": "#882255", "sage": "#999933", "snapkv": "#332288", "pyramidkv": "#117733", "adakv": "#661100",
            "squeezed, two levels": "#e69f00"}
 
 HEADS = {"shares": "share read", "outliers": "outlier chunks", "sparsity": "sparsity", "baselines": "share kept"}

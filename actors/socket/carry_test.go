@@ -22,7 +22,7 @@ func TestCachesOutliveTheirEpoch(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
 		"streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
 		"quest:page=16,budget=32", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "shadowkv:chunk=4,budget=12,outliers=2,local=2,int8=1", "shadowkv:keys=lowrank,rank=16,chunk=4,budget=12,outliers=2,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
-		"pyramidkv:topk=30,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "snapkv:topk=30,obs=8,ring=12", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=12"}
+		"pyramidkv:topk=30,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "adakv:topk=70,obs=8,pool=5", "snapkv:topk=30,obs=8,ring=12", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=12"}
 	if testing.Short() {
 		policies = append(policies[:3], policies[8], policies[10])
 	}

@@ -37,7 +37,7 @@ func TestLayersSameBits(t *testing.T) {
 	policies := []string{"streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
 		"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1,positions=cache,half=1", "tova:size=80", "knorm:sink=4,recent=40,topk=40",
 		"snapkv:topk=56,obs=8,pool=5,votes=prefix", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates",
-		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=70", "resnap:topk=30,every=9,obs=8,pool=5", "snapkv:topk=40,obs=8,pool=5,ring=20"}
+		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=70", "resnap:topk=30,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5", "snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0", "snapkv:topk=40,obs=8,pool=5,ring=20"}
 	cuts := []rigConfig{
 		{sockets: 1, mapping: topology.Gather, sweep: 64}, {sockets: 3, mapping: topology.Gather, sweep: 31, shares: []float64{1, 5, 2}},
 		{sockets: 4, mapping: topology.Reduce, sweep: 50}, {sockets: 3, mapping: topology.Reduce, sweep: 64, group: 2},

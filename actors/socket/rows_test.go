@@ -54,10 +54,26 @@ func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place
 	part.Commit(prompt)
 	must(own.Open(prompt, prompt, tensor.Span{}))
 	for layer := range d.g.Layers {
-		for head := range d.g.KVHeads {
-			s := kvcache.StatisticsOf(part, layer, head)
-			s.Votes, s.Attention = noiseRow(r, prompt), noiseRow(r, prompt)
-			must(own.Keep(part, layer, head, d.g.Rule(layer, p).Keep(s)))
+		rule, seen := d.g.Rule(layer, p), make([]*kvcache.Statistics, d.g.KVHeads)
+		for head := range seen {
+			seen[head] = kvcache.StatisticsOf(part, layer, head)
+			seen[head].Votes, seen[head].Attention = noiseRow(r, prompt), noiseRow(r, prompt)
+		}
+		var curves [][]float32
+		for _, s := range seen {
+			if rule.Divides(d.g, prompt) {
+				curves = append(curves, rule.HeadCurve(s, len(seen)))
+			}
+		}
+		if curves != nil {
+			must(own.Divide(layer, rule.HeadBlocks(prompt, curves)))
+		}
+		for head, s := range seen {
+			of := rule
+			if curves != nil {
+				of = rule.OfHead(prompt, rule.HeadBlocks(prompt, curves)[head])
+			}
+			must(own.Keep(part, layer, head, of.Keep(s)))
 		}
 	}
 	must(own.Seal())
@@ -123,7 +139,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 		"knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "quest:page=16,budget=32,skip=1", "quest:page=64,budget=128",
 		"shadowkv:chunk=8,budget=24,outliers=2,local=1", "shadowkv:chunk=2,budget=20,outliers=3,local=2,int8=1,skip=1", "shadowkv:chunk=16,budget=32,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7,votes=candidates",
-		"pyramidkv:topk=20,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=20,topk=20,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "snapkv:topk=20,obs=8,pool=5,ring=11,positions=cache", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=9"}
+		"pyramidkv:topk=20,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=20,topk=20,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5", "snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0", "snapkv:topk=20,obs=8,pool=5,ring=11,positions=cache", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=9"}
 	for _, name := range []string{"llama", "deepseek_v2", "gemma3", "gemma4_31b"} {
 		ck, err := checkpoint.Open(filepath.Join(modelData, name))
 		if err != nil {

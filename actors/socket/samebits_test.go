@@ -67,7 +67,7 @@ func TestSameBits(t *testing.T) {
 		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=8,chunk=16,budget=32,outliers=0,local=1,skip=1",
 		"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 		"snapkv:topk=56,obs=8,pool=5,votes=prefix", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates",
-		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5",
+		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5", "snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0",
 		"snapkv:topk=40,obs=8,pool=5,ring=20", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=24"}
 	if testing.Short() {
 		policies = append(policies[:4], "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64")

@@ -30,6 +30,7 @@ var presets = []struct {
 }{
 	{truncatedName, "full attention to the first and the last half of that many tokens of the text", 2, func(int) string { return kvcache.Full().Spec() }},
 	{"pyramidkv", "votes of the last 64 tokens, pooled; more tokens in lower layers", 65, func(b int) string { return fmt.Sprintf("pyramidkv:topk=%d,obs=64,pool=7,beta=20", b-64) }},
+	{"adakv", "votes of the last 64 tokens, pooled; more tokens in heads whose votes are spread", 65, func(b int) string { return fmt.Sprintf("adakv:topk=%d,obs=64,pool=7,floor=0.2", b-64) }},
 	{"lagkv", "4 sinks, the newest 32, tokens unlike the 32 after them", 37, func(b int) string { return fmt.Sprintf("lagkv:sink=4,lag=32,topk=%d", b-36) }},
 	{"streaming", "4 sinks and the newest tokens", 5, func(b int) string { return fmt.Sprintf("streaming:sink=4,recent=%d", b-4) }},
 	{"snapkv", "votes of the last 64 tokens, pooled", 65, func(b int) string { return fmt.Sprintf("snapkv:topk=%d,obs=64,pool=7", b-64) }},

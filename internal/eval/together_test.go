@@ -17,7 +17,7 @@ import (
 )
 
 // everyPolicy has one of each policy. Some need fewer statistics than others collect.
-var everyPolicy = []string{"streaming/96 full snapkv/128 snapstream/128 snapstream_w32/128 snapstream_half/128 sage/128 h2o/96 quest/64 knorm/128 truncated/96 pyramidkv/128 lagkv/128",
+var everyPolicy = []string{"streaming/96 full snapkv/128 snapstream/128 snapstream_w32/128 snapstream_half/128 sage/128 h2o/96 quest/64 knorm/128 truncated/96 pyramidkv/128 adakv/128 lagkv/128",
 	"h2o:recent=40,topk=40,step=1 tova:size=90 streaming:sink=4,recent=60,positions=cache shadowkv/460 shadowkv_c4/150 squeezed:sparsity=0.8 squeezed:levels=2 squeezed:clusters=0.2,sparsity=0.98 squeezed:clusters=0.1,sparsity=0.99,tail=48,obs=32"}
 
 // TestTogetherIsTheServer: prompts read once for all policies give the server's answer to each

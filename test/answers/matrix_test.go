@@ -153,6 +153,10 @@ var policies = []string{
 	"infinigen:alpha=1,most=0.3,dims=0.3,calib=64",
 	"resnap:topk=50,every=7,obs=16,pool=5",
 	"resnap:topk=60,every=5,obs=6,pool=3,positions=cache",
+	"adakv:topk=70,obs=16,pool=5",
+	"snapstream:sink=4,recent=20,topk=66,obs=16,pool=3,heads=ada,floor=0,positions=cache",
+	"snapkv:topk=64,obs=16,pool=5,votes=prefix,layers=pyramid,beta=3,heads=ada,floor=0.2,ring=9",
+	"squeezed:clusters=0.2,sparsity=0.6,tail=12,obs=16,ring=20",
 }
 
 // longPolicies run with prompts of more than a thousand tokens.

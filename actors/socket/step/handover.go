@@ -31,8 +31,9 @@ type handover struct {
 
 // chosen is what the policies keep of one layer, per (sequence, own head).
 type chosen struct {
-	kept  []kvcache.Kept
-	stats []*kvcache.Statistics
+	kept    []kvcache.Kept
+	stats   []*kvcache.Statistics // nil: not observed yet
+	budgets [][]int               // per sequence, the blocks of each head, see budgets.go; nil: equal ones
 }
 
 // of returns the current heads that a rank has. In latent attention it has the one head of all.
@@ -45,19 +46,12 @@ func (h *handover) of(rank int) topology.Range {
 	return topology.Range{Lo: lo, Hi: max(lo, min(has.Hi, h.heads.Hi))}
 }
 
-// choose lets the policies choose the tokens of one layer, for all of this rank's heads at once. It
-// computes the attention of the observation window first.
-func (h *handover) choose(layer int) {
-	e := h.epoch
-	if layer >= e.Geometry.Layers { // a recurrent state
-		return
-	}
-	began := time.Now()
-	mine := h.of(e.Rank)
-	n := len(h.seqs) * mine.Len()
-	c := chosen{make([]kvcache.Kept, n), make([]*kvcache.Statistics, n)}
-	h.chosen[layer-h.layers.Lo] = c
-	e.pool.Run(n, func(i int) {
+// observe computes the attention of the observation window in one layer, for all of this rank's heads at once.
+func (h *handover) observe(layer int) {
+	e, began := h.epoch, time.Now()
+	mine, c := h.of(e.Rank), &h.chosen[layer-h.layers.Lo]
+	c.stats = make([]*kvcache.Statistics, len(h.seqs)*mine.Len())
+	e.pool.Run(len(c.stats), func(i int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
 		rule := e.Geometry.Rule(layer, q.Policy)
 		switch {
@@ -75,14 +69,26 @@ func (h *handover) choose(layer int) {
 			c.stats[i].Vote(rule.Needs)
 		}
 	})
-	voted := time.Now()
-	e.pool.Run(n, func(i int) {
+	h.observing += time.Since(began)
+}
+
+// choose lets the policies choose the tokens of one layer, for all of this rank's heads at once.
+func (h *handover) choose(layer int) {
+	if layer >= h.epoch.Geometry.Layers { // a recurrent state
+		return
+	}
+	c, mine := &h.chosen[layer-h.layers.Lo], h.of(h.epoch.Rank)
+	if c.stats == nil {
+		h.observe(layer)
+	}
+	began := time.Now()
+	c.kept = make([]kvcache.Kept, len(c.stats))
+	h.epoch.pool.Run(len(c.kept), func(i int) {
 		if c.stats[i] != nil {
-			c.kept[i] = e.Geometry.Rule(layer, h.seqs[i/mine.Len()].Policy).Keep(c.stats[i])
+			c.kept[i] = h.rule(i/mine.Len(), layer, mine.Lo+i%mine.Len()).Keep(c.stats[i])
 		}
 	})
-	h.observing += voted.Sub(began)
-	h.choosing += time.Since(voted)
+	h.choosing += time.Since(began)
 }
 
 // selection is the rows of one sequence in one layer that its owner gets from this rank.
@@ -94,23 +100,33 @@ func (h *handover) selection(seq, layer int) kvcache.Selection {
 	}}
 }
 
-// block names the rows that a rank sends to the owner of a sequence.
-func (h *handover) block(q *caches.Sequence, layer, rank int) kvcache.RowBlock {
-	return kvcache.PromptBlock(h.epoch.Geometry, q.Policy, q.Prompt, layer, tensor.Span(h.of(rank)))
+// blocks names the rows that a rank sends to the owner of a sequence: those of all its heads, or of each
+// head if they have budgets of their own.
+func (h *handover) blocks(seq, layer, rank int) []kvcache.RowBlock {
+	g, q, heads := h.epoch.Geometry, h.seqs[seq], tensor.Span(h.of(rank))
+	if h.budget(seq, layer) == nil {
+		return []kvcache.RowBlock{kvcache.PromptBlock(g, q.Policy, q.Prompt, layer, heads)}
+	}
+	of := make([]kvcache.RowBlock, 0, heads.Len())
+	for head := heads.Lo; head < heads.Hi; head++ {
+		of = append(of, kvcache.PromptBlock(g, h.rule(seq, layer, head), q.Prompt, layer, tensor.Span{Lo: head, Hi: head + 1}))
+	}
+	return of
 }
 
-// start packs layers and begins their exchange.
+// start packs the layers of divide and begins their exchange.
 func (h *handover) start(layers tensor.Span, done func(error)) {
 	e, n := h.epoch, len(h.epoch.Place.Slices)
-	h.layers, h.chosen = layers, make([]chosen, layers.Len())
 	if e.Geometry.Units > 0 {
 		h.startLatent(layers.Lo, done)
 		return
 	}
 	h.reset(n, func(r int) (bytes int) {
-		for _, q := range h.seqs {
+		for i, q := range h.seqs {
 			for l := layers.Lo; l < layers.Hi && q.Owner == e.Rank && r != e.Rank; l++ {
-				bytes += h.block(q, l, r).Bytes(q.Cache)
+				for _, b := range h.blocks(i, l, r) {
+					bytes += b.Bytes(q.Cache)
+				}
 			}
 		}
 		return bytes
@@ -136,9 +152,11 @@ func (h *handover) pack(layer int) error {
 		if q.Owner == e.Rank {
 			continue
 		}
-		var err error
-		if h.send[q.Owner], err = h.block(q, layer, e.Rank).Append(h.send[q.Owner], h.selection(i, layer)); err != nil {
-			return err
+		for _, b := range h.blocks(i, layer, e.Rank) {
+			var err error
+			if h.send[q.Owner], err = b.Append(h.send[q.Owner], h.selection(i, layer)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -171,7 +189,11 @@ func (h *handover) store(layer int, rows [][]byte) error {
 			case r == e.Rank:
 				err = h.keepOwn(i, layer)
 			case e.Geometry.Units == 0:
-				rows[r], err = h.block(q, layer, r).Store(rows[r], q.Cache)
+				for _, b := range h.blocks(i, layer, r) {
+					if rows[r], err = b.Store(rows[r], q.Cache); err != nil {
+						break
+					}
+				}
 			}
 			if err != nil {
 				return err

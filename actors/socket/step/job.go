@@ -62,7 +62,10 @@ func (j *Job) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvcach
 	err := q.Cache.Open(q.Prompt, q.Prompt, adopted)
 	h := &handover{epoch: e, seqs: []*caches.Sequence{q}, heads: topology.Range{Hi: e.Geometry.KVHeads}}
 	for layer := 0; err == nil && layer < e.Geometry.Layers+e.Geometry.Recurrent.Layers; layer++ {
-		h.start(oneLayer(layer), func(failed error) { err = failed })
+		h.divide(oneLayer(layer), func(failed error) { err = failed })
+		if err == nil {
+			h.start(oneLayer(layer), func(failed error) { err = failed })
+		}
 		if err == nil {
 			err = h.finish()
 		}

@@ -176,7 +176,10 @@ func (h *handover) states() (stages []stage) {
 
 // exchange returns the stages that move heads of layers.
 func (h *handover) exchange(layers tensor.Span, heads topology.Range) []stage {
-	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(layers, done) }}, {job: func(done func(error)) { done(h.finish()) }}}
+	return []stage{
+		{job: func(done func(error)) { h.heads = heads; h.divide(layers, done) }},
+		{job: func(done func(error)) { h.start(layers, done) }},
+		{job: func(done func(error)) { done(h.finish()) }}}
 }
 
 // JoinedLayers returns how many layers of whole caches move in one exchange, if each has this number of bytes on

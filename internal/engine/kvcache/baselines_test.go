@@ -149,3 +149,92 @@ func TestLagKVEqualsNaive(t *testing.T) {
 		}
 	})
 }
+
+// TestAdaKVDividesALayer checks that the heads of a layer keep what SnapKV with each head's budget keeps, that
+// budgets follow the votes, that rows come back when a cache moves, and that bytes are those of equal budgets.
+func TestAdaKVDividesALayer(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		g := kvcache.Geometry{Layers: 2, KVHeads: 3, Group: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
+		n, topk := rapid.IntRange(1, 700).Draw(r, "prompt"), rapid.IntRange(0, 260).Draw(r, "topk")
+		spec := fmt.Sprintf("adakv:topk=%d,obs=8,pool=3,floor=%v", topk, rapid.SampledFrom([]float64{0, 0.2, 1}).Draw(r, "floor"))
+		if rapid.Bool().Draw(r, "cache positions") {
+			spec += ",positions=cache,half=1"
+		}
+		p := parsed(r, spec)
+		a := kvcache.NewArena(1 << 30)
+		defer a.Close()
+		prompt := prompted(r, a, g, n)
+		defer prompt.Release()
+		curves, want := make([][][]float32, g.Layers), map[[2]int]int{}
+		divided := p.Divides(g, n)
+		if divided != (n-8 > topk) {
+			r.Fatalf("%s divides %v for a prompt of %d", spec, divided, n)
+		}
+		for layer := range curves {
+			for head := range g.KVHeads {
+				want[[2]int{layer, head}] = topk
+				if divided {
+					curves[layer] = append(curves[layer], p.HeadCurve(kvcachetest.Statistics(prompt, layer, head), g.KVHeads))
+				}
+			}
+			if divided {
+				for head, blocks := range p.HeadBlocks(n, curves[layer]) {
+					want[[2]int{layer, head}] = topk%64 + 64*blocks
+				}
+			}
+		}
+		copied := prompted(r, a, g, n)
+		s, _, err := kvcachetest.HandOver(p, []*kvcache.Store{copied}, 0)
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer s.Release()
+		generate := rapid.IntRange(0, 80).Draw(r, "generated")
+		for range generate {
+			if err := s.Reserve(s.Tokens() + 1); err != nil {
+				r.Fatal(err)
+			}
+			kvcachetest.WriteNoise(s, s.Tokens(), s.Tokens()+1)
+			s.Commit(1)
+		}
+		moved := kvcache.NewStore(a, g, p)
+		defer moved.Release()
+		if err := moved.OpenMoved(n, s.Tokens()); err != nil {
+			r.Fatal(err)
+		}
+		for layer := range g.Layers {
+			b := s.LayerBlock(layer, s.Tokens())
+			rows, err := b.Append(nil, s)
+			if err == nil {
+				_, err = b.Store(rows, moved)
+			}
+			if err != nil {
+				r.Fatal(err)
+			}
+		}
+		if err := moved.Seal(); err != nil {
+			r.Fatal(err)
+		}
+		if got := kvcache.ResidentBytes(g, n, s.Tokens(), p); s.Bytes() != got || moved.Bytes() != got {
+			r.Fatalf("%s: %d bytes, moved %d, of %d", spec, s.Bytes(), moved.Bytes(), got)
+		}
+		k, v := make([]float32, 16), make([]float32, 8)
+		for at, own := range want {
+			layer, head := at[0], at[1]
+			kept := parsed(r, fmt.Sprintf("snapkv:topk=%d,obs=8,pool=3,votes=prefix", own)).Keep(kvcachetest.Statistics(prompt, layer, head)).Positions
+			kept = kvcache.Positions(kept, n, n+generate)
+			for i, of := range []*kvcache.Store{s, moved} {
+				if of.Len(layer, head) != len(kept) {
+					r.Fatalf("%s: layer %d, head %d, store %d: %d slots, want %d", spec, layer, head, i, of.Len(layer, head), len(kept))
+				}
+				for slot, pos := range kept {
+					wk, wv := kvcachetest.Noise(g, layer, head, int(pos))
+					g.Layout.Get(of.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
+					if of.Position(layer, head, slot) != int(pos) || !slices.Equal(k, wk) || !slices.Equal(v, wv) {
+						r.Fatalf("%s: layer %d, head %d, store %d: slot %d is not position %d", spec, layer, head, i, slot, pos)
+					}
+				}
+			}
+		}
+	})
+}

@@ -194,7 +194,7 @@ func (s *Store) SealOn(run Run, ropes Ropes) error {
 			return fmt.Errorf("kvcache: hand-over is not complete: layer %d, head %d has %d of %d slots", t.Layer, t.Index, filled, slots)
 		}
 	}
-	if err := s.statesArrived(); err != nil {
+	if err := errors.Join(s.statesArrived(), s.divideMoved()); err != nil {
 		return err
 	}
 	for i := range s.tables {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/voting"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -41,6 +42,8 @@ type Parts struct {
 	// LayerTopK, unless nil, is the TopK of each layer, by its place among the layers without a window,
 	// for a prompt with a number of other tokens. TopK is the mean over the layers.
 	LayerTopK func(candidates, layer, layers int) int
+	// HeadBudget divides TopK among the heads of a layer; nil: they have equal numbers.
+	HeadBudget *budget.Heads
 	// Compressor chooses prompt tokens at the end of prefill. nil: all stay, or those that the
 	// eviction would have left.
 	Compressor Compressor

@@ -73,6 +73,9 @@ type table struct {
 	fetched   *fetched    // pages of those blocks, if they are in a file
 	replaced  int         // first blocks whose rows the index replaces
 	rest      [][]byte    // memory for the other rows, while they belong to another store until Seal
+	blocks    []int       // blocks of each head of the layer, after Divide
+	mean      int         // of blocks
+	moved     int         // blocks that came with the rows
 }
 
 // rows returns the blocks of keys and values.
@@ -286,6 +289,9 @@ func (s *Store) Release() {
 		s.arena.Release(t.rows()[t.freed:])
 		for _, p := range t.planes[1:] {
 			s.arena.Release(p.blocks)
+		}
+		if t.blocks != nil {
+			t.rule = s.g.layer(t.Layer, s.policy)
 		}
 		*t = table{Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, layout: t.layout, nth: t.nth, window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule, s.g.window(t.Layer))}
 	}

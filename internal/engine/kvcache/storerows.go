@@ -27,7 +27,7 @@ func (s *Store) LayerBlock(layer, tokens int) RowBlock {
 	if layer >= s.g.Layers {
 		return stateBlock(layer, tokens, s.heads)
 	}
-	r := s.table(layer, s.heads.Lo).rule
+	r := s.g.Rule(layer, s.policy)
 	slots := tensor.Span{Lo: r.plan(s.g, s.prompt).Replaced * tensor.BlockSlots, Hi: r.Slots(s.prompt, tokens)}
 	planes := PlanePositions | PlaneNumbers | PlaneRows | PlaneIndex
 	return RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: s.heads, Slots: slots, Planes: planes}
@@ -57,6 +57,8 @@ func (s *Store) RowShape(layer, head int, plane Plane) RowShape {
 	switch {
 	case plane == PlaneIndex && t.rule.Index != nil && s.promptIndex != nil:
 		return RowShape{Bytes: s.promptIndex.IndexBytes(layer, head)}
+	case plane == PlaneIndex && s.divides(t) != nil:
+		return RowShape{Bytes: 4}
 	case plane == PlaneRecords && layer == 0 && head == s.heads.Lo:
 		return RowShape{Bytes: recordRowBytes(s.g), Slots: 1}
 	}
@@ -94,6 +96,10 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 	t := s.table(at.Layer, at.Head)
 	switch at.Plane {
 	case PlaneIndex:
+		if t.blocks != nil {
+			binary.LittleEndian.PutUint32(dst, uint32(t.blocks[t.Index-s.heads.Lo]))
+			return nil
+		}
 		s.promptIndex.ReadIndex(dst, at.Layer, at.Head)
 		return nil
 	case PlanePages:
@@ -104,8 +110,11 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 		}
 	}
 	size, of := at.Bytes/at.Slots.Len(), s.arena.window()
-	for slot := at.Slots.Lo; slot < at.Slots.Hi; slot++ {
-		row := dst[(slot-at.Slots.Lo)*size:][:size]
+	for pos := at.Slots.Lo; pos < at.Slots.Hi; pos++ { // a slot, or a position of the running step
+		row, t, slot := dst[(pos-at.Slots.Lo)*size:][:size], t, pos
+		if at.Plane&(PlanePositions|PlaneRows) != 0 {
+			t, slot = s.dealt(t, pos)
+		}
 		switch at.Plane {
 		case PlanePositions:
 			binary.LittleEndian.PutUint32(row, uint32(int32(t.position(slot))))
@@ -114,9 +123,9 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 		case PlaneRows:
 			t.layout.ExportRow(row, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
 		case PlaneStaged:
-			s.readStaged(row, t, slot)
+			s.readStaged(row, s.table(at.Layer, at.Head), pos)
 		case PlaneRecords:
-			copy(row, s.exportRecords(nil, slot))
+			copy(row, s.exportRecords(nil, pos))
 		default:
 			return fmt.Errorf("%w: a store has no plane %#x", ErrRows, uint32(at.Plane))
 		}
@@ -214,6 +223,10 @@ func (s *Store) writePositions(t *table, slots tensor.Span, src []byte) error {
 // writeIndex stores the index of a head. With rows that the index replaces, that of the selector
 // has come too.
 func (s *Store) writeIndex(t *table, src []byte) error {
+	if s.divides(t) != nil {
+		t.moved = int(int32(binary.LittleEndian.Uint32(src)))
+		return nil
+	}
 	if err := s.promptIndex.WriteIndex(src, t.Layer, t.Index); err != nil || t.freed == 0 {
 		return err
 	}

@@ -44,6 +44,9 @@ var suite = []string{
 	"infinigen:alpha=1,most=0.3,dims=0.5,calib=64",
 	"resnap:topk=20,every=30,obs=8,pool=5",
 	"resnap:topk=20,every=9,obs=12,pool=3,positions=cache,half=1",
+	"adakv:topk=70,obs=8,pool=5,floor=0.2",
+	"snapstream:sink=4,recent=30,topk=130,obs=8,pool=7,heads=ada,floor=0,positions=cache,half=1",
+	"knorm:sink=4,recent=20,topk=80,layers=pyramid,beta=3,heads=ada,floor=0,ring=9",
 }
 
 func init() {

@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -43,6 +44,49 @@ func TestPyramidKeepsItsTotal(t *testing.T) {
 		}
 		if sum < topk*layers || sum > (topk+1)*layers {
 			r.Fatalf("%d slots in all, %d layers of %d", sum, layers, topk)
+		}
+	})
+}
+
+// TestHeadsKeepTheBestBlocks checks budgets of heads: their sum, their floor, and without a floor that no
+// block of votes outside is higher than one inside.
+func TestHeadsKeepTheBestBlocks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x := Heads{Floor: rapid.SampledFrom([]int{0, 200, 1000}).Draw(t, "floor"), Block: rapid.IntRange(1, 5).Draw(t, "block")}
+		heads, topk := rapid.IntRange(1, 6).Draw(t, "heads"), rapid.IntRange(0, 20).Draw(t, "topk")
+		candidates := topk + rapid.IntRange(1, 60).Draw(t, "more")
+		curves := make([][]float32, heads)
+		for head := range curves {
+			votes := make([]float32, candidates)
+			for i := range votes {
+				votes[i] = float32(rapid.IntRange(0, 50).Draw(t, "vote"))
+			}
+			curves[head] = x.Curve(votes, topk, heads)
+			if !slices.IsSortedFunc(curves[head], func(a, b float32) int { return int(b - a) }) {
+				t.Fatalf("a curve rises: %v", curves[head])
+			}
+		}
+		got, sum, lowest, highest := x.Divide(curves, topk), 0, float32(math.Inf(1)), float32(0)
+		for head, n := range got {
+			sum += n
+			if n < x.Floor*x.Blocks(topk)/1000 || topk%x.Block+n*x.Block > candidates {
+				t.Fatalf("head %d has %d blocks of %d in the mean, and %d candidates", head, n, x.Blocks(topk), candidates)
+			}
+			if n > 0 {
+				lowest = min(lowest, curves[head][n-1])
+			}
+			if n < len(curves[head]) {
+				highest = max(highest, curves[head][n])
+			}
+		}
+		if sum != heads*x.Blocks(topk) {
+			t.Fatalf("%v: %d blocks, want %d", got, sum, heads*x.Blocks(topk))
+		}
+		if x.Floor == 0 && highest > lowest {
+			t.Fatalf("%v: a block with %v votes is outside, one with %v inside", got, highest, lowest)
+		}
+		if x.Floor == 1000 && slices.Max(got) > x.Blocks(topk) {
+			t.Fatalf("%v: a floor of all is the mean", got)
 		}
 	})
 }

@@ -41,6 +41,10 @@ func HandOver(p *kvcache.Policy, stores []*kvcache.Store, owner int) (*kvcache.S
 	if err := o.Open(prompt, prompt, adopted); err != nil {
 		return nil, 0, err
 	}
+	rules, err := divide(p, stores, o)
+	if err != nil {
+		return nil, 0, err
+	}
 	peak := o.Bytes() + own.Bytes()
 	o.Score = tensor.Score{Scale: 0.25}
 	for i, s := range stores {
@@ -52,7 +56,7 @@ func HandOver(p *kvcache.Policy, stores []*kvcache.Store, owner int) (*kvcache.S
 				}
 			}
 			for layer := range s.Geometry().Layers {
-				rule := g.Rule(layer, p)
+				rule := rules(layer, head)
 				if i == owner && rule.KeepsAll() {
 					continue
 				}
@@ -64,7 +68,7 @@ func HandOver(p *kvcache.Policy, stores []*kvcache.Store, owner int) (*kvcache.S
 					}
 					continue
 				}
-				for _, b := range inRuns(kvcache.PromptBlock(g, p, prompt, layer, tensor.Span{Lo: head, Hi: head + 1})) {
+				for _, b := range inRuns(kvcache.PromptBlock(g, rule, prompt, layer, tensor.Span{Lo: head, Hi: head + 1})) {
 					rows, err := b.Append(nil, kvcache.Selection{From: s, Policy: p, Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }})
 					if err != nil {
 						return nil, 0, err
@@ -83,6 +87,33 @@ func HandOver(p *kvcache.Policy, stores []*kvcache.Store, owner int) (*kvcache.S
 		s.Release()
 	}
 	return o, peak, o.Seal()
+}
+
+// divide gives the heads of each layer of the owner their budgets, and returns the policy of each head.
+func divide(p *kvcache.Policy, stores []*kvcache.Store, owner *kvcache.Store) (rule func(layer, head int) *kvcache.Policy, err error) {
+	g, prompt := owner.Geometry(), stores[0].Tokens()
+	blocks := make([][]int, g.Layers)
+	for layer := range blocks {
+		of := g.Rule(layer, p)
+		if !of.Divides(g, prompt) {
+			continue
+		}
+		curves := make([][]float32, g.KVHeads)
+		for _, s := range stores {
+			for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
+				curves[head] = of.HeadCurve(Statistics(s, layer, head), g.KVHeads)
+			}
+		}
+		blocks[layer] = of.HeadBlocks(prompt, curves)
+		err = errors.Join(err, owner.Divide(layer, blocks[layer]))
+	}
+	return func(layer, head int) *kvcache.Policy {
+		of := g.Rule(layer, p)
+		if blocks[layer] != nil {
+			of = of.OfHead(prompt, blocks[layer][head])
+		}
+		return of
+	}, err
 }
 
 // inRuns cuts a block into runs of 50 slots.

@@ -10,7 +10,7 @@ import (
 )
 
 // known are the policies in the order of Usage. A new policy is one more line.
-var known = []method.Method{full, streaming, snapKV, snapStream, sage, h2o, tova, knorm, pyramidKV, lagKV, resnap, quest, loki, infiniGen, shadowkv.Method, squeezed.Method}
+var known = []method.Method{full, streaming, snapKV, snapStream, sage, h2o, tova, knorm, pyramidKV, adaKV, lagKV, resnap, quest, loki, infiniGen, shadowkv.Method, squeezed.Method}
 
 var full = method.Method{Name: "full", Parts: func([]int) kvcache.Parts { return kvcache.Parts{} }}
 

@@ -22,7 +22,9 @@ func TestParse(t *testing.T) {
 		{"h2o:layers=pyramid", "h2o:recent=512,topk=512,step=0,layers=pyramid,beta=20"},
 		{"squeezed:ring=9", "squeezed:clusters=0.05,levels=1,sparsity=0.9,tail=64,obs=100,segment=8192,ring=9"},
 		{"snapkv:half=1,positions=cache,ring=9,layers=pyramid", "snapkv:topk=960,obs=64,pool=7,layers=pyramid,beta=20,ring=9,positions=cache,half=1"},
-		{"sage:layers=equal", "sage:sink=4,recent=64,topk=956"},
+		{"snapkv:heads=ada,floor=0.5,ring=3", "snapkv:topk=960,obs=64,pool=7,heads=ada,floor=0.5,ring=3"},
+		{"knorm:heads=ada,layers=pyramid", "knorm:sink=4,recent=64,topk=956,layers=pyramid,beta=20,heads=ada,floor=0.2"},
+		{"sage:layers=equal,heads=equal", "sage:sink=4,recent=64,topk=956"},
 	} {
 		p, err := Parse(c.spec)
 		if err != nil || p.Spec() != c.want {
@@ -31,7 +33,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, spec := range []string{"snap", "full:x=1", "streaming:", "streaming:sink", "streaming:sink=-1", "streaming:recent=0", "streaming:sink=1,sink=2", "streaming:sink=99999999999999999999", "streaming:topk=3",
 		"full:positions=cache", "streaming:positions=text", "streaming:half=1", "streaming:positions=cache,half=2",
-		"full:layers=pyramid", "streaming:layers=pyramid", "tova:layers=pyramid", "h2o:step=1,layers=pyramid", "quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square", "snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1",
+		"full:layers=pyramid", "streaming:layers=pyramid", "tova:layers=pyramid", "h2o:step=1,layers=pyramid", "quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square", "snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1", "full:heads=ada", "tova:heads=ada", "adakv:heads=ada", "resnap:heads=ada", "quest:heads=ada", "snapkv:heads=best", "snapkv:floor=0.2", "snapkv:heads=ada,floor=2",
 		"full:ring=5", "quest:ring=64", "shadowkv:ring=64", "streaming:ring=5", "snapstream:ring=5", "tova:ring=5", "snapkv:ring=0", "snapkv:ring=-1", "snapkv:ring=0%", "snapkv:ring=101%", "squeezed:ring=9,positions=cache"} {
 		if p, err := Parse(spec); !errors.Is(err, kvcache.ErrPolicy) {
 			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)

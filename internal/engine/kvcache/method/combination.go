@@ -5,22 +5,33 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // combination is the settings that combine with a policy:
 //
 //	layers=pyramid,beta=B  a compressor's tokens are divided among the layers, see budget.Pyramid
+//	heads=ada,floor=F      and among the heads of each layer, see budget.Heads
 //	ring=N                 the prompt's part of a policy, with the newest N tokens after it
 //	positions=cache,half=1 see kvcache.Policy.AtCachePositions
 type combination struct {
-	beta setting // number 0: layers are equal
-	ring setting // zero: all tokens after the prompt stay
+	beta  setting // number 0: layers are equal
+	ring  setting // zero: all tokens after the prompt stay
+	floor setting
 	cache, half,
-	pyramid bool
+	pyramid, ada bool
 }
 
 // Beta is the parameter of a pyramid: the highest layer gets one beta-th of the mean.
 var Beta = Param{Key: "beta", Value: 20, Min: 1, Max: 1000}
+
+// Floor is the parameter of budgets of heads: the share of the mean in them.
+var Floor = Share("floor", 200, 0, 1000)
+
+// HeadBudget is kvcache.Parts.HeadBudget of Ada-KV.
+func HeadBudget(floor int) *budget.Heads {
+	return &budget.Heads{Floor: floor, Block: tensor.BlockSlots}
+}
 
 var ringSize = Size("ring", 0, 1)
 
@@ -42,6 +53,9 @@ func (x *combination) read(texts map[string]string) (err error) {
 	if x.pyramid = word("layers", "equal", "pyramid"); x.pyramid && err == nil {
 		x.beta, err = take(texts, Beta)
 	}
+	if x.ada = word("heads", "equal", "ada"); x.ada && err == nil {
+		x.floor, err = take(texts, Floor)
+	}
 	if x.cache = word("positions", "original", "cache"); x.cache && err == nil {
 		var half setting
 		half, err = take(texts, Flag("half"))
@@ -59,6 +73,8 @@ func (x *combination) check(p *kvcache.Policy) error {
 	switch {
 	case x.pyramid && (p.Compressor == nil || p.Eviction != nil && !runs || p.LayerTopK != nil):
 		return fmt.Errorf("layers=pyramid divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already", p.Name())
+	case x.ada && (p.Compressor == nil || p.Eviction != nil && !runs || p.HeadBudget != nil):
+		return fmt.Errorf("heads=ada divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already", p.Name())
 	case x.ring != (setting{}) && (p.Eviction != nil || p.Compressor == nil && !p.Reorders):
 		return fmt.Errorf("ring limits the tokens after a prompt: %s limits them already, or reads them by pages", p.Name())
 	case x.cache && !p.Evicts():
@@ -71,6 +87,9 @@ func (x *combination) check(p *kvcache.Policy) error {
 func (x *combination) text(ring setting) (text string) {
 	if x.pyramid {
 		text += ",layers=pyramid,beta=" + Beta.text(x.beta)
+	}
+	if x.ada {
+		text += ",heads=ada,floor=" + Floor.text(x.floor)
 	}
 	if ring != (setting{}) {
 		text += ",ring=" + ringSize.text(ring)
@@ -86,16 +105,19 @@ func (x *combination) text(ring setting) (text string) {
 
 // with is the combination with the policy of a prompt of the given length in tokens.
 func (x *combination) with(p *kvcache.Policy, prompt int) *kvcache.Policy {
-	if x.pyramid || x.ring != (setting{}) {
+	if x.pyramid || x.ada || x.ring != (setting{}) {
 		parts, ring := p.Parts, setting{}
 		if x.pyramid {
 			parts.LayerTopK = Pyramid(parts.TopK, x.beta.number)
+		}
+		if x.ada {
+			parts.HeadBudget = HeadBudget(x.floor.number)
 		}
 		if x.ring != (setting{}) {
 			ring.number = ringSize.of(x.ring, prompt)
 		}
 		parts.Ring = ring.number
-		inner := combination{beta: x.beta, pyramid: x.pyramid}
+		inner := combination{beta: x.beta, pyramid: x.pyramid, floor: x.floor, ada: x.ada}
 		p = kvcache.Compose(p.Name(), p.Spec()+inner.text(ring), parts)
 	}
 	if x.cache {

@@ -185,7 +185,7 @@ func (m Method) help() string {
 }
 
 // Parse parses "name", "name:key=value,key=value" or "name:named,key=value". Missing parameters have the
-// defaults of Usage. Some combine with layers=pyramid, ring and positions=cache, see combination. Errors wrap kvcache.ErrPolicy.
+// defaults of Usage. Some combine with layers=pyramid, heads=ada, ring and positions=cache, see combination. Errors wrap kvcache.ErrPolicy.
 func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
 	at := slices.IndexFunc(known, func(m Method) bool { return m.Name == name })
@@ -194,7 +194,7 @@ func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 		for _, m := range known {
 			usage = append(usage, m.help())
 		}
-		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,ring=SIZE ,positions=cache", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,heads=ada ,ring=SIZE ,positions=cache", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
 	}
 	policy, err := known[at].parse(rest, given)
 	if err != nil {

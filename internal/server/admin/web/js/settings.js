@@ -40,6 +40,7 @@ const policies = {
   tova: "Drops the token with the least attention, one by one.",
   knorm: "Keeps the tokens whose keys are smallest.",
   pyramidkv: "As snapkv, with more tokens in lower layers than in higher ones.",
+  adakv: "As snapkv, with more tokens in heads whose attention is spread.",
   lagkv: "Keeps the tokens least like those that follow them.",
   resnap: "As snapkv, and compresses the cache again while it answers.",
   loki: "Keeps every token, and reads those whose leading key components match.",
