@@ -20,3 +20,4 @@
 #include "rope.cu"
 #include "attend.cu"
 #include "prompt.cu"
+#include "mass.cu"

@@ -17,13 +17,35 @@ template <int type> struct Cache {
   DEVICE_METHOD Cache(const uint32_t *tables, uint8_t *arena, Row r, uint32_t head, uint32_t dim) : table(tables + r.table + (uint64_t)head * r.stride), arena(arena), dim(dim) {}
   DEVICE_METHOD uint32_t values_at() const { return SLOTS * dim * bytes_of<type>; }
   DEVICE_METHOD uint32_t scales_at() const { return 2 * values_at(); }
-  DEVICE_METHOD uint8_t *block(uint32_t b) const { return arena + (uint64_t)table[b] * (scales_at() + (type == INT8 ? 8 * SLOTS : 0)); }
+  DEVICE_METHOD uint8_t *numbered(uint32_t block) const { return arena + (uint64_t)block * (scales_at() + (type == INT8 ? 8 * SLOTS : 0)); }
+  DEVICE_METHOD uint8_t *block(uint32_t b) const { return numbered(table[b]); }
   // key is the index of element k of a slot's key.
   DEVICE_METHOD uint32_t key(uint32_t slot, uint32_t k) const {
     uint32_t panel = slot / PANEL * dim * PANEL;
     return type == BF16 ? panel + (k & ~1u) * PANEL + slot % PANEL * 2 + (k & 1) : panel + k * PANEL + slot % PANEL;
   }
 };
+
+// Place is launch.Place: the slot of a token's key and value in a cache of one KV head. The row that they
+// replace is saved in row `saved` of a block in row form (tensor.KVLayout.SaveRow), unless there is none.
+struct Place {
+  uint32_t slot, block, saved, unused;
+};
+
+// save copies the key (at 0) or the value (at 1) of a slot to its place. It is called by a warp.
+template <int type> DEVICE void save(const Cache<type> &c, Place place, int at) {
+  const uint8_t *from = c.block(place.slot / SLOTS);
+  uint8_t *to = c.numbered(place.block);
+  uint32_t of = place.slot % SLOTS;
+  if (type == INT8 && threadIdx.x == 0) ((float *)(to + c.scales_at()))[at * SLOTS + place.saved] = ((const float *)(from + c.scales_at()))[at * SLOTS + of];
+  from += at * c.values_at(), to += at * c.values_at();
+  for (uint32_t i = threadIdx.x; i < c.dim; i += 32) {
+    uint32_t k = at ? of * c.dim + i : c.key(of, i), saved = place.saved * c.dim + i;
+    if constexpr (type == F32) ((uint32_t *)to)[saved] = ((const uint32_t *)from)[k];
+    else if constexpr (type == BF16) ((uint16_t *)to)[saved] = ((const uint16_t *)from)[k];
+    else to[saved] = from[k];
+  }
+}
 
 // row_scale is tensor.int8Scale of n numbers of a warp in shared memory: the scale, and its inverse, or
 // 0 for both.
@@ -70,7 +92,7 @@ template <int type> DEVICE void put(const Cache<type> &c, uint32_t slot, int at,
 // rope_write prepares rows of queries, keys and values, ld apart, for attention: norms of query and
 // key heads where there are some, rotation by cosine and sine (rows, dim/2), and the write into the cache
 // of cache number index. A warp has a head of a row.
-template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index) {
+template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, const Place *places) {
   SHARED float x[MAX_HEAD];
   uint32_t head = blockIdx.x, half = dim / 2, lane = threadIdx.x;
   bool query = head < heads, value = head >= heads + kvheads;
@@ -98,12 +120,17 @@ template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, const float 
     return;
   }
   Row r = rows[blockIdx.y];
-  put(Cache<type>(tables, arena, r, index * kvheads + (head - heads) % kvheads, dim), r.slot, value, x);
+  head = (head - heads) % kvheads;
+  Cache<type> cache(tables, arena, r, index * kvheads + head, dim);
+  Place place = {r.slot, ~0u};
+  if (places) place = places[blockIdx.y * kvheads + head];
+  if (place.block != ~0u) save(cache, place, value);
+  put(cache, place.slot, value, x);
 }
 
 #define ROPE_WRITE(name, type) \
-  KERNEL THREADS(32, 16) name(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index) { \
-    rope_write<type>(qkv, ld, cosine, sine, qnorm, knorm, eps, rows, tables, arena, heads, kvheads, dim, index); \
+  KERNEL THREADS(32, 16) name(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, const Place *places) { \
+    rope_write<type>(qkv, ld, cosine, sine, qnorm, knorm, eps, rows, tables, arena, heads, kvheads, dim, index, places); \
   }
 ROPE_WRITE(rope_write_f32, F32)
 ROPE_WRITE(rope_write_bf16, BF16)

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
@@ -18,6 +19,28 @@ type Row struct {
 
 // RowBytes is the size of a Row.
 const RowBytes = 16
+
+// Place is where a KV head of a token has its key and value in a cache, if that is not the slot of the token's
+// row. The card's memory holds an array of places, 16 bytes each, little-endian.
+type Place struct {
+	Slot  uint32
+	Block uint32 // the block in row form (tensor.KVLayout.SaveRow) for the row that is replaced; NoBlock: none
+	Saved uint32 // its row there
+	_     uint32
+}
+
+// PlaceBytes is the size of a Place.
+const PlaceBytes = 16
+
+// NoBlock is the number of no block.
+const NoBlock = ^uint32(0)
+
+// Put writes the little-endian bytes of a place.
+func (p Place) Put(to []byte) {
+	for i, v := range [...]uint32{p.Slot, p.Block, p.Saved, 0} {
+		binary.LittleEndian.PutUint32(to[4*i:], v)
+	}
+}
 
 // Cache describes the caches of a layer on a card. Block i of a list is BlockSlots slots of one KV head, in
 // the layout of tensor.KVLayout, at Arena + Tables[...]*BlockBytes. The list of KV head h of
@@ -49,8 +72,8 @@ func (c Cache) suffix(heads int) (string, error) {
 
 // RopeWrite prepares the rows QKV[i*Ld:] of queries (Heads*HeadDim), keys and values
 // (KVHeads*HeadDim each) for attention: tensor.RMSNorm of each query and key head where there are
-// norms, tensor.RopeRotateHalf, and tensor.KVLayout.Put into the row's slot. It replaces queries, and
-// does not change keys and values.
+// norms, tensor.RopeRotateHalf, and tensor.KVLayout.Put into the row's slot, or into its places. It replaces
+// queries, and does not change keys and values.
 type RopeWrite struct {
 	Cache
 	QKV          cuda.Pointer
@@ -60,6 +83,7 @@ type RopeWrite struct {
 	QNorm, KNorm cuda.Pointer // (HeadDim), or 0
 	Eps          float32
 	Rows         cuda.Pointer // (N) Row
+	Places       cuda.Pointer // (N, KVHeads) Place, or 0
 	N            int
 }
 
@@ -70,5 +94,5 @@ func (o RopeWrite) Calls() ([]Call, error) {
 	}
 	return []Call{{"rope_write_" + suffix, cuda.Grid{X: o.Heads + 2*o.KVHeads, Y: o.N, Threads: 32},
 		[]any{o.QKV, uint32(o.Ld), o.Cos, o.Sin, o.QNorm, o.KNorm, o.Eps, o.Rows, o.Tables, o.Arena,
-			uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index)}}}, nil
+			uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Places}}}, nil
 }

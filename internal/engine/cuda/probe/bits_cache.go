@@ -15,7 +15,10 @@ var cacheTypes = []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8}
 var cacheComparisons = func() (all []comparison) {
 	for _, t := range cacheTypes {
 		all = append(all, comparison{fmt.Sprintf("rotation and write to a cache of %v", t), []string{"rope_write_" + t.String()},
-			func(k *card, r *rand.Rand) { k.rotations(r, t) }})
+			func(k *card, r *rand.Rand) {
+				k.rotations(r, t, false)
+				k.rotations(r, t, true)
+			}})
 	}
 	return all
 }()
@@ -65,13 +68,38 @@ func (k *card) cache(c *hostCache) launch.Cache {
 	return launch.Cache{Type: c.layout.Type, Arena: k.upload(c.arena), Tables: k.upload(c.tables), Index: layers - 1, KVHeads: c.kvheads, HeadDim: c.layout.KDim}
 }
 
-func (k *card) rotations(r *rand.Rand, t tensor.DType) {
+// place gives the KV heads of all sequences other slots. The rows there are random, and half of them are
+// saved in a new last block. It returns the places (sequence, head), and that block.
+func (c *hostCache) place(r *rand.Rand) (places []launch.Place, saved []byte) {
+	size := c.layout.BlockBytes()
+	block := uint32(len(c.arena) / size)
+	c.arena = append(c.arena, make([]byte, size)...)
+	saved = c.arena[int(block)*size:]
+	for i := range c.rows {
+		c.fill(r, i)
+		for range c.kvheads {
+			p := launch.Place{Slot: r.Uint32N(c.rows[i].Slot + 1), Block: launch.NoBlock, Saved: uint32(tensor.BlockSlots - 1 - len(places))}
+			if len(places)%2 == 0 {
+				p.Block = block
+			}
+			places = append(places, p)
+		}
+	}
+	return places, saved
+}
+
+func (k *card) rotations(r *rand.Rand, t tensor.DType, placed bool) {
 	const kvheads, group, eps = 2, 3, 1e-6
 	for _, dim := range []int{64, 80, 256} {
 		for _, normed := range []bool{false, true} {
 			c := newHostCache(t, kvheads, dim)
 			for _, slots := range []int{1, 64, 77} {
 				c.add(r, slots)
+			}
+			var places []launch.Place
+			var saved []byte
+			if placed {
+				places, saved = c.place(r)
 			}
 			n, heads, ld := len(c.rows), kvheads*group, (kvheads*group+2*kvheads)*dim+8
 			qkv := normal(r, n*ld, 1)
@@ -89,6 +117,13 @@ func (k *card) rotations(r *rand.Rand, t tensor.DType) {
 			if normed {
 				o.QNorm, o.KNorm = k.upload(qnorm), k.upload(knorm)
 			}
+			if placed {
+				b := make([]byte, launch.PlaceBytes*len(places))
+				for i, p := range places {
+					p.Put(b[launch.PlaceBytes*i:])
+				}
+				o.Places = k.upload(b)
+			}
 			k.run(o)
 			for i := range n {
 				x, slot := qkv[i*ld:], int(c.rows[i].Slot)
@@ -105,10 +140,16 @@ func (k *card) rotations(r *rand.Rand, t tensor.DType) {
 				}
 				for h := range kvheads {
 					key := turn(append([]float32{}, head(heads+h)...), knorm)
+					if placed {
+						p := places[i*kvheads+h]
+						if slot = int(p.Slot); p.Block != launch.NoBlock {
+							c.layout.SaveRow(saved, int(p.Saved), c.blocks(i, h)[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+						}
+					}
 					c.layout.Put(c.blocks(i, h)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, key, head(heads+kvheads+h))
 				}
 			}
-			what := fmt.Sprintf("%d elements, norms %v", dim, normed)
+			what := fmt.Sprintf("%d elements, norms %v, placed %v", dim, normed, placed)
 			k.equalFloats(what+", queries", o.QKV, qkv)
 			k.equalCache(what, o.Arena, c)
 		}

@@ -66,6 +66,12 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(f32_product_8, 2);
   ADD(function_of_bits, 3);
   ADD(gate_rows, 6);
+  ADD(mass_add_bf16, 12);
+  ADD(mass_add_f32, 12);
+  ADD(mass_add_int8, 12);
+  ADD(mass_sums_bf16, 11);
+  ADD(mass_sums_f32, 11);
+  ADD(mass_sums_int8, 11);
   ADD(pack_rounded, 0);
   ADD(q4_gate_normed, 12);
   ADD(q4_product, 4);
