@@ -207,6 +207,12 @@ func cardPolicy(spec string) (*kvcache.Policy, error) {
 	return p, err
 }
 
+// CardComputes reports whether a card keeps caches of a policy. A text that is not a policy is refused elsewhere.
+func CardComputes(policy string) bool {
+	p, err := kvpolicy.Parse(policy)
+	return err != nil || accelerator.Policy(p) == nil
+}
+
 // cardKeeps returns an error if a card serves and keeps no caches of the policy.
 func (c *core) cardKeeps(p *kvcache.Policy) error {
 	if g := c.group(); g != nil && slices.ContainsFunc(g.Nodes, func(n topology.Node) bool { return n.Device != "" }) {

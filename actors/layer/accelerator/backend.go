@@ -30,8 +30,8 @@ type Backend struct {
 	norms    activation   // (T, Hidden)
 	attended activation   // (T, queries)
 	gated    activation   // (T, FFN)
-	scratch  cuda.Pointer // of decode attention
-	scratchN int64        // its bytes
+	scratch  grown        // of decode attention
+	observer observer
 	logits   cuda.Pointer // (LogitRows, Vocab)
 	bests    cuda.Pointer // (LogitRows) indices, then logits
 
@@ -41,6 +41,7 @@ type Backend struct {
 	whole   []*cuda.Pinned // whole rows of logits
 
 	decode  int  // decode rows, which come first
+	prompts int  // first row of a prompt
 	slots   int  // the most slots that a decode row reads
 	started bool // the step's inputs are in the stream
 	busy    bool // work may be in the stream
@@ -91,6 +92,8 @@ func (b *Backend) Close() {
 		b.card.Must(p.Close())
 	}
 	b.whole = nil
+	b.scratch.close()
+	b.observer.close()
 	b.rank.close()
 }
 
@@ -102,9 +105,13 @@ func (b *Backend) Begin(batch *layer.Batch, rotations []*rotation.Table) {
 	if b.busy { // the memory of the inputs is still read
 		b.wait()
 	}
-	b.batch, b.started, b.decode, b.slots = batch, false, 0, 0
+	b.batch, b.started, b.decode, b.slots, b.prompts = batch, false, 0, 0, 0
 	for i := range batch.Segments {
-		if s := &batch.Segments[i]; !s.Prefill && s.Cache != nil {
+		s := &batch.Segments[i]
+		if s.Prefill {
+			break
+		}
+		if b.prompts += s.N; s.Cache != nil {
 			b.decode += s.N
 			b.slots = max(b.slots, s.Start+s.N)
 		}
@@ -138,15 +145,16 @@ func (b *Backend) do(o launch.Operation) {
 // wait waits for all work.
 func (b *Backend) wait() {
 	b.ops.Start()
-	b.card.Wait()
+	b.observe()
 	b.busy, b.rank.staged.used = false, 0
 }
 
 // Compact implements layer.Backend. Only SwiftKV drops rows, and unsupported refuses it.
 func (b *Backend) Compact([]topology.Range) { panic("accelerator: SwiftKV is not computed on a card") }
 
-// Run implements layer.Backend. A step with prompt rows waits for the card, so that its time is known.
-// After decode rows, Logits waits, and on several ranks the exchanges do.
+// Run implements layer.Backend. A step with prompt rows waits for the card, so that its time is known, and one
+// whose attention decides what a policy evicts. After other decode rows, Logits waits, and on several ranks
+// the exchanges do.
 func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 	began := time.Now()
 	b.start()
@@ -160,7 +168,7 @@ func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 			ops[op](b, w)
 		}
 	}
-	if b.ops.Start(); alone && b.decode < b.batch.T {
+	if b.ops.Start(); alone && b.decode < b.batch.T || len(b.observer.seen) > 0 {
 		b.wait()
 	}
 	b.batch.Spent[layer.Projections] += time.Since(began)
@@ -172,7 +180,7 @@ var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpNormAttention:      (*Backend).normAttention,
 	layer.OpNormOwnedAttention: (*Backend).normAttention,
 	layer.OpProjectQKV:         (*Backend).queriesKeysValues,
-	layer.OpAttend:             (*Backend).attend,
+	layer.OpAttend:             (*Backend).attendAll,
 	layer.OpProjectOut:         func(b *Backend, w *weights) { b.output(w.o, b.attended, w.postAttnNorm, w.mixFactor) },
 	layer.OpNormFFN:            (*Backend).normFFN,
 	layer.OpNormAllFFN:         (*Backend).normFFN,
@@ -253,25 +261,37 @@ func (b *Backend) multiply(j joined, in activation, y cuda.Pointer, ld int, resi
 // output adds the product of an output matrix to the residual stream, after its norm and its factor if
 // the layer has them.
 func (b *Backend) output(j joined, in activation, norm cuda.Pointer, factor float32) {
-	h, t := b.dims.Hidden, b.batch.T
 	if norm == 0 && factor == 0 {
-		b.multiply(j, in, b.x, h, b.x)
+		b.multiply(j, in, b.x, b.dims.Hidden, b.x)
 		return
 	}
-	y := b.y
-	b.multiply(j, in, y, h, 0)
-	if norm != 0 {
-		o := launch.Norm{X: y, Weight: norm, Eps: b.dims.NormEps, Rows: t, Cols: h}
-		if factor == 0 {
-			o.Residual, o.Out = b.x, b.x
-			b.do(o)
-			return
+	b.multiply(j, in, b.y, b.dims.Hidden, 0)
+	b.addRows(norm, factor, b.allRows())
+}
+
+// addRows adds rows of y to the residual stream, after their norm and their factor if there are some.
+func (b *Backend) addRows(norm cuda.Pointer, factor float32, rows ...topology.Range) {
+	h := b.dims.Hidden
+	for _, r := range rows {
+		if r.Len() == 0 {
+			continue
 		}
-		o.Out, y = b.norms.plain, b.norms.plain
-		b.do(o)
+		x, y := b.rowsOf(b.x, r.Lo), b.rowsOf(b.y, r.Lo)
+		if norm != 0 {
+			o := launch.Norm{X: y, Weight: norm, Eps: b.dims.NormEps, Rows: r.Len(), Cols: h}
+			if factor == 0 {
+				o.Residual, o.Out = x, x
+				b.do(o)
+				continue
+			}
+			o.Out, y = b.norms.plain, b.norms.plain
+			b.do(o)
+		}
+		if factor != 0 {
+			b.do(launch.Logits{X: y, Ld: h, Scale: factor, Rows: r.Len(), Cols: h})
+		}
+		b.do(launch.Add{X: x, Y: y, Rows: r.Len(), Cols: h})
 	}
-	b.do(launch.Logits{X: y, Ld: h, Scale: factor, Rows: t, Cols: h})
-	b.do(launch.Add{X: b.x, Y: y, Rows: t, Cols: h})
 }
 
 func (b *Backend) gate(w *weights) {
@@ -289,53 +309,6 @@ func (b *Backend) gate(w *weights) {
 		o.To = b.gated.rounded
 	}
 	b.do(o)
-}
-
-// attend rotates queries and keys, writes keys and values into the caches, and computes attention: of
-// all decode rows together, and of each prompt.
-func (b *Backend) attend(w *weights) {
-	d := &b.dims
-	cache := launch.Cache{Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: w.index, KVHeads: d.KVHeads, HeadDim: d.HeadDim}
-	b.do(launch.RopeWrite{Cache: cache, QKV: b.qkv, Ld: b.qkvWidth(), Heads: d.Heads, Cos: b.frame.cos[w.rope], Sin: b.frame.sin[w.rope],
-		QNorm: w.qNorm, KNorm: w.kNorm, Eps: d.NormEps, Rows: b.frame.rows, N: b.batch.T})
-	o := launch.Attend{Cache: cache, LdQ: b.qkvWidth(), Heads: d.Heads, Scale: b.score.Scale, Cap: b.score.Cap, Window: w.window, LdOut: b.queryWidth()}
-	rows := func(first, n int) {
-		to := b.input(b.attended, first)
-		o.Q, o.N = b.qkv.Add(4*int64(first*b.qkvWidth())), n
-		o.Rows = b.frame.rows.Add(int64(first) * launch.RowBytes)
-		if o.Out, o.To = 0, (launch.Rounded{}); w.o.plain() || o.Prompt || d.HeadDim%tensor.BlockWidth != 0 {
-			o.Out = to.plain
-		}
-		if w.o.rounded() {
-			o.To = to.rounded
-		}
-		if need := o.ScratchBytes(); need > b.scratchN {
-			b.growScratch(need)
-		}
-		o.Scratch = b.scratch
-		b.do(o)
-	}
-	if b.decode > 0 {
-		o.Slots = (b.slots + tensor.RunSlots - 1) / tensor.RunSlots * tensor.RunSlots // a graph serves all steps of a run
-		rows(0, b.decode)
-	}
-	o.Prompt = true
-	for i := range b.batch.Segments {
-		if s := &b.batch.Segments[i]; s.Prefill {
-			o.Slots = s.Start + s.N
-			rows(s.First, s.N)
-		}
-	}
-}
-
-// growScratch allocates twice the needed memory for the state between the kernels of attention.
-func (b *Backend) growScratch(need int64) {
-	b.ops.Start()
-	b.card.Free(b.scratch, b.scratchN)
-	var err error
-	b.scratch, err = b.card.Alloc(2 * need)
-	b.card.Must(err)
-	b.scratchN = 2 * need
 }
 
 // Adapted implements layer.Backend. A card computes no adapters.

@@ -157,9 +157,11 @@ type grown struct {
 	bytes int64
 }
 
-// grow returns memory of at least n bytes. The content of smaller memory is lost.
+// grow returns memory of at least n bytes. The content of smaller memory is lost, after the operations
+// so far.
 func (g *grown) grow(b *Backend, n int64) cuda.Pointer {
 	if g.bytes < n {
+		b.ops.Start()
 		g.close()
 		var err error
 		g.at, err = b.card.Alloc(n)

@@ -30,6 +30,7 @@ type frame struct {
 	embeddings *cuda.Pinned // (T, Hidden)
 	embedded   []float32    // the same
 	tables     tables
+	placed     placements
 }
 
 func newFrame(c *card.Card, m *allocations, d layer.Dims, maxRows int) *frame {
@@ -49,12 +50,14 @@ func newFrame(c *card.Card, m *allocations, d layer.Dims, maxRows int) *frame {
 }
 
 func (f *frame) close() error {
+	f.placed.close()
 	return errors.Join(f.host.Close(), f.embeddings.Close(), f.tables.close())
 }
 
 // fill writes the inputs of a step, except the embeddings. It records the rows in the layers' caches.
 func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 	f.tables.begin()
+	f.placed.begin(b)
 	t := b.batch.T
 	f.used = launch.RowBytes * t
 	for i := range f.cos {
@@ -65,7 +68,7 @@ func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
 		s, l := &b.batch.Segments[i], new(lists)
 		if s.Cache != nil { // otherwise another rank attends
 			l = f.tables.of(storeOf(s), s.Prefill, s.Start+s.N, b)
-			write(s)
+			f.placed.add(b, s, l)
 		}
 		for j := range s.N {
 			row := s.First + j
@@ -94,18 +97,12 @@ func storeOf(s *layer.Segment) *kvcache.Store {
 	panic(fmt.Sprintf("accelerator: sequence %d has a cache %T", s.Seq, s.Cache))
 }
 
-// write records in the caches that the card writes a segment's rows.
-func write(s *layer.Segment) {
-	if c := storeOf(s); !c.WriteElsewhere(s.Start, s.N) {
-		panic(fmt.Sprintf("accelerator: policy %s is not computed on a card", c.Policy().Name()))
-	}
-}
-
 // upload puts copies of the inputs into the stream.
 func (f *frame) upload(b *Backend) {
 	f.card.Must(f.card.Stream.Upload(f.all, f.host.Bytes()[:f.used]))
 	f.card.Must(f.card.Stream.Upload(b.x, f.embeddings.Bytes()[:4*b.batch.T*b.dims.Hidden]))
 	f.tables.upload()
+	f.placed.upload(b)
 }
 
 // tables holds the lists of blocks of the sequences in use. A list belongs to a cache and KV head, and has
@@ -156,8 +153,9 @@ const lately = 8
 const room = 64
 
 // of returns the lists of a sequence of a number of tokens, up to date. While a prompt is read, any of
-// its blocks may be replaced by a shared one; a sequence that decodes only appends, from the block of its
-// next token on. The list of a ring has the blocks of the text, like that of other layers.
+// its blocks may be replaced by a shared one; a sequence that decodes and keeps all tokens only appends, from
+// the block of its next token on. The list of a window's ring has the blocks of the text, like that of
+// layers without a window.
 func (t *tables) of(s *kvcache.Store, prompt bool, tokens int, b *Backend) *lists {
 	layers, heads, windows := s.Geometry().Layers, s.Heads(), s.Geometry().Windows
 	last := (tokens - 1) / tensor.BlockSlots
@@ -183,8 +181,8 @@ func (t *tables) of(s *kvcache.Store, prompt bool, tokens int, b *Backend) *list
 		for h := heads.Lo; h < heads.Hi; h++ {
 			words := t.words[4*(l.at+(i*heads.Len()+h-heads.Lo)*l.stride):]
 			blocks := s.Blocks(i, h)
-			if ring > 0 {
-				for j := max(0, last-ring+1); j <= last; j++ {
+			if ring > 0 { // also what the step's first token sees
+				for j := max(0, s.Tokens()/tensor.BlockSlots-ring+1); j <= last; j++ {
 					b.writeBlock(words[4*j:], blocks[j%ring])
 				}
 				continue
@@ -194,7 +192,7 @@ func (t *tables) of(s *kvcache.Store, prompt bool, tokens int, b *Backend) *list
 			}
 		}
 	}
-	if l.blocks = 0; !prompt {
+	if l.blocks = 0; !prompt && s.Policy().KeepsAll() {
 		l.blocks = s.Tokens() / tensor.BlockSlots
 	}
 	return l
@@ -202,11 +200,15 @@ func (t *tables) of(s *kvcache.Store, prompt bool, tokens int, b *Backend) *list
 
 // writeBlock writes the number of a block; nil: it is outside of a window.
 func (b *Backend) writeBlock(to, block []byte) {
-	number := ^uint32(0)
-	if block != nil {
-		number = uint32(b.blocks.Offset(block) / int64(b.cache.BlockBytes()))
+	binary.LittleEndian.PutUint32(to, b.number(block))
+}
+
+// number is the number of a block; nil: none.
+func (b *Backend) number(block []byte) uint32 {
+	if block == nil {
+		return launch.NoBlock
 	}
-	binary.LittleEndian.PutUint32(to, number)
+	return uint32(b.blocks.Offset(block) / int64(b.cache.BlockBytes()))
 }
 
 // place finds room for lists of n words.

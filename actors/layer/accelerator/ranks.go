@@ -172,31 +172,6 @@ func (b *Backend) projectOwnOut(w *weights) {
 	}
 }
 
-// addRows adds rows of y to the residual stream, after their norm and their factor if there are some.
-func (b *Backend) addRows(norm cuda.Pointer, factor float32, rows ...topology.Range) {
-	h := b.dims.Hidden
-	for _, r := range rows {
-		if r.Len() == 0 {
-			continue
-		}
-		x, y := b.rowsOf(b.x, r.Lo), b.rowsOf(b.y, r.Lo)
-		if norm != 0 {
-			o := launch.Norm{X: y, Weight: norm, Eps: b.dims.NormEps, Rows: r.Len(), Cols: h}
-			if factor == 0 {
-				o.Residual, o.Out = x, x
-				b.card.Do(o)
-				continue
-			}
-			o.Out, y = b.norms.plain, b.norms.plain
-			b.card.Do(o)
-		}
-		if factor != 0 {
-			b.card.Do(launch.Logits{X: y, Ld: h, Scale: factor, Rows: r.Len(), Cols: h})
-		}
-		b.card.Do(launch.Add{X: x, Y: y, Rows: r.Len(), Cols: h})
-	}
-}
-
 // gateShare computes this rank's columns of the gate. With mapping Reduce, the down projection reads
 // them only, so they lie together.
 func (b *Backend) gateShare(w *weights) {
@@ -270,7 +245,7 @@ func (b *Backend) addFFN(w *weights, rows ...topology.Range) {
 func (b *Backend) attendShare(w *weights) {
 	d, r := &b.dims, &b.rank
 	if n := r.Decode; n.Len() > 0 {
-		b.attendHeads(w, n, b.qkv.Add(4*int64(n.Lo*b.qkvWidth())), b.qkvWidth(), topology.Range{Lo: 0, Hi: d.KVHeads})
+		b.attend(attention{w, n, b.qkv.Add(4 * int64(n.Lo*b.qkvWidth())), b.qkvWidth(), topology.Range{Lo: 0, Hi: d.KVHeads}})
 		b.roundAfter(b.attended, n)
 	}
 	heads := r.Slice.KVHeads
@@ -288,41 +263,8 @@ func (b *Backend) attendShare(w *weights) {
 		}
 		from = to
 	}
-	b.attendHeads(w, r.Prompts, from, ld, heads)
+	b.attend(attention{w, r.Prompts, from, ld, heads})
 	b.roundAfter(b.attended, r.Prompts)
-}
-
-// attendHeads computes attention of rows with some KV heads. qkv has the columns of these heads, ld
-// apart.
-func (b *Backend) attendHeads(w *weights, rows topology.Range, qkv cuda.Pointer, ld int, heads topology.Range) {
-	d, group := &b.dims, b.dims.Heads/b.dims.KVHeads
-	cache := launch.Cache{Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: w.index, KVHeads: heads.Len(), HeadDim: d.HeadDim}
-	turned := 4 * int64(rows.Lo) * int64(b.frame.half)
-	described := func(row int) cuda.Pointer { return b.frame.rows.Add(int64(row) * launch.RowBytes) }
-	b.card.Do(launch.RopeWrite{Cache: cache, QKV: qkv, Ld: ld, Heads: heads.Len() * group, Cos: b.frame.cos[w.rope].Add(turned), Sin: b.frame.sin[w.rope].Add(turned),
-		QNorm: w.qNorm, KNorm: w.kNorm, Eps: d.NormEps, Rows: described(rows.Lo), N: rows.Len()})
-	o := launch.Attend{Cache: cache, LdQ: ld, Heads: heads.Len() * group, Scale: b.score.Scale, Cap: b.score.Cap, Window: w.window, LdOut: b.queryWidth()}
-	attend := func(first, n int) {
-		o.Q, o.N, o.Rows = qkv.Add(4*int64(first-rows.Lo)*int64(ld)), n, described(first)
-		o.Out = b.attended.plain.Add(4 * (int64(first)*int64(b.queryWidth()) + int64(heads.Lo*group*d.HeadDim)))
-		if need := o.ScratchBytes(); need > b.scratchN {
-			b.growScratch(need)
-		}
-		o.Scratch = b.scratch
-		b.card.Do(o)
-	}
-	if rows.Lo < b.rank.Prompts.Lo {
-		o.Slots = b.slots
-		attend(rows.Lo, rows.Len())
-		return
-	}
-	o.Prompt = true
-	for i := range b.batch.Segments {
-		if s := &b.batch.Segments[i]; s.Prefill {
-			o.Slots = s.Start + s.N
-			attend(s.First, s.N)
-		}
-	}
 }
 
 // Nodes implements layer.Backend.

@@ -51,10 +51,15 @@ func Supports(c *model.Config, weights tensor.DType) error {
 
 // Policy returns an error if caches of a policy are not kept on a card, or nil.
 func Policy(p *kvcache.Policy) error {
-	if p.RebuildsByPrefill() && p.Index == nil {
+	switch {
+	case p.Selector == nil && p.Index == nil && !p.CachePositions():
 		return nil
+	case p.CachePositions():
+		return fmt.Errorf("cache policy %s with positions=cache is not computed on a graphics card: "+
+			"leave it out, or compute on the CPU", p.Name())
 	}
-	return fmt.Errorf("cache policy %s is not computed on a graphics card: use full, or compute on the CPU", p.Name())
+	return fmt.Errorf("cache policy %s is not computed on a graphics card, since it selects what a query reads: "+
+		"use one that evicts, such as snapstream, or compute on the CPU", p.Name())
 }
 
 // ActivationBytes is the memory of a card that the steps of one micro-batch take, without the caches.

@@ -136,7 +136,7 @@ func (c *Up) noCard() string {
 		flag string
 	}{
 		{c.Nodes > 1 && !c.defaulted, "--nodes"}, {c.Draft != "", "--draft"}, {c.SwiftKV != "", "--swiftkv"}, {len(c.Serve.LoRA) > 0 || c.Serve.LoRADir != "", "--lora"},
-		{c.Serve.Policy != "" && c.Serve.Policy != "full", "--policy"},
+		{!cluster.CardComputes(c.Serve.Policy), "--policy"},
 	} {
 		if x.set {
 			return x.flag

@@ -153,43 +153,18 @@ func (a *Arena) Alloc(size, n int) ([][]byte, error) {
 
 // allocAll is Alloc for blocks of several sizes, which sizes yields in order, the same in each call.
 func (a *Arena) allocAll(sizes func(yield func(size int))) ([][]byte, error) {
-	var kinds []struct {
-		size, n int
-		blocks  [][]byte
-	}
-	at := func(size int) int {
-		for i := range kinds {
-			if kinds[i].size == size {
-				return i
-			}
-		}
-		kinds = append(kinds, struct {
-			size, n int
-			blocks  [][]byte
-		}{size: size})
-		return len(kinds) - 1
-	}
-	all := 0
-	sizes(func(size int) {
-		kinds[at(size)].n++
-		all++
-	})
-	for i := range kinds {
-		k := &kinds[i]
+	groups := memory.Groups(sizes)
+	for i := range groups {
+		g := &groups[i]
 		var err error
-		if k.blocks, err = a.Alloc(k.size, k.n); err != nil {
-			for _, k := range kinds[:i] {
-				a.Release(k.blocks)
+		if g.Blocks, err = a.Alloc(g.Size, g.N); err != nil {
+			for _, g := range groups[:i] {
+				a.Release(g.Blocks)
 			}
 			return nil, err
 		}
 	}
-	out := make([][]byte, 0, all)
-	sizes(func(size int) {
-		k := &kinds[at(size)]
-		out, k.blocks = append(out, k.blocks[0]), k.blocks[1:]
-	})
-	return out, nil
+	return memory.Deal(groups, sizes), nil
 }
 
 func (a *Arena) take(size, n int) ([][]byte, error) {

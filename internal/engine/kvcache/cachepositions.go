@@ -38,6 +38,9 @@ func (p *Policy) AtCachePositions(half bool) *Policy {
 	return r.copied()
 }
 
+// CachePositions reports whether tokens have positions within the cache.
+func (p *Policy) CachePositions() bool { return p.cachePositions }
+
 // EndlessTokens is the longest sequence of an endless policy: float32 has every position up to it.
 const EndlessTokens = 1 << 24
 

@@ -55,7 +55,7 @@ func (o *Observation) Parts(layer int, nodes []tensor.Span, parts [][]float32) {
 			for u := range units {
 				units[u] = of[o.index(layer, node.Lo+u)*o.prompt:][:o.prompt]
 			}
-			tensor.CombineTree(parts[i][at:][:o.prompt], leaves(node.Len()), units, node.Len())
+			tensor.CombineTree(parts[i][at:][:o.prompt], tensor.Leaves(node.Len()), units, node.Len())
 			at += o.prompt
 		}
 	}
@@ -100,18 +100,9 @@ func (s *Store) Weigh(layer, head int, q []float32, score tensor.Score, rope Rop
 	}
 	if s.g.Units > 0 {
 		tensor.AttentionMasses(units, q, 0, 1, n-1, s.g.group(), score, s.g.Layout, blocks, scratch)
-		tensor.CombineTree(units[0], leaves(s.g.Units), units, s.g.Units)
+		tensor.CombineTree(units[0], tensor.Leaves(s.g.Units), units, s.g.Units)
 	} else {
 		tensor.AttentionMass(units[0], q, 0, 1, n-1, s.g.group(), s.g.scoreOf(layer, head, score), s.g.Layout, blocks, scratch)
 	}
 	s.Observe(layer, head, units[0])
-}
-
-// leaves are the leaf nodes of a tree with n units.
-func leaves(n int) []tensor.Span {
-	out := make([]tensor.Span, n)
-	for i := range out {
-		out[i] = tensor.Span{Lo: i, Hi: i + 1}
-	}
-	return out
 }

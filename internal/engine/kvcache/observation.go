@@ -3,6 +3,7 @@ package kvcache
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -34,14 +35,22 @@ type Statistics struct {
 	// Layout and Blocks give access to the prompt's keys: slot = position.
 	Layout tensor.KVLayout
 	Blocks [][]byte
+	remote memory.Remote // the memory of Blocks; nil: the host's
+}
+
+// Rows returns Blocks in the host's memory. It copies them there at its first call.
+func (s *Statistics) Rows() [][]byte {
+	s.Blocks, s.remote = memory.Host(s.remote, s.Blocks), nil
+	return s.Blocks
 }
 
 // EachKey calls f with every key of the prompt in order, [KDim] after RoPE, as stored. The slice is
 // valid during the call.
 func (s *Statistics) EachKey(f func(pos int, key []float32)) {
 	k, v := make([]float32, s.Layout.KDim), make([]float32, s.Layout.VDim)
+	blocks := s.Rows()
 	for pos := range s.Prompt {
-		s.Layout.Get(s.Blocks[pos/tensor.BlockSlots], pos%tensor.BlockSlots, k, v)
+		s.Layout.Get(blocks[pos/tensor.BlockSlots], pos%tensor.BlockSlots, k, v)
 		f(pos, k)
 	}
 }
@@ -150,19 +159,24 @@ func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, sco
 	if o.at[layer] < 0 {
 		return
 	}
-	if o.queries != nil {
-		width := o.g.queryHeads() * o.g.Layout.KDim
-		w := o.window(layer, head)
-		for i := max(0, o.first-pos); i < n; i++ {
-			copy(w[(pos+i-o.first)*width:][:width], q[i*ldq:])
-		}
-	}
+	o.KeepQueries(layer, head, pos, n, q, ldq)
 	if o.g.Units > 0 {
 		o.count(layer, head, pos, n, q, ldq, score, blocks, s)
 		return
 	}
-	if o.attention != nil {
-		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), o.g.scoreOf(layer, head, score), o.g.Layout, blocks, s)
+	if sums := o.Sums(layer, head); sums != nil {
+		tensor.AttentionMass(sums, q, ldq, n, pos, o.g.group(), o.g.scoreOf(layer, head, score), o.g.Layout, blocks, s)
+	}
+}
+
+// KeepQueries is Observe without the attention of the queries, in a layer without a window.
+func (o *Observation) KeepQueries(layer, head, pos, n int, q []float32, ldq int) {
+	if o.queries == nil {
+		return
+	}
+	width, w := o.g.queryHeads()*o.g.Layout.KDim, o.window(layer, head)
+	for i := max(0, o.first-pos); i < n; i++ {
+		copy(w[(pos+i-o.first)*width:][:width], q[i*ldq:])
 	}
 }
 
@@ -173,9 +187,7 @@ func (o *Observation) Statistics(from *Store, layer, head int, score tensor.Scor
 		return e
 	}
 	e.Queries, e.Group, e.Score = o.window(layer, head), o.g.group(), o.g.scoreOf(layer, head, score)
-	if o.attention != nil {
-		e.Attention = o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
-	}
+	e.Attention = o.Sums(layer, head)
 	o.Label(e)
 	return e
 }
@@ -186,7 +198,7 @@ func (o *Observation) CopyQueries(from *Observation) { copy(o.queries, from.quer
 
 // StatisticsOf returns the statistics that need no observation.
 func StatisticsOf(s *Store, layer, head int) *Statistics {
-	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.LayoutOf(layer), Blocks: s.Blocks(layer, head)}
+	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.LayoutOf(layer), Blocks: s.Blocks(layer, head), remote: s.arena.memory}
 }
 
 // Release returns the bytes to the arena. It may be called twice, or on nil.
@@ -196,6 +208,20 @@ func (o *Observation) Release() {
 	}
 	o.arena.Uncharge(o.charge)
 	o.charge, o.queries, o.votes, o.attention, o.labels, o.Prepared = 0, nil, nil, nil, nil, nil
+}
+
+// First is the position of the first query that is kept, or the number of tokens. Observes reports whether a
+// layer has no window.
+func (o *Observation) First() int              { return o.first }
+func (o *Observation) Observes(layer int) bool { return o.at[layer] >= 0 }
+
+// Sums is the attention that each prompt token has received from a head's queries so far; nil if the layer has
+// a window, or if the policy does not need it.
+func (o *Observation) Sums(layer, head int) []float32 {
+	if o.attention == nil || o.at[layer] < 0 {
+		return nil
+	}
+	return o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
 }
 
 // Prompt is the number of tokens in the prompt.

@@ -212,37 +212,38 @@ func (s *Store) ParallelWrite(layer, head, pos, n int) bool {
 	return true
 }
 
-// WriteElsewhere records that a device writes n reserved tokens of every head, from pos on, to the
-// slots of their positions, or of the ring of their layer's window. It returns false if a policy gives
-// some of them other slots.
-func (s *Store) WriteElsewhere(pos, n int) bool {
-	for i := range s.tables {
-		t := &s.tables[i]
-		if together, _ := s.BatchedDecode(t.Layer, pos, n); together && t.window > 0 && !t.rule.KeepsAll() {
-			s.stageInRing(t, pos, n)
+// WriteElsewhere records that a device writes n reserved tokens of every head of a layer, from pos on. It
+// gives place the slot of token i of a head, unless the layer keeps all tokens, and the row of a block in
+// row form where the device saves the row that it replaces there (nil: it saves none). It returns false for a
+// policy whose slots a device does not write. Before a token of a Scored policy, that before is observed.
+func (s *Store) WriteElsewhere(layer, pos, n int, place func(head, i, slot int, old []byte, at int)) bool {
+	if pos < s.tokens || pos+n > s.tokens+s.staged {
+		return false
+	}
+	together, _ := s.BatchedDecode(layer, pos, n)
+	for head := s.heads.Lo; head < s.heads.Hi; head++ {
+		t := s.table(layer, head)
+		switch {
+		case t.rule.Selector != nil || t.offsets != nil:
+			return false
+		case t.rule.KeepsAll():
+			t.n = max(t.n, pos+n)
 			continue
 		}
-		if !t.rule.KeepsAll() || t.rule.Selector != nil || pos < s.tokens || pos+n > s.tokens+s.staged {
-			return false
+		entries := s.undo.entries[s.index(layer, head)*s.undo.per+pos-s.tokens:][:n]
+		if entries[0].slot > 0 {
+			s.rewind(t, pos-s.tokens)
 		}
-		t.n = max(t.n, pos+n)
+		for i := range entries {
+			slot, old, at := s.assign(t, pos+i)
+			if t.window > 0 && together { // what the ring replaces has left every window, also after a rollback
+				entries[i].old, old = -1, nil
+			}
+			place(head, i, slot, old, at)
+			t.n = max(t.n, slot+1)
+		}
 	}
 	return true
-}
-
-// stageInRing is stage for n tokens of a layer with a window. It saves no rows: those that the ring
-// overwrites have left every window, also if the tokens are rolled back.
-func (s *Store) stageInRing(t *table, pos, n int) {
-	entries := s.undo.entries[s.index(t.Layer, t.Index)*s.undo.per+pos-s.tokens:][:n]
-	if entries[0].slot > 0 {
-		s.rewind(t, pos-s.tokens)
-	}
-	for j := range entries {
-		slot := t.rule.Slot(&t.Head, pos+j)
-		entries[j] = undoEntry{slot: int32(slot + 1), old: -1, n: int32(t.n)}
-		t.Positions[slot] = int32(pos + j)
-		t.n = max(t.n, slot+1)
-	}
 }
 
 // Expect announces steps of several tokens, up to the given number, as in speculative decoding. The

@@ -244,7 +244,7 @@ func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope
 	t := s.table(layer, head)
 	if t.window > 0 {
 		ring := window.Slots(t.window)
-		blocks, n, mask := window.View(ring, t.rows(), t.order, s.g.oldest(t.window, pos), pos, scratch.Mask(ring+tensor.RunSlots))
+		blocks, n, mask := window.View(ring, t.rows(), t.order, window.Oldest(t.window, pos, s.g.Chunked), pos, scratch.Mask(ring+tensor.RunSlots))
 		t.order = blocks
 		return blocks, n, mask
 	}

@@ -83,30 +83,39 @@ func (s *Store) undoNeed(staged int) (need [2]int) {
 	return need
 }
 
-// stage returns the slot of the token at pos, and saves its old contents.
+// stage is assign; it saves the old row.
 func (s *Store) stage(t *table, pos int) int {
+	slot, old, at := s.assign(t, pos)
+	if old != nil {
+		to, of := s.arena.window(), s.arena.window()
+		t.layout.SaveRow(to.Edit(old), at, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
+		to.Close()
+	}
+	return slot
+}
+
+// assign returns the slot of the token at pos, and the place for its old row; nil: it was empty.
+func (s *Store) assign(t *table, pos int) (slot int, old []byte, at int) {
 	i := pos - s.tokens
 	entry := s.index(t.Layer, t.Index)*s.undo.per + i
 	if t.Scores != nil {
 		s.keepScores(t, i)
 	}
-	e, slot := &s.undo.entries[entry], t.rule.Slot(&t.Head, pos)
+	e := &s.undo.entries[entry]
+	slot = t.rule.Slot(&t.Head, pos)
 	*e = undoEntry{slot: int32(slot + 1), old: t.Positions[slot], n: int32(t.n)}
 	if e.old >= 0 {
 		if t.offsets != nil {
 			e.off, t.offsets[slot] = t.offsets[slot], 0
 			t.evicted(e.old, 1)
 		}
-		rows, at := s.undo.row(t, i)
-		to, of := s.arena.window(), s.arena.window()
-		t.layout.SaveRow(to.Edit(rows), at, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
-		to.Close()
+		old, at = s.undo.row(t, i)
 	}
 	if t.Scores != nil {
 		e.score, t.Scores[slot] = t.Scores[slot], 0
 	}
 	t.Positions[slot] = int32(pos)
-	return slot
+	return slot, old, at
 }
 
 // keepScores prepares the scores for the i-th token of a step: it adds the attention of the token

@@ -86,11 +86,3 @@ next:
 	}
 	return rules
 }
-
-// oldest is the first position that position pos sees in a layer with a window.
-func (g Geometry) oldest(window, pos int) int {
-	if g.Chunked {
-		return pos - pos%window
-	}
-	return max(0, pos-window+1)
-}

@@ -61,6 +61,15 @@ func Subtrees(lo, hi, units int) []Span {
 	return subtrees(nil, lo, hi, 0, units)
 }
 
+// Leaves are the leaf nodes of a tree with n units.
+func Leaves(n int) []Span {
+	out := make([]Span, n)
+	for i := range out {
+		out[i] = Span{i, i + 1}
+	}
+	return out
+}
+
 func subtrees(out []Span, lo, hi, a, b int) []Span {
 	switch {
 	case lo >= b || hi <= a || lo >= hi:

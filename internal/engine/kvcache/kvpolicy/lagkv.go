@@ -67,7 +67,7 @@ type reference struct {
 
 // row returns the key (plane 0) or the value of a token.
 func row(s *kvcache.Statistics, pos, plane int, k, v []float32) []float32 {
-	s.Layout.Get(s.Blocks[pos/tensor.BlockSlots], pos%tensor.BlockSlots, k, v)
+	s.Layout.Get(s.Rows()[pos/tensor.BlockSlots], pos%tensor.BlockSlots, k, v)
 	return [][]float32{k, v}[plane]
 }
 

@@ -65,6 +65,21 @@ func (w *Window) Close() {
 	w.block, w.changed = nil, false
 }
 
+// Host returns blocks in the host's memory: copies of those of a device.
+func Host(m Remote, blocks [][]byte) [][]byte {
+	if m == nil {
+		return blocks
+	}
+	to := make([][]byte, len(blocks))
+	for i, b := range blocks {
+		to[i] = make([]byte, len(b))
+		if len(b) > 0 { // not outside of a window
+			m.Read(to[i], b)
+		}
+	}
+	return to
+}
+
 // Copy copies a block to another one of the same size.
 func Copy(m Remote, to, from []byte) {
 	if m == nil {

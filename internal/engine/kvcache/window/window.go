@@ -10,6 +10,14 @@ func Slots(window int) int { return Blocks(window) * tensor.BlockSlots }
 // Blocks is the number of blocks of a ring.
 func Blocks(window int) int { return (window+tensor.BlockSlots-2)/tensor.BlockSlots + 1 }
 
+// Oldest is the first position that position pos sees in a layer with a window, or in chunks of its size.
+func Oldest(window, pos int, chunks bool) int {
+	if chunks {
+		return pos - pos%window
+	}
+	return max(0, pos-window+1)
+}
+
 // View returns the blocks that hold positions oldest to newest, in the order of their
 // positions, the number of their slots, and the slots of the window. The list starts at a run of
 // the text (tensor.RunBlocks), with nil for the blocks before the window, so that runs are those of
