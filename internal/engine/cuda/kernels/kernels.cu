@@ -4,6 +4,7 @@
 
 #include "activations.cu"
 #include "embed.cu"
+#include "experts.cu"
 #include "functions.cu"
 #include "logits.cu"
 #include "measure.cu"

@@ -67,6 +67,8 @@ var Names = []string{
 	"f32_product_8",
 	"function_of_bits",
 	"gate_rows",
+	"gather_rows",
+	"join_experts",
 	"mass_add_bf16",
 	"mass_add_f32",
 	"mass_add_int8",
@@ -98,6 +100,7 @@ var Names = []string{
 	"rope_write_int8",
 	"scale_rows",
 	"unpack_rounded",
+	"weigh_rows",
 }
 
 // Main is the source that includes the others.

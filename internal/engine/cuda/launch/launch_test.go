@@ -31,7 +31,7 @@ func TestCallsNameKernels(t *testing.T) {
 		all = append(all, RopeWrite{Cache: c, Heads: 8, N: 3}, Attend{Cache: c, Heads: 8, N: 30, Slots: 5000}, Attend{Cache: c, Heads: 8, N: 3, Slots: 5000}, Attend{Cache: Cache{Type: dt, KVHeads: 2, HeadDim: 128}, Heads: 8, N: 1, Slots: 1000}, Attend{Cache: c, Heads: 8, N: 3, Slots: 5, Prompt: true, To: Rounded{1, 2}, Out: 3})
 		all = append(all, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100}, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100, Prompt: true})
 	}
-	all = append(all, Norm{Rows: 1, Cols: 64}, Quantize{Rows: 1, Cols: 64}, Gate{Rows: 1, Cols: 64}, Add{Rows: 1, Cols: 3}, Logits{Cap: 30, Rows: 1, Cols: 3}, Best{Rows: 1, Cols: 3})
+	all = append(all, Gather{N: 2, Words: 3}, Weigh{Rows: 1, Cols: 3}, JoinExperts{PerToken: 2, Rows: 1, Cols: 3}, Norm{Rows: 1, Cols: 64}, Quantize{Rows: 1, Cols: 64}, Gate{Rows: 1, Cols: 64}, Add{Rows: 1, Cols: 3}, Logits{Cap: 30, Rows: 1, Cols: 3}, Best{Rows: 1, Cols: 3})
 	for _, o := range all {
 		calls, err := o.Calls()
 		if err != nil || len(calls) == 0 {

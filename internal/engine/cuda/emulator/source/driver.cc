@@ -66,6 +66,8 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(f32_product_8, 2);
   ADD(function_of_bits, 3);
   ADD(gate_rows, 6);
+  ADD(gather_rows, 0);
+  ADD(join_experts, 0);
   ADD(mass_add_bf16, 12);
   ADD(mass_add_f32, 12);
   ADD(mass_add_int8, 12);
@@ -97,6 +99,7 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(rope_write_int8, 0);
   ADD(scale_rows, 0);
   ADD(unpack_rounded, 1);
+  ADD(weigh_rows, 0);
 #undef ADD
   return m;
 }();
