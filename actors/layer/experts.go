@@ -74,8 +74,8 @@ var exchangeBoth = allGather("exchange-both", func(b *Batch, rank int, yield fun
 // exchangeExperts gathers the experts' activations on every rank. It replaces exchangeFFN.
 var exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(Tile)) {
 	d := &b.Dims.MoE
-	yield(Tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
-	yield(Tile{SharedGate, b.all(), b.sharedColumns(rank)})
+	yield(Tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.ExpertColumns(rank)})
+	yield(Tile{SharedGate, b.all(), b.SharedColumns(rank)})
 })
 
 // mixture is the state of a batch within a layer with experts. A pair is a token and an expert
@@ -152,7 +152,7 @@ func (b *Processor) initMixture(maxRows int) {
 		}
 	}
 	m.activate = func(r0, r1, p0, p1 int) {
-		lo := b.batch.expertColumns(b.batch.Rank).Lo
+		lo := b.batch.ExpertColumns(b.batch.Rank).Lo
 		for p := p0; p < p1; p++ {
 			gate, up := m.gate[p*d.FFN+lo+r0:p*d.FFN+lo+r1], m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1]
 			if d.Ungated {
@@ -179,7 +179,7 @@ func (b *Processor) initMixture(maxRows int) {
 		}
 	}
 	m.activateShared = func(r0, r1, t0, t1 int) {
-		lo := b.batch.sharedColumns(b.batch.Rank).Lo
+		lo := b.batch.SharedColumns(b.batch.Rank).Lo
 		for t := t0; t < t1; t++ {
 			gate := m.sharedGate[t*d.Shared+lo+r0 : t*d.Shared+lo+r1]
 			if d.Ungated {
@@ -210,10 +210,10 @@ func (b *Processor) initMixture(maxRows int) {
 	}
 }
 
-// expertColumns returns the columns of every expert's activations that a rank computes.
-// sharedColumns returns those of the shared experts.
-func (b *Batch) expertColumns(rank int) topology.Range { return b.part(rank, b.Dims.MoE.FFN) }
-func (b *Batch) sharedColumns(rank int) topology.Range { return b.part(rank, b.Dims.MoE.Shared) }
+// ExpertColumns returns the columns of every expert's activations that a rank computes.
+// SharedColumns returns those of the shared experts.
+func (b *Batch) ExpertColumns(rank int) topology.Range { return b.part(rank, b.Dims.MoE.FFN) }
+func (b *Batch) SharedColumns(rank int) topology.Range { return b.part(rank, b.Dims.MoE.Shared) }
 
 func (b *Batch) part(rank, width int) topology.Range {
 	return b.Place.Slices[rank].Part(tensor.Units(b.Dims.FFN), width)
@@ -297,7 +297,7 @@ func (m *mixture) multiply(pool *tensor.Pool, x []float32, cols int, quantized b
 func (e *Experts) up(b *Processor) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
 	b.routeAll(e)
-	if own := b.batch.expertColumns(b.batch.Rank); own.Len() > 0 {
+	if own := b.batch.ExpertColumns(b.batch.Rank); own.Len() > 0 {
 		m.runs(func(expert, lo, hi int) {
 			at := lo*d.FFN + own.Lo
 			m.groups = append(m.groups, tensor.Group{Y: m.gate[at:], LdY: d.FFN, W: e.Gate.At(expert), T0: lo, T1: hi})
@@ -314,7 +314,7 @@ func (e *Experts) up(b *Processor) {
 			b.each(b.batch.T*d.PerToken, func(p int) { m.activate(0, own.Len(), p, p+1) })
 		}
 	}
-	if own := b.batch.sharedColumns(b.batch.Rank); own.Len() > 0 {
+	if own := b.batch.SharedColumns(b.batch.Rank); own.Len() > 0 {
 		b.products = append(b.products, tensor.Product{Y: m.sharedGate[own.Lo:], LdY: d.Shared, W: e.SharedGate, R1: own.Len()})
 		if !d.Ungated {
 			b.products[0].Then = m.activateShared

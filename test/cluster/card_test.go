@@ -141,7 +141,7 @@ func TestDeviceAuto(t *testing.T) {
 		env       []string
 		args      []string
 	}{
-		{"unsupported model", "experts are not computed on a card", env, []string{"--model", "../../models/dace"}},
+		{"unsupported model", "latent attention are not computed on a card", env, []string{"--model", "../../models/dace"}},
 		{"several nodes", "--nodes 2: a card computes a model alone", env, []string{"--model", goldenModel, "--nodes", "2"}},
 		{"policy", "--policy is not computed on a card", env, []string{"--model", goldenModel, "--policy", "quest"}},
 		{"small memory", "too little free memory on the card", append(env, "CUDA_EMULATOR_MEMORY=600000000"), []string{"--model", goldenModel}},
@@ -180,7 +180,7 @@ func TestCardRefusals(t *testing.T) {
 		{"other process", "another process uses it, and its compute mode allows only one", append(env, "CUDA_EMULATOR_BUSY=1"), nil},
 		{"other process's memory", "too little free memory on the card", append(env, "CUDA_EMULATOR_OTHERS=1500000000"), nil},
 		{"other bits", "differ from the CPU's", append(env, "CUDA_EMULATOR_FAULT=rms_norm"), nil},
-		{"unsupported model", "experts are not computed on a card", env, []string{"--model", "../../models/dace"}},
+		{"unsupported model", "latent attention are not computed on a card", env, []string{"--model", "../../models/dace"}},
 		{"unsupported policy", "--policy is not computed on a card", env, []string{"--policy", "quest"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -32,6 +32,7 @@ type Backend struct {
 	gated    activation   // (T, FFN)
 	scratch  grown        // of decode attention
 	observer observer
+	mix      *mixture     // nil: the model has no experts
 	logits   cuda.Pointer // (LogitRows, Vocab)
 	bests    cuda.Pointer // (LogitRows) indices, then logits
 
@@ -65,16 +66,13 @@ func (b *Backend) input(a activation, row int) activation {
 func newBackend(d *Device, dims layer.Dims, maxRows int, cache tensor.KVLayout) *Backend {
 	b := &Backend{card: d.card, blocks: d.blocks, dims: dims, cache: cache, score: dims.AttentionScore(), memory: allocations{card: d.card}}
 	m, rows := &b.memory, int64(maxRows)
-	inputs := func(cols int) activation {
-		n, s := launch.RoundedBytes(maxRows, cols)
-		return activation{m.alloc(4 * rows * int64(cols)), launch.Rounded{Bytes: m.alloc(n), Scales: m.alloc(s)}, cols}
-	}
 	width := 4 * rows * int64(dims.Hidden)
 	b.x, b.y = m.alloc(width), m.alloc(width)
 	b.qkv, b.gateUp = m.alloc(4*rows*int64(b.qkvWidth())), m.alloc(4*rows*int64(2*dims.FFN))
-	b.norms, b.attended, b.gated = inputs(dims.Hidden), inputs(b.queryWidth()), inputs(dims.FFN)
+	b.norms, b.attended, b.gated = m.activation(maxRows, dims.Hidden), m.activation(maxRows, b.queryWidth()), m.activation(maxRows, dims.FFN)
 	b.logits, b.bests = m.alloc(4*layer.LogitRows*int64(dims.Vocab)), m.alloc(8*layer.LogitRows)
 	d.card.Must(m.err)
+	b.mix = newMixture(b, maxRows)
 	b.frame, b.ops = newFrame(d.card, m, dims, maxRows), d.card.Sequence()
 	var err error
 	b.results, err = d.card.Pin(8*layer.LogitRows + 4*dims.Hidden)
@@ -94,6 +92,7 @@ func (b *Backend) Close() {
 	b.whole = nil
 	b.scratch.close()
 	b.observer.close()
+	b.mix.close(b)
 	b.rank.close()
 }
 
@@ -133,9 +132,10 @@ func (b *Backend) start() {
 	b.frame.upload(b)
 }
 
-// do adds an operation to the step. On several ranks, exchanges need its result soon.
+// do adds an operation to the step. On several ranks, exchanges need its result soon. With experts, the
+// operations of a step do not repeat.
 func (b *Backend) do(o launch.Operation) {
-	if b.several() {
+	if b.several() || b.mix != nil {
 		b.card.Do(o)
 	} else {
 		b.ops.Do(o)
@@ -174,7 +174,7 @@ func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 	b.batch.Spent[layer.Projections] += time.Since(began)
 }
 
-// operations has the operations of a rank that is alone, for dense layers. A step that rounds
+// operations has the operations of a rank that is alone. A step that rounds
 // activations has the same ones: here, a norm rounds whatever the next product needs.
 var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpNormAttention:      (*Backend).normAttention,
@@ -190,6 +190,8 @@ var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpProjectDown:        func(b *Backend, w *weights) { b.output(w.down, b.gated, w.postFFNorm, w.ffnFactor) },
 	layer.OpAddFFN:             func(*Backend, *weights) {}, // output has added it
 	layer.OpAddOwnedFFN:        func(*Backend, *weights) {},
+	layer.OpExpertsUp:          (*Backend).expertsUp,
+	layer.OpExpertsDown:        (*Backend).expertsDown,
 }
 
 // within reports whether the product of a joined computes the norm before it: of one token.
@@ -219,6 +221,10 @@ func (b *Backend) normAttention(w *weights) {
 }
 
 func (b *Backend) normFFN(w *weights) {
+	if w.experts != nil { // the router reads numbers that are not rounded
+		b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, true, true)
+		return
+	}
 	if b.gatedWithin(w) {
 		return
 	}

@@ -94,6 +94,10 @@ func (b *Backend) matrix(of layer.Activation) (cuda.Pointer, int) {
 		return b.attended.plain, b.queryWidth()
 	case layer.Gate:
 		return b.gated.plain, b.dims.FFN
+	case layer.ExpertGate:
+		return b.mix.mid.plain, b.dims.MoE.FFN
+	case layer.SharedGate:
+		return b.mix.shared.plain, b.dims.MoE.Shared
 	}
 	panic(fmt.Sprintf("accelerator: activation %d is not computed on a card", of))
 }

@@ -41,7 +41,7 @@ func (r *rank) close() {
 	r.total.close()
 }
 
-// rankOperations has the operations of dense layers on one rank of several.
+// rankOperations has the operations of one rank of several.
 var rankOperations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpNormAttention:      func(b *Backend, w *weights) { b.normRows(w.attnNorm, b.allRows()) },
 	layer.OpNormOwnedAttention: func(b *Backend, w *weights) { b.normRows(w.attnNorm, b.rank.Owned[:]...) },
@@ -52,11 +52,11 @@ var rankOperations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpProjectOwnOut:      (*Backend).projectOwnOut,
 	layer.OpAddAttention:       func(b *Backend, w *weights) { b.addRows(w.postAttnNorm, w.mixFactor, b.allRows()) },
 	layer.OpAddOwnedAttention:  func(b *Backend, w *weights) { b.addRows(w.postAttnNorm, w.mixFactor, b.rank.Owned[:]...) },
-	layer.OpNormFFN:            func(b *Backend, w *weights) { b.normRows(w.ffnNorm, b.allRows()) },
-	layer.OpNormAllFFN:         func(b *Backend, w *weights) { b.normRows(w.ffnNorm, b.allRows()) },
+	layer.OpNormFFN:            (*Backend).normAllFFN,
+	layer.OpNormAllFFN:         (*Backend).normAllFFN,
 	layer.OpAddNormFFN: func(b *Backend, w *weights) {
 		b.addRows(w.postAttnNorm, w.mixFactor, b.allRows())
-		b.normRows(w.ffnNorm, b.allRows())
+		b.normAllFFN(w)
 	},
 	layer.OpAddNormOwnedFFN: func(b *Backend, w *weights) {
 		b.addRows(w.postAttnNorm, w.mixFactor, b.rank.Owned[:]...)
@@ -67,6 +67,8 @@ var rankOperations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpProjectUnits: (*Backend).projectUnits,
 	layer.OpAddFFN:       func(b *Backend, w *weights) { b.addFFN(w, b.allRows()) },
 	layer.OpAddOwnedFFN:  func(b *Backend, w *weights) { b.addFFN(w, b.rank.Owned[:]...) },
+	layer.OpExpertsUp:    (*Backend).expertsUp,
+	layer.OpExpertsDown:  (*Backend).expertsDown,
 }
 
 func (b *Backend) allRows() topology.Range { return topology.Range{Lo: 0, Hi: b.batch.T} }
@@ -80,6 +82,15 @@ func (b *Backend) normRows(weight cuda.Pointer, rows ...topology.Range) {
 	}
 }
 
+// normAllFFN computes the norm before the FFN or the experts, whose router reads numbers that are not rounded.
+func (b *Backend) normAllFFN(w *weights) {
+	if w.experts != nil {
+		b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, true, b.rank.quantized)
+		return
+	}
+	b.normRows(w.ffnNorm, b.allRows())
+}
+
 // rowsOf returns the address of a row of a matrix of the width of the residual stream.
 func (b *Backend) rowsOf(p cuda.Pointer, row int) cuda.Pointer {
 	return p.Add(4 * int64(row) * int64(b.dims.Hidden))
@@ -91,7 +102,7 @@ func (b *Backend) product(w launch.Weight, in activation, rows topology.Range, y
 		return
 	}
 	x := b.input(in, rows.Lo)
-	b.card.Do(launch.Product{W: w, X: x.plain, Rounded: x.rounded, N: rows.Len(), Y: y.Add(4 * int64(rows.Lo) * int64(ld)), LdY: ld, Bias: bias})
+	b.do(launch.Product{W: w, X: x.plain, Rounded: x.rounded, N: rows.Len(), Y: y.Add(4 * int64(rows.Lo) * int64(ld)), LdY: ld, Bias: bias})
 }
 
 // columns multiplies rows of in by the whole part of matrix i that this rank holds. Its output
@@ -230,7 +241,7 @@ func (b *Backend) addFFN(w *weights, rows ...topology.Range) {
 		if r.Len() == 0 {
 			continue
 		}
-		if b.batch.Place.Mapping == topology.Reduce {
+		if b.batch.Place.Mapping == topology.Reduce && w.experts == nil {
 			b.card.Must(b.card.Stream.Upload(b.rowsOf(b.y, r.Lo), b.rank.total.bytes()[4*r.Lo*h:4*r.Hi*h]))
 		}
 		if w.downBias != 0 {

@@ -20,7 +20,7 @@ func Supports(c *model.Config, weights tensor.DType) error {
 		has  bool
 		what string
 	}{
-		{c.MoE.Experts > 0, "experts"},
+		{c.MoE.Biased || c.MoE.DenseFFN || c.MoE.Ungated || c.MoE.Router.OfInput, "experts with biases, without a gate, beside a dense FFN, or with weights of their inputs"},
 		{c.Latent.Rank > 0, "latent attention"},
 		{c.RecurrentLayers() > 0, "recurrent states"},
 		{c.SwiftKV.Layers > 0, "SwiftKV"},
@@ -38,6 +38,9 @@ func Supports(c *model.Config, weights tensor.DType) error {
 		if x.has {
 			return fmt.Errorf("%s are not computed on a card", x.what)
 		}
+	}
+	if m := &c.MoE; m.Experts > 0 && (m.FFN%tensor.BlockWidth != 0 || m.Shared%tensor.BlockWidth != 0) {
+		return fmt.Errorf("a card computes experts of widths in multiples of %d; those of this model have %d, and %d the shared ones", tensor.BlockWidth, m.FFN, m.Shared)
 	}
 	whole := func(n int) bool { return n > 0 && n%tensor.BlockWidth == 0 }
 	switch {
@@ -70,5 +73,5 @@ func ActivationBytes(d layer.Dims, maxRows, context int) int64 {
 	steps := rows * (4*(2*h+qkv+2*f) + inputs + 4*int64(max(1, d.Ropes)*d.HeadDim) + launch.RowBytes)
 	// Attention's states between two kernels, of as many long sequences as share 64 rows of logits.
 	scratch := launch.Attend{Cache: launch.Cache{KVHeads: d.KVHeads, HeadDim: d.HeadDim}, Heads: d.Heads, N: layer.LogitRows, Slots: context}.ScratchBytes()
-	return steps + 4*layer.LogitRows*(int64(d.Vocab)+2) + scratch
+	return steps + mixtureBytes(d, rows) + 4*layer.LogitRows*(int64(d.Vocab)+2) + scratch
 }

@@ -40,6 +40,12 @@ func (m *allocations) alloc(n int64) cuda.Pointer {
 	return p
 }
 
+// activation allocates the memory of an activation.
+func (m *allocations) activation(rows, cols int) activation {
+	n, s := launch.RoundedBytes(rows, cols)
+	return activation{m.alloc(4 * int64(rows) * int64(cols)), launch.Rounded{Bytes: m.alloc(n), Scales: m.alloc(s)}, cols}
+}
+
 func (m *allocations) upload(b []byte) cuda.Pointer {
 	p := m.alloc(int64(len(b)))
 	if p != 0 {
@@ -84,6 +90,7 @@ type weights struct {
 	attnNorm, ffnNorm, postAttnNorm, postFFNorm cuda.Pointer // or 0
 	qNorm, kNorm                                cuda.Pointer // or 0
 	gateBias, upBias, downBias                  cuda.Pointer // or 0
+	experts                                     *experts     // replaces gateUp and down; or nil
 }
 
 // Kind implements layer.Layer.
@@ -128,6 +135,14 @@ func (j joined) rows(i, lo, hi int) launch.Weight {
 		w.Scales = w.Scales.Add(scales)
 	}
 	return w
+}
+
+// whole returns matrix i.
+func (j joined) whole(i int) launch.Weight {
+	if j.matrices[i].rows == 0 {
+		return launch.Weight{}
+	}
+	return j.rows(i, 0, j.matrices[i].rows)
 }
 
 // matrix uploads a matrix.
@@ -245,6 +260,9 @@ func (d *Device) layer(w *layer.Weights) (*weights, error) {
 	if why := unsupported(w); why != "" {
 		return l, fmt.Errorf("%s: not computed on a card", why)
 	}
+	if w.Experts != nil {
+		l.uploadExperts(w.Experts)
+	}
 	all := upload(&l.allocations,
 		pack([]*tensor.Weight{w.Q, w.K, w.V}, [][]float32{w.QBias, w.KBias, w.VBias}),
 		pack([]*tensor.Weight{w.O}, [][]float32{w.OBias}),
@@ -265,8 +283,8 @@ func (d *Device) layer(w *layer.Weights) (*weights, error) {
 // unsupported names the part of a layer that the card does not compute.
 func unsupported(w *layer.Weights) string {
 	switch {
-	case w.Experts != nil:
-		return "experts"
+	case w.Experts != nil && (w.Experts.Biases != nil || w.Experts.DenseFFN != nil || w.Experts.Gate != nil && w.Experts.Up == nil):
+		return "experts with biases, with a dense FFN or without a gate"
 	case w.Latent != nil:
 		return "latent attention"
 	case w.Delta != nil:

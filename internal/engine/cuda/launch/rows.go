@@ -97,8 +97,10 @@ type Gate struct {
 }
 
 func (o Gate) Calls() ([]Call, error) {
-	if err := wholeBlocks("a gate", o.Cols); err != nil {
-		return nil, err
+	if o.To != (Rounded{}) {
+		if err := wholeBlocks("a rounded gate", o.Cols); err != nil {
+			return nil, err
+		}
 	}
 	if o.Rows == 0 {
 		return nil, nil
