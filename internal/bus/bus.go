@@ -36,8 +36,8 @@ func (b *Bus) JoinAddress() string { return b.place.With(b.Gossip.Address()) }
 // Config configures a Bus.
 type Config struct {
 	Role    security.Role
-	Cluster string // name of the cluster
-	ID      string // name of the process
+	Cluster string         // name of the cluster
+	ID      string         // name of the process
 	Place   hostname.Place // gossip address, and the name of its host
 	Ports   Ports
 	NATS    string // URL of an external NATS; "": the embedded one
