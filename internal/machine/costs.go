@@ -107,7 +107,7 @@ type costRig struct {
 	model   *model.Config
 	weights []*tensor.Weight
 	x, y    []float32
-	next    int // product
+	next    int // round
 
 	layout       tensor.KVLayout
 	heads, group int
@@ -127,7 +127,7 @@ const (
 	costTime   = 15 * time.Millisecond // of one measurement,
 	costRounds = 3                     // but at least this number of rounds
 	costSlots  = 1024                  // that a decode row reads
-	costMACs   = 1 << 30               // of prompt attention, about
+	costMACs   = 1 << 25               // of prompt attention, about: undisturbed rounds are short
 )
 
 func (c *SpeedsConfig) newCostRig(threads int) (r *costRig, err error) {
@@ -228,14 +228,17 @@ func (r *costRig) product(rows int, region float64) float64 {
 func (r *costRig) attend(region float64) float64 {
 	width := r.group * r.layout.KDim
 	q := make([]float32, width)
+	tasks := min(len(r.caches), (8*r.pool.Threads()+r.heads-1)/r.heads*r.heads)
 	took := quartile(func() {
-		r.pool.Run(len(r.caches), func(i int) {
+		first := r.next * tasks
+		r.pool.Run(tasks, func(i int) {
 			s := r.scratch.Get().(*attendScratch)
 			defer r.scratch.Put(s)
-			tensor.Attend(s.out, q, r.group, r.score, r.layout, r.caches[i], costSlots, nil, &s.attn)
+			tensor.Attend(s.out, q, r.group, r.score, r.layout, r.caches[(first+i)%len(r.caches)], costSlots, nil, &s.attn)
 		})
+		r.next++
 	})
-	return max(took-region, took/2) / float64(len(r.caches)/r.heads*costSlots)
+	return max(took-region, took/2) / float64(tasks/r.heads*costSlots)
 }
 
 // attendPrompt measures rows of a prompt whose heads share reads of the cache.
