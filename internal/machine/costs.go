@@ -187,9 +187,8 @@ func (r *costRig) close() (err error) {
 	return err
 }
 
-// quartile returns the first quartile of the times of f, in seconds: what other programs disturbed is
-// left out.
-func quartile(f func()) float64 {
+// median returns the median of the times of f, in seconds.
+func median(f func()) float64 {
 	var took []time.Duration
 	for start := time.Now(); len(took) < costRounds || time.Since(start) < costTime; {
 		began := time.Now()
@@ -197,14 +196,14 @@ func quartile(f func()) float64 {
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	return took[len(took)/4].Seconds()
+	return took[len(took)/2].Seconds()
 }
 
 // region measures what a parallel region takes besides its longest task. Tasks are long enough that one thread
 // cannot take several before the others wake.
 func (r *costRig) region() float64 {
 	const task = 20 * time.Microsecond
-	took := quartile(func() {
+	took := median(func() {
 		r.pool.Run(r.pool.Threads(), func(int) {
 			for start := time.Now(); time.Since(start) < task; { // busy
 			}
@@ -217,7 +216,7 @@ func (r *costRig) region() float64 {
 // weights.
 func (r *costRig) product(rows int, region float64) float64 {
 	side, cols := r.weights[0].Rows, r.weights[0].Cols
-	took := quartile(func() {
+	took := median(func() {
 		r.pool.MatMul(r.y, side, r.weights[r.next%len(r.weights)], r.x, cols, rows)
 		r.next++
 	})
@@ -229,7 +228,7 @@ func (r *costRig) attend(region float64) float64 {
 	width := r.group * r.layout.KDim
 	q := make([]float32, width)
 	tasks := min(len(r.caches), (8*r.pool.Threads()+r.heads-1)/r.heads*r.heads)
-	took := quartile(func() {
+	took := median(func() {
 		first := r.next * tasks
 		r.pool.Run(tasks, func(i int) {
 			s := r.scratch.Get().(*attendScratch)
@@ -248,7 +247,7 @@ func (r *costRig) attendPrompt(region float64) float64 {
 	tasks := max(2*r.pool.Threads(), costMACs/perRow/together)
 	first := costSlots - together
 	q := make([]float32, together*width)
-	took := quartile(func() {
+	took := median(func() {
 		r.pool.Run(tasks, func(i int) {
 			s := r.scratch.Get().(*attendScratch)
 			defer r.scratch.Put(s)
@@ -264,7 +263,7 @@ func (r *costRig) element() float64 {
 	const times = 64
 	h := r.model.Hidden
 	x, y, w := make([]float32, h), make([]float32, h), make([]float32, h)
-	return quartile(func() {
+	return median(func() {
 		for range times {
 			tensor.RMSNorm(y, x, w, 1e-5)
 			tensor.Add(x, y)
@@ -280,7 +279,7 @@ func (r *costRig) sample() float64 {
 		logits[i] = float32(rng.NormFloat64())
 	}
 	p, scratch, position := sampler.Default(), new(sampler.Scratch), 0
-	return quartile(func() {
+	return median(func() {
 		position++
 		sampler.Sample(logits, &p, position, nil, scratch)
 	})
