@@ -118,9 +118,9 @@ func explainHandshake(addr string, err error) error {
 	case errors.As(err, &record):
 		return fmt.Errorf("join: the server at %s is not a join server (%v): with --token, --join is the address that `shoal up --cluster` or `shoal token create` printed", addr, err)
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), strings.Contains(err.Error(), "connection reset"):
-		return fmt.Errorf("join: %s closed the connection: what listens there is no join server, or too many connections came from this machine at once", addr)
+		return fmt.Errorf("join: %s closed the connection: the server there is not a join server, or too many connections came from this machine at once", addr)
 	case isTimeout(err), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("join: %s took the connection and sent nothing: what listens there is no join server", addr)
+		return fmt.Errorf("join: %s took the connection and sent nothing: the server there is not a join server", addr)
 	}
 	return fmt.Errorf("join: %s: %w", addr, err)
 }
