@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/test/wire/host"
@@ -56,10 +57,14 @@ func startCluster(ctx context.Context, b Build, top *topology.Topology, o cluste
 	if out, err := exec.CommandContext(ctx, b.Path, "keygen", "-o", key).CombinedOutput(); err != nil {
 		return r, fmt.Errorf("%s keygen: %w: %s", b.Name, err, out)
 	}
+	var shares []string // measurements of processes that start together differ, and so would the builds
+	for i := 1; i < len(top.Hosts); i++ {
+		shares = append(shares, fmt.Sprintf("m%d=1", i))
+	}
 	port := 7070 + 10*o.Place
 	first := net.JoinHostPort(top.Hosts[0].Address.String(), strconv.Itoa(port))
 	if err := r.start(0, "coordinator", "--bind", first, "--cluster-key", key, "--listen", r.api[len("http://"):], "--nodes", strconv.Itoa(len(top.Hosts)-1),
-		"--model", o.Model, "--quant", o.Quant, "--speculate", "off", "--prefix-cache", "off", "--step-deadline", "1m", "--sync-deadline", "30s", "--load-deadline", "3m"); err != nil {
+		"--model", o.Model, "--quant", o.Quant, "--shares", strings.Join(shares, ","), "--speculate", "off", "--prefix-cache", "off", "--step-deadline", "1m", "--sync-deadline", "30s", "--load-deadline", "3m"); err != nil {
 		return r, err
 	}
 	for i := 1; i < len(top.Hosts); i++ {
