@@ -131,7 +131,7 @@ chaos: ## real processes killed, frozen and cut off, again and again; SHOAL_SPEC
 
 .PHONY: chaos-wire
 chaos-wire: ## the stories of chaos on bad networks: loss, jitter, separated racks, IPv6, names, a NAT (as root, 10 minutes)
-	SHOAL_E2E=long go test -count 1 -v -timeout 40m -run '^TestChaosNetwork$$|^TestChaosAddresses$$|^TestNAT$$' ./test/cluster
+	SHOAL_E2E=long go test -count 1 -v -timeout 40m -run '^TestChaosNetwork$$|^TestChaosAddresses$$|^TestNames$$|^TestNAT$$' ./test/cluster
 
 .PHONY: chaos-jobs
 chaos-jobs: ## 1000 jobs while nodes and coordinator are killed for SHOAL_CHAOS=5m; SEED=7
