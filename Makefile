@@ -1,5 +1,5 @@
-# `make help` lists everything. What is checked, and with which tools, stands in
-# .ci/run alone; the targets here call its phases.
+# `make help` lists everything. .ci/run defines the checks and their tools; the targets here
+# call its phases.
 
 PKG       ?= ./...
 RUN       ?=
