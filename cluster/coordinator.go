@@ -85,7 +85,8 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	if cfg.Standby && (cfg.DataDir == "" || len(cfg.Join) == 0) {
-		return nil, fmt.Errorf("cluster: a standby needs %s DIR for its copy of the store, and %s HOST:PORT of the cluster", options.Name("data-dir"), options.Name("join"))
+		return nil, fmt.Errorf("cluster: a standby needs %s DIR for its copy of the store, and %s HOST:PORT of the cluster",
+			options.Name("data-dir"), options.Name("join"))
 	}
 	if err := cfg.Process.check(cfg.Key); err != nil {
 		return nil, err
@@ -123,7 +124,8 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 			d.Event(e)
 		}
 	}
-	c.bus, err = bus.Open(bus.Config{Role: security.RoleCoordinator, Cluster: cfg.Cluster, ID: cfg.ID, Place: place, Ports: cfg.Ports, NATS: cfg.NATS, Key: cfg.Key, Meta: meta, OnEvent: onEvent, Logger: c.log})
+	c.bus, err = bus.Open(bus.Config{Role: security.RoleCoordinator, Cluster: cfg.Cluster, ID: cfg.ID, Place: place, Ports: cfg.Ports,
+		NATS: cfg.NATS, Key: cfg.Key, Meta: meta, OnEvent: onEvent, Logger: c.log})
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +140,8 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	}
 	var l coordinator.PlacementLog
 	if c.store != nil {
-		if l, err = c.election.Acquire(ctx, coordinator.Candidate{Bus: c.bus, Store: c.store, ID: cfg.ID, Incarnation: meta.Incarnation, API: cfg.API, Standby: cfg.Standby, Waits: cfg.Waits}); err != nil {
+		if l, err = c.election.Acquire(ctx, coordinator.Candidate{Bus: c.bus, Store: c.store, ID: cfg.ID, Incarnation: meta.Incarnation,
+			API: cfg.API, Standby: cfg.Standby, Waits: cfg.Waits}); err != nil {
 			return nil, err
 		}
 		c.wg.Go(func() { // other processes need not know this yet

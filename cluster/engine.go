@@ -187,7 +187,8 @@ func (p *eventAdapter) handle(ctx context.Context, e batcher.Event) bool {
 			t := p.core.StepTotals()
 			p.since = &t
 		}
-		out := engine.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores, More: e.Emit.More, Cached: e.Emit.Cached}
+		out := engine.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores,
+			More: e.Emit.More, Cached: e.Emit.Cached}
 		p.scores = nil
 		if p.ends(out.Token) {
 			p.held = &out
@@ -216,12 +217,14 @@ func (p *eventAdapter) last(f *batcher.Finish) engine.Event {
 		return time.Duration(to-from) * time.Millisecond
 	}
 	out.Pooled = f.Pooled
-	out.Timings = &engine.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
+	out.Timings = &engine.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken),
+		Decode: span(f.FirstToken, f.Ended)}
 	if p.since != nil {
 		out.Timings.Steps = p.core.stepper.TracedSince(*p.since)
 	}
 	if f.Speculated.Rows > 0 {
-		out.Drafts = &engine.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted, Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
+		out.Drafts = &engine.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted,
+			Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
 		for _, v := range f.Verified {
 			out.Drafts.PerStep = append(out.Drafts.PerStep, engine.DraftStep{Drafted: int(v.Drafted), Accepted: int(v.Accepted)})
 		}
@@ -346,7 +349,8 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 	}
 	place := c.place(v)
 	s := wire.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(place.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
-		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying, MicroBatches: snap.MicroBatches,
+		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100,
+		BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying, MicroBatches: snap.MicroBatches,
 		Recoveries: c.recoveries.Load(), Nodes: []wire.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &wire.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
@@ -356,11 +360,13 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		}
 	}
 	if d := &snap.Speculated; d.Rows > 0 || c.serve.Speculate != string(speculate.Off) {
-		s.Drafts = &wire.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted, At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
+		s.Drafts = &wire.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted,
+			At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
 	}
 	for _, r := range snap.Running[:min(len(snap.Running), shownSequences)] {
-		s.Sequences = append(s.Sequences, wire.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, KVBytes: r.Bytes - r.Copied, Replica: r.Replica,
-			KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
+		s.Sequences = append(s.Sequences,
+			wire.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, KVBytes: r.Bytes - r.Copied, Replica: r.Replica,
+				KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
 	}
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Why
@@ -386,7 +392,8 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		} else if slices.Contains(v.Quarantined, n.ID) {
 			state = "unreachable"
 		}
-		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, Role: roleOf(v, &n), KVBudgetBytes: c.budgetOn(n), Device: n.Device, DeviceMemory: n.DeviceMemory, Build: h.Build, Arithmetic: h.Arithmetic}
+		node := wire.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, Role: roleOf(v, &n), KVBudgetBytes: c.budgetOn(n),
+			Device: n.Device, DeviceMemory: n.DeviceMemory, Build: h.Build, Arithmetic: h.Arithmetic}
 		if f, out := v.Fenced[n.ID]; out {
 			state = "fenced"
 			node.Reason = f.Reason
@@ -407,14 +414,16 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 			node.Share = float64(p.FFN.Len()) / float64(c.checkpoint.Config.FFN)
 			if snap.Epoch == v.Epoch && i < len(snap.Sockets) {
 				k := snap.Sockets[i]
-				node.Sequences, node.KVUsedBytes, node.KVReserved, node.KVReplicas, node.KVFreed = k.Sequences, max(k.Used, 0), k.Reserved, k.Replicas, k.Freed
+				node.Sequences, node.KVUsedBytes, node.KVReserved, node.KVReplicas, node.KVFreed = k.Sequences,
+					max(k.Used, 0), k.Reserved, k.Replicas, k.Freed
 				node.KVDiskReserved = k.Files
 				cached = k.Evictable
 			}
 		}
 		if st := c.status[n.ID]; st != nil {
 			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
-			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
+			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes,
+				int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
 			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
 			node.DeviceUsed = st.DeviceUsedBytes
 			node.LoRABytes, node.LoRAAdapters = st.AdapterBytes, int(st.Adapters)
@@ -434,7 +443,8 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 	}
 	for id, why := range v.Refused {
 		h := v.Hosts[id]
-		s.Nodes = append(s.Nodes, wire.NodeState{ID: id, PID: h.PID, Address: h.Address, State: "refused: " + why, Build: h.Build, Arithmetic: h.Arithmetic})
+		s.Nodes = append(s.Nodes,
+			wire.NodeState{ID: id, PID: h.PID, Address: h.Address, State: "refused: " + why, Build: h.Build, Arithmetic: h.Arithmetic})
 	}
 	return s
 }

@@ -132,11 +132,13 @@ func checkBind(addr string, key security.Key, insecure bool) error {
 		err = hostname.Check(host)
 	}
 	if err != nil {
-		return fmt.Errorf("cluster: %s %s: want one IP address or the name of this machine, by which the other processes can reach it, such as 10.0.0.2:7070: %w", options.Name("bind"), addr, err)
+		return fmt.Errorf("cluster: %s %s: want one IP address or the name of this machine, by which the other processes can reach it, such "+
+			"as 10.0.0.2:7070: %w", options.Name("bind"), addr, err)
 	}
 	if key.IsZero() && !insecure {
-		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Give the token that `shoal up --cluster` or `shoal token create` printed "+
-			"on the first machine (%s TOKEN); or make a key with `shoal keygen -o key` and give it to every process: %s key, or %s. Without one, only with %s",
+		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Give the token that "+
+			"`shoal up --cluster` or `shoal token create` printed on the first machine (%s TOKEN); or make a key with "+
+			"`shoal keygen -o key` and give it to every process: %s key, or %s. Without one, only with %s",
 			security.ErrNoKey, options.Name("token"), options.Name("cluster-key"), security.EnvKey, options.Name("insecure"))
 	}
 	return nil
@@ -181,7 +183,8 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		defer k.Close()
 		meta.Store = k.Addr()
 	}
-	b, err := bus.Open(bus.Config{Role: security.RoleNode, Cluster: cfg.Cluster, ID: cfg.ID, Place: place, Ports: cfg.Ports, NATS: cfg.NATS, Key: cfg.Key, Meta: meta, OnEvent: func(gossip.Event) {}, Logger: cfg.Logger})
+	b, err := bus.Open(bus.Config{Role: security.RoleNode, Cluster: cfg.Cluster, ID: cfg.ID, Place: place, Ports: cfg.Ports, NATS: cfg.NATS,
+		Key: cfg.Key, Meta: meta, OnEvent: func(gossip.Event) {}, Logger: cfg.Logger})
 	if err != nil {
 		return err
 	}
@@ -220,7 +223,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	speeds := cfg.Speeds
 	if !speeds.Valid() { // assumes that it is the only node on its machine and one of two in the cluster
-		speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &models[0].checkpoint.Config, Weights: models[0].checkpoint.Config.DType, NATS: cfg.NATS, Build: Build(), Logger: cfg.Logger}, b.NATS)
+		speeds = machine.MeasureSpeeds(ctx,
+			machine.SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &models[0].checkpoint.Config,
+				Weights: models[0].checkpoint.Config.DType, NATS: cfg.NATS, Build: Build(), Logger: cfg.Logger}, b.NATS)
 	}
 	cfg.Threads = speeds.Threads.Most
 	if cfg.OnThreads != nil {
@@ -237,10 +242,14 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	defer adapterFiles.Close()
 	nc := node.Config{Bus: b, Description: &proto.NodeDescription{Id: cfg.ID, Incarnation: incarnation, Pid: uint32(os.Getpid()),
-		Role: string(cfg.Role), KvBudgetBytes: cfg.KVMemory, Share: cfg.Share, Speed: speed, Read: speeds.Read, SyncTwo: speeds.Syncs.Two, SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Most), FewestThreads: uint32(speeds.Threads.Fewest)}}
+		Role: string(cfg.Role), KvBudgetBytes: cfg.KVMemory, Share: cfg.Share, Speed: speed, Read: speeds.Read, SyncTwo: speeds.Syncs.Two,
+		SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Most),
+		FewestThreads: uint32(speeds.Threads.Fewest)}}
 	progress := progressOf(cfg.OnProgress, len(models))
 	for i, m := range models {
-		sc := socket.Config{Checkpoint: m.checkpoint, Grammars: node.Grammars(m.checkpoint), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVMemory, Shared: cfg.Shared, Draft: m.draft, Logger: cfg.Logger, Connect: b.NATS.Join, OnProgress: progress.part(i), Stopped: make(chan struct{}),
+		sc := socket.Config{Checkpoint: m.checkpoint, Grammars: node.Grammars(m.checkpoint), Pool: pool, Threads: speeds.Threads,
+			OnThreads: cfg.OnThreads, KVBudget: cfg.KVMemory, Shared: cfg.Shared, Draft: m.draft, Logger: cfg.Logger, Connect: b.NATS.Join,
+			OnProgress: progress.part(i), Stopped: make(chan struct{}),
 			Adapters: adapterFiles, AdapterBudget: cfg.LoRAMemory}
 		if err := m.openDisks(&cfg, &sc, i, len(models)); err != nil {
 			return err
@@ -278,7 +287,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.SetState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second", int64(speeds.Read), "gossip", b.JoinAddress(), "control", b.RPC.Address(), "routes", b.NATS.RouteAddr(), "tensors", b.NATS.Addr(), "tls", !cfg.Key.IsZero())
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second",
+		int64(speeds.Read), "gossip", b.JoinAddress(), "control", b.RPC.Address(), "routes", b.NATS.RouteAddr(),
+		"tensors", b.NATS.Addr(), "tls", !cfg.Key.IsZero())
 	if err := b.StayJoined(ctx, cfg.Join, &n.Contact); err != nil {
 		return err
 	}

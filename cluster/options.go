@@ -172,11 +172,14 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	case c.MaxContext < 2 || c.MaxContext > m.MaxPositions:
 		return fmt.Errorf("cluster: %s %d: the model supports 2 to %d tokens", options.Name("max-context"), c.MaxContext, m.MaxPositions)
 	case m.NonCausal && c.MaxContext > c.StepTokens:
-		return fmt.Errorf("cluster: %s %d: attention of this model is not causal, so one step reads a whole text: want at most %s, %d", options.Name("max-context"), c.MaxContext, options.Name("step-tokens"), c.StepTokens)
+		return fmt.Errorf("cluster: %s %d: attention of this model is not causal, so one step reads a whole text: want at most %s, %d",
+			options.Name("max-context"), c.MaxContext, options.Name("step-tokens"), c.StepTokens)
 	case c.Chunk > c.StepTokens:
-		return fmt.Errorf("cluster: %s %d: want 1 to %s, %d, or 0 for the planner's choice", options.Name("chunk"), c.Chunk, options.Name("step-tokens"), c.StepTokens)
+		return fmt.Errorf("cluster: %s %d: want 1 to %s, %d, or 0 for the planner's choice", options.Name("chunk"), c.Chunk,
+			options.Name("step-tokens"), c.StepTokens)
 	case c.MaxSequences >= c.StepTokens:
-		return fmt.Errorf("cluster: %s %d: want at least 1 and less than %s, %d", options.Name("max-sequences"), c.MaxSequences, options.Name("step-tokens"), c.StepTokens)
+		return fmt.Errorf("cluster: %s %d: want at least 1 and less than %s, %d", options.Name("max-sequences"), c.MaxSequences,
+			options.Name("step-tokens"), c.StepTokens)
 	}
 	return nil
 }

@@ -52,7 +52,8 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 		return s, err
 	}
 	if least := kvcache.ResidentBytes(geometry, 1, 1, policy); caches < least {
-		return s, fmt.Errorf("cluster: %s %d: the caches of the shortest request take %d bytes of a node: set at least that", options.Name("kv-memory"), caches, least)
+		return s, fmt.Errorf("cluster: %s %d: the caches of the shortest request take %d bytes of a node: set at least that",
+			options.Name("kv-memory"), caches, least)
 	}
 	if parser := cmp.Or(a.ToolParser, s.ToolParser); parser != "" && !slices.Contains(toolcall.Families, toolcall.Family(parser)) {
 		return s, fmt.Errorf("cluster: %s %q: known are %v", options.Name("tool-parser"), parser, toolcall.Families)
@@ -105,7 +106,8 @@ func NewAPI(e Engine, ck *checkpoint.Checkpoint, s ServeConfig, a APIConfig) (*a
 
 // server adds the settings of the whole server to those of a model.
 func (a *APIConfig) server(c api.Config, s *ServeConfig) api.Config {
-	c.Keys, c.Audit, c.TLS, c.Strict, c.AllowOrigins, c.Tracer, c.Version, c.Logger = a.Keys, a.Audit, a.TLS, a.Strict, a.AllowOrigins, s.Tracer, a.Version, a.Logger
+	c.Keys, c.Audit, c.TLS, c.Strict, c.AllowOrigins, c.Tracer, c.Version, c.Logger = a.Keys, a.Audit, a.TLS, a.Strict,
+		a.AllowOrigins, s.Tracer, a.Version, a.Logger
 	return c
 }
 

@@ -56,7 +56,8 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.machine = machine.NewMachine()
 		a.exec, a.adaptable = layer.NewExecutor(), a.Config.AdapterBudget
-		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec, PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
+		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec,
+			PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
 		if a.Config.Adapters != nil {
 			a.adapters = adapter.NewLoader(a.Config.Adapters, &a.Config.Checkpoint.Config)
 		}
@@ -160,8 +161,10 @@ func (a *Actor) status() *proto.SocketStatus {
 	if a.step != nil {
 		before = a.step.jobsBefore
 	}
-	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch, State: string(a.machine.Phase), LastStep: a.machine.Step,
-		KvUsedBytes: a.caches.Arena.Used(), KvBudgetBytes: a.caches.Arena.Budget(), PrefixDisk: a.caches.PrefixDisk(), Scratch: a.caches.Scratch()}
+	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch,
+		State: string(a.machine.Phase), LastStep: a.machine.Step,
+		KvUsedBytes: a.caches.Arena.Used(), KvBudgetBytes: a.caches.Arena.Budget(),
+		PrefixDisk: a.caches.PrefixDisk(), Scratch: a.caches.Scratch()}
 	if a.epoch != nil {
 		s.WeightBytes = a.epoch.Weights.Bytes() + a.epoch.Drafter.Bytes()
 	}

@@ -103,7 +103,8 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 				done <- err
 				return
 			}
-			done <- fmt.Errorf("bench: a sequence ended after %d tokens, before all had %d together: the model's positions are used up, take a smaller batch or context", tokens, o.Tokens)
+			done <- fmt.Errorf("bench: a sequence ended after %d tokens, before all had %d together: the model's positions are used up, take a "+
+				"smaller batch or context", tokens, o.Tokens)
 		})
 	}
 	if err := <-done; err != nil {
@@ -114,7 +115,8 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 	}
 	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
 	tokens := float64(o.Batch) * float64(d.Steps) // less than all received tokens, because those of a plan arrive together
-	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads.Shifted(int(math.Round(float64(d.ThreadShift) / float64(max(d.Steps, 1))))), Batch: o.Batch, Context: o.Context,
+	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes,
+		Threads: o.Threads.Shifted(int(math.Round(float64(d.ThreadShift) / float64(max(d.Steps, 1))))), Batch: o.Batch, Context: o.Context,
 		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
 		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1))),
 		Shared: threadsOf(d.Threads, int(d.Steps), d.Compute)}, nil
@@ -254,7 +256,8 @@ func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts,
 // ReadPrompts reads prompts one at a time.
 func ReadPrompts(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
 	co := o.Coordinator
-	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads.Most, Chunk: co.Chunk(), Prompt: o.Prompt}
+	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes,
+		Threads: o.Threads.Most, Chunk: co.Chunk(), Prompt: o.Prompt}
 	for i := range o.Repeat {
 		if err := o.readOne(ctx, i, f); err != nil {
 			return nil, err

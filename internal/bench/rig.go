@@ -52,7 +52,8 @@ func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
 	defer ck.Close()
 	c := &ck.Config
 	if most := c.MaxPositions; o.Context >= most || o.Tokens >= most-o.Context {
-		return nil, Costs{}, fmt.Errorf("bench: %s supports %d tokens: choose a smaller --context (%d) or --tokens (%d)", o.Model, most, o.Context, o.Tokens)
+		return nil, Costs{},
+			fmt.Errorf("bench: %s supports %d tokens: choose a smaller --context (%d) or --tokens (%d)", o.Model, most, o.Context, o.Tokens)
 	}
 	k := CostsOf(c, o.Weights, o.KV)
 	return c, k, k.fits(batch, tokens, rows, c)
@@ -90,7 +91,8 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 	if err != nil {
 		return nil, err
 	}
-	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Device: device, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch, Adapters: o.adapters, Peers: r.peers, Mapping: o.Mapping})
+	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Device: device, Weights: o.Weights, KV: o.KV, KVBudget: budget,
+		StepTokens: rows, Scratch: o.scratch, Adapters: o.adapters, Peers: r.peers, Mapping: o.Mapping})
 	return r, err
 }
 
@@ -157,7 +159,8 @@ func (r *rig) empty(ctx context.Context, n int) error {
 
 // decode decodes `steps` tokens of the sequences 1..n, whose caches have context tokens, after some
 // warm-up steps. It calls step for each measured step.
-func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took, processor time.Duration, s step.Times)) (peak int64, err error) {
+func (r *rig) decode(ctx context.Context, n, context, steps int,
+	step func(took, processor time.Duration, s step.Times)) (peak int64, err error) {
 	rows := make([]*alone.Row, n)
 	for i := range rows {
 		rows[i] = &alone.Row{Seq: uint64(i + 1), At: context}

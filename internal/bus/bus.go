@@ -65,9 +65,11 @@ func Open(c Config) (_ *Bus, err error) {
 			b.Close()
 		}
 	}()
-	rc := rpc.Config{ID: c.ID, Role: string(c.Role), Incarnation: meta.Incarnation, Build: meta.Build, Bind: c.Ports.At(host, ControlPort), Logger: log}
+	rc := rpc.Config{ID: c.ID, Role: string(c.Role), Incarnation: meta.Incarnation, Build: meta.Build,
+		Bind: c.Ports.At(host, ControlPort), Logger: log}
 	gc := gossip.Config{Name: c.ID, Bind: c.Place.Bind, Label: c.Cluster, Profile: profile(host), Logger: log}
-	nc := natsbus.Config{Name: c.ID, Cluster: c.Cluster, Listen: c.Ports.At(host, RoutesPort), ClientPort: c.Ports.number(TensorsPort), URL: c.NATS, Log: log, HungAfter: 2 * time.Second}
+	nc := natsbus.Config{Name: c.ID, Cluster: c.Cluster, Listen: c.Ports.At(host, RoutesPort), ClientPort: c.Ports.number(TensorsPort),
+		URL: c.NATS, Log: log, HungAfter: 2 * time.Second}
 	if name := c.Place.Name; name != "" {
 		rc.Advertise = name
 		if c.NATS == "" {
@@ -151,7 +153,8 @@ func (b *Bus) sameBus() error {
 			continue
 		}
 		if ours {
-			return fmt.Errorf("cluster: this node has %s but the coordinator %s has not: set it for all processes or for none", options.Name("nats"), m.Name)
+			return fmt.Errorf("cluster: this node has %s but the coordinator %s has not: set it for all processes or for none",
+				options.Name("nats"), m.Name)
 		}
 		return fmt.Errorf("cluster: the coordinator %s uses an external NATS: give this node the same %s URL", m.Name, options.Name("nats"))
 	}

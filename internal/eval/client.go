@@ -39,7 +39,8 @@ func NewClient(ctx context.Context, server, key, model string, timeout time.Dura
 	}
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = 64
-	c := &Client{base: strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/v1"), key: key, model: model, timeout: timeout, http: &http.Client{Transport: t}}
+	c := &Client{base: strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/v1"), key: key, model: model,
+		timeout: timeout, http: &http.Client{Transport: t}}
 	if c.model == "" {
 		var list struct {
 			Data []struct {

@@ -161,7 +161,8 @@ func (g *Generator) Sample(name string, length, index int) (*Sample, error) {
 	for range 200 {
 		p := t.make(m)
 		if prompt := g.prompt(m, t, &p); prompt != nil {
-			s := &Sample{Task: name, Length: length, Index: index, Prompt: prompt, Text: p.answer, Wanted: p.wanted, AnyOrder: p.anyOrder, AnyOf: p.anyOf, Depth: p.depth}
+			s := &Sample{Task: name, Length: length, Index: index, Prompt: prompt, Text: p.answer, Wanted: p.wanted,
+				AnyOrder: p.anyOrder, AnyOf: p.anyOf, Depth: p.depth}
 			g.answer(s, t, &p)
 			return s, nil
 		}

@@ -17,11 +17,12 @@ const LongTokens = 2000
 
 // longSuite has tasks whose answers outlast the ring of a cache policy. models/elver was trained on
 // them (train/elver.py). Numbers of two and three digits are one token each.
-var longSuite = suite.Suite{Name: LongName, About: "answers of 2,000 tokens, generated: copy, sort, running sums (for models/elver)", Tasks: []suite.Task{
-	{Name: "copy", Group: "copy", Metric: "until", Plain: true},
-	{Name: "sort", Group: "sort", Metric: "until", Plain: true},
-	{Name: "sums", Group: "sums", Metric: "until", Plain: true},
-}}
+var longSuite = suite.Suite{Name: LongName, About: "answers of 2,000 tokens, generated: copy, sort, running sums (for models/elver)",
+	Tasks: []suite.Task{
+		{Name: "copy", Group: "copy", Metric: "until", Plain: true},
+		{Name: "sort", Group: "sort", Metric: "until", Plain: true},
+		{Name: "sums", Group: "sums", Metric: "until", Plain: true},
+	}}
 
 // LongHelp describes the suite in a line.
 func LongHelp() string { return fmt.Sprintf("  %-14s %s\n", LongName, longSuite.About) }

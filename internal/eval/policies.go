@@ -28,22 +28,31 @@ var presets = []struct {
 	least       int
 	spec        func(budget int) string
 }{
-	{truncatedName, "full attention to the first and the last half of that many tokens of the text", 2, func(int) string { return kvcache.Full().Spec() }},
-	{"pyramidkv", "votes of the last 64 tokens, pooled; more tokens in lower layers", 65, func(b int) string { return fmt.Sprintf("pyramidkv:topk=%d,obs=64,pool=7,beta=20", b-64) }},
-	{"adakv", "votes of the last 64 tokens, pooled; more tokens in heads whose votes are spread", 65, func(b int) string { return fmt.Sprintf("adakv:topk=%d,obs=64,pool=7,floor=0.2", b-64) }},
-	{"lagkv", "4 sinks, the newest 32, tokens unlike the 32 after them", 37, func(b int) string { return fmt.Sprintf("lagkv:sink=4,lag=32,topk=%d", b-36) }},
+	{truncatedName, "full attention to the first and the last half of that many tokens of the text", 2,
+		func(int) string { return kvcache.Full().Spec() }},
+	{"pyramidkv", "votes of the last 64 tokens, pooled; more tokens in lower layers", 65,
+		func(b int) string { return fmt.Sprintf("pyramidkv:topk=%d,obs=64,pool=7,beta=20", b-64) }},
+	{"adakv", "votes of the last 64 tokens, pooled; more tokens in heads whose votes are spread", 65,
+		func(b int) string { return fmt.Sprintf("adakv:topk=%d,obs=64,pool=7,floor=0.2", b-64) }},
+	{"lagkv", "4 sinks, the newest 32, tokens unlike the 32 after them", 37,
+		func(b int) string { return fmt.Sprintf("lagkv:sink=4,lag=32,topk=%d", b-36) }},
 	{"streaming", "4 sinks and the newest tokens", 5, func(b int) string { return fmt.Sprintf("streaming:sink=4,recent=%d", b-4) }},
 	{"snapkv", "votes of the last 64 tokens, pooled", 65, func(b int) string { return fmt.Sprintf("snapkv:topk=%d,obs=64,pool=7", b-64) }},
 	{"snapkv_nopool", "the same without pooling", 65, func(b int) string { return fmt.Sprintf("snapkv:topk=%d,obs=64,pool=1", b-64) }},
-	{"snapstream", "4 sinks, a ring of 64, top-K by 64 votes", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=7", b-68) }},
-	{"snapstream_p15", "the same, votes averaged over 15 neighbours", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=15", b-68) }},
-	{"snapstream_w32", "the same by the votes of 32", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=32,pool=7", b-68) }},
+	{"snapstream", "4 sinks, a ring of 64, top-K by 64 votes", 69,
+		func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=7", b-68) }},
+	{"snapstream_p15", "the same, votes averaged over 15 neighbours", 69,
+		func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=15", b-68) }},
+	{"snapstream_w32", "the same by the votes of 32", 69,
+		func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=32,pool=7", b-68) }},
 	{"snapstream_half", "a ring of half the budget", 16, func(b int) string {
 		return fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d,obs=64,pool=7", b/2, b-b/2-4)
 	}},
-	{"sage", "4 sinks, a ring of 64, top-K by the last token", 69, func(b int) string { return fmt.Sprintf("sage:sink=4,recent=64,topk=%d", b-68) }},
+	{"sage", "4 sinks, a ring of 64, top-K by the last token", 69,
+		func(b int) string { return fmt.Sprintf("sage:sink=4,recent=64,topk=%d", b-68) }},
 	{"h2o", "half newest, half heaviest over the prompt", 2, func(b int) string { return fmt.Sprintf("h2o:recent=%d,topk=%d", b/2, b-b/2) }},
-	{"h2o_step", "the same, chosen anew at every step", 2, func(b int) string { return fmt.Sprintf("h2o:recent=%d,topk=%d,step=1", b/2, b-b/2) }},
+	{"h2o_step", "the same, chosen anew at every step", 2,
+		func(b int) string { return fmt.Sprintf("h2o:recent=%d,topk=%d,step=1", b/2, b-b/2) }},
 	{"tova", "the least attended goes at every step", 2, func(b int) string { return fmt.Sprintf("tova:size=%d", b) }},
 	{"knorm", "4 sinks, the newest 64, shortest keys", 69, func(b int) string { return fmt.Sprintf("knorm:sink=4,recent=64,topk=%d", b-68) }},
 	{"quest", "pages of 16 that bounds of their keys choose", 32, func(b int) string { return fmt.Sprintf("quest:page=16,budget=%d", b) }},
@@ -93,11 +102,13 @@ func ParsePolicy(text string) (Policy, error) {
 		}
 		n, err := strconv.Atoi(rest)
 		if err != nil || n < p.least || n > 1<<24 {
-			return Policy{}, fmt.Errorf("%w %q: the budget of %s must be a whole number of tokens, at least %d", ErrPolicyName, text, family, p.least)
+			return Policy{}, fmt.Errorf("%w %q: the budget of %s must be a whole number of tokens, at least %d",
+				ErrPolicyName, text, family, p.least)
 		}
 		return Policy{Name: text, Spec: p.spec(n), Family: family, Budget: n}, nil
 	}
-	return Policy{}, fmt.Errorf("%w %q is unknown; known are %s, or a policy's full text such as streaming:sink=4,recent=508", ErrPolicyName, text, strings.Join(known, ", "))
+	return Policy{}, fmt.Errorf("%w %q is unknown; known are %s, or a policy's full text such as streaming:sink=4,recent=508",
+		ErrPolicyName, text, strings.Join(known, ", "))
 }
 
 // ParsePolicies parses a list. White space and semicolons separate policies.

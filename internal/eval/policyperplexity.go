@@ -40,12 +40,14 @@ type PolicyPerplexityConfig struct {
 
 // MeasurePolicyPerplexity scores a text under several policies in this process. Every window begins
 // without context.
-func MeasurePolicyPerplexity(ctx context.Context, tok *tokenizer.Tokenizer, text string, cfg PolicyPerplexityConfig, t TogetherConfig) ([]PolicyPerplexity, error) {
+func MeasurePolicyPerplexity(ctx context.Context, tok *tokenizer.Tokenizer, text string, cfg PolicyPerplexityConfig,
+	t TogetherConfig) ([]PolicyPerplexity, error) {
 	bos := tok.Encode("", true)
 	cfg.Window = cmp.Or(cfg.Window, 2048)
 	cfg.Prefix = cmp.Or(cfg.Prefix, cfg.Window/2)
 	if cfg.Prefix < len(bos)+1 || cfg.Prefix > cfg.Window-2 {
-		return nil, fmt.Errorf("%w: window %d and prefix %d: want a prefix of %d to %d tokens", ErrText, cfg.Window, cfg.Prefix, len(bos)+1, cfg.Window-2)
+		return nil, fmt.Errorf("%w: window %d and prefix %d: want a prefix of %d to %d tokens", ErrText,
+			cfg.Window, cfg.Prefix, len(bos)+1, cfg.Window-2)
 	}
 	cfg.Policies = slices.Clone(cfg.Policies)
 	if i := slices.IndexFunc(cfg.Policies, func(p Policy) bool { return p.Family == truncatedName }); i >= 0 {
@@ -90,7 +92,8 @@ type windowScore struct {
 	match  int
 }
 
-func (m *offlineModel) perplexities(ctx context.Context, windows [][]int32, cfg PolicyPerplexityConfig, workers int) ([]PolicyPerplexity, error) {
+func (m *offlineModel) perplexities(ctx context.Context, windows [][]int32, cfg PolicyPerplexityConfig,
+	workers int) ([]PolicyPerplexity, error) {
 	scores := make([][]windowScore, len(windows))
 	var next, done atomic.Int64
 	var mu sync.Mutex
@@ -133,7 +136,8 @@ func (m *offlineModel) perplexities(ctx context.Context, windows [][]int32, cfg 
 			sum = windowScore{sum.nll + s[i].nll, sum.tokens + s[i].tokens, sum.match + s[i].match}
 		}
 		n := float64(sum.tokens)
-		out[i] = PolicyPerplexity{Policy: p.Name, Spec: p.Spec, Tokens: sum.tokens, NLL: sum.nll / n, Perplexity: math.Exp(sum.nll / n), Match: float64(sum.match) / n}
+		out[i] = PolicyPerplexity{Policy: p.Name, Spec: p.Spec, Tokens: sum.tokens, NLL: sum.nll / n,
+			Perplexity: math.Exp(sum.nll / n), Match: float64(sum.match) / n}
 	}
 	return out, nil
 }

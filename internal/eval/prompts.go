@@ -102,8 +102,10 @@ func (s promptSet) check(key string, vocab int) error {
 		return err
 	case !slices.Contains(TaskNames(), task):
 		return fmt.Errorf("%w: %q: known tasks are %s", ErrPrompts, key, strings.Join(TaskNames(), ", "))
-	case len(s.Prompt) == 0 || len(s.Answer) != len(s.Prompt) || s.ScoreFrom != nil && len(s.ScoreFrom) != len(s.Prompt) || s.Depth != nil && len(s.Depth) != len(s.Prompt):
-		return fmt.Errorf("%w: %s: %d prompts, %d answers, %d sf, %d depths", ErrPrompts, key, len(s.Prompt), len(s.Answer), len(s.ScoreFrom), len(s.Depth))
+	case len(s.Prompt) == 0 || len(s.Answer) != len(s.Prompt) || s.ScoreFrom != nil && len(s.ScoreFrom) != len(s.Prompt) ||
+		s.Depth != nil && len(s.Depth) != len(s.Prompt):
+		return fmt.Errorf("%w: %s: %d prompts, %d answers, %d sf, %d depths", ErrPrompts, key, len(s.Prompt),
+			len(s.Answer), len(s.ScoreFrom), len(s.Depth))
 	}
 	for i := range s.Prompt {
 		if len(s.Prompt[i]) != length {
@@ -227,7 +229,8 @@ func (p *Prompts) Sample(task string, length, index int) (*Sample, error) {
 	if !ok || index < 0 || index >= len(set.Prompt) {
 		return nil, fmt.Errorf("%w: no sample %d of %s at %d tokens in the file", ErrTask, index, task, length)
 	}
-	s := &Sample{Task: task, Length: length, Index: index, Prompt: set.Prompt[index], Answer: trimAnswer(set.Answer[index]), ByTokens: true, Depth: -1}
+	s := &Sample{Task: task, Length: length, Index: index, Prompt: set.Prompt[index],
+		Answer: trimAnswer(set.Answer[index]), ByTokens: true, Depth: -1}
 	s.From, s.To = set.from(index), len(s.Answer)-1
 	s.Given, s.Text = s.From, p.tok.Decode(s.Answer[:s.To], true)
 	s.Wanted = []string{strings.TrimSpace(p.tok.Decode(s.Answer[s.From:s.To], true))}

@@ -157,7 +157,8 @@ func Ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, questions []Q
 			if err != nil {
 				return fmt.Errorf("question %d, policy %s: %w", n+1, p.Name, err)
 			}
-			out[i] = Answered{Line: n, Set: q.Set, Policy: p.Name, Prompt: len(prompt), Score: metric.Score(a.Text, score.Reference{Answers: q.Answers, Classes: q.Classes}), Output: a.Text, Answers: q.Answers}
+			out[i] = Answered{Line: n, Set: q.Set, Policy: p.Name, Prompt: len(prompt),
+				Score: metric.Score(a.Text, score.Reference{Answers: q.Answers, Classes: q.Classes}), Output: a.Text, Answers: q.Answers}
 			if cfg.Progress != nil {
 				cfg.Progress(done.Add(1), int64(total))
 			}

@@ -145,7 +145,8 @@ func (s *SuiteStore) Close() error {
 // RunSuite sends every question under every policy that has no answer in store. It returns all
 // records, ordered by question, policy and sample. After an error the earlier answers are in the
 // store.
-func RunSuite(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, name string, questions []suite.Question, store *SuiteStore, cfg SuiteConfig) ([]SuiteRecord, error) {
+func RunSuite(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, name string, questions []suite.Question, store *SuiteStore,
+	cfg SuiteConfig) ([]SuiteRecord, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -172,7 +173,8 @@ func RunSuite(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, name str
 			hash := questionHash(prompt, q.Ref.Answers)
 			for i := range each {
 				p, sample := cfg.Policies[i/cfg.Samples], i%cfg.Samples
-				r := SuiteRecord{Model: model, Fingerprint: fingerprint, Suite: name, Task: q.Task.Name, Set: q.Set, ID: q.ID, Question: hash, Policy: p.Name,
+				r := SuiteRecord{Model: model, Fingerprint: fingerprint, Suite: name, Task: q.Task.Name, Set: q.Set,
+					ID: q.ID, Question: hash, Policy: p.Name,
 					Sample: sample, Temperature: cfg.Temperature, MaxTokens: q.Task.MaxTokens, Answers: q.Ref.Answers}
 				if cfg.MaxTokens > 0 {
 					r.MaxTokens = min(r.MaxTokens, cfg.MaxTokens)

@@ -56,8 +56,10 @@ var (
 		{"RULER QA", []string{"qa"}},
 	}
 	rulerTasks = []RulerColumn{
-		{"S1", []string{"niah_single_noise"}}, {"S2", []string{"niah_single_text"}}, {"MK1", []string{"niah_multikey"}}, {"MK2", []string{"kv_hex"}},
-		{"MQ", []string{"niah_multiquery"}}, {"MV", []string{"niah_multivalue"}}, {"QA", []string{"qa"}}, {"VT", []string{"vt"}}, {"FWE", []string{"fwe"}},
+		{"S1", []string{"niah_single_noise"}}, {"S2", []string{"niah_single_text"}},
+		{"MK1", []string{"niah_multikey"}}, {"MK2", []string{"kv_hex"}},
+		{"MQ", []string{"niah_multiquery"}}, {"MV", []string{"niah_multivalue"}}, {"QA", []string{"qa"}},
+		{"VT", []string{"vt"}}, {"FWE", []string{"fwe"}},
 	}
 )
 
@@ -72,7 +74,8 @@ var tables = []Table{
 		{Suite: GeneratedRuler, Columns: rulerGroups},
 		{Suite: "infinitebench", Tasks: []string{"longbook_qa_eng", "passkey", "number_string", "kv_retrieval"}, By: ByGroup},
 	}},
-	{"snapstream-r1", "SnapStream, table 2: 32K of 128K, a quarter of the prompt; AIME and LiveCodeBench are MATH and GSM8K here, no code is run", []TableRow{
+	{"snapstream-r1", "SnapStream, table 2: 32K of 128K, a quarter of the prompt; AIME and LiveCodeBench are MATH and GSM8K here, no " +
+		"code is run", []TableRow{
 		full,
 		{Name: "cut to 1/4", Policy: "truncated/25%"},
 		{Name: "SnapStream 1/4", Policy: "snapstream:r1"},
@@ -89,7 +92,8 @@ var tables = []Table{
 		{Name: "ShadowKV 1.56 %, 8 outliers", Policy: "shadowkv:chunk=8,budget=1.56%,outliers=8,local=4"},
 	}, []TablePart{
 		{Suite: GeneratedRuler, Columns: rulerTasks},
-		{Suite: "longbench", By: ByTask, Tasks: []string{"narrativeqa", "multifieldqa_en", "hotpotqa", "musique", "dureader", "gov_report", "samsum", "passage_retrieval_en", "lcc"}},
+		{Suite: "longbench", By: ByTask, Tasks: []string{"narrativeqa", "multifieldqa_en", "hotpotqa", "musique", "dureader", "gov_report",
+			"samsum", "passage_retrieval_en", "lcc"}},
 	}},
 	{"squeezed", "Squeezed Attention, tables 2 and 3: sparsity 70, 80 and 90 %, and Quest with the paper's budgets", []TableRow{
 		full,
@@ -100,7 +104,8 @@ var tables = []Table{
 		{Name: "Sq-90%", Policy: "squeezed:sparsity=0.9"},
 		{Name: "H-Sq-90%", Policy: "squeezed:levels=2,sparsity=0.9"},
 	}, []TablePart{
-		{Suite: "longbench", By: ByTask, Tasks: []string{"narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "gov_report", "qmsum", "multi_news", "trec", "triviaqa", "samsum", "repobench-p", "lcc"}},
+		{Suite: "longbench", By: ByTask, Tasks: []string{"narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique",
+			"gov_report", "qmsum", "multi_news", "trec", "triviaqa", "samsum", "repobench-p", "lcc"}},
 		{Suite: GeneratedRuler, Columns: rulerTasks},
 	}},
 	{"equip", "EQUIP, figure 19 and the match of tokens: perplexity of a text under policies that evict", []TableRow{

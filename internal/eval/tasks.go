@@ -78,7 +78,8 @@ func TaskHelp() string {
 
 // mean9 has the tasks of the summary column. The bundled model does them well with full attention,
 // so losses are due to the policy.
-var mean9 = []string{"passkey", "niah_single_noise", "niah_single_text", "niah_multikey", "niah_multiquery", "kv_json", "kv_hex", "vt", "chat_niah"}
+var mean9 = []string{"passkey", "niah_single_noise", "niah_single_text", "niah_multikey", "niah_multiquery",
+	"kv_json", "kv_hex", "vt", "chat_niah"}
 
 type haystack uint8
 

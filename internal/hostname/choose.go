@@ -34,7 +34,8 @@ func Check(host string) error {
 	case err == nil && ip.IsUnspecified():
 		return fmt.Errorf("%w: %s is every address of this machine: give the one that the others can reach", ErrAddress, host)
 	case err == nil && (ip.IsLinkLocalUnicast() || ip.Zone() != ""):
-		return fmt.Errorf("%w: %s is a link-local address, which means another machine on every link: give a global or unique local address (such as fd00::1), or a name", ErrAddress, host)
+		return fmt.Errorf("%w: %s is a link-local address, which means another machine on every link: give a global or unique local address "+
+			"(such as fd00::1), or a name", ErrAddress, host)
 	case err == nil:
 		return nil
 	case len(host) > MaxLength:
@@ -61,9 +62,12 @@ func choose(name string, resolved, own []netip.Addr) (netip.Addr, error) {
 	for _, a := range resolved {
 		switch {
 		case a.IsLoopback():
-			return netip.Addr{}, fmt.Errorf("%w: %s is the loopback address %s here, which no other machine can reach: remove that line from /etc/hosts, or give the IP address", ErrName, name, a)
+			return netip.Addr{},
+				fmt.Errorf("%w: %s is the loopback address %s here, which no other machine can reach: remove that line from /etc/hosts, or give the "+
+					"IP address", ErrName, name, a)
 		case a.IsLinkLocalUnicast():
-			return netip.Addr{}, fmt.Errorf("%w: %s is the link-local address %s: give a name with a global or unique local address", ErrName, name, a)
+			return netip.Addr{},
+				fmt.Errorf("%w: %s is the link-local address %s: give a name with a global or unique local address", ErrName, name, a)
 		case !slices.Contains(own, a):
 			foreign = append(foreign, a.String())
 		}
@@ -75,7 +79,9 @@ func choose(name string, resolved, own []netip.Addr) (netip.Addr, error) {
 				have = append(have, a.String())
 			}
 		}
-		return netip.Addr{}, fmt.Errorf("%w: %s resolves to %s, which this machine does not have (it has %s): correct the name, or give the IP address", ErrName, name, strings.Join(foreign, " and "), strings.Join(have, ", "))
+		return netip.Addr{},
+			fmt.Errorf("%w: %s resolves to %s, which this machine does not have (it has %s): correct the name, or give the IP address", ErrName,
+				name, strings.Join(foreign, " and "), strings.Join(have, ", "))
 	}
 	if i := slices.IndexFunc(resolved, netip.Addr.Is4); i >= 0 {
 		return resolved[i], nil

@@ -218,7 +218,8 @@ func (s *Store) writable(seq uint64) {
 // Write appends a record to a journal of the log and applies it. check runs first, so an invalid
 // record is never written. apply receives the record, and before it any records that other
 // processes have appended.
-func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, check func() error, apply func(*journal.Record, uint64) error) error {
+func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, check func() error,
+	apply func(*journal.Record, uint64) error) error {
 	w.Lock()
 	defer w.Unlock()
 	foreign := func(r *journal.Record) error { return apply(r, w.Last()) }

@@ -64,7 +64,8 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 		c.Logger.Info("measuring this machine failed; the planner uses estimates", "error", err)
 		return s
 	}
-	c.Logger.Debug("measured this machine", "took", time.Since(began).Round(time.Millisecond), "kept", path, "threads", s.Threads.Most, "read_bytes_per_second", int64(s.Read))
+	c.Logger.Debug("measured this machine", "took", time.Since(began).Round(time.Millisecond), "kept", path, "threads", s.Threads.Most,
+		"read_bytes_per_second", int64(s.Read))
 	if err := writeKept(path, &s); err != nil {
 		c.Logger.Info("saving the measurements failed; the next start measures again", "error", err)
 	}
@@ -82,7 +83,8 @@ func (c *SpeedsConfig) path(kind string, threads topology.Threads) string {
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
 	shape := shard.ShapeOf(c.Model) // determines the size of the products
 	shape.FFNUnitStart = nil
-	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, c.Build, tensor.Arithmetic, c.Nodes, threads, c.Weights, c.KV, c.NATS))
+	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, c.Build,
+		tensor.Arithmetic, c.Nodes, threads, c.Weights, c.KV, c.NATS))
 	return filepath.Join(c.Dir, fmt.Sprintf("%s-%x.json", kind, key[:8]))
 }
 

@@ -56,7 +56,8 @@ type replica struct {
 
 // openReplica starts the replica that a data directory describes. The caller holds the directory's
 // lock. Port 0 chooses a port that this process then keeps, because the other members record it.
-func openReplica(ctx context.Context, dir, name string, at hostname.Place, role security.Role, key security.Key, log *slog.Logger) (_ *replica, err error) {
+func openReplica(ctx context.Context, dir, name string, at hostname.Place, role security.Role, key security.Key,
+	log *slog.Logger) (_ *replica, err error) {
 	r := &replica{dir: dir, name: name, at: at, key: key, role: role, log: log}
 	defer func() {
 		if err == nil {
@@ -108,7 +109,8 @@ func (r *replica) keep(ctx context.Context, p *plan) error {
 		if old.ID == p.ID {
 			return r.follow(old, p, bus)
 		}
-		return fmt.Errorf("store: %s keeps store %s already, not %s; give it an empty "+options.Name("data-dir")+" to change that", r.name, old.ID, p.ID)
+		return fmt.Errorf("store: %s keeps store %s already, not %s; give it an empty "+options.Name("data-dir")+
+			" to change that", r.name, old.ID, p.ID)
 	}
 	if err := r.write(p); err != nil {
 		return err
@@ -131,7 +133,8 @@ func (r *replica) follow(old, p *plan, bus *natsbus.Server) error {
 		bus.Shutdown()
 		r.log.Error("this process was removed from the store and keeps no copy any more; restart it to offer one again", "store", old.ID)
 		aside := filepath.Join(r.dir, fmt.Sprintf("removed-%s-%d", p.ID, p.Revision))
-		return errors.Join(os.MkdirAll(aside, 0o700), os.Rename(r.path(), filepath.Join(aside, "store.json")), os.Rename(r.storeDir(old), filepath.Join(aside, "store")))
+		return errors.Join(os.MkdirAll(aside, 0o700), os.Rename(r.path(), filepath.Join(aside, "store.json")),
+			os.Rename(r.storeDir(old), filepath.Join(aside, "store")))
 	}
 	if err := r.write(p); err != nil {
 		return err
@@ -164,7 +167,8 @@ func (r *replica) start(ctx context.Context, p *plan) error {
 		return fmt.Errorf("store: the store %s has %d members, want 2 or %d, %q among them", p.ID, len(p.Members), wanted, p.Self)
 	}
 	listen, advertise := r.listens(p.Members[at].Route)
-	cfg := natsbus.Config{Name: p.Members[at].server(), Cluster: "store-" + p.ID, Listen: listen, Advertise: advertise, Seeds: p.routes(), HungAfter: 2 * hintAfter,
+	cfg := natsbus.Config{Name: p.Members[at].server(), Cluster: "store-" + p.ID, Listen: listen, Advertise: advertise,
+		Seeds: p.routes(), HungAfter: 2 * hintAfter,
 		StoreDir: r.storeDir(p), StoreBytes: storeBytes, SyncAlways: true, Log: r.log}
 	if !r.key.IsZero() {
 		var err error
@@ -172,10 +176,12 @@ func (r *replica) start(ctx context.Context, p *plan) error {
 		if cfg.RouteTLS, clients, err = r.key.BusTLS(security.Identity{Role: r.role, ID: r.name}); err != nil {
 			return err
 		}
-		cfg.ClientTLS, cfg.Secret, cfg.Secrets = clients, r.key.BusPassword(security.RoleCoordinator), r.key.BusPasswords(security.RoleCoordinator)
+		cfg.ClientTLS, cfg.Secret, cfg.Secrets = clients, r.key.BusPassword(security.RoleCoordinator),
+			r.key.BusPasswords(security.RoleCoordinator)
 	}
 	if err := awaitPort(ctx, cfg.Listen, r.log); err != nil {
-		return fmt.Errorf("%w. Or let another process keep the copy: shoal store remove %[2]s, then start %[2]s with an empty "+options.Name("data-dir")+" and add it again", err, r.name)
+		return fmt.Errorf("%w. Or let another process keep the copy: shoal store remove %[2]s, then start %[2]s with an empty "+
+			options.Name("data-dir")+" and add it again", err, r.name)
 	}
 	bus, err := natsbus.Start(cfg)
 	if err != nil {

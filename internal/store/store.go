@@ -83,7 +83,8 @@ type Store struct {
 
 // Open locks a data directory. name is the name of the process, at the place at which it offers to keep a replica. Open
 // may wait for that address until ctx ends.
-func Open(ctx context.Context, dir, name string, at hostname.Place, key security.Key, role security.Role, log *slog.Logger) (_ *Store, err error) {
+func Open(ctx context.Context, dir, name string, at hostname.Place, key security.Key, role security.Role,
+	log *slog.Logger) (_ *Store, err error) {
 	s := &Store{path: dir, log: log, kind: "single"}
 	s.inStep.Store(1)
 	if s.dir, err = jobs.OpenDir(dir); err != nil {
@@ -336,7 +337,8 @@ func (s *Store) use(l journal.Log, shared *files.Shared) error {
 	if waiting > 0 {
 		level = slog.LevelInfo
 	}
-	s.log.Log(context.Background(), level, "job store open", "folder", s.path, "durability", s.kind, "jobs", total, "unfinished", waiting, "took", time.Since(began).Round(time.Millisecond))
+	s.log.Log(context.Background(), level, "job store open", "folder", s.path, "durability", s.kind, "jobs", total, "unfinished", waiting,
+		"took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -510,7 +512,8 @@ func (s *Store) Problem() string {
 		why = append(why, missing)
 	}
 	if since := s.behind.Load(); len(why) == 0 && since != nil && time.Since(*since) > behindMost {
-		why = append(why, fmt.Sprintf("%d of the %d copies of the job store are in step, although their processes are connected: their disks may be full or failing. Until two are in step, no job is accepted and no new placement is possible", s.inStep.Load(), wanted))
+		why = append(why, fmt.Sprintf("%d of the %d copies of the job store are in step, although their processes are connected: their disks "+
+			"may be full or failing. Until two are in step, no job is accepted and no new placement is possible", s.inStep.Load(), wanted))
 	}
 	if bus != nil && bus.Broken() != "" {
 		why = append(why, "the disk of the job store accepts no writes: it is full or failing")
@@ -520,7 +523,8 @@ func (s *Store) Problem() string {
 	}
 	if store != nil {
 		if dead, other := store.Lost(); dead+other > 0 {
-			why = append(why, fmt.Sprintf("records of the job store are damaged: %d jobs are lost, and there are %d other findings (see GET /v1/jobs)", dead, other))
+			why = append(why, fmt.Sprintf("records of the job store are damaged: %d jobs are lost, and there are %d other findings (see GET "+
+				"/v1/jobs)", dead, other))
 		}
 	}
 	return strings.Join(why, "; ")

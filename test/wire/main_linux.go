@@ -84,7 +84,8 @@ func (c *upCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d hosts are up. `wire exec %s COMMAND` runs a command on one, `wire do hosts` lists them. Ctrl-C removes them.\n", len(top.Hosts), top.Hosts[0].Name)
+	fmt.Printf("%d hosts are up. `wire exec %s COMMAND` runs a command on one, `wire do hosts` lists them. Ctrl-C removes them.\n",
+		len(top.Hosts), top.Hosts[0].Name)
 	<-ctx.Done()
 	return stop()
 }
@@ -172,7 +173,8 @@ type calibrateCmd struct {
 
 func (c *calibrateCmd) Run(ctx context.Context) (err error) {
 	if c.Trips < 1 || c.Trips > 65535 || c.Every <= 0 || c.Transfer <= 0 {
-		return fmt.Errorf("calibrate: --trips %d --every %v --transfer %v: want 1 to 65535 trips and positive times", c.Trips, c.Every, c.Transfer)
+		return fmt.Errorf("calibrate: --trips %d --every %v --transfer %v: want 1 to 65535 trips and positive times",
+			c.Trips, c.Every, c.Transfer)
 	}
 	top, n, stop, err := start(ctx, c.File)
 	if err != nil {

@@ -37,14 +37,16 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 		return nil, fmt.Errorf("socket: step %d has no rows", p.Step)
 	}
 	if p.MicroBatches < 0 || p.MicroBatches > plan.MaxMicroBatches {
-		return nil, fmt.Errorf("socket: step %d runs %d micro-batches through the layers, at most %d are possible", p.Step, p.MicroBatches, plan.MaxMicroBatches)
+		return nil, fmt.Errorf("socket: step %d runs %d micro-batches through the layers, at most %d are possible",
+			p.Step, p.MicroBatches, plan.MaxMicroBatches)
 	}
 	for _, f := range p.Spill {
 		switch q := seqs.at(f.Seq); {
 		case q == nil || !q.HandedOver:
 			return nil, fmt.Errorf("socket: sequence %d has no cache to move to a file", f.Seq)
 		case f.Blocks == 0 || f.Blocks > q.Read/tensor.BlockSlots:
-			return nil, fmt.Errorf("socket: sequence %d: %d blocks must move to a file, the cache has %d full blocks", f.Seq, f.Blocks, q.Read/tensor.BlockSlots)
+			return nil, fmt.Errorf("socket: sequence %d: %d blocks must move to a file, the cache has %d full blocks",
+				f.Seq, f.Blocks, q.Read/tensor.BlockSlots)
 		}
 	}
 	return seqs.opened, m.checkCopies(p, &seqs)
@@ -77,7 +79,8 @@ func (m *Machine) checkKeep(keep []plan.Keep) error {
 			continue // it was released before
 		}
 		fails := func(why string, args ...any) error {
-			return fmt.Errorf("socket: sequence %d cannot leave blocks [%d,%d) to the prefix cache: %s", k.Seq, k.From, k.From+len(k.Blocks), fmt.Sprintf(why, args...))
+			return fmt.Errorf("socket: sequence %d cannot leave blocks [%d,%d) to the prefix cache: %s", k.Seq, k.From,
+				k.From+len(k.Blocks), fmt.Sprintf(why, args...))
 		}
 		switch {
 		case m.limits.Ranks != 1:
@@ -121,7 +124,8 @@ func (m *Machine) checkIndex(p *plan.Plan, x *plan.Index, q *Sequence) error {
 	case x.From != q.Indexed:
 		return fmt.Errorf("socket: sequence %d: its index continues from piece %d, but %d are done", x.Seq, x.From, q.Indexed)
 	case x.Pieces == 0 || x.Pieces > most-q.Indexed:
-		return fmt.Errorf("socket: sequence %d: %d pieces of its index after the first %d, this part ends with piece %d", x.Seq, x.Pieces, x.From, most)
+		return fmt.Errorf("socket: sequence %d: %d pieces of its index after the first %d, this part ends with piece %d",
+			x.Seq, x.Pieces, x.From, most)
 	case q.Read < read:
 		return fmt.Errorf("socket: sequence %d: its index needs %d tokens, %d are read", x.Seq, read, q.Read)
 	}

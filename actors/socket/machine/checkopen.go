@@ -60,7 +60,8 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	case o.Read == 0 || o.Read > l.Positions:
 		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens, the context holds 1 to %d", o.Seq, o.Read, l.Positions)
 	case o.Tail > o.Policy.Longest(l.Positions)-o.Read:
-		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, the context holds %d", o.Seq, o.Read, o.Tail, o.Policy.Longest(l.Positions))
+		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, the context holds %d", o.Seq,
+			o.Read, o.Tail, o.Policy.Longest(l.Positions))
 	case o.Tail > 0 && o.Sampled > 0:
 		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens follow %d sampled ones", o.Seq, o.Tail, o.Sampled)
 	case o.Sampled > o.Read:
@@ -81,7 +82,9 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if err := m.checkLayered(o); err != nil {
 		return nil, err
 	}
-	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Adapter: o.Adapter, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored(), swept: swept{pass: o.PassRows, first: len(o.Prefix)}}
+	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Adapter: o.Adapter,
+		Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored(),
+		swept: swept{pass: o.PassRows, first: len(o.Prefix)}}
 	switch {
 	case o.Take && (o.Fork == 0 || len(o.Resume) == 0):
 		return nil, fmt.Errorf("socket: sequence %d takes a cache without tokens", o.Seq)
@@ -139,7 +142,8 @@ func (m *Machine) checkResume(o *plan.Open, q *Sequence, released bool) error {
 	n, l := len(o.Resume), &m.limits
 	switch {
 	case n < q.Prompt || n > q.Policy.Longest(l.Positions):
-		return fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, the context holds %d", o.Seq, n, q.Prompt, q.Policy.Longest(l.Positions))
+		return fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, the context holds %d", o.Seq,
+			n, q.Prompt, q.Policy.Longest(l.Positions))
 	case q.Replica == q.Owner || q.Replica >= l.Ranks:
 		return fmt.Errorf("socket: sequence %d resumes with a replica on %d of %d ranks, owner %d", o.Seq, q.Replica, l.Ranks, q.Owner)
 	case q.Owner != l.Rank && q.Replica != l.Rank:

@@ -47,7 +47,8 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 	case c.Draft > speculate.MaxDraft:
 		return fmt.Errorf("socket: sequence %d: a draft of %d tokens, at most %d are possible", c.Seq, c.Draft, speculate.MaxDraft)
 	case c.PromptLogprobs > l.Vocab || c.PromptLogprobs >= 0 && (c.Next < plan.None || int(c.Next) >= l.Vocab):
-		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, c.Next, l.Vocab)
+		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d",
+			c.Seq, c.PromptLogprobs, c.Next, l.Vocab)
 	}
 	check := m.checkDecode
 	if c.Prefill {
@@ -76,7 +77,8 @@ func (m *Machine) checkPrefill(c *plan.Run, q *Sequence) error {
 	case q.Pools && (c.Last || c.Sample || c.PromptLogprobs >= 0):
 		return fmt.Errorf("socket: sequence %d ends with a vector: a run of it cannot sample, score or hand over", c.Seq)
 	case m.limits.Whole && (len(c.Tokens) != q.Prompt || len(c.Save) > 0):
-		return fmt.Errorf("socket: sequence %d: a run of %d of %d tokens; attention is not causal, so one run must read them all, and no block is shared", c.Seq, len(c.Tokens), q.Prompt)
+		return fmt.Errorf("socket: sequence %d: a run of %d of %d tokens; attention is not causal, so one run must read them all, and no "+
+			"block is shared", c.Seq, len(c.Tokens), q.Prompt)
 	case c.Accepted != 0:
 		return fmt.Errorf("socket: sequence %d: a prompt chunk accepts %d sampled tokens", c.Seq, c.Accepted)
 	}
@@ -93,9 +95,11 @@ func (m *Machine) checkDecode(c *plan.Run, q *Sequence) error {
 	case c.Accepted > q.Staged:
 		return fmt.Errorf("socket: sequence %d accepts %d tokens of its last step, which had %d", c.Seq, c.Accepted, q.Staged)
 	case c.Start != q.Read+c.Accepted:
-		return fmt.Errorf("socket: sequence %d decodes at position %d, but %d tokens count and %d more are accepted", c.Seq, c.Start, q.Read, c.Accepted)
+		return fmt.Errorf("socket: sequence %d decodes at position %d, but %d tokens count and %d more are accepted",
+			c.Seq, c.Start, q.Read, c.Accepted)
 	case len(c.Tokens) > 1 && q.oneToken:
-		return fmt.Errorf("socket: sequence %d: %d tokens in one step under %s, whose scores change between them; layers that share a cache would differ: decode one token a step",
+		return fmt.Errorf("socket: sequence %d: %d tokens in one step under %s, whose scores change between them; layers that share a cache "+
+			"would differ: decode one token a step",
 			c.Seq, len(c.Tokens), q.Policy.Spec())
 	}
 	return nil
@@ -137,7 +141,8 @@ func (m *Machine) checkSave(c *plan.Run, q *Sequence) error {
 	case n > 0 && !c.Prefill:
 		return fmt.Errorf("socket: sequence %d: a decode row saves %d blocks of a prompt", c.Seq, n)
 	case n > 0 && (c.SaveFrom > m.limits.Positions || c.SaveFrom+n > end/tensor.BlockSlots):
-		return fmt.Errorf("socket: sequence %d saves blocks [%d,%d) of its prompt, but %d tokens fill %d blocks", c.Seq, c.SaveFrom, c.SaveFrom+n, end, end/tensor.BlockSlots)
+		return fmt.Errorf("socket: sequence %d saves blocks [%d,%d) of its prompt, but %d tokens fill %d blocks", c.Seq, c.SaveFrom,
+			c.SaveFrom+n, end, end/tensor.BlockSlots)
 	}
 	for i, id := range c.Save {
 		if at, here := m.blocks[id]; here && at != c.SaveFrom+i {
@@ -160,7 +165,8 @@ func (m *Machine) checkSave(c *plan.Run, q *Sequence) error {
 	case c.Snapshot && m.snapshots[c.Save[n-1]]:
 		return fmt.Errorf("socket: sequence %d saves a snapshot, but block %d has one", c.Seq, c.Save[n-1])
 	case (c.SaveFrom+n)*tensor.BlockSlots != end:
-		return fmt.Errorf("socket: sequence %d saves %s at the end of %d tokens, which is not the end of its block %d", c.Seq, what, end, c.SaveFrom+n-1)
+		return fmt.Errorf("socket: sequence %d saves %s at the end of %d tokens, which is not the end of its block %d",
+			c.Seq, what, end, c.SaveFrom+n-1)
 	}
 	return nil
 }

@@ -88,7 +88,8 @@ type Kept struct {
 
 // NewMachine returns the machine of a socket that has just started.
 func NewMachine() *Machine {
-	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}, snapshots: map[uint64]bool{}, adapters: map[lora.ID]bool{}, taking: taking{all: map[uint64]*Kept{}}}
+	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{},
+		sums: map[uint64]bool{}, snapshots: map[uint64]bool{}, adapters: map[lora.ID]bool{}, taking: taking{all: map[uint64]*Kept{}}}
 }
 
 // Load begins an epoch of a coordinator. It drops the caches of the last epoch, except those of
@@ -125,7 +126,8 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 			effects = append(effects, Effect{Do: DoRelease, Seq: id})
 			continue
 		}
-		m.kept[id] = &Kept{Prompt: q.Prompt, Tokens: q.Read, Staged: q.Staged, Policy: q.Policy, Adapter: q.Adapter, Layout: m.limits.Layout, Replica: !own}
+		m.kept[id] = &Kept{Prompt: q.Prompt, Tokens: q.Read, Staged: q.Staged, Policy: q.Policy, Adapter: q.Adapter,
+			Layout: m.limits.Layout, Replica: !own}
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.taking.all)) {
 		effects = append(effects, Effect{Do: DoRelease, Seq: id})
@@ -151,7 +153,8 @@ func (m *Machine) Held() []*proto.Held {
 	var list []*proto.Held
 	for _, id := range slices.Sorted(maps.Keys(m.kept)) {
 		k := m.kept[id]
-		list = append(list, &proto.Held{Seq: id, Prompt: uint32(k.Prompt), Tokens: uint32(k.Tokens), Staged: uint32(k.Staged), Replica: k.Replica})
+		list = append(list, &proto.Held{Seq: id, Prompt: uint32(k.Prompt), Tokens: uint32(k.Tokens),
+			Staged: uint32(k.Staged), Replica: k.Replica})
 	}
 	return list
 }
@@ -198,14 +201,16 @@ func (m *Machine) keep(effects []Effect, keep []plan.Keep) []Effect {
 // later step has begun, the plan of that step may have given the blocks up.
 func (m *Machine) Restore(r *proto.PrefixRequest) error {
 	if r.Epoch != m.Epoch || m.Phase != Ready && m.Phase != Stepping || m.busy || m.Step > r.Step {
-		return fmt.Errorf("%w: blocks to be read in epoch %d before step %d, at %d (%s), step %d", ErrStaleEpoch, r.Epoch, r.Step, m.Epoch, m.Phase, m.Step)
+		return fmt.Errorf("%w: blocks to be read in epoch %d before step %d, at %d (%s), step %d", ErrStaleEpoch,
+			r.Epoch, r.Step, m.Epoch, m.Phase, m.Step)
 	}
 	from, n := int(r.From), len(r.Blocks)
 	switch {
 	case len(r.Keys) != sha256.Size*(n+1):
 		return fmt.Errorf("socket: %d blocks of a text come with %d bytes of keys, not %d", n, len(r.Keys), sha256.Size*(n+1))
 	case from > m.limits.Positions || (from+n)*tensor.BlockSlots > m.limits.Positions:
-		return fmt.Errorf("socket: blocks [%d,%d) of a text, but %d tokens of context fill %d blocks", from, from+n, m.limits.Positions, m.limits.Positions/tensor.BlockSlots)
+		return fmt.Errorf("socket: blocks [%d,%d) of a text, but %d tokens of context fill %d blocks", from, from+n,
+			m.limits.Positions, m.limits.Positions/tensor.BlockSlots)
 	}
 	if q := m.seqs[r.Seq]; r.Seq != 0 && (q == nil || !q.HandedOver || q.Owner != int(r.Owner)) {
 		return fmt.Errorf("socket: rank %d has no cache of sequence %d to fetch blocks from", r.Owner, r.Seq)

@@ -46,7 +46,8 @@ func (m *Machine) checkLayered(o *plan.Open) error {
 // checkSweep checks that a sweep continues where the prompt was read last.
 func (m *Machine) checkSweep(p *plan.Plan, w *plan.Sweep, q *Sequence) error {
 	fails := func(why string, args ...any) error {
-		return fmt.Errorf("socket: step %d cannot take sequence %d through layers [%d,%d): %s", p.Step, w.Seq, w.From, w.To, fmt.Sprintf(why, args...))
+		return fmt.Errorf("socket: step %d cannot take sequence %d through layers [%d,%d): %s", p.Step,
+			w.Seq, w.From, w.To, fmt.Sprintf(why, args...))
 	}
 	switch {
 	case q == nil:

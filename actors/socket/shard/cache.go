@@ -45,7 +45,8 @@ const (
 
 // cacheKey identifies the rows of a tensor in the type and layout of w.
 func cacheKey(model, name string, rows topology.Range, w *tensor.Weight) [sha256.Size]byte {
-	return sha256.Sum256(fmt.Appendf(nil, "%s%s %q %d-%d of %d columns, units %d-%d, %v", cacheMagic, model, name, rows.Lo, rows.Hi, w.Cols, w.UnitLo, w.UnitHi, w.Type))
+	return sha256.Sum256(fmt.Appendf(nil, "%s%s %q %d-%d of %d columns, units %d-%d, %v", cacheMagic, model, name, rows.Lo,
+		rows.Hi, w.Cols, w.UnitLo, w.UnitHi, w.Type))
 }
 
 func (c *Cache) path(key [sha256.Size]byte) string {

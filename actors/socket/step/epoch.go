@@ -171,7 +171,8 @@ func (e *Epoch) embed(s *Step) error {
 	s.wanted = make([]wanted, 0, len(s.Work.Runs))
 	for w := range s.Work.Wanted() {
 		c := &s.Work.Runs[w.Run]
-		out := wanted{row: last[c.Seq] + w.Row, seq: e.Seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: plan.None}
+		out := wanted{row: last[c.Seq] + w.Row, seq: e.Seqs[c.Seq], position: w.Position, sample: w.Sample,
+			score: w.Score, top: w.Top, token: plan.None}
 		if w.Sample && !c.Prefill {
 			out.token, out.draft, drawn[w.Run] = c.Tokens[w.Row], w.Row > 0, true
 		}

@@ -51,7 +51,8 @@ func (j *Job) Prompt(seq uint64) (*kvcache.Store, *kvcache.Observation, error) {
 func (j *Job) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvcache.Policy) (*kvcache.Store, error) {
 	e := j.e.singleSocket()
 	if have := part.Heads(); have.Lo != 0 || have.Hi != e.Geometry.KVHeads {
-		return nil, fmt.Errorf("socket: this socket has KV heads [%d, %d) of %d of the prompt, compression needs all", have.Lo, have.Hi, e.Geometry.KVHeads)
+		return nil, fmt.Errorf("socket: this socket has KV heads [%d, %d) of %d of the prompt, compression needs all",
+			have.Lo, have.Hi, e.Geometry.KVHeads)
 	}
 	q := &caches.Sequence{Prompt: part.Tokens(), Policy: p, PromptShard: part, Stats: seen, Cache: kvcache.NewStore(e.Arena, e.Geometry, p)}
 	q.Cache.Score = e.Score

@@ -56,7 +56,8 @@ func (e *Epoch) copies(s *Step) []stage {
 		for at := l; at < min(l+each, max(l+1, g.Layers)); at++ {
 			blocks = append(blocks, func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.LayerBlock(at, q.tokens) })
 		}
-		stages = append(stages, stage{job: func(done func(error)) { r.exchange(blocks, done) }}, stage{job: func(done func(error)) { done(r.store()) }})
+		stages = append(stages, stage{job: func(done func(error)) { r.exchange(blocks, done) }},
+			stage{job: func(done func(error)) { done(r.store()) }})
 	}
 	return append(stages, stage{job: func(done func(error)) {
 		s.copied += r.sent

@@ -93,7 +93,8 @@ func (s *Step) Finish() (Times, *proto.StepReply) {
 	s.spent.Threads = e.pool.Spent().Sub(s.before)
 	t := s.spent
 	return t, &proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.sampled, KvUsedBytes: e.Arena.Used(),
-		ComputeMicros: uint32((s.compute + t.Head + t.Begin).Microseconds()), WaitMicros: uint32(t.Wait.Microseconds()), OwnMicros: uint32(t.Own.Microseconds()),
+		ComputeMicros: uint32((s.compute + t.Head + t.Begin).Microseconds()), WaitMicros: uint32(t.Wait.Microseconds()),
+		OwnMicros:        uint32(t.Own.Microseconds()),
 		ClusteringMicros: uint32(t.Clustering.Microseconds()), LateMicros: s.late(), Threads: threadTime(t.Threads),
 		Spilled: s.spilled, Lost: s.lost, WireBytes: e.Group.WireBytes() - s.wireBefore, ReplicaBytes: s.copied}
 }

@@ -178,11 +178,13 @@ func (w *Work) reduce(g *group, l load, attend stage, att float64) []stage {
 	own := float64(l.owned())
 	attend.products, attend.regions = []product{{att, own}}, attend.regions+2 // queries, keys and values; the output
 	attend.normalize(w, 2*own)
-	norm := exchange{pattern: fromOwner, bytes: own * float64(w.hidden) * w.float(!g.last || l.prompt)} // the last layer sends the residual stream
+	// the last layer sends the residual stream
+	norm := exchange{pattern: fromOwner, bytes: own * float64(w.hidden) * w.float(!g.last || l.prompt)}
 	up, down := w.ffn(g, l, true)
 	var out []stage
 	if l.prompt {
-		out = append(out, stage{exchange: exchange{pattern: allToAll, bytes: float64(l.rows) * float64(w.kvFloats+w.heads) / float64(l.ranks*l.ranks) * 4}})
+		out = append(out, stage{exchange: exchange{pattern: allToAll,
+			bytes: float64(l.rows) * float64(w.kvFloats+w.heads) / float64(l.ranks*l.ranks) * 4}})
 	}
 	attend.exchange = norm
 	out = append(out, attend)

@@ -52,7 +52,8 @@ type group struct {
 
 // WorkOf returns the work of a model.
 func WorkOf(c *model.Config, weights, kv tensor.DType, mapping topology.Mapping) Work {
-	w := Work{Mapping: mapping, Quantized: kernel.Quantized(weights) && c.MoE.Experts == 0 && c.Latent.Rank == 0, weight: float64(weights.BytesPerRow(32)) / 32,
+	w := Work{Mapping: mapping, Quantized: kernel.Quantized(weights) && c.MoE.Experts == 0 && c.Latent.Rank == 0,
+		weight: float64(weights.BytesPerRow(32)) / 32,
 		hidden: c.Hidden, vocab: c.Vocab, layers: c.Layers}
 	heads, key, value := c.CacheRow()
 	w.heads = c.Heads * c.HeadDim

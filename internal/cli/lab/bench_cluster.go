@@ -49,7 +49,8 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 	if c.Prompt > 0 && c.Nodes > 16 {
 		return fmt.Errorf("--nodes %d: want at most 16 with --prompt", c.Nodes)
 	}
-	if most, context := ck.Config.MaxPositions, slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
+	if most, context := ck.Config.MaxPositions,
+		slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
 		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s supports %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
 	}
 	if c.Trials != 0 && (c.Prompt > 0 || c.Threads > 0) {
@@ -74,7 +75,8 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 		return err
 	}
 	defer l.Stop()
-	o := bench.ProcessOptions{Coordinator: l.Coordinator, PIDs: l.Children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes, Threads: up.Speeds.Threads,
+	o := bench.ProcessOptions{Coordinator: l.Coordinator, PIDs: l.Children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType,
+		Nodes: c.Nodes, Threads: up.Speeds.Threads,
 		Tokens: c.Tokens, Prompt: c.Prompt, Repeat: c.Repeat}
 	if c.Prompt > 0 {
 		f, err := bench.PromptsOfProcesses(ctx, o)
@@ -151,7 +153,8 @@ func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
 
 // benchCluster returns the local cluster that a benchmark starts.
 func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *launch.Up {
-	up := &launch.Up{Nodes: nodes, LogFlags: launch.LogFlags{LogLevel: "warn"}, NodeFlags: launch.NodeFlags{Resources: cluster.Resources{KVMemory: memory, Threads: threads}}}
+	up := &launch.Up{Nodes: nodes, LogFlags: launch.LogFlags{LogLevel: "warn"},
+		NodeFlags: launch.NodeFlags{Resources: cluster.Resources{KVMemory: memory, Threads: threads}}}
 	up.Listen, up.Model, up.Quant, up.Serve.KV, up.Serve.StepTokens = "127.0.0.1:0", []string{model}, models.Quant(weights), kv, 512
 	up.Serve.Speculate = "off" // text from random weights repeats itself, so drafts would distort the result
 	return up
@@ -184,7 +187,8 @@ func (c *benchClusterCmd) forecasts(ctx context.Context, cfg *model.Config) (fun
 
 func printProcesses(w io.Writer, f withForecast) {
 	fmt.Fprintln(w, f.Machine)
-	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context, f.TokensPerS)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes,
+		f.Mapping, f.Batch, f.Context, f.TokensPerS)
 	fmt.Fprintf(w, "  a step: %.0f us = compute %.0f (slowest node) + wait for collectives %.0f + control %.0f; %.1f kB sent per token\n",
 		f.StepMicros, f.Compute, f.Wait, f.Control, f.WirePerToken/1e3)
 	if t := f.Forecast; t.Step > 0 {
@@ -196,19 +200,24 @@ func printProcesses(w io.Writer, f withForecast) {
 
 func printTrials(w io.Writer, f *bench.Trials) {
 	fmt.Fprintln(w, f.Machine)
-	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d, a step:", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d, a step:", f.Model,
+		f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context)
 	for i, threads := range f.Threads {
 		fmt.Fprintf(w, " %.0f us with %d threads,", f.Micros[i], threads)
 	}
-	fmt.Fprintf(w, " of which %d are chosen\n  choices by eight of %d rounds: %.0f %% within 5 %% of the fastest, steps %.1f %% longer in the mean\n", f.Chosen, f.Rounds, 100*f.Near, 100*f.Longer)
+	fmt.Fprintf(w, " of which %d are chosen\n  choices by eight of %d rounds: %.0f %% within 5 %% of the fastest, steps %.1f %% longer in "+
+		"the mean\n", f.Chosen, f.Rounds, 100*f.Near, 100*f.Longer)
 }
 
 func printPrompts(w io.Writer, f *bench.ProcessPrompts) {
 	fmt.Fprintln(w, f.Machine)
-	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d in %d steps: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Prompt, f.Steps, f.TokensPerS)
-	fmt.Fprintf(w, "  the fastest: %.3f s = compute %.3f (slowest node) + wait for collectives %.3f + control %.3f; processor time of the nodes %.2f s; %.1f MB sent\n",
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d in %d steps: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes,
+		f.Mapping, f.Prompt, f.Steps, f.TokensPerS)
+	fmt.Fprintf(w, "  the fastest: %.3f s = compute %.3f (slowest node) + wait for collectives %.3f + control %.3f; processor time of the "+
+		"nodes %.2f s; %.1f MB sent\n",
 		f.Seconds, f.Compute, f.Wait, f.Control, f.Processor, float64(f.Wire)/1e6)
 	printThreads(w, f.Shared)
-	fmt.Fprintf(w, "  floor: %.3f s of arithmetic on %d cores (%.0f VNNI GOP/s, %.0f FMA GFLOP/s); %.3f s of bus (%.0f MB/s sent, nothing else running)\n",
+	fmt.Fprintf(w, "  floor: %.3f s of arithmetic on %d cores (%.0f VNNI GOP/s, %.0f FMA GFLOP/s); %.3f s of bus (%.0f MB/s sent, nothing "+
+		"else running)\n",
 		f.Arithmetic, f.Ceiling.Threads, f.Ceiling.VNNI, f.Ceiling.FMA, f.Bus, f.BusRate/1e6)
 }

@@ -84,7 +84,8 @@ var errOutOfTime = errors.New("lab: this number of nodes has used its part of th
 
 // measure adds the cells of one number of nodes. It returns errOutOfTime if there was no time for all.
 func (c *benchForecastCmd) measure(e *ui.Env, f *forecasts, cfg *model.Config, dir string, nodes int) error {
-	l := benchClusterCmd{Model: c.Model, Nodes: nodes, Quant: c.Quant, KVType: c.KVType, Mapping: c.Mapping, Context: c.Prompt, Batch: c.Rows, Tokens: c.Tokens, Threads: c.Threads, Policy: "full", Prefill: "auto"}
+	l := benchClusterCmd{Model: c.Model, Nodes: nodes, Quant: c.Quant, KVType: c.KVType, Mapping: c.Mapping, Context: c.Prompt, Batch: c.Rows,
+		Tokens: c.Tokens, Threads: c.Threads, Policy: "full", Prefill: "auto"}
 	w, kv, err := l.types()
 	if err != nil {
 		return err
@@ -107,7 +108,8 @@ func (c *benchForecastCmd) measure(e *ui.Env, f *forecasts, cfg *model.Config, d
 		return outOfTime(e.Ctx, err)
 	}
 	defer running.Stop()
-	o := bench.ProcessOptions{Coordinator: running.Coordinator, PIDs: running.Children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: nodes, Threads: up.Speeds.Threads, Tokens: c.Tokens, Cached: true}
+	o := bench.ProcessOptions{Coordinator: running.Coordinator, PIDs: running.Children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType,
+		Nodes: nodes, Threads: up.Speeds.Threads, Tokens: c.Tokens, Cached: true}
 	mapping := running.Coordinator.Cluster().Mapping
 	work := forecast.WorkOf(cfg, w, kv, topology.Mapping(mapping))
 	of := forecast.ClusterOf(nodes, tables)
@@ -157,7 +159,8 @@ func printForecasts(w io.Writer, f *forecasts) {
 			printCosts(w, nodes, &t)
 		}
 	}
-	fmt.Fprintf(w, "  %5s %7s %7s %6s %5s  %34s  %34s  %7s\n", "nodes", "threads", "mapping", "prompt", "rows", "forecast", "measured", "error")
+	fmt.Fprintf(w, "  %5s %7s %7s %6s %5s  %34s  %34s  %7s\n", "nodes", "threads", "mapping",
+		"prompt", "rows", "forecast", "measured", "error")
 	for i := range f.Cells {
 		c := &f.Cells[i]
 		rows := "first"
@@ -184,6 +187,7 @@ func printCosts(w io.Writer, nodes int, t *costs.Table) {
 	for i, rows := range costs.Rows {
 		fmt.Fprintf(w, " %d: %.0f", rows, float64(rows)/t.Products[i]/1e9)
 	}
-	fmt.Fprintf(w, "; region %.1f us; 1024 slots of a row %.1f us, of a prompt's row %.1f us; exchange %.0f us, message %.1f us, 64 KiB %.0f us; a token from all logits %.0f us\n",
+	fmt.Fprintf(w, "; region %.1f us; 1024 slots of a row %.1f us, of a prompt's row %.1f us; exchange %.0f us, message %.1f us, 64 KiB "+
+		"%.0f us; a token from all logits %.0f us\n",
 		1e6*t.Region, 1024e6*t.Slot, 1024e6*t.PromptSlot, 1e6*t.Exchange, 1e6*t.Message, 65536e6*t.Byte, 1e6*t.Sample)
 }

@@ -214,7 +214,8 @@ func (c *evalRulerCmd) runOffline(e *ui.Env, corpus *eval.Corpus, store *eval.St
 	bar := ui.NewBar(e, "eval", !c.JSON)
 	defer bar.End()
 	cfg.Progress = bar.Set
-	return eval.RunTogether(e.Ctx, tok, source, store, *cfg, eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
+	return eval.RunTogether(e.Ctx, tok, source, store, *cfg,
+		eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
 }
 
 // write generates the prompts and writes them to the file of --write-prompts.

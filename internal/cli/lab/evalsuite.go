@@ -107,7 +107,8 @@ func (c *evalSuiteCmd) load() (*suite.Suite, []suite.Question, error) {
 
 // config checks the flags before a model is loaded.
 func (c *evalSuiteCmd) config() (eval.SuiteConfig, error) {
-	cfg := eval.SuiteConfig{MaxPrompt: c.MaxPrompt, MaxTokens: c.MaxTokens, Samples: c.Samples, Temperature: c.Temperature, Seed: c.Seed, Concurrency: c.Concurrency}
+	cfg := eval.SuiteConfig{MaxPrompt: c.MaxPrompt, MaxTokens: c.MaxTokens, Samples: c.Samples, Temperature: c.Temperature,
+		Seed: c.Seed, Concurrency: c.Concurrency}
 	policies := c.Policy
 	if len(policies) == 0 && c.Server == "" {
 		policies = []string{"full"}

@@ -82,7 +82,8 @@ func (c *evalTableCmd) rows(e *ui.Env, t *eval.Table, adapter string, policies [
 			return nil, fmt.Errorf("table %s compares adapters of the model in this process: remove --server and --swiftkv", t.Name)
 		}
 		if target.SwiftKV = models.FindBundled(adapter); target.SwiftKV == "" {
-			return nil, fmt.Errorf("the adapter %s was not found in the working directory, the folder of the program, or a folder above them", adapter)
+			return nil, fmt.Errorf("the adapter %s was not found in the working directory, the folder of the program, or a folder above them",
+				adapter)
 		}
 	}
 	if t.Parts[0].Suite == eval.Perplexities {

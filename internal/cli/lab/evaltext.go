@@ -76,7 +76,8 @@ func (c *evalPPLCmd) Run(e *ui.Env) error {
 	}
 	defer a.close()
 	bar := ui.NewBar(e, "ppl", !c.JSON)
-	p, err := eval.MeasurePerplexity(e.Ctx, a.client, a.tok, text, eval.PerplexityConfig{Window: c.Window, Stride: c.Stride, Concurrency: c.Concurrency, Progress: bar.Set})
+	p, err := eval.MeasurePerplexity(e.Ctx, a.client, a.tok, text,
+		eval.PerplexityConfig{Window: c.Window, Stride: c.Stride, Concurrency: c.Concurrency, Progress: bar.Set})
 	bar.End()
 	if err != nil {
 		return err
@@ -85,7 +86,8 @@ func (c *evalPPLCmd) Run(e *ui.Env) error {
 		return ui.PrintJSON(e.Stdout, p)
 	}
 	name, _ := a.client.Model()
-	fmt.Fprintf(e.Stdout, "%s on %s: perplexity %.4f (%.4f nats a token), %.4f bits a byte; %d tokens, %d windows\n", name, c.Text, p.Perplexity, p.NLL, p.BitsPerByte, p.Tokens, p.Windows)
+	fmt.Fprintf(e.Stdout, "%s on %s: perplexity %.4f (%.4f nats a token), %.4f bits a byte; %d tokens, %d windows\n", name, c.Text,
+		p.Perplexity, p.NLL, p.BitsPerByte, p.Tokens, p.Windows)
 	return nil
 }
 
@@ -107,7 +109,8 @@ func (c *evalPPLCmd) underPolicies(e *ui.Env, text string) error {
 
 func (c *evalPPLCmd) measure(e *ui.Env, text string, policies []eval.Policy) ([]eval.PolicyPerplexity, error) {
 	if c.Server != "" || c.Stride != 0 {
-		return nil, errors.New("perplexity under policies runs the model in this process, in windows without overlap: remove --server and --stride")
+		return nil, errors.New("perplexity under policies runs the model in this process, in windows without overlap: remove --server and " +
+			"--stride")
 	}
 	dir, err := c.Dir(e)
 	if err != nil {
@@ -119,7 +122,8 @@ func (c *evalPPLCmd) measure(e *ui.Env, text string, policies []eval.Policy) ([]
 	}
 	bar := ui.NewBar(e, "ppl", !c.JSON)
 	defer bar.End()
-	return eval.MeasurePolicyPerplexity(e.Ctx, tok, text, eval.PolicyPerplexityConfig{Window: c.Window, Prefix: c.Prefix, Windows: c.Windows, Policies: policies, Progress: bar.Set},
+	return eval.MeasurePolicyPerplexity(e.Ctx, tok, text,
+		eval.PolicyPerplexityConfig{Window: c.Window, Prefix: c.Prefix, Windows: c.Windows, Policies: policies, Progress: bar.Set},
 		eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
 }
 
@@ -164,7 +168,8 @@ func (c *evalJSONLCmd) Run(e *ui.Env) error {
 		return err
 	}
 	defer a.close()
-	cfg := eval.AskConfig{Metric: c.Metric, Template: c.Template, MaxTokens: c.MaxTokens, MaxPrompt: c.MaxPrompt, Policies: policies, Concurrency: c.Concurrency}
+	cfg := eval.AskConfig{Metric: c.Metric, Template: c.Template, MaxTokens: c.MaxTokens, MaxPrompt: c.MaxPrompt,
+		Policies: policies, Concurrency: c.Concurrency}
 	if c.Chat {
 		if cfg.Chat = a.chat; a.chat == nil {
 			return errors.New("--chat: the model has no chat template")

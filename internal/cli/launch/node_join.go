@@ -77,7 +77,8 @@ func chooseJoinMethod(c *NodeCmd, haveKey bool, kept []join.Membership) (how joi
 	case c.Discover:
 		return joinByDiscovery, chosen, nil
 	case c.Token != "" && len(c.Join) != 1:
-		return 0, chosen, errors.New("--token needs the address of the first machine: --join ADDRESS, as printed by `shoal up --cluster`, or --discover to search for it")
+		return 0, chosen, errors.New("--token needs the address of the first machine: --join ADDRESS, as printed by `shoal up --cluster`, or " +
+			"--discover to search for it")
 	case c.Token != "":
 		return joinByToken, chosen, nil
 	}
@@ -88,7 +89,8 @@ func chooseJoinMethod(c *NodeCmd, haveKey bool, kept []join.Membership) (how joi
 		return joinByKey, chosen, nil
 	}
 	fit := slices.DeleteFunc(slices.Clone(kept), func(m join.Membership) bool {
-		return c.Cluster != "" && m.Cluster != c.Cluster || len(c.Join) > 0 && !slices.ContainsFunc(c.Join, func(at string) bool { return at == m.Server || slices.Contains(m.Join, at) })
+		return c.Cluster != "" && m.Cluster != c.Cluster || len(c.Join) > 0 && !slices.ContainsFunc(c.Join,
+			func(at string) bool { return at == m.Server || slices.Contains(m.Join, at) })
 	})
 	switch {
 	case len(fit) == 1:
@@ -100,7 +102,8 @@ func chooseJoinMethod(c *NodeCmd, haveKey bool, kept []join.Membership) (how joi
 		}
 		return 0, chosen, fmt.Errorf("this machine has joined several clusters: choose one with --cluster NAME: %s", strings.Join(names, ", "))
 	case len(c.Join) == 0:
-		return 0, chosen, errors.New("no cluster is chosen. Use --join ADDRESS --token TOKEN, as printed by `shoal up --cluster NAME` on the first machine; --discover to search the local network; or --join HOST:PORT --cluster-key FILE with a copy of the key")
+		return 0, chosen, errors.New("no cluster is chosen. Use --join ADDRESS --token TOKEN, as printed by `shoal up --cluster NAME` on the " +
+			"first machine; --discover to search the local network; or --join HOST:PORT --cluster-key FILE with a copy of the key")
 	}
 	return joinByKey, chosen, nil // the missing key is an error after the checks of all other flags
 }
@@ -168,7 +171,8 @@ func (c *NodeCmd) resolveCluster(e *ui.Env, log *slog.Logger) error {
 func sourceAddress(ctx context.Context, addr string) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "udp", addr) // sends no packet
 	if err != nil {
-		return "", fmt.Errorf("there is no route from this machine to %s, where it joined the cluster before (%w); set an address of this machine with --bind, or join again with a token", addr, err)
+		return "", fmt.Errorf("there is no route from this machine to %s, where it joined the cluster before (%w); set an address of this "+
+			"machine with --bind, or join again with a token", addr, err)
 	}
 	defer conn.Close()
 	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
@@ -177,7 +181,8 @@ func sourceAddress(ctx context.Context, addr string) (string, error) {
 
 // exchange trades a token for the cluster key and stores the key. A machine that has joined the
 // cluster before does not need a valid token, so the same command line also restarts a node.
-func (c *NodeCmd) exchange(e *ui.Env, log *slog.Logger, at string, t join.Token, kept []join.Membership) (m join.Membership, host string, err error) {
+func (c *NodeCmd) exchange(e *ui.Env, log *slog.Logger, at string, t join.Token,
+	kept []join.Membership) (m join.Membership, host string, err error) {
 	ask := join.Ask{Machine: c.machineName(), Ports: c.fixedPorts()}
 	if c.Bind != "" {
 		if ask.Host, err = c.listenHost(e.Ctx, log); err != nil {
@@ -194,7 +199,8 @@ func (c *NodeCmd) exchange(e *ui.Env, log *slog.Logger, at string, t join.Token,
 		return kept[i], "", nil
 	}
 	if c.Cluster != "" && c.Cluster != g.Cluster {
-		return m, "", fmt.Errorf("--cluster %s: the token belongs to the cluster %q; remove --cluster, or use a token of that cluster", c.Cluster, g.Cluster)
+		return m, "", fmt.Errorf("--cluster %s: the token belongs to the cluster %q; remove --cluster, or use a token of that cluster",
+			c.Cluster, g.Cluster)
 	}
 	dir, err := c.membershipFolder(g.Cluster)
 	if err != nil {
@@ -266,7 +272,8 @@ func (c *NodeCmd) discover(e *ui.Env, log *slog.Logger, kept []join.Membership) 
 			return m, "", err
 		}
 		if t.Pin != chosen.Pin {
-			return m, "", fmt.Errorf("the token was not made by the cluster %s at %s: its fingerprint is %s, but that of the cluster is %s; make a token on the first machine of this cluster", chosen.Cluster, chosen.Addr, t.Pin.Short(), chosen.Pin.Short())
+			return m, "", fmt.Errorf("the token was not made by the cluster %s at %s: its fingerprint is %s, but that of the cluster is %s; make "+
+				"a token on the first machine of this cluster", chosen.Cluster, chosen.Addr, t.Pin.Short(), chosen.Pin.Short())
 		}
 		token = &t
 	}
@@ -277,14 +284,17 @@ func (c *NodeCmd) discover(e *ui.Env, log *slog.Logger, kept []join.Membership) 
 func askToken(ctx context.Context, e *ui.Env, f join.Found) (t join.Token, err error) {
 	in, ok := e.Stdin.(*os.File)
 	if !ok || !ui.IsTerminal(in) {
-		return t, fmt.Errorf("a token is needed to join %s: give it with --token TOKEN, or SHOAL_TOKEN; `shoal token create` on the first machine makes one", f.Cluster)
+		return t, fmt.Errorf("a token is needed to join %s: give it with --token TOKEN, or SHOAL_TOKEN; `shoal token create` on the first "+
+			"machine makes one", f.Cluster)
 	}
 	before, err := term.GetState(int(in.Fd()))
 	if err != nil {
 		return t, err
 	}
 	fmt.Fprintf(e.Stderr, "token for %s (from `shoal token create` on its first machine): ", f.Cluster)
-	text, err := ui.Await(ctx, func() ([]byte, error) { return term.ReadPassword(int(in.Fd())) }, func() { _ = term.Restore(int(in.Fd()), before) })
+	text, err := ui.Await(ctx, func() ([]byte, error) {
+		return term.ReadPassword(int(in.Fd()))
+	}, func() { _ = term.Restore(int(in.Fd()), before) })
 	fmt.Fprintln(e.Stderr)
 	if err != nil {
 		return t, err

@@ -131,7 +131,8 @@ func splitBind(text string) (host string, port int, err error) {
 		}
 	}
 	if err := hostname.Check(host); err != nil {
-		return "", 0, fmt.Errorf("--bind %q: want an IP address or the name of this machine, by which the others can reach it, or ADDRESS:PORT: %w", text, err)
+		return "", 0, fmt.Errorf("--bind %q: want an IP address or the name of this machine, by which the others can reach it, or "+
+			"ADDRESS:PORT: %w", text, err)
 	}
 	return host, port, nil
 }
@@ -243,7 +244,8 @@ func (n *network) chooseAddresses(ctx context.Context, before join.Addresses, lo
 		port = 0
 		if err != nil || !isLocalAddress(host) {
 			if before.Join != "" {
-				log.Warn("address of the last start is gone: machines that joined before cannot find this one until --bind sets an address that they know, or they join again", "address", host)
+				log.Warn("address of the last start is gone: machines that joined before cannot find this one until --bind sets an address that "+
+					"they know, or they join again", "address", host)
 				before = join.Addresses{}
 			}
 			all, err := join.HostAddrs()
@@ -345,7 +347,8 @@ func printJoinLine(w io.Writer, f *join.Folder, at string, life time.Duration) e
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "to add a machine, run this on it within %s; it works for several machines:\n\n  shoal node --join %s --token %s\n\n", plainDuration(life), at, token.Text())
+	fmt.Fprintf(w, "to add a machine, run this on it within %s; it works for several machines:\n\n  shoal node --join %s --token %s\n\n",
+		plainDuration(life), at, token.Text())
 	return nil
 }
 

@@ -81,7 +81,9 @@ func (l *localCluster) startPair(e *ui.Env) (err error) {
 	if len(c.APIKey) > 0 {
 		p.client.Key = c.APIKey[0]
 	}
-	p.client.HTTP.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the listener is this process's own, whatever name its certificate bears
+	p.client.HTTP.Transport = &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the listener is this process's own, whatever name its certificate bears
+	}
 	l.pair = p
 	restarted := ui.Exists(filepath.Join(l.data, firstCoordinator, "store.json"))
 	for i := range coordinatorNames {

@@ -74,13 +74,16 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 	w := e.Stdout
 	fmt.Fprintf(w, "%s, %s parameters, on %s, %s mapping\n", p.Model, ui.Count(p.Parameters), ui.Plural(p.Sockets, "node"), p.Mapping)
 	fmt.Fprintf(w, "  each node: %s weights (%s), %s embedding (mapped), %s activations; %s of %s are left for caches\n",
-		ui.BytesText(p.WeightBytes), p.WeightType, ui.BytesText(p.EmbeddingBytes), ui.BytesText(p.WorkspaceBytes), ui.BytesText(max(0, p.CacheBytes)), ui.BytesText(p.Memory))
+		ui.BytesText(p.WeightBytes), p.WeightType, ui.BytesText(p.EmbeddingBytes), ui.BytesText(p.WorkspaceBytes),
+		ui.BytesText(max(0, p.CacheBytes)), ui.BytesText(p.Memory))
 	fmt.Fprintf(w, "  cache of one token: %s (%s)\n", ui.BytesText(p.TokenBytes), p.KVType)
 	if p.CacheBytes < 0 {
-		return fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant", ui.BytesText(-p.CacheBytes))
+		return fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant",
+			ui.BytesText(-p.CacheBytes))
 	}
 	c.nodeSpeed.print(w, f.Machine, f.weight)
-	fmt.Fprintf(w, "\n  %8s  %10s  %12s  %24s  %9s  %24s  %9s\n", "context", "compressed", "first token", "full: batch (most)", "tokens/s", "snapstream: batch (most)", "tokens/s")
+	fmt.Fprintf(w, "\n  %8s  %10s  %12s  %24s  %9s  %24s  %9s\n", "context", "compressed", "first token", "full: batch (most)",
+		"tokens/s", "snapstream: batch (most)", "tokens/s")
 	for i, r := range p.Rows {
 		t := f.Times[i]
 		fmt.Fprintf(w, "  %8d  %10d  %10.1f s  %24s  %9s  %24s  %9s\n", r.Context, r.Compressed, t.FirstToken,

@@ -36,7 +36,8 @@ type nodeSpeed struct {
 }
 
 // cluster returns equal nodes that run a model's work.
-func (s *nodeSpeed) cluster(ctx context.Context, c *model.Config, w *forecast.Work, weights, kv tensor.DType, nodes int) (forecast.Cluster, error) {
+func (s *nodeSpeed) cluster(ctx context.Context, c *model.Config, w *forecast.Work, weights,
+	kv tensor.DType, nodes int) (forecast.Cluster, error) {
 	table := costs.Rates{Read: s.Read * 1e9, Products: s.Products * 1e9}.Assumed(w.Weight(), w.Slot())
 	table.Exchange, table.Message = s.Exchange.Seconds(), s.Message.Seconds()
 	tables := []costs.Table{table}
@@ -59,7 +60,8 @@ func (s *nodeSpeed) cluster(ctx context.Context, c *model.Config, w *forecast.Wo
 // MeasuredCosts measures what a model's computations cost on one of some nodes of this machine, if sockets
 // nodes serve the model. Threads of each node: 0: as up gives them.
 func MeasuredCosts(ctx context.Context, c *model.Config, weights, kv tensor.DType, nodes, sockets, threads int) ([]costs.Table, error) {
-	return machine.MeasureCosts(ctx, machine.SpeedsConfig{Dir: WeightsCacheDir(""), Nodes: nodes, Sockets: sockets, Threads: threads, Model: c, Weights: weights, KV: kv, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)})
+	return machine.MeasureCosts(ctx, machine.SpeedsConfig{Dir: WeightsCacheDir(""), Nodes: nodes, Sockets: sockets, Threads: threads, Model: c,
+		Weights: weights, KV: kv, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (s *nodeSpeed) link() forecast.Link {
@@ -72,7 +74,8 @@ func (s *nodeSpeed) print(w io.Writer, m forecast.Machine, weight float64) {
 		how = "measured here"
 	}
 	rates := m.Rates(weight)
-	fmt.Fprintf(w, "  each node, %s: reads %.0f GB/s, %.0f billion multiply-adds/s, exchange %.0f us, message %.1f us; link of %g Gbit/s, %v one way\n",
+	fmt.Fprintf(w, "  each node, %s: reads %.0f GB/s, %.0f billion multiply-adds/s, exchange %.0f us, message %.1f us; link of %g Gbit/s, "+
+		"%v one way\n",
 		how, rates.Read/1e9, rates.Products/1e9, 1e6*m.Exchange, 1e6*m.Message, s.Link, s.Delay)
 	if s.Measure {
 		var parts []string
@@ -124,7 +127,8 @@ func (c *PlanCmd) forecast(e *ui.Env, m bench.PlanModel, p *bench.Plan, weights,
 		return planRate{Rate: float64(b.Batch) / t.Step, Step: t.Step, Compute: t.Compute, Wait: t.Wait}
 	}
 	for _, r := range p.Rows {
-		f.Times = append(f.Times, planTime{FirstToken: work.Prompt(nodes, r.Context, c.Chunk).Step, Full: rate(r.Full, r.Context), SnapStream: rate(r.SnapStream, r.Compressed)})
+		f.Times = append(f.Times, planTime{FirstToken: work.Prompt(nodes, r.Context, c.Chunk).Step, Full: rate(r.Full, r.Context),
+			SnapStream: rate(r.SnapStream, r.Compressed)})
 	}
 	if len(c.Scale) > 0 {
 		f.Scale = work.Scale(nodes, c.Scale, c.Batch, p.Rows[0].Compressed)
@@ -143,7 +147,8 @@ func printScale(w io.Writer, points []forecast.Point, batch int) {
 	if len(points) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n  a step of %d sequences with the first compressed context:\n  %6s  %10s  %10s  %10s  %9s  %s\n", batch, "nodes", "step, ms", "compute", "wait", "tokens/s", "saved if a cost were zero")
+	fmt.Fprintf(w, "\n  a step of %d sequences with the first compressed context:\n  %6s  %10s  %10s  %10s  %9s  %s\n", batch, "nodes",
+		"step, ms", "compute", "wait", "tokens/s", "saved if a cost were zero")
 	for _, p := range points {
 		var costs []string
 		for _, l := range p.Limits {
@@ -151,6 +156,7 @@ func printScale(w io.Writer, points []forecast.Point, batch int) {
 				costs = append(costs, fmt.Sprintf("%s %.0f %%", l.Name, 100*l.Share))
 			}
 		}
-		fmt.Fprintf(w, "  %6d  %10.1f  %10.1f  %10.1f  %9.1f  %s\n", p.Nodes, 1e3*p.Step, 1e3*p.Compute, 1e3*p.Wait, p.Rate, strings.Join(costs, ", "))
+		fmt.Fprintf(w, "  %6d  %10.1f  %10.1f  %10.1f  %9.1f  %s\n", p.Nodes, 1e3*p.Step, 1e3*p.Compute,
+			1e3*p.Wait, p.Rate, strings.Join(costs, ", "))
 	}
 }

@@ -59,7 +59,8 @@ func selfTest(ctx context.Context) ([]result, error) {
 	for _, s := range served() {
 		ck, err := checkpoint.Tiny(s.name)
 		if err == nil {
-			out, err = answers(ctx, out, s.name, alone.Config{Checkpoint: ck, Pool: pool, System: sys, Weights: s.weights, KV: s.kv, KVBudget: 16 << 20, StepTokens: len(policies) * promptTokens})
+			out, err = answers(ctx, out, s.name, alone.Config{Checkpoint: ck, Pool: pool, System: sys, Weights: s.weights, KV: s.kv,
+				KVBudget: 16 << 20, StepTokens: len(policies) * promptTokens})
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
@@ -90,13 +91,16 @@ const selfTestTimeout = 2 * time.Minute
 // policies lists every policy, each with few slots, so that it evicts or selects.
 var policies = []string{
 	"full", "streaming:sink=2,recent=9", "snapkv:topk=12,obs=4,pool=3", "snapstream:sink=2,recent=5,topk=6,obs=4,pool=3,positions=cache",
-	"sage:sink=2,recent=4,topk=6", "h2o:recent=6,topk=6,step=1", "tova:size=14", "knorm:sink=2,recent=5,topk=6", "quest:page=16,budget=32,skip=1", "shadowkv:chunk=4,budget=8,outliers=1,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=2,obs=4",
+	"sage:sink=2,recent=4,topk=6", "h2o:recent=6,topk=6,step=1", "tova:size=14", "knorm:sink=2,recent=5,topk=6",
+	"quest:page=16,budget=32,skip=1", "shadowkv:chunk=4,budget=8,outliers=1,local=2",
+	"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=2,obs=4",
 	"pyramidkv:topk=10,obs=4,pool=3,beta=4", "lagkv:sink=2,lag=6,topk=9",
 	"loki:budget=12,dims=0.5,calib=16", "infinigen:alpha=1,most=0.3,dims=0.3,calib=16", "resnap:topk=6,every=2,obs=4,pool=3", "adakv:topk=8,obs=4,pool=3",
 }
 
 // types are pairs of weight type and cache type, assigned to the architectures.
-var types = [...][2]tensor.DType{{tensor.BF16, tensor.BF16}, {tensor.F32, tensor.F32}, {tensor.Q8_0, tensor.Int8}, {tensor.Q4_0, tensor.BF16}, {tensor.IQ4_NL, tensor.F32}, {tensor.F16, tensor.BF16}}
+var types = [...][2]tensor.DType{{tensor.BF16, tensor.BF16}, {tensor.F32, tensor.F32}, {tensor.Q8_0, tensor.Int8},
+	{tensor.Q4_0, tensor.BF16}, {tensor.IQ4_NL, tensor.F32}, {tensor.F16, tensor.BF16}}
 
 const (
 	promptTokens = 40
@@ -129,7 +133,8 @@ func answers(ctx context.Context, out []result, name string, c alone.Config) ([]
 			policy = strings.TrimSuffix(policy, ",positions=cache") // which such a model does not have
 		}
 		req.Open = append(req.Open, &proto.Open{Seq: seq, Policy: policy, PromptTokens: promptTokens,
-			Sampling: &proto.Sampling{Temperature: 0.8, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.1, PresencePenalty: 0.1, FrequencyPenalty: 0.1, Seed: 7, Logprobs: int32(vocab)}})
+			Sampling: &proto.Sampling{Temperature: 0.8, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.1, PresencePenalty: 0.1,
+				FrequencyPenalty: 0.1, Seed: 7, Logprobs: int32(vocab)}})
 		chunk := &proto.Chunk{Seq: seq, Prefill: true, Last: true, Sample: true, WantPromptLogprobs: i == 0}
 		for t := range uint32(promptTokens) {
 			chunk.Tokens = append(chunk.Tokens, (t*t+t/3)%vocab)

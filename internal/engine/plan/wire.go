@@ -14,12 +14,14 @@ import (
 func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
 	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, DropStates: p.DropStates,
 		Evict: p.Evict, DropExtras: p.DropExtras, Keep: encodeKeep(p.Keep),
-		Passes: uint32(p.Passes), Halvings: uint32(p.ThreadShift), MicroBatches: uint32(p.MicroBatches), DeadlineMillis: uint32(deadline.Milliseconds())}
+		Passes: uint32(p.Passes), Halvings: uint32(p.ThreadShift), MicroBatches: uint32(p.MicroBatches),
+		DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
 		m.Index = append(m.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
 	}
 	for _, w := range p.Sweeps {
-		m.Sweeps = append(m.Sweeps, &proto.Sweep{Seq: w.Seq, FromLayer: uint32(w.From), ToLayer: uint32(w.To), Start: uint32(w.Start), Tokens: convert[uint32](w.Tokens), Sample: w.Sample})
+		m.Sweeps = append(m.Sweeps, &proto.Sweep{Seq: w.Seq, FromLayer: uint32(w.From), ToLayer: uint32(w.To), Start: uint32(w.Start),
+			Tokens: convert[uint32](w.Tokens), Sample: w.Sample})
 	}
 	for i := range p.Open {
 		m.Open = append(m.Open, encodeOpen(&p.Open[i]))
@@ -46,7 +48,9 @@ func encodeOpen(o *Open) *proto.Open {
 	}
 	return &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: EncodeSampling(o.Sampling),
 		PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), ReserveTokens: uint32(o.Reserve),
-		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared, Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes(), PassRows: uint32(o.PassRows), ResidualInFile: o.InFile, IndexKey: index, Take: o.Take}
+		Resume: convert[uint32](o.Resume), Replica: uint32(o.Replica + 1), Fork: o.Fork, Pool: uint32(o.Pool), Shared: o.Shared,
+		Prefix: convert[uint32](o.Prefix), Adapter: o.Adapter.Bytes(), PassRows: uint32(o.PassRows),
+		ResidualInFile: o.InFile, IndexKey: index, Take: o.Take}
 }
 
 // encodeRun encodes what decode and prefill have in common, and decode's own fields.
@@ -99,7 +103,8 @@ func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, erro
 		p.Index = append(p.Index, Index{Seq: x.GetSeq(), From: int(x.GetFrom()), Pieces: int(x.GetPieces())})
 	}
 	for _, w := range m.Sweeps {
-		p.Sweeps = append(p.Sweeps, Sweep{Seq: w.GetSeq(), From: int(w.GetFromLayer()), To: int(w.GetToLayer()), Start: int(w.GetStart()), Tokens: convert[int32](w.GetTokens()), Sample: w.GetSample()})
+		p.Sweeps = append(p.Sweeps, Sweep{Seq: w.GetSeq(), From: int(w.GetFromLayer()), To: int(w.GetToLayer()), Start: int(w.GetStart()),
+			Tokens: convert[int32](w.GetTokens()), Sample: w.GetSample()})
 	}
 	for _, o := range m.Open {
 		open, err := decodeOpen(o, parse)
@@ -140,8 +145,10 @@ func decodeOpen(m *proto.Open, parse func(spec string) (*kvcache.Policy, error))
 		return Open{}, fmt.Errorf("plan: sequence %d: pooling method %d is not known", m.GetSeq(), m.GetPool())
 	}
 	return Open{Seq: m.Seq, Owner: int(m.Owner), Policy: policy, Sampling: &params,
-		Read: int(m.PromptTokens), Sampled: int(m.SampledBefore), Tail: int(m.TailTokens), Reserve: int(m.ReserveTokens),
-		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared, Prefix: convert[int32](m.Prefix), Adapter: adapter, PassRows: int(m.PassRows), InFile: m.ResidualInFile, IndexKey: index, Take: m.Take}, nil
+			Read: int(m.PromptTokens), Sampled: int(m.SampledBefore), Tail: int(m.TailTokens), Reserve: int(m.ReserveTokens),
+			Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Pool: pooling.Method(m.GetPool()), Shared: m.Shared,
+			Prefix: convert[int32](m.Prefix), Adapter: adapter, PassRows: int(m.PassRows), InFile: m.ResidualInFile, IndexKey: index, Take: m.Take},
+		nil
 }
 
 // decodeRuns returns the runs of decode, whose number it also returns, and then those of prefill. All
@@ -167,7 +174,8 @@ func decodeRuns(list []*proto.Chunk) (runs []Run, decode int, err error) {
 			Next: int32(m.GetNext()) - 1, SaveFrom: int(m.GetSaveFrom()), Save: m.GetSave(), Sums: m.GetSums(), Snapshot: m.GetSnapshot()}
 		if m.GetWantPromptLogprobs() {
 			if r.PromptLogprobs = int(m.GetPromptLogprobs()); r.PromptLogprobs < 0 {
-				return nil, 0, fmt.Errorf("plan: sequence %d asks for %d log-probabilities of each prompt token: the number must be 0 or more", r.Seq, r.PromptLogprobs)
+				return nil, 0, fmt.Errorf("plan: sequence %d asks for %d log-probabilities of each prompt token: the number must be 0 or more",
+					r.Seq, r.PromptLogprobs)
 			}
 		}
 		if r.Keys, err = decodeKeys(r.Seq, m.GetKeys(), len(r.Save)); err != nil {
@@ -202,7 +210,8 @@ func decodeKeys(seq uint64, b []byte, blocks int) (keys []Key, err error) {
 		return nil, nil
 	}
 	if len(b) != size*(blocks+1) {
-		return nil, fmt.Errorf("plan: sequence %d has %d bytes of keys for %d blocks: it must have none, or %d for each block and the one before", seq, len(b), blocks, size)
+		return nil, fmt.Errorf("plan: sequence %d has %d bytes of keys for %d blocks: it must have none, or %d for each block and the one before",
+			seq, len(b), blocks, size)
 	}
 	for ; len(b) > 0; b = b[size:] {
 		keys = append(keys, Key(b[:size]))

@@ -9,10 +9,12 @@ import (
 )
 
 // longBench2's prompt asks for the sentence that its score looks for.
-var longBench2 = Suite{Name: "longbench-v2", About: "multiple choice over texts of up to two million words: data.json", read: readLongBench2, Tasks: []Task{
-	{"longbench_v2", "LongBench-v2", "letter", 128, "Read the text and answer the question.\n\n{context}\n\nQuestion: {input}\n(A) {A}\n(B) {B}\n(C) {C}\n(D) {D}\n\n" +
-		"Answer in the form: \"The correct answer is (A)\".", false, false},
-}}
+var longBench2 = Suite{Name: "longbench-v2", About: "multiple choice over texts of up to two million words: data.json",
+	read: readLongBench2, Tasks: []Task{
+		{"longbench_v2", "LongBench-v2", "letter", 128,
+			"Read the text and answer the question.\n\n{context}\n\nQuestion: {input}\n(A) {A}\n(B) {B}\n(C) {C}\n(D) {D}\n\n" +
+				"Answer in the form: \"The correct answer is (A)\".", false, false},
+	}}
 
 // readLongBench2 makes a set of each length: short, medium, long.
 func readLongBench2(dir fs.FS, t *Task, limit int) ([]Question, error) {
@@ -31,7 +33,8 @@ func readLongBench2(dir fs.FS, t *Task, limit int) ([]Question, error) {
 		if err := object(element, &raw); err != nil {
 			return Question{}, err
 		}
-		if err := need("question", raw.Question, "context", raw.Context, "choice_A", raw.A, "choice_B", raw.B, "choice_C", raw.C, "choice_D", raw.D); err != nil {
+		if err := need("question", raw.Question, "context", raw.Context, "choice_A", raw.A, "choice_B", raw.B,
+			"choice_C", raw.C, "choice_D", raw.D); err != nil {
 			return Question{}, err
 		}
 		if len(raw.Answer) != 1 || !strings.Contains("ABCD", raw.Answer) {

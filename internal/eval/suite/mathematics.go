@@ -13,7 +13,8 @@ import (
 )
 
 var gsm8k = Suite{Name: "gsm8k", About: "word problems of primary school: test.jsonl", read: readGSM8K, Tasks: []Task{
-	{"gsm8k", "GSM8K", "gsm8k", 512, "Solve the problem step by step. End with \"####\" and the number.\n\nQuestion: {input}\nAnswer:", false, false},
+	{"gsm8k", "GSM8K", "gsm8k", 512, "Solve the problem step by step. End with \"####\" and the number.\n\nQuestion: {input}\nAnswer:",
+		false, false},
 }}
 
 func readGSM8K(dir fs.FS, t *Task, limit int) ([]Question, error) {
@@ -32,9 +33,11 @@ func readGSM8K(dir fs.FS, t *Task, limit int) ([]Question, error) {
 	})
 }
 
-var math = Suite{Name: "math", About: "competition problems: test.jsonl (MATH-500, AIME), or folders SUBJECT/NUMBER.json (MATH)", read: readMath, Tasks: []Task{
-	{"math", "MATH", "math", 1024, "Solve the problem step by step. Write the final answer in \\boxed{}.\n\nProblem: {input}\nSolution:", false, false},
-}}
+var math = Suite{Name: "math", About: "competition problems: test.jsonl (MATH-500, AIME), or folders SUBJECT/NUMBER.json (MATH)",
+	read: readMath, Tasks: []Task{
+		{"math", "MATH", "math", 1024, "Solve the problem step by step. Write the final answer in \\boxed{}.\n\nProblem: {input}\nSolution:",
+			false, false},
+	}}
 
 // readMath makes a set of each level.
 func readMath(dir fs.FS, t *Task, limit int) ([]Question, error) {
@@ -95,7 +98,8 @@ func problem(t *Task, raw []byte) (Question, error) {
 	if len(level) == 1 {
 		level = "Level " + level
 	}
-	return Question{Task: t, Set: level, ID: p.ID.first(), Prompt: fill(t.Prompt, "{input}", p.Problem), Ref: score.Reference{Answers: []string{answer}}}, nil
+	return Question{Task: t, Set: level, ID: p.ID.first(), Prompt: fill(t.Prompt, "{input}", p.Problem),
+		Ref: score.Reference{Answers: []string{answer}}}, nil
 }
 
 // whole reads a file of at most maxRecord bytes.

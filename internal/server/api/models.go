@@ -136,7 +136,8 @@ func needed(path string) string {
 		return generate.CanEmbed
 	case vectors.EndpointRerank, "/rerank", "/v2/rerank", vectors.EndpointScore, "/score":
 		return generate.CanRerank
-	case openai.EndpointChat, openai.EndpointCompletions, openai.EndpointResponses, "/v1/responses/input_tokens", "/v1/contexts", "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate":
+	case openai.EndpointChat, openai.EndpointCompletions, openai.EndpointResponses, "/v1/responses/input_tokens", "/v1/contexts",
+		"/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate":
 		return generate.CanComplete
 	}
 	return ""

@@ -151,7 +151,8 @@ func NewModels(cfg Config, e engine.Engine, models []Model) (*Server, error) {
 	}
 	registry := prometheus.NewRegistry()
 	adm := admin.New(e, cfg.Models[0], cfg.Version, cfg.Logger, registry)
-	h, err := httpserver.New(httpserver.Config{Keys: cfg.Keys, Audit: cfg.Audit, TLS: cfg.TLS, AllowOrigins: cfg.AllowOrigins, Limits: cfg.Limits,
+	h, err := httpserver.New(httpserver.Config{Keys: cfg.Keys, Audit: cfg.Audit, TLS: cfg.TLS,
+		AllowOrigins: cfg.AllowOrigins, Limits: cfg.Limits,
 		Grace: cfg.Grace, Tracer: cfg.Tracer, Logger: cfg.Logger, Observe: adm.Observe})
 	if err != nil {
 		return nil, err
@@ -185,15 +186,19 @@ func (s *Server) add(server *Config, m Model) error {
 	if err != nil {
 		return err
 	}
-	service, err := generate.New(generate.Config{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
+	service, err := generate.New(generate.Config{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen,
+		VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
 		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
-		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes, Policy: cfg.Policy, Longest: cfg.Longest, Strict: cfg.Strict,
-		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: s.registry}, s.Server, m.Engine, m.Tokenizer, m.Template)
+		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes,
+		Policy: cfg.Policy, Longest: cfg.Longest, Strict: cfg.Strict,
+		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: s.registry},
+		s.Server, m.Engine, m.Tokenizer, m.Template)
 	if err != nil {
 		return err
 	}
 	v := vectors.New(service)
-	s.members = append(s.members, &member{service, openai.New(service, v, cfg.ModelRoot, info), anthropic.New(service), ollama.New(service, cfg.Card, v), v})
+	s.members = append(s.members,
+		&member{service, openai.New(service, v, cfg.ModelRoot, info), anthropic.New(service), ollama.New(service, cfg.Card, v), v})
 	return nil
 }
 

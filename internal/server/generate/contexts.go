@@ -70,7 +70,8 @@ func (c *Contexts) add(x *FixedContext) *apierr.Error {
 	case c.all[key] != nil:
 		return contextExists()
 	case len(c.all) >= maxContexts:
-		return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "too_many_contexts", Message: "This server holds as many contexts as it may; delete one first."}
+		return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "too_many_contexts",
+			Message: "This server holds as many contexts as it may; delete one first."}
 	}
 	if c.all == nil {
 		c.all = map[string]*FixedContext{}
@@ -80,7 +81,8 @@ func (c *Contexts) add(x *FixedContext) *apierr.Error {
 }
 
 func contextExists() *apierr.Error {
-	return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "context_exists", Message: "A context of this name is there; delete it first, or take another name."}
+	return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "context_exists",
+		Message: "A context of this name is there; delete it first, or take another name."}
 }
 
 // set changes what is shown of a context.
@@ -173,7 +175,8 @@ func (s *Service) hold(x *FixedContext, ready func(error)) {
 func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 	p := sampler.Default()
 	p.Temperature = 0
-	events, err := s.engine.Submit(x.held, &engine.Request{ID: "context-" + strings.ToLower(rand.Text()), Prompt: x.Ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
+	events, err := s.engine.Submit(x.held, &engine.Request{ID: "context-" + strings.ToLower(rand.Text()), Prompt: x.Ids, MaxTokens: 1,
+		Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
 		Policy: x.Policy, Tenant: x.Tenant, Context: len(x.Ids), Hold: true, Adapter: x.Adapter})
 	if err != nil {
 		return err
@@ -290,7 +293,8 @@ func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Erro
 }
 
 func ContextNotFound(param, name string) *apierr.Error {
-	return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: param, Code: "context_not_found", Message: "There is no context " + quoted(name) + " here: make it with POST /v1/contexts."}
+	return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: param, Code: "context_not_found",
+		Message: "There is no context " + quoted(name) + " here: make it with POST /v1/contexts."}
 }
 
 func quoted(name string) string {

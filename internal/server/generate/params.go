@@ -104,7 +104,8 @@ func parseCounts(f *jsonbody.Object, p *Params) {
 	if f.Integer("best_of", &x) && int(x) != p.N {
 		switch {
 		case f.Table.Has("tools"):
-			f.Fail(apierr.InvalidCode("best_of", "unsupported_parameter", "'best_of' must equal 'n' (%d) here: /v1/completions ranks candidates.", p.N))
+			f.Fail(apierr.InvalidCode("best_of", "unsupported_parameter",
+				"'best_of' must equal 'n' (%d) here: /v1/completions ranks candidates.", p.N))
 		case int(x) < p.N:
 			f.Fail(apierr.Invalid("best_of", "'best_of' (%d) is less than 'n' (%d).", x, p.N))
 		case p.Stream:
@@ -172,7 +173,8 @@ func parseEngine(f *jsonbody.Object, p *Params) {
 	p.sessionParams.parse(f)
 	if f.Text("speculate", &p.speculate) && p.speculate != "" {
 		if _, err := speculate.Parse(p.speculate); err != nil {
-			f.Fail(apierr.Invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.MaxDraft))
+			f.Fail(apierr.Invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.",
+				strings.Join(speculate.Modes, ", "), speculate.MaxDraft))
 		}
 	}
 	if f.Integer("priority", &x) {

@@ -40,7 +40,8 @@ func (s *Service) SetPrompts(g *Request, prompts []Prompt) *apierr.Error {
 	}
 	g.Prompts = prompts
 	if n := len(g.Prompts) * g.N; n > s.Config.Limits.Choices {
-		return apierr.Invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.Prompts), g.N, n, s.Config.Limits.Choices)
+		return apierr.Invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.",
+			len(g.Prompts), g.N, n, s.Config.Limits.Choices)
 	}
 	longest := g.Prompts[0].Ids
 	for i := range g.Prompts {

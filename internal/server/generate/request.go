@@ -36,12 +36,13 @@ type Request struct {
 	NewEncoder     func(r *Run, out *httpserver.Stream) Encoder
 	Resume         func(r *Run, out *httpserver.Stream, after int) Resumable // nil: the events have no numbers
 	Tools          *Toolset                                                  // of a chat; nil: none
-	callHead       string                                                    // text of the prompt with which a forced call begins; "": it begins in the answer
-	turn           *sessionTurn                                              // of a session; nil: none
-	thinking       thinking                                                  // of a chat
-	KeepsBody      bool                                                      // the body is needed until the end
-	rendered       bool                                                      // the prompt was rendered from messages
-	StopsInAnswer  bool                                                      // stop strings are searched in what follows the thought
+	// text of the prompt with which a forced call begins; "": it begins in the answer
+	callHead      string
+	turn          *sessionTurn // of a session; nil: none
+	thinking      thinking     // of a chat
+	KeepsBody     bool         // the body is needed until the end
+	rendered      bool         // the prompt was rendered from messages
+	StopsInAnswer bool         // stop strings are searched in what follows the thought
 }
 
 // Encoder writes an answer in the form of one protocol: as the events of a stream, or as one

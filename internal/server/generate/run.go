@@ -74,7 +74,8 @@ func (q *queue) dequeue(into []arrival) []arrival {
 
 // start submits every choice of every prompt. If one is refused, none stays.
 func (s *Service) start(ctx context.Context, r *http.Request, g *Request) (*Run, error) {
-	run := &Run{Request: g, Service: s, queue: queue{notify: make(chan struct{}, 1)}, Began: time.Now(), failure: "abort", span: httpserver.ScopeOf(r).Span}
+	run := &Run{Request: g, Service: s, queue: queue{notify: make(chan struct{}, 1)}, Began: time.Now(),
+		failure: "abort", span: httpserver.ScopeOf(r).Span}
 	places := make(chan struct{}, maxTogether)
 	for i, p := range g.Prompts {
 		for k := range g.N {

@@ -116,7 +116,8 @@ func (s *Service) Encode(ctx context.Context, segments []engine.Segment, special
 // farTooLong refuses a text of this number of bytes without encoding it; 4 is slack for normalisation.
 func (s *Service) farTooLong(size int, param string) *apierr.Error {
 	if least := size / s.longest / 4; least > s.Config.Limits.PromptTokens {
-		return apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: s.Config.MaxModelLen, Prompt: least, AtLeast: true}.Error())
+		return apierr.InvalidCode(param, "context_length_exceeded", "%s",
+			apierr.ErrTooLong{Limit: s.Config.MaxModelLen, Prompt: least, AtLeast: true}.Error())
 	}
 	return nil
 }
@@ -187,7 +188,8 @@ func (s *Service) fit(n, limit int, p *Params, def int, param string) *apierr.Er
 		want, asked = min(limit, most), 0
 	}
 	if n > limit || n == limit && want > 0 {
-		return apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error()+hint)
+		return apierr.InvalidCode(param, "context_length_exceeded", "%s",
+			apierr.ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error()+hint)
 	}
 	if p.Sampling.MinTokens > want {
 		return apierr.Invalid("min_tokens", "'min_tokens' (%d) is more than the %d tokens that may be generated.", p.Sampling.MinTokens, want)
@@ -198,5 +200,6 @@ func (s *Service) fit(n, limit int, p *Params, def int, param string) *apierr.Er
 }
 
 func (s *Service) NewHead(prefix, object, model string) Head {
-	return Head{ID: prefix + strings.ToLower(rand.Text()), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.fingerprint(model)}
+	return Head{ID: prefix + strings.ToLower(rand.Text()), Object: object, Created: time.Now().Unix(),
+		Model: model, SystemFingerprint: s.fingerprint(model)}
 }

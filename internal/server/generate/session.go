@@ -86,7 +86,8 @@ func (s *Service) OpenSession(ctx context.Context, g *Request, chat string) *api
 	for _, x := range []struct {
 		name string
 		set  bool
-	}{{"n", g.N > 1}, {"best_of", g.Keep > 0}, {"echo", g.Echo}, {"prompt_logprobs", g.PromptLogprobs >= 0}, {"truncate_prompt_tokens", g.truncate != 0}, {"context", g.Context != ""}} {
+	}{{"n", g.N > 1}, {"best_of", g.Keep > 0}, {"echo", g.Echo}, {"prompt_logprobs", g.PromptLogprobs >= 0},
+		{"truncate_prompt_tokens", g.truncate != 0}, {"context", g.Context != ""}} {
 		if x.set {
 			return apierr.InvalidCode(x.name, "unsupported_parameter", "'%s' is not supported with 'session'.", x.name)
 		}
@@ -105,7 +106,8 @@ func (s *Service) OpenSession(ctx context.Context, g *Request, chat string) *api
 		if t.before.Turns == 0 {
 			return SessionProblem(sessions.ErrNone, g.Session)
 		}
-		return sessionConflict("session_turns", "session_moved", "Session %s has %d turns, not %d: read it with GET /v1/sessions/%s.", quoted(g.Session), t.before.Turns, g.turns, g.Session)
+		return sessionConflict("session_turns", "session_moved", "Session %s has %d turns, not %d: read it with GET /v1/sessions/%s.",
+			quoted(g.Session), t.before.Turns, g.turns, g.Session)
 	}
 	if g.policy == "" {
 		g.policy = cmp.Or(t.before.Policy, s.Config.Policy)
@@ -117,7 +119,8 @@ func (s *Service) OpenSession(ctx context.Context, g *Request, chat string) *api
 	} else {
 		ttl = was.TTL
 		differs := func(param, what string) *apierr.Error {
-			return sessionConflict(param, "session_mismatch", "Session %s was begun with %s: send the same, or begin another session.", quoted(g.Session), what)
+			return sessionConflict(param, "session_mismatch", "Session %s was begun with %s: send the same, or begin another session.",
+				quoted(g.Session), what)
 		}
 		switch {
 		case was.Fingerprint != head.Fingerprint || was.Model != head.Model && was.Fingerprint == "":
@@ -149,7 +152,8 @@ func (s *Service) openChat(ctx context.Context, g *Request, c *Chat) *apierr.Err
 		return nil
 	}
 	if c.ContinueFinal || !c.AddGenerationPrompt {
-		return apierr.InvalidCode("add_generation_prompt", "unsupported_parameter", "A turn of a session ends with the answer of the assistant: leave 'add_generation_prompt' and 'continue_final_message' out.")
+		return apierr.InvalidCode("add_generation_prompt", "unsupported_parameter",
+			"A turn of a session ends with the answer of the assistant: leave 'add_generation_prompt' and 'continue_final_message' out.")
 	}
 	shown := c.Conversation
 	shown.Messages = nil
@@ -176,7 +180,8 @@ func (s *Service) templateSource() (text string) {
 func (s *Service) chatTurn(ctx context.Context, g *Request, c Chat) (ids []int32, turn string, e *apierr.Error) {
 	if g.turn != nil {
 		if size := len(jsonbody.MustJSON(c.Messages)); size > sessions.MaxTurnBytes/4 {
-			return nil, "", apierr.InvalidCode("messages", "session_too_large", "The messages of a turn may have %d bytes; these have %d.", sessions.MaxTurnBytes/4, size)
+			return nil, "", apierr.InvalidCode("messages", "session_too_large", "The messages of a turn may have %d bytes; these have %d.",
+				sessions.MaxTurnBytes/4, size)
 		}
 		g.turn.turn.Messages = slices.Clone(c.Messages)
 	}
@@ -284,7 +289,8 @@ func (t *sessionTurn) take(ev engine.Event, d Delta, finish string) error {
 	case errors.Is(err, sessions.ErrMoved), errors.Is(err, sessions.ErrRecord):
 		return SessionProblem(err, t.name)
 	}
-	return apierr.Unavailable("session_not_recorded", "The answer was computed, but the turn could not be recorded ("+err.Error()+"). Read the session to see whether it has the turn, and send the turn again if not.", time.Second)
+	return apierr.Unavailable("session_not_recorded", "The answer was computed, but the turn could not be recorded ("+err.Error()+
+		"). Read the session to see whether it has the turn, and send the turn again if not.", time.Second)
 }
 
 func sessionConflict(param, code, format string, args ...any) *apierr.Error {
@@ -297,19 +303,23 @@ func sessionConflict(param, code, format string, args ...any) *apierr.Error {
 func SessionProblem(err error, name string) *apierr.Error {
 	switch {
 	case errors.Is(err, sessions.ErrNone):
-		e := apierr.InvalidCode("session", "session_not_found", "There is no session %s here: it was deleted, its time to live is over, or it never was.", quoted(name))
+		e := apierr.InvalidCode("session", "session_not_found",
+			"There is no session %s here: it was deleted, its time to live is over, or it never was.", quoted(name))
 		e.Status = http.StatusNotFound
 		return e
 	case errors.Is(err, sessions.ErrBusy):
 		return sessionConflict("session", "session_busy", "A turn of session %s is running: send the next one after its answer.", quoted(name))
 	case errors.Is(err, sessions.ErrMoved):
-		return sessionConflict("session", "session_moved", "Another request has continued or ended session %s meanwhile: read it with GET /v1/sessions/%s.", quoted(name), name)
+		return sessionConflict("session", "session_moved",
+			"Another request has continued or ended session %s meanwhile: read it with GET /v1/sessions/%s.", quoted(name), name)
 	case errors.Is(err, sessions.ErrMany):
-		return sessionConflict("session", "too_many_sessions", "This server holds as many sessions as it may (%d); delete one first.", sessions.MaxSessions)
+		return sessionConflict("session", "too_many_sessions", "This server holds as many sessions as it may (%d); delete one first.",
+			sessions.MaxSessions)
 	case errors.Is(err, sessions.ErrLarge), errors.Is(err, sessions.ErrRecord):
 		return sessionConflict("session", "session_too_large", "No turn can be added: %v. Delete sessions that are not needed.", err)
 	case errors.Is(err, sessions.ErrDamaged):
-		return &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Param: "session", Code: "record_damaged", Message: "The records of session " + quoted(name) + " are damaged: delete it, and send the conversation as a new one."}
+		return &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Param: "session", Code: "record_damaged",
+			Message: "The records of session " + quoted(name) + " are damaged: delete it, and send the conversation as a new one."}
 	}
 	return apierr.Of(err)
 }

@@ -22,9 +22,11 @@ func (s *Service) SharedParams() *jsonbody.Table {
 	return jsonbody.NewTable(
 		jsonbody.Text("model", 512),
 		jsonbody.Bool("stream"),
-		jsonbody.Param{Name: "stream_options", Kind: jsonbody.KindObject, Members: jsonbody.NewTable(jsonbody.Bool("include_usage"), jsonbody.Bool("continuous_usage_stats"))},
+		jsonbody.Param{Name: "stream_options", Kind: jsonbody.KindObject,
+			Members: jsonbody.NewTable(jsonbody.Bool("include_usage"), jsonbody.Bool("continuous_usage_stats"))},
 		jsonbody.Integer("n", 1, int64(l.N)),
-		jsonbody.Param{Name: "best_of", Kind: jsonbody.KindInteger, Min: 1, Max: int64(l.N), About: fmt.Sprintf("n to %d; chats: equal to n", l.N)},
+		jsonbody.Param{Name: "best_of", Kind: jsonbody.KindInteger, Min: 1, Max: int64(l.N),
+			About: fmt.Sprintf("n to %d; chats: equal to n", l.N)},
 		jsonbody.Integer("max_tokens", -1, most),
 		jsonbody.Integer("max_completion_tokens", -1, most),
 		jsonbody.Integer("min_tokens", 0, most),
@@ -35,7 +37,8 @@ func (s *Service) SharedParams() *jsonbody.Table {
 		jsonbody.Number("presence_penalty", -2, 2),
 		jsonbody.Number("frequency_penalty", -2, 2),
 		jsonbody.Param{Name: "repetition_penalty", Kind: jsonbody.KindNumber, Low: 0, Above: true, High: 10},
-		jsonbody.Param{Name: "logit_bias", Kind: jsonbody.KindMap, Most: l.LogitBias, Items: &jsonbody.Param{Kind: jsonbody.KindNumber, Low: -100, High: 100}},
+		jsonbody.Param{Name: "logit_bias", Kind: jsonbody.KindMap, Most: l.LogitBias,
+			Items: &jsonbody.Param{Kind: jsonbody.KindNumber, Low: -100, High: 100}},
 		jsonbody.Param{Name: "allowed_token_ids", Kind: jsonbody.KindList, Least: 1, Most: s.VocabSize, Items: &id},
 		jsonbody.List("bad_words", l.BadWords, stop),
 		jsonbody.Param{Name: "seed", Kind: jsonbody.KindInteger, Format: "int64"},
@@ -54,7 +57,8 @@ func (s *Service) SharedParams() *jsonbody.Table {
 		jsonbody.Text("session", sessions.MaxName),
 		jsonbody.Integer("session_ttl", 1, int64(sessions.MaxTTL/time.Second)),
 		jsonbody.Integer("session_turns", 0, most),
-		jsonbody.Param{Name: "speculate", Kind: jsonbody.KindText, Most: 16, Words: append([]string{""}, speculate.Modes...), Pattern: speculatePattern()},
+		jsonbody.Param{Name: "speculate", Kind: jsonbody.KindText, Most: 16, Words: append([]string{""}, speculate.Modes...),
+			Pattern: speculatePattern()},
 		jsonbody.Param{Name: "priority", Kind: jsonbody.KindInteger, Format: "int32"},
 		jsonbody.Text("user", 1024),
 		jsonbody.Any("metadata"),
@@ -76,7 +80,8 @@ func (s *Service) SharedParams() *jsonbody.Table {
 // structureParams are the members of structured_outputs.
 func (s *Service) structureParams() *jsonbody.Table {
 	most := s.Config.Limits.GrammarBytes
-	return jsonbody.NewTable(jsonbody.Any("json"), jsonbody.Bool("json_object"), jsonbody.Text("regex", most), jsonbody.List("choice", 1<<16, jsonbody.Text("", 0)),
+	return jsonbody.NewTable(jsonbody.Any("json"), jsonbody.Bool("json_object"), jsonbody.Text("regex", most),
+		jsonbody.List("choice", 1<<16, jsonbody.Text("", 0)),
 		jsonbody.Text("grammar", most), jsonbody.Any("structural_tag"), jsonbody.Bool("disable_any_whitespace"), jsonbody.Bool("any_order"),
 		jsonbody.Bool("disable_additional_properties"), jsonbody.Text("whitespace_pattern", most), jsonbody.Bool("disable_fallback"))
 }
@@ -97,11 +102,14 @@ func speculatePattern() string {
 
 // ToolParams are the parameters of a request with OpenAI's tools.
 func ToolParams() []jsonbody.Param {
-	return []jsonbody.Param{jsonbody.List("tools", MaxTools, jsonbody.ObjectOf("")), jsonbody.Either("tool_choice", jsonbody.Words("", "none", "auto", "required", "any"), jsonbody.ObjectOf("")), jsonbody.Bool("parallel_tool_calls")}
+	return []jsonbody.Param{jsonbody.List("tools", MaxTools, jsonbody.ObjectOf("")), jsonbody.Either("tool_choice",
+		jsonbody.Words("", "none", "auto", "required", "any"), jsonbody.ObjectOf("")), jsonbody.Bool("parallel_tool_calls")}
 }
 
 // ConversationParams are how a chat is rendered.
 func (s *Service) ConversationParams() []jsonbody.Param {
-	return []jsonbody.Param{jsonbody.List("messages", s.Config.Limits.Messages, jsonbody.ObjectOf("")), jsonbody.Bool("add_generation_prompt"), jsonbody.Bool("continue_final_message"),
-		jsonbody.ObjectOf("chat_template_kwargs"), jsonbody.Bool("enable_thinking"), jsonbody.Text("reasoning_effort", 64), jsonbody.ObjectOf("reasoning")}
+	return []jsonbody.Param{jsonbody.List("messages", s.Config.Limits.Messages, jsonbody.ObjectOf("")), jsonbody.Bool("add_generation_prompt"),
+		jsonbody.Bool("continue_final_message"),
+		jsonbody.ObjectOf("chat_template_kwargs"), jsonbody.Bool("enable_thinking"),
+		jsonbody.Text("reasoning_effort", 64), jsonbody.ObjectOf("reasoning")}
 }

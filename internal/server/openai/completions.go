@@ -76,7 +76,9 @@ func (s *API) completionOf(ctx context.Context, f *jsonbody.Object) (*generate.R
 	}
 	g.Head = s.NewHead("cmpl-", "text_completion", g.Model)
 	g.NewEncoder = func(r *generate.Run, out *httpserver.Stream) generate.Encoder {
-		return newEncoder(r, out, func(d generate.Delta) any { return s.completionChoice(g, d) }, func(choices []generate.Delta, u generate.Usage) any { return s.completionBody(g, choices, u) })
+		return newEncoder(r, out, func(d generate.Delta) any {
+			return s.completionChoice(g, d)
+		}, func(choices []generate.Delta, u generate.Usage) any { return s.completionBody(g, choices, u) })
 	}
 	return g, nil
 }

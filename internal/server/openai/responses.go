@@ -153,8 +153,10 @@ type responseUsage struct {
 var responsesWords = map[string]string{}
 
 func init() {
-	for _, name := range [...]string{"model", "stream", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "top_k", "min_p", "repetition_penalty",
-		"min_tokens", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "kv_policy", "cache", "cache_salt", "session", "session_ttl", "session_turns", "speculate", "priority", "user", "structured_outputs"} {
+	for _, name := range [...]string{"model", "stream", "temperature", "top_p", "presence_penalty", "frequency_penalty",
+		"seed", "top_k", "min_p", "repetition_penalty",
+		"min_tokens", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "kv_policy", "cache", "cache_salt", "session", "session_ttl",
+		"session_turns", "speculate", "priority", "user", "structured_outputs"} {
 		responsesWords[name] = name
 	}
 }
@@ -197,9 +199,11 @@ func (s *API) decodeResponses(ctx context.Context, body []byte) (*responseGenera
 
 // parseResponse reads the body without what is stored elsewhere. Errors are left in f.
 func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseRequest) {
-	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{}, echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
-		Truncation: "disabled", Parallel: true, Metadata: json.RawMessage("{}"), ToolChoice: json.RawMessage(`"auto"`), Tools: []any{}, Reasoning: json.RawMessage(`{"effort":null,"summary":null}`),
-		Text: responseText{Format: json.RawMessage(`{"type":"text"}`)}}}
+	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{},
+		echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
+			Truncation: "disabled", Parallel: true, Metadata: json.RawMessage("{}"), ToolChoice: json.RawMessage(`"auto"`), Tools: []any{},
+			Reasoning: json.RawMessage(`{"effort":null,"summary":null}`),
+			Text:      responseText{Format: json.RawMessage(`{"type":"text"}`)}}}
 	words := f.As(responsesWords, s.shared)
 	q.text(f, words)
 	g := &generate.Request{Params: s.ParseParams(words), PromptLogprobs: -1,
@@ -258,7 +262,8 @@ func (q *responseRequest) members(f *jsonbody.Object, g *generate.Request) {
 	for _, o := range [...]struct {
 		name string
 		to   **string
-	}{{"instructions", &e.Instructions}, {"previous_response_id", &e.Previous}, {"prompt_cache_key", &e.CacheKey}, {"safety_identifier", &e.SafetyID}, {"user", &e.User}} {
+	}{{"instructions", &e.Instructions}, {"previous_response_id", &e.Previous}, {"prompt_cache_key", &e.CacheKey},
+		{"safety_identifier", &e.SafetyID}, {"user", &e.User}} {
 		var v string
 		if f.Text(o.name, &v) {
 			*o.to = &v

@@ -54,7 +54,8 @@ func (s *API) mayStore(q *responseRequest) *apierr.Error {
 	case q.background && q.store != nil && !*q.store:
 		return apierr.Invalid("background", "'background' needs 'store': true.")
 	case !here && (q.background || q.store != nil && *q.store):
-		return apierr.Unavailable("jobs_unavailable", "Responses cannot be stored here, nor made in the background: the coordinator has no "+options.Name("data-dir")+", or its store is not there yet. Send 'store': false.", time.Minute)
+		return apierr.Unavailable("jobs_unavailable", "Responses cannot be stored here, nor made in the background: the coordinator has no "+
+			options.Name("data-dir")+", or its store is not there yet. Send 'store': false.", time.Minute)
 	}
 	q.echo.Store = here && (q.store == nil || *q.store)
 	return nil
@@ -66,7 +67,8 @@ func ofSession(g *generate.Request, q *responseRequest) *apierr.Error {
 	if g.Session == "" {
 		return nil
 	}
-	for name, set := range map[string]bool{"previous_response_id": q.previous != "", "background": q.background, "store": q.store != nil && *q.store} {
+	for name, set := range map[string]bool{"previous_response_id": q.previous != "", "background": q.background,
+		"store": q.store != nil && *q.store} {
 		if set {
 			return apierr.InvalidCode(name, "unsupported_parameter", "'%s' is not supported with 'session', which keeps the turns itself.", name)
 		}
@@ -83,7 +85,8 @@ func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), generate.KeepLimit)
 	defer cancel()
-	err := store.KeepResponse(ctx, generate.KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: jsonbody.MustJSON(done)}, seed)
+	err := store.KeepResponse(ctx,
+		generate.KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: jsonbody.MustJSON(done)}, seed)
 	if err != nil {
 		s.Log.Warn("openai: a response is not stored", "id", done.ID, "error", err)
 	}
@@ -103,7 +106,8 @@ func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) 
 			return nil, e
 		}
 		if size += int64(len(k.Body) + len(k.Result)); size > s.Config.Limits.BodyBytes || n == maxTurns {
-			return nil, apierr.InvalidCode("previous_response_id", "context_length_exceeded", "The responses before this one are more than %d, or than %d bytes.", maxTurns, s.Config.Limits.BodyBytes)
+			return nil, apierr.InvalidCode("previous_response_id", "context_length_exceeded",
+				"The responses before this one are more than %d, or than %d bytes.", maxTurns, s.Config.Limits.BodyBytes)
 		}
 		var body struct {
 			Input    json.RawMessage `json:"input"`
@@ -147,7 +151,8 @@ func (s *API) earlier(ctx context.Context, id string) (k generate.KeptResponse, 
 	case !ok:
 		return k, apierr.InvalidCode(param, "previous_response_not_found", "Previous response with id '%.80s' not found.", id)
 	case k.Result == nil:
-		return k, apierr.InvalidCode(param, "previous_response_not_completed", "The previous response '%s' is %s; it has no output to go on from.", id, k.Status)
+		return k, apierr.InvalidCode(param, "previous_response_not_completed",
+			"The previous response '%s' is %s; it has no output to go on from.", id, k.Status)
 	}
 	return k, nil
 }

@@ -32,8 +32,10 @@ func New(s *generate.Service, v *vectors.API, root string, info map[string]any) 
 	a := &API{Service: s, vectors: v, root: root, info: info, shared: s.SharedParams()}
 	a.peers = []*API{a}
 	anyText, object := jsonbody.Text("", 0), jsonbody.ObjectOf("")
-	ids := jsonbody.Param{Kind: jsonbody.KindList, Items: &jsonbody.Param{Kind: jsonbody.KindInteger, Max: int64(s.VocabSize - 1)}} // truncate_prompt_tokens takes any number
-	a.chat = a.shared.With(generate.ToolParams()...).With(s.ConversationParams()...).With(jsonbody.Bool("logprobs"), jsonbody.Integer("top_logprobs", 0, int64(l.TopLogprobs)))
+	// truncate_prompt_tokens takes any number
+	ids := jsonbody.Param{Kind: jsonbody.KindList, Items: &jsonbody.Param{Kind: jsonbody.KindInteger, Max: int64(s.VocabSize - 1)}}
+	a.chat = a.shared.With(generate.ToolParams()...).With(s.ConversationParams()...).With(jsonbody.Bool("logprobs"),
+		jsonbody.Integer("top_logprobs", 0, int64(l.TopLogprobs)))
 	a.completion = a.shared.With(
 		jsonbody.Either("prompt", anyText, jsonbody.List("", l.Prompts, anyText), ids, jsonbody.List("", l.Prompts, ids)),
 		jsonbody.Bool("echo"),
@@ -45,7 +47,8 @@ func New(s *generate.Service, v *vectors.API, root string, info map[string]any) 
 		jsonbody.Bool("store"),
 		jsonbody.Bool("background"),
 		jsonbody.Integer("max_tool_calls", 0, math.MaxInt32),
-		jsonbody.Param{Name: "text", Kind: jsonbody.KindObject, Members: jsonbody.NewTable(jsonbody.ObjectOf("format"), jsonbody.Text("verbosity", 32))},
+		jsonbody.Param{Name: "text", Kind: jsonbody.KindObject,
+			Members: jsonbody.NewTable(jsonbody.ObjectOf("format"), jsonbody.Text("verbosity", 32))},
 		jsonbody.ObjectOf("reasoning"),
 		jsonbody.List("include", 1<<16, anyText),
 		jsonbody.Integer("top_logprobs", 0, int64(l.TopLogprobs)),
@@ -56,10 +59,14 @@ func New(s *generate.Service, v *vectors.API, root string, info map[string]any) 
 		jsonbody.Any("service_tier"), jsonbody.Any("stream_options"), jsonbody.Any("client_metadata"),
 		jsonbody.Words("truncation", "auto", "disabled"))
 	a.context = a.completion.Pick("model", "prompt", "add_special_tokens", "kv_policy").With(s.ConversationParams()...).With(
-		jsonbody.Text("name", 64), jsonbody.Bool("automatic"), jsonbody.Param{Name: "add_generation_prompt", Kind: jsonbody.KindBool, Hidden: true}) // a context ends with its messages
-	a.tokenizes = jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Text("prompt", 0), jsonbody.Text("content", 0), jsonbody.Bool("add_special_tokens"), jsonbody.Bool("add_special"), jsonbody.Bool("return_token_strs")).
+		// a context ends with its messages
+		jsonbody.Text("name", 64), jsonbody.Bool("automatic"),
+		jsonbody.Param{Name: "add_generation_prompt", Kind: jsonbody.KindBool, Hidden: true})
+	a.tokenizes = jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Text("prompt", 0), jsonbody.Text("content", 0),
+		jsonbody.Bool("add_special_tokens"), jsonbody.Bool("add_special"), jsonbody.Bool("return_token_strs")).
 		With(generate.ToolParams()...).With(s.ConversationParams()...)
-	a.detokenizes = jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.List("tokens", l.DetokenizeToken, jsonbody.Integer("", 0, int64(s.VocabSize-1))))
+	a.detokenizes = jsonbody.NewTable(jsonbody.Text("model", 512),
+		jsonbody.List("tokens", l.DetokenizeToken, jsonbody.Integer("", 0, int64(s.VocabSize-1))))
 	return a
 }
 
@@ -87,15 +94,18 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 		{Method: get, Path: "/v1/models/*", Brief: true, Handler: s.handleModel,
 			Docs: []httpserver.Doc{{About: "one of them", Answer: modelObject{}}}},
 		{Method: post, Path: "/v1/chat/completions", Handler: s.GenerateHandler(s.decodeChat),
-			Docs: []httpserver.Doc{{About: "a chat, in the model's own template", Params: s.chat, Required: []string{"messages"}, Answer: chatCompletion{}, Events: chunkBody{}}}},
+			Docs: []httpserver.Doc{{About: "a chat, in the model's own template", Params: s.chat, Required: []string{"messages"},
+				Answer: chatCompletion{}, Events: chunkBody{}}}},
 		{Method: post, Path: "/v1/completions", Handler: s.handleCompletions,
-			Docs: []httpserver.Doc{{About: "text or token ids", Params: s.completion, Required: []string{"prompt"}, Answer: completionBody{}, Events: chunkBody{}}}},
+			Docs: []httpserver.Doc{{About: "text or token ids", Params: s.completion, Required: []string{"prompt"},
+				Answer: completionBody{}, Events: chunkBody{}}}},
 		{Method: post, Path: "/v1/responses", Handler: s.handleResponses,
 			Docs: []httpserver.Doc{{About: "OpenAI's Responses", Params: s.response, Answer: responseObject{}, Events: jsonbody.Schema{}}}},
 		{Method: post, Path: "/v1/responses/input_tokens", Handler: httpserver.JSONHandler(h, s.inputTokens),
 			Docs: []httpserver.Doc{{About: "tokens of a response's prompt", Params: s.response, Answer: inputTokenCount{}}}},
 		{Method: post, Path: "/v1/contexts", Handler: s.handleMakeContext,
-			Docs: []httpserver.Doc{{About: "reads a text once, for requests that begin with it", Params: s.context, Required: []string{"name"}, Answer: generate.FixedContext{}}}},
+			Docs: []httpserver.Doc{{About: "reads a text once, for requests that begin with it", Params: s.context,
+				Required: []string{"name"}, Answer: generate.FixedContext{}}}},
 		{Method: get, Path: "/v1/contexts", Brief: true, Handler: s.handleContexts,
 			Docs: []httpserver.Doc{{About: "the contexts of the key"}}},
 		{Method: get, Path: "/v1/contexts/*", Brief: true, Handler: s.handleContext,

@@ -21,7 +21,8 @@ const (
 // error is what its client would get. "stream" has no effect.
 func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
 	if int64(len(body)) > s.Config.Limits.BodyBytes {
-		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: apierr.TypeInvalid, Code: "request_too_large", Message: "The request body is larger than this server accepts."}
+		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: apierr.TypeInvalid, Code: "request_too_large",
+			Message: "The request body is larger than this server accepts."}
 	}
 	if e := s.Config.Limits.CheckShape(body, false); e != nil {
 		return nil, e
@@ -51,7 +52,8 @@ func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o gener
 			g, q = in.Request, in.q
 		}
 	default:
-		known := []string{EndpointCompletions, EndpointChat, EndpointResponses, vectors.EndpointEmbeddings, vectors.EndpointRerank, vectors.EndpointScore}
+		known := []string{EndpointCompletions, EndpointChat, EndpointResponses, vectors.EndpointEmbeddings,
+			vectors.EndpointRerank, vectors.EndpointScore}
 		return nil, apierr.Invalid("endpoint", "'endpoint' is %.60q; known are %s.", endpoint, strings.Join(known, ", "))
 	}
 	if e != nil {

@@ -92,7 +92,8 @@ type Session struct {
 
 func (b *Book) shown(e *entry) Session {
 	s := &e.state
-	out := Session{Object: "session", Name: s.Name, Model: s.Model, Policy: s.Policy, Turns: s.Turns, Tokens: len(s.IDs), Messages: len(s.Messages), Bytes: s.Bytes,
+	out := Session{Object: "session", Name: s.Name, Model: s.Model, Policy: s.Policy, Turns: s.Turns, Tokens: len(s.IDs),
+		Messages: len(s.Messages), Bytes: s.Bytes,
 		Created: s.Created / 1000, LastTurn: s.Used / 1000, Expires: s.Ends() / 1000, Status: "idle", Durable: b.Durable()}
 	switch {
 	case e.damage != "":
@@ -199,7 +200,8 @@ func (b *Book) Begin(ctx context.Context, id string, turns int) error {
 	case e.state.Turns != turns:
 		return ErrMoved
 	case b.bytes >= MaxAllBytes || e.state.Bytes >= MaxBytes:
-		return fmt.Errorf("%w: all take %d of at most %d bytes, this one %d of %d", ErrLarge, b.bytes, int64(MaxAllBytes), e.state.Bytes, int64(MaxBytes))
+		return fmt.Errorf("%w: all take %d of at most %d bytes, this one %d of %d", ErrLarge, b.bytes,
+			int64(MaxAllBytes), e.state.Bytes, int64(MaxBytes))
 	}
 	e.busy = true
 	b.all[id] = e

@@ -112,7 +112,8 @@ func (f *fabric) statsText() string {
 		line(r.Name+" up", f.out[i])
 		line(r.Name+" down", f.in[i])
 	}
-	fmt.Fprintf(&b, "%d refused by a firewall, %d cut between pairs, %d to unknown addresses, %d dropped by address translation\n", f.refused, f.cutOff, f.strays, f.blocked)
+	fmt.Fprintf(&b, "%d refused by a firewall, %d cut between pairs, %d to unknown addresses, %d dropped by address translation\n",
+		f.refused, f.cutOff, f.strays, f.blocked)
 	return b.String()
 }
 

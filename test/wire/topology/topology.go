@@ -122,7 +122,8 @@ func (h *Host) setAddresses(version string, v *yaml.Node) error {
 func (h *Host) setNAT(text string, v *yaml.Node) error {
 	a, err := netip.ParseAddr(text)
 	if err != nil || !outside.Contains(a) || a.As4()[1] == subnet4[1] {
-		return at(v, "nat: %q: want the host's own address behind its router, in %s except %d.%d, such as 10.200.7.2", text, outside, subnet4[0], subnet4[1])
+		return at(v, "nat: %q: want the host's own address behind its router, in %s except %d.%d, such as 10.200.7.2",
+			text, outside, subnet4[0], subnet4[1])
 	}
 	h.NAT = a
 	return nil

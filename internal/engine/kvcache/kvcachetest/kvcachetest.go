@@ -69,7 +69,8 @@ func HandOver(p *kvcache.Policy, stores []*kvcache.Store, owner int) (*kvcache.S
 					continue
 				}
 				for _, b := range inRuns(kvcache.PromptBlock(g, rule, prompt, layer, tensor.Span{Lo: head, Hi: head + 1})) {
-					rows, err := b.Append(nil, kvcache.Selection{From: s, Policy: p, Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }})
+					rows, err := b.Append(nil,
+						kvcache.Selection{From: s, Policy: p, Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }})
 					if err != nil {
 						return nil, 0, err
 					}

@@ -23,7 +23,8 @@ import (
 // all tokens. The query is that of the layer itself, since all tokens are in memory. Each KV head has its
 // own number: all query heads of a KV head read what any of them selects. The newest token is always
 // included, and the earlier wins a tie. The named setting is that of section 5.1, with alpha for Llama.
-var infiniGen = method.Method{Name: "infinigen", Params: []method.Param{method.Share("alpha", 4000, 1, 1_000_000), method.Share("most", 200, 1, 1000), method.Share("dims", 300, 1, 1000), calibration}, Parts: func(v []int) kvcache.Parts {
+var infiniGen = method.Method{Name: "infinigen", Params: []method.Param{method.Share("alpha", 4000, 1, 1_000_000),
+	method.Share("most", 200, 1, 1000), method.Share("dims", 300, 1, 1000), calibration}, Parts: func(v []int) kvcache.Parts {
 	return kvcache.Parts{Selector: nearHighest{subspace.Keys{Calibration: v[3], Share: v[2]}, v[0], v[1]}}
 }, Named: []method.Named{{Name: "paper", Settings: "alpha=5,most=0.2,dims=0.3"}}}
 

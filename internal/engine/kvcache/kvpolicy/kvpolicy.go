@@ -10,13 +10,15 @@ import (
 )
 
 // known are the policies in the order of Usage. A new policy is one more line.
-var known = []method.Method{full, streaming, snapKV, snapStream, sage, h2o, tova, knorm, pyramidKV, adaKV, lagKV, resnap, quest, loki, infiniGen, shadowkv.Method, squeezed.Method}
+var known = []method.Method{full, streaming, snapKV, snapStream, sage, h2o, tova, knorm, pyramidKV, adaKV, lagKV, resnap, quest, loki,
+	infiniGen, shadowkv.Method, squeezed.Method}
 
 var full = method.Method{Name: "full", Parts: func([]int) kvcache.Parts { return kvcache.Parts{} }}
 
-var streaming = method.Method{Name: "streaming", Params: []method.Param{method.Size("sink", 4, 0), method.Size("recent", 1020, 1)}, Parts: func(v []int) kvcache.Parts {
-	return kvcache.Streaming(v[0], v[1]).Parts
-}}
+var streaming = method.Method{Name: "streaming", Params: []method.Param{method.Size("sink", 4, 0), method.Size("recent", 1020, 1)},
+	Parts: func(v []int) kvcache.Parts {
+		return kvcache.Streaming(v[0], v[1]).Parts
+	}}
 
 // Parse returns the policy of a text as method.Parse does. The empty text is "full". Errors wrap
 // kvcache.ErrPolicy.

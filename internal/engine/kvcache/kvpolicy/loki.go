@@ -18,7 +18,8 @@ import (
 // for each query head. Here all query heads of a KV head read the same tokens: those with the highest
 // share of any of their softmaxes. The newest token is always included, and the earlier wins a tie. The
 // named setting has the factors of section 6.2.
-var loki = method.Method{Name: "loki", Params: []method.Param{method.Size("budget", 1024, 2), method.Share("dims", 250, 1, 1000), calibration}, Parts: func(v []int) kvcache.Parts {
+var loki = method.Method{Name: "loki", Params: []method.Param{method.Size("budget", 1024, 2), method.Share("dims", 250, 1, 1000),
+	calibration}, Parts: func(v []int) kvcache.Parts {
 	return kvcache.Parts{Selector: leadingScores{subspace.Keys{Calibration: v[2], Share: v[1], Centred: true}, v[0]}}
 }, Named: []method.Named{{Name: "paper", Settings: "budget=25%,dims=0.25"}}}
 

@@ -72,9 +72,11 @@ func (x *combination) check(p *kvcache.Policy) error {
 	_, runs := p.Eviction.(kvcache.Runner)
 	switch {
 	case x.pyramid && (p.Compressor == nil || p.Eviction != nil && !runs || p.LayerTopK != nil):
-		return fmt.Errorf("layers=pyramid divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already", p.Name())
+		return fmt.Errorf("layers=pyramid divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already",
+			p.Name())
 	case x.ada && (p.Compressor == nil || p.Eviction != nil && !runs || p.HeadBudget != nil):
-		return fmt.Errorf("heads=ada divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already", p.Name())
+		return fmt.Errorf("heads=ada divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already",
+			p.Name())
 	case x.ring != (setting{}) && (p.Eviction != nil || p.Compressor == nil && !p.Reorders):
 		return fmt.Errorf("ring limits the tokens after a prompt: %s limits them already, or reads them by pages", p.Name())
 	case x.cache && !p.Evicts():

@@ -78,7 +78,8 @@ func (p Param) read(text string) (setting, error) {
 	if share, ok := strings.CutSuffix(text, "%"); ok && p.OfPrompt {
 		n, err := thousandths(share)
 		if err != nil || n < 1 || n > whole {
-			return setting{}, fmt.Errorf("%s=%.60q must be a share of the prompt, above 0%% and at most 100%%, with at most three places", p.Key, text)
+			return setting{}, fmt.Errorf("%s=%.60q must be a share of the prompt, above 0%% and at most 100%%, with at most three places",
+				p.Key, text)
 		}
 		return setting{share: n}, nil
 	}
@@ -99,7 +100,8 @@ func (p Param) read(text string) (setting, error) {
 		if p.OfPrompt {
 			also = ", or a share of the prompt such as 5%"
 		}
-		return setting{}, fmt.Errorf("%s=%.60q must be a %s from %s to %s%s", p.Key, text, p.kind(), p.text(setting{number: p.Min}), p.text(setting{number: p.Max}), also)
+		return setting{}, fmt.Errorf("%s=%.60q must be a %s from %s to %s%s", p.Key, text, p.kind(), p.text(setting{number: p.Min}),
+			p.text(setting{number: p.Max}), also)
 	case p.Odd && n%2 == 0:
 		return setting{}, fmt.Errorf("%s=%d must be odd", p.Key, n)
 	case p.MultipleOf8 && n%8 != 0:
@@ -194,7 +196,8 @@ func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 		for _, m := range known {
 			usage = append(usage, m.help())
 		}
-		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,heads=ada ,ring=SIZE ,positions=cache", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,heads=ada ,ring=SIZE ,positions=cache",
+			kvcache.ErrPolicy, name, strings.Join(usage, " | "))
 	}
 	policy, err := known[at].parse(rest, given)
 	if err != nil {
@@ -262,7 +265,8 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 	if !shares {
 		return x.with(of(maxSlots), maxSlots), nil
 	}
-	return kvcache.SharesOf(m.spec(values)+x.text(x.ring), maxSlots, func(prompt int) *kvcache.Policy { return x.with(of(prompt), prompt) }), nil
+	return kvcache.SharesOf(m.spec(values)+x.text(x.ring), maxSlots, func(prompt int) *kvcache.Policy { return x.with(of(prompt), prompt) }),
+		nil
 }
 
 // take removes a parameter from texts and reads it.

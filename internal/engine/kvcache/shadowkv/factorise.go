@@ -43,7 +43,8 @@ func (f *factored) factorise(layer int, rope kvcache.Rope) {
 	defer scratches.Put(scratch)
 	l, heads, rank, prompt := f.l, f.layers[layer], f.rank, f.s.Prompt()
 	d, wide := l.KDim, len(heads)*l.KDim
-	keys, tile := make([]float32, tensor.BlockSlots*wide), make([]float32, max(tensor.TileFloats(wide, tensor.BlockSlots), tensor.TileFloats(tensor.BlockSlots, wide)))
+	keys, tile := make([]float32, tensor.BlockSlots*wide),
+		make([]float32, max(tensor.TileFloats(wide, tensor.BlockSlots), tensor.TileFloats(tensor.BlockSlots, wide)))
 	gram := make([]float32, wide*wide)
 	for b := 0; b*tensor.BlockSlots < prompt; b++ {
 		n := min(tensor.BlockSlots, prompt-b*tensor.BlockSlots)
