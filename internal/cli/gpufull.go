@@ -118,12 +118,16 @@ func (c *gpuCmd) child(ctx context.Context, from int, report func(cudaprobe.Resu
 // printTimes prints the kernels of a step of a model.
 func printTimes(w io.Writer, t *cudaprobe.Times) {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-	fmt.Fprintf(w, "  %d layers; memory is read with %.0f GB/s, so the step's %.3f GB take %.0f us\n", t.Layers, t.Read/1e9, float64(t.Bytes)/1e9, float64(t.Bytes)/t.Read*1e6)
+	fmt.Fprintf(w, "  %d layers; memory is read with %.0f GB/s, so the step's %.3f GB take %.0f us\n",
+		t.Layers, t.Read/1e9, float64(t.Bytes)/1e9, float64(t.Bytes)/t.Read*1e6)
 	fmt.Fprintf(w, "  %-24s %-20s %8s %9s %9s %10s %7s\n", "for", "kernel", "launches", "alone us", "adds us", "MB", "of read")
 	for _, k := range t.Kernels {
-		fmt.Fprintf(w, "  %-24s %-20s %8d %9.2f %9.2f %10.2f %5.0f %%\n", k.Stage, k.Kernel, k.Launches, us(k.Alone), us(k.Within), float64(k.Bytes)/1e6, 100*float64(k.Bytes)/k.Alone.Seconds()/t.Read)
+		share := float64(k.Bytes) / k.Alone.Seconds() / t.Read
+		fmt.Fprintf(w, "  %-24s %-20s %8d %9.2f %9.2f %10.2f %5.0f %%\n",
+			k.Stage, k.Kernel, k.Launches, us(k.Alone), us(k.Within), float64(k.Bytes)/1e6, 100*share)
 	}
-	fmt.Fprintf(w, "  the step %.0f us, %.0f %% of the read; all kernels alone %.0f us\n", us(t.Whole), 100*float64(t.Bytes)/t.Whole.Seconds()/t.Read, us(t.Sum()))
+	share := float64(t.Bytes) / t.Whole.Seconds() / t.Read
+	fmt.Fprintf(w, "  the step %.0f us, %.0f %% of the read; all kernels alone %.0f us\n", us(t.Whole), 100*share, us(t.Sum()))
 }
 
 func printStep(w io.Writer, r cudaprobe.Result, read float64) {
