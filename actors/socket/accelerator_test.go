@@ -197,7 +197,7 @@ func TestCardRefuses(t *testing.T) {
 	if err := refusedByCard(goldenDir, "iq4_nl"); err == nil || !strings.Contains(err.Error(), "iq4_nl") {
 		t.Errorf("iq4_nl: %v", err)
 	}
-	for _, spec := range []string{"quest:page=16,budget=64", "streaming:sink=4,recent=60,positions=cache", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "shadowkv:chunk=8,budget=24,outliers=2,local=1"} {
+	for _, spec := range []string{"quest:page=16,budget=64", "streaming:sink=4,recent=60,positions=cache", "adakv:topk=40,obs=8,pool=5", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "shadowkv:chunk=8,budget=24,outliers=2,local=1"} {
 		p, err := kvpolicy.Parse(spec)
 		if err != nil {
 			t.Fatal(err)

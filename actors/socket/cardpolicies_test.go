@@ -28,6 +28,7 @@ var cardPolicies = []struct {
 	{"llama", "q8_0", tensor.Int8, "h2o:recent=8,topk=20,step=1"},
 	{"qwen3", "bf16", tensor.BF16, "h2o:recent=8,topk=20,step=1"},
 	{"llama", "q8_0", tensor.BF16, "tova:size=30"},
+	{"llama", "q8_0", tensor.BF16, "resnap:topk=10,every=4,obs=3,pool=3"},
 	{"llama", "q8_0", tensor.F32, "knorm:sink=4,recent=8,topk=20"},
 	{"llama", "q8_0", tensor.BF16, "pyramidkv:topk=20,obs=8,pool=5,beta=4"},
 	{"llama", "q8_0", tensor.BF16, "lagkv:sink=4,lag=16,topk=10"},

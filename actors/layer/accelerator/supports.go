@@ -55,11 +55,14 @@ func Supports(c *model.Config, weights tensor.DType) error {
 // Policy returns an error if caches of a policy are not kept on a card, or nil.
 func Policy(p *kvcache.Policy) error {
 	switch {
-	case p.Selector == nil && p.Index == nil && !p.CachePositions():
+	case p.Selector == nil && p.Index == nil && p.HeadBudget == nil && !p.CachePositions():
 		return nil
 	case p.CachePositions():
 		return fmt.Errorf("cache policy %s with positions=cache is not computed on a graphics card: "+
 			"leave it out, or compute on the CPU", p.Name())
+	case p.HeadBudget != nil:
+		return fmt.Errorf("cache policy %s with a budget of each head is not computed on a graphics card: "+
+			"use snapkv, leave heads=ada out, or compute on the CPU", p.Name())
 	}
 	return fmt.Errorf("cache policy %s is not computed on a graphics card, since it selects what a query reads: "+
 		"use one that evicts, such as snapstream, or compute on the CPU", p.Name())
