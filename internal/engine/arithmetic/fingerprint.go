@@ -95,7 +95,8 @@ var policies = []string{
 	"quest:page=16,budget=32,skip=1", "shadowkv:chunk=4,budget=8,outliers=1,local=2",
 	"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=2,obs=4",
 	"pyramidkv:topk=10,obs=4,pool=3,beta=4", "lagkv:sink=2,lag=6,topk=9",
-	"loki:budget=12,dims=0.5,calib=16", "infinigen:alpha=1,most=0.3,dims=0.3,calib=16", "resnap:topk=6,every=2,obs=4,pool=3", "adakv:topk=8,obs=4,pool=3",
+	"loki:budget=12,dims=0.5,calib=16", "infinigen:alpha=1,most=0.3,dims=0.3,calib=16",
+	"resnap:topk=6,every=2,obs=4,pool=3", "adakv:topk=8,obs=4,pool=3",
 }
 
 // types are pairs of weight type and cache type, assigned to the architectures.
