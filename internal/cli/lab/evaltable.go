@@ -54,13 +54,17 @@ func (c *evalTableCmd) Run(e *ui.Env) error {
 			return err
 		}
 	}
+	targets, err := c.targets(t)
+	if err != nil {
+		return err
+	}
 	var all *eval.Grid
-	for _, rows := range t.Groups() {
+	for i, rows := range t.Groups() {
 		policies, err := t.Policies(rows)
 		if err != nil {
 			return err
 		}
-		g, err := c.rows(e, t, rows[0].Adapter, policies)
+		g, err := c.rows(e, t, &targets[i], policies)
 		if err != nil {
 			return err
 		}
@@ -74,20 +78,29 @@ func (c *evalTableCmd) Run(e *ui.Env) error {
 	return printGrid(e, all, c.JSON, c.Markdown)
 }
 
-// rows measures the rows of one model: the target's, or with a SwiftKV adapter that comes with Shoal.
-func (c *evalTableCmd) rows(e *ui.Env, t *eval.Table, adapter string, policies []eval.Policy) (*eval.Grid, error) {
-	target := c.evalTarget
-	if adapter != "" {
-		if c.Server != "" || c.SwiftKV != "" {
-			return nil, fmt.Errorf("table %s compares adapters of the model in this process: remove --server and --swiftkv", t.Name)
+// targets returns the model of each group of rows: the target's, or with a SwiftKV adapter that comes
+// with Shoal.
+func (c *evalTableCmd) targets(t *eval.Table) (out []evalTarget, err error) {
+	for _, rows := range t.Groups() {
+		target := c.evalTarget
+		if adapter := rows[0].Adapter; adapter != "" {
+			if c.Server != "" || c.SwiftKV != "" {
+				return nil, fmt.Errorf("table %s compares adapters of the model in this process: remove --server and --swiftkv", t.Name)
+			}
+			if target.SwiftKV = models.FindBundled(adapter); target.SwiftKV == "" {
+				return nil, fmt.Errorf("the adapter %s was not found in the working directory, the folder of the program, or a folder above them",
+					adapter)
+			}
 		}
-		if target.SwiftKV = models.FindBundled(adapter); target.SwiftKV == "" {
-			return nil, fmt.Errorf("the adapter %s was not found in the working directory, the folder of the program, or a folder above them",
-				adapter)
-		}
+		out = append(out, target)
 	}
+	return out, nil
+}
+
+// rows measures the rows of one model.
+func (c *evalTableCmd) rows(e *ui.Env, t *eval.Table, target *evalTarget, policies []eval.Policy) (*eval.Grid, error) {
 	if t.Parts[0].Suite == eval.Perplexities {
-		return c.perplexities(e, &target, policies)
+		return c.perplexities(e, target, policies)
 	}
 	a, err := target.open(e)
 	if err != nil {

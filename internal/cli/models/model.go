@@ -45,7 +45,7 @@ func (f ModelFlag) Dir(e *ui.Env) (string, error) {
 	return FindModel(e, word)
 }
 
-// FindBundled finds a checkpoint that comes with the program, such as models/fry. It searches the
+// FindBundled finds a checkpoint or adapter that comes with the program, such as models/fry. It searches the
 // working directory, the folder of the executable and the source folder, with all folders above
 // them, and share/shoal below each. It returns "" if there is none.
 func FindBundled(name string) string {
@@ -62,7 +62,7 @@ func FindBundled(name string) string {
 	for _, at := range starts {
 		for {
 			for _, below := range []string{"", "share/shoal"} { // packages install it in the second
-				if dir := filepath.Join(at, below, name); ui.Exists(filepath.Join(dir, "config.json")) || lora.IsFolder(dir) {
+				if dir := filepath.Join(at, below, name); ui.Exists(filepath.Join(dir, "config.json")) || ui.Exists(filepath.Join(dir, "swiftkv.json")) || lora.IsFolder(dir) {
 					return dir
 				}
 			}
