@@ -42,7 +42,7 @@ downloaded: --data names a folder with the files. Decoding is greedy unless --te
       -m ~/models/X --policy "full snapstream:llama" -o results
   shoal lab suite gsm8k --data ~/gsm8k --samples 8 --temperature 0.7 --pass 1,8
   shoal lab suite longbench-v2 --data ~/LongBench-v2 --by set
-  shoal lab suite long -m models/elver --policy "full streaming:recent=512 snapstream:recent=256,topk=256"
+  shoal lab suite long -m elver --policy "full streaming:recent=512 snapstream:recent=256,topk=256"
 
 With -o DIR the command appends each answer to DIR/results.jsonl when it arrives.
 
