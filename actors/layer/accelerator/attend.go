@@ -41,8 +41,13 @@ func (b *Backend) attend(a attention) {
 		}
 		b.write(a, topology.Range{Lo: decode.Hi, Hi: a.rows.Hi}, described(decode.Hi), 0)
 	} else {
-		b.write(a, a.rows, described(a.rows.Lo), 0)
-		b.attendRows(a, decode, described(decode.Lo), wholeRuns(b.slots), false)
+		o := b.attendOf(a, decode, described(decode.Lo), wholeRuns(b.slots), false)
+		if decode == a.rows && o.Turns() {
+			o.Turn = b.turn(a, decode.Lo)
+		} else {
+			b.write(a, a.rows, described(a.rows.Lo), 0)
+		}
+		b.doAttend(o)
 	}
 	for i := range b.batch.Segments {
 		if s := &b.batch.Segments[i]; s.Prefill && a.rows.Lo <= s.First && s.First < a.rows.Hi {
@@ -60,16 +65,26 @@ func (b *Backend) cacheOf(a attention) launch.Cache {
 // group is the number of query heads of a KV head.
 func (b *Backend) group() int { return b.dims.Heads / b.dims.KVHeads }
 
+// turn is what queries and keys from a row on need before attention.
+func (b *Backend) turn(a attention, row int) launch.Turn {
+	turned := 4 * int64(row) * int64(b.frame.half)
+	return launch.Turn{Cos: b.frame.cos[a.rope].Add(turned), Sin: b.frame.sin[a.rope].Add(turned),
+		QNorm: a.qNorm, KNorm: a.kNorm, Eps: b.dims.NormEps}
+}
+
 // write rotates queries and keys of rows, and writes keys and values.
 func (b *Backend) write(a attention, rows topology.Range, described, places cuda.Pointer) {
-	turned := 4 * int64(rows.Lo) * int64(b.frame.half)
-	b.do(launch.RopeWrite{Cache: b.cacheOf(a), QKV: a.queries(rows.Lo), Ld: a.ld, Heads: a.heads.Len() * b.group(),
-		Cos: b.frame.cos[a.rope].Add(turned), Sin: b.frame.sin[a.rope].Add(turned),
-		QNorm: a.qNorm, KNorm: a.kNorm, Eps: b.dims.NormEps, Rows: described, Places: places, N: rows.Len()})
+	b.do(launch.RopeWrite{Cache: b.cacheOf(a), Turn: b.turn(a, rows.Lo), QKV: a.queries(rows.Lo), Ld: a.ld, Heads: a.heads.Len() * b.group(),
+		Rows: described, Places: places, N: rows.Len()})
 }
 
 // attendRows computes the attention of rows over at most a number of slots.
 func (b *Backend) attendRows(a attention, rows topology.Range, described cuda.Pointer, slots int, prompt bool) {
+	b.doAttend(b.attendOf(a, rows, described, slots, prompt))
+}
+
+// attendOf is the operation of attendRows, without its scratch memory.
+func (b *Backend) attendOf(a attention, rows topology.Range, described cuda.Pointer, slots int, prompt bool) launch.Attend {
 	d, to := &b.dims, b.input(b.attended, rows.Lo)
 	o := launch.Attend{Cache: b.cacheOf(a), Q: a.queries(rows.Lo), LdQ: a.ld, Heads: a.heads.Len() * b.group(),
 		Scale: b.score.Scale, Cap: b.score.Cap, Window: a.window, Rows: described, N: rows.Len(), Slots: slots, Prompt: prompt, LdOut: b.queryWidth()}
@@ -79,6 +94,11 @@ func (b *Backend) attendRows(a attention, rows topology.Range, described cuda.Po
 	if o.To == (launch.Rounded{}) || a.o.plain() || prompt || d.HeadDim%tensor.BlockWidth != 0 {
 		o.Out = to.plain.Add(4 * int64(a.heads.Lo*b.group()*d.HeadDim))
 	}
+	return o
+}
+
+// doAttend gives attention its scratch memory and adds it to the step.
+func (b *Backend) doAttend(o launch.Attend) {
 	if need := o.ScratchBytes(); need > b.scratch.bytes {
 		b.scratch.grow(b, 2*need)
 	}

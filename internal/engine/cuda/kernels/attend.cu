@@ -77,8 +77,10 @@ template <int type, int n> DEVICE void value(float *to, const uint8_t *from) {
 // Memory of the state of a run: dim elements of the output, 16 lanes of the sum, the largest score.
 DEVICE uint32_t state_floats(uint32_t dim) { return dim + 32; }
 
-#define STAGES 3
-#define STAGE_BYTES 8192
+// Stages of values in shared memory. A part of a run has more and smaller ones, because the chain over the slots of a
+// short sequence waits for each.
+template <int parts> constexpr uint32_t stages_of = parts == 1 ? 3 : 6;
+template <int parts> constexpr uint32_t bytes_of_stage = parts == 1 ? 8192 : 4096;
 
 // stage_slots is the slots whose values fill a stage: a power of two, at most a block.
 DEVICE uint32_t stage_slots(uint32_t row_bytes, uint32_t stage_bytes) {
@@ -133,10 +135,12 @@ template <int type, int columns, int n> DEVICE void add_quads(float (*o)[columns
 #define SCORED 32 // slots of a thread block
 
 // attend_scores computes the scores of a row and up to QUERIES heads for SCORED slots: scores[(row, head), slot], ld
-// apart. A warp has a panel of 16 slots and two heads; keys pass through shared memory. 128 threads.
-template <int type> DEVICE void attend_scores(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *scores, uint32_t ld) {
+// apart. A warp has a panel of 16 slots and two heads; keys pass through shared memory. 128 threads. With a rotation,
+// there is one row, whose keys and values follow its queries: it does what rope_write does, but does not store queries.
+template <int type> DEVICE void attend_scores(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *scores, uint32_t ld, Turn turn) {
   SHARED uint4 keys[SCORED * MAX_HEAD * bytes_of<type> / 16];
   SHARED float queries[MAX_HEAD * QUERIES]; // (dim, QUERIES)
+  SHARED float turned[QUERIES][MAX_HEAD];   // a head of each warp
   uint32_t t = threadIdx.x, group = heads / kvheads, tiles = (group + QUERIES - 1) / QUERIES;
   uint32_t tile = blockIdx.y % tiles, kv = blockIdx.y / tiles % kvheads, row = blockIdx.y / tiles / kvheads, first = blockIdx.x * SCORED;
   Row r = rows[row];
@@ -145,12 +149,36 @@ template <int type> DEVICE void attend_scores(const float *q, uint32_t ldq, cons
   Cache<type> cache(tables, arena, r, index * kvheads + kv, dim);
   const uint8_t *block = cache.block(first / SLOTS), *from = block + cache.key(first % SLOTS, 0) * bytes_of<type>;
   uint32_t bytes = SCORED * dim * bytes_of<type>;
+  q += (uint64_t)row * ldq;
+  if (turn.cosine && r.slot - first < SCORED) { // this row's own key
+    if (t < 64) {
+      bool value = t >= 32;
+      float *x = turned[t / 32];
+      const float *from = q + (heads + (value ? kvheads : 0) + kv) * dim;
+      for (uint32_t i = t % 32; i < dim; i += 32) x[i] = from[i];
+      wait_warp();
+      if (!value) turn.head(x, turn.knorm, row, dim);
+      put(cache, r.slot, value, x);
+    }
+    wait_block();
+  }
   for (uint32_t i = t * 16; i < bytes; i += 128 * 16) copy16((uint8_t *)keys + i, from + i);
   end_copies();
-  q += (uint64_t)row * ldq + first_head * dim;
-  for (uint32_t i = t; i < QUERIES * dim; i += 128) {
-    uint32_t g = i / dim, k = i % dim;
-    queries[k * QUERIES + g] = g < mine ? q[i] : 0;
+  q += first_head * dim;
+  if (turn.cosine) {
+    uint32_t g = t / 32;
+    float *x = turned[g];
+    if (g < mine) {
+      for (uint32_t i = t % 32; i < dim; i += 32) x[i] = q[g * dim + i];
+      wait_warp();
+      turn.head(x, turn.qnorm, row, dim);
+    }
+    for (uint32_t i = t % 32; i < dim; i += 32) queries[i * QUERIES + g] = g < mine ? x[i] : 0;
+  } else {
+    for (uint32_t i = t; i < QUERIES * dim; i += 128) {
+      uint32_t g = i / dim, k = i % dim;
+      queries[k * QUERIES + g] = g < mine ? q[i] : 0;
+    }
   }
   wait_copies<0>();
   wait_block();
@@ -171,8 +199,8 @@ template <int type> DEVICE void attend_scores(const float *q, uint32_t ldq, cons
 }
 
 #define ATTEND_SCORES(name, type) \
-  KERNEL THREADS(128, 4) name(CACHED_PARAMETERS, float *scores, uint32_t ld) { \
-    attend_scores<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, scores, ld); \
+  KERNEL THREADS(128, 4) name(CACHED_PARAMETERS, float *scores, uint32_t ld, TURN_PARAMETERS) { \
+    attend_scores<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, scores, ld, TURN); \
   }
 ATTEND_SCORES(attend_scores_f32, F32)
 ATTEND_SCORES(attend_scores_bf16, BF16)
@@ -185,6 +213,7 @@ ATTEND_SCORES(attend_scores_int8, INT8)
 // run: each has a quarter of the columns of the output. With last, there is one run, and each part is 32 columns:
 // the output is then complete.
 template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states, const float *given, uint32_t ld, Output output, bool last) {
+  constexpr uint32_t STAGES = stages_of<parts>, STAGE_BYTES = bytes_of_stage<parts>;
   SHARED uint4 stages[STAGES * STAGE_BYTES / 16];
   SHARED float4 probabilities[QUERIES * RUN / 4]; // (queries, RUN), scores at first
   SHARED float4 queries[parts == 1 ? MAX_HEAD : 1]; // one element of each query
@@ -227,15 +256,30 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
 
   // Scores.
   float *p = (float *)probabilities;
-  for (uint32_t slot = t; slot / SLOTS * SLOTS < count; slot += 256) { // whole warps
-    float s[QUERIES] = {}, top[QUERIES];
-    bool seen = slot >= low && slot < count;
-    if (parts > 1) {
-      if (seen) {
+  auto sees = [&](uint32_t slot) { return slot >= low && slot < count; };
+  auto keep_scores = [&](uint32_t slot, const float *s) { // of a whole warp
+    float top[QUERIES];
 #pragma unroll
-        for (uint32_t g = 0; g < QUERIES; g++) s[g] = g < mine ? given[g * ld + slot] : 0;
-      }
-    } else if (seen) {
+    for (int g = 0; g < QUERIES; g++) {
+      top[g] = sees(slot) ? fmaxf(s[g], as_float(0xff800000)) : as_float(0xff800000); // without NaN
+      for (int m = 16; m; m >>= 1) top[g] = fmaxf(top[g], from_lane_xor(top[g], m));
+      p[g * RUN + slot] = s[g];
+    }
+    if (t % 32 == 0) tops[slot / 32] = {top[0], top[1], top[2], top[3]};
+  };
+  if constexpr (parts > 1) { // all loads come before the first use
+    float s[RUN / 256][QUERIES];
+#pragma unroll
+    for (uint32_t i = 0; i < RUN / 256; i++)
+#pragma unroll
+      for (uint32_t g = 0; g < QUERIES; g++) s[i][g] = sees(t + i * 256) && g < mine ? given[g * ld + t + i * 256] : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < RUN / 256; i++)
+      if ((t + i * 256) / SLOTS * SLOTS < count) keep_scores(t + i * 256, s[i]);
+  }
+  for (uint32_t slot = t; parts == 1 && slot / SLOTS * SLOTS < count; slot += 256) { // whole warps
+    float s[QUERIES] = {};
+    if (sees(slot)) {
       const uint8_t *block = cache.block(slot / SLOTS);
       const uint8_t *from = block + cache.key(slot % SLOTS, 0) * bytes_of<type>;
       const float4 *query = queries;
@@ -247,13 +291,7 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
 #pragma unroll
       for (int g = 0; g < QUERIES; g++) s[g] = score.of(type == INT8 ? mul_(s[g], by) : s[g]);
     }
-#pragma unroll
-    for (int g = 0; g < QUERIES; g++) {
-      top[g] = seen ? fmaxf(s[g], as_float(0xff800000)) : as_float(0xff800000); // without NaN
-      for (int m = 16; m; m >>= 1) top[g] = fmaxf(top[g], from_lane_xor(top[g], m));
-      p[g * RUN + slot] = s[g];
-    }
-    if (t % 32 == 0) tops[slot / 32] = {top[0], top[1], top[2], top[3]};
+    keep_scores(slot, s);
   }
   wait_block();
   uint32_t first_block = low / SLOTS, last_block = (count - 1) / SLOTS;

@@ -51,6 +51,7 @@ DEVICE float from_half(uint16_t h) {
 // Lanes and blocks.
 template <class T> DEVICE T from_lane_xor(T v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 DEVICE void wait_block() { __syncthreads(); }
+DEVICE void wait_warp() { __syncwarp(); }
 
 // multiply8 adds the products of a (16 rows, 32 columns) and b (32 columns, 8 rows) of signed bytes to
 // c (16 rows, 8 rows), of a warp. Lane 4*g+t has of a the rows g and g+8, of b the row g, each the

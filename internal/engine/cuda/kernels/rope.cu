@@ -51,7 +51,7 @@ template <int type> DEVICE void save(const Cache<type> &c, Place place, int at) 
 // 0 for both.
 DEVICE float row_scale(const float *x, uint32_t n, float *inverse) {
   uint32_t top = 0;
-  for (uint32_t i = threadIdx.x; i < n; i += 32) {
+  for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
     uint32_t bits = as_bits(x[i]) & 0x7fffffff;
     top = top > bits ? top : bits;
   }
@@ -78,10 +78,10 @@ template <int type> DEVICE void put(const Cache<type> &c, uint32_t slot, int at,
   float inverse = 0;
   if constexpr (type == INT8) {
     float scale = row_scale(x, c.dim, &inverse);
-    if (threadIdx.x == 0) ((float *)(block + c.scales_at()))[at * SLOTS + of] = scale;
+    if (threadIdx.x % 32 == 0) ((float *)(block + c.scales_at()))[at * SLOTS + of] = scale;
   }
   uint8_t *to = block + at * c.values_at();
-  for (uint32_t i = threadIdx.x; i < c.dim; i += 32) {
+  for (uint32_t i = threadIdx.x % 32; i < c.dim; i += 32) {
     uint32_t k = at ? of * c.dim + i : c.key(of, i);
     if constexpr (type == F32) ((float *)to)[k] = x[i];
     else if constexpr (type == BF16) ((uint16_t *)to)[k] = to_bf16(x[i]);
@@ -89,32 +89,44 @@ template <int type> DEVICE void put(const Cache<type> &c, uint32_t slot, int at,
   }
 }
 
+// Turn is what is done with query and key heads before attention: their norm by weights, where there are some, and the
+// rotation by cosine and sine (rows, dim/2).
+struct Turn {
+  const float *cosine, *sine, *qnorm, *knorm;
+  float eps;
+
+  // head turns a head of a row, which a warp has in shared memory.
+  DEVICE_METHOD void head(float *x, const float *norm, uint32_t row, uint32_t dim) const {
+    uint32_t half = dim / 2, lane = threadIdx.x % 32;
+    if (norm) {
+      float factor = rms_factor(x, dim, eps);
+      wait_warp();
+      for (uint32_t i = lane; i < dim; i += 32) x[i] = mul_(mul_(x[i], factor), norm[i]);
+      wait_warp();
+    }
+    const float *c = cosine + (uint64_t)row * half, *s = sine + (uint64_t)row * half;
+    for (uint32_t i = lane; i < half; i += 32) {
+      float a = x[i], b = x[i + half];
+      x[i] = sub_(mul_(a, c[i]), mul_(b, s[i]));
+      x[i + half] = add_(mul_(b, c[i]), mul_(a, s[i]));
+    }
+    wait_warp();
+  }
+};
+#define TURN_PARAMETERS const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps
+#define TURN Turn{cosine, sine, qnorm, knorm, eps}
+
 // rope_write prepares rows of queries, keys and values, ld apart, for attention: norms of query and
-// key heads where there are some, rotation by cosine and sine (rows, dim/2), and the write into the cache
-// of cache number index. A warp has a head of a row.
-template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, const Place *places) {
+// key heads where there are some, rotation, and the write into the cache of cache number index. A warp has a head of a
+// row.
+template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, Turn turn, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, const Place *places) {
   SHARED float x[MAX_HEAD];
-  uint32_t head = blockIdx.x, half = dim / 2, lane = threadIdx.x;
+  uint32_t head = blockIdx.x, lane = threadIdx.x;
   bool query = head < heads, value = head >= heads + kvheads;
   float *from = qkv + (uint64_t)blockIdx.y * ld + head * dim;
-  const float *norm = query ? qnorm : value ? nullptr : knorm;
   for (uint32_t i = lane; i < dim; i += 32) x[i] = from[i];
-  wait_block();
-  if (norm) {
-    float factor = rms_factor(x, dim, eps);
-    wait_block();
-    for (uint32_t i = lane; i < dim; i += 32) x[i] = mul_(mul_(x[i], factor), norm[i]);
-    wait_block();
-  }
-  if (!value) {
-    cosine += (uint64_t)blockIdx.y * half, sine += (uint64_t)blockIdx.y * half;
-    for (uint32_t i = lane; i < half; i += 32) {
-      float a = x[i], b = x[i + half], c = cosine[i], s = sine[i];
-      x[i] = sub_(mul_(a, c), mul_(b, s));
-      x[i + half] = add_(mul_(b, c), mul_(a, s));
-    }
-    wait_block();
-  }
+  wait_warp();
+  if (!value) turn.head(x, query ? turn.qnorm : turn.knorm, blockIdx.y, dim);
   if (query) {
     for (uint32_t i = lane; i < dim; i += 32) from[i] = x[i];
     return;
@@ -129,8 +141,8 @@ template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, const float 
 }
 
 #define ROPE_WRITE(name, type) \
-  KERNEL THREADS(32, 16) name(float *qkv, uint32_t ld, const float *cosine, const float *sine, const float *qnorm, const float *knorm, float eps, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, const Place *places) { \
-    rope_write<type>(qkv, ld, cosine, sine, qnorm, knorm, eps, rows, tables, arena, heads, kvheads, dim, index, places); \
+  KERNEL THREADS(32, 16) name(float *qkv, uint32_t ld, TURN_PARAMETERS, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, const Place *places) { \
+    rope_write<type>(qkv, ld, TURN, rows, tables, arena, heads, kvheads, dim, index, places); \
   }
 ROPE_WRITE(rope_write_f32, F32)
 ROPE_WRITE(rope_write_bf16, BF16)

@@ -3,6 +3,7 @@ package launch
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -70,21 +71,28 @@ func (c Cache) suffix(heads int) (string, error) {
 	return name, nil
 }
 
+// Turn is what queries and keys need before attention: norms by QNorm and KNorm, and the rotation.
+type Turn struct {
+	Cos, Sin     cuda.Pointer // (N, HeadDim/2)
+	QNorm, KNorm cuda.Pointer // (HeadDim), or 0
+	Eps          float32
+}
+
+func (t Turn) args() []any { return []any{t.Cos, t.Sin, t.QNorm, t.KNorm, t.Eps} }
+
 // RopeWrite prepares the rows QKV[i*Ld:] of queries (Heads*HeadDim), keys and values
 // (KVHeads*HeadDim each) for attention: tensor.RMSNorm of each query and key head where there are
 // norms, tensor.RopeRotateHalf, and tensor.KVLayout.Put into the row's slot, or into its places. It replaces
 // queries, and does not change keys and values.
 type RopeWrite struct {
 	Cache
-	QKV          cuda.Pointer
-	Ld           int
-	Heads        int
-	Cos, Sin     cuda.Pointer // (N, HeadDim/2)
-	QNorm, KNorm cuda.Pointer // (HeadDim), or 0
-	Eps          float32
-	Rows         cuda.Pointer // (N) Row
-	Places       cuda.Pointer // (N, KVHeads) Place, or 0
-	N            int
+	Turn
+	QKV    cuda.Pointer
+	Ld     int
+	Heads  int
+	Rows   cuda.Pointer // (N) Row
+	Places cuda.Pointer // (N, KVHeads) Place, or 0
+	N      int
 }
 
 func (o RopeWrite) Calls() ([]Call, error) {
@@ -93,6 +101,6 @@ func (o RopeWrite) Calls() ([]Call, error) {
 		return nil, err
 	}
 	return []Call{{"rope_write_" + suffix, cuda.Grid{X: o.Heads + 2*o.KVHeads, Y: o.N, Threads: 32},
-		[]any{o.QKV, uint32(o.Ld), o.Cos, o.Sin, o.QNorm, o.KNorm, o.Eps, o.Rows, o.Tables, o.Arena,
-			uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Places}}}, nil
+		slices.Concat([]any{o.QKV, uint32(o.Ld)}, o.args(), []any{o.Rows, o.Tables, o.Arena,
+			uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Places})}}, nil
 }

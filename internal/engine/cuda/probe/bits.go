@@ -19,7 +19,7 @@ type comparison struct {
 
 // comparisons cover every kernel but read_all, which computes nothing.
 var comparisons = slices.Concat(functionComparisons, rowComparisons, productComparisons, normedComparisons, cacheComparisons,
-	attentionComparisons, massComparisons, expertComparisons, rankComparisons)
+	attentionComparisons, turnedComparisons, massComparisons, expertComparisons, rankComparisons)
 
 // compare runs a comparison. It returns an error for other bits, and of the driver.
 func (k *card) compare(c comparison) error {

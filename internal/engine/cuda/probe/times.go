@@ -49,7 +49,7 @@ var llama8B = shape{32, hidden, intermediate, vocab, heads, kvheads, dim, readBy
 type stepCase struct {
 	rows, slots int // slots of each sequence
 	prompt      bool
-	apart       bool // with a kernel for each norm and activation, for comparison
+	apart       bool // with a kernel for each norm, activation and rotation, for comparison
 }
 
 var stepCases = []stepCase{{1, 1024, false, false}, {1, 1024, false, true}, {1, 32768, false, false}, {16, 4096, false, false}, {512, 2048, true, false}}
@@ -164,7 +164,7 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	qkvWidth := s.matrices()[0][0]
 	x, qkv, gateUp, weight := floats(s.hidden), floats(qkvWidth), floats(2*s.ffn), k.filled(4*int64(s.hidden))
 	norms, attended, gated := k.rounded(n*s.hidden), k.rounded(n*width), k.rounded(n*s.ffn)
-	plain, cos, sin := floats(width), floats(s.dim/2), floats(s.dim/2)
+	plain, turn := floats(width), launch.Turn{Cos: floats(s.dim / 2), Sin: floats(s.dim / 2)}
 	sequences := n
 	if c.prompt {
 		sequences = 1
@@ -225,7 +225,11 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 			norm("norm of attention", n)
 			product("queries, keys, values", m[0], n, norms, qkv, 0)
 		}
-		add("rotation", launch.RopeWrite{Cache: attend.Cache, QKV: qkv, Ld: qkvWidth, Heads: s.heads, Cos: cos, Sin: sin, Rows: described, N: n})
+		if within && attend.Turns() {
+			attend.Turn = turn
+		} else {
+			add("rotation", launch.RopeWrite{Cache: attend.Cache, Turn: turn, QKV: qkv, Ld: qkvWidth, Heads: s.heads, Rows: described, N: n})
+		}
 		add("attention", attend, reads...)
 		product("output", m[1], n, attended, x, x)
 		if within {

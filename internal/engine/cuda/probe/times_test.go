@@ -70,4 +70,4 @@ func TestTimes(t *testing.T) {
 }
 
 // launchesOf are the launches of the steps: a layer, the last norm, the logits and the best token.
-var launchesOf = []int{8 + 3, 10 + 3}
+var launchesOf = []int{7 + 3, 10 + 3}

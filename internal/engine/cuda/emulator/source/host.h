@@ -79,6 +79,7 @@ template <class T> DEVICE T from_lane_xor(T v, int mask) {
   return v;
 }
 DEVICE void wait_block() { emulator::wait_block(); }
+DEVICE void wait_warp() { emulator::exchange(0, 0); }
 template <class T> DEVICE T load_once(const T *p) { return *p; }
 template <class T> DEVICE T load_now(const T *p) { return *p; }
 DEVICE void copy16(void *to, const void *from) { emulator::copy(to, from, 16); }
