@@ -8,10 +8,17 @@ struct Normed {
   float eps;
 };
 
-// round_norm computes the norm of a token and rounds it to bytes and their steps, in shared memory. It uses row.
+// fetch_token begins to copy a token to row, and to read the weights of its norm.
+DEVICE void fetch_token(Normed in, uint32_t n, float *row) {
+  for (uint32_t i = threadIdx.x * 4; i < n; i += 512 * 4) copy16(row + i, in.x + i);
+  end_copies();
+  for (uint32_t i = threadIdx.x * 8; i < n; i += 512 * 8) prefetch(in.weight + i);
+}
+
+// round_norm computes the norm of the token in row and rounds it to bytes and their steps, in shared memory.
 DEVICE void round_norm(Normed in, uint32_t n, float *row, int8_t *bytes, float *steps) {
   SHARED float factor;
-  for (uint32_t i = threadIdx.x; i < n / 4; i += 512) ((float4 *)row)[i] = ((const float4 *)in.x)[i];
+  wait_copies<0>();
   wait_block();
   if (threadIdx.x < 32) {
     float f = rms_factor(row, n, in.eps);
@@ -44,7 +51,8 @@ template <class Q, bool gated> DEVICE void product_normed(const typename Q::Part
   auto panel = [&](uint32_t i) { return gated ? blockIdx.x * 2 + i % 2 + i / 2 * (all / 2) : blockIdx.x * panels + i; };
   auto begin = [&](uint32_t i) { return (uint64_t)panel(i) * units.held + first; };
 
-  // The first blocks of weights are on their way during the norm.
+  // The token comes first, so it does not wait for the weights. The first blocks of these come during the norm.
+  fetch_token(in, units.held * 32, (float *)row);
   typename Q::Part early[Q::together] = {};
   bool some = blocks >= Q::together;
   if (some) {
