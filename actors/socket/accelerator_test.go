@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/emulator"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/native"
@@ -147,6 +148,33 @@ func windowed(dir string) bool {
 	}
 	defer ck.Close()
 	return ck.Config.Windows != nil
+}
+
+// TestCardHeads checks a sequence alone with heads that several thread blocks share: they rotate its query and key, and
+// write its key and value.
+func TestCardHeads(t *testing.T) {
+	c := testCard(t)
+	for _, f := range []struct {
+		dim     int
+		weights string
+		kv      tensor.DType
+	}{{32, "f32", tensor.F32}, {128, "q8_0", tensor.BF16}, {64, "q4_0", tensor.Int8}} {
+		t.Run(fmt.Sprint(f.dim, " ", f.weights, " ", f.kv), func(t *testing.T) {
+			dir, shape := t.TempDir(), modeltest.Small()
+			shape.HeadDim, shape.Vocab, shape.AttentionBias = f.dim, 512, true
+			if err := modeltest.Write(dir, shape, 7); err != nil {
+				t.Fatal(err)
+			}
+			want, got := loadOf("full", 70)[:1], loadOf("full", 70)[:1]
+			base := rigConfig{dir: dir, sockets: 1, mapping: topology.Gather, weights: f.weights, kv: f.kv}
+			newRig(t, base).generate(200, want...)
+			base.device = onCard(t, c, 1<<25, dir, f.kv)
+			newRig(t, base).generate(200, got...)
+			if !bytes.Equal(bits(t, got), bits(t, want)) {
+				t.Error("results differ from those of the processor")
+			}
+		})
+	}
 }
 
 // refusedByCard returns why a card does not serve a model, or nil.
