@@ -3,7 +3,6 @@ package lab
 import (
 	"cmp"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,7 +96,7 @@ func (c *evalSuiteCmd) load() (*suite.Suite, []suite.Question, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w, %s", err, eval.LongName)
 	}
-	var dir fs.FS = s.StandIns()
+	dir := s.StandIns()
 	if c.Data != "" {
 		dir = os.DirFS(c.Data)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -130,7 +129,7 @@ func (c *evalTableCmd) suite(e *ui.Env, a *evalModel, part eval.TablePart, polic
 	if err != nil {
 		return nil, err
 	}
-	var dir fs.FS = s.StandIns()
+	dir := s.StandIns()
 	if c.Data != "" {
 		dir = os.DirFS(filepath.Join(c.Data, s.Name))
 	}
