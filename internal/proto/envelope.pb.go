@@ -24,7 +24,7 @@ const (
 // Envelope is the only message that crosses a process through package rpc.
 // It is frozen: fields are never renumbered, retyped or given a second meaning,
 // so that any two builds can at least tell each other that they do not agree.
-// What changes from build to build lies in payload, named by kind.
+// Fields that change from build to build are in payload; kind names its message.
 type Envelope struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`         // wire version that the sender speaks
