@@ -17,7 +17,8 @@ const LongTokens = 2000
 
 // longSuite has tasks whose answers outlast the ring of a cache policy. train/elver.py trains a model
 // for them. Numbers of two and three digits are one token each.
-var longSuite = suite.Suite{Name: LongName, About: "answers of 2,000 tokens, generated: copy, sort, running sums (for the model of train/elver.py)",
+var longSuite = suite.Suite{Name: LongName,
+	About: "answers of 2,000 tokens, generated: copy, sort, running sums (for the model of train/elver.py)",
 	Tasks: []suite.Task{
 		{Name: "copy", Group: "copy", Metric: "until", Plain: true},
 		{Name: "sort", Group: "sort", Metric: "until", Plain: true},

@@ -62,7 +62,8 @@ func FindBundled(name string) string {
 	for _, at := range starts {
 		for {
 			for _, below := range []string{"", "share/shoal"} { // packages install it in the second
-				if dir := filepath.Join(at, below, name); ui.Exists(filepath.Join(dir, "config.json")) || ui.Exists(filepath.Join(dir, "swiftkv.json")) || lora.IsFolder(dir) {
+				dir := filepath.Join(at, below, name)
+				if ui.Exists(filepath.Join(dir, "config.json")) || ui.Exists(filepath.Join(dir, "swiftkv.json")) || lora.IsFolder(dir) {
 					return dir
 				}
 			}
