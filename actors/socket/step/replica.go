@@ -48,12 +48,13 @@ func (e *Epoch) copies(s *Step) []stage {
 	}
 	var stages []stage
 	each := JoinedLayers(tokens * g.KVHeads * g.Layout.RowBytes())
-	for l := 0; l < g.Layers+g.Recurrent.Layers; l += each {
-		if l >= g.Layers { // states have a size of their own
-			each = 1
+	for l, end := 0, 0; l < g.Layers+g.Recurrent.Layers; l = end {
+		end = l + 1 // states have a size of their own
+		if l < g.Layers {
+			end = min(l+each, g.Layers)
 		}
 		var blocks []blockOf
-		for at := l; at < min(l+each, max(l+1, g.Layers)); at++ {
+		for at := l; at < end; at++ {
 			blocks = append(blocks, func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.LayerBlock(at, q.tokens) })
 		}
 		stages = append(stages, stage{job: func(done func(error)) { r.exchange(blocks, done) }},
