@@ -109,7 +109,7 @@ func (p *Process) check(key security.Key) error {
 	for _, at := range p.Join {
 		host, _, err := security.HostPort(at)
 		if err == nil {
-			err = hostname.Check(host)
+			err = hostname.CheckPeer(host)
 		}
 		if err != nil {
 			return fmt.Errorf("cluster: %s: %w", options.Name("join"), err)

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -60,7 +61,7 @@ func TestCardExperts(t *testing.T) {
 	c := testCard(t)
 	qwen2 := map[string]int{"hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 64, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
 	glm4 := map[string]int{"hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32}
-	for _, x := range []struct {
+	for i, x := range []struct {
 		model   string
 		sizes   map[string]int
 		weights string
@@ -76,6 +77,9 @@ func TestCardExperts(t *testing.T) {
 		{"qwen2_moe", qwen2, "q8_0", tensor.BF16, "cp", topology.Gather},
 		{"glm4_moe", glm4, "q8_0", tensor.BF16, "pc", topology.Reduce},
 	} {
+		if !testlevel.Long() && i%2 > 0 {
+			continue
+		}
 		t.Run(fmt.Sprint(x.model, " ", x.weights, " ", x.kv, " ", x.kinds, " ", x.mapping), func(t *testing.T) {
 			dir := resized(t, x.model, x.sizes)
 			base := rigConfig{dir: dir, sockets: 1, mapping: topology.Gather, weights: x.weights, kv: x.kv}

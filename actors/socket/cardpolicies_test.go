@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -41,7 +42,10 @@ var cardPolicies = []struct {
 // steps.
 func TestCardPolicies(t *testing.T) {
 	c := testCard(t)
-	for _, p := range cardPolicies {
+	for i, p := range cardPolicies {
+		if !testlevel.Long() && i%3 != 1 { // both kinds of eviction, once and in each step
+			continue
+		}
 		t.Run(fmt.Sprint(p.model, " ", p.weights, " ", p.kv, " ", p.spec), func(t *testing.T) {
 			requests := func() []*request {
 				all := loadOf(p.spec, 90)

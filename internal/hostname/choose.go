@@ -26,9 +26,20 @@ var valid = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za
 // digits matches what was meant as an IPv4 address.
 var digits = regexp.MustCompile(`^[0-9.]+$`)
 
-// Check accepts one IP address, or a name. An address of a link has no meaning without the number of an interface,
-// which is another one on every machine.
+// Check accepts one IP address, or a name, of this machine.
 func Check(host string) error {
+	if err := CheckPeer(host); err != nil {
+		return err
+	}
+	if len(host) > MaxLength {
+		return fmt.Errorf("%w: the name has %d bytes, want at most %d: give a shorter name of this machine", ErrAddress, len(host), MaxLength)
+	}
+	return nil
+}
+
+// CheckPeer accepts one IP address, or a name in DNS, of another machine. An address of a link has no meaning without
+// the number of an interface, which is another one on every machine.
+func CheckPeer(host string) error {
 	ip, err := netip.ParseAddr(host)
 	switch {
 	case err == nil && ip.IsUnspecified():
@@ -38,9 +49,7 @@ func Check(host string) error {
 			"(such as fd00::1), or a name", ErrAddress, host)
 	case err == nil:
 		return nil
-	case len(host) > MaxLength:
-		return fmt.Errorf("%w: the name has %d bytes, want at most %d: give a shorter name of this machine", ErrAddress, len(host), MaxLength)
-	case !valid.MatchString(host) || digits.MatchString(host):
+	case len(host) > 254 || !valid.MatchString(strings.TrimSuffix(host, ".")) || digits.MatchString(host):
 		return fmt.Errorf("%w: %q is neither an IP address nor a host name", ErrAddress, host)
 	}
 	return nil

@@ -477,19 +477,18 @@ func (s *Store) sweep(ctx context.Context) error {
 			return err
 		}
 	}
+	var failed error
 	for _, p := range s.cfg.Peers {
-		if err := p.Sweep(limit, func(w *journal.Writer) error { return s.DropJournal(ctx, w) }); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, p.Sweep(limit, func(w *journal.Writer) error { return s.DropJournal(ctx, w) }))
 	}
 	u, err := s.log.Usage(ctx)
 	if err != nil {
-		return err
+		return errors.Join(failed, err)
 	}
 	s.mu.Lock()
 	s.usage = u
 	s.mu.Unlock()
-	return nil
+	return failed
 }
 
 // activate adds a job to the unfinished ones.

@@ -37,7 +37,7 @@ func Exchange(ctx context.Context, addr string, t Token, a Ask) (g *Grant, host 
 	ctx, cancel := context.WithTimeout(ctx, dialLimit+exchangeLimit)
 	defer cancel()
 	if to, _, err := net.SplitHostPort(addr); err == nil {
-		if err := hostname.Check(to); err != nil {
+		if err := hostname.CheckPeer(to); err != nil {
 			return nil, "", fmt.Errorf("join: --join %s: %w", addr, err)
 		}
 	}

@@ -15,9 +15,14 @@ type observer struct {
 	host    *pinned
 	scratch grown
 	sums    grown // of a prompt
-	masses  grown // (layers, decode rows, KV heads, slots) attention that slots receive from decode rows
+	masses  grown // (decode rows, KV heads, slots) of some layers: attention that slots receive from decode rows
+	used    int   // numbers of masses that wait for observe
 	seen    []observed
 }
+
+// massBytes limits masses: when they are full, observe empties them between two layers. They have room for one
+// layer at least.
+const massBytes = 64 << 20
 
 // observed is the attention of a decode row in a layer: (KV heads, ld) at an offset of masses.
 type observed struct {
@@ -92,7 +97,13 @@ func (b *Backend) observeRows(a attention, run topology.Range, described cuda.Po
 		}
 		c := storeOf(s)
 		o := b.mass(a, rows, described.Add(int64(rows.Lo-run.Lo)*launch.RowBytes), p.scored)
-		at := (a.index*p.rows + rows.Lo) * o.KVHeads * o.Ld
+		n := rows.Len() * o.KVHeads * o.Ld
+		if int64(4*(b.observer.used+n)) > b.observer.masses.bytes {
+			b.ops.Start()
+			b.observe()
+		}
+		at := b.observer.used
+		b.observer.used += n
 		o.Out = b.observer.masses.at.Add(4 * int64(at))
 		b.do(o)
 		b.observer.seen = append(b.observer.seen, observed{c, a.index, at, o.Ld})
@@ -102,7 +113,8 @@ func (b *Backend) observeRows(a attention, run topology.Range, described cuda.Po
 // growMasses makes room for the attention of a step.
 func (o *observer) growMasses(b *Backend) {
 	p := &b.frame.placed
-	n := int64(4*p.layers*p.rows) * int64(p.heads*p.scored)
+	one := int64(4*p.rows) * int64(p.heads*p.scored)
+	n := max(one, min(int64(p.layers)*one, massBytes))
 	o.masses.grow(b, n)
 	o.host = o.host.grow(b, int(n))
 }
@@ -127,5 +139,5 @@ func (b *Backend) observe() {
 			x.store.Observe(x.layer, head, cuda.Floats(memory)[x.at-lo+h*x.ld:][:x.store.Len(x.layer, head)])
 		}
 	}
-	b.observer.seen = all[:0]
+	b.observer.seen, b.observer.used = all[:0], 0
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -133,6 +134,9 @@ func splitBind(text string) (host string, port int, err error) {
 	if err := hostname.Check(host); err != nil {
 		return "", 0, fmt.Errorf("--bind %q: want an IP address or the name of this machine, by which the others can reach it, or "+
 			"ADDRESS:PORT: %w", text, err)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		host = ip.Unmap().String() // as the first machine writes the address that it sees
 	}
 	return host, port, nil
 }

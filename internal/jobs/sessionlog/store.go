@@ -142,8 +142,17 @@ func (s *Store) Record(ctx context.Context, id string, turns int, payload []byte
 
 // Settle implements sessions.Keeper.
 func (s *Store) Settle(ctx context.Context, id string) error {
+	w := s.writer(id)
 	if err := s.write(ctx, id, nil, func() error { return errSettled }); !errors.Is(err, errSettled) {
 		return err
+	}
+	w.Lock()
+	empty := w.Last() == 0
+	w.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if empty && s.writers[id] == w && s.book.Turns(id) == 0 {
+		delete(s.writers, id)
 	}
 	return nil
 }

@@ -286,7 +286,7 @@ func (t *sessionTurn) take(ev engine.Event, d Delta, finish string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, sessions.ErrMoved), errors.Is(err, sessions.ErrRecord):
+	case errors.Is(err, sessions.ErrMoved), errors.Is(err, sessions.ErrRecord), errors.Is(err, sessions.ErrLarge):
 		return SessionProblem(err, t.name)
 	}
 	return apierr.Unavailable("session_not_recorded", "The answer was computed, but the turn could not be recorded ("+err.Error()+

@@ -47,6 +47,7 @@ type entry struct {
 	state  State
 	busy   bool   // a turn is running, or the session is being deleted
 	doubt  bool   // the last turn may be stored
+	doubts int    // how often doubt was set
 	damage string // why the records cannot be read
 }
 
@@ -151,22 +152,11 @@ func (b *Book) Get(ctx context.Context, tenant, name string) (Session, error) {
 // Look returns the state of a session. ErrNone: there is none.
 func (b *Book) Look(ctx context.Context, tenant, name string) (State, error) {
 	id := ID(tenant, name)
-	b.mu.Lock()
-	doubt := b.all[id] != nil && b.all[id].doubt
-	b.mu.Unlock()
-	if doubt {
-		if err := b.keeper.Settle(ctx, id); err != nil {
-			return State{}, err
-		}
+	if err := b.settle(ctx, id); err != nil {
+		return State{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if e := b.all[id]; e != nil && doubt {
-		e.doubt = false
-		if !e.busy && e.state.Turns == 0 {
-			delete(b.all, id)
-		}
-	}
 	e := b.present(id)
 	switch {
 	case e == nil:
@@ -175,6 +165,30 @@ func (b *Book) Look(ctx context.Context, tenant, name string) (State, error) {
 		return State{}, fmt.Errorf("%w: %s", ErrDamaged, e.damage)
 	}
 	return e.state, nil
+}
+
+// settle finds whether a turn in doubt was stored after all. A session without turns is deleted.
+func (b *Book) settle(ctx context.Context, id string) error {
+	b.mu.Lock()
+	e := b.all[id]
+	if e == nil || !e.doubt {
+		b.mu.Unlock()
+		return nil
+	}
+	doubts := e.doubts
+	b.mu.Unlock()
+	if err := b.keeper.Settle(ctx, id); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.all[id]; e != nil && e.doubts == doubts {
+		e.doubt = false
+		if !e.busy && e.state.Turns == 0 {
+			delete(b.all, id)
+		}
+	}
+	return nil
 }
 
 // Begin reserves a session for its next turn. turns is the number of its turns that Look returned; 0: it
@@ -200,8 +214,7 @@ func (b *Book) Begin(ctx context.Context, id string, turns int) error {
 	case e.state.Turns != turns:
 		return ErrMoved
 	case b.bytes >= MaxAllBytes || e.state.Bytes >= MaxBytes:
-		return fmt.Errorf("%w: all take %d of at most %d bytes, this one %d of %d", ErrLarge, b.bytes,
-			int64(MaxAllBytes), e.state.Bytes, int64(MaxBytes))
+		return e.tooLarge(b.bytes)
 	}
 	e.busy = true
 	b.all[id] = e
@@ -241,7 +254,7 @@ func (b *Book) End(id string) {
 func (b *Book) Commit(ctx context.Context, id string, turns int, t Turn) error {
 	payload, err := t.Encode()
 	if err == nil {
-		err = b.accepts(id, &t)
+		err = b.accepts(id, &t, len(payload))
 	}
 	if err != nil {
 		return err
@@ -257,15 +270,23 @@ func (b *Book) Commit(ctx context.Context, id string, turns int, t Turn) error {
 	return nil
 }
 
-// accepts returns an error if a turn cannot be the next one of a session.
-func (b *Book) accepts(id string, t *Turn) error {
+// accepts returns an error if a turn, of a number of bytes, cannot be the next one of a session.
+func (b *Book) accepts(id string, t *Turn, bytes int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.all[id]
-	if e == nil {
+	switch {
+	case e == nil:
 		return ErrMoved
+	case b.bytes+int64(bytes) > MaxAllBytes || e.state.Bytes+int64(bytes) > MaxBytes:
+		return e.tooLarge(b.bytes)
 	}
 	return e.state.accepts(t)
+}
+
+func (e *entry) tooLarge(all int64) error {
+	return fmt.Errorf("%w: all take %d of at most %d bytes, this one %d of %d", ErrLarge, all,
+		int64(MaxAllBytes), e.state.Bytes, int64(MaxBytes))
 }
 
 func (b *Book) doubt(id string, yes bool) {
@@ -273,6 +294,9 @@ func (b *Book) doubt(id string, yes bool) {
 	defer b.mu.Unlock()
 	if e := b.all[id]; e != nil {
 		e.doubt = yes
+		if yes {
+			e.doubts++
+		}
 	}
 }
 
@@ -356,20 +380,27 @@ func (b *Book) drop(ctx context.Context, id string, e *entry) (err error) {
 	return err
 }
 
-// Sweep deletes the sessions whose time is over.
+// Sweep deletes the sessions whose time is over, and those whose first turn failed and was not stored.
 func (b *Book) Sweep(ctx context.Context) error {
-	now := b.millis()
-	over := map[string]*entry{}
 	b.mu.Lock()
-	for id, e := range b.all {
-		if e.over(now) {
-			e.busy, over[id] = true, e
-		}
-	}
+	all := slices.Sorted(maps.Keys(b.all))
 	b.mu.Unlock()
 	var err error
-	for _, id := range slices.Sorted(maps.Keys(over)) {
-		err = errors.Join(err, b.drop(ctx, id, over[id]))
+	for _, id := range all {
+		b.mu.Lock()
+		e := b.all[id]
+		over := e != nil && e.over(b.millis())
+		doubtful := e != nil && !e.busy && e.doubt && e.state.Turns == 0
+		if over {
+			e.busy = true
+		}
+		b.mu.Unlock()
+		switch {
+		case over:
+			err = errors.Join(err, b.drop(ctx, id, e))
+		case doubtful:
+			err = errors.Join(err, b.settle(ctx, id))
+		}
 	}
 	return err
 }

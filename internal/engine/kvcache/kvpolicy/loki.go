@@ -24,7 +24,7 @@ var loki = method.Method{Name: "loki", Params: []method.Param{method.Size("budge
 }, Named: []method.Named{{Name: "paper", Settings: "budget=25%,dims=0.25"}}}
 
 // calibration is the number of a sequence's first tokens whose keys give a basis.
-var calibration = method.Param{Key: "calib", Value: 1024, Min: 16, Max: 1 << 16, PowerOfTwo: true}
+var calibration = method.Param{Key: "calib", Value: 1024, Min: 16, Max: 4096, PowerOfTwo: true}
 
 // leadingScores selects tokens by subspace.Keys.
 type leadingScores struct {
