@@ -152,3 +152,41 @@ func TestBook(t *testing.T) {
 		})
 	}
 }
+
+// TestFailedTurnsAreSwept: a first turn that was not recorded leaves no session, and one whose acknowledgement was
+// lost leaves its turn. A turn that does not fit is not recorded.
+func TestFailedTurnsAreSwept(t *testing.T) {
+	d := &disk{stored: map[string][][]byte{}}
+	b := NewBook(d, time.Now)
+	d.book = b
+	ctx, failure := t.Context(), errors.New("the disk is away")
+	for name, lost := range map[string]bool{"gone": false, "stored": true} {
+		first := turns()[0]
+		head := *first.Head
+		head.Name = name
+		first.Head = &head
+		id := ID(head.Tenant, name)
+		if err := b.Begin(ctx, id, 0); err != nil {
+			t.Fatal(err)
+		}
+		d.fails, d.lost = failure, lost
+		if err := b.Commit(ctx, id, 0, first); !errors.Is(err, failure) {
+			t.Fatal(err)
+		}
+		b.End(id)
+	}
+	if err := b.Sweep(ctx); err != nil || len(b.all) != 1 {
+		t.Fatalf("%v, %d sessions, want 1", err, len(b.all))
+	}
+	id := ID(turns()[0].Head.Tenant, "stored")
+	if n := b.Turns(id); n != 1 {
+		t.Fatalf("%d turns, want 1", n)
+	}
+	if err := b.Begin(ctx, id, 1); err != nil {
+		t.Fatal(err)
+	}
+	b.bytes = MaxAllBytes - 1
+	if err := b.Commit(ctx, id, 1, turns()[1]); !errors.Is(err, ErrLarge) || len(d.stored[id]) != 1 {
+		t.Fatal(err)
+	}
+}
