@@ -195,7 +195,10 @@ func FuzzStore(f *testing.F) {
 	f.Add([]byte("{\"task\":\"vt\",\"length\":512}\n{\"task"))
 	f.Add([]byte("\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := &Store{have: map[key]*Record{}}
+		s, err := OpenStore("")
+		if err != nil {
+			t.Fatal(err)
+		}
 		n, err := resultfile.Read(strings.NewReader(string(b)), s.parse)
 		if err == nil && (n < 0 || n > int64(len(b)) || n > 0 && b[n-1] != '\n') {
 			t.Errorf("%q: %d whole bytes", b, n)

@@ -1,12 +1,6 @@
 package eval
 
-import (
-	"encoding/json"
-	"errors"
-	"sync"
-
-	"github.com/shoal-llm/shoal/internal/eval/resultfile"
-)
+import "errors"
 
 // Record is the result of one sample under one policy, a line of results.jsonl.
 type Record struct {
@@ -38,64 +32,23 @@ func (r *Record) key() key {
 	return key{r.Model, r.Fingerprint, r.Corpus, r.Policy, r.Task, r.Seed, r.Length, r.Index}
 }
 
-// ErrStore: the results file cannot be used.
-var ErrStore = resultfile.ErrFile
-
 // maxLine is the maximum length of a line in a file of questions.
 const maxLine = 64 << 20
 
-// Store keeps records in a file, one JSON object per line, and in memory. A restarted run only
-// sends the missing questions.
-type Store struct {
-	mu   sync.Mutex
-	file *resultfile.File // nil: in memory only
-	have map[key]*Record
-}
-
-// OpenStore opens or creates the file. path "" keeps records in memory only.
-func OpenStore(path string) (*Store, error) {
-	s := &Store{have: map[key]*Record{}}
-	if path == "" {
-		return s, nil
-	}
-	var err error
-	s.file, err = resultfile.Open(path, s.parse)
-	return s, err
-}
-
-// parse takes a line of the file.
-func (s *Store) parse(line []byte) error {
-	r := new(Record)
-	if err := json.Unmarshal(line, r); err != nil {
-		return err
-	}
+func (r *Record) complete() error {
 	if r.Task == "" || r.Length <= 0 {
 		return errors.New("it has no task or length")
 	}
-	s.have[r.key()] = r
 	return nil
 }
 
-func (s *Store) get(k key) *Record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.have[k]
+// Store keeps the records of generated tasks.
+type Store struct {
+	resultSet[key, Record, *Record]
 }
 
-// add stores a record. It is in the file when add returns.
-func (s *Store) add(r *Record) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.have[r.key()] = r
-	if s.file == nil {
-		return nil
-	}
-	return s.file.Append(r)
-}
-
-func (s *Store) Close() error {
-	if s.file == nil {
-		return nil
-	}
-	return s.file.Close()
+// OpenStore opens or creates a file of records. path "" keeps them in memory only. Errors wrap ErrStore.
+func OpenStore(path string) (*Store, error) {
+	s := new(Store)
+	return s, s.open(path)
 }

@@ -3,17 +3,14 @@ package eval
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/shoal-llm/shoal/internal/eval/resultfile"
 	"github.com/shoal-llm/shoal/internal/eval/suite"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
@@ -86,60 +83,23 @@ func (r *SuiteRecord) key() suiteKey {
 	return suiteKey{r.Model, r.Fingerprint, r.Suite, r.Task, r.ID, r.Question, r.Policy, r.Sample, r.MaxTokens, r.Temperature, r.Seed}
 }
 
-// SuiteStore keeps the answers of suites in a file and in memory. A restarted run only sends the
-// missing questions.
-type SuiteStore struct {
-	mu   sync.Mutex
-	file *resultfile.File // nil: in memory only
-	have map[suiteKey]SuiteRecord
-}
-
-// OpenSuiteStore opens or creates the file. path "" keeps answers in memory only. Errors wrap
-// ErrStore.
-func OpenSuiteStore(path string) (*SuiteStore, error) {
-	s := &SuiteStore{have: map[suiteKey]SuiteRecord{}}
-	if path == "" {
-		return s, nil
-	}
-	var err error
-	s.file, err = resultfile.Open(path, s.parse)
-	return s, err
-}
-
-func (s *SuiteStore) parse(line []byte) error {
-	var r SuiteRecord
-	if err := json.Unmarshal(line, &r); err != nil {
-		return err
-	}
+func (r *SuiteRecord) complete() error {
 	if r.Suite == "" || r.Task == "" || r.Question == "" {
 		return errors.New("it has no suite, task or question")
 	}
-	s.have[r.key()] = r
 	return nil
 }
 
-func (s *SuiteStore) get(k suiteKey) (SuiteRecord, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, ok := s.have[k]
-	return r, ok
+// SuiteStore keeps the answers of suites.
+type SuiteStore struct {
+	resultSet[suiteKey, SuiteRecord, *SuiteRecord]
 }
 
-func (s *SuiteStore) add(r SuiteRecord) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.have[r.key()] = r
-	if s.file == nil {
-		return nil
-	}
-	return s.file.Append(r)
-}
-
-func (s *SuiteStore) Close() error {
-	if s.file == nil {
-		return nil
-	}
-	return s.file.Close()
+// OpenSuiteStore opens or creates a file of answers. path "" keeps them in memory only. Errors wrap
+// ErrStore.
+func OpenSuiteStore(path string) (*SuiteStore, error) {
+	s := new(SuiteStore)
+	return s, s.open(path)
 }
 
 // RunSuite sends every question under every policy that has no answer in store. It returns all
@@ -182,17 +142,17 @@ func RunSuite(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, name str
 				if cfg.Temperature > 0 {
 					r.Seed = cfg.Seed + uint64(sample)
 				}
-				have, ok := store.get(r.key())
-				if !ok {
-					have, err = askSuite(running, c, q, r, p, prompt)
+				have := store.get(r.key())
+				if have == nil {
+					r, err = askSuite(running, c, q, r, p, prompt)
 					if err == nil {
-						err = store.add(have)
+						have, err = &r, store.add(&r)
 					}
 					if err != nil {
 						return fmt.Errorf("%s, question %s, policy %s: %w", q.Task.Name, q.ID, p.Name, err)
 					}
 				}
-				out[n*each+i] = have
+				out[n*each+i] = *have
 				if d := done.Add(1); cfg.Progress != nil {
 					cfg.Progress(d, int64(len(out)))
 				}

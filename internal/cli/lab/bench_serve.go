@@ -43,11 +43,6 @@ type benchServeCmd struct {
 	JSON        bool          `name:"json" help:"Print JSON."`
 }
 
-// Variables returns the values of the variables in the help of these commands.
-func Variables() map[string]string {
-	return map[string]string{"arrivals": workload.ArrivalsUsage, "lengths": workload.LengthsUsage, "limits": stats.LimitsUsage}
-}
-
 func (c *benchServeCmd) Help() string {
 	return `Sends requests to a server of the OpenAI API and measures what its users notice. The server may be
 any, so that other programs are measured with the same tool.

@@ -130,7 +130,7 @@ func (c *evalPPLCmd) measure(e *ui.Env, text string, policies []eval.Policy) ([]
 type evalJSONLCmd struct {
 	evalTarget
 	File      string   `arg:"" type:"existingfile" help:"File of JSON lines: input and outputs (RULER), or context, input and answers (LongBench)."`
-	Metric    string   `enum:"exact,contains,any,until,f1,f1_zh,rouge_l,rouge_l_zh,edit,class,paragraph,count,letter,option,debug,word,name,first_integer,first_number,integers,last_integer,gsm8k,math" default:"contains" help:"Score of an answer, by name: ${enum}."`
+	Metric    string   `enum:"${metrics}" default:"contains" help:"Score of an answer, by name: ${enum}."`
 	Template  string   `placeholder:"TEXT" help:"Prompt template with {context} and {input} (default: both, separated by an empty line)."`
 	Chat      bool     `help:"Send each question as a message in the model's chat template."`
 	MaxTokens int      `short:"t" default:"64" help:"Maximum tokens per answer."`

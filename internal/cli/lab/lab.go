@@ -1,5 +1,13 @@
 package lab
 
+import (
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/bench/serve/stats"
+	"github.com/shoal-llm/shoal/internal/bench/serve/workload"
+	"github.com/shoal-llm/shoal/internal/eval/score"
+)
+
 // Lab has the commands of the laboratory: measurements for those who develop Shoal or choose a
 // machine, a type of weights or a cache policy.
 type Lab struct {
@@ -18,4 +26,10 @@ type Lab struct {
 	Table     evalTableCmd      `cmd:"" help:"Measure a table of the papers in kind: SnapStream, ShadowKV, Squeezed Attention, EQUIP, SwiftKV."`
 	PPL       evalPPLCmd        `cmd:"" name:"ppl" help:"Measure the perplexity of a text, also under cache policies."`
 	JSONL     evalJSONLCmd      `cmd:"" name:"jsonl" help:"Score your own questions, in files of the form of LongBench or RULER."`
+}
+
+// Variables returns the values of the variables in the help of these commands.
+func Variables() map[string]string {
+	return map[string]string{"arrivals": workload.ArrivalsUsage, "lengths": workload.LengthsUsage, "limits": stats.LimitsUsage,
+		"metrics": strings.Join(score.Names(), ",")}
 }
