@@ -86,6 +86,7 @@ func (h *handover) choose(layer int) {
 	h.epoch.pool.Run(len(c.kept), func(i int) {
 		if c.stats[i] != nil {
 			c.kept[i] = h.rule(i/mine.Len(), layer, mine.Lo+i%mine.Len()).Keep(c.stats[i])
+			c.stats[i].ForgetRows()
 		}
 	})
 	h.choosing += time.Since(began)

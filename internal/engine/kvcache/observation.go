@@ -44,6 +44,9 @@ func (s *Statistics) Rows() [][]byte {
 	return s.Blocks
 }
 
+// ForgetRows ends the use of Rows and EachKey. It frees the copy that they have made.
+func (s *Statistics) ForgetRows() { s.Blocks, s.remote = nil, nil }
+
 // EachKey calls f with every key of the prompt in order, [KDim] after RoPE, as stored. The slice is
 // valid during the call.
 func (s *Statistics) EachKey(f func(pos int, key []float32)) {
