@@ -42,8 +42,8 @@ func (b *Backend) attend(a attention) {
 		b.write(a, topology.Range{Lo: decode.Hi, Hi: a.rows.Hi}, described(decode.Hi), 0)
 	} else {
 		o := b.attendOf(a, decode, described(decode.Lo), wholeRuns(b.slots), false)
-		if decode == a.rows && o.Turns() {
-			o.Turn = b.turn(a, decode.Lo)
+		if decode == a.rows && o.Rotates() {
+			o.Rotation = b.rotation(a, decode.Lo)
 		} else {
 			b.write(a, a.rows, described(a.rows.Lo), 0)
 		}
@@ -65,16 +65,16 @@ func (b *Backend) cacheOf(a attention) launch.Cache {
 // group is the number of query heads of a KV head.
 func (b *Backend) group() int { return b.dims.Heads / b.dims.KVHeads }
 
-// turn is what queries and keys from a row on need before attention.
-func (b *Backend) turn(a attention, row int) launch.Turn {
-	turned := 4 * int64(row) * int64(b.frame.half)
-	return launch.Turn{Cos: b.frame.cos[a.rope].Add(turned), Sin: b.frame.sin[a.rope].Add(turned),
+// rotation is what queries and keys from a row on need before attention.
+func (b *Backend) rotation(a attention, row int) launch.Rotation {
+	skipped := 4 * int64(row) * int64(b.frame.half)
+	return launch.Rotation{Cos: b.frame.cos[a.rope].Add(skipped), Sin: b.frame.sin[a.rope].Add(skipped),
 		QNorm: a.qNorm, KNorm: a.kNorm, Eps: b.dims.NormEps}
 }
 
 // write rotates queries and keys of rows, and writes keys and values.
 func (b *Backend) write(a attention, rows topology.Range, described, places cuda.Pointer) {
-	b.do(launch.RopeWrite{Cache: b.cacheOf(a), Turn: b.turn(a, rows.Lo), QKV: a.queries(rows.Lo), Ld: a.ld, Heads: a.heads.Len() * b.group(),
+	b.do(launch.RopeWrite{Cache: b.cacheOf(a), Rotation: b.rotation(a, rows.Lo), QKV: a.queries(rows.Lo), Ld: a.ld, Heads: a.heads.Len() * b.group(),
 		Rows: described, Places: places, N: rows.Len()})
 }
 

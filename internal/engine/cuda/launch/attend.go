@@ -11,29 +11,29 @@ import (
 
 // Attend is attention of N rows with queries Q[i*LdQ:] (Heads*HeadDim). Row i attends to the slots
 // [0, Row.Slot] of its sequence, or to those of its window. The result goes to Out[i*LdOut:], to To, or
-// to both. The keys of the rows must be in the cache (RopeWrite), except with Turn.
+// to both. The keys of the rows must be in the cache (RopeWrite), except with Rotation.
 //
 // Rows of a prompt (Prompt) are successive tokens of one sequence, and share every read of the
 // cache; the bits are the same.
 type Attend struct {
 	Cache
-	Q       cuda.Pointer
-	LdQ     int
-	Heads   int
-	Scale   float32
-	Cap     float32      // 0: none; else see tensor.Score
-	Sinks   cuda.Pointer // (Heads) float32, or 0
-	Window  int          // as of tensor.AttendCausal: above 0 the last slots, below 0 the chunk, 0 all
-	Rows    cuda.Pointer // (N) Row
-	N       int
-	Slots   int          // the largest Row.Slot of the rows, plus 1
-	Prompt  bool         // one sequence, successive slots
-	Turn    Turn         // or zero; if Turns: keys and values follow the queries, and attention also does what RopeWrite does
-	Parts   int          // thread blocks that share a run: 1 or 4; 0 chooses
-	Scratch cuda.Pointer // ScratchBytes; unused by a prompt
-	Out     cuda.Pointer // needed without To, for a prompt, and if HeadDim is not a multiple of 32
-	LdOut   int
-	To      Rounded // or zero; Heads*HeadDim is a multiple of 32 then
+	Q        cuda.Pointer
+	LdQ      int
+	Heads    int
+	Scale    float32
+	Cap      float32      // 0: none; else see tensor.Score
+	Sinks    cuda.Pointer // (Heads) float32, or 0
+	Window   int          // as of tensor.AttendCausal: above 0 the last slots, below 0 the chunk, 0 all
+	Rows     cuda.Pointer // (N) Row
+	N        int
+	Slots    int          // the largest Row.Slot of the rows, plus 1
+	Prompt   bool         // one sequence, successive slots
+	Rotation Rotation     // or zero; if Rotates: keys and values follow the queries, and attention also does what RopeWrite does
+	Parts    int          // thread blocks that share a run: 1 or 4; 0 chooses
+	Scratch  cuda.Pointer // ScratchBytes; unused by a prompt
+	Out      cuda.Pointer // needed without To, for a prompt, and if HeadDim is not a multiple of 32
+	LdOut    int
+	To       Rounded // or zero; Heads*HeadDim is a multiple of 32 then
 }
 
 // stateFloats is the memory of a run's state: the output, 16 lanes of the sum, the largest score.
@@ -75,8 +75,8 @@ func (o Attend) parts() int {
 // Splits reports whether one kernel reads the keys and another the values.
 func (o Attend) Splits() bool { return !o.Prompt && o.parts() == splitParts }
 
-// Turns reports whether attention has a kernel with Turn. It does not change queries.
-func (o Attend) Turns() bool { return o.N == 1 && o.Splits() }
+// Rotates reports whether attention has a kernel with Rotation. It does not change queries.
+func (o Attend) Rotates() bool { return o.N == 1 && o.Splits() }
 
 // queryTile is the number of query heads of a KV head that a thread block of decode attention computes.
 const queryTile = 4
@@ -101,7 +101,7 @@ func (o Attend) Calls() ([]Call, error) {
 	if o.Parts == splitParts && !o.canSplit() {
 		return nil, fmt.Errorf("launch: values of %d elements of %v in %d parts", o.HeadDim, o.Type, splitParts)
 	}
-	if o.Turn != (Turn{}) && !o.Turns() {
+	if o.Rotation != (Rotation{}) && !o.Rotates() {
 		return nil, fmt.Errorf("launch: rotation within attention of %d rows over %d slots", o.N, o.Slots)
 	}
 	group := o.Heads / o.KVHeads
@@ -148,7 +148,7 @@ func (o Attend) runCalls(suffix string, common, output []any) []Call {
 	}
 	scores := o.Scratch.Add(o.stateBytes())
 	return []Call{
-		{"attend_scores_" + suffix, cuda.Grid{X: ld / scoredSlots, Y: o.tasks(), Threads: 128}, slices.Concat(common, []any{scores, uint32(ld)}, o.Turn.args())},
+		{"attend_scores_" + suffix, cuda.Grid{X: ld / scoredSlots, Y: o.tasks(), Threads: 128}, slices.Concat(common, []any{scores, uint32(ld)}, o.Rotation.args())},
 		{fmt.Sprintf("%s_%d", name, splitParts), cuda.Grid{X: o.runs(), Y: splitParts * o.tasks(), Threads: 256}, slices.Concat(common, []any{o.Scratch, scores, uint32(ld)}, output, []any{last})},
 	}
 }

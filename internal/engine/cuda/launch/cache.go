@@ -71,14 +71,14 @@ func (c Cache) suffix(heads int) (string, error) {
 	return name, nil
 }
 
-// Turn is what queries and keys need before attention: norms by QNorm and KNorm, and the rotation.
-type Turn struct {
+// Rotation is what queries and keys need before attention: norms by QNorm and KNorm, and the rotation.
+type Rotation struct {
 	Cos, Sin     cuda.Pointer // (N, HeadDim/2)
 	QNorm, KNorm cuda.Pointer // (HeadDim), or 0
 	Eps          float32
 }
 
-func (t Turn) args() []any { return []any{t.Cos, t.Sin, t.QNorm, t.KNorm, t.Eps} }
+func (t Rotation) args() []any { return []any{t.Cos, t.Sin, t.QNorm, t.KNorm, t.Eps} }
 
 // RopeWrite prepares the rows QKV[i*Ld:] of queries (Heads*HeadDim), keys and values
 // (KVHeads*HeadDim each) for attention: tensor.RMSNorm of each query and key head where there are
@@ -86,7 +86,7 @@ func (t Turn) args() []any { return []any{t.Cos, t.Sin, t.QNorm, t.KNorm, t.Eps}
 // queries, and does not change keys and values.
 type RopeWrite struct {
 	Cache
-	Turn
+	Rotation
 	QKV    cuda.Pointer
 	Ld     int
 	Heads  int

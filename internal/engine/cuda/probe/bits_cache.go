@@ -113,7 +113,7 @@ func (k *card) rotations(r *rand.Rand, t tensor.DType, placed bool) {
 				sin[i], cos[i] = float32(s), float32(c)
 			}
 			qnorm, knorm := normal(r, dim, 1), normal(r, dim, 1)
-			o := launch.RopeWrite{Cache: k.cache(c), QKV: k.upload(qkv), Ld: ld, Heads: heads, Turn: launch.Turn{Cos: k.upload(cos), Sin: k.upload(sin), Eps: eps}, Rows: k.upload(launch.RowsBytes(c.rows)), N: n}
+			o := launch.RopeWrite{Cache: k.cache(c), QKV: k.upload(qkv), Ld: ld, Heads: heads, Rotation: launch.Rotation{Cos: k.upload(cos), Sin: k.upload(sin), Eps: eps}, Rows: k.upload(launch.RowsBytes(c.rows)), N: n}
 			if normed {
 				o.QNorm, o.KNorm = k.upload(qnorm), k.upload(knorm)
 			}

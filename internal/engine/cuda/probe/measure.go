@@ -184,7 +184,7 @@ func ropeWrite(n int) measurement {
 	const ld = (heads + 2*kvheads) * dim
 	return measurement{fmt.Sprintf("rotation and cache write, %d rows", n), 4 * int64(n) * ld, 0, func(k *card, _ int) func(i int) launch.Operation {
 		c, rows := k.sequences(tensor.BF16, n, 64)
-		o := launch.RopeWrite{Cache: c, QKV: k.filled(4 * int64(n) * ld), Ld: ld, Heads: heads, Turn: launch.Turn{Cos: k.filled(2 * int64(n) * dim), Sin: k.filled(2 * int64(n) * dim)}, Rows: k.upload(launch.RowsBytes(rows)), N: n}
+		o := launch.RopeWrite{Cache: c, QKV: k.filled(4 * int64(n) * ld), Ld: ld, Heads: heads, Rotation: launch.Rotation{Cos: k.filled(2 * int64(n) * dim), Sin: k.filled(2 * int64(n) * dim)}, Rows: k.upload(launch.RowsBytes(rows)), N: n}
 		return func(int) launch.Operation { return o }
 	}}
 }

@@ -164,7 +164,7 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	qkvWidth := s.matrices()[0][0]
 	x, qkv, gateUp, weight := floats(s.hidden), floats(qkvWidth), floats(2*s.ffn), k.filled(4*int64(s.hidden))
 	norms, attended, gated := k.rounded(n*s.hidden), k.rounded(n*width), k.rounded(n*s.ffn)
-	plain, turn := floats(width), launch.Turn{Cos: floats(s.dim / 2), Sin: floats(s.dim / 2)}
+	plain, rotation := floats(width), launch.Rotation{Cos: floats(s.dim / 2), Sin: floats(s.dim / 2)}
 	sequences := n
 	if c.prompt {
 		sequences = 1
@@ -225,10 +225,10 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 			norm("norm of attention", n)
 			product("queries, keys, values", m[0], n, norms, qkv, 0)
 		}
-		if within && attend.Turns() {
-			attend.Turn = turn
+		if within && attend.Rotates() {
+			attend.Rotation = rotation
 		} else {
-			add("rotation", launch.RopeWrite{Cache: attend.Cache, Turn: turn, QKV: qkv, Ld: qkvWidth, Heads: s.heads, Rows: described, N: n})
+			add("rotation", launch.RopeWrite{Cache: attend.Cache, Rotation: rotation, QKV: qkv, Ld: qkvWidth, Heads: s.heads, Rows: described, N: n})
 		}
 		add("attention", attend, reads...)
 		product("output", m[1], n, attended, x, x)

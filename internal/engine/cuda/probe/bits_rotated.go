@@ -12,14 +12,14 @@ import (
 var turnedComparisons = func() (all []comparison) {
 	for _, t := range cacheTypes {
 		all = append(all, comparison{fmt.Sprintf("rotation within attention over a cache of %v", t), []string{"attend_scores_" + t.String()},
-			func(k *card, r *rand.Rand) { k.turned(r, t) }})
+			func(k *card, r *rand.Rand) { k.rotated(r, t) }})
 	}
 	return all
 }()
 
-// turned computes attention of a token whose query, key and value are not rotated, normed and written yet. Its slot in
+// rotated computes attention of a token whose query, key and value are not rotated, normed and written yet. Its slot in
 // the cache has other numbers before.
-func (k *card) turned(r *rand.Rand, t tensor.DType) {
+func (k *card) rotated(r *rand.Rand, t tensor.DType) {
 	for _, c := range []attentionCase{
 		{2, 4, 128, 0, 0, false, []int{77}},
 		{1, 6, 64, 100, 30, true, []int{1100}},
@@ -40,9 +40,9 @@ func (k *card) turned(r *rand.Rand, t tensor.DType) {
 			}
 			o := launch.Attend{Cache: k.cache(cache), Q: k.upload(qkv), LdQ: len(qkv), Heads: heads, Scale: score.Scale, Cap: c.top, Window: c.window,
 				Rows: k.upload(launch.RowsBytes(cache.rows)), N: 1, Slots: slots, Parts: 4, Out: k.alloc(4 * width), LdOut: width, To: k.rounded(width),
-				Turn: launch.Turn{Cos: k.upload(cos), Sin: k.upload(sin), Eps: 1e-6}}
+				Rotation: launch.Rotation{Cos: k.upload(cos), Sin: k.upload(sin), Eps: 1e-6}}
 			if normed {
-				o.Turn.QNorm, o.Turn.KNorm = k.upload(qnorm), k.upload(knorm)
+				o.Rotation.QNorm, o.Rotation.KNorm = k.upload(qnorm), k.upload(knorm)
 			}
 			if sinks != nil {
 				o.Sinks = k.upload(sinks)
@@ -53,7 +53,7 @@ func (k *card) turned(r *rand.Rand, t tensor.DType) {
 			turn := func(h int, norm []float32) []float32 {
 				x := qkv[h*c.dim:][:c.dim]
 				if normed {
-					tensor.RMSNorm(x, x, norm, o.Turn.Eps)
+					tensor.RMSNorm(x, x, norm, o.Rotation.Eps)
 				}
 				tensor.RopeRotateHalf(x, cos, sin)
 				return x
