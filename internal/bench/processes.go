@@ -94,9 +94,12 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 				switch tokens++; {
 				case tokens == 2 && begun.Add(1) == int32(o.Batch):
 					last, from, began = true, co.StepTotals(), time.Now()
-				case tokens == o.Tokens+1 && last:
-					took, d = time.Since(began), co.StepTotals().Sub(from)
-					done <- nil
+				case tokens > o.Tokens && last:
+					// The tokens of a plan arrive together: a few are perhaps all of one plan, with no step between them.
+					if took, d = time.Since(began), co.StepTotals().Sub(from); d.Steps > 0 {
+						last = false
+						done <- nil
+					}
 				}
 			}
 			if err := context.Cause(ctx); err != nil {
@@ -144,13 +147,16 @@ func undisturbed(events []wire.ClusterEvent, since time.Time) error {
 	return nil
 }
 
-// longest returns the maximum number of tokens that a sequence generates: the measured ones, and
+// longest returns the maximum number of tokens that a sequence generates: the measured ones, those of a plan, and
 // those while the prompts of others are read.
 func (o *ProcessOptions) longest() int {
 	chunk := max(1, o.Coordinator.Chunk())
 	reads := 2 * (o.Batch - 1) * (o.Context + chunk - 1) / chunk
-	return min(o.Tokens+2+reads, o.Coordinator.Checkpoint().Config.MaxPositions-o.Context)
+	return min(o.Tokens+2+mostPasses+reads, o.Coordinator.Checkpoint().Config.MaxPositions-o.Context)
 }
+
+// mostPasses is the largest number of tokens of a sequence in a plan.
+const mostPasses = 16
 
 // settle decodes this number of sequences for a while, until their thread count is chosen.
 func (o *ProcessOptions) settle(ctx context.Context) error {
