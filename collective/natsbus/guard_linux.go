@@ -1,7 +1,6 @@
 package natsbus
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"strconv"
@@ -141,16 +140,15 @@ func (w *watcher) list() (out []int) {
 	return out
 }
 
-// end shuts a connection down, and the server then closes it. Meanwhile fd may have been reused for
-// another file, so end duplicates it first and checks the peer address of the duplicate.
+// end shuts a connection down, and the server then closes it. Until it has, since keeps the first
+// time of the connection: as a new one it would displace others. Meanwhile fd may have been reused
+// for another file, so end duplicates it first and checks the peer address of the duplicate.
 func (w *watcher) end(fd int, remote netip.AddrPort) {
 	if unix.Dup3(fd, w.spare, unix.O_CLOEXEC) != nil {
 		return
 	}
 	if a, err := unix.Getpeername(w.spare); err == nil && addrPort(a) == remote {
-		if err := unix.Shutdown(w.spare, unix.SHUT_RDWR); err == nil || errors.Is(err, unix.ENOTCONN) {
-			delete(w.since, remote)
-		}
+		_ = unix.Shutdown(w.spare, unix.SHUT_RDWR) // ENOTCONN if the remote end was faster
 	}
 	_ = unix.Dup3(w.null, w.spare, unix.O_CLOEXEC)
 }
