@@ -187,8 +187,8 @@ func TestNoOptionIsIgnored(t *testing.T) {
 // valueOf returns a text that a flag accepts.
 func valueOf(f *kong.Flag) string {
 	switch {
-	case f.Tag.Enum != "":
-		return strings.Split(f.Tag.Enum, ",")[0]
+	case f.Enum != "":
+		return strings.Split(f.Enum, ",")[0]
 	case f.HasDefault && f.Default != "":
 		return f.Default
 	case f.IsBool():
