@@ -31,11 +31,13 @@ func dial(t *testing.T, url, text string) net.Conn {
 // meanwhile, and what the bodies took comes back with their end.
 func TestUnfinishedBodiesStayWithinABudget(t *testing.T) {
 	const whole = 1 << 20
-	s := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Limits.BodiesBytes, c.Limits.BodyBytes = whole, 600<<10 })
+	s := newServer(t, &servertest.Engine{Script: servertest.Hello},
+		func(c *Config) { c.Limits.BodiesBytes, c.Limits.BodyBytes = whole, 600<<10 })
 	url, stop, done := listen(t, s)
 	var conns []net.Conn
 	for range 12 {
-		conns = append(conns, dial(t, url, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500000\r\n\r\n"+strings.Repeat(" ", 490000)))
+		conns = append(conns, dial(t, url, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"+
+			"Content-Type: application/json\r\nContent-Length: 500000\r\n\r\n"+strings.Repeat(" ", 490000)))
 	}
 	servertest.Eventually(t, "the bodies use up most of the budget", func() bool { return s.BodiesInUse() > whole/2 })
 	if a := post(t, url+"/v1/completions", completion(nil)); a.status != 200 {

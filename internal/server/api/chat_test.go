@@ -20,7 +20,8 @@ func TestChat(t *testing.T) {
 		t.Error(a.raw)
 	}
 	r := e.Last(t)
-	if want := []int32{servertest.TokBOS, servertest.TokUser, 'H', 'i', servertest.TokEnd, servertest.TokAssistant}; !reflect.DeepEqual(r.Prompt, want) {
+	if want := []int32{servertest.TokBOS, servertest.TokUser, 'H', 'i', servertest.TokEnd,
+		servertest.TokAssistant}; !reflect.DeepEqual(r.Prompt, want) {
 		t.Errorf("prompt %v", r.Prompt)
 	}
 	if r.MaxTokens != 512-6 {
@@ -54,7 +55,8 @@ func TestChatMessages(t *testing.T) {
 	if a := post(t, url, chat(M{"messages": ok, "add_generation_prompt": false})); a.status != 200 {
 		t.Fatal(a.raw)
 	}
-	if got := (servertest.Tokenizer{}).Decode(e.Last(t).Prompt, false); got != "<bos><|user|>d<|end|><|user|>a\nb<|end|><|assistant|>c<|end|>" {
+	if got := (servertest.Tokenizer{}).Decode(e.Last(t).Prompt,
+		false); got != "<bos><|user|>d<|end|><|user|>a\nb<|end|><|assistant|>c<|end|>" {
 		t.Errorf("prompt %q", got)
 	}
 	for _, c := range []struct {
@@ -87,7 +89,8 @@ func TestChatMessages(t *testing.T) {
 }
 
 func TestChatLogprobs(t *testing.T) {
-	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishStop, 'b', servertest.TokHello, 0xe6, 0x97, 0xa5, servertest.TokEOS)}) + "/v1/chat/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishStop, 'b', servertest.TokHello,
+		0xe6, 0x97, 0xa5, servertest.TokEOS)}) + "/v1/chat/completions"
 	check := func(content []any) {
 		t.Helper()
 		var text []byte

@@ -20,7 +20,8 @@ func TestCompletion(t *testing.T) {
 	if a.status != 200 {
 		t.Fatal(a.raw)
 	}
-	if at(t, a.body, "object") != "text_completion" || !strings.HasPrefix(at(t, a.body, "id").(string), "cmpl-") || at(t, a.body, "model") != "fake/model" {
+	if at(t, a.body, "object") != "text_completion" || !strings.HasPrefix(at(t, a.body, "id").(string), "cmpl-") ||
+		at(t, a.body, "model") != "fake/model" {
 		t.Error(a.raw)
 	}
 	c := at(t, a.body, "choices", 0)
@@ -153,7 +154,8 @@ func TestBestOf(t *testing.T) {
 			t.Errorf("choice %d of a job: %v, want %q", i, text, want)
 		}
 	}
-	if n := len(at(t, a.body, "choices").([]any)); n != 6 || at(t, a.body, "usage", "completion_tokens") != 22.0 || e.Requests[0].Sampling.Logprobs != 0 {
+	if n := len(at(t, a.body, "choices").([]any)); n != 6 || at(t, a.body, "usage", "completion_tokens") != 22.0 ||
+		e.Requests[0].Sampling.Logprobs != 0 {
 		t.Error(n, a.raw)
 	}
 	body["logprobs"] = 0
@@ -178,7 +180,8 @@ func TestRandomSeedDiffers(t *testing.T) {
 func TestEchoWithLogprobs(t *testing.T) {
 	url := serve(t, &servertest.Engine{}) + "/v1/completions"
 	prompt := []int{servertest.TokBOS, servertest.TokHello, servertest.TokWorld, 0xe6, 0x97, 0xa5}
-	a := post(t, url, completion(M{"prompt": [][]int{prompt, {'a', 'b'}}, "echo": true, "max_tokens": 1, "logprobs": 1, "seed": 1234, "temperature": 0}))
+	a := post(t, url,
+		completion(M{"prompt": [][]int{prompt, {'a', 'b'}}, "echo": true, "max_tokens": 1, "logprobs": 1, "seed": 1234, "temperature": 0}))
 	if a.status != 200 {
 		t.Fatal(a.raw)
 	}
@@ -210,7 +213,8 @@ func TestEchoWithoutGeneration(t *testing.T) {
 	e := &servertest.Engine{}
 	url := serve(t, e) + "/v1/completions"
 	a := post(t, url, completion(M{"echo": true, "max_tokens": 0}))
-	if at(t, a.body, "choices", 0, "text") != "Hi" || at(t, a.body, "choices", 0, "finish_reason") != "length" || at(t, a.body, "usage", "completion_tokens") != 0.0 {
+	if at(t, a.body, "choices", 0, "text") != "Hi" || at(t, a.body, "choices", 0, "finish_reason") != "length" ||
+		at(t, a.body, "usage", "completion_tokens") != 0.0 {
 		t.Error(a.raw)
 	}
 	if len(e.Requests) != 0 {
@@ -218,7 +222,8 @@ func TestEchoWithoutGeneration(t *testing.T) {
 	}
 	a = post(t, url, completion(M{"echo": true, "max_tokens": 0, "logprobs": 2}))
 	lp := at(t, a.body, "choices", 0, "logprobs")
-	if at(t, a.body, "choices", 0, "text") != "Hi" || len(at(t, lp, "tokens").([]any)) != 3 || at(t, a.body, "usage", "completion_tokens") != 0.0 {
+	if at(t, a.body, "choices", 0, "text") != "Hi" || len(at(t, lp, "tokens").([]any)) != 3 ||
+		at(t, a.body, "usage", "completion_tokens") != 0.0 {
 		t.Error(a.raw)
 	}
 	ev := stream(t, url, completion(M{"echo": true, "max_tokens": 0, "stream_options": M{"include_usage": true}}))
@@ -254,7 +259,8 @@ func TestTokensAsIDs(t *testing.T) {
 	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	a := post(t, url+"/v1/completions", completion(M{"logprobs": 1, "return_tokens_as_token_ids": true}))
 	lp := at(t, a.body, "choices", 0, "logprobs")
-	if at(t, lp, "tokens", 0) != "token_id:261" || !reflect.DeepEqual(at(t, lp, "top_logprobs", 0), M{"token_id:113": -0.25, "token_id:261": -1.5}) {
+	if at(t, lp, "tokens", 0) != "token_id:261" ||
+		!reflect.DeepEqual(at(t, lp, "top_logprobs", 0), M{"token_id:113": -0.25, "token_id:261": -1.5}) {
 		t.Error(a.raw)
 	}
 	a = post(t, url+"/v1/chat/completions", chat(M{"logprobs": true, "top_logprobs": 1, "return_tokens_as_token_ids": true}))
@@ -264,7 +270,8 @@ func TestTokensAsIDs(t *testing.T) {
 }
 
 func TestSpecialTokensInText(t *testing.T) {
-	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishStop, servertest.TokOne, servertest.TokUser, servertest.TokTwo, servertest.TokEOS)}) + "/v1/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishStop, servertest.TokOne,
+		servertest.TokUser, servertest.TokTwo, servertest.TokEOS)}) + "/v1/completions"
 	if a := post(t, url, completion(nil)); at(t, a.body, "choices", 0, "text") != " one two" {
 		t.Error(a.raw)
 	}
@@ -390,7 +397,11 @@ func TestMasksThatBanEverything(t *testing.T) {
 		checkError(t, post(t, url+"/v1/completions", completion(more)), 400, "invalid_request_error", "allowed_token_ids", "no_allowed_token")
 		checkError(t, post(t, url+"/v1/chat/completions", chat(more)), 400, "invalid_request_error", "allowed_token_ids", "no_allowed_token")
 	}
-	for _, more := range []M{{"allowed_token_ids": []int{'x', 'y'}, "bad_words": []string{"x", "xy", "yy"}}, {"allowed_token_ids": []int{servertest.TokEOS}, "min_tokens": 5, "ignore_eos": true}, {"allowed_token_ids": []int{servertest.TokEOS}}} {
+	for _, more := range []M{
+		{"allowed_token_ids": []int{'x', 'y'}, "bad_words": []string{"x", "xy", "yy"}},
+		{"allowed_token_ids": []int{servertest.TokEOS}, "min_tokens": 5, "ignore_eos": true},
+		{"allowed_token_ids": []int{servertest.TokEOS}},
+	} {
 		if a := post(t, url+"/v1/completions", completion(more)); a.status != 200 {
 			t.Errorf("%v: %s", more, a.raw)
 		}

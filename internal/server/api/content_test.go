@@ -129,10 +129,12 @@ func TestHistory(t *testing.T) {
 		{"ollama", ollama(`{"role":"user","content":"see","images":["aGk="]},{"role":"assistant","content":"c"}`), "user:see\n" + image + " | assistant:c", "messages[1].images"},
 		{"ollama", ollama(`{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_name":"f","content":"7"}`), `assistant: {"name": "f", "parameters": {"a":1}} | tool:7`, ""},
 	} {
-		path := map[string]string{"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses", "ollama": "/api/chat"}[c.path]
+		path := map[string]string{"chat": "/v1/chat/completions", "messages": "/v1/messages",
+			"responses": "/v1/responses", "ollama": "/api/chat"}[c.path]
 		a := post(t, base+path, c.body)
 		if got := turns(seen); a.status != 200 || got != "user:a | "+c.want+" | user:b" || a.header.Get("X-Ignored-Parameters") != c.left {
-			t.Errorf("%s %s\n%d: %s, left out %q\nwant %s, left out %q", path, c.body, a.status, got, a.header.Get("X-Ignored-Parameters"), c.want, c.left)
+			t.Errorf("%s %s\n%d: %s, left out %q\nwant %s, left out %q", path, c.body, a.status, got,
+				a.header.Get("X-Ignored-Parameters"), c.want, c.left)
 			if a.status != 200 {
 				t.Error(a.raw)
 			}
@@ -143,7 +145,8 @@ func TestHistory(t *testing.T) {
 			}
 		}
 		if c.path == "messages" {
-			if n := post(t, base+"/v1/messages/count_tokens", c.body); n.status != 200 || at(t, n.body, "input_tokens") != float64(len(e.Last(t).Prompt)) {
+			if n := post(t, base+"/v1/messages/count_tokens", c.body); n.status != 200 ||
+				at(t, n.body, "input_tokens") != float64(len(e.Last(t).Prompt)) {
 				t.Errorf("count_tokens of %s: %d %s", c.body, n.status, n.raw)
 			}
 		}
@@ -168,7 +171,8 @@ func TestNewestTurn(t *testing.T) {
 		{"/api/chat", `{"model":"fake/model","messages":[` + old + `{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}]}`, "messages[2].content[0].type"},
 	} {
 		a := post(t, base+c.path, c.body)
-		if a.status != 400 || !strings.Contains(a.raw, "'"+c.param+"'") || !strings.Contains(a.raw, "only text is") || !strings.Contains(a.raw, "Send the message without ") {
+		if a.status != 400 || !strings.Contains(a.raw, "'"+c.param+"'") || !strings.Contains(a.raw, "only text is") ||
+			!strings.Contains(a.raw, "Send the message without ") {
 			t.Errorf("%s %s: %d %s", c.path, c.body, a.status, a.raw)
 		}
 	}
@@ -182,7 +186,8 @@ func TestNewestTurn(t *testing.T) {
 		"/v1/messages":         `{"max_tokens":2,"messages":[` + old + `{"role":"user","content":"c"},{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{}}]},{"type":"text","text":"so?"}]}]}`,
 		"/v1/responses":        `{"store":false,"input":[` + old + `{"role":"user","content":"c"},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":[{"type":"input_image"}]}]}`,
 	} {
-		if a := post(t, base+path, body); a.status != 200 || path != "/tokenize" && !strings.Contains(a.header.Get("X-Ignored-Parameters"), "[0]") {
+		if a := post(t, base+path, body); a.status != 200 ||
+			path != "/tokenize" && !strings.Contains(a.header.Get("X-Ignored-Parameters"), "[0]") {
 			t.Errorf("%s %s: %d %s", path, body, a.status, a.raw)
 		}
 	}

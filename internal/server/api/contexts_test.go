@@ -34,14 +34,16 @@ func TestContexts(t *testing.T) {
 	if made.status != http.StatusOK || at(t, made.body, "tokens") != 9.0 || at(t, made.body, "status") != "ready" {
 		t.Fatal(made.raw)
 	}
-	if r := e.Last(t); !r.Hold || r.Context != 9 || r.MaxTokens != 1 || r.Policy != "squeezed:sparsity=0.8" || r.Tenant != "ann" || !r.IgnoreEOS {
+	if r := e.Last(t); !r.Hold || r.Context != 9 || r.MaxTokens != 1 || r.Policy != "squeezed:sparsity=0.8" ||
+		r.Tenant != "ann" || !r.IgnoreEOS {
 		t.Errorf("%+v", r)
 	}
 	a := ask(t, "POST", url+"/v1/completions", "a", `{"prompt": " a", "max_tokens": 2, "context": "book"}`)
 	if at(t, a.body, "usage", "prompt_tokens") != 11.0 || at(t, a.body, "usage", "prompt_tokens_details", "cached_tokens") != 9.0 {
 		t.Error(a.raw)
 	}
-	if r := e.Last(t); r.Context != 9 || r.Hold || r.Policy != "squeezed:sparsity=0.8" || !slices.Equal(r.Prompt, servertest.FakeEncode(engine.Segment{Text: "once upon a"})) {
+	if r := e.Last(t); r.Context != 9 || r.Hold || r.Policy != "squeezed:sparsity=0.8" ||
+		!slices.Equal(r.Prompt, servertest.FakeEncode(engine.Segment{Text: "once upon a"})) {
 		t.Errorf("%+v", r)
 	}
 	ask(t, "POST", url+"/v1/completions", "a", `{"prompt": ["once upon it", "twice"], "add_special_tokens": false, "context": "auto"}`)
@@ -105,9 +107,13 @@ func TestContextsThatAreNotNamed(t *testing.T) {
 		return []engine.Event{{Token: servertest.TokHello}, {Token: servertest.TokWorld, Finish: engine.FinishLength}}
 	}}
 	_, url := serveServer(t, e)
-	for _, body := range []M{{"name": "asked", "prompt": "once", "kv_policy": "squeezed:sparsity=0.8"}, {"name": "automatic", "prompt": "twice", "automatic": true}} {
+	for _, body := range []M{
+		{"name": "asked", "prompt": "once", "kv_policy": "squeezed:sparsity=0.8"},
+		{"name": "automatic", "prompt": "twice", "automatic": true},
+	} {
 		body["add_special_tokens"] = false
-		if r := post(t, url+"/v1/contexts", body); r.status != 200 || at(t, r.body, "durable") != false || at(t, r.body, "automatic") != (body["automatic"] == true) {
+		if r := post(t, url+"/v1/contexts", body); r.status != 200 || at(t, r.body, "durable") != false ||
+			at(t, r.body, "automatic") != (body["automatic"] == true) {
 			t.Fatal(r.raw)
 		}
 	}
@@ -115,9 +121,12 @@ func TestContextsThatAreNotNamed(t *testing.T) {
 		more M
 		want int // tokens of the context
 	}{
-		{M{"prompt": "once upon"}, 0}, {M{"prompt": "once upon", "kv_policy": "squeezed:sparsity=0.8"}, 4}, {M{"prompt": "once upon", "kv_policy": "squeezed"}, 0},
-		{M{"prompt": "once upon", "context": "auto"}, 4}, {M{"prompt": "once upon", "context": "auto", "kv_policy": "full"}, 0}, {M{"prompt": "once", "context": "auto"}, 0},
-		{M{"prompt": "twice upon"}, 5}, {M{"prompt": "twice upon", "kv_policy": "squeezed"}, 5}, {M{"prompt": "twice upon", "kv_policy": "full"}, 0}, {M{"prompt": "twice upon", "context": "none"}, 0},
+		{M{"prompt": "once upon"}, 0}, {M{"prompt": "once upon", "kv_policy": "squeezed:sparsity=0.8"}, 4},
+		{M{"prompt": "once upon", "kv_policy": "squeezed"}, 0},
+		{M{"prompt": "once upon", "context": "auto"}, 4}, {M{"prompt": "once upon", "context": "auto", "kv_policy": "full"}, 0},
+		{M{"prompt": "once", "context": "auto"}, 0},
+		{M{"prompt": "twice upon"}, 5}, {M{"prompt": "twice upon", "kv_policy": "squeezed"}, 5},
+		{M{"prompt": "twice upon", "kv_policy": "full"}, 0}, {M{"prompt": "twice upon", "context": "none"}, 0},
 		{M{"prompt": "twice upon", "echo": true}, 0}, {M{"prompt": "twic"}, 0}, {M{"prompt": "twice"}, 0},
 	} {
 		c.more["add_special_tokens"], c.more["max_tokens"] = false, 2

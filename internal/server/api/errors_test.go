@@ -101,13 +101,16 @@ func TestContextLength(t *testing.T) {
 		param string
 		text  string
 	}{
-		{"/v1/completions", completion(M{"prompt": long}), "prompt", "This model's maximum context length is 512 tokens. However, your prompt has 601 tokens, which leaves no room"},
-		{"/v1/completions", completion(M{"prompt": long, "max_tokens": 10}), "prompt", "you requested 611 tokens (601 in the prompt, 10 in the completion)"},
+		{"/v1/completions", completion(M{"prompt": long}), "prompt",
+			"This model's maximum context length is 512 tokens. However, your prompt has 601 tokens, which leaves no room"},
+		{"/v1/completions", completion(M{"prompt": long, "max_tokens": 10}), "prompt",
+			"you requested 611 tokens (601 in the prompt, 10 in the completion)"},
 		{"/v1/completions", completion(M{"prompt": long, "max_tokens": -1}), "prompt", "your prompt has 601 tokens"},
 		{"/v1/completions", completion(M{"prompt": make([]int, 900)}), "prompt", "your prompt has 900 tokens"},
 		{"/v1/completions", completion(M{"prompt": strings.Repeat("a", 511)}), "prompt", "your prompt has 512 tokens"},
 		{"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}}), "messages", "Please reduce the length"},
-		{"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}, "max_completion_tokens": 7}), "messages", "7 in the completion"},
+		{"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}, "max_completion_tokens": 7}),
+			"messages", "7 in the completion"},
 		{"/v1/completions", completion(M{"prompt": strings.Repeat("a", 1<<20)}), "prompt", "your prompt has at least "},
 	} {
 		a := post(t, url+c.path, c.body)
@@ -143,9 +146,12 @@ func TestMaxTokensGivesWay(t *testing.T) {
 			want = 5
 		}
 		for path, body := range map[string]M{
-			"/v1/chat/completions": {"messages": messages, "max_tokens": most}, "/v1/completions": {"prompt": "Hello", "max_tokens": most, "add_special_tokens": false},
-			"/v1/messages": {"messages": messages, "max_tokens": most}, "/v1/responses": {"input": "Hi", "max_output_tokens": most, "store": false},
-			"/api/chat": {"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": most}}, "/api/generate": {"model": "fake/model", "prompt": "Hi", "stream": false, "options": M{"num_predict": most}},
+			"/v1/chat/completions": {"messages": messages, "max_tokens": most},
+			"/v1/completions":      {"prompt": "Hello", "max_tokens": most, "add_special_tokens": false},
+			"/v1/messages":         {"messages": messages, "max_tokens": most},
+			"/v1/responses":        {"input": "Hi", "max_output_tokens": most, "store": false},
+			"/api/chat":            {"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": most}},
+			"/api/generate":        {"model": "fake/model", "prompt": "Hi", "stream": false, "options": M{"num_predict": most}},
 		} {
 			want := want
 			if path == "/v1/completions" && want > 5 {
@@ -163,13 +169,15 @@ func TestMaxTokensGivesWay(t *testing.T) {
 			}
 		}
 	}
-	for path, body := range map[string]M{"/v1/chat/completions": {"messages": messages, "max_tokens": 0}, "/v1/completions": {"prompt": "x", "max_tokens": 0},
-		"/v1/messages": {"messages": messages, "max_tokens": 0}, "/v1/responses": {"input": "Hi", "max_output_tokens": 0}} {
+	for path, body := range map[string]M{"/v1/chat/completions": {"messages": messages, "max_tokens": 0},
+		"/v1/completions": {"prompt": "x", "max_tokens": 0},
+		"/v1/messages":    {"messages": messages, "max_tokens": 0}, "/v1/responses": {"input": "Hi", "max_output_tokens": 0}} {
 		if a := post(t, h.URL+path, body); a.status != 400 {
 			t.Errorf("%s with 0: %d", path, a.status)
 		}
 	}
-	if a := post(t, h.URL+"/api/chat", M{"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": 0}}); a.status != 200 || e.Last(t).MaxTokens != 512-prompt {
+	if a := post(t, h.URL+"/api/chat", M{"model": "fake/model", "messages": messages, "stream": false,
+		"options": M{"num_predict": 0}}); a.status != 200 || e.Last(t).MaxTokens != 512-prompt {
 		t.Errorf("num_predict 0 must mean no limit: %s", a.raw)
 	}
 	// A prompt that is cut leaves what was asked for, and at least one token.
@@ -217,7 +225,8 @@ func TestBodies(t *testing.T) {
 	resp, err := http.DefaultClient.Do(chunked)
 	checkError(t, read(t, resp, err), 413, "invalid_request_error", "", "request_too_large")
 	// Only a browser must name the type, since a page could send the request.
-	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "nonsense/;", "application/json; charset=utf-8"} {
+	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded",
+		"multipart/form-data; boundary=x", "nonsense/;", "application/json; charset=utf-8"} {
 		for _, browser := range []bool{false, true} {
 			req, err := http.NewRequest("POST", url, strings.NewReader(`{"prompt":"x"}`))
 			if err != nil {

@@ -170,7 +170,8 @@ func TestOneDecoder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.HasSuffix(name, "_test.go") && strings.Contains(string(text), "json.Unmarshal(") && !slices.Contains(other, filepath.Base(name)) {
+		if !strings.HasSuffix(name, "_test.go") && strings.Contains(string(text), "json.Unmarshal(") &&
+			!slices.Contains(other, filepath.Base(name)) {
 			t.Errorf("%s calls json.Unmarshal, which ignores the case of names; call jsonbody.Unmarshal", name)
 		}
 	}

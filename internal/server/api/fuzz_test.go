@@ -73,7 +73,8 @@ func FuzzHTTP(f *testing.F) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	h := newServer(f, e).Handler()
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/api/chat", "/api/generate", "/tokenize", "/detokenize"} {
+		for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages",
+			"/v1/messages/count_tokens", "/v1/responses", "/api/chat", "/api/generate", "/tokenize", "/detokenize"} {
 			r := httptest.NewRequest("POST", path, bytes.NewReader(body))
 			r.Host = "localhost"
 			r.Header.Set("Content-Type", "application/json")

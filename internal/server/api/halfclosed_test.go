@@ -30,7 +30,8 @@ func TestHalfClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			path, len(body), body)
 		servertest.Eventually(t, "the engine has the request", func() bool {
 			e.Mu.Lock()
 			defer e.Mu.Unlock()

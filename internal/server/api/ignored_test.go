@@ -32,7 +32,8 @@ func TestEffort(t *testing.T) {
 		for _, path := range []string{"/v1/chat/completions", "/tokenize"} {
 			*seen = engine.Conversation{}
 			a := post(t, base+path, `{"messages":[{"role":"user","content":"x"}]`+c.more+`}`)
-			if a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" || seen.Kwargs["enable_thinking"] != c.think || seen.Kwargs["reasoning_effort"] != c.effort {
+			if a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" || seen.Kwargs["enable_thinking"] != c.think ||
+				seen.Kwargs["reasoning_effort"] != c.effort {
 				t.Errorf("%s %s: %d, the template got %v: %s", path, c.more, a.status, seen.Kwargs, a.raw)
 			}
 		}
@@ -77,7 +78,8 @@ func TestWithoutEffect(t *testing.T) {
 	if a := post(t, url+"/v1/messages", `{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web_search_20250305","name":"web_search"}],"tool_choice":{"type":"any"}}`); a.status != 400 {
 		t.Errorf("a call of a tool that was left out cannot be forced: %d %s", a.status, a.raw)
 	}
-	if a := get(t, url+"/v1/models?client_version=0.0.0"); len(at(t, a.body, "models").([]any)) != 0 || at(t, a.body, "data", 0, "id") != "fake/model" {
+	if a := get(t, url+"/v1/models?client_version=0.0.0"); len(at(t, a.body, "models").([]any)) != 0 ||
+		at(t, a.body, "data", 0, "id") != "fake/model" {
 		t.Error(a.raw)
 	}
 	if a := get(t, url+"/v1/models"); strings.Contains(a.raw, `"models"`) {
@@ -121,7 +123,8 @@ func TestStopsInAnswer(t *testing.T) {
 		}
 	}
 	url, _ := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("<think>first:\n\nthen</think>\n\nanswer")})
-	if a := post(t, url, chat(M{"stop": "\n\n"})); at(t, a.body, "choices", 0, "message", "reasoning_content") != "first:" || at(t, a.body, "choices", 0, "finish_reason") != "stop" {
+	if a := post(t, url, chat(M{"stop": "\n\n"})); at(t, a.body, "choices", 0, "message", "reasoning_content") != "first:" ||
+		at(t, a.body, "choices", 0, "finish_reason") != "stop" {
 		t.Errorf("a chat's stop holds in the thought, as the docs say: %s", a.raw)
 	}
 }

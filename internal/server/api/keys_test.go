@@ -77,9 +77,13 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	log := &lines{}
 	s := newServer(t, e, func(c *Config) {
 		c.Audit = slog.New(slog.NewJSONHandler(log, nil))
-		c.Keys = []httpserver.Key{{Name: "ann", Secret: "a", TokensPerMinute: 1, Priority: 5}, {Name: "op", Secret: "o", Role: httpserver.RoleOperator}}
+		c.Keys = []httpserver.Key{
+			{Name: "ann", Secret: "a", TokensPerMinute: 1, Priority: 5},
+			{Name: "op", Secret: "o", Role: httpserver.RoleOperator},
+		}
 	})
-	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/nodes/*", Operator: true, Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }}); err != nil {
+	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/nodes/*", Operator: true,
+		Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/batches", Uncounted: true, Handler: http.NotFound}); err != nil {
@@ -135,7 +139,8 @@ func TestKeysRolesAndAudit(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+strconv.Itoa(r.Status)+" "+strconv.Itoa(r.Prompt)))
 	}
-	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/nodes/n/undrain 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
+	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0",
+		"ann user /v1/nodes/n/undrain 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
 		"op operator /v1/nodes/n/drain 202 0", "op operator /v1/completions 200 2", "/v1/completions 401 0", "ann user /v1/completions 200 2"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("written down:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -176,13 +181,15 @@ func TestIgnoredParametersAreNamed(t *testing.T) {
 	if got := a.header.Get("X-Ignored-Parameters"); a.status != 200 || got != `temprature, usr\n` {
 		t.Errorf("%d, %q", a.status, got)
 	}
-	for name, body := range map[string]M{"/v1/completions": completion(M{"seed": 1, "echo": true, "logprobs": 1}), "/v1/chat/completions": chat(M{"logprobs": true, "top_logprobs": 1})} {
+	for name, body := range map[string]M{"/v1/completions": completion(M{"seed": 1, "echo": true, "logprobs": 1}),
+		"/v1/chat/completions": chat(M{"logprobs": true, "top_logprobs": 1})} {
 		if a := post(t, url+name, body); a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" {
 			t.Errorf("%s: %d %s names %q", name, a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
 		}
 	}
 	strict := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Strict = true })
-	checkError(t, post(t, strict+"/v1/completions", completion(M{"temprature": 0})), 400, "invalid_request_error", "temprature", "unsupported_parameter")
+	checkError(t, post(t, strict+"/v1/completions", completion(M{"temprature": 0})), 400, "invalid_request_error",
+		"temprature", "unsupported_parameter")
 	if a := post(t, strict+"/v1/chat/completions", chat(M{"temperature": 0})); a.status != 200 {
 		t.Error(a.raw)
 	}

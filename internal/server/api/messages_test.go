@@ -31,46 +31,66 @@ func serveMessages(t *testing.T, source, text string) (string, *engine.Conversat
 
 func TestMessages(t *testing.T) {
 	const call = "<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>"
-	tools := []M{{"name": "get_weather", "description": "of a city", "input_schema": M{"type": "object", "properties": M{"city": M{"type": "string"}}}}}
+	tools := []M{{"name": "get_weather", "description": "of a city",
+		"input_schema": M{"type": "object", "properties": M{"city": M{"type": "string"}}}}}
 	url, seen, e := serveMessages(t, hermesTemplate, call)
-	a := post(t, url, messages(M{"tools": tools, "system": []M{{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "Be brief.", "cache_control": M{"type": "ephemeral"}}},
+	a := post(t, url, messages(M{"tools": tools, "system": []M{
+		{"type": "text", "text": "x-anthropic-billing-header: cch=1;"},
+		{"type": "text", "text": "Be brief.", "cache_control": M{"type": "ephemeral"}},
+	},
 		"metadata": M{"user_id": "u"}, "thinking": M{"type": "enabled", "budget_tokens": 1024}, "messages": []M{
 			{"role": "user", "content": "Weather?"},
-			{"role": "assistant", "content": []M{{"type": "thinking", "thinking": "so", "signature": ""}, {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": M{"city": "Rome"}}}},
-			{"role": "user", "content": []M{{"type": "tool_result", "tool_use_id": "toolu_1", "content": []M{{"type": "text", "text": "rain"}}}, {"type": "text", "text": "And Oslo?"}}},
+			{"role": "assistant", "content": []M{
+				{"type": "thinking", "thinking": "so", "signature": ""},
+				{"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": M{"city": "Rome"}},
+			}},
+			{"role": "user", "content": []M{
+				{"type": "tool_result", "tool_use_id": "toolu_1", "content": []M{{"type": "text", "text": "rain"}}},
+				{"type": "text", "text": "And Oslo?"},
+			}},
 		}}))
 	if a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" {
 		t.Fatalf("%d %s, ignored %q", a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
 	}
 	if seen.Messages[0].Content != "Be brief." || seen.Messages[2].Thought != "so" || !strings.Contains(string(seen.Messages[2].Calls), `{\"city\":\"Rome\"}`) ||
-		seen.Messages[3].Role != "tool" || seen.Messages[3].CallID != "toolu_1" || seen.Messages[3].Content != "rain" || seen.Messages[4].Content != "And Oslo?" || seen.Kwargs["enable_thinking"] != true {
+		seen.Messages[3].Role != "tool" || seen.Messages[3].CallID != "toolu_1" || seen.Messages[3].Content != "rain" ||
+		seen.Messages[4].Content != "And Oslo?" || seen.Kwargs["enable_thinking"] != true {
 		t.Errorf("the template saw %+v", seen)
 	}
-	if got := fmt.Sprint(at(t, a.body, "type"), at(t, a.body, "role"), at(t, a.body, "stop_reason"), at(t, a.body, "stop_sequence")); got != "message assistant tool_use <nil>" && got != "messageassistanttool_use<nil>" {
+	if got := fmt.Sprint(at(t, a.body, "type"), at(t, a.body, "role"), at(t, a.body, "stop_reason"),
+		at(t, a.body, "stop_sequence")); got != "message assistant tool_use <nil>" && got != "messageassistanttool_use<nil>" {
 		t.Errorf("%q in %s", got, a.raw)
 	}
 	var types []string
 	for _, b := range at(t, a.body, "content").([]any) {
 		types = append(types, b.(M)["type"].(string))
 	}
-	if strings.Join(types, " ") != "thinking text tool_use" || at(t, a.body, "content", 2, "input", "city") != "Oslo" || at(t, a.body, "content", 0, "thinking") != "hm" {
+	if strings.Join(types, " ") != "thinking text tool_use" || at(t, a.body, "content", 2, "input", "city") != "Oslo" ||
+		at(t, a.body, "content", 0, "thinking") != "hm" {
 		t.Errorf("content %s", a.raw)
 	}
-	if in := at(t, a.body, "usage", "input_tokens").(float64); int(in) != len(e.Last(t).Prompt) || at(t, a.body, "usage", "output_tokens").(float64) < 10 {
+	if in := at(t, a.body, "usage", "input_tokens").(float64); int(in) != len(e.Last(t).Prompt) ||
+		at(t, a.body, "usage", "output_tokens").(float64) < 10 {
 		t.Errorf("usage %s", a.raw)
 	}
-	if n := post(t, url+"/count_tokens", M{"model": "fake/model", "messages": []M{{"role": "user", "content": "Hi"}}}); n.status != 200 || at(t, n.body, "input_tokens").(float64) < 3 {
+	if n := post(t, url+"/count_tokens", M{"model": "fake/model", "messages": []M{{"role": "user", "content": "Hi"}}}); n.status != 200 ||
+		at(t, n.body, "input_tokens").(float64) < 3 {
 		t.Error(n.raw)
 	}
 	for choice, forced := range map[string]bool{"any": true, "auto": false} {
-		if a := post(t, url, messages(M{"tools": tools, "tool_choice": M{"type": choice}})); a.status != 200 || (e.Last(t).Sampling.Grammar != nil) != forced {
+		if a := post(t, url, messages(M{"tools": tools, "tool_choice": M{"type": choice}})); a.status != 200 ||
+			(e.Last(t).Sampling.Grammar != nil) != forced {
 			t.Errorf("tool_choice %s: %d, grammar %v", choice, a.status, e.Last(t).Sampling.Grammar)
 		}
 	}
-	if a := post(t, url, messages(M{"max_tokens": 1 << 20, "stop_sequences": []string{"look"}})); a.status != 200 || at(t, a.body, "stop_reason") != "stop_sequence" || at(t, a.body, "stop_sequence") != "look" {
+	if a := post(t, url, messages(M{"max_tokens": 1 << 20, "stop_sequences": []string{"look"}})); a.status != 200 ||
+		at(t, a.body, "stop_reason") != "stop_sequence" || at(t, a.body, "stop_sequence") != "look" {
 		t.Error(a.raw)
 	}
-	for _, how := range []M{{"output_format": M{"type": "json_schema", "schema": M{"type": "object"}}}, {"output_config": M{"effort": "low", "format": M{"type": "json_schema", "schema": M{"type": "object"}}}}} {
+	for _, how := range []M{
+		{"output_format": M{"type": "json_schema", "schema": M{"type": "object"}}},
+		{"output_config": M{"effort": "low", "format": M{"type": "json_schema", "schema": M{"type": "object"}}}},
+	} {
 		if a := post(t, url, messages(how)); a.status != 200 || e.Last(t).Sampling.Grammar == nil || a.header.Get("X-Ignored-Parameters") != "" {
 			t.Errorf("%v: %d, grammar %v", how, a.status, e.Last(t).Sampling.Grammar)
 		}
@@ -83,7 +103,8 @@ func TestMessages(t *testing.T) {
 // The events of a stream, in the order that Anthropic's clients ask for, say what the whole
 // message says.
 func TestMessagesStream(t *testing.T) {
-	url, _, _ := serveMessages(t, hermesTemplate, "<think>hm</think>I look.<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>")
+	url, _, _ := serveMessages(t, hermesTemplate,
+		"<think>hm</think>I look.<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>")
 	resp := openStream(t, context.Background(), url, messages(M{"tools": []M{{"name": "f"}}}))
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -124,7 +145,8 @@ func TestMessagesStream(t *testing.T) {
 		}
 		order = append(order, name)
 	}
-	want := "message_start content_block_start:thinking content_block_stop content_block_start:text content_block_stop content_block_start:tool_use content_block_stop message_delta:tool_use message_stop"
+	want := "message_start content_block_start:thinking content_block_stop content_block_start:text " +
+		"content_block_stop content_block_start:tool_use content_block_stop message_delta:tool_use message_stop"
 	if got := strings.Join(order, " "); got != want {
 		t.Errorf("events\n%s\nwant\n%s", got, want)
 	}
@@ -152,11 +174,13 @@ func TestMessagesErrors(t *testing.T) {
 		{"{", 400, "invalid_request_error", "JSON"},
 	} {
 		a := post(t, url, c.body)
-		if a.status != c.status || at(t, a.body, "type") != "error" || at(t, a.body, "error", "type") != c.typ || !strings.Contains(at(t, a.body, "error", "message").(string), c.in) {
+		if a.status != c.status || at(t, a.body, "type") != "error" || at(t, a.body, "error", "type") != c.typ ||
+			!strings.Contains(at(t, a.body, "error", "message").(string), c.in) {
 			t.Errorf("%v: %d %s", c.body, a.status, a.raw)
 		}
 	}
-	key := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = []httpserver.Key{{Name: "k", Secret: "secret-key-of-sixteen"}} }) + "/v1/messages"
+	key := serve(t, &servertest.Engine{Script: servertest.Hello},
+		func(c *Config) { c.Keys = []httpserver.Key{{Name: "k", Secret: "secret-key-of-sixteen"}} }) + "/v1/messages"
 	ask := func(header string) *http.Response {
 		b, _ := json.Marshal(messages(nil))
 		r, _ := http.NewRequest("POST", key, strings.NewReader(string(b)))
@@ -175,7 +199,8 @@ func TestMessagesErrors(t *testing.T) {
 		t.Errorf("x-api-key: status %d", r.StatusCode)
 	}
 	var body M
-	if r := ask("wrong"); r.StatusCode != 401 || json.NewDecoder(r.Body).Decode(&body) != nil || at(t, body, "error", "type") != "authentication_error" {
+	if r := ask("wrong"); r.StatusCode != 401 || json.NewDecoder(r.Body).Decode(&body) != nil ||
+		at(t, body, "error", "type") != "authentication_error" {
 		t.Errorf("a wrong key: %d %v", r.StatusCode, body)
 	}
 }

@@ -73,15 +73,19 @@ func TestCountersEqualUsage(t *testing.T) {
 	}{
 		{"plain", "/v1/completions", completion(M{"max_tokens": 5}), 3, 5, 1},
 		{"n", "/v1/completions", completion(M{"max_tokens": 5, "n": 4}), 3, 20, 4},
-		{"n in a stream", "/v1/completions", completion(M{"max_tokens": 5, "n": 4, "stream": true, "stream_options": M{"include_usage": true}}), 3, 20, 4},
+		{"n in a stream", "/v1/completions",
+			completion(M{"max_tokens": 5, "n": 4, "stream": true, "stream_options": M{"include_usage": true}}), 3, 20, 4},
 		{"best of", "/v1/completions", completion(M{"max_tokens": 5, "n": 2, "best_of": 3}), 3, 15, 3},
 		{"several prompts", "/v1/completions", completion(M{"prompt": []string{"Hi", "H", ""}, "max_tokens": 5, "n": 2}), 6, 30, 6},
 		{"echo alone", "/v1/completions", completion(M{"max_tokens": 0, "echo": true, "logprobs": 1}), 3, 0, 1},
 		{"echo without logprobs", "/v1/completions", completion(M{"max_tokens": 0, "echo": true}), 3, 0, 1},
-		{"such an echo in a stream", "/v1/completions", completion(M{"max_tokens": 0, "echo": true, "stream": true, "stream_options": M{"include_usage": true}}), 3, 0, 1},
-		{"such echoes of several prompts", "/v1/completions", completion(M{"prompt": []string{"Hi", "H", ""}, "max_tokens": 0, "echo": true, "n": 2}), 6, 0, 6},
+		{"such an echo in a stream", "/v1/completions",
+			completion(M{"max_tokens": 0, "echo": true, "stream": true, "stream_options": M{"include_usage": true}}), 3, 0, 1},
+		{"such echoes of several prompts", "/v1/completions",
+			completion(M{"prompt": []string{"Hi", "H", ""}, "max_tokens": 0, "echo": true, "n": 2}), 6, 0, 6},
 		{"a stop string within a step", "/v1/completions", completion(M{"max_tokens": 30, "stop": "two"}), 3, 2, 1},
-		{"a stop string in a stream", "/v1/completions", completion(M{"max_tokens": 30, "stop": "two", "stream": true, "stream_options": M{"include_usage": true}}), 3, 2, 1},
+		{"a stop string in a stream", "/v1/completions",
+			completion(M{"max_tokens": 30, "stop": "two", "stream": true, "stream_options": M{"include_usage": true}}), 3, 2, 1},
 		{"chat", "/v1/chat/completions", chat(M{"max_tokens": 7, "n": 2}), 6, 14, 2},
 		{"Anthropic", "/v1/messages", chat(M{"max_tokens": 7}), 6, 7, 1},
 		{"Anthropic's stream", "/v1/messages", chat(M{"max_tokens": 7, "stream": true}), 6, 7, 1},
@@ -104,7 +108,8 @@ func TestCountersEqualUsage(t *testing.T) {
 			got := series(t, url)
 			for name, want := range map[string]float64{
 				"vllm:prompt_tokens_total": c.prompt, "vllm:generation_tokens_total": c.generated, "vllm:request_generation_tokens_sum": c.generated,
-				"vllm:request_generation_tokens_count": c.finished, "vllm:time_to_first_token_seconds_count": first, "vllm:request_prompt_tokens_count": c.finished, "vllm:e2e_request_latency_seconds_count": c.finished,
+				"vllm:request_generation_tokens_count": c.finished, "vllm:time_to_first_token_seconds_count": first,
+				"vllm:request_prompt_tokens_count": c.finished, "vllm:e2e_request_latency_seconds_count": c.finished,
 			} {
 				if got[name] != want {
 					t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -196,10 +201,12 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 	}{
 		{name: "one each", steps: []int{1, 1, 1}, ttft: 1, gaps: map[string]float64{"0.2": 0, "0.3": 2}, sum: 0.6},
 		{name: "three at once", steps: []int{1, 3, 3}, ttft: 1, gaps: map[string]float64{"0.075": 0, "0.1": 6, "0.2": 6}, sum: 0.6},
-		{name: "of unlike size", steps: []int{1, 6, 1, 2}, ttft: 1, gaps: map[string]float64{"0.025": 0, "0.05": 6, "0.15": 8, "0.3": 9}, sum: 0.9},
+		{name: "of unlike size", steps: []int{1, 6, 1, 2}, ttft: 1,
+			gaps: map[string]float64{"0.025": 0, "0.05": 6, "0.15": 8, "0.3": 9}, sum: 0.9},
 		{name: "the first step gives several", steps: []int{4, 2}, ttft: 1, gaps: map[string]float64{"0.1": 0, "0.15": 2}, sum: 0.3},
 		{name: "an attempt that goes on", resumed: true, steps: []int{2, 2}, ttft: 0, gaps: map[string]float64{"0.1": 0, "0.15": 2}, sum: 0.3},
-		{name: "a stop string within a step", steps: []int{1, 6, 3}, stop: "three one", ttft: 1, gaps: map[string]float64{"0.025": 0, "0.05": 3, "0.3": 3}, sum: 0.15},
+		{name: "a stop string within a step", steps: []int{1, 6, 3}, stop: "three one", ttft: 1,
+			gaps: map[string]float64{"0.025": 0, "0.05": 3, "0.3": 3}, sum: 0.15},
 		{name: "a stop string in the first step", steps: []int{3, 3}, stop: "two", ttft: 1, gaps: map[string]float64{"0.3": 0}, sum: 0},
 		{name: "a failure has no time", steps: []int{1, 1}, finish: engine.FinishError, ttft: 1, gaps: map[string]float64{"0.3": 1}, sum: 0.3},
 	} {

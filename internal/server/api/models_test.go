@@ -19,7 +19,10 @@ func twoModels(t *testing.T, chat, vectors *servertest.Engine) (*Server, string)
 	b.Models, b.MaxModelLen, b.SystemFingerprint = []string{"vectors"}, 64, "print-vectors"
 	makesVectors(&b)
 	b.Recipe.Only = true
-	s, err := NewModels(testConfig(), chat, []Model{{a, chat, servertest.Tokenizer{}, servertest.Template{}}, {b, vectors, servertest.Tokenizer{}, nil}})
+	s, err := NewModels(testConfig(), chat, []Model{
+		{a, chat, servertest.Tokenizer{}, servertest.Template{}},
+		{b, vectors, servertest.Tokenizer{}, nil},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +115,12 @@ func TestModelsAreListed(t *testing.T) {
 // TestMetricsByModel: vLLM's metrics have a series for each model, and those of nodes count all.
 func TestMetricsByModel(t *testing.T) {
 	chat := &servertest.Engine{Script: servertest.Hello}
-	chat.State = wire.ClusterState{Running: 5, Nodes: []wire.NodeState{{ID: "a", KVUsedBytes: 7, KVBudgetBytes: 12}}, Models: []wire.ModelState{
-		{Model: "chat", Running: 3, Waiting: 1, KVUsedBytes: 5, KVBudgetBytes: 10, Preemptions: 4, Drafts: &wire.DraftsState{Drafted: 6, TextBytes: 10}, PrefixCache: &wire.PrefixCacheState{Hits: 8}},
-		{Model: "vectors", Running: 2, KVUsedBytes: 2, KVBudgetBytes: 2, Drafts: &wire.DraftsState{TextBytes: 1}, PrefixCache: &wire.PrefixCacheState{}}}}
+	chat.State = wire.ClusterState{Running: 5, Nodes: []wire.NodeState{{ID: "a", KVUsedBytes: 7, KVBudgetBytes: 12}},
+		Models: []wire.ModelState{
+			{Model: "chat", Running: 3, Waiting: 1, KVUsedBytes: 5, KVBudgetBytes: 10, Preemptions: 4,
+				Drafts: &wire.DraftsState{Drafted: 6, TextBytes: 10}, PrefixCache: &wire.PrefixCacheState{Hits: 8}},
+			{Model: "vectors", Running: 2, KVUsedBytes: 2, KVBudgetBytes: 2, Drafts: &wire.DraftsState{TextBytes: 1},
+				PrefixCache: &wire.PrefixCacheState{}}}}
 	_, url := twoModels(t, chat, &servertest.Engine{})
 	text := get(t, url+"/metrics").raw
 	for _, want := range []string{
@@ -159,7 +165,10 @@ func TestTaskOfTheSecondChatModel(t *testing.T) {
 	a, b := testConfig(), testConfig()
 	a.Models, a.SystemFingerprint, b.Models, b.SystemFingerprint = []string{"a"}, "print-a", []string{"b"}, "print-b"
 	e := &servertest.Engine{}
-	s, err := NewModels(testConfig(), e, []Model{{a, e, servertest.Tokenizer{}, servertest.Template{}}, {b, e, servertest.Tokenizer{}, servertest.Template{}}})
+	s, err := NewModels(testConfig(), e, []Model{
+		{a, e, servertest.Tokenizer{}, servertest.Template{}},
+		{b, e, servertest.Tokenizer{}, servertest.Template{}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

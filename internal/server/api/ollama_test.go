@@ -68,7 +68,8 @@ func TestOllama(t *testing.T) {
 				text += piece
 			}
 			last := objects[len(objects)-1]
-			if text != c.text || last["eval_count"] != c.count || last["prompt_eval_count"].(float64) < 2 || last["prompt_eval_duration"].(float64) <= 0 || last["eval_duration"].(float64) <= 0 || last["total_duration"].(float64) <= 0 {
+			if text != c.text || last["eval_count"] != c.count || last["prompt_eval_count"].(float64) < 2 ||
+				last["prompt_eval_duration"].(float64) <= 0 || last["eval_duration"].(float64) <= 0 || last["total_duration"].(float64) <= 0 {
 				t.Errorf("%q ends with %v", text, last)
 			}
 			if want := map[bool]string{true: "length", false: "stop"}[c.count == 2]; last["done_reason"] != want {
@@ -77,7 +78,8 @@ func TestOllama(t *testing.T) {
 		})
 	}
 	a := ask(t, "POST", url+"/api/chat", "", `{"model":"fake/model","stream":false,"options":{"seed":101,"temperature":0.5,"repeat_penalty":1.25,"num_ctx":4096},"messages":[{"role":"user","content":"Hello!"}],"fancy":1}`)
-	if p := e.Last(t).Sampling; p.Seed != 101 || p.Temperature != 0.5 || p.RepetitionPenalty != 1.25 || a.header.Get("X-Ignored-Parameters") != "fancy, options.num_ctx" {
+	if p := e.Last(t).Sampling; p.Seed != 101 || p.Temperature != 0.5 || p.RepetitionPenalty != 1.25 ||
+		a.header.Get("X-Ignored-Parameters") != "fancy, options.num_ctx" {
 		t.Errorf("options became %+v, ignored are %q", p, a.header.Get("X-Ignored-Parameters"))
 	}
 	for body, want := range map[string]string{
@@ -93,11 +95,15 @@ func TestOllama(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", body, a.status, a.raw, want)
 		}
 	}
-	if a := ask(t, "GET", url+"/api/tags", "", ""); at(t, a.body, "models", 0, "name") != "fake/model" || at(t, a.body, "models", 1, "model") != "alias" {
+	if a := ask(t, "GET", url+"/api/tags", "", ""); at(t, a.body, "models", 0, "name") != "fake/model" ||
+		at(t, a.body, "models", 1, "model") != "alias" {
 		t.Error(a.raw)
 	}
 	e.Script = func(*engine.Request) []engine.Event {
-		return []engine.Event{{Token: servertest.TokHello}, {Token: engine.NoToken, Finish: engine.FinishError, Err: apierr.ErrFailed{Code: "x", Message: "broken"}}}
+		return []engine.Event{
+			{Token: servertest.TokHello},
+			{Token: engine.NoToken, Finish: engine.FinishError, Err: apierr.ErrFailed{Code: "x", Message: "broken"}},
+		}
 	}
 	a = ask(t, "POST", url+"/api/chat", "", `{"model":"fake/model","messages":[{"role":"user","content":"x"}]}`)
 	if o := readLines(t, a.raw); len(o) != 2 || !strings.Contains(o[1]["error"].(string), "broken") {
@@ -107,7 +113,8 @@ func TestOllama(t *testing.T) {
 
 // TestOllamaTools: calls and results of tools, thoughts and a schema, as Ollama writes them.
 func TestOllamaTools(t *testing.T) {
-	e := &servertest.Engine{Script: says("<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")}
+	e := &servertest.Engine{
+		Script: says("<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")}
 	url, seen := serveTools(t, hermesTemplate, e)
 	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
 	const body = `{"model":"fake/model","stream":STREAM,"think":true,"messages":[{"role":"user","content":"what is the weather in Tokyo?"},
@@ -133,7 +140,8 @@ func TestOllamaTools(t *testing.T) {
 				calls = append(calls, c...)
 			}
 		}
-		if text != "I look." || thought != "hm" || len(calls) != 1 || at(t, calls[0], "function", "name") != "get_weather" || at(t, calls[0], "function", "arguments", "city") != "Oslo" {
+		if text != "I look." || thought != "hm" || len(calls) != 1 || at(t, calls[0], "function", "name") != "get_weather" ||
+			at(t, calls[0], "function", "arguments", "city") != "Oslo" {
 			t.Errorf("stream %s: %q, thought %q, calls %v of %s", stream, text, thought, calls, a.raw)
 		}
 	}

@@ -29,14 +29,16 @@ func requestAs(t testing.TB, method, url, body string, headers map[string]string
 func TestOllamaModels(t *testing.T) {
 	changed := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) {
-		c.Card = ollama.ModelCard{Architecture: "llama", Format: "gguf", Quantization: "Q4_0", Digest: strings.Repeat("ab", 32), Parameters: 7_615_616_512, Bytes: 4_431_400_262, Modified: changed,
+		c.Card = ollama.ModelCard{Architecture: "llama", Format: "gguf", Quantization: "Q4_0",
+			Digest: strings.Repeat("ab", 32), Parameters: 7_615_616_512, Bytes: 4_431_400_262, Modified: changed,
 			Layers: 28, Hidden: 3584, Heads: 28, KVHeads: 4, FFN: 18944}
 		zero := 0.0
 		c.DefaultTemperature = &zero
 	})
 	for _, path := range []string{"/api/tags", "/api/ps"} {
 		a := get(t, url+path)
-		for field, want := range map[string]any{"name": "fake/model", "model": "fake/model", "size": 4_431_400_262.0, "digest": strings.Repeat("ab", 32)} {
+		for field, want := range map[string]any{"name": "fake/model", "model": "fake/model", "size": 4_431_400_262.0,
+			"digest": strings.Repeat("ab", 32)} {
 			if got := at(t, a.body, "models", 0, field); got != want {
 				t.Errorf("%s: %s is %v, want %v", path, field, got, want)
 			}
@@ -47,11 +49,13 @@ func TestOllamaModels(t *testing.T) {
 			}
 		}
 	}
-	if a := get(t, url+"/api/tags"); at(t, a.body, "models", 0, "modified_at") != "2026-01-02T03:04:05Z" || at(t, a.body, "models", 1, "name") != "alias" {
+	if a := get(t, url+"/api/tags"); at(t, a.body, "models", 0, "modified_at") != "2026-01-02T03:04:05Z" ||
+		at(t, a.body, "models", 1, "name") != "alias" {
 		t.Error(a.raw)
 	}
 	ps := get(t, url+"/api/ps")
-	if until, err := time.Parse(time.RFC3339Nano, at(t, ps.body, "models", 0, "expires_at").(string)); err != nil || until.Before(time.Now()) || at(t, ps.body, "models", 0, "context_length") != 512.0 {
+	if until, err := time.Parse(time.RFC3339Nano, at(t, ps.body, "models", 0, "expires_at").(string)); err != nil ||
+		until.Before(time.Now()) || at(t, ps.body, "models", 0, "context_length") != 512.0 {
 		t.Error(ps.raw)
 	}
 	if a := get(t, url+"/api/version"); a.status != 200 || at(t, a.body, "version") != "0.13.5" {
@@ -59,8 +63,10 @@ func TestOllamaModels(t *testing.T) {
 	}
 	for _, body := range []string{`{"model":"fake/model"}`, `{"name":"alias:latest","verbose":true}`} {
 		a := requestAs(t, "POST", url+"/api/show", body, nil)
-		if a.status != 200 || at(t, a.body, "model_info", "llama.context_length") != 512.0 || at(t, a.body, "model_info", "general.architecture") != "llama" ||
-			at(t, a.body, "model_info", "llama.attention.head_count_kv") != 4.0 || at(t, a.body, "capabilities", 1) != "tools" || at(t, a.body, "parameters") != "temperature 0" {
+		if a.status != 200 || at(t, a.body, "model_info", "llama.context_length") != 512.0 ||
+			at(t, a.body, "model_info", "general.architecture") != "llama" ||
+			at(t, a.body, "model_info", "llama.attention.head_count_kv") != 4.0 ||
+			at(t, a.body, "capabilities", 1) != "tools" || at(t, a.body, "parameters") != "temperature 0" {
 			t.Error(a.raw)
 		}
 	}
@@ -73,7 +79,8 @@ func TestOllamaModels(t *testing.T) {
 		}
 	}
 	a := requestAs(t, "POST", url+"/api/pull", `{"model":"fake/model:latest"}`, nil)
-	if lines := readLines(t, a.raw); a.header.Get("Content-Type") != "application/x-ndjson" || len(lines) != 2 || lines[1]["status"] != "success" {
+	if lines := readLines(t, a.raw); a.header.Get("Content-Type") != "application/x-ndjson" ||
+		len(lines) != 2 || lines[1]["status"] != "success" {
 		t.Error(a.raw)
 	}
 	if a := requestAs(t, "POST", url+"/api/pull", `{"name":"alias","stream":false}`, nil); a.raw != "{\"status\":\"success\"}\n" {
@@ -84,7 +91,8 @@ func TestOllamaModels(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.status, a.raw)
 		}
 	}
-	for accept, want := range map[string]string{"": "Ollama is running", "*/*": "Ollama is running", "application/json": "Ollama is running", "text/html,*/*;q=0.8": "<!doctype html>"} {
+	for accept, want := range map[string]string{"": "Ollama is running", "*/*": "Ollama is running",
+		"application/json": "Ollama is running", "text/html,*/*;q=0.8": "<!doctype html>"} {
 		a := requestAs(t, "GET", url+"/", "", map[string]string{"Accept": accept})
 		if a.status != 200 || !strings.HasPrefix(strings.ToLower(a.raw), strings.ToLower(want)) || a.header.Get("Vary") != "Accept" {
 			t.Errorf("Accept %q: %d %.60s", accept, a.status, a.raw)
@@ -149,7 +157,8 @@ func TestKeepAlive(t *testing.T) {
 			close(gate)
 		}()
 		a := requestAs(t, "POST", url+path, c.body, nil)
-		if !strings.HasPrefix(a.raw, c.first) || !strings.Contains(a.raw, c.again) || strings.Count(a.raw, "message_start\n") > 1 || !strings.Contains(a.raw, "Hello") {
+		if !strings.HasPrefix(a.raw, c.first) || !strings.Contains(a.raw, c.again) ||
+			strings.Count(a.raw, "message_start\n") > 1 || !strings.Contains(a.raw, "Hello") {
 			t.Errorf("%s: %s", path, a.raw)
 		}
 	}

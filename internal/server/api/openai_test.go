@@ -60,7 +60,8 @@ func bytesOf(x []int64) (b []byte) {
 
 func TestClientChatStream(t *testing.T) {
 	// keep-alive comments between the chunks do not confuse it
-	c := client(serve(t, &servertest.Engine{Script: servertest.Hello, Delay: 20 * time.Millisecond}, func(c *Config) { c.KeepAlive = 4 * time.Millisecond }))
+	c := client(serve(t, &servertest.Engine{Script: servertest.Hello, Delay: 20 * time.Millisecond},
+		func(c *Config) { c.KeepAlive = 4 * time.Millisecond }))
 	s := c.Chat.Completions.NewStreaming(context.Background(), hi(func(p *openai.ChatCompletionNewParams) {
 		p.StreamOptions.IncludeUsage = openai.Bool(true)
 	}))
@@ -73,14 +74,18 @@ func TestClientChatStream(t *testing.T) {
 	if s.Err() != nil {
 		t.Fatal(s.Err())
 	}
-	if m := acc.Choices[0].Message; m.Content != "Hello world!" || m.Role != "assistant" || acc.Choices[0].FinishReason != "stop" || acc.Usage.CompletionTokens != 4 {
+	if m := acc.Choices[0].Message; m.Content != "Hello world!" || m.Role != "assistant" ||
+		acc.Choices[0].FinishReason != "stop" || acc.Usage.CompletionTokens != 4 {
 		t.Errorf("%+v", acc)
 	}
 }
 
 func TestClientLateFailure(t *testing.T) {
 	script := func(*engine.Request) []engine.Event {
-		return []engine.Event{{Token: servertest.TokOne}, {Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: node 3 died")}}
+		return []engine.Event{
+			{Token: servertest.TokOne},
+			{Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: node 3 died")},
+		}
 	}
 	c := client(serve(t, &servertest.Engine{Script: script}))
 	s := c.Chat.Completions.NewStreaming(context.Background(), hi())

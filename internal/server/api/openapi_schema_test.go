@@ -232,12 +232,16 @@ func TestNullIsAbsent(t *testing.T) {
 	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	paths := get(t, url+"/openapi.json").body["paths"].(M)
 	for path, body := range map[string]M{
-		"/v1/chat/completions": {"messages": []M{{"role": "user", "content": "x"}, {"role": "assistant", "content": nil, "tool_calls": []M{{"id": "a", "type": "function", "function": M{"name": "f", "arguments": "{}"}}}}, {"role": "tool", "tool_call_id": "a", "content": "y"}}},
-		"/v1/completions":      {"prompt": "x"},
-		"/v1/messages":         {"messages": []M{{"role": "user", "content": "x"}}, "max_tokens": 2},
-		"/v1/responses":        {"input": "x"},
-		"/tokenize":            {"prompt": "x"},
-		"/api/chat":            {"model": "fake/model", "messages": []M{{"role": "user", "content": "x"}}},
+		"/v1/chat/completions": {"messages": []M{
+			{"role": "user", "content": "x"},
+			{"role": "assistant", "content": nil, "tool_calls": []M{{"id": "a", "type": "function", "function": M{"name": "f", "arguments": "{}"}}}},
+			{"role": "tool", "tool_call_id": "a", "content": "y"},
+		}},
+		"/v1/completions": {"prompt": "x"},
+		"/v1/messages":    {"messages": []M{{"role": "user", "content": "x"}}, "max_tokens": 2},
+		"/v1/responses":   {"input": "x"},
+		"/tokenize":       {"prompt": "x"},
+		"/api/chat":       {"model": "fake/model", "messages": []M{{"role": "user", "content": "x"}}},
 	} {
 		schema := at(t, paths, path, "post", "requestBody", "content", "application/json", "schema").(M)
 		for name := range schema["properties"].(M) {

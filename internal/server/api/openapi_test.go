@@ -59,10 +59,16 @@ func TestOpenAPI(t *testing.T) {
 		t.Fatal(a.raw)
 	}
 	good := map[string]any{ // where no example serves
-		"model": "fake/model", "base_model_name": "fake/model", "messages": []M{{"role": "user", "content": "x"}}, "prompt": "Hi", "input": "Hi", "tokens": []int{72}, "max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "min_tokens": 1,
-		"stop_sequences": []string{"x"}, "tool_choice": nil, "response_format": M{"type": "text"}, "output_format": M{"type": "text"}, "guided_grammar": nil, "grammar": nil, "guided_regex": nil, "guided_choice": nil, "guided_json": nil, "json_schema": nil, "format": "json",
-		"structured_outputs": nil, "stream_options": nil, "previous_response_id": nil, "content": nil, "add_special": nil, "top_logprobs": nil, "repetition_penalty": 1, "text": M{}, "thinking": M{"type": "disabled"},
-		"logprobs": nil, "continue_final_message": nil, "truncate_prompt_tokens": 100, "kv_policy": "full", "user": "u", "instruction": nil, "prompt_name": "query", "documents": []string{"x"}, "context": "auto", "session": nil, "session_ttl": nil, "session_turns": nil, "name": "x", "allowed_token_ids": []int{3},
+		"model": "fake/model", "base_model_name": "fake/model", "messages": []M{{"role": "user", "content": "x"}}, "prompt": "Hi",
+		"input": "Hi", "tokens": []int{72}, "max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "min_tokens": 1,
+		"stop_sequences": []string{"x"}, "tool_choice": nil, "response_format": M{"type": "text"},
+		"output_format": M{"type": "text"}, "guided_grammar": nil, "grammar": nil, "guided_regex": nil,
+		"guided_choice": nil, "guided_json": nil, "json_schema": nil, "format": "json",
+		"structured_outputs": nil, "stream_options": nil, "previous_response_id": nil, "content": nil,
+		"add_special": nil, "top_logprobs": nil, "repetition_penalty": 1, "text": M{}, "thinking": M{"type": "disabled"},
+		"logprobs": nil, "continue_final_message": nil, "truncate_prompt_tokens": 100, "kv_policy": "full",
+		"user": "u", "instruction": nil, "prompt_name": "query", "documents": []string{"x"}, "context": "auto",
+		"session": nil, "session_ttl": nil, "session_turns": nil, "name": "x", "allowed_token_ids": []int{3},
 	}
 	// The engine of this test gives a context up at once, but not always before the next request:
 	// what an earlier request left under the name is deleted.
@@ -118,7 +124,9 @@ func TestOpenAPI(t *testing.T) {
 							more["messages"] = good["messages"]
 						}
 					}
-					if path == "/v1/contexts" && slices.Contains([]string{"chat_template_kwargs", "enable_thinking", "reasoning", "reasoning_effort", "continue_final_message"}, name) { // of a chat
+					// of a chat
+					if path == "/v1/contexts" && slices.Contains([]string{"chat_template_kwargs", "enable_thinking",
+						"reasoning", "reasoning_effort", "continue_final_message"}, name) {
 						delete(more, "prompt")
 						more["messages"] = good["messages"]
 					}
@@ -172,7 +180,9 @@ func asObject(v any) M {
 }
 
 // crossed are parameters whose values depend on others: of them only what does not fit is tried.
-var crossed = []string{"model", "base_model_name", "context", "session", "session_ttl", "session_turns", "previous_response_id", "n", "best_of", "top_logprobs", "logprobs", "min_tokens", "allowed_token_ids", "add_generation_prompt", "input", "prompt", "tokens", "guided_grammar", "guided_regex", "grammar", "instruction", "prompt_name", "documents", "text_1", "text_2", "queries"}
+var crossed = []string{"model", "base_model_name", "context", "session", "session_ttl", "session_turns", "previous_response_id",
+	"n", "best_of", "top_logprobs", "logprobs", "min_tokens", "allowed_token_ids", "add_generation_prompt", "input",
+	"prompt", "tokens", "guided_grammar", "guided_regex", "grammar", "instruction", "prompt_name", "documents", "text_1", "text_2", "queries"}
 
 // atBounds are values at the bounds of a schema and just beyond them: of numbers, lengths and
 // counts; every word, and every text of a pattern.

@@ -16,10 +16,12 @@ func TestForeignPages(t *testing.T) {
 	started := 0
 	open := newServer(t, &servertest.Engine{Script: servertest.Hello})
 	keyed := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = httpserver.OperatorKeys("k") })
-	allowing := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.AllowOrigins = []string{"https://chat.example.com"} })
+	allowing := newServer(t, &servertest.Engine{Script: servertest.Hello},
+		func(c *Config) { c.AllowOrigins = []string{"https://chat.example.com"} })
 	for _, s := range []*Server{open, keyed, allowing} {
 		for _, path := range []string{"/v1/nodes/*", "/v1/files"} {
-			if err := s.Handle(httpserver.Route{Method: "POST", Path: path, Uploads: path == "/v1/files", Handler: func(w http.ResponseWriter, _ *http.Request) { started++ }}); err != nil {
+			if err := s.Handle(httpserver.Route{Method: "POST", Path: path, Uploads: path == "/v1/files",
+				Handler: func(w http.ResponseWriter, _ *http.Request) { started++ }}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -119,17 +121,20 @@ func TestPreflight(t *testing.T) {
 	}
 	for name, s := range map[string]*Server{"one": one, "keyed": keyed, "any": anyone} {
 		for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/models", "/v1/jobs/x"} {
-			for _, headers := range []string{"", "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os", "anthropic-dangerous-direct-browser-access", "http-referer,x-title", "x-a"} {
+			for _, headers := range []string{"", "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os",
+				"anthropic-dangerous-direct-browser-access", "http-referer,x-title", "x-a"} {
 				for _, private := range []bool{false, true} {
 					w := ask(s, path, "http://localhost:5173", "POST", headers, private)
 					h := w.Header()
-					if w.Code != 204 || h.Get("Access-Control-Allow-Origin") != "http://localhost:5173" || h.Get("Access-Control-Allow-Headers") != headers || !strings.Contains(h.Get("Access-Control-Allow-Methods"), "POST") {
+					if w.Code != 204 || h.Get("Access-Control-Allow-Origin") != "http://localhost:5173" ||
+						h.Get("Access-Control-Allow-Headers") != headers || !strings.Contains(h.Get("Access-Control-Allow-Methods"), "POST") {
 						t.Errorf("%s, %s asking for %q: %d %v", name, path, headers, w.Code, h)
 					}
 					if (h.Get("Access-Control-Allow-Private-Network") == "true") != private {
 						t.Errorf("%s, %s, a private network asked for: %v: %v", name, path, private, h)
 					}
-					if vary := strings.Join(h.Values("Vary"), ", "); !strings.Contains(vary, "Origin") || !strings.Contains(vary, "Access-Control-Request-Headers") {
+					if vary := strings.Join(h.Values("Vary"), ", "); !strings.Contains(vary, "Origin") ||
+						!strings.Contains(vary, "Access-Control-Request-Headers") {
 						t.Errorf("%s: Vary is %q", path, vary)
 					}
 				}
@@ -156,7 +161,8 @@ func TestPreflight(t *testing.T) {
 		r.Header.Set("Origin", "http://localhost:5173")
 		w := httptest.NewRecorder()
 		one.Handler().ServeHTTP(w, r)
-		if h := w.Header(); w.Code != status || h.Get("Access-Control-Allow-Origin") != "http://localhost:5173" || !strings.Contains(h.Get("Access-Control-Expose-Headers"), "X-Ignored-Parameters") {
+		if h := w.Header(); w.Code != status || h.Get("Access-Control-Allow-Origin") != "http://localhost:5173" ||
+			!strings.Contains(h.Get("Access-Control-Expose-Headers"), "X-Ignored-Parameters") {
 			t.Errorf("%s: %d %v", path, w.Code, h)
 		}
 	}

@@ -24,7 +24,8 @@ var responseForms = map[string]string{
 		tools [tool]  truncation s  usage usage?  user s?  metadata o`,
 	"error": "code s  message s", "incomplete": "reason s", "reasoning": "effort s?  summary s?", "text": "format format  verbosity ?s",
 	"format": "type s", "format json_schema": "type s  name s  description s?  schema o  strict b",
-	"usage": "input_tokens i  input_tokens_details cached  output_tokens i  output_tokens_details thought  total_tokens i", "cached": "cached_tokens i", "thought": "reasoning_tokens i",
+	"usage":  "input_tokens i  input_tokens_details cached  output_tokens i  output_tokens_details thought  total_tokens i",
+	"cached": "cached_tokens i", "thought": "reasoning_tokens i",
 	"choice function": "type s  name s", "choice allowed_tools": "type s  mode s  tools [choice]",
 	"tool function": "type s  name s  description s?  parameters o?  strict b", "tool custom": "type s  name s",
 	"item message":                        "id s  type s  status s  role s  content [part]",
@@ -58,7 +59,8 @@ var responseForms = map[string]string{
 
 // responseWords are the permitted values of members, by name.
 var responseWords = map[string]string{
-	"status": "queued in_progress completed incomplete failed cancelled", "role": "user assistant system developer", "truncation": "auto disabled",
+	"status": "queued in_progress completed incomplete failed cancelled",
+	"role":   "user assistant system developer", "truncation": "auto disabled",
 	"mode": "none auto required", "object": "response",
 }
 
@@ -132,15 +134,18 @@ func formed(t *testing.T, at, form string, v any) {
 func TestResponsesForm(t *testing.T) {
 	tools := []M{{"type": "function", "name": "shell"}, {"type": "custom", "name": "apply_patch"}}
 	for name, more := range map[string]M{
-		"plain":        {},
-		"nulls":        {"instructions": nil, "metadata": nil, "tools": nil, "tool_choice": nil, "text": nil, "reasoning": nil, "max_output_tokens": nil},
-		"cut off":      {"max_output_tokens": 2},
-		"probable":     {"top_logprobs": 2},
-		"everything":   {"instructions": "Be.", "metadata": M{"a": "b"}, "reasoning": M{"effort": "low"}, "max_tool_calls": 1, "safety_identifier": "s", "user": "u", "tools": tools, "include": []string{"reasoning.encrypted_content"}},
-		"schema":       {"text": M{"format": M{"type": "json_schema", "name": "x", "schema": M{"type": "object"}}}},
-		"one tool":     {"tools": tools, "tool_choice": M{"type": "function", "name": "shell"}},
-		"some tools":   {"tools": tools, "tool_choice": M{"type": "allowed_tools", "tools": []M{{"type": "function", "name": "shell"}}}},
-		"without mode": {"tools": tools, "tool_choice": M{"type": "allowed_tools", "mode": nil, "tools": []M{{"type": "function", "name": "shell"}}}},
+		"plain": {},
+		"nulls": {"instructions": nil, "metadata": nil, "tools": nil, "tool_choice": nil,
+			"text": nil, "reasoning": nil, "max_output_tokens": nil},
+		"cut off":  {"max_output_tokens": 2},
+		"probable": {"top_logprobs": 2},
+		"everything": {"instructions": "Be.", "metadata": M{"a": "b"}, "reasoning": M{"effort": "low"}, "max_tool_calls": 1,
+			"safety_identifier": "s", "user": "u", "tools": tools, "include": []string{"reasoning.encrypted_content"}},
+		"schema":     {"text": M{"format": M{"type": "json_schema", "name": "x", "schema": M{"type": "object"}}}},
+		"one tool":   {"tools": tools, "tool_choice": M{"type": "function", "name": "shell"}},
+		"some tools": {"tools": tools, "tool_choice": M{"type": "allowed_tools", "tools": []M{{"type": "function", "name": "shell"}}}},
+		"without mode": {"tools": tools,
+			"tool_choice": M{"type": "allowed_tools", "mode": nil, "tools": []M{{"type": "function", "name": "shell"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, _, _ := serveResponses(t, hermesTemplate, codexAnswer)
@@ -166,7 +171,8 @@ func TestResponsesForm(t *testing.T) {
 
 // Kept responses are shown in the same form, and their input in the form of items.
 func TestResponsesKeptForm(t *testing.T) {
-	s, err := New(testConfig(), &servertest.Engine{}, servertest.Tokenizer{}, toolTemplate{source: hermesTemplate, seen: new(engine.Conversation)})
+	s, err := New(testConfig(), &servertest.Engine{}, servertest.Tokenizer{},
+		toolTemplate{source: hermesTemplate, seen: new(engine.Conversation)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,12 +186,14 @@ func TestResponsesKeptForm(t *testing.T) {
 		{"type": "message", "role": "user", "content": []M{{"type": "input_text", "text": "And?"}}},
 	}})
 	for _, status := range []string{"queued", "in_progress", "failed", "cancelled"} {
-		shown, err := s.ShowResponse(generate.KeptResponse{ID: "resp_a", Created: 5, Body: body, Status: status, Code: "server_error", Message: "broke"})
+		shown, err := s.ShowResponse(generate.KeptResponse{ID: "resp_a", Created: 5, Body: body,
+			Status: status, Code: "server_error", Message: "broke"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var v M
-		if err := json.Unmarshal(jsonbody.MustJSON(shown), &v); err != nil || v["status"] != status || (v["error"] != nil) != (status == "failed") {
+		if err := json.Unmarshal(jsonbody.MustJSON(shown), &v); err != nil || v["status"] != status ||
+			(v["error"] != nil) != (status == "failed") {
 			t.Fatal(v, err)
 		}
 		formed(t, status, "response", v)

@@ -23,12 +23,17 @@ func serveResponses(t *testing.T, source, text string) (string, *engine.Conversa
 // codexTurn is a request of Codex in the middle of a session.
 func codexTurn() M {
 	return M{
-		"model": "fake/model", "instructions": "You are a coding agent.", "store": false, "stream": true, "parallel_tool_calls": false, "tool_choice": "auto",
-		"include": []string{"reasoning.encrypted_content"}, "prompt_cache_key": "01997a", "reasoning": M{"effort": "medium", "summary": "auto"}, "text": M{"verbosity": "low"},
+		"model": "fake/model", "instructions": "You are a coding agent.", "store": false, "stream": true,
+		"parallel_tool_calls": false, "tool_choice": "auto",
+		"include": []string{"reasoning.encrypted_content"}, "prompt_cache_key": "01997a",
+		"reasoning": M{"effort": "medium", "summary": "auto"}, "text": M{"verbosity": "low"},
 		"client_metadata": M{"installation": "x"},
 		"tools": []M{
-			{"type": "function", "name": "shell", "description": "Runs a command.", "strict": false, "parameters": M{"type": "object", "properties": M{"command": M{"type": "array", "items": M{"type": "string"}}}, "required": []string{"command"}, "additionalProperties": false}},
-			{"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": M{"type": "grammar", "syntax": "lark", "definition": "start: \"*** Begin Patch\" /.*/"}},
+			{"type": "function", "name": "shell", "description": "Runs a command.", "strict": false,
+				"parameters": M{"type": "object", "properties": M{"command": M{"type": "array", "items": M{"type": "string"}}},
+					"required": []string{"command"}, "additionalProperties": false}},
+			{"type": "custom", "name": "apply_patch", "description": "Edits files.",
+				"format": M{"type": "grammar", "syntax": "lark", "definition": "start: \"*** Begin Patch\" /.*/"}},
 			{"type": "web_search", "external_web_access": false},
 		},
 		"input": []M{
@@ -45,7 +50,8 @@ func codexTurn() M {
 	}
 }
 
-const codexAnswer = "<think>hm</think>I patch.\n<tool_call>\n{\"name\": \"apply_patch\", \"arguments\": {\"input\": \"*** Begin\\nPatch\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"shell\", \"arguments\": {\"command\": [\"ls\"]}}\n</tool_call>"
+const codexAnswer = "<think>hm</think>I patch.\n<tool_call>\n{\"name\": \"apply_patch\", \"arguments\": {\"input\": " +
+	"\"*** Begin\\nPatch\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"shell\", \"arguments\": {\"command\": [\"ls\"]}}\n</tool_call>"
 
 // events reads a stream of named events whose data have a type and follow each other.
 func responseEvents(t *testing.T, url string, body M) (out []M) {
@@ -89,7 +95,8 @@ func TestResponsesCodex(t *testing.T) {
 	if got, want := story(t, list), "created in_progress "+
 		"output_item.added=reasoning content_part.added reasoning_text.delta reasoning_text.done content_part.done output_item.done=reasoning "+
 		"output_item.added=message content_part.added output_text.delta output_text.done content_part.done output_item.done=message "+
-		"output_item.added=custom_tool_call custom_tool_call_input.delta custom_tool_call_input.done output_item.done=custom_tool_call completed"; got != want {
+		"output_item.added=custom_tool_call custom_tool_call_input.delta custom_tool_call_input.done "+
+		"output_item.done=custom_tool_call completed"; got != want {
 		t.Errorf("events\n%s\nwant\n%s", got, want)
 	}
 	var turns []string
@@ -102,20 +109,24 @@ func TestResponsesCodex(t *testing.T) {
 			t.Fatalf("turn %d of\n%s\nwant %s", i, strings.Join(turns, "\n"), want)
 		}
 	}
-	if seen.Kwargs["enable_thinking"] != true || !strings.Contains(string(seen.Tools), "of this lark grammar") || strings.Contains(string(seen.Tools), "web_search") {
+	if seen.Kwargs["enable_thinking"] != true || !strings.Contains(string(seen.Tools), "of this lark grammar") ||
+		strings.Contains(string(seen.Tools), "web_search") {
 		t.Errorf("the template saw %v, %s", seen.Kwargs, seen.Tools)
 	}
 	last := list[len(list)-1]["response"].(M)
-	for path, want := range map[string]any{"status": "completed", "object": "response", "store": false, "prompt_cache_key": "01997a", "parallel_tool_calls": false, "model": "fake/model"} {
+	for path, want := range map[string]any{"status": "completed", "object": "response", "store": false,
+		"prompt_cache_key": "01997a", "parallel_tool_calls": false, "model": "fake/model"} {
 		if last[path] != want {
 			t.Errorf("%s is %v", path, last[path])
 		}
 	}
-	if n := at(t, last, "usage", "input_tokens").(float64); int(n) != len(e.Last(t).Prompt) || at(t, last, "usage", "output_tokens_details", "reasoning_tokens").(float64) < 3 {
+	if n := at(t, last, "usage", "input_tokens").(float64); int(n) != len(e.Last(t).Prompt) ||
+		at(t, last, "usage", "output_tokens_details", "reasoning_tokens").(float64) < 3 {
 		t.Errorf("usage %v", last["usage"])
 	}
 	out := last["output"].([]any)
-	if len(out) != 3 || at(t, out, 0, "encrypted_content") != "shoal:aG0=" || at(t, out, 1, "content", 0, "text") != "I patch." || at(t, out, 2, "input") != "*** Begin\nPatch" {
+	if len(out) != 3 || at(t, out, 0, "encrypted_content") != "shoal:aG0=" ||
+		at(t, out, 1, "content", 0, "text") != "I patch." || at(t, out, 2, "input") != "*** Begin\nPatch" {
 		t.Fatalf("output %v", out)
 	}
 	for i, n := 0, 0; i < len(list); i++ { // items are the same in events and at the end
@@ -151,18 +162,23 @@ func TestResponsesParameters(t *testing.T) {
 		}
 		return post(t, url, body)
 	}
-	if a := call(M{"temperature": 0.25, "max_output_tokens": 1 << 20, "metadata": M{"a": "b"}, "previous_response_id": nil}); a.status != 200 || e.Last(t).Sampling.Temperature != 0.25 || at(t, a.body, "temperature") != 0.25 ||
-		at(t, a.body, "metadata", "a") != "b" || at(t, a.body, "output", 0, "content", 0, "text") != "Hello" || at(t, a.body, "store") != false || !strings.HasPrefix(a.body["id"].(string), "resp_") || !strings.HasPrefix(at(t, a.body, "output", 0, "id").(string), "msg_") {
+	if a := call(M{"temperature": 0.25, "max_output_tokens": 1 << 20, "metadata": M{"a": "b"}, "previous_response_id": nil}); a.status !=
+		200 || e.Last(t).Sampling.Temperature != 0.25 || at(t, a.body, "temperature") != 0.25 ||
+		at(t, a.body, "metadata", "a") != "b" || at(t, a.body, "output", 0, "content", 0, "text") != "Hello" ||
+		at(t, a.body, "store") != false || !strings.HasPrefix(a.body["id"].(string), "resp_") ||
+		!strings.HasPrefix(at(t, a.body, "output", 0, "id").(string), "msg_") {
 		t.Error(a.raw)
 	}
-	if a := call(M{"max_output_tokens": 2}); a.body["status"] != "incomplete" || at(t, a.body, "incomplete_details", "reason") != "max_output_tokens" || at(t, a.body, "output", 0, "status") != "incomplete" {
+	if a := call(M{"max_output_tokens": 2}); a.body["status"] != "incomplete" ||
+		at(t, a.body, "incomplete_details", "reason") != "max_output_tokens" || at(t, a.body, "output", 0, "status") != "incomplete" {
 		t.Error(a.raw)
 	}
 	if a := call(M{"top_logprobs": 2}); len(at(t, a.body, "output", 0, "content", 0, "logprobs").([]any)) != 6 {
 		t.Error(a.raw)
 	}
 	schema := M{"type": "json_schema", "name": "x", "schema": M{"type": "object"}, "strict": true}
-	if a := call(M{"text": M{"format": schema}}); a.status != 200 || e.Last(t).Sampling.Grammar == nil || at(t, a.body, "text", "format", "name") != "x" {
+	if a := call(M{"text": M{"format": schema}}); a.status != 200 || e.Last(t).Sampling.Grammar == nil ||
+		at(t, a.body, "text", "format", "name") != "x" {
 		t.Error(a.raw)
 	}
 	tools := []M{{"type": "function", "name": "f"}, {"type": "function", "name": "g"}}
@@ -192,7 +208,8 @@ func TestResponsesParameters(t *testing.T) {
 	}{
 		{M{"input": nil}, 400, "input"},
 		{M{"input": 5}, 400, "input"},
-		{M{"input": []M{{"type": "message", "role": "user", "content": []M{{"type": "input_image", "image_url": "data:"}}}}}, 400, "input[0].content[0].type"},
+		{M{"input": []M{{"type": "message", "role": "user", "content": []M{{"type": "input_image", "image_url": "data:"}}}}},
+			400, "input[0].content[0].type"},
 		{M{"input": []M{{"type": "computer_call"}}}, 400, "input[0].type"},
 		{M{"input": []M{{"type": "item_reference", "id": "msg_x_0"}}}, 400, "input[0].id"},
 		{M{"temperature": 3}, 400, "temperature"},

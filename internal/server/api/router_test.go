@@ -30,13 +30,21 @@ func request(t *testing.T, method, url string, header ...string) answer {
 // and /ready; so does every path that is not there.
 func TestEveryRouteNeedsAKey(t *testing.T) {
 	s := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = httpserver.OperatorKeys("key-one", "key-two") })
-	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/jobs", Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }}); err != nil {
+	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/jobs",
+		Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }}); err != nil {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
 	public := map[string]bool{"/health": true, "/ready": true}
-	paths := []httpserver.Route{{Method: "GET", Path: "/nothing"}, {Method: "POST", Path: "/v1/health"}, {Method: "GET", Path: "/v1/models/../../version"}, {Method: "DELETE", Path: "/v1/models"}, {Method: "GET", Path: "/api/nothing"}, {Method: "GET", Path: "/v1/messages/nothing"}}
+	paths := []httpserver.Route{
+		{Method: "GET", Path: "/nothing"},
+		{Method: "POST", Path: "/v1/health"},
+		{Method: "GET", Path: "/v1/models/../../version"},
+		{Method: "DELETE", Path: "/v1/models"},
+		{Method: "GET", Path: "/api/nothing"},
+		{Method: "GET", Path: "/v1/messages/nothing"},
+	}
 	seen := 0
 	for _, r := range append(paths, s.Routes()...) {
 		if r.Method == "" { // it only words errors
@@ -44,8 +52,10 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 		}
 		path := strings.NewReplacer("*", "x", "{$}", "").Replace(r.Path)
 		for _, h := range [][]string{
-			{}, {"Authorization", "Bearer key-three"}, {"Authorization", "Bearer "}, {"Authorization", "key-one"}, {"Authorization", "Bearer key-on"},
-			{"Authorization", "Basic !!"}, {"Authorization", "Basic Og=="}, {"X-Api-Key", "key-three"}, {"X-Api-Key", "key-one", "Authorization", "Bearer key-three"},
+			{}, {"Authorization", "Bearer key-three"}, {"Authorization", "Bearer "}, {"Authorization", "key-one"},
+			{"Authorization", "Bearer key-on"},
+			{"Authorization", "Basic !!"}, {"Authorization", "Basic Og=="}, {"X-Api-Key", "key-three"},
+			{"X-Api-Key", "key-one", "Authorization", "Bearer key-three"},
 		} {
 			a := request(t, r.Method, srv.URL+path, h...)
 			if public[path] {
@@ -182,7 +192,8 @@ func TestRequestIDs(t *testing.T) {
 		t.Error(a.header)
 	}
 	for _, bad := range []string{"", "a b", "<x>", strings.Repeat("a", 129)} {
-		if got := request(t, "GET", url+"/version", "X-Request-Id", bad).header.Get("X-Request-Id"); !strings.HasPrefix(got, "req-") || len(got) < 20 {
+		if got := request(t, "GET", url+"/version", "X-Request-Id", bad).header.Get("X-Request-Id"); !strings.HasPrefix(got, "req-") ||
+			len(got) < 20 {
 			t.Errorf("%q became %q", bad, got)
 		}
 	}
@@ -193,7 +204,8 @@ func TestRequestIDs(t *testing.T) {
 	resp, err := http.DefaultClient.Do(req)
 	a := read(t, resp, err)
 	r := e.Last(t)
-	if r.ClientID != "trace-2" || r.IdempotencyKey != "once" || !strings.HasPrefix(r.ID, at(t, a.body, "id").(string)+"-") || e.Requests[0].ID == r.ID {
+	if r.ClientID != "trace-2" || r.IdempotencyKey != "once" ||
+		!strings.HasPrefix(r.ID, at(t, a.body, "id").(string)+"-") || e.Requests[0].ID == r.ID {
 		t.Errorf("%+v", r)
 	}
 }
@@ -250,7 +262,8 @@ func TestPanics(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	base := serve(t, &servertest.Engine{})
-	for path, kind := range map[string]string{"/": "text/html", "/web/js/main.js": "text/javascript", "/web/css/base.css": "text/css", "/web/vendor/marked.LICENSE": "text/plain"} {
+	for path, kind := range map[string]string{"/": "text/html", "/web/js/main.js": "text/javascript",
+		"/web/css/base.css": "text/css", "/web/vendor/marked.LICENSE": "text/plain"} {
 		browse, err := http.NewRequest(http.MethodGet, base+path, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -160,7 +160,8 @@ func TestSlowBodyTimesOut(t *testing.T) {
 // The time that a body may take does not end a long generation.
 func TestReadTimeoutSparesLongRequests(t *testing.T) {
 	t.Parallel() // it mostly waits
-	e := &servertest.Engine{Script: servertest.Tokens(engine.FinishLength, servertest.TokOne, servertest.TokOne, servertest.TokOne, servertest.TokOne), Delay: 800 * time.Millisecond}
+	e := &servertest.Engine{Script: servertest.Tokens(engine.FinishLength, servertest.TokOne,
+		servertest.TokOne, servertest.TokOne, servertest.TokOne), Delay: 800 * time.Millisecond}
 	url := serve(t, e, func(c *Config) {
 		c.Limits.ReadTimeout, c.Limits.WriteTimeout = 2*time.Second, 2500*time.Millisecond // a busy machine still reads and writes in time
 	}) + "/v1/completions"

@@ -195,7 +195,8 @@ func TestPartialRunesAreHeldBack(t *testing.T) {
 
 func TestStopStringInStream(t *testing.T) {
 	e := &servertest.Engine{Delay: time.Millisecond, Hold: servertest.Always, Script: func(r *engine.Request) []engine.Event {
-		return append(servertest.Tokens("", servertest.TokOne, 'S', 'T', 'o', servertest.TokTwo, 'S', 'T', 'O', 'P')(r), servertest.Tokens(engine.FinishStop, make([]int32, 100)...)(r)...)
+		return append(servertest.Tokens("", servertest.TokOne, 'S', 'T', 'o', servertest.TokTwo, 'S', 'T', 'O', 'P')(r),
+			servertest.Tokens(engine.FinishStop, make([]int32, 100)...)(r)...)
 	}}
 	url := serve(t, e) + "/v1/completions"
 	ev := stream(t, url, completion(M{"stop": []string{"STOP", "xyz"}, "max_tokens": 200}))
@@ -270,7 +271,10 @@ func TestKeepAliveWhileThePromptIsRead(t *testing.T) {
 func TestLateFailureEndsWithoutDone(t *testing.T) {
 	for name, script := range map[string]func(*engine.Request) []engine.Event{
 		"error": func(*engine.Request) []engine.Event {
-			return []engine.Event{{Token: servertest.TokOne}, {Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: node 3 died")}}
+			return []engine.Event{
+				{Token: servertest.TokOne},
+				{Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: node 3 died")},
+			}
 		},
 		"cancelled": func(*engine.Request) []engine.Event {
 			return []engine.Event{{Token: servertest.TokOne}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
@@ -353,7 +357,8 @@ func TestDisconnectBeforeTheFirstToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, _ := json.Marshal(completion(M{"stream": streaming}))
-		io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
+		io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+
+			strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
 		servertest.Eventually(t, "the request runs", func() bool {
 			e.Mu.Lock()
 			defer e.Mu.Unlock()
@@ -376,7 +381,8 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	b, _ := json.Marshal(completion(M{"stream": true, "max_tokens": 9_000_000}))
-	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
+	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+
+		strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
 	e.WaitCancelled(t, 1)
 }
 

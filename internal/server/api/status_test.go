@@ -17,7 +17,8 @@ func TestModels(t *testing.T) {
 	url := serve(t, &servertest.Engine{})
 	a := get(t, url+"/v1/models")
 	m := at(t, a.body, "data", 0)
-	if at(t, a.body, "object") != "list" || at(t, m, "id") != "fake/model" || at(t, m, "root") != "weights/fake" || at(t, m, "max_model_len") != 512.0 || at(t, m, "object") != "model" {
+	if at(t, a.body, "object") != "list" || at(t, m, "id") != "fake/model" || at(t, m, "root") != "weights/fake" ||
+		at(t, m, "max_model_len") != 512.0 || at(t, m, "object") != "model" {
 		t.Error(a.raw)
 	}
 	for _, id := range []string{"fake/model", "fake%2Fmodel", "alias"} {
@@ -61,7 +62,8 @@ func TestCluster(t *testing.T) {
 	e.State = testState
 	a = get(t, url+"/v1/cluster")
 	n := at(t, a.body, "nodes", 1)
-	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0, "kv_used_bytes": 30.0, "kv_budget_bytes": 100.0, "kv_reserved_bytes": 70.0, "kv_freed_bytes": 900.0, "kv_prefix_bytes": 40.0}) {
+	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0,
+		"kv_used_bytes": 30.0, "kv_budget_bytes": 100.0, "kv_reserved_bytes": 70.0, "kv_freed_bytes": 900.0, "kv_prefix_bytes": 40.0}) {
 		if got := at(t, n, k); got != want {
 			t.Errorf("%s: %v, want %v", k, got, want)
 		}
@@ -73,11 +75,15 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-var testState = wire.ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, TokensPerSecond: 37.5, Clustering: 1.5, ExchangeWait: 2.5, MicroBatches: 2, Recoveries: 1, PrefixCache: &wire.PrefixCacheState{Queries: 50, Hits: 20, Disk: &wire.PrefixDiskState{Bytes: 70, Restored: 64, Damaged: 3}}, Nodes: []wire.NodeState{
-	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
-	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40, KVDiskUsedBytes: 41, KVDiskBytes: 42, KVDiskFailures: 43},
-	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
-}, Recovery: &wire.RecoveryState{Preemptions: 6}, Drafts: &wire.DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
+var testState = wire.ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, TokensPerSecond: 37.5,
+	Clustering: 1.5, ExchangeWait: 2.5, MicroBatches: 2, Recoveries: 1, PrefixCache: &wire.PrefixCacheState{Queries: 50,
+		Hits: 20, Disk: &wire.PrefixDiskState{Bytes: 70, Restored: 64, Damaged: 3}}, Nodes: []wire.NodeState{
+		{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
+		{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30,
+			KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40, KVDiskUsedBytes: 41, KVDiskBytes: 42, KVDiskFailures: 43},
+		{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
+	}, Recovery: &wire.RecoveryState{Preemptions: 6},
+	Drafts: &wire.DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
 func TestMetrics(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello, State: testState}
@@ -132,7 +138,8 @@ func TestMetrics(t *testing.T) {
 func TestTokenize(t *testing.T) {
 	url := serve(t, &servertest.Engine{})
 	a := post(t, url+"/tokenize", M{"prompt": "Hello!", "return_token_strs": true})
-	if !reflect.DeepEqual(at(t, a.body, "tokens"), []any{256.0, 261.0, 263.0}) || at(t, a.body, "count") != 3.0 || at(t, a.body, "max_model_len") != 512.0 ||
+	if !reflect.DeepEqual(at(t, a.body, "tokens"), []any{256.0, 261.0, 263.0}) || at(t, a.body, "count") != 3.0 ||
+		at(t, a.body, "max_model_len") != 512.0 ||
 		!reflect.DeepEqual(at(t, a.body, "token_strs"), []any{"<bos>", "Hello", "!"}) {
 		t.Error(a.raw)
 	}

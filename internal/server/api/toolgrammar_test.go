@@ -87,8 +87,10 @@ func TestToolChoiceNone(t *testing.T) {
 		for _, strict := range []bool{false, true} {
 			for path, body := range map[string]M{
 				"/v1/chat/completions": chat(M{"tools": function(strict, parameters), "tool_choice": "none"}),
-				"/v1/messages":         {"max_tokens": 9, "messages": []M{{"role": "user", "content": "x"}}, "tools": []M{{"name": "f", "strict": strict, "input_schema": schema}}, "tool_choice": M{"type": "none"}},
-				"/v1/responses":        {"store": false, "input": "x", "tools": []M{{"type": "function", "name": "f", "strict": strict, "parameters": schema}}, "tool_choice": "none"},
+				"/v1/messages": {"max_tokens": 9, "messages": []M{{"role": "user", "content": "x"}},
+					"tools": []M{{"name": "f", "strict": strict, "input_schema": schema}}, "tool_choice": M{"type": "none"}},
+				"/v1/responses": {"store": false, "input": "x",
+					"tools": []M{{"type": "function", "name": "f", "strict": strict, "parameters": schema}}, "tool_choice": "none"},
 			} {
 				want := 200
 				if bad && strict {
@@ -133,7 +135,8 @@ func TestDeclaredMembers(t *testing.T) {
 // Every kind of structure binds what follows a thought, and none what a model thinks.
 func TestThoughtBeforeEveryStructure(t *testing.T) {
 	schema := M{"type": "boolean"}
-	tags := M{"type": "structural_tag", "triggers": []string{"<f"}, "structures": []M{{"begin": "<f>", "schema": M{"type": "integer"}, "end": "</f>"}}}
+	tags := M{"type": "structural_tag", "triggers": []string{"<f"},
+		"structures": []M{{"begin": "<f>", "schema": M{"type": "integer"}, "end": "</f>"}}}
 	for _, c := range []struct {
 		ask     M
 		yes, no string
@@ -151,7 +154,8 @@ func TestThoughtBeforeEveryStructure(t *testing.T) {
 		{M{"response_format": M{"type": "json_schema", "json_schema": M{"schema": schema}}}, "true", "3"},
 		{M{"response_format": tags}, "text <f>1</f>", "<f>x</f>"},
 		{M{"structured_outputs": M{"structural_tag": tags}}, "text <f>1</f>", "<f>x</f>"},
-		{M{"tools": weather(), "tool_choice": "required"}, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"x\"}}\n</tool_call>", "x"},
+		{M{"tools": weather(), "tool_choice": "required"},
+			"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"x\"}}\n</tool_call>", "x"},
 		{M{"tools": function(true, `{"type":"object","properties":{"a":{"type":"integer"}}}`)}, "a <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "<tool_call>x"},
 	} {
 		for template, thought := range map[string]string{hermesTemplate: "<think>", hermesTemplate + " <think>": ""} {
@@ -174,11 +178,13 @@ func TestThoughtBeforeEveryStructure(t *testing.T) {
 func TestForcedCallWithFormat(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	url, _ := serveTools(t, "{{ tools }} <tool_call>", e)
-	ask := M{"tools": weather(), "tool_choice": "required", "response_format": M{"type": "json_schema", "json_schema": M{"schema": M{"type": "boolean"}}}}
+	ask := M{"tools": weather(), "tool_choice": "required",
+		"response_format": M{"type": "json_schema", "json_schema": M{"schema": M{"type": "boolean"}}}}
 	if a := post(t, url, chat(ask)); a.status != 200 {
 		t.Fatal(a.raw)
 	}
-	if judge := fits(t, e); !judge("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"x\"}}\n</tool_call>") || judge("true") {
+	if judge := fits(t, e); !judge("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"x\"}}\n</tool_call>") ||
+		judge("true") {
 		t.Error("the call is not enforced")
 	}
 }

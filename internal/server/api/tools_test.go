@@ -119,7 +119,8 @@ func TestToolCalls(t *testing.T) {
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"日\"}}</tool_call>", "", "", `get_weather{};get_weather{"city": "日"};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "", "", `get_weather{};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": {</tool_call> so", " so", "", `get_weather{"city": {}};`, "tool_calls"},
-		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
+		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>",
+			"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
 		{"<|channel>thought\nhm\n<channel|>I look.<|tool_call>call:get_weather{city:<|\"|>Os\"lo<|\"|>}<tool_call|>", "I look.", "hm", `get_weather{"city":"Os\"lo"};`, "tool_calls"},
 		{"<|tool_call>call:get_weather{}<tool_call|><|tool_call>call:get_weather{city:<|\"|>日<|\"|>}<tool_call|><|tool_response>", "", "", `get_weather{};get_weather{"city":"日"};`, "tool_calls"},
 		{"<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\":\"Oslo\"}", "I look.", "hm", `get_weather{"city":"Oslo"};`, "tool_calls"},
@@ -153,7 +154,8 @@ func TestToolCalls(t *testing.T) {
 		}
 		content, _ := m["content"].(string)
 		thought, _ := m["reasoning_content"].(string)
-		if finish := at(t, a.body, "choices", 0, "finish_reason"); content != c.content || thought != c.thought || calls != c.calls || finish != c.finish {
+		if finish := at(t, a.body, "choices", 0, "finish_reason"); content != c.content || thought != c.thought ||
+			calls != c.calls || finish != c.finish {
 			t.Errorf("%q: content %q, thought %q, calls %q, finish %v", c.text, content, thought, calls, finish)
 		}
 		content, thought, calls, finish := joined(t, stream(t, url, body))
@@ -165,7 +167,8 @@ func TestToolCalls(t *testing.T) {
 
 // Answers of gpt-oss have channels also without tools.
 func TestChannelsWithoutTools(t *testing.T) {
-	url, _ := serveTools(t, ossTemplate, &servertest.Engine{Script: says("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi.")})
+	url, _ := serveTools(t, ossTemplate,
+		&servertest.Engine{Script: says("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi.")})
 	a := post(t, url, chat(M{}))
 	m := at(t, a.body, "choices", 0, "message").(M)
 	if m["content"] != "Hi." || m["reasoning_content"] != "hm" || at(t, a.body, "choices", 0, "finish_reason") != "stop" {
@@ -206,7 +209,8 @@ func TestForcedTextHasAHeader(t *testing.T) {
 
 // A call that must be made is enforced by a grammar, in the words of the family.
 func TestForcedCalls(t *testing.T) {
-	strict := M{"type": "function", "function": M{"name": "g", "strict": true, "parameters": M{"type": "object", "properties": M{"a": M{"type": "integer"}}}}}
+	strict := M{"type": "function",
+		"function": M{"name": "g", "strict": true, "parameters": M{"type": "object", "properties": M{"a": M{"type": "integer"}}}}}
 	for _, c := range []struct {
 		source   string
 		ask      M
@@ -214,21 +218,30 @@ func TestForcedCalls(t *testing.T) {
 	}{
 		{"{{ tools }} <tool_call>", M{"tools": weather(), "tool_choice": "required"}, []string{
 			"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
-			"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"b\"}}\n</tool_call>"},
+			"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\"}}\n</tool_call>\n" +
+				"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"b\"}}\n</tool_call>"},
 			[]string{"text", "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}}\n</tool_call>"}},
 		{"{{ tools }} ipython", M{"tools": weather(strict), "tool_choice": M{"type": "function", "function": M{"name": "g"}}}, []string{`{"name": "g", "parameters": {"a": 1}}`},
 			[]string{`{"name": "get_weather", "parameters": {"city": "a"}}`, `[{"name": "g", "parameters": {"a": 1}}]`}},
 		{"{{ tools }} [TOOL_CALLS]", M{"tools": weather(), "tool_choice": "required", "parallel_tool_calls": true}, []string{`[{"name": "get_weather", "parameters": {"city": "a"}}, {"name": "get_weather", "parameters": {"city": "b"}}]`}, []string{"[]"}},
-		{"{{ tools }} <tool_call> <think></think> <think>", M{"tools": weather(), "tool_choice": "required"}, []string{"hm</think>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"}, []string{"hm</think>no"}},
+		{"{{ tools }} <tool_call> <think></think> <think>", M{"tools": weather(), "tool_choice": "required"},
+			[]string{"hm</think>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"},
+			[]string{"hm</think>no"}},
 		{ossTemplate + " <|start|>assistant", M{"tools": weather(strict), "tool_choice": "required"}, []string{`functions.get_weather <|constrain|>json<|message|>{"city": "a"}`, `functions.g <|constrain|>json<|message|>{"a": 1}`},
 			[]string{`functions.g <|constrain|>json<|message|>{"a": "x"}`, `functions.h <|constrain|>json<|message|>{}`, `{"name": "g", "parameters": {"a": 1}}`}},
 		{ossTemplate + " <|start|>assistant", M{"tools": weather(strict), "tool_choice": M{"type": "function", "function": M{"name": "g"}}}, []string{`functions.g <|constrain|>json<|message|>{"a": 1}`},
 			[]string{`functions.get_weather <|constrain|>json<|message|>{"city": "a"}`}},
-		{cohereTemplate, M{"tools": weather(strict), "tool_choice": "required"}, []string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"g\", \"parameters\": {\"a\": 1}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"},
+		{cohereTemplate, M{"tools": weather(strict), "tool_choice": "required"},
+			[]string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"g\", \"parameters\": {\"a\": 1}},\n" +
+				"    {\"tool_call_id\": \"1\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"},
 			[]string{"[\n\n]<|END_ACTION|>", "[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"g\", \"parameters\": {\"a\": 1}}\n]"}},
-		{cohereTemplate, M{"tools": weather(), "tool_choice": "required", "parallel_tool_calls": false}, []string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"},
-			[]string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"}},
-		{"{{ tools }} <tool_call>", M{"tools": weather(strict)}, []string{"free text", "a <tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 1}}\n</tool_call> b"}, []string{"<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"x\"}}\n</tool_call>", "<tool_call>x"}},
+		{cohereTemplate, M{"tools": weather(), "tool_choice": "required", "parallel_tool_calls": false},
+			[]string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"},
+			[]string{"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}},\n" +
+				"    {\"tool_call_id\": \"1\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"a\"}}\n]<|END_ACTION|>"}},
+		{"{{ tools }} <tool_call>", M{"tools": weather(strict)},
+			[]string{"free text", "a <tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 1}}\n</tool_call> b"},
+			[]string{"<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"x\"}}\n</tool_call>", "<tool_call>x"}},
 		{"{{ tools }} </think>", M{"response_format": M{"type": "json_object"}}, []string{"{}", "<think>x</think>\n{}"}, []string{"x</think>{}"}},
 	} {
 		e := &servertest.Engine{Script: servertest.Hello}
@@ -265,8 +278,11 @@ func TestForcedCalls(t *testing.T) {
 func TestForcedCallsBeginInThePrompt(t *testing.T) {
 	for _, c := range []struct{ template, answer, end string }{
 		{ossTemplate + " <|start|>assistant", `functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}`, "<|start|>assistant<|channel|>commentary to="},
-		{cohereTemplate, "[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}\n]<|END_ACTION|>", "<|START_ACTION|>"},
-		{cohereTemplate + "<|START_THINKING|>", "[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}\n]<|END_ACTION|>", "<|END_THINKING|><|START_ACTION|>"},
+		{cohereTemplate, "[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": " +
+			"{\"city\": \"Oslo\"}}\n]<|END_ACTION|>", "<|START_ACTION|>"},
+		{cohereTemplate + "<|START_THINKING|>",
+			"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}\n]<|END_ACTION|>",
+			"<|END_THINKING|><|START_ACTION|>"},
 	} {
 		e := &servertest.Engine{Script: says(c.answer)}
 		url, _ := serveTools(t, c.template, e)
@@ -274,8 +290,12 @@ func TestForcedCallsBeginInThePrompt(t *testing.T) {
 		parameters := M{"type": "object", "properties": M{"city": M{"type": "string"}}, "required": []string{"city"}}
 		for path, ask := range map[string]M{
 			"/v1/chat/completions": chat(M{"tools": weather(), "tool_choice": "required"}),
-			"/v1/messages":         messages(M{"tools": []M{{"name": "get_weather", "input_schema": parameters}}, "tool_choice": M{"type": "tool", "name": "get_weather"}}),
-			"/v1/responses":        {"model": "fake/model", "input": "x", "tools": []M{{"type": "function", "name": "get_weather", "parameters": parameters}}, "tool_choice": M{"type": "function", "name": "get_weather"}},
+			"/v1/messages": messages(M{
+				"tools":       []M{{"name": "get_weather", "input_schema": parameters}},
+				"tool_choice": M{"type": "tool", "name": "get_weather"},
+			}),
+			"/v1/responses": {"model": "fake/model", "input": "x", "tools": []M{{"type": "function",
+				"name": "get_weather", "parameters": parameters}}, "tool_choice": M{"type": "function", "name": "get_weather"}},
 		} {
 			a := post(t, base+path, ask)
 			if a.status != 200 || !strings.Contains(a.raw, `"get_weather"`) || !strings.Contains(strings.ReplaceAll(a.raw, `\`, ""), `{"city": "Oslo"}`) && !strings.Contains(a.raw, `{"city":"Oslo"}`) || strings.Contains(a.raw, "<|") {
@@ -341,7 +361,8 @@ func TestToolsRefused(t *testing.T) {
 		{M{"tools": f, "tool_choice": "sometimes"}, "tool_choice"},
 		{M{"tools": f, "tool_choice": M{"type": "function", "function": M{"name": "h"}}}, "tool_choice"},
 		{M{"tools": f, "tool_choice": "required", "guided_regex": "a"}, "tool_choice"},
-		{M{"tools": []M{{"type": "function", "function": M{"name": "s", "strict": true, "parameters": M{"type": "object", "properties": M{"a": M{"uniqueItems": true}}}}}}}, "tools[0].function.parameters"},
+		{M{"tools": []M{{"type": "function", "function": M{"name": "s", "strict": true,
+			"parameters": M{"type": "object", "properties": M{"a": M{"uniqueItems": true}}}}}}}, "tools[0].function.parameters"},
 	} {
 		if a := post(t, url, chat(c.ask)); a.status != 400 || at(t, a.body, "error", "param") != c.param {
 			t.Errorf("%v: %d %s, want param %s", c.ask, a.status, a.raw, c.param)

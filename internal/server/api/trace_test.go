@@ -36,5 +36,6 @@ func TestTraces(t *testing.T) {
 	if err := tr.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	collector.Want(t, map[string]int{"POST /v1/completions": 1, "queue": 2, "prefill": 2, "decode": 2, a.header.Get("X-Request-Id"): 1, "/health": 0})
+	collector.Want(t,
+		map[string]int{"POST /v1/completions": 1, "queue": 2, "prefill": 2, "decode": 2, a.header.Get("X-Request-Id"): 1, "/health": 0})
 }

@@ -32,7 +32,8 @@ func TestSessionOfCompletions(t *testing.T) {
 		if a.status != 200 || a.header.Get("X-Session-Turns") != string(rune('0'+n)) {
 			t.Fatal(a.status, a.header, a.raw)
 		}
-		if r := e.Last(t); !slices.Equal(r.Prompt, want) || r.Session != "s" || r.Context != len(want[:6]) || r.Tenant != "ann" || r.Policy != "streaming" || r.SessionTTL != time.Minute {
+		if r := e.Last(t); !slices.Equal(r.Prompt, want) || r.Session != "s" || r.Context != len(want[:6]) ||
+			r.Tenant != "ann" || r.Policy != "streaming" || r.SessionTTL != time.Minute {
 			t.Errorf("turn %d: %+v", n, r)
 		}
 	}
@@ -89,10 +90,12 @@ func TestSessionOfCompletions(t *testing.T) {
 	ask(t, "POST", url+"/v1/completions", "a", `{"session": "new", "prompt": "x"}`)
 	e.Refuse = nil
 	list := ask(t, "GET", url+"/v1/sessions", "a", "")
-	if n := len(at(t, list.body, "data").([]any)); n != 1 || at(t, list.body, "data", 0, "turns") != 2.0 || at(t, list.body, "data", 0, "tokens") != float64(len(second)+3) || at(t, list.body, "data", 0, "durable") != false {
+	if n := len(at(t, list.body, "data").([]any)); n != 1 || at(t, list.body, "data", 0, "turns") != 2.0 ||
+		at(t, list.body, "data", 0, "tokens") != float64(len(second)+3) || at(t, list.body, "data", 0, "durable") != false {
 		t.Error(list.raw)
 	}
-	if x := ask(t, "GET", url+"/v1/sessions/s", "a", ""); at(t, x.body, "status") != "idle" || at(t, x.body, "kv_policy") != "streaming" || at(t, x.body, "expires_at").(float64)-at(t, x.body, "last_turn").(float64) != 60 {
+	if x := ask(t, "GET", url+"/v1/sessions/s", "a", ""); at(t, x.body, "status") != "idle" ||
+		at(t, x.body, "kv_policy") != "streaming" || at(t, x.body, "expires_at").(float64)-at(t, x.body, "last_turn").(float64) != 60 {
 		t.Error(x.raw)
 	}
 	third := slices.Concat(second, answer, encode("STOP"))
@@ -166,7 +169,8 @@ func TestSessionsWithoutTheirStore(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	s, url := serveServer(t, e)
 	s.KeepSessions(nil)
-	for _, a := range []answer{post(t, url+"/v1/completions", M{"prompt": "x", "session": "s"}), get(t, url+"/v1/sessions"), get(t, url+"/v1/sessions/s")} {
+	for _, a := range []answer{post(t, url+"/v1/completions", M{"prompt": "x", "session": "s"}),
+		get(t, url+"/v1/sessions"), get(t, url+"/v1/sessions/s")} {
 		if a.status != 503 || !strings.Contains(a.raw, "jobs_unavailable") {
 			t.Error(a.status, a.raw)
 		}
@@ -189,14 +193,17 @@ func TestPromptBeyondTheContext(t *testing.T) {
 	}
 	strict := func(c *Config) { c.Limits.PromptTokens = 100 }
 	long := M{"prompt": strings.Repeat("x", 2000), "max_tokens": 2, "kv_policy": "endless"}
-	if a := post(t, serve(t, &servertest.Engine{}, endless)+"/v1/completions", long); a.status != 200 || at(t, a.body, "usage", "prompt_tokens") != 2001.0 {
+	if a := post(t, serve(t, &servertest.Engine{}, endless)+"/v1/completions", long); a.status != 200 ||
+		at(t, a.body, "usage", "prompt_tokens") != 2001.0 {
 		t.Error(a.raw)
 	}
-	if a := post(t, serve(t, &servertest.Engine{}, endless, strict)+"/v1/completions", long); a.status != 400 || !strings.Contains(a.raw, "100 tokens") {
+	if a := post(t, serve(t, &servertest.Engine{}, endless, strict)+"/v1/completions", long); a.status != 400 ||
+		!strings.Contains(a.raw, "100 tokens") {
 		t.Error(a.raw)
 	}
 	long["kv_policy"] = "full"
-	if a := post(t, serve(t, &servertest.Engine{}, endless)+"/v1/completions", long); a.status != 400 || !strings.Contains(a.raw, "512 tokens") {
+	if a := post(t, serve(t, &servertest.Engine{}, endless)+"/v1/completions", long); a.status != 400 ||
+		!strings.Contains(a.raw, "512 tokens") {
 		t.Error(a.raw)
 	}
 }
@@ -212,10 +219,12 @@ func TestSessionOfResponses(t *testing.T) {
 			t.Fatal(a.raw)
 		}
 	}
-	if r, want := e.Last(t), encode("<bos><|user|>Hi<|end|><|assistant|>Hello world"); !slices.Equal(r.Prompt[:len(want)], want) || r.Context != 6 {
+	if r, want := e.Last(t), encode("<bos><|user|>Hi<|end|><|assistant|>Hello world"); !slices.Equal(r.Prompt[:len(want)], want) ||
+		r.Context != 6 {
 		t.Errorf("%+v", r)
 	}
-	if a := post(t, url+"/v1/chat/completions", M{"messages": []M{{"role": "user", "content": "x"}}, "session": "s"}); a.status != 200 || a.header.Get("X-Session-Turns") != "3" {
+	if a := post(t, url+"/v1/chat/completions", M{"messages": []M{{"role": "user", "content": "x"}}, "session": "s"}); a.status != 200 ||
+		a.header.Get("X-Session-Turns") != "3" {
 		t.Error(a.raw)
 	}
 	for name, value := range map[string]any{"store": true, "previous_response_id": "resp_x", "background": true} {
@@ -224,7 +233,8 @@ func TestSessionOfResponses(t *testing.T) {
 		}
 	}
 	for path, body := range map[string]string{"/v1/completions": `{"prompt": "x", "session": "s2"}`, "/v1/chat/completions": `{"messages": [{"role": "user", "content": "x"}], "session": "s"}`} {
-		if _, err := s.NewTask(t.Context(), path, []byte(body), generate.TaskOptions{ID: "job-1"}); err == nil || !strings.Contains(err.Error(), "A job has no 'session'") {
+		if _, err := s.NewTask(t.Context(), path, []byte(body), generate.TaskOptions{ID: "job-1"}); err == nil ||
+			!strings.Contains(err.Error(), "A job has no 'session'") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -45,7 +45,8 @@ func TestManyTexts(t *testing.T) {
 // TestFirstTextIsRefused: a request that finds the queue full at its first text gets a 503.
 func TestFirstTextIsRefused(t *testing.T) {
 	e := &servertest.Engine{Refuse: func(*engine.Request) error { return apierr.ErrOverloaded{Reason: "full", RetryAfter: time.Second} }}
-	if a := post(t, serve(t, e, makesVectors)+"/v1/embeddings", M{"input": []string{"a", "b"}}); a.status != 503 || a.header.Get("Retry-After") == "" {
+	if a := post(t, serve(t, e, makesVectors)+"/v1/embeddings", M{"input": []string{"a", "b"}}); a.status != 503 ||
+		a.header.Get("Retry-After") == "" {
 		t.Errorf("%d %s", a.status, a.raw)
 	}
 }
