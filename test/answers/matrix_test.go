@@ -33,11 +33,13 @@ var (
 
 func checkpoints() []source {
 	var all []source
-	for _, name := range []string{"llama", "mistral", "mistral_window", "gemma3", "phi3", "qwen2", "qwen2_window", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"} {
+	for _, name := range []string{"llama", "mistral", "mistral_window", "gemma3", "phi3", "qwen2",
+		"qwen2_window", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"} {
 		all = append(all, source{name: name, dir: "internal/engine/model/testdata/" + name})
 	}
 	for name, shape := range modeltest.Shapes() {
-		all = append(all, source{name: "random_" + name, make: func(_, dir string) error { return modeltest.Write(dir, shape, 7) }, types: [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"f16", "int8"}}})
+		all = append(all, source{name: "random_" + name, make: func(_, dir string) error { return modeltest.Write(dir, shape, 7) },
+			types: [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"f16", "int8"}}})
 	}
 	all = append(all, source{name: "random_flat", make: writeFlat, types: [][2]string{{"bf16", "bf16"}, {"f32", "int8"}}})
 	slices.SortFunc(all[12:], func(a, b source) int { return strings.Compare(a.name, b.name) })
@@ -46,14 +48,22 @@ func checkpoints() []source {
 			return writeGGUF(filepath.Join(root, "internal/engine/model/testdata", name), dir)
 		}, types: [][2]string{{"q8_0", "bf16"}}})
 	}
-	for _, name := range []string{"granite", "olmo2", "olmo3", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "glm4_moe", "qwen2_moe", "mistral3", "ernie4_5", "glm4", "glm", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "smollm3", "llama4", "deepseek_v32", "glm_moe_dsa", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "falcon_h1", "nemotron_h", "nemotron_h_moe", "gpt_oss"} { // families with less that is their own
-		all = append(all, source{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
+	// families with less that is their own
+	for _, name := range []string{"granite", "olmo2", "olmo3", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere",
+		"cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "glm4_moe", "qwen2_moe",
+		"mistral3", "ernie4_5", "glm4", "glm", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3",
+		"hunyuan_v1_moe", "smollm3", "llama4", "deepseek_v32", "glm_moe_dsa", "qwen3_5", "qwen3_5_moe", "qwen3_next",
+		"lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "falcon_h1", "nemotron_h", "nemotron_h_moe", "gpt_oss"} {
+		all = append(all,
+			source{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
 	}
 	for _, name := range []string{"swiftkv", "swiftkv_across"} {
-		all = append(all, source{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
+		all = append(all,
+			source{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
 	}
 	for _, name := range []string{"fry", "dace"} {
-		all = append(all, source{name: name, dir: "models/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}, {"iq4_nl", "bf16"}}, large: true})
+		all = append(all,
+			source{name: name, dir: "models/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}, {"iq4_nl", "bf16"}}, large: true})
 	}
 	return all
 }
@@ -175,7 +185,8 @@ var longPolicies = []string{
 var growingPolicies = []string{"full", "h2o:recent=50,topk=70,step=1", "shadowkv:chunk=8,budget=24,outliers=2,local=1"}
 
 // growingSelectors are further such policies, which do not fit in little cache memory.
-var growingSelectors = []string{"quest:page=16,budget=48", "shadowkv:chunk=4,budget=16,outliers=2,local=1,keys=lowrank,rank=8", "squeezed:clusters=0.25,levels=2,sparsity=0.6,tail=9,obs=16"}
+var growingSelectors = []string{"quest:page=16,budget=48", "shadowkv:chunk=4,budget=16,outliers=2,local=1,keys=lowrank,rank=8",
+	"squeezed:clusters=0.25,levels=2,sparsity=0.6,tail=9,obs=16"}
 
 // setup is a model with types.
 type setup struct {
@@ -228,7 +239,9 @@ func complete(all []setup, root string) error {
 			return fmt.Errorf("answers: policy %s has no row in policies (test/answers/matrix.go): add one", name)
 		}
 	}
-	missing := slices.DeleteFunc(model.Architectures(), func(a string) bool { return a == "Gemma4UnifiedForCausalLM" || strings.HasSuffix(a, "Model") }) // Gemma 4's layers under another name; encoders, which make vectors
+	// Gemma 4's layers under another name; encoders, which make vectors
+	missing := slices.DeleteFunc(model.Architectures(),
+		func(a string) bool { return a == "Gemma4UnifiedForCausalLM" || strings.HasSuffix(a, "Model") })
 	for _, s := range all {
 		if s.make != nil {
 			continue

@@ -15,7 +15,8 @@ func TestOwnersTakeTurns(t *testing.T) {
 	prompt := func(policy, seed string, n int) request {
 		return request{policy: policy, kind: greedy, output: 4, prompt: makePrompt(512, n, request{policy: seed, kind: greedy}.seed())}
 	}
-	pair := []request{prompt(policy, policy+",ring=16", 169), prompt("snapkv:topk=60,obs=16,pool=5", "snapkv:topk=60,obs=16,pool=5,ring=7", 242)}
+	pair := []request{prompt(policy, policy+",ring=16", 169),
+		prompt("snapkv:topk=60,obs=16,pool=5", "snapkv:topk=60,obs=16,pool=5,ring=7", 242)}
 	for _, name := range []string{"granite_hybrid_moe", "nemotron_h_moe"} {
 		s, dir := setup{source: source{name: name}, weights: "bf16", kv: "bf16"}, "../../internal/engine/model/testdata/"+name
 		answer := func(c cut, requests ...request) []answer {

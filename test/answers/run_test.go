@@ -98,7 +98,8 @@ func (s setup) requests(c *model.Config) []request {
 // holds reports whether a policy supports this model: low-rank keys do not support all, nor do norms after rotation.
 func holds(c *model.Config, policy string) bool {
 	p, err := kvpolicy.Parse(policy)
-	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}, Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
+	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0},
+		Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
 	return err != nil || g.Fits(p) == nil // the cluster must refuse unknown names
 }
 
@@ -126,7 +127,8 @@ func makePrompt(vocab, n int, seed uint64) []int32 {
 func (r request) api(i int) *engine.Request {
 	p := sampler.Default()
 	p.Temperature, p.Logprobs = 0, 3
-	a := &engine.Request{ID: fmt.Sprint("answer-", i), Prompt: r.prompt, MaxTokens: r.output, IgnoreEOS: true, PromptLogprobs: -1, Policy: r.policy}
+	a := &engine.Request{ID: fmt.Sprint("answer-", i), Prompt: r.prompt, MaxTokens: r.output,
+		IgnoreEOS: true, PromptLogprobs: -1, Policy: r.policy}
 	switch r.kind {
 	case drawn:
 		p.Temperature, p.TopP, p.TopK, p.MinP, p.Seed, p.Logprobs = 0.9, 0.95, 200, 0.001, r.seed(), 1
@@ -225,9 +227,10 @@ func (s setup) ask(ctx context.Context, dir string, c cut, requests []request, b
 	if c.layers {
 		prefill = booking.Layers
 	}
-	e, err := cluster.New(ctx, cluster.LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget, Serve: cluster.ServeConfig{
-		Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk, Prefill: prefill,
-		StepDeadline: patience, SyncDeadline: patience, LoadDeadline: patience, Logger: slog.New(slog.DiscardHandler)}})
+	e, err := cluster.New(ctx,
+		cluster.LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget, Serve: cluster.ServeConfig{
+			Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk, Prefill: prefill,
+			StepDeadline: patience, SyncDeadline: patience, LoadDeadline: patience, Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,8 @@ import (
 func TestAuditCheck(t *testing.T) {
 	good := func() []wire.ClusterState {
 		node := func(id string) wire.NodeState {
-			return wire.NodeState{ID: id, Share: 0.5, KVUsedBytes: 10, KVReserved: 20, KVBudgetBytes: 20, Goroutines: 50, OpenFiles: 20, Subscriptions: 9}
+			return wire.NodeState{ID: id, Share: 0.5, KVUsedBytes: 10, KVReserved: 20, KVBudgetBytes: 20,
+				Goroutines: 50, OpenFiles: 20, Subscriptions: 9}
 		}
 		store := &wire.StoreState{Term: 1}
 		later := &wire.StoreState{Term: 2}

@@ -133,8 +133,9 @@ func kept(before, after wire.ClusterState) (wrong []string) {
 	const slackGoroutines, slackFiles = 16, 8 // idle connections and timers come and go
 	for _, n := range after.Nodes {
 		if n.Goroutines > goroutines+slackGoroutines || n.OpenFiles > files+slackFiles || n.Subscriptions > subscriptions {
-			wrong = append(wrong, fmt.Sprintf("I6: %s has %d goroutines, %d files and %d subscriptions; before the faults none had more than %d, %d and %d",
-				n.ID, n.Goroutines, n.OpenFiles, n.Subscriptions, goroutines, files, subscriptions))
+			wrong = append(wrong,
+				fmt.Sprintf("I6: %s has %d goroutines, %d files and %d subscriptions; before the faults none had more than %d, %d and %d",
+					n.ID, n.Goroutines, n.OpenFiles, n.Subscriptions, goroutines, files, subscriptions))
 		}
 		if n.KVUsedBytes != 0 {
 			wrong = append(wrong, fmt.Sprintf("I6: %s holds %d bytes of cache", n.ID, n.KVUsedBytes))

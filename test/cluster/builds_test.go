@@ -65,7 +65,8 @@ func TestOtherArithmetic(t *testing.T) {
 	flow.reach(t, 100)
 	says := []string{"(build dev tags=otherscale go", "has arithmetic " + odd, "has arithmetic " + ours}
 	refusedBuild(t, spawn(t, other, "odd", nil, "node", "--join", p.gossip, "--id", "odd", "--threads", "1"), append(says, "this node")...)
-	refusedBuild(t, spawn(t, other, "standby", nil, "coordinator", "--standby", "--id", "standby", "--join", p.gossip, "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0",
+	refusedBuild(t, spawn(t, other, "standby", nil, "coordinator", "--standby", "--id", "standby",
+		"--join", p.gossip, "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0",
 		"--data-dir", t.TempDir()), append(says, "this coordinator")...)
 	got, _ := flow.wait(t)
 	same(t, "with strangers", reqs, want, got)
@@ -80,7 +81,8 @@ func TestOtherArithmetic(t *testing.T) {
 	})
 	got, _ = p.open(reqs).wait(t)
 	same(t, "over two builds", reqs, want, got)
-	if out, said, _ := command(t, patience, nil, "status", "--server", p.base); !strings.Contains(out, "arithmetic "+ours+"   wire version") || !strings.Contains(out, "another build on n2: dev tags=rolled go") {
+	if out, said, _ := command(t, patience, nil, "status", "--server", p.base); !strings.Contains(out,
+		"arithmetic "+ours+"   wire version") || !strings.Contains(out, "another build on n2: dev tags=rolled go") {
 		t.Errorf("shoal status: %s%s", out, said)
 	}
 
@@ -140,7 +142,8 @@ func TestOtherWireVersion(t *testing.T) {
 	p.startCoordinator()
 	testutil.Eventually(t, recoverLimit, "the node is refused", func() (bool, string) {
 		text := p.stateText()
-		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, ours+", the cluster (build dev tags=otherwire"), text
+		return strings.Contains(text, "n0 is refused: it (build dev go") &&
+			strings.Contains(text, ours+", the cluster (build dev tags=otherwire"), text
 	})
 	p.nodes[0].line(t, p.nodes[0].err, regexp.MustCompile("the present one has an incompatible build"), patience)
 	time.Sleep(2 * time.Second)

@@ -57,7 +57,8 @@ func TestWeightsOverTheBus(t *testing.T) {
 	got, _ = c.open(reqs).wait(t)
 	same(t, "with other slices", reqs, want, got)
 	text := string(c.want(200, "GET", "/metrics", nil).body)
-	if want := fmt.Sprintf("shoal_node_fetched_bytes{node=%q} %d", "c", c.node("c").FetchedBytes); !strings.Contains(text, "shoal_node_fetched_bytes") {
+	if want := fmt.Sprintf("shoal_node_fetched_bytes{node=%q} %d",
+		"c", c.node("c").FetchedBytes); !strings.Contains(text, "shoal_node_fetched_bytes") {
 		t.Errorf("/metrics lacks %s", want)
 	}
 }

@@ -39,7 +39,8 @@ func cardStreams(n, tokens int) (out []request) {
 		for j := range prompt {
 			prompt[j] = 5 + r.IntN(500)
 		}
-		b := map[string]any{"prompt": prompt, "max_tokens": tokens, "stream": true, "logprobs": 3, "return_tokens_as_token_ids": true, "ignore_eos": true, "speculate": "off", "temperature": 0}
+		b := map[string]any{"prompt": prompt, "max_tokens": tokens, "stream": true, "logprobs": 3,
+			"return_tokens_as_token_ids": true, "ignore_eos": true, "speculate": "off", "temperature": 0}
 		if i%2 == 1 {
 			b["temperature"], b["seed"] = 0.9, 100+i
 		}
@@ -68,7 +69,8 @@ func TestCardNodeDies(t *testing.T) {
 	flags := []string{"--model", goldenModel, "--quant", "q8_0"}
 	s, gossip := coordinate(t, config{tags: static, args: append([]string{"--nodes", "2"}, flags...)})
 	node := func(id string, env []string, args ...string) *process {
-		return spawn(t, built.shoal(t, static), id, env, append([]string{"node", "--id", id, "--join", gossip, "--threads", "1", "--model", goldenModel}, args...)...)
+		return spawn(t, built.shoal(t, static), id, env,
+			append([]string{"node", "--id", id, "--join", gossip, "--threads", "1", "--model", goldenModel}, args...)...)
 	}
 	node("a", nil)
 	node("b", nil)
@@ -88,7 +90,8 @@ func TestCardNodeDies(t *testing.T) {
 				t.Errorf("the card's process ended with status %d, not 4", code)
 			}
 			log, err := os.ReadFile(p.err)
-			if err != nil || !strings.Contains(string(log), "the graphics card failed") || !strings.Contains(string(log), "CUDA_ERROR_ECC_UNCORRECTABLE") {
+			if err != nil || !strings.Contains(string(log), "the graphics card failed") ||
+				!strings.Contains(string(log), "CUDA_ERROR_ECC_UNCORRECTABLE") {
 				t.Errorf("%v: %s", err, log)
 			}
 		}},

@@ -95,7 +95,8 @@ func TestModelFileChanges(t *testing.T) {
 		t.Helper()
 		testutil.Eventually(t, patience, what, func() (bool, string) {
 			a := c.call("GET", "/health", nil)
-			return a.status == 503 && strings.Contains(string(a.body), path) && strings.Contains(string(a.body), "put the old file back, or restart"), string(a.body)
+			return a.status == 503 && strings.Contains(string(a.body), path) &&
+				strings.Contains(string(a.body), "put the old file back, or restart"), string(a.body)
 		})
 		if left := alive(pids); len(left) != len(pids) {
 			t.Fatalf("%s: processes %v of %v are left", what, left, pids)
@@ -106,7 +107,8 @@ func TestModelFileChanges(t *testing.T) {
 	if err := os.Truncate(path, 1_000_000); err != nil {
 		t.Fatal(err)
 	}
-	waiting := c.open([]request{{"of a cut file", "/v1/completions", map[string]any{"prompt": "The sea is", "max_tokens": 30, "temperature": 0, "ignore_eos": true, "cache": false, "stream": true}}})
+	waiting := c.open([]request{{"of a cut file", "/v1/completions",
+		map[string]any{"prompt": "The sea is", "max_tokens": 30, "temperature": 0, "ignore_eos": true, "cache": false, "stream": true}}})
 	unhealthy("cut")
 	restore()
 	if got, _ := waiting.wait(t); len(got) != 1 {
@@ -142,7 +144,8 @@ func TestModelFileChanges(t *testing.T) {
 	for i := range all {
 		all[i] = i
 	}
-	broken := c.open([]request{{"of changed rows", "/v1/completions", map[string]any{"prompt": all, "max_tokens": 3, "temperature": 0, "stream": true}}})
+	broken := c.open([]request{{"of changed rows", "/v1/completions",
+		map[string]any{"prompt": all, "max_tokens": 3, "temperature": 0, "stream": true}}})
 	unhealthy("rows of the embedding were edited")
 	restore()
 	broken.wait(t)

@@ -82,7 +82,8 @@ func folder(t *testing.T, name string, tiny bool) string {
 	}
 	const data = "../../internal/engine/model/testdata"
 	dir := t.TempDir()
-	for _, file := range [][2]string{{name, "config.json"}, {name, "generation_config.json"}, {name, "model.safetensors"}, {"llama", "tokenizer.json"}, {"llama", "tokenizer_config.json"}} {
+	for _, file := range [][2]string{{name, "config.json"}, {name, "generation_config.json"},
+		{name, "model.safetensors"}, {"llama", "tokenizer.json"}, {"llama", "tokenizer_config.json"}} {
 		from, err := filepath.Abs(filepath.Join(data, file[0], file[1]))
 		if err == nil {
 			err = os.Symlink(from, filepath.Join(dir, file[1]))

@@ -108,7 +108,8 @@ func TestChaosDiskFull(t *testing.T) {
 	acknowledged, refused := 0, answer{}
 	for i := range 40 { // the open block may have room for a few
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		a, err := p.try(ctx, "POST", "/v1/jobs", map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, uint64(i))), 2000), "max_tokens": 3, "ignore_eos": true})
+		a, err := p.try(ctx, "POST", "/v1/jobs",
+			map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, uint64(i))), 2000), "max_tokens": 3, "ignore_eos": true})
 		cancel()
 		if err != nil {
 			t.Fatalf("the coordinator died of a full disk: %v", err)
@@ -140,7 +141,8 @@ func TestChaosDiskFull(t *testing.T) {
 	}
 	for i, id := range jobs {
 		_, _, err := p.follow(id, until)
-		if k := p.lookAt(id); err != nil || len(k) != 1 || k[0].state != "completed" || i < len(want) && k[0].result != strings.TrimSpace(want[i]) {
+		if k := p.lookAt(id); err != nil || len(k) != 1 || k[0].state != "completed" ||
+			i < len(want) && k[0].result != strings.TrimSpace(want[i]) {
 			t.Errorf("with space again job %s: %v, %+v", id, err, k)
 		}
 	}
@@ -163,7 +165,8 @@ func TestDiskFullServes(t *testing.T) {
 		a := p.call("POST", "/v1/jobs", job)
 		return a.status == 503, fmt.Sprint(a.status)
 	})
-	if a := p.call("POST", "/v1/jobs", job); !strings.Contains(string(a.body), "full or failing") || strings.Contains(string(a.body), "three") {
+	if a := p.call("POST", "/v1/jobs", job); !strings.Contains(string(a.body), "full or failing") ||
+		strings.Contains(string(a.body), "three") {
 		t.Errorf("the store of one copy says %s", a.body)
 	}
 	// A node dies while nothing can be recorded.
@@ -177,7 +180,8 @@ func TestDiskFullServes(t *testing.T) {
 	if stall > recoverLimit {
 		t.Errorf("a stream was silent for %v", stall)
 	}
-	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "was not recorded") {
+	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") ||
+		!strings.Contains(string(a.body), "was not recorded") {
 		t.Errorf("/health on a full disk says %d %s", a.status, a.body)
 	}
 	again, _ := sys.open(reqs).wait(t)
@@ -242,7 +246,8 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 	p := k.at[0]
 	reqs := streaming(2, 30)
 	want, _ := p.undisturbed(t, reqs)
-	work := []request{{"a job", "/v1/completions", map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
+	work := []request{{"a job", "/v1/completions",
+		map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
 	results := p.send(t, work, 1)
 	before := k.jobs(0, "before", work)
 	k.check(0, "before", work, results, before)
@@ -288,7 +293,8 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 				done++
 			}
 		}
-		return done == len(list.Data) && done >= accepted+2, fmt.Sprintf("%d of %d, %d were accepted on full disks", done, len(list.Data), accepted)
+		return done == len(list.Data) && done >= accepted+2,
+			fmt.Sprintf("%d of %d, %d were accepted on full disks", done, len(list.Data), accepted)
 	})
 	testutil.Eventually(t, patience, "/health is well again", func() (bool, string) {
 		a := p.call("GET", "/health", nil)

@@ -25,8 +25,10 @@ func TestChaosTooFew(t *testing.T) {
 	p.nodeArgs, p.headArgs = []string{"--kv-memory", "6MiB"}, []string{"--prefill", "chunks"} // by layers the prompt fits one node
 	p.start()
 	r := rand.New(rand.NewPCG(11, 12))
-	big := request{"a long prompt", "/v1/completions", map[string]any{"prompt": ids(r, 1000), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0, "kv_policy": policies[1]}}
-	small := request{"a short prompt", "/v1/completions", map[string]any{"prompt": ids(r, 30), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0.8, "seed": 3}}
+	big := request{"a long prompt", "/v1/completions",
+		map[string]any{"prompt": ids(r, 1000), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0, "kv_policy": policies[1]}}
+	small := request{"a short prompt", "/v1/completions",
+		map[string]any{"prompt": ids(r, 30), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0.8, "seed": 3}}
 	want := p.send(t, []request{big, small}, 2)
 	until := time.Now().Add(requestLimit)
 	var jobs, results []string
@@ -68,7 +70,8 @@ func TestChaosTooFew(t *testing.T) {
 			body = small.body
 		}
 		a := p.call(x.method, x.path, body)
-		if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), "gathering nodes") {
+		if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" ||
+			!strings.Contains(string(a.body), "gathering nodes") {
 			t.Errorf("%s %s without nodes: %d %v %s", x.method, x.path, a.status, a.header, a.body)
 		}
 	}

@@ -30,7 +30,8 @@ type networked struct {
 }
 
 func newNetworked(t *testing.T, kind wireKind) *networked {
-	x := &networked{pair: &pair{t: t, dirs: [2]string{t.TempDir(), t.TempDir()}}, w: newWireOf(t, kind), nodes: make([]*port, 4), procs: make([]*process, 4), dir: t.TempDir()}
+	x := &networked{pair: &pair{t: t, dirs: [2]string{t.TempDir(), t.TempDir()}}, w: newWireOf(t, kind),
+		nodes: make([]*port, 4), procs: make([]*process, 4), dir: t.TempDir()}
 	x.members = "c1,n0"
 	if !kind.keyed {
 		x.flags = []string{"--insecure"}
@@ -84,7 +85,8 @@ func (x *networked) at7070(id string, at *port) string {
 // join starts the process of a node.
 func (x *networked) join(i int) {
 	id, at := fmt.Sprintf("n%d", i), x.nodes[i]
-	args := append([]string{"node", "--id", id, "--join", strings.Join(x.gossip[:], ","), "--threads", "1", "--bind", x.at7070(id, at)}, x.flags...)
+	args := append([]string{"node", "--id", id, "--join", strings.Join(x.gossip[:], ","), "--threads", "1", "--bind", x.at7070(id, at)},
+		x.flags...)
 	if i == 0 { // a member of the store
 		args = append(args, "--data-dir", x.dir)
 	}
@@ -248,7 +250,8 @@ var (
 func (x *networked) jobRequests() (out []request) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range 3 {
-		out = append(out, request{fmt.Sprintf("job %d", i), "/v1/completions", map[string]any{"prompt": ids(r, 20+30*i), "max_tokens": 60, "ignore_eos": true, "temperature": float64(i%2) * 0.8, "seed": i, "logprobs": 2}})
+		out = append(out, request{fmt.Sprintf("job %d", i), "/v1/completions", map[string]any{"prompt": ids(r, 20+30*i),
+			"max_tokens": 60, "ignore_eos": true, "temperature": float64(i%2) * 0.8, "seed": i, "logprobs": 2}})
 	}
 	return out
 }
@@ -263,8 +266,10 @@ func (x *networked) checkJobs(t *testing.T, ids []string) {
 		events, _, err := x.at[x.active].follow(id, time.Now().Add(requestLimit))
 		var j jobState
 		x.at[x.active].getJSON("/v1/jobs/"+id, &j)
-		if r := n % len(reqs); err != nil || j.State != "completed" || canonical(string(j.Result)) != strings.TrimSpace(want[r]) || len(events) != j.Events {
-			t.Errorf("%s is %s after %d events (%v) and differs from the direct answer %s", reqs[r].name, j.State, len(events), err, firstDifference(strings.TrimSpace(want[r]), canonical(string(j.Result))))
+		if r := n % len(reqs); err != nil || j.State != "completed" ||
+			canonical(string(j.Result)) != strings.TrimSpace(want[r]) || len(events) != j.Events {
+			t.Errorf("%s is %s after %d events (%v) and differs from the direct answer %s", reqs[r].name,
+				j.State, len(events), err, firstDifference(strings.TrimSpace(want[r]), canonical(string(j.Result))))
 		}
 	}
 }

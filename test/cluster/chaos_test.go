@@ -87,7 +87,8 @@ func TestChaosKill(t *testing.T) {
 	reqs := load()
 	orders := [][3]string{{"node-2", "node-0", "node-3"}}
 	if full() {
-		orders = append(orders, [3]string{"node-0", "node-1", "node-2"}, [3]string{"node-1", "node-3", "node-0"}, [3]string{"node-3", "node-2", "node-1"})
+		orders = append(orders, [3]string{"node-0", "node-1", "node-2"}, [3]string{"node-1", "node-3", "node-0"},
+			[3]string{"node-3", "node-2", "node-1"})
 	}
 	var want []string
 	for _, ids := range orders {
@@ -191,7 +192,8 @@ func TestChaosFreeze(t *testing.T) {
 		before := c.state().Recoveries
 		c.signal("node-1", syscall.SIGSTOP)
 		began := time.Now()
-		testutil.Eventually(t, recoverLimit, "the placement with a frozen node is withdrawn", func() (bool, string) { return c.state().Recoveries > before, "it serves" })
+		testutil.Eventually(t, recoverLimit, "the placement with a frozen node is withdrawn",
+			func() (bool, string) { return c.state().Recoveries > before, "it serves" })
 		took := time.Since(began)
 		t.Logf("a frozen node was fenced after %.2f s", took.Seconds())
 		if full() && took > 3*time.Second { // on a dedicated machine
@@ -279,7 +281,8 @@ func TestChaosJoin(t *testing.T) {
 	})
 	before := c.state()
 	c.busy(t, "a node is drained", reqs, want, func() {
-		if out, said, code := command(t, recoverLimit, nil, "drain", "c", "--server", c.base); code != 0 || !strings.Contains(out, "c is drained") {
+		if out, said, code := command(t, recoverLimit, nil, "drain", "c", "--server", c.base); code != 0 ||
+			!strings.Contains(out, "c is drained") {
 			t.Errorf("shoal drain: status %d: %s%s", code, out, said)
 		}
 	})
@@ -291,7 +294,8 @@ func TestChaosJoin(t *testing.T) {
 		t.Errorf("drained in epochs %d to %d", before.Epoch, s.Epoch)
 	}
 	for status, want := range []string{"c takes a share again", "takes part or is waiting to"} {
-		if out, said, code := command(t, recoverLimit, nil, "undrain", "c", "--server", c.base); code != status || !strings.Contains(out+said, want) {
+		if out, said, code := command(t, recoverLimit, nil, "undrain", "c", "--server", c.base); code != status ||
+			!strings.Contains(out+said, want) {
 			t.Errorf("shoal undrain: status %d: %s%s", code, out, said)
 		}
 		c.waitNodes(3, recoverLimit)

@@ -42,7 +42,8 @@ func newWired(t *testing.T, keyed bool, nodes int, args ...string) *wired {
 // join starts the process of a node.
 func (x *wired) join(i int) {
 	id, at := fmt.Sprintf("n%d", i), x.nodes[i]
-	x.procs[i] = spawnIn(x.t, at, built.shoal(x.t, ""), id, nil, append([]string{"node", "--id", id, "--join", x.gossip, "--threads", "1", "--bind", at.ip() + ":0"}, x.flags...)...)
+	x.procs[i] = spawnIn(x.t, at, built.shoal(x.t, ""), id, nil,
+		append([]string{"node", "--id", id, "--join", x.gossip, "--threads", "1", "--bind", at.ip() + ":0"}, x.flags...)...)
 }
 
 // others returns all ports except one.

@@ -62,7 +62,8 @@ func TestClientPackage(t *testing.T) {
 	if _, err := c.Result(ctx, long.ID); !errors.As(err, &failed) || failed.Job.State != "cancelled" {
 		t.Errorf("the result of a job that was cancelled: %v", err)
 	}
-	if list, err := c.Jobs(ctx, client.Page{Limit: 1}); err != nil || len(list.Data) != 1 || !list.HasMore || list.Data[0].ID != long.ID || list.Counts["completed"] != 1 {
+	if list, err := c.Jobs(ctx, client.Page{Limit: 1}); err != nil || len(list.Data) != 1 || !list.HasMore ||
+		list.Data[0].ID != long.ID || list.Counts["completed"] != 1 {
 		t.Errorf("the list is %+v, %v", list, err)
 	}
 

@@ -28,8 +28,10 @@ func TestFixedContexts(t *testing.T) {
 	var reqs []request
 	for i := range 6 {
 		question := ids(rand.New(rand.NewPCG(5, uint64(i))), 12+9*i)
-		reqs = append(reqs, request{fmt.Sprint("question ", i), "/v1/completions", map[string]any{"prompt": question, "context": "book", "max_tokens": tokens, "stream": true, "logprobs": 3,
-			"return_tokens_as_token_ids": true, "ignore_eos": true, "speculate": "off", "skip_special_tokens": false, "temperature": 0.7, "seed": i, "stream_options": map[string]any{"include_usage": true}}})
+		reqs = append(reqs, request{fmt.Sprint("question ", i), "/v1/completions",
+			map[string]any{"prompt": question, "context": "book", "max_tokens": tokens, "stream": true, "logprobs": 3,
+				"return_tokens_as_token_ids": true, "ignore_eos": true, "speculate": "off", "skip_special_tokens": false,
+				"temperature": 0.7, "seed": i, "stream_options": map[string]any{"include_usage": true}}})
 	}
 	read := func(c *system) {
 		t.Helper()
@@ -102,7 +104,8 @@ func TestFixedContexts(t *testing.T) {
 	if p := second.state().PrefixCache; p == nil || p.Disk == nil || p.Disk.Restored == 0 {
 		t.Errorf("the text was not read from the disk: %+v", p)
 	} else if p.Disk.IndexesComputed != 0 || p.Disk.IndexesRead != clusterings {
-		t.Errorf("of %d results of the index, %d were read from the disk and %d computed", clusterings, p.Disk.IndexesRead, p.Disk.IndexesComputed)
+		t.Errorf("of %d results of the index, %d were read from the disk and %d computed", clusterings,
+			p.Disk.IndexesRead, p.Disk.IndexesComputed)
 	}
 	second.want(200, "DELETE", "/v1/contexts/book", nil)
 	second.want(404, "POST", "/v1/completions", map[string]any{"prompt": text[:5], "context": "book", "max_tokens": 1})

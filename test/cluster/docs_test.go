@@ -185,7 +185,8 @@ go() {
 		t.Fatal(err)
 	}
 	cache, modules, _ := strings.Cut(strings.TrimSpace(string(caches)), "\n")
-	c.Env = append(cleanEnv(), "HOME="+dir, "GOCACHE="+cache, "GOMODCACHE="+modules, "SOURCES="+sources, "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "SHOAL_LISTEN="+api, "SHOAL_SERVER="+api)
+	c.Env = append(cleanEnv(), "HOME="+dir, "GOCACHE="+cache, "GOMODCACHE="+modules, "SOURCES="+sources,
+		"PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "SHOAL_LISTEN="+api, "SHOAL_SERVER="+api)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // to kill background processes too
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 10 * time.Second

@@ -72,7 +72,8 @@ func (s *system) models() {
 		}
 	}
 	s.getJSON("/v1/models", &list)
-	if len(list.Data) != 1 || list.Data[0].ID != "fry" || list.Data[0].Root == "" || list.Data[0].MaxModelLen != 8192 || list.Object != "list" {
+	if len(list.Data) != 1 || list.Data[0].ID != "fry" || list.Data[0].Root == "" ||
+		list.Data[0].MaxModelLen != 8192 || list.Object != "list" {
 		s.t.Errorf("%+v", list)
 	}
 	s.want(200, "GET", "/v1/models/fry", nil)
@@ -88,7 +89,8 @@ func (s *system) tokenizer() {
 		TokenStrs   []string `json:"token_strs"`
 	}
 	a := s.want(200, "POST", "/tokenize", map[string]any{"prompt": text, "add_special_tokens": false, "return_token_strs": true})
-	if err := json.Unmarshal(a.body, &tok); err != nil || tok.Count != len(tok.Tokens) || tok.Count == 0 || len(tok.TokenStrs) != tok.Count || tok.MaxModelLen != 8192 {
+	if err := json.Unmarshal(a.body, &tok); err != nil || tok.Count != len(tok.Tokens) || tok.Count == 0 ||
+		len(tok.TokenStrs) != tok.Count || tok.MaxModelLen != 8192 {
 		s.t.Errorf("%v %s", err, a.body)
 	}
 	var back struct{ Prompt string }
@@ -109,28 +111,34 @@ func (s *system) completions() {
 	body := map[string]any{"model": "fry", "prompt": "func add(", "max_tokens": 8, "temperature": 0, "logprobs": 2, "ignore_eos": true}
 	got := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", body).body)
 	ch := got.Choices[0]
-	if ch.FinishReason != "length" || len(ch.Logprobs.Tokens) != 8 || got.Usage.Completion != 8 || got.Usage.Prompt == 0 || strings.Join(ch.Logprobs.Tokens, "") != ch.Text {
+	if ch.FinishReason != "length" || len(ch.Logprobs.Tokens) != 8 || got.Usage.Completion != 8 ||
+		got.Usage.Prompt == 0 || strings.Join(ch.Logprobs.Tokens, "") != ch.Text {
 		s.t.Errorf("%+v", got)
 	}
 	// several prompts, as texts and as ids, each with n choices, in order
 	body["prompt"], body["n"] = []string{"func add(", "func add("}, 2
-	if got := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", body).body); len(got.Choices) != 4 || got.Choices[3].Text != ch.Text {
+	if got := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", body).body); len(got.Choices) != 4 ||
+		got.Choices[3].Text != ch.Text {
 		s.t.Errorf("%+v", got)
 	}
 	body["prompt"], body["n"] = [][]int{{100, 200, 300}, {100, 200, 300}}, 1
-	if got := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", body).body); len(got.Choices) != 2 || got.Choices[0].Text != got.Choices[1].Text {
+	if got := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", body).body); len(got.Choices) != 2 ||
+		got.Choices[0].Text != got.Choices[1].Text {
 		s.t.Errorf("%+v", got)
 	}
 	// a request of lm-eval: score a given text
 	echo := map[string]any{"prompt": []int{100, 200, 300, 400}, "max_tokens": 1, "echo": true, "logprobs": 1, "seed": 1234, "temperature": 0}
 	ch = parseCompletion(s.t, s.want(200, "POST", "/v1/completions", echo).body).Choices[0]
-	if lp := ch.Logprobs; len(lp.Tokens) != 5 || lp.TokenLogprobs[0] != nil || lp.TokenLogprobs[1] == nil || *lp.TokenLogprobs[1] >= 0 || len(lp.TopLogprobs[2]) == 0 {
+	if lp := ch.Logprobs; len(lp.Tokens) != 5 || lp.TokenLogprobs[0] != nil || lp.TokenLogprobs[1] == nil ||
+		*lp.TokenLogprobs[1] >= 0 || len(lp.TopLogprobs[2]) == 0 {
 		s.t.Errorf("%+v", ch)
 	}
 	// a stop string ends the text before it
-	whole := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", map[string]any{"prompt": "func add(", "max_tokens": 40, "temperature": 0, "ignore_eos": true}).body).Choices[0].Text
+	whole := parseCompletion(s.t, s.want(200, "POST", "/v1/completions",
+		map[string]any{"prompt": "func add(", "max_tokens": 40, "temperature": 0, "ignore_eos": true}).body).Choices[0].Text
 	stop := whole[len(whole)/2 : len(whole)/2+3]
-	ch = parseCompletion(s.t, s.want(200, "POST", "/v1/completions", map[string]any{"prompt": "func add(", "max_tokens": 40, "temperature": 0, "ignore_eos": true, "stop": stop}).body).Choices[0]
+	ch = parseCompletion(s.t, s.want(200, "POST", "/v1/completions",
+		map[string]any{"prompt": "func add(", "max_tokens": 40, "temperature": 0, "ignore_eos": true, "stop": stop}).body).Choices[0]
 	if ch.FinishReason != "stop" || ch.Text != whole[:strings.Index(whole, stop)] {
 		s.t.Errorf("stop %q of %q gave %+v", stop, whole, ch)
 	}
@@ -157,11 +165,15 @@ func (s *system) chat() {
 	if !s.chats() {
 		s.t.Skip("the model has no chat template")
 	}
-	body := map[string]any{"messages": []map[string]any{{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write a Go function that adds two ints."}},
+	body := map[string]any{"messages": []map[string]any{
+		{"role": "system", "content": "Be brief."},
+		{"role": "user", "content": "Write a Go function that adds two ints."},
+	},
 		"max_completion_tokens": 12, "temperature": 0, "logprobs": true, "top_logprobs": 3}
 	var m message
 	a := s.want(200, "POST", "/v1/chat/completions", body)
-	if err := json.Unmarshal(a.body, &m); err != nil || len(m.Choices) != 1 || m.Choices[0].Message.Role != "assistant" || m.Choices[0].Message.Content == "" ||
+	if err := json.Unmarshal(a.body, &m); err != nil || len(m.Choices) != 1 ||
+		m.Choices[0].Message.Role != "assistant" || m.Choices[0].Message.Content == "" ||
 		len(m.Choices[0].Logprobs.Content) == 0 || len(m.Choices[0].Logprobs.Content[0].Top) != 3 {
 		s.t.Errorf("%v: %s", err, a.body)
 	}
@@ -233,7 +245,8 @@ func (s *system) refusals() {
 		var e struct {
 			Error struct{ Message, Type string }
 		}
-		if err := json.Unmarshal(a.body, &e); err != nil || e.Error.Message == "" || e.Error.Type == "" || !strings.Contains(e.Error.Message, r.say) {
+		if err := json.Unmarshal(a.body, &e); err != nil || e.Error.Message == "" || e.Error.Type == "" ||
+			!strings.Contains(e.Error.Message, r.say) {
 			s.t.Errorf("%s %s %s: %v %s", r.method, r.path, r.body, err, a.body)
 		}
 	}
@@ -266,7 +279,8 @@ func (s *system) clusterState() {
 
 func (s *system) metrics() {
 	text := string(s.want(200, "GET", "/metrics", nil).body)
-	for _, name := range []string{"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total",
+	for _, name := range []string{"vllm:num_requests_running", "vllm:num_requests_waiting",
+		"vllm:kv_cache_usage_perc", "vllm:prompt_tokens_total",
 		"vllm:generation_tokens_total", `vllm:request_success_total{finished_reason="length"`, "vllm:time_to_first_token_seconds_count",
 		"vllm:inter_token_latency_seconds_bucket", "vllm:e2e_request_latency_seconds_sum", "shoal_epoch", "shoal_recoveries_total", `shoal_node_kv_used_bytes`,
 		`shoal_http_requests_total{code="200",route="`, "go_goroutines", "process_open_fds"} {

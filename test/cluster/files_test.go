@@ -19,7 +19,8 @@ func TestChaosFiles(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	var reqs []request
 	for i := range 9 {
-		b := map[string]any{"prompt": ids(r, 640+16*i), "max_tokens": 60, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true,
+		b := map[string]any{"prompt": ids(r, 640+16*i), "max_tokens": 60, "stream": true, "logprobs": 5,
+			"return_tokens_as_token_ids": true, "ignore_eos": true,
 			"temperature": 0.9, "seed": i, "speculate": "off", "kv_policy": "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"}
 		switch i % 3 {
 		case 1:
@@ -30,7 +31,8 @@ func TestChaosFiles(t *testing.T) {
 		reqs = append(reqs, request{fmt.Sprintf("stream %d (%s)", i, b["kv_policy"]), "/v1/completions", b})
 	}
 	want, _ := up(t, 1, "--prefix-cache", "off").undisturbed(t, reqs)
-	c := up(t, 3, "--prefix-cache", "off", "--replicas", "0", "--kv-memory", "18MiB", "--kv-disk", filepath.Join(t.TempDir(), "kv"), "--kv-disk-size", "3GiB")
+	c := up(t, 3, "--prefix-cache", "off", "--replicas", "0", "--kv-memory", "18MiB", "--kv-disk",
+		filepath.Join(t.TempDir(), "kv"), "--kv-disk-size", "3GiB")
 	wentOn, restored := 0, uint64(0)
 	for _, fault := range []string{"kill -9", "drain"} {
 		f := c.open(reqs)
@@ -39,7 +41,8 @@ func TestChaosFiles(t *testing.T) {
 			most, with, said := int64(0), 0, []string{}
 			victim = ""
 			for _, n := range c.state().Nodes {
-				if said = append(said, fmt.Sprintf("%s: %d of %d bytes in files, %d sequences", n.ID, n.KVDiskUsedBytes, n.KVUsedBytes, n.Sequences)); n.KVDiskUsedBytes == 0 || n.Sequences == 0 {
+				if said = append(said, fmt.Sprintf("%s: %d of %d bytes in files, %d sequences", n.ID,
+					n.KVDiskUsedBytes, n.KVUsedBytes, n.Sequences)); n.KVDiskUsedBytes == 0 || n.Sequences == 0 {
 					continue
 				}
 				if with++; n.KVDiskUsedBytes > most {
@@ -76,7 +79,8 @@ func TestChaosFiles(t *testing.T) {
 		if after.Recovery != nil && before.Recovery != nil {
 			restored += uint64(after.Recovery.RestoredCaches - before.Recovery.RestoredCaches)
 		}
-		t.Logf("%s of %s: longest silence %.2f s, epoch %d to %d, %d caches restored so far", fault, victim, stall.Seconds(), before.Epoch, after.Epoch, restored)
+		t.Logf("%s of %s: longest silence %.2f s, epoch %d to %d, %d caches restored so far", fault,
+			victim, stall.Seconds(), before.Epoch, after.Epoch, restored)
 		same(t, fault+" of "+victim, reqs, want, got)
 		if after.Epoch == before.Epoch {
 			t.Errorf("%s of %s: still epoch %d", fault, victim, after.Epoch)

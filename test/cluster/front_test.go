@@ -29,8 +29,10 @@ func certificate(t *testing.T, name, certFile, keyFile string) *x509.Certificate
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +66,8 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 		write(t, at("keys"), fmt.Sprintf(`{"keys": [{"name": "ann", "key": %q, "role": "operator"}]}`, secret))
 	}
 	keys("one")
-	s := start(t, config{nodes: 1, key: "one", args: []string{"--tls-cert", at("cert"), "--tls-key", at("secret"), "--api-keys", at("keys"), "--audit-log", at("audit")}})
+	s := start(t, config{nodes: 1, key: "one",
+		args: []string{"--tls-cert", at("cert"), "--tls-key", at("secret"), "--api-keys", at("keys"), "--audit-log", at("audit")}})
 	for path, want := range map[string]os.FileMode{s.logs: 0o700, filepath.Join(s.logs, "node-0.log"): 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v; want mode %04o", path, info.Mode(), err, want)

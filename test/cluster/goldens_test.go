@@ -75,8 +75,9 @@ func TestGoldens(t *testing.T) {
 			c := up(t, n, "--model", goldenModel, "--quant", "f32", "--kv-type", "f32", "--mapping", mapping)
 			var reqs []request
 			for i, it := range g.Items {
-				reqs = append(reqs, request{fmt.Sprintf("item %d", i), "/v1/completions", map[string]any{"prompt": it.Prompt, "max_tokens": len(it.Greedy),
-					"temperature": 0, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true}})
+				reqs = append(reqs,
+					request{fmt.Sprintf("item %d", i), "/v1/completions", map[string]any{"prompt": it.Prompt, "max_tokens": len(it.Greedy),
+						"temperature": 0, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true}})
 			}
 			got := c.send(t, reqs, 8)
 			for i, it := range g.Items {

@@ -90,7 +90,9 @@ func (b *binaries) release(t testing.TB, rev string) string {
 	}
 	began := time.Now()
 	// Without paths in the binaries, unchanged packages come from the build cache.
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", fmt.Sprintf("-X github.com/shoal-llm/shoal/cluster.version=%s -X github.com/shoal-llm/shoal/cluster.commit=x", full[:12]), "-o", path, "./cmd/shoal")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags",
+		fmt.Sprintf("-X github.com/shoal-llm/shoal/cluster.version=%s -X github.com/shoal-llm/shoal/cluster.commit=x", full[:12]),
+		"-o", path, "./cmd/shoal")
 	cmd.Dir = source
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build of %s: %v\n%s", rev, err, out)

@@ -18,8 +18,13 @@ func goodHistory() *jobHistory {
 	a, b, c := event(0, "a", -1, 0), event(1, "b", -2, time.Second), event(2, "c", -3, 4*time.Second)
 	const result = `{"choices":[{"text":"abc","logprobs":{"token_logprobs":[-1,-2,-3]}}],"usage":{"completion_tokens":3}}`
 	return &jobHistory{name: "job", want: result + "\n", ids: []string{"j1", "j1"},
-		visits:  []visit{{from: 0, events: []sight{a, b}}, {from: 1, events: []sight{b, c}, end: "completed", count: 3}},
-		looks:   []look{{state: "queued"}, {state: "running", attempt: 1, events: 2}, {state: "completed", attempt: 2, events: 3, result: result}, {state: "completed", attempt: 2, events: 3, result: result}},
+		visits: []visit{{from: 0, events: []sight{a, b}}, {from: 1, events: []sight{b, c}, end: "completed", count: 3}},
+		looks: []look{
+			{state: "queued"},
+			{state: "running", attempt: 1, events: 2},
+			{state: "completed", attempt: 2, events: 3, result: result},
+			{state: "completed", attempt: 2, events: 3, result: result},
+		},
 		journal: []entry{{1, 0}, {2, 1}, {3, 1}, {2, 2}, {3, 2}, {8, 2}, {5, 2}}}
 }
 

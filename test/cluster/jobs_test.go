@@ -80,16 +80,18 @@ func (p *processCluster) start() {
 
 func (p *processCluster) startCoordinator() {
 	p.runs++
-	p.coordinator = spawn(p.t, p.bin, fmt.Sprintf("coordinator-%d", p.runs), p.environment("coordinator"), append([]string{"coordinator", "--bind", p.gossip, "--listen", p.listen,
-		"--data-dir", p.data, "--nodes", fmt.Sprint(len(p.nodes))}, p.headArgs...)...)
+	p.coordinator = spawn(p.t, p.bin, fmt.Sprintf("coordinator-%d", p.runs), p.environment("coordinator"),
+		append([]string{"coordinator", "--bind", p.gossip, "--listen", p.listen,
+			"--data-dir", p.data, "--nodes", fmt.Sprint(len(p.nodes))}, p.headArgs...)...)
 	p.coordinator.line(p.t, p.coordinator.err, listens, startLimit)
 }
 
 func (p *processCluster) startNode(i int) {
 	p.runs++
 	id := fmt.Sprintf("n%d", i)
-	p.nodes[i] = spawn(p.t, p.bin, fmt.Sprintf("node-%d-%d", i, p.runs), p.environment(id), append([]string{"node", "--join", p.gossip, "--id", id,
-		"--threads", "1"}, p.nodeArgs...)...)
+	p.nodes[i] = spawn(p.t, p.bin, fmt.Sprintf("node-%d-%d", i, p.runs), p.environment(id),
+		append([]string{"node", "--join", p.gossip, "--id", id,
+			"--threads", "1"}, p.nodeArgs...)...)
 }
 
 func (p *processCluster) ready(limit time.Duration) {

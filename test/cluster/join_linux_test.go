@@ -37,7 +37,8 @@ type machine struct {
 }
 
 func (m *machine) env() []string {
-	return []string{security.EnvKey + "=", "HOME=" + m.home, "XDG_STATE_HOME=" + filepath.Join(m.home, "state"), "XDG_CACHE_HOME=" + filepath.Join(m.home, "cache")}
+	return []string{security.EnvKey + "=", "HOME=" + m.home, "XDG_STATE_HOME=" + filepath.Join(m.home, "state"),
+		"XDG_CACHE_HOME=" + filepath.Join(m.home, "cache")}
 }
 
 // start runs a command of the program on the machine.
@@ -268,7 +269,8 @@ func refusedTokens(t *testing.T, one, two, three *machine, addr, token string) {
 		t.Fatal(err)
 	}
 	got, stop := intercept(t, three.at, number, addr)
-	refused("a man in the middle", "another server than the one that made the token", "--join", net.JoinHostPort(three.at.ip(), number), "--token", token)
+	refused("a man in the middle", "another server than the one that made the token", "--join",
+		net.JoinHostPort(three.at.ip(), number), "--token", token)
 	stop()
 	if n := got.Load(); n != 0 {
 		t.Errorf("the man in the middle read %d bytes", n)

@@ -20,7 +20,8 @@ import (
 // journals returns the records in the data directory of a stopped coordinator, by job.
 func journals(t testing.TB, dir string) map[string][]entry {
 	t.Helper()
-	ns, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: filepath.Join(dir, "jetstream"), StoreBytes: 2 << 30, SyncAlways: true})
+	ns, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true,
+		StoreDir: filepath.Join(dir, "jetstream"), StoreBytes: 2 << 30, SyncAlways: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,8 @@ func TestLostJobsShowInHealth(t *testing.T) {
 	}
 	p.startCoordinator()
 	p.ready(startLimit)
-	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "damaged: 3 jobs are lost") {
+	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") ||
+		!strings.Contains(string(a.body), "damaged: 3 jobs are lost") {
 		t.Errorf("after: %d %s; GET /v1/jobs: %s", a.status, a.body, p.call("GET", "/v1/jobs", nil).body)
 	}
 }

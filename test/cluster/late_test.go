@@ -22,7 +22,8 @@ func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys, err := rpc.Start(rpc.Config{ID: "late", Role: "coordinator", Incarnation: 1, Bind: "127.0.0.1:0", ServerTLS: server, ClientTLS: client})
+	sys, err := rpc.Start(rpc.Config{ID: "late", Role: "coordinator", Incarnation: 1, Bind: "127.0.0.1:0",
+		ServerTLS: server, ClientTLS: client})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,8 @@ func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 	}{
 		{"step", proto.Kind_KIND_STEP, step, new(proto.StepReply), true},
 		{"release", proto.Kind_KIND_RELEASE, &proto.ReleaseRequest{Epoch: old, Seqs: seqs}, new(proto.ReleaseReply), true},
-		{"join", proto.Kind_KIND_JOIN, &proto.JoinRequest{Epoch: old, Group: "late", DeadlineMillis: 1000, Incarnations: []uint32{1}}, new(proto.JoinReply), true},
+		{"join", proto.Kind_KIND_JOIN, &proto.JoinRequest{Epoch: old, Group: "late", DeadlineMillis: 1000, Incarnations: []uint32{1}},
+			new(proto.JoinReply), true},
 		{"retire", proto.Kind_KIND_RETIRE, &proto.RetireRequest{Epoch: old}, new(proto.Empty), false},
 	}
 	for range rounds {

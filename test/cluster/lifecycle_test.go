@@ -56,7 +56,8 @@ func TestDisconnect(t *testing.T) {
 	// One of several choices and prompts: all of them end.
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
-	_, err := c.stream(ctx, "/v1/completions", map[string]any{"prompt": [][]int{{100}, {200}}, "n": 4, "max_tokens": 3000, "ignore_eos": true, "stream": true},
+	_, err := c.stream(ctx, "/v1/completions",
+		map[string]any{"prompt": [][]int{{100}, {200}}, "n": 4, "max_tokens": 3000, "ignore_eos": true, "stream": true},
 		func(n int, _ string) error {
 			if n == 20 {
 				leave()
@@ -160,7 +161,8 @@ func TestAllNodesDie(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	parallel(t)
 	key, _, _ := command(t, startLimit, nil, "keygen")
-	c := start(t, config{nodes: 2, env: []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(key), "SHOAL_KV_MEMORY=64MiB", "SHOAL_UP_SHARE=1,3"}})
+	c := start(t,
+		config{nodes: 2, env: []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(key), "SHOAL_KV_MEMORY=64MiB", "SHOAL_UP_SHARE=1,3"}})
 	shares := ""
 	for _, n := range c.state().Nodes {
 		shares += fmt.Sprintf("%.2f ", n.Share)

@@ -72,7 +72,8 @@ func TestUnreadStreamGivesItsPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", addr, len(b), b)
+	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		addr, len(b), b)
 	testutil.Eventually(t, patience, "the stream runs", func() (bool, string) {
 		st := s.state()
 		return st.Running > 0, fmt.Sprintf("%d running, %d waiting", st.Running, st.Waiting)
@@ -107,7 +108,8 @@ func TestManyUnreadStreams(t *testing.T) {
 	const clients = 300
 	s := start(t, config{nodes: 2})
 	addr := strings.TrimPrefix(s.base, "http://")
-	b, err := json.Marshal(map[string]any{"prompt": "// Package sort provides", "max_tokens": 2000, "ignore_eos": true, "temperature": 0, "stream": true, "speculate": "off"})
+	b, err := json.Marshal(map[string]any{"prompt": "// Package sort provides", "max_tokens": 2000,
+		"ignore_eos": true, "temperature": 0, "stream": true, "speculate": "off"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,8 @@ func TestManyUnreadStreams(t *testing.T) {
 		}
 		defer conn.Close()
 		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", addr, len(b), b)
+		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			addr, len(b), b)
 	}
 	testutil.Eventually(t, patience, "all places are taken, and the rest waits", func() (bool, string) {
 		st := s.state()
@@ -131,7 +134,8 @@ func TestManyUnreadStreams(t *testing.T) {
 		began := time.Now()
 		s.complete(map[string]any{"prompt": "func add", "max_tokens": 3, "temperature": 0})
 		took, st := time.Since(began), s.state()
-		t.Logf("a completion of 3 tokens took %.2f s (%.2f s alone), %d streams ran and %d waited", took.Seconds(), undisturbed.Seconds(), st.Running, st.Waiting)
+		t.Logf("a completion of 3 tokens took %.2f s (%.2f s alone), %d streams ran and %d waited",
+			took.Seconds(), undisturbed.Seconds(), st.Running, st.Waiting)
 		if i == 0 && st.Running+st.Waiting < clients/2 {
 			t.Errorf("%d streams are left: it was answered because they ended", st.Running+st.Waiting)
 		}

@@ -23,8 +23,10 @@ func mixedInFull() bool { return os.Getenv("SHOAL_MIXED") != "" }
 // plain returns requests whose steps only decode, for plans of several passes.
 func plain(n, tokens int) (out []request) {
 	for i := range n {
-		out = append(out, request{fmt.Sprintf("plain %d", i), "/v1/completions", map[string]any{"prompt": fmt.Sprintf("The sea %d", i), "max_tokens": tokens, "stream": true, "logprobs": 1,
-			"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "speculate": "off", "temperature": 0, "stream_options": map[string]any{"include_usage": true}}})
+		out = append(out, request{fmt.Sprintf("plain %d", i), "/v1/completions",
+			map[string]any{"prompt": fmt.Sprintf("The sea %d", i), "max_tokens": tokens, "stream": true, "logprobs": 1,
+				"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false,
+				"speculate": "off", "temperature": 0, "stream_options": map[string]any{"include_usage": true}}})
 	}
 	return out
 }

@@ -15,7 +15,8 @@ func TestNames(t *testing.T) {
 	testlevel.NeedLong(t)
 	parallel(t)
 	w := newWireOf(t, wireKind{keyed: true, six: true, named: true})
-	one, two, three := &machine{t: t, at: w.plug(), home: t.TempDir()}, &machine{t: t, at: w.plug(), home: t.TempDir()}, &machine{t: t, at: w.plug(), home: t.TempDir()}
+	one, two, three := &machine{t: t, at: w.plug(), home: t.TempDir()}, &machine{t: t, at: w.plug(), home: t.TempDir()},
+		&machine{t: t, at: w.plug(), home: t.TempDir()}
 	w.setNames(map[string]*port{"one": one.at, "two": two.at})
 	model, err := filepath.Abs("../../models/fry")
 	if err != nil {
@@ -70,7 +71,8 @@ func TestNames(t *testing.T) {
 	same(t, "with a node whose name resolved late", reqs, want, got)
 
 	for _, c := range [][]string{{"[fe80::1%wire0]:7070", "one:7070"}, {"three:7071", "[fe80::1%wire0]:7070"}} {
-		if code, text := three.ends(append(common, "--bind", c[0], "--join", c[1])...); code != 1 || !strings.Contains(text, "fe80::1%wire0 is a link-local address") {
+		if code, text := three.ends(append(common, "--bind", c[0], "--join", c[1])...); code != 1 ||
+			!strings.Contains(text, "fe80::1%wire0 is a link-local address") {
 			t.Errorf("--bind %s --join %s: status %d: %s", c[0], c[1], code, text)
 		}
 	}

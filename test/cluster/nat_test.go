@@ -27,7 +27,8 @@ func TestNAT(t *testing.T) {
 		t.Fatal(text)
 	}
 	gossip := head.at.ip() + ":7070"
-	coordinator := head.start("coordinator", "coordinator", "--bind", gossip, "--cluster-key", key, "--listen", "127.0.0.1:8080", "--nodes", "1", "-m", model)
+	coordinator := head.start("coordinator", "coordinator", "--bind", gossip, "--cluster-key",
+		key, "--listen", "127.0.0.1:8080", "--nodes", "1", "-m", model)
 	common := []string{"node", "--threads", "1", "--join", gossip, "--cluster-key", key, "--model", model}
 	node.start("node", append(common, "--id", "seen", "--bind", node.at.ip()+":7070")...)
 	api := newHTTPClient(t, "http://127.0.0.1:8080", "")

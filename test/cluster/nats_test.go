@@ -19,7 +19,8 @@ func externalNATS(t testing.TB, port, payload int) *server.Server {
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true, MaxPayload: int32(payload), Username: "shoal", Password: "pass"})
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true,
+		MaxPayload: int32(payload), Username: "shoal", Password: "pass"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,8 @@ func TestNATSRefused(t *testing.T) {
 		{natsURL(gone), "is a NATS there"},
 		{small.ClientURL(), "user and password"},
 	} {
-		_, stderr, code := command(t, startLimit, nil, "coordinator", "--insecure", "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--nats", c.url)
+		_, stderr, code := command(t, startLimit, nil, "coordinator", "--insecure", "--bind", "127.0.0.1:0",
+			"--listen", "127.0.0.1:0", "--nats", c.url)
 		if code != 1 || !strings.Contains(stderr, c.say) || strings.Contains(stderr, "pass@") {
 			t.Errorf("status %d: %s", code, stderr)
 		}

@@ -11,14 +11,16 @@ import (
 
 // openaiGo uses the official client, which validates the form of streams and errors.
 func (s *system) openaiGo() {
-	c := openai.NewClient(option.WithBaseURL(s.base+"/v1"), option.WithAPIKey("any"), option.WithRequestTimeout(requestLimit), option.WithHTTPClient(s.http))
+	c := openai.NewClient(option.WithBaseURL(s.base+"/v1"), option.WithAPIKey("any"),
+		option.WithRequestTimeout(requestLimit), option.WithHTTPClient(s.http))
 	ctx := context.Background()
 	models, err := c.Models.List(ctx)
 	if err != nil || len(models.Data) != 1 {
 		s.t.Fatalf("%v %+v", err, models)
 	}
 	model := models.Data[0].ID
-	p := openai.CompletionNewParams{Model: openai.CompletionNewParamsModel(model), Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("func add(")},
+	p := openai.CompletionNewParams{Model: openai.CompletionNewParamsModel(model),
+		Prompt:    openai.CompletionNewParamsPromptUnion{OfString: openai.String("func add(")},
 		MaxTokens: openai.Int(12), Temperature: openai.Float(0), Logprobs: openai.Int(1)}
 	whole, err := c.Completions.New(ctx, p)
 	if err != nil || len(whole.Choices) != 1 || whole.Choices[0].Text == "" || len(whole.Choices[0].Logprobs.Tokens) == 0 {
@@ -46,8 +48,10 @@ func (s *system) openaiGo() {
 
 func (s *system) openaiChat(c openai.Client, model string) {
 	ctx := context.Background()
-	p := openai.ChatCompletionNewParams{Model: model, Temperature: openai.Float(0), MaxCompletionTokens: openai.Int(16), Logprobs: openai.Bool(true), TopLogprobs: openai.Int(2),
-		Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("Be brief."), openai.UserMessage("Write a Go function that adds two ints.")}}
+	p := openai.ChatCompletionNewParams{Model: model, Temperature: openai.Float(0),
+		MaxCompletionTokens: openai.Int(16), Logprobs: openai.Bool(true), TopLogprobs: openai.Int(2),
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("Be brief."),
+			openai.UserMessage("Write a Go function that adds two ints.")}}
 	whole, err := c.Chat.Completions.New(ctx, p)
 	if err != nil || whole.Choices[0].Message.Content == "" || len(whole.Choices[0].Logprobs.Content) == 0 {
 		s.t.Fatalf("%v %+v", err, whole)
@@ -60,7 +64,8 @@ func (s *system) openaiChat(c openai.Client, model string) {
 			s.t.Fatalf("the accumulator refused %s", st.Current().RawJSON())
 		}
 	}
-	if st.Err() != nil || len(acc.Choices) != 1 || acc.Choices[0].Message.Content != whole.Choices[0].Message.Content || acc.Usage.CompletionTokens != whole.Usage.CompletionTokens {
+	if st.Err() != nil || len(acc.Choices) != 1 || acc.Choices[0].Message.Content != whole.Choices[0].Message.Content ||
+		acc.Usage.CompletionTokens != whole.Usage.CompletionTokens {
 		s.t.Errorf("%v: %+v, whole %+v", st.Err(), acc.Choices, whole.Choices)
 	}
 }

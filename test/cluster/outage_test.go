@@ -17,7 +17,8 @@ import (
 func TestOutage(t *testing.T) {
 	parallel(t)
 	p := startProcesses(t, 2)
-	r := request{"a request", "/v1/completions", map[string]any{"prompt": ids(rand.New(rand.NewPCG(31, 32)), 40), "max_tokens": 20, "ignore_eos": true, "logprobs": 1, "temperature": 0}}
+	r := request{"a request", "/v1/completions",
+		map[string]any{"prompt": ids(rand.New(rand.NewPCG(31, 32)), 40), "max_tokens": 20, "ignore_eos": true, "logprobs": 1, "temperature": 0}}
 	want := p.send(t, []request{r}, 1)
 	until := time.Now().Add(requestLimit)
 	p.nodes[0].kill(t)

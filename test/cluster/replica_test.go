@@ -59,7 +59,8 @@ type storeCluster struct {
 
 // newKept places the data directories of its nodes on the given disks, as far as there are any.
 func newKept(t *testing.T, members string, nodes int, disks ...string) *storeCluster {
-	k := &storeCluster{pair: &pair{t: t, members: members, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}, nodes: make([]*process, nodes)}
+	k := &storeCluster{pair: &pair{t: t, members: members, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}},
+		nodes: make([]*process, nodes)}
 	at := &processCluster{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
 	k.at = [2]*processCluster{at, at}
 	k.start(0, false)
@@ -77,13 +78,15 @@ func newKept(t *testing.T, members string, nodes int, disks ...string) *storeClu
 }
 
 func (k *storeCluster) begin(i, run int) {
-	k.nodes[i] = spawn(k.t, built.shoal(k.t, ""), fmt.Sprintf("n%d-%d", i, run), nil, "node", "--join", k.gossip[0], "--id", fmt.Sprintf("n%d", i), "--threads", "1", "--data-dir", k.dataDirs[i])
+	k.nodes[i] = spawn(k.t, built.shoal(k.t, ""), fmt.Sprintf("n%d-%d", i, run), nil, "node",
+		"--join", k.gossip[0], "--id", fmt.Sprintf("n%d", i), "--threads", "1", "--data-dir", k.dataDirs[i])
 }
 
 // store runs `shoal store` with the cluster key.
 func (k *storeCluster) store(args ...string) (out string, code int) {
 	k.t.Helper()
-	stdout, stderr, code := command(k.t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, append(append([]string{"store"}, args...), "--server", k.at[0].base)...)
+	stdout, stderr, code := command(k.t, patience, []string{security.EnvKey + "=" + clusterKey.Text()},
+		append(append([]string{"store"}, args...), "--server", k.at[0].base)...)
 	return stdout + stderr, code
 }
 
@@ -96,7 +99,8 @@ func TestStoreMembersAreNamed(t *testing.T) {
 	}
 	parallel(t)
 	k := newKept(t, "", 3)
-	early := k.jobs(0, "early", []request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
+	early := k.jobs(0, "early",
+		[]request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
 	time.Sleep(8 * time.Second) // unnamed processes used to become members after four seconds
 	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Members) > 0 {
 		t.Errorf("no process was named, but the store is %+v", *s.Store)
@@ -139,7 +143,8 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	parallel(t)
 	k := newKept(t, "n0,n1", 3)
 	k.copies(0)
-	work := []request{{"a job", "/v1/completions", map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
+	work := []request{{"a job", "/v1/completions",
+		map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
 	want := k.at[0].send(t, work, 1)
 	before := k.jobs(0, "before", work)
 	k.check(0, "before", work, want, before)
@@ -191,7 +196,8 @@ func TestStoreReplicasGone(t *testing.T) {
 		a := k.at[0].call("GET", "/health", nil)
 		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
 	})
-	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out, "most replicas of the store are unreachable: n0, n1") {
+	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out,
+		"most replicas of the store are unreachable: n0, n1") {
 		t.Errorf("shoal status does not name the missing process:\n%s", out)
 	}
 	k.runs[0].kill(t)
@@ -214,7 +220,8 @@ func TestStatusDoesNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, stderr, code := command(t, patience, nil, "status", "--timeout", "300ms", "--server", l.Addr().String()); code != 1 || !strings.Contains(stderr, "does not answer (--timeout 300ms)") {
+	if _, stderr, code := command(t, patience, nil, "status", "--timeout", "300ms", "--server", l.Addr().String()); code != 1 ||
+		!strings.Contains(stderr, "does not answer (--timeout 300ms)") {
 		t.Errorf("status %d: %s", code, stderr)
 	}
 }

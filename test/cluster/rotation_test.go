@@ -142,7 +142,8 @@ func TestUpRotatesItsKey(t *testing.T) {
 		t.Errorf("epoch %d before, %d after the key was changed, of %d nodes", epoch, s.Epoch, len(s.Nodes))
 	}
 	join := c.joins(t)
-	if _, stderr, code := command(t, patience, nil, "node", "--id", "late", "--join", join, "--cluster-key", old); code != 1 || !strings.Contains(stderr, "another cluster key") {
+	if _, stderr, code := command(t, patience, nil, "node", "--id", "late", "--join", join, "--cluster-key", old); code != 1 ||
+		!strings.Contains(stderr, "another cluster key") {
 		t.Errorf("a node with the key of before: status %d: %s", code, stderr)
 	}
 	spawn(t, built.shoal(t, ""), "further", nil, "node", "--id", "further", "--join", join, "--cluster-key", file)

@@ -54,8 +54,10 @@ func (c *conversation) turn(session, number int) map[string]any {
 	if number == 0 {
 		n = c.context / 4
 	}
-	return map[string]any{"session": fmt.Sprint("s", session), "session_turns": number, "kv_policy": c.policies[session], "prompt": ids(rand.New(rand.NewPCG(uint64(session), uint64(number))), n), "add_special_tokens": false,
-		"max_tokens": c.answer, "ignore_eos": true, "logprobs": 2, "return_tokens_as_token_ids": true, "skip_special_tokens": false, "temperature": 0.8, "seed": number}
+	return map[string]any{"session": fmt.Sprint("s", session), "session_turns": number, "kv_policy": c.policies[session],
+		"prompt": ids(rand.New(rand.NewPCG(uint64(session), uint64(number))), n), "add_special_tokens": false,
+		"max_tokens": c.answer, "ignore_eos": true, "logprobs": 2, "return_tokens_as_token_ids": true,
+		"skip_special_tokens": false, "temperature": 0.8, "seed": number}
 }
 
 // said is the part of an answer that must be the same everywhere.
@@ -89,7 +91,8 @@ func waiting(s wire.ClusterState) (bytes []int64, owner string) {
 // coordinator is killed, and then everything ends and starts again. Every token and log-probability
 // equals that of one node without faults.
 func TestSessionOfManyTurns(t *testing.T) {
-	c := conversation{policies: []string{"streaming:sink=4,recent=28,positions=cache", "tova:size=32,positions=cache"}, context: 128, turns: 40, added: 6, answer: 7}
+	c := conversation{policies: []string{"streaming:sink=4,recent=28,positions=cache", "tova:size=32,positions=cache"},
+		context: 128, turns: 40, added: 6, answer: 7}
 	if testlevel.Long() || os.Getenv("SHOAL_E2E") == "stories" {
 		c.context, c.turns = 512, 200
 	}
@@ -210,7 +213,8 @@ func (c *conversation) times(t *testing.T, s *system, tokens int) {
 		for _, name := range []string{"session", "session_turns"} {
 			delete(none, name)
 		}
-		t.Logf("%s, %d tokens: first token of a turn after %v with its cache, %v without it; %v without a session", policy, tokens, first(t, s, kept), first(t, s, lost), first(t, s, none))
+		t.Logf("%s, %d tokens: first token of a turn after %v with its cache, %v without it; %v without a session",
+			policy, tokens, first(t, s, kept), first(t, s, lost), first(t, s, none))
 	}
 }
 

@@ -33,7 +33,8 @@ func TestSoak(t *testing.T) {
 	const clients = 64
 	// The budget is smaller than the load, so requests must wait for memory.
 	const budget = 24 << 20
-	c := up(t, 4, "--kv-memory", strconv.Itoa(budget), "--max-sequences", "48", "--prefix-disk", filepath.Join(t.TempDir(), "disk"), "--prefix-disk-size", "32MiB")
+	c := up(t, 4, "--kv-memory", strconv.Itoa(budget), "--max-sequences", "48", "--prefix-disk",
+		filepath.Join(t.TempDir(), "disk"), "--prefix-disk-size", "32MiB")
 	c.send(t, mixed(c.chats())[2:14], 12) // creates the buffers, connections and pools
 	c.waitIdle(patience)
 	before := c.settled()
@@ -85,8 +86,10 @@ func TestSoak(t *testing.T) {
 	for err := range failed {
 		t.Error(err)
 	}
-	t.Logf("%d clients, %v: %d answers, %d cancelled, %d tokens (%.0f a second); at most %.1f of %d MiB on a node; requests waited in %d of %d polls",
-		clients, span, done.Load(), cancelled.Load(), tokens.Load(), float64(tokens.Load())/span.Seconds(), float64(peak)/(1<<20), budget>>20, waited, polls)
+	t.Logf("%d clients, %v: %d answers, %d cancelled, %d tokens (%.0f a second); at most %.1f "+
+		"of %d MiB on a node; requests waited in %d of %d polls",
+		clients, span, done.Load(), cancelled.Load(), tokens.Load(), float64(tokens.Load())/span.Seconds(),
+		float64(peak)/(1<<20), budget>>20, waited, polls)
 	if done.Load() == 0 || peak == 0 {
 		t.Error("nothing was done")
 	}
@@ -96,7 +99,8 @@ func TestSoak(t *testing.T) {
 			t.Error("too few drafts to test anything")
 		}
 	}
-	if p := c.state().PrefixCache; p == nil || p.Hits == 0 || p.Evicted == 0 || p.Disk == nil || p.Disk.Written == 0 || p.Disk.Bytes > p.Disk.Limit || p.Disk.Damaged+p.Disk.Failed > 0 {
+	if p := c.state().PrefixCache; p == nil || p.Hits == 0 || p.Evicted == 0 || p.Disk == nil ||
+		p.Disk.Written == 0 || p.Disk.Bytes > p.Disk.Limit || p.Disk.Damaged+p.Disk.Failed > 0 {
 		t.Errorf("prefixes: %+v", p)
 	} else {
 		t.Logf("%d of %d prompt tokens were found, %d evicted; %+v", p.Hits, p.Queries, p.Evicted, *p.Disk)

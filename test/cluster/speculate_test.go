@@ -24,8 +24,10 @@ func TestChaosSpeculation(t *testing.T) {
 		delete(b, "guided_json")
 		reqs = append(reqs, request{"a stream with a stop string (" + policy + ")", reqs[0].path, b})
 	}
-	whole := []request{{"three choices", reqs[0].path, map[string]any{"prompt": reqs[4].body["prompt"], "n": 3, "max_tokens": 200, "ignore_eos": true, "temperature": 0.9, "seed": 8,
-		"frequency_penalty": 0.2, "stop": []string{"ing", "\n\n\n"}, "include_stop_str_in_output": true, "min_tokens": 60, "logprobs": 2, "return_tokens_as_token_ids": true}}}
+	whole := []request{{"three choices", reqs[0].path,
+		map[string]any{"prompt": reqs[4].body["prompt"], "n": 3, "max_tokens": 200, "ignore_eos": true, "temperature": 0.9, "seed": 8,
+			"frequency_penalty": 0.2, "stop": []string{"ing", "\n\n\n"}, "include_stop_str_in_output": true,
+			"min_tokens": 60, "logprobs": 2, "return_tokens_as_token_ids": true}}}
 	c := up(t, 4, "--replicas", "1", "--speculate", "off", "--draft", "../../models/fry")
 	want, _ := c.undisturbed(t, reqs)
 	wantWhole := c.send(t, whole, 1)

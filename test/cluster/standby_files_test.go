@@ -56,7 +56,8 @@ func (p *pair) batchOf(i int, reqs []request) (batch, input, text string) {
 		text += string(line) + "\n"
 	}
 	input = p.at[i].upload(p.t, text)
-	a, err := p.at[i].try(context.Background(), "POST", "/v1/batches", map[string]any{"input_file_id": input, "endpoint": reqs[0].path, "completion_window": "24h"})
+	a, err := p.at[i].try(context.Background(), "POST", "/v1/batches",
+		map[string]any{"input_file_id": input, "endpoint": reqs[0].path, "completion_window": "24h"})
 	var b struct{ ID string }
 	if err != nil || a.status != 200 || json.Unmarshal(a.body, &b) != nil {
 		p.t.Fatalf("a batch: status %d %s, %v", a.status, a.body, err)
@@ -96,7 +97,8 @@ func (p *pair) batchEnds(i int, batch, input, text string, want []string) {
 			Response struct{ Body json.RawMessage }
 		}
 		if err := json.Unmarshal([]byte(line), &l); err != nil || canonical(string(l.Response.Body)) != strings.TrimSpace(want[n]) {
-			p.t.Errorf("line %d differs from the undisturbed run (%v) %s", n, err, firstDifference(strings.TrimSpace(want[n]), canonical(string(l.Response.Body))))
+			p.t.Errorf("line %d differs from the undisturbed run (%v) %s", n,
+				err, firstDifference(strings.TrimSpace(want[n]), canonical(string(l.Response.Body))))
 		}
 	}
 }

@@ -30,7 +30,8 @@ type pair struct {
 }
 
 func (p *pair) start(i int, standby bool) {
-	args := []string{"coordinator", "--id", fmt.Sprintf("c%d", i), "--bind", p.gossip[i], "--listen", strings.TrimPrefix(p.at[i].base, "http://"), "--data-dir", p.dirs[i], "--nodes", "2", "--store-nodes", p.members}
+	args := []string{"coordinator", "--id", fmt.Sprintf("c%d", i), "--bind", p.gossip[i], "--listen",
+		strings.TrimPrefix(p.at[i].base, "http://"), "--data-dir", p.dirs[i], "--nodes", "2", "--store-nodes", p.members}
 	args = append(args, p.more...)
 	if standby {
 		args = append(args, "--standby", "--join", p.gossip[1-i])
@@ -154,16 +155,19 @@ func TestStandby(t *testing.T) {
 	p.runs[0].line(t, p.runs[0].err, listens, startLimit)
 	join := strings.Join(p.gossip[:], ",")
 	for i, more := range [][]string{{"--data-dir", t.TempDir()}, nil, nil} {
-		spawn(t, built.shoal(t, ""), fmt.Sprintf("n%d", i), nil, append([]string{"node", "--join", join, "--id", fmt.Sprintf("n%d", i), "--threads", "1"}, more...)...)
+		spawn(t, built.shoal(t, ""), fmt.Sprintf("n%d", i),
+			nil, append([]string{"node", "--join", join, "--id", fmt.Sprintf("n%d", i), "--threads", "1"}, more...)...)
 	}
 	p.serves(0, startLimit)
 	if s, _ := p.state(0); s.Store == nil || s.Store.Durability != "single" {
 		t.Errorf("with one data directory the store is %+v, want single", s.Store)
 	}
-	early := p.jobs(0, "early", []request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
+	early := p.jobs(0, "early",
+		[]request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
 	p.start(1, true)
 	p.copies(0)
-	if a, err := p.at[1].try(context.Background(), "GET", "/v1/models", nil); err != nil || a.status != 503 || !strings.Contains(string(a.body), "standby") {
+	if a, err := p.at[1].try(context.Background(), "GET", "/v1/models", nil); err != nil || a.status != 503 ||
+		!strings.Contains(string(a.body), "standby") {
 		t.Errorf("a standby answers %d %s, %v", a.status, a.body, err)
 	}
 	r := rand.New(rand.NewPCG(5, 5))
@@ -208,7 +212,8 @@ func TestStandby(t *testing.T) {
 		}
 	}
 	after, ok := p.state(1)
-	if !ok || failed(after) != failed(before) || full() && after.Epoch != before.Epoch || after.Store.Term != before.Store.Term || after.Store.Coordinator != "c1" {
+	if !ok || failed(after) != failed(before) || full() && after.Epoch != before.Epoch ||
+		after.Store.Term != before.Store.Term || after.Store.Coordinator != "c1" {
 		t.Errorf("when it woke the cluster changed from epoch %d, %+v to %d, %+v", before.Epoch, *before.Store, after.Epoch, after.Store)
 	}
 	var j jobState

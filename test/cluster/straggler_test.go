@@ -68,8 +68,9 @@ func TestChaosLongSequence(t *testing.T) {
 	testlevel.NeedFull(t)
 	c := up(t, 4)
 	began := c.state().Epoch // earlier clusters with this model have left a record
-	_, stall := c.open([]request{{"a long sequence", "/v1/completions", map[string]any{"prompt": ids(rand.New(rand.NewPCG(7, 9)), 6000), "max_tokens": 1500,
-		"stream": true, "ignore_eos": true, "temperature": 0, "speculate": "off"}}}).wait(t)
+	_, stall := c.open([]request{{"a long sequence", "/v1/completions",
+		map[string]any{"prompt": ids(rand.New(rand.NewPCG(7, 9)), 6000), "max_tokens": 1500,
+			"stream": true, "ignore_eos": true, "temperature": 0, "speculate": "off"}}}).wait(t)
 	s := c.state()
 	t.Logf("longest silence %.2f s", stall.Seconds())
 	for _, n := range s.Nodes {

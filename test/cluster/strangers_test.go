@@ -105,11 +105,13 @@ func TestUpTakesAKey(t *testing.T) {
 func TestKeyless(t *testing.T) {
 	for _, args := range [][]string{{"node", "--join", "127.0.0.1:1"}, {"coordinator", "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0"}} {
 		_, stderr, code := command(t, patience, nil, args...)
-		if code != 1 || !strings.Contains(stderr, "no cluster key: every user of this machine could join") || !strings.Contains(stderr, "--insecure") {
+		if code != 1 || !strings.Contains(stderr, "no cluster key: every user of this machine could join") ||
+			!strings.Contains(stderr, "--insecure") {
 			t.Errorf("shoal %s: status %d: %s", args[0], code, stderr)
 		}
 	}
-	if _, stderr, code := command(t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, "node", "--insecure", "--join", "127.0.0.1:1"); code != 1 || !strings.Contains(stderr, "--insecure excludes a cluster key") {
+	if _, stderr, code := command(t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, "node",
+		"--insecure", "--join", "127.0.0.1:1"); code != 1 || !strings.Contains(stderr, "--insecure excludes a cluster key") {
 		t.Errorf("both: status %d: %s", code, stderr)
 	}
 	s, gossip := coordinate(t, config{args: []string{"--insecure", "--nodes", "1"}})

@@ -21,7 +21,8 @@ func streaming(n, tokens int) []request {
 	var out []request
 	for i := range n {
 		b := map[string]any{"prompt": ids(r, 5+9*i), "max_tokens": tokens, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true,
-			"ignore_eos": true, "skip_special_tokens": false, "temperature": 0, "speculate": cmp.Or(drafting(), "off"), "stream_options": map[string]any{"include_usage": true}}
+			"ignore_eos": true, "skip_special_tokens": false, "temperature": 0, "speculate": cmp.Or(drafting(), "off"),
+			"stream_options": map[string]any{"include_usage": true}}
 		if i%2 == 1 {
 			b["temperature"], b["top_p"], b["seed"], b["frequency_penalty"] = 0.9, 0.95, 100+i, 0.2
 		}
@@ -32,7 +33,8 @@ func streaming(n, tokens int) []request {
 		}
 		if i%4 > 1 {
 			what += ", under a grammar"
-			b["guided_json"] = map[string]any{"type": "array", "minItems": 100, "items": map[string]any{"type": []string{"integer", "string"}, "maxLength": 9}}
+			b["guided_json"] = map[string]any{"type": "array", "minItems": 100,
+				"items": map[string]any{"type": []string{"integer", "string"}, "maxLength": 9}}
 		}
 		out = append(out, request{fmt.Sprintf("stream %d (%s)", i, what), "/v1/completions", b})
 	}

@@ -20,8 +20,10 @@ func toolStreams() (reqs []request, want []string) {
 		function("send_message", "Sends a message to somebody.", `{"to":{"type":"string"},"text":{"type":"string"}}`, "to", "text"),
 	}
 	for i, city := range []string{"Oslo", "Rome", "Paris", "Tokyo", "Lima", "Reykjavik"} {
-		b := map[string]any{"messages": []any{map[string]any{"role": "user", "content": fmt.Sprintf("What is the weather in %s? And Send \"yellow harbor %d\" to Nora.", city, i)}},
-			"tools": tools, "temperature": 0, "stream": true, "max_tokens": 160, "cache": false, "stream_options": map[string]any{"include_usage": true}}
+		b := map[string]any{"messages": []any{map[string]any{"role": "user",
+			"content": fmt.Sprintf("What is the weather in %s? And Send \"yellow harbor %d\" to Nora.", city, i)}},
+			"tools": tools, "temperature": 0, "stream": true, "max_tokens": 160, "cache": false,
+			"stream_options": map[string]any{"include_usage": true}}
 		if i%2 == 0 {
 			b["speculate"] = "off"
 		}

@@ -31,7 +31,8 @@ func TestTwoModelsOutliveNodes(t *testing.T) {
 	for i := range reqs {
 		reqs[i].body["model"] = "chat"
 	}
-	c := up(t, 3, "--model", vectorModel+",model-name=vectors,kv-memory=32MiB", "--model", chatModel+",model-name=chat", "--kv-memory", "512MiB")
+	c := up(t, 3, "--model", vectorModel+",model-name=vectors,kv-memory=32MiB", "--model",
+		chatModel+",model-name=chat", "--kv-memory", "512MiB")
 	done, rounds := make(chan struct{}), 0
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -53,7 +54,8 @@ func TestTwoModelsOutliveNodes(t *testing.T) {
 	c.waitNodes(2, recoverLimit)
 	c.waitIdle(patience)
 	s := c.state()
-	if len(s.Models) != 2 || s.Models[0].KVBudgetBytes != 2*32<<20 || s.Models[1].KVBudgetBytes != 2*480<<20 || s.Recoveries < 1 || rounds == 0 {
+	if len(s.Models) != 2 || s.Models[0].KVBudgetBytes != 2*32<<20 || s.Models[1].KVBudgetBytes != 2*480<<20 ||
+		s.Recoveries < 1 || rounds == 0 {
 		t.Errorf("%d recoveries, %d rounds, models %+v", s.Recoveries, rounds, s.Models)
 	}
 }

@@ -76,7 +76,8 @@ func TestUpStandby(t *testing.T) {
 	p.copies(0) // the killed one is back with its copy
 	after, _ := p.state(0)
 	if after.Store.Term <= before.Store.Term || after.Epoch <= before.Epoch || len(after.Nodes) != 2 {
-		t.Errorf("after epoch %d of %+v comes epoch %d of %+v with %d nodes", before.Epoch, *before.Store, after.Epoch, *after.Store, len(after.Nodes))
+		t.Errorf("after epoch %d of %+v comes epoch %d of %+v with %d nodes", before.Epoch, *before.Store,
+			after.Epoch, *after.Store, len(after.Nodes))
 	}
 	if now := c.coordinators("coordinator", "standby"); len(now) != 2 || now[before.Store.Coordinator] == first {
 		t.Errorf("coordinators: %v, before %v", now, pids)
@@ -84,7 +85,8 @@ func TestUpStandby(t *testing.T) {
 	if err := c.head.cmd.Process.Signal(syscall.SIGHUP); err != nil { // SIGHUP ends nothing
 		t.Fatal(err)
 	}
-	if a, err := at.try(context.Background(), "POST", "/v1/completions", map[string]any{"prompt": "a", "max_tokens": 2}); err != nil || a.status != 200 {
+	if a, err := at.try(context.Background(), "POST", "/v1/completions", map[string]any{"prompt": "a", "max_tokens": 2}); err != nil ||
+		a.status != 200 {
 		t.Errorf("a plain request: status %d %s, %v", a.status, a.body, err)
 	}
 	all := c.children()
@@ -130,7 +132,8 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 		t.Errorf("after epoch %d of %+v comes epoch %d of %+v", old.Epoch, *old.Store, taken.Epoch, *taken.Store)
 	}
 
-	small := []request{{"a small request", "/v1/completions", map[string]any{"prompt": reqs[0].body["prompt"], "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
+	small := []request{{"a small request", "/v1/completions",
+		map[string]any{"prompt": reqs[0].body["prompt"], "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
 	right := at.send(t, small, 1)
 	var late []string // jobs
 	var answers, refused atomic.Int64
@@ -243,15 +246,18 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 	}
 	testutil.Eventually(t, startLimit, "an answer without a store", func() (bool, string) {
 		a, err := ask("/health")
-		return err == nil && a.status == 503 && strings.Contains(string(a.body), "no coordinator is active"), fmt.Sprint(err, a.status, string(a.body))
+		return err == nil && a.status == 503 && strings.Contains(string(a.body), "no coordinator is active"),
+			fmt.Sprint(err, a.status, string(a.body))
 	})
 	for _, path := range []string{"/health", "/ready", "/v1/models"} {
 		a, err := ask(path) // from either of them
-		if said := string(a.body); err != nil || a.status != 503 || !strings.Contains(said, "needs 2 of its 3 replicas; here: coordinator; away:") && !strings.Contains(said, "has not asked this process to keep a copy") {
+		if said := string(a.body); err != nil || a.status != 503 || !strings.Contains(said,
+			"needs 2 of its 3 replicas; here: coordinator; away:") && !strings.Contains(said, "has not asked this process to keep a copy") {
 			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
 		}
 	}
-	if _, stderr, code := command(t, patience, nil, "status", "--server", listen); code != 3 || !strings.Contains(stderr, "no coordinator is active") {
+	if _, stderr, code := command(t, patience, nil, "status", "--server", listen); code != 3 ||
+		!strings.Contains(stderr, "no coordinator is active") {
 		t.Errorf("shoal status: status %d: %s", code, stderr)
 	}
 }

@@ -78,13 +78,17 @@ func mixed(chat bool) []request {
 	add(completions, 63, m{"temperature": 1, "seed": 5, "max_tokens": 8, "presence_penalty": 0.5, "frequency_penalty": 0.3})
 	add(completions, 64, greedy(8))
 	add(completions, 65, m{"temperature": 0, "repetition_penalty": 1.1, "max_tokens": 8})
-	add(completions, 90, m{"temperature": 0.9, "top_p": 0.8, "top_k": 100, "min_p": 0.01, "seed": 6, "max_tokens": 8, "kv_policy": policies[2]})
+	add(completions, 90,
+		m{"temperature": 0.9, "top_p": 0.8, "top_k": 100, "min_p": 0.01, "seed": 6, "max_tokens": 8, "kv_policy": policies[2]})
 	add(completions, 129, m{"temperature": 0, "max_tokens": 1, "echo": true})
 	add(completions, 150, m{"temperature": 0.8, "seed": 7, "n": 2, "max_tokens": 8, "kv_policy": policies[3]})
-	add(completions, 257, m{"temperature": 1, "seed": 8, "max_tokens": 8, "logit_bias": m{"100": 5, "200": -100, "300": 3.5}, "kv_policy": policies[4]})
-	add(completions, 45, m{"temperature": 1.2, "seed": 13, "max_tokens": 24, "bad_words": []string{"e", "th", " a"}, "allowed_token_ids": firstIDs(320), "kv_policy": policies[1]})
+	add(completions, 257,
+		m{"temperature": 1, "seed": 8, "max_tokens": 8, "logit_bias": m{"100": 5, "200": -100, "300": 3.5}, "kv_policy": policies[4]})
+	add(completions, 45, m{"temperature": 1.2, "seed": 13, "max_tokens": 24, "bad_words": []string{"e", "th", " a"},
+		"allowed_token_ids": firstIDs(320), "kv_policy": policies[1]})
 	add(completions, 300, m{"temperature": 1, "seed": 9, "max_tokens": 8, "ignore_eos": false, "min_tokens": 4, "kv_policy": policies[0]})
-	add(completions, 40, m{"temperature": 1, "seed": 12, "n": 2, "max_tokens": 24, "guided_json": m{"type": "object", "properties": m{"a": m{"type": "number"}}, "required": []string{"a"}}})
+	add(completions, 40, m{"temperature": 1, "seed": 12, "n": 2, "max_tokens": 24,
+		"guided_json": m{"type": "object", "properties": m{"a": m{"type": "number"}}, "required": []string{"a"}}})
 	add(completions, 70, m{"temperature": 0, "max_tokens": 12, "ignore_eos": false, "guided_regex": `(\d{2,4} [a-z]+, ){2}é`, "kv_policy": policies[5]})
 	if !chat {
 		for i := range 3 {

@@ -53,7 +53,8 @@ func chromium(t *testing.T) string {
 func open(t *testing.T, path string) *browser {
 	t.Helper()
 	// Works as root and without a network.
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU,
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.WindowSize(1360, 860), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
 	alloc, end := chromedp.NewExecAllocator(context.Background(), opts...)
 	b := &browser{t: t}
@@ -143,7 +144,8 @@ func (b *browser) until(condition string, args ...any) {
 	condition = fmt.Sprintf(condition, args...)
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	if _, err := chromedp.Run(ctx, chromedp.Poll[bool]("Boolean("+condition+")", chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(patience))); err != nil {
+	if _, err := chromedp.Run(ctx, chromedp.Poll[bool]("Boolean("+condition+")",
+		chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(patience))); err != nil {
 		b.fail("wait for "+condition, err)
 	}
 }

@@ -32,7 +32,8 @@ func start(t *testing.T, args ...string) *cluster {
 	if out, err := exec.Command("go", "build", "-o", bin, "github.com/shoal-llm/shoal/cmd/shoal").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	cmd := exec.Command(bin, append([]string{"up", "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(dir, "data"), "--kv-memory", "96MiB", "--log-level", "error"}, args...)...)
+	cmd := exec.Command(bin, append([]string{"up", "--listen", "127.0.0.1:0", "--data-dir",
+		filepath.Join(dir, "data"), "--kv-memory", "96MiB", "--log-level", "error"}, args...)...)
 	cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+dir, "XDG_CACHE_HOME="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -21,7 +21,8 @@ func TestPage(t *testing.T) {
 	for _, part := range []struct {
 		name string
 		run  func(*testing.T, *browser, *cluster)
-	}{{"first", first}, {"chat", chat}, {"conversations", conversations}, {"hostile", hostile}, {"words", words}, {"kill", kill}, {"drain", drain}, {"keyboard", keyboard}, {"jobs", jobs}, {"phone", phone}, {"lost", lost}} {
+	}{{"first", first}, {"chat", chat}, {"conversations", conversations}, {"hostile", hostile}, {"words", words},
+		{"kill", kill}, {"drain", drain}, {"keyboard", keyboard}, {"jobs", jobs}, {"phone", phone}, {"lost", lost}} {
 		if !t.Run(part.name, func(t *testing.T) {
 			b.t, c.t = t, t
 			part.run(t, b, c)

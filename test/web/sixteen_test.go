@@ -19,7 +19,8 @@ func TestSixteen(t *testing.T) {
 	if err := os.WriteFile(keys, []byte(`{"keys": [{"name": "ann", "key": "sk-user"}, {"name": "ops", "key": "sk-operator", "role": "operator"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := start(t, "--nodes", "16", "--threads", "1", "--share", "3,3,3,3,1,1,1,1,1,1,1,1,1,1,1,1", "--api-keys", keys, "--prefix-disk", filepath.Join(t.TempDir(), "prefixes"))
+	c := start(t, "--nodes", "16", "--threads", "1", "--share", "3,3,3,3,1,1,1,1,1,1,1,1,1,1,1,1",
+		"--api-keys", keys, "--prefix-disk", filepath.Join(t.TempDir(), "prefixes"))
 	c.key = "sk-user"
 	b := open(t, path)
 	b.size(1360, 850)

@@ -53,15 +53,19 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	cell := func(build string, ms int, late time.Duration) Cell {
-		c := Cell{Build: build, Shape: "1b", Nodes: 2, Load: Load{Rows: 16}, Delay: time.Millisecond, Rate: "1gbit", Mapping: "reduce", Late: late,
+		c := Cell{Build: build, Shape: "1b", Nodes: 2, Load: Load{Rows: 16}, Delay: time.Millisecond,
+			Rate: "1gbit", Mapping: "reduce", Late: late,
 			Times: []time.Duration{time.Duration(ms) * time.Millisecond}, bytes: []int64{48 * 125_000}, tokens: 48}
 		c.finish(s, 10*time.Millisecond)
 		return c
 	}
 	for late, mark := range map[time.Duration]string{100 * time.Microsecond: "", 101 * time.Microsecond: "*"} {
 		got := Table([]Cell{cell("old", 100, 0), cell("now", 50, late)})
-		want := "| 1b | 2 | 1ms | 1gbit" + mark + " | decode, 16 rows | 160.00 | 320.00 | 2.00 | 100.00 | 90.00 | 34.00 | 90 % | 125.0 | reduce | 50.00 | 40.00 | 34.00 | 80 % | 125.0 | reduce |" // 33 delays, and 125 kB at 125 MB/s
-		if lines := strings.Split(strings.TrimSpace(got), "\n"); len(lines) != 3 || lines[2] != want || strings.Count(lines[0], "|") != strings.Count(want, "|") {
+		// 33 delays, and 125 kB at 125 MB/s
+		want := "| 1b | 2 | 1ms | 1gbit" + mark + " | decode, 16 rows | 160.00 | 320.00 | 2.00 " +
+			"| 100.00 | 90.00 | 34.00 | 90 % | 125.0 | reduce | 50.00 | 40.00 | 34.00 | 80 % | 125.0 | reduce |"
+		if lines := strings.Split(strings.TrimSpace(got), "\n"); len(lines) != 3 || lines[2] != want ||
+			strings.Count(lines[0], "|") != strings.Count(want, "|") {
 			t.Errorf("want %q, got\n%s", want, got)
 		}
 	}

@@ -131,7 +131,8 @@ func TestSettingsErrors(t *testing.T) {
 			t.Errorf("%s=%s: error %v, want %q", c.key, c.value, err, c.want)
 		}
 	}
-	if s := parse(t, "rate=1gbit queue=1.5MiB loss=0.5% jitter=5us"); s.Rate != 125e6 || s.Queue != 3<<19 || s.Loss != 0.005 || s.Jitter != 5*time.Microsecond {
+	if s := parse(t, "rate=1gbit queue=1.5MiB loss=0.5% jitter=5us"); s.Rate != 125e6 || s.Queue != 3<<19 ||
+		s.Loss != 0.005 || s.Jitter != 5*time.Microsecond {
 		t.Errorf("%+v", s)
 	}
 }

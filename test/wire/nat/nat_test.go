@@ -72,7 +72,8 @@ func TestTable(t *testing.T) {
 			t.Fatal("a reply was dropped")
 		}
 		check(t, b, far, inner)
-		for _, b := range [][]byte{packet(protocol, far, outer, 81, 5000), packet(protocol, far, outer, 80, 5001), packet(protocol, inner, outer, 80, 5000)} {
+		for _, b := range [][]byte{packet(protocol, far, outer, 81, 5000), packet(protocol, far, outer, 80, 5001),
+			packet(protocol, inner, outer, 80, 5000)} {
 			if n.In(b) {
 				t.Errorf("passed: %x", b)
 			}

@@ -137,7 +137,8 @@ func TestHosts(t *testing.T) {
 	}
 	do("set", c.Name, "loss=100%")
 	blocked(a, c, 7000)
-	if text := do("stats"); !strings.Contains(text, " lost,") || !strings.Contains(text, "refused by a firewall") || strings.Contains(text, "\n0 refused") {
+	if text := do("stats"); !strings.Contains(text, " lost,") || !strings.Contains(text, "refused by a firewall") ||
+		strings.Contains(text, "\n0 refused") {
 		t.Errorf("stats: %s", text)
 	}
 	for _, words := range []string{"", "cut", "cut nobody", "set " + a.Name, "set " + a.Name + " delay=x", "jump"} {
@@ -203,7 +204,8 @@ names: {%[1]s-all: [%[1]s-b, %[1]s-a]}
 		ok                bool
 	}{
 		{a, "10.77.1.1", "tcp4", true}, {a, b, "tcp6", true}, {a, b, "tcp4", false}, {b, a, "tcp6", true}, {b, a, "tcp4", false},
-		{b, top.Hosts[0].Name[:len(a)-1] + "all", "tcp6", true}, {c, a, "tcp4", true}, {a, c, "tcp4", false}, {c, b, "tcp", false}, {a, "no-such-name", "tcp", false},
+		{b, top.Hosts[0].Name[:len(a)-1] + "all", "tcp6", true}, {c, a, "tcp4", true}, {a, c, "tcp4", false},
+		{c, b, "tcp", false}, {a, "no-such-name", "tcp", false},
 	} {
 		within := patience
 		if !x.ok {

@@ -102,12 +102,14 @@ names: {cluster: [a, b]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"[10.77.1.1 fd77::1:1] [10.77.1.1/16 fd77::1:1/64]", "[fd77::1:2] [fd77::1:2/64]", "[10.77.1.3] [10.200.7.2/8]", "[10.77.2.1 fd77::2:1] [10.77.2.1/16 fd77::2:1/64]"} {
+	for i, want := range []string{"[10.77.1.1 fd77::1:1] [10.77.1.1/16 fd77::1:1/64]", "[fd77::1:2] [fd77::1:2/64]",
+		"[10.77.1.3] [10.200.7.2/8]", "[10.77.2.1 fd77::2:1] [10.77.2.1/16 fd77::2:1/64]"} {
 		if h := top.Hosts[i]; fmt.Sprint(h.Addresses(), " ", h.Prefixes()) != want {
 			t.Errorf("%s: %v %v, want %s", h.Name, h.Addresses(), h.Prefixes(), want)
 		}
 	}
-	want := "127.0.0.1 localhost\n::1 localhost\n10.77.1.1 a\nfd77::1:1 a\nfd77::1:2 b\n10.77.1.3 c\n10.77.2.1 d\nfd77::2:1 d\n10.77.1.1 cluster\nfd77::1:1 cluster\nfd77::1:2 cluster\n"
+	want := "127.0.0.1 localhost\n::1 localhost\n10.77.1.1 a\nfd77::1:1 a\nfd77::1:2 b\n10.77.1.3 c\n" +
+		"10.77.2.1 d\nfd77::2:1 d\n10.77.1.1 cluster\nfd77::1:1 cluster\nfd77::1:2 cluster\n"
 	if got := string(top.HostsFile()); got != want {
 		t.Errorf("hosts file:\n%s", got)
 	}
