@@ -61,7 +61,8 @@ func TestAdaptersSameBits(t *testing.T) {
 		if i%9 < 8 {
 			name = fmt.Sprint("a", i%9)
 		}
-		return &engine.Request{ID: fmt.Sprint("r", i), Prompt: append(text(3, 130), text(i, 5+i)...), Adapter: adapterNamed(t, c, name), Policy: []string{"full", "snapkv:topk=56,obs=8,pool=5"}[i%2]}
+		return &engine.Request{ID: fmt.Sprint("r", i), Prompt: append(text(3, 130), text(i, 5+i)...),
+			Adapter: adapterNamed(t, c, name), Policy: []string{"full", "snapkv:topk=56,obs=8,pool=5"}[i%2]}
 	}
 	const requests = 18
 	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, LoRA: folders, PrefixCache: PrefixOff}})
@@ -81,7 +82,8 @@ func TestAdaptersSameBits(t *testing.T) {
 		if t.Failed() {
 			break
 		}
-		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, LoRAMemory: 3 << 20, Serve: ServeConfig{Model: goldenDir, LoRA: folders, Mapping: c.mapping, Chunk: 50}})
+		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, LoRAMemory: 3 << 20,
+			Serve: ServeConfig{Model: goldenDir, LoRA: folders, Mapping: c.mapping, Chunk: 50}})
 		for round := range 2 { // in the second, the prefix cache has the texts
 			var all sync.WaitGroup
 			got, cached := make([]string, requests), make([]int, requests)
@@ -113,7 +115,8 @@ func TestAdaptersAPI(t *testing.T) {
 	folders := writeAdapters(t, root, dir, 3)
 	outside := t.TempDir()
 	secret := writeAdapters(t, outside, dir, 1)["a0"]
-	for link, to := range map[string]string{"link": secret, "half/adapter_model.safetensors": filepath.Join(secret, "adapter_model.safetensors")} {
+	for link, to := range map[string]string{"link": secret,
+		"half/adapter_model.safetensors": filepath.Join(secret, "adapter_model.safetensors")} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, link)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +170,9 @@ func TestAdaptersAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	chat := func(model string) map[string]any {
-		return map[string]any{"model": model, "messages": []any{map[string]any{"role": "user", "content": "Once upon a time"}}, "max_tokens": 12, "temperature": 0, "stream": false, "options": map[string]any{"temperature": 0, "num_predict": 12}, "max_output_tokens": 12, "input": "Once upon a time", "prompt": "Once upon a time"}
+		return map[string]any{"model": model, "messages": []any{map[string]any{"role": "user", "content": "Once upon a time"}},
+			"max_tokens": 12, "temperature": 0, "stream": false, "options": map[string]any{"temperature": 0, "num_predict": 12},
+			"max_output_tokens": 12, "input": "Once upon a time", "prompt": "Once upon a time"}
 	}
 	only := func(body map[string]any, keys ...string) map[string]any {
 		out := map[string]any{}
@@ -179,8 +184,10 @@ func TestAdaptersAPI(t *testing.T) {
 	answers := map[string]map[string]string{}
 	for _, model := range []string{"fry", "relative", "absolute", "tools"} {
 		for path, keys := range map[string][]string{
-			"/v1/chat/completions": {"messages", "max_tokens", "temperature"}, "/v1/completions": {"prompt", "max_tokens", "temperature"}, "/v1/messages": {"messages", "max_tokens", "temperature"},
-			"/v1/responses": {"input", "max_output_tokens", "temperature"}, "/api/chat": {"messages", "options"}, "/api/generate": {"prompt", "options"},
+			"/v1/chat/completions": {"messages", "max_tokens", "temperature"},
+			"/v1/completions":      {"prompt", "max_tokens", "temperature"}, "/v1/messages": {"messages", "max_tokens", "temperature"},
+			"/v1/responses": {"input", "max_output_tokens", "temperature"}, "/api/chat": {"messages", "options"},
+			"/api/generate": {"prompt", "options"},
 		} {
 			status, body := h.ask(path, only(chat(model), keys...))
 			if status != http.StatusOK || !strings.Contains(body, fmt.Sprintf("%q:%q", "model", model)) {
@@ -204,7 +211,8 @@ func TestAdaptersAPI(t *testing.T) {
 		t.Errorf("the adapters answer alike: %q", of)
 	}
 	// A context belongs to the adapter that it was read with.
-	if status, body := h.ask("/v1/contexts", map[string]any{"name": "long", "model": "absolute", "prompt": strings.Repeat("Once upon a time ", 20)}); status != http.StatusOK {
+	if status, body := h.ask("/v1/contexts",
+		map[string]any{"name": "long", "model": "absolute", "prompt": strings.Repeat("Once upon a time ", 20)}); status != http.StatusOK {
 		t.Errorf("a context with an adapter: %d %s", status, body)
 	}
 	for model, want := range map[string]int{"absolute": http.StatusOK, "fry": http.StatusBadRequest, "tools": http.StatusBadRequest} {
@@ -213,7 +221,8 @@ func TestAdaptersAPI(t *testing.T) {
 			t.Errorf("a context of an adapter with model %s: %d %s, want %d", model, status, body, want)
 		}
 	}
-	if status, body := h.ask("/v1/chat/completions", only(chat("nosuch"), "messages")); status != http.StatusNotFound || !strings.Contains(body, "model_not_found") {
+	if status, body := h.ask("/v1/chat/completions", only(chat("nosuch"), "messages")); status != http.StatusNotFound ||
+		!strings.Contains(body, "model_not_found") {
 		t.Errorf("an unknown adapter: %d %s", status, body)
 	}
 	unload := func(name string) (int, string) {
@@ -242,7 +251,9 @@ func TestAdaptersAPI(t *testing.T) {
 			t.Errorf("%s does not need an operator", r.Path)
 		}
 	}
-	if _, err := New(t.Context(), LocalConfig{Threads: 1, Serve: ServeConfig{Model: dir, LoRA: map[string]string{"x": root + "/nothing"}}}); err == nil || !strings.Contains(err.Error(), "lora x") || !strings.Contains(err.Error(), fs.ErrNotExist.Error()[:4]) {
+	if _, err := New(t.Context(),
+		LocalConfig{Threads: 1, Serve: ServeConfig{Model: dir, LoRA: map[string]string{"x": root + "/nothing"}}}); err == nil ||
+		!strings.Contains(err.Error(), "lora x") || !strings.Contains(err.Error(), fs.ErrNotExist.Error()[:4]) {
 		t.Errorf("an adapter without a folder: %v", err)
 	}
 }
@@ -289,7 +300,8 @@ func TestAdaptersVectors(t *testing.T) {
 	folders := writeAdapters(t, t.TempDir(), goldenDir, 3)
 	const requests = 12
 	vector := func(c *Local, i int) string {
-		r := &engine.Request{ID: fmt.Sprint("r", i), Prompt: text(i/4, 100+i/4), Pool: pooling.Mean, Sampling: sampler.Default(), PromptLogprobs: -1}
+		r := &engine.Request{ID: fmt.Sprint("r", i), Prompt: text(i/4, 100+i/4), Pool: pooling.Mean,
+			Sampling: sampler.Default(), PromptLogprobs: -1}
 		if i%4 < 3 {
 			r.Adapter = adapterNamed(t, c, fmt.Sprint("a", i%4))
 		}
@@ -315,7 +327,8 @@ func TestAdaptersVectors(t *testing.T) {
 		sockets int
 		mapping string
 	}{{1, "gather"}, {3, "reduce"}, {4, "gather"}} {
-		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Pooling: "mean", LoRA: folders, Mapping: c.mapping, Chunk: 50}})
+		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1,
+			Serve: ServeConfig{Model: goldenDir, Pooling: "mean", LoRA: folders, Mapping: c.mapping, Chunk: 50}})
 		if want == nil {
 			for i := range requests { // one after the other
 				want = append(want, vector(e, i))

@@ -12,8 +12,9 @@ func TestBuildText(t *testing.T) {
 	}
 	rev := debug.BuildSetting{Key: "vcs.revision", Value: "0123456789abcdef0123"}
 	for want, got := range map[string]string{
-		"dev go1.26":                         buildText(info("(devel)")),
-		"0123456789ab go1.26":                buildText(info("v0.0.0-20261123-0123456789ab", rev, debug.BuildSetting{Key: "vcs.modified", Value: "false"})),
+		"dev go1.26": buildText(info("(devel)")),
+		"0123456789ab go1.26": buildText(info("v0.0.0-20261123-0123456789ab", rev,
+			debug.BuildSetting{Key: "vcs.modified", Value: "false"})),
 		"v1.2.3 0123456789ab+changes go1.26": buildText(info("v1.2.3", rev, debug.BuildSetting{Key: "vcs.modified", Value: "true"})),
 		"dev tags=x go1.26":                  buildText(info("", debug.BuildSetting{Key: "-tags", Value: "x"})),
 	} {

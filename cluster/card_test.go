@@ -40,7 +40,8 @@ func TestCardPlan(t *testing.T) {
 	if _, err := serves.Plan(c, 0, 80<<30); err == nil || !strings.Contains(err.Error(), "iq4_nl") {
 		t.Errorf("iq4_nl: %v", err)
 	}
-	for device, want := range map[string]bool{"": true, "auto": true, "cpu": true, "cuda:0": true, "cuda:11": true, "cuda": false, "cuda:": false, "cuda:-1": false, "gpu": false, "cuda:0x1": false} {
+	for device, want := range map[string]bool{"": true, "auto": true, "cpu": true, "cuda:0": true,
+		"cuda:11": true, "cuda": false, "cuda:": false, "cuda:-1": false, "gpu": false, "cuda:0x1": false} {
 		r := Resources{Device: device}
 		if err := r.checkDevice(); (err == nil) != want {
 			t.Errorf("%q: %v", device, err)

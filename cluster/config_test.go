@@ -19,7 +19,10 @@ import (
 // writes a store.
 func TestWrongFlagsTouchNothing(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
-	c, err := StartCoordinator(t.Context(), CoordinatorConfig{Process: Process{DataDir: data, Insecure: true}, Serve: ServeConfig{Model: goldenDir, Policy: "lru", Logger: slog.New(slog.DiscardHandler)}})
+	c, err := StartCoordinator(t.Context(), CoordinatorConfig{
+		Process: Process{DataDir: data, Insecure: true},
+		Serve:   ServeConfig{Model: goldenDir, Policy: "lru", Logger: slog.New(slog.DiscardHandler)},
+	})
 	if err == nil {
 		c.Close()
 	}
@@ -33,7 +36,9 @@ func TestWrongFlagsTouchNothing(t *testing.T) {
 
 // TestNodeConfig: join must be an address, and limits must be valid numbers.
 func TestNodeConfig(t *testing.T) {
-	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true, "host": false, "http://host": false, "host:70700": false, "host:-1": false, "": false, "[fd00::1]:7070": true, "[fe80::1]:7070": false, "[fe80::1%eth0]:7070": false, "fd00::1:7070": false} {
+	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true,
+		"host": false, "http://host": false, "host:70700": false, "host:-1": false, "": false, "[fd00::1]:7070": true,
+		"[fe80::1]:7070": false, "[fe80::1%eth0]:7070": false, "fd00::1:7070": false} {
 		c := NodeConfig{Process: Process{Join: []string{join}, Insecure: true}}
 		c.ensureDefaults()
 		if err := c.Validate(); (err == nil) != good {

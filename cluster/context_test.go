@@ -38,12 +38,14 @@ func contexts(t *testing.T, model string) {
 	}
 	for _, sockets := range []int{1, 3, 4} {
 		t.Run(fmt.Sprint(sockets, " sockets"), func(t *testing.T) {
-			e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: model, Mapping: []string{"gather", "reduce"}[sockets%2], Chunk: 50, PrefixCache: PrefixOff}})
+			e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1,
+				Serve: ServeConfig{Model: model, Mapping: []string{"gather", "reduce"}[sockets%2], Chunk: 50, PrefixCache: PrefixOff}})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			p := sampler.Default()
 			p.Temperature = 0
-			events, err := e.Submit(ctx, &engine.Request{ID: "the context", Prompt: text(7, length), MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Policy: policy, Context: length, Hold: true})
+			events, err := e.Submit(ctx, &engine.Request{ID: "the context", Prompt: text(7, length),
+				MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Policy: policy, Context: length, Hold: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +78,8 @@ func contexts(t *testing.T, model string) {
 			waitIdle(t, e)
 		})
 	}
-	if _, err := alone.Submit(t.Context(), &engine.Request{ID: "full", Prompt: text(7, 20), MaxTokens: 1, Sampling: sampler.Default(), PromptLogprobs: -1, Context: 10}); err == nil {
+	if _, err := alone.Submit(t.Context(), &engine.Request{ID: "full", Prompt: text(7, 20), MaxTokens: 1,
+		Sampling: sampler.Default(), PromptLogprobs: -1, Context: 10}); err == nil {
 		t.Error("a context under a policy that has none is taken")
 	}
 }

@@ -28,7 +28,8 @@ func TestSmallModel(t *testing.T) {
 		mapping      string
 	}
 	states := withTokenizer(t, "../internal/engine/model/testdata/qwen3_5", fry)
-	cases := []smallModel{{fry, fry, 3, "gather"}, {tiny, tiny + "_mtp", 3, "reduce"}, {states, states, 3, "gather"}, {fry, fry, 1, "auto"}, {dace, fry, 1, "auto"}, {tiny, tiny + "_mtp", 1, "auto"}, {tiny, tiny + "_mtp", 4, "gather"}}
+	cases := []smallModel{{fry, fry, 3, "gather"}, {tiny, tiny + "_mtp", 3, "reduce"}, {states, states, 3, "gather"},
+		{fry, fry, 1, "auto"}, {dace, fry, 1, "auto"}, {tiny, tiny + "_mtp", 1, "auto"}, {tiny, tiny + "_mtp", 4, "gather"}}
 	switch {
 	case testing.Short():
 		cases = cases[:3]
@@ -36,7 +37,8 @@ func TestSmallModel(t *testing.T) {
 		cases = cases[:5]
 	}
 	for _, c := range cases {
-		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, KVBudget: 64 << 20, Draft: c.small, Serve: ServeConfig{Model: c.model, Mapping: c.mapping, Chunk: 100}})
+		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, KVBudget: 64 << 20, Draft: c.small,
+			Serve: ServeConfig{Model: c.model, Mapping: c.mapping, Chunk: 100}})
 		ask := func(mode string) []outcome {
 			for _, r := range list {
 				r.Speculate = mode
@@ -48,7 +50,8 @@ func TestSmallModel(t *testing.T) {
 			var drafted, right uint64
 			for i, o := range ask(mode) {
 				if o.events != want[i].events {
-					t.Errorf("%s drafts %s, %d sockets, %s: request %d gives\n%s\nwithout drafts\n%s", c.small, c.model, c.sockets, mode, i, o.events, want[i].events)
+					t.Errorf("%s drafts %s, %d sockets, %s: request %d gives\n%s\nwithout drafts\n%s",
+						c.small, c.model, c.sockets, mode, i, o.events, want[i].events)
 				}
 				if same(i) && c.small == c.model && mode == "model:4" && (o.drafted == 0 || o.right < o.drafted) {
 					t.Errorf("%s drafts itself, %d sockets: %d of %d were right in request %d", c.small, c.sockets, o.right, o.drafted, i)
@@ -68,7 +71,8 @@ func TestSmallModel(t *testing.T) {
 func withTokenizer(t *testing.T, dir, tokenizer string) string {
 	t.Helper()
 	out := t.TempDir()
-	for name, from := range map[string]string{"config.json": dir, "model.safetensors": dir, "tokenizer_config.json": tokenizer, "tokenizer.json": tokenizer} {
+	for name, from := range map[string]string{"config.json": dir, "model.safetensors": dir,
+		"tokenizer_config.json": tokenizer, "tokenizer.json": tokenizer} {
 		b, err := os.ReadFile(filepath.Join(from, name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(out, name), b, 0o600)

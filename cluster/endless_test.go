@@ -20,7 +20,8 @@ func TestEndless(t *testing.T) {
 		t.Helper()
 		prompt := text(3, first)
 		for i := range turns {
-			a := complete(t, e, &engine.Request{ID: fmt.Sprint("turn ", i), Prompt: prompt, Policy: policy, Context: first, Session: session, SessionTTL: time.Hour})
+			a := complete(t, e,
+				&engine.Request{ID: fmt.Sprint("turn ", i), Prompt: prompt, Policy: policy, Context: first, Session: session, SessionTTL: time.Hour})
 			if want := len(prompt) - 18; session != "" && i > 0 && a.cached != want {
 				t.Errorf("turn %d: %d tokens of %d were in the cache", i, a.cached, want)
 			}
@@ -41,7 +42,8 @@ func TestEndless(t *testing.T) {
 	}
 	var want []string
 	for _, sockets := range []int{1, 3} {
-		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, MaxContext: limit, Chunk: 30, Mapping: []string{"gather", "reduce"}[sockets%2]}})
+		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1,
+			Serve: ServeConfig{Model: goldenDir, MaxContext: limit, Chunk: 30, Mapping: []string{"gather", "reduce"}[sockets%2]}})
 		for _, session := range []string{"", "chat"} {
 			got := talk(t, e, session)
 			if want == nil {
@@ -53,7 +55,8 @@ func TestEndless(t *testing.T) {
 				}
 			}
 		}
-		if _, err := e.Submit(t.Context(), &engine.Request{ID: "long", Prompt: text(3, limit), MaxTokens: 1, Sampling: sampler.Default(), PromptLogprobs: -1}); err == nil {
+		if _, err := e.Submit(t.Context(),
+			&engine.Request{ID: "long", Prompt: text(3, limit), MaxTokens: 1, Sampling: sampler.Default(), PromptLogprobs: -1}); err == nil {
 			t.Error("a prompt beyond the context is taken under full")
 		}
 	}

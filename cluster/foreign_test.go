@@ -36,7 +36,8 @@ func (o older) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply
 func withOlder(t *testing.T, speaks uint32, step func(r *proto.StepRequest) (*proto.StepRequest, error)) *Local {
 	t.Helper()
 	return startLocal(t, LocalConfig{Sockets: 3, Threads: 1,
-		Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", Speculate: "off", DecodeSteps: 8, StepDeadline: patience, SyncDeadline: 3 * time.Second},
+		Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", Speculate: "off", DecodeSteps: 8,
+			StepDeadline: patience, SyncDeadline: 3 * time.Second},
 		wrap: func(id string, h node.Handle) node.Handle {
 			if id == "socket-1" {
 				return older{h, step}
@@ -92,7 +93,8 @@ func TestSilentlyOlderNode(t *testing.T) {
 	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
 		t.Errorf("got %v, want %v", got, g.Greedy)
 	}
-	if got := stateOf(c, "socket-1"); !strings.HasPrefix(got, "fenced 3 epochs in a row broke because of it") || !strings.Contains(got, "peer timed out") {
+	if got := stateOf(c, "socket-1"); !strings.HasPrefix(got, "fenced 3 epochs in a row broke because of it") ||
+		!strings.Contains(got, "peer timed out") {
 		t.Errorf("the node is %q", got)
 	}
 	if s := c.Cluster(); s.Fences["broke"] != 1 || s.Epoch != 4 {
@@ -111,7 +113,8 @@ func TestNodeThatRefuses(t *testing.T) {
 		if r.Passes < 2 || knows.Load() {
 			return r, nil
 		}
-		err := &rpc.RemoteError{Peer: "socket-1", Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrIncompatible)}
+		err := &rpc.RemoteError{Peer: "socket-1",
+			Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrIncompatible)}
 		c.director.Incompatible("socket-1", incarnation, err) // like node.Remote
 		return nil, err
 	})
@@ -122,7 +125,8 @@ func TestNodeThatRefuses(t *testing.T) {
 	if took := time.Since(began); took > 3*time.Second && c.Cluster().Epoch > 2 {
 		t.Errorf("the others waited for it: %v", took)
 	}
-	if got := stateOf(c, "socket-1"); !strings.HasPrefix(got, "refused: ") || !strings.Contains(got, "StepRequest has a field 15") || !strings.Contains(got, "run the same build") {
+	if got := stateOf(c, "socket-1"); !strings.HasPrefix(got, "refused: ") ||
+		!strings.Contains(got, "StepRequest has a field 15") || !strings.Contains(got, "run the same build") {
 		t.Errorf("the node is %q", got)
 	}
 	if s := c.Cluster(); s.Epoch != 2 || s.Recovery.Placements["node_refused"] != 1 {

@@ -44,14 +44,16 @@ func TestGrammarSameOnAnyNumberOfSockets(t *testing.T) {
 			if i == 0 {
 				p.Temperature = 0
 			}
-			out, finish := generation(t, c, &engine.Request{ID: fmt.Sprint("r", i), Prompt: prompt, MaxTokens: 900, Sampling: p, PromptLogprobs: -1, Policy: policy})
+			out, finish := generation(t, c,
+				&engine.Request{ID: fmt.Sprint("r", i), Prompt: prompt, MaxTokens: 900, Sampling: p, PromptLogprobs: -1, Policy: policy})
 			text := tok.Decode(out, true)
 			var v struct {
 				Title string
 				Tags  []string
 				Size  int
 			}
-			if err := json.Unmarshal([]byte(text), &v); err != nil || len(v.Tags) < 1 || len(v.Tags) > 3 || v.Size < 10 || v.Size > 99 || finish != engine.FinishStop {
+			if err := json.Unmarshal([]byte(text), &v); err != nil || len(v.Tags) < 1 || len(v.Tags) > 3 ||
+				v.Size < 10 || v.Size > 99 || finish != engine.FinishStop {
 				t.Errorf("%d sockets, %s: %q (%s): %v", n, policy, text, finish, err)
 			}
 			got = append(got, out)
@@ -132,7 +134,8 @@ func BenchmarkSchemas(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := startLocal(b, LocalConfig{Sockets: 1, Threads: runtime.NumCPU(), Serve: ServeConfig{Model: dir, Speculate: "off", MaxSequences: requests}})
+	c := startLocal(b,
+		LocalConfig{Sockets: 1, Threads: runtime.NumCPU(), Serve: ServeConfig{Model: dir, Speculate: "off", MaxSequences: requests}})
 	prompt := tok.Encode("A list as JSON: ", true)
 	round := 0
 	step := func(schemas bool) float64 {
@@ -148,7 +151,8 @@ func BenchmarkSchemas(b *testing.B) {
 					"required":["name_%d_%d","size","tags","at"]}}`, round, i, 8+i, 100+i, i, round, i)}
 			}
 			all.Go(func() {
-				out, _ := generation(b, c, &engine.Request{ID: fmt.Sprint(round, ".", i), Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+				out, _ := generation(b, c,
+					&engine.Request{ID: fmt.Sprint(round, ".", i), Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
 				if len(out) != tokens {
 					b.Errorf("%d tokens, want %d", len(out), tokens)
 				}

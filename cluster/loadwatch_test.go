@@ -18,14 +18,16 @@ import (
 func TestHungLoad(t *testing.T) {
 	const deadline = 4 * time.Second
 	g := goldens(t)[6]
-	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", LoadDeadline: deadline}})
+	c := startLocal(t,
+		LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", LoadDeadline: deadline}})
 	hung, free := make(chan bool, 1), make(chan struct{})
-	c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving(0).Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
-		hung <- err == nil
-		if err == nil {
-			<-free
-		}
-	}})
+	c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving(0).Placement.Epoch},
+		Reply: func(_ *proto.ReleaseReply, err error) {
+			hung <- err == nil
+			if err == nil {
+				<-free
+			}
+		}})
 	defer close(free)
 	if !<-hung {
 		t.Fatal("an idle socket refused a release")

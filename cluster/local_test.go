@@ -85,7 +85,8 @@ func generate(t testing.TB, e engine.Engine, id string, prompt []int32, max int,
 func TestLocalServesGoldens(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			c := startLocal(t, LocalConfig{Sockets: n, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", Chunk: 48, StepTokens: 128}})
+			c := startLocal(t,
+				LocalConfig{Sockets: n, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", Chunk: 48, StepTokens: 128}})
 			items := goldens(t)
 			got := make([][]int32, len(items))
 			done := make(chan int)

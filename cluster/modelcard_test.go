@@ -15,7 +15,8 @@ func TestModelCard(t *testing.T) {
 	s := ServeConfig{Model: ck.Dir}
 	s.ensureDefaults(&ck.Config)
 	c := modelCard(ck, &s)
-	if c.Architecture != "llama" || c.Format != "safetensors" || c.Quantization != "BF16" || c.Digest != ck.Hash() || c.Parameters == 0 || c.Bytes == 0 || c.Modified.IsZero() || c.Layers != ck.Config.Layers || c.KVHeads != ck.Config.KVHeads {
+	if c.Architecture != "llama" || c.Format != "safetensors" || c.Quantization != "BF16" || c.Digest != ck.Hash() ||
+		c.Parameters == 0 || c.Bytes == 0 || c.Modified.IsZero() || c.Layers != ck.Config.Layers || c.KVHeads != ck.Config.KVHeads {
 		t.Errorf("%+v", c)
 	}
 }

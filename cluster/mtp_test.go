@@ -18,8 +18,10 @@ func TestMTPOfDace(t *testing.T) {
 	}
 	var list []*engine.Request
 	for i, prompt := range []string{
-		"package main\n\nimport \"fmt\"\n\nfunc main() {\n", "// Reverse returns a copy of s in the opposite order.\nfunc Reverse(s []int) []int {\n",
-		"type Point struct {\n\tX, Y int\n}\n\nfunc (p *Point) ", "A mutex is used to", "func TestAdd(t *testing.T) {\n\tfor _, c := range []struct {",
+		"package main\n\nimport \"fmt\"\n\nfunc main() {\n",
+		"// Reverse returns a copy of s in the opposite order.\nfunc Reverse(s []int) []int {\n",
+		"type Point struct {\n\tX, Y int\n}\n\nfunc (p *Point) ", "A mutex is used to",
+		"func TestAdd(t *testing.T) {\n\tfor _, c := range []struct {",
 	} {
 		p := sampler.Default()
 		if p.Temperature, p.Seed = 0, uint64(i); i%2 == 1 {
@@ -28,7 +30,8 @@ func TestMTPOfDace(t *testing.T) {
 		list = append(list, &engine.Request{Prompt: tok.Encode(prompt, true), MaxTokens: 64, Sampling: p, PromptLogprobs: -1})
 	}
 	for _, sockets := range []int{1, 3} {
-		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, KVBudget: 64 << 20, Draft: dace + "-mtp", Serve: ServeConfig{Model: dace, Speculate: "off"}})
+		e := startLocal(t,
+			LocalConfig{Sockets: sockets, Threads: 1, KVBudget: 64 << 20, Draft: dace + "-mtp", Serve: ServeConfig{Model: dace, Speculate: "off"}})
 		want := speak(t, e, "off", list)
 		for _, mode := range []string{"model:1", "model:2"} {
 			for _, r := range list {

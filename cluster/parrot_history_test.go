@@ -12,7 +12,8 @@ import (
 func TestParrotBrokenHistory(t *testing.T) {
 	type M = map[string]any
 	const template = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}" +
-		"{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments | items %}({{ k }}={{ v }}){% endfor %}{% endfor %}<|im_end|>\n{% endfor %}"
+		"{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments " +
+		"| items %}({{ k }}={{ v }}){% endfor %}{% endfor %}<|im_end|>\n{% endfor %}"
 	h := serveParrot(t, parrot.Script{Text: "Well said.", Template: template}, nil)
 	for _, c := range []struct {
 		arguments any
@@ -32,10 +33,12 @@ func TestParrotBrokenHistory(t *testing.T) {
 	} {
 		first, last := M{"role": "user", "content": "x"}, M{"role": "user", "content": "y"}
 		call := M{"id": "call_1", "type": "function", "function": M{"name": "put", "arguments": c.arguments}}
-		turns := []M{first, {"role": "assistant", "content": nil, "tool_calls": []M{call}}, {"role": "tool", "tool_call_id": "call_1", "content": "r"}, last}
+		turns := []M{first, {"role": "assistant", "content": nil, "tool_calls": []M{call}},
+			{"role": "tool", "tool_call_id": "call_1", "content": "r"}, last}
 		uses := []M{first, {"role": "assistant", "content": []M{{"type": "tool_use", "id": "call_1", "name": "put", "input": c.arguments}}},
 			{"role": "user", "content": []M{{"type": "tool_result", "tool_use_id": "call_1", "content": "r"}}}, last}
-		items := []M{first, {"type": "function_call", "call_id": "call_1", "name": "put", "arguments": c.arguments}, {"type": "function_call_output", "call_id": "call_1", "output": "r"}, last}
+		items := []M{first, {"type": "function_call", "call_id": "call_1", "name": "put", "arguments": c.arguments},
+			{"type": "function_call_output", "call_id": "call_1", "output": "r"}, last}
 		for path, body := range map[string]M{
 			"/v1/chat/completions": {"messages": turns, "max_tokens": 2},
 			"/api/chat":            {"model": "parrot", "messages": turns, "stream": false},
@@ -53,7 +56,8 @@ func TestParrotBrokenHistory(t *testing.T) {
 		}
 		_, text = h.ask("/detokenize", M{"tokens": ids.Tokens})
 		var prompt struct{ Prompt string }
-		want := "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n<tool_call>" + c.want + "<|im_end|>\n<|im_start|>tool\nr<|im_end|>\n<|im_start|>user\ny<|im_end|>\n"
+		want := "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n<tool_call>" +
+			c.want + "<|im_end|>\n<|im_start|>tool\nr<|im_end|>\n<|im_start|>user\ny<|im_end|>\n"
 		if err := json.Unmarshal([]byte(text), &prompt); err != nil || prompt.Prompt != want {
 			t.Errorf("arguments %v: the prompt is %q, want %q (%v)", c.arguments, prompt.Prompt, want, err)
 		}

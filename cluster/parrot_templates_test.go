@@ -37,7 +37,8 @@ func edit(t *testing.T, dir, file string, change map[string]any) {
 // Requests and answers use the template that transformers would choose.
 func TestParrotNamedTemplates(t *testing.T) {
 	type M = map[string]any
-	const plain = "{{ image_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+	const plain = "{{ image_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n" +
+		"{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 	const tools = "TOOLS {{ tools | tojson }} in <tool_call>\n" + plain
 	const call = "<tool_call>\n{\"name\": \"put\", \"arguments\": {\"path\": \"a\"}}\n</tool_call>"
 	list := []M{{"name": "default", "template": plain}, {"name": "tool_use", "template": tools}}
@@ -93,7 +94,8 @@ func TestParrotNamedTemplates(t *testing.T) {
 			t.Fatal(err)
 		}
 		all, _ := info["chat_templates"].(M)
-		if info["eos_token"] != "<|im_end|>" || info["pad_token"] != "<|im_end|>" || info["image_token"] != "<|im_start|>" || all["tool_use"] != tools {
+		if info["eos_token"] != "<|im_end|>" || info["pad_token"] != "<|im_end|>" ||
+			info["image_token"] != "<|im_start|>" || all["tool_use"] != tools {
 			t.Errorf("%s: %s", name, text)
 		}
 		if want := any(plain); name != "a list without a default" && info["chat_template"] != want {

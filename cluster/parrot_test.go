@@ -63,7 +63,8 @@ func TestParrot(t *testing.T) {
 				Finish  string `json:"finish_reason"`
 			}
 		}
-		if err := json.Unmarshal([]byte(body), &a); err != nil || len(a.Choices) != 1 || a.Choices[0].Message.Content != text || a.Choices[0].Finish != "stop" {
+		if err := json.Unmarshal([]byte(body), &a); err != nil || len(a.Choices) != 1 ||
+			a.Choices[0].Message.Content != text || a.Choices[0].Finish != "stop" {
 			t.Errorf("%q: %s (%v)", prompt, body, err)
 		}
 	}

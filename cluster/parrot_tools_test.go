@@ -129,12 +129,14 @@ func TestParrotCalls(t *testing.T) {
 	}
 	// The other protocols return the same.
 	h = serveParrot(t, parrot.Script{Text: call + "\nDONE now"}, nil)
-	_, text := h.ask("/v1/messages", M{"max_tokens": 100, "stop_sequences": []string{"DONE"}, "messages": []M{{"role": "user", "content": "x"}},
-		"tools": []M{{"name": "put", "input_schema": json.RawMessage(schema)}}})
+	_, text := h.ask("/v1/messages",
+		M{"max_tokens": 100, "stop_sequences": []string{"DONE"}, "messages": []M{{"role": "user", "content": "x"}},
+			"tools": []M{{"name": "put", "input_schema": json.RawMessage(schema)}}})
 	if !strings.Contains(text, `"stop_reason":"tool_use"`) || !strings.Contains(text, `"input":{"path":"a"}`) && !strings.Contains(text, `"input":{"path": "a"}`) {
 		t.Error(text)
 	}
-	if _, text = h.ask("/api/chat", M{"model": "parrot", "stream": false, "messages": []M{{"role": "user", "content": "x"}}, "tools": putTool(schema)}); !strings.Contains(text, fmt.Sprintf("%q", "path")) {
+	if _, text = h.ask("/api/chat", M{"model": "parrot", "stream": false, "messages": []M{{"role": "user", "content": "x"}},
+		"tools": putTool(schema)}); !strings.Contains(text, fmt.Sprintf("%q", "path")) {
 		t.Error(text)
 	}
 }
@@ -166,7 +168,8 @@ func TestParrotParameterTypes(t *testing.T) {
 			`{"properties":{"path":{"type":"string"}}}`:          `"null"`,
 		},
 	} {
-		h := serveParrot(t, parrot.Script{Text: "<tool_call>\n<function=put>\n<parameter=path>\n" + value + "\n</parameter>\n</function>\n</tool_call>"}, nil)
+		h := serveParrot(t,
+			parrot.Script{Text: "<tool_call>\n<function=put>\n<parameter=path>\n" + value + "\n</parameter>\n</function>\n</tool_call>"}, nil)
 		for schema, want := range cases {
 			if got := askChat(t, h, map[string]any{"tools": putTool(schema)}, false); got.calls != `put{"path": `+want+`}` {
 				t.Errorf("%s under %s: %+v, want %s", value, schema, got, want)

@@ -64,10 +64,14 @@ func text(number, n int) []int32 {
 }
 
 // prefixPolicies has one of every policy.
-var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
+var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5",
+	"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
 	"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80", "knorm:sink=4,recent=40,topk=40",
-	"streaming:sink=4,recent=60,positions=cache", "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=5,local=2", "shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
-	"pyramidkv:topk=50,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5", "snapkv:topk=40,obs=8,ring=5", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16,ring=14"}
+	"streaming:sink=4,recent=60,positions=cache", "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=5,local=2",
+	"shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
+	"pyramidkv:topk=50,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32",
+	"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
+	"snapkv:topk=40,obs=8,ring=5", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16,ring=14"}
 
 // TestWarmIsCold: a prompt that shares a prefix with an earlier one is computed only after the last
 // shared block of 64 tokens. The answer is the same, bit for bit, under every policy, on any number
@@ -75,7 +79,8 @@ var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk
 func TestWarmIsCold(t *testing.T) {
 	policies := prefixPolicies
 	if testing.Short() {
-		policies = []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40", "quest:page=16,budget=96", "shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
+		policies = []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40", "quest:page=16,budget=96",
+			"shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
 	}
 	warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: goldenDir, KV: "bf16"}}, policies)
 }
@@ -115,7 +120,8 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 	for _, policy := range policies {
 		for _, n := range lengths {
 			for _, parts := range []int{n, 64, 100} {
-				want[fmt.Sprint(policy, n, parts)] = complete(t, alone, &engine.Request{ID: fmt.Sprint(policy, n, parts), Prompt: prompt(n, parts), Policy: policy})
+				want[fmt.Sprint(policy, n, parts)] = complete(t, alone,
+					&engine.Request{ID: fmt.Sprint(policy, n, parts), Prompt: prompt(n, parts), Policy: policy})
 			}
 		}
 	}
@@ -187,7 +193,8 @@ func TestPrefixCacheIsKeptApart(t *testing.T) {
 		text   int
 		want   int
 	}{
-		{e, "a", "", false, 1, 0}, {e, "a", "", false, 1, 192}, {e, "b", "", false, 1, 0}, {e, "a", "x", false, 1, 0}, {e, "a", "x", false, 1, 192},
+		{e, "a", "", false, 1, 0}, {e, "a", "", false, 1, 192}, {e, "b", "", false, 1, 0},
+		{e, "a", "x", false, 1, 0}, {e, "a", "x", false, 1, 192},
 		{e, "a", "", true, 1, 0}, {e, "a", "", true, 2, 0}, {e, "a", "", false, 2, 0},
 		{e, "ax", "", false, 1, 0}, {e, "", "ax", false, 1, 0},
 		{shared, "a", "", false, 1, 0}, {shared, "b", "", false, 1, 192}, {shared, "b", "x", false, 1, 0},
@@ -195,7 +202,8 @@ func TestPrefixCacheIsKeptApart(t *testing.T) {
 	} {
 		got := complete(t, c.on, &engine.Request{ID: fmt.Sprint(i), Prompt: text(c.text, 200), Tenant: c.tenant, Salt: c.salt, NoCache: c.none})
 		if got.cached != c.want {
-			t.Errorf("request %d of %q with salt %q, without the cache %v: %d tokens were cached, want %d", i, c.tenant, c.salt, c.none, got.cached, c.want)
+			t.Errorf("request %d of %q with salt %q, without the cache %v: %d tokens were cached, want %d",
+				i, c.tenant, c.salt, c.none, got.cached, c.want)
 		}
 	}
 	s := e.Cluster().PrefixCache

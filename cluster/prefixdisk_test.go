@@ -42,7 +42,8 @@ func TestPrefixDisk(t *testing.T) {
 	})
 	for _, name := range []string{"gemma3", "deepseek_v2"} { // models with windows and with latent attention
 		t.Run(name, func(t *testing.T) {
-			prefixDisk(t, ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}, policies[:1], [][2]LocalConfig{{{Sockets: 1}, {Sockets: 4}}, {{Sockets: 4}, {Sockets: 2}}})
+			prefixDisk(t, ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)},
+				policies[:1], [][2]LocalConfig{{{Sockets: 1}, {Sockets: 4}}, {{Sockets: 4}, {Sockets: 2}}})
 		})
 	}
 }
@@ -52,7 +53,8 @@ func TestPrefixDisk(t *testing.T) {
 func TestPrefixDiskWithStates(t *testing.T) {
 	for _, name := range []string{"qwen3_5", "qwen3_5_uneven"} {
 		t.Run(name, func(t *testing.T) {
-			prefixDisk(t, ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}, []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"},
+			prefixDisk(t, ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)},
+				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"},
 				[][2]LocalConfig{{{Sockets: 1}, {Sockets: 1}}, {{Sockets: 2}, {Sockets: 1}}, {{Sockets: 1}, {Sockets: 3}}})
 		})
 	}

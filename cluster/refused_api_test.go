@@ -68,7 +68,8 @@ func TestMistakesOfClientsAreNoFailures(t *testing.T) {
 				t.Errorf("%d sockets, %s: %d %s", sockets, body, status, answer)
 			}
 			for _, x := range v.Choices {
-				if n := len(x.Logprobs.Values); n == 0 || n != len(x.Logprobs.Tokens) || x.Logprobs.Values[0] != nil || n > 1 && x.Logprobs.Values[1] == nil {
+				if n := len(x.Logprobs.Values); n == 0 || n != len(x.Logprobs.Tokens) || x.Logprobs.Values[0] != nil ||
+					n > 1 && x.Logprobs.Values[1] == nil {
 					t.Errorf("%d sockets, %s: %s", sockets, body, answer)
 				}
 			}

@@ -56,16 +56,17 @@ func TestRolesRules(t *testing.T) {
 		r     engine.Request
 		moves uint64
 	}{
-		"short":                 {engine.Request{Prompt: text(1, 64), MaxTokens: 8}, 0},
-		"long":                  {engine.Request{Prompt: text(1, 65), MaxTokens: 8}, 1},
-		"prompt logprobs":       {engine.Request{Prompt: text(1, 200), MaxTokens: 8, PromptLogprobs: 3}, 1},
-		"echo":                  {engine.Request{Prompt: text(1, 200), MaxTokens: 1, PromptLogprobs: 3}, 0},
-		"one token":             {engine.Request{Prompt: text(1, 200), MaxTokens: 1}, 0},
-		"a vector":              {engine.Request{Prompt: text(1, 200), Pool: pooling.Mean}, 0},
-		"the last state":        {engine.Request{Prompt: text(1, 200), Pool: pooling.Last}, 0},
-		"drafts":                {engine.Request{Prompt: append(text(1, 100), text(1, 100)...), MaxTokens: 20, Speculate: "suffix"}, 1},
-		"a continued job":       {engine.Request{Prompt: text(1, 200), MaxTokens: 16, Emitted: first, Accepted: true}, 1},
-		"that drops tokens":     {engine.Request{Prompt: text(1, 200), MaxTokens: 16, Emitted: first[:1], Accepted: true, Policy: "streaming:sink=4,recent=60"}, 1},
+		"short":           {engine.Request{Prompt: text(1, 64), MaxTokens: 8}, 0},
+		"long":            {engine.Request{Prompt: text(1, 65), MaxTokens: 8}, 1},
+		"prompt logprobs": {engine.Request{Prompt: text(1, 200), MaxTokens: 8, PromptLogprobs: 3}, 1},
+		"echo":            {engine.Request{Prompt: text(1, 200), MaxTokens: 1, PromptLogprobs: 3}, 0},
+		"one token":       {engine.Request{Prompt: text(1, 200), MaxTokens: 1}, 0},
+		"a vector":        {engine.Request{Prompt: text(1, 200), Pool: pooling.Mean}, 0},
+		"the last state":  {engine.Request{Prompt: text(1, 200), Pool: pooling.Last}, 0},
+		"drafts":          {engine.Request{Prompt: append(text(1, 100), text(1, 100)...), MaxTokens: 20, Speculate: "suffix"}, 1},
+		"a continued job": {engine.Request{Prompt: text(1, 200), MaxTokens: 16, Emitted: first, Accepted: true}, 1},
+		"that drops tokens": {engine.Request{Prompt: text(1, 200), MaxTokens: 16, Emitted: first[:1],
+			Accepted: true, Policy: "streaming:sink=4,recent=60"}, 1},
 		"a context":             {engine.Request{Prompt: text(1, 200), MaxTokens: 8, Context: 150, Policy: squeezed}, 0},
 		"an adapter":            {engine.Request{Prompt: text(1, 200), MaxTokens: 8, Adapter: adapterNamed(t, e, "a0")}, 1},
 		"a token that stops it": {engine.Request{Prompt: text(1, 200), MaxTokens: 16, StopTokens: first[2:3]}, 1},
@@ -164,7 +165,8 @@ func TestRolesTransfersFail(t *testing.T) {
 		}, requests, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, lend: x.lend, roles: rolesOf([2]int{2, 1}), Serve: ServeConfig{Model: goldenDir, PrefillOver: 64, PrefixCache: PrefixOff}})
+			e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, lend: x.lend, roles: rolesOf([2]int{2, 1}),
+				Serve: ServeConfig{Model: goldenDir, PrefillOver: 64, PrefixCache: PrefixOff}})
 			var wg sync.WaitGroup
 			for i := range requests {
 				wg.Go(func() {
@@ -184,14 +186,18 @@ func TestRolesTransfersFail(t *testing.T) {
 
 // TestRolesCancelled: cancelled requests free the memory of both groups, whatever their prompts are doing.
 func TestRolesCancelled(t *testing.T) {
-	e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, roles: rolesOf([2]int{1, 2}), lend: func(*proto.RowsReply) error { time.Sleep(time.Millisecond); return nil },
+	e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, roles: rolesOf([2]int{1, 2}), lend: func(*proto.RowsReply) error {
+		time.Sleep(time.Millisecond)
+		return nil
+	},
 		Serve: ServeConfig{Model: goldenDir, PrefillOver: 64, PrefixCache: PrefixOff, Chunk: 32}})
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i*7)*time.Millisecond)
 			defer cancel()
-			events, err := e.Submit(ctx, &engine.Request{ID: fmt.Sprint("r", i), Prompt: text(i, 300), MaxTokens: 100, IgnoreEOS: true, Sampling: sampler.Default(), PromptLogprobs: -1})
+			events, err := e.Submit(ctx, &engine.Request{ID: fmt.Sprint("r", i), Prompt: text(i, 300),
+				MaxTokens: 100, IgnoreEOS: true, Sampling: sampler.Default(), PromptLogprobs: -1})
 			if err != nil {
 				return
 			}
@@ -216,11 +222,13 @@ func TestRolesCancelled(t *testing.T) {
 func TestRolesShortMemory(t *testing.T) {
 	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, PrefixCache: PrefixOff}})
 	one := alone.geometry.TokenBytes() * 300
-	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, KVBudget: 4 * one, roles: rolesOf([2]int{1, 1}), Serve: ServeConfig{Model: goldenDir, PrefillOver: 64}})
+	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, KVBudget: 4 * one, roles: rolesOf([2]int{1, 1}),
+		Serve: ServeConfig{Model: goldenDir, PrefillOver: 64}})
 	var wg sync.WaitGroup
 	for i := range 12 {
 		r := func() *engine.Request {
-			return &engine.Request{ID: fmt.Sprint("r", i), Prompt: text(i, 150+10*i), MaxTokens: 60, Policy: []string{"full", "streaming:sink=4,recent=60"}[i%2]}
+			return &engine.Request{ID: fmt.Sprint("r", i), Prompt: text(i, 150+10*i), MaxTokens: 60,
+				Policy: []string{"full", "streaming:sink=4,recent=60"}[i%2]}
 		}
 		want := complete(t, alone, r())
 		wg.Go(func() {
@@ -240,7 +248,8 @@ func TestRolesShortMemory(t *testing.T) {
 // TestRolesUnknownState: a state of the decode group that is not known, because its batcher does not answer,
 // has no sum with that of the prefill group.
 func TestRolesUnknownState(t *testing.T) {
-	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, roles: rolesOf([2]int{1, 1}), Serve: ServeConfig{Model: goldenDir, PrefillOver: 64}})
+	e := startLocal(t,
+		LocalConfig{Sockets: 2, Threads: 1, roles: rolesOf([2]int{1, 1}), Serve: ServeConfig{Model: goldenDir, PrefillOver: 64}})
 	v, err := e.director.View(t.Context())
 	if err != nil {
 		t.Fatal(err)

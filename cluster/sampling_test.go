@@ -26,7 +26,8 @@ func TestSamplingIsCheckedBeforeItRuns(t *testing.T) {
 	p := sampler.Default()
 	p.TopP = float32(math.NaN())
 	var bad apierr.ErrInvalid
-	if _, err := c.Submit(context.Background(), &engine.Request{ID: "a", Prompt: []int32{1}, MaxTokens: 1, Sampling: p, PromptLogprobs: -1}); !errors.As(err, &bad) || bad.Param != "top_p" {
+	if _, err := c.Submit(context.Background(), &engine.Request{ID: "a", Prompt: []int32{1}, MaxTokens: 1,
+		Sampling: p, PromptLogprobs: -1}); !errors.As(err, &bad) || bad.Param != "top_p" {
 		t.Fatal(err)
 	}
 }
@@ -101,7 +102,8 @@ func TestSamplingDefaultsOfGGUF(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := fmt.Sprint(*got.DefaultTemperature, got.DefaultTopP, got.DefaultMinP, got.DefaultTopK, got.DefaultRepetitionPenalty); text != c.want {
+		if text := fmt.Sprint(*got.DefaultTemperature, got.DefaultTopP, got.DefaultMinP, got.DefaultTopK,
+			got.DefaultRepetitionPenalty); text != c.want {
 			t.Errorf("%v: %s, want %s", c.set, text, c.want)
 		}
 	}

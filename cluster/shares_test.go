@@ -11,7 +11,8 @@ import (
 // any number of nodes, and takes the same memory.
 func TestShares(t *testing.T) {
 	for _, sockets := range []int{1, 3, 4} {
-		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Policy: "streaming:sink=2%,recent=25%"}})
+		e := startLocal(t,
+			LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Policy: "streaming:sink=2%,recent=25%"}})
 		for i, c := range []struct{ share, number string }{
 			{"snapkv:topk=20%,obs=8", "snapkv:topk=%[2]d,obs=8"},
 			{"snapstream:sink=4,recent=10%,topk=20%,obs=8", "snapstream:sink=4,recent=%[1]d,topk=%[2]d,obs=8"},

@@ -129,7 +129,8 @@ func TestSpeculationOfAnswers(t *testing.T) {
 		}
 		for _, stream := range []bool{false, true} {
 			want := ask("off", stream)
-			for _, mode := range []string{"suffix", "suffix:6", "lookup:3"} { // adaptive and fixed draft lengths; the second run can draft from the first one's outputs
+			// adaptive and fixed draft lengths; the second run can draft from the first one's outputs
+			for _, mode := range []string{"suffix", "suffix:6", "lookup:3"} {
 				for i, got := range ask(mode, stream) {
 					if got != want[i] {
 						t.Errorf("%d sockets, %s, %v:\n%s\nwithout drafts\n%s", sockets, mode, list[i], got, want[i])

@@ -92,9 +92,12 @@ type protocol struct {
 }
 
 // everyPolicy has one of each policy, small enough that slots are overwritten.
-var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
-	"h2o:recent=20,topk=20", "tova:size=40", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8",
-	"pyramidkv:topk=30,obs=8", "lagkv:sink=4,lag=16,topk=20", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5",
+var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8",
+	"snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
+	"h2o:recent=20,topk=20", "tova:size=40", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48",
+	"shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8",
+	"pyramidkv:topk=30,obs=8", "lagkv:sink=4,lag=16,topk=20", "loki:budget=40,dims=0.5,calib=32",
+	"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5",
 	"adakv:topk=30,floor=0.2,obs=8"}
 
 // TestSpeculationChangesNothing follows the protocol of llama.cpp's issue 25618, where 57 of 75
@@ -104,13 +107,16 @@ var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40
 func TestSpeculationChangesNothing(t *testing.T) {
 	cases := []protocol{
 		{"llama", 1, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20,step=1"}},
-		{"llama", 3, "gather", 1, []string{"full", "streaming:sink=4,recent=28", "tova:size=40", "quest:page=16,budget=48", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "adakv:topk=30,floor=0.2,obs=8"}},
-		{"llama", 4, "reduce", 1, []string{"full", "streaming:sink=4,recent=28,positions=cache,half=1", "snapkv:topk=40,obs=8", "h2o:recent=20,topk=20"}},
+		{"llama", 3, "gather", 1, []string{"full", "streaming:sink=4,recent=28", "tova:size=40",
+			"quest:page=16,budget=48", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "adakv:topk=30,floor=0.2,obs=8"}},
+		{"llama", 4, "reduce", 1,
+			[]string{"full", "streaming:sink=4,recent=28,positions=cache,half=1", "snapkv:topk=40,obs=8", "h2o:recent=20,topk=20"}},
 		{"deepseek_v3", 3, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}},
 		{"gemma3", 4, "gather", 0, []string{"full", "sage:sink=4,recent=20,topk=24"}},
 		{"gemma4_e2b", 3, "gather", 1, []string{"full", "streaming:sink=4,recent=28"}},
 		{"gemma4_26b", 4, "reduce", 0, []string{"full", "quest:page=16,budget=48"}},
-		{"qwen3_5", 3, "gather", 1, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8"}},
+		{"qwen3_5", 3, "gather", 1,
+			[]string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8"}},
 		{"lfm2", 3, "reduce", 1, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}},
 		{"granite_hybrid_moe", 3, "gather", 0, []string{"full", "quest:page=16,budget=48"}},
 		{"falcon_h1", 3, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}},
@@ -162,7 +168,8 @@ func TestSpeculationChangesNothing(t *testing.T) {
 				}
 				return drafts
 			}
-			e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/" + c.model, Weights: "bf16", KV: "bf16", Chunk: 48, Mapping: c.mapping, Replicas: c.replicas, Speculate: "off", guess: guess}})
+			e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/" + c.model,
+				Weights: "bf16", KV: "bf16", Chunk: 48, Mapping: c.mapping, Replicas: c.replicas, Speculate: "off", guess: guess}})
 			want := speak(t, e, "off", list)
 			for i, o := range want {
 				known[fmt.Sprint(i)] = o

@@ -22,10 +22,12 @@ func TestRejectedDraftsLeaveNoPrefix(t *testing.T) {
 	ask := func(e engine.Engine, name string, prompt []int32, tokens int, mode string) outcome {
 		p := sampler.Default()
 		p.Temperature, p.Logprobs = 0, 2
-		return speak(t, e, name, []*engine.Request{{Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: mode}})[0]
+		return speak(t, e, name,
+			[]*engine.Request{{Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: mode}})[0]
 	}
 	config := func(prefix string) LocalConfig {
-		c := LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/llama", Chunk: 48, PrefixCache: prefix}}
+		c := LocalConfig{Sockets: 1, Threads: 1,
+			Serve: ServeConfig{Model: "../internal/engine/model/testdata/llama", Chunk: 48, PrefixCache: prefix}}
 		if prefix == PrefixOn {
 			c.Serve.guess = wrong
 		}

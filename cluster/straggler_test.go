@@ -18,18 +18,20 @@ import (
 func TestHungExecutor(t *testing.T) {
 	const deadline = 4 * time.Second
 	g := goldens(t)[6]
-	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", StepDeadline: deadline, SyncDeadline: 5 * time.Minute}})
+	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1,
+		Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", StepDeadline: deadline, SyncDeadline: 5 * time.Minute}})
 	// The executor runs the reply of a release; this one does not return.
 	hung, free := make(chan struct{}), make(chan struct{})
 	hang := func() bool {
 		taken := make(chan bool, 1)
-		c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving(0).Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
-			taken <- err == nil
-			if err == nil {
-				close(hung)
-				<-free
-			}
-		}})
+		c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving(0).Placement.Epoch},
+			Reply: func(_ *proto.ReleaseReply, err error) {
+				taken <- err == nil
+				if err == nil {
+					close(hung)
+					<-free
+				}
+			}})
 		return <-taken
 	}
 	defer close(free)

@@ -25,7 +25,8 @@ func TestThreadsOfSteps(t *testing.T) {
 	for _, sockets := range []int{1, 3} {
 		for _, steps := range []int{1, 8} {
 			t.Run(fmt.Sprintf("%d sockets, %d steps", sockets, steps), func(t *testing.T) {
-				e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 4, fewest: 1, Serve: ServeConfig{Model: goldenDir, DecodeSteps: steps, Speculate: "off"}})
+				e := startLocal(t,
+					LocalConfig{Sockets: sockets, Threads: 4, fewest: 1, Serve: ServeConfig{Model: goldenDir, DecodeSteps: steps, Speculate: "off"}})
 				var all sync.WaitGroup
 				for i := range want {
 					all.Go(func() {

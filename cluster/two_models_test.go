@@ -19,15 +19,17 @@ import (
 // chatAndVectors is a language model and an encoder side by side.
 func chatAndVectors(sockets int) LocalConfig {
 	return LocalConfig{Sockets: sockets, Threads: 1, KVBudget: 64 << 20,
-		Serve:  ServeConfig{Model: goldenDir, Names: []string{"chat"}, Weights: "f32", KV: "f32", Chunk: 48, StepTokens: 128, MaxSequences: 8},
-		Others: []ServeConfig{{Model: filepath.Join(vectorModels, "encoders", "bert"), Names: []string{"vectors", "bert"}, Weights: "f32", KV: "f32"}}}
+		Serve: ServeConfig{Model: goldenDir, Names: []string{"chat"}, Weights: "f32", KV: "f32", Chunk: 48, StepTokens: 128, MaxSequences: 8},
+		Others: []ServeConfig{{Model: filepath.Join(vectorModels, "encoders", "bert"),
+			Names: []string{"vectors", "bert"}, Weights: "f32", KV: "f32"}}}
 }
 
 // pooled returns the mean of the states of a prompt in the model "vectors".
 func pooled(t *testing.T, e engine.Engine, id string, prompt []int32) []float32 {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	events, err := e.Submit(ctx, &engine.Request{ID: id, Model: "vectors", Prompt: prompt, Pool: pooling.Mean, Sampling: sampler.Default(), PromptLogprobs: -1})
+	events, err := e.Submit(ctx,
+		&engine.Request{ID: id, Model: "vectors", Prompt: prompt, Pool: pooling.Mean, Sampling: sampler.Default(), PromptLogprobs: -1})
 	if err != nil {
 		t.Error(err)
 		return nil
@@ -48,7 +50,8 @@ func pooled(t *testing.T, e engine.Engine, id string, prompt []int32) []float32 
 // and while placements end under both.
 func TestTwoModels(t *testing.T) {
 	items, texts := goldens(t), readVectorGoldens(t, "encoders/bert").Items
-	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: filepath.Join(vectorModels, "encoders", "bert"), Names: []string{"vectors"}, Weights: "f32", KV: "f32"}})
+	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1,
+		Serve: ServeConfig{Model: filepath.Join(vectorModels, "encoders", "bert"), Names: []string{"vectors"}, Weights: "f32", KV: "f32"}})
 	var want []string
 	for i, x := range texts {
 		want = append(want, fmt.Sprint(pooled(t, alone, fmt.Sprint(i), x.IDs)))
@@ -85,7 +88,8 @@ func TestTwoModels(t *testing.T) {
 				t.Fatalf("models %+v", s.Models)
 			}
 			total := int64(sockets) * (64 << 20)
-			if a, b := s.Models[0].KVBudgetBytes, s.Models[1].KVBudgetBytes; a+b > total || a+b < total-int64(2*sockets) || a < total/10 || b < total/10 {
+			if a, b := s.Models[0].KVBudgetBytes, s.Models[1].KVBudgetBytes; a+b > total ||
+				a+b < total-int64(2*sockets) || a < total/10 || b < total/10 {
 				t.Errorf("of %d bytes of caches, the models have %d and %d", total, a, b)
 			}
 			if len(s.Nodes) != sockets || s.Nodes[0].KVBudgetBytes < 64<<20-2 || s.Nodes[0].WeightBytes == 0 && s.Models[1].WeightBytes != 0 {
@@ -153,10 +157,13 @@ func TestSplitMemory(t *testing.T) {
 
 // TestAddModel: the state of the cluster counts what all models have.
 func TestAddModel(t *testing.T) {
-	all := wire.ClusterState{Running: 1, TokensPerSecond: 2, Nodes: []wire.NodeState{{ID: "a", KVUsedBytes: 5, Late: 0.1}, {ID: "b"}}, Recovery: &wire.RecoveryState{Preemptions: 1}}
-	addModel(&all, &wire.ClusterState{Model: "m", Running: 2, Waiting: 3, WaitingReason: "full", TokensPerSecond: 4, Sequences: []wire.SequenceState{{Node: "a"}},
+	all := wire.ClusterState{Running: 1, TokensPerSecond: 2,
+		Nodes: []wire.NodeState{{ID: "a", KVUsedBytes: 5, Late: 0.1}, {ID: "b"}}, Recovery: &wire.RecoveryState{Preemptions: 1}}
+	addModel(&all, &wire.ClusterState{Model: "m", Running: 2, Waiting: 3, WaitingReason: "full",
+		TokensPerSecond: 4, Sequences: []wire.SequenceState{{Node: "a"}},
 		Nodes: []wire.NodeState{{ID: "b", KVUsedBytes: 7, Late: 0.5, RSSBytes: 9}}, Recovery: &wire.RecoveryState{Preemptions: 5}})
-	if all.Running != 3 || all.Waiting != 3 || all.WaitingReason != "full" || all.TokensPerSecond != 6 || all.Sequences[0].Model != "m" || all.Recovery.Preemptions != 6 {
+	if all.Running != 3 || all.Waiting != 3 || all.WaitingReason != "full" || all.TokensPerSecond != 6 ||
+		all.Sequences[0].Model != "m" || all.Recovery.Preemptions != 6 {
 		t.Errorf("%+v", all)
 	}
 	if a, b := all.Nodes[0], all.Nodes[1]; a.KVUsedBytes != 5 || b.KVUsedBytes != 7 || b.Late != 0.5 || b.RSSBytes != 0 {

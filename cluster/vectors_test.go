@@ -226,7 +226,8 @@ func TestRerank(t *testing.T) {
 		}
 		for path, returns := range map[string]bool{"/v1/rerank": true, "/rerank": true, "/v2/rerank": false} {
 			order.Results = nil
-			s.post(path, fields{"query": queries[0], "documents": []any{documents[1], fields{"text": documents[0]}, documents[2]}, "top_n": 2}, 200, &order)
+			s.post(path, fields{"query": queries[0], "documents": []any{documents[1], fields{"text": documents[0]}, documents[2]}, "top_n": 2},
+				200, &order)
 			if len(order.Results) != 2 || order.Results[0].Relevance < order.Results[1].Relevance || (order.Results[0].Document != nil) != returns {
 				t.Errorf("%s: %+v", path, order.Results)
 			}
@@ -270,7 +271,8 @@ func TestOllamaEmbeddings(t *testing.T) {
 		Embeddings [][]float32
 		Tokens     int `json:"prompt_eval_count"`
 	}
-	s.post("/api/embed", fields{"model": "qwen3_embedding:latest", "input": []string{g.Items[0].Text, g.Items[1].Text}, "options": fields{"num_ctx": 4096}}, 200, &many)
+	s.post("/api/embed", fields{"model": "qwen3_embedding:latest", "input": []string{g.Items[0].Text, g.Items[1].Text},
+		"options": fields{"num_ctx": 4096}}, 200, &many)
 	for i := range 2 {
 		alike(t, "/api/embed", many.Embeddings[i], g.Items[i].Vector)
 	}
@@ -291,7 +293,8 @@ func TestOllamaEmbeddings(t *testing.T) {
 	if fmt.Sprint(many.Embeddings[0]) != fmt.Sprint(want[0]) || many.Tokens != 200 {
 		t.Errorf("a long text was cut to %d tokens, or to other ones", many.Tokens)
 	}
-	if text := s.post("/api/embed", fields{"model": "qwen3_embedding", "input": long.Text, "truncate": false}, 400, nil); !strings.Contains(text, "334 tokens") {
+	if text := s.post("/api/embed", fields{"model": "qwen3_embedding", "input": long.Text, "truncate": false},
+		400, nil); !strings.Contains(text, "334 tokens") {
 		t.Error(text)
 	}
 	var shown, listed struct {
@@ -326,7 +329,8 @@ func TestVectorErrors(t *testing.T) {
 		{embedder, "/v1/chat/completions", fields{"messages": []fields{{"role": "user", "content": "hi"}}}, "/v1/embeddings"},
 		{embedder, "/v1/completions", fields{"prompt": "hi"}, "does not generate"},
 		{embedder, "/v1/responses", fields{"input": "hi"}, "does not generate"},
-		{embedder, "/v1/messages", fields{"model": "qwen3_embedding", "max_tokens": 4, "messages": []fields{{"role": "user", "content": "hi"}}}, "does not generate"},
+		{embedder, "/v1/messages", fields{"model": "qwen3_embedding", "max_tokens": 4, "messages": []fields{{"role": "user", "content": "hi"}}},
+			"does not generate"},
 		{embedder, "/api/generate", fields{"model": "qwen3_embedding", "prompt": "hi"}, "does not generate"},
 		{reranker, "/v1/embeddings", fields{"input": "hi"}, "/v1/rerank"},
 		{reranker, "/v1/completions", fields{"prompt": "hi"}, "is a reranker"},
@@ -393,7 +397,8 @@ func TestVectorsNextToChats(t *testing.T) {
 func TestPairTemplates(t *testing.T) {
 	g := readVectorGoldens(t, "qwen3_reranker")
 	chat := filepath.Join(t.TempDir(), "chat.jinja")
-	if err := os.WriteFile(chat, []byte("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"), 0o600); err != nil {
+	if err := os.WriteFile(chat,
+		[]byte("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	serve := ServeConfig{Model: filepath.Join(vectorModels, "qwen3_reranker"), Weights: "f32", KV: "f32"}
