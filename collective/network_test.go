@@ -280,7 +280,8 @@ func TestFlipsWithoutChecksum(t *testing.T) {
 }
 
 func ExampleOpError() {
-	err := error(&OpError{Op: Op(1, 42), Kind: KindAllGather, Ranks: []int{2, 3}, Err: ErrPeerTimeout, Detail: "did not deliver before the deadline"})
+	err := error(&OpError{Op: Op(1, 42), Kind: KindAllGather, Ranks: []int{2, 3}, Err: ErrPeerTimeout,
+		Detail: "did not deliver before the deadline"})
 	fmt.Println(err)
 	e, _ := errors.AsType[*OpError](err)
 	fmt.Println(errors.Is(err, ErrPeerTimeout), e.Ranks)

@@ -43,8 +43,10 @@ func TestIsTilingRefuses(t *testing.T) {
 		units int
 		nodes []tensor.Span
 	}{
-		{4, nil}, {0, nil}, {4, []tensor.Span{{Lo: 0, Hi: 2}}}, {4, []tensor.Span{{Lo: 0, Hi: 3}, {Lo: 3, Hi: 4}}}, {4, []tensor.Span{{Lo: 0, Hi: 2}, {Lo: 2, Hi: 3}}},
-		{4, []tensor.Span{{Lo: 0, Hi: 4}, {Lo: 0, Hi: 4}}}, {4, []tensor.Span{{Lo: 0, Hi: 2}, {Lo: 1, Hi: 4}}}, {4, []tensor.Span{{Lo: 2, Hi: 4}, {Lo: 0, Hi: 2}}}, {3, []tensor.Span{{Lo: 0, Hi: 1}, {Lo: 1, Hi: 3}}},
+		{4, nil}, {0, nil}, {4, []tensor.Span{{Lo: 0, Hi: 2}}}, {4, []tensor.Span{{Lo: 0, Hi: 3}, {Lo: 3, Hi: 4}}},
+		{4, []tensor.Span{{Lo: 0, Hi: 2}, {Lo: 2, Hi: 3}}},
+		{4, []tensor.Span{{Lo: 0, Hi: 4}, {Lo: 0, Hi: 4}}}, {4, []tensor.Span{{Lo: 0, Hi: 2}, {Lo: 1, Hi: 4}}},
+		{4, []tensor.Span{{Lo: 2, Hi: 4}, {Lo: 0, Hi: 2}}}, {3, []tensor.Span{{Lo: 0, Hi: 1}, {Lo: 1, Hi: 3}}},
 	} {
 		if isTiling(c.nodes, c.units) {
 			t.Errorf("%v accepted as a tiling of %d units", c.nodes, c.units)

@@ -12,7 +12,8 @@ import (
 )
 
 func testAuthority(nodes int) *Authority {
-	return NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: nodes, Settle: time.Second, Backoff: 100 * time.Millisecond, ModelHash: "m"})
+	return NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: nodes, Settle: time.Second,
+		Backoff: 100 * time.Millisecond, ModelHash: "m"})
 }
 
 func node(id string, inc uint64) Node { return Node{ID: id, Incarnation: inc, ModelHash: "m"} }
@@ -209,7 +210,8 @@ func TestAuthorityTellsWhatIsWritten(t *testing.T) {
 		t.Fatalf("got %v", got)
 	}
 	for name, got := range map[string][]Effect{
-		"up": a.Up(node("c", 1)), "down": a.Down("a", 1), "broken": a.Broken(2, "x"), "answered": a.Answered(2, "a", nil), "tick": a.Tick(time.Hour), "recorded": a.Recorded(2),
+		"up": a.Up(node("c", 1)), "down": a.Down("a", 1), "broken": a.Broken(2, "x"),
+		"answered": a.Answered(2, "a", nil), "tick": a.Tick(time.Hour), "recorded": a.Recorded(2),
 	} {
 		if got != nil {
 			t.Errorf("%s after it was deposed: %v", name, got)
@@ -336,7 +338,8 @@ func TestAuthorityAlwaysSettles(t *testing.T) {
 // for ever: a node may be lost for good.
 func TestSuccessorWaitsForAWhile(t *testing.T) {
 	for after, want := range map[uint32]AuthorityPhase{0: Gathering, 7: Loading} {
-		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 3, Settle: time.Second, Backoff: time.Millisecond, ModelHash: "m", After: after})
+		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 3, Settle: time.Second,
+			Backoff: time.Millisecond, ModelHash: "m", After: after})
 		recorded(a, a.Tick(time.Minute))
 		recorded(a, a.Up(node("a", 1)))
 		recorded(a, a.Tick(time.Minute+successorWait*time.Second-1))

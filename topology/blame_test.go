@@ -18,7 +18,8 @@ func TestSuspect(t *testing.T) {
 		{"all name one, which says nothing", 3, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 2, Named: []int{1}}}, 1, false},
 		{"one answers, the other waits for it", 2, []Failure{{Rank: 0, Named: []int{1}}}, 1, false},
 		{"two name each other", 2, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 1, Named: []int{0}}}, 1, false},
-		{"one fails alone, the others wait for it", 3, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 1, Alone: true}, {Rank: 2, Named: []int{0}}}, 1, true},
+		{"one fails alone, the others wait for it",
+			3, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 1, Alone: true}, {Rank: 2, Named: []int{0}}}, 1, true},
 		{"all fail alone: it is the plan", 3, []Failure{{Rank: 0, Alone: true}, {Rank: 1, Alone: true}, {Rank: 2, Alone: true}}, -1, false},
 		{"most fail alone: nobody knows", 3, []Failure{{Rank: 0, Alone: true}, {Rank: 1, Alone: true}, {Rank: 2, Named: []int{0}}}, -1, false},
 		{"a single rank", 1, []Failure{{Rank: 0, Alone: true}}, -1, false},
@@ -66,7 +67,8 @@ func TestBlameFences(t *testing.T) {
 		}
 	}
 	f := a.Fenced()["b"]
-	if p, _ := a.Placement(); len(p.Slices) != 2 || !strings.Contains(f.Reason, "3 epochs in a row broke because of it, the last one: peer timed out") || f.Slow != 0 {
+	if p, _ := a.Placement(); len(p.Slices) != 2 ||
+		!strings.Contains(f.Reason, "3 epochs in a row broke because of it, the last one: peer timed out") || f.Slow != 0 {
 		t.Fatalf("%d nodes serve, fenced: %+v", len(p.Slices), f)
 	}
 	recorded(a, a.Tick(f.Until))

@@ -29,7 +29,8 @@ func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 		}
 	}
 	lease := func(holder string, found bool) *Lease {
-		return NewLease(LeaseConfig{Holder: holder, Incarnation: 7, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Bootstrap: found})
+		return NewLease(LeaseConfig{Holder: holder, Incarnation: 7, TTL: 8 * time.Second, Hint: time.Second,
+			Renew: time.Second, Bootstrap: found})
 	}
 	first := lease("first", true)
 	carry(first, first.Tick(0))
@@ -60,7 +61,8 @@ func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 		t.Error("a deposed one writes")
 	}
 
-	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second, Backoff: time.Second, ModelHash: "m", After: 5, Drained: claim.Drained})
+	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second,
+		Backoff: time.Second, ModelHash: "m", After: 5, Drained: claim.Drained})
 	a.Up(node("b", 1))
 	if p, _ := a.Phase(); p != Gathering {
 		t.Fatalf("a drained node is placed: %s", p)
@@ -79,7 +81,8 @@ func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 
 // TestUndrain: an undrained node comes back after Settle.
 func TestUndrain(t *testing.T) {
-	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 2, Settle: time.Second, Backoff: time.Second, ModelHash: "m"})
+	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 2, Settle: time.Second,
+		Backoff: time.Second, ModelHash: "m"})
 	a.Up(node("a", 1))
 	a.Up(node("b", 1))
 	answerAll(t, a)

@@ -53,7 +53,8 @@ type rival struct {
 func (w *leaseWorld) start(name string, heir bool) *rival {
 	w.lives++
 	v := &rival{name: name, life: w.lives}
-	v.lease = NewLease(LeaseConfig{Holder: name, Incarnation: v.life, TTL: 5 * time.Second, Hint: time.Second, Renew: time.Second, Successor: heir, Bootstrap: true})
+	v.lease = NewLease(LeaseConfig{Holder: name, Incarnation: v.life, TTL: 5 * time.Second, Hint: time.Second,
+		Renew: time.Second, Successor: heir, Bootstrap: true})
 	return v
 }
 
@@ -84,7 +85,8 @@ func (w *leaseWorld) lead(v *rival, effects []LeaseEffect) {
 			}
 			w.terms[v.term] = w.who(v)
 			w.say("%s holds term %d, after epoch %d", w.who(v), v.term, e.Claim.Placement.Epoch)
-			v.authority = NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Settle: time.Second, Backoff: time.Second, ModelHash: "m", After: e.Claim.Placement.Epoch})
+			v.authority = NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Settle: time.Second,
+				Backoff: time.Second, ModelHash: "m", After: e.Claim.Placement.Epoch})
 			for i := range w.nodes {
 				w.direct(v, v.authority.Up(Node{ID: fmt.Sprint("n", i), Incarnation: 1, ModelHash: "m"}))
 			}

@@ -99,7 +99,8 @@ func TestPaceSeen(t *testing.T) {
 		{"from 0 to 1, which all then wait for", [3][3]int{{0, 215423, 1023}, {214309, 0, 10199}, {1688, 215364, 0}}, [3]int{0, 0, 0}},
 		{"between 1 and 2, both ways", [3][3]int{{0, 1679, 210812}, {7661, 0, 204638}, {7526, 204954, 0}}, [3]int{0, 0, 0}},
 		{"from 1 to 0 in the last exchange: nobody else waits", [3][3]int{{0, 2197, 1250}, {210063, 0, 1150}, {461, 1947, 0}}, [3]int{0, 0, 0}},
-		{"the coordinator's request to 2, which is 2's own as far as others can tell", [3][3]int{{0, 1157, 205485}, {1692, 0, 211497}, {1660, 1331, 0}}, [3]int{0, 0, 202494}},
+		{"the coordinator's request to 2, which is 2's own as far as others can tell",
+			[3][3]int{{0, 1157, 205485}, {1692, 0, 211497}, {1660, 1331, 0}}, [3]int{0, 0, 202494}},
 	} {
 		var p StragglerDetector
 		late := make([][]time.Duration, 3)

@@ -12,7 +12,8 @@ import (
 func twoModels(nodes int) *Authority {
 	small := testShape()
 	small.Heads, small.KVHeads = 2, 1
-	return NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: nodes, Settle: time.Second, Backoff: time.Second, ModelHash: "m",
+	return NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: nodes, Settle: time.Second,
+		Backoff: time.Second, ModelHash: "m",
 		Others: []ModelRules{{Shape: small, Mapping: Reduce, ModelHash: "n"}}})
 }
 
@@ -23,7 +24,8 @@ func TestTwoModelsShareAPlacement(t *testing.T) {
 		a.Up(Node{ID: id, Incarnation: uint64(i + 1), ModelHash: "n", OtherHashes: []string{"m"}}) // the order of a node's models does not matter
 	}
 	p, _ := a.Placement()
-	if len(p.Others) != 1 || p.Epoch != 1 || p.Of(0).Mapping != Gather || p.Of(1).Mapping != Reduce || p.Of(1).Epoch != 1 || p.Of(0).Others != nil {
+	if len(p.Others) != 1 || p.Epoch != 1 || p.Of(0).Mapping != Gather || p.Of(1).Mapping != Reduce ||
+		p.Of(1).Epoch != 1 || p.Of(0).Others != nil {
 		t.Fatalf("placement %+v", p)
 	}
 	for model, rules := range a.cfg.Models() {

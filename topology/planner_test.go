@@ -85,7 +85,8 @@ func TestPlannerRecorded(t *testing.T) {
 	}
 	const q8 = 34.0 / 32 // with reduce 1.5 times as fast in Q4_0, the planner took gather for Q8_0
 	there := Node{Read: 60e9, Syncs: Syncs{60e-6, 60e-6}}
-	if guess, got := ChooseMapping(llama1b, 2, MeasuredCosts(make([]Node, 2), q8)), ChooseMapping(llama1b, 2, MeasuredCosts([]Node{there, there}, q8)); guess != Gather || got != Reduce {
+	if guess, got := ChooseMapping(llama1b, 2, MeasuredCosts(make([]Node, 2), q8)),
+		ChooseMapping(llama1b, 2, MeasuredCosts([]Node{there, there}, q8)); guess != Gather || got != Reduce {
 		t.Errorf("1B in Q8_0, 2 nodes of 32 cores: %s by guess, %s by measure", guess, got)
 	}
 }
@@ -108,7 +109,10 @@ func TestMeasuredCosts(t *testing.T) {
 		{"far away", []Node{c, c}, 5.1e-3, 1e9},
 		{"who measured nothing does not count", []Node{{}, a}, 100e-6, 40e9},
 		{"nobody measured", []Node{{}, {}}, 160e-6, 8e9},
-		{"nonsense is nothing measured", []Node{{Read: math.NaN(), Syncs: Syncs{math.Inf(1), 1}}, {Read: -1, Syncs: Syncs{Two: -1, Four: 1}}}, 160e-6, 8e9},
+		{"nonsense is nothing measured", []Node{
+			{Read: math.NaN(), Syncs: Syncs{math.Inf(1), 1}},
+			{Read: -1, Syncs: Syncs{Two: -1, Four: 1}},
+		}, 160e-6, 8e9},
 		{"a distance below zero is none", []Node{{Read: 1, Distance: -1, Syncs: Syncs{100e-6, 100e-6}}}, 100e-6, 1},
 	} {
 		got := MeasuredCosts(k.nodes, 2)
@@ -171,7 +175,8 @@ func TestMappingOfPlacements(t *testing.T) {
 		return n
 	}
 	start := func(fixed Mapping) *chooser {
-		return &chooser{T: t, a: NewAuthority(AuthorityConfig{Shape: shape, Mapping: fixed, WeightBytes: 2, Nodes: 2, Settle: time.Second, Backoff: time.Second, ModelHash: "m"})}
+		return &chooser{T: t, a: NewAuthority(AuthorityConfig{Shape: shape, Mapping: fixed, WeightBytes: 2,
+			Nodes: 2, Settle: time.Second, Backoff: time.Second, ModelHash: "m"})}
 	}
 	c := start("")
 	c.up(named(gathers, "a", 1))

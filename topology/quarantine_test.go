@@ -28,7 +28,8 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 		{"two sides", [][2]string{{"a", "c"}, {"a", "d"}, {"b", "c"}, {"b", "d"}}, []string{"a", "b"}},
 		{"nobody hears anybody", [][2]string{{"a", "b"}, {"a", "c"}, {"a", "d"}, {"b", "c"}, {"b", "d"}, {"c", "d"}}, []string{"a"}},
 	} {
-		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 4, Settle: time.Second, Backoff: time.Second, Quarantine: 5 * time.Second, ModelHash: "m"})
+		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 4, Settle: time.Second,
+			Backoff: time.Second, Quarantine: 5 * time.Second, ModelHash: "m"})
 		var part []Node
 		served, loads := uint32(0), 0
 		cut := x.pairs
@@ -112,7 +113,8 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 // what it serves.
 func TestNodesPastUsAreLeftAlone(t *testing.T) {
 	for _, leased := range []bool{true, false} {
-		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second, Backoff: time.Second, ModelHash: "m", Leased: leased})
+		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second,
+			Backoff: time.Second, ModelHash: "m", Leased: leased})
 		var retired uint32
 		var run func(effects []Effect)
 		run = func(effects []Effect) {

@@ -59,7 +59,8 @@ func ids(nodes []Node) string {
 // one placement on each group, whose slices cover the model, in one epoch.
 func TestRolesPlace(t *testing.T) {
 	shape := testShape()
-	a := NewAuthority(AuthorityConfig{Shape: shape, Mapping: Gather, ModelHash: "m", Others: []ModelRules{{Shape: shape, Mapping: Reduce, ModelHash: "o"}}, Nodes: 3, Settle: time.Second, Backoff: time.Second})
+	a := NewAuthority(AuthorityConfig{Shape: shape, Mapping: Gather, ModelHash: "m",
+		Others: []ModelRules{{Shape: shape, Mapping: Reduce, ModelHash: "o"}}, Nodes: 3, Settle: time.Second, Backoff: time.Second})
 	up := func(id string, r Role) []Effect {
 		n := roleNode(id, r)
 		n.OtherHashes = []string{"o"}

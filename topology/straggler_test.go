@@ -23,13 +23,17 @@ func TestStall(t *testing.T) {
 		{"a hung actor", [][]Progress{{{Silent: true}, {Done: true}}, {{Silent: true}, {Done: true}}, {{Silent: true}, {Done: true}}}, []int{0}},
 		{"it moves", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}, {busy(4), waits(3)}}, nil},
 		{"others work", [][]Progress{{busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}, {busy(3), busy(4), waits(3)}}, nil},
-		{"two of three hang", [][]Progress{{busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}}, []int{0, 1}},
+		{"two of three hang",
+			[][]Progress{{busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}}, []int{0, 1}},
 		{"all hang: nobody waits", [][]Progress{{busy(1), busy(1)}, {busy(1), busy(1)}, {busy(1), busy(1)}}, nil},
 		{"all wait alike: a message is lost", [][]Progress{{waits(2), waits(2)}, {waits(2), waits(2)}, {waits(2), waits(2)}}, nil},
-		{"one waits with less done: it may not have heard another", [][]Progress{{waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}}, nil},
+		{"one waits with less done: it may not have heard another",
+			[][]Progress{{waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}}, nil},
 		{"too early", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}}, nil},
-		{"all stood still, and one is the first to go on", [][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}}, nil},
-		{"all stood still, and one never continues", [][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}}, []int{1}},
+		{"all stood still, and one is the first to go on",
+			[][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}}, nil},
+		{"all stood still, and one never continues",
+			[][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}}, []int{1}},
 		{"alone", [][]Progress{{busy(3)}, {busy(3)}, {busy(3)}}, nil},
 	} {
 		s, got := Stall{Deadline: 2 * time.Second}, []int(nil)
@@ -60,12 +64,16 @@ func TestLoadStall(t *testing.T) {
 		{"silent for a moment", [][]LoadProgress{{at(3), done}, {silent, done}, {at(4), done}, {silent, done}}, nil, false},
 		{"two of three hang", [][]LoadProgress{{at(3), at(3), at(3)}, {at(3), at(3), at(4)}, {at(3), at(3), at(5)}}, []int{0, 1}, false},
 		{"none moves: what they share", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, false},
-		{"none moves, for long", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, true},
+		{"none moves, for long",
+			[][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, true},
 		{"alone, for long", [][]LoadProgress{{at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}}, nil, true},
 		{"alone, and moves", [][]LoadProgress{{at(3)}, {at(4)}, {at(5)}, {at(6)}, {at(7)}, {at(8)}, {at(9)}}, nil, false},
-		{"all stood still, and one is the first to go on", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}}, nil, false},
-		{"all stood still, and one never continues", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}, {at(5), at(3)}}, []int{1}, false},
-		{"all are done", [][]LoadProgress{{done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}}, nil, false},
+		{"all stood still, and one is the first to go on",
+			[][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}}, nil, false},
+		{"all stood still, and one never continues",
+			[][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}, {at(5), at(3)}}, []int{1}, false},
+		{"all are done",
+			[][]LoadProgress{{done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}}, nil, false},
 		{"too early", [][]LoadProgress{{at(3), done}, {at(3), done}}, nil, false},
 	} {
 		s, got, over := LoadStall{Deadline: 2 * time.Second, All: 5 * time.Second}, []int(nil), false
@@ -79,7 +87,8 @@ func TestLoadStall(t *testing.T) {
 }
 
 // paced runs steps; cost is how long a rank keeps the others waiting in a step.
-func paced(p *StragglerDetector, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Verdict, fencedAfter time.Duration) {
+func paced(p *StragglerDetector, steps int, wall time.Duration, ids []string,
+	cost func(step, rank int) time.Duration) (out []Verdict, fencedAfter time.Duration) {
 	for s := range steps {
 		late := make([][]time.Duration, len(ids))
 		for i := range late {
@@ -155,7 +164,8 @@ func TestPace(t *testing.T) {
 		}
 		return 2 * time.Millisecond
 	})
-	if len(got) < 2 || got[0] != (Verdict{ID: "c", Ratio: got[0].Ratio}) || !got[1].Fence || got[1].ID != "c" || after < delayFence || after > 2*delayFence {
+	if len(got) < 2 || got[0] != (Verdict{ID: "c", Ratio: got[0].Ratio}) || !got[1].Fence || got[1].ID != "c" ||
+		after < delayFence || after > 2*delayFence {
 		t.Errorf("a node at a fifth of the speed: %+v after %v", got, after)
 	}
 	if r := p.Ratio("c"); r < 0.7 || r > 0.9 {
@@ -197,13 +207,15 @@ func TestPace(t *testing.T) {
 		for range 300 {
 			all = append(all, p.Step(45*time.Millisecond+c.slow, ids[:2], late, nil)...)
 		}
-		if fenced := slices.ContainsFunc(all, func(r Verdict) bool { return r.Fence && r.ID == "a" }); fenced != c.fence || !c.fence && all != nil {
+		if fenced := slices.ContainsFunc(all, func(r Verdict) bool { return r.Fence && r.ID == "a" }); fenced != c.fence ||
+			!c.fence && all != nil {
 			t.Errorf("two ranks over a slow network, one of them %v slower: %+v", c.slow, all[:min(len(all), 3)])
 		}
 	}
 	// Very short steps.
 	p.Reset()
-	if got, _ := paced(&p, 20000, time.Millisecond, ids, func(_, rank int) time.Duration { return time.Duration(900*rank/3) * time.Microsecond }); got != nil {
+	if got, _ := paced(&p, 20000, time.Millisecond, ids,
+		func(_, rank int) time.Duration { return time.Duration(900*rank/3) * time.Microsecond }); got != nil {
 		t.Errorf("steps of a millisecond: %+v", got)
 	}
 	// It keeps up again before it is fenced.

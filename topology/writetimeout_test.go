@@ -16,7 +16,8 @@ func TestLeaseWriteTimeout(t *testing.T) {
 		full := false
 		var claim Claim
 		revision := uint64(0)
-		l := NewLease(LeaseConfig{Holder: "c", Incarnation: 1, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Exclusive: exclusive, WriteTimeout: 2 * time.Second, Bootstrap: true})
+		l := NewLease(LeaseConfig{Holder: "c", Incarnation: 1, TTL: 8 * time.Second, Hint: time.Second,
+			Renew: time.Second, Exclusive: exclusive, WriteTimeout: 2 * time.Second, Bootstrap: true})
 		now := time.Duration(0)
 		take := func(effects []LeaseEffect) {
 			for _, e := range effects {

@@ -102,7 +102,8 @@ func TestCard(t *testing.T) {
 		kv      tensor.DType
 	}
 	forms := []form{{"f32", tensor.F32}, {"bf16", tensor.BF16}, {"q8_0", tensor.BF16}, {"q4_0", tensor.Int8}, {"f16", tensor.F32}}
-	few := map[string][]form{"llama": forms, "qwen2": forms[2:3], "qwen3": forms[1:2], "gemma3": forms[2:3], "mistral_window": forms[3:4]} // on the emulated card
+	// on the emulated card
+	few := map[string][]form{"llama": forms, "qwen2": forms[2:3], "qwen3": forms[1:2], "gemma3": forms[2:3], "mistral_window": forms[3:4]}
 	if testlevel.Long() {
 		few = map[string][]form{"llama": forms, "qwen2": forms[2:3], "qwen3": forms[1:3], "gemma3": forms[1:3], "exaone4": forms[2:3],
 			"mistral_window": forms[1:4], "qwen2_window": forms[2:3]}
@@ -222,7 +223,8 @@ func TestCardDies(t *testing.T) {
 
 // TestCardRefuses names what a card does not compute.
 func TestCardRefuses(t *testing.T) {
-	for name, why := range map[string]string{"deepseek_v2": "latent", "llama4": "experts with", "qwen3_5": "recurrent", "cohere": "mean", "gpt_oss": "experts with biases", "olmo2": "norms of queries"} {
+	for name, why := range map[string]string{"deepseek_v2": "latent", "llama4": "experts with",
+		"qwen3_5": "recurrent", "cohere": "mean", "gpt_oss": "experts with biases", "olmo2": "norms of queries"} {
 		if err := refusedByCard(filepath.Join(modelData, name), "q8_0"); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want %q", name, err, why)
 		}
@@ -230,7 +232,8 @@ func TestCardRefuses(t *testing.T) {
 	if err := refusedByCard(goldenDir, "iq4_nl"); err == nil || !strings.Contains(err.Error(), "iq4_nl") {
 		t.Errorf("iq4_nl: %v", err)
 	}
-	for _, spec := range []string{"quest:page=16,budget=64", "streaming:sink=4,recent=60,positions=cache", "adakv:topk=40,obs=8,pool=5", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "shadowkv:chunk=8,budget=24,outliers=2,local=1"} {
+	for _, spec := range []string{"quest:page=16,budget=64", "streaming:sink=4,recent=60,positions=cache",
+		"adakv:topk=40,obs=8,pool=5", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "shadowkv:chunk=8,budget=24,outliers=2,local=1"} {
 		p, err := kvpolicy.Parse(spec)
 		if err != nil {
 			t.Fatal(err)

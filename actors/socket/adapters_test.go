@@ -94,7 +94,8 @@ const loraData = "testdata/lora"
 // (train/goldens_lora.py): all modules, ranks and scales by pattern, rank-stabilised scales, fused
 // modules, and rows in another order, on any number of sockets with both mappings.
 func TestLoRAGoldens(t *testing.T) {
-	for _, c := range []struct{ name, base string }{{"llama_r8", "llama"}, {"qwen3_r16", "qwen3"}, {"phi3_rslora", "phi3"}, {"glm4_r8", "glm4"}} {
+	for _, c := range []struct{ name, base string }{{"llama_r8", "llama"}, {"qwen3_r16", "qwen3"},
+		{"phi3_rslora", "phi3"}, {"glm4_r8", "glm4"}} {
 		g, plain := readGoldens(t, filepath.Join(loraData, c.name)), readGoldens(t, filepath.Join(modelData, c.base))
 		for _, n := range []int{1, 3, 4} {
 			for _, m := range topology.Mappings {
@@ -102,7 +103,8 @@ func TestLoRAGoldens(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/%d", c.name, m, n), func(t *testing.T) {
-					r := newRig(t, rigConfig{dir: filepath.Join(modelData, c.base), sockets: n, mapping: m, kv: tensor.F32, adapters: []string{filepath.Join(loraData, c.name)}})
+					r := newRig(t, rigConfig{dir: filepath.Join(modelData, c.base), sockets: n, mapping: m,
+						kv: tensor.F32, adapters: []string{filepath.Join(loraData, c.name)}})
 					var reqs []*request
 					for i, it := range g.Items {
 						reqs = append(reqs, &request{prompt: it.Prompt, max: len(it.Greedy), owner: i, adapter: r.loaded[0], params: greedy(len(it.Logits))})
@@ -147,7 +149,9 @@ func eightAdapters(t *testing.T, c *model.Config) (dirs []string) {
 // TestLoRASameBits: the bits of a request with an adapter, and of one without, are the same alone and in a
 // mix of eight adapters, on any number of sockets, with both mappings, and with quantized weights.
 func TestLoRASameBits(t *testing.T) {
-	for _, m := range []struct{ dir, weights string }{{goldenDir, "F32"}, {goldenDir, "bf16"}, {goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {filepath.Join(modelData, "phi3"), "bf16"}, {filepath.Join(modelData, "gemma4_31b"), "q8_0"}, {filepath.Join(modelData, "cohere2"), "bf16"}} {
+	for _, m := range []struct{ dir, weights string }{{goldenDir, "F32"}, {goldenDir, "bf16"},
+		{goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {filepath.Join(modelData, "phi3"), "bf16"},
+		{filepath.Join(modelData, "gemma4_31b"), "q8_0"}, {filepath.Join(modelData, "cohere2"), "bf16"}} {
 		ck, err := checkpoint.Open(m.dir)
 		if err != nil {
 			t.Fatal(err)
@@ -156,7 +160,13 @@ func TestLoRASameBits(t *testing.T) {
 		if err := ck.Close(); err != nil {
 			t.Fatal(err)
 		}
-		cuts := []rigConfig{{sockets: 1, mapping: topology.Gather, passes: 5}, {sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}}, {sockets: 4, mapping: topology.Gather, shares: []float64{3, 1, 1, 2}, passes: 3}, {sockets: 3, mapping: topology.Gather}, {sockets: 4, mapping: topology.Reduce}}
+		cuts := []rigConfig{
+			{sockets: 1, mapping: topology.Gather, passes: 5},
+			{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}},
+			{sockets: 4, mapping: topology.Gather, shares: []float64{3, 1, 1, 2}, passes: 3},
+			{sockets: 3, mapping: topology.Gather},
+			{sockets: 4, mapping: topology.Reduce},
+		}
 		if raceEnabled {
 			cuts = cuts[1:3]
 		}
@@ -229,8 +239,10 @@ func TestLoRAResidence(t *testing.T) {
 	}
 	p := greedy(0)
 	refused := make(chan error, 1)
-	r.sys.Root.Send(r.pids[0], &Step{Request: &proto.StepRequest{Epoch: r.epoch, Step: 1, Open: []*proto.Open{{Seq: 1, Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 1, Adapter: r.loaded[0].Bytes()}},
-		Chunks: []*proto.Chunk{{Seq: 1, Tokens: []uint32{5}, Prefill: true, Last: true, Sample: true}}}, Reply: func(_ *proto.StepReply, err error) { refused <- err }})
+	r.sys.Root.Send(r.pids[0], &Step{Request: &proto.StepRequest{Epoch: r.epoch, Step: 1,
+		Open:   []*proto.Open{{Seq: 1, Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 1, Adapter: r.loaded[0].Bytes()}},
+		Chunks: []*proto.Chunk{{Seq: 1, Tokens: []uint32{5}, Prefill: true, Last: true, Sample: true}}},
+		Reply: func(_ *proto.StepReply, err error) { refused <- err }})
 	if err := <-refused; err == nil || !strings.Contains(err.Error(), "is not loaded") {
 		t.Errorf("a plan with an adapter that left the memory: %v", err)
 	}

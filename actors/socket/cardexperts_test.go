@@ -59,7 +59,8 @@ func resized(t *testing.T, name string, sizes map[string]int) string {
 // routers of every kind that a card serves, with and without shared experts, on a card alone and on several ranks.
 func TestCardExperts(t *testing.T) {
 	c := testCard(t)
-	qwen2 := map[string]int{"hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 64, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+	qwen2 := map[string]int{"hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 64,
+		"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
 	glm4 := map[string]int{"hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32}
 	for i, x := range []struct {
 		model   string

@@ -94,7 +94,8 @@ func TestCardRanks(t *testing.T) {
 			}
 			want, got := requests(), requests()
 			newRig(t, rigConfig{dir: dir, sockets: 1, mapping: gather, weights: c.weights, kv: c.kv}).generate(200, want...)
-			newRig(t, rigConfig{dir: dir, sockets: len(c.kinds), mapping: c.mapping, shares: []float64{2, 3, 1, 1}[:len(c.kinds)], weights: c.weights, kv: c.kv, device: ranksOn(t, c.kinds, dir, c.kv)}).generate(c.chunk, got...)
+			newRig(t, rigConfig{dir: dir, sockets: len(c.kinds), mapping: c.mapping, shares: []float64{2, 3, 1, 1}[:len(c.kinds)],
+				weights: c.weights, kv: c.kv, device: ranksOn(t, c.kinds, dir, c.kv)}).generate(c.chunk, got...)
 			if !bytes.Equal(bits(t, got), bits(t, want)) {
 				t.Error("results differ from those of a CPU alone")
 			}

@@ -19,10 +19,15 @@ import (
 // later epoch with fewer sockets: with the owner's cache, or with the replica if the owner is gone,
 // and whether or not the coordinator got the result of the last step.
 func TestCachesOutliveTheirEpoch(t *testing.T) {
-	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
+	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8",
+		"sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
 		"streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
-		"quest:page=16,budget=32", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "shadowkv:chunk=4,budget=12,outliers=2,local=2,int8=1", "shadowkv:keys=lowrank,rank=16,chunk=4,budget=12,outliers=2,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
-		"pyramidkv:topk=30,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "adakv:topk=70,obs=8,pool=5", "snapkv:topk=30,obs=8,ring=12", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=12"}
+		"quest:page=16,budget=32", "shadowkv:chunk=8,budget=16,outliers=1,local=1",
+		"shadowkv:chunk=4,budget=12,outliers=2,local=2,int8=1", "shadowkv:keys=lowrank,rank=16,chunk=4,budget=12,outliers=2,local=2",
+		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
+		"pyramidkv:topk=30,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32",
+		"infinigen:alpha=2,most=0.3,calib=32", "adakv:topk=70,obs=8,pool=5", "snapkv:topk=30,obs=8,ring=12",
+		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=12"}
 	if testing.Short() {
 		policies = append(policies[:3], policies[8], policies[10])
 	}
@@ -92,7 +97,8 @@ func outlive(t *testing.T, dir, policy string, kv tensor.DType, heard bool) {
 		}
 		for j := range want[i].scores {
 			if j < len(got[i].scores) && got[i].scores[j].Drawn[0].Logprob != want[i].scores[j].Drawn[0].Logprob {
-				t.Errorf("sequence %d, token %d: log-probability %v, uninterrupted %v", i, j, got[i].scores[j].Drawn[0].Logprob, want[i].scores[j].Drawn[0].Logprob)
+				t.Errorf("sequence %d, token %d: log-probability %v, uninterrupted %v", i,
+					j, got[i].scores[j].Drawn[0].Logprob, want[i].scores[j].Drawn[0].Logprob)
 				break
 			}
 		}
@@ -115,7 +121,8 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 	decode := func(s *proto.StepRequest, keep bool, passes int) {
 		s.Passes = uint32(passes)
 		for _, q := range reqs {
-			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: q.id, Start: uint32(q.at), Tokens: []uint32{uint32(q.tokens[len(q.tokens)-1])}, Sample: true})
+			s.Chunks = append(s.Chunks,
+				&proto.Chunk{Seq: q.id, Start: uint32(q.at), Tokens: []uint32{uint32(q.tokens[len(q.tokens)-1])}, Sample: true})
 		}
 		got := r.run(s)
 		for _, q := range reqs {
@@ -128,7 +135,8 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 	first := &proto.StepRequest{}
 	for i, q := range reqs {
 		q.id = uint64(i + 1)
-		first.Open = append(first.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner), Policy: q.policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))})
+		first.Open = append(first.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner), Policy: q.policy,
+			Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))})
 		c := &proto.Chunk{Seq: q.id, Prefill: true, Last: true, Sample: true}
 		for _, p := range q.prompt {
 			c.Tokens = append(c.Tokens, uint32(p))
@@ -180,7 +188,8 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 		if at[0] < 0 {
 			t.Fatalf("no socket has sequence %d", q.id)
 		}
-		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Replica: uint32(at[1] + 1), Policy: q.policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))}
+		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Replica: uint32(at[1] + 1), Policy: q.policy,
+			Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))}
 		for i := range q.at {
 			if i < len(q.prompt) {
 				o.Resume = append(o.Resume, uint32(q.prompt[i]))

@@ -26,7 +26,8 @@ func TestCollectiveActorEndsItsGroup(t *testing.T) {
 	}
 	start := func(form func(ctx context.Context) (*collective.Group, error)) (*actor.PID, chan answer) {
 		formed := make(chan answer, 1)
-		a := &collectiveActor{timeout: time.Minute, form: form, formed: func(x *exchanges, err error, _ time.Duration) { formed <- answer{x, err} }}
+		a := &collectiveActor{timeout: time.Minute, form: form,
+			formed: func(x *exchanges, err error, _ time.Duration) { formed <- answer{x, err} }}
 		return sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(layer.Dispatcher))), formed
 	}
 	group := func() (*collective.Group, error) {

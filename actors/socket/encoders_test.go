@@ -66,12 +66,17 @@ func encoderGGUF(t *testing.T, dir string) (file string) {
 // TestEncoders: vectors of encoders and scores of their rerankers equal those of transformers, and
 // have the same bits on any number of sockets.
 func TestEncoders(t *testing.T) {
-	for _, name := range []string{"bert", "xlmr", "nomic", "distilbert", "modernbert", "bert_reranker", "xlmr_reranker", "modernbert_reranker"} {
+	for _, name := range []string{"bert", "xlmr", "nomic", "distilbert", "modernbert", "bert_reranker",
+		"xlmr_reranker", "modernbert_reranker"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, items := encoderGoldens(t, name)
 			var first [][]float32
-			configs := []rigConfig{{sockets: 1, mapping: topology.Gather}, {sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}}, {sockets: 4, mapping: topology.Gather}}
+			configs := []rigConfig{
+				{sockets: 1, mapping: topology.Gather},
+				{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}},
+				{sockets: 4, mapping: topology.Gather},
+			}
 			if name != "bert_reranker" { // llama.cpp's converter leaves out BERT's pooler
 				configs = append(configs, rigConfig{sockets: 3, mapping: topology.Gather, dir: encoderGGUF(t, dir)})
 			}

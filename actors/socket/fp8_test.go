@@ -41,7 +41,8 @@ func TestFP8(t *testing.T) {
 // TestHeldFormsSameBits serves models that keep the codes of their files. Every number of sockets
 // gives the same bits, which are near those of the same weights in float32.
 func TestHeldFormsSameBits(t *testing.T) {
-	for _, name := range []string{"quantized/gptq", "quantized/w4a16_asym", "quantized/mxfp4", "gpt_oss_mxfp4", "quantized/w8a8", "quantized/fp8_block", "quantized/w4a16/mixed"} {
+	for _, name := range []string{"quantized/gptq", "quantized/w4a16_asym", "quantized/mxfp4",
+		"gpt_oss_mxfp4", "quantized/w8a8", "quantized/fp8_block", "quantized/w4a16/mixed"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(modelData, name)
 			if from, ok := strings.CutSuffix(name, "/mixed"); ok {
@@ -92,7 +93,8 @@ func withPlainKeys(t *testing.T, from string) string {
 		t.Fatal(err)
 	}
 	header, data := modeltest.Parts(file)
-	for _, name := range []string{"model.layers.0.self_attn.k_proj", "model.layers.1.self_attn.k_proj", "model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj"} {
+	for _, name := range []string{"model.layers.0.self_attn.k_proj", "model.layers.1.self_attn.k_proj",
+		"model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj"} {
 		x, err := ck.Tensor(name + ".weight")
 		if err != nil {
 			t.Fatal(err)

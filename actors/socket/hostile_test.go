@@ -70,7 +70,8 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 			v.t.Fatal(err)
 		}
 		return []pb.Message{
-			&proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, sessionSockets)), ModelHash: v.ck.Hash(), WeightType: "bf16", KvType: "bf16", MaxStepTokens: 256, Memory: &proto.Memory{KvBytes: 4 << 20, AdapterParts: 2}},
+			&proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, sessionSockets)), ModelHash: v.ck.Hash(),
+				WeightType: "bf16", KvType: "bf16", MaxStepTokens: 256, Memory: &proto.Memory{KvBytes: 4 << 20, AdapterParts: 2}},
 			&proto.JoinRequest{Epoch: n, DeadlineMillis: uint32(deadline.Milliseconds()), Group: "t", Incarnations: make([]uint32, sessionSockets)},
 		}
 	}
@@ -94,28 +95,33 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: plan.EncodeSampling(&drawn), PromptTokens: 80},
 			{Seq: 2, Owner: 1, Policy: "full", Sampling: plan.EncodeSampling(&best), PromptTokens: 20},
 		}, Chunks: []*proto.Chunk{
-			{Seq: 1, Tokens: tokens(70), Prefill: true, WantPromptLogprobs: true, PromptLogprobs: 2, Next: 5, Save: []uint64{5}, Keys: make([]byte, 64)},
+			{Seq: 1, Tokens: tokens(70), Prefill: true, WantPromptLogprobs: true, PromptLogprobs: 2,
+				Next: 5, Save: []uint64{5}, Keys: make([]byte, 64)},
 			{Seq: 2, Tokens: tokens(20), Prefill: true, Last: true, Sample: true},
 		}},
 		&proto.StepRequest{Epoch: 1, Step: 2, Copy: []*proto.Copy{{Seq: 2, Replica: 0}}, Chunks: []*proto.Chunk{
 			decode(2, 20, 0),
 			{Seq: 1, Start: 70, Tokens: tokens(10), Prefill: true, Last: true, Sample: true},
 		}},
-		&proto.StepRequest{Epoch: 1, Step: 3, MicroBatches: 2, Chunks: []*proto.Chunk{decode(1, 80, 0), {Seq: 2, Start: 21, Tokens: []uint32{7, 8, 9}, Sample: true, Accepted: 1}}},
+		&proto.StepRequest{Epoch: 1, Step: 3, MicroBatches: 2,
+			Chunks: []*proto.Chunk{decode(1, 80, 0), {Seq: 2, Start: 21, Tokens: []uint32{7, 8, 9}, Sample: true, Accepted: 1}}},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Millis: 1000},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Blocks: []uint64{6, 7}, Step: 3, Millis: 1000},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 64), Blocks: []uint64{8}, Step: 3, Millis: 100, Seq: 1},
 		&proto.ReleaseRequest{Epoch: 1, Seqs: []uint64{9}, Evict: []uint64{7}},
-		&proto.StepRequest{Epoch: 1, Step: 4, MicroBatches: 2, Open: []*proto.Open{{Seq: 3, Owner: 1, Policy: "snapkv:topk=9,obs=4", Sampling: plan.EncodeSampling(&best), PromptTokens: 40, PassRows: 16}},
+		&proto.StepRequest{Epoch: 1, Step: 4, MicroBatches: 2, Open: []*proto.Open{{Seq: 3, Owner: 1,
+			Policy: "snapkv:topk=9,obs=4", Sampling: plan.EncodeSampling(&best), PromptTokens: 40, PassRows: 16}},
 			Sweeps: []*proto.Sweep{{Seq: 3, ToLayer: 1, Tokens: tokens(32)}}},
 		&proto.StepRequest{Epoch: 1, Step: 5, Sweeps: []*proto.Sweep{{Seq: 3, ToLayer: 1, Start: 32, Tokens: tokens(8)}}},
-		&proto.StepRequest{Epoch: 1, Step: 6, Sweeps: []*proto.Sweep{{Seq: 3, FromLayer: 1, ToLayer: uint32(v.ck.Config.Layers), Tokens: tokens(40), Sample: true}}},
+		&proto.StepRequest{Epoch: 1, Step: 6,
+			Sweeps: []*proto.Sweep{{Seq: 3, FromLayer: 1, ToLayer: uint32(v.ck.Config.Layers), Tokens: tokens(40), Sample: true}}},
 		&proto.StepRequest{Epoch: 1, Step: 7, Chunks: []*proto.Chunk{decode(3, 40, 0)}},
 	)
 	s = append(s, epoch(2)...)
 	return append(s,
 		&proto.StepRequest{Epoch: 2, Step: 1, Open: []*proto.Open{
-			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: plan.EncodeSampling(&drawn), PromptTokens: 80, Resume: tokens(81)},
+			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: plan.EncodeSampling(&drawn),
+				PromptTokens: 80, Resume: tokens(81)},
 			{Seq: 2, Owner: 1, Replica: 1, Policy: "full", Sampling: plan.EncodeSampling(&best), PromptTokens: 20, Resume: tokens(22)},
 		}, Chunks: []*proto.Chunk{decode(1, 81, 0), decode(2, 22, 0)}},
 		&proto.StepRequest{Epoch: 2, Step: 2, DropReplica: []uint64{2}, Release: []uint64{1}, Chunks: []*proto.Chunk{decode(2, 23, 1)}},
@@ -403,8 +409,13 @@ func bad(f protoreflect.FieldDescriptor, now protoreflect.Value) (out []protoref
 			add(float32(v))
 		}
 	case protoreflect.StringKind:
-		for _, v := range []string{"", "\xff", "f32", "int8", "q4_0", "reduce", "no.such", "snapkv:topk=16777216,obs=16777216,pool=255", "h2o:recent=16777216,topk=16777216,step=16777216",
-			"streaming:sink=0,recent=1,positions=cache,half=1", "sage:sink=16777216,recent=16777216,topk=16777216", "tova:size=1", "shadowkv:chunk=2,budget=16777216,outliers=65536,local=65536", "shadowkv:chunk=64,budget=2,outliers=0,local=1,int8=1", "shadowkv:keys=lowrank,rank=4096", "shadowkv:keys=lowrank,rank=8,chunk=2,budget=2,outliers=65536,local=1", "squeezed:clusters=0.005,levels=2,sparsity=0.999,tail=16777216,obs=16777216,segment=16777216", "squeezed:clusters=0.5,levels=2,sparsity=0,tail=1,obs=2,segment=64", "snapstream:sink=0,recent=1,topk=0,obs=1"} {
+		for _, v := range []string{"", "\xff", "f32", "int8", "q4_0", "reduce", "no.such",
+			"snapkv:topk=16777216,obs=16777216,pool=255", "h2o:recent=16777216,topk=16777216,step=16777216",
+			"streaming:sink=0,recent=1,positions=cache,half=1", "sage:sink=16777216,recent=16777216,topk=16777216", "tova:size=1",
+			"shadowkv:chunk=2,budget=16777216,outliers=65536,local=65536", "shadowkv:chunk=64,budget=2,outliers=0,local=1,int8=1",
+			"shadowkv:keys=lowrank,rank=4096", "shadowkv:keys=lowrank,rank=8,chunk=2,budget=2,outliers=65536,local=1",
+			"squeezed:clusters=0.005,levels=2,sparsity=0.999,tail=16777216,obs=16777216,segment=16777216",
+			"squeezed:clusters=0.5,levels=2,sparsity=0,tail=1,obs=2,segment=64", "snapstream:sink=0,recent=1,topk=0,obs=1"} {
 			add(v)
 		}
 	case protoreflect.BytesKind:

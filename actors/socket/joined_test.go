@@ -61,9 +61,10 @@ func TestJoinedHandOver(t *testing.T) {
 	const ranks, prompt = 3, 40
 	for _, m := range topology.Mappings {
 		seen := &exchangeCount{all: map[collective.OpID]int{}}
-		r := newRig(t, rigConfig{dir: goldenDir, sockets: ranks, mapping: m, kv: tensor.BF16, wrap: func(_ int, inner collective.Transport) collective.Transport {
-			return countingTransport{inner, seen}
-		}})
+		r := newRig(t, rigConfig{dir: goldenDir, sockets: ranks, mapping: m, kv: tensor.BF16,
+			wrap: func(_ int, inner collective.Transport) collective.Transport {
+				return countingTransport{inner, seen}
+			}})
 		tokens := make([]uint32, prompt)
 		params := greedy(1)
 		open := &proto.Open{Seq: 1, Policy: "full", Sampling: plan.EncodeSampling(&params), PromptTokens: 2 * prompt}

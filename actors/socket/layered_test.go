@@ -35,9 +35,12 @@ func (q *request) sweep(n, layers, group int) *proto.Sweep {
 // policy that drops tokens.
 func TestLayersSameBits(t *testing.T) {
 	policies := []string{"streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
-		"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1,positions=cache,half=1", "tova:size=80", "knorm:sink=4,recent=40,topk=40",
+		"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1,positions=cache,half=1",
+		"tova:size=80", "knorm:sink=4,recent=40,topk=40",
 		"snapkv:topk=56,obs=8,pool=5,votes=prefix", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates",
-		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=70", "resnap:topk=30,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5", "snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0", "snapkv:topk=40,obs=8,pool=5,ring=20"}
+		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3",
+		"lagkv:sink=4,lag=16,topk=70", "resnap:topk=30,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
+		"snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0", "snapkv:topk=40,obs=8,pool=5,ring=20"}
 	cuts := []rigConfig{
 		{sockets: 1, mapping: topology.Gather, sweep: 64}, {sockets: 3, mapping: topology.Gather, sweep: 31, shares: []float64{1, 5, 2}},
 		{sockets: 4, mapping: topology.Reduce, sweep: 50}, {sockets: 3, mapping: topology.Reduce, sweep: 64, group: 2},
@@ -59,7 +62,8 @@ func TestLayersSameBits(t *testing.T) {
 				r, got := newRig(t, c), mixed(policy)
 				r.generate(130, got...)
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
-					t.Errorf("%d sockets, %s: sweeps of %d layers in passes of %d tokens give other results than chunks", c.sockets, c.mapping, max(1, c.group), c.sweep)
+					t.Errorf("%d sockets, %s: sweeps of %d layers in passes of %d tokens give other results than chunks",
+						c.sockets, c.mapping, max(1, c.group), c.sweep)
 				}
 			}
 		})
@@ -75,7 +79,8 @@ func TestLayersInFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(disk.Close)
-	sameAsAlone(t, rigConfig{dir: goldenDir}, policy, 100, rigConfig{sockets: 3, mapping: topology.Gather, sweep: 32, disk: disk}, rigConfig{sockets: 1, mapping: topology.Gather, sweep: 50, disk: disk})
+	sameAsAlone(t, rigConfig{dir: goldenDir}, policy, 100, rigConfig{sockets: 3, mapping: topology.Gather, sweep: 32, disk: disk},
+		rigConfig{sockets: 1, mapping: topology.Gather, sweep: 50, disk: disk})
 	if s := disk.Stats(); s.Wrote == 0 || s.Read == 0 || s.Failed > 0 {
 		t.Errorf("the files: %+v", s)
 	}
@@ -84,7 +89,8 @@ func TestLayersInFiles(t *testing.T) {
 		t.Cleanup(broken.Close)
 		r := newRig(t, rigConfig{dir: goldenDir, sockets: 2, mapping: topology.Gather, kv: tensor.BF16, sweep: 64, disk: broken})
 		q := &request{id: 1, prompt: somePrompt(100, 1), params: greedy(-1), policy: policy}
-		s := &proto.StepRequest{Open: []*proto.Open{{Seq: 1, Policy: policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: 100, PassRows: 64, ResidualInFile: true}},
+		s := &proto.StepRequest{Open: []*proto.Open{{Seq: 1, Policy: policy, Sampling: plan.EncodeSampling(&q.params),
+			PromptTokens: 100, PassRows: 64, ResidualInFile: true}},
 			Sweeps: []*proto.Sweep{q.sweep(100, 3, 1)}}
 		r.run(s)
 		if !slices.Contains(r.lost, 1) {
@@ -105,11 +111,14 @@ func (badMedium) Close() error                       { return nil }
 // adapters' rows, and quantized norms of rows that stay with their owners.
 func TestLayersSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
-	for i, name := range []string{"qwen3", "mistral_window", "cohere2", "gpt_oss", "olmo2", "gemma2", "gemma3", "llama4", "deepseek_v2", "deepseek_v32", "glm4_moe", "granite", "phi3_longrope"} {
+	for i, name := range []string{"qwen3", "mistral_window", "cohere2", "gpt_oss", "olmo2", "gemma2",
+		"gemma3", "llama4", "deepseek_v2", "deepseek_v32", "glm4_moe", "granite", "phi3_longrope"} {
 		of := []topology.Mapping{topology.Gather, topology.Reduce}[i%2]
-		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name)}, policy, 100, rigConfig{sockets: 3, mapping: of, sweep: 32, shares: []float64{1, 4, 2}})
+		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name)}, policy,
+			100, rigConfig{sockets: 3, mapping: of, sweep: 32, shares: []float64{1, 4, 2}})
 	}
 	for _, m := range []topology.Mapping{topology.Gather, topology.Reduce} {
-		sameAsAlone(t, rigConfig{dir: goldenDir, weights: "q8_0"}, policy, 128, rigConfig{sockets: 3, mapping: m, sweep: 64}, rigConfig{sockets: 1, mapping: m, sweep: 64})
+		sameAsAlone(t, rigConfig{dir: goldenDir, weights: "q8_0"}, policy, 128,
+			rigConfig{sockets: 3, mapping: m, sweep: 64}, rigConfig{sockets: 1, mapping: m, sweep: 64})
 	}
 }

@@ -34,7 +34,8 @@ func TestSameBitsOfRuns(t *testing.T) {
 			t.Parallel()
 			const output = 5
 			ask := func(sockets, threads, chunk, more int, after []int32) *request {
-				r := newRig(t, rigConfig{dir: filepath.Join(modelData, c.model), sockets: sockets, mapping: topology.Reduce, kv: c.kv, threads: threads, weights: c.weights})
+				r := newRig(t, rigConfig{dir: filepath.Join(modelData, c.model), sockets: sockets, mapping: topology.Reduce,
+					kv: c.kv, threads: threads, weights: c.weights})
 				q := &request{max: output - more, policy: c.policy, params: greedy(5)}
 				for i := range c.prompt {
 					q.prompt = append(q.prompt, int32((i*i*7+i*3)%490+5))

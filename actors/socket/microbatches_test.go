@@ -45,7 +45,8 @@ func later(msg []byte, send func(msg []byte) error) error {
 // layer, with prompts that are cut between the micro-batches, and with every policy.
 func TestSameBitsMicroBatches(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
-	for i, name := range []string{"llama", "qwen3_5", "swiftkv", "mixtral", "gemma4_e2b", "deepseek_v32", "qwen3_next", "granite_hybrid", "falcon_h1", "nemotron_h_moe", "gpt_oss", "gemma3", "cohere2", "llama4", "lfm2_moe",
+	for i, name := range []string{"llama", "qwen3_5", "swiftkv", "mixtral", "gemma4_e2b", "deepseek_v32", "qwen3_next",
+		"granite_hybrid", "falcon_h1", "nemotron_h_moe", "gpt_oss", "gemma3", "cohere2", "llama4", "lfm2_moe",
 		"swiftkv_across", "gemma4_31b", "glm_moe_dsa", "olmo2", "mistral_window", "phi3_longrope"} {
 		if (raceEnabled || testing.Short()) && i > 3 {
 			break
@@ -78,7 +79,8 @@ func TestMicroBatchesSweeps(t *testing.T) {
 	const policy = "snapkv:topk=56,obs=8,pool=5"
 	before := held.Load()
 	sameAsAlone(t, rigConfig{dir: goldenDir, weights: "q8_0"}, policy, 128,
-		rigConfig{sockets: 3, mapping: topology.Gather, sweep: 31, micro: 2, wrap: slowFirst}, rigConfig{sockets: 4, mapping: topology.Reduce, sweep: 64, micro: 2, group: 2})
+		rigConfig{sockets: 3, mapping: topology.Gather, sweep: 31, micro: 2, wrap: slowFirst},
+		rigConfig{sockets: 4, mapping: topology.Reduce, sweep: 64, micro: 2, group: 2})
 	if held.Load() == before {
 		t.Error("no step was divided")
 	}
@@ -190,9 +192,10 @@ func (p *pairTransport) pass(msg []byte, send func(msg []byte) error) error {
 func TestMicroBatchesOverlap(t *testing.T) {
 	for _, m := range topology.Mappings {
 		var pairs atomic.Int64
-		c := rigConfig{dir: goldenDir, sockets: 2, mapping: m, kv: tensor.BF16, micro: 2, wrap: func(_ int, inner collective.Transport) collective.Transport {
-			return &pairTransport{Transport: inner, pairs: &pairs}
-		}}
+		c := rigConfig{dir: goldenDir, sockets: 2, mapping: m, kv: tensor.BF16, micro: 2,
+			wrap: func(_ int, inner collective.Transport) collective.Transport {
+				return &pairTransport{Transport: inner, pairs: &pairs}
+			}}
 		var reqs []*request
 		for i := range 4 {
 			reqs = append(reqs, &request{prompt: somePrompt(20, i), max: 6, owner: i, params: greedy(0)})

@@ -38,15 +38,19 @@ func TestWeightsThatAreNoNumbers(t *testing.T) {
 		}
 		r := newRig(t, rigConfig{dir: dir, sockets: 2, mapping: topology.Gather, kv: tensor.BF16})
 		step := &proto.StepRequest{}
-		for i, policy := range []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
-			"h2o:recent=20,topk=20", "tova:size=40", "quest:page=16,budget=32", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"} {
+		for i, policy := range []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8",
+			"snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
+			"h2o:recent=20,topk=20", "tova:size=40", "quest:page=16,budget=32", "shadowkv:chunk=8,budget=16,outliers=1,local=1",
+			"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"} {
 			p := greedy(-1)
 			if i%2 > 0 {
 				p.Temperature, p.Logprobs, p.RepetitionPenalty, p.TopP = 1, 3, 1.2, 0.5
 			}
 			seq := uint64(i + 1)
-			step.Open = append(step.Open, &proto.Open{Seq: seq, Owner: uint32(i % 2), Policy: policy, Sampling: plan.EncodeSampling(&p), PromptTokens: 48})
-			step.Chunks = append(step.Chunks, &proto.Chunk{Seq: seq, Tokens: make([]uint32, 48), Prefill: true, Last: true, Sample: true, WantPromptLogprobs: true, PromptLogprobs: 2})
+			step.Open = append(step.Open,
+				&proto.Open{Seq: seq, Owner: uint32(i % 2), Policy: policy, Sampling: plan.EncodeSampling(&p), PromptTokens: 48})
+			step.Chunks = append(step.Chunks, &proto.Chunk{Seq: seq, Tokens: make([]uint32, 48), Prefill: true,
+				Last: true, Sample: true, WantPromptLogprobs: true, PromptLogprobs: 2})
 		}
 		for n := range 3 {
 			got := r.run(step)

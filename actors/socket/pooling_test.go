@@ -41,7 +41,8 @@ func (r *rig) pool(chunk int, list ...*text) {
 	params := greedy(-1)
 	open := func(owner int, method pooling.Method, tokens int) *proto.Open {
 		r.seq++
-		return &proto.Open{Seq: r.seq, Owner: uint32(owner % len(r.pids)), Policy: "full", Sampling: plan.EncodeSampling(&params), PromptTokens: uint32(tokens), Pool: uint32(method)}
+		return &proto.Open{Seq: r.seq, Owner: uint32(owner % len(r.pids)), Policy: "full",
+			Sampling: plan.EncodeSampling(&params), PromptTokens: uint32(tokens), Pool: uint32(method)}
 	}
 	chat, next, at := uint64(0), uint32(9), 0
 	seqs, read := make([]uint64, len(list)), make([]int, len(list))
@@ -52,7 +53,8 @@ func (r *rig) pool(chunk int, list ...*text) {
 				o := open(1, pooling.None, 1)
 				chat, s.Open = o.Seq, append(s.Open, o)
 			}
-			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: chat, Start: uint32(at), Tokens: []uint32{next}, Prefill: at == 0, Last: at == 0, Sample: true})
+			s.Chunks = append(s.Chunks,
+				&proto.Chunk{Seq: chat, Start: uint32(at), Tokens: []uint32{next}, Prefill: at == 0, Last: at == 0, Sample: true})
 			at++
 		}
 		for i, q := range list {
@@ -86,7 +88,8 @@ func (r *rig) pool(chunk int, list ...*text) {
 			r.t.Fatal("texts have no vectors")
 		}
 	}
-	r.run(&proto.StepRequest{Release: slices.Concat(seqs, []uint64{chat}), Open: []*proto.Open{open(0, pooling.Last, 1)}, Chunks: []*proto.Chunk{{Seq: r.seq, Tokens: []uint32{1}, Prefill: true}}})
+	r.run(&proto.StepRequest{Release: slices.Concat(seqs, []uint64{chat}), Open: []*proto.Open{open(0, pooling.Last, 1)},
+		Chunks: []*proto.Chunk{{Seq: r.seq, Tokens: []uint32{1}, Prefill: true}}})
 }
 
 func vectorsOf(list []*text) string {
@@ -182,19 +185,24 @@ func TestPooledPlansAreRefused(t *testing.T) {
 		change func(*proto.Open, *proto.Chunk)
 		want   string
 	}{
-		"hand-over": {false, open(pooling.Last), run(), func(_ *proto.Open, c *proto.Chunk) { c.Last = true }, "cannot sample, score or hand over"},
-		"sample":    {false, open(pooling.Last), run(), func(_ *proto.Open, c *proto.Chunk) { c.Sample = true }, "cannot sample, score or hand over"},
-		"tail":      {false, open(pooling.Mean), run(), func(o *proto.Open, _ *proto.Chunk) { o.TailTokens = 3 }, "cannot have decode rows"},
-		"tokens":    {true, open(pooling.None), run(), func(_ *proto.Open, c *proto.Chunk) { c.Last, c.Sample = true, true }, "only makes vectors"},
-		"part":      {true, open(pooling.Mean), run(), func(_ *proto.Open, c *proto.Chunk) { c.Tokens = c.Tokens[:1] }, "one run must read them all"},
-		"method":    {false, open(9), run(), func(*proto.Open, *proto.Chunk) {}, "pooling method 9 is not known"},
+		"hand-over": {false, open(pooling.Last), run(), func(_ *proto.Open, c *proto.Chunk) { c.Last = true },
+			"cannot sample, score or hand over"},
+		"sample": {false, open(pooling.Last), run(), func(_ *proto.Open, c *proto.Chunk) { c.Sample = true },
+			"cannot sample, score or hand over"},
+		"tail": {false, open(pooling.Mean), run(), func(o *proto.Open, _ *proto.Chunk) { o.TailTokens = 3 }, "cannot have decode rows"},
+		"tokens": {true, open(pooling.None),
+			run(), func(_ *proto.Open, c *proto.Chunk) { c.Last, c.Sample = true, true }, "only makes vectors"},
+		"part": {true, open(pooling.Mean), run(), func(_ *proto.Open, c *proto.Chunk) { c.Tokens = c.Tokens[:1] },
+			"one run must read them all"},
+		"method": {false, open(9), run(), func(*proto.Open, *proto.Chunk) {}, "pooling method 9 is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, rigConfig{dir: goldenDir, sockets: 1, mapping: topology.Gather, nonCausal: c.whole})
 			c.change(c.open, c.run)
 			errs := make(chan error, 1)
-			r.sys.Root.Send(r.pids[0], &Step{Request: &proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{c.open}, Chunks: []*proto.Chunk{c.run}},
-				Reply: func(_ *proto.StepReply, err error) { errs <- err }})
+			r.sys.Root.Send(r.pids[0],
+				&Step{Request: &proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{c.open}, Chunks: []*proto.Chunk{c.run}},
+					Reply: func(_ *proto.StepReply, err error) { errs <- err }})
 			if err := <-errs; err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -216,6 +224,7 @@ func TestNonCausalSeesBothSides(t *testing.T) {
 	}
 	const near, far = 3, 4 // three layers reach window-1 tokens further each, and the last token is 9 away
 	if !same(false, 0) || same(true, 0) || !same(true, near) || same(true, far) {
-		t.Errorf("causal %v, not causal %v, window %d %v, window %d %v", same(false, 0), same(true, 0), near, same(true, near), far, same(true, far))
+		t.Errorf("causal %v, not causal %v, window %d %v, window %d %v", same(false, 0), same(true, 0),
+			near, same(true, near), far, same(true, far))
 	}
 }

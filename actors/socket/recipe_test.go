@@ -38,7 +38,11 @@ func TestRecipes(t *testing.T) {
 			if err != nil || len(g.Items) == 0 {
 				t.Fatal(len(g.Items), err)
 			}
-			for _, c := range []rigConfig{{sockets: 1, mapping: topology.Gather}, {sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}}, {sockets: 1, mapping: topology.Gather, dir: asGGUF(t, dir)}} {
+			for _, c := range []rigConfig{
+				{sockets: 1, mapping: topology.Gather},
+				{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 4, 2}},
+				{sockets: 1, mapping: topology.Gather, dir: asGGUF(t, dir)},
+			} {
 				c.kv, c.fromFiles = tensor.F32, true
 				if c.dir == "" {
 					c.dir = dir
@@ -97,7 +101,8 @@ func asGGUF(t *testing.T, dir string) string {
 				g.Meta[i].Name = arch + "." + rest
 			}
 		}
-		for key, v := range map[string]any{"general.architecture": arch, arch + ".attention.sliding_window": 24, arch + ".pooling_type": 1, arch + ".attention.causal": false, arch + ".dense_2_feat_in": 64} {
+		for key, v := range map[string]any{"general.architecture": arch, arch + ".attention.sliding_window": 24,
+			arch + ".pooling_type": 1, arch + ".attention.causal": false, arch + ".dense_2_feat_in": 64} {
 			g.Unset(key)
 			g.Set(key, v)
 		}

@@ -61,16 +61,24 @@ func bits(t *testing.T, reqs []*request) []byte {
 // shares, the mapping, the chunk size or the other requests in the batch.
 func TestSameBits(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5",
-		"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80",
+		"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40",
+		"h2o:recent=40,topk=40,step=1", "tova:size=80",
 		"streaming:sink=4,recent=60,positions=cache", "h2o:recent=40,topk=40,step=1,positions=cache,half=1",
-		"knorm:sink=4,recent=40,topk=40", "quest:page=16,budget=96", "quest:page=32,budget=64,skip=1", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:chunk=4,budget=32,outliers=0,local=1,int8=1,skip=1",
-		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=8,chunk=16,budget=32,outliers=0,local=1,skip=1",
+		"knorm:sink=4,recent=40,topk=40", "quest:page=16,budget=96", "quest:page=32,budget=64,skip=1",
+		"shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:chunk=4,budget=32,outliers=0,local=1,int8=1,skip=1",
+		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2",
+		"shadowkv:keys=lowrank,rank=8,chunk=16,budget=32,outliers=0,local=1,skip=1",
 		"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 		"snapkv:topk=56,obs=8,pool=5,votes=prefix", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates",
-		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5", "snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0",
+		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3",
+		"lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32",
+		"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
+		"snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0",
 		"snapkv:topk=40,obs=8,pool=5,ring=20", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=24"}
 	if testing.Short() {
-		policies = append(policies[:4], "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64")
+		policies = append(policies[:4], "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=3,local=2",
+			"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2",
+			"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64")
 	}
 	type row struct {
 		policy string
@@ -126,17 +134,23 @@ func TestSameBits(t *testing.T) {
 // norms of heads, and experts, whose tokens are grouped differently by each batch and chunk.
 func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
-	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "cohere2", "cohere", "cohere_qk_norm", "hunyuan_v1_dense", "seed_oss", "exaone4", "gpt_oss", "olmo3", "olmo2", "granite", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope",
-		"smollm3", "llama4", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "qwen2_moe", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "mistral3", "ernie4_5", "glm4", "glm",
-		"qwen3_5", "qwen3_5_uneven", "lfm2", "granite_hybrid", "falcon_h1", "falcon_h1_norm", "nemotron_h", "qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
+	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window",
+		"cohere2", "cohere", "cohere_qk_norm", "hunyuan_v1_dense", "seed_oss", "exaone4", "gpt_oss", "olmo3",
+		"olmo2", "granite", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope",
+		"smollm3", "llama4", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "qwen2_moe", "glm4_moe_lite", "minimax_m2",
+		"olmoe", "granitemoe", "ernie4_5_moe", "hy_v3", "hunyuan_v1_moe", "mistral3", "ernie4_5", "glm4", "glm",
+		"qwen3_5", "qwen3_5_uneven", "lfm2", "granite_hybrid", "falcon_h1", "falcon_h1_norm", "nemotron_h",
+		"qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
 		dir := filepath.Join(modelData, name)
 		if name == "dace" { // bundled, latents and experts, trained
 			if dir = filepath.Join("../../models", name); raceEnabled || testing.Short() {
 				continue
 			}
 		}
-		if name == "deepseek_v2" || name == "deepseek_v32" || name == "gemma2" || name == "olmo2" || name == "cohere2" || name == "gpt_oss" || name == "gemma3" || name == "llama4" || strings.HasPrefix(name, "gemma4") {
-			sameAsAlone(t, rigConfig{dir: dir}, "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64", 31, rigConfig{sockets: 3, mapping: topology.Reduce})
+		if name == "deepseek_v2" || name == "deepseek_v32" || name == "gemma2" || name == "olmo2" || name == "cohere2" ||
+			name == "gpt_oss" || name == "gemma3" || name == "llama4" || strings.HasPrefix(name, "gemma4") {
+			sameAsAlone(t, rigConfig{dir: dir}, "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
+				31, rigConfig{sockets: 3, mapping: topology.Reduce})
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
 	}
@@ -147,7 +161,8 @@ func TestSameBitsFamilies(t *testing.T) {
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
 			rigConfig{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}})
 	}
-	for _, name := range []string{"mixtral", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "granite_hybrid_moe", "nemotron_h_moe", "gemma4_26b", "gpt_oss"} {
+	for _, name := range []string{"mixtral", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "lfm2_moe",
+		"granite_hybrid_moe", "nemotron_h_moe", "gemma4_26b", "gpt_oss"} {
 		for _, weights := range []string{"F32", "q8_0"} {
 			sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: weights}, policy, 31,
 				rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
@@ -184,7 +199,8 @@ func TestFullStep(t *testing.T) {
 		var want []*request
 		for _, sockets := range []int{1, 3} {
 			got := []*request{{prompt: somePrompt(fullStep, 1), max: 1, params: greedy(5)}}
-			newRig(t, rigConfig{dir: dir, sockets: sockets, mapping: topology.Gather, shares: []float64{1, 5, 2}[:sockets], kv: tensor.BF16}).generate(fullStep, got...)
+			newRig(t, rigConfig{dir: dir, sockets: sockets, mapping: topology.Gather, shares: []float64{1, 5, 2}[:sockets],
+				kv: tensor.BF16}).generate(fullStep, got...)
 			if want == nil {
 				want = got
 			}
@@ -212,7 +228,8 @@ func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, cluste
 		got := mixed(policy)[:5]
 		newRig(t, c).generate(chunk, got...)
 		if !bytes.Equal(bits(t, got), bits(t, want)) {
-			t.Errorf("%s, %s: results of %d sockets, %s, with up to %d passes per step, differ from a single socket", model.dir, model.weights, c.sockets, c.mapping, c.passes)
+			t.Errorf("%s, %s: results of %d sockets, %s, with up to %d passes per step, differ from a single socket",
+				model.dir, model.weights, c.sockets, c.mapping, c.passes)
 		}
 	}
 }
@@ -238,7 +255,8 @@ const int8Tolerance = 0.08
 func TestSameBitsQuantized(t *testing.T) {
 	for _, m := range []struct{ dir, weights string }{
 		{goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {goldenDir, "iq4_nl"},
-		{filepath.Join(modelData, "qwen3_moe"), "q4_0"}, {filepath.Join(modelData, "deepseek_v3"), "q8_0"}, {filepath.Join(modelData, "deepseek_v2"), "q8_0"}, {filepath.Join(modelData, "mixtral"), "q8_0"},
+		{filepath.Join(modelData, "qwen3_moe"), "q4_0"}, {filepath.Join(modelData, "deepseek_v3"), "q8_0"},
+		{filepath.Join(modelData, "deepseek_v2"), "q8_0"}, {filepath.Join(modelData, "mixtral"), "q8_0"},
 	} {
 		t.Run(filepath.Base(m.dir)+" "+m.weights, func(t *testing.T) {
 			t.Parallel()
@@ -275,12 +293,18 @@ func TestSameBitsLatent(t *testing.T) {
 		policy string
 		kv     tensor.DType
 	}
-	rows := []row{{"full", tensor.BF16}, {"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", tensor.Int8}, {"h2o:recent=40,topk=40,step=1,positions=cache,half=1", tensor.BF16}}
+	rows := []row{
+		{"full", tensor.BF16},
+		{"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", tensor.Int8},
+		{"h2o:recent=40,topk=40,step=1,positions=cache,half=1", tensor.BF16},
+	}
 	if !testing.Short() {
-		rows = append(rows, row{"full", tensor.Int8}, row{"streaming:sink=4,recent=60", tensor.F32}, row{"snapkv:topk=56,obs=8,pool=5", tensor.BF16},
+		rows = append(rows, row{"full", tensor.Int8}, row{"streaming:sink=4,recent=60", tensor.F32},
+			row{"snapkv:topk=56,obs=8,pool=5", tensor.BF16},
 			row{"sage:sink=4,recent=30,topk=50", tensor.BF16}, row{"h2o:recent=40,topk=40", tensor.BF16}, row{"tova:size=80", tensor.BF16},
 			row{"streaming:sink=4,recent=60,positions=cache", tensor.Int8},
-			row{"snapkv:topk=56,obs=8,pool=5,votes=prefix", tensor.BF16}, row{"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates", tensor.BF16},
+			row{"snapkv:topk=56,obs=8,pool=5,votes=prefix", tensor.BF16},
+			row{"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,votes=candidates", tensor.BF16},
 			row{"pyramidkv:topk=50,obs=8,pool=5,beta=4", tensor.BF16}, row{"lagkv:sink=4,lag=16,topk=70", tensor.Int8})
 	}
 	cuts := []rigConfig{

@@ -100,7 +100,8 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		ck.Config.Windows = slices.Repeat([]int{c.window}, ck.Config.Layers)
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, rows: map[uint64]int{}, sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, rows: map[uint64]int{},
+		sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
 	pool := tensor.NewPool(max(1, c.threads))
 	if c.weights == "" {
 		r.c.weights = "F32"
@@ -116,7 +117,8 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		if c.device != nil {
 			device = c.device(pool)
 		}
-		cfg := Config{Checkpoint: ck, Adapters: r.adapters, AdapterBudget: c.budget, Device: device, Pool: pool, KVBudget: c.budget, Scratch: c.disk, Logger: quiet,
+		cfg := Config{Checkpoint: ck, Adapters: r.adapters, AdapterBudget: c.budget, Device: device,
+			Pool: pool, KVBudget: c.budget, Scratch: c.disk, Logger: quiet,
 			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
 				if r.c.wrap != nil {
 					return r.c.wrap(rank, r.wires[epoch][rank]), nil
@@ -259,7 +261,8 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 				r.seq++
 				q.id = r.seq
 				s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy,
-					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt)), Adapter: q.adapter.Bytes(), PassRows: uint32(r.c.sweep), ResidualInFile: r.c.disk != nil})
+					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt)), Adapter: q.adapter.Bytes(),
+					PassRows: uint32(r.c.sweep), ResidualInFile: r.c.disk != nil})
 			}
 			if q.at < len(q.prompt) && r.c.sweep > 0 {
 				s.Sweeps = append(s.Sweeps, q.sweep(chunk/r.c.sweep*r.c.sweep, r.ck.Config.Layers, max(1, r.c.group)))
@@ -485,8 +488,12 @@ func TestGoldensQuantized(t *testing.T) {
 
 // TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
-		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "falcon_h1", "falcon_h1_norm", "nemotron_h", "nemotron_h_moe", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe",
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe",
+		"granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2",
+		"gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
+		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid",
+		"granite_hybrid_moe", "falcon_h1", "falcon_h1_norm", "nemotron_h", "nemotron_h_moe", "glm4",
+		"ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe",
 	} {
 		dir := filepath.Join(modelData, name)
 		ck, err := checkpoint.Open(dir)

@@ -44,7 +44,8 @@ func TestStopInTheMidst(t *testing.T) {
 			}}
 		pid := sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &Actor{Config: cfg} }))
 		p := greedy(0)
-		step := &proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{{Seq: 1, Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 400}},
+		step := &proto.StepRequest{Epoch: 1, Step: 1,
+			Open:   []*proto.Open{{Seq: 1, Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 400}},
 			Chunks: []*proto.Chunk{{Seq: 1, Prefill: true, Last: true, Sample: true, Tokens: make([]uint32, 400)}}}
 		// Each command follows the reply to the one before. A stopped socket sends none.
 		sys.Root.Send(pid, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, []uint64{0}), ModelHash: ck.Hash(),

@@ -19,13 +19,15 @@ import (
 // each prompt whole on one socket, and all of its rows go through every layer.
 func TestSameBitsSwiftKV(t *testing.T) {
 	rows := []struct{ model, policy, weights string }{
-		{"swiftkv", "full", "F32"}, {"swiftkv_across", "full", "q8_0"}, {"swiftkv_across", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "F32"},
+		{"swiftkv", "full", "F32"}, {"swiftkv_across", "full", "q8_0"},
+		{"swiftkv_across", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "F32"},
 		{"swiftkv", "h2o:recent=40,topk=40,step=1", "q8_0"}, {"swiftkv_bias", "snapkv:topk=56,obs=40,pool=5", "q8_0"},
 	}
 	if !testing.Short() && !raceEnabled {
 		rows = append(rows, struct{ model, policy, weights string }{"swiftkv_bias", "full", "q4_0"})
 		for i, policy := range everyPolicy {
-			rows = append(rows, struct{ model, policy, weights string }{[]string{"swiftkv", "swiftkv_across", "swiftkv_bias"}[i%3], policy, []string{"F32", "q8_0"}[i%2]})
+			rows = append(rows, struct{ model, policy, weights string }{[]string{"swiftkv", "swiftkv_across", "swiftkv_bias"}[i%3],
+				policy, []string{"F32", "q8_0"}[i%2]})
 		}
 	}
 	cuts := []rigConfig{
@@ -67,7 +69,8 @@ func TestSameBitsAdapters(t *testing.T) {
 		t.Skip("of trained weights")
 	}
 	for _, name := range []string{"fry-swiftkv", "fry-swiftkv-across"} {
-		sameAsAlone(t, rigConfig{dir: "../../models/fry", swiftKV: "../../models/" + name}, "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", 41,
+		sameAsAlone(t, rigConfig{dir: "../../models/fry", swiftKV: "../../models/" + name},
+			"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", 41,
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}}, rigConfig{sockets: 4, mapping: topology.Reduce})
 	}
 }

@@ -31,7 +31,8 @@ func cutSteps(t *testing.T, sockets, rounds int) {
 		p := greedy(0)
 		for seq := range sockets {
 			prompt := make([]uint32, 64)
-			s.Open = append(s.Open, &proto.Open{Seq: uint64(1000*i + seq + 1), Owner: uint32(seq), Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 64})
+			s.Open = append(s.Open,
+				&proto.Open{Seq: uint64(1000*i + seq + 1), Owner: uint32(seq), Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 64})
 			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: uint64(1000*i + seq + 1), Prefill: true, Last: true, Sample: true, Tokens: prompt})
 		}
 		replies := make(chan error, len(r.pids))

@@ -54,7 +54,8 @@ func conversation(t *testing.T, c rigConfig, policies ...string) string {
 	r := newRig(t, c)
 	vocab := int32(r.ck.Config.Vocab)
 	for i, policy := range policies {
-		short, long := &request{max: 3, owner: i, policy: policy, params: sampler.Default()}, &request{max: 4, owner: i + 1, policy: policy, params: sampler.Default(), arrives: 1}
+		short, long := &request{max: 3, owner: i, policy: policy, params: sampler.Default()},
+			&request{max: 4, owner: i + 1, policy: policy, params: sampler.Default(), arrives: 1}
 		short.params.Temperature, long.params.Seed = 0, 7
 		for j := range int32(90) {
 			if j < 9 {
@@ -78,7 +79,8 @@ func TestWire(t *testing.T) {
 		t.Skip("computes for long")
 	}
 	var families, policies strings.Builder
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "gemma3", "phi3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "swiftkv"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "gemma3",
+		"phi3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "swiftkv"} {
 		for _, m := range []topology.Mapping{topology.Gather, topology.Reduce} {
 			for _, weights := range []string{"F32", "q8_0"} {
 				c := rigConfig{dir: filepath.Join(modelData, name), sockets: 3, mapping: m, weights: weights, kv: tensor.BF16}
@@ -86,10 +88,14 @@ func TestWire(t *testing.T) {
 			}
 		}
 	}
-	for _, policy := range []string{"streaming:sink=4,recent=30", "snapkv:topk=26,obs=8,pool=5", "snapstream:sink=4,recent=20,topk=20,obs=8,pool=7", "sage:sink=4,recent=30,topk=20",
-		"h2o:recent=20,topk=20", "tova:size=40", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=24,outliers=3,local=2",
-		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=24,outliers=3,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
-		"pyramidkv:topk=20,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=8,topk=20", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=64,obs=8,pool=5"} {
+	for _, policy := range []string{"streaming:sink=4,recent=30", "snapkv:topk=26,obs=8,pool=5",
+		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7", "sage:sink=4,recent=30,topk=20",
+		"h2o:recent=20,topk=20", "tova:size=40", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48",
+		"shadowkv:chunk=8,budget=24,outliers=3,local=2",
+		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=24,outliers=3,local=2",
+		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
+		"pyramidkv:topk=20,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=8,topk=20", "loki:budget=40,dims=0.5,calib=32",
+		"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=64,obs=8,pool=5"} {
 		c := rigConfig{dir: goldenDir, sockets: 2, mapping: topology.Gather, kv: tensor.BF16}
 		fmt.Fprintf(&policies, "%s: %s\n", policy, conversation(t, c, policy))
 	}

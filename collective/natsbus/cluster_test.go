@@ -101,7 +101,8 @@ const workUnits = 16
 
 // newRankWork: unit u holds u+1 at every element, shards hold the rank number.
 func newRankWork(rank, size, n int) *rankWork {
-	w := &rankWork{rank: rank, size: size, n: n, nodes: make([][]tensor.Span, size), recv: make([][]float32, size), out: make([]float32, n), shard: make([]float32, n)}
+	w := &rankWork{rank: rank, size: size, n: n, nodes: make([][]tensor.Span, size), recv: make([][]float32, size),
+		out: make([]float32, n), shard: make([]float32, n)}
 	for r := range size {
 		w.nodes[r] = tensor.Subtrees(workUnits*r/size, workUnits*(r+1)/size, workUnits)
 		w.recv[r] = make([]float32, n)

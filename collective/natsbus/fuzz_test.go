@@ -41,7 +41,8 @@ func sent(b []byte, sid int, msg []byte) bool {
 func FuzzLink(f *testing.F) {
 	const greeting = "INFO {\"max_payload\":100}\r\nPONG\r\n"
 	for _, s := range []string{"", "MSG a.b 0 3\r\nabc\r\n", "MSG a 1 reply 0\r\n\r\n", "MSG a 1 999999999\r\n", "MSG  1 \r\n",
-		"MSG a\r\n", "MSG a 12\r\n", "MSG a -1 0\r\n\r\n", "MSG a 0 ;\r\n0123456789a\r\n", "MSG a 1 0 2\r\n\r\n\r\n", "-ERR 'x'\r\nPING\r\n", "\r\n\n"} {
+		"MSG a\r\n", "MSG a 12\r\n", "MSG a -1 0\r\n\r\n", "MSG a 0 ;\r\n0123456789a\r\n",
+		"MSG a 1 0 2\r\n\r\n\r\n", "-ERR 'x'\r\nPING\r\n", "\r\n\n"} {
 		f.Add([]byte(greeting + s))
 	}
 	f.Add([]byte("INFO {\"tls_required\":true}\r\n"))

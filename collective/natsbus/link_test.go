@@ -162,9 +162,11 @@ func TestTickets(t *testing.T) {
 		return func(nonce string) string { return strings.Replace(good(nonce), old, new, 1) }
 	}
 	for what, bad := range map[string]func(string) string{
-		"nothing": func(string) string { return "" }, "a word": func(string) string { return "hear" }, "rank": edit(".1.", ".2."), "epoch": edit(".4.", ".5."), "group": edit("g", "h"),
+		"nothing": func(string) string { return "" }, "a word": func(string) string { return "hear" },
+		"rank": edit(".1.", ".2."), "epoch": edit(".4.", ".5."), "group": edit("g", "h"),
 		"cut": func(nonce string) string { return good(nonce)[:len(used)-1] }, "a ticket that was used": func(string) string { return used },
-		"secret": ticket(newUsers("shoal", secrets("other"), nil), at), "cluster": ticket(newUsers("other", secrets("s3"), nil), at), "a ticket for another listener": ticket(s.users, "127.0.0.1:1"),
+		"secret": ticket(newUsers("shoal", secrets("other"), nil), at), "cluster": ticket(newUsers("other", secrets("s3"), nil), at),
+		"a ticket for another listener": ticket(s.users, "127.0.0.1:1"),
 	} {
 		if _, err := dialAs(bad); err == nil {
 			t.Errorf("%s: was let in", what)
@@ -227,7 +229,8 @@ func TestLinkReads(t *testing.T) {
 		{big + "\r\n", "", "buffer full"},
 	} {
 		ours, theirs := net.Pipe()
-		heard, ponged := make(chan struct{}), make(chan struct{}) // wait for both before the server ends: a closed pipe accepts no deadline and no pong
+		// wait for both before the server ends: a closed pipe accepts no deadline and no pong
+		heard, ponged := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer theirs.Close()
 			in := []byte("INFO {\"max_payload\":100}\r\n")

@@ -118,7 +118,8 @@ func TestTLS(t *testing.T) {
 // external starts an external NATS and processes that use it.
 func external(t *testing.T, names ...string) (servers []*Server) {
 	t.Helper()
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: maxPayload})
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true,
+		NoLog: true, MaxPayload: maxPayload})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +289,8 @@ func TestConfigValidate(t *testing.T) {
 		}
 	}
 	s := lone(t)
-	for _, c := range []TransportConfig{{}, {Group: "g"}, {Group: "g", Size: 1, Rank: 1}, {Group: "a.*", Size: 1}, {Group: "g", Size: 2, Incarnations: []uint32{1}}} {
+	for _, c := range []TransportConfig{{}, {Group: "g"}, {Group: "g", Size: 1, Rank: 1}, {Group: "a.*", Size: 1},
+		{Group: "g", Size: 2, Incarnations: []uint32{1}}} {
 		if _, err := s.Transport(c); err == nil {
 			t.Errorf("%+v accepted", c)
 		}

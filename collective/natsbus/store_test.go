@@ -55,7 +55,8 @@ func TestStoreMemberReplaced(t *testing.T) {
 	at := l.Addr().String()
 	l.Close()
 	began := time.Now()
-	further, err := Start(Config{Name: "node-3", Secret: "s3", Log: quiet, HungAfter: patience, StoreDir: t.TempDir(), Listen: at, Seeds: []string{servers[0].RouteAddr(), servers[1].RouteAddr(), at}})
+	further, err := Start(Config{Name: "node-3", Secret: "s3", Log: quiet, HungAfter: patience,
+		StoreDir: t.TempDir(), Listen: at, Seeds: []string{servers[0].RouteAddr(), servers[1].RouteAddr(), at}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -255,7 +255,8 @@ func TestReadyNamesTheWrong(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 		defer cancel()
 		err := a.Ready(ctx)
-		return err != nil && strings.Contains(err.Error(), "rank 1: incarnation 2, expected 1") && strings.Contains(err.Error(), "rank 2 not heard")
+		return err != nil && strings.Contains(err.Error(), "rank 1: incarnation 2, expected 1") &&
+			strings.Contains(err.Error(), "rank 2 not heard")
 	})
 	c := open(t, s, TransportConfig{Group: "h", Rank: 0, Size: 2})
 	d := open(t, s, TransportConfig{Group: "h", Rank: 1, Size: 2, Digest: [32]byte{1}})

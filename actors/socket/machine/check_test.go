@@ -22,9 +22,11 @@ func checked(t *testing.T) *Machine {
 	h2o := parsed(t, "h2o:recent=8,topk=8")
 	m.seqs[1] = &Sequence{Replica: plan.None, Prompt: 100, Policy: kvcache.Full(), Read: 128, Staged: 2, HandedOver: true, Logprobs: plan.None}
 	m.seqs[2] = &Sequence{Replica: plan.None, Prompt: 200, Policy: kvcache.Full(), Read: 64, Logprobs: plan.None}
-	m.seqs[3] = &Sequence{Owner: 1, Replica: plan.None, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, oneToken: true, Logprobs: plan.None}
+	m.seqs[3] = &Sequence{Owner: 1, Replica: plan.None, Prompt: 100, Policy: h2o, Read: 100,
+		HandedOver: true, oneToken: true, Logprobs: plan.None}
 	m.seqs[4] = &Sequence{Replica: plan.None, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, Logprobs: plan.None}
-	m.seqs[6] = &Sequence{Replica: plan.None, Prompt: 100, Policy: h2o, Read: 48, Logprobs: plan.None, swept: swept{pass: 32, first: 16, layers: topology.Range{Lo: 1, Hi: 3}}}
+	m.seqs[6] = &Sequence{Replica: plan.None, Prompt: 100, Policy: h2o, Read: 48, Logprobs: plan.None,
+		swept: swept{pass: 32, first: 16, layers: topology.Range{Lo: 1, Hi: 3}}}
 	m.limits.Layered, m.limits.Layers = true, 5
 	m.blocks[11], m.blocks[12] = 0, 1
 	m.kept[9] = &Kept{Prompt: 100, Tokens: 120, Staged: 1, Policy: kvcache.Full(), Layout: m.limits.Layout}
@@ -39,7 +41,8 @@ func TestEachRule(t *testing.T) {
 		return &p.Chunks[0]
 	}
 	open := func(p *plan.Plan) *plan.Open {
-		p.Open = []plan.Open{{Seq: 5, Read: 100, Policy: kvcache.Full(), Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: plan.None}, Replica: plan.None}}
+		p.Open = []plan.Open{{Seq: 5, Read: 100, Policy: kvcache.Full(),
+			Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: plan.None}, Replica: plan.None}}
 		return &p.Open[0]
 	}
 	resume := func(p *plan.Plan, seq uint64, tokens int) *plan.Open {
@@ -72,51 +75,60 @@ func TestEachRule(t *testing.T) {
 			m.sums[11] = true
 			o.Shared, o.Prefix = []uint64{11}, make([]int32, 64)
 		},
-		"layers [1,3): it is not open":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Seq = 7 },
-		"the step has 2 passes":                           func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); p.Passes, p.Decode = 2, nil },
-		"the step names the sequence twice":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); p.Sweeps = append(p.Sweeps, p.Sweeps[0]) },
-		"its prompt is read in chunks":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 64, 32).Seq = 2 },
-		"[1,3): its prompt is complete":                   func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].HandedOver = true },
-		"tokens [80,112) after 48 of 100":                 func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 80, 32) },
-		"tokens [48,101) after 48 of 100":                 func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 53) },
-		"tokens [48,48) after 48":                         func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 0) },
-		"31 tokens are no whole passes of 32":             func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 31) },
-		"layers [1,3) have read 48":                       func(_ *Machine, p *plan.Plan) { sweep(p, 1, 2, 48, 32) },
-		"[4,5): 3 of 5 layers are read":                   func(m *Machine, p *plan.Plan) { sweep(p, 4, 5, 16, 32); m.seqs[6].Read = 16 },
-		"[3,6): 3 of 5 layers are read":                   func(m *Machine, p *plan.Plan) { sweep(p, 3, 6, 16, 32); m.seqs[6].Read = 16 },
-		"it samples before the last":                      func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 52).Sample = true },
-		"sequence 6: token 100, vocabulary":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Tokens[3] = 100 },
-		"a chunk at 64 of a prompt that is read layer":    func(m *Machine, p *plan.Plan) { chunk(p); m.seqs[2].swept.pass = 16 },
-		"complete or read layer by layer":                 func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 6, Pieces: 1}} },
-		"":                                                func(*Machine, *plan.Plan) {},
-		"sequence 2 has no cache to move to a file":       func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 2, Blocks: 1}} },
-		"3 blocks must move to a file, the cache has 2":   func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1, Blocks: 3}} },
-		"0 blocks must move to a file":                    func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1}} },
-		"step 5 has no rows":                              func(_ *Machine, p *plan.Plan) { p.Decode = nil },
-		"5: 5 are open, as many":                          func(m *Machine, p *plan.Plan) { m.limits.Rows = 5; open(p) },
-		"owner 2 of 2 ranks":                              func(_ *Machine, p *plan.Plan) { open(p).Owner = 2 },
-		"the context holds 1 to 1000":                     func(_ *Machine, p *plan.Plan) { open(p).Read = 1001 },
-		"100 and 901 tokens, the context holds 1000":      func(_ *Machine, p *plan.Plan) { open(p).Tail = 901 },
-		"1 prompt tokens follow 2 sampled":                func(_ *Machine, p *plan.Plan) { o := open(p); o.Tail, o.Sampled = 1, 2 },
-		"101 of 100 prompt tokens were sampled":           func(_ *Machine, p *plan.Plan) { open(p).Sampled = 101 },
-		"top_p":                                           func(_ *Machine, p *plan.Plan) { open(p).Sampling.TopP = 2 },
-		"a replica on 1 of a cache that is not there":     func(_ *Machine, p *plan.Plan) { open(p).Replica = 1 },
-		"token 100, vocabulary is 100":                    func(_ *Machine, p *plan.Plan) { resume(p, 9, 120).Resume[3] = 100 },
-		"policy full cannot fork":                         func(_ *Machine, p *plan.Plan) { fork(p, 1).Policy = kvcache.Full() },
-		"cache of 100 tokens: its prompt has 99":          func(_ *Machine, p *plan.Plan) { fork(p, 1).Read = 99 },
-		"a fork has no replica":                           func(_ *Machine, p *plan.Plan) { fork(p, 1).Replica = 1 },
-		"it is the same sequence":                         func(_ *Machine, p *plan.Plan) { fork(p, 5) },
-		"that sequence is not open":                       func(_ *Machine, p *plan.Plan) { fork(p, 7) },
-		"its prompt is not complete":                      func(_ *Machine, p *plan.Plan) { fork(p, 2) },
-		"it is on rank 1, not 0":                          func(_ *Machine, p *plan.Plan) { fork(p, 3) },
-		"its prompt has 100 tokens, not 99":               func(_ *Machine, p *plan.Plan) { o := fork(p, 4); o.Read, o.Resume = 99, o.Resume[1:] },
+		"layers [1,3): it is not open": func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Seq = 7 },
+		"the step has 2 passes":        func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); p.Passes, p.Decode = 2, nil },
+		"the step names the sequence twice": func(_ *Machine, p *plan.Plan) {
+			sweep(p, 1, 3, 48, 32)
+			p.Sweeps = append(p.Sweeps, p.Sweeps[0])
+		},
+		"its prompt is read in chunks":                  func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 64, 32).Seq = 2 },
+		"[1,3): its prompt is complete":                 func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].HandedOver = true },
+		"tokens [80,112) after 48 of 100":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 80, 32) },
+		"tokens [48,101) after 48 of 100":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 53) },
+		"tokens [48,48) after 48":                       func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 0) },
+		"31 tokens are no whole passes of 32":           func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 31) },
+		"layers [1,3) have read 48":                     func(_ *Machine, p *plan.Plan) { sweep(p, 1, 2, 48, 32) },
+		"[4,5): 3 of 5 layers are read":                 func(m *Machine, p *plan.Plan) { sweep(p, 4, 5, 16, 32); m.seqs[6].Read = 16 },
+		"[3,6): 3 of 5 layers are read":                 func(m *Machine, p *plan.Plan) { sweep(p, 3, 6, 16, 32); m.seqs[6].Read = 16 },
+		"it samples before the last":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 52).Sample = true },
+		"sequence 6: token 100, vocabulary":             func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Tokens[3] = 100 },
+		"a chunk at 64 of a prompt that is read layer":  func(m *Machine, p *plan.Plan) { chunk(p); m.seqs[2].swept.pass = 16 },
+		"complete or read layer by layer":               func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 6, Pieces: 1}} },
+		"":                                              func(*Machine, *plan.Plan) {},
+		"sequence 2 has no cache to move to a file":     func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 2, Blocks: 1}} },
+		"3 blocks must move to a file, the cache has 2": func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1, Blocks: 3}} },
+		"0 blocks must move to a file":                  func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1}} },
+		"step 5 has no rows":                            func(_ *Machine, p *plan.Plan) { p.Decode = nil },
+		"5: 5 are open, as many":                        func(m *Machine, p *plan.Plan) { m.limits.Rows = 5; open(p) },
+		"owner 2 of 2 ranks":                            func(_ *Machine, p *plan.Plan) { open(p).Owner = 2 },
+		"the context holds 1 to 1000":                   func(_ *Machine, p *plan.Plan) { open(p).Read = 1001 },
+		"100 and 901 tokens, the context holds 1000":    func(_ *Machine, p *plan.Plan) { open(p).Tail = 901 },
+		"1 prompt tokens follow 2 sampled":              func(_ *Machine, p *plan.Plan) { o := open(p); o.Tail, o.Sampled = 1, 2 },
+		"101 of 100 prompt tokens were sampled":         func(_ *Machine, p *plan.Plan) { open(p).Sampled = 101 },
+		"top_p":                                         func(_ *Machine, p *plan.Plan) { open(p).Sampling.TopP = 2 },
+		"a replica on 1 of a cache that is not there":   func(_ *Machine, p *plan.Plan) { open(p).Replica = 1 },
+		"token 100, vocabulary is 100":                  func(_ *Machine, p *plan.Plan) { resume(p, 9, 120).Resume[3] = 100 },
+		"policy full cannot fork":                       func(_ *Machine, p *plan.Plan) { fork(p, 1).Policy = kvcache.Full() },
+		"cache of 100 tokens: its prompt has 99":        func(_ *Machine, p *plan.Plan) { fork(p, 1).Read = 99 },
+		"a fork has no replica":                         func(_ *Machine, p *plan.Plan) { fork(p, 1).Replica = 1 },
+		"it is the same sequence":                       func(_ *Machine, p *plan.Plan) { fork(p, 5) },
+		"that sequence is not open":                     func(_ *Machine, p *plan.Plan) { fork(p, 7) },
+		"its prompt is not complete":                    func(_ *Machine, p *plan.Plan) { fork(p, 2) },
+		"it is on rank 1, not 0":                        func(_ *Machine, p *plan.Plan) { fork(p, 3) },
+		"its prompt has 100 tokens, not 99": func(_ *Machine, p *plan.Plan) {
+			o := fork(p, 4)
+			o.Read, o.Resume = 99, o.Resume[1:]
+		},
 		"its policy is h2o":                               func(_ *Machine, p *plan.Plan) { fork(p, 4) },
 		"resumes with 99 tokens after a prompt of 100":    func(_ *Machine, p *plan.Plan) { resume(p, 9, 99) },
 		"resumes with a replica on 0 of 2 ranks, owner 0": func(_ *Machine, p *plan.Plan) { resume(p, 9, 120).Replica = 0 },
 		"nothing of it was kept":                          func(_ *Machine, p *plan.Plan) { resume(p, 8, 120) },
 		"resumes under knorm":                             func(_ *Machine, p *plan.Plan) { resume(p, 9, 120).Policy = parsed(t, "knorm") },
 		"resumes with 119 tokens; 120 are kept":           func(_ *Machine, p *plan.Plan) { resume(p, 9, 119) },
-		"1 shared blocks for 63 tokens":                   func(_ *Machine, p *plan.Plan) { o := open(p); o.Shared, o.Prefix = []uint64{11}, make([]int32, 63) },
+		"1 shared blocks for 63 tokens": func(_ *Machine, p *plan.Plan) {
+			o := open(p)
+			o.Shared, o.Prefix = []uint64{11}, make([]int32, 63)
+		},
 		"takes at most 63 tokens": func(_ *Machine, p *plan.Plan) {
 			o := open(p)
 			o.Read, o.Shared, o.Prefix = 64, []uint64{11}, make([]int32, 64)
@@ -166,15 +178,21 @@ func TestEachRule(t *testing.T) {
 		"a decode row saves 1 blocks":            func(_ *Machine, p *plan.Plan) { decode(p).Save = []uint64{13} },
 		"128 tokens fill 2":                      func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 2, []uint64{13} },
 		"block 11 is block 0 of a text":          func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 1, []uint64{11} },
-		"attention sums, which full":             func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save, c.Sums = 1, []uint64{13}, true },
-		"attention sums, but it names no block":  func(m *Machine, p *plan.Plan) { m.seqs[2].Policy = m.seqs[4].Policy; chunk(p).Sums = true },
+		"attention sums, which full": func(_ *Machine, p *plan.Plan) {
+			c := chunk(p)
+			c.SaveFrom, c.Save, c.Sums = 1, []uint64{13}, true
+		},
+		"attention sums, but it names no block": func(m *Machine, p *plan.Plan) { m.seqs[2].Policy = m.seqs[4].Policy; chunk(p).Sums = true },
 		"not the end of its block 0": func(m *Machine, p *plan.Plan) {
 			m.seqs[2].Policy = m.seqs[4].Policy
 			c := chunk(p)
 			c.Save, c.Sums = []uint64{11}, true
 		},
-		"but the model has no recurrent states": func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save, c.Snapshot = 1, []uint64{13}, true },
-		"a snapshot, but it names no block":     func(m *Machine, p *plan.Plan) { m.limits.Recurrent = true; chunk(p).Snapshot = true },
+		"but the model has no recurrent states": func(_ *Machine, p *plan.Plan) {
+			c := chunk(p)
+			c.SaveFrom, c.Save, c.Snapshot = 1, []uint64{13}, true
+		},
+		"a snapshot, but it names no block": func(m *Machine, p *plan.Plan) { m.limits.Recurrent = true; chunk(p).Snapshot = true },
 		"but block 11 has one": func(m *Machine, p *plan.Plan) {
 			m.limits.Recurrent, m.snapshots[11] = true, true
 			c := chunk(p)
@@ -214,20 +232,25 @@ func TestEachRule(t *testing.T) {
 		"1 samples nothing":                  func(_ *Machine, p *plan.Plan) { p.Passes, decode(p).Sample = 2, false },
 		"1 has 2 tokens in a row":            func(_ *Machine, p *plan.Plan) { p.Passes, decode(p).Tokens = 2, make([]int32, 2) },
 		"1 wants a draft of 1":               func(_ *Machine, p *plan.Plan) { p.Passes, decode(p).Draft = 2, 1 },
-		"3 decodes one token a step under":   func(_ *Machine, p *plan.Plan) { p.Passes = 2; d := decode(p); d.Seq, d.Start, d.Accepted = 3, 100, 0 },
-		"is at position 999, context":        func(m *Machine, p *plan.Plan) { m.seqs[1].Read, p.Passes, decode(p).Start = 997, 2, 999 },
-		"indexes sequence 7, which is not":   func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 7, Pieces: 1}} },
-		"indexes sequence 1, and names it":   func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 1, Pieces: 1}} },
-		"indexes sequence 4, whose prompt":   func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 4, Pieces: 1}} },
-		"7 cannot be copied: it is not":      func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 7, Replica: 1}} },
-		"2 cannot be copied: its prompt":     func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 2, Replica: 1}} },
-		"cannot be copied: it has a rep":     func(m *Machine, p *plan.Plan) { m.seqs[1].Replica, p.Copy = 1, []plan.Copy{{Seq: 1, Replica: 1}} },
-		"step 5 copies sequence 1 twice":     func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 1, Replica: 1}, {Seq: 1, Replica: 1}} },
-		"a replica on 0 of 2, owner 0":       func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 1}} },
-		"copies sequence 4 and does not de":  func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 4, Replica: 1}} },
+		"3 decodes one token a step under": func(_ *Machine, p *plan.Plan) {
+			p.Passes = 2
+			d := decode(p)
+			d.Seq, d.Start, d.Accepted = 3, 100, 0
+		},
+		"is at position 999, context":       func(m *Machine, p *plan.Plan) { m.seqs[1].Read, p.Passes, decode(p).Start = 997, 2, 999 },
+		"indexes sequence 7, which is not":  func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 7, Pieces: 1}} },
+		"indexes sequence 1, and names it":  func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 1, Pieces: 1}} },
+		"indexes sequence 4, whose prompt":  func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 4, Pieces: 1}} },
+		"7 cannot be copied: it is not":     func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 7, Replica: 1}} },
+		"2 cannot be copied: its prompt":    func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 2, Replica: 1}} },
+		"cannot be copied: it has a rep":    func(m *Machine, p *plan.Plan) { m.seqs[1].Replica, p.Copy = 1, []plan.Copy{{Seq: 1, Replica: 1}} },
+		"step 5 copies sequence 1 twice":    func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 1, Replica: 1}, {Seq: 1, Replica: 1}} },
+		"a replica on 0 of 2, owner 0":      func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 1}} },
+		"copies sequence 4 and does not de": func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 4, Replica: 1}} },
 	} {
 		m := checked(t)
-		p := &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 1, Start: 130, Accepted: 2, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: plan.None, Next: plan.None}}}
+		p := &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 1, Start: 130, Accepted: 2, Tokens: make([]int32, 1),
+			Sample: true, PromptLogprobs: plan.None, Next: plan.None}}}
 		edit(m, p)
 		switch _, err := m.check(p); {
 		case want == "" && err != nil:
@@ -236,7 +259,8 @@ func TestEachRule(t *testing.T) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
-	m, p := checked(t), &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 8, Start: 120, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: plan.None, Next: plan.None}}}
+	m, p := checked(t), &plan.Plan{Step: 5,
+		Decode: []plan.Run{{Seq: 8, Start: 120, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: plan.None, Next: plan.None}}}
 	resume(p, 8, 120).Owner = 1
 	if _, err := m.check(p); err != nil {
 		t.Errorf("a sequence that resumes on another rank: %v", err)

@@ -78,8 +78,9 @@ func (s *story) run(line string) string {
 	ok := !slices.Contains(words, "failed")
 	switch words[0] {
 	case "load":
-		effects, err := s.m.Load(s.epoch, uint64(num("coordinator", 7)), Limits{Rank: num("rank", 0), Ranks: num("of", 2), Vocab: 100, Positions: 1000, Rows: 64,
-			Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvpolicy.Parse})
+		effects, err := s.m.Load(s.epoch, uint64(num("coordinator", 7)),
+			Limits{Rank: num("rank", 0), Ranks: num("of", 2), Vocab: 100, Positions: 1000, Rows: 64,
+				Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvpolicy.Parse})
 		return s.say(effects, err)
 	case "loaded":
 		out := s.say(nil, s.m.Loaded(s.epoch, ok))
@@ -101,10 +102,12 @@ func (s *story) run(line string) string {
 	case "ended":
 		return s.say(nil, s.m.End(s.work, ok))
 	case "release":
-		effects, err := s.m.Release(&proto.ReleaseRequest{Epoch: s.epoch, Seqs: []uint64{uint64(num("seq", 0))}, Evict: []uint64{uint64(num("block", 0))}, Keep: s.plan(0, words[1:]).Keep})
+		effects, err := s.m.Release(&proto.ReleaseRequest{Epoch: s.epoch, Seqs: []uint64{uint64(num("seq", 0))},
+			Evict: []uint64{uint64(num("block", 0))}, Keep: s.plan(0, words[1:]).Keep})
 		return s.say(effects, err)
 	case "restore":
-		r := &proto.PrefixRequest{Epoch: s.epoch, From: uint32(num("from", 0)), Step: uint64(num("step", 0)), Seq: uint64(num("seq", 0)), Owner: uint32(num("owner", 0))}
+		r := &proto.PrefixRequest{Epoch: s.epoch, From: uint32(num("from", 0)), Step: uint64(num("step", 0)),
+			Seq: uint64(num("seq", 0)), Owner: uint32(num("owner", 0))}
 		for _, w := range words[1:] {
 			if v, ok := strings.CutPrefix(w, "blocks="); ok {
 				for _, id := range numbers(v) {
@@ -117,7 +120,8 @@ func (s *story) run(line string) string {
 	case "job":
 		return s.say(nil, s.m.Job(s.epoch))
 	case "jobdone":
-		return s.say(s.m.JobDone(s.epoch, map[uint64]*Kept{uint64(num("seq", 0)): {Prompt: num("tokens", 0), Tokens: num("tokens", 0), Policy: kvcache.Full()}}), nil)
+		return s.say(s.m.JobDone(s.epoch,
+			map[uint64]*Kept{uint64(num("seq", 0)): {Prompt: num("tokens", 0), Tokens: num("tokens", 0), Policy: kvcache.Full()}}), nil)
 	case "retire":
 		effects, left := s.m.Retire(s.epoch)
 		return fmt.Sprintf("left %v\n", left) + s.say(effects, nil)
@@ -154,7 +158,8 @@ func (s *story) describe(w *Work) string {
 				wants++
 			}
 		}
-		fmt.Fprintf(&b, "run %d: [%d,%d) prefill=%v last=%v owner %d replica %d, %d wanted\n", r.Seq, r.Start, r.Start+len(r.Tokens), r.Prefill, r.Last, r.Owner, s.m.seqs[r.Seq].Replica, wants)
+		fmt.Fprintf(&b, "run %d: [%d,%d) prefill=%v last=%v owner %d replica %d, %d wanted\n", r.Seq,
+			r.Start, r.Start+len(r.Tokens), r.Prefill, r.Last, r.Owner, s.m.seqs[r.Seq].Replica, wants)
 	}
 	return b.String()
 }

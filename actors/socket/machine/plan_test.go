@@ -13,11 +13,13 @@ import (
 func decoding(t testing.TB) func() {
 	m := NewMachine()
 	m.Phase, m.Epoch = Ready, 1
-	m.limits = Limits{Ranks: 1, Vocab: 100, Positions: 1 << 40, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvpolicy.Parse}
+	m.limits = Limits{Ranks: 1, Vocab: 100, Positions: 1 << 40, Rows: 64,
+		Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvpolicy.Parse}
 	open := &proto.StepRequest{Epoch: 1, Step: 1}
 	next := &proto.StepRequest{Epoch: 1, Step: 1}
 	for seq := range uint64(16) {
-		open.Open = append(open.Open, &proto.Open{Seq: seq + 1, PromptTokens: 8, Policy: "full", Sampling: &proto.Sampling{TopP: 1, RepetitionPenalty: 1, Logprobs: -1}})
+		open.Open = append(open.Open,
+			&proto.Open{Seq: seq + 1, PromptTokens: 8, Policy: "full", Sampling: &proto.Sampling{TopP: 1, RepetitionPenalty: 1, Logprobs: -1}})
 		open.Chunks = append(open.Chunks, &proto.Chunk{Seq: seq + 1, Tokens: make([]uint32, 8), Prefill: true, Last: true, Sample: true})
 		next.Chunks = append(next.Chunks, &proto.Chunk{Seq: seq + 1, Start: 7, Tokens: []uint32{5}, Sample: true, Accepted: 1})
 	}

@@ -41,10 +41,12 @@ func TestForksAreRefused(t *testing.T) {
 func TestIndexIsRefused(t *testing.T) {
 	m := Machine{limits: Limits{Layers: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}}
 	q := Sequence{Policy: parsed(t, "squeezed"), Prompt: 400, Read: 300, Indexed: 5}
-	if err := m.checkIndex(&plan.Plan{Step: 7}, &plan.Index{Seq: 2, From: 5, Pieces: 67}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Read, Indexed: 5}); err != nil {
+	if err := m.checkIndex(&plan.Plan{Step: 7}, &plan.Index{Seq: 2, From: 5, Pieces: 67},
+		&Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Read, Indexed: 5}); err != nil {
 		t.Error(err)
 	}
-	if err := m.checkIndex(&plan.Plan{Step: 7}, &plan.Index{Seq: 2, From: 72, Pieces: 9}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Prompt, Indexed: 72}); err != nil {
+	if err := m.checkIndex(&plan.Plan{Step: 7}, &plan.Index{Seq: 2, From: 72, Pieces: 9},
+		&Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Prompt, Indexed: 72}); err != nil {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(q *Sequence, x *plan.Index){
@@ -76,7 +78,8 @@ func TestScoredStepsOfOneToken(t *testing.T) {
 	for policy, refused := range map[string]bool{"h2o:recent=20,topk=20,step=1": true, "streaming:sink=4,recent=28": false} {
 		m := NewMachine()
 		m.limits = Limits{Ranks: 1, Vocab: 10, Positions: 100, Rows: 8, Across: true}
-		q, err := m.checkOpen(&plan.Open{Seq: 1, Read: 4, Policy: parsed(t, policy), Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1}, Replica: plan.None}, false)
+		q, err := m.checkOpen(&plan.Open{Seq: 1, Read: 4, Policy: parsed(t, policy),
+			Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1}, Replica: plan.None}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -81,7 +81,8 @@ func TestCache(t *testing.T) {
 			t.Errorf("%s: the bad file is still there", name)
 		}
 	}
-	if other := cacheKey("model2", "name", rows, want); other == key || cacheKey("model", "name", topology.Range{Lo: 16, Hi: 1116}, want) == key {
+	if other := cacheKey("model2", "name", rows, want); other == key ||
+		cacheKey("model", "name", topology.Range{Lo: 16, Hi: 1116}, want) == key {
 		t.Error("another model or other rows have the same key")
 	}
 }

@@ -21,7 +21,8 @@ func TestBytes(t *testing.T) {
 	pool := tensor.NewPool(2)
 	defer pool.Close()
 	for _, mapping := range []topology.Mapping{topology.Gather, topology.Reduce} {
-		place, err := topology.Place(1, mapping, ShapeOf(&ck.Config), []topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 2}, {ID: "c", Share: 4}})
+		place, err := topology.Place(1, mapping, ShapeOf(&ck.Config),
+			[]topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 2}, {ID: "c", Share: 4}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,8 @@ func TestFormsAreKept(t *testing.T) {
 		most float64 // relative error of the layers
 	}{
 		"gptq": {tensor.Int4, 0}, "gptq_sym": {tensor.Int4, 0}, "gptq3": {tensor.Int4, 0}, "gptq8": {tensor.Q8_0, 0}, "awq": {tensor.Int4, 0},
-		"w4a16": {tensor.Int4, 0}, "w4a16_asym": {tensor.Int4, 0}, "w8a16": {tensor.Q8_0, 0}, "w8a8": {tensor.Q8_0, 0}, "mxfp4": {tensor.MXFP4, 0},
+		"w4a16": {tensor.Int4, 0}, "w4a16_asym": {tensor.Int4, 0}, "w8a16": {tensor.Q8_0, 0},
+		"w8a8": {tensor.Q8_0, 0}, "mxfp4": {tensor.MXFP4, 0},
 		"gptq_v2_act_order": {tensor.Q8_0, 0.01}, "bnb_int8": {tensor.Q8_0, 0.001}, "nf4": {tensor.Q8_0, 0.01}, "fp4": {tensor.Q8_0, 0.01},
 		"torchao_int4": {tensor.Int4, 0}, "torchao_int8": {tensor.Q8_0, 0}, "torchao_fp8": {tensor.BF16, 0.003},
 		"nvfp4": {tensor.Q8_0, 0.01}, "nvfp4_modelopt": {tensor.Q8_0, 0.01},
@@ -37,7 +38,8 @@ func TestFormsAreKept(t *testing.T) {
 				t.Fatalf("held as %v, want %v", ck.Config.DType, want.dt)
 			}
 			for _, mapping := range topology.Mappings {
-				place, err := topology.Place(1, mapping, ShapeOf(&ck.Config), []topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 2}, {ID: "c", Share: 1}})
+				place, err := topology.Place(1, mapping, ShapeOf(&ck.Config),
+					[]topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 2}, {ID: "c", Share: 1}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -59,7 +61,8 @@ func TestFormsAreKept(t *testing.T) {
 							w    *tensor.Weight
 							name string
 							rows topology.Range
-						}{{w.Q, n.Q.Weight, me.q}, {w.K, n.K.Weight, me.k}, {w.V, n.V.Weight, me.k}, {w.O, n.O.Weight, me.out}, {w.Gate, n.Gate.Weight, me.ffn}, {w.Up, n.Up.Weight, me.ffn}, {w.Down, n.Down.Weight, me.down}} {
+						}{{w.Q, n.Q.Weight, me.q}, {w.K, n.K.Weight, me.k}, {w.V, n.V.Weight, me.k}, {w.O, n.O.Weight, me.out},
+							{w.Gate, n.Gate.Weight, me.ffn}, {w.Up, n.Up.Weight, me.ffn}, {w.Down, n.Down.Weight, me.down}} {
 							if m.w == nil {
 								continue
 							}
@@ -90,7 +93,8 @@ func TestFormsAreKept(t *testing.T) {
 
 // Forms whose codes are kept have no error, and the others a small one.
 func TestHeldError(t *testing.T) {
-	for name, most := range map[string]float64{"gptq": 0, "awq": 0, "w4a16_asym": 0, "mxfp4": 0, "w8a8": 0, "gptq8": 0, "bnb_int8": 0.0005, "nf4": 0.007, "nvfp4": 0.007, "fp8_block": 0.003, "gptq_v2_act_order": 0.007} {
+	for name, most := range map[string]float64{"gptq": 0, "awq": 0, "w4a16_asym": 0, "mxfp4": 0, "w8a8": 0,
+		"gptq8": 0, "bnb_int8": 0.0005, "nf4": 0.007, "nvfp4": 0.007, "fp8_block": 0.003, "gptq_v2_act_order": 0.007} {
 		c, err := checkpoint.Open(filepath.Join("../../../internal/engine/model/testdata/quantized", name))
 		if err != nil {
 			t.Fatal(err)

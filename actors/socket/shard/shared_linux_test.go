@@ -40,7 +40,8 @@ func TestSlicesAreShared(t *testing.T) {
 	defer ck.Close()
 	const nodes = 3
 	for _, mapping := range []topology.Mapping{topology.Reduce, topology.Gather} {
-		place, err := topology.Place(1, mapping, ShapeOf(&ck.Config), []topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 1}, {ID: "c", Share: 1}})
+		place, err := topology.Place(1, mapping, ShapeOf(&ck.Config),
+			[]topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 1}, {ID: "c", Share: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

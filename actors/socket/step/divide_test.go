@@ -19,11 +19,20 @@ func TestCutRuns(t *testing.T) {
 		runs []plan.Run
 		want [2][]piece
 	}{
-		"one row":              {[]plan.Run{rows(0, 1)}, [2][]piece{pieces(all(0, 1)), nil}},
-		"owners":               {[]plan.Run{rows(0, 1), rows(0, 1), rows(0, 1), rows(1, 1), rows(1, 1), rows(1, 1)}, [2][]piece{pieces(all(0, 1), all(2, 1), all(4, 1)), pieces(all(1, 1), all(3, 1), all(5, 1))}},
-		"drafts":               {[]plan.Run{rows(0, 4), rows(0, 1), rows(0, 2), rows(0, 1)}, [2][]piece{pieces(all(0, 4)), pieces(all(1, 1), all(2, 2), all(3, 1))}},
-		"a prompt":             {[]plan.Run{prompt(7)}, [2][]piece{pieces(all(0, 4)), pieces(piece{0, 4, 7})}},
-		"prompts and decode":   {[]plan.Run{rows(0, 1), rows(1, 1), rows(1, 1), prompt(3), prompt(6)}, [2][]piece{pieces(all(0, 1), all(2, 1), all(3, 3), piece{4, 0, 1}), pieces(all(1, 1), piece{4, 1, 6})}},
+		"one row": {[]plan.Run{rows(0, 1)}, [2][]piece{pieces(all(0, 1)), nil}},
+		"owners": {
+			[]plan.Run{rows(0, 1), rows(0, 1), rows(0, 1), rows(1, 1), rows(1, 1), rows(1, 1)},
+			[2][]piece{pieces(all(0, 1), all(2, 1), all(4, 1)), pieces(all(1, 1), all(3, 1), all(5, 1))},
+		},
+		"drafts": {
+			[]plan.Run{rows(0, 4), rows(0, 1), rows(0, 2), rows(0, 1)},
+			[2][]piece{pieces(all(0, 4)), pieces(all(1, 1), all(2, 2), all(3, 1))},
+		},
+		"a prompt": {[]plan.Run{prompt(7)}, [2][]piece{pieces(all(0, 4)), pieces(piece{0, 4, 7})}},
+		"prompts and decode": {
+			[]plan.Run{rows(0, 1), rows(1, 1), rows(1, 1), prompt(3), prompt(6)},
+			[2][]piece{pieces(all(0, 1), all(2, 1), all(3, 3), piece{4, 0, 1}), pieces(all(1, 1), piece{4, 1, 6})},
+		},
 		"more decode than any": {[]plan.Run{rows(0, 9), prompt(2)}, [2][]piece{pieces(all(0, 9)), pieces(all(1, 2))}},
 	} {
 		if got := cutRuns(c.runs); !reflect.DeepEqual(got, c.want) {
