@@ -194,7 +194,8 @@ func TestRecheck(t *testing.T) {
 			t.Errorf("%s: Since says %v", name, err)
 		}
 		_, err = c.Recheck(ctx)
-		if (err == nil) != change.same || err != nil && (!errors.Is(err, model.ErrChanged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "restart")) {
+		if (err == nil) != change.same || err != nil &&
+			(!errors.Is(err, model.ErrChanged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "restart")) {
 			t.Errorf("%s: Recheck says %v", name, err)
 		}
 		before := checkpoint.Summed()

@@ -64,7 +64,8 @@ func TestOpenReferenceLlama(t *testing.T) {
 		t.Errorf("eos %v, extra %v, files %v", c.Config.EOS, c.Extra(), c.Files())
 	}
 	w, err := c.Tensor(checkpoint.LlamaLayer(2).K.Weight)
-	if err != nil || w.DType != tensor.BF16 || !slices.Equal(w.Shape, []int{32, 128}) || w.Rows() != 32 || w.Cols() != 128 || w.Elements() != 32*128 {
+	if err != nil || w.DType != tensor.BF16 || !slices.Equal(w.Shape, []int{32, 128}) || w.Rows() != 32 ||
+		w.Cols() != 128 || w.Elements() != 32*128 {
 		t.Errorf("%v %v %v", w.DType, w.Shape, err)
 	}
 }
@@ -199,7 +200,8 @@ func TestExtraTensorsTolerated(t *testing.T) {
 	}
 	header := map[string]any{
 		"lm_head.weight": map[string]any{"dtype": "BF16", "shape": e.Shape, "data_offsets": []int{0, len(e.Data)}},
-		"model.layers.0.self_attn.rotary_emb.inv_freq": map[string]any{"dtype": "F32", "shape": []int{2}, "data_offsets": []int{len(e.Data), len(e.Data) + 8}},
+		"model.layers.0.self_attn.rotary_emb.inv_freq": map[string]any{"dtype": "F32", "shape": []int{2},
+			"data_offsets": []int{len(e.Data), len(e.Data) + 8}},
 		"position_ids": map[string]any{"dtype": "I64", "shape": []int{1}, "data_offsets": []int{len(e.Data) + 8, len(e.Data) + 16}},
 	}
 	put(t, filepath.Join(dir, "b.safetensors"), modeltest.File(header, append(slices.Clone(e.Data), make([]byte, 16)...)))

@@ -99,8 +99,10 @@ func TestTinies(t *testing.T) {
 }
 
 func TestCorpusGGUF(t *testing.T) {
-	values := []any{uint32(0), uint32(1), uint32(3), int32(-1), uint32(1 << 31), uint64(1 << 40), uint64(1 << 63), uint64(math.MaxUint64), float32(0), float32(-1), float32(1e-30),
-		float32(1e30), float32(math.NaN()), float32(math.Inf(1)), true, "", "x", strings.Repeat("y", 1<<20), []int32{}, []int32{1, 2}, []float32{1}, []string{"a"}}
+	values := []any{uint32(0), uint32(1), uint32(3), int32(-1), uint32(1 << 31), uint64(1 << 40),
+		uint64(1 << 63), uint64(math.MaxUint64), float32(0), float32(-1), float32(1e-30),
+		float32(1e30), float32(math.NaN()), float32(math.Inf(1)), true, "", "x", strings.Repeat("y", 1<<20),
+		[]int32{}, []int32{1, 2}, []float32{1}, []string{"a"}}
 	for i, name := range ggufs() {
 		t.Run(name, func(t *testing.T) {
 			cases := i
@@ -139,7 +141,8 @@ func TestCorpusGGUF(t *testing.T) {
 					f(g, &g.Table[i])
 					if err := try(g); err == nil {
 						t.Errorf("%s with %s is accepted", e.Name, what)
-					} else if !strings.Contains(err.Error(), "tensor") && !strings.HasSuffix(e.Name, "token_embd.weight") { // its rows are the vocabulary, which metadata may contradict
+						// its rows are the vocabulary, which metadata may contradict
+					} else if !strings.Contains(err.Error(), "tensor") && !strings.HasSuffix(e.Name, "token_embd.weight") {
 						t.Errorf("%s with %s: no tensor is named: %v", e.Name, what, err)
 					}
 				}
@@ -157,7 +160,9 @@ func TestCorpusGGUF(t *testing.T) {
 					}
 					damage(typ.String(), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Type = typ })
 				}
-				if len(e.Shape) > 1 && !strings.HasSuffix(e.Name, ".ffn_gate_inp_shexp.weight") && !strings.HasSuffix(e.Name, "_norm.weight") && !strings.HasSuffix(e.Name, ".ssm_a") && !strings.HasSuffix(e.Name, ".ssm_d") { // one row or column, or the norms of heads, which may be a vector
+				// one row or column, or the norms of heads, which may be a vector
+				if len(e.Shape) > 1 && !strings.HasSuffix(e.Name, ".ffn_gate_inp_shexp.weight") &&
+					!strings.HasSuffix(e.Name, "_norm.weight") && !strings.HasSuffix(e.Name, ".ssm_a") && !strings.HasSuffix(e.Name, ".ssm_d") {
 					damage("a flat shape", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = []int{elements(e.Shape)} })
 				}
 				damage("a rank more", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = append([]int{1}, e.Shape...) })
@@ -189,7 +194,8 @@ func elements(shape []int) int {
 type raw = json.RawMessage
 
 func TestCorpusFolder(t *testing.T) {
-	values := []raw{raw("0"), raw("1"), raw("3"), raw("-1"), raw("-0.0"), raw("1e-300"), raw("1e300"), raw("1e999"), raw("2147483648"), raw("9223372036854775807"), raw("9223372036854775808"),
+	values := []raw{raw("0"), raw("1"), raw("3"), raw("-1"), raw("-0.0"), raw("1e-300"), raw("1e300"),
+		raw("1e999"), raw("2147483648"), raw("9223372036854775807"), raw("9223372036854775808"),
 		raw("1.5"), raw(`""`), raw(`"x"`), raw(`"` + strings.Repeat("y", 1<<20) + `"`), raw("true"), raw("null"), raw("[]"), raw("{}"), raw("[1,2]"), raw(`[[[]]]`), raw(`{"type":"yarn","factor":1e308}`),
 		raw(strings.Repeat("[", 5000) + strings.Repeat("]", 5000)), raw(`"\ud800"`)}
 	for i, name := range model.Architectures() {

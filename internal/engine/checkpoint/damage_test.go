@@ -69,7 +69,9 @@ func splitGGUF(g *modeltest.GGUF, n int) []*modeltest.GGUF {
 // ggufs are the architectures that a GGUF file can hold; encoders, whose names end in Model, are not read from one.
 func ggufs() []string {
 	return slices.DeleteFunc(model.Architectures(), func(name string) bool {
-		return strings.HasSuffix(name, "Model") || slices.Contains([]string{"Gemma4UnifiedForCausalLM", "Glm4MoeLiteForCausalLM", "GlmForCausalLM", "Qwen2MoeForCausalLM", "HYV3ForCausalLM", "LlamaSwiftKVForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"}, name)
+		return strings.HasSuffix(name, "Model") ||
+			slices.Contains([]string{"Gemma4UnifiedForCausalLM", "Glm4MoeLiteForCausalLM", "GlmForCausalLM", "Qwen2MoeForCausalLM",
+				"HYV3ForCausalLM", "LlamaSwiftKVForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"}, name)
 	})
 }
 

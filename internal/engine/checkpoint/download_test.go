@@ -71,7 +71,8 @@ func TestDownload(t *testing.T) {
 		before = checkpoint.Summed()
 		changed := open(t, c.at)
 		if got := changed.Hash(); got == want || checkpoint.Summed()-before != changed.PieceBytes() {
-			t.Errorf("%s: a file that changed later has the hash %s after reading %d of %d bytes", name, got, checkpoint.Summed()-before, changed.PieceBytes())
+			t.Errorf("%s: a file that changed later has the hash %s after reading %d of %d bytes",
+				name, got, checkpoint.Summed()-before, changed.PieceBytes())
 		}
 	}
 }

@@ -25,7 +25,8 @@ func TestEncoderFolders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for extra, ok := range map[string]bool{"": true, "classifier.weight": true, "encoder.layer.0.attention.other.weight": false, "model.layers.0.attn.other.weight": false} {
+		for extra, ok := range map[string]bool{"": true, "classifier.weight": true,
+			"encoder.layer.0.attention.other.weight": false, "model.layers.0.attn.other.weight": false} {
 			dir := t.TempDir()
 			list := c.Tensors()
 			if extra != "" {

@@ -17,17 +17,27 @@ import (
 
 // Folders of the other families' reference models open, with the frequencies of transformers.
 func TestFamilyCheckpoints(t *testing.T) {
-	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-		"gpt_oss": families.GptOss, "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+		"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+		"gpt_oss": families.GptOss, "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
+		"exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
 		"cohere": "CohereForCausalLM", "cohere_qk_norm": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
-		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": families.Gemma4, "gemma4_e2b": families.Gemma4, "gemma4_26b": families.Gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "phi3_longrope": "Phi3ForCausalLM",
+		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
+		"gemma3": "Gemma3ForCausalLM", "gemma4_31b": families.Gemma4, "gemma4_e2b": families.Gemma4,
+		"gemma4_26b": families.Gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+		"phi3": "Phi3ForCausalLM", "phi3_longrope": "Phi3ForCausalLM",
 		"mistral3": "Ministral3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "glm4": "Glm4ForCausalLM", "glm": "GlmForCausalLM",
-		"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "olmoe": "OlmoeForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
+		"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM",
+		"olmoe": "OlmoeForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
 		"ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "hy_v3": "HYV3ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
 
-		"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "llama4": families.Llama4, "deepseek_v32": families.DeepseekV32, "glm_moe_dsa": "GlmMoeDsaForCausalLM",
-		"smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "lfm2": "Lfm2ForCausalLM", "lfm2_moe": families.LFM2MoE, "granite_hybrid": families.GraniteHybrid, "granite_hybrid_moe": families.GraniteHybrid, "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
+		"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "llama4": families.Llama4, "deepseek_v32": families.DeepseekV32,
+		"glm_moe_dsa": "GlmMoeDsaForCausalLM",
+		"smollm3":     "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM",
+		"qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "lfm2": "Lfm2ForCausalLM",
+		"lfm2_moe": families.LFM2MoE, "granite_hybrid": families.GraniteHybrid, "granite_hybrid_moe": families.GraniteHybrid,
+		"qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
 		dir := filepath.Join("../model/testdata", name)
 		c, err := Open(dir)
 		if err != nil {
@@ -50,7 +60,8 @@ func TestFamilyCheckpoints(t *testing.T) {
 				}
 			}
 		}
-		got := slices.DeleteFunc(c.Config.Rotations(), func(r model.Rotation) bool { return r.Freq[0] == 0 }) // that of layers without rotary positions
+		// that of layers without rotary positions
+		got := slices.DeleteFunc(c.Config.Rotations(), func(r model.Rotation) bool { return r.Freq[0] == 0 })
 		if n := len(c.Config.Rotations()); c.Config.RotationCount() != n {
 			t.Errorf("%s: %d rotations, the count is %d", name, n, c.Config.RotationCount())
 		}
@@ -85,7 +96,8 @@ func TestFamilyCheckpoints(t *testing.T) {
 		if strings.HasPrefix(arch, "Lfm2") { // its norms have other names
 			l = c.Config.Layer(first)
 		}
-		if slices.Contains(names, l.QNorm) != (c.Config.QKNorm && c.Config.QKNormOf != model.OfRotatedHeads) || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) != c.Config.OutBias {
+		if slices.Contains(names, l.QNorm) != (c.Config.QKNorm && c.Config.QKNormOf != model.OfRotatedHeads) ||
+			slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) != c.Config.OutBias {
 			t.Errorf("%s: tensors %v", name, names)
 		}
 		if err := c.Close(); err != nil {
@@ -97,7 +109,9 @@ func TestFamilyCheckpoints(t *testing.T) {
 // The name determines the family, not the tensors: with a wrong name, tensors are left over or
 // missing, or a setting is refused.
 func TestWrongFamily(t *testing.T) {
-	for from, to := range map[string]string{"qwen2": "LlamaForCausalLM", "qwen3": "MistralForCausalLM", "mistral": "Qwen3ForCausalLM", "mixtral": "Qwen3MoeForCausalLM", "qwen3_moe": "Qwen3ForCausalLM", "deepseek_v2": "LlamaForCausalLM", "deepseek_v3": "LlamaForCausalLM", "phi3": "LlamaForCausalLM"} {
+	for from, to := range map[string]string{"qwen2": "LlamaForCausalLM", "qwen3": "MistralForCausalLM",
+		"mistral": "Qwen3ForCausalLM", "mixtral": "Qwen3MoeForCausalLM", "qwen3_moe": "Qwen3ForCausalLM",
+		"deepseek_v2": "LlamaForCausalLM", "deepseek_v3": "LlamaForCausalLM", "phi3": "LlamaForCausalLM"} {
 		c := Checkpoint{Dir: filepath.Join("../model/testdata", from), at: map[string]place{}}
 		var raw map[string]any
 		readInto(t, filepath.Join(c.Dir, model.ConfigFile), &raw)

@@ -30,8 +30,11 @@ func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Typ
 // of every tensor.
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
-		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe", "llama4",
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe",
+		"granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2",
+		"gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
+		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "granite_hybrid_moe",
+		"glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe", "llama4",
 	} {
 		dirs[name] = filepath.Join("../model/testdata", name)
 	}
@@ -147,7 +150,8 @@ func TestGGUFOlderDeepseek(t *testing.T) {
 			}
 			old.Add(fmt.Sprintf("blk.%d.attn_kv_b.weight", i), gguf.F32, x.Shape, modeltest.Quantize(gguf.F32, all))
 		}
-		for key, v := range map[string]any{"attention.key_length": l.Nope + l.Rope, "attention.value_length": l.Value, "attention.head_count_kv": hub.Config.Heads,
+		for key, v := range map[string]any{"attention.key_length": l.Nope + l.Rope, "attention.value_length": l.Value,
+			"attention.head_count_kv":  hub.Config.Heads,
 			"attention.key_length_mla": nil, "attention.value_length_mla": nil} {
 			old.Unset("deepseek2." + key)
 			if v != nil {
@@ -289,7 +293,8 @@ func TestGGUFPaths(t *testing.T) {
 		t.Error("a file whose name begins like that of random weights differs")
 	}
 	put(t, filepath.Join(dir, "b.gguf"), data)
-	if _, err := checkpoint.Open(dir); !errors.Is(err, model.ErrNoCheckpoint) || !strings.Contains(err.Error(), "holds 2 .gguf files (a.gguf, b.gguf") {
+	if _, err := checkpoint.Open(dir); !errors.Is(err, model.ErrNoCheckpoint) ||
+		!strings.Contains(err.Error(), "holds 2 .gguf files (a.gguf, b.gguf") {
 		t.Errorf("a folder of two: %v", err)
 	}
 	both := write(t, modeltest.Small(), 1)
@@ -346,17 +351,22 @@ func TestGGUFRefused(t *testing.T) {
 		{"unknown setting", func(g *modeltest.GGUF) { g.Set("llama.attention.softcap", float32(50)) }, model.ErrUnsupported, `field "llama.attention.softcap": is 50`},
 		{"another family's setting", func(g *modeltest.GGUF) { g.Set("gemma2.attention.softcap", float32(50)) }, nil, ""},
 		{"yarn", func(g *modeltest.GGUF) { g.Set("llama.rope.scaling.type", "yarn") }, model.ErrUnsupported, `"yarn" is not supported`},
-		{"linear without factor", func(g *modeltest.GGUF) { g.Set("llama.rope.scaling.type", "linear") }, model.ErrOutOfRange, "rope.scaling.factor"},
+		{"linear without factor", func(g *modeltest.GGUF) { g.Set("llama.rope.scaling.type", "linear") },
+			model.ErrOutOfRange, "rope.scaling.factor"},
 		{"window", func(g *modeltest.GGUF) { g.Set("llama.attention.sliding_window", 64) }, nil, ""},
 		{"split", func(g *modeltest.GGUF) { g.Set("split.count", 3) }, model.ErrUnsupported, "part 1 of 3 by its metadata, 1 of 1 by its name"},
 		{"a tensor more", func(g *modeltest.GGUF) { g.Add("blk.0.attn_sinks.weight", gguf.F32, []int{16}, f32) }, model.ErrMismatch, `tensor "blk.0.attn_sinks.weight": is not part`},
-		{"a bias more", func(g *modeltest.GGUF) { g.Add("blk.1.attn_q.bias", gguf.F32, []int{64}, make([]byte, 256)) }, model.ErrMismatch, "q_proj.bias"},
-		{"a layer more", func(g *modeltest.GGUF) { g.Add("blk.2.attn_norm.weight", gguf.F32, []int{64}, make([]byte, 256)) }, model.ErrMismatch, "layers.2"},
+		{"a bias more", func(g *modeltest.GGUF) { g.Add("blk.1.attn_q.bias", gguf.F32, []int{64}, make([]byte, 256)) },
+			model.ErrMismatch, "q_proj.bias"},
+		{"a layer more", func(g *modeltest.GGUF) { g.Add("blk.2.attn_norm.weight", gguf.F32, []int{64}, make([]byte, 256)) },
+			model.ErrMismatch, "layers.2"},
 		{"a second name", func(g *modeltest.GGUF) {
 			g.Add("model.norm.weight", gguf.F32, []int{64}, make([]byte, 256))
 		}, model.ErrFormat, "is a second model.norm.weight"},
-		{"factors of another width", func(g *modeltest.GGUF) { g.Add("rope_freqs.weight", gguf.F32, []int{16}, f32) }, model.ErrMismatch, "8 frequencies want"},
-		{"factors of zero", func(g *modeltest.GGUF) { g.Add("rope_freqs.weight", gguf.F32, []int{8}, f32[:32]) }, model.ErrOutOfRange, "element 0 is 0"},
+		{"factors of another width", func(g *modeltest.GGUF) { g.Add("rope_freqs.weight", gguf.F32, []int{16}, f32) },
+			model.ErrMismatch, "8 frequencies want"},
+		{"factors of zero", func(g *modeltest.GGUF) { g.Add("rope_freqs.weight", gguf.F32, []int{8}, f32[:32]) },
+			model.ErrOutOfRange, "element 0 is 0"},
 		{"eos outside", func(g *modeltest.GGUF) { g.Set("tokenizer.ggml.eot_token_id", 4000) }, nil, `field "tokenizer.ggml.eos_token_id": token 4000 is outside`},
 		{"tokens of numbers", func(g *modeltest.GGUF) { g.Set("tokenizer.ggml.tokens", []int32{1}) }, model.ErrFormat, "tokenizer.ggml.tokens"},
 	} {
@@ -406,8 +416,10 @@ func TestGGUFMetadata(t *testing.T) {
 		{"huge", map[string]any{"llama.block_count": uint64(1 << 63)}, model.ErrFormat, `"llama.block_count"`},
 		{"large", map[string]any{"llama.feed_forward_length": 1 << 30}, model.ErrOutOfRange, `"llama.feed_forward_length": 1073741824 is outside`},
 		{"negative", map[string]any{"llama.attention.head_count": int32(-4)}, model.ErrOutOfRange, `"llama.attention.head_count": -4 is outside`},
-		{"heads by layer", map[string]any{"llama.attention.head_count": []int32{4, 2}}, model.ErrUnsupported, "2 values of int32 (array) is not one number for all layers"},
-		{"heads, the same by layer", map[string]any{"llama.attention.head_count": []int32{4, 4}}, model.ErrMissing, "q_proj.weight\": missing; LlamaForCausalLM needs it with shape [64 64]"},
+		{"heads by layer", map[string]any{"llama.attention.head_count": []int32{4, 2}}, model.ErrUnsupported,
+			"2 values of int32 (array) is not one number for all layers"},
+		{"heads, the same by layer", map[string]any{"llama.attention.head_count": []int32{4, 4}},
+			model.ErrMissing, "q_proj.weight\": missing; LlamaForCausalLM needs it with shape [64 64]"},
 		{"text", map[string]any{"llama.rope.freq_base": "10000"}, model.ErrFormat, "rope.freq_base"},
 		{"NaN", map[string]any{"llama.attention.layer_norm_rms_epsilon": float32(math.NaN())}, model.ErrOutOfRange, "NaN"},
 		{"values of another width", map[string]any{"llama.attention.value_length": 8}, model.ErrUnsupported, "value_length"},
@@ -421,7 +433,8 @@ func TestGGUFMetadata(t *testing.T) {
 				v   any
 			}{{"general.architecture", "llama"}, {"llama.block_count", 2}, {"llama.embedding_length", 64}, {"llama.context_length", 512},
 				{"llama.feed_forward_length", 128}, {"llama.attention.head_count", 4}, {"llama.attention.layer_norm_rms_epsilon", float32(1e-5)},
-				{"llama.rope.freq_base", float32(10000)}, {"llama.attention.value_length", 16}, {"llama.rope.dimension_count", 16}, {"llama.vocab_size", 6}} {
+				{"llama.rope.freq_base", float32(10000)}, {"llama.attention.value_length", 16},
+				{"llama.rope.dimension_count", 16}, {"llama.vocab_size", 6}} {
 				v, ok := test.set[kv.key]
 				if !ok {
 					v = kv.v
@@ -458,11 +471,13 @@ func TestGGUFSplit(t *testing.T) {
 		}
 	}
 	put(t, part(2, 3), files[2].Bytes())
-	if _, err := checkpoint.Open(part(1, 3)); !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "part 3 of 3 by its metadata, 2 of 3 by its name") {
+	if _, err := checkpoint.Open(part(1, 3)); !errors.Is(err, model.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "part 3 of 3 by its metadata, 2 of 3 by its name") {
 		t.Error(err)
 	}
 	check(t, os.Remove(part(2, 3)))
-	if _, err := checkpoint.Open(part(1, 3)); !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "m-00002-of-00003.gguf: no such file") {
+	if _, err := checkpoint.Open(part(1, 3)); !errors.Is(err, model.ErrMissing) ||
+		!strings.Contains(err.Error(), "m-00002-of-00003.gguf: no such file") {
 		t.Error(err)
 	}
 	if _, err := checkpoint.Open(dir); !errors.Is(err, model.ErrNoCheckpoint) || !strings.Contains(err.Error(), "part 2 of 3 is missing") {
@@ -499,9 +514,12 @@ func TestGGUFQwen35(t *testing.T) {
 	for name, change := range map[string]func(g *modeltest.GGUF){
 		"model.layers.8.input_layernorm.weight":  func(g *modeltest.GGUF) { further(g, "blk.8.attn_norm.weight") },
 		"model.layers.0.self_attn.k_proj.weight": func(g *modeltest.GGUF) { further(g, "blk.0.attn_k.weight") },
-		"ssm.inner_size":                         func(g *modeltest.GGUF) { g.Unset("qwen35.ssm.inner_size"); g.Set("qwen35.ssm.inner_size", 65) },
-		"nextn_predict_layers":                   func(g *modeltest.GGUF) { g.Set("qwen35.nextn_predict_layers", 8) },
-		"ssm.group_count":                        func(g *modeltest.GGUF) { g.Unset("qwen35.ssm.group_count") },
+		"ssm.inner_size": func(g *modeltest.GGUF) {
+			g.Unset("qwen35.ssm.inner_size")
+			g.Set("qwen35.ssm.inner_size", 65)
+		},
+		"nextn_predict_layers": func(g *modeltest.GGUF) { g.Set("qwen35.nextn_predict_layers", 8) },
+		"ssm.group_count":      func(g *modeltest.GGUF) { g.Unset("qwen35.ssm.group_count") },
 	} {
 		if _, err := try(change); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)

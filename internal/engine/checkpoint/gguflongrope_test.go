@@ -86,7 +86,8 @@ func TestGGUFLongRopeRefused(t *testing.T) {
 				}
 			case err != nil:
 				t.Error(err)
-			case !c.Config.Rope.Beyond || c.Config.Rope.Amplitude != 1.5 || c.Config.Rope.OriginalMax != 64 || c.Config.Rope.Long[7] != 8 || len(c.Extra()) > 0:
+			case !c.Config.Rope.Beyond || c.Config.Rope.Amplitude != 1.5 || c.Config.Rope.OriginalMax != 64 ||
+				c.Config.Rope.Long[7] != 8 || len(c.Extra()) > 0:
 				t.Errorf("%+v, extra %v", c.Config.Rope, c.Extra())
 			}
 		})

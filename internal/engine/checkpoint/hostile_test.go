@@ -58,13 +58,18 @@ func TestHostileFiles(t *testing.T) {
 		want   string
 	}{
 		{"no folder", func(t testing.TB, dir string) { check(t, os.RemoveAll(dir)) }, model.ErrMissing, "no such file"},
-		{"a file, not a folder", func(t testing.TB, dir string) { check(t, os.RemoveAll(dir)); put(t, dir, nil) }, model.ErrNoCheckpoint, "not a directory"},
-		{"no config", func(t testing.TB, dir string) { check(t, os.Remove(filepath.Join(dir, "config.json"))) }, model.ErrNoCheckpoint, "not a Hugging Face model folder"},
+		{"a file, not a folder", func(t testing.TB, dir string) {
+			check(t, os.RemoveAll(dir))
+			put(t, dir, nil)
+		}, model.ErrNoCheckpoint, "not a directory"},
+		{"no config", func(t testing.TB, dir string) { check(t, os.Remove(filepath.Join(dir, "config.json"))) },
+			model.ErrNoCheckpoint, "not a Hugging Face model folder"},
 		{"config is a folder", func(t testing.TB, dir string) {
 			check(t, os.Remove(filepath.Join(dir, "config.json")))
 			check(t, os.Mkdir(filepath.Join(dir, "config.json"), 0o755))
 		}, model.ErrFormat, "config.json: not a regular file"},
-		{"huge config", func(t testing.TB, dir string) { check(t, os.Truncate(filepath.Join(dir, "config.json"), 1<<34)) }, model.ErrFormat, "more than 16777216"},
+		{"huge config", func(t testing.TB, dir string) { check(t, os.Truncate(filepath.Join(dir, "config.json"), 1<<34)) },
+			model.ErrFormat, "more than 16777216"},
 		{"config is a device", func(t testing.TB, dir string) {
 			check(t, os.Remove(filepath.Join(dir, "config.json")))
 			check(t, os.Symlink(os.DevNull, filepath.Join(dir, "config.json")))
@@ -77,7 +82,8 @@ func TestHostileFiles(t *testing.T) {
 		{"deep config", replace("config.json", []byte(strings.Repeat(`{"a":`, 100000))), model.ErrFormat, "not a JSON object"},
 		{"absurd config", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":9223372036854775807}`)), model.ErrOutOfRange, `field "hidden_size": 9223372036854775807`},
 		{"large config, small file", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":131072,"num_hidden_layers":1024,"num_attention_heads":4096,"intermediate_size":1048576,"vocab_size":4194304}`)), model.ErrMismatch, "shape [256 64]; config.json wants [4194304 131072]"},
-		{"no weights", func(t testing.TB, dir string) { check(t, os.Remove(filepath.Join(dir, "model.safetensors"))) }, model.ErrMissing, "neither model.safetensors nor"},
+		{"no weights", func(t testing.TB, dir string) { check(t, os.Remove(filepath.Join(dir, "model.safetensors"))) },
+			model.ErrMissing, "neither model.safetensors nor"},
 		{"other weights", func(t testing.TB, dir string) {
 			check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "pytorch_model.bin")))
 		}, model.ErrMissing, "there is pytorch_model.bin, which may run code when it is read. Convert"},
@@ -117,7 +123,8 @@ func TestHostileFiles(t *testing.T) {
 		{"256 TiB in 73 bytes", weights(modeltest.File(one("F32", []int64{1 << 46}, 0, 1<<48), nil)), model.ErrFormat, `tensor "t": truncated`},
 		{"product overflows", weights(modeltest.File(one("F32", []int64{1 << 62, 4}, 0, 16), make([]byte, 16))), model.ErrFormat, "overflows"},
 		{"end before begin", weights(modeltest.File(one("F32", []int64{1}, 4, 0), make([]byte, 4))), model.ErrFormat, "run backwards"},
-		{"bytes behind", weights(modeltest.File(one("F32", []int64{1}, 0, 4), make([]byte, 5))), model.ErrFormat, "1 bytes after the last tensor"},
+		{"bytes behind", weights(modeltest.File(one("F32", []int64{1}, 0, 4), make([]byte, 5))),
+			model.ErrFormat, "1 bytes after the last tensor"},
 		{"one byte short", truncate(func(n int64) int64 { return n - 1 }), model.ErrFormat, "truncated"},
 		{"half of it", truncate(func(n int64) int64 { return n / 2 }), model.ErrFormat, "truncated"},
 		{"one byte more", truncate(func(n int64) int64 { return n + 1 }), model.ErrFormat, "1 bytes after the last tensor"},

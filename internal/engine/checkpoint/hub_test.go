@@ -43,7 +43,8 @@ func TestHubCache(t *testing.T) {
 		}
 	}
 	t.Chdir(repo)
-	for path, want := range map[string]string{".": name, "snapshots/abc": name, "./snapshots/abc/": name, "snapshots/abc/m.Q4_K.gguf": name, "random:x": "random:x"} {
+	for path, want := range map[string]string{".": name, "snapshots/abc": name, "./snapshots/abc/": name,
+		"snapshots/abc/m.Q4_K.gguf": name, "random:x": "random:x"} {
 		if got := layout.NameOf(path); got != want {
 			t.Errorf("%s is called %q, want %q", path, got, want)
 		}

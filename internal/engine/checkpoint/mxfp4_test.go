@@ -46,11 +46,13 @@ func TestMXFP4(t *testing.T) {
 		t.Errorf("%v: want %d tensors in mxfp4", stored, want)
 	}
 	for _, c := range []*checkpoint.Checkpoint{hub, got} {
-		attention, experts := c.HeldAs("model.layers.0.self_attn.q_proj.weight", c.Config.DType), c.HeldAs("model.layers.0.mlp.experts.1.down_proj.weight", c.Config.DType)
+		attention, experts := c.HeldAs("model.layers.0.self_attn.q_proj.weight", c.Config.DType),
+			c.HeldAs("model.layers.0.mlp.experts.1.down_proj.weight", c.Config.DType)
 		if c.Config.DType != tensor.MXFP4 || attention != tensor.Q8_0 || experts != tensor.MXFP4 {
 			t.Errorf("held as %v, attention as %v, experts as %v", c.Config.DType, attention, experts)
 		}
-		for _, name := range []string{"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.experts.1.down_proj.weight", "lm_head.weight", "model.layers.0.mlp.router.weight"} {
+		for _, name := range []string{"model.layers.0.self_attn.q_proj.weight",
+			"model.layers.0.mlp.experts.1.down_proj.weight", "lm_head.weight", "model.layers.0.mlp.router.weight"} {
 			if planned := c.Config.HeldAs(name, c.Config.DType); planned != c.HeldAs(name, c.Config.DType) {
 				t.Errorf("%s is planned as %v", name, planned)
 			}
@@ -81,8 +83,11 @@ func packed(t *testing.T, change func(header map[string]any, data []byte)) strin
 func TestMXFP4IsChecked(t *testing.T) {
 	const name = "model.layers.1.mlp.experts.down_proj"
 	for want, change := range map[string]func(header map[string]any, data []byte){
-		name + "_scales\": missing":        func(h map[string]any, _ []byte) { h["x.scales"] = h[name+"_scales"]; delete(h, name+"_scales") },
-		name + "_blocks\": is U8 of shape": func(h map[string]any, _ []byte) { h[name+"_blocks"].(map[string]any)["shape"] = []int{6, 32, 16, 2} },
+		name + "_scales\": missing": func(h map[string]any, _ []byte) { h["x.scales"] = h[name+"_scales"]; delete(h, name+"_scales") },
+		name + "_blocks\": is U8 of shape": func(h map[string]any,
+			_ []byte) {
+			h[name+"_blocks"].(map[string]any)["shape"] = []int{6, 32, 16, 2}
+		},
 		name + "_scales\": is I8 of shape": func(h map[string]any, _ []byte) { h[name+"_scales"].(map[string]any)["dtype"] = "I8" },
 	} {
 		if _, err := checkpoint.Open(packed(t, change)); err == nil || !strings.Contains(err.Error(), want) {
@@ -95,7 +100,8 @@ func TestMXFP4IsChecked(t *testing.T) {
 		data[int(at[0].(float64))+5] = 255
 	})
 	r, err := checkpoint.Verify(dir)
-	if err != nil || !errors.Is(r.Err(), model.ErrNotFinite) || !strings.Contains(r.Err().Error(), "experts.0.down_proj.weight\": 32 elements") {
+	if err != nil || !errors.Is(r.Err(), model.ErrNotFinite) ||
+		!strings.Contains(r.Err().Error(), "experts.0.down_proj.weight\": 32 elements") {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// Blocks without the method in config.json are not part of the model.

@@ -25,7 +25,8 @@ func seeing(t testing.TB, from string, rename func(string) string) string {
 	data, err := os.ReadFile(filepath.Join(from, "config.json"))
 	check(t, err)
 	check(t, json.Unmarshal(data, &text))
-	outer := map[string]any{"architectures": []string{"Gemma3ForConditionalGeneration"}, "eos_token_id": text["eos_token_id"], "torch_dtype": text["torch_dtype"],
+	outer := map[string]any{"architectures": []string{"Gemma3ForConditionalGeneration"},
+		"eos_token_id": text["eos_token_id"], "torch_dtype": text["torch_dtype"],
 		"vision_config": map[string]any{"hidden_size": 16}, "text_config": text, "mm_tokens_per_image": 256}
 	for _, key := range []string{"architectures", "eos_token_id", "torch_dtype"} {
 		delete(text, key)
@@ -36,7 +37,8 @@ func seeing(t testing.TB, from string, rename func(string) string) string {
 	file, err := os.ReadFile(filepath.Join(from, "model.safetensors"))
 	check(t, err)
 	header, data := modeltest.Parts(file)
-	for _, name := range []string{"vision_tower.vision_model.head.weight", "model.vision_tower.encoder.layers.0.mlp.fc1.weight", "multi_modal_projector.mm_soft_emb_norm.weight"} {
+	for _, name := range []string{"vision_tower.vision_model.head.weight",
+		"model.vision_tower.encoder.layers.0.mlp.fc1.weight", "multi_modal_projector.mm_soft_emb_norm.weight"} {
 		header[name] = object{"dtype": "BF16", "shape": []int{2}, "data_offsets": []int{len(data), len(data) + 4}}
 		data = append(data, 1, 2, 3, 4)
 	}
@@ -90,7 +92,8 @@ func TestNested(t *testing.T) {
 	// Published folders leave heads and vocabulary to the configuration class.
 	text := `{"architectures":["Gemma3ForConditionalGeneration"],"eos_token_id":[1,106],"torch_dtype":"bfloat16","text_config":{"hidden_size":2560,"intermediate_size":10240,"num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},"sliding_window":1024}}`
 	c, err := model.ParseConfig("d", []byte(text), nil)
-	if err != nil || c.Heads != 8 || c.KVHeads != 4 || c.HeadDim != 256 || c.Vocab != 262208 || c.MaxPositions != 131072 || c.Window(0) != 1024 || c.Window(5) != 0 || len(c.EOS) != 2 || c.Rope.Factor != 8 {
+	if err != nil || c.Heads != 8 || c.KVHeads != 4 || c.HeadDim != 256 || c.Vocab != 262208 ||
+		c.MaxPositions != 131072 || c.Window(0) != 1024 || c.Window(5) != 0 || len(c.EOS) != 2 || c.Rope.Factor != 8 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for text, want := range map[string]string{
@@ -156,7 +159,8 @@ func TestWrappers(t *testing.T) {
 			}, ""},
 		{`{"architectures":["Qwen3_5MoeForConditionalGeneration"],"text_config":{"shared_expert_intermediate_size":96,` + strings.Replace(text, `"intermediate_size":96,`, `"layer_types":["full_attention","linear_attention"],`, 1) + `}}`,
 			func(c *model.Config) bool {
-				return c.Architecture == "Qwen3_5MoeForCausalLM" && c.MoE.Experts == 256 && c.MoE.PerToken == 8 && c.MoE.FFN == 512 && c.MoE.Shared == 96 && c.MoE.Gated && c.MoE.Router.Normalise && c.HeadDim == 256 && c.Recurrent(1)
+				return c.Architecture == "Qwen3_5MoeForCausalLM" && c.MoE.Experts == 256 && c.MoE.PerToken == 8 &&
+					c.MoE.FFN == 512 && c.MoE.Shared == 96 && c.MoE.Gated && c.MoE.Router.Normalise && c.HeadDim == 256 && c.Recurrent(1)
 			}, ""},
 		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":"mistral",` + text + `,"sliding_window":null}}`, func(c *model.Config) bool { return c.Architecture == "MistralForCausalLM" && c.Windows == nil }, ""},
 		{`{"architectures":["KimiK25ForConditionalGeneration"],"tie_word_embeddings":false,"text_config":{"model_type":"kimi_k2",` + text + `,"kv_lora_rank":16,"n_group":1,"topk_group":1,"n_routed_experts":384,"routed_scaling_factor":2.827,"first_k_dense_replace":1}}`,
@@ -214,7 +218,8 @@ func TestStackedExperts(t *testing.T) {
 		equalTensors(t, turned, plain, s.Name, 0)
 	}
 	put(t, filepath.Join(dir, "config.json"), bytes.Replace(config, []byte(`"moe_intermediate_size": 32`), []byte(`"moe_intermediate_size": 31`), 1))
-	if _, err := checkpoint.Open(dir); !errors.Is(err, model.ErrMismatch) || !strings.Contains(err.Error(), "has shape [6 64 48] and model.layers.0.mlp.experts.down_proj [6 48 32]; 6 experts of width 31 want [6 62 48]") {
+	if _, err := checkpoint.Open(dir); !errors.Is(err, model.ErrMismatch) || !strings.Contains(err.Error(),
+		"has shape [6 64 48] and model.layers.0.mlp.experts.down_proj [6 48 32]; 6 experts of width 31 want [6 62 48]") {
 		t.Error(err)
 	}
 }

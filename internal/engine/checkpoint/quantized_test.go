@@ -79,7 +79,8 @@ func TestDraftAs(t *testing.T) {
 	for _, test := range []struct {
 		c        *checkpoint.Checkpoint
 		dt, want tensor.DType
-	}{{gptq, tensor.Int4, tensor.Int4}, {gptq, tensor.MXFP4, tensor.Q8_0}, {plain, tensor.Int4, tensor.Q8_0}, {plain, tensor.Q4_0, tensor.Q4_0}, {gptq, tensor.BF16, tensor.BF16}} {
+	}{{gptq, tensor.Int4, tensor.Int4}, {gptq, tensor.MXFP4, tensor.Q8_0}, {plain, tensor.Int4, tensor.Q8_0},
+		{plain, tensor.Q4_0, tensor.Q4_0}, {gptq, tensor.BF16, tensor.BF16}} {
 		if got := test.c.Config.DraftAs(test.dt); got != test.want {
 			t.Errorf("%s as a draft of %v is held as %v, want %v", test.c.Dir, test.dt, got, test.want)
 		}
@@ -221,7 +222,8 @@ const hostileModule = "model.layers.1.mlp.down_proj."
 
 // A tensor that is missing, or has another type or shape, is refused with the name of its module.
 func TestHostileForms(t *testing.T) {
-	other := map[string]string{"F32": "I32", "F16": "I16", "BF16": "I16", "I32": "F32", "U8": "BOOL", "I8": "BOOL", "F8_E4M3": "F8_E5M2", "I64": "U64"}
+	other := map[string]string{"F32": "I32", "F16": "I16", "BF16": "I16", "I32": "F32", "U8": "BOOL",
+		"I8": "BOOL", "F8_E4M3": "F8_E5M2", "I64": "U64"}
 	tried := 0
 	for _, dir := range quantizedFolders(t) {
 		file, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))

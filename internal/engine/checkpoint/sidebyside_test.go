@@ -40,7 +40,8 @@ func TestSideBySideFolders(t *testing.T) {
 		if b.EOS, b.BOS = a.Config.EOS, a.Config.BOS; err != nil || fmt.Sprintf("%+v", b) != fmt.Sprintf("%+v", a.Config) {
 			t.Errorf("%s: config.v5.json gives\n%+v, %v; want\n%+v", name, b, err, a.Config)
 		}
-		for extra, ok := range map[string]bool{"mtp.layers.0.norm.weight": true, "model.layers.0.mixer.other.weight": false, "backbone.layers.0.other": false} {
+		for extra, ok := range map[string]bool{"mtp.layers.0.norm.weight": true,
+			"model.layers.0.mixer.other.weight": false, "backbone.layers.0.other": false} {
 			if strings.HasPrefix(name, "falcon") && strings.HasPrefix(extra, "backbone.") {
 				continue
 			}

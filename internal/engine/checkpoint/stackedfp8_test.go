@@ -17,7 +17,8 @@ import (
 
 // stackedFP8 writes the Llama 4 of the tests with random stacks of experts in FP8. scales returns the shape
 // of the scales of a stack (rows, columns). The result maps the name of a stack to its codes and scales.
-func stackedFP8(t *testing.T, settings string, turn bool, scales func(rows, cols int, down bool) (m, n int)) (dir string, stacks map[string]stack) {
+func stackedFP8(t *testing.T, settings string, turn bool,
+	scales func(rows, cols int, down bool) (m, n int)) (dir string, stacks map[string]stack) {
 	t.Helper()
 	const from = "../model/testdata/llama4"
 	text, err := os.ReadFile(filepath.Join(from, "config.json"))
@@ -95,7 +96,8 @@ func TestStackedFP8(t *testing.T) {
 		scales   func(rows, cols int, down bool) (m, n int)
 		at       func(r, c int, s stack) (m, n int) // the scale of an element
 	}{
-		"blocks": {blocks, true, func(r, c int, _ bool) (int, int) { return r / 16, c / 16 }, func(r, c int, _ stack) (int, int) { return r / 16, c / 16 }},
+		"blocks": {blocks, true, func(r, c int, _ bool) (int, int) { return r / 16, c / 16 },
+			func(r, c int, _ stack) (int, int) { return r / 16, c / 16 }},
 		"halves": {`{"quant_method":"fp8"}`, true, func(_, _ int, down bool) (int, int) {
 			if down {
 				return 1, 1

@@ -88,7 +88,8 @@ func TestValues(t *testing.T) {
 	for key, want := range map[string]string{
 		"text": "héllo error error error error error", "u32": "error error 7 error error error", "i32": "error error -7 error error error",
 		"u64": "error error error error error error", "f32": "error error error error error error", "yes": "error true error error error error",
-		"texts": "error error error [a  bcd] error error", "same": "error error 4 error [4 4 4] error", "wholes": "error error error error [1 -2] error",
+		"texts": "error error error [a  bcd] error error", "same": "error error 4 error [4 4 4] error",
+		"wholes": "error error error error [1 -2] error",
 		"floats": "error error error error error [1 2.5]", "none": "error error error error [] error", "absent": "def true 5 [] [] []",
 	} {
 		if got := all(key); got != want {
@@ -178,10 +179,13 @@ func TestHostile(t *testing.T) {
 		{"text of 2^63", head(0, 1).text("k").u32(str).u64(1 << 63), gguf.ErrFormat, "string of 9223372036854775808 bytes"},
 		{"array of arrays", head(0, 1).text("k").u32(array).u32(array).u64(1).pad(64), gguf.ErrFormat, "array of array"},
 		{"array of nothing known", head(0, 1).text("k").u32(array).u32(77).u64(1).pad(64), gguf.ErrFormat, "array of kind(77)"},
-		{"array of 2^64-1", head(0, 1).text("k").u32(array).u32(u8).u64(math.MaxUint64), gguf.ErrFormat, "array of 18446744073709551615 elements"},
-		{"array longer than the file", head(0, 1).text("k").u32(array).u32(10).u64(1 << 24).pad(64), gguf.ErrFormat, "134217728 bytes wanted, 64 left"},
+		{"array of 2^64-1", head(0, 1).text("k").u32(array).u32(u8).u64(math.MaxUint64), gguf.ErrFormat,
+			"array of 18446744073709551615 elements"},
+		{"array longer than the file", head(0, 1).text("k").u32(array).u32(10).u64(1 << 24).pad(64),
+			gguf.ErrFormat, "134217728 bytes wanted, 64 left"},
 		{"texts longer than the file", head(0, 1).text("k").u32(array).u32(str).u64(1 << 24).pad(64), gguf.ErrFormat, "element 8: truncated"},
-		{"text in an array, too long", head(0, 1).text("k").u32(array).u32(str).u64(2).text("a").u64(1 << 40), gguf.ErrFormat, "element 1: string of"},
+		{"text in an array, too long", head(0, 1).text("k").u32(array).u32(str).u64(2).text("a").u64(1 << 40),
+			gguf.ErrFormat, "element 1: string of"},
 		{"rank 0", head(1, 0).tensor("t", 0, 0).pad(64), gguf.ErrFormat, `tensor "t": 0 dimensions`},
 		{"rank 5", head(1, 0).tensor("t", 0, 0, 1, 1, 1, 1, 1).pad(64), gguf.ErrFormat, "5 dimensions"},
 		{"rank 2^32-1", head(1, 0).text("t").u32(math.MaxUint32).pad(64), gguf.ErrFormat, "4294967295 dimensions"},
@@ -207,7 +211,8 @@ func TestHostile(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			_, err := gguf.Parse(test.data)
 			runtime.ReadMemStats(&after)
-			if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "gguf: ") || len(err.Error()) > 1000 {
+			if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) ||
+				!strings.HasPrefix(err.Error(), "gguf: ") || len(err.Error()) > 1000 {
 				t.Errorf("got %v\nwant %q (%v)", err, test.want, test.kind)
 			}
 			if grew := after.TotalAlloc - before.TotalAlloc; grew > 1<<20 {
@@ -273,22 +278,29 @@ func TestFind(t *testing.T) {
 		want  string                     // the file, or a part of the error
 		kind  error
 	}{
-		"one":                      {map[string]*modeltest.GGUF{"a.gguf": model}, "a.gguf", nil},
-		"upper case":               {map[string]*modeltest.GGUF{"a.GGUF": model}, "a.GGUF", nil},
-		"two":                      {map[string]*modeltest.GGUF{"a.gguf": model, "b.gguf": model}, "2 .gguf files (a.gguf, b.gguf ...)", gguf.ErrSeveral},
-		"projector by name":        {map[string]*modeltest.GGUF{"a.gguf": model, "mmproj-a-f16.gguf": junk}, "a.gguf", nil},
-		"projector by kind":        {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": projector}, "z.gguf", nil},
-		"matrix by name":           {map[string]*modeltest.GGUF{"z.gguf": model, "a-IMatrix.gguf": junk}, "z.gguf", nil},
-		"matrix by kind":           {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": matrix}, "z.gguf", nil},
-		"adapter":                  {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": adapter}, "z.gguf", nil},
-		"projector alone":          {map[string]*modeltest.GGUF{"mmproj.gguf": projector}, "mmproj.gguf", nil},
-		"broken beside a model":    {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": junk}, "2 .gguf files", gguf.ErrSeveral},
-		"parts":                    {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "m-00002-of-00002.gguf": junk}, "m-00001-of-00002.gguf", nil},
-		"parts and a projector":    {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "m-00002-of-00002.gguf": junk, "mmproj.gguf": junk}, "m-00001-of-00002.gguf", nil},
-		"first part alone":         {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk}, "part 2 of 2 is missing: m-00002-of-00002.gguf", gguf.ErrPart},
-		"second part alone":        {map[string]*modeltest.GGUF{"m-00002-of-00002.gguf": junk}, "part 1 of 2 is missing: m-00001-of-00002.gguf", gguf.ErrPart},
-		"two of three":             {map[string]*modeltest.GGUF{"m-00001-of-00003.gguf": junk, "m-00003-of-00003.gguf": junk}, "part 2 of 3 is missing: m-00002-of-00003.gguf", gguf.ErrPart},
-		"two split models":         {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "n-00001-of-00002.gguf": junk}, "2 .gguf files", gguf.ErrSeveral},
+		"one":        {map[string]*modeltest.GGUF{"a.gguf": model}, "a.gguf", nil},
+		"upper case": {map[string]*modeltest.GGUF{"a.GGUF": model}, "a.GGUF", nil},
+		"two": {map[string]*modeltest.GGUF{"a.gguf": model, "b.gguf": model},
+			"2 .gguf files (a.gguf, b.gguf ...)", gguf.ErrSeveral},
+		"projector by name":     {map[string]*modeltest.GGUF{"a.gguf": model, "mmproj-a-f16.gguf": junk}, "a.gguf", nil},
+		"projector by kind":     {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": projector}, "z.gguf", nil},
+		"matrix by name":        {map[string]*modeltest.GGUF{"z.gguf": model, "a-IMatrix.gguf": junk}, "z.gguf", nil},
+		"matrix by kind":        {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": matrix}, "z.gguf", nil},
+		"adapter":               {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": adapter}, "z.gguf", nil},
+		"projector alone":       {map[string]*modeltest.GGUF{"mmproj.gguf": projector}, "mmproj.gguf", nil},
+		"broken beside a model": {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": junk}, "2 .gguf files", gguf.ErrSeveral},
+		"parts": {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "m-00002-of-00002.gguf": junk},
+			"m-00001-of-00002.gguf", nil},
+		"parts and a projector": {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk,
+			"m-00002-of-00002.gguf": junk, "mmproj.gguf": junk}, "m-00001-of-00002.gguf", nil},
+		"first part alone": {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk},
+			"part 2 of 2 is missing: m-00002-of-00002.gguf", gguf.ErrPart},
+		"second part alone": {map[string]*modeltest.GGUF{"m-00002-of-00002.gguf": junk},
+			"part 1 of 2 is missing: m-00001-of-00002.gguf", gguf.ErrPart},
+		"two of three": {map[string]*modeltest.GGUF{"m-00001-of-00003.gguf": junk, "m-00003-of-00003.gguf": junk},
+			"part 2 of 3 is missing: m-00002-of-00003.gguf", gguf.ErrPart},
+		"two split models": {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "n-00001-of-00002.gguf": junk},
+			"2 .gguf files", gguf.ErrSeveral},
 		"a number beyond the last": {map[string]*modeltest.GGUF{"m-00003-of-00002.gguf": junk}, "part 1 of 2 is missing", gguf.ErrPart},
 		"none":                     {nil, "no .gguf file", gguf.ErrNotThere},
 	} {
@@ -303,7 +315,8 @@ func TestFind(t *testing.T) {
 			}
 		}
 		got, err := gguf.Find(dir)
-		if c.kind == nil && (err != nil || got != filepath.Join(dir, c.want)) || !errors.Is(err, c.kind) || err != nil && !strings.Contains(err.Error(), c.want) {
+		if c.kind == nil && (err != nil || got != filepath.Join(dir, c.want)) || !errors.Is(err, c.kind) ||
+			err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, c.want, c.kind)
 		}
 	}
@@ -311,7 +324,8 @@ func TestFind(t *testing.T) {
 	if err := os.WriteFile(missing, make([]byte, 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := gguf.OpenParts(missing); !errors.Is(err, gguf.ErrPart) || !strings.Contains(err.Error(), "part 1 of 3 is missing: m-00001-of-00003.gguf") {
+	if _, err := gguf.OpenParts(missing); !errors.Is(err, gguf.ErrPart) ||
+		!strings.Contains(err.Error(), "part 1 of 3 is missing: m-00001-of-00003.gguf") {
 		t.Errorf("a part that is named: %v", err)
 	}
 }

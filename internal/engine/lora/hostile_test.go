@@ -37,11 +37,15 @@ func TestHostileAdapters(t *testing.T) {
 		kind   error
 		want   string
 	}{
-		"one factor":   {change: func(m map[string]loratest.Tensor) { delete(m, module+".lora_B.weight") }, kind: model.ErrMissing, want: "one factor of two"},
-		"no factors":   {change: func(m map[string]loratest.Tensor) { clear(m) }, kind: model.ErrMissing, want: "no factors"},
-		"NaN":          {change: func(m map[string]loratest.Tensor) { m[module+".lora_A.weight"].Values[3*48+5] = nan }, kind: model.ErrNotFinite, want: "row 3"},
-		"infinity":     {change: func(m map[string]loratest.Tensor) { m[module+".lora_B.weight"].Values[0] = float32(math.Inf(1)) }, kind: model.ErrNotFinite, want: "row 0"},
-		"another rank": {change: func(m map[string]loratest.Tensor) { m[module+".lora_A.weight"] = pair(9)[module+".lora_A.weight"] }, kind: model.ErrMismatch, want: "rank is 8"},
+		"one factor": {change: func(m map[string]loratest.Tensor) { delete(m, module+".lora_B.weight") },
+			kind: model.ErrMissing, want: "one factor of two"},
+		"no factors": {change: func(m map[string]loratest.Tensor) { clear(m) }, kind: model.ErrMissing, want: "no factors"},
+		"NaN": {change: func(m map[string]loratest.Tensor) { m[module+".lora_A.weight"].Values[3*48+5] = nan },
+			kind: model.ErrNotFinite, want: "row 3"},
+		"infinity": {change: func(m map[string]loratest.Tensor) { m[module+".lora_B.weight"].Values[0] = float32(math.Inf(1)) },
+			kind: model.ErrNotFinite, want: "row 0"},
+		"another rank": {change: func(m map[string]loratest.Tensor) { m[module+".lora_A.weight"] = pair(9)[module+".lora_A.weight"] },
+			kind: model.ErrMismatch, want: "rank is 8"},
 		"no matrix": {change: func(m map[string]loratest.Tensor) {
 			m[module+".lora_A.weight"] = loratest.Tensor{Shape: []int{8 * 48}, Values: make([]float32, 8*48)}
 		}, kind: model.ErrUnsupported, want: "want a matrix"},
@@ -54,16 +58,19 @@ func TestHostileAdapters(t *testing.T) {
 		"a magnitude": {change: func(m map[string]loratest.Tensor) {
 			m[module+".lora_magnitude_vector.weight"] = loratest.Tensor{Shape: []int{64}, Values: make([]float32, 64)}
 		}, kind: model.ErrUnsupported, want: "DoRA"},
-		"DoRA":              {config: map[string]any{"use_dora": true}, kind: model.ErrUnsupported, want: "DoRA"},
-		"another variant":   {config: map[string]any{"use_qalora": true}, kind: model.ErrUnsupported, want: "use_qalora"},
-		"bias":              {config: map[string]any{"bias": "lora_only"}, kind: model.ErrUnsupported, want: "biases"},
-		"modules to save":   {config: map[string]any{"modules_to_save": []string{"embed_tokens"}}, kind: model.ErrUnsupported, want: "modules_to_save"},
-		"a huge rank":       {config: map[string]any{"r": 1 << 40}, kind: model.ErrOutOfRange, want: `"r"`},
-		"a negative rank":   {config: map[string]any{"r": -1}, kind: model.ErrOutOfRange, want: `"r"`},
-		"half a rank":       {config: map[string]any{"rank_pattern": map[string]any{"q_proj": 7.5}}, kind: model.ErrOutOfRange, want: "7.5"},
-		"a huge alpha":      {config: map[string]any{"alpha_pattern": map[string]any{"q_proj": 1e30}}, kind: model.ErrOutOfRange, want: "1e+30"},
-		"a bad expression":  {config: map[string]any{"rank_pattern": map[string]any{"(?<!x)q_proj": 8}}, kind: model.ErrFormat, want: "regular expression"},
-		"a long expression": {config: map[string]any{"rank_pattern": map[string]any{strings.Repeat("x", 1000): 8}}, kind: model.ErrFormat, want: "longer than"},
+		"DoRA":            {config: map[string]any{"use_dora": true}, kind: model.ErrUnsupported, want: "DoRA"},
+		"another variant": {config: map[string]any{"use_qalora": true}, kind: model.ErrUnsupported, want: "use_qalora"},
+		"bias":            {config: map[string]any{"bias": "lora_only"}, kind: model.ErrUnsupported, want: "biases"},
+		"modules to save": {config: map[string]any{"modules_to_save": []string{"embed_tokens"}},
+			kind: model.ErrUnsupported, want: "modules_to_save"},
+		"a huge rank":     {config: map[string]any{"r": 1 << 40}, kind: model.ErrOutOfRange, want: `"r"`},
+		"a negative rank": {config: map[string]any{"r": -1}, kind: model.ErrOutOfRange, want: `"r"`},
+		"half a rank":     {config: map[string]any{"rank_pattern": map[string]any{"q_proj": 7.5}}, kind: model.ErrOutOfRange, want: "7.5"},
+		"a huge alpha":    {config: map[string]any{"alpha_pattern": map[string]any{"q_proj": 1e30}}, kind: model.ErrOutOfRange, want: "1e+30"},
+		"a bad expression": {config: map[string]any{"rank_pattern": map[string]any{"(?<!x)q_proj": 8}},
+			kind: model.ErrFormat, want: "regular expression"},
+		"a long expression": {config: map[string]any{"rank_pattern": map[string]any{strings.Repeat("x", 1000): 8}},
+			kind: model.ErrFormat, want: "longer than"},
 		"a text as rank":    {config: map[string]any{"r": "8"}, kind: model.ErrFormat, want: `"r"`},
 		"a list as pattern": {config: map[string]any{"rank_pattern": []int{8}}, kind: model.ErrFormat, want: "not an object"},
 		"another method":    {config: map[string]any{"peft_type": "IA3"}, kind: model.ErrUnsupported, want: "only LORA"},
@@ -161,7 +168,8 @@ func TestStore(t *testing.T) {
 	if id != ids[1] || !s.Has(ids[1]) {
 		t.Errorf("the copy has the ID %v", id)
 	}
-	for _, bad := range []error{s.Receive(ids[0], "../x", 0, nil), s.Receive(ids[0], "adapter_model.safetensors", 1<<60, []byte{1}), s.Receive(lora.ID{9}, "adapter_model.safetensors", 0, []byte{1})} {
+	for _, bad := range []error{s.Receive(ids[0], "../x", 0, nil), s.Receive(ids[0], "adapter_model.safetensors", 1<<60, []byte{1}),
+		s.Receive(lora.ID{9}, "adapter_model.safetensors", 0, []byte{1})} {
 		if bad == nil {
 			t.Error("a part that belongs nowhere is accepted")
 		}

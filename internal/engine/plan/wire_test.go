@@ -25,7 +25,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for i := range p.Decode {
 		r := &p.Decode[i]
-		*r = Run{Seq: r.Seq, Owner: r.Owner, Start: r.Start, Tokens: r.Tokens, Sample: true, Accepted: r.Accepted, Draft: r.Draft, PromptLogprobs: None, Next: None}
+		*r = Run{Seq: r.Seq, Owner: r.Owner, Start: r.Start, Tokens: r.Tokens, Sample: true, Accepted: r.Accepted,
+			Draft: r.Draft, PromptLogprobs: None, Next: None}
 	}
 	for _, c := range [...]struct{ from, want *Plan }{{&p, &p}, {&Plan{}, &Plan{Decode: []Run{}, Chunks: []Run{}}}} {
 		got, _, err := Decode(carry(t, Encode(c.from, time.Second)), kvpolicy.Parse)

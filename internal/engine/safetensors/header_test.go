@@ -13,7 +13,8 @@ func TestHeader(t *testing.T) {
 	got, err := Parse([]byte(`{"__metadata__":{"format":"pt","\u0061":"\""}, "b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},
 		"a":{"data_offsets":[0,4],"shape":[],"dtype":"F32"},"empty":{"dtype":"I64","shape":[0,9],"data_offsets":[4,4]},
 		"later":{"dtype":"F4","shape":[7,2],"data_offsets":[16,23]}}   `), 23)
-	want := []Entry{{"b", "BF16", []int{2, 3}, 4, 16}, {"a", "F32", []int{}, 0, 4}, {"empty", "I64", []int{0, 9}, 4, 4}, {"later", "F4", []int{7, 2}, 16, 23}}
+	want := []Entry{{"b", "BF16", []int{2, 3}, 4, 16}, {"a", "F32", []int{}, 0, 4},
+		{"empty", "I64", []int{0, 9}, 4, 4}, {"later", "F4", []int{7, 2}, 16, 23}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v", got, err)
 	}

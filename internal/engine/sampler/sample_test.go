@@ -101,7 +101,8 @@ func TestEdges(t *testing.T) {
 		{"a bad word of one token", []float32{60, 0}, mod(func(p *Params) { p.BadWords = [][]int32{{0}} }), 1, nil},
 		{"a bad word that was not begun", []float32{60, 0}, mod(func(p *Params) { p.BadWords = [][]int32{{1, 0}} }), 0, nil},
 		{"nothing is left", []float32{60, 0}, mod(func(p *Params) { p.Allowed, p.BadWords = []uint64{1}, [][]int32{{0}} }), 0, ErrBanned},
-		{"bans over a broken model", []float32{nan, ninf}, mod(func(p *Params) { p.Allowed, p.BadWords = []uint64{1}, [][]int32{{0}} }), 0, ErrNoCandidate},
+		{"bans over a broken model", []float32{nan, ninf},
+			mod(func(p *Params) { p.Allowed, p.BadWords = []uint64{1}, [][]int32{{0}} }), 0, ErrNoCandidate},
 		{"bans over half a model", []float32{nan, 3}, mod(func(p *Params) { p.Allowed = []uint64{1} }), 0, ErrBanned},
 		{"tiny temperature", []float32{1, 1.0001}, mod(func(p *Params) { p.Temperature = math.SmallestNonzeroFloat32 }), 1, nil},
 	} {

@@ -64,7 +64,8 @@ func TestCopies(t *testing.T) {
 		without, _ := steps(c.answer, false)
 		t.Logf("%s: %d tokens in %d steps, %d with a wrong draft; %d steps without following", c.name, len(c.answer), with, wrong, without)
 		if with > c.most || wrong > c.wrong || without < 2*with {
-			t.Errorf("%s: %d steps and %d wrong drafts, want at most %d and %d, and half of the %d without following", c.name, with, wrong, c.most, c.wrong, without)
+			t.Errorf("%s: %d steps and %d wrong drafts, want at most %d and %d, and half of the %d without following",
+				c.name, with, wrong, c.most, c.wrong, without)
 		}
 	}
 }

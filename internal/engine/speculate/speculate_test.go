@@ -92,7 +92,8 @@ func TestSuffixIsTheNaiveOne(t *testing.T) {
 			continue
 		}
 		tokens, share, matched := naive(text, text, MaxDraft)
-		if d := textOf(text).Suffix(nil, "", 0, MaxDraft); !slices.Equal(d.Tokens, tokens) || !slices.Equal(d.Share, share) || len(tokens) > 0 && d.Matched != matched {
+		if d := textOf(text).Suffix(nil, "", 0, MaxDraft); !slices.Equal(d.Tokens, tokens) ||
+			!slices.Equal(d.Share, share) || len(tokens) > 0 && d.Matched != matched {
 			t.Fatalf("seed %d: draft %+v, naive %v %v after %d", seed, d, tokens, share, matched)
 		}
 		found += len(tokens)
@@ -101,7 +102,8 @@ func TestSuffixIsTheNaiveOne(t *testing.T) {
 		recent.Add("me", len(other), func(i int) int32 { return other[i] })
 		var d drafter
 		tokens, share, _ = naive(other, text, MaxDraft)
-		if got := d.suffix(recent.rings["me"].ring, textOf(text).ring, 0, MaxDraft); !slices.Equal(got.Tokens, tokens) || !slices.Equal(got.Share, share) {
+		if got := d.suffix(recent.rings["me"].ring, textOf(text).ring, 0, MaxDraft); !slices.Equal(got.Tokens, tokens) ||
+			!slices.Equal(got.Share, share) {
 			t.Fatalf("seed %d: draft of another's text %+v, naive %v %v", seed, got, tokens, share)
 		}
 	}

@@ -13,7 +13,8 @@ import (
 // naiveRun is the definition of a run, for one (query, head): slots in order, blocks of 64, online
 // softmax. It reads the cache one slot at a time. Sums are not divided yet. some is false if no
 // slot is valid.
-func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32, top float32, sum kernel.Lanes, some bool) {
+func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32,
+	top float32, sum kernel.Lanes, some bool) {
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
 	o, top = make([]float32, l.VDim), kernel.NegInf
 	for b := 0; b*BlockSlots < n; b++ {
@@ -152,10 +153,13 @@ func newCache(r *rand.Rand, l KVLayout, n int) [][]byte {
 }
 
 var layouts = []KVLayout{
-	{Type: F32, KDim: 8, VDim: 8}, {Type: F32, KDim: 32, VDim: 32}, {Type: F32, KDim: 64, VDim: 64}, {Type: F32, KDim: 128, VDim: 128}, {Type: F32, KDim: 40, VDim: 72},
-	{Type: BF16, KDim: 8, VDim: 8}, {Type: BF16, KDim: 32, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64}, {Type: BF16, KDim: 128, VDim: 128}, {Type: BF16, KDim: 96, VDim: 24}, {Type: BF16, KDim: 576, VDim: 512},
+	{Type: F32, KDim: 8, VDim: 8}, {Type: F32, KDim: 32, VDim: 32}, {Type: F32, KDim: 64, VDim: 64},
+	{Type: F32, KDim: 128, VDim: 128}, {Type: F32, KDim: 40, VDim: 72},
+	{Type: BF16, KDim: 8, VDim: 8}, {Type: BF16, KDim: 32, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64},
+	{Type: BF16, KDim: 128, VDim: 128}, {Type: BF16, KDim: 96, VDim: 24}, {Type: BF16, KDim: 576, VDim: 512},
 	{Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 40, VDim: 32, Latent: true},
-	{Type: Int8, KDim: 72, VDim: 56, Latent: true}, {Type: Int8, KDim: 576, VDim: 512, Latent: true}, {Type: BF16, KDim: 576, VDim: 512, Latent: true},
+	{Type: Int8, KDim: 72, VDim: 56, Latent: true}, {Type: Int8, KDim: 576, VDim: 512, Latent: true},
+	{Type: BF16, KDim: 576, VDim: 512, Latent: true},
 	{Type: Int8, KDim: 8, VDim: 8}, {Type: Int8, KDim: 64, VDim: 64}, {Type: Int8, KDim: 128, VDim: 128}, {Type: Int8, KDim: 72, VDim: 104},
 }
 
@@ -219,7 +223,8 @@ func TestAttendCausalIsAttend(t *testing.T) {
 			continue
 		}
 		r := rng(uint64(l.VDim))
-		for _, c := range []struct{ nq, first, g int }{{1, 0, 1}, {3, 0, 2}, {20, 60, 3}, {70, 0, 1}, {90, 37, 4}, {33, 128, 1}, {5, 62, 7}, {9, 60, 20}} {
+		for _, c := range []struct{ nq, first, g int }{{1, 0, 1}, {3, 0, 2}, {20, 60, 3}, {70, 0, 1},
+			{90, 37, 4}, {33, 128, 1}, {5, 62, 7}, {9, 60, 20}} {
 			blocks := newCache(r, l, c.first+c.nq)
 			ldq, ldo := c.g*l.KDim+5, c.g*l.VDim+3
 			q := normal(r, c.nq*ldq)
@@ -400,7 +405,8 @@ func TestInt8RowsAreClose(t *testing.T) {
 }
 
 func TestLayoutValidate(t *testing.T) {
-	for _, l := range []KVLayout{{Type: Q8_0, KDim: 64, VDim: 64}, {Type: F32, KDim: 0, VDim: 8}, {Type: F32, KDim: 8, VDim: 12}, {Type: F32, KDim: 584, VDim: 8}, {Type: DType(77), KDim: 8, VDim: 8}, {Type: BF16, KDim: 64, VDim: 64, Latent: true}} {
+	for _, l := range []KVLayout{{Type: Q8_0, KDim: 64, VDim: 64}, {Type: F32, KDim: 0, VDim: 8}, {Type: F32, KDim: 8, VDim: 12},
+		{Type: F32, KDim: 584, VDim: 8}, {Type: DType(77), KDim: 8, VDim: 8}, {Type: BF16, KDim: 64, VDim: 64, Latent: true}} {
 		if l.Validate() == nil {
 			t.Errorf("%+v is a layout", l)
 		}

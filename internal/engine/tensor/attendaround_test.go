@@ -14,7 +14,8 @@ func TestAttendAroundIsAttend(t *testing.T) {
 			continue
 		}
 		r := rng(uint64(l.KDim))
-		for _, c := range []struct{ nq, first, n, g int }{{1, 0, 1, 1}, {3, 0, 9, 2}, {20, 60, 130, 3}, {70, 0, 70, 1}, {90, 37, 200, 4}, {33, 128, 1100, 1}, {9, 60, 69, 20}} {
+		for _, c := range []struct{ nq, first, n, g int }{{1, 0, 1, 1}, {3, 0, 9, 2}, {20, 60, 130, 3},
+			{70, 0, 70, 1}, {90, 37, 200, 4}, {33, 128, 1100, 1}, {9, 60, 69, 20}} {
 			blocks := newCache(r, l, c.n)
 			ldq, ldo := c.g*l.KDim+5, c.g*l.VDim+3
 			q := normal(r, c.nq*ldq)

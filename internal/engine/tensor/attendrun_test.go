@@ -39,7 +39,8 @@ func holes(blocks int) []uint64 {
 // TestAttendOfManyRuns compares every implementation with the definition of runs.
 func TestAttendOfManyRuns(t *testing.T) {
 	var s AttnScratch
-	for _, l := range []KVLayout{{Type: F32, KDim: 8, VDim: 32}, {Type: BF16, KDim: 8, VDim: 64}, {Type: Int8, KDim: 8, VDim: 32}, {Type: F32, KDim: 16, VDim: 24}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}} {
+	for _, l := range []KVLayout{{Type: F32, KDim: 8, VDim: 32}, {Type: BF16, KDim: 8, VDim: 64},
+		{Type: Int8, KDim: 8, VDim: 32}, {Type: F32, KDim: 16, VDim: 24}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}} {
 		if small() && l.Type != BF16 {
 			continue
 		}

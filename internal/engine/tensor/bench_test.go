@@ -92,7 +92,8 @@ func BenchmarkAttend(b *testing.B) {
 	defer p.Close()
 	c := measured(b, p)
 	const n, nq = 4096, 64
-	for _, l := range []KVLayout{{Type: F32, KDim: 64, VDim: 64}, {Type: BF16, KDim: 64, VDim: 64}, {Type: BF16, KDim: 128, VDim: 128}, {Type: Int8, KDim: 128, VDim: 128}} {
+	for _, l := range []KVLayout{{Type: F32, KDim: 64, VDim: 64}, {Type: BF16, KDim: 64, VDim: 64},
+		{Type: BF16, KDim: 128, VDim: 128}, {Type: Int8, KDim: 128, VDim: 128}} {
 		var s AttnScratch
 		blocks := newCache(rng(1), l, n)
 		for _, g := range []int{1, 4} {

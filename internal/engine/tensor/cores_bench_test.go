@@ -146,14 +146,16 @@ func BenchmarkCores(b *testing.B) {
 				{"read the weights, product by product", nil, func(p *Pool) { c.read(p, true) }},
 				{"1 token, as it is", nil, one},
 				{"1 token, own lines", ahead(0), one}, {"1 token, 1 KB ahead", ahead(1 << 10), one}, {"1 token, 2 KB ahead", ahead(2 << 10), one},
-				{"1 token, 4 KB ahead", ahead(4 << 10), one}, {"1 token, 8 KB ahead", ahead(8 << 10), one}, {"1 token, 16 KB ahead", ahead(16 << 10), one},
+				{"1 token, 4 KB ahead", ahead(4 << 10), one}, {"1 token, 8 KB ahead", ahead(8 << 10), one},
+				{"1 token, 16 KB ahead", ahead(16 << 10), one},
 			}
 			if dt == Q8_0 {
 				pass := func(n int) func() { return func() { kernel.PassBytes = n } }
 				for _, tokens := range []int{16, 96} {
 					s := step(tokens)
 					name := fmt.Sprintf("%d tokens, ", tokens)
-					ways = append(ways, way{name + "as it is", nil, s}, way{name + "pass 16 KB", pass(16 << 10), s}, way{name + "pass 64 KB", pass(64 << 10), s}, way{name + "pass 128 KB", pass(128 << 10), s},
+					ways = append(ways, way{name + "as it is", nil, s}, way{name + "pass 16 KB", pass(16 << 10), s},
+						way{name + "pass 64 KB", pass(64 << 10), s}, way{name + "pass 128 KB", pass(128 << 10), s},
 						way{name + "no spread", func() { clear(kernel.Active.Spread[:]) }, s})
 				}
 			}
@@ -193,7 +195,8 @@ func BenchmarkCores(b *testing.B) {
 				best, mid := took[i][0].Seconds(), took[i][len(took[i])/2].Seconds()
 				tokens := 0
 				fmt.Sscanf(w.name, "%d token", &tokens)
-				b.Logf("%-38s best %7.2f ms, median %7.2f ms: %6.1f, %6.1f GB/s, %.3f, %.3f of VNNI", w.name, best*1e3, mid*1e3, c.bytes/best/1e9, c.bytes/mid/1e9,
+				b.Logf("%-38s best %7.2f ms, median %7.2f ms: %6.1f, %6.1f GB/s, %.3f, %.3f of VNNI",
+					w.name, best*1e3, mid*1e3, c.bytes/best/1e9, c.bytes/mid/1e9,
 					c.ops*float64(tokens)/best/1e9/vnni, c.ops*float64(tokens)/mid/1e9/vnni)
 			}
 			_, _ = small.Close(), big.Close()

@@ -19,7 +19,8 @@ func TestDelta(t *testing.T) {
 			s, k, q, v := normal(r, rows*cols), normal(r, rows), normal(r, rows), normal(r, cols)
 			const decay, beta = float32(0.8125), float32(0.375)
 			run := func() []float32 {
-				state, p, u, read, out := append([]float32(nil), s...), make([]float32, cols), make([]float32, cols), make([]float32, cols), make([]float32, cols)
+				state, p, u, read, out := append([]float32(nil), s...), make([]float32, cols), make([]float32, cols),
+					make([]float32, cols), make([]float32, cols)
 				DeltaPredict(p, state, k, decay)
 				DeltaUpdate(u, v, p, beta)
 				DeltaRead(read, state, k, q, u, decay)

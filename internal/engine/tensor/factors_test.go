@@ -9,7 +9,8 @@ import (
 
 // MulAdd is one chain of fused products per element for any division, on every implementation.
 func TestMulAdd(t *testing.T) {
-	for _, c := range []struct{ rows, n, cols, lo, hi int }{{1, 1, 8, 0, 8}, {7, 64, 24, 8, 24}, {13, 65, 136, 0, 136}, {48, 128, 64, 0, 64}, {64, 200, 40, 32, 40}} {
+	for _, c := range []struct{ rows, n, cols, lo, hi int }{{1, 1, 8, 0, 8}, {7, 64, 24, 8, 24},
+		{13, 65, 136, 0, 136}, {48, 128, 64, 0, 64}, {64, 200, 40, 32, 40}} {
 		r := rng(uint64(c.n))
 		p, m, start := normal(r, c.rows*c.n), normal(r, c.n*c.cols), normal(r, (c.rows+2)*c.cols)
 		tile := make([]float32, TileFloats(c.rows, c.n))

@@ -35,7 +35,12 @@ func massTwin(q []float32, nq, first, g int, score Score, l KVLayout, blocks [][
 }
 
 func TestAttentionMass(t *testing.T) {
-	for _, l := range []KVLayout{{Type: F32, KDim: 32, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: Int8, KDim: 40, VDim: 32, Latent: true}} {
+	for _, l := range []KVLayout{
+		{Type: F32, KDim: 32, VDim: 32},
+		{Type: BF16, KDim: 64, VDim: 64},
+		{Type: BF16, KDim: 40, VDim: 32, Latent: true},
+		{Type: Int8, KDim: 40, VDim: 32, Latent: true},
+	} {
 		const nq, first, g = 37, 150, 2
 		score := Score{Scale: 0.3}
 		if l.Type != F32 {
@@ -86,7 +91,11 @@ func TestAttentionMass(t *testing.T) {
 // TestAttentionMasses: one walk gives the results of one walk per part, on every implementation,
 // whether scores are kept or not.
 func TestAttentionMasses(t *testing.T) {
-	for _, l := range []KVLayout{{Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 32, VDim: 32}} {
+	for _, l := range []KVLayout{
+		{Type: BF16, KDim: 40, VDim: 32, Latent: true},
+		{Type: F32, KDim: 40, VDim: 32, Latent: true},
+		{Type: BF16, KDim: 32, VDim: 32},
+	} {
 		const g, parts, nq = 12, 4, 9
 		for _, first := range []int{3, 150, keptBlocks * BlockSlots} {
 			r, score := rng(5), Score{Scale: 0.3}

@@ -256,8 +256,11 @@ func TestTasksAreWhole(t *testing.T) {
 		least   int // minimum number of tasks
 		then    func(r0, r1, t0, t1 int)
 	}{
-		{[]int{1}, []int{2048}, 32, 32, nil}, {[]int{96}, []int{3000}, 7, 40, nil}, {[]int{97}, []int{2048}, 2, 64, nil}, {[]int{512}, []int{2048}, 32, 192, nil}, {[]int{128}, []int{2048}, 32, 96, nil},
-		{[]int{512, 512, 512}, []int{2048, 512, 500}, 31, 240, nil}, {[]int{3, 0, 700, 96}, []int{704, 704, 704, 704}, 16, 100, nil}, {[]int{1 << 16}, []int{128256}, 4, 1 << 18, nil}, {[]int{16}, []int{128}, 32, 8, nil}, {[]int{16, 16}, []int{256, 256}, 40, 16, func(int, int, int, int) {}},
+		{[]int{1}, []int{2048}, 32, 32, nil}, {[]int{96}, []int{3000}, 7, 40, nil}, {[]int{97}, []int{2048}, 2, 64, nil},
+		{[]int{512}, []int{2048}, 32, 192, nil}, {[]int{128}, []int{2048}, 32, 96, nil},
+		{[]int{512, 512, 512}, []int{2048, 512, 500}, 31, 240, nil},
+		{[]int{3, 0, 700, 96}, []int{704, 704, 704, 704}, 16, 100, nil}, {[]int{1 << 16}, []int{128256}, 4, 1 << 18, nil},
+		{[]int{16}, []int{128}, 32, 8, nil}, {[]int{16, 16}, []int{256, 256}, 40, 16, func(int, int, int, int) {}},
 	} {
 		m := matmul{jobs: make([]job, len(c.tokens)), njobs: len(c.tokens), then: c.then}
 		panels := 0
@@ -369,7 +372,8 @@ func TestNewWeightRefuses(t *testing.T) {
 	for _, c := range []struct {
 		dt                 DType
 		rows, cols, lo, hi int
-	}{{Int8, 4, 4, 0, 1}, {F32, -1, 4, 0, 1}, {F32, 4, 0, 0, 0}, {F32, 4, 64, 0, 3}, {F32, 4, 64, 2, 1}, {DType(99), 4, 4, 0, 1}, {F32, 1 << 31, 4, 0, 1}} {
+	}{{Int8, 4, 4, 0, 1}, {F32, -1, 4, 0, 1}, {F32, 4, 0, 0, 0}, {F32, 4, 64, 0, 3}, {F32, 4, 64, 2, 1},
+		{DType(99), 4, 4, 0, 1}, {F32, 1 << 31, 4, 0, 1}} {
 		if w, err := NewWeightUnits(c.dt, c.rows, c.cols, c.lo, c.hi); err == nil {
 			t.Errorf("%+v made %v", c, w)
 		}

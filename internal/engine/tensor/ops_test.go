@@ -43,7 +43,8 @@ var lengths = []int{1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 128, 255
 
 func TestOpsSameBits(t *testing.T) {
 	r := rng(4)
-	strange := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 1e38, -1e38, 1e-45, 88.5, -88.5, -103.5, -103.9, 104}
+	strange := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 1e38,
+		-1e38, 1e-45, 88.5, -88.5, -103.5, -103.9, 104}
 	for _, n := range lengths {
 		for pass := range 4 {
 			a, b, c := normal(r, n), normal(r, n), normal(r, n)

@@ -52,7 +52,8 @@ func TestRisingSameBits(t *testing.T) {
 		rising.Rising[dt] = f
 	}
 	for dt := range kernel.RisingAVX512 {
-		for _, c := range []struct{ rows, k, lo, hi int }{{80, 1056, 0, 16}, {2120, 96, 0, 3}, {8192, 64, 0, 2}, {1040, 1056, 3, 16}, {192, 6144, 0, 16}} {
+		for _, c := range []struct{ rows, k, lo, hi int }{{80, 1056, 0, 16}, {2120, 96, 0, 3}, {8192, 64, 0, 2},
+			{1040, 1056, 3, 16}, {192, 6144, 0, 16}} {
 			w := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, c.lo, c.hi)
 			x := normal(r, w.Span().Len())
 			parts := func(k *kernel.Set) []float32 {

@@ -23,9 +23,12 @@ func TestHostileSettings(t *testing.T) {
 		if err := json.Unmarshal(text, &config); err != nil {
 			t.Fatal(err)
 		}
-		for _, key := range []string{"hidden_size", "n_embd", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "max_position_embeddings", "type_vocab_size", "pad_token_id", "layer_norm_eps",
-			"hidden_act", "position_embedding_type", "local_attention", "global_attn_every_n_layers", "layer_types", "rope_parameters", "global_rope_theta", "norm_bias", "attention_bias", "rotary_emb_fraction", "head_dim"} {
-			for _, v := range []any{nil, 0, -1, 1, 3, 7, 1 << 13, 1e9, 1e300, 0.5, "", "x", true, []any{}, []any{"x"}, map[string]any{}, map[string]any{"full_attention": map[string]any{}}} {
+		for _, key := range []string{"hidden_size", "n_embd", "num_hidden_layers", "num_attention_heads",
+			"intermediate_size", "vocab_size", "max_position_embeddings", "type_vocab_size", "pad_token_id", "layer_norm_eps",
+			"hidden_act", "position_embedding_type", "local_attention", "global_attn_every_n_layers", "layer_types",
+			"rope_parameters", "global_rope_theta", "norm_bias", "attention_bias", "rotary_emb_fraction", "head_dim"} {
+			for _, v := range []any{nil, 0, -1, 1, 3, 7, 1 << 13, 1e9, 1e300, 0.5, "", "x", true,
+				[]any{}, []any{"x"}, map[string]any{}, map[string]any{"full_attention": map[string]any{}}} {
 				c := map[string]any{}
 				for k, old := range config {
 					c[k] = old

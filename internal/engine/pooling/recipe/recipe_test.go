@@ -86,11 +86,13 @@ func TestOptions(t *testing.T) {
 		"stated":       {folder: "qwen3_embedding", files: bare, o: Options{Pooling: "last"}, pool: pooling.Last},
 		"reranker":     {folder: "qwen3_reranker", pool: pooling.Last, scores: true},
 		"by name":      {folder: "qwen3_reranker", files: bare},
-		"tokens":       {folder: "qwen3_reranker", files: bare, o: Options{ScoreTokens: []string{"yes", "no"}, Token: token}, pool: pooling.Last, scores: true},
-		"no token":     {folder: "qwen3_reranker", files: bare, o: Options{ScoreTokens: []string{"maybe"}, Token: token}, fails: `"maybe" is not one token`},
-		"many tokens":  {folder: "qwen3_reranker", files: bare, o: Options{ScoreTokens: []string{"yes", "no", "yes"}, Token: token}, fails: "3 tokens"},
-		"no head":      {folder: "qwen3_embedding", o: Options{ScoreTokens: []string{"yes"}, Token: token}, fails: "need an output head"},
-		"classifier":   {folder: "qwen3_classifier", pool: pooling.Last, scores: true},
+		"tokens": {folder: "qwen3_reranker", files: bare,
+			o: Options{ScoreTokens: []string{"yes", "no"}, Token: token}, pool: pooling.Last, scores: true},
+		"no token": {folder: "qwen3_reranker", files: bare, o: Options{ScoreTokens: []string{"maybe"}, Token: token}, fails: `"maybe" is not one token`},
+		"many tokens": {folder: "qwen3_reranker", files: bare,
+			o: Options{ScoreTokens: []string{"yes", "no", "yes"}, Token: token}, fails: "3 tokens"},
+		"no head":    {folder: "qwen3_embedding", o: Options{ScoreTokens: []string{"yes"}, Token: token}, fails: "need an output head"},
+		"classifier": {folder: "qwen3_classifier", pool: pooling.Last, scores: true},
 	} {
 		r, err := Read(changed(t, c.folder, c.files), c.o)
 		switch {
