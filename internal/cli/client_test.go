@@ -76,7 +76,8 @@ func TestThoughtsArePrinted(t *testing.T) {
 			fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")
 		}))
 		var text, thoughts strings.Builder
-		_, err := stream(t.Context(), client.New(srv.URL, ""), "/v1/chat/completions", map[string]any{}, func(s string) { text.WriteString(s) }, &thoughts)
+		_, err := stream(t.Context(), client.New(srv.URL, ""), "/v1/chat/completions", map[string]any{},
+			func(s string) { text.WriteString(s) }, &thoughts)
 		srv.Close()
 		if err != nil || text.String() != c.text || thoughts.String() != c.thoughts {
 			t.Errorf("%s: text %q, thoughts %q, %v; want %q and %q", c.deltas, text.String(), thoughts.String(), err, c.text, c.thoughts)

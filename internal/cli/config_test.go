@@ -55,7 +55,8 @@ node:
 		t.Fatal(err)
 	}
 	for _, x := range [][2]any{
-		{c.Up.KVMemory, int64(3 << 30)}, {c.Up.Serve.Chunk, 7}, {c.Up.Serve.Queue, 9}, {c.Up.Serve.StepDeadline, 3 * time.Second}, {c.Up.Standby, true},
+		{c.Up.KVMemory, int64(3 << 30)}, {c.Up.Serve.Chunk, 7}, {c.Up.Serve.Queue, 9},
+		{c.Up.Serve.StepDeadline, 3 * time.Second}, {c.Up.Standby, true},
 		{c.Up.AllowOrigin, []string{"https://a.example", "https://b.example"}}, {c.Up.Serve.Shares, map[string]float64{"a": 1.5, "b": 2}},
 		{c.Up.Share, []float64{1, 2.5}}, {c.Up.Serve.StepTokens, 512},
 	} {
@@ -67,7 +68,8 @@ node:
 	t.Setenv("SHOAL_QUEUE", "11")
 	t.Setenv("SHOAL_CONFIG", file("queue: 9\nchunk: 5\njoin: [h:1, h:2]\n"))
 	if c, err = parsed(t, "coordinator"); err != nil || c.Coordinator.Serve.Queue != 11 || c.Coordinator.Serve.Chunk != 5 {
-		t.Errorf("queue %d, chunk %d (%v), want 11 of the environment and 5 of the file", c.Coordinator.Serve.Queue, c.Coordinator.Serve.Chunk, err)
+		t.Errorf("queue %d, chunk %d (%v), want 11 of the environment and 5 of the file",
+			c.Coordinator.Serve.Queue, c.Coordinator.Serve.Chunk, err)
 	}
 	if c, err = parsed(t, "node"); err != nil || len(c.Node.Join) != 2 {
 		t.Errorf("node joins %v (%v)", c.Node.Join, err)
@@ -98,7 +100,8 @@ node:
 }
 
 func FuzzConfig(f *testing.F) {
-	for _, seed := range []string{"chunk: 5\n", "node: {join: [a, b]}", "&a [*a]", "shares: &x {a: *x}", "? [a]: b", "<<: {chunk: 5}", "!!binary x: y"} {
+	for _, seed := range []string{"chunk: 5\n", "node: {join: [a, b]}", "&a [*a]", "shares: &x {a: *x}",
+		"? [a]: b", "<<: {chunk: 5}", "!!binary x: y"} {
 		f.Add([]byte(seed))
 	}
 	var c commands

@@ -196,7 +196,8 @@ func TestKubernetes(t *testing.T) {
 				t.Errorf("%s: probes %+v, %+v", name, c.Live, c.Ready)
 			}
 			at := "shoal-coordinator-0." + services[headless].Metadata.Name + ":7070"
-			if text, err := os.ReadFile("../../deploy/kubernetes/shoal.yaml"); err != nil || name+"-0" != "shoal-coordinator-0" || !strings.Contains(string(text), "--join, \""+at+"\"") {
+			if text, err := os.ReadFile("../../deploy/kubernetes/shoal.yaml"); err != nil ||
+				name+"-0" != "shoal-coordinator-0" || !strings.Contains(string(text), "--join, \""+at+"\"") {
 				t.Errorf("nodes do not join %s (%v)", at, err)
 			}
 		case "node":

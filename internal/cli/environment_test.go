@@ -20,7 +20,8 @@ import (
 // TestEachVariableHasOneMeaning checks that two flags with the same variable are the same row, or
 // say with a tag that they share it.
 func TestEachVariableHasOneMeaning(t *testing.T) {
-	tagged := map[string]bool{"SHOAL_API_KEY": true, "SHOAL_CLUSTER": true, "SHOAL_DATA_DIR": true, "SHOAL_QUANT": true, "SHOAL_BIND": true, "SHOAL_PORTS": true}
+	tagged := map[string]bool{"SHOAL_API_KEY": true, "SHOAL_CLUSTER": true, "SHOAL_DATA_DIR": true,
+		"SHOAL_QUANT": true, "SHOAL_BIND": true, "SHOAL_PORTS": true}
 	var c commands
 	k, err := parser(&c, ui.Quiet(context.Background()))
 	if err != nil {
@@ -83,7 +84,8 @@ func TestVariables(t *testing.T) {
 				return
 			}
 			set := map[string]bool{
-				"SHOAL_UP_NODES up": c.Up.Nodes == 1, "SHOAL_BIND up": c.Up.Bind == "1", "SHOAL_PORTS up": c.Up.Ports == 1, "SHOAL_NODES status": true, "SHOAL_THREADS up": c.Up.Threads == 1,
+				"SHOAL_UP_NODES up": c.Up.Nodes == 1, "SHOAL_BIND up": c.Up.Bind == "1", "SHOAL_PORTS up": c.Up.Ports == 1,
+				"SHOAL_NODES status": true, "SHOAL_THREADS up": c.Up.Threads == 1,
 				"SHOAL_THREADS node": c.Node.Threads == 1, "SHOAL_UP_THREADS up": c.Up.Threads == 1, "SHOAL_JOIN node": len(c.Node.Join) == 1,
 				"SHOAL_DISCOVER node": c.Node.Discover, "SHOAL_NODE_DISCOVER node": c.Node.Discover,
 			}

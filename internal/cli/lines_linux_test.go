@@ -119,7 +119,8 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ui.Env{Ctx: context.Background(), Stdin: program, Stdout: program, Stderr: program, Interrupts: sigint}, []string{"chat", "--server", srv.URL})
+		done <- run(ui.Env{Ctx: context.Background(), Stdin: program, Stdout: program, Stderr: program, Interrupts: sigint},
+			[]string{"chat", "--server", srv.URL})
 	}()
 	wait("> ")
 	fmt.Fprint(user, "\x1b[A\x1b[A\r") // a message of an earlier chat
@@ -245,13 +246,16 @@ func TestRunOfAModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if status := run(ui.Env{Ctx: context.Background(), Stdin: strings.NewReader("x"), Stdout: &out, Stderr: &out}, []string{"run", "--server", "127.0.0.1:1", dir}); status != 1 || !strings.Contains(out.String(), "serves nothing") || !strings.Contains(out.String(), "architectures") {
+	if status := run(ui.Env{Ctx: context.Background(), Stdin: strings.NewReader("x"), Stdout: &out, Stderr: &out},
+		[]string{"run", "--server", "127.0.0.1:1", dir}); status != 1 ||
+		!strings.Contains(out.String(), "serves nothing") || !strings.Contains(out.String(), "architectures") {
 		t.Errorf("status %d: %s", status, out.String())
 	}
 	srv := httptest.NewServer(&echo{})
 	defer srv.Close()
 	out.Reset()
-	if status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &out}, []string{"ps", "--server", srv.URL}); status != 0 || !strings.Contains(out.String(), "model m") {
+	if status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &out}, []string{"ps", "--server", srv.URL}); status != 0 ||
+		!strings.Contains(out.String(), "model m") {
 		t.Errorf("ps: status %d: %s", status, out.String())
 	}
 }

@@ -101,7 +101,8 @@ COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]}-1)) COMP_LINE=$1
 _shoal; printf '%s\n' "${COMPREPLY[@]}"`, "bash", c.line)
 		out, err := cmd.CombinedOutput()
 		got := strings.Fields(string(out))
-		if err != nil || !strings.Contains(" "+strings.Join(got, " ")+" ", " "+c.want+" ") || strings.Contains(" "+strings.Join(got, " ")+" ", " "+c.not+" ") {
+		if err != nil || !strings.Contains(" "+strings.Join(got, " ")+" ", " "+c.want+" ") ||
+			strings.Contains(" "+strings.Join(got, " ")+" ", " "+c.not+" ") {
 			t.Errorf("%q completes to %v (%v), want %s and not %s", c.line, got, err, c.want, c.not)
 		}
 	}

@@ -19,8 +19,10 @@ func TestPlanOfEveryModel(t *testing.T) {
 		for _, nodes := range []string{"1", "16"} {
 			var out, stderr bytes.Buffer
 			status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, []string{"plan", "-m", name, "--nodes", nodes})
-			misfit := status == 1 && strings.Contains(stderr.String(), "the weights do not fit") && nodes == "1" && !strings.Contains(out.String(), "context")
-			if status != 0 && !misfit || strings.Contains(out.String(), "1 nodes") || strings.Contains(out.String()+stderr.String(), "socket") || strings.Contains(stderr.String(), "bench:") || strings.Contains(out.String(), "0 (0)") {
+			misfit := status == 1 && strings.Contains(stderr.String(), "the weights do not fit") &&
+				nodes == "1" && !strings.Contains(out.String(), "context")
+			if status != 0 && !misfit || strings.Contains(out.String(), "1 nodes") || strings.Contains(out.String()+stderr.String(), "socket") ||
+				strings.Contains(stderr.String(), "bench:") || strings.Contains(out.String(), "0 (0)") {
 				t.Errorf("%s on %s: status %d\n%s%s", name, nodes, status, &out, &stderr)
 			}
 		}

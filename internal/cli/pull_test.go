@@ -19,7 +19,8 @@ import (
 // of the caches.
 func isolateCaches(t *testing.T) string {
 	dir := t.TempDir()
-	for name, v := range map[string]string{"XDG_CACHE_HOME": dir, "HF_HOME": "", "HF_HUB_CACHE": "", "HF_TOKEN": "", "HF_TOKEN_PATH": filepath.Join(dir, "none"), "HF_HUB_OFFLINE": "",
+	for name, v := range map[string]string{"XDG_CACHE_HOME": dir, "HF_HOME": "", "HF_HUB_CACHE": "",
+		"HF_TOKEN": "", "HF_TOKEN_PATH": filepath.Join(dir, "none"), "HF_HUB_OFFLINE": "",
 		"SHOAL_MODELS": "", "OLLAMA_MODELS": filepath.Join(dir, "ollama"), "HF_ENDPOINT": "http://127.0.0.1:1"} {
 		t.Setenv(name, v)
 	}
@@ -62,7 +63,8 @@ func shoal(t *testing.T, args ...string) (status int, stdout, stderr string) {
 func TestPullAndUse(t *testing.T) {
 	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")
-	if status, _, stderr := shoal(t, "tokenize", "-m", "org/none", "x"); status != 1 || !strings.Contains(stderr, "has no repository org/none") {
+	if status, _, stderr := shoal(t, "tokenize", "-m", "org/none", "x"); status != 1 ||
+		!strings.Contains(stderr, "has no repository org/none") {
 		t.Errorf("a model that the hub does not have: %d, %s", status, stderr)
 	}
 	status, stdout, stderr := shoal(t, "pull", "org/fry")
@@ -72,7 +74,8 @@ func TestPullAndUse(t *testing.T) {
 	path := strings.TrimSpace(strings.TrimPrefix(stdout, "org/fry, 30.3 MiB, is in "))
 	n := len(h.Log())
 	t.Setenv("HF_HUB_OFFLINE", "1")
-	for _, word := range []string{"org/fry", "hf://org/fry", path, path + "/", filepath.Dir(filepath.Dir(path)), filepath.Join(path, "model.safetensors"), "models--org--fry"} {
+	for _, word := range []string{"org/fry", "hf://org/fry", path, path + "/", filepath.Dir(filepath.Dir(path)),
+		filepath.Join(path, "model.safetensors"), "models--org--fry"} {
 		dir, err := models.FindModel(ui.Quiet(t.Context()), word)
 		if err != nil || dir != path || layout.NameOf(dir) != "org/fry" {
 			t.Errorf("%s is %s, %v; want %s", word, dir, err, path)
@@ -90,7 +93,8 @@ func TestPullAndUse(t *testing.T) {
 		t.Fatalf("models: %d, %v, %s%s", status, err, stdout, stderr)
 	}
 	m := list[0]
-	if m.Name != "org/fry" || m.Path != path || m.Format != "safetensors" || m.Stored != "f32" && m.Stored != "bf16" || m.Problem != "" || len(m.Needs) != len(models.Quants) {
+	if m.Name != "org/fry" || m.Path != path || m.Format != "safetensors" ||
+		m.Stored != "f32" && m.Stored != "bf16" || m.Problem != "" || len(m.Needs) != len(models.Quants) {
 		t.Errorf("the list has %+v", m)
 	}
 	for i, need := range m.Needs {
@@ -101,7 +105,8 @@ func TestPullAndUse(t *testing.T) {
 	if status, stdout, _ := shoal(t, "models"); status != 0 || !regexp.MustCompile(`(?m)^org/fry +safetensors +\w+ +30\.3 MiB .* MiB, .*/s .*`+path).MatchString(stdout) {
 		t.Errorf("models: %d\n%s", status, stdout)
 	}
-	if status, stdout, stderr := shoal(t, "verify", "org/fry"); status != 0 || !strings.Contains(stdout, "5 files, 30.3 MiB: all bytes match the checksums of the hub") {
+	if status, stdout, stderr := shoal(t, "verify", "org/fry"); status != 0 ||
+		!strings.Contains(stdout, "5 files, 30.3 MiB: all bytes match the checksums of the hub") {
 		t.Errorf("verify: %d, %s%s", status, stdout, stderr)
 	}
 	blob, err := filepath.EvalSymlinks(filepath.Join(path, "model.safetensors"))
@@ -119,7 +124,8 @@ func TestPullAndUse(t *testing.T) {
 	if status, _, stderr := shoal(t, "verify", "org/fry"); status != 1 || !strings.Contains(stderr, "its SHA-256 is not") {
 		t.Errorf("verify of a flipped bit: %d, %s", status, stderr)
 	}
-	if status, stdout, stderr := shoal(t, "models", "rm", "org/fry"); status != 0 || !strings.Contains(stdout, "org/fry is removed: 30.3 MiB are free") {
+	if status, stdout, stderr := shoal(t, "models", "rm", "org/fry"); status != 0 ||
+		!strings.Contains(stdout, "org/fry is removed: 30.3 MiB are free") {
 		t.Errorf("rm: %d, %s%s", status, stdout, stderr)
 	}
 	if status, stdout, _ := shoal(t, "models"); status != 0 || !strings.HasPrefix(stdout, "no models in ") {
@@ -142,7 +148,8 @@ func TestPullAndUse(t *testing.T) {
 func TestFindModel(t *testing.T) {
 	isolateCaches(t)
 	e := ui.Quiet(t.Context())
-	for word, want := range map[string]string{"fry": "fry", "fry-tools": "fry-tools", "../../models/fry": "fry", "../../models/fry/": "fry", "random:llama-3.2-1b": "random:llama-3.2-1b"} {
+	for word, want := range map[string]string{"fry": "fry", "fry-tools": "fry-tools", "../../models/fry": "fry",
+		"../../models/fry/": "fry", "random:llama-3.2-1b": "random:llama-3.2-1b"} {
 		if dir, err := models.FindModel(e, word); err != nil || layout.NameOf(dir) != want {
 			t.Errorf("%s is %s, %v; want %s", word, dir, err, want)
 		}
@@ -181,7 +188,8 @@ func TestPullAdapter(t *testing.T) {
 func TestPlanFetchesTheConfigAlone(t *testing.T) {
 	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")
-	if status, stdout, stderr := shoal(t, "plan", "-m", "org/fry", "--nodes", "2", "--memory", "1GB"); status != 0 || !strings.Contains(stdout, "org/fry") {
+	if status, stdout, stderr := shoal(t, "plan", "-m", "org/fry", "--nodes", "2", "--memory", "1GB"); status != 0 ||
+		!strings.Contains(stdout, "org/fry") {
 		t.Errorf("%d, %s%s", status, stdout, stderr)
 	}
 	for _, l := range h.Log() {
@@ -198,7 +206,8 @@ func TestFindDraft(t *testing.T) {
 	isolateCaches(t)
 	hubOf(t, "../../models/fry")
 	for word, want := range map[string]string{"": "", "mtp": "mtp", "org/fry": "org/fry", "fry": "fry"} {
-		if at, err := models.FindDraft(ui.Quiet(t.Context()), word); err != nil || want == "" && at != "" || want != "" && layout.NameOf(at) != want {
+		if at, err := models.FindDraft(ui.Quiet(t.Context()), word); err != nil || want == "" && at != "" ||
+			want != "" && layout.NameOf(at) != want {
 			t.Errorf("%q is %s, %v; want %s", word, at, err, want)
 		}
 	}

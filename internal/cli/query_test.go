@@ -72,7 +72,8 @@ func TestUnderstand(t *testing.T) {
 	} {
 		got, err := understand(c.words, checkpoint, served, models.CanPull)
 		if c.fails == "" {
-			if err != nil || got.checkpoint != c.want.checkpoint || got.served != c.want.served || got.pull != c.want.pull || !slices.Equal(got.text, c.want.text) || (got.text == nil) != (c.want.text == nil) {
+			if err != nil || got.checkpoint != c.want.checkpoint || got.served != c.want.served ||
+				got.pull != c.want.pull || !slices.Equal(got.text, c.want.text) || (got.text == nil) != (c.want.text == nil) {
 				t.Errorf("%q: %+v, %v; want %+v", c.words, got, err, c.want)
 			}
 			continue

@@ -129,7 +129,8 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		status := run(ui.Env{Ctx: ctx, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &stderr}, args)
 		cancel()
-		if status != 1 || !testutil.InOrder(stderr.String(), strings.ReplaceAll(c.want, "EMPTY", empty)) || out.Len() > 0 || strings.Count(stderr.String(), "\n") != 1 {
+		if status != 1 || !testutil.InOrder(stderr.String(), strings.ReplaceAll(c.want, "EMPTY", empty)) ||
+			out.Len() > 0 || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("shoal %s: status %d, want 1 and one line with %q: %s%s", c.args, status, c.want, &out, &stderr)
 		}
 	}
@@ -149,12 +150,14 @@ func TestEmptyKeyInTheEnvironment(t *testing.T) {
 	t.Setenv("SHOAL_API_KEY", "")
 	for _, command := range []string{"up", "coordinator"} {
 		var stderr bytes.Buffer
-		if status := run(ui.Env{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &stderr, Stderr: &stderr}, []string{command, "--listen", "127.0.0.1:0"}); status != 1 || !strings.Contains(stderr.String(), "--api-key: key 1 of 1 is empty") {
+		if status := run(ui.Env{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &stderr, Stderr: &stderr},
+			[]string{command, "--listen", "127.0.0.1:0"}); status != 1 || !strings.Contains(stderr.String(), "--api-key: key 1 of 1 is empty") {
 			t.Errorf("%s: status %d: %s", command, status, &stderr)
 		}
 	}
 	var stderr bytes.Buffer
-	if status := run(ui.Env{Ctx: t.Context(), Stdout: &stderr, Stderr: &stderr}, []string{"status", "--server", "127.0.0.1:1"}); status != 1 || !strings.Contains(stderr.String(), "connection refused") {
+	if status := run(ui.Env{Ctx: t.Context(), Stdout: &stderr, Stderr: &stderr},
+		[]string{"status", "--server", "127.0.0.1:1"}); status != 1 || !strings.Contains(stderr.String(), "connection refused") {
 		t.Errorf("status %d: %s", status, &stderr)
 	}
 }

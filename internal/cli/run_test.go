@@ -17,13 +17,18 @@ import (
 
 // TestRunWords checks that flags can be before, after and between a model and a text.
 func TestRunWords(t *testing.T) {
-	for _, args := range [][]string{{"-t", "8", "fry", "func add(", "b"}, {"fry", "-t", "8", "func add(", "b"}, {"fry", "func add(", "b", "-t", "8"}} {
+	for _, args := range [][]string{
+		{"-t", "8", "fry", "func add(", "b"},
+		{"fry", "-t", "8", "func add(", "b"},
+		{"fry", "func add(", "b", "-t", "8"},
+	} {
 		var c commands
 		p, err := parser(&c, ui.Quiet(context.Background()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Parse(append([]string{"run"}, args...)); err != nil || c.Run.MaxTokens != 8 || !slices.Equal(c.Run.words(), []string{"fry", "func add(", "b"}) {
+		if _, err := p.Parse(append([]string{"run"}, args...)); err != nil || c.Run.MaxTokens != 8 ||
+			!slices.Equal(c.Run.words(), []string{"fry", "func add(", "b"}) {
 			t.Errorf("%q gives %q, %d tokens: %v", args, c.Run.words(), c.Run.MaxTokens, err)
 		}
 	}
@@ -95,10 +100,13 @@ func TestRunAsks(t *testing.T) {
 		s := &recorder{base: c.base}
 		srv := httptest.NewServer(s)
 		var out, stderr bytes.Buffer
-		status := run(ui.Env{Ctx: context.Background(), Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &stderr}, append([]string{"run", "--server", srv.URL}, c.args...))
+		status := run(ui.Env{Ctx: context.Background(), Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &stderr},
+			append([]string{"run", "--server", srv.URL}, c.args...))
 		srv.Close()
-		if got := strings.Join(s.asked, ";"); status != c.status || got != c.want || !strings.Contains(stderr.String(), c.stderr) || c.stderr == "" && stderr.Len() > 0 || c.want != "" && out.String() != "fine\n" {
-			t.Errorf("run %q (base model: %v): status %d, asked %q, wrote %q and %q; want %d, %q, %q", c.args, c.base, status, got, &out, &stderr, c.status, c.want, c.stderr)
+		if got := strings.Join(s.asked, ";"); status != c.status || got != c.want || !strings.Contains(stderr.String(), c.stderr) ||
+			c.stderr == "" && stderr.Len() > 0 || c.want != "" && out.String() != "fine\n" {
+			t.Errorf("run %q (base model: %v): status %d, asked %q, wrote %q and %q; want %d, %q, %q",
+				c.args, c.base, status, got, &out, &stderr, c.status, c.want, c.stderr)
 		}
 	}
 	var stderr bytes.Buffer

@@ -51,7 +51,8 @@ func TestStatusExits(t *testing.T) {
 			if args != nil {
 				c.out = strings.ReplaceAll(c.out, "model m", `"model": "m"`)
 			}
-			if status != c.status || !strings.Contains(out.String(), c.out) || !strings.Contains(stderr.String(), c.stderr) || c.stderr == "" && stderr.Len() > 0 {
+			if status != c.status || !strings.Contains(out.String(), c.out) ||
+				!strings.Contains(stderr.String(), c.stderr) || c.stderr == "" && stderr.Len() > 0 {
 				t.Errorf("%s %q: status %d, %q, %q; want %d, %q, %q", c.name, args, status, &out, &stderr, c.status, c.out, c.stderr)
 			}
 		}
@@ -86,11 +87,13 @@ func TestStatusWaits(t *testing.T) {
 	defer srv.Close()
 	go func() { _ = srv.Serve(l) }()
 	var out, stderr bytes.Buffer
-	if status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, []string{"status", "--wait", "1m", "--timeout", "1s", "--server", l.Addr().String()}); status != 0 || asked.Load() != 3 || stderr.Len() > 0 {
+	if status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, []string{"status", "--wait",
+		"1m", "--timeout", "1s", "--server", l.Addr().String()}); status != 0 || asked.Load() != 3 || stderr.Len() > 0 {
 		t.Errorf("status %d after %d requests: %s%s", status, asked.Load(), &out, &stderr)
 	}
 	for args, want := range map[string]int{"--wait=300ms": 1, "--wait=-1s": 1} {
-		if status := run(ui.Env{Ctx: context.Background(), Stdout: io.Discard, Stderr: io.Discard}, []string{"status", args, "--server", "127.0.0.1:1"}); status != want {
+		if status := run(ui.Env{Ctx: context.Background(), Stdout: io.Discard, Stderr: io.Discard},
+			[]string{"status", args, "--server", "127.0.0.1:1"}); status != want {
 			t.Errorf("%s: status %d, want %d", args, status, want)
 		}
 	}
@@ -99,8 +102,10 @@ func TestStatusWaits(t *testing.T) {
 // TestStatusOfTwoModels: status lists every model with its part of the memory.
 func TestStatusOfTwoModels(t *testing.T) {
 	var b bytes.Buffer
-	printStatus(&b, &wire.ClusterState{Model: "chat", Nodes: []wire.NodeState{{ID: "node-0", KVBudgetBytes: 3 << 30}}, Models: []wire.ModelState{
-		{Model: "chat", Policy: "knorm", Weights: "q8_0", Running: 2, KVUsedBytes: 1 << 20, KVBudgetBytes: 2 << 30}, {Model: "vectors", Policy: "full", Weights: "bf16", KVBudgetBytes: 1 << 30}}})
+	printStatus(&b,
+		&wire.ClusterState{Model: "chat", Nodes: []wire.NodeState{{ID: "node-0", KVBudgetBytes: 3 << 30}}, Models: []wire.ModelState{
+			{Model: "chat", Policy: "knorm", Weights: "q8_0", Running: 2, KVUsedBytes: 1 << 20, KVBudgetBytes: 2 << 30},
+			{Model: "vectors", Policy: "full", Weights: "bf16", KVBudgetBytes: 1 << 30}}})
 	lines := strings.Split(b.String(), "\n")
 	if !strings.HasPrefix(lines[0], "model chat, vectors ") {
 		t.Errorf("the first line is %q", lines[0])
@@ -109,7 +114,8 @@ func TestStatusOfTwoModels(t *testing.T) {
 	for _, l := range lines[3:] {
 		rows = append(rows, strings.Fields(l))
 	}
-	for i, want := range []string{"model policy weights running waiting tokens/s cache used prefixes cache budget", "chat knorm q8_0 2 0 0.0 1.0 MiB 0 B 2.00 GiB", "vectors full bf16 0 0 0.0 0 B 0 B 1.00 GiB"} {
+	for i, want := range []string{"model policy weights running waiting tokens/s cache used prefixes cache budget",
+		"chat knorm q8_0 2 0 0.0 1.0 MiB 0 B 2.00 GiB", "vectors full bf16 0 0 0.0 0 B 0 B 1.00 GiB"} {
 		if got := strings.Join(rows[i], " "); got != want {
 			t.Errorf("line %d is %q, want %q", i, got, want)
 		}

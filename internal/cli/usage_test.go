@@ -39,7 +39,8 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		var out, stderr bytes.Buffer
 		status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, strings.Fields(args))
-		if text := stderr.String(); status != 2 || !strings.Contains(text, want) || strings.Contains(text, "bit int") || !strings.Contains(text, "shoal --help") || out.Len() > 0 {
+		if text := stderr.String(); status != 2 || !strings.Contains(text, want) || strings.Contains(text, "bit int") ||
+			!strings.Contains(text, "shoal --help") || out.Len() > 0 {
 			t.Errorf("shoal %s: status %d: %s%s", args, status, &out, &stderr)
 		}
 	}
@@ -60,7 +61,8 @@ func TestHelpHasGroups(t *testing.T) {
 		t.Errorf("a command has no group:\n%s", &out)
 	}
 	out.Reset()
-	if run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &out}, []string{"chat", "--help"}); strings.Contains(out.String(), "snapkv") {
+	if run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &out},
+		[]string{"chat", "--help"}); strings.Contains(out.String(), "snapkv") {
 		t.Errorf("chat lists the cache policies:\n%s", &out)
 	}
 }

@@ -22,7 +22,8 @@ import (
 // replayed runs only the batcher on replayed answers, batch of them at a time. Each further row of a
 // step costs the fraction each of the first. It returns the speedup from drafts and the tokens per row.
 func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (over, perRow float64) {
-	s, err := batcher.New(batcher.Config{Geometry: kvcache.Geometry{Layers: 1, KVHeads: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}, ContextLimit: 8192})
+	s, err := batcher.New(batcher.Config{Geometry: kvcache.Geometry{Layers: 1, KVHeads: 1,
+		Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}, ContextLimit: 8192})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,8 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 		of := map[uint64]int{} // index of the text of a sequence
 		for i := first; i < first+batch; i++ {
 			p := greedily(i)
-			more := s.Step(batcher.Submit{Spec: batcher.Spec{ID: fmt.Sprint(i), Prompt: text.Prompts[i], MaxTokens: min(text.Tokens, len(text.Replay[i])), Sampling: &p, IgnoreEOS: true,
+			more := s.Step(batcher.Submit{Spec: batcher.Spec{ID: fmt.Sprint(i), Prompt: text.Prompts[i],
+				MaxTokens: min(text.Tokens, len(text.Replay[i])), Sampling: &p, IgnoreEOS: true,
 				PromptLogprobs: -1, Policy: kvcache.Full(), Speculate: speculate.Suffix, Tenant: fmt.Sprint(first)}})
 			if more.Start != nil {
 				e = more
@@ -82,7 +84,8 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 
 // edits returns files of the tree with edited versions, one text per way to edit.
 func edits(t *testing.T, m *fixtures) (all []bench.SpeculateText) {
-	files := []string{"../../../collective/state.go", "../../text/grammar/object.go", "../../engine/sampler/sample.go", "../../../docs/adding-a-model.md"}
+	files := []string{"../../../collective/state.go", "../../text/grammar/object.go",
+		"../../engine/sampler/sample.go", "../../../docs/adding-a-model.md"}
 	word := regexp.MustCompile(`\b[A-Za-z]{3,}\b`)
 	ways := map[string]func(r *rand.Rand, lines []string) []string{
 		"a tenth of the lines": func(r *rand.Rand, lines []string) []string {
@@ -151,7 +154,8 @@ func TestDraftsOfTexts(t *testing.T) {
 		text.Tokens = 192
 		texts = append(texts, text)
 	}
-	least := map[string]float64{"edit": 3.4, "again": 4.8, "code": 8, "retrieval": 2.6, "a tenth of the lines": 4, "two names": 4.5, "second half first": 5, "each line begins anew": 3}
+	least := map[string]float64{"edit": 3.4, "again": 4.8, "code": 8, "retrieval": 2.6, "a tenth of the lines": 4,
+		"two names": 4.5, "second half first": 5, "each line begins anew": 3}
 	for _, text := range texts {
 		line := fmt.Sprintf("%-22s", text.Kind)
 		for _, batch := range []int{1, 4, 12} {

@@ -31,7 +31,8 @@ func TestSpeculateTexts(t *testing.T) {
 	}
 	code := "func total(xs []int) int {\n\tsum := 0\n\tfor _, x := range xs {\n\t\tsum += x // the total\n\t}\n\treturn total(nil)\n}\n"
 	ask, edited := edit(code)
-	if !strings.Contains(ask, "Rename total to myTotal") || strings.Contains(edited, "total") || strings.Count(edited, "\n") != strings.Count(code, "\n")+1 {
+	if !strings.Contains(ask, "Rename total to myTotal") || strings.Contains(edited, "total") ||
+		strings.Count(edited, "\n") != strings.Count(code, "\n")+1 {
 		t.Errorf("%s\n%s", ask, edited)
 	}
 	lines := slices.DeleteFunc(strings.SplitAfter(edited, "\n"), func(l string) bool { return strings.Contains(l, "TODO") })

@@ -172,7 +172,8 @@ func TestUpFlagsArrive(t *testing.T) {
 	if got := coordinator.Coordinator.Serve.Shares; got["node-0"] != 0.25 || got["node-1"] != 3 || got["a"] != 0.25 || node.Node.Share != 3 {
 		t.Errorf("--share and --shares arrive as %v and %v", got, node.Node.Share)
 	}
-	if got := node.Node; got.PrefixDiskSize != up.PrefixDiskSize/2 || got.KVDiskSize != up.KVDiskSize/2 || got.WeightsCache != up.WeightsCache || len(got.Model) != 1 || got.Model[0] != "/model" {
+	if got := node.Node; got.PrefixDiskSize != up.PrefixDiskSize/2 || got.KVDiskSize != up.KVDiskSize/2 ||
+		got.WeightsCache != up.WeightsCache || len(got.Model) != 1 || got.Model[0] != "/model" {
 		t.Errorf("arrived: %+v", got)
 	}
 }
@@ -181,7 +182,8 @@ func TestUpFlagsArrive(t *testing.T) {
 // without --standby.
 func TestDraftIsTheDefault(t *testing.T) {
 	for _, c := range []struct{ draft, speculate, want string }{{"mtp", "suffix", "model"}, {"mtp", "off", "off"}, {"", "suffix", "suffix"}} {
-		up := Up{Nodes: 1, NodeFlags: NodeFlags{cluster.Resources{Draft: c.draft}}, ServeFlags: ServeFlags{Serve: cluster.ServeConfig{Speculate: c.speculate}}}
+		up := Up{Nodes: 1, NodeFlags: NodeFlags{cluster.Resources{Draft: c.draft}},
+			ServeFlags: ServeFlags{Serve: cluster.ServeConfig{Speculate: c.speculate}}}
 		up.applyDefaults()
 		k, n := up.coordinator("/model"), up.node(0, "/model", nil, "")
 		if k.Serve.Speculate != c.want || n.Draft != c.draft {

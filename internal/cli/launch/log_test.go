@@ -23,7 +23,8 @@ func TestNoGoStructsInTheLog(t *testing.T) {
 		{true, []string{`"speeds":{"Threads":{"Least":1,"Most":2},"Read":3.5}`, `"list":["a b","c"]`, `"error":"bad"`, `"n":7`}},
 	} {
 		var out bytes.Buffer
-		LogFlags{LogLevel: "info", LogJSON: c.json}.logger(&out).Info("measured", "speeds", value, "pointer", &value, "list", []string{"a b", "c"}, "map", map[string]int{"a": 1}, "error", errors.New("bad"), "took", time.Second, "n", 7, "nothing", nil)
+		LogFlags{LogLevel: "info", LogJSON: c.json}.logger(&out).Info("measured", "speeds", value, "pointer", &value, "list",
+			[]string{"a b", "c"}, "map", map[string]int{"a": 1}, "error", errors.New("bad"), "took", time.Second, "n", 7, "nothing", nil)
 		for _, want := range c.want {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("no %s in %s", want, &out)

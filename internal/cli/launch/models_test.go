@@ -21,7 +21,8 @@ func TestParseModel(t *testing.T) {
 		{"org/name", "org/name", nil},
 		{"/a,b/c=d", "/a,b/c=d", nil},
 		{"fry,policy=full", "fry", []string{"policy=full"}},
-		{"fry,policy=snapstream:sink=4,recent=12,topk=16,kv-type=int8", "fry", []string{"policy=snapstream:sink=4,recent=12,topk=16", "kv-type=int8"}},
+		{"fry,policy=snapstream:sink=4,recent=12,topk=16,kv-type=int8", "fry",
+			[]string{"policy=snapstream:sink=4,recent=12,topk=16", "kv-type=int8"}},
 		{"fry,model-name=a,b,max-context=512", "fry", []string{"model-name=a,b", "max-context=512"}},
 	} {
 		got, err := parseModel(c.text)
@@ -86,9 +87,11 @@ func TestSeveralModelsOnTheCommandLine(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Policy != "knorm" || all[1].Policy != "snapkv" || all[1].Names[0] != "b" || specs[1].path == "" {
 		t.Fatalf("%+v: %v", all, err)
 	}
-	for flag, value := range map[string]string{"--model-name": "x", "--draft": "mtp", "--swiftkv": "/s", "--score-tokens": "yes,no", "--lora": "x=/y", "--lora-dir": "/z"} {
+	for flag, value := range map[string]string{"--model-name": "x", "--draft": "mtp", "--swiftkv": "/s",
+		"--score-tokens": "yes,no", "--lora": "x=/y", "--lora-dir": "/z"} {
 		up := parsedProcess(t, "up", "-m", fry, "-m", "dace", flag, value).Up
-		if _, _, err := up.configs(ui.Quiet(t.Context()), up.Draft, map[string]bool{}); err == nil || !strings.Contains(err.Error(), flag+" belongs to one of the 2 models") {
+		if _, _, err := up.configs(ui.Quiet(t.Context()), up.Draft, map[string]bool{}); err == nil ||
+			!strings.Contains(err.Error(), flag+" belongs to one of the 2 models") {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}
@@ -96,7 +99,10 @@ func TestSeveralModelsOnTheCommandLine(t *testing.T) {
 
 // TestModelsArrive: the processes of up get every model with the settings that they read.
 func TestModelsArrive(t *testing.T) {
-	up := Up{specs: []modelSpec{{word: "a", path: "/a", settings: []string{"policy=knorm", "quant=auto"}}, {word: "b", path: "/b", settings: []string{"draft=small"}}},
+	up := Up{specs: []modelSpec{
+		{word: "a", path: "/a", settings: []string{"policy=knorm", "quant=auto"}},
+		{word: "b", path: "/b", settings: []string{"draft=small"}},
+	},
 		models: []modelSettings{{}, {Draft: "/small"}}, quants: []string{"q4_0", ""}, Nodes: 1, LogFlags: LogFlags{LogLevel: "info"}}
 	k, n := up.coordinator("/a"), up.node(0, "/a", []string{"127.0.0.1:1"}, "")
 	coordinator, node := reparsed(t, "coordinator", &k), reparsed(t, "node", &n)

@@ -28,23 +28,29 @@ func TestChooseJoinMethod(t *testing.T) {
 		cluster string
 		says    string
 	}{
-		"key and address":           {node(at("10.0.0.1:7070")), true, []join.Membership{shop}, joinByKey, "", ""},
-		"key alone":                 {node(func(*NodeCmd) {}), true, nil, 0, "", "--join is missing: set the gossip address"},
-		"insecure":                  {node(func(c *NodeCmd) { c.Insecure, c.Join = true, []string{"127.0.0.1:1"} }), false, nil, joinByKey, "", ""},
-		"token":                     {node(func(c *NodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), false, []join.Membership{lab}, joinByToken, "", ""},
-		"token without address":     {node(func(c *NodeCmd) { c.Token = "t" }), false, nil, 0, "", "needs the address"},
-		"token and key":             {node(func(c *NodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), true, nil, 0, "", "remove --cluster-key"},
-		"token, insecure":           {node(func(c *NodeCmd) { c.Token, c.Join, c.Insecure = "t", []string{"10.0.0.1:7069"}, true }), false, nil, 0, "", "--insecure has no key"},
-		"discover":                  {node(func(c *NodeCmd) { c.Discover, c.Token = true, "t" }), false, nil, joinByDiscovery, "", ""},
-		"discover and address":      {node(func(c *NodeCmd) { c.Discover, c.Join = true, []string{"10.0.0.1:7069"} }), false, nil, 0, "", "remove --join"},
+		"key and address": {node(at("10.0.0.1:7070")), true, []join.Membership{shop}, joinByKey, "", ""},
+		"key alone":       {node(func(*NodeCmd) {}), true, nil, 0, "", "--join is missing: set the gossip address"},
+		"insecure": {node(func(c *NodeCmd) { c.Insecure, c.Join = true, []string{"127.0.0.1:1"} }),
+			false, nil, joinByKey, "", ""},
+		"token": {node(func(c *NodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }),
+			false, []join.Membership{lab}, joinByToken, "", ""},
+		"token without address": {node(func(c *NodeCmd) { c.Token = "t" }), false, nil, 0, "", "needs the address"},
+		"token and key": {node(func(c *NodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }),
+			true, nil, 0, "", "remove --cluster-key"},
+		"token, insecure": {node(func(c *NodeCmd) { c.Token, c.Join, c.Insecure = "t", []string{"10.0.0.1:7069"}, true }),
+			false, nil, 0, "", "--insecure has no key"},
+		"discover": {node(func(c *NodeCmd) { c.Discover, c.Token = true, "t" }), false, nil, joinByDiscovery, "", ""},
+		"discover and address": {node(func(c *NodeCmd) { c.Discover, c.Join = true, []string{"10.0.0.1:7069"} }),
+			false, nil, 0, "", "remove --join"},
 		"restart":                   {node(func(*NodeCmd) {}), false, []join.Membership{lab}, rejoin, "lab", ""},
 		"restart, several clusters": {node(func(*NodeCmd) {}), false, []join.Membership{lab, shop}, 0, "", "--cluster NAME: lab, shop"},
 		"restart by name":           {node(func(c *NodeCmd) { c.Cluster = "shop" }), false, []join.Membership{lab, shop}, rejoin, "shop", ""},
 		"restart by join server":    {node(at("10.0.0.2:7069")), false, []join.Membership{lab, shop}, rejoin, "shop", ""},
 		"restart by gossip":         {node(at("10.0.0.1:7070")), false, []join.Membership{lab, shop}, rejoin, "lab", ""},
 		"an unknown address":        {node(at("10.0.0.9:7070")), false, []join.Membership{lab}, joinByKey, "", ""},
-		"no key, a model":           {node(func(c *NodeCmd) { c.Model, c.Join = []string{"m"}, []string{"10.0.0.9:7070"} }), false, nil, joinByKey, "", ""},
-		"nothing":                   {node(func(*NodeCmd) {}), false, nil, 0, "", "--join ADDRESS --token TOKEN"},
+		"no key, a model": {node(func(c *NodeCmd) { c.Model, c.Join = []string{"m"}, []string{"10.0.0.9:7070"} }),
+			false, nil, joinByKey, "", ""},
+		"nothing": {node(func(*NodeCmd) {}), false, nil, 0, "", "--join ADDRESS --token TOKEN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			how, m, err := chooseJoinMethod(c.cmd, c.haveKey, c.kept)
@@ -85,7 +91,8 @@ func TestNetworkFlags(t *testing.T) {
 }
 
 func TestPlainDuration(t *testing.T) {
-	for text, want := range map[string]string{"1h": "1h", "90m": "1h30m", "59m22s": "59m22s", "10m": "10m", "168h": "168h", "1h0m5s": "1h0m5s", "30s": "30s"} {
+	for text, want := range map[string]string{"1h": "1h", "90m": "1h30m", "59m22s": "59m22s",
+		"10m": "10m", "168h": "168h", "1h0m5s": "1h0m5s", "30s": "30s"} {
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			t.Fatal(err)

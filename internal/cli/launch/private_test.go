@@ -29,7 +29,8 @@ func TestAPIKeysArePrivate(t *testing.T) {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
-		if keys, err := f.keys(); keys != nil || err == nil || !strings.Contains(err.Error(), "--api-keys") || !strings.Contains(err.Error(), "chmod 600 "+path) {
+		if keys, err := f.keys(); keys != nil || err == nil || !strings.Contains(err.Error(), "--api-keys") ||
+			!strings.Contains(err.Error(), "chmod 600 "+path) {
 			t.Errorf("%04o: %v %v", mode, keys, err)
 		}
 		if now := settings.fileStates(); now[0] == before[0] {
@@ -72,7 +73,8 @@ func TestNoHomeForJobs(t *testing.T) {
 	if dir, err := c.dataDir("/model", log); dir != "" || err != nil {
 		t.Fatal(dir, err)
 	}
-	if text := out.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "jobs") || !strings.Contains(text, "are off") || !strings.Contains(text, "--data-dir") {
+	if text := out.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "jobs") ||
+		!strings.Contains(text, "are off") || !strings.Contains(text, "--data-dir") {
 		t.Errorf("the log has %q", text)
 	}
 	out.Reset()

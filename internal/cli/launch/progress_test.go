@@ -41,7 +41,11 @@ func TestLoadingLines(t *testing.T) {
 }
 
 func TestLoadingBar(t *testing.T) {
-	nodes := []wire.NodeState{{ID: "n0", LoadedBytes: 3 << 30, LoadBytes: 4 << 30}, {ID: "idle"}, {ID: "n1", LoadedBytes: 1 << 30, LoadBytes: 4 << 30}}
+	nodes := []wire.NodeState{
+		{ID: "n0", LoadedBytes: 3 << 30, LoadBytes: 4 << 30},
+		{ID: "idle"},
+		{ID: "n1", LoadedBytes: 1 << 30, LoadBytes: 4 << 30},
+	}
 	for want, nodes := range map[string][]wire.NodeState{
 		"n0 loads [==================      ] 75% of 4.00 GiB, 12s": nodes[:2],
 		"": nodes[1:2],

@@ -36,12 +36,15 @@ func TestFit(t *testing.T) {
 		says, offers, never []string     // parts of the line of auto; parts in and absent from the error of the stored type
 	}{
 		{name: "plenty", local: 1, total: 1, limit: 64 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true,
-			says: []string{"--quant auto: bf16, which takes 21.75 GiB = 16.00 GiB of weights, 256.0 MiB of activations and 1.00 GiB of caches, 512.0 MiB of embedding and a margin of 4.00 GiB, of the 64.00 GiB that this container may use"}},
+			says: []string{"--quant auto: bf16, which takes 21.75 GiB = 16.00 GiB of weights, 256.0 MiB of activations " +
+				"and 1.00 GiB of caches, 512.0 MiB of embedding and a margin of 4.00 GiB, of the 64.00 GiB that this container may use"}},
 		{name: "f32 is halved first", local: 1, total: 1, limit: 32 * gib, caches: gib, stored: tensor.F32, auto: tensor.BF16,
 			says: []string{"bf16", "f32 would take 35.75 GiB"}, offers: []string{"--quant bf16 takes 19.75 GiB"}},
 		{name: "q8_0", local: 1, total: 1, limit: 16 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q8_0,
-			says:   []string{"q8_0", "bf16 would take 18.75 GiB"},
-			offers: []string{"takes 18.75 GiB = 16.00 GiB of weights", "--quant q8_0 takes 11.25 GiB", "2 machines like this one, with a node each that takes 10.75 GiB (shoal up --cluster NAME --expect 2)"}, never: []string{"--kv-memory"}},
+			says: []string{"q8_0", "bf16 would take 18.75 GiB"},
+			offers: []string{"takes 18.75 GiB = 16.00 GiB of weights", "--quant q8_0 takes 11.25 GiB",
+				"2 machines like this one, with a node each that takes 10.75 GiB (shoal up --cluster NAME --expect 2)"},
+			never: []string{"--kv-memory"}},
 		{name: "4 bits", local: 1, total: 1, limit: 8 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q4_0,
 			says: []string{"q4_0", "; q8_0 would take"}, offers: []string{"--quant q4_0", "3 machines"}},
 		{name: "caches are the reason", local: 1, total: 1, limit: 20 * gib, caches: 8 * gib, stored: tensor.BF16, auto: tensor.Q8_0,
@@ -49,9 +52,12 @@ func TestFit(t *testing.T) {
 		{name: "several nodes share a machine", local: 4, total: 4, limit: 16 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q8_0,
 			offers: []string{"4 times 4.00 GiB of weights"}},
 		{name: "machines that join later", local: 1, total: 4, limit: 8 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true},
-		{name: "not even with 4 bits", local: 1, total: 1, limit: 4 * gib, caches: gib, stored: tensor.BF16, offers: []string{"8 machines"}, never: []string{"--quant q"}},
-		{name: "nothing fits", local: 1, total: 1, limit: gib, caches: gib / 2, stored: tensor.BF16, offers: []string{"nothing on machines of this size"}, never: []string{"--quant q", "machines like"}},
-		{name: "unknown memory", local: 1, total: 1, limit: 0, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true, says: []string{"as stored"}},
+		{name: "not even with 4 bits", local: 1, total: 1, limit: 4 * gib, caches: gib, stored: tensor.BF16,
+			offers: []string{"8 machines"}, never: []string{"--quant q"}},
+		{name: "nothing fits", local: 1, total: 1, limit: gib, caches: gib / 2, stored: tensor.BF16,
+			offers: []string{"nothing on machines of this size"}, never: []string{"--quant q", "machines like"}},
+		{name: "unknown memory", local: 1, total: 1, limit: 0, caches: gib, stored: tensor.BF16,
+			auto: tensor.BF16, fits: true, says: []string{"as stored"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := toyFit(c.local, c.total, c.limit, c.caches)
@@ -123,7 +129,8 @@ func TestFitIsPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dt := range quantCandidates(tensor.BF16) {
-		p, err := bench.RunPlan(m, bench.PlanOptions{Sockets: 2, Memory: 1 << 40, Weights: dt, KV: tensor.BF16, Mapping: "gather", Rows: 512, Ratio: 4})
+		p, err := bench.RunPlan(m,
+			bench.PlanOptions{Sockets: 2, Memory: 1 << 40, Weights: dt, KV: tensor.BF16, Mapping: "gather", Rows: 512, Ratio: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +138,8 @@ func TestFitIsPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n.weights+n.workspace+n.embedding != p.WeightBytes+p.WorkspaceBytes+p.EmbeddingBytes || f.cacheOf(p.Rows[0].Context) != p.Rows[0].Full.Bytes {
+		if n.weights+n.workspace+n.embedding != p.WeightBytes+p.WorkspaceBytes+p.EmbeddingBytes ||
+			f.cacheOf(p.Rows[0].Context) != p.Rows[0].Full.Bytes {
 			t.Errorf("%s: %+v, plan has %+v", dt, n, p)
 		}
 	}
