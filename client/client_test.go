@@ -42,11 +42,13 @@ func TestRefusals(t *testing.T) {
 	refused := `{"error":{"message":"There is no node n9.","type":"invalid_request_error","param":null,"code":"node_not_found"}}`
 	c, asked := answering(t, say(404, "", refused))
 	var e *client.Error
-	if err := c.Drain(t.Context(), "n/9"); !errors.As(err, &e) || *e != (client.Error{Status: 404, Code: "node_not_found", Message: "There is no node n9."}) {
+	if err := c.Drain(t.Context(), "n/9"); !errors.As(err, &e) ||
+		*e != (client.Error{Status: 404, Code: "node_not_found", Message: "There is no node n9."}) {
 		t.Errorf("%#v", err)
 	}
 	r := (*asked)[0]
-	if len(*asked) != 1 || r.Method != "POST" || r.URL.EscapedPath() != "/v1/nodes/n%2F9/drain" || r.Header.Get("Authorization") != "Bearer secret" {
+	if len(*asked) != 1 || r.Method != "POST" || r.URL.EscapedPath() != "/v1/nodes/n%2F9/drain" ||
+		r.Header.Get("Authorization") != "Bearer secret" {
 		t.Errorf("asked %d times: %s %s %s", len(*asked), r.Method, r.URL, r.Header)
 	}
 	c, asked = answering(t, say(503, "0", refused), say(503, "0", refused), say(200, "", `{"epoch": 7}`))
@@ -62,7 +64,8 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	c, _ = answering(t, say(200, "", "no JSON"))
-	if _, err := c.Jobs(t.Context(), client.Page{State: "dead", Limit: 3}); err == nil || !strings.Contains(err.Error(), "GET /v1/jobs?limit=3&state=dead does not decode") {
+	if _, err := c.Jobs(t.Context(), client.Page{State: "dead", Limit: 3}); err == nil ||
+		!strings.Contains(err.Error(), "GET /v1/jobs?limit=3&state=dead does not decode") {
 		t.Error(err)
 	}
 }

@@ -155,7 +155,8 @@ func TestDeb(t *testing.T) {
 	if text, err := exec.Command("dpkg-deb", "--extract", debs[0], root).CombinedOutput(); err != nil {
 		t.Fatalf("dpkg-deb: %v\n%s", err, text)
 	}
-	for _, name := range []string{"usr/lib/systemd/system/shoal.service", "usr/lib/systemd/system/shoal-node.service", "usr/lib/systemd/system/shoal-coordinator.service",
+	for _, name := range []string{"usr/lib/systemd/system/shoal.service", "usr/lib/systemd/system/shoal-node.service",
+		"usr/lib/systemd/system/shoal-coordinator.service",
 		"usr/share/man/man1/shoal.1", "usr/share/bash-completion/completions/shoal", "etc/shoal/shoal.yaml", "usr/share/doc/shoal/copyright"} {
 		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)

@@ -76,7 +76,8 @@ func TestArchiveWorksByItself(t *testing.T) {
 	if got := shoal("--version"); !strings.HasPrefix(got, strings.TrimSpace("shoal "+src.version+" "+src.commit)+" go") {
 		t.Errorf("--version prints %q; it was built from %s %s", got, src.version, src.commit)
 	}
-	if got := shoal("demo", "--nodes", "2", "--tokens", "8", "--prompt", "What is a slice?"); !strings.Contains(got, "2 processes up") || !strings.Contains(got, "tokens/s") {
+	if got := shoal("demo", "--nodes", "2", "--tokens", "8", "--prompt", "What is a slice?"); !strings.Contains(got, "2 processes up") ||
+		!strings.Contains(got, "tokens/s") {
 		t.Errorf("the demo prints %s", got)
 	}
 	// Without its model it fails, so it used nothing else of this machine.
@@ -115,7 +116,8 @@ func TestGoInstall(t *testing.T) {
 	if got := do(empty, nil, program, "--version"); !strings.HasPrefix(got, "shoal "+version+" ") {
 		t.Errorf("--version prints %q", got)
 	}
-	if got := do(empty, nil, program, "demo", "--nodes", "2", "--tokens", "8", "--prompt", "What is a slice?"); !strings.Contains(got, "tokens/s") {
+	if got := do(empty, nil, program, "demo", "--nodes", "2", "--tokens", "8", "--prompt",
+		"What is a slice?"); !strings.Contains(got, "tokens/s") {
 		t.Errorf("the demo prints %s", got)
 	}
 }

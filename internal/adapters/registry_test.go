@@ -20,7 +20,8 @@ func config(t *testing.T) (*checkpoint.Checkpoint, Config) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ck.Close() })
-	return ck, Config{Model: &ck.Config, Hash: ck.Hash(), Names: []string{"base"}, Dir: filepath.Join(t.TempDir(), "adapters"), From: t.TempDir()}
+	return ck,
+		Config{Model: &ck.Config, Hash: ck.Hash(), Names: []string{"base"}, Dir: filepath.Join(t.TempDir(), "adapters"), From: t.TempDir()}
 }
 
 func opened(t *testing.T, c Config) (*Registry, []error) {
@@ -89,10 +90,12 @@ func TestAdapterMustFitTheModel(t *testing.T) {
 	}{
 		"a rank above the limit": {rank: 257, want: "at most 256"},
 		"an unknown module": {rank: 8, want: "is not a matrix that an adapter can change", change: func(m map[string]loratest.Tensor) {
-			m["base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"], m["base_model.model.model.layers.7.self_attn.q_proj.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
+			m["base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"],
+				m["base_model.model.model.layers.7.self_attn.q_proj.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
 		}},
 		"experts": {rank: 8, want: "matrix of experts", change: func(m map[string]loratest.Tensor) {
-			m["base_model.model.model.layers.1.mlp.experts.0.up_proj.lora_A.weight"], m["base_model.model.model.layers.1.mlp.experts.0.up_proj.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
+			m["base_model.model.model.layers.1.mlp.experts.0.up_proj.lora_A.weight"],
+				m["base_model.model.model.layers.1.mlp.experts.0.up_proj.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]
 		}},
 		"the head": {rank: 8, want: "head or the embedding", change: func(m map[string]loratest.Tensor) {
 			m["base_model.model.lm_head.lora_A.weight"], m["base_model.model.lm_head.lora_B.weight"] = m[q+".lora_A.weight"], m[q+".lora_B.weight"]

@@ -40,7 +40,8 @@ func TestCacheBenches(t *testing.T) {
 	if err != nil || u.Ring <= 0 || u.Scatter <= 0 || u.OverStr <= 0 || u.OverPub <= 0 || u.OverApp <= 0 {
 		t.Fatal(u, err)
 	}
-	ways, err := runCacheDecode(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Batch: 2, Context: 128, Tokens: 2})
+	ways, err := runCacheDecode(t.Context(),
+		Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Batch: 2, Context: 128, Tokens: 2})
 	if err != nil || len(ways) != 7 || slices.ContainsFunc(ways, func(w cacheWay) bool { return !(w.Speedup > 0) }) {
 		t.Fatal(ways, err)
 	}

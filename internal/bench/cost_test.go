@@ -18,7 +18,8 @@ func TestCostsOfExperts(t *testing.T) {
 	}
 	defer ck.Close()
 	k := CostsOf(&ck.Config, tensor.BF16, tensor.BF16)
-	if active := float64(k.LayerParams+k.HeadParams) / 1e9; math.Abs(active-3.04) > 0.05 { // 3.3 with the embedding, of which a token reads one row
+	// 3.3 with the embedding, of which a token reads one row
+	if active := float64(k.LayerParams+k.HeadParams) / 1e9; math.Abs(active-3.04) > 0.05 {
 		t.Errorf("%.2f billion parameters a token", active)
 	}
 	if all := float64(k.WeightBytes) / 2e9; math.Abs(all-30.2) > 0.1 {
@@ -86,7 +87,8 @@ func TestCostsOfWindows(t *testing.T) {
 // In SwiftKV's later layers a prompt computes keys and values, and everything only for its last
 // token. A generated token computes them completely. Shared caches are held once.
 func TestCostsOfSwiftKV(t *testing.T) {
-	c := &model.Config{Layers: 4, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 96, Vocab: 64, SwiftKV: model.SwiftKV{Layers: 2, Group: 2}}
+	c := &model.Config{Layers: 4, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 96, Vocab: 64,
+		SwiftKV: model.SwiftKV{Layers: 2, Group: 2}}
 	k := CostsOf(c, tensor.F32, tensor.F32)
 	const q, kv, rest = 64 * 64, 2 * 32 * 64, 64*64 + 3*64*96
 	if want := int64(4*(q+rest) + 3*kv); k.LayerParams != want {
@@ -103,14 +105,17 @@ func TestCostsOfSwiftKV(t *testing.T) {
 
 // TestSwiftKVBench: a run has a row without SwiftKV and one per share.
 func TestSwiftKVBench(t *testing.T) {
-	s, err := RunSwiftKV(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Context: 40, Chunk: 16, Policy: "full", Repeat: 1}, []float64{0.5}, 2, func(string) {})
+	s, err := RunSwiftKV(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16,
+		Threads: 1, Context: 40, Chunk: 16, Policy: "full", Repeat: 1}, []float64{0.5}, 2, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Rows) != 2 || s.Rows[1].Layers != 4 || s.Rows[1].Caches != 6 || s.Rows[1].TokenBytes*8 != s.Rows[0].TokenBytes*6 || s.Rows[1].Arithmetic < 1.5 || s.Rows[1].TokensPerS <= 0 {
+	if len(s.Rows) != 2 || s.Rows[1].Layers != 4 || s.Rows[1].Caches != 6 ||
+		s.Rows[1].TokenBytes*8 != s.Rows[0].TokenBytes*6 || s.Rows[1].Arithmetic < 1.5 || s.Rows[1].TokensPerS <= 0 {
 		t.Errorf("%+v", s.Rows)
 	}
-	if _, err := RunSwiftKV(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Context: 40, Repeat: 1}, []float64{1.5}, 1, func(string) {}); err == nil {
+	if _, err := RunSwiftKV(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Context: 40, Repeat: 1},
+		[]float64{1.5}, 1, func(string) {}); err == nil {
 		t.Error("a share of 1.5 was measured")
 	}
 }

@@ -8,7 +8,8 @@ import (
 
 // TestForms: every type is measured in every round, and the first is compared with itself.
 func TestForms(t *testing.T) {
-	f, err := RunForms(t.Context(), Options{Model: "fry", Threads: 1, KV: tensor.BF16, Context: 8, Batch: 1, Tokens: 2, Nodes: 1}, []tensor.DType{tensor.Q8_0, tensor.Int4}, 16, 2, func(string) {})
+	f, err := RunForms(t.Context(), Options{Model: "fry", Threads: 1, KV: tensor.BF16, Context: 8, Batch: 1, Tokens: 2, Nodes: 1},
+		[]tensor.DType{tensor.Q8_0, tensor.Int4}, 16, 2, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,8 @@ func TestMaskBench(t *testing.T) {
 	}
 	v := grammar.NewVocabulary(tok.VocabSize(), tok.PlainBytes, eos)
 	t.Logf("vocabulary          %d tokens, ready in %v", v.Size(), time.Since(began).Round(time.Millisecond))
-	f, err := runGrammar(v, func(s string) []int32 { return tok.Encode(s, false) }, files, *threads, grammar.Spec{Kind: grammar.KindJSONSchema, AnyOrder: *free, Open: *open})
+	f, err := runGrammar(v, func(s string) []int32 { return tok.Encode(s, false) }, files, *threads,
+		grammar.Spec{Kind: grammar.KindJSONSchema, AnyOrder: *free, Open: *open})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,8 @@ func TestMaskBench(t *testing.T) {
 	t.Logf("validation errors   %d (refuses what fits)", f.Validation)
 	t.Logf("invalidation errors %d (lets through what does not)", f.Invalidation)
 	t.Logf("annotations         %d (lets through what an unknown format forbids)", f.Annotated)
-	t.Logf("masks               %d: mean %s, p50 %s, p99 %s, p99.9 %s, most %s", f.Masks, us(f.MaskMean), us(f.MaskP50), us(f.MaskP99), us(f.MaskP999), us(f.MaskMax))
+	t.Logf("masks               %d: mean %s, p50 %s, p99 %s, p99.9 %s, most %s", f.Masks, us(f.MaskMean),
+		us(f.MaskP50), us(f.MaskP99), us(f.MaskP999), us(f.MaskMax))
 	t.Logf("compile             p50 %s, p99 %s, most %s", us(f.CompileP50), us(f.CompileP99), us(f.CompileMax))
 	for _, k := range slices.SortedFunc(maps.Keys(f.Reasons), func(a, b string) int { return f.Reasons[b] - f.Reasons[a] }) {
 		if f.Reasons[k] > 9 || *named {
@@ -114,7 +116,8 @@ type grammarResult struct {
 }
 
 // runGrammar measures every schema of a folder of MaskBench's files.
-func runGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []string, threads int, how grammar.Spec) (*grammarFigures, error) {
+func runGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []string, threads int,
+	how grammar.Spec) (*grammarFigures, error) {
 	results := make([]grammarResult, len(files))
 	var wg sync.WaitGroup
 	next := make(chan int)

@@ -19,7 +19,8 @@ func TestPlanTable5(t *testing.T) {
 	if m.Parameters != 671_026_419_200 {
 		t.Errorf("%d parameters, published are 671B", m.Parameters)
 	}
-	o := PlanOptions{Sockets: 16, Memory: 64e9, Weights: tensor.Q8_0, KV: tensor.BF16, Rows: 512, Contexts: []int{131072, 65536, 32768}, Ratio: 4}
+	o := PlanOptions{Sockets: 16, Memory: 64e9, Weights: tensor.Q8_0, KV: tensor.BF16, Rows: 512,
+		Contexts: []int{131072, 65536, 32768}, Ratio: 4}
 	o.Mapping = topology.Gather // projections cut, as in the paper's decode mapping
 	p, err := RunPlan(m, o)
 	if err != nil {
@@ -30,7 +31,8 @@ func TestPlanTable5(t *testing.T) {
 	}
 	for i, want := range [][2]int{{16, 64}, {32, 128}, {64, 256}} {
 		if r := p.Rows[i]; r.Full.Batch != want[0] || r.SnapStream.Batch != want[1] || r.Full.Most < want[0] {
-			t.Errorf("%d tokens: batch %d and %d, want %v (%d bytes free, %d and %d a sequence)", r.Context, r.Full.Batch, r.SnapStream.Batch, want, p.CacheBytes, r.Full.Bytes, r.SnapStream.Bytes)
+			t.Errorf("%d tokens: batch %d and %d, want %v (%d bytes free, %d and %d a sequence)",
+				r.Context, r.Full.Batch, r.SnapStream.Batch, want, p.CacheBytes, r.Full.Bytes, r.SnapStream.Bytes)
 		}
 	}
 	o.Mapping = topology.Reduce // attention weights whole on every socket
@@ -53,7 +55,8 @@ func TestDefaultContexts(t *testing.T) {
 	for _, c := range []struct {
 		most, least int
 		want        []int
-	}{{1 << 20, 64, []int{131072, 65536, 32768}}, {131072, 64, []int{131072, 65536, 32768}}, {40960, 64, []int{40960, 20480, 10240}}, {200, 64, []int{200, 100}}, {32, 64, nil}, {0, 0, nil}} {
+	}{{1 << 20, 64, []int{131072, 65536, 32768}}, {131072, 64, []int{131072, 65536, 32768}},
+		{40960, 64, []int{40960, 20480, 10240}}, {200, 64, []int{200, 100}}, {32, 64, nil}, {0, 0, nil}} {
 		if got := DefaultContexts(c.most, c.least); !slices.Equal(got, c.want) {
 			t.Errorf("%d, %d: %v, want %v", c.most, c.least, got, c.want)
 		}
@@ -62,9 +65,13 @@ func TestDefaultContexts(t *testing.T) {
 
 // Every named shape can be planned and has the parameter count of its name.
 func TestPlanShapes(t *testing.T) {
-	for name, billions := range map[string]float64{"llama-3.1-8b": 8.03, "llama-3.1-70b": 70.55, "qwen2.5-7b": 7.62, "mistral-7b-v0.1": 7.24, "gemma-3-27b": 27.01, "deepseek-r1": 671.03, "deepseek-v2-lite": 15.71, "qwen3-30b-a3b": 30.53,
-		"qwen3-0.6b": 0.60, "gemma-3-1b": 1.00, "llama-3.2-1b": 1.24, "qwen3-1.7b": 1.72, "llama-3.2-3b": 3.21, "gemma-3-4b": 3.88, "qwen3-4b": 4.02,
-		"qwen3-8b": 8.19, "gemma-3-12b": 11.77, "phi-4": 14.66, "qwen3-14b": 14.77, "qwen3-32b": 32.76, "mixtral-8x7b": 46.70, "qwen3.5-9b": 8.95, "qwen3.5-35b-a3b": 34.66, "qwen3-next-80b-a3b": 79.67, "gemma-4-e2b": 4.63, "gemma-4-e4b": 7.46, "gemma-4-26b-a4b": 25.23, "gemma-4-31b": 30.70} {
+	for name, billions := range map[string]float64{"llama-3.1-8b": 8.03, "llama-3.1-70b": 70.55, "qwen2.5-7b": 7.62,
+		"mistral-7b-v0.1": 7.24, "gemma-3-27b": 27.01, "deepseek-r1": 671.03, "deepseek-v2-lite": 15.71, "qwen3-30b-a3b": 30.53,
+		"qwen3-0.6b": 0.60, "gemma-3-1b": 1.00, "llama-3.2-1b": 1.24, "qwen3-1.7b": 1.72, "llama-3.2-3b": 3.21,
+		"gemma-3-4b": 3.88, "qwen3-4b": 4.02,
+		"qwen3-8b": 8.19, "gemma-3-12b": 11.77, "phi-4": 14.66, "qwen3-14b": 14.77, "qwen3-32b": 32.76,
+		"mixtral-8x7b": 46.70, "qwen3.5-9b": 8.95, "qwen3.5-35b-a3b": 34.66, "qwen3-next-80b-a3b": 79.67,
+		"gemma-4-e2b": 4.63, "gemma-4-e4b": 7.46, "gemma-4-26b-a4b": 25.23, "gemma-4-31b": 30.70} {
 		m, err := PlanShape(name)
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +82,8 @@ func TestPlanShapes(t *testing.T) {
 		if !strings.Contains(strings.Join(PlanShapes(), " "), name) {
 			t.Errorf("%s is not listed", name)
 		}
-		if _, err := RunPlan(m, PlanOptions{Sockets: 4, Memory: 64e9, Weights: tensor.Q8_0, KV: tensor.BF16, Mapping: topology.Gather, Rows: 512, Ratio: 4}); err != nil {
+		if _, err := RunPlan(m, PlanOptions{Sockets: 4, Memory: 64e9, Weights: tensor.Q8_0, KV: tensor.BF16,
+			Mapping: topology.Gather, Rows: 512, Ratio: 4}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -15,7 +15,11 @@ import (
 func TestSteady(t *testing.T) {
 	start := time.Now()
 	lost := func(at time.Duration) []wire.ClusterEvent {
-		return []wire.ClusterEvent{{At: start.Add(-time.Minute), Kind: wire.EventServing}, {At: start.Add(at), Kind: topology.KindLost, Node: "b", Reason: "gone", Cost: &wire.Cost{}}, {At: start.Add(time.Hour), Kind: wire.EventNodeUp, Node: "b"}}
+		return []wire.ClusterEvent{
+			{At: start.Add(-time.Minute), Kind: wire.EventServing},
+			{At: start.Add(at), Kind: topology.KindLost, Node: "b", Reason: "gone", Cost: &wire.Cost{}},
+			{At: start.Add(time.Hour), Kind: wire.EventNodeUp, Node: "b"},
+		}
 	}
 	for _, c := range []struct {
 		name        string

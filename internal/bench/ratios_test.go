@@ -16,7 +16,8 @@ var ratioRows = []struct {
 	context, batch int
 	goal           float64
 }{
-	{tensor.Q8_0, 128, 1, 0.85}, {tensor.Q8_0, 4096, 1, 0.75}, {tensor.Q8_0, 16384, 1, 0.75}, {tensor.Q8_0, 128, 16, 0.80}, {tensor.Q8_0, 128, 32, 0.80}, {tensor.Q8_0, 512, 0, 0.40},
+	{tensor.Q8_0, 128, 1, 0.85}, {tensor.Q8_0, 4096, 1, 0.75}, {tensor.Q8_0, 16384, 1, 0.75},
+	{tensor.Q8_0, 128, 16, 0.80}, {tensor.Q8_0, 128, 32, 0.80}, {tensor.Q8_0, 512, 0, 0.40},
 	{tensor.Q4_0, 128, 1, 0.85}, {tensor.IQ4_NL, 128, 1, 0.85}, {tensor.BF16, 128, 1, 0.85}, {tensor.BF16, 512, 0, 0.65},
 }
 
@@ -25,7 +26,8 @@ var ratioRows = []struct {
 func BenchmarkRatios(b *testing.B) {
 	name, quiet := cmp.Or(os.Getenv("SHOAL_BENCH_MODEL"), "llama-3.2-1b"), func(string) {}
 	for i, r := range ratioRows {
-		o := Options{Model: name, Weights: r.weights, KV: tensor.BF16, Threads: runtime.GOMAXPROCS(0), Context: r.context, Batch: r.batch, Tokens: 12, Repeat: 2, Policy: "full"}
+		o := Options{Model: name, Weights: r.weights, KV: tensor.BF16, Threads: runtime.GOMAXPROCS(0),
+			Context: r.context, Batch: r.batch, Tokens: 12, Repeat: 2, Policy: "full"}
 		var m Machine
 		var ceiling Ceiling
 		var best, median, rate float64
@@ -35,7 +37,8 @@ func BenchmarkRatios(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			m, ceiling, best, rate, what, limit = p.Machine, p.Ceiling, p.PeakShare, p.TokensPerS, fmt.Sprintf("prefill %d tokens", r.context), "arithmetic"
+			m, ceiling, best, rate, what, limit = p.Machine, p.Ceiling, p.PeakShare, p.TokensPerS,
+				fmt.Sprintf("prefill %d tokens", r.context), "arithmetic"
 			median = best * p.MedianPerS / p.TokensPerS
 		} else {
 			d, err := RunDecode(b.Context(), o, nil, quiet)

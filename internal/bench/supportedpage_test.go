@@ -37,7 +37,8 @@ func TestSupportedModelsPage(t *testing.T) {
 			t.Fatalf("%s has no section between %q and %q", supportedPage, begin, end)
 		}
 		if old != section && !*updatePage {
-			t.Errorf("the section %q of %s is out of date; run: go test ./internal/bench -run SupportedModelsPage -update\nhave:\n%swant:\n%s", name, supportedPage, old, section)
+			t.Errorf("the section %q of %s is out of date; run: go test ./internal/bench -run SupportedModelsPage -update\nhave:\n%swant:\n%s",
+				name, supportedPage, old, section)
 		}
 		page = before + begin + section + end + after
 	}
@@ -137,7 +138,8 @@ func downloadsSection(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "| %s | %.1f %% | %s |\n", k.Name, k.Share, yes)
 	}
-	fmt.Fprintf(&b, "\nShoal serves %.0f %% of the downloads of generative models, which are %.0f %% of all downloads. The others are embedding and vision models. %s\n",
+	fmt.Fprintf(&b, "\nShoal serves %.0f %% of the downloads of generative models, which are "+
+		"%.0f %% of all downloads. The others are embedding and vision models. %s\n",
 		100*served/downloads.Generative, downloads.Generative, downloads.Source)
 	return b.String()
 }

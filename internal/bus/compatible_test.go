@@ -17,9 +17,11 @@ func TestUnlike(t *testing.T) {
 	}{
 		{"the same", true, nil, mine},
 		{"another build of the same arithmetic", true, nil, gossip.Meta{Build: "v3", Arithmetic: "1-aa", WireMin: 3, WireMax: 4}},
-		{"another arithmetic", false, []string{"v2 abc", "1-aa", "v3", "1-bb", "different bits"}, gossip.Meta{Build: "v3", Arithmetic: "1-bb", WireMin: 2, WireMax: 2}},
+		{"another arithmetic", false, []string{"v2 abc", "1-aa", "v3", "1-bb", "different bits"},
+			gossip.Meta{Build: "v3", Arithmetic: "1-bb", WireMin: 2, WireMax: 2}},
 		{"another version of it", false, []string{"2-aa"}, gossip.Meta{Build: "v3", Arithmetic: "2-aa", WireMin: 2, WireMax: 2}},
-		{"a newer wire", false, []string{"v2 abc", "wire versions 2 to 3", "v9", "wire version 4"}, gossip.Meta{Build: "v9", Arithmetic: "1-aa", WireMin: 4, WireMax: 4}},
+		{"a newer wire", false, []string{"v2 abc", "wire versions 2 to 3", "v9", "wire version 4"},
+			gossip.Meta{Build: "v9", Arithmetic: "1-aa", WireMin: 4, WireMax: 4}},
 		{"an older wire", false, []string{"wire version 1"}, gossip.Meta{Arithmetic: "1-aa", WireMin: 1, WireMax: 1}},
 		{"a build that says nothing", false, []string{"unknown wire version"}, gossip.Meta{}},
 		{"one that says its wire alone", false, []string{"unknown arithmetic"}, gossip.Meta{WireMin: 2, WireMax: 2}},

@@ -25,12 +25,16 @@ func TestAnswering(t *testing.T) {
 		}
 	}
 	before := g.Corpus()
-	g.SetParagraphs([]Paragraph{{Text: "Ann lives in Rome."}, {Text: "Ben lives in Oslo.", Questions: []ParagraphQuestion{{"Where does Ben live?", []string{"Oslo", "in Oslo"}}}}})
+	g.SetParagraphs([]Paragraph{
+		{Text: "Ann lives in Rome."},
+		{Text: "Ben lives in Oslo.", Questions: []ParagraphQuestion{{"Where does Ben live?", []string{"Oslo", "in Oslo"}}}},
+	})
 	if s, err = g.Sample("qa", 600, 3); err != nil {
 		t.Fatal(err)
 	}
 	prompt = testTokenizer(t).Decode(s.Prompt, true)
-	for _, part := range []string{"Document 1:", "Document 2:", "Ann lives in Rome.", "Ben lives in Oslo.", "Question: Where does Ben live?\nAnswer:"} {
+	for _, part := range []string{"Document 1:", "Document 2:", "Ann lives in Rome.", "Ben lives in Oslo.",
+		"Question: Where does Ben live?\nAnswer:"} {
 		if !strings.Contains(prompt, part) {
 			t.Errorf("no %q in %q", part, prompt)
 		}

@@ -110,12 +110,14 @@ func TestClientErrors(t *testing.T) {
 	if _, err := c.Complete(t.Context(), []int32{1}, 1, ""); !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "too long") {
 		t.Error(err)
 	}
-	if _, err := NewClient(t.Context(), url, "wrong", "", time.Minute); !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "no key") {
+	if _, err := NewClient(t.Context(), url, "wrong", "", time.Minute); !errors.Is(err, ErrServer) ||
+		!strings.Contains(err.Error(), "no key") {
 		t.Error(err)
 	}
 	hang := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer hang.Close()
-	if _, err := NewClient(t.Context(), hang.URL, "", "", 50*time.Millisecond); !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "within 50ms") {
+	if _, err := NewClient(t.Context(), hang.URL, "", "", 50*time.Millisecond); !errors.Is(err, ErrServer) ||
+		!strings.Contains(err.Error(), "within 50ms") {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -147,14 +149,16 @@ func TestPerplexityScoresEveryTokenOnce(t *testing.T) {
 	for _, id := range ids {
 		want += float64(id)
 	}
-	for _, k := range []PerplexityConfig{{Window: 4096}, {Window: 33}, {Window: 33, Stride: 7}, {Window: 33, Stride: 32}, {Window: 3, Stride: 1}} {
+	for _, k := range []PerplexityConfig{{Window: 4096}, {Window: 33}, {Window: 33, Stride: 7},
+		{Window: 33, Stride: 32}, {Window: 3, Stride: 1}} {
 		k.Concurrency = 1
 		p, err := MeasurePerplexity(t.Context(), c, tok, text, k)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if p.Tokens != len(ids) || p.Bytes != len(text) || math.Abs(p.NLL*float64(p.Tokens)-want) > 1e-6*want {
-			t.Errorf("%+v: %d tokens, %d bytes, sum %.0f; want %d, %d, %.0f", k, p.Tokens, p.Bytes, p.NLL*float64(p.Tokens), len(ids), len(text), want)
+			t.Errorf("%+v: %d tokens, %d bytes, sum %.0f; want %d, %d, %.0f", k, p.Tokens, p.Bytes,
+				p.NLL*float64(p.Tokens), len(ids), len(text), want)
 		}
 	}
 	for _, k := range []PerplexityConfig{{Window: 2}, {Window: 10, Stride: 10}, {Window: 10, Stride: -1}} {

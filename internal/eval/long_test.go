@@ -21,7 +21,8 @@ func TestLongSuite(t *testing.T) {
 	for i, q := range questions {
 		answer := q.Ref.Answers[0]
 		words := strings.Fields(answer)
-		if q.Prompt != again[i].Prompt || q.Score(answer) != 1 || math.Abs(q.Score(strings.Join(words[:len(words)/2], " "))-0.5) > 0.02 || q.Task.MaxTokens != 302 {
+		if q.Prompt != again[i].Prompt || q.Score(answer) != 1 ||
+			math.Abs(q.Score(strings.Join(words[:len(words)/2], " "))-0.5) > 0.02 || q.Task.MaxTokens != 302 {
 			t.Errorf("%s: %q", q.Task.Name, q.Prompt)
 		}
 		switch q.Task.Name {

@@ -57,7 +57,8 @@ func TestPolicyPerplexity(t *testing.T) {
 	if got[2].Perplexity < 1.5*got[0].Perplexity || got[2].Match > 0.95 {
 		t.Errorf("a ring of 8: %+v, full %+v", got[2], got[0])
 	}
-	for _, bad := range []PolicyPerplexityConfig{{Window: 10, Prefix: 9}, {Window: 10, Prefix: 1}, {Policies: []Policy{{Family: truncatedName}}}, {Window: 4096, Prefix: 4000}} {
+	for _, bad := range []PolicyPerplexityConfig{{Window: 10, Prefix: 9}, {Window: 10, Prefix: 1},
+		{Policies: []Policy{{Family: truncatedName}}}, {Window: 4096, Prefix: 4000}} {
 		if _, err := MeasurePolicyPerplexity(t.Context(), tok, text, bad, TogetherConfig{Model: modelDir}); !errors.Is(err, ErrText) {
 			t.Errorf("%+v: %v", bad, err)
 		}

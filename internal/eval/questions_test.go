@@ -96,7 +96,8 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%d special tokens in the prompt, want %d: a question must not steer the model", specials, want)
 		}
 	}
-	if _, err := Ask(t.Context(), c, tok, questions, AskConfig{Metric: "x"}); !errors.Is(err, ErrQuestions) || !strings.Contains(err.Error(), "f1") {
+	if _, err := Ask(t.Context(), c, tok, questions, AskConfig{Metric: "x"}); !errors.Is(err, ErrQuestions) ||
+		!strings.Contains(err.Error(), "f1") {
 		t.Error(err)
 	}
 	var table strings.Builder

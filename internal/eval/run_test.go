@@ -84,7 +84,8 @@ func sharesPrompts(ctx context.Context, t *testing.T, e *Embedded, cfg Config, r
 	if p := e.cluster.Cluster().PrefixCache; p.Hits != uint64(len(cfg.Policies)-1)*prompts*blocks*tensor.BlockSlots {
 		t.Errorf("of %d prompts under %d policies %d tokens were found: %+v", prompts, len(cfg.Policies), p.Hits, *p)
 	}
-	cold, err := StartEmbedded(ctx, cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir, PrefixCache: cluster.PrefixOff}})
+	cold, err := StartEmbedded(ctx,
+		cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir, PrefixCache: cluster.PrefixOff}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,8 @@ func TestRunStopsAtTheFirstError(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Run(t.Context(), c, testTokenizer(t), testGenerator(t, 1), store, Config{Lengths: []int{512}, Concurrency: 2})
-	if !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "no such policy") || !strings.Contains(err.Error(), "512 tokens, sample 0") {
+	if !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "no such policy") ||
+		!strings.Contains(err.Error(), "512 tokens, sample 0") {
 		t.Error(err)
 	}
 	if n := asked.Load(); n > 4 {
@@ -226,10 +228,12 @@ func TestSummaryByHand(t *testing.T) {
 	var md, table strings.Builder
 	s.WriteMarkdown(&md)
 	s.WriteTable(&table)
-	if want := "| policy | passkey | vt | fwe | mean2 |\n|---|---|---|---|---|\n| full | 50 | 100 | 0 | 75.0 |\n| none | - | 0 | - | 0.0 |\n"; !strings.HasSuffix(md.String(), want) {
+	if want := "| policy | passkey | vt | fwe | mean2 |\n|---|---|---|---|---|\n| full | 50 | 100 | 0 | 75.0 |\n" +
+		"| none | - | 0 | - | 0.0 |\n"; !strings.HasSuffix(md.String(), want) {
 		t.Errorf("got\n%swant\n%s", md.String(), want)
 	}
-	if want := "policy  passkey   vt  fwe  mean2\nfull         50  100    0   75.0\nnone          -    0    -    0.0\n"; !strings.HasSuffix(table.String(), want) {
+	if want := "policy  passkey   vt  fwe  mean2\nfull         50  100    0   75.0\n" +
+		"none          -    0    -    0.0\n"; !strings.HasSuffix(table.String(), want) {
 		t.Errorf("got\n%swant\n%s", table.String(), want)
 	}
 }

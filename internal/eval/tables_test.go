@@ -53,7 +53,8 @@ func TestTablesCanBeAsked(t *testing.T) {
 	if _, err := FindTable("x"); !errors.Is(err, ErrTable) || !strings.Contains(err.Error(), "snapstream") {
 		t.Error(err)
 	}
-	g := RulerGrid(&Summary{Rows: []Row{{Policy: "p", Tasks: map[string]Cell{"vt": {Recall: 40}, "cwe": {Recall: 10}, "fwe": {Recall: 20}}}}}, rulerGroups)
+	g := RulerGrid(&Summary{Rows: []Row{{Policy: "p", Tasks: map[string]Cell{"vt": {Recall: 40}, "cwe": {Recall: 10}, "fwe": {Recall: 20}}}}},
+		rulerGroups)
 	if c := g.Rows[0].Cells; c[0] != nil || *c[1] != 40 || *c[2] != 15 || c[3] != nil {
 		t.Errorf("%v", c)
 	}

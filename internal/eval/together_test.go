@@ -17,8 +17,10 @@ import (
 )
 
 // everyPolicy has one of each policy. Some need fewer statistics than others collect.
-var everyPolicy = []string{"streaming/96 full snapkv/128 snapstream/128 snapstream_w32/128 snapstream_half/128 sage/128 h2o/96 quest/64 knorm/128 truncated/96 pyramidkv/128 adakv/128 lagkv/128",
-	"h2o:recent=40,topk=40,step=1 tova:size=90 streaming:sink=4,recent=60,positions=cache shadowkv/460 shadowkv_c4/150 squeezed:sparsity=0.8 squeezed:levels=2 squeezed:clusters=0.2,sparsity=0.98 squeezed:clusters=0.1,sparsity=0.99,tail=48,obs=32"}
+var everyPolicy = []string{"streaming/96 full snapkv/128 snapstream/128 snapstream_w32/128 " +
+	"snapstream_half/128 sage/128 h2o/96 quest/64 knorm/128 truncated/96 pyramidkv/128 adakv/128 lagkv/128",
+	"h2o:recent=40,topk=40,step=1 tova:size=90 streaming:sink=4,recent=60,positions=cache shadowkv/460 shadowkv_c4/150 " +
+		"squeezed:sparsity=0.8 squeezed:levels=2 squeezed:clusters=0.2,sparsity=0.98 squeezed:clusters=0.1,sparsity=0.99,tail=48,obs=32"}
 
 // TestTogetherIsTheServer: prompts read once for all policies give the server's answer to each
 // policy, token by token.
@@ -95,8 +97,10 @@ func TestPromptsFromAFile(t *testing.T) {
 	tok, g := testTokenizer(t), testGenerator(t, 3)
 	plain, chat := sample(t, g, "passkey", 512, 0), sample(t, g, "chat_niah", 512, 0)
 	file := map[string]any{
-		"passkey@512":   map[string]any{"prompt": [][]int32{plain.Prompt}, "ans": [][]int32{append(slices.Clone(plain.Answer), -1, -1)}, "sf": []int{0}, "depth": []any{0.25}},
-		"chat_niah@512": map[string]any{"prompt": [][]int32{chat.Prompt}, "ans": [][]int32{chat.Answer}, "sf": []int{chat.From}, "depth": []any{nil}},
+		"passkey@512": map[string]any{"prompt": [][]int32{plain.Prompt},
+			"ans": [][]int32{append(slices.Clone(plain.Answer), -1, -1)}, "sf": []int{0}, "depth": []any{0.25}},
+		"chat_niah@512": map[string]any{"prompt": [][]int32{chat.Prompt}, "ans": [][]int32{chat.Answer},
+			"sf": []int{chat.From}, "depth": []any{nil}},
 	}
 	text, err := json.Marshal(file)
 	if err != nil {
@@ -140,7 +144,8 @@ func TestPromptsFromAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := RunTogether(t.Context(), tok, p, store, Config{Tasks: p.Tasks(), Lengths: p.Lengths(), Samples: 1, Policies: full}, TogetherConfig{Model: modelDir})
+	records, err := RunTogether(t.Context(), tok, p, store,
+		Config{Tasks: p.Tasks(), Lengths: p.Lengths(), Samples: 1, Policies: full}, TogetherConfig{Model: modelDir})
 	if err != nil || len(records) != 2 || !records[0].Exact || !records[1].Exact || records[0].Depth == nil || *records[0].Depth != 0.25 {
 		t.Errorf("%+v, %v", records, err)
 	}
@@ -174,7 +179,8 @@ func TestWritePrompts(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := p.Sample(task, 512, i)
-			if err != nil || !slices.Equal(got.Prompt, want.Prompt) || !slices.Equal(got.Answer, want.Answer) || got.From != want.From || got.To != want.To || got.Depth != want.Depth {
+			if err != nil || !slices.Equal(got.Prompt, want.Prompt) || !slices.Equal(got.Answer, want.Answer) ||
+				got.From != want.From || got.To != want.To || got.Depth != want.Depth {
 				t.Errorf("%s %d: %+v, made %+v, %v", task, i, got, want, err)
 			}
 		}

@@ -20,7 +20,8 @@ func tell(l *State) string {
 	for _, e := range l.events {
 		fmt.Fprintf(&b, "%s %s@%d", e.Kind, e.Node, e.Epoch)
 		if c := e.Cost; c != nil {
-			fmt.Fprintf(&b, " open=%v next=%d stall=%d %d/%d failed=%d silent=%d again=%d", c.Open, c.NextEpoch, c.StallMillis, c.WentOn, c.Streams, c.Failed, c.SilentMillis, c.Recomputed+c.Replayed)
+			fmt.Fprintf(&b, " open=%v next=%d stall=%d %d/%d failed=%d silent=%d again=%d", c.Open,
+				c.NextEpoch, c.StallMillis, c.WentOn, c.Streams, c.Failed, c.SilentMillis, c.Recomputed+c.Replayed)
 		}
 		b.WriteByte('\n')
 	}
@@ -75,7 +76,8 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 		return true
 	})
 	got := tell(&e.log)
-	if tail := "node_joined @3 open=false next=0 stall=0 0/1 failed=0 silent=0 again=0\ncoordinator_took_over @3 open=false next=4 stall=1500 0/0 failed=0 silent=0 again=0\n"; !strings.HasSuffix(got, tail) {
+	if tail := "node_joined @3 open=false next=0 stall=0 0/1 failed=0 silent=0 again=0\n" +
+		"coordinator_took_over @3 open=false next=4 stall=1500 0/0 failed=0 silent=0 again=0\n"; !strings.HasSuffix(got, tail) {
 		t.Errorf("the successor's log ends with\n%s", got)
 	}
 	if n := len(e.log.events); n != 7 || e.log.events[n-1].ID != 7 || e.log.events[n-1].Revision <= l.revision {
@@ -88,7 +90,8 @@ func TestEventLogIsBounded(t *testing.T) {
 	for i := range 3 * keptEvents {
 		l.note(time.Now(), wire.EventNodeUp, fmt.Sprint(i), "")
 	}
-	if got := l.after(0); len(got) != keptEvents || got[keptEvents-1].ID != 3*keptEvents || len(l.after(l.revision)) != 0 || len(l.after(l.revision+1)) != keptEvents {
+	if got := l.after(0); len(got) != keptEvents || got[keptEvents-1].ID != 3*keptEvents ||
+		len(l.after(l.revision)) != 0 || len(l.after(l.revision+1)) != keptEvents {
 		t.Errorf("%d events are kept", len(got))
 	}
 	s := new(samples)

@@ -44,7 +44,8 @@ func child(spec string) error {
 	if _, err := fmt.Sscan(spec, &name, &seed, &bind, &inc); err != nil {
 		return err
 	}
-	n, err := Start(Config{Name: name, Bind: bind, Keys: [][]byte{key.Gossip()}, Profile: Local, Logger: quiet(), Meta: Meta{Role: "node", Incarnation: inc}})
+	n, err := Start(Config{Name: name, Bind: bind, Keys: [][]byte{key.Gossip()}, Profile: Local,
+		Logger: quiet(), Meta: Meta{Role: "node", Incarnation: inc}})
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,8 @@ func TestLogLevels(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := out.String(); strings.Count(got, "level=DEBUG ") != c.lines || strings.Count(got, "\n") != c.lines || strings.Contains(got, "[ERR]") {
+		if got := out.String(); strings.Count(got, "level=DEBUG ") != c.lines ||
+			strings.Count(got, "\n") != c.lines || strings.Contains(got, "[ERR]") {
 			t.Errorf("at %v: logged:\n%s", c.level, got)
 		}
 	}

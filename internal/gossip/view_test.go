@@ -66,8 +66,10 @@ func TestMetaRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringN(0, 60, 75)
 		m := Meta{
-			Role: text.Draw(t, "role"), RPC: text.Draw(t, "rpc"), Route: text.Draw(t, "route"), Build: text.Draw(t, "build"), Store: text.Draw(t, "store"),
-			Arithmetic: text.Draw(t, "arithmetic"), WireMin: rapid.Uint16().Draw(t, "least"), WireMax: rapid.Uint16().Draw(t, "most"), Leads: rapid.Bool().Draw(t, "leads"),
+			Role: text.Draw(t, "role"), RPC: text.Draw(t, "rpc"), Route: text.Draw(t, "route"),
+			Build: text.Draw(t, "build"), Store: text.Draw(t, "store"),
+			Arithmetic: text.Draw(t, "arithmetic"), WireMin: rapid.Uint16().Draw(t, "least"),
+			WireMax: rapid.Uint16().Draw(t, "most"), Leads: rapid.Bool().Draw(t, "leads"),
 			State: State(rapid.Byte().Draw(t, "state")), Load: rapid.Byte().Draw(t, "load"),
 			Incarnation: rapid.Uint64().Draw(t, "incarnation"), PID: rapid.Uint32().Draw(t, "pid"),
 		}

@@ -14,11 +14,14 @@ import (
 func TestCheck(t *testing.T) {
 	for host, says := range map[string]string{
 		"10.0.0.2": "", "fd00::1": "", "127.0.0.1": "", "node-1": "", "node1.example.com": "", "a_b.lan": "", "1node": "",
-		"": "neither", "0.0.0.0": "every address", "::": "every address", "fe80::1": "link-local", "fe80::1%eth0": "link-local", "169.254.1.1": "link-local", "fd00::1%eth0": "link-local",
-		"10.0.0": "neither", "10.0.0.256": "neither", "node 1": "neither", "-node": "neither", "node-": "neither", "a..b": "neither", "http://node": "neither", "[fd00::1]": "neither", "fd00::g": "neither",
+		"": "neither", "0.0.0.0": "every address", "::": "every address", "fe80::1": "link-local",
+		"fe80::1%eth0": "link-local", "169.254.1.1": "link-local", "fd00::1%eth0": "link-local",
+		"10.0.0": "neither", "10.0.0.256": "neither", "node 1": "neither", "-node": "neither", "node-": "neither",
+		"a..b": "neither", "http://node": "neither", "[fd00::1]": "neither", "fd00::g": "neither",
 		strings.Repeat("a", MaxLength+1): "shorter",
 	} {
-		if err := Check(host); (err == nil) != (says == "") || err != nil && (!errors.Is(err, ErrAddress) || !strings.Contains(err.Error(), says)) {
+		if err := Check(host); (err == nil) != (says == "") ||
+			err != nil && (!errors.Is(err, ErrAddress) || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%q: %v, want %q", host, err, says)
 		}
 	}
@@ -26,7 +29,8 @@ func TestCheck(t *testing.T) {
 
 // TestChoose: all addresses of a name are of this machine, and one is chosen.
 func TestChoose(t *testing.T) {
-	own := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::9"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")}
+	own := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::9"),
+		netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")}
 	for _, c := range []struct{ resolved, want, says string }{
 		{"10.0.0.2", "10.0.0.2", ""},
 		{"fd00::2", "fd00::2", ""},
@@ -43,7 +47,8 @@ func TestChoose(t *testing.T) {
 			resolved = append(resolved, netip.MustParseAddr(a))
 		}
 		got, err := choose("node1", resolved, own)
-		if c.want != "" && got.String() != c.want || (err == nil) != (c.says == "") || err != nil && (!errors.Is(err, ErrName) || !strings.Contains(err.Error(), c.says)) {
+		if c.want != "" && got.String() != c.want || (err == nil) != (c.says == "") ||
+			err != nil && (!errors.Is(err, ErrName) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v, %v", c.resolved, got, err)
 		}
 	}
@@ -65,7 +70,8 @@ func TestRetry(t *testing.T) {
 			t.Errorf("%v after %d calls: %s", err, calls, text.String())
 		}
 		began := time.Now()
-		if err := Retry(t.Context(), log, "node1", func(context.Context) error { return wrong }); !errors.Is(err, wrong) || time.Since(began) != Limit {
+		if err := Retry(t.Context(), log, "node1", func(context.Context) error { return wrong }); !errors.Is(err, wrong) ||
+			time.Since(began) != Limit {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -70,7 +70,8 @@ func TestKilledPulls(t *testing.T) {
 	var killed, resumed int
 	var most int64
 	for killed < kills {
-		if blobs, _ := filepath.Glob(filepath.Join(cache.dir(), layout.Blobs, "*")); len(blobs) > 0 && rand.N(12) == 0 { // from the start again, now and then
+		// from the start again, now and then
+		if blobs, _ := filepath.Glob(filepath.Join(cache.dir(), layout.Blobs, "*")); len(blobs) > 0 && rand.N(12) == 0 {
 			os.RemoveAll(cache.dir())
 		}
 		cmd := pull()

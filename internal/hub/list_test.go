@@ -41,7 +41,8 @@ func TestListAndRemove(t *testing.T) {
 	if got := refs(t, s); len(got) > 0 {
 		t.Errorf("an empty cache lists %q", got)
 	}
-	for _, text := range []string{"org/one@v1", "org/gguf:Q4_0", "org/gguf:Q8_0", "ollama://" + g.Host + "/m:a", "ollama://" + g.Host + "/m:b"} {
+	for _, text := range []string{"org/one@v1", "org/gguf:Q4_0", "org/gguf:Q8_0",
+		"ollama://" + g.Host + "/m:a", "ollama://" + g.Host + "/m:b"} {
 		if _, err := pull(t, s, text); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +55,8 @@ func TestListAndRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := "ollama://" + g.Host + "/library/m:"
-	want := []string{registry + "a gguf", registry + "b gguf", "org/gguf:m-Q4_0.gguf gguf", "org/gguf:m-Q8_0.gguf gguf", "org/one safetensors", "org/one@v1 safetensors"}
+	want := []string{registry + "a gguf", registry + "b gguf", "org/gguf:m-Q4_0.gguf gguf",
+		"org/gguf:m-Q8_0.gguf gguf", "org/one safetensors", "org/one@v1 safetensors"}
 	if got := refs(t, s); !slices.Equal(got, want) {
 		t.Errorf("the list is\n%q, want\n%q", got, want)
 	}
@@ -112,7 +114,8 @@ func TestListShowsWhatIsIncomplete(t *testing.T) {
 func TestListOllama(t *testing.T) {
 	s := at(t, nil)
 	b := content(1, 1000)
-	for name, text := range map[string][]byte{"blobs/sha256-" + hubtest.SHA256(b): b, "manifests/" + OllamaHost + "/library/m/1b": hubtest.ManifestOf(layersOf(b))} {
+	for name, text := range map[string][]byte{"blobs/sha256-" + hubtest.SHA256(b): b,
+		"manifests/" + OllamaHost + "/library/m/1b": hubtest.ManifestOf(layersOf(b))} {
 		at := filepath.Join(s.s.Ollama, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, text, 0o644)); err != nil {
 			t.Fatal(err)

@@ -32,7 +32,8 @@ func TestRange(t *testing.T) {
 	}{
 		{"org/name", "model.safetensors", 0, 1, ErrRef}, {"org/name@main", "model.safetensors", 0, 1, ErrRef},
 		{"../x@" + repo.Commit(), "model.safetensors", 0, 1, ErrRef}, {origin, "../config.json", 0, 1, ErrRef},
-		{origin, "model.safetensors", 5, 5, ErrRef}, {origin, "model.safetensors", -1, 5, ErrRef}, {origin, "model.safetensors", 0, 1 << 40, ErrRef},
+		{origin, "model.safetensors", 5, 5, ErrRef}, {origin, "model.safetensors", -1, 5, ErrRef},
+		{origin, "model.safetensors", 0, 1 << 40, ErrRef},
 	} {
 		if _, err := s.Range(t.Context(), x.origin, x.file, x.from, x.to); !errors.Is(err, x.want) {
 			t.Errorf("%+v: %v", x, err)

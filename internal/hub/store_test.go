@@ -55,7 +55,8 @@ func weights(files map[string][]byte) *hubtest.Repo {
 }
 
 func oneFile() *hubtest.Repo {
-	return weights(map[string][]byte{"model.safetensors": content(1, 500_000), "original/consolidated.pth": content(2, 10), "onnx/model.onnx": content(3, 10), "pytorch_model.bin": content(4, 10)})
+	return weights(map[string][]byte{"model.safetensors": content(1, 500_000), "original/consolidated.pth": content(2, 10),
+		"onnx/model.onnx": content(3, 10), "pytorch_model.bin": content(4, 10)})
 }
 
 // at is a store for tests in a new folder.
@@ -134,7 +135,8 @@ func same(t *testing.T, m Model, r *hubtest.Repo, names ...string) {
 // TestPullModules: the modules of sentence-transformers come along, and no other folder.
 func TestPullModules(t *testing.T) {
 	repo := oneFile()
-	want := []string{"config.json", "tokenizer.json", "model.safetensors", "modules.json", "config_sentence_transformers.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"}
+	want := []string{"config.json", "tokenizer.json", "model.safetensors", "modules.json",
+		"config_sentence_transformers.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"}
 	for _, name := range append(want[3:], "2_Dense/pytorch_model.bin", "onnx/model.safetensors", "onnx/config.json") {
 		repo.Files[name] = []byte(name)
 	}
@@ -166,7 +168,8 @@ func TestPull(t *testing.T) {
 		t.Errorf("the token went to the CDN: %q", l)
 	}
 	cache := repoCache{s.s.Cache, "org/one"}
-	if to, err := os.Readlink(filepath.Join(m.Path, "model.safetensors")); err != nil || to != "../../blobs/"+hubtest.SHA256(repo.Files["model.safetensors"]) {
+	if to, err := os.Readlink(filepath.Join(m.Path, "model.safetensors")); err != nil ||
+		to != "../../blobs/"+hubtest.SHA256(repo.Files["model.safetensors"]) {
 		t.Errorf("the link is %q, %v", to, err)
 	}
 	if b, err := os.ReadFile(cache.ref("main")); err != nil || string(b) != repo.Commit() {
@@ -214,11 +217,14 @@ func TestPullChoosesFiles(t *testing.T) {
 		}
 		return out
 	}
-	gguf := map[string][]byte{"m-Q4_K_M.gguf": a, "m-UD-Q4_K_M.gguf": a, "m-Q4_K.gguf": b, "mmproj-Q8_0.gguf": b, "Q8_0/m-Q8_0-00001-of-00002.gguf": a, "Q8_0/m-Q8_0-00002-of-00002.gguf": b}
+	gguf := map[string][]byte{"m-Q4_K_M.gguf": a, "m-UD-Q4_K_M.gguf": a, "m-Q4_K.gguf": b, "mmproj-Q8_0.gguf": b,
+		"Q8_0/m-Q8_0-00001-of-00002.gguf": a, "Q8_0/m-Q8_0-00002-of-00002.gguf": b}
 	h := start(t, map[string]*hubtest.Repo{
-		"org/sharded":  weights(with(with(shards, indexFile, index("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")), "consolidated.safetensors", a)),
-		"org/noindex":  weights(shards),
-		"org/half":     weights(map[string][]byte{indexFile: index("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"), "model-00001-of-00002.safetensors": a}),
+		"org/sharded": weights(with(with(shards, indexFile, index("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")),
+			"consolidated.safetensors", a)),
+		"org/noindex": weights(shards),
+		"org/half": weights(map[string][]byte{indexFile: index("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"),
+			"model-00001-of-00002.safetensors": a}),
 		"org/halfno":   weights(map[string][]byte{"model-00001-of-00002.safetensors": a}),
 		"org/escapes":  weights(map[string][]byte{indexFile: index("../../../etc/passwd")}),
 		"org/torch":    weights(map[string][]byte{"pytorch_model.bin": a}),
@@ -231,7 +237,8 @@ func TestPullChoosesFiles(t *testing.T) {
 	})
 	s := at(t, h)
 	for text, want := range map[string][]string{
-		"org/sharded":             {"config.json", "tokenizer.json", indexFile, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"},
+		"org/sharded": {"config.json", "tokenizer.json", indexFile, "model-00001-of-00002.safetensors",
+			"model-00002-of-00002.safetensors"},
 		"org/noindex":             {"config.json", "tokenizer.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"},
 		"org/onegguf":             {"m.gguf"},
 		"org/gguf@v1:q4_k_m":      {"m-Q4_K_M.gguf"},
@@ -454,11 +461,13 @@ func TestPullRefuses(t *testing.T) {
 		"no such revision":   {"org/one@v9", nil, ErrNotFound, "no revision v9; it has\n  main\n  v1"},
 		"gated, no token":    {"org/gated", nil, ErrGated, "/org/gated, accept it, and set HF_TOKEN"},
 		"gated, other token": {"org/gated", func(_ *hubtest.Hub, s *Store) { s.s.Token = "x" }, ErrGated, "has not accepted the licence"},
-		"forbidden":          {"org/one", func(h *hubtest.Hub, _ *Store) { h.Fault = always(hubtest.Fault{Status: 403}) }, ErrGated, "check HF_TOKEN"},
+		"forbidden": {"org/one", func(h *hubtest.Hub, _ *Store) { h.Fault = always(hubtest.Fault{Status: 403}) },
+			ErrGated, "check HF_TOKEN"},
 		"offline":            {"org/one", func(_ *hubtest.Hub, s *Store) { s.s.Offline = true }, ErrOffline, "HF_HUB_OFFLINE"},
 		"a hub that is down": {"org/one", func(h *hubtest.Hub, s *Store) { s.s.Endpoint = "http://127.0.0.1:1" }, ErrUnreachable, "127.0.0.1:1"},
 		"always 503":         {"org/one", func(h *hubtest.Hub, _ *Store) { h.Fault = always(hubtest.Fault{Status: 503}) }, ErrUnreachable, "503"},
-		"a long pause":       {"org/one", func(h *hubtest.Hub, _ *Store) { h.Fault = always(hubtest.Fault{Status: 429, RetryAfter: "3000"}) }, ErrUnreachable, "50m0s"},
+		"a long pause": {"org/one",
+			func(h *hubtest.Hub, _ *Store) { h.Fault = always(hubtest.Fault{Status: 429, RetryAfter: "3000"}) }, ErrUnreachable, "50m0s"},
 		"never answers": {"org/one", func(h *hubtest.Hub, s *Store) {
 			h.Fault = always(hubtest.Fault{Delay: 300 * time.Millisecond})
 			s.c.http.Transport.(*http.Transport).ResponseHeaderTimeout = 20 * time.Millisecond
@@ -467,9 +476,10 @@ func TestPullRefuses(t *testing.T) {
 			h.CDNFault = always(hubtest.Fault{StallAfter: 1})
 			s.c.stall = 20 * time.Millisecond
 		}, ErrUnreachable, "stands still"},
-		"always wrong bytes": {"org/one", func(h *hubtest.Hub, _ *Store) { h.CDNFault = always(hubtest.Fault{Flip: 300_000}) }, ErrDamaged, "another SHA-256"},
-		"no hub at all":      {"org/one", func(h *hubtest.Hub, _ *Store) { h.Listing = listing("<html>") }, ErrProtocol, "is not a hub"},
-		"no commit":          {"org/one", func(h *hubtest.Hub, _ *Store) { h.Listing = listing(`{"sha":"../../x"}`) }, ErrProtocol, "no commit"},
+		"always wrong bytes": {"org/one", func(h *hubtest.Hub, _ *Store) { h.CDNFault = always(hubtest.Fault{Flip: 300_000}) },
+			ErrDamaged, "another SHA-256"},
+		"no hub at all": {"org/one", func(h *hubtest.Hub, _ *Store) { h.Listing = listing("<html>") }, ErrProtocol, "is not a hub"},
+		"no commit":     {"org/one", func(h *hubtest.Hub, _ *Store) { h.Listing = listing(`{"sha":"../../x"}`) }, ErrProtocol, "no commit"},
 		"a hostile name": {"org/one", func(h *hubtest.Hub, _ *Store) {
 			h.Listing = listing(`{"sha":"` + sha + `","siblings":[{"rfilename":"../../x.safetensors"}]}`)
 		}, ErrProtocol, "leaves its folder"},
@@ -505,7 +515,8 @@ func TestPullRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := start(t, map[string]*hubtest.Repo{"org/one": oneFile(), "org/gated": {Files: oneFile().Files, LFS: map[string]bool{"model.safetensors": true}, Gated: true}})
+			h := start(t, map[string]*hubtest.Repo{"org/one": oneFile(),
+				"org/gated": {Files: oneFile().Files, LFS: map[string]bool{"model.safetensors": true}, Gated: true}})
 			h.Token = "good"
 			s := at(t, h)
 			if c.set != nil {
@@ -556,7 +567,8 @@ func TestPullsShareOneDownload(t *testing.T) {
 		s := open(t, first.s)
 		go func() {
 			var waited bool
-			m, err := s.Pull(t.Context(), parsed(t, "org/one"), func(p Progress) { waited = waited || strings.Contains(p.Waiting, "another process") })
+			m, err := s.Pull(t.Context(), parsed(t, "org/one"),
+				func(p Progress) { waited = waited || strings.Contains(p.Waiting, "another process") })
 			results <- result{m, err, waited}
 		}()
 	}

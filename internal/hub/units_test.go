@@ -37,10 +37,11 @@ func TestFromEnv(t *testing.T) {
 		field func(Settings) any
 		want  any
 	}{
-		"endpoint":         {nil, func(s Settings) any { return s.Endpoint }, "https://huggingface.co"},
-		"a mirror":         {[]string{"HF_ENDPOINT", "https://hub.example/"}, func(s Settings) any { return s.Endpoint }, "https://hub.example"},
-		"cache":            {nil, func(s Settings) any { return s.Cache }, in(".cache/huggingface/hub")},
-		"XDG":              {[]string{"XDG_CACHE_HOME", "/x"}, func(s Settings) any { return s.Cache + " " + s.ModelsDir }, "/x/huggingface/hub /x/shoal/models"},
+		"endpoint": {nil, func(s Settings) any { return s.Endpoint }, "https://huggingface.co"},
+		"a mirror": {[]string{"HF_ENDPOINT", "https://hub.example/"}, func(s Settings) any { return s.Endpoint }, "https://hub.example"},
+		"cache":    {nil, func(s Settings) any { return s.Cache }, in(".cache/huggingface/hub")},
+		"XDG": {[]string{"XDG_CACHE_HOME", "/x"}, func(s Settings) any { return s.Cache + " " + s.ModelsDir },
+			"/x/huggingface/hub /x/shoal/models"},
 		"HF_HOME":          {[]string{"XDG_CACHE_HOME", "/x", "HF_HOME", "~/hf"}, func(s Settings) any { return s.Cache }, in("hf/hub")},
 		"HF_HUB_CACHE":     {[]string{"HF_HOME", "/hf", "HF_HUB_CACHE", "/c"}, func(s Settings) any { return s.Cache }, "/c"},
 		"old name":         {[]string{"HF_HOME", "/hf", "HUGGINGFACE_HUB_CACHE", "/c"}, func(s Settings) any { return s.Cache }, "/c"},
@@ -61,7 +62,8 @@ func TestFromEnv(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
 		}
 	}
-	for _, bad := range [][]string{{"HF_ENDPOINT", "hub.example"}, {"HF_ENDPOINT", "ftp://x"}, {"HF_ENDPOINT", "https://u:p@x"}, {"HF_HUB_ETAG_TIMEOUT", "soon"}, {"HF_TOKEN", "a b"}, {"HF_TOKEN", "a\nb"}} {
+	for _, bad := range [][]string{{"HF_ENDPOINT", "hub.example"}, {"HF_ENDPOINT", "ftp://x"},
+		{"HF_ENDPOINT", "https://u:p@x"}, {"HF_HUB_ETAG_TIMEOUT", "soon"}, {"HF_TOKEN", "a b"}, {"HF_TOKEN", "a\nb"}} {
 		if _, err := FromEnv(env(bad...), home); err == nil || !strings.Contains(err.Error(), bad[0]) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -96,7 +98,8 @@ func TestMeter(t *testing.T) {
 
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for v, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "x": 0, now.Add(time.Minute).Format(http.TimeFormat): time.Minute, now.Add(-time.Minute).Format(http.TimeFormat): 0} {
+	for v, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "x": 0,
+		now.Add(time.Minute).Format(http.TimeFormat): time.Minute, now.Add(-time.Minute).Format(http.TimeFormat): 0} {
 		if got := retryAfter(http.Header{"Retry-After": {v}}, now); got != want {
 			t.Errorf("%q: %s, want %s", v, got, want)
 		}
@@ -112,7 +115,8 @@ func TestRetryAfter(t *testing.T) {
 }
 
 func TestContentRange(t *testing.T) {
-	for v, want := range map[string][3]int64{"bytes 0-9/100": {0, 100, 1}, "bytes 5-9/*": {5, -1, 1}, "": {}, "bytes x-1/2": {}, "items 0-1/2": {}, "bytes 0-1": {}, "bytes 0-1/x": {}, "bytes -1-2/3": {}} {
+	for v, want := range map[string][3]int64{"bytes 0-9/100": {0, 100, 1}, "bytes 5-9/*": {5, -1, 1},
+		"": {}, "bytes x-1/2": {}, "items 0-1/2": {}, "bytes 0-1": {}, "bytes 0-1/x": {}, "bytes -1-2/3": {}} {
 		first, total, ok := contentRange(v)
 		if ok != (want[2] == 1) || ok && (first != want[0] || total != want[1]) {
 			t.Errorf("%q: %d of %d, %v", v, first, total, ok)
@@ -132,13 +136,15 @@ func TestCertificates(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	none := errors.Join(x509.UnknownAuthorityError{})
-	if got := s.c.networkError(httptest.NewRequest(http.MethodGet, web.URL, nil), none); noRoots() != strings.Contains(got.Error(), "no CA certificates") {
+	if got := s.c.networkError(httptest.NewRequest(http.MethodGet, web.URL, nil),
+		none); noRoots() != strings.Contains(got.Error(), "no CA certificates") {
 		t.Errorf("%v where the machine has roots: %v", got, !noRoots())
 	}
 }
 
 func TestClean(t *testing.T) {
-	for in, want := range map[string]string{"a\x1b[31m\nb": "a [31m b", "<html>": "", "\xff": "?", strings.Repeat("x", 400): strings.Repeat("x", 300) + "..."} {
+	for in, want := range map[string]string{"a\x1b[31m\nb": "a [31m b", "<html>": "", "\xff": "?",
+		strings.Repeat("x", 400): strings.Repeat("x", 300) + "..."} {
 		if got := clean(in); got != want {
 			t.Errorf("clean(%q) = %q", in, got)
 		}

@@ -17,7 +17,8 @@ func sampleEvents() []Logged {
 	return []Logged{
 		{0, engine.Event{Token: 5}},
 		{3, engine.Event{Token: 0, Logprob: -1.25, Top: []sampler.TokenLogprob{{Token: 7, Logprob: -0.1}, {Token: 0, Logprob: inf}}}},
-		{1, engine.Event{Token: 9, PromptLogprobs: []engine.PromptLogprob{{}, {Logprob: -3, Top: []sampler.TokenLogprob{{Token: 1, Logprob: -2}}}}}},
+		{1, engine.Event{Token: 9,
+			PromptLogprobs: []engine.PromptLogprob{{}, {Logprob: -3, Top: []sampler.TokenLogprob{{Token: 1, Logprob: -2}}}}}},
 		{0, engine.Event{Token: 2, Finish: engine.FinishStop}},
 		{1, engine.Event{Token: engine.NoToken, Finish: engine.FinishLength}},
 		{2, engine.Event{Token: engine.NoToken, Pooled: []float32{1.5, -0.25, inf}, Finish: engine.FinishStop}},

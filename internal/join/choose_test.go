@@ -22,11 +22,12 @@ func TestChoose(t *testing.T) {
 		want    Found
 		says    string
 	}{
-		"one":                      {[]Found{lab}, "", nil, lab, ""},
-		"none":                     {nil, "", nil, Found{}, "no cluster answers"},
-		"by name":                  {[]Found{lab, shop}, "shop", nil, shop, ""},
-		"by token":                 {[]Found{lab, shop, twin}, "", of(Pin{3}), twin, ""},
-		"several":                  {[]Found{lab, shop}, "", nil, Found{}, "--cluster NAME:\n  lab                  at 10.0.0.1:7069, fingerprint 0100000000000000\n  shop"},
+		"one":      {[]Found{lab}, "", nil, lab, ""},
+		"none":     {nil, "", nil, Found{}, "no cluster answers"},
+		"by name":  {[]Found{lab, shop}, "shop", nil, shop, ""},
+		"by token": {[]Found{lab, shop, twin}, "", of(Pin{3}), twin, ""},
+		"several": {[]Found{lab, shop}, "", nil,
+			Found{}, "--cluster NAME:\n  lab                  at 10.0.0.1:7069, fingerprint 0100000000000000\n  shop"},
 		"two of one name":          {[]Found{lab, twin}, "lab", nil, Found{}, "--join ADDRESS:"},
 		"another name":             {[]Found{lab}, "shop", nil, Found{}, `no cluster "shop"`},
 		"a token of somebody else": {[]Found{lab, shop}, "", of(Pin{9}), Found{}, "none of the clusters"},
@@ -79,13 +80,16 @@ func TestChooseAddr(t *testing.T) {
 		want string
 		says string
 	}{
-		"default route":                {[]HostAddr{lo, link, at("docker0", "172.17.0.1", true, false), at("eth0", "10.0.0.2", false, true), at("eth1", "10.1.0.2", false, false)}, "10.0.0.2", ""},
-		"both families":                {[]HostAddr{at("eth0", "10.0.0.2", false, true), at("eth0", "2001:db8::2", false, true)}, "10.0.0.2", ""},
-		"IPv6 alone":                   {[]HostAddr{lo, at("eth0", "2001:db8::2", false, true)}, "2001:db8::2", ""},
-		"no default route, one device": {[]HostAddr{lo, at("docker0", "172.17.0.1", true, false), at("eth0", "10.0.0.2", false, false)}, "10.0.0.2", ""},
-		"a bridge alone":               {[]HostAddr{lo, at("br0", "10.0.0.2", true, false)}, "10.0.0.2", ""},
-		"two networks":                 {[]HostAddr{at("eth0", "10.0.0.2", false, false), at("eth1", "10.1.0.2", false, false)}, "", "10.0.0.2 (eth0), 10.1.0.2 (eth1); choose one with --bind"},
-		"none":                         {[]HostAddr{lo, link}, "", "can reach no address"},
+		"default route": {[]HostAddr{lo, link, at("docker0", "172.17.0.1", true, false),
+			at("eth0", "10.0.0.2", false, true), at("eth1", "10.1.0.2", false, false)}, "10.0.0.2", ""},
+		"both families": {[]HostAddr{at("eth0", "10.0.0.2", false, true), at("eth0", "2001:db8::2", false, true)}, "10.0.0.2", ""},
+		"IPv6 alone":    {[]HostAddr{lo, at("eth0", "2001:db8::2", false, true)}, "2001:db8::2", ""},
+		"no default route, one device": {[]HostAddr{lo, at("docker0", "172.17.0.1", true, false), at("eth0", "10.0.0.2", false, false)},
+			"10.0.0.2", ""},
+		"a bridge alone": {[]HostAddr{lo, at("br0", "10.0.0.2", true, false)}, "10.0.0.2", ""},
+		"two networks": {[]HostAddr{at("eth0", "10.0.0.2", false, false), at("eth1", "10.1.0.2", false, false)},
+			"", "10.0.0.2 (eth0), 10.1.0.2 (eth1); choose one with --bind"},
+		"none": {[]HostAddr{lo, link}, "", "can reach no address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ChooseAddr(c.all)

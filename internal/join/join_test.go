@@ -50,7 +50,10 @@ func newRig(t *testing.T) *rig {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- r.folder.Serve(ctx, l, func() (*Grant, error) { g := r.grant; return &g, nil }, slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		done <- r.folder.Serve(ctx, l, func() (*Grant, error) {
+			g := r.grant
+			return &g, nil
+		}, slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -118,7 +121,8 @@ func TestExchange(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, st.Mode(), err)
 			}
 		}
-		if all, err := Memberships(filepath.Dir(dir)); err != nil || len(all) != 1 || all[0].Cluster != "c" || !all[0].From(read.Pin) || all[0].From(Pin{}) {
+		if all, err := Memberships(filepath.Dir(dir)); err != nil || len(all) != 1 || all[0].Cluster != "c" ||
+			!all[0].From(read.Pin) || all[0].From(Pin{}) {
 			t.Errorf("read back: %+v, %v", all, err)
 		}
 	}
@@ -133,7 +137,8 @@ func TestExchange(t *testing.T) {
 	seed := token.key().Seed()
 	text := strings.TrimPrefix(token.Text(), tokenPrefix)
 	for _, secret := range []string{text[8:24], fmt.Sprintf("%x", token.secret), fmt.Sprintf("%x", seed), r.key.Text()} {
-		for where, shown := range map[string]string{"the file of tokens": string(file), "the log": r.log.String(), "a printed token": fmt.Sprintf("%v %+v %#v %s %x", token, token, token, token, token)} {
+		for where, shown := range map[string]string{"the file of tokens": string(file), "the log": r.log.String(),
+			"a printed token": fmt.Sprintf("%v %+v %#v %s %x", token, token, token, token, token)} {
 			if strings.Contains(shown, secret) {
 				t.Errorf("%s shows a secret:\n%s", where, shown)
 			}
@@ -310,7 +315,8 @@ func TestErrorsTeach(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := Exchange(t.Context(), r.addr, token, Ask{Machine: "m2\nlevel=ERROR"}); err == nil || !strings.Contains(err.Error(), "the name of the machine") {
+	if _, _, err := Exchange(t.Context(), r.addr, token, Ask{Machine: "m2\nlevel=ERROR"}); err == nil ||
+		!strings.Contains(err.Error(), "the name of the machine") {
 		t.Errorf("a name with a line break: %v", err)
 	}
 	g := &Grant{Seen: "10.0.0.2", Time: time.Now()}
@@ -318,16 +324,18 @@ func TestErrorsTeach(t *testing.T) {
 		t.Error(err)
 	}
 	for want, err := range map[string]error{
-		"sees it as 10.0.0.2":                    reachable(g, "192.168.0.2", g.Time),
-		"clock of this machine differs":          reachable(g, "10.0.0.2", g.Time.Add(3*time.Hour)),
-		"clock of this machine":                  reachable(g, "10.0.0.2", g.Time.Add(-3*time.Hour)),
-		"cannot connect back to 10.0.0.2, TCP p": reachable(&Grant{Seen: "10.0.0.2", Time: g.Time, Closed: []string{"7070 (no answer)"}}, "10.0.0.2", g.Time),
+		"sees it as 10.0.0.2":           reachable(g, "192.168.0.2", g.Time),
+		"clock of this machine differs": reachable(g, "10.0.0.2", g.Time.Add(3*time.Hour)),
+		"clock of this machine":         reachable(g, "10.0.0.2", g.Time.Add(-3*time.Hour)),
+		"cannot connect back to 10.0.0.2, TCP p": reachable(&Grant{Seen: "10.0.0.2", Time: g.Time, Closed: []string{"7070 (no answer)"}},
+			"10.0.0.2", g.Time),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if closed := dialBack(t.Context(), netip.MustParseAddr("127.0.0.1"), []int{closed.Addr().(*net.TCPAddr).Port}); len(closed) != 1 || !strings.Contains(closed[0], "connection refused") {
+	if closed := dialBack(t.Context(), netip.MustParseAddr("127.0.0.1"), []int{closed.Addr().(*net.TCPAddr).Port}); len(closed) != 1 ||
+		!strings.Contains(closed[0], "connection refused") {
 		t.Errorf("a closed port: %v", closed)
 	}
 }

@@ -18,7 +18,8 @@ import (
 // TestMeasuredCosts: more rows take longer, but not each of them as long as one. A stored table is reused unless
 // it is damaged, or another type of weights or caches is asked for.
 func TestMeasuredCosts(t *testing.T) {
-	cfg := SpeedsConfig{Dir: filepath.Join(t.TempDir(), "weights"), Nodes: 2, Threads: 1, Sockets: 2, Model: &model.Config{Layers: 8, Hidden: 384, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024, Vocab: 4096},
+	cfg := SpeedsConfig{Dir: filepath.Join(t.TempDir(), "weights"), Nodes: 2, Threads: 1, Sockets: 2,
+		Model:   &model.Config{Layers: 8, Hidden: 384, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024, Vocab: 4096},
 		Weights: tensor.Q8_0, KV: tensor.BF16, Logger: slog.New(slog.DiscardHandler)}
 	measure := func() costs.Table {
 		t.Helper()
@@ -73,7 +74,8 @@ func TestMeasuredCosts(t *testing.T) {
 
 // TestCostThreads: every number of threads that a decode step may use has a table.
 func TestCostThreads(t *testing.T) {
-	cfg := SpeedsConfig{Nodes: 1, Threads: 2, Sockets: 1, Model: &model.Config{Layers: 2, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 128, Vocab: 64},
+	cfg := SpeedsConfig{Nodes: 1, Threads: 2, Sockets: 1,
+		Model:   &model.Config{Layers: 2, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 128, Vocab: 64},
 		Weights: tensor.Q8_0, KV: tensor.BF16, Logger: slog.New(slog.DiscardHandler)}
 	var got []int
 	tables, err := cfg.measureCosts(t.Context(), topology.Threads{Most: 4, Fewest: 1})

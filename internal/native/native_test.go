@@ -49,7 +49,8 @@ func TestCall(t *testing.T) {
 	// Every position of the arguments, in registers and on the stack.
 	var out [256]byte
 	format := "%ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld\x00"
-	n := function(t, l, "snprintf").Call(uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)), bytesOf(format), 1, 22, 333, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1<<40)
+	n := function(t, l, "snprintf").Call(uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)),
+		bytesOf(format), 1, 22, 333, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1<<40)
 	const want = "1 22 333 4 5 6 7 8 9 10 11 12 1099511627776"
 	if got := string(out[:n]); got != want {
 		t.Errorf("snprintf wrote %q, want %q", got, want)
@@ -76,7 +77,8 @@ func TestNotFound(t *testing.T) {
 	if _, err := Open("libnowhere.so.7"); err == nil || !strings.Contains(err.Error(), "libnowhere.so.7: cannot open shared object file") {
 		t.Errorf("a library that does not exist: %v", err)
 	}
-	if _, err := l.Func("no_function_has_this_name"); err == nil || !strings.Contains(err.Error(), "libc.so.6 has no function no_function_has_this_name") {
+	if _, err := l.Func("no_function_has_this_name"); err == nil ||
+		!strings.Contains(err.Error(), "libc.so.6 has no function no_function_has_this_name") {
 		t.Errorf("a function that does not exist: %v", err)
 	}
 	for _, bad := range []string{"", "a\x00b"} {

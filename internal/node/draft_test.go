@@ -30,7 +30,8 @@ func TestDraftIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for dir, want := range map[string]string{other: "take a small model with the same tokenizer", t.TempDir(): "not a Hugging Face model folder", "mtp": "DeepSeek V3"} {
+	for dir, want := range map[string]string{other: "take a small model with the same tokenizer",
+		t.TempDir(): "not a Hugging Face model folder", "mtp": "DeepSeek V3"} {
 		budget := int64(1600)
 		if d, err := OpenDraft(dir, ck, &budget); err == nil || !strings.Contains(err.Error(), want) || budget != 1600 {
 			t.Errorf("%s: %v, %v, want %q", dir, d, err, want)

@@ -9,7 +9,8 @@ import (
 
 // storage lists the names of package tensor that actors other than actors/layer may use: how
 // numbers are stored and divided. Computing is a backend's task (docs/decisions/backend.md).
-var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots BlockWidth Codes DType F16 F32 Int8 KVLayout NewBank NewPool NewWeight NewWeightIn NewWeightUnits ParseDType Pool Q8_0 Quantized " +
+var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots BlockWidth Codes DType F16 F32 " +
+	"Int8 KVLayout NewBank NewPool NewWeight NewWeightIn NewWeightUnits ParseDType Pool Q8_0 Quantized " +
 	"RowGrain RunBlocks Score Span Spent Subtrees Units UnitsSpan Weight WeightBytes")
 
 func TestActorsComputeBehindTheBackend(t *testing.T) {
@@ -21,8 +22,10 @@ func TestActorsComputeBehindTheBackend(t *testing.T) {
 }
 
 func TestActorsComputeCanFail(t *testing.T) {
-	for text, want := range map[string]int{"var a tensor.Span": 0, "var a = tensor.Dot(b)": 1, "func f() { pool.MatMul(b) }": 1, "func f() { pool.Run(b) }": 0, "func f() { store.Weigh(b) }": 1} {
-		for file, want := range map[string]int{"actors/socket/y.go": want, "actors/layer/y.go": 0, "actors/socket/y_test.go": 0, "bench/y.go": 0} {
+	for text, want := range map[string]int{"var a tensor.Span": 0, "var a = tensor.Dot(b)": 1,
+		"func f() { pool.MatMul(b) }": 1, "func f() { pool.Run(b) }": 0, "func f() { store.Weigh(b) }": 1} {
+		for file, want := range map[string]int{"actors/socket/y.go": want, "actors/layer/y.go": 0,
+			"actors/socket/y_test.go": 0, "bench/y.go": 0} {
 			if got := computes(parse(t, file, "package x\n"+text+"\n")); len(got) != want {
 				t.Errorf("%s: %s: %v, want %d", file, text, got, want)
 			}
@@ -39,7 +42,8 @@ func computes(s source) (names []string) {
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		if x, ok := n.(*ast.SelectorExpr); ok {
 			of, _ := x.X.(*ast.Ident)
-			if strings.HasPrefix(x.Sel.Name, "MatMul") || x.Sel.Name == "Weigh" || of != nil && of.Name == "tensor" && !slices.Contains(storage, x.Sel.Name) {
+			if strings.HasPrefix(x.Sel.Name, "MatMul") || x.Sel.Name == "Weigh" ||
+				of != nil && of.Name == "tensor" && !slices.Contains(storage, x.Sel.Name) {
 				names = append(names, x.Sel.Name)
 			}
 		}

@@ -20,7 +20,8 @@ var wallClock = map[string]string{
 	"internal/jobs/batches/store.go":            "when a damaged batch ended, for clients",
 	"internal/jobs/files/http.go":               "created, for clients",
 	"internal/server/sessions/book.go":          "times to live of sessions, which continue while no process runs",
-	"internal/jobs/store.go":                    "the times in a journal outlive the process; state.go bounds a pause that the clock was set back under",
+	"internal/jobs/store.go": "the times in a journal outlive the process; " +
+		"state.go bounds a pause that the clock was set back under",
 }
 
 func TestWallClock(t *testing.T) {
@@ -31,7 +32,8 @@ func TestWallClock(t *testing.T) {
 		}
 		for _, at := range wallUses(s) {
 			if wallClock[s.name] == "" {
-				t.Errorf("%s: keep a time.Time, or a duration since the start: this one jumps with the machine's clock (or say in clock_test.go what it is for)", at)
+				t.Errorf("%s: keep a time.Time, or a duration since the start: this one jumps with "+
+					"the machine's clock (or say in clock_test.go what it is for)", at)
 			}
 			seen[s.name] = true
 		}

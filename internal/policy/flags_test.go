@@ -44,7 +44,8 @@ func flagLiterals(s *source) (places []string) {
 		case *ast.Field:
 			return n.Tag == nil
 		case *ast.BasicLit:
-			if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING && flagName.MatchString(command.ReplaceAllString(text, "")) {
+			if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING &&
+				flagName.MatchString(command.ReplaceAllString(text, "")) {
 				places = append(places, s.at(n))
 			}
 		}

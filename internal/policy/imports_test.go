@@ -128,7 +128,8 @@ func (p *importPolicy) check(s source) (complaints []string) {
 			complaints = append(complaints, fmt.Sprintf("%s imports %s: imports must point down (%s stands on %s, %s on %s)",
 				s.name, path, s.pkg, p.line[at], imp, p.line[below]))
 		case below == at && !p.same[s.pkg+":"+imp]:
-			complaints = append(complaints, fmt.Sprintf("%s imports its neighbour %s: allow it in the policy or move the shared part down", s.name, path))
+			complaints = append(complaints,
+				fmt.Sprintf("%s imports its neighbour %s: allow it in the policy or move the shared part down", s.name, path))
 		}
 	}
 	return complaints

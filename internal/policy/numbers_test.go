@@ -29,7 +29,8 @@ func TestPagesCountNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	stated := map[string]bool{}
-	for _, page := range append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md"), filepath.Join(root, "CONTRIBUTING.md")) {
+	for _, page := range append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md"),
+		filepath.Join(root, "CONTRIBUTING.md")) {
 		name, err := filepath.Rel(root, page)
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +52,8 @@ func TestPagesCountNothing(t *testing.T) {
 		}
 	}
 	got := checkNumbers("ARCHITECTURE.md", "It has 7,378 answers, 21 chat templates and at most 5,000 lines.", map[string]bool{})
-	if text := strings.Join(got, "; "); len(got) != 2 || !strings.Contains(text, "7,378 answers") || !strings.Contains(text, "21 chat templates") {
+	if text := strings.Join(got, "; "); len(got) != 2 || !strings.Contains(text, "7,378 answers") ||
+		!strings.Contains(text, "21 chat templates") {
 		t.Errorf("the check finds %q", got)
 	}
 }
@@ -63,7 +65,8 @@ func checkNumbers(name, text string, stated map[string]bool) (complaints []strin
 		want, known := numbers[key]
 		stated[key] = true
 		if !known {
-			complaints = append(complaints, fmt.Sprintf("%s states %q, which goes stale: leave the number out, or list it in numbers with its source", name, m[0]))
+			complaints = append(complaints,
+				fmt.Sprintf("%s states %q, which goes stale: leave the number out, or list it in numbers with its source", name, m[0]))
 		} else if want != "" && want != m[1] {
 			complaints = append(complaints, fmt.Sprintf("%s states %q, but it is %s", name, m[0], want))
 		}
@@ -96,7 +99,8 @@ func TestCallsOfSocket(t *testing.T) {
 			return true
 		})
 	}
-	if got := strings.Split(list, ", "); len(want) == 0 || strings.Join(slices.Sorted(slices.Values(got)), " ") != strings.Join(slices.Sorted(slices.Values(want)), " ") {
+	if got := strings.Split(list, ", "); len(want) == 0 ||
+		strings.Join(slices.Sorted(slices.Values(got)), " ") != strings.Join(slices.Sorted(slices.Values(want)), " ") {
 		t.Errorf("ARCHITECTURE.md lists %v, the interface has %v", got, want)
 	}
 }

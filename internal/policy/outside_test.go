@@ -119,7 +119,8 @@ func TestOutsidePolicyCanFail(t *testing.T) {
 			t.Errorf("%s imports %s: got %q, want %q", c.file, c.imports, text, c.want)
 		}
 	}
-	used := []source{parse(t, "low/b/x.go", "package p\nimport _ \"ex.org/a/sub\"\n"), parse(t, "high/x_test.go", "package p\nimport _ \"ex.org/t\"\n")}
+	used := []source{parse(t, "low/b/x.go", "package p\nimport _ \"ex.org/a/sub\"\n"),
+		parse(t, "high/x_test.go", "package p\nimport _ \"ex.org/t\"\n")}
 	if got := strings.Join(unusedOutside(may, used), "; "); got != "ex.org/v/v2: all" {
 		t.Errorf("unused: %q", got)
 	}

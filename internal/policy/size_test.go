@@ -26,7 +26,8 @@ func TestPackagesAreSmall(t *testing.T) {
 	for _, complaint := range checkSizes(lines) {
 		t.Error(complaint)
 	}
-	if got := strings.Join(checkSizes(map[string]int{"a": 5001, "b": 5000}), "; "); !strings.Contains(got, "a has 5001") || strings.Contains(got, "b has") {
+	if got := strings.Join(checkSizes(map[string]int{"a": 5001, "b": 5000}), "; "); !strings.Contains(got, "a has 5001") ||
+		strings.Contains(got, "b has") {
 		t.Errorf("the check finds %q, want a alone", got)
 	}
 }

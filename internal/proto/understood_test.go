@@ -117,7 +117,8 @@ func TestSince(t *testing.T) {
 			}
 		}
 	}
-	for _, request := range []pb.Message{&LoadRequest{}, &JoinRequest{}, &StepRequest{}, &RetireRequest{}, &ReleaseRequest{}, &PrefixRequest{}, &StoreMembers{}, &WeightsRequest{}, &DrainRequest{}} {
+	for _, request := range []pb.Message{&LoadRequest{}, &JoinRequest{}, &StepRequest{}, &RetireRequest{},
+		&ReleaseRequest{}, &PrefixRequest{}, &StoreMembers{}, &WeightsRequest{}, &DrainRequest{}} {
 		nesting(request.ProtoReflect(), "", func(m protoreflect.Message, _ string) {
 			for i := range m.Descriptor().Fields().Len() {
 				f := m.Descriptor().Fields().Get(i)

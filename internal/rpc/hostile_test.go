@@ -77,14 +77,18 @@ func hostileBatches(t testing.TB) map[string]*remote.RemoteMessage {
 		"serializer index":       batch([]string{envelopeType}, echo, nil, &remote.MessageEnvelope{SerializerId: 100, MessageData: good}),
 		"garbage envelope":       one(envelopeType, []byte("\xff\xff\xff")),
 		"not UTF-8":              one(envelopeType, []byte("\x32\x01\xff")),
-		"huge payload":           one(envelopeType, marshal(t, &proto.Envelope{Version: Version, Kind: 16, From: "x", Payload: make([]byte, MaxPayload+1)})),
-		"nameless":               one(envelopeType, marshal(t, &proto.Envelope{Version: Version, Kind: 16})),
-		"kind 0":                 one(envelopeType, marshal(t, &proto.Envelope{Version: Version, From: "x"})),
-		"version 9":              one(envelopeType, marshal(t, &proto.Envelope{Version: 9, Kind: 16, From: "x"})),
-		"reply to another actor": batch([]string{envelopeType}, echo, []*actor.PID{{Address: "10.0.0.1:1", Id: "echo"}}, &remote.MessageEnvelope{Sender: 1, MessageData: good}),
-		"connect with nothing":   {MessageType: &remote.RemoteMessage_ConnectRequest{ConnectRequest: &remote.ConnectRequest{ConnectionType: &remote.ConnectRequest_ServerConnection{}}}},
-		"connect as client":      {MessageType: &remote.RemoteMessage_ConnectRequest{ConnectRequest: &remote.ConnectRequest{ConnectionType: &remote.ConnectRequest_ClientConnection{}}}},
-		"empty":                  {},
+		"huge payload": one(envelopeType,
+			marshal(t, &proto.Envelope{Version: Version, Kind: 16, From: "x", Payload: make([]byte, MaxPayload+1)})),
+		"nameless":  one(envelopeType, marshal(t, &proto.Envelope{Version: Version, Kind: 16})),
+		"kind 0":    one(envelopeType, marshal(t, &proto.Envelope{Version: Version, From: "x"})),
+		"version 9": one(envelopeType, marshal(t, &proto.Envelope{Version: 9, Kind: 16, From: "x"})),
+		"reply to another actor": batch([]string{envelopeType}, echo, []*actor.PID{{Address: "10.0.0.1:1", Id: "echo"}},
+			&remote.MessageEnvelope{Sender: 1, MessageData: good}),
+		"connect with nothing": {MessageType: &remote.RemoteMessage_ConnectRequest{
+			ConnectRequest: &remote.ConnectRequest{ConnectionType: &remote.ConnectRequest_ServerConnection{}}}},
+		"connect as client": {MessageType: &remote.RemoteMessage_ConnectRequest{
+			ConnectRequest: &remote.ConnectRequest{ConnectionType: &remote.ConnectRequest_ClientConnection{}}}},
+		"empty": {},
 	}
 }
 
@@ -99,7 +103,8 @@ func TestHostileClient(t *testing.T) {
 	cc := stranger(t, p.address)
 	ctx := deadline(t, patience)
 
-	for _, method := range []string{"/remote.Remoting/ListProcesses", "/remote.Remoting/GetProcessDiagnostics", "/shoal.Control/Nonsense", "/x.y/z"} {
+	for _, method := range []string{"/remote.Remoting/ListProcesses", "/remote.Remoting/GetProcessDiagnostics",
+		"/shoal.Control/Nonsense", "/x.y/z"} {
 		var out proto.Envelope
 		err := cc.Invoke(ctx, method, &proto.Envelope{}, &out)
 		if err == nil || !strings.Contains(err.Error(), "Unimplemented") {
@@ -162,12 +167,14 @@ func TestVersionHandshake(t *testing.T) {
 	future := func(low, high uint32) string {
 		body := marshal(t, &proto.Hello{MinVersion: low, MaxVersion: high, Id: "future", Incarnation: 1, Build: "v9"})
 		var out proto.Envelope
-		if err := cc.Invoke(deadline(t, patience), helloMethod, &proto.Envelope{Version: high, Kind: kindHello, From: "future", Payload: body}, &out); err != nil {
+		if err := cc.Invoke(deadline(t, patience), helloMethod,
+			&proto.Envelope{Version: high, Kind: kindHello, From: "future", Payload: body}, &out); err != nil {
 			t.Fatal(err)
 		}
 		return out.Error
 	}
-	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: wire versions do not meet: the peer (build v9) speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
+	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: wire versions do not meet: the peer (build "+
+		"v9) speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
 		t.Errorf("error %q", got)
 	}
 	if got := future(Version, Version+6); got != "" {
@@ -180,7 +187,8 @@ func TestVersionHandshake(t *testing.T) {
 
 // A server that supports only newer versions refuses with a readable error.
 func TestNewerServer(t *testing.T) {
-	_, err := checkHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Error: errText(versionError(Version+2, Version+3, ""))}, "")
+	_, err := checkHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new",
+		Error: errText(versionError(Version+2, Version+3, ""))}, "")
 	wantErr(t, err, ErrVersion)
 	body := marshal(t, &proto.Hello{MinVersion: Version + 1, MaxVersion: Version + 3, Id: "new"})
 	_, err = checkHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Payload: body}, "")
@@ -218,7 +226,8 @@ func FuzzEnvelope(f *testing.F) {
 	}
 	f.Add(marshal(f, &proto.Envelope{Version: Version, Kind: kindEcho, From: "x", Request: 5, Payload: []byte{10, 1, 'a'}}))
 	f.Add(marshal(f, &proto.Envelope{Version: Version, Kind: kindMissing, From: "x", To: 3}))
-	f.Add(marshal(f, &proto.Envelope{Version: Version + 1, Kind: kindHello, Payload: marshal(f, &proto.Hello{Id: "x", MinVersion: Version, MaxVersion: Version + 1})}))
+	f.Add(marshal(f, &proto.Envelope{Version: Version + 1, Kind: kindHello,
+		Payload: marshal(f, &proto.Hello{Id: "x", MinVersion: Version, MaxVersion: Version + 1})}))
 	s, err := Start(Config{ID: "fuzz", Bind: "127.0.0.1:0", Logger: quiet()})
 	if err != nil {
 		f.Fatal(err)

@@ -54,7 +54,8 @@ func child(spec string) error {
 	if _, err := fmt.Sscan(spec, &address, &id, &incarnation); err != nil {
 		return err
 	}
-	cfg := Config{ID: id, Role: "node", Bind: address, Incarnation: incarnation, Logger: quiet(), ConnectTimeout: patience, ProbeTimeout: patience}
+	cfg := Config{ID: id, Role: "node", Bind: address, Incarnation: incarnation, Logger: quiet(),
+		ConnectTimeout: patience, ProbeTimeout: patience}
 	if text := os.Getenv(keyEnv); text != "" {
 		if err := secure(&cfg, text, security.Role(os.Getenv(roleEnv))); err != nil {
 			return err

@@ -73,7 +73,8 @@ func TestKeyIsNeverShown(t *testing.T) {
 	}
 	shown := out.String()
 	body := k.Text()[7:]
-	for _, secret := range []string{body, body[:12], fmt.Sprintf("%x", k.secret[:6]), fmt.Sprintf("%X", k.secret[:6]), strings.Trim(fmt.Sprint(k.secret[:4]), "[]")} {
+	for _, secret := range []string{body, body[:12], fmt.Sprintf("%x", k.secret[:6]),
+		fmt.Sprintf("%X", k.secret[:6]), strings.Trim(fmt.Sprint(k.secret[:4]), "[]")} {
 		if strings.Contains(shown, secret) {
 			t.Errorf("the secret shows as %q in %s", secret, shown)
 		}
@@ -143,7 +144,8 @@ func TestLoadKey(t *testing.T) {
 		t.Errorf("environment: %v", err)
 	}
 	t.Setenv(EnvKey, "nonsense")
-	if _, err := LoadKey(""); !errors.Is(err, ErrKeyFormat) || !strings.Contains(err.Error(), EnvKey) || strings.Contains(err.Error(), "nonsense") {
+	if _, err := LoadKey(""); !errors.Is(err, ErrKeyFormat) || !strings.Contains(err.Error(), EnvKey) ||
+		strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("environment: %v", err)
 	}
 	t.Setenv(EnvKey, "")

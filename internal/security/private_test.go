@@ -15,7 +15,8 @@ func TestOpenPrivate(t *testing.T) {
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for mode, want := range map[os.FileMode]string{0o600: "", 0o400: "", 0o700: "", 0o640: "mode 0640", 0o604: "mode 0604", 0o644: "chmod 600 " + path, 0o620: "mode 0620", 0o601: "mode 0601"} {
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o400: "", 0o700: "", 0o640: "mode 0640",
+		0o604: "mode 0604", 0o644: "chmod 600 " + path, 0o620: "mode 0620", 0o601: "mode 0601"} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}

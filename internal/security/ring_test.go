@@ -34,7 +34,8 @@ func TestKeyFileOfSeveral(t *testing.T) {
 	}
 	check := func(what string, want ...Key) {
 		t.Helper()
-		if got := k.Fingerprints(); !slices.Equal(got, prints(want...)) || k.Fingerprint() != got[0] || !slices.Equal(k.Gossip(), want[0].Gossip()) || !k.Equal(want[0]) || k.Text() != want[0].Text() {
+		if got := k.Fingerprints(); !slices.Equal(got, prints(want...)) || k.Fingerprint() != got[0] ||
+			!slices.Equal(k.Gossip(), want[0].Gossip()) || !k.Equal(want[0]) || k.Text() != want[0].Text() {
 			t.Errorf("%s: keys %v, want %v; in use %s", what, got, prints(want...), k.Fingerprint())
 		}
 	}

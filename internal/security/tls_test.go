@@ -203,7 +203,8 @@ func TestStrangeIdentities(t *testing.T) {
 			uris = append(uris, u)
 		}
 		pub, _, _ := ed25519.GenerateKey(rand.Reader)
-		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), URIs: uris}, ca.cert, pub, ca.key)
+		der, err := x509.CreateCertificate(rand.Reader,
+			&x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), URIs: uris}, ca.cert, pub, ca.key)
 		if err != nil {
 			t.Fatal(err)
 		}

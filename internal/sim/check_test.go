@@ -127,7 +127,8 @@ func (k *checker) ends() {
 				return
 			}
 			phase, why := k.w.coord.authority.Phase()
-			k.fail("I8: %s has not ended %v after the last fault; the authority is %s (%s), the batcher: %+v", c.spec.ID, k.w.now-k.w.cfg.quiet, phase, why, k.w.coord.batcher.Snapshot())
+			k.fail("I8: %s has not ended %v after the last fault; the authority is %s (%s), the batcher: %+v",
+				c.spec.ID, k.w.now-k.w.cfg.quiet, phase, why, k.w.coord.batcher.Snapshot())
 			return
 		}
 	}
@@ -183,7 +184,8 @@ func (k *checker) full() string {
 			cached += b.bytes
 		}
 		if !n.dead && n.memory.used != cached {
-			return fmt.Sprintf("I6: %s holds %d bytes of cache when all requests have ended, %d of them for prompts to come", n.name, n.memory.used, cached)
+			return fmt.Sprintf("I6: %s holds %d bytes of cache when all requests have ended, %d of them for prompts to come",
+				n.name, n.memory.used, cached)
 		}
 	}
 	return ""

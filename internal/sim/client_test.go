@@ -35,7 +35,8 @@ type client struct {
 	ended     time.Duration
 }
 
-var policies = []*kvcache.Policy{kvcache.Full(), kvcache.Full(), kvcache.Streaming(2, 14), kvcache.Streaming(4, 64), kvcache.Streaming(1, 5)}
+var policies = []*kvcache.Policy{kvcache.Full(), kvcache.Full(), kvcache.Streaming(2, 14),
+	kvcache.Streaming(4, 64), kvcache.Streaming(1, 5)}
 
 // newClient draws a request.
 func (w *world) newClient(i int) *client {
@@ -252,7 +253,8 @@ func (k *client) finish(f batcher.Finish) {
 	switch f.Reason {
 	case batcher.ReasonStop, batcher.ReasonLength:
 		if t := k.truth(); f.Reason != t.reason || f.Output != len(t.tokens) || k.got != f.Output || k.scored != len(t.scores) {
-			k.w.watch.fail("I3: %s ended with %s after %d of %d tokens and %d scores; undisturbed %s after %d and %d", f.ID, f.Reason, k.got, f.Output, k.scored, t.reason, len(t.tokens), len(t.scores))
+			k.w.watch.fail("I3: %s ended with %s after %d of %d tokens and %d scores; undisturbed %s after %d and %d",
+				f.ID, f.Reason, k.got, f.Output, k.scored, t.reason, len(t.tokens), len(t.scores))
 		}
 		k.w.cover[Finished]++
 	case batcher.ReasonCancelled:

@@ -62,7 +62,8 @@ type serving struct {
 const modelHash = "toy"
 
 func (w *world) newCoordinator(place int) *coordinator {
-	return &coordinator{process: &process{name: fmt.Sprint("c", place+1), slot: -1 - place, incarnation: w.nextLife(), slow: 1, stirred: w.fresh()}, w: w, place: place, began: w.now,
+	return &coordinator{process: &process{name: fmt.Sprint("c", place+1), slot: -1 - place,
+		incarnation: w.nextLife(), slow: 1, stirred: w.fresh()}, w: w, place: place, began: w.now,
 		hosts: map[string]host{}, known: map[string]uint64{}, asking: map[string]bool{}, members: make([]member, maxNodes),
 		tickets: map[string]*ticket{}, ids: map[uint64]string{}}
 }
@@ -80,7 +81,8 @@ func (c *coordinator) coordinate(after uint32) {
 	}
 	c.batcher = state
 	c.authority = topology.NewAuthority(topology.AuthorityConfig{Shape: shape, Mapping: topology.Gather, Nodes: w.cfg.waitFor,
-		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Quarantine: w.cfg.quarantine, Pause: w.cfg.pause, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after, Leased: c.lease != nil})
+		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Quarantine: w.cfg.quarantine, Pause: w.cfg.pause,
+		MaxNodes: w.cfg.most, ModelHash: modelHash, After: after, Leased: c.lease != nil})
 	c.every(w.cfg.tick, func() { c.direct(c.authority.Tick(w.now - c.began)) })
 	c.every(w.cfg.tick, func() { c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()})) })
 	c.every(w.cfg.compare, c.compare)
@@ -234,11 +236,13 @@ func (c *coordinator) serve(e topology.Serve) {
 	p := batcher.Placed{Epoch: e.Placement.Epoch, Disk: c.w.cfg.files, MaxThreadShift: len(e.Placement.Slices) % 3}
 	for i, s := range e.Placement.Slices {
 		g.hosts = append(g.hosts, c.hosts[e.Nodes[i].ID].node)
-		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: e.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
+		p.Sockets = append(p.Sockets,
+			batcher.Socket{ID: s.ID, Budget: e.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
 	}
 	for rank, n := range e.Nodes {
 		for _, h := range c.hosts[n.ID].held {
-			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Replica: h.Replica})
+			p.Held = append(p.Held,
+				batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Replica: h.Replica})
 		}
 	}
 	c.serving = g
@@ -374,7 +378,8 @@ func (c *coordinator) start(p *plan.Plan) {
 	if c.w.opt.Trace {
 		c.w.logf("batcher: step %s", describe(p))
 	}
-	f := &flight{c: c, g: g, p: p, replies: make([]*proto.StepReply, len(g.hosts)), errs: make([]error, len(g.hosts)), left: len(g.hosts), began: c.w.now,
+	f := &flight{c: c, g: g, p: p, replies: make([]*proto.StepReply, len(g.hosts)),
+		errs: make([]error, len(g.hosts)), left: len(g.hosts), began: c.w.now,
 		rule: topology.Stall{Deadline: c.w.cfg.stall * 5 / 8}}
 	request := plan.Encode(p, c.w.cfg.step)
 	for rank, h := range g.hosts {

@@ -102,16 +102,26 @@ const (
 	NoCrash = kinds
 )
 
-var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeated", "messages late", "nodes retired", "releases sent", "releases refused",
-	"stale at a socket", "stale answers", "stale results", "stale at a collective", "duplicates at a collective", "placements withdrawn", "steps broken",
-	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "... as replicas", "replicas made", "tokens undone in them", "blocks of prompts found", "... read twice at once", "... that answers fill", "... that came from their owners", "answers of which not all blocks came", "blocks written to files", "... read", "... lost or damaged", "drafts accepted", "passes after the first of a step", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
-	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
+var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeated", "messages late",
+	"nodes retired", "releases sent", "releases refused",
+	"stale at a socket", "stale answers", "stale results", "stale at a collective", "duplicates at a collective",
+	"placements withdrawn", "steps broken",
+	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "... as replicas", "replicas made",
+	"tokens undone in them", "blocks of prompts found", "... read twice at once", "... that answers fill",
+	"... that came from their owners", "answers of which not all blocks came", "blocks written to files",
+	"... read", "... lost or damaged", "drafts accepted", "passes after the first of a step", "requests finished",
+	"requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
+	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time",
+	"kills in loading", "kills in joining", "kills in prefill", "kills in decode",
 	"kills in collectives", "kills in hand-overs", "kills before replies",
-	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "... before a record is written", "... before it is known to be", "coordinators frozen before a record is written", "take-overs", "nodes left out",
+	"kills of the coordinator", "... before tokens go out", "... before an end goes out",
+	"... before a step starts", "... before a record is written", "... before it is known to be",
+	"coordinators frozen before a record is written", "take-overs", "nodes left out",
 	"holders deposed", "requests of the lease lost", "... late", "writes of a deposed coordinator refused",
 	"hung executors", "standstills of all", "nodes fenced for hanging", "... for being slow", "stragglers named", "... that kept up again",
 	"loads of which nobody moved", "probes in vain", "fenced nodes that work again",
-	"power losses of the store", "requests to it then", "... that it refused, full", "writes lost", "records torn", "acknowledgements lost", "records found after all",
+	"power losses of the store", "requests to it then", "... that it refused, full", "writes lost",
+	"records torn", "acknowledgements lost", "records found after all",
 	"jobs accepted twice", "jobs taken over", "... with tokens", "jobs tried again", "dead letters", "streams taken up at N > 0"}
 
 func (k Kind) String() string { return kindNames[k] }

@@ -65,7 +65,8 @@ func (c *coordinator) met(n *node) {
 	c.asking[n.name] = true
 	c.w.ask(c.process, n.process, c.w.cfg.describe, func(reply func(any, error)) {
 		n.take(func() { // the socket is asked for its epoch, so a hanging one does not answer
-			reply(topology.Node{ID: n.name, Incarnation: n.incarnation, Share: n.share, KVBudget: n.memory.budget, ModelHash: modelHash, Epoch: n.machine.Epoch}, nil)
+			reply(topology.Node{ID: n.name, Incarnation: n.incarnation, Share: n.share, KVBudget: n.memory.budget,
+				ModelHash: modelHash, Epoch: n.machine.Epoch}, nil)
 		})
 	}, func(v any, err error) {
 		if err == nil {

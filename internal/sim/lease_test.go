@@ -101,7 +101,8 @@ func (w *world) candidate(place int, heir bool) {
 		c.coordinate(0)
 		return
 	}
-	c.lease = topology.NewLease(topology.LeaseConfig{Holder: c.name, Incarnation: c.incarnation, TTL: w.cfg.ttl, Hint: w.cfg.ttl / 5, Renew: w.cfg.ttl / 8, Successor: heir, Bootstrap: true})
+	c.lease = topology.NewLease(topology.LeaseConfig{Holder: c.name, Incarnation: c.incarnation,
+		TTL: w.cfg.ttl, Hint: w.cfg.ttl / 5, Renew: w.cfg.ttl / 8, Successor: heir, Bootstrap: true})
 	c.every(w.cfg.tick/4, func() { c.lead(c.lease.Tick(w.now - c.began)) })
 }
 
@@ -116,7 +117,8 @@ func (k *checker) holds(c *coordinator) {
 // follows checks that a node never follows an earlier coordinator than before.
 func (k *checker) follows(n *node, e *epoch) {
 	if e.of.term < n.term {
-		k.fail("I7: %s follows %s.%d of term %d into epoch %d, after a coordinator of term %d", n.name, e.of.name, e.of.incarnation, e.of.term, e.place.Epoch, n.term)
+		k.fail("I7: %s follows %s.%d of term %d into epoch %d, after a coordinator of term %d",
+			n.name, e.of.name, e.of.incarnation, e.of.term, e.place.Epoch, n.term)
 	}
 	n.term = e.of.term
 }

@@ -38,9 +38,11 @@ const (
 	bugs
 )
 
-var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
+var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher",
+	"no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
 	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out",
-	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens", "an attempt goes on after its successor began", "a prompt begins with a block of another text", "one draft more is accepted"}
+	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens",
+	"an attempt goes on after its successor began", "a prompt begins with a block of another text", "one draft more is accepted"}
 
 // block is a block of the prefix cache, or with WrongBlock another one at the same position.
 func (n *node) block(id uint64) *block {

@@ -44,8 +44,10 @@ type epoch struct {
 }
 
 func (w *world) newNode(slot int, budget int64, share float64) *node {
-	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(), slow: 1, stirred: w.fresh(), dragged: -settled},
-		w: w, machine: machine.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, blocks: map[uint64]*block{}, coming: map[uint64]bool{}, share: share}
+	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(),
+		slow: 1, stirred: w.fresh(), dragged: -settled},
+		w: w, machine: machine.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{},
+		blocks: map[uint64]*block{}, coming: map[uint64]bool{}, share: share}
 	return n
 }
 
@@ -84,8 +86,9 @@ func (n *node) load(e *epoch, reply func(any, error)) {
 	if !n.w.cfg.keeps {
 		coordinator = n.w.nextLife()
 	}
-	effects, err := n.machine.Load(e.place.Epoch, coordinator, machine.Limits{Rank: e.rank, Ranks: len(e.peers), Vocab: vocab, Positions: window,
-		Rows: n.w.cfg.batcher.TokenBudget, Layout: geometry.Layout, Parse: kvpolicy.Parse})
+	effects, err := n.machine.Load(e.place.Epoch, coordinator,
+		machine.Limits{Rank: e.rank, Ranks: len(e.peers), Vocab: vocab, Positions: window,
+			Rows: n.w.cfg.batcher.TokenBudget, Layout: geometry.Layout, Parse: kvpolicy.Parse})
 	if err != nil {
 		n.stale(err)
 		reply(nil, err)

@@ -66,17 +66,21 @@ type config struct {
 	busy                                                         time.Duration // requests arrive until then
 	quiet                                                        time.Duration // faults occur until then
 	bound                                                        time.Duration // everything must have ended this long after that
-	rest                                                         time.Duration // interval of the checks whether the cluster has settled after that
+	// interval of the checks whether the cluster has settled after that
+	rest time.Duration
 }
 
 func (w *world) configure() {
 	r := w.rng
 	c := &w.cfg
 	*c = config{
-		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, quarantine: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
+		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond,
+		backoff: 20 * time.Millisecond, quarantine: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
 		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, sync: 250 * time.Millisecond,
-		stall: 5 * time.Second / scale, step: 30 * time.Second / scale, loadStall: 160 * time.Millisecond, loadAll: 400 * time.Millisecond, pause: 10 * time.Second / scale,
-		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, renew: 40 * time.Millisecond, store: 30 * time.Millisecond,
+		stall: 5 * time.Second / scale, step: 30 * time.Second / scale, loadStall: 160 * time.Millisecond,
+		loadAll: 400 * time.Millisecond, pause: 10 * time.Second / scale,
+		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond,
+		ttl: 160 * time.Millisecond, renew: 40 * time.Millisecond, store: 30 * time.Millisecond,
 		busy: 350 * time.Millisecond, quiet: 700 * time.Millisecond, bound: 8 * time.Second, rest: 100 * time.Millisecond,
 	}
 	c.nodes = 1 + r.IntN(4)

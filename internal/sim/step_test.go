@@ -46,7 +46,8 @@ type wanted struct {
 func (n *node) newStep(w *machine.Work, reply func(any, error)) *step {
 	s := &step{Work: w, reply: reply, epoch: n.epoch, late: n.epoch.group.lateness(), out: map[uint64]*proto.Sampled{}}
 	n.jobs.before = n.jobs.ended
-	s.stages = []func(*step, func(error)){chain(n.prepare, n.copyCaches), chain(n.copied, n.exchangeRows), chain(n.attend, n.exchangeHeads), chain(n.sample, n.replicate), chain(n.replicated, n.handOver), n.seal}
+	s.stages = []func(*step, func(error)){chain(n.prepare, n.copyCaches), chain(n.copied, n.exchangeRows),
+		chain(n.attend, n.exchangeHeads), chain(n.sample, n.replicate), chain(n.replicated, n.handOver), n.seal}
 	return s
 }
 
@@ -301,7 +302,8 @@ func (n *node) sample(s *step, done func(error)) {
 		if !r.run.Prefill {
 			r.seq.feed(r.token)
 		}
-		result.Drawn = append(result.Drawn, &proto.Drawn{HasToken: true, Token: uint32(draw(w.out[:], r.seq.open.Sampling.Seed, w.Position, r.seq.seen))})
+		result.Drawn = append(result.Drawn,
+			&proto.Drawn{HasToken: true, Token: uint32(draw(w.out[:], r.seq.open.Sampling.Seed, w.Position, r.seq.seen))})
 	}
 	done(nil)
 }

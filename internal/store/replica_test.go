@@ -19,7 +19,8 @@ import (
 // TestReplicaHoldsItsAddress: the offered address is reserved until the store is formed, and free
 // once the process has left.
 func TestReplicaHoldsItsAddress(t *testing.T) {
-	r, err := openReplica(t.Context(), t.TempDir(), "a", hostname.Place{Bind: "127.0.0.1:0"}, security.RoleNode, security.Key{}, slog.New(slog.DiscardHandler))
+	r, err := openReplica(t.Context(), t.TempDir(), "a", hostname.Place{Bind: "127.0.0.1:0"},
+		security.RoleNode, security.Key{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,8 @@ func TestReplicaWaitsForItsPort(t *testing.T) {
 	at := taken.Addr().String()
 	dir, log := t.TempDir(), &said{to: make(chan struct{}, 1)}
 	open := func(ctx context.Context) (*replica, error) {
-		return openReplica(ctx, dir, "a", hostname.Place{Bind: "127.0.0.1:0"}, security.RoleNode, security.Key{}, slog.New(slog.NewTextHandler(log, nil)))
+		return openReplica(ctx, dir, "a", hostname.Place{Bind: "127.0.0.1:0"}, security.RoleNode,
+			security.Key{}, slog.New(slog.NewTextHandler(log, nil)))
 	}
 	p := &plan{ID: "x", Self: "a", Members: []member{{Name: "a", Route: at}, {Name: "b", Route: "127.0.0.1:1"}}}
 	if err := (&replica{dir: dir}).write(p); err != nil {

@@ -22,7 +22,8 @@ var quiet = slog.New(slog.DiscardHandler)
 // openJobs opens the log of jobs in a data directory, as Store does.
 func openJobs(t *testing.T, dir string) (l journal.Log, close func()) {
 	t.Helper()
-	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: filepath.Join(dir, "jetstream"), StoreBytes: 1 << 30, SyncAlways: true, Log: quiet})
+	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true,
+		StoreDir: filepath.Join(dir, "jetstream"), StoreBytes: 1 << 30, SyncAlways: true, Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,8 @@ func TestEveryBitOfABlock(t *testing.T) {
 					}
 				case pieceLost:
 					r := clean[hit].record
-					if name := strings.TrimPrefix(string(r.subject), journal.JobSubjects); len(p.names) != 1 || p.names[0].name != name || p.names[0].seq != r.seq {
+					if name := strings.TrimPrefix(string(r.subject), journal.JobSubjects); len(p.names) != 1 ||
+						p.names[0].name != name || p.names[0].seq != r.seq {
 						t.Fatalf("byte %d bit %d of %s (message %d): lost %+v", i, bit, name, r.seq, p.names)
 					}
 				}
@@ -163,7 +165,8 @@ func TestEveryBitOfABlock(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d journals, %d bytes: %d records repaired, %d lost, %d torn", len(all), len(data), count[pieceRepaired], count[pieceLost], count[pieceTorn])
+	t.Logf("%d journals, %d bytes: %d records repaired, %d lost, %d torn", len(all), len(data),
+		count[pieceRepaired], count[pieceLost], count[pieceTorn])
 	if count[pieceTorn] > 0 || count[pieceLost] == 0 || count[pieceRepaired] == 0 {
 		t.Error(count)
 	}
@@ -327,7 +330,8 @@ func FuzzBlock(f *testing.F) {
 		f.Fatal(err)
 	}
 	r := journal.Record{Kind: jobs.KindAccept, Payload: []byte(`{}`)}
-	one := b.encode(&blockRecord{seq: 1, time: 5, subject: []byte("shoal.jobs.job-a"), headers: []byte("NATS/1.0\r\n\r\n"), message: r.Encode("job-a")})
+	one := b.encode(&blockRecord{seq: 1, time: 5, subject: []byte("shoal.jobs.job-a"),
+		headers: []byte("NATS/1.0\r\n\r\n"), message: r.Encode("job-a")})
 	two := b.encode(&blockRecord{seq: 2, subject: []byte("shoal.jobs.job-b"), message: r.Encode("job-b")})
 	gone := b.encode(&blockRecord{seq: 1 | seqDeleted})
 	f.Add(slices.Concat(one, two, gone))

@@ -19,9 +19,11 @@ func TestEnding(t *testing.T) {
 	}{
 		{killed, "", "time=1 level=INFO msg=x\n", "[id n pid 7 how signal: killed log none kept; --log-dir DIR keeps it]"},
 		{killed, "/l/n.log", trace, "[id n pid 7 how signal: killed log /l/n.log]"},
-		{failed, "", "time=1 msg=x\nshoal: no such file\n\n", "[id n pid 7 how exit status 1 log none kept; --log-dir DIR keeps it last shoal: no such file]"},
+		{failed, "", "time=1 msg=x\nshoal: no such file\n\n",
+			"[id n pid 7 how exit status 1 log none kept; --log-dir DIR keeps it last shoal: no such file]"},
 		{failed, "/l/n.log", "x\n" + trace, "[id n pid 7 how exit status 1 log /l/n.log last panic: out of order]"},
-		{failed, "", strings.Repeat("y", 5000), "[id n pid 7 how exit status 1 log none kept; --log-dir DIR keeps it last " + strings.Repeat("y", 300) + "]"},
+		{failed, "", strings.Repeat("y", 5000),
+			"[id n pid 7 how exit status 1 log none kept; --log-dir DIR keeps it last " + strings.Repeat("y", 300) + "]"},
 		{nil, "", "", "[id n pid 7 how exit status 0 log none kept; --log-dir DIR keeps it]"},
 		{errors.New("wait: no child"), "", "", "[id n pid 7 how wait: no child log none kept; --log-dir DIR keeps it]"},
 	} {

@@ -37,7 +37,8 @@ func TestEventuallyFails(t *testing.T) {
 		Eventually(f, 20*time.Millisecond, "a miracle", func() (bool, string) { calls++; return false, fmt.Sprint("call ", calls) })
 	}()
 	<-done
-	if want := fmt.Sprint("call ", calls); calls < 2 || !strings.Contains(f.text, "a miracle") || !strings.Contains(f.text, want) || !strings.Contains(f.text, "20ms") {
+	if want := fmt.Sprint("call ", calls); calls < 2 || !strings.Contains(f.text, "a miracle") ||
+		!strings.Contains(f.text, want) || !strings.Contains(f.text, "20ms") {
 		t.Errorf("after %d calls: %q", calls, f.text)
 	}
 }

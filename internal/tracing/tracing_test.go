@@ -36,7 +36,8 @@ func TestPhases(t *testing.T) {
 	}
 	tr.Step(Step{Epoch: 3, Number: 9, Began: began, Took: 5 * time.Millisecond, Rows: 2, Sequences: []string{"s-0", "somebody else's"},
 		Nodes: []Node{{ID: "n0", Compute: 3 * time.Millisecond, Wait: time.Millisecond}}})
-	r.Sequence(Sequence{ID: "s-0", Began: began, Queue: 1 * time.Second, Prefill: 2 * time.Second, Decode: 3 * time.Second, Prompt: 5, Output: 4, Finish: "stop",
+	r.Sequence(Sequence{ID: "s-0", Began: began, Queue: 1 * time.Second, Prefill: 2 * time.Second,
+		Decode: 3 * time.Second, Prompt: 5, Output: 4, Finish: "stop",
 		Steps: Steps{Steps: 4, Wait: time.Second}})
 	r.End(200)
 	if len(tr.sequences) != 0 {
@@ -57,7 +58,8 @@ func TestPhases(t *testing.T) {
 	}{{"queue", 1 * time.Second}, {"prefill", 2 * time.Second}, {"decode", 3 * time.Second}} {
 		s := spans[p.name]
 		if s.Parent.SpanID() != request.SpanContext.SpanID() || !s.StartTime.Equal(at) || !s.EndTime.Equal(at.Add(p.took)) {
-			t.Errorf("%s is %v to %v below %s, want %v to %v below %s", p.name, s.StartTime, s.EndTime, s.Parent.SpanID(), at, at.Add(p.took), request.SpanContext.SpanID())
+			t.Errorf("%s is %v to %v below %s, want %v to %v below %s", p.name, s.StartTime, s.EndTime,
+				s.Parent.SpanID(), at, at.Add(p.took), request.SpanContext.SpanID())
 		}
 		at = at.Add(p.took)
 	}

@@ -23,7 +23,8 @@ import (
 )
 
 // shelf returns a server without a network and a function that opens caches of it.
-func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*checkpoint.Checkpoint, *Cache, error)) {
+func shelf(t *testing.T, dir, adapter string) (*server,
+	func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*checkpoint.Checkpoint, *Cache, error)) {
 	t.Helper()
 	ck, err := checkpoint.OpenSwiftKV(dir, adapter)
 	if err != nil {
@@ -46,7 +47,8 @@ func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask f
 		if err != nil {
 			return nil, nil, err
 		}
-		m := &Cache{list: list, dir: filepath.Join(cache, list.List), log: slog.New(slog.DiscardHandler), flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{},
+		m := &Cache{list: list, dir: filepath.Join(cache, list.List), log: slog.New(slog.DiscardHandler),
+			flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{},
 			ask: func(_ context.Context, _ int, r *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
 				reply, err := ask(r)
 				return reply, "somebody", err
@@ -242,13 +244,15 @@ func TestCacheRefuses(t *testing.T) {
 			t.Errorf("%s: %v", x.what, err)
 		}
 	}
-	for _, q := range []*proto.WeightsRequest{{File: "../go.mod", List: l.list.List}, {File: "config.json", List: "x"}, {File: "config.json", List: l.list.List, Chunks: []uint32{1 << 30}},
+	for _, q := range []*proto.WeightsRequest{{File: "../go.mod", List: l.list.List},
+		{File: "config.json", List: "x"}, {File: "config.json", List: l.list.List, Chunks: []uint32{1 << 30}},
 		{File: "config.json", List: l.list.List, Chunks: make([]uint32, 1000)}} {
 		if r, err := l.answer(q); err == nil {
 			t.Errorf("%v was answered with %d bytes", q, len(r.Data))
 		}
 	}
-	if r, err := l.answer(&proto.WeightsRequest{File: "config.json", List: l.list.List, HashesFrom: 1 << 31}); err != nil || len(r.Hashes) > 0 {
+	if r, err := l.answer(&proto.WeightsRequest{File: "config.json", List: l.list.List, HashesFrom: 1 << 31}); err != nil ||
+		len(r.Hashes) > 0 {
 		t.Errorf("hashes beyond the end: %v, %v", r, err)
 	}
 	random, err := checkpoint.Open("random:fry")
@@ -256,7 +260,8 @@ func TestCacheRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer random.Close()
-	if _, _, err := (&server{ck: random, ctx: context.Background()}).hash(); !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), "the same model") {
+	if _, _, err := (&server{ck: random, ctx: context.Background()}).hash(); !errors.Is(err, ErrNone) ||
+		!strings.Contains(err.Error(), "the same model") {
 		t.Errorf("random weights: %v", err)
 	}
 }
@@ -325,7 +330,8 @@ func TestServerOfChangedFile(t *testing.T) {
 		if what == "a chunk" {
 			r = chunk
 		}
-		if _, err := ask(r); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "put the old file back, or restart") {
+		if _, err := ask(r); err == nil || !strings.Contains(err.Error(), path) ||
+			!strings.Contains(err.Error(), "put the old file back, or restart") {
 			t.Errorf("%s of a changed file: %v", what, err)
 		}
 	}
@@ -361,7 +367,8 @@ func TestCacheCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for i := range int64(64) { // requests under way may still arrive
-		if err := m.Fetch(ctx, "model.safetensors", []checkpoint.Span{{From: 1<<20 + i*chunkBytes, To: 1<<20 + (i+1)*chunkBytes}}); err != nil && !errors.Is(err, context.Canceled) {
+		if err := m.Fetch(ctx, "model.safetensors", []checkpoint.Span{{From: 1<<20 + i*chunkBytes, To: 1<<20 + (i+1)*chunkBytes}}); err != nil &&
+			!errors.Is(err, context.Canceled) {
 			t.Fatalf("a cancelled fetch: %v", err)
 		}
 	}

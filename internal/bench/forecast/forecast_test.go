@@ -39,16 +39,20 @@ func TestSentBytes(t *testing.T) {
 		nodes, batch int
 		measured     float64
 	}{
-		{"bench160m", topology.Gather, 2, 1, 208.6}, {"bench160m", topology.Gather, 2, 4, 206.2}, {"bench160m", topology.Gather, 4, 1, 236.7}, {"bench160m", topology.Gather, 4, 4, 232.8},
-		{"bench160m", topology.Reduce, 2, 1, 72.4}, {"bench160m", topology.Reduce, 2, 4, 71.9}, {"bench160m", topology.Reduce, 4, 1, 171.7}, {"bench160m", topology.Reduce, 4, 4, 171.5},
-		{"mla-1b", topology.Gather, 2, 1, 620.6}, {"mla-1b", topology.Gather, 4, 1, 728.2}, {"mla-1b", topology.Reduce, 2, 1, 324.6}, {"mla-1b", topology.Reduce, 4, 1, 341.9},
+		{"bench160m", topology.Gather, 2, 1, 208.6}, {"bench160m", topology.Gather, 2, 4, 206.2},
+		{"bench160m", topology.Gather, 4, 1, 236.7}, {"bench160m", topology.Gather, 4, 4, 232.8},
+		{"bench160m", topology.Reduce, 2, 1, 72.4}, {"bench160m", topology.Reduce, 2, 4, 71.9},
+		{"bench160m", topology.Reduce, 4, 1, 171.7}, {"bench160m", topology.Reduce, 4, 4, 171.5},
+		{"mla-1b", topology.Gather, 2, 1, 620.6}, {"mla-1b", topology.Gather, 4, 1, 728.2},
+		{"mla-1b", topology.Reduce, 2, 1, 324.6}, {"mla-1b", topology.Reduce, 4, 1, 341.9},
 		{"moe-1b", topology.Gather, 2, 1, 264.5}, {"moe-1b", topology.Gather, 4, 1, 283.3}, {"moe-1b", topology.Reduce, 2, 1, 198.1},
 	} {
 		w := work(t, c.shape, c.mapping)
 		got := w.Decode(forecast.Cluster{Nodes: c.nodes, Machine: machine(w)}, c.batch, 64)
 		kB := got.Sent / float64(c.batch) / 1e3
 		if math.Abs(kB/c.measured-1) > 0.001 {
-			t.Errorf("%s %s, %d nodes, batch %d: %.1f kB a token, measured %.1f; %d exchanges, %.0f messages", c.shape, c.mapping, c.nodes, c.batch, kB, c.measured, got.Syncs, got.Messages)
+			t.Errorf("%s %s, %d nodes, batch %d: %.1f kB a token, measured %.1f; %d exchanges, %.0f messages",
+				c.shape, c.mapping, c.nodes, c.batch, kB, c.measured, got.Syncs, got.Messages)
 		}
 	}
 }

@@ -167,7 +167,8 @@ func TestFailures(t *testing.T) {
 	o := options(t, p, "poisson", 0, 20)
 	o.Concurrency = 2
 	r := run(t, o)
-	if s := r.Summary; s.Completed != 15 || len(s.Failures) != 1 || s.Failures[0].Count != 5 || !strings.Contains(s.Failures[0].Reason, "busy") || s.GoodShare != 0.75 {
+	if s := r.Summary; s.Completed != 15 || len(s.Failures) != 1 || s.Failures[0].Count != 5 ||
+		!strings.Contains(s.Failures[0].Reason, "busy") || s.GoodShare != 0.75 {
 		t.Errorf("%+v", s)
 	}
 	for _, c := range []struct{ broken, want string }{
@@ -180,7 +181,8 @@ func TestFailures(t *testing.T) {
 		if err := o.Prepare(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := serve.Run(context.Background(), o, func(int) {}); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "all 4 requests failed") {
+		if _, err := serve.Run(context.Background(), o, func(int) {}); err == nil ||
+			!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "all 4 requests failed") {
 			t.Errorf("%q: %v, want %q", c.broken, err, c.want)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 func TestStandIns(t *testing.T) {
 	for _, s := range suites {
 		for _, task := range s.Tasks {
-			if _, ok := score.Lookup(task.Metric); !ok || task.MaxTokens < 1 || task.Group == "" || !strings.Contains(task.Prompt, "{input}") && !strings.Contains(task.Prompt, "{context}") {
+			if _, ok := score.Lookup(task.Metric); !ok || task.MaxTokens < 1 || task.Group == "" ||
+				!strings.Contains(task.Prompt, "{input}") && !strings.Contains(task.Prompt, "{context}") {
 				t.Errorf("%s %s: metric %q, %d tokens, group %q", s.Name, task.Name, task.Metric, task.MaxTokens, task.Group)
 			}
 			list, err := s.Load(s.StandIns(), []string{task.Name}, 0)
@@ -120,7 +121,8 @@ func TestErrors(t *testing.T) {
 		suite, file, data, says string
 	}{
 		{"gsm8k", "test.jsonl", "", "no question"},
-		{"gsm8k", "test.jsonl", "{\"question\":\"q\",\"answer\":\"#### 1\"}\n{\"question\":\"q\"}\n", "test.jsonl, line 2: \"answer\" is missing"},
+		{"gsm8k", "test.jsonl", "{\"question\":\"q\",\"answer\":\"#### 1\"}\n{\"question\":\"q\"}\n",
+			"test.jsonl, line 2: \"answer\" is missing"},
 		{"gsm8k", "test.jsonl", "[]", "line 1: not the expected JSON object"},
 		{"gsm8k", "test.jsonl", strings.Repeat("x", maxRecord+1), "line 1: bufio.Scanner: token too long"},
 		{"ruler", "vt.jsonl", `{"input":"i","outputs":[true]}`, `vt.jsonl, line 1: not the expected JSON object: "true" is not a text`},
@@ -150,7 +152,8 @@ func TestErrors(t *testing.T) {
 	if _, err := Find("nothing"); !errors.Is(err, ErrSuite) || !strings.Contains(err.Error(), "longbench") {
 		t.Error(err)
 	}
-	if _, err := ruler.Load(fstest.MapFS{}, []string{"nothing"}, 0); !errors.Is(err, ErrSuite) || !strings.Contains(err.Error(), "niah_single_1") {
+	if _, err := ruler.Load(fstest.MapFS{}, []string{"nothing"}, 0); !errors.Is(err, ErrSuite) ||
+		!strings.Contains(err.Error(), "niah_single_1") {
 		t.Error(err)
 	}
 	if _, err := ruler.Load(fstest.MapFS{}, []string{"vt"}, 0); !errors.Is(err, fs.ErrNotExist) {

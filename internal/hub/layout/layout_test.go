@@ -36,7 +36,8 @@ func TestNameOf(t *testing.T) {
 			t.Errorf("NameOf(%s) = %q, want %q", strings.TrimPrefix(path, dir), got, want)
 		}
 	}
-	for path, want := range map[string]string{repo: snapshot, repo + "/": snapshot, snapshot: snapshot, filepath.Join(dir, "plain"): filepath.Join(dir, "plain"), filepath.Join(dir, "none"): filepath.Join(dir, "none")} {
+	for path, want := range map[string]string{repo: snapshot, repo + "/": snapshot, snapshot: snapshot,
+		filepath.Join(dir, "plain"): filepath.Join(dir, "plain"), filepath.Join(dir, "none"): filepath.Join(dir, "none")} {
 		if got, err := Locate(path); err != nil || got != want {
 			t.Errorf("Locate(%s) = %s, %v; want %s", path, got, err, want)
 		}
@@ -83,7 +84,8 @@ func TestOrigin(t *testing.T) {
 	snapshot := "/m/models--org--name/snapshots/" + commit
 	for path, want := range map[string]string{
 		snapshot: "org/name@" + commit, snapshot + "/": "org/name@" + commit, snapshot + "/m.gguf": "org/name@" + commit,
-		snapshot + "/sub/m.gguf": "", "/m/models--org--name": "", "/m/models--org--name/snapshots/v1": "", "/m/org/snapshots/" + commit: "", "models/fry": "",
+		snapshot + "/sub/m.gguf": "", "/m/models--org--name": "", "/m/models--org--name/snapshots/v1": "",
+		"/m/org/snapshots/" + commit: "", "models/fry": "",
 	} {
 		if got := Origin(path); got != want {
 			t.Errorf("Origin(%s) = %q, want %q", path, got, want)

@@ -11,7 +11,11 @@ import (
 // keys, also after a restart. Every route hides them from other keys.
 func TestHolders(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
-	keys := []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}, {Name: "root", Secret: "r", Role: httpserver.RoleOperator}}
+	keys := []httpserver.Key{
+		{Name: "ann", Secret: "a"},
+		{Name: "bob", Secret: "b"},
+		{Name: "root", Secret: "r", Role: httpserver.RoleOperator},
+	}
 	start := func() *house {
 		h := open(t, log, dir, &fakeEngine{}, config{})
 		if err := h.api.SetKeys(keys); err != nil {
@@ -53,7 +57,8 @@ func TestHolders(t *testing.T) {
 			h.want(status, "POST", "/v1/responses", `{"previous_response_id":"`+id+`","input":"Another.","max_output_tokens":2,"store":false}`, as(secret)...)
 			h.want(status, "POST", "/v1/responses", `{"input":[{"type":"item_reference","id":"`+item+`"},{"role":"user","content":"x"}],"max_output_tokens":2,"store":false}`, as(secret)...)
 		}
-		for _, x := range [][2]string{{"POST", "/v1/responses/" + id + "/cancel"}, {"DELETE", "/v1/responses/" + id}, {"DELETE", "/v1/jobs/" + job}, {"DELETE", "/v1/jobs/" + id}} {
+		for _, x := range [][2]string{{"POST", "/v1/responses/" + id + "/cancel"}, {"DELETE", "/v1/responses/" + id},
+			{"DELETE", "/v1/jobs/" + job}, {"DELETE", "/v1/jobs/" + id}} {
 			h.want(404, x[0], x[1], "", as("b")...)
 		}
 	}

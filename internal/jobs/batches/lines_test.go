@@ -16,7 +16,8 @@ func TestByteOrderMark(t *testing.T) {
 		id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 		return h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
 	}
-	for name, text := range map[string]string{"mark": "\xef\xbb\xbf" + batchLines(3), "mark and CRLF": "\xef\xbb\xbf" + strings.ReplaceAll(batchLines(3), "\n", "\r\n"), "mark and empty line": "\xef\xbb\xbf\n" + batchLines(3)} {
+	for name, text := range map[string]string{"mark": "\xef\xbb\xbf" + batchLines(3), "mark and CRLF": "\xef\xbb\xbf" +
+		strings.ReplaceAll(batchLines(3), "\n", "\r\n"), "mark and empty line": "\xef\xbb\xbf\n" + batchLines(3)} {
 		b := create(text)
 		if b["status"] != "completed" || len(h.lines(b["output_file_id"])) != 3 || h.lines(b["output_file_id"])[0]["custom_id"] != "c0" {
 			t.Errorf("%s: %v", name, b)
@@ -53,7 +54,8 @@ func TestNamesOfLines(t *testing.T) {
 	} {
 		id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 		b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
-		if got := fmt.Sprint(b["errors"]); b["status"] != "failed" || !strings.Contains(got, want) || !strings.Contains(got, "Line 1") || goWords.MatchString(strings.ReplaceAll(got, "map[code", "")) {
+		if got := fmt.Sprint(b["errors"]); b["status"] != "failed" || !strings.Contains(got, want) ||
+			!strings.Contains(got, "Line 1") || goWords.MatchString(strings.ReplaceAll(got, "map[code", "")) {
 			t.Errorf("%.80s: %v, want %q", text, got, want)
 		}
 	}

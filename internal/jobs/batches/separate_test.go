@@ -32,7 +32,11 @@ func TestFilesAndBatchesAreSeparate(t *testing.T) {
 
 func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 	log := journal.NewMemoryLog()
-	keys := []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}, {Name: "root", Secret: "r", Role: httpserver.RoleOperator}}
+	keys := []httpserver.Key{
+		{Name: "ann", Secret: "a"},
+		{Name: "bob", Secret: "b"},
+		{Name: "root", Secret: "r", Role: httpserver.RoleOperator},
+	}
 	as := func(secret string, more ...string) []string {
 		return append([]string{"Authorization", "Bearer " + secret}, more...)
 	}
@@ -96,7 +100,8 @@ func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 						t.Errorf("key %s: GET %s: %s", secret, path, resp.Status)
 					}
 				}
-				for path, id := range map[string]string{"/v1/files": c.file, "/v1/files?purpose=batch_output": c.out, "/v1/batches": c.batch, "/v1/jobs": job, "/v1/jobs?batch_id=" + c.batch: job} {
+				for path, id := range map[string]string{"/v1/files": c.file, "/v1/files?purpose=batch_output": c.out,
+					"/v1/batches": c.batch, "/v1/jobs": job, "/v1/jobs?batch_id=" + c.batch: job} {
 					list := h.want(200, "GET", path, "", as(secret)...)
 					listed := slices.ContainsFunc(list["data"].([]any), func(x any) bool { return x.(map[string]any)["id"] == id })
 					if listed != may || strings.Contains(fmt.Sprint(list), "holder") {
@@ -106,7 +111,13 @@ func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 				if may {
 					continue
 				}
-				for _, x := range [][2]string{{"POST", "/v1/batches/" + c.batch + "/cancel"}, {"DELETE", "/v1/files/" + c.file}, {"DELETE", "/v1/files/" + c.out}, {"DELETE", "/v1/jobs/" + job}, {"DELETE", "/v1/jobs/" + job + "?purge=true"}} {
+				for _, x := range [][2]string{
+					{"POST", "/v1/batches/" + c.batch + "/cancel"},
+					{"DELETE", "/v1/files/" + c.file},
+					{"DELETE", "/v1/files/" + c.out},
+					{"DELETE", "/v1/jobs/" + job},
+					{"DELETE", "/v1/jobs/" + job + "?purge=true"},
+				} {
 					h.want(404, x[0], x[1], "", as(secret)...)
 				}
 				h.want(400, "POST", "/v1/batches", ask(c.file), as(secret)...)
@@ -116,7 +127,8 @@ func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 		if again := h.want(200, "POST", "/v1/batches", ask(annsIn), as("a", "Idempotency-Key", "k")...)["id"]; again != annsBatch {
 			t.Errorf("ann's batch again: %v", again)
 		}
-		if counts := h.want(200, "GET", "/v1/jobs", "", as("b")...)["counts"]; fmt.Sprint(counts) != "map[cancelled:0 completed:0 dead:0 queued:0 running:0]" {
+		if counts := h.want(200, "GET", "/v1/jobs", "",
+			as("b")...)["counts"]; fmt.Sprint(counts) != "map[cancelled:0 completed:0 dead:0 queued:0 running:0]" {
 			t.Errorf("bob counts %v", counts)
 		}
 	}

@@ -159,7 +159,8 @@ func openWith(t *testing.T, l journal.Log, kept files.Store, e *fakeEngine, cfg 
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"}, e, engine.FromTokenizer(tk), engine.FromTemplate(chat))
+	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"},
+		e, engine.FromTokenizer(tk), engine.FromTemplate(chat))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,8 @@ func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
 		one := h.want(200, "GET", "/v1/jobs?limit=1", "")["data"].([]any)[0].(map[string]any)
 		answer := direct["choices"].([]any)[0].(map[string]any)["text"].(string)
 		preview, _ := strings.CutSuffix(one["answer_preview"].(string), "…")
-		if one["prompt_preview"] != "func main() {" || len(preview) < 20 || !strings.HasPrefix(strings.Join(strings.Fields(answer), " "), preview) {
+		if one["prompt_preview"] != "func main() {" || len(preview) < 20 ||
+			!strings.HasPrefix(strings.Join(strings.Fields(answer), " "), preview) {
 			t.Errorf("the list shows %q and %q, the answer is %q", one["prompt_preview"], one["answer_preview"], answer)
 		}
 		if again, _ := h.events(id, 30); fmt.Sprint(again) != fmt.Sprint(texts[30:]) {
@@ -416,7 +418,8 @@ func TestClockSetBackWhileAJobWaits(t *testing.T) {
 		}
 		return nil
 	}
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 5, Backoff: 50 * time.Millisecond}}})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(),
+		e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 5, Backoff: 50 * time.Millisecond}}})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

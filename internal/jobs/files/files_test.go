@@ -33,7 +33,8 @@ func sharedFiles(t *testing.T, l journal.FileLog) *Shared {
 
 func fileStream(t *testing.T) journal.FileLog {
 	t.Helper()
-	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: t.TempDir(), StoreBytes: 8 << 30, SyncAlways: true, Log: quiet})
+	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: t.TempDir(),
+		StoreBytes: 8 << 30, SyncAlways: true, Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,8 @@ func TestStoresAgree(t *testing.T) {
 			long := randomText(2*chunkBytes + 12345)
 			put := func(id, text string) {
 				t.Helper()
-				x, err := f.Put(ctx, File{ID: id, Filename: id + ".jsonl", Purpose: "batch", CreatedAt: int64(len(text)), Holder: "ann"}, strings.NewReader(text))
+				x, err := f.Put(ctx, File{ID: id, Filename: id + ".jsonl", Purpose: "batch", CreatedAt: int64(len(text)), Holder: "ann"},
+					strings.NewReader(text))
 				if err != nil || x.Bytes != int64(len(text)) {
 					t.Fatalf("put %s: %+v %v", id, x, err)
 				}

@@ -90,14 +90,16 @@ func TestContextsAreNoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, ctx := Contexts{f}, t.Context()
-	ann := generate.KeptContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true, Created: 7, Fingerprint: "x", IDs: []int32{3, 1, 2}}
+	ann := generate.KeptContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true,
+		Created: 7, Fingerprint: "x", IDs: []int32{3, 1, 2}}
 	for _, k := range []generate.KeptContext{ann, {Tenant: "bob", Name: "book", IDs: []int32{9}}} {
 		if err := c.KeepContext(ctx, k); err != nil {
 			t.Fatal(err)
 		}
 	}
 	all, err := c.KeptContexts(ctx)
-	if slices.SortFunc(all, func(a, b generate.KeptContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil || len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
+	if slices.SortFunc(all, func(a, b generate.KeptContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil ||
+		len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	id := contextFile("ann", "book")

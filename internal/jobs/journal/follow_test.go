@@ -92,7 +92,8 @@ func three(t *testing.T) map[string]*natsbus.Server {
 	for i, at := range addrs {
 		free[i].Close()
 		name := fmt.Sprintf("node-%d", i)
-		s, err := natsbus.Start(natsbus.Config{Name: name, Cluster: "jobs", Log: quiet, StoreDir: t.TempDir(), SyncAlways: true, Listen: at, Seeds: addrs})
+		s, err := natsbus.Start(natsbus.Config{Name: name, Cluster: "jobs", Log: quiet, StoreDir: t.TempDir(),
+			SyncAlways: true, Listen: at, Seeds: addrs})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,11 +15,13 @@ import (
 // once and in order, and there is exactly one finish.
 func TestChoiceAddsUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ids := rapid.SliceOfN(rapid.SampledFrom([]int32{'a', 'b', 0xe6, 0x97, 0xa5, servertest.TokHello, servertest.TokOne, servertest.TokUser}), 1, 20).Draw(t, "ids")
+		ids := rapid.SliceOfN(rapid.SampledFrom([]int32{'a', 'b', 0xe6, 0x97, 0xa5, servertest.TokHello, servertest.TokOne, servertest.TokUser}),
+			1, 20).Draw(t, "ids")
 		stops := rapid.SliceOfN(rapid.SampledFrom([]string{"ab", "aab", "日", "lo o", "b"}), 0, 3).Draw(t, "stops")
 		minTokens := rapid.IntRange(0, 4).Draw(t, "min")
 		eos := rapid.Bool().Draw(t, "eos")
-		c := &Choice{text: servertest.Tokenizer{}.NewStream(true), stop: stopper{stops: stops}, maxTokens: 99, minTokens: minTokens, logprobs: true}
+		c := &Choice{text: servertest.Tokenizer{}.NewStream(true), stop: stopper{stops: stops},
+			maxTokens: 99, minTokens: minTokens, logprobs: true}
 		var text string
 		var reported []int32
 		finishes := 0

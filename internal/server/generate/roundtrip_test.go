@@ -37,23 +37,34 @@ func TestTemplatesAreParsedBack(t *testing.T) {
 		silent bool // no thoughts in this format
 	}{
 		"Qwen3, Granite 4, SmolLM3": {hm + call + "<tool_call>\n" + `{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}` + "\n</tool_call>" + done, toolcall.Hermes, false},
-		"Qwen3.5, Nemotron 3":       {hm + call + "<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments.items() %}<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>" + done, toolcall.Hermes, false},
-		"GLM-4.5":                   {hm + call + "<tool_call>{{ f.name }}\n{% for k, v in f.arguments.items() %}<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>" + done, toolcall.GLM, false},
-		"MiniMax M2":                {hm + call + "<minimax:tool_call>\n<invoke name=\"{{ f.name }}\">\n{% for k, v in f.arguments.items() %}<parameter name=\"{{ k }}\">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n</minimax:tool_call>" + done, toolcall.MiniMax, false},
-		"Seed-OSS":                  {"<seed:think>{{ m.reasoning_content }}</seed:think>" + call + "<seed:tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments.items() %}<parameter={{ k }}>{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</function>\n</seed:tool_call>" + done, toolcall.Seed, false},
-		"DeepSeek V3.2":             {hm + call + "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"{{ f.name }}\">\n{% for k, v in f.arguments.items() %}<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v | tojson }}</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n</｜DSML｜function_calls>" + done, toolcall.DSML, false},
-		"DeepSeek V3.1":             {hm + call + "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}<｜tool▁call▁end｜><｜tool▁calls▁end｜>" + done, toolcall.DeepSeek, false},
-		"Kimi K2":                   {hm + call + "<|tool_calls_section_begin|><|tool_call_begin|>functions.{{ f.name }}:0<|tool_call_argument_begin|>{{ f.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>" + done, toolcall.Kimi, false},
-		"Mistral 3":                 {"[THINK]{{ m.reasoning_content }}[/THINK]" + call + "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}" + done, toolcall.Mistral, false},
-		"Phi-4-mini":                {call + `<|tool_call|>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]<|/tool_call|>` + done, toolcall.Phi, true},
-		"Nemotron Nano 2":           {hm + call + `<TOOLCALL>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]</TOOLCALL>` + done, toolcall.Nemotron, false},
-		"Llama 3.2":                 {call + `{# ipython #}{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}` + done, toolcall.Llama, true},
-		"Llama 4":                   {call + `<|python_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|python_end|>` + done, toolcall.Pythonic, true},
-		"LFM2":                      {call + `<|tool_call_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|tool_call_end|>` + done, toolcall.Liquid, true},
-		"Gemma 4":                   {`<|channel>thought` + "\n{{ m.reasoning_content }}<channel|>" + call + `<|tool_call>call:{{ f.name }}{{ "{" }}{% for k, v in f.arguments.items() %}{{ k }}:{% if v is string %}<|"|>{{ v }}<|"|>{% else %}{{ v | tojson }}{% endif %}{% if not loop.last %},{% endif %}{% endfor %}{{ "}" }}<tool_call|>` + done, toolcall.Gemma, false},
-		"Command A":                 {"<|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|><|START_ACTION|>[\n" + `{% for c in m.tool_calls %}{% set f = c.function %}    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}{% if not loop.last %},{% endif %}` + "\n{% endfor %}]<|END_ACTION|>", toolcall.Cohere, false},
-		"Command R":                 {call + "Action: ```json\n[\n" + `    {"tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}` + "\n]\n```" + done, toolcall.CommandR, true},
-		"gpt-oss":                   {`{# <|start|> #}<|channel|>analysis<|message|>{{ m.reasoning_content }}<|end|><|start|>assistant` + call + `<|channel|>commentary to=functions.{{ f.name }} <|constrain|>json<|message|>{{ f.arguments | tojson }}<|call|>` + done, toolcall.Harmony, false},
+		"Qwen3.5, Nemotron 3": {hm + call + "<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments.items() %}<parameter={{ " +
+			"k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>" + done, toolcall.Hermes, false},
+		"GLM-4.5": {hm + call + "<tool_call>{{ f.name }}\n{% for k, v in f.arguments.items() %}<arg_key>{{ k }}</arg_key>\n" +
+			"<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>" + done, toolcall.GLM, false},
+		"MiniMax M2": {hm + call + "<minimax:tool_call>\n<invoke name=\"{{ f.name }}\">\n{% for k, v in f.arguments.items() " +
+			"%}<parameter name=\"{{ k }}\">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n</minimax:tool_call>" + done,
+			toolcall.MiniMax, false},
+		"Seed-OSS": {"<seed:think>{{ m.reasoning_content }}</seed:think>" + call +
+			"<seed:tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments.items() %}<parameter={{ k }}>{{ v if v is " +
+			"string else v | tojson }}</parameter>\n{% endfor %}</function>\n</seed:tool_call>" + done, toolcall.Seed, false},
+		"DeepSeek V3.2": {hm + call + "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"{{ f.name }}\">\n" +
+			"{% for k, v in f.arguments.items() %}<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if " +
+			"v is string else v | tojson }}</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n</｜DSML｜function_calls>" + done, toolcall.DSML, false},
+		"DeepSeek V3.1": {hm + call + "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name " +
+			"}}<｜tool▁sep｜>{{ f.arguments | tojson }}<｜tool▁call▁end｜><｜tool▁calls▁end｜>" + done, toolcall.DeepSeek, false},
+		"Kimi K2": {hm + call + "<|tool_calls_section_begin|><|tool_call_begin|>functions.{{ f.name " +
+			"}}:0<|tool_call_argument_begin|>{{ f.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>" + done, toolcall.Kimi, false},
+		"Mistral 3": {"[THINK]{{ m.reasoning_content }}[/THINK]" + call +
+			"[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}" + done, toolcall.Mistral, false},
+		"Phi-4-mini":      {call + `<|tool_call|>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]<|/tool_call|>` + done, toolcall.Phi, true},
+		"Nemotron Nano 2": {hm + call + `<TOOLCALL>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]</TOOLCALL>` + done, toolcall.Nemotron, false},
+		"Llama 3.2":       {call + `{# ipython #}{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}` + done, toolcall.Llama, true},
+		"Llama 4":         {call + `<|python_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|python_end|>` + done, toolcall.Pythonic, true},
+		"LFM2":            {call + `<|tool_call_start|>[{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{% if not loop.last %}, {% endif %}{% endfor %})]<|tool_call_end|>` + done, toolcall.Liquid, true},
+		"Gemma 4":         {`<|channel>thought` + "\n{{ m.reasoning_content }}<channel|>" + call + `<|tool_call>call:{{ f.name }}{{ "{" }}{% for k, v in f.arguments.items() %}{{ k }}:{% if v is string %}<|"|>{{ v }}<|"|>{% else %}{{ v | tojson }}{% endif %}{% if not loop.last %},{% endif %}{% endfor %}{{ "}" }}<tool_call|>` + done, toolcall.Gemma, false},
+		"Command A":       {"<|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|><|START_ACTION|>[\n" + `{% for c in m.tool_calls %}{% set f = c.function %}    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}{% if not loop.last %},{% endif %}` + "\n{% endfor %}]<|END_ACTION|>", toolcall.Cohere, false},
+		"Command R":       {call + "Action: ```json\n[\n" + `    {"tool_name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}` + "\n]\n```" + done, toolcall.CommandR, true},
+		"gpt-oss":         {`{# <|start|> #}<|channel|>analysis<|message|>{{ m.reasoning_content }}<|end|><|start|>assistant` + call + `<|channel|>commentary to=functions.{{ f.name }} <|constrain|>json<|message|>{{ f.arguments | tojson }}<|call|>` + done, toolcall.Harmony, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := head + turn + c.source + foot
@@ -87,7 +98,8 @@ func TestTemplatesAreParsedBack(t *testing.T) {
 			if c.family == toolcall.DSML { // which names the content that is not text
 				schema = nil
 			}
-			p := &parts{parser: toolcall.New(d.family, map[string]toolcall.Tool{"get_weather": {Schema: schema}}), id: func(int) string { return "" }}
+			p := &parts{parser: toolcall.New(d.family, map[string]toolcall.Tool{"get_weather": {Schema: schema}}),
+				id: func(int) string { return "" }}
 			if d.thinks {
 				p.think = toolcall.NewThoughtParser(d.tags, false, false)
 			}

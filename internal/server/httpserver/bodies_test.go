@@ -25,7 +25,8 @@ func TestBodiesOfOneKey(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	for _, c := range []struct{ wanted, files, open, want int }{{1024, 0, 0, 1024}, {1024, 64, 34, 22}, {1024, 1 << 20, 34, 1024}, {1024, 64, 64, 4}} {
+	for _, c := range []struct{ wanted, files, open, want int }{{1024, 0, 0, 1024}, {1024, 64, 34, 22},
+		{1024, 1 << 20, 34, 1024}, {1024, 64, 64, 4}} {
 		if got := connectionLimit(c.wanted, c.files, c.open); got != c.want {
 			t.Errorf("%d wanted, %d of %d files open: %d, want %d", c.wanted, c.open, c.files, got, c.want)
 		}

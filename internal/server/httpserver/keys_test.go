@@ -19,7 +19,8 @@ func TestTokensPerMinute(t *testing.T) {
 		t.Fatal(e)
 	}
 	h.Charge(90, now)
-	if e := h.CheckTokens(now.Add(10 * time.Second)); e == nil || e.Status != 429 || e.RetryAfter < 20*time.Second || e.RetryAfter > 22*time.Second {
+	if e := h.CheckTokens(now.Add(10 * time.Second)); e == nil || e.Status != 429 ||
+		e.RetryAfter < 20*time.Second || e.RetryAfter > 22*time.Second {
 		t.Errorf("20 tokens short: %+v", e)
 	}
 	if e := h.CheckTokens(now.Add(32 * time.Second)); e != nil {

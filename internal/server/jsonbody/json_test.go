@@ -7,7 +7,8 @@ import (
 )
 
 func TestParseIDs(t *testing.T) {
-	for in, want := range map[string][]int32{"[]": nil, " [ ]"[1:]: nil, "[1]": {1}, "[1.0,2e0 , 30e-1]": {1, 2, 3}, "[ 1 ,\n2,3 ]": {1, 2, 3}} {
+	for in, want := range map[string][]int32{"[]": nil, " [ ]"[1:]: nil, "[1]": {1},
+		"[1.0,2e0 , 30e-1]": {1, 2, 3}, "[ 1 ,\n2,3 ]": {1, 2, 3}} {
 		if got, problem := ParseIDs(json.RawMessage(in), 10, 3); problem != "" || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v %s", in, got, problem)
 		}

@@ -13,7 +13,8 @@ var head = Head{Tenant: "ann", Name: "chat", Model: "m", Fingerprint: "f", Polic
 
 func turns() []Turn {
 	return []Turn{
-		{Head: &head, TTL: 60, Prompt: []int32{1, 2, 3}, Output: []int32{4}, Messages: []engine.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b"}}},
+		{Head: &head, TTL: 60, Prompt: []int32{1, 2, 3}, Output: []int32{4},
+			Messages: []engine.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b"}}},
 		{TTL: 90, Prompt: []int32{5}, Messages: []engine.Message{{Role: "user", Content: "c"}, {Role: "assistant", Calls: []byte(`[{"id":"x"}]`), Empty: true}}},
 	}
 }
@@ -43,8 +44,9 @@ func TestState(t *testing.T) {
 		t.Errorf("%+v, ends at %d", s, s.Ends())
 	}
 	for name, bad := range map[string]Turn{
-		"second head": turns()[0], "no prompt": {TTL: 1, Output: []int32{1}}, "no time": {Prompt: []int32{1}}, "negative token": {TTL: 1, Prompt: []int32{-1}},
-		"long time": {TTL: 31 * 86400, Prompt: []int32{1}},
+		"second head": turns()[0], "no prompt": {TTL: 1, Output: []int32{1}}, "no time": {Prompt: []int32{1}},
+		"negative token": {TTL: 1, Prompt: []int32{-1}},
+		"long time":      {TTL: 31 * 86400, Prompt: []int32{1}},
 	} {
 		if err := s.Apply(&bad, 3000, 1); !errors.Is(err, ErrRecord) || !reflect.DeepEqual(s, want) {
 			t.Errorf("%s: %v, %+v", name, err, s)

@@ -16,7 +16,8 @@ func fuzzKind(f *testing.F, kind string, seeds ...string) {
 		if len(text) > 4096 || len(input) > 64 {
 			return
 		}
-		g, err := New(v, Spec{Kind: kind, Text: text, AnyOrder: len(text)%2 == 1, Open: len(text)%3 == 0, Thought: []string{"", ThoughtOptional}[len(input)%2]})
+		g, err := New(v, Spec{Kind: kind, Text: text, AnyOrder: len(text)%2 == 1, Open: len(text)%3 == 0,
+			Thought: []string{"", ThoughtOptional}[len(input)%2]})
 		var known *Error
 		if err != nil {
 			if !errors.As(err, &known) && !errors.Is(err, ErrTooComplex) {
@@ -85,7 +86,8 @@ func FuzzGBNF(f *testing.F) {
 }
 
 func FuzzLark(f *testing.F) {
-	fuzzKind(f, KindLark, "start: a+ -> b\na: \"x\"i~2..3 | /y[/]/i | [NUM]\nNUM: \"0\"..\"9\"\n%ignore /\\s/\n%import common.WS", "start: %json {\"type\":\"null\"}")
+	fuzzKind(f, KindLark, "start: a+ -> b\na: \"x\"i~2..3 | /y[/]/i | [NUM]\nNUM: \"0\"..\"9\"\n%ignore /\\s/\n%import common.WS",
+		"start: %json {\"type\":\"null\"}")
 }
 
 func FuzzTags(f *testing.F) {

@@ -7,7 +7,8 @@ import (
 
 // The end of a prompt contains what the template writes for the answer, and no user text.
 func TestRenderTurn(t *testing.T) {
-	c := chatLoad(t, "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content | trim }}[end]\n{% endfor %}{% if add_generation_prompt %}[assistant]<think>\n{% endif %}", nil)
+	c := chatLoad(t, "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content "+
+		"}}</think>{% endif %}{{ m.content | trim }}[end]\n{% endfor %}{% if add_generation_prompt %}[assistant]<think>\n{% endif %}", nil)
 	user := Message{Role: "user", Content: "is <think> a tag?"}
 	for _, x := range []struct {
 		messages []Message

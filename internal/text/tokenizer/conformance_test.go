@@ -14,7 +14,8 @@ import (
 )
 
 // ggufNames maps families to their tokenizer.ggml.pre.
-var ggufNames = map[string]string{"llama3": "llama-bpe", "qwen2": "qwen2", "deepseek3": "deepseek-v3", "deepseek-llm": "deepseek-llm", "deepseek-coder": "deepseek-coder", "tekken": "tekken", "o200k": "gpt-4o"}
+var ggufNames = map[string]string{"llama3": "llama-bpe", "qwen2": "qwen2", "deepseek3": "deepseek-v3",
+	"deepseek-llm": "deepseek-llm", "deepseek-coder": "deepseek-coder", "tekken": "tekken", "o200k": "gpt-4o"}
 
 // throughGGUF returns the same vocabulary with the pre-tokenizer that a GGUF file selects by name.
 func throughGGUF(t *testing.T, json []byte, pre string) *Tokenizer {

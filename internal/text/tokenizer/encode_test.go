@@ -70,7 +70,8 @@ func TestParts(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "fry", "spm_llama2", "spm_first", "normalized_added", "gpt2", "llama3_ignore_merges"} {
 		tok := loadHF(t, name)
 		rapid.Check(t, func(t *rapid.T) {
-			words := rapid.SliceOfN(rapid.SampledFrom([]string{"a", " hello", "\n", "\n\n", "wor", "ld", "é", "12", "!", "  "}), 1, 8).Draw(t, "words")
+			words := rapid.SliceOfN(rapid.SampledFrom([]string{"a", " hello", "\n", "\n\n", "wor", "ld", "é", "12", "!", "  "}),
+				1, 8).Draw(t, "words")
 			var parts []Part
 			for _, w := range words {
 				parts = append(parts, Part{w, rapid.Bool().Draw(t, "literal")})
@@ -83,7 +84,8 @@ func TestParts(t *testing.T) {
 	}
 	tok := mustLoad(t, "llama")
 	start, _ := tok.ID("<|im_start|>")
-	ids, err := tok.TryEncode(t.Context(), []Part{{"<|im_start|>user\n", false}, {"<|im_start|>", true}, {"<|im_", false}, {"start|>", true}}, true)
+	ids, err := tok.TryEncode(t.Context(),
+		[]Part{{"<|im_start|>user\n", false}, {"<|im_start|>", true}, {"<|im_", false}, {"start|>", true}}, true)
 	if n := len(slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id != start })); err != nil || n != 1 {
 		t.Errorf("%d control tokens, want the template's one: %v", n, names(tok, ids))
 	}
@@ -180,7 +182,8 @@ func BenchmarkEncode(b *testing.B) {
 		parts = append(parts, c.Text)
 	}
 	mixed := strings.Repeat(strings.Join(parts, "\n"), 64)
-	code := strings.Repeat("func (b *Buffer) Write(p []byte) (n int, err error) {\n\tif err != nil {\n\t\treturn 0, fmt.Errorf(\"write %d: %w\", 1234, err)\n\t}\n\treturn len(p), nil\n}\n", 200)
+	code := strings.Repeat("func (b *Buffer) Write(p []byte) (n int, err error) {\n\tif err != nil {\n"+
+		"\t\treturn 0, fmt.Errorf(\"write %d: %w\", 1234, err)\n\t}\n\treturn len(p), nil\n}\n", 200)
 	for _, name := range []string{"fry", "qwen2", "deepseek", "o200k", "spm_llama2"} {
 		tok := loadHF(b, name)
 		for kind, text := range map[string]string{"mixed": mixed, "code": code} {

@@ -106,7 +106,8 @@ func TestEncoders(t *testing.T) {
 				cut := map[string]Truncation{"longest_first": LongestFirst, "only_first": OnlyFirst, "only_second": OnlySecond}[p.Cut]
 				e, err := tok.EncodeTexts(t.Context(), texts, p.Limit, cut)
 				if (err != nil) != (p.Error != "") || !slices.Equal(e.IDs, p.IDs) || !slices.Equal(e.Types, p.Types) {
-					report("texts %d and %d, limit %d, %s: ids %v of types %v (%v), want %v of types %v (%s)", p.A, p.B, p.Limit, p.Cut, e.IDs, e.Types, err, p.IDs, p.Types, p.Error)
+					report("texts %d and %d, limit %d, %s: ids %v of types %v (%v), want %v of types %v (%s)",
+						p.A, p.B, p.Limit, p.Cut, e.IDs, e.Types, err, p.IDs, p.Types, p.Error)
 				}
 			}
 			if wrong > 0 {
@@ -137,7 +138,8 @@ func TestGGUFBert(t *testing.T) {
 			}
 			tokens, kinds = append(tokens, s), append(kinds, kind)
 		}
-		for key, v := range map[string]any{"model": "bert", "tokens": tokens, "token_type": kinds, "bos_token_id": 2, "eos_token_id": 3, "unknown_token_id": 1} {
+		for key, v := range map[string]any{"model": "bert", "tokens": tokens, "token_type": kinds,
+			"bos_token_id": 2, "eos_token_id": 3, "unknown_token_id": 1} {
 			file.Set(vocabfile.GGUFPrefix+key, v)
 		}
 		got, err := Load(writeGGUF(t, file))
@@ -174,7 +176,8 @@ func TestGGUFUnigram(t *testing.T) {
 		table[i] = int32(b)
 	}
 	file.Set("general.architecture", "bert")
-	for key, v := range map[string]any{"model": "t5", "tokens": tokens, "scores": scores, "token_type": kinds, "bos_token_id": 0, "eos_token_id": 2,
+	for key, v := range map[string]any{"model": "t5", "tokens": tokens, "scores": scores, "token_type": kinds,
+		"bos_token_id": 0, "eos_token_id": 2,
 		"unknown_token_id": 3, "precompiled_charsmap": table, "remove_extra_whitespaces": true} {
 		file.Set(vocabfile.GGUFPrefix+key, v)
 	}

@@ -145,7 +145,8 @@ func TestGGUFTokenTwice(t *testing.T) {
 		}
 	}
 	last := int32(len(s.Tokens) - 1)
-	if got, want := tok.Decode([]int32{5, last - 1}, false), plain.Decode([]int32{5, normal}, false); got != want || tok.VocabSize() != len(s.Tokens) {
+	if got, want := tok.Decode([]int32{5, last - 1}, false), plain.Decode([]int32{5, normal}, false); got != want ||
+		tok.VocabSize() != len(s.Tokens) {
 		t.Errorf("the second id decodes to %q, want %q; %d tokens", got, want, tok.VocabSize())
 	}
 	if !tok.IsSpecial(last) || tok.Decode([]int32{5, last}, true) != plain.Decode([]int32{5}, true) {
@@ -190,7 +191,8 @@ func TestGGUFGemma(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string][]string{"the": nil, " the": nil, "the  the": {"  "}, "   x\n\nx  ": {"   ", "\n\n", "  "}, "the\nthe": nil, "the<end_of_turn>": {"<end_of_turn>"}} {
+	for text, want := range map[string][]string{"the": nil, " the": nil, "the  the": {"  "},
+		"   x\n\nx  ": {"   ", "\n\n", "  "}, "the\nthe": nil, "the<end_of_turn>": {"<end_of_turn>"}} {
 		got := tok.Encode(text, false)
 		var found []int32
 		for _, id := range got {
@@ -259,21 +261,23 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		kind  error
 		wants string
 	}{
-		"no tokens":            {bpe(), p + "tokens", nil, ErrInvalid, "has no tokenizer"},
-		"tokens of numbers":    {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
-		"twice the same":       {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
-		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},
-		"another model":        {bpe(), p + "model", "ugm", ErrUnsupported, `"ugm" is not one of bert, gemma4, gpt2, llama, t5`},
-		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
-		"unknown pattern":      {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, gpt-4o, llama-bpe`},
-		"no pattern":           {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},
-		"no merges":            {bpe(), p + "merges", nil, ErrInvalid, "merges"},
-		"merge of nothing":     {bpe(), p + "merges", []string{"nosuch token"}, ErrInvalid, "merges[0]"},
-		"merge of three":       {bpe(), p + "merges", []string{"a b c"}, ErrInvalid, "3 parts"},
-		"bos outside":          {bpe(), p + "bos_token_id", 1 << 20, ErrInvalid, "bos_token_id"},
-		"no scores":            {s.file(), p + "scores", nil, ErrInvalid, "0 entries for 700 tokens"},
-		"scores all the same":  {s.file(), p + "scores", make([]float32, 700), ErrInvalid, "order of merges"},
-		"a score of NaN":       {s.file(), p + "scores", append(slices.Clone(s.Scores[:699]), float32(math.NaN())), ErrInvalid, "token 699 has a NaN"},
+		"no tokens":         {bpe(), p + "tokens", nil, ErrInvalid, "has no tokenizer"},
+		"tokens of numbers": {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
+		"twice the same":    {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
+		"not UTF-8": {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"),
+			ErrInvalid, "token 699 is not valid UTF-8"},
+		"another model":       {bpe(), p + "model", "ugm", ErrUnsupported, `"ugm" is not one of bert, gemma4, gpt2, llama, t5`},
+		"no model":            {bpe(), p + "model", nil, ErrUnsupported, `""`},
+		"unknown pattern":     {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, gpt-4o, llama-bpe`},
+		"no pattern":          {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},
+		"no merges":           {bpe(), p + "merges", nil, ErrInvalid, "merges"},
+		"merge of nothing":    {bpe(), p + "merges", []string{"nosuch token"}, ErrInvalid, "merges[0]"},
+		"merge of three":      {bpe(), p + "merges", []string{"a b c"}, ErrInvalid, "3 parts"},
+		"bos outside":         {bpe(), p + "bos_token_id", 1 << 20, ErrInvalid, "bos_token_id"},
+		"no scores":           {s.file(), p + "scores", nil, ErrInvalid, "0 entries for 700 tokens"},
+		"scores all the same": {s.file(), p + "scores", make([]float32, 700), ErrInvalid, "order of merges"},
+		"a score of NaN": {s.file(), p + "scores", append(slices.Clone(s.Scores[:699]), float32(math.NaN())),
+			ErrInvalid, "token 699 has a NaN"},
 		"another normalizer":   {s.file(), p + "precompiled_charsmap", []int32{1}, ErrInvalid, "precompiled_charsmap"},
 		"template of a number": {bpe(), "tokenizer.chat_template", 5, ErrInvalid, "chat_template"},
 	} {

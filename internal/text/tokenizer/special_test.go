@@ -88,18 +88,23 @@ func TestSpecialsReachAll(t *testing.T) {
 
 // Templates come from the three places that transformers reads.
 func TestChatTemplatePlaces(t *testing.T) {
-	list := []map[string]string{{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}, {"name": "rag", "template": "{% broken"}}
+	list := []map[string]string{
+		{"name": "default", "template": "d"},
+		{"name": "tool_use", "template": "t"},
+		{"name": "rag", "template": "{% broken"},
+	}
 	for name, c := range map[string]struct {
 		config       any
 		files        map[string]string
 		plain, tools string
 	}{
-		"a string":                   {"d", nil, "d", "d"},
-		"a list":                     {list, nil, "d", "t"},
-		"an object":                  {map[string]string{"default": "d", "tool_use": "t"}, nil, "d", "t"},
-		"a file":                     {list, map[string]string{"chat_template.jinja": "f"}, "f", "f"},
-		"a folder":                   {"d", map[string]string{"additional_chat_templates/tool_use.jinja": "u"}, "d", "u"},
-		"a file and a folder":        {list, map[string]string{"chat_template.jinja": "f", "additional_chat_templates/tool_use.jinja": "u", "additional_chat_templates/x.txt": "x"}, "f", "u"},
+		"a string":  {"d", nil, "d", "d"},
+		"a list":    {list, nil, "d", "t"},
+		"an object": {map[string]string{"default": "d", "tool_use": "t"}, nil, "d", "t"},
+		"a file":    {list, map[string]string{"chat_template.jinja": "f"}, "f", "f"},
+		"a folder":  {"d", map[string]string{"additional_chat_templates/tool_use.jinja": "u"}, "d", "u"},
+		"a file and a folder": {list, map[string]string{"chat_template.jinja": "f",
+			"additional_chat_templates/tool_use.jinja": "u", "additional_chat_templates/x.txt": "x"}, "f", "u"},
 		"a folder alone":             {nil, map[string]string{"additional_chat_templates/tool_use.jinja": "u"}, "u", "u"},
 		"a list without a default":   {list[1:], nil, "", "t"},
 		"a list of one":              {[]map[string]string{{"name": "chat", "template": "c"}}, nil, "c", "c"},

@@ -69,7 +69,8 @@ func TestTemplatesOfFamilies(t *testing.T) {
 					continue
 				}
 				compared++
-				r, err := c.Render(messages, RenderOptions{AddGenerationPrompt: in.Prompt, Tools: in.Tools, Extra: in.Kwargs, Now: time.Date(2026, 3, 4, 15, 6, 7, 89e6, time.UTC)})
+				r, err := c.Render(messages, RenderOptions{AddGenerationPrompt: in.Prompt, Tools: in.Tools,
+					Extra: in.Kwargs, Now: time.Date(2026, 3, 4, 15, 6, 7, 89e6, time.UTC)})
 				if say := differs(r.String(), err, want[i].Text, want[i].Error); say != "" {
 					if wrong++; wrong <= 5 {
 						t.Errorf("%s (prompt %v, %d bytes of tools, %v): %s", in.Name, in.Prompt, len(in.Tools), in.Kwargs, say)
@@ -112,7 +113,8 @@ func differs(got string, err error, text, failure *string) string {
 	}
 	kind, message, _ := strings.Cut(*failure, ": ")
 	said := strings.Contains(err.Error(), message)
-	if kind == "TemplateError" && !(errors.Is(err, python.ErrRaised) && said) || kind == "UndefinedError" && !said || kind == "RecursionError" && !errors.Is(err, python.ErrLimit) {
+	if kind == "TemplateError" && !(errors.Is(err, python.ErrRaised) && said) || kind == "UndefinedError" && !said ||
+		kind == "RecursionError" && !errors.Is(err, python.ErrLimit) {
 		return "error " + err.Error() + "; want " + *failure
 	}
 	return ""

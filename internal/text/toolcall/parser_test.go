@@ -22,7 +22,11 @@ func (s types) Allows(name, kind string) bool {
 
 func (s types) Lists(name, value string) bool { return strings.Contains(s[name], "="+value) }
 
-var known = map[string]Tool{"f": {Schema: types{"*": "integer", "path": "string", "city": "string"}}, "g": {}, "get_weather": {Schema: types{"city": "string", "days": "integer"}}}
+var known = map[string]Tool{
+	"f":           {Schema: types{"*": "integer", "path": "string", "city": "string"}},
+	"g":           {},
+	"get_weather": {Schema: types{"city": "string", "days": "integer"}},
+}
 
 // render formats pieces and joins adjacent texts.
 func render(pieces []Piece) string {
@@ -74,7 +78,8 @@ func TestFamilies(t *testing.T) {
 		{Hermes, "<tool_call>{\"name\":\"f\",\"argu", "<tool_call>{\"name\":\"f\",\"argu"},
 		{Hermes, "a <tool", "a <tool"},
 		{Hermes, "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>", `«get_weather{"city": "12", "days": 3}»`},
-		{Liquid, "Let me see. <|tool_call_start|>[f(a=1, path='x'), g()]<|tool_call_end|>\nDone.", "Let me see.«f{\"a\": 1, \"path\": \"x\"}»«g{}»\nDone."},
+		{Liquid, "Let me see. <|tool_call_start|>[f(a=1, path='x'), g()]<|tool_call_end|>\nDone.",
+			"Let me see.«f{\"a\": 1, \"path\": \"x\"}»«g{}»\nDone."},
 		{Liquid, "<|tool_call_start|>[f(a=1)]<|tool_call_end|> <|tool_call_start|>[g()]<|tool_call_end|> ", `«f{"a": 1}»«g{}»`},
 		{Liquid, "<|tool_call_start|>[f(city=\"<|tool_call_start|>\")]", `«f{"city": "<|tool_call_start|>"}»`},
 		{Liquid, "<|tool_call_start|>[h(a=1)]<|tool_call_end|> x", "<|tool_call_start|>[h(a=1)]<|tool_call_end|> x"},
@@ -117,7 +122,8 @@ func TestFamilies(t *testing.T) {
 		{Harmony, "{\"a\": 1} <|x|>", "{\"a\": 1} <|x|>"},
 		{Harmony, "No header. ", "No header. "},
 		{Kimi, "Ok<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>", `Ok«f{"a": 1}»«g{}»`},
-		{Kimi, "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>", "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>"},
+		{Kimi, "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+			"<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>"},
 		{Phi, `Sure.<|tool_call|>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]<|/tool_call|>`, `Sure.«f{"a": 1}»«g{}»`},
 		{Phi, `<|tool_call|>[{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]<|/tool_call|> x`, `«f{"a": 1}» x`},
 		{Phi, `<|tool_call|>[]<|/tool_call|>`, `<|tool_call|>[]<|/tool_call|>`},
@@ -127,21 +133,27 @@ func TestFamilies(t *testing.T) {
 		{GLM, "<tool_call>f<arg_key>path</arg_key><arg_value>a\nb</arg_value><arg_key>x</arg_key><arg_value>{\"k\": [1]}</arg_value></tool_call>", `«f{"path": "a\nb", "x": {"k": [1]}}»`},
 		{GLM, "<tool_call>f\n<arg_key>path</arg_key>\n<arg_value>see </arg_value> and </tool_call> here</arg_value>\n</tool_call> after", `«f{"path": "see </arg_value> and </tool_call> here"}» after`},
 		{GLM, "<tool_call>f\n<arg_key>path</arg_key>\n<arg_value>a</tool_call>", `«f{"path": "a"}»`},
-		{GLM, "<tool_call>h\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", "<tool_call>h\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"},
+		{GLM, "<tool_call>h\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+			"<tool_call>h\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"},
 		{GLM, `<tool_call>{"name": "f", "arguments": {}}</tool_call>`, `<tool_call>{"name": "f", "arguments": {}}</tool_call>`},
 		{GLM, "<tool_call>f\njunk here\n<arg_key>a</arg_key>1</tool_call> x", "«f{}»junk here<arg_key>a</arg_key>1 x"},
 		{GLM, "<tool_call>f\n<tool_call>g</tool_call>", "«f{}»«g{}»"},
 		{GLM, "a <tool_ca", "a <tool_ca"},
-		{MiniMax, "Yes.\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Oslo</parameter>\n<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>\nDone", "Yes.«get_weather{\"city\": \"Oslo\", \"days\": 3}»«g{}»\nDone"},
+		{MiniMax, "Yes.\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Oslo</parameter>\n" +
+			"<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>\nDone",
+			"Yes.«get_weather{\"city\": \"Oslo\", \"days\": 3}»«g{}»\nDone"},
 		{MiniMax, "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">1</invoke></minimax:tool_call>", `«f{"a": 1}»`},
-		{MiniMax, "<minimax:tool_call><invoke name=\"f\"></invoke> then <invoke name=\"g\"></invoke></minimax:tool_call> end", "«f{}» then«g{}» end"},
-		{MiniMax, "<minimax:tool_call><invoke name=\"h\"></invoke></minimax:tool_call>", "<minimax:tool_call><invoke name=\"h\"></invoke></minimax:tool_call>"},
+		{MiniMax, "<minimax:tool_call><invoke name=\"f\"></invoke> then <invoke name=\"g\"></invoke></minimax:tool_call> end",
+			"«f{}» then«g{}» end"},
+		{MiniMax, "<minimax:tool_call><invoke name=\"h\"></invoke></minimax:tool_call>",
+			"<minimax:tool_call><invoke name=\"h\"></invoke></minimax:tool_call>"},
 		{Seed, "<seed:tool_call>\n<function=f>\n<parameter=path>\na b\n</parameter>\n</function>\n</seed:tool_call>", `«f{"path": "a b"}»`},
 		{DSML, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"path\" string=\"true\">5</｜DSML｜parameter>\n<｜DSML｜parameter name=\"a\" string=\"false\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", `«f{"path": "5", "a": 5}»`},
 		{Cohere, "I look.<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": 1}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]<|END_ACTION|>", `I look.«f{"a": 1}»«g{}»`},
 		{Cohere, "<|START_ACTION|>{\"tool_name\":\"f\",\"parameters\":{\"a\":\"<|END_ACTION|>\"}}<|END_ACTION|> after", `«f{"a":"<|END_ACTION|>"}» after`},
 		{Cohere, "<|START_ACTION|>[{\"parameters\": {\"a\": 1}, \"tool_name\": \"f\", \"tool_call_id\": \"0\"}]<|END_ACTION|>", `«f{"a": 1}»`},
-		{Cohere, "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"h\", \"parameters\": {}}]<|END_ACTION|>", "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"h\", \"parameters\": {}}]<|END_ACTION|>"},
+		{Cohere, "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"h\", \"parameters\": {}}]<|END_ACTION|>",
+			"<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"h\", \"parameters\": {}}]<|END_ACTION|>"},
 		{Cohere, "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": [1", `«f{"a": [1]}»`},
 		{Cohere, "a <|START_AC", "a <|START_AC"},
 		{CommandR, "Plan.\nAction:```json\n[\n    {\n        \"tool_name\": \"f\",\n        \"parameters\": {\"a\": 1}\n    },\n    {\"tool_name\": \"g\", \"parameters\": {}}\n]```", `Plan.«f{"a": 1}»«g{}»`},
@@ -249,8 +261,9 @@ func TestLateThoughts(t *testing.T) {
 }
 
 func TestThought(t *testing.T) {
-	for turn, want := range map[string][2]bool{"": {}, "<think>\n": {true, false}, "<think>\nhalf": {true, false}, "<think>\n\n</think>\n\n": {false, true},
-		"</think>": {false, true}, "<think>a</think><think>\nb": {true, false}} {
+	for turn, want := range map[string][2]bool{"": {}, "<think>\n": {true, false}, "<think>\nhalf": {true, false},
+		"<think>\n\n</think>\n\n": {false, true},
+		"</think>":                {false, true}, "<think>a</think><think>\nb": {true, false}} {
 		if inside, closed := DefaultTags.Thought(turn); inside != want[0] || closed != want[1] {
 			t.Errorf("%q: inside %v, closed %v", turn, inside, closed)
 		}
@@ -259,8 +272,10 @@ func TestThought(t *testing.T) {
 
 // Tags of other families separate a thought too, in pieces and whole.
 func TestThoughtTags(t *testing.T) {
-	for template, want := range map[string]Tags{"a</think>b": DefaultTags, "[THINK] and [/THINK]": {Open: "[THINK]", Close: "[/THINK]"}, "<seed:think></seed:think>": {Open: "<seed:think>", Close: "</seed:think>"},
-		"◁/think▷": {Open: "◁think▷", Close: "◁/think▷"}, "<|channel>x<channel|>": {Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}, "think": {}} {
+	for template, want := range map[string]Tags{"a</think>b": DefaultTags, "[THINK] and [/THINK]": {Open: "[THINK]", Close: "[/THINK]"},
+		"<seed:think></seed:think>": {Open: "<seed:think>", Close: "</seed:think>"},
+		"◁/think▷":                  {Open: "◁think▷", Close: "◁/think▷"},
+		"<|channel>x<channel|>":     {Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}, "think": {}} {
 		tags, ok := TagsOf(template)
 		if tags != want || ok != (want != Tags{}) {
 			t.Errorf("%q: %v, %v", template, tags, ok)
@@ -289,8 +304,10 @@ func TestThoughtTags(t *testing.T) {
 // Families of which the tests have no template, by the marks that it renders. Most have the mark of
 // another family too.
 func TestDetectMarks(t *testing.T) {
-	for marks, want := range map[string]Family{"<tool_call>{{ name }}<arg_key>": GLM, "<minimax:tool_call><invoke name=": MiniMax, "<seed:tool_call><function=": Seed, "<｜DSML｜function_calls>": DSML,
-		"<|tool_calls_section_begin|><|tool_call_begin|>": Kimi, "<|tool|><|tool_call|>": Phi, "<AVAILABLE_TOOLS><TOOLCALL>[": Nemotron, "<tool_call>\n<function=": Hermes, "[TOOL_CALLS]": Mistral} {
+	for marks, want := range map[string]Family{"<tool_call>{{ name }}<arg_key>": GLM,
+		"<minimax:tool_call><invoke name=": MiniMax, "<seed:tool_call><function=": Seed, "<｜DSML｜function_calls>": DSML,
+		"<|tool_calls_section_begin|><|tool_call_begin|>": Kimi, "<|tool|><|tool_call|>": Phi,
+		"<AVAILABLE_TOOLS><TOOLCALL>[": Nemotron, "<tool_call>\n<function=": Hermes, "[TOOL_CALLS]": Mistral} {
 		if got := Detect("{% for t in tools %}" + marks); got != want {
 			t.Errorf("%q: %q, want %q", marks, got, want)
 		}
@@ -305,7 +322,8 @@ func TestDetectMarks(t *testing.T) {
 
 // Detect recognises the templates of the tokenizer's tests.
 func TestDetect(t *testing.T) {
-	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "qwen35": Hermes, "llama32": Llama, "mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "gemma4": Gemma, "mixtral": None} {
+	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "qwen35": Hermes, "llama32": Llama,
+		"mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "gemma4": Gemma, "mixtral": None} {
 		text, err := os.ReadFile(filepath.Join("..", "tokenizer", "testdata", "templates", name+".jinja"))
 		if err != nil {
 			t.Fatal(err)
@@ -319,7 +337,8 @@ func TestDetect(t *testing.T) {
 // TestQwen35 reads an answer whose thought the prompt opened, with a call in Qwen 3.5's form after it.
 // The result does not depend on how the text is split.
 func TestQwen35(t *testing.T) {
-	const text = "I need the weather.\n</think>\n\nLet me look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+	const text = "I need the weather.\n</think>\n\nLet me look.\n\n<tool_call>\n<function=get_weather>\n" +
+		"<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
 	for _, size := range []int{1, 7, len(text)} {
 		think, p, thoughts := NewThoughtParser(DefaultTags, true, false), New(Hermes, known), ""
 		var pieces []Piece

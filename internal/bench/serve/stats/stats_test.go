@@ -43,7 +43,8 @@ func TestSummary(t *testing.T) {
 	near("median ITL", s.ITL.P50, 300)
 	near("maximum E2E", s.E2E.Max, 1500)
 	near("maximum lateness", s.Late.Max, 50)
-	if s.Requests != 4 || s.Completed != 3 || s.Input != 60 || s.Cached != 4 || s.Output != 6 || len(s.Failures) != 1 || s.Failures[0] != (stats.Failure{Reason: "503", Count: 1}) {
+	if s.Requests != 4 || s.Completed != 3 || s.Input != 60 || s.Cached != 4 || s.Output != 6 ||
+		len(s.Failures) != 1 || s.Failures[0] != (stats.Failure{Reason: "503", Count: 1}) {
 		t.Errorf("%+v", s)
 	}
 	if empty := stats.Summarize(nil, stats.Limits{}); empty.Seconds != 0 || empty.TTFT.P99 != 0 || empty.GoodShare != 0 {
@@ -56,7 +57,8 @@ func TestLimits(t *testing.T) {
 	if err != nil || l.Text() != "TTFT 500ms, TPOT 20ms" {
 		t.Errorf("%+v %v", l, err)
 	}
-	if !l.Good(&stats.Sample{First: 500 * ms, Total: 520 * ms, Output: 2}) || l.Good(&stats.Sample{First: 500 * ms, Total: 521 * ms, Output: 2}) || l.Good(&stats.Sample{Err: "x"}) {
+	if !l.Good(&stats.Sample{First: 500 * ms, Total: 520 * ms, Output: 2}) ||
+		l.Good(&stats.Sample{First: 500 * ms, Total: 521 * ms, Output: 2}) || l.Good(&stats.Sample{Err: "x"}) {
 		t.Error("a limit is not kept")
 	}
 	for _, bad := range []string{"ttft", "ttft:", "ttft:0s", "ttft:-1s", "itl:1s", "ttft:5"} {
@@ -71,7 +73,10 @@ func TestLimits(t *testing.T) {
 
 // TestSVG: a plot is well-formed, and has a line per load and panel that has values.
 func TestSVG(t *testing.T) {
-	s := stats.Summarize([]stats.Sample{{First: 5 * ms, Total: 50 * ms, Gaps: []time.Duration{ms, 2 * ms}, Output: 3}, {First: 7 * ms, Total: 9 * ms, Output: 1}}, stats.Limits{})
+	s := stats.Summarize([]stats.Sample{
+		{First: 5 * ms, Total: 50 * ms, Gaps: []time.Duration{ms, 2 * ms}, Output: 3},
+		{First: 7 * ms, Total: 9 * ms, Output: 1},
+	}, stats.Limits{})
 	none := stats.Summarize(nil, stats.Limits{})
 	text := stats.SVG("a <b> & c", []stats.Line{{Label: "1/s", Summary: &s}, {Label: "none", Summary: &none}})
 	d := xml.NewDecoder(strings.NewReader(text))

@@ -73,7 +73,8 @@ func TestLengths(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		in, out float64
-	}{{"fixed:512:64", 512, 64}, {"uniform:100:300:200", 200, 150}, {"lognormal:200:100:0.5", 200, 100}, {"sharegpt", 161, 338}, {"10:1", 1000, 100}, {"10:1:4000", 4000, 400}} {
+	}{{"fixed:512:64", 512, 64}, {"uniform:100:300:200", 200, 150}, {"lognormal:200:100:0.5", 200, 100},
+		{"sharegpt", 161, 338}, {"10:1", 1000, 100}, {"10:1:4000", 4000, 400}} {
 		var in, out []float64
 		for _, r := range draw(t, "poisson", 0, c.name, 20000) {
 			in, out = append(in, float64(r.Input)), append(out, float64(r.Output))
@@ -160,12 +161,17 @@ func TestErrors(t *testing.T) {
 			t.Errorf("rate %g was accepted", rate)
 		}
 	}
-	for _, text := range []string{"", "fixed", "fixed:1", "fixed:0:1", "fixed:1.5:2", "fixed:1:2000000", "uniform:5:3:9", "lognormal:1:2:9", "10:1:x", "10:1:5", "ratio", "share"} {
+	for _, text := range []string{"", "fixed", "fixed:1", "fixed:0:1", "fixed:1.5:2", "fixed:1:2000000",
+		"uniform:5:3:9", "lognormal:1:2:9", "10:1:x", "10:1:5", "ratio", "share"} {
 		if _, err := workload.ParseLengths(text); err == nil {
 			t.Errorf("lengths %q were accepted", text)
 		}
 	}
-	for _, s := range []workload.Spec{{Requests: 0, PrefixGroups: 1}, {Requests: 1, PrefixGroups: 2}, {Requests: 1, PrefixGroups: 1, PrefixTokens: -1}} {
+	for _, s := range []workload.Spec{
+		{Requests: 0, PrefixGroups: 1},
+		{Requests: 1, PrefixGroups: 2},
+		{Requests: 1, PrefixGroups: 1, PrefixTokens: -1},
+	} {
 		if s.Validate() == nil {
 			t.Errorf("%+v was accepted", s)
 		}
