@@ -19,7 +19,7 @@
 // Features are modules with their own state. The scheduler calls their hooks (admit, plan,
 // done, evict):
 //
-//	prefix*.go        prompts share blocks that they begin with; nil when it is off
+//	prefix*.go        prompts share blocks that they begin with (package prefix has the blocks)
 //	drafts*.go        speculative decoding
 //	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
@@ -44,6 +44,7 @@ package batcher
 
 import (
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/actors/batcher/report"
 	"github.com/shoal-llm/shoal/actors/batcher/stream"
 )
@@ -52,6 +53,7 @@ import (
 type (
 	PrefillDone   = prefillgroup.Done
 	TakeDone      = prefillgroup.TakeDone
+	DiskDone      = prefix.DiskDone
 	Sink          = stream.Sink
 	Stream        = stream.Stream
 	Event         = stream.Event

@@ -20,7 +20,7 @@ func (s *State) stepDone(d StepDone) {
 	for i := range d.Results {
 		results[d.Results[i].Seq] = &d.Results[i]
 	}
-	if why := s.missing(results); why != "" {
+	if why := s.flight.missing(results); why != "" {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "result", Message: why})
 		s.breakEpoch(why)
 		return
@@ -57,9 +57,7 @@ func (s *State) stepDone(d StepDone) {
 		r := f.rows[c.Seq]
 		read += len(c.Tokens)
 		s.readAgain(r, len(c.Tokens))
-		if s.prefix != nil {
-			s.prefix.done(c, r)
-		}
+		s.prefix.done(c, r)
 		if c.PromptLogprobs >= 0 {
 			s.scored(r, results[r.seq])
 		}
@@ -148,24 +146,24 @@ func (s *State) handedOver(r *request) {
 }
 
 // missing describes a row without a result; "" if there is none.
-func (s *State) missing(results map[uint64]*Result) string {
-	for _, d := range s.flight.plan.Decode {
+func (f *flight) missing(results map[uint64]*Result) string {
+	for _, d := range f.plan.Decode {
 		if !d.Sample {
 			continue
 		}
 		if r := results[d.Seq]; r == nil || len(r.Samples) == 0 {
-			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", s.flight.plan.Step, d.Seq)
+			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", f.plan.Step, d.Seq)
 		}
 	}
-	for i := range s.flight.plan.Chunks {
-		c := &s.flight.plan.Chunks[i]
-		if r := results[c.Seq]; pools(c, s.flight.rows[c.Seq]) && (r == nil || len(r.Pooled) == 0) || r == nil && c.PromptLogprobs >= 0 || c.Sample && (r == nil || len(r.Samples) == 0) {
-			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", s.flight.plan.Step, c.Seq)
+	for i := range f.plan.Chunks {
+		c := &f.plan.Chunks[i]
+		if r := results[c.Seq]; pools(c, f.rows[c.Seq]) && (r == nil || len(r.Pooled) == 0) || r == nil && c.PromptLogprobs >= 0 || c.Sample && (r == nil || len(r.Samples) == 0) {
+			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", f.plan.Step, c.Seq)
 		}
 	}
-	for _, w := range s.flight.plan.Sweeps {
+	for _, w := range f.plan.Sweeps {
 		if r := results[w.Seq]; w.Sample && (r == nil || len(r.Samples) == 0) {
-			return fmt.Sprintf("step %d gave no result for the prompt of sequence %d", s.flight.plan.Step, w.Seq)
+			return fmt.Sprintf("step %d gave no result for the prompt of sequence %d", f.plan.Step, w.Seq)
 		}
 	}
 	return ""
@@ -179,7 +177,7 @@ func pools(c *plan.Run, r *request) bool {
 func (s *State) measured(rank int, used int64) {
 	a := &s.ledger.sockets[rank]
 	a.used = used
-	if booked := a.reserved + a.shared; used > booked {
+	if booked := a.reserved + a.Shared; used > booked {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "ledger", Message: fmt.Sprintf("socket %s uses %d bytes, the ledger reserved %d of %d", a.ID, used, booked, a.Budget)})
 	}
 }

@@ -49,9 +49,7 @@ func (s *State) suspend(reason string) {
 	s.running = nil
 	s.release, s.residency.dropped, s.resumed = outbox.Outbox[uint64]{}, nil, nil
 	s.ledger.sockets = nil
-	if s.prefix != nil {
-		s.prefix.clear()
-	}
+	s.prefix.clear()
 }
 
 // tick sets the time, and ends steps and requests that are past their deadlines.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -20,23 +21,23 @@ type ledger struct {
 
 type account struct {
 	Socket
+	prefix.Memory
 	reserved  int64
 	freed     int64 // bytes freed by hand-overs while their sequences continued
 	replicas  int64 // portion of reserved for replicas
-	shared    int64 // blocks of the prefix cache and blocks that sequences share with it, each counted once
-	evictable int64 // portion of shared that evicting the whole cache would free
 	copies    int64 // portion of reserved for copies of recurrent states, which can be dropped
-	block     int64 // bytes of one block in layers without a window
-	windowed  int64 // bytes of one block in layers with a window
 	sequences int   // number of sequences that it owns
 	files     int64 // bytes of Scratch in use
 	used      int64 // measured bytes; -1: unknown
 }
 
-func (a *account) free() int64 { return a.Budget - a.reserved - a.shared }
+func (a *account) free() int64 { return a.Budget - a.reserved - a.Shared }
+
+// Free implements prefix.Ledger.
+func (l *ledger) Free(rank int) int64 { return l.sockets[rank].free() }
 
 // room returns the bytes that are free, or would be without the prefix cache and copies of states.
-func (a *account) room() int64 { return a.free() + a.evictable + a.copies }
+func (a *account) room() int64 { return a.free() + a.Evictable + a.copies }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
@@ -44,7 +45,7 @@ func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 func (l *ledger) need(d booking.Demand, owner int) []int64 {
 	need := make([]int64, len(l.sockets))
 	for i := range need {
-		need[i] = d.Bytes(l.g, l.sockets[i].heads(), i == owner, l.sockets[i].block)
+		need[i] = d.Bytes(l.g, l.sockets[i].heads(), i == owner, l.sockets[i].Block)
 	}
 	return need
 }

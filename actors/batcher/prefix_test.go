@@ -35,16 +35,16 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 			a := &s.ledger.sockets[i]
 			switch {
 			case r.phase == prefill:
-				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.prefix.blocks))*a.block
+				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.prefix.Blocks))*a.Block
 			case i == r.owner:
-				bytes[i] += kvcache.StepBytes(geometry, r.read, cached, max(1, r.staged), r.Policy) - int64(len(r.prefix.blocks))*a.block
+				bytes[i] += kvcache.StepBytes(geometry, r.read, cached, max(1, r.staged), r.Policy) - int64(len(r.prefix.Blocks))*a.Block
 			case i == r.resides.replica:
 				bytes[i] += kvcache.StepBytes(geometry, r.read, cached, max(1, r.staged), r.Policy)
 			}
 		}
 	}
 	for i := range bytes {
-		bytes[i] += s.ledger.sockets[i].shared
+		bytes[i] += s.ledger.sockets[i].Shared
 	}
 	return bytes
 }
@@ -175,13 +175,13 @@ func prefixLedger(t *testing.T, seed uint64) {
 			for i, a := range at.arenas {
 				st, l := a.Stats(), s.ledger.sockets[i]
 				booked, alone := disk.absent(s, at, i)
-				if st.Used != want[i]-booked || st.Evictable != l.evictable+alone || st.Used > l.reserved+l.shared {
-					t.Fatalf("after %d steps socket %d has %d bytes and %d to evict, the ledger %d (%d booked) and %d", done, i, st.Used, st.Evictable, want[i], l.reserved+l.shared, l.evictable)
+				if st.Used != want[i]-booked || st.Evictable != l.Evictable+alone || st.Used > l.reserved+l.Shared {
+					t.Fatalf("after %d steps socket %d has %d bytes and %d to evict, the ledger %d (%d booked) and %d", done, i, st.Used, st.Evictable, want[i], l.reserved+l.Shared, l.Evictable)
 				}
 			}
 			done, warm = done+1, max(warm, at.warm)
 			pass := int64(1)
-			switch slow := s.now < s.prefix.diskAfter; {
+			switch slow := s.prefix.fetches.Slow(); {
 			case slow && rng.IntN(4) == 0:
 				pass = 40_000 // its blocks are requested again
 			case !slow && rng.IntN(100) == 0:
@@ -192,7 +192,7 @@ func prefixLedger(t *testing.T, seed uint64) {
 	}
 	t.Logf("sums were kept %d times, resumed on %d sockets, dropped %d times", kept, summed, unsummed)
 	states := geometry.Recurrent.Layers > 0 // few prompts end where sums are then
-	if total := s.prefix.totals; warm == 0 || kept == 0 || unsummed == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 ||
+	if total := s.prefix.tree.Totals; warm == 0 || kept == 0 || unsummed == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 ||
 		(snapshots > 0) != states || total.Answers == 0 || spread == 0 || summed == 0 && !states {
 		t.Errorf("%d tokens found, %d blocks evicted, %+v: the test exercised nothing", warm, evicted, total)
 	}
@@ -200,7 +200,7 @@ func prefixLedger(t *testing.T, seed uint64) {
 		t.Error("no answer had states")
 	}
 	t.Logf("%d snapshots, %d of answers", snapshots, answers)
-	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefix.totals, evicted, disk.came, spread)
+	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefix.tree.Totals, evicted, disk.came, spread)
 }
 
 // A request that reads a block that was just added to the cache keeps its own rows until the step has
@@ -222,10 +222,10 @@ func TestReadTwice(t *testing.T) {
 			if l, p := &s.ledger.sockets[0], e.Start; len(p.Chunks) > 0 {
 				need := s.ledger.need(booking.Demand{Policy: kvcache.Streaming(4, 20), Read: 65, Tokens: 65}, 0)[0]
 				if i > 0 {
-					need += l.block // the cache's rows and its own
+					need += l.Block // the cache's rows and its own
 				}
-				if l.reserved+l.shared != need {
-					t.Errorf("r%d: %d bytes are booked for a step that takes %d", i, l.reserved+l.shared, need)
+				if l.reserved+l.Shared != need {
+					t.Errorf("r%d: %d bytes are booked for a step that takes %d", i, l.reserved+l.Shared, need)
 				}
 			}
 			d := at.run(e.Start, out.specs)
@@ -235,7 +235,7 @@ func TestReadTwice(t *testing.T) {
 		}
 		at.release(e.Release)
 	}
-	if n := len(s.prefix.blocks); n != 1 {
+	if n := s.prefix.tree.Len(); n != 1 {
 		t.Errorf("%d blocks of one text", n)
 	}
 }

@@ -5,7 +5,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/prefix"
+	"github.com/shoal-llm/shoal/actors/batcher/textkeys"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -191,26 +194,14 @@ func (k *disks) statesArrive(at *cluster, all []*kvcache.Segment, number int) bo
 	return true
 }
 
-// textBlocks returns the blocks of the prefix cache and fetches its fetches; none without the cache.
-func (s *State) textBlocks() map[plan.Key]*textBlock {
-	if s.prefix == nil {
-		return nil
-	}
-	return s.prefix.blocks
-}
-
-func (s *State) fetches() []*fetch {
-	if s.prefix == nil {
-		return nil
-	}
-	return s.prefix.fetches
-}
+// textBlocks returns the blocks of the prefix cache.
+func (s *State) textBlocks() map[plan.Key]*prefix.Block { return s.prefix.tree.Blocks() }
 
 // pinned counts, for each block, the fetches that hold it or wait for it.
-func (s *State) pinned() map[*textBlock]int32 {
-	held := map[*textBlock]int32{}
-	for _, f := range s.fetches() {
-		for _, b := range slices.Concat(f.chain, f.coming) {
+func (s *State) pinned() map[*prefix.Block]int32 {
+	held := map[*prefix.Block]int32{}
+	for _, f := range s.prefix.fetches.List {
+		for _, b := range slices.Concat(f.Chain, f.Coming) {
 			held[b]++
 		}
 	}
@@ -222,19 +213,19 @@ func (s *State) pinned() map[*textBlock]int32 {
 func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	a := &s.ledger.sockets[rank]
 	for b, n := range s.pinned() {
-		if arrived := at.blocks[b.id]; b.extras != 0 && b.extras != b.written && (arrived == nil || !arrived[rank].HasStates()) {
-			bytes := s.ledger.extrasBytes(b, b.extras&^b.written, rank)
+		if arrived := at.blocks[b.ID]; b.Extras != 0 && b.Extras != b.Written && (arrived == nil || !arrived[rank].HasStates()) {
+			bytes := s.prefix.tree.ExtrasBytes(b, b.Extras&^b.Written, rank)
 			booked, alone = booked+bytes, alone-bytes
 		}
-		if at.blocks[b.id] == nil {
-			booked += a.block + a.windowed
-		} else if b.pins[rank] == n {
-			alone += a.block
+		if at.blocks[b.ID] == nil {
+			booked += a.Block + a.Window
+		} else if b.Pins[rank] == n {
+			alone += a.Block
 		}
 	}
 	for _, b := range s.textBlocks() { // a prompt writes it and counts it as its own
-		if !b.ready && at.blocks[b.id] == nil && s.pinned()[b] == 0 {
-			booked += a.block + a.windowed
+		if !b.Ready && at.blocks[b.ID] == nil && s.pinned()[b] == 0 {
+			booked += a.Block + a.Window
 		}
 	}
 	return booked, alone
@@ -284,9 +275,10 @@ func TestGivenUpAsAsked(t *testing.T) {
 	for range 4 {
 		run()
 	}
-	a := &request{Spec: Spec{Prompt: prompt("a", 140)}}
+	tokens := prompt("a", 140)
+	a := &prefix.Text{Text: textkeys.Text{Adapter: lora.ID{}.Bytes(), Token: func(pos int) int32 { return tokens[pos] }}}
 	for i := range 2 {
-		disk.texts[s.prefix.keyOf(a, i)] = a.Prompt[:(i+1)*tensor.BlockSlots]
+		disk.texts[s.prefix.tree.Key(a, i)] = tokens[:(i+1)*tensor.BlockSlots]
 	}
 	submit("a", 140, 2)
 	step(DiskDone{Number: disk.asked[0].Number, Blocks: 2})

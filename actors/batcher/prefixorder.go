@@ -18,15 +18,15 @@ func (r *request) overdue() bool {
 
 // next returns the request to admit: the first in order, or a later one whose text is cached.
 func (c *prefixCache) next(first *request) *request {
-	if first == nil || first.overdue() || len(c.blocks) == 0 || !c.wouldEvict(first) {
+	if first == nil || first.overdue() || c.tree.Len() == 0 || !c.wouldEvict(first) {
 		return first
 	}
-	best, most, looked := first, len(c.find(first, first.toRead())), 0
+	best, most, looked := first, len(c.find(first)), 0
 	for _, r := range c.s.waiting {
 		if r == first || !c.interchangeable(first, r) {
 			continue
 		}
-		if n := len(c.find(r, r.toRead())); n > most && c.s.ledger.choose(r, 0).why == "" {
+		if n := len(c.find(r)); n > most && c.s.ledger.choose(r, 0).why == "" {
 			best, most = r, n
 		}
 		if looked++; r.overdue() || looked == groupWindow {
@@ -60,7 +60,7 @@ func (c *prefixCache) passOver(r *request) {
 
 // wouldEvict reports whether a request's admission takes memory from the prefix cache.
 func (c *prefixCache) wouldEvict(r *request) bool {
-	to := c.s.ledger.choose(r, len(c.find(r, r.toRead())))
+	to := c.s.ledger.choose(r, len(c.find(r)))
 	if to.why != "" {
 		return false
 	}

@@ -31,8 +31,8 @@ func (x *remotePrefills) plan() {
 		if r.Context == 0 && x.s.contexts.source(r, read) == nil && x.s.sessions.source(r) == nil {
 			unread = read
 		}
-		if x.s.prefix != nil && unread > 0 {
-			unread -= len(x.s.prefix.find(r, read)) * tensor.BlockSlots
+		if unread > 0 {
+			unread -= len(x.s.prefix.find(r)) * tensor.BlockSlots
 		}
 		if !r.remote.Decide(unread, x.s.cfg.PrefillHere, x.last+1) {
 			continue
@@ -125,8 +125,7 @@ func (x *remotePrefills) taken(t TakeDone) {
 
 // requeue frees the cache of a running request, and queues it with its tokens unless its turn has ended.
 func (x *remotePrefills) requeue(r *request) {
-	x.s.ledger.release(r)
-	x.s.release.Add(r.seq)
+	x.s.free(r)
 	if x.s.running.remove(r); !r.idle {
 		r.restart()
 		x.s.waiting.insert(r)

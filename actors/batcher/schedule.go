@@ -45,9 +45,7 @@ func (s *State) schedule() {
 	s.clusters.plan(p, rows)
 	if len(rows) == 0 {
 		s.out.Release = s.release.Unsent()
-		if s.prefix != nil {
-			s.out.Evict, s.out.Keep = s.prefix.evicted.Unsent(), s.prefix.kept.Unsent()
-		}
+		s.out.Evict, s.out.Keep = s.prefix.tree.Evicted.Unsent(), s.prefix.kept.Unsent()
 		return
 	}
 	s.drafts.plan(p, rows, left)
@@ -60,9 +58,7 @@ func (s *State) schedule() {
 	s.steps++
 	s.adapted.reopened()
 	p.Release = s.release.Take()
-	if s.prefix != nil {
-		s.prefix.plan(p, rows)
-	}
+	s.prefix.plan(p, rows)
 	s.flight = &flight{plan: p, started: s.now, rows: rows}
 	s.out.Start = p
 }
@@ -83,7 +79,7 @@ func (s *State) growAll() {
 		}
 		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
-			if (s.prefix == nil || !s.prefix.cancelFetch()) && !s.residency.evict(r.owner) {
+			if !s.prefix.fetches.CancelAny() && !s.residency.evict(r.owner) {
 				s.preempt(s.victim(r.owner))
 			}
 		}
@@ -159,7 +155,7 @@ func (s *State) makeRoom() {
 		if (why == "" || turn != nil || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
 		}
-		if why != "" && s.prefix != nil && s.prefix.cancelOne(true) {
+		if why != "" && s.prefix.fetches.Cancel(true) {
 			continue
 		}
 		yields := func(v *request) bool {
@@ -188,13 +184,8 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 	if s.full() {
 		return nil
 	}
-	if s.prefix != nil {
-		s.prefix.limit()
-	}
-	r := s.head()
-	if s.prefix != nil {
-		r = s.prefix.next(r)
-	}
+	s.prefix.limit()
+	r := s.prefix.next(s.head())
 	if r != nil && r.remote.Phase == prefillgroup.Ready {
 		if !s.remote.take(r) {
 			return nil
@@ -214,29 +205,18 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 	if v := s.contexts.source(r, read); v != nil && s.contexts.admit(p, r, v) {
 		return r
 	}
-	var chain []*textBlock // blocks of the prefix cache at the beginning of the prompt
-	var owner int
-	var need []int64
-	if s.prefix == nil {
-		owner, need = s.fit(r, 0)
-	} else {
-		chain, owner, need = s.prefix.fit(r, read)
-	}
+	chain, owner, need := s.prefix.fit(r)
 	if owner == none {
 		return nil
 	}
-	if s.prefix != nil {
-		s.prefix.passOver(r)
-	}
+	s.prefix.passOver(r)
 	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
 	open := s.opens(r)
-	open.Reserve, open.IndexKey = max(read, tokens), s.prefix.indexKey(r)
-	if s.prefix != nil {
-		s.prefix.admit(r, &open, chain)
-	}
+	open.Reserve = max(read, tokens)
+	s.prefix.admit(r, &open, chain)
 	s.begun(r, r.cached)
 	s.running.insert(r)
 	p.Open = append(p.Open, open)
@@ -255,10 +235,7 @@ func (s *State) begun(r *request, found int) {
 		return
 	}
 	r.started, r.warm = s.now, min(found, len(r.Prompt))
-	if s.prefix != nil && !r.NoCache {
-		s.prefix.totals.Queries += uint64(len(r.Prompt))
-		s.prefix.totals.Hits += uint64(r.warm)
-	}
+	s.prefix.begun(r)
 }
 
 // fit finds the owner of a request that begins with this number of shared blocks, and frees memory
@@ -280,10 +257,7 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 // makeFree evicts blocks of the prefix cache, and drops copies of states, until this number of bytes is
 // free on a socket.
 func (s *State) makeFree(rank int, bytes int64) bool {
-	if s.prefix == nil {
-		return s.ledger.sockets[rank].free() >= bytes
-	}
-	for !s.prefix.makeFree(rank, bytes) {
+	for !s.prefix.tree.MakeFree(rank, bytes) {
 		if !s.prefix.dropCopy(rank) {
 			return false
 		}
@@ -309,7 +283,7 @@ func (s *State) head() *request {
 
 // eligible reports whether a request waits only for a place, or for a sequence that reads its text.
 func (s *State) eligible(r *request) bool {
-	return r.unfit == "" && !r.unread && !r.remote.Away() && s.adapted.admits(r) && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
+	return r.unfit == "" && !r.unread && !r.remote.Away() && s.adapted.admits(r) && !s.prefix.awaitsBlocks(r)
 }
 
 // awaits returns the sequence in prefill that a waiting request should wait for: it is about to
@@ -321,7 +295,7 @@ func (s *State) awaits(r *request) (seq uint64) {
 		if r.awaited != 0 && r.awaited != v.seq {
 			continue
 		}
-		if v.phase == prefill && s.contexts.matches(r, v, read) || s.prefix != nil && s.prefix.follows(r, v, read) {
+		if v.phase == prefill && s.contexts.matches(r, v, read) || s.prefix.follows(r, v) {
 			return v.seq
 		}
 	}
@@ -342,9 +316,7 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	if r.cached < x.After {
 		end = min(end, x.After)
 	}
-	if s.prefix != nil {
-		end = s.prefix.cut(r, end)
-	}
+	end = s.prefix.cut(r, end)
 	c := plan.Run{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Prefill: true, PromptLogprobs: plan.None, Next: plan.None}
 	c.Last = end == r.read && x.Pieces == 0 && r.Pool == pooling.None
 	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
@@ -354,9 +326,7 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 			c.Next = r.Prompt[end]
 		}
 	}
-	if s.prefix != nil {
-		s.prefix.save(&c, r)
-	}
+	s.prefix.save(&c, r)
 	p.Chunks = append(p.Chunks, c)
 	if r.Pool == pooling.None {
 		s.drafts.index(r)

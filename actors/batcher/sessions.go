@@ -109,7 +109,7 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 	x.s.running.remove(v)
 	x.s.sequences++
 	r.phase, r.seq, r.owner, r.booked, r.resides = decoding, x.s.sequences, owner, v.booked, v.resides
-	r.read, r.cached, r.staged, r.prefix.blocks = v.read, v.cached, 0, v.prefix.blocks
+	r.read, r.cached, r.staged, r.prefix.Blocks = v.read, v.cached, 0, v.prefix.Blocks
 	x.s.ledger.grow(r, bytes)
 	if v.prefix.copy.booked {
 		x.s.ledger.moveCopy(v, -1)

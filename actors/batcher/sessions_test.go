@@ -56,8 +56,8 @@ func TestSessions(t *testing.T) {
 			}
 			d := at.run(e.Start, out.specs)
 			for i, a := range s.ledger.sockets {
-				if d.Used[i] > a.reserved+a.shared {
-					t.Fatalf("%d bytes are used, %d booked", d.Used[i], a.reserved+a.shared)
+				if d.Used[i] > a.reserved+a.Shared {
+					t.Fatalf("%d bytes are used, %d booked", d.Used[i], a.reserved+a.Shared)
 				}
 			}
 			e = s.Step(d)

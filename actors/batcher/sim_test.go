@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
@@ -861,9 +862,9 @@ func (c *client) take(e Effects) {
 func checkLedger(t fataler, s *State) {
 	shares := map[*contextShare]bool{}
 	sums := make([]int64, len(s.ledger.sockets))
-	held := make([]map[*textBlock]int32, len(sums))
+	held := make([]map[*prefix.Block]int32, len(sums))
 	for i := range held {
-		held[i] = map[*textBlock]int32{}
+		held[i] = map[*prefix.Block]int32{}
 	}
 	for _, r := range holders(s) {
 		if c := r.shares; c != nil && !shares[c] {
@@ -875,7 +876,7 @@ func checkLedger(t fataler, s *State) {
 			if bytes < 0 {
 				t.Fatalf("%s holds %d bytes on socket %d", r.ID, bytes, i)
 			}
-			for _, b := range r.prefix.blocks {
+			for _, b := range r.prefix.Blocks {
 				if r.phase == prefill || r.owner == i {
 					held[i][b]++
 				}
@@ -899,23 +900,23 @@ func checkLedger(t fataler, s *State) {
 		}
 		shared, evictable, copies := int64(0), int64(0), int64(0)
 		for b, n := range held[i] {
-			if b.pins[i] != n {
-				t.Fatalf("block %d has %d holders on socket %d, %d are counted", b.id, n, i, b.pins[i])
+			if b.Pins[i] != n {
+				t.Fatalf("block %d has %d holders on socket %d, %d are counted", b.ID, n, i, b.Pins[i])
 			}
-			shared += a.block
+			shared += a.Block
 		}
 		for _, b := range s.textBlocks() {
 			if held[i][b] == 0 {
-				shared, evictable = shared+a.block, evictable+a.block
-				if b.pins[i] != 0 {
-					t.Fatalf("block %d counts %d holders on socket %d and has none", b.id, b.pins[i], i)
+				shared, evictable = shared+a.Block, evictable+a.Block
+				if b.Pins[i] != 0 {
+					t.Fatalf("block %d counts %d holders on socket %d and has none", b.ID, b.Pins[i], i)
 				}
 			}
-			beside := a.windowed
-			if b.extras&attentionSums != 0 {
-				beside += kvcache.SumsBytes(geometry, a.heads(), b.tokens)
+			beside := a.Window
+			if b.Extras&prefix.Sums != 0 {
+				beside += kvcache.SumsBytes(geometry, a.heads(), b.Tokens)
 			}
-			if b.extras&snapshot != 0 {
+			if b.Extras&prefix.Snapshot != 0 {
 				beside += kvcache.StateBytes(geometry, a.heads())
 			}
 			shared, evictable = shared+beside, evictable+beside
@@ -925,16 +926,16 @@ func checkLedger(t fataler, s *State) {
 				copies += kvcache.StateBytes(geometry, geometry.KVHeads)
 			}
 		}
-		if a.copies != copies || a.reserved != sums[i]+copies || a.shared != shared || a.evictable != evictable || a.free() < 0 {
-			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d", a.ID, a.reserved, a.shared, a.evictable, a.Budget, sums[i], shared, evictable)
+		if a.copies != copies || a.reserved != sums[i]+copies || a.Shared != shared || a.Evictable != evictable || a.free() < 0 {
+			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d", a.ID, a.reserved, a.Shared, a.Evictable, a.Budget, sums[i], shared, evictable)
 		}
 	}
 	for _, b := range s.textBlocks() {
-		if before := b.parent; before != nil && b.tokens != before.tokens+tensor.BlockSlots || before == nil && b.tokens != tensor.BlockSlots {
-			t.Fatalf("block %d ends at token %d", b.id, b.tokens)
+		if before := b.Parent; before != nil && b.Tokens != before.Tokens+tensor.BlockSlots || before == nil && b.Tokens != tensor.BlockSlots {
+			t.Fatalf("block %d ends at token %d", b.ID, b.Tokens)
 		}
-		if b.parent != nil && !b.parent.cached {
-			t.Fatalf("block %d can be found, the one before it cannot", b.id)
+		if b.Parent != nil && !b.Parent.Cached {
+			t.Fatalf("block %d can be found, the one before it cannot", b.ID)
 		}
 	}
 }
@@ -942,9 +943,9 @@ func checkLedger(t fataler, s *State) {
 // holders returns the requests with memory: running ones, and ended ones whose output is fetched.
 func holders(s *State) []*request {
 	all := slices.Clone(s.running)
-	for _, f := range s.fetches() {
-		if f.seq != 0 {
-			all = append(all, f.r)
+	for _, f := range s.prefix.fetches.List {
+		if of, ok := f.Sequence.(endedSequence); ok {
+			all = append(all, of.r)
 		}
 	}
 	return all

@@ -8,10 +8,8 @@ import (
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
-	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.Current, Totals: s.totals}
-	if s.prefix != nil {
-		v.Prefix, v.PrefixBlocks = s.prefix.totals, len(s.prefix.blocks)
-	}
+	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.Current, Totals: s.totals,
+		Prefix: s.prefix.tree.Totals, PrefixBlocks: s.prefix.tree.Len()}
 	if s.outage != nil {
 		v.Outage = *s.outage
 	}
@@ -24,8 +22,8 @@ func (s *State) Snapshot() Snapshot {
 	v.Speculated.Texts, v.Speculated.Recent = s.drafts.bytes, s.drafts.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketLedger{
-			ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed,
-			Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch,
+			ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.Shared - a.Evictable, Used: a.used, Freed: a.freed,
+			Replicas: a.replicas, Shared: a.Shared - a.Evictable, Evictable: a.Evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch,
 		})
 	}
 	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
@@ -37,7 +35,7 @@ func (s *State) Snapshot() Snapshot {
 		}
 		for i, bytes := range r.booked {
 			state.Bytes += bytes
-			state.Bytes += int64(r.blocksOn(i)) * s.ledger.sockets[i].block
+			state.Bytes += int64(r.blocksOn(i)) * s.ledger.sockets[i].Block
 		}
 		switch {
 		case r.ended:
@@ -71,7 +69,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "the prefill nodes read its prompt"
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
-	case s.prefix != nil && s.prefix.awaitsBlocks(r):
+	case s.prefix.awaitsBlocks(r):
 		return "its beginning is on its way"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)

@@ -106,10 +106,8 @@ func (v *residency) lost(seqs []uint64) {
 func (l *ledger) spilled(r *request, blocks int) {
 	a := &l.sockets[r.owner]
 	change := l.spillChange(r, blocks) - r.resides.file.before
-	for _, b := range r.prefix.blocks {
-		l.unpin(b, r.owner)
-	}
-	r.prefix.blocks = nil
+	a.Unpin(r.prefix.Blocks)
+	r.prefix.Blocks = nil
 	a.files -= r.resides.file.bytes
 	r.resides.file = inFile{blocks: blocks, done: true, bytes: kvcache.FileBytes(l.g, blocks, r.Policy)}
 	a.files += r.resides.file.bytes

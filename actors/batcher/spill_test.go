@@ -69,7 +69,7 @@ func TestSpill(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 500, 450 })
 			if !c.cache {
-				s.prefix = nil
+				s.prefix.off = true
 			}
 			out := newClient(t)
 			sockets := []Socket{{ID: "n1", Budget: 2*whole + whole/2, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: c.scratch}}

@@ -7,11 +7,11 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/outbox"
 	"github.com/shoal-llm/shoal/actors/batcher/overlap"
+	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/actors/batcher/rate"
 	"github.com/shoal-llm/shoal/actors/batcher/report"
 	"github.com/shoal-llm/shoal/actors/batcher/settings"
 	"github.com/shoal-llm/shoal/actors/batcher/threads"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
@@ -38,7 +38,7 @@ type State struct {
 	resumed []resumption          // sequences that the next plan opens with their caches
 
 	// Modules. Each has its own state, and hooks that the scheduler calls: admit, plan, done, evict.
-	prefix    *prefixCache // nil: Config.NoPrefixCache
+	prefix    prefixCache
 	drafts    drafts
 	threads   threads.Chooser
 	overlap   overlap.Chooser
@@ -79,9 +79,7 @@ func New(cfg Config) (*State, error) {
 	cfg.Geometry.Chunk = cfg.Chunk
 	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}},
 		drafts: drafts{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
-	if !cfg.NoPrefixCache {
-		s.prefix = newPrefixCache(s)
-	}
+	s.prefix = newPrefixCache(s)
 	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s, s, s
 	return s, nil
@@ -121,9 +119,7 @@ func (s *State) Step(in Input) Effects {
 			}
 		}
 	case ResetPrefixCache:
-		if s.prefix != nil {
-			s.prefix.empty = true
-		}
+		s.prefix.empty = true
 	case EndSession:
 		s.sessions.end(in.Session)
 	case PrefillDone:
@@ -133,9 +129,7 @@ func (s *State) Step(in Input) Effects {
 	case AdapterDone:
 		s.adapted.done(in)
 	case DiskDone:
-		if s.prefix != nil {
-			s.prefix.answered = append(s.prefix.answered, in)
-		}
+		s.prefix.fetches.Answered(in)
 	default:
 		panic(fmt.Sprintf("batcher: unknown input %T", in))
 	}
@@ -144,23 +138,21 @@ func (s *State) Step(in Input) Effects {
 		s.remote.plan()
 	}
 	between := s.placed && s.flight == nil
-	if s.prefix != nil && between {
-		s.prefix.endFetches()
+	s.prefix.fetches.Tick(s.now, s.rate.PerSecond)
+	if between {
+		s.prefix.tree.Begin(s.steps + 1)
+		s.prefix.fetches.EndLate()
 	}
-	if s.prefix != nil && s.placed {
+	if s.placed {
 		s.prefix.lookAll()
 	}
 	if between {
 		s.reap()
-		if s.prefix != nil {
-			s.prefix.between()
-		}
+		s.prefix.between()
 		s.schedule()
 	}
 	s.remote.end()
-	for i := range s.out.Disk {
-		s.out.Disk[i].Step = s.steps
-	}
+	s.out.Disk = s.prefix.fetches.Asked(s.steps)
 	return s.out
 }
 
@@ -189,15 +181,11 @@ func (s *State) place(p Placed) {
 	}
 	s.overlap = overlap.New(s.cfg.MicroBatches, p.MaxMicroBatches) // the network may be another one
 	s.epoch, s.placed, s.unplaced, s.onePass, s.remote.group = p.Epoch, true, "", p.OnePass, p.Prefill
-	if s.prefix != nil {
-		s.prefix.disk = p.Disk
-	}
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
-		a := account{Socket: socket, used: -1}
-		a.block, a.windowed = kvcache.SegmentBytes(s.cfg.Geometry, s.cfg.Geometry.PromptHeads(a.heads(), false))
-		s.ledger.sockets[i] = a
+		s.ledger.sockets[i] = account{Socket: socket, Memory: prefix.NewMemory(s.cfg.Geometry, i, socket.Heads.Len()), used: -1}
 	}
+	s.prefix.place(p.Disk)
 	s.adopt(p.Held)
 	s.sessions.forget()
 	s.adapted.place(p)
@@ -214,7 +202,7 @@ func (s *State) place(p Placed) {
 // write to it.
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
-	r.ended = true
+	r.ended, r.prefix.Ended = true, true
 	s.drafts.finish(r)
 	r.outage.Over(reason == ReasonError)
 	r.outage = nil
@@ -229,6 +217,12 @@ func (s *State) finish(r *request, reason, code, message string) {
 	s.out.Finishes = append(s.out.Finishes, f)
 }
 
+// free frees the memory of a request on all sockets.
+func (s *State) free(r *request) {
+	s.ledger.release(r)
+	s.release.Add(r.seq)
+}
+
 // reap frees the memory of ended requests.
 func (s *State) reap() {
 	kept, idle := s.running[:0], queue(nil)
@@ -238,9 +232,8 @@ func (s *State) reap() {
 			continue
 		}
 		if r.ended {
-			if s.prefix == nil || !s.prefix.keepOutput(r) {
-				s.ledger.release(r)
-				s.release.Add(r.seq)
+			if !s.prefix.keepOutput(r) {
+				s.free(r)
 			}
 			continue
 		}

@@ -19,6 +19,7 @@ func (s *State) submit(spec Spec) {
 	if spec.Policy.Endless() && r.Context == 0 && len(r.Prompt) > s.cfg.ContextLimit {
 		r.Context = s.cfg.ContextLimit // the rest attends like generated tokens
 	}
+	s.prefix.submit(r)
 	r.limit = min(spec.MaxTokens, spec.Policy.Longest(s.cfg.ContextLimit)-len(spec.Prompt))
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
 	if spec.Accepted {

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -20,7 +21,7 @@ type stateCopy struct {
 // planCopies records the states that owners copy when they commit tokens. It books memory for the copies of
 // sequences that may fill a block in this step.
 func (c *prefixCache) planCopies(p *plan.Plan, rows map[uint64]*request) {
-	if !c.recurrent() {
+	if !c.tree.Recurrent() {
 		return
 	}
 	for i := range p.Decode {
@@ -33,7 +34,7 @@ func (c *prefixCache) planCopies(p *plan.Plan, rows map[uint64]*request) {
 			}
 		}
 		last := d.Start + len(d.Tokens) + p.PassCount() - 1
-		if !k.booked && c.keepsOutput(r) && last >= (r.cached/tensor.BlockSlots+1)*tensor.BlockSlots && c.makeFree(r.owner, c.s.ledger.copyBytes()) {
+		if !k.booked && c.keepsOutput(r) && last >= (r.cached/tensor.BlockSlots+1)*tensor.BlockSlots && c.tree.MakeFree(r.owner, c.s.ledger.copyBytes()) {
 			k.booked = true
 			c.s.ledger.moveCopy(r, 1)
 		}
@@ -57,17 +58,13 @@ func (c *prefixCache) dropCopy(rank int) bool {
 
 // keepCopy moves a request's copy to a block of its text. It returns false if the block has a snapshot,
 // or if memory is short.
-func (c *prefixCache) keepCopy(r *request, b *textBlock) bool {
-	if b.extras&snapshot != 0 {
+func (c *prefixCache) keepCopy(r *request, b *prefix.Block) bool {
+	if b.Extras&prefix.Snapshot != 0 {
 		return false
 	}
 	c.s.ledger.moveCopy(r, -1)
 	r.prefix.copy = stateCopy{}
-	if !c.bookExtras(b, snapshot) {
-		return false
-	}
-	b.written |= snapshot
-	return true
+	return c.tree.KeepSnapshot(b)
 }
 
 // copyBytes is the size of the states of all heads.
