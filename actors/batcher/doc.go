@@ -20,7 +20,7 @@
 // done, evict):
 //
 //	prefix*.go        prompts share blocks that they begin with (package prefix has the blocks)
-//	drafts*.go        speculative decoding
+//	drafts.go         rows of several tokens: known ones and drafts (package drafts)
 //	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
 //	sessions.go       caches that wait for the next turn

@@ -97,7 +97,7 @@ func (s *State) timed(p *plan.Plan, d *StepDone) {
 		return
 	}
 	pass := float64(micros) / float64(p.PassCount())
-	s.drafts.timed(p, pass, s.threads.Done(p, pass) && usual)
+	s.drafts.Timed(p, pass, s.threads.Done(p, pass) && usual)
 }
 
 // decoded processes the results of a decode row over all passes: the tokens sampled after each of the
@@ -107,7 +107,7 @@ func (s *State) decoded(r *request, row *plan.Run, passes int, result *Result) {
 	for right < min(len(row.Tokens), len(samples))-1 && samples[right].Err == nil && row.Tokens[right+1] == samples[right].Token {
 		right++
 	}
-	s.drafts.done(r, right)
+	s.drafts.Done(&r.drafted, right)
 	r.staged = 0
 	first := len(s.out.Emits)
 	for i := 0; i <= right && !r.ended; i++ {
@@ -124,7 +124,7 @@ func (s *State) decoded(r *request, row *plan.Run, passes int, result *Result) {
 	for i := range s.out.Emits[first:] {
 		s.out.Emits[first+i].More = len(s.out.Emits) - first - 1 - i
 	}
-	r.drafted.model.set(result, r.cached)
+	r.drafted.SetModelDraft(result, r.cached)
 }
 
 // handedOver moves a request from prefill to decode.

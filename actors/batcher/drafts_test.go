@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/drafts"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -32,8 +33,8 @@ func TestDraftersSaveSteps(t *testing.T) {
 				steps := 0
 				for ; e.Start != nil; steps++ {
 					out.take(e)
-					if s.drafts.bytes > s.cfg.SpeculateBytes {
-						t.Fatalf("indexes take %d bytes of %d", s.drafts.bytes, s.cfg.SpeculateBytes)
+					if s.drafts.Totals().Texts > s.cfg.SpeculateBytes {
+						t.Fatalf("indexes take %d bytes of %d", s.drafts.Totals().Texts, s.cfg.SpeculateBytes)
 					}
 					checkLedger(t, s)
 					d := at.run(e.Start, out.specs)
@@ -66,8 +67,8 @@ func TestDraftersSaveSteps(t *testing.T) {
 				if total := s.Snapshot().Speculated; f.Accepted != total.Accepted || int(f.Accepted) != at.accepted || f.Drafted != total.Drafted || tokens-steps != at.accepted {
 					t.Errorf("%+v of the request, %+v of all, %d were right in %d steps", f, total, at.accepted, steps)
 				}
-				if s.drafts.bytes != 0 {
-					t.Errorf("%d bytes of indexes are left", s.drafts.bytes)
+				if s.drafts.Totals().Texts != 0 {
+					t.Errorf("%d bytes of indexes are left", s.drafts.Totals().Texts)
 				}
 			})
 		}
@@ -105,9 +106,9 @@ func TestDraftsNeverCost(t *testing.T) {
 			}
 			took += guess * (float64(deep) + 0.1*float64(asked))
 			if len(e.Start.Chunks) == 0 {
-				micros += took + look*float64(s.drafts.totals.Lookups-looks)
+				micros += took + look*float64(s.drafts.Totals().Lookups-looks)
 			}
-			looks = s.drafts.totals.Lookups
+			looks = s.drafts.Totals().Lookups
 			d.Micros = int64(took * (0.8 + 0.5*jitter.Float64())) // noise of other programs
 			if jitter.IntN(40) == 0 {
 				d.Micros *= 6
@@ -137,13 +138,15 @@ func TestDraftsLeaveRoomForScores(t *testing.T) {
 	for _, logprobs := range []int{-1, 20, 1000, 40000} {
 		for _, emitted := range []int{0, 200} {
 			sockets := []Socket{{ID: "n1", Budget: block * 4000, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
-			s, out := testState(t, func(c *Config) { c.MaxRunning, c.TokenBudget, c.Chunk = 30, 600, 500 }), newClient(t)
-			s.cfg.Guess = func(id string, position int) (drafts []int32) {
-				for i := range speculate.MaxDraft {
-					drafts = append(drafts, modelToken(id, position+i-8))
+			s, out := testState(t, func(c *Config) {
+				c.MaxRunning, c.TokenBudget, c.Chunk = 30, 600, 500
+				c.Guess = func(id string, position int) (draft []int32) {
+					for i := range speculate.MaxDraft {
+						draft = append(draft, modelToken(id, position+i-8))
+					}
+					return draft
 				}
-				return drafts
-			}
+			}), newClient(t)
 			at := newCluster(t, 1, sockets)
 			out.take(s.Step(Placed{Epoch: 1, Sockets: sockets}))
 			var e Effects
@@ -162,16 +165,16 @@ func TestDraftsLeaveRoomForScores(t *testing.T) {
 			most := 0
 			for ; e.Start != nil; e = s.Step(at.run(e.Start, out.specs)) {
 				out.take(e)
-				drafts := e.Start.Tokens() - len(e.Start.Decode)
+				drafted := e.Start.Tokens() - len(e.Start.Decode)
 				for _, c := range e.Start.Chunks {
-					drafts -= len(c.Tokens)
+					drafted -= len(c.Tokens)
 				}
-				most = max(most, drafts)
+				most = max(most, drafted)
 			}
 			out.take(e)
 			at.close()
-			if scores := most * (1 + max(0, logprobs)); scores > draftScores || len(out.finished) != 30 || most == 0 && logprobs < 2000 {
-				t.Errorf("%d logprobs, %d tokens known: %d drafts in a step ask for %d, %d is the most; %d ended", logprobs, emitted, most, scores, draftScores, len(out.finished))
+			if scores := most * (1 + max(0, logprobs)); scores > drafts.MaxScores || len(out.finished) != 30 || most == 0 && logprobs < 2000 {
+				t.Errorf("%d logprobs, %d tokens known: %d drafts in a step ask for %d, %d is the most; %d ended", logprobs, emitted, most, scores, drafts.MaxScores, len(out.finished))
 			}
 		}
 	}

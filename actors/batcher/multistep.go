@@ -1,6 +1,9 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/internal/engine/plan"
+import (
+	"github.com/shoal-llm/shoal/actors/batcher/drafts"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
 
 // multiStep is the module that requests several model passes in one plan. In a decode-only step the
 // sockets can continue with the tokens that they sampled. The overhead between two steps, for
@@ -15,7 +18,7 @@ func (m *multiStep) plan(p *plan.Plan, rows map[uint64]*request) {
 	if len(p.Chunks)+len(p.Sweeps)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
 		return
 	}
-	one := s.drafts.cost.Step(len(p.Decode))
+	one := s.drafts.StepMicros(len(p.Decode))
 	if one == 0 {
 		return
 	}
@@ -29,7 +32,7 @@ func (m *multiStep) plan(p *plan.Plan, rows map[uint64]*request) {
 		scores += 1 + max(0, r.Sampling.Logprobs)
 		n = min(n, r.final()-r.cached)
 	}
-	n = min(n, draftScores/scores)
+	n = min(n, drafts.MaxScores/scores)
 	for i := range p.Decode {
 		n = min(n, 1+s.reserve(rows[p.Decode[i].Seq], n-1))
 	}

@@ -3,6 +3,7 @@ package batcher
 import (
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/drafts"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -30,7 +31,7 @@ func TestDecodeSteps(t *testing.T) {
 		{name: "a ring", most: 8, micros: 1000, edit: func(p *Spec) { p.Policy = kvcache.Streaming(2, 20) }, least: tokens / 8, atMost: tokens/8 + 5},
 		{name: "a prompt's tail", most: 8, micros: 1000, edit: func(p *Spec) { p.Policy = squeezed }, least: tokens / 8, atMost: tokens/8 + 6},
 		{name: "a small model guesses", most: 8, micros: 1000, edit: func(p *Spec) { p.Speculate = "model:2" }, least: 1, atMost: tokens},
-		{name: "many log-probabilities", most: 8, micros: 1000, edit: func(p *Spec) { s := *p.Sampling; s.Logprobs = draftScores/2 - 1; p.Sampling = &s }, least: tokens / 2, atMost: tokens/2 + 5},
+		{name: "many log-probabilities", most: 8, micros: 1000, edit: func(p *Spec) { s := *p.Sampling; s.Logprobs = drafts.MaxScores/2 - 1; p.Sampling = &s }, least: tokens / 2, atMost: tokens/2 + 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := testState(t, func(cfg *Config) { cfg.DecodeSteps = c.most })

@@ -162,6 +162,7 @@ func TestEverythingEndsWithStates(t *testing.T) {
 
 func everythingEnds(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
+		out := newClient(r)
 		s := testState(t, func(c *Config) {
 			c.MaxRunning = rapid.IntRange(1, 12).Draw(r, "max running")
 			c.TokenBudget = c.MaxRunning + rapid.IntRange(1, 80).Draw(r, "spare tokens")
@@ -174,11 +175,10 @@ func everythingEnds(t *testing.T) {
 				c.Chunk = min(c.Chunk, 40)
 			}
 			c.NoPrefixCache = rapid.IntRange(0, 3).Draw(r, "without the prefix cache") == 0
+			if rapid.Bool().Draw(r, "speculates") {
+				c.Guess = out.guess
+			}
 		})
-		out := newClient(r)
-		if rapid.Bool().Draw(r, "speculates") {
-			s.cfg.Guess = out.guess
-		}
 		var at *cluster
 		defer func() {
 			if at != nil {

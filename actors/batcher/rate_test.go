@@ -85,7 +85,7 @@ func TestTokensOfAStep(t *testing.T) {
 		d.Micros = int64(1000 + 20*e.Start.Tokens())
 		e = s.Step(d)
 	}
-	if v := s.drafts.totals; several == 0 || v.Drafted == v.Accepted {
+	if v := s.drafts.Totals(); several == 0 || v.Drafted == v.Accepted {
 		t.Fatalf("%d steps with several tokens, %d drafts of which %d were accepted: the test needs both", several, v.Drafted, v.Accepted)
 	}
 	for _, want := range []float64{read + tokens, 0} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/shoal-llm/shoal/actors/batcher/drafts"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
@@ -47,7 +48,7 @@ type request struct {
 	kept      kept    // the admission that the end of an epoch interrupted
 	outage    *Outage // the outage that interrupted it, until its next token; or nil
 	lastToken int64   // time of its newest token
-	drafted   drafted
+	drafted   drafts.Sequence
 	remote    prefillgroup.Prompt
 
 	prefix  cachedPrefix

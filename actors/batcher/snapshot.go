@@ -16,10 +16,9 @@ func (s *State) Snapshot() Snapshot {
 	if f := s.flight; f != nil {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
-	v.Speculated = s.drafts.totals
+	v.Speculated = s.drafts.Totals()
 	v.ThreadShift, v.Trying, v.Trials = s.threads.Trials()
 	v.MicroBatches = s.overlap.Last()
-	v.Speculated.Texts, v.Speculated.Recent = s.drafts.bytes, s.drafts.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketLedger{
 			ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.Shared - a.Evictable, Used: a.used, Freed: a.freed,

@@ -13,7 +13,6 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/settings"
 	"github.com/shoal-llm/shoal/actors/batcher/threads"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
-	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
 // State is the scheduler: the waiting and running requests, their memory, and the step in flight.
@@ -39,7 +38,7 @@ type State struct {
 
 	// Modules. Each has its own state, and hooks that the scheduler calls: admit, plan, done, evict.
 	prefix    prefixCache
-	drafts    drafts
+	drafts    draftRows
 	threads   threads.Chooser
 	overlap   overlap.Chooser
 	contexts  contexts
@@ -77,11 +76,10 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}},
-		drafts: drafts{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
-	s.prefix = newPrefixCache(s)
+	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}}}
+	s.prefix, s.drafts = newPrefixCache(s), newDraftRows(s)
 	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
-	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s, s, s, s
+	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.multiStep.s = s, s, s, s, s, s, s
 	return s, nil
 }
 
@@ -203,7 +201,7 @@ func (s *State) place(p Placed) {
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended, r.prefix.Ended = true, true
-	s.drafts.finish(r)
+	s.drafts.Finish(&r.drafted, r.out)
 	r.outage.Over(reason == ReasonError)
 	r.outage = nil
 	if r.phase == waiting {
@@ -211,7 +209,7 @@ func (s *State) finish(r *request, reason, code, message string) {
 	}
 	f := Finish{
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
-		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.counted, Verified: r.drafted.rows, Pooled: r.pooled,
+		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.Counted, Verified: r.drafted.Verified, Pooled: r.pooled,
 	}
 	s.remote.finished(r, &f)
 	s.out.Finishes = append(s.out.Finishes, f)

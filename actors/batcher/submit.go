@@ -21,6 +21,7 @@ func (s *State) submit(spec Spec) {
 	}
 	s.prefix.submit(r)
 	r.limit = min(spec.MaxTokens, spec.Policy.Longest(s.cfg.ContextLimit)-len(spec.Prompt))
+	s.drafts.submit(r)
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
 	if spec.Accepted {
 		r.rank += s.cfg.JobMillis

@@ -1,8 +1,11 @@
-package batcher
+package drafts
 
-import "github.com/shoal-llm/shoal/internal/engine/speculate"
+import (
+	"github.com/shoal-llm/shoal/actors/batcher/report"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+)
 
-// modelDraft is one request's state of the draft model. The owner of a row drafts the tokens after the
+// modelDraft is one sequence's state of the draft model. The owner of a row drafts the tokens after the
 // one that it samples, and returns the draft with its results.
 type modelDraft struct {
 	draft    speculate.Draft // from the owner of the last row
@@ -18,24 +21,22 @@ const (
 	mostModelSkipped = 255
 )
 
-// request returns how many tokens the owner of the next row is asked to draft.
-func (d *drafts) request(r *request, width, sequences int) int {
-	g := &r.drafted
-	left := r.final() - r.cached - 2 // after the token that the row samples
+// request returns how many tokens the owner of the next row is asked to draft: at most left.
+func (d *Drafter) request(q *Sequence, width, left, sequences int) int {
 	switch {
 	case width > 0:
 		return max(0, min(width, left))
-	case g.model.backoff.wait > 0:
-		g.model.backoff.wait--
+	case q.model.backoff.wait > 0:
+		q.model.backoff.wait--
 		return 0
-	case !d.cost.Worth(sequences, g.trust.Model()):
-		g.trust.Drift(&d.trust, forgetTrust)
+	case !d.cost.Worth(sequences, q.trust.Model()):
+		q.trust.Drift(&d.trust, forgetTrust)
 		return 0
 	}
-	if g.model.width == 0 {
-		g.model.width = firstModelDraft
+	if q.model.width == 0 {
+		q.model.width = firstModelDraft
 	}
-	return max(0, min(g.model.width, left))
+	return max(0, min(q.model.width, left))
 }
 
 // better returns the draft of the model, if there is one for the position cached and it is more
@@ -65,7 +66,8 @@ func (m *modelDraft) recordGain(yes bool) {
 	b.wait = b.misses
 }
 
-// set stores the draft of a row's results.
-func (m *modelDraft) set(result *Result, position int) {
-	m.draft, m.position = speculate.Guessed(result.Drafts[:min(len(result.Drafts), speculate.MaxDraft)], result.Odds), position
+// SetModelDraft stores the draft that the owner of a row made for the tokens from a position on.
+func (q *Sequence) SetModelDraft(result *report.Result, position int) {
+	n := min(len(result.Drafts), speculate.MaxDraft)
+	q.model.draft, q.model.position = speculate.Guessed(result.Drafts[:n], result.Odds), position
 }
