@@ -11,7 +11,7 @@
 //	submit.go    rejects a request with a reason, or adds it to the queue
 //	schedule.go  makes the next step: memory for the decode rows (it preempts the last in
 //	             order), decode rows, chunks of prompts, new admissions
-//	ledger.go    counts the bytes of an admission on every socket, and chooses its owner
+//	ledger.go    books the bytes of an admission on every socket (package booking chooses its owner)
 //	done.go      takes the results of a step: emits tokens, frees bytes after prefill
 //	failure.go   handles a broken epoch: running requests go back into the queue
 //	resume.go    gives requests the caches that outlived an epoch

@@ -30,13 +30,16 @@ type sweeping struct {
 }
 
 // shapes returns the ways to read a prompt, in the order of preference. Requests for
-// vectors, for scores or with a fixed context are read in chunks.
-func (l *ledger) shapes(r *request, read, shared int) []layered.Shape {
+// vectors, for scores or with a fixed context are read in chunks. empty means that no files of others
+// count.
+func (l *ledger) shapes(r *request, read, shared int, empty bool) []layered.Shape {
 	if r.Pool != pooling.None || r.PromptLogprobs >= 0 || r.Context > 0 {
 		return []layered.Shape{{}}
 	}
 	return l.prefill.Shapes(l.g, len(l.sockets), r.Policy, read, shared, func(bytes int64) bool {
-		return !slices.ContainsFunc(l.sockets, func(a account) bool { return a.files+bytes > a.Scratch })
+		return !slices.ContainsFunc(l.sockets, func(a account) bool {
+			return bytes > a.Scratch || !empty && a.files+bytes > a.Scratch
+		})
 	})
 }
 

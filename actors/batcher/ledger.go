@@ -1,13 +1,10 @@
 package batcher
 
 import (
-	"fmt"
-
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
@@ -41,92 +38,41 @@ func (a *account) room() int64 { return a.free() + a.Evictable + a.copies }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
-// need returns the bytes that a sequence needs on each socket.
-func (l *ledger) need(d booking.Demand, owner int) []int64 {
-	need := make([]int64, len(l.sockets))
-	for i := range need {
-		need[i] = d.Bytes(l.g, l.sockets[i].heads(), i == owner, l.sockets[i].Block)
+// ranks describes the sockets for the choice of an owner: as they are, or without any sequences.
+func (l *ledger) ranks(empty bool) []booking.Rank {
+	ranks := make([]booking.Rank, len(l.sockets))
+	for i := range ranks {
+		a := &l.sockets[i]
+		ranks[i] = booking.Rank{ID: a.ID, Budget: a.Budget, Room: a.room(), Heads: a.heads(), Block: a.Block, Sequences: a.sequences}
+		if empty {
+			ranks[i].Room, ranks[i].Sequences = a.Budget, 0
+		}
 	}
-	return need
-}
-
-// choice is how a sequence can run: its owner, the bytes on each socket, and how its prompt is read. If
-// it cannot, why describes the socket that lacks least.
-type choice struct {
-	owner int
-	need  []int64
-	shape layered.Shape
-	why   string
+	return ranks
 }
 
 // choose finds the owner for a request that begins with this number of shared blocks, and how its prompt
 // is read.
-func (l *ledger) choose(r *request, shared int) (c choice) {
+func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
+	ranks := l.ranks(false)
 	if d := &r.remote.Done; r.remote.Phase == prefillgroup.Ready {
-		return l.chooseOwner(booking.Demand{Policy: r.Policy, Read: d.Tokens, Tokens: min(d.Tokens+1, r.final()), Arrives: true}, r.canOwn)
+		demand := booking.Demand{Policy: r.Policy, Read: d.Tokens, Tokens: min(d.Tokens+1, r.final()), Arrives: true}
+		return demand.Choose(l.g, ranks, r.canOwn)
 	}
 	read, tokens := r.demand()
-	for _, shape := range l.shapes(r, read, shared) {
-		if c = l.chooseOwner(booking.Demand{Policy: r.Policy, Read: read, Tokens: tokens, Shared: shared, Shape: shape}, r.canOwn); c.why == "" {
+	for _, shape := range l.shapes(r, read, shared, false) {
+		demand := booking.Demand{Policy: r.Policy, Read: read, Tokens: tokens, Shared: shared, Shape: shape}
+		if c = demand.Choose(l.g, ranks, r.canOwn); c.Why == "" {
 			break
 		}
 	}
 	return c
 }
 
-// chooseOwner finds the owner for a sequence. Only able sockets qualify, and the sequence must fit on
-// every socket. It prefers the most free bytes, then the fewest sequences, then the lowest rank.
-func (l *ledger) chooseOwner(d booking.Demand, able func(owner int) bool) choice {
-	c := choice{owner: none, shape: d.Shape}
-	var shortest int64
-	for o := range l.sockets {
-		if !able(o) || d.Shared > 0 && l.g.Units > 0 && l.sockets[o].heads() == 0 { // it has no rows of the shared blocks
-			continue
-		}
-		n := l.need(d, o)
-		if at, short := l.short(n); short > 0 {
-			if c.why == "" || short < shortest {
-				shortest = short
-				c.why = fmt.Sprintf("needs %d cache bytes on %s, %d of %d are free", n[at], l.sockets[at].ID, l.sockets[at].room(), l.sockets[at].Budget)
-			}
-			continue
-		}
-		if c.owner < 0 || l.better(o, n[o], c.owner, c.need[c.owner]) {
-			c.owner, c.need = o, n
-		}
-	}
-	if c.owner >= 0 {
-		c.why = ""
-	}
-	return c
-}
-
-func (l *ledger) better(a int, needA int64, b int, needB int64) bool {
-	freeA, freeB := l.sockets[a].room()-needA, l.sockets[b].room()-needB
-	if freeA != freeB {
-		return freeA > freeB
-	}
-	return l.sockets[a].sequences < l.sockets[b].sequences
-}
-
-// short returns the socket that lacks the most bytes for need, and these bytes; 0: it fits everywhere.
-func (l *ledger) short(need []int64) (at int, bytes int64) {
-	for i := range l.sockets {
-		if s := need[i] - l.sockets[i].room(); s > bytes {
-			at, bytes = i, s
-		}
-	}
-	return at, bytes
-}
-
 // ableOwners finds the owners that can run a request with this output to its end without other
 // requests, even if it must be rebuilt just before its last token; if none can, why says the
 // reason. Only these are ever chosen, so a sequence that runs alone can always grow.
 func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
-	empty := ledger{g: l.g, prefill: l.prefill, sockets: make([]account, len(l.sockets))}
-	for i := range l.sockets {
-		empty.sockets[i].Socket = l.sockets[i].Socket
-	}
 	final := len(r.Prompt) + max(output, 1) - 1
 	read := r.context()
 	if r.Policy.RebuildsByPrefill() {
@@ -135,19 +81,17 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 	if r.Pool != pooling.None {
 		final = 0
 	}
-	able = make([]bool, len(l.sockets))
-	for _, shape := range empty.shapes(r, read, 0) {
+	ranks := l.ranks(true)
+	able = make([]bool, len(ranks))
+	for _, shape := range l.shapes(r, read, 0, true) {
 		d := booking.Demand{Policy: r.Policy, Read: read, Tokens: final, Shape: shape}
 		for o := range able {
-			_, short := empty.short(empty.need(d, o))
-			able[o] = able[o] || short == 0
+			able[o] = able[o] || d.Fits(l.g, ranks, o)
 		}
-		why = empty.chooseOwner(d, anyOwner).why
+		why = d.Choose(l.g, ranks, func(int) bool { return true }).Why
 	}
 	return able, why
 }
-
-func anyOwner(int) bool { return true }
 
 // largestOutput returns the most output tokens that would fit, -1 when the prompt alone does not.
 func (l *ledger) largestOutput(r *request) int {

@@ -99,7 +99,7 @@ func (c *prefixCache) lookAll() {
 		if busy || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.fetches.Incoming(&r.prefix.Text, c.sharable(r)) {
 			continue
 		}
-		if c.s.ledger.choose(r, 0).why != "" {
+		if c.s.ledger.choose(r, 0).Why != "" {
 			return
 		}
 		r.prefix.asked = true

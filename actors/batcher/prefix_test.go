@@ -220,7 +220,8 @@ func TestReadTwice(t *testing.T) {
 		e = submit(fmt.Sprint("r", i))
 		for e.Start != nil {
 			if l, p := &s.ledger.sockets[0], e.Start; len(p.Chunks) > 0 {
-				need := s.ledger.need(booking.Demand{Policy: kvcache.Streaming(4, 20), Read: 65, Tokens: 65}, 0)[0]
+				demand := booking.Demand{Policy: kvcache.Streaming(4, 20), Read: 65, Tokens: 65}
+				need := demand.Bytes(geometry, l.heads(), true, l.Block)
 				if i > 0 {
 					need += l.Block // the cache's rows and its own
 				}

@@ -26,7 +26,7 @@ func (c *prefixCache) next(first *request) *request {
 		if r == first || !c.interchangeable(first, r) {
 			continue
 		}
-		if n := len(c.find(r)); n > most && c.s.ledger.choose(r, 0).why == "" {
+		if n := len(c.find(r)); n > most && c.s.ledger.choose(r, 0).Why == "" {
 			best, most = r, n
 		}
 		if looked++; r.overdue() || looked == groupWindow {
@@ -61,11 +61,11 @@ func (c *prefixCache) passOver(r *request) {
 // wouldEvict reports whether a request's admission takes memory from the prefix cache.
 func (c *prefixCache) wouldEvict(r *request) bool {
 	to := c.s.ledger.choose(r, len(c.find(r)))
-	if to.why != "" {
+	if to.Why != "" {
 		return false
 	}
-	for i := range to.need {
-		if to.need[i] > c.s.ledger.sockets[i].free() {
+	for i := range to.Need {
+		if to.Need[i] > c.s.ledger.sockets[i].free() {
 			return true
 		}
 	}

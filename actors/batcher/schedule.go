@@ -150,7 +150,7 @@ func (s *State) makeRoom() {
 		return
 	}
 	for {
-		source, why := s.contexts.source(r, r.toRead()), s.ledger.choose(r, 0).why
+		source, why := s.contexts.source(r, r.toRead()), s.ledger.choose(r, 0).Why
 		turn := s.sessions.source(r)
 		if (why == "" || turn != nil || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
@@ -242,16 +242,16 @@ func (s *State) begun(r *request, found int) {
 // for it. It returns none if the request does not fit.
 func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	c := s.ledger.choose(r, shared)
-	fits := c.why == ""
-	for i := range c.need {
-		fits = fits && s.makeFree(i, c.need[i])
+	fits := c.Why == ""
+	for i := range c.Need {
+		fits = fits && s.makeFree(i, c.Need[i])
 	}
 	if !fits {
 		return none, nil
 	}
 	first := shared * tensor.BlockSlots
-	r.sweeping = sweeping{shape: c.shape, first: first, read: first, files: c.shape.FileBytes(r.toRead() - first)}
-	return c.owner, c.need
+	r.sweeping = sweeping{shape: c.Shape, first: first, read: first, files: c.Shape.FileBytes(r.toRead() - first)}
+	return c.Owner, c.Need
 }
 
 // makeFree evicts blocks of the prefix cache, and drops copies of states, until this number of bytes is

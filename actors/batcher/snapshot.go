@@ -75,7 +75,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 	case s.full():
 		return fmt.Sprintf("%d sequences run, the limit is %d", s.busy(), s.cfg.MaxRunning)
 	}
-	if why := s.ledger.choose(r, 0).why; why != "" {
+	if why := s.ledger.choose(r, 0).Why; why != "" {
 		return why
 	}
 	return "the next step"

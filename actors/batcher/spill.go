@@ -26,7 +26,7 @@ const memoryShort = 8
 func (v *residency) planFiles(p *plan.Plan) {
 	waits := false
 	if r := v.s.head(); r != nil && !v.s.full() {
-		waits = v.s.ledger.choose(r, 0).why != ""
+		waits = v.s.ledger.choose(r, 0).Why != ""
 	}
 	for rank := range v.s.ledger.sockets {
 		a := &v.s.ledger.sockets[rank]

@@ -1,5 +1,6 @@
-// Package booking counts the bytes of an admission on a socket, for each way to read a prompt: in
-// chunks, layer by layer, and layer by layer with the residual stream in files.
+// Package booking counts the bytes of an admission on a socket, for each way to read a prompt: in chunks,
+// layer by layer, and layer by layer with the residual stream in files. It chooses the socket that owns
+// the sequence.
 package booking
 
 import (
