@@ -107,7 +107,7 @@ func (x *adapted) done(d AdapterDone) {
 func (x *adapted) reopen(p *plan.Plan) {
 	for _, q := range x.s.resumed {
 		if r := q.r; !r.paused && q.runs() {
-			open := x.s.opens(r)
+			open := r.opens()
 			open.Reserve, open.Resume, open.Replica = r.cached+1, r.tokens(0, r.cached), r.resides.replica
 			p.Open = append(p.Open, open)
 		}

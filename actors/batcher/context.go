@@ -29,9 +29,19 @@ func (c *contextShare) size() int64 {
 
 // matches reports whether a request can begin as a fork of v, once v's prompt is in its cache.
 func (x *contexts) matches(r, v *request, read int) bool {
-	return r.Policy.Forks() && !r.NoCache && r.Prefill == 0 && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && (v.Hold || x.s.cfg.Geometry.Recurrent.Layers == 0) && read < len(r.Prompt)+len(r.out) && // otherwise the request would have no row
-		v.read == read && !v.ended && v.Policy.Spec() == r.Policy.Spec() && v.Salt == r.Salt && v.Adapter.ID == r.Adapter.ID && !v.NoCache && r.canOwn(v.owner) &&
+	return x.forks(r, read) && x.offers(v, read) && v.Salt == r.Salt && r.sameCache(v) && r.canOwn(v.owner) &&
 		slices.Equal(v.Prompt[:read], r.Prompt[:read])
+}
+
+// forks reports whether a request may begin as a fork of a sequence that has read this number of tokens.
+func (x *contexts) forks(r *request, read int) bool {
+	hasRow := read < len(r.Prompt)+len(r.out)
+	return hasRow && r.Policy.Forks() && !r.NoCache && r.Prefill == 0 && r.limit > 0 && x.s.cfg.Geometry.Windows == nil
+}
+
+// offers reports whether others may begin as forks of v, after this number of tokens.
+func (x *contexts) offers(v *request, read int) bool {
+	return v.read == read && !v.ended && !v.NoCache && (v.Hold || x.s.cfg.Geometry.Recurrent.Layers == 0)
 }
 
 // source returns a sequence that a request can begin as a fork of, or nil.
@@ -68,7 +78,7 @@ func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
 	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica, r.shares = decoding, x.s.sequences, read, read, 0, none, v.shares
 	x.s.begun(r, read)
 	x.s.running.insert(r)
-	open := x.s.opens(r)
+	open := r.opens()
 	open.Resume, open.Fork, open.Replica = r.tokens(0, read), v.seq, none
 	p.Open = append(p.Open, open)
 	return true

@@ -157,7 +157,14 @@ func (f *flight) missing(results map[uint64]*Result) string {
 	}
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
-		if r := results[c.Seq]; pools(c, f.rows[c.Seq]) && (r == nil || len(r.Pooled) == 0) || r == nil && c.PromptLogprobs >= 0 || c.Sample && (r == nil || len(r.Samples) == 0) {
+		r := results[c.Seq]
+		if r == nil {
+			r = &Result{}
+		}
+		noVector := pools(c, f.rows[c.Seq]) && len(r.Pooled) == 0
+		noScores := c.PromptLogprobs >= 0 && results[c.Seq] == nil
+		noSample := c.Sample && len(r.Samples) == 0
+		if noVector || noScores || noSample {
 			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", f.plan.Step, c.Seq)
 		}
 	}
@@ -178,7 +185,8 @@ func (s *State) measured(rank int, used int64) {
 	a := &s.ledger.sockets[rank]
 	a.used = used
 	if booked := a.reserved + a.Shared; used > booked {
-		s.out.Faults = append(s.out.Faults, Fault{Kind: "ledger", Message: fmt.Sprintf("socket %s uses %d bytes, the ledger reserved %d of %d", a.ID, used, booked, a.Budget)})
+		message := fmt.Sprintf("socket %s uses %d bytes, the ledger reserved %d of %d", a.ID, used, booked, a.Budget)
+		s.out.Faults = append(s.out.Faults, Fault{Kind: "ledger", Message: message})
 	}
 }
 

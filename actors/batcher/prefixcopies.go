@@ -34,7 +34,8 @@ func (c *prefixCache) planCopies(p *plan.Plan, rows map[uint64]*request) {
 			}
 		}
 		last := d.Start + len(d.Tokens) + p.PassCount() - 1
-		if !k.booked && c.keepsOutput(r) && last >= (r.cached/tensor.BlockSlots+1)*tensor.BlockSlots && c.tree.MakeFree(r.owner, c.s.ledger.copyBytes()) {
+		fills := last >= (r.cached/tensor.BlockSlots+1)*tensor.BlockSlots
+		if !k.booked && fills && c.keepsOutput(r) && c.tree.MakeFree(r.owner, c.s.ledger.copyBytes()) {
 			k.booked = true
 			c.s.ledger.moveCopy(r, 1)
 		}

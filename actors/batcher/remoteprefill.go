@@ -102,7 +102,10 @@ func (x *remotePrefills) take(r *request) bool {
 	x.s.sequences++
 	r.phase, r.seq, r.read, r.remote.Phase = prefill, x.s.sequences, d.Tokens, prefillgroup.Coming
 	x.s.running.insert(r)
-	x.s.out.Takes = append(x.s.out.Takes, prefillgroup.Take{Number: d.Number, Epoch: x.s.epoch, Seq: r.seq, Owner: owner, Tokens: d.Tokens, Policy: r.Policy.Spec(), Adapter: r.Adapter.ID, Rank: d.Rank, Source: d.Seq})
+	x.s.out.Takes = append(x.s.out.Takes, prefillgroup.Take{
+		Number: d.Number, Rank: d.Rank, Source: d.Seq, Tokens: d.Tokens,
+		Epoch: x.s.epoch, Seq: r.seq, Owner: owner, Policy: r.Policy.Spec(), Adapter: r.Adapter.ID,
+	})
 	return true
 }
 

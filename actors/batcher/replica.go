@@ -50,21 +50,27 @@ func (v *residency) planReplicas(p *plan.Plan) {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.rowless() || r.shares != nil || r.resides.replica != none || r.Policy.Scored() || r.resides.file.blocks > 0 {
+		if !r.movable() || r.Policy.Scored() || r.resides.replica != none {
 			continue
 		}
-		replica := none
+		bytes := v.s.ledger.owned(r)
+		replica, most := none, bytes-1
 		for i := range v.s.ledger.sockets {
-			if room := v.s.ledger.sockets[i].room(); i != r.owner && room >= v.s.ledger.owned(r) && (replica == none || room > v.s.ledger.sockets[replica].room()) {
-				replica = i
+			if room := v.s.ledger.sockets[i].room(); i != r.owner && room > most {
+				replica, most = i, room
 			}
 		}
-		if replica == none || !v.s.makeFree(replica, v.s.ledger.owned(r)) {
+		if replica == none || !v.s.makeFree(replica, bytes) {
 			continue
 		}
 		v.s.ledger.addReplica(r, replica)
 		p.Copy = append(p.Copy, plan.Copy{Seq: r.seq, Owner: r.owner, Replica: replica})
 	}
+}
+
+// movable reports whether a cache decodes, belongs to one sequence and is only in memory.
+func (r *request) movable() bool {
+	return r.phase == decoding && !r.ended && !r.rowless() && r.shares == nil && r.resides.file.blocks == 0
 }
 
 // evict frees memory on a socket: it drops the replica of the last sequence in order that has

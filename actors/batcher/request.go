@@ -120,6 +120,11 @@ func (r *request) demand() (read, tokens int) {
 	return read, min(read+1, r.final())
 }
 
+// sameCache reports whether equal tokens have equal cache rows in both requests.
+func (r *request) sameCache(v *request) bool {
+	return v.Policy.Spec() == r.Policy.Spec() && v.Adapter.ID == r.Adapter.ID
+}
+
 func (r *request) canOwn(rank int) bool { return r.able[rank] }
 
 // finished returns the reason why the newest token ends the request, if it does.

@@ -63,10 +63,16 @@ func (s *State) schedule() {
 	s.out.Start = p
 }
 
+// run returns a run of the tokens at [lo, hi) of a request.
+func (r *request) run(lo, hi int) plan.Run {
+	return plan.Run{Seq: r.seq, Owner: r.owner, Start: lo, Tokens: r.tokens(lo, hi), PromptLogprobs: plan.None, Next: plan.None}
+}
+
 // row returns the next decode row of a request.
 func (r *request) row() plan.Run {
-	return plan.Run{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Start: r.cached, Tokens: r.tokens(r.cached, r.cached+1),
-		Sample: r.cached+1 >= len(r.Prompt), PromptLogprobs: plan.None, Next: plan.None}
+	row := r.run(r.cached, r.cached+1)
+	row.Accepted, row.Sample = r.staged, r.cached+1 >= len(r.Prompt)
+	return row
 }
 
 // growAll books the bytes of the next decode rows, in order. If memory is short on a socket, it
@@ -159,7 +165,15 @@ func (s *State) makeRoom() {
 			continue
 		}
 		yields := func(v *request) bool {
-			return !v.lends() && (v.unread || v.idle && v != turn || v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0)
+			switch {
+			case v.lends():
+				return false
+			case v.unread || v.idle && v != turn:
+				return true
+			case v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank:
+				return true
+			}
+			return v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
 		last := len(s.running) - 1
 		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
@@ -214,7 +228,7 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 	s.ledger.admit(r, owner, need)
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
-	open := s.opens(r)
+	open := r.opens()
 	open.Reserve = max(read, tokens)
 	s.prefix.admit(r, &open, chain)
 	s.begun(r, r.cached)
@@ -224,9 +238,13 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 }
 
 // opens returns the Open of a request that is being admitted.
-func (s *State) opens(r *request) plan.Open {
-	return plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling, Pool: r.Pool,
-		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none, Adapter: r.Adapter.ID, PassRows: r.sweeping.shape.Pass, InFile: r.sweeping.shape.InFile}
+func (r *request) opens() plan.Open {
+	return plan.Open{
+		Seq: r.seq, ID: r.ID, Owner: r.owner, Replica: none,
+		Policy: r.Policy, Sampling: r.Sampling, Pool: r.Pool, Adapter: r.Adapter.ID,
+		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1,
+		PassRows: r.sweeping.shape.Pass, InFile: r.sweeping.shape.InFile,
+	}
 }
 
 // begun counts a first admission, with the tokens of the prompt that a cache had.
@@ -317,7 +335,8 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 		end = min(end, x.After)
 	}
 	end = s.prefix.cut(r, end)
-	c := plan.Run{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Prefill: true, PromptLogprobs: plan.None, Next: plan.None}
+	c := r.run(r.cached, end)
+	c.Prefill = true
 	c.Last = end == r.read && x.Pieces == 0 && r.Pool == pooling.None
 	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {

@@ -72,16 +72,19 @@ func (x *sessions) source(r *request) *request {
 		return nil
 	}
 	for _, v := range x.s.running {
-		if v.idle && v.Session == r.Session && v.read == r.toRead() && v.cached < len(r.Prompt)+len(r.out) && r.canOwn(v.owner) &&
-			v.Policy.Spec() == r.Policy.Spec() && v.Adapter.ID == r.Adapter.ID && (v.resides.file.blocks == 0 || v.resides.file.done) && v.begins(r) {
+		moving := v.resides.file.blocks > 0 && !v.resides.file.done
+		if v.idle && v.Session == r.Session && v.read == r.toRead() && r.canOwn(v.owner) && r.sameCache(v) && !moving && v.begins(r) {
 			return v
 		}
 	}
 	return nil
 }
 
-// begins reports whether the tokens in the cache of v are the first ones of r.
+// begins reports whether the tokens in the cache of r are the first ones of the next turn, which has more.
 func (r *request) begins(next *request) bool {
+	if r.cached >= len(next.Prompt)+len(next.out) {
+		return false
+	}
 	for pos := range r.cached {
 		if r.token(pos) != next.token(pos) {
 			return false
@@ -96,7 +99,8 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 	if v.resides.replica != none {
 		x.s.ledger.removeReplica(v)
 	}
-	owner, bytes := v.owner, kvcache.SpilledBytes(x.s.cfg.Geometry, v.read, v.cached+1, 1, v.resides.file.blocks, v.Policy)-v.booked[v.owner]-x.s.ledger.sharedBytes(v)
+	owner := v.owner
+	bytes := kvcache.SpilledBytes(x.s.cfg.Geometry, v.read, v.cached+1, 1, v.resides.file.blocks, v.Policy) - x.s.ledger.owned(v)
 	for last := len(x.s.running) - 1; !x.s.makeFree(owner, bytes); last-- {
 		if last < 0 {
 			return false
@@ -116,7 +120,7 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 	}
 	x.s.begun(r, r.cached)
 	x.s.running.insert(r)
-	open := x.s.opens(r)
+	open := r.opens()
 	open.Resume, open.Fork, open.Take = r.tokens(0, r.cached), v.seq, true
 	p.Open = append(p.Open, open)
 	return true

@@ -8,17 +8,18 @@ import (
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
-	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.Current, Totals: s.totals,
-		Prefix: s.prefix.tree.Totals, PrefixBlocks: s.prefix.tree.Len()}
+	v := Snapshot{
+		Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps,
+		TokensPerSecond: s.rate.Current, Totals: s.totals, Speculated: s.drafts.Totals(),
+		Prefix: s.prefix.tree.Totals, PrefixBlocks: s.prefix.tree.Len(), MicroBatches: s.overlap.Last(),
+	}
 	if s.outage != nil {
 		v.Outage = *s.outage
 	}
 	if f := s.flight; f != nil {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
-	v.Speculated = s.drafts.Totals()
 	v.ThreadShift, v.Trying, v.Trials = s.threads.Trials()
-	v.MicroBatches = s.overlap.Last()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketLedger{
 			ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.Shared - a.Evictable, Used: a.used, Freed: a.freed,
@@ -50,7 +51,9 @@ func (s *State) Snapshot() Snapshot {
 	}
 	head := s.head()
 	for i, r := range s.waiting {
-		v.Waiting = append(v.Waiting, RequestState{ID: r.ID, State: "waiting", Why: s.why(r, i, head), Prompt: len(r.Prompt), Output: len(r.out), Preempted: r.preempted})
+		state := RequestState{ID: r.ID, State: "waiting", Why: s.why(r, i, head), Prompt: len(r.Prompt), Output: len(r.out)}
+		state.Preempted = r.preempted
+		v.Waiting = append(v.Waiting, state)
 	}
 	return v
 }

@@ -61,7 +61,7 @@ func (v *residency) fileBlocks(r *request) int {
 
 // canMove reports whether a cache can go to a file in this step.
 func (v *residency) canMove(r *request, p *plan.Plan) bool {
-	if r.phase != decoding || r.ended || r.rowless() || r.shares != nil || r.resides.inMemory || r.resides.file.blocks > 0 {
+	if !r.movable() || r.resides.inMemory {
 		return false
 	}
 	for _, k := range p.Copy {
@@ -119,7 +119,8 @@ func (l *ledger) spilled(r *request, blocks int) {
 // spillChange returns the change of the bytes that only this sequence has on its owner, because it
 // no longer shares blocks of the prefix cache.
 func (l *ledger) spillChange(r *request, blocks int) int64 {
-	return l.sharedBytes(r) + kvcache.SpilledBytes(l.g, r.read, r.cached, 1, blocks, r.Policy) - kvcache.StepBytes(l.g, r.read, r.cached, 1, r.Policy)
+	after := kvcache.SpilledBytes(l.g, r.read, r.cached, 1, blocks, r.Policy)
+	return after - kvcache.StepBytes(l.g, r.read, r.cached, 1, r.Policy) + l.sharedBytes(r)
 }
 
 // stepBytes returns kvcache.StepBytes of the owner's cache, with or without rows in a file.

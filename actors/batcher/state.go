@@ -76,7 +76,8 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}}}
+	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started"}
+	s.ledger = ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}}
 	s.prefix, s.drafts = newPrefixCache(s), newDraftRows(s)
 	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.multiStep.s = s, s, s, s, s, s, s
@@ -209,7 +210,8 @@ func (s *State) finish(r *request, reason, code, message string) {
 	}
 	f := Finish{
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
-		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.Counted, Verified: r.drafted.Verified, Pooled: r.pooled,
+		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted,
+		Speculated: r.drafted.Counted, Verified: r.drafted.Verified, Pooled: r.pooled,
 	}
 	s.remote.finished(r, &f)
 	s.out.Finishes = append(s.out.Finishes, f)

@@ -40,48 +40,25 @@ func (s *State) submit(spec Spec) {
 	}
 }
 
+// refuse returns why a request cannot join the queue, or nil.
 func (s *State) refuse(r *request) *Reject {
-	bad := func(format string, args ...any) *Reject {
-		return &Reject{Code: CodeInvalid, Message: fmt.Sprintf(format, args...)}
+	if s.requests[r.ID] != nil {
+		return reject(CodeDuplicate, "a request with ID %q is there already", r.ID)
 	}
-	switch {
-	case r.ID == "":
-		return bad("the request has no ID")
-	case s.requests[r.ID] != nil:
-		return &Reject{Code: CodeDuplicate, Message: fmt.Sprintf("a request with ID %q is there already", r.ID)}
-	case r.Policy == nil || r.Sampling == nil:
-		return bad("the request has no cache policy or no sampling parameters")
-	case len(r.Prompt) == 0:
-		return bad("the prompt is empty")
-	case r.MaxTokens < 0 || len(r.out) > r.MaxTokens:
-		return bad("max_tokens is %d with %d tokens emitted before", r.MaxTokens, len(r.out))
-	case r.Priority < -maxPriority || r.Priority > maxPriority:
-		return bad("priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
-	case r.PromptLogprobs >= 0 && r.context() < len(r.Prompt):
-		return bad("log-probabilities of the prompt are not to be had under %s, which reads only a part of it whole: ask for another kv_policy", r.Policy.Name())
-	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !r.Policy.Forks() && (r.Hold || !r.Policy.Endless() && r.Session == ""):
-		return bad("a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed", r.Context, len(r.Prompt), r.Policy.Name())
-	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
-		return bad("a context that is held is its whole prompt, and has one token")
-	case !r.Pool.Valid() || r.Pool == pooling.None && (s.cfg.Whole || s.cfg.Headless):
-		return bad("the request asks for tokens or an unknown vector (pooling %v), and this model only makes vectors", r.Pool)
-	case r.Pool != pooling.None && (r.MaxTokens != 0 || r.PromptLogprobs >= 0 || r.Context > 0 || r.context() < len(r.Prompt)):
-		return bad("a request for a vector reads its whole prompt under %s; it has no output, no prompt_logprobs and no context", r.Policy.Name())
-	case s.cfg.Whole && len(r.Prompt) > s.cfg.TokenBudget:
-		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), s.cfg.TokenBudget)}
-	case r.PromptLogprobs < -1:
-		return bad("prompt_logprobs is %d", r.PromptLogprobs)
-	case r.context() > s.cfg.ContextLimit || len(r.Prompt)+min(r.MaxTokens, 1) > r.Policy.Longest(s.cfg.ContextLimit) || len(r.out) > r.limit:
-		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), r.Policy.Longest(s.cfg.ContextLimit))}
+	for _, check := range []func(*Config) *Reject{r.invalid, r.unsupported, r.tooLong} {
+		if rejected := check(&s.cfg); rejected != nil {
+			return rejected
+		}
 	}
 	if s.placed {
 		if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit != "" && !r.Accepted {
-			return &Reject{Code: CodeBudget, Message: s.tooLarge(r)}
+			return reject(CodeBudget, "%s", s.tooLarge(r))
 		}
 	}
 	if s.placed && r.unfit == "" {
 		if r.unfit = s.adapted.refuse(r); r.unfit != "" && !r.Accepted {
-			return &Reject{Code: CodeBudget, Message: r.unfit + ": use an adapter of smaller rank, or restart the nodes with a larger " + options.Name("lora-memory")}
+			return reject(CodeBudget, "%s: use an adapter of smaller rank, or restart the nodes with a larger %s",
+				r.unfit, options.Name("lora-memory"))
 		}
 	}
 	switch {
@@ -91,7 +68,66 @@ func (s *State) refuse(r *request) *Reject {
 		return &Reject{Code: CodeDraining, Message: "the server is shutting down", RetryAfter: 10}
 	case len(s.waiting) >= s.cfg.MaxWaiting:
 		after := s.retryAfter()
-		return &Reject{Code: CodeOverloaded, Message: fmt.Sprintf("%d requests are waiting, try again in about %d s", len(s.waiting), after), RetryAfter: after}
+		rejected := reject(CodeOverloaded, "%d requests are waiting, try again in about %d s", len(s.waiting), after)
+		rejected.RetryAfter = after
+		return rejected
+	}
+	return nil
+}
+
+func reject(code, format string, args ...any) *Reject {
+	return &Reject{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// invalid returns which field of a request is invalid, or nil.
+func (r *request) invalid(*Config) *Reject {
+	switch {
+	case r.ID == "":
+		return reject(CodeInvalid, "the request has no ID")
+	case r.Policy == nil || r.Sampling == nil:
+		return reject(CodeInvalid, "the request has no cache policy or no sampling parameters")
+	case len(r.Prompt) == 0:
+		return reject(CodeInvalid, "the prompt is empty")
+	case r.MaxTokens < 0 || len(r.out) > r.MaxTokens:
+		return reject(CodeInvalid, "max_tokens is %d with %d tokens emitted before", r.MaxTokens, len(r.out))
+	case r.Priority < -maxPriority || r.Priority > maxPriority:
+		return reject(CodeInvalid, "priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
+	case r.PromptLogprobs < -1:
+		return reject(CodeInvalid, "prompt_logprobs is %d", r.PromptLogprobs)
+	}
+	return nil
+}
+
+// unsupported returns what the policy of a request or the model does not support, or nil.
+func (r *request) unsupported(cfg *Config) *Reject {
+	whole := r.context() >= len(r.Prompt) // prefill reads the whole prompt
+	forks := r.Policy.Forks() || !r.Hold && (r.Policy.Endless() || r.Session != "")
+	switch {
+	case r.PromptLogprobs >= 0 && !whole:
+		return reject(CodeInvalid, "log-probabilities of the prompt are not available under %s, which reads only a part of it whole: "+
+			"ask for another kv_policy", r.Policy.Name())
+	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !forks:
+		return reject(CodeInvalid, "a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed",
+			r.Context, len(r.Prompt), r.Policy.Name())
+	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
+		return reject(CodeInvalid, "a context that is held is its whole prompt, and has one token")
+	case !r.Pool.Valid() || r.Pool == pooling.None && (cfg.Whole || cfg.Headless):
+		return reject(CodeInvalid, "the request asks for tokens or an unknown vector (pooling %v), and this model only makes vectors", r.Pool)
+	case r.Pool != pooling.None && (r.MaxTokens != 0 || r.PromptLogprobs >= 0 || r.Context > 0 || !whole):
+		return reject(CodeInvalid, "a request for a vector reads its whole prompt under %s; it has no output, no prompt_logprobs "+
+			"and no context", r.Policy.Name())
+	}
+	return nil
+}
+
+// tooLong returns why the tokens of a request do not fit into its context, or nil.
+func (r *request) tooLong(cfg *Config) *Reject {
+	if cfg.Whole && len(r.Prompt) > cfg.TokenBudget {
+		return reject(CodeContext, "the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), cfg.TokenBudget)
+	}
+	longest := r.Policy.Longest(cfg.ContextLimit)
+	if r.context() > cfg.ContextLimit || len(r.Prompt)+min(r.MaxTokens, 1) > longest || len(r.out) > r.limit {
+		return reject(CodeContext, "the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), longest)
 	}
 	return nil
 }
