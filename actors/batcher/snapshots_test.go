@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -102,5 +103,63 @@ func TestForkWithStates(t *testing.T) {
 			}
 			at.close()
 		}
+	}
+}
+
+// TestPlanKeepsItsBlocks: a plan does not drop blocks or snapshots that a sequence begins with in the same
+// plan, even if the copy of another sequence's states needs their memory.
+func TestPlanKeepsItsBlocks(t *testing.T) {
+	plain := geometry
+	defer func() { geometry = plain }()
+	geometry = recurrent()
+	warm, uncopied := 0, 0
+	for budget := int64(20 * block); budget < 60*block; budget += block / 2 {
+		s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 300, 256 })
+		out := newClient(t)
+		sockets := []Socket{{ID: "n", Budget: budget, Heads: tensor.Span{Hi: 4}}}
+		at := newCluster(t, 1, sockets)
+		s.Step(Placed{Epoch: 1, Sockets: sockets})
+		submit := func(id, text string, tokens, most int) Effects {
+			spec := Spec{ID: id, Prompt: prompt(text, tokens), MaxTokens: most, Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Full()}
+			out.specs[id] = &spec
+			return s.Step(Submit{spec})
+		}
+		run := func(e Effects) Effects {
+			p := e.Start
+			for _, o := range p.Open {
+				if warm += len(o.Prefix); len(o.Shared) > 0 && slices.Contains(p.DropExtras, o.Shared[len(o.Shared)-1]) {
+					t.Fatalf("budget %d: step %d drops the snapshot that %s begins with", budget, p.Step, o.ID)
+				}
+				for _, id := range o.Shared {
+					if slices.Contains(p.Evict, id) {
+						t.Fatalf("budget %d: step %d evicts block %d, with which %s begins", budget, p.Step, id, o.ID)
+					}
+				}
+			}
+			for _, d := range p.Decode {
+				if last := d.Start + len(d.Tokens); last%tensor.BlockSlots == 0 && !d.Snapshot {
+					uncopied++ // for lack of memory
+				}
+			}
+			e = s.Step(at.run(p, out.specs))
+			out.take(e)
+			checkLedger(t, s)
+			at.release(e.Release)
+			return e
+		}
+		for e := submit("first", "a text", 200, 1); e.Start != nil; {
+			e = run(e)
+		}
+		e := submit("decodes", "another text", 8, 60)
+		for e.Start != nil {
+			if d := e.Start.Decode; len(d) == 1 && d[0].Start == tensor.BlockSlots-2 {
+				submit("again", "a text", 200, 1) // the next plan admits it, and copies states
+			}
+			e = run(e)
+		}
+		at.close()
+	}
+	if warm == 0 || uncopied == 0 {
+		t.Errorf("sequences began with %d tokens, and %d times states were not copied: the test needs both", warm, uncopied)
 	}
 }
