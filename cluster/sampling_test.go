@@ -102,8 +102,8 @@ func TestSamplingDefaultsOfGGUF(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := fmt.Sprint(*got.DefaultTemperature, got.DefaultTopP, got.DefaultMinP, got.DefaultTopK,
-			got.DefaultRepetitionPenalty); text != c.want {
+		text := fmt.Sprint(*got.DefaultTemperature, got.DefaultTopP, got.DefaultMinP, got.DefaultTopK, got.DefaultRepetitionPenalty)
+		if text != c.want {
 			t.Errorf("%v: %s, want %s", c.set, text, c.want)
 		}
 	}

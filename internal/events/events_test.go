@@ -76,8 +76,9 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 		return true
 	})
 	got := tell(&e.log)
-	if tail := "node_joined @3 open=false next=0 stall=0 0/1 failed=0 silent=0 again=0\n" +
-		"coordinator_took_over @3 open=false next=4 stall=1500 0/0 failed=0 silent=0 again=0\n"; !strings.HasSuffix(got, tail) {
+	tail := "node_joined @3 open=false next=0 stall=0 0/1 failed=0 silent=0 again=0\n" +
+		"coordinator_took_over @3 open=false next=4 stall=1500 0/0 failed=0 silent=0 again=0\n"
+	if !strings.HasSuffix(got, tail) {
 		t.Errorf("the successor's log ends with\n%s", got)
 	}
 	if n := len(e.log.events); n != 7 || e.log.events[n-1].ID != 7 || e.log.events[n-1].Revision <= l.revision {

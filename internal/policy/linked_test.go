@@ -35,8 +35,8 @@ func TestLinkedPackages(t *testing.T) {
 	if bad := heavy(linked); len(bad) > 0 {
 		t.Errorf("cmd/shoal links %s: import them only in tests and in internal/tools, or see `go list -deps`", strings.Join(bad, ", "))
 	}
-	if got := heavy([]string{"testing/iotest", "testingx", "golang.org/x/text/cases"}); strings.Join(got,
-		" ") != "testing/iotest golang.org/x/text/cases" {
+	got := heavy([]string{"testing/iotest", "testingx", "golang.org/x/text/cases"})
+	if strings.Join(got, " ") != "testing/iotest golang.org/x/text/cases" {
 		t.Errorf("the check finds %v", got)
 	}
 }

@@ -81,8 +81,8 @@ func TestOtherArithmetic(t *testing.T) {
 	})
 	got, _ = p.open(reqs).wait(t)
 	same(t, "over two builds", reqs, want, got)
-	if out, said, _ := command(t, patience, nil, "status", "--server", p.base); !strings.Contains(out,
-		"arithmetic "+ours+"   wire version") || !strings.Contains(out, "another build on n2: dev tags=rolled go") {
+	out, said, _ := command(t, patience, nil, "status", "--server", p.base)
+	if !strings.Contains(out, "arithmetic "+ours+"   wire version") || !strings.Contains(out, "another build on n2: dev tags=rolled go") {
 		t.Errorf("shoal status: %s%s", out, said)
 	}
 

@@ -41,8 +41,8 @@ func TestChaosFiles(t *testing.T) {
 			most, with, said := int64(0), 0, []string{}
 			victim = ""
 			for _, n := range c.state().Nodes {
-				if said = append(said, fmt.Sprintf("%s: %d of %d bytes in files, %d sequences", n.ID,
-					n.KVDiskUsedBytes, n.KVUsedBytes, n.Sequences)); n.KVDiskUsedBytes == 0 || n.Sequences == 0 {
+				said = append(said, fmt.Sprintf("%s: %d of %d bytes in files, %d sequences", n.ID, n.KVDiskUsedBytes, n.KVUsedBytes, n.Sequences))
+				if n.KVDiskUsedBytes == 0 || n.Sequences == 0 {
 					continue
 				}
 				if with++; n.KVDiskUsedBytes > most {

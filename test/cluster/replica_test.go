@@ -196,8 +196,8 @@ func TestStoreReplicasGone(t *testing.T) {
 		a := k.at[0].call("GET", "/health", nil)
 		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
 	})
-	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out,
-		"most replicas of the store are unreachable: n0, n1") {
+	out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base)
+	if !strings.Contains(out, "most replicas of the store are unreachable: n0, n1") {
 		t.Errorf("shoal status does not name the missing process:\n%s", out)
 	}
 	k.runs[0].kill(t)

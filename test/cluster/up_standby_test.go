@@ -251,8 +251,9 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 	})
 	for _, path := range []string{"/health", "/ready", "/v1/models"} {
 		a, err := ask(path) // from either of them
-		if said := string(a.body); err != nil || a.status != 503 || !strings.Contains(said,
-			"needs 2 of its 3 replicas; here: coordinator; away:") && !strings.Contains(said, "has not asked this process to keep a copy") {
+		said := string(a.body)
+		if err != nil || a.status != 503 || !strings.Contains(said, "needs 2 of its 3 replicas; here: coordinator; away:") &&
+			!strings.Contains(said, "has not asked this process to keep a copy") {
 			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
 		}
 	}

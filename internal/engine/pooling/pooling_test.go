@@ -50,8 +50,8 @@ func TestChunks(t *testing.T) {
 				clear(scratch)
 				at = end
 			}
-			if got, want := a.Vector(), plain(m, states); !slices.EqualFunc(got,
-				want, func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }) {
+			same := func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
+			if got, want := a.Vector(), plain(m, states); !slices.EqualFunc(got, want, same) {
 				t.Fatalf("%v of %d states in chunks is %v, at once %v", m, len(states), got, want)
 			}
 		}

@@ -83,8 +83,9 @@ func TestLandmarks(t *testing.T) {
 				mean, key := make([]float32, l.KDim), make([]float32, l.KDim)
 				l.MeanKey(mean, blocks, 8*chunk, 9*chunk, key)
 				again := make([]byte, len(index[0]))
-				if l.SetLandmark(kind, again, 8, mean); !slices.Equal(new(AttnScratch).ScoreLandmarks(l,
-					kind, [][]byte{slices.Concat(again, make([]byte, 256))}, 9, q, 1)[8:], score()[8:9]) {
+				l.SetLandmark(kind, again, 8, mean)
+				other := [][]byte{slices.Concat(again, make([]byte, 256))}
+				if !slices.Equal(new(AttnScratch).ScoreLandmarks(l, kind, other, 9, q, 1)[8:], score()[8:9]) {
 					t.Fatalf("%v: another mean of the same keys", l.Type)
 				}
 			}

@@ -118,8 +118,8 @@ func TestResponsesBackgroundStream(t *testing.T) {
 	if last["type"] != "response.incomplete" || canon(last["response"]) != canon(h.want(200, "GET", path, "")) {
 		t.Fatalf("%v", last)
 	}
-	if again, _ := h.responseEvents("GET", path+"?stream=true&starting_after=9", ""); strings.Join(again,
-		"\n") != strings.Join(all[10:], "\n") {
+	again, _ := h.responseEvents("GET", path+"?stream=true&starting_after=9", "")
+	if strings.Join(again, "\n") != strings.Join(all[10:], "\n") {
 		t.Errorf("from 10 on:\n%s\nof\n%s", strings.Join(again, "\n"), strings.Join(all, "\n"))
 	}
 	if resumed := h.want(200, "POST", path+"/cancel", ""); resumed["status"] != "incomplete" {

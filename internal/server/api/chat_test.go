@@ -20,8 +20,8 @@ func TestChat(t *testing.T) {
 		t.Error(a.raw)
 	}
 	r := e.Last(t)
-	if want := []int32{servertest.TokBOS, servertest.TokUser, 'H', 'i', servertest.TokEnd,
-		servertest.TokAssistant}; !reflect.DeepEqual(r.Prompt, want) {
+	want := []int32{servertest.TokBOS, servertest.TokUser, 'H', 'i', servertest.TokEnd, servertest.TokAssistant}
+	if !reflect.DeepEqual(r.Prompt, want) {
 		t.Errorf("prompt %v", r.Prompt)
 	}
 	if r.MaxTokens != 512-6 {
@@ -55,8 +55,8 @@ func TestChatMessages(t *testing.T) {
 	if a := post(t, url, chat(M{"messages": ok, "add_generation_prompt": false})); a.status != 200 {
 		t.Fatal(a.raw)
 	}
-	if got := (servertest.Tokenizer{}).Decode(e.Last(t).Prompt,
-		false); got != "<bos><|user|>d<|end|><|user|>a\nb<|end|><|assistant|>c<|end|>" {
+	got := (servertest.Tokenizer{}).Decode(e.Last(t).Prompt, false)
+	if got != "<bos><|user|>d<|end|><|user|>a\nb<|end|><|assistant|>c<|end|>" {
 		t.Errorf("prompt %q", got)
 	}
 	for _, c := range []struct {

@@ -37,8 +37,8 @@ func TestParameters(t *testing.T) {
 	post(t, url, completion(M{"allowed_token_ids": []int{70, 3, 64, 3}, "bad_words": []string{"one", " two", "ab"}, "n": 2}))
 	for _, r := range e.Requests[1:3] {
 		p := r.Sampling
-		if want := [][]int32{{'o', 'n', 'e'}, {servertest.TokOne}, {'t', 'w', 'o'}, {servertest.TokTwo}, {'a', 'b'},
-			{' ', 'a', 'b'}}; !reflect.DeepEqual(p.BadWords, want) || !slices.Equal(p.Allowed, []uint64{1 << 3, 1<<0 | 1<<6}) {
+		want := [][]int32{{'o', 'n', 'e'}, {servertest.TokOne}, {'t', 'w', 'o'}, {servertest.TokTwo}, {'a', 'b'}, {' ', 'a', 'b'}}
+		if !reflect.DeepEqual(p.BadWords, want) || !slices.Equal(p.Allowed, []uint64{1 << 3, 1<<0 | 1<<6}) {
 			t.Errorf("masks %v %x", p.BadWords, p.Allowed)
 		}
 	}
@@ -190,19 +190,20 @@ func TestUsageOfDrafts(t *testing.T) {
 	}}
 	url := serve(t, e) + "/v1/completions"
 	got := at(t, post(t, url, completion(M{"n": 2})).body, "usage", "completion_tokens_details")
-	if want := (M{"accepted_prediction_tokens": 14.0, "rejected_prediction_tokens": 4.0, "draft_steps": 6.0}); !reflect.DeepEqual(got,
-		map[string]any(want)) {
+	want := M{"accepted_prediction_tokens": 14.0, "rejected_prediction_tokens": 4.0, "draft_steps": 6.0}
+	if !reflect.DeepEqual(got, map[string]any(want)) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	drafts = &engine.Drafts{Rows: 5, Drafted: 16, Accepted: 6, At: []uint64{3, 2, 1}, PerStep: []engine.DraftStep{{Drafted: 3, Accepted: 0},
-		{Drafted: 4, Accepted: 3}, {Drafted: 3, Accepted: 2}, {Drafted: 3, Accepted: 1}, {Drafted: 3, Accepted: 0}}}
-	want := M{"mean_acceptance_length": 2.2, "draft_acceptance_rate": 0.375, "num_spec_steps": 5.0,
+	drafts = &engine.Drafts{Rows: 5, Drafted: 16, Accepted: 6, At: []uint64{3, 2, 1}, PerStep: []engine.DraftStep{
+		{Drafted: 3, Accepted: 0}, {Drafted: 4, Accepted: 3}, {Drafted: 3, Accepted: 2}, {Drafted: 3, Accepted: 1}, {Drafted: 3, Accepted: 0},
+	}}
+	want = M{"mean_acceptance_length": 2.2, "draft_acceptance_rate": 0.375, "num_spec_steps": 5.0,
 		"num_accepted_draft_tokens": 6.0, "num_draft_tokens": 16.0, "num_spec_tokens": 15.0,
 		"acceptance_histogram_by_draft_length": map[string]any{"3": []any{2.0, 1.0, 1.0, 0.0}, "4": []any{0.0, 0.0, 0.0, 1.0, 0.0}},
 		"per_step_accepted":                    []any{0.0, 3.0, 2.0, 1.0, 0.0}, "per_step_drafted": []any{3.0, 4.0, 3.0, 3.0, 3.0},
 		"acceptance_histogram": []any{2.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0}}
-	if got := at(t, post(t, url, completion(M{"speculate": "suffix"})).body, "metrics",
-		"speculative_decoding"); !reflect.DeepEqual(got, map[string]any(want)) {
+	got = at(t, post(t, url, completion(M{"speculate": "suffix"})).body, "metrics", "speculative_decoding")
+	if !reflect.DeepEqual(got, map[string]any(want)) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	for _, body := range []M{nil, {"speculate": "off"}, {"speculate": "suffix", "n": 2}} {
