@@ -50,7 +50,8 @@ func with(c change) []byte {
 }
 
 func TestConfigForms(t *testing.T) {
-	llama3 := change{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
+	llama3 := change{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+		"original_max_position_embeddings": 128}
 	five := maps.Clone(llama3)
 	five["rope_theta"] = 5e5
 	for name, test := range map[string]struct {
@@ -58,20 +59,35 @@ func TestConfigForms(t *testing.T) {
 		generation string
 		want       func(*model.Config)
 	}{
-		"plain":                   {},
-		"kv heads default":        {change: change{"num_key_value_heads": nil}, want: func(c *model.Config) { c.KVHeads = 4 }},
-		"head_dim null":           {change: change{"head_dim": nil}},
-		"head_dim apart":          {change: change{"head_dim": 24}, want: func(c *model.Config) { c.HeadDim = 24 }},
-		"head_dim, odd division":  {change: change{"head_dim": 24, "hidden_size": 50}, want: func(c *model.Config) { c.HeadDim, c.Hidden = 24, 50 }},
-		"untied by default":       {change: change{"tie_word_embeddings": remove}, want: func(c *model.Config) { c.Tied = false }},
-		"biases":                  {change: change{"attention_bias": true, "mlp_bias": true}, want: func(c *model.Config) { c.QKVBias, c.OutBias, c.MLPBias = true, true, true }},
-		"no bos, many eos":        {change: change{"bos_token_id": nil, "eos_token_id": []int{5, 6}}, want: func(c *model.Config) { c.BOS, c.EOS = nil, []int32{5, 6} }},
+		"plain":            {},
+		"kv heads default": {change: change{"num_key_value_heads": nil}, want: func(c *model.Config) { c.KVHeads = 4 }},
+		"head_dim null":    {change: change{"head_dim": nil}},
+		"head_dim apart":   {change: change{"head_dim": 24}, want: func(c *model.Config) { c.HeadDim = 24 }},
+		"head_dim, odd division": {
+			change: change{"head_dim": 24, "hidden_size": 50},
+			want:   func(c *model.Config) { c.HeadDim, c.Hidden = 24, 50 },
+		},
+		"untied by default": {change: change{"tie_word_embeddings": remove}, want: func(c *model.Config) { c.Tied = false }},
+		"biases": {
+			change: change{"attention_bias": true, "mlp_bias": true},
+			want:   func(c *model.Config) { c.QKVBias, c.OutBias, c.MLPBias = true, true, true },
+		},
+		"no bos, many eos": {
+			change: change{"bos_token_id": nil, "eos_token_id": []int{5, 6}},
+			want:   func(c *model.Config) { c.BOS, c.EOS = nil, []int32{5, 6} },
+		},
 		"generation_config first": {change: change{"eos_token_id": []int{9, 1}}, generation: `{"eos_token_id": [1, 4]}`, want: func(c *model.Config) { c.EOS = []int32{1, 4, 9} }},
 		"generation_config alone": {change: change{"eos_token_id": nil}, generation: `{"eos_token_id": 7, "bos_token_id": 3}`, want: func(c *model.Config) { c.BOS, c.EOS = []int32{3}, []int32{7} }},
-		"dtype of transformers 5": {change: change{"torch_dtype": remove, "dtype": "float16"}, want: func(c *model.Config) { c.DType = tensor.F16 }},
-		"theta default":           {change: change{"rope_theta": nil}, want: func(c *model.Config) { c.Rope.Theta = 10000 }},
-		"rope default type":       {change: change{"rope_parameters": change{"rope_type": "default", "rope_theta": 5e5}}},
-		"rope linear, old key":    {change: change{"rope_scaling": change{"type": "linear", "factor": 2}}, want: func(c *model.Config) { c.Rope = rotary.Rope{Theta: 5e5, Type: "linear", Factor: 2} }},
+		"dtype of transformers 5": {
+			change: change{"torch_dtype": remove, "dtype": "float16"},
+			want:   func(c *model.Config) { c.DType = tensor.F16 },
+		},
+		"theta default":     {change: change{"rope_theta": nil}, want: func(c *model.Config) { c.Rope.Theta = 10000 }},
+		"rope default type": {change: change{"rope_parameters": change{"rope_type": "default", "rope_theta": 5e5}}},
+		"rope linear, old key": {
+			change: change{"rope_scaling": change{"type": "linear", "factor": 2}},
+			want:   func(c *model.Config) { c.Rope = rotary.Rope{Theta: 5e5, Type: "linear", Factor: 2} },
+		},
 		"rope llama3": {change: change{"rope_scaling": llama3}, want: func(c *model.Config) {
 			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
@@ -79,18 +95,28 @@ func TestConfigForms(t *testing.T) {
 			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
 		"NaN and Infinity where nobody reads": {generation: `{"x": NaN, "y": [Infinity, -Infinity]}`},
-		"rope llama3, no original length": {change: change{"rope_scaling": change{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}, want: func(c *model.Config) {
+		"rope llama3, no original length": {change: change{"rope_scaling": change{"rope_type": "llama3",
+			"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}, want: func(c *model.Config) {
 			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 256}
 		}},
-		"both rope objects, equal": {change: change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}, want: func(c *model.Config) { c.Rope = rotary.Rope{Theta: 5e5, Type: "linear", Factor: 2} }},
+		"both rope objects, equal": {
+			change: change{
+				"rope_scaling":    change{"type": "linear", "factor": 2},
+				"rope_parameters": change{"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5},
+			},
+			want: func(c *model.Config) { c.Rope = rotary.Rope{Theta: 5e5, Type: "linear", Factor: 2} },
+		},
 		"both rope objects, empty": {change: change{"rope_scaling": change{}, "rope_parameters": change{}}},
-		"theta in rope_parameters": {change: change{"rope_theta": remove, "rope_scaling": change{"type": "default"}, "rope_parameters": change{"rope_theta": 5e5}}},
-		"neutral keys":             {change: change{"partial_rotary_factor": 1.0, "rope_scaling": change{"rope_type": "default", "attn_factor": 1, "partial_rotary_factor": nil}}},
+		"theta in rope_parameters": {change: change{"rope_theta": remove, "rope_scaling": change{"type": "default"},
+			"rope_parameters": change{"rope_theta": 5e5}}},
+		"neutral keys": {change: change{"partial_rotary_factor": 1.0,
+			"rope_scaling": change{"rope_type": "default", "attn_factor": 1, "partial_rotary_factor": nil}}},
 		"neutral widths and bases": {change: change{"rotary_dim": 16, "rotary_ndims": nil, "rotary_emb_base": 5e5, "rope_local_base_freq": nil}},
 		"neutral layers":           {change: change{"no_rope_layers": []int{1, 1}, "no_rope_layer_interval": 2}},
 		"neutral interval":         {change: change{"no_rope_layers": []int{}, "no_rope_layer_interval": 4}},
-		"neutral sections":         {change: change{"mrope_section": nil, "rope_scaling": change{"type": "default", "mrope_section": []int{}, "short_factor": []int{1, 1}}}},
-		"swish is silu":            {change: change{"hidden_act": "swish"}},
+		"neutral sections": {change: change{"mrope_section": nil,
+			"rope_scaling": change{"type": "default", "mrope_section": []int{}, "short_factor": []int{1, 1}}}},
+		"swish is silu": {change: change{"hidden_act": "swish"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := model.Config{Architecture: "LlamaForCausalLM", Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, Vocab: 100,
@@ -136,13 +162,18 @@ func TestConfigRefusals(t *testing.T) {
 		{change{"num_key_value_heads": 0}, model.ErrOutOfRange, []string{"num_key_value_heads"}},
 		{change{"head_dim": 5}, model.ErrUnsupported, []string{"head_dim", "5"}},
 		{change{"kv_lora_rank": 8}, model.ErrUnsupported, []string{"kv_lora_rank", "latent"}},
-		{change{"architectures": []string{"Ministral3ForCausalLM"}, "rope_scaling": change{"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1},
-			"rope_parameters": change{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.2}}, model.ErrFormat, []string{"llama_4_scaling_beta"}},
-		{change{"architectures": []string{"Qwen3_5ForCausalLM"}, "full_attention_interval": 9}, model.ErrUnsupported, []string{"full_attention_interval"}},
+		{change{"architectures": []string{"Ministral3ForCausalLM"},
+			"rope_scaling":    change{"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1},
+			"rope_parameters": change{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.2}},
+			model.ErrFormat, []string{"llama_4_scaling_beta"}},
+		{change{"architectures": []string{"Qwen3_5ForCausalLM"}, "full_attention_interval": 9},
+			model.ErrUnsupported, []string{"full_attention_interval"}},
 		{change{"head_dim": 12}, model.ErrUnsupported, []string{"head_dim", "12", "multiple of 8"}},
 		{change{"head_dim": 584}, model.ErrUnsupported, []string{"head_dim", "584", "576"}},
-		{change{"architectures": []string{"Gemma4ForCausalLM"}, "hidden_activation": nil, "head_dim": 12, "global_head_dim": 16}, model.ErrUnsupported, []string{"\"head_dim\"", "12"}},
-		{change{"architectures": []string{"Gemma4ForCausalLM"}, "hidden_activation": nil, "global_head_dim": 12}, model.ErrUnsupported, []string{"global_head_dim", "12"}},
+		{change{"architectures": []string{"Gemma4ForCausalLM"}, "hidden_activation": nil, "head_dim": 12, "global_head_dim": 16},
+			model.ErrUnsupported, []string{"\"head_dim\"", "12"}},
+		{change{"architectures": []string{"Gemma4ForCausalLM"}, "hidden_activation": nil, "global_head_dim": 12},
+			model.ErrUnsupported, []string{"global_head_dim", "12"}},
 		{change{"architectures": []string{"DeepseekV3ForCausalLM"}, "kv_lora_rank": 20}, model.ErrUnsupported, []string{"kv_lora_rank", "20"}},
 		{change{"head_dim": 1 << 20}, model.ErrOutOfRange, []string{"head_dim"}},
 		{change{"intermediate_size": 1 << 30}, model.ErrOutOfRange, []string{"intermediate_size"}},
@@ -164,7 +195,8 @@ func TestConfigRefusals(t *testing.T) {
 		{rope(change{"rope_type": "dynamic", "factor": 4}), model.ErrUnsupported, []string{"rope_scaling.rope_type", "dynamic"}},
 		{rope(change{"type": "linear"}), model.ErrMissing, []string{"rope_scaling.factor"}},
 		{rope(change{"type": "linear", "factor": 0}), model.ErrOutOfRange, []string{"rope_scaling.factor"}},
-		{rope(change{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4, "original_max_position_embeddings": 8}), model.ErrFormat, []string{"high_freq_factor"}},
+		{rope(change{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4, "original_max_position_embeddings": 8}),
+			model.ErrFormat, []string{"high_freq_factor"}},
 		{rope(change{"type": "default", "partial_rotary_factor": 0.5}), model.ErrUnsupported, []string{"partial_rotary_factor"}},
 		{change{"rope_scaling": "linear"}, model.ErrFormat, []string{"rope_scaling"}},
 		{rope(change{"type": "default", "llama_4_scaling_beta": 0.1}), model.ErrUnsupported, []string{"llama_4_scaling_beta"}},
@@ -176,16 +208,24 @@ func TestConfigRefusals(t *testing.T) {
 		{change{"no_rope_layers": []int{1, 0}}, model.ErrUnsupported, []string{"no_rope_layers", "[1,0]"}},
 		{change{"no_rope_layer_interval": 2}, model.ErrUnsupported, []string{"no_rope_layer_interval", "2"}},
 		{change{"mrope_section": []int{4, 2, 2}}, model.ErrUnsupported, []string{"mrope_section"}},
-		{rope(change{"type": "default", "mrope_section": []int{4, 2, 2}}), model.ErrUnsupported, []string{"rope_scaling.mrope_section", "[4,2,2]"}},
+		{rope(change{"type": "default", "mrope_section": []int{4, 2, 2}}), model.ErrUnsupported,
+			[]string{"rope_scaling.mrope_section", "[4,2,2]"}},
 		{rope(change{"type": "default", "mrope_interleaved": true}), model.ErrUnsupported, []string{"rope_scaling.mrope_interleaved"}},
 		{rope(change{"type": "default", "long_factor": []float64{1, 1.5}}), model.ErrUnsupported, []string{"rope_scaling.long_factor"}},
 		{change{"rope_parameters": change{"rope_theta": 5e5, "rotary_dim": 8}}, model.ErrUnsupported, []string{"rope_parameters.rotary_dim"}},
-		{change{"architectures": []string{"Gemma3ForCausalLM"}, "hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 2e4, "rope_parameters": change{"sliding_attention": change{"rope_theta": 3e4}}}, model.ErrFormat, []string{"rope_local_base_freq", "30000"}},
+		{change{"architectures": []string{"Gemma3ForCausalLM"}, "hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 2e4,
+			"rope_parameters": change{"sliding_attention": change{"rope_theta": 3e4}}}, model.ErrFormat, []string{"rope_local_base_freq", "30000"}},
 		{change{"rotary_pct": 0.25}, model.ErrUnsupported, []string{"rotary_pct"}},
-		{change{"rope_parameters": change{"full_attention": change{"rope_type": "llama3"}}}, model.ErrUnsupported, []string{"rope_parameters.full_attention"}},
-		{change{"rope_parameters": change{"rope_theta": 5e5, "sliding_attention": change{}}}, model.ErrUnsupported, []string{"rope_parameters.sliding_attention"}},
-		{change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{}}, model.ErrFormat, []string{"rope_parameters", "rope_scaling"}},
-		{change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{"type": "linear", "factor": 3}}, model.ErrFormat, []string{"rope_parameters"}},
+		{change{"rope_parameters": change{"full_attention": change{"rope_type": "llama3"}}}, model.ErrUnsupported,
+			[]string{"rope_parameters.full_attention"}},
+		{change{"rope_parameters": change{"rope_theta": 5e5, "sliding_attention": change{}}}, model.ErrUnsupported,
+			[]string{"rope_parameters.sliding_attention"}},
+		{change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{}},
+			model.ErrFormat, []string{"rope_parameters", "rope_scaling"}},
+		{change{
+			"rope_scaling":    change{"type": "linear", "factor": 2},
+			"rope_parameters": change{"type": "linear", "factor": 3},
+		}, model.ErrFormat, []string{"rope_parameters"}},
 		{change{"rope_parameters": change{"rope_theta": 7}}, model.ErrFormat, []string{"rope_parameters.rope_theta"}},
 	} {
 		_, err := model.ParseConfig("some/dir", with(test.change), nil)
@@ -224,7 +264,8 @@ func TestConfigIgnoresTokensOutsideTheVocabulary(t *testing.T) {
 		if err != nil || !slices.Equal(got.BOS, c.bos) || !slices.Equal(got.EOS, c.eos) {
 			t.Errorf("%v: BOS %v, EOS %v, %v; want %v, %v", c.change, got.BOS, got.EOS, err, c.bos, c.eos)
 		}
-		if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0].Error(), c.warning) || !strings.Contains(got.Warnings[0].Error(), "of 100") {
+		if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0].Error(), c.warning) ||
+			!strings.Contains(got.Warnings[0].Error(), "of 100") {
 			t.Errorf("%v: warnings %q, want one that says %q", c.change, got.Warnings, c.warning)
 		}
 	}
@@ -287,7 +328,8 @@ func TestYarnLengthensTheContext(t *testing.T) {
 	} {
 		got, err := model.ParseConfig("d", with(change{"max_position_embeddings": c.positions, c.key: c.scaling}), nil)
 		if err != nil || got.MaxPositions != c.want || got.Rope.OriginalMax != c.original {
-			t.Errorf("%d positions, %v: context %d, original %d, %v; want %d, %d", c.positions, c.scaling, got.MaxPositions, got.Rope.OriginalMax, err, c.want, c.original)
+			t.Errorf("%d positions, %v: context %d, original %d, %v; want %d, %d", c.positions, c.scaling,
+				got.MaxPositions, got.Rope.OriginalMax, err, c.want, c.original)
 		}
 	}
 }
@@ -351,7 +393,8 @@ func FuzzConfig(f *testing.F) {
 			}
 			return
 		}
-		if c.Heads%c.KVHeads != 0 || c.HeadDim < 2 || c.HeadDim > model.MaxHeadDim || c.Hidden > model.MaxHidden || c.Vocab > model.MaxVocab || c.Layers > model.MaxLayers || !(c.NormEps > 0) {
+		if c.Heads%c.KVHeads != 0 || c.HeadDim < 2 || c.HeadDim > model.MaxHeadDim || c.Hidden > model.MaxHidden ||
+			c.Vocab > model.MaxVocab || c.Layers > model.MaxLayers || !(c.NormEps > 0) {
 			t.Fatalf("accepted %+v", c)
 		}
 		for _, s := range c.Tensors() {

@@ -18,12 +18,14 @@ import (
 
 // hostileValues replace settings. Most are of the wrong kind or size for each of them.
 var hostileValues = []any{nil, 0, -1, 1, 2, 3, 7, 1 << 13, 1e9, 1e300, -1e300, 0.5, 1e-30, 1.5, "", "x", true, false,
-	[]any{}, []any{0}, []any{"x"}, []any{-1, 1e9}, []any{"full_attention"}, []any{"sliding_attention", "full_attention"}, map[string]any{}, map[string]any{"rope_type": "yarn"}, map[string]any{"x": map[string]any{}}}
+	[]any{}, []any{0}, []any{"x"}, []any{-1, 1e9}, []any{"full_attention"}, []any{"sliding_attention", "full_attention"},
+	map[string]any{}, map[string]any{"rope_type": "yarn"}, map[string]any{"x": map[string]any{}}}
 
 // TestHostileSettings replaces each setting of each architecture by hostile values. ParseConfig must
 // return an error that names file and field, or a config that all other code can use.
 func TestHostileSettings(t *testing.T) {
-	keys := map[string]bool{"kv_lora_rank": true, "partial_rotary_factor": true, "layer_types": true, "full_attention_interval": true, "linear_conv_kernel_dim": true,
+	keys := map[string]bool{"kv_lora_rank": true, "partial_rotary_factor": true, "layer_types": true,
+		"full_attention_interval": true, "linear_conv_kernel_dim": true,
 		"decoder_sparse_step": true, "per_layer_config": true, "no_rope_layer_interval": true, "shared_expert_intermediate_size": true}
 	for _, name := range model.Architectures() {
 		for key := range tiny(t, name) {
@@ -78,7 +80,8 @@ func tryConfig(t *testing.T, what string, config map[string]any) {
 	}()
 	c, err := model.ParseConfig("d", text, nil)
 	if err != nil {
-		if e, ok := errors.AsType[*model.Error](err); !ok || e.File == "" || e.Field == "" || e.Detail == "" || strings.HasSuffix(err.Error(), ": ") {
+		if e, ok := errors.AsType[*model.Error](err); !ok || e.File == "" || e.Field == "" || e.Detail == "" ||
+			strings.HasSuffix(err.Error(), ": ") {
 			t.Errorf("%s: error without file, field or detail: %v", what, err)
 		}
 		return

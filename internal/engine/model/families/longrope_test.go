@@ -49,19 +49,20 @@ func TestLongRopeConfig(t *testing.T) {
 		original  int
 		amplitude float64
 	}{
-		"as in Phi-4-mini":            {nil, 64, amplitude(4, 64)},
-		"su":                          {scaled(change{"type": "su"}), 64, amplitude(4, 64)},
-		"yarn":                        {scaled(change{"type": "yarn"}), 64, amplitude(4, 64)},
-		"rope_type":                   {scaled(change{"type": remove, "rope_type": rotary.LongRope}), 64, amplitude(4, 64)},
-		"factor":                      {scaled(change{"factor": 32}), 64, amplitude(32, 64)},
-		"small factor":                {scaled(change{"factor": 0.5}), 64, 1},
-		"attention_factor":            {scaled(change{"attention_factor": 1.19}), 64, 1.19},
-		"original inside":             {inside(change{"original_max_position_embeddings": 16}), 16, amplitude(16, 16)},
-		"original outside first":      {both, 64, amplitude(4, 64)},
-		"original as the class has":   {inside(nil), 4096, 1},
-		"original of one token":       {change{"original_max_position_embeddings": 1}, 1, 1},
-		"mscale without effect":       {scaled(change{"attention_factor": 1.5, "long_mscale": 1.5}), 64, 1.5},
-		"rope_parameters":             {change{"rope_scaling": remove, "rope_parameters": scaled(change{"rope_theta": 5e5})["rope_scaling"]}, 64, amplitude(4, 64)},
+		"as in Phi-4-mini":          {nil, 64, amplitude(4, 64)},
+		"su":                        {scaled(change{"type": "su"}), 64, amplitude(4, 64)},
+		"yarn":                      {scaled(change{"type": "yarn"}), 64, amplitude(4, 64)},
+		"rope_type":                 {scaled(change{"type": remove, "rope_type": rotary.LongRope}), 64, amplitude(4, 64)},
+		"factor":                    {scaled(change{"factor": 32}), 64, amplitude(32, 64)},
+		"small factor":              {scaled(change{"factor": 0.5}), 64, 1},
+		"attention_factor":          {scaled(change{"attention_factor": 1.19}), 64, 1.19},
+		"original inside":           {inside(change{"original_max_position_embeddings": 16}), 16, amplitude(16, 16)},
+		"original outside first":    {both, 64, amplitude(4, 64)},
+		"original as the class has": {inside(nil), 4096, 1},
+		"original of one token":     {change{"original_max_position_embeddings": 1}, 1, 1},
+		"mscale without effect":     {scaled(change{"attention_factor": 1.5, "long_mscale": 1.5}), 64, 1.5},
+		"rope_parameters": {change{"rope_scaling": remove, "rope_parameters": scaled(change{"rope_theta": 5e5})["rope_scaling"]},
+			64, amplitude(4, 64)},
 		"window longer than everyone": {change{"sliding_window": 262144}, 64, amplitude(4, 64)},
 	} {
 		c, err := model.ParseConfig("d", phi(test.c), nil)
@@ -70,7 +71,8 @@ func TestLongRopeConfig(t *testing.T) {
 			continue
 		}
 		r := c.Rope
-		if r.Type != rotary.LongRope || r.OriginalMax != test.original || math.Abs(r.Amplitude-test.amplitude) > 1e-6 || r.Beyond != (256 > test.original) ||
+		if r.Type != rotary.LongRope || r.OriginalMax != test.original || math.Abs(r.Amplitude-test.amplitude) > 1e-6 ||
+			r.Beyond != (256 > test.original) ||
 			!slices.Equal(r.Short, ramp(6, 1)) || !slices.Equal(r.Long, ramp(6, 2)) || c.Rotated != 12 || c.MaxPositions != 256 {
 			t.Errorf("%s: %+v", name, r)
 		}
