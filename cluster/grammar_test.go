@@ -147,7 +147,9 @@ func BenchmarkSchemas(b *testing.B) {
 			p.Seed = uint64(i)
 			if schemas { // new schemas each round, so that no state is reused
 				p.Grammar = &grammar.Spec{Kind: grammar.KindJSONSchema, Text: fmt.Sprintf(`{"type":"array","minItems":100,"items":{"type":"object","additionalProperties":false,
-					"properties":{"name_%d_%d":{"type":"string","maxLength":%d},"size":{"type":"integer","maximum":%d},"tags":{"type":"array","items":{"enum":["a%d","b","c"]}},"at":{"type":"string","format":"date-time"}},
+					"properties":{"name_%d_%d":{"type":"string","maxLength":%d},
+						"size":{"type":"integer","maximum":%d},
+						"tags":{"type":"array","items":{"enum":["a%d","b","c"]}},"at":{"type":"string","format":"date-time"}},
 					"required":["name_%d_%d","size","tags","at"]}}`, round, i, 8+i, 100+i, i, round, i)}
 			}
 			all.Go(func() {

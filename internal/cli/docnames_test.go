@@ -12,8 +12,9 @@ import (
 
 // foreign lists flags of other programs in the pages.
 var foreign = strings.Fields(`--bench --buffer-float-type --bytes --check --data-parallel-size --enable-lora --enable-prefix-caching --gpus
-	--from-literal --gpu-memory-utilization --ignore-missing --install --kinds --kv-cache-dtype --lora-modules --max-model-len --max-num-batched-tokens
-	--max-num-seqs --max-seq-len --net-turbo --now --numstat --pipeline-parallel-size --pooler-config --quantization --ranks --rm --blocks --seconds --shapes --runner --served-model-name
+	--from-literal --gpu-memory-utilization --ignore-missing --install --kinds --kv-cache-dtype --lora-modules --max-model-len
+	--max-num-batched-tokens --max-num-seqs --max-seq-len --net-turbo --now --numstat --pipeline-parallel-size --pooler-config
+	--quantization --ranks --rm --blocks --seconds --shapes --runner --served-model-name
 	--speculative-config --tensor-parallel-size --tool-call-parser`)
 
 // mistyped lists wrong flags that a page shows with their error.

@@ -10,11 +10,12 @@ import (
 )
 
 // outside states which packages may import which external module: a path, a path with "/..." for
-// all packages below it, "all", or "tests" for test files only. docs/dependencies.md has each
-// module with its version and the reason for it.
+// all packages below it, "all", or "tests" for test files only. A module may have several lines.
+// docs/dependencies.md has each module with its version and the reason for it.
 const outside = `
 github.com/alecthomas/kong:             internal/cli internal/cli/models internal/cli/launch
-github.com/asynkron/protoactor-go:      actors/... cluster internal/coordinator internal/node internal/rpc internal/store internal/weights internal/engine/alone
+github.com/asynkron/protoactor-go:      actors/... cluster internal/coordinator internal/node internal/rpc internal/store
+github.com/asynkron/protoactor-go:      internal/weights internal/engine/alone
 github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          internal/text/...
 github.com/ebitengine/purego:           internal/native
@@ -137,7 +138,7 @@ func parseOutside(text string) (map[string][]string, error) {
 		if !ok || strings.TrimSpace(who) == "" {
 			return nil, fmt.Errorf("policy line names no importer: %q", line)
 		}
-		may[module] = strings.Fields(who)
+		may[module] = append(may[module], strings.Fields(who)...)
 	}
 	return may, nil
 }

@@ -20,7 +20,7 @@ const knownFingerprint = "62fca7e2"
 
 // shake connects a server and a client over loopback and returns the errors of both and the
 // client's identity.
-func shake(t *testing.T, server, client *tls.Config) (atServer, atClient error, peer Identity) { //nolint:revive,staticcheck // two sides, then who came
+func shake(t *testing.T, server, client *tls.Config) (atServer, atClient error, peer Identity) { //nolint:staticcheck // one per side
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

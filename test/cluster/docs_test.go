@@ -176,7 +176,11 @@ func runPage(t *testing.T, bash, api, script string) string {
 	c := exec.CommandContext(ctx, bash, "-c", `set -euxo pipefail
 curl() { command curl --fail-with-body -sS "$@"; }
 go() {
-  if [ "${1-} ${2-} ${3-}" = "build -o bin/" ]; then command go -C "$SOURCES" build -o "$PWD/bin/" "${@:4}"; else command go -C "$SOURCES" "$@"; fi
+  if [ "${1-} ${2-} ${3-}" = "build -o bin/" ]; then
+    command go -C "$SOURCES" build -o "$PWD/bin/" "${@:4}"
+  else
+    command go -C "$SOURCES" "$@"
+  fi
 }
 `+script)
 	c.Dir = dir

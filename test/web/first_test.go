@@ -16,7 +16,10 @@ func first(t *testing.T, b *browser, _ *cluster) {
 	b.until(`!document.querySelector("dialog")`)
 	if got := value[string](b, `(async () => {
 		const { live } = await import("/web/js/live.js"), { command } = await import("/web/js/join.js"), was = live.cluster;
-		const at = ["10.0.0.1:7070", "[fd00::1]:7070", "127.0.0.1:7070", "[::1]:7070"].map(join => { live.cluster = { ...was, join }; return command(); });
+		const at = ["10.0.0.1:7070", "[fd00::1]:7070", "127.0.0.1:7070", "[::1]:7070"].map(join => {
+			live.cluster = { ...was, join };
+			return command();
+		});
 		live.cluster = was;
 		return at.join("|");
 	})()`); got != "shoal node --join 10.0.0.1:7070 --bind ADDRESS:7070 --cluster-key key --model bus|shoal node --join [fd00::1]:7070 --bind ADDRESS:7070 --cluster-key key --model bus||" {
@@ -75,7 +78,8 @@ func words(t *testing.T, b *browser, _ *cluster) {
 			b.until(`document.querySelector("#tip").matches(":popover-open")`)
 			if bad := value[string](b, `(() => {
 				const box = document.querySelector("#tip").getBoundingClientRect(), text = document.querySelector("#tip").innerText;
-				return text.length > 40 && box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.bottom <= innerHeight ? "" : text + JSON.stringify(box);
+				const inside = box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.bottom <= innerHeight;
+				return text.length > 40 && inside ? "" : text + JSON.stringify(box);
 			})()`); bad != "" {
 				t.Errorf("%s is explained by %s", key, bad)
 			}

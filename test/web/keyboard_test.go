@@ -120,7 +120,8 @@ func (b *browser) marked() {
 	if bad := value[string](b, `(() => {
 		const e = document.activeElement, style = getComputedStyle(e), box = e.getBoundingClientRect();
 		if (e === document.body || e.matches("main, #prompt")) return "";
-		return style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 && box.right > 0 && box.width > 0 ? "" : e.outerHTML.slice(0, 200);
+		const outlined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+		return outlined && box.right > 0 && box.width > 0 ? "" : e.outerHTML.slice(0, 200);
 	})()`); bad != "" {
 		b.t.Errorf("the focus is not to be seen on %s", bad)
 	}

@@ -19,9 +19,9 @@ import (
 // another name the form of that name; x? may be null, and "member ?" may be missing.
 var responseForms = map[string]string{
 	"response": `id s  object s  created_at i  completed_at i?  status s  background b  error error?  incomplete_details incomplete?  instructions s?
-		max_output_tokens i?  max_tool_calls i?  model s  output [item]  parallel_tool_calls b  previous_response_id s?  prompt_cache_key s?  reasoning reasoning
-		safety_identifier s?  service_tier s  store b  temperature n  presence_penalty n  frequency_penalty n  top_p n  top_logprobs i  text text  tool_choice choice
-		tools [tool]  truncation s  usage usage?  user s?  metadata o`,
+		max_output_tokens i?  max_tool_calls i?  model s  output [item]  parallel_tool_calls b  previous_response_id s?  prompt_cache_key s?
+		reasoning reasoning  safety_identifier s?  service_tier s  store b  temperature n  presence_penalty n  frequency_penalty n  top_p n
+		top_logprobs i  text text  tool_choice choice  tools [tool]  truncation s  usage usage?  user s?  metadata o`,
 	"error": "code s  message s", "incomplete": "reason s", "reasoning": "effort s?  summary s?", "text": "format format  verbosity ?s",
 	"format": "type s", "format json_schema": "type s  name s  description s?  schema o  strict b",
 	"usage":  "input_tokens i  input_tokens_details cached  output_tokens i  output_tokens_details thought  total_tokens i",

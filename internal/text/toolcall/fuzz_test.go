@@ -60,9 +60,12 @@ var scraps = append(strings.Split(`<tool_call>|</tool_call>|<function=f>|<functi
 	`[TOOL_CALLS]|[ARGS]|[CALL_ID]x|f|g|[f(a=1, b='x')]|f(|)|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<｜tool▁sep｜>|<｜tool▁call▁end｜>|<｜tool▁calls▁end｜>|`+
 	`{"name": "f", "arguments": |{"name": "f", "parameters": |{"arguments": |, "name": "f"}|{'name': 'f', 'arguments': |{"name": "h", "arguments": |"function": |"type": "function", |`+
 	`{|}|[|]|,|:|"|'|"a": |"b"|'c': |d: |"text|more"|\|\n|\u12|\u00e9|\d|true|None|NaN|007|1_000|0x1F|.5|//|/*|*/|#|;|=|`+
-	"<arg_key>|</arg_key>|<arg_value>|</arg_value>|f\n|<minimax:tool_call>|</minimax:tool_call>|<invoke "+
-	"name=\"f\">|</invoke>|<parameter name=\"a\">|<seed:tool_call>|</seed:tool_call>|"+
-	"<|START_ACTION|>|<|END_ACTION|>|Action:|{\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": |\"tool_name\": |<|start|>assistant|<|channel|>analysis|<|channel|>commentary|to=functions.f|<|constrain|>json|<|message|>|<|end|>|<|call|>|<|tool_call|>|<|/tool_call|>|<TOOLCALL>|</TOOLCALL>|<|tool_calls_section_begin|>|<|tool_call_begin|>functions.f:0|<|tool_call_argument_begin|>|<|tool_call_end|>|<|tool_calls_section_end|>|"+
+	"<arg_key>|</arg_key>|<arg_value>|</arg_value>|f\n|<minimax:tool_call>|</minimax:tool_call>|"+
+	"<invoke name=\"f\">|</invoke>|<parameter name=\"a\">|<seed:tool_call>|</seed:tool_call>|"+
+	"<|START_ACTION|>|<|END_ACTION|>|Action:|{\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": |"+
+	"\"tool_name\": |<|start|>assistant|<|channel|>analysis|<|channel|>commentary|to=functions.f|<|constrain|>json|"+
+	"<|message|>|<|end|>|<|call|>|<|tool_call|>|<|/tool_call|>|<TOOLCALL>|</TOOLCALL>|"+
+	"<|tool_calls_section_begin|>|<|tool_call_begin|>functions.f:0|<|tool_call_argument_begin|>|<|tool_call_end|>|<|tool_calls_section_end|>|"+
 	"```|```json\n|<|</|日|\n|\t| |1|-|\x00|<|python_tag|>|null|\"\"|</tool|</para|junk", "|"), gemmaOpen, gemmaOpen+"call:f{", gemmaEnd, gemmaQuote, gemmaQuote+"x", gemmaResponse, "call:f")
 
 func TestRandomAnswers(t *testing.T) {
