@@ -6,12 +6,15 @@
 // with transcripts (testdata). [Batcher] is the actor around it: it turns messages into
 // inputs, and performs the effects.
 //
-// The core is the life of a request, in files:
+// The core is the life of a request, in files. Admission, schedule and ledger come first:
 //
-//	submit.go    rejects a request with a reason, or adds it to the queue
+//	state.go     processes one input; placements, and the ends of requests
+//	submit.go    rejects a request with a reason, or adds it to the queue (validate.go: what is
+//	             wrong with the request by itself)
+//	admission.go admits the first waiting request in order, and preempts others for it
 //	schedule.go  makes the next step: memory for the decode rows (it preempts the last in
 //	             order), decode rows, chunks of prompts, new admissions
-//	ledger.go    books the bytes of an admission on every socket (package booking chooses its owner)
+//	ledger.go    books the bytes of an admission on every socket
 //	done.go      takes the results of a step: emits tokens, frees bytes after prefill
 //	failure.go   handles a broken epoch: running requests go back into the queue
 //	resume.go    gives requests the caches that outlived an epoch
@@ -19,17 +22,20 @@
 // Features are modules with their own state. The scheduler calls their hooks (admit, plan,
 // done, evict):
 //
-//	prefix*.go        prompts share blocks that they begin with (package prefix has the blocks)
-//	drafts.go         rows of several tokens: known ones and drafts (package drafts)
+//	prefix*.go        prompts share blocks that they begin with; package prefix has the blocks
+//	drafts.go         rows of several tokens: known ones, and drafts of package drafts
 //	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
 //	sessions.go       caches that wait for the next turn
-//	remoteprefill.go  prompts that the prefill group reads
+//	adapted.go        LoRA adapters; package adapters has their memory
+//	remoteprefill.go  prompts that the prefill group reads; package prefillgroup has their progress
 //	clustering.go     policies that cluster a prompt
 //	layers.go         prompts that are read layer by layer
 //	multistep.go      several passes of the model in one step
-//	threads           the number of compute threads (package)
-//	overlap           the number of micro-batches (package)
+//
+// Packages of their own know no requests. They decide from values: booking (the bytes of an admission, and
+// its owner), prefix, drafts, adapters, prefillgroup, threads (the number of compute threads), overlap (the
+// number of micro-batches) and rate (the throughput).
 //
 // Order is first come, first served by arrival + priority x PriorityMillis. Only
 // the head of that order is admitted, and only its tail is preempted, so the head

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-llm/shoal/actors/batcher/report"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -16,11 +17,9 @@ func (s *State) stepDone(d StepDone) {
 	if s.flight == nil || d.Epoch != s.flight.plan.Epoch || d.Step != s.flight.plan.Step {
 		return // of an epoch or step that is over
 	}
-	results := make(map[uint64]*Result, len(d.Results))
-	for i := range d.Results {
-		results[d.Results[i].Seq] = &d.Results[i]
-	}
-	if why := s.flight.missing(results); why != "" {
+	results := report.BySequence(d.Results)
+	why := results.Missing(s.flight.plan, func(c *plan.Run) bool { return pools(c, s.flight.rows[c.Seq]) })
+	if why != "" {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "result", Message: why})
 		s.breakEpoch(why)
 		return
@@ -143,37 +142,6 @@ func (s *State) handedOver(r *request) {
 		s.finish(r, ReasonLength, "", "")
 	}
 	r.clustered.sample = nil
-}
-
-// missing describes a row without a result; "" if there is none.
-func (f *flight) missing(results map[uint64]*Result) string {
-	for _, d := range f.plan.Decode {
-		if !d.Sample {
-			continue
-		}
-		if r := results[d.Seq]; r == nil || len(r.Samples) == 0 {
-			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", f.plan.Step, d.Seq)
-		}
-	}
-	for i := range f.plan.Chunks {
-		c := &f.plan.Chunks[i]
-		r := results[c.Seq]
-		if r == nil {
-			r = &Result{}
-		}
-		noVector := pools(c, f.rows[c.Seq]) && len(r.Pooled) == 0
-		noScores := c.PromptLogprobs >= 0 && results[c.Seq] == nil
-		noSample := c.Sample && len(r.Samples) == 0
-		if noVector || noScores || noSample {
-			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", f.plan.Step, c.Seq)
-		}
-	}
-	for _, w := range f.plan.Sweeps {
-		if r := results[w.Seq]; w.Sample && (r == nil || len(r.Samples) == 0) {
-			return fmt.Sprintf("step %d gave no result for the prompt of sequence %d", f.plan.Step, w.Seq)
-		}
-	}
-	return ""
 }
 
 // pools reports whether a chunk ends with the vector of its prompt.

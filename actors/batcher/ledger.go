@@ -1,6 +1,8 @@
 package batcher
 
 import (
+	"sort"
+
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/actors/batcher/prefix"
@@ -95,23 +97,10 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 
 // largestOutput returns the most output tokens that would fit, -1 when the prompt alone does not.
 func (l *ledger) largestOutput(r *request) int {
-	fits := func(output int) bool {
+	return sort.Search(r.limit+1, func(output int) bool {
 		_, why := l.ableOwners(r, output)
-		return why == ""
-	}
-	if !fits(0) {
-		return -1
-	}
-	lo, hi := 0, r.limit
-	for lo < hi {
-		mid := lo + (hi-lo+1)/2
-		if fits(mid) {
-			lo = mid
-		} else {
-			hi = mid - 1
-		}
-	}
-	return lo
+		return why != ""
+	}) - 1
 }
 
 // admit books the bytes of a request.

@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/options"
 )
-
-const maxPriority = 1000
 
 // submit rejects a request with a reason, or adds it to the queue.
 func (s *State) submit(spec Spec) {
@@ -45,10 +42,8 @@ func (s *State) refuse(r *request) *Reject {
 	if s.requests[r.ID] != nil {
 		return reject(CodeDuplicate, "a request with ID %q is there already", r.ID)
 	}
-	for _, check := range []func(*Config) *Reject{r.invalid, r.unsupported, r.tooLong} {
-		if rejected := check(&s.cfg); rejected != nil {
-			return rejected
-		}
+	if rejected := r.validate(&s.cfg); rejected != nil {
+		return rejected
 	}
 	if s.placed {
 		if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit != "" && !r.Accepted {
@@ -77,59 +72,6 @@ func (s *State) refuse(r *request) *Reject {
 
 func reject(code, format string, args ...any) *Reject {
 	return &Reject{Code: code, Message: fmt.Sprintf(format, args...)}
-}
-
-// invalid returns which field of a request is invalid, or nil.
-func (r *request) invalid(*Config) *Reject {
-	switch {
-	case r.ID == "":
-		return reject(CodeInvalid, "the request has no ID")
-	case r.Policy == nil || r.Sampling == nil:
-		return reject(CodeInvalid, "the request has no cache policy or no sampling parameters")
-	case len(r.Prompt) == 0:
-		return reject(CodeInvalid, "the prompt is empty")
-	case r.MaxTokens < 0 || len(r.out) > r.MaxTokens:
-		return reject(CodeInvalid, "max_tokens is %d with %d tokens emitted before", r.MaxTokens, len(r.out))
-	case r.Priority < -maxPriority || r.Priority > maxPriority:
-		return reject(CodeInvalid, "priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
-	case r.PromptLogprobs < -1:
-		return reject(CodeInvalid, "prompt_logprobs is %d", r.PromptLogprobs)
-	}
-	return nil
-}
-
-// unsupported returns what the policy of a request or the model does not support, or nil.
-func (r *request) unsupported(cfg *Config) *Reject {
-	whole := r.context() >= len(r.Prompt) // prefill reads the whole prompt
-	forks := r.Policy.Forks() || !r.Hold && (r.Policy.Endless() || r.Session != "")
-	switch {
-	case r.PromptLogprobs >= 0 && !whole:
-		return reject(CodeInvalid, "log-probabilities of the prompt are not available under %s, which reads only a part of it whole: "+
-			"ask for another kv_policy", r.Policy.Name())
-	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !forks:
-		return reject(CodeInvalid, "a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed",
-			r.Context, len(r.Prompt), r.Policy.Name())
-	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
-		return reject(CodeInvalid, "a context that is held is its whole prompt, and has one token")
-	case !r.Pool.Valid() || r.Pool == pooling.None && (cfg.Whole || cfg.Headless):
-		return reject(CodeInvalid, "the request asks for tokens or an unknown vector (pooling %v), and this model only makes vectors", r.Pool)
-	case r.Pool != pooling.None && (r.MaxTokens != 0 || r.PromptLogprobs >= 0 || r.Context > 0 || !whole):
-		return reject(CodeInvalid, "a request for a vector reads its whole prompt under %s; it has no output, no prompt_logprobs "+
-			"and no context", r.Policy.Name())
-	}
-	return nil
-}
-
-// tooLong returns why the tokens of a request do not fit into its context, or nil.
-func (r *request) tooLong(cfg *Config) *Reject {
-	if cfg.Whole && len(r.Prompt) > cfg.TokenBudget {
-		return reject(CodeContext, "the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), cfg.TokenBudget)
-	}
-	longest := r.Policy.Longest(cfg.ContextLimit)
-	if r.context() > cfg.ContextLimit || len(r.Prompt)+min(r.MaxTokens, 1) > longest || len(r.out) > r.limit {
-		return reject(CodeContext, "the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), longest)
-	}
-	return nil
 }
 
 // tooLarge returns the message for a request that cannot fit: the bytes that it needs, on which socket,
