@@ -33,7 +33,7 @@ func (s *State) stepDone(d StepDone) {
 		}
 	}
 	s.timed(f.plan, &d)
-	s.residency.done(&d)
+	s.residency.done(f.plan, &d)
 	for i := range f.plan.Decode {
 		row := &f.plan.Decode[i]
 		r := f.rows[row.Seq]

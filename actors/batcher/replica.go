@@ -1,6 +1,9 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/internal/engine/plan"
+import (
+	"github.com/shoal-llm/shoal/actors/batcher/copies"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
 
 // none is the rank of a replica that does not exist.
 const none = plan.None
@@ -11,6 +14,7 @@ const none = plan.None
 type residency struct {
 	s       *State
 	dropped []uint64 // sequences whose replica the next plan drops
+	rest    copies.Rest
 }
 
 // resides describes the other places of a request's cache.
@@ -30,24 +34,22 @@ func (v *residency) plan(p *plan.Plan) {
 }
 
 // done processes the caches that moved to files in a step, and the sequences whose files failed.
-func (v *residency) done(d *StepDone) {
+func (v *residency) done(p *plan.Plan, d *StepDone) {
+	v.rest.Done(p)
 	v.moved(d.Spilled)
 	v.lost(d.Lost)
 }
-
-// copiesAStep bounds the new replicas of one step.
-const copiesAStep = 2
 
 // planReplicas gives decoding sequences a replica, on the socket with the most free bytes. Some get
 // none. Under a policy that scores slots in decode, every step changes all scores, and sending them
 // costs more than the rebuild that a replica saves. A cache with rows in a file would have to be
 // read back. A cache that others share exists on its owner only.
 func (v *residency) planReplicas(p *plan.Plan) {
-	if len(v.s.ledger.sockets) < 2 {
+	if len(v.s.ledger.sockets) < 2 || !v.rest.Over(v.s.now) {
 		return
 	}
 	for _, r := range v.s.running {
-		if len(p.Copy) == copiesAStep {
+		if len(p.Copy) == copies.InStep {
 			return
 		}
 		if !r.movable() || r.Policy.Scored() || r.resides.replica != none {
