@@ -58,16 +58,19 @@ func (s *Store) Lookup(ctx context.Context, name string) error {
 // none, because the message is this process's own.
 func (s *Store) refresh(ctx context.Context, name string, seq uint64) {
 	if name == anchorName {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.last, s.anchor = max(s.last, seq), max(s.anchor, seq)
 		return
 	}
 	if b := s.peer(name); b != nil {
-		b.Refresh(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) {
+		b.Refresh(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) error {
 			for {
 				w.Lock()
 				_, err := s.catchUp(ctx, w, seq, apply)
 				w.Unlock()
 				if !pauseBeforeRetry(ctx, err) {
-					return
+					return err
 				}
 			}
 		})

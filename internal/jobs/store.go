@@ -72,7 +72,8 @@ type PeerStore interface {
 	// Load receives one message while NewStore reads the log, in log order.
 	Load(name string, seq uint64, data []byte)
 	// Refresh reads a journal to which another process has written.
-	Refresh(name string, read func(w *journal.Writer, apply func(*journal.Record, uint64) error))
+	// An ErrDamaged of read means that its records do not follow those that are known.
+	Refresh(name string, read func(w *journal.Writer, apply func(*journal.Record, uint64) error) error)
 	// Retains reports whether an ended job must be kept.
 	Retains(s *Spec) bool
 	// Sweep drops the journals that ended before a time in Unix milliseconds.
@@ -431,19 +432,41 @@ const anchorName = "anchor"
 func (s *Store) DropJournal(ctx context.Context, j *journal.Writer) error {
 	j.Lock()
 	defer j.Unlock()
-	s.mu.Lock()
-	newest, anchor := j.Last() >= s.last, s.anchor
-	s.mu.Unlock()
-	if newest {
-		seq, err := s.log.Append(ctx, anchorName, anchor, []byte(anchorName))
-		if err != nil {
-			return s.failed(err)
-		}
-		s.mu.Lock()
-		s.last, s.anchor = max(s.last, seq), seq
-		s.mu.Unlock()
+	if err := s.anchorAfter(ctx, j.Last()); err != nil {
+		return err
 	}
 	return s.log.Drop(ctx, j.Name)
+}
+
+// DropThrough deletes the messages of a journal up to and including message seq.
+func (s *Store) DropThrough(ctx context.Context, name string, seq uint64) error {
+	if err := s.anchorAfter(ctx, seq); err != nil {
+		return err
+	}
+	return s.log.DropThrough(ctx, name, seq)
+}
+
+// anchorAfter writes an anchor if message seq is the newest one.
+func (s *Store) anchorAfter(ctx context.Context, seq uint64) error {
+	s.mu.Lock()
+	newest, anchor := seq >= s.last, s.anchor
+	s.mu.Unlock()
+	if !newest {
+		return nil
+	}
+	seq, err := s.log.Append(ctx, anchorName, anchor, []byte(anchorName))
+	if err != nil {
+		return s.failed(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.anchor = max(s.last, seq), seq
+	return nil
+}
+
+// ReadJournal calls each, in order, for all messages of a journal as the log has them.
+func (s *Store) ReadJournal(ctx context.Context, name string, each func(seq uint64, data []byte) error) error {
+	return s.log.Read(ctx, name, 0, each)
 }
 
 // drop deletes a job that has ended.

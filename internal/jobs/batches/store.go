@@ -197,12 +197,12 @@ func (s *Store) append(ctx context.Context, b *batch, kind journal.Kind, payload
 	}, b.apply)
 }
 
-func (s *Store) Refresh(name string, read func(*journal.Writer, func(*journal.Record, uint64) error)) {
+func (s *Store) Refresh(name string, read func(*journal.Writer, func(*journal.Record, uint64) error) error) {
 	b := s.get(name)
 	if b == nil {
 		b = newBatch(name)
 	}
-	read(b.journal, b.apply)
+	_ = read(b.journal, b.apply) // it has logged its error
 	b.mu.Lock()
 	known := b.state.Phase != ""
 	b.mu.Unlock()

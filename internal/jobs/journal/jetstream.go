@@ -265,6 +265,16 @@ func (l *jetLog) Drop(ctx context.Context, journal string) error {
 	return nil
 }
 
+func (l *jetLog) DropThrough(ctx context.Context, journal string, seq uint64) error {
+	err := l.retry(ctx, func(ctx context.Context) error {
+		return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.prefix+journal), jetstream.WithPurgeSequence(seq+1))
+	})
+	if err != nil {
+		return fmt.Errorf("journal: drop %s up to message %d: %w", journal, seq, err)
+	}
+	return nil
+}
+
 func (l *jetLog) Clear(ctx context.Context) error {
 	if err := l.retry(ctx, func(ctx context.Context) error { return l.stream.Purge(ctx) }); err != nil {
 		return fmt.Errorf("journal: clear: %w", err)

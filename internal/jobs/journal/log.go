@@ -19,6 +19,8 @@ type Log interface {
 	// Follow calls each for new messages after a number, until ctx ends or the log cannot be read.
 	Follow(ctx context.Context, after uint64, each func(journal string, seq uint64)) error
 	Drop(ctx context.Context, journal string) error
+	// DropThrough drops the messages of a journal up to and including a number. Later ones stay.
+	DropThrough(ctx context.Context, journal string, seq uint64) error
 	Clear(ctx context.Context) error
 	// Usage returns the size of the log and its last number.
 	Usage(ctx context.Context) (Usage, error)

@@ -76,14 +76,26 @@ func TestLogsAgree(t *testing.T) {
 			if err := l.Scan(ctx, func(j string, n uint64, _ []byte) error { got = append(got, fmt.Sprint(j, n)); return nil }); err != nil {
 				t.Fatal(err)
 			}
+			for _, through := range []uint64{b1, a1, a1} { // b1: another journal's message
+				if err := l.DropThrough(ctx, "b", through); err != nil {
+					t.Fatal(err)
+				}
+			}
+			read("b", 0)
+			seq("b", 0, ErrConflict) // its last message has stayed
 			if err := l.Drop(ctx, "a"); err != nil {
 				t.Fatal(err)
 			}
 			read("a", 0)
-			if want := fmt.Sprint([]string{"a0", "a1", "b2", "a1", "b2", "a3", "b4"}); fmt.Sprint(got) != want {
+			if err := l.DropThrough(ctx, "b", b2); err != nil {
+				t.Fatal(err)
+			}
+			read("b", 0)
+			seq("b", 0, nil)
+			if want := fmt.Sprint([]string{"a0", "a1", "b2", "a1", "b2", "a3", "b4", "b2"}); fmt.Sprint(got) != want {
 				t.Fatalf("got %v, want %v", got, want)
 			}
-			if u, err := l.Usage(ctx); err != nil || u.Last != 4 {
+			if u, err := l.Usage(ctx); err != nil || u.Last != 5 {
 				t.Fatalf("%+v %v", u, err)
 			}
 		})

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -126,10 +127,14 @@ func (l *MemoryLog) Journals(ctx context.Context) (out []string, err error) {
 	return out, err
 }
 
-func (l *MemoryLog) Drop(_ context.Context, journal string) error {
+func (l *MemoryLog) Drop(ctx context.Context, journal string) error {
+	return l.DropThrough(ctx, journal, math.MaxUint64)
+}
+
+func (l *MemoryLog) DropThrough(_ context.Context, journal string, seq uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.messages = slices.DeleteFunc(l.messages, func(m memoryMessage) bool { return m.journal == journal })
+	l.messages = slices.DeleteFunc(l.messages, func(m memoryMessage) bool { return m.journal == journal && m.seq <= seq })
 	return nil
 }
 

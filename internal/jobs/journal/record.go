@@ -9,7 +9,7 @@ import (
 )
 
 // Kind of a record. The numbers are part of the disk format: 1 to 15 belong to jobs, 16 to 23 to
-// batches, 24 to 31 to files.
+// batches, 24 to 31 to files, 32 to 39 to sessions.
 type Kind uint8
 
 // Record is one message of a journal:

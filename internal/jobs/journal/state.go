@@ -21,6 +21,9 @@ type Journal struct {
 // Last returns the number of the last known message of the journal.
 func (j *Journal) Last() uint64 { return j.last }
 
+// Restart makes the next record number 0 of a new chain, which follows message last. 0: the journal is empty.
+func (j *Journal) Restart(last uint64) { *j = Journal{Name: j.Name, last: last} }
+
 // MustCatchUp reports whether an append was abandoned. The journal must then be read before the
 // next write.
 func (j *Journal) MustCatchUp() bool { return j.doubt }

@@ -1,5 +1,5 @@
 // Package sessionlog keeps the turns of sessions in the log of the jobs: one journal for each session,
-// one record for each turn.
+// one record for each turn. The last record says that the session is over.
 package sessionlog
 
 import (
@@ -16,11 +16,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
-// KindTurn is the record of a turn.
-const KindTurn journal.Kind = 32
+// Kinds of records.
+const (
+	KindTurn journal.Kind = 32
+	// KindEnd ends a session. All records before it are void, and can be dropped with it. What follows it is
+	// another session.
+	KindEnd journal.Kind = 33
+)
 
-// sweepLimit is the deadline for deleting the sessions whose time is over.
-const sweepLimit = time.Minute
+const (
+	// sweepLimit is the deadline for deleting the sessions whose time is over.
+	sweepLimit = time.Minute
+	// readLimit is the deadline for reading a whole journal.
+	readLimit = 30 * time.Second
+)
 
 // Store holds the journals of sessions. It fills a book while the job store reads the log. Pass it to
 // jobs.StoreConfig, then to Start. All methods may be called concurrently.
@@ -33,10 +42,18 @@ type Store struct {
 	writers map[string]*writer
 }
 
-// writer is the journal of a session.
+// writer is the journal of a session, and what it says. Its lock guards all fields.
 type writer struct {
 	*journal.Writer
-	damaged bool
+	folded
+	gone bool // the map has it no more
+}
+
+// folded is the result of reading a journal.
+type folded struct {
+	state  sessions.State
+	ended  uint64 // message of the newest end, up to which the journal can be dropped; 0: there is none
+	damage error  // why a record after the end cannot be read
 }
 
 var (
@@ -68,52 +85,150 @@ func (s *Store) writer(id string) *writer {
 	return w
 }
 
+// errGone means that the writer is not in the map any more.
+var errGone = errors.New("sessionlog: the journal was given up")
+
+// with calls f with the writer of a session, and again with a new one while f returns errGone. Then it
+// forgets the writer if the session has no records.
+func (s *Store) with(id string, f func(*writer) error) error {
+	for {
+		w := s.writer(id)
+		err := f(w)
+		w.Lock()
+		if w.Last() == 0 && w.ended == 0 && !w.MustCatchUp() && !w.gone {
+			w.gone = true
+			s.mu.Lock()
+			delete(s.writers, id)
+			s.mu.Unlock()
+		}
+		w.Unlock()
+		if !errors.Is(err, errGone) {
+			return err
+		}
+	}
+}
+
 // Owns implements jobs.PeerStore.
 func (s *Store) Owns(name string) bool { return strings.HasPrefix(name, sessions.IDPrefix) }
 
 // Load implements jobs.PeerStore.
 func (s *Store) Load(name string, seq uint64, data []byte) {
 	w := s.writer(name)
-	if w.damaged {
+	w.Lock()
+	defer w.Unlock()
+	before := w.damage
+	w.read(&w.Journal, seq, data)
+	s.publish(name, w, before)
+}
+
+// read adds the next message of a journal. An end counts even if the records before it are damaged, or
+// dropped in part.
+func (f *folded) read(j *journal.Journal, seq uint64, data []byte) {
+	if r, err := journal.Decode(j.Name, data); err == nil && r.Kind == KindEnd {
+		f.end(j, seq)
 		return
 	}
-	r, err := w.Verify(seq, data)
+	if f.damage != nil {
+		j.Restart(seq)
+		return
+	}
+	r, err := j.Verify(seq, data)
 	if err == nil {
-		err = s.apply(name, &r)
+		err = f.apply(j, &r, seq)
 	}
 	if err != nil {
-		s.log.Error("jobs: damaged record", "session", name, "error", err)
-		w.damaged = true
-		s.book.Damage(name, err.Error())
+		f.damage = err
+		j.Restart(seq)
 	}
 }
 
-func (s *Store) apply(id string, r *journal.Record) error {
-	if r.Kind != KindTurn {
+// apply adds a record that follows the one before it.
+func (f *folded) apply(j *journal.Journal, r *journal.Record, seq uint64) error {
+	switch {
+	case r.Kind == KindEnd:
+		f.end(j, seq)
+		return nil
+	case f.damage != nil:
+		return f.damage
+	case r.Kind != KindTurn:
 		return fmt.Errorf("%w: a record of kind %d in the journal of a session", journal.ErrDamaged, r.Kind)
 	}
-	if err := s.book.Apply(id, r.Payload, r.At); err != nil {
+	if err := f.state.Add(j.Name, r.Payload, r.At); err != nil {
 		return fmt.Errorf("%w: %w", journal.ErrDamaged, err)
 	}
 	return nil
 }
 
-// Refresh implements jobs.PeerStore.
-func (s *Store) Refresh(name string, read func(*journal.Writer, func(*journal.Record, uint64) error)) {
-	s.mu.Lock()
-	w := s.writers[name]
-	s.mu.Unlock()
-	if w == nil { // clients may ask for any name
-		w = &writer{Writer: journal.NewWriter(name)}
+// end makes the session one without turns. Message seq says so.
+func (f *folded) end(j *journal.Journal, seq uint64) {
+	*f = folded{ended: seq}
+	j.Restart(seq)
+}
+
+// publish gives the book what the journal says. before is the damage that was known.
+func (s *Store) publish(id string, w *writer, before error) {
+	damage := ""
+	if w.damage != nil {
+		damage = w.damage.Error()
 	}
-	read(w.Writer, func(r *journal.Record, _ uint64) error { return s.apply(name, r) })
+	if w.damage != nil && before == nil {
+		s.log.Error("jobs: damaged record", "session", id, "name", w.state.Name, "turns", w.state.Turns, "error", damage)
+	}
+	s.book.Replace(id, w.state, damage)
+}
+
+// applyTo returns the function that adds the records of a writer.
+func (s *Store) applyTo(id string, w *writer) func(*journal.Record, uint64) error {
+	return func(r *journal.Record, seq uint64) error {
+		if w.gone { // its caller tries again
+			return nil
+		}
+		err := w.apply(&w.Journal, r, seq)
+		if err == nil {
+			s.publish(id, w, w.damage)
+		}
+		return err
+	}
+}
+
+// reread reads the whole journal of a session again. Another process may have ended the session and dropped
+// its records, or a record is damaged.
+func (s *Store) reread(ctx context.Context, id string, w *writer) error {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
 	w.Lock()
-	found := w.Last() > 0
-	w.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if found && s.writers[name] == nil {
-		s.writers[name] = w
+	defer w.Unlock()
+	j, f := journal.Journal{Name: id}, folded{}
+	err := s.jobs.ReadJournal(ctx, id, func(seq uint64, data []byte) error {
+		f.read(&j, seq, data)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	before := w.damage
+	w.Journal, w.folded = j, f
+	s.publish(id, w, before)
+	return nil
+}
+
+// Refresh implements jobs.PeerStore.
+func (s *Store) Refresh(name string, read func(*journal.Writer, func(*journal.Record, uint64) error) error) {
+	err := s.with(name, func(w *writer) error {
+		err := read(w.Writer, s.applyTo(name, w))
+		w.Lock()
+		gone := w.gone
+		w.Unlock()
+		switch {
+		case gone:
+			return errGone
+		case errors.Is(err, journal.ErrDamaged):
+			err = s.reread(context.Background(), name, w)
+		}
+		return err
+	})
+	if err != nil {
+		s.log.Warn("jobs: cannot read the records of a session; its next turn tries again", "session", name, "error", err)
 	}
 }
 
@@ -124,7 +239,36 @@ func (s *Store) Retains(*jobs.Spec) bool { return false }
 func (s *Store) Sweep(int64, func(*journal.Writer) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepLimit)
 	defer cancel()
-	return s.book.Sweep(ctx)
+	err := s.book.Sweep(ctx)
+	s.mu.Lock()
+	var all []string
+	for id := range s.writers {
+		all = append(all, id)
+	}
+	s.mu.Unlock()
+	for _, id := range all {
+		err = errors.Join(err, s.with(id, func(w *writer) error {
+			w.Lock()
+			defer w.Unlock()
+			return s.finish(ctx, id, w)
+		}))
+	}
+	return err
+}
+
+// finish drops the records of a session that is over. The lock of w must be held.
+func (s *Store) finish(ctx context.Context, id string, w *writer) error {
+	if w.ended == 0 {
+		return nil
+	}
+	if err := s.jobs.DropThrough(ctx, id, w.ended); err != nil {
+		return err
+	}
+	if w.Last() == w.ended {
+		w.Restart(0)
+	}
+	w.ended = 0
+	return nil
 }
 
 // errSettled ends a write after the journal was read, and before anything is written.
@@ -132,47 +276,71 @@ var errSettled = errors.New("sessionlog: settled")
 
 // Record implements sessions.Keeper.
 func (s *Store) Record(ctx context.Context, id string, turns int, payload []byte) error {
-	return s.write(ctx, id, payload, func() error {
-		if n := s.book.Turns(id); n != turns {
-			return fmt.Errorf("%w: turn %d", sessions.ErrMoved, n)
+	return s.write(ctx, id, KindTurn, payload, func(w *writer) error {
+		switch {
+		case w.damage != nil:
+			return fmt.Errorf("%w: %w", sessions.ErrDamaged, w.damage)
+		case w.state.Turns != turns:
+			return fmt.Errorf("%w: turn %d", sessions.ErrMoved, w.state.Turns)
 		}
-		return nil
+		return s.finish(ctx, id, w)
 	})
 }
 
 // Settle implements sessions.Keeper.
 func (s *Store) Settle(ctx context.Context, id string) error {
-	w := s.writer(id)
-	if err := s.write(ctx, id, nil, func() error { return errSettled }); !errors.Is(err, errSettled) {
-		return err
-	}
-	w.Lock()
-	empty := w.Last() == 0
-	w.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if empty && s.writers[id] == w && s.book.Turns(id) == 0 {
-		delete(s.writers, id)
-	}
-	return nil
-}
-
-func (s *Store) write(ctx context.Context, id string, payload []byte, check func() error) error {
-	r := journal.Record{Kind: KindTurn, At: s.jobs.Now(), Payload: payload}
-	err := s.jobs.Write(ctx, s.writer(id).Writer, r, check, func(r *journal.Record, _ uint64) error { return s.apply(id, r) })
-	if errors.Is(err, journal.ErrConflict) { // another coordinator has added a turn, which is applied now
-		return fmt.Errorf("%w: %w", sessions.ErrMoved, err)
+	err := s.write(ctx, id, KindTurn, nil, func(*writer) error { return errSettled })
+	if errors.Is(err, errSettled) || errors.Is(err, sessions.ErrMoved) || errors.Is(err, sessions.ErrDamaged) {
+		return nil // the book has what the log has
 	}
 	return err
 }
 
-// Drop implements sessions.Keeper.
-func (s *Store) Drop(ctx context.Context, id string) error {
-	if err := s.jobs.DropJournal(ctx, s.writer(id).Writer); err != nil {
+// End implements sessions.Keeper. The record that ends the session is appended by compare-and-swap, as turns
+// are. Only what precedes it is then dropped. If the process ends between both, the next one drops it.
+func (s *Store) End(ctx context.Context, id string, turns int) error {
+	err := s.write(ctx, id, KindEnd, nil, func(w *writer) error {
+		if w.state.Turns != turns || w.Last() == 0 || w.ended > 0 && w.Last() == w.ended {
+			return fmt.Errorf("%w: turn %d", sessions.ErrMoved, w.state.Turns)
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.writers, id)
+	err = s.with(id, func(w *writer) error {
+		w.Lock()
+		defer w.Unlock()
+		return s.finish(ctx, id, w)
+	})
+	if err != nil {
+		s.log.Warn("jobs: an ended session still has its records; they are dropped later", "session", id, "error", err)
+	}
 	return nil
+}
+
+// write appends a record to the journal of a session, if check allows it.
+func (s *Store) write(ctx context.Context, id string, kind journal.Kind, payload []byte, check func(*writer) error) error {
+	return s.with(id, func(w *writer) error {
+		r := journal.Record{Kind: kind, At: s.jobs.Now(), Payload: payload}
+		err := s.jobs.Write(ctx, w.Writer, r, func() error {
+			if w.gone {
+				return errGone
+			}
+			return check(w)
+		}, s.applyTo(id, w))
+		if !errors.Is(err, journal.ErrConflict) && !errors.Is(err, journal.ErrDamaged) || errors.Is(err, sessions.ErrDamaged) {
+			return err
+		}
+		// Another coordinator has changed the session, or a record is damaged: learn what the log has.
+		if err := s.reread(ctx, id, w); err != nil {
+			return err
+		}
+		w.Lock()
+		defer w.Unlock()
+		if w.damage != nil {
+			return fmt.Errorf("%w: %w", sessions.ErrDamaged, w.damage)
+		}
+		return fmt.Errorf("%w: %w", sessions.ErrMoved, err)
+	})
 }

@@ -45,7 +45,7 @@ var id = sessions.ID("ann", "chat")
 // add makes one turn.
 func add(t *testing.T, s *Store, number int) error {
 	t.Helper()
-	if err := s.book.Begin(t.Context(), id, number); err != nil {
+	if err := s.book.Begin(t.Context(), "ann", "chat", number); err != nil {
 		return err
 	}
 	defer s.book.End(id)
@@ -66,7 +66,7 @@ func turns(t *testing.T, s *Store) int {
 
 func must(t *testing.T, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
+	if !errors.Is(err, want) && !(want == errAny && err != nil) {
 		t.Fatalf("%v, want %v", err, want)
 	}
 }
@@ -104,7 +104,7 @@ func TestStore(t *testing.T) {
 			return gone
 		})
 		before := turns(t, first)
-		must(t, first.book.Begin(t.Context(), id, before), nil)
+		must(t, first.book.Begin(t.Context(), "ann", "chat", before), nil)
 		if err := first.book.Commit(ctx, id, before, turnOf(before)); err == nil {
 			t.Fatal("it was acknowledged")
 		}

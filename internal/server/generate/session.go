@@ -68,6 +68,7 @@ func (p *sessionParams) parse(f *jsonbody.Object) {
 type sessionTurn struct {
 	book   *sessions.Book
 	id     string
+	tenant string
 	name   string
 	before sessions.State // Turns is 0 for a new session
 	turn   sessions.Turn
@@ -97,7 +98,7 @@ func (s *Service) OpenSession(ctx context.Context, g *Request, chat string) *api
 		return e
 	}
 	tenant := httpserver.KeyName(ctx)
-	t := &sessionTurn{book: book, id: sessions.ID(tenant, g.Session), name: g.Session}
+	t := &sessionTurn{book: book, id: sessions.ID(tenant, g.Session), tenant: tenant, name: g.Session}
 	var err error
 	if t.before, err = book.Look(ctx, tenant, g.Session); err != nil && !errors.Is(err, sessions.ErrNone) {
 		return SessionProblem(err, g.Session)
@@ -222,7 +223,7 @@ func (s *Service) SetTurn(g *Request, added []int32, def int, param string) *api
 
 // begin reserves the session until end.
 func (t *sessionTurn) begin(ctx context.Context, w http.ResponseWriter) *apierr.Error {
-	if err := t.book.Begin(ctx, t.id, t.before.Turns); err != nil {
+	if err := t.book.Begin(ctx, t.tenant, t.name, t.before.Turns); err != nil {
 		return SessionProblem(err, t.name)
 	}
 	t.begun = true
@@ -286,7 +287,8 @@ func (t *sessionTurn) take(ev engine.Event, d Delta, finish string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, sessions.ErrMoved), errors.Is(err, sessions.ErrRecord), errors.Is(err, sessions.ErrLarge):
+	case errors.Is(err, sessions.ErrMoved), errors.Is(err, sessions.ErrRecord), errors.Is(err, sessions.ErrLarge),
+		errors.Is(err, sessions.ErrDamaged):
 		return SessionProblem(err, t.name)
 	}
 	return apierr.Unavailable("session_not_recorded", "The answer was computed, but the turn could not be recorded ("+err.Error()+
@@ -315,6 +317,10 @@ func SessionProblem(err error, name string) *apierr.Error {
 	case errors.Is(err, sessions.ErrMany):
 		return sessionConflict("session", "too_many_sessions", "This server holds as many sessions as it may (%d); delete one first.",
 			sessions.MaxSessions)
+	case errors.Is(err, sessions.ErrShare):
+		return sessionConflict("session", "too_many_sessions", "No session can begin: %v. A key may have half of the sessions that other keys "+
+			"leave free. Delete one with DELETE /v1/sessions/{name}, or give 'session_ttl' so that they end sooner.",
+			strings.TrimPrefix(err.Error(), "sessions: "))
 	case errors.Is(err, sessions.ErrLarge), errors.Is(err, sessions.ErrRecord):
 		return sessionConflict("session", "session_too_large", "No turn can be added: %v. Delete sessions that are not needed.", err)
 	case errors.Is(err, sessions.ErrDamaged):

@@ -18,19 +18,23 @@ var (
 	ErrBusy    = errors.New("sessions: a turn of the session is running")
 	ErrMoved   = errors.New("sessions: the session has another turn by now")
 	ErrMany    = errors.New("sessions: too many sessions")
+	ErrShare   = errors.New("sessions: this API key has its share of the sessions")
 	ErrLarge   = errors.New("sessions: the sessions take too much space")
 	ErrNone    = errors.New("sessions: no such session")
 	ErrDamaged = errors.New("sessions: the session is damaged")
 )
 
-// Keeper makes turns durable. All methods may be called concurrently.
+// Keeper makes turns durable. It calls Replace when a session has changed. All methods may be called
+// concurrently.
 type Keeper interface {
-	// Record stores a turn as number turn+1 of a session, and has the book apply it. Without an error it is
-	// on disk. After an error it may or may not be there, until Settle returns nil.
+	// Record stores a turn as number turns+1 of a session. Without an error it is on disk. After an error it
+	// may or may not be there, until Settle returns nil.
 	Record(ctx context.Context, id string, turns int, payload []byte) error
-	// Settle applies what an earlier Record may have stored.
+	// Settle applies what an earlier Record or End may have stored.
 	Settle(ctx context.Context, id string) error
-	Drop(ctx context.Context, id string) error
+	// End stores that a session is over after a number of turns. ErrMoved: it has other turns by now, or none.
+	// After any other error it may or may not be over, until Settle returns nil.
+	End(ctx context.Context, id string, turns int) error
 }
 
 // Book has all sessions of a server. All methods may be called concurrently.
@@ -44,6 +48,7 @@ type Book struct {
 }
 
 type entry struct {
+	tenant string
 	state  State
 	busy   bool   // a turn is running, or the session is being deleted
 	doubt  bool   // the last turn may be stored
@@ -193,18 +198,23 @@ func (b *Book) settle(ctx context.Context, id string) error {
 
 // Begin reserves a session for its next turn. turns is the number of its turns that Look returned; 0: it
 // is a new one. End ends that.
-func (b *Book) Begin(ctx context.Context, id string, turns int) error {
+func (b *Book) Begin(ctx context.Context, tenant, name string, turns int) error {
+	id := ID(tenant, name)
 	if err := b.clear(ctx, id); err != nil {
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.all[id]
+	own, ownBytes := b.ofTenant(tenant)
 	if e == nil && turns == 0 {
-		if len(b.all) >= MaxSessions {
-			return fmt.Errorf("%w: %d of at most %d", ErrMany, len(b.all), MaxSessions)
+		switch all := len(b.all); {
+		case all >= MaxSessions:
+			return fmt.Errorf("%w: %d of at most %d", ErrMany, all, MaxSessions)
+		case tenant != "" && own >= MaxSessions-all:
+			return fmt.Errorf("%w: it has %d, and %d of the %d of this server are free", ErrShare, own, MaxSessions-all, MaxSessions)
 		}
-		e = &entry{}
+		e = &entry{tenant: tenant}
 	}
 	switch {
 	case e == nil || e.damage != "":
@@ -213,12 +223,28 @@ func (b *Book) Begin(ctx context.Context, id string, turns int) error {
 		return ErrBusy
 	case e.state.Turns != turns:
 		return ErrMoved
-	case b.bytes >= MaxAllBytes || e.state.Bytes >= MaxBytes:
-		return e.tooLarge(b.bytes)
+	case !b.fits(e, ownBytes, 1):
+		return b.tooLarge(e, ownBytes)
 	}
 	e.busy = true
 	b.all[id] = e
 	return nil
+}
+
+// ofTenant returns the number of sessions of an API key, and their bytes. b.mu must be held.
+func (b *Book) ofTenant(tenant string) (sessions int, bytes int64) {
+	for _, e := range b.all {
+		if e.tenant == tenant {
+			sessions, bytes = sessions+1, bytes+e.state.Bytes
+		}
+	}
+	return sessions, bytes
+}
+
+// fits reports whether a session may have more bytes. An API key may have half of the bytes that other keys
+// leave free. own are the bytes of its key now. b.mu must be held.
+func (b *Book) fits(e *entry, own, more int64) bool {
+	return b.bytes+more <= MaxAllBytes && e.state.Bytes+more <= MaxBytes && (e.tenant == "" || own+more <= MaxAllBytes-b.bytes)
 }
 
 // clear deletes a session whose time is over. Without a keeper, nobody else calls Sweep.
@@ -260,7 +286,14 @@ func (b *Book) Commit(ctx context.Context, id string, turns int, t Turn) error {
 		return err
 	}
 	if b.keeper == nil {
-		return b.Apply(id, payload, b.millis())
+		b.mu.Lock()
+		s := b.all[id].state
+		b.mu.Unlock()
+		err := s.Add(id, payload, b.millis())
+		if err == nil {
+			b.Replace(id, s, "")
+		}
+		return err
 	}
 	b.doubt(id, true)
 	if err := b.keeper.Record(ctx, id, turns, payload); err != nil {
@@ -275,18 +308,18 @@ func (b *Book) accepts(id string, t *Turn, bytes int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.all[id]
-	switch {
-	case e == nil:
+	if e == nil {
 		return ErrMoved
-	case b.bytes+int64(bytes) > MaxAllBytes || e.state.Bytes+int64(bytes) > MaxBytes:
-		return e.tooLarge(b.bytes)
+	}
+	if _, own := b.ofTenant(e.tenant); !b.fits(e, own, int64(bytes)) {
+		return b.tooLarge(e, own)
 	}
 	return e.state.accepts(t)
 }
 
-func (e *entry) tooLarge(all int64) error {
-	return fmt.Errorf("%w: all take %d of at most %d bytes, this one %d of %d", ErrLarge, all,
-		int64(MaxAllBytes), e.state.Bytes, int64(MaxBytes))
+func (b *Book) tooLarge(e *entry, own int64) error {
+	return fmt.Errorf("%w: all take %d of at most %d bytes, those of this API key %d, this one %d of %d", ErrLarge, b.bytes,
+		int64(MaxAllBytes), own, e.state.Bytes, int64(MaxBytes))
 }
 
 func (b *Book) doubt(id string, yes bool) {
@@ -300,15 +333,9 @@ func (b *Book) doubt(id string, yes bool) {
 	}
 }
 
-// Apply adds a turn that is on disk.
-func (b *Book) Apply(id string, payload []byte, at int64) error {
-	t, err := DecodeTurn(payload)
-	if err != nil {
-		return err
-	}
-	if t.Head != nil && ID(t.Head.Tenant, t.Head.Name) != id {
-		return fmt.Errorf("%w: it is of another session", ErrRecord)
-	}
+// Replace sets the state of a session. Without turns it is over. damage says why some of its records cannot
+// be read; "": all can. A damaged session can only be deleted.
+func (b *Book) Replace(id string, s State, damage string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.all[id]
@@ -316,40 +343,26 @@ func (b *Book) Apply(id string, payload []byte, at int64) error {
 		e = &entry{}
 		b.all[id] = e
 	}
-	if err := e.state.Apply(&t, at, len(payload)); err != nil {
-		return err
+	b.bytes += s.Bytes - e.state.Bytes
+	e.state, e.damage = s, damage
+	if damage != "" {
+		e.state.Used = max(s.Used, b.millis())
+		e.state.TTL = max(s.TTL, int64(MaxTTL/time.Second))
 	}
-	b.bytes += int64(len(payload))
-	return nil
-}
-
-// Turns returns the number of turns of a session.
-func (b *Book) Turns(id string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if e := b.all[id]; e != nil {
-		return e.state.Turns
+	if s.Turns > 0 {
+		e.tenant = s.Tenant
 	}
-	return 0
-}
-
-// Damage marks a session whose records cannot be read. It can only be deleted.
-func (b *Book) Damage(id, why string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e := b.all[id]
-	if e == nil {
-		e = &entry{}
-		b.all[id] = e
+	if s.Turns == 0 && damage == "" && !e.busy && !e.doubt {
+		delete(b.all, id)
 	}
-	e.damage = why
-	e.state.Used = max(e.state.Used, b.millis())
-	e.state.TTL = max(e.state.TTL, int64(MaxTTL/time.Second))
 }
 
 // Delete removes a session.
 func (b *Book) Delete(ctx context.Context, tenant, name string) error {
 	id := ID(tenant, name)
+	if err := b.settle(ctx, id); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	e := b.present(id)
 	switch {
@@ -368,12 +381,20 @@ func (b *Book) Delete(ctx context.Context, tenant, name string) error {
 // drop removes a session that is marked as busy.
 func (b *Book) drop(ctx context.Context, id string, e *entry) (err error) {
 	if b.keeper != nil {
-		err = b.keeper.Drop(ctx, id)
+		b.doubt(id, true)
+		b.mu.Lock()
+		turns := e.state.Turns
+		b.mu.Unlock()
+		err = b.keeper.End(ctx, id, turns)
+		if err == nil || errors.Is(err, ErrMoved) {
+			b.doubt(id, false)
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.busy = false
-	if err == nil && b.all[id] == e {
+	over := err == nil || e.state.Turns+len(e.damage) == 0 && !e.doubt // another coordinator may have ended it
+	if over && b.all[id] == e {
 		delete(b.all, id)
 		b.bytes -= e.state.Bytes
 	}
@@ -397,7 +418,9 @@ func (b *Book) Sweep(ctx context.Context) error {
 		b.mu.Unlock()
 		switch {
 		case over:
-			err = errors.Join(err, b.drop(ctx, id, e))
+			if gone := b.drop(ctx, id, e); !errors.Is(gone, ErrMoved) { // by another coordinator, which is then known
+				err = errors.Join(err, gone)
+			}
 		case doubtful:
 			err = errors.Join(err, b.settle(ctx, id))
 		}

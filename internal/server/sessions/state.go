@@ -27,6 +27,18 @@ func (s *State) accepts(t *Turn) error {
 	return t.check()
 }
 
+// Add adds a turn in its form on disk. An error leaves the state unchanged.
+func (s *State) Add(id string, payload []byte, at int64) error {
+	t, err := DecodeTurn(payload)
+	if err != nil {
+		return err
+	}
+	if t.Head != nil && ID(t.Head.Tenant, t.Head.Name) != id {
+		return fmt.Errorf("%w: it is of another session", ErrRecord)
+	}
+	return s.Apply(&t, at, len(payload))
+}
+
 // Apply adds a turn that ended at a time, in a record of bytes. An error leaves the state unchanged.
 func (s *State) Apply(t *Turn, at int64, bytes int) error {
 	if err := s.accepts(t); err != nil {

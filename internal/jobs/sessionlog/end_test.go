@@ -1,0 +1,282 @@
+package sessionlog
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
+)
+
+// faulty is a log that fails at chosen points.
+type faulty struct {
+	*journal.MemoryLog
+	drop  func(seq uint64) error                          // before messages are dropped; an error keeps them
+	spoil func(journal string, seq uint64, b []byte) bool // the message is read with another bit
+}
+
+func (l *faulty) DropThrough(ctx context.Context, name string, seq uint64) error {
+	if l.drop != nil {
+		if err := l.drop(seq); err != nil {
+			return err
+		}
+	}
+	return l.MemoryLog.DropThrough(ctx, name, seq)
+}
+
+func (l *faulty) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	return l.MemoryLog.Read(ctx, name, after, func(seq uint64, b []byte) error {
+		if b = slices.Clone(b); l.spoil != nil && l.spoil(name, seq, b) {
+			b[len(b)-40] ^= 1
+		}
+		return each(seq, b)
+	})
+}
+
+// messages returns the number of messages of the session in a log.
+func messages(t *testing.T, l journal.Log) (n int) {
+	t.Helper()
+	must(t, l.Read(t.Context(), id, 0, func(uint64, []byte) error { n++; return nil }), nil)
+	return n
+}
+
+// ways end a session.
+func ways() map[string]func(*testing.T, *Store) error {
+	return map[string]func(*testing.T, *Store) error{
+		"delete": func(t *testing.T, s *Store) error { return s.book.Delete(t.Context(), "ann", "chat") },
+		"expiry": func(_ *testing.T, s *Store) error { return s.Sweep(0, nil) },
+	}
+}
+
+// old makes the times to live of a store's sessions be over.
+func old(s *Store) {
+	s.book = sessions.NewBook(s, func() time.Time { return time.Now().Add(time.Hour) })
+	for id, w := range s.writers {
+		s.publish(id, w, nil)
+	}
+}
+
+// TestStaleCoordinatorEndsNoTurn: a coordinator that lost its lease without noticing ends a session that its
+// successor has continued. The turns stay, and the stale coordinator learns of them.
+func TestStaleCoordinatorEndsNoTurn(t *testing.T) {
+	for name, end := range ways() {
+		t.Run(name, func(t *testing.T) {
+			l := journal.NewMemoryLog()
+			stale, _ := open(t, l)
+			must(t, add(t, stale, 0), nil)
+			leader, _ := open(t, l)
+			must(t, add(t, leader, 1), nil)
+			if name == "expiry" {
+				old(stale)
+				must(t, end(t, stale), nil)
+			} else {
+				must(t, end(t, stale), sessions.ErrMoved)
+				if turns(t, stale) != 2 {
+					t.Error("the turn of the successor is not known")
+				}
+			}
+			must(t, add(t, leader, 2), nil)
+			if next, _ := open(t, l); turns(t, next) != 3 {
+				t.Fatalf("%d turns, want 3", turns(t, next))
+			}
+		})
+	}
+}
+
+// TestTurnAfterTheEnd: another process begins the session again after its end was written, and before its
+// records are dropped. The new turns stay.
+func TestTurnAfterTheEnd(t *testing.T) {
+	for name, end := range ways() {
+		t.Run(name, func(t *testing.T) {
+			l := &faulty{MemoryLog: journal.NewMemoryLog()}
+			first, _ := open(t, l)
+			must(t, add(t, first, 0), nil)
+			must(t, add(t, first, 1), nil)
+			if name == "expiry" {
+				old(first)
+			}
+			l.drop = func(uint64) error {
+				l.drop = nil
+				second, _ := open(t, l)
+				if turns(t, second) != 0 {
+					t.Error("it goes on after its end")
+				}
+				must(t, add(t, second, 0), nil)
+				must(t, add(t, second, 1), nil)
+				must(t, add(t, second, 2), nil)
+				return nil
+			}
+			must(t, end(t, first), nil)
+			if l.drop != nil {
+				t.Fatal("nothing was dropped")
+			}
+			if third, _ := open(t, l); turns(t, third) != 3 || messages(t, l) != 3 {
+				t.Fatalf("%d turns in %d messages, want 3", turns(t, third), messages(t, l))
+			}
+			// The first process does not know of the new session yet.
+			must(t, add(t, first, 0), sessions.ErrMoved)
+			if name == "delete" && turns(t, first) != 3 {
+				t.Fatalf("%d turns, want 3", turns(t, first))
+			}
+		})
+	}
+}
+
+// TestCrashBeforeTheDrop: a process ends after it wrote the end, and before or while it drops the records.
+func TestCrashBeforeTheDrop(t *testing.T) {
+	for name, some := range map[string]uint64{"nothing dropped": 0, "one dropped": 1, "all but the end": 3} {
+		t.Run(name, func(t *testing.T) {
+			l := &faulty{MemoryLog: journal.NewMemoryLog()}
+			s, _ := open(t, l)
+			for i := range 3 {
+				must(t, add(t, s, i), nil)
+			}
+			l.drop = func(uint64) error {
+				must(t, l.MemoryLog.DropThrough(t.Context(), id, some), nil)
+				return errors.New("the process ends")
+			}
+			must(t, s.book.Delete(t.Context(), "ann", "chat"), nil) // it is over
+			if turns(t, s) != 0 || messages(t, l) != 4-int(some) {
+				t.Fatalf("%d turns, %d messages", turns(t, s), messages(t, l))
+			}
+			must(t, add(t, s, 0), errAny) // not while its end may come back
+			l.drop = nil
+
+			swept, _ := open(t, l)
+			if turns(t, swept) != 0 {
+				t.Fatal("it is there again")
+			}
+			must(t, swept.Sweep(0, nil), nil)
+			if n := messages(t, l); n != 0 || len(swept.writers) != 0 {
+				t.Fatalf("%d messages, %d writers after the sweep", n, len(swept.writers))
+			}
+			must(t, add(t, s, 0), nil)
+			if next, _ := open(t, l); turns(t, next) != 1 || messages(t, l) != 1 {
+				t.Fatalf("%d messages", messages(t, l))
+			}
+		})
+	}
+}
+
+// errAny matches every error.
+var errAny = errors.New("any error")
+
+// TestLostAnswerToTheEnd: the answer to an end is lost. The session is as the log has it.
+func TestLostAnswerToTheEnd(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		l := journal.NewMemoryLog()
+		s, _ := open(t, l)
+		must(t, add(t, s, 0), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		l.SetFault(func(_ string, _ []byte, done bool) error {
+			if done != stored {
+				return nil
+			}
+			cancel()
+			return errors.New("no answer")
+		})
+		if err := s.book.Delete(ctx, "ann", "chat"); err == nil {
+			t.Fatal("it was acknowledged")
+		}
+		l.SetFault(nil)
+		want := 1
+		if stored {
+			want = 0
+		}
+		if turns(t, s) != want {
+			t.Fatalf("stored %v: %d turns", stored, turns(t, s))
+		}
+		must(t, add(t, s, want), nil)
+		if next, _ := open(t, l); turns(t, next) != want+1 {
+			t.Fatalf("stored %v: %d turns after a restart", stored, turns(t, next))
+		}
+	}
+}
+
+// TestEndedByAnother: another process ends a session, and may begin it again. This one knows neither.
+func TestEndedByAnother(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		l := journal.NewMemoryLog()
+		stale, _ := open(t, l)
+		must(t, add(t, stale, 0), nil)
+		must(t, add(t, stale, 1), nil)
+		leader, _ := open(t, l)
+		must(t, leader.book.Delete(t.Context(), "ann", "chat"), nil)
+		want := 0
+		if again {
+			want = 1
+			must(t, add(t, leader, 0), nil)
+		}
+		must(t, add(t, stale, 2), sessions.ErrMoved)
+		if turns(t, stale) != want {
+			t.Fatalf("again %v: %d turns", again, turns(t, stale))
+		}
+		must(t, add(t, stale, want), nil)
+		if next, _ := open(t, l); turns(t, next) != want+1 {
+			t.Fatalf("again %v: %d turns", again, turns(t, next))
+		}
+	}
+}
+
+// TestLiveDamage: a record is damaged that another process has just written. The session says so, and is not
+// shortened. Other sessions go on. The damaged one can be deleted.
+func TestLiveDamage(t *testing.T) {
+	for at := range 3 {
+		l := &faulty{MemoryLog: journal.NewMemoryLog()}
+		leader, _ := open(t, l)
+		known := 1
+		for i := range known {
+			must(t, add(t, leader, i), nil)
+		}
+		follower, j := open(t, l)
+		l.spoil = func(name string, seq uint64, _ []byte) bool { return name == id && int(seq) == at+1 }
+		for i := known; i < 3; i++ {
+			must(t, add(t, leader, i), nil)
+		}
+		bob := turnOf(0)
+		bob.Head.Tenant = "bob"
+		must(t, leader.book.Begin(t.Context(), "bob", "chat", 0), nil)
+		must(t, leader.book.Commit(t.Context(), sessions.ID("bob", "chat"), 0, bob), nil)
+		leader.book.End(sessions.ID("bob", "chat"))
+
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); j.Follow(ctx) }()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if _, err := follower.book.Look(t.Context(), "bob", "chat"); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("the session of another key does not go on")
+			}
+		}
+		cancel()
+		<-done
+		s, err := follower.book.Look(t.Context(), "ann", "chat")
+		if at < known { // the follower has read this record before it was damaged
+			if err != nil || s.Turns != 3 {
+				t.Fatalf("%d turns, %v", s.Turns, err)
+			}
+			continue
+		}
+		must(t, err, sessions.ErrDamaged)
+		shown, err := follower.book.Get(t.Context(), "ann", "chat")
+		if err != nil || shown.Status != "damaged" || shown.Name != "chat" {
+			t.Fatalf("%+v, %v", shown, err)
+		}
+		must(t, add(t, follower, at), sessions.ErrMoved)
+		must(t, follower.book.Delete(t.Context(), "ann", "chat"), nil)
+		if messages(t, l) != 0 {
+			t.Fatalf("%d messages", messages(t, l))
+		}
+		must(t, add(t, leader, 3), sessions.ErrMoved)
+		l.spoil = nil
+		must(t, add(t, follower, 0), nil)
+		if next, _ := open(t, l); turns(t, next) != 1 {
+			t.Fatal("it cannot begin again")
+		}
+	}
+}
