@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -43,7 +44,7 @@ func modelToken(id string, index int) int32 {
 type cluster struct {
 	t      fataler
 	epoch  uint32
-	arenas []*kvcache.Arena
+	arenas []*memory.Arena
 	spans  []tensor.Span
 	seqs   map[uint64]*sequence
 	gone   map[uint64]bool // released sequences
@@ -90,7 +91,7 @@ func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
 	c := &cluster{t: t, epoch: epoch, seqs: map[uint64]*sequence{}, gone: map[uint64]bool{},
 		blocks: map[uint64][]*kvcache.Segment{}, texts: map[uint64][]int32{}}
 	for _, s := range sockets {
-		c.arenas = append(c.arenas, kvcache.NewArena(s.Budget))
+		c.arenas = append(c.arenas, memory.NewArena(s.Budget))
 		c.spans = append(c.spans, s.Heads)
 	}
 	return c
@@ -110,7 +111,7 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 	c.evict(slices.Collect(maps.Keys(c.blocks)))
 	now := map[int]int{}
 	for i, s := range sockets {
-		a := kvcache.NewArena(s.Budget)
+		a := memory.NewArena(s.Budget)
 		if from[i] != none {
 			a.Close()
 			a = c.arenas[from[i]]

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -30,7 +31,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	defer pool.Close()
 	many := tensor.NewPool(6) // more threads than heads: a long sequence is split by runs of slots
 	defer many.Close()
-	arena := kvcache.NewArena(64 << 20)
+	arena := memory.NewArena(64 << 20)
 	defer arena.Close()
 	layout := tensor.KVLayout{Type: tensor.BF16, KDim: d.HeadDim, VDim: d.HeadDim}
 	for i, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Q8_0, tensor.Q4_0, tensor.F32, tensor.Q8_0} {
@@ -116,7 +117,7 @@ func randomWeights(t testing.TB, d Dims, dt tensor.DType) *Weights {
 }
 
 // filled returns a store with n tokens and reserved space for one more.
-func filled(t testing.TB, a *kvcache.Arena, d Dims, l tensor.KVLayout, n int) *kvcache.Store {
+func filled(t testing.TB, a *memory.Arena, d Dims, l tensor.KVLayout, n int) *kvcache.Store {
 	t.Helper()
 	s := kvcache.NewPrefill(a, kvcache.Geometry{Layers: 1, KVHeads: d.KVHeads, Group: d.group(), Layout: l}, tensor.Span{Lo: 0, Hi: d.KVHeads})
 	if err := s.Reserve(n); err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -26,7 +26,7 @@ func BenchmarkStep(b *testing.B) {
 	}
 	pool := tensor.NewPool(1)
 	defer pool.Close()
-	arena := kvcache.NewArena(64 << 20)
+	arena := memory.NewArena(64 << 20)
 	defer arena.Close()
 	layout := tensor.KVLayout{Type: tensor.BF16, KDim: d.HeadDim, VDim: d.HeadDim}
 	w := randomWeights(b, d, tensor.Q8_0)

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -22,7 +23,7 @@ type Device interface {
 	// States returns an empty list of hidden-state rows on the device.
 	States(hidden int) States
 	// Arena allocates the memory of caches. Prompt and Owned adapt caches in it for the layers.
-	Arena(budget int64) *kvcache.Arena
+	Arena(budget int64) *memory.Arena
 	Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) Cache
 	Owned(s *kvcache.Store, score tensor.Score, ropes kvcache.Ropes) Cache
 }
@@ -49,7 +50,7 @@ func (Host) MTP(m *MTP) (Held, error) { return m, nil }
 
 func (Host) States(hidden int) States { return &HostStates{Hidden: hidden} }
 
-func (Host) Arena(budget int64) *kvcache.Arena { return kvcache.NewArena(budget) }
+func (Host) Arena(budget int64) *memory.Arena { return memory.NewArena(budget) }
 
 func (Host) Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) Cache {
 	return PromptCache{Store: s, Seen: seen, Score: score}

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -23,7 +24,7 @@ type sockets struct {
 	d     Dims
 	place topology.Placement
 	pool  *tensor.Pool
-	arena *kvcache.Arena
+	arena *memory.Arena
 	sys   *actor.ActorSystem
 	execs []*Executor
 	first []*actor.PID // first layer of each rank
@@ -42,7 +43,7 @@ func newSockets(t *testing.T, m topology.Mapping, ranks int, dt tensor.DType) *s
 		t.Fatal(err)
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	s := &sockets{t: t, d: d, place: place, pool: tensor.NewPool(1), arena: kvcache.NewArena(64 << 20),
+	s := &sockets{t: t, d: d, place: place, pool: tensor.NewPool(1), arena: memory.NewArena(64 << 20),
 		sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
 	t.Cleanup(func() {
 		for _, c := range s.open {

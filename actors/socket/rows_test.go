@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -30,7 +31,7 @@ type decoder struct {
 
 const decodeRows = 9
 
-func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place topology.Placement, pool *tensor.Pool, arena *kvcache.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
+func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place topology.Placement, pool *tensor.Pool, arena *memory.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
 	c := &ck.Config
 	d := &decoder{t: t, g: shard.GeometryOf(c, tensor.BF16), w: w, place: place}
 	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, layer.NewProcessor(layer.DimsOf(c), decodeRows, d.g.Layout, pool))
@@ -164,7 +165,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 					t.Fatal(err)
 				}
 				for seed, prompt := range []int{5, 58, 130} {
-					arena := kvcache.NewArena(1 << 30)
+					arena := memory.NewArena(1 << 30)
 					several := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))
 					passes := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))
 					single := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	kvmemory "github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -69,21 +70,21 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	ways := []struct {
 		name string
 		base int // index of the baseline
-		make func(a *kvcache.Arena) (stream, error)
+		make func(a *kvmemory.Arena) (stream, error)
 	}{
-		{"original positions, shift-and-append", 0, func(*kvcache.Arena) (stream, error) { return newShifted(g, o.Context, nil), nil }},
-		{"original positions, in place", 0, func(a *kvcache.Arena) (stream, error) { return newRing(a, g, policy, rope) }},
-		{"cache positions, shift-and-append, all keys rotated", 2, func(*kvcache.Arena) (stream, error) { return newShifted(g, o.Context, rope), nil }},
-		{"cache positions, in place, all keys rotated", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, false) }},
-		{"cache positions, in place, all keys rotated, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, true) }},
-		{"cache positions, in place, indices from the newest", 2, func(a *kvcache.Arena) (stream, error) {
+		{"original positions, shift-and-append", 0, func(*kvmemory.Arena) (stream, error) { return newShifted(g, o.Context, nil), nil }},
+		{"original positions, in place", 0, func(a *kvmemory.Arena) (stream, error) { return newRing(a, g, policy, rope) }},
+		{"cache positions, shift-and-append, all keys rotated", 2, func(*kvmemory.Arena) (stream, error) { return newShifted(g, o.Context, rope), nil }},
+		{"cache positions, in place, all keys rotated", 2, func(a *kvmemory.Arena) (stream, error) { return newTurning(a, g, policy, rope, false) }},
+		{"cache positions, in place, all keys rotated, rotate-half cache", 2, func(a *kvmemory.Arena) (stream, error) { return newTurning(a, g, policy, rope, true) }},
+		{"cache positions, in place, indices from the newest", 2, func(a *kvmemory.Arena) (stream, error) {
 			return newRing(a, g, policy.AtCachePositions(false), rope)
 		}},
-		{"cache positions, in place, indices from the newest, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) {
+		{"cache positions, in place, indices from the newest, rotate-half cache", 2, func(a *kvmemory.Arena) (stream, error) {
 			return newRing(a, g, policy.AtCachePositions(true), rope)
 		}},
 	}
-	arena := kvcache.NewArena(1 << 40)
+	arena := kvmemory.NewArena(1 << 40)
 	defer arena.Close()
 	streams, took := make([][]stream, len(ways)), make([][]time.Duration, len(ways))
 	for i, way := range ways {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	kvmemory "github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -71,7 +72,7 @@ func runCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Dur
 	u.Append = fastest(d, func() error { pool.Run(len(n.caches), n.append); return nil })
 	u.Shift = fastest(d, func() error { pool.Run(len(n.caches), n.shift); return nil })
 	u.Gather = fastest(d, func() error { pool.Run(len(n.caches), n.gather); return nil })
-	a := kvcache.NewArena(1 << 40)
+	a := kvmemory.NewArena(1 << 40)
 	defer a.Close()
 	var err error
 	free := func() {}
@@ -153,7 +154,7 @@ func (n *naive) append(i int) {
 }
 
 // published is append with an allocation of the new cache, which is freed by the old one.
-func (n *naive) published(a *kvcache.Arena, pool *tensor.Pool) (free func(), err error) {
+func (n *naive) published(a *kvmemory.Arena, pool *tensor.Pool) (free func(), err error) {
 	blocks, err := a.Alloc(cacheSlots*n.width, 2*len(n.caches))
 	if err != nil {
 		return nil, err
@@ -189,7 +190,7 @@ func (s scattered) Slot(_ *kvcache.Head, pos int) int { return pos * 389 % s.siz
 
 func inPlace(pool *tensor.Pool, p *kvcache.Policy, batch, heads, size, evict int, d time.Duration) (float64, error) {
 	g := kvcache.Geometry{Layers: 1, KVHeads: heads, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: size, VDim: size}}
-	a := kvcache.NewArena(int64(batch) * 2 * kvcache.ResidentBytes(g, cacheSlots, cacheSlots+64, p))
+	a := kvmemory.NewArena(int64(batch) * 2 * kvcache.ResidentBytes(g, cacheSlots, cacheSlots+64, p))
 	defer a.Close()
 	stores := make([]*kvcache.Store, batch)
 	for i := range stores {
@@ -221,7 +222,7 @@ func inPlace(pool *tensor.Pool, p *kvcache.Policy, batch, heads, size, evict int
 }
 
 // filled returns a store whose first `tokens` slots have small random rows.
-func filled(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int) (*kvcache.Store, error) {
+func filled(a *kvmemory.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int) (*kvcache.Store, error) {
 	s := kvcache.NewStore(a, g, p)
 	if err := s.Open(tokens, tokens, tensor.Span{}); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	kvmemory "github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -14,7 +15,7 @@ type ring struct {
 	rope kvcache.Rope
 }
 
-func newRing(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotation.Table) (*ring, error) {
+func newRing(a *kvmemory.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotation.Table) (*ring, error) {
 	slots := p.Slots(1<<20, 1<<20)
 	s, err := filled(a, g, p, slots)
 	return &ring{s, r.At}, err
@@ -41,7 +42,7 @@ type turning struct {
 	all  *rotation.Table
 }
 
-func newTurning(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotation.Table, half bool) (*turning, error) {
+func newTurning(a *kvmemory.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotation.Table, half bool) (*turning, error) {
 	s, err := newRing(a, g, p, r)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	kvmemory "github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -27,7 +28,7 @@ func TestHeldIsWhatFits(t *testing.T) {
 			t.Fatal(err)
 		}
 		const memory = 20 << 20
-		a, n := kvcache.NewArena(memory), 0
+		a, n := kvmemory.NewArena(memory), 0
 		for ; ; n++ {
 			reading := kvcache.HandoverBytes(g, g.KVHeads, prompt, p) + kvcache.StatisticsBytes(g, g.KVHeads, prompt, p)
 			resident := kvcache.ResidentBytes(g, prompt, prompt+output-1, p)

@@ -85,7 +85,7 @@ func (d *Device) MTP(m *layer.MTP) (layer.Held, error) {
 func (d *Device) States(hidden int) layer.States { return &layer.HostStates{Hidden: hidden} }
 
 // Arena implements layer.Device. A device has one arena.
-func (d *Device) Arena(budget int64) *kvcache.Arena { return kvcache.NewArenaIn(d.blocks, budget) }
+func (d *Device) Arena(budget int64) *memory.Arena { return memory.NewArenaIn(d.blocks, budget) }
 
 // Prompt implements layer.Device.
 func (d *Device) Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) layer.Cache {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -16,7 +17,7 @@ func BenchmarkPrefill(b *testing.B) {
 	s.In, s.Out = s.KeyHeads*s.Width, s.ValueHeads*s.ValueDim
 	w := NewWeights(make([]float32, s.ValueHeads), make([]float32, s.ValueHeads), make([]float32, s.ValueDim), false)
 	w.Conv = make([]float32, s.Taps*s.KeyHeads*s.Channels())
-	a := kvcache.NewArena(1 << 26)
+	a := memory.NewArena(1 << 26)
 	defer a.Close()
 	store := kvcache.NewPrefill(a, geometryOf(s), tensor.Span{Hi: kvHeads})
 	if err := store.Reserve(rows); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -104,7 +105,7 @@ func TestSteps(t *testing.T) {
 	for _, kind := range []recurrent.Kind{recurrent.GatedDelta, recurrent.Mamba2, recurrent.ShortConv} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			f := fixtureOf(kind)
-			a := kvcache.NewArena(1 << 24)
+			a := memory.NewArena(1 << 24)
 			defer a.Close()
 			g := geometryOf(f.Shape)
 			whole := kvcache.NewPrefill(a, g, tensor.Span{Hi: kvHeads})
@@ -149,7 +150,7 @@ func TestSteps(t *testing.T) {
 func TestEquations(t *testing.T) {
 	for _, kind := range []recurrent.Kind{recurrent.Mamba2, recurrent.ShortConv} {
 		f := fixtureOf(kind)
-		a := kvcache.NewArena(1 << 24)
+		a := memory.NewArena(1 << 24)
 		defer a.Close()
 		s := kvcache.NewPrefill(a, geometryOf(f.Shape), tensor.Span{Hi: kvHeads})
 		got := f.run(t, s, 0, []int{most}, true)

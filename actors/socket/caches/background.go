@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -84,7 +85,7 @@ func (b *background) arrive(x *incoming, rows []byte, until time.Time) bool {
 		switch {
 		case err == nil:
 			return true
-		case !errors.Is(err, kvcache.ErrBudget) || time.Now().After(until):
+		case !errors.Is(err, memory.ErrBudget) || time.Now().After(until):
 			return false
 		}
 		select {

@@ -9,12 +9,13 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 )
 
 // Caches are the stores of a socket, of its current epoch and of earlier ones. Machine decides what
 // happens to them; only the executor accesses them.
 type Caches struct {
-	Arena       *kvcache.Arena
+	Arena       *memory.Arena
 	exec        *layer.Executor
 	Seqs        map[uint64]*Sequence
 	blocks      map[uint64]*kvcache.Segment // of the prefix cache; empty on a socket that reads no heads

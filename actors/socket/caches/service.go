@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -13,7 +14,7 @@ import (
 
 // Options are the resources of a socket's caches.
 type Options struct {
-	Arena      *kvcache.Arena
+	Arena      *memory.Arena
 	Executor   *layer.Executor
 	PrefixDisk *tier.Store   // files of the prefix cache; nil: none
 	Scratch    *tier.Scratch // files of rows that do not fit in memory; nil: none

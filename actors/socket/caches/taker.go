@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/transfer"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -185,7 +186,7 @@ func (t *taker) open(x *arrival) error {
 			}
 			return nil
 		})
-		if !errors.Is(err, kvcache.ErrBudget) {
+		if !errors.Is(err, memory.ErrBudget) {
 			return err
 		}
 		select {

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -37,7 +38,7 @@ type Drafter struct {
 	score          tensor.Score
 	ropes          []*rotation.Table
 	batch          *layer.Batch
-	arena          *kvcache.Arena
+	arena          *memory.Arena
 	rows           []layer.LogitRow // of one pass
 	states         layer.States     // with MTP: the last hidden states of a pass, input of the next pass
 	minProbability float32          // the constant, unless a test changes it

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -27,7 +28,7 @@ func (e *Epoch) Run(do func(*Job) error) (made map[uint64]*machine.Kept, err err
 }
 
 // Arena returns the arena of all caches.
-func (j *Job) Arena() *kvcache.Arena { return j.e.Arena }
+func (j *Job) Arena() *memory.Arena { return j.e.Arena }
 
 func (j *Job) Geometry() kvcache.Geometry { return j.e.Geometry }
 

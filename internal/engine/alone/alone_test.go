@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -44,7 +45,7 @@ func TestResidentMemoryFollowsCompression(t *testing.T) {
 	before, high, held := resident(t), int64(0), 0
 	for {
 		_, err := a.Fill(t.Context(), []uint64{uint64(held + 1)}, prompt, "snapstream:sink=4,recent=444,topk=512,obs=8")
-		if errors.Is(err, kvcache.ErrBudget) {
+		if errors.Is(err, memory.ErrBudget) {
 			break
 		}
 		if err != nil {

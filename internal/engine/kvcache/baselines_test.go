@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -25,7 +26,7 @@ func parsed(t rapid.TB, spec string) *kvcache.Policy {
 }
 
 // prompted is a prompt of n tokens with random rows.
-func prompted(t rapid.TB, a *kvcache.Arena, g kvcache.Geometry, n int) *kvcache.Store {
+func prompted(t rapid.TB, a *memory.Arena, g kvcache.Geometry, n int) *kvcache.Store {
 	s := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads})
 	if err := s.Reserve(n); err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func TestPyramidIsSnapKVPerLayer(t *testing.T) {
 		n, topk, beta := rapid.IntRange(1, 200).Draw(r, "prompt"), rapid.IntRange(0, 90).Draw(r, "topk"), rapid.IntRange(1, 30).Draw(r, "beta")
 		obs := rapid.IntRange(1, 20).Draw(r, "obs")
 		specs := []string{fmt.Sprintf("pyramidkv:topk=%d,obs=%d,pool=3,beta=%d", topk, obs, beta), fmt.Sprintf("snapkv:topk=%d,obs=%d,pool=3,votes=prefix,layers=pyramid,beta=%d", topk, obs, beta)}
-		a := kvcache.NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		s := prompted(r, a, g, n)
 		total := 0
@@ -117,7 +118,7 @@ func TestLagKVEqualsNaive(t *testing.T) {
 		rest := rapid.IntRange(0, lag-1).Draw(r, "rest")
 		each := rapid.IntRange(0, lag).Draw(r, "kept of each partition")
 		n := sink + partitions*lag + rest
-		a := kvcache.NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		s := prompted(r, a, g, n)
 		seen := kvcachetest.Statistics(s, 0, 1)
@@ -161,7 +162,7 @@ func TestAdaKVDividesALayer(t *testing.T) {
 			spec += ",positions=cache,half=1"
 		}
 		p := parsed(r, spec)
-		a := kvcache.NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		prompt := prompted(r, a, g, n)
 		defer prompt.Release()

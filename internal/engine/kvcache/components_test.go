@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -64,7 +65,7 @@ func TestComponentsChooseAsKeys(t *testing.T) {
 					spec = fmt.Sprintf("infinigen:alpha=%v,most=%v,dims=0.5,calib=64", float64(alpha)/1000, float64(most)/1000)
 				}
 				p := parsed(r, spec)
-				a := kvcache.NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				prompt := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: heads})
 				n := rapid.IntRange(1, 300).Draw(r, "prompt")
@@ -165,7 +166,7 @@ func TestResnapEqualsNaive(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		topk, every, obs, pool := rapid.IntRange(0, 40).Draw(r, "topk"), rapid.IntRange(1, 30).Draw(r, "every"), rapid.IntRange(1, 12).Draw(r, "obs"), 1+2*rapid.IntRange(0, 3).Draw(r, "pool")
 		p, size := parsed(r, fmt.Sprintf("resnap:topk=%d,every=%d,obs=%d,pool=%d", topk, every, obs, pool)), topk+every+obs
-		a := kvcache.NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		n := rapid.IntRange(1, 150).Draw(r, "prompt")
 		prompt := prompted(r, a, g, n)

@@ -1,7 +1,7 @@
 // Package kvcache holds the keys and values that attention reads, and the recurrent states of layers
 // that have one instead ([State]).
 //
-// An [Arena] is the memory of one socket: blocks of [tensor.BlockSlots] slots of one KV head of one
+// A [memory.Arena] is the memory of one socket: blocks of [tensor.BlockSlots] slots of one KV head of one
 // layer, under one byte ledger. A [Store] is one sequence on one socket: for every layer and KV
 // head a list of blocks and the true position of the token in each slot. A [Policy] decides which
 // slots a sequence keeps at the end of prefill, which slot the next token takes, and which slots a

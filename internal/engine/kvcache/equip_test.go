@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -95,7 +96,7 @@ type history struct {
 
 const equipGroup = 2
 
-func newHistory(a *Arena, p *Policy, prompt int, seed uint64) (*history, error) {
+func newHistory(a *memory.Arena, p *Policy, prompt int, seed uint64) (*history, error) {
 	h := &history{policy: p, r: rand.New(rand.NewPCG(seed, 7)), sc: new(tensor.AttnScratch),
 		g: Geometry{Layers: 1, KVHeads: 2, Group: equipGroup, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}}
 	h.rows, h.naive = make([][]naiveRow, h.g.KVHeads), make([]naiveCache, h.g.KVHeads)
@@ -251,7 +252,7 @@ func TestInPlaceEqualsNaive(t *testing.T) {
 			return // has a reference of its own
 		}
 		t.Parallel()
-		a := NewArena(1 << 26)
+		a := memory.NewArena(1 << 26)
 		defer a.Close()
 		rapid.Check(t, func(r *rapid.T) {
 			prompt, steps := rapid.IntRange(1, 100).Draw(r, "prompt"), rapid.IntRange(1, 12).Draw(r, "steps")
@@ -303,7 +304,7 @@ func TestLongDecodeEqualsNaive(t *testing.T) {
 		Streaming(4, 60).AtCachePositions(true), parse("h2o:recent=30,topk=34,step=1").AtCachePositions(false)} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			t.Parallel()
-			a := NewArena(1 << 26)
+			a := memory.NewArena(1 << 26)
 			defer a.Close()
 			h, err := newHistory(a, p, 100, 3)
 			if err != nil {

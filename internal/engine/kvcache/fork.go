@@ -13,7 +13,7 @@ func (p *Policy) Forks() bool { return p.Reorders }
 
 // Fork returns a store in the state of s at its Seal. Both hold the prompt's full blocks and their
 // index, which count once; the rest is copied. With recurrent states, no token may have followed the
-// prompt. Errors wrap ErrBudget.
+// prompt. Errors wrap memory.ErrBudget.
 func (s *Store) Fork() (*Store, error) {
 	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 {
 		return nil, errors.New("kvcache: only a whole cache of clusters can be forked")

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -105,7 +104,7 @@ func (s *Store) Adopt(from *Store, head int) error {
 				to.filled[slot/64] |= 1 << (slot % 64)
 			}
 			for i, b := range own.rows() {
-				memory.Copy(s.arena.memory, to.rows()[i], b)
+				s.arena.CopyBlock(to.rows()[i], b)
 			}
 			to.n = own.n
 			continue
@@ -131,7 +130,7 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 	if want := to.rule.Slots(s.prompt, s.prompt); len(kept.Positions) != want {
 		return fmt.Errorf("kvcache: %d kept slots, policy %s has %d after a prompt of %d", len(kept.Positions), to.rule.Spec(), want, s.prompt)
 	}
-	src, dst := from.arena.window(), s.arena.window()
+	src, dst := from.arena.Window(), s.arena.Window()
 	defer dst.Close()
 	for slot, pos := range kept.Positions {
 		if pos < 0 || pos >= int32(own.n) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -188,7 +189,7 @@ func checkRows(t testing.TB, s *Store) {
 }
 
 // read prefills a prompt in chunks on one socket.
-func read(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, chunk int) *Store {
+func read(t testing.TB, a *memory.Arena, g Geometry, heads tensor.Span, prompt, chunk int) *Store {
 	t.Helper()
 	s := NewPrefill(a, g, heads)
 	for s.Tokens() < prompt {
@@ -215,7 +216,7 @@ func attentionOf(head, pos int) float32 { return float32((pos*37+head*101)%97) +
 
 func mustBudget(t testing.TB, err error) {
 	t.Helper()
-	if !errors.Is(err, ErrBudget) {
-		t.Fatalf("got %v, want ErrBudget", err)
+	if !errors.Is(err, memory.ErrBudget) {
+		t.Fatalf("got %v, want memory.ErrBudget", err)
 	}
 }

@@ -35,17 +35,19 @@ type Statistics struct {
 	// Layout and Blocks give access to the prompt's keys: slot = position.
 	Layout tensor.KVLayout
 	Blocks [][]byte
-	remote memory.Remote // the memory of Blocks; nil: the host's
+	arena  *memory.Arena // of Blocks; nil: they are in the host's memory
 }
 
 // Rows returns Blocks in the host's memory. It copies them there at its first call.
 func (s *Statistics) Rows() [][]byte {
-	s.Blocks, s.remote = memory.Host(s.remote, s.Blocks), nil
+	if s.arena != nil {
+		s.Blocks, s.arena = s.arena.OnHost(s.Blocks), nil
+	}
 	return s.Blocks
 }
 
 // ForgetRows ends the use of Rows and EachKey. It frees the copy that they have made.
-func (s *Statistics) ForgetRows() { s.Blocks, s.remote = nil, nil }
+func (s *Statistics) ForgetRows() { s.Blocks, s.arena = nil, nil }
 
 // EachKey calls f with every key of the prompt in order, [KDim] after RoPE, as stored. The slice is
 // valid during the call.
@@ -66,7 +68,7 @@ func (s *Statistics) EachKey(f func(pos int, key []float32)) {
 // unit are a part of a sum (see [Observation.Parts]). Queries of a unit are as wide as the row, so
 // only their votes are kept, counted as they arrive.
 type Observation struct {
-	arena  *Arena
+	arena  *memory.Arena
 	g      Geometry
 	heads  tensor.Span
 	prompt int
@@ -109,8 +111,8 @@ func statisticsBytes(g Geometry, heads, prompt int, n Needs) int64 {
 }
 
 // NewObservation charges the arena. It returns nil without an error if nothing is needed. Errors
-// wrap ErrBudget.
-func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int) (*Observation, error) {
+// wrap memory.ErrBudget.
+func NewObservation(a *memory.Arena, g Geometry, heads tensor.Span, n Needs, prompt int) (*Observation, error) {
 	bytes := statisticsBytes(g, heads.Hi-heads.Lo, prompt, n)
 	if bytes == 0 {
 		return nil, nil
@@ -201,7 +203,10 @@ func (o *Observation) CopyQueries(from *Observation) { copy(o.queries, from.quer
 
 // StatisticsOf returns the statistics that need no observation.
 func StatisticsOf(s *Store, layer, head int) *Statistics {
-	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.LayoutOf(layer), Blocks: s.Blocks(layer, head), remote: s.arena.memory}
+	return &Statistics{
+		Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(),
+		Layout: s.g.LayoutOf(layer), Blocks: s.Blocks(layer, head), arena: s.arena,
+	}
 }
 
 // Release returns the bytes to the arena. It may be called twice, or on nil.

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -50,9 +51,9 @@ func TestCostsAreExact(t *testing.T) {
 			prompt, spans := rapid.IntRange(1, 150).Draw(r, "prompt"), drawSockets(r, small)
 			owner := rapid.IntRange(0, len(spans)-1).Draw(r, "owner")
 			var stores []*Store
-			var arenas []*Arena
+			var arenas []*memory.Arena
 			for _, span := range spans {
-				a := NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				s := read(t, a, small, span, prompt, rapid.IntRange(1, 97).Draw(r, "chunk"))
 				if want := PrefillBytes(small, span.Hi-span.Lo, prompt, p); s.Bytes() != want || a.Used() != want {
@@ -102,7 +103,7 @@ func TestSameCacheOnAnyCut(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {
 			prompt, decode := rapid.IntRange(1, 200).Draw(r, "prompt"), rapid.IntRange(0, 80).Draw(r, "decode")
-			a := NewArena(1 << 30)
+			a := memory.NewArena(1 << 30)
 			defer a.Close()
 			build := func(spans []tensor.Span, owner int) string {
 				var stores []*Store
@@ -149,12 +150,12 @@ func observe(s *Store) {
 	}
 }
 
-func owned(t testing.TB, a *Arena, p *Policy, prompt int) *Store {
+func owned(t testing.TB, a *memory.Arena, p *Policy, prompt int) *Store {
 	t.Helper()
 	return ownedOf(t, a, small, p, prompt)
 }
 
-func ownedOf(t testing.TB, a *Arena, g Geometry, p *Policy, prompt int) *Store {
+func ownedOf(t testing.TB, a *memory.Arena, g Geometry, p *Policy, prompt int) *Store {
 	t.Helper()
 	o, _, err := handOver(p, []*Store{read(t, a, g, tensor.Span{Lo: 0, Hi: g.KVHeads}, prompt, 64)}, 0)
 	if err != nil {
@@ -167,7 +168,7 @@ func ownedOf(t testing.TB, a *Arena, g Geometry, p *Policy, prompt int) *Store {
 func TestStepsAreIdempotent(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {
-			a := NewArena(1 << 30)
+			a := memory.NewArena(1 << 30)
 			defer a.Close()
 			s := ownedOf(t, a, small, p, rapid.IntRange(1, 100).Draw(r, "prompt"))
 			twin := ownedOf(t, a, small, p, s.Prompt())
@@ -213,7 +214,7 @@ func TestStepsAreIdempotent(t *testing.T) {
 func TestMove(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {
-			a, b := NewArena(1<<30), NewArena(1<<30)
+			a, b := memory.NewArena(1<<30), memory.NewArena(1<<30)
 			defer a.Close()
 			defer b.Close()
 			s := ownedOf(t, a, small, p, rapid.IntRange(1, 100).Draw(r, "prompt"))
@@ -257,14 +258,14 @@ func TestMove(t *testing.T) {
 // Reserve is all or nothing at every budget.
 func TestReserveIsAllOrNothing(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
-		whole := NewArena(1 << 30)
+		whole := memory.NewArena(1 << 30)
 		defer whole.Close()
 		s := ownedOf(t, whole, small, p, 60)
 		for range 12 {
 			step(t, s, 1)
 		}
 		full := whole.Used()
-		tight := NewArena(1 << 30) // a hand-over may need more than 12 steps do
+		tight := memory.NewArena(1 << 30) // a hand-over may need more than 12 steps do
 		defer tight.Close()
 		s = ownedOf(t, tight, small, p, 60)
 		others := min(tight.Budget()-tight.Used(), tight.Budget()-full+1)
@@ -289,7 +290,7 @@ func TestReserveIsAllOrNothing(t *testing.T) {
 
 // A token that takes over a slot does not inherit its score, and a rollback restores the score.
 func TestScoresFollowTokens(t *testing.T) {
-	a := NewArena(1 << 30)
+	a := memory.NewArena(1 << 30)
 	defer a.Close()
 	p := parse("h2o:recent=1,topk=7,step=1")
 	s := owned(t, a, p, 20)
@@ -319,7 +320,7 @@ func TestScoresFollowTokens(t *testing.T) {
 
 // The hand-over refuses inconsistent input.
 func TestHandOverIsChecked(t *testing.T) {
-	a, b := NewArena(1<<30), NewArena(1<<30)
+	a, b := memory.NewArena(1<<30), memory.NewArena(1<<30)
 	defer a.Close()
 	defer b.Close()
 	all := tensor.Span{Lo: 0, Hi: small.KVHeads}
@@ -394,7 +395,7 @@ func TestHandOverIsChecked(t *testing.T) {
 }
 
 func FuzzImport(f *testing.F) {
-	a := NewArena(1 << 24)
+	a := memory.NewArena(1 << 24)
 	src := read(f, a, small, tensor.Span{Lo: 0, Hi: 3}, 10, 10)
 	b := PromptBlock(small, Full(), 10, 1, src.Heads())
 	f.Add(append1(b, Selection{src, Full(), func(head int) (Kept, *Statistics) { return Full().Keep(statistics(src, 1, head)), nil }}))
@@ -414,7 +415,7 @@ func FuzzImport(f *testing.F) {
 // Different heads of one store may be written concurrently (run with -race).
 func TestHeadsAreWrittenConcurrently(t *testing.T) {
 	forEach(t, func(t *testing.T, p *Policy) {
-		a := NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		s, twin := owned(t, a, p, 100), owned(t, a, p, 100)
 		for range 20 {
@@ -444,7 +445,7 @@ func TestHeadsAreWrittenConcurrently(t *testing.T) {
 // Blocks of one head may be written concurrently if ParallelWrite allows it (run with -race), in any order,
 // also in a step that is rolled back.
 func TestBlocksAreWrittenConcurrently(t *testing.T) {
-	a := NewArena(1 << 30)
+	a := memory.NewArena(1 << 30)
 	defer a.Close()
 	check := func(t *testing.T, s, twin *Store, all bool) {
 		for _, n := range []int{50, 1, 200, 64, 7} {
@@ -499,7 +500,7 @@ func TestReplicaFollows(t *testing.T) {
 			return
 		}
 		rapid.Check(t, func(r *rapid.T) {
-			a := NewArena(1 << 30)
+			a := memory.NewArena(1 << 30)
 			defer a.Close()
 			s := ownedOf(t, a, small, p, rapid.IntRange(1, 100).Draw(r, "prompt"))
 			replica := ownedOf(t, a, small, p, s.Prompt())

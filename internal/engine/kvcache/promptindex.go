@@ -3,6 +3,7 @@ package kvcache
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -190,7 +191,7 @@ func (s *Store) buildIndex(run Run, ropes Ropes) error {
 }
 
 // Arena is the memory of the store.
-func (s *Store) Arena() *Arena { return s.arena }
+func (s *Store) Arena() *memory.Arena { return s.arena }
 
 // IndexBlocks are the blocks of the selector's index of a head.
 func (s *Store) IndexBlocks(layer, head int) [][]byte {

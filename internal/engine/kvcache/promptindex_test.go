@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -22,10 +23,10 @@ func TestCopyTakesNoQueries(t *testing.T) {
 		if !p.Reorders {
 			continue
 		}
-		a := NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		s := owned(t, a, p, 150)
 		step(t, s, 9)
-		c := NewStore(NewArena(ResidentBytes(small, 150, 159, p)), small, p)
+		c := NewStore(memory.NewArena(ResidentBytes(small, 150, 159, p)), small, p)
 		if err := c.OpenMoved(150, 159); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +50,7 @@ func TestFork(t *testing.T) {
 			continue
 		}
 		for _, prompt := range []int{5, 64, 130, 192, 401} {
-			a, fresh := NewArena(1<<30), NewArena(1<<30)
+			a, fresh := memory.NewArena(1<<30), memory.NewArena(1<<30)
 			first, want := owned(t, a, p, prompt), owned(t, fresh, p, prompt)
 			step(t, first, 3)
 			used := a.Used()
@@ -90,7 +91,7 @@ func TestCoarseClustersComeWithRows(t *testing.T) {
 		"negative":  func(group []byte) { binary.LittleEndian.PutUint32(group, 1<<31+1) },
 		"another":   func(group []byte) { binary.LittleEndian.PutUint32(group, 1) },
 	} {
-		a := NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		s := owned(t, a, p, 150)
 		c := NewStore(a, small, p)
 		if err := c.OpenMoved(150, 150); err != nil {
@@ -133,7 +134,7 @@ func TestIndexInPieces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, x := NewArena(1<<30), IndexWorkOf(g, 333, p)
+			a, x := memory.NewArena(1<<30), IndexWorkOf(g, 333, p)
 			want, _, err := handOver(p, []*Store{read(t, a, g, tensor.Span{Hi: g.KVHeads}, 333, 100)}, 0)
 			if err != nil {
 				t.Fatal(err)

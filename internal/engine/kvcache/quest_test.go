@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -99,7 +100,7 @@ func TestQuestEqualsNaive(t *testing.T) {
 	for _, p := range []*Policy{parse("quest:page=16,budget=64,skip=0"), parse("quest:page=16,budget=35,skip=1"), parse("quest:page=32,budget=128,skip=0"), parse("quest:page=64,budget=128,skip=0")} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
-				a := NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				s := ownedOf(t, a, g, p, rapid.IntRange(1, 400).Draw(r, "prompt"))
 				for range rapid.IntRange(1, 6).Draw(r, "steps") {

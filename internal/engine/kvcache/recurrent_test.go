@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -111,7 +112,7 @@ func TestRecurrentState(t *testing.T) {
 		for _, p := range []*Policy{Full(), Streaming(4, 60)} {
 			t.Run(fmt.Sprint(g.Recurrent.KeyHeads, p.Name()), func(t *testing.T) {
 				const prompt, output = 70, 11
-				a := NewArena(1 << 24)
+				a := memory.NewArena(1 << 24)
 				defer a.Close()
 				naive := NewPrefill(a, g, tensor.Span{Hi: 3})
 				for pos := range prompt + output {

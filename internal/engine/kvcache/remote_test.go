@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -61,7 +62,7 @@ func TestRemote(t *testing.T) {
 	for _, spec := range []string{"full", "streaming:sink=4,recent=60", "streaming:sink=3,recent=130"} {
 		for _, g := range []Geometry{small, windowed, mixed} {
 			p := parse(spec)
-			live := func(a *Arena) (rows []byte) {
+			live := func(a *memory.Arena) (rows []byte) {
 				note := func(s *Store) {
 					for layer := range g.Layers {
 						for head := s.heads.Lo; head < s.heads.Hi; head++ {
@@ -114,8 +115,8 @@ func TestRemote(t *testing.T) {
 				segment.Release()
 				return rows
 			}
-			host, d := NewArena(1<<24), &device{maps: map[*byte][]byte{}}
-			there := NewArenaIn(d, 1<<24)
+			host, d := memory.NewArena(1<<24), &device{maps: map[*byte][]byte{}}
+			there := memory.NewArenaIn(d, 1<<24)
 			want := live(host)
 			if got := live(there); !bytes.Equal(got, want) {
 				t.Errorf("%s: rows on a device differ from those in host memory", spec)

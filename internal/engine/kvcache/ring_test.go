@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -20,7 +21,7 @@ func TestRingAfterPrompt(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
 				g := kvcache.Geometry{Layers: 2, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
 				prompt, ring, decoded := rapid.IntRange(1, 100).Draw(r, "prompt"), rapid.IntRange(1, 90).Draw(r, "ring"), rapid.IntRange(0, 200).Draw(r, "decoded")
-				a := kvcache.NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				hold := func(spec string) *kvcache.Store {
 					s, _, err := kvcachetest.HandOver(parsed(r, spec), []*kvcache.Store{prompted(r, a, g, prompt)}, 0)

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -12,13 +13,15 @@ import (
 // some KV heads of every layer, as prefill writes them. Several stores read them and none writes. A
 // prompt is a chain of segments and the tokens after them.
 type Segment struct {
-	arena  *Arena
+	arena  *memory.Arena
 	g      Geometry
 	heads  tensor.Span
-	at     int       // position of the first token, in blocks
-	blocks [][]byte  // [layer][head]
-	sums   []float32 // [layer without a window][head][tokens up to its end]; nil: none, see KeepSums
-	states [][]byte  // [recurrent layer][head]: the states after its last token; nil: none, see KeepStates
+	at     int      // position of the first token, in blocks
+	blocks [][]byte // [layer][head]
+
+	mu     sync.Mutex // Held reads what follows while other goroutines use the segment
+	sums   []float32  // [layer without a window][head][tokens up to its end]; nil: none, see KeepSums
+	states [][]byte   // [recurrent layer][head]: the states after its last token; nil: none, see KeepStates
 }
 
 // Share makes a segment of a full block of a prompt that is being read, including tokens of the
@@ -38,18 +41,19 @@ func (s *Store) Share(block int) (*Segment, error) {
 	}
 	g := &Segment{arena: s.arena, g: s.g, heads: s.heads, at: block, blocks: s.arena.Retain(own)}
 	s.shares = true
-	s.arena.register(g)
+	s.arena.Register(g)
 	return g, nil
 }
 
-// register adds a segment to those that count as evictable.
-func (a *Arena) register(g *Segment) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.segments == nil {
-		a.segments = map[*Segment]bool{}
+// Held implements memory.Holder.
+func (g *Segment) Held() (blocks [][]byte, own int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	own = 4 * int64(len(g.sums))
+	for _, b := range g.states {
+		own += int64(len(b))
 	}
-	a.segments[g] = true
+	return g.blocks, own
 }
 
 // Heads are the KV heads whose rows it holds.
@@ -58,9 +62,7 @@ func (g *Segment) Heads() tensor.Span { return g.heads }
 // Release releases the segment; stores that attached it keep its rows. It may be called twice.
 func (g *Segment) Release() {
 	g.DropExtras()
-	g.arena.mu.Lock()
-	delete(g.arena.segments, g)
-	g.arena.mu.Unlock()
+	g.arena.Unregister(g)
 	g.arena.Release(g.blocks)
 	g.blocks = nil
 }
@@ -165,7 +167,7 @@ func (s *Store) unshare() error {
 			shared = append(shared, t)
 		}
 	}
-	copies, err := s.arena.allocAll(func(yield func(size int)) {
+	copies, err := s.arena.AllocEach(func(yield func(size int)) {
 		for _, t := range shared {
 			yield(t.layout.BlockBytes())
 		}
@@ -174,28 +176,11 @@ func (s *Store) unshare() error {
 		return err
 	}
 	for i, t := range shared {
-		memory.Copy(s.arena.memory, copies[i], t.rows()[at])
+		s.arena.CopyBlock(copies[i], t.rows()[at])
 		s.arena.Release(t.rows()[at : at+1])
 		t.rows()[at] = copies[i]
 		s.changes++
 	}
 	s.shares = false
 	return nil
-}
-
-// blockID is a block as a map key.
-type blockID struct {
-	at   *byte
-	size int
-}
-
-// cached counts for each block how many segments hold it.
-func (a *Arena) cached() map[blockID]int32 {
-	count := map[blockID]int32{}
-	for g := range a.segments {
-		for _, b := range g.blocks {
-			count[blockID{&b[0], len(b)}]++
-		}
-	}
-	return count
 }

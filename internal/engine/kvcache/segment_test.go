@@ -5,11 +5,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // chainOf returns segments of the first n blocks of a text, made while it is read as a prompt.
-func chainOf(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, n int) (chain []*Segment, source *Store) {
+func chainOf(t testing.TB, a *memory.Arena, g Geometry, heads tensor.Span, prompt, n int) (chain []*Segment, source *Store) {
 	t.Helper()
 	source = NewPrefill(a, g, heads)
 	for source.Tokens() < prompt {
@@ -39,7 +40,7 @@ func TestSegments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 			rapid.Check(t, func(r *rapid.T) {
-				a := NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				prompt := rapid.IntRange(64, 300).Draw(r, "source")
 				n := rapid.IntRange(1, prompt/tensor.BlockSlots).Draw(r, "segments")
@@ -59,7 +60,7 @@ func TestSegments(t *testing.T) {
 				check("without its source", whole, 0, whole)
 
 				at := n * tensor.BlockSlots
-				alone := read(t, NewArena(1<<30), g, heads, at, 64)
+				alone := read(t, memory.NewArena(1<<30), g, heads, at, 64)
 				var stores []*Store
 				held := int64(0)
 				for range rapid.IntRange(1, 4).Draw(r, "stores") {
@@ -112,7 +113,7 @@ func TestSegments(t *testing.T) {
 
 // A store that has read the contents of a segment frees its own rows for them.
 func TestSegmentsAreAdopted(t *testing.T) {
-	a := NewArena(1 << 30)
+	a := memory.NewArena(1 << 30)
 	defer a.Close()
 	heads := tensor.Span{Lo: 0, Hi: 3}
 	chain, source := chainOf(t, a, small, heads, 200, 3)
@@ -138,7 +139,7 @@ func TestSegmentsAreAdopted(t *testing.T) {
 
 // A step that cannot copy its shared blocks allocates nothing.
 func TestSharedCopyIsAllOrNothing(t *testing.T) {
-	a := NewArena(PrefillBytes(small, 3, 70, Full()) + blockBytes(small.Layout, 5))
+	a := memory.NewArena(PrefillBytes(small, 3, 70, Full()) + blockBytes(small.Layout, 5))
 	defer a.Close()
 	all := tensor.Span{Lo: 0, Hi: 3}
 	part, s := read(t, a, small, all, 70, 64), NewStore(a, small, Full())
@@ -164,7 +165,7 @@ func TestSharedCopyIsAllOrNothing(t *testing.T) {
 }
 
 func TestSegmentsAreChecked(t *testing.T) {
-	a := NewArena(1 << 30)
+	a := memory.NewArena(1 << 30)
 	defer a.Close()
 	all := tensor.Span{Lo: 0, Hi: 3}
 	chain, s := chainOf(t, a, small, all, 150, 2)
@@ -179,7 +180,7 @@ func TestSegmentsAreChecked(t *testing.T) {
 	if _, err := read(t, a, windowed, all, 300, 64).Share(0); err == nil {
 		t.Error("a block was shared that a window has left behind")
 	}
-	for what, to := range map[string]*Store{"a store in use": s, "another arena": NewPrefill(NewArena(1<<30), small, all),
+	for what, to := range map[string]*Store{"a store in use": s, "another arena": NewPrefill(memory.NewArena(1<<30), small, all),
 		"other heads": NewPrefill(a, small, tensor.Span{Lo: 0, Hi: 2})} {
 		if to.Attach(chain) == nil {
 			t.Errorf("%s attached it", what)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -65,8 +66,8 @@ func (g *Segment) block(at rowsAt) []byte {
 }
 
 // NewSegment makes block at of a text from the result of Append on a socket with the same heads. It
-// checks the rows before it allocates. Errors wrap ErrRows, ErrBudget and ErrMemory.
-func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*Segment, error) {
+// checks the rows before it allocates. Errors wrap ErrRows, memory.ErrBudget and memory.ErrMemory.
+func NewSegment(a *memory.Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*Segment, error) {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Len() < 1 || len(rows) != heads.Len()*HeadBytes(g) {
 		return nil, fmt.Errorf("%w: %d bytes for heads [%d,%d) of %d layers", ErrRows, len(rows), heads.Lo, heads.Hi, g.Layers)
 	}
@@ -78,7 +79,7 @@ func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*
 		}
 	}
 	s := &Segment{arena: a, g: g, heads: heads, at: at}
-	if s.blocks, err = a.allocAll(func(yield func(size int)) {
+	if s.blocks, err = a.AllocEach(func(yield func(size int)) {
 		for layer := range g.Layers {
 			for range heads.Len() {
 				yield(g.LayoutOf(layer).BlockBytes())
@@ -93,7 +94,7 @@ func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*
 			return nil, err
 		}
 	}
-	a.register(s)
+	a.Register(s)
 	return s, nil
 }
 

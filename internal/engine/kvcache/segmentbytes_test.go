@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -14,7 +15,7 @@ func TestSegmentBytes(t *testing.T) {
 	for name, g := range map[string]Geometry{"plain": small, "windows": windowed, "mixed": mixed} {
 		t.Run(name, func(t *testing.T) {
 			heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
-			a, b := NewArena(1<<30), NewArena(1<<30)
+			a, b := memory.NewArena(1<<30), memory.NewArena(1<<30)
 			defer a.Close()
 			defer b.Close()
 			chain, source := chainOf(t, a, g, heads, 200, 3)
@@ -33,7 +34,7 @@ func TestSegmentBytes(t *testing.T) {
 			if s := b.Stats(); s.Used != 3*(one+window) || s.Evictable != s.Used {
 				t.Errorf("%+v: want %d bytes, all of them evictable", s, 3*(one+window))
 			}
-			read := func(a *Arena, chain []*Segment) (all []byte) {
+			read := func(a *memory.Arena, chain []*Segment) (all []byte) {
 				s := NewPrefill(a, g, heads)
 				defer s.Release()
 				if err := s.Attach(chain); err != nil {
@@ -63,10 +64,10 @@ func TestSegmentBytes(t *testing.T) {
 			if _, err := NewSegment(b, g, heads, 1, rows); !errors.Is(err, ErrRows) || b.Used() != 0 {
 				t.Errorf("another block of the text: %v, %d bytes in use", err, b.Used())
 			}
-			if _, err := NewSegment(NewArena(one), g, tensor.Span{Lo: 0, Hi: g.KVHeads + 1}, 0, rows); !errors.Is(err, ErrRows) {
+			if _, err := NewSegment(memory.NewArena(one), g, tensor.Span{Lo: 0, Hi: g.KVHeads + 1}, 0, rows); !errors.Is(err, ErrRows) {
 				t.Errorf("heads that are not there: %v", err)
 			}
-			if _, err := NewSegment(NewArena(one+window-1), g, heads, 2, rows); !errors.Is(err, ErrBudget) {
+			if _, err := NewSegment(memory.NewArena(one+window-1), g, heads, 2, rows); !errors.Is(err, memory.ErrBudget) {
 				t.Errorf("no room: %v", err)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -20,7 +21,7 @@ func BenchmarkSelector(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			a := NewArena(1 << 40)
+			a := memory.NewArena(1 << 40)
 			defer a.Close()
 			prompt := NewPrefill(a, g, tensor.Span{Lo: 0, Hi: heads})
 			if err := prompt.Reserve(tokens); err != nil {

@@ -12,7 +12,7 @@ import (
 // attention sums.
 
 // KeepStates stores a snapshot of a prompt whose newest token, that of the running step included, is
-// the segment's last one. Errors wrap ErrBudget.
+// the segment's last one. Errors wrap memory.ErrBudget.
 func (g *Segment) KeepStates(s *Store) error {
 	n := (g.at + 1) * tensor.BlockSlots
 	if err := s.fits(g, g.at); err != nil {
@@ -42,9 +42,9 @@ func (g *Segment) setStates(fill func(i int, block []byte)) error {
 	for i, b := range blocks {
 		fill(i, b)
 	}
-	g.arena.mu.Lock()
+	g.mu.Lock()
 	g.states = blocks
-	g.arena.mu.Unlock()
+	g.mu.Unlock()
 	return nil
 }
 
@@ -55,10 +55,10 @@ func (g *Segment) HasStates() bool {
 
 // dropStates frees the snapshot, if there is one.
 func (g *Segment) dropStates() {
-	g.arena.mu.Lock()
+	g.mu.Lock()
 	blocks := g.states
 	g.states = nil
-	g.arena.mu.Unlock()
+	g.mu.Unlock()
 	g.arena.Release(blocks)
 }
 
@@ -93,7 +93,7 @@ func (f *Store) forkStates(s *Store) error {
 }
 
 // SaveStates copies the states of a prefill store, which its tokens advance in place. Rollback then
-// returns to them. Errors wrap ErrBudget.
+// returns to them. Errors wrap memory.ErrBudget.
 func (s *Store) SaveStates() error {
 	if err := s.ReserveCopy(); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (s *Store) SaveStates() error {
 	return nil
 }
 
-// ReserveCopy allocates room for a copy of the states. Errors wrap ErrBudget.
+// ReserveCopy allocates room for a copy of the states. Errors wrap memory.ErrBudget.
 func (s *Store) ReserveCopy() (err error) {
 	if s.saved != nil || len(s.stateBlocks) == 0 {
 		return nil
@@ -144,9 +144,9 @@ func (s *Store) copyAfter(at int) [][]byte {
 // TakeCopy moves the copy of a store's states to the segment of its last block, which has all heads.
 func (g *Segment) TakeCopy(s *Store) {
 	if blocks := s.copyAfter(g.at); g.states == nil && blocks != nil {
-		g.arena.mu.Lock()
+		g.mu.Lock()
 		g.states, s.saved = blocks, nil
-		g.arena.mu.Unlock()
+		g.mu.Unlock()
 	}
 }
 
@@ -190,7 +190,7 @@ func (g *Segment) AppendStates(dst []byte) []byte {
 }
 
 // WriteStates stores the result of AppendStates on a socket with the same heads. It checks the rows
-// before it allocates. Errors wrap ErrRows, ErrBudget and ErrMemory.
+// before it allocates. Errors wrap ErrRows, memory.ErrBudget and memory.ErrMemory.
 func (g *Segment) WriteStates(rows []byte) error {
 	bodies := make([][]byte, g.heads.Len())
 	var err error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -23,7 +24,7 @@ func TestSnapshots(t *testing.T) {
 	for _, g := range recurrents {
 		for _, heads := range []tensor.Span{{Hi: 3}, {Lo: 1, Hi: 3}} {
 			t.Run(fmt.Sprint(g.Recurrent.KeyHeads, heads), func(t *testing.T) {
-				a := NewArena(1 << 24)
+				a := memory.NewArena(1 << 24)
 				defer a.Close()
 				cold := NewPrefill(a, g, heads)
 				readTo(t, cold, tensor.BlockSlots)
@@ -92,7 +93,7 @@ func TestSnapshots(t *testing.T) {
 // TestRollBackOfPrompts: the tokens of a draft model advance its states in place, and a copy undoes them.
 func TestRollBackOfPrompts(t *testing.T) {
 	g := recurrents[0]
-	a := NewArena(1 << 24)
+	a := memory.NewArena(1 << 24)
 	defer a.Close()
 	s := NewPrefill(a, g, tensor.Span{Hi: 3})
 	readTo(t, s, 5)

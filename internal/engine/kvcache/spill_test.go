@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -102,7 +103,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 	spills := map[bool]int{}
 	rapid.Check(t, func(r *rapid.T) {
 		c := rapid.SampledFrom(rapid.SampledFrom([][]spillCase{exact, low}).Draw(r, "keys")).Draw(r, "case")
-		prompt, arenas := rapid.IntRange(400, 900).Draw(r, "prompt"), [2]*Arena{NewArena(1 << 30), NewArena(1 << 30)}
+		prompt, arenas := rapid.IntRange(400, 900).Draw(r, "prompt"), [2]*memory.Arena{memory.NewArena(1 << 30), memory.NewArena(1 << 30)}
 		var stores [2]*Store
 		for i, a := range arenas {
 			defer a.Close()
@@ -179,7 +180,7 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 	}
 	for i, fault := range []string{"", "bytes", "read", "", "bytes", "read"} {
 		p := parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,rank=8,keys=" + [...]string{"exact", "lowrank"}[i/3])
-		a := NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		s := ownedOf(t, a, g, p, 900)
 		f := spill(t, s)
 		if fault == "bytes" {
@@ -233,7 +234,7 @@ func TestSpillLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := NewArena(1 << 20)
+	a := memory.NewArena(1 << 20)
 	defer a.Close()
 	s := NewStore(a, g, p)
 	defer s.Release()

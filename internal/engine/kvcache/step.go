@@ -9,7 +9,7 @@ import (
 
 // Reserve allocates every block that a step needs to take the sequence to upTo tokens, all or
 // nothing. Afterwards Write of the positions [Tokens, upTo) cannot fail. Reserving less than before
-// has no effect. Errors are ErrBudget and ErrMemory.
+// has no effect. Errors are memory.ErrBudget and memory.ErrMemory.
 func (s *Store) Reserve(upTo int) error {
 	if !s.sealed {
 		return fmt.Errorf("kvcache: reserve before the hand-over is complete (Open, fill, Seal)")
@@ -90,7 +90,7 @@ func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 	if err := s.arena.Charge(charge); err != nil {
 		return err
 	}
-	got, err := s.arena.allocAll(func(yield func(size int)) {
+	got, err := s.arena.AllocEach(func(yield func(size int)) {
 		for class, n := range want {
 			for range n - len(s.undo.blocks[class]) {
 				yield([2]tensor.KVLayout{s.g.Layout, s.g.Local}[class].BlockBytes())
@@ -172,7 +172,7 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 		panic(fmt.Sprintf("kvcache: write of positions [%d,%d), reserved are [%d,%d)", pos, pos+m, s.tokens, s.tokens+s.staged))
 	}
 	t := &s.tables[i]
-	keeps, to, saved := t.rule.KeepsAll(), s.arena.window(), s.arena.window()
+	keeps, to, saved := t.rule.KeepsAll(), s.arena.Window(), s.arena.Window()
 	if !keeps && m > 0 && s.undo.entries[i*s.undo.per+pos-s.tokens].slot > 0 {
 		s.rewind(t, pos-s.tokens)
 	}

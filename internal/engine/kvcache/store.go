@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -15,7 +16,7 @@ import (
 // Blocks, Len and Positions of different (layer, head) pairs may run concurrently; Blocks and Prefetch
 // also during a Write or View of the same pair.
 type Store struct {
-	arena       *Arena
+	arena       *memory.Arena
 	g           Geometry
 	policy      *Policy
 	heads       tensor.Span
@@ -84,7 +85,7 @@ func (t *table) rows() [][]byte { return t.planes[rowsPlane].blocks }
 // NewPrefill returns the store of a prompt during prefill, for KV heads [heads.Lo, heads.Hi) of
 // every layer. It keeps every token, since policies act at the end of prefill. Only layers with a
 // window free old blocks, step by step. It holds no memory before Reserve.
-func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
+func NewPrefill(a *memory.Arena, g Geometry, heads tensor.Span) *Store {
 	plain := g
 	plain.Windows = nil
 	s := newStore(a, plain, heads, full)
@@ -100,11 +101,11 @@ func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 
 // NewStore returns the store of the sequence's owner: all KV heads, under policy p. Open it, fill
 // it, and Seal it before tokens are written.
-func NewStore(a *Arena, g Geometry, p *Policy) *Store {
+func NewStore(a *memory.Arena, g Geometry, p *Policy) *Store {
 	return newStore(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads}, p)
 }
 
-func newStore(a *Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
+func newStore(a *memory.Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Lo > heads.Hi {
 		panic(fmt.Sprintf("kvcache: heads [%d,%d) of a model with %d", heads.Lo, heads.Hi, g.KVHeads))
 	}

@@ -109,7 +109,7 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 			return err
 		}
 	}
-	size, of := at.Bytes/at.Slots.Len(), s.arena.window()
+	size, of := at.Bytes/at.Slots.Len(), s.arena.Window()
 	for pos := at.Slots.Lo; pos < at.Slots.Hi; pos++ { // a slot, or a position of the running step
 		row, t, slot := dst[(pos-at.Slots.Lo)*size:][:size], t, pos
 		if at.Plane&(PlanePositions|PlaneRows) != 0 {
@@ -135,7 +135,7 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 
 // readStaged reads the row that the running step wrote for the token at pos.
 func (s *Store) readStaged(row []byte, t *table, pos int) {
-	l, slot, block, of := t.layout, pos, []byte(nil), s.arena.window()
+	l, slot, block, of := t.layout, pos, []byte(nil), s.arena.Window()
 	if !t.rule.KeepsAll() {
 		i := s.index(t.Layer, t.Index) * s.undo.per
 		entries := s.undo.entries[i:][:s.undo.per]
@@ -190,7 +190,7 @@ func (s *Store) write(at rowsAt, src []byte) error {
 	case at.Plane == PlanePositions:
 		return s.writePositions(t, at.Slots, src)
 	}
-	to := s.arena.window()
+	to := s.arena.Window()
 	defer to.Close()
 	for slot := at.Slots.Lo; slot < at.Slots.Hi; slot++ {
 		row := src[(slot-at.Slots.Lo)*at.Bytes/at.Slots.Len():]
@@ -270,7 +270,7 @@ func (s *Store) writeStaged(t *table, positions tensor.Span, src []byte) error {
 	if err := s.checkStaged(positions); err != nil {
 		return err
 	}
-	i, to := s.index(t.Layer, t.Index)*s.undo.per, s.arena.window()
+	i, to := s.index(t.Layer, t.Index)*s.undo.per, s.arena.Window()
 	for pos := positions.Lo; pos < positions.Hi; pos++ {
 		slot := pos
 		if !t.rule.KeepsAll() {
@@ -338,7 +338,7 @@ func (x Selection) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
 			}
 			return nil
 		}
-		size, of := at.Bytes/at.Slots.Len(), x.From.arena.window()
+		size, of := at.Bytes/at.Slots.Len(), x.From.arena.Window()
 		for i, pos := range kept.Positions[at.Slots.Lo:at.Slots.Hi] {
 			row := dst[i*size:][:size]
 			switch at.Plane {

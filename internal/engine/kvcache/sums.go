@@ -15,7 +15,7 @@ func SumsBytes(g Geometry, heads, tokens int) int64 {
 
 // KeepSums stores the attention sums of a text with the segment: what its tokens up to the
 // segment's end received from the queries up to there. o has observed exactly these queries. Errors
-// wrap ErrBudget.
+// wrap memory.ErrBudget.
 func (g *Segment) KeepSums(o *Observation) error {
 	if o == nil {
 		return nil // every layer has a window
@@ -57,9 +57,9 @@ func (g *Segment) DropExtras() {
 	g.dropStates()
 }
 
-// setSums sets the sums under the lock of Arena.Stats.
+// setSums sets the sums under the lock of Held.
 func (g *Segment) setSums(sums []float32) {
-	g.arena.mu.Lock()
+	g.mu.Lock()
 	g.sums = sums
-	g.arena.mu.Unlock()
+	g.mu.Unlock()
 }

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -20,7 +21,7 @@ func TestSumsGoOn(t *testing.T) {
 	for name, g := range map[string]Geometry{"plain": grouped, "windows": windowed, "latent": latent} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
-				a := NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				heads, cut := tensor.Span{Lo: 0, Hi: g.KVHeads}, tensor.Span{Lo: 0, Hi: g.Cut()}
 				blocks := rapid.IntRange(1, 3).Draw(r, "blocks")

@@ -45,7 +45,7 @@ func (s *Store) extend(per int) {
 				t := &s.tables[h]
 				rows, at := u.rowOf(t, t.nth*per+i)
 				src, i := u.rowOf(t, t.nth*was+i)
-				to, of := s.arena.window(), s.arena.window()
+				to, of := s.arena.Window(), s.arena.Window()
 				t.layout.MoveRow(to.Edit(rows), at, of.Read(src), i)
 				to.Close()
 			}
@@ -87,7 +87,7 @@ func (s *Store) undoNeed(staged int) (need [2]int) {
 func (s *Store) stage(t *table, pos int) int {
 	slot, old, at := s.assign(t, pos)
 	if old != nil {
-		to, of := s.arena.window(), s.arena.window()
+		to, of := s.arena.Window(), s.arena.Window()
 		t.layout.SaveRow(to.Edit(old), at, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
 		to.Close()
 	}
@@ -204,7 +204,7 @@ func (s *Store) putBack(t *table, base, i int) {
 	slot := int(e.slot - 1)
 	if e.old >= 0 {
 		rows, at := s.undo.row(t, i)
-		to, of := s.arena.window(), s.arena.window()
+		to, of := s.arena.Window(), s.arena.Window()
 		t.layout.LoadRow(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, of.Read(rows), at)
 		to.Close()
 		s.updateHalf(t, slot)

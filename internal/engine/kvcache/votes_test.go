@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -77,7 +78,7 @@ func TestVotesEqualNaive(t *testing.T) {
 					if err != nil {
 						r.Fatal(err)
 					}
-					a := kvcache.NewArena(1 << 30)
+					a := memory.NewArena(1 << 30)
 					defer a.Close()
 					s := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: 2})
 					if err := s.Reserve(n); err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -17,7 +18,7 @@ func TestWindowPrefill(t *testing.T) {
 		g := windowed
 		g.Windows, g.Chunk = []int{size, 0}, chunk
 		heads := tensor.Span{Lo: 1, Hi: 3}
-		a, b := NewArena(1<<30), NewArena(1<<30)
+		a, b := memory.NewArena(1<<30), memory.NewArena(1<<30)
 		s, whole := NewPrefill(a, g, heads), NewPrefill(b, Geometry{Layers: g.Layers, KVHeads: g.KVHeads, Layout: g.Layout}, heads)
 		step(t, whole, prompt)
 		r := rand.New(rand.NewPCG(1, uint64(size)))

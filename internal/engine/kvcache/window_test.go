@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -26,7 +27,7 @@ func TestWindowIsAMask(t *testing.T) {
 	for _, size := range []int{1, 40, 63, 64, 65, 66, 129, 200, tensor.RunSlots + 30, -64, -70, -tensor.RunSlots} {
 		g := Geometry{Layers: 2, KVHeads: 2, Layout: l, Windows: []int{0, max(size, -size)}, Chunked: size < 0}
 		for _, prompt := range []int{1, 30, 64, 65, 129, 300, tensor.RunSlots - 20} {
-			a := NewArena(1 << 30)
+			a := memory.NewArena(1 << 30)
 			s := ownedOf(t, a, g, Full(), prompt)
 			var scratch tensor.AttnScratch
 			for range 140 {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
@@ -18,7 +19,7 @@ func TestWire(t *testing.T) {
 		g := small
 		g.Layout.Type = kv
 		for _, p := range policies {
-			a := NewArena(1 << 30)
+			a := memory.NewArena(1 << 30)
 			part := read(t, a, g, tensor.Span{Lo: 0, Hi: g.KVHeads}, 70, 64)
 			for layer := range g.Layers {
 				b := append1(PromptBlock(g, p, 70, layer, part.Heads()), Selection{part, p, func(head int) (Kept, *Statistics) {

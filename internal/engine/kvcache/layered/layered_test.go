@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -45,7 +46,7 @@ func TestCacheBytesAreExact(t *testing.T) {
 		if !p.Needs.PromptAttention {
 			shared = rapid.IntRange(0, p.ReusableTokens(read)/tensor.BlockSlots).Draw(t, "shared blocks")
 		}
-		a := kvcache.NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		whole := kvcache.NewPrefill(a, g, heads)
 		write(t, whole, 0, g.Layers, read)
@@ -147,7 +148,7 @@ const hidden, pass, ranks, first, prompt = 12, 10, 3, 64, 99
 
 // A rank's rows of each pass come back as stored, from memory and from a file.
 func TestResidual(t *testing.T) {
-	a := kvcache.NewArena(1 << 20)
+	a := memory.NewArena(1 << 20)
 	defer a.Close()
 	inMemory, err := NewResidual(a, hidden, pass, ranks, first, prompt)
 	if err != nil {
@@ -199,7 +200,7 @@ func TestResidual(t *testing.T) {
 	if a.Used() != 0 || file.closed != 1 {
 		t.Errorf("%d bytes are left, the file was closed %d times", a.Used(), file.closed)
 	}
-	if _, err := NewResidual(kvcache.NewArena(100), hidden, pass, ranks, first, prompt); err == nil || !strings.Contains(err.Error(), "residual stream of a prompt of 99 tokens") {
+	if _, err := NewResidual(memory.NewArena(100), hidden, pass, ranks, first, prompt); err == nil || !strings.Contains(err.Error(), "residual stream of a prompt of 99 tokens") {
 		t.Errorf("without memory: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
@@ -13,7 +14,7 @@ import (
 // the arena, one block a pass, or in a file. After an error of the file its rows are zeros, and Lost
 // returns the error. The other ranks learn of it at the end of the step.
 type Residual struct {
-	arena  *kvcache.Arena
+	arena  *memory.Arena
 	first  int // position of the first row
 	pass   int
 	hidden int
@@ -33,8 +34,8 @@ type File interface {
 }
 
 // NewResidual returns the rows of the tokens [first, prompt) of a prompt that is read with passes of
-// `pass` tokens, divided over ranks. Errors wrap kvcache.ErrBudget or kvcache.ErrMemory.
-func NewResidual(a *kvcache.Arena, hidden, pass, ranks, first, prompt int) (r *Residual, err error) {
+// `pass` tokens, divided over ranks. Errors wrap memory.ErrBudget or memory.ErrMemory.
+func NewResidual(a *memory.Arena, hidden, pass, ranks, first, prompt int) (r *Residual, err error) {
 	r = &Residual{arena: a, first: first, pass: pass, hidden: hidden, size: blockBytes(hidden, pass, ranks)}
 	r.rows = make([]byte, r.size)
 	if r.blocks, err = a.Alloc(r.size, passes(prompt-first, pass)); err != nil {

@@ -32,24 +32,24 @@ type slab struct {
 	more  []int32  // further holders of a block; nil: no block ever had any
 }
 
-// Class holds the slabs of one block size. It allocates from the lowest slab with room, so that the
+// class holds the slabs of one block size. It allocates from the lowest slab with room, so that the
 // others can drain and be unmapped.
-type Class struct {
+type class struct {
 	remote  Remote  // nil: blocks are in host memory
-	Size    int     // bytes of a block
-	Out     int     // blocks in use
+	size    int     // bytes of a block
+	out     int     // blocks in use
 	slabs   []*slab // by address
 	partial []*slab // by address, those with a free block
 }
 
-// NewClass returns a class without slabs. remote is nil for host memory.
-func NewClass(remote Remote, size int) *Class { return &Class{remote: remote, Size: size} }
+// newClass returns a class without slabs. remote is nil for host memory.
+func newClass(remote Remote, size int) *class { return &class{remote: remote, size: size} }
 
-// Slabs is the number of mapped slabs.
-func (c *Class) Slabs() int { return len(c.slabs) }
+// slabCount is the number of mapped slabs.
+func (c *class) slabCount() int { return len(c.slabs) }
 
-// Close unmaps all slabs and returns their bytes.
-func (c *Class) Close() (bytes int64, err error) {
+// close unmaps all slabs and returns their bytes.
+func (c *class) close() (bytes int64, err error) {
 	var errs []error
 	for _, s := range c.slabs {
 		errs = append(errs, c.unmap(s.mem))
@@ -58,36 +58,36 @@ func (c *Class) Close() (bytes int64, err error) {
 	return bytes, errors.Join(errs...)
 }
 
-func (c *Class) blocksPerSlab() int { return max(1, SlabTarget/c.Size) }
+func (c *class) blocksPerSlab() int { return max(1, SlabTarget/c.size) }
 
-// SlabBytes is the size of a slab.
-func (c *Class) SlabBytes() int {
-	return (c.blocksPerSlab()*c.Size + pageBytes - 1) / pageBytes * pageBytes
+// slabBytes is the size of a slab.
+func (c *class) slabBytes() int {
+	return (c.blocksPerSlab()*c.size + pageBytes - 1) / pageBytes * pageBytes
 }
 
 // MappedBytes is the maximum memory that an arena maps for a budget of blocks of one size.
 func MappedBytes(budget int64, block int) int64 {
-	c := &Class{Size: block}
+	c := &class{size: block}
 	slabs := budget/int64(c.blocksPerSlab()*block) + 1
-	return slabs * int64((c.SlabBytes()+block-1)/block*block)
+	return slabs * int64((c.slabBytes()+block-1)/block*block)
 }
 
-func (c *Class) mapSlab() ([]byte, error) {
+func (c *class) mapSlab() ([]byte, error) {
 	if c.remote != nil {
-		return c.remote.Map(c.SlabBytes(), c.Size)
+		return c.remote.Map(c.slabBytes(), c.size)
 	}
-	return hugemem.Map(c.SlabBytes())
+	return hugemem.Map(c.slabBytes())
 }
 
-func (c *Class) unmap(mem []byte) error {
+func (c *class) unmap(mem []byte) error {
 	if c.remote != nil {
 		return c.remote.Unmap(mem)
 	}
 	return hugemem.Unmap(mem)
 }
 
-// Take returns a zeroed block, and the number of bytes mapped for it.
-func (c *Class) Take() ([]byte, int64, error) {
+// take returns a zeroed block, and the number of bytes mapped for it.
+func (c *class) take() ([]byte, int64, error) {
 	var grown int64
 	if len(c.partial) == 0 {
 		mem, err := c.mapSlab()
@@ -106,7 +106,7 @@ func (c *Class) Take() ([]byte, int64, error) {
 	i := s.low*64 + bits.TrailingZeros64(^s.used[s.low])
 	dirty := i < s.next
 	s.next = max(s.next, i+1)
-	b := s.mem[i*c.Size : (i+1)*c.Size : (i+1)*c.Size]
+	b := s.mem[i*c.size : (i+1)*c.size : (i+1)*c.size]
 	if dirty && c.remote != nil {
 		c.remote.Zero(b)
 	} else if dirty {
@@ -114,7 +114,7 @@ func (c *Class) Take() ([]byte, int64, error) {
 	}
 	s.used[i/64] |= 1 << (i % 64)
 	s.count++
-	c.Out++
+	c.out++
 	if s.count == c.blocksPerSlab() {
 		c.partial = c.partial[1:]
 	}
@@ -122,25 +122,25 @@ func (c *Class) Take() ([]byte, int64, error) {
 }
 
 // find returns the slab and index of a block in use.
-func (c *Class) find(b []byte) (s *slab, at, i int) {
+func (c *class) find(b []byte) (s *slab, at, i int) {
 	addr := address(b)
 	at, ok := slices.BinarySearchFunc(c.slabs, addr, byBase)
 	if !ok {
 		at--
 	}
-	if at < 0 || addr >= c.slabs[at].base+uintptr(c.blocksPerSlab()*c.Size) || (addr-c.slabs[at].base)%uintptr(c.Size) != 0 {
+	if at < 0 || addr >= c.slabs[at].base+uintptr(c.blocksPerSlab()*c.size) || (addr-c.slabs[at].base)%uintptr(c.size) != 0 {
 		panic(fmt.Sprintf("kvcache: released a block of %d bytes that this arena did not hand out", len(b)))
 	}
 	s = c.slabs[at]
-	i = int(addr-s.base) / c.Size
+	i = int(addr-s.base) / c.size
 	if s.used[i/64]&(1<<(i%64)) == 0 {
 		panic("kvcache: released a block twice")
 	}
 	return s, at, i
 }
 
-// Hold adds a holder of a block, and returns the previous number.
-func (c *Class) Hold(b []byte) int32 {
+// hold adds a holder of a block, and returns the previous number.
+func (c *class) hold(b []byte) int32 {
 	s, _, i := c.find(b)
 	if s.more == nil {
 		s.more = make([]int32, c.blocksPerSlab())
@@ -149,17 +149,17 @@ func (c *Class) Hold(b []byte) int32 {
 	return s.more[i]
 }
 
-// Holders is the number of holders of a block.
-func (c *Class) Holders(b []byte) int32 {
+// holders is the number of holders of a block.
+func (c *class) holders(b []byte) int32 {
 	if s, _, i := c.find(b); s.more != nil {
 		return 1 + s.more[i]
 	}
 	return 1
 }
 
-// Put removes a holder. With the last one it frees the block, and returns the number of bytes
+// put removes a holder. With the last one it frees the block, and returns the number of bytes
 // unmapped. left is the number of remaining holders.
-func (c *Class) Put(b []byte) (left int32, unmapped int64) {
+func (c *class) put(b []byte) (left int32, unmapped int64) {
 	s, at, i := c.find(b)
 	if s.more != nil && s.more[i] > 0 {
 		s.more[i]--
@@ -171,7 +171,7 @@ func (c *Class) Put(b []byte) (left int32, unmapped int64) {
 		c.partial = insert(c.partial, s)
 	}
 	s.count--
-	c.Out--
+	c.out--
 	if s.count > 0 {
 		return 0, 0
 	}

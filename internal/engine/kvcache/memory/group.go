@@ -1,19 +1,19 @@
 package memory
 
-// Group is the blocks of one size among those that are allocated together.
-type Group struct {
+// group is the blocks of one size among those that are allocated together.
+type group struct {
 	Size, N int
 	Blocks  [][]byte
 }
 
-// Groups counts the blocks of each size that sizes yields.
-func Groups(sizes func(yield func(size int))) (all []Group) {
+// blockGroups counts the blocks of each size that sizes yields.
+func blockGroups(sizes func(yield func(size int))) (all []group) {
 	sizes(func(size int) { of(&all, size).N++ })
 	return all
 }
 
-// Deal returns the blocks of groups in the order of sizes.
-func Deal(all []Group, sizes func(yield func(size int))) (out [][]byte) {
+// deal returns the blocks of groups in the order of sizes.
+func deal(all []group, sizes func(yield func(size int))) (out [][]byte) {
 	sizes(func(size int) {
 		g := of(&all, size)
 		out, g.Blocks = append(out, g.Blocks[0]), g.Blocks[1:]
@@ -21,12 +21,12 @@ func Deal(all []Group, sizes func(yield func(size int))) (out [][]byte) {
 	return out
 }
 
-func of(all *[]Group, size int) *Group {
+func of(all *[]group, size int) *group {
 	for i := range *all {
 		if (*all)[i].Size == size {
 			return &(*all)[i]
 		}
 	}
-	*all = append(*all, Group{Size: size})
+	*all = append(*all, group{Size: size})
 	return &(*all)[len(*all)-1]
 }

@@ -1,4 +1,5 @@
-// Package memory lets an arena keep its blocks in the memory of a device, such as a graphics card.
+// Package memory holds the memory of caches: an [Arena] of blocks under one byte ledger, in the memory
+// of the host or of a device, such as a graphics card.
 //
 // A block on a device is a handle: a slice of address space that the host can neither read nor write. The
 // device knows a block by its offset in that space. The host moves rows through a [Window], which
@@ -25,7 +26,7 @@ type Remote interface {
 // Window gives the host access to the blocks of an arena, one block at a time. The zero Window is for
 // host memory. Only one goroutine may use a Window.
 type Window struct {
-	Remote  Remote // nil: blocks are in host memory
+	remote  Remote // nil: blocks are in host memory
 	block   []byte
 	bytes   []byte // copy of block
 	changed bool
@@ -33,7 +34,7 @@ type Window struct {
 
 // Read returns the bytes of a block. They are valid until the next call with another block.
 func (w *Window) Read(block []byte) []byte {
-	if w.Remote == nil {
+	if w.remote == nil {
 		return block
 	}
 	if len(block) == 0 || len(w.block) == len(block) && &w.block[0] == &block[0] {
@@ -45,7 +46,7 @@ func (w *Window) Read(block []byte) []byte {
 		w.bytes = make([]byte, len(block))
 	}
 	w.bytes = w.bytes[:len(block)]
-	w.Remote.Read(w.bytes, block)
+	w.remote.Read(w.bytes, block)
 	return w.bytes
 }
 
@@ -59,32 +60,8 @@ func (w *Window) Edit(block []byte) []byte {
 
 // Close writes changed bytes to their block. The window may be used again.
 func (w *Window) Close() {
-	if w.Remote != nil && w.changed && w.block != nil {
-		w.Remote.Write(w.block, w.bytes)
+	if w.remote != nil && w.changed && w.block != nil {
+		w.remote.Write(w.block, w.bytes)
 	}
 	w.block, w.changed = nil, false
-}
-
-// Host returns blocks in the host's memory: copies of those of a device.
-func Host(m Remote, blocks [][]byte) [][]byte {
-	if m == nil {
-		return blocks
-	}
-	to := make([][]byte, len(blocks))
-	for i, b := range blocks {
-		to[i] = make([]byte, len(b))
-		if len(b) > 0 { // not outside of a window
-			m.Read(to[i], b)
-		}
-	}
-	return to
-}
-
-// Copy copies a block to another one of the same size.
-func Copy(m Remote, to, from []byte) {
-	if m == nil {
-		copy(to, from)
-		return
-	}
-	m.Copy(to, from)
 }

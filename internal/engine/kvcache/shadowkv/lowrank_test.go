@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/method"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/subspace"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -104,7 +105,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 				exact := Method.Of(params...)
 				params[6], params[7] = 1, rank
 				low := Method.Of(params...)
-				a := kvcache.NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				ropes, r := kvcache.Ropes{rotations(l.KDim), unrotated(l.KDim)}, rand.New(rand.NewPCG(uint64(chunk), uint64(i)))
 				plain := make([][][]float64, g.Layers) // keys before rotation
@@ -399,7 +400,7 @@ func BenchmarkFactorise(b *testing.B) {
 		b.Run(fmt.Sprintf("8x%d", d), func(b *testing.B) {
 			const tokens = 32768
 			g := kvcache.Geometry{Layers: 1, KVHeads: 8, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: d, VDim: d}}
-			a := kvcache.NewArena(1 << 32)
+			a := memory.NewArena(1 << 32)
 			defer a.Close()
 			part := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: 8})
 			if err := part.Reserve(tokens); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -99,7 +100,7 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 		t.Run(p.Spec(), func(t *testing.T) {
 			m, chosen := p.Selector.(landmarks), 0
 			check := func(r fataler, length int, steps [][2]int, q []float32) { // steps: tokens of a step, and how many are committed
-				a := kvcache.NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				prompt := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: 2})
 				if err := prompt.Reserve(length); err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -19,7 +20,7 @@ func TestStoredResults(t *testing.T) {
 	const tokens = 300
 	index := func(stored *results.Prompt) (all []byte) {
 		t.Helper()
-		a := kvcache.NewArena(1 << 30)
+		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		part := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads})
 		if err := part.Reserve(tokens); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -22,7 +23,7 @@ func BenchmarkLongestStep(b *testing.B) {
 func longestStep(t *testing.B, tokens int) {
 	p := Method.Of(50, 2, 900, 64, 100, 8192)
 	g := kvcache.Geometry{Layers: 1, KVHeads: 8, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
-	a, heads := kvcache.NewArena(1<<40), tensor.Span{Lo: 0, Hi: 8}
+	a, heads := memory.NewArena(1<<40), tensor.Span{Lo: 0, Hi: 8}
 	pool := tensor.NewPool(0)
 	defer pool.Close()
 	prompt := kvcache.NewPrefill(a, g, heads)

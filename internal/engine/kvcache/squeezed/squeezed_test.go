@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -189,7 +190,7 @@ func TestSqueezedEqualsNaive(t *testing.T) {
 		t.Run(p.Spec(), func(t *testing.T) {
 			c, chosen, left := p.Selector.(clusters), 0, 0
 			rapid.Check(t, func(r *rapid.T) {
-				a := kvcache.NewArena(1 << 30)
+				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				prompt := kvcache.NewPrefill(a, g, tensor.Span{Lo: 0, Hi: 2})
 				n := rapid.IntRange(1, 400).Draw(r, "context")
@@ -358,7 +359,7 @@ func TestClusteringInPieces(t *testing.T) {
 	if x := kvcache.IndexWorkOf(g, tokens, kvcache.Full()); x.Pieces != 0 {
 		t.Errorf("of full: %+v", x)
 	}
-	a := kvcache.NewArena(1 << 30)
+	a := memory.NewArena(1 << 30)
 	heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 	prompt := kvcache.NewPrefill(a, g, heads)
 	if err := prompt.Reserve(tokens); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -15,7 +16,7 @@ import (
 // index is.
 func indexed(t *testing.T, p *kvcache.Policy, g kvcache.Geometry, tokens int, stored *results.Prompt) (index []byte) {
 	t.Helper()
-	a, heads := kvcache.NewArena(1<<30), tensor.Span{Lo: 0, Hi: g.KVHeads}
+	a, heads := memory.NewArena(1<<30), tensor.Span{Lo: 0, Hi: g.KVHeads}
 	defer a.Close()
 	prompt := kvcache.NewPrefill(a, g, heads)
 	if err := prompt.Reserve(tokens); err != nil {

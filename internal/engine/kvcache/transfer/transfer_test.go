@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -28,7 +29,7 @@ var policies = []string{
 // owned returns the cache of a prompt on its owner.
 func owned(t *testing.T, g kvcache.Geometry, p *kvcache.Policy, prompt int) *kvcache.Store {
 	t.Helper()
-	from := kvcache.NewPrefill(kvcache.NewArena(1<<26), g, tensor.Span{Lo: 0, Hi: g.KVHeads})
+	from := kvcache.NewPrefill(memory.NewArena(1<<26), g, tensor.Span{Lo: 0, Hi: g.KVHeads})
 	if err := from.Reserve(prompt); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func owned(t *testing.T, g kvcache.Geometry, p *kvcache.Policy, prompt int) *kvc
 func move(t *testing.T, own *kvcache.Store, size int) *kvcache.Store {
 	t.Helper()
 	n := own.Tokens()
-	to := kvcache.NewStore(kvcache.NewArena(1<<26), own.Geometry(), own.Policy())
+	to := kvcache.NewStore(memory.NewArena(1<<26), own.Geometry(), own.Policy())
 	to.Score = tensor.Score{Scale: 0.25}
 	if err := to.OpenMoved(n, n); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package kvcache
+package memory
 
 import (
 	"errors"
@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 )
 
 var (
@@ -32,18 +30,25 @@ var (
 //
 // One owner allocates and frees. All methods may be called concurrently.
 type Arena struct {
-	memory memory.Remote // nil: of the host
+	remote Remote // nil: blocks are in host memory
 	budget atomic.Int64
 	used   atomic.Int64
 	peak   atomic.Int64
 	mapped atomic.Int64
 	given  atomic.Int64 // bytes unmapped since the start
 
-	mu       sync.Mutex
-	classes  []*memory.Class
-	shared   int64 // bytes of blocks with several holders
-	segments map[*Segment]bool
-	closed   bool
+	mu      sync.Mutex
+	classes []*class
+	shared  int64 // bytes of blocks with several holders
+	cached  map[Holder]bool
+	closed  bool
+}
+
+// Holder is a holder of blocks for later use, such as an entry of a prefix cache. It is a pointer.
+type Holder interface {
+	// Held returns the blocks that others may hold too, and the number of bytes that only it holds.
+	// Stats calls it. It must not call the arena.
+	Held() (blocks [][]byte, own int64)
 }
 
 // Stats is a snapshot. Values are bytes unless noted.
@@ -51,7 +56,7 @@ type Stats struct {
 	Budget    int64 // limit of Used
 	Used      int64 // blocks in use and charged tables, each counted once
 	Shared    int64 // part of Used: blocks with several holders
-	Evictable int64 // part of Used: blocks that only segments hold, sums and snapshots; releasing the segments frees them
+	Evictable int64 // part of Used: what is freed when all registered holders release it
 	Peak      int64 // the largest Used so far
 	Mapped    int64 // address space of all slabs; untouched pages are not resident
 	Returned  int64 // address space returned to the system since the start
@@ -68,31 +73,55 @@ func NewArena(budget int64) *Arena {
 }
 
 // NewArenaIn returns an arena whose blocks are in the memory of a device.
-func NewArenaIn(m memory.Remote, budget int64) *Arena {
-	a := &Arena{memory: m}
+func NewArenaIn(m Remote, budget int64) *Arena {
+	a := &Arena{remote: m}
 	a.SetBudget(budget)
 	return a
 }
 
 // ReadBlock and WriteBlock copy a block to and from the host's memory.
 func (a *Arena) ReadBlock(to, block []byte) {
-	if a.memory != nil {
-		a.memory.Read(to, block)
+	if a.remote != nil {
+		a.remote.Read(to, block)
 		return
 	}
 	copy(to, block)
 }
 
 func (a *Arena) WriteBlock(block, from []byte) {
-	if a.memory != nil {
-		a.memory.Write(block, from)
+	if a.remote != nil {
+		a.remote.Write(block, from)
 		return
 	}
 	copy(block, from)
 }
 
-// window is the host's access to blocks.
-func (a *Arena) window() memory.Window { return memory.Window{Remote: a.memory} }
+// CopyBlock copies a block to another one of the same size.
+func (a *Arena) CopyBlock(to, from []byte) {
+	if a.remote != nil {
+		a.remote.Copy(to, from)
+		return
+	}
+	copy(to, from)
+}
+
+// OnHost returns blocks in the host's memory: copies of those of a device.
+func (a *Arena) OnHost(blocks [][]byte) [][]byte {
+	if a.remote == nil {
+		return blocks
+	}
+	to := make([][]byte, len(blocks))
+	for i, b := range blocks {
+		to[i] = make([]byte, len(b))
+		if len(b) > 0 { // not outside of a window
+			a.remote.Read(to[i], b)
+		}
+	}
+	return to
+}
+
+// Window gives the host access to blocks.
+func (a *Arena) Window() Window { return Window{remote: a.remote} }
 
 // Budget is the limit of Used in bytes.
 func (a *Arena) Budget() int64 { return a.budget.Load() }
@@ -109,29 +138,57 @@ func (a *Arena) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range a.classes {
-		s.Slabs += c.Slabs()
-		s.Blocks += c.Out
+		s.Slabs += c.slabCount()
+		s.Blocks += c.out
 	}
 	s.Shared = a.shared
-	for b, n := range a.cached() {
-		if c := a.class(b.size); c.Holders(unsafe.Slice(b.at, b.size)) == n {
-			s.Evictable += int64(b.size)
-		}
-	}
-	for g := range a.segments {
-		s.Evictable += 4 * int64(len(g.sums))
-		for _, b := range g.states {
-			s.Evictable += int64(len(b))
-		}
-	}
+	s.Evictable = a.evictable()
 	return s
+}
+
+// evictable is the memory that is free when all registered holders have released it.
+func (a *Arena) evictable() (bytes int64) {
+	type block struct {
+		at   *byte
+		size int
+	}
+	holders := map[block]int32{}
+	for h := range a.cached {
+		blocks, own := h.Held()
+		bytes += own
+		for _, b := range blocks {
+			holders[block{&b[0], len(b)}]++
+		}
+	}
+	for b, n := range holders {
+		if a.class(b.size).holders(unsafe.Slice(b.at, b.size)) == n {
+			bytes += int64(b.size)
+		}
+	}
+	return bytes
+}
+
+// Register makes what a holder holds count as evictable, until Unregister.
+func (a *Arena) Register(h Holder) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cached == nil {
+		a.cached = map[Holder]bool{}
+	}
+	a.cached[h] = true
+}
+
+func (a *Arena) Unregister(h Holder) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.cached, h)
 }
 
 // Alloc returns n zeroed blocks of size bytes each, all or none. Blocks are 64-byte aligned. Errors
 // wrap ErrBudget or ErrMemory and contain the figures.
 func (a *Arena) Alloc(size, n int) ([][]byte, error) {
-	if size <= 0 || size%memory.BlockAlign != 0 || n < 0 {
-		return nil, fmt.Errorf("kvcache: cannot allocate %d blocks of %d bytes: the size must be a positive multiple of %d", n, size, memory.BlockAlign)
+	if size <= 0 || size%BlockAlign != 0 || n < 0 {
+		return nil, fmt.Errorf("kvcache: cannot allocate %d blocks of %d bytes: the size must be a positive multiple of %d", n, size, BlockAlign)
 	}
 	if n == 0 {
 		return nil, nil
@@ -151,9 +208,9 @@ func (a *Arena) Alloc(size, n int) ([][]byte, error) {
 	return blocks, nil
 }
 
-// allocAll is Alloc for blocks of several sizes, which sizes yields in order, the same in each call.
-func (a *Arena) allocAll(sizes func(yield func(size int))) ([][]byte, error) {
-	groups := memory.Groups(sizes)
+// AllocEach is Alloc for blocks of several sizes, which sizes yields in order, the same in each call.
+func (a *Arena) AllocEach(sizes func(yield func(size int))) ([][]byte, error) {
+	groups := blockGroups(sizes)
 	for i := range groups {
 		g := &groups[i]
 		var err error
@@ -164,7 +221,7 @@ func (a *Arena) allocAll(sizes func(yield func(size int))) ([][]byte, error) {
 			return nil, err
 		}
 	}
-	return memory.Deal(groups, sizes), nil
+	return deal(groups, sizes), nil
 }
 
 func (a *Arena) take(size, n int) ([][]byte, error) {
@@ -176,10 +233,10 @@ func (a *Arena) take(size, n int) ([][]byte, error) {
 	c := a.class(size)
 	blocks := make([][]byte, 0, n)
 	for len(blocks) < n {
-		b, grown, err := c.Take()
+		b, grown, err := c.take()
 		if err != nil {
 			a.put(c, blocks)
-			return nil, fmt.Errorf("%w: mapping a slab of %d bytes: %w", ErrMemory, c.SlabBytes(), err)
+			return nil, fmt.Errorf("%w: mapping a slab of %d bytes: %w", ErrMemory, c.slabBytes(), err)
 		}
 		a.mapped.Add(grown)
 		blocks = append(blocks, b)
@@ -192,7 +249,7 @@ func (a *Arena) Retain(blocks [][]byte) [][]byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, b := range blocks {
-		if a.class(len(b)).Hold(b) == 1 {
+		if a.class(len(b)).hold(b) == 1 {
 			a.shared += int64(len(b))
 		}
 	}
@@ -203,7 +260,7 @@ func (a *Arena) Retain(blocks [][]byte) [][]byte {
 func (a *Arena) IsShared(b []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.class(len(b)).Holders(b) > 1
+	return a.class(len(b)).holders(b) > 1
 }
 
 // Release releases blocks from Alloc or Retain. When the last holder releases a block, its contents
@@ -226,10 +283,10 @@ func (a *Arena) Release(blocks [][]byte) {
 }
 
 // put releases blocks, and returns how many holders the last of them still has.
-func (a *Arena) put(c *memory.Class, blocks [][]byte) (left int32) {
+func (a *Arena) put(c *class, blocks [][]byte) (left int32) {
 	for _, b := range blocks {
 		var shrunk int64
-		left, shrunk = c.Put(b)
+		left, shrunk = c.put(b)
 		a.mapped.Add(-shrunk)
 		a.given.Add(shrunk)
 	}
@@ -262,7 +319,7 @@ func (a *Arena) Close() error {
 	a.closed = true
 	var errs []error
 	for _, c := range a.classes {
-		bytes, err := c.Close()
+		bytes, err := c.close()
 		errs = append(errs, err)
 		a.mapped.Add(-bytes)
 	}
@@ -270,13 +327,13 @@ func (a *Arena) Close() error {
 	return errors.Join(errs...)
 }
 
-func (a *Arena) class(size int) *memory.Class {
+func (a *Arena) class(size int) *class {
 	for _, c := range a.classes {
-		if c.Size == size {
+		if c.size == size {
 			return c
 		}
 	}
-	c := memory.NewClass(a.memory, size)
+	c := newClass(a.remote, size)
 	a.classes = append(a.classes, c)
 	return c
 }

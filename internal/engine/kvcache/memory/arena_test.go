@@ -1,7 +1,8 @@
-package kvcache
+package memory
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -9,11 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"unsafe"
 
 	"pgregory.net/rapid"
-
-	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 )
 
 func TestArenaLedger(t *testing.T) {
@@ -34,7 +32,7 @@ func TestArenaLedger(t *testing.T) {
 	}
 	a.Release(b)
 	a.Uncharge(4096)
-	if s := a.Stats(); s.Used != 0 || s.Peak != 8*4096 || s.Mapped != 0 || s.Returned != memory.SlabTarget {
+	if s := a.Stats(); s.Used != 0 || s.Peak != 8*4096 || s.Mapped != 0 || s.Returned != SlabTarget {
 		t.Errorf("stats %+v", s)
 	}
 	for _, c := range []struct{ size, n int }{{0, 1}, {-64, 1}, {100, 1}, {64, -1}} {
@@ -77,7 +75,7 @@ func TestArenaProperties(t *testing.T) {
 				r.Fatalf("used %d of %d, asked %d: error %v", used, budget, size*n, err)
 			}
 			for _, b := range blocks {
-				if len(b) != size || cap(b) != size || address(b)%memory.BlockAlign != 0 || len(bytes.Trim(b, "\x00")) != 0 {
+				if len(b) != size || cap(b) != size || address(b)%BlockAlign != 0 || len(bytes.Trim(b, "\x00")) != 0 {
 					r.Fatal("a block is not zeroed, aligned and of its size")
 				}
 				copy(b, bytes.Repeat([]byte{byte(i + 1)}, len(b)))
@@ -226,4 +224,9 @@ func TestBlocksComeInOrder(t *testing.T) {
 	}
 }
 
-func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func mustBudget(t testing.TB, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrBudget) {
+		t.Fatalf("got %v, want ErrBudget", err)
+	}
+}
