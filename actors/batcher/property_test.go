@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -148,7 +149,7 @@ func TestEverythingEndsInWindows(t *testing.T) {
 // recurrent is geometry with layers that have recurrent states.
 func recurrent() kvcache.Geometry {
 	g := geometry
-	g.Recurrent = kvcache.Recurrent{Layers: 2, KeyHeads: 4, ValueHeads: 8, KeyDim: 4, ValueDim: 16, Taps: 2}
+	g.Recurrent = states.Shape{Layers: 2, KeyHeads: 4, ValueHeads: 8, KeyDim: 4, ValueDim: 16, Taps: 2}
 	return g
 }
 

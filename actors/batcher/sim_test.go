@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -202,7 +203,7 @@ func (c *cluster) settle(p *plan.Plan) {
 		q.next = q.own.Tokens() + d.Accepted
 		if at := plan.CopyAfter(q.own.Tokens(), q.next, q.copied); q.copies && at > 0 && q.own.Staged() > 0 {
 			q.copied = at
-			q.own.CopyStates(at, d.Accepted, func(n int, f func(int)) {
+			q.own.States().Copy(at, d.Accepted, func(n int, f func(int)) {
 				for i := range n {
 					f(i)
 				}
@@ -399,7 +400,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	for _, seq := range p.DropStates {
 		if q := c.seqs[seq]; q != nil && q.copies {
 			q.copies, q.copied = false, 0
-			q.own.DropCopy()
+			q.own.States().DropCopy()
 			c.uncopied++
 		}
 	}
@@ -452,7 +453,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		c.must(q.own.Reserve(d.Start+len(d.Tokens)+p.PassCount()-1), "decode row of %d at %d", len(d.Tokens), d.Start)
 		if d.Snapshot && !q.copies {
 			q.copies = true
-			c.must(q.own.ReserveCopy(), "copy of states at %d", d.Start)
+			c.must(q.own.States().ReserveCopy(), "copy of states at %d", d.Start)
 		}
 		if q.copy != nil {
 			c.must(q.copy.Reserve(d.Start+len(d.Tokens)+p.PassCount()-1), "copied row at %d", d.Start)
@@ -535,7 +536,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		q.feed(c, requests, k.Start, k.Tokens)
 		for _, part := range q.parts {
 			put(part, k.Start, len(k.Tokens))
-			eachState(part, func(x *kvcache.State) {
+			eachState(part, func(x *states.State) {
 				c.must(x.Prompt(k.Start), "states of %s", q.open.ID)
 				x.Advanced(k.Start + len(k.Tokens))
 			})
@@ -667,7 +668,7 @@ func putLayers(s *kvcache.Store, start, n, from, to int) {
 }
 
 // eachState calls f with each recurrent state of a store.
-func eachState(s *kvcache.Store, f func(*kvcache.State)) {
+func eachState(s *kvcache.Store, f func(*states.State)) {
 	for layer := range geometry.Recurrent.Layers {
 		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
 			f(s.State(layer, head))
@@ -678,7 +679,7 @@ func eachState(s *kvcache.Store, f func(*kvcache.State)) {
 // settle does what a decode row does first: it applies the records of the tokens that count.
 func settle(s *kvcache.Store) {
 	out := make([]float32, geometry.Recurrent.ValueDim)
-	eachState(s, func(x *kvcache.State) {
+	eachState(s, func(x *states.State) {
 		for head := x.Heads().Lo; head < x.Heads().Hi; head++ {
 			x.Settle(head, out)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer/owntime"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -44,7 +44,7 @@ type Cache interface {
 	// q[i*ldq:] is (group, HeadDim) of token i. Their keys are in the cache already.
 	Observe(layer, head, pos, n int, q []float32, ldq int)
 	// State returns the state of one KV head of a recurrent layer.
-	State(layer, head int) *kvcache.State
+	State(layer, head int) *states.State
 }
 
 // Segment is a run of rows of one sequence in a step.

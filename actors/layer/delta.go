@@ -2,7 +2,7 @@ package layer
 
 import (
 	"github.com/shoal-llm/shoal/actors/layer/mixer"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -25,15 +25,15 @@ func (w *Delta) matrices() []*tensor.Weight {
 }
 
 // RecurrentOf returns the shape of a model's recurrent states.
-func RecurrentOf(c *model.Config) kvcache.Recurrent {
+func RecurrentOf(c *model.Config) states.Shape {
 	r := RecurrentShape(&c.Delta)
 	r.Layers = c.RecurrentLayers()
 	return r
 }
 
 // RecurrentShape returns the shape of the state of one layer.
-func RecurrentShape(d *recurrent.Mixer) kvcache.Recurrent {
-	return kvcache.Recurrent{KeyHeads: d.KeyHeads, ValueHeads: d.ValueHeads, KeyDim: d.KeyDim, ValueDim: d.ValueDim, Taps: d.Taps}
+func RecurrentShape(d *recurrent.Mixer) states.Shape {
+	return states.Shape{KeyHeads: d.KeyHeads, ValueHeads: d.ValueHeads, KeyDim: d.KeyDim, ValueDim: d.ValueDim, Taps: d.Taps}
 }
 
 func (d Dims) deltaIn() int  { return stride(d.Recurrent.KeyHeads * d.Delta.Width()) }
@@ -177,5 +177,5 @@ func (d Dims) mixerShape() mixer.Shape {
 	if d.Recurrent.Layers == 0 {
 		return mixer.Shape{}
 	}
-	return mixer.Shape{Recurrent: d.Recurrent, Kind: d.Delta.Kind, Width: d.Delta.Width(), Groups: d.Delta.Groups, TimeStep: d.Delta.TimeStep, Factors: d.Delta.Factors, NormEps: d.NormEps, In: d.deltaIn(), Out: d.deltaOut()}
+	return mixer.Shape{Shape: d.Recurrent, Kind: d.Delta.Kind, Width: d.Delta.Width(), Groups: d.Delta.Groups, TimeStep: d.Delta.TimeStep, Factors: d.Delta.Factors, NormEps: d.NormEps, In: d.deltaIn(), Out: d.deltaOut()}
 }

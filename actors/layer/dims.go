@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -34,7 +34,7 @@ type Dims struct {
 	Widths []Widths
 	units  int // of the widths of a layer: KVHeads of the common divisors
 
-	Recurrent  kvcache.Recurrent // of layers with a recurrent state
+	Recurrent  states.Shape // of layers with a recurrent state
 	Delta      recurrent.Mixer
 	OutputGate bool // attention has an output gate
 	NonCausal  bool // every token attends to the whole text

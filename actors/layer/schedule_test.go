@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -189,7 +189,7 @@ func TestBatchOrdersRows(t *testing.T) {
 // all heads, and only its own sequences need no exchange.
 func TestScheduleFollowsOwners(t *testing.T) {
 	d := Dims{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 16,
-		Recurrent: kvcache.Recurrent{Layers: 1, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 8, Taps: 4},
+		Recurrent: states.Shape{Layers: 1, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 8, Taps: 4},
 		Delta:     recurrent.Mixer{Kind: recurrent.GatedDelta, KeyHeads: 2, ValueHeads: 2, KeyDim: 8, ValueDim: 8, Taps: 4}}
 	p, err := topology.Place(1, topology.Gather, topology.Shape{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 16, Vocab: 64,
 		FFNUnits: 1, FFNUnitStart: func(u int) int { return 16 * u }}, make([]topology.Member, 3))

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	kvmemory "github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -141,7 +142,7 @@ func newShifted(g kvcache.Geometry, slots int, r *rotation.Table) *shifted {
 	return c
 }
 
-func (c *shifted) State(_, _ int) *kvcache.State              { return nil } // no recurrent layers
+func (c *shifted) State(_, _ int) *states.State               { return nil } // no recurrent layers
 func (c *shifted) begin(int) error                            { return nil }
 func (c *shifted) end()                                       {}
 func (c *shifted) Observe(_, _, _, _ int, _ []float32, _ int) {}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -14,7 +15,7 @@ func TestAt(t *testing.T) {
 	if At(&g, kvcache.Full(), 1000, 0, 0) != 0 {
 		t.Error("a model without recurrent states has snapshots")
 	}
-	g.Recurrent = kvcache.Recurrent{Layers: 2, KeyHeads: 4, ValueHeads: 8, KeyDim: 4, ValueDim: 16, Taps: 2}
+	g.Recurrent = states.Shape{Layers: 2, KeyHeads: 4, ValueHeads: 8, KeyDim: 4, ValueDim: 16, Taps: 2}
 	large := g
 	large.Recurrent.KeyDim, large.Recurrent.ValueDim = 256, 256
 	if Stride(&g) != minStride || Stride(&large) != maxStride {

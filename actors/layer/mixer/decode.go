@@ -15,8 +15,8 @@ func (b *Rows) decodeHead(t *task) {
 	single := t.N == 1 && t.Start == t.base
 	var copies *[]float32
 	if !single {
-		copies = states.Get().(*[]float32)
-		defer states.Put(copies)
+		copies = stateCopies.Get().(*[]float32)
+		defer stateCopies.Put(copies)
 		*copies = b.advanced(t, (*copies)[:0])
 	}
 	for i := range t.N {
@@ -51,7 +51,7 @@ func (b *Rows) decodeHead(t *task) {
 	}
 }
 
-var states = sync.Pool{New: func() any { return new([]float32) }}
+var stateCopies = sync.Pool{New: func() any { return new([]float32) }}
 
 // advanced appends copies of the states of a key head after the last token before a run.
 func (b *Rows) advanced(t *task, to []float32) []float32 {

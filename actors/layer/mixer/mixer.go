@@ -6,7 +6,7 @@ package mixer
 import (
 	"math"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
@@ -14,7 +14,7 @@ import (
 
 // Shape is the dimensions of a model's layers with a state.
 type Shape struct {
-	kvcache.Recurrent
+	states.Shape
 	Kind     recurrent.Kind
 	Width    int        // columns of Rows.In for one key head
 	Groups   int        // Mamba2: runs of heads whose outputs are normalized together
@@ -68,7 +68,7 @@ type Rows struct {
 type Run struct {
 	First, N, Start int
 	Prefill         bool
-	State           *kvcache.State
+	State           *states.State
 }
 
 // task is a key head of a run: rows of its inputs, or one value head of its state.

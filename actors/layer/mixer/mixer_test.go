@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/model/recurrent"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -17,7 +18,7 @@ const kvHeads, most = 2, 40
 
 // shapeOf returns a small shape of each kind.
 func shapeOf(kind recurrent.Kind) Shape {
-	s := Shape{Kind: kind, NormEps: 1e-5, Recurrent: kvcache.Recurrent{Layers: 1, KeyHeads: 4, ValueHeads: 8, KeyDim: 16, ValueDim: 24, Taps: 4}, Groups: 2}
+	s := Shape{Kind: kind, NormEps: 1e-5, Shape: states.Shape{Layers: 1, KeyHeads: 4, ValueHeads: 8, KeyDim: 16, ValueDim: 24, Taps: 4}, Groups: 2}
 	switch kind {
 	case recurrent.Mamba2:
 		s.TimeStep = [2]float32{0.3, 0.9}
@@ -96,7 +97,7 @@ func (f *fixture) run(t *testing.T, s *kvcache.Store, from int, steps []int, pre
 }
 
 func geometryOf(s Shape) kvcache.Geometry {
-	return kvcache.Geometry{Layers: 1, KVHeads: kvHeads, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, Recurrent: s.Recurrent}
+	return kvcache.Geometry{Layers: 1, KVHeads: kvHeads, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, Recurrent: s.Shape}
 }
 
 // TestSteps: the outputs of a text are the same bits whether it is read at once, in chunks, or decoded

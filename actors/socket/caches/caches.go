@@ -53,7 +53,7 @@ func (c *Caches) Release(effects []machine.Effect) {
 			b.TakeCopy(q.Cache)
 			c.files.keepSnapshot(f.Tokens, f.Block, f.Keys)
 		case f.Do == machine.DoDropStates && q != nil && q.Cache != nil:
-			q.Cache.DropCopy()
+			q.Cache.States().DropCopy()
 		case f.Do == machine.DoEvict:
 			if b != nil {
 				b.Release()

@@ -66,7 +66,7 @@ func (e *Epoch) Do(effects []machine.Effect) error {
 			err = q.reserve(f.Tokens)
 		case machine.DoReserveStates:
 			if q.Cache != nil {
-				err = q.Cache.ReserveCopy()
+				err = q.Cache.States().ReserveCopy()
 			}
 		case machine.DoSpill:
 			e.spiller.order(f.Seq, f.Tokens)
@@ -206,7 +206,7 @@ func (e *Epoch) resume(o *plan.Open) error {
 		s.ReplicaCache = store
 	}
 	e.Seqs[o.Seq] = s
-	store.DropCopy() // the ledger of this epoch does not count it
+	store.States().DropCopy() // the ledger of this epoch does not count it
 	return s.commit(len(o.Resume), 0, e.Parallel)
 }
 
@@ -241,7 +241,7 @@ func (e *Epoch) take(o *plan.Open) error {
 	for i, t := range o.Resume {
 		s.Note(t, i)
 	}
-	s.Cache.DropCopy()
+	s.Cache.States().DropCopy()
 	return s.commit(len(o.Resume), 0, e.Parallel)
 }
 

@@ -95,9 +95,9 @@ func (s *Sequence) commit(tokens, copyAt int, run func(n int, f func(i int))) er
 				s.ID, n, len(s.staged)+1)
 		}
 		if copyAt > 0 && store == s.Cache {
-			store.CopyStates(copyAt, n, run)
+			store.States().Copy(copyAt, n, run)
 		}
-		store.Settle(n, run)
+		store.States().Settle(n, run)
 		store.Commit(n)
 		if store != s.Cache {
 			continue

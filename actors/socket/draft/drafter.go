@@ -160,7 +160,7 @@ func (g *Drafter) Draft(requests []Request) {
 		}
 	}
 	for i := range live { // the next passes advance recurrent states in place, and Rollback returns to these
-		if w := &live[i]; w.n > 1 && w.of.cache.SaveStates() != nil {
+		if w := &live[i]; w.n > 1 && w.of.cache.States().Save() != nil {
 			w.n = 1 // no memory for the copy
 		}
 	}

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -29,7 +30,7 @@ type Geometry struct {
 	Chunk int
 
 	// Recurrent is the shape of layers with a recurrent state. Layers does not count them.
-	Recurrent Recurrent
+	Recurrent states.Shape
 
 	// Unturned is set if stored keys must not be rotated further: they are normalised after their
 	// rotation, or contain the rotated key of an indexer.
@@ -92,6 +93,13 @@ func (g Geometry) TokenBytes() int64 {
 	return int64(g.rowBytes(g.KVHeads, tensor.KVLayout.BlockBytes)) / tensor.BlockSlots
 }
 
+// states is the shape of recurrent states, divided as KV heads are.
+func (g Geometry) states() states.Cut { return states.Cut{Shape: g.Recurrent, KVHeads: g.KVHeads} }
+
+// StateBytes is the size of a sequence's recurrent states on a socket with this number of
+// KV heads. It does not depend on the number of tokens.
+func StateBytes(g Geometry, heads int) int64 { return g.states().Bytes(heads) }
+
 // PrefillBytes is the maximum that a socket holds for a sequence after reading a number of prompt
 // tokens. heads is its number of KV heads in every layer. Prefill attends to the whole prompt under every
 // policy, except in layers with a window.
@@ -124,7 +132,7 @@ func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 // StepBytes is ResidentBytes during a step with staged new tokens, after which the cache has the
 // given number of tokens. It includes what is needed to roll them back.
 func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
-	bytes := StateBytes(g, g.KVHeads) + recordBytes(g, staged)
+	bytes := StateBytes(g, g.KVHeads) + g.states().RecordBytes(staged)
 	undo := false
 	for _, r := range g.rules(p) {
 		slots := r.Slots(prompt, tokens)

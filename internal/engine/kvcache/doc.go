@@ -1,5 +1,5 @@
 // Package kvcache holds the keys and values that attention reads, and the recurrent states of layers
-// that have one instead ([State]).
+// that have one instead (package states).
 //
 // A [memory.Arena] is the memory of one socket: blocks of [tensor.BlockSlots] slots of one KV head of one
 // layer, under one byte ledger. A [Store] is one sequence on one socket: for every layer and KV

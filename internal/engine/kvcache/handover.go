@@ -62,7 +62,7 @@ func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) 
 		}
 	}
 	if err == nil {
-		err = s.openStates(-1)
+		err = s.states.Open(-1)
 	}
 	if err == nil {
 		err = s.grow(tokens, undo, adopted)
@@ -156,6 +156,17 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 	return nil
 }
 
+// KeepState copies the states of KV heads h of one recurrent layer from the prefill store of the
+// same socket.
+func (s *Store) KeepState(from *Store, layer int, h tensor.Span) error {
+	for head := h.Lo; head < h.Hi; head++ {
+		if err := s.State(layer, head).Keep(from.State(layer, head), s.pending); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // KeepQueries copies the queries of a head's observation window that the owner needs.
 func (s *Store) KeepQueries(seen *Statistics) error {
 	t := s.table(seen.Layer, seen.Head)
@@ -193,7 +204,7 @@ func (s *Store) SealOn(run Run, ropes Ropes) error {
 			return fmt.Errorf("kvcache: hand-over is not complete: layer %d, head %d has %d of %d slots", t.Layer, t.Index, filled, slots)
 		}
 	}
-	if err := errors.Join(s.statesArrived(), s.divideMoved()); err != nil {
+	if err := errors.Join(s.states.Arrived(s.pending), s.divideMoved()); err != nil {
 		return err
 	}
 	for i := range s.tables {

@@ -41,7 +41,7 @@ func (p *Policy) OfHead(prompt, blocks int) *Policy {
 
 // divides returns the policy of a table's layer if its heads have budgets of their own; otherwise nil.
 func (s *Store) divides(t *table) *Policy {
-	if p := s.g.layer(t.Layer, s.policy); t.window == 0 && !s.prefill && p.Divides(s.g, s.prompt) {
+	if p := s.g.layer(t.Layer, s.policy); t.window == 0 && !s.states.InPlace && p.Divides(s.g, s.prompt) {
 		return p
 	}
 	return nil

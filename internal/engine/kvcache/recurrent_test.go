@@ -7,19 +7,20 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // recurrents have recurrent layers and two layers of rows. In the second, KV heads share
 // different numbers of key heads. In the third, two KV heads have none.
 var recurrents = []Geometry{
-	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 2, KeyHeads: 6, ValueHeads: 12, KeyDim: 8, ValueDim: 20, Taps: 4}},
-	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 1, KeyHeads: 4, ValueHeads: 4, KeyDim: 6, ValueDim: 16, Taps: 2}},
-	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 2, KeyHeads: 1, ValueHeads: 2, KeyDim: 6, ValueDim: 16, Taps: 1}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: states.Shape{Layers: 2, KeyHeads: 6, ValueHeads: 12, KeyDim: 8, ValueDim: 20, Taps: 4}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: states.Shape{Layers: 1, KeyHeads: 4, ValueHeads: 4, KeyDim: 6, ValueDim: 16, Taps: 2}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: states.Shape{Layers: 2, KeyHeads: 1, ValueHeads: 2, KeyDim: 6, ValueDim: 16, Taps: 1}},
 }
 
 // tokenRecord is the record of a token for a key head. value makes tokens differ.
-func tokenRecord(g Geometry, layer, head, pos, value int) Record {
+func tokenRecord(g Geometry, layer, head, pos, value int) states.Record {
 	r, n := g.Recurrent, 0
 	next := func(count int) []float32 {
 		x := make([]float32, count)
@@ -29,7 +30,7 @@ func tokenRecord(g Geometry, layer, head, pos, value int) Record {
 		}
 		return x
 	}
-	rec := Record{Input: next(r.Channels()), Key: next(r.KeyDim), Decay: make([]float32, r.Group()), updates: next(r.Group() * r.ValueDim)}
+	rec := states.Record{Input: next(r.Channels()), Key: next(r.KeyDim), Decay: make([]float32, r.Group()), Updates: next(r.Group() * r.ValueDim)}
 	for v := range rec.Decay {
 		rec.Decay[v] = 0.75
 	}
@@ -37,7 +38,7 @@ func tokenRecord(g Geometry, layer, head, pos, value int) Record {
 }
 
 // eachState calls f for every key head of the states of a store.
-func eachState(s *Store, f func(layer int, state *State, head int)) {
+func eachState(s *Store, f func(layer int, state *states.State, head int)) {
 	for layer := range s.g.Recurrent.Layers {
 		for h := s.heads.Lo; h < s.heads.Hi; h++ {
 			state := s.State(layer, h)
@@ -48,9 +49,18 @@ func eachState(s *Store, f func(layer int, state *State, head int)) {
 	}
 }
 
+// advanced records that all states of a store have a number of tokens.
+func advanced(s *Store, tokens int) {
+	for layer := range s.g.Recurrent.Layers {
+		for h := s.heads.Lo; h < s.heads.Hi; h++ {
+			s.State(layer, h).Advanced(tokens)
+		}
+	}
+}
+
 // advance runs a prompt's token through the states of a store.
 func advance(s *Store, pos, value int) {
-	eachState(s, func(layer int, state *State, head int) {
+	eachState(s, func(layer int, state *states.State, head int) {
 		if err := state.Prompt(pos); err != nil {
 			panic(err)
 		}
@@ -60,24 +70,20 @@ func advance(s *Store, pos, value int) {
 		}
 		state.Push(head, r.Input)
 	})
-	for i := range s.states {
-		s.states[i].Advanced(pos + 1)
-	}
+	advanced(s, pos+1)
 }
 
 // record runs a decoded token through the states of a store.
 func record(s *Store, pos, value int) {
-	eachState(s, func(layer int, state *State, head int) {
+	eachState(s, func(layer int, state *states.State, head int) {
 		state.Settle(head, make([]float32, s.g.Recurrent.ValueDim))
 		from, to := tokenRecord(s.g, layer, head, pos, value), state.Record(head, pos)
 		copy(to.Input, from.Input)
 		copy(to.Key, from.Key)
 		copy(to.Decay, from.Decay)
-		copy(to.updates, from.updates)
+		copy(to.Updates, from.Updates)
 	})
-	for i := range s.states {
-		s.states[i].Advanced(s.tokens)
-	}
+	advanced(s, s.tokens)
 }
 
 // statesOf are all states after a number of tokens.

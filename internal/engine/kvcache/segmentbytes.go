@@ -15,7 +15,7 @@ func (g Geometry) RowShape(layer, _ int, plane Plane) RowShape {
 	case plane == PlaneBlocks && layer < g.Layers:
 		return RowShape{Bytes: g.LayoutOf(layer).BlockBytes(), Slots: tensor.BlockSlots}
 	case plane == PlaneState && layer >= g.Layers:
-		return RowShape{Bytes: g.stateBlock()}
+		return RowShape{Bytes: g.states().BlockBytes()}
 	}
 	return RowShape{}
 }

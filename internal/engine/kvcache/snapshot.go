@@ -18,12 +18,10 @@ func (g *Segment) KeepStates(s *Store) error {
 	if err := s.fits(g, g.at); err != nil {
 		return err
 	}
-	for i := range s.states {
-		if at := s.states[i].applied; at != n {
-			return fmt.Errorf("kvcache: a snapshot after %d tokens of recurrent states after %d", n, at)
-		}
+	if err := s.states.After(n); err != nil {
+		return fmt.Errorf("kvcache: a snapshot after %d tokens: %w", n, err)
 	}
-	return g.setStates(func(i int, block []byte) { copy(block, s.stateBlocks[i]) })
+	return g.setStates(func(i int, block []byte) { copy(block, s.states.Block(i)) })
 }
 
 // setStates allocates a snapshot and fills its blocks.
@@ -35,7 +33,7 @@ func (g *Segment) setStates(fill func(i int, block []byte)) error {
 	if g.states != nil {
 		return fmt.Errorf("kvcache: block %d of a text has a snapshot already", g.at)
 	}
-	blocks, err := g.arena.Alloc(g.g.stateBlock(), n)
+	blocks, err := g.arena.Alloc(g.g.states().BlockBytes(), n)
 	if err != nil {
 		return fmt.Errorf("snapshot of recurrent states: %w", err)
 	}
@@ -67,107 +65,43 @@ func (s *Store) startFrom(g *Segment, tokens int) error {
 	if !g.HasStates() {
 		return errors.New("kvcache: a model with recurrent states starts only after a segment with a snapshot")
 	}
-	if err := s.openStates(tokens); err != nil {
+	if err := s.states.Open(tokens); err != nil {
 		return err
 	}
-	for i, b := range s.stateBlocks {
-		copy(b, g.states[i])
-	}
+	s.states.Fill(func(i int) []byte { return g.states[i] })
 	return nil
 }
 
 // forkStates gives a fork the states of s after the prompt.
 func (f *Store) forkStates(s *Store) error {
-	for i := range s.states {
-		if at := s.states[i].applied; at != s.prompt {
-			return fmt.Errorf("kvcache: a cache whose recurrent states are after %d tokens cannot be forked after %d", at, s.prompt)
-		}
+	if err := s.states.After(s.prompt); err != nil {
+		return fmt.Errorf("kvcache: a fork after %d tokens: %w", s.prompt, err)
 	}
-	if err := f.openStates(s.prompt); err != nil {
+	if err := f.states.Open(s.prompt); err != nil {
 		return err
 	}
-	for i, b := range f.stateBlocks {
-		copy(b, s.stateBlocks[i])
-	}
+	f.states.Fill(s.states.Block)
 	return nil
-}
-
-// SaveStates copies the states of a prefill store, which its tokens advance in place. Rollback then
-// returns to them. Errors wrap memory.ErrBudget.
-func (s *Store) SaveStates() error {
-	if err := s.ReserveCopy(); err != nil {
-		return err
-	}
-	for i, b := range s.saved {
-		copy(b, s.stateBlocks[i])
-	}
-	s.savedAt = s.tokens
-	return nil
-}
-
-// ReserveCopy allocates room for a copy of the states. Errors wrap memory.ErrBudget.
-func (s *Store) ReserveCopy() (err error) {
-	if s.saved != nil || len(s.stateBlocks) == 0 {
-		return nil
-	}
-	if s.saved, err = s.arena.Alloc(s.g.stateBlock(), len(s.stateBlocks)); err != nil {
-		return fmt.Errorf("copy of recurrent states: %w", err)
-	}
-	return nil
-}
-
-// DropCopy frees the copy of the states.
-func (s *Store) DropCopy() {
-	s.arena.Release(s.saved)
-	s.saved = nil
-}
-
-// CopyStates is Settle for n tokens, and copies the states after the first at tokens on the way.
-func (s *Store) CopyStates(at, n int, run func(n int, f func(i int))) {
-	run(len(s.saved), func(i int) {
-		x, first := &s.states[i], s.states[i].applied
-		x.settleAll(0, at)
-		copy(s.saved[i], s.stateBlocks[i])
-		x.settleAll(at-first, s.tokens+n)
-	})
-	s.savedAt = at
-}
-
-// copyAfter returns the copy of the states of all heads after block at of a text; nil: there is none.
-func (s *Store) copyAfter(at int) [][]byte {
-	if s.savedAt != (at+1)*tensor.BlockSlots {
-		return nil
-	}
-	return s.saved
 }
 
 // TakeCopy moves the copy of a store's states to the segment of its last block, which has all heads.
 func (g *Segment) TakeCopy(s *Store) {
-	if blocks := s.copyAfter(g.at); g.states == nil && blocks != nil {
-		g.mu.Lock()
-		g.states, s.saved = blocks, nil
-		g.mu.Unlock()
+	if g.states != nil {
+		return
 	}
+	blocks := s.states.Take((g.at + 1) * tensor.BlockSlots)
+	g.mu.Lock()
+	g.states = blocks
+	g.mu.Unlock()
 }
 
 // AppendCopy is AppendStates for the copy of the states after block at.
 func (s *Store) AppendCopy(dst []byte, at int) ([]byte, error) {
-	states := s.copyAfter(at)
+	states := s.states.Saved((at + 1) * tensor.BlockSlots)
 	if states == nil {
 		return dst, fmt.Errorf("kvcache: no copy of the recurrent states after block %d", at)
 	}
 	return (&Segment{arena: s.arena, g: s.g, heads: s.heads, at: at, states: states}).AppendStates(dst), nil
-}
-
-// restoreStates returns the states of a prefill store to those after the given number of tokens, if
-// the copy has them.
-func (s *Store) restoreStates(tokens int) {
-	for i, b := range s.saved {
-		if x := &s.states[i]; x.applied > tokens && s.savedAt == tokens {
-			copy(s.stateBlocks[i], b)
-			x.Advanced(tokens)
-		}
-	}
 }
 
 // StatesBlock is one KV head of a snapshot at block at of a text. Each state is a whole block of the
@@ -202,7 +136,7 @@ func (g *Segment) WriteStates(rows []byte) error {
 	if len(rows) > 0 {
 		return fmt.Errorf("%w: %d bytes follow a snapshot", ErrRows, len(rows))
 	}
-	size := g.g.stateBlock()
+	size := g.g.states().BlockBytes()
 	return g.setStates(func(i int, block []byte) {
 		copy(block, bodies[i%len(bodies)][i/len(bodies)*size:])
 	})

@@ -98,7 +98,7 @@ func TestRollBackOfPrompts(t *testing.T) {
 	s := NewPrefill(a, g, tensor.Span{Hi: 3})
 	readTo(t, s, 5)
 	before := statesOf(t, s, 5)
-	if err := s.SaveStates(); err != nil {
+	if err := s.States().Save(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Reserve(8); err != nil {

@@ -17,10 +17,10 @@ func (s *Store) Reserve(upTo int) error {
 	if upTo <= s.tokens+s.staged {
 		return nil
 	}
-	if err := s.openStates(s.tokens); err != nil {
+	if err := s.states.Open(s.tokens); err != nil {
 		return err
 	}
-	if err := s.growRecords(upTo - s.tokens); err != nil {
+	if err := s.states.Reserve(upTo - s.tokens); err != nil {
 		return err
 	}
 	staged, undo := upTo-s.tokens, 0
@@ -259,9 +259,9 @@ func (s *Store) Commit(n int) {
 	}
 	if n < s.staged {
 		s.rollback(n)
-		s.restoreStates(s.tokens + n)
+		s.states.Restore(s.tokens + n)
 	}
-	s.Settle(n, inOrder)
+	s.states.Settle(n, inOrder)
 	s.tokens += n
 	for i := range s.tables {
 		t := &s.tables[i]
@@ -276,7 +276,7 @@ func (s *Store) Commit(n int) {
 	s.arena.Uncharge(s.undo.charge)
 	s.staged, s.undo.charge = 0, 0
 	s.undo.clear()
-	s.trimRecords()
+	s.states.Trim()
 	s.trimTo(s.tokens)
 }
 

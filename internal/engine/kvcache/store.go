@@ -2,10 +2,10 @@ package kvcache
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -35,12 +35,7 @@ type Store struct {
 	shares      bool     // blocks may be shared with other stores: the next write must check
 	spilled     *spilled // the part in a file; nil: none
 
-	stateBlocks [][]byte // [recurrent layer][head]; nil: not allocated yet, or none
-	states      []State  // of stateBlocks
-	records     [][]byte // [token of the step after the committed ones]
-	prefill     bool     // states advance in place, without records
-	saved       [][]byte // copy of stateBlocks, see SaveStates; nil: none
-	savedAt     int      // number of tokens in the copy
+	states states.Set // of recurrent layers
 
 	// Score is that of a query with a key, for a PromptIndex. The owner sets it before Seal.
 	Score tensor.Score
@@ -89,7 +84,7 @@ func NewPrefill(a *memory.Arena, g Geometry, heads tensor.Span) *Store {
 	plain := g
 	plain.Windows = nil
 	s := newStore(a, plain, heads, full)
-	s.g, s.sealed, s.prefill = g, true, true
+	s.g, s.sealed, s.states.InPlace = g, true, true
 	for i := range s.tables {
 		if t := &s.tables[i]; g.window(t.Layer) > 0 {
 			w := g.window(t.Layer)
@@ -110,6 +105,7 @@ func newStore(a *memory.Arena, g Geometry, heads tensor.Span, p *Policy) *Store 
 		panic(fmt.Sprintf("kvcache: heads [%d,%d) of a model with %d", heads.Lo, heads.Hi, g.KVHeads))
 	}
 	s := &Store{arena: a, g: g, policy: p, heads: heads, undo: undo{local: g.Local}, expected: 1}
+	s.states = states.New(a, g.states(), heads, &s.tokens)
 	s.tables = make([]table, g.Layers*heads.Len())
 	var local int // tables with the layout Geometry.Local
 	for i := range s.tables {
@@ -151,6 +147,13 @@ func (s *Store) Tokens() int { return s.tokens }
 // Prompt is the number of tokens at the end of prefill.
 func (s *Store) Prompt() int { return s.prompt }
 
+// States are the recurrent states of the sequence.
+func (s *Store) States() *states.Set { return &s.states }
+
+// State returns the recurrent state of a KV head. Recurrent layers are counted from 0, apart from those
+// with keys and values.
+func (s *Store) State(layer, head int) *states.State { return s.states.State(layer, head) }
+
 // Bytes is the memory that the store holds in its arena: planes, slot tables and undo rows. Shared
 // blocks count whole, see Shared.
 func (s *Store) Bytes() int64 {
@@ -168,9 +171,7 @@ func (s *Store) Bytes() int64 {
 	if s.spilled != nil {
 		bytes += s.spilled.charged
 	}
-	for _, b := range slices.Concat(s.stateBlocks, s.records, s.saved) {
-		bytes += int64(len(b))
-	}
+	bytes += s.states.Bytes()
 	if s.promptIndex != nil {
 		bytes += s.promptIndex.Bytes()
 	}
@@ -280,7 +281,7 @@ const panelSlots = 16
 // Release frees everything. The store is empty afterwards. Release may be called twice.
 func (s *Store) Release() {
 	s.dropSpilled()
-	s.dropStates()
+	s.states.Release()
 	if s.promptIndex != nil {
 		s.promptIndex.Release()
 	}

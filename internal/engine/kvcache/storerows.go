@@ -51,7 +51,7 @@ func (s *Store) RowShape(layer, head int, plane Plane) RowShape {
 		if layer < s.g.Layers || plane != PlaneState {
 			return RowShape{}
 		}
-		return RowShape{Bytes: s.g.stateRow(head)}
+		return RowShape{Bytes: s.g.states().RowBytes(head)}
 	}
 	t := s.table(layer, head)
 	switch {
@@ -60,7 +60,7 @@ func (s *Store) RowShape(layer, head int, plane Plane) RowShape {
 	case plane == PlaneIndex && s.divides(t) != nil:
 		return RowShape{Bytes: 4}
 	case plane == PlaneRecords && layer == 0 && head == s.heads.Lo:
-		return RowShape{Bytes: recordRowBytes(s.g), Slots: 1}
+		return RowShape{Bytes: s.g.states().RecordRowBytes(), Slots: 1}
 	}
 	return rowShape(s.g, layer, t.rule, s.prompt, plane)
 }
@@ -91,7 +91,7 @@ func (s *Store) ReadRows(dst []byte, b RowBlock) ([]byte, error) { return b.Read
 
 func (s *Store) read(dst []byte, at rowsAt) error {
 	if at.Plane == PlaneState {
-		return s.readState(dst, s.State(at.Layer-s.g.Layers, at.Head), at.Slots.Hi)
+		return s.State(at.Layer-s.g.Layers, at.Head).Read(dst, at.Slots.Hi)
 	}
 	t := s.table(at.Layer, at.Head)
 	switch at.Plane {
@@ -125,7 +125,7 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 		case PlaneStaged:
 			s.readStaged(row, s.table(at.Layer, at.Head), pos)
 		case PlaneRecords:
-			copy(row, s.exportRecords(nil, pos))
+			copy(row, s.states.ExportRecords(nil, pos))
 		default:
 			return fmt.Errorf("%w: a store has no plane %#x", ErrRows, uint32(at.Plane))
 		}
@@ -163,7 +163,7 @@ func (s *Store) WriteRows(b RowBlock, body []byte) error { return b.WriteEach(bo
 
 func (s *Store) write(at rowsAt, src []byte) error {
 	if at.Plane == PlaneState {
-		return s.writeState(s.State(at.Layer-s.g.Layers, at.Head), at.Slots.Hi, src)
+		return s.writeState(at, src)
 	}
 	t := s.table(at.Layer, at.Head)
 	slots := t.rule.Slots(s.prompt, s.pending)
@@ -176,7 +176,7 @@ func (s *Store) write(at rowsAt, src []byte) error {
 		}
 		size := at.Bytes / at.Slots.Len()
 		for pos := at.Slots.Lo; pos < at.Slots.Hi; pos, src = pos+1, src[size:] {
-			s.importRecords(pos, src[:size])
+			s.states.ImportRecords(pos, src[:size])
 		}
 		return nil
 	case s.sealed || s.pending == 0:
@@ -204,6 +204,15 @@ func (s *Store) write(at rowsAt, src []byte) error {
 			return fmt.Errorf("%w: a store takes no plane %#x", ErrRows, uint32(at.Plane))
 		}
 	}
+	return nil
+}
+
+// writeState stores the recurrent state of a head, in a store that is open.
+func (s *Store) writeState(at rowsAt, src []byte) error {
+	if tokens := at.Slots.Hi; s.sealed || tokens != s.pending {
+		return fmt.Errorf("%w: a recurrent state after %d tokens of a store that is open for %d", ErrRows, tokens, s.pending)
+	}
+	s.State(at.Layer-s.g.Layers, at.Head).Write(src, s.pending)
 	return nil
 }
 
