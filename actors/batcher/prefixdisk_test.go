@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/actors/batcher/textkeys"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -136,8 +137,8 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 // zeroRows is a cache of zeros.
 type zeroRows struct{ kvcache.Geometry }
 
-func (z zeroRows) ReadRows(dst []byte, b kvcache.RowBlock) ([]byte, error) {
-	return append(dst, make([]byte, b.Bytes(z)-kvcache.RowBlockHeader)...), nil
+func (z zeroRows) ReadRows(dst []byte, b rowblock.Block) ([]byte, error) {
+	return append(dst, make([]byte, b.Bytes(z)-rowblock.HeaderBytes)...), nil
 }
 
 // arrives stores a block in the arenas. If its reserved memory is not free yet, the block is a miss.

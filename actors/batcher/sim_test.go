@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -725,7 +726,7 @@ func (c *cluster) openCache(q *sequence, owner int) {
 }
 
 // move copies a block of rows from one cache to another.
-func (c *cluster) move(b kvcache.RowBlock, from kvcache.RowSource, to kvcache.RowSink) {
+func (c *cluster) move(b rowblock.Block, from rowblock.Source, to rowblock.Sink) {
 	rows, err := b.Append(nil, from)
 	c.must(err, "%v", b)
 	rest, err := b.Store(rows, to)

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -217,9 +218,9 @@ func rowsOf(s *kvcache.Store, layers int) string {
 	for layer := range layers {
 		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
 			var err error
-			out, err = s.ReadRows(out, kvcache.RowBlock{
+			out, err = s.ReadRows(out, rowblock.Block{
 				Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1},
-				Slots: tensor.Span{Lo: 0, Hi: s.Len(layer, head)}, Planes: kvcache.PlanePositions | kvcache.PlaneNumbers | kvcache.PlaneRows,
+				Slots: tensor.Span{Lo: 0, Hi: s.Len(layer, head)}, Planes: rowblock.Positions | rowblock.Numbers | rowblock.Rows,
 			})
 			if err != nil {
 				return err.Error()

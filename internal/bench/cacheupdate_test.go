@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	kvmemory "github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -241,7 +242,7 @@ func filled(a *kvmemory.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int
 	}
 	for layer := range g.Layers {
 		for head := range g.KVHeads {
-			b := kvcache.RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: kvcache.PlanePositions | kvcache.PlaneRows}
+			b := rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.Positions | rowblock.Rows}
 			if err := s.WriteRows(b, body); err != nil {
 				return nil, err
 			}

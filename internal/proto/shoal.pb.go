@@ -1563,7 +1563,7 @@ type RowsRequest struct {
 	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	Tokens        uint32                 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // that the cache must have
 	Policy        string                 `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`  // under which it must be
-	Block         []byte                 `protobuf:"bytes,5,opt,name=block,proto3" json:"block,omitempty"`    // header of the kvcache.RowBlock
+	Block         []byte                 `protobuf:"bytes,5,opt,name=block,proto3" json:"block,omitempty"`    // header of the rowblock.Block
 	From          uint32                 `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`     // first byte of the block's body
 	Size          uint32                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`     // maximum number of bytes
 	unknownFields protoimpl.UnknownFields

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -115,7 +116,7 @@ func (s *spiller) spill(o *proto.Spill) (ended bool) {
 			file.Close()
 		}
 	}()
-	sums, err := copyPages(file, g, p, blocks, func(buf []byte, b kvcache.RowBlock) ([]byte, error) {
+	sums, err := copyPages(file, g, p, blocks, func(buf []byte, b rowblock.Block) ([]byte, error) {
 		err := errGone
 		s.withCache(o.Seq, func(own *kvcache.Store) bool { buf, err = own.ReadRows(buf, b); return true })
 		return buf, err
@@ -138,7 +139,7 @@ var errGone = errors.New("socket: the cache was released")
 // copyPages fills the file of a cache with the given number of blocks, piece by piece, and returns the
 // checksums of its pages. read is ReadRows of the cache.
 func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks int,
-	read func(buf []byte, b kvcache.RowBlock) ([]byte, error)) (sums []uint32, err error) {
+	read func(buf []byte, b rowblock.Block) ([]byte, error)) (sums []uint32, err error) {
 	var buf []byte
 	at := int64(0)
 	for _, b := range kvcache.FileBlocks(g, p, blocks, copyBytes) {

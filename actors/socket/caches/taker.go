@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/transfer"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -51,7 +52,7 @@ type arrival struct {
 
 // piece is a part of a cache, with the size of its body.
 type piece struct {
-	kvcache.RowBlock
+	rowblock.Block
 	bytes int
 }
 
@@ -152,7 +153,7 @@ func (t *taker) put(x *arrival, p piece, body []byte) error {
 	err := t.current(x, func() error {
 		began := time.Now()
 		defer func() { took = time.Since(began) }()
-		return x.store.WriteRows(p.RowBlock, body)
+		return x.store.WriteRows(p.Block, body)
 	})
 	select {
 	case <-time.After(took):
@@ -233,7 +234,7 @@ func (x *arrival) fetch(dst []byte, p piece) ([]byte, error) {
 			return dst, err
 		}
 		if want := min(takeBytes, p.bytes-len(dst)); len(reply.Rows) != want || crc32c.Of(reply.Rows) != reply.Sum {
-			return dst, fmt.Errorf("%w: %d bytes of %v with sum %08x, expected %d", kvcache.ErrRows, len(reply.Rows), p.RowBlock, reply.Sum, want)
+			return dst, fmt.Errorf("%w: %d bytes of %v with sum %08x, expected %d", rowblock.Err, len(reply.Rows), p.Block, reply.Sum, want)
 		}
 		dst = append(dst, reply.Rows...)
 	}
@@ -246,12 +247,12 @@ type lent []lentBody
 
 type lentBody struct {
 	seq   uint64
-	block kvcache.RowBlock
+	block rowblock.Block
 	body  []byte
 }
 
 // find returns the body of a block, or nil.
-func (l lent) find(seq uint64, block kvcache.RowBlock) []byte {
+func (l lent) find(seq uint64, block rowblock.Block) []byte {
 	for _, x := range l {
 		if x.seq == seq && x.block == block {
 			return x.body
@@ -273,7 +274,7 @@ func (l *lent) add(x lentBody) {
 }
 
 // drop forgets a block, which has been lent to its end.
-func (l *lent) drop(seq uint64, block kvcache.RowBlock) {
+func (l *lent) drop(seq uint64, block rowblock.Block) {
 	*l = slices.DeleteFunc(*l, func(x lentBody) bool { return x.seq == seq && x.block == block })
 }
 
@@ -287,7 +288,7 @@ func (c *Caches) Lend(r *proto.RowsRequest) (*proto.RowsReply, error) {
 	if q == nil || q.Cache == nil || !q.Cache.Sealed() || q.Cache.Tokens() != int(r.Tokens) {
 		return nil, fmt.Errorf("socket: there is no complete cache of sequence %d with %d tokens", r.Seq, r.Tokens)
 	}
-	b, err := kvcache.ParseRowBlock(r.Block)
+	b, err := rowblock.Parse(r.Block)
 	if err == nil {
 		err = transfer.Check(q.Cache, int(r.Tokens), b)
 	}
@@ -297,7 +298,7 @@ func (c *Caches) Lend(r *proto.RowsRequest) (*proto.RowsReply, error) {
 	body, size := []byte(nil), transfer.Body(q.Cache, b)
 	switch {
 	case r.Size == 0 || r.Size > takeBytes || int(r.From) >= size || size > lendBytes:
-		return nil, fmt.Errorf("%w: %d bytes from byte %d of %v with %d", kvcache.ErrRows, r.Size, r.From, b, size)
+		return nil, fmt.Errorf("%w: %d bytes from byte %d of %v with %d", rowblock.Err, r.Size, r.From, b, size)
 	}
 	if body = c.lent.find(r.Seq, b); body == nil {
 		if body, err = q.Cache.ReadRows(nil, b); err != nil {

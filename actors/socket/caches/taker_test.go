@@ -3,15 +3,15 @@ package caches
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Blocks that several sockets take at once do not replace each other, as long as they are few and small.
 func TestLentBodies(t *testing.T) {
 	var l lent
-	block := func(layer int) kvcache.RowBlock {
-		return kvcache.RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}}
+	block := func(layer int) rowblock.Block {
+		return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}}
 	}
 	for i := range lentBodies + 1 {
 		l.add(lentBody{uint64(i), block(i), make([]byte, 1+i)})

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -103,12 +104,12 @@ func (h *handover) selection(seq, layer int) kvcache.Selection {
 
 // blocks names the rows that a rank sends to the owner of a sequence: those of all its heads, or of each
 // head if they have budgets of their own.
-func (h *handover) blocks(seq, layer, rank int) []kvcache.RowBlock {
+func (h *handover) blocks(seq, layer, rank int) []rowblock.Block {
 	g, q, heads := h.epoch.Geometry, h.seqs[seq], tensor.Span(h.of(rank))
 	if h.budget(seq, layer) == nil {
-		return []kvcache.RowBlock{kvcache.PromptBlock(g, q.Policy, q.Prompt, layer, heads)}
+		return []rowblock.Block{kvcache.PromptBlock(g, q.Policy, q.Prompt, layer, heads)}
 	}
-	of := make([]kvcache.RowBlock, 0, heads.Len())
+	of := make([]rowblock.Block, 0, heads.Len())
 	for head := heads.Lo; head < heads.Hi; head++ {
 		of = append(of, kvcache.PromptBlock(g, h.rule(seq, layer, head), q.Prompt, layer, tensor.Span{Lo: head, Hi: head + 1}))
 	}

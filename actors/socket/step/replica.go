@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -31,7 +32,7 @@ type replicas struct {
 }
 
 // blockOf names rows of a sequence, as its owner and its replica do.
-type blockOf func(moved, *kvcache.Store) kvcache.RowBlock
+type blockOf func(moved, *kvcache.Store) rowblock.Block
 
 // copies returns the stages that copy whole caches.
 func (e *Epoch) copies(s *Step) []stage {
@@ -55,7 +56,7 @@ func (e *Epoch) copies(s *Step) []stage {
 		}
 		var blocks []blockOf
 		for at := l; at < end; at++ {
-			blocks = append(blocks, func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.LayerBlock(at, q.tokens) })
+			blocks = append(blocks, func(q moved, own *kvcache.Store) rowblock.Block { return own.LayerBlock(at, q.tokens) })
 		}
 		stages = append(stages, stage{job: func(done func(error)) { r.exchange(blocks, done) }},
 			stage{job: func(done func(error)) { done(r.store()) }})
@@ -88,7 +89,7 @@ func (e *Epoch) replication(s *Step) []stage {
 		return nil
 	}
 	return []stage{{job: func(done func(error)) {
-		r.exchange([]blockOf{func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.StepBlock(q.tokens, q.rows) }}, done)
+		r.exchange([]blockOf{func(q moved, own *kvcache.Store) rowblock.Block { return own.StepBlock(q.tokens, q.rows) }}, done)
 	}}, {job: func(done func(error)) {
 		s.copied += r.sent
 		done(r.store())

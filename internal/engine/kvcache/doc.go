@@ -25,7 +25,7 @@
 //	decode, on the owner:
 //	    per step:  o.Reserve(o.Tokens()+1); o.Write(...) ...; o.Commit(1)
 //
-// Rows leave and enter a store as a [RowBlock] only. To add a policy, read policy.go: it has all that
+// Rows leave and enter a store as a [rowblock.Block] only. To add a policy, read policy.go: it has all that
 // a policy can declare. One with an index of the prompt implements [PromptIndex].
 //
 // A step is repeated by writing its tokens again, which undoes what it wrote before.

@@ -4,13 +4,14 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Under Parts.HeadBudget each KV head of a layer keeps a number of tokens that depends on the prompt. Its
 // table then has a rule of its own. Budgets differ by whole blocks, and their sum is that of equal budgets,
 // so all costs are those of equal budgets. A layer's rows move as if budgets were equal (budget.Deal), with
-// the blocks of each head in PlaneIndex.
+// the blocks of each head in rowblock.Index.
 
 // Divides reports whether the heads of a layer, whose policy is p, have budgets of their own.
 func (p *Policy) Divides(g Geometry, prompt int) bool {
@@ -61,7 +62,7 @@ func (s *Store) Divide(layer int, blocks []int) error {
 	for i, n := range blocks {
 		t := &tables[i]
 		if left -= n; n < 0 || p.OfHead(s.prompt, n).TopK > s.prompt-p.Sink-p.Recent {
-			return fmt.Errorf("%w: layer %d, head %d: a budget of %d blocks of a prompt of %d", ErrRows, layer, t.Index, n, s.prompt)
+			return fmt.Errorf("%w: layer %d, head %d: a budget of %d blocks of a prompt of %d", rowblock.Err, layer, t.Index, n, s.prompt)
 		}
 		for j := range t.planes {
 			lists[j] = append(lists[j], &t.planes[j].blocks)
@@ -69,7 +70,7 @@ func (s *Store) Divide(layer int, blocks []int) error {
 		positions, offsets = append(positions, &t.Positions), append(offsets, &t.offsets)
 	}
 	if left != 0 {
-		return fmt.Errorf("%w: layer %d: budgets of %v blocks, %d in the mean", ErrRows, layer, blocks, mean)
+		return fmt.Errorf("%w: layer %d: budgets of %v blocks, %d in the mean", rowblock.Err, layer, blocks, mean)
 	}
 	budget.Deal(positions, blocks, mean, tensor.BlockSlots)
 	if tables[0].rule.cachePositions {

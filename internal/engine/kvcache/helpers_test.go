@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -102,9 +103,9 @@ func dump(s *Store) string {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
 			out = fmt.Appendf(out, " layer %d head %d len %d:", layer, head, s.Len(layer, head))
 			t := s.table(layer, head)
-			index := append1(RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{}, Planes: PlaneIndex}, s)
+			index := append1(rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{}, Planes: rowblock.Index}, s)
 			p := &t.planes[indexPlane] // of landmarks, which indexOf has, and with them what was undone
-			out = append(out, index[RowBlockHeader+p.room(t.replaced*tensor.BlockSlots)*p.size:]...)
+			out = append(out, index[rowblock.HeaderBytes+p.room(t.replaced*tensor.BlockSlots)*p.size:]...)
 			out = append(out, slotRows(s, layer, head, t.replaced*tensor.BlockSlots, s.Len(layer, head))...)
 			out = fmt.Append(out, indexOf(s, layer, head))
 		}
@@ -199,7 +200,7 @@ func read(t testing.TB, a *memory.Arena, g Geometry, heads tensor.Span, prompt, 
 }
 
 // append1 is Append of a block that can be read.
-func append1(b RowBlock, from RowSource) []byte {
+func append1(b rowblock.Block, from rowblock.Source) []byte {
 	rows, err := b.Append(nil, from)
 	if err != nil {
 		panic(err)
@@ -209,7 +210,7 @@ func append1(b RowBlock, from RowSource) []byte {
 
 // slotRows are the rows of slots [lo, hi) of a head.
 func slotRows(s *Store, layer, head, lo, hi int) []byte {
-	return append1(RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: lo, Hi: hi}, Planes: PlanePositions | PlaneNumbers | PlaneRows}, s)
+	return append1(rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: lo, Hi: hi}, Planes: rowblock.Positions | rowblock.Numbers | rowblock.Rows}, s)
 }
 
 func attentionOf(head, pos int) float32 { return float32((pos*37+head*101)%97) + 1 }

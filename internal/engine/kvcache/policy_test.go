@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -229,7 +230,7 @@ func TestMove(t *testing.T) {
 			for layer := range small.Layers {
 				b := s.LayerBlock(layer, s.Tokens())
 				rows := append1(b, s)
-				if _, err := b.Store(rows[:len(rows)-1], to); !errors.Is(err, ErrRows) {
+				if _, err := b.Store(rows[:len(rows)-1], to); !errors.Is(err, rowblock.Err) {
 					r.Fatalf("a layer without its last byte: %v", err)
 				}
 				for range 2 { // a repeated message has no effect
@@ -334,7 +335,7 @@ func TestHandOverIsChecked(t *testing.T) {
 	s := NewStore(a, small, Full())
 	refuse("a token before Open", s.Reserve(1))
 	refuse("Seal before Open", s.Seal())
-	row := RowBlock{Layers: tensor.Span{Lo: 0, Hi: small.Layers}, Heads: tensor.Span{Lo: 2, Hi: 3}, Slots: tensor.Span{}, Planes: PlanePositions | PlaneRows}
+	row := rowblock.Block{Layers: tensor.Span{Lo: 0, Hi: small.Layers}, Heads: tensor.Span{Lo: 2, Hi: 3}, Slots: tensor.Span{}, Planes: rowblock.Positions | rowblock.Rows}
 	rows := func(lo, hi int) []byte {
 		b := row
 		b.Slots = tensor.Span{Lo: lo, Hi: hi}
@@ -406,7 +407,7 @@ func FuzzImport(f *testing.F) {
 		if err := s.Open(10, 10, tensor.Span{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Store(rows, s); err != nil && !errors.Is(err, ErrRows) {
+		if _, err := b.Store(rows, s); err != nil && !errors.Is(err, rowblock.Err) {
 			t.Fatal(err)
 		}
 	})

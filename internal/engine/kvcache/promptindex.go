@@ -32,7 +32,7 @@ type StoreIndex interface {
 	// Build does a piece of the owner's work, see IndexWork. There is at least one piece. ropes
 	// rotate the keys of each layer.
 	Build(piece int, run Run, ropes Ropes) error
-	// IndexBytes is the size of what moves with the rows of a head (PlaneIndex). ReadIndex fills dst
+	// IndexBytes is the size of what moves with the rows of a head (rowblock.Index). ReadIndex fills dst
 	// with it. WriteIndex takes it, from Kept.Index of the hand-over or from another owner.
 	IndexBytes(layer, head int) int
 	ReadIndex(dst []byte, layer, head int)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -101,7 +102,7 @@ func TestCoarseClustersComeWithRows(t *testing.T) {
 		for layer := range small.Layers {
 			b := s.LayerBlock(layer, 150)
 			rows := append1(b, s)
-			groups := rows[RowBlockHeader+150*(4+small.Layout.RowBytes()):][8:s.promptIndex.IndexBytes(0, 0)] // of the first head
+			groups := rows[rowblock.HeaderBytes+150*(4+small.Layout.RowBytes()):][8:s.promptIndex.IndexBytes(0, 0)] // of the first head
 			for at := 0; at < len(groups) && !changed; at += 4 {
 				if binary.LittleEndian.Uint32(groups[at:]) > 1 {
 					change(groups[at : at+4])
@@ -119,7 +120,7 @@ func TestCoarseClustersComeWithRows(t *testing.T) {
 			if err != nil || fmt.Sprint(indexOf(c, 0, 0)) == fmt.Sprint(indexOf(s, 0, 0)) {
 				t.Errorf("another coarse cluster: %v, and the index is the same", err)
 			}
-		case !errors.Is(err, ErrRows):
+		case !errors.Is(err, rowblock.Err):
 			t.Errorf("%s: %v", name, err)
 		}
 	}

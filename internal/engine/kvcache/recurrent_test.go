@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -159,7 +160,7 @@ func TestRecurrentState(t *testing.T) {
 					if err != nil || len(rows) != b.Bytes(o) {
 						t.Fatalf("%d bytes, %v", len(rows), err)
 					}
-					if err := storeRows(b, rows[:len(rows)-1], o); !errors.Is(err, ErrRows) {
+					if err := storeRows(b, rows[:len(rows)-1], o); !errors.Is(err, rowblock.Err) {
 						t.Errorf("a state without its last byte: %v", err)
 					}
 					if err := storeRows(b, rows, o); err != nil {
@@ -261,7 +262,7 @@ func handOverRows(t *testing.T, o *Store, parts []*Store, p *Policy) {
 }
 
 // storeRows stores a block.
-func storeRows(b RowBlock, rows []byte, to *Store) error {
+func storeRows(b rowblock.Block, rows []byte, to *Store) error {
 	_, err := b.Store(rows, to)
 	return err
 }

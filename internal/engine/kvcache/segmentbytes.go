@@ -6,29 +6,30 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// RowShape implements RowShaper, for the planes of segments and their snapshots.
-func (g Geometry) RowShape(layer, _ int, plane Plane) RowShape {
+// RowShape implements rowblock.Shaper, for the planes of segments and their snapshots.
+func (g Geometry) RowShape(layer, _ int, plane rowblock.Plane) rowblock.Shape {
 	switch {
-	case plane == PlaneBlocks && layer < g.Layers:
-		return RowShape{Bytes: g.LayoutOf(layer).BlockBytes(), Slots: tensor.BlockSlots}
-	case plane == PlaneState && layer >= g.Layers:
-		return RowShape{Bytes: g.states().BlockBytes()}
+	case plane == rowblock.Blocks && layer < g.Layers:
+		return rowblock.Shape{Bytes: g.LayoutOf(layer).BlockBytes(), Slots: tensor.BlockSlots}
+	case plane == rowblock.State && layer >= g.Layers:
+		return rowblock.Shape{Bytes: g.states().BlockBytes()}
 	}
-	return RowShape{}
+	return rowblock.Shape{}
 }
 
 // SegmentBlock is one KV head of block at of a text: its block of every layer.
-func (g Geometry) SegmentBlock(head, at int) RowBlock {
-	return RowBlock{Layers: tensor.Span{Lo: 0, Hi: g.Layers}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: at * tensor.BlockSlots, Hi: (at + 1) * tensor.BlockSlots}, Planes: PlaneBlocks}
+func (g Geometry) SegmentBlock(head, at int) rowblock.Block {
+	return rowblock.Block{Layers: tensor.Span{Lo: 0, Hi: g.Layers}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: at * tensor.BlockSlots, Hi: (at + 1) * tensor.BlockSlots}, Planes: rowblock.Blocks}
 }
 
 // HeadBytes is the size of one KV head of a segment on the wire: its block of every layer.
 func HeadBytes(g Geometry) int { return g.SegmentBlock(0, 0).Bytes(g) }
 
-// Append appends the rows of a segment, a RowBlock of HeadBytes for each head, so that files and
+// Append appends the rows of a segment, a rowblock.Block of HeadBytes for each head, so that files and
 // sockets can cut them by heads.
 func (g *Segment) Append(dst []byte) []byte {
 	for head := g.heads.Lo; head < g.heads.Hi; head++ {
@@ -37,39 +38,39 @@ func (g *Segment) Append(dst []byte) []byte {
 	return dst
 }
 
-// RowShape implements RowShaper.
-func (g *Segment) RowShape(layer, head int, plane Plane) RowShape {
+// RowShape implements rowblock.Shaper.
+func (g *Segment) RowShape(layer, head int, plane rowblock.Plane) rowblock.Shape {
 	return g.g.RowShape(layer, head, plane)
 }
 
-// ReadRows implements RowSource. It does not fail.
-func (g *Segment) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
-	return b.ReadEach(dst, g, func(dst []byte, at rowsAt) error {
+// ReadRows implements rowblock.Source. It does not fail.
+func (g *Segment) ReadRows(dst []byte, b rowblock.Block) ([]byte, error) {
+	return b.ReadEach(dst, g, func(dst []byte, at rowblock.Part) error {
 		g.arena.ReadBlock(dst, g.block(at))
 		return nil
 	})
 }
 
-// WriteRows implements RowSink.
-func (g *Segment) WriteRows(b RowBlock, body []byte) error {
-	return b.WriteEach(body, g, func(at rowsAt, src []byte) error {
+// WriteRows implements rowblock.Sink.
+func (g *Segment) WriteRows(b rowblock.Block, body []byte) error {
+	return b.WriteEach(body, g, func(at rowblock.Part, src []byte) error {
 		g.arena.WriteBlock(g.block(at), src)
 		return nil
 	})
 }
 
-func (g *Segment) block(at rowsAt) []byte {
-	if at.Plane == PlaneState {
+func (g *Segment) block(at rowblock.Part) []byte {
+	if at.Plane == rowblock.State {
 		return g.states[(at.Layer-g.g.Layers)*g.heads.Len()+at.Head-g.heads.Lo]
 	}
 	return g.blocks[at.Layer*g.heads.Len()+at.Head-g.heads.Lo]
 }
 
 // NewSegment makes block at of a text from the result of Append on a socket with the same heads. It
-// checks the rows before it allocates. Errors wrap ErrRows, memory.ErrBudget and memory.ErrMemory.
+// checks the rows before it allocates. Errors wrap rowblock.Err, memory.ErrBudget and memory.ErrMemory.
 func NewSegment(a *memory.Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*Segment, error) {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Len() < 1 || len(rows) != heads.Len()*HeadBytes(g) {
-		return nil, fmt.Errorf("%w: %d bytes for heads [%d,%d) of %d layers", ErrRows, len(rows), heads.Lo, heads.Hi, g.Layers)
+		return nil, fmt.Errorf("%w: %d bytes for heads [%d,%d) of %d layers", rowblock.Err, len(rows), heads.Lo, heads.Hi, g.Layers)
 	}
 	bodies := make([][]byte, heads.Len())
 	var err error

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -58,13 +59,13 @@ func TestSegmentBytes(t *testing.T) {
 			if s := b.Stats(); s.Used != 0 {
 				t.Errorf("%+v after all were released", s)
 			}
-			if _, err := NewSegment(b, g, heads, 2, rows[1:]); !errors.Is(err, ErrRows) {
+			if _, err := NewSegment(b, g, heads, 2, rows[1:]); !errors.Is(err, rowblock.Err) {
 				t.Errorf("rows that lack a byte: %v", err)
 			}
-			if _, err := NewSegment(b, g, heads, 1, rows); !errors.Is(err, ErrRows) || b.Used() != 0 {
+			if _, err := NewSegment(b, g, heads, 1, rows); !errors.Is(err, rowblock.Err) || b.Used() != 0 {
 				t.Errorf("another block of the text: %v, %d bytes in use", err, b.Used())
 			}
-			if _, err := NewSegment(memory.NewArena(one), g, tensor.Span{Lo: 0, Hi: g.KVHeads + 1}, 0, rows); !errors.Is(err, ErrRows) {
+			if _, err := NewSegment(memory.NewArena(one), g, tensor.Span{Lo: 0, Hi: g.KVHeads + 1}, 0, rows); !errors.Is(err, rowblock.Err) {
 				t.Errorf("heads that are not there: %v", err)
 			}
 			if _, err := NewSegment(memory.NewArena(one+window-1), g, heads, 2, rows); !errors.Is(err, memory.ErrBudget) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -106,7 +107,7 @@ func (s *Store) AppendCopy(dst []byte, at int) ([]byte, error) {
 
 // StatesBlock is one KV head of a snapshot at block at of a text. Each state is a whole block of the
 // arena, so that all heads have the same size.
-func (g Geometry) StatesBlock(head, at int) RowBlock {
+func (g Geometry) StatesBlock(head, at int) rowblock.Block {
 	b := stateBlock(g.Layers, (at+1)*tensor.BlockSlots, tensor.Span{Lo: head, Hi: head + 1})
 	b.Layers.Hi = g.Layers + g.Recurrent.Layers
 	return b
@@ -115,7 +116,7 @@ func (g Geometry) StatesBlock(head, at int) RowBlock {
 // StatesHeadBytes is the size of one KV head of a snapshot on the wire.
 func StatesHeadBytes(g Geometry) int { return g.StatesBlock(0, 0).Bytes(g) }
 
-// AppendStates appends the snapshot, a RowBlock of StatesHeadBytes for each head.
+// AppendStates appends the snapshot, a rowblock.Block of StatesHeadBytes for each head.
 func (g *Segment) AppendStates(dst []byte) []byte {
 	for head := g.heads.Lo; head < g.heads.Hi; head++ {
 		dst, _ = g.g.StatesBlock(head, g.at).Append(dst, g)
@@ -124,7 +125,7 @@ func (g *Segment) AppendStates(dst []byte) []byte {
 }
 
 // WriteStates stores the result of AppendStates on a socket with the same heads. It checks the rows
-// before it allocates. Errors wrap ErrRows, memory.ErrBudget and memory.ErrMemory.
+// before it allocates. Errors wrap rowblock.Err, memory.ErrBudget and memory.ErrMemory.
 func (g *Segment) WriteStates(rows []byte) error {
 	bodies := make([][]byte, g.heads.Len())
 	var err error
@@ -134,7 +135,7 @@ func (g *Segment) WriteStates(rows []byte) error {
 		}
 	}
 	if len(rows) > 0 {
-		return fmt.Errorf("%w: %d bytes follow a snapshot", ErrRows, len(rows))
+		return fmt.Errorf("%w: %d bytes follow a snapshot", rowblock.Err, len(rows))
 	}
 	size := g.g.states().BlockBytes()
 	return g.setStates(func(i int, block []byte) {

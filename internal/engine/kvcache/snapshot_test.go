@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -54,7 +55,7 @@ func TestSnapshots(t *testing.T) {
 					t.Fatalf("%d bytes of a snapshot, want %d a head", len(rows), StatesHeadBytes(g))
 				}
 				for _, bad := range [][]byte{nil, rows[1:], rows[:len(rows)-1], append(bytes.Clone(rows), 0)} {
-					if err := moved.WriteStates(bad); !errors.Is(err, ErrRows) {
+					if err := moved.WriteStates(bad); !errors.Is(err, rowblock.Err) {
 						t.Fatalf("a snapshot of %d bytes instead of %d: %v", len(bad), len(rows), err)
 					}
 				}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
@@ -147,7 +148,7 @@ func (s *Store) Spilled() int {
 
 // FileBlocks lists the contents of the file of a store's first blocks, in order. Each piece has at most
 // the given bytes, or is one block of rows.
-func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []RowBlock) {
+func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []rowblock.Block) {
 	for layer := range g.Layers {
 		r := g.Rule(layer, p)
 		if r.pager() == nil {
@@ -157,7 +158,7 @@ func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []RowBlock) {
 		heads, n := min(g.KVHeads, max(1, bytes/(size*blocks))), min(blocks, max(1, bytes/size))
 		for head := 0; head < g.KVHeads; head += heads {
 			for b := 0; b < blocks; b += n {
-				list = append(list, RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: min(head+heads, g.KVHeads)}, Slots: tensor.Span{Lo: b * tensor.BlockSlots, Hi: min(b+n, blocks) * tensor.BlockSlots}, Planes: PlanePages})
+				list = append(list, rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: min(head+heads, g.KVHeads)}, Slots: tensor.Span{Lo: b * tensor.BlockSlots, Hi: min(b+n, blocks) * tensor.BlockSlots}, Planes: rowblock.Pages})
 			}
 		}
 	}
@@ -168,7 +169,7 @@ func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []RowBlock) {
 func (s *Store) readPages(dst []byte, t *table, slots tensor.Span) error {
 	lo, hi := slots.Lo/tensor.BlockSlots, slots.Hi/tensor.BlockSlots
 	if hi > pageable(s.g, s.prompt, s.tokens, s.policy) || lo < t.freed && t.replaced == 0 {
-		return fmt.Errorf("%w: blocks [%d,%d) of a store with %d tokens cannot be in a file", ErrRows, lo, hi, s.tokens)
+		return fmt.Errorf("%w: blocks [%d,%d) of a store with %d tokens cannot be in a file", rowblock.Err, lo, hi, s.tokens)
 	}
 	page := t.pager().Page()
 	for b := lo; b < hi; b++ {

@@ -5,106 +5,109 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // PromptBlock is what the owner of a sequence receives of some heads of a layer at the end of
 // prefill.
-func PromptBlock(g Geometry, p *Policy, prompt, layer int, heads tensor.Span) RowBlock {
+func PromptBlock(g Geometry, p *Policy, prompt, layer int, heads tensor.Span) rowblock.Block {
 	if layer >= g.Layers {
 		return stateBlock(layer, prompt, heads)
 	}
 	slots := tensor.Span{Lo: 0, Hi: g.Rule(layer, p).Slots(prompt, prompt)}
-	planes := PlanePositions | PlaneNumbers | PlaneRows | PlaneQueries
+	planes := rowblock.Positions | rowblock.Numbers | rowblock.Rows | rowblock.Queries
 	if p.Reorders {
-		planes |= PlaneIndex
+		planes |= rowblock.Index
 	}
-	return RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: slots, Planes: planes}
+	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: slots, Planes: planes}
 }
 
 // LayerBlock is a layer of the store, all that a replica needs of its first tokens.
-func (s *Store) LayerBlock(layer, tokens int) RowBlock {
+func (s *Store) LayerBlock(layer, tokens int) rowblock.Block {
 	if layer >= s.g.Layers {
 		return stateBlock(layer, tokens, s.heads)
 	}
 	r := s.g.Rule(layer, s.policy)
 	slots := tensor.Span{Lo: r.plan(s.g, s.prompt).Replaced * tensor.BlockSlots, Hi: r.Slots(s.prompt, tokens)}
-	planes := PlanePositions | PlaneNumbers | PlaneRows | PlaneIndex
-	return RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: s.heads, Slots: slots, Planes: planes}
+	planes := rowblock.Positions | rowblock.Numbers | rowblock.Rows | rowblock.Index
+	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: s.heads, Slots: slots, Planes: planes}
 }
 
-func stateBlock(layer, tokens int, heads tensor.Span) RowBlock {
-	return RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: PlaneState}
+func stateBlock(layer, tokens int, heads tensor.Span) rowblock.Block {
+	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.State}
 }
 
 // StepBlock is the rows of the running step's n tokens from pos on, in all layers. A replica that
 // gets them stays equal to the store: its policy makes the same choices, since they depend on
 // positions alone. Policies whose scores change in decode have no replicas.
-func (s *Store) StepBlock(pos, n int) RowBlock {
+func (s *Store) StepBlock(pos, n int) rowblock.Block {
 	slots := tensor.Span{Lo: pos, Hi: pos + n}
-	return RowBlock{Layers: tensor.Span{Lo: 0, Hi: s.g.Layers}, Heads: s.heads, Slots: slots, Planes: PlaneStaged | PlaneRecords}
+	return rowblock.Block{Layers: tensor.Span{Lo: 0, Hi: s.g.Layers}, Heads: s.heads, Slots: slots, Planes: rowblock.Staged | rowblock.Records}
 }
 
-// RowShape implements RowShaper.
-func (s *Store) RowShape(layer, head int, plane Plane) RowShape {
-	if layer >= s.g.Layers || plane == PlaneState {
-		if layer < s.g.Layers || plane != PlaneState {
-			return RowShape{}
+// RowShape implements rowblock.Shaper.
+func (s *Store) RowShape(layer, head int, plane rowblock.Plane) rowblock.Shape {
+	if layer >= s.g.Layers || plane == rowblock.State {
+		if layer < s.g.Layers || plane != rowblock.State {
+			return rowblock.Shape{}
 		}
-		return RowShape{Bytes: s.g.states().RowBytes(head)}
+		return rowblock.Shape{Bytes: s.g.states().RowBytes(head)}
 	}
 	t := s.table(layer, head)
 	switch {
-	case plane == PlaneIndex && t.rule.Index != nil && s.promptIndex != nil:
-		return RowShape{Bytes: s.promptIndex.IndexBytes(layer, head)}
-	case plane == PlaneIndex && s.divides(t) != nil:
-		return RowShape{Bytes: 4}
-	case plane == PlaneRecords && layer == 0 && head == s.heads.Lo:
-		return RowShape{Bytes: s.g.states().RecordRowBytes(), Slots: 1}
+	case plane == rowblock.Index && t.rule.Index != nil && s.promptIndex != nil:
+		return rowblock.Shape{Bytes: s.promptIndex.IndexBytes(layer, head)}
+	case plane == rowblock.Index && s.divides(t) != nil:
+		return rowblock.Shape{Bytes: 4}
+	case plane == rowblock.Records && layer == 0 && head == s.heads.Lo:
+		return rowblock.Shape{Bytes: s.g.states().RecordRowBytes(), Slots: 1}
 	}
 	return rowShape(s.g, layer, t.rule, s.prompt, plane)
 }
 
 // rowShape is the shape of a plane of a layer, which has rule p.
-func rowShape(g Geometry, layer int, p *Policy, prompt int, plane Plane) RowShape {
+func rowShape(g Geometry, layer int, p *Policy, prompt int, plane rowblock.Plane) rowblock.Shape {
 	switch plane {
-	case PlanePositions:
-		return RowShape{Bytes: 4, Slots: 1}
-	case PlaneNumbers:
+	case rowblock.Positions:
+		return rowblock.Shape{Bytes: 4, Slots: 1}
+	case rowblock.Numbers:
 		if p.Scored() {
-			return RowShape{Bytes: 4, Slots: 1}
+			return rowblock.Shape{Bytes: 4, Slots: 1}
 		}
-	case PlaneRows, PlaneStaged:
-		return RowShape{Bytes: g.LayoutOf(layer).RowBytes(), Slots: 1}
-	case PlaneQueries:
-		return RowShape{Bytes: int(queryBytes(g, p, prompt))}
-	case PlanePages:
+	case rowblock.Rows, rowblock.Staged:
+		return rowblock.Shape{Bytes: g.LayoutOf(layer).RowBytes(), Slots: 1}
+	case rowblock.Queries:
+		return rowblock.Shape{Bytes: int(queryBytes(g, p, prompt))}
+	case rowblock.Pages:
 		if c := p.pager(); c != nil {
-			return RowShape{Bytes: p.spilledSize(g.Layout, c.Page()), Slots: c.Page()}
+			return rowblock.Shape{Bytes: p.spilledSize(g.Layout, c.Page()), Slots: c.Page()}
 		}
 	}
-	return RowShape{}
+	return rowblock.Shape{}
 }
 
-// ReadRows implements RowSource: rows of LayerBlock, StepBlock or FileBlocks.
-func (s *Store) ReadRows(dst []byte, b RowBlock) ([]byte, error) { return b.ReadEach(dst, s, s.read) }
+// ReadRows implements rowblock.Source: rows of LayerBlock, StepBlock or FileBlocks.
+func (s *Store) ReadRows(dst []byte, b rowblock.Block) ([]byte, error) {
+	return b.ReadEach(dst, s, s.read)
+}
 
-func (s *Store) read(dst []byte, at rowsAt) error {
-	if at.Plane == PlaneState {
+func (s *Store) read(dst []byte, at rowblock.Part) error {
+	if at.Plane == rowblock.State {
 		return s.State(at.Layer-s.g.Layers, at.Head).Read(dst, at.Slots.Hi)
 	}
 	t := s.table(at.Layer, at.Head)
 	switch at.Plane {
-	case PlaneIndex:
+	case rowblock.Index:
 		if t.blocks != nil {
 			binary.LittleEndian.PutUint32(dst, uint32(t.blocks[t.Index-s.heads.Lo]))
 			return nil
 		}
 		s.promptIndex.ReadIndex(dst, at.Layer, at.Head)
 		return nil
-	case PlanePages:
+	case rowblock.Pages:
 		return s.readPages(dst, t, at.Slots)
-	case PlaneStaged, PlaneRecords:
+	case rowblock.Staged, rowblock.Records:
 		if err := s.checkStaged(at.Slots); err != nil {
 			return err
 		}
@@ -112,22 +115,22 @@ func (s *Store) read(dst []byte, at rowsAt) error {
 	size, of := at.Bytes/at.Slots.Len(), s.arena.Window()
 	for pos := at.Slots.Lo; pos < at.Slots.Hi; pos++ { // a slot, or a position of the running step
 		row, t, slot := dst[(pos-at.Slots.Lo)*size:][:size], t, pos
-		if at.Plane&(PlanePositions|PlaneRows) != 0 {
+		if at.Plane&(rowblock.Positions|rowblock.Rows) != 0 {
 			t, slot = s.dealt(t, pos)
 		}
 		switch at.Plane {
-		case PlanePositions:
+		case rowblock.Positions:
 			binary.LittleEndian.PutUint32(row, uint32(int32(t.position(slot))))
-		case PlaneNumbers:
+		case rowblock.Numbers:
 			binary.LittleEndian.PutUint32(row, math.Float32bits(t.Scores[slot]))
-		case PlaneRows:
+		case rowblock.Rows:
 			t.layout.ExportRow(row, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
-		case PlaneStaged:
+		case rowblock.Staged:
 			s.readStaged(row, s.table(at.Layer, at.Head), pos)
-		case PlaneRecords:
+		case rowblock.Records:
 			copy(row, s.states.ExportRecords(nil, pos))
 		default:
-			return fmt.Errorf("%w: a store has no plane %#x", ErrRows, uint32(at.Plane))
+			return fmt.Errorf("%w: a store has no plane %#x", rowblock.Err, uint32(at.Plane))
 		}
 	}
 	return nil
@@ -157,20 +160,20 @@ func (s *Store) readStaged(row []byte, t *table, pos int) {
 	l.ExportRow(row, block, slot%tensor.BlockSlots)
 }
 
-// WriteRows implements RowSink: rows of PromptBlock or LayerBlock between Open and Seal, of
+// WriteRows implements rowblock.Sink: rows of PromptBlock or LayerBlock between Open and Seal, of
 // StepBlock in a step. Writing the same rows again gives the same state.
-func (s *Store) WriteRows(b RowBlock, body []byte) error { return b.WriteEach(body, s, s.write) }
+func (s *Store) WriteRows(b rowblock.Block, body []byte) error { return b.WriteEach(body, s, s.write) }
 
-func (s *Store) write(at rowsAt, src []byte) error {
-	if at.Plane == PlaneState {
+func (s *Store) write(at rowblock.Part, src []byte) error {
+	if at.Plane == rowblock.State {
 		return s.writeState(at, src)
 	}
 	t := s.table(at.Layer, at.Head)
 	slots := t.rule.Slots(s.prompt, s.pending)
 	switch {
-	case at.Plane == PlaneStaged:
+	case at.Plane == rowblock.Staged:
 		return s.writeStaged(t, at.Slots, src)
-	case at.Plane == PlaneRecords:
+	case at.Plane == rowblock.Records:
 		if err := s.checkStaged(at.Slots); err != nil {
 			return err
 		}
@@ -180,14 +183,14 @@ func (s *Store) write(at rowsAt, src []byte) error {
 		}
 		return nil
 	case s.sealed || s.pending == 0:
-		return fmt.Errorf("%w: the store is not open", ErrRows)
-	case at.Plane == PlaneQueries:
+		return fmt.Errorf("%w: the store is not open", rowblock.Err)
+	case at.Plane == rowblock.Queries:
 		return s.writeQueries(t, src)
-	case at.Plane == PlaneIndex:
+	case at.Plane == rowblock.Index:
 		return s.writeIndex(t, src)
 	case at.Slots.Lo < t.freed*tensor.BlockSlots || at.Slots.Hi > slots || int(blocksOf(at.Slots.Hi)) > len(t.rows()):
-		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", ErrRows, at.Slots.Lo, at.Slots.Hi, slots)
-	case at.Plane == PlanePositions:
+		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", rowblock.Err, at.Slots.Lo, at.Slots.Hi, slots)
+	case at.Plane == rowblock.Positions:
 		return s.writePositions(t, at.Slots, src)
 	}
 	to := s.arena.Window()
@@ -195,22 +198,22 @@ func (s *Store) write(at rowsAt, src []byte) error {
 	for slot := at.Slots.Lo; slot < at.Slots.Hi; slot++ {
 		row := src[(slot-at.Slots.Lo)*at.Bytes/at.Slots.Len():]
 		switch at.Plane {
-		case PlaneNumbers:
+		case rowblock.Numbers:
 			t.Scores[slot] = math.Float32frombits(binary.LittleEndian.Uint32(row))
-		case PlaneRows:
+		case rowblock.Rows:
 			t.layout.ImportRow(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, row)
 			s.filled(t, slot)
 		default:
-			return fmt.Errorf("%w: a store takes no plane %#x", ErrRows, uint32(at.Plane))
+			return fmt.Errorf("%w: a store takes no plane %#x", rowblock.Err, uint32(at.Plane))
 		}
 	}
 	return nil
 }
 
 // writeState stores the recurrent state of a head, in a store that is open.
-func (s *Store) writeState(at rowsAt, src []byte) error {
+func (s *Store) writeState(at rowblock.Part, src []byte) error {
 	if tokens := at.Slots.Hi; s.sealed || tokens != s.pending {
-		return fmt.Errorf("%w: a recurrent state after %d tokens of a store that is open for %d", ErrRows, tokens, s.pending)
+		return fmt.Errorf("%w: a recurrent state after %d tokens of a store that is open for %d", rowblock.Err, tokens, s.pending)
 	}
 	s.State(at.Layer-s.g.Layers, at.Head).Write(src, s.pending)
 	return nil
@@ -220,7 +223,7 @@ func (s *Store) writePositions(t *table, slots tensor.Span, src []byte) error {
 	for slot := slots.Lo; slot < slots.Hi; slot++ {
 		pos := int32(binary.LittleEndian.Uint32(src[4*(slot-slots.Lo):]))
 		if pos < 0 || int(pos) >= s.pending || t.rule.KeepsAll() && int(pos) != slot {
-			return fmt.Errorf("%w: slot %d carries position %d of %d", ErrRows, slot, pos, s.pending)
+			return fmt.Errorf("%w: slot %d carries position %d of %d", rowblock.Err, slot, pos, s.pending)
 		}
 	}
 	for slot := slots.Lo; slot < slots.Hi && t.Positions != nil; slot++ {
@@ -299,7 +302,7 @@ func (s *Store) writeStaged(t *table, positions tensor.Span, src []byte) error {
 
 func (s *Store) checkStaged(positions tensor.Span) error {
 	if positions.Lo < s.tokens || positions.Hi > s.tokens+s.staged {
-		return fmt.Errorf("%w: positions [%d,%d), reserved are [%d,%d)", ErrRows, positions.Lo, positions.Hi, s.tokens, s.tokens+s.staged)
+		return fmt.Errorf("%w: positions [%d,%d), reserved are [%d,%d)", rowblock.Err, positions.Lo, positions.Hi, s.tokens, s.tokens+s.staged)
 	}
 	return nil
 }
@@ -317,31 +320,31 @@ type Selection struct {
 	Kept   func(head int) (Kept, *Statistics)
 }
 
-// RowShape implements RowShaper.
-func (x Selection) RowShape(layer, head int, plane Plane) RowShape {
+// RowShape implements rowblock.Shaper.
+func (x Selection) RowShape(layer, head int, plane rowblock.Plane) rowblock.Shape {
 	switch plane {
-	case PlaneState:
+	case rowblock.State:
 		return x.From.RowShape(layer, head, plane)
-	case PlaneIndex:
+	case rowblock.Index:
 		kept, _ := x.Kept(head)
-		return RowShape{Bytes: len(kept.Index)}
+		return rowblock.Shape{Bytes: len(kept.Index)}
 	}
 	return rowShape(x.From.g, layer, x.From.g.Rule(layer, x.Policy), x.From.tokens, plane)
 }
 
-// ReadRows implements RowSource: rows of PromptBlock.
-func (x Selection) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
-	return b.ReadEach(dst, x, func(dst []byte, at rowsAt) error {
-		if at.Plane == PlaneState {
+// ReadRows implements rowblock.Source: rows of PromptBlock.
+func (x Selection) ReadRows(dst []byte, b rowblock.Block) ([]byte, error) {
+	return b.ReadEach(dst, x, func(dst []byte, at rowblock.Part) error {
+		if at.Plane == rowblock.State {
 			return x.From.read(dst, at)
 		}
 		t := x.From.table(at.Layer, at.Head)
 		kept, seen := x.Kept(at.Head)
 		switch at.Plane {
-		case PlaneIndex:
+		case rowblock.Index:
 			copy(dst, kept.Index)
 			return nil
-		case PlaneQueries:
+		case rowblock.Queries:
 			for i, q := range seen.window(at.Bytes / 4) {
 				binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(q))
 			}
@@ -351,11 +354,11 @@ func (x Selection) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
 		for i, pos := range kept.Positions[at.Slots.Lo:at.Slots.Hi] {
 			row := dst[i*size:][:size]
 			switch at.Plane {
-			case PlanePositions:
+			case rowblock.Positions:
 				binary.LittleEndian.PutUint32(row, uint32(pos))
-			case PlaneNumbers:
+			case rowblock.Numbers:
 				binary.LittleEndian.PutUint32(row, math.Float32bits(kept.Scores[at.Slots.Lo+i]))
-			case PlaneRows:
+			case rowblock.Rows:
 				t.layout.ExportRow(row, of.Read(t.rows()[pos/tensor.BlockSlots]), int(pos)%tensor.BlockSlots)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -118,7 +119,7 @@ func divide(p *kvcache.Policy, stores []*kvcache.Store, owner *kvcache.Store) (r
 }
 
 // inRuns cuts a block into runs of 50 slots.
-func inRuns(b kvcache.RowBlock) (runs []kvcache.RowBlock) {
+func inRuns(b rowblock.Block) (runs []rowblock.Block) {
 	for at := b.Slots.Lo; at < b.Slots.Hi; at += 50 {
 		run := b
 		run.Slots = tensor.Span{Lo: at, Hi: min(at+50, b.Slots.Hi)}

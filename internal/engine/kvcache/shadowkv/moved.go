@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -55,7 +55,7 @@ func (f *factored) WriteIndex(src []byte, layer, head int) error {
 		switch all := f.blocks * tensor.BlockSlots / f.chunk; {
 		case chunk == -1:
 		case chunk <= last || int(chunk) >= all || len(h.exact) < i:
-			return fmt.Errorf("%w: layer %d, head %d: exact chunk %d follows %d, of %d", kvcache.ErrRows, layer, head, chunk, last, all)
+			return fmt.Errorf("%w: layer %d, head %d: exact chunk %d follows %d, of %d", rowblock.Err, layer, head, chunk, last, all)
 		default:
 			h.exact, last = append(h.exact, chunk), chunk
 		}

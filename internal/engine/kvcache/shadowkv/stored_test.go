@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -47,7 +48,7 @@ func TestStoredResults(t *testing.T) {
 		}
 		part.Release()
 		for layer := range g.Layers {
-			block := kvcache.RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: 0, Hi: g.KVHeads}, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: kvcache.PlaneIndex}
+			block := rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: 0, Hi: g.KVHeads}, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.Index}
 			got, err := block.Append(nil, s)
 			if err != nil || len(got) < 1000 {
 				t.Fatalf("%d bytes of an index, %v", len(got), err)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/topk"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
@@ -110,7 +111,7 @@ func (b *built) calibrates() bool {
 func (b *built) build(table int) error {
 	layer, head := b.tables[table][0], b.tables[table][1]
 	bad := func(err error) error {
-		return fmt.Errorf("%w: layer %d, head %d: %w", kvcache.ErrRows, layer, head, err)
+		return fmt.Errorf("%w: layer %d, head %d: %w", rowblock.Err, layer, head, err)
 	}
 	begins, err := runsOf(b.s.Head(layer, head).Positions, b.keys)
 	if err != nil {

@@ -7,17 +7,18 @@ import (
 	"iter"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // perSlot are the planes that have a row for each slot.
-const perSlot = kvcache.PlanePositions | kvcache.PlaneNumbers | kvcache.PlaneRows
+const perSlot = rowblock.Positions | rowblock.Numbers | rowblock.Rows
 
 // Pieces returns the blocks that make up a cache after the given number of tokens, in order. Each is
 // part of one head of one layer. Its body has at most size bytes, unless a single row is longer: that
 // of an index, or a recurrent state.
-func Pieces(s *kvcache.Store, tokens, size int) iter.Seq[kvcache.RowBlock] {
-	return func(yield func(kvcache.RowBlock) bool) {
+func Pieces(s *kvcache.Store, tokens, size int) iter.Seq[rowblock.Block] {
+	return func(yield func(rowblock.Block) bool) {
 		g := s.Geometry()
 		for layer := range g.Layers + g.Recurrent.Layers {
 			whole := s.LayerBlock(layer, tokens)
@@ -31,7 +32,7 @@ func Pieces(s *kvcache.Store, tokens, size int) iter.Seq[kvcache.RowBlock] {
 }
 
 // ofHead yields the pieces of one head of a layer.
-func ofHead(s *kvcache.Store, whole kvcache.RowBlock, head, size int, yield func(kvcache.RowBlock) bool) bool {
+func ofHead(s *kvcache.Store, whole rowblock.Block, head, size int, yield func(rowblock.Block) bool) bool {
 	whole.Heads = tensor.Span{Lo: head, Hi: head + 1}
 	rows, rest := whole, whole
 	rows.Planes, rest.Planes = whole.Planes&perSlot, whole.Planes&^perSlot
@@ -50,24 +51,24 @@ func ofHead(s *kvcache.Store, whole kvcache.RowBlock, head, size int, yield func
 }
 
 // Body is the number of bytes of a block's body.
-func Body(s kvcache.RowShaper, b kvcache.RowBlock) int { return b.Bytes(s) - kvcache.RowBlockHeader }
+func Body(s rowblock.Shaper, b rowblock.Block) int { return b.Bytes(s) - rowblock.HeaderBytes }
 
 // Check verifies that a block from another socket is a part of a cache after the given number of
 // tokens, of one head of one layer. Call it before Body and ReadRows.
-func Check(s *kvcache.Store, tokens int, b kvcache.RowBlock) error {
+func Check(s *kvcache.Store, tokens int, b rowblock.Block) error {
 	g := s.Geometry()
 	if b.Layers.Len() != 1 || b.Layers.Hi > g.Layers+g.Recurrent.Layers {
-		return fmt.Errorf("%w: %v of a cache with %d layers: want one layer", kvcache.ErrRows, b, g.Layers+g.Recurrent.Layers)
+		return fmt.Errorf("%w: %v of a cache with %d layers: want one layer", rowblock.Err, b, g.Layers+g.Recurrent.Layers)
 	}
 	whole := s.LayerBlock(b.Layers.Lo, tokens)
 	rows := b.Planes&perSlot != 0
 	switch {
 	case b.Heads.Len() != 1 || b.Heads.Lo < whole.Heads.Lo || b.Heads.Hi > whole.Heads.Hi:
-		return fmt.Errorf("%w: %v: want one of the heads [%d,%d)", kvcache.ErrRows, b, whole.Heads.Lo, whole.Heads.Hi)
+		return fmt.Errorf("%w: %v: want one of the heads [%d,%d)", rowblock.Err, b, whole.Heads.Lo, whole.Heads.Hi)
 	case b.Planes&^whole.Planes != 0:
-		return fmt.Errorf("%w: %v: the cache moves planes %#x", kvcache.ErrRows, b, uint32(whole.Planes))
+		return fmt.Errorf("%w: %v: the cache moves planes %#x", rowblock.Err, b, uint32(whole.Planes))
 	case b.Slots.Lo < whole.Slots.Lo || b.Slots.Hi > whole.Slots.Hi || rows && b.Slots.Len() == 0 || !rows && b.Slots != whole.Slots:
-		return fmt.Errorf("%w: %v: the cache has slots [%d,%d)", kvcache.ErrRows, b, whole.Slots.Lo, whole.Slots.Hi)
+		return fmt.Errorf("%w: %v: the cache has slots [%d,%d)", rowblock.Err, b, whole.Slots.Lo, whole.Slots.Hi)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvcachetest"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -142,21 +143,21 @@ func TestCheck(t *testing.T) {
 	if err := Check(s, 200, good); err != nil {
 		t.Fatal(err)
 	}
-	for what, change := range map[string]func(b *kvcache.RowBlock){
-		"two layers":      func(b *kvcache.RowBlock) { b.Layers.Hi++ },
-		"no such layer":   func(b *kvcache.RowBlock) { b.Layers = tensor.Span{Lo: 3, Hi: 4} },
-		"no layer":        func(b *kvcache.RowBlock) { b.Layers.Hi-- },
-		"two heads":       func(b *kvcache.RowBlock) { b.Heads.Hi++ },
-		"no such head":    func(b *kvcache.RowBlock) { b.Heads = tensor.Span{Lo: 3, Hi: 4} },
-		"too many slots":  func(b *kvcache.RowBlock) { b.Slots.Hi++ },
-		"no slots":        func(b *kvcache.RowBlock) { b.Slots.Hi = b.Slots.Lo },
-		"staged rows":     func(b *kvcache.RowBlock) { b.Planes = kvcache.PlaneStaged },
-		"pages of a file": func(b *kvcache.RowBlock) { b.Planes |= kvcache.PlanePages },
-		"a state":         func(b *kvcache.RowBlock) { b.Planes = kvcache.PlaneState },
+	for what, change := range map[string]func(b *rowblock.Block){
+		"two layers":      func(b *rowblock.Block) { b.Layers.Hi++ },
+		"no such layer":   func(b *rowblock.Block) { b.Layers = tensor.Span{Lo: 3, Hi: 4} },
+		"no layer":        func(b *rowblock.Block) { b.Layers.Hi-- },
+		"two heads":       func(b *rowblock.Block) { b.Heads.Hi++ },
+		"no such head":    func(b *rowblock.Block) { b.Heads = tensor.Span{Lo: 3, Hi: 4} },
+		"too many slots":  func(b *rowblock.Block) { b.Slots.Hi++ },
+		"no slots":        func(b *rowblock.Block) { b.Slots.Hi = b.Slots.Lo },
+		"staged rows":     func(b *rowblock.Block) { b.Planes = rowblock.Staged },
+		"pages of a file": func(b *rowblock.Block) { b.Planes |= rowblock.Pages },
+		"a state":         func(b *rowblock.Block) { b.Planes = rowblock.State },
 	} {
 		bad := good
 		change(&bad)
-		if err := Check(s, 200, bad); !errors.Is(err, kvcache.ErrRows) {
+		if err := Check(s, 200, bad); !errors.Is(err, rowblock.Err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
