@@ -5,6 +5,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -21,7 +22,7 @@ type Run struct {
 // Group performs the exchanges of one rank. An operation returns at once and calls done exactly
 // once, unless the epoch ends first. It owns the slices until then. collective.Group implements it.
 type Group interface {
-	Listener
+	executor.Listener
 	AllGather(id collective.OpID, mine []float32, recv [][]float32, done func(error))
 	AllToAll(id collective.OpID, send, recv [][]byte, done func(error))
 	AllReduceTree(id collective.OpID, units int, nodes [][]tensor.Span, mine [][]float32, out []float32, done func(error))
@@ -62,7 +63,7 @@ type pass struct {
 type Actor struct {
 	Layers []Layer      // this layer and all layers after it
 	Next   []*actor.PID // the layers after this one
-	Term   *Term
+	Term   *executor.Term
 
 	self   *actor.PID
 	root   *actor.RootContext
@@ -133,8 +134,8 @@ func (p *pass) next() {
 		p.one[0] = LayerRun{a.Layers[0], s.runs[p.at]}
 		runs = p.one[:]
 	}
-	b.Backend.Run(runs, a.Term.between)
-	if a.Term.ended {
+	b.Backend.Run(runs, a.Term.Between)
+	if a.Term.Ended() {
 		return
 	}
 	if last && b.dropAfter(runs[len(runs)-1].Layer.Kind()) {
@@ -147,7 +148,7 @@ func (p *pass) next() {
 	b.Compute += p.sent.Sub(began)
 	switch {
 	case !last:
-		a.Term.Await(b, p.run.Group, p.begin)
+		a.Term.Await(b.HasPrefill(), p.run.Group, p.begin)
 	case len(a.Next)-b.After >= len(runs):
 		a.root.Send(a.Next[len(runs)-1], p.run)
 	default:

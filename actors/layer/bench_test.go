@@ -9,6 +9,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -50,7 +51,7 @@ func BenchmarkStep(b *testing.B) {
 		b.Run(fmt.Sprintf("actors/%d", layers), func(b *testing.B) {
 			quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 			sys := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))
-			exec := NewExecutor()
+			exec := executor.New()
 			term := exec.NewTerm()
 			var next []*actor.PID
 			all := slices.Repeat([]Layer{w}, layers)

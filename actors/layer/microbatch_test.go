@@ -10,6 +10,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -26,7 +27,7 @@ type sockets struct {
 	pool  *tensor.Pool
 	arena *memory.Arena
 	sys   *actor.ActorSystem
-	execs []*Executor
+	execs []*executor.Executor
 	first []*actor.PID // first layer of each rank
 	nets  []*collective.Group
 	open  []*kvcache.Store
@@ -55,7 +56,7 @@ func newSockets(t *testing.T, m topology.Mapping, ranks int, dt tensor.DType) *s
 	})
 	wires := collective.NewMemory(ranks)
 	for rank := range ranks {
-		exec, next, layers := NewExecutor(), []*actor.PID(nil), []Layer(nil)
+		exec, next, layers := executor.New(), []*actor.PID(nil), []Layer(nil)
 		for i := testLayers - 1; i >= 0; i-- {
 			layers = append([]Layer{s.slice(i, rank, dt)}, layers...)
 			a := &Actor{Layers: layers, Next: next, Term: exec.NewTerm()}

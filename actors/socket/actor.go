@@ -9,6 +9,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/actors/socket/adapter"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
@@ -31,11 +32,11 @@ type Actor struct {
 	Config Config
 
 	machine *machine.Machine
-	exec    *layer.Executor
+	exec    *executor.Executor
 	caches  *caches.Caches
 	epoch   *step.Epoch
-	link    *caches.Link // of the current epoch, from its Join on
-	term    *layer.Term  // of the current epoch
+	link    *caches.Link   // of the current epoch, from its Join on
+	term    *executor.Term // of the current epoch
 	layers  []*actor.PID
 	// collective actor of the epoch; nil before the epoch's Join
 	collective *actor.PID
@@ -55,7 +56,7 @@ func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
 		a.machine = machine.NewMachine()
-		a.exec, a.adaptable = layer.NewExecutor(), a.Config.AdapterBudget
+		a.exec, a.adaptable = executor.New(), a.Config.AdapterBudget
 		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec,
 			PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
 		if a.Config.Adapters != nil {

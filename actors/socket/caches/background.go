@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -14,13 +14,13 @@ import (
 // background runs goroutines that move cache rows while steps run. Only the executor touches the
 // caches, so a goroutine asks it for each access.
 type background struct {
-	exec       *layer.Executor
+	exec       *executor.Executor
 	caches     *Caches
 	quit       chan struct{}
 	goroutines sync.WaitGroup
 }
 
-func newBackground(exec *layer.Executor, c *Caches) *background {
+func newBackground(exec *executor.Executor, c *Caches) *background {
 	return &background{exec: exec, caches: c, quit: make(chan struct{})}
 }
 

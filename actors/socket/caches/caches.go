@@ -4,7 +4,7 @@
 package caches
 
 import (
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/actors/socket/constraint"
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
@@ -16,7 +16,7 @@ import (
 // happens to them; only the executor accesses them.
 type Caches struct {
 	Arena       *memory.Arena
-	exec        *layer.Executor
+	exec        *executor.Executor
 	Seqs        map[uint64]*Sequence
 	blocks      map[uint64]*kvcache.Segment // of the prefix cache; empty on a socket that reads no heads
 	files       *files                      // nil: blocks are in memory only

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -73,7 +73,7 @@ const (
 	maxRetry     = 400 * time.Millisecond
 )
 
-func newFetcher(exec *layer.Executor, c *Caches) *fetcher {
+func newFetcher(exec *executor.Executor, c *Caches) *fetcher {
 	f := &fetcher{background: newBackground(exec, c), jobs: make(chan func(), maxFetchJobs), requests: make(chan blockRequest, maxRequests)}
 	f.goroutines.Go(func() { f.runAll(f.jobs) })
 	f.goroutines.Go(func() {

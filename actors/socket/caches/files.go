@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -50,7 +50,7 @@ const (
 	waitingWrites = 4096 // blocks of 64 tokens each
 )
 
-func newFiles(store *tier.Store, exec *layer.Executor, c *Caches) *files {
+func newFiles(store *tier.Store, exec *executor.Executor, c *Caches) *files {
 	if store == nil {
 		return nil
 	}

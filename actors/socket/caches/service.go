@@ -4,7 +4,7 @@ import (
 	"crypto/sha256"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
@@ -15,7 +15,7 @@ import (
 // Options are the resources of a socket's caches.
 type Options struct {
 	Arena      *memory.Arena
-	Executor   *layer.Executor
+	Executor   *executor.Executor
 	PrefixDisk *tier.Store   // files of the prefix cache; nil: none
 	Scratch    *tier.Scratch // files of rows that do not fit in memory; nil: none
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
@@ -27,7 +27,7 @@ type spiller struct {
 	moved   map[uint64]int // blocks per sequence whose rows were freed; used by the executor only
 }
 
-func newSpiller(scratch *tier.Scratch, exec *layer.Executor, c *Caches) *spiller {
+func newSpiller(scratch *tier.Scratch, exec *executor.Executor, c *Caches) *spiller {
 	if scratch == nil {
 		return nil
 	}

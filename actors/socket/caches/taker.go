@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
@@ -66,7 +66,7 @@ const (
 
 var errReleased = errors.New("socket: the sequence was released while its cache was taken")
 
-func newTaker(exec *layer.Executor, c *Caches) *taker {
+func newTaker(exec *executor.Executor, c *Caches) *taker {
 	t := &taker{background: newBackground(exec, c), turn: make(chan struct{}, 1)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t

@@ -3,6 +3,7 @@ package step
 import (
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
@@ -19,7 +20,7 @@ import (
 type Epoch struct {
 	*caches.Epoch
 	Group   Group                                      // set when the group has formed
-	Await   func(*layer.Batch, layer.Listener, func()) // starts an exchange
+	Await   func(prompts bool, l executor.Listener, begin func()) // see executor.Executor
 	Weights *shard.Weights
 
 	config    model.Config

@@ -1,4 +1,4 @@
-package layer
+package executor
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 // TestBetween checks that the jobs queued during a long job run in order and count as progress. If one
 // of them ends the term, the long job sees it and later jobs are dropped.
 func TestBetween(t *testing.T) {
-	e := NewExecutor()
+	e := New()
 	term := e.NewTerm()
 	var did []string
 	begin, done := make(chan struct{}), make(chan struct{})
@@ -16,7 +16,7 @@ func TestBetween(t *testing.T) {
 		defer close(done)
 		<-begin
 		before, _ := e.Progress()
-		if !term.between() {
+		if !term.Between() {
 			t.Error("the term ended before End ran")
 		}
 		if after, busy := e.Progress(); after != before+3 || !busy {
@@ -24,7 +24,7 @@ func TestBetween(t *testing.T) {
 		}
 		term.End(func() { did = append(did, "end") })
 		term.Submit(func() { did = append(did, "late") })
-		if term.between() {
+		if term.Between() {
 			t.Error("the term is still open after End")
 		}
 	})

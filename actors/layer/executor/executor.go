@@ -1,4 +1,5 @@
-package layer
+// Package executor runs the jobs of a socket one at a time, and polls for an exchange while it has none.
+package executor
 
 import (
 	"sync"
@@ -39,8 +40,8 @@ func (e *Executor) Progress() (done uint64, busy bool) {
 	return done, e.submitted.Load() > done
 }
 
-// NewExecutor starts the goroutine. Close stops it after the queued jobs.
-func NewExecutor() *Executor {
+// New starts the goroutine. Close stops it after the queued jobs.
+func New() *Executor {
 	e := &Executor{done: make(chan struct{})}
 	e.queued.L = &e.mu
 	go func() {
@@ -104,11 +105,11 @@ func (e *Executor) next() (job, bool) {
 	return j, true
 }
 
-// Await begins an exchange of a batch. If the executor is then idle, it polls for the end of the
-// exchange for a while before it sleeps. It does not poll for prompts: they move more bytes, which
+// Await begins an exchange. If the executor is then idle, it polls for the end of the exchange for a while
+// before it sleeps. It does not poll for the exchange of a step with prompts: that moves more bytes, which
 // several threads send and receive. Await must be called from a job.
-func (e *Executor) Await(b *Batch, l Listener, begin func()) {
-	if b.HasPrefill() {
+func (e *Executor) Await(prompts bool, l Listener, begin func()) {
+	if prompts {
 		l.Rest()
 		begin()
 		return
@@ -178,16 +179,19 @@ func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
 // Await is Executor.Await.
-func (t *Term) Await(b *Batch, l Listener, begin func()) { t.exec.Await(b, l, begin) }
+func (t *Term) Await(prompts bool, l Listener, begin func()) { t.exec.Await(prompts, l, begin) }
 
-// between is Executor.between, called from a job of the term. It reports whether the term is still
-// open.
-func (t *Term) between() bool {
+// Between runs the queued jobs in the middle of a long job of the term. It reports whether the term is
+// still open.
+func (t *Term) Between() bool {
 	t.exec.between()
 	return !t.ended
 }
 
-// End queues the last job of the term.
+// Ended reports whether End has run. It must be called from a job.
+func (t *Term) Ended() bool { return t.ended }
+
+// End queues the last job of the term, which frees the weights.
 func (t *Term) End(free func()) {
 	t.Submit(func() {
 		t.ended = true

@@ -1,4 +1,4 @@
-package layer
+package executor
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ func (l *listener) Poll() bool {
 func TestExecutorPolls(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // with idle CPUs the executor does not poll
 	tensor.NewPool(1).Close()
-	e := NewExecutor()
+	e := New()
 	defer e.Close()
 	term, done := e.NewTerm(), make(chan bool, 1)
 	l := &listener{}
@@ -42,7 +42,7 @@ func TestExecutorPolls(t *testing.T) {
 		}
 	}
 	began := false
-	term.Submit(func() { term.Await(&Batch{}, l, func() { began = l.held.Load() == 1 && l.polls.Load() == 0 }) })
+	term.Submit(func() { term.Await(false, l, func() { began = l.held.Load() == 1 && l.polls.Load() == 0 }) })
 	select {
 	case early := <-done:
 		if !began || !early {
@@ -64,26 +64,26 @@ func TestExecutorPolls(t *testing.T) {
 	rests(1)
 
 	l.poll = nil // nothing arrives: the executor gives up
-	term.Submit(func() { term.Await(&Batch{}, l, func() {}) })
+	term.Submit(func() { term.Await(false, l, func() {}) })
 	rests(2)
 	term.Submit(func() { done <- true })
 	<-done
 
 	before := l.polls.Load()
-	term.Submit(func() { term.Await(&Batch{}, l, func() { term.Submit(func() { done <- true }) }) }) // completes at once
+	term.Submit(func() { term.Await(false, l, func() { term.Submit(func() { done <- true }) }) }) // completes at once
 	<-done
 	rests(3)
 	if n := l.polls.Load() - before; n != 1 {
 		t.Errorf("%d polls for an exchange that completed before the first", n)
 	}
 
-	term.Submit(func() { term.Await(&Batch{T: 1}, l, func() { done <- l.held.Load() == 3 }) })
+	term.Submit(func() { term.Await(true, l, func() { done <- l.held.Load() == 3 }) })
 	if !<-done {
 		t.Error("called Hold for the exchange of a prompt")
 	}
 	rests(4)
 	l.off = true
-	term.Submit(func() { term.Await(&Batch{}, l, func() {}) })
+	term.Submit(func() { term.Await(false, l, func() {}) })
 	term.Submit(func() { done <- true })
 	<-done
 	time.Sleep(5 * time.Millisecond)

@@ -1,11 +1,13 @@
-package layer
+package executor
 
-import "testing"
+import (
+	"testing"
+)
 
 // A layer that hears of a teardown late submits a job after the one that freed the weights. That job
 // must not run; a job of the next epoch must.
 func TestJobOfAnEndedTermIsDropped(t *testing.T) {
-	e := NewExecutor()
+	e := New()
 	old, next := e.NewTerm(), e.NewTerm()
 	freed := false
 	old.End(func() { freed = true })
@@ -26,7 +28,7 @@ func TestJobOfAnEndedTermIsDropped(t *testing.T) {
 
 // The memory of a queue that never runs empty is bounded by the number of waiting jobs.
 func TestExecutorForgetsJobs(t *testing.T) {
-	e := NewExecutor()
+	e := New()
 	last := make(chan struct{})
 	left := 10000
 	var again func()
@@ -50,7 +52,7 @@ func TestExecutorForgetsJobs(t *testing.T) {
 
 // A job may submit any number of jobs: the queue must not block, because only the executor drains it.
 func TestJobsSubmit(t *testing.T) {
-	e := NewExecutor()
+	e := New()
 	var order []int
 	e.Submit(func() {
 		if done, busy := e.Progress(); done != 0 || !busy {
