@@ -53,7 +53,8 @@ func (r *Resources) checkDevice() error {
 	if r.Device == "" || r.Device == DeviceAuto || r.Device == DeviceCPU || r.onCard() != noCard {
 		return nil
 	}
-	return fmt.Errorf("%s %q: want %s, %s or %sN, such as %s0", options.Name("device"), r.Device, DeviceAuto, DeviceCPU, cardPrefix, cardPrefix)
+	return fmt.Errorf("%s %q: want %s, %s or %sN, such as %s0",
+		options.Name("device"), r.Device, DeviceAuto, DeviceCPU, cardPrefix, cardPrefix)
 }
 
 // CardServes has the settings that determine how much memory of a card a model takes.
@@ -100,7 +101,11 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 		return CardMemory{}, err
 	}
 	const microBatches = 2
-	m := CardMemory{Weights: shard.Bytes(c, place, 0, weights), Activations: microBatches * accelerator.ActivationBytes(layer.DimsOf(c), s.StepTokens, s.Context), Margin: card.Margin, Free: free}
+	m := CardMemory{
+		Weights:     shard.Bytes(c, place, 0, weights),
+		Activations: microBatches * accelerator.ActivationBytes(layer.DimsOf(c), s.StepTokens, s.Context),
+		Margin:      card.Margin, Free: free,
+	}
 	rest := free - m.Weights - m.Activations - m.Margin
 	block := c.CacheLayout(kv).BlockBytes()
 	if m.Caches = caches; caches == 0 {
@@ -109,8 +114,10 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 		}
 	}
 	if m.Caches < leastCardCaches && caches == 0 || memory.MappedBytes(m.Caches, block) > max(rest, 0) {
-		return m, fmt.Errorf("%w: weights as %v need %s, activations %s and a margin %s of %s free, which leaves %s for caches: choose a smaller type with %s, lower %s, or use %s %s",
-			ErrCardMemory, weights, size(m.Weights), size(m.Activations), size(m.Margin), size(free), size(max(rest, 0)), options.Name("quant"), options.Name("kv-memory"), options.Name("device"), DeviceCPU)
+		return m, fmt.Errorf("%w: weights as %v need %s, activations %s and a margin %s of %s free, "+
+			"which leaves %s for caches: choose a smaller type with %s, lower %s, or use %s %s",
+			ErrCardMemory, weights, size(m.Weights), size(m.Activations), size(m.Margin), size(free), size(max(rest, 0)),
+			options.Name("quant"), options.Name("kv-memory"), options.Name("device"), DeviceCPU)
 	}
 	return m, nil
 }
@@ -143,14 +150,16 @@ const muchOfCard = 1 << 30
 
 func useCard(index int, cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error) {
 	if len(models) > 1 {
-		return nil, fmt.Errorf("cluster: %s %s: a card serves one model, and this cluster has %d", options.Name("device"), cfg.Device, len(models))
+		return nil, fmt.Errorf("cluster: %s %s: a card serves one model, and this cluster has %d",
+			options.Name("device"), cfg.Device, len(models))
 	}
 	c := &models[0].checkpoint.Config
 	if err := accelerator.Supports(c, tensor.BF16); err != nil { // whatever the type of the weights
 		return nil, fmt.Errorf("cluster: %s %s: %w", options.Name("device"), cfg.Device, err)
 	}
 	if models[0].draftWord != "" {
-		return nil, fmt.Errorf("cluster: %s %s: a draft model is not computed on a card: remove %s", options.Name("device"), cfg.Device, options.Name("draft"))
+		return nil, fmt.Errorf("cluster: %s %s: a draft model is not computed on a card: remove %s",
+			options.Name("device"), cfg.Device, options.Name("draft"))
 	}
 	k, err := card.Open(index, card.Options{Fail: func(err error) {
 		cfg.Logger.Error("the graphics card failed: this process ends, and other nodes continue its work", "device", cfg.Device, "error", err)
@@ -186,7 +195,8 @@ func divideCard(k *card.Card, cfg *NodeConfig, c *model.Config) (*accelerator.De
 	d, err := accelerator.New(k, m.Caches, c.CacheLayout(tensor.F32), c.CacheLayout(tensor.BF16), c.CacheLayout(tensor.Int8))
 	if err == nil {
 		cfg.KVMemory = m.Caches
-		cfg.Logger.Info("computing on a graphics card", "device", cfg.Device, "card", k.Name, "free_bytes", free, "weight_bytes", m.Weights, "activation_bytes", m.Activations, "kv_budget_bytes", m.Caches)
+		cfg.Logger.Info("computing on a graphics card", "device", cfg.Device, "card", k.Name, "free_bytes", free,
+			"weight_bytes", m.Weights, "activation_bytes", m.Activations, "kv_budget_bytes", m.Caches)
 	}
 	return d, err
 }

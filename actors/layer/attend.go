@@ -298,7 +298,8 @@ func (a *attention) attended(t attendTask) {
 			tensor.SigmoidMul(out, a.b.QKV[r*d.qkvWidth()+d.gateAt()+t.head*width:][:width], out)
 		}
 	}
-	a.b.quantize(a.b.Attn, d.qCols(), d.qCols(), topology.Range{Lo: row, Hi: row + t.n}, topology.Range{Lo: t.head * width, Hi: (t.head + 1) * width})
+	rows, cols := topology.Range{Lo: row, Hi: row + t.n}, topology.Range{Lo: t.head * width, Hi: (t.head + 1) * width}
+	a.b.quantize(a.b.Attn, d.qCols(), d.qCols(), rows, cols)
 }
 
 // attend computes attention for decode rows. It prefetches the block after.

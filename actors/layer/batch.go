@@ -114,7 +114,8 @@ type Batch struct {
 
 // NewBatch returns a batch for steps of at most maxRows rows, computed by backend.
 func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
-	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}, lists: make([][kinds][2]*Schedule, max(1, len(d.Widths)))}
+	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}}
+	b.lists = make([][kinds][2]*Schedule, max(1, len(d.Widths)))
 	if d.Widths != nil {
 		b.widths = make([]widthsBatch, 1+len(d.Widths))
 		b.widths[0].dims = d

@@ -177,5 +177,8 @@ func (d Dims) mixerShape() mixer.Shape {
 	if d.Recurrent.Layers == 0 {
 		return mixer.Shape{}
 	}
-	return mixer.Shape{Shape: d.Recurrent, Kind: d.Delta.Kind, Width: d.Delta.Width(), Groups: d.Delta.Groups, TimeStep: d.Delta.TimeStep, Factors: d.Delta.Factors, NormEps: d.NormEps, In: d.deltaIn(), Out: d.deltaOut()}
+	return mixer.Shape{
+		Shape: d.Recurrent, Kind: d.Delta.Kind, Width: d.Delta.Width(), Groups: d.Delta.Groups, TimeStep: d.Delta.TimeStep,
+		Factors: d.Delta.Factors, NormEps: d.NormEps, In: d.deltaIn(), Out: d.deltaOut(),
+	}
 }

@@ -48,7 +48,8 @@ type Dims struct {
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
 		Score: c.Score(), Ropes: c.RotationCount(), Growth: c.Growth, Vocab: c.Vocab,
-		Recurrent: RecurrentOf(c), Delta: c.Delta, OutputGate: c.OutputGate, NonCausal: c.NonCausal, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel, PostNorm: c.PostNorm}
+		Recurrent: RecurrentOf(c), Delta: c.Delta, OutputGate: c.OutputGate, NonCausal: c.NonCausal,
+		QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel, PostNorm: c.PostNorm}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {
 		d.KVHeads, d.HeadDim = c.KVUnits(), c.UnitDim()

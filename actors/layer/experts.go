@@ -19,13 +19,17 @@ import (
 // Summing a tree of units would reduce every (token, expert) pair across sockets, PerToken times
 // the bytes of a dense layer. The activations of experts are narrow, so both mappings gather them.
 type Experts struct {
-	Router                           *tensor.Weight // (experts, hidden)
-	Bias                             []float32      // (experts), or nil
-	Gate, Up, Down                   *tensor.Bank   // nil if this socket has no rows; Up and SharedUp are nil in experts without a gate, which are Down act(Gate h)
-	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
-	SharedFactor                     *tensor.Weight // (1, hidden) in float32, whole: the shared output is multiplied by its sigmoid; or nil
-	Biases                           *Biases        // of the router and the experts; or nil
-	DenseFFN                         *DenseFFN      // the shared FFN is a dense one with norms of its own; or nil
+	Router *tensor.Weight // (experts, hidden)
+	Bias   []float32      // (experts), or nil
+
+	// Gate, Up and Down are nil if this socket has no rows, and those of shared experts also if the model has
+	// none. Experts without a gate are Down act(Gate h): they have no Up.
+	Gate, Up, Down                   *tensor.Bank
+	SharedGate, SharedUp, SharedDown *tensor.Weight
+
+	SharedFactor *tensor.Weight // (1, hidden) in float32, whole: the shared output is multiplied by its sigmoid; or nil
+	Biases       *Biases        // of the router and the experts; or nil
+	DenseFFN     *DenseFFN      // the shared FFN is a dense one with norms of its own; or nil
 }
 
 func (e *Experts) weights() []closer {
@@ -175,7 +179,8 @@ func (b *Processor) initMixture(maxRows int) {
 			}
 		}
 		if ld := quantizedFloats(d.FFN); b.quantizesActivations() {
-			tensor.Quantize(floatBytes(m.mid[p0*ld+quantizedFloats(r0):]), 4*ld, m.experts.Down.At(0).Type, m.gate[p0*d.FFN+r0:], d.FFN, r1-r0, p1-p0)
+			to, of := floatBytes(m.mid[p0*ld+quantizedFloats(r0):]), m.experts.Down.At(0).Type
+			tensor.Quantize(to, 4*ld, of, m.gate[p0*d.FFN+r0:], d.FFN, r1-r0, p1-p0)
 		}
 	}
 	m.activateShared = func(r0, r1, t0, t1 int) {

@@ -80,7 +80,8 @@ func (b *Processor) initLatent(maxRows int) {
 	if d.Latent.Rank == 0 {
 		return
 	}
-	l.down, l.heads, l.out = make([]float32, maxRows*d.downCols()), make([]float32, maxRows*d.qCols()), make([]float32, maxRows*d.Heads*d.Latent.Rank)
+	l.down, l.heads = make([]float32, maxRows*d.downCols()), make([]float32, maxRows*d.qCols())
+	l.out = make([]float32, maxRows*d.Heads*d.Latent.Rank)
 	l.norm = func(i int) {
 		q := l.down[(l.part.rows.Lo+i)*d.downCols():][:d.Latent.QueryRank]
 		tensor.RMSNorm(q, q, l.w.QNorm, d.LatentEps)

@@ -18,15 +18,21 @@ type Weights struct {
 	Number int // of the layer in the model
 	Index  int // number of the cache that the layer's attention reads, or of its recurrent state
 
-	Q, K, V, O, Gate, Up, Down                             *tensor.Weight
-	AttnNorm, FFNNorm                                      []float32      // (Hidden), or (2*Hidden) weights and biases; nil: attention or FFN reads X itself
-	PostAttnNorm, PostFFNNorm                              []float32      // (Hidden), norms of the outputs of attention and FFN; or nil
-	QNorm, KNorm                                           []float32      // (HeadDim), or see Dims.QKNormOf; or nil
-	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32      // for whole rows, or nil
-	Experts                                                *Experts       // on every socket, or on none
-	Latent                                                 *Latent        // replaces Q, K and V; or nil
-	Delta                                                  *Delta         // replaces attention, except O; or nil
-	QGate                                                  *tensor.Weight // rows of Q; the output of attention is multiplied by its sigmoid; or nil
+	Q, K, V, O, Gate, Up, Down *tensor.Weight
+
+	QGate   *tensor.Weight // rows of Q; the output of attention is multiplied by its sigmoid; or nil
+	Latent  *Latent        // replaces Q, K and V; or nil
+	Delta   *Delta         // replaces attention, except O; or nil
+	Experts *Experts       // on every socket, or on none
+
+	// The norms before attention and FFN, (Hidden), or (2*Hidden) weights and biases; nil: attention or
+	// FFN reads X itself.
+	AttnNorm, FFNNorm         []float32
+	PostAttnNorm, PostFFNNorm []float32 // (Hidden), norms of the outputs of attention and FFN; or nil
+	QNorm, KNorm              []float32 // (HeadDim), or see Dims.QKNormOf; or nil
+
+	// Biases are for whole rows, or nil.
+	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32
 
 	// SwiftKV, if not nil, is the only field in use: it has the weights of SwiftKV's pass, not
 	// of a layer. Later is set for the layers whose keys and values that pass computes. Follows is
@@ -63,7 +69,10 @@ type Weights struct {
 }
 
 func (w *Weights) Kind() Kind {
-	k := Kind{Sparse: w.Experts != nil, KVComputed: w.KVComputed || w.Borrows, SwiftKVPass: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil, EndsPrompts: w.EndsPrompts, Bare: w.Bare, SameNorm: w.SameNorm}
+	k := Kind{
+		Sparse: w.Experts != nil, KVComputed: w.KVComputed || w.Borrows, SwiftKVPass: w.SwiftKV != nil, Widths: w.Widths,
+		VFromK: w.VFromK, Recurrent: w.Delta != nil, EndsPrompts: w.EndsPrompts, Bare: w.Bare, SameNorm: w.SameNorm,
+	}
 	if k.SwiftKVPass {
 		k.Caches = len(w.SwiftKV.Caches)
 	}
@@ -77,7 +86,8 @@ type closer interface {
 
 func (w *Weights) all() []closer {
 	var all []closer
-	for _, m := range slices.Concat([]*tensor.Weight{w.Q, w.K, w.V, w.QGate, w.O, w.Gate, w.Up, w.Down}, w.Latent.matrices(), w.Delta.matrices()) {
+	own := []*tensor.Weight{w.Q, w.K, w.V, w.QGate, w.O, w.Gate, w.Up, w.Down}
+	for _, m := range slices.Concat(own, w.Latent.matrices(), w.Delta.matrices()) {
 		if m != nil {
 			all = append(all, m)
 		}

@@ -61,13 +61,14 @@ func (c conditions) schedule() []Stage {
 
 // gather divides every matrix by rows and gathers each product.
 func (c conditions) gather() []Stage {
+	columns := either(c.kvComputed, exchangeQ, either(c.vFromK, exchangeQK, exchangeQKV))
 	mix := list(
 		either(c.owned, OpNormOwnedAttention, OpNormAttention).when(!c.sameNorm),
 		exchangeNorm.when(c.owned && !c.sameNorm),
 		either(c.latent, OpProjectLatents, either(c.recurrent, OpProjectDelta, OpProjectQKV)),
 		exchangeLatents.when(c.latent),
 		OpProjectHeads.when(c.latent),
-		either(c.latent, exchangeQueries, either(c.recurrent, exchangeDelta, either(c.kvComputed, exchangeQ, either(c.vFromK, exchangeQK, exchangeQKV)))).when(!c.local),
+		either(c.latent, exchangeQueries, either(c.recurrent, exchangeDelta, columns)).when(!c.local),
 		OpSumSquares.when(c.allHeads),
 		exchangeSquares.when(c.allHeads && c.prefill),
 		either(c.latent, OpAttendLatents, either(c.recurrent, OpDelta, OpAttend)),
@@ -142,18 +143,23 @@ func (c conditions) reduce() []Stage {
 	)...)
 }
 
-// kinds is the number of combinations of Kind's booleans.
+// kinds is the number of combinations of Kind's booleans, and number that of one.
 const kinds = 256
+
+func (k *Kind) number() int {
+	return index(k.Sparse) | 2*index(k.KVComputed) | 4*index(k.SwiftKVPass) | 8*index(k.VFromK) |
+		16*index(k.Recurrent) | 32*index(k.EndsPrompts) | 64*index(k.Bare) | 128*index(k.SameNorm)
+}
 
 // scheduleOf returns this step's schedule of a layer of kind k, which may be the last. Whether a kind is
 // local depends on its widths and on the owners of the step's sequences.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	b.enter(k.Widths)
-	of := &b.lists[k.Widths][index(k.Sparse)|2*index(k.KVComputed)|4*index(k.SwiftKVPass)|8*index(k.VFromK)|16*index(k.Recurrent)|32*index(k.EndsPrompts)|64*index(k.Bare)|128*index(k.SameNorm)][index(last)]
+	of := &b.lists[k.Widths][k.number()][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.endsPrompts, c.last = k.Sparse, k.KVComputed, k.SwiftKVPass, k.VFromK, k.Recurrent, k.EndsPrompts, last
-		c.bare, c.sameNorm = k.Bare, k.SameNorm
+		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK = k.Sparse, k.KVComputed, k.SwiftKVPass, k.VFromK
+		c.recurrent, c.endsPrompts, c.bare, c.sameNorm, c.last = k.Recurrent, k.EndsPrompts, k.Bare, k.SameNorm, last
 		switch {
 		case c.recurrent:
 			c.local = b.deltaLocal()
@@ -183,7 +189,8 @@ func index(yes bool) int {
 
 // classify derives the conditions that decide the step's schedules.
 func (b *Batch) classify() {
-	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0, dense: b.Dims.MoE.DenseFFN}
+	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0}
+	c.latent, c.dense = b.Dims.Latent.Rank > 0, b.Dims.MoE.DenseFFN
 	c.allHeads, c.parallel = b.Dims.QKNormOf == model.OfProjection, b.Dims.Parallel
 	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2, 3), b.dropsRows()
 	c.adapted = len(b.adapted) > 0

@@ -21,6 +21,9 @@ type Share struct {
 func (b *Batch) Share() Share {
 	s, own := b.Place.Slices[b.Rank], b.ownParts(b.Rank)
 	heads := b.headParts(s.KVHeads)
-	return Share{Slice: s, Decode: b.decodeRows(b.Rank), Prompts: topology.Range{Lo: b.decode, Hi: b.T}, Owned: b.owned(b.Rank),
-		QKV: [3]topology.Range(own[:3]), Heads: [3]topology.Range(heads[:3]), Nodes: b.allNodes(tensor.Units(b.Dims.FFN))[b.Rank], Quantized: b.step.quantized}
+	return Share{
+		Slice: s, Decode: b.decodeRows(b.Rank), Prompts: topology.Range{Lo: b.decode, Hi: b.T}, Owned: b.owned(b.Rank),
+		QKV: [3]topology.Range(own[:3]), Heads: [3]topology.Range(heads[:3]),
+		Nodes: b.allNodes(tensor.Units(b.Dims.FFN))[b.Rank], Quantized: b.step.quantized,
+	}
 }

@@ -175,7 +175,8 @@ func (a *attention) initKV(b *Processor) {
 			tensor.RopeRotateHalf(k, b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 		}
 		if t.s.Prefill {
-			a.putRows(attendTask{s: t.s, head: t.head, n: t.s.N, cache: a.swiftKV.First + t.cache, unit: t.head}, b.KV[b.batch.kvColumn(t.cache):], ld)
+			rows := attendTask{s: t.s, head: t.head, n: t.s.N, cache: a.swiftKV.First + t.cache, unit: t.head}
+			a.putRows(rows, b.KV[b.batch.kvColumn(t.cache):], ld)
 		}
 	}
 }

@@ -105,7 +105,8 @@ func checkPin(s tls.ConnectionState, addr string, t Token) error {
 	if subtle.ConstantTimeCompare(got[:], t.Pin[:]) == 1 {
 		return nil
 	}
-	return fmt.Errorf("%w: the certificate of %s has the fingerprint %s, token %s wants %s. Either another cluster listens there, or something between the machines intercepts the connection. Nothing was sent",
+	return fmt.Errorf("%w: the certificate of %s has the fingerprint %s, token %s wants %s. "+
+		"Either another cluster listens there, or something between the machines intercepts the connection. Nothing was sent",
 		ErrImpostor, addr, got.Short(), t.ID, t.Pin.Short())
 }
 
@@ -118,7 +119,8 @@ func explainHandshake(addr string, err error) error {
 	case errors.As(err, &record):
 		return fmt.Errorf("join: the server at %s is not a join server (%v): with --token, --join is the address that `shoal up --cluster` or `shoal token create` printed", addr, err)
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), strings.Contains(err.Error(), "connection reset"):
-		return fmt.Errorf("join: %s closed the connection: the server there is not a join server, or too many connections came from this machine at once", addr)
+		return fmt.Errorf("join: %s closed the connection: the server there is not a join server, "+
+			"or too many connections came from this machine at once", addr)
 	case isTimeout(err), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("join: %s took the connection and sent nothing: the server there is not a join server", addr)
 	}
@@ -140,7 +142,8 @@ func listenFor(host string, want []int) (ports []int, closeAll func(), err error
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 		if err != nil {
 			closeAll()
-			return nil, nil, fmt.Errorf("join: this machine cannot listen at %s port %d: %w; choose another address or port with --bind and --ports", host, port, err)
+			return nil, nil, fmt.Errorf("join: this machine cannot listen at %s port %d: %w; choose another address or port with --bind and --ports",
+				host, port, err)
 		}
 		open = append(open, l)
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
@@ -151,14 +154,20 @@ func listenFor(host string, want []int) (ports []int, closeAll func(), err error
 // reachable says why the cluster could not reach this machine, or would not trust it.
 func reachable(g *Grant, host string, now time.Time) error {
 	if d := now.Sub(g.Time); d > clockLimit || d < -clockLimit {
-		return fmt.Errorf("join: the clock of this machine differs from that of the first one by %v: the certificates of the cluster are valid by the clock, so set it (here it is %s, there %s)",
+		return fmt.Errorf("join: the clock of this machine differs from that of the first one by %v: "+
+			"the certificates of the cluster are valid by the clock, so set it (here it is %s, there %s)",
 			d.Round(time.Minute), now.UTC().Format(timeLayout), g.Time.UTC().Format(timeLayout))
 	}
 	if g.Seen != host {
-		return fmt.Errorf("join: this machine would listen at %s, but the first machine sees it as %s. The others connect to the address that a node listens at, and address translation between them is not supported: give the address that the first machine can reach with --bind", host, g.Seen)
+		return fmt.Errorf("join: this machine would listen at %s, but the first machine sees it as %s. "+
+			"The others connect to the address that a node listens at, and address translation between them is not supported: "+
+			"give the address that the first machine can reach with --bind",
+			host, g.Seen)
 	}
 	if len(g.Closed) > 0 {
-		return fmt.Errorf("join: the first machine cannot connect back to %s, TCP port %s: a firewall of this machine, or between the two, drops it. Open ports here and name them: --bind %s:7070 --ports 7071 uses 7070 to 7074",
+		return fmt.Errorf("join: the first machine cannot connect back to %s, TCP port %s: "+
+			"a firewall of this machine, or between the two, drops it. "+
+			"Open ports here and name them: --bind %s:7070 --ports 7071 uses 7070 to 7074",
 			host, strings.Join(g.Closed, ", "), host)
 	}
 	return nil

@@ -97,7 +97,8 @@ func measureTogether(rigs []*costRig, t *costs.Table, times float64) {
 		t.Products[i] = mean(func(r *costRig) float64 { return r.product(rows, t.Region/times) })
 	}
 	t.Products.Smooth()
-	t.Slot, t.PromptSlot = mean(func(r *costRig) float64 { return r.attend(t.Region / times) }), mean(func(r *costRig) float64 { return r.attendPrompt(t.Region / times) })
+	t.Slot = mean(func(r *costRig) float64 { return r.attend(t.Region / times) })
+	t.PromptSlot = mean(func(r *costRig) float64 { return r.attendPrompt(t.Region / times) })
 	t.Element, t.Sample = mean((*costRig).element), mean((*costRig).sample)
 }
 

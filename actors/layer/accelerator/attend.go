@@ -59,7 +59,10 @@ func (b *Backend) attend(a attention) {
 
 // cacheOf is the cache of the layer.
 func (b *Backend) cacheOf(a attention) launch.Cache {
-	return launch.Cache{Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: a.index, KVHeads: a.heads.Len(), HeadDim: b.dims.HeadDim}
+	return launch.Cache{
+		Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: a.index, KVHeads: a.heads.Len(),
+		HeadDim: b.dims.HeadDim,
+	}
 }
 
 // group is the number of query heads of a KV head.
@@ -74,8 +77,9 @@ func (b *Backend) rotation(a attention, row int) launch.Rotation {
 
 // write rotates queries and keys of rows, and writes keys and values.
 func (b *Backend) write(a attention, rows topology.Range, described, places cuda.Pointer) {
-	b.do(launch.RopeWrite{Cache: b.cacheOf(a), Rotation: b.rotation(a, rows.Lo), QKV: a.queries(rows.Lo), Ld: a.ld, Heads: a.heads.Len() * b.group(),
-		Rows: described, Places: places, N: rows.Len()})
+	b.do(launch.RopeWrite{Cache: b.cacheOf(a), Rotation: b.rotation(a, rows.Lo), QKV: a.queries(rows.Lo), Ld: a.ld,
+		Heads: a.heads.Len() * b.group(),
+		Rows:  described, Places: places, N: rows.Len()})
 }
 
 // attendRows computes the attention of rows over at most a number of slots.
@@ -87,7 +91,8 @@ func (b *Backend) attendRows(a attention, rows topology.Range, described cuda.Po
 func (b *Backend) attendOf(a attention, rows topology.Range, described cuda.Pointer, slots int, prompt bool) launch.Attend {
 	d, to := &b.dims, b.input(b.attended, rows.Lo)
 	o := launch.Attend{Cache: b.cacheOf(a), Q: a.queries(rows.Lo), LdQ: a.ld, Heads: a.heads.Len() * b.group(),
-		Scale: b.score.Scale, Cap: b.score.Cap, Window: a.window, Rows: described, N: rows.Len(), Slots: slots, Prompt: prompt, LdOut: b.queryWidth()}
+		Scale: b.score.Scale, Cap: b.score.Cap, Window: a.window, Rows: described, N: rows.Len(), Slots: slots, Prompt: prompt,
+		LdOut: b.queryWidth()}
 	if !b.several() && a.o.rounded() { // otherwise other ranks have parts of the output
 		o.To = to.rounded
 	}

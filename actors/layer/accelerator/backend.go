@@ -60,7 +60,8 @@ type activation struct {
 // input returns an activation from a row on.
 func (b *Backend) input(a activation, row int) activation {
 	n := int64(row) * int64(a.cols)
-	return activation{a.plain.Add(4 * n), launch.Rounded{Bytes: a.rounded.Bytes.Add(n), Scales: a.rounded.Scales.Add(n / tensor.BlockWidth * 4)}, a.cols}
+	rounded := launch.Rounded{Bytes: a.rounded.Bytes.Add(n), Scales: a.rounded.Scales.Add(n / tensor.BlockWidth * 4)}
+	return activation{a.plain.Add(4 * n), rounded, a.cols}
 }
 
 func newBackend(d *Device, dims layer.Dims, maxRows int, cache tensor.KVLayout) *Backend {
@@ -303,11 +304,17 @@ func (b *Backend) addRows(norm cuda.Pointer, factor float32, rows ...topology.Ra
 func (b *Backend) gate(w *weights) {
 	f := b.dims.FFN
 	if b.gatedWithin(w) {
-		b.do(launch.Normed{W: w.gateUp.parts[0].Weight, X: b.x, Norm: w.ffnNorm, Eps: b.dims.NormEps, Activation: w.activate, GateBias: w.gateBias, UpBias: w.upBias, To: b.gated.rounded})
+		b.do(launch.Normed{
+			W: w.gateUp.parts[0].Weight, X: b.x, Norm: w.ffnNorm, Eps: b.dims.NormEps, Activation: w.activate,
+			GateBias: w.gateBias, UpBias: w.upBias, To: b.gated.rounded,
+		})
 		return
 	}
 	b.multiply(w.gateUp, b.norms, b.gateUp, 2*f, 0)
-	o := launch.Gate{Activation: w.activate, Gate: b.gateUp, Up: b.gateUp.Add(4 * int64(f)), Ld: 2 * f, GateBias: w.gateBias, UpBias: w.upBias, Rows: b.batch.T, Cols: f}
+	o := launch.Gate{
+		Activation: w.activate, Gate: b.gateUp, Up: b.gateUp.Add(4 * int64(f)), Ld: 2 * f, GateBias: w.gateBias,
+		UpBias: w.upBias, Rows: b.batch.T, Cols: f,
+	}
 	if w.down.plain() {
 		o.Out = b.gated.plain
 	}

@@ -47,7 +47,8 @@ func (b *Backend) finals(e *ends, rows []layer.LogitRow) {
 		for n < len(rows) && rows[n].Row == rows[n-1].Row+1 {
 			n++
 		}
-		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !kernel.Quantized(e.head.Type), kernel.Quantized(e.head.Type))
+		rounds := kernel.Quantized(e.head.Type)
+		b.norm(e.finalNorm, b.x.Add(4*int64(rows[i].Row*b.dims.Hidden)), n-i, b.input(b.norms, i), !rounds, rounds)
 		i = n
 	}
 }

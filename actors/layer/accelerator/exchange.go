@@ -72,7 +72,8 @@ func (b *Backend) move(t layer.Tile, packed cuda.Pointer, pack bool) {
 		return
 	}
 	record := tensor.QuantizedBytes(tensor.BlockWidth) / 4
-	o := launch.PackRounded{Records: packed, Rounded: b.input(of, t.Rows.Lo).rounded, All: of.cols, First: t.Cols.Lo / record * tensor.BlockWidth,
+	o := launch.PackRounded{Records: packed, Rounded: b.input(of, t.Rows.Lo).rounded, All: of.cols,
+		First:  t.Cols.Lo / record * tensor.BlockWidth,
 		Offset: rounding(b.batch.Type), Rows: rows, Cols: cols / record * tensor.BlockWidth}
 	if pack {
 		b.card.Do(o)

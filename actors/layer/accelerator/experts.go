@@ -71,7 +71,8 @@ func newMixture(b *Backend, maxRows int) *mixture {
 	}
 	m, rows, pairs := &b.memory, int64(maxRows), maxRows*d.PerToken
 	floats := func(rows int64, cols int) cuda.Pointer { return m.alloc(4 * rows * int64(cols)) }
-	x := &mixture{scores: floats(rows, d.Experts), factors: floats(rows, 1), x: m.activation(pairs, b.dims.Hidden), mid: m.activation(pairs, d.FFN),
+	x := &mixture{scores: floats(rows, d.Experts), factors: floats(rows, 1), x: m.activation(pairs, b.dims.Hidden),
+		mid:  m.activation(pairs, d.FFN),
 		gate: floats(int64(pairs), d.FFN), up: floats(int64(pairs), d.FFN), lists: floats(3, pairs),
 		first: make([]int32, d.Experts+1), choice: make([]float32, d.Experts), chosen: make([]int32, pairs), weights: make([]float32, pairs)}
 	if d.Shared > 0 {
@@ -88,7 +89,8 @@ func newMixture(b *Backend, maxRows int) *mixture {
 func mixtureBytes(d layer.Dims, rows int64) int64 {
 	pairs, f := rows*int64(d.MoE.PerToken), int64(d.MoE.FFN)
 	width := func(cols int64) int64 { return 4*cols + cols*9/8 }
-	return 4*rows*int64(d.MoE.Experts+1) + pairs*(width(int64(d.Hidden))+width(f)+8*f+12) + rows*(8*int64(d.MoE.Shared)+width(int64(d.MoE.Shared)))
+	hidden, shared := int64(d.Hidden), int64(d.MoE.Shared)
+	return 4*rows*int64(d.MoE.Experts+1) + pairs*(width(hidden)+width(f)+8*f+12) + rows*(8*shared+width(shared))
 }
 
 func (m *mixture) close(b *Backend) {
@@ -170,8 +172,14 @@ func (b *Backend) expertsUp(w *weights) {
 	if own := b.batch.SharedColumns(b.batch.Rank); own.Len() > 0 {
 		b.product(e.sharedGateUp.whole(0), b.norms, b.allRows(), m.sharedGate, own.Len(), 0)
 		b.product(e.sharedGateUp.whole(1), b.norms, b.allRows(), m.sharedUp, own.Len(), 0)
-		b.do(launch.Gate{Activation: b.dims.Activation, Gate: m.sharedGate, Up: m.sharedUp, Ld: own.Len(), Out: m.sharedGate, Rows: b.batch.T, Cols: own.Len()})
-		b.do(launch.CopyRows{To: m.shared.plain.Add(4 * int64(own.Lo)), LdTo: d.Shared, From: m.sharedGate, LdFrom: own.Len(), Rows: b.batch.T, Cols: own.Len()})
+		b.do(launch.Gate{
+			Activation: b.dims.Activation, Gate: m.sharedGate, Up: m.sharedUp, Ld: own.Len(), Out: m.sharedGate,
+			Rows: b.batch.T, Cols: own.Len(),
+		})
+		b.do(launch.CopyRows{
+			To: m.shared.plain.Add(4 * int64(own.Lo)), LdTo: d.Shared, From: m.sharedGate, LdFrom: own.Len(),
+			Rows: b.batch.T, Cols: own.Len(),
+		})
 	}
 }
 
@@ -193,7 +201,10 @@ func (b *Backend) expertsDown(w *weights) {
 		m.runs(func(x int, of topology.Range) {
 			b.product(e.down.whole(x), m.mid, of, m.x.plain.Add(4*int64(own.Lo)), h, 0)
 		})
-		o := launch.JoinExperts{Y: y, X: m.x.plain.Add(4 * int64(own.Lo)), Pairs: m.lists.Add(8 * int64(pairs)), PerToken: d.PerToken, Fresh: d.Shared == 0, Ld: h, Rows: t, Cols: own.Len()}
+		o := launch.JoinExperts{
+			Y: y, X: m.x.plain.Add(4 * int64(own.Lo)), Pairs: m.lists.Add(8 * int64(pairs)), PerToken: d.PerToken,
+			Fresh: d.Shared == 0, Ld: h, Rows: t, Cols: own.Len(),
+		}
 		if e.factor.Rows > 0 {
 			o.Factors = m.factors
 		}

@@ -35,7 +35,10 @@ type frame struct {
 
 func newFrame(c *card.Card, m *allocations, d layer.Dims, maxRows int) *frame {
 	turns := max(1, d.Ropes)
-	f := &frame{card: c, half: d.HeadDim / 2, cos: make([]cuda.Pointer, turns), sin: make([]cuda.Pointer, turns), tables: tables{card: c, at: map[*kvcache.Store]*lists{}}}
+	f := &frame{
+		card: c, half: d.HeadDim / 2, cos: make([]cuda.Pointer, turns), sin: make([]cuda.Pointer, turns),
+		tables: tables{card: c, at: map[*kvcache.Store]*lists{}},
+	}
 	n := maxRows * (launch.RowBytes + 2*turns*4*f.half)
 	f.all = m.alloc(int64(n))
 	c.Must(m.err)

@@ -39,7 +39,8 @@ func (o *observer) close() {
 
 // mass is the operation for rows of a layer.
 func (b *Backend) mass(a attention, rows topology.Range, described cuda.Pointer, slots int) launch.Mass {
-	o := launch.Mass{Cache: b.cacheOf(a), Q: a.queries(rows.Lo), LdQ: a.ld, Heads: a.heads.Len() * b.group(), Scale: b.score.Scale, Cap: b.score.Cap,
+	o := launch.Mass{Cache: b.cacheOf(a), Q: a.queries(rows.Lo), LdQ: a.ld, Heads: a.heads.Len() * b.group(),
+		Scale: b.score.Scale, Cap: b.score.Cap,
 		Rows: described, N: rows.Len(), Slots: slots, Ld: slots}
 	o.Scratch = b.observer.scratch.grow(b, o.ScratchBytes())
 	return o

@@ -193,7 +193,10 @@ func (b *Backend) gateShare(w *weights) {
 	up := b.gateUp.Add(4 * int64(t) * int64(n))
 	b.columns(w.gateUp, 0, b.norms, b.allRows(), b.gateUp, n, 0, 0)
 	b.columns(w.gateUp, 1, b.norms, b.allRows(), up, n, 0, 0)
-	o := launch.Gate{Activation: w.activate, Gate: b.gateUp, Up: up, Ld: n, GateBias: offset(w.gateBias, at), UpBias: offset(w.upBias, at), Rows: t, Cols: n}
+	o := launch.Gate{
+		Activation: w.activate, Gate: b.gateUp, Up: up, Ld: n, GateBias: offset(w.gateBias, at),
+		UpBias: offset(w.upBias, at), Rows: t, Cols: n,
+	}
 	if b.batch.Place.Mapping == topology.Reduce {
 		if o.Out = b.gated.plain; b.rank.quantized {
 			o.Out, o.To = 0, b.gated.rounded
@@ -269,7 +272,10 @@ func (b *Backend) attendShare(w *weights) {
 		to := r.heads.grow(b, 4*int64(r.Prompts.Len())*int64(ld))
 		at := 0
 		for _, c := range r.Heads {
-			b.card.Do(launch.CopyRows{To: to.Add(4 * int64(at)), LdTo: ld, From: from.Add(4 * int64(c.Lo)), LdFrom: b.qkvWidth(), Rows: r.Prompts.Len(), Cols: c.Len()})
+			b.card.Do(launch.CopyRows{
+				To: to.Add(4 * int64(at)), LdTo: ld, From: from.Add(4 * int64(c.Lo)), LdFrom: b.qkvWidth(),
+				Rows: r.Prompts.Len(), Cols: c.Len(),
+			})
 			at += c.Len()
 		}
 		from = to

@@ -20,7 +20,8 @@ func Supports(c *model.Config, weights tensor.DType) error {
 		has  bool
 		what string
 	}{
-		{c.MoE.Biased || c.MoE.DenseFFN || c.MoE.Ungated || c.MoE.Router.OfInput, "experts with biases, without a gate, beside a dense FFN, or with weights of their inputs"},
+		{c.MoE.Biased || c.MoE.DenseFFN || c.MoE.Ungated || c.MoE.Router.OfInput,
+			"experts with biases, without a gate, beside a dense FFN, or with weights of their inputs"},
 		{c.Latent.Rank > 0, "latent attention"},
 		{c.RecurrentLayers() > 0, "recurrent states"},
 		{c.SwiftKV.Layers > 0, "SwiftKV"},
@@ -40,14 +41,18 @@ func Supports(c *model.Config, weights tensor.DType) error {
 		}
 	}
 	if m := &c.MoE; m.Experts > 0 && (m.FFN%tensor.BlockWidth != 0 || m.Shared%tensor.BlockWidth != 0) {
-		return fmt.Errorf("a card computes experts of widths in multiples of %d; those of this model have %d, and %d the shared ones", tensor.BlockWidth, m.FFN, m.Shared)
+		return fmt.Errorf("a card computes experts of widths in multiples of %d; those of this model have %d, and %d the shared ones",
+			tensor.BlockWidth, m.FFN, m.Shared)
 	}
 	whole := func(n int) bool { return n > 0 && n%tensor.BlockWidth == 0 }
 	switch {
 	case !slices.Contains(types, weights):
 		return fmt.Errorf("weights of %v are not multiplied on a card: choose one of %v", weights, types)
-	case !whole(c.Hidden) || !whole(c.FFN) || !whole(c.Heads*c.HeadDim) || c.Hidden > launch.MaxNorm || c.HeadDim%8 != 0 || c.HeadDim > launch.MaxHead:
-		return fmt.Errorf("a card computes widths in multiples of %d, hidden sizes up to %d, and heads up to %d in multiples of 8; this model has hidden size %d, FFN %d, heads %d x %d", tensor.BlockWidth, launch.MaxNorm, launch.MaxHead, c.Hidden, c.FFN, c.Heads, c.HeadDim)
+	case !whole(c.Hidden) || !whole(c.FFN) || !whole(c.Heads*c.HeadDim),
+		c.Hidden > launch.MaxNorm, c.HeadDim%8 != 0, c.HeadDim > launch.MaxHead:
+		return fmt.Errorf("a card computes widths in multiples of %d, hidden sizes up to %d, and heads up to %d in multiples of 8; "+
+			"this model has hidden size %d, FFN %d, heads %d x %d",
+			tensor.BlockWidth, launch.MaxNorm, launch.MaxHead, c.Hidden, c.FFN, c.Heads, c.HeadDim)
 	}
 	return nil
 }
@@ -75,6 +80,8 @@ func ActivationBytes(d layer.Dims, maxRows, context int) int64 {
 	inputs := 4*(h+q+f) + (h+q+f)*9/8
 	steps := rows * (4*(2*h+qkv+2*f) + inputs + 4*int64(max(1, d.Ropes)*d.HeadDim) + launch.RowBytes)
 	// Attention's states between two kernels, of as many long sequences as share 64 rows of logits.
-	scratch := launch.Attend{Cache: launch.Cache{KVHeads: d.KVHeads, HeadDim: d.HeadDim}, Heads: d.Heads, N: layer.LogitRows, Slots: context}.ScratchBytes()
+	scratch := launch.Attend{
+		Cache: launch.Cache{KVHeads: d.KVHeads, HeadDim: d.HeadDim}, Heads: d.Heads, N: layer.LogitRows, Slots: context,
+	}.ScratchBytes()
 	return steps + mixtureBytes(d, rows) + 4*layer.LogitRows*(int64(d.Vocab)+2) + scratch
 }

@@ -108,7 +108,8 @@ func cardOf(ctx context.Context, device string, log *slog.Logger) (d *cudaprobe.
 	d, problem := choose(r)
 	switch {
 	case d != nil:
-		log.Info("the graphics card computes the bits of the CPU", "device", d.ID, "card", d.Name, "free_bytes", d.Free, "memory_bytes", d.Memory, "took", time.Since(began).Round(time.Millisecond))
+		log.Info("the graphics card computes the bits of the CPU", "device", d.ID, "card", d.Name, "free_bytes", d.Free,
+			"memory_bytes", d.Memory, "took", time.Since(began).Round(time.Millisecond))
 		return d, "", nil
 	case auto:
 		return nil, problem, nil
@@ -135,7 +136,8 @@ func (c *Up) noCard() string {
 		set  bool
 		flag string
 	}{
-		{c.Nodes > 1 && !c.defaulted, "--nodes"}, {c.Draft != "", "--draft"}, {c.SwiftKV != "", "--swiftkv"}, {len(c.Serve.LoRA) > 0 || c.Serve.LoRADir != "", "--lora"},
+		{c.Nodes > 1 && !c.defaulted, "--nodes"}, {c.Draft != "", "--draft"}, {c.SwiftKV != "", "--swiftkv"},
+		{len(c.Serve.LoRA) > 0 || c.Serve.LoRADir != "", "--lora"},
 		{!cluster.CardComputes(c.Serve.Policy), "--policy"},
 	} {
 		if x.set {

@@ -167,7 +167,8 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
 		switch gone := r.plan(g, prompt).Replaced; {
 		case gone > 0: // the rows, and a second copy of those that stay of adopted heads
-			bytes += r.layers*blockBytes(g.Layout, int64(g.KVHeads*gone)) + blockBytes(g.Layout, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
+			stay := blocksOf(prompt) - int64(gone)
+			bytes += r.layers*blockBytes(g.Layout, int64(g.KVHeads*gone)) + blockBytes(g.Layout, r.layers*int64(heads)*stay)
 		case !r.Shares(g, prompt) || !p.Shares(g, prompt):
 			bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}

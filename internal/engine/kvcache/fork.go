@@ -59,6 +59,7 @@ func (s *Store) Fork() (*Store, error) {
 // ForkBytes is the part of ResidentBytes that all forks of a beginning of prompt tokens share.
 func ForkBytes(g Geometry, prompt int, p *Policy) int64 {
 	planes := g.planesOf(p, 0)
-	table := int64(prompt/tensor.BlockSlots)*int64(planes[rowsPlane].size) + int64(planes[indexPlane].room(prompt))*int64(planes[indexPlane].size)
+	rows, index := &planes[rowsPlane], &planes[indexPlane]
+	table := int64(prompt/tensor.BlockSlots)*int64(rows.size) + int64(index.room(prompt))*int64(index.size)
 	return int64(g.Layers) * int64(g.KVHeads) * table
 }

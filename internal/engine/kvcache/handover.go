@@ -92,7 +92,8 @@ func (s *Store) Adopt(from *Store, head int) error {
 	case from.arena != s.arena:
 		return errors.New("kvcache: Adopt from another arena: export the rows and import them")
 	case from.tokens != s.pending || s.pending != s.prompt || from.staged != 0:
-		return fmt.Errorf("kvcache: Adopt from a store with %d tokens (and %d not committed), the prompt has %d", from.tokens, from.staged, s.prompt)
+		return fmt.Errorf("kvcache: Adopt from a store with %d tokens (and %d not committed), the prompt has %d",
+			from.tokens, from.staged, s.prompt)
 	}
 	for layer := range s.g.Layers {
 		to, own := s.table(layer, head), from.table(layer, head)
@@ -141,7 +142,8 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 				to.layout.Fetch(own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
 			}
 		}
-		to.layout.CopySlot(dst.Edit(to.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, src.Read(own.rows()[pos/tensor.BlockSlots]), int(pos)%tensor.BlockSlots)
+		row, of := dst.Edit(to.rows()[slot/tensor.BlockSlots]), src.Read(own.rows()[pos/tensor.BlockSlots])
+		to.layout.CopySlot(row, slot%tensor.BlockSlots, of, int(pos)%tensor.BlockSlots)
 		if to.Positions != nil {
 			to.Positions[slot] = pos
 		}

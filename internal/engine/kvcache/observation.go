@@ -130,7 +130,10 @@ func NewObservation(a *memory.Arena, g Geometry, heads tensor.Span, n Needs, pro
 	}
 	tables := layers * (heads.Hi - heads.Lo)
 	window := min(n.Window, prompt)
-	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, among: n.Candidates.Between(prompt), first: prompt - window, charge: bytes}
+	o := &Observation{
+		arena: a, g: g, heads: heads, prompt: prompt, at: at, among: n.Candidates.Between(prompt),
+		first: prompt - window, charge: bytes,
+	}
 	switch {
 	case g.Units == 0 || n.Queries:
 		o.queries = make([]float32, tables*window*g.queryHeads()*g.Layout.KDim)

@@ -100,7 +100,8 @@ func (p *Policy) plan(g Geometry, prompt int) IndexPlan {
 // Fits returns an error that wraps ErrPolicy if a policy is not possible for caches of this shape.
 func (g Geometry) Fits(p *Policy) error {
 	if g.Unturned && p.cachePositions {
-		return fmt.Errorf("%w: positions=cache rotates stored keys, and this model normalises keys after their rotation or has an indexer: leave positions=cache out", ErrPolicy)
+		return fmt.Errorf("%w: positions=cache rotates stored keys, and this model normalises keys after their rotation "+
+			"or has an indexer: leave positions=cache out", ErrPolicy)
 	}
 	if p.Index == nil {
 		return nil

@@ -23,7 +23,12 @@ func (g Geometry) RowShape(layer, _ int, plane rowblock.Plane) rowblock.Shape {
 
 // SegmentBlock is one KV head of block at of a text: its block of every layer.
 func (g Geometry) SegmentBlock(head, at int) rowblock.Block {
-	return rowblock.Block{Layers: tensor.Span{Lo: 0, Hi: g.Layers}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: at * tensor.BlockSlots, Hi: (at + 1) * tensor.BlockSlots}, Planes: rowblock.Blocks}
+	return rowblock.Block{
+		Layers: tensor.Span{Lo: 0, Hi: g.Layers},
+		Heads:  tensor.Span{Lo: head, Hi: head + 1},
+		Slots:  tensor.Span{Lo: at * tensor.BlockSlots, Hi: (at + 1) * tensor.BlockSlots},
+		Planes: rowblock.Blocks,
+	}
 }
 
 // HeadBytes is the size of one KV head of a segment on the wire: its block of every layer.

@@ -77,7 +77,9 @@ func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
 	if p.ReplacesKeys {
 		each = 20
 	}
-	return blocksOf(pagesKept(c)*c.Page()) * int64(p.spilledSize(g.Layout, tensor.BlockSlots)), each*int64(pagesKept(c)) + 8*((int64(pagesKept(c))+63)/64) + 4*int64(blocks*tensor.BlockSlots/c.Page())
+	kept, all := pagesKept(c), blocks*tensor.BlockSlots/c.Page()
+	rows = blocksOf(kept*c.Page()) * int64(p.spilledSize(g.Layout, tensor.BlockSlots))
+	return rows, each*int64(kept) + 8*((int64(kept)+63)/64) + 4*int64(all)
 }
 
 // Spillable is the number of blocks that a sequence with tokens countable tokens should move to a
@@ -158,7 +160,9 @@ func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []rowblock.Block
 		heads, n := min(g.KVHeads, max(1, bytes/(size*blocks))), min(blocks, max(1, bytes/size))
 		for head := 0; head < g.KVHeads; head += heads {
 			for b := 0; b < blocks; b += n {
-				list = append(list, rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: min(head+heads, g.KVHeads)}, Slots: tensor.Span{Lo: b * tensor.BlockSlots, Hi: min(b+n, blocks) * tensor.BlockSlots}, Planes: rowblock.Pages})
+				of := tensor.Span{Lo: head, Hi: min(head+heads, g.KVHeads)}
+				slots := tensor.Span{Lo: b * tensor.BlockSlots, Hi: min(b+n, blocks) * tensor.BlockSlots}
+				list = append(list, blockOf(layer, of, slots, rowblock.Pages))
 			}
 		}
 	}
@@ -203,8 +207,11 @@ func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 // Spill frees the rows of a store's first blocks. The file has all their pages, those of
 // FileBlocks, with the checksums of PageSums. The store closes the file.
 func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
-	if want := pageable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want || s.policy.ReplacesKeys && blocks < want {
-		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot be spilled: %d can", blocks, s.tokens, s.Spilled(), want)
+	want := pageable(s.g, s.prompt, s.tokens, s.policy)
+	fits := blocks == want || blocks < want && !s.policy.ReplacesKeys
+	if s.spilled != nil || !s.sealed || blocks < 1 || !fits {
+		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot be spilled: %d can",
+			blocks, s.tokens, s.Spilled(), want)
 	}
 	in := spilled{file: file, blocks: blocks}
 	from, all := int64(0), FileBytes(s.g, blocks, s.policy)
@@ -361,15 +368,18 @@ func (s *Store) FetchedPage(layer, head, i int) []byte {
 	return t.fetched.page(i, t.rule.spilledSize(s.g.Layout, t.rule.Selector.Page()))
 }
 
+// loadPage writes the i-th selected page into the slots of a block from first on.
+type loadPage = func(block []byte, first, i int)
+
 // ViewPages is View of the selected pages of a head, for a RowReplacer. If the rows of the i-th page are
 // replaced, load writes them into the slots of a block from first on.
-func (s *Store) ViewPages(layer, head int, pages []int32, n int, scratch *tensor.AttnScratch, load func(block []byte, first, i int)) ([][]byte, int, []uint64) {
+func (s *Store) ViewPages(layer, head int, pages []int32, n int, scratch *tensor.AttnScratch, load loadPage) ([][]byte, int, []uint64) {
 	return s.viewPages(s.table(layer, head), pages, n, scratch, load)
 }
 
 // viewPages is View of the selected pages of a head whose first blocks are freed. load writes the
 // i-th selected page, if it is one of those, into the slots of a block from first on.
-func (s *Store) viewPages(t *table, pages []int32, n int, scratch *tensor.AttnScratch, load func(block []byte, first, i int)) ([][]byte, int, []uint64) {
+func (s *Store) viewPages(t *table, pages []int32, n int, scratch *tensor.AttnScratch, load loadPage) ([][]byte, int, []uint64) {
 	c, l := t.rule.Selector.(pageSelector), s.g.Layout
 	each := tensor.BlockSlots / c.Page()
 	in, _ := slices.BinarySearch(pages, int32(t.freed*each))

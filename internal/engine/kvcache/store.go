@@ -157,7 +157,8 @@ func (s *Store) State(layer, head int) *states.State { return s.states.State(lay
 // Bytes is the memory that the store holds in its arena: planes, slot tables and undo rows. Shared
 // blocks count whole, see Shared.
 func (s *Store) Bytes() int64 {
-	bytes := blockBytes(s.g.Layout, int64(len(s.undo.blocks[0]))) + blockBytes(s.g.Local, int64(len(s.undo.blocks[1]))) + s.charge + s.queryCharge + s.undo.charge
+	bytes := s.charge + s.queryCharge + s.undo.charge
+	bytes += blockBytes(s.g.Layout, int64(len(s.undo.blocks[0]))) + blockBytes(s.g.Local, int64(len(s.undo.blocks[1])))
 	for i := range s.tables {
 		t := &s.tables[i]
 		for _, p := range t.planes {
@@ -242,22 +243,27 @@ func (t *table) position(slot int) int {
 // gives their blocks in reading order, the number of slots, and a mask of the slots to read (nil: all).
 // Tokens after pos may be there already if [Store.BatchedDecode] allows it. The blocks are valid until
 // the next View of the head, or the next use of the scratch.
-func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
+func (s *Store) View(
+	layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch,
+) (blocks [][]byte, slots int, mask []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {
-		ring := window.Slots(t.window)
-		blocks, n, mask := window.View(ring, t.rows(), t.order, window.Oldest(t.window, pos, s.g.Chunked), pos, scratch.Mask(ring+tensor.RunSlots))
+		ring, oldest := window.Slots(t.window), window.Oldest(t.window, pos, s.g.Chunked)
+		blocks, slots, mask = window.View(ring, t.rows(), t.order, oldest, pos, scratch.Mask(ring+tensor.RunSlots))
 		t.order = blocks
-		return blocks, n, mask
+		return blocks, slots, mask
 	}
 	n := t.rule.Slots(s.prompt, pos+1)
+	index := t.planes[indexPlane].blocks
 	switch c := t.rule.Selector.(type) {
 	case slotSelector:
-		if mask := c.SelectSlots(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}, scratch); mask != nil {
+		queries := Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}
+		if mask := c.SelectSlots(s.g.Layout, index, n, queries, scratch); mask != nil {
 			return scratch.PickSlots(t.rows(), mask, n)
 		}
 	case pageSelector:
-		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}, scratch); pages != nil {
+		queries := Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}
+		if pages := c.Select(s.g.Layout, index, n, queries, scratch); pages != nil {
 			switch {
 			case t.replaced > 0:
 				return s.replacer.View(layer, head, pages, n, rope, scratch)
@@ -268,7 +274,8 @@ func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope
 				return scratch.Pick(t.rows(), pages, c.Page(), n)
 			}
 			last := n - int(pages[len(pages)-1])*c.Page() // slots of the newest page
-			return scratch.Gather(s.g.Layout, t.rows(), pages, c.Page()), (len(pages)-1)*c.Page() + min(last, c.Page()), nil
+			slots = (len(pages)-1)*c.Page() + min(last, c.Page())
+			return scratch.Gather(s.g.Layout, t.rows(), pages, c.Page()), slots, nil
 		}
 	}
 	return s.ReadBlocks(layer, head, rope, scratch), n, nil
@@ -295,7 +302,10 @@ func (s *Store) Release() {
 		if t.blocks != nil {
 			t.rule = s.g.layer(t.Layer, s.policy)
 		}
-		*t = table{Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, layout: t.layout, nth: t.nth, window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule, s.g.window(t.Layer))}
+		*t = table{
+			Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, layout: t.layout, nth: t.nth,
+			window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule, s.g.window(t.Layer)),
+		}
 	}
 	s.arena.Release(s.undo.blocks[0])
 	s.arena.Release(s.undo.blocks[1])
@@ -310,7 +320,8 @@ func (s *Store) table(layer, head int) *table {
 
 func (s *Store) index(layer, head int) int {
 	if layer < 0 || layer >= s.g.Layers || head < s.heads.Lo || head >= s.heads.Hi {
-		panic(fmt.Sprintf("kvcache: layer %d, head %d of a store with %d layers and heads [%d,%d)", layer, head, s.g.Layers, s.heads.Lo, s.heads.Hi))
+		panic(fmt.Sprintf("kvcache: layer %d, head %d of a store with %d layers and heads [%d,%d)",
+			layer, head, s.g.Layers, s.heads.Lo, s.heads.Hi))
 	}
 	return layer*(s.heads.Hi-s.heads.Lo) + head - s.heads.Lo
 }

@@ -20,7 +20,7 @@ func PromptBlock(g Geometry, p *Policy, prompt, layer int, heads tensor.Span) ro
 	if p.Reorders {
 		planes |= rowblock.Index
 	}
-	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: slots, Planes: planes}
+	return blockOf(layer, heads, slots, planes)
 }
 
 // LayerBlock is a layer of the store, all that a replica needs of its first tokens.
@@ -31,11 +31,16 @@ func (s *Store) LayerBlock(layer, tokens int) rowblock.Block {
 	r := s.g.Rule(layer, s.policy)
 	slots := tensor.Span{Lo: r.plan(s.g, s.prompt).Replaced * tensor.BlockSlots, Hi: r.Slots(s.prompt, tokens)}
 	planes := rowblock.Positions | rowblock.Numbers | rowblock.Rows | rowblock.Index
-	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: s.heads, Slots: slots, Planes: planes}
+	return blockOf(layer, s.heads, slots, planes)
 }
 
 func stateBlock(layer, tokens int, heads tensor.Span) rowblock.Block {
-	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.State}
+	return blockOf(layer, heads, tensor.Span{Lo: 0, Hi: tokens}, rowblock.State)
+}
+
+// blockOf is some planes of one layer.
+func blockOf(layer int, heads, slots tensor.Span, of rowblock.Plane) rowblock.Block {
+	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: slots, Planes: of}
 }
 
 // StepBlock is the rows of the running step's n tokens from pos on, in all layers. A replica that

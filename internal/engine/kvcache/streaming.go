@@ -31,5 +31,6 @@ func (r Ring) Run(pos, m int) (slot, n int) {
 
 // Streaming keeps the first sink tokens and the newest recent ones.
 func Streaming(sink, recent int) *Policy {
-	return Compose("streaming", fmt.Sprintf("streaming:sink=%d,recent=%d", sink, recent), Parts{Sink: sink, Recent: recent, Eviction: Ring{sink, recent}})
+	spec := fmt.Sprintf("streaming:sink=%d,recent=%d", sink, recent)
+	return Compose("streaming", spec, Parts{Sink: sink, Recent: recent, Eviction: Ring{sink, recent}})
 }

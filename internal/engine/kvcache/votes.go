@@ -24,7 +24,8 @@ func (s *Statistics) WindowVotes(n Needs) []float32 {
 	width := s.Group * s.Layout.KDim
 	have := len(s.Queries) / width
 	votes := make([]float32, s.Prompt)
-	voting.Count(votes, s.Queries[(have-window)*width:], width, window, s.Prompt-window, s.Group, s.Score, s.Layout, s.Rows(), n.Candidates.Between(s.Prompt), new(tensor.AttnScratch))
+	queries, before, among := s.Queries[(have-window)*width:], s.Prompt-window, n.Candidates.Between(s.Prompt)
+	voting.Count(votes, queries, width, window, before, s.Group, s.Score, s.Layout, s.Rows(), among, new(tensor.AttnScratch))
 	return votes
 }
 

@@ -105,11 +105,13 @@ func (o Attend) Calls() ([]Call, error) {
 		return nil, fmt.Errorf("launch: rotation within attention of %d rows over %d slots", o.N, o.Slots)
 	}
 	group := o.Heads / o.KVHeads
-	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Scale, o.Cap, uint32(int32(o.Window))}
+	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim),
+		uint32(o.Index), o.Scale, o.Cap, uint32(int32(o.Window))}
 	var calls []Call
 	to := o.To
 	if o.Prompt {
-		calls = []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, promptTokens(group, o.HeadDim)), Y: o.KVHeads * ceil(group, promptRows(o.HeadDim)), Threads: 256},
+		tokens, rows := promptTokens(group, o.HeadDim), promptRows(o.HeadDim)
+		calls = []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, tokens), Y: o.KVHeads * ceil(group, rows), Threads: 256},
 			append(common, o.Sinks, o.Out, uint32(o.LdOut), uint32(o.N))}}
 	} else {
 		if o.HeadDim%block != 0 { // a block has columns of two heads
@@ -148,8 +150,10 @@ func (o Attend) runCalls(suffix string, common, output []any) []Call {
 	}
 	scores := o.Scratch.Add(o.stateBytes())
 	return []Call{
-		{"attend_scores_" + suffix, cuda.Grid{X: ld / scoredSlots, Y: o.tasks(), Threads: 128}, slices.Concat(common, []any{scores, uint32(ld)}, o.Rotation.args())},
-		{fmt.Sprintf("%s_%d", name, splitParts), cuda.Grid{X: o.runs(), Y: splitParts * o.tasks(), Threads: 256}, slices.Concat(common, []any{o.Scratch, scores, uint32(ld)}, output, []any{last})},
+		{"attend_scores_" + suffix, cuda.Grid{X: ld / scoredSlots, Y: o.tasks(), Threads: 128},
+			slices.Concat(common, []any{scores, uint32(ld)}, o.Rotation.args())},
+		{fmt.Sprintf("%s_%d", name, splitParts), cuda.Grid{X: o.runs(), Y: splitParts * o.tasks(), Threads: 256},
+			slices.Concat(common, []any{o.Scratch, scores, uint32(ld)}, output, []any{last})},
 	}
 }
 

@@ -34,7 +34,8 @@ func (o Mass) Calls() ([]Call, error) {
 	if err != nil || o.N == 0 {
 		return nil, err
 	}
-	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Scale, o.Cap, o.Scratch}
+	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim),
+		uint32(o.Index), o.Scale, o.Cap, o.Scratch}
 	y, apart := o.KVHeads*o.N, uint32(1)
 	if o.Prompt {
 		y, apart = o.KVHeads, 0

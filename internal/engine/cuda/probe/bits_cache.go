@@ -65,7 +65,10 @@ func (c *hostCache) blocks(sequence, head int) (b [][]byte) {
 }
 
 func (k *card) cache(c *hostCache) launch.Cache {
-	return launch.Cache{Type: c.layout.Type, Arena: k.upload(c.arena), Tables: k.upload(c.tables), Index: layers - 1, KVHeads: c.kvheads, HeadDim: c.layout.KDim}
+	return launch.Cache{
+		Type: c.layout.Type, Arena: k.upload(c.arena), Tables: k.upload(c.tables), Index: layers - 1, KVHeads: c.kvheads,
+		HeadDim: c.layout.KDim,
+	}
 }
 
 // place gives the KV heads of all sequences other slots. The rows there are random, and half of them are
@@ -113,7 +116,11 @@ func (k *card) rotations(r *rand.Rand, t tensor.DType, placed bool) {
 				sin[i], cos[i] = float32(s), float32(c)
 			}
 			qnorm, knorm := normal(r, dim, 1), normal(r, dim, 1)
-			o := launch.RopeWrite{Cache: k.cache(c), QKV: k.upload(qkv), Ld: ld, Heads: heads, Rotation: launch.Rotation{Cos: k.upload(cos), Sin: k.upload(sin), Eps: eps}, Rows: k.upload(launch.RowsBytes(c.rows)), N: n}
+			o := launch.RopeWrite{
+				Cache: k.cache(c), QKV: k.upload(qkv), Ld: ld, Heads: heads,
+				Rotation: launch.Rotation{Cos: k.upload(cos), Sin: k.upload(sin), Eps: eps},
+				Rows:     k.upload(launch.RowsBytes(c.rows)), N: n,
+			}
 			if normed {
 				o.QNorm, o.KNorm = k.upload(qnorm), k.upload(knorm)
 			}

@@ -45,7 +45,10 @@ func (k *card) expertSums(r *rand.Rand) {
 			if fresh && scaled {
 				continue
 			}
-			o := launch.JoinExperts{Y: k.upload(y), X: k.upload(x), Pairs: k.upload(pairs), PerToken: perToken, Fresh: fresh, Ld: ld, Rows: rows, Cols: cols}
+			o := launch.JoinExperts{
+				Y: k.upload(y), X: k.upload(x), Pairs: k.upload(pairs), PerToken: perToken, Fresh: fresh, Ld: ld, Rows: rows,
+				Cols: cols,
+			}
 			if scaled {
 				o.Factors = k.upload(factors)
 			}

@@ -10,7 +10,8 @@ import (
 
 var massComparisons = func() (all []comparison) {
 	for _, t := range cacheTypes {
-		all = append(all, comparison{fmt.Sprintf("attention that slots of a cache of %v receive", t), []string{"mass_sums_" + t.String(), "mass_add_" + t.String()},
+		all = append(all, comparison{fmt.Sprintf("attention that slots of a cache of %v receive", t),
+			[]string{"mass_sums_" + t.String(), "mass_add_" + t.String()},
 			func(k *card, r *rand.Rand) {
 				k.masses(r, t)
 				k.promptMasses(r, t)
@@ -38,7 +39,8 @@ func (k *card) masses(r *rand.Rand, t tensor.DType) {
 		for i, slots := range c.slots {
 			o.Slots = max(o.Slots, slots)
 			for h := range c.kvheads {
-				tensor.AttentionMass(want[(i*c.kvheads+h)*most:][:slots], q[i*o.LdQ+h*c.group*c.dim:], o.LdQ, 1, slots-1, c.group, tensor.Score{Scale: o.Scale, Cap: o.Cap}, cache.layout, cache.blocks(i, h), &scratch)
+				tensor.AttentionMass(want[(i*c.kvheads+h)*most:][:slots], q[i*o.LdQ+h*c.group*c.dim:], o.LdQ, 1, slots-1, c.group,
+					tensor.Score{Scale: o.Scale, Cap: o.Cap}, cache.layout, cache.blocks(i, h), &scratch)
 			}
 		}
 		o.Rows, o.Ld, o.Out = k.upload(launch.RowsBytes(cache.rows)), most, k.upload(make([]float32, len(want)))
@@ -71,7 +73,8 @@ func (k *card) promptMasses(r *rand.Rand, t tensor.DType) {
 		o.Rows, o.Out = k.upload(launch.RowsBytes(rows)), k.upload(want)
 		var scratch tensor.AttnScratch
 		for h := range c.kvheads {
-			tensor.AttentionMass(want[h*o.Ld:][:o.Slots], q[h*c.group*c.dim:], o.LdQ, n, before, c.group, tensor.Score{Scale: o.Scale, Cap: o.Cap}, cache.layout, cache.blocks(0, h), &scratch)
+			tensor.AttentionMass(want[h*o.Ld:][:o.Slots], q[h*c.group*c.dim:], o.LdQ, n, before, c.group,
+				tensor.Score{Scale: o.Scale, Cap: o.Cap}, cache.layout, cache.blocks(0, h), &scratch)
 		}
 		k.run(o)
 		k.equalFloats(c.String(), o.Out, want)

@@ -12,8 +12,10 @@ var normedComparisons = func() (all []comparison) {
 	for _, t := range []tensor.DType{tensor.Q8_0, tensor.Q4_0} {
 		name := t.String()[:2]
 		all = append(all,
-			comparison{fmt.Sprintf("norm and product of %v weights", t), []string{name + "_product_normed"}, func(k *card, r *rand.Rand) { k.normed(r, t) }},
-			comparison{fmt.Sprintf("norm and gate of %v weights", t), []string{name + "_gate_normed"}, func(k *card, r *rand.Rand) { k.gateNormed(r, t) }})
+			comparison{fmt.Sprintf("norm and product of %v weights", t), []string{name + "_product_normed"},
+				func(k *card, r *rand.Rand) { k.normed(r, t) }},
+			comparison{fmt.Sprintf("norm and gate of %v weights", t), []string{name + "_gate_normed"},
+				func(k *card, r *rand.Rand) { k.gateNormed(r, t) }})
 	}
 	return all
 }()

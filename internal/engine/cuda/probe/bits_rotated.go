@@ -38,8 +38,10 @@ func (k *card) rotated(r *rand.Rand, t tensor.DType) {
 				s, c := math.Sincos(r.Float64() * 7)
 				sin[i], cos[i] = float32(s), float32(c)
 			}
-			o := launch.Attend{Cache: k.cache(cache), Q: k.upload(qkv), LdQ: len(qkv), Heads: heads, Scale: score.Scale, Cap: c.top, Window: c.window,
-				Rows: k.upload(launch.RowsBytes(cache.rows)), N: 1, Slots: slots, Parts: 4, Out: k.alloc(4 * width), LdOut: width, To: k.rounded(width),
+			o := launch.Attend{Cache: k.cache(cache), Q: k.upload(qkv), LdQ: len(qkv), Heads: heads, Scale: score.Scale, Cap: c.top,
+				Window: c.window,
+				Rows:   k.upload(launch.RowsBytes(cache.rows)), N: 1, Slots: slots, Parts: 4, Out: k.alloc(4 * width), LdOut: width,
+				To:       k.rounded(width),
 				Rotation: launch.Rotation{Cos: k.upload(cos), Sin: k.upload(sin), Eps: 1e-6}}
 			if normed {
 				o.Rotation.QNorm, o.Rotation.KNorm = k.upload(qnorm), k.upload(knorm)
@@ -65,9 +67,11 @@ func (k *card) rotated(r *rand.Rand, t tensor.DType) {
 			var scratch tensor.AttnScratch
 			for h := range c.kvheads {
 				blocks := cache.blocks(0, h)
-				cache.layout.Put(blocks[(slots-1)/tensor.BlockSlots], (slots-1)%tensor.BlockSlots, turn(heads+h, knorm), qkv[(heads+c.kvheads+h)*c.dim:][:c.dim])
+				cache.layout.Put(blocks[(slots-1)/tensor.BlockSlots], (slots-1)%tensor.BlockSlots, turn(heads+h, knorm),
+					qkv[(heads+c.kvheads+h)*c.dim:][:c.dim])
 				at := h * c.group * c.dim
-				tensor.AttendCausal(want[at:], width, qkv[at:], len(qkv), 1, slots-1, c.window, c.group, score.Heads(0, h*c.group, c.group), cache.layout, blocks, &scratch)
+				tensor.AttendCausal(want[at:], width, qkv[at:], len(qkv), 1, slots-1, c.window, c.group,
+					score.Heads(0, h*c.group, c.group), cache.layout, blocks, &scratch)
 			}
 			what := fmt.Sprintf("%v, norms %v", c, normed)
 			k.equalCache(what, o.Arena, cache)

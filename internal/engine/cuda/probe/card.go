@@ -143,7 +143,8 @@ func (k *card) equalFloats(what string, p cuda.Pointer, want []float32) {
 		}
 	}
 	if bad > 0 && k.err == nil {
-		k.err = fmt.Errorf("%s: %d of %d numbers differ from the CPU's, first at %d: %g, the CPU has %g", what, bad, len(want), first, got[first], want[first])
+		k.err = fmt.Errorf("%s: %d of %d numbers differ from the CPU's, first at %d: %g, the CPU has %g",
+			what, bad, len(want), first, got[first], want[first])
 	}
 }
 

@@ -41,7 +41,9 @@ const (
 func measurements() (all []measurement) {
 	all = append(all, readAll(readBytes))
 	for _, t := range []tensor.DType{tensor.Q8_0, tensor.Q4_0, tensor.BF16} {
-		for _, s := range [][2]int{{smallHidden, smallHidden}, {hidden, hidden}, {2 * intermediate, hidden}, {hidden, intermediate}, {vocab, hidden}} {
+		for _, s := range [][2]int{
+			{smallHidden, smallHidden}, {hidden, hidden}, {2 * intermediate, hidden}, {hidden, intermediate}, {vocab, hidden},
+		} {
 			for _, n := range []int{1, 8, 16, 32, 64, 512} {
 				switch {
 				case s[0] == vocab && n > 1, s[0] == smallHidden && n > 8, n > 64 && s[0] != 2*intermediate && s[1] != intermediate:
@@ -67,7 +69,8 @@ func measurements() (all []measurement) {
 	for _, slots := range []int{4096, 8192, 32768} {
 		all = append(all, decode(tensor.BF16, 1, slots, 1), decode(tensor.BF16, 1, slots, 4))
 	}
-	all = append(all, decode(tensor.BF16, 16, 1024, 4), decode(tensor.F32, 1, 8192, 0), decode(tensor.Int8, 1, 8192, 0), decode(tensor.Int8, 16, 4096, 0))
+	all = append(all, decode(tensor.BF16, 16, 1024, 4), decode(tensor.F32, 1, 8192, 0), decode(tensor.Int8, 1, 8192, 0),
+		decode(tensor.Int8, 16, 4096, 0))
 	for _, before := range []int{0, 3584, 15872} {
 		all = append(all, prompt(before, 512))
 	}
@@ -91,7 +94,9 @@ type reading struct {
 }
 
 func (o reading) Calls() ([]launch.Call, error) {
-	return []launch.Call{{Kernel: "read_all", Grid: cuda.Grid{X: o.blocks, Threads: 512}, Args: []any{o.from, uint64(o.bytes / 16), o.out}}}, nil
+	return []launch.Call{{
+		Kernel: "read_all", Grid: cuda.Grid{X: o.blocks, Threads: 512}, Args: []any{o.from, uint64(o.bytes / 16), o.out},
+	}}, nil
 }
 
 func readAll(n int64) measurement {
@@ -103,18 +108,21 @@ func readAll(n int64) measurement {
 
 func product(t tensor.DType, rows, cols, n int) measurement {
 	data, scales := launch.PackedBytes(t, rows, cols)
-	return measurement{fmt.Sprintf("%v %dx%d, %d rows", t, rows, cols, n), data + scales, 2 * int64(rows) * int64(cols) * int64(n), func(k *card, copies int) func(i int) launch.Operation {
-		w, s := k.filled(data*int64(copies)), cuda.Pointer(0)
-		if scales > 0 {
-			s = k.filled(scales * int64(copies))
-		}
-		bytes, xscales := launch.RoundedBytes(n, cols)
-		x, to, y := k.filled(4*int64(n)*int64(cols)), launch.Rounded{Bytes: k.filled(bytes), Scales: k.filled(xscales)}, k.filled(4*int64(n)*int64(rows))
-		return func(i int) launch.Operation {
-			at := launch.Weight{Type: t, Rows: rows, Cols: cols, Data: w.Add(int64(i) * data), Scales: s.Add(int64(i) * scales)}
-			return launch.Product{W: at, X: x, Rounded: to, N: n, Y: y, LdY: rows}
-		}
-	}}
+	return measurement{fmt.Sprintf("%v %dx%d, %d rows", t, rows, cols, n), data + scales,
+		2 * int64(rows) * int64(cols) * int64(n), func(k *card, copies int) func(i int) launch.Operation {
+			w, s := k.filled(data*int64(copies)), cuda.Pointer(0)
+			if scales > 0 {
+				s = k.filled(scales * int64(copies))
+			}
+			bytes, xscales := launch.RoundedBytes(n, cols)
+			x := k.filled(4 * int64(n) * int64(cols))
+			to := launch.Rounded{Bytes: k.filled(bytes), Scales: k.filled(xscales)}
+			y := k.filled(4 * int64(n) * int64(rows))
+			return func(i int) launch.Operation {
+				at := launch.Weight{Type: t, Rows: rows, Cols: cols, Data: w.Add(int64(i) * data), Scales: s.Add(int64(i) * scales)}
+				return launch.Product{W: at, X: x, Rounded: to, N: n, Y: y, LdY: rows}
+			}
+		}}
 }
 
 // normed measures a product with the norm of its token within: of rows, or without rows of a gate and up.
@@ -140,18 +148,26 @@ func normed(rows, panels int) measurement {
 }
 
 func norm(n int) measurement {
-	return measurement{fmt.Sprintf("RMS norm and rounding of %d, %d rows", hidden, n), 4 * int64(n) * hidden, 0, func(k *card, _ int) func(i int) launch.Operation {
-		o := launch.Norm{X: k.filled(4 * int64(n) * hidden), Weight: k.filled(4 * hidden), Eps: 1e-5, To: k.rounded(n * hidden), Rows: n, Cols: hidden}
-		return func(int) launch.Operation { return o }
-	}}
+	return measurement{fmt.Sprintf("RMS norm and rounding of %d, %d rows", hidden, n), 4 * int64(n) * hidden, 0,
+		func(k *card, _ int) func(i int) launch.Operation {
+			o := launch.Norm{
+				X: k.filled(4 * int64(n) * hidden), Weight: k.filled(4 * hidden), Eps: 1e-5, To: k.rounded(n * hidden), Rows: n,
+				Cols: hidden,
+			}
+			return func(int) launch.Operation { return o }
+		}}
 }
 
 func gate(n int) measurement {
 	size := 4 * int64(n) * intermediate
-	return measurement{fmt.Sprintf("SiLU and rounding of %d, %d rows", intermediate, n), 2 * size, 0, func(k *card, _ int) func(i int) launch.Operation {
-		o := launch.Gate{Gate: k.filled(size), Up: k.filled(size), Ld: intermediate, To: k.rounded(n * intermediate), Rows: n, Cols: intermediate}
-		return func(int) launch.Operation { return o }
-	}}
+	return measurement{fmt.Sprintf("SiLU and rounding of %d, %d rows", intermediate, n), 2 * size, 0,
+		func(k *card, _ int) func(i int) launch.Operation {
+			o := launch.Gate{
+				Gate: k.filled(size), Up: k.filled(size), Ld: intermediate, To: k.rounded(n * intermediate),
+				Rows: n, Cols: intermediate,
+			}
+			return func(int) launch.Operation { return o }
+		}}
 }
 
 func best() measurement {
@@ -177,16 +193,24 @@ func (k *card) caches(t tensor.DType, layers, kvheads, dim, n, slots int) (c lau
 	for i := range n {
 		rows = append(rows, launch.Row{Slot: uint32(slots - 1), Table: uint32(i * layers * kvheads * stride), Stride: uint32(stride)})
 	}
-	return launch.Cache{Type: t, Arena: k.filled(int64(len(tables)) * int64(layout.BlockBytes())), Tables: k.upload(tables), KVHeads: kvheads, HeadDim: dim}, rows
+	return launch.Cache{
+		Type: t, Arena: k.filled(int64(len(tables)) * int64(layout.BlockBytes())), Tables: k.upload(tables),
+		KVHeads: kvheads, HeadDim: dim,
+	}, rows
 }
 
 func ropeWrite(n int) measurement {
 	const ld = (heads + 2*kvheads) * dim
-	return measurement{fmt.Sprintf("rotation and cache write, %d rows", n), 4 * int64(n) * ld, 0, func(k *card, _ int) func(i int) launch.Operation {
-		c, rows := k.sequences(tensor.BF16, n, 64)
-		o := launch.RopeWrite{Cache: c, QKV: k.filled(4 * int64(n) * ld), Ld: ld, Heads: heads, Rotation: launch.Rotation{Cos: k.filled(2 * int64(n) * dim), Sin: k.filled(2 * int64(n) * dim)}, Rows: k.upload(launch.RowsBytes(rows)), N: n}
-		return func(int) launch.Operation { return o }
-	}}
+	return measurement{fmt.Sprintf("rotation and cache write, %d rows", n), 4 * int64(n) * ld, 0,
+		func(k *card, _ int) func(i int) launch.Operation {
+			c, rows := k.sequences(tensor.BF16, n, 64)
+			o := launch.RopeWrite{
+				Cache: c, QKV: k.filled(4 * int64(n) * ld), Ld: ld, Heads: heads,
+				Rotation: launch.Rotation{Cos: k.filled(2 * int64(n) * dim), Sin: k.filled(2 * int64(n) * dim)},
+				Rows:     k.upload(launch.RowsBytes(rows)), N: n,
+			}
+			return func(int) launch.Operation { return o }
+		}}
 }
 
 // attendBytes is the keys and values of a layer over some slots.
@@ -206,7 +230,10 @@ func decode(t tensor.DType, n, slots, parts int) measurement {
 		c, rows := k.sequences(t, n*copies, slots)
 		all := k.upload(launch.RowsBytes(rows))
 		const width = heads * dim
-		o := launch.Attend{Cache: c, Q: k.filled(4 * int64(n) * width), LdQ: width, Heads: heads, Scale: 0.1, N: n, Slots: slots, Parts: parts, To: k.rounded(n * width)}
+		o := launch.Attend{
+			Cache: c, Q: k.filled(4 * int64(n) * width), LdQ: width, Heads: heads, Scale: 0.1, N: n, Slots: slots,
+			Parts: parts, To: k.rounded(n * width),
+		}
 		o.Scratch = k.alloc(int(o.ScratchBytes()))
 		return func(i int) launch.Operation {
 			o.Rows = all.Add(int64(i * n * launch.RowBytes))
@@ -219,17 +246,19 @@ func decode(t tensor.DType, n, slots, parts int) measurement {
 func prompt(before, n int) measurement {
 	const width = heads * dim
 	pairs := int64(n)*int64(before) + int64(n)*int64(n+1)/2
-	return measurement{fmt.Sprintf("attention of a prompt, %d tokens after %d", n, before), attendBytes(tensor.BF16, before+n), 4 * pairs * width, func(k *card, _ int) func(i int) launch.Operation {
-		c, rows := k.sequences(tensor.BF16, 1, before+n)
-		all := make([]launch.Row, n)
-		for i := range all {
-			all[i] = rows[0]
-			all[i].Slot = uint32(before + i)
-		}
-		o := launch.Attend{Cache: c, Q: k.filled(4 * int64(n) * width), LdQ: width, Heads: heads, Scale: 0.1, Rows: k.upload(launch.RowsBytes(all)), N: n, Slots: before + n, Prompt: true,
-			Out: k.alloc(4 * n * width), LdOut: width}
-		return func(int) launch.Operation { return o }
-	}}
+	return measurement{fmt.Sprintf("attention of a prompt, %d tokens after %d", n, before), attendBytes(tensor.BF16, before+n),
+		4 * pairs * width, func(k *card, _ int) func(i int) launch.Operation {
+			c, rows := k.sequences(tensor.BF16, 1, before+n)
+			all := make([]launch.Row, n)
+			for i := range all {
+				all[i] = rows[0]
+				all[i].Slot = uint32(before + i)
+			}
+			o := launch.Attend{Cache: c, Q: k.filled(4 * int64(n) * width), LdQ: width, Heads: heads, Scale: 0.1,
+				Rows: k.upload(launch.RowsBytes(all)), N: n, Slots: before + n, Prompt: true,
+				Out: k.alloc(4 * n * width), LdOut: width}
+			return func(int) launch.Operation { return o }
+		}}
 }
 
 // maxLaunches bounds the launches in the graph of a measurement.

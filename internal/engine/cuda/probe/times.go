@@ -52,7 +52,9 @@ type stepCase struct {
 	apart       bool // with a kernel for each norm, activation and rotation, for comparison
 }
 
-var stepCases = []stepCase{{1, 1024, false, false}, {1, 1024, false, true}, {1, 32768, false, false}, {16, 4096, false, false}, {512, 2048, true, false}}
+var stepCases = []stepCase{
+	{1, 1024, false, false}, {1, 1024, false, true}, {1, 32768, false, false}, {16, 4096, false, false}, {512, 2048, true, false},
+}
 
 func (c stepCase) String() string {
 	switch {
@@ -177,7 +179,8 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 		}
 	}
 	described := k.upload(launch.RowsBytes(rows))
-	cached := int64(sequences) * int64(s.kvheads) * int64(c.slots) * int64(tensor.KVLayout{Type: tensor.BF16, KDim: s.dim, VDim: s.dim}.RowBytes())
+	row := tensor.KVLayout{Type: tensor.BF16, KDim: s.dim, VDim: s.dim}.RowBytes()
+	cached := int64(sequences) * int64(s.kvheads) * int64(c.slots) * int64(row)
 
 	add := func(stage string, o launch.Operation, bytes ...int64) {
 		calls, err := o.Calls()
@@ -201,7 +204,10 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	norm := func(stage string, n int) {
 		add(stage, launch.Norm{X: x, Weight: weight, Eps: 1e-5, To: norms, Rows: n, Cols: s.hidden})
 	}
-	attend := launch.Attend{Cache: cache, Q: qkv, LdQ: qkvWidth, Heads: s.heads, Scale: 0.1, Rows: described, N: n, Slots: c.slots, Prompt: c.prompt, LdOut: width, To: attended}
+	attend := launch.Attend{
+		Cache: cache, Q: qkv, LdQ: qkvWidth, Heads: s.heads, Scale: 0.1, Rows: described, N: n, Slots: c.slots,
+		Prompt: c.prompt, LdOut: width, To: attended,
+	}
 	if c.prompt {
 		attend.Out = plain
 	}
@@ -238,7 +244,10 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 		} else {
 			norm("norm of the FFN", n)
 			product("gate and up", m[2], n, norms, gateUp, 0)
-			add("activation", launch.Gate{Activation: tensor.SiLU, Gate: gateUp, Up: gateUp.Add(4 * int64(s.ffn)), Ld: 2 * s.ffn, To: gated, Rows: n, Cols: s.ffn})
+			add("activation", launch.Gate{
+				Activation: tensor.SiLU, Gate: gateUp, Up: gateUp.Add(4 * int64(s.ffn)), Ld: 2 * s.ffn, To: gated, Rows: n,
+				Cols: s.ffn,
+			})
 		}
 		product("down", m[3], n, gated, x, x)
 	}

@@ -10,7 +10,9 @@ import (
 // budget (the authors' floor_alpha). Votes count as in SnapKV's listing. Budgets move between heads in
 // blocks of 64 tokens, those of the paper in tokens. The named setting has window, kernel and floor of the
 // authors' code, whose pooling takes maxima.
-var adaKV = method.Method{Name: "adakv", Params: []method.Param{method.Size("topk", 960, 0), method.Size("obs", 64, 1), method.Odd("pool", 7), method.Floor}, Parts: func(v []int) kvcache.Parts {
+var adaKV = method.Method{Name: "adakv", Params: []method.Param{
+	method.Size("topk", 960, 0), method.Size("obs", 64, 1), method.Odd("pool", 7), method.Floor,
+}, Parts: func(v []int) kvcache.Parts {
 	p := snapKV.Parts([]int{v[0], v[1], v[2], ofPrefix})
 	p.HeadBudget = method.HeadBudget(v[3])
 	return p

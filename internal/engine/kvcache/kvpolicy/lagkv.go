@@ -20,7 +20,9 @@ import (
 //
 // A prompt of fewer than two partitions keeps its newest tokens. Generated tokens stay; the paper goes on to
 // compress them.
-var lagKV = method.Method{Name: "lagkv", Params: []method.Param{method.Size("sink", 4, 0), method.Size("lag", 128, 2), method.Size("topk", 892, 0)}, Parts: func(v []int) kvcache.Parts {
+var lagKV = method.Method{Name: "lagkv", Params: []method.Param{
+	method.Size("sink", 4, 0), method.Size("lag", 128, 2), method.Size("topk", 892, 0),
+}, Parts: func(v []int) kvcache.Parts {
 	return kvcache.Parts{Sink: v[0], Recent: v[1], TopK: v[2], Compressor: lagRelative{sink: v[0], lag: v[1]}}
 }}
 

@@ -188,7 +188,8 @@ func (a *Arena) Unregister(h Holder) {
 // wrap ErrBudget or ErrMemory and contain the figures.
 func (a *Arena) Alloc(size, n int) ([][]byte, error) {
 	if size <= 0 || size%BlockAlign != 0 || n < 0 {
-		return nil, fmt.Errorf("kvcache: cannot allocate %d blocks of %d bytes: the size must be a positive multiple of %d", n, size, BlockAlign)
+		return nil, fmt.Errorf("kvcache: cannot allocate %d blocks of %d bytes: the size must be a positive multiple of %d",
+			n, size, BlockAlign)
 	}
 	if n == 0 {
 		return nil, nil

@@ -94,7 +94,8 @@ const (
 )
 
 func (b Block) String() string {
-	return fmt.Sprintf("layers [%d,%d), heads [%d,%d), slots [%d,%d), planes %#x", b.Layers.Lo, b.Layers.Hi, b.Heads.Lo, b.Heads.Hi, b.Slots.Lo, b.Slots.Hi, uint32(b.Planes))
+	return fmt.Sprintf("layers [%d,%d), heads [%d,%d), slots [%d,%d), planes %#x",
+		b.Layers.Lo, b.Layers.Hi, b.Heads.Lo, b.Heads.Hi, b.Slots.Lo, b.Slots.Hi, uint32(b.Planes))
 }
 
 // Part are the rows of one plane of one head of a layer, and their size in bytes.
@@ -150,7 +151,10 @@ func (b Block) Header() (h []byte) {
 }
 
 func (b Block) numbers() [7]uint32 {
-	return [...]uint32{uint32(b.Layers.Lo), uint32(b.Layers.Hi), uint32(b.Heads.Lo), uint32(b.Heads.Hi), uint32(b.Slots.Lo), uint32(b.Slots.Hi), uint32(b.Planes)}
+	return [...]uint32{
+		uint32(b.Layers.Lo), uint32(b.Layers.Hi), uint32(b.Heads.Lo), uint32(b.Heads.Hi),
+		uint32(b.Slots.Lo), uint32(b.Slots.Hi), uint32(b.Planes),
+	}
 }
 
 // Parse reads the header at the start of in.
