@@ -140,7 +140,7 @@ func (s *State) Step(in Input) Effects {
 	s.prefix.fetches.Tick(s.now, s.rate.PerSecond)
 	if between {
 		s.prefix.tree.Begin(s.steps + 1)
-		s.prefix.fetches.EndLate()
+		s.prefix.fetches.Poll()
 	}
 	if s.placed {
 		s.prefix.lookAll()

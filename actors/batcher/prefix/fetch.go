@@ -144,7 +144,7 @@ func (f *Fetches) Spread(x *Text, prompt, tokens int, of Sequence, seq uint64, o
 		return false
 	}
 	to := tokens / tensor.BlockSlots
-	chain := f.tree.known(x, x.Blocks, to) // another sequence may have had the same output
+	chain := f.tree.extend(x, x.Blocks, to) // another sequence may have had the same output
 	o := &Fetch{text: x, Sequence: of, seq: seq, owner: owner, from: len(chain)}
 	for at := o.from; at < to; at++ {
 		o.keys = append(o.keys, f.tree.Key(x, at))
@@ -229,12 +229,12 @@ func (f *Fetches) timeout(blocks int) int64 {
 	return min(f.maxMillis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/f.perSecond))
 }
 
-// Answered takes an answer. It has its effect in EndLate.
+// Answered takes an answer. It has its effect in Poll.
 func (f *Fetches) Answered(d DiskDone) { f.answered = append(f.answered, d) }
 
-// EndLate processes the answers since the last call, and ends late fetches. It runs between steps, when
+// Poll processes the answers since the last call, and ends late fetches. It runs between steps, when
 // memory can be freed.
-func (f *Fetches) EndLate() {
+func (f *Fetches) Poll() {
 	for _, d := range f.answered {
 		f.answer(d)
 	}

@@ -135,7 +135,11 @@ func (t *Tree) IndexKey(x *Text, read int) plan.Key {
 }
 
 // Match returns the chain of cached blocks at the beginning of a text, at most n.
-func (t *Tree) Match(x *Text, n int) (chain []*Block) {
+func (t *Tree) Match(x *Text, n int) []*Block { return t.extend(x, nil, n) }
+
+// extend adds the next blocks of a text that the cache has to a chain, up to n blocks in all.
+func (t *Tree) extend(x *Text, chain []*Block, n int) []*Block {
+	chain = slices.Clone(chain)
 	for len(chain) < n {
 		b := t.blocks[t.Key(x, len(chain))]
 		if b == nil || !b.Ready {
@@ -358,17 +362,4 @@ func (t *Tree) unpinAll(blocks []*Block) {
 	for _, m := range t.sockets {
 		m.Unpin(blocks)
 	}
-}
-
-// known extends a chain with the next blocks of a text that the cache has, up to n blocks.
-func (t *Tree) known(x *Text, chain []*Block, n int) []*Block {
-	chain = slices.Clone(chain)
-	for len(chain) < n {
-		b := t.blocks[t.Key(x, len(chain))]
-		if b == nil || !b.Ready {
-			break
-		}
-		chain = append(chain, b)
-	}
-	return chain
 }
