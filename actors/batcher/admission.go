@@ -135,6 +135,12 @@ func (s *State) makeRoom() {
 			return v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
 		last := len(s.running) - 1
+		for last >= 0 && (!s.running[last].idle || s.running[last] == turn || s.running[last].resides.file.done) {
+			last--
+		}
+		if last < 0 { // no idle cache that is in memory
+			last = len(s.running) - 1
+		}
 		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
 			last--
 		}

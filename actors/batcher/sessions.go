@@ -1,12 +1,16 @@
 package batcher
 
 import (
+	"math"
+	"slices"
+
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // sessions is the module for caches that wait for the next turn of their session. When a turn ends, its
-// request stays among the running ones without rows: it is idle. It is preempted first, and is then gone.
+// request stays among the running ones without rows: it is idle. Idle requests are preempted before all
+// others, the oldest first, and are then gone. Those with rows in files have little memory and come last.
 // The next turn has the tokens of the last one at its beginning. It takes over the idle cache, and reads
 // the others as decode rows. If there is no idle cache, the same rows are computed again. So the bits of
 // a session depend on its turns alone.
@@ -24,7 +28,8 @@ func (x *sessions) keep(r *request) bool {
 	if r.Session == "" || r.idle || !r.complete || r.phase != decoding || r.shares != nil || r.Policy.RebuildsByPrefill() {
 		return false
 	}
-	r.idle, r.ended, r.rank, r.Deadline, r.until = true, false, lastRank+int64(r.number), 0, x.s.now+r.SessionMillis
+	r.idle, r.ended, r.Deadline, r.until = true, false, 0, x.s.now+r.SessionMillis
+	r.rank = math.MaxInt64 - int64(r.number) // after held contexts, the oldest last
 	return true
 }
 
@@ -35,10 +40,12 @@ func (x *sessions) expire() {
 	for _, r := range x.s.running {
 		if r.idle {
 			count++
-			newest[r.Session] = r // requests are in order of submission
+			if newest[r.Session] == nil { // the newest is the first in order
+				newest[r.Session] = r
+			}
 		}
 	}
-	for _, r := range append(queue(nil), x.s.running...) {
+	for _, r := range slices.Backward(slices.Clone(x.s.running)) {
 		if r.idle && (x.s.now >= r.until || newest[r.Session] != r || count > x.s.cfg.TokenBudget/mostIdle) {
 			x.s.preempt(r)
 			count--
