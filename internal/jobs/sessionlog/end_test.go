@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
 // faulty is a log that fails at chosen points.
 type faulty struct {
-	*journal.MemoryLog
+	journal.Log
 	drop  func(seq uint64) error                          // before messages are dropped; an error keeps them
 	spoil func(journal string, seq uint64, b []byte) bool // the message is read with another bit
 }
@@ -24,16 +25,30 @@ func (l *faulty) DropThrough(ctx context.Context, name string, seq uint64) error
 			return err
 		}
 	}
-	return l.MemoryLog.DropThrough(ctx, name, seq)
+	return l.Log.DropThrough(ctx, name, seq)
 }
 
 func (l *faulty) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
-	return l.MemoryLog.Read(ctx, name, after, func(seq uint64, b []byte) error {
+	return l.Log.Read(ctx, name, after, func(seq uint64, b []byte) error {
 		if b = slices.Clone(b); l.spoil != nil && l.spoil(name, seq, b) {
 			b[len(b)-40] ^= 1
 		}
 		return each(seq, b)
 	})
+}
+
+// jetStream opens a log on disk.
+func jetStream(t *testing.T) journal.Log {
+	t.Helper()
+	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: t.TempDir(), SyncAlways: true, Log: quiet})
+	must(t, err, nil)
+	t.Cleanup(s.Shutdown)
+	nc, err := s.Connect("jobs")
+	must(t, err, nil)
+	l, err := journal.OpenJetStream(t.Context(), nc, 1<<20, 1)
+	must(t, err, nil)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
 }
 
 // messages returns the number of messages of the session in a log.
@@ -90,8 +105,8 @@ func TestStaleCoordinatorEndsNoTurn(t *testing.T) {
 // records are dropped. The new turns stay.
 func TestTurnAfterTheEnd(t *testing.T) {
 	for name, end := range ways() {
-		t.Run(name, func(t *testing.T) {
-			l := &faulty{MemoryLog: journal.NewMemoryLog()}
+		run := func(t *testing.T, log journal.Log) {
+			l := &faulty{Log: log}
 			first, _ := open(t, l)
 			must(t, add(t, first, 0), nil)
 			must(t, add(t, first, 1), nil)
@@ -121,7 +136,9 @@ func TestTurnAfterTheEnd(t *testing.T) {
 			if name == "delete" && turns(t, first) != 3 {
 				t.Fatalf("%d turns, want 3", turns(t, first))
 			}
-		})
+		}
+		t.Run(name, func(t *testing.T) { run(t, journal.NewMemoryLog()) })
+		t.Run(name+" with JetStream", func(t *testing.T) { run(t, jetStream(t)) })
 	}
 }
 
@@ -129,13 +146,13 @@ func TestTurnAfterTheEnd(t *testing.T) {
 func TestCrashBeforeTheDrop(t *testing.T) {
 	for name, some := range map[string]uint64{"nothing dropped": 0, "one dropped": 1, "all but the end": 3} {
 		t.Run(name, func(t *testing.T) {
-			l := &faulty{MemoryLog: journal.NewMemoryLog()}
+			l := &faulty{Log: journal.NewMemoryLog()}
 			s, _ := open(t, l)
 			for i := range 3 {
 				must(t, add(t, s, i), nil)
 			}
 			l.drop = func(uint64) error {
-				must(t, l.MemoryLog.DropThrough(t.Context(), id, some), nil)
+				must(t, l.Log.DropThrough(t.Context(), id, some), nil)
 				return errors.New("the process ends")
 			}
 			must(t, s.book.Delete(t.Context(), "ann", "chat"), nil) // it is over
@@ -225,7 +242,7 @@ func TestEndedByAnother(t *testing.T) {
 // shortened. Other sessions go on. The damaged one can be deleted.
 func TestLiveDamage(t *testing.T) {
 	for at := range 3 {
-		l := &faulty{MemoryLog: journal.NewMemoryLog()}
+		l := &faulty{Log: journal.NewMemoryLog()}
 		leader, _ := open(t, l)
 		known := 1
 		for i := range known {
