@@ -280,9 +280,7 @@ func TestConversations(t *testing.T) {
 			off.PrefixCache = PrefixOff
 			cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: off})
 			serve.Mapping, serve.Replicas = c.mapping, min(1, c.sockets-1)
-			if c.sockets > 1 {
-				serve.DecodeSteps = 1 // with several passes per step, the last tokens of an answer are not committed
-			}
+			serve.DecodeSteps = 1 // with several passes per step, the last tokens of an answer are not committed
 			warm := startLocal(t, LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: 1, Serve: serve})
 			said, before := text(4, 50), 0
 			for turn := range 3 {
