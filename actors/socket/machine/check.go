@@ -57,6 +57,25 @@ type sequences struct {
 	now      map[uint64]*Sequence
 	released map[uint64]bool
 	opened   map[uint64]*Sequence
+
+	kept      map[uint64]int // blocks that ended sequences leave, and their places in the text
+	snapshots map[uint64]bool
+}
+
+// keeps notes the blocks that a plan keeps of sequences that are here. See Machine.keep.
+func (s *sequences) keeps(list []plan.Keep) {
+	for _, k := range list {
+		if s.now[k.Seq] == nil {
+			continue
+		}
+		if s.kept == nil {
+			s.kept, s.snapshots = map[uint64]int{}, map[uint64]bool{}
+		}
+		for i, id := range k.Blocks {
+			s.kept[id] = k.From + i
+		}
+		s.snapshots[k.Snapshot] = true
+	}
 }
 
 // at returns the sequence with an ID, or nil.

@@ -12,6 +12,7 @@ import (
 func (m *Machine) checkOpens(p *plan.Plan) (seqs sequences, err error) {
 	left := len(m.seqs)
 	seqs.now = m.seqs
+	seqs.keeps(p.Keep)
 	for _, id := range p.Release {
 		if seqs.released == nil {
 			seqs.released = map[uint64]bool{}
@@ -29,7 +30,7 @@ func (m *Machine) checkOpens(p *plan.Plan) (seqs sequences, err error) {
 		case left+len(seqs.opened) >= m.limits.Rows:
 			return seqs, fmt.Errorf("socket: sequence %d: %d are open, as many as a step has rows", o.Seq, left+len(seqs.opened))
 		}
-		q, err := m.checkOpen(o, seqs.released[o.Seq])
+		q, err := m.checkOpen(o, &seqs)
 		if err == nil && o.Fork != 0 {
 			err = checkFork(o, q, seqs.at(o.Fork))
 		}
@@ -52,7 +53,7 @@ func (m *Machine) checkOpens(p *plan.Plan) (seqs sequences, err error) {
 	return seqs, nil
 }
 
-func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
+func (m *Machine) checkOpen(o *plan.Open, seqs *sequences) (*Sequence, error) {
 	l := &m.limits
 	switch {
 	case o.Owner >= l.Ranks:
@@ -70,7 +71,7 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if err := o.Sampling.Validate(l.Vocab); err != nil {
 		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
 	}
-	if err := m.checkShared(o); err != nil {
+	if err := m.checkShared(o, seqs); err != nil {
 		return nil, err
 	}
 	if err := m.checkPool(o); err != nil {
@@ -100,7 +101,7 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if o.Fork != 0 {
 		return q, m.checkForked(o)
 	}
-	return q, m.checkResume(o, q, released)
+	return q, m.checkResume(o, q, seqs.released[o.Seq])
 }
 
 // checkPool checks a text that ends with a vector: all of it is a prompt. Where attention is not
@@ -192,8 +193,8 @@ func checkFork(o *plan.Open, q, from *Sequence) error {
 }
 
 // checkShared checks the blocks of the prefix cache that a prompt begins with: the first
-// blocks of a text, in order, as far as the policy allows.
-func (m *Machine) checkShared(o *plan.Open) error {
+// blocks of a text, in order, as far as the policy allows. The same plan may keep them.
+func (m *Machine) checkShared(o *plan.Open, seqs *sequences) error {
 	n := len(o.Prefix)
 	switch {
 	case n != len(o.Shared)*tensor.BlockSlots:
@@ -205,13 +206,17 @@ func (m *Machine) checkShared(o *plan.Open) error {
 		return fmt.Errorf("socket: sequence %d resumes with a cache, and begins with %d shared blocks", o.Seq, len(o.Shared))
 	}
 	for i, id := range o.Shared {
-		if at, here := m.blocks[id]; !here || at != i {
+		at, here := m.blocks[id]
+		if !here {
+			at, here = seqs.kept[id]
+		}
+		if !here || at != i {
 			return fmt.Errorf("socket: sequence %d: block %d is not a block %d of a text here", o.Seq, id, i)
 		}
 		switch last := i == len(o.Shared)-1; {
 		case last && o.Policy.Needs.PromptAttention && !m.sums[id]:
 			return fmt.Errorf("socket: sequence %d: block %d has no attention sums, which %s needs", o.Seq, id, o.Policy.Spec())
-		case last && m.limits.Recurrent && !m.snapshots[id]:
+		case last && m.limits.Recurrent && !m.snapshots[id] && !seqs.snapshots[id]:
 			return fmt.Errorf("socket: sequence %d: block %d has no snapshot of the recurrent states, which this model needs", o.Seq, id)
 		}
 	}

@@ -79,7 +79,7 @@ func TestScoredStepsOfOneToken(t *testing.T) {
 		m := NewMachine()
 		m.limits = Limits{Ranks: 1, Vocab: 10, Positions: 100, Rows: 8, Across: true}
 		q, err := m.checkOpen(&plan.Open{Seq: 1, Read: 4, Policy: parsed(t, policy),
-			Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1}, Replica: plan.None}, false)
+			Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1}, Replica: plan.None}, &sequences{})
 		if err != nil {
 			t.Fatal(err)
 		}
