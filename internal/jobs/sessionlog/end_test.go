@@ -238,7 +238,7 @@ func TestEndedByAnother(t *testing.T) {
 	}
 }
 
-// TestLiveDamage: a record is damaged that another process has just written. The session says so, and is not
+// TestLiveDamage: a record is damaged that another process has just written. The session reports it, and is not
 // shortened. Other sessions go on. The damaged one can be deleted.
 func TestLiveDamage(t *testing.T) {
 	for at := range 3 {

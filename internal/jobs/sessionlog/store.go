@@ -159,7 +159,7 @@ func (f *folded) apply(j *journal.Journal, r *journal.Record, seq uint64) error 
 	return nil
 }
 
-// end makes the session one without turns. Message seq says so.
+// end makes the session one without turns. Message seq has the record of the end.
 func (f *folded) end(j *journal.Journal, seq uint64) {
 	*f = folded{ended: seq}
 	j.Restart(seq)
