@@ -23,7 +23,10 @@ const (
 	allTypes = tNull | tBool | tInteger | tFraction | tString | tArray | tObject
 )
 
-var typeNames = map[string]types{"null": tNull, "boolean": tBool, "integer": tInteger, "number": tInteger | tFraction, "string": tString, "array": tArray, "object": tObject, "any": allTypes}
+var typeNames = map[string]types{
+	"null": tNull, "boolean": tBool, "integer": tInteger, "number": tInteger | tFraction, "string": tString,
+	"array": tArray, "object": tObject, "any": allTypes,
+}
 
 // conjunction is a list of schemas that all apply to a value. Only their own assertions count,
 // because the schemas that they apply to the same value are in the list too.
@@ -38,7 +41,8 @@ func (f *conjunction) with(n *schemaNode) *conjunction {
 
 // refusedKeywords affect validity but cannot be enforced.
 var refusedKeywords = map[string]string{
-	"unevaluatedProperties": "", "unevaluatedItems": "", "$dynamicRef": "", "$recursiveRef": "", "divisibleBy": "", "disallow": "", "extends": "",
+	"unevaluatedProperties": "", "unevaluatedItems": "", "$dynamicRef": "", "$recursiveRef": "",
+	"divisibleBy": "", "disallow": "", "extends": "",
 }
 
 // apply adds a schema to every alternative so far.
@@ -229,7 +233,8 @@ func (b *builder) oneOf(flats []*conjunction, n *schemaNode, options []*schemaNo
 			}
 			not, err := attempt.At(func() []*schemaNode { return b.negate(p, 0) })
 			if err != nil {
-				panic(b.fail(n, "oneOf", "options %d and %d may both hold, and one without the other cannot be enforced: %v", min(i, j), max(i, j), err))
+				panic(b.fail(n, "oneOf", "options %d and %d may both hold, and one without the other cannot be enforced: %v",
+					min(i, j), max(i, j), err))
 			}
 			ways = b.either(ways, n, "oneOf", not)
 		}

@@ -119,7 +119,8 @@ type state struct {
 var dead = &state{}
 
 func newMachine(limit int) *machine {
-	m := &machine{Store: regex.NewStore(limit), eindex: map[string]exprID{}, findex: map[frame]frameID{}, open: map[frameID]*opened{}, states: map[string]*state{}, fits: map[exprID]bool{}}
+	m := &machine{Store: regex.NewStore(limit), eindex: map[string]exprID{}, fits: map[exprID]bool{}}
+	m.findex, m.open, m.states = map[frame]frameID{}, map[frameID]*opened{}, map[string]*state{}
 	m.exprs = []exprNode{{kind: xFail}, {kind: xDone}}
 	m.frames = []frame{{}}
 	m.insides, m.setIDs = map[regex.ID]*inside{}, map[string]uint32{}

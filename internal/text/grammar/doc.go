@@ -11,7 +11,7 @@
 // tokens that leave it are walked together with what follows (mask.go).
 //
 // Front ends: JSON Schema (schema.go and others), regular expressions (package regex),
-// llama.cpp's GBNF (gbnf.go), and a dialect of Lark (lark.go). Unsupported constructs are
+// llama.cpp's GBNF and a dialect of Lark (package notation). Unsupported constructs are
 // refused by name and never ignored, except for an unknown 'format', which is an annotation
 // (Grammar.Annotations). Engine.Relax removes unsupported parts from a schema instead.
 //

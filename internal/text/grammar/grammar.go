@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/notation"
 	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
@@ -216,9 +217,11 @@ func (m *machine) compile(s Spec) exprID {
 	case KindChoice:
 		return m.compileChoice(s.Text)
 	case KindGBNF:
-		return m.compileGBNF(s.Text)
+		r, err := notation.GBNF(m.Store, s.Text)
+		return m.compileRules(s, "GBNF", r, err)
 	case KindLark:
-		return m.compileLark(s)
+		r, err := notation.Lark(m.Store, s.Text)
+		return m.compileRules(s, "Lark", r, err)
 	case KindTags:
 		return m.compileTags(s)
 	}

@@ -224,6 +224,7 @@ func TestRefusals(t *testing.T) {
 		{KindGBNF, "x ::= \"a\"", "no rule \"root\""},
 		{KindLark, "start: A\nA: B\nB: A", "uses itself"},
 		{KindLark, "start: a[x]", "not defined"},
+		{KindLark, "\nstart: %json " + strings.Repeat("[", 500) + strings.Repeat("]", 500), "Lark: line 2: JSON nested deeper"},
 		{KindChoice, `[]`, "one at least"},
 		{"else", "", "not known"},
 	} {

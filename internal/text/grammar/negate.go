@@ -127,9 +127,11 @@ func (b *builder) negate(n *schemaNode, depth int) []*schemaNode {
 			if x.kind == jNumber {
 				number("minimum", x)
 			}
-		case "items", "prefixItems", "additionalItems", "additionalProperties", "patternProperties", "propertyNames", "uniqueItems", "contains", "minContains", "maxContains",
+		case "items", "prefixItems", "additionalItems", "uniqueItems", "contains", "minContains", "maxContains",
+			"additionalProperties", "patternProperties", "propertyNames",
 			"format", "multipleOf", "oneOf", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
-			"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "divisibleBy", "disallow", "extends", "\x00pattern", "\x00strings":
+			"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "divisibleBy", "disallow", "extends",
+			"\x00pattern", "\x00strings":
 			if k == "additionalProperties" && (x.kind == jBool && x.b || x.kind == jObject && len(x.keys) == 0) {
 				continue
 			}

@@ -70,7 +70,7 @@ func (p *Parameters) open() bool {
 		if err != nil || len(p.text) > maxSpec {
 			return false
 		}
-		b := &builder{m: newMachine(maxParameterNodes), root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, memo: map[string]regex.ID{}}
+		b := newBuilder(newMachine(maxParameterNodes), v)
 		p.root = b.node(v, "#", "", isOld(v, false))
 		if _, ok := trying(func() bool { b.index(p.root); return true }); ok {
 			p.b = b

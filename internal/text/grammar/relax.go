@@ -49,7 +49,8 @@ func relax(v *Vocabulary, s Spec) (r relaxed) {
 		}
 		schema, broken := parseJSON(s.Text)
 		var bad *Error
-		if steps += m.Spent() + len(m.exprs) + len(s.Text); !errors.As(err, &bad) || broken != nil || len(r.removed) == maxRelaxed || steps > maxCompile {
+		steps += m.Spent() + len(m.exprs) + len(s.Text)
+		if !errors.As(err, &bad) || broken != nil || len(r.removed) == maxRelaxed || steps > maxCompile {
 			return relaxed{err: err}
 		}
 		where := strings.Split(bad.Where, "/")

@@ -2,220 +2,60 @@ package grammar
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/notation"
 	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
-// rulebook has named rules before they are compiled. The machine reads from left to right, so a
-// rule that starts with itself is rewritten as a repetition. Left recursion through other rules is
-// refused.
-type rulebook struct {
-	m        *machine
-	language string // for errors
-	names    []string
-	body     map[string]*part
-	count    int
-	null     map[string]bool
-}
-
-type part struct {
-	kind   exprKind // xLex, xSeq, xAlt, xRepeat, xRule; xDone: e
-	r      regex.ID
-	e      exprID // for xDone: a finished expression
-	name   string
-	list   []*part
-	lo, hi int
-}
-
-const maxParts = 1 << 17
-
-func newRulebook(m *machine, language string) *rulebook {
-	return &rulebook{m: m, language: language, body: map[string]*part{}}
-}
-
-func (b *rulebook) refused(format string, args ...any) attempt.Failure {
-	return attempt.Failure{Err: &Error{Message: b.language + fmt.Sprintf(format, args...)}}
-}
-
-func (b *rulebook) part(p part) *part {
-	if b.count++; b.count > maxParts {
-		panic(regex.Large("it has too many parts"))
+// compileRules compiles the rules of a notation. s has the settings of the schemas within them.
+func (m *machine) compileRules(s Spec, language string, r *notation.Rules, err error) exprID {
+	if err != nil {
+		panic(attempt.Failure{Err: &Error{Message: err.Error()}})
 	}
-	return &p
-}
-
-func (b *rulebook) add(name string, p *part) {
-	if b.body[name] != nil {
-		panic(b.refused("the rule %q is defined twice", name))
-	}
-	b.names = append(b.names, name)
-	b.body[name] = p
-}
-
-// compile compiles all rules and returns the expression of one.
-func (b *rulebook) compile(start string) exprID {
-	for _, n := range b.names {
-		b.known(n, b.body[n])
-	}
-	if b.body[start] == nil {
-		panic(b.refused("there is no rule %q to begin with", start))
-	}
-	b.null = map[string]bool{}
-	for more := true; more; {
-		more = false
-		for _, n := range b.names {
-			if !b.null[n] && b.nullable(b.body[n]) {
-				b.null[n], more = true, true
-			}
-		}
-	}
-	for _, n := range b.names {
-		b.unroll(n)
-	}
-	b.leftRecursion()
-	exprs := map[string]exprID{}
+	c := &ruleCompiler{m: m, spec: s, language: language, exprs: map[string]exprID{}}
 	at := map[string]int{}
-	for _, n := range b.names {
-		at[n], exprs[n] = b.m.rule()
+	for _, n := range r.Names {
+		at[n], c.exprs[n] = m.rule()
 	}
-	for _, n := range b.names {
-		b.m.rules[at[n]] = b.expr(b.body[n], exprs)
+	for _, n := range r.Names {
+		m.rules[at[n]] = c.expr(r.Body[n])
 	}
-	return exprs[start]
+	return m.seq(m.lex(r.Before), c.exprs[r.Start])
 }
 
-func (b *rulebook) known(rule string, p *part) {
-	if p.kind == xRule && b.body[p.name] == nil {
-		panic(b.refused("the rule %q uses %q, which is not defined", rule, p.name))
-	}
-	for _, l := range p.list {
-		b.known(rule, l)
-	}
+type ruleCompiler struct {
+	m        *machine
+	spec     Spec
+	language string            // for errors
+	exprs    map[string]exprID // of the rules
 }
 
-func (b *rulebook) nullable(p *part) bool {
-	switch p.kind {
-	case xLex:
-		return b.m.Nullable(p.r)
-	case xSeq:
-		for _, l := range p.list {
-			if !b.nullable(l) {
-				return false
-			}
-		}
-		return true
-	case xAlt:
-		return slices.ContainsFunc(p.list, b.nullable)
-	case xRepeat:
-		return p.lo == 0 || b.nullable(p.list[0])
-	case xRule:
-		return b.null[p.name]
+func (c *ruleCompiler) expr(p *notation.Part) exprID {
+	m := c.m
+	list := make([]exprID, len(p.List))
+	for i, l := range p.List {
+		list[i] = c.expr(l)
 	}
-	return p.e == eDone
-}
-
-// unroll rewrites a: a x | y as a: y x*.
-func (b *rulebook) unroll(name string) {
-	p := b.body[name]
-	if p.kind != xAlt {
-		p = b.part(part{kind: xAlt, list: []*part{p}})
-	}
-	var heads, tails []*part
-	for _, a := range flatAlts(p) {
-		if a.kind == xRule && a.name == name {
-			continue // a rule "a: a" adds nothing
-		}
-		if a.kind == xSeq && len(a.list) > 0 && a.list[0].kind == xRule && a.list[0].name == name {
-			tails = append(tails, b.part(part{kind: xSeq, list: a.list[1:]}))
-		} else {
-			heads = append(heads, a)
-		}
-	}
-	if len(tails) == 0 {
-		return
-	}
-	if len(heads) == 0 {
-		panic(b.refused("every alternative of the rule %q begins with itself", name))
-	}
-	rest := b.part(part{kind: xRepeat, hi: -1, list: []*part{b.part(part{kind: xAlt, list: tails})}})
-	b.body[name] = b.part(part{kind: xSeq, list: []*part{b.part(part{kind: xAlt, list: heads}), rest}})
-}
-
-func flatAlts(p *part) (out []*part) {
-	for _, a := range p.list {
-		if a.kind == xAlt {
-			out = append(out, flatAlts(a)...)
-		} else {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
-func (b *rulebook) leftRecursion() {
-	const busy, done = 1, 2
-	state := map[string]int{}
-	var path []string
-	var visit func(name string)
-	var first func(p *part)
-	first = func(p *part) {
-		switch p.kind {
-		case xRule:
-			visit(p.name)
-		case xSeq:
-			for _, l := range p.list {
-				if first(l); !b.nullable(l) {
-					return
-				}
-			}
-		case xAlt, xRepeat:
-			for _, l := range p.list {
-				first(l)
-			}
-		}
-	}
-	visit = func(name string) {
-		switch state[name] {
-		case done:
-			return
-		case busy:
-			i := slices.Index(path, name)
-			panic(b.refused("left recursion through %s: rewrite the rules so that none starts with itself", strings.Join(append(path[i:], name), ", ")))
-		}
-		state[name] = busy
-		path = append(path, name)
-		first(b.body[name])
-		path = path[:len(path)-1]
-		state[name] = done
-	}
-	for _, n := range b.names {
-		visit(n)
-	}
-}
-
-func (b *rulebook) expr(p *part, exprs map[string]exprID) exprID {
-	m := b.m
-	list := make([]exprID, len(p.list))
-	for i, l := range p.list {
-		list[i] = b.expr(l, exprs)
-	}
-	switch p.kind {
-	case xLex:
-		return m.lex(p.r)
-	case xSeq:
+	switch p.Kind {
+	case notation.Lex:
+		return m.lex(p.Lex)
+	case notation.Seq:
 		return m.seq(list...)
-	case xAlt:
+	case notation.Alt:
 		return m.alt(list...)
-	case xRepeat:
-		return m.times(list[0], p.lo, p.hi)
-	case xRule:
-		return exprs[p.name]
+	case notation.Repeat:
+		return m.times(list[0], p.Lo, p.Hi)
+	case notation.Rule:
+		return c.exprs[p.Name]
 	}
-	return p.e
+	v, err := parseJSON(p.Schema)
+	if err != nil {
+		panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("%s: line %d: %v", c.language, p.Line, err)}})
+	}
+	return m.schema(v, c.spec)
 }
 
 // compileChoice matches one of several texts.
@@ -281,14 +121,9 @@ func (m *machine) compileTags(s Spec) exprID {
 	}
 	for i, list := range byTrigger {
 		if len(list) > 0 {
-			ways = append(ways, m.seq(m.lex(m.until(marks[i], mark)), m.alt(list...), loop))
+			ways = append(ways, m.seq(m.lex(m.Until(marks[i], mark)), m.alt(list...), loop))
 		}
 	}
 	m.rules[name] = m.alt(ways...)
 	return loop
-}
-
-// until matches any text that ends with mark and has no earlier mark.
-func (m *machine) until(mark, marks regex.ID) regex.ID {
-	return m.And(m.Concat(regex.All, mark), m.Not(m.Concat(regex.All, marks, m.Bytes(0, 255), regex.All)))
 }

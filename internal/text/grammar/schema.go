@@ -36,6 +36,13 @@ type builder struct {
 	memo  map[string]regex.ID // compiled patterns
 }
 
+func newBuilder(m *machine, root *jsonValue) *builder {
+	return &builder{
+		m: m, root: root, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{},
+		rules: map[string]exprID{}, lists: map[exprID]bool{}, memo: map[string]regex.ID{},
+	}
+}
+
 const maxAnnotations = 64
 
 // annotation records a keyword without effect, for Grammar.Annotations.
@@ -77,7 +84,8 @@ func (m *machine) compileSchema(s Spec) exprID {
 }
 
 func (m *machine) schema(v *jsonValue, s Spec) exprID {
-	b := &builder{m: m, root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, rules: map[string]exprID{}, lists: map[exprID]bool{}, memo: map[string]regex.ID{}, ws: m.whitespace(), any: s.AnyOrder, open: s.Open}
+	b := newBuilder(m, v)
+	b.ws, b.any, b.open = m.whitespace(), s.AnyOrder, s.Open
 	switch {
 	case s.Compact:
 		b.ws = regex.Epsilon

@@ -30,7 +30,7 @@ func (m *machine) afterThought(how string, top exprID) exprID {
 	m.rules[name] = m.seq(m.lex(m.Repeat(m.Set(blanks()), 0, blanksAfter)), top)
 	m.thought = m.frame(rest, noFrame)
 	end := m.Literal(thoughtClose)
-	thought := m.seq(m.lex(m.until(end, end)), rest)
+	thought := m.seq(m.lex(m.Until(end, end)), rest)
 	if how == ThoughtBegun {
 		return thought
 	}

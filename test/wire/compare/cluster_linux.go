@@ -62,14 +62,18 @@ func startCluster(ctx context.Context, b Build, top *topology.Topology, o cluste
 		shares = append(shares, fmt.Sprintf("m%d=1", i))
 	}
 	port := 7070 + 10*o.Place
-	first := net.JoinHostPort(top.Hosts[0].Address.String(), strconv.Itoa(port))
-	if err := r.start(0, "coordinator", "--bind", first, "--cluster-key", key, "--listen", r.api[len("http://"):], "--nodes", strconv.Itoa(len(top.Hosts)-1),
-		"--model", o.Model, "--quant", o.Quant, "--shares", strings.Join(shares, ","), "--speculate", "off", "--prefix-cache", "off", "--step-deadline", "1m", "--sync-deadline", "30s", "--load-deadline", "3m"); err != nil {
+	bind := func(host int) string { return net.JoinHostPort(top.Hosts[host].Address.String(), strconv.Itoa(port)) }
+	err = r.start(0, "coordinator", "--bind", bind(0), "--cluster-key", key, "--listen", r.api[len("http://"):],
+		"--nodes", strconv.Itoa(len(top.Hosts)-1), "--model", o.Model, "--quant", o.Quant, "--shares", strings.Join(shares, ","),
+		"--speculate", "off", "--prefix-cache", "off",
+		"--step-deadline", "1m", "--sync-deadline", "30s", "--load-deadline", "3m")
+	if err != nil {
 		return r, err
 	}
 	for i := 1; i < len(top.Hosts); i++ {
-		if err := r.start(i, "node", "--id", fmt.Sprint("m", i), "--join", first, "--bind", net.JoinHostPort(top.Hosts[i].Address.String(), strconv.Itoa(port)), "--cluster-key", key,
-			"--model", o.Model, "--kv-memory", o.Memory, "--threads", strconv.Itoa(o.Threads), "--weights-cache", o.Model+"-"+b.Name); err != nil {
+		err := r.start(i, "node", "--id", fmt.Sprint("m", i), "--join", bind(0), "--bind", bind(i), "--cluster-key", key,
+			"--model", o.Model, "--kv-memory", o.Memory, "--threads", strconv.Itoa(o.Threads), "--weights-cache", o.Model+"-"+b.Name)
+		if err != nil {
 			return r, err
 		}
 	}

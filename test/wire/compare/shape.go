@@ -35,7 +35,8 @@ func ShapeOf(text string) (Shape, error) {
 	name, layers, fewer := strings.Cut(text, ":")
 	s, ok := Shapes[name]
 	if !ok {
-		return s, fmt.Errorf("compare: no shape %q: want one of %s, or NAME:LAYERS", name, strings.Join(slices.Sorted(maps.Keys(Shapes)), ", "))
+		known := strings.Join(slices.Sorted(maps.Keys(Shapes)), ", ")
+		return s, fmt.Errorf("compare: no shape %q: want one of %s, or NAME:LAYERS", name, known)
 	}
 	if fewer {
 		n, err := strconv.Atoi(layers)

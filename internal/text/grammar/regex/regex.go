@@ -334,6 +334,11 @@ func (x *Store) Repeat(a ID, lo, hi int) ID {
 // Star repeats a any number of times.
 func (x *Store) Star(a ID) ID { return x.Repeat(a, 0, -1) }
 
+// Until matches any text that ends with mark and contains none of marks before that.
+func (x *Store) Until(mark, marks ID) ID {
+	return x.And(x.Concat(All, mark), x.Not(x.Concat(All, marks, x.Bytes(0, 255), All)))
+}
+
 // Opt matches a or the empty string.
 func (x *Store) Opt(a ID) ID { return x.Or(Epsilon, a) }
 

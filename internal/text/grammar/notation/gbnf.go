@@ -1,4 +1,4 @@
-package grammar
+package notation
 
 import (
 	"fmt"
@@ -15,10 +15,16 @@ type gbnfParser struct {
 	b *rulebook
 }
 
-func (m *machine) compileGBNF(text string) exprID {
-	p := &gbnfParser{regex.Cursor{Text: text}, newRulebook(m, "GBNF: ")}
-	if !utf8.ValidString(text) {
-		panic(attempt.Failure{Err: &Error{Message: "GBNF: not valid UTF-8"}})
+// GBNF reads a grammar of llama.cpp. Its literals and classes become expressions of the store.
+// It panics with regex.TooLarge at the limits.
+func GBNF(store *regex.Store, text string) (*Rules, error) {
+	p := &gbnfParser{regex.Cursor{Text: text}, newRulebook(store, "GBNF: ")}
+	return attempt.At(p.run)
+}
+
+func (p *gbnfParser) run() *Rules {
+	if !utf8.ValidString(p.Text) {
+		panic(p.b.refused("not valid UTF-8"))
 	}
 	for p.blank(true); p.At < len(p.Text); p.blank(true) {
 		name := p.name()
@@ -35,11 +41,11 @@ func (m *machine) compileGBNF(text string) exprID {
 			panic(p.fail("expected the end of the rule %q, found %q", name, p.Text[p.At]))
 		}
 	}
-	return p.b.compile("root")
+	return p.b.finish("root")
 }
 
 func (p *gbnfParser) fail(format string, args ...any) attempt.Failure {
-	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.Line(), fmt.Sprintf(format, args...))}}
+	return attempt.Failure{Err: fmt.Errorf("GBNF, line %d: %s", p.Line(), fmt.Sprintf(format, args...))}
 }
 
 func (p *gbnfParser) blank(lines bool) { p.Blanks(lines, "#") }
@@ -48,15 +54,15 @@ func (p *gbnfParser) name() string {
 	return p.While(func(b byte) bool { return regex.IsWord(b) || b == '-' || b == '_' })
 }
 
-func (p *gbnfParser) alts(nested bool) *part {
+func (p *gbnfParser) alts(nested bool) *Part {
 	if p.Depth++; p.Depth > regex.MaxDepth {
 		panic(p.fail("nested deeper than %d", regex.MaxDepth))
 	}
 	defer func() { p.Depth-- }()
-	out := part{kind: xAlt}
+	out := Part{Kind: Alt}
 	for {
 		seq := p.seq(nested)
-		out.list = append(out.list, seq)
+		out.List = append(out.List, seq)
 		if !p.Eat("|") {
 			return p.b.part(out)
 		}
@@ -64,20 +70,20 @@ func (p *gbnfParser) alts(nested bool) *part {
 	}
 }
 
-func (p *gbnfParser) seq(nested bool) *part {
-	out := part{kind: xSeq}
+func (p *gbnfParser) seq(nested bool) *Part {
+	out := Part{Kind: Seq}
 	for p.At < len(p.Text) {
-		var item *part
+		var item *Part
 		switch c := p.Text[p.At]; {
 		case c == '"':
 			s := p.literal()
-			item = p.b.part(part{kind: xLex, r: p.b.m.Literal(s)})
+			item = p.b.part(Part{Kind: Lex, Lex: p.b.store.Literal(s)})
 		case c == '[':
 			set := p.class()
-			item = p.b.part(part{kind: xLex, r: p.b.m.UTF8(set)})
+			item = p.b.part(Part{Kind: Lex, Lex: p.b.store.UTF8(set)})
 		case c == '.':
 			p.At++
-			item = p.b.part(part{kind: xLex, r: p.b.m.UTF8(regex.AnyRune)})
+			item = p.b.part(Part{Kind: Lex, Lex: p.b.store.UTF8(regex.AnyRune)})
 		case c == '(':
 			p.At++
 			p.blank(true)
@@ -93,7 +99,7 @@ func (p *gbnfParser) seq(nested bool) *part {
 			if name == "" {
 				return p.b.part(out)
 			}
-			item = p.b.part(part{kind: xRule, name: name})
+			item = p.b.part(Part{Kind: Rule, Name: name})
 		}
 		p.blank(nested)
 		for p.At < len(p.Text) && strings.IndexByte("*+?{", p.Text[p.At]) >= 0 {
@@ -112,10 +118,10 @@ func (p *gbnfParser) seq(nested bool) *part {
 				p.At = q.At - 1
 			}
 			p.At++
-			item = p.b.part(part{kind: xRepeat, lo: lo, hi: hi, list: []*part{item}})
+			item = p.b.part(Part{Kind: Repeat, Lo: lo, Hi: hi, List: []*Part{item}})
 			p.blank(nested)
 		}
-		out.list = append(out.list, item)
+		out.List = append(out.List, item)
 	}
 	return p.b.part(out)
 }

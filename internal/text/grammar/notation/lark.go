@@ -1,4 +1,4 @@
-package grammar
+package notation
 
 import (
 	"encoding/json"
@@ -18,9 +18,8 @@ import (
 type larkParser struct {
 	regex.Cursor
 	b      *rulebook
-	spec   Spec
-	terms  map[string]*part
-	skip   []*part
+	terms  map[string]*Part
+	skip   []*Part
 	opened map[string]bool
 	done   map[string]regex.ID
 }
@@ -28,7 +27,8 @@ type larkParser struct {
 // larkCommon has the terminals of Lark's common library.
 var larkCommon = map[string]string{
 	"DIGIT": `[0-9]`, "HEXDIGIT": `[a-fA-F0-9]`, "INT": `[0-9]+`, "SIGNED_INT": `[+-]?[0-9]+`, "DECIMAL": `[0-9]+\.[0-9]*|\.[0-9]+`,
-	"FLOAT": `[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?`, "NUMBER": `(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?`,
+	"FLOAT":         `[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?`,
+	"NUMBER":        `(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?`,
 	"SIGNED_FLOAT":  `[+-]?(?:[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)`,
 	"SIGNED_NUMBER": `[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?`,
 	"LCASE_LETTER":  `[a-z]`, "UCASE_LETTER": `[A-Z]`, "LETTER": `[A-Za-z]`, "WORD": `[A-Za-z]+`, "CNAME": `[_A-Za-z][_A-Za-z0-9]*`,
@@ -36,16 +36,18 @@ var larkCommon = map[string]string{
 	"ESCAPED_STRING": `"(?:[^"\\\n\r]|\\[^\n\r])*"`, "SH_COMMENT": `#[^\n]*`, "CPP_COMMENT": `//[^\n]*`, "SQL_COMMENT": `--[^\n]*`,
 }
 
-func (m *machine) compileLark(s Spec) exprID {
-	p := &larkParser{Cursor: regex.Cursor{Text: s.Text}, b: newRulebook(m, "Lark: "), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]regex.ID{}}
-	if !utf8.ValidString(s.Text) {
-		panic(attempt.Failure{Err: &Error{Message: "Lark: not valid UTF-8"}})
+// Lark reads a grammar in the dialect of larkParser. Its terminals become expressions of the store.
+// It panics with regex.TooLarge at the limits.
+func Lark(store *regex.Store, text string) (*Rules, error) {
+	p := &larkParser{
+		Cursor: regex.Cursor{Text: text}, b: newRulebook(store, "Lark: "),
+		terms: map[string]*Part{}, opened: map[string]bool{}, done: map[string]regex.ID{},
 	}
-	return p.run()
+	return attempt.At(p.run)
 }
 
 func (p *larkParser) fail(format string, args ...any) attempt.Failure {
-	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("Lark: line %d: %s", p.Line(), fmt.Sprintf(format, args...))}}
+	return attempt.Failure{Err: fmt.Errorf("Lark: line %d: %s", p.Line(), fmt.Sprintf(format, args...))}
 }
 
 // blank skips spaces and comments. A line that starts with '|' continues the previous one.
@@ -67,9 +69,12 @@ func isTerminal(name string) bool {
 	return s != "" && s[0] >= 'A' && s[0] <= 'Z'
 }
 
-func (p *larkParser) run() exprID {
+func (p *larkParser) run() *Rules {
+	if !utf8.ValidString(p.Text) {
+		panic(p.b.refused("not valid UTF-8"))
+	}
 	var rules []string
-	bodies := map[string]*part{}
+	bodies := map[string]*Part{}
 	for p.blank(true); p.At < len(p.Text); p.blank(true) {
 		switch {
 		case p.Eat("%ignore"):
@@ -82,8 +87,8 @@ func (p *larkParser) run() exprID {
 			continue
 		case p.Eat("%llguidance"):
 			p.blank(false)
-			raw := p.value()
-			if len(raw.keys) > 0 {
+			var options map[string]json.RawMessage
+			if err := json.Unmarshal(p.value(), &options); err != nil || len(options) > 0 {
 				panic(p.fail("options of %%llguidance are not supported"))
 			}
 			continue
@@ -128,13 +133,14 @@ func (p *larkParser) run() exprID {
 			r := p.terminal(x)
 			list = append(list, r)
 		}
-		skip = p.b.m.Star(p.b.m.Or(list...))
+		skip = p.b.store.Star(p.b.store.Or(list...))
 	}
 	for _, n := range rules {
 		p.b.add(n, p.resolve(bodies[n], skip))
 	}
-	e := p.b.compile("start")
-	return p.b.m.seq(p.b.m.lex(skip), e)
+	r := p.b.finish("start")
+	r.Before = skip
+	return r
 }
 
 func (p *larkParser) imports() {
@@ -173,30 +179,30 @@ func (p *larkParser) imports() {
 		if as != "" {
 			n = as
 		}
-		p.terms[n] = p.b.part(part{kind: xLex, r: r})
+		p.terms[n] = p.b.part(Part{Kind: Lex, Lex: r})
 	}
 
 }
 
 func (p *larkParser) regex(text, flags string) regex.ID {
-	r, err := p.b.m.Pattern(text, flags, regex.RawText(p.b.m.Store), true)
+	r, err := p.b.store.Pattern(text, flags, regex.RawText(p.b.store), true)
 	if err != nil {
 		panic(p.fail("%v", err))
 	}
 	return r
 }
 
-func (p *larkParser) alts(nested bool) *part {
+func (p *larkParser) alts(nested bool) *Part {
 	if p.Depth++; p.Depth > regex.MaxDepth {
 		panic(p.fail("nested deeper than %d", regex.MaxDepth))
 	}
 	defer func() { p.Depth-- }()
-	out := part{kind: xAlt}
+	out := Part{Kind: Alt}
 	p.blank(nested)
 	p.Eat("|")
 	for {
 		seq := p.seq(nested)
-		out.list = append(out.list, seq)
+		out.List = append(out.List, seq)
 		p.blank(nested)
 		if !p.Eat("|") {
 			return p.b.part(out)
@@ -205,8 +211,8 @@ func (p *larkParser) alts(nested bool) *part {
 	}
 }
 
-func (p *larkParser) seq(nested bool) *part {
-	out := part{kind: xSeq}
+func (p *larkParser) seq(nested bool) *Part {
+	out := Part{Kind: Seq}
 	for {
 		p.blank(nested)
 		if p.At >= len(p.Text) || strings.IndexByte("|)]\r\n", p.Text[p.At]) >= 0 {
@@ -248,9 +254,9 @@ func (p *larkParser) seq(nested bool) *part {
 			if hi >= 0 && lo > hi || lo > regex.MaxRepeat || hi > regex.MaxRepeat {
 				panic(p.fail("a repetition is out of range"))
 			}
-			item = p.b.part(part{kind: xRepeat, lo: lo, hi: hi, list: []*part{item}})
+			item = p.b.part(Part{Kind: Repeat, Lo: lo, Hi: hi, List: []*Part{item}})
 		}
-		out.list = append(out.list, item)
+		out.List = append(out.List, item)
 	}
 }
 
@@ -302,21 +308,17 @@ func (p *larkParser) text() (string, bool) {
 	return string(out), fold
 }
 
-func (p *larkParser) value() *jsonValue {
+func (p *larkParser) value() json.RawMessage {
 	d := json.NewDecoder(strings.NewReader(p.Text[p.At:]))
 	var raw json.RawMessage
 	if err := d.Decode(&raw); err != nil {
 		panic(p.fail("expected JSON: %v", err))
 	}
 	p.At += int(d.InputOffset())
-	v, err := parseJSON(string(raw))
-	if err != nil {
-		panic(p.fail("%v", err))
-	}
-	return v
+	return raw
 }
 
-func (p *larkParser) atom() *part {
+func (p *larkParser) atom() *Part {
 	switch c := p.Text[p.At]; {
 	case c == '(' || c == '[':
 		p.At++
@@ -326,7 +328,7 @@ func (p *larkParser) atom() *part {
 			panic(p.fail("a group does not end"))
 		}
 		if c == '[' {
-			return p.b.part(part{kind: xRepeat, hi: 1, list: []*part{inner}})
+			return p.b.part(Part{Kind: Repeat, Hi: 1, List: []*Part{inner}})
 		}
 		return inner
 	case c == '"':
@@ -341,18 +343,18 @@ func (p *larkParser) atom() *part {
 			if n != len(s) || k != len(to) || n == 0 || k == 0 || lo > hi {
 				panic(p.fail("a range is of two characters, the lower one first"))
 			}
-			return p.b.part(part{kind: xLex, r: p.b.m.UTF8(regex.Between(lo, hi))})
+			return p.b.part(Part{Kind: Lex, Lex: p.b.store.UTF8(regex.Between(lo, hi))})
 		}
 		if !fold {
-			return p.b.part(part{kind: xLex, r: p.b.m.Literal(s)})
+			return p.b.part(Part{Kind: Lex, Lex: p.b.store.Literal(s)})
 		}
 		r := regex.Epsilon
 		for i := len(s); i > 0; {
 			c, n := utf8.DecodeLastRuneInString(s[:i])
 			i -= n
-			r = p.b.m.Concat(p.b.m.UTF8(regex.Between(c, c).Folded()), r)
+			r = p.b.store.Concat(p.b.store.UTF8(regex.Between(c, c).Folded()), r)
 		}
-		return p.b.part(part{kind: xLex, r: r})
+		return p.b.part(Part{Kind: Lex, Lex: r})
 	case c == '/':
 		start := p.At + 1
 		class := false
@@ -373,19 +375,18 @@ func (p *larkParser) atom() *part {
 		p.At++
 		flags := p.While(func(b byte) bool { return strings.IndexByte("imslux", b) >= 0 })
 		r := p.regex(strings.ReplaceAll(text, `\/`, `/`), flags)
-		return p.b.part(part{kind: xLex, r: r})
+		return p.b.part(Part{Kind: Lex, Lex: r})
 	case p.Eat("%json"):
 		p.blank(true)
-		v := p.value()
-		e := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact, AnyOrder: p.spec.AnyOrder, Open: p.spec.Open})
-		return p.b.part(part{kind: xDone, e: e})
+		line := p.Line()
+		return p.b.part(Part{Kind: Schema, Schema: string(p.value()), Line: line})
 	case p.Eat("%until"):
 		p.blank(true)
 		if p.At >= len(p.Text) || p.Text[p.At] != '"' {
 			panic(p.fail("expected a text after %%until"))
 		}
 		s, _ := p.text()
-		return p.b.part(part{kind: xLex, r: p.b.m.until(p.b.m.Literal(s), p.b.m.Literal(s))})
+		return p.b.part(Part{Kind: Lex, Lex: p.b.store.Until(p.b.store.Literal(s), p.b.store.Literal(s))})
 	case c == '<':
 		panic(p.fail("tokens in a grammar are not supported"))
 	case c == '&' || c == '%' || c == '~':
@@ -395,69 +396,69 @@ func (p *larkParser) atom() *part {
 	if name == "" {
 		panic(p.fail("%q is not expected here", p.Text[p.At]))
 	}
-	return p.b.part(part{kind: xRule, name: name})
+	return p.b.part(Part{Kind: Rule, Name: name})
 }
 
 // terminal returns the regular expression of a part that may only use terminals.
-func (p *larkParser) terminal(x *part) regex.ID {
-	m := p.b.m
-	list := make([]regex.ID, len(x.list))
-	for i, l := range x.list {
+func (p *larkParser) terminal(x *Part) regex.ID {
+	m := p.b.store
+	list := make([]regex.ID, len(x.List))
+	for i, l := range x.List {
 		list[i] = p.terminal(l)
 	}
-	switch x.kind {
-	case xLex:
-		return x.r
-	case xSeq:
+	switch x.Kind {
+	case Lex:
+		return x.Lex
+	case Seq:
 		return m.Concat(list...)
-	case xAlt:
+	case Alt:
 		return m.Or(list...)
-	case xRepeat:
-		return m.Repeat(list[0], x.lo, x.hi)
-	case xDone:
+	case Repeat:
+		return m.Repeat(list[0], x.Lo, x.Hi)
+	case Schema:
 		panic(p.b.refused("%%json is allowed in rules only"))
 	}
-	if !isTerminal(x.name) {
-		panic(p.b.refused("a terminal uses the rule %q", x.name))
+	if !isTerminal(x.Name) {
+		panic(p.b.refused("a terminal uses the rule %q", x.Name))
 	}
-	if r, ok := p.done[x.name]; ok {
+	if r, ok := p.done[x.Name]; ok {
 		return r
 	}
-	body := p.terms[x.name]
+	body := p.terms[x.Name]
 	if body == nil {
-		panic(p.b.refused("the terminal %q is not defined", x.name))
+		panic(p.b.refused("the terminal %q is not defined", x.Name))
 	}
-	if p.opened[x.name] {
-		panic(p.b.refused("the terminal %q uses itself", x.name))
+	if p.opened[x.Name] {
+		panic(p.b.refused("the terminal %q uses itself", x.Name))
 	}
-	p.opened[x.name] = true
+	p.opened[x.Name] = true
 	r := p.terminal(body)
-	p.done[x.name] = r
+	p.done[x.Name] = r
 	return r
 }
 
 // resolve appends the ignored text to every terminal of a rule.
-func (p *larkParser) resolve(x *part, skip regex.ID) *part {
-	lex := func(r regex.ID) *part { return p.b.part(part{kind: xLex, r: p.b.m.Concat(r, skip)}) }
-	switch x.kind {
-	case xLex:
-		return lex(x.r)
-	case xDone:
+func (p *larkParser) resolve(x *Part, skip regex.ID) *Part {
+	lex := func(r regex.ID) *Part { return p.b.part(Part{Kind: Lex, Lex: p.b.store.Concat(r, skip)}) }
+	switch x.Kind {
+	case Lex:
+		return lex(x.Lex)
+	case Schema:
 		if skip == regex.Epsilon {
 			return x
 		}
-		return p.b.part(part{kind: xSeq, list: []*part{x, p.b.part(part{kind: xLex, r: skip})}})
-	case xRule:
-		if !isTerminal(x.name) {
+		return p.b.part(Part{Kind: Seq, List: []*Part{x, p.b.part(Part{Kind: Lex, Lex: skip})}})
+	case Rule:
+		if !isTerminal(x.Name) {
 			return x
 		}
 		r := p.terminal(x)
 		return lex(r)
 	}
 	out := *x
-	out.list = make([]*part, len(x.list))
-	for i, l := range x.list {
-		out.list[i] = p.resolve(l, skip)
+	out.List = make([]*Part, len(x.List))
+	for i, l := range x.List {
+		out.List[i] = p.resolve(l, skip)
 	}
 	return p.b.part(out)
 }
