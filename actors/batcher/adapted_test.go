@@ -101,7 +101,8 @@ func adaptedSocket(adapters int64) Placed {
 }
 
 func adaptedSpec(id string, adapter byte, bytes int64) Submit {
-	return Submit{Spec{ID: id, Prompt: prompt("the same text", 130), MaxTokens: 4, Sampling: greedy, Policy: kvcache.Full(), PromptLogprobs: -1, Adapter: Adapter{ID: lora.ID{adapter}, Bytes: bytes}}}
+	return Submit{Spec{ID: id, Prompt: prompt("the same text", 130), MaxTokens: 4, Sampling: greedy,
+		Policy: kvcache.Full(), PromptLogprobs: -1, Adapter: Adapter{ID: lora.ID{adapter}, Bytes: bytes}}}
 }
 
 // TestAdapterIsLoadedFirst: a request waits for its adapter, and requests without one do not. Texts read
@@ -147,7 +148,8 @@ func resultsOf(p *plan.Plan) (out []Result) {
 func TestAdapterRefused(t *testing.T) {
 	s := testState(t, nil)
 	s.Step(adaptedSocket(100))
-	if e := s.Step(adaptedSpec("big", 1, 101)); len(e.Rejects) != 1 || e.Rejects[0].Code != CodeBudget || !strings.Contains(e.Rejects[0].Message, "takes 101 bytes") {
+	if e := s.Step(adaptedSpec("big", 1, 101)); len(e.Rejects) != 1 || e.Rejects[0].Code != CodeBudget ||
+		!strings.Contains(e.Rejects[0].Message, "takes 101 bytes") {
 		t.Errorf("%+v, want a refusal with both numbers", e.Rejects)
 	}
 	e := s.Step(adaptedSpec("bad", 2, 50))

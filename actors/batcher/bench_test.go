@@ -26,7 +26,8 @@ func BenchmarkDecodeStep(b *testing.B) {
 				for j := range prompt {
 					prompt[j] = int32(i + j)
 				}
-				if out := s.Step(Submit{Spec: Spec{ID: fmt.Sprint(i), Prompt: prompt, MaxTokens: 1 << 29, Sampling: &params, Policy: kvcache.Full(), PromptLogprobs: -1}}); out.Start != nil {
+				if out := s.Step(Submit{Spec: Spec{ID: fmt.Sprint(i), Prompt: prompt, MaxTokens: 1 << 29,
+					Sampling: &params, Policy: kvcache.Full(), PromptLogprobs: -1}}); out.Start != nil {
 					e = out
 				} else if len(out.Rejects) > 0 {
 					b.Fatal(out.Rejects)

@@ -85,7 +85,8 @@ func TestContextsYield(t *testing.T) {
 	next, held := at.inherit(2, sockets, []int{0}) // it runs alone: no step opens it before another sequence opens
 	at = next
 	run(Placed{Epoch: 2, Sockets: sockets, Held: held}, rests)
-	if run(submit(Spec{ID: "later", Prompt: append(context[:200:200], prompt("later", 20)...), MaxTokens: 5, Context: 200}), over("later")); at.forks != 1 {
+	if run(submit(Spec{ID: "later", Prompt: append(context[:200:200], prompt("later", 20)...), MaxTokens: 5, Context: 200}),
+		over("later")); at.forks != 1 {
 		t.Fatalf("%d forks of a context that outlived its epoch", at.forks)
 	}
 	before := s.requests["context"].preempted
@@ -173,6 +174,7 @@ func TestClusteringBesideStreams(t *testing.T) {
 		}
 	}
 	if done != x.Pieces || read != length || beside == 0 || alone <= beside || moves < 3 || len(e.Finishes) != 1 || !s.Idle() {
-		t.Errorf("%d pieces of %d in %d steps of the hand-over, %d next to a stream, %d alone, %d tokens read in %d steps, %+v", done, x.Pieces, moves, beside, alone, read, steps, e.Finishes)
+		t.Errorf("%d pieces of %d in %d steps of the hand-over, %d next to a stream, %d alone, %d tokens read in %d steps, %+v",
+			done, x.Pieces, moves, beside, alone, read, steps, e.Finishes)
 	}
 }

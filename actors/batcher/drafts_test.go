@@ -19,14 +19,23 @@ func TestDraftersSaveSteps(t *testing.T) {
 		mode  speculate.Mode
 		most  int // maximum steps
 		least int
-	}{{speculate.Off, tokens, tokens}, {speculate.Lookup, 60, tokens / (1 + speculate.MaxDraft)}, {speculate.Suffix, 60, tokens / (1 + speculate.MaxDraft)}, {"suffix:2", 120, tokens / 3}, {"lookup:2", 120, tokens / 3}, {speculate.Model, 60, tokens / (1 + speculate.MaxDraft)}, {"model:3", 170, tokens / 4}} {
+	}{
+		{speculate.Off, tokens, tokens},
+		{speculate.Lookup, 60, tokens / (1 + speculate.MaxDraft)},
+		{speculate.Suffix, 60, tokens / (1 + speculate.MaxDraft)},
+		{"suffix:2", 120, tokens / 3},
+		{"lookup:2", 120, tokens / 3},
+		{speculate.Model, 60, tokens / (1 + speculate.MaxDraft)},
+		{"model:3", 170, tokens / 4},
+	} {
 		for _, mibs := range []int64{0, 1 << 20} {
 			t.Run(fmt.Sprint(c.mode, mibs), func(t *testing.T) {
 				sockets := []Socket{{ID: "n1", Budget: block * 100, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
 				s, out := testState(t, func(c *Config) { c.SpeculateBytes = max(1, mibs) }), newClient(t)
 				at := newCluster(t, 1, sockets)
 				defer at.close()
-				spec := Spec{ID: "loop", Prompt: prompt("p", 30), MaxTokens: tokens, Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Streaming(4, 60), Speculate: c.mode}
+				spec := Spec{ID: "loop", Prompt: prompt("p", 30), MaxTokens: tokens, Sampling: greedy,
+					PromptLogprobs: -1, Policy: kvcache.Streaming(4, 60), Speculate: c.mode}
 				out.specs[spec.ID] = &spec
 				out.take(s.Step(Placed{Epoch: 1, Sockets: sockets}))
 				e := s.Step(Submit{spec})
@@ -64,7 +73,8 @@ func TestDraftersSaveSteps(t *testing.T) {
 				if told.Lookups = f.Lookups; told != f {
 					t.Errorf("%+v in steps, %+v in all", told, f)
 				}
-				if total := s.Snapshot().Speculated; f.Accepted != total.Accepted || int(f.Accepted) != at.accepted || f.Drafted != total.Drafted || tokens-steps != at.accepted {
+				if total := s.Snapshot().Speculated; f.Accepted != total.Accepted || int(f.Accepted) != at.accepted ||
+					f.Drafted != total.Drafted || tokens-steps != at.accepted {
 					t.Errorf("%+v of the request, %+v of all, %d were right in %d steps", f, total, at.accepted, steps)
 				}
 				if s.drafts.Totals().Texts != 0 {
@@ -90,7 +100,8 @@ func TestDraftsNeverCost(t *testing.T) {
 		var looks uint64
 		jitter := rand.New(rand.NewPCG(uint64(batch), 4))
 		for i := range 2 * batch { // half of them wait; outputs have different lengths
-			spec := Spec{ID: fmt.Sprint(text, i), Prompt: prompt("noise", 8), MaxTokens: tokens - 13*i, Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Full(), Speculate: mode}
+			spec := Spec{ID: fmt.Sprint(text, i), Prompt: prompt("noise", 8), MaxTokens: tokens - 13*i,
+				Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Full(), Speculate: mode}
 			out.specs[spec.ID] = &spec
 			if more := s.Step(Submit{spec}); more.Start != nil {
 				e = more
@@ -124,7 +135,8 @@ func TestDraftsNeverCost(t *testing.T) {
 				noise := run("noise", speculate.Off, batch, each) / run("noise", mode, batch, each)
 				loop := run("loop", speculate.Off, batch, each) / run("loop", mode, batch, each)
 				t.Logf("%s, %d together, a row costs %.2f of the first: noise %.3f, loop %.2f of the speed of off", mode, batch, each, noise, loop)
-				if least := map[bool]float64{true: 0.97, false: 0.98}[mode == speculate.Model]; noise < least || loop < least || each <= 0.05 && loop < 1.5 {
+				if least := map[bool]float64{true: 0.97, false: 0.98}[mode == speculate.Model]; noise < least ||
+					loop < least || each <= 0.05 && loop < 1.5 {
 					t.Errorf("%s, %d together, a row costs %.2f of the first: noise %.3f, loop %.2f", mode, batch, each, noise, loop)
 				}
 			}
@@ -153,7 +165,8 @@ func TestDraftsLeaveRoomForScores(t *testing.T) {
 			sampling := *greedy
 			sampling.Logprobs = logprobs
 			for i := range 30 {
-				spec := Spec{ID: fmt.Sprint("loop", i), Prompt: prompt("p", 8), MaxTokens: 300, Sampling: &sampling, PromptLogprobs: -1, Policy: kvcache.Streaming(4, 20), Accepted: emitted > 0}
+				spec := Spec{ID: fmt.Sprint("loop", i), Prompt: prompt("p", 8), MaxTokens: 300, Sampling: &sampling,
+					PromptLogprobs: -1, Policy: kvcache.Streaming(4, 20), Accepted: emitted > 0}
 				for k := range emitted {
 					spec.Emitted = append(spec.Emitted, modelToken(spec.ID, k))
 				}
@@ -174,7 +187,8 @@ func TestDraftsLeaveRoomForScores(t *testing.T) {
 			out.take(e)
 			at.close()
 			if scores := most * (1 + max(0, logprobs)); scores > drafts.MaxScores || len(out.finished) != 30 || most == 0 && logprobs < 2000 {
-				t.Errorf("%d logprobs, %d tokens known: %d drafts in a step ask for %d, %d is the most; %d ended", logprobs, emitted, most, scores, drafts.MaxScores, len(out.finished))
+				t.Errorf("%d logprobs, %d tokens known: %d drafts in a step ask for %d, %d is the most; %d ended",
+					logprobs, emitted, most, scores, drafts.MaxScores, len(out.finished))
 			}
 		}
 	}

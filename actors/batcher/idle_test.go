@@ -64,7 +64,8 @@ func TestIdleCachesYield(t *testing.T) {
 	texts := map[string][]int32{}
 	turn := func(session string, added int) {
 		t.Helper()
-		spec := Spec{ID: fmt.Sprint(session, len(texts[session])), Session: session, SessionMillis: 1 << 40, Prompt: append(slices.Clone(texts[session]), prompt(session, added)...),
+		spec := Spec{ID: fmt.Sprint(session, len(texts[session])), Session: session, SessionMillis: 1 << 40,
+			Prompt:    append(slices.Clone(texts[session]), prompt(session, added)...),
 			MaxTokens: 20, Policy: endless, Context: 50, Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true}
 		out.specs[spec.ID] = &spec
 		step(Submit{spec})
@@ -86,7 +87,8 @@ func TestIdleCachesYield(t *testing.T) {
 		t.Fatal("its cache was not taken")
 	}
 
-	large := Spec{ID: "large", Prompt: prompt("large", 64), MaxTokens: 200, Policy: kvcache.Full(), Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true, Speculate: "off"}
+	large := Spec{ID: "large", Prompt: prompt("large", 64), MaxTokens: 200, Policy: kvcache.Full(),
+		Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true, Speculate: "off"}
 	out.specs["large"] = &large
 	step(Submit{large})
 	if flight == nil || len(flight.Chunks) != 1 || len(s.waiting) > 0 {

@@ -130,7 +130,8 @@ func (s *story) run(line string) string {
 		return fmt.Sprintf("a block is %d bytes; %d layer, %d KV heads\n", block, geometry.Layers, geometry.KVHeads)
 	case "placed":
 		s.flight = nil
-		return s.step(Placed{Epoch: uint32(a.int("epoch", 0)), Sockets: sockets(a["sockets"]), Disk: a["disk"] != "", Prefill: a["prefill"] != ""})
+		return s.step(Placed{Epoch: uint32(a.int("epoch", 0)), Sockets: sockets(a["sockets"]),
+			Disk: a["disk"] != "", Prefill: a["prefill"] != ""})
 	case "unplaced":
 		return s.step(Unplaced{Reason: a["reason"]})
 	case "submit":
@@ -168,7 +169,8 @@ func (s *story) run(line string) string {
 
 // prefillDone is the end of a read: of a number of tokens, with the token after them.
 func (s *story) prefillDone(a arguments) PrefillDone {
-	d := prefillgroup.Done{Number: uint64(a.int("number", 0)), Epoch: s.state.epoch, Seq: uint64(a.int("seq", 77)), Tokens: a.int("tokens", 0), Err: a["error"], Fault: a["fault"] != ""}
+	d := prefillgroup.Done{Number: uint64(a.int("number", 0)), Epoch: s.state.epoch, Seq: uint64(a.int("seq", 77)),
+		Tokens: a.int("tokens", 0), Err: a["error"], Fault: a["fault"] != ""}
 	if r := s.state.remote.asked[d.Number]; r != nil && d.Err == "" {
 		if d.Tokens = cmp.Or(d.Tokens, r.toRead()); d.Tokens >= len(r.Prompt) {
 			d.Sample = &sampler.Result{Token: modelToken(r.ID, d.Tokens-len(r.Prompt))}
@@ -305,7 +307,8 @@ func (s *story) describe(e Effects) string {
 		say("emit %s [%d] = %d", m.ID, m.Index, m.Token)
 	}
 	for _, f := range e.Finishes {
-		say("finish %s %s", f.ID, strings.TrimSpace(fmt.Sprintf("%s prompt=%d output=%d preempted=%d %s %s", f.Reason, f.Prompt, f.Output, f.Preempted, f.Code, f.Message)))
+		say("finish %s %s", f.ID, strings.TrimSpace(fmt.Sprintf("%s prompt=%d output=%d preempted=%d %s %s",
+			f.Reason, f.Prompt, f.Output, f.Preempted, f.Code, f.Message)))
 		if f.Pooled != nil {
 			say("  vector %v", f.Pooled)
 		}
@@ -324,11 +327,13 @@ func (s *story) describe(e Effects) string {
 	}
 	for _, d := range e.Disk {
 		if d.Seq != 0 {
-			say("disk %d: bring %d blocks of %d on %d from %d on as %v, before step %d, within %d ms", d.Number, len(d.Keys), d.Seq, d.Owner, d.From, d.Blocks, d.Step+1, d.Millis)
+			say("disk %d: bring %d blocks of %d on %d from %d on as %v, before step %d, within %d ms",
+				d.Number, len(d.Keys), d.Seq, d.Owner, d.From, d.Blocks, d.Step+1, d.Millis)
 		} else if len(d.Blocks) == 0 {
 			say("disk %d: are there %d blocks from %d on? within %d ms", d.Number, len(d.Keys), d.From, d.Millis)
 		} else {
-			say("disk %d: read %d blocks from %d on as %v, before step %d, within %d ms", d.Number, len(d.Keys), d.From, d.Blocks, d.Step+1, d.Millis)
+			say("disk %d: read %d blocks from %d on as %v, before step %d, within %d ms", d.Number,
+				len(d.Keys), d.From, d.Blocks, d.Step+1, d.Millis)
 		}
 	}
 	for _, n := range e.Drops {
@@ -341,7 +346,8 @@ func (s *story) describe(e Effects) string {
 		say("take %d: %d tokens of %d under %s as %d on %d", t.Number, t.Tokens, t.Source, t.Policy, t.Seq, t.Owner)
 	}
 	for _, d := range e.Exports {
-		say("export %d: %s", d.Number, cmp.Or(d.Err, fmt.Sprintf("%d tokens of %d on %d, then %v; vector %v, %d scores", d.Tokens, d.Seq, d.Rank, d.Sample, d.Pooled, len(d.Scores)))+map[bool]string{true: " (fault)"}[d.Fault])
+		say("export %d: %s", d.Number, cmp.Or(d.Err, fmt.Sprintf("%d tokens of %d on %d, then %v; vector %v, %d scores",
+			d.Tokens, d.Seq, d.Rank, d.Sample, d.Pooled, len(d.Scores)))+map[bool]string{true: " (fault)"}[d.Fault])
 	}
 	if p := e.Start; p != nil {
 		say("step %d of epoch %d, %d tokens", p.Step, p.Epoch, p.Tokens())
@@ -358,7 +364,8 @@ func (s *story) describe(e Effects) string {
 			say("  drop the sums of blocks %v", p.DropExtras)
 		}
 		for _, o := range p.Open {
-			say("  open %d for %s: owner %d, %s, read %d (%d of them output), reserve %d", o.Seq, o.ID, o.Owner, o.Policy.Spec(), o.Read, o.Sampled, o.Reserve)
+			say("  open %d for %s: owner %d, %s, read %d (%d of them output), reserve %d", o.Seq,
+				o.ID, o.Owner, o.Policy.Spec(), o.Read, o.Sampled, o.Reserve)
 			if o.Pool != pooling.None {
 				say("    pools %v", o.Pool)
 			}
@@ -374,7 +381,8 @@ func (s *story) describe(e Effects) string {
 			say("  decode %d (%s) position %d, %d accepted%s", d.Seq, s.ids[d.Seq], d.Start, d.Accepted, more)
 		}
 		for _, c := range p.Chunks {
-			say("  chunk %d (%s) [%d,%d) last=%v sample=%v logprobs=%d", c.Seq, s.ids[c.Seq], c.Start, c.Start+len(c.Tokens), c.Last, c.Sample, c.PromptLogprobs)
+			say("  chunk %d (%s) [%d,%d) last=%v sample=%v logprobs=%d", c.Seq, s.ids[c.Seq], c.Start,
+				c.Start+len(c.Tokens), c.Last, c.Sample, c.PromptLogprobs)
 			if len(c.Save) > 0 {
 				say("    saves blocks %v from %d on%s", c.Save, c.SaveFrom, map[bool]string{true: ", and sums"}[c.Sums])
 			}
@@ -388,9 +396,11 @@ func (s *story) describe(e Effects) string {
 
 func describeSnapshot(v Snapshot) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "epoch %d placed=%v draining=%v step %d in flight=%v: %d rows of %d sequences, %.0f tokens/s %s\n", v.Epoch, v.Placed, v.Draining, v.Step, v.InFlight, v.BatchRows, v.BatchSequences, v.TokensPerSecond, v.Unplaced)
+	fmt.Fprintf(&b, "epoch %d placed=%v draining=%v step %d in flight=%v: %d rows of %d sequences, %.0f tokens/s %s\n",
+		v.Epoch, v.Placed, v.Draining, v.Step, v.InFlight, v.BatchRows, v.BatchSequences, v.TokensPerSecond, v.Unplaced)
 	if o := v.Outage; o.Streams > 0 {
-		fmt.Fprintf(&b, "the end of epoch %d cut off %d: %d wait, %d failed, %d ms silent; %d recomputed, %d replayed, %d restored, %d from replicas\n",
+		fmt.Fprintf(&b,
+			"the end of epoch %d cut off %d: %d wait, %d failed, %d ms silent; %d recomputed, %d replayed, %d restored, %d from replicas\n",
 			o.Epoch, o.Streams, o.Waiting, o.Failed, o.SilentMillis, o.Recomputed, o.Replayed, o.Restored, o.Copies)
 	}
 	for _, k := range v.Sockets {

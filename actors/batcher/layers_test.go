@@ -24,8 +24,10 @@ func (c *cluster) reserveSweep(w *plan.Sweep) {
 	if w.From > 0 && w.Start == first {
 		at = first
 	}
-	if q.open.PassRows == 0 || w.Start != at || w.From != q.from || w.To > geometry.Layers || end < q.open.Read && len(w.Tokens)%q.open.PassRows != 0 {
-		c.t.Fatalf("%s: tokens [%d,%d) through layers [%d,%d), it is at token %d of layer %d", q.open.ID, w.Start, end, w.From, w.To, q.next, q.from)
+	if q.open.PassRows == 0 || w.Start != at || w.From != q.from || w.To > geometry.Layers ||
+		end < q.open.Read && len(w.Tokens)%q.open.PassRows != 0 {
+		c.t.Fatalf("%s: tokens [%d,%d) through layers [%d,%d), it is at token %d of layer %d", q.open.ID,
+			w.Start, end, w.From, w.To, q.next, q.from)
 	}
 	for rank, part := range q.parts {
 		if w.Start == first {
@@ -186,7 +188,8 @@ func TestResidualInFiles(t *testing.T) {
 		at := newCluster(t, 1, sockets)
 		defer at.close()
 		s.Step(Placed{Epoch: 1, Sockets: sockets})
-		spec := Spec{ID: "r", Prompt: prompt("r", tokens), MaxTokens: 3, Sampling: greedy, PromptLogprobs: -1, Policy: policy(t, "snapkv:topk=60,obs=4")}
+		spec := Spec{ID: "r", Prompt: prompt("r", tokens), MaxTokens: 3, Sampling: greedy, PromptLogprobs: -1,
+			Policy: policy(t, "snapkv:topk=60,obs=4")}
 		out.specs["r"] = &spec
 		e := s.Step(Submit{spec})
 		if e.Start == nil || e.Start.Open[0].InFile != c.inFile {

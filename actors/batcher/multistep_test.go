@@ -28,10 +28,15 @@ func TestDecodeSteps(t *testing.T) {
 		{name: "none fits it twice", most: 8, micros: 26000, least: tokens, atMost: tokens},
 		{name: "no step was measured", most: 8, micros: 0, least: tokens, atMost: tokens},
 		{name: "two sockets", most: 8, micros: 1000, sockets: 2, least: tokens / 8, atMost: tokens/8 + 5},
-		{name: "a ring", most: 8, micros: 1000, edit: func(p *Spec) { p.Policy = kvcache.Streaming(2, 20) }, least: tokens / 8, atMost: tokens/8 + 5},
+		{name: "a ring", most: 8, micros: 1000, edit: func(p *Spec) { p.Policy = kvcache.Streaming(2, 20) },
+			least: tokens / 8, atMost: tokens/8 + 5},
 		{name: "a prompt's tail", most: 8, micros: 1000, edit: func(p *Spec) { p.Policy = squeezed }, least: tokens / 8, atMost: tokens/8 + 6},
 		{name: "a small model guesses", most: 8, micros: 1000, edit: func(p *Spec) { p.Speculate = "model:2" }, least: 1, atMost: tokens},
-		{name: "many log-probabilities", most: 8, micros: 1000, edit: func(p *Spec) { s := *p.Sampling; s.Logprobs = drafts.MaxScores/2 - 1; p.Sampling = &s }, least: tokens / 2, atMost: tokens/2 + 5},
+		{name: "many log-probabilities", most: 8, micros: 1000, edit: func(p *Spec) {
+			s := *p.Sampling
+			s.Logprobs = drafts.MaxScores/2 - 1
+			p.Sampling = &s
+		}, least: tokens / 2, atMost: tokens/2 + 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := testState(t, func(cfg *Config) { cfg.DecodeSteps = c.most })
@@ -42,7 +47,8 @@ func TestDecodeSteps(t *testing.T) {
 			}
 			at := newCluster(t, 1, sockets)
 			defer at.close()
-			spec := Spec{ID: "a", Prompt: prompt("a", 40), MaxTokens: tokens, IgnoreEOS: true, Sampling: greedy, Speculate: speculate.Off, PromptLogprobs: -1, Policy: kvcache.Full()}
+			spec := Spec{ID: "a", Prompt: prompt("a", 40), MaxTokens: tokens, IgnoreEOS: true, Sampling: greedy,
+				Speculate: speculate.Off, PromptLogprobs: -1, Policy: kvcache.Full()}
 			if c.edit != nil {
 				c.edit(&spec)
 			}

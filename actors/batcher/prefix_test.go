@@ -35,7 +35,8 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 			a := &s.ledger.sockets[i]
 			switch {
 			case r.phase == prefill:
-				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.prefix.Blocks))*a.Block
+				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) +
+					kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.prefix.Blocks))*a.Block
 			case i == r.owner:
 				bytes[i] += kvcache.StepBytes(geometry, r.read, cached, max(1, r.staged), r.Policy) - int64(len(r.prefix.Blocks))*a.Block
 			case i == r.resides.replica:
@@ -176,7 +177,8 @@ func prefixLedger(t *testing.T, seed uint64) {
 				st, l := a.Stats(), s.ledger.sockets[i]
 				booked, alone := disk.absent(s, at, i)
 				if st.Used != want[i]-booked || st.Evictable != l.Evictable+alone || st.Used > l.reserved+l.Shared {
-					t.Fatalf("after %d steps socket %d has %d bytes and %d to evict, the ledger %d (%d booked) and %d", done, i, st.Used, st.Evictable, want[i], l.reserved+l.Shared, l.Evictable)
+					t.Fatalf("after %d steps socket %d has %d bytes and %d to evict, the ledger %d (%d booked) and %d",
+						done, i, st.Used, st.Evictable, want[i], l.reserved+l.Shared, l.Evictable)
 				}
 			}
 			done, warm = done+1, max(warm, at.warm)
@@ -192,7 +194,8 @@ func prefixLedger(t *testing.T, seed uint64) {
 	}
 	t.Logf("sums were kept %d times, resumed on %d sockets, dropped %d times", kept, summed, unsummed)
 	states := geometry.Recurrent.Layers > 0 // few prompts end where sums are then
-	if total := s.prefix.tree.Totals; warm == 0 || kept == 0 || unsummed == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 ||
+	if total := s.prefix.tree.Totals; warm == 0 || kept == 0 || unsummed == 0 || evicted == 0 ||
+		total.Hits == 0 || total.Restored == 0 || total.Late == 0 ||
 		(snapshots > 0) != states || total.Answers == 0 || spread == 0 || summed == 0 && !states {
 		t.Errorf("%d tokens found, %d blocks evicted, %+v: the test exercised nothing", warm, evicted, total)
 	}
@@ -200,7 +203,8 @@ func prefixLedger(t *testing.T, seed uint64) {
 		t.Error("no answer had states")
 	}
 	t.Logf("%d snapshots, %d of answers", snapshots, answers)
-	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefix.tree.Totals, evicted, disk.came, spread)
+	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread",
+		n, s.prefix.tree.Totals, evicted, disk.came, spread)
 }
 
 // A request that reads a block that was just added to the cache keeps its own rows until the step has

@@ -35,7 +35,8 @@ func grouped(t *testing.T, jobs bool) {
 			t.Fatalf("%+v", e.Rejects)
 		}
 	}
-	e := s.Step(Placed{Epoch: 1, Sockets: []Socket{{ID: "n", Budget: one * (blocks*3/2 + 2), Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}})
+	e := s.Step(Placed{Epoch: 1,
+		Sockets: []Socket{{ID: "n", Budget: one * (blocks*3/2 + 2), Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}})
 	for e.Start != nil {
 		d := StepDone{Epoch: 1, Step: e.Start.Step}
 		for _, o := range e.Start.Open {

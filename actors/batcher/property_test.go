@@ -29,7 +29,11 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 	slices.Sort(cuts)
 	var sockets []Socket
 	for i := range n {
-		sockets = append(sockets, Socket{ID: fmt.Sprint("n", i+1), Budget: int64(geometry.Layers) * (least + block*rapid.Int64Range(0, 60).Draw(r, "budget")), Heads: tensor.Span{Lo: cuts[i], Hi: cuts[i+1]}, Scratch: 1000 * rapid.Int64Range(0, 30).Draw(r, "scratch"), Adapters: rapid.Int64Range(0, 90).Draw(r, "adapters")})
+		sockets = append(sockets, Socket{
+			ID: fmt.Sprint("n", i+1), Heads: tensor.Span{Lo: cuts[i], Hi: cuts[i+1]},
+			Budget:  int64(geometry.Layers) * (least + block*rapid.Int64Range(0, 60).Draw(r, "budget")),
+			Scratch: 1000 * rapid.Int64Range(0, 30).Draw(r, "scratch"), Adapters: rapid.Int64Range(0, 90).Draw(r, "adapters"),
+		})
 	}
 	return sockets
 }
@@ -74,7 +78,8 @@ func TestRoomyTakesAnyRequest(t *testing.T) {
 			for _, p := range policies {
 				for n := 200; n > 0; n -= 16 {
 					for _, output := range []int{0, 1, 90} {
-						spec := Spec{ID: fmt.Sprint(p.Spec(), " ", n, " ", output), Prompt: prompt("a text", n), MaxTokens: output, Policy: p, Sampling: greedy, PromptLogprobs: -1}
+						spec := Spec{ID: fmt.Sprint(p.Spec(), " ", n, " ", output), Prompt: prompt("a text", n),
+							MaxTokens: output, Policy: p, Sampling: greedy, PromptLogprobs: -1}
 						for _, reject := range s.Step(Submit{spec}).Rejects {
 							t.Fatalf("%s, %d heads on the small socket: %s", name, cut, reject.Message)
 						}
@@ -106,10 +111,12 @@ func drawSuccessors(r *rapid.T, at *cluster, sockets []Socket) []int {
 }
 
 // policies are those of drawSpec.
-var policies = []*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged, factored, voting, summing}
+var policies = []*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20),
+	squeezed, paged, factored, voting, summing}
 
 func drawSpec(r *rapid.T, id string, now int64) Spec {
-	p := Spec{ID: id, Speculate: rapid.SampledFrom([]speculate.Mode{"", speculate.Suffix, speculate.Model, "model:2"}).Draw(r, "drafts"), Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
+	p := Spec{ID: id, Speculate: rapid.SampledFrom([]speculate.Mode{"", speculate.Suffix, speculate.Model, "model:2"}).Draw(r, "drafts"),
+		Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
 	p.Prompt = prompt(rapid.SampledFrom([]string{id, "a text", "another"}).Draw(r, "text"), rapid.IntRange(1, 200).Draw(r, "prompt"))
 	p.Prompt = begin(p.Prompt, id, rapid.IntRange(0, 200).Draw(r, "leaves the text"))
 	p.NoCache, p.Salt = rapid.IntRange(0, 4).Draw(r, "no cache") == 0, rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(r, "salt")
@@ -265,7 +272,8 @@ func everythingEnds(t *testing.T) {
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
-			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread", "reset", "answer", "adapter", "adapter"}).Draw(r, "action") {
+			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail",
+				"place", "unplace", "tick", "stale", "unread", "reset", "answer", "adapter", "adapter"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -386,7 +394,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 			if todo > 0 && (flight == nil || rapid.IntRange(0, 2).Draw(r, "submit") == 0) {
 				todo--
 				spec := drawSpec(r, fmt.Sprint("r", todo), int64(len(want)))
-				spec.Priority, spec.Accepted, spec.NoCache, spec.Adapter = 0, false, true, Adapter{} // equal priorities, and no request waits to start as a fork
+				// equal priorities, and no request waits to start as a fork
+				spec.Priority, spec.Accepted, spec.NoCache, spec.Adapter = 0, false, true, Adapter{}
 				out.specs[spec.ID], out.tokens[spec.ID] = &spec, len(spec.Emitted)
 				want = append(want, spec.ID)
 				step(Submit{spec})

@@ -50,7 +50,8 @@ func TestRate(t *testing.T) {
 		for i, s := range steps {
 			r.Add(s.rows, s.tokens)
 			if r.Tick(s.now, s.busy); r.Current != s.current || r.PerSecond != s.perSecond {
-				t.Errorf("%s: step %d at %d ms: %v tokens/s and %d rows/s, want %v and %d", name, i, s.now, r.Current, r.PerSecond, s.current, s.perSecond)
+				t.Errorf("%s: step %d at %d ms: %v tokens/s and %d rows/s, want %v and %d", name, i,
+					s.now, r.Current, r.PerSecond, s.current, s.perSecond)
 			}
 		}
 	}
@@ -64,7 +65,8 @@ func TestTokensOfAStep(t *testing.T) {
 	sockets := []Socket{{ID: "n1", Budget: block * 100, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
 	at := newCluster(t, 1, sockets)
 	defer at.close()
-	spec := Spec{ID: "loop", Prompt: prompt("p", read), MaxTokens: tokens, Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Streaming(4, 60), Speculate: speculate.Model}
+	spec := Spec{ID: "loop", Prompt: prompt("p", read), MaxTokens: tokens, Sampling: greedy, PromptLogprobs: -1,
+		Policy: kvcache.Streaming(4, 60), Speculate: speculate.Model}
 	out.specs[spec.ID] = &spec
 	out.take(s.Step(Placed{Epoch: 1, Sockets: sockets}))
 	several := 0

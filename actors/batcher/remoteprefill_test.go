@@ -20,11 +20,13 @@ func TestTakesAreBounded(t *testing.T) {
 	full := int64(1) << 30
 	s.Step(Placed{Epoch: 1, Prefill: true, Sockets: []Socket{{ID: "a", Budget: full, Heads: tensor.Span{Lo: 0, Hi: 4}}}})
 	for i := range prompts {
-		s.Step(Submit{Spec{ID: fmt.Sprint(i), Prompt: prompt("p", 20), MaxTokens: 4, Policy: kvcache.Full(), Sampling: greedy, PromptLogprobs: -1}})
+		s.Step(Submit{Spec{ID: fmt.Sprint(i), Prompt: prompt("p", 20), MaxTokens: 4, Policy: kvcache.Full(),
+			Sampling: greedy, PromptLogprobs: -1}})
 	}
 	takes := 0
 	for n := range prompts {
-		takes += len(s.Step(PrefillDone{Number: uint64(n + 1), Epoch: 1, Seq: uint64(n + 1), Tokens: 20, Sample: &sampler.Result{Token: 5}}).Takes)
+		takes += len(s.Step(PrefillDone{Number: uint64(n + 1), Epoch: 1, Seq: uint64(n + 1), Tokens: 20,
+			Sample: &sampler.Result{Token: 5}}).Takes)
 	}
 	if takes != plan.MaxTaking {
 		t.Fatalf("%d caches are taken at once, want %d", takes, plan.MaxTaking)

@@ -13,7 +13,10 @@ import (
 func TestReplicasThatCannotBeMade(t *testing.T) {
 	s := testState(t, func(c *Config) { c.MaxRunning, c.Replicas = 4, 1 })
 	out := newClient(t)
-	sockets := []Socket{{ID: "a", Budget: 400 * block, Heads: tensor.Span{Lo: 0, Hi: 2}}, {ID: "b", Budget: 400 * block, Heads: tensor.Span{Lo: 2, Hi: 4}}}
+	sockets := []Socket{
+		{ID: "a", Budget: 400 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "b", Budget: 400 * block, Heads: tensor.Span{Lo: 2, Hi: 4}},
+	}
 	at, epoch, now := newCluster(t, 1, sockets), uint32(1), int64(0)
 	defer func() { at.close() }()
 	failed, copied, works := 0, 0, false

@@ -149,7 +149,8 @@ func TestSessions(t *testing.T) {
 		t.Fatalf("after its time %d caches were taken, %d wait", at.takes, waits())
 	}
 	// Memory is short.
-	large := Spec{ID: "large", Prompt: prompt("large", limit-30), MaxTokens: 30, Policy: kvcache.Full(), Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true}
+	large := Spec{ID: "large", Prompt: prompt("large", limit-30), MaxTokens: 30, Policy: kvcache.Full(),
+		Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true}
 	for i := 0; waits() > 0; i++ {
 		if i > 40 {
 			t.Fatal("the waiting cache keeps its memory")
@@ -175,8 +176,13 @@ func TestSessions(t *testing.T) {
 
 	// Other requests do not take it.
 	ask(turns+5, 10)
-	for _, other := range []Spec{{Session: "t", Context: first}, {Session: "s", Context: first + 1}, {Session: "s", Context: first, Policy: kvcache.Streaming(4, 60)}} {
-		other.ID, other.Prompt, other.MaxTokens, other.Sampling, other.PromptLogprobs = fmt.Sprintf("%s%d%v", other.Session, other.Context, other.Policy == nil), text[:90], 2, greedy, -1
+	for _, other := range []Spec{
+		{Session: "t", Context: first},
+		{Session: "s", Context: first + 1},
+		{Session: "s", Context: first, Policy: kvcache.Streaming(4, 60)},
+	} {
+		other.ID, other.Prompt, other.MaxTokens, other.Sampling, other.PromptLogprobs = fmt.Sprintf("%s%d%v",
+			other.Session, other.Context, other.Policy == nil), text[:90], 2, greedy, -1
 		if other.Policy == nil {
 			other.Policy = endless
 		}

@@ -142,7 +142,8 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 				s.Release()
 				return nil, none
 			}
-			held = append(held, Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Replica: copied, Spilled: s.Spilled()})
+			held = append(held,
+				Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Replica: copied, Spilled: s.Spilled()})
 			return s, at
 		}
 		k := &sequence{open: q.open, prompt: q.prompt, held: true}
@@ -295,7 +296,8 @@ func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 		}
 		c.must(part.Attach(chain), "shared blocks")
 		if q.open.PassRows > 0 {
-			stream := layered.NewInFile(func(int64) (layered.File, error) { return nil, errStep }, hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
+			stream := layered.NewInFile(func(int64) (layered.File, error) { return nil, errStep },
+				hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
 			if !q.open.InFile {
 				var err error
 				stream, err = layered.NewResidual(c.arenas[rank], hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
@@ -363,7 +365,8 @@ func (c *cluster) observeLayers(q *sequence, start, n, from, to int) {
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; q.seen[rank] != nil && head < c.spans[rank].Hi; head++ {
 			for layer := from; layer < to; layer++ {
-				q.seen[rank].Observe(layer, head, start, n, make([]float32, n*geometry.Layout.KDim), geometry.Layout.KDim, tensor.Score{Scale: 1}, part.Blocks(layer, head), new(tensor.AttnScratch))
+				q.seen[rank].Observe(layer, head, start, n, make([]float32, n*geometry.Layout.KDim),
+					geometry.Layout.KDim, tensor.Score{Scale: 1}, part.Blocks(layer, head), new(tensor.AttnScratch))
 			}
 		}
 	}
@@ -491,7 +494,8 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		if end := d.Start + n; !d.Sample != (d.Start+1 < q.prompt) || !d.Sample && end >= q.prompt {
 			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Start, end, q.prompt, !d.Sample)
 		}
-		if p.PassCount() > 1 && (n > 1 || !d.Sample || d.Draft > 0 || len(p.Chunks)+len(p.Sweeps)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
+		if p.PassCount() > 1 &&
+			(n > 1 || !d.Sample || d.Draft > 0 || len(p.Chunks)+len(p.Sweeps)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
 			c.t.Fatalf("%s: %d passes of a step that has more to do: %+v", q.open.ID, p.Passes, p)
 		}
 		if left := q.prompt + requests[q.open.ID].MaxTokens - 1 - d.Start; p.PassCount() > max(1, left) {
@@ -619,7 +623,8 @@ var squeezed = func() *kvcache.Policy {
 
 // fork begins a sequence with the cache of another.
 func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
-	if from == nil || from.held || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read || from.open.Policy != q.open.Policy || len(q.open.Resume) != q.open.Read {
+	if from == nil || from.held || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read ||
+		from.open.Policy != q.open.Policy || len(q.open.Resume) != q.open.Read {
 		c.t.Fatalf("%s: a fork of %+v", q.open.ID, from)
 	}
 	q.feed(c, requests, 0, q.open.Resume)
@@ -637,7 +642,8 @@ func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
 
 // take begins a sequence with all of the cache of another, which ends.
 func (c *cluster) take(q, from *sequence, requests map[string]*Spec) {
-	if from == nil || from.held || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read || from.open.Policy.Spec() != q.open.Policy.Spec() {
+	if from == nil || from.held || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read ||
+		from.open.Policy.Spec() != q.open.Policy.Spec() {
 		c.t.Fatalf("%s: takes the cache of %+v", q.open.ID, from)
 	}
 	n := len(q.open.Resume) - from.own.Tokens()
@@ -750,7 +756,8 @@ func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
 				switch {
 				case rank != owner:
 					b := kvcache.PromptBlock(geometry, q.open.Policy, q.open.Read, layer, tensor.Span{Lo: head, Hi: head + 1})
-					c.move(b, kvcache.Selection{From: part, Policy: q.open.Policy, Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }}, q.own)
+					c.move(b, kvcache.Selection{From: part, Policy: q.open.Policy,
+						Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }}, q.own)
 				case !rule.KeepsAll():
 					c.must(q.own.Keep(part, layer, head, kept), "keep")
 					c.must(q.own.KeepQueries(seen), "queries")
@@ -764,7 +771,8 @@ func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
 				if rank == owner {
 					c.must(q.own.KeepState(part, layer, span), "keep of a state")
 				} else {
-					c.move(kvcache.PromptBlock(geometry, q.open.Policy, q.open.Read, geometry.Layers+layer, span), kvcache.Selection{From: part, Policy: q.open.Policy}, q.own)
+					c.move(kvcache.PromptBlock(geometry, q.open.Policy, q.open.Read, geometry.Layers+layer, span),
+						kvcache.Selection{From: part, Policy: q.open.Policy}, q.own)
 				}
 			}
 		}
@@ -793,7 +801,8 @@ type client struct {
 }
 
 func newClient(t fataler) *client {
-	return &client{t: t, specs: map[string]*Spec{}, tokens: map[string]int{}, scored: map[string]int{}, finished: map[string]Finish{}, seen: map[string]bool{}}
+	return &client{t: t, specs: map[string]*Spec{}, tokens: map[string]int{}, scored: map[string]int{},
+		finished: map[string]Finish{}, seen: map[string]bool{}}
 }
 
 // guess returns right tokens first, then wrong ones.
@@ -930,7 +939,8 @@ func checkLedger(t fataler, s *State) {
 			}
 		}
 		if a.copies != copies || a.reserved != sums[i]+copies || a.Shared != shared || a.Evictable != evictable || a.free() < 0 {
-			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d", a.ID, a.reserved, a.Shared, a.Evictable, a.Budget, sums[i], shared, evictable)
+			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d",
+				a.ID, a.reserved, a.Shared, a.Evictable, a.Budget, sums[i], shared, evictable)
 		}
 	}
 	for _, b := range s.textBlocks() {

@@ -35,7 +35,8 @@ func TestSnapshotPlaces(t *testing.T) {
 		{tokens: 260, same: 100, kept: []int{64, 256}},
 	} {
 		id := fmt.Sprint("r", i)
-		spec := Spec{ID: id, Prompt: begin(prompt("a text", c.tokens), id, c.same), MaxTokens: 3, Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Full()}
+		spec := Spec{ID: id, Prompt: begin(prompt("a text", c.tokens), id, c.same), MaxTokens: 3,
+			Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Full()}
 		out.specs[id] = &spec
 		var kept []int
 		found := -1

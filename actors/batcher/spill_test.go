@@ -65,7 +65,12 @@ func TestSpill(t *testing.T) {
 		scratch int64
 		orders  int
 		cache   bool
-	}{{"no disk", 0, 0, false}, {"room for one", 2*file - 1, 1, false}, {"room for all", 10 * file, 2, false}, {"with the prefix cache", 10 * file, 2, true}} {
+	}{
+		{"no disk", 0, 0, false},
+		{"room for one", 2*file - 1, 1, false},
+		{"room for all", 10 * file, 2, false},
+		{"with the prefix cache", 10 * file, 2, true},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 500, 450 })
 			if !c.cache {

@@ -125,7 +125,8 @@ func TestZipf(t *testing.T) {
 		}
 	}
 	ours := float64(s.prefix.tree.Totals.Hits) / float64(s.prefix.tree.Totals.Queries)
-	t.Logf("%d requests, room for %d of %d blocks: %.1f %% of the tokens found; least recently used %.1f %%, oracle %.1f %%", len(trace), room, blocks, 100*ours, 100*lru, 100*oracle)
+	t.Logf("%d requests, room for %d of %d blocks: %.1f %% of the tokens found; least recently used %.1f %%, oracle %.1f %%",
+		len(trace), room, blocks, 100*ours, 100*lru, 100*oracle)
 	if ours < lru || ours > oracle {
 		t.Errorf("%.3f of the tokens were found; least recently used finds %.3f, an oracle %.3f", ours, lru, oracle)
 	}

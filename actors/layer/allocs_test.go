@@ -19,8 +19,9 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the allocations of the plain build")
 	}
-	d := Dims{Hidden: 256, Heads: 8, KVHeads: 4, HeadDim: 32, FFN: 512, NormEps: 1e-5, MoE: model.MoE{Experts: 8, PerToken: 3, FFN: 64, Shared: 96,
-		Router: model.Router{Score: model.Sigmoid, Normalise: true, Scale: 2.5, Bias: true, Groups: 4, TopGroups: 2, GroupTop: 2}}}
+	d := Dims{Hidden: 256, Heads: 8, KVHeads: 4, HeadDim: 32, FFN: 512, NormEps: 1e-5,
+		MoE: model.MoE{Experts: 8, PerToken: 3, FFN: 64, Shared: 96,
+			Router: model.Router{Score: model.Sigmoid, Normalise: true, Scale: 2.5, Bias: true, Groups: 4, TopGroups: 2, GroupTop: 2}}}
 	place, err := topology.Place(1, topology.Gather, topology.Shape{Hidden: d.Hidden, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim,
 		FFN: d.FFN, Vocab: 64, FFNUnits: tensor.Units(d.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(d.FFN, 0, u).Hi }},
 		[]topology.Member{{ID: "a"}})
@@ -47,7 +48,8 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			b := newBatch(d, sequences, layout, pool)
 			var segments []Segment
 			for i := range sequences {
-				segments = append(segments, Segment{Seq: uint64(i), Cache: OwnedCache{filled(t, arena, d, layout, start), tensor.Score{Scale: 0.2}, nil}, N: 1, Start: start})
+				segments = append(segments,
+					Segment{Seq: uint64(i), Cache: OwnedCache{filled(t, arena, d, layout, start), tensor.Score{Scale: 0.2}, nil}, N: 1, Start: start})
 			}
 			if err := b.Reset(place, 0, segments); err != nil {
 				t.Fatal(err)
@@ -102,7 +104,8 @@ func randomExperts(t testing.TB, d Dims, dt tensor.DType) *Experts {
 	}
 	return &Experts{Router: randomMatrix(t, tensor.F32, d.MoE.Experts, d.Hidden), Bias: make([]float32, d.MoE.Experts),
 		Gate: bank(d.MoE.FFN, d.Hidden), Up: bank(d.MoE.FFN, d.Hidden), Down: bank(d.Hidden, d.MoE.FFN),
-		SharedGate: randomMatrix(t, dt, d.MoE.Shared, d.Hidden), SharedUp: randomMatrix(t, dt, d.MoE.Shared, d.Hidden), SharedDown: randomMatrix(t, dt, d.Hidden, d.MoE.Shared)}
+		SharedGate: randomMatrix(t, dt, d.MoE.Shared, d.Hidden), SharedUp: randomMatrix(t, dt, d.MoE.Shared, d.Hidden),
+		SharedDown: randomMatrix(t, dt, d.Hidden, d.MoE.Shared)}
 }
 
 func randomWeights(t testing.TB, d Dims, dt tensor.DType) *Weights {
@@ -112,7 +115,8 @@ func randomWeights(t testing.TB, d Dims, dt tensor.DType) *Weights {
 	for i := range ones {
 		ones[i] = 1
 	}
-	return &Weights{Q: matrix(d.qCols(), d.Hidden), K: matrix(d.kCols(), d.Hidden), V: matrix(d.kCols(), d.Hidden), O: matrix(d.Hidden, d.qCols()),
+	return &Weights{Q: matrix(d.qCols(), d.Hidden), K: matrix(d.kCols(), d.Hidden),
+		V: matrix(d.kCols(), d.Hidden), O: matrix(d.Hidden, d.qCols()),
 		Gate: matrix(d.FFN, d.Hidden), Up: matrix(d.FFN, d.Hidden), Down: matrix(d.Hidden, d.FFN), AttnNorm: ones, FFNNorm: ones}
 }
 

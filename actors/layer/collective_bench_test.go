@@ -65,7 +65,8 @@ func BenchmarkGroup(b *testing.B) {
 					if way == "arrivals" || way == "goroutine" {
 						wire = mailed{wire, root, pids[rank]}
 					}
-					g, err := collective.NewGroup(collective.Config{Rank: rank, Size: ranks, Epoch: 1, Incarnations: make([]uint32, ranks), Deadline: time.Minute}, wire)
+					g, err := collective.NewGroup(collective.Config{Rank: rank, Size: ranks, Epoch: 1,
+						Incarnations: make([]uint32, ranks), Deadline: time.Minute}, wire)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -38,8 +38,10 @@ const testLayers = 3
 func newSockets(t *testing.T, m topology.Mapping, ranks int, dt tensor.DType) *sockets {
 	t.Helper()
 	d := Dims{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 128, NormEps: 1e-5}
-	place, err := topology.Place(1, m, topology.Shape{Hidden: d.Hidden, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, FFN: d.FFN, Vocab: 64,
-		FFNUnits: tensor.Units(d.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(d.FFN, 0, u).Hi }}, make([]topology.Member, ranks))
+	place, err := topology.Place(1, m,
+		topology.Shape{Hidden: d.Hidden, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, FFN: d.FFN, Vocab: 64,
+			FFNUnits: tensor.Units(d.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(d.FFN, 0, u).Hi }},
+		make([]topology.Member, ranks))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +66,8 @@ func newSockets(t *testing.T, m topology.Mapping, ranks int, dt tensor.DType) *s
 			next = append([]*actor.PID{pid}, next...)
 			t.Cleanup(layers[0].Close)
 		}
-		g, err := collective.NewGroup(collective.Config{Rank: rank, Size: ranks, Epoch: 1, Incarnations: make([]uint32, ranks), Deadline: time.Minute}, wires[rank])
+		g, err := collective.NewGroup(collective.Config{Rank: rank, Size: ranks, Epoch: 1,
+			Incarnations: make([]uint32, ranks), Deadline: time.Minute}, wires[rank])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +105,8 @@ func (s *sockets) slice(layer, rank int, dt tensor.DType) *Weights {
 	if s.place.Mapping == topology.Reduce {
 		q, k, out, down, ffn = all(d.qCols()), all(d.kCols()), all(d.Hidden), all(d.Hidden), me.FFNUnits
 	}
-	w.Q, w.K, w.V, w.O = matrix(1, q, d.Hidden, hidden), matrix(2, k, d.Hidden, hidden), matrix(3, k, d.Hidden, hidden), matrix(4, out, d.qCols(), attn)
+	w.Q, w.K, w.V, w.O = matrix(1, q, d.Hidden, hidden), matrix(2, k, d.Hidden, hidden),
+		matrix(3, k, d.Hidden, hidden), matrix(4, out, d.qCols(), attn)
 	w.Gate, w.Up, w.Down = matrix(5, me.FFN, d.Hidden, hidden), matrix(6, me.FFN, d.Hidden, hidden), matrix(7, down, d.FFN, ffn)
 	return w
 }
@@ -147,7 +151,8 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 			segments = append(segments, segment)
 		}
 		if prompt > 0 {
-			segments = append(segments, Segment{Seq: 100, N: prompt, Prefill: true, Cache: open(tensor.Span{Lo: me.KVHeads.Lo, Hi: me.KVHeads.Hi}, 0, prompt)})
+			segments = append(segments,
+				Segment{Seq: 100, N: prompt, Prefill: true, Cache: open(tensor.Span{Lo: me.KVHeads.Lo, Hi: me.KVHeads.Hi}, 0, prompt)})
 		}
 		b := newBatch(s.d, 64, layout, s.pool)
 		b.Type, b.MicroBatch = dt, number
@@ -216,7 +221,8 @@ func TestMicroBatches(t *testing.T) {
 					for i := range want {
 						for rank := range want[i] {
 							n := want[i][rank].T * s.d.Hidden
-							if !slices.Equal(want[i][rank].Backend.(*Processor).X[:n], got[i][rank].Backend.(*Processor).X[:n]) || !slices.Equal(want[i][0].Backend.(*Processor).X[:n], want[i][rank].Backend.(*Processor).X[:n]) {
+							if !slices.Equal(want[i][rank].Backend.(*Processor).X[:n], got[i][rank].Backend.(*Processor).X[:n]) ||
+								!slices.Equal(want[i][0].Backend.(*Processor).X[:n], want[i][rank].Backend.(*Processor).X[:n]) {
 								t.Errorf("step %d, rank %d: results differ from a sequential run, or from rank 0", i, rank)
 							}
 						}

@@ -20,8 +20,10 @@ func TestScheduleSynchronises(t *testing.T) {
 		}
 		return c
 	}
-	alone, prefill, local := func(c *conditions) { c.alone = true }, func(c *conditions) { c.prefill = true }, func(c *conditions) { c.local = true }
-	owned, last, latent := func(c *conditions) { c.owned, c.quantized = true, true }, func(c *conditions) { c.last = true }, func(c *conditions) { c.latent = true }
+	alone, prefill, local := func(c *conditions) { c.alone = true }, func(c *conditions) { c.prefill = true },
+		func(c *conditions) { c.local = true }
+	owned, last, latent := func(c *conditions) { c.owned, c.quantized = true, true },
+		func(c *conditions) { c.last = true }, func(c *conditions) { c.latent = true }
 	sparse, prompts := func(c *conditions) { c.sparse = true }, func(c *conditions) { c.prefill, c.decode = true, false }
 	for _, x := range []struct {
 		c    conditions
@@ -29,7 +31,8 @@ func TestScheduleSynchronises(t *testing.T) {
 	}{
 		{with(g, alone, prefill), 0}, {with(r, alone), 0}, {with(r, alone, latent, prefill), 0}, {with(g, alone, sparse), 0},
 		{g, 5}, {with(g, last), 5}, {with(g, sparse), 5},
-		{with(g, prefill, local), 4}, {with(g, prefill, local, last), 4}, {with(g, prefill, local, sparse), 4}, // heads match the projection rows: no exchange before attention
+		// heads match the projection rows: no exchange before attention
+		{with(g, prefill, local), 4}, {with(g, prefill, local, last), 4}, {with(g, prefill, local, sparse), 4},
 		{r, 2}, {with(r, last), 2}, {with(r, sparse), 3}, {with(r, prefill), 3}, {with(r, prefill, last), 3}, {with(r, prefill, sparse), 4},
 		{with(g, latent), 7}, {with(g, latent, local), 5}, {with(r, latent), 2}, {with(r, latent, prefill), 4},
 		{with(g, owned, prompts, local), 6}, {with(g, owned, prefill), 7}, {with(g, owned, prompts, local, last), 7},
@@ -59,9 +62,12 @@ func TestScheduleWithoutFFN(t *testing.T) {
 		c    conditions
 		want int
 	}{
-		{conditions{mapping: topology.Gather, decode: true, recurrent: true}, 3}, {conditions{mapping: topology.Gather, prefill: true, last: true}, 3},
-		{conditions{mapping: topology.Reduce, decode: true, recurrent: true}, 0}, {conditions{mapping: topology.Reduce, decode: true, last: true}, 1},
-		{conditions{mapping: topology.Reduce, prefill: true, recurrent: true}, 2}, {conditions{mapping: topology.Reduce, prefill: true, owned: true}, 2},
+		{conditions{mapping: topology.Gather, decode: true, recurrent: true}, 3},
+		{conditions{mapping: topology.Gather, prefill: true, last: true}, 3},
+		{conditions{mapping: topology.Reduce, decode: true, recurrent: true}, 0},
+		{conditions{mapping: topology.Reduce, decode: true, last: true}, 1},
+		{conditions{mapping: topology.Reduce, prefill: true, recurrent: true}, 2},
+		{conditions{mapping: topology.Reduce, prefill: true, owned: true}, 2},
 		{conditions{mapping: topology.Gather, alone: true, prefill: true}, 0},
 	} {
 		x.c.bare = true
@@ -128,7 +134,8 @@ func TestQuantizable(t *testing.T) {
 					t.Fatal(err)
 				}
 				if on := want || m == topology.Gather && c.gather; b.step.owned != want || b.step.quantized != on {
-					t.Errorf("%v, %s, %d ranks, %d prompt rows, rank %d: norms %v, the rest %v", c.dt, m, c.ranks, c.n, rank, b.step.owned, b.step.quantized)
+					t.Errorf("%v, %s, %d ranks, %d prompt rows, rank %d: norms %v, the rest %v", c.dt,
+						m, c.ranks, c.n, rank, b.step.owned, b.step.quantized)
 				}
 			}
 		}
@@ -138,7 +145,8 @@ func TestQuantizable(t *testing.T) {
 // Sums must arrive where the next layer reads the row: at its owner in a decode-only step, everywhere
 // before the head and before a prompt's projections.
 func TestScheduleScattersDecode(t *testing.T) {
-	for _, c := range []struct{ prefill, owned, last, want bool }{{false, false, false, true}, {false, false, true, false}, {true, false, false, false}, {true, false, true, false},
+	for _, c := range []struct{ prefill, owned, last, want bool }{{false, false, false, true},
+		{false, false, true, false}, {true, false, false, false}, {true, false, true, false},
 		{false, true, false, true}, {false, true, true, false}} {
 		s := conditions{mapping: topology.Reduce, prefill: c.prefill, decode: true, owned: c.owned, quantized: c.owned, last: c.last}.schedule()
 		if got := slices.Contains(s, Stage(scatterDown)); got != c.want || slices.Contains(s, Stage(reduceDown)) == c.want {
@@ -160,7 +168,8 @@ func TestBatchOrdersRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBatch(d, 16, tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, nil)
-	segs := []Segment{{Seq: 1, N: 4, Prefill: true}, {Seq: 2, N: 1, Owner: 2}, {Seq: 3, N: 1, Owner: 0}, {Seq: 4, N: 1, Owner: 2}, {Seq: 5, N: 3, Prefill: true}}
+	segs := []Segment{{Seq: 1, N: 4, Prefill: true}, {Seq: 2, N: 1, Owner: 2}, {Seq: 3, N: 1, Owner: 0},
+		{Seq: 4, N: 1, Owner: 2}, {Seq: 5, N: 3, Prefill: true}}
 	if err := b.Reset(p, 0, segs); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,8 @@ type decoder struct {
 
 const decodeRows = 9
 
-func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place topology.Placement, pool *tensor.Pool, arena *memory.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
+func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place topology.Placement,
+	pool *tensor.Pool, arena *memory.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
 	c := &ck.Config
 	d := &decoder{t: t, g: shard.GeometryOf(c, tensor.BF16), w: w, place: place}
 	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, layer.NewProcessor(layer.DimsOf(c), decodeRows, d.g.Layout, pool))
@@ -136,12 +137,20 @@ func (d *decoder) pass(rows []float32, start int) []float32 {
 // repeated steps.
 func TestRowsOfSeveralTokens(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=60", "streaming:sink=0,recent=3", "snapkv:topk=30,obs=8,pool=5",
-		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7", "sage:sink=4,recent=20,topk=20", "h2o:recent=20,topk=20", "h2o:recent=2,topk=40,step=1", "h2o:recent=20,topk=50,step=1", "tova:size=50",
-		"streaming:sink=4,recent=60,positions=cache", "snapkv:topk=30,obs=8,pool=5,positions=cache", "h2o:recent=20,topk=20,step=1,positions=cache,half=1", "tova:size=50,positions=cache",
+		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7", "sage:sink=4,recent=20,topk=20", "h2o:recent=20,topk=20",
+		"h2o:recent=2,topk=40,step=1", "h2o:recent=20,topk=50,step=1", "tova:size=50",
+		"streaming:sink=4,recent=60,positions=cache", "snapkv:topk=30,obs=8,pool=5,positions=cache",
+		"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "tova:size=50,positions=cache",
 		"knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "quest:page=16,budget=32,skip=1", "quest:page=64,budget=128",
-		"shadowkv:chunk=8,budget=24,outliers=2,local=1", "shadowkv:chunk=2,budget=20,outliers=3,local=2,int8=1,skip=1", "shadowkv:chunk=16,budget=32,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
+		"shadowkv:chunk=8,budget=24,outliers=2,local=1", "shadowkv:chunk=2,budget=20,outliers=3,local=2,int8=1,skip=1",
+		"shadowkv:chunk=16,budget=32,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8",
+		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7,votes=candidates",
-		"pyramidkv:topk=20,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=20,topk=20,obs=8,pool=7,layers=pyramid,beta=3", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5", "snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0", "snapkv:topk=20,obs=8,pool=5,ring=11,positions=cache", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=9"}
+		"pyramidkv:topk=20,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=20,topk=20,obs=8,pool=7,layers=pyramid,beta=3",
+		"lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32",
+		"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
+		"snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0", "snapkv:topk=20,obs=8,pool=5,ring=11,positions=cache",
+		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=9"}
 	for _, name := range []string{"llama", "deepseek_v2", "gemma3", "gemma4_31b"} {
 		ck, err := checkpoint.Open(filepath.Join(modelData, name))
 		if err != nil {

@@ -74,9 +74,12 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	}{
 		{"original positions, shift-and-append", 0, func(*kvmemory.Arena) (stream, error) { return newShifted(g, o.Context, nil), nil }},
 		{"original positions, in place", 0, func(a *kvmemory.Arena) (stream, error) { return newRing(a, g, policy, rope) }},
-		{"cache positions, shift-and-append, all keys rotated", 2, func(*kvmemory.Arena) (stream, error) { return newShifted(g, o.Context, rope), nil }},
-		{"cache positions, in place, all keys rotated", 2, func(a *kvmemory.Arena) (stream, error) { return newTurning(a, g, policy, rope, false) }},
-		{"cache positions, in place, all keys rotated, rotate-half cache", 2, func(a *kvmemory.Arena) (stream, error) { return newTurning(a, g, policy, rope, true) }},
+		{"cache positions, shift-and-append, all keys rotated", 2,
+			func(*kvmemory.Arena) (stream, error) { return newShifted(g, o.Context, rope), nil }},
+		{"cache positions, in place, all keys rotated",
+			2, func(a *kvmemory.Arena) (stream, error) { return newTurning(a, g, policy, rope, false) }},
+		{"cache positions, in place, all keys rotated, rotate-half cache", 2,
+			func(a *kvmemory.Arena) (stream, error) { return newTurning(a, g, policy, rope, true) }},
 		{"cache positions, in place, indices from the newest", 2, func(a *kvmemory.Arena) (stream, error) {
 			return newRing(a, g, policy.AtCachePositions(false), rope)
 		}},
@@ -98,7 +101,8 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 			out[i].CacheMB += float64(s.bytes()) / 1e6
 		}
 	}
-	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, layer.NewProcessor(layer.DimsOf(c), o.Batch, l, pool)), rope: rope}
+	m := &decoder{w: w, place: place,
+		batch: layer.NewBatch(layer.DimsOf(c), o.Batch, layer.NewProcessor(layer.DimsOf(c), o.Batch, l, pool)), rope: rope}
 	for row := range o.Batch {
 		m.rows = append(m.rows, layer.LogitRow{Row: row, Whole: true})
 	}
@@ -136,7 +140,8 @@ func BenchmarkCacheDecode(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		fmt.Printf("%-72s %9s %9s %7s %7s %9s\n", fmt.Sprintf("%s, batch %d, %d slots", o.Model, o.Batch, o.Context), "best ms", "median", "x", "median", "cache MB")
+		fmt.Printf("%-72s %9s %9s %7s %7s %9s\n", fmt.Sprintf("%s, batch %d, %d slots", o.Model, o.Batch, o.Context),
+			"best ms", "median", "x", "median", "cache MB")
 		for _, w := range ways {
 			fmt.Printf("%-72s %9.2f %9.2f %7.2f %7.2f %9.1f\n", w.Name, w.BestMS, w.MedianMS, w.Speedup, w.Median, w.CacheMB)
 		}

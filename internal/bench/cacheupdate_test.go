@@ -43,14 +43,16 @@ func BenchmarkCacheUpdate(b *testing.B) {
 	pool := tensor.NewPool(runtime.GOMAXPROCS(0))
 	defer pool.Close()
 	fmt.Printf("%v; bf16, %d slots\n", ThisMachine(), cacheSlots)
-	fmt.Printf("%6s %6s %6s %6s %11s %11s %11s %11s %8s %8s %8s %11s %11s %8s\n", "batch", "heads", "size", "evict", "new cache", "two in turn", "shift us", "in place", "x new", "x two", "x shift", "gather us", "in place", "x")
+	fmt.Printf("%6s %6s %6s %6s %11s %11s %11s %11s %8s %8s %8s %11s %11s %8s\n", "batch", "heads", "size", "evict",
+		"new cache", "two in turn", "shift us", "in place", "x new", "x two", "x shift", "gather us", "in place", "x")
 	for _, evict := range []int{1, 64} {
 		for _, s := range cacheShapes {
 			u, err := runCacheUpdate(pool, s[0], s[1], s[2], evict, 200*time.Millisecond)
 			if err != nil {
 				b.Fatal(err)
 			}
-			fmt.Printf("%6d %6d %6d %6d %11.0f %11.0f %11.0f %11.0f %8.2f %8.2f %8.2f %11.0f %11.0f %8.2f\n", u.Batch, u.Heads, u.HeadSize, u.Evict, u.Publish, u.Append, u.Shift, u.Ring, u.OverPub, u.OverApp, u.OverStr, u.Gather, u.Scatter, u.OverH2O)
+			fmt.Printf("%6d %6d %6d %6d %11.0f %11.0f %11.0f %11.0f %8.2f %8.2f %8.2f %11.0f %11.0f %8.2f\n", u.Batch, u.Heads,
+				u.HeadSize, u.Evict, u.Publish, u.Append, u.Shift, u.Ring, u.OverPub, u.OverApp, u.OverStr, u.Gather, u.Scatter, u.OverH2O)
 		}
 	}
 }
@@ -91,7 +93,10 @@ func runCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Dur
 	for _, f := range []struct {
 		policy *kvcache.Policy
 		us     *float64
-	}{{kvcache.Streaming(cacheSink, cacheSlots-cacheSink), &u.Ring}, {kvcache.Compose("scattered", "scattered", kvcache.Parts{Eviction: scattered{cacheSlots}}), &u.Scatter}} {
+	}{
+		{kvcache.Streaming(cacheSink, cacheSlots-cacheSink), &u.Ring},
+		{kvcache.Compose("scattered", "scattered", kvcache.Parts{Eviction: scattered{cacheSlots}}), &u.Scatter},
+	} {
 		if *f.us, err = inPlace(pool, f.policy, batch, heads, size, evict, d); err != nil {
 			return u, err
 		}
@@ -242,7 +247,8 @@ func filled(a *kvmemory.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int
 	}
 	for layer := range g.Layers {
 		for head := range g.KVHeads {
-			b := rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.Positions | rowblock.Rows}
+			b := rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1},
+				Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.Positions | rowblock.Rows}
 			if err := s.WriteRows(b, body); err != nil {
 				return nil, err
 			}

@@ -17,7 +17,8 @@ import (
 // collective, and all of topology and actors/socket/machine.
 func decides(s source) bool {
 	base := path.Base(s.name)
-	return !s.test && (base == "state.go" || strings.HasPrefix(base, "state_") || s.pkg == "topology" || s.pkg == "actors/socket/machine" || s.name == "collective/op.go")
+	return !s.test && (base == "state.go" || strings.HasPrefix(base, "state_") || s.pkg == "topology" ||
+		s.pkg == "actors/socket/machine" || s.name == "collective/op.go")
 }
 
 // impure lists packages that a deciding file must not import, including their subpackages.

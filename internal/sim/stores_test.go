@@ -162,7 +162,8 @@ func (q *sequence) commit(w *world, m *memory, tokens int) error {
 			continue
 		}
 		if n < 0 || n > len(c.undo) {
-			return fmt.Errorf("socket: sequence %d: %d tokens are to count, of %d and %d of the last step", q.open.Seq, tokens, c.tokens, len(c.undo))
+			return fmt.Errorf("socket: sequence %d: %d tokens are to count, of %d and %d of the last step",
+				q.open.Seq, tokens, c.tokens, len(c.undo))
 		}
 		if n < len(c.undo) {
 			c.slots = c.undo[n]

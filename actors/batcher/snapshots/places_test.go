@@ -22,7 +22,8 @@ func TestAt(t *testing.T) {
 		t.Errorf("strides %d and %d", Stride(&g), Stride(&large))
 	}
 	for _, c := range []struct{ prompt, from, branch, want int }{
-		{64, 0, 0, 0}, {65, 0, 0, 64}, {300, 0, 0, 256}, {300, 256, 0, 0}, {400, 256, 0, 384}, {400, 0, 192, 192}, {400, 192, 192, 256}, {2000, 256, 1024, 512}, {400, 0, 384, 256},
+		{64, 0, 0, 0}, {65, 0, 0, 64}, {300, 0, 0, 256}, {300, 256, 0, 0}, {400, 256, 0, 384}, {400, 0, 192, 192},
+		{400, 192, 192, 256}, {2000, 256, 1024, 512}, {400, 0, 384, 256},
 	} {
 		if got := At(&g, kvcache.Full(), c.prompt, c.from, c.branch); got != c.want {
 			t.Errorf("prompt of %d, after %d, branch at %d: %d, want %d", c.prompt, c.from, c.branch, got, c.want)

@@ -168,7 +168,8 @@ func TestThreadsKinds(t *testing.T) {
 	s := &Chooser{most: 2}
 	tried(r, s, trials, 1, 100, curve(3000, 1500, 1000))
 	tried(r, s, trials, 1, 5000, curve(1500, 1000, 3000))
-	if short, long, longer, more := s.of(at(1, 100)).best, s.of(at(1, 5000)).best, s.of(at(1, 20000)).best, s.of(at(2, 100)).best; short != 2 || long != 1 || longer != 1 || more != 2 {
+	if short, long, longer, more := s.of(at(1, 100)).best, s.of(at(1, 5000)).best, s.of(at(1, 20000)).best,
+		s.of(at(2, 100)).best; short != 2 || long != 1 || longer != 1 || more != 2 {
 		t.Errorf("a shift of %d where one row looks back on little, %d on much, %d on more, %d of two rows", short, long, longer, more)
 	}
 }

@@ -41,11 +41,13 @@ func adapters(t *testing.T, n, lo, hi int) (all []*Adapter) {
 		rank := []int{8, 16, 40, 1, 64, 256}[i%6]
 		dt := []tensor.DType{tensor.BF16, tensor.F32, tensor.F16}[i%3]
 		pair := func(seed int) *Pair {
-			return &Pair{A: weight(t, dt, seed, rank, hidden, hidden, lo, hi), B: weight(t, dt, seed+1, out, Padded(rank), rank, 0, tensor.Units(Padded(rank))), Rank: rank, Scale: float32(i+1) / 3}
+			return &Pair{A: weight(t, dt, seed, rank, hidden, hidden, lo, hi),
+				B: weight(t, dt, seed+1, out, Padded(rank), rank, 0, tensor.Units(Padded(rank))), Rank: rank, Scale: float32(i+1) / 3}
 		}
 		q := pair(10 * i)
 		q.Fused = true
-		k := &Pair{A: q.A, B: weight(t, dt, 10*i+2, out, Padded(rank), rank, 0, tensor.Units(Padded(rank))), Rank: rank, Scale: q.Scale, Fused: true}
+		k := &Pair{A: q.A, B: weight(t, dt, 10*i+2, out, Padded(rank), rank, 0, tensor.Units(Padded(rank))),
+			Rank: rank, Scale: q.Scale, Fused: true}
 		all = append(all, &Adapter{Key: fmt.Sprint(i), Layers: []Layer{{Q: q, K: k, Down: pair(10*i + 5)}}})
 	}
 	return all

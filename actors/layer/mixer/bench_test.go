@@ -13,7 +13,8 @@ import (
 // BenchmarkPrefill runs 256 rows of a prompt through one layer of Qwen3.5-35B-A3B, after their projections.
 func BenchmarkPrefill(b *testing.B) {
 	const rows = 256
-	s := Shape{Kind: recurrent.GatedDelta, NormEps: 1e-6, Groups: 1, Shape: states.Shape{Layers: 1, KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Taps: 4}}
+	s := Shape{Kind: recurrent.GatedDelta, NormEps: 1e-6, Groups: 1,
+		Shape: states.Shape{Layers: 1, KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Taps: 4}}
 	s.Width = s.Channels() + s.Group()*s.ValueDim
 	s.In, s.Out = s.KeyHeads*s.Width, s.ValueHeads*s.ValueDim
 	w := NewWeights(make([]float32, s.ValueHeads), make([]float32, s.ValueHeads), make([]float32, s.ValueDim), false)

@@ -18,7 +18,8 @@ const kvHeads, most = 2, 40
 
 // shapeOf returns a small shape of each kind.
 func shapeOf(kind recurrent.Kind) Shape {
-	s := Shape{Kind: kind, NormEps: 1e-5, Shape: states.Shape{Layers: 1, KeyHeads: 4, ValueHeads: 8, KeyDim: 16, ValueDim: 24, Taps: 4}, Groups: 2}
+	s := Shape{Kind: kind, NormEps: 1e-5,
+		Shape: states.Shape{Layers: 1, KeyHeads: 4, ValueHeads: 8, KeyDim: 16, ValueDim: 24, Taps: 4}, Groups: 2}
 	switch kind {
 	case recurrent.Mamba2:
 		s.TimeStep = [2]float32{0.3, 0.9}

@@ -81,9 +81,10 @@ func TestRouteMatchesThePapers(t *testing.T) {
 		"gpt-oss":     {model.Router{Score: model.SoftmaxOfChosen, Scale: 1}, 128, 4},
 		"not divided": {model.Router{Score: model.Softmax, Scale: 1}, 64, 6},
 		"v2":          {model.Router{Score: model.Softmax, Scale: 16, Groups: 8, TopGroups: 3, GroupTop: 1}, 160, 6},
-		"v3":          {model.Router{Score: model.Sigmoid, Normalise: true, Scale: 2.5, Bias: true, Groups: 8, TopGroups: 4, GroupTop: 2}, 256, 8},
-		"ernie":       {model.Router{Score: model.Softmax, Normalise: true, MinSum: 0.25, Scale: 1, Bias: true}, 64, 6},
-		"all":         {model.Router{Score: model.Softmax, Normalise: true, Scale: 1}, 4, 4},
+		"v3": {model.Router{Score: model.Sigmoid, Normalise: true, Scale: 2.5, Bias: true, Groups: 8, TopGroups: 4, GroupTop: 2},
+			256, 8},
+		"ernie": {model.Router{Score: model.Softmax, Normalise: true, MinSum: 0.25, Scale: 1, Bias: true}, 64, 6},
+		"all":   {model.Router{Score: model.Softmax, Normalise: true, Scale: 1}, 4, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
@@ -139,7 +140,10 @@ func TestRouteAlwaysChooses(t *testing.T) {
 		{[]float32{-inf, -inf, -inf, -inf, -inf, 0, -inf, -inf}, []int32{0, 1, 5}},
 		{[]float32{0, 0, 5, 0, 0, 0, 4, 0}, []int32{0, 2, 6}},
 	} {
-		for _, r := range []model.Router{{Score: model.Sigmoid, Scale: 1}, {Score: model.Sigmoid, Scale: 1, Groups: 2, TopGroups: 2, GroupTop: 2}} {
+		for _, r := range []model.Router{
+			{Score: model.Sigmoid, Scale: 1},
+			{Score: model.Sigmoid, Scale: 1, Groups: 2, TopGroups: 2, GroupTop: 2},
+		} {
 			chosen := make([]int32, 3)
 			Route(&r, slices.Clone(c.logits), nil, make([]float32, 8), chosen, make([]float32, 3))
 			if !slices.Equal(chosen, c.want) {

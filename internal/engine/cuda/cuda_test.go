@@ -29,7 +29,8 @@ func TestDriver(t *testing.T) {
 	must(err)
 	devices, err := driver.Devices()
 	must(err)
-	if len(devices) != 1 || devices[0].Name != "Emulated card" || devices[0].UUID != "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" || devices[0].Major != 8 {
+	if len(devices) != 1 || devices[0].Name != "Emulated card" ||
+		devices[0].UUID != "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" || devices[0].Major != 8 {
 		t.Fatalf("%+v", devices[0])
 	}
 	c, err := devices[0].Use()
@@ -52,7 +53,8 @@ func TestDriver(t *testing.T) {
 		t.Errorf("%d bytes free, want %d, %v", free, before-4096, err)
 	}
 	var failure *cuda.Error
-	if _, err := c.Alloc(before); !errors.As(err, &failure) || failure.Code != cuda.CodeOutOfMemory || !strings.Contains(err.Error(), "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)") {
+	if _, err := c.Alloc(before); !errors.As(err, &failure) || failure.Code != cuda.CodeOutOfMemory ||
+		!strings.Contains(err.Error(), "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)") {
 		t.Errorf("too large an allocation: %v", err)
 	}
 	if _, err := c.Alloc(-1); err == nil {
@@ -95,7 +97,8 @@ func TestDriver(t *testing.T) {
 	}
 	exp, err := module.Kernel("function_of_bits")
 	must(err)
-	if err := exp.Launch(stream, cuda.Grid{X: 1, Threads: 32}, p, "text"); err == nil || !strings.Contains(err.Error(), "argument 1 is a string") {
+	if err := exp.Launch(stream, cuda.Grid{X: 1, Threads: 32}, p, "text"); err == nil ||
+		!strings.Contains(err.Error(), "argument 1 is a string") {
 		t.Errorf("an argument of a wrong type: %v", err)
 	}
 	if err := exp.Launch(stream, cuda.Grid{X: 1, Threads: 2048}, uint32(0), uint32(0), uint32(1), p, uint32(1)); err == nil {

@@ -47,7 +47,8 @@ func TestPyramidIsSnapKVPerLayer(t *testing.T) {
 		}
 		n, topk, beta := rapid.IntRange(1, 200).Draw(r, "prompt"), rapid.IntRange(0, 90).Draw(r, "topk"), rapid.IntRange(1, 30).Draw(r, "beta")
 		obs := rapid.IntRange(1, 20).Draw(r, "obs")
-		specs := []string{fmt.Sprintf("pyramidkv:topk=%d,obs=%d,pool=3,beta=%d", topk, obs, beta), fmt.Sprintf("snapkv:topk=%d,obs=%d,pool=3,votes=prefix,layers=pyramid,beta=%d", topk, obs, beta)}
+		specs := []string{fmt.Sprintf("pyramidkv:topk=%d,obs=%d,pool=3,beta=%d", topk, obs, beta),
+			fmt.Sprintf("snapkv:topk=%d,obs=%d,pool=3,votes=prefix,layers=pyramid,beta=%d", topk, obs, beta)}
 		a := memory.NewArena(1 << 30)
 		defer a.Close()
 		s := prompted(r, a, g, n)
@@ -63,7 +64,8 @@ func TestPyramidIsSnapKVPerLayer(t *testing.T) {
 				}
 				seen := kvcachetest.Statistics(s, layer, 1)
 				own := budget.Pyramid(topk, beta, max(0, n-obs), place, layers)
-				got, want := rule.Keep(seen).Positions, parsed(r, fmt.Sprintf("snapkv:topk=%d,obs=%d,pool=3,votes=prefix", own, obs)).Keep(seen).Positions
+				got, want := rule.Keep(seen).Positions,
+					parsed(r, fmt.Sprintf("snapkv:topk=%d,obs=%d,pool=3,votes=prefix", own, obs)).Keep(seen).Positions
 				if !slices.Equal(got, want) || rule.Slots(n, n+7) != len(want)+7 {
 					r.Fatalf("%s, layer %d of %d tokens: %v, SnapKV %v", spec, layer, n, got, want)
 				}
@@ -114,7 +116,8 @@ func lagScores(rows [][]float32, sink, lag int) (scores [][]float64) {
 func TestLagKVEqualsNaive(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		g := kvcache.Geometry{Layers: 1, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
-		sink, lag, partitions := rapid.IntRange(0, 5).Draw(r, "sink"), rapid.IntRange(2, 20).Draw(r, "lag"), rapid.IntRange(2, 7).Draw(r, "partitions")
+		sink, lag, partitions := rapid.IntRange(0, 5).Draw(r, "sink"), rapid.IntRange(2, 20).Draw(r, "lag"),
+			rapid.IntRange(2, 7).Draw(r, "partitions")
 		rest := rapid.IntRange(0, lag-1).Draw(r, "rest")
 		each := rapid.IntRange(0, lag).Draw(r, "kept of each partition")
 		n := sink + partitions*lag + rest
@@ -222,7 +225,8 @@ func TestAdaKVDividesALayer(t *testing.T) {
 		k, v := make([]float32, 16), make([]float32, 8)
 		for at, own := range want {
 			layer, head := at[0], at[1]
-			kept := parsed(r, fmt.Sprintf("snapkv:topk=%d,obs=8,pool=3,votes=prefix", own)).Keep(kvcachetest.Statistics(prompt, layer, head)).Positions
+			kept := parsed(r,
+				fmt.Sprintf("snapkv:topk=%d,obs=8,pool=3,votes=prefix", own)).Keep(kvcachetest.Statistics(prompt, layer, head)).Positions
 			kept = kvcache.Positions(kept, n, n+generate)
 			for i, of := range []*kvcache.Store{s, moved} {
 				if of.Len(layer, head) != len(kept) {

@@ -59,7 +59,8 @@ func TestComponentsChooseAsKeys(t *testing.T) {
 	for _, name := range []string{"loki", "infinigen"} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
-				budget, alpha, most := rapid.IntRange(2, 150).Draw(r, "budget"), rapid.IntRange(1, 3000).Draw(r, "alpha"), rapid.IntRange(1, 1000).Draw(r, "most")
+				budget, alpha, most := rapid.IntRange(2, 150).Draw(r, "budget"), rapid.IntRange(1, 3000).Draw(r, "alpha"),
+					rapid.IntRange(1, 1000).Draw(r, "most")
 				spec := fmt.Sprintf("loki:budget=%d,dims=0.5,calib=64", budget)
 				if name == "infinigen" {
 					spec = fmt.Sprintf("infinigen:alpha=%v,most=%v,dims=0.5,calib=64", float64(alpha)/1000, float64(most)/1000)
@@ -164,7 +165,8 @@ func TestResnapEqualsNaive(t *testing.T) {
 	const d, group, scale = 16, 2, 0.25
 	g := kvcache.Geometry{Layers: 1, KVHeads: 1, Group: group, Layout: tensor.KVLayout{Type: tensor.F32, KDim: d, VDim: 8}}
 	rapid.Check(t, func(r *rapid.T) {
-		topk, every, obs, pool := rapid.IntRange(0, 40).Draw(r, "topk"), rapid.IntRange(1, 30).Draw(r, "every"), rapid.IntRange(1, 12).Draw(r, "obs"), 1+2*rapid.IntRange(0, 3).Draw(r, "pool")
+		topk, every, obs, pool := rapid.IntRange(0, 40).Draw(r, "topk"), rapid.IntRange(1, 30).Draw(r, "every"),
+			rapid.IntRange(1, 12).Draw(r, "obs"), 1+2*rapid.IntRange(0, 3).Draw(r, "pool")
 		p, size := parsed(r, fmt.Sprintf("resnap:topk=%d,every=%d,obs=%d,pool=%d", topk, every, obs, pool)), topk+every+obs
 		a := memory.NewArena(1 << 30)
 		defer a.Close()
@@ -266,7 +268,8 @@ func TestResnapEqualsNaive(t *testing.T) {
 			}
 			slices.Sort(got)
 			if !slices.Equal(got, kept) {
-				r.Fatalf("topk %d, every %d, obs %d, pool %d, prompt %d, token %d: %v are kept, the plain form keeps %v", topk, every, obs, pool, n, pos, got, kept)
+				r.Fatalf("topk %d, every %d, obs %d, pool %d, prompt %d, token %d: %v are kept, the plain form keeps %v",
+					topk, every, obs, pool, n, pos, got, kept)
 			}
 			if len(got) > size || n >= size && s.Bytes() > peak+int64(g.Layout.BlockBytes()) {
 				r.Fatalf("%d slots and %d bytes, of %d and %d", len(got), s.Bytes(), size, peak)

@@ -37,7 +37,8 @@ type Suite struct {
 
 // Use sets the variables of the tests.
 func (x Suite) Use() {
-	policies, Parse, noise, writeNoise, observed, statistics, handOver = x.Policies, x.Parse, x.Noise, x.WriteNoise, x.Observed, x.Statistics, x.HandOver
+	policies, Parse, noise, writeNoise, observed, statistics, handOver = x.Policies, x.Parse,
+		x.Noise, x.WriteNoise, x.Observed, x.Statistics, x.HandOver
 }
 
 // parse is Parse of a spec that is right.
@@ -54,7 +55,8 @@ var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor
 var windowed = Geometry{Layers: 2, KVHeads: 3, Layout: small.Layout, Windows: []int{40, 0}}
 
 // mixed has heads of another width in the layers with a window.
-var mixed = Geometry{Layers: 3, KVHeads: 3, Layout: small.Layout, Local: tensor.KVLayout{Type: tensor.BF16, KDim: 32, VDim: 24}, Windows: []int{40, 0, 40}}
+var mixed = Geometry{Layers: 3, KVHeads: 3, Layout: small.Layout,
+	Local: tensor.KVLayout{Type: tensor.BF16, KDim: 32, VDim: 24}, Windows: []int{40, 0, 40}}
 
 // row is the key and value of a token; bf16 represents them exactly.
 func row(g Geometry, layer, head, pos int) (k, v []float32) {
@@ -103,7 +105,8 @@ func dump(s *Store) string {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
 			out = fmt.Appendf(out, " layer %d head %d len %d:", layer, head, s.Len(layer, head))
 			t := s.table(layer, head)
-			index := append1(rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{}, Planes: rowblock.Index}, s)
+			index := append1(rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1},
+				Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{}, Planes: rowblock.Index}, s)
 			p := &t.planes[indexPlane] // of landmarks, which indexOf has, and with them what was undone
 			out = append(out, index[rowblock.HeaderBytes+p.room(t.replaced*tensor.BlockSlots)*p.size:]...)
 			out = append(out, slotRows(s, layer, head, t.replaced*tensor.BlockSlots, s.Len(layer, head))...)
@@ -210,7 +213,8 @@ func append1(b rowblock.Block, from rowblock.Source) []byte {
 
 // slotRows are the rows of slots [lo, hi) of a head.
 func slotRows(s *Store, layer, head, lo, hi int) []byte {
-	return append1(rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: lo, Hi: hi}, Planes: rowblock.Positions | rowblock.Numbers | rowblock.Rows}, s)
+	return append1(rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1},
+		Slots: tensor.Span{Lo: lo, Hi: hi}, Planes: rowblock.Positions | rowblock.Numbers | rowblock.Rows}, s)
 }
 
 func attentionOf(head, pos int) float32 { return float32((pos*37+head*101)%97) + 1 }

@@ -335,7 +335,8 @@ func TestHandOverIsChecked(t *testing.T) {
 	s := NewStore(a, small, Full())
 	refuse("a token before Open", s.Reserve(1))
 	refuse("Seal before Open", s.Seal())
-	row := rowblock.Block{Layers: tensor.Span{Lo: 0, Hi: small.Layers}, Heads: tensor.Span{Lo: 2, Hi: 3}, Slots: tensor.Span{}, Planes: rowblock.Positions | rowblock.Rows}
+	row := rowblock.Block{Layers: tensor.Span{Lo: 0, Hi: small.Layers}, Heads: tensor.Span{Lo: 2, Hi: 3},
+		Slots: tensor.Span{}, Planes: rowblock.Positions | rowblock.Rows}
 	rows := func(lo, hi int) []byte {
 		b := row
 		b.Slots = tensor.Span{Lo: lo, Hi: hi}

@@ -129,7 +129,8 @@ func TestCoarseClustersComeWithRows(t *testing.T) {
 // The owner's index is the same whenever its pieces are done, after the rows that they need. Others
 // are refused.
 func TestIndexInPieces(t *testing.T) {
-	for _, spec := range []string{"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8,segment=64", "squeezed:clusters=0.1,levels=2,sparsity=0.6,tail=4,obs=8,segment=64"} {
+	for _, spec := range []string{"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8,segment=64",
+		"squeezed:clusters=0.1,levels=2,sparsity=0.6,tail=4,obs=8,segment=64"} {
 		for _, g := range []Geometry{small, {Layers: 3, KVHeads: 6, Group: 2, Layout: small.Layout, Windows: []int{0, 40, 0}}} {
 			p, err := Parse(spec)
 			if err != nil {

@@ -70,13 +70,16 @@ func TestReadBytes(t *testing.T) {
 	row := int64(g.Layout.RowBytes())
 	full := 3 * 2 * 5000 * row
 	for spec, want := range map[string]int64{
-		"full":                                                   full,
-		"streaming:sink=4,recent=60":                             3 * 2 * 64 * row,
-		"quest:page=16,budget=1024":                              3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
-		"quest:page=32,budget=512,skip=1":                        full/3 + 2*2*(512*row+157*2*64*2),
-		"quest:page=16,budget=5008":                              full,                                                  // everything is read, and no index
-		"shadowkv:chunk=8,budget=256,outliers=48,local=4":        3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)),           // a landmark, its cosine, and an eighth of a line
-		"shadowkv:budget=256,keys=lowrank,rank=64":               3 * 2 * ((256+384+39)*row + 625*(64*2+4+1) + 64*64*4), // and the basis; the coefficients are as large as the keys
+		"full":                            full,
+		"streaming:sink=4,recent=60":      3 * 2 * 64 * row,
+		"quest:page=16,budget=1024":       3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
+		"quest:page=32,budget=512,skip=1": full/3 + 2*2*(512*row+157*2*64*2),
+		// everything is read, and no index
+		"quest:page=16,budget=5008": full,
+		// a landmark, its cosine, and an eighth of a line
+		"shadowkv:chunk=8,budget=256,outliers=48,local=4": 3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)),
+		// and the basis; the coefficients are as large as the keys
+		"shadowkv:budget=256,keys=lowrank,rank=64":               3 * 2 * ((256+384+39)*row + 625*(64*2+4+1) + 64*64*4),
 		"shadowkv:chunk=16,budget=256,outliers=4,local=4,int8=1": 3 * 2 * ((256+64+79)*row + 313*(64+8+4+1)),
 	} {
 		p, err := Parse(spec)
@@ -97,7 +100,8 @@ func TestReadBytes(t *testing.T) {
 // steps. While the context is within the budget it holds everything, without a copy.
 func TestQuestEqualsNaive(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
-	for _, p := range []*Policy{parse("quest:page=16,budget=64,skip=0"), parse("quest:page=16,budget=35,skip=1"), parse("quest:page=32,budget=128,skip=0"), parse("quest:page=64,budget=128,skip=0")} {
+	for _, p := range []*Policy{parse("quest:page=16,budget=64,skip=0"), parse("quest:page=16,budget=35,skip=1"),
+		parse("quest:page=32,budget=128,skip=0"), parse("quest:page=64,budget=128,skip=0")} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
 				a := memory.NewArena(1 << 30)

@@ -15,9 +15,12 @@ import (
 // recurrents have recurrent layers and two layers of rows. In the second, KV heads share
 // different numbers of key heads. In the third, two KV heads have none.
 var recurrents = []Geometry{
-	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: states.Shape{Layers: 2, KeyHeads: 6, ValueHeads: 12, KeyDim: 8, ValueDim: 20, Taps: 4}},
-	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: states.Shape{Layers: 1, KeyHeads: 4, ValueHeads: 4, KeyDim: 6, ValueDim: 16, Taps: 2}},
-	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: states.Shape{Layers: 2, KeyHeads: 1, ValueHeads: 2, KeyDim: 6, ValueDim: 16, Taps: 1}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout,
+		Recurrent: states.Shape{Layers: 2, KeyHeads: 6, ValueHeads: 12, KeyDim: 8, ValueDim: 20, Taps: 4}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout,
+		Recurrent: states.Shape{Layers: 1, KeyHeads: 4, ValueHeads: 4, KeyDim: 6, ValueDim: 16, Taps: 2}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout,
+		Recurrent: states.Shape{Layers: 2, KeyHeads: 1, ValueHeads: 2, KeyDim: 6, ValueDim: 16, Taps: 1}},
 }
 
 // tokenRecord is the record of a token for a key head. value makes tokens differ.
@@ -31,7 +34,8 @@ func tokenRecord(g Geometry, layer, head, pos, value int) states.Record {
 		}
 		return x
 	}
-	rec := states.Record{Input: next(r.Channels()), Key: next(r.KeyDim), Decay: make([]float32, r.Group()), Updates: next(r.Group() * r.ValueDim)}
+	rec := states.Record{Input: next(r.Channels()), Key: next(r.KeyDim), Decay: make([]float32, r.Group()),
+		Updates: next(r.Group() * r.ValueDim)}
 	for v := range rec.Decay {
 		rec.Decay[v] = 0.75
 	}

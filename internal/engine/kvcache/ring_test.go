@@ -16,11 +16,13 @@ import (
 // TestRingAfterPrompt checks that a ring leaves what the policy keeps of the prompt, and the newest tokens after
 // it, with their own rows. Without a ring all tokens stay.
 func TestRingAfterPrompt(t *testing.T) {
-	for _, spec := range []string{"snapkv:topk=20,obs=4,pool=3", "knorm:sink=2,recent=9,topk=15,layers=pyramid,beta=4", "squeezed:clusters=0.4,sparsity=0.7,tail=3,obs=4,segment=64"} {
+	for _, spec := range []string{"snapkv:topk=20,obs=4,pool=3", "knorm:sink=2,recent=9,topk=15,layers=pyramid,beta=4",
+		"squeezed:clusters=0.4,sparsity=0.7,tail=3,obs=4,segment=64"} {
 		t.Run(spec, func(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
 				g := kvcache.Geometry{Layers: 2, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
-				prompt, ring, decoded := rapid.IntRange(1, 100).Draw(r, "prompt"), rapid.IntRange(1, 90).Draw(r, "ring"), rapid.IntRange(0, 200).Draw(r, "decoded")
+				prompt, ring, decoded := rapid.IntRange(1, 100).Draw(r, "prompt"), rapid.IntRange(1, 90).Draw(r, "ring"),
+					rapid.IntRange(0, 200).Draw(r, "decoded")
 				a := memory.NewArena(1 << 30)
 				defer a.Close()
 				hold := func(spec string) *kvcache.Store {

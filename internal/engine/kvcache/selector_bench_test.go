@@ -15,7 +15,8 @@ import (
 func BenchmarkSelector(b *testing.B) {
 	const tokens, heads, group, width = 32768, 24, 4, 64
 	g := Geometry{Layers: 1, KVHeads: heads, Group: group, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: width, VDim: width}}
-	for _, spec := range []string{"shadowkv", "shadowkv:int8=1", "shadowkv:chunk=16,int8=1,budget=256,outliers=8,local=2", "quest", "quest:page=64,budget=512", "squeezed", "squeezed:levels=2", "full"} {
+	for _, spec := range []string{"shadowkv", "shadowkv:int8=1", "shadowkv:chunk=16,int8=1,budget=256,outliers=8,local=2",
+		"quest", "quest:page=64,budget=512", "squeezed", "squeezed:levels=2", "full"} {
 		b.Run(spec, func(b *testing.B) {
 			p, err := Parse(spec)
 			if err != nil {

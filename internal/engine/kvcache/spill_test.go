@@ -74,8 +74,17 @@ type spillCase struct {
 }
 
 func spillCases() (all []spillCase) {
-	for i, p := range []*Policy{parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=exact,rank=128"), parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=1,keys=exact,rank=128"), parse("shadowkv:chunk=16,budget=32,outliers=2,local=2,int8=0,skip=0,keys=exact,rank=128"), parse("quest:page=16,budget=64,skip=0"), parse("quest:page=32,budget=96,skip=1"), parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=lowrank,rank=8"), parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=0,keys=lowrank,rank=8")} {
-		for j, l := range []tensor.KVLayout{{Type: tensor.F32, KDim: 8, VDim: 16}, {Type: tensor.BF16, KDim: 16, VDim: 8}, {Type: tensor.Int8, KDim: 32, VDim: 32}, {Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true}} {
+	for i, p := range []*Policy{parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=exact,rank=128"),
+		parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=1,keys=exact,rank=128"),
+		parse("shadowkv:chunk=16,budget=32,outliers=2,local=2,int8=0,skip=0,keys=exact,rank=128"), parse("quest:page=16,budget=64,skip=0"),
+		parse("quest:page=32,budget=96,skip=1"), parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=lowrank,rank=8"),
+		parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=0,keys=lowrank,rank=8")} {
+		for j, l := range []tensor.KVLayout{
+			{Type: tensor.F32, KDim: 8, VDim: 16},
+			{Type: tensor.BF16, KDim: 16, VDim: 8},
+			{Type: tensor.Int8, KDim: 32, VDim: 32},
+			{Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true},
+		} {
 			g := Geometry{Layers: 3, KVHeads: 2, Group: 2, Layout: l}
 			switch {
 			case l.Latent && p.ReplacesKeys:
@@ -200,7 +209,8 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 		if f.reads != once {
 			t.Errorf("%q: %d more pages were read for the same choice", fault, f.reads-once)
 		}
-		if lost := s.Lost(); fault != "" && (!errors.Is(lost, ErrPages) || !strings.Contains(lost.Error(), map[string]string{"bytes": "is corrupted", "read": "input/output"}[fault])) {
+		if lost := s.Lost(); fault != "" && (!errors.Is(lost, ErrPages) ||
+			!strings.Contains(lost.Error(), map[string]string{"bytes": "is corrupted", "read": "input/output"}[fault])) {
 			t.Errorf("%q: %v", fault, lost)
 		}
 		s.Release()
@@ -211,7 +221,8 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 // Only sequences that need far less memory afterwards are spilled.
 func TestSpillable(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
-	for spec, want := range map[string]int{"full": 0, "squeezed": 0, "snapkv": 0, "shadowkv:budget=256": 512, "quest:budget=1024": 512, "shadowkv:budget=20000": 0, "shadowkv:budget=256,keys=lowrank,rank=64": 511, "quest:budget=1024,skip=2": 0} {
+	for spec, want := range map[string]int{"full": 0, "squeezed": 0, "snapkv": 0, "shadowkv:budget=256": 512, "quest:budget=1024": 512,
+		"shadowkv:budget=20000": 0, "shadowkv:budget=256,keys=lowrank,rank=64": 511, "quest:budget=1024,skip=2": 0} {
 		p, err := Parse(spec)
 		if err != nil {
 			t.Fatal(err)

@@ -69,7 +69,8 @@ func TestStreamingFigure4(t *testing.T) {
 
 // A run takes the slots that its tokens take one by one.
 func TestRunsAreWrites(t *testing.T) {
-	for _, p := range []*Policy{Streaming(4, 9), Streaming(0, 1), parse("snapstream:sink=3,recent=7,topk=5,obs=4,pool=1"), windowed.Rule(0, Full())} {
+	for _, p := range []*Policy{Streaming(4, 9), Streaming(0, 1),
+		parse("snapstream:sink=3,recent=7,topk=5,obs=4,pool=1"), windowed.Rule(0, Full())} {
 		for pos := range 300 {
 			for m := 1; m < 20; m++ {
 				slot, n := p.runs.Run(pos, m)

@@ -66,8 +66,10 @@ func TestVotesEqualNaive(t *testing.T) {
 		for _, name := range []string{"snapkv", "snapstream"} {
 			t.Run(name+" "+of, func(t *testing.T) {
 				rapid.Check(t, func(r *rapid.T) {
-					g := kvcache.Geometry{Layers: 1, KVHeads: 2, Group: rapid.SampledFrom([]int{1, 3}).Draw(r, "group"), Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
-					n, obs, pool := rapid.IntRange(2, 150).Draw(r, "prompt"), rapid.IntRange(1, 20).Draw(r, "obs"), rapid.SampledFrom([]int{1, 3, 7}).Draw(r, "pool")
+					g := kvcache.Geometry{Layers: 1, KVHeads: 2, Group: rapid.SampledFrom([]int{1, 3}).Draw(r, "group"),
+						Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
+					n, obs, pool := rapid.IntRange(2, 150).Draw(r, "prompt"), rapid.IntRange(1, 20).Draw(r, "obs"),
+						rapid.SampledFrom([]int{1, 3, 7}).Draw(r, "pool")
 					k, sink, recent := rapid.IntRange(1, 40).Draw(r, "topk"), rapid.IntRange(0, 6).Draw(r, "sink"), rapid.IntRange(1, 30).Draw(r, "recent")
 					spec := fmt.Sprintf("snapstream:sink=%d,recent=%d,topk=%d,obs=%d,pool=%d,votes=%s", sink, recent, k, obs, pool, of)
 					if name == "snapkv" {

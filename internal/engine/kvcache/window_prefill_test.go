@@ -40,7 +40,8 @@ func TestWindowPrefill(t *testing.T) {
 				}
 				attend := func(s *Store) []float32 {
 					out := make([]float32, n*g.Layout.VDim)
-					tensor.AttendCausal(out, g.Layout.VDim, q, g.Layout.KDim, n, start, size, 1, tensor.Score{Scale: 0.5}, g.Layout, s.Blocks(0, head), new(tensor.AttnScratch))
+					tensor.AttendCausal(out, g.Layout.VDim, q, g.Layout.KDim, n, start, size, 1, tensor.Score{Scale: 0.5},
+						g.Layout, s.Blocks(0, head), new(tensor.AttnScratch))
 					return out
 				}
 				if !slices.Equal(attend(s), attend(whole)) {
@@ -58,7 +59,8 @@ func TestWindowPrefill(t *testing.T) {
 		rule := g.Rule(0, Full())
 		kept := rule.Keep(StatisticsOf(s, 0, 1))
 		rows := func(s *Store) []byte {
-			return append1(PromptBlock(g, Full(), prompt, 0, tensor.Span{Lo: 1, Hi: 2}), Selection{s, Full(), func(int) (Kept, *Statistics) { return kept, nil }})
+			return append1(PromptBlock(g, Full(), prompt, 0, tensor.Span{Lo: 1, Hi: 2}),
+				Selection{s, Full(), func(int) (Kept, *Statistics) { return kept, nil }})
 		}
 		if !slices.Equal(rows(s), rows(whole)) {
 			t.Errorf("window %d: the owner gets other rows", size)

@@ -55,7 +55,8 @@ func TestWire(t *testing.T) {
 			a.Close()
 		}
 	}
-	wiretest.Check(t, wiretest.Form{Name: "layers", Text: layers.String()}, wiretest.Form{Name: "tokens", Text: tokens.String()}, wiretest.Form{Name: "prompts", Text: prompts.String()}, wiretest.Form{Name: "segments", Text: segments.String()})
+	wiretest.Check(t, wiretest.Form{Name: "layers", Text: layers.String()}, wiretest.Form{Name: "tokens", Text: tokens.String()},
+		wiretest.Form{Name: "prompts", Text: prompts.String()}, wiretest.Form{Name: "segments", Text: segments.String()})
 }
 
 func sum(b []byte) []byte {

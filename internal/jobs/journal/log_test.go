@@ -114,7 +114,10 @@ func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
 	if err != nil || asked != 3 {
 		t.Errorf("asked %d times, %v", asked, err)
 	}
-	if err := retry(t.Context(), func(context.Context) error { asked++; return jetstream.ErrMsgNotFound }); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
+	if err := retry(t.Context(), func(context.Context) error {
+		asked++
+		return jetstream.ErrMsgNotFound
+	}); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
 		t.Errorf("asked %d times, %v", asked, err)
 	}
 }

@@ -107,7 +107,8 @@ func TestBook(t *testing.T) {
 			b.End(id)
 			look(1)
 			must(b.Delete(ctx, "bob", "chat"), ErrNone)
-			if x, err := b.Get(ctx, "ann", "chat"); err != nil || x.Turns != 1 || x.Tokens != 4 || x.Status != "idle" || x.Expires != 1060 || x.Durable != durable {
+			if x, err := b.Get(ctx, "ann", "chat"); err != nil || x.Turns != 1 || x.Tokens != 4 ||
+				x.Status != "idle" || x.Expires != 1060 || x.Durable != durable {
 				t.Fatalf("%+v, %v", x, err)
 			}
 			if durable {

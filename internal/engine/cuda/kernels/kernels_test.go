@@ -82,7 +82,8 @@ func TestArithmeticIsExact(t *testing.T) {
 	for _, c := range complaints {
 		t.Error(c)
 	}
-	for _, bad := range []string{"add.f32 %f1, %f2, %f3;", "div.full.f32 %f1, %f2, %f3;", "@%p1 mul.rn.ftz.f32 %f1, %f2, %f3;", "ex2.approx.f32 %f1, %f2;", "mad.f32 %f1, %f2, %f3, %f4;", "sqrt.approx.f32 %f1, %f2;"} {
+	for _, bad := range []string{"add.f32 %f1, %f2, %f3;", "div.full.f32 %f1, %f2, %f3;", "@%p1 mul.rn.ftz.f32 %f1, %f2, %f3;",
+		"ex2.approx.f32 %f1, %f2;", "mad.f32 %f1, %f2, %f3, %f4;", "sqrt.approx.f32 %f1, %f2;"} {
 		if _, c := lint("\t" + bad + "\n"); len(c) != 1 {
 			t.Errorf("%s passes", bad)
 		}

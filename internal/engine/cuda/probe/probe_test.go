@@ -100,7 +100,8 @@ func TestEmulated(t *testing.T) {
 		if kernel == "read_all" { // computes nothing
 			continue
 		}
-		if d := examine(t, "CUDA_EMULATOR_FAULT="+kernel, "SHOAL_PROBE_KERNEL="+kernel); d.Bits || !strings.Contains(d.Problem, "differ from the CPU's") {
+		if d := examine(t, "CUDA_EMULATOR_FAULT="+kernel, "SHOAL_PROBE_KERNEL="+kernel); d.Bits ||
+			!strings.Contains(d.Problem, "differ from the CPU's") {
 			t.Errorf("with a wrong bit of %s: %+v", kernel, d)
 		}
 	}
@@ -115,7 +116,8 @@ func TestEmulated(t *testing.T) {
 	if len(results) != 5 || !slices.Equal(failed, []string{"bits: product of q8_0 weights with up to 8 tokens"}) {
 		t.Errorf("%+v", results)
 	}
-	if speeds := full(t, "speed: best of", environment...); len(speeds) != 1 || speeds[0].Problem != "" || speeds[0].Speed.Time <= 0 || speeds[0].Speed.Bytes != 4*vocab {
+	if speeds := full(t, "speed: best of", environment...); len(speeds) != 1 || speeds[0].Problem != "" ||
+		speeds[0].Speed.Time <= 0 || speeds[0].Speed.Bytes != 4*vocab {
 		t.Errorf("%+v", speeds)
 	}
 	if d := examine(t, "CUDA_EMULATOR_CAPABILITY=75"); d.Bits || !strings.Contains(d.Problem, "compute capability 7.5 is too old") {

@@ -42,7 +42,8 @@ func tinyTimes(out *json.Encoder) error {
 
 // The kernels of a step are measured, in the order of a layer, and read each weight and each cache once.
 func TestTimes(t *testing.T) {
-	d := json.NewDecoder(bytes.NewReader(output(t, "SHOAL_PROBE_TIMES=1", "LD_LIBRARY_PATH="+emulator.Build(t), "CUDA_EMULATOR_MEMORY=64000000")))
+	d := json.NewDecoder(bytes.NewReader(output(t, "SHOAL_PROBE_TIMES=1", "LD_LIBRARY_PATH="+emulator.Build(t),
+		"CUDA_EMULATOR_MEMORY=64000000")))
 	matrices := int64((256+256)*64+64*256+2*96*64+64*96+80*64) * 34 / 32
 	for i, s := range tinyCases {
 		var got Times

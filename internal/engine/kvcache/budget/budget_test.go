@@ -33,7 +33,8 @@ func TestPyramid(t *testing.T) {
 // that no layer gets more than a lower one or than there is.
 func TestPyramidKeepsItsTotal(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		topk, beta, layers := rapid.IntRange(0, 1<<24).Draw(r, "topk"), rapid.IntRange(1, 1000).Draw(r, "beta"), rapid.IntRange(1, 130).Draw(r, "layers")
+		topk, beta, layers := rapid.IntRange(0, 1<<24).Draw(r, "topk"), rapid.IntRange(1, 1000).Draw(r, "beta"),
+			rapid.IntRange(1, 130).Draw(r, "layers")
 		candidates, sum, before := rapid.IntRange(topk, 1<<25).Draw(r, "candidates"), 0, 1<<30
 		for layer := range layers {
 			n := Pyramid(topk, beta, candidates, layer, layers)

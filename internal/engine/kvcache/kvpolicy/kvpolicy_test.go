@@ -21,7 +21,8 @@ func TestParse(t *testing.T) {
 		{"knorm:beta=3,layers=pyramid,positions=cache", "knorm:sink=4,recent=64,topk=956,layers=pyramid,beta=3,positions=cache"},
 		{"h2o:layers=pyramid", "h2o:recent=512,topk=512,step=0,layers=pyramid,beta=20"},
 		{"squeezed:ring=9", "squeezed:clusters=0.05,levels=1,sparsity=0.9,tail=64,obs=100,segment=8192,ring=9"},
-		{"snapkv:half=1,positions=cache,ring=9,layers=pyramid", "snapkv:topk=960,obs=64,pool=7,layers=pyramid,beta=20,ring=9,positions=cache,half=1"},
+		{"snapkv:half=1,positions=cache,ring=9,layers=pyramid",
+			"snapkv:topk=960,obs=64,pool=7,layers=pyramid,beta=20,ring=9,positions=cache,half=1"},
 		{"snapkv:heads=ada,floor=0.5,ring=3", "snapkv:topk=960,obs=64,pool=7,heads=ada,floor=0.5,ring=3"},
 		{"knorm:heads=ada,layers=pyramid", "knorm:sink=4,recent=64,topk=956,layers=pyramid,beta=20,heads=ada,floor=0.2"},
 		{"sage:layers=equal,heads=equal", "sage:sink=4,recent=64,topk=956"},
@@ -31,10 +32,15 @@ func TestParse(t *testing.T) {
 			t.Errorf("Parse(%q) = %v, %v; want %s", c.spec, p, err, c.want)
 		}
 	}
-	for _, spec := range []string{"snap", "full:x=1", "streaming:", "streaming:sink", "streaming:sink=-1", "streaming:recent=0", "streaming:sink=1,sink=2", "streaming:sink=99999999999999999999", "streaming:topk=3",
+	for _, spec := range []string{"snap", "full:x=1", "streaming:", "streaming:sink", "streaming:sink=-1",
+		"streaming:recent=0", "streaming:sink=1,sink=2", "streaming:sink=99999999999999999999", "streaming:topk=3",
 		"full:positions=cache", "streaming:positions=text", "streaming:half=1", "streaming:positions=cache,half=2",
-		"full:layers=pyramid", "streaming:layers=pyramid", "tova:layers=pyramid", "h2o:step=1,layers=pyramid", "quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square", "snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1", "full:heads=ada", "tova:heads=ada", "adakv:heads=ada", "resnap:heads=ada", "quest:heads=ada", "snapkv:heads=best", "snapkv:floor=0.2", "snapkv:heads=ada,floor=2",
-		"full:ring=5", "quest:ring=64", "shadowkv:ring=64", "streaming:ring=5", "snapstream:ring=5", "tova:ring=5", "snapkv:ring=0", "snapkv:ring=-1", "snapkv:ring=0%", "snapkv:ring=101%", "squeezed:ring=9,positions=cache"} {
+		"full:layers=pyramid", "streaming:layers=pyramid", "tova:layers=pyramid", "h2o:step=1,layers=pyramid",
+		"quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square",
+		"snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1", "full:heads=ada", "tova:heads=ada", "adakv:heads=ada",
+		"resnap:heads=ada", "quest:heads=ada", "snapkv:heads=best", "snapkv:floor=0.2", "snapkv:heads=ada,floor=2",
+		"full:ring=5", "quest:ring=64", "shadowkv:ring=64", "streaming:ring=5", "snapstream:ring=5", "tova:ring=5",
+		"snapkv:ring=0", "snapkv:ring=-1", "snapkv:ring=0%", "snapkv:ring=101%", "squeezed:ring=9,positions=cache"} {
 		if p, err := Parse(spec); !errors.Is(err, kvcache.ErrPolicy) {
 			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)
 		}
@@ -61,13 +67,19 @@ func TestShares(t *testing.T) {
 		{"snapkv:topk=100%", "snapkv:topk=100%,obs=64,pool=7", 7, "snapkv:topk=7,obs=64,pool=7"},
 		{"streaming:sink=0.5%,recent=12.5%", "streaming:sink=0.5%,recent=12.5%", 1 << 20, "streaming:sink=5242,recent=131072"},
 		{"streaming:recent=1%", "streaming:sink=4,recent=1%", 30, "streaming:sink=4,recent=1"}, // at least its minimum
-		{"streaming:recent=0.001%,positions=cache,half=1", "streaming:sink=4,recent=0.001%,positions=cache,half=1", 300_000, "streaming:sink=4,recent=3,positions=cache,half=1"},
+		{"streaming:recent=0.001%,positions=cache,half=1", "streaming:sink=4,recent=0.001%,positions=cache,half=1",
+			300_000, "streaming:sink=4,recent=3,positions=cache,half=1"},
 		{"snapkv:topk=5", "snapkv:topk=5,obs=64,pool=7", 1000, "snapkv:topk=5,obs=64,pool=7"},
-		{"shadowkv:paper", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160", 131072, "shadowkv:chunk=8,budget=2044,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160"},
-		{"shadowkv:paper,rank=8", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8", 10, "shadowkv:chunk=8,budget=2,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8"},
-		{"knorm:topk=7,ring=10%,positions=cache", "knorm:sink=4,recent=64,topk=7,ring=10%,positions=cache", 1234, "knorm:sink=4,recent=64,topk=7,ring=123,positions=cache"},
-		{"lagkv:topk=7,layers=pyramid,ring=0.1%", "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=0.1%", 9, "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=1"},
-		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7,votes=prefix", 1024, "snapstream:sink=4,recent=128,topk=128,obs=64,pool=7,votes=prefix"},
+		{"shadowkv:paper", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160",
+			131072, "shadowkv:chunk=8,budget=2044,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=160"},
+		{"shadowkv:paper,rank=8", "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8",
+			10, "shadowkv:chunk=8,budget=2,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8"},
+		{"knorm:topk=7,ring=10%,positions=cache", "knorm:sink=4,recent=64,topk=7,ring=10%,positions=cache",
+			1234, "knorm:sink=4,recent=64,topk=7,ring=123,positions=cache"},
+		{"lagkv:topk=7,layers=pyramid,ring=0.1%", "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=0.1%",
+			9, "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=1"},
+		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7,votes=prefix",
+			1024, "snapstream:sink=4,recent=128,topk=128,obs=64,pool=7,votes=prefix"},
 	} {
 		p, err := Parse(c.spec)
 		if err != nil || p.Spec() != c.canonical {
@@ -80,8 +92,10 @@ func TestShares(t *testing.T) {
 			t.Errorf("%s of %d tokens is %s with %d slots, %v; want %s", c.spec, c.prompt, of.Spec(), of.Slots(c.prompt, c.prompt+9), err, c.want)
 		}
 	}
-	for _, spec := range []string{"snapkv:topk=0%", "snapkv:topk=101%", "snapkv:topk=100.001%", "snapkv:topk=-5%", "snapkv:topk=NaN%", "snapkv:topk=Inf%", "snapkv:topk=1e300%", "snapkv:topk=99999999999999999999%",
-		"snapkv:topk=%", "snapkv:topk=5%%", "snapkv:topk=0.0001%", "snapkv:pool=5%", "squeezed:sparsity=5%", "quest:page=50%", "snapkv:topk=NaN", "snapkv:topk=1.5",
+	for _, spec := range []string{"snapkv:topk=0%", "snapkv:topk=101%", "snapkv:topk=100.001%", "snapkv:topk=-5%",
+		"snapkv:topk=NaN%", "snapkv:topk=Inf%", "snapkv:topk=1e300%", "snapkv:topk=99999999999999999999%",
+		"snapkv:topk=%", "snapkv:topk=5%%", "snapkv:topk=0.0001%", "snapkv:pool=5%", "squeezed:sparsity=5%",
+		"quest:page=50%", "snapkv:topk=NaN", "snapkv:topk=1.5",
 		"shadowkv:thesis", "shadowkv:budget=2,paper", "shadowkv:paper,paper", "shadowkv:paper,rank=8,rank=8", "full:paper"} {
 		if p, err := Parse(spec); !errors.Is(err, kvcache.ErrPolicy) {
 			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)
@@ -104,7 +118,8 @@ func TestNamed(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1", "snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache", "snapkv:topk=5%,layers=pyramid,beta=3,positions=cache"} {
+	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1",
+		"snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache", "snapkv:topk=5%,layers=pyramid,beta=3,positions=cache"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, spec string) {

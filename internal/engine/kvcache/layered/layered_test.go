@@ -36,7 +36,8 @@ func TestCacheBytesAreExact(t *testing.T) {
 				g.Windows = append(g.Windows, rapid.SampledFrom([]int{0, 40, 130}).Draw(t, "window"))
 			}
 		}
-		p := parse(t, rapid.SampledFrom([]string{"streaming:sink=2,recent=20", "snapkv:topk=9,obs=8,pool=3", "h2o:recent=8,topk=8", "knorm:sink=2,recent=8,topk=8"}).Draw(t, "policy"))
+		p := parse(t, rapid.SampledFrom([]string{"streaming:sink=2,recent=20", "snapkv:topk=9,obs=8,pool=3",
+			"h2o:recent=8,topk=8", "knorm:sink=2,recent=8,topk=8"}).Draw(t, "policy"))
 		read, heads := rapid.IntRange(1, 700).Draw(t, "read"), tensor.Span{Lo: 1, Hi: 3}
 		s := ShapeOf(g, rapid.IntRange(1, 90).Draw(t, "chunk"), read, 8, 2)
 		if s.Group < 1 || s.Group > g.Layers || s.Rows < s.Pass || s.Rows%s.Pass != 0 {
@@ -200,7 +201,8 @@ func TestResidual(t *testing.T) {
 	if a.Used() != 0 || file.closed != 1 {
 		t.Errorf("%d bytes are left, the file was closed %d times", a.Used(), file.closed)
 	}
-	if _, err := NewResidual(memory.NewArena(100), hidden, pass, ranks, first, prompt); err == nil || !strings.Contains(err.Error(), "residual stream of a prompt of 99 tokens") {
+	if _, err := NewResidual(memory.NewArena(100), hidden, pass, ranks, first, prompt); err == nil ||
+		!strings.Contains(err.Error(), "residual stream of a prompt of 99 tokens") {
 		t.Errorf("without memory: %v", err)
 	}
 }
@@ -225,7 +227,8 @@ func TestResidualIsLost(t *testing.T) {
 			t.Errorf("%s: %v %v %v", name, got, err, r.Lost())
 		}
 	}
-	r := NewInFile(func(int64) (File, error) { return &fakeFile{bytes: make([]byte, 1<<10), write: bad}, nil }, hidden, pass, ranks, first, prompt)
+	r := NewInFile(func(int64) (File, error) { return &fakeFile{bytes: make([]byte, 1<<10), write: bad}, nil },
+		hidden, pass, ranks, first, prompt)
 	if err := r.Store(first, make([]float32, hidden)); err != nil || !errors.Is(r.Lost(), bad) {
 		t.Errorf("a failed write: %v %v", err, r.Lost())
 	}
@@ -247,8 +250,10 @@ func TestFits(t *testing.T) {
 		g    kvcache.Geometry
 		want bool
 	}{
-		{"snapkv", g, true}, {"snapstream", g, true}, {"sage", g, true}, {"h2o", g, true}, {"tova", g, true}, {"knorm", g, true}, {"pyramidkv", g, true}, {"lagkv", g, true}, {"streaming", g, true},
-		{"full", g, false}, {"quest", g, false}, {"shadowkv", g, false}, {"squeezed", g, false}, {"snapkv", across, false}, {"snapkv", recurrent, false},
+		{"snapkv", g, true}, {"snapstream", g, true}, {"sage", g, true}, {"h2o", g, true}, {"tova", g, true},
+		{"knorm", g, true}, {"pyramidkv", g, true}, {"lagkv", g, true}, {"streaming", g, true},
+		{"full", g, false}, {"quest", g, false}, {"shadowkv", g, false}, {"squeezed", g, false},
+		{"snapkv", across, false}, {"snapkv", recurrent, false},
 	} {
 		p, err := kvpolicy.Parse(c.spec)
 		if err != nil {
@@ -270,13 +275,15 @@ func TestPeaks(t *testing.T) {
 		name                       string
 		layers, heads, dim, hidden int
 	}{{"Llama 3.2 1B", 16, 8, 64, 2048}, {"Llama 3.1 8B", 32, 8, 128, 4096}} {
-		g := kvcache.Geometry{Layers: m.layers, KVHeads: m.heads, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: m.dim, VDim: m.dim}, Chunk: 256}
+		g := kvcache.Geometry{Layers: m.layers, KVHeads: m.heads, Group: 4,
+			Layout: tensor.KVLayout{Type: tensor.BF16, KDim: m.dim, VDim: m.dim}, Chunk: 256}
 		for _, tokens := range []int{32768, 131072} {
 			s := ShapeOf(g, 256, tokens, m.hidden, 1)
 			chunks := kvcache.HandoverBytes(g, m.heads, tokens, p) + kvcache.StatisticsBytes(g, m.heads, tokens, p)
 			layers := s.CacheBytes(g, m.heads, m.heads, tokens, 0, p) + kvcache.ResidentBytes(g, tokens, tokens, p)
 			inMemory := layers + s.ResidualBytes(tokens)
-			t.Logf("| %s, %d | %d | %d (1/%.1f) | %d (1/%.1f) |", m.name, tokens, chunks>>20, inMemory>>20, float64(chunks)/float64(inMemory), layers>>20, float64(chunks)/float64(layers))
+			t.Logf("| %s, %d | %d | %d (1/%.1f) | %d (1/%.1f) |", m.name, tokens, chunks>>20, inMemory>>20,
+				float64(chunks)/float64(inMemory), layers>>20, float64(chunks)/float64(layers))
 			if tokens == 131072 && chunks < 8*layers {
 				t.Errorf("%s: %d bytes by layers, %d in chunks: less than 8 times", m.name, layers, chunks)
 			}

@@ -41,7 +41,8 @@ func (r *toyRows) WriteRows(b Block, body []byte) error {
 	})
 }
 
-var toyBlock = Block{Layers: tensor.Span{Lo: 0, Hi: 3}, Heads: tensor.Span{Lo: 2, Hi: 4}, Slots: tensor.Span{Lo: 1, Hi: 6}, Planes: Rows | Blocks | State}
+var toyBlock = Block{Layers: tensor.Span{Lo: 0, Hi: 3}, Heads: tensor.Span{Lo: 2, Hi: 4},
+	Slots: tensor.Span{Lo: 1, Hi: 6}, Planes: Rows | Blocks | State}
 
 // TestRowBlock: layers may differ in their planes and in the size of a row, and a state is one row.
 func TestRowBlock(t *testing.T) {
@@ -56,7 +57,8 @@ func TestRowBlock(t *testing.T) {
 		t.Fatalf("%d bytes stored, rest %q: %v", len(to.body), rest, err)
 	}
 	// Only the block that the receiver expects is stored, and only whole.
-	for name, bad := range map[string][]byte{"short header": in[:HeaderBytes-1], "short body": in[:toyBlock.Bytes(to)-1], "other block": append([]byte{1}, in[1:]...)} {
+	for name, bad := range map[string][]byte{"short header": in[:HeaderBytes-1],
+		"short body": in[:toyBlock.Bytes(to)-1], "other block": append([]byte{1}, in[1:]...)} {
 		var to toyRows
 		if _, err := toyBlock.Store(bad, &to); !errors.Is(err, Err) || to.body != nil {
 			t.Errorf("%s: %v, %d bytes stored", name, err, len(to.body))

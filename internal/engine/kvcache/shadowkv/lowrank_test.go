@@ -92,7 +92,11 @@ func eigen(a [][]float64) (values []float64, vectors [][]float64) {
 // everything after the prompt's chunks are exact. The other keys are those of the truncated SVD of
 // the unrotated keys, by the paper's plain form in float64.
 func TestLowRankEqualsNaive(t *testing.T) {
-	for i, l := range []tensor.KVLayout{{Type: tensor.F32, KDim: 16, VDim: 8}, {Type: tensor.BF16, KDim: 16, VDim: 24}, {Type: tensor.Int8, KDim: 24, VDim: 16}} {
+	for i, l := range []tensor.KVLayout{
+		{Type: tensor.F32, KDim: 16, VDim: 8},
+		{Type: tensor.BF16, KDim: 16, VDim: 24},
+		{Type: tensor.Int8, KDim: 24, VDim: 16},
+	} {
 		for _, chunk := range []int{4, 8, 16, 64} {
 			t.Run(fmt.Sprintf("%v/%d", l.Type, chunk), func(t *testing.T) {
 				const rank, prompt, steps = 16, 600, 150
@@ -224,7 +228,8 @@ func TestLowRankEqualsNaive(t *testing.T) {
 								continue
 							}
 							pos := slices.IndexFunc(plain[layer][:prompt], func(row []float64) bool { // the position of this key
-								return near(row[h*l.KDim:][:l.KDim], wk, ropes.Of(layer), l, slices.IndexFunc(plain[layer], func(o []float64) bool { return &o[0] == &row[0] }))
+								return near(row[h*l.KDim:][:l.KDim], wk, ropes.Of(layer),
+									l, slices.IndexFunc(plain[layer], func(o []float64) bool { return &o[0] == &row[0] }))
 							})
 							if pos < 0 || pos >= prompt-chunk {
 								t.Fatalf("layer %d, head %d, slot %d: a key that has no factors is not exact", layer, h, slot)
@@ -288,7 +293,8 @@ func TestLeading(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fall func(i int) float64
-	}{{"fast", func(i int) float64 { return math.Pow(0.5, float64(i)) }}, {"slow", func(i int) float64 { return 1 / float64(1+i) }}, {"flat", func(int) float64 { return 1 }},
+	}{{"fast", func(i int) float64 { return math.Pow(0.5, float64(i)) }},
+		{"slow", func(i int) float64 { return 1 / float64(1+i) }}, {"flat", func(int) float64 { return 1 }},
 		{"steps", func(i int) float64 { return math.Pow(10, -float64(i/8)) }}, {"few", func(i int) float64 { return float64(max(0, 5-i)) }}} {
 		r := rand.New(rand.NewPCG(3, 4))
 		rows, gram, plain := make([][]float64, 4*n), make([]float32, n*n), make([][]float64, n)
@@ -353,11 +359,17 @@ func TestLeading(t *testing.T) {
 
 // Models whose keys do not become smaller as factors are refused, with what to do.
 func TestLowRankIsRefused(t *testing.T) {
-	plain, latent := kvcache.Geometry{Layers: 1, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}, kvcache.Geometry{Layers: 1, KVHeads: 1, Units: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 96, VDim: 64, Latent: true}}
+	plain, latent := kvcache.Geometry{Layers: 1, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}},
+		kvcache.Geometry{Layers: 1, KVHeads: 1, Units: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 96, VDim: 64, Latent: true}}
 	for _, c := range []struct {
 		spec, why string
 		g         kvcache.Geometry
-	}{{"shadowkv:keys=lowrank", "rank=128 is not below the 128 elements", plain}, {"shadowkv:keys=lowrank,rank=120", "", plain}, {"shadowkv:keys=lowrank,rank=8", "latent", latent}, {"shadowkv", "", latent}} {
+	}{
+		{"shadowkv:keys=lowrank", "rank=128 is not below the 128 elements", plain},
+		{"shadowkv:keys=lowrank,rank=120", "", plain},
+		{"shadowkv:keys=lowrank,rank=8", "latent", latent},
+		{"shadowkv", "", latent},
+	} {
 		p, err := method.Parse([]method.Method{Method}, c.spec)
 		if err != nil {
 			t.Fatal(err)

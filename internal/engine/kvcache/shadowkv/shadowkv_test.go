@@ -96,7 +96,8 @@ type fataler interface {
 // context is within the budget it has everything.
 func TestShadowKVEqualsNaive(t *testing.T) {
 	g := kvcache.Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
-	for _, p := range []*kvcache.Policy{Method.Of(8, 40, 5, 4, 0, 0, 0, 128), Method.Of(4, 16, 0, 1, 0, 1, 0, 128), Method.Of(16, 32, 2, 2, 0, 0, 0, 128)} {
+	for _, p := range []*kvcache.Policy{Method.Of(8, 40, 5, 4, 0, 0, 0, 128), Method.Of(4, 16, 0, 1, 0, 1, 0, 128),
+		Method.Of(16, 32, 2, 2, 0, 0, 0, 128)} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			m, chosen := p.Selector.(landmarks), 0
 			check := func(r fataler, length int, steps [][2]int, q []float32) { // steps: tokens of a step, and how many are committed
@@ -158,7 +159,8 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 				}
 			}
 			rapid.Check(t, func(r *rapid.T) {
-				length, steps, q := rapid.IntRange(1, 500).Draw(r, "prompt"), make([][2]int, rapid.IntRange(1, 6).Draw(r, "steps")), make([]float32, 3*8)
+				length, steps, q := rapid.IntRange(1, 500).Draw(r, "prompt"),
+					make([][2]int, rapid.IntRange(1, 6).Draw(r, "steps")), make([]float32, 3*8)
 				for i := range steps {
 					n := rapid.IntRange(1, 40).Draw(r, "tokens")
 					steps[i] = [2]int{n, rapid.IntRange(0, n).Draw(r, "accepted")}

@@ -48,7 +48,8 @@ func TestStoredResults(t *testing.T) {
 		}
 		part.Release()
 		for layer := range g.Layers {
-			block := rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: 0, Hi: g.KVHeads}, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.Index}
+			block := rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: 0, Hi: g.KVHeads},
+				Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: rowblock.Index}
 			got, err := block.Append(nil, s)
 			if err != nil || len(got) < 1000 {
 				t.Fatalf("%d bytes of an index, %v", len(got), err)

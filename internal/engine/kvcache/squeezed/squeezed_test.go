@@ -186,7 +186,8 @@ func quantileNaive(shares [][]float64, sizes [][]int, thousandths int) float64 {
 // everything after them. Tokens that are written and undone in between change nothing.
 func TestSqueezedEqualsNaive(t *testing.T) {
 	g := kvcache.Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
-	for _, p := range []*kvcache.Policy{Method.Of(100, 1, 800, 8, 5, 1000), Method.Of(200, 2, 700, 3, 9, 1000), Method.Of(250, 2, 500, 1, 4, 64), Method.Of(50, 1, 0, 8, 5, 100)} {
+	for _, p := range []*kvcache.Policy{Method.Of(100, 1, 800, 8, 5, 1000), Method.Of(200, 2, 700, 3, 9, 1000),
+		Method.Of(250, 2, 500, 1, 4, 64), Method.Of(50, 1, 0, 8, 5, 100)} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			c, chosen, left := p.Selector.(clusters), 0, 0
 			rapid.Check(t, func(r *rapid.T) {
@@ -295,7 +296,8 @@ func TestSqueezedEqualsNaive(t *testing.T) {
 						}
 						for _, pos := range h.members[j] {
 							if reads(pos) != (x > t2) {
-								r.Fatalf("head %d of %d tokens, %d clustered: position %d of cluster %d with a share of %v, threshold %v: read %v", i, at+1, keys, pos, j, x, t2, reads(pos))
+								r.Fatalf("head %d of %d tokens, %d clustered: position %d of cluster %d with a share of %v, threshold %v: read %v",
+									i, at+1, keys, pos, j, x, t2, reads(pos))
 							}
 						}
 						if x > t2 {
@@ -345,10 +347,13 @@ func TestClusteringInPieces(t *testing.T) {
 	g := kvcache.Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
 	const tokens = 333
 	x := kvcache.IndexWorkOf(g, tokens, p)
-	if x.After != tokens-8 || x.Fine != 5*g.Layers*36 || x.Before != 6*g.Layers*36 || x.Pieces != x.Before+5*g.Layers+1 || x.Move != (325*16+32*8)*int64(g.Layout.KDim)/4 || x.Work != 65*6*int64(g.Layout.KDim)/4 || x.Coarse != 32*6*int64(g.Layout.KDim)/4 {
+	if x.After != tokens-8 || x.Fine != 5*g.Layers*36 || x.Before != 6*g.Layers*36 || x.Pieces != x.Before+5*g.Layers+1 ||
+		x.Move != (325*16+32*8)*int64(g.Layout.KDim)/4 || x.Work != 65*6*int64(g.Layout.KDim)/4 || x.Coarse != 32*6*int64(g.Layout.KDim)/4 {
 		t.Fatalf("%+v", x)
 	}
-	for _, w := range []struct{ done, most, want int }{{0, 0, 1}, {0, 1 << 40, x.Fine}, {3, 5 * int(x.Work), 5}, {x.Fine - 1, 1 << 40, 1}, {x.Fine, 7 * int(x.Coarse), 7}, {x.Fine, 1 << 40, x.Before - x.Fine}, {x.Before, 3 * int(x.Move), 3}, {x.Before + 1, 1 << 40, 5 * g.Layers}} {
+	for _, w := range []struct{ done, most, want int }{{0, 0, 1}, {0, 1 << 40, x.Fine}, {3, 5 * int(x.Work), 5},
+		{x.Fine - 1, 1 << 40, 1}, {x.Fine, 7 * int(x.Coarse), 7}, {x.Fine, 1 << 40, x.Before - x.Fine},
+		{x.Before, 3 * int(x.Move), 3}, {x.Before + 1, 1 << 40, 5 * g.Layers}} {
 		if got := x.Within(w.done, int64(w.most)); got != w.want {
 			t.Errorf("after %d pieces %d multiplications are %d pieces, want %d", w.done, w.most, got, w.want)
 		}

@@ -72,7 +72,8 @@ func TestProcesses(t *testing.T) {
 			put(b, k, at, tensor.Span{Lo: 3, Hi: 8})
 		}
 	}
-	for path, want := range map[string]os.FileMode{dir: 0o700, a.dir: 0o700, filepath.Join(a.dir, name{keys[0], 0, tensor.Span{Lo: 0, Hi: 3}}.String()): 0o600} {
+	for path, want := range map[string]os.FileMode{dir: 0o700, a.dir: 0o700,
+		filepath.Join(a.dir, name{keys[0], 0, tensor.Span{Lo: 0, Hi: 3}}.String()): 0o600} {
 		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v; want %v", path, st.Mode().Perm(), err, want)
 		}
@@ -85,7 +86,8 @@ func TestProcesses(t *testing.T) {
 	for _, cut := range []struct {
 		heads tensor.Span
 		want  int
-	}{{tensor.Span{Lo: 0, Hi: 3}, 3}, {tensor.Span{Lo: 1, Hi: 2}, 3}, {tensor.Span{Lo: 0, Hi: 8}, 2}, {tensor.Span{Lo: 2, Hi: 5}, 2}, {tensor.Span{Lo: 3, Hi: 8}, 2}, {tensor.Span{Lo: 7, Hi: 9}, 0}} {
+	}{{tensor.Span{Lo: 0, Hi: 3}, 3}, {tensor.Span{Lo: 1, Hi: 2}, 3}, {tensor.Span{Lo: 0, Hi: 8}, 2},
+		{tensor.Span{Lo: 2, Hi: 5}, 2}, {tensor.Span{Lo: 3, Hi: 8}, 2}, {tensor.Span{Lo: 7, Hi: 9}, 0}} {
 		if n := c.Has(keys, 0, cut.heads); n != cut.want {
 			t.Errorf("heads %v: %d blocks are there, want %d", cut.heads, n, cut.want)
 		}
@@ -251,7 +253,8 @@ func FuzzFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, text string) {
 		got := make([]byte, form.HeadBytes)
 		if err := decode(bytes.NewReader(data), n, tensor.Span{Lo: 2, Hi: 3}, form, got); err == nil {
-			if !bytes.Equal(got, rows(n.key, n.at, tensor.Span{Lo: 2, Hi: 3})) && bytes.Equal(data[:min(len(data), len(whole)-2*form.HeadBytes)], whole[:len(whole)-2*form.HeadBytes]) {
+			if !bytes.Equal(got, rows(n.key, n.at, tensor.Span{Lo: 2, Hi: 3})) &&
+				bytes.Equal(data[:min(len(data), len(whole)-2*form.HeadBytes)], whole[:len(whole)-2*form.HeadBytes]) {
 				t.Fatal("other rows under the right hashes")
 			}
 		}

@@ -111,7 +111,8 @@ func TestMove(t *testing.T) {
 					}
 					for range 3 {
 						if a, b := content(t, own), content(t, to); !bytes.Equal(a, b) {
-							t.Fatalf("%s, windows %v, %d tokens in pieces of %d bytes, %d in the cache: the copy differs", spec, g.Windows, prompt, size, own.Tokens())
+							t.Fatalf("%s, windows %v, %d tokens in pieces of %d bytes, %d in the cache: the copy differs",
+								spec, g.Windows, prompt, size, own.Tokens())
 						}
 						for _, s := range []*kvcache.Store{own, to} {
 							at := s.Tokens()
