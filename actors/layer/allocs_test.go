@@ -3,6 +3,7 @@ package layer
 import (
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/layer/experts"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -90,7 +91,7 @@ func randomRows(m *tensor.Weight, seed int) {
 	}
 }
 
-func randomExperts(t testing.TB, d Dims, dt tensor.DType) *Experts {
+func randomExperts(t testing.TB, d Dims, dt tensor.DType) *experts.Weights {
 	t.Helper()
 	bank := func(rows, cols int) *tensor.Bank {
 		b, err := tensor.NewBank(dt, d.MoE.Experts, rows, cols)
@@ -102,7 +103,7 @@ func randomExperts(t testing.TB, d Dims, dt tensor.DType) *Experts {
 		}
 		return b
 	}
-	return &Experts{Router: randomMatrix(t, tensor.F32, d.MoE.Experts, d.Hidden), Bias: make([]float32, d.MoE.Experts),
+	return &experts.Weights{Router: randomMatrix(t, tensor.F32, d.MoE.Experts, d.Hidden), Bias: make([]float32, d.MoE.Experts),
 		Gate: bank(d.MoE.FFN, d.Hidden), Up: bank(d.MoE.FFN, d.Hidden), Down: bank(d.Hidden, d.MoE.FFN),
 		SharedGate: randomMatrix(t, dt, d.MoE.Shared, d.Hidden), SharedUp: randomMatrix(t, dt, d.MoE.Shared, d.Hidden),
 		SharedDown: randomMatrix(t, dt, d.Hidden, d.MoE.Shared)}

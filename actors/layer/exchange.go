@@ -1,8 +1,7 @@
 package layer
 
 import (
-	"unsafe"
-
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -69,7 +68,7 @@ func (b *Batch) packPairs(tiles pairTiles) {
 			continue
 		}
 		b.out[r], b.in[r] = b.Backend.Pack(b.out[r], b.paired(tiles, b.Rank, r)), growF(b.in[r], floats(b.paired(tiles, r, b.Rank)))
-		b.send[r], b.recv[r] = floatBytes(b.out[r]), floatBytes(b.in[r])
+		b.send[r], b.recv[r] = tensor.FloatBytes(b.out[r]), tensor.FloatBytes(b.in[r])
 	}
 }
 
@@ -79,15 +78,6 @@ func (b *Batch) unpackPairs(tiles pairTiles) {
 			b.Backend.Unpack(b.in[r], b.paired(tiles, r, b.Rank))
 		}
 	}
-}
-
-// floatBytes views float32 values as the bytes on the wire. Every supported host is little-endian;
-// the magic number of the header checks that.
-func floatBytes(f []float32) []byte {
-	if len(f) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(&f[0])), 4*len(f))
 }
 
 func grow[T any](s [][]T, n int) [][]T {

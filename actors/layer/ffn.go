@@ -146,7 +146,7 @@ func (w *Weights) addFFN(b *Processor, rows topology.Range) {
 	h := b.Dims.Hidden
 	addBias(b.Y[rows.Lo*h:], h, rows.Len(), w.DownBias, topology.Range{Lo: 0, Hi: h})
 	if w.Experts != nil && w.Experts.DenseFFN != nil {
-		b.joinOutputs(w.Experts.DenseFFN, rows)
+		b.experts.Join(w.Experts.DenseFFN, rows)
 	}
 	b.addResidual(w.PostFFNNorm, w.FFNFactor, rows)
 	w.endLayer(b, rows)

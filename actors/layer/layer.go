@@ -6,6 +6,7 @@ package layer
 import (
 	"slices"
 
+	"github.com/shoal-llm/shoal/actors/layer/experts"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -20,10 +21,10 @@ type Weights struct {
 
 	Q, K, V, O, Gate, Up, Down *tensor.Weight
 
-	QGate   *tensor.Weight // rows of Q; the output of attention is multiplied by its sigmoid; or nil
-	Latent  *Latent        // replaces Q, K and V; or nil
-	Delta   *Delta         // replaces attention, except O; or nil
-	Experts *Experts       // on every socket, or on none
+	QGate   *tensor.Weight   // rows of Q; the output of attention is multiplied by its sigmoid; or nil
+	Latent  *Latent          // replaces Q, K and V; or nil
+	Delta   *Delta           // replaces attention, except O; or nil
+	Experts *experts.Weights // on every socket, or on none
 
 	// The norms before attention and FFN, (Hidden), or (2*Hidden) weights and biases; nil: attention or
 	// FFN reads X itself.
@@ -93,7 +94,12 @@ func (w *Weights) all() []closer {
 		}
 	}
 	if w.Experts != nil {
-		all = append(all, w.Experts.weights()...)
+		for _, m := range w.Experts.Matrices() {
+			all = append(all, m)
+		}
+		for _, m := range w.Experts.Banks() {
+			all = append(all, m)
+		}
 	}
 	if p := w.PerLayer; p != nil && p.Gate != nil {
 		all = append(all, p.Gate, p.Project)
@@ -122,7 +128,7 @@ func (w *Weights) Bytes() int64 {
 		n += m.Bytes()
 	}
 	if w.Experts != nil {
-		n += w.Experts.Biases.bytes()
+		n += w.Experts.Biases.Bytes()
 	}
 	return n
 }

@@ -27,8 +27,8 @@ var operations = [Ops]func(w *Weights, b *Processor){
 	OpAddFFN:          func(w *Weights, b *Processor) { w.addFFN(b, b.batch.all()) },
 	OpAddOwnedFFN:     (*Weights).addOwnedFFN,
 
-	OpExpertsUp:   func(w *Weights, b *Processor) { w.Experts.up(b) },
-	OpExpertsDown: func(w *Weights, b *Processor) { w.Experts.down(b) },
+	OpExpertsUp:   func(w *Weights, b *Processor) { b.batch.ExpertsRead += b.experts.Up(w.Experts, b.batch.expertStep()) },
+	OpExpertsDown: func(w *Weights, b *Processor) { b.experts.Down(w.Experts, b.batch.expertStep()) },
 
 	OpProjectLatents:    func(w *Weights, b *Processor) { w.Latent.projectDown(b) },
 	OpProjectOwnLatents: func(w *Weights, b *Processor) { w.Latent.projectOwnDown(b) },

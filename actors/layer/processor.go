@@ -3,6 +3,7 @@ package layer
 import (
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer/experts"
 	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/actors/layer/mixer"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
@@ -47,7 +48,7 @@ type Processor struct {
 	latentAttention latentAttention
 	states          *mixer.Rows // of layers with a state; nil: none
 	mixed           []mixer.Run
-	mix             mixture
+	experts         *experts.Rows // of layers with experts; nil: none
 	perLayer        perLayer
 	quantized       quantized
 	normWeight      []float32
@@ -113,7 +114,7 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	}
 	b.activate = b.activateTile
 	b.attention.init(b)
-	b.initMixture(maxRows)
+	b.experts = experts.New(d.expertShape(), maxRows, pool, b.each, b.X, b.Norm, b.Y)
 	b.initPerLayer(maxRows)
 	b.latentAttention.init(b)
 	b.initLatent(maxRows)
@@ -208,15 +209,15 @@ func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 	case LatentMeans:
 		return b.latent.out, d.Heads * d.Latent.Rank
 	case ExpertGate:
-		return b.mix.gate, d.MoE.FFN
+		return b.experts.Gate, d.MoE.FFN
 	case SharedSum:
-		return b.mix.sharedSum, d.Hidden
+		return b.experts.SharedSum, d.Hidden
 	case DeltaIn:
 		return b.states.In, d.deltaIn()
 	case DeltaOut:
 		return b.states.Out, d.deltaOut()
 	case SharedGate:
-		return b.mix.sharedGate, d.MoE.Shared
+		return b.experts.SharedGate, d.MoE.Shared
 	}
 	return b.X, b.Dims.Hidden
 }

@@ -166,7 +166,7 @@ func (b *Processor) multiplyNorm(t topology.Range) {
 	h := b.Dims.Hidden
 	if b.batch.step.owned {
 		ld := quantizedFloats(h)
-		b.Pool.MatMulQuantized(b.products, floatBytes(b.quantized.norm[t.Lo*ld:]), 4*ld, t.Len())
+		b.Pool.MatMulQuantized(b.products, tensor.FloatBytes(b.quantized.norm[t.Lo*ld:]), 4*ld, t.Len())
 		return
 	}
 	b.Pool.MatMulMany(b.products, b.Norm[t.Lo*h:], h, t.Len())

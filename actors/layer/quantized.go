@@ -76,7 +76,7 @@ func (b *Processor) growQuantized() {
 	q.row = func(t int) {
 		t += b.firstRow
 		b.normRow(t)
-		tensor.Quantize(floatBytes(q.norm[t*ld:]), 4*ld, b.batch.Type, b.Norm[t*h:], h, h, 1)
+		tensor.Quantize(tensor.FloatBytes(q.norm[t*ld:]), 4*ld, b.batch.Type, b.Norm[t*h:], h, h, 1)
 	}
 	q.addRow = func(t int) {
 		b.residualRow(t)
@@ -129,7 +129,8 @@ func (w *Weights) addOwned(b *Processor) {
 func (b *Processor) quantize(m []float32, ldm, width int, t, c topology.Range) {
 	if b.batch.step.quantized {
 		ld := quantizedFloats(width)
-		tensor.Quantize(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.batch.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
+		to := tensor.FloatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):])
+		tensor.Quantize(to, 4*ld, b.batch.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
 	}
 }
 
@@ -137,6 +138,6 @@ func (b *Processor) quantize(m []float32, ldm, width int, t, c topology.Range) {
 func (b *Processor) multiplyQuantized(y []float32, w *tensor.Weight, width int, t topology.Range) {
 	ld := quantizedFloats(width)
 	b.products = append(b.products, tensor.Product{Y: y, LdY: b.Dims.Hidden, W: w, R1: w.Rows})
-	b.Pool.MatMulQuantized(b.products, floatBytes(b.quantized.mid[t.Lo*ld:]), 4*ld, t.Len())
+	b.Pool.MatMulQuantized(b.products, tensor.FloatBytes(b.quantized.mid[t.Lo*ld:]), 4*ld, t.Len())
 	b.products = b.products[:0]
 }

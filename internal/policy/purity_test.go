@@ -63,7 +63,6 @@ func TestActorsDoNotSleep(t *testing.T) {
 // mayUseUnsafe lists the packages with kernels, mapped or shared memory, conversions of floats to
 // bytes, or calls of C.
 var mayUseUnsafe = []string{
-	"actors/layer",
 	"collective",
 	"internal/engine/checkpoint",
 	"internal/engine/cuda",

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/experts"
 	"github.com/shoal-llm/shoal/actors/layer/router"
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
@@ -15,8 +16,8 @@ import (
 // once. A pair is a token and an expert chosen for it. Pairs are in the order of experts, then of tokens, as in
 // layer.Processor.
 
-// experts holds the experts of a layer.
-type experts struct {
+// expertWeights holds the experts of a layer.
+type expertWeights struct {
 	router, factor           launch.Weight // factor without rows: none
 	bias                     []float32     // of the router, or nil
 	gateUp, down             joined        // gate and up of each expert in turn; down of each
@@ -24,9 +25,9 @@ type experts struct {
 }
 
 // uploadExperts copies the experts of a layer to the card.
-func (l *weights) uploadExperts(e *layer.Experts) {
+func (l *weights) uploadExperts(e *experts.Weights) {
 	m := &l.allocations
-	x := &experts{bias: e.Bias, router: matrix(m, e.Router), factor: matrix(m, e.SharedFactor)}
+	x := &expertWeights{bias: e.Bias, router: matrix(m, e.Router), factor: matrix(m, e.SharedFactor)}
 	bank := func(banks ...*tensor.Bank) (all []*tensor.Weight) {
 		for i := range e.Router.Rows {
 			for _, b := range banks {
@@ -100,7 +101,7 @@ func (m *mixture) close(b *Backend) {
 }
 
 // route chooses the experts of all tokens, and uploads the lists of pairs.
-func (b *Backend) route(e *experts) {
+func (b *Backend) route(e *expertWeights) {
 	m, d, t := b.mix, &b.dims.MoE, b.batch.T
 	k, pairs := d.PerToken, t*d.PerToken
 	b.do(launch.Product{W: e.router, X: b.norms.plain, N: t, Y: m.scores, LdY: d.Experts})

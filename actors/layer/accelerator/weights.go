@@ -87,10 +87,10 @@ type weights struct {
 	mixFactor, ffnFactor float32
 
 	qkv, gateUp, o, down                        joined
-	attnNorm, ffnNorm, postAttnNorm, postFFNorm cuda.Pointer // or 0
-	qNorm, kNorm                                cuda.Pointer // or 0
-	gateBias, upBias, downBias                  cuda.Pointer // or 0
-	experts                                     *experts     // replaces gateUp and down; or nil
+	attnNorm, ffnNorm, postAttnNorm, postFFNorm cuda.Pointer   // or 0
+	qNorm, kNorm                                cuda.Pointer   // or 0
+	gateBias, upBias, downBias                  cuda.Pointer   // or 0
+	experts                                     *expertWeights // replaces gateUp and down; or nil
 }
 
 // Kind implements layer.Layer.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/experts"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -274,10 +275,10 @@ func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
 }
 
 // experts reads a layer's experts. Both mappings slice them in the same way.
-func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Experts {
+func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *experts.Weights {
 	m := &c.MoE
 	gate, up, down := n.Expert(0)
-	e := &layer.Experts{Gate: l.bank(m.Experts, gate, me.expert, c.Hidden), Down: l.bank(m.Experts, down, me.expertDown, m.FFN)}
+	e := &experts.Weights{Gate: l.bank(m.Experts, gate, me.expert, c.Hidden), Down: l.bank(m.Experts, down, me.expertDown, m.FFN)}
 	if !m.Ungated {
 		e.Up = l.bank(m.Experts, up, me.expert, c.Hidden)
 	}
@@ -305,13 +306,13 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 		l.fill(e.SharedFactor, 0, model.Linear{Weight: n.SharedFactor}, upTo(1))
 	}
 	if b := n.Biases; b != nil {
-		e.Biases = &layer.Biases{Router: l.vector(b.Router), Gate: l.rows(b.Gate), Up: l.rows(b.Up), Down: l.rows(b.Down)}
+		e.Biases = &experts.Biases{Router: l.vector(b.Router), Gate: l.rows(b.Gate), Up: l.rows(b.Up), Down: l.rows(b.Down)}
 		if l.measure {
 			l.total += 4 * int64(m.Experts) * int64(1+2*m.FFN+c.Hidden)
 		}
 	}
 	if b := n.DenseFFN; b != nil {
-		e.DenseFFN = &layer.DenseFFN{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale),
+		e.DenseFFN = &experts.DenseFFN{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale),
 			SharedNorm: l.vector(b.SharedNorm),
 			Norm:       l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}
 		for i := range e.DenseFFN.RouterScale {

@@ -3,8 +3,8 @@ package step
 import (
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/executor"
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
@@ -19,7 +19,7 @@ import (
 // it is freed as a whole.
 type Epoch struct {
 	*caches.Epoch
-	Group   Group                                      // set when the group has formed
+	Group   Group                                                 // set when the group has formed
 	Await   func(prompts bool, l executor.Listener, begin func()) // see executor.Executor
 	Weights *shard.Weights
 

@@ -123,20 +123,12 @@ func (s *State) settleAll(slot, tokens int) {
 }
 
 // moved is the part of a state that another socket needs.
-func (s *State) moved() []byte { return floatBytes(s.data[:s.heads.Len()*s.r.headFloats()]) }
+func (s *State) moved() []byte { return tensor.FloatBytes(s.data[:s.heads.Len()*s.r.headFloats()]) }
 
 // recordOf is the records of all key heads in a slot.
 func (s *State) recordOf(slot int) []byte {
 	n := s.r.recordFloats()
-	return floatBytes(floatsOf(s.set.records[slot])[s.index*s.set.cut.maxKeyHeads()*n:][:s.heads.Len()*n])
-}
-
-// floatBytes views float32 as bytes on the wire. Every supported host is little-endian.
-func floatBytes(f []float32) []byte {
-	if len(f) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(&f[0])), 4*len(f))
+	return tensor.FloatBytes(floatsOf(s.set.records[slot])[s.index*s.set.cut.maxKeyHeads()*n:][:s.heads.Len()*n])
 }
 
 // floatsOf views an arena block as float32.

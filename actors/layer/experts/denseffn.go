@@ -1,4 +1,4 @@
-package layer
+package experts
 
 import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -8,17 +8,17 @@ import (
 // A dense FFN in a layer with experts (Gemma 4). It is cut as shared experts are, but has norms of its
 // own, and so have the experts and the router. Its output crosses the wire with theirs.
 
-func (m *mixture) initDenseFFN(b *Processor, maxRows int) {
-	h, eps := b.Dims.Hidden, b.Dims.NormEps
-	m.sharedSum, m.router, m.expertInput = make([]float32, maxRows*h), make([]float32, maxRows*h), make([]float32, maxRows*h)
+func (m *Rows) initDenseFFN(maxRows int) {
+	h, eps := m.Hidden, m.NormEps
+	m.SharedSum, m.router, m.expertInput = make([]float32, maxRows*h), make([]float32, maxRows*h), make([]float32, maxRows*h)
 	m.normInputs = func(t int) {
-		x, dense := b.X[t*h:(t+1)*h], m.experts.DenseFFN
+		x, dense := m.residual[t*h:(t+1)*h], m.w.DenseFFN
 		tensor.RMSNorm(m.router[t*h:(t+1)*h], x, dense.RouterScale, eps)
 		tensor.RMSNorm(m.expertInput[t*h:(t+1)*h], x, dense.Norm, eps)
 	}
 	m.joinOutputs = func(t int) {
 		t += m.firstRow
-		y, dense := b.Y[t*h:(t+1)*h], m.sharedSum[t*h:(t+1)*h]
+		y, dense := m.output[t*h:(t+1)*h], m.SharedSum[t*h:(t+1)*h]
 		tensor.RMSNorm(dense, dense, m.dense.SharedNorm, eps)
 		tensor.RMSNorm(y, y, m.dense.PostNorm, eps)
 		tensor.Add(y, dense)
@@ -26,15 +26,15 @@ func (m *mixture) initDenseFFN(b *Processor, maxRows int) {
 }
 
 // input is the input of the experts.
-func (m *mixture) input(b *Processor) []float32 {
-	if m.experts.DenseFFN != nil {
+func (m *Rows) input() []float32 {
+	if m.w.DenseFFN != nil {
 		return m.expertInput
 	}
-	return b.Norm
+	return m.normed
 }
 
-// joinOutputs adds both outputs, after their norms, into Y.
-func (b *Processor) joinOutputs(dense *DenseFFN, rows topology.Range) {
-	b.mix.dense, b.mix.firstRow = dense, rows.Lo
-	b.each(rows.Len(), b.mix.joinOutputs)
+// Join adds both outputs of rows, after their norms, into the output.
+func (m *Rows) Join(dense *DenseFFN, rows topology.Range) {
+	m.dense, m.firstRow = dense, rows.Lo
+	m.each(rows.Len(), m.joinOutputs)
 }
