@@ -36,7 +36,7 @@ type Client struct {
 	Waiting func(why error)
 }
 
-// New is a client that waits half a minute for a server that is not ready.
+// New returns a client that waits half a minute for a server that is not ready.
 func New(server, key string) *Client {
 	return &Client{Server: server, Key: key, Patience: 30 * time.Second}
 }
@@ -65,7 +65,7 @@ func (e *Unreachable) Error() string {
 	return fmt.Sprintf("no answer from %s: %v (is the cluster up? `shoal up` starts one)", e.Server, reason(e.Err))
 }
 
-// reason is an error of a request without the address and the method, which its caller names.
+// reason returns an error of a request without the address and the method, which its caller names.
 func reason(err error) error {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -84,7 +84,7 @@ func reason(err error) error {
 
 func (e *Unreachable) Unwrap() error { return e.Err }
 
-// URL is the server's address, as requests begin with it.
+// URL returns the server's address, as requests begin with it.
 func (c *Client) URL() string {
 	server := c.Server
 	if !strings.Contains(server, "://") {

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 )
 
-// Cluster is the state of the cluster now.
+// Cluster returns the state of the cluster now.
 func (c *Client) Cluster(ctx context.Context) (*wire.ClusterState, error) {
 	return get[wire.ClusterState](ctx, c, http.MethodGet, "/v1/cluster", nil, nil)
 }
@@ -32,7 +32,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	return notReady(err)
 }
 
-// notReady is an [ErrNotReady] for an answer with status 503, and any other error unchanged.
+// notReady returns an [ErrNotReady] for an answer with status 503, and any other error unchanged.
 func notReady(err error) error {
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable {

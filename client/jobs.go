@@ -25,7 +25,7 @@ func (c *Client) Submit(ctx context.Context, key string, body any) (*wire.Job, e
 	return get[wire.Job](ctx, c, http.MethodPost, "/v1/jobs", http.Header{"Idempotency-Key": {key}}, body)
 }
 
-// Job is how far a job is, with its result once that is there.
+// Job returns the progress of a job, with its result once it exists.
 func (c *Client) Job(ctx context.Context, id string) (*wire.Job, error) {
 	return get[wire.Job](ctx, c, http.MethodGet, "/v1/jobs/"+url.PathEscape(id), nil, nil)
 }

@@ -30,7 +30,7 @@ import (
 // uses the same batcher, sockets and arithmetic, without a network.
 type LocalConfig struct {
 	Serve ServeConfig
-	// Others are further models that the cluster serves side by side. Requests name theirs.
+	// Others are further models that the cluster serves side by side. Requests name their model.
 	Others []ServeConfig
 	// Sockets is the number of sockets that share the model. More than one is for tests. Default 1.
 	Sockets int

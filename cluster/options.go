@@ -93,7 +93,7 @@ type Process struct {
 	DataDir  string   `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files, which a restarted coordinator continues; of a node, for a copy of them and of the placement, which three processes replicate (default: none; a coordinator then refuses jobs)."`
 }
 
-// Resources are what a node may use of its machine.
+// Resources limits the part of its machine that a node may use.
 type Resources struct {
 	Device           string `default:"cpu" placeholder:"cpu|auto|cuda:N" help:"What computes: cpu, the graphics card cuda:N (see shoal gpu), or auto, which is cuda:0 if that card serves the model and these options, and else cpu. Does not change the output."`
 	KVMemory         int64  `name:"kv-memory" type:"size" placeholder:"SIZE" range:"0.." help:"Memory of the caches, per node (default: 1GiB, or half of the memory limit of this machine or container divided by the nodes of this command, if that is less; on a graphics card, its free memory after weights and activations)."`

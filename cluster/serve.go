@@ -222,7 +222,7 @@ func fingerprint(ck *checkpoint.Checkpoint, s *ServeConfig) string {
 	return print
 }
 
-// servedContext is the context that nodes need to know: if the rotations of the model depend on it.
+// servedContext returns the context that nodes need to know: if the rotations of the model depend on it.
 func servedContext(c *model.Config, s *ServeConfig) uint32 {
 	if !c.ByContext() {
 		return 0

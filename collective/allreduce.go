@@ -60,7 +60,7 @@ func (g *Group) ReduceScatterTree(id OpID, units int, nodes [][]tensor.Span, min
 	})
 }
 
-// Slice is the range of n elements that rank r of size owns in a two-shot.
+// Slice returns the range of n elements that rank r of size owns in a two-shot.
 func Slice(n, size, r int) (lo, hi int) {
 	cut := func(r int) int {
 		if r == size {

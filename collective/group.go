@@ -204,7 +204,7 @@ func (g *Group) now() int64 {
 	return g.clock
 }
 
-// tickEvery is the timer period while operations are pending. It is short, so that Late counts only
+// tickEvery returns the timer period while operations are pending. It is short, so that Late counts only
 // a little of a pause of this process.
 func (g *Group) tickEvery() time.Duration { return min(g.period(), 20*time.Millisecond) }
 
@@ -244,7 +244,7 @@ func (g *Group) Fail(err error) {
 	g.unlock()
 }
 
-// Err is the failure of the group, or nil.
+// Err returns the failure of the group, or nil.
 func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -81,7 +81,7 @@ type Header struct {
 	Incarnation uint32
 }
 
-// MessageBytes is the size of a whole message with a payload of n bytes.
+// MessageBytes returns the size of a whole message with a payload of n bytes.
 func MessageBytes(n int, checksum bool) int {
 	if checksum {
 		return HeaderBytes + n + trailerBytes
@@ -152,10 +152,10 @@ func Op(microBatch uint8, sequence uint64) OpID {
 	return OpID(uint64(microBatch)<<56 | sequence&maxSequence)
 }
 
-// MicroBatch is the micro-batch that the operation belongs to.
+// MicroBatch returns the micro-batch that the operation belongs to.
 func (o OpID) MicroBatch() uint8 { return uint8(o >> 56) }
 
-// Sequence is the op's number within its micro-batch.
+// Sequence returns the op's number within its micro-batch.
 func (o OpID) Sequence() uint64 { return uint64(o) & maxSequence }
 
 func (o OpID) String() string { return fmt.Sprintf("%d.%d", o.MicroBatch(), o.Sequence()) }

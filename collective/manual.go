@@ -36,10 +36,10 @@ func (m ManualGroup) Advance(d time.Duration) {
 	m.unlock()
 }
 
-// Period is how often a Group checks its deadlines while operations are pending.
+// Period returns how often a Group checks its deadlines while operations are pending.
 func (m ManualGroup) Period() time.Duration { return m.period() }
 
-// Pending is the number of operations that were started and are not done.
+// Pending returns the number of operations that were started and are not done.
 func (m ManualGroup) Pending() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

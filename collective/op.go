@@ -134,7 +134,7 @@ func (o *op) gather(s send, dst []byte, at int) {
 
 func chunkCount(n, chunkBytes int) int { return max(1, (n+chunkBytes-1)/chunkBytes) }
 
-// chunkRange is the byte range of chunk i in a payload of n bytes.
+// chunkRange returns the byte range of chunk i in a payload of n bytes.
 func chunkRange(n, chunkBytes, i int) (lo, hi int) {
 	return i * chunkBytes, min(n, (i+1)*chunkBytes)
 }

@@ -69,7 +69,7 @@ func (c *combiner) node(dst []float32, lo, hi, depth int) {
 	tensor.Add(dst, v)
 }
 
-// leaf is the value of node [lo,hi) if a rank contributed it, else nil.
+// leaf returns the value of node [lo,hi) if a rank contributed it, else nil.
 func (c *combiner) leaf(lo, hi, n int) []float32 {
 	if s := c.nodes[c.next]; s.Lo != lo || s.Hi != hi {
 		return nil

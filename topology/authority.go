@@ -108,7 +108,7 @@ func (FormGroup) effect()  {}
 func (Serve) effect()      {}
 func (RetireNode) effect() {}
 
-// AuthorityConfig are the rules of an Authority.
+// AuthorityConfig holds the rules of an Authority.
 type AuthorityConfig struct {
 	Shape Shape
 	// Mapping of all placements. Empty: chosen from the nodes' measurements and WeightBytes, the
@@ -143,7 +143,7 @@ type AuthorityConfig struct {
 	// Leased: epochs are written under a lease. A node with a newer epoch than ours then follows
 	// another coordinator and is left alone.
 	Leased bool
-	// Drained are nodes that an earlier coordinator drained, by incarnation.
+	// Drained lists the nodes that an earlier coordinator drained, by incarnation.
 	Drained map[string]uint64
 }
 
@@ -199,7 +199,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 // Phase returns the phase and a short reason.
 func (a *Authority) Phase() (AuthorityPhase, string) { return a.phase, a.reason }
 
-// Epoch is the number of the newest placement.
+// Epoch returns the number of the newest placement.
 func (a *Authority) Epoch() uint32 { return a.epoch }
 
 // Placement returns the newest placement and its nodes in rank order.
@@ -332,7 +332,7 @@ func (a *Authority) Undrain(id string) bool {
 	return true
 }
 
-// retireUpTo is the epoch up to which a node outside of the placement must forget.
+// retireUpTo returns the epoch up to which a node outside of the placement must forget.
 func (a *Authority) retireUpTo() uint32 {
 	if a.cfg.Leased {
 		return max(a.announced, a.cfg.After)

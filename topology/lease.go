@@ -18,7 +18,7 @@ type Claim struct {
 	// rank order.
 	Placement    Placement `json:"placement"`
 	Incarnations []uint64  `json:"incarnations,omitempty"`
-	// Drained are the nodes that must take no part, with their incarnations.
+	// Drained lists the nodes that must take no part, with their incarnations.
 	Drained map[string]uint64 `json:"drained,omitempty"`
 }
 

@@ -12,7 +12,7 @@ type NodeProgress struct {
 	Loaded   uint64 // bytes read or downloaded
 }
 
-// InStep is the node's progress in a step. nil means that it did not answer. A node that has left
+// InStep returns the node's progress in a step. nil means that it did not answer. A node that has left
 // the step is done with it, even if by an error.
 func (s *NodeProgress) InStep(epoch uint32, step uint64) Progress {
 	switch {
@@ -26,7 +26,7 @@ func (s *NodeProgress) InStep(epoch uint32, step uint64) Progress {
 	return Progress{Busy: s.Busy, Finished: s.Finished}
 }
 
-// InLoad is the node's progress in the load of an epoch. nil means that it did not answer. Jobs
+// InLoad returns the node's progress in the load of an epoch. nil means that it did not answer. Jobs
 // that its executor runs before the load count as progress, since the load waits for them.
 func (s *NodeProgress) InLoad(epoch uint32) LoadProgress {
 	if s == nil {

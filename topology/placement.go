@@ -96,7 +96,7 @@ type Slice struct {
 	Out, Down Range
 	// FFNUnits are units of the FFN axis. FFN is the same range in elements.
 	FFNUnits, FFN Range
-	// Vocab are rows of the output head.
+	// Vocab is the range of rows of the output head.
 	Vocab Range
 }
 
@@ -108,7 +108,7 @@ func (s Slice) Part(units, width int) Range {
 	return Range{Lo: at(s.FFNUnits.Lo), Hi: at(s.FFNUnits.Hi)}
 }
 
-// DeltaRows are the rows of the joint projection of a linear layer that a socket computes with
+// DeltaRows returns the rows of the joint projection of a linear layer that a socket computes with
 // mapping Gather. The rows of a key head are adjacent, width of them. While every socket has KV
 // heads they are those of its key heads, so that prefill needs no exchange. With more sockets they
 // are cut by rows alone, in the proportions of the FFN axis of units.
@@ -128,7 +128,7 @@ type Placement struct {
 	// Others are the placements of the further models of the cluster: in the same epoch, over the
 	// same members in the same order.
 	Others []Placement `json:",omitempty"`
-	// Prefill are the placements of all models on the prefill group, whose nodes follow those above.
+	// Prefill holds the placements of all models on the prefill group, whose nodes follow those above.
 	// Empty: there is no such group.
 	Prefill []Placement `json:",omitempty"`
 }

@@ -87,7 +87,7 @@ func DecodeSeconds(m Mapping, s Shape, sockets int, c Costs) float64 {
 	return 5*c.Sync + (attention+ffn)/n
 }
 
-// attentionWeights is the number of elements of a layer's projections. With latent attention the
+// attentionWeights returns the number of elements of a layer's projections. With latent attention the
 // up-projections are not in the shape. They are taken as wide as the hidden state, which is within
 // a factor of two of published models.
 func (s *Shape) attentionWeights() int {

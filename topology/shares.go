@@ -36,7 +36,7 @@ func (a *Authority) shares(part []Node) []float64 {
 	return out
 }
 
-// claimed is a node's claim, limited by its measured speed. 0: it claims nothing.
+// claimed returns a node's claim, limited by its measured speed. 0: it claims nothing.
 func claimed(n Node) float64 {
 	valid := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
 	share := n.Share

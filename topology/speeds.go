@@ -77,12 +77,12 @@ func promptSeconds(m Mapping, s Shape, sockets int, c Costs, chunk int) float64 
 	return s.Weights()/float64(sockets)/c.Products[chunk] + step/float64(ChunkRows[chunk])
 }
 
-// Weights is the number of elements of a layer that a row is multiplied by, on average.
+// Weights returns the number of elements of a layer that a row is multiplied by, on average.
 func (s *Shape) Weights() float64 {
 	return float64(s.attentionWeights()) + 3*float64(s.Hidden)*s.width()
 }
 
-// width is the inner width of a layer's FFN, on average.
+// width returns the inner width of a layer's FFN, on average.
 func (s *Shape) width() float64 {
 	return (1-s.Sparse)*float64(s.FFN) + s.Sparse*float64(s.ActiveFFN)
 }

@@ -97,7 +97,7 @@ func (s *StragglerDetector) Step(wall time.Duration, ids []string, late [][]time
 	return out
 }
 
-// Ratio is the part of the time, 0 to 1, that the others wait for a node, without the node's own
+// Ratio returns the part of the time, 0 to 1, that the others wait for a node, without the node's own
 // extra work.
 func (s *StragglerDetector) Ratio(id string) float64 {
 	if n := s.nodes[id]; n != nil {
@@ -113,7 +113,7 @@ func (n *nodeDelay) ratio() float64 {
 	return min(1, n.late/n.wall)
 }
 
-// moreThanOthers is by how much rank j's own work exceeds the median of the others' (the lower one
+// moreThanOthers returns by how much rank j's own work exceeds the median of the others' (the lower one
 // of an even number).
 func moreThanOthers(j int, own []time.Duration) time.Duration {
 	if j >= len(own) || len(own) < 2 {
@@ -123,7 +123,7 @@ func moreThanOthers(j int, own []time.Duration) time.Duration {
 	return max(0, own[j]-others[(len(others)-1)/2])
 }
 
-// cost is how long rank j kept the others waiting by itself: the median of their waits for it alone
+// cost returns how long rank j kept the others waiting by itself: the median of their waits for it alone
 // (the lower one of an even number), minus its own waits. A slow rank does not wait itself. A rank
 // whose incoming message was lost in the network waits as long as the others wait for it, and is
 // not to blame.

@@ -27,7 +27,7 @@ func ThreadsOf(processors, nodes int) Threads {
 // Valid reports whether a node may have them.
 func (t Threads) Valid() bool { return t.Fewest >= 1 && t.Fewest <= t.Most }
 
-// MaxShift is how often the number of threads can be halved; 0 for a node that does not report
+// MaxShift returns how often the number of threads can be halved; 0 for a node that does not report
 // Fewest.
 func (t Threads) MaxShift() (n int) {
 	for half := (t.Most + 1) / 2; t.Fewest > 0 && half >= t.Fewest && half < t.Most; n++ {
@@ -36,7 +36,7 @@ func (t Threads) MaxShift() (n int) {
 	return n
 }
 
-// Shifted is the number of threads after halving it shift times, rounded up, or after MaxShift
+// Shifted returns the number of threads after halving it shift times, rounded up, or after MaxShift
 // times if that is less.
 func (t Threads) Shifted(shift int) int {
 	for range min(shift, t.MaxShift()) {

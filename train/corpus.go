@@ -111,7 +111,7 @@ func main() {
 	write(files, copies(files, keep))
 }
 
-// licence is the kind of a folder's licence file: "" where there is none,
+// licence returns the kind of a folder's licence file: "" where there is none,
 // "other" where it is not one of the three.
 func licence(dir string) string {
 	if base := filepath.Base(dir); (base == "src" || base == "test") && !strings.Contains(dir, "@") {

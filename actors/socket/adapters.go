@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// adapted are the LoRA adapters of an epoch in memory.
+// adapted holds the LoRA adapters of an epoch in memory.
 type adapted struct {
 	all   map[lora.ID]int64 // bytes
 	bytes int64             // of all

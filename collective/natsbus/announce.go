@@ -164,7 +164,7 @@ func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, err
 	return l, nil
 }
 
-// dialTLS is the TLS config for connections to another server's client listener. They are secured
+// dialTLS returns the TLS config for connections to another server's client listener. They are secured
 // like those to this server's own.
 func (s *Server) dialTLS(addr string) *tls.Config {
 	if s.cfg.ClientTLS == nil {

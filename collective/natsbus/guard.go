@@ -46,7 +46,7 @@ func loggedIn(ns *server.Server) map[netip.AddrPort]bool {
 	}
 	if z, err := ns.Connz(&server.ConnzOptions{Limit: 1 << 20}); err == nil {
 		for _, c := range z.Conns {
-			if c.Lang != "" { // every client of ours sends it with its login
+			if c.Lang != "" { // every client of Shoal sends it with its login
 				note(c.IP, c.Port)
 			}
 		}

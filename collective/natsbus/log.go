@@ -57,7 +57,7 @@ func (l serverLog) Errorf(format string, v ...any) {
 // ofConnection matches the prefix of lines about one connection.
 var ofConnection = regexp.MustCompile(` - [crglm]id:\d+ - `)
 
-// levelOf is the level of an error. Errors of single connections and of routes to lost peers are
+// levelOf returns the level of an error. Errors of single connections and of routes to lost peers are
 // for debugging: strangers cause them too, and other packages report lost peers.
 func levelOf(format string) slog.Level {
 	if ofConnection.MatchString(format) || strings.HasPrefix(format, "Error trying to connect to route") {

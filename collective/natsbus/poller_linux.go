@@ -105,7 +105,7 @@ func (p *poller) add(l *link) bool {
 	return true
 }
 
-// count is the number of connections that the poller reads.
+// count returns the number of connections that the poller reads.
 func (p *poller) count() int { return int(p.added.Load()) }
 
 // detach takes a connection away from Go's netpoller. The original is closed even after an error.

@@ -77,10 +77,10 @@ func Start(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Name is the server's name, the node's id.
+// Name returns the server's name, the node's id.
 func (s *Server) Name() string { return s.cfg.Name }
 
-// RouteAddr is where other servers connect (a seed for them), which Config.Advertise determines; empty with an external
+// RouteAddr returns the address to which other servers connect. Config.Advertise sets it. It is empty with an external
 // NATS. A wildcard host is returned unchanged.
 func (s *Server) RouteAddr() string {
 	if s.ns == nil || s.cfg.Alone {
@@ -100,7 +100,7 @@ func (s *Server) RouteAddr() string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// Addr is the client listener, where ranks of other processes subscribe to this process's ranks.
+// Addr returns the client listener, where ranks of other processes subscribe to this process's ranks.
 func (s *Server) Addr() net.Addr {
 	if s.ns == nil {
 		return nil
@@ -108,7 +108,7 @@ func (s *Server) Addr() net.Addr {
 	return s.ns.Addr()
 }
 
-// announcedAddr is the address at which other processes can subscribe to this one's messages. It is
+// announcedAddr returns the address at which other processes can subscribe to this one's messages. It is
 // empty if they cannot; routes then carry the messages. An advertised port is that of the routes only.
 func (s *Server) announcedAddr() string {
 	host, port, _ := splitAddress(s.cfg.Advertise)

@@ -18,7 +18,7 @@ const (
 	clientSilence = time.Minute
 )
 
-// options are the server's settings. A start and a reload with more routes use the same ones, since
+// options returns the server's settings. A start and a reload with more routes use the same ones, since
 // a reload refuses most other differences.
 func (s *Server) options(seeds []string) *server.Options {
 	c := s.cfg

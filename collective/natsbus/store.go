@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// storePeer is the id of a server among the members of a store: a hash of its name. A server that
+// storePeer returns the id of a server among the members of a store: a hash of its name. A server that
 // is away for long may be known to the others by that id alone.
 func storePeer(name string) string {
 	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -22,7 +22,7 @@ func (s subjects) direct(dst, src int) string {
 	return s.prefix + ".p." + strconv.Itoa(dst) + "." + strconv.Itoa(src)
 }
 
-// call is the subject on which rank src announces its address to rank dst.
+// call returns the subject on which rank src announces its address to rank dst.
 func (s subjects) call(dst, src int) string {
 	return s.prefix + ".a." + strconv.Itoa(dst) + "." + strconv.Itoa(src)
 }
@@ -30,7 +30,7 @@ func (s subjects) allCalls() string      { return s.prefix + ".a." + s.me + ".*"
 func (s subjects) allBroadcasts() string { return s.prefix + ".b.*" }
 func (s subjects) allMine() string       { return s.prefix + ".p." + s.me + ".*" }
 
-// source is the rank that a subject names as its source, its last token; -1 if it is not a rank
+// source returns the rank that a subject names as its source, its last token; -1 if it is not a rank
 // below size.
 func source(subject string, size int) int {
 	src, err := strconv.Atoi(subject[strings.LastIndexByte(subject, '.')+1:])

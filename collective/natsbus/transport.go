@@ -442,7 +442,7 @@ func (t *Transport) admits(src int, h collective.Header, bad collective.Drop) bo
 	return false
 }
 
-// helloMessage is a hello with these flags, followed by more.
+// helloMessage returns a hello with these flags, followed by more.
 func (t *Transport) helloMessage(flags byte, more string) []byte {
 	n := helloBytes + len(more)
 	msg := make([]byte, collective.MessageBytes(n, true))

@@ -36,7 +36,7 @@ func newUsers(cluster string, secrets func() []string, addr func() string) *user
 
 const ticketWord = "hear"
 
-// ticket is the login of one rank at another's server, which listens at addr and has sent nonce:
+// ticket returns the login of one rank at another's server, which listens at addr and has sent nonce:
 // hear.<group>.<epoch>.<rank>.<HMAC-SHA256 with the mesh's secret, hex>.
 func (u *users) ticket(group string, epoch uint32, rank int, nonce, addr string) string {
 	return u.sign(u.secrets()[0], group, epoch, rank, nonce, addr)

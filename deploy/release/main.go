@@ -27,7 +27,7 @@ const platforms = "linux/amd64 linux/arm64 darwin/arm64 windows/amd64"
 // with its files, without subfolders.
 var files = []string{"README.md", "CHANGELOG.md", "LICENSE", "models/fry", "models/fry-tools"}
 
-// left are files of those folders that only tests need.
+// left lists files of those folders that only tests need.
 var left = map[string]bool{"goldens.json": true}
 
 func main() {

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// ExpectedRate is the planner's estimate of how many tokens a second one short sequence
+// ExpectedRate returns the planner's estimate of how many tokens a second one short sequence
 // decodes, on nodes that measured what they did: a step reads all weights that it needs once.
 func ExpectedRate(c *model.Config, nodes []topology.Node, weights tensor.DType) float64 {
 	shape := shard.ShapeOf(c)

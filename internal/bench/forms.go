@@ -69,7 +69,7 @@ func RunForms(ctx context.Context, o Options, types []tensor.DType, prompt, roun
 	return f, nil
 }
 
-// ratios is the median of the ratios of measurements of the same round.
+// ratios returns the median of the ratios of measurements of the same round.
 func ratios(of, to []float64) float64 {
 	r := make([]float64, len(of))
 	for i := range r {

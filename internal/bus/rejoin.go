@@ -20,7 +20,7 @@ func (c *Contact) Note() { c.last.Store(int64(uptime())) }
 // Lost reports whether the coordinator has been silent for longer than contactTimeout.
 func (c *Contact) Lost() bool { return c.silence() > contactTimeout }
 
-// silence is the time since the last request, or since the start of this process.
+// silence returns the time since the last request, or since the start of this process.
 func (c *Contact) silence() time.Duration { return uptime() - time.Duration(c.last.Load()) }
 
 const (
@@ -107,5 +107,5 @@ func (b *Bus) StayJoined(ctx context.Context, seeds []string, contact *Contact) 
 
 var started = time.Now()
 
-// uptime is the time since the start, unaffected by changes of the clock.
+// uptime returns the time since the start, unaffected by changes of the clock.
 func uptime() time.Duration { return time.Since(started) }

@@ -72,7 +72,7 @@ func SummarizeSuite(s *suite.Suite, records []SuiteRecord, policies []Policy, by
 	return g
 }
 
-// orOne is the list of k, or one 0: the mean score.
+// orOne returns the list of k, or one 0: the mean score.
 func orOne(passes []int) []int {
 	if len(passes) == 0 {
 		return []int{0}

@@ -126,7 +126,7 @@ var tables = []Table{
 	}},
 }
 
-// english are the tasks of LongBench without the Chinese ones.
+// english lists the tasks of LongBench without the Chinese ones.
 var english = []string{"narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "gov_report", "qmsum", "multi_news",
 	"trec", "triviaqa", "samsum", "passage_count", "passage_retrieval_en", "lcc", "repobench-p"}
 

@@ -46,7 +46,7 @@ func (c repoCache) lock(d string) string {
 	return filepath.Join(c.cache, locksDir, layout.RepoFolder(c.repo), d+".lock")
 }
 
-// commit is the commit of a revision when it was last fetched; "": it was not.
+// commit returns the commit of a revision when it was last fetched; "": it was not.
 func (c repoCache) commit(revision string) (string, error) {
 	if commitHash.MatchString(revision) {
 		return revision, nil

@@ -203,7 +203,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// pause is how long to wait before try n, from 1 on.
+// pause returns how long to wait before try n, from 1 on.
 func pause(base time.Duration, n int, asked time.Duration) time.Duration {
 	p := min(base<<min(n-1, 10), maxPause)
 	p = p/2 + rand.N(p/2+1) // clients that failed together do not come back together

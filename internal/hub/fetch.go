@@ -74,7 +74,7 @@ func (b *blob) partPath() string {
 	return b.path + incomplete
 }
 
-// partial is how many bytes of an unfinished download are on disk.
+// partial returns how many bytes of an unfinished download are on disk.
 func (b *blob) partial() int64 {
 	st, err := os.Stat(b.partPath())
 	if err != nil || st.Size() > b.size || b.digest == "" && b.etag == "" {
@@ -384,7 +384,7 @@ func (f *fetcher) read(ctx context.Context, r *remote, from, to int64, whole boo
 	})
 }
 
-// cut is the error for a body that ended early.
+// cut returns the error for a body that ended early.
 func (r *remote) cut(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = errors.New("the connection was cut")

@@ -94,7 +94,7 @@ func choose(r Ref, all []File) (choice, error) {
 	return c, nil
 }
 
-// shards are the files that an index names. All of them must be in the repository.
+// shards returns the files that an index names. All of them must be in the repository.
 func shards(r Ref, index []string, all []File) ([]File, error) {
 	at := map[string]File{}
 	for _, f := range all {
@@ -254,7 +254,7 @@ func namesQuant(stem, quant string) bool {
 	}
 }
 
-// noWeights is the error for a repository that has no weights which Shoal reads.
+// noWeights returns the error for a repository that has no weights which Shoal reads.
 func noWeights(r Ref, all []File) error {
 	var torch, other []string
 	for _, f := range all {

@@ -47,13 +47,13 @@ func (h *hubAPI) get(ctx context.Context, path string, to any) error {
 	return nil
 }
 
-// repoPath is a repository in a URL.
+// repoPath returns a repository in a URL.
 func repoPath(repo string) string {
 	owner, name, _ := strings.Cut(repo, "/")
 	return url.PathEscape(owner) + "/" + url.PathEscape(name)
 }
 
-// fileURL is where a file of a commit is fetched.
+// fileURL returns the URL of a file of a commit.
 func (h *hubAPI) fileURL(repo, revision, name string) string {
 	parts := strings.Split(name, "/")
 	for i := range parts {

@@ -20,7 +20,7 @@ type Entry struct {
 	Format  string // safetensors, gguf, or adapter
 	Commit  string // of the hub
 	Problem string // why it cannot be served; "": it can
-	Foreign bool   // Ollama's: used from there, never removed
+	Foreign bool   // in Ollama's store: used from there, never removed
 }
 
 // List returns the models of all caches, by name.
@@ -87,7 +87,7 @@ func (s *Store) listHub() (out []Entry, err error) {
 	return out, nil
 }
 
-// revisionOf is how a reference names a commit: "" for the main branch.
+// revisionOf returns how a reference names a commit: "" for the main branch.
 func revisionOf(names []string, commit string) string {
 	switch {
 	case slices.Contains(names, "main"):
@@ -133,7 +133,7 @@ func inCache(r Ref, dir, commit string, files []File) (out []Entry) {
 	return out
 }
 
-// revisions are the names of refs by their commit.
+// revisions returns the names of refs by their commit.
 func (c repoCache) revisions() (map[string][]string, error) {
 	out := map[string][]string{}
 	top := filepath.Join(c.dir(), layout.Refs)

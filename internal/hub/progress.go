@@ -41,7 +41,7 @@ func (m *meter) add(now time.Time, got int64) float64 {
 	return 0
 }
 
-// timeLeft is how long the rest takes at a rate.
+// timeLeft returns how long the rest takes at a rate.
 func timeLeft(rest int64, rate float64) time.Duration {
 	if rate <= 0 || rest <= 0 {
 		return 0
@@ -111,7 +111,7 @@ func (t *tracker) wait(name, why string) {
 	}
 }
 
-// now is the progress at a time.
+// now returns the progress at a time.
 func (t *tracker) now(at time.Time) Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()

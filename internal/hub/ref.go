@@ -352,7 +352,7 @@ func (r Ref) String() string {
 	return r.Path
 }
 
-// revision is the revision that is asked for.
+// revision returns the revision that is asked for.
 func (r Ref) revision() string {
 	if r.Revision == "" {
 		return "main"

@@ -203,7 +203,7 @@ func (g *registry) explain(r Ref, err error) error {
 	return fmt.Errorf("%w: %w", ErrProtocol, s)
 }
 
-// registryDir is the folder of a model of a registry:
+// registryDir returns the folder of a model of a registry:
 //
 //	OWN/registry/HOST/NAMESPACE/NAME/TAG/{reference, manifest.json, template, params.json, NAME:TAG.gguf}
 //
@@ -216,7 +216,7 @@ func (s *Store) registryDir(r Ref) string {
 // referenceFile holds the reference of a model of a registry or a URL, in its folder.
 const referenceFile = "reference"
 
-// registryFile is the name of the .gguf file of a model, and thereby the name of the model.
+// registryFile returns the name of the .gguf file of a model, and thereby the name of the model.
 func registryFile(r Ref) string {
 	name, colon := filepath.Base(filepath.FromSlash(r.Repo)), ":"
 	if runtime.GOOS == "windows" {
@@ -297,7 +297,7 @@ func (s *Store) pullRegistry(ctx context.Context, r Ref, t *tracker) (Model, err
 	return s.findRegistry(r)
 }
 
-// inOllama is the path of a blob in Ollama's store, when it is there with the right
+// inOllama returns the path of a blob in Ollama's store, when it is there with the right
 // content; "": it is not.
 func (s *Store) inOllama(l layer, t *tracker) (string, error) {
 	at := filepath.Join(s.s.Ollama, layout.Blobs, blobFile(l.Digest))

@@ -101,7 +101,7 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 	return s, err
 }
 
-// token is the one of the variable, or else the first line of the file that `hf auth
+// token returns the one of the variable, or else the first line of the file that `hf auth
 // login` writes.
 func token(own, file string) (string, error) {
 	if own == "" {

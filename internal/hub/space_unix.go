@@ -4,7 +4,7 @@ package hub
 
 import "golang.org/x/sys/unix"
 
-// freeSpace is the number of bytes that this user may write below a folder; false: the
+// freeSpace returns the number of bytes that this user may write below a folder; false: the
 // system does not say.
 func freeSpace(dir string) (int64, bool) {
 	var st unix.Statfs_t

@@ -147,7 +147,7 @@ func (s *Store) repository(ctx context.Context, r Ref, t *tracker) (*repository,
 	return &repository{l, h, r, repoCache{s.s.Cache, r.Repo}, newFetcher(s, t)}, err
 }
 
-// named is the file of that name; nil: there is none.
+// named returns the file of that name; nil: there is none.
 func (p *repository) named(name string) (out []File) {
 	for _, f := range p.files {
 		if f.Name == name {
@@ -173,7 +173,7 @@ func (p *repository) get(ctx context.Context, files []File) (err error) {
 	})
 }
 
-// blob is a file of the hub in the cache. A file whose hash is not known is named after
+// blob returns a file of the hub in the cache. A file whose hash is not known is named after
 // its commit, so that no other content gets its name.
 func (h *hubAPI) blob(cache repoCache, commit string, r Ref, f File) (*blob, error) {
 	if f.Size < 0 || f.Size > maxFileBytes {

@@ -17,7 +17,7 @@ import (
 // sumSuffix marks the file that holds the SHA-256 of a file from a URL, for CheckFile later.
 const sumSuffix = ".sha256"
 
-// urlPath is where the file of a URL is kept: OWN/url/HOST/HASH OF THE URL/FILE.gguf.
+// urlPath returns the path at which the file of a URL is kept: OWN/url/HOST/HASH OF THE URL/FILE.gguf.
 func (s *Store) urlPath(r Ref) (string, error) {
 	u, err := url.Parse(r.URL)
 	if err != nil {

@@ -66,7 +66,7 @@ func Advertise(cluster, addr string, pin Pin) (stop func(), err error) {
 // quiet drops what the library logs: every foreign packet that it cannot read.
 var quiet = log.New(io.Discard, "", 0)
 
-// interfaceOf is the interface with an address.
+// interfaceOf returns the interface with an address.
 func interfaceOf(ip net.IP) (*net.Interface, error) {
 	all, err := net.Interfaces()
 	if err != nil {

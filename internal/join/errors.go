@@ -11,7 +11,7 @@ import (
 // ErrImpostor: the server is not the one that made the token.
 var ErrImpostor = errors.New("join: another server than the one that made the token")
 
-// plainDial is the reason of a failed connection, without addresses.
+// plainDial returns the reason of a failed connection, without addresses.
 func plainDial(err error) string {
 	var dns *net.DNSError
 	switch {

@@ -45,10 +45,10 @@ func OpenFolder(dir string, create bool) (*Folder, error) {
 	return &Folder{Dir: dir, identity: id, Tokens: &Tokens{dir: dir, pin: id.pin}}, nil
 }
 
-// Pin is the fingerprint of the server.
+// Pin returns the fingerprint of the server.
 func (f *Folder) Pin() Pin { return f.identity.pin }
 
-// KeyFile is the file of the cluster key, which is drawn when there is none.
+// KeyFile returns the file of the cluster key, which is drawn when there is none.
 func (f *Folder) KeyFile() (string, error) {
 	path := filepath.Join(f.Dir, "key")
 	err := security.WriteKeyFile(path, security.NewKey())

@@ -68,7 +68,7 @@ func newIdentity() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: der}), nil
 }
 
-// selfSigned is a certificate of the key. Its dates are never checked: a fingerprint names the
+// selfSigned returns a certificate of the key. Its dates are never checked: a fingerprint names the
 // key, so that a machine needs no clock to join.
 func selfSigned(key ed25519.PrivateKey) (identity, error) {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "shoal join"},

@@ -18,7 +18,7 @@ const (
 	mostOfSource = 4  // connections of one
 )
 
-// source is a network that attempts are counted for: an IPv4 address, or the first 64 bits of
+// source returns a network that attempts are counted for: an IPv4 address, or the first 64 bits of
 // an IPv6 address.
 func source(addr netip.Addr) netip.Prefix {
 	addr = addr.Unmap()

@@ -52,7 +52,7 @@ type Grant struct {
 	Time    time.Time `json:"time"` // by the clock of the first machine
 }
 
-// keyText is the grant's keys as a key file has them.
+// keyText returns the grant's keys as a key file has them.
 func (g *Grant) keyText() string { return strings.Join(g.Keys, "\n") + "\n" }
 
 // check refuses a grant that is of no use.

@@ -33,7 +33,7 @@ type Pin [sha256.Size]byte
 // Short names a certificate in messages: the first 8 bytes of its fingerprint.
 func (p Pin) Short() string { return hex.EncodeToString(p[:8]) }
 
-// Text is the whole fingerprint in hexadecimal digits.
+// Text returns the whole fingerprint in hexadecimal digits.
 func (p Pin) Text() string { return hex.EncodeToString(p[:]) }
 
 // parsePin reads what Text wrote.
@@ -59,7 +59,7 @@ func newToken(pin Pin) Token {
 	return t
 }
 
-// Text is the token as one word: the prefix "shoaljoin1-" and 75 characters of unpadded
+// Text returns the token as one word: the prefix "shoaljoin1-" and 75 characters of unpadded
 // URL-safe base64 (ID, secret, fingerprint, checksum).
 func (t Token) Text() string {
 	b, _ := hex.DecodeString(t.ID) // of a token that was drawn or parsed
@@ -96,7 +96,7 @@ func tokenSum(b []byte) (sum [checkSize]byte) {
 	return sum
 }
 
-// key is the signing key that follows from the secret. The server knows its public half alone.
+// key returns the signing key that follows from the secret. The server knows its public half alone.
 func (t Token) key() ed25519.PrivateKey {
 	seed, err := hkdf.Key(sha256.New, t.secret[:], nil, "shoal join token v1 "+t.ID, ed25519.SeedSize)
 	if err != nil {

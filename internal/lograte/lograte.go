@@ -54,7 +54,7 @@ func (l *Limiter) Allow(of string, now time.Time) (ok bool, leftOut int, last bo
 	return k.lines <= burst, leftOut, k.lines == burst
 }
 
-// Attrs are the log attributes for a line that Allow admitted.
+// Attrs returns the log attributes for a line that Allow admitted.
 func Attrs(leftOut int, last bool) (out []any) {
 	if leftOut > 0 {
 		out = append(out, "left_out", leftOut)

@@ -95,5 +95,5 @@ func String(p uintptr) string {
 	return string(unsafe.Slice(at[byte](p), n))
 }
 
-// at is a pointer to memory that Go does not manage.
+// at returns a pointer to memory that Go does not manage.
 func at[T any](p uintptr) *T { return *(**T)(unsafe.Pointer(&p)) }

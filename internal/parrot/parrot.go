@@ -22,7 +22,7 @@ type Script struct {
 	Text string
 	// Template is the chat template. Empty: the package's Template.
 	Template string
-	// Special are additional special tokens. Each may occur once in Text.
+	// Special lists additional special tokens. Each may occur once in Text.
 	Special []string
 	// Bytes lets tokens end inside a UTF-8 character.
 	Bytes bool

@@ -30,7 +30,7 @@ var since = map[protoreflect.FullName]uint32{
 	"shoal.StepRequest.micro_batches": 8,
 }
 
-// Unknown is an error that names the first field of m, or of a message in m, that this build
+// Unknown returns an error that names the first field of m, or of a message in m, that this build
 // does not know; nil: there is none, or m is a report.
 func Unknown(m pb.Message) error {
 	path, number := unknown(m.ProtoReflect())
@@ -40,7 +40,7 @@ func Unknown(m pb.Message) error {
 	return fmt.Errorf("%s%s has a field %d that this build does not know", m.ProtoReflect().Descriptor().Name(), path, number)
 }
 
-// unknown is the path to the message with the field, and the field's number; 0: there is none.
+// unknown returns the path to the message with the field, and the field's number; 0: there is none.
 func unknown(m protoreflect.Message) (path string, number protowire.Number) {
 	d := shapeOf(m.Descriptor())
 	if d.report {
@@ -63,7 +63,7 @@ func unknown(m protoreflect.Message) (path string, number protowire.Number) {
 	return path, number
 }
 
-// Needs is the wire version that a receiver of m must read, and the field that needs it; 0: any
+// Needs returns the wire version that a receiver of m must read, and the field that needs it; 0: any
 // version will do.
 func Needs(m pb.Message) (version uint32, field protoreflect.FullName) {
 	return needs(m.ProtoReflect())

@@ -57,7 +57,7 @@ func (s *System) Spawn(name string, props *actor.Props) (*actor.PID, error) {
 	return pid, nil
 }
 
-// release is the middleware that uncounts each envelope before the actor handles it, since a panic
+// release returns the middleware that uncounts each envelope before the actor handles it, since a panic
 // would skip any code after. It also removes the box when the actor stops.
 func (s *System) release(name string, b *box) actor.ReceiverMiddleware {
 	return func(next actor.ReceiverFunc) actor.ReceiverFunc {

@@ -112,7 +112,7 @@ func (s *Store) Replicated() bool {
 // Offer lets a coordinator ask this process to keep a replica.
 func (s *Store) Offer(sys *rpc.System) error { return s.replica.serve(sys) }
 
-// singleDir is the directory of a single-copy store.
+// singleDir returns the directory of a single-copy store.
 func (s *Store) singleDir() string { return filepath.Join(s.path, "jetstream") }
 
 // OpenLease opens the register of this directory's store. It calls waits with what it is waiting

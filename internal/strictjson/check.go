@@ -56,7 +56,7 @@ func Check(doc []byte, l Limits) *Fault {
 	return nil
 }
 
-// stringEnd is the index after the string that starts at i, or -1.
+// stringEnd returns the index after the string that starts at i, or -1.
 func stringEnd(doc []byte, i int) int {
 	for i++; i < len(doc); i++ {
 		switch doc[i] {
@@ -183,7 +183,7 @@ func unquote(quoted []byte) (string, bool) {
 	return s, json.Unmarshal(quoted, &s) == nil
 }
 
-// place is the path of the open levels, at most placeBytes long.
+// place returns the path of the open levels, at most placeBytes long.
 func place(levels []level) string {
 	var b []byte
 	for i := range levels {

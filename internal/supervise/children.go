@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// Children are the node processes of a local cluster: this program, started with other arguments.
+// Children holds the node processes of a local cluster: this program, started with other arguments.
 // Each has the read end of a pipe and exits when the parent ends in any way. Another pipe holds the
 // cluster key, so that only children receive it.
 type Children struct {

@@ -155,7 +155,7 @@ func (f *fetcher) rowsOf(l *Link, w rowsAt, owner int, rows []byte, x *incoming,
 	return rows
 }
 
-// headBytes is the size of the rows, or states, of one head.
+// headBytes returns the size of the rows, or states, of one head.
 func (w *rowsAt) headBytes(e *Epoch) int {
 	if w.states {
 		return e.States.HeadBytes

@@ -13,7 +13,7 @@ import (
 // steps run. The cache is then kept like one of an earlier epoch, until a plan resumes with it.
 // Both groups have the same epoch, which fences their messages.
 
-// taking are the caches that are on their way to a socket.
+// taking holds the caches that are on their way to a socket.
 type taking struct {
 	all  map[uint64]*Kept
 	gone [1024]uint64 // sequences that were released before they were known, the newest overwrite the oldest

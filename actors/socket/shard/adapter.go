@@ -59,7 +59,7 @@ func targets(c *model.Config, p topology.Placement, rank int) (all []target) {
 	return all
 }
 
-// storedRows is the number of rows of the stored matrix that the target reads, up to its last.
+// storedRows returns the number of rows of the stored matrix that the target reads, up to its last.
 func (t *target) storedRows() (n int) {
 	for r := range t.rows {
 		n = max(n, t.from.Row(r)+1)
@@ -125,7 +125,7 @@ func CheckAdapter(c *model.Config, a *lora.Adapter) error {
 	return nil
 }
 
-// whole is the placement of a model on one socket.
+// whole returns the placement of a model on one socket.
 func whole(c *model.Config) topology.Placement {
 	p, err := topology.Place(1, topology.Gather, ShapeOf(c), make([]topology.Member, 1))
 	if err != nil {

@@ -120,7 +120,7 @@ func (l *loader) room(dt tensor.DType, name string, rows, cols int, units topolo
 	return w
 }
 
-// typeOf is the type in which a matrix is held.
+// typeOf returns the type in which a matrix is held.
 func (l *loader) typeOf(name string) tensor.DType {
 	if l.ck == nil {
 		return l.config.HeldAs(name, l.dt)

@@ -9,7 +9,7 @@ import (
 // Some policies divide the tokens of a layer among its heads (kvcache.Parts.HeadBudget). The ranks exchange
 // what each head's votes say about that, before they choose tokens. All ranks then compute the same division.
 
-// budget is the blocks of each head of a sequence in a layer of the exchange; nil: they are equal.
+// budget returns the blocks of each head of a sequence in a layer of the exchange; nil: they are equal.
 func (h *handover) budget(seq, layer int) []int {
 	of := h.chosen[layer-h.layers.Lo].budgets
 	if of == nil {
@@ -18,7 +18,7 @@ func (h *handover) budget(seq, layer int) []int {
 	return of[seq]
 }
 
-// rule is the policy of a head.
+// rule returns the policy of a head.
 func (h *handover) rule(seq, layer, head int) *kvcache.Policy {
 	q := h.seqs[seq]
 	p := h.epoch.Geometry.Rule(layer, q.Policy)

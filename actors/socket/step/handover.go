@@ -30,7 +30,7 @@ type handover struct {
 	observing, choosing time.Duration
 }
 
-// chosen is what the policies keep of one layer, per (sequence, own head).
+// chosen holds the rows that the policies keep of one layer, per (sequence, own head).
 type chosen struct {
 	kept    []kvcache.Kept
 	stats   []*kvcache.Statistics // nil: not observed yet
@@ -93,7 +93,7 @@ func (h *handover) choose(layer int) {
 	h.choosing += time.Since(began)
 }
 
-// selection is the rows of one sequence in one layer that its owner gets from this rank.
+// selection returns the rows of one sequence in one layer that its owner gets from this rank.
 func (h *handover) selection(seq, layer int) kvcache.Selection {
 	q, mine, c := h.seqs[seq], h.of(h.epoch.Rank), h.chosen[layer-h.layers.Lo]
 	return kvcache.Selection{From: q.PromptShard, Policy: q.Policy, Kept: func(head int) (kvcache.Kept, *kvcache.Statistics) {

@@ -189,7 +189,7 @@ func JoinedLayers(bytes int) int { return max(1, joinedBytes/max(1, bytes)) }
 
 const joinedBytes = 4 << 20
 
-// oneLayer is the span of one layer.
+// oneLayer returns the span of one layer.
 func oneLayer(l int) tensor.Span { return tensor.Span{Lo: l, Hi: l + 1} }
 
 // timed measures the stages of a hand-over: selection, transfer and storage of the rows. With end,

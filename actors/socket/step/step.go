@@ -49,7 +49,7 @@ type stage struct {
 }
 
 // NewStep returns a step whose first stage begins it. use sets the number of threads, and whether messages need
-// a processor besides theirs.
+// one more processor.
 func (e *Epoch) NewStep(w *machine.Work, use func(shift int, spare bool)) *Step {
 	s := &Step{epoch: e, buf: e.buf, Work: w}
 	s.stages = []stage{{job: func(done func(error)) {

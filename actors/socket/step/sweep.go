@@ -143,7 +143,7 @@ func (w *sweep) fill(p *pass) error {
 	return err
 }
 
-// owned is the tile of the residual stream of a pass that this rank stores.
+// owned returns the tile of the residual stream of a pass that this rank stores.
 func owned(b *layer.Batch) []layer.Tile {
 	return []layer.Tile{{Of: layer.Residual, Rows: b.PromptRows(), Cols: topology.Range{Hi: b.Dims.Hidden}}}
 }
@@ -165,7 +165,7 @@ func (w *sweep) commit() {
 	}
 }
 
-// handOver returns the stages that move what the policy keeps of the layers to the owner, and free the
+// handOver returns the stages that move the rows that the policy keeps to the owner, and free the
 // rest.
 func (w *sweep) handOver() []stage {
 	e := w.epoch

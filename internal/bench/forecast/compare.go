@@ -21,7 +21,7 @@ type Parts struct {
 	Control float64 `json:"control_s"` // the rest
 }
 
-// Error is the forecast's error as a share of the measured time: negative if the forecast is too fast.
+// Error returns the forecast's error as a share of the measured time: negative if the forecast is too fast.
 func (c *Cell) Error() float64 { return c.Forecast.Step/c.Measured.Step - 1 }
 
 // Near is the error up to which a forecast counts as right.

@@ -46,7 +46,7 @@ type Time struct {
 	Syncs    int     `json:"exchanges"` // one after another
 }
 
-// seconds is the time of a stage's computation.
+// seconds returns the time of a stage's computation.
 func (m *Machine) seconds(s *stage) float64 {
 	sum := float64(s.regions)*m.Region + m.Attention(s.decode.rows, s.decode.heads, s.decode.slots) + s.prompt*m.PromptSlot
 	for _, p := range s.products {
@@ -78,7 +78,7 @@ func (w *Work) decode(l load, m Machine, c *Cluster) Time {
 	return s.end((c.control() + m.Row*float64(l.rows)) / float64(passes))
 }
 
-// control is the coordinator's time for a plan, which travels to the nodes, and its result back.
+// control returns the coordinator's time for a plan, which travels to the nodes, and its result back.
 func (c *Cluster) control() float64 {
 	if c.Nodes > 1 {
 		return c.Machine.Step + 2*c.Link.Delay

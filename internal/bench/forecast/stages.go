@@ -40,7 +40,7 @@ type exchange struct {
 	senders int     // ranks that have a part, for allToAll and toOwner; 0: all
 }
 
-// parted is an exchange of rows of which each rank has some columns. Columns are cut into whole panels,
+// parted returns an exchange of rows of which each rank has some columns. Columns are cut into whole panels,
 // so with many ranks some have none.
 func parted(p pattern, bytes float64, columns, ranks int) exchange {
 	senders := min(ranks, (columns+panel-1)/panel)
@@ -59,7 +59,7 @@ type load struct {
 // quantizedRows is the number of prompt rows from which activations cross the wire quantized.
 const quantizedRows = 32
 
-// float is the size of one number on the wire; an int8 block has 40 bytes for 32 numbers.
+// float returns the size of one number on the wire; an int8 block has 40 bytes for 32 numbers.
 func (w *Work) float(quantized bool) float64 {
 	if w.Quantized && quantized {
 		return 40.0 / 32
@@ -67,13 +67,13 @@ func (w *Work) float(quantized bool) float64 {
 	return 4
 }
 
-// owned is the number of rows that the busiest owner has.
+// owned returns the number of rows that the busiest owner has.
 func (l *load) owned() int { return (l.rows + l.ranks - 1) / l.ranks }
 
-// owners is the number of ranks that own rows.
+// owners returns the number of ranks that own rows.
 func (l *load) owners() int { return min(l.rows, l.ranks) }
 
-// attend is the attention of the busiest owner, or of a chunk's heads, which are divided among all ranks.
+// attend returns the attention of the busiest owner, or of a chunk's heads, which are divided among all ranks.
 func (w *Work) attend(l load) stage {
 	slots := w.slots(l.context) / float64(w.layers)
 	if l.prompt {
@@ -161,14 +161,14 @@ func (w *Work) latentStages(l load, attend stage, att float64) []stage {
 	return []stage{latents, queries, attend, project, w.outStage(l, out)}
 }
 
-// outStage is the output projection of the gather mapping.
+// outStage returns the output projection of the gather mapping.
 func (w *Work) outStage(l load, weights float64) stage {
 	out := w.product(l, weights, share(w.hidden, l.ranks))
 	out.exchange = parted(allToAll, float64(l.rows)*float64(w.hidden)*4, w.hidden, l.ranks)
 	return out
 }
 
-// product is a matrix product of all rows, of which the busiest rank has a part of the weights.
+// product returns a matrix product of all rows, of which the busiest rank has a part of the weights.
 func (w *Work) product(l load, weights, part float64) stage {
 	return stage{products: []product{{weights * part, float64(l.rows)}}, regions: 1}
 }
@@ -202,7 +202,7 @@ func (w *Work) reduce(g *group, l load, attend stage, att float64) []stage {
 	return append(out, up)
 }
 
-// width is the number of floats of a row between the halves of the FFN.
+// width returns the number of floats of a row between the halves of the FFN.
 func (w *Work) width(g *group) float64 { return float64(g.ffn + g.perToken*g.expert) }
 
 // ffn returns the computation of both halves of the FFN.

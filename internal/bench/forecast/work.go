@@ -92,7 +92,7 @@ func (w *Work) Weight() float64 { return w.weight }
 
 func (w *Work) Slot() costs.Slot { return costs.Slot{Bytes: w.slotBytes, MACs: w.slotFlops} }
 
-// attentionWeights is the number of weights of a layer's projections.
+// attentionWeights returns the number of weights of a layer's projections.
 func attentionWeights(c *model.Config, layer *model.LayerSpec) int {
 	l := c.Latent
 	if l.Rank > 0 {
@@ -152,5 +152,5 @@ func (g *group) touched(rows int) float64 {
 	return 1 - math.Pow(1-float64(g.perToken)/float64(g.experts), float64(rows))
 }
 
-// inner is the width by which a layer's FFN is cut: each expert is cut over all ranks.
+// inner returns the width by which a layer's FFN is cut: each expert is cut over all ranks.
 func (g *group) inner() int { return max(g.ffn, g.expert) }

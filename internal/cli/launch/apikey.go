@@ -43,7 +43,7 @@ func (f *listenFlags) resolveAutoKey(path string) (string, error) {
 	return path, nil
 }
 
-// AutoKeyFile is the file of the generated key of shoal up without --data-dir. It is "" if the
+// AutoKeyFile returns the file of the generated key of shoal up without --data-dir. It is "" if the
 // user has no home directory.
 func AutoKeyFile() string {
 	if StateHome() == "" {

@@ -103,7 +103,7 @@ func plainText(v reflect.Value) (string, error) {
 	return "", fmt.Errorf("a value of type %v has no text for a command line", v.Type())
 }
 
-// Variables are the values of ${name} in the help texts and the defaults.
+// Variables returns the values of ${name} in the help texts and the defaults.
 func Variables() kong.Vars {
 	return kong.Vars{"policies": strings.Join(kvpolicy.Usage(), " | "), "shapes": models.ShapeNames(), "server": defaultServer}
 }

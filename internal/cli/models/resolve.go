@@ -128,7 +128,7 @@ func fetchable(word string) (hub.Ref, bool) {
 	return r, err == nil && r.Kind != hub.Local
 }
 
-// ErrNoModel is the error for a word that names no model. It lists the valid forms.
+// ErrNoModel returns the error for a word that names no model. It lists the valid forms.
 func ErrNoModel(word string) error {
 	return fmt.Errorf("there is no model %q: use a folder with config.json, a .gguf file, org/name of a hub (see 'shoal pull --help'), or "+
 		"fry, which comes with the program", word)

@@ -99,7 +99,7 @@ func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens in
 // calibrationSeq is the sequence whose queries calibrate others.
 const calibrationSeq = 1 << 63
 
-// readBy is the fraction of a cache's slots that the queries read, on average.
+// readBy returns the fraction of a cache's slots that the queries read, on average.
 func readBy(c *step.Job, own, part *kvcache.Store, queries *kvcache.Observation) float64 {
 	g, score := own.Geometry(), c.Config().Score()
 	read := make([]int, g.Layers*g.KVHeads)

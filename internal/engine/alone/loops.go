@@ -58,7 +58,7 @@ func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.
 	}
 }
 
-// blocks are the numbers of a text's blocks [lo, hi) in the prefix cache, which holds one text at a
+// blocks returns the numbers of a text's blocks [lo, hi) in the prefix cache, which holds one text at a
 // time.
 func blocks(lo, hi int) (ids []uint64) {
 	for i := lo; i < hi; i++ {

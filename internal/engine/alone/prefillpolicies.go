@@ -119,7 +119,7 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 
 const none = -1
 
-// reading is a prompt whose reading observes n. It reuses saved blocks of the text.
+// reading returns a prompt whose reading observes n. It reuses saved blocks of the text.
 func (a *Socket) reading(seq uint64, n kvcache.Needs, tokens []uint32, chunk int) Prompt {
 	p := Prompt{Seq: seq, Policy: watching(n).Spec(), Tokens: tokens, Chunk: chunk, Open: true, Save: true}
 	if !n.PromptAttention {
@@ -195,7 +195,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 	return nil
 }
 
-// watching is the policy full, observing what other policies need.
+// watching returns the policy full, observing what other policies need.
 func watching(n kvcache.Needs) *kvcache.Policy {
 	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t,%d,%d", n.Window, n.PromptAttention, n.Queries, n.Labels,
 		n.Candidates.Sink, n.Candidates.Recent), kvcache.Parts{Needs: n})

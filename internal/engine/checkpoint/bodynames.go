@@ -14,7 +14,7 @@ func bodyName(name string) string {
 	return name
 }
 
-// ownName is the name of a file's tensor in this package.
+// ownName returns the name of a file's tensor in this package.
 func (c *Checkpoint) ownName(name string) string {
 	if c.nested {
 		return decoderName(name)

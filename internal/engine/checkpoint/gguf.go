@@ -148,7 +148,7 @@ func (c *Checkpoint) takeRopeFactors(path string) error {
 	return nil
 }
 
-// commonType is the type in which most bytes of the matrices would be held.
+// commonType returns the type in which most bytes of the matrices are held.
 func (c *Checkpoint) commonType() tensor.DType {
 	var bytes [math.MaxUint8]int64
 	best := c.must(c.Config.Tensors()[0].Name).DType
@@ -162,7 +162,7 @@ func (c *Checkpoint) commonType() tensor.DType {
 	return best
 }
 
-// heldAs is the type in which the tensors of a GGUF file are held. All block formats are held as Q8_0.
+// heldAs returns the type in which the tensors of a GGUF file are held. All block formats are held as Q8_0.
 // That is exact for Q8_0, and within 1/254 of a block's largest element for the others (half a step
 // of Q4_0 is 1/16). So a file of several types, as most are, needs only one type in memory.
 func heldAs(t gguf.Type) tensor.DType {

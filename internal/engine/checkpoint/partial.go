@@ -102,7 +102,7 @@ func (c *Checkpoint) wantSmall() error {
 	return nil
 }
 
-// Head is the number of bytes before the tensors in a weight file of size bytes. With them,
+// Head returns the number of bytes before the tensors in a weight file of size bytes. With them,
 // OpenPartial can open it. For a GGUF file it is the whole file.
 func (c *Checkpoint) Head(path string, size int64) int64 {
 	if head, ok := c.heads[path]; ok {

@@ -52,7 +52,7 @@ var shapes = []struct {
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: rotary.Rope{Theta: 1e6}}},
 }
 
-// described are further shapes, as config.json.
+// described holds further shapes, as config.json.
 var described = map[string]string{
 	"gemma-4-e2b":     `{"architectures": ["Gemma4ForCausalLM"], "hidden_size": 1536, "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512, "intermediate_size": 6144, "use_double_wide_mlp": true, "num_kv_shared_layers": 20, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144, "vocab_size": 262144, "max_position_embeddings": 131072, "sliding_window": 512, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"], "final_logit_softcapping": 30.0, "dtype": "bfloat16"}`,
 	"gpt-oss-20b":     `{"architectures": ["GptOssForCausalLM"], "num_hidden_layers": 24, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128}`,
@@ -149,7 +149,7 @@ func randomShape(dir string) (string, bool) {
 	return strings.CutPrefix(dir, RandomPrefix)
 }
 
-// makeNoise is the source of all random tensors: uniform with variance 1.
+// makeNoise returns the source of all random tensors: uniform with variance 1.
 func makeNoise() []float32 {
 	n := make([]float32, 1<<16+1)
 	state := uint64(1)

@@ -2,7 +2,7 @@ package checkpoint
 
 import "os"
 
-// Size is the number of parameters and the bytes of the checkpoint's files. For a random checkpoint
+// Size returns the number of parameters and the bytes of the checkpoint's files. For a random checkpoint
 // it is the bytes that its tensors would take in files.
 func (c *Checkpoint) Size() (parameters, bytes int64) {
 	for _, s := range c.Config.Tensors() {

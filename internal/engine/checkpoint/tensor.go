@@ -47,7 +47,7 @@ func (t Tensor) Stored() string {
 	return t.DType.String()
 }
 
-// stored are the tensors of the files that t consists of.
+// stored returns the tensors of the files that t consists of.
 func (t Tensor) stored() []Tensor {
 	if t.parts != nil {
 		return t.parts
@@ -64,7 +64,7 @@ func (t Tensor) Rows() int {
 	return t.Shape[0]
 }
 
-// Cols is the number of elements of a row.
+// Cols returns the number of elements of a row.
 func (t Tensor) Cols() int {
 	n := 1
 	for i, d := range t.Shape {
@@ -83,7 +83,7 @@ func (t Tensor) Elements() int64 {
 	return int64(len(t.Data)) / size * n
 }
 
-// block is the number of elements of a block, and its bytes.
+// block returns the number of elements of a block, and its bytes.
 func (t Tensor) block() (n, size int64) {
 	if t.blocks != 0 {
 		return int64(t.blocks.Block()), int64(t.blocks.BlockBytes())
@@ -184,7 +184,7 @@ func widenBF16(dst []float32, src []byte) {
 	}
 }
 
-// elementBytes is the stored size of a weight's element.
+// elementBytes returns the stored size of a weight's element.
 func elementBytes(dt tensor.DType) int64 {
 	if dt == tensor.F32 {
 		return 4

@@ -5,7 +5,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/tinyconfig"
 )
 
-// Tiny is a checkpoint with the config of tinyconfig.Of and random weights, the same on every machine.
+// Tiny returns a checkpoint with the config of tinyconfig.Of and random weights, the same on every machine.
 // It reads no files.
 func Tiny(architecture string) (*Checkpoint, error) {
 	text, err := tinyconfig.Of(architecture)

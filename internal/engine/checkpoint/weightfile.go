@@ -31,7 +31,7 @@ func (c *Checkpoint) addFile(m *modelfile.Mapping, done func() error) *weightFil
 	return f
 }
 
-// offset is the position of a part of the mapping in the file.
+// offset returns the position of a part of the mapping in the file.
 func (f *weightFile) offset(part []byte) int64 {
 	return int64(uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(f.Data))))
 }
@@ -214,7 +214,7 @@ func (t Tensor) State() State {
 }
 
 // Unchanged reports whether the tensor's file is still in that state. Rows that were read meanwhile
-// are then the model's.
+// are then those of the model.
 func (t Tensor) Unchanged(s State) bool { return t.home == nil || t.home.in(s.known) }
 
 // CheckedRow is Row for a tensor whose file has changed. It compares the digests of the pieces that

@@ -42,7 +42,7 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Mapping is the mapping that the tensors of an open file point into.
+// Mapping returns the mapping that the tensors of an open file point into.
 func (f *File) Mapping() *modelfile.Mapping { return f.mapping }
 
 func (f *File) Close() error {

@@ -177,7 +177,7 @@ func (t *Tensor) read(r *reader) (begin uint64) {
 	return begin
 }
 
-// size is the number of bytes of the data.
+// size returns the number of bytes of the data.
 func (t *Tensor) size() (uint64, error) {
 	cols := t.Shape[len(t.Shape)-1]
 	if block := t.Type.Block(); cols%block != 0 {

@@ -16,7 +16,7 @@ const (
 	maxNameBytes   = 512
 	maxStringBytes = 1 << 24 // a chat template, a token
 	maxArray       = 1 << 24 // elements
-	maxRank        = 4       // ggml's
+	maxRank        = 4       // as in ggml
 )
 
 // reader parses the header. It copies only names.

@@ -86,17 +86,17 @@ var layouts = map[Type]layout{
 	Q2_K: {"Q2_K", 256, 84}, Q3_K: {"Q3_K", 256, 110}, Q4_K: {"Q4_K", 256, 144}, Q5_K: {"Q5_K", 256, 176}, Q6_K: {"Q6_K", 256, 210},
 }
 
-// unread are unsupported types, with their names for the error.
+// unread lists unsupported types, with their names for the error.
 var unread = map[Type]string{
 	9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
 }
 
 func (t Type) Known() bool { _, ok := layouts[t]; return ok }
 
-// Block is the number of elements of a block.
+// Block returns the number of elements of a block.
 func (t Type) Block() int { return layouts[t].block }
 
-// BlockBytes is the size of a block in bytes.
+// BlockBytes returns the size of a block in bytes.
 func (t Type) BlockBytes() int { return layouts[t].bytes }
 
 func (t Type) String() string {

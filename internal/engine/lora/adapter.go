@@ -39,7 +39,7 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Bytes is the wire form; that of no adapter is empty.
+// Bytes returns the wire form; that of no adapter is empty.
 func (id ID) Bytes() []byte {
 	if id == (ID{}) {
 		return nil
@@ -64,7 +64,7 @@ type Pair struct {
 	scale  float64 // before it was rounded
 }
 
-// Rank is the number of rows of A and of columns of B.
+// Rank returns the number of rows of A and of columns of B.
 func (p *Pair) Rank() int { return p.A.Rows() }
 
 // Adapter is an open adapter. Its factors are mapped: they may be read until Close, by goroutines

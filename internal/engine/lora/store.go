@@ -67,7 +67,7 @@ func (s *Store) folder() (string, error) {
 	return dir, nil
 }
 
-// Path is the folder of an adapter, whether it exists or not.
+// Path returns the folder of an adapter, whether it exists or not.
 func (s *Store) Path(id ID) string {
 	if dir := s.dir.Load(); dir != nil {
 		return filepath.Join(*dir, id.String())

@@ -15,7 +15,7 @@ type Rotation struct {
 	Amplitude float32   // factor of cosine and sine of pairs that rotate; 0 counts as 1
 }
 
-// Rotations are those from which layers choose, see RopeOf. The first is the model's. The rotation of
+// Rotations returns the rotations from which layers choose, see RopeOf. The first is the model's default. The rotation of
 // layers with a window follows if it differs, then one that changes nothing if some layers need it.
 func (c *Config) Rotations() []Rotation {
 	all := []Rotation{{c.InvFreq(), float32(c.Rope.Amplitude)}}
@@ -32,7 +32,7 @@ func (c *Config) Rotations() []Rotation {
 	return all
 }
 
-// RotationCount is the length of Rotations, without their frequencies, which take exact arithmetic.
+// RotationCount returns the length of Rotations without computing their frequencies.
 func (c *Config) RotationCount() int {
 	n := 1
 	if c.LocalRope.Theta != 0 {
@@ -49,7 +49,7 @@ func (c *Config) padded(freq []float64) []float64 {
 	return append(freq, make([]float64, c.RopeDim()/2-len(freq))...)
 }
 
-// RopeOf is the index in Rotations that a layer uses.
+// RopeOf returns the index in Rotations that a layer uses.
 func (c *Config) RopeOf(layer int) int {
 	local := c.LocalRope.Theta != 0
 	switch {
@@ -61,7 +61,7 @@ func (c *Config) RopeOf(layer int) int {
 	return 0
 }
 
-// AttentionScale is the factor of attention scores: 1/sqrt(HeadDim), or 1/sqrt(QueryScale) in
+// AttentionScale returns the factor of attention scores: 1/sqrt(HeadDim), or 1/sqrt(QueryScale) in
 // families that have it.
 func (c *Config) AttentionScale() float32 {
 	if c.Latent.Rank > 0 {
@@ -73,12 +73,12 @@ func (c *Config) AttentionScale() float32 {
 	return float32(1 / math.Sqrt(float64(c.HeadDim)))
 }
 
-// Score is the weight of a key in attention.
+// Score returns the weight of a key in attention.
 func (c *Config) Score() tensor.Score {
 	return tensor.Score{Scale: c.AttentionScale(), Cap: c.ScoreCap, Sinks: c.Sinks}
 }
 
-// EmbeddingScale is the factor of an embedding that is stored as dt. transformers rounds the root
+// EmbeddingScale returns the factor of an embedding that is stored as dt. transformers rounds the root
 // to the type of the weights: sqrt(2560) becomes 50.5 in bf16. Quantized weights are converted from
 // such weights.
 func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
@@ -105,7 +105,7 @@ func (c *Config) root(n int, dt tensor.DType) float32 {
 	return tensor.Round(dt, root)
 }
 
-// CacheRow is the shape of a cached token in a layer: the number of KV heads, and the width of a
+// CacheRow returns the shape of a cached token in a layer: the number of KV heads, and the width of a
 // key and of a value. Latent attention has one head. Its key is the latent, the rotated key and
 // the key of an indexer. Its value is the latent, which is the key's first elements and stored once.
 // With heads of two widths it is the shape in a layer without a window.
@@ -117,13 +117,13 @@ func (c *Config) CacheRow() (heads, key, value int) {
 	return s.Heads, s.Dim, s.Dim
 }
 
-// CacheLayout is the layout of a cache with CacheRow and a type.
+// CacheLayout returns the layout of a cache with CacheRow and a type.
 func (c *Config) CacheLayout(kv tensor.DType) tensor.KVLayout {
 	_, key, value := c.CacheRow()
 	return tensor.KVLayout{Type: kv, KDim: key, VDim: value, Latent: c.Latent.Rank > 0}
 }
 
-// LocalLayout is the layout of a cache in the layers with a window; zero: CacheLayout.
+// LocalLayout returns the layout of a cache in the layers with a window; zero: CacheLayout.
 func (c *Config) LocalLayout(kv tensor.DType) tensor.KVLayout {
 	if c.GlobalKV().Dim == c.HeadDim {
 		return tensor.KVLayout{}
@@ -131,7 +131,7 @@ func (c *Config) LocalLayout(kv tensor.DType) tensor.KVLayout {
 	return tensor.KVLayout{Type: kv, KDim: c.HeadDim, VDim: c.HeadDim}
 }
 
-// RopeDim is the number of elements of a head that are rotated as pairs of halves. Some of these
+// RopeDim returns the number of elements of a head that are rotated as pairs of halves. Some of these
 // pairs may have frequency 0.
 func (c *Config) RopeDim() int {
 	if c.Latent.Rank > 0 {
@@ -140,7 +140,7 @@ func (c *Config) RopeDim() int {
 	return c.GlobalKV().Dim
 }
 
-// ValueOf is the width of a head's value in the output projection of a layer.
+// ValueOf returns the width of a head's value in the output projection of a layer.
 func (c *Config) ValueOf(l *LayerSpec) int {
 	if c.Latent.Rank > 0 {
 		return c.Latent.Value
@@ -152,7 +152,7 @@ func (c *Config) ValueOf(l *LayerSpec) int {
 // latent attention, as for units in every other contraction.
 const maxHeadUnits = 16
 
-// HeadUnits is the number of equal runs of query heads that sockets divide in latent attention: the
+// HeadUnits returns the number of equal runs of query heads that sockets divide in latent attention: the
 // largest divisor of the number of heads up to 16. 0: no latent attention.
 func (c *Config) HeadUnits() int {
 	if c.Latent.Rank == 0 {

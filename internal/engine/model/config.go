@@ -183,7 +183,7 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	return c, nil
 }
 
-// architecture is the name in "architectures"; without one, that of "model_type".
+// architecture returns the name in "architectures"; without one, that of "model_type".
 func (f *Fields) architecture() string {
 	var names []string
 	f.Get("architectures", &names, "a list of names")

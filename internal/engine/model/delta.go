@@ -24,7 +24,7 @@ type DeltaSpec struct {
 	D        string // (value heads): recurrent.Mamba2
 }
 
-// InRow is the projection that holds row r of In, and its row there.
+// InRow returns the projection that holds row r of In, and its row there.
 func (s *DeltaSpec) InRow(d *recurrent.Mixer, r int) (Linear, int) {
 	switch {
 	case d.Kind != recurrent.GatedDelta:
@@ -39,7 +39,7 @@ func (s *DeltaSpec) InRow(d *recurrent.Mixer, r int) (Linear, int) {
 	return s.QKV, d.Channel(head*d.Channels() + at)
 }
 
-// GateRow is the projection that holds row r of Gates, and its row there.
+// GateRow returns the projection that holds row r of Gates, and its row there.
 func (s *DeltaSpec) GateRow(d *recurrent.Mixer, r int) (Linear, int) {
 	if d.Kind == recurrent.Mamba2 {
 		return s.Joint, d.Values() + d.StoredChannels() + r
@@ -80,7 +80,7 @@ func (c *Config) Recurrent(layer int) bool {
 	return c.Delta.KeyHeads > 0 && !slices.Contains(c.Delta.Full, layer)
 }
 
-// RecurrentLayers is the number of these layers.
+// RecurrentLayers returns the number of these layers.
 func (c *Config) RecurrentLayers() int {
 	if c.Delta.KeyHeads == 0 {
 		return 0
@@ -88,7 +88,7 @@ func (c *Config) RecurrentLayers() int {
 	return c.Layers - len(c.Delta.Full)
 }
 
-// before is the number of layers before layer i that are, or are not, recurrent.
+// before returns the number of layers before layer i that are, or are not, recurrent.
 func (c *Config) before(i int, recurrent bool) (n int) {
 	for j := range i {
 		if c.Recurrent(j) == recurrent {
@@ -104,7 +104,7 @@ const (
 	MaxDeltaWidth = 1 << 22 // of all rows of In
 )
 
-// slot is the number of the cache, or of the recurrent state, of a layer.
+// slot returns the number of the cache, or of the recurrent state, of a layer.
 func (c *Config) slot(layer int) int { return c.before(layer, c.Recurrent(layer)) }
 
 // joint lists the tensors of a layer with Mamba2 or ShortConv. A layer has those that it names.

@@ -36,7 +36,7 @@ type Family struct {
 	// Rename returns the name in the specs of a tensor of the family's files; nil: the same.
 	Rename func(c *Config, name string) string
 
-	// Moved are names of tensors in folders, then their names in the specs.
+	// Moved lists names of tensors in folders, then their names in the specs.
 	Moved map[string]string
 
 	// Alternating means that stacks of experts have rows of gate and up in turn, gate first, and may

@@ -140,7 +140,7 @@ func (f *Fields) MustBe(key string, want bool) {
 	}
 }
 
-// Either is the first key, or the second if only that one is there.
+// Either returns the first key, or the second if only that one is there.
 func (f *Fields) Either(key, other string) string {
 	if !f.Has(key) && f.Has(other) {
 		return other

@@ -31,10 +31,10 @@ func (s *specs) indexer(c *Config, x *IndexSpec) {
 	s.linear(x.Weights, d.Index.Heads, c.Hidden)
 }
 
-// Row is the width of a cached row: the latent, the rotated key and the indexer's key.
+// Row returns the width of a cached row: the latent, the rotated key and the indexer's key.
 func (l *Latent) Row() int { return l.Rank + l.Rope + l.Index.Dim }
 
-// Columns is the number of a token's results of all projections of the hidden state: the latent of
+// Columns returns the number of a token's results of all projections of the hidden state: the latent of
 // queries, the row of the cache, and the weights of the indexer's heads.
 func (l *Latent) Columns() int { return l.QueryRank + l.Row() + l.Index.Heads }
 

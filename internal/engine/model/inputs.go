@@ -18,7 +18,7 @@ const (
 	EmbedNorm      = "model.embed_norm.weight"      // (hidden)
 )
 
-// IDs is the number of ids that a plan may have: token t of type k has the id k*Vocab + t.
+// IDs returns the number of ids that a plan may have: token t of type k has the id k*Vocab + t.
 func (c *Config) IDs() int { return c.Vocab * max(1, c.Inputs.Types) }
 
 // Typed gives tokens of a text the types that the tokenizer's template has for them. Types that the
@@ -29,7 +29,7 @@ func (c *Config) Typed(tokens, types []int32) {
 	}
 }
 
-// BiasOf is the name of the bias of a norm.
+// BiasOf returns the name of the bias of a norm.
 func BiasOf(norm string) string { return strings.TrimSuffix(norm, "weight") + "bias" }
 
 // norm adds a norm of the residual stream.

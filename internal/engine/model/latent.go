@@ -48,7 +48,7 @@ func (s *specs) latent(c *Config, l *LatentSpec) {
 	s.indexer(c, l.Index)
 }
 
-// latentScale is the factor of attention scores: 1/sqrt(HeadDim), with YaRN times the square of its
+// latentScale returns the factor of attention scores: 1/sqrt(HeadDim), with YaRN times the square of its
 // mscale.
 func (c *Config) latentScale() float32 {
 	scale := 1 / math.Sqrt(float64(c.HeadDim))

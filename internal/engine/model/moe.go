@@ -95,7 +95,7 @@ type ExpertBiases struct {
 	Down     string // (experts, hidden)
 }
 
-// Expert is the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
+// Expert returns the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
 func (n *MoENames) Expert(e int) (gate, up, down string) {
 	p := fmt.Sprintf("%s%d.", n.ExpertPrefix, e)
 	if n.UpPart != "" {
@@ -112,7 +112,7 @@ func (n *MoENames) Stacks() (gateUps, downs string) {
 // Sparse reports whether layer i has experts instead of a dense feed-forward network.
 func (c *Config) Sparse(i int) bool { return c.MoE.Experts > 0 && !slices.Contains(c.MoE.Dense, i) }
 
-// SparseLayers is the number of layers with experts.
+// SparseLayers returns the number of layers with experts.
 func (c *Config) SparseLayers() int {
 	if c.MoE.Experts == 0 {
 		return 0

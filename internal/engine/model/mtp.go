@@ -10,7 +10,7 @@ import "fmt"
 //	x = Layer(x), with a cache of its own
 //	logits of token i+2 = Head RMSNorm(x, FinalNorm)
 //
-// Embedding and head are the model's. Given its own x as h and its own token, it predicts further
+// It uses the embedding and the head of the model. Given its own x as h and its own token, it predicts further
 // tokens, as in vLLM and SGLang. Published checkpoints hold it under the number after the last
 // Layer; others may have it in a separate folder.
 type MTP struct {

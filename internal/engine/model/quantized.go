@@ -39,12 +39,12 @@ func readQuantized(f *Fields, c *Config) {
 func (c *Config) Hold(s *quantform.Settings) {
 	dt, err := tensor.ParseDType(s.Held)
 	if err != nil {
-		panic(err) // a name of quantform's
+		panic(err) // a name that quantform defines
 	}
 	c.Quantized, c.DType = s, dt
 }
 
-// HeldAs is the type in which a matrix is held if the model is held as dt. A type that keeps the codes
+// HeldAs returns the type in which a matrix is held if the model is held as dt. A type that keeps the codes
 // of the file is for matrices that have such codes: head, attention or routers may not.
 func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
 	s := c.Quantized
@@ -63,7 +63,7 @@ func (c *Config) DraftAs(dt tensor.DType) tensor.DType {
 	return dt
 }
 
-// KindOf is the sentinel of this package for an error of quantform.
+// KindOf returns the sentinel of this package for an error of quantform.
 func KindOf(e *quantform.Error) error {
 	for theirs, ours := range map[error]error{quantform.ErrMissing: ErrMissing, quantform.ErrMismatch: ErrMismatch,
 		quantform.ErrOutOfRange: ErrOutOfRange, quantform.ErrFormat: ErrFormat} {

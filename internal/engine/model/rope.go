@@ -69,7 +69,7 @@ func (f *Fields) lengthen(r *rotary.Rope, positions int) int {
 	return n
 }
 
-// ropeKind is the key of an object that names its extension.
+// ropeKind returns the key of an object that names its extension.
 func (s *Fields) ropeKind() string {
 	if s.Has("rope_type") {
 		return "rope_type"

@@ -3,7 +3,7 @@ package model
 // Order is the order in which the rows of a projection, or the elements of its bias or of a norm of
 // heads, are stored. The arithmetic rotates pairs of halves: element i of a head with element
 // i+dim/2. Rows that are stored otherwise are read in another order, alike for queries and keys.
-// That leaves every product of theirs unchanged.
+// That leaves every product of these rows unchanged.
 type Order struct {
 	Head       int  // rows of a head; 0: rows are stored in the order of the computation
 	Plain      int  // first rows of a head, which stay in their places; the others are rotated as pairs of halves
@@ -11,7 +11,7 @@ type Order struct {
 	Neighbours bool // pairs are stored as rows 2i and 2i+1; false: as rows i and i+Rotated/2
 }
 
-// Row is the stored position of row r.
+// Row returns the stored position of row r.
 func (o Order) Row(r int) int {
 	if o.Head == 0 {
 		return r
@@ -34,7 +34,7 @@ func (o Order) Row(r int) int {
 	return r - i + at
 }
 
-// HeadOrder is the order of query and key heads in the files.
+// HeadOrder returns the order of query and key heads in the files.
 func (c *Config) HeadOrder() Order {
 	rotated := c.rotated()
 	if rotated == c.RopeDim() && !c.Neighbours {
@@ -43,7 +43,7 @@ func (c *Config) HeadOrder() Order {
 	return Order{Head: c.HeadDim, Rotated: rotated, Neighbours: c.Neighbours}
 }
 
-// rotated is the number of elements of a head that rotate.
+// rotated returns the number of elements of a head that rotate.
 func (c *Config) rotated() int {
 	if c.Rotated > 0 {
 		return c.Rotated

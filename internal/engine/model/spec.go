@@ -61,7 +61,7 @@ type Linear struct {
 	Run, Gap  int   // after every Run rows, Gap rows of another projection follow; 0: none do
 }
 
-// Row is the stored position of row r.
+// Row returns the stored position of row r.
 func (l *Linear) Row(r int) int {
 	r = l.Order.Row(r)
 	if l.Gap > 0 {
@@ -70,7 +70,7 @@ func (l *Linear) Row(r int) int {
 	return l.First + r
 }
 
-// Projection is a projection under the name that Hugging Face gives its module.
+// Projection returns a projection under the name that Hugging Face gives its module.
 func Projection(module string, bias bool) Linear {
 	l := Linear{Weight: module + ".weight"}
 	if bias {
@@ -140,7 +140,7 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 	s.add(l.Scalar, 1)
 }
 
-// Layer is the spec of layer i, counted from 0.
+// Layer returns the spec of layer i, counted from 0.
 func (c *Config) Layer(i int) LayerSpec {
 	a, ok := Lookup(c.Architecture)
 	if !ok {
@@ -176,7 +176,7 @@ func (c *Config) Tensors() []Spec {
 	return s
 }
 
-// HeadName is the matrix of the output head.
+// HeadName returns the matrix of the output head.
 func (c *Config) HeadName() string {
 	if c.Tied {
 		return Embedding

@@ -27,7 +27,7 @@ type SwiftKV struct {
 // NormSwiftKV is the norm from which the keys and values of all later layers are computed.
 const NormSwiftKV = "model.norm_swiftkv.weight" // (hidden)
 
-// CacheLayers is the number of caches.
+// CacheLayers returns the number of caches.
 func (c *Config) CacheLayers() int {
 	switch {
 	case c.OwnKV > 0:
@@ -38,7 +38,7 @@ func (c *Config) CacheLayers() int {
 	return c.CacheOf(c.Layers-1) + c.CachesOf(c.Layers-1)
 }
 
-// CacheOf is the number of the first cache that a layer reads, counted from 0. See CachesOf.
+// CacheOf returns the number of the first cache that a layer reads, counted from 0. See CachesOf.
 // For a recurrent layer it is the number of its state.
 func (c *Config) CacheOf(layer int) int {
 	s := &c.SwiftKV

@@ -5,7 +5,7 @@ package model
 // KVShape is the number of KV heads of a layer, and their width, which queries share.
 type KVShape struct{ Heads, Dim int }
 
-// GlobalKV is the shape of the layers without a window.
+// GlobalKV returns the shape of the layers without a window.
 func (c *Config) GlobalKV() KVShape {
 	if c.Global.Dim > 0 {
 		return c.Global
@@ -13,7 +13,7 @@ func (c *Config) GlobalKV() KVShape {
 	return KVShape{c.KVHeads, c.HeadDim}
 }
 
-// KVOf is the shape of a layer.
+// KVOf returns the shape of a layer.
 func (c *Config) KVOf(layer int) KVShape {
 	if c.Window(layer) > 0 {
 		return KVShape{c.KVHeads, c.HeadDim}
@@ -21,7 +21,7 @@ func (c *Config) KVOf(layer int) KVShape {
 	return c.GlobalKV()
 }
 
-// FFNOf is the width of a layer's feed-forward network.
+// FFNOf returns the width of a layer's feed-forward network.
 func (c *Config) FFNOf(layer int) int {
 	if c.WideFFN && c.Borrows(layer) {
 		return 2 * c.FFN
@@ -29,11 +29,11 @@ func (c *Config) FFNOf(layer int) int {
 	return c.FFN
 }
 
-// KVUnits is the greatest common divisor of the layers' numbers of KV heads. In prefill, nodes divide
+// KVUnits returns the greatest common divisor of the layers' numbers of KV heads. In prefill, nodes divide
 // the KV heads of every layer as this number of equal runs.
 func (c *Config) KVUnits() int { return gcd(c.KVHeads, c.GlobalKV().Heads) }
 
-// UnitDim is the greatest common divisor of the widths of heads.
+// UnitDim returns the greatest common divisor of the widths of heads.
 func (c *Config) UnitDim() int { return gcd(c.HeadDim, c.GlobalKV().Dim) }
 
 func gcd(a, b int) int {
@@ -46,7 +46,7 @@ func gcd(a, b int) int {
 // Borrows reports whether a layer reads the cache of an earlier one of its kind.
 func (c *Config) Borrows(layer int) bool { return c.OwnKV > 0 && layer >= c.OwnKV }
 
-// KVOwner is the layer whose keys and values a layer reads. A layer after the first OwnKV reads those
+// KVOwner returns the layer whose keys and values a layer reads. A layer after the first OwnKV reads those
 // of the last of them that is of its kind: with a window, or without. It is -1 if none is. Any other
 // layer reads its own.
 func (c *Config) KVOwner(layer int) int {
@@ -71,7 +71,7 @@ func (c *Config) Lends(layer int) bool {
 	return false
 }
 
-// CachesOf is the number of caches of a layer. Every cache has KVUnits heads. Head h of the layer is
+// CachesOf returns the number of caches of a layer. Every cache has KVUnits heads. Head h of the layer is
 // head h/CachesOf of its cache number h%CachesOf. So a run of units is the same run of heads in every
 // cache.
 func (c *Config) CachesOf(layer int) int {
@@ -81,7 +81,7 @@ func (c *Config) CachesOf(layer int) int {
 	return c.KVOf(layer).Heads / c.KVUnits()
 }
 
-// CacheWindows is the window of each cache; nil: none has one.
+// CacheWindows returns the window of each cache; nil: none has one.
 func (c *Config) CacheWindows() []int {
 	if c.Windows == nil || c.CacheLayers() == c.Layers && c.Global.Dim == 0 {
 		return c.Windows
@@ -103,7 +103,7 @@ func (c *Config) SharesCaches() bool {
 	return c.OwnKV > 0 || c.SwiftKV.Layers > 0 && c.SwiftKV.Group > 1
 }
 
-// CacheHeads is the number of heads of every cache.
+// CacheHeads returns the number of heads of every cache.
 func (c *Config) CacheHeads() int {
 	if c.Latent.Rank > 0 {
 		return 1
@@ -111,7 +111,7 @@ func (c *Config) CacheHeads() int {
 	return c.KVUnits()
 }
 
-// CacheElements is the number of elements of keys and values that a token has in all caches.
+// CacheElements returns the number of elements of keys and values that a token has in all caches.
 func (c *Config) CacheElements() (n int64) {
 	heads, key, value := c.CacheRow()
 	switch {

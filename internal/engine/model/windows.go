@@ -42,7 +42,7 @@ func (c *Config) DropIdleWindows() {
 	}
 }
 
-// Window is the sliding window of a layer in tokens, the newest included: position i attends to
+// Window returns the sliding window of a layer in tokens, the newest included: position i attends to
 // positions i-Window+1 to i, or with Chunked from the last multiple of Window on. 0: to all positions.
 func (c *Config) Window(layer int) int {
 	if c.Windows == nil {

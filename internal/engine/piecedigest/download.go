@@ -138,7 +138,7 @@ func Kept(path string, stamp modelfile.Stamp, n int) (sums []byte, ok bool) {
 	return modelfile.KeptDigests(key(path, stamp), n*sha256.Size)
 }
 
-// key is the key of the digests of one file. Links to the file give the same key.
+// key returns the key of the digests of one file. Links to the file give the same key.
 func key(path string, stamp modelfile.Stamp) [sha256.Size]byte {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
@@ -177,7 +177,7 @@ func Spans(head []byte, size int64) (out []Span, err error) {
 // minMatrix bounds the number of pieces of a file by its size.
 const minMatrix = 4 << 10
 
-// extents are the places of all tensors.
+// extents returns the places of all tensors.
 func extents(head []byte, size int64) (out []extent, err error) {
 	if bytes.HasPrefix(head, []byte("GGUF")) {
 		f, err := gguf.ParseHead(head, size)

@@ -52,7 +52,7 @@ const MaxMicroBatches = 2
 // MaxTaking bounds the caches that a socket takes at once from the prefill group.
 const MaxTaking = 64
 
-// Tokens is the number of rows of the step, or of one of its passes, without those of Sweeps.
+// Tokens returns the number of rows of the step, or of one of its passes, without those of Sweeps.
 func (p *Plan) Tokens() int {
 	n := 0
 	for _, r := range p.Decode {
@@ -64,7 +64,7 @@ func (p *Plan) Tokens() int {
 	return n
 }
 
-// PassCount is the number of passes of the model, at least 1.
+// PassCount returns the number of passes of the model, at least 1.
 func (p *Plan) PassCount() int { return max(1, p.Passes) }
 
 // Open introduces a sequence to the sockets, in the step of its first chunk. A request

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
-// EncodeSampling is the wire form of sampling parameters.
+// EncodeSampling returns the wire form of sampling parameters.
 func EncodeSampling(p *sampler.Params) *proto.Sampling {
 	m := &proto.Sampling{
 		Temperature: p.Temperature, TopP: p.TopP, MinP: p.MinP, TopK: int32(p.TopK),

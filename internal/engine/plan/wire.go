@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Encode is the wire form of a plan.
+// Encode returns the wire form of a plan.
 func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
 	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, DropStates: p.DropStates,
 		Evict: p.Evict, DropExtras: p.DropExtras, Keep: encodeKeep(p.Keep),
@@ -69,7 +69,7 @@ func encodePrefill(r *Run) *proto.Chunk {
 	return m
 }
 
-// EncodeRelease is the wire form of what sockets do between steps: keep blocks of
+// EncodeRelease returns the wire form of what sockets do between steps: keep blocks of
 // sequences, release the sequences, and evict blocks.
 func EncodeRelease(epoch uint32, keep []Keep, seqs, evict []uint64) *proto.ReleaseRequest {
 	return &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs, Evict: evict, Keep: encodeKeep(keep)}

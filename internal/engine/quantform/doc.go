@@ -71,7 +71,7 @@ func (p *Part) String() string { return fmt.Sprintf("%s of shape %v", p.Stored, 
 // floats are the types of scales.
 var floats = []string{"F32", "BF16", "F16"}
 
-// width is the size of an element.
+// width returns the size of an element.
 func width(stored string) int {
 	switch stored {
 	case "I64", "U64":

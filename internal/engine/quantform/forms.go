@@ -23,7 +23,7 @@ type Form struct {
 var forms = []*Form{fp8Form, nvfp4Form, mxfp4Form, nvfp4ModelOptForm, packedForm, int8Form, gptqForm, awqForm, nf4Form,
 	int8BnBForm, torchaoFP8Form, torchaoIntForm}
 
-// unused are the last parts of names of tensors that no product of weights reads: static scales of
+// unused lists the last parts of names of tensors that no product of weights reads: static scales of
 // activations, of caches, and statistics of training.
 var unused = []string{"input_scale", "input_zero_point", "input_global_scale", "activation_scale", "k_scale", "v_scale", "q_scale",
 	"output_scale", "input_scale_ub", "weight_format"}
@@ -87,7 +87,7 @@ func (s *Settings) Assemble(f *Form, base string, codes Part, find func(name str
 	return out, nil
 }
 
-// bad is an error about a part; with found false, about its absence.
+// bad returns an error about a part; with found false, about its absence.
 func (m *module) bad(suffix string, p *Part, found bool, want string) error {
 	if !found {
 		return &Error{Tensor: m.codes.Name, Kind: ErrMissing, Detail: "is " + m.codes.Stored + " without the " + strings.TrimPrefix(suffix, ".") +

@@ -50,7 +50,7 @@ const (
 	nvWidth = 16 // and of NVFP4
 )
 
-// Experts is the rows first, first+each and so on of one matrix in a stack of gpt-oss: codes (rows,
+// Experts returns the rows first, first+each and so on of one matrix in a stack of gpt-oss: codes (rows,
 // columns/32, 16) and scales (rows, columns/32), both U8. cols is a multiple of 32.
 func Experts(codes, scales Part, rows, cols, first, each int) *Matrix {
 	m := mxfp4(codes, scales, rows, cols, first, each)

@@ -34,10 +34,10 @@ type Matrix struct {
 
 type span struct{ lo, hi int }
 
-// per is the span of groups of n that a span touches.
+// per returns the span of groups of n that a span touches.
 func (s span) per(n int) span { return span{s.lo / n, (s.hi + n - 1) / n} }
 
-// words is the span of 32-bit words that codes of some bits are in.
+// words returns the span of 32-bit words that codes of some bits are in.
 func (s span) words(bits int) span { return span{s.lo * bits / 32, (s.hi*bits + 31) / 32} }
 
 // Bytes lists the ranges of bytes of a part that rows [r0, r1) and columns [c0, c1) need.
@@ -79,7 +79,7 @@ func (m *Matrix) Damaged() (row int, found bool) {
 	return int(n) - 1, n > 0
 }
 
-// plainCheck is the check of forms whose codes are numbers around zero: bits of a byte of codes that
+// plainCheck returns the check of forms whose codes are numbers around zero: bits of a byte of codes that
 // are not in mask do not count.
 func plainCheck(codes *Part, mask byte, scales ...*Part) func() (int64, bool) {
 	return func() (bad int64, zero bool) {

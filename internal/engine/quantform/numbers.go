@@ -86,7 +86,7 @@ func groupsOf(scale *Part, rows, cols int) (groups, bool) {
 	return groups{}, false
 }
 
-// bitField is the number of some bits from bit at on of a stream of words. The first word is first, and
+// bitField returns the number of some bits from bit at on of a stream of words. The first word is first, and
 // the next one step further.
 func bitField(p *Part, first, step, at, bits int) int {
 	i, shift := at/32, at%32

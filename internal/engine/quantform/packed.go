@@ -89,7 +89,7 @@ func buildPacked(_ *Settings, m *module) (*Matrix, error) {
 	return out, nil
 }
 
-// groupIndex is the group of each column (act-order). It returns nil if the groups are neighbours of
+// groupIndex returns the group of each column (act-order). It returns nil if the groups are neighbours of
 // equal size.
 func groupIndex(p *Part, cols, count int) (func(c int) int, error) {
 	if !p.is(cols, "I32") {

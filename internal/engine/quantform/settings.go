@@ -23,7 +23,7 @@ func (s *Settings) Keeps(dt fmt.Stringer) bool {
 	return s.Held == dt.String() && (s.Held == "int4" || s.Held == "mxfp4")
 }
 
-// GGUF is the settings of a GGUF file whose experts are blocks of MXFP4, as those of gpt-oss.
+// GGUF returns the settings of a GGUF file whose experts are blocks of MXFP4, as those of gpt-oss.
 func GGUF() *Settings { return &Settings{Method: "gguf", Experts: true, Held: "mxfp4"} }
 
 // maxBlock bounds the sizes of FP8 blocks.
@@ -65,7 +65,7 @@ func refuse(field, format string, args ...any) error {
 	return &Error{Field: field, Kind: ErrUnsupported, Detail: fmt.Sprintf(format, args...)}
 }
 
-// known is a field with the values that are implemented; empty counts as the first.
+// known returns a field with the values that are implemented; empty counts as the first.
 func known(field, value string, values ...string) error {
 	if value == "" || slices.Contains(values, strings.ToLower(value)) {
 		return nil
@@ -80,7 +80,7 @@ func clip(s string) string {
 	return s
 }
 
-// Methods are the methods of the table.
+// Methods returns the methods of the table.
 func Methods() (out []string) {
 	for _, f := range forms {
 		for _, m := range f.Methods {

@@ -29,7 +29,7 @@ func (h *History) AddOutput(token int32) {
 	h.outputs = append(h.outputs, token)
 }
 
-// Distinct is the number of distinct tokens.
+// Distinct returns the number of distinct tokens.
 func (h *History) Distinct() int { return len(h.seen) }
 
 // Undo removes the newest generated token. distinct is the value of Distinct before it was added.
@@ -43,7 +43,7 @@ func (h *History) Undo(token int32, distinct int) {
 	}
 }
 
-// Outputs is the number of generated tokens; 0 for a nil History.
+// Outputs returns the number of generated tokens; 0 for a nil History.
 func (h *History) Outputs() int {
 	if h == nil {
 		return 0

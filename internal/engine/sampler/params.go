@@ -43,9 +43,9 @@ type Params struct {
 	// and passes the allowed tokens.
 	Grammar *grammar.Spec
 
-	// Trace are output tokens to use, in order, instead of the sampled ones (vLLM's trace replay).
-	// So a model with random weights decodes a real text at the cost of sampling. It excludes a
-	// grammar and log-probabilities.
+	// Trace holds output tokens that replace the sampled ones, in order (vLLM's trace replay). A
+	// model with random weights then decodes a real text, with the time of sampling included. Trace
+	// cannot be combined with a grammar or log-probabilities.
 	Trace []int32
 }
 

@@ -28,7 +28,7 @@ const (
 	maxSwaps     = 8  // replacements remembered
 )
 
-// swapped is the index of a swap that matches the source at a position, or -1.
+// swapped returns the index of a swap that matches the source at a position, or -1.
 func (c *copying) swapped(r *ring, at uint64) int {
 	return slices.IndexFunc(c.swaps, func(s swap) bool {
 		if s.from < r.oldest() || at+s.to-s.from > r.n {
@@ -43,7 +43,7 @@ func (c *copying) swapped(r *ring, at uint64) int {
 	})
 }
 
-// next is the next token of the copy, or -1. It advances x.
+// next returns the next token of the copy, or -1. It advances x.
 func (c *copying) next(r *ring, x *cursor) int32 {
 	if x.by == x.end {
 		if i := c.swapped(r, x.at); i >= 0 {
@@ -122,7 +122,7 @@ func (c *copying) swap(r *ring) {
 	c.swaps = slices.Insert(c.swaps[:min(len(c.swaps), maxSwaps-1)], 0, s)
 }
 
-// draft is the continuation of the copy, if the newest token agrees with the source.
+// draft returns the continuation of the copy, if the newest token agrees with the source.
 func (c *copying) draft(r *ring, most int) (out Draft) {
 	if c.at == 0 || c.run == 0 {
 		return out

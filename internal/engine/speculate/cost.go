@@ -46,7 +46,7 @@ func (c *Cost) Add(sequences, drafts int, micros float64) {
 	}
 }
 
-// Step is the time of a step with the given number of sequences and no drafts, in microseconds; 0: none was
+// Step returns the time of a step with the given number of sequences and no drafts, in microseconds; 0: none was
 // recorded.
 func (c *Cost) Step(sequences int) float64 {
 	if c.at(sequences).w == 0 {
@@ -56,12 +56,12 @@ func (c *Cost) Step(sequences int) float64 {
 	return base
 }
 
-// first is the assumed cost of a draft, in microseconds, before any was tried.
+// first returns the assumed cost of a draft, in microseconds, before any was tried.
 func (l *line) first(sequences int) float64 {
 	return firstGuess * l.t / l.w / (1 + firstGuess*(float64(sequences-1)+l.d/l.w))
 }
 
-// line is the time of a step with the given number of sequences and no drafts, and what each draft adds.
+// line returns the time of a step with the given number of sequences and no drafts, and what each draft adds.
 func (c *Cost) line(sequences int) (base, each float64) {
 	l := c.at(sequences)
 	if l.w == 0 {

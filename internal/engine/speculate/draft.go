@@ -19,7 +19,7 @@ const (
 	sources
 )
 
-// Guessed is the draft of a small model. odds are the probabilities of each token given those
+// Guessed returns the draft of a small model. odds are the probabilities of each token given those
 // before it.
 func Guessed(tokens []int32, odds []float32) Draft {
 	d := Draft{Tokens: tokens, Share: make([]float32, len(tokens)), Matched: 1, Source: SmallModel}
@@ -121,7 +121,7 @@ func (d *drafter) suffix(r, text *ring, least, most int) (out Draft) {
 	return out
 }
 
-// favourite is the token that most places continue with; on a tie, that of the newest one. voters
+// favourite returns the token that most places continue with; on a tie, that of the newest one. voters
 // counts the places that continue. A negative token ends each text in a ring.
 func (r *ring) favourite(places []place) (token int32, votes, voters int) {
 	token = -1
@@ -143,7 +143,7 @@ func (r *ring) favourite(places []place) (token int32, votes, voters int) {
 	return token, votes, voters
 }
 
-// score is the expected number of right tokens, by the shares.
+// score returns the expected number of right tokens, by the shares.
 func (d *Draft) score() (sum float32) {
 	for _, s := range d.Share {
 		sum += s

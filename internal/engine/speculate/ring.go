@@ -25,19 +25,19 @@ const leastRing = 256
 
 func newRing(most int) *ring { return &ring{most: most} }
 
-// room is the size of a ring for a number of tokens.
+// room returns the size of a ring for a number of tokens.
 func room(tokens, most int) int {
 	return min(most, max(leastRing, 1<<bits.Len(uint(max(1, tokens)-1))))
 }
 
-// ringBytes is the memory of a ring of that size.
+// ringBytes returns the memory of a ring of that size.
 func ringBytes(size int) int64 { return int64(size) * int64(4+8*len(grams)) }
 
 func (r *ring) bytes() int64 { return ringBytes(len(r.tokens)) }
 
 func (r *ring) mask() uint64 { return uint64(len(r.tokens) - 1) }
 
-// oldest is the first position that is still held.
+// oldest returns the first position that is still held.
 func (r *ring) oldest() uint64 { return r.n - min(r.n, uint64(len(r.tokens))) }
 
 func (r *ring) at(pos uint64) int32 { return r.tokens[pos&r.mask()] }
@@ -76,7 +76,7 @@ func (r *ring) put(token int32) {
 	}
 }
 
-// hash is the hash of the n-gram of from that ends before pos, in r's chain i.
+// hash returns the hash of the n-gram of from that ends before pos, in r's chain i.
 func (r *ring) hash(i int, pos uint64, from *ring) uint64 {
 	h := uint64(grams[i])
 	for p := pos - uint64(grams[i]); p < pos; p++ {
@@ -129,7 +129,7 @@ func (r *ring) places(i int, text *ring, visits int, found func(pos uint64, matc
 // longest bounds the length of a match.
 const longest = 64
 
-// matched is the number of tokens before pos that equal those at the end of text.
+// matched returns the number of tokens before pos that equal those at the end of text.
 func (r *ring) matched(pos uint64, text *ring) int {
 	most := min(longest, pos-r.oldest(), text.n-text.oldest())
 	for m := range most {

@@ -16,7 +16,7 @@ func NewText() *Text { return &Text{ring: newRing(TextTokens)} }
 
 func (t *Text) Bytes() int64 { return t.ring.bytes() }
 
-// Grown is the memory of the index at a number of tokens of the sequence.
+// Grown returns the memory of the index at a number of tokens of the sequence.
 func (t *Text) Grown(tokens int) int64 {
 	return max(t.Bytes(), ringBytes(room(tokens, TextTokens)))
 }

@@ -8,7 +8,7 @@ type Trust struct{ rates [sources][classes]float32 }
 
 const classes = 6
 
-// class is the class of a match length in tokens.
+// class returns the class of a match length in tokens.
 func class(matched int) int {
 	return min(bits.Len(uint(max(matched, 1)-1)), classes-1) // 1, 2, 4, 8, 16 or more
 }
@@ -21,7 +21,7 @@ func NewTrust() Trust {
 
 func (t *Trust) of(d *Draft) *[classes]float32 { return &t.rates[d.Source] }
 
-// Best is the highest rate of a draft from text, after a match of at least the given number of tokens.
+// Best returns the highest rate of a draft from text, after a match of at least the given number of tokens.
 func (t *Trust) Best(matched int) (best float32) {
 	for i := range t.rates[:SmallModel] {
 		for _, rate := range t.rates[i][class(matched):] {
@@ -31,7 +31,7 @@ func (t *Trust) Best(matched int) (best float32) {
 	return best
 }
 
-// Model is the rate of the first draft of a small model that is certain.
+// Model returns the rate of the first draft of a small model that is certain.
 func (t *Trust) Model() float32 { return t.rates[SmallModel][0] }
 
 // Probabilities appends to out, for each token of a draft, the probability that it and all tokens
@@ -45,7 +45,7 @@ func (t *Trust) Probabilities(out []float32, d *Draft) []float32 {
 	return out
 }
 
-// Gain is the expected number of right tokens of a draft.
+// Gain returns the expected number of right tokens of a draft.
 func (t *Trust) Gain(d *Draft) (sum float32) {
 	for _, p := range t.Probabilities(nil, d) {
 		sum += p

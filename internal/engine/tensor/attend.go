@@ -118,7 +118,7 @@ func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, e
 	s.ahead, s.stream = nil, false
 }
 
-// next is the block to prefetch while b is read; nil: none.
+// next returns the block to prefetch while b is read; nil: none.
 func (s *AttnScratch) next(l KVLayout, blocks [][]byte, b, n int) []byte {
 	switch b++; {
 	case l.Latent:
@@ -130,7 +130,7 @@ func (s *AttnScratch) next(l KVLayout, blocks [][]byte, b, n int) []byte {
 	return nil
 }
 
-// wholeBlocks is the end of the successive blocks from b on, at most attendBlocks, in which all
+// wholeBlocks returns the end of the successive blocks from b on, at most attendBlocks, in which all
 // slots are valid.
 func wholeBlocks(b, n int, valid []uint64) int {
 	end := min(n/BlockSlots, b+attendBlocks)
@@ -234,7 +234,7 @@ func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, windo
 	}
 }
 
-// TokensTogether is the number of tokens of g query heads that walk the cache together in
+// TokensTogether returns the number of tokens of g query heads that walk the cache together in
 // AttendCausal.
 func (l KVLayout) TokensTogether(g int) int {
 	if l.Latent {
@@ -306,7 +306,7 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 	}
 }
 
-// windowStart is the first slot that a token at slot first, or any later token, can see.
+// windowStart returns the first slot that a token at slot first, or any later token, can see.
 func windowStart(first, window int) int {
 	switch {
 	case window > 0:

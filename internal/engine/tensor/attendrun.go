@@ -31,7 +31,7 @@ func (a *runState) reset() {
 	}
 }
 
-// stateFloats is the size of a runState: whole cache lines, since threads write adjacent states.
+// stateFloats returns the size of a runState: whole cache lines, since threads write adjacent states.
 func stateFloats(rows, vdim int) int { return (rows*(len(kernel.Lanes{})+vdim)+rows+15)/16*16 + 16 }
 
 // twoStates returns two states in m with adjacent o.

@@ -14,7 +14,7 @@ type Codes struct {
 	Scale float32
 }
 
-// scaleBytes is the size of the scales of a block of 16 rows.
+// scaleBytes returns the size of the scales of a block of 16 rows.
 func scaleBytes(dt DType) int {
 	if dt == Int4 {
 		return kernel.Int4Scales

@@ -6,11 +6,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
-// Tile is the position of element j of row r in the layout that MulAdd reads: 64 columns of all
+// Tile returns the position of element j of row r in the layout that MulAdd reads: 64 columns of all
 // rows are contiguous. rows is the number of rows.
 func Tile(rows, r, j int) int { return (j/BlockSlots*rows+r)*BlockSlots + j%BlockSlots }
 
-// TileFloats is the size of that layout for rows of n columns.
+// TileFloats returns the size of that layout for rows of n columns.
 func TileFloats(rows, n int) int { return (n + BlockSlots - 1) / BlockSlots * rows * BlockSlots }
 
 // MulAdd adds the product of some rows of p (see Tile) with columns [lo, hi) of m [n][ldm] to rows

@@ -110,7 +110,7 @@ func (b *Bank) At(i int) *Weight { return &b.all[i] }
 
 func (b *Bank) Len() int { return len(b.all) }
 
-// Bytes is the total size in memory.
+// Bytes returns the total size in memory.
 func (b *Bank) Bytes() int64 { return b.n }
 
 // Close returns the memory to the system; no matrix may be used afterwards. It may be called twice.

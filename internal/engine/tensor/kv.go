@@ -73,7 +73,7 @@ func (l KVLayout) BlockBytes() int {
 	return n
 }
 
-// RowBytes is the size of one exported slot.
+// RowBytes returns the size of one exported slot.
 func (l KVLayout) RowBytes() int { return l.BlockBytes() / BlockSlots }
 
 // scales returns the per-slot scales of the keys (0) or values (1) of an Int8 block.
@@ -81,7 +81,7 @@ func (l KVLayout) scales(block []byte, which int) *[BlockSlots]float32 {
 	return (*[BlockSlots]float32)(floats(block[l.scalesAt()+which*4*BlockSlots:]))
 }
 
-// at is the index of element k of a slot's key, in elements.
+// at returns the index of element k of a slot's key, in elements.
 func (l KVLayout) at(slot, k int) int {
 	if l.Type == BF16 {
 		return slot/kernel.PanelRows*l.KDim*kernel.PanelRows + k&^1*kernel.PanelRows + slot%kernel.PanelRows*2 + k&1

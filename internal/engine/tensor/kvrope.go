@@ -52,7 +52,7 @@ func straightAndTurned(k, turned, cos, sin []float32) {
 	}
 }
 
-// HalfBytes is the size of the rotate-half cache of one block: its keys again, panel by panel, with
+// HalfBytes returns the size of the rotate-half cache of one block: its keys again, panel by panel, with
 // rotate_half applied. Int8 uses the scales of the block.
 func (l KVLayout) HalfBytes() int {
 	if l.Latent {

@@ -13,19 +13,19 @@ import (
 // scored by the same kernels in the same order; after them there is one number per chunk. They may
 // have any type that a cache can have.
 
-// landmarks is the layout of a block of landmarks.
+// landmarks returns the layout of a block of landmarks.
 func (l KVLayout) landmarks(t DType) KVLayout { return KVLayout{Type: t, KDim: l.KDim} }
 
-// LandmarkBytes is the size of BlockSlots landmarks of type t, of their numbers, and of one cache
+// LandmarkBytes returns the size of BlockSlots landmarks of type t, of their numbers, and of one cache
 // line of words for the selector.
 func (l KVLayout) LandmarkBytes(t DType) int { return l.landmarks(t).BlockBytes() + 4*BlockSlots + 64 }
 
-// LandmarkWords are the 8 words of that cache line.
+// LandmarkWords returns the 8 words of that cache line.
 func (l KVLayout) LandmarkWords(t DType, index []byte) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(&index[l.LandmarkBytes(t)-64])), 8)
 }
 
-// LandmarkNumbers are the numbers of a block's landmarks.
+// LandmarkNumbers returns the numbers of a block's landmarks.
 func (l KVLayout) LandmarkNumbers(t DType, index []byte) []float32 {
 	return floats(index[l.landmarks(t).BlockBytes():][:4*BlockSlots])
 }

@@ -26,10 +26,10 @@ import (
 // panels.
 const latentRows = kernel.GroupRows
 
-// ropeWidth is the width of the rotated part of a latent row.
+// ropeWidth returns the width of the rotated part of a latent row.
 func (l KVLayout) ropeWidth() int { return l.KDim - l.VDim }
 
-// latentParts are the element ranges of a row with one Int8 scale each.
+// latentParts returns the element ranges of a row with one Int8 scale each.
 func (l KVLayout) latentParts() [2]Span { return [2]Span{{0, l.VDim}, {l.VDim, l.KDim}} }
 
 func (l KVLayout) putLatent(block []byte, slot int, k []float32) {

@@ -222,7 +222,7 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 	p.multiply()
 }
 
-// rows is the number of rows of all jobs.
+// rows returns the number of rows of all jobs.
 func (m *matmul) rows() (n int) {
 	for _, j := range m.jobs[:m.njobs] {
 		n += j.r1 - j.r0
@@ -301,7 +301,7 @@ func (m *matmul) tasks(grain, span int) (n int) {
 	return n
 }
 
-// chunks is the number of tasks that share weights.
+// chunks returns the number of tasks that share weights.
 func (j *job) chunks() int { return (j.n + j.span - 1) / j.span }
 
 // pad copies the tokens to rows of whole blocks: if an axis is not a multiple of 32, its last block

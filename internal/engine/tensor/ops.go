@@ -44,7 +44,7 @@ func LayerNorm(dst, x, w []float32, eps float32) {
 	kernel.Active.RMSNorm(dst, dst[:len(x)], w, eps)
 }
 
-// SumSquares is the sum of squares of RMSNorm: a fused chain in 16 lanes, then their tree.
+// SumSquares returns the sum of squares of RMSNorm: a fused chain in 16 lanes, then their tree.
 func SumSquares(x []float32) float32 { return kernel.Active.Squares(x) }
 
 // NormBy computes dst = (x * by) * w over the length of x: RMSNorm, if by is its RMSFactor. dst may
@@ -158,7 +158,7 @@ func RopeRotateHalf(x, cos, sin []float32) {
 	kernel.Active.Rope(x, cos, sin)
 }
 
-// ArgMax is the index of the largest element, the lowest one of equals. NaN never wins; a row
+// ArgMax returns the index of the largest element, the lowest one of equals. NaN never wins; a row
 // without numbers (or without elements) gives 0.
 func ArgMax(x []float32) int { return kernel.Active.ArgMax(x) }
 

@@ -17,7 +17,7 @@ import (
 // kernels in the same order. They are float32 if the cache is, otherwise bfloat16 rounded outwards,
 // so that they remain bounds; for a bfloat16 cache they are exact.
 
-// bounds is the layout of an index block's keys.
+// bounds returns the layout of an index block's keys.
 func (l KVLayout) bounds() KVLayout {
 	if l.Type == F32 {
 		return KVLayout{Type: F32, KDim: 2 * l.KDim}
@@ -25,7 +25,7 @@ func (l KVLayout) bounds() KVLayout {
 	return KVLayout{Type: BF16, KDim: 2 * l.KDim}
 }
 
-// IndexBytes is the size of the bounds of BlockSlots pages.
+// IndexBytes returns the size of the bounds of BlockSlots pages.
 func (l KVLayout) IndexBytes() int { return l.bounds().valuesAt() }
 
 // Bound extends the bounds of a page from its slots [first, from) to [first, to) of block; from =
@@ -69,7 +69,7 @@ func (l KVLayout) Bound(index []byte, at int, block []byte, first, from, to int,
 	b.putKey(index, at, all)
 }
 
-// outwards is the nearest bfloat16 not below x (sign 1) or not above it (-1).
+// outwards returns the nearest bfloat16 not below x (sign 1) or not above it (-1).
 func outwards(x, sign float32) float32 {
 	bits := math.Float32bits(x)
 	if bits&0xffff != 0 && x*sign > 0 {

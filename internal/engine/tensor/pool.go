@@ -72,7 +72,7 @@ func NewPool(threads int) *Pool {
 	return p
 }
 
-// Threads is the number of threads that take part in a Run, the caller included.
+// Threads returns the number of threads that take part in a Run, the caller included.
 func (p *Pool) Threads() int { return int(p.use.Load()) }
 
 // SetThreads sets the number of the pool's threads that take part in Runs, from one to all of them. The

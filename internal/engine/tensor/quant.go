@@ -15,7 +15,7 @@ import (
 //
 // in block order.
 
-// quantBlockStartOf is the factor of a block's sum of int8 in its start: minus the offset of
+// quantBlockStartOf returns the factor of a block's sum of int8 in its start: minus the offset of
 // weights of a type.
 func quantBlockStartOf(dt DType) int32 {
 	if dt == Q4_0 {
@@ -51,7 +51,7 @@ func putQ8(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	return f32.ToF16(d)
 }
 
-// largest is the element of the largest magnitude, the first of several; or the first NaN.
+// largest returns the element of the largest magnitude, the first of several; or the first NaN.
 func largest(x *[BlockWidth]float32) float32 {
 	top, signed := float32(0), float32(0)
 	for _, v := range x {

@@ -11,7 +11,7 @@ import (
 // block by block, so a block may be quantized before it is sent: a third of the bytes, and once
 // instead of on every receiver.
 
-// QuantizedBytes is the size of one quantized token of cols columns, in whole blocks. A block's
+// QuantizedBytes returns the size of one quantized token of cols columns, in whole blocks. A block's
 // part of it is QuantizedBytes(BlockWidth).
 func QuantizedBytes(cols int) int { return cols / BlockWidth * kernel.QuantBlockBytes }
 

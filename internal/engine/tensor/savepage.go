@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
-// PageBytes is the size of n slots of a block as SavePage writes them.
+// PageBytes returns the size of n slots of a block as SavePage writes them.
 func (l KVLayout) PageBytes(n int) int { return n * l.RowBytes() }
 
 // SavePage copies the exact bits of n slots from first on, keys and values adjacent, PageBytes(n)
@@ -47,7 +47,7 @@ func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)
 	}
 }
 
-// ValueBytes is the size of the values of n slots, with their scales.
+// ValueBytes returns the size of the values of n slots, with their scales.
 func (l KVLayout) ValueBytes(n int) int {
 	p := l.planes()
 	return n * (p[1].row + p[3].row)

@@ -17,7 +17,7 @@ type Score struct {
 	sinks []float32 // of the heads of a call
 }
 
-// Heads is the score of n query heads of a layer, from first on.
+// Heads returns the score of n query heads of a layer, from first on.
 func (s Score) Heads(layer, first, n int) Score {
 	if s.Sinks != nil {
 		if all := s.Sinks[layer]; all != nil {
@@ -36,7 +36,7 @@ func (s Score) Of(products []float32) {
 	}
 }
 
-// LogSum is the logarithm of the denominator of a softmax over the given scores of a head, counted
+// LogSum returns the logarithm of the denominator of a softmax over the given scores of a head, counted
 // from the first of Heads: LogSumExp of them, and of that with the sink.
 func (s Score) LogSum(scores []float32, head int) float32 {
 	sum := LogSumExp(scores)
@@ -61,7 +61,7 @@ func (s Score) bound(products []float32) {
 	}
 }
 
-// kernelScale is the factor that remains for the softmax kernel after bound.
+// kernelScale returns the factor that remains for the softmax kernel after bound.
 func (s Score) kernelScale() float32 {
 	if s.Sinks != nil {
 		panic("tensor: attention with the sinks of all heads: use Score.Heads")

@@ -18,22 +18,22 @@ type Span struct{ Lo, Hi int }
 
 func (s Span) Len() int { return s.Hi - s.Lo }
 
-// Intersect is the common part of two ranges, empty if there is none.
+// Intersect returns the common part of two ranges, empty if there is none.
 func (s Span) Intersect(o Span) Span {
 	lo, hi := max(s.Lo, o.Lo), min(s.Hi, o.Hi)
 	return Span{lo, max(lo, hi)}
 }
 
-// Units is the number of units of a contraction axis of k elements.
+// Units returns the number of units of a contraction axis of k elements.
 func Units(k int) int {
 	return min(MaxUnits, (k+BlockWidth-1)/BlockWidth)
 }
 
-// UnitSpan is the element range of unit u of an axis of k elements: whole blocks, of which only the
+// UnitSpan returns the element range of unit u of an axis of k elements: whole blocks, of which only the
 // last one of the axis may be short.
 func UnitSpan(k, u int) Span { return UnitsSpan(k, u, u+1) }
 
-// UnitsSpan is the element range of the units [lo, hi) of an axis of k elements.
+// UnitsSpan returns the element range of the units [lo, hi) of an axis of k elements.
 func UnitsSpan(k, lo, hi int) Span {
 	blocks, units := (k+BlockWidth-1)/BlockWidth, Units(k)
 	if units == 0 {
@@ -42,7 +42,7 @@ func UnitsSpan(k, lo, hi int) Span {
 	return Span{min(k, lo*blocks/units*BlockWidth), min(k, hi*blocks/units*BlockWidth)}
 }
 
-// TreeSplit is where the tree node [lo, hi), of at least two leaves, divides: the left child has
+// TreeSplit returns where the tree node [lo, hi), of at least two leaves, divides: the left child has
 // the largest power of two of leaves that leaves the right child at least one.
 func TreeSplit(lo, hi int) int {
 	p := 1
@@ -61,7 +61,7 @@ func Subtrees(lo, hi, units int) []Span {
 	return subtrees(nil, lo, hi, 0, units)
 }
 
-// Leaves are the leaf nodes of a tree with n units.
+// Leaves returns the leaf nodes of a tree with n units.
 func Leaves(n int) []Span {
 	out := make([]Span, n)
 	for i := range out {

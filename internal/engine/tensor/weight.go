@@ -105,7 +105,7 @@ func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 
 func (w *Weight) size() int { return (w.Rows + kernel.PanelRows - 1) / kernel.PanelRows * w.panel }
 
-// columnBytes is the size of one column of a panel, without scales; 0 if dt is not a weight type.
+// columnBytes returns the size of one column of a panel, without scales; 0 if dt is not a weight type.
 func columnBytes(dt DType) int {
 	switch dt {
 	case F32:
@@ -120,7 +120,7 @@ func columnBytes(dt DType) int {
 	return 0
 }
 
-// panelBytes is the size of a panel: its columns and, if quantized, its scales, rounded up to a
+// panelBytes returns the size of a panel: its columns and, if quantized, its scales, rounded up to a
 // whole cache line.
 func panelBytes(dt DType, padded int) int {
 	n := padded * columnBytes(dt)
@@ -130,13 +130,13 @@ func panelBytes(dt DType, padded int) int {
 	return (n + 63) &^ 63
 }
 
-// Span is the range of columns that the weight holds.
+// Span returns the range of columns that the weight holds.
 func (w *Weight) Span() Span { return w.span }
 
-// Bytes is the size of the packed matrix in memory.
+// Bytes returns the size of the packed matrix in memory.
 func (w *Weight) Bytes() int64 { return int64(len(w.data)) }
 
-// Packed is the matrix as the kernels read it, in the layout above. It can be stored and copied
+// Packed returns the matrix as the kernels read it, in the layout above. It can be stored and copied
 // back into a weight of the same type, rows and units. It is valid until Close.
 func (w *Weight) Packed() []byte { return w.data }
 
@@ -219,10 +219,10 @@ func (w *Weight) group(panel int) (base, panels int) {
 	return first * w.panel, min(kernel.MaxTilePanels, all-first)
 }
 
-// advance is the bytes from a chunk of a group of panels to the next chunk.
+// advance returns the bytes from a chunk of a group of panels to the next chunk.
 func (w *Weight) advance(panels int) int { return panels * (w.chunk*w.column + w.scales) }
 
-// WeightBytes is the memory of a whole matrix as dt.
+// WeightBytes returns the memory of a whole matrix as dt.
 func WeightBytes(dt DType, rows, cols int) int64 {
 	padded := (cols + BlockWidth - 1) / BlockWidth * BlockWidth
 	return int64((rows+kernel.PanelRows-1)/kernel.PanelRows) * int64(panelBytes(dt, padded))

@@ -62,7 +62,7 @@ func count(text, want string) float64 {
 
 var inBrackets, bare = regexp.MustCompile(`The correct answer is \(([A-D])\)`), regexp.MustCompile(`The correct answer is ([A-D])`)
 
-// letter is the extraction of LongBench v2.
+// letter scores an answer by the letter that LongBench v2 extracts from it.
 func letter(text, want string) float64 {
 	text = strings.ReplaceAll(text, "*", "")
 	m := inBrackets.FindStringSubmatch(text)
@@ -99,7 +99,7 @@ func option(text string) string {
 	return ""
 }
 
-// debug is the rule of Infinite-Bench's Code.Debug: the references are a letter and a function.
+// debug scores an answer as Infinite-Bench's Code.Debug does: the references are a letter and a function.
 func debug(text string, r Reference) float64 {
 	for _, a := range r.Answers {
 		if len(a) == 1 && (strings.HasPrefix(text, a+".") || strings.HasPrefix(text, a+":")) {

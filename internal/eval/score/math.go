@@ -53,7 +53,7 @@ func Boxed(text string) (string, bool) {
 var removed = strings.NewReplacer("\n", "", `\!`, "", `\\`, `\`, "tfrac", "frac", "dfrac", "frac", `\left`, "", `\right`, "",
 	`^{\circ}`, "", `^\circ`, "", `\$`, "")
 
-// plain is the normal form of an answer: no spacing, units, degrees and percent signs, and every
+// plain returns the normal form of an answer: no spacing, units, degrees and percent signs, and every
 // fraction and root with braces.
 func plain(s string) string {
 	s = removed.Replace(s)

@@ -28,7 +28,7 @@ type Repo struct {
 	sums sync.Map // hashes of a Fixed repository, by function and name
 }
 
-// sum is a hash of a file.
+// sum returns a hash of a file.
 func (r *Repo) sum(kind, name string, hash func([]byte) string) string {
 	if !r.Fixed {
 		return hash(r.Files[name])
@@ -94,7 +94,7 @@ func (h *Hub) Leaked() []string {
 	return slices.Clone(h.leaked)
 }
 
-// Commit is the commit of a repository: it changes with its content.
+// Commit returns the commit of a repository: it changes with its content.
 func (r *Repo) Commit() string {
 	s := sha1.New()
 	for _, name := range slices.Sorted(maps.Keys(r.Files)) {

@@ -66,7 +66,7 @@ func (g *Registry) Leaked() []string {
 	return slices.Clone(g.leaked)
 }
 
-// ManifestOf is the manifest of layers.
+// ManifestOf returns the manifest of layers.
 func ManifestOf(layers []Layer) []byte {
 	var list []map[string]any
 	for _, l := range layers {

@@ -29,7 +29,7 @@ const (
 	Refs       = "refs"
 )
 
-// RepoFolder is the name of the folder of a repository ORG/NAME.
+// RepoFolder returns the name of the folder of a repository ORG/NAME.
 func RepoFolder(repo string) string { return RepoPrefix + strings.ReplaceAll(repo, "/", "--") }
 
 var hexDigits = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
@@ -60,7 +60,7 @@ func NameOf(path string) string {
 	return base
 }
 
-// cachedRepo is the repository whose folder of the cache a path is in, or is.
+// cachedRepo returns the repository whose folder of the cache a path is in, or is.
 func cachedRepo(abs string) string {
 	for at := abs; at != filepath.Dir(at); at = filepath.Dir(at) {
 		name, ok := strings.CutPrefix(filepath.Base(at), RepoPrefix)

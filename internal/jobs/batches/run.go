@@ -23,7 +23,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
-// Limits of a batch. They equal OpenAI's.
+// Limits of a batch. They equal the limits of OpenAI.
 const (
 	maxLines     = 50_000
 	maxOpenBatch = 100

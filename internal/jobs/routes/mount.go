@@ -46,7 +46,7 @@ type mounted struct {
 	after  time.Duration
 }
 
-// routes are the routes of jobs, kept responses, files and batches.
+// routes returns the routes of jobs, kept responses, files and batches.
 func routes() []httpserver.Route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
 	return []httpserver.Route{

@@ -68,19 +68,19 @@ func Limit(r *http.Request, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// NotFound is the 404 of a missing job, file or batch.
+// NotFound returns the 404 of a missing job, file or batch.
 func NotFound(what, id string) error {
 	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found",
 		Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a limited time.", what, id)}
 }
 
-// NoSuchURL is the 404 of an unknown path.
+// NoSuchURL returns the 404 of an unknown path.
 func NoSuchURL(r *http.Request) error {
 	return apierr.Problem{Status: http.StatusNotFound, Code: "unknown_url",
 		Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
 }
 
-// Refused is the error of a request of which nothing was accepted. The message contains the cause.
+// Refused returns the error of a request of which nothing was accepted. The message contains the cause.
 func Refused(err error, status int, code string, after time.Duration) error {
 	return apierr.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + journal.Reason(err) + ".", RetryAfter: after}
 }

@@ -45,7 +45,7 @@ func openAPI(version string, routes []httpserver.Route) jsonbody.Schema {
 	}
 }
 
-// docPath is a path of a route: a pattern that ends in * may answer for several.
+// docPath returns a path of a route: a pattern that ends in * may answer for several.
 func docPath(route, below string) string {
 	route = strings.Replace(route, "{$}", "", 1)
 	if prefix, wild := strings.CutSuffix(route, "/*"); wild {
@@ -98,7 +98,7 @@ func nullOr(schema jsonbody.Schema) jsonbody.Schema {
 // typesOf describes Go's types as encoding/json writes them.
 type typesOf struct{ all jsonbody.Schema }
 
-// ref is a schema; structs with a name are written once.
+// ref returns a schema; structs with a name are written once.
 func (t typesOf) ref(x reflect.Type) jsonbody.Schema {
 	switch x.Kind() {
 	case reflect.Pointer:

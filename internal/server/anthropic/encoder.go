@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
-// Error is an error in Anthropic's form.
+// Error returns an error in Anthropic's form.
 func Error(e *apierr.Error) any {
 	typ := map[int]string{http.StatusUnauthorized: apierr.TypeAuth, http.StatusForbidden: apierr.TypePermission,
 		http.StatusNotFound:              "not_found_error",
@@ -114,7 +114,7 @@ func (m *encoder) begin() {
 	m.out.Named("message_start", map[string]any{"type": "message_start", "message": msg})
 }
 
-// KeepAlive sends Anthropic's ping, which like theirs follows the first event.
+// KeepAlive sends a ping event, and the first event before it if that was not sent yet.
 func (m *encoder) KeepAlive() {
 	m.begin()
 	m.out.Named("ping", map[string]any{"type": "ping"})

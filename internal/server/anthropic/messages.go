@@ -166,7 +166,7 @@ func (c *messageReader) system(v json.RawMessage) string {
 	return strings.Join(texts, "\n")
 }
 
-// turnsOf are the turns of a chat that one message is: results of tools are their own. now says
+// turnsOf returns the turns of a chat that one message is: results of tools are their own. now says
 // that the message is the newest one of the user.
 func (c *messageReader) turnsOf(at string, raw json.RawMessage, now bool) []engine.Message {
 	c.Now = now

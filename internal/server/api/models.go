@@ -169,7 +169,7 @@ func (s *Server) Fingerprint(endpoint string, body []byte, accepted string) stri
 	return s.taskMember(endpoint, body, accepted).service.Config.SystemFingerprint
 }
 
-// NewTask makes a task of a body of an endpoint of OpenAI's.
+// NewTask makes a task from the body of a request to an OpenAI endpoint.
 func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
 	return s.taskMember(endpoint, body, o.Fingerprint).openai.NewTask(ctx, endpoint, body, o)
 }
@@ -191,7 +191,7 @@ func (s *Server) KeepResponses(store openai.ResponseStore) {
 	}
 }
 
-// ShowResponse is a kept response as clients see it.
+// ShowResponse returns a kept response as clients see it.
 func (s *Server) ShowResponse(k generate.KeptResponse) (any, error) {
 	return s.ofResponse(k).ShowResponse(k)
 }

@@ -230,7 +230,7 @@ func (s *Server) Registerer() prometheus.Registerer { return s.registry }
 // Limits are those in force, for routes of other packages.
 func (s *Server) Limits() jsonbody.Limits { return s.limits }
 
-// KeepAlive is how long a stream may be silent.
+// KeepAlive returns how long a stream may be silent.
 func (s *Server) KeepAlive() time.Duration { return s.keepAlive }
 
 // Charge takes the tokens that a task may use from the key of the request that brings it.

@@ -69,7 +69,7 @@ type Request struct {
 	Session    string
 	SessionTTL time.Duration
 
-	// Emitted are output tokens of an earlier life of this request: it continues
+	// Emitted holds output tokens of an earlier run of this request: it continues
 	// after them, and only the ones after them come as events.
 	Emitted []int32
 	// Accepted: the request was acknowledged before (a job), so a full queue or a

@@ -37,7 +37,7 @@ type PairTokenizer interface {
 	EncodePair(ctx context.Context, first, second string, limit int) (ids, types []int32, err error)
 }
 
-// FromTokenizer is a Tokenizer over a checkpoint's own.
+// FromTokenizer returns a Tokenizer over a checkpoint's own.
 func FromTokenizer(t *tokenizer.Tokenizer) Tokenizer { return checkpointTokenizer{t} }
 
 type checkpointTokenizer struct{ *tokenizer.Tokenizer }
@@ -103,7 +103,7 @@ type Segment struct {
 	Literal bool
 }
 
-// FromTemplate is a ChatTemplate over a checkpoint's own.
+// FromTemplate returns a ChatTemplate over a checkpoint's own.
 func FromTemplate(t *tokenizer.ChatTemplate) ChatTemplate { return checkpointTemplate{t} }
 
 type checkpointTemplate struct{ *tokenizer.ChatTemplate }

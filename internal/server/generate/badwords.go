@@ -73,7 +73,7 @@ func (s *Service) parseMasks(ctx context.Context, f *jsonbody.Object, p *Params)
 	f.Fail(jsonbody.Elements("bad_words", "strings", v, list.Most, word))
 }
 
-// spellings are the tokens of a bad word where a text begins with it, and within a text: after a
+// spellings returns the tokens of a bad word where a text begins with it, and within a text: after a
 // space, or, if the word is itself white space, after a letter.
 func (s *Service) spellings(ctx context.Context, word string) (list [][]int32, e *apierr.Error) {
 	tokens := func(text string) (ids []int32) {

@@ -76,7 +76,7 @@ func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
 	return out
 }
 
-// CheckRole is the role under which a template knows a message.
+// CheckRole returns the role under which a template knows a message.
 func (c *TurnReader) CheckRole(at, role string) string {
 	switch role {
 	case "system", "user", "assistant", "tool":

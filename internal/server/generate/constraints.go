@@ -100,7 +100,7 @@ func grammarKind(text string) string {
 	return grammar.KindLark
 }
 
-// schemaText is a schema that is an object, or a string that holds one.
+// schemaText returns a schema that is an object, or a string that holds one.
 func schemaText(v json.RawMessage) string {
 	var text string
 	if jsonbody.Unmarshal(v, &text) == nil {
@@ -117,7 +117,7 @@ func (s *Service) responseFormat(f *jsonbody.Object, add func(param, kind, text 
 	}
 	var r struct {
 		Type       string          `json:"type"`
-		Schema     json.RawMessage `json:"schema"` // llama.cpp's
+		Schema     json.RawMessage `json:"schema"` // as in llama.cpp
 		JSONSchema *struct {
 			Schema json.RawMessage `json:"schema"`
 		} `json:"json_schema"`

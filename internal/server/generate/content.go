@@ -18,7 +18,7 @@ type TurnReader struct {
 	Now  bool     // what is read is the newest message of the user
 	Left []string // places of what was left out
 
-	Thoughts *[]string // of the assistant's message that is read; nil: it is another's
+	Thoughts *[]string // of the assistant's message that is read; nil: the message has another role
 	legacy   string    // id of the newest function_call
 
 	Err *apierr.Error // the first one; what is read after it does not count
@@ -38,7 +38,7 @@ func (c *TurnReader) Omit(at string) {
 	}
 }
 
-// NewestUserTurn is the index of the newest message of the user, -1 if there is none or it was answered.
+// NewestUserTurn returns the index of the newest message of the user, -1 if there is none or it was answered.
 // continues: a last message of the assistant is the beginning of the answer that is asked for.
 func NewestUserTurn(roles []string, continues bool) int {
 	if n := len(roles) - 1; continues && n >= 0 && roles[n] == "assistant" {
@@ -56,7 +56,7 @@ func NewestUserTurn(roles []string, continues bool) int {
 	return -1
 }
 
-// Roles are the roles of a list of messages, "" where there is none.
+// Roles returns the roles of a list of messages, "" where there is none.
 func Roles(list []json.RawMessage) []string {
 	out := make([]string, len(list))
 	for i, raw := range list {
@@ -171,7 +171,7 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 	return OmittedContent(what), true
 }
 
-// OmittedContent is the text in place of content that the model cannot read.
+// OmittedContent returns the text in place of content that the model cannot read.
 func OmittedContent(what string) string {
 	return "[" + strings.ToUpper(what[:1]) + what[1:] + " was left out: only text can be read here.]"
 }
@@ -187,7 +187,7 @@ func namedKind(kind string) string {
 	return ""
 }
 
-// document is the text of one of Anthropic's documents; false: it is none.
+// document returns the text of one of Anthropic's documents; false: it is none.
 func (c *TurnReader) document(at string, p map[string]json.RawMessage) (text string, ok bool) {
 	var source struct {
 		Type    string          `json:"type"`

@@ -51,7 +51,7 @@ func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Erro
 	return s.Fit(ids, &g.Params, -1, "messages")
 }
 
-// header is the header of the message that a grammar forces upon a model with channels. turn is the end
+// header returns the header of the message that a grammar forces upon a model with channels. turn is the end
 // of the prompt.
 func (s *Service) header(ctx context.Context, g *Request, turn string) ([]int32, *apierr.Error) {
 	if g.callHead != "" {

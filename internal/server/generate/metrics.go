@@ -25,7 +25,7 @@ var (
 	e2eBuckets = []float64{0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
 )
 
-// tokenBuckets are vLLM's: 1, 2, 5, 10, 20, 50 ... up to the context.
+// tokenBuckets returns the buckets that vLLM uses: 1, 2, 5, 10, 20, 50 ... up to the context.
 func tokenBuckets(most int) (out []float64) {
 	for decade := 1; ; decade *= 10 {
 		for _, m := range [...]int{1, 2, 5} {

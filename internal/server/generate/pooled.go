@@ -60,7 +60,7 @@ func (s *Service) CanPool(embeds bool) *apierr.Error {
 	return nil
 }
 
-// PooledParams are the parameters that all requests for vectors share.
+// PooledParams returns the parameters that all requests for vectors share.
 func (s *Service) PooledParams() *jsonbody.Table {
 	return s.SharedParams().Pick("model", "user", "metadata", "priority", "cache", "cache_salt",
 		"add_special_tokens", "truncate_prompt_tokens")
@@ -138,7 +138,7 @@ func (s *Service) IDs(g *Request, ids []int32, param string) (Prompt, *apierr.Er
 	return s.fitText(ids[:min(len(ids), s.keeps(g))], param)
 }
 
-// keeps is the number of tokens of a text that are not cut.
+// keeps returns the number of tokens of a text that are not cut.
 func (s *Service) keeps(g *Request) int {
 	switch {
 	case g.truncate > 0:

@@ -17,7 +17,7 @@ func (s *Service) NewGeneration(ctx context.Context, f *jsonbody.Object) *Reques
 	return g
 }
 
-// defaultMaxTokens of completions is OpenAI's.
+// defaultMaxTokens is the default of OpenAI's completions.
 const defaultMaxTokens = 16
 
 // EncodePrompt makes a prompt of a text. special adds BOS and the like.

@@ -257,7 +257,7 @@ func (r *Run) accept(a arrival) (d Delta, show bool, err error) {
 	return d, show, nil
 }
 
-// apply is the part of accept that depends on the events alone.
+// apply does the part of accept that depends on the events alone.
 func (r *Run) apply(a arrival) (d Delta, show bool, err error) {
 	c := r.Choices[a.choice]
 	if a.closed {
@@ -426,7 +426,7 @@ func (r *Run) unread(yes bool) {
 	}
 }
 
-// continueText is a stream for the tokens that follow ids: one that knows that
+// continueText returns a stream for the tokens that follow ids: one that knows that
 // text came before, so that a decoder which strips a leading space does not. It
 // takes a few tokens to know. Where ids end inside a character the stream
 // starts afresh: bytes of the prompt never show in the output.

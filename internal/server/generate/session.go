@@ -354,7 +354,7 @@ func (s *Service) DeleteSession(ctx context.Context, tenant, name string) *apier
 	return nil
 }
 
-// SessionMetrics are the numbers of sessions and of their tokens.
+// SessionMetrics returns the numbers of sessions and of their tokens.
 func (s *Service) SessionMetrics() []prometheus.Collector {
 	gauge := func(name, help string, of func(sessions, tokens int) int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
-// SharedParams are the parameters of both of OpenAI's completions. Other protocols have some of
+// SharedParams returns the parameters of both of OpenAI's completions. Other protocols have some of
 // them, under their own names.
 func (s *Service) SharedParams() *jsonbody.Table {
 	l := &s.Config.Limits
@@ -77,7 +77,7 @@ func (s *Service) SharedParams() *jsonbody.Table {
 	)
 }
 
-// structureParams are the members of structured_outputs.
+// structureParams returns the members of structured_outputs.
 func (s *Service) structureParams() *jsonbody.Table {
 	most := s.Config.Limits.GrammarBytes
 	return jsonbody.NewTable(jsonbody.Any("json"), jsonbody.Bool("json_object"), jsonbody.Text("regex", most),
@@ -86,7 +86,7 @@ func (s *Service) structureParams() *jsonbody.Table {
 		jsonbody.Bool("disable_additional_properties"), jsonbody.Text("whitespace_pattern", most), jsonbody.Bool("disable_fallback"))
 }
 
-// speculatePattern is a mode with a number of drafts.
+// speculatePattern returns the pattern of a mode with a number of drafts.
 func speculatePattern() string {
 	var modes, numbers []string
 	for _, m := range speculate.Modes {
@@ -100,13 +100,13 @@ func speculatePattern() string {
 	return "^(" + strings.Join(modes, "|") + "):(" + strings.Join(numbers, "|") + ")$"
 }
 
-// ToolParams are the parameters of a request with OpenAI's tools.
+// ToolParams returns the parameters of a request with OpenAI's tools.
 func ToolParams() []jsonbody.Param {
 	return []jsonbody.Param{jsonbody.List("tools", MaxTools, jsonbody.ObjectOf("")), jsonbody.Either("tool_choice",
 		jsonbody.Words("", "none", "auto", "required", "any"), jsonbody.ObjectOf("")), jsonbody.Bool("parallel_tool_calls")}
 }
 
-// ConversationParams are how a chat is rendered.
+// ConversationParams returns the parameters that control how a chat is rendered.
 func (s *Service) ConversationParams() []jsonbody.Param {
 	return []jsonbody.Param{jsonbody.List("messages", s.Config.Limits.Messages, jsonbody.ObjectOf("")), jsonbody.Bool("add_generation_prompt"),
 		jsonbody.Bool("continue_final_message"),

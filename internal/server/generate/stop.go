@@ -44,7 +44,7 @@ func (s *stopper) flush() string {
 	return t
 }
 
-// partial is the start of the longest suffix of buf that begins a stop string.
+// partial returns the start of the longest suffix of buf that begins a stop string.
 // Stops are valid UTF-8, so it never lies inside a rune.
 func (s *stopper) partial(buf string) int {
 	longest := 0

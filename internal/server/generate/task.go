@@ -67,7 +67,7 @@ func (t *Task) Charge(r *http.Request) error {
 	return nil
 }
 
-// seed is the seed in a body.
+// seed returns the seed in a body.
 func (o *TaskOptions) seed(body []byte) uint64 {
 	f, _ := jsonbody.Parse(body, nil) // it was decoded before
 	x, given := strictjson.Int(f.Get("seed"))
@@ -77,7 +77,7 @@ func (o *TaskOptions) seed(body []byte) uint64 {
 	return uint64(x)
 }
 
-// Choices is the number of sequences of the task.
+// Choices returns the number of sequences of the task.
 func (t *Task) Choices() int { return len(t.gen.Prompts) * t.gen.N }
 
 // MaxTokens bounds the events with a token of one choice.
@@ -86,7 +86,7 @@ func (t *Task) MaxTokens() int { return max(t.gen.MaxTokens, 1) }
 // Ignored names the parts of the body that have no effect.
 func (t *Task) Ignored() []string { return t.gen.Ignored }
 
-// Request is the engine's request for a choice. The caller owns it, except
+// Request returns the engine's request for a choice. The caller owns it, except
 // Prompt, which is shared.
 func (t *Task) Request(choice int) *engine.Request {
 	r := t.gen.request(choice)
@@ -187,10 +187,10 @@ func (r *Replay) Abandon(reason string) { r.run.unfinished(reason) }
 // Done tells whether a choice has finished; what follows of it has no effect.
 func (r *Replay) Done(choice int) bool { return r.run.Choices[choice].Finish != "" }
 
-// Tokens is how many tokens a choice has.
+// Tokens returns how many tokens a choice has.
 func (r *Replay) Tokens(choice int) int { return r.run.Choices[choice].tokens }
 
-// Result is the body of the response, once every choice is done.
+// Result returns the body of the response, once every choice is done.
 func (r *Replay) Result() (json.RawMessage, error) {
 	for i := range r.run.Choices {
 		if !r.Done(i) {

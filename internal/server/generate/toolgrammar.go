@@ -69,7 +69,7 @@ func (s *Service) checkUncalled(t *Toolset) *apierr.Error {
 	return nil
 }
 
-// arguments is the schema of a function's arguments. Of one that is not strict, the parts
+// arguments returns the schema of a function's arguments. Of one that is not strict, the parts
 // that cannot be enforced have no effect: noted gets their places.
 func (s *Service) arguments(i int, x Tool, noted *[]string) (schema string, e *apierr.Error) {
 	const anything = `{"type":"object"}`
@@ -112,7 +112,7 @@ func objectSchema(text string) string {
 	return `{"type":"object",` + rest
 }
 
-// callGrammar is an answer of calls alone, as the model's family writes them where that is
+// callGrammar returns an answer of calls alone, as the model's family writes them where that is
 // text or begins in the prompt (begun), else as JSON.
 func (s *Service) callGrammar(t *Toolset, begun bool) (*grammar.Spec, *apierr.Error) {
 	family := toolcall.JSON

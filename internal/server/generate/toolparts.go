@@ -46,7 +46,7 @@ func (c Call) ToolCall() ToolCall {
 // client's stop may have ended it, but not within the arguments of a call.
 const FinishCalls = "tool_calls"
 
-// parts takes the text of one choice apart. Ids of calls follow from the request's.
+// parts takes the text of one choice apart. The ids of calls are derived from the request's id.
 type parts struct {
 	think  *toolcall.ThoughtParser
 	spoke  bool // the answer has text other than blanks
@@ -92,7 +92,7 @@ func (s *Service) newParts(g *Request, index int) *parts {
 	return p
 }
 
-// mark is the text of a control token that is hidden otherwise, if it is a mark of a call or of
+// mark returns the text of a control token that is hidden otherwise, if it is a mark of a call or of
 // a thought: the model may write those as text or as tokens. before is the text that comes with it.
 func (p *parts) mark(id int32, before string) string {
 	if p == nil || p.tok == nil {

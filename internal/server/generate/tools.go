@@ -94,7 +94,7 @@ func ToolsOf(v json.RawMessage, each func(t *Toolset, at string, raw json.RawMes
 		func(i int, raw json.RawMessage) *apierr.Error { return each(t, "tools["+strconv.Itoa(i)+"]", raw) })
 }
 
-// Callable are the functions that may be called, nil if none may.
+// Callable returns the functions that may be called, nil if none may.
 func (t *Toolset) Callable() *Toolset {
 	if t == nil || t.off {
 		return nil

@@ -58,7 +58,7 @@ func (b *bodyBudget) release(key string, n int64) {
 	}
 }
 
-// BodiesInUse is how many bytes of request bodies are booked now.
+// BodiesInUse returns how many bytes of request bodies are booked now.
 func (s *Server) BodiesInUse() int64 {
 	s.bodies.mu.Lock()
 	defer s.bodies.mu.Unlock()

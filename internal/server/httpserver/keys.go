@@ -236,7 +236,7 @@ func (s *Server) SetKeys(keys []Key) error {
 	return nil
 }
 
-// presentedKey is the bearer token, Anthropic's x-api-key, or the password of basic
+// presentedKey returns the bearer token, Anthropic's x-api-key, or the password of basic
 // authentication, which is how a browser sends a key for the status page.
 func presentedKey(r *http.Request) (string, bool) {
 	if key := r.Header.Get("X-Api-Key"); key != "" && r.Header.Get("Authorization") == "" {

@@ -77,7 +77,7 @@ func (s *Server) ours(host string) bool {
 	})
 }
 
-// exposed are the headers of answers that a page of an allowed origin may read.
+// exposed lists the headers of answers that a page of an allowed origin may read.
 const exposed = "Idempotency-Replayed, Location, Retry-After, Retry-After-Ms, X-Ignored-Parameters, X-Request-Id, X-Should-Retry"
 
 // cors lets a page of an allowed origin read the answer. It reports whether the request is a

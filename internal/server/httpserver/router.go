@@ -27,7 +27,7 @@ type Route struct {
 	Uploads      bool // takes multipart/form-data
 	BasicAuth    bool // asks a browser for a key as the password
 
-	// Format is the error format of the path; nil: OpenAI's. A route without a handler sets the
+	// Format is the error format of the path; nil: the OpenAI format. A route without a handler sets the
 	// format of the paths below it that no other route has.
 	Format  ErrorFormat
 	Handler http.HandlerFunc
@@ -139,7 +139,7 @@ type scopeKey struct{}
 // TokenCount is the number of tokens that a request used.
 type TokenCount struct{ Prompt, Completion int }
 
-// Total is the sum of both.
+// Total returns the sum of both.
 func (t TokenCount) Total() int { return t.Prompt + t.Completion }
 
 // Principal is whose request it is.
@@ -295,7 +295,7 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 // response remembers the status.
 type response struct {
 	http.ResponseWriter
-	format ErrorFormat // of errors; nil: OpenAI's
+	format ErrorFormat // of errors; nil: the OpenAI format
 	status int
 }
 

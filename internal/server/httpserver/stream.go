@@ -30,7 +30,7 @@ func NewStream(w http.ResponseWriter, timeout time.Duration) *Stream {
 // ErrWrite means that the client reads no more.
 type ErrWrite struct{ error }
 
-// Failure is the first error, if any.
+// Failure returns the first error, if any.
 func (s *Stream) Failure() error {
 	if s == nil || s.Err == nil {
 		return nil
@@ -122,7 +122,7 @@ func (e SSE) Named(event string, v any) { e.value("event: "+event+"\ndata: ", v,
 // Comment keeps proxies and client timeouts quiet; clients ignore it.
 func (e SSE) Comment(text string) { e.send(": " + text + "\n\n") }
 
-// Done ends a stream of OpenAI's.
+// Done ends a stream of the OpenAI API.
 func (e SSE) Done() { e.send("data: [DONE]\n\n") }
 
 // NDJSON writes a stream as JSON objects, one a line.

@@ -49,7 +49,7 @@ type Limits struct {
 // APIs state no limit.
 const ManyStops = 256
 
-// DefaultLimits are the limits used for fields that are zero.
+// DefaultLimits returns the limits used for fields that are zero.
 func DefaultLimits() Limits {
 	return Limits{
 		BodyBytes: 32 << 20, BodiesBytes: 128 << 20, KeyBodiesBytes: 64 << 20, Connections: 2048,

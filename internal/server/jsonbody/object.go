@@ -24,7 +24,7 @@ type Object struct {
 	spelled map[string]string // the client's names of members that have another name here
 }
 
-// NewObject is an object without members, for parameters that come under other names.
+// NewObject returns an object without members, for parameters that come under other names.
 func NewObject(table *Table) *Object {
 	return &Object{Raw: map[string]json.RawMessage{}, Read: map[string]bool{}, Table: table, spelled: map[string]string{}}
 }

@@ -232,7 +232,7 @@ func (s *API) decodePrompt(ctx context.Context, in *ollamaRequest) (*generate.Re
 	return g, s.SetPrompts(g, []generate.Prompt{one})
 }
 
-// Error is an error in Ollama's form.
+// Error returns an error in Ollama's form.
 func Error(e *apierr.Error) any { return map[string]string{"error": e.Message} }
 
 type ollamaCall struct {

@@ -27,7 +27,7 @@ type embeddedOne struct {
 	Embedding []float32 `json:"embedding"`
 }
 
-// embedParams are the parameters of both routes.
+// embedParams returns the parameters of both routes.
 func embedParams(s *generate.Service) *jsonbody.Table {
 	text := jsonbody.Text("", 0)
 	return jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Either("input", text, jsonbody.List("", vectors.MaxInputs, text)),

@@ -63,7 +63,7 @@ func ollamaOptions(v json.RawMessage, into *jsonbody.Object) (ignored []string, 
 	return ignored, nil
 }
 
-// inBounds is the JSON of a number moved into bounds, and cut to a whole one.
+// inBounds returns the JSON of a number moved into bounds, and cut to a whole one.
 func inBounds(v json.RawMessage, lo, hi float64, whole bool) (text string, ok bool) {
 	if !jsonbody.IsNumber(v) {
 		return "", false

@@ -78,7 +78,7 @@ type chatChunkChoice struct {
 	StopReason   any           `json:"stop_reason,omitempty"`
 }
 
-// chatChunk is a choice of a chat.completion.chunk.
+// chatChunk returns a choice of a chat.completion.chunk.
 func (s *API) chatChunk(g *generate.Request, d generate.Delta) chatChunkChoice {
 	out := chatChunkChoice{Index: d.Index, FinishReason: jsonbody.OrNil(d.Finish), StopReason: d.Reason}
 	if d.First {
@@ -119,7 +119,7 @@ type chatCompletion struct {
 	Usage   generate.Usage `json:"usage"`
 }
 
-// chatBody is a chat.completion.
+// chatBody returns a chat.completion.
 func (s *API) chatBody(g *generate.Request, choices []generate.Delta, u generate.Usage) any {
 	body := struct {
 		generate.Head

@@ -182,7 +182,7 @@ type completionBody struct {
 	Usage   generate.Usage     `json:"usage"`
 }
 
-// completionBody is a text_completion.
+// completionBody returns a text_completion.
 func (s *API) completionBody(g *generate.Request, choices []generate.Delta, u generate.Usage) any {
 	body := struct {
 		generate.Head

@@ -103,7 +103,7 @@ func (m *responseEncoder) logprobs(d generate.Delta) []chatLogprob {
 	return m.s.chatLogprobs(m.r.Request, d.Tokens).Content
 }
 
-// ids of items follow from the response's.
+// id returns the id of an item, which is derived from the id of the response.
 func (m *responseEncoder) id(typ string, n int) string {
 	prefix := map[string]string{"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}[typ]
 	return prefix + m.r.Head.ID[len("resp_"):] + "_" + strconv.Itoa(n)

@@ -90,7 +90,7 @@ func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apier
 	return out, e
 }
 
-// turnsOfItems are the turns of a chat that items make: what one answer of the model holds
+// turnsOfItems returns the turns of a chat that items make: what one answer of the model holds
 // is one turn. The places of items and parts that were left out are of the last own items: the
 // others are of earlier responses.
 func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]engine.Message, []string, *apierr.Error) {
@@ -149,7 +149,7 @@ func (t *itemTurns) flush() {
 	t.turn, t.calls = nil, nil
 }
 
-// answer is the assistant's turn, a new one if what comes cannot follow what it has.
+// answer returns the assistant's turn, a new one if what comes cannot follow what it has.
 func (t *itemTurns) answer(fresh bool) *engine.Message {
 	if t.turn != nil && fresh {
 		t.flush()

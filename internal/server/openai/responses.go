@@ -87,7 +87,7 @@ type responseRequest struct {
 	echo       responseObject
 }
 
-// responseObject is OpenAI's, in OpenResponses' form: every member is always there.
+// responseObject is the response object of OpenAI. It always has every member, as OpenResponses requires.
 type responseObject struct {
 	ID               string          `json:"id"`
 	Object           string          `json:"object"`
@@ -359,5 +359,5 @@ func (s *API) reasoning(f *jsonbody.Object, q *responseRequest) {
 	}
 }
 
-// ResponseType is a value of the type of a response, for the docs of routes that give kept ones.
+// ResponseType returns a value of the type of a response, for the docs of routes that give kept ones.
 func ResponseType() any { return responseObject{} }

@@ -185,7 +185,7 @@ func (s *API) reference(ctx context.Context, x inItem) (inItem, *apierr.Error) {
 	return x, missing
 }
 
-// ShowResponse is a kept response as clients see it.
+// ShowResponse returns a kept response as clients see it.
 func (s *API) ShowResponse(k generate.KeptResponse) (any, error) {
 	if k.Result != nil {
 		return k.Result, nil
@@ -239,7 +239,7 @@ func (s *API) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) 
 	return out, nil
 }
 
-// parts is the content of a message as a list.
+// parts returns the content of a message as a list.
 func (x inItem) parts() json.RawMessage {
 	var list []map[string]json.RawMessage
 	if jsonbody.Unmarshal(x.Content, &list) != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// freeSchema are the arguments of a custom tool.
+// freeSchema is the schema of the arguments of a custom tool.
 var freeSchema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`)
 
 // spaced is a function of a namespace.
 type spaced struct{ namespace, name string }
 
-// flatName is the name under which the model sees a function of a namespace; it calls functions
+// flatName returns the name under which the model sees a function of a namespace; it calls functions
 // by one name.
 func flatName(namespace, name string) string {
 	if namespace == "" || strings.HasSuffix(namespace, "__") {

@@ -98,7 +98,7 @@ func (s *API) detokenize(_ context.Context, body []byte) (*detokenized, *apierr.
 	return &detokenized{s.Tokenizer.Decode(ids, false)}, nil
 }
 
-// TokenizerInfo is the tokenizer's configuration with the fields that clients
+// TokenizerInfo returns the tokenizer's configuration with the fields that clients
 // look for: bos_token, eos_token (strings or null) and chat_template.
 func TokenizerInfo(config json.RawMessage, context int, tmpl engine.ChatTemplate) (map[string]any, error) {
 	info := map[string]any{}

@@ -116,7 +116,7 @@ func (s *fakeStream) Flush() string {
 	return "\uFFFD"
 }
 
-// Template is fry's: <bos> then role tokens, literal content, <|end|>.
+// Template is the chat template of fry: <bos> then role tokens, literal content, <|end|>.
 type Template struct{}
 
 func (Template) Render(c engine.Conversation) ([]engine.Segment, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// RealTokenizers are a byte-level and a SentencePiece-like one, whose decoder
+// RealTokenizers returns a byte-level and a SentencePiece-like one, whose decoder
 // strips the first space of a text.
 func RealTokenizers(t testing.TB) map[string]engine.Tokenizer {
 	t.Helper()

@@ -61,7 +61,7 @@ func New(s *generate.Service) *API {
 	}
 }
 
-// Width is the largest value of "dimensions".
+// Width returns the largest value of "dimensions".
 func Width(s *generate.Service) int {
 	if r := s.Config.Recipe; r != nil {
 		return r.Width

@@ -85,7 +85,7 @@ func (s *API) Texts(ctx context.Context, members map[string]json.RawMessage) (*g
 	return s.texts(ctx, f)
 }
 
-// encode64 is the base64 of the elements as little-endian float32.
+// encode64 returns the base64 of the elements as little-endian float32.
 func encode64(v []float32) string {
 	b := make([]byte, 0, 4*len(v))
 	for _, x := range v {

@@ -31,7 +31,7 @@ type rerankDocument struct {
 	Text string `json:"text"`
 }
 
-// rerankMeta is Cohere's. A search unit is a query with up to 100 documents.
+// rerankMeta is the member "meta" of Cohere's API. A search unit is a query with up to 100 documents.
 type rerankMeta struct {
 	Version struct {
 		Version string `json:"version"`

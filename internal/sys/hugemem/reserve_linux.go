@@ -16,7 +16,7 @@ func Reserve(bytes int) ([]byte, error) {
 	return unsafe.Slice((*byte)(p), bytes), nil
 }
 
-// Offset is the distance of a handle from the start of reserved space.
+// Offset returns the distance of a handle from the start of reserved space.
 func Offset(space, handle []byte) int64 {
 	return int64(uintptr(unsafe.Pointer(unsafe.SliceData(handle))) - uintptr(unsafe.Pointer(unsafe.SliceData(space))))
 }

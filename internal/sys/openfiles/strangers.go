@@ -18,7 +18,7 @@ const (
 	manyStrangers = 1024
 )
 
-// MaxStrangers is how many unauthenticated connections a listener may hold: a sixteenth of the
+// MaxStrangers returns how many unauthenticated connections a listener may hold: a sixteenth of the
 // files, from 4 to 1024.
 func MaxStrangers() int { return strangersOf(Limit()) }
 

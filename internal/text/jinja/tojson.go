@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-// toJSON is the filter with which transformers replaces Jinja's own: json.dumps without HTML
+// toJSON implements the filter tojson as transformers defines it: json.dumps without HTML
 // escaping, so that prompts match the training data.
 func toJSON(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "tojson", "ensure_ascii?", "indent?", "separators?", "sort_keys?")

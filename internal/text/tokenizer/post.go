@@ -139,7 +139,7 @@ func parseTemplateIDs(n node) []int32 {
 	return out
 }
 
-// parseClsSep parses BERT's and RoBERTa's, which put cls before and sep after. Between two texts
+// parseClsSep parses the post-processors of BERT and RoBERTa, which put cls before and sep after. Between two texts
 // are seps copies of sep, and the second text has the token type kind.
 func parseClsSep(o object, seps int, kind int32) postProcessor {
 	var ids [2][]int32

@@ -280,7 +280,7 @@ func scanQwen35(s string, i int) int {
 	return scanNewlines(s, scanMixed(s, i, punct, symbol, other))
 }
 
-// scanDeepSeek is the third split of DeepSeek-V3. It leaves numbers and isolated control characters
+// scanDeepSeek does the third split of DeepSeek-V3. It leaves numbers and isolated control characters
 // unmatched.
 func scanDeepSeek(s string, i int) int {
 	k, n := classAt(s, i)

@@ -78,7 +78,7 @@ func (x *wordPieceStage) inside(s string) string {
 	return x.clean(s)
 }
 
-// cleaned are the replacements of the library's "cleanup", in its order.
+// cleaned lists the replacements of the library's "cleanup", in its order.
 var cleaned = [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
 	{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}}
 

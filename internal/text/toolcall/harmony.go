@@ -150,7 +150,7 @@ func (h *harmony) header() bool {
 	return true
 }
 
-// word is the text up to white space or a mark.
+// word returns the text up to white space or a mark.
 func word(s string) string {
 	s = strings.TrimLeft(s, blanks)
 	if end := strings.IndexAny(s, blanks+"<"); end >= 0 {

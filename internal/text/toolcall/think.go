@@ -11,8 +11,8 @@ var DefaultTags = Tags{Open: "<think>", Close: "</think>"}
 // cohereThought is the thought format of Command A.
 var cohereThought = Tags{Open: "<|START_THINKING|>", Close: "<|END_THINKING|>"}
 
-// thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, those of
-// earlier models of Kimi, and Gemma 4's.
+// thoughtTags lists the tags that are recognised in a template: also those of Mistral, Seed,
+// earlier models of Kimi, and Gemma 4.
 var thoughtTags = []Tags{DefaultTags, {Open: "[THINK]", Close: "[/THINK]"}, {Open: "<seed:think>", Close: "</seed:think>"},
 	{Open: "◁think▷", Close: "◁/think▷"},
 	cohereThought, {Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}}

@@ -18,7 +18,7 @@ var update = flag.Bool("record-wire", false, "write the record of a new wire ver
 // Form is one recorded format: golden bytes in hex, or the fields of a message, one a line.
 type Form struct{ Name, Text string }
 
-// Path is the record of a wire version, relative to the package.
+// Path returns the record of a wire version, relative to the package.
 func Path(version int) string {
 	return filepath.Join("testdata", "wire", fmt.Sprintf("v%d.txt", version))
 }

@@ -22,7 +22,7 @@ type Settings struct {
 	Cut       bool          // nothing passes
 }
 
-// HoldBack is the time by which a reordered packet is late, in addition to the delay.
+// HoldBack returns the time by which a reordered packet is late, in addition to the delay.
 func (s *Settings) HoldBack() time.Duration { return max(s.Delay+s.Jitter, time.Millisecond) }
 
 // Counters count the packets of a link.

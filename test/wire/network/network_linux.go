@@ -33,7 +33,7 @@ type lateness struct {
 
 const lateLimit = 100 * time.Microsecond
 
-// Start makes the hosts of a topology and begins to forward. Close ends it.
+// Start creates the hosts of a topology and starts to forward their packets, until Close is called.
 func Start(top *topology.Topology) (*Network, error) {
 	n := &Network{fabric: newFabric(top), began: time.Now(), commands: make(chan func(), 16), ended: make(chan struct{}), wake: -1}
 	names := top.HostsFile()

@@ -275,7 +275,7 @@ func (s *session) measure(ctx context.Context, ops *counter) (res Result, err er
 	return res, nil
 }
 
-// quartile is the first quartile: other programs on the machine only make steps longer.
+// quartile returns the first quartile: other programs on the machine only make steps longer.
 func quartile(of []time.Duration) time.Duration {
 	slices.Sort(of)
 	return of[len(of)/4]

@@ -23,7 +23,7 @@ type Sample struct {
 	Err    string // why it failed; ""
 }
 
-// TPOT is the time per output token after the first. It is 0 for answers of one token.
+// TPOT returns the time per output token after the first. It is 0 for answers of one token.
 func (s *Sample) TPOT() time.Duration {
 	if s.Output < 2 {
 		return 0

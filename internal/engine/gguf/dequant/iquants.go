@@ -104,7 +104,7 @@ func dequantIQ1S(y *[maxBlock]float32, b []byte) {
 	}
 }
 
-// scaleIQ1M are the bits of the float16 of a block of IQ1_M: the upper nibbles of its four words of
+// scaleIQ1M returns the bits of the float16 of a block of IQ1_M: the upper nibbles of its four words of
 // scales.
 func scaleIQ1M(b []byte) uint16 {
 	return uint16(short(b, 48)>>12 | short(b, 50)>>12<<4 | short(b, 52)>>12<<8 | short(b, 54)>>12<<12)
@@ -121,7 +121,7 @@ func dequantIQ1M(y *[maxBlock]float32, b []byte) {
 	}
 }
 
-// nonLinear are the values of IQ4_NL and IQ4_XS.
+// nonLinear holds the values of IQ4_NL and IQ4_XS.
 var nonLinear = [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
 // table writes 2*len(q) elements: those of the low halves, then those of the high ones.
@@ -142,7 +142,7 @@ func dequantIQ4XS(y *[maxBlock]float32, b []byte) {
 	}
 }
 
-// scaleIQ4XS is the scale of 32 elements of a block.
+// scaleIQ4XS returns the scale of 32 elements of a block.
 func scaleIQ4XS(b []byte, i int) float32 {
 	s := nibble(b, 4, i) | int(short(b, 2)>>(2*i)&3)<<4
 	return half(b, 0) * float32(s-32)

@@ -69,7 +69,7 @@ func bertLayer(c *model.Config, i int) model.LayerSpec {
 	return l
 }
 
-// encoderLayer is a decoder's layer, except that the first one reads the embedding without a norm.
+// encoderLayer returns a decoder's layer, except that the first one reads the embedding without a norm.
 func encoderLayer(c *model.Config, i int) model.LayerSpec {
 	l := model.DecoderLayer(c, i)
 	l.NormBias = c.NormBias

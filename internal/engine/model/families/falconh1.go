@@ -96,7 +96,7 @@ func readFalconFactors(f *model.Fields, c *model.Config) {
 		C: factor(state * ssm[3]), Dt: factor(state * ssm[4])}
 }
 
-// factor is a multiplier in the form of Multipliers, where 0 counts as 1.
+// factor returns a multiplier in the form of Multipliers, where 0 counts as 1.
 func factor(x float64) float32 {
 	if x == 1 {
 		return 0

@@ -16,7 +16,7 @@ var modernBertGGUF = map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up
 // or the final norm.
 const EndNorm = "end_norm"
 
-// inputsGGUF are the tensors of an encoder's inputs.
+// inputsGGUF names the tensors of an encoder's inputs.
 var inputsGGUF = map[string]string{
 	"token_embd_norm.weight": model.EmbedNorm, "token_embd_norm.bias": "model.embed_norm.bias", "token_types.weight": model.EmbedTypes,
 	"position_embd.weight": model.EmbedPositions,

@@ -99,7 +99,7 @@ var partsGGUF = map[string]string{
 	"ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
 
-// HubName is the Hugging Face name of a GGUF tensor. Unknown names stay unchanged, for check to
+// HubName returns the Hugging Face name of a GGUF tensor. Unknown names stay unchanged, for check to
 // refuse.
 func (f Family) HubName(name string) string {
 	switch name {

@@ -25,7 +25,7 @@ var gemma4GGUF = func() map[string]string {
 	return names
 }()
 
-// listsGGUF are settings of all families that some read by layer.
+// listsGGUF names settings of all families that some read by layer.
 var listsGGUF = map[string][]string{"gemma4": {"feed_forward_length", headCounts, "attention.key_length"}, "lfm2": {headCounts},
 	"lfm2moe": {headCounts}, "granitehybrid": {headCounts}, "nemotron_h": {headCounts, "feed_forward_length"},
 	"nemotron_h_moe": {headCounts, "feed_forward_length"}}

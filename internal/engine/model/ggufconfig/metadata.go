@@ -230,7 +230,7 @@ func (m *metadata) window() int64 {
 var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<|eot|>",
 	"<|eom|>", "<end_of_turn>", "<turn|>", "<eos>"}
 
-// harmony are the endings of gpt-oss, where <|end|> ends a message but not the answer.
+// harmony lists the endings of gpt-oss, where <|end|> ends a message but not the answer.
 var harmony = []string{"<|return|>", "<|call|>", "<|endoftext|>"}
 
 // tokens reads the tokens that begin and end a text.

@@ -201,7 +201,7 @@ func permute(v []float32, heads, dim, width int) []float32 {
 	return out
 }
 
-// factors is the converter's result for rope_scaling "llama3".
+// factors returns the converter's result for rope_scaling "llama3".
 func factors(m model.Config) []float32 {
 	r, out := m.Rope, make([]float32, m.HeadDim/2)
 	for i := range out {
@@ -275,7 +275,7 @@ func expertNames(c *model.Config) map[string]string {
 	return names
 }
 
-// blockOf is the number of a tensor's block; -1: it is outside of them.
+// blockOf returns the number of a tensor's block; -1: it is outside of them.
 func blockOf(name string) int {
 	number, _, _ := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
 	if i, err := strconv.Atoi(number); err == nil {

@@ -103,7 +103,7 @@ func llama4Keys(g *GGUF, m *model.Config) {
 	g.Set("llama4.interleave_moe_layer_step", len(m.MoE.Dense)*2/m.Layers+1) // every layer, or every second
 }
 
-// expertKeys are the converter's settings of experts for families that have some of them.
+// expertKeys returns the converter's settings of experts for families that have some of them.
 func expertKeys(p string) func(g *GGUF, m *model.Config) {
 	return func(g *GGUF, m *model.Config) {
 		e := m.MoE

@@ -32,7 +32,7 @@ type Shape struct {
 	Rope          rotary.Rope  // Theta 0: 10000
 }
 
-// Small is a small tied model: 2 layers, 4 heads of 16 sharing 2 KV heads.
+// Small returns a small tied model: 2 layers, 4 heads of 16 sharing 2 KV heads.
 func Small() Shape {
 	return Shape{Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, FFN: 128, Vocab: 256, MaxPositions: 512, DType: tensor.BF16}
 }
@@ -169,7 +169,7 @@ func (s Shape) WriteFile(path string, specs []model.Spec, seed uint64) error {
 	return os.WriteFile(path, File(header, data), 0o644)
 }
 
-// File is a safetensors file with a header, which is marshalled, and a data section. It checks
+// File returns a safetensors file with a header, which is marshalled, and a data section. It checks
 // nothing, so that tests can make invalid files too.
 func File(header any, data []byte) []byte {
 	text, err := json.Marshal(header)
@@ -236,7 +236,7 @@ func appendElement(data []byte, dt tensor.DType, v float32) []byte {
 func Parts(file []byte) (header map[string]any, data []byte) {
 	n := 8 + binary.LittleEndian.Uint64(file)
 	if err := json.Unmarshal(file[8:n], &header); err != nil {
-		panic(err) // a file of ours
+		panic(err) // the file is part of this package
 	}
 	return header, file[n:]
 }

@@ -121,7 +121,7 @@ func q4(b []byte, v []float32) []byte {
 	return b
 }
 
-// ranges are the scales and minima of the 8 sub-blocks of Q4_K and Q5_K, in 6 bits, packed as 12
+// ranges returns the scales and minima of the 8 sub-blocks of Q4_K and Q5_K, in 6 bits, packed as 12
 // bytes.
 func ranges(v []float32, levels float32) (d, dmin float32, s, m [8]int, packed [12]byte) {
 	var scale, low [8]float32

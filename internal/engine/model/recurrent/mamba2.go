@@ -18,7 +18,7 @@ package recurrent
 // so it takes those of x, B and C into its filters: see ChannelFactor.
 type Factors struct{ Z, X, B, C, Dt float32 }
 
-// ChannelFactor is the factor of channel c of the convolution.
+// ChannelFactor returns the factor of channel c of the convolution.
 func (d *Mixer) ChannelFactor(c int) float32 {
 	f := d.Factors.X
 	switch at := c % d.Channels(); {
@@ -45,7 +45,7 @@ func (d *Mixer) SetHeads(kvHeads int) {
 	}
 }
 
-// mambaRow is the stored position of row r of In: C, B, x and z of a key head.
+// mambaRow returns the stored position of row r of In: C, B, x and z of a key head.
 func (d *Mixer) mambaRow(r int) int {
 	head, at := r/d.Width(), r%d.Width()
 	if at >= d.Channels() {
@@ -54,7 +54,7 @@ func (d *Mixer) mambaRow(r int) int {
 	return d.Values() + d.mambaChannel(head*d.Channels()+at)
 }
 
-// mambaChannel is the stored position of channel c of the convolution. Files have x, B, C.
+// mambaChannel returns the stored position of channel c of the convolution. Files have x, B, C.
 func (d *Mixer) mambaChannel(c int) int {
 	head, at := c/d.Channels(), c%d.Channels()
 	group := head * d.Groups / d.KeyHeads

@@ -50,10 +50,10 @@ const (
 func (d *Mixer) Keys() int   { return d.KeyHeads * d.KeyDim }
 func (d *Mixer) Values() int { return d.ValueHeads * d.ValueDim }
 
-// GroupWidth is the width of the values of one key head.
+// GroupWidth returns the width of the values of one key head.
 func (d *Mixer) GroupWidth() int { return d.ValueHeads / d.KeyHeads * d.ValueDim }
 
-// Channels is the number of rows of q, k and v of one key head. Width also counts the rows of z.
+// Channels returns the number of rows of q, k and v of one key head. Width also counts the rows of z.
 func (d *Mixer) Channels() int { return 2*d.KeyDim + d.GroupWidth() }
 func (d *Mixer) Width() int {
 	if d.Kind == ShortConv {
@@ -62,7 +62,7 @@ func (d *Mixer) Width() int {
 	return d.Channels() + d.GroupWidth()
 }
 
-// GateRows is the number of rows of Gates.
+// GateRows returns the number of rows of Gates.
 func (d *Mixer) GateRows() int {
 	switch d.Kind {
 	case Mamba2:
@@ -73,7 +73,7 @@ func (d *Mixer) GateRows() int {
 	return 2 * d.ValueHeads
 }
 
-// Channel is the stored position of channel c of the convolution. Files have q, k and v of all heads in
+// Channel returns the stored position of channel c of the convolution. Files have q, k and v of all heads in
 // turn.
 func (d *Mixer) Channel(c int) int {
 	switch d.Kind {
@@ -92,7 +92,7 @@ func (d *Mixer) Channel(c int) int {
 	return 2*d.Keys() + head*d.GroupWidth() + at - 2*d.KeyDim
 }
 
-// StoredChannels is the number of channels of the convolution in files, which have each once.
+// StoredChannels returns the number of channels of the convolution in files, which have each once.
 func (d *Mixer) StoredChannels() int {
 	groups := d.KeyHeads
 	if d.Kind == Mamba2 {
@@ -101,7 +101,7 @@ func (d *Mixer) StoredChannels() int {
 	return d.Values() + 2*groups*d.KeyDim
 }
 
-// JointRows is the number of rows of a joint projection of Mamba2 or ShortConv.
+// JointRows returns the number of rows of a joint projection of Mamba2 or ShortConv.
 func (d *Mixer) JointRows() int {
 	if d.Kind == ShortConv {
 		return 3 * d.Values()
@@ -109,7 +109,7 @@ func (d *Mixer) JointRows() int {
 	return d.Values() + d.StoredChannels() + d.ValueHeads
 }
 
-// JointRow is the stored position of row r of In in a joint projection of Mamba2 or ShortConv.
+// JointRow returns the stored position of row r of In in a joint projection of Mamba2 or ShortConv.
 func (d *Mixer) JointRow(r int) int {
 	if d.Kind == ShortConv {
 		return d.shortRow(r)
@@ -117,7 +117,7 @@ func (d *Mixer) JointRow(r int) int {
 	return d.mambaRow(r)
 }
 
-// InTurn is the position of a value head where the heads of key heads are stored in turn.
+// InTurn returns the position of a value head where the heads of key heads are stored in turn.
 func (d *Mixer) InTurn(h int) int {
 	group := d.ValueHeads / d.KeyHeads
 	return h%group*d.KeyHeads + h/group

@@ -131,7 +131,7 @@ func intPow(x *big.Float, n int) *big.Float {
 	return y
 }
 
-// Context is the longest sequence that the embedding serves, for a model trained with the given
+// Context returns the longest sequence that the embedding serves, for a model trained with the given
 // length. Only yarn changes it: with other types max_position_embeddings is the extended length.
 func (r Rope) Context(trained int) int {
 	if r.Type != "yarn" {

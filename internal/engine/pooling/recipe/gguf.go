@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
-// methodsGGUF are the values of pooling_type (llama.cpp's enum llama_pooling_type).
+// methodsGGUF lists the values of pooling_type (llama.cpp's enum llama_pooling_type).
 var methodsGGUF = map[int64]pooling.Method{1: pooling.Mean, 2: pooling.CLS, 3: pooling.Last, 4: pooling.Last}
 
 const rankGGUF = 4

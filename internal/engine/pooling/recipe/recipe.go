@@ -103,7 +103,7 @@ func (s *scorer) product(row int, x []float32) float32 {
 	return y[0]
 }
 
-// Relevance is the sigmoid of a score.
+// Relevance returns the sigmoid of a score.
 func Relevance(score float32) float32 {
 	y := []float32{0}
 	tensor.SigmoidMul(y, []float32{score}, []float32{1})
@@ -118,7 +118,7 @@ func Cosine(a, b []float32) float32 {
 	return 0
 }
 
-// dot is a chain in the order of the elements. The products are exact in float64.
+// dot returns the sum of products in the order of the elements. The products are exact in float64.
 func dot(a, b []float32) (sum float64) {
 	for i, v := range a {
 		sum += float64(v) * float64(b[i])

@@ -37,7 +37,7 @@ func Exp(x float32) float32 {
 	return float32(float64(p) * math.Float64frombits(uint64(1023+int(n))<<52))
 }
 
-// Log is the natural logarithm of x, correctly rounded up to double rounding, with the same bits on
+// Log returns the natural logarithm of x, correctly rounded up to double rounding, with the same bits on
 // every architecture: float64 arithmetic in a fixed order, never fused. Log(0) is -Inf; below 0 it
 // is NaN.
 func Log(x float32) float32 {

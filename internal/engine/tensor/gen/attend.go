@@ -260,7 +260,7 @@ func (g *gen) times(n reg.Register, by int) reg.GPVirtual {
 	return v
 }
 
-// attendPanels is the number of panels of keys whose scores are computed together. One or two heads
+// attendPanels returns the number of panels of keys whose scores are computed together. One or two heads
 // read in memory order, which the CPU's prefetcher follows; more heads are bound by the latency of
 // their chains of additions.
 func attendPanels(r int) int {

@@ -30,7 +30,7 @@ type gen struct {
 
 func (g *gen) wide() bool { return g.bytes == 64 }
 
-// lanes is the number of float32 in a vector.
+// lanes returns the number of float32 in a vector.
 func (g *gen) lanes() int { return g.bytes / 4 }
 
 // vec returns a new vector register.
@@ -150,7 +150,7 @@ func (g *gen) zero(v reg.Register) {
 	}
 }
 
-// konst is a constant in memory: one lane, which instructions of AVX-512 broadcast, or a whole
+// konst returns a constant in memory: one lane, which instructions of AVX-512 broadcast, or a whole
 // vector of AVX2. The linker aligns data to at most 32 bytes, so constants of 64 bytes crossed two
 // cache lines in every second build, which doubled the time of an exponential.
 func (g *gen) konst(name string, bits uint32) operand.Mem {

@@ -72,7 +72,7 @@ func quants(g *gen) {
 	}
 }
 
-// risingName is the kernel for CPUs whose prefetchers follow a rising stream: one token, and one
+// risingName returns the kernel for CPUs whose prefetchers follow a rising stream: one token, and one
 // group of four panels after the other.
 func risingName(is isa, dt string, m, c int) string {
 	return fmt.Sprintf("tile%s%dx%dRising%s", dt, m, c, is.name)

@@ -21,7 +21,7 @@ const (
 	softScale
 )
 
-// f32 is a constant of Exp in math.go; a test compares the results bit by bit.
+// f32 returns a constant of Exp in math.go; a test compares the results bit by bit.
 func (g *gen) f32(name string, v float64) operand.Mem {
 	return g.konst(name, math.Float32bits(float32(v)))
 }

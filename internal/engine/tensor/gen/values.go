@@ -88,7 +88,7 @@ func (g *gen) values(dt string, nv, r int) {
 	g.ret()
 }
 
-// natureBytes is the size of one vector for natural.
+// natureBytes returns the size of one vector for natural.
 func (g *gen) natureBytes(dt string) int {
 	switch dt {
 	case "F32":

@@ -54,14 +54,14 @@ func (d DType) String() string {
 // Valid reports whether d is a known type.
 func (d DType) Valid() bool { return int(d) < len(dtypes) }
 
-// BytesPerRow is the size of n consecutive values in a checkpoint file. A partial last block takes
+// BytesPerRow returns the size of n consecutive values in a checkpoint file. A partial last block takes
 // the space of a full one.
 func (d DType) BytesPerRow(n int) int {
 	t := dtypes[d]
 	return (n + t.block - 1) / t.block * t.size
 }
 
-// Size is the number of bytes of a block of values.
+// Size returns the number of bytes of a block of values.
 func (d DType) Size() int { return dtypes[d].size }
 
 // ParseDType parses a type by its name or a usual alias, in any case ("BF16", "bfloat16").

@@ -2,7 +2,7 @@ package kernel
 
 import "math/bits"
 
-// Tokens is the maximum number of tokens in a tile of dt with up to the given number of panels.
+// Tokens returns the maximum number of tokens in a tile of dt with up to the given number of panels.
 func (k *Set) Tokens(dt DType, panels int) int {
 	n := MaxTileTokens
 	for _, f := k.widest(dt, panels, n); f == nil; _, f = k.widest(dt, panels, n) {

@@ -8,7 +8,7 @@ import (
 
 const portableName = "portable"
 
-// portableKernels is the implementation in portable Go, and the reference for tests of the
+// portableKernels returns the implementation in portable Go, and the reference for tests of the
 // assembly.
 func portableKernels() *Set {
 	k := &Set{

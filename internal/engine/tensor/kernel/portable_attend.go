@@ -91,7 +91,7 @@ func portableFold(a *FoldArgs) {
 	}
 }
 
-// portableValues is the reference of every values kernel. widen reads element i of a cache row.
+// portableValues returns the reference for every values kernel. widen reads element i of a cache row.
 func portableValues(size uintptr, widen func(row unsafe.Pointer) float32) func(*ValuesArgs) {
 	return func(a *ValuesArgs) {
 		for r := range a.Rows {

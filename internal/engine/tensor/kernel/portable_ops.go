@@ -128,7 +128,7 @@ func ropeTail(lo, hi, cos, sin []float32) {
 
 func portableArgMax(x []float32) int { return max(0, indexTail(x, portableMax(x))) }
 
-// indexTail is the first index of v, or less than every index if it is not there.
+// indexTail returns the first index of v, or less than every index if it is not there.
 func indexTail(x []float32, v float32) int {
 	for i := range x {
 		if x[i] == v {
@@ -138,7 +138,7 @@ func indexTail(x []float32, v float32) int {
 	return math.MinInt
 }
 
-// portableMax is the largest element that is not NaN; -Inf if there is none.
+// portableMax returns the largest element that is not NaN; -Inf if there is none.
 func portableMax(x []float32) float32 {
 	m := float32(math.Inf(-1))
 	for _, v := range x {

@@ -78,7 +78,7 @@ func dotQ4(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
 	return sum
 }
 
-// portableQuantTile is the reference of every quantized tile kernel. dot is the sum of stored
+// portableQuantTile returns the reference for every quantized tile kernel. dot is the sum of stored
 // weights times token bytes for one row of a block.
 func portableQuantTile(dot func(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32) func(*TileArgs) {
 	return func(a *TileArgs) {

@@ -39,7 +39,7 @@ func loadInt8(dst *[4]Lanes, w unsafe.Pointer) {
 	}
 }
 
-// portableTile is the reference of every float tile kernel.
+// portableTile returns the reference for every float tile kernel.
 func portableTile(load loader) func(*TileArgs) {
 	return func(a *TileArgs) {
 		steps := unsafe.Slice(a.Steps, a.NSteps)

@@ -30,7 +30,7 @@ func choose(name string) (*Set, error) {
 		EnvCPU, name, strings.Join(known, ", "))
 }
 
-// Implementation is the name of the kernels in use: "avx512", "avx2" or "portable". The error
+// Implementation returns the name of the kernels in use: "avx512", "avx2" or "portable". The error
 // reports that SHOAL_CPU names one that is not available; programs check it at start-up.
 func Implementation() (string, error) { return Active.Name, activeErr }
 

@@ -14,7 +14,7 @@ func tableOf(values [16]int8) *codeTable {
 	return t
 }
 
-// NonLinear are the values of IQ4_NL, and Floats4 twice those of MXFP4.
+// NonLinear holds the values of IQ4_NL, and Floats4 twice the values of MXFP4.
 var (
 	NonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 	Floats4   = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}

@@ -56,7 +56,7 @@ func (l *List) Indexable() bool { return l.Kind <= KindRange }
 // other operation fails.
 type Undefined struct{ Message string }
 
-// UndefinedName is the value of a name that is not defined.
+// UndefinedName returns the value of a name that is not defined.
 func UndefinedName(name string) *Undefined { return &Undefined{"'" + name + "' is undefined"} }
 
 // Namespace is the result of namespace(), the only value that a template can change.
@@ -64,7 +64,7 @@ type Namespace struct{ Attrs *Dict }
 
 // Object is a value that only a rendering has: a function, loop, joiner. It is a pointer.
 type Object interface {
-	TypeName() string // Python's
+	TypeName() string // as in Python
 	Repr() string
 }
 

@@ -93,7 +93,7 @@ func (c *Charsmap) lookup(s string, longest bool) (with string, n int) {
 
 func (c *Charsmap) offset(u uint32) uint32 { return u >> 10 << (u & (1 << 9) >> 6) }
 
-// Precompiled is the normalizer of that name of the tokenizers library. It looks up each grapheme
+// Precompiled returns the normalizer of that name of the tokenizers library. It looks up each grapheme
 // cluster of less than 6 bytes, and else each character, by the shortest prefix in the table. So a
 // mark after a replaced character may be lost, which models are trained with.
 func (c *Charsmap) Precompiled(s string) string {

@@ -233,7 +233,7 @@ func (v *ggufVocab) gemma4(f *gguf.File) map[string]any {
 	return doc
 }
 
-// characters is a tokenizer whose first symbols are characters, with spaces as U+2581, and bytes for
+// characters returns a tokenizer whose first symbols are characters, with spaces as U+2581, and bytes for
 // those that are missing. prefix: a space goes before each text.
 func (v *ggufVocab) characters(f *gguf.File, merges []string, prefix bool) map[string]any {
 	const mark = "\u2581"

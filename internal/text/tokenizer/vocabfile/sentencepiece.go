@@ -121,7 +121,7 @@ func (p *pieces) document(kind int, bytes bool) map[string]any {
 	return doc
 }
 
-// symbols are the user-defined pieces.
+// symbols returns the user-defined pieces.
 func (p *pieces) symbols() []string {
 	out := []string{}
 	for _, piece := range p.list {
