@@ -97,7 +97,7 @@ func (c *core) salt(r *engine.Request) string {
 	return fmt.Sprintf("%d %s%s", len(tenant), tenant, r.Salt)
 }
 
-// session names a session among those of all keys.
+// session returns the name of a tenant's session that is unique among the sessions of all keys.
 func (c *core) session(tenant, session string) string {
 	if session == "" {
 		return ""

@@ -19,7 +19,7 @@ func NewManualGroup(cfg Config, t Transport) (ManualGroup, error) {
 	return ManualGroup{g}, nil
 }
 
-// Work sends what is queued and replays early messages, until nothing is left. It must not be
+// Work sends the queued messages and replays early messages, until nothing is left. It must not be
 // called from done.
 func (m ManualGroup) Work() {
 	m.mu.Lock()

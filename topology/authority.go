@@ -77,7 +77,7 @@ type (
 		Placement Placement
 		Nodes     []Node
 	}
-	// RetireNode: make a node outside of the newest epoch free what it holds.
+	// RetireNode: make a node outside of the newest epoch free its weights and caches.
 	RetireNode struct {
 		Node  Node
 		Epoch uint32

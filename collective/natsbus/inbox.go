@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// inbox parses what a server sends, in pieces of any size.
+// inbox parses the byte stream of a server, in pieces of any size.
 type inbox struct {
 	pool    *buffers
 	deliver func(sid int, msg []byte)
@@ -43,7 +43,7 @@ func (in *inbox) from(read func([]byte) (int, error)) (err error) {
 	}
 }
 
-// lines parses what is complete.
+// lines parses the complete lines.
 func (in *inbox) lines() error {
 	for {
 		n := copy(in.msg[in.have:], in.buf[in.at:in.end])

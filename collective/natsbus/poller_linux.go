@@ -124,7 +124,7 @@ func detach(c *net.TCPConn) (int, error) {
 	return fd, err
 }
 
-// poll reads what has arrived.
+// poll reads the bytes that have arrived.
 func (p *poller) poll() {
 	if !p.polling.Load() {
 		p.setPolling(true)
@@ -160,7 +160,7 @@ func (p *poller) rearm() {
 	_ = p.raw.Control(func(wake uintptr) { _ = unix.EpollCtl(int(wake), unix.EPOLL_CTL_MOD, p.set, &e) }) // fails once it is closed
 }
 
-// readReady reads what has arrived. reads is held.
+// readReady reads the bytes that have arrived. The caller holds reads.
 func (p *poller) readReady() {
 	var ready [16]unix.EpollEvent
 	if p.closed {
@@ -205,7 +205,7 @@ func (p *poller) readIdle() {
 // close ends the reading. It does not wait.
 func (p *poller) close() { _ = p.wake.Close() }
 
-// readNow reads what has arrived, without blocking.
+// readNow reads the bytes that have arrived, without blocking.
 func (l *pollConn) readNow(b []byte) (int, error) {
 	if l.empty {
 		l.empty = false

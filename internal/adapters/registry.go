@@ -126,7 +126,7 @@ func Open(c Config) (_ *Registry, skipped []error, err error) {
 	return r, skipped, nil
 }
 
-// Close removes what is temporary.
+// Close removes the temporary files.
 func (r *Registry) Close() {
 	if r.from != nil {
 		_ = r.from.Close()

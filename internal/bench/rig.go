@@ -203,7 +203,7 @@ func medianOf[T cmp.Ordered](d []T) T {
 	return d[len(d)/2]
 }
 
-// Setup describes what was measured.
+// Setup describes the measured configuration.
 type Setup struct {
 	Model   string `json:"model"`
 	Weights string `json:"quant"`

@@ -21,7 +21,7 @@ type Threads struct {
 	Again  float64 `json:"again"`  // tasks of products per step that were repeated because their thread was late
 }
 
-// threadsOf converts what was spent in a number of steps with a total compute time.
+// threadsOf converts the times that were spent in a number of steps with a total compute time.
 func threadsOf(s workers.Spent, steps int, compute time.Duration) Threads {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 	all := max(1, float64(s.Work+s.Late+s.Absent+s.Uneven+s.End))

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/eval/suite"
 )
 
-// SuiteColumns says what is a column of a suite's table.
+// SuiteColumns selects the columns of a suite's table.
 type SuiteColumns string
 
 // The columns of a suite's table.

@@ -15,7 +15,7 @@ import (
 const MaxLength = 100
 
 var (
-	// ErrAddress is returned for what is neither one usable address nor a name.
+	// ErrAddress is returned for a text that is neither one usable address nor a name.
 	ErrAddress = errors.New("hostname: not an address that other machines can use")
 	// ErrName is returned for a name that does not resolve to an address of this machine.
 	ErrName = errors.New("hostname: the name does not lead to this machine")
@@ -23,7 +23,7 @@ var (
 
 var valid = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*$`)
 
-// digits matches what was meant as an IPv4 address.
+// digits matches a text that was meant as an IPv4 address.
 var digits = regexp.MustCompile(`^[0-9.]+$`)
 
 // Check accepts one IP address, or a name, of this machine.

@@ -32,7 +32,7 @@ type blob struct {
 	lock   string
 	etag   string // the validator of a file without a digest, for If-Range
 	part   string // where its first bytes are; "": path.incomplete
-	sum    string // set by fetch: the hash of what was fetched
+	sum    string // set by fetch: the hash of the fetched bytes
 	seen   Observer
 	send   func(*http.Request) (*http.Response, error)
 }
@@ -174,7 +174,7 @@ func lockFile(path string) (*os.File, error) {
 	return nil, flock.ErrHeld
 }
 
-// fill fetches what is missing, checks the content and gives it its name. Wrong content is
+// fill fetches the missing bytes, checks the content and gives it its name. Wrong content is
 // fetched again once.
 func (f *fetcher) fill(ctx context.Context, b *blob) error {
 	part := b.partPath()
@@ -430,7 +430,7 @@ func (r *remote) open(ctx context.Context, at, to int64, whole bool) (resp *http
 	return resp, skip, nil
 }
 
-// check compares an answer with what was asked for.
+// check compares an answer with its request.
 func (r *remote) check(resp *http.Response, part bool, at, to int64, whole bool) (skip int64, err error) {
 	size := r.b.size
 	if e := resp.Header.Get("ETag"); r.b.digest == "" && r.b.etag != "" && e != r.b.etag {

@@ -284,7 +284,7 @@ func (s *Store) remove(e Entry) (freed int64, err error) {
 	return freed, nil
 }
 
-// removeHub removes the links of a model, and then what no link leads to.
+// removeHub removes the links of a model, and then the files without a link.
 func (s *Store) removeHub(e Entry) (freed int64, err error) {
 	cache := repoCache{s.s.Cache, e.Ref.Repo}
 	snapshot := cache.snapshot(e.Commit)

@@ -8,7 +8,7 @@ import (
 // Progress is how far a pull is.
 type Progress struct {
 	Model       string
-	Done, Total int64         // bytes; Done includes what was on disk before
+	Done, Total int64         // bytes; Done includes bytes that were on disk before
 	Files, Of   int           // files that are complete, and all
 	Rate        float64       // bytes per second of the last seconds; 0: not known yet
 	Left        time.Duration // at that rate; 0: not known
@@ -83,7 +83,7 @@ func (t *tracker) set(name string, bytes int64) {
 	t.parts[name] = bytes
 }
 
-// arrive counts bytes of a file that came over the network; what is dropped is negative.
+// arrive counts bytes of a file that came over the network; dropped bytes are negative.
 func (t *tracker) arrive(name string, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -333,7 +333,7 @@ func (s *Store) findRegistry(r Ref) (Model, error) {
 	if err != nil {
 		return Model{}, err
 	}
-	if path == "" { // give Ollama's blob a name that says what it is
+	if path == "" { // give Ollama's blob a name for the model
 		path = filepath.Join(s.registryDir(r), registryFile(r))
 		blob := filepath.Join(s.s.Ollama, layout.Blobs, blobFile(weights.Digest))
 		if st, err := os.Stat(blob); err != nil || st.Size() != weights.Size {

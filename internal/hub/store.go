@@ -48,7 +48,7 @@ type Model struct {
 
 const showEvery = 200 * time.Millisecond
 
-// Pull fetches what is missing of a model and returns where it is. show, if not nil, gets
+// Pull fetches the missing files of a model and returns its path. show, if not nil, gets
 // the progress five times a second, from one goroutine, and a last time before Pull ends.
 func (s *Store) Pull(ctx context.Context, r Ref, show func(Progress)) (Model, error) {
 	switch {

@@ -110,7 +110,7 @@ func checkPin(s tls.ConnectionState, addr string, t Token) error {
 		ErrImpostor, addr, got.Short(), t.ID, t.Pin.Short())
 }
 
-// explainHandshake says what a failed handshake means.
+// explainHandshake returns the reason of a failed handshake.
 func explainHandshake(addr string, err error) error {
 	var record tls.RecordHeaderError
 	switch {

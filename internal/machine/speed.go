@@ -26,7 +26,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// SpeedsConfig configures what is measured on this machine.
+// SpeedsConfig selects the measurements on this machine.
 type SpeedsConfig struct {
 	Dir     string // folder for the results, next to the weights cache; empty: they are not kept
 	Nodes   int    // nodes that compute on this machine at the same time

@@ -124,7 +124,7 @@ func (s *System) stopActors() {
 // drops counts discarded messages and connections.
 type drops struct{ refused, late, hostile, handshakes atomic.Uint64 }
 
-// Stats counts what was discarded since Start.
+// Stats counts the messages that were discarded since Start.
 type Stats struct {
 	Refused uint64 // for missing or busy actors, or for another incarnation
 	Late    uint64 // replies without a waiting call

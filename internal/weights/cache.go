@@ -50,7 +50,7 @@ const requestsAtOnce = 3
 // ErrDamaged: received data does not match its hash.
 var ErrDamaged = errors.New("weights: data does not match its hash")
 
-// Open asks the cluster for its checkpoint and fetches what is needed to open it: config,
+// Open asks the cluster for its checkpoint and fetches the files that are needed to open it: config,
 // tokenizer, and the headers of the weights.
 //
 // hub, if not nil, is the other source of a model that a process of the cluster has from there.

@@ -77,7 +77,7 @@ func (t *taker) close() {
 	t.end()
 }
 
-// end frees what has arrived. Only the executor calls it.
+// end frees the rows that have arrived. Only the executor calls it.
 func (x *arrival) end() {
 	x.cancel()
 	if x.store != nil {

@@ -190,7 +190,7 @@ func (m *Machine) checkTokens(seq uint64, tokens []int32) error {
 }
 
 // checkKeepStates checks that the copy of a sequence's recurrent states belongs to the last of its
-// blocks. It returns what is wrong.
+// blocks. It returns the violated rule.
 func (m *Machine) checkKeepStates(k *plan.Keep, q *Sequence) string {
 	end := k.From + len(k.Blocks)
 	at, here := m.blocks[k.Snapshot]

@@ -64,7 +64,7 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 	return m.checkTokens(c.Seq, c.Tokens)
 }
 
-// checkPrefill checks that a chunk follows what was read, and that only the last one ends the prompt.
+// checkPrefill checks that a chunk follows the tokens that were read, and that only the last one ends the prompt.
 func (m *Machine) checkPrefill(c *plan.Run, q *Sequence) error {
 	end := c.Start + len(c.Tokens)
 	switch {

@@ -146,7 +146,7 @@ func (h *handover) start(layers tensor.Span, done func(error)) {
 	e.Group.AllToAll(collective.OpID(h.batch.NextOp()), h.send, h.recv, done)
 }
 
-// pack appends this rank's rows of one layer to what it sends to their owners.
+// pack appends this rank's rows of one layer to the messages for their owners.
 func (h *handover) pack(layer int) error {
 	e := h.epoch
 	h.choose(layer)

@@ -175,7 +175,7 @@ func (o *Options) send(ctx context.Context, requests []workload.Request, progres
 	return samples
 }
 
-// chunk holds what is read of a piece of a stream, of chats and of completions.
+// chunk holds the fields that are read of a piece of a stream, of chats and of completions.
 type chunk struct {
 	Choices []struct {
 		Text  string `json:"text"`

@@ -57,8 +57,8 @@ func (s *nodeSpeed) cluster(ctx context.Context, c *model.Config, w *forecast.Wo
 	return f, nil
 }
 
-// MeasuredCosts measures what a model's computations cost on one of some nodes of this machine, if sockets
-// nodes serve the model. Threads of each node: 0: as up gives them.
+// MeasuredCosts measures the costs of a model's computations on one of several nodes of this machine, when
+// sockets nodes serve the model. threads is the number of threads of a node; 0: the default of up.
 func MeasuredCosts(ctx context.Context, c *model.Config, weights, kv tensor.DType, nodes, sockets, threads int) ([]costs.Table, error) {
 	return machine.MeasureCosts(ctx, machine.SpeedsConfig{Dir: WeightsCacheDir(""), Nodes: nodes, Sockets: sockets, Threads: threads, Model: c,
 		Weights: weights, KV: kv, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)})

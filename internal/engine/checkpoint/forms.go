@@ -121,7 +121,7 @@ func withQuantFile(dir string, config []byte) ([]byte, error) {
 	}
 	var all map[string]json.RawMessage
 	if json.Unmarshal(config, &all) != nil || all == nil || all["quantization_config"] != nil {
-		return config, nil //nolint:nilerr // ParseConfig reports what is not JSON
+		return config, nil //nolint:nilerr // ParseConfig reports invalid JSON
 	}
 	if err := json.Unmarshal(text, &said); err != nil || said.Quantization == nil {
 		return nil, &model.Error{File: filepath.Join(dir, hubQuantFile), Kind: model.ErrFormat, Detail: "has no object \"quantization\""}

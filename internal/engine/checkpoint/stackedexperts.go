@@ -83,7 +83,7 @@ func (c *Checkpoint) takeStackedBiases() error {
 		name := n.ExpertPrefix + "gate_up_proj_bias"
 		both, ok := c.at[name]
 		if !ok {
-			continue // check names what is missing
+			continue // check names the missing tensors
 		}
 		if want := []int{m.Experts, 2 * m.FFN}; !slices.Equal(both.Shape, want) {
 			return &model.Error{File: both.path, Tensor: name, Kind: model.ErrMismatch,

@@ -94,7 +94,7 @@ type Config struct {
 	Parallel        bool              `json:",omitempty"` // the FFN reads what attention reads, not its result
 	PostNorm        bool              `json:",omitempty"` // the residual stream continues from a norm's result, not from its input (encoders)
 	NormBias        bool              `json:",omitempty"` // norms add a bias
-	Inputs          Inputs            `json:",omitzero"`  // what is added to the embedding of a token
+	Inputs          Inputs            `json:",omitzero"`  // vectors that are added to the embedding of a token
 
 	BOS []int32 // first token of a sequence; empty: none
 	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json

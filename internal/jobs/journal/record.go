@@ -47,7 +47,7 @@ const (
 )
 
 var (
-	// ErrDamaged: a record differs from what was written.
+	// ErrDamaged: a record differs from the written one.
 	ErrDamaged = errors.New("journal: record damaged")
 	// ErrConflict: another process has written to the journal.
 	ErrConflict = errors.New("journal: the journal has moved on")

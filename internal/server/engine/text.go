@@ -17,7 +17,7 @@ type Tokenizer interface {
 	Encode(ctx context.Context, segments []Segment, addSpecial bool) ([]int32, error)
 	Decode(ids []int32, skipSpecial bool) string
 	Token(id int32) string      // as the vocabulary spells it
-	TokenBytes(id int32) []byte // what it adds to a text
+	TokenBytes(id int32) []byte // bytes that it adds to a text
 	VocabSize() int
 	IsSpecial(id int32) bool
 	NewStream(skipSpecial bool) TextStream

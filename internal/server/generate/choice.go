@@ -35,7 +35,7 @@ type Delta struct {
 }
 
 // Choice turns the events of one sequence into deltas: decoding that holds back
-// partial runes, stop strings, and the logprobs that belong to what is shown.
+// partial runes, stop strings, and the logprobs of the visible text.
 // It is pure: no clock, no channel, no socket.
 type Choice struct {
 	index       int

@@ -15,13 +15,13 @@ import (
 // a client sends its history with every request, and could not continue otherwise.
 type TurnReader struct {
 	Lim  jsonbody.Limits
-	Now  bool     // what is read is the newest message of the user
-	Left []string // places of what was left out
+	Now  bool     // the message is the newest one of the user
+	Left []string // places of omitted content
 
 	Thoughts *[]string // of the assistant's message that is read; nil: the message has another role
 	legacy   string    // id of the newest function_call
 
-	Err *apierr.Error // the first one; what is read after it does not count
+	Err *apierr.Error // the first error; content after it is ignored
 }
 
 // Fail records the first error.
@@ -194,7 +194,7 @@ func (c *TurnReader) document(at string, p map[string]json.RawMessage) (text str
 		Data    string          `json:"data"`
 		Content json.RawMessage `json:"content"`
 	}
-	_ = jsonbody.Unmarshal(p["source"], &source) // what is no such object has no type
+	_ = jsonbody.Unmarshal(p["source"], &source) // another value has no type
 	switch source.Type {
 	case "text":
 		text = source.Data
@@ -206,7 +206,7 @@ func (c *TurnReader) document(at string, p map[string]json.RawMessage) (text str
 	return JoinLines(jsonbody.StringOf(p["title"]), jsonbody.StringOf(p["context"]), text), true
 }
 
-// JoinLines joins what is not empty.
+// JoinLines joins the parts that are not empty.
 func JoinLines(texts ...string) string {
 	var out []string
 	for _, t := range texts {

@@ -85,7 +85,7 @@ func contextExists() *apierr.Error {
 		Message: "A context of this name is there; delete it first, or take another name."}
 }
 
-// set changes what is shown of a context.
+// set changes the visible state of a context.
 func (c *Contexts) set(x *FixedContext, change func(*FixedContext)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,7 @@ type Chat struct {
 	engine.Conversation
 	special bool     // BOS and the like around it
 	Merge   bool     // turns that the template refuses may be put together
-	Left    []string // places of what was left out of it
+	Left    []string // places of omitted content
 }
 
 // Converse makes the prompt of g from a conversation, and its grammar from tools and thoughts.

@@ -289,7 +289,7 @@ func (r *Run) makeEcho(i int, first engine.Event, after engine.TextStream) (*ech
 		return &echo{text: p.Text}, after, nil
 	case r.PromptLogprobs < 0:
 		scores = nil
-	case len(p.Ids) == 1 && len(scores) == 0: // the engine scores what has a token before it
+	case len(p.Ids) == 1 && len(scores) == 0: // the engine scores tokens with a token before them
 		scores = make([]engine.PromptLogprob, 1)
 	case len(scores) != len(p.Ids):
 		return nil, after, fmt.Errorf("generate: the engine sent logprobs of %d prompt tokens, not of %d", len(scores), len(p.Ids))

@@ -23,7 +23,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
-// A request with a session has only what is new of a conversation. The tokens of the turns before are in
+// A request with a session has only the new part of a conversation. The tokens of the turns before are in
 // the book of sessions. Each turn is recorded before the client learns that its answer is complete.
 
 // sessionBook is what all models of a server share. It holds nil while the store of sessions is away.

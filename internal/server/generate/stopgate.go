@@ -35,7 +35,7 @@ func (g *stopGate) split(piece string) (thought, text string) {
 	return "", ""
 }
 
-// flush returns what was held back: no thought began with it.
+// flush returns the held text: no thought began with it.
 func (g *stopGate) flush() (text string) {
 	if g != nil {
 		text, g.held = g.held, ""

@@ -177,7 +177,7 @@ func (r *Replay) Begin() {
 // Timer times what the engine sends for a choice in this attempt.
 func (r *Replay) Timer(choice int) *SequenceTimer { return r.run.timer(r.Tokens(choice) > 0) }
 
-// Count adds to the metrics what was accepted since Begin and the last Count. An event that is
+// Count adds to the metrics the events that were accepted since Begin and the last Count. An event that is
 // never counted is computed again by the next attempt.
 func (r *Replay) Count() { r.run.Count() }
 

@@ -81,7 +81,7 @@ func (s *Server) ours(host string) bool {
 const exposed = "Idempotency-Replayed, Location, Retry-After, Retry-After-Ms, X-Ignored-Parameters, X-Request-Id, X-Should-Retry"
 
 // cors lets a page of an allowed origin read the answer. It reports whether the request is a
-// preflight, which is answered with what it asks for: the operator trusts the origin already.
+// preflight. The answer permits all requested headers: the operator trusts the origin already.
 func (s *Server) cors(h http.Header, r *http.Request) (preflight bool) {
 	if len(s.cfg.AllowOrigins) > 0 {
 		h.Add("Vary", "Origin")

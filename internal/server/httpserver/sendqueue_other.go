@@ -4,5 +4,5 @@ package httpserver
 
 import "net"
 
-// shortQueue is for systems that can bound what was written and not sent.
+// shortQueue is for systems that can bound the bytes that were written and not sent.
 func shortQueue(net.Conn) {}

@@ -320,7 +320,7 @@ func (o *encoder) Delta(d generate.Delta) {
 	}
 }
 
-// KeepAlive sends a delta without text: Ollama's clients add it to what they have.
+// KeepAlive sends a delta without text: Ollama's clients append it to their text.
 func (o *encoder) KeepAlive() { o.out.Line(o.line("", "", nil)) }
 
 func (o *encoder) End() {

@@ -137,7 +137,7 @@ func (s *API) tags() (list []ollamaModel) {
 	return list
 }
 
-// handleOllamaRunning lists what is loaded: every model under its first name.
+// handleOllamaRunning lists the loaded models: every model under its first name.
 func (s *API) handleOllamaRunning(w http.ResponseWriter, _ *http.Request) {
 	var list ollamaModels
 	for _, p := range s.peers {

@@ -28,7 +28,7 @@ type ollamaTurn struct {
 	} `json:"tool_calls"`
 }
 
-// ollamaMessages returns the messages of a chat, and the places of what was left out; nil: there
+// ollamaMessages returns the messages of a chat, and the places of omitted content; nil: there
 // are none.
 func ollamaMessages(v json.RawMessage, lim jsonbody.Limits) ([]engine.Message, []string, *apierr.Error) {
 	if v == nil || jsonbody.EmptyValue(v) {

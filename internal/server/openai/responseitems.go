@@ -149,7 +149,7 @@ func (t *itemTurns) flush() {
 	t.turn, t.calls = nil, nil
 }
 
-// answer returns the assistant's turn, a new one if what comes cannot follow what it has.
+// answer returns the assistant's turn, a new one if the next item cannot be part of it.
 func (t *itemTurns) answer(fresh bool) *engine.Message {
 	if t.turn != nil && fresh {
 		t.flush()

@@ -197,7 +197,7 @@ func (s *API) decodeResponses(ctx context.Context, body []byte) (*responseGenera
 	return &responseGeneration{g, q}, nil
 }
 
-// parseResponse reads the body without what is stored elsewhere. Errors are left in f.
+// parseResponse reads the body without the parts that are stored elsewhere. Errors are left in f.
 func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseRequest) {
 	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{},
 		echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",

@@ -133,7 +133,7 @@ func allowedTools(t *generate.Toolset, v json.RawMessage) (how, name string, e *
 		Mode  string  `json:"mode"`
 		Tools []named `json:"tools"`
 	}
-	_ = jsonbody.Unmarshal(v, &c) // what is no such object has no type
+	_ = jsonbody.Unmarshal(v, &c) // another value has no type
 	switch c.Type {
 	case "function", "custom":
 		return "function", flatName(c.Namespace, c.Name), nil

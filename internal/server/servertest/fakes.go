@@ -299,7 +299,7 @@ func (e *Engine) WaitCancelled(t *testing.T, n int) {
 // Always holds every request.
 func Always(*engine.Request) bool { return true }
 
-// Patience bounds every wait for what must come, on a machine however busy.
+// Patience is the longest wait for an expected event, also on a busy machine.
 const Patience = 2 * time.Minute
 
 // Eventually waits until ok returns true, and fails the test after Patience.

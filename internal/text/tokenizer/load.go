@@ -57,7 +57,7 @@ func Load(path string) (*Tokenizer, error) {
 }
 
 // ReadFiles reads the files that Load parses. Vocabularies of other forms are converted to these
-// files, without what has no place in them (vocabfile.Extra).
+// files, without the settings that have no place in them (vocabfile.Extra).
 func ReadFiles(path string) (Files, error) {
 	file, ok, err := ggufFile(path)
 	if err != nil {

@@ -182,7 +182,7 @@ func (p *Parser) held() int {
 	return len(p.kept) + len(p.blank) + len(p.buf)
 }
 
-// scan classifies what it can of the held and the pending text.
+// scan classifies the held and the pending text as far as it can.
 func (p *Parser) scan() (out []Piece) {
 	text := p.pending
 	p.pending = ""

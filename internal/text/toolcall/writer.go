@@ -43,7 +43,7 @@ const maxNesting = 500
 
 const blanks = " \t\r\n"
 
-// take copies the n bytes of s that belong to the value. It leaves what needs more text to decide,
+// take copies the n bytes of s that belong to the value. It leaves bytes whose meaning depends on later text,
 // unless final is set: then no text follows. done: the value ended, by its own bracket or because
 // the rest of s is not part of it.
 func (w *writer) take(s string, final bool) (out string, n int, done bool) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Collector records what it receives over OTLP.
+// Collector records the messages that it receives over OTLP.
 type Collector struct {
 	URL string
 
@@ -44,7 +44,7 @@ func (c *Collector) Text() string {
 	return strings.Join(c.bodies, "\n")
 }
 
-// Want checks how often each text occurs in what was received.
+// Want checks how often each text occurs in the received messages.
 func (c *Collector) Want(t testing.TB, counts map[string]int) {
 	t.Helper()
 	for want, n := range counts {
