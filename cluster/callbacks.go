@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// callbacks are what the batcher calls. They have a type of their own, so that a Coordinator and a
+// callbacks are the functions that the batcher calls. They have a type of their own, so that a Coordinator and a
 // Local, which embed a core, do not export them.
 type callbacks struct{ c *core }
 

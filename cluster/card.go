@@ -70,7 +70,7 @@ func CardServesOf(s *ServeConfig) CardServes {
 	return CardServes{s.Weights, s.KV, s.StepTokens, s.MaxContext}
 }
 
-// CardMemory is what a node needs of a card's memory, in bytes.
+// CardMemory is the memory of a card that a node needs, in bytes.
 type CardMemory struct {
 	Weights, Activations, Caches, Margin int64
 	Free                                 int64 // before the node starts

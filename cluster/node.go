@@ -49,7 +49,7 @@ type NodeConfig struct {
 	Shared *sharedmem.Region
 	// Speeds are measurements with that number of threads. Zero: the node measures.
 	Speeds topology.Speeds
-	// Serves is what the cluster serves, for the division of a graphics card's memory. Zero: the model
+	// Serves describes the models of the cluster, for the division of a graphics card's memory. Zero: the model
 	// with its own type of weights, and bf16 caches.
 	Serves CardServes
 	// CPUCaches, if not 0, lets the CPU compute where a card does not serve the model (--device auto), with

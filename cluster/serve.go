@@ -72,7 +72,7 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 	return s, err
 }
 
-// Engine is what NewAPI serves: a Coordinator or a Local.
+// Engine is the engine that NewAPI serves: a Coordinator or a Local.
 type Engine interface {
 	engine.Engine
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)

@@ -81,7 +81,7 @@ type Member struct {
 // Range is the half-open range [Lo, Hi) of an axis.
 type Range = tensor.Span
 
-// Slice is what one socket owns. Ranges of rows are ranges of output rows.
+// Slice is the part of a model that one socket owns. Ranges of rows are ranges of output rows.
 type Slice struct {
 	ID   string
 	Rank int

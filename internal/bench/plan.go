@@ -148,7 +148,7 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 	return p, nil
 }
 
-// NodeMemory is what one socket holds besides its caches, in bytes.
+// NodeMemory is the memory of one socket besides its caches, in bytes.
 type NodeMemory struct {
 	Weights   int64 // of the socket with the most
 	Embedding int64 // mapped from the checkpoint; processes of one machine share it

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
-// Threads is where the time of the compute threads went in one step, or one prompt. Solo is the
+// Threads divides the time of the compute threads in one step, or one prompt, by use. Solo is the
 // caller's time between Runs. The other parts are fractions of all threads' time within Runs, by
 // cause, and sum to 1 (tensor.Spent).
 type Threads struct {

@@ -54,7 +54,7 @@ func arithmeticText(m *gossip.Meta) string {
 	return "arithmetic " + m.Arithmetic
 }
 
-// SameBuild is what to do about incompatible builds.
+// SameBuild is the advice in errors about incompatible builds.
 const SameBuild = "run the same build of Shoal everywhere (see `shoal version`)"
 
 // IncompatibleCoordinators returns the running coordinators that this process cannot work with, by

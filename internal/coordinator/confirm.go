@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// answer is what the control address of a lost member tells about it.
+// answer is the answer of the control address of a lost member.
 type answer int
 
 const (

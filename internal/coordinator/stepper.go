@@ -88,7 +88,7 @@ func NewStepper(d *Director, group func() *Group, stall time.Duration, log *slog
 	return &Stepper{director: d, group: group, stall: stall, deadline: StepStalls * stall, log: log, tracer: tracer}
 }
 
-// figures are what Figures reads, and the step in flight.
+// figures holds the values that Figures reads, and the step in flight.
 type figures struct {
 	mu     sync.Mutex
 	step   time.Duration // smoothed

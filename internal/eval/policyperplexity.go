@@ -85,7 +85,7 @@ func windowsOf(ids, bos []int32, cfg PolicyPerplexityConfig) (windows [][]int32)
 	return windows
 }
 
-// windowScore is what one window adds to one policy's result.
+// windowScore is the addition of one window to one policy's result.
 type windowScore struct {
 	nll    float64
 	tokens int

@@ -12,7 +12,7 @@ import (
 // truncated/N% reads that share of each prompt.
 const truncatedName = "truncated"
 
-// prompt is what a policy reads of a sample's prompt.
+// prompt returns the part of a sample's prompt that a policy reads.
 func (p *Policy) prompt(all []int32) []int32 {
 	if p.Family != truncatedName {
 		return all

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Place is where a process listens, and how others name it.
+// Place is the address on which a process listens, and the name by which others reach it.
 type Place struct {
 	Bind string // IP:port, or localhost:port
 	Name string // host name to which others connect; empty: the host of Bind

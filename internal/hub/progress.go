@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Progress is how far a pull is.
+// Progress is the progress of a pull.
 type Progress struct {
 	Model       string
 	Done, Total int64         // bytes; Done includes bytes that were on disk before
@@ -15,7 +15,7 @@ type Progress struct {
 	Waiting     string        // why nothing arrives, such as a second process that fetches the file; usually ""
 }
 
-// rateWindow is how far back a rate looks.
+// rateWindow is the period over which a rate is measured.
 const rateWindow = 8 * time.Second
 
 // meter computes a rate from what had arrived at which time.

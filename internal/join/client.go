@@ -26,7 +26,7 @@ type Ask struct {
 	Ports []int
 }
 
-// clockLimit is how far the clocks of a cluster may differ: its certificates have dates.
+// clockLimit is the largest difference between the clocks of a cluster: its certificates have dates.
 const clockLimit = 2 * time.Hour
 
 const dialLimit = 10 * time.Second

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// Folder is where the first machine of a cluster keeps what a restart needs: the cluster key,
+// Folder is the folder in which the first machine of a cluster keeps the files for a restart: the cluster key,
 // the identity of its server, its addresses and the records of its tokens.
 type Folder struct {
 	Dir    string
@@ -68,7 +68,7 @@ func (f *Folder) SaveAddresses(a Addresses) error {
 	return writeJSON(filepath.Join(f.Dir, "addresses.json"), a)
 }
 
-// Membership is what a machine keeps of a cluster that it has joined.
+// Membership is a machine's record of a cluster that it has joined.
 type Membership struct {
 	Cluster string   `json:"cluster"`
 	Join    []string `json:"join"`            // gossip addresses

@@ -102,7 +102,7 @@ func measureTogether(rigs []*costRig, t *costs.Table, times float64) {
 	t.Element, t.Sample = mean((*costRig).element), mean((*costRig).sample)
 }
 
-// costRig is what one pool computes in the measurements.
+// costRig holds the operands of one pool in the measurements.
 type costRig struct {
 	pool    *tensor.Pool
 	model   *model.Config

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// lastLevelCache is where Linux tells the size of the largest cache of the first processor.
+// lastLevelCache is the file in which Linux reports the size of the largest cache of the first processor.
 const lastLevelCache = "/sys/devices/system/cpu/cpu0/cache/index3/size"
 
 // readSize returns how many bytes a measurement of reads goes through on a machine with a last-level

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loaderPath is where the ABI of x86-64 puts the dynamic loader of glibc.
+// loaderPath is the path of glibc's dynamic loader in the ABI of x86-64.
 const loaderPath = "/lib64/ld-linux-x86-64.so.2"
 
 const pageSize = 4096

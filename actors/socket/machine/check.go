@@ -52,7 +52,7 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 	return seqs.opened, m.checkCopies(p, &seqs)
 }
 
-// sequences are what a socket holds after the releases and opens of a plan.
+// sequences lists the sequences of a socket after the releases and opens of a plan.
 type sequences struct {
 	now      map[uint64]*Sequence
 	released map[uint64]bool

@@ -94,7 +94,7 @@ type Copy struct {
 	Rows   int // that the step will add
 }
 
-// Work is what one plan means on this socket. The socket carries out First, then the
+// Work is the work of one plan on this socket. The socket carries out First, then the
 // copies, the layers, the head for the wanted rows, the transfer of decoded rows to
 // replicas, and the hand-over of complete prompts. Every rank derives the same
 // collectives from it.

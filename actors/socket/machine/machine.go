@@ -53,7 +53,7 @@ type Limits struct {
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
 
-// Sequence is what the machine knows of a sequence, the same on every rank.
+// Sequence is the machine's record of a sequence, the same on every rank.
 type Sequence struct {
 	Owner        int // rank
 	Replica      int // rank, or none

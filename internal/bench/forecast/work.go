@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Work is what one step of a model reads, computes and exchanges, independent of any machine.
+// Work counts the reads, computations and exchanges of one step of a model, independent of any machine.
 type Work struct {
 	Mapping   topology.Mapping
 	Quantized bool    // activations cross the wire as int8 blocks where the layers permit it

@@ -22,7 +22,7 @@ import (
 // for measurements.
 const RandomPrefix = "random:"
 
-// shapes are the shapes of public models, in the Llama architecture unless they name another.
+// shapes lists the shapes of public models, in the Llama architecture unless they name another.
 var shapes = []struct {
 	name string
 	c    model.Config

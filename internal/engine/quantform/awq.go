@@ -12,7 +12,7 @@ var awqForm = &Form{
 	build:   buildAWQ,
 }
 
-// awqShift is where each of eight rows is in a word.
+// awqShift is the position of each of eight rows in a word.
 var awqShift = func() (at [8]int) {
 	for i, row := range [8]int{0, 2, 4, 6, 1, 3, 5, 7} {
 		at[row] = 4 * i

@@ -33,7 +33,7 @@ func Unused(name string) bool {
 	return slices.Contains(unused, name[strings.LastIndexByte(name, '.')+1:])
 }
 
-// module is one matrix with its tensors by what follows its name.
+// module is one matrix. Its tensors have the rest of their name, after that of the module, as key.
 type module struct {
 	name  string
 	codes *Part

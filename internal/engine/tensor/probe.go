@@ -16,7 +16,7 @@ type Probe struct {
 	at   int
 }
 
-// probePiece is what a thread claims at once, about as much as in a product.
+// probePiece is the size of the piece that a thread claims at once, about as much as in a product.
 const probePiece = 256 << 10
 
 // NewProbe maps a buffer of bytes to read from. Choose several times the last-level cache. Close

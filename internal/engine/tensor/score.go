@@ -46,7 +46,7 @@ func (s Score) LogSum(scores []float32, head int) float32 {
 	return LogSumExp([]float32{sum, s.sinks[head]})
 }
 
-// sink is what the sink of a head adds to the sum of exponentials relative to top.
+// sink returns the addend of a head's sink to the sum of exponentials relative to top.
 func (s Score) sink(head int, top float32) float32 {
 	if s.sinks == nil {
 		return 0

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Fault is what a server does wrong with one request. The zero value means no fault.
+// Fault is the fault of a server in one request. The zero value means no fault.
 type Fault struct {
 	Status      int    // answer with this status
 	Code        string // X-Error-Code of that answer

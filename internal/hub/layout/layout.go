@@ -36,7 +36,7 @@ var hexDigits = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 func isGGUF(name string) bool { return strings.EqualFold(filepath.Ext(name), ".gguf") }
 
-// NameOf is what a model at a path is called, which is what clients name it by: ORG/NAME
+// NameOf returns the name by which clients request a model at a path: ORG/NAME
 // for anything in the hub's cache (the repository's folder, a snapshot, a file of one, a
 // blob), the name of a .gguf file without its ending, else the name of the folder. A
 // symbolic link that has another name keeps it, unless it leads into the cache.

@@ -80,7 +80,7 @@ type Rates struct {
 	Products float64 // multiply-adds a second
 }
 
-// Slot is what attention reads and computes for one row and one slot, with all heads of a layer.
+// Slot is the work of attention for one row and one slot, with all heads of a layer.
 type Slot struct {
 	Bytes float64
 	MACs  float64 // multiply-adds

@@ -32,7 +32,7 @@ type Config struct {
 	// Models are the names clients may use; the first is reported in
 	// responses when a request names none. At least one.
 	Models []string
-	// ModelRoot is where the weights come from, reported as "root" by
+	// ModelRoot is the source of the weights, reported as "root" by
 	// /v1/models; the first name when empty.
 	ModelRoot string
 	// Card describes the model to Ollama's clients.

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// Tokenizer is what the API needs of a tokenizer; safe for concurrent use.
+// Tokenizer has the methods of a tokenizer that the API needs; safe for concurrent use.
 type Tokenizer interface {
 	// Encode encodes the joined segments as one text. Added (special) tokens
 	// are recognised, but not in literal segments: user text cannot forge a

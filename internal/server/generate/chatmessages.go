@@ -98,7 +98,7 @@ func CallsOfOthers(at string) *apierr.Error {
 	return apierr.Invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)
 }
 
-// thought is what the assistant thought before its answer, under any of the names in use.
+// thought returns the assistant's thought before its answer, under any of the names in use.
 func (c *TurnReader) thought(at string, msg *jsonbody.Object) string {
 	found := ""
 	for _, name := range [...]string{"reasoning_content", "reasoning", "thinking"} {

@@ -143,7 +143,7 @@ func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids [
 	return ids, turn, e
 }
 
-// templateProblem is what a client gets for an error of the chat template.
+// templateProblem returns the client's error for an error of the chat template.
 func (s *Service) templateProblem(err error) *apierr.Error {
 	if errors.Is(err, python.ErrInternal) {
 		return &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Code: "chat_template_error", Message: err.Error()}

@@ -26,7 +26,7 @@ import (
 // A request with a session has only the new part of a conversation. The tokens of the turns before are in
 // the book of sessions. Each turn is recorded before the client learns that its answer is complete.
 
-// sessionBook is what all models of a server share. It holds nil while the store of sessions is away.
+// sessionBook is shared by all models of a server. It holds nil while the store of sessions is away.
 type sessionBook struct{ atomic.Pointer[sessions.Book] }
 
 // KeepSessions sets the sessions of the server; nil: their store is away.
@@ -301,7 +301,7 @@ func sessionConflict(param, code, format string, args ...any) *apierr.Error {
 	return e
 }
 
-// SessionProblem is what a client gets for an error of the book.
+// SessionProblem returns the client's error for an error of the book.
 func SessionProblem(err error, name string) *apierr.Error {
 	switch {
 	case errors.Is(err, sessions.ErrNone):

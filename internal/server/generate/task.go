@@ -97,7 +97,7 @@ func (t *Task) Request(choice int) *engine.Request {
 	return r
 }
 
-// TaskDelta is what one event of the engine adds to a choice: text may lag
+// TaskDelta is the addition of one event of the engine to a choice: text may lag
 // after the tokens (unfinished characters, the beginning of a stop string).
 type TaskDelta struct {
 	Text   string

@@ -142,7 +142,7 @@ type TokenCount struct{ Prompt, Completion int }
 // Total returns the sum of both.
 func (t TokenCount) Total() int { return t.Prompt + t.Completion }
 
-// Principal is whose request it is.
+// Principal returns the owner of the request.
 func (sc *scope) Principal() *Principal {
 	if sc.key == nil {
 		return anonymous
