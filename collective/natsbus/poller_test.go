@@ -5,6 +5,7 @@ package natsbus
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -130,33 +131,24 @@ func TestPollLoses(t *testing.T) {
 		}
 		ts[1].peers[0].link.Close() // the connection over which rank 1 receives; rank 0 receives nothing over it
 		servers[1].Shutdown()
-		for end := time.Now().Add(patience); len(told) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		waitFor(t, fmt.Sprintf("a report of the loss, polls %v", polls), func() bool {
 			if polls {
 				ts[0].Poll()
 			}
-		}
-		select {
-		case err := <-told:
-			if gone := (*collective.OpError)(nil); !errors.As(err, &gone) || len(gone.Ranks) != 1 || gone.Ranks[0] != 1 {
-				t.Errorf("polls %v: %v, want that rank 1 is gone", polls, err)
-			}
-		default:
-			t.Errorf("polls %v: the loss was not reported", polls)
+			return len(told) > 0
+		})
+		err := <-told
+		if gone := (*collective.OpError)(nil); !errors.As(err, &gone) || len(gone.Ranks) != 1 || gone.Ranks[0] != 1 {
+			t.Errorf("polls %v: %v, want that rank 1 is gone", polls, err)
 		}
 		ts[0].Close()
 		ts[0].Poll()
 		ts[0].Rest()
-		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		waitFor(t, "connections to be freed", func() bool {
 			ts[0].poller.reads.Lock()
-			over := ts[0].poller.closed
-			ts[0].poller.reads.Unlock()
-			if over {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatal("connections are not freed")
-			}
-		}
+			defer ts[0].poller.reads.Unlock()
+			return ts[0].poller.closed
+		})
 		ts[0].Poll()
 	}
 }

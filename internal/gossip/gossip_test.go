@@ -410,12 +410,10 @@ func TestSlowConsumer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for begun := time.Now(); len(a.Members()) < 2 || a.Members()[0].Meta.Load+a.Members()[1].Meta.Load != 5; {
-		if time.Since(begun) > patience {
-			t.Fatal("memberlist is blocked")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testutil.Eventually(t, patience, "memberlist, which must not be blocked, knows the last state", func() (bool, string) {
+		m := a.Members()
+		return len(m) >= 2 && m[0].Meta.Load+m[1].Meta.Load == 5, fmt.Sprintf("%+v", m)
+	})
 	close(release)
 	told := func() (n int) {
 		mu.Lock()
@@ -430,11 +428,7 @@ func TestSlowConsumer(t *testing.T) {
 		}
 		return n
 	}
-	for begun := time.Now(); told() == 0; time.Sleep(time.Millisecond) {
-		if time.Since(begun) > patience {
-			t.Fatal("the last state was not reported")
-		}
-	}
+	testutil.Eventually(t, patience, "the last state is reported", func() (bool, string) { return told() > 0, "not yet" })
 	time.Sleep(50 * time.Millisecond)
 	if n := told(); n == 0 || n > 3 {
 		t.Errorf("%d events: %+v", n, got)

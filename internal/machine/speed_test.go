@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/testutil"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -38,11 +40,10 @@ func TestMeasuredSpeeds(t *testing.T) {
 	}
 	first := measure()
 	t.Logf("%+v", first)
-	for end := time.Now().Add(10 * time.Second); s.Subscriptions() > before; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d subscriptions, %d before", s.Subscriptions(), before)
-		}
-	}
+	testutil.Eventually(t, 10*time.Second, "the measurement's subscriptions end", func() (bool, string) {
+		n := s.Subscriptions()
+		return n <= before, fmt.Sprintf("%d subscriptions, %d before", n, before)
+	})
 	if again := measure(); again != first {
 		t.Errorf("%+v, measured before: %+v", again, first)
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/asynkron/protoactor-go/remote"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // downs spawns a local actor that collects PeerDown messages.
@@ -163,9 +165,10 @@ func TestFalseAlarm(t *testing.T) {
 		// it.
 		mustSay(t, s, p.address, "still here")
 	}
-	for begun := time.Now(); ended.Load() < 5 && time.Since(begun) < patience; {
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Eventually(t, patience, "5 alarms end endpoints", func() (bool, string) {
+		n := ended.Load()
+		return n >= 5, fmt.Sprint(n, " ended")
+	})
 	time.Sleep(100 * time.Millisecond)
 	if n := ended.Load(); n != 5 {
 		t.Errorf("5 alarms ended endpoints %d times", n)

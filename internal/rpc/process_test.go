@@ -21,6 +21,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // Tests use real processes: the test binary runs itself with childEnv set.
@@ -131,7 +132,7 @@ func (p *process) kill() {
 func (p *process) freeze(t *testing.T) {
 	t.Helper()
 	p.cmd.Process.Signal(syscall.SIGSTOP)
-	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(time.Millisecond) {
+	testutil.Eventually(t, patience, "every thread of the child stops", func() (bool, string) {
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 		stopped := 0
 		for _, f := range threads {
@@ -139,11 +140,8 @@ func (p *process) freeze(t *testing.T) {
 				stopped++
 			}
 		}
-		if len(threads) > 0 && stopped == len(threads) {
-			return
-		}
-	}
-	t.Fatal("the child does not stop")
+		return len(threads) > 0 && stopped == len(threads), fmt.Sprintf("%d of %d threads stopped", stopped, len(threads))
+	})
 }
 
 func spawn(t *testing.T, address, id string, incarnation uint64, env ...string) *process {

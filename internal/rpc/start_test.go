@@ -3,10 +3,10 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/goleak"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -77,14 +78,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 	p.stdin.Close()
 	p.cmd.Wait()
-	for begun := time.Now(); ; {
-		if err := goleak.Find(before); err == nil {
-			break
-		} else if time.Since(begun) > patience {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Eventually(t, patience, "all goroutines end", func() (bool, string) {
+		err := goleak.Find(before)
+		return err == nil, fmt.Sprint(err)
+	})
 	wantErr(t, s.Call(context.Background(), s.PID(p.address, "echo"), kindEcho, nil, nil), ErrClosed)
 	if _, err := s.Spawn("late", actor.PropsFromFunc(func(actor.Context) {})); !errors.Is(err, ErrClosed) {
 		t.Errorf("spawn after close: %v", err)
@@ -107,9 +104,11 @@ func TestFullMailbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i == 0 {
-			for v, _ := s.boxes.Load("echo"); v.(*box).waiting.Load() > 0; {
-				time.Sleep(time.Millisecond)
-			}
+			v, _ := s.boxes.Load("echo")
+			testutil.Eventually(t, patience, "the handler takes the first message", func() (bool, string) {
+				n := v.(*box).waiting.Load()
+				return n == 0, fmt.Sprint(n, " messages wait")
+			})
 		}
 	}
 	_, err := say(s, deadline(t, patience), s.Address(), kindEcho, "one too many")

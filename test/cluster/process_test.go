@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // process is one run of the binary. Its output goes to files in the test's folder, whose ends are
@@ -171,8 +172,8 @@ func tail(path string) string {
 // line waits until a line of the file matches and returns its submatches.
 func (p *process) line(t testing.TB, path string, re *regexp.Regexp, limit time.Duration) []string {
 	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
+	var found []string
+	testutil.Eventually(t, limit, fmt.Sprintf("%s says %v", p.name, re), func() (bool, string) {
 		ended := false
 		select {
 		case <-p.done:
@@ -183,17 +184,12 @@ func (p *process) line(t testing.TB, path string, re *regexp.Regexp, limit time.
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m := re.FindStringSubmatch(string(b)); m != nil {
-			return m
-		}
-		switch {
-		case ended:
+		if found = re.FindStringSubmatch(string(b)); found == nil && ended {
 			t.Fatalf("%s ended (%v) before it said %v", p.name, p.code, re)
-		case time.Now().After(deadline):
-			t.Fatalf("%s did not say %v in %v", p.name, re, limit)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return found != nil, "not yet"
+	})
+	return found
 }
 
 // end waits for the process and returns its exit code (-1: killed by a signal).

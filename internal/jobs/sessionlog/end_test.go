@@ -3,6 +3,7 @@ package sessionlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/server/sessions"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // faulty is a log that fails at chosen points.
@@ -262,14 +264,10 @@ func TestLiveDamage(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); j.Follow(ctx) }()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if _, err := follower.book.Look(t.Context(), "bob", "chat"); err == nil {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatal("the session of another key does not go on")
-			}
-		}
+		testutil.Eventually(t, time.Minute, "the session of another key goes on", func() (bool, string) {
+			_, err := follower.book.Look(t.Context(), "bob", "chat")
+			return err == nil, fmt.Sprint(err)
+		})
 		cancel()
 		<-done
 		s, err := follower.book.Look(t.Context(), "ann", "chat")

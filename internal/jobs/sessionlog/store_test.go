@@ -3,6 +3,7 @@ package sessionlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/server/sessions"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -177,11 +179,10 @@ func TestRefresh(t *testing.T) {
 	go func() { defer close(done); j.Follow(ctx) }()
 	defer func() { cancel(); <-done }()
 	must(t, add(t, leader, 0), nil)
-	for end := time.Now().Add(time.Minute); turns(t, follower) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the turn does not arrive")
-		}
-	}
+	testutil.Eventually(t, time.Minute, "the turn arrives", func() (bool, string) {
+		n := turns(t, follower)
+		return n > 0, fmt.Sprint(n, " turns")
+	})
 	must(t, add(t, follower, 1), nil)
 	must(t, j.Lookup(t.Context(), sessions.IDPrefix+"unknown"), nil)
 	follower.mu.Lock()

@@ -3,6 +3,7 @@ package tier
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 func scratch(t *testing.T, dir string, limit int64) *Scratch {
@@ -34,11 +37,10 @@ func numbers(n int) []byte {
 // settles waits for the goroutine that Close starts.
 func settles(t *testing.T, s *Scratch) {
 	t.Helper()
-	for until := time.Now().Add(10 * time.Second); s.Stats().Used > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("%d bytes are in use after all files were closed", s.Stats().Used)
-		}
-	}
+	testutil.Eventually(t, 10*time.Second, "closed files free their bytes", func() (bool, string) {
+		n := s.Stats().Used
+		return n == 0, fmt.Sprint(n, " bytes are in use")
+	})
 }
 
 // Pages return as written, also to concurrent readers. Files have no names, and count as used until
