@@ -40,7 +40,7 @@ func (a *account) room() int64 { return a.free() + a.Evictable + a.copies }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
-// ranks describes the sockets for the choice of an owner: as they are, or without any sequences.
+// ranks describes the sockets for the choice of an owner: with their sequences, or with none.
 func (l *ledger) ranks(empty bool) []booking.Rank {
 	ranks := make([]booking.Rank, len(l.sockets))
 	for i := range ranks {

@@ -19,8 +19,8 @@ import (
 // Kinds of records.
 const (
 	KindTurn journal.Kind = 32
-	// KindEnd ends a session. All records before it are void, and can be dropped with it. What follows it is
-	// another session.
+	// KindEnd ends a session. All records before it are void, and can be dropped with it. Later records belong
+	// to another session.
 	KindEnd journal.Kind = 33
 )
 
