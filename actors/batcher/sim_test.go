@@ -61,6 +61,7 @@ type cluster struct {
 	accepted int // accepted drafts
 	passes   int // passes after the first of a step
 	forks    int
+	unequal  int // layers whose heads got unequal numbers of tokens
 	takes    int // caches of sessions that the next turn took over
 	spills   int // caches that moved to files
 	lost     int // files that were lost
@@ -594,32 +595,24 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 }
 
 // factored is a policy that keeps factors of the prompt's keys.
-var factored = func() *kvcache.Policy {
-	p, err := kvpolicy.Parse("shadowkv:chunk=4,budget=8,outliers=1,local=1,keys=lowrank,rank=16")
+var factored = parsed("shadowkv:chunk=4,budget=8,outliers=1,local=1,keys=lowrank,rank=16")
+
+func parsed(spec string) *kvcache.Policy {
+	p, err := kvpolicy.Parse(spec)
 	if err != nil {
 		panic(err)
 	}
 	return p
-}()
+}
 
 // voting chooses tokens by the queries of a window, summing by those of the whole prompt.
-var voting, summing = func() (a, b *kvcache.Policy) {
-	a, err := kvpolicy.Parse("snapkv:topk=30,obs=4,pool=3")
-	b, failed := kvpolicy.Parse("h2o:recent=12,topk=20")
-	if err = errors.Join(err, failed); err != nil {
-		panic(err)
-	}
-	return a, b
-}()
+var voting, summing = parsed("snapkv:topk=30,obs=4,pool=3"), parsed("h2o:recent=12,topk=20")
+
+// divided gives the heads of a layer unequal numbers of tokens, repeated compresses again in decode.
+var divided, repeated = parsed("adakv:topk=130,obs=4,pool=3"), parsed("resnap:topk=20,every=9,obs=8")
 
 // squeezed is a policy that reads the end of a prompt as decode rows.
-var squeezed = func() *kvcache.Policy {
-	p, err := kvpolicy.Parse("squeezed:clusters=0.2,levels=2,tail=9,obs=7")
-	if err != nil {
-		panic(err)
-	}
-	return p
-}()
+var squeezed = parsed("squeezed:clusters=0.2,levels=2,tail=9,obs=7")
 
 // fork begins a sequence with the cache of another.
 func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
@@ -746,16 +739,25 @@ func (c *cluster) handOver(q *sequence, owner int) {
 
 // handLayersOver moves what the owner keeps of the layers [from, to).
 func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
+	blocks := map[int][]int{} // of each head, by layer
+	for layer := from; layer < to; layer++ {
+		if blocks[layer] = c.headBlocks(q, layer); blocks[layer] != nil {
+			c.must(q.own.Divide(layer, blocks[layer]), "divide")
+		}
+	}
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
 			for layer := from; layer < to; layer++ {
-				rule := geometry.Rule(layer, q.open.Policy)
-				seen := c.statistics(q, rank, layer, head)
-				seen.Queries = make([]float32, min(rule.Needs.Window, q.open.Read)*seen.Group*geometry.Layout.KDim)
+				rule, whole := geometry.Rule(layer, q.open.Policy), q.open.Policy
+				if blocks[layer] != nil {
+					rule = rule.OfHead(q.open.Read, blocks[layer][head])
+					whole = rule
+				}
+				seen := c.queried(q, rank, layer, head)
 				kept := rule.Keep(seen)
 				switch {
 				case rank != owner:
-					b := kvcache.PromptBlock(geometry, q.open.Policy, q.open.Read, layer, tensor.Span{Lo: head, Hi: head + 1})
+					b := kvcache.PromptBlock(geometry, whole, q.open.Read, layer, tensor.Span{Lo: head, Hi: head + 1})
 					c.move(b, kvcache.Selection{From: part, Policy: q.open.Policy,
 						Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }}, q.own)
 				case !rule.KeepsAll():
@@ -777,6 +779,37 @@ func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
 			}
 		}
 	}
+}
+
+// queried returns the statistics of a head, with its own queries of the window.
+func (c *cluster) queried(q *sequence, rank, layer, head int) *kvcache.Statistics {
+	rule, seen := geometry.Rule(layer, q.open.Policy), c.statistics(q, rank, layer, head)
+	seen.Queries = make([]float32, min(rule.Needs.Window, q.open.Read)*seen.Group*geometry.Layout.KDim)
+	if rule.HeadBudget != nil {
+		for i := range seen.Queries {
+			seen.Queries[i] = float32((head+1)*(i%7) - layer)
+		}
+	}
+	return seen
+}
+
+// headBlocks returns the blocks of each head in a layer; nil: all heads have as many.
+func (c *cluster) headBlocks(q *sequence, layer int) []int {
+	rule := geometry.Rule(layer, q.open.Policy)
+	if !rule.Divides(geometry, q.open.Read) {
+		return nil
+	}
+	curves := make([][]float32, geometry.KVHeads)
+	for rank := range q.parts {
+		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
+			curves[head] = rule.HeadCurve(c.queried(q, rank, layer, head), geometry.KVHeads)
+		}
+	}
+	blocks := rule.HeadBlocks(q.open.Read, curves)
+	if slices.Min(blocks) < slices.Max(blocks) {
+		c.unequal++
+	}
+	return blocks
 }
 
 // handedOver frees what prefill needed.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -46,13 +45,7 @@ func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 }
 
 // paged is a policy whose rows can be in a file.
-var paged = func() *kvcache.Policy {
-	p, err := kvpolicy.Parse("quest:page=16,budget=32")
-	if err != nil {
-		panic(err)
-	}
-	return p
-}()
+var paged = parsed("quest:page=16,budget=32")
 
 // A sequence moves to a file once, when another waits for memory and the disk has room. Its memory
 // is free when the owner reports it. A sequence whose file is lost is read again, stays in memory,
