@@ -26,9 +26,8 @@ func streaming(n, tokens int) []request {
 		if i%2 == 1 {
 			b["temperature"], b["top_p"], b["seed"], b["frequency_penalty"] = 0.9, 0.95, 100+i, 0.2
 		}
-		what := "full"
-		if i%3 > 0 {
-			what = policies[i%len(policies)]
+		what := policyOf(i)
+		if what != "full" {
 			b["kv_policy"] = what
 		}
 		if i%4 > 1 {

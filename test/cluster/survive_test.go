@@ -55,9 +55,8 @@ func (o scenario) workload(r *rand.Rand) (reqs []request) {
 		if i%2 == 1 {
 			b["temperature"], b["top_p"], b["seed"] = 0.9, 0.95, i
 		}
-		what := "full"
-		if i%3 > 0 {
-			what = policies[i%len(policies)]
+		what := policyOf(i)
+		if what != "full" {
 			b["kv_policy"] = what
 		}
 		if i%10 == 0 {

@@ -38,12 +38,22 @@ var policies = []string{
 	"quest:page=16,budget=64",
 	"shadowkv:chunk=8,budget=32,outliers=4,local=2",
 	"squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
+	"adakv:topk=72,obs=16,pool=5",
+	"resnap:topk=20,every=9,obs=8",
 	"pyramidkv:topk=32,obs=16,beta=4",
 	"lagkv:sink=4,lag=16,topk=24",
 	"loki:budget=40,dims=0.5,calib=32",
 	"infinigen:alpha=2,most=0.3,calib=32",
-	"resnap:topk=20,every=9,obs=8",
 	"squeezed:clusters=0.2,sparsity=0.6,tail=12,obs=16,ring=24",
+}
+
+// policyOf returns the policy of request i: of three requests one keeps every token, and the others take the
+// policies in turn.
+func policyOf(i int) string {
+	if i%3 == 0 {
+		return "full"
+	}
+	return policies[(i-1-i/3)%len(policies)]
 }
 
 // mixed returns the workload of the same-bits tests: 20 requests with prompts of 1 to 2000 tokens,
