@@ -88,6 +88,8 @@ var tables = []Table{
 		full,
 		{Name: "Quest 1.56 %", Policy: "quest:page=16,budget=1.56%,skip=2"},
 		{Name: "Quest 1/16", Policy: "quest:page=16,budget=6.25%,skip=2"},
+		{Name: "Loki 1.56 %", Policy: "loki:budget=1.56%"},
+		{Name: "InfiniGen, at most 1.6 %", Policy: "infinigen:most=0.016"},
 		{Name: "ShadowKV 1.56 %", Policy: "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4"},
 		{Name: "ShadowKV 1.56 %, 8 outliers", Policy: "shadowkv:chunk=8,budget=1.56%,outliers=8,local=4"},
 	}, []TablePart{
@@ -113,6 +115,7 @@ var tables = []Table{
 		{Name: "StreamingLLM 1/5", Policy: "streaming:sink=4,recent=20%"},
 		{Name: "H2O 1/5", Policy: "h2o:paper"},
 		{Name: "SnapKV 1/5", Policy: "snapkv:topk=20%,obs=32,pool=5"},
+		{Name: "Ada-KV 1/5", Policy: "adakv:topk=20%,obs=32,pool=5"},
 		{Name: "LagKV 1/5", Policy: "lagkv:sink=4,lag=64,topk=15%"},
 	}, []TablePart{{Suite: Perplexities}}},
 	{"swiftkv", "SwiftKV, tables 3 to 5: the prompt's tokens skip half of the layers", []TableRow{
