@@ -11,7 +11,7 @@ func (s *State) breakEpoch(reason string) {
 	f := s.flight
 	s.out.Broken = &Broken{Epoch: f.plan.Epoch, Step: f.plan.Step, Reason: reason}
 	s.suspend(reason)
-	s.residency.rest.Failed(f.plan, s.now)
+	s.residency.backoff.Failed(f.plan, s.now)
 	// A request that breaks every step must not run forever.
 	for _, d := range f.plan.Decode {
 		s.failed(f.rows[d.Seq], reason)

@@ -1,7 +1,7 @@
 package batcher
 
 import (
-	"github.com/shoal-llm/shoal/actors/batcher/copies"
+	"github.com/shoal-llm/shoal/actors/batcher/replicas"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -14,7 +14,7 @@ const none = plan.None
 type residency struct {
 	s       *State
 	dropped []uint64 // sequences whose replica the next plan drops
-	rest    copies.Rest
+	backoff replicas.Backoff
 }
 
 // resides describes the other places of a request's cache.
@@ -35,7 +35,7 @@ func (v *residency) plan(p *plan.Plan) {
 
 // done processes the caches that moved to files in a step, and the sequences whose files failed.
 func (v *residency) done(p *plan.Plan, d *StepDone) {
-	v.rest.Done(p)
+	v.backoff.Done(p)
 	v.moved(d.Spilled)
 	v.lost(d.Lost)
 }
@@ -45,11 +45,11 @@ func (v *residency) done(p *plan.Plan, d *StepDone) {
 // costs more than the rebuild that a replica saves. A cache with rows in a file would have to be
 // read back. A cache that others share exists on its owner only.
 func (v *residency) planReplicas(p *plan.Plan) {
-	if len(v.s.ledger.sockets) < 2 || !v.rest.Over(v.s.now) {
+	if len(v.s.ledger.sockets) < 2 || !v.backoff.Over(v.s.now) {
 		return
 	}
 	for _, r := range v.s.running {
-		if len(p.Copy) == copies.InStep {
+		if len(p.Copy) == replicas.PerStep {
 			return
 		}
 		if !r.movable() || r.Policy.Scored() || r.resides.replica != none {

@@ -8,7 +8,7 @@ import (
 
 const maxPriority = 1000
 
-// validate returns what is wrong with a request by itself, or nil. The state of the cluster does not matter.
+// validate rejects a request that no state of the cluster could serve. nil: it is valid.
 func (r *request) validate(cfg *Config) *Reject {
 	if rejected := r.invalid(); rejected != nil {
 		return rejected
@@ -16,7 +16,7 @@ func (r *request) validate(cfg *Config) *Reject {
 	return cmp.Or(r.unsupported(cfg), r.tooLong(cfg))
 }
 
-// invalid returns which field of a request is invalid, or nil.
+// invalid rejects a request with a field that is missing or out of bounds. nil: there is none.
 func (r *request) invalid() *Reject {
 	switch {
 	case r.ID == "":
@@ -35,7 +35,7 @@ func (r *request) invalid() *Reject {
 	return nil
 }
 
-// unsupported returns what the policy of a request or the model does not support, or nil.
+// unsupported rejects a request that its policy or the model does not support. nil: both support it.
 func (r *request) unsupported(cfg *Config) *Reject {
 	whole := r.context() >= len(r.Prompt) // prefill reads the whole prompt
 	forks := r.Policy.Forks() || !r.Hold && (r.Policy.Endless() || r.Session != "")
@@ -57,7 +57,7 @@ func (r *request) unsupported(cfg *Config) *Reject {
 	return nil
 }
 
-// tooLong returns why the tokens of a request do not fit into its context, or nil.
+// tooLong rejects a request whose tokens do not fit into its context. nil: they fit.
 func (r *request) tooLong(cfg *Config) *Reject {
 	if cfg.Whole && len(r.Prompt) > cfg.TokenBudget {
 		return reject(CodeContext, "the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), cfg.TokenBudget)

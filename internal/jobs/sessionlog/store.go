@@ -1,5 +1,5 @@
 // Package sessionlog keeps the turns of sessions in the log of the jobs: one journal for each session,
-// one record for each turn. The last record says that the session is over.
+// one record for each turn, and a last one for its end.
 package sessionlog
 
 import (
@@ -42,7 +42,7 @@ type Store struct {
 	writers map[string]*writer
 }
 
-// writer is the journal of a session, and what it says. Its lock guards all fields.
+// writer is the journal of a session, with the turns in it. Its lock guards all fields.
 type writer struct {
 	*journal.Writer
 	folded
@@ -165,7 +165,7 @@ func (f *folded) end(j *journal.Journal, seq uint64) {
 	j.Restart(seq)
 }
 
-// publish gives the book what the journal says. before is the damage that was known.
+// publish gives the turns of the journal to the book. before is the damage that was known.
 func (s *Store) publish(id string, w *writer, before error) {
 	damage := ""
 	if w.damage != nil {

@@ -1,4 +1,4 @@
-package copies
+package replicas
 
 import (
 	"testing"
@@ -6,27 +6,27 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// TestRest: pauses double while steps with replicas fail in a row, up to 32 minutes. One that ends well ends
+// TestBackoff: pauses double while steps with replicas fail in a row, up to 32 minutes. A step that ends well ends
 // that. Other steps change nothing.
-func TestRest(t *testing.T) {
-	var r Rest
+func TestBackoff(t *testing.T) {
+	var b Backoff
 	other, copies := &plan.Plan{}, &plan.Plan{Copy: []plan.Copy{{}}}
 	now := int64(7)
-	if r.Failed(other, now); !r.Over(now) {
+	if b.Failed(other, now); !b.Over(now) {
 		t.Fatal("a pause after a step without replicas")
 	}
 	for i := range 9 {
-		r.Failed(copies, now)
-		r.Done(other)
+		b.Failed(copies, now)
+		b.Done(other)
 		end := now + 30_000<<min(i, 6)
-		if r.Over(end-1) || !r.Over(end) {
+		if b.Over(end-1) || !b.Over(end) {
 			t.Fatalf("pause %d does not end after %d ms", i, end-now)
 		}
 		now = end
 	}
-	r.Done(copies)
-	r.Failed(copies, now)
-	if !r.Over(now + 30_000) {
+	b.Done(copies)
+	b.Failed(copies, now)
+	if !b.Over(now + 30_000) {
 		t.Fatal("the pause is as long as before")
 	}
 }

@@ -1,0 +1,38 @@
+// Package replicas bounds how often a batcher makes replicas of caches. No request depends on a replica. If
+// none can be made, as when it lacks a recurrent state, each attempt breaks the epoch. So there is a pause after
+// a failed step that made replicas.
+package replicas
+
+import "github.com/shoal-llm/shoal/internal/engine/plan"
+
+const (
+	// PerStep is the maximum number of new replicas in one step.
+	PerStep = 2
+
+	firstPause = 30_000 // milliseconds; it doubles with each failure in a row
+	maxDoubled = 6      // the number of times that it doubles
+)
+
+// Backoff is the pause after failed steps. Times are in milliseconds.
+type Backoff struct {
+	failures int // in a row
+	until    int64
+}
+
+// Failed takes a plan whose step has failed.
+func (b *Backoff) Failed(p *plan.Plan, now int64) {
+	if len(p.Copy) > 0 {
+		b.until = now + firstPause<<min(b.failures, maxDoubled)
+		b.failures++
+	}
+}
+
+// Done takes a plan whose step has ended well.
+func (b *Backoff) Done(p *plan.Plan) {
+	if len(p.Copy) > 0 {
+		b.failures = 0
+	}
+}
+
+// Over reports whether replicas may be made.
+func (b *Backoff) Over(now int64) bool { return now >= b.until }
