@@ -68,7 +68,7 @@ func (c *prefixCache) keepCopy(r *request, b *prefix.Block) bool {
 	return c.tree.KeepSnapshot(b)
 }
 
-// copyBytes is the size of the states of all heads.
+// copyBytes returns the size of the states of all heads.
 func (l *ledger) copyBytes() int64 { return kvcache.StateBytes(l.g, l.g.KVHeads) }
 
 // moveCopy books memory for a copy on the request's owner, or frees it with sign -1.

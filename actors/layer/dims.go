@@ -88,7 +88,7 @@ func (d Dims) of(i int) Dims {
 	return d
 }
 
-// kinds is the number of different widths.
+// kinds returns the number of different widths.
 func (d Dims) kinds() int { return max(1, len(d.Widths)) }
 
 // maxOver returns the largest result of f over the widths of all layers.
@@ -123,7 +123,7 @@ func SliceOf(c *model.Config, layer int, s topology.Slice) topology.Slice {
 	return d.slice(s, d.WidthsOf(c, layer))
 }
 
-// AttentionScore is the score of a query with a key, of all heads.
+// AttentionScore returns the score of a query with a key, of all heads.
 func (d Dims) AttentionScore() tensor.Score { return d.score() }
 
 func (d Dims) score() tensor.Score {

@@ -60,7 +60,7 @@ func (b *Processor) allHeadsFactor(row, head int) (by float32, first int) {
 	return kernel.RMSFactor(total, len(sums)*d.HeadDim, d.NormEps), first
 }
 
-// ownHead is the number of a head among the query heads, or among the key heads.
+// ownHead returns the number of a head among the query heads, or among the key heads.
 func ownHead(d *Dims, head int) int {
 	if head < d.Heads {
 		return head

@@ -30,7 +30,7 @@ func (b *Batch) part(rank, width int) topology.Range {
 	return b.Place.Slices[rank].Part(tensor.Units(b.Dims.FFN), width)
 }
 
-// expertStep is what this rank computes of a layer with experts.
+// expertStep returns the part of a layer with experts that this rank computes.
 func (b *Batch) expertStep() experts.Step {
 	return experts.Step{
 		T: b.T, Alone: b.alone(), Experts: b.ExpertColumns(b.Rank), Shared: b.SharedColumns(b.Rank),

@@ -3,7 +3,7 @@ package layer
 // computesKV reports whether the layer computes the keys and values of its rows.
 func (w *Weights) computesKV() bool { return !w.KVComputed && !w.Borrows }
 
-// caches is the number of caches of a layer: each has the heads of the common divisor.
+// caches returns the number of caches of a layer: each has the heads of the common divisor.
 func (d Dims) caches() int {
 	if d.units == 0 {
 		return 1

@@ -27,7 +27,7 @@ type Demand struct {
 	Arrives bool
 }
 
-// Bytes is the peak on a socket that computes cut of the KV heads or units. A shared block has the given
+// Bytes returns the peak on a socket that computes cut of the KV heads or units. A shared block has the given
 // size.
 func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int64 {
 	if d.Arrives {

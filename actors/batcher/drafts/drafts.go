@@ -76,7 +76,7 @@ func New(cfg Config) Drafter {
 	return Drafter{cfg: cfg, recent: speculate.NewRecent(cfg.Bytes), trust: speculate.NewTrust()}
 }
 
-// Totals are the counts of all sequences since the start.
+// Totals returns the counts of all sequences since the start.
 func (d *Drafter) Totals() report.Speculated {
 	totals := d.totals
 	totals.Texts, totals.Recent = d.bytes, d.recent.Bytes()

@@ -44,7 +44,7 @@ func New(fixed, most int) Chooser {
 	return Chooser{fixed: min(fixed, max(1, most)), most: most, last: 1}
 }
 
-// Most is the largest number that the nodes support.
+// Most returns the largest number that the nodes support.
 func (c *Chooser) Most() int { return c.most }
 
 // Last returns the number of the newest plan.
@@ -89,7 +89,7 @@ func (c *Chooser) of(p *plan.Plan) *kind {
 	return k
 }
 
-// rowsOf is the number of rows of a plan's passes, with those of sweeps.
+// rowsOf returns the number of rows of a plan's passes, with those of sweeps.
 func rowsOf(p *plan.Plan) int {
 	n := p.Tokens() * p.PassCount()
 	for i := range p.Sweeps {
@@ -133,7 +133,7 @@ func (k *kind) next() int {
 	return k.best
 }
 
-// tried is the number of the current turn of a trial. The second pair of turns is in the opposite order,
+// tried returns the number of the current turn of a trial. The second pair of turns is in the opposite order,
 // because steps become slower as sequences grow.
 func (k *kind) tried() int { return 1 + (k.turns+k.turns/2)%2 }
 

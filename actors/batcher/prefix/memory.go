@@ -14,7 +14,7 @@ type Memory struct {
 	heads int
 }
 
-// NewMemory is the memory of a socket without blocks that reads prompts for this number of KV heads.
+// NewMemory returns the memory of a socket without blocks that reads prompts for this number of KV heads.
 func NewMemory(g kvcache.Geometry, rank, heads int) Memory {
 	m := Memory{rank: rank, heads: heads}
 	m.Block, m.Window = kvcache.SegmentBytes(g, g.PromptHeads(heads, false))

@@ -57,7 +57,7 @@ func (b *Backend) attend(a attention) {
 	}
 }
 
-// cacheOf is the cache of the layer.
+// cacheOf returns the cache of the layer.
 func (b *Backend) cacheOf(a attention) launch.Cache {
 	return launch.Cache{
 		Type: b.cache.Type, Arena: b.blocks.Base(), Tables: b.frame.tables.there, Index: a.index, KVHeads: a.heads.Len(),
@@ -65,7 +65,7 @@ func (b *Backend) cacheOf(a attention) launch.Cache {
 	}
 }
 
-// group is the number of query heads of a KV head.
+// group returns the number of query heads of a KV head.
 func (b *Backend) group() int { return b.dims.Heads / b.dims.KVHeads }
 
 // rotation is what queries and keys from a row on need before attention.
@@ -87,7 +87,7 @@ func (b *Backend) attendRows(a attention, rows topology.Range, described cuda.Po
 	b.doAttend(b.attendOf(a, rows, described, slots, prompt))
 }
 
-// attendOf is the operation of attendRows, without its scratch memory.
+// attendOf returns the operation of attendRows, without its scratch memory.
 func (b *Backend) attendOf(a attention, rows topology.Range, described cuda.Pointer, slots int, prompt bool) launch.Attend {
 	d, to := &b.dims, b.input(b.attended, rows.Lo)
 	o := launch.Attend{Cache: b.cacheOf(a), Q: a.queries(rows.Lo), LdQ: a.ld, Heads: a.heads.Len() * b.group(),

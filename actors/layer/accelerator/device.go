@@ -36,7 +36,7 @@ func New(c *card.Card, budget int64, caches ...tensor.KVLayout) (*Device, error)
 // Close frees the memory of the caches. Sockets that use the device have stopped.
 func (d *Device) Close() { d.blocks.Close() }
 
-// Card is the card that the device computes on.
+// Card returns the card that the device computes on.
 func (d *Device) Card() *card.Card { return d.card }
 
 // Backend implements layer.Device.

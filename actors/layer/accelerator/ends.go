@@ -105,7 +105,7 @@ func (b *Backend) Logits(held layer.Held, rows []layer.LogitRow) {
 	}
 }
 
-// wholeRow is the pinned memory of the i-th whole row of logits. It grows by rows, so rows that were
+// wholeRow returns the pinned memory of the i-th whole row of logits. It grows by rows, so rows that were
 // returned before stay valid until the next call of Logits.
 func (b *Backend) wholeRow(i int) []byte {
 	for len(b.whole) <= i {

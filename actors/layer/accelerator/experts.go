@@ -86,7 +86,7 @@ func newMixture(b *Backend, maxRows int) *mixture {
 	return x
 }
 
-// mixtureBytes is the memory of newMixture.
+// mixtureBytes returns the memory of newMixture.
 func mixtureBytes(d layer.Dims, rows int64) int64 {
 	pairs, f := rows*int64(d.MoE.PerToken), int64(d.MoE.FFN)
 	width := func(cols int64) int64 { return 4*cols + cols*9/8 }

@@ -206,7 +206,7 @@ func (b *Backend) writeBlock(to, block []byte) {
 	binary.LittleEndian.PutUint32(to, b.number(block))
 }
 
-// number is the number of a block; nil: none.
+// number returns the number of a block; nil: none.
 func (b *Backend) number(block []byte) uint32 {
 	if block == nil {
 		return launch.NoBlock

@@ -37,7 +37,7 @@ func (o *observer) close() {
 	o.masses.close()
 }
 
-// mass is the operation for rows of a layer.
+// mass returns the operation for rows of a layer.
 func (b *Backend) mass(a attention, rows topology.Range, described cuda.Pointer, slots int) launch.Mass {
 	o := launch.Mass{Cache: b.cacheOf(a), Q: a.queries(rows.Lo), LdQ: a.ld, Heads: a.heads.Len() * b.group(),
 		Scale: b.score.Scale, Cap: b.score.Cap,

@@ -70,7 +70,7 @@ func (p *placements) begin(b *Backend) {
 	}
 }
 
-// bytes is the size of the arrays of a layer.
+// bytes returns the size of the arrays of a layer.
 func (p *placements) bytes() int { return p.rows * (launch.RowBytes + p.heads*launch.PlaceBytes) }
 
 // row and place are the offsets of a row of a layer, and of the place of a KV head.

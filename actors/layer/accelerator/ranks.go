@@ -297,7 +297,7 @@ func (b *Backend) Total() []float32 {
 	return cuda.Floats(b.rank.total.bytes()[:n])
 }
 
-// rounding is the number that package tensor adds to a quantized weight when it stores it.
+// rounding returns the number that package tensor adds to a quantized weight when it stores it.
 func rounding(t tensor.DType) int {
 	if t == tensor.Q4_0 {
 		return 8

@@ -73,7 +73,7 @@ func Policy(p *kvcache.Policy) error {
 		"use one that evicts, such as snapstream, or compute on the CPU", p.Name())
 }
 
-// ActivationBytes is the memory of a card that the steps of one micro-batch take, without the caches.
+// ActivationBytes returns the memory of a card that the steps of one micro-batch take, without the caches.
 func ActivationBytes(d layer.Dims, maxRows, context int) int64 {
 	rows, q := int64(maxRows), int64(d.Heads*d.HeadDim)
 	h, f, qkv := int64(d.Hidden), int64(d.FFN), int64((d.Heads+2*d.KVHeads)*d.HeadDim)

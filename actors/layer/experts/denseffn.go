@@ -25,7 +25,7 @@ func (m *Rows) initDenseFFN(maxRows int) {
 	}
 }
 
-// input is the input of the experts.
+// input returns the input of the experts.
 func (m *Rows) input() []float32 {
 	if m.w.DenseFFN != nil {
 		return m.expertInput

@@ -60,7 +60,7 @@ type Biases struct {
 	Down     []float32 // (experts, Hidden)
 }
 
-// Bytes is the memory of the biases.
+// Bytes returns the memory of the biases.
 func (b *Biases) Bytes() int64 {
 	if b == nil {
 		return 0
@@ -93,7 +93,7 @@ type Step struct {
 	Down    topology.Range // columns of the output
 }
 
-// Rows is the activations of a batch within a layer with experts. A pair is a token and an expert
+// Rows has the activations of a batch within a layer with experts. A pair is a token and an expert
 // chosen for it. Pairs are sorted by expert, then by token, so that an expert's pairs are
 // consecutive rows. Every socket chooses the same experts and so has the same order.
 type Rows struct {
@@ -246,7 +246,7 @@ func (m *Rows) quantizedInput() bool { return quantizes(m.w.Gate) }
 
 func (m *Rows) quantizesActivations() bool { return m.step.Alone && quantizes(m.w.Down) }
 
-// blockFloats is the size of a row's quantized blocks in units of float32.
+// blockFloats returns the size of a row's quantized blocks in units of float32.
 func blockFloats(cols int) int { return tensor.QuantizedBytes(cols) / 4 }
 
 // quantizes reports whether the matrices of a bank multiply quantized blocks.
@@ -291,7 +291,7 @@ func (m *Rows) routeAll(e *Weights) (read int) {
 	return read
 }
 
-// expertOf is the expert of a pair.
+// expertOf returns the expert of a pair.
 func (m *Rows) expertOf(pair int) int {
 	return sort.Search(m.Experts, func(e int) bool { return int(m.first[e+1]) > pair })
 }

@@ -74,7 +74,7 @@ func count(n int, valid []uint64) (all int) {
 	return all
 }
 
-// padded is the number of heads up to a whole vector.
+// padded returns the number of heads up to a whole vector.
 func padded(heads int) int { return (heads + 7) &^ 7 }
 
 // turn stores the queries as [dim][padded heads].

@@ -49,7 +49,7 @@ type Adapter struct {
 	Memory *tensor.Weight // memory of all factors
 }
 
-// Bytes is the memory of the factors.
+// Bytes returns the memory of the factors.
 func (a *Adapter) Bytes() int64 { return a.Memory.Bytes() }
 
 // Close frees the factors.

@@ -80,7 +80,7 @@ func New(angles []float64, amplitude float32) *Table {
 	return &Table{inv: angles, amplitude: amplitude}
 }
 
-// Pairs is the number of pairs of a head.
+// Pairs returns the number of pairs of a head.
 func (r *Table) Pairs() int { return len(r.inv) }
 
 // Fill writes cos and sin of a position, with the amplitude.

@@ -48,7 +48,7 @@ const EndlessTokens = 1 << 24
 // number of tokens, and counts distances within the cache. No policy (nil) is not endless.
 func (p *Policy) Endless() bool { return p != nil && p.cachePositions && p.Eviction != nil }
 
-// Longest is the longest sequence, in tokens, of a model with the given context.
+// Longest returns the longest sequence, in tokens, of a model with the given context.
 func (p *Policy) Longest(context int) int {
 	if p.Endless() {
 		return EndlessTokens
@@ -107,7 +107,7 @@ func (s *Store) ReadBlocks(layer, head int, rope Rope, scratch *tensor.AttnScrat
 
 func nonzero(n int32) bool { return n != 0 }
 
-// blockOffsets are the offsets of the slots in use of one block.
+// blockOffsets returns the offsets of the slots in use of one block.
 func (t *table) blockOffsets(b int) []int32 {
 	return t.offsets[b*tensor.BlockSlots : min((b+1)*tensor.BlockSlots, t.n)]
 }

@@ -43,7 +43,7 @@ type Geometry struct {
 	Units int
 }
 
-// PromptHeads is the number of KV heads whose prompt rows a socket keeps if it computes cut of the
+// PromptHeads returns the number of KV heads whose prompt rows a socket keeps if it computes cut of the
 // KV heads or units.
 func (g Geometry) PromptHeads(cut int, owner bool) int {
 	switch {
@@ -55,7 +55,7 @@ func (g Geometry) PromptHeads(cut int, owner bool) int {
 	return 0
 }
 
-// Cut is the number of KV heads or units that the sockets divide in prefill.
+// Cut returns the number of KV heads or units that the sockets divide in prefill.
 func (g Geometry) Cut() int {
 	if g.Units > 0 {
 		return g.Units
@@ -63,10 +63,10 @@ func (g Geometry) Cut() int {
 	return g.KVHeads
 }
 
-// LayoutOf is the layout of a row in a layer.
+// LayoutOf returns the layout of a row in a layer.
 func (g Geometry) LayoutOf(layer int) tensor.KVLayout { return g.rows(g.window(layer)) }
 
-// rows is the layout of a row in the layers with a window of that size; 0: in those without one.
+// rows returns the layout of a row in the layers with a window of that size; 0: in those without one.
 func (g Geometry) rows(window int) tensor.KVLayout {
 	if window > 0 && g.Local.KDim > 0 {
 		return g.Local
@@ -74,7 +74,7 @@ func (g Geometry) rows(window int) tensor.KVLayout {
 	return g.Layout
 }
 
-// rowBytes is the size of a token in a number of heads of every layer, for a size of one row in a
+// rowBytes returns the size of a token in a number of heads of every layer, for a size of one row in a
 // layout.
 func (g Geometry) rowBytes(heads int, size func(tensor.KVLayout) int) int {
 	plain := g.unwindowed()
@@ -88,19 +88,19 @@ func (g Geometry) Single(p *Policy) bool { return g.Across && p.Scored() }
 
 func (g Geometry) group() int { return max(g.Group, 1) }
 
-// TokenBytes is the size of one token in a full cache, not rounded to blocks.
+// TokenBytes returns the size of one token in a full cache, not rounded to blocks.
 func (g Geometry) TokenBytes() int64 {
 	return int64(g.rowBytes(g.KVHeads, tensor.KVLayout.BlockBytes)) / tensor.BlockSlots
 }
 
-// states is the shape of recurrent states, divided as KV heads are.
+// states returns the shape of recurrent states, divided as KV heads are.
 func (g Geometry) states() states.Cut { return states.Cut{Shape: g.Recurrent, KVHeads: g.KVHeads} }
 
-// StateBytes is the size of a sequence's recurrent states on a socket with this number of
+// StateBytes returns the size of a sequence's recurrent states on a socket with this number of
 // KV heads. It does not depend on the number of tokens.
 func StateBytes(g Geometry, heads int) int64 { return g.states().Bytes(heads) }
 
-// PrefillBytes is the maximum that a socket holds for a sequence after reading a number of prompt
+// PrefillBytes returns the maximum that a socket holds for a sequence after reading a number of prompt
 // tokens. heads is its number of KV heads in every layer. Prefill attends to the whole prompt under every
 // policy, except in layers with a window.
 func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
@@ -111,7 +111,7 @@ func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 	return bytes + StateBytes(g, heads)
 }
 
-// promptBlocks is the maximum number of blocks of one head of a layer under rule r during prefill.
+// promptBlocks returns the maximum number of blocks of one head of a layer under rule r during prefill.
 // A layer with a window holds the tokens of a step and its ring, neither of which need start at a
 // block boundary.
 func (g Geometry) promptBlocks(r rule, tokens int) int64 {
@@ -158,7 +158,7 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	return bytes
 }
 
-// HandoverBytes is the peak on the owner during the hand-over of a prompt when the owner itself
+// HandoverBytes returns the peak on the owner during the hand-over of a prompt when the owner itself
 // read heads of the KV heads. A policy that keeps every token adopts their blocks. Otherwise, and
 // in layers with a window, the kept rows are copied.
 func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
@@ -176,7 +176,7 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	return bytes
 }
 
-// queryBytes is the size of the queries that an owner receives with the rows of one head.
+// queryBytes returns the size of the queries that an owner receives with the rows of one head.
 func queryBytes(g Geometry, p *Policy, prompt int) int64 {
 	if !p.Needs.Queries {
 		return 0
@@ -209,7 +209,7 @@ func overwrites(p *Policy, prompt, tokens int) bool {
 	return tokens-prompt > p.Slots(prompt, tokens)-p.Slots(prompt, prompt)
 }
 
-// tableBytes is the size of the slot table of one block.
+// tableBytes returns the size of the slot table of one block.
 func tableBytes(p *Policy) int64 {
 	if p.KeepsAll() {
 		return 0
@@ -232,7 +232,7 @@ func (p *Policy) Shares(g Geometry, prompt int) bool {
 
 func blocksOf(slots int) int64 { return int64(slots+tensor.BlockSlots-1) / tensor.BlockSlots }
 
-// undoBlocks is the number of blocks that hold one row per head for each staged token, BlockSlots
+// undoBlocks returns the number of blocks that hold one row per head for each staged token, BlockSlots
 // rows a block.
 func undoBlocks(heads int64, staged int) int64 {
 	return (heads*int64(staged) + tensor.BlockSlots - 1) / tensor.BlockSlots
@@ -245,13 +245,13 @@ func blockBytes(l tensor.KVLayout, blocks int64) int64 {
 	return blocks * int64(l.BlockBytes())
 }
 
-// blockBytes is the size of a number of blocks in a layer under the rule.
+// blockBytes returns the size of a number of blocks in a layer under the rule.
 func (r rule) blockBytes(g Geometry, blocks int64) int64 { return blockBytes(g.rows(r.window), blocks) }
 
 // ScoreOf is Score for the query heads that share a KV head.
 func (s *Store) ScoreOf(layer, head int) tensor.Score { return s.g.scoreOf(layer, head, s.Score) }
 
-// scoreOf is the score of the query heads that share a KV head.
+// scoreOf returns the score of the query heads that share a KV head.
 func (g Geometry) scoreOf(layer, head int, score tensor.Score) tensor.Score {
 	return score.Heads(layer, head*g.group(), g.group())
 }

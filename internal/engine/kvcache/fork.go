@@ -56,7 +56,7 @@ func (s *Store) Fork() (*Store, error) {
 	return f, f.openIndex(false)
 }
 
-// ForkBytes is the part of ResidentBytes that all forks of a beginning of prompt tokens share.
+// ForkBytes returns the part of ResidentBytes that all forks of a beginning of prompt tokens share.
 func ForkBytes(g Geometry, prompt int, p *Policy) int64 {
 	planes := g.planesOf(p, 0)
 	rows, index := &planes[rowsPlane], &planes[indexPlane]

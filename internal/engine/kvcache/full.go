@@ -2,5 +2,5 @@ package kvcache
 
 var full = Compose("full", "full", Parts{})
 
-// Full is the policy that keeps every token in the slot of its position, and reads all of them.
+// Full returns the policy that keeps every token in the slot of its position, and reads all of them.
 func Full() *Policy { return full }

@@ -23,7 +23,7 @@ func (p *Policy) HeadCurve(s *Statistics, heads int) []float32 {
 	return p.HeadBudget.Curve(p.Compressor.Score(s)[p.Sink:s.Prompt-p.Recent], p.chosen(s.Prompt), heads)
 }
 
-// HeadSteps is the length of a HeadCurve.
+// HeadSteps returns the length of a HeadCurve.
 func (p *Policy) HeadSteps(prompt, heads int) int {
 	return p.HeadBudget.Steps(prompt-p.Sink-p.Recent, p.chosen(prompt), heads)
 }
@@ -33,7 +33,7 @@ func (p *Policy) HeadBlocks(prompt int, curves [][]float32) []int {
 	return p.HeadBudget.Divide(curves, p.chosen(prompt))
 }
 
-// OfHead is the policy of a head with a number of blocks.
+// OfHead returns the policy of a head with a number of blocks.
 func (p *Policy) OfHead(prompt, blocks int) *Policy {
 	q := *p
 	q.layers, q.LayerTopK, q.TopK = nil, nil, p.chosen(prompt)%p.HeadBudget.Block+blocks*p.HeadBudget.Block
@@ -107,7 +107,7 @@ func (s *Store) divideMoved() error {
 	return nil
 }
 
-// dealt is the table and the slot of a slot as it moves.
+// dealt returns the table and the slot of a slot as it moves.
 func (s *Store) dealt(t *table, slot int) (*table, int) {
 	if t.blocks == nil {
 		return t, slot

@@ -23,7 +23,7 @@ func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, score
 	}
 }
 
-// PartFloats is the size of one result of [Observation.Parts]: what the sockets sum for a layer
+// PartFloats returns the size of one result of [Observation.Parts]: what the sockets sum for a layer
 // before the owner asks the policy.
 func PartFloats(g Geometry, p *Policy, prompt int) int {
 	n, floats := p.Needs, 0

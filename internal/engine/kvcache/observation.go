@@ -88,7 +88,7 @@ type Observation struct {
 	Results *results.Prompt
 }
 
-// StatisticsBytes is the size of an Observation for policy p on a socket. heads is its
+// StatisticsBytes returns the size of an Observation for policy p on a socket. heads is its
 // number of KV heads (or units) of every layer, and prompt the length of the prompt in tokens.
 func StatisticsBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	return statisticsBytes(g, heads, prompt, p.Needs)
@@ -149,7 +149,7 @@ func NewObservation(a *memory.Arena, g Geometry, heads tensor.Span, n Needs, pro
 	return o, nil
 }
 
-// queryHeads is the number of query heads of a KV head, or of a unit.
+// queryHeads returns the number of query heads of a KV head, or of a unit.
 func (g Geometry) queryHeads() int { return g.group() / max(1, g.Units) }
 
 func (o *Observation) index(layer, head int) int {
@@ -221,12 +221,12 @@ func (o *Observation) Release() {
 	o.charge, o.queries, o.votes, o.attention, o.labels, o.Prepared = 0, nil, nil, nil, nil, nil
 }
 
-// First is the position of the first query that is kept, or the number of tokens. Observes reports whether a
+// First returns the position of the first query that is kept, or the number of tokens. Observes reports whether a
 // layer has no window.
 func (o *Observation) First() int              { return o.first }
 func (o *Observation) Observes(layer int) bool { return o.at[layer] >= 0 }
 
-// Sums is the attention that each prompt token has received from a head's queries so far; nil if the layer has
+// Sums returns the attention that each prompt token has received from a head's queries so far; nil if the layer has
 // a window, or if the policy does not need it.
 func (o *Observation) Sums(layer, head int) []float32 {
 	if o.attention == nil || o.at[layer] < 0 {
@@ -235,10 +235,10 @@ func (o *Observation) Sums(layer, head int) []float32 {
 	return o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
 }
 
-// Prompt is the number of tokens in the prompt.
+// Prompt returns the number of tokens in the prompt.
 func (o *Observation) Prompt() int { return o.prompt }
 
-// LabelHeads are the heads with labels. In latent attention all units share one head.
+// LabelHeads returns the heads with labels. In latent attention all units share one head.
 func (o *Observation) LabelHeads() tensor.Span {
 	if o.g.Units > 0 {
 		return tensor.Span{Lo: 0, Hi: 1}
@@ -246,7 +246,7 @@ func (o *Observation) LabelHeads() tensor.Span {
 	return o.heads
 }
 
-// Labels are the numbers of the tokens of a head, [prompt], zero at first; nil: the layer has a
+// Labels returns the numbers of the tokens of a head, [prompt], zero at first; nil: the layer has a
 // window.
 func (o *Observation) Labels(layer, head int) []int32 {
 	if o == nil || o.labels == nil || o.at[layer] < 0 {

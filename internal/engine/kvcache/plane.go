@@ -23,7 +23,7 @@ type plane struct {
 	blocks [][]byte
 }
 
-// room is the number of blocks for a number of slots.
+// room returns the number of blocks for a number of slots.
 func (p *plane) room(slots int) int {
 	if p.size == 0 {
 		return 0

@@ -182,7 +182,7 @@ func (p *Policy) copied() *Policy {
 	return p
 }
 
-// at is the policy of the layer at a place among a number of them.
+// at returns the policy of the layer at a place among a number of them.
 func (p *Policy) at(place, layers int) *Policy {
 	if p.layers == nil {
 		return p
@@ -205,7 +205,7 @@ func SharesOf(spec string, longest int, of func(prompt int) *Policy) *Policy {
 	return p.copied()
 }
 
-// For is the policy of a prompt of the given length: each share of the prompt becomes a size. Costs and
+// For returns the policy of a prompt of the given length: each share of the prompt becomes a size. Costs and
 // sockets know only such policies.
 func (p *Policy) For(prompt int) *Policy {
 	if p == nil || p.of == nil {
@@ -214,10 +214,10 @@ func (p *Policy) For(prompt int) *Policy {
 	return p.of(prompt)
 }
 
-// Name is the word before the colon: "full", "streaming".
+// Name returns the word before the colon: "full", "streaming".
 func (p *Policy) Name() string { return p.name }
 
-// Spec is the canonical form with all parameters. Parse(Spec()) is the same policy.
+// Spec returns the canonical form with all parameters. Parse(Spec()) is the same policy.
 func (p *Policy) Spec() string { return p.spec }
 
 // KeepsAll reports whether every token stays in the slot of its position. Then the prefill blocks
@@ -227,7 +227,7 @@ func (p *Policy) KeepsAll() bool { return !p.Evicts() && !p.Reorders }
 // Evicts reports whether the policy drops tokens.
 func (p *Policy) Evicts() bool { return p.Compressor != nil || p.Eviction != nil }
 
-// Context is the number of a prompt's tokens that prefill reads. The others attend like generated
+// Context returns the number of a prompt's tokens that prefill reads. The others attend like generated
 // ones.
 func (p *Policy) Context(prompt int) int {
 	if p.Tail == nil {
@@ -242,12 +242,12 @@ func (p *Policy) Context(prompt int) int {
 // output through decode rows.
 func (p *Policy) RebuildsByPrefill() bool { return p.KeepsAll() && p.Selector == nil }
 
-// ReusableTokens is the number of first prompt tokens whose rows may come from a prefix cache. The
+// ReusableTokens returns the number of first prompt tokens whose rows may come from a prefix cache. The
 // rest must be read: at least one token for the logits, and the queries that the compressor
 // observes. If it sums over all queries, the sums must come from the cache too ([Segment.KeepSums]).
 func (p *Policy) ReusableTokens(prompt int) int { return max(0, prompt-max(1, p.Needs.Window)) }
 
-// SkippableTokens is the number of first tokens that may leave a step once their keys and values exist
+// SkippableTokens returns the number of first tokens that may leave a step once their keys and values exist
 // (SwiftKV).
 func (p *Policy) SkippableTokens(prompt int) int {
 	if p.Needs.PromptAttention {
@@ -259,7 +259,7 @@ func (p *Policy) SkippableTokens(prompt int) int {
 // firstSums is the first place in a long prompt where sums are kept.
 const firstSums = 1024
 
-// SumsAt is the next place, after the first from tokens of a prompt, where its sums are worth
+// SumsAt returns the next place, after the first from tokens of a prompt, where its sums are worth
 // keeping; 0: none. The places are powers of two, where other texts may diverge, and the end of the
 // last block that another prompt can reuse. Together they are shorter than three prompts.
 func (p *Policy) SumsAt(prompt, from int) int {
@@ -274,7 +274,7 @@ func (p *Policy) SumsAt(prompt, from int) int {
 // follow such a cache, since it sees rows but no queries.
 func (p *Policy) Scored() bool { return p.scored != nil }
 
-// Slots is the number of slots per layer and head that a sequence spans. tokens counts the tokens
+// Slots returns the number of slots per layer and head that a sequence spans. tokens counts the tokens
 // read and generated, prompt those at the end of prefill; tokens >= prompt. Slots never falls as
 // tokens grow.
 func (p *Policy) Slots(prompt, tokens int) int {
@@ -292,7 +292,7 @@ func (p *Policy) Slots(prompt, tokens int) int {
 	return p.Eviction.Slots(tokens) + p.chosen(prompt)
 }
 
-// chosen is the number of prompt tokens that the compressor chooses. They are stored after the slots of a ring.
+// chosen returns the number of prompt tokens that the compressor chooses. They are stored after the slots of a ring.
 func (p *Policy) chosen(prompt int) int {
 	n := max(prompt-p.Sink-p.Recent, 0)
 	if p.LayerTopK != nil {
@@ -356,7 +356,7 @@ func Positions(kept []int32, lo, hi int) []int32 {
 	return kept
 }
 
-// Slot is the slot of the token at position pos, below Slots(h.Prompt, pos+1).
+// Slot returns the slot of the token at position pos, below Slots(h.Prompt, pos+1).
 func (p *Policy) Slot(h *Head, pos int) int {
 	if p.Eviction == nil && p.Ring > 0 {
 		return p.Slots(h.Prompt, h.Prompt) + (pos-h.Prompt)%p.Ring

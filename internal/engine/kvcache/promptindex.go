@@ -89,7 +89,7 @@ func IndexWorkOf(g Geometry, prompt int, p *Policy) IndexWork {
 	return p.plan(g, prompt).IndexWork
 }
 
-// plan is the plan of the policy's index; zero without one.
+// plan returns the plan of the policy's index; zero without one.
 func (p *Policy) plan(g Geometry, prompt int) IndexPlan {
 	if p.Index == nil || p.Index.Fits(g) != nil {
 		return IndexPlan{}
@@ -191,14 +191,14 @@ func (s *Store) buildIndex(run Run, ropes Ropes) error {
 	return nil
 }
 
-// Arena is the memory of the store.
+// Arena returns the memory of the store.
 func (s *Store) Arena() *memory.Arena { return s.arena }
 
-// IndexBlocks are the blocks of the selector's index of a head.
+// IndexBlocks returns the blocks of the selector's index of a head.
 func (s *Store) IndexBlocks(layer, head int) [][]byte {
 	return s.table(layer, head).planes[indexPlane].blocks
 }
 
-// Queries are the queries of the observation window that came with a head's rows, [window][group]
+// Queries returns the queries of the observation window that came with a head's rows, [window][group]
 // [KDim]; nil after Seal, and in a cache that was moved.
 func (s *Store) Queries(layer, head int) []float32 { return s.table(layer, head).queries }

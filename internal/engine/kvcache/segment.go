@@ -56,7 +56,7 @@ func (g *Segment) Held() (blocks [][]byte, own int64) {
 	return g.blocks, own
 }
 
-// Heads are the KV heads whose rows it holds.
+// Heads returns the KV heads whose rows it holds.
 func (g *Segment) Heads() tensor.Span { return g.heads }
 
 // Release releases the segment; stores that attached it keep its rows. It may be called twice.
@@ -134,7 +134,7 @@ func (s *Store) fits(g *Segment, at int) error {
 	return nil
 }
 
-// SegmentBytes is the size of a segment on a socket with this number of KV heads: in layers
+// SegmentBytes returns the size of a segment on a socket with this number of KV heads: in layers
 // without a window, and in layers with one.
 func SegmentBytes(g Geometry, heads int) (whole, windows int64) {
 	plain := int64(g.unwindowed()) * int64(heads)

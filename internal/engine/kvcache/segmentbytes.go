@@ -31,7 +31,7 @@ func (g Geometry) SegmentBlock(head, at int) rowblock.Block {
 	}
 }
 
-// HeadBytes is the size of one KV head of a segment on the wire: its block of every layer.
+// HeadBytes returns the size of one KV head of a segment on the wire: its block of every layer.
 func HeadBytes(g Geometry) int { return g.SegmentBlock(0, 0).Bytes(g) }
 
 // Append appends the rows of a segment, a rowblock.Block of HeadBytes for each head, so that files and

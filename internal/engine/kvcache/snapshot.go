@@ -113,7 +113,7 @@ func (g Geometry) StatesBlock(head, at int) rowblock.Block {
 	return b
 }
 
-// StatesHeadBytes is the size of one KV head of a snapshot on the wire.
+// StatesHeadBytes returns the size of one KV head of a snapshot on the wire.
 func StatesHeadBytes(g Geometry) int { return g.StatesBlock(0, 0).Bytes(g) }
 
 // AppendStates appends the snapshot, a rowblock.Block of StatesHeadBytes for each head.

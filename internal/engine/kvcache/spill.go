@@ -51,7 +51,7 @@ type fetched struct {
 	blocks [][]byte
 }
 
-// pager is the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
+// pager returns the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
 func (p *Policy) pager() pageSelector {
 	c, ok := p.Selector.(pageSelector)
 	if !ok || !p.KeepsAll() || p.half {
@@ -60,7 +60,7 @@ func (p *Policy) pager() pageSelector {
 	return c
 }
 
-// spilledSize is the number of bytes of n slots that move to a file.
+// spilledSize returns the number of bytes of n slots that move to a file.
 func (p *Policy) spilledSize(l tensor.KVLayout, n int) int {
 	if p.ReplacesKeys {
 		return l.ValueBytes(n)
@@ -68,10 +68,10 @@ func (p *Policy) spilledSize(l tensor.KVLayout, n int) int {
 	return l.PageBytes(n)
 }
 
-// pagesKept is the maximum number of pages that a query selects.
+// pagesKept returns the maximum number of pages that a query selects.
 func pagesKept(c pageSelector) int { return (c.Reads(1<<30) + c.Page() - 1) / c.Page() }
 
-// keptBytes are the bytes of one head that stay in memory: its selected pages and its tables.
+// keptBytes returns the bytes of one head that stay in memory: its selected pages and its tables.
 func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
 	c, each := p.pager(), int64(16)
 	if p.ReplacesKeys {
@@ -82,7 +82,7 @@ func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
 	return rows, each*int64(kept) + 8*((int64(kept)+63)/64) + 4*int64(all)
 }
 
-// Spillable is the number of blocks that a sequence with tokens countable tokens should move to a
+// Spillable returns the number of blocks that a sequence with tokens countable tokens should move to a
 // file; 0: none can, or memory would gain too little.
 func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
 	blocks, whole := pageable(g, prompt, tokens, p), StepBytes(g, prompt, tokens, 1, p)
@@ -92,7 +92,7 @@ func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
 	return blocks
 }
 
-// pageable is the number of blocks that can be in a file. It is 0 until every step selects among
+// pageable returns the number of blocks that can be in a file. It is 0 until every step selects among
 // pages. It never falls as tokens grow, so a spill that was planned can still be done later.
 func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 	for _, r := range g.rules(p) {
@@ -121,7 +121,7 @@ func SpilledBytes(g Geometry, prompt, tokens, staged, blocks int, p *Policy) int
 	return bytes
 }
 
-// FileBytes is the size of a number of blocks in a file.
+// FileBytes returns the size of a number of blocks in a file.
 func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 	bytes := int64(0)
 	for _, r := range g.rules(p) {
@@ -132,7 +132,7 @@ func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 	return bytes
 }
 
-// pager is the selector of pages of a table; nil: its rows stay in memory.
+// pager returns the selector of pages of a table; nil: its rows stay in memory.
 func (t *table) pager() pageSelector {
 	if t.window > 0 || t.rule.ReplacesKeys && t.replaced == 0 {
 		return nil
@@ -140,7 +140,7 @@ func (t *table) pager() pageSelector {
 	return t.rule.pager()
 }
 
-// Spilled is the number of blocks in a file.
+// Spilled returns the number of blocks in a file.
 func (s *Store) Spilled() int {
 	if s.spilled == nil {
 		return 0
@@ -328,7 +328,7 @@ func (s *Store) fetchPages(t *table, pages []int32) {
 	}
 }
 
-// page is the memory of the i-th page.
+// page returns the memory of the i-th page.
 func (f *fetched) page(i, size int) []byte {
 	block := f.blocks[0]
 	each := len(block) / size
@@ -358,7 +358,7 @@ func (s *Store) FetchPages(layer, head int, pages []int32) (spilled bool) {
 	return t.fetched != nil
 }
 
-// FetchedPage is the i-th of the pages of the last FetchPages; nil: it is lost, and so is the result
+// FetchedPage returns the i-th of the pages of the last FetchPages; nil: it is lost, and so is the result
 // of the step.
 func (s *Store) FetchedPage(layer, head, i int) []byte {
 	t := s.table(layer, head)

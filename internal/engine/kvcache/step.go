@@ -295,7 +295,7 @@ func (s *Store) Observe(layer, head int, attention []float32) {
 	t.attention = append(t.attention[:0], attention...)
 }
 
-// scoreBytes is the size of what keepScores stores in a step of several tokens.
+// scoreBytes returns the size of what keepScores stores in a step of several tokens.
 func (s *Store) scoreBytes(staged int) (bytes int64) {
 	if staged < 2 {
 		return 0

@@ -125,36 +125,36 @@ func newStore(a *memory.Arena, g Geometry, heads tensor.Span, p *Policy) *Store 
 	return s
 }
 
-// Heads are the KV heads of every layer that the store holds.
+// Heads returns the KV heads of every layer that the store holds.
 func (s *Store) Heads() tensor.Span { return s.heads }
 
-// Geometry is the shape of the model's cache.
+// Geometry returns the shape of the model's cache.
 func (s *Store) Geometry() Geometry { return s.g }
 
-// Policy is the policy of the store; Full during prefill.
+// Policy returns the policy of the store; Full during prefill.
 func (s *Store) Policy() *Policy { return s.policy }
 
-// Rule is the policy of one layer of the store.
+// Rule returns the policy of one layer of the store.
 func (s *Store) Rule(layer int) *Policy { return s.table(layer, s.heads.Lo).rule }
 
-// Layout is the layout of a row in a block, in the layers without a window.
+// Layout returns the layout of a row in a block, in the layers without a window.
 func (s *Store) Layout() tensor.KVLayout { return s.g.Layout }
 
-// Tokens is the number of committed tokens, evicted ones included. It is the position of the next
+// Tokens returns the number of committed tokens, evicted ones included. It is the position of the next
 // token.
 func (s *Store) Tokens() int { return s.tokens }
 
-// Prompt is the number of tokens at the end of prefill.
+// Prompt returns the number of tokens at the end of prefill.
 func (s *Store) Prompt() int { return s.prompt }
 
-// States are the recurrent states of the sequence.
+// States returns the recurrent states of the sequence.
 func (s *Store) States() *states.Set { return &s.states }
 
 // State returns the recurrent state of a KV head. Recurrent layers are counted from 0, apart from those
 // with keys and values.
 func (s *Store) State(layer, head int) *states.State { return s.states.State(layer, head) }
 
-// Bytes is the memory that the store holds in its arena: planes, slot tables and undo rows. Shared
+// Bytes returns the memory that the store holds in its arena: planes, slot tables and undo rows. Shared
 // blocks count whole, see Shared.
 func (s *Store) Bytes() int64 {
 	bytes := s.charge + s.queryCharge + s.undo.charge
@@ -220,13 +220,13 @@ func (s *Store) Prefetch(layer, head, pos int) {
 	}
 }
 
-// Len is the number of slots to attend to, including those written in the running step.
+// Len returns the number of slots to attend to, including those written in the running step.
 func (s *Store) Len(layer, head int) int { return s.table(layer, head).n }
 
 // Head returns a head as its policy sees it. Positions belong to the store.
 func (s *Store) Head(layer, head int) *Head { return &s.table(layer, head).Head }
 
-// Position is the true position of the token in a slot; -1: the slot is empty.
+// Position returns the true position of the token in a slot; -1: the slot is empty.
 func (s *Store) Position(layer, head, slot int) int { return s.table(layer, head).position(slot) }
 
 func (t *table) position(slot int) int {

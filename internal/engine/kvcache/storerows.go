@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// PromptBlock is what the owner of a sequence receives of some heads of a layer at the end of
+// PromptBlock returns the rows that the owner of a sequence receives of some heads of a layer at the end of
 // prefill.
 func PromptBlock(g Geometry, p *Policy, prompt, layer int, heads tensor.Span) rowblock.Block {
 	if layer >= g.Layers {
@@ -43,7 +43,7 @@ func blockOf(layer int, heads, slots tensor.Span, of rowblock.Plane) rowblock.Bl
 	return rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: heads, Slots: slots, Planes: of}
 }
 
-// StepBlock is the rows of the running step's n tokens from pos on, in all layers. A replica that
+// StepBlock returns the rows of the running step's n tokens from pos on, in all layers. A replica that
 // gets them stays equal to the store: its policy makes the same choices, since they depend on
 // positions alone. Policies whose scores change in decode have no replicas.
 func (s *Store) StepBlock(pos, n int) rowblock.Block {
@@ -71,7 +71,7 @@ func (s *Store) RowShape(layer, head int, plane rowblock.Plane) rowblock.Shape {
 	return rowShape(s.g, layer, t.rule, s.prompt, plane)
 }
 
-// rowShape is the shape of a plane of a layer, which has rule p.
+// rowShape returns the shape of a plane of a layer, which has rule p.
 func rowShape(g Geometry, layer int, p *Policy, prompt int, plane rowblock.Plane) rowblock.Shape {
 	switch plane {
 	case rowblock.Positions:
@@ -315,7 +315,7 @@ func (s *Store) checkStaged(positions tensor.Span) error {
 // Sealed reports whether the store is complete, so that tokens may be written.
 func (s *Store) Sealed() bool { return s.sealed }
 
-// Staged is the number of reserved tokens beyond Tokens: those of the running step.
+// Staged returns the number of reserved tokens beyond Tokens: those of the running step.
 func (s *Store) Staged() int { return s.staged }
 
 // Selection is the rows that a policy keeps of one layer of a prompt, as the owner receives them.
@@ -371,5 +371,5 @@ func (x Selection) ReadRows(dst []byte, b rowblock.Block) ([]byte, error) {
 	})
 }
 
-// window is the last n elements of the observed queries.
+// window returns the last n elements of the observed queries.
 func (s *Statistics) window(n int) []float32 { return s.Queries[len(s.Queries)-n:] }

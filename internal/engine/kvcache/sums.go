@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// SumsBytes is the size of the sums of a segment on a socket. heads is its number of KV
+// SumsBytes returns the size of the sums of a segment on a socket. heads is its number of KV
 // heads (or units) of every layer, and tokens the length of the text.
 func SumsBytes(g Geometry, heads, tokens int) int64 {
 	return statisticsBytes(g, heads, tokens, Needs{PromptAttention: true})

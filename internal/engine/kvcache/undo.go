@@ -55,7 +55,7 @@ func (s *Store) extend(per int) {
 
 func (u *undo) clear() { u.entries, u.per = u.entries[:0], 0 }
 
-// row is the place of the old row of a table's i-th token: a block in row form, and the row in it.
+// row returns the place of the old row of a table's i-th token: a block in row form, and the row in it.
 func (u *undo) row(t *table, i int) ([]byte, int) { return u.rowOf(t, t.nth*u.per+i) }
 
 // rowOf is row for the number of an entry among those of the table's layout.
@@ -63,7 +63,7 @@ func (u *undo) rowOf(t *table, e int) ([]byte, int) {
 	return u.blocks[u.class(t)][e/tensor.BlockSlots], e % tensor.BlockSlots
 }
 
-// class is the index in blocks of a table's rows.
+// class returns the index in blocks of a table's rows.
 func (u *undo) class(t *table) int {
 	if t.layout == u.local && u.local.KDim > 0 {
 		return 1
@@ -71,7 +71,7 @@ func (u *undo) class(t *table) int {
 	return 0
 }
 
-// undoNeed is the number of blocks of each layout that undo a number of tokens.
+// undoNeed returns the number of blocks of each layout that undo a number of tokens.
 func (s *Store) undoNeed(staged int) (need [2]int) {
 	var tables [2]int64
 	for i := range s.tables {

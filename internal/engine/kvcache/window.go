@@ -15,7 +15,7 @@ import (
 // attention reads them in the same order. Prefill and decode give the same bits, and a cache whose
 // policy keeps every token can still be rebuilt by prefill.
 
-// window is the window of a layer; 0: none.
+// window returns the window of a layer; 0: none.
 func (g Geometry) window(layer int) int {
 	if layer < len(g.Windows) {
 		return g.Windows[layer]
@@ -23,7 +23,7 @@ func (g Geometry) window(layer int) int {
 	return 0
 }
 
-// unwindowed is the number of layers without a window.
+// unwindowed returns the number of layers without a window.
 func (g Geometry) unwindowed() int {
 	n := g.Layers
 	for layer := range g.Layers {
@@ -34,7 +34,7 @@ func (g Geometry) unwindowed() int {
 	return n
 }
 
-// Rule is the policy of a layer in a sequence under policy p: the ring of its window, if it has
+// Rule returns the policy of a layer in a sequence under policy p: the ring of its window, if it has
 // one.
 func (g Geometry) Rule(layer int, p *Policy) *Policy {
 	if w := g.window(layer); w > 0 {
@@ -44,7 +44,7 @@ func (g Geometry) Rule(layer int, p *Policy) *Policy {
 	return g.layer(layer, p)
 }
 
-// layer is the policy of a layer without a window.
+// layer returns the policy of a layer without a window.
 func (g Geometry) layer(layer int, p *Policy) *Policy {
 	switch {
 	case layer < p.Skip:

@@ -55,5 +55,5 @@ func (s *State) Apply(t *Turn, at int64, bytes int) error {
 	return nil
 }
 
-// Ends is when the session is over unless it has another turn, in Unix milliseconds.
+// Ends returns the time at which the session is over unless it has another turn, in Unix milliseconds.
 func (s *State) Ends() int64 { return s.Used + s.TTL*1000 }

@@ -51,13 +51,13 @@ func (b *Blocks) Close() {
 	}
 }
 
-// Base is the address of the memory on the card.
+// Base returns the address of the memory on the card.
 func (b *Blocks) Base() cuda.Pointer { return b.base }
 
-// Bytes is the size of the memory.
+// Bytes returns the size of the memory.
 func (b *Blocks) Bytes() int64 { return int64(len(b.space)) }
 
-// Offset is the distance of a block from Base.
+// Offset returns the distance of a block from Base.
 func (b *Blocks) Offset(block []byte) int64 { return hugemem.Offset(b.space, block) }
 
 func (b *Blocks) at(block []byte) cuda.Pointer { return b.base.Add(b.Offset(block)) }

@@ -83,10 +83,10 @@ func Open(index int, o Options) (_ *Card, err error) {
 	return c, err
 }
 
-// ID is the name of the card in options and reports, such as cuda:0.
+// ID returns the name of the card in options and reports, such as cuda:0.
 func (c *Card) ID() string { return fmt.Sprintf("cuda:%d", c.Index) }
 
-// Used is the memory that Alloc has allocated, in bytes.
+// Used returns the memory that Alloc has allocated, in bytes.
 func (c *Card) Used() int64 { return c.used.Load() }
 
 // Must ends the process on an error of the driver.

@@ -127,7 +127,7 @@ func Source(name string) string {
 	return string(b)
 }
 
-// SourceHash is the SHA-256 of the sources and the options.
+// SourceHash returns the SHA-256 of the sources and the options.
 func SourceHash() string {
 	h := sha256.New()
 	for _, name := range append(SourceNames(), Main) {
@@ -137,7 +137,7 @@ func SourceHash() string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// Head is the first line of the PTX.
+// Head returns the first line of the PTX.
 func Head(hash string) string {
 	return "// Code generated from kernels.cu, sources " + hash + ". DO NOT EDIT.\n"
 }

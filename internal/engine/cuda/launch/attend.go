@@ -36,12 +36,12 @@ type Attend struct {
 	To       Rounded // or zero; Heads*HeadDim is a multiple of 32 then
 }
 
-// stateFloats is the memory of a run's state: the output, 16 lanes of the sum, the largest score.
+// stateFloats returns the memory of a run's state: the output, 16 lanes of the sum, the largest score.
 func stateFloats(dim int) int { return dim + 32 }
 
 func (o Attend) runs() int { return ceil(o.Slots, tensor.RunSlots) }
 
-// ScratchBytes is the memory that attention needs between its two kernels.
+// ScratchBytes returns the memory that attention needs between its two kernels.
 func (o Attend) ScratchBytes() int64 {
 	if o.Prompt {
 		return 0
@@ -53,7 +53,7 @@ func (o Attend) stateBytes() int64 {
 	return 4 * int64(o.N) * int64(o.Heads) * int64(o.runs()) * int64(stateFloats(o.HeadDim))
 }
 
-// scoresLd is the scores of a head that the first kernel leaves for the second, or 0.
+// scoresLd returns the number of scores of a head that the first kernel leaves for the second, or 0.
 func (o Attend) scoresLd() int {
 	if o.parts() == splitParts {
 		return o.runs() * tensor.RunSlots
@@ -61,7 +61,7 @@ func (o Attend) scoresLd() int {
 	return 0
 }
 
-// tasks is the thread blocks of decode attention for one run.
+// tasks returns the number of thread blocks of decode attention for one run.
 func (o Attend) tasks() int { return o.N * o.KVHeads * ceil(o.Heads/o.KVHeads, queryTile) }
 
 // parts is Parts, chosen if it is 0.
@@ -157,7 +157,7 @@ func (o Attend) runCalls(suffix string, common, output []any) []Call {
 	}
 }
 
-// promptRows is the number of (token, head) rows of a thread block of prompt attention. promptTokens is the
+// promptRows returns the number of (token, head) rows of a thread block of prompt attention. promptTokens is the
 // number of its tokens for a group of heads.
 func promptRows(dim int) int {
 	if dim > 128 {

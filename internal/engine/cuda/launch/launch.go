@@ -81,7 +81,7 @@ func ceil(n, by int) int { return (n + by - 1) / by }
 // float32 scale for each 32 columns (rows, columns/32).
 type Rounded struct{ Bytes, Scales cuda.Pointer }
 
-// RoundedBytes is the memory of the two parts of Rounded.
+// RoundedBytes returns the memory of the two parts of Rounded.
 func RoundedBytes(rows, cols int) (bytes, scales int64) {
 	return int64(rows) * int64(cols), int64(rows) * int64(cols) / block * 4
 }

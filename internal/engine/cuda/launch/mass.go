@@ -26,7 +26,7 @@ type Mass struct {
 	Ld      int
 }
 
-// ScratchBytes is the memory for the largest scores and the sums of all rows and heads.
+// ScratchBytes returns the memory for the largest scores and the sums of all rows and heads.
 func (o Mass) ScratchBytes() int64 { return 8 * int64(o.N) * int64(o.Heads) }
 
 func (o Mass) Calls() ([]Call, error) {

@@ -10,7 +10,7 @@ import (
 // PanelRows is the number of rows of a panel of a card's weights. The last panel is padded with zeros.
 const PanelRows = 16
 
-// PackedBytes is the memory of a weight's data and scales on a card.
+// PackedBytes returns the memory of a weight's data and scales on a card.
 func PackedBytes(t tensor.DType, rows, cols int) (data, scales int64) {
 	elements := int64(ceil(rows, PanelRows)*PanelRows) * int64(cols)
 	switch t {

@@ -22,7 +22,7 @@ type Weight struct {
 	UnitLo, UnitHi int
 }
 
-// Units are the units that the weight holds.
+// Units returns the units that the weight holds.
 func (w Weight) Units() tensor.Span {
 	if w.UnitHi == 0 {
 		return tensor.Span{Lo: 0, Hi: tensor.Units(w.Cols)}
@@ -30,13 +30,13 @@ func (w Weight) Units() tensor.Span {
 	return tensor.Span{Lo: w.UnitLo, Hi: w.UnitHi}
 }
 
-// HeldCols is the number of columns of the units.
+// HeldCols returns the number of columns of the units.
 func (w Weight) HeldCols() int {
 	u := w.Units()
 	return tensor.UnitsSpan(w.Cols, u.Lo, u.Hi).Len()
 }
 
-// Nodes are the nodes of the sum tree that the units cover.
+// Nodes returns the nodes of the sum tree that the units cover.
 func (w Weight) Nodes() []tensor.Span {
 	u := w.Units()
 	return tensor.Subtrees(u.Lo, u.Hi, tensor.Units(w.Cols))

@@ -51,7 +51,7 @@ func steps() (all []step) {
 	return all
 }
 
-// Steps is the number of steps of Full.
+// Steps returns the number of steps of Full.
 func Steps() int { return len(steps()) }
 
 // Full does the steps from one on whose names contain a text, on the first card, and reports each.

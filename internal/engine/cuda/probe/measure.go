@@ -177,7 +177,7 @@ func best() measurement {
 	}}
 }
 
-// sequences are the caches of one layer for sequences of equal length, and the rows of their last slots.
+// sequences returns the caches of one layer for sequences of equal length, and the rows of their last slots.
 func (k *card) sequences(t tensor.DType, n, slots int) (launch.Cache, []launch.Row) {
 	return k.caches(t, 1, kvheads, dim, n, slots)
 }
@@ -213,7 +213,7 @@ func ropeWrite(n int) measurement {
 		}}
 }
 
-// attendBytes is the keys and values of a layer over some slots.
+// attendBytes returns the size of the keys and values of a layer over some slots.
 func attendBytes(t tensor.DType, slots int) int64 {
 	return kvheads * int64(slots) * int64(tensor.KVLayout{Type: t, KDim: dim, VDim: dim}.RowBytes())
 }
@@ -288,7 +288,7 @@ func (k *card) speed(m measurement) (*Speed, error) {
 	return &Speed{Time: best / time.Duration(n), Bytes: m.bytes, Ops: m.ops}, err
 }
 
-// graphTime is the time of a graph of the kernels that run puts into the stream, the fastest of some runs.
+// graphTime returns the time of a graph of the kernels that run puts into the stream, the fastest of some runs.
 func (k *card) graphTime(run func() error) (best time.Duration, err error) {
 	if err := run(); err != nil { // the first launch of a kernel may load its code
 		return 0, err

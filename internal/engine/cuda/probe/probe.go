@@ -81,7 +81,7 @@ func Quick(device string) Report {
 	return r
 }
 
-// freeOf is the free memory of a card, or 0 if it cannot be used.
+// freeOf returns the free memory of a card, or 0 if it cannot be used.
 func freeOf(d *cuda.Device) int64 {
 	c, err := d.Use()
 	if err != nil {

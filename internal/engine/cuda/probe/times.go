@@ -29,7 +29,7 @@ type Time struct {
 	Within   time.Duration `json:"within_ns"` // a launch's part of the step: the step without these launches is as much shorter
 }
 
-// Sum is the time of all kernels by themselves.
+// Sum returns the time of all kernels by themselves.
 func (t *Times) Sum() (sum time.Duration) {
 	for _, k := range t.Kernels {
 		sum += time.Duration(k.Launches) * k.Alone
@@ -132,7 +132,7 @@ func (k *card) times(s shape, c stepCase) (*Times, error) {
 	return out, nil
 }
 
-// fitting is the number of layers whose weights and caches fit the free memory.
+// fitting returns the number of layers whose weights and caches fit the free memory.
 func (k *card) fitting(s shape, c stepCase) int {
 	free, _, err := k.MemoryInfo()
 	k.fail(err)
@@ -152,7 +152,7 @@ func (k *card) fitting(s shape, c stepCase) int {
 	return int(max(1, min(int64(s.layers), left/layer)))
 }
 
-// matrices are the rows and columns of a layer's products: of queries, keys and values, of the output, of gate and up,
+// matrices returns the rows and columns of a layer's products: of queries, keys and values, of the output, of gate and up,
 // and down.
 func (s shape) matrices() [4][2]int {
 	return [...][2]int{{(s.heads + 2*s.kvheads) * s.dim, s.hidden}, {s.hidden, s.heads * s.dim}, {2 * s.ffn, s.hidden}, {s.hidden, s.ffn}}

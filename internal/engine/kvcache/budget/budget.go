@@ -1,7 +1,7 @@
 // Package budget divides the slots of a compressor among the layers of a model.
 package budget
 
-// Pyramid is the budget of PyramidKV (arXiv 2406.02069, section 4.2) in slots per head: lower layers get more
+// Pyramid returns the budget of PyramidKV (arXiv 2406.02069, section 4.2) in slots per head: lower layers get more
 // than higher ones, in a straight line. topk is the mean over all layers. The highest layer gets topk/beta, and
 // the lowest as much more than the mean. No layer gets more than the candidates of a prompt; what that leaves
 // goes to the higher layers, as in the authors' code. layer counts from the lowest of layers.

@@ -16,10 +16,10 @@ type Heads struct {
 	Block int // slots of a block
 }
 
-// Blocks is the mean number of whole blocks among topk slots. The rest of them is the same in every head.
+// Blocks returns the mean number of whole blocks among topk slots. The rest of them is the same in every head.
 func (h Heads) Blocks(topk int) int { return topk / h.Block }
 
-// Curve is the votes that each further block of a head's tokens adds, highest first: as many blocks as
+// Curve returns the votes that each further block of a head's tokens adds, highest first: as many blocks as
 // the candidates fill beyond the rest, at most all of a layer.
 func (h Heads) Curve(votes []float32, topk, heads int) []float32 {
 	curve := make([]float32, h.Steps(len(votes), topk, heads))
@@ -33,7 +33,7 @@ func (h Heads) Curve(votes []float32, topk, heads int) []float32 {
 	return curve
 }
 
-// Steps is the length of a curve.
+// Steps returns the length of a curve.
 func (h Heads) Steps(candidates, topk, heads int) int {
 	if candidates <= topk {
 		return 0
@@ -86,7 +86,7 @@ func Deal[T any](lists []*[]T, blocks []int, mean, size int) {
 	}
 }
 
-// Dealt is the list and the place that block b of list i has after Deal.
+// Dealt returns the list and the place that block b of list i has after Deal.
 func Dealt(blocks []int, mean, i, b int) (list, at int) {
 	if b >= mean {
 		return i, b - mean + blocks[i]

@@ -28,7 +28,7 @@ var lagKV = method.Method{Name: "lagkv", Params: []method.Param{
 
 type lagRelative struct{ sink, lag int }
 
-// Score is the rank of a token in its partition. So the highest ranks of all partitions stay.
+// Score returns the rank of a token in its partition. So the highest ranks of all partitions stay.
 func (x lagRelative) Score(s *kvcache.Statistics) []float32 {
 	scores := make([]float32, s.Prompt)
 	for pos := range scores {
@@ -87,7 +87,7 @@ func (x lagRelative) bounds(s *kvcache.Statistics, first, plane, width int) (lea
 	return least, most
 }
 
-// shares are the scores of a partition's tokens.
+// shares returns the scores of a partition's tokens.
 func (x lagRelative) shares(s *kvcache.Statistics, first int, of [2]reference) []float32 {
 	shares, deviations := make([]float32, x.lag), make([]float32, x.lag)
 	k, v := make([]float32, s.Layout.KDim), make([]float32, s.Layout.VDim)
@@ -107,7 +107,7 @@ func (x lagRelative) shares(s *kvcache.Statistics, first int, of [2]reference) [
 	return shares
 }
 
-// deviation is the standard deviation of a row over its channels, each relative to the reference. Channels
+// deviation returns the standard deviation of a row over its channels, each relative to the reference. Channels
 // without a range count as 0. Conversions prevent fused operations, which some processors have.
 func (r reference) deviation(row []float32) float32 {
 	mean, relative := 0.0, make([]float64, r.width)

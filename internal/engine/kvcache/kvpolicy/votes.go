@@ -29,7 +29,7 @@ const (
 var counted = method.Param{Key: "votes", Max: 2, Optional: true,
 	Words: []string{ofPrompt: "prompt", ofPrefix: "prefix", ofCandidates: "candidates"}}
 
-// windowVotes are the votes of the last obs queries. All tokens but the first sink and the newest recent ones
+// windowVotes returns the votes of the last obs queries. All tokens but the first sink and the newest recent ones
 // are candidates.
 func windowVotes(obs, pool, of, sink, recent int) votes {
 	v := votes{needs: kvcache.Needs{Window: obs}, pool: pool, edge: of == ofPrefix}
@@ -47,7 +47,7 @@ func (v votes) Score(s *kvcache.Statistics) []float32 {
 	return pooled(of, v.pool)
 }
 
-// pooled is the average pooling of equation 2: stride 1, zero padding, an odd kernel. The padding
+// pooled returns the average pooling of equation 2: stride 1, zero padding, an odd kernel. The padding
 // counts as in PyTorch's avg_pool1d. Sums run from the left, so the bits depend on the votes alone.
 func pooled(votes []float32, kernel int) []float32 {
 	if kernel <= 1 {

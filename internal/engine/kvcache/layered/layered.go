@@ -59,7 +59,7 @@ func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int) Shape {
 	return s
 }
 
-// CacheBytes is the peak of a socket's full cache while it reads a prompt of `read` tokens. It includes the
+// CacheBytes returns the peak of a socket's full cache while it reads a prompt of `read` tokens. It includes the
 // statistics for the policy. heads is the number of KV heads whose rows the socket stores, and cut the
 // number of heads or units that it computes. The first `shared` blocks belong to the prefix cache and are not
 // counted.
@@ -73,7 +73,7 @@ func (s Shape) CacheBytes(g kvcache.Geometry, heads, cut, read, shared int, p *k
 	return most
 }
 
-// ResidualBytes is the memory of a socket's rows of the residual stream for a number of tokens, and
+// ResidualBytes returns the memory of a socket's rows of the residual stream for a number of tokens, and
 // FileBytes is their size in a file.
 func (s Shape) ResidualBytes(tokens int) int64 {
 	if s.InFile {
@@ -95,7 +95,7 @@ func (s Shape) streamBytes(tokens int) int64 {
 
 func passes(tokens, pass int) int { return (tokens + pass - 1) / pass }
 
-// blockBytes is the size of the block that holds a rank's rows of one pass.
+// blockBytes returns the size of the block that holds a rank's rows of one pass.
 func blockBytes(hidden, pass, ranks int) int {
 	const line = 64
 	return (4*hidden*((pass+ranks-1)/ranks) + line - 1) / line * line

@@ -123,13 +123,13 @@ func (a *Arena) OnHost(blocks [][]byte) [][]byte {
 // Window gives the host access to blocks.
 func (a *Arena) Window() Window { return Window{remote: a.remote} }
 
-// Budget is the limit of Used in bytes.
+// Budget returns the limit of Used in bytes.
 func (a *Arena) Budget() int64 { return a.budget.Load() }
 
 // SetBudget changes the budget. Blocks in use stay, even if they exceed it.
 func (a *Arena) SetBudget(bytes int64) { a.budget.Store(max(bytes, 0)) }
 
-// Used is the number of bytes in use.
+// Used returns the number of bytes in use.
 func (a *Arena) Used() int64 { return a.used.Load() }
 
 // Stats returns all figures. Used and Peak may be from slightly different moments.
@@ -146,7 +146,7 @@ func (a *Arena) Stats() Stats {
 	return s
 }
 
-// evictable is the memory that is free when all registered holders have released it.
+// evictable returns the memory that is free when all registered holders have released it.
 func (a *Arena) evictable() (bytes int64) {
 	type block struct {
 		at   *byte

@@ -45,7 +45,7 @@ type class struct {
 // newClass returns a class without slabs. remote is nil for host memory.
 func newClass(remote Remote, size int) *class { return &class{remote: remote, size: size} }
 
-// slabCount is the number of mapped slabs.
+// slabCount returns the number of mapped slabs.
 func (c *class) slabCount() int { return len(c.slabs) }
 
 // close unmaps all slabs and returns their bytes.
@@ -60,12 +60,12 @@ func (c *class) close() (bytes int64, err error) {
 
 func (c *class) blocksPerSlab() int { return max(1, SlabTarget/c.size) }
 
-// slabBytes is the size of a slab.
+// slabBytes returns the size of a slab.
 func (c *class) slabBytes() int {
 	return (c.blocksPerSlab()*c.size + pageBytes - 1) / pageBytes * pageBytes
 }
 
-// MappedBytes is the maximum memory that an arena maps for a budget of blocks of one size.
+// MappedBytes returns the maximum memory that an arena maps for a budget of blocks of one size.
 func MappedBytes(budget int64, block int) int64 {
 	c := &class{size: block}
 	slabs := budget/int64(c.blocksPerSlab()*block) + 1
@@ -149,7 +149,7 @@ func (c *class) hold(b []byte) int32 {
 	return s.more[i]
 }
 
-// holders is the number of holders of a block.
+// holders returns the number of holders of a block.
 func (c *class) holders(b []byte) int32 {
 	if s, _, i := c.find(b); s.more != nil {
 		return 1 + s.more[i]

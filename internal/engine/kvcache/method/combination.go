@@ -85,7 +85,7 @@ func (x *combination) check(p *kvcache.Policy) error {
 	return nil
 }
 
-// text is the combination's part of a spec, with the ring as a number or as a share.
+// text returns the combination's part of a spec, with the ring as a number or as a share.
 func (x *combination) text(ring setting) (text string) {
 	if x.pyramid {
 		text += ",layers=pyramid,beta=" + Beta.text(x.beta)
@@ -105,7 +105,7 @@ func (x *combination) text(ring setting) (text string) {
 	return text
 }
 
-// with is the combination with the policy of a prompt of the given length in tokens.
+// with returns the combination with the policy of a prompt of the given length in tokens.
 func (x *combination) with(p *kvcache.Policy, prompt int) *kvcache.Policy {
 	if x.pyramid || x.ada || x.ring != (setting{}) {
 		parts, ring := p.Parts, setting{}

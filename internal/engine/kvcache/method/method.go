@@ -46,7 +46,7 @@ type setting struct{ number, share int }
 // whole is the share that is the whole prompt.
 const whole = 100_000
 
-// of is the number for a prompt of the given length: the share of its tokens, rounded down, within the bounds.
+// of returns the number for a prompt of the given length: the share of its tokens, rounded down, within the bounds.
 func (p Param) of(x setting, prompt int) int {
 	if x.share == 0 {
 		return x.number
@@ -140,7 +140,7 @@ func Share(key string, value, least, most int) Param {
 // Flag is 0 or 1.
 func Flag(key string) Param { return Param{Key: key, Max: 1} }
 
-// Of is the policy with these parameter values.
+// Of returns the policy with these parameter values.
 func (m Method) Of(values ...int) *kvcache.Policy {
 	settings := make([]setting, len(values))
 	for i, n := range values {
@@ -169,7 +169,7 @@ func (m Method) defaults() []setting {
 	return values
 }
 
-// Usage is the spec with all defaults.
+// Usage returns the spec with all defaults.
 func (m Method) Usage() string { return m.spec(m.defaults()) }
 
 // help is Usage with the optional parameters and the named settings.

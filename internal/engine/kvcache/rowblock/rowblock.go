@@ -129,7 +129,7 @@ func (b Block) each(of Shaper, f func(at Part) error) error {
 	return nil
 }
 
-// Bytes is the size of a block: the result of Append.
+// Bytes returns the size of a block: the result of Append.
 func (b Block) Bytes(of Shaper) int {
 	n := HeaderBytes
 	_ = b.each(of, func(at Part) error { n += at.Bytes; return nil })

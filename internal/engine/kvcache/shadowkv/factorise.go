@@ -116,7 +116,7 @@ func (f *factored) saveExact(h *factors, rows [][]byte, outliers []uint64) {
 	}
 }
 
-// page is the memory of the i-th exact chunk.
+// page returns the memory of the i-th exact chunk.
 func (f *factored) page(h *factors, i int) []byte {
 	each, size := tensor.BlockSlots/f.chunk, f.l.PageBytes(f.chunk)
 	return h.pages[i/each][i%each*size:][:size]

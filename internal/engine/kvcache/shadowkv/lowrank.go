@@ -55,7 +55,7 @@ func (lowRank) Prepare(*kvcache.Observation, *kvcache.Store, int, kvcache.Run) {
 // Arrange implements kvcache.PromptIndex. It is not called: rows stay in text order.
 func (lowRank) Arrange(*kvcache.Statistics) kvcache.Kept { return kvcache.Kept{} }
 
-// sizes are the sizes of the blocks of factors in bytes.
+// sizes returns the sizes of the blocks of factors in bytes.
 func (x lowRank) sizes(l tensor.KVLayout) (coeffs, basis, values int) {
 	_, size := coeffType(l)
 	return tensor.BlockSlots * x.rank * size, 4 * x.rank * l.KDim, l.ValueBytes(tensor.BlockSlots)
@@ -65,7 +65,7 @@ func (x lowRank) exactBlocks() int {
 	return (x.outliers*x.chunk + tensor.BlockSlots - 1) / tensor.BlockSlots
 }
 
-// coeffType is the type of coefficients, and its size.
+// coeffType returns the type of coefficients, and its size.
 func coeffType(l tensor.KVLayout) (tensor.DType, int) {
 	if l.Type == tensor.F32 {
 		return tensor.F32, 4
@@ -132,7 +132,7 @@ func (x lowRank) Open(s *kvcache.Store, moved bool) (kvcache.StoreIndex, error) 
 	return f, nil
 }
 
-// pieces is the memory of a head's factors.
+// pieces returns the memory of a head's factors.
 func (f *factors) pieces() [][]byte {
 	all := append(slices.Clone(f.coeffs), f.basis)
 	return append(append(all, f.values...), f.pages...)

@@ -49,7 +49,7 @@ type landmarks struct {
 	int8     bool
 }
 
-// marked is the number of chunks from which a query chooses; 0: it reads all.
+// marked returns the number of chunks from which a query chooses; 0: it reads all.
 func (m landmarks) marked(slots int) int {
 	if n := slots/m.chunk - m.local; n > m.chunks+m.outliers {
 		return n

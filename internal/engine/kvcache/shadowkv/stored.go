@@ -5,7 +5,7 @@ package shadowkv
 
 const factorsKind = "factors"
 
-// parts are the memory of a layer's factors, in the order in which they are stored.
+// parts returns the memory of a layer's factors, in the order in which they are stored.
 func (f *factored) parts(layer int) (all [][]byte) {
 	for _, h := range f.layers[layer] {
 		all = append(all, h.basis)
@@ -13,7 +13,7 @@ func (f *factored) parts(layer int) (all [][]byte) {
 	return append(all, f.layers[layer][0].coeffs...)
 }
 
-// storedBytes is the size of a layer's factors.
+// storedBytes returns the size of a layer's factors.
 func (f *factored) storedBytes(layer int) (n int) {
 	for _, b := range f.parts(layer) {
 		n += len(b)

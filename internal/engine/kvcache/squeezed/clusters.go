@@ -77,7 +77,7 @@ func membersOf(labels []int32) (members [][]int32) {
 	return members
 }
 
-// grouped is the coarse cluster of each cluster; nil: there is one level.
+// grouped returns the coarse cluster of each cluster; nil: there is one level.
 func (c clusters) grouped(s *kvcache.Statistics, members [][]int32) []int32 {
 	switch {
 	case c.coarse == 0:
@@ -103,10 +103,10 @@ func regroup(labels []int32, members [][]int32, groups []int32) {
 	}
 }
 
-// groups is the number of coarse centroids for a number of clusters.
+// groups returns the number of coarse centroids for a number of clusters.
 func (c clusters) groups(fine int) int { return min(fine, max(1, fine*c.coarse/c.share)) }
 
-// centroids are the means of the keys of each cluster.
+// centroids returns the means of the keys of each cluster.
 func (c clusters) centroids(s *kvcache.Statistics, members [][]int32) []float32 {
 	d := s.Layout.KDim
 	means, key, v := make([]float32, len(members)*d), make([]float32, d), make([]float32, s.Layout.VDim)
@@ -125,11 +125,11 @@ func (c clusters) centroids(s *kvcache.Statistics, members [][]int32) []float32 
 	return means
 }
 
-// parts is the number of segments of n clustered keys. part is the range of one of them.
+// parts returns the number of segments of n clustered keys. part is the range of one of them.
 func (c clusters) parts(n int) int            { return max(1, (n+c.segment/2)/c.segment) }
 func (c clusters) part(n, i int) (lo, hi int) { return i * n / c.parts(n), (i + 1) * n / c.parts(n) }
 
-// most is the maximum number of centroids of a segment.
+// most returns the maximum number of centroids of a segment.
 func (c clusters) most(lo, hi int) int { return max(1, (hi-lo)*c.share/1000) }
 
 // keys returns the stored keys of positions [lo, hi) of one head.

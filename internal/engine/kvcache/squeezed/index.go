@@ -45,10 +45,10 @@ func (x index) place(i int) []byte {
 	return x.blocks[i/tensor.BlockSlots][x.l.LandmarkBytes(x.kind)+i%tensor.BlockSlots*placeBytes:]
 }
 
-// begin is the start of what centroid i represents: a slot, or for a coarse centroid a fine one.
+// begin returns the start of what centroid i represents: a slot, or for a coarse centroid a fine one.
 func (x index) begin(i int) int { return int(binary.LittleEndian.Uint32(x.place(i))) }
 
-// keys is the number of keys that centroid i represents.
+// keys returns the number of keys that centroid i represents.
 func (x index) keys(i int) int { return int(binary.LittleEndian.Uint32(x.place(i)[4:])) }
 
 func (x index) setPlace(i int, begin, keys uint32) {
@@ -56,7 +56,7 @@ func (x index) setPlace(i int, begin, keys uint32) {
 	binary.LittleEndian.PutUint32(x.place(i)[4:], keys)
 }
 
-// end is the fine centroid after those of coarse centroid i.
+// end returns the fine centroid after those of coarse centroid i.
 func (x index) end(i, coarse, fine int) int {
 	if i+1 < coarse {
 		return x.begin(i + 1)
@@ -71,7 +71,7 @@ func (x index) put(i int, key []float32, n, begin int) {
 	x.setPlace(i, uint32(begin), uint32(n))
 }
 
-// survivors are the runs of fine centroids whose coarse centroid is selected by any query head.
+// survivors returns the runs of fine centroids whose coarse centroid is selected by any query head.
 func (x index) survivors(coarse, fine int, q kvcache.Queries, bound float32, s *tensor.AttnScratch) []int32 {
 	keys, runs := s.Chosen(coarse, 2*coarse)
 	clear(keys)
@@ -113,7 +113,7 @@ func (x index) score(runs []int32, q kvcache.Queries, s *tensor.AttnScratch) (sc
 	return scores, n
 }
 
-// weigh is the logarithm of the denominator of equations 1 to 3: the sum over one query head's
+// weigh returns the logarithm of the denominator of equations 1 to 3: the sum over one query head's
 // logits, each weighted by the number of its centroid's keys.
 func (x index) weigh(runs []int32, row []float32, score tensor.Score, head int, s *tensor.AttnScratch) float32 {
 	z := s.Row(len(row))

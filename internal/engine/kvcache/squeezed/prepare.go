@@ -39,7 +39,7 @@ func (c clusters) Plan(g kvcache.Geometry, prompt int) (p kvcache.IndexPlan) {
 	return p
 }
 
-// lastSegment is the number of the segment whose pieces complete the labels of n tokens. The coarse
+// lastSegment returns the number of the segment whose pieces complete the labels of n tokens. The coarse
 // centroids count as one more segment.
 func (c clusters) lastSegment(n int) int {
 	if c.coarse > 0 {
@@ -55,7 +55,7 @@ type prepared struct {
 	recalled map[[2]int]bool // by layer and head: all labels were computed before
 }
 
-// preparedOf is the state that an observation holds; the first one if it holds none.
+// preparedOf returns the state that an observation holds; the first one if it holds none.
 func preparedOf(state any) *prepared {
 	if p, ok := state.(*prepared); ok {
 		return p

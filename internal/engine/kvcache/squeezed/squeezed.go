@@ -44,10 +44,10 @@ type clusters struct {
 	tail, obs, segment      int // tokens
 }
 
-// minKeys is the least number of keys that are clustered.
+// minKeys returns the least number of keys that are clustered.
 func (c clusters) minKeys() int { return (999+c.minShare())/c.minShare() + c.tail }
 
-// minShare is the share of the smaller number of centroids.
+// minShare returns the share of the smaller number of centroids.
 func (c clusters) minShare() int {
 	if c.coarse > 0 {
 		return c.coarse
@@ -55,7 +55,7 @@ func (c clusters) minShare() int {
 	return c.share
 }
 
-// arranged is the number of a context's first tokens that are clustered.
+// arranged returns the number of a context's first tokens that are clustered.
 func (c clusters) arranged(context int) int {
 	if n := context - c.obs; n >= c.minKeys() {
 		return n
@@ -63,7 +63,7 @@ func (c clusters) arranged(context int) int {
 	return 0
 }
 
-// tailOf is the number of a prompt's last tokens that attend like generated ones, unless too few are
+// tailOf returns the number of a prompt's last tokens that attend like generated ones, unless too few are
 // before them.
 func (c clusters) tailOf(prompt int) int {
 	if c.arranged(prompt) == 0 {
@@ -81,7 +81,7 @@ func (c clusters) Reads(slots int) int {
 	return behind + (slots-behind)*(1000-c.sparsity)/1000
 }
 
-// kind is the type of the centroids.
+// kind returns the type of the centroids.
 func (clusters) kind(l tensor.KVLayout) tensor.DType {
 	if l.Type == tensor.F32 {
 		return tensor.F32

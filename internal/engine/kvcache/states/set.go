@@ -87,7 +87,7 @@ func (s *Set) Release() {
 	s.blocks, s.states, s.records, s.saved = nil, nil, nil, nil
 }
 
-// Bytes is the memory that the set holds in its arena.
+// Bytes returns the memory that the set holds in its arena.
 func (s *Set) Bytes() (bytes int64) {
 	for _, list := range [...][][]byte{s.blocks, s.records, s.saved} {
 		for _, b := range list {
@@ -103,7 +103,7 @@ func (s *Set) State(layer, head int) *State {
 	return &s.states[layer*s.heads.Len()+head-s.heads.Lo]
 }
 
-// Block is the memory of the i-th state, in the order [layer][head].
+// Block returns the memory of the i-th state, in the order [layer][head].
 func (s *Set) Block(i int) []byte { return s.blocks[i] }
 
 // Fill copies to each state the block of an equal set, see Block.

@@ -21,10 +21,10 @@ type Shape struct {
 	Taps       int // tokens that the convolution sees, the newest included
 }
 
-// Group is the number of value heads of a key head.
+// Group returns the number of value heads of a key head.
 func (r Shape) Group() int { return r.ValueHeads / r.KeyHeads }
 
-// Channels is the number of inputs of the convolution for one key head: q, k, and v of its group.
+// Channels returns the number of inputs of the convolution for one key head: q, k, and v of its group.
 func (r Shape) Channels() int { return 2*r.KeyDim + r.Group()*r.ValueDim }
 
 // HeadsOf returns the key heads that a socket with KV heads h of n has.
@@ -32,13 +32,13 @@ func (r Shape) HeadsOf(h tensor.Span, n int) tensor.Span {
 	return tensor.Span{Lo: h.Lo * r.KeyHeads / n, Hi: h.Hi * r.KeyHeads / n}
 }
 
-// headFloats is the size of one key head's state: S of its group, and the last inputs of the
+// headFloats returns the size of one key head's state: S of its group, and the last inputs of the
 // convolution.
 func (r Shape) headFloats() int {
 	return r.Group()*r.KeyDim*r.ValueDim + (r.Taps-1)*r.Channels()
 }
 
-// recordFloats is the size of one key head's record of a token, see State.
+// recordFloats returns the size of one key head's record of a token, see State.
 func (r Shape) recordFloats() int {
 	if r.KeyDim == 0 {
 		return r.Channels()
@@ -52,13 +52,13 @@ type Cut struct {
 	KVHeads int // of a layer of the model
 }
 
-// maxKeyHeads is the largest number of key heads of a KV head.
+// maxKeyHeads returns the largest number of key heads of a KV head.
 func (c Cut) maxKeyHeads() int { return (c.KeyHeads + c.KVHeads - 1) / c.KVHeads }
 
-// BlockBytes is the size of the arena block of one KV head of a layer.
+// BlockBytes returns the size of the arena block of one KV head of a layer.
 func (c Cut) BlockBytes() int { return wholeLines(4 * c.maxKeyHeads() * c.headFloats()) }
 
-// recordBlock is the size of the arena block of one token's records, of all layers and a number of KV
+// recordBlock returns the size of the arena block of one token's records, of all layers and a number of KV
 // heads.
 func (c Cut) recordBlock(heads int) int {
 	return wholeLines(4 * c.Layers * heads * c.maxKeyHeads() * c.recordFloats())
@@ -68,7 +68,7 @@ func wholeLines(bytes int) int {
 	return (bytes + memory.BlockAlign - 1) / memory.BlockAlign * memory.BlockAlign
 }
 
-// Bytes is the size of a sequence's states on a socket with this number of KV heads. It does not depend on
+// Bytes returns the size of a sequence's states on a socket with this number of KV heads. It does not depend on
 // the number of tokens.
 func (c Cut) Bytes(heads int) int64 {
 	if c.Layers == 0 {
@@ -77,7 +77,7 @@ func (c Cut) Bytes(heads int) int64 {
 	return int64(c.Layers) * int64(heads) * int64(c.BlockBytes())
 }
 
-// RecordBytes is the size of the records of a step of staged tokens on the owner.
+// RecordBytes returns the size of the records of a step of staged tokens on the owner.
 func (c Cut) RecordBytes(staged int) int64 {
 	if c.Layers == 0 {
 		return 0
@@ -85,12 +85,12 @@ func (c Cut) RecordBytes(staged int) int64 {
 	return int64(max(staged, 1)) * int64(c.recordBlock(c.KVHeads))
 }
 
-// RowBytes is the size of the states of a KV head of one layer on the wire.
+// RowBytes returns the size of the states of a KV head of one layer on the wire.
 func (c Cut) RowBytes(head int) int {
 	return 4 * c.HeadsOf(tensor.Span{Lo: head, Hi: head + 1}, c.KVHeads).Len() * c.headFloats()
 }
 
-// RecordRowBytes is the size of a token's records of all layers on the wire.
+// RecordRowBytes returns the size of a token's records of all layers on the wire.
 func (c Cut) RecordRowBytes() int {
 	if c.Layers == 0 {
 		return 0

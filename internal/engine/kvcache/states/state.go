@@ -24,7 +24,7 @@ type State struct {
 	applied int // tokens in data; -1: the state has not arrived
 }
 
-// Heads are the key heads of the state.
+// Heads returns the key heads of the state.
 func (s *State) Heads() tensor.Span { return s.heads }
 
 // Prompt returns an error unless the next token of a prompt that is being read is at position pos.
@@ -35,7 +35,7 @@ func (s *State) Prompt(pos int) error {
 	return nil
 }
 
-// Committed is the number of tokens that count. Records are of later ones.
+// Committed returns the number of tokens that count. Records are of later ones.
 func (s *State) Committed() int { return *s.set.tokens }
 
 // Advanced records that all key heads have been advanced to a number of tokens.
@@ -122,10 +122,10 @@ func (s *State) settleAll(slot, tokens int) {
 	s.applied = tokens
 }
 
-// moved is the part of a state that another socket needs.
+// moved returns the part of a state that another socket needs.
 func (s *State) moved() []byte { return tensor.FloatBytes(s.data[:s.heads.Len()*s.r.headFloats()]) }
 
-// recordOf is the records of all key heads in a slot.
+// recordOf returns the records of all key heads in a slot.
 func (s *State) recordOf(slot int) []byte {
 	n := s.r.recordFloats()
 	return tensor.FloatBytes(floatsOf(s.set.records[slot])[s.index*s.set.cut.maxKeyHeads()*n:][:s.heads.Len()*n])

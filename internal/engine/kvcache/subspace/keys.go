@@ -20,12 +20,12 @@ type Keys struct {
 	Centred     bool // the basis is that of the keys' differences from their mean (PCA), else of the keys (SVD)
 }
 
-// components is the number of components of a key: the share of its elements, rounded up to a multiple of 8.
+// components returns the number of components of a key: the share of its elements, rounded up to a multiple of 8.
 func (k Keys) components(l tensor.KVLayout) int {
 	return min(l.KDim, (l.KDim*k.Share+7999)/8000*8)
 }
 
-// layout is the layout of the components, as keys without values.
+// layout returns the layout of the components, as keys without values.
 func (k Keys) layout(l tensor.KVLayout) tensor.KVLayout {
 	kind := tensor.BF16
 	if l.Type == tensor.F32 {
@@ -34,7 +34,7 @@ func (k Keys) layout(l tensor.KVLayout) tensor.KVLayout {
 	return tensor.KVLayout{Type: kind, KDim: k.components(l)}
 }
 
-// piece is the number of elements of the basis in a block of the index, and their size in bytes.
+// piece returns the number of elements of the basis in a block of the index, and their size in bytes.
 func (k Keys) piece(l tensor.KVLayout) (elements, bytes int) {
 	pieces := (k.Calibration + tensor.BlockSlots - 1) / tensor.BlockSlots
 	elements = ((l.KDim*k.components(l)+pieces-1)/pieces + 31) / 32 * 32

@@ -118,7 +118,7 @@ func NewScratch(create func() (Medium, error), limit int64, log *slog.Logger) *S
 	return s
 }
 
-// Limit is the maximum total size of the files in bytes.
+// Limit returns the maximum total size of the files in bytes.
 func (s *Scratch) Limit() int64 { return s.limit }
 
 // ScratchStats are the used bytes and their limit, and counts since the start: pages read, bytes

@@ -50,7 +50,7 @@ func ofHead(s *kvcache.Store, whole rowblock.Block, head, size int, yield func(r
 	return rest.Planes == 0 || Body(s, rest) == 0 || yield(rest)
 }
 
-// Body is the number of bytes of a block's body.
+// Body returns the number of bytes of a block's body.
 func Body(s rowblock.Shaper, b rowblock.Block) int { return b.Bytes(s) - rowblock.HeaderBytes }
 
 // Check verifies that a block from another socket is a part of a cache after the given number of

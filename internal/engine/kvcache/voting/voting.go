@@ -10,7 +10,7 @@ import (
 // Edges are the first and the newest tokens of a prompt.
 type Edges struct{ Sink, Recent int }
 
-// Between is the span of a prompt's tokens between the edges, over which the softmax of votes runs. Without
+// Between returns the span of a prompt's tokens between the edges, over which the softmax of votes runs. Without
 // edges it is empty: the softmax runs over all tokens.
 func (e Edges) Between(prompt int) tensor.Span {
 	if e == (Edges{}) {

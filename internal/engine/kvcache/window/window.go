@@ -4,13 +4,13 @@ package window
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// Slots is the number of slots of a ring: whole blocks around any window, one more than it fills.
+// Slots returns the number of slots of a ring: whole blocks around any window, one more than it fills.
 func Slots(window int) int { return Blocks(window) * tensor.BlockSlots }
 
-// Blocks is the number of blocks of a ring.
+// Blocks returns the number of blocks of a ring.
 func Blocks(window int) int { return (window+tensor.BlockSlots-2)/tensor.BlockSlots + 1 }
 
-// Oldest is the first position that position pos sees in a layer with a window, or in chunks of its size.
+// Oldest returns the first position that position pos sees in a layer with a window, or in chunks of its size.
 func Oldest(window, pos int, chunks bool) int {
 	if chunks {
 		return pos - pos%window

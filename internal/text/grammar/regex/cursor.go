@@ -51,7 +51,7 @@ func (c *Cursor) Blanks(lines bool, comments ...string) {
 	}
 }
 
-// Line is the number of the line, from 1.
+// Line returns the number of the line, from 1.
 func (c *Cursor) Line() int { return 1 + strings.Count(c.Text[:min(c.At, len(c.Text))], "\n") }
 
 // IsWord reports letters, digits and underscores.
