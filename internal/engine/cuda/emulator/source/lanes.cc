@@ -3,12 +3,38 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <ucontext.h>
 
 #include <deque>
 #include <vector>
 
 extern uint8_t __start_shared_memory[], __stop_shared_memory[];
+
+// continue_at puts the registers that a function must keep on the stack, stores the stack's address,
+// and takes both from another stack. swapcontext would call the system twice, which is most of the
+// time of a short kernel, and minutes where calls of the system are slow.
+extern "C" void continue_at(void *stack, void **stored);
+asm(R"(
+.pushsection .text
+.type continue_at, @function
+continue_at:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rsi)
+  movq %rdi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size continue_at, . - continue_at
+.popsection
+)");
 
 namespace emulator {
 Dim thread, block, blocks, threads;
@@ -30,13 +56,14 @@ struct Copy {
 
 struct Lane {
   std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one is open
-  ucontext_t at;
+  void *stack;                                  // where it waits
   uint32_t number;
   bool ended;
 };
 
-ucontext_t scheduler;
-std::vector<uint8_t> stacks;
+void *scheduler;  // its stack
+uint8_t *stacks;
+size_t stacks_size;
 std::vector<Lane> lanes;
 std::vector<Warp> warps;
 Lane *current;
@@ -48,7 +75,7 @@ uint32_t barrier_arrived;
 // CUDA_EMULATOR_REVERSE runs the lanes of a block, and the blocks, from the last to the first.
 const bool reverse = getenv("CUDA_EMULATOR_REVERSE") != nullptr;
 
-void pause() { swapcontext(&current->at, &scheduler); }
+void pause() { continue_at(scheduler, &current->stack); }
 
 void enter() {
   (*body)();
@@ -63,12 +90,12 @@ void run_block() {
   for (auto &w : warps) w = {};
   for (uint32_t i = 0; i < lanes.size(); i++) {
     Lane &l = lanes[i];
-    l.number = i, l.ended = false, l.copies = {{}};
-    getcontext(&l.at);
-    l.at.uc_stack.ss_sp = &stacks[i * stack_bytes];
-    l.at.uc_stack.ss_size = stack_bytes;
-    l.at.uc_link = nullptr;
-    makecontext(&l.at, enter, 0);
+    l.number = i, l.ended = false;
+    if (l.copies.size() > 1 || !l.copies.front().empty()) l.copies = {{}};
+    // As continue_at leaves it: six registers, and where it returns to. enter does not return.
+    auto top = (void **)(&stacks[(i + 1) * stack_bytes]);
+    top[-2] = (void *)enter;
+    l.stack = top - 8;
   }
   for (size_t left = lanes.size(); left > 0;) {
     uint64_t before = progress;
@@ -76,7 +103,7 @@ void run_block() {
       current = &lanes[reverse ? lanes.size() - 1 - i : i];
       if (current->ended) continue;
       thread = {current->number, 0, 0};
-      swapcontext(&scheduler, &current->at);
+      continue_at(current->stack, &scheduler);
       left -= current->ended;
     }
     if (left > 0 && progress == before) {
@@ -123,7 +150,10 @@ void run(Dim grid, Dim shape, const std::function<void()> &f) {
   body = &f, blocks = grid, threads = shape;
   lanes.resize(shape.x);
   warps.resize((shape.x + 31) / 32);
-  if (stacks.size() < shape.x * stack_bytes) stacks.resize(shape.x * stack_bytes);
+  if (size_t need = shape.x * stack_bytes; stacks_size < need) {
+    free(stacks);
+    stacks = (uint8_t *)aligned_alloc(4096, stacks_size = need);
+  }
   uint64_t n = (uint64_t)grid.x * grid.y;
   for (uint64_t i = 0; i < n; i++) {
     uint64_t b = reverse ? n - 1 - i : i;
