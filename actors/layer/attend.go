@@ -207,7 +207,7 @@ func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 			case model.OfHeads:
 				headNorm(x, norm, d.NormEps)
 			case model.OfOwnHeads:
-				tensor.LayerNorm(x, x, norm[ownHead(&d, h)*hd:][:hd], d.NormEps)
+				tensor.LayerNorm(x, x, norm[ownHead(d, h)*hd:][:hd], d.NormEps)
 			}
 			tensor.RopeRotateHalf(x, cos, sin)
 			if d.QKNormOf == model.OfRotatedHeads {

@@ -36,11 +36,11 @@ func RecurrentShape(d *recurrent.Mixer) states.Shape {
 	return states.Shape{KeyHeads: d.KeyHeads, ValueHeads: d.ValueHeads, KeyDim: d.KeyDim, ValueDim: d.ValueDim, Taps: d.Taps}
 }
 
-func (d Dims) deltaIn() int  { return stride(d.Recurrent.KeyHeads * d.Delta.Width()) }
-func (d Dims) deltaOut() int { return stride(d.Recurrent.ValueHeads * d.Recurrent.ValueDim) }
+func (d *Dims) deltaIn() int  { return stride(d.Recurrent.KeyHeads * d.Delta.Width()) }
+func (d *Dims) deltaOut() int { return stride(d.Recurrent.ValueHeads * d.Recurrent.ValueDim) }
 
 // DeltaRows returns the rows of the joint projection of the gated delta rule that a rank has.
-func (d Dims) DeltaRows(p topology.Placement, rank int) topology.Range {
+func (d *Dims) DeltaRows(p topology.Placement, rank int) topology.Range {
 	r := d.Recurrent
 	if p.Mapping == topology.Reduce {
 		return topology.Range{Hi: r.KeyHeads * d.Delta.Width()}
@@ -173,7 +173,7 @@ func (w *Weights) deltaOut(b *Processor, y []float32, t topology.Range) {
 }
 
 // mixerShape returns the dimensions of the layers with a state.
-func (d Dims) mixerShape() mixer.Shape {
+func (d *Dims) mixerShape() mixer.Shape {
 	if d.Recurrent.Layers == 0 {
 		return mixer.Shape{}
 	}

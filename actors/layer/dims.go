@@ -73,28 +73,30 @@ func widthsOf(c *model.Config, layer int) Widths {
 	return Widths{s.Heads, s.Dim, c.FFNOf(layer)}
 }
 
-// WidthsOf returns the index in Widths of the widths of a layer.
-func (d Dims) WidthsOf(c *model.Config, layer int) int {
-	return max(0, slices.Index(d.Widths, widthsOf(c, layer)))
+// WidthsOf returns the index in Dims.Widths of the widths of a layer.
+func WidthsOf(c *model.Config, layer int) int {
+	return max(0, slices.Index(DimsOf(c).Widths, widthsOf(c, layer)))
 }
 
 // of returns the dimensions with the widths of index i.
-func (d Dims) of(i int) Dims {
+func (d *Dims) of(i int) Dims {
+	one := *d
 	if d.Widths != nil {
 		w := d.Widths[i]
-		d.units = d.KVHeads
-		d.KVHeads, d.HeadDim, d.FFN = w.KVHeads, w.HeadDim, w.FFN
+		one.units = d.KVHeads
+		one.KVHeads, one.HeadDim, one.FFN = w.KVHeads, w.HeadDim, w.FFN
 	}
-	return d
+	return one
 }
 
 // kinds returns the number of different widths.
-func (d Dims) kinds() int { return max(1, len(d.Widths)) }
+func (d *Dims) kinds() int { return max(1, len(d.Widths)) }
 
 // maxOver returns the largest result of f over the widths of all layers.
-func (d Dims) maxOver(f func(Dims) int) (n int) {
+func (d *Dims) maxOver(f func(*Dims) int) (n int) {
 	for i := range d.kinds() {
-		n = max(n, f(d.of(i)))
+		one := d.of(i)
+		n = max(n, f(&one))
 	}
 	return n
 }
@@ -102,7 +104,7 @@ func (d Dims) maxOver(f func(Dims) int) (n int) {
 // slice converts a socket's slice of the common divisors to one of the widths of index i. Runs of
 // heads, rows of heads and units of the FFN grow in proportion, so they tile the layer as they tile
 // the divisors.
-func (d Dims) slice(s topology.Slice, i int) topology.Slice {
+func (d *Dims) slice(s topology.Slice, i int) topology.Slice {
 	if d.Widths == nil {
 		return s
 	}
@@ -120,13 +122,13 @@ func (d Dims) slice(s topology.Slice, i int) topology.Slice {
 // SliceOf is slice for a layer of a model.
 func SliceOf(c *model.Config, layer int, s topology.Slice) topology.Slice {
 	d := DimsOf(c)
-	return d.slice(s, d.WidthsOf(c, layer))
+	return d.slice(s, WidthsOf(c, layer))
 }
 
 // AttentionScore returns the score of a query with a key, of all heads.
-func (d Dims) AttentionScore() tensor.Score { return d.score() }
+func (d *Dims) AttentionScore() tensor.Score { return d.score() }
 
-func (d Dims) score() tensor.Score {
+func (d *Dims) score() tensor.Score {
 	s := d.Score
 	if s.Scale == 0 {
 		s.Scale = float32(1 / math.Sqrt(float64(d.HeadDim)))
@@ -136,22 +138,22 @@ func (d Dims) score() tensor.Score {
 }
 
 // scoreOf returns the score of a task's query heads.
-func (d Dims) scoreOf(t attendTask) tensor.Score {
+func (d *Dims) scoreOf(t attendTask) tensor.Score {
 	return d.score().Heads(t.cache, t.head*d.group(), d.group())
 }
 
 // valueDim returns the width of a head's attention output after its value projection.
-func (d Dims) valueDim() int {
+func (d *Dims) valueDim() int {
 	if d.Latent.Rank > 0 {
 		return d.Latent.Value
 	}
 	return d.HeadDim
 }
 
-func (d Dims) attnCols() int { return d.Heads * d.valueDim() }
+func (d *Dims) attnCols() int { return d.Heads * d.valueDim() }
 
 // ropeHalf returns the number of rotated pairs per head.
-func (d Dims) ropeHalf() int {
+func (d *Dims) ropeHalf() int {
 	if d.Latent.Rank > 0 {
 		return d.Latent.Rope / 2
 	}
@@ -159,7 +161,7 @@ func (d Dims) ropeHalf() int {
 }
 
 // gateWidth returns the row stride of gate and up projections.
-func (d Dims) gateWidth() int { return stride(d.FFN) }
+func (d *Dims) gateWidth() int { return stride(d.FFN) }
 
 // stride returns the row stride for n elements: one cache line is added if rows are whole pages. A tile
 // writes a few columns of many rows at a time. At a stride of whole pages these addresses would
@@ -172,6 +174,6 @@ func stride(n int) int {
 	return n
 }
 
-func (d Dims) group() int { return d.Heads / d.KVHeads }
-func (d Dims) qCols() int { return d.Heads * d.HeadDim }
-func (d Dims) kCols() int { return d.KVHeads * d.HeadDim }
+func (d *Dims) group() int { return d.Heads / d.KVHeads }
+func (d *Dims) qCols() int { return d.Heads * d.HeadDim }
+func (d *Dims) kCols() int { return d.KVHeads * d.HeadDim }

@@ -26,7 +26,7 @@ var indexScratch = sync.Pool{New: func() any { return new(indexer.Scratch) }}
 
 // project computes the queries of rows, whose latents it normalises.
 func (x *Indexer) project(b *Processor, rows topology.Range) {
-	d, c, half := &b.Dims, &b.latentAttention.chosen, b.Dims.Latent.Rope/2
+	d, c, half := b.Dims, &b.latentAttention.chosen, b.Dims.Latent.Rope/2
 	dim, width := d.Latent.Index.Dim, d.Latent.Index.Heads*d.Latent.Index.Dim
 	c.queries = growF(c.queries, b.maxRows*width)
 	b.each(rows.Len(), b.latent.norm)

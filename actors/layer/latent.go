@@ -98,9 +98,9 @@ func (b *Processor) initLatent(maxRows int) {
 }
 
 // row returns the width of a cached row and of an absorbed query.
-func (d Dims) row() int { return d.Latent.Row() }
+func (d *Dims) row() int { return d.Latent.Row() }
 
-func (d Dims) downCols() int { return d.Latent.Columns() }
+func (d *Dims) downCols() int { return d.Latent.Columns() }
 
 // latentParts returns the parts of queries and values that this rank projects, and the number of
 // its matrices' first head. With Gather a rank projects its heads for all rows. With Reduce it

@@ -26,7 +26,7 @@ var exchangeSquares = allGather("exchange-squares", func(b *Batch, rank int, yie
 
 // sumSquares computes the sums of this rank's heads.
 func (b *Processor) sumSquares() {
-	d, ld, width := &b.Dims, b.Dims.qkvWidth(), b.Dims.Heads+b.Dims.KVHeads
+	d, ld, width := b.Dims, b.Dims.qkvWidth(), b.Dims.Heads+b.Dims.KVHeads
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h, g := b.batch.heads(s, b.batch.Rank), d.group()
@@ -46,7 +46,7 @@ func (b *Processor) sumSquares() {
 // allHeadsFactor returns the factor of the norm over all query heads, or all key heads, of a row,
 // and the first of these heads. head is any of them.
 func (b *Processor) allHeadsFactor(row, head int) (by float32, first int) {
-	d := &b.Dims
+	d := b.Dims
 	sums := b.squares[row*(d.Heads+d.KVHeads):][:d.Heads+d.KVHeads]
 	if head < d.Heads {
 		sums = sums[:d.Heads]

@@ -60,7 +60,7 @@ func (b *Processor) initPerLayer(maxRows int) {
 
 // embedPerLayer computes the inputs of rows from their embeddings and tokens.
 func (b *Processor) embedPerLayer(e *PerLayerInputs, first int, tokens []uint32, checked bool) error {
-	p, d := &b.perLayer, &b.Dims
+	p, d := &b.perLayer, b.Dims
 	w := d.PerLayer
 	n := w * d.Layers
 	y := p.inputs[first*n:]

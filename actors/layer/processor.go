@@ -14,7 +14,7 @@ import (
 // Processor is the CPU backend. It holds the activations of a micro-batch in host memory and reuses
 // its buffers in every step.
 type Processor struct {
-	Dims    Dims   // of the current layer
+	Dims    *Dims  // of the current layer
 	widths  []Dims // by index of Dims.Widths
 	maxRows int
 	batch   *Batch // the current step, set by Begin
@@ -66,10 +66,10 @@ type Processor struct {
 // NewProcessor allocates the activations of a micro-batch of at most maxRows rows.
 func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Processor {
 	b := &Processor{
-		Dims: d, maxRows: maxRows, Layout: layout, Pool: pool,
+		Dims: &d, maxRows: maxRows, Layout: layout, Pool: pool,
 		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
-		QKV: make([]float32, maxRows*d.maxOver(Dims.qkvWidth)), Attn: make([]float32, maxRows*d.maxOver(Dims.attnCols)),
-		Gate: make([]float32, maxRows*d.maxOver(Dims.gateWidth)), Up: make([]float32, maxRows*d.maxOver(Dims.gateWidth)),
+		QKV: make([]float32, maxRows*d.maxOver((*Dims).qkvWidth)), Attn: make([]float32, maxRows*d.maxOver((*Dims).attnCols)),
+		Gate: make([]float32, maxRows*d.maxOver((*Dims).gateWidth)), Up: make([]float32, maxRows*d.maxOver((*Dims).gateWidth)),
 	}
 	for i := range d.Widths {
 		b.widths = append(b.widths, d.of(i))
@@ -81,7 +81,7 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 		b.squares = make([]float32, maxRows*(d.Heads+d.KVHeads))
 	}
 	for range max(1, d.Ropes) {
-		n := maxRows * d.maxOver(Dims.ropeHalf)
+		n := maxRows * d.maxOver((*Dims).ropeHalf)
 		b.Cos, b.Sin = append(b.Cos, make([]float32, n)), append(b.Sin, make([]float32, n))
 	}
 	h := d.Hidden
@@ -177,7 +177,7 @@ func (b *Processor) runLayer(w *Weights, ops []Op) {
 // enter sets the widths of the layer that is computed next.
 func (b *Processor) enter(widths int) {
 	if b.widths != nil {
-		b.Dims = b.widths[widths]
+		b.Dims = &b.widths[widths]
 		b.Layout.KDim, b.Layout.VDim = b.Dims.HeadDim, b.Dims.HeadDim
 		b.batch.enter(widths)
 	}
@@ -185,7 +185,7 @@ func (b *Processor) enter(widths int) {
 
 // matrix returns the memory and the row stride of an activation. Quantized blocks count as float32.
 func (b *Processor) matrix(of Activation) (m []float32, ld int) {
-	switch d := &b.Dims; of {
+	switch d := b.Dims; of {
 	case QKV:
 		return b.QKV, b.Dims.qkvWidth()
 	case HeadSquares:

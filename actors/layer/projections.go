@@ -199,7 +199,7 @@ func (b *Batch) attentionCols(h topology.Range) topology.Range {
 }
 
 // qkvWidth returns the row stride of QKV.
-func (d Dims) qkvWidth() int {
+func (d *Dims) qkvWidth() int {
 	if d.Latent.Rank > 0 {
 		return d.Heads * d.row()
 	}
@@ -207,9 +207,9 @@ func (d Dims) qkvWidth() int {
 }
 
 // gateAt returns the first column of the output gates in QKV, and gateCols their number.
-func (d Dims) gateAt() int { return d.qCols() + 2*d.kCols() }
+func (d *Dims) gateAt() int { return d.qCols() + 2*d.kCols() }
 
-func (d Dims) gateCols() int {
+func (d *Dims) gateCols() int {
 	if d.OutputGate {
 		return d.qCols()
 	}

@@ -66,8 +66,8 @@ func (b *Batch) quantizable() (activations, owned bool) {
 }
 
 func (b *Processor) growQuantized() {
-	d, q, rows := &b.Dims, &b.quantized, b.maxRows
-	widest := d.maxOver(func(d Dims) int { return max(d.attnCols(), d.FFN) })
+	d, q, rows := b.Dims, &b.quantized, b.maxRows
+	widest := d.maxOver(func(d *Dims) int { return max(d.attnCols(), d.FFN) })
 	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(widest))
 	if q.row != nil {
 		return

@@ -39,6 +39,6 @@ func (b *Batch) expertStep() experts.Step {
 }
 
 // expertShape returns the dimensions of the layers with experts.
-func (d Dims) expertShape() experts.Shape {
+func (d *Dims) expertShape() experts.Shape {
 	return experts.Shape{MoE: d.MoE, Hidden: d.Hidden, NormEps: d.NormEps, Activation: d.Activation}
 }

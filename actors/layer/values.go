@@ -4,7 +4,7 @@ package layer
 func (w *Weights) computesKV() bool { return !w.KVComputed && !w.Borrows }
 
 // caches returns the number of caches of a layer: each has the heads of the common divisor.
-func (d Dims) caches() int {
+func (d *Dims) caches() int {
 	if d.units == 0 {
 		return 1
 	}

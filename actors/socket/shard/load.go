@@ -196,7 +196,7 @@ func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *laye
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
 		QBias: l.bias(n.Q), OBias: l.bias(n.O),
 		Borrows: n.Borrows, Lends: c.Lends(i), VFromK: n.Latent == nil && n.K.Weight != "" && n.V.Weight == "",
-		Widths: layer.DimsOf(c).WidthsOf(c, i),
+		Widths: layer.WidthsOf(c, i),
 	}
 	if c.Chunked {
 		w.Window = -n.Window
