@@ -146,8 +146,8 @@ samebits: ## the same-bits tests in full: every node count, mapping, chunk, shar
 	SHOAL_E2E=full go test -count 1 -v -timeout 90m -run 'SameBits|Goldens' ./test/cluster
 
 .PHONY: answers
-answers: ## answers of every policy, architecture and type, compared bit by bit with those recorded (1 to 3 minutes)
-	go test -count 1 -timeout 30m -v ./test/answers -only .
+answers: ## answers of every policy, architecture and type, compared bit by bit with those recorded (1 to 3 minutes); DEVICE=cuda:0 on a card
+	$(if $(DEVICE),CGO_ENABLED=0) go test -count 1 -timeout 30m -v ./test/answers -only . $(if $(DEVICE),-device $(DEVICE))
 
 .PHONY: mixed
 mixed: ## builds of earlier revisions with this one in one cluster, real processes (4 minutes)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/layer/accelerator"
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/collective"
@@ -53,11 +54,14 @@ type LocalConfig struct {
 	Draft string
 	// Threads is the number of compute threads. Default: the CPUs of the machine.
 	Threads int
-	fewest  int                                        // for tests: fewest threads of a step; 0: always all
-	wrap    func(id string, h node.Handle) node.Handle // for tests: wraps the handle of each socket
-	wire    func(id string) uint32                     // for tests: wire version of a socket
-	roles   []topology.Role                            // for tests: of each socket; nil: all do everything
-	lend    func(*proto.RowsReply) error               // for tests: changes rows of a cache that another socket takes
+	// Device is what computes: "cpu", or the graphics card "cuda:N" for a single socket with one model. KVBudget
+	// is then memory of the card. An error of its driver ends the process. Default "cpu".
+	Device string
+	fewest int                                        // for tests: fewest threads of a step; 0: always all
+	wrap   func(id string, h node.Handle) node.Handle // for tests: wraps the handle of each socket
+	wire   func(id string) uint32                     // for tests: wire version of a socket
+	roles  []topology.Role                            // for tests: of each socket; nil: all do everything
+	lend   func(*proto.RowsReply) error               // for tests: changes rows of a cache that another socket takes
 }
 
 // Local is an embedded cluster. It implements engine.Engine.
@@ -67,6 +71,7 @@ type Local struct {
 	sockets []localSocket
 	pool    *tensor.Pool
 	draft   *draft.Config
+	device  *accelerator.Device // nil: the CPU
 }
 
 type localSocket struct {
@@ -130,6 +135,9 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if c.core, err = newSite(c.system.Root, models, cfg.Sockets, "local", coordinator.PlacementLog{}, ""); err != nil {
 		return nil, err
 	}
+	if c.device, err = cfg.openCard(models); err != nil {
+		return nil, err
+	}
 	threads := topology.Threads{Most: cfg.Threads, Fewest: cmp.Or(cfg.fewest, cfg.Threads)}
 	hubs, grammars := make([]*memoryHub, len(models)), make([]func() (*grammar.Engine, error), len(models))
 	for i, m := range models {
@@ -150,6 +158,10 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 				return nil, err
 			}
 			sc.Rows = c.rows(cfg.lend)
+			if c.device != nil {
+				sc.Device, sc.ParsePolicy, sc.AdapterBudget = c.device, cardPolicy, 0
+				n.Device = c.device.Card().ID() + " " + c.device.Card().Name
+			}
 			pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
 			name := fmt.Sprintf("socket-%d", len(c.sockets)+1)
 			c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch, sc.Adapters})
@@ -172,6 +184,23 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 	}
 	return c, nil
+}
+
+// openCard opens the card that the cluster computes on; nil: the CPU computes.
+func (c *LocalConfig) openCard(models []served) (*accelerator.Device, error) {
+	nc := NodeConfig{Resources: Resources{Device: c.Device, KVMemory: c.KVBudget}, Logger: models[0].Logger,
+		Serves: CardServesOf(&models[0].ServeConfig)}
+	if err := nc.checkDevice(); err != nil {
+		return nil, err
+	}
+	if nc.onCard() != noCard && c.Sockets > 1 {
+		return nil, fmt.Errorf("cluster: %d sockets on %s: an embedded cluster has one socket on a card", c.Sockets, c.Device)
+	}
+	var all []*nodeModel
+	for _, m := range models {
+		all = append(all, &nodeModel{checkpoint: m.checkpoint, draftWord: c.Draft})
+	}
+	return openCard(&nc, all)
 }
 
 // openDisks opens the folders of a socket. Further models have folders below those of the first, and
@@ -219,6 +248,10 @@ func (c *Local) Close() {
 			s.scratch.Close()
 		}
 		s.adapters.Close()
+	}
+	if c.device != nil {
+		c.device.Close()
+		_ = c.device.Card().Close()
 	}
 	c.pool.Close()
 	c.system.Shutdown()

@@ -13,6 +13,7 @@ var (
 	only     = flag.String("only", `^(llama f32 bf16|mistral_window bf16 int8|deepseek_v2 q8_0 f32|random_odd f16)`, "answers whose \"model weights cache\" matches this `regexp` only")
 	recordTo = flag.String("record", "", "write the answers to this `file` instead of comparing them")
 	compare  = flag.String("compare", ofTree, "compare with this `file`; what was changed on purpose since 6a8247c is in its log")
+	device   = flag.String("device", "", "compare what this graphics card (cuda:N) serves, on it alone; needs CGO_ENABLED=0")
 	workers  = flag.Int("workers", runtime.GOMAXPROCS(0), "clusters at a time")
 )
 
@@ -43,6 +44,9 @@ func TestAnswers(t *testing.T) {
 		return
 	}
 	before.keep(match)
+	if *device != "" {
+		before.keepOf(now)
+	}
 	d := before.differences(now)
 	for _, line := range d.lines() {
 		t.Log(line)

@@ -107,6 +107,7 @@ type cut struct {
 	threads     int
 	tight       bool // little cache memory: sequences wait, are preempted and rebuilt
 	layers      bool // prompts are read layer by layer where it is possible
+	device      string
 }
 
 func (c cut) String() string {
@@ -116,6 +117,9 @@ func (c cut) String() string {
 	}
 	if c.layers {
 		s += ", layer by layer"
+	}
+	if c.device != "" {
+		s += ", on " + c.device
 	}
 	return s
 }
@@ -223,6 +227,8 @@ func (s setup) grows() bool { return s.weights == "bf16" && s.kv == "bf16" }
 // cutsOf returns the configurations of a setup.
 func (s setup) cutsOf() []cut {
 	switch {
+	case *device != "":
+		return []cut{{sockets: 1, mapping: "gather", step: 160, chunk: 100, threads: 2, device: *device}}
 	case s.main && s.grows():
 		return cuts
 	case s.main:

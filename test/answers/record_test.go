@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -113,6 +114,11 @@ func (r *record) keep(only *regexp.Regexp) {
 		}
 	}
 	r.order = order
+}
+
+// keepOf removes the answers that another record does not have.
+func (r *record) keepOf(other *record) {
+	r.order = slices.DeleteFunc(r.order, func(k key) bool { _, has := other.answers[k]; return !has })
 }
 
 // write stores r: a line per setup, followed by one per answer.

@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
+	"github.com/shoal-llm/shoal/actors/layer/accelerator"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -214,10 +216,26 @@ func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
 	if err := ck.Close(); err != nil {
 		return nil, err
 	}
+	if c.device != "" {
+		return s.onCard(ctx, dir, &config, c)
+	}
 	if c.tight {
 		return s.ask(ctx, dir, c, growing(&config), littleCache(&config))
 	}
 	return s.ask(ctx, dir, c, s.requests(&config), 1<<30)
+}
+
+// onCard is run on a graphics card, for the requests that it serves.
+func (s setup) onCard(ctx context.Context, dir string, config *model.Config, c cut) (*asked, error) {
+	weights, err := tensor.ParseDType(s.weights)
+	if err != nil {
+		return nil, err
+	}
+	if accelerator.Supports(config, weights) != nil {
+		return &asked{cut: c}, nil
+	}
+	served := slices.DeleteFunc(s.requests(config), func(r request) bool { return !cluster.CardComputes(r.policy) })
+	return s.ask(ctx, dir, c, served, 1<<28)
 }
 
 // ask submits requests at once in one configuration. budget is the memory of a node's caches in bytes.
@@ -228,7 +246,7 @@ func (s setup) ask(ctx context.Context, dir string, c cut, requests []request, b
 		prefill = booking.Layers
 	}
 	e, err := cluster.New(ctx,
-		cluster.LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget, Serve: cluster.ServeConfig{
+		cluster.LocalConfig{Device: c.device, Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget, Serve: cluster.ServeConfig{
 			Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk, Prefill: prefill,
 			StepDeadline: patience, SyncDeadline: patience, LoadDeadline: patience, Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
@@ -259,8 +277,10 @@ func littleCache(c *model.Config) int64 {
 // runAll runs all matching setups, workers at a time.
 func runAll(root string, only *regexp.Regexp, workers int) (*record, error) {
 	all := setups()
-	if err := complete(all, root); err != nil {
-		return nil, err
+	if *device == "" {
+		if err := complete(all, root); err != nil {
+			return nil, err
+		}
 	}
 	tmp, err := os.MkdirTemp("", "shoal-answers-")
 	if err != nil {
