@@ -195,38 +195,17 @@ var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpExpertsDown:        (*Backend).expertsDown,
 }
 
-// within reports whether the product of a joined computes the norm before it: of one token.
-func (b *Backend) within(j joined, norm cuda.Pointer, gated bool) bool {
-	return b.batch.T == 1 && norm != 0 && len(j.parts) == 1 && launch.NormedKernel(j.parts[0].Weight, gated)
-}
-
-// gatedWithin reports whether one kernel computes the norm of the FFN, the gate and its activation.
-func (b *Backend) gatedWithin(w *weights) bool {
-	return b.within(w.gateUp, w.ffnNorm, true) && !w.down.plain()
-}
-
 func (b *Backend) queriesKeysValues(w *weights) {
-	if b.within(w.qkv, w.attnNorm, false) {
-		p := w.qkv.parts[0]
-		b.do(launch.Normed{W: p.Weight, X: b.x, Norm: w.attnNorm, Eps: b.dims.NormEps, Y: b.qkv, Bias: p.bias})
-		return
-	}
 	b.multiply(w.qkv, b.norms, b.qkv, b.qkvWidth(), 0)
 }
 
 func (b *Backend) normAttention(w *weights) {
-	if b.within(w.qkv, w.attnNorm, false) {
-		return
-	}
 	b.norm(w.attnNorm, b.x, b.batch.T, b.norms, w.qkv.plain(), w.qkv.rounded())
 }
 
 func (b *Backend) normFFN(w *weights) {
 	if w.experts != nil { // the router reads numbers that are not rounded
 		b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, true, true)
-		return
-	}
-	if b.gatedWithin(w) {
 		return
 	}
 	b.norm(w.ffnNorm, b.x, b.batch.T, b.norms, w.gateUp.plain(), w.gateUp.rounded())
@@ -303,13 +282,6 @@ func (b *Backend) addRows(norm cuda.Pointer, factor float32, rows ...topology.Ra
 
 func (b *Backend) gate(w *weights) {
 	f := b.dims.FFN
-	if b.gatedWithin(w) {
-		b.do(launch.Normed{
-			W: w.gateUp.parts[0].Weight, X: b.x, Norm: w.ffnNorm, Eps: b.dims.NormEps, Activation: w.activate,
-			GateBias: w.gateBias, UpBias: w.upBias, To: b.gated.rounded,
-		})
-		return
-	}
 	b.multiply(w.gateUp, b.norms, b.gateUp, 2*f, 0)
 	o := launch.Gate{
 		Activation: w.activate, Gate: b.gateUp, Up: b.gateUp.Add(4 * int64(f)), Ld: 2 * f, GateBias: w.gateBias,

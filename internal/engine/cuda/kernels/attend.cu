@@ -77,11 +77,6 @@ template <int type, int n> DEVICE void value(float *to, const uint8_t *from) {
 // Memory of the state of a run: dim elements of the output, 16 lanes of the sum, the largest score.
 DEVICE uint32_t state_floats(uint32_t dim) { return dim + 32; }
 
-// Stages of values in shared memory. A part of a run has more and smaller ones, because the chain over the slots of a
-// short sequence waits for each.
-template <int parts> constexpr uint32_t stages_of = parts == 1 ? 3 : 6;
-template <int parts> constexpr uint32_t bytes_of_stage = parts == 1 ? 8192 : 4096;
-
 // stage_slots is the slots whose values fill a stage: a power of two, at most a block.
 DEVICE uint32_t stage_slots(uint32_t row_bytes, uint32_t stage_bytes) {
   uint32_t n = SLOTS;
@@ -127,6 +122,19 @@ template <int type, int columns, int n> DEVICE void add_quads(float (*o)[columns
       add_slot<type, columns>(o, values + (slot + k) * row_bytes, x);
     }
   }
+}
+
+// add_column adds n slots to one column of one query, as add_quads. All loads come before the first use.
+template <int type, int n> DEVICE float add_column(float o, const uint8_t *values, uint32_t row_bytes, const float *weights) {
+  float v[n];
+  float4 w[n / 4];
+#pragma unroll
+  for (int i = 0; i < n; i++) value<type, 1>(v + i, values + i * row_bytes);
+#pragma unroll
+  for (int i = 0; i < n / 4; i++) w[i] = ((const float4 *)weights)[i];
+#pragma unroll
+  for (int i = 0; i < n / 4; i++) o = fma_(w[i].w, v[4 * i + 3], fma_(w[i].z, v[4 * i + 2], fma_(w[i].y, v[4 * i + 1], fma_(w[i].x, v[4 * i], o))));
+  return o;
 }
 
 // The first parameters of attention.
@@ -207,79 +215,119 @@ ATTEND_SCORES(attend_scores_bf16, BF16)
 ATTEND_SCORES(attend_scores_int8, INT8)
 #undef ATTEND_SCORES
 
+// Tops are the largest scores of the blocks of a run, for QUERIES queries, and what the softmax by blocks needs of them.
+struct Tops {
+  float4 largest[RUN / SLOTS], correct[RUN / SLOTS]; // up to a block; the factor of what was before it
+
+  // follow fills both from the largest scores of blocks, of `of` parts each. Blocks [first, last] are seen. 64 threads.
+  template <uint32_t of> DEVICE_METHOD void follow(const float4 *tops, uint32_t first, uint32_t last) {
+    uint32_t b = threadIdx.x / QUERIES, g = threadIdx.x % QUERIES;
+    float before = as_float(0xff800000), m = before;
+#pragma unroll
+    for (uint32_t i = 0; i < RUN / SLOTS; i++) {
+      float x = ((const float *)tops)[i * of * QUERIES + g];
+#pragma unroll
+      for (uint32_t j = 1; j < of; j++) x = fmaxf(x, ((const float *)tops)[(i * of + j) * QUERIES + g]);
+      if (i >= first && i <= b && i <= last) before = m, m = fmaxf(m, x);
+    }
+    ((float *)largest)[threadIdx.x] = m;
+    ((float *)correct)[threadIdx.x] = exp_(sub_(before, m));
+  }
+
+  // weigh replaces scores of all queries, RUN apart, by probabilities before the division; 0 where a slot is not seen.
+  DEVICE_METHOD void weigh(float *p, uint32_t low, uint32_t count) const {
+    for (uint32_t slot = threadIdx.x; slot / SLOTS * SLOTS < count; slot += 256) {
+      bool seen = slot >= low && slot < count;
+      float4 m = largest[slot / SLOTS];
+      float a = exp_(sub_(p[slot], m.x)), b = exp_(sub_(p[RUN + slot], m.y));
+      float c = exp_(sub_(p[2 * RUN + slot], m.z)), d = exp_(sub_(p[3 * RUN + slot], m.w));
+      p[slot] = seen ? a : 0, p[RUN + slot] = seen ? b : 0, p[2 * RUN + slot] = seen ? c : 0, p[3 * RUN + slot] = seen ? d : 0;
+    }
+  }
+
+  // add_block adds a block to a lane of the sum of a query, of 16 lanes.
+  DEVICE_METHOD float add_block(float sum, const float *p, uint32_t b, uint32_t query, uint32_t lane) const {
+    sum = mul_(sum, ((const float *)correct)[b * QUERIES + query]);
+    for (int j = 0; j < 4; j++) sum = add_(sum, p[query * RUN + b * SLOTS + j * 16 + lane]);
+    return sum;
+  }
+
+  // scale multiplies the probabilities by the scales of Int8 values.
+  template <class C> DEVICE_METHOD void scale(float *p, const C &cache, uint32_t low, uint32_t count) const {
+    for (uint32_t slot = low + threadIdx.x; slot < count; slot += 256) {
+      float by = ((const float *)(cache.block(slot / SLOTS) + cache.scales_at()))[SLOTS + slot % SLOTS];
+      for (int g = 0; g < QUERIES; g++) p[g * RUN + slot] = mul_(p[g * RUN + slot], by);
+    }
+  }
+};
+
+// Task is what a thread block of attention computes: a run of a row for up to QUERIES heads of a KV head. Slots
+// [low, count) of the run are seen.
+struct Task {
+  uint32_t run, kv, row, first_head, mine;
+  uint32_t count, low;
+
+  // in reads blockIdx.y, which counts rows, KV heads and tiles of heads.
+  DEVICE_METHOD static Task in(uint32_t y, uint32_t heads, uint32_t kvheads) {
+    uint32_t group = heads / kvheads, tiles = (group + QUERIES - 1) / QUERIES, tile = y % tiles;
+    Task a = {blockIdx.x, y / tiles % kvheads, y / tiles / kvheads, 0, group - tile * QUERIES < QUERIES ? group - tile * QUERIES : QUERIES, 0, 0};
+    a.first_head = a.kv * group + tile * QUERIES;
+    return a;
+  }
+  // see sets the slots that a row sees, and reports whether there are some.
+  DEVICE_METHOD bool see(uint32_t slot, int window) {
+    uint32_t start = window_start(slot, window);
+    if (run * RUN > slot || (run + 1) * RUN <= start) return false;
+    count = slot + 1 - run * RUN < RUN ? slot + 1 - run * RUN : RUN, low = start > run * RUN ? start - run * RUN : 0;
+    return true;
+  }
+  DEVICE_METHOD bool sees(uint32_t slot) const { return slot >= low && slot < count; }
+};
+
 // attend computes one run (blockIdx.x) of attention of a row and up to QUERIES heads: scores of all
 // slots, the softmax by blocks with a running maximum, then the values in slot order. 256 threads.
-// With few rows, attend_scores has computed the scores (given, ld apart), and 4 thread blocks (parts) share a
-// run: each has a quarter of the columns of the output. With last, there is one run, and each part is 32 columns:
-// the output is then complete.
-template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states, const float *given, uint32_t ld, Output output, bool last) {
-  constexpr uint32_t STAGES = stages_of<parts>, STAGE_BYTES = bytes_of_stage<parts>;
+template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, float *states) {
+  constexpr uint32_t STAGES = 3, STAGE_BYTES = 8192;
   SHARED uint4 stages[STAGES * STAGE_BYTES / 16];
   SHARED float4 probabilities[QUERIES * RUN / 4]; // (queries, RUN), scores at first
-  SHARED float4 queries[parts == 1 ? MAX_HEAD : 1]; // one element of each query
-  SHARED float4 tops[2 * RUN / SLOTS], largest[RUN / SLOTS], correct[RUN / SLOTS];
-  SHARED float inverse[QUERIES];
-  uint32_t t = threadIdx.x, run = blockIdx.x, group = heads / kvheads, tiles = (group + QUERIES - 1) / QUERIES;
-  uint32_t part = blockIdx.y % parts, tile = blockIdx.y / parts % tiles, kv = blockIdx.y / parts / tiles % kvheads, row = blockIdx.y / parts / tiles / kvheads;
-  Row r = rows[row];
-  uint32_t start = window_start(r.slot, window);
-  if (run * RUN > r.slot || (run + 1) * RUN <= start) return;
-  // Slots of the run: [low, count) are seen.
-  uint32_t count = r.slot + 1 - run * RUN < RUN ? r.slot + 1 - run * RUN : RUN, low = start > run * RUN ? start - run * RUN : 0;
-  uint32_t first_head = kv * group + tile * QUERIES, mine = group - tile * QUERIES < QUERIES ? group - tile * QUERIES : QUERIES;
-  Cache<type> cache(tables, arena, r, index * kvheads + kv, dim);
-  cache.table += run * (RUN / SLOTS);
-  uint32_t width = dim / parts, row_bytes = width * bytes_of<type>; // this block's columns
+  SHARED float4 queries[MAX_HEAD]; // one element of each query
+  SHARED float4 block_tops[2 * RUN / SLOTS];
+  SHARED Tops tops;
+  uint32_t t = threadIdx.x;
+  Task task = Task::in(blockIdx.y, heads, kvheads);
+  Row r = rows[task.row];
+  if (!task.see(r.slot, window)) return;
+  uint32_t count = task.count, low = task.low;
+  Cache<type> cache(tables, arena, r, index * kvheads + task.kv, dim);
+  cache.table += task.run * (RUN / SLOTS);
+  uint32_t row_bytes = dim * bytes_of<type>;
   uint32_t slots = stage_slots(row_bytes, STAGE_BYTES), size = slots * row_bytes;
   uint32_t stage = low / slots, last_stage = (count - 1) / slots;
 
   auto fetch = [&](uint32_t s) {
     if (s <= last_stage) {
-      const uint8_t *from = cache.block(s * slots / SLOTS) + cache.values_at() + s * slots % SLOTS * (parts * row_bytes) + part * row_bytes;
+      const uint8_t *from = cache.block(s * slots / SLOTS) + cache.values_at() + s * slots % SLOTS * row_bytes;
       uint8_t *to = (uint8_t *)stages + s % STAGES * STAGE_BYTES;
 #pragma unroll
       for (uint32_t i = t * 16; i < STAGE_BYTES; i += 256 * 16)
-        if (i < size) copy16(to + i, from + (parts == 1 ? i : i / row_bytes * (parts * row_bytes) + i % row_bytes));
+        if (i < size) copy16(to + i, from + i);
     }
     end_copies();
   };
   for (uint32_t i = 0; i < STAGES - 1; i++) fetch(stage + i);
 
-  if constexpr (parts == 1) {
-    q += (uint64_t)row * ldq + first_head * dim;
-    for (uint32_t i = t; i < QUERIES * dim; i += 256) {
-      uint32_t g = i / dim, k = i % dim;
-      ((float *)queries)[k * QUERIES + g] = g < mine ? q[i] : 0;
-    }
-    wait_block();
-  } else given += ((uint64_t)row * heads + first_head) * ld + run * RUN;
+  q += (uint64_t)task.row * ldq + task.first_head * dim;
+  for (uint32_t i = t; i < QUERIES * dim; i += 256) {
+    uint32_t g = i / dim, k = i % dim;
+    ((float *)queries)[k * QUERIES + g] = g < task.mine ? q[i] : 0;
+  }
+  wait_block();
 
   // Scores.
   float *p = (float *)probabilities;
-  auto sees = [&](uint32_t slot) { return slot >= low && slot < count; };
-  auto keep_scores = [&](uint32_t slot, const float *s) { // of a whole warp
-    float top[QUERIES];
-#pragma unroll
-    for (int g = 0; g < QUERIES; g++) {
-      top[g] = sees(slot) ? fmaxf(s[g], as_float(0xff800000)) : as_float(0xff800000); // without NaN
-      for (int m = 16; m; m >>= 1) top[g] = fmaxf(top[g], from_lane_xor(top[g], m));
-      p[g * RUN + slot] = s[g];
-    }
-    if (t % 32 == 0) tops[slot / 32] = {top[0], top[1], top[2], top[3]};
-  };
-  if constexpr (parts > 1) { // all loads come before the first use
-    float s[RUN / 256][QUERIES];
-#pragma unroll
-    for (uint32_t i = 0; i < RUN / 256; i++)
-#pragma unroll
-      for (uint32_t g = 0; g < QUERIES; g++) s[i][g] = sees(t + i * 256) && g < mine ? given[g * ld + t + i * 256] : 0;
-#pragma unroll
-    for (uint32_t i = 0; i < RUN / 256; i++)
-      if ((t + i * 256) / SLOTS * SLOTS < count) keep_scores(t + i * 256, s[i]);
-  }
-  for (uint32_t slot = t; parts == 1 && slot / SLOTS * SLOTS < count; slot += 256) { // whole warps
+  for (uint32_t slot = t; slot / SLOTS * SLOTS < count; slot += 256) { // whole warps
     float s[QUERIES] = {};
-    if (sees(slot)) {
+    if (task.sees(slot)) {
       const uint8_t *block = cache.block(slot / SLOTS);
       const uint8_t *from = block + cache.key(slot % SLOTS, 0) * bytes_of<type>;
       const float4 *query = queries;
@@ -291,52 +339,36 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
 #pragma unroll
       for (int g = 0; g < QUERIES; g++) s[g] = score.of(type == INT8 ? mul_(s[g], by) : s[g]);
     }
-    keep_scores(slot, s);
+    float top[QUERIES];
+#pragma unroll
+    for (int g = 0; g < QUERIES; g++) {
+      top[g] = task.sees(slot) ? fmaxf(s[g], as_float(0xff800000)) : as_float(0xff800000); // without NaN
+      for (int m = 16; m; m >>= 1) top[g] = fmaxf(top[g], from_lane_xor(top[g], m));
+      p[g * RUN + slot] = s[g];
+    }
+    if (t % 32 == 0) block_tops[slot / 32] = {top[0], top[1], top[2], top[3]};
   }
   wait_block();
   uint32_t first_block = low / SLOTS, last_block = (count - 1) / SLOTS;
-  if (t < QUERIES * RUN / SLOTS) { // the largest score up to a block, and the factor of what was before
-    uint32_t b = t / QUERIES, g = t % QUERIES;
-    float before = as_float(0xff800000), m = before;
-    for (uint32_t i = first_block; i <= b && i <= last_block; i++) {
-      before = m;
-      m = fmaxf(m, fmaxf(((float *)tops)[2 * i * QUERIES + g], ((float *)tops)[(2 * i + 1) * QUERIES + g]));
-    }
-    ((float *)largest)[t] = m;
-    ((float *)correct)[t] = exp_(sub_(before, m));
-  }
+  if (t < QUERIES * RUN / SLOTS) tops.follow<2>(block_tops, first_block, last_block);
   wait_block();
-  for (uint32_t slot = t; slot / SLOTS * SLOTS < count; slot += 256) {
-    bool seen = slot >= low && slot < count;
-    float4 m = largest[slot / SLOTS];
-    p[slot] = seen ? exp_(sub_(p[slot], m.x)) : 0;
-    p[RUN + slot] = seen ? exp_(sub_(p[RUN + slot], m.y)) : 0;
-    p[2 * RUN + slot] = seen ? exp_(sub_(p[2 * RUN + slot], m.z)) : 0;
-    p[3 * RUN + slot] = seen ? exp_(sub_(p[3 * RUN + slot], m.w)) : 0;
-  }
+  tops.weigh(p, low, count);
   wait_block();
 
   // Sums: thread 192+i has lane i%16 of query i/16.
   float sum = 0;
   uint32_t of = (t - 192) / 16, lane = t % 16;
-  bool sums = t >= 192 && (part == 0 || last);
-  auto add_block = [&](uint32_t b) {
-    sum = mul_(sum, ((float *)correct)[b * QUERIES + of]);
-    for (int j = 0; j < 4; j++) sum = add_(sum, p[of * RUN + b * SLOTS + j * 16 + lane]);
-  };
+  bool sums = t >= 192;
   if constexpr (type == INT8) { // then the probabilities of values are scaled
     if (sums)
-      for (uint32_t b = first_block; b <= last_block; b++) add_block(b);
+      for (uint32_t b = first_block; b <= last_block; b++) sum = tops.add_block(sum, p, b, of, lane);
     wait_block();
-    for (uint32_t slot = low + t; slot < count; slot += 256) {
-      float by = ((const float *)(cache.block(slot / SLOTS) + cache.scales_at()))[SLOTS + slot % SLOTS];
-      for (int g = 0; g < QUERIES; g++) p[g * RUN + slot] = mul_(p[g * RUN + slot], by);
-    }
+    tops.scale(p, cache, low, count);
   }
 
-  // Values: a thread has two columns of two queries, or one of one.
-  constexpr int each = parts == 1 ? 2 : 1;
-  uint32_t lanes = width / each, column = t % lanes, first = t / lanes * each; // query
+  // Values: a thread has two columns of two queries.
+  constexpr int each = 2;
+  uint32_t lanes = dim / each, column = t % lanes, first = t / lanes * each; // query
   bool works = first < QUERIES;
   float o[each][each] = {};
   for (; stage <= last_stage; stage++) {
@@ -345,12 +377,12 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
     fetch(stage + STAGES - 1);
     uint32_t base = stage * slots, b = base / SLOTS, from = base > low ? base : low, to = base + slots < count ? base + slots : count;
     bool begins = base % SLOTS == 0 || stage == low / slots; // a block
-    if (type != INT8 && begins && sums) add_block(b);
+    if (type != INT8 && begins && sums) sum = tops.add_block(sum, p, b, of, lane);
     if (!works) continue;
     if (begins) {
 #pragma unroll
       for (int g = 0; g < each; g++) {
-        float c = ((float *)correct)[b * QUERIES + first + g];
+        float c = ((float *)tops.correct)[b * QUERIES + first + g];
 #pragma unroll
         for (int i = 0; i < each; i++) o[g][i] = mul_(o[g][i], c);
       }
@@ -370,36 +402,166 @@ template <int type, int parts> DEVICE void attend(const float *q, uint32_t ldq, 
     while (weights < last) add();
   }
 
-  if (parts > 1 && last) {
-    if (sums) {
-      float x = output.inverse(sum, first_head + (of < mine ? of : 0), ((float *)largest)[last_block * QUERIES + of]);
-      if (lane == 0) inverse[of] = x;
-    }
-    wait_block();
-    if (first < mine) output.store(row, heads, dim, first_head + first, part * width + column, mul_(o[0][0], inverse[first])); // whole warps
-    return;
-  }
-  states += (((uint64_t)row * heads + first_head) * gridDim.x + run) * state_floats(dim);
+  states += (((uint64_t)task.row * heads + task.first_head) * gridDim.x + task.run) * state_floats(dim);
   uint64_t next = (uint64_t)gridDim.x * state_floats(dim); // from a head to the next
   if (works) {
 #pragma unroll
     for (int g = 0; g < each; g++)
 #pragma unroll
       for (int i = 0; i < each; i++)
-        if (first + g < mine) states[(first + g) * next + part * width + column * each + i] = o[g][i];
+        if (first + g < task.mine) states[(first + g) * next + column * each + i] = o[g][i];
   }
-  if (sums && of < mine) {
+  if (sums && of < task.mine) {
     states[of * next + dim + lane] = sum;
-    if (lane == 0) states[of * next + dim + 16] = ((float *)largest)[last_block * QUERIES + of];
+    if (lane == 0) states[of * next + dim + 16] = ((float *)tops.largest)[last_block * QUERIES + of];
+  }
+}
+
+#define PARTS 4
+
+// attend_part is attend of a quarter of the columns of the output (blockIdx.y % PARTS), with few rows: attend_scores has
+// computed the scores (given, ld apart). The chain over the slots takes the time, so threads 0 to 127 do nothing else,
+// and threads from 128 on bring the values: for heads of up to 128 elements a thread has a column of a query. With
+// last, there is one run, and each part is 32 columns: the output is then complete. 256 threads.
+template <int type> DEVICE void attend_part(const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, int window, float *states, const float *given, uint32_t ld, Output output, bool last) {
+  constexpr uint32_t STAGES = 6, STAGE_BYTES = 4096, COPIES = STAGE_BYTES / 16 / 128;
+  SHARED uint4 stages[STAGES * STAGE_BYTES / 16];
+  SHARED float4 probabilities[QUERIES * RUN / 4]; // (queries, RUN), scores at first
+  SHARED float4 block_tops[RUN / SLOTS];
+  SHARED Tops tops;
+  SHARED float inverse[QUERIES];
+  SHARED const uint8_t *blocks[RUN / SLOTS];
+  uint32_t t = threadIdx.x, part = blockIdx.y % PARTS;
+  Task task = Task::in(blockIdx.y / PARTS, heads, kvheads);
+  float *p = (float *)probabilities;
+
+  // All loads of scores come first. Those of unseen slots are not used.
+  given += ((uint64_t)task.row * heads + task.first_head) * ld + task.run * RUN;
+  float s[RUN / 256][QUERIES];
+#pragma unroll
+  for (uint32_t i = 0; i < RUN / 256; i++)
+#pragma unroll
+    for (uint32_t g = 0; g < QUERIES; g++) s[i][g] = task.run * RUN + t + i * 256 < ld && g < task.mine ? given[g * ld + t + i * 256] : 0;
+
+  Row r = rows[task.row];
+  if (!task.see(r.slot, window)) return;
+  uint32_t count = task.count, low = task.low, first_block = low / SLOTS, last_block = (count - 1) / SLOTS;
+  Cache<type> cache(tables, arena, r, index * kvheads + task.kv, dim);
+  cache.table += task.run * (RUN / SLOTS);
+  uint32_t width = dim / PARTS, row_bytes = width * bytes_of<type>; // this block's columns
+  uint32_t slots = stage_slots(row_bytes, STAGE_BYTES), size = slots * row_bytes, shift = 0; // a block is 1<<shift stages
+  while (slots << shift < SLOTS) shift++;
+  uint32_t stage = low / slots, last_stage = (count - 1) / slots;
+  if (t >= first_block && t <= last_block) blocks[t] = cache.block(t);
+
+  uint32_t from[COPIES], to = (t - 128) * 16; // of this thread's copies within a stage
+#pragma unroll
+  for (uint32_t i = 0; i < COPIES; i++) {
+    uint32_t at = to + i * 128 * 16;
+    from[i] = cache.values_at() + part * row_bytes + at / row_bytes * (PARTS * row_bytes) + at % row_bytes;
+  }
+  auto fetch = [&](uint32_t s, const uint8_t *block) {
+    if (t >= 128 && s <= last_stage) {
+#pragma unroll
+      for (uint32_t i = 0; i < COPIES; i++)
+        if (to + i * 128 * 16 < size)
+          copy16((uint8_t *)stages + s % STAGES * STAGE_BYTES + to + i * 128 * 16, block + from[i] + (s & ((1u << shift) - 1)) * (PARTS * size));
+    }
+    end_copies();
+  };
+#pragma unroll
+  for (uint32_t i = 0; i < STAGES - 1; i++) fetch(stage + i, t >= 128 && stage + i <= last_stage ? cache.block((stage + i) >> shift) : nullptr);
+
+#pragma unroll
+  for (uint32_t i = 0; i < RUN / 256; i++)
+#pragma unroll
+    for (uint32_t g = 0; g < QUERIES; g++) p[g * RUN + t + i * 256] = s[i][g];
+  wait_block();
+  { // the largest score of each block: 4 threads a block and query, with every fourth four of slots
+    uint32_t b = t / 16, g = t / 4 % 4;
+    float top = as_float(0xff800000);
+#pragma unroll
+    for (uint32_t i = 0; i < SLOTS / 16; i++) {
+      uint32_t slot = b * SLOTS + (i + g) % 4 * 16 + t % 4 * 4; // g spreads the threads over the banks
+      float4 x = *(const float4 *)(p + g * RUN + slot);
+      top = fmaxf(top, task.sees(slot) ? x.x : top), top = fmaxf(top, task.sees(slot + 1) ? x.y : top);
+      top = fmaxf(top, task.sees(slot + 2) ? x.z : top), top = fmaxf(top, task.sees(slot + 3) ? x.w : top);
+    }
+    top = fmaxf(top, from_lane_xor(top, 1)), top = fmaxf(top, from_lane_xor(top, 2));
+    if (t % 4 == 0) ((float *)block_tops)[b * QUERIES + g] = top;
+  }
+  wait_block();
+  if (t < QUERIES * RUN / SLOTS) tops.follow<1>(block_tops, first_block, last_block);
+  wait_block();
+  tops.weigh(p, low, count);
+  wait_block();
+
+  // Sums: thread 192+i has lane i%16 of query i/16.
+  float sum = 0;
+  uint32_t of = (t - 192) / 16, lane = t % 16;
+  bool sums = t >= 192 && (part == 0 || last);
+  if constexpr (type == INT8) { // then the probabilities of values are scaled
+    if (sums)
+      for (uint32_t b = first_block; b <= last_block; b++) sum = tops.add_block(sum, p, b, of, lane);
+    wait_block();
+    tops.scale(p, cache, low, count);
+  }
+
+  uint32_t column = t % width, query = t / width;
+  bool works = query < QUERIES;
+  float o = 0;
+  for (; stage <= last_stage; stage++) {
+    wait_copies<STAGES - 2>();
+    wait_block();
+    fetch(stage + STAGES - 1, stage + STAGES - 1 <= last_stage ? blocks[(stage + STAGES - 1) >> shift] : nullptr);
+    uint32_t base = stage * slots, b = base / SLOTS, begin = base > low ? base : low, end = base + slots < count ? base + slots : count;
+    bool begins = base % SLOTS == 0 || stage == low / slots; // a block
+    if (type != INT8 && begins && sums) sum = tops.add_block(sum, p, b, of, lane);
+    if (!works) continue;
+    if (begins) o = mul_(o, ((float *)tops.correct)[b * QUERIES + query]);
+    const uint8_t *values = (const uint8_t *)stages + stage % STAGES * STAGE_BYTES + (begin - base) * row_bytes + column * bytes_of<type>;
+    const float *weights = p + query * RUN + begin, *stop = p + query * RUN + end;
+    auto add = [&] {
+      float v;
+      value<type, 1>(&v, values);
+      o = fma_(*weights, v, o);
+      weights++, values += row_bytes;
+    };
+    for (; weights < stop && (begin & 3) != 0; begin++) add();
+    if (weights + SLOTS <= stop && width == 32) { // a whole block of a head of 128 elements
+      constexpr uint32_t bytes = 32 * bytes_of<type>;
+#pragma unroll
+      for (int i = 0; i < SLOTS; i += 32) o = add_column<type, 32>(o, values + i * bytes, bytes, weights + i);
+      continue;
+    }
+    for (; weights + 16 <= stop; weights += 16, values += 16 * row_bytes) o = add_column<type, 16>(o, values, row_bytes, weights);
+    while (weights < stop) add();
+  }
+
+  if (last) {
+    if (sums) {
+      float x = output.inverse(sum, task.first_head + (of < task.mine ? of : 0), ((float *)tops.largest)[last_block * QUERIES + of]);
+      if (lane == 0) inverse[of] = x;
+    }
+    wait_block();
+    if (query < task.mine) output.store(task.row, heads, dim, task.first_head + query, part * width + column, mul_(o, inverse[query])); // whole warps
+    return;
+  }
+  states += (((uint64_t)task.row * heads + task.first_head) * gridDim.x + task.run) * state_floats(dim);
+  uint64_t next = (uint64_t)gridDim.x * state_floats(dim); // from a head to the next
+  if (query < task.mine) states[query * next + part * width + column] = o;
+  if (sums && of < task.mine) {
+    states[of * next + dim + lane] = sum;
+    if (lane == 0) states[of * next + dim + 16] = ((float *)tops.largest)[last_block * QUERIES + of];
   }
 }
 
 #define ATTEND(name, type) \
   KERNEL THREADS(256, 2) attend_##name(CACHED_PARAMETERS, float *states) { \
-    attend<type, 1>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states, nullptr, 0, {}, false); \
+    attend<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states); \
   } \
   KERNEL THREADS(256, 2) attend_##name##_4(CACHED_PARAMETERS, float *states, const float *given, uint32_t ld, OUTPUT_PARAMETERS, uint32_t last) { \
-    attend<type, 4>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, states, given, ld, OUTPUT, last != 0); \
+    attend_part<type>(rows, tables, arena, heads, kvheads, dim, index, window, states, given, ld, OUTPUT, last != 0); \
   }
 ATTEND(f32, F32)
 ATTEND(bf16, BF16)

@@ -3,9 +3,8 @@
 #include "device.h"
 
 // exp_ is tensor.Exp: e^x by a polynomial of degree 6 on |r| <= ln(2)/2.
-DEVICE float exp_(float x) {
-  if (x != x) return x;
-  x = fmaxf(-104.f, fminf(89.f, x));
+DEVICE float exp_(float of) {
+  float x = fmaxf(-104.f, fminf(89.f, of));
   float n = nearest_(mul_(x, 0x1.715476p+0f));
   float r = fma_(n, 0x1.05c61p-29f, fma_(n, -0x1.62e43p-1f, x));
   float p = fma_(0x1.6a69a6p-10f, r, 0x1.123860p-7f);
@@ -15,7 +14,8 @@ DEVICE float exp_(float x) {
   p = fma_(p, r, 1.f);
   p = fma_(p, r, 1.f);
   int exponent = (int)n, low = exponent >> 1, high = exponent - low;
-  return mul_(mul_(p, as_float((uint32_t)(127 + low) << 23)), as_float((uint32_t)(127 + high) << 23));
+  float y = mul_(mul_(p, as_float((uint32_t)(127 + low) << 23)), as_float((uint32_t)(127 + high) << 23));
+  return of != of ? of : y; // no branch, so that several are computed at once
 }
 
 // silu_mul is tensor.SiLUMul of one element.

@@ -87,19 +87,6 @@ DEVICE uint2 load_once(const uint2 *p) {
   asm("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
-// load_now is load_once, at this place of the program.
-DEVICE uint4 load_now(const uint4 *p) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
-DEVICE uint2 load_now(const uint2 *p) {
-  uint2 v;
-  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
-// prefetch reads 32 bytes into the second-level cache in the background.
-DEVICE void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 // copy16 and copy4 copy 16 and 4 bytes to shared memory in the background. end_copies ends a group of copies, and
 // wait_copies<n> waits for this thread's groups but the last n.
 DEVICE void copy16(void *to, const void *from) {

@@ -14,7 +14,6 @@
 
 #include "products.cu"
 #include "rows.cu"
-#include "normed.cu"
 #include "tiled.cu"
 #include "floats.cu"
 

@@ -26,8 +26,7 @@ func TestCallsNameKernels(t *testing.T) {
 	}
 	all = append(all, Product{W: Weight{Type: tensor.Q4_0, Rows: 8192, Cols: 64}, N: 100},
 		Product{W: Weight{Type: tensor.Q8_0, Rows: 40, Cols: 64}, N: 2, Tiled: true},
-		Normed{W: Weight{Type: tensor.Q8_0, Rows: 40, Cols: 64}}, Attend{Cache: Cache{Type: tensor.BF16, KVHeads: 2, HeadDim: 64},
-			Heads: 4, N: 1, Slots: 5, Rotation: Rotation{Cos: 1}}, Normed{W: Weight{Type: tensor.Q4_0, Rows: 64, Cols: 64}, To: Rounded{1, 2}})
+		Attend{Cache: Cache{Type: tensor.BF16, KVHeads: 2, HeadDim: 64}, Heads: 4, N: 1, Slots: 5, Rotation: Rotation{Cos: 1}})
 	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8} {
 		c := Cache{Type: dt, KVHeads: 2, HeadDim: 64}
 		all = append(all, RopeWrite{Cache: c, Heads: 8, N: 3}, Attend{Cache: c, Heads: 8, N: 30, Slots: 5000},
@@ -55,10 +54,8 @@ func TestCallsRefuse(t *testing.T) {
 		"must be a multiple of 32": Norm{Rows: 1, Cols: 33},
 		"at most 8192":             Norm{Rows: 1, Cols: 8224},
 		"a product of iq4_nl":      Product{W: Weight{Type: tensor.IQ4_NL, Rows: 16, Cols: 64}, N: 1},
-		"a norm within a product":  Normed{W: Weight{Type: tensor.BF16, Rows: 16, Cols: 64}},
 		"rotation within attention": Attend{Cache: Cache{Type: tensor.F32, KVHeads: 2, HeadDim: 64},
 			Heads: 4, N: 2, Slots: 5, Rotation: Rotation{Cos: 1}},
-		"1 to 4 panels":         Normed{W: Weight{Type: tensor.Q8_0, Rows: 16, Cols: 64}, Panels: 5},
 		"5 query heads for 2":   Attend{Cache: Cache{Type: tensor.F32, KVHeads: 2, HeadDim: 64}, Heads: 5, N: 1},
 		"at most 256":           RopeWrite{Cache: Cache{Type: tensor.F32, KVHeads: 2, HeadDim: 264}, Heads: 2, N: 1},
 		"a cache of f16":        RopeWrite{Cache: Cache{Type: tensor.F16, KVHeads: 2, HeadDim: 64}, Heads: 2, N: 1},

@@ -18,7 +18,7 @@ type comparison struct {
 }
 
 // comparisons cover every kernel but read_all, which computes nothing.
-var comparisons = slices.Concat(functionComparisons, rowComparisons, productComparisons, normedComparisons, cacheComparisons,
+var comparisons = slices.Concat(functionComparisons, rowComparisons, productComparisons, cacheComparisons,
 	attentionComparisons, turnedComparisons, massComparisons, expertComparisons, rankComparisons)
 
 // compare runs a comparison. It returns an error for other bits, and of the driver.

@@ -55,10 +55,6 @@ func measurements() (all []measurement) {
 			}
 		}
 	}
-	for panels := range 5 {
-		all = append(all, normed(6144, panels))
-	}
-	all = append(all, normed(0, 0))
 	for _, n := range []int{1, 16, 512} {
 		all = append(all, norm(n), gate(n), ropeWrite(n))
 	}
@@ -123,28 +119,6 @@ func product(t tensor.DType, rows, cols, n int) measurement {
 				return launch.Product{W: at, X: x, Rounded: to, N: n, Y: y, LdY: rows}
 			}
 		}}
-}
-
-// normed measures a product with the norm of its token within: of rows, or without rows of a gate and up.
-func normed(rows, panels int) measurement {
-	name := fmt.Sprintf("%v %dx%d and its norm, %d panels", tensor.Q8_0, rows, hidden, panels)
-	if rows == 0 {
-		rows, name = 2*intermediate, fmt.Sprintf("%v gate and up of %d, their norm and SiLU", tensor.Q8_0, intermediate)
-	}
-	data, scales := launch.PackedBytes(tensor.Q8_0, rows, hidden)
-	return measurement{name, data + scales, 2 * int64(rows) * hidden, func(k *card, copies int) func(i int) launch.Operation {
-		w, s := k.filled(data*int64(copies)), k.filled(scales*int64(copies))
-		o := launch.Normed{X: k.filled(4 * hidden), Norm: k.filled(4 * hidden), Eps: 1e-5, Panels: panels}
-		if rows == 2*intermediate {
-			o.To = k.rounded(intermediate)
-		} else {
-			o.Y = k.alloc(4 * rows)
-		}
-		return func(i int) launch.Operation {
-			o.W = launch.Weight{Type: tensor.Q8_0, Rows: rows, Cols: hidden, Data: w.Add(int64(i) * data), Scales: s.Add(int64(i) * scales)}
-			return o
-		}
-	}}
 }
 
 func norm(n int) measurement {

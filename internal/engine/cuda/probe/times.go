@@ -49,19 +49,16 @@ var llama8B = shape{32, hidden, intermediate, vocab, heads, kvheads, dim, readBy
 type stepCase struct {
 	rows, slots int // slots of each sequence
 	prompt      bool
-	apart       bool // with a kernel for each norm, activation and rotation, for comparison
 }
 
 var stepCases = []stepCase{
-	{1, 1024, false, false}, {1, 1024, false, true}, {1, 32768, false, false}, {16, 4096, false, false}, {512, 2048, true, false},
+	{1, 1024, false}, {1, 4096, false}, {1, 32768, false}, {16, 4096, false}, {512, 2048, true},
 }
 
 func (c stepCase) String() string {
 	switch {
 	case c.prompt:
 		return fmt.Sprintf("a prompt's tokens %d to %d", c.slots-c.rows, c.slots-1)
-	case c.apart:
-		return fmt.Sprintf("1 sequence of %d slots, kernels apart", c.slots)
 	case c.rows == 1:
 		return fmt.Sprintf("1 sequence of %d slots", c.slots)
 	}
@@ -218,37 +215,27 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	if attend.Splits() {
 		reads = []int64{cached / 2, cached / 2}
 	}
-	m, within := s.matrices(), n == 1 && !c.apart
+	m := s.matrices()
 	for i := range s.layers {
 		if k.err != nil {
 			return nil
 		}
 		attend.Index = i
-		if within {
-			w, bytes := weights(m[0])
-			add("queries, keys, values", launch.Normed{W: w, X: x, Norm: weight, Eps: 1e-5, Y: qkv}, bytes)
-		} else {
-			norm("norm of attention", n)
-			product("queries, keys, values", m[0], n, norms, qkv, 0)
-		}
-		if within && attend.Rotates() {
+		norm("norm of attention", n)
+		product("queries, keys, values", m[0], n, norms, qkv, 0)
+		if attend.Rotates() {
 			attend.Rotation = rotation
 		} else {
 			add("rotation", launch.RopeWrite{Cache: attend.Cache, Rotation: rotation, QKV: qkv, Ld: qkvWidth, Heads: s.heads, Rows: described, N: n})
 		}
 		add("attention", attend, reads...)
 		product("output", m[1], n, attended, x, x)
-		if within {
-			w, bytes := weights(m[2])
-			add("gate and up", launch.Normed{W: w, X: x, Norm: weight, Eps: 1e-5, Activation: tensor.SiLU, To: gated}, bytes)
-		} else {
-			norm("norm of the FFN", n)
-			product("gate and up", m[2], n, norms, gateUp, 0)
-			add("activation", launch.Gate{
-				Activation: tensor.SiLU, Gate: gateUp, Up: gateUp.Add(4 * int64(s.ffn)), Ld: 2 * s.ffn, To: gated, Rows: n,
-				Cols: s.ffn,
-			})
-		}
+		norm("norm of the FFN", n)
+		product("gate and up", m[2], n, norms, gateUp, 0)
+		add("activation", launch.Gate{
+			Activation: tensor.SiLU, Gate: gateUp, Up: gateUp.Add(4 * int64(s.ffn)), Ld: 2 * s.ffn, To: gated, Rows: n,
+			Cols: s.ffn,
+		})
 		product("down", m[3], n, gated, x, x)
 	}
 	last := n

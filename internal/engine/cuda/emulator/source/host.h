@@ -81,8 +81,6 @@ template <class T> DEVICE T from_lane_xor(T v, int mask) {
 DEVICE void wait_block() { emulator::wait_block(); }
 DEVICE void wait_warp() { emulator::exchange(0, 0); }
 template <class T> DEVICE T load_once(const T *p) { return *p; }
-template <class T> DEVICE T load_now(const T *p) { return *p; }
-DEVICE void prefetch(const void *p) { (void)*(const volatile uint8_t *)p; } // it must be readable
 DEVICE void copy16(void *to, const void *from) { emulator::copy(to, from, 16); }
 DEVICE void copy4(void *to, const void *from) { emulator::copy(to, from, 4); }
 DEVICE void end_copies() { emulator::end_copies(); }
