@@ -1,7 +1,15 @@
 // Attention of a prompt: successive tokens of one sequence, of which each sees the slots up to its own.
-// A thread block computes up to PROMPT_ROWS rows, (token, head), of a KV head.
+// A thread block computes up to PROMPT_ROWS rows, (token, head), of a KV head. Shared memory can give a thread a word a
+// clock of four, so a thread computes a tile of several rows and slots, or rows and columns, from what it reads.
+#define PROMPT_THREADS 256
 #define PROMPT_ROWS 32
-#define PROMPT_BYTES 16384 // of keys or values in shared memory
+#define PROMPT_PIECE 8192 // bytes of keys or values that are copied at once
+
+constexpr int scored_rows = PROMPT_ROWS * SLOTS / 4 / PROMPT_THREADS;      // of a thread, of 4 slots each
+constexpr int soft_rows = PROMPT_ROWS * PANEL / PROMPT_THREADS;            // of a thread, of every 16th slot
+constexpr int wide = PROMPT_ROWS * 128 / 4 / PROMPT_THREADS;               // columns of a thread, of 4 rows
+constexpr uint32_t scores_ld = SLOTS + 4;                                  // so that 8 rows lie in different banks
+template <int type> constexpr uint32_t piece_elements = PROMPT_PIECE / SLOTS / bytes_of<type>; // of all keys of a block
 
 // prompt_rows is the rows of a thread block, for heads of dim elements: launch.promptRows.
 DEVICE uint32_t prompt_rows(uint32_t dim) { return dim > 128 ? PROMPT_ROWS / 2 : PROMPT_ROWS; }
@@ -15,38 +23,64 @@ struct Softmax {
 // How a row's run is joined with the runs before it.
 enum { SKIP, COPY, JOIN };
 
-// copy_stage copies keys or values to shared memory: all loads come before the first store.
-DEVICE void copy_stage(uint4 *to, const uint8_t *from, uint32_t bytes) {
-  uint4 v[PROMPT_BYTES / 16 / 256];
+// key_quads reads two elements of the keys of 4 slots, the first of them even.
+template <int type> DEVICE void key_quads(float (*to)[4], const uint8_t *key) {
+  if constexpr (type == BF16) {
+    uint4 v = *(const uint4 *)key;
+    uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-  for (uint32_t i = 0; i < PROMPT_BYTES / 16 / 256; i++)
-    if ((i * 256 + threadIdx.x) * 16 < bytes) v[i] = ((const uint4 *)from)[i * 256 + threadIdx.x];
+    for (int i = 0; i < 4; i++) to[0][i] = as_float(words[i] << 16), to[1][i] = as_float(words[i] & 0xffff0000);
+  } else {
 #pragma unroll
-  for (uint32_t i = 0; i < PROMPT_BYTES / 16 / 256; i++)
-    if ((i * 256 + threadIdx.x) * 16 < bytes) to[i * 256 + threadIdx.x] = v[i];
-}
-
-// score_rows computes the scores of `count` rows of queries with the key of a slot.
-template <int type, int count> DEVICE void score_rows(float *scores, const float *queries, const uint8_t *key, uint32_t dim, Score score, float by) {
-  float s[count] = {};
-#pragma unroll 1
-  for (uint32_t k = 0; k < dim; k += 4, key += 2 * key_step<type>, queries += 4) {
-    float a[2], b[2];
-    key_pair<type>(a, key), key_pair<type>(b, key + key_step<type>);
+    for (int k = 0; k < 2; k++, key += key_step<type> / 2) {
+      if constexpr (type == F32) {
+        float4 v = *(const float4 *)key;
+        to[k][0] = v.x, to[k][1] = v.y, to[k][2] = v.z, to[k][3] = v.w;
+      } else {
+        uint32_t v = *(const uint32_t *)key;
 #pragma unroll
-    for (int i = 0; i < count; i++) {
-      float4 x = *(const float4 *)(queries + i * dim);
-      s[i] = fma_(b[1], x.w, fma_(b[0], x.z, fma_(a[1], x.y, fma_(a[0], x.x, s[i]))));
+        for (int i = 0; i < 4; i++) to[k][i] = from_int((int8_t)(v >> 8 * i));
+      }
     }
   }
+}
+
+// score_quads adds n elements to the products of `count` rows of queries, 8 rows apart, with the keys of 4 slots.
+template <int type, int count> DEVICE void score_quads(float (*s)[4], const float *queries, uint32_t ld, const uint8_t *key, uint32_t n) {
+#pragma unroll 2
+  for (uint32_t k = 0; k < n; k += 4, key += 2 * key_step<type>, queries += 4) {
+    float v[4][4];
+    key_quads<type>(v, key), key_quads<type>(v + 2, key + key_step<type>);
 #pragma unroll
-  for (int i = 0; i < count; i++) scores[i * SLOTS] = score.of(type == INT8 ? mul_(s[i], by) : s[i]);
+    for (int i = 0; i < count; i++) {
+      float4 x = *(const float4 *)(queries + i * 8 * ld);
+#pragma unroll
+      for (int j = 0; j < 4; j++) s[i][j] = fma_(v[3][j], x.w, fma_(v[2][j], x.z, fma_(v[1][j], x.y, fma_(v[0][j], x.x, s[i][j]))));
+    }
+  }
+}
+
+// wide_value reads n elements of a value, 4 or 8, aligned to as many.
+template <int type, int n> DEVICE void wide_value(float *to, const uint8_t *from) {
+  if constexpr (n == 8) {
+    wide_value<type, 4>(to, from), wide_value<type, 4>(to + 4, from + 4 * bytes_of<type>);
+  } else if constexpr (type == F32) {
+    float4 v = *(const float4 *)from;
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (type == BF16) {
+    uint2 v = *(const uint2 *)from;
+    to[0] = as_float(v.x << 16), to[1] = as_float(v.x & 0xffff0000), to[2] = as_float(v.y << 16), to[3] = as_float(v.y & 0xffff0000);
+  } else {
+    uint32_t v = *(const uint32_t *)from;
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[i] = from_int((int8_t)(v >> 8 * i));
+  }
 }
 
 template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) {
-  SHARED float4 queries[1024]; // (rows, dim)
-  SHARED uint4 stage[PROMPT_BYTES / 16];
-  SHARED float4 scores[PROMPT_ROWS * SLOTS / 4]; // (rows, SLOTS), then probabilities
+  SHARED float4 queries[PROMPT_ROWS * (128 + 4) / 4]; // (rows, dim + 4): 8 rows lie in different banks
+  SHARED uint4 pieces[2 * PROMPT_PIECE / 16];
+  SHARED float4 scores[PROMPT_ROWS * scores_ld / 4]; // (rows, scores_ld), then probabilities
   SHARED float correct[PROMPT_ROWS], old[PROMPT_ROWS], fresh[PROMPT_ROWS];
   SHARED uint32_t low[PROMPT_ROWS], high[PROMPT_ROWS]; // slots that a row sees: [low, high)
   SHARED uint8_t how[PROMPT_ROWS];
@@ -58,31 +92,87 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
   uint32_t first_head = kv * group + chunk * most;
   Row r = rows[token];
   Cache<type> cache(tables, arena, r, index * kvheads + kv, dim);
+  uint32_t first_block = window_start(r.slot, window) / SLOTS, last_block = (r.slot + tokens - 1) / SLOTS;
+
+  // Pieces are parts of the elements of the keys of a block, then parts of the slots of its values, block after block.
+  // One is used while the next one comes.
+  uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, PROMPT_PIECE), size = slots * row_bytes;
+  uint32_t key_pieces = (dim + piece_elements<type> - 1) / piece_elements<type>, of_block = key_pieces + SLOTS / slots;
+  uint32_t next_block = first_block, next = 0, place = 0; // place of the next piece
+  const uint8_t *next_from = cache.block(first_block);
+  auto fetch = [&] {
+    if (next_block <= last_block) {
+      uint8_t *to = (uint8_t *)pieces + place;
+      if (next < key_pieces) {
+        constexpr uint32_t full = PROMPT_PIECE / (SLOTS / PANEL); // bytes of a panel
+        uint32_t left = (dim * PANEL * bytes_of<type>) - next * full, bytes = left < full ? left : full;
+        const uint8_t *from = next_from + next * full;
+#pragma unroll
+        for (uint32_t i = 0; i < PROMPT_PIECE / 16 / PROMPT_THREADS; i++) {
+          uint32_t at = (i * PROMPT_THREADS + t) * 16;
+          if (at % full < bytes) copy16(to + at, from + at / full * (dim * PANEL * bytes_of<type>) + at % full);
+        }
+      } else {
+        const uint8_t *from = next_from + cache.values_at() + (next - key_pieces) * size;
+#pragma unroll
+        for (uint32_t i = 0; i < PROMPT_PIECE / 16 / PROMPT_THREADS; i++) {
+          uint32_t at = (i * PROMPT_THREADS + t) * 16;
+          if (at < size) copy16(to + at, from + at);
+        }
+      }
+      if (++next == of_block) {
+        next = 0, next_block++;
+        if (next_block <= last_block) next_from = cache.block(next_block);
+      }
+    }
+    end_copies();
+    place ^= PROMPT_PIECE;
+  };
+  // arrived waits for the next piece, and lets the one after it come.
+  auto arrived = [&] {
+    wait_copies<0>();
+    wait_block();
+    const uint8_t *piece = (const uint8_t *)pieces + (place ^ PROMPT_PIECE);
+    fetch();
+    return piece;
+  };
+  fetch();
 
   if (t < PROMPT_ROWS) {
     uint32_t slot = r.slot + t / width;
     low[t] = t < used ? window_start(slot, window) : 0, high[t] = t < used ? slot + 1 : ~0u; // unused rows see all
   }
-  for (uint32_t i = t; i < most * dim; i += 256) {
-    uint32_t of = i / dim;
-    ((float *)queries)[i] = of < used ? q[(uint64_t)(token + of / width) * ldq + (first_head + of % width) * dim + i % dim] : 0;
+  uint32_t ld_queries = dim + 4;
+  for (uint32_t i = t; i < most * dim; i += PROMPT_THREADS) {
+    uint32_t of = i / dim, k = i % dim;
+    ((float *)queries)[of * ld_queries + k] = of < used ? q[(uint64_t)(token + of / width) * ldq + (first_head + of % width) * dim + k] : 0;
   }
-  wait_block();
 
-  // This thread's rows of the softmax: t/16 and t/16+16. Its tile of the output: 4 rows, 4 columns.
+  // This thread's rows of the softmax are soft_row(i). Its tile of the output: 4 rows, `wide` columns.
   uint32_t lane = t % 16;
+  auto soft_row = [&](uint32_t i) { return t / 16 + PROMPT_THREADS / 16 * i; };
   const Softmax none = {as_float(0xff800000), 0, false};
-  Softmax run[2] = {none, none}, before[2] = {none, none};
-  uint32_t quads = dim / 4, column = t % quads * 4, top_row = t / quads * 4;
+  Softmax run[soft_rows], before[soft_rows];
+#pragma unroll
+  for (int i = 0; i < soft_rows; i++) run[i] = before[i] = none;
+  uint32_t wides = dim / wide, column = t % wides * wide, top_row = t / wides * 4;
   bool works = top_row < most;
-  float o[4][4] = {}, o_before[4][4] = {};
+  float o[4][wide] = {};
   float *p = (float *)scores;
+  // Its tile of the scores: 4 slots, and score_row + 8 * i.
+  uint32_t quad = t % 2 + t / 16 % 2 * 2, panel = t / 32 % 4, scored = most == PROMPT_ROWS ? scored_rows : scored_rows / 2;
+  uint32_t score_row = t / 2 % 8 + t / 128 * 8 * scored;
+  const float *query = (const float *)queries + score_row * ld_queries;
+  uint32_t key_at = panel * (PROMPT_PIECE / (SLOTS / PANEL)) + quad * (type == BF16 ? 16 : 4 * bytes_of<type>);
+
+  // output is where a row's output goes. The runs before this one have theirs there.
+  auto output = [&](uint32_t row) { return out + (uint64_t)(token + row / width) * ld + (first_head + row % width) * dim + column; };
 
   // join folds the run into the runs before it, and starts another.
   auto join = [&] {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      uint32_t row = t / 16 + 16 * i;
+    for (int i = 0; i < soft_rows; i++) {
+      uint32_t row = soft_row(i);
       float m = fmaxf(before[i].top, run[i].top), x = exp_(sub_(before[i].top, m)), y = exp_(sub_(run[i].top, m));
       uint8_t action = !run[i].some ? SKIP : !before[i].some ? COPY : JOIN;
       if (action == COPY) before[i] = run[i];
@@ -95,54 +185,55 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         uint32_t row = top_row + i;
+        uint8_t action = row < used ? how[row] : SKIP;
+        float *to = output(row), x = old[row], y = fresh[row];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-          if (how[row] == COPY) o_before[i][j] = o[i][j];
-          if (how[row] == JOIN) o_before[i][j] = add_(mul_(o_before[i][j], old[row]), mul_(o[i][j], fresh[row]));
+        for (int j = 0; j < wide; j++) {
+          if (action == COPY) to[j] = o[i][j];
+          if (action == JOIN) to[j] = add_(mul_(to[j], x), mul_(o[i][j], y));
           o[i][j] = 0;
         }
       }
     }
   };
 
-  uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, PROMPT_BYTES), size = slots * row_bytes;
-  uint32_t first_block = low[0] / SLOTS, last_block = (r.slot + tokens - 1) / SLOTS;
 #pragma unroll 1
   for (uint32_t b = first_block;; b++) {
     if (b > first_block && (b > last_block || b % (RUN / SLOTS) == 0)) join();
     if (b > last_block) break;
-    const uint8_t *block = cache.block(b);
     uint32_t base = b * SLOTS;
+    const float *scales = nullptr; // of keys, then of values
+    if constexpr (type == INT8) scales = (const float *)(cache.block(b) + cache.scales_at());
     // Scores of all slots, also of those that are not seen.
-    for (uint32_t s = 0; s < SLOTS; s += slots) {
-      wait_block();
-      copy_stage(stage, block + s * row_bytes, size);
-      wait_block();
-      uint32_t slot = t % slots, each = most * slots / 256, first = t / slots * each, at = cache.key(slot, 0);
-      float by = 1;
-      if constexpr (type == INT8) by = ((const float *)(block + cache.scales_at()))[s + slot];
-      float *to = p + first * SLOTS + s + slot;
-      const float *from = (const float *)queries + first * dim;
-      const uint8_t *key = (const uint8_t *)stage + at * bytes_of<type>;
-      // Heads of up to 128 elements have 8 rows a thread, or 4 where a stage is half a block.
-      if (each == 8) score_rows<type, 8>(to, from, key, dim, score, by);
-      else if (type != BF16 && each == 4) score_rows<type, 4>(to, from, key, dim, score, by);
-      else
-        for (uint32_t i = 0; i < each; i++) score_rows<type, 1>(to + i * SLOTS, from + i * dim, key, dim, score, by);
+    float s[scored_rows][4] = {};
+#pragma unroll 1
+    for (uint32_t k = 0; k < dim; k += piece_elements<type>) {
+      const uint8_t *key = arrived() + key_at;
+      uint32_t left = dim - k, elements = left < piece_elements<type> ? left : piece_elements<type>;
+      if (scored == scored_rows) score_quads<type, scored_rows>(s, query + k, ld_queries, key, elements);
+      else score_quads<type, scored_rows / 2>(s, query + k, ld_queries, key, elements);
+    }
+    float4 by = {1, 1, 1, 1};
+    if constexpr (type == INT8) by = ((const float4 *)scales)[panel * (PANEL / 4) + quad];
+#pragma unroll
+    for (int i = 0; i < scored_rows; i++) {
+      if (i == (int)scored) break;
+      if constexpr (type == INT8) s[i][0] = mul_(s[i][0], by.x), s[i][1] = mul_(s[i][1], by.y), s[i][2] = mul_(s[i][2], by.z), s[i][3] = mul_(s[i][3], by.w);
+      *(float4 *)(p + (score_row + 8 * i) * scores_ld + panel * PANEL + quad * 4) = {score.of(s[i][0]), score.of(s[i][1]), score.of(s[i][2]), score.of(s[i][3])};
     }
     wait_block();
     // Softmax.
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-      uint32_t row = t / 16 + 16 * i;
-      if (16 * i >= most) break;
+    for (uint32_t i = 0; i < soft_rows; i++) {
+      uint32_t row = soft_row(i);
+      if (PROMPT_THREADS / 16 * i >= most) break;
       float s[4], m = as_float(0xff800000);
       bool seen[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         uint32_t slot = base + j * 16 + lane;
         seen[j] = slot >= low[row] && slot < high[row];
-        s[j] = p[row * SLOTS + j * 16 + lane];
+        s[j] = p[row * scores_ld + j * 16 + lane];
         if (seen[j]) m = fmaxf(m, s[j]);
       }
       for (int x = 8; x; x >>= 1) m = fmaxf(m, from_lane_xor(m, x));
@@ -155,70 +246,73 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
         for (int j = 0; j < 4; j++) {
           float v = seen[j] ? exp_(sub_(s[j], m)) : 0;
           run[i].sum = add_(run[i].sum, v);
-          if constexpr (type == INT8) v = mul_(v, ((const float *)(block + cache.scales_at()))[SLOTS + j * 16 + lane]);
-          p[row * SLOTS + j * 16 + lane] = v;
+          if constexpr (type == INT8) v = mul_(v, scales[SLOTS + j * 16 + lane]);
+          p[row * scores_ld + j * 16 + lane] = v;
         }
       }
       if (lane == 0) correct[row] = c;
     }
     // Values.
+#pragma unroll 1
     for (uint32_t s = 0; s < SLOTS; s += slots) {
-      wait_block();
-      copy_stage(stage, block + cache.values_at() + s * row_bytes, size);
-      wait_block();
+      const uint8_t *values = arrived() + column * bytes_of<type>;
       if (!works) continue;
-      uint32_t from[4], to[4], all_from = 0, all_to = slots; // slots of the stage that each row, and that all rows see
+      uint32_t from[4], to[4], some_from = slots, some_to = 0, all_from = 0, all_to = slots; // slots of the piece that each row, some row, and all rows see
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         uint32_t row = top_row + i, at = base + s;
         if (s == 0) {
           float c = correct[row];
 #pragma unroll
-          for (int j = 0; j < 4; j++) o[i][j] = mul_(o[i][j], c);
+          for (int j = 0; j < wide; j++) o[i][j] = mul_(o[i][j], c);
         }
         from[i] = low[row] > at ? low[row] - at : 0;
         to[i] = high[row] > at ? high[row] - at : 0;
-        all_from = all_from > from[i] ? all_from : from[i];
-        all_to = all_to < to[i] ? all_to : to[i];
+        to[i] = to[i] < slots ? to[i] : slots;
+        some_from = some_from < from[i] ? some_from : from[i], some_to = some_to > to[i] ? some_to : to[i];
+        all_from = all_from > from[i] ? all_from : from[i], all_to = all_to < to[i] ? all_to : to[i];
       }
-      const uint8_t *values = (const uint8_t *)stage + column * bytes_of<type>;
-      const float *weights = p + top_row * SLOTS + s;
-      if (all_from == 0 && all_to == slots) {
-#pragma unroll 2
-        for (uint32_t slot = 0; slot < slots; slot += 4, weights += 4) {
-          float4 w[4];
-#pragma unroll
-          for (int i = 0; i < 4; i++) w[i] = *(const float4 *)(weights + i * SLOTS);
-#pragma unroll
-          for (int k = 0; k < 4; k++, values += row_bytes) {
-            float v[4];
-            value<type, 4>(v, values);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-              float x = k == 0 ? w[i].x : k == 1 ? w[i].y : k == 2 ? w[i].z : w[i].w;
-#pragma unroll
-              for (int j = 0; j < 4; j++) o[i][j] = fma_(x, v[j], o[i][j]);
-            }
-          }
-        }
-      } else {
+      uint32_t slot = some_from, middle = (all_from + 3) / 4 * 4;
+      const float *weights = p + top_row * scores_ld + s + slot;
+      values += slot * row_bytes;
+      // some adds slots up to `end` to the rows that see them.
+      auto some = [&](uint32_t end) {
 #pragma unroll 1
-        for (uint32_t slot = 0; slot < slots; slot++, values += row_bytes) {
-          float v[4];
-          value<type, 4>(v, values);
+        for (; slot < end; slot++, weights++, values += row_bytes) {
+          float v[wide];
+          wide_value<type, wide>(v, values);
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             if (slot < from[i] || slot >= to[i]) continue;
 #pragma unroll
-            for (int j = 0; j < 4; j++) o[i][j] = fma_(weights[i * SLOTS + slot], v[j], o[i][j]);
+            for (int j = 0; j < wide; j++) o[i][j] = fma_(weights[i * scores_ld], v[j], o[i][j]);
+          }
+        }
+      };
+      some(middle < some_to ? middle : some_to);
+#pragma unroll 2
+      for (; slot + 4 <= all_to; slot += 4, weights += 4) {
+        float4 w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) w[i] = *(const float4 *)(weights + i * scores_ld);
+#pragma unroll
+        for (int k = 0; k < 4; k++, values += row_bytes) {
+          float v[wide];
+          wide_value<type, wide>(v, values);
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            float x = k == 0 ? w[i].x : k == 1 ? w[i].y : k == 2 ? w[i].z : w[i].w;
+#pragma unroll
+            for (int j = 0; j < wide; j++) o[i][j] = fma_(x, v[j], o[i][j]);
           }
         }
       }
+      some(some_to);
     }
   }
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    uint32_t row = t / 16 + 16 * i;
+  for (int i = 0; i < soft_rows; i++) {
+    uint32_t row = soft_row(i);
     float sum = before[i].sum;
     for (int m = 8; m; m >>= 1) sum = add_(sum, from_lane_xor(sum, m));
     if (sinks && row < used) sum = add_(sum, exp_(sub_(sinks[first_head + row % width], before[i].top)));
@@ -230,14 +324,14 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
   for (int i = 0; i < 4; i++) {
     uint32_t row = top_row + i;
     if (row >= used) continue;
-    float *to = out + (uint64_t)(token + row / width) * ld + (first_head + row % width) * dim + column;
+    float *to = output(row);
 #pragma unroll
-    for (int j = 0; j < 4; j++) to[j] = mul_(o_before[i][j], correct[row]);
+    for (int j = 0; j < wide; j++) to[j] = mul_(to[j], correct[row]);
   }
 }
 
 #define ATTEND_PROMPT(name, type) \
-  KERNEL THREADS(256, 2) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) { \
+  KERNEL THREADS(PROMPT_THREADS, 512 / PROMPT_THREADS) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) { \
     attend_prompt<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, sinks, out, ld, n); \
   }
 ATTEND_PROMPT(attend_prompt_f32, F32)

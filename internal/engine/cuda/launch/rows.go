@@ -37,7 +37,7 @@ func (o Embed) Calls() ([]Call, error) {
 
 // Norm is tensor.RMSNorm of the rows of X (Rows, Cols) by Weight (Cols). The result goes to Out
 // (Rows, Cols), to To, or to both. With Residual (Rows, Cols), Out is Residual + norm, which may
-// replace Residual in place. Out must not be X if Cols is above 512.
+// replace Residual in place. Out may be X.
 type Norm struct {
 	X, Weight  cuda.Pointer
 	Residual   cuda.Pointer // or 0
@@ -60,7 +60,7 @@ func (o Norm) Calls() ([]Call, error) {
 	if o.Rows == 0 {
 		return nil, nil
 	}
-	return []Call{{"rms_norm", cuda.Grid{X: ceil(o.Cols, 512), Y: o.Rows, Threads: 512},
+	return []Call{{"rms_norm", cuda.Grid{X: 1, Y: o.Rows, Threads: 512},
 		[]any{o.X, o.Weight, o.Residual, o.Eps, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}}}, nil
 }
 
@@ -79,7 +79,7 @@ func (o Quantize) Calls() ([]Call, error) {
 	if o.Rows == 0 {
 		return nil, nil
 	}
-	return []Call{{"quantize_rows", cuda.Grid{X: ceil(o.Cols, 256), Y: o.Rows, Threads: 256},
+	return []Call{{"quantize_rows", cuda.Grid{X: ceil(o.Cols, 4*256), Y: o.Rows, Threads: 256},
 		[]any{o.X, uint32(o.LdX), o.To.Bytes, o.To.Scales, uint32(o.Cols)}}}, nil
 }
 
@@ -105,7 +105,7 @@ func (o Gate) Calls() ([]Call, error) {
 	if o.Rows == 0 {
 		return nil, nil
 	}
-	return []Call{{"gate_rows", cuda.Grid{X: ceil(o.Cols, 256), Y: o.Rows, Threads: 256},
+	return []Call{{"gate_rows", cuda.Grid{X: ceil(o.Cols, 4*256), Y: o.Rows, Threads: 256},
 		[]any{uint32(o.Activation), o.Gate, o.Up, uint32(o.Ld), o.GateBias, o.UpBias, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}}}, nil
 }
 

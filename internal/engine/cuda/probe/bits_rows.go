@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -143,7 +144,7 @@ func (k *card) rounding(r *rand.Rand) {
 
 func (k *card) norms(r *rand.Rand) {
 	const rows, eps = 2, 1e-5
-	for _, n := range []int{32, 96, 544, 4096} {
+	for _, n := range []int{32, 96, 544, 4096, 6176} {
 		for _, by := range []float32{1, 1e-20, 1e15} {
 			what := fmt.Sprintf("%d columns near %g", n, by)
 			x, weight, residual, want := normal(r, rows*n, by), normal(r, n, 1), normal(r, rows*n, 1), make([]float32, rows*n)
@@ -155,41 +156,53 @@ func (k *card) norms(r *rand.Rand) {
 			k.run(o)
 			k.equalFloats(what, o.Out, want)
 			k.equalRounded(what, o.To, want)
-			tensor.Add(want, residual)
+			sum := slices.Clone(want)
+			tensor.Add(sum, residual)
 			o.Residual, o.To = k.upload(residual), launch.Rounded{}
 			o.Out = o.Residual
 			k.run(o)
-			k.equalFloats(what+" and a residual", o.Out, want)
+			k.equalFloats(what+" and a residual", o.Out, sum)
+			o.Residual, o.Out = 0, o.X
+			k.run(o)
+			k.equalFloats(what+" in place", o.Out, want)
 		}
 	}
 }
 
 func (k *card) gates(r *rand.Rand) {
-	const rows, cols, ld = 2, 288, 300
+	const rows = 2
 	for _, a := range []tensor.Activation{tensor.SiLU, tensor.GELUTanh, tensor.Clamped, tensor.GELU} {
-		for _, biased := range []bool{false, true} {
-			gate, up := normal(r, rows*ld, 6), normal(r, rows*ld, 6)
-			copy(gate, []float32{-100, 100, 88.5, -88.5, 1e-40, -1e30, inf, nan, 0})
-			gateBias, upBias := normal(r, cols, 1), normal(r, cols, 1)
-			o := launch.Gate{Activation: a, Gate: k.upload(gate), Up: k.upload(up), Ld: ld, Out: k.alloc(4 * rows * cols),
-				To: k.rounded(rows * cols), Rows: rows, Cols: cols}
-			if biased {
-				o.GateBias, o.UpBias = k.upload(gateBias), k.upload(upBias)
-			}
-			var want []float32
-			for i := range rows {
-				g, u := gate[i*ld:][:cols], up[i*ld:][:cols]
-				if biased {
-					tensor.Add(g, gateBias)
-					tensor.Add(u, upBias)
+		for _, cols := range []int{35, 288} {
+			for _, biased := range []bool{false, true} {
+				ld := cols + 13 // the second row is not aligned
+				gate, up := normal(r, rows*ld, 6), normal(r, rows*ld, 6)
+				copy(gate, []float32{-100, 100, 88.5, -88.5, 1e-40, -1e30, inf, nan, 0})
+				gateBias, upBias := normal(r, cols, 1), normal(r, cols, 1)
+				o := launch.Gate{Activation: a, Gate: k.upload(gate), Up: k.upload(up), Ld: ld, Out: k.alloc(4 * rows * cols),
+					Rows: rows, Cols: cols}
+				if cols%tensor.BlockWidth == 0 {
+					o.To = k.rounded(rows * cols)
 				}
-				a.Mul(g, g, u)
-				want = append(want, g...)
+				if biased {
+					o.GateBias, o.UpBias = k.upload(gateBias), k.upload(upBias)
+				}
+				var want []float32
+				for i := range rows {
+					g, u := gate[i*ld:][:cols], up[i*ld:][:cols]
+					if biased {
+						tensor.Add(g, gateBias)
+						tensor.Add(u, upBias)
+					}
+					a.Mul(g, g, u)
+					want = append(want, g...)
+				}
+				k.run(o)
+				what := fmt.Sprintf("activation %d, %d columns, biases %v", a, cols, biased)
+				k.equalFloats(what, o.Out, want)
+				if o.To != (launch.Rounded{}) {
+					k.equalRounded(what, o.To, want)
+				}
 			}
-			k.run(o)
-			what := fmt.Sprintf("activation %d, biases %v", a, biased)
-			k.equalFloats(what, o.Out, want)
-			k.equalRounded(what, o.To, want)
 		}
 	}
 }
