@@ -73,7 +73,7 @@ func TestCardPolicies(t *testing.T) {
 				chunk.Tokens = append(chunk.Tokens, uint32(x))
 			}
 			got.take(t, r.run(&proto.StepRequest{Passes: 1, Chunks: []*proto.Chunk{chunk}})[got.id], n)
-			if !bytes.Equal(bits(t, []*request{got}), bits(t, want[2:])) {
+			if !bytes.Equal(bits(t, []*request{got}), bits(t, want[2:3])) {
 				t.Errorf("%d tokens in a step: results differ from those of single ones", n)
 			}
 		})

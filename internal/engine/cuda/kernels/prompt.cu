@@ -1,7 +1,7 @@
 // Attention of a prompt: successive tokens of one sequence, of which each sees the slots up to its own.
 // A thread block computes up to PROMPT_ROWS rows, (token, head), of a KV head. Shared memory can give a thread a word a
 // clock of four, so a thread computes a tile of several rows and slots, or rows and columns, from what it reads.
-#define PROMPT_THREADS 256
+#define PROMPT_THREADS 128
 #define PROMPT_ROWS 32
 #define PROMPT_PIECE 8192 // bytes of keys or values that are copied at once
 

@@ -111,7 +111,7 @@ func (o Attend) Calls() ([]Call, error) {
 	to := o.To
 	if o.Prompt {
 		tokens, rows := promptTokens(group, o.HeadDim), promptRows(o.HeadDim)
-		calls = []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, tokens), Y: o.KVHeads * ceil(group, rows), Threads: 256},
+		calls = []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, tokens), Y: o.KVHeads * ceil(group, rows), Threads: 128},
 			append(common, o.Sinks, o.Out, uint32(o.LdOut), uint32(o.N))}}
 	} else {
 		if o.HeadDim%block != 0 { // a block has columns of two heads
