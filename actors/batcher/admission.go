@@ -1,6 +1,8 @@
 package batcher
 
 import (
+	"slices"
+
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -40,17 +42,26 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 		return nil
 	}
 	s.prefix.passOver(r)
-	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
-	s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
-	open := r.opens()
+	open := s.start(r, prefill, read, len(chain)*tensor.BlockSlots)
 	open.Reserve = max(read, tokens)
 	s.prefix.admit(r, &open, chain)
-	s.begun(r, r.cached)
-	s.running.insert(r)
 	p.Open = append(p.Open, open)
 	return r
+}
+
+// start makes a waiting request a new running sequence, of which this number of tokens is in a cache. The
+// request must have its owner. start returns the Open of the sequence.
+func (s *State) start(r *request, ph phase, read, cached int) plan.Open {
+	s.waiting.remove(r)
+	s.sequences++
+	r.phase, r.seq, r.read, r.cached, r.staged = ph, s.sequences, read, cached, 0
+	if r.started < 0 { // its first admission
+		r.started, r.warm = s.now, min(cached, len(r.Prompt))
+		s.prefix.begun(r)
+	}
+	s.running.insert(r)
+	return r.opens()
 }
 
 // full reports whether no more sequences can run: by the number with rows, or by the number on a
@@ -106,53 +117,74 @@ func (s *State) awaits(r *request) (seq uint64) {
 	return 0
 }
 
-// makeRoom preempts sequences for the first waiting request in order, when it lacks a place or
-// memory. It preempts requests whose clients do not read, held contexts, and jobs that are later in
-// the order. They wait with their tokens.
+// makeRoom preempts sequences for the first waiting request in order, while it lacks a place or
+// memory. They wait with their tokens. An idle cache is dropped.
 func (s *State) makeRoom() {
 	r := s.head()
 	if r == nil {
 		return
 	}
 	for {
-		source, why := s.contexts.source(r, r.toRead()), s.ledger.choose(r, 0).Why
-		turn := s.sessions.source(r)
-		if (why == "" || turn != nil || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
+		n := newcomer{s: s, r: r, source: s.contexts.source(r, r.toRead()), turn: s.sessions.source(r)}
+		hasMemory := s.ledger.choose(r, 0).Why == ""
+		if (hasMemory || n.turn != nil || n.canFork()) && !s.full() {
 			return
 		}
-		if why != "" && s.prefix.fetches.Cancel(true) {
+		if !hasMemory && s.prefix.fetches.Cancel(true) {
 			continue
 		}
-		yields := func(v *request) bool {
-			switch {
-			case v.lends():
-				return false
-			case v.unread || v.idle && v != turn:
-				return true
-			case v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank:
-				return true
-			}
-			return v.Accepted && !r.Accepted && inOrder(r, v) < 0
-		}
-		last := len(s.running) - 1
-		for last >= 0 && (!s.running[last].idle || s.running[last] == turn || s.running[last].resides.file.done) {
-			last--
-		}
-		if last < 0 { // no idle cache that is in memory
-			last = len(s.running) - 1
-		}
-		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
-			last--
-		}
-		switch {
-		case last >= 0:
-			s.preempt(s.running[last])
-		case source != nil && yields(source):
-			s.preempt(source)
-		default:
+		v := n.victim()
+		if v == nil {
 			return
 		}
+		s.preempt(v)
 	}
+}
+
+// newcomer is the waiting request that makeRoom preempts others for.
+type newcomer struct {
+	s      *State
+	r      *request
+	source *request // the sequence that it can begin as a fork of, or nil
+	turn   *request // the idle cache of its session, with which it would continue, or nil
+}
+
+// canFork reports whether the request fits as a fork.
+func (n *newcomer) canFork() bool {
+	return n.source != nil && n.s.contexts.bytes(n.r) <= n.s.ledger.sockets[n.source.owner].room()
+}
+
+// victim returns the sequence to preempt next, or nil if none yields. Idle caches in memory come first,
+// then all others from the end of the order. The source is the last choice.
+func (n *newcomer) victim() *request {
+	var other *request
+	for _, v := range slices.Backward(n.s.running) {
+		switch {
+		case v == n.source || !n.yields(v):
+		case v.idle && v != n.turn && !v.resides.file.done:
+			return v
+		case other == nil:
+			other = v
+		}
+	}
+	if other == nil && n.source != nil && n.yields(n.source) {
+		return n.source
+	}
+	return other
+}
+
+// yields reports whether a sequence gives way to the request: its client does not read, it is an idle
+// cache, it holds a context, or it is a job that is later in the order.
+func (n *newcomer) yields(v *request) bool {
+	switch {
+	case v.lends():
+		return false
+	case v.unread || v.idle && v != n.turn:
+		return true
+	case v.holdsContext() && n.s.busy() < n.s.cfg.MaxRunning && n.r.rank < lastRank:
+		return true
+	}
+	return v.Accepted && !n.r.Accepted && inOrder(n.r, v) < 0
 }
 
 // fit finds the owner of a request that begins with this number of shared blocks, and frees memory
@@ -169,15 +201,6 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	first := shared * tensor.BlockSlots
 	r.sweeping = sweeping{shape: c.Shape, first: first, read: first, files: c.Shape.FileBytes(r.toRead() - first)}
 	return c.Owner, c.Need
-}
-
-// begun counts a first admission, with the tokens of the prompt that a cache had.
-func (s *State) begun(r *request, found int) {
-	if r.started >= 0 {
-		return
-	}
-	r.started, r.warm = s.now, min(found, len(r.Prompt))
-	s.prefix.begun(r)
 }
 
 // opens returns the Open of a request that is being admitted.

@@ -72,14 +72,10 @@ func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
 		v.booked[v.owner] -= shared
 	}
 	v.shares.users++
-	x.s.waiting.remove(r)
+	r.shares = v.shares
 	x.s.ledger.admit(r, v.owner, need)
-	x.s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica, r.shares = decoding, x.s.sequences, read, read, 0, none, v.shares
-	x.s.begun(r, read)
-	x.s.running.insert(r)
-	open := r.opens()
-	open.Resume, open.Fork, open.Replica = r.tokens(0, read), v.seq, none
+	open := x.s.start(r, decoding, read, read)
+	open.Resume, open.Fork = r.tokens(0, read), v.seq
 	p.Open = append(p.Open, open)
 	return true
 }

@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -122,5 +123,46 @@ func TestIdleCachesYield(t *testing.T) {
 	step(Submit{again})
 	if got := idle(); !slices.Contains(got, last.Session) || len(got) == before {
 		t.Fatalf("%v wait of %d, want %s with rows in a file", got, before, last.Session)
+	}
+}
+
+// TestOrderOfVictims: the sequences that yield to a waiting request, in the order in which they are preempted.
+func TestOrderOfVictims(t *testing.T) {
+	s := testState(t, func(c *Config) { c.MaxRunning = 9 })
+	add := func(id string, rank int64, set func(*request)) *request {
+		r := &request{rank: rank, phase: decoding}
+		r.ID = id
+		set(r)
+		s.running.insert(r)
+		return r
+	}
+	idle := func(inFile bool) func(*request) {
+		return func(r *request) { r.idle, r.resides.file.done = true, inFile }
+	}
+	add("stream", 1, func(*request) {})
+	add("unread", 2, func(r *request) { r.unread = true })
+	add("earlier job", 3, func(r *request) { r.Accepted = true })
+	add("lends", 11, func(r *request) { r.Accepted, r.Prefill = true, 1 })
+	add("later job", 12, func(r *request) { r.Accepted = true })
+	add("context", lastRank, func(r *request) { r.Hold, r.out = true, []int32{1} })
+	turn := add("turn", math.MaxInt64-5, idle(false))
+	add("in memory", math.MaxInt64-4, idle(false))
+	source := add("source", math.MaxInt64-3, idle(false))
+	add("in a file", math.MaxInt64-2, idle(true))
+	n := newcomer{s: s, r: &request{rank: 10}, source: source, turn: turn}
+
+	var order []string
+	for v := n.victim(); v != nil; v = n.victim() {
+		order = append(order, v.ID)
+		s.running.remove(v)
+		if v == source {
+			n.source = nil
+		}
+	}
+	if want := []string{"in memory", "in a file", "context", "later job", "unread", "source"}; !slices.Equal(order, want) {
+		t.Errorf("%q, want %q", order, want)
+	}
+	if len(s.running) != 4 {
+		t.Errorf("%d sequences are left", len(s.running))
 	}
 }

@@ -97,11 +97,9 @@ func (x *remotePrefills) take(r *request) bool {
 		return false
 	}
 	d := &r.remote.Done
-	x.s.waiting.remove(r)
 	x.s.ledger.admit(r, owner, need)
-	x.s.sequences++
-	r.phase, r.seq, r.read, r.remote.Phase = prefill, x.s.sequences, d.Tokens, prefillgroup.Coming
-	x.s.running.insert(r)
+	x.s.start(r, prefill, d.Tokens, 0) // the sockets open it when its cache comes
+	r.remote.Phase = prefillgroup.Coming
 	x.s.out.Takes = append(x.s.out.Takes, prefillgroup.Take{
 		Number: d.Number, Rank: d.Rank, Source: d.Seq, Tokens: d.Tokens,
 		Epoch: x.s.epoch, Seq: r.seq, Owner: owner, Policy: r.Policy.Spec(), Adapter: r.Adapter.ID,

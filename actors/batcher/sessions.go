@@ -116,18 +116,13 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 			x.s.preempt(o)
 		}
 	}
-	x.s.waiting.remove(r)
 	x.s.running.remove(v)
-	x.s.sequences++
-	r.phase, r.seq, r.owner, r.booked, r.resides = decoding, x.s.sequences, owner, v.booked, v.resides
-	r.read, r.cached, r.staged, r.prefix.Blocks = v.read, v.cached, 0, v.prefix.Blocks
+	r.owner, r.booked, r.resides, r.prefix.Blocks = owner, v.booked, v.resides, v.prefix.Blocks
 	x.s.ledger.grow(r, bytes)
 	if v.prefix.copy.booked {
 		x.s.ledger.moveCopy(v, -1)
 	}
-	x.s.begun(r, r.cached)
-	x.s.running.insert(r)
-	open := r.opens()
+	open := x.s.start(r, decoding, v.read, v.cached)
 	open.Resume, open.Fork, open.Take = r.tokens(0, r.cached), v.seq, true
 	p.Open = append(p.Open, open)
 	return true
