@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -293,5 +294,40 @@ func TestLiveDamage(t *testing.T) {
 		if next, _ := open(t, l); turns(t, next) != 1 {
 			t.Fatal("it cannot begin again")
 		}
+	}
+}
+
+// TestDamagedEnd: the end of a session is damaged, after the records before it were dropped. The records of
+// the next session follow it. They are not read, and the error names the damaged record.
+func TestDamagedEnd(t *testing.T) {
+	ended, next, l := &faulty{Log: journal.NewMemoryLog()}, journal.NewMemoryLog(), journal.NewMemoryLog()
+	ended.drop = func(uint64) error { return errors.New("the process ends") }
+	s, _ := open(t, ended)
+	must(t, add(t, s, 0), nil)
+	must(t, s.book.Delete(t.Context(), "ann", "chat"), nil)
+	s, _ = open(t, next)
+	for i := range 2 {
+		must(t, add(t, s, i), nil)
+	}
+	var all [][]byte
+	for _, from := range []journal.Log{ended, next} {
+		must(t, from.Read(t.Context(), id, 0, func(_ uint64, b []byte) error { all = append(all, slices.Clone(b)); return nil }), nil)
+	}
+	if len(all) != 4 {
+		t.Fatalf("%d messages", len(all))
+	}
+	all[1][len(all[1])-40] ^= 1
+	for i, b := range all[1:] {
+		_, err := l.Append(t.Context(), id, uint64(i), b)
+		must(t, err, nil)
+	}
+	s, _ = open(t, l)
+	_, err := s.book.Look(t.Context(), "ann", "chat")
+	must(t, err, sessions.ErrDamaged)
+	if !strings.Contains(err.Error(), "(message 1)") {
+		t.Error(err)
+	}
+	if n := s.writers[id].state.Turns; n != 0 {
+		t.Errorf("%d turns", n)
 	}
 }

@@ -124,29 +124,28 @@ func (s *Store) Load(name string, seq uint64, data []byte) {
 // read adds the next message of a journal. An end counts even if the records before it are damaged, or
 // dropped in part.
 func (f *folded) read(j *journal.Journal, seq uint64, data []byte) {
-	if r, err := journal.Decode(j.Name, data); err == nil && r.Kind == KindEnd {
-		f.end(j, seq)
-		return
+	r, err := journal.Decode(j.Name, data)
+	if err != nil || r.Kind != KindEnd {
+		r, err = j.Verify(seq, data)
 	}
-	if f.damage != nil {
-		j.Restart(seq)
-		return
-	}
-	r, err := j.Verify(seq, data)
 	if err == nil {
 		err = f.apply(j, &r, seq)
 	}
-	if err != nil {
-		f.damage = err
-		j.Restart(seq)
+	if err == nil {
+		return
 	}
+	if f.damage == nil {
+		f.damage = err
+	}
+	j.Restart(seq)
 }
 
-// apply adds a record that follows the one before it.
+// apply adds a record. Message seq has it.
 func (f *folded) apply(j *journal.Journal, r *journal.Record, seq uint64) error {
 	switch {
-	case r.Kind == KindEnd:
-		f.end(j, seq)
+	case r.Kind == KindEnd: // the next session begins without turns
+		*f = folded{ended: seq}
+		j.Restart(seq)
 		return nil
 	case f.damage != nil:
 		return f.damage
@@ -157,12 +156,6 @@ func (f *folded) apply(j *journal.Journal, r *journal.Record, seq uint64) error 
 		return fmt.Errorf("%w: %w", journal.ErrDamaged, err)
 	}
 	return nil
-}
-
-// end makes the session one without turns. Message seq has the record of the end.
-func (f *folded) end(j *journal.Journal, seq uint64) {
-	*f = folded{ended: seq}
-	j.Restart(seq)
 }
 
 // publish gives the turns of the journal to the book. before is the damage that was known.
