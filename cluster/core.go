@@ -89,7 +89,7 @@ func (c *core) start() (err error) {
 		MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
 		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(c.checkpoint, s), " ", tensor.Arithmetic),
 		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps,
-		MicroBatches: s.microBatches(), TrialRounds: s.TrialRounds,
+		MicroBatches: s.microBatches(), TrialRounds: s.trialRounds,
 		Prefill: s.Prefill, PrefillHere: s.PrefillOver,
 		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}

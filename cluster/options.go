@@ -64,14 +64,12 @@ type ServeConfig struct {
 	// Template and ToolParser replace those of APIConfig for one of several models.
 	Template   string `kong:"-" name:"chat-template"`
 	ToolParser string `kong:"-" name:"tool-parser"`
-	// TrialRounds is how often each thread count is tried for steps of a kind; 0: the batcher's
-	// default.
-	TrialRounds int `kong:"-"`
 	// Tracer exports the timing of requests; nil: off.
 	Tracer *tracing.Tracer `kong:"-"`
 	Logger *slog.Logger    `kong:"-"`
 
-	guess func(id string, position int) []int32 // batcher.Config.Guess
+	guess       func(id string, position int) []int32 // batcher.Config.Guess
+	trialRounds int                                   // batcher.Config.TrialRounds
 }
 
 // Values of ServeConfig.PrefixCache.

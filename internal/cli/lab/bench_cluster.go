@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -70,7 +71,7 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	l, err := up.StartAndWait(e.With(ctx))
+	l, err := up.StartAndWait(e.With(options.WithTrialRounds(ctx, c.Trials)))
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,6 @@ func (c *benchClusterCmd) up(dir string, memory int64) *launch.Up {
 	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
 	up.Serve.Mapping, up.Serve.Policy, up.Serve.Chunk, up.NoJobs, up.Processors = c.Mapping, c.Policy, c.Chunk, true, c.Processors
 	up.Serve.Prefill = c.Prefill
-	up.TrialRounds = c.Trials
 	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, time.Minute, 30*time.Second
 	return up
 }

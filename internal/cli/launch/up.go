@@ -45,8 +45,6 @@ type Up struct {
 	Speeds topology.Speeds `kong:"-"`
 	// Processors is GOMAXPROCS of each node; 0 for the number of compute threads.
 	Processors int `kong:"-"`
-	// TrialRounds is the number of trials per number of threads; 0 for the default.
-	TrialRounds int `kong:"-"`
 
 	models  []modelSettings // with their settings, once Prepare has found them
 	specs   []modelSpec     // of all models, once their paths are known

@@ -75,7 +75,7 @@ func (c *Up) prepareLocal(e *ui.Env, serve cluster.ServeConfig, withAPI bool) (l
 		}
 		l.closers = append(l.closers, l.settings.close)
 	}
-	l.config.Logger, l.config.Tracer, l.config.TrialRounds = l.log, l.settings.tracerOrNil(), c.TrialRounds
+	l.config.Logger, l.config.Tracer = l.log, l.settings.tracerOrNil()
 	return l, nil
 }
 
