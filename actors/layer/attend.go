@@ -19,6 +19,7 @@ type attention struct {
 	w       *Weights
 	index   int          // the layer's first cache
 	caches  int          // number of its caches
+	score   tensor.Score // of all its heads
 	entries []attendTask // decode: one per segment and head
 	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots
 	long    longRows
@@ -60,7 +61,7 @@ func (a *attention) init(b *Processor) {
 				a.put(t)
 			}
 			q, out := a.rows(t)
-			r.begin(b, b.Dims.scoreOf(t), t.cache, t.unit, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
+			r.begin(b, a.scoreOf(t), t.cache, t.unit, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
 			return
 		}
 		a.decode(t, a.after(i))
@@ -90,7 +91,7 @@ func (a *attention) init(b *Processor) {
 // KV head of this rank.
 func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
-	a.w, a.index, a.caches = w, index, b.Dims.caches()
+	a.w, a.index, a.caches, a.score = w, index, b.Dims.caches(), b.Dims.score()
 	b.growLent(w)
 	a.entries, a.prompts, a.writes, a.reads = a.entries[:0], a.prompts[:0], a.writes[:0], a.reads[:0]
 	for i := range b.batch.Segments {
@@ -280,11 +281,17 @@ func (a *attention) prefill(t attendTask) {
 	q, out := a.rows(t)
 	blocks := t.s.Cache.Blocks(t.cache, t.unit)
 	if d.NonCausal { // the run is the whole text
-		tensor.AttendAround(out, d.qCols(), q, d.qkvWidth(), t.n, t.first, t.s.N, a.w.Window, d.group(), d.scoreOf(t), a.b.Layout, blocks, sc)
+		tensor.AttendAround(out, d.qCols(), q, d.qkvWidth(), t.n, t.first, t.s.N, a.w.Window, d.group(), a.scoreOf(t), a.b.Layout, blocks, sc)
 	} else {
-		tensor.AttendCausal(out, d.qCols(), q, d.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scoreOf(t), a.b.Layout, blocks, sc)
+		tensor.AttendCausal(out, d.qCols(), q, d.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), a.scoreOf(t), a.b.Layout, blocks, sc)
 	}
 	a.attended(t)
+}
+
+// scoreOf returns the score of a task's query heads.
+func (a *attention) scoreOf(t attendTask) tensor.Score {
+	g := a.b.Dims.group()
+	return a.score.Heads(t.cache, t.head*g, g)
 }
 
 // attended multiplies a task's attention output by its gate, if the model has one, and quantizes it
@@ -306,7 +313,7 @@ func (a *attention) attended(t attendTask) {
 func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	defer a.attended(t)
 	d, ld, pos := a.b.Dims, a.b.Dims.qkvWidth(), t.s.Start+t.first
-	width, g, score := d.group()*d.HeadDim, d.group(), d.scoreOf(t)
+	width, g, score := d.group()*d.HeadDim, d.group(), a.scoreOf(t)
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)

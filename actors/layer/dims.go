@@ -137,11 +137,6 @@ func (d *Dims) score() tensor.Score {
 	return s
 }
 
-// scoreOf returns the score of a task's query heads.
-func (d *Dims) scoreOf(t attendTask) tensor.Score {
-	return d.score().Heads(t.cache, t.head*d.group(), d.group())
-}
-
 // valueDim returns the width of a head's attention output after its value projection.
 func (d *Dims) valueDim() int {
 	if d.Latent.Rank > 0 {

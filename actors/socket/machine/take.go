@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
@@ -27,14 +28,7 @@ func (t *taking) released(seq uint64) {
 	t.next = (t.next + 1) % len(t.gone)
 }
 
-func (t *taking) wasReleased(seq uint64) bool {
-	for _, id := range t.gone {
-		if id == seq {
-			return true
-		}
-	}
-	return false
-}
+func (t *taking) wasReleased(seq uint64) bool { return slices.Contains(t.gone[:], seq) }
 
 // Take begins to take a cache. It returns the cache's policy.
 func (m *Machine) Take(r *proto.TakeRequest) (*kvcache.Policy, error) {

@@ -252,6 +252,6 @@ func (r rule) blockBytes(g Geometry, blocks int64) int64 { return blockBytes(g.r
 func (s *Store) ScoreOf(layer, head int) tensor.Score { return s.g.scoreOf(layer, head, s.Score) }
 
 // scoreOf returns the score of the query heads that share a KV head.
-func (g Geometry) scoreOf(layer, head int, score tensor.Score) tensor.Score {
+func (g *Geometry) scoreOf(layer, head int, score tensor.Score) tensor.Score {
 	return score.Heads(layer, head*g.group(), g.group())
 }

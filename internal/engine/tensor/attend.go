@@ -363,7 +363,7 @@ func (s *AttnScratch) begin(l KVLayout, rows int) {
 	if need := 2 * stateFloats(rows, l.VDim); len(s.states) < need {
 		s.states = lines(need)
 	}
-	s.runState, s.before = twoStates(s.states, rows, l.VDim)
+	twoStates(&s.runState, &s.before, s.states, rows, l.VDim)
 	s.reset()
 }
 

@@ -34,15 +34,14 @@ func (a *runState) reset() {
 // stateFloats returns the size of a runState: whole cache lines, since threads write adjacent states.
 func stateFloats(rows, vdim int) int { return (rows*(len(kernel.Lanes{})+vdim)+rows+15)/16*16 + 16 }
 
-// twoStates returns two states in m with adjacent o.
-func twoStates(m []float32, rows, vdim int) (a, b runState) {
+// twoStates lays two states out in m, with adjacent o.
+func twoStates(a, b *runState, m []float32, rows, vdim int) {
 	sums := unsafe.Slice((*kernel.Lanes)(unsafe.Pointer(&m[0])), 2*rows)
 	a.sum, b.sum = sums[:rows:rows], sums[rows:]
 	m = m[len(sums)*len(kernel.Lanes{}):]
 	a.o, b.o = m[:rows*vdim:rows*vdim], m[rows*vdim:][:rows*vdim:rows*vdim]
 	m = m[2*rows*vdim:]
 	a.max, b.max = m[:rows:rows], m[rows:][:rows:rows]
-	return a, b
 }
 
 // none reports whether row r has seen no slot.
@@ -110,8 +109,9 @@ func (r *Runs) Begin(q []float32, g int, score Score, l KVLayout, blocks [][]byt
 	for len(r.states) < runs {
 		r.states = append(r.states, runState{})
 	}
+	var unused runState
 	for i, size := 0, 2*stateFloats(g, l.VDim); i < runs; i++ {
-		r.states[i], _ = twoStates(r.memory[i*size:][:size], g, l.VDim)
+		twoStates(&r.states[i], &unused, r.memory[i*size:][:size], g, l.VDim)
 	}
 	return runs
 }

@@ -185,7 +185,8 @@ func TestFoldOfStrangeNumbers(t *testing.T) {
 	for seed := range uint64(20) {
 		allEqual(t, fmt.Sprint("seed ", seed), func() []float32 {
 			r := rng(seed)
-			a, b := twoStates(lines(2*stateFloats(rows, vdim)), rows, vdim)
+			var a, b runState
+			twoStates(&a, &b, lines(2*stateFloats(rows, vdim)), rows, vdim)
 			var all []float32
 			for _, s := range []*runState{&a, &b} {
 				s.reset()
