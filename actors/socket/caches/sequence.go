@@ -118,7 +118,8 @@ func (s *Sequence) commit(tokens, copyAt int, run func(n int, f func(i int))) er
 	return nil
 }
 
-func (s *Sequence) release() {
+// ReleasePrompt frees the memory that only prefill needs.
+func (s *Sequence) ReleasePrompt() {
 	if s.PromptShard != nil {
 		s.PromptShard.Release()
 		s.PromptShard = nil
@@ -127,6 +128,10 @@ func (s *Sequence) release() {
 	s.Stats = nil
 	s.Residual.Release()
 	s.Residual = nil
+}
+
+func (s *Sequence) release() {
+	s.ReleasePrompt()
 	s.Draft.Release()
 	if s.Cache != nil {
 		s.Cache.Release()

@@ -247,14 +247,7 @@ func (h *handover) seal() error {
 				return err
 			}
 		}
-		if q.PromptShard != nil {
-			q.PromptShard.Release()
-			q.PromptShard = nil
-		}
-		q.Stats.Release()
-		q.Stats = nil
-		q.Residual.Release()
-		q.Residual = nil
+		q.ReleasePrompt()
 		delete(h.epoch.handovers, q)
 	}
 	return nil

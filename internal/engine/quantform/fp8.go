@@ -71,7 +71,13 @@ func buildFP8(s *Settings, m *module) (*Matrix, error) {
 		}
 		return r.per(block[0]), c.per(block[1])
 	}
-	out.check = func() (bad int64, zero bool) {
+	out.check = fp8Check(codes, scale)
+	return out, nil
+}
+
+// fp8Check returns the check of a matrix of E4M3 codes.
+func fp8Check(codes []byte, scale *Part) func() (int64, bool) {
+	return func() (bad int64, zero bool) {
 		zero = true
 		for _, b := range codes {
 			if b&0x7f == 0x7f {
@@ -82,5 +88,4 @@ func buildFP8(s *Settings, m *module) (*Matrix, error) {
 		n, none := scale.notFinite()
 		return bad + n, zero || none
 	}
-	return out, nil
 }

@@ -59,16 +59,6 @@ func (s *Settings) Unstack(codes, scale Part, at Slice) (*Matrix, error) {
 			dst[i] = dequant.E4M3[data[row*cols+col]] * scale.float(first+row/block[0]*n+col/block[1])
 		}
 	}
-	out.check = func() (bad int64, zero bool) {
-		zero = true
-		for _, b := range data {
-			if b&0x7f == 0x7f {
-				bad++
-			}
-			zero = zero && b&0x7f == 0
-		}
-		n, none := scale.notFinite()
-		return bad + n, zero || none
-	}
+	out.check = fp8Check(data, &scale)
 	return out, nil
 }

@@ -141,9 +141,6 @@ func (p *Pool) MatMulMany(products []Product, x []float32, ldx, n int) {
 	if len(products) == 0 {
 		return
 	}
-	if len(products) > maxProducts {
-		panic(fmt.Sprintf("tensor: MatMulMany of %d matrices, at most %d", len(products), maxProducts))
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mat.setAll(products, n)
@@ -152,6 +149,9 @@ func (p *Pool) MatMulMany(products []Product, x []float32, ldx, n int) {
 
 // setAll checks and sets products of the same n tokens.
 func (m *matmul) setAll(products []Product, n int) {
+	if len(products) > maxProducts {
+		panic(fmt.Sprintf("tensor: MatMulMany of %d matrices, at most %d", len(products), maxProducts))
+	}
 	for i, q := range products {
 		if first := products[0].W; !sameTokens(q.W.Type, first.Type) || q.W.Cols != first.Cols {
 			panic(fmt.Sprintf("tensor: MatMulMany of %v with %d columns and %v with %d", first.Type, first.Cols, q.W.Type, q.W.Cols))

@@ -122,11 +122,9 @@ type chatCompletion struct {
 // chatBody returns a chat.completion.
 func (s *API) chatBody(g *generate.Request, choices []generate.Delta, u generate.Usage) any {
 	body := struct {
-		generate.Head
-		Choices []chatChoice      `json:"choices"`
-		Usage   generate.Usage    `json:"usage"`
+		chatCompletion
 		Figures *generate.Figures `json:"metrics,omitempty"`
-	}{Head: g.Head, Usage: u, Figures: u.Figures}
+	}{chatCompletion{Head: g.Head, Usage: u}, u.Figures}
 	for _, d := range choices {
 		m := chatMessage{Role: "assistant", Content: &d.Text, Reasoning: d.Thought}
 		for _, c := range d.Calls {

@@ -185,11 +185,9 @@ type completionBody struct {
 // completionBody returns a text_completion.
 func (s *API) completionBody(g *generate.Request, choices []generate.Delta, u generate.Usage) any {
 	body := struct {
-		generate.Head
-		Choices []completionChoice `json:"choices"`
-		Usage   generate.Usage     `json:"usage"`
-		Figures *generate.Figures  `json:"metrics,omitempty"`
-	}{Head: g.Head, Usage: u, Figures: u.Figures}
+		completionBody
+		Figures *generate.Figures `json:"metrics,omitempty"`
+	}{completionBody{Head: g.Head, Usage: u}, u.Figures}
 	for _, d := range choices {
 		d.First = true
 		body.Choices = append(body.Choices, s.completionChoice(g, d))

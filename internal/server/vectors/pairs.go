@@ -21,6 +21,17 @@ type pairs struct {
 	rawScores          bool
 }
 
+// finish makes the prompts of a form's pairs. It returns the first error of the form.
+func (s *API) finish(ctx context.Context, f *jsonbody.Object, g *generate.Request, p *pairs) *apierr.Error {
+	if f.Err == nil {
+		var e *apierr.Error
+		g.Prompts, e = s.prompts(ctx, g, p)
+		f.Fail(e)
+	}
+	g.Ignored = s.Ignored(f)
+	return f.Err
+}
+
 // prompts makes the prompts of pairs: one for each pair if the model scores pairs, else those of the
 // queries, then those of the documents.
 func (s *API) prompts(ctx context.Context, g *generate.Request, p *pairs) (out []generate.Prompt, e *apierr.Error) {

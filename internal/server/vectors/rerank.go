@@ -71,12 +71,8 @@ func (s *API) decodeRerank(ctx context.Context, body []byte, returns bool) (*gen
 		p.documents, e = documentsOf(f.Get("documents"))
 		f.Fail(e)
 	}
-	if f.Err == nil {
-		g.Prompts, e = s.prompts(ctx, g, p)
-		f.Fail(e)
-	}
-	if g.Ignored = s.Ignored(f); f.Err != nil {
-		return nil, f.Err
+	if e := s.finish(ctx, f, g, p); e != nil {
+		return nil, e
 	}
 	g.NewEncoder = NewEncoder(func(hidden [][]float32, u generate.Usage) any {
 		out := rerankBody{ID: g.Head.ID, Object: "list", Model: g.Model, Usage: usageOf(u), Results: []rerankResult{}}

@@ -54,12 +54,8 @@ func (s *API) decodeScore(ctx context.Context, body []byte) (*generate.Request, 
 		f.Fail(apierr.Invalid(p.param, "%d texts cannot be paired with %d: the first list must have 1 text, or as many as the second.",
 			n, len(p.documents)))
 	}
-	if f.Err == nil {
-		g.Prompts, e = s.prompts(ctx, g, p)
-		f.Fail(e)
-	}
-	if g.Ignored = s.Ignored(f); f.Err != nil {
-		return nil, f.Err
+	if e := s.finish(ctx, f, g, p); e != nil {
+		return nil, e
 	}
 	g.NewEncoder = NewEncoder(func(hidden [][]float32, u generate.Usage) any {
 		out := scoreBody{ID: g.Head.ID, Object: "list", Created: g.Head.Created, Model: g.Model, Usage: usageOf(u)}
