@@ -217,20 +217,23 @@ func TestThinker(t *testing.T) {
 			if strings.Contains(c.text, "<|channel>") {
 				tags, _ = TagsOf("<|channel>thought<channel|>")
 			}
-			th, rest := NewThoughtParser(tags, c.inside, false), c.text
-			var thought, content string
-			add := func(a, b string) { thought += a; content += b }
-			for rest != "" {
-				n := min(cut, len(rest))
-				add(th.Push(rest[:n]))
-				rest = rest[n:]
-			}
-			add(th.Flush())
-			if thought != c.thought || content != c.content {
+			if thought, content := thoughts(NewThoughtParser(tags, c.inside, false), c.text, cut); thought != c.thought || content != c.content {
 				t.Errorf("%q by %d: thought %q, content %q", c.text, cut, thought, content)
 			}
 		}
 	}
+}
+
+// thoughts reads a text in pieces of this number of bytes.
+func thoughts(p *ThoughtParser, text string, cut int) (thought, content string) {
+	add := func(a, b string) { thought += a; content += b }
+	for text != "" {
+		n := min(cut, len(text))
+		add(p.Push(text[:n]))
+		text = text[n:]
+	}
+	add(p.Flush())
+	return thought, content
 }
 
 // A thought that only has a closing tag.
@@ -244,16 +247,7 @@ func TestLateThoughts(t *testing.T) {
 		{"a </thin", "", "a </thin"},
 	} {
 		for cut := 1; cut < 9; cut++ {
-			th, rest := NewThoughtParser(DefaultTags, false, true), c.text
-			var thought, content string
-			add := func(a, b string) { thought += a; content += b }
-			for rest != "" {
-				n := min(cut, len(rest))
-				add(th.Push(rest[:n]))
-				rest = rest[n:]
-			}
-			add(th.Flush())
-			if thought != c.thought || content != c.content {
+			if thought, content := thoughts(NewThoughtParser(DefaultTags, false, true), c.text, cut); thought != c.thought || content != c.content {
 				t.Errorf("%q by %d: thought %q, content %q", c.text, cut, thought, content)
 			}
 		}

@@ -297,13 +297,23 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("%s %v: %+v, %v", test.arch, test.c, c, err)
 		}
 	}
-	moe := func(arch string, c change) change {
-		full := change{"architectures": []string{arch + "ForCausalLM"}, "num_hidden_layers": 6}
-		for k, v := range c {
-			full[k] = v
-		}
-		return full
+}
+
+// moe returns the keys of a family with experts.
+func moe(arch string, c change) change {
+	full := change{"architectures": []string{arch + "ForCausalLM"}, "num_hidden_layers": 6}
+	for k, v := range c {
+		full[k] = v
 	}
+	return full
+}
+
+// glmFlash returns the keys of GLM-4.7-Flash.
+func glmFlash() change {
+	return change{"architectures": []string{"Glm4MoeLiteForCausalLM"}, "kv_lora_rank": 16, "num_hidden_layers": 3}
+}
+
+func TestFamiliesWithExperts(t *testing.T) {
 	for _, test := range []struct {
 		c    change
 		want model.MoE
@@ -321,21 +331,68 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("%v: %+v, %v; want %+v", test.c, c.MoE, err, test.want)
 		}
 	}
-	for field, v := range map[string]any{"num_experts": 0, "num_experts_per_tok": 129, "mlp_only_layers": []int{6},
-		"decoder_sparse_step": 0, "moe_intermediate_size": -1} {
-		if _, err := model.ParseConfig("d", with(moe("Qwen3Moe", change{field: v})), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s %v: %v", field, v, err)
-		}
-	}
 	if _, err := model.ParseConfig("d", with(moe("Qwen3Moe", change{"num_experts": 4096, "num_hidden_layers": 1024})),
 		nil); !errors.Is(err, model.ErrOutOfRange) {
 		t.Errorf("12 million expert tensors: %v", err)
 	}
-	for field, v := range map[string]any{"partial_rotary_factor": 0.1,
-		"rope_scaling": map[string]any{"type": "longrope"}, "hidden_act": "gelu", "sliding_window": 0} {
-		full := change{"architectures": []string{"Phi3ForCausalLM"}, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("Phi-3, %s %v: %v", field, v, err)
+	if c, err := model.ParseConfig("d", with(glmFlash()), nil); err != nil || c.MoE.Experts != 64 || c.MoE.Router.Groups != 0 ||
+		c.MoE.Router.Scale != 1.8 || !slices.Equal(c.MoE.Dense, []int{0}) || c.HeadDim != 256 || c.Latent.Value != 256 {
+		t.Errorf("GLM-4.7-Flash: %+v, %v", c, err)
+	}
+	moe45 := change{"architectures": []string{"Glm4MoeForCausalLM"}, "num_hidden_layers": 3, "head_dim": 16, "use_qk_norm": true}
+	if c, err := model.ParseConfig("d", with(moe45), nil); err != nil || c.Rotated != 8 || c.Neighbours || !c.QKNorm || c.QKVBias ||
+		c.MoE.Experts != 128 || c.MoE.Shared != 1408 || !c.MoE.Router.Bias || c.MoE.Router.Scale != 1 || !slices.Equal(c.MoE.Dense, []int{0}) {
+		t.Errorf("GLM-4.5: %+v, %v", c, err)
+	}
+	if c, err := model.ParseConfig("d", with(change{"architectures": []string{"Qwen2MoeForCausalLM"}, "qkv_bias": false}), nil); err != nil ||
+		c.QKVBias || !c.MoE.Gated || c.MoE.Shared != 5632 || c.MoE.Router.Normalise || c.MoE.Experts != 60 {
+		t.Errorf("Qwen2 with experts: %+v, %v", c, err)
+	}
+}
+
+// TestRefusedFields: a family refuses values that it does not support. The error names the field.
+func TestRefusedFields(t *testing.T) {
+	for _, test := range []struct{ base, fields change }{
+		{moe("Qwen3Moe", nil), change{"num_experts": 0, "num_experts_per_tok": 129, "mlp_only_layers": []int{6},
+			"decoder_sparse_step": 0, "moe_intermediate_size": -1}},
+		{change{"architectures": []string{"Phi3ForCausalLM"}}, change{"partial_rotary_factor": 0.1,
+			"rope_scaling": map[string]any{"type": "longrope"}, "hidden_act": "gelu", "sliding_window": 0}},
+		{change{"architectures": []string{"SmolLM3ForCausalLM"}}, change{"no_rope_layers": []int{1}, "no_rope_layer_interval": 0,
+			"attention_bias": 2, "partial_rotary_factor": 0.5}},
+		{glmFlash(), change{"mlp_layer_types": []string{"dense", "sparse"},
+			"scoring_func": "softmax", "partial_rotary_factor": 0.5}},
+		{change{"architectures": []string{"Qwen3_5ForCausalLM"}, "num_hidden_layers": 4},
+			change{"linear_num_value_heads": 17, "linear_num_key_heads": 0,
+				"linear_conv_kernel_dim": 17, "layer_types": []string{"linear_attention", "sliding_attention"}, "attention_bias": true,
+				"attn_output_gate": false, "output_gate_type": "sigmoid", "partial_rotary_factor": 0.001,
+				"hidden_act": "gelu", "full_attention_interval": 0, "mrope_section": "x", "no_rope_layers": []int{0, 1}}},
+		{change{"architectures": []string{"Lfm2ForCausalLM"}, "full_attn_idxs": []int{1}},
+			change{"conv_bias": true, "layer_types": []string{"conv", "conv"},
+				"full_attn_idxs": []int{9}, "conv_L_cache": 0, "block_multiple_of": 0}},
+		{change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove},
+			change{"attn_logit_softcapping": 0, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
+				"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}}},
+		{change{"architectures": []string{"Exaone4ForCausalLM"}}, change{"sliding_window_pattern": "LLLG",
+			"layer_types": []string{"chunked_attention", "full_attention"}, "hidden_act": "gelu", "sliding_window": 0}},
+		{change{"architectures": []string{"GlmMoeDsaForCausalLM"}, "num_hidden_layers": 2},
+			change{"indexer_types": []string{"full", "shared"}, "index_topk_freq": 2,
+				"index_topk_pattern": "FS", "index_head_dim": 8}},
+		{change{"architectures": []string{"Cohere2ForCausalLM"}}, change{"use_qk_norm": true, "logit_scale": 0, "layer_norm_eps": -1,
+			"use_parallel_block": false, "sliding_window_pattern": 0}},
+		{change{"architectures": []string{"GraniteForCausalLM"}}, change{"attention_multiplier": 0, "embedding_multiplier": "x",
+			"residual_multiplier": -1, "logits_scaling": 1e9}},
+		{change{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true, "max_window_layers": 0},
+			change{"sliding_window": 0, "hidden_act": "gelu", "layer_types": 3,
+				"max_window_layers": -1, "use_sliding_window": "yes"}},
+		{moe("GptOss", nil), change{"swiglu_limit": 5, "swiglu_alpha": 1.5, "hidden_act": "gelu",
+			"sliding_window": 0, "num_experts_per_tok": 129}},
+	} {
+		for field, v := range test.fields {
+			full := maps.Clone(test.base)
+			full[field] = v
+			if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+				t.Errorf("%v, %s %v: %v", test.base["architectures"], field, v, err)
+			}
 		}
 	}
 	for _, r := range []struct {
@@ -350,35 +407,11 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("%s, %s %v: %v", r.arch, r.field, r.v, err)
 		}
 	}
-	for field, v := range map[string]any{"no_rope_layers": []int{1}, "no_rope_layer_interval": 0,
-		"attention_bias": 2, "partial_rotary_factor": 0.5} {
-		if _, err := model.ParseConfig("d", with(change{"architectures": []string{"SmolLM3ForCausalLM"}, field: v}), nil); err == nil ||
-			!strings.Contains(err.Error(), field) {
-			t.Errorf("SmolLM3, %s %v: %v", field, v, err)
-		}
-	}
-	latent := change{"architectures": []string{"Glm4MoeLiteForCausalLM"}, "kv_lora_rank": 16, "num_hidden_layers": 3}
-	if c, err := model.ParseConfig("d", with(latent), nil); err != nil || c.MoE.Experts != 64 || c.MoE.Router.Groups != 0 ||
-		c.MoE.Router.Scale != 1.8 || !slices.Equal(c.MoE.Dense, []int{0}) || c.HeadDim != 256 || c.Latent.Value != 256 {
-		t.Errorf("GLM-4.7-Flash: %+v, %v", c, err)
-	}
-	moe45 := change{"architectures": []string{"Glm4MoeForCausalLM"}, "num_hidden_layers": 3, "head_dim": 16, "use_qk_norm": true}
-	if c, err := model.ParseConfig("d", with(moe45), nil); err != nil || c.Rotated != 8 || c.Neighbours || !c.QKNorm || c.QKVBias ||
-		c.MoE.Experts != 128 || c.MoE.Shared != 1408 || !c.MoE.Router.Bias || c.MoE.Router.Scale != 1 || !slices.Equal(c.MoE.Dense, []int{0}) {
-		t.Errorf("GLM-4.5: %+v, %v", c, err)
-	}
-	if c, err := model.ParseConfig("d", with(change{"architectures": []string{"Qwen2MoeForCausalLM"}, "qkv_bias": false}), nil); err != nil ||
-		c.QKVBias || !c.MoE.Gated || c.MoE.Shared != 5632 || c.MoE.Router.Normalise || c.MoE.Experts != 60 {
-		t.Errorf("Qwen2 with experts: %+v, %v", c, err)
-	}
-	for field, v := range map[string]any{"mlp_layer_types": []string{"dense", "sparse"},
-		"scoring_func": "softmax", "partial_rotary_factor": 0.5} {
-		bad := maps.Clone(latent)
-		bad[field] = v
-		if _, err := model.ParseConfig("d", with(bad), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("GLM-4.7-Flash, %s %v: %v", field, v, err)
-		}
-	}
+}
+
+// TestRefusedLayers: a family refuses layers, states and rotations that it does not support.
+func TestRefusedLayers(t *testing.T) {
+	latent := glmFlash()
 	latent["mlp_layer_types"] = []string{"sparse", "other", "dense"}
 	if _, err := model.ParseConfig("d", with(latent), nil); err == nil || !strings.Contains(err.Error(), `layer 1: "other" is not supported`) {
 		t.Errorf("GLM-4.7-Flash, a layer of another kind: %v", err)
@@ -386,15 +419,6 @@ func TestFamilies(t *testing.T) {
 	if _, err := model.ParseConfig("d", with(change{"architectures": []string{"SmolLM3ForCausalLM"}, "no_rope_layers": []int{1, 2}}),
 		nil); err == nil || !strings.Contains(err.Error(), "layer 1: 2 is neither 0 nor 1") {
 		t.Errorf("SmolLM3, a layer that is neither: %v", err)
-	}
-	for field, v := range map[string]any{"linear_num_value_heads": 17, "linear_num_key_heads": 0,
-		"linear_conv_kernel_dim": 17, "layer_types": []string{"linear_attention", "sliding_attention"}, "attention_bias": true,
-		"attn_output_gate": false, "output_gate_type": "sigmoid", "partial_rotary_factor": 0.001,
-		"hidden_act": "gelu", "full_attention_interval": 0, "mrope_section": "x", "no_rope_layers": []int{0, 1}} {
-		full := change{"architectures": []string{"Qwen3_5ForCausalLM"}, "num_hidden_layers": 4, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("Qwen3.5, %s %v: %v", field, v, err)
-		}
 	}
 	for field, v := range map[string]any{"mamba_n_heads": 7, "mamba_n_groups": 3, "mamba_d_head": 5, "layer_types": []string{"mamba"},
 		"mamba_proj_bias": true, "time_step_limit": []int{2, 1}, "mamba_expand": 0, "mamba_d_conv": 99, "position_embedding_type": 3} {
@@ -405,32 +429,11 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("%s %v: %v", field, v, err)
 		}
 	}
-	for field, v := range map[string]any{"conv_bias": true, "layer_types": []string{"conv", "conv"},
-		"full_attn_idxs": []int{9}, "conv_L_cache": 0, "block_multiple_of": 0} {
-		full := change{"architectures": []string{"Lfm2ForCausalLM"}, "full_attn_idxs": []int{1}, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s %v: %v", field, v, err)
-		}
-	}
 	if _, err := model.ParseConfig("d", with(change{
 		"architectures": []string{"Qwen3_5ForCausalLM"},
 		"layer_types":   []string{"linear_attention", "linear_attention"},
 	}), nil); !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("Qwen3.5 without attention: %v", err)
-	}
-	for field, v := range map[string]any{"attn_logit_softcapping": 0, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
-		"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}} {
-		full := change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("Gemma 3, %s %v: %v", field, v, err)
-		}
-	}
-	for field, v := range map[string]any{"sliding_window_pattern": "LLLG",
-		"layer_types": []string{"chunked_attention", "full_attention"}, "hidden_act": "gelu", "sliding_window": 0} {
-		full := change{"architectures": []string{"Exaone4ForCausalLM"}, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("EXAONE 4, %s %v: %v", field, v, err)
-		}
 	}
 	for field, v := range map[string]any{
 		"rope_scaling": map[string]any{"type": "dynamic", "factor": 2},
@@ -441,27 +444,9 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("Hunyuan, %s %v: %v", field, v, err)
 		}
 	}
-	for field, v := range map[string]any{"indexer_types": []string{"full", "shared"}, "index_topk_freq": 2,
-		"index_topk_pattern": "FS", "index_head_dim": 8} {
-		full := change{"architectures": []string{"GlmMoeDsaForCausalLM"}, "num_hidden_layers": 2, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("GLM-5, %s %v: %v", field, v, err)
-		}
-	}
-	for field, v := range map[string]any{"use_qk_norm": true, "logit_scale": 0, "layer_norm_eps": -1,
-		"use_parallel_block": false, "sliding_window_pattern": 0} {
-		full := change{"architectures": []string{"Cohere2ForCausalLM"}, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("Cohere, %s %v: %v", field, v, err)
-		}
-	}
-	for field, v := range map[string]any{"attention_multiplier": 0, "embedding_multiplier": "x",
-		"residual_multiplier": -1, "logits_scaling": 1e9} {
-		full := change{"architectures": []string{"GraniteForCausalLM"}, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("Granite, %s %v: %v", field, v, err)
-		}
-	}
+}
+
+func TestRefusedGemma4(t *testing.T) {
 	layerHeads := func(layer int, v map[string]any) map[string]any { return map[string]any{strconv.Itoa(layer): v} }
 	for i, test := range []change{{"attention_k_eq_v": "x"}, {"num_kv_shared_layers": 7}, {"num_kv_shared_layers": 6},
 		{"num_kv_shared_layers": -1}, {"global_head_dim": 15}, {"global_head_dim": 1 << 20},
@@ -486,19 +471,6 @@ func TestFamilies(t *testing.T) {
 		if err == nil || !slices.ContainsFunc(fields, func(field string) bool { return strings.Contains(err.Error(), field) }) &&
 			!strings.Contains(err.Error(), "num_experts") {
 			t.Errorf("Gemma 4, case %d, %v: %v", i, test, err)
-		}
-	}
-	for field, v := range map[string]any{"swiglu_limit": 5, "swiglu_alpha": 1.5, "hidden_act": "gelu",
-		"sliding_window": 0, "num_experts_per_tok": 129} {
-		if _, err := model.ParseConfig("d", with(moe("GptOss", change{field: v})), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s %v: %v", field, v, err)
-		}
-	}
-	for field, v := range map[string]any{"sliding_window": 0, "hidden_act": "gelu", "layer_types": 3,
-		"max_window_layers": -1, "use_sliding_window": "yes"} {
-		full := change{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true, "max_window_layers": 0, field: v}
-		if _, err := model.ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s %v: %v", field, v, err)
 		}
 	}
 }
