@@ -7,34 +7,22 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
-	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/natstest"
 )
 
 // jet opens the log in a folder as the coordinator does; close stops the server.
 func jet(t *testing.T, dir string, maxBytes int64) (l journal.Log, close func()) {
 	t.Helper()
-	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: dir, SyncAlways: true, Log: quiet})
+	nc, stop := natstest.Alone(t, dir, 0)
+	l, err := journal.OpenJetStream(t.Context(), nc, maxBytes, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := s.Connect("jobs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l, err = journal.OpenJetStream(t.Context(), nc, maxBytes, 1); err != nil {
-		t.Fatal(err)
-	}
-	over := false
-	close = func() {
-		if !over {
-			over = true
-			_ = l.Close()
-			s.Shutdown()
-		}
-	}
+	close = sync.OnceFunc(func() { _ = l.Close(); stop() })
 	t.Cleanup(close)
 	return l, close
 }

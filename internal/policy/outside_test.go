@@ -24,7 +24,7 @@ github.com/hashicorp/memberlist:        internal/gossip
 github.com/hashicorp/mdns:              internal/join
 github.com/minio/highwayhash:           internal/store
 github.com/nats-io/nats-server/v2:      collective/natsbus
-github.com/nats-io/nats.go:             collective/natsbus internal/store internal/jobs/journal
+github.com/nats-io/nats.go:             collective/natsbus internal/store internal/jobs/journal/...
 github.com/openai/openai-go/v3:         tests
 github.com/prometheus/client_golang:    internal/server/... internal/store
 github.com/rogpeppe/go-internal:        tests

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/batches"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/natstest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -22,19 +22,12 @@ var quiet = slog.New(slog.DiscardHandler)
 // openJobs opens the log of jobs in a data directory, as Store does.
 func openJobs(t *testing.T, dir string) (l journal.Log, close func()) {
 	t.Helper()
-	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true,
-		StoreDir: filepath.Join(dir, "jetstream"), StoreBytes: 1 << 30, SyncAlways: true, Log: quiet})
+	nc, stop := natstest.Alone(t, filepath.Join(dir, "jetstream"), 1<<30)
+	l, err := journal.OpenJetStream(t.Context(), nc, 64<<20, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := s.Connect("jobs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l, err = journal.OpenJetStream(t.Context(), nc, 64<<20, 1); err != nil {
-		t.Fatal(err)
-	}
-	return l, func() { _ = l.Close(); s.Shutdown() }
+	return l, func() { _ = l.Close(); stop() }
 }
 
 // written maps each journal to the records that were written.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/natstest"
 )
 
 // input describes a file of a batch.
@@ -33,20 +33,12 @@ func sharedFiles(t *testing.T, l journal.FileLog) *Shared {
 
 func fileStream(t *testing.T) journal.FileLog {
 	t.Helper()
-	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: t.TempDir(),
-		StoreBytes: 8 << 30, SyncAlways: true, Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	nc, err := s.Connect("files")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc, _ := natstest.Alone(t, t.TempDir(), 8<<30)
 	l, err := journal.OpenFileStream(t.Context(), nc, Bytes+(64<<20), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close(); s.Shutdown() })
+	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 

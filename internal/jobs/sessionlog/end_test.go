@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/natstest"
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -43,11 +43,7 @@ func (l *faulty) Read(ctx context.Context, name string, after uint64, each func(
 // jetStream opens a log on disk.
 func jetStream(t *testing.T) journal.Log {
 	t.Helper()
-	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: t.TempDir(), SyncAlways: true, Log: quiet})
-	must(t, err, nil)
-	t.Cleanup(s.Shutdown)
-	nc, err := s.Connect("jobs")
-	must(t, err, nil)
+	nc, _ := natstest.Alone(t, t.TempDir(), 0)
 	l, err := journal.OpenJetStream(t.Context(), nc, 1<<20, 1)
 	must(t, err, nil)
 	t.Cleanup(func() { _ = l.Close() })
