@@ -8,8 +8,9 @@ import (
 )
 
 // Forks reports whether a sequence may start with the cache of another sequence that has the same
-// prompt part. The rows and the index of that part never change.
-func (p *Policy) Forks() bool { return p.Reorders }
+// prompt part. It needs a policy under which the rows and the index of that part never change, and the
+// tokens after it attend like generated ones.
+func (p *Policy) Forks() bool { return p.Reorders && p.Tail != nil }
 
 // Fork returns a store in the state of s at its Seal. Both hold the prompt's full blocks and their
 // index, which count once; the rest is copied. With recurrent states, no token may have followed the

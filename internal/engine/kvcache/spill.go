@@ -54,7 +54,7 @@ type fetched struct {
 // pager returns the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
 func (p *Policy) pager() pageSelector {
 	c, ok := p.Selector.(pageSelector)
-	if !ok || !p.KeepsAll() || p.half {
+	if !ok || p.Evicts() || p.Ring > 0 || p.half {
 		return nil
 	}
 	return c

@@ -172,12 +172,12 @@ func (s *Store) rollback(n int) {
 		t := &s.tables[i]
 		if t.rule.KeepsAll() {
 			t.n = min(t.n, s.tokens+n)
-			if t.indexed > t.n {
-				s.reindex(t, t.n, t.n)
-			}
-			continue
+		} else {
+			s.rewind(t, n)
 		}
-		s.rewind(t, n)
+		if t.indexed > t.n {
+			s.reindex(t, t.n, t.n)
+		}
 	}
 }
 
