@@ -27,6 +27,7 @@ func TestCachesOutliveTheirEpoch(t *testing.T) {
 		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 		"pyramidkv:topk=30,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32",
 		"infinigen:alpha=2,most=0.3,calib=32", "adakv:topk=70,obs=8,pool=5", "snapkv:topk=30,obs=8,ring=12",
+		"snapstream:sink=4,recent=1,topk=12,obs=8,recall=16",
 		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=12"}
 	if testing.Short() {
 		policies = append(policies[:3], policies[8], policies[10])

@@ -73,6 +73,8 @@ func TestSameBits(t *testing.T) {
 		"pyramidkv:topk=50,obs=8,pool=5,beta=4", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7,layers=pyramid,beta=3",
 		"lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32",
 		"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
+		"snapstream:sink=4,recent=20,topk=20,obs=8,recall=16", "sage:sink=0,recent=8,topk=30,recall=32,page=32",
+		"streaming:sink=4,recent=20,recall=16",
 		"snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0",
 		"snapkv:topk=40,obs=8,pool=5,ring=20", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=24"}
 	if testing.Short() {

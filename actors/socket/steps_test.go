@@ -23,7 +23,8 @@ var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40
 	"shadowkv:chunk=8,budget=16,outliers=1,local=1", "shadowkv:keys=lowrank,rank=8,chunk=4,budget=8,outliers=1,local=1",
 	"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 	"pyramidkv:topk=30,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=20", "loki:budget=40,dims=0.5,calib=32",
-	"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5"}
+	"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
+	"snapstream:sink=4,recent=1,topk=12,obs=8,recall=16"}
 
 // TestStepsOfSeveralTokens checks that steps with 1 to 9 tokens of a sequence, of which a later
 // plan accepts some, give the bits of one token at a time. Policies that allow replicas run with

@@ -95,7 +95,8 @@ func TestWire(t *testing.T) {
 		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=24,outliers=3,local=2",
 		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 		"pyramidkv:topk=20,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=8,topk=20", "loki:budget=40,dims=0.5,calib=32",
-		"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=64,obs=8,pool=5"} {
+		"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=64,obs=8,pool=5",
+		"snapstream:sink=4,recent=1,topk=12,obs=8,recall=16"} {
 		c := rigConfig{dir: goldenDir, sockets: 2, mapping: topology.Gather, kv: tensor.BF16}
 		fmt.Fprintf(&policies, "%s: %s\n", policy, conversation(t, c, policy))
 	}

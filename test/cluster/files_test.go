@@ -18,15 +18,17 @@ func TestChaosFiles(t *testing.T) {
 	testlevel.NeedLong(t)
 	r := rand.New(rand.NewPCG(11, 12))
 	var reqs []request
-	for i := range 9 {
+	for i := range 10 {
 		b := map[string]any{"prompt": ids(r, 640+16*i), "max_tokens": 60, "stream": true, "logprobs": 5,
 			"return_tokens_as_token_ids": true, "ignore_eos": true,
 			"temperature": 0.9, "seed": i, "speculate": "off", "kv_policy": "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"}
-		switch i % 3 {
+		switch i % 4 {
 		case 1:
 			b["kv_policy"] = "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1,keys=lowrank,rank=48"
 		case 2:
 			b["kv_policy"] = "quest:page=16,budget=64"
+		case 3:
+			b["kv_policy"] = "snapstream:sink=4,recent=20,topk=28,obs=16,recall=32"
 		}
 		reqs = append(reqs, request{fmt.Sprintf("stream %d (%s)", i, b["kv_policy"]), "/v1/completions", b})
 	}

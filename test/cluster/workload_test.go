@@ -45,6 +45,7 @@ var policies = []string{
 	"loki:budget=40,dims=0.5,calib=32",
 	"infinigen:alpha=2,most=0.3,calib=32",
 	"squeezed:clusters=0.2,sparsity=0.6,tail=12,obs=16,ring=24",
+	"snapstream:sink=4,recent=20,topk=28,obs=16,recall=32",
 }
 
 // policyOf returns the policy of request i: of three requests one keeps every token, and the others take the

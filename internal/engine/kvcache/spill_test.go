@@ -77,7 +77,9 @@ func spillCases() (all []spillCase) {
 	for i, p := range []*Policy{parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=exact,rank=128"),
 		parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=1,keys=exact,rank=128"),
 		parse("shadowkv:chunk=16,budget=32,outliers=2,local=2,int8=0,skip=0,keys=exact,rank=128"), parse("quest:page=16,budget=64,skip=0"),
-		parse("quest:page=32,budget=96,skip=1"), parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=lowrank,rank=8"),
+		parse("quest:page=32,budget=96,skip=1"), parse("snapstream:sink=4,recent=20,topk=28,obs=8,recall=32"),
+		parse("streaming:sink=4,recent=20,recall=32,page=32"),
+		parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=lowrank,rank=8"),
 		parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=0,keys=lowrank,rank=8")} {
 		for j, l := range []tensor.KVLayout{
 			{Type: tensor.F32, KDim: 8, VDim: 16},
@@ -222,7 +224,8 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 func TestSpillable(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
 	for spec, want := range map[string]int{"full": 0, "squeezed": 0, "snapkv": 0, "shadowkv:budget=256": 512, "quest:budget=1024": 512,
-		"shadowkv:budget=20000": 0, "shadowkv:budget=256,keys=lowrank,rank=64": 511, "quest:budget=1024,skip=2": 0} {
+		"shadowkv:budget=20000": 0, "shadowkv:budget=256,keys=lowrank,rank=64": 511, "quest:budget=1024,skip=2": 0,
+		"snapstream": 0, "snapstream:recall=512": 512, "streaming:recall=512,page=64": 512, "snapstream:recall=20000": 0} {
 		p, err := Parse(spec)
 		if err != nil {
 			t.Fatal(err)

@@ -47,6 +47,9 @@ var suite = []string{
 	"adakv:topk=70,obs=8,pool=5,floor=0.2",
 	"snapstream:sink=4,recent=30,topk=130,obs=8,pool=7,heads=ada,floor=0,positions=cache,half=1",
 	"knorm:sink=4,recent=20,topk=80,layers=pyramid,beta=3,heads=ada,floor=0,ring=9",
+	"snapstream:sink=4,recent=30,topk=20,obs=8,pool=7,recall=32",
+	"sage:sink=0,recent=1,topk=5,recall=64,page=32",
+	"streaming:sink=3,recent=20,recall=16",
 }
 
 func init() {

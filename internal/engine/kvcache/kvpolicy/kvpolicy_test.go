@@ -26,6 +26,8 @@ func TestParse(t *testing.T) {
 		{"snapkv:heads=ada,floor=0.5,ring=3", "snapkv:topk=960,obs=64,pool=7,heads=ada,floor=0.5,ring=3"},
 		{"knorm:heads=ada,layers=pyramid", "knorm:sink=4,recent=64,topk=956,layers=pyramid,beta=20,heads=ada,floor=0.2"},
 		{"sage:layers=equal,heads=equal", "sage:sink=4,recent=64,topk=956"},
+		{"sage:recall=9,layers=equal", "sage:sink=4,recent=64,topk=956,recall=9,page=16"},
+		{"streaming:page=64,recall=1", "streaming:sink=4,recent=1020,recall=1,page=64"},
 	} {
 		p, err := Parse(c.spec)
 		if err != nil || p.Spec() != c.want {
@@ -40,7 +42,10 @@ func TestParse(t *testing.T) {
 		"snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1", "full:heads=ada", "tova:heads=ada", "adakv:heads=ada",
 		"resnap:heads=ada", "quest:heads=ada", "snapkv:heads=best", "snapkv:floor=0.2", "snapkv:heads=ada,floor=2",
 		"full:ring=5", "quest:ring=64", "shadowkv:ring=64", "streaming:ring=5", "snapstream:ring=5", "tova:ring=5",
-		"snapkv:ring=0", "snapkv:ring=-1", "snapkv:ring=0%", "snapkv:ring=101%", "squeezed:ring=9,positions=cache"} {
+		"snapkv:ring=0", "snapkv:ring=-1", "snapkv:ring=0%", "snapkv:ring=101%", "squeezed:ring=9,positions=cache",
+		"full:recall=5", "quest:recall=5", "squeezed:recall=5", "snapkv:recall=5", "snapkv:ring=9,recall=5", "h2o:step=1,recall=5",
+		"resnap:recall=5", "snapstream:recall=0", "snapstream:page=32", "snapstream:recall=5,page=24", "snapstream:recall=5,page=8",
+		"snapstream:recall=5,ring=5", "snapstream:recall=5,layers=pyramid", "sage:recall=5,heads=ada", "streaming:recall=5,positions=cache"} {
 		if p, err := Parse(spec); !errors.Is(err, kvcache.ErrPolicy) {
 			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)
 		}
@@ -80,6 +85,8 @@ func TestShares(t *testing.T) {
 			9, "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=1"},
 		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7,votes=prefix",
 			1024, "snapstream:sink=4,recent=128,topk=128,obs=64,pool=7,votes=prefix"},
+		{"snapstream:r1,recall=1.56%", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7,votes=prefix,recall=1.56%,page=16",
+			4096, "snapstream:sink=4,recent=512,topk=512,obs=64,pool=7,votes=prefix,recall=63,page=16"},
 	} {
 		p, err := Parse(c.spec)
 		if err != nil || p.Spec() != c.canonical {
@@ -119,7 +126,8 @@ func TestNamed(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1",
-		"snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache", "snapkv:topk=5%,layers=pyramid,beta=3,positions=cache"} {
+		"snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache", "snapkv:topk=5%,layers=pyramid,beta=3,positions=cache",
+		"sage:topk=5%,recall=3%,page=32"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, spec string) {

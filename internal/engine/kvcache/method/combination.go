@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/budget"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/pages"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -13,11 +14,14 @@ import (
 //	layers=pyramid,beta=B  a compressor's tokens are divided among the layers, see budget.Pyramid
 //	heads=ada,floor=F      and among the heads of each layer, see budget.Heads
 //	ring=N                 the prompt's part of a policy, with the newest N tokens after it
+//	recall=N,page=P        what a ring evicts stays, see pages.Recall
 //	positions=cache,half=1 see kvcache.Policy.AtCachePositions
 type combination struct {
-	beta  setting // number 0: layers are equal
-	ring  setting // zero: all tokens after the prompt stay
-	floor setting
+	beta   setting // number 0: layers are equal
+	ring   setting // zero: all tokens after the prompt stay
+	recall setting // zero: evicted tokens are lost
+	page   setting
+	floor  setting
 	cache, half,
 	pyramid, ada bool
 }
@@ -33,7 +37,10 @@ func HeadBudget(floor int) *budget.Heads {
 	return &budget.Heads{Floor: floor, Block: tensor.BlockSlots}
 }
 
-var ringSize = Size("ring", 0, 1)
+// Page is the number of tokens of a page.
+var Page = Param{Key: "page", Value: 16, Min: 16, Max: 64, PowerOfTwo: true}
+
+var ringSize, recallSize = Size("ring", 0, 1), Size("recall", 0, 1)
 
 // Pyramid is kvcache.Parts.LayerTopK of PyramidKV.
 func Pyramid(topk, beta int) func(candidates, layer, layers int) int {
@@ -64,13 +71,27 @@ func (x *combination) read(texts map[string]string) (err error) {
 	if err == nil {
 		x.ring, err = take(texts, ringSize)
 	}
+	if err == nil {
+		x.recall, err = take(texts, recallSize)
+	}
+	if x.recall != (setting{}) && err == nil {
+		x.page, err = take(texts, Page)
+	}
 	return err
 }
 
 // check returns an error if a policy does not combine so.
 func (x *combination) check(p *kvcache.Policy) error {
 	_, runs := p.Eviction.(kvcache.Runner)
-	switch {
+	_, rings := p.Eviction.(kvcache.Ring)
+	switch recalls := x.recall != (setting{}); {
+	case recalls && !rings:
+		return fmt.Errorf("recall reads again what a ring of the newest tokens evicts: %s has no such ring; use snapstream, sage or streaming",
+			p.Name())
+	case recalls && (x.pyramid || x.ada):
+		return fmt.Errorf("recall needs %s with equal numbers of chosen tokens in all heads: leave layers=pyramid and heads=ada out", p.Name())
+	case recalls && x.cache:
+		return fmt.Errorf("recall keeps every token of %s, so positions in the cache are the original ones: leave positions=cache out", p.Name())
 	case x.pyramid && (p.Compressor == nil || p.Eviction != nil && !runs || p.LayerTopK != nil):
 		return fmt.Errorf("layers=pyramid divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already",
 			p.Name())
@@ -85,8 +106,8 @@ func (x *combination) check(p *kvcache.Policy) error {
 	return nil
 }
 
-// text returns the combination's part of a spec, with the ring as a number or as a share.
-func (x *combination) text(ring setting) (text string) {
+// text returns the combination's part of a spec, with the ring and the recalled tokens as numbers or as shares.
+func (x *combination) text(ring, recall setting) (text string) {
 	if x.pyramid {
 		text += ",layers=pyramid,beta=" + Beta.text(x.beta)
 	}
@@ -95,6 +116,9 @@ func (x *combination) text(ring setting) (text string) {
 	}
 	if ring != (setting{}) {
 		text += ",ring=" + ringSize.text(ring)
+	}
+	if recall != (setting{}) {
+		text += ",recall=" + recallSize.text(recall) + ",page=" + Page.text(x.page)
 	}
 	if x.cache {
 		text += ",positions=cache"
@@ -120,7 +144,11 @@ func (x *combination) with(p *kvcache.Policy, prompt int) *kvcache.Policy {
 		}
 		parts.Ring = ring.number
 		inner := combination{beta: x.beta, pyramid: x.pyramid, floor: x.floor, ada: x.ada}
-		p = kvcache.Compose(p.Name(), p.Spec()+inner.text(ring), parts)
+		p = kvcache.Compose(p.Name(), p.Spec()+inner.text(ring, setting{}), parts)
+	}
+	if ring, ok := p.Eviction.(kvcache.Ring); ok && x.recall != (setting{}) {
+		recall := setting{number: recallSize.of(x.recall, prompt)}
+		p = kvcache.Compose(p.Name(), p.Spec()+x.text(setting{}, recall), pages.Recall(p.Parts, ring, recall.number, x.page.number))
 	}
 	if x.cache {
 		p = p.AtCachePositions(x.half)

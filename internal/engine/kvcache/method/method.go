@@ -187,7 +187,8 @@ func (m Method) help() string {
 }
 
 // Parse parses "name", "name:key=value,key=value" or "name:named,key=value". Missing parameters have the
-// defaults of Usage. Some combine with layers=pyramid, heads=ada, ring and positions=cache, see combination. Errors wrap kvcache.ErrPolicy.
+// defaults of Usage. Some combine with layers=pyramid, heads=ada, ring, recall and positions=cache, see combination. Errors wrap
+// kvcache.ErrPolicy.
 func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
 	at := slices.IndexFunc(known, func(m Method) bool { return m.Name == name })
@@ -196,7 +197,8 @@ func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 		for _, m := range known {
 			usage = append(usage, m.help())
 		}
-		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,heads=ada ,ring=SIZE ,positions=cache",
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,heads=ada ,ring=SIZE "+
+			",recall=SIZE ,positions=cache",
 			kvcache.ErrPolicy, name, strings.Join(usage, " | "))
 	}
 	policy, err := known[at].parse(rest, given)
@@ -240,7 +242,7 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 	if err := x.read(texts); err != nil {
 		return nil, err
 	}
-	values, shares := m.defaults(), x.ring.share > 0
+	values, shares := m.defaults(), x.ring.share > 0 || x.recall.share > 0
 	for i, p := range m.Params {
 		var err error
 		if values[i], err = take(texts, p); err != nil {
@@ -265,8 +267,8 @@ func (m Method) parse(text string, given bool) (*kvcache.Policy, error) {
 	if !shares {
 		return x.with(of(maxSlots), maxSlots), nil
 	}
-	return kvcache.SharesOf(m.spec(values)+x.text(x.ring), maxSlots, func(prompt int) *kvcache.Policy { return x.with(of(prompt), prompt) }),
-		nil
+	spec := m.spec(values) + x.text(x.ring, x.recall)
+	return kvcache.SharesOf(spec, maxSlots, func(prompt int) *kvcache.Policy { return x.with(of(prompt), prompt) }), nil
 }
 
 // take removes a parameter from texts and reads it.
