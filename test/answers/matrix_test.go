@@ -171,6 +171,9 @@ var policies = []string{
 	"snapstream:sink=4,recent=20,topk=66,obs=16,pool=3,heads=ada,floor=0,positions=cache",
 	"snapkv:topk=64,obs=16,pool=5,votes=prefix,layers=pyramid,beta=3,heads=ada,floor=0.2,ring=9",
 	"squeezed:clusters=0.2,sparsity=0.6,tail=12,obs=16,ring=20",
+	"snapstream:sink=4,recent=10,topk=28,obs=16,pool=5,recall=16",
+	"sage:sink=2,recent=9,topk=30,recall=32,page=32",
+	"streaming:sink=3,recent=30,recall=24",
 }
 
 // longPolicies run with prompts of more than a thousand tokens.
@@ -190,7 +193,7 @@ var growingPolicies = []string{"full", "h2o:recent=50,topk=70,step=1", "shadowkv
 
 // growingSelectors are further such policies, which do not fit in little cache memory.
 var growingSelectors = []string{"quest:page=16,budget=48", "shadowkv:chunk=4,budget=16,outliers=2,local=1,keys=lowrank,rank=8",
-	"squeezed:clusters=0.25,levels=2,sparsity=0.6,tail=9,obs=16"}
+	"squeezed:clusters=0.25,levels=2,sparsity=0.6,tail=9,obs=16", "snapstream:sink=4,recent=10,topk=28,obs=16,pool=5,recall=16"}
 
 // setup is a model with types.
 type setup struct {
