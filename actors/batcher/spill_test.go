@@ -44,8 +44,8 @@ func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 	}
 }
 
-// paged is a policy whose rows can be in a file.
-var paged = parsed("quest:page=16,budget=32")
+// paged is a policy whose rows can be in a file. So is recalled, which also lays the prompt out again.
+var paged, recalled = parsed("quest:page=16,budget=32"), parsed("snapstream:sink=4,recent=8,topk=12,obs=4,pool=3,recall=16")
 
 // A sequence moves to a file once, when another waits for memory and the disk has room. Its memory
 // is free when the owner reports it. A sequence whose file is lost is read again, stays in memory,

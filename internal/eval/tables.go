@@ -69,6 +69,7 @@ var tables = []Table{
 		{Name: "StreamingLLM 1/16", Policy: "streaming:sink=4,recent=6.25%"},
 		{Name: "SAGE-KV 1/16", Policy: "sage:sink=4,recent=1.56%,topk=4.69%"},
 		{Name: "SnapStream 1/16", Policy: "snapstream:sink=4,recent=3.125%,topk=3.125%,votes=prefix"},
+		{Name: "SnapStream 1/16, recall 1/64", Policy: "snapstream:sink=4,recent=3.125%,topk=3.125%,votes=prefix,recall=1.56%"},
 	}, []TablePart{
 		{Suite: "longbench", Tasks: english, By: ByGroup},
 		{Suite: GeneratedRuler, Columns: rulerGroups},
