@@ -143,6 +143,11 @@ class Choice:
         self.T, self.sink = T, self.p.get("sink", 0)
         self.recent = self.p.get("recent") or self.p.get("lag") or self.p["obs"]
         self.ring, self.after = self.recent if self.name == "snapstream" else 0, self.p.get("ring", 0)
+        self.recall, self.page = self.p.get("recall", 0), self.p.get("page", 16)
+        if self.recall:    # the chosen tokens and the sink fill whole pages
+            self.first = self.sink + self.p["topk"]
+            self.first += -self.first % self.page
+            self.p["topk"] = self.first - self.sink
 
     def keep(self, m, layer, q, k, v):
         """what a layer keeps of the prompt [b, KV, T], without the ring"""
@@ -332,6 +337,45 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
                 # sum_d max(q_d lo_d, q_d hi_d) = relu(q) . hi - relu(-q) . lo
                 bound = (torch.matmul(q.relu(), hi.transpose(-1, -2)) - torch.matmul((-q).relu(), lo.transpose(-1, -2))).amax(2)
                 bound[..., 0] = bound[..., -1] = float("inf")
+                best = torch.sort(bound, stable=True, dim=-1, descending=True).indices[..., :take]
+                chosen = torch.zeros_like(bound, dtype=torch.bool).scatter_(-1, best, True)
+                s = s.masked_fill(~chosen.repeat_interleave(page, -1)[:, :, None, :n], float("-inf"))
+            o = torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)
+            x = m.finish(l, x, m.uncached(l, o))
+        out.append(m.logits(x).argmax(-1))
+    return torch.stack(out, 1)
+
+
+@torch.no_grad()
+def decode_recall(m, Ks, Vs, keeps, first, recent, recall, page, xl, ans):
+    """what SnapStream evicts is read again, token by token: the prompt lies in the order kept (sink and chosen tokens, `first` of them),
+    evicted, newest `recent`. A KV head reads the pages of the kept and of the newest tokens, and of the others those with the greatest
+    bounds (decode_quest), so that the number of pages is constant. Scores of a page are those of its keys, computed anew in each step"""
+    b, A = ans.shape
+    T, dev = Ks[0].shape[2], ans.device
+    part = [torch.where(k, 0, 1) for k in keeps]
+    for x in part:
+        x[..., max(0, T - recent):] = 2
+    order = [torch.sort(x, dim=-1, stable=True).indices if T - recent > first else torch.arange(T, device=dev).expand_as(x) for x in part]
+    rows = lambda x, i: x.gather(2, i.unsqueeze(-1).expand(-1, -1, -1, x.shape[-1]))
+    K, V = [rows(k, i) for k, i in zip(Ks, order)], [rows(v, i) for v, i in zip(Vs, order)]
+    always = -(-first // page)
+    take = always - (-recall // page) + (recent + page - 2) // page + 1
+    out = [m.logits(xl).argmax(-1)]
+    for j in range(A - 1):
+        n = T + j + 1
+        cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
+        x = F.embedding(ans[:, j].clamp_min(0), m.emb)
+        for li, l in enumerate(m.layers):
+            q, k, v = m.cached(l, x, cos, sin)
+            q = q.view(b, m.kv, -1, m.kd)
+            K[li] = torch.cat([K[li], k.view(b, m.kv, 1, m.kd)], 2)
+            V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
+            s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale
+            lo, hi = bounds(K[li], page)
+            if lo.shape[2] > take:
+                bound = (torch.matmul(q.relu(), hi.transpose(-1, -2)) - torch.matmul((-q).relu(), lo.transpose(-1, -2))).amax(2)
+                bound[..., :always] = bound[..., (n - recent) // page:] = float("inf")
                 best = torch.sort(bound, stable=True, dim=-1, descending=True).indices[..., :take]
                 chosen = torch.zeros_like(bound, dtype=torch.bool).scatter_(-1, best, True)
                 s = s.masked_fill(~chosen.repeat_interleave(page, -1)[:, :, None, :n], float("-inf"))
@@ -648,7 +692,7 @@ def form(text):
         return "cut", policies(b)[{"streaming": "stream", "snapstream": "snapstream_r64"}.get(family, family)]
     name, p = numbers(text)
     if name in CHOICES:
-        return "resnap" if name == "resnap" else "chosen", text
+        return "resnap" if name == "resnap" else "recall" if "recall" in p else "chosen", text
     size = lambda key, default: int(p.pop(key, default))
     if name == "quest":
         out = name, (size("page", 16), size("budget", 1024), size("skip", 0))
@@ -702,7 +746,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 kinds = {form(x)[0] for x in texts}
                 legacy = [x for x in only or [] if x not in texts]
                 want = "all" if not only or any(x != "quest" and x not in SHADOW for x in legacy) else "cut" in kinds
-                chosen = [form(x)[1] for x in texts if form(x)[0] in ("chosen", "resnap")]
+                chosen = [form(x)[1] for x in texts if form(x)[0] in ("chosen", "recall", "resnap")]
                 Ks, Vs, votes, xl = prefill(m, p, want, chosen=chosen)
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
@@ -736,6 +780,9 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                     elif kind == "resnap":
                         c = Choice(q, ctx).p
                         add(name, *score(decode_resnap(m, Ks, Vs, [v[q] for v in votes], c["topk"], c["every"], c["obs"], c["pool"], xl, a), a, sf))
+                    elif kind == "recall":
+                        c = Choice(q, ctx)
+                        add(name, *score(decode_recall(m, Ks, Vs, [v[q] for v in votes], c.first, c.recent, c.recall, c.page, xl, a), a, sf))
                     elif kind == "shadow":
                         add(name, *score(decode_shadow(m, Ks, Vs, *q, xl, a), a, sf))
                 squeezed = {x: form(x)[1] for x in texts if form(x)[0] == "squeezed"}
