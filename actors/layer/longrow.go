@@ -67,7 +67,8 @@ func (r *longRow) begin(b *Processor, score tensor.Score, index, head int, q, qu
 	r.view = scratch.Get().(*tensor.AttnScratch)
 	r.out = out
 	blocks, slots, valid := r.task.s.Cache.View(index, head, r.task.s.Start+r.task.first, query, r.view)
-	r.count = r.runs.Begin(q, heads, score, b.Layout, blocks, slots, valid)
+	r.count = r.runs.Begin(q, heads, score, b.Layout, blocks, slots, valid, r.view.Load)
+	r.view.Load = nil
 }
 
 // split divides the rows into pieces of whole runs, about two pieces per thread.

@@ -30,6 +30,8 @@ type AttnScratch struct {
 	blocks [][]byte                // see Blocks
 	ahead  []byte                  // the next block, which is prefetched; nil: none
 	After  []byte                  // the block that the caller reads next, prefetched after the last one; nil: none
+	Load   LoadRun                 // of the blocks of the view in this scratch; nil: they are in memory. Attend takes it
+	run    [RunBlocks][]byte       // a loaded run
 	stream bool                    // rows read a block in memory order
 	row    []float32               // see Row
 	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
@@ -56,15 +58,25 @@ const attnRows = 48
 // bit per slot. Slots with a clear bit contribute nothing, and a block without set bits may be nil.
 // score weighs each product with a key. A query without valid slots gives zeros.
 //
-// The g heads share every read of the cache.
+// The g heads share every read of the cache. With s.Load, one run of blocks is loaded at a time.
 func Attend(out, q []float32, g int, score Score, l KVLayout, blocks [][]byte, n int, valid []uint64, s *AttnScratch) {
-	checkSlots(l, blocks, n, g, valid)
+	load := s.Load
+	s.Load = nil
+	checkSlots(l, blocks, n, g, valid, load)
 	s.begin(l, g)
 	q = q[:g*l.KDim]
 	if l.Latent {
 		s.pack(l, q, g)
 	}
-	s.pass(l, blocks, q, g, 0, n, n, valid, score)
+	if load == nil {
+		s.pass(l, blocks, q, g, 0, n, n, valid, score)
+	}
+	for run := 0; load != nil && run*RunSlots < n; run++ {
+		if run > 0 {
+			s.endRun(l)
+		}
+		s.passLoaded(load, run, l, q, g, n, valid, score)
+	}
 	s.end(l).divide(out, l.VDim, l.VDim, 0, g, score)
 }
 
@@ -318,7 +330,7 @@ func windowStart(first, window int) int {
 }
 
 // checkSlots is checkAttend for the valid slots among [0, n).
-func checkSlots(l KVLayout, blocks [][]byte, n, g int, valid []uint64) {
+func checkSlots(l KVLayout, blocks [][]byte, n, g int, valid []uint64, load LoadRun) {
 	if valid != nil && len(valid) < (n+63)/64 {
 		panic(fmt.Sprintf("tensor: validity of %d slots in %d words", n, len(valid)))
 	}
@@ -329,7 +341,7 @@ func checkSlots(l KVLayout, blocks [][]byte, n, g int, valid []uint64) {
 		panic(err)
 	}
 	for i := range (n + BlockSlots - 1) / BlockSlots {
-		if valid == nil || valid[i] != 0 {
+		if load == nil && (valid == nil || valid[i] != 0) {
 			l.check(blocks[i], 0)
 		}
 	}

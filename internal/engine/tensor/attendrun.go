@@ -15,6 +15,11 @@ const (
 	RunSlots  = RunBlocks * BlockSlots
 )
 
+// LoadRun sets dst to the blocks of a run of a list, RunBlocks of them, or fewer in the last run. They may
+// be in memory of the scratch, until its next use. Slots that the list's mask does not have are undefined.
+// Runs may be loaded concurrently, and again, each time with a scratch of its own.
+type LoadRun = func(run int, dst [][]byte, s *AttnScratch)
+
 // runState is the state of attention's rows after some slots.
 type runState struct {
 	o   []float32      // [rows][VDim], not yet divided by sum
@@ -74,6 +79,14 @@ func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int, score Score) {
 // endRun folds the current run into the previous ones and starts the next.
 func (s *AttnScratch) endRun(l KVLayout) { s.folds(l).fold(&s.runState, l.VDim, &s.join) }
 
+// passLoaded loads a run of the list of n slots and attends to it. The list has a mask.
+func (s *AttnScratch) passLoaded(load LoadRun, run int, l KVLayout, q []float32, g, n int, valid []uint64, score Score) {
+	n = min(n-run*RunSlots, RunSlots)
+	blocks := s.run[:(n+BlockSlots-1)/BlockSlots]
+	load(run, blocks, s)
+	s.pass(l, blocks, q, g, 0, n, n, valid[run*RunBlocks:], score)
+}
+
 // folds returns the state into which runs are folded.
 func (s *AttnScratch) folds(l KVLayout) *runState {
 	if !s.folded {
@@ -95,12 +108,14 @@ type Runs struct {
 	l      KVLayout
 	blocks [][]byte
 	valid  []uint64
+	load   LoadRun
 }
 
 // Begin takes the arguments of [Attend], which must not change until Fold, and returns the number
-// of runs.
-func (r *Runs) Begin(q []float32, g int, score Score, l KVLayout, blocks [][]byte, n int, valid []uint64) int {
-	checkSlots(l, blocks, n, g, valid)
+// of runs. load loads the blocks; nil: they are in memory.
+func (r *Runs) Begin(q []float32, g int, score Score, l KVLayout, blocks [][]byte, n int, valid []uint64, load LoadRun) int {
+	checkSlots(l, blocks, n, g, valid, load)
+	r.load = load
 	r.q, r.g, r.n, r.score, r.l, r.blocks, r.valid = q[:g*l.KDim], g, n, score, l, blocks, valid
 	runs := (n + RunSlots - 1) / RunSlots
 	if need := runs * 2 * stateFloats(g, l.VDim); len(r.memory) < need {
@@ -127,6 +142,10 @@ func (r *Runs) Attend(lo, hi int, s *AttnScratch) {
 	for i := lo; i < hi; i++ {
 		s.runState = r.states[i]
 		s.reset()
+		if r.load != nil {
+			s.passLoaded(r.load, i, r.l, r.q, r.g, r.n, r.valid, r.score)
+			continue
+		}
 		s.pass(r.l, r.blocks, r.q, r.g, i*RunSlots, min(r.n, (i+1)*RunSlots), r.n, r.valid, r.score)
 	}
 	s.runState = own
@@ -143,5 +162,5 @@ func (r *Runs) Fold(out []float32) {
 		runs[0].fold(&runs[i], r.l.VDim, &r.join)
 	}
 	runs[0].divide(out, r.l.VDim, r.l.VDim, 0, r.g, r.score)
-	r.q, r.blocks, r.valid = nil, nil, nil
+	r.q, r.blocks, r.valid, r.load = nil, nil, nil, nil
 }

@@ -36,6 +36,34 @@ func holes(blocks int) []uint64 {
 	return valid
 }
 
+// loaded is a source of runs, in buffers of the scratch. Slots without a bit in valid have other rows.
+type loaded struct {
+	t      *testing.T
+	l      KVLayout
+	blocks [][]byte
+	valid  []uint64
+	runs   int
+}
+
+func (x *loaded) loadRun(run int, dst [][]byte, s *AttnScratch) {
+	x.runs++
+	if len(dst) < 1 || len(dst) > RunBlocks {
+		x.t.Errorf("%d blocks of run %d are loaded", len(dst), run)
+	}
+	for i, b := range s.Blocks(len(dst), x.l.BlockBytes()) {
+		at := run*RunBlocks + i
+		other := x.blocks[(at+1)%len(x.blocks)]
+		for slot := range BlockSlots {
+			from := other
+			if x.valid[at]>>slot&1 != 0 {
+				from = x.blocks[at]
+			}
+			x.l.CopySlot(b, slot, from, slot)
+		}
+		dst[i] = b
+	}
+}
+
 // TestAttendOfManyRuns compares every implementation with the definition of runs.
 func TestAttendOfManyRuns(t *testing.T) {
 	var s AttnScratch
@@ -63,6 +91,17 @@ func TestAttendOfManyRuns(t *testing.T) {
 					out := make([]float32, g*l.VDim)
 					Attend(out, q, g, score, l, blocks, n, valid, &s)
 					sameBits(t, fmt.Sprintf("%+v, %d slots, mask %d", l, n, m), out, want)
+					if valid == nil {
+						return
+					}
+					clear(out)
+					from := &loaded{t: t, l: l, blocks: blocks, valid: valid}
+					s.Load = from.loadRun
+					Attend(out, q, g, score, l, make([][]byte, len(blocks)), n, valid, &s)
+					sameBits(t, fmt.Sprintf("%+v, %d slots, mask %d, loaded", l, n, m), out, want)
+					if runs := (n + RunSlots - 1) / RunSlots; from.runs != runs || s.Load != nil {
+						t.Errorf("%d of %d runs were loaded", from.runs, runs)
+					}
 				})
 			}
 		}
@@ -131,7 +170,11 @@ func TestRunsIsAttend(t *testing.T) {
 				Attend(want, q, g, Score{Scale: 0.05}, l, blocks, n, valid, new(AttnScratch))
 				forEach(t, func(t *testing.T) {
 					for _, step := range []int{1, 2, 7} {
-						count := runs.Begin(q, g, Score{Scale: 0.05}, l, blocks, n, valid)
+						count := runs.Begin(q, g, Score{Scale: 0.05}, l, blocks, n, valid, nil)
+						if valid != nil && step == 2 {
+							count = runs.Begin(q, g, Score{Scale: 0.05}, l, make([][]byte, len(blocks)), n, valid,
+								(&loaded{t: t, l: l, blocks: blocks, valid: valid}).loadRun)
+						}
 						var scratch [2]AttnScratch
 						for hi := count; hi > 0; hi -= step {
 							runs.Attend(max(0, hi-step), hi, &scratch[hi%2])

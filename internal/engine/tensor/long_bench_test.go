@@ -92,7 +92,7 @@ func BenchmarkLongDecode(b *testing.B) {
 					for i := range b.N {
 						for t := range tasks {
 							q1, blocks, _ := at(i%layers, t)
-							runs[t].Begin(q1, g, Score{Scale: 0.1}, shape.l, blocks, n, nil)
+							runs[t].Begin(q1, g, Score{Scale: 0.1}, shape.l, blocks, n, nil, nil)
 						}
 						pool.Run(tasks*pieces, func(j int) {
 							t, p := j/pieces, j%pieces
