@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // disk simulates the disk of scratch files, with faults.
@@ -82,7 +83,15 @@ func (f *onDisk) Close() error { return nil }
 // TestKVDisk: sequences that do not fit in memory continue with their rows in files and produce the
 // same bits. A slow, full, corrupting or failing disk only costs time.
 func TestKVDisk(t *testing.T) {
-	const length, sequences, policy = 700, 5, "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"
+	for _, policy := range []string{
+		"shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12",
+	} {
+		t.Run(policy, func(t *testing.T) { testKVDisk(t, policy) })
+	}
+}
+
+func testKVDisk(t *testing.T, policy string) {
+	const length, sequences = 700, 5
 	serve := ServeConfig{Model: goldenDir, KV: "bf16", PrefixCache: PrefixOff}
 	ask := func(i int) *engine.Request {
 		return &engine.Request{ID: fmt.Sprint("kv disk ", i), Prompt: text(i, length), Policy: policy, MaxTokens: 150}
@@ -102,7 +111,12 @@ func TestKVDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := shard.GeometryOf(&ck.Config, tensor.BF16)
-	budget := 33 * kvcache.HandoverBytes(g, g.KVHeads, length+150, p) / 16 // enough for two complete sequences
+	resident := kvcache.ResidentBytes(g, length+150, length+150, p)
+	budget := kvcache.HandoverBytes(g, g.KVHeads, length+150, p) + 17*resident/16 // enough for two complete sequences
+	third := budget                                                               // of each of three sockets
+	if p.Reorders {
+		third = kvcache.HandoverBytes(g, (g.KVHeads+2)/3, length+150, p) + 3*resident/5 // enough for one
+	}
 	const all = 1 << 40
 	for _, c := range []struct {
 		name    string
@@ -124,7 +138,13 @@ func TestKVDisk(t *testing.T) {
 		{"room for none", 1, &disk{}, all, all, 1000, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.disk != nil && c.disk.rate > 0 && p.Reorders { // each run of slots waits for the disk
+				testlevel.NeedLong(t)
+			}
 			cfg := LocalConfig{Threads: 1, Sockets: c.sockets, Serve: serve, KVBudget: budget}
+			if c.sockets == 3 {
+				cfg.KVBudget = third
+			}
 			if c.disk == nil {
 				cfg.KVDisk, cfg.KVDiskSize = filepath.Join(t.TempDir(), "kv"), c.limit
 			} else {

@@ -47,12 +47,21 @@ func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 // paged is a policy whose rows can be in a file. So is recalled, which also lays the prompt out again.
 var paged, recalled = parsed("quest:page=16,budget=32"), parsed("snapstream:sink=4,recent=8,topk=12,obs=4,pool=3,recall=16")
 
+// inClusters is a policy whose chosen rows can be in a file.
+var inClusters = parsed("squeezed:clusters=0.05,sparsity=0.95,tail=9,obs=7")
+
 // A sequence moves to a file once, when another waits for memory and the disk has room. Its memory
 // is free when the owner reports it. A sequence whose file is lost is read again, stays in memory,
 // and continues with the next token.
 func TestSpill(t *testing.T) {
-	whole := kvcache.HandoverBytes(geometry, geometry.KVHeads, 400, paged)
-	file := kvcache.FileBytes(geometry, 6, paged)
+	for _, policy := range []*kvcache.Policy{paged, inClusters} {
+		t.Run(policy.Name(), func(t *testing.T) { testSpill(t, policy) })
+	}
+}
+
+func testSpill(t *testing.T, policy *kvcache.Policy) {
+	whole, resident := kvcache.HandoverBytes(geometry, geometry.KVHeads, 400, policy), kvcache.ResidentBytes(geometry, 400, 400, policy)
+	file := kvcache.FileBytes(geometry, 6, policy)
 	for _, c := range []struct {
 		name    string
 		scratch int64
@@ -70,12 +79,12 @@ func TestSpill(t *testing.T) {
 				s.prefix.off = true
 			}
 			out := newClient(t)
-			sockets := []Socket{{ID: "n1", Budget: 2*whole + whole/2, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: c.scratch}}
+			sockets := []Socket{{ID: "n1", Budget: whole + resident*15/8, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: c.scratch}}
 			at := newCluster(t, 1, sockets)
 			defer at.close()
 			e := s.Step(Placed{Epoch: 1, Sockets: sockets})
 			for _, id := range []string{"a", "b", "c"} {
-				spec := Spec{ID: id, Prompt: prompt(id, 400), MaxTokens: 60, Policy: paged, Sampling: greedy, PromptLogprobs: -1, Speculate: "off"}
+				spec := Spec{ID: id, Prompt: prompt(id, 400), MaxTokens: 60, Policy: policy, Sampling: greedy, PromptLogprobs: -1, Speculate: "off"}
 				out.specs[id], out.tokens[id] = &spec, 0
 				if more := s.Step(Submit{spec}); more.Start != nil {
 					e = more
@@ -106,6 +115,55 @@ func TestSpill(t *testing.T) {
 				t.Errorf("%+v are counted of %d spills, %d lost", s.totals, at.spills, at.lost)
 			}
 		})
+	}
+}
+
+// A cache with rows in a file, or on their way there, has no fork: a request with the same context reads it.
+func TestSpilledHasNoFork(t *testing.T) {
+	for _, short := range []bool{false, true} { // another request waits for memory
+		s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.NoPrefixCache = 500, 450, true })
+		out := newClient(t)
+		budget := kvcache.HandoverBytes(geometry, geometry.KVHeads, 420, inClusters) + kvcache.ResidentBytes(geometry, 420, 420, inClusters)*3/4
+		sockets := []Socket{{ID: "n1", Budget: budget, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: 1 << 20}}
+		at, found := newCluster(t, 1, sockets), map[bool]int{}
+		e := s.Step(Placed{Epoch: 1, Sockets: sockets})
+		submit := func(id, text string, tokens int) {
+			spec := Spec{ID: id, Prompt: append(prompt(text, 400), prompt(id, 9)...), MaxTokens: tokens, Context: 400, Policy: inClusters,
+				Sampling: greedy, PromptLogprobs: -1, Speculate: "off"}
+			out.specs[id], out.tokens[id] = &spec, 0
+			if more := s.Step(Submit{spec}); more.Start != nil {
+				e = more
+			}
+		}
+		submit("first", "a text", 200)
+		for steps := 0; !s.Idle(); steps++ {
+			switch {
+			case steps == 20 && short:
+				submit("other", "another text", 2)
+			case steps == 30:
+				submit("second", "a text", 20)
+			}
+			for _, v := range s.running {
+				if v.ID == "first" && v.phase == decoding && !v.ended {
+					inFile := v.resides.file.blocks > 0
+					if s.contexts.offers(v, 400) == inFile {
+						t.Fatalf("%d blocks are in a file, and others may begin as forks: %v", v.resides.file.blocks, !inFile)
+					}
+					found[inFile]++
+				}
+			}
+			out.take(e)
+			checkLedger(t, s)
+			if e.Start == nil || steps > 2000 {
+				t.Fatalf("stuck: %+v", s.Snapshot())
+			}
+			e = s.Step(at.run(e.Start, out.specs))
+		}
+		out.take(e)
+		if (at.spills > 0) != short || (found[true] > 0) != short || found[false] == 0 || !short && at.forks != 1 {
+			t.Errorf("short of memory: %v; %d spills, %d forks, steps of the first sequence by place: %v", short, at.spills, at.forks, found)
+		}
+		at.close()
 	}
 }
 

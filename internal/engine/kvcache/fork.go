@@ -16,8 +16,8 @@ func (p *Policy) Forks() bool { return p.Reorders && p.Tail != nil }
 // index, which count once; the rest is copied. With recurrent states, no token may have followed the
 // prompt. Errors wrap memory.ErrBudget.
 func (s *Store) Fork() (*Store, error) {
-	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 {
-		return nil, errors.New("kvcache: only a whole cache of clusters can be forked")
+	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 || s.spilled != nil {
+		return nil, errors.New("kvcache: only a whole cache of clusters in memory can be forked")
 	}
 	f := newStore(s.arena, s.g, s.heads, s.policy)
 	f.prompt = s.prompt

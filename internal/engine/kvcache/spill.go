@@ -16,7 +16,8 @@ import (
 // page of them, keys and values of a page and head adjacent. In memory remain the index, the later
 // rows, and for each head the pages that the last step selected. The next step reads only pages
 // from the file that its selection adds. Attention gets blocks with the selected pages at their
-// usual places, so no bit depends on where a page is stored. If an index replaces keys, the file has
+// usual places, so no bit depends on where a page is stored. Choices of single slots have a file of their
+// own form, see spillslots.go. If an index replaces keys, the file has
 // the values (as ShadowKV was published), and the index stays in memory.
 
 // PageFile holds the pages of one store. Read may be called concurrently.
@@ -49,6 +50,7 @@ type fetched struct {
 	taken  []uint64 // one bit per place
 	spare  [2][]int32
 	blocks [][]byte
+	slots  *slotPages // of a choice of slots, instead of pages, places, taken and spare
 }
 
 // pager returns the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
@@ -58,6 +60,17 @@ func (p *Policy) pager() pageSelector {
 		return nil
 	}
 	return c
+}
+
+// filePage returns the number of slots of a page in a file; 0: the rows stay in memory.
+func (p *Policy) filePage() int {
+	switch c := p.pager(); {
+	case c != nil:
+		return c.Page()
+	case p.filedSlots() != nil:
+		return panelSlots
+	}
+	return 0
 }
 
 // spilledSize returns the number of bytes of n slots that move to a file.
@@ -73,13 +86,23 @@ func pagesKept(c pageSelector) int { return (c.Reads(1<<30) + c.Page() - 1) / c.
 
 // keptBytes returns the bytes of one head that stay in memory: its selected pages and its tables.
 func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
-	c, each := p.pager(), int64(16)
+	page := p.filePage()
+	all := blocks * tensor.BlockSlots / page
+	block := int64(p.spilledSize(g.Layout, tensor.BlockSlots))
+	if c := p.filedSlots(); c != nil {
+		kept := keptPages(c, blocks)
+		return blocksOf(kept*page) * block, pageCacheBytes(all, kept) + 4*int64(all)
+	}
+	kept, each := pagesKept(p.pager()), int64(16)
 	if p.ReplacesKeys {
 		each = 20
 	}
-	kept, all := pagesKept(c), blocks*tensor.BlockSlots/c.Page()
-	rows = blocksOf(kept*c.Page()) * int64(p.spilledSize(g.Layout, tensor.BlockSlots))
-	return rows, each*int64(kept) + 8*((int64(kept)+63)/64) + 4*int64(all)
+	return blocksOf(kept*page) * block, each*int64(kept) + 8*((int64(kept)+63)/64) + 4*int64(all)
+}
+
+// keptPages returns the number of pages of panelSlots slots that stay in memory of blocks in a file.
+func keptPages(c filedSlots, blocks int) int {
+	return max(1, min(c.KeptPages(blocks*tensor.BlockSlots), blocks*tensor.BlockSlots/panelSlots))
 }
 
 // Spillable returns the number of blocks that a sequence with tokens countable tokens should move to a
@@ -96,7 +119,13 @@ func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
 // pages. It never falls as tokens grow, so a spill that was planned can still be done later.
 func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 	for _, r := range g.rules(p) {
-		if c := r.pager(); c != nil && r.window == 0 {
+		if r.window > 0 {
+			continue
+		}
+		if c := r.filedSlots(); c != nil {
+			return g.chosenBlocks(c, prompt)
+		}
+		if c := r.pager(); c != nil {
 			switch {
 			case tokens <= 2*c.Reads(1<<30):
 				return 0
@@ -113,7 +142,7 @@ func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 func SpilledBytes(g Geometry, prompt, tokens, staged, blocks int, p *Policy) int64 {
 	bytes := StepBytes(g, prompt, tokens, staged, p)
 	for _, r := range g.rules(p) {
-		if c := r.pager(); c != nil && r.window == 0 && blocks > 0 {
+		if r.filePage() > 0 && r.window == 0 && blocks > 0 {
 			rows, tables := keptBytes(g, r.Policy, blocks)
 			bytes += r.layers * int64(g.KVHeads) * (rows + tables - int64(blocks)*int64(r.spilledSize(g.Layout, tensor.BlockSlots)))
 		}
@@ -125,19 +154,19 @@ func SpilledBytes(g Geometry, prompt, tokens, staged, blocks int, p *Policy) int
 func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 	bytes := int64(0)
 	for _, r := range g.rules(p) {
-		if r.pager() != nil && r.window == 0 {
+		if r.filePage() > 0 && r.window == 0 {
 			bytes += r.layers * int64(g.KVHeads) * int64(blocks) * int64(r.spilledSize(g.Layout, tensor.BlockSlots))
 		}
 	}
 	return bytes
 }
 
-// pager returns the selector of pages of a table; nil: its rows stay in memory.
-func (t *table) pager() pageSelector {
+// filePage returns the number of slots of a page of a table in a file; 0: its rows stay in memory.
+func (t *table) filePage() int {
 	if t.window > 0 || t.rule.ReplacesKeys && t.replaced == 0 {
-		return nil
+		return 0
 	}
-	return t.rule.pager()
+	return t.rule.filePage()
 }
 
 // Spilled returns the number of blocks in a file.
@@ -153,7 +182,7 @@ func (s *Store) Spilled() int {
 func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []rowblock.Block) {
 	for layer := range g.Layers {
 		r := g.Rule(layer, p)
-		if r.pager() == nil {
+		if r.filePage() == 0 {
 			continue
 		}
 		size := r.spilledSize(g.Layout, tensor.BlockSlots)
@@ -175,7 +204,7 @@ func (s *Store) readPages(dst []byte, t *table, slots tensor.Span) error {
 	if hi > pageable(s.g, s.prompt, s.tokens, s.policy) || lo < t.freed && t.replaced == 0 {
 		return fmt.Errorf("%w: blocks [%d,%d) of a store with %d tokens cannot be in a file", rowblock.Err, lo, hi, s.tokens)
 	}
-	page := t.pager().Page()
+	page := t.filePage()
 	for b := lo; b < hi; b++ {
 		if t.replaced > 0 {
 			n := t.rule.spilledSize(s.g.Layout, tensor.BlockSlots)
@@ -194,8 +223,8 @@ func (s *Store) readPages(dst []byte, t *table, slots tensor.Span) error {
 // PageSums appends the checksums of pages of FileBlocks, in the policy's page size.
 func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 	for _, r := range g.rules(p) {
-		if c := r.pager(); c != nil {
-			for page := range slices.Chunk(pages, r.spilledSize(g.Layout, c.Page())) {
+		if n := r.filePage(); n > 0 {
+			for page := range slices.Chunk(pages, r.spilledSize(g.Layout, n)) {
 				sums = append(sums, crc32c.Of(page))
 			}
 			break
@@ -217,11 +246,11 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 	from, all := int64(0), FileBytes(s.g, blocks, s.policy)
 	for i := range s.tables {
 		t := &s.tables[i]
-		c := t.pager()
-		if c == nil {
+		page := t.filePage()
+		if page == 0 {
 			continue
 		}
-		n := blocks * tensor.BlockSlots / c.Page()
+		n := blocks * tensor.BlockSlots / page
 		size := t.rule.spilledSize(s.g.Layout, tensor.BlockSlots)
 		bytes := int64(blocks * size)
 		if int64(len(sums)/n)*bytes != all-from { // at the first head nothing was freed yet
@@ -241,11 +270,16 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 		}
 		if err != nil {
 			s.arena.Release(kept)
-			s.fail(&in, fmt.Errorf("%w: no memory for %d of them: %w", ErrPages, pagesKept(c), err))
+			s.fail(&in, fmt.Errorf("%w: no memory for %d bytes of them: %w", ErrPages, rows, err))
 			break
 		}
 		in.charged += tables
-		t.fetched = &fetched{from: from, sums: sums[:n], taken: make([]uint64, (pagesKept(c)+63)/64), blocks: kept}
+		t.fetched = &fetched{from: from, sums: sums[:n], blocks: kept}
+		if c := t.rule.filedSlots(); c != nil {
+			t.fetched.slots = &slotPages{pageCache: newPageCache(n, keptPages(c, blocks))}
+		} else {
+			t.fetched.taken = make([]uint64, (pagesKept(t.rule.pager())+63)/64)
+		}
 		sums, from = sums[n:], from+bytes
 	}
 	s.spilled = &in
@@ -329,15 +363,17 @@ func (s *Store) fetchPages(t *table, pages []int32) {
 }
 
 // page returns the memory of the i-th page.
-func (f *fetched) page(i, size int) []byte {
-	block := f.blocks[0]
-	each := len(block) / size
-	return f.blocks[int(f.places[i])/each][int(f.places[i])%each*size:][:size]
+func (f *fetched) page(i, size int) []byte { return f.place(int(f.places[i]), size) }
+
+// place returns the memory of a place.
+func (f *fetched) place(at, size int) []byte {
+	each := len(f.blocks[0]) / size
+	return f.blocks[at/each][at%each*size:][:size]
 }
 
 // viewSpilled is View of the selected pages of a head whose first blocks are in a file.
 func (s *Store) viewSpilled(t *table, pages []int32, n int, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	c, l := t.pager(), s.g.Layout
+	c, l := t.rule.pager(), s.g.Layout
 	in, _ := slices.BinarySearch(pages, int32(t.freed*tensor.BlockSlots/c.Page()))
 	s.fetchPages(t, pages[:in])
 	size := l.PageBytes(c.Page())

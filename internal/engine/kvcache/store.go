@@ -242,11 +242,13 @@ func (t *table) position(slot int) int {
 // View returns the rows that the query q of the token at pos, [group][KDim] after RoPE, attends to. It
 // gives their blocks in reading order, the number of slots, and a mask of the slots to read (nil: all).
 // Tokens after pos may be there already if [Store.BatchedDecode] allows it. The blocks are valid until
-// the next View of the head, or the next use of the scratch.
+// the next View of the head, or the next use of the scratch. If some of them are in a file, the scratch
+// gets a function that loads them (tensor.AttnScratch.Load), and the next Attend uses it.
 func (s *Store) View(
 	layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch,
 ) (blocks [][]byte, slots int, mask []uint64) {
 	t := s.table(layer, head)
+	scratch.Load = nil
 	if t.window > 0 {
 		ring, oldest := window.Slots(t.window), window.Oldest(t.window, pos, s.g.Chunked)
 		blocks, slots, mask = window.View(ring, t.rows(), t.order, oldest, pos, scratch.Mask(ring+tensor.RunSlots))
@@ -259,6 +261,9 @@ func (s *Store) View(
 	case slotSelector:
 		queries := Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}
 		if mask := c.SelectSlots(s.g.Layout, index, n, queries, scratch); mask != nil {
+			if t.fetched != nil {
+				return s.viewSlots(t, mask, n, scratch)
+			}
 			return scratch.PickSlots(t.rows(), mask, n)
 		}
 	case pageSelector:

@@ -85,8 +85,8 @@ func rowShape(g Geometry, layer int, p *Policy, prompt int, plane rowblock.Plane
 	case rowblock.Queries:
 		return rowblock.Shape{Bytes: int(queryBytes(g, p, prompt))}
 	case rowblock.Pages:
-		if c := p.pager(); c != nil {
-			return rowblock.Shape{Bytes: p.spilledSize(g.Layout, c.Page()), Slots: c.Page()}
+		if n := p.filePage(); n > 0 {
+			return rowblock.Shape{Bytes: p.spilledSize(g.Layout, n), Slots: n}
 		}
 	}
 	return rowblock.Shape{}
