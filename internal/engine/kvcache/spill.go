@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
@@ -43,14 +44,15 @@ type spilled struct {
 // fetched describes the pages of one head that are in the file. Those of the newest selection are
 // also in memory.
 type fetched struct {
-	from   int64    // offset in the file
-	sums   []uint32 // checksum of each page
-	pages  []int32  // pages in memory, ascending
-	places []int32  // place of each in blocks
-	taken  []uint64 // one bit per place
+	mu     sync.Mutex // of a view: heads of latent attention are viewed by several threads
+	from   int64      // offset in the file
+	sums   []uint32   // checksum of each page
+	pages  []int32    // pages in memory, ascending
+	places []int32    // place of each in blocks
+	taken  []uint64   // one bit per place
 	spare  [2][]int32
 	blocks [][]byte
-	slots  *slotPages // of a choice of slots, instead of pages, places, taken and spare
+	slots  *pageCache // of a choice of slots, instead of pages, places, taken and spare
 }
 
 // pager returns the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
@@ -276,7 +278,7 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 		in.charged += tables
 		t.fetched = &fetched{from: from, sums: sums[:n], blocks: kept}
 		if c := t.rule.filedSlots(); c != nil {
-			t.fetched.slots = &slotPages{pageCache: newPageCache(n, keptPages(c, blocks))}
+			t.fetched.slots = newPageCache(n, keptPages(c, blocks))
 		} else {
 			t.fetched.taken = make([]uint64, (pagesKept(t.rule.pager())+63)/64)
 		}
@@ -375,6 +377,8 @@ func (f *fetched) place(at, size int) []byte {
 func (s *Store) viewSpilled(t *table, pages []int32, n int, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	c, l := t.rule.pager(), s.g.Layout
 	in, _ := slices.BinarySearch(pages, int32(t.freed*tensor.BlockSlots/c.Page()))
+	t.fetched.mu.Lock() // until the pages are copied
+	defer t.fetched.mu.Unlock()
 	s.fetchPages(t, pages[:in])
 	size := l.PageBytes(c.Page())
 	return s.viewPages(t, pages, n, scratch, func(block []byte, first, i int) {

@@ -241,6 +241,40 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 	}
 }
 
+// Several threads view one head at once, each for a part of the query heads of latent attention.
+func TestSpilledHeadIsViewedByThreads(t *testing.T) {
+	g := Geometry{Layers: 1, KVHeads: 1, Units: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true}}
+	for _, spec := range []string{"quest:page=16,budget=64", "quest:page=32,budget=96", "squeezed:clusters=0.05,sparsity=0.9,tail=4,obs=8"} {
+		a := memory.NewArena(1 << 30)
+		s := ownedOf(t, a, g, parse(spec), 900)
+		var want [6][]uint32
+		query := func(i int) []float32 {
+			q := make([]float32, 2*24)
+			for e := range q {
+				q[e] = float32((e*7+i*11)%13) - 6
+			}
+			return q
+		}
+		for i := range want {
+			want[i] = attended(s, 0, 0, 899, query(i))
+		}
+		spill(t, s)
+		for i := range want {
+			var threads sync.WaitGroup
+			for range 4 {
+				threads.Go(func() {
+					if got := attended(s, 0, 0, 899, query(i)); !slices.Equal(got, want[i]) {
+						t.Errorf("%s: %x, in memory %x", spec, got, want[i])
+					}
+				})
+			}
+			threads.Wait()
+		}
+		s.Release()
+		a.Close()
+	}
+}
+
 // Only sequences that need far less memory afterwards are spilled.
 func TestSpillable(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}

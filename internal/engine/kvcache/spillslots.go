@@ -2,7 +2,6 @@ package kvcache
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/crc32c"
@@ -43,12 +42,6 @@ func (g Geometry) chosenBlocks(c filedSlots, prompt int) int {
 	return c.FileBlocks(prompt)
 }
 
-// slotPages are the pages of a head under filedSlots that are in memory. Several threads may read them.
-type slotPages struct {
-	mu sync.Mutex
-	*pageCache
-}
-
 // slotRuns loads the blocks of one choice of slots.
 type slotRuns struct {
 	s      *Store
@@ -74,7 +67,7 @@ func (s *Store) viewSlots(t *table, mask []uint64, n int, scratch *tensor.AttnSc
 	_, blocks := scratch.Chosen(0, len(mask))
 	blocks = blocks[:0]
 	in := t.fetched.slots
-	in.mu.Lock()
+	t.fetched.mu.Lock()
 	in.begin()
 	for b, chosen := range mask {
 		if chosen == 0 {
@@ -85,7 +78,7 @@ func (s *Store) viewSlots(t *table, mask []uint64, n int, scratch *tensor.AttnSc
 			pagesOf(chosen, func(i int) { in.choose(b*blockPages + i) })
 		}
 	}
-	in.mu.Unlock()
+	t.fetched.mu.Unlock()
 	list, slots, valid := scratch.PickSlots(t.rows(), mask, n)
 	scratch.Load = (&slotRuns{s, t, blocks, valid}).load
 	return list, slots, valid
@@ -97,7 +90,7 @@ func (r *slotRuns) load(run int, dst [][]byte, scratch *tensor.AttnScratch) {
 	buffers := scratch.Blocks(len(dst), r.s.g.Layout.BlockBytes())
 	var absent []slotPage
 	in := t.fetched.slots
-	in.mu.Lock()
+	t.fetched.mu.Lock()
 	for i := range dst {
 		b := int(r.blocks[first+i])
 		if b >= t.freed {
@@ -114,7 +107,7 @@ func (r *slotRuns) load(run int, dst [][]byte, scratch *tensor.AttnScratch) {
 			}
 		})
 	}
-	in.mu.Unlock()
+	t.fetched.mu.Unlock()
 	r.s.readSlotPages(t, absent)
 }
 
@@ -143,11 +136,11 @@ func (s *Store) readSlotPages(t *table, pages []slotPage) {
 				return fmt.Errorf("page %d of layer %d, head %d is corrupted", p.number, t.Layer, t.Index)
 			}
 			s.g.Layout.LoadPage(p.block, p.first, panelSlots, page)
-			f.slots.mu.Lock()
+			f.mu.Lock()
 			if place := f.slots.put(p.number); place >= 0 {
 				copy(f.place(place, size), page)
 			}
-			f.slots.mu.Unlock()
+			f.mu.Unlock()
 			return nil
 		}); err == nil {
 			return

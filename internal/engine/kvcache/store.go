@@ -14,7 +14,7 @@ import (
 //
 // One goroutine at a time calls Reserve, Commit, Rollback and the hand-over. Between them, Write,
 // Blocks, Len and Positions of different (layer, head) pairs may run concurrently; Blocks and Prefetch
-// also during a Write or View of the same pair.
+// also during a Write or View of the same pair. Views of one head of a latent layout may too.
 type Store struct {
 	arena       *memory.Arena
 	g           Geometry
