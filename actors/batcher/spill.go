@@ -59,9 +59,10 @@ func (v *residency) fileBlocks(r *request) int {
 	return kvcache.Spillable(v.s.ledger.g, r.read, r.cached-r.staged, r.Policy)
 }
 
-// canMove reports whether a cache can go to a file in this step.
+// canMove reports whether a cache can go to a file in this step. A context that others begin with stays in
+// memory.
 func (v *residency) canMove(r *request, p *plan.Plan) bool {
-	if !r.movable() || r.resides.inMemory {
+	if !r.movable() || r.Hold || r.resides.inMemory {
 		return false
 	}
 	for _, k := range p.Copy {

@@ -125,7 +125,7 @@ func TestSpilledHasNoFork(t *testing.T) {
 		out := newClient(t)
 		budget := kvcache.HandoverBytes(geometry, geometry.KVHeads, 420, inClusters) + kvcache.ResidentBytes(geometry, 420, 420, inClusters)*3/4
 		sockets := []Socket{{ID: "n1", Budget: budget, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: 1 << 20}}
-		at, found := newCluster(t, 1, sockets), map[bool]int{}
+		at, found, moves := newCluster(t, 1, sockets), map[bool]int{}, 0
 		e := s.Step(Placed{Epoch: 1, Sockets: sockets})
 		submit := func(id, text string, tokens int) {
 			spec := Spec{ID: id, Prompt: append(prompt(text, 400), prompt(id, 9)...), MaxTokens: tokens, Context: 400, Policy: inClusters,
@@ -150,6 +150,13 @@ func TestSpilledHasNoFork(t *testing.T) {
 						t.Fatalf("%d blocks are in a file, and others may begin as forks: %v", v.resides.file.blocks, !inFile)
 					}
 					found[inFile]++
+					held := *v
+					if held.Hold, held.out = true, nil; s.residency.canMove(&held, new(plan.Plan)) {
+						t.Fatal("a context that is about to be held can go to a file")
+					}
+					if s.residency.canMove(v, new(plan.Plan)) {
+						moves++
+					}
 				}
 			}
 			out.take(e)
@@ -160,7 +167,7 @@ func TestSpilledHasNoFork(t *testing.T) {
 			e = s.Step(at.run(e.Start, out.specs))
 		}
 		out.take(e)
-		if (at.spills > 0) != short || (found[true] > 0) != short || found[false] == 0 || !short && at.forks != 1 {
+		if (at.spills > 0) != short || (found[true] > 0) != short || found[false] == 0 || moves == 0 || !short && at.forks != 1 {
 			t.Errorf("short of memory: %v; %d spills, %d forks, steps of the first sequence by place: %v", short, at.spills, at.forks, found)
 		}
 		at.close()
