@@ -100,7 +100,7 @@ func spillCases() (all []spillCase) {
 				continue
 			case l.Latent:
 				g.KVHeads, g.Units = 1, 2
-			case p.ReplacesKeys || p.Reorders: // make the values large enough to spill
+			case p.ReplacesKeys || p.filedSlots() != nil: // make the values large enough to spill
 				g.Layout.VDim *= 2
 			}
 			if (i+j)%3 == 0 {
@@ -119,7 +119,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 		switch {
 		case c.p.ReplacesKeys:
 			return 1
-		case c.p.Reorders:
+		case c.p.filedSlots() != nil:
 			return 2
 		}
 		return 0
@@ -187,7 +187,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 		}
 		if file != nil {
 			reads[kind(c)] += file.reads
-			if file.reads == 0 && !c.p.Reorders || stores[1].Lost() != nil { // a choice of slots may have none
+			if file.reads == 0 && kind(c) < 2 || stores[1].Lost() != nil { // a choice of slots may have none
 				r.Fatalf("%d pages were read: %v", file.reads, stores[1].Lost())
 			}
 		}
