@@ -12,8 +12,8 @@ import (
 var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
 // attention is the attention phase of a batch. Its tasks are (segment, KV head) pairs. Where that
-// leaves threads idle, decode tasks are split by runs of slots; prefill tasks are split by tokens.
-// Tasks and their closures are reused in every step.
+// leaves threads idle, decode tasks of one row are split by runs of slots. Prefill tasks, and decode
+// tasks of many rows, are split by tokens. Tasks and their closures are reused in every step.
 type attention struct {
 	b       *Processor
 	w       *Weights
@@ -23,9 +23,9 @@ type attention struct {
 	entries []attendTask // decode: one per segment and head
 	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots
 	long    longRows
-	prompts []attendTask // prefill: one per segment and head
-	writes  []attendTask // prefill: tasks that write keys and values
-	reads   []attendTask // prefill: tasks that attend for queries
+	blocks  []attendTask // prefill, and decode rows that several tasks share: one per segment and head
+	writes  []attendTask // of blocks: tasks that write keys and values
+	reads   []attendTask // of blocks: tasks that attend for queries
 
 	write, read, observe func(i int)
 
@@ -45,9 +45,7 @@ func (a *attention) init(b *Processor) {
 	a.initKV(b)
 	a.write = func(i int) {
 		if i >= len(a.entries) {
-			t := a.writes[i-len(a.entries)]
-			a.rotateKeys(t)
-			a.put(t)
+			a.writeBlock(a.writes[i-len(a.entries)])
 			return
 		}
 		t := a.entries[i]
@@ -72,11 +70,11 @@ func (a *attention) init(b *Processor) {
 			a.long.attend(i)
 			return
 		}
-		a.prefill(a.reads[i-len(a.long.pieces)])
+		a.readBlock(a.reads[i-len(a.long.pieces)])
 	}
 	a.observe = func(i int) {
 		if i >= len(a.entries) {
-			a.observeQueries(a.prompts[i-len(a.entries)])
+			a.observeQueries(a.blocks[i-len(a.entries)])
 			return
 		}
 		if a.split[i] != nil {
@@ -93,17 +91,21 @@ func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
 	a.w, a.index, a.caches, a.score = w, index, b.Dims.caches(), b.Dims.score()
 	b.growLent(w)
-	a.entries, a.prompts, a.writes, a.reads = a.entries[:0], a.prompts[:0], a.writes[:0], a.reads[:0]
+	a.entries, a.blocks, a.writes, a.reads = a.entries[:0], a.blocks[:0], a.writes[:0], a.reads[:0]
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
 		for head := h.Lo; head < h.Hi; head++ {
 			t := attendTask{s, head, 0, s.N, index + head%a.caches, head / a.caches}
 			if !s.Prefill {
-				a.entries = append(a.entries, t)
+				if rows := a.rowsPerTask(t); rows < s.N {
+					a.blocks, a.writes, a.reads = append(a.blocks, t), append(a.writes, t), splitReads(a.reads, t, rows)
+				} else {
+					a.entries = append(a.entries, t)
+				}
 				continue
 			}
-			a.prompts = append(a.prompts, t)
+			a.blocks = append(a.blocks, t)
 			if w.computesKV() {
 				a.writes = splitWrites(a.writes, t)
 			}
@@ -116,9 +118,30 @@ func (w *Weights) attend(index int, b *Processor) {
 	if n := len(a.long.pieces) + len(a.reads); n > 0 {
 		b.Pool.Run(n, a.read)
 		began := time.Now()
-		b.Pool.Run(len(a.entries)+len(a.prompts), a.observe)
+		b.Pool.Run(len(a.entries)+len(a.blocks), a.observe)
 		b.batch.Observed += time.Since(began)
 	}
+}
+
+// decodeRows is the number of rows of one task where several tasks share the decode rows of a segment
+// and each row reads slots of its own.
+const decodeRows = 8
+
+// rowsPerTask returns the number of decode rows of a segment that one task attends for.
+func (a *attention) rowsPerTask(t attendTask) int { return rowsPerTask(t, a.b.Layout.TokensTogether(a.b.Dims.group())) }
+
+// rowsPerTask is the method for tasks of which one walks the cache for `together` causal rows.
+func rowsPerTask(t attendTask, together int) int {
+	if t.s.N <= decodeRows || !t.s.Cache.ParallelViews(t.cache) {
+		return t.s.N
+	}
+	switch all, causal := t.s.Cache.BatchedDecode(t.cache, t.s.Start, t.s.N); {
+	case !all:
+		return t.s.N
+	case causal:
+		return together
+	}
+	return decodeRows
 }
 
 // splitWrites appends the tasks that write a prompt's rows: one per block of the cache if several
@@ -137,7 +160,7 @@ func splitWrites(to []attendTask, t attendTask) []attendTask {
 	return to
 }
 
-// splitReads appends the attention tasks of a prompt's rows. Each has the number of queries that share
+// splitReads appends the attention tasks of a segment's rows. Each has the number of queries that share
 // one pass over the cache. Later queries read more keys, and a thread gets consecutive tasks: so
 // tasks alternate between the end and the beginning of the prompt, the longer one first.
 func splitReads(to []attendTask, t attendTask, queries int) []attendTask {
@@ -272,9 +295,27 @@ func (a *attention) rows(t attendTask) (q, out []float32) {
 	return a.b.QKV[row*a.b.Dims.qkvWidth()+at:], a.b.Attn[row*d.qCols()+at:]
 }
 
-// prefill computes attention for a block of prompt rows, whose queries are not rotated yet.
-func (a *attention) prefill(t attendTask) {
+// writeBlock writes the rows of a task whose reads are other tasks.
+func (a *attention) writeBlock(t attendTask) {
+	if a.w.computesKV() {
+		a.rotateKeys(t)
+		if !t.s.Prefill {
+			a.lend(t)
+		}
+	}
+	if t.s.Prefill || !a.w.SharesCache {
+		a.put(t)
+	}
+}
+
+// readBlock computes attention for a block of rows, whose queries are not rotated yet.
+func (a *attention) readBlock(t attendTask) {
 	a.rotateQueries(t)
+	if !t.s.Prefill {
+		_, causal := t.s.Cache.BatchedDecode(t.cache, t.s.Start, t.s.N)
+		a.attend(t, causal, nil)
+		return
+	}
 	d := a.b.Dims
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)

@@ -276,7 +276,12 @@ func (a *latentAttention) plan(round int) (more bool) {
 			}
 			a.writes = append(a.writes, attendTask{s: s, head: 0, first: first, n: n, cache: a.index})
 			for head := 0; head < d.Heads && units.Len() > 0; head += latentHeads {
-				a.reads = append(a.reads, attendTask{s: s, head: head, first: first, n: n, cache: a.index})
+				t := attendTask{s: s, head: head, first: first, n: n, cache: a.index}
+				if rows := a.rowsPerTask(t); rows < n {
+					a.reads = splitReads(a.reads, t, rows)
+				} else {
+					a.reads = append(a.reads, t)
+				}
 			}
 			a.observations = append(a.observations, attendTask{s: s, head: 0, first: first, n: n, cache: a.index})
 			continue
@@ -291,6 +296,14 @@ func (a *latentAttention) plan(round int) (more bool) {
 		}
 	}
 	return more
+}
+
+// rowsPerTask returns the number of decode rows of a segment that one task attends for.
+func (a *latentAttention) rowsPerTask(t attendTask) int {
+	if a.w.Index != nil {
+		return t.n
+	}
+	return rowsPerTask(t, a.b.Layout.TokensTogether(a.heads(t)))
 }
 
 // put norms the latents of a segment's rows, rotates their keys and writes both to the cache.

@@ -30,13 +30,17 @@ type decoder struct {
 	place topology.Placement
 }
 
-const decodeRows = 9
+// decodeRows is the number of rows of the longest step of TestRowsOfSeveralTokens, mostRows that of a decoder.
+const (
+	decodeRows = 9
+	mostRows   = 200
+)
 
 func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place topology.Placement,
 	pool *tensor.Pool, arena *memory.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
 	c := &ck.Config
 	d := &decoder{t: t, g: shard.GeometryOf(c, tensor.BF16), w: w, place: place}
-	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, layer.NewProcessor(layer.DimsOf(c), decodeRows, d.g.Layout, pool))
+	d.batch = layer.NewBatch(layer.DimsOf(c), mostRows, layer.NewProcessor(layer.DimsOf(c), mostRows, d.g.Layout, pool))
 	d.ropes = rotation.TablesOf(c)
 	r := rand.New(rand.NewPCG(noise, 1))
 	part := kvcache.NewPrefill(arena, d.g, tensor.Span{Lo: 0, Hi: d.g.KVHeads})
@@ -81,7 +85,7 @@ func newDecoder(t *testing.T, ck *checkpoint.Checkpoint, w *shard.Weights, place
 	}
 	must(own.Seal())
 	part.Release()
-	d.ropes[0].Until(prompt + 200)
+	d.ropes[0].Until(prompt + 300)
 	d.view = layer.OwnedCache{Store: own, Score: c.Score(), Ropes: rotation.RopesOf(c, d.ropes)}
 	return d
 }

@@ -160,6 +160,7 @@ func (c *shifted) Prefetch(int, int, int) {}
 
 func (c *shifted) BatchedDecode(int, int, int) (together, causal bool) { return false, false }
 func (c *shifted) ParallelWrite(int, int, int, int) bool               { return false }
+func (c *shifted) ParallelViews(int) bool                              { return false }
 
 func (c *shifted) Read(layer, head int) int { return len(c.Blocks(layer, head)) }
 

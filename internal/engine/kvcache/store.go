@@ -286,6 +286,18 @@ func (s *Store) View(
 	return s.ReadBlocks(layer, head, rope, scratch), n, nil
 }
 
+// ParallelViews reports whether several threads may call View for a head of a layer at the same time,
+// each with its own scratch. A window, rows in files and replaced rows have memory of the head that View
+// writes.
+func (s *Store) ParallelViews(layer int) bool {
+	for head := s.heads.Lo; head < s.heads.Hi; head++ {
+		if t := s.table(layer, head); t.window > 0 || t.offsets != nil || t.replaced > 0 || t.fetched != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // panelSlots is the number of slots whose keys are contiguous. Larger pages are copied and read as
 // whole blocks. For smaller ones a copy would take as long as reading them in place.
 const panelSlots = 16
