@@ -22,6 +22,46 @@ func TestContextsWithStates(t *testing.T) {
 	contexts(t, filepath.Join("../internal/engine/model/testdata", "qwen3_5"))
 }
 
+// TestInputsInChunks: an input that follows a held context has the bits of one token a step, with chunks of
+// any size, on any number of sockets, and next to another input.
+func TestInputsInChunks(t *testing.T) {
+	const length = 203
+	for _, c := range []struct{ model, policy string }{
+		{goldenDir, "squeezed:clusters=0.2,sparsity=0.7,tail=12,obs=16"},
+		{goldenDir, "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"},
+		{filepath.Join("../internal/engine/model/testdata", "gemma3"), "squeezed:clusters=0.2,sparsity=0.7,tail=12,obs=16"},
+		{filepath.Join("../internal/engine/model/testdata", "deepseek_v2"), "squeezed:clusters=0.2,sparsity=0.7,tail=12,obs=16"},
+		{filepath.Join("../internal/engine/model/testdata", "qwen3_5"), "squeezed:clusters=0.2,sparsity=0.7,tail=12,obs=16"},
+	} {
+		t.Run(filepath.Base(c.model)+" "+c.policy, func(t *testing.T) {
+			start := func(sockets, chunk int) engine.Engine {
+				return startLocal(t, LocalConfig{Sockets: sockets, Threads: 3,
+					Serve: ServeConfig{Model: c.model, Mapping: []string{"gather", "reduce"}[sockets%2], Chunk: chunk, PrefixCache: PrefixOff}})
+			}
+			ask := func(e engine.Engine, input int, policy string) replied {
+				prompt := append(text(7, length), text(input, 40+193*input)...)
+				return complete(t, e, &engine.Request{ID: fmt.Sprint(input, policy), Prompt: prompt, Policy: policy, Context: length})
+			}
+			alone := start(1, 1) // one token a step
+			want := []string{ask(alone, 0, c.policy).bits, ask(alone, 1, c.policy).bits}
+			if ask(alone, 1, c.policy+",segment=64").bits == want[1] {
+				t.Error("the choice does not change the answer")
+			}
+			for i, chunk := range []int{7, 31, 200} {
+				e := start([]int{3, 4, 1}[i], chunk)
+				other := make(chan replied)
+				go func() { other <- ask(e, 0, c.policy) }()
+				if got := ask(e, 1, c.policy); got.bits != want[1] {
+					t.Errorf("chunks of %d: another answer than with one token a step", chunk)
+				}
+				if got := <-other; got.bits != want[0] {
+					t.Errorf("chunks of %d: another answer to the other input", chunk)
+				}
+			}
+		})
+	}
+}
+
 func contexts(t *testing.T, model string) {
 	const policy, length = "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16", 203
 	ask := func(e engine.Engine, id string, question int, policy string) replied {

@@ -23,7 +23,8 @@
 // done, evict):
 //
 //	prefix*.go        prompts share blocks that they begin with; package prefix has the blocks
-//	drafts.go         rows of several tokens: known ones, and drafts of package drafts
+//	input.go          chunks of prompt tokens that attend like generated ones
+//	drafts.go         rows of several tokens: known output tokens, and drafts of package drafts
 //	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
 //	sessions.go       caches that wait for the next turn

@@ -40,15 +40,10 @@ func (s *State) stepDone(d StepDone) {
 		if r.seq != row.Seq { // its file was lost, so it was preempted
 			continue
 		}
-		if !row.Sample {
-			n := len(row.Tokens)
-			read += n
-			s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+n)-r.cached))
-			r.cached, r.staged = r.cached+n, n
-			r.reached = max(r.reached, r.cached)
-			continue
+		read += s.inputs.done(r, row)
+		if row.Sample {
+			s.decoded(r, row, f.plan.PassCount(), results[r.seq])
 		}
-		s.decoded(r, row, f.plan.PassCount(), results[r.seq])
 	}
 	s.clusters.done(f.plan, f.rows)
 	for i := range f.plan.Chunks {
@@ -91,7 +86,7 @@ func (s *State) readAgain(r *request, tokens int) {
 func (s *State) timed(p *plan.Plan, d *StepDone) {
 	micros := d.Micros
 	usual := s.overlap.Done(p, float64(micros), float64(d.Waited))
-	known := func(row plan.Run) bool { return !row.Sample }
+	known := func(row plan.Run) bool { return !row.Sample || row.Known > 0 }
 	if micros <= 0 || len(p.Chunks)+len(p.Sweeps)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, known) {
 		return
 	}
@@ -100,14 +95,13 @@ func (s *State) timed(p *plan.Plan, d *StepDone) {
 }
 
 // decoded processes the results of a decode row over all passes: the tokens sampled after each of the
-// row's tokens, up to the first that differs from the next token of the row.
+// row's tokens that are not known, up to the first that differs from the next token of the row.
 func (s *State) decoded(r *request, row *plan.Run, passes int, result *Result) {
-	right, samples := min(passes, len(result.Samples))-1, result.Samples
-	for right < min(len(row.Tokens), len(samples))-1 && samples[right].Err == nil && row.Tokens[right+1] == samples[right].Token {
+	right, samples, tokens := min(passes, len(result.Samples))-1, result.Samples, row.Tokens[row.Known:]
+	for right < min(len(tokens), len(samples))-1 && samples[right].Err == nil && tokens[right+1] == samples[right].Token {
 		right++
 	}
 	s.drafts.Done(&r.drafted, right)
-	r.staged = 0
 	first := len(s.out.Emits)
 	for i := 0; i <= right && !r.ended; i++ {
 		if r.cached < r.reached {

@@ -5,15 +5,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// draftRows is the module that lets decode rows have more than one token: tokens that are known, and drafts
-// of those that come next (package drafts).
+// draftRows is the module that lets decode rows have more than one token: output tokens that are known, and
+// drafts of those that come next (package drafts).
 type draftRows struct {
 	s *State
 	drafts.Drafter
 }
-
-// tailRows is the maximum number of a prompt's last tokens per sequence and step.
-const tailRows = 64
 
 func newDraftRows(s *State) draftRows {
 	return draftRows{s, drafts.New(drafts.Config{Mode: s.cfg.Speculate, Bytes: s.cfg.SpeculateBytes, Recent: s.cfg.SpeculateRecent,
@@ -28,8 +25,8 @@ func (d *draftRows) submit(r *request) {
 // index adds the newest tokens of a request to its index.
 func (d *draftRows) index(r *request) { d.Index(&r.drafted, len(r.Prompt)+len(r.out)) }
 
-// plan adds tokens to decode rows, at most left in all, in memory that is otherwise unused. Tokens that
-// are known come first, then drafts, as many as are worth their time.
+// plan adds tokens to decode rows, at most left in all, in memory that is otherwise unused. Output tokens
+// that are known come first, then drafts, as many as are worth their time.
 func (d *draftRows) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 	step := d.Step(p, left)
 	for i := range p.Decode {
@@ -40,8 +37,7 @@ func (d *draftRows) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 		row := drafts.Row{Run: run, Of: &r.drafted, Left: r.final() - next, Scores: 1 + max(0, r.Sampling.Logprobs),
 			Reserve: func(n int) int { return d.s.reserve(r, n) }}
 		switch known := len(r.Prompt) + len(r.out) - next; {
-		case !run.Sample:
-			step.Take(row, r.tokens(next, min(len(r.Prompt)-1, r.cached+tailRows)))
+		case !run.Sample || run.Known > 0: // see inputs
 		case d.s.cfg.Geometry.Single(r.Policy):
 		case known > 0: // an earlier admission emitted them
 			step.Take(row, r.tokens(next, next+max(0, min(step.Most(row), known))))

@@ -7,7 +7,7 @@ import (
 )
 
 // schedule makes the next step. It reserves memory for the decode rows first. Then it adds the
-// decode rows, chunks of prompts in prefill and new admissions to the plan, until the token budget
+// decode rows, chunks of prompts and inputs, and new admissions to the plan, until the token budget
 // is used up. Finally the modules add their parts.
 func (s *State) schedule() {
 	s.growAll()
@@ -22,11 +22,15 @@ func (s *State) schedule() {
 			rows[r.seq] = r
 		}
 	}
-	left := s.cfg.TokenBudget - len(p.Decode)
+	left, next := s.cfg.TokenBudget-len(p.Decode), 0
 	for _, r := range s.running {
-		if r.phase == prefill && left > 0 && r.remote.Phase != prefillgroup.Coming {
+		switch {
+		case r.phase == prefill && left > 0 && r.remote.Phase != prefillgroup.Coming:
 			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
+		case next < len(p.Decode) && p.Decode[next].Seq == r.seq:
+			left -= s.inputs.plan(&p.Decode[next], r, left)
+			next++
 		}
 	}
 	for left > 0 {
@@ -36,7 +40,8 @@ func (s *State) schedule() {
 		}
 		rows[r.seq] = r
 		if r.phase == decoding {
-			p.Decode, left = append(p.Decode, r.row()), left-1
+			p.Decode = append(p.Decode, r.row())
+			left -= 1 + s.inputs.plan(&p.Decode[len(p.Decode)-1], r, left-1)
 			continue
 		}
 		left -= s.chunk(p, r, left)

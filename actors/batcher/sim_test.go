@@ -492,8 +492,10 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
 		n := len(d.Tokens)
-		if end := d.Start + n; !d.Sample != (d.Start+1 < q.prompt) || !d.Sample && end >= q.prompt {
-			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Start, end, q.prompt, !d.Sample)
+		first := d.Start + d.Known // the row of the first sample
+		if end := d.Start + n; !d.Sample && (d.Known > 0 || end >= q.prompt) ||
+			d.Sample && (first >= end || first+1 < q.prompt || d.Known > 0 && first+1 > q.prompt) {
+			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d, %d are known, samples: %v", q.open.ID, d.Start, end, q.prompt, d.Known, d.Sample)
 		}
 		if p.PassCount() > 1 &&
 			(n > 1 || !d.Sample || d.Draft > 0 || len(p.Chunks)+len(p.Sweeps)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
@@ -511,9 +513,9 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 			q.feed(c, requests, d.Start, d.Tokens)
 			continue
 		}
-		q.feed(c, requests, d.Start, d.Tokens[:1])
-		r := q.result(d.Seq, d.Start+1)
-		for i := 1; i < n && d.Tokens[i] == r.Samples[i-1].Token; i++ {
+		q.feed(c, requests, d.Start, d.Tokens[:d.Known+1])
+		r := q.result(d.Seq, first+1)
+		for i := d.Known + 1; i < n && d.Tokens[i] == r.Samples[i-d.Known-1].Token; i++ {
 			q.feed(c, requests, d.Start+i, d.Tokens[i:i+1])
 			r.Samples = append(r.Samples, q.result(d.Seq, d.Start+i+1).Samples[0])
 			c.accepted++

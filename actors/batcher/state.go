@@ -38,6 +38,7 @@ type State struct {
 
 	// Modules. Each has its own state, and hooks that the scheduler calls: admit, plan, done, evict.
 	prefix    prefixCache
+	inputs    inputs
 	drafts    draftRows
 	threads   threads.Chooser
 	overlap   overlap.Chooser
@@ -81,6 +82,7 @@ func New(cfg Config) (*State, error) {
 	s.prefix, s.drafts = newPrefixCache(s), newDraftRows(s)
 	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.multiStep.s = s, s, s, s, s, s, s
+	s.inputs.s = s
 	return s, nil
 }
 

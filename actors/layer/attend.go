@@ -128,7 +128,9 @@ func (w *Weights) attend(index int, b *Processor) {
 const decodeRows = 8
 
 // rowsPerTask returns the number of decode rows of a segment that one task attends for.
-func (a *attention) rowsPerTask(t attendTask) int { return rowsPerTask(t, a.b.Layout.TokensTogether(a.b.Dims.group())) }
+func (a *attention) rowsPerTask(t attendTask) int {
+	return rowsPerTask(t, a.b.Layout.TokensTogether(a.b.Dims.group()))
+}
 
 // rowsPerTask is the method for tasks of which one walks the cache for `together` causal rows.
 func rowsPerTask(t attendTask, together int) int {

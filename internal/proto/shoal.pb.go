@@ -2899,8 +2899,8 @@ type Chunk struct {
 	Tokens  []uint32               `protobuf:"varint,3,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	Prefill bool                   `protobuf:"varint,4,opt,name=prefill,proto3" json:"prefill,omitempty"` // false: decode, on the owner
 	Last    bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`       // last chunk of the prompt: its cache goes to the owner
-	Sample  bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`   // prefill: sample after the last row; decode: after every row, false
-	// for rows of known prompt tokens
+	Sample  bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`   // prefill: sample after the last row; decode: after every row that
+	// known does not count, false for rows of prompt tokens only
 	PromptLogprobs     int32  `protobuf:"varint,7,opt,name=prompt_logprobs,json=promptLogprobs,proto3" json:"prompt_logprobs,omitempty"` // -1 or absent+flag: none
 	WantPromptLogprobs bool   `protobuf:"varint,8,opt,name=want_prompt_logprobs,json=wantPromptLogprobs,proto3" json:"want_prompt_logprobs,omitempty"`
 	Next               uint32 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"` // with want_prompt_logprobs: 1 + the prompt token after the chunk; 0: none
@@ -2913,9 +2913,12 @@ type Chunk struct {
 	Save     []uint64 `protobuf:"varint,12,rep,packed,name=save,proto3" json:"save,omitempty"`
 	Keys     []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // for files, 32 bytes each: of the block before the first, then of each; or none
 	// Decode: the most tokens that a draft model guesses after the newest token.
-	Draft         uint32 `protobuf:"varint,14,opt,name=draft,proto3" json:"draft,omitempty"`
-	Sums          bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"`         // keep attention sums with the last block in save
-	Snapshot      bool   `protobuf:"varint,16,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // keep a snapshot of the recurrent states with it
+	Draft    uint32 `protobuf:"varint,14,opt,name=draft,proto3" json:"draft,omitempty"`
+	Sums     bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"`         // keep attention sums with the last block in save
+	Snapshot bool   `protobuf:"varint,16,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // keep a snapshot of the recurrent states with it
+	// Decode, with sample: the number of first tokens after which nothing is sampled, because they are
+	// prompt tokens and the next token is known.
+	Known         uint32 `protobuf:"varint,17,opt,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3060,6 +3063,13 @@ func (x *Chunk) GetSnapshot() bool {
 		return x.Snapshot
 	}
 	return false
+}
+
+func (x *Chunk) GetKnown() uint32 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
 }
 
 // StepRequest is the wire form of plan.Plan.
@@ -4621,7 +4631,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04take\x18\x13 \x01(\bR\x04take\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\rR\areplica\"\xa3\x03\n" +
+	"\areplica\x18\x02 \x01(\rR\areplica\"\xb9\x03\n" +
 	"\x05Chunk\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\rR\x05start\x12\x16\n" +
@@ -4639,7 +4649,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
 	"\x04sums\x18\x0f \x01(\bR\x04sums\x12\x1a\n" +
-	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xcb\x04\n" +
+	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\x12\x14\n" +
+	"\x05known\x18\x11 \x01(\rR\x05known\"\xcb\x04\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +

@@ -120,7 +120,8 @@ func (t *Chooser) Trying() bool { return t.kind != nil && !t.kind.chosen() }
 // Plan sets the threads of a plan.
 func (t *Chooser) Plan(p *plan.Plan) {
 	t.kind, t.counts = nil, false
-	if t.most > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Sweeps)+len(p.Index) == 0 {
+	prompts := len(p.Chunks)+len(p.Sweeps)+len(p.Index) > 0 || slices.ContainsFunc(p.Decode, inputRows)
+	if t.most > 0 && len(p.Decode) > 0 && !prompts {
 		t.kind = t.of(kindOfPlan(p))
 		p.ThreadShift = t.kind.best
 		if comparable(p) {
@@ -132,6 +133,9 @@ func (t *Chooser) Plan(p *plan.Plan) {
 		t.last, t.since = p.ThreadShift, 0
 	}
 }
+
+// inputRows reports whether a decode row has several tokens of a prompt, which all threads read.
+func inputRows(d plan.Run) bool { return d.Known > 0 || !d.Sample && len(d.Tokens) > 1 }
 
 // comparable reports whether the time of a plan can be compared with others of its kind.
 func comparable(p *plan.Plan) bool {

@@ -81,16 +81,23 @@ func TestEachRule(t *testing.T) {
 			sweep(p, 1, 3, 48, 32)
 			p.Sweeps = append(p.Sweeps, p.Sweeps[0])
 		},
-		"its prompt is read in chunks":                  func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 64, 32).Seq = 2 },
-		"[1,3): its prompt is complete":                 func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].HandedOver = true },
-		"tokens [80,112) after 48 of 100":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 80, 32) },
-		"tokens [48,101) after 48 of 100":               func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 53) },
-		"tokens [48,48) after 48":                       func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 0) },
-		"31 tokens are no whole passes of 32":           func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 31) },
-		"layers [1,3) have read 48":                     func(_ *Machine, p *plan.Plan) { sweep(p, 1, 2, 48, 32) },
-		"[4,5): 3 of 5 layers are read":                 func(m *Machine, p *plan.Plan) { sweep(p, 4, 5, 16, 32); m.seqs[6].Read = 16 },
-		"[3,6): 3 of 5 layers are read":                 func(m *Machine, p *plan.Plan) { sweep(p, 3, 6, 16, 32); m.seqs[6].Read = 16 },
-		"it samples before the last":                    func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 52).Sample = true },
+		"its prompt is read in chunks":        func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 64, 32).Seq = 2 },
+		"[1,3): its prompt is complete":       func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.seqs[6].HandedOver = true },
+		"tokens [80,112) after 48 of 100":     func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 80, 32) },
+		"tokens [48,101) after 48 of 100":     func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 53) },
+		"tokens [48,48) after 48":             func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 0) },
+		"31 tokens are no whole passes of 32": func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 31) },
+		"layers [1,3) have read 48":           func(_ *Machine, p *plan.Plan) { sweep(p, 1, 2, 48, 32) },
+		"[4,5): 3 of 5 layers are read":       func(m *Machine, p *plan.Plan) { sweep(p, 4, 5, 16, 32); m.seqs[6].Read = 16 },
+		"[3,6): 3 of 5 layers are read":       func(m *Machine, p *plan.Plan) { sweep(p, 3, 6, 16, 32); m.seqs[6].Read = 16 },
+		"it samples before the last":          func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 52).Sample = true },
+		"2 of 2 tokens at position 128 are known, samples true": func(_ *Machine, p *plan.Plan) {
+			*decode(p) = plan.Run{Seq: 1, Start: 128, Tokens: []int32{1, 2}, Sample: true, Known: 2, PromptLogprobs: plan.None, Next: plan.None}
+		},
+		"1 of 2 tokens at position 128 are known, samples false": func(_ *Machine, p *plan.Plan) {
+			*decode(p) = plan.Run{Seq: 1, Start: 128, Tokens: []int32{1, 2}, Known: 1, PromptLogprobs: plan.None, Next: plan.None}
+		},
+		"a prompt chunk has 1 known tokens":             func(_ *Machine, p *plan.Plan) { chunk(p).Known = 1 },
 		"sequence 6: token 100, vocabulary":             func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32).Tokens[3] = 100 },
 		"a chunk at 64 of a prompt that is read layer":  func(m *Machine, p *plan.Plan) { chunk(p); m.seqs[2].swept.pass = 16 },
 		"complete or read layer by layer":               func(_ *Machine, p *plan.Plan) { p.Index = []plan.Index{{Seq: 6, Pieces: 1}} },

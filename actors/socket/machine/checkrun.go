@@ -81,6 +81,8 @@ func (m *Machine) checkPrefill(c *plan.Run, q *Sequence) error {
 			"block is shared", c.Seq, len(c.Tokens), q.Prompt)
 	case c.Accepted != 0:
 		return fmt.Errorf("socket: sequence %d: a prompt chunk accepts %d sampled tokens", c.Seq, c.Accepted)
+	case c.Known != 0:
+		return fmt.Errorf("socket: sequence %d: a prompt chunk has %d known tokens, which is for decode rows", c.Seq, c.Known)
 	}
 	return nil
 }
@@ -92,6 +94,9 @@ func (m *Machine) checkDecode(c *plan.Run, q *Sequence) error {
 		return fmt.Errorf("socket: sequence %d decodes at position %d, but %d of %d prompt tokens are read", c.Seq, c.Start, q.Read, q.Prompt)
 	case c.Last:
 		return fmt.Errorf("socket: sequence %d: a decode row at position %d has last=true, which is for prompts", c.Seq, c.Start)
+	case c.Known > 0 && (!c.Sample || c.Known >= len(c.Tokens)):
+		return fmt.Errorf("socket: sequence %d: %d of %d tokens at position %d are known, samples %v: the last token must have one",
+			c.Seq, c.Known, len(c.Tokens), c.Start, c.Sample)
 	case c.Accepted > q.Staged:
 		return fmt.Errorf("socket: sequence %d accepts %d tokens of its last step, which had %d", c.Seq, c.Accepted, q.Staged)
 	case c.Start != q.Read+c.Accepted:
@@ -180,7 +185,7 @@ func scoresOf(c *plan.Run, q *Sequence) (n int) {
 	case c.Sample && c.Prefill:
 		n += rows
 	case c.Sample:
-		n += len(c.Tokens) * rows
+		n += (len(c.Tokens) - c.Known) * rows
 	}
 	return n
 }

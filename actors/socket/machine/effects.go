@@ -133,7 +133,7 @@ func wanted(r *plan.Run, run int, yield func(Wanted) bool) bool {
 	if !r.Sample {
 		return true
 	}
-	first := 0
+	first := r.Known
 	if r.Prefill {
 		first = n - 1
 	}

@@ -26,7 +26,7 @@ func (e *Epoch) draftTokens(s *Step) {
 		last := drawn.Drawn[len(drawn.Drawn)-1]
 		known := c.Tokens // tokens whose next token is known
 		if !c.Prefill {
-			known = known[:len(drawn.Drawn)]
+			known = known[:c.Known+len(drawn.Drawn)]
 		}
 		q.Draft.Queue(b.Backend, e.Weights.Ends, known, first[c.Seq], int32(last.Token))
 		if c.Draft > 0 && last.HasToken {

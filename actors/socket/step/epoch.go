@@ -160,7 +160,7 @@ func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 }
 
 // embed looks up the embeddings of the tokens and appends the tokens to the owners' histories, those of
-// decode rows only when they are sampled. It lists the rows whose logits are requested.
+// decode rows with samples only when they are sampled. It lists the rows whose logits are requested.
 func (e *Epoch) embed(s *Step) error {
 	b := s.buf.batch
 	last, stay := make(map[uint64]int, len(b.Segments)), 0
@@ -175,7 +175,7 @@ func (e *Epoch) embed(s *Step) error {
 		out := wanted{row: last[c.Seq] + w.Row, seq: e.Seqs[c.Seq], position: w.Position, sample: w.Sample,
 			score: w.Score, top: w.Top, token: plan.None}
 		if w.Sample && !c.Prefill {
-			out.token, out.draft, drawn[w.Run] = c.Tokens[w.Row], w.Row > 0, true
+			out.token, out.draft, drawn[w.Run] = c.Tokens[w.Row], w.Row > c.Known, true
 		}
 		s.wanted = append(s.wanted, out)
 	}
@@ -199,11 +199,11 @@ func (e *Epoch) embed(s *Step) error {
 		c := &s.Work.Runs[i]
 		q := e.Seqs[c.Seq]
 		if drawn[i] && q.Owner == e.Rank {
-			q.Grammar.Warm(c.Tokens)
+			q.Grammar.Warm(c.Tokens[c.Known:])
 		}
 		for j, t := range c.Tokens {
 			switch {
-			case q.Owner != e.Rank || drawn[i]:
+			case q.Owner != e.Rank || drawn[i] && j >= c.Known:
 			case c.Prefill:
 				q.Note(t, c.Start+j)
 			default:

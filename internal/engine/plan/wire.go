@@ -56,7 +56,7 @@ func encodeOpen(o *Open) *proto.Open {
 // encodeRun encodes what decode and prefill have in common, and decode's own fields.
 func encodeRun(r *Run) *proto.Chunk {
 	return &proto.Chunk{Seq: r.Seq, Start: uint32(r.Start), Tokens: convert[uint32](r.Tokens), Sample: r.Sample,
-		Accepted: uint32(r.Accepted), Draft: uint32(r.Draft), Snapshot: r.Snapshot}
+		Accepted: uint32(r.Accepted), Draft: uint32(r.Draft), Snapshot: r.Snapshot, Known: uint32(r.Known)}
 }
 
 func encodePrefill(r *Run) *proto.Chunk {
@@ -171,7 +171,8 @@ func decodeRuns(list []*proto.Chunk) (runs []Run, decode int, err error) {
 		}
 		r := Run{Seq: m.GetSeq(), Start: int(m.GetStart()), Tokens: all[first:len(all):len(all)], Sample: m.GetSample(),
 			Accepted: int(m.GetAccepted()), Draft: int(m.GetDraft()), Prefill: m.GetPrefill(), Last: m.GetLast(), PromptLogprobs: None,
-			Next: int32(m.GetNext()) - 1, SaveFrom: int(m.GetSaveFrom()), Save: m.GetSave(), Sums: m.GetSums(), Snapshot: m.GetSnapshot()}
+			Next: int32(m.GetNext()) - 1, SaveFrom: int(m.GetSaveFrom()), Save: m.GetSave(), Sums: m.GetSums(), Snapshot: m.GetSnapshot(),
+			Known: int(m.GetKnown())}
 		if m.GetWantPromptLogprobs() {
 			if r.PromptLogprobs = int(m.GetPromptLogprobs()); r.PromptLogprobs < 0 {
 				return nil, 0, fmt.Errorf("plan: sequence %d asks for %d log-probabilities of each prompt token: the number must be 0 or more",

@@ -15,9 +15,9 @@ import (
 // all later tokens. The threshold is the same in all layers and heads. It is set so that the last
 // obs queries of the context, averaged, leave sparsity of the keys unread (appendix C).
 //
-// The last tail tokens of a prompt are the user's input. They are read like generated tokens, each
-// with its own selection, so that no cut of the prompt changes a bit. (The paper averages the
-// selections of an input's tokens.) With levels=2, a fifth as many centroids of centroids are
+// The last tail tokens of a prompt are the user's input. A step reads a chunk of them. They attend like
+// generated tokens, each with its own selection, so that no cut of the prompt changes a bit. (The
+// paper averages the selections of an input's tokens.) With levels=2, a fifth as many centroids of centroids are
 // compared first, and rule out half of the keys by their own threshold (equations 2 and 3).
 //
 // All query heads of a KV head read what any of them selects, so thresholds are set on the largest
