@@ -127,3 +127,16 @@ func TestInputsAndPrompts(t *testing.T) {
 		t.Error(fmt.Sprint("the input waits for the prompt: ", out.finished))
 	}
 }
+
+// TestInputsOneByOne: sockets refuse steps of several tokens under a policy whose scores change between them,
+// when layers share a cache.
+func TestInputsOneByOne(t *testing.T) {
+	across := geometry
+	across.Across = true
+	for g, want := range map[*kvcache.Geometry]int{&geometry: 32, &across: 1} {
+		s := testState(t, func(c *Config) { c.Geometry = *g })
+		if got := s.inputs.most(&request{Spec: Spec{Policy: policy(t, "tova:size=20")}}); got != want {
+			t.Errorf("%d tokens a step with layers that share a cache %v, want %d", got, g.Across, want)
+		}
+	}
+}
