@@ -18,6 +18,8 @@ import (
 
 // Scratch is a folder for rows of running sequences that do not fit in memory. Its files are
 // unlinked while open, so they disappear with their process. Methods may be called concurrently.
+// A folder below it has the caches of idle sessions, which outlive the process (see Saved). The limit
+// counts both.
 //
 // A few goroutines do the reads, each into memory of its own. So a caller can stop waiting for a
 // hung disk, and a late read never writes into memory that has been reused.
@@ -32,6 +34,10 @@ type Scratch struct {
 	failed atomic.Uint64
 	began  time.Time
 	rests  atomic.Int64 // nanoseconds since began until which the disk is not used
+
+	room  sync.Mutex // a file gets its bytes
+	kept  atomic.Int64
+	saved *Saved // caches of idle sessions; nil: none
 
 	jobs chan *readJob
 	quit chan struct{}
@@ -101,8 +107,30 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("tier: "+options.Name("kv-disk")+": %w", err)
 	}
-	return NewScratch(create, limit, log), nil
+	s := NewScratch(create, limit, log)
+	if s.saved, err = openSaved(filepath.Join(dir, savedFolder), s, log, time.Now); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
+
+// reserve counts the bytes of a new file. Caches of idle sessions give way to it, the oldest first. It
+// returns false if there is no room.
+func (s *Scratch) reserve(size int64, of *atomic.Int64) bool {
+	s.room.Lock()
+	defer s.room.Unlock()
+	for s.used.Load()+s.kept.Load()+size > s.limit {
+		if size < 0 || size > s.limit || !s.saved.removeOldest() {
+			return false
+		}
+	}
+	of.Add(size)
+	return true
+}
+
+// Saved returns the caches of idle sessions; nil: none are kept.
+func (s *Scratch) Saved() *Saved { return s.saved }
 
 // removed is a file that is removed when it is closed.
 type removed struct{ *os.File }
@@ -134,7 +162,12 @@ func (s *Scratch) Stats() ScratchStats {
 }
 
 // Close ends the goroutines. Open files cannot be read afterwards.
-func (s *Scratch) Close() { s.once.Do(func() { close(s.quit) }) }
+func (s *Scratch) Close() {
+	s.once.Do(func() {
+		close(s.quit)
+		s.saved.close()
+	})
+}
 
 // Resting reports whether the disk is not used because it failed a moment ago.
 func (s *Scratch) Resting() bool { return int64(time.Since(s.began)) < s.rests.Load() }
@@ -163,9 +196,8 @@ func (s *Scratch) Create(size int64) (*Pages, error) {
 	if s.Resting() {
 		return nil, fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
 	}
-	if used := s.used.Add(size); size < 0 || used > s.limit {
-		s.used.Add(-size)
-		return nil, fmt.Errorf("%w: %d bytes asked, %d of %d are in use", ErrScratch, size, used-size, s.limit)
+	if size < 0 || !s.reserve(size, &s.used) {
+		return nil, fmt.Errorf("%w: %d bytes asked, %d of %d are in use", ErrScratch, size, s.used.Load(), s.limit)
 	}
 	m, err := s.create()
 	if err != nil {

@@ -58,7 +58,7 @@ func TestScratch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 || names[0].Name() != savedFolder {
 		t.Errorf("the folder has %v, %v", names, err)
 	}
 	for at := 0; at < len(all); at += 1 << 16 {

@@ -98,11 +98,17 @@ const (
 )
 
 // take locks a folder that no process holds.
-func (s *Store) take() error {
+func (s *Store) take() (err error) {
+	s.dir, s.lock, err = takeFolder(s.root, options.Name("prefix-disk"))
+	return err
+}
+
+// takeFolder locks a numbered folder below root that no process holds. flag is the option that names root.
+func takeFolder(root, flag string) (dir string, lock *os.File, err error) {
 	for i := range folders {
-		dir := filepath.Join(s.root, strconv.Itoa(i))
+		dir := filepath.Join(root, strconv.Itoa(i))
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("tier: "+options.Name("prefix-disk")+": %w", err)
+			return "", nil, fmt.Errorf("tier: %s: %w", flag, err)
 		}
 		f, err := flock.Open(filepath.Join(dir, lockName), flock.Own)
 		if errors.Is(err, flock.ErrHeld) {
@@ -110,12 +116,11 @@ func (s *Store) take() error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("tier: "+options.Name("prefix-disk")+": %w", err)
+			return "", nil, fmt.Errorf("tier: %s: %w", flag, err)
 		}
-		s.dir, s.lock = dir, f
-		return nil
+		return dir, f, nil
 	}
-	return fmt.Errorf("tier: "+options.Name("prefix-disk")+" %s: %d processes use it: give this one another folder", s.root, folders)
+	return "", nil, fmt.Errorf("tier: %s %s: %d processes use it: give this one another folder", flag, root, folders)
 }
 
 // Close releases the folder for the next process. Its files stay.
