@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	loads "github.com/shoal-llm/shoal/actors/batcher/adapters"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
@@ -59,6 +60,28 @@ func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
 		ctx, cancel := context.WithTimeout(k.c.ctx, time.Duration(d.Millis)*time.Millisecond)
 		defer cancel()
 		done(k.c.askDisks(ctx, g, r))
+	})
+}
+
+// Saved implements batcher.Stepper.
+func (k callbacks) Saved(o saved.Order, done func(saved.Done)) {
+	g := k.c.group()
+	if g == nil || g.Placement.Epoch != o.Epoch {
+		done(saved.Done{Number: o.Number, Err: fmt.Sprintf("cluster: epoch %d is over", o.Epoch)})
+		return
+	}
+	k.c.steps.Go(func() {
+		d := g.Saved(k.c.ctx, o)
+		switch {
+		case d.Err == "":
+		case o.Do == saved.Load:
+			k.c.serve.Logger.Warn("the cache of a session was not read from its file; the turns are read again", "error", d.Err)
+		case o.Do == saved.Write:
+			k.c.serve.Logger.Info("the cache of a session was not written to a file", "error", d.Err)
+		default:
+			k.c.serve.Logger.Debug("a node did not look for the cache of a session", "error", d.Err)
+		}
+		done(d)
 	})
 }
 

@@ -374,6 +374,9 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 	if !c.prefill && len(v.Placement.Prefill) > 0 {
 		s.Transfers = &wire.TransfersState{Caches: snap.Totals.Taken, Failed: snap.Totals.Untaken}
 	}
+	if t := &snap.Totals; slices.ContainsFunc(snap.Sockets, func(k batcher.SocketLedger) bool { return k.Scratch > 0 }) {
+		s.SavedCaches = &wire.SavedCachesState{Written: t.Saved, Read: t.Loaded, Failed: t.Unloaded}
+	}
 	s.LoadSeconds = math.Round(v.Loading.Seconds()*10) / 10
 	figures := c.stepper.Figures(v.Nodes)
 	s.Recovery = c.recovery.State(snap.Totals, figures.ReplicaBytes)
@@ -428,7 +431,10 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 			node.DeviceUsed = st.DeviceUsedBytes
 			node.LoRABytes, node.LoRAAdapters = st.AdapterBytes, int(st.Adapters)
 			if k := st.Scratch; k != nil {
-				node.KVDiskUsedBytes, node.KVDiskBytes, node.KVDiskFailures = k.Bytes, k.Limit, k.Failed
+				node.KVDiskUsedBytes, node.KVDiskBytes, node.KVDiskFailures = k.Bytes, k.Limit, k.Failed+k.SavedFailed
+				if node.KVDiskSaved = k.SavedBytes; s.SavedCaches != nil {
+					s.SavedCaches.Bytes, s.SavedCaches.Caches = s.SavedCaches.Bytes+k.SavedBytes, s.SavedCaches.Caches+int(k.SavedCaches)
+				}
 			}
 			if k := st.PrefixDisk; k != nil && s.PrefixCache != nil && s.PrefixCache.Disk != nil {
 				d := s.PrefixCache.Disk

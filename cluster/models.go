@@ -123,6 +123,9 @@ func addModel(all, part *wire.ClusterState) {
 		q.Model = part.Model
 		all.Sequences = append(all.Sequences, q)
 	}
+	if x, p := all.SavedCaches, part.SavedCaches; x != nil && p != nil {
+		x.Caches, x.Bytes, x.Written, x.Read, x.Failed = x.Caches+p.Caches, x.Bytes+p.Bytes, x.Written+p.Written, x.Read+p.Read, x.Failed+p.Failed
+	}
 	if r, p := all.Recovery, part.Recovery; r != nil && p != nil {
 		r.RecomputedTokens, r.ReplayedTokens = r.RecomputedTokens+p.RecomputedTokens, r.ReplayedTokens+p.ReplayedTokens
 		r.RestoredCaches, r.RestoredReplicas = r.RestoredCaches+p.RestoredCaches, r.RestoredReplicas+p.RestoredReplicas
@@ -140,6 +143,7 @@ func addModel(all, part *wire.ClusterState) {
 		n.KVReplicas, n.KVPrefix, n.KVFreed = n.KVReplicas+x.KVReplicas, n.KVPrefix+x.KVPrefix, n.KVFreed+x.KVFreed
 		n.KVDiskReserved, n.KVDiskUsedBytes, n.KVDiskBytes, n.KVDiskFailures = n.KVDiskReserved+x.KVDiskReserved,
 			n.KVDiskUsedBytes+x.KVDiskUsedBytes, n.KVDiskBytes+x.KVDiskBytes, n.KVDiskFailures+x.KVDiskFailures
+		n.KVDiskSaved += x.KVDiskSaved
 		n.LoRABytes, n.LoRAAdapters, n.WeightBytes = n.LoRABytes+x.LoRABytes, n.LoRAAdapters+x.LoRAAdapters, n.WeightBytes+x.WeightBytes
 		n.LoadedBytes, n.LoadBytes, n.FetchedBytes = n.LoadedBytes+x.LoadedBytes, n.LoadBytes+x.LoadBytes, n.FetchedBytes+x.FetchedBytes
 		n.Late = max(n.Late, x.Late)

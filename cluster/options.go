@@ -102,7 +102,7 @@ type Resources struct {
 	WeightsCacheSize int64  `type:"size" default:"64GiB" help:"Maximum size of that folder. The least recently used files are removed first."`
 	PrefixDisk       string `type:"path" placeholder:"DIR" help:"Folder for the prefix cache on disk, which outlives eviction from memory and restarts. Its files hold the text of users, unencrypted. Does not change the output (default: none)."`
 	PrefixDiskSize   int64  `type:"size" default:"64GiB" help:"Maximum size of that folder, for all nodes of this command together."`
-	KVDisk           string `name:"kv-disk" type:"path" placeholder:"DIR" help:"Folder for cache rows of long sequences when memory is short, for policies that read few rows (shadowkv, quest, squeezed, recall=N). Its files hold the text of users, unencrypted, and are removed with the process. Does not change the output (default: none)."`
+	KVDisk           string `name:"kv-disk" type:"path" placeholder:"DIR" help:"Folder for cache rows of long sequences when memory is short, for policies that read few rows (shadowkv, quest, squeezed, recall=N), and for the caches of idle sessions, which survive restarts. Its files hold the text of users, unencrypted. Those of sessions are removed with the session, the others with the process. Does not change the output (default: none)."`
 	KVDiskSize       int64  `name:"kv-disk-size" type:"size" default:"64GiB" help:"Maximum size of these files, for all nodes of this command together."`
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/actors/batcher/stream"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
@@ -42,6 +43,9 @@ type Stepper interface {
 	// Adapt has all sockets of the epoch load a LoRA adapter. done is called exactly once, from any
 	// goroutine.
 	Adapt(epoch uint32, l adapters.Load, done func(error))
+	// Saved passes an order for caches of idle sessions on to its sockets. done is called exactly once,
+	// from any goroutine, except for saved.Drop.
+	Saved(o saved.Order, done func(saved.Done))
 	// Broken reports to the placement authority that an epoch is over. The authority answers with
 	// Place.
 	Broken(b Broken)
@@ -288,7 +292,7 @@ func (b *Batcher) receive(c actor.Context) {
 		}
 	case *stepEnded:
 		b.step(m.input)
-	case Placed, Unplaced, Unread, AdapterDone, PrefillDone, TakeDone, DiskDone, ResetPrefixCache, EndSession:
+	case Placed, Unplaced, Unread, AdapterDone, PrefillDone, TakeDone, SavedDone, DiskDone, ResetPrefixCache, EndSession:
 		b.step(m)
 	case *clock:
 		b.ticking.Store(false)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -81,6 +82,8 @@ func (f *fakeStepper) Release(epoch uint32, _ []plan.Keep, seqs, _ []uint64) {
 		f.at.release(seqs)
 	}
 }
+
+func (f *fakeStepper) Saved(o saved.Order, done func(saved.Done)) { done(saved.Done{Number: o.Number}) }
 
 func (f *fakeStepper) Broken(b Broken) { f.wg.Go(func() { f.place(b.Epoch + 1) }) }
 

@@ -32,7 +32,9 @@ type adapted struct {
 }
 
 // rowless reports whether a decoding request has no rows for now.
-func (r *request) rowless() bool { return r.holdsContext() || r.paused || r.idle || r.lends() }
+func (r *request) rowless() bool {
+	return r.holdsContext() || r.paused || r.idle || r.lends() || r.stalled
+}
 
 func (r *request) hasAdapter() bool { return r.Adapter.ID != (lora.ID{}) }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -33,6 +34,12 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 			return nil
 		}
 		return r
+	}
+	if r.saved.Phase == saved.There {
+		if !s.saves.load(r) {
+			return nil
+		}
+		return s.admit(p, left)
 	}
 	if v := s.contexts.source(r, read); v != nil && s.contexts.admit(p, r, v) {
 		return r
@@ -87,7 +94,7 @@ func (s *State) head() *request {
 		if !s.eligible(r) {
 			continue
 		}
-		if seq := s.awaits(r); seq != 0 && r.remote.Phase != prefillgroup.Ready {
+		if seq := s.awaits(r); seq != 0 && r.remote.Phase != prefillgroup.Ready && r.saved.Phase != saved.There {
 			r.awaited = seq
 			continue
 		}
@@ -98,7 +105,7 @@ func (s *State) head() *request {
 
 // eligible reports whether a request waits only for a place, or for a sequence that reads its text.
 func (s *State) eligible(r *request) bool {
-	return r.unfit == "" && !r.unread && !r.remote.Away() && s.adapted.admits(r) && !s.prefix.awaitsBlocks(r)
+	return r.unfit == "" && !r.unread && !r.remote.Away() && !r.saved.Away() && s.adapted.admits(r) && !s.prefix.awaitsBlocks(r)
 }
 
 // awaits returns the sequence in prefill that a waiting request should wait for: it is about to
@@ -134,7 +141,7 @@ func (s *State) makeRoom() {
 			continue
 		}
 		v := n.victim()
-		if v == nil {
+		if v == nil || s.saves.awaits(v) { // until the cache is in a file
 			return
 		}
 		s.preempt(v)

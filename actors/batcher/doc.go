@@ -27,7 +27,7 @@
 //	drafts.go         rows of several tokens: known output tokens, and drafts of package drafts
 //	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
-//	sessions.go       caches that wait for the next turn
+//	sessions.go       caches that wait for the next turn; saved.go moves them to files, and package saved has the orders
 //	adapted.go        LoRA adapters; package adapters has their memory
 //	remoteprefill.go  prompts that the prefill group reads; package prefillgroup has their progress
 //	clustering.go     policies that cluster a prompt
@@ -53,6 +53,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/actors/batcher/prefix"
 	"github.com/shoal-llm/shoal/actors/batcher/report"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/actors/batcher/stream"
 )
 
@@ -60,6 +61,7 @@ import (
 type (
 	PrefillDone   = prefillgroup.Done
 	TakeDone      = prefillgroup.TakeDone
+	SavedDone     = saved.Done
 	DiskDone      = prefix.DiskDone
 	Sink          = stream.Sink
 	Stream        = stream.Stream

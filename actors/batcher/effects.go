@@ -3,6 +3,7 @@ package batcher
 import (
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -40,6 +41,9 @@ type Effects struct {
 	Disk []Disk
 	// Adapters are LoRA adapters that the sockets must load, also while steps are in flight.
 	Adapters []adapters.Load
+	// Saved are orders for caches of idle sessions in files, also while steps run. A SavedDone answers each,
+	// except saved.Drop.
+	Saved []saved.Order
 	// Prefills are prompts for the prefill group. A PrefillDone answers each, unless it is in Drops.
 	Prefills []Spec
 	// Drops are numbers of reads that the prefill group must end.

@@ -38,6 +38,7 @@ func (s *State) suspend(reason string) {
 		s.interrupt()
 	}
 	s.remote.interrupted(reason)
+	s.saves.interrupted()
 	s.placed, s.unplaced, s.flight = false, reason, nil
 	for _, r := range s.running {
 		if !r.ended {

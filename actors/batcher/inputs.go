@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
-// Input is one of the types below, or an input of a module: EndSession, AdapterDone, DiskDone, PrefillDone, TakeDone.
+// Input is one of the types below, or an input of a module: EndSession, AdapterDone, DiskDone, PrefillDone,
+// TakeDone, SavedDone.
 type Input any
 
 // Spec is one request. The state does not write to its slices.

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/actors/batcher/prefix"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
@@ -60,6 +61,10 @@ func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 	if d := &r.remote.Done; r.remote.Phase == prefillgroup.Ready {
 		demand := booking.Demand{Policy: r.Policy, Read: d.Tokens, Tokens: min(d.Tokens+1, r.final()), Arrives: true}
 		return demand.Choose(l.g, ranks, r.canOwn)
+	}
+	if f := &r.saved.Found; r.saved.Phase == saved.There {
+		demand := booking.Demand{Policy: r.Policy, Read: f.Prompt, Tokens: min(f.Tokens+1, r.final()), Arrives: true}
+		return demand.Choose(l.g, ranks, func(rank int) bool { return rank == f.Rank && r.canOwn(rank) })
 	}
 	read, tokens := r.demand()
 	for _, shape := range l.shapes(r, read, shared, false) {

@@ -1,6 +1,10 @@
 package batcher
 
-import "time"
+import (
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
+)
 
 // submit adds a request. Its sink is registered before the first effect is performed, and removed with
 // its Finish.
@@ -64,6 +68,9 @@ func (b *Batcher) perform(e Effects) {
 			}
 			b.send(d)
 		})
+	}
+	for _, o := range e.Saved {
+		b.stepper.Saved(o, func(d saved.Done) { b.send(d) })
 	}
 	for _, n := range e.Drops {
 		b.opts.Prefill.Drop(n)

@@ -95,7 +95,7 @@ func (c *prefixCache) lookAll() {
 		if c.fetches.Full() || c.s.full() {
 			return
 		}
-		busy := r.unfit != "" || r.unread || r.remote.Pending() || r.prefix.asked
+		busy := r.unfit != "" || r.unread || r.remote.Pending() || r.saved.Pending() || r.prefix.asked
 		if busy || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.fetches.Incoming(&r.prefix.Text, c.sharable(r)) {
 			continue
 		}

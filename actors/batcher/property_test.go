@@ -141,9 +141,61 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	return p
 }
 
+// talk is a session of drawTurn.
+type talk struct {
+	first  int
+	text   []int32
+	policy *kvcache.Policy
+	turn   *Spec // the newest, if it is not in text
+}
+
+var talkNames = []string{"x", "y", "z"}
+
+// savedLoads counts the caches that were read from files.
+var savedLoads int
+
+// drawTurn draws the next turn of a session; nil: its last one has not ended.
+func drawTurn(r *rapid.T, talks map[string]*talk, out *client, id string, now int64) *Spec {
+	name := rapid.SampledFrom(talkNames).Draw(r, "session")
+	v := talks[name]
+	if v != nil && v.turn != nil {
+		f, over := out.finished[v.turn.ID]
+		switch {
+		case !over && out.specs[v.turn.ID] != nil:
+			return nil
+		case over && (f.Reason == ReasonLength || f.Reason == ReasonStop):
+			v.text = v.turn.Prompt
+			for i := range f.Output {
+				v.text = append(v.text, modelToken(v.turn.ID, i))
+			}
+		}
+		v.turn = nil
+	}
+	if v == nil || len(v.text) > 140 || len(v.text) == 0 {
+		v = &talk{policy: rapid.SampledFrom(policies[1:]).Draw(r, "policy"), first: rapid.IntRange(1, 60).Draw(r, "first")}
+		talks[name] = v
+	}
+	p := &Spec{ID: id, Session: name, SessionMillis: rapid.Int64Range(1, 30000).Draw(r, "lives"), Policy: v.policy, Sampling: greedy,
+		Arrival: now, PromptLogprobs: -1, MaxTokens: rapid.IntRange(1, 20).Draw(r, "max tokens"), Context: v.first}
+	added := rapid.IntRange(1, 30).Draw(r, "added")
+	if len(v.text) == 0 {
+		added = v.first
+	}
+	p.Prompt = append(slices.Clone(v.text), prompt(id, added)...)
+	p.NoCache = rapid.IntRange(0, 9).Draw(r, "no cache") == 0
+	v.turn = p
+	return p
+}
+
 // Under any sequence of events the ledger must be right, the real arenas must never refuse memory,
 // every token must arrive once and in order, and every request must end.
-func TestEverythingEnds(t *testing.T) { everythingEnds(t) }
+func TestEverythingEnds(t *testing.T) {
+	savedLoads = 0
+	everythingEnds(t)
+	if savedLoads == 0 && !t.Failed() {
+		t.Error("no turn began with a cache from a file")
+	}
+}
 
 // TestEverythingEndsInWindows: the same where some layers see only the newest tokens.
 func TestEverythingEndsInWindows(t *testing.T) {
@@ -199,6 +251,7 @@ func everythingEnds(t *testing.T) {
 		epoch, now := uint32(0), int64(0)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "seed"), 1))
 		disk := &disks{coming: map[uint64]bool{}}
+		files, talks := newIdleFiles(), map[string]*talk{}
 		memory := &adapterMemory{t: r, loaded: map[lora.ID]bool{}}
 		run := func() {
 			p := flight
@@ -214,6 +267,7 @@ func everythingEnds(t *testing.T) {
 		step = func(in Input) Effects {
 			e := s.Step(in)
 			disk.ask(e.Disk)
+			files.ask(s, at, e.Saved)
 			memory.change(epoch, e.Adapters, flight, at, out.specs)
 			for _, reject := range e.Rejects {
 				delete(out.specs, reject.ID)
@@ -273,7 +327,8 @@ func everythingEnds(t *testing.T) {
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
 			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail",
-				"place", "unplace", "tick", "stale", "unread", "reset", "answer", "adapter", "adapter"}).Draw(r, "action") {
+				"place", "unplace", "tick", "stale", "unread", "reset", "answer", "adapter", "adapter",
+				"turn", "turn", "turn", "file", "file", "end", "go on", "go on", "next turns"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -283,6 +338,41 @@ func everythingEnds(t *testing.T) {
 				if flight != nil {
 					run()
 				}
+			case "turn":
+				if spec := drawTurn(r, talks, out, fmt.Sprint("r", n+1), now); spec != nil {
+					n++
+					out.specs[spec.ID] = spec
+					step(Submit{*spec})
+				}
+			case "file":
+				if d, ok := files.answer(s, at, rapid.IntRange(0, 7).Draw(r, "the disk fails") == 0); ok {
+					step(d)
+				}
+			case "go on": // so that turns end
+				for range 60 {
+					if d, ok := files.answer(s, at, false); ok {
+						step(d)
+					} else if flight != nil {
+						run()
+					} else if s.placed {
+						now += 100
+						step(Tick{now})
+					}
+				}
+			case "next turns": // after the loss of all memory
+				if at == nil {
+					continue
+				}
+				place(drawRoomy(r))
+				for range talkNames {
+					if spec := drawTurn(r, talks, out, fmt.Sprint("r", n+1), now); spec != nil {
+						n++
+						out.specs[spec.ID] = spec
+						step(Submit{*spec})
+					}
+				}
+			case "end":
+				step(EndSession{rapid.SampledFrom(talkNames).Draw(r, "session")})
 			case "answer":
 				if d, ok := disk.answer(at, rng); ok {
 					step(d)
@@ -325,8 +415,12 @@ func everythingEnds(t *testing.T) {
 			step(Unread{id, false})
 		}
 		for steps := 0; !s.Idle(); steps++ {
-			for tries := 0; flight == nil && tries < 20 && !s.Idle(); tries++ { // adapters are loaded first
+			for tries := 0; flight == nil && tries < 300 && !s.Idle(); tries++ { // adapters are loaded first
 				if d, ok := memory.answer(epoch, true); ok {
+					step(d)
+					continue
+				}
+				if d, ok := files.answer(s, at, false); ok {
 					step(d)
 					continue
 				}
@@ -343,6 +437,9 @@ func everythingEnds(t *testing.T) {
 			if d, ok := disk.answer(at, rng); ok {
 				step(d)
 			}
+			if d, ok := files.answer(s, at, false); ok {
+				step(d)
+			}
 		}
 		for id := range out.specs {
 			if _, over := out.finished[id]; !over {
@@ -354,6 +451,8 @@ func everythingEnds(t *testing.T) {
 			step(StepFailed{epoch, s.steps, "the last step carried only requests that were cancelled"})
 			return
 		}
+		step(EndSession{})
+		savedLoads += files.loads
 		for _, d := range disk.asked {
 			step(DiskDone{Number: d.Number})
 		}

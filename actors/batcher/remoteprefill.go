@@ -24,7 +24,7 @@ type remotePrefills struct {
 // plan has the prefill group read long prompts of waiting requests.
 func (x *remotePrefills) plan() {
 	for _, r := range x.s.waiting {
-		if !x.group || r.remote.Phase != prefillgroup.Undecided || r.unfit != "" {
+		if !x.group || r.remote.Phase != prefillgroup.Undecided || r.unfit != "" || r.saved.Pending() {
 			continue
 		}
 		read, unread := r.toRead(), 0
@@ -83,7 +83,7 @@ func (x *remotePrefills) arrived(r *request) {
 
 // take admits a request whose cache the prefill group has. It books the bytes before the rows travel.
 func (x *remotePrefills) take(r *request) bool {
-	coming := 0
+	coming := x.s.saves.coming()
 	for _, o := range x.asked {
 		if o.remote.Phase == prefillgroup.Coming {
 			coming++
@@ -127,8 +127,9 @@ func (x *remotePrefills) taken(t TakeDone) {
 // requeue frees the cache of a running request, and queues it with its tokens unless its turn has ended.
 func (x *remotePrefills) requeue(r *request) {
 	x.s.free(r)
-	if x.s.running.remove(r); !r.idle {
-		r.restart()
+	x.s.running.remove(r)
+	r.restart() // also an idle one: the next plan must not resume with its cache
+	if !r.idle {
 		x.s.waiting.insert(r)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher/drafts"
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
@@ -33,10 +34,14 @@ type request struct {
 	phase     phase
 	unread    bool // its client does not read its tokens
 	paused    bool // it decodes, and its adapter is not in memory yet
+	stalled   bool // it decodes, and memory for its next row waits for an idle cache that goes to a file
 	complete  bool // it has all its tokens
 	idle      bool // its turn has ended; its cache waits for the next one until this time
 	until     int64
-	ended     bool // its Finish was emitted; its memory is freed between steps
+	idleSince int64
+	write     saved.File // its cache in a file, while it is idle
+	saved     saved.Turn // the cache of its session in a file, before it runs
+	ended     bool       // its Finish was emitted; its memory is freed between steps
 	seq       uint64
 	owner     int
 	read      int     // tokens that prefill reads in this admission
@@ -143,7 +148,9 @@ func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.booked, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
 	r.prefix.restart()
 	r.remote.Restart()
-	r.shares, r.clustered, r.sweeping, r.paused = nil, clustered{}, sweeping{}, false
+	r.saved.Restart()
+	r.write = saved.File{}
+	r.shares, r.clustered, r.sweeping, r.paused, r.stalled = nil, clustered{}, sweeping{}, false, false
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }
 

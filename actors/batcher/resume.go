@@ -39,7 +39,7 @@ func (s *State) adopt(held []Held) {
 	for _, r := range append(queue(nil), s.waiting...) {
 		k := r.kept
 		r.kept = kept{}
-		own, copied, spilled, staged := none, none, 0, 1
+		own, copied, spilled, staged, most := none, none, 0, 1, k.cached
 		for _, h := range found[k.seq] {
 			switch {
 			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.Fits(k.read, k.cached):
@@ -48,7 +48,7 @@ func (s *State) adopt(held []Held) {
 			default:
 				copied = h.Rank
 			}
-			staged = max(staged, h.Staged)
+			staged, most = max(staged, h.Staged), max(most, h.Tokens+h.Staged)
 		}
 		replica := own == none
 		if replica {
@@ -61,8 +61,8 @@ func (s *State) adopt(held []Held) {
 			spilled = 0
 		}
 		bytes := kvcache.SpilledBytes(s.cfg.Geometry, k.read, min(k.cached+1, r.final()), 1, spilled, r.Policy)
-		if r.hasAdapter() { // the rows of its last step stay until the adapter is loaded
-			bytes = max(bytes, kvcache.SpilledBytes(s.cfg.Geometry, k.read, k.cached, staged, spilled, r.Policy))
+		if r.hasAdapter() || r.idle { // the rows of its last step stay until the adapter is loaded, or the next turn begins
+			bytes = max(bytes, kvcache.SpilledBytes(s.cfg.Geometry, k.read, most, staged, spilled, r.Policy))
 		}
 		if bytes > s.ledger.sockets[own].free() {
 			continue

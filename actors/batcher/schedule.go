@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
@@ -25,7 +26,7 @@ func (s *State) schedule() {
 	left, next := s.cfg.TokenBudget-len(p.Decode), 0
 	for _, r := range s.running {
 		switch {
-		case r.phase == prefill && left > 0 && r.remote.Phase != prefillgroup.Coming:
+		case r.phase == prefill && left > 0 && r.remote.Phase != prefillgroup.Coming && r.saved.Phase != saved.Coming:
 			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
 		case next < len(p.Decode) && p.Decode[next].Seq == r.seq:
@@ -81,19 +82,26 @@ func (r *request) row() plan.Run {
 
 // growAll books the bytes of the next decode rows, in order. If memory is short on a socket, it
 // first drops replicas there. Then it preempts the last sequence in order that has memory there,
-// which can be the same one.
+// which can be the same one. If that is an idle cache which is being written to a file, the request
+// has no row in this step.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
+		r.stalled = false
 		if r.phase != decoding || r.rowless() {
 			continue // in prefill, or preempted by this loop
 		}
 		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
-			if !s.prefix.fetches.CancelAny() && !s.residency.evict(r.owner) {
-				s.preempt(s.victim(r.owner))
+			if s.prefix.fetches.CancelAny() || s.residency.evict(r.owner) {
+				continue
 			}
+			v := s.victim(r.owner)
+			if r.stalled = s.saves.awaits(v); r.stalled {
+				break
+			}
+			s.preempt(v)
 		}
-		if r.phase != decoding {
+		if r.phase != decoding || r.stalled {
 			continue
 		}
 		if r.resides.replica != none && !s.makeFree(r.resides.replica, bytes) {

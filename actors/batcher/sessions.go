@@ -28,7 +28,7 @@ func (x *sessions) keep(r *request) bool {
 	if r.Session == "" || r.idle || !r.complete || r.phase != decoding || r.shares != nil || r.Policy.RebuildsByPrefill() {
 		return false
 	}
-	r.idle, r.ended, r.Deadline, r.until = true, false, 0, x.s.now+r.SessionMillis
+	r.idle, r.ended, r.Deadline, r.until, r.idleSince = true, false, 0, x.s.now+r.SessionMillis, x.s.now
 	r.rank = math.MaxInt64 - int64(r.number) // after held contexts, the oldest last
 	return true
 }
@@ -113,6 +113,9 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 			return false
 		}
 		if o := x.s.running[last]; o != v && o.owner == owner && (o.idle || o.holdsContext()) {
+			if x.s.saves.awaits(o) {
+				return false
+			}
 			x.s.preempt(o)
 		}
 	}

@@ -181,6 +181,7 @@ func (c *cluster) resume(o plan.Open, requests map[string]*Spec) {
 			c.t.Fatalf("%s: resumes at %d, the cache has %d and %d", o.ID, len(o.Resume), s.Tokens(), s.Staged())
 		}
 		s.Commit(n)
+		s.States().DropCopy()
 		return s
 	}
 	own, copied := store(o.Owner), (*kvcache.Store)(nil)
@@ -646,6 +647,7 @@ func (c *cluster) take(q, from *sequence, requests map[string]*Spec) {
 		c.t.Fatalf("%s: takes %d tokens of %d and %d", q.open.ID, len(q.open.Resume), from.own.Tokens(), from.own.Staged())
 	}
 	from.own.Commit(n)
+	from.own.States().DropCopy()
 	q.feed(c, requests, 0, q.open.Resume)
 	if !slices.Equal(from.text[:q.next], q.open.Resume) {
 		c.t.Fatalf("%s: takes a cache of other tokens", q.open.ID)

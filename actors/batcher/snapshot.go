@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
 )
 
 // Snapshot describes the present.
@@ -44,7 +45,7 @@ func (s *State) Snapshot() Snapshot {
 			state.State = "context"
 		case r.idle:
 			state.State = "session"
-		case r.lends() || r.remote.Phase == prefillgroup.Coming:
+		case r.lends() || r.remote.Phase == prefillgroup.Coming || r.saved.Phase == saved.Coming:
 			state.State = "transfer"
 		}
 		v.Running = append(v.Running, state)
@@ -69,6 +70,8 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "its client does not take the tokens that it has"
 	case r.remote.Away():
 		return "the prefill nodes read its prompt"
+	case r.saved.Away():
+		return "the nodes look for the cache of its session"
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
 	case s.prefix.awaitsBlocks(r):

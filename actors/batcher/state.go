@@ -44,6 +44,7 @@ type State struct {
 	overlap   overlap.Chooser
 	contexts  contexts
 	sessions  sessions
+	saves     saves
 	clusters  clusters
 	layers    layers
 	residency residency
@@ -81,6 +82,7 @@ func New(cfg Config) (*State, error) {
 	s.ledger = ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}}
 	s.prefix, s.drafts = newPrefixCache(s), newDraftRows(s)
 	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
+	s.saves = saves{s: s, turns: map[uint64]*request{}, idle: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.multiStep.s = s, s, s, s, s, s, s
 	s.inputs.s = s
 	return s, nil
@@ -123,10 +125,13 @@ func (s *State) Step(in Input) Effects {
 		s.prefix.empty = true
 	case EndSession:
 		s.sessions.end(in.Session)
+		s.saves.end(in.Session)
 	case PrefillDone:
 		s.remote.done(in)
 	case TakeDone:
 		s.remote.taken(in)
+	case SavedDone:
+		s.saves.done(in)
 	case AdapterDone:
 		s.adapted.done(in)
 	case DiskDone:
@@ -136,6 +141,7 @@ func (s *State) Step(in Input) Effects {
 	}
 	if s.placed {
 		s.adapted.plan()
+		s.saves.plan()
 		s.remote.plan()
 	}
 	between := s.placed && s.flight == nil

@@ -113,6 +113,8 @@ func (a *Actor) Receive(c actor.Context) {
 		a.taken(m)
 	case *Lend:
 		a.lend(m)
+	case *Saved:
+		a.saved(m)
 	case *adapterLoaded:
 		a.adapterLoaded(m)
 	case *Between:

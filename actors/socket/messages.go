@@ -51,10 +51,16 @@ type (
 		Request *proto.AdapterRequest
 		Reply   func(*proto.AdapterReply, error)
 	}
-	// Take fetches the cache of a prompt from its owner in the prefill group.
+	// Take fetches the cache of a prompt from its owner in the prefill group, or that of an idle session
+	// from a file.
 	Take struct {
 		Request *proto.TakeRequest
 		Reply   func(*proto.TakeReply, error)
+	}
+	// Saved finds, writes or removes the cache of an idle session in a file.
+	Saved struct {
+		Request *proto.SavedRequest
+		Reply   func(*proto.SavedReply, error)
 	}
 	// Lend reads rows of a cache for a socket of the decode group.
 	Lend struct {

@@ -17,10 +17,10 @@ var socketNames = regexp.MustCompile(`^socket(-[1-9][0-9]{0,2})?$`)
 
 var errNoRows = errors.New("socket: caches can be taken only between sockets of node processes")
 
-// take begins to fetch a cache from a socket of the prefill group.
+// take begins to fetch a cache from a socket of the prefill group, or from a file.
 func (a *Actor) take(c actor.Context, m *Take) {
 	r := m.Request
-	if a.Config.Rows == nil || !socketNames.MatchString(r.Socket) {
+	if len(r.Saved) == 0 && (a.Config.Rows == nil || !socketNames.MatchString(r.Socket)) {
 		m.Reply(nil, errNoRows)
 		return
 	}

@@ -48,6 +48,8 @@ type ClusterState struct {
 	// Transfers counts the caches that moved from prefill nodes to decode nodes; absent: there are no
 	// prefill nodes.
 	Transfers *TransfersState `json:"transfers,omitempty"`
+	// SavedCaches counts the caches of idle sessions in files; absent: no node has --kv-disk.
+	SavedCaches *SavedCachesState `json:"saved_caches,omitempty"`
 	// Recovery is the cost of faults since this coordinator started.
 	Recovery *RecoveryState `json:"recovery,omitempty"`
 
@@ -64,6 +66,16 @@ type TransfersState struct {
 	Bytes   int64   `json:"bytes"`
 	Seconds float64 `json:"seconds"` // sum of their durations
 	Failed  uint64  `json:"failed"`  // prompts that the prefill nodes did not read, or whose cache did not arrive
+}
+
+// SavedCachesState counts the caches of idle sessions in files. Caches and Bytes are those at present, the
+// others count since this coordinator started.
+type SavedCachesState struct {
+	Caches  int    `json:"caches"`
+	Bytes   int64  `json:"bytes"`
+	Written uint64 `json:"written"`
+	Read    uint64 `json:"read"`   // for the next turn
+	Failed  uint64 `json:"failed"` // not read: the turns were read again
 }
 
 // PrefixCacheState is the use of the prefix cache since this coordinator started.
@@ -185,6 +197,7 @@ type NodeState struct {
 	KVDiskUsedBytes int64   `json:"kv_disk_used_bytes,omitempty"`
 	KVDiskBytes     int64   `json:"kv_disk_bytes,omitempty"`
 	KVDiskFailures  uint64  `json:"kv_disk_failures,omitempty"`
+	KVDiskSaved     int64   `json:"kv_disk_saved_bytes,omitempty"` // of caches of idle sessions in files
 	LoRABytes       int64   `json:"lora_bytes,omitempty"`    // of LoRA adapters in memory
 	LoRAAdapters    int     `json:"lora_adapters,omitempty"` // their number
 	WeightBytes     int64   `json:"weight_bytes,omitempty"`

@@ -166,6 +166,10 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 	}
 	t.Flush()
 	printTransfers(w, s)
+	if x := s.SavedCaches; x != nil && (x.Caches > 0 || x.Written > 0) {
+		fmt.Fprintf(w, "idle sessions: %s in files, %s   written %d   read %d   failed %d\n", ui.Plural(x.Caches, "cache"), ui.BytesText(x.Bytes),
+			x.Written, x.Read, x.Failed)
+	}
 	for _, n := range s.Nodes {
 		if n.Device != "" {
 			fmt.Fprintf(w, "%s computes on %s: %s of %s in use\n", n.ID, n.Device, ui.BytesText(n.DeviceUsed), ui.BytesText(n.DeviceMemory))

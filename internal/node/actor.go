@@ -156,6 +156,9 @@ func (h *host) register() {
 	rpc.Handle(h.mux, uint32(proto.Kind_KIND_TAKE), func(c *rpc.Ctx, m *proto.TakeRequest) {
 		c.Actor.Send(h.socket.Load(), &socket.Take{Request: m, Reply: func(r *proto.TakeReply, err error) { respond(c, r, err) }})
 	})
+	rpc.Handle(h.mux, uint32(proto.Kind_KIND_SAVED), func(c *rpc.Ctx, m *proto.SavedRequest) {
+		c.Actor.Send(h.socket.Load(), &socket.Saved{Request: m, Reply: func(r *proto.SavedReply, err error) { respond(c, r, err) }})
+	})
 	rpc.Handle(h.mux, uint32(proto.Kind_KIND_ROWS), func(c *rpc.Ctx, m *proto.RowsRequest) {
 		c.Actor.Send(h.socket.Load(), &socket.Lend{Request: m, Reply: func(r *proto.RowsReply, err error) { respond(c, r, err) }})
 	})

@@ -21,7 +21,9 @@ type Handle interface {
 	Release(context.Context, *proto.ReleaseRequest) (*proto.ReleaseReply, error)
 	Prefix(context.Context, *proto.PrefixRequest) (*proto.PrefixReply, error)
 	Adapter(context.Context, *proto.AdapterRequest) (*proto.AdapterReply, error)
-	// Take fetches a cache from another socket.
+	// Saved finds, writes or removes the cache of an idle session in a file.
+	Saved(context.Context, *proto.SavedRequest) (*proto.SavedReply, error)
+	// Take fetches a cache from another socket, or from a file.
 	Take(context.Context, *proto.TakeRequest) (*proto.TakeReply, error)
 	Status(context.Context) (*proto.SocketStatus, error)
 }
@@ -85,6 +87,10 @@ func (h Local) Adapter(ctx context.Context, r *proto.AdapterRequest) (*proto.Ada
 
 func (h Local) Take(ctx context.Context, r *proto.TakeRequest) (*proto.TakeReply, error) {
 	return ask(ctx, h, func(f func(*proto.TakeReply, error)) any { return &socket.Take{Request: r, Reply: f} })
+}
+
+func (h Local) Saved(ctx context.Context, r *proto.SavedRequest) (*proto.SavedReply, error) {
+	return ask(ctx, h, func(f func(*proto.SavedReply, error)) any { return &socket.Saved{Request: r, Reply: f} })
 }
 
 // Lend reads rows of a cache for another socket.

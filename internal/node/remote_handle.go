@@ -92,6 +92,11 @@ func (h Remote) Take(ctx context.Context, r *proto.TakeRequest) (*proto.TakeRepl
 	return out, h.call(ctx, proto.Kind_KIND_TAKE, r, out)
 }
 
+func (h Remote) Saved(ctx context.Context, r *proto.SavedRequest) (*proto.SavedReply, error) {
+	out := new(proto.SavedReply)
+	return out, h.call(ctx, proto.Kind_KIND_SAVED, r, out)
+}
+
 // Name returns the name of the socket's actor in its process.
 func (h Remote) Name() string { return h.pid.Id }
 

@@ -43,6 +43,7 @@ const (
 	Kind_KIND_ADAPTER     Kind = 27 // AdapterRequest -> AdapterReply: a LoRA adapter for the socket, or a part of its files
 	Kind_KIND_TAKE        Kind = 28 // TakeRequest -> TakeReply: fetch a cache from a socket of the prefill group
 	Kind_KIND_ROWS        Kind = 29 // RowsRequest -> RowsReply: rows of a cache, for a socket of the decode group
+	Kind_KIND_SAVED       Kind = 30 // SavedRequest -> SavedReply: the cache of an idle session in a file
 )
 
 // Enum value maps for Kind.
@@ -64,6 +65,7 @@ var (
 		27: "KIND_ADAPTER",
 		28: "KIND_TAKE",
 		29: "KIND_ROWS",
+		30: "KIND_SAVED",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -82,6 +84,7 @@ var (
 		"KIND_ADAPTER":     27,
 		"KIND_TAKE":        28,
 		"KIND_ROWS":        29,
+		"KIND_SAVED":       30,
 	}
 )
 
@@ -1394,8 +1397,179 @@ func (x *AdapterRequest) GetData() []byte {
 	return nil
 }
 
+// SavedRequest asks whether a socket has the cache of a session in a file. With seq it makes the socket
+// write the cache of that sequence to a file, with drop remove the file.
+type SavedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`          // of the session
+	Seq           uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`         // the sequence whose cache is written; 0: none
+	Tokens        uint32                 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`   // of it that count
+	Digest        []byte                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`    // of everything that its rows depend on
+	Millis        int64                  `protobuf:"varint,6,opt,name=millis,proto3" json:"millis,omitempty"`   // until the end of the session
+	Timeout       uint32                 `protobuf:"varint,7,opt,name=timeout,proto3" json:"timeout,omitempty"` // time limit of the write, in milliseconds
+	Drop          bool                   `protobuf:"varint,8,opt,name=drop,proto3" json:"drop,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SavedRequest) Reset() {
+	*x = SavedRequest{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SavedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SavedRequest) ProtoMessage() {}
+
+func (x *SavedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SavedRequest.ProtoReflect.Descriptor instead.
+func (*SavedRequest) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SavedRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *SavedRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *SavedRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *SavedRequest) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *SavedRequest) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *SavedRequest) GetMillis() int64 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
+func (x *SavedRequest) GetTimeout() uint32 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
+func (x *SavedRequest) GetDrop() bool {
+	if x != nil {
+		return x.Drop
+	}
+	return false
+}
+
+// SavedReply describes the file; no tokens: there is none.
+type SavedReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prompt        uint32                 `protobuf:"varint,1,opt,name=prompt,proto3" json:"prompt,omitempty"` // tokens that prefill has read
+	Tokens        uint32                 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"` // in the cache
+	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	Bytes         int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SavedReply) Reset() {
+	*x = SavedReply{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SavedReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SavedReply) ProtoMessage() {}
+
+func (x *SavedReply) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SavedReply.ProtoReflect.Descriptor instead.
+func (*SavedReply) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SavedReply) GetPrompt() uint32 {
+	if x != nil {
+		return x.Prompt
+	}
+	return 0
+}
+
+func (x *SavedReply) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *SavedReply) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *SavedReply) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // TakeRequest makes a socket of the decode group fetch the cache of a prompt from the socket of the
-// prefill group that owns it. The ledger has memory for the cache.
+// prefill group that owns it, or from a file of its own. The ledger has memory for the cache.
 type TakeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1407,13 +1581,16 @@ type TakeRequest struct {
 	Socket        string                 `protobuf:"bytes,7,opt,name=socket,proto3" json:"socket,omitempty"`   // name of the source's actor
 	Source        uint64                 `protobuf:"varint,8,opt,name=source,proto3" json:"source,omitempty"`  // number of the sequence there
 	Millis        uint32                 `protobuf:"varint,9,opt,name=millis,proto3" json:"millis,omitempty"`  // time limit
+	Saved         []byte                 `protobuf:"bytes,10,opt,name=saved,proto3" json:"saved,omitempty"`    // key of the session whose cache is in a file; empty: it comes from the source
+	Digest        []byte                 `protobuf:"bytes,11,opt,name=digest,proto3" json:"digest,omitempty"`  // with saved: of everything that the rows depend on
+	Prompt        uint32                 `protobuf:"varint,12,opt,name=prompt,proto3" json:"prompt,omitempty"` // with saved: of tokens, those that prefill has read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TakeRequest) Reset() {
 	*x = TakeRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1602,7 @@ func (x *TakeRequest) String() string {
 func (*TakeRequest) ProtoMessage() {}
 
 func (x *TakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1615,7 @@ func (x *TakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRequest.ProtoReflect.Descriptor instead.
 func (*TakeRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TakeRequest) GetEpoch() uint32 {
@@ -1504,6 +1681,27 @@ func (x *TakeRequest) GetMillis() uint32 {
 	return 0
 }
 
+func (x *TakeRequest) GetSaved() []byte {
+	if x != nil {
+		return x.Saved
+	}
+	return nil
+}
+
+func (x *TakeRequest) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *TakeRequest) GetPrompt() uint32 {
+	if x != nil {
+		return x.Prompt
+	}
+	return 0
+}
+
 type TakeReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // of rows
@@ -1514,7 +1712,7 @@ type TakeReply struct {
 
 func (x *TakeReply) Reset() {
 	*x = TakeReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1724,7 @@ func (x *TakeReply) String() string {
 func (*TakeReply) ProtoMessage() {}
 
 func (x *TakeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1737,7 @@ func (x *TakeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeReply.ProtoReflect.Descriptor instead.
 func (*TakeReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TakeReply) GetBytes() int64 {
@@ -1572,7 +1770,7 @@ type RowsRequest struct {
 
 func (x *RowsRequest) Reset() {
 	*x = RowsRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1782,7 @@ func (x *RowsRequest) String() string {
 func (*RowsRequest) ProtoMessage() {}
 
 func (x *RowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1795,7 @@ func (x *RowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RowsRequest.ProtoReflect.Descriptor instead.
 func (*RowsRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RowsRequest) GetEpoch() uint32 {
@@ -1659,7 +1857,7 @@ type RowsReply struct {
 
 func (x *RowsReply) Reset() {
 	*x = RowsReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1869,7 @@ func (x *RowsReply) String() string {
 func (*RowsReply) ProtoMessage() {}
 
 func (x *RowsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1882,7 @@ func (x *RowsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RowsReply.ProtoReflect.Descriptor instead.
 func (*RowsReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RowsReply) GetRows() []byte {
@@ -1711,7 +1909,7 @@ type AdapterReply struct {
 
 func (x *AdapterReply) Reset() {
 	*x = AdapterReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1921,7 @@ func (x *AdapterReply) String() string {
 func (*AdapterReply) ProtoMessage() {}
 
 func (x *AdapterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1934,7 @@ func (x *AdapterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdapterReply.ProtoReflect.Descriptor instead.
 func (*AdapterReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AdapterReply) GetMissing() bool {
@@ -1762,7 +1960,7 @@ type PrefixReply struct {
 
 func (x *PrefixReply) Reset() {
 	*x = PrefixReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1972,7 @@ func (x *PrefixReply) String() string {
 func (*PrefixReply) ProtoMessage() {}
 
 func (x *PrefixReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1985,7 @@ func (x *PrefixReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixReply.ProtoReflect.Descriptor instead.
 func (*PrefixReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PrefixReply) GetBlocks() uint32 {
@@ -1806,7 +2004,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +2016,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +2029,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReleaseReply) GetKvUsedBytes() int64 {
@@ -1850,7 +2048,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +2060,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2073,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RetireRequest) GetEpoch() uint32 {
@@ -1894,7 +2092,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2104,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2117,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -1941,7 +2139,7 @@ type StoreMembers struct {
 
 func (x *StoreMembers) Reset() {
 	*x = StoreMembers{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2151,7 @@ func (x *StoreMembers) String() string {
 func (*StoreMembers) ProtoMessage() {}
 
 func (x *StoreMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2164,7 @@ func (x *StoreMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMembers.ProtoReflect.Descriptor instead.
 func (*StoreMembers) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StoreMembers) GetStore() string {
@@ -2003,7 +2201,7 @@ type StoreMember struct {
 
 func (x *StoreMember) Reset() {
 	*x = StoreMember{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2213,7 @@ func (x *StoreMember) String() string {
 func (*StoreMember) ProtoMessage() {}
 
 func (x *StoreMember) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2226,7 @@ func (x *StoreMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMember.ProtoReflect.Descriptor instead.
 func (*StoreMember) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StoreMember) GetName() string {
@@ -2066,7 +2264,7 @@ type WeightsRequest struct {
 
 func (x *WeightsRequest) Reset() {
 	*x = WeightsRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2078,7 +2276,7 @@ func (x *WeightsRequest) String() string {
 func (*WeightsRequest) ProtoMessage() {}
 
 func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2091,7 +2289,7 @@ func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsRequest.ProtoReflect.Descriptor instead.
 func (*WeightsRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WeightsRequest) GetList() string {
@@ -2138,7 +2336,7 @@ type WeightsReply struct {
 
 func (x *WeightsReply) Reset() {
 	*x = WeightsReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2348,7 @@ func (x *WeightsReply) String() string {
 func (*WeightsReply) ProtoMessage() {}
 
 func (x *WeightsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2361,7 @@ func (x *WeightsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsReply.ProtoReflect.Descriptor instead.
 func (*WeightsReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WeightsReply) GetList() string {
@@ -2234,7 +2432,7 @@ type WeightsFile struct {
 
 func (x *WeightsFile) Reset() {
 	*x = WeightsFile{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2444,7 @@ func (x *WeightsFile) String() string {
 func (*WeightsFile) ProtoMessage() {}
 
 func (x *WeightsFile) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2457,7 @@ func (x *WeightsFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsFile.ProtoReflect.Descriptor instead.
 func (*WeightsFile) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WeightsFile) GetName() string {
@@ -2300,7 +2498,7 @@ type Bias struct {
 
 func (x *Bias) Reset() {
 	*x = Bias{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2510,7 @@ func (x *Bias) String() string {
 func (*Bias) ProtoMessage() {}
 
 func (x *Bias) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2523,7 @@ func (x *Bias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bias.ProtoReflect.Descriptor instead.
 func (*Bias) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Bias) GetToken() uint32 {
@@ -2367,7 +2565,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2577,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2590,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -2516,7 +2714,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2528,7 +2726,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2541,7 +2739,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Word) GetTokens() []uint32 {
@@ -2567,7 +2765,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2777,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2790,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Grammar) GetKind() string {
@@ -2676,7 +2874,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2688,7 +2886,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2701,7 +2899,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -2849,7 +3047,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +3059,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +3072,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -2925,7 +3123,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3135,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3148,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -3103,7 +3301,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3313,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3326,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -3273,7 +3471,7 @@ type Sweep struct {
 
 func (x *Sweep) Reset() {
 	*x = Sweep{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3483,7 @@ func (x *Sweep) String() string {
 func (*Sweep) ProtoMessage() {}
 
 func (x *Sweep) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3496,7 @@ func (x *Sweep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sweep.ProtoReflect.Descriptor instead.
 func (*Sweep) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Sweep) GetSeq() uint64 {
@@ -3355,7 +3553,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3367,7 +3565,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3380,7 +3578,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Index) GetSeq() uint64 {
@@ -3414,7 +3612,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3426,7 +3624,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3439,7 +3637,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -3467,7 +3665,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3677,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3690,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -3530,7 +3728,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3542,7 +3740,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[41]
+	mi := &file_internal_proto_shoal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3555,7 +3753,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -3609,7 +3807,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3621,7 +3819,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[42]
+	mi := &file_internal_proto_shoal_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3634,7 +3832,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -3701,7 +3899,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[43]
+	mi := &file_internal_proto_shoal_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3713,7 +3911,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[43]
+	mi := &file_internal_proto_shoal_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3726,7 +3924,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{43}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -3845,7 +4043,7 @@ type ThreadTime struct {
 
 func (x *ThreadTime) Reset() {
 	*x = ThreadTime{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[44]
+	mi := &file_internal_proto_shoal_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +4055,7 @@ func (x *ThreadTime) String() string {
 func (*ThreadTime) ProtoMessage() {}
 
 func (x *ThreadTime) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[44]
+	mi := &file_internal_proto_shoal_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +4068,7 @@ func (x *ThreadTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
 func (*ThreadTime) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{44}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ThreadTime) GetRuns() uint64 {
@@ -3940,7 +4138,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[45]
+	mi := &file_internal_proto_shoal_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4150,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[45]
+	mi := &file_internal_proto_shoal_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4163,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{45}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Spill) GetSeq() uint64 {
@@ -3991,13 +4189,19 @@ type Scratch struct {
 	Read          uint64                 `protobuf:"varint,3,opt,name=read,proto3" json:"read,omitempty"`
 	Written       uint64                 `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
 	Failed        uint64                 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
+	SavedBytes    int64                  `protobuf:"varint,6,opt,name=saved_bytes,json=savedBytes,proto3" json:"saved_bytes,omitempty"` // of caches of idle sessions
+	SavedCaches   uint32                 `protobuf:"varint,7,opt,name=saved_caches,json=savedCaches,proto3" json:"saved_caches,omitempty"`
+	SavedWritten  uint64                 `protobuf:"varint,8,opt,name=saved_written,json=savedWritten,proto3" json:"saved_written,omitempty"` // caches since the start, as the next ones
+	SavedRead     uint64                 `protobuf:"varint,9,opt,name=saved_read,json=savedRead,proto3" json:"saved_read,omitempty"`
+	SavedRemoved  uint64                 `protobuf:"varint,10,opt,name=saved_removed,json=savedRemoved,proto3" json:"saved_removed,omitempty"` // the oldest ones, for room
+	SavedFailed   uint64                 `protobuf:"varint,11,opt,name=saved_failed,json=savedFailed,proto3" json:"saved_failed,omitempty"`    // files that were damaged or could not be written
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Scratch) Reset() {
 	*x = Scratch{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[46]
+	mi := &file_internal_proto_shoal_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4009,7 +4213,7 @@ func (x *Scratch) String() string {
 func (*Scratch) ProtoMessage() {}
 
 func (x *Scratch) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[46]
+	mi := &file_internal_proto_shoal_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4022,7 +4226,7 @@ func (x *Scratch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
 func (*Scratch) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{46}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Scratch) GetBytes() int64 {
@@ -4060,6 +4264,48 @@ func (x *Scratch) GetFailed() uint64 {
 	return 0
 }
 
+func (x *Scratch) GetSavedBytes() int64 {
+	if x != nil {
+		return x.SavedBytes
+	}
+	return 0
+}
+
+func (x *Scratch) GetSavedCaches() uint32 {
+	if x != nil {
+		return x.SavedCaches
+	}
+	return 0
+}
+
+func (x *Scratch) GetSavedWritten() uint64 {
+	if x != nil {
+		return x.SavedWritten
+	}
+	return 0
+}
+
+func (x *Scratch) GetSavedRead() uint64 {
+	if x != nil {
+		return x.SavedRead
+	}
+	return 0
+}
+
+func (x *Scratch) GetSavedRemoved() uint64 {
+	if x != nil {
+		return x.SavedRemoved
+	}
+	return 0
+}
+
+func (x *Scratch) GetSavedFailed() uint64 {
+	if x != nil {
+		return x.SavedFailed
+	}
+	return 0
+}
+
 type SocketStatus struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Epoch           uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -4089,7 +4335,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[47]
+	mi := &file_internal_proto_shoal_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4101,7 +4347,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[47]
+	mi := &file_internal_proto_shoal_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4114,7 +4360,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{47}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -4286,7 +4532,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[48]
+	mi := &file_internal_proto_shoal_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4298,7 +4544,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[48]
+	mi := &file_internal_proto_shoal_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4311,7 +4557,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{48}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -4507,7 +4753,22 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06number\x18\b \x01(\x04R\x06number\x12\x12\n" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x16\n" +
 	"\x06offset\x18\x06 \x01(\x03R\x06offset\x12\x12\n" +
-	"\x04data\x18\a \x01(\fR\x04data\"\xe1\x01\n" +
+	"\x04data\x18\a \x01(\fR\x04data\"\xbe\x01\n" +
+	"\fSavedRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x10\n" +
+	"\x03seq\x18\x03 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06tokens\x18\x04 \x01(\rR\x06tokens\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06millis\x18\x06 \x01(\x03R\x06millis\x12\x18\n" +
+	"\atimeout\x18\a \x01(\rR\atimeout\x12\x12\n" +
+	"\x04drop\x18\b \x01(\bR\x04drop\"j\n" +
+	"\n" +
+	"SavedReply\x12\x16\n" +
+	"\x06prompt\x18\x01 \x01(\rR\x06prompt\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\"\xa7\x02\n" +
 	"\vTakeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
@@ -4517,7 +4778,11 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\aaddress\x18\x06 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06socket\x18\a \x01(\tR\x06socket\x12\x16\n" +
 	"\x06source\x18\b \x01(\x04R\x06source\x12\x16\n" +
-	"\x06millis\x18\t \x01(\rR\x06millis\"9\n" +
+	"\x06millis\x18\t \x01(\rR\x06millis\x12\x14\n" +
+	"\x05saved\x18\n" +
+	" \x01(\fR\x05saved\x12\x16\n" +
+	"\x06digest\x18\v \x01(\fR\x06digest\x12\x16\n" +
+	"\x06prompt\x18\f \x01(\rR\x06prompt\"9\n" +
 	"\tTakeReply\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x16\n" +
 	"\x06millis\x18\x02 \x01(\rR\x06millis\"\xa3\x01\n" +
@@ -4739,13 +5004,22 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05again\x18\b \x01(\x04R\x05again\"1\n" +
 	"\x05Spill\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
-	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"{\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\xcb\x02\n" +
 	"\aScratch\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x12\n" +
 	"\x04read\x18\x03 \x01(\x04R\x04read\x12\x18\n" +
 	"\awritten\x18\x04 \x01(\x04R\awritten\x12\x16\n" +
-	"\x06failed\x18\x05 \x01(\x04R\x06failed\"\xd2\x05\n" +
+	"\x06failed\x18\x05 \x01(\x04R\x06failed\x12\x1f\n" +
+	"\vsaved_bytes\x18\x06 \x01(\x03R\n" +
+	"savedBytes\x12!\n" +
+	"\fsaved_caches\x18\a \x01(\rR\vsavedCaches\x12#\n" +
+	"\rsaved_written\x18\b \x01(\x04R\fsavedWritten\x12\x1d\n" +
+	"\n" +
+	"saved_read\x18\t \x01(\x04R\tsavedRead\x12#\n" +
+	"\rsaved_removed\x18\n" +
+	" \x01(\x04R\fsavedRemoved\x12!\n" +
+	"\fsaved_failed\x18\v \x01(\x04R\vsavedFailed\"\xd2\x05\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -4787,7 +5061,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\aremoved\x18\t \x01(\x04R\aremoved\x12)\n" +
 	"\x10indexes_computed\x18\n" +
 	" \x01(\x04R\x0findexesComputed\x12!\n" +
-	"\findexes_read\x18\v \x01(\x04R\vindexesRead*\x97\x02\n" +
+	"\findexes_read\x18\v \x01(\x04R\vindexesRead*\xa7\x02\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +
@@ -4806,7 +5080,9 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\fKIND_WEIGHTS\x10\x19\x12\x10\n" +
 	"\fKIND_ADAPTER\x10\x1b\x12\r\n" +
 	"\tKIND_TAKE\x10\x1c\x12\r\n" +
-	"\tKIND_ROWS\x10\x1dB+Z)github.com/shoal-llm/shoal/internal/protob\x06proto3"
+	"\tKIND_ROWS\x10\x1d\x12\x0e\n" +
+	"\n" +
+	"KIND_SAVED\x10\x1eB+Z)github.com/shoal-llm/shoal/internal/protob\x06proto3"
 
 var (
 	file_internal_proto_shoal_proto_rawDescOnce sync.Once
@@ -4821,7 +5097,7 @@ func file_internal_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_internal_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -4839,40 +5115,42 @@ var file_internal_proto_shoal_proto_goTypes = []any{
 	(*Keep)(nil),            // 13: shoal.Keep
 	(*PrefixRequest)(nil),   // 14: shoal.PrefixRequest
 	(*AdapterRequest)(nil),  // 15: shoal.AdapterRequest
-	(*TakeRequest)(nil),     // 16: shoal.TakeRequest
-	(*TakeReply)(nil),       // 17: shoal.TakeReply
-	(*RowsRequest)(nil),     // 18: shoal.RowsRequest
-	(*RowsReply)(nil),       // 19: shoal.RowsReply
-	(*AdapterReply)(nil),    // 20: shoal.AdapterReply
-	(*PrefixReply)(nil),     // 21: shoal.PrefixReply
-	(*ReleaseReply)(nil),    // 22: shoal.ReleaseReply
-	(*RetireRequest)(nil),   // 23: shoal.RetireRequest
-	(*DrainRequest)(nil),    // 24: shoal.DrainRequest
-	(*StoreMembers)(nil),    // 25: shoal.StoreMembers
-	(*StoreMember)(nil),     // 26: shoal.StoreMember
-	(*WeightsRequest)(nil),  // 27: shoal.WeightsRequest
-	(*WeightsReply)(nil),    // 28: shoal.WeightsReply
-	(*WeightsFile)(nil),     // 29: shoal.WeightsFile
-	(*Bias)(nil),            // 30: shoal.Bias
-	(*Sampling)(nil),        // 31: shoal.Sampling
-	(*Word)(nil),            // 32: shoal.Word
-	(*Grammar)(nil),         // 33: shoal.Grammar
-	(*Open)(nil),            // 34: shoal.Open
-	(*Copy)(nil),            // 35: shoal.Copy
-	(*Chunk)(nil),           // 36: shoal.Chunk
-	(*StepRequest)(nil),     // 37: shoal.StepRequest
-	(*Sweep)(nil),           // 38: shoal.Sweep
-	(*Index)(nil),           // 39: shoal.Index
-	(*TokenLogprob)(nil),    // 40: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 41: shoal.PromptLogprob
-	(*Drawn)(nil),           // 42: shoal.Drawn
-	(*Sampled)(nil),         // 43: shoal.Sampled
-	(*StepReply)(nil),       // 44: shoal.StepReply
-	(*ThreadTime)(nil),      // 45: shoal.ThreadTime
-	(*Spill)(nil),           // 46: shoal.Spill
-	(*Scratch)(nil),         // 47: shoal.Scratch
-	(*SocketStatus)(nil),    // 48: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 49: shoal.PrefixDisk
+	(*SavedRequest)(nil),    // 16: shoal.SavedRequest
+	(*SavedReply)(nil),      // 17: shoal.SavedReply
+	(*TakeRequest)(nil),     // 18: shoal.TakeRequest
+	(*TakeReply)(nil),       // 19: shoal.TakeReply
+	(*RowsRequest)(nil),     // 20: shoal.RowsRequest
+	(*RowsReply)(nil),       // 21: shoal.RowsReply
+	(*AdapterReply)(nil),    // 22: shoal.AdapterReply
+	(*PrefixReply)(nil),     // 23: shoal.PrefixReply
+	(*ReleaseReply)(nil),    // 24: shoal.ReleaseReply
+	(*RetireRequest)(nil),   // 25: shoal.RetireRequest
+	(*DrainRequest)(nil),    // 26: shoal.DrainRequest
+	(*StoreMembers)(nil),    // 27: shoal.StoreMembers
+	(*StoreMember)(nil),     // 28: shoal.StoreMember
+	(*WeightsRequest)(nil),  // 29: shoal.WeightsRequest
+	(*WeightsReply)(nil),    // 30: shoal.WeightsReply
+	(*WeightsFile)(nil),     // 31: shoal.WeightsFile
+	(*Bias)(nil),            // 32: shoal.Bias
+	(*Sampling)(nil),        // 33: shoal.Sampling
+	(*Word)(nil),            // 34: shoal.Word
+	(*Grammar)(nil),         // 35: shoal.Grammar
+	(*Open)(nil),            // 36: shoal.Open
+	(*Copy)(nil),            // 37: shoal.Copy
+	(*Chunk)(nil),           // 38: shoal.Chunk
+	(*StepRequest)(nil),     // 39: shoal.StepRequest
+	(*Sweep)(nil),           // 40: shoal.Sweep
+	(*Index)(nil),           // 41: shoal.Index
+	(*TokenLogprob)(nil),    // 42: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 43: shoal.PromptLogprob
+	(*Drawn)(nil),           // 44: shoal.Drawn
+	(*Sampled)(nil),         // 45: shoal.Sampled
+	(*StepReply)(nil),       // 46: shoal.StepReply
+	(*ThreadTime)(nil),      // 47: shoal.ThreadTime
+	(*Spill)(nil),           // 48: shoal.Spill
+	(*Scratch)(nil),         // 49: shoal.Scratch
+	(*SocketStatus)(nil),    // 50: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 51: shoal.PrefixDisk
 }
 var file_internal_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -4889,28 +5167,28 @@ var file_internal_proto_shoal_proto_depIdxs = []int32{
 	7,  // 11: shoal.LoadRequest.memory:type_name -> shoal.Memory
 	8,  // 12: shoal.LoadReply.held:type_name -> shoal.Held
 	13, // 13: shoal.ReleaseRequest.keep:type_name -> shoal.Keep
-	26, // 14: shoal.StoreMembers.members:type_name -> shoal.StoreMember
-	29, // 15: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
-	30, // 16: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	33, // 17: shoal.Sampling.grammar:type_name -> shoal.Grammar
-	32, // 18: shoal.Sampling.bad_words:type_name -> shoal.Word
-	31, // 19: shoal.Open.sampling:type_name -> shoal.Sampling
-	34, // 20: shoal.StepRequest.open:type_name -> shoal.Open
-	36, // 21: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	35, // 22: shoal.StepRequest.copy:type_name -> shoal.Copy
+	28, // 14: shoal.StoreMembers.members:type_name -> shoal.StoreMember
+	31, // 15: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
+	32, // 16: shoal.Sampling.logit_bias:type_name -> shoal.Bias
+	35, // 17: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	34, // 18: shoal.Sampling.bad_words:type_name -> shoal.Word
+	33, // 19: shoal.Open.sampling:type_name -> shoal.Sampling
+	36, // 20: shoal.StepRequest.open:type_name -> shoal.Open
+	38, // 21: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	37, // 22: shoal.StepRequest.copy:type_name -> shoal.Copy
 	13, // 23: shoal.StepRequest.keep:type_name -> shoal.Keep
-	39, // 24: shoal.StepRequest.index:type_name -> shoal.Index
-	46, // 25: shoal.StepRequest.spill:type_name -> shoal.Spill
-	38, // 26: shoal.StepRequest.sweeps:type_name -> shoal.Sweep
-	40, // 27: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	40, // 28: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	41, // 29: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	42, // 30: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	43, // 31: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	45, // 32: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	46, // 33: shoal.StepReply.spilled:type_name -> shoal.Spill
-	49, // 34: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	47, // 35: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
+	41, // 24: shoal.StepRequest.index:type_name -> shoal.Index
+	48, // 25: shoal.StepRequest.spill:type_name -> shoal.Spill
+	40, // 26: shoal.StepRequest.sweeps:type_name -> shoal.Sweep
+	42, // 27: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	42, // 28: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	43, // 29: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	44, // 30: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	45, // 31: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	47, // 32: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	48, // 33: shoal.StepReply.spilled:type_name -> shoal.Spill
+	51, // 34: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	49, // 35: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
 	36, // [36:36] is the sub-list for method output_type
 	36, // [36:36] is the sub-list for method input_type
 	36, // [36:36] is the sub-list for extension type_name
@@ -4929,7 +5207,7 @@ func file_internal_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_proto_shoal_proto_rawDesc), len(file_internal_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

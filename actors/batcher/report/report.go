@@ -13,6 +13,9 @@ type Totals struct {
 	Spilled    uint64 // caches whose rows went to files
 	Lost       uint64 // caches whose files failed
 	Taken      uint64 // caches that came from the prefill group
+	Saved      uint64 // caches of idle sessions that were written to files
+	Loaded     uint64 // and read from them for the next turn
+	Unloaded   uint64 // those that could not be read
 	Untaken    uint64 // prompts that the prefill group could not read, or whose caches did not arrive
 }
 
@@ -20,7 +23,7 @@ type Totals struct {
 type Request struct {
 	ID string
 	// "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next
-	// turn, "transfer" moves between groups
+	// turn, "transfer" moves between groups or comes from a file
 	State     string
 	Why       string // of one that waits
 	Owner     string // socket, of one that runs

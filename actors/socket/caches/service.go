@@ -28,6 +28,7 @@ func New(o Options) *Caches {
 	c.fetcher = newFetcher(o.Executor, c)
 	c.spiller = newSpiller(o.Scratch, o.Executor, c)
 	c.taker = newTaker(o.Executor, c)
+	c.saver = newSaver(o.Scratch, o.Executor, c)
 	return c
 }
 
@@ -37,6 +38,7 @@ func (c *Caches) StopTransfers() {
 	c.fetcher.end()
 	c.spiller.close()
 	c.taker.close()
+	c.saver.close()
 }
 
 // Close frees the arena and the draft model. The transfers and the executor must have ended.
@@ -55,7 +57,11 @@ func (c *Caches) HasPrefixDisk() bool { return c.files != nil }
 func (c *Caches) PrefixDisk() *proto.PrefixDisk { return c.files.figures() }
 
 // Scratch returns the statistics of the files with rows; nil if there are none.
-func (c *Caches) Scratch() *proto.Scratch { return c.spiller.figures() }
+func (c *Caches) Scratch() *proto.Scratch {
+	m := c.spiller.figures()
+	c.saver.fillSaved(m)
+	return m
+}
 
 // ScratchLimit returns the maximum total size of the files with rows, in bytes.
 func (c *Caches) ScratchLimit() int64 { return c.spiller.limit() }

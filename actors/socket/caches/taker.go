@@ -1,6 +1,7 @@
 package caches
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,14 +12,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/transfer"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
-// taker takes whole caches from sockets of the prefill group while steps run. For each cache, one
-// goroutine asks for one piece after another, and another has the executor store them. One cache at a
+// taker takes whole caches from sockets of the prefill group, or from files of idle sessions, while steps
+// run. For each cache, one goroutine asks for one piece after another, and another has the executor store them. One cache at a
 // time has its turn: a piece is stored, and then nothing for as long as that took. So steps keep half of
 // the executor's time.
 type taker struct {
@@ -33,7 +35,7 @@ type Order struct {
 	Request *proto.TakeRequest
 	Policy  *kvcache.Policy
 	Until   time.Time // deadline
-	// Ask asks the source for rows. It may be called until Done.
+	// Ask asks the source for rows. It may be called until Done. nil: the request names a file.
 	Ask func(context.Context, *proto.RowsRequest) (*proto.RowsReply, error)
 	// Done gets the number of bytes, from any goroutine. Without an error the cache is in Seqs, unless
 	// it was released.
@@ -48,6 +50,7 @@ type arrival struct {
 	cancel context.CancelFunc
 	store  *kvcache.Store // used by the executor only; nil: it has no memory yet
 	pieces []piece
+	file   *tier.SavedReader // that has the cache; nil: a socket has it
 }
 
 // piece is a part of a cache, with the size of its body.
@@ -102,7 +105,7 @@ func (e *Epoch) Take(o Order) {
 				}
 				return nil
 			})
-			err = fmt.Errorf("socket: sequence %d from %s: %w", o.Request.Seq, o.Request.Address, err)
+			err = fmt.Errorf("socket: sequence %d from %s: %w", o.Request.Seq, cmp.Or(o.Request.Address, "a file"), err)
 		}
 		o.Done(bytes, err)
 	})
@@ -113,8 +116,18 @@ func (t *taker) take(x *arrival) (bytes int64, err error) {
 	if err := t.open(x); err != nil {
 		return 0, err
 	}
+	if len(x.Request.Saved) > 0 {
+		if err := t.openSaved(x); err != nil {
+			return 0, err
+		}
+	}
 	bodies := make(chan fetchedPiece, 1)
-	t.goroutines.Go(func() { x.fetchAll(bodies) })
+	t.goroutines.Go(func() {
+		x.fetchAll(bodies)
+		if x.file != nil {
+			x.file.Close()
+		}
+	})
 	for i, p := range x.pieces {
 		var got fetchedPiece
 		select {
@@ -178,13 +191,10 @@ func (t *taker) open(x *arrival) error {
 		err := t.current(x, func() error {
 			s, n := kvcache.NewStore(t.caches.Arena, x.epoch.Geometry, x.Policy), int(x.Request.Tokens)
 			s.Score = x.epoch.Score
-			if err := s.OpenMoved(n, n); err != nil {
+			if err := s.OpenMoved(cmp.Or(int(x.Request.Prompt), n), n); err != nil {
 				return err
 			}
-			x.store = s
-			for b := range transfer.Pieces(s, n, takeBytes) {
-				x.pieces = append(x.pieces, piece{b, transfer.Body(s, b)})
-			}
+			x.store, x.pieces = s, piecesOf(s, n)
 			return nil
 		})
 		if !errors.Is(err, memory.ErrBudget) {
@@ -223,6 +233,10 @@ func (x *arrival) fetchAll(to chan<- fetchedPiece) {
 
 // fetch appends the body of a piece to dst.
 func (x *arrival) fetch(dst []byte, p piece) ([]byte, error) {
+	if x.file != nil {
+		dst = slices.Grow(dst, p.bytes)[:p.bytes]
+		return dst, x.file.Piece(dst)
+	}
 	r := x.Request
 	q := &proto.RowsRequest{Epoch: r.Epoch, Seq: r.Source, Tokens: r.Tokens, Policy: x.Policy.Spec(), Block: p.Header(), Size: takeBytes}
 	for len(dst) < p.bytes {

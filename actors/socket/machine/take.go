@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -10,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// A socket of the decode group takes the cache of a prompt from its owner in the prefill group, while
-// steps run. The cache is then kept like one of an earlier epoch, until a plan resumes with it.
+// A socket of the decode group takes the cache of a prompt from its owner in the prefill group, or the
+// cache of an idle session from a file, while steps run. The cache is then kept like one of an earlier epoch, until a plan resumes with it.
 // Both groups have the same epoch, which fences their messages.
 
 // taking holds the caches that are on their way to a socket.
@@ -42,8 +43,6 @@ func (m *Machine) Take(r *proto.TakeRequest) (*kvcache.Policy, error) {
 		return nil, fmt.Errorf("socket: sequence %d exists already", r.Seq)
 	case len(m.taking.all) >= plan.MaxTaking:
 		return nil, fmt.Errorf("socket: %d caches are on their way, the maximum", plan.MaxTaking)
-	case r.Tokens == 0 || int(r.Tokens) > m.limits.Positions:
-		return nil, fmt.Errorf("socket: sequence %d: a cache of %d tokens, the context holds 1 to %d", r.Seq, r.Tokens, m.limits.Positions)
 	case err != nil:
 		return nil, err
 	}
@@ -51,7 +50,21 @@ func (m *Machine) Take(r *proto.TakeRequest) (*kvcache.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: sequence %d: %w", r.Seq, err)
 	}
-	m.taking.all[r.Seq] = &Kept{Prompt: int(r.Tokens), Tokens: int(r.Tokens), Policy: p, Adapter: id, Layout: m.limits.Layout}
+	prompt, most := int(r.Tokens), m.limits.Positions
+	if len(r.Saved) > 0 { // decode rows may have gone on beyond the context
+		prompt, most = int(r.Prompt), p.Longest(most)
+	}
+	switch {
+	case r.Tokens == 0 || int(r.Tokens) > most:
+		return nil, fmt.Errorf("socket: sequence %d: a cache of %d tokens, the context holds 1 to %d", r.Seq, r.Tokens, most)
+	case prompt == 0 || prompt > min(int(r.Tokens), m.limits.Positions):
+		return nil, fmt.Errorf("socket: sequence %d: a cache of %d tokens after a prompt of %d, the context holds %d", r.Seq, r.Tokens, prompt,
+			m.limits.Positions)
+	case len(r.Saved) > 0 && (len(r.Saved) != sha256.Size || len(r.Digest) != sha256.Size):
+		return nil, fmt.Errorf("socket: sequence %d: a file with a key of %d and a digest of %d bytes, want %d", r.Seq, len(r.Saved),
+			len(r.Digest), sha256.Size)
+	}
+	m.taking.all[r.Seq] = &Kept{Prompt: prompt, Tokens: int(r.Tokens), Policy: p, Adapter: id, Layout: m.limits.Layout}
 	return p, nil
 }
 

@@ -28,6 +28,7 @@ type clusterCollector struct {
 	recovery                       recoveryCollector
 	drafts                         draftsCollector
 	roles                          rolesCollector
+	saved                          savedCollector
 }
 
 func newClusterCollector(e engine.Engine, model string) *clusterCollector {
@@ -40,6 +41,7 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 		recovery: newRecoveryCollector(),
 		drafts:   newDraftsCollector(),
 		roles:    newRolesCollector(),
+		saved:    newSavedCollector(),
 		running:  desc("vllm:num_requests_running", "Sequences in the running batch.", modelLabel),
 		waiting:  desc("vllm:num_requests_waiting", "Sequences that wait for admission.", modelLabel),
 		usage:    desc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", modelLabel),
@@ -92,6 +94,7 @@ func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
 	c.roles.describe(ch)
+	c.saved.describe(ch)
 	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences,
 		c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.exchangeWait, c.microBatches, c.rate, c.batch,
 		c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.indexes, c.diskTrouble, c.rowFiles, c.rowFailures,
@@ -146,6 +149,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.recovery.collect(st.Recovery, ch)
 	c.roles.collect(st.Transfers, ch)
+	c.saved.collect(st.SavedCaches, ch)
 	states, seen := map[string]int{}, map[string]bool{}
 	for _, n := range st.Nodes {
 		states[n.State]++

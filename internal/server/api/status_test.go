@@ -82,7 +82,7 @@ var testState = wire.ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiti
 		{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30,
 			KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40, KVDiskUsedBytes: 41, KVDiskBytes: 42, KVDiskFailures: 43},
 		{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
-	}, Recovery: &wire.RecoveryState{Preemptions: 6},
+	}, Recovery: &wire.RecoveryState{Preemptions: 6}, SavedCaches: &wire.SavedCachesState{Caches: 3, Bytes: 99, Written: 12, Read: 9, Failed: 2},
 	Drafts: &wire.DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
 func TestMetrics(t *testing.T) {
@@ -98,6 +98,8 @@ func TestMetrics(t *testing.T) {
 	post(t, url+"/v1/completions", completion(nil))
 	var raw string
 	for _, want := range []string{
+		`shoal_saved_caches 3`, `shoal_saved_cache_bytes 99`, `shoal_saved_caches_written_total 12`, `shoal_saved_caches_read_total 9`,
+		`shoal_saved_caches_failures_total 2`,
 		`vllm:num_requests_running{model_name="fake/model"} 4`,
 		`vllm:num_requests_waiting{model_name="fake/model"} 2`,
 		`vllm:kv_cache_usage_perc{model_name="fake/model"} 0.25`,

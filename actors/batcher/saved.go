@@ -1,0 +1,238 @@
+package batcher
+
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
+
+// saves is the module for caches of idle sessions in files. The owner of an idle cache writes it to a file
+// after a short time, or at once when memory is short. The memory can then be freed without loss. The next
+// turn asks all sockets for the newest cache of its session, unless one waits in memory. If a socket has
+// one, it becomes the owner: the batcher books the bytes before the rows are read. The rows after it come
+// as decode rows, as with a cache in memory. So a cache in a file survives its epoch, and the coordinator. If
+// its node is lost, or the file is damaged, the turn reads its text.
+type saves struct {
+	s     *State
+	last  uint64              // number of the newest order
+	turns map[uint64]*request // that wait for an answer, by number of the order
+	idle  map[uint64]*request // whose caches are written
+	ended []string            // sessions whose files the next placement drops
+}
+
+const (
+	findMillis  = 1000   // limit of a lookup, which reads no file
+	roomMillis  = 5000   // maximum time that a request waits until an idle cache is in a file
+	retryMillis = 10_000 // after a write that failed
+	maxWrites   = 4      // caches that are written at once
+	maxEnded    = 1024
+)
+
+// plan writes idle caches to files, and looks for those of waiting turns.
+func (x *saves) plan() {
+	for _, session := range x.ended {
+		x.drop(session)
+	}
+	x.ended = nil
+	for _, r := range slices.Backward(x.s.running) { // the oldest first
+		if x.savable(r) && (x.s.now >= r.idleSince+x.s.cfg.IdleMillis || x.short(r.owner)) {
+			x.write(r)
+		}
+	}
+	for _, r := range x.s.waiting {
+		if r.saved.Away() && x.s.now >= r.saved.Until {
+			r.saved.Phase = saved.None
+		}
+		if r.Session == "" || r.saved.Phase != saved.Undecided || r.NoCache || r.unfit != "" || r.idle || r.remote.Pending() ||
+			r.Policy.RebuildsByPrefill() || x.s.sessions.source(r) != nil {
+			continue
+		}
+		ranks := x.disks()
+		if len(ranks) == 0 || !r.saved.Ask(x.last+1, x.s.now+2*findMillis) {
+			r.saved.Phase = saved.None
+			continue
+		}
+		x.last++
+		x.turns[x.last] = r
+		x.order(saved.Order{Do: saved.Find, Number: x.last, Key: x.key(r.Session), Ranks: ranks, Millis: findMillis})
+	}
+}
+
+func (x *saves) order(o saved.Order) {
+	o.Epoch = x.s.epoch
+	x.s.out.Saved = append(x.s.out.Saved, o)
+}
+
+func (x *saves) key(session string) saved.Key { return saved.NewKey(x.s.cfg.Identity, session) }
+
+// disks returns the ranks with a disk.
+func (x *saves) disks() (ranks []int) {
+	for i := range x.s.ledger.sockets {
+		if x.s.ledger.sockets[i].Scratch > 0 {
+			ranks = append(ranks, i)
+		}
+	}
+	return ranks
+}
+
+// short reports whether a socket has little memory.
+func (x *saves) short(rank int) bool {
+	a := &x.s.ledger.sockets[rank]
+	return a.room() < a.Budget/memoryShort
+}
+
+// savable reports whether the cache of a request is idle and can go to a file. One with rows in a file has
+// little memory, and stays.
+func (x *saves) savable(r *request) bool {
+	return r.idle && r.phase == decoding && r.resides.file.blocks == 0 && r.shares == nil && x.s.ledger.sockets[r.owner].Scratch > 0 &&
+		x.s.now < r.until
+}
+
+// write has the owner write an idle cache to a file, unless that is done or under way.
+func (x *saves) write(r *request) {
+	if r.write.Number != 0 || r.write.Written || x.s.now < r.write.After || len(x.idle) >= maxWrites {
+		return
+	}
+	x.last++
+	r.write.Number = x.last
+	x.idle[x.last] = r
+	x.order(saved.Order{Do: saved.Write, Number: x.last, Key: x.key(r.Session), Ranks: []int{r.owner}, Seq: r.seq,
+		Cache:  saved.NewCache(r.Policy.Spec(), r.Adapter.ID, r.read, r.cached, r.token),
+		Millis: r.until - x.s.now})
+}
+
+// awaits reports whether memory should wait until the cache of an idle request is in a file.
+func (x *saves) awaits(r *request) bool {
+	if !x.savable(r) || r.write.Written {
+		return false
+	}
+	if r.write.Since == 0 {
+		r.write.Since = max(1, x.s.now)
+	}
+	x.write(r)
+	return x.s.now < r.write.Since+roomMillis && (r.write.Number != 0 || x.s.now >= r.write.After)
+}
+
+// done takes the answer to an order.
+func (x *saves) done(d saved.Done) {
+	if r := x.idle[d.Number]; r != nil {
+		delete(x.idle, d.Number)
+		x.written(r, d)
+		return
+	}
+	r := x.turns[d.Number]
+	delete(x.turns, d.Number)
+	switch {
+	case r == nil || r.ended || r.saved.Number != d.Number:
+	case r.saved.Phase == saved.Asked:
+		x.found(r, d.Found)
+	case r.saved.Phase == saved.Coming:
+		x.loaded(r, d.Err)
+	}
+}
+
+// written takes the end of a write.
+func (x *saves) written(r *request, d saved.Done) {
+	if d.Err == "" {
+		x.s.totals.Saved++
+		if x.s.now >= r.until { // the session has ended meanwhile
+			x.drop(r.Session)
+		}
+	}
+	if r.write.Number != d.Number {
+		return
+	}
+	if r.write.Number, r.write.Written = 0, d.Err == ""; d.Err != "" {
+		r.write.After = x.s.now + retryMillis
+	}
+}
+
+// found chooses the cache with which a turn begins: the newest that has the first tokens of its text.
+func (x *saves) found(r *request, list []saved.Found) {
+	r.saved.Phase = saved.None
+	best := saved.Found{Rank: none}
+	for _, f := range list {
+		if f.Rank < 0 || f.Rank >= len(x.s.ledger.sockets) || !r.canOwn(f.Rank) || f.Prompt != r.toRead() || f.Tokens < f.Prompt ||
+			f.Tokens >= len(r.Prompt)+len(r.out) || f.Tokens <= best.Tokens {
+			continue
+		}
+		if saved.NewCache(r.Policy.Spec(), r.Adapter.ID, f.Prompt, f.Tokens, r.token) == f.Cache {
+			best = f
+		}
+	}
+	if best.Rank != none {
+		r.saved.Phase, r.saved.Found = saved.There, best
+	}
+}
+
+// coming returns the number of caches that sockets read.
+func (x *saves) coming() (n int) {
+	for _, r := range x.s.running {
+		if r.saved.Phase == saved.Coming {
+			n++
+		}
+	}
+	return n
+}
+
+// load admits a turn whose cache is in a file of a socket. It books the bytes before the rows are read.
+func (x *saves) load(r *request) bool {
+	if x.coming() >= plan.MaxTaking {
+		return false
+	}
+	owner, need := x.s.fit(r, 0)
+	if owner == none {
+		return false
+	}
+	x.s.waiting.remove(r)
+	x.s.ledger.admit(r, owner, need)
+	x.s.sequences++
+	x.last++
+	r.phase, r.seq, r.read, r.saved.Phase, r.saved.Number = prefill, x.s.sequences, r.saved.Found.Prompt, saved.Coming, x.last
+	x.turns[x.last] = r
+	x.s.running.insert(r)
+	x.order(saved.Order{Do: saved.Load, Number: x.last, Key: x.key(r.Session), Ranks: []int{owner}, Seq: r.seq, Cache: r.saved.Found.Cache,
+		Policy: r.Policy.Spec(), Adapter: r.Adapter.ID})
+	return true
+}
+
+// loaded takes the end of a load. If the rows did not arrive, the text is read again.
+func (x *saves) loaded(r *request, err string) {
+	if err != "" {
+		x.s.totals.Unloaded++
+		r.saved.Fail()
+		x.s.remote.requeue(r)
+		return
+	}
+	x.s.totals.Loaded++
+	r.phase, r.cached, r.staged, r.saved.Phase = decoding, r.saved.Found.Tokens, 0, saved.None
+	r.reached = max(r.reached, r.cached)
+	x.s.begun(r, r.cached)
+	x.s.drafts.index(r)
+	x.s.resumed = append(x.s.resumed, resumption{r, r.seq})
+}
+
+// end has the files of a session dropped.
+func (x *saves) end(session string) {
+	if session != "" && len(x.ended) < maxEnded {
+		x.ended = append(x.ended, session)
+	}
+}
+
+func (x *saves) drop(session string) {
+	if ranks := x.disks(); len(ranks) > 0 {
+		x.order(saved.Order{Do: saved.Drop, Key: x.key(session), Ranks: ranks})
+	}
+}
+
+// interrupted forgets the orders of an epoch that is over.
+func (x *saves) interrupted() {
+	for _, list := range []queue{x.s.waiting, x.s.running} {
+		for _, r := range list {
+			r.saved.Restart()
+		}
+	}
+	clear(x.turns)
+	clear(x.idle)
+}

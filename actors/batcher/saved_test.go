@@ -1,0 +1,324 @@
+package batcher
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/shoal-llm/shoal/actors/batcher/saved"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// idleFiles are the files of idle caches of all sockets, with the orders that are not answered.
+type idleFiles struct {
+	files   map[string]map[saved.Key]idleFile // by ID of the socket
+	pending []saved.Order
+	loads   int
+	drops   int
+}
+
+type idleFile struct {
+	saved.Cache
+	policy *kvcache.Policy
+	rows   []byte
+}
+
+func newIdleFiles() *idleFiles { return &idleFiles{files: map[string]map[saved.Key]idleFile{}} }
+
+func (f *idleFiles) ask(s *State, at *cluster, orders []saved.Order) {
+	for _, o := range orders {
+		if o.Do == saved.Load {
+			at.gone[o.Seq] = true // it may be released before its rows arrive
+		}
+		if o.Do != saved.Drop {
+			f.pending = append(f.pending, o)
+			continue
+		}
+		f.drops++
+		for _, rank := range o.Ranks {
+			delete(f.files[s.ledger.sockets[rank].ID], o.Key)
+		}
+	}
+}
+
+// answer answers the oldest order as sockets do. With fails they cannot write or read.
+func (f *idleFiles) answer(s *State, at *cluster, fails bool) (d saved.Done, ok bool) {
+	if len(f.pending) == 0 {
+		return d, false
+	}
+	o := f.pending[0]
+	f.pending = f.pending[1:]
+	if d.Number = o.Number; o.Epoch != at.epoch || !s.placed || fails {
+		d.Err = "it fails"
+		return d, true
+	}
+	id := func(rank int) string { return s.ledger.sockets[rank].ID }
+	q := at.seqs[o.Seq]
+	switch o.Do {
+	case saved.Find:
+		for _, rank := range o.Ranks {
+			if x, ok := f.files[id(rank)][o.Key]; ok {
+				d.Found = append(d.Found, saved.Found{Rank: rank, Cache: x.Cache})
+			}
+		}
+	case saved.Write:
+		if q == nil || q.own == nil || !q.own.Sealed() { // the next turn has it, or it was released
+			d.Err = "it is gone"
+			break
+		}
+		n := o.Cache.Tokens - q.own.Tokens()
+		if n < 0 || n > q.own.Staged() || o.Cache.Prompt != q.own.Prompt() {
+			at.t.Fatalf("%s is idle with %d tokens after %d, the cache has %d and %d after %d", q.open.ID, o.Cache.Tokens, o.Cache.Prompt,
+				q.own.Tokens(), q.own.Staged(), q.own.Prompt())
+		}
+		q.own.Commit(n)
+		if q.copy != nil {
+			q.copy.Commit(n)
+		}
+		x := idleFile{Cache: o.Cache, policy: q.open.Policy}
+		for layer := range geometry.Layers + geometry.Recurrent.Layers {
+			var err error
+			x.rows, err = q.own.LayerBlock(layer, q.own.Tokens()).Append(x.rows, q.own)
+			at.must(err, "rows of an idle cache")
+		}
+		if f.files[id(o.Ranks[0])] == nil {
+			f.files[id(o.Ranks[0])] = map[saved.Key]idleFile{}
+		}
+		f.files[id(o.Ranks[0])][o.Key] = x
+	case saved.Load:
+		f.load(s, at, o, &d)
+	}
+	return d, true
+}
+
+func (f *idleFiles) load(s *State, at *cluster, o saved.Order, d *saved.Done) {
+	x, ok := f.files[s.ledger.sockets[o.Ranks[0]].ID][o.Key]
+	name, prompt := "", 0
+	for _, r := range s.running {
+		if r.seq == o.Seq {
+			name, prompt = r.ID, len(r.Prompt)
+		}
+	}
+	switch {
+	case name == "": // it was released
+		d.Err = "it was released"
+		return
+	case !ok || x.Cache != o.Cache || x.policy.Spec() != o.Policy:
+		d.Err = "another cache"
+		return
+	}
+	own := kvcache.NewStore(at.arenas[o.Ranks[0]], geometry, x.policy)
+	own.Score = tensor.Score{Scale: 1}
+	if err := own.OpenMoved(x.Prompt, x.Tokens); err != nil { // the step that frees the memory has not run
+		d.Err = err.Error()
+		return
+	}
+	rows := x.rows
+	for layer := range geometry.Layers + geometry.Recurrent.Layers {
+		var err error
+		rows, err = own.LayerBlock(layer, x.Tokens).Store(rows, own)
+		at.must(err, "rows of a file")
+	}
+	at.must(own.Seal(), "seal of a file")
+	at.seqs[o.Seq] = &sequence{open: plan.Open{ID: name, Policy: x.policy, Read: x.Prompt}, own: own, owner: o.Ranks[0], replica: none,
+		prompt: prompt, held: true}
+	f.loads++
+}
+
+// idleRig runs turns of sessions on a cluster with files.
+type idleRig struct {
+	t       *testing.T
+	s       *State
+	out     *client
+	at      *cluster
+	sockets []Socket
+	files   *idleFiles
+	flight  *plan.Plan
+	now     int64
+	texts   map[string][]int32
+	policy  *kvcache.Policy
+	rows    int  // tokens of decode rows
+	broken  bool // files cannot be written or read
+}
+
+func newIdleRig(t *testing.T, sockets []Socket) *idleRig {
+	t.Helper()
+	endless, err := kvpolicy.Parse("streaming:sink=4,recent=60,positions=cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &idleRig{t: t, out: newClient(t), sockets: sockets, files: newIdleFiles(), texts: map[string][]int32{}, policy: endless,
+		s: testState(t, func(c *Config) { c.MaxRunning, c.NoPrefixCache, c.Identity = 4, true, "a model" })}
+	g.at = newCluster(t, 1, sockets)
+	t.Cleanup(func() { g.at.close() })
+	g.step(Placed{Epoch: 1, Sockets: sockets})
+	return g
+}
+
+func (g *idleRig) step(in Input) {
+	e := g.s.Step(in)
+	g.files.ask(g.s, g.at, e.Saved)
+	g.out.take(e)
+	g.at.release(e.Release)
+	checkLedger(g.t, g.s)
+	if e.Start != nil {
+		g.flight = e.Start
+	}
+	for _, r := range e.Rejects {
+		g.t.Fatalf("%+v", r)
+	}
+}
+
+// advance runs what can run, and then lets time pass.
+func (g *idleRig) advance() {
+	g.t.Helper()
+	if d, ok := g.files.answer(g.s, g.at, g.broken); ok {
+		g.step(d)
+		return
+	}
+	if p := g.flight; p != nil {
+		g.flight = nil
+		for _, d := range p.Decode {
+			g.rows += len(d.Tokens)
+		}
+		g.step(g.at.run(p, g.out.specs))
+		return
+	}
+	g.now += 100
+	g.step(Tick{g.now})
+}
+
+// rest lets caches become idle and go to files.
+func (g *idleRig) rest() {
+	g.t.Helper()
+	for range 40 {
+		g.advance()
+	}
+}
+
+func (g *idleRig) turn(session string, added int) {
+	g.t.Helper()
+	spec := Spec{ID: fmt.Sprint(session, len(g.texts[session])), Session: session, SessionMillis: 1 << 40,
+		Prompt:    append(slices.Clone(g.texts[session]), prompt(session, added)...),
+		MaxTokens: 20, Policy: g.policy, Context: 50, Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true}
+	g.out.specs[spec.ID] = &spec
+	g.rows = 0
+	g.step(Submit{spec})
+	for steps := 0; g.out.finished[spec.ID].ID == ""; steps++ {
+		if steps > 1000 {
+			g.t.Fatalf("%s is stuck: %+v", spec.ID, g.s.Snapshot())
+		}
+		g.advance()
+	}
+	if f := g.out.finished[spec.ID]; f.Reason != ReasonLength {
+		g.t.Fatalf("%+v", f)
+	}
+	g.texts[session] = spec.Prompt
+	for k := range 20 {
+		g.texts[session] = append(g.texts[session], modelToken(spec.ID, k))
+	}
+}
+
+// place begins an epoch. from has the rank of each socket in the last one, or none.
+func (g *idleRig) place(sockets []Socket, from ...int) {
+	g.t.Helper()
+	next, held := g.at.inherit(g.at.epoch+1, sockets, from)
+	g.at, g.flight, g.sockets = next, nil, sockets
+	g.step(Placed{Epoch: next.epoch, Sockets: sockets, Held: held})
+}
+
+// TestIdleCachesInFiles: the caches of two sessions do not fit together. Each turn finds its own in a
+// file, and reads only what is new. The files survive the loss of all memory. After the loss of a node with
+// a file, and after the loss of a file, a turn reads its text. The end of a session drops its files.
+func TestIdleCachesInFiles(t *testing.T) {
+	endless, err := kvpolicy.Parse("streaming:sink=4,recent=60,positions=cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := kvcache.ResidentBytes(geometry, 50, 80, endless)
+	node := func(id string, lo, hi int) Socket {
+		return Socket{ID: id, Budget: one + one/2, Heads: tensor.Span{Lo: lo, Hi: hi}, Scratch: 1 << 30}
+	}
+	g := newIdleRig(t, []Socket{node("a", 0, 4)})
+	reads := func(session string, added, before, loads int) {
+		t.Helper()
+		g.files.loads = 0
+		g.turn(session, added)
+		if g.rows > before || g.files.loads != loads {
+			t.Fatalf("%s: %d decode rows, want at most %d; %d loads, want %d", session, g.rows, before, g.files.loads, loads)
+		}
+	}
+	g.turn("s", 50)
+	g.turn("t", 50) // at once: the cache of s is written before its memory is used
+	if g.s.totals.Saved == 0 {
+		t.Fatal("memory was used before the cache was in a file")
+	}
+	for range 3 {
+		reads("s", 10, 10+2*20, 1)
+		reads("t", 10, 10+2*20, 1)
+	}
+	if g.s.totals.Unloaded > 0 || g.s.totals.Loaded != 6 {
+		t.Fatalf("%+v", g.s.totals)
+	}
+
+	// All ends and starts again.
+	g.rest()
+	g.place([]Socket{node("b", 0, 2), node("a", 2, 4)}, none, none)
+	reads("s", 10, 10+2*20, 1)
+	reads("t", 10, 10+2*20, 1)
+
+	// A cache is in the file of a node that is lost.
+	g.rest()
+	for id := range g.files.files {
+		delete(g.files.files, id)
+	}
+	g.place([]Socket{node("c", 0, 4)}, none)
+	before := len(g.texts["s"])
+	reads("s", 10, before, 0)
+	if g.rows < before-50 {
+		t.Fatalf("%d rows of %d tokens, although there is no file", g.rows, before)
+	}
+	reads("t", 10, len(g.texts["t"])+30, 0)
+
+	// A file cannot be read. The turn reads its text, once.
+	g.rest()
+	g.turn("u", 50)
+	key := saved.NewKey("a model", "s")
+	x, ok := g.files.files["c"][key]
+	if !ok {
+		t.Fatalf("%v have files", slices.Collect(maps.Keys(g.files.files["c"])))
+	}
+	x.policy = kvcache.Full()
+	g.files.files["c"][key] = x
+	reads("s", 10, len(g.texts["s"])+30, 0)
+	if g.s.totals.Unloaded != 1 {
+		t.Fatalf("%+v", g.s.totals)
+	}
+
+	// A file of other tokens is not used.
+	g.rest()
+	g.turn("u", 10)
+	g.texts["s"][60]++
+	reads("s", 10, len(g.texts["s"])+30, 0)
+
+	g.rest()
+	g.turn("u", 10)
+	if _, ok := g.files.files["c"][key]; !ok {
+		t.Fatal("the session has no file")
+	}
+	g.step(EndSession{"s"})
+	if _, ok := g.files.files["c"][key]; ok || g.files.drops == 0 {
+		t.Fatal("a session that has ended has a file")
+	}
+
+	// Without a working disk all goes on as without files.
+	g.broken = true
+	g.turn("v", 50)
+	g.rest()
+	g.turn("w", 50)
+	reads("v", 10, len(g.texts["v"])+30, 0)
+}
