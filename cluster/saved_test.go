@@ -121,7 +121,7 @@ func TestSavedCachesOutliveTheCluster(t *testing.T) {
 // damageFiles changes the last byte of each file.
 func damageFiles(t *testing.T, dir string) {
 	t.Helper()
-	list, err := filepath.Glob(filepath.Join(dir, "sessions", "*", "*-*"))
+	list, err := filepath.Glob(filepath.Join(dir, "sessions", "*", "[0-9a-f]*-*"))
 	if err != nil || len(list) == 0 {
 		t.Fatalf("%v: %v", list, err)
 	}
@@ -177,7 +177,7 @@ func TestSavedCachesShareMemory(t *testing.T) {
 		e.core.EndSession("", x.session)
 	}
 	testutil.Eventually(t, patience, "the files are removed", func() (bool, string) {
-		list, err := filepath.Glob(filepath.Join(dir, "sessions", "*", "*-*"))
+		list, err := filepath.Glob(filepath.Join(dir, "sessions", "*", "[0-9a-f]*-*"))
 		return err == nil && len(list) == 0, fmt.Sprint(list, err)
 	})
 }
