@@ -63,12 +63,18 @@ func (s *State) start(r *request, ph phase, read, cached int) plan.Open {
 	s.waiting.remove(r)
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged = ph, s.sequences, read, cached, 0
-	if r.started < 0 { // its first admission
-		r.started, r.warm = s.now, min(cached, len(r.Prompt))
-		s.prefix.begun(r)
-	}
+	r.begun(s, cached)
 	s.running.insert(r)
 	return r.opens()
+}
+
+// begun counts a first admission, with the tokens of the prompt that a cache had.
+func (r *request) begun(s *State, found int) {
+	if r.started >= 0 {
+		return
+	}
+	r.started, r.warm = s.now, min(found, len(r.Prompt))
+	s.prefix.begun(r)
 }
 
 // full reports whether no more sequences can run: by the number with rows, or by the number on a

@@ -208,7 +208,7 @@ func (x *saves) loaded(r *request, err string) {
 	x.s.totals.Loaded++
 	r.phase, r.cached, r.staged, r.saved.Phase = decoding, r.saved.Found.Tokens, 0, saved.None
 	r.reached = max(r.reached, r.cached)
-	x.s.begun(r, r.cached)
+	r.begun(x.s, r.cached)
 	x.s.drafts.index(r)
 	x.s.resumed = append(x.s.resumed, resumption{r, r.seq})
 }
