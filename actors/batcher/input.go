@@ -3,7 +3,7 @@ package batcher
 import "github.com/shoal-llm/shoal/internal/engine/plan"
 
 // inputs is the module for prompt tokens that attend like generated ones: the input after a fixed context,
-// the last tokens of a prompt under a policy that says so, and the next message of a session. They are read
+// the last tokens of a prompt under a policy that asks for it, and the next message of a session. They are read
 // in chunks, like a prompt. A chunk is a decode row of several tokens. The chunk that ends the prompt also
 // samples the first token of the answer.
 type inputs struct{ s *State }

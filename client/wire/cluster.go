@@ -198,8 +198,8 @@ type NodeState struct {
 	KVDiskBytes     int64   `json:"kv_disk_bytes,omitempty"`
 	KVDiskFailures  uint64  `json:"kv_disk_failures,omitempty"`
 	KVDiskSaved     int64   `json:"kv_disk_saved_bytes,omitempty"` // of caches of idle sessions in files
-	LoRABytes       int64   `json:"lora_bytes,omitempty"`    // of LoRA adapters in memory
-	LoRAAdapters    int     `json:"lora_adapters,omitempty"` // their number
+	LoRABytes       int64   `json:"lora_bytes,omitempty"`          // of LoRA adapters in memory
+	LoRAAdapters    int     `json:"lora_adapters,omitempty"`       // their number
 	WeightBytes     int64   `json:"weight_bytes,omitempty"`
 	Goroutines      int     `json:"goroutines,omitempty"`
 	OpenFiles       int     `json:"open_files,omitempty"`

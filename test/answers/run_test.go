@@ -231,7 +231,8 @@ func (s setup) onCard(ctx context.Context, dir string, config *model.Config, c c
 	if err != nil {
 		return nil, err
 	}
-	if accelerator.Supports(config, weights) != nil {
+	serves := accelerator.Supports(config, weights) == nil
+	if !serves {
 		return &asked{cut: c}, nil
 	}
 	served := slices.DeleteFunc(s.requests(config), func(r request) bool { return !cluster.CardComputes(r.policy) })
@@ -246,9 +247,10 @@ func (s setup) ask(ctx context.Context, dir string, c cut, requests []request, b
 		prefill = booking.Layers
 	}
 	e, err := cluster.New(ctx,
-		cluster.LocalConfig{Device: c.device, Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget, Serve: cluster.ServeConfig{
-			Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk, Prefill: prefill,
-			StepDeadline: patience, SyncDeadline: patience, LoadDeadline: patience, Logger: slog.New(slog.DiscardHandler)}})
+		cluster.LocalConfig{Device: c.device, Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget,
+			Serve: cluster.ServeConfig{
+				Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk, Prefill: prefill,
+				StepDeadline: patience, SyncDeadline: patience, LoadDeadline: patience, Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		return nil, err
 	}

@@ -82,8 +82,9 @@ var testState = wire.ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiti
 		{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30,
 			KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40, KVDiskUsedBytes: 41, KVDiskBytes: 42, KVDiskFailures: 43},
 		{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
-	}, Recovery: &wire.RecoveryState{Preemptions: 6}, SavedCaches: &wire.SavedCachesState{Caches: 3, Bytes: 99, Written: 12, Read: 9, Failed: 2},
-	Drafts: &wire.DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
+	}, Recovery: &wire.RecoveryState{Preemptions: 6},
+	SavedCaches: &wire.SavedCachesState{Caches: 3, Bytes: 99, Written: 12, Read: 9, Failed: 2},
+	Drafts:      &wire.DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
 func TestMetrics(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello, State: testState}
