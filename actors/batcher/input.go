@@ -12,12 +12,18 @@ type inputs struct{ s *State }
 // a window's ring.
 const undoneRows = 64
 
+// filedRows limits the rows of an input whose cache has rows in a file: each row reads its own choice from there,
+// one after another, and a step must end in time on a slow disk.
+const filedRows = 8
+
 // most returns the most rows of a request's input in a step.
 func (x *inputs) most(r *request) int {
 	g, chunk := x.s.cfg.Geometry, x.s.cfg.Chunk
 	switch {
 	case g.Single(r.Policy):
 		return 1
+	case r.resides.file.blocks > 0:
+		return min(chunk, filedRows)
 	case r.Policy.Evicts() || r.Policy.Ring > 0 || g.Windows != nil || g.Recurrent.Layers > 0:
 		return min(chunk, undoneRows)
 	}

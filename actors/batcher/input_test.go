@@ -140,3 +140,16 @@ func TestInputsOneByOne(t *testing.T) {
 		}
 	}
 }
+
+// TestInputsInFiles: a cache with rows in a file reads its input in small chunks.
+func TestInputsInFiles(t *testing.T) {
+	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 200, 100 })
+	r := &request{Spec: Spec{Policy: squeezed}}
+	if n := s.inputs.most(r); n != 100 {
+		t.Errorf("%d rows in memory, want a chunk", n)
+	}
+	r.resides.file.blocks = 1
+	if n := s.inputs.most(r); n != filedRows {
+		t.Errorf("%d rows with a file, want %d", n, filedRows)
+	}
+}

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/batcher/saved"
@@ -178,11 +179,15 @@ func (x *saves) coming() (n int) {
 
 // load admits a turn whose cache is in a file of a socket. It books the bytes before the rows are read.
 func (x *saves) load(r *request) bool {
-	if x.coming() >= plan.MaxTaking {
-		return false
+	owner, need := none, []int64(nil)
+	if x.coming() < plan.MaxTaking {
+		owner, need = x.s.fit(r, 0)
 	}
-	owner, need := x.s.fit(r, 0)
 	if owner == none {
+		// The text can be read by any node.
+		if r.saved.Since = cmp.Or(r.saved.Since, max(1, x.s.now)); x.s.now >= r.saved.Since+roomMillis {
+			r.saved.Phase = saved.None
+		}
 		return false
 	}
 	x.s.waiting.remove(r)

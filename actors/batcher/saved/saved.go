@@ -93,6 +93,7 @@ type Turn struct {
 	Number uint64 // of the newest Order
 	Until  int64  // when Asked ends without an answer
 	Found  Found  // from There on
+	Since  int64  // when the node with the cache first had no memory for it; 0: it had
 	failed bool   // a cache could not be read
 }
 

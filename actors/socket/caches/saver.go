@@ -161,7 +161,8 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 			began := time.Now()
 			defer func() { took = time.Since(began) }()
 			own := from.idleCache()
-			if e.Seqs[r.Seq] != from || own == nil || own.Tokens() != c.Tokens { // the next turn has it, or it was released
+			// The next turn has it, or it was released, or it moved to a file.
+			if e.Seqs[r.Seq] != from || own == nil || own.Tokens() != c.Tokens || own.Spilled() > 0 {
 				return errGone
 			}
 			body, err = own.ReadRows(body[:0], p.Block)

@@ -23,6 +23,7 @@ type spiller struct {
 	scratch *tier.Scratch
 	mu      sync.Mutex
 	orders  []*proto.Spill // at most one per sequence
+	epochs  int            // number of forget calls: a move that one of them came before has no effect
 	wake    chan struct{}  // signals a new order
 	moved   map[uint64]int // blocks per sequence whose rows were freed; used by the executor only
 }
@@ -59,6 +60,24 @@ func (s *spiller) order(seq uint64, blocks int) {
 	}
 }
 
+// forget drops all orders, also one that is being carried out. Only the executor calls it.
+func (s *spiller) forget() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.orders = nil
+	s.epochs++
+}
+
+// current returns the number of forget calls.
+func (s *spiller) current() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epochs
+}
+
 func (s *spiller) run() {
 	for {
 		s.mu.Lock()
@@ -66,14 +85,15 @@ func (s *spiller) run() {
 		if len(s.orders) > 0 {
 			next = s.orders[0]
 		}
+		epoch := s.epochs
 		s.mu.Unlock()
 		wait := s.wake
 		var again <-chan time.Time
 		if next != nil {
-			ended := s.spill(next)
+			ended := s.spill(next, epoch)
 			s.mu.Lock()
 			s.orders = slices.DeleteFunc(s.orders, func(o *proto.Spill) bool { return o == next })
-			if !ended {
+			if ended = ended || s.epochs != epoch; !ended {
 				s.orders = append(s.orders, next)
 			}
 			s.mu.Unlock()
@@ -94,8 +114,8 @@ func (s *spiller) run() {
 // copyBytes is the number of bytes that the executor copies at once. It copies at least one block.
 const copyBytes = 1 << 20
 
-// spill moves one cache. It returns false if the disk refuses.
-func (s *spiller) spill(o *proto.Spill) (ended bool) {
+// spill moves one cache for an order of an epoch. It returns false if the disk refuses.
+func (s *spiller) spill(o *proto.Spill, epoch int) (ended bool) {
 	var size int64
 	var g kvcache.Geometry
 	var p *kvcache.Policy
@@ -125,7 +145,7 @@ func (s *spiller) spill(o *proto.Spill) (ended bool) {
 		return !errors.Is(err, tier.ErrScratch)
 	}
 	s.withCache(o.Seq, func(own *kvcache.Store) bool {
-		if own.Spill(file, blocks, sums) == nil { // after an error the cache stays in memory
+		if s.current() == epoch && own.Spill(file, blocks, sums) == nil { // after an error the cache stays in memory
 			file, s.moved[o.Seq] = nil, blocks
 		}
 		return true
@@ -204,8 +224,10 @@ func (e *Epoch) Lost(w *machine.Work) (list []uint64) {
 	return list
 }
 
-// BlocksInFiles returns the number of blocks in files for each cache.
+// BlocksInFiles returns the number of blocks in files for each cache. Moves that have not ended are given up: an
+// epoch begins with caches as they lie, and the batcher orders again what it needs. Only the executor calls it.
 func (c *Caches) BlocksInFiles() map[uint64]int {
+	c.spiller.forget()
 	found := map[uint64]int{}
 	for id, q := range c.Seqs {
 		if q.Cache != nil && q.Cache.Spilled() > 0 {

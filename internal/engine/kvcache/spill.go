@@ -273,14 +273,19 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 		if err != nil {
 			s.arena.Release(kept)
 			s.fail(&in, fmt.Errorf("%w: no memory for %d bytes of them: %w", ErrPages, rows, err))
-			break
+			kept, tables = nil, 0
 		}
 		in.charged += tables
 		t.fetched = &fetched{from: from, sums: sums[:n], blocks: kept}
-		if c := t.rule.filedSlots(); c != nil {
+		if c := t.rule.filedSlots(); c == nil {
+			t.fetched.taken = make([]uint64, (pagesKept(t.rule.pager())+63)/64)
+		} else if err == nil {
 			t.fetched.slots = newPageCache(n, keptPages(c, blocks))
 		} else {
-			t.fetched.taken = make([]uint64, (pagesKept(t.rule.pager())+63)/64)
+			t.fetched.slots = newPageCache(n, 0)
+		}
+		if err != nil {
+			break
 		}
 		sums, from = sums[n:], from+bytes
 	}

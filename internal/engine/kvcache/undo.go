@@ -53,7 +53,15 @@ func (s *Store) extend(per int) {
 	}
 }
 
-func (u *undo) clear() { u.entries, u.per = u.entries[:0], 0 }
+// keptUndone is the most tokens of a step for which the memory of entries is kept for the next step.
+const keptUndone = 64
+
+func (u *undo) clear() {
+	if u.per > keptUndone {
+		u.entries = nil
+	}
+	u.entries, u.per = u.entries[:0], 0
+}
 
 // row returns the place of the old row of a table's i-th token: a block in row form, and the row in it.
 func (u *undo) row(t *table, i int) ([]byte, int) { return u.rowOf(t, t.nth*u.per+i) }

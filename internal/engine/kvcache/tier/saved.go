@@ -73,6 +73,7 @@ type Saved struct {
 	files map[Key]*list.Element
 	order *list.List // of *savedFile, the oldest first
 	stats SavedStats
+	rests time.Time // until when no cache is written, after a failure
 }
 
 type savedFile struct {
@@ -158,6 +159,19 @@ func (s *Saved) forget(at *list.Element) *savedFile {
 	return f
 }
 
+// removable returns the bytes of all caches. Those that are being written do not count.
+func (s *Saved) removable() (n int64) {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := s.order.Front(); at != nil; at = at.Next() {
+		n += at.Value.(*savedFile).size
+	}
+	return n
+}
+
 // removeOldest removes the oldest cache. It returns false if there is none.
 func (s *Saved) removeOldest() bool {
 	if s == nil {
@@ -219,12 +233,22 @@ func (s *Saved) Sweep() {
 			continue
 		}
 		for _, e := range entries {
-			if until, ok := savedUntil(e.Name()); ok && until <= now {
+			until, ok := savedUntil(e.Name())
+			if ok && until <= now || s.left(e, now) {
 				s.unlink(filepath.Join(s.root, d.Name(), e.Name()))
 			}
 		}
 	}
 }
+
+// left reports whether an entry is an unfinished file that a process left when it died: nobody has written to it for
+// an hour.
+func (s *Saved) left(e fs.DirEntry, now int64) bool {
+	info, err := e.Info()
+	return err == nil && strings.HasPrefix(e.Name(), writingPrefix) && now-info.ModTime().UnixMilli() > time.Hour.Milliseconds()
+}
+
+const writingPrefix = "writing-"
 
 // Find returns the cache of a session.
 func (s *Saved) Find(k Key) (SavedCache, bool) {
@@ -294,7 +318,7 @@ func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, err
 	switch {
 	case s == nil:
 		return nil, fmt.Errorf("%w: there is no folder for caches of idle sessions", ErrScratch)
-	case s.scratch.Resting():
+	case s.scratch.Resting() || s.resting():
 		return nil, fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
 	case c.Until <= s.now().UnixMilli():
 		return nil, fmt.Errorf("%w: the session is over", ErrScratch)
@@ -303,7 +327,7 @@ func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, err
 	}
 	w := &SavedWriter{s: s, c: c, size: size, left: size - int64(savedHeader)}
 	var err error
-	if w.f, err = os.CreateTemp(s.dir, "writing-*"); err == nil { // 0600
+	if w.f, err = os.CreateTemp(s.dir, writingPrefix+"*"); err == nil { // 0600
 		_, err = w.f.Write(encodeSaved(&c, w.left))
 	}
 	if err != nil {
@@ -327,11 +351,25 @@ func (w *SavedWriter) Piece(b []byte) error {
 	return nil
 }
 
-// failed aborts after an error of the disk.
+// failed aborts after an error of the disk. Other files stay in use: a cache of an idle session must not delay
+// sequences that run. No cache is written for a while.
 func (w *SavedWriter) failed(err error) error {
 	w.Abort()
 	w.s.fail("writing", w.s.dir, err)
-	return w.s.scratch.fail(err)
+	w.s.scratch.yield(err)
+	w.s.mu.Lock()
+	w.s.rests = w.s.now().Add(savedRest)
+	w.s.mu.Unlock()
+	return fmt.Errorf("%w: %w", ErrScratch, err)
+}
+
+// savedRest is the time after a failed write in which no cache is written.
+const savedRest = time.Minute
+
+func (s *Saved) resting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now().Before(s.rests)
 }
 
 // Abort removes the file. It has no effect after its end.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/lograte"
@@ -116,12 +117,16 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 }
 
 // reserve counts the bytes of a new file. Caches of idle sessions give way to it, the oldest first. It
-// returns false if there is no room.
+// returns false if there is no room, and then removes none.
 func (s *Scratch) reserve(size int64, of *atomic.Int64) bool {
 	s.room.Lock()
 	defer s.room.Unlock()
+	others := s.used.Load() + s.kept.Load() - s.saved.removable()
+	if size < 0 || size > s.limit-others {
+		return false
+	}
 	for s.used.Load()+s.kept.Load()+size > s.limit {
-		if size < 0 || size > s.limit || !s.saved.removeOldest() {
+		if !s.saved.removeOldest() {
 			return false
 		}
 	}
@@ -175,11 +180,21 @@ func (s *Scratch) Resting() bool { return int64(time.Since(s.began)) < s.rests.L
 // fail records a failure of the disk.
 func (s *Scratch) fail(err error) error {
 	s.failed.Add(1)
+	s.yield(err)
 	s.rests.Store(int64(time.Since(s.began) + ScratchRest))
 	if ok, leftOut, _ := s.lines.Allow("", time.Now()); ok {
 		s.log.Warn("the disk of scratch files fails: sequences stay in memory, or are read again", "error", err, "left_out", leftOut)
 	}
 	return fmt.Errorf("%w: %w", ErrScratch, err)
+}
+
+// yield removes the oldest cache of an idle session if the disk is full.
+func (s *Scratch) yield(err error) {
+	if errors.Is(err, syscall.ENOSPC) {
+		s.room.Lock()
+		defer s.room.Unlock()
+		s.saved.removeOldest()
+	}
 }
 
 // Pages is one scratch file.
