@@ -172,14 +172,20 @@ func exchange(fn Func, args []uintptr) uintptr {
 	if b.asleep.Load() != 0 {
 		futexWake(&b.request)
 	}
+	slept := false
 	for i := 0; b.done.Load() != n; i++ {
 		if i < polls {
 			continue
 		}
+		slept = true
 		b.waiting.Store(1) // before the second look: the C thread sets done, then looks at waiting
 		if v := b.done.Load(); v != n {
 			futexWait(&b.done, v)
 		}
+	}
+	// Not the C thread: it may be late, and would clear what the next call has set. That call would never wake.
+	if slept {
+		b.waiting.Store(0)
 	}
 	return b.result
 }

@@ -116,8 +116,7 @@ answer:
 	CMPL	R13, $1
 	JNE	poll // of call 1, the caller sleeps without saying so
 
-wake:
-	MOVL	$0, mailbox_waiting(BX)
+wake: // perhaps of a call that the caller has taken already: then it looks again. Only the caller clears waiting
 	MOVL	$SYS_futex, AX
 	LEAQ	mailbox_done(BX), DI
 	MOVL	$FUTEX_WAKE_PRIVATE, SI

@@ -1,0 +1,49 @@
+package native
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestCallersWake calls a function that takes longer than a caller looks for its end, while other threads take the
+// processors. Each call returns.
+func TestCallersWake(t *testing.T) {
+	lib, err := Open("libc.so.6")
+	if errors.Is(err, ErrUnavailable) && os.Getenv("CGO_ENABLED") != "0" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	usleep, err := lib.Func("usleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ended := make(chan struct{}), make(chan int, 1)
+	defer close(stop)
+	for range 8 {
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	go func() {
+		n := 0
+		for began := time.Now(); time.Since(began) < 2*time.Second; n++ {
+			usleep.Call(uintptr(n % 60))
+		}
+		ended <- n
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("a call does not return")
+	}
+}
