@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -21,16 +22,12 @@ func TestCallersWake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop, ended := make(chan struct{}), make(chan int, 1)
-	defer close(stop)
+	var stop atomic.Bool
+	ended := make(chan int, 1)
+	defer stop.Store(true)
 	for range 8 {
 		go func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		}()
 	}

@@ -48,8 +48,8 @@ func (f *heldFile) ReadAt(b []byte, at int64) (int, error) {
 
 func (*heldFile) Close() error { return nil }
 
-// TestForgottenMoves: a cache whose move to a file was ordered in an earlier epoch stays in memory, since the
-// batcher was told that it lies there. Without a new epoch it moves.
+// TestForgottenMoves: a cache whose move to a file was ordered in an earlier epoch stays in memory, where the batcher
+// expects it. Without a new epoch it moves.
 func TestForgottenMoves(t *testing.T) {
 	for _, forgets := range []bool{true, false} {
 		exec, arena := executor.New(), memory.NewArena(1<<28)

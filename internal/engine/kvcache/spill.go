@@ -270,7 +270,8 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 		if err == nil {
 			err = s.arena.Charge(tables)
 		}
-		if err != nil {
+		failed := err != nil
+		if failed {
 			s.arena.Release(kept)
 			s.fail(&in, fmt.Errorf("%w: no memory for %d bytes of them: %w", ErrPages, rows, err))
 			kept, tables = nil, 0
@@ -279,12 +280,12 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 		t.fetched = &fetched{from: from, sums: sums[:n], blocks: kept}
 		if c := t.rule.filedSlots(); c == nil {
 			t.fetched.taken = make([]uint64, (pagesKept(t.rule.pager())+63)/64)
-		} else if err == nil {
-			t.fetched.slots = newPageCache(n, keptPages(c, blocks))
-		} else {
+		} else if failed {
 			t.fetched.slots = newPageCache(n, 0)
+		} else {
+			t.fetched.slots = newPageCache(n, keptPages(c, blocks))
 		}
-		if err != nil {
+		if failed {
 			break
 		}
 		sums, from = sums[n:], from+bytes
