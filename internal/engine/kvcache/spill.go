@@ -266,32 +266,38 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 			clear(t.rows()[t.freed:blocks])
 			t.freed = blocks
 		}
-		kept, err := s.arena.Alloc(size, int(rows)/size)
-		if err == nil {
-			err = s.arena.Charge(tables)
-		}
-		failed := err != nil
-		if failed {
-			s.arena.Release(kept)
-			s.fail(&in, fmt.Errorf("%w: no memory for %d bytes of them: %w", ErrPages, rows, err))
-			kept, tables = nil, 0
-		}
-		in.charged += tables
+		kept, ok := s.places(&in, size, rows, tables)
 		t.fetched = &fetched{from: from, sums: sums[:n], blocks: kept}
 		if c := t.rule.filedSlots(); c == nil {
 			t.fetched.taken = make([]uint64, (pagesKept(t.rule.pager())+63)/64)
-		} else if failed {
-			t.fetched.slots = newPageCache(n, 0)
-		} else {
+		} else if ok {
 			t.fetched.slots = newPageCache(n, keptPages(c, blocks))
+		} else {
+			t.fetched.slots = newPageCache(n, 0)
 		}
-		if failed {
+		if !ok {
 			break
 		}
 		sums, from = sums[n:], from+bytes
 	}
 	s.spilled = &in
 	return nil
+}
+
+// places allocates memory for the pages of a head that stay, and books it and their tables. Without memory the
+// cache is lost: places then returns false, and the head keeps no page.
+func (s *Store) places(in *spilled, size int, rows, tables int64) (kept [][]byte, ok bool) {
+	kept, err := s.arena.Alloc(size, int(rows)/size)
+	if err == nil {
+		err = s.arena.Charge(tables)
+	}
+	if err != nil {
+		s.arena.Release(kept)
+		s.fail(in, fmt.Errorf("%w: no memory for %d bytes of them: %w", ErrPages, rows, err))
+		return nil, false
+	}
+	in.charged += tables
+	return kept, true
 }
 
 // Lost returns the error that lost pages; nil: none is lost.
