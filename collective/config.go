@@ -31,10 +31,6 @@ type Config struct {
 	// message in new memory and forwards it only when it is complete. Chunks also let small
 	// operations overtake large ones.
 	ChunkBytes int
-	// NoChecksum leaves out the CRC-32C trailer. The trailer keeps flipped bits out of the results
-	// and costs one pass over the payload (above 10 GB/s with hardware support), so it is on by
-	// default.
-	NoChecksum bool
 
 	// A peer may be ahead of this rank by messages of at most WindowOps
 	// operations (default 64) and WindowBytes bytes (default 256 MiB).

@@ -101,7 +101,7 @@ func (g *Group) begin(id OpID, done func(error), describe func(*op) string) {
 
 // receive handles one message of the transport.
 func (g *Group) receive(src int, msg []byte) {
-	h, payload, bad := ParseMessage(msg, !g.cfg.NoChecksum)
+	h, payload, bad := ParseMessage(msg)
 	g.mu.Lock()
 	g.st.stats.MessagesReceived++
 	g.st.stats.BytesReceived += uint64(len(msg))

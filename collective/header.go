@@ -21,17 +21,15 @@ import (
 //	24 u32 payload length in bytes
 //	28 u32 incarnation of the source
 //	32     payload
-//	       u32 CRC-32C of everything before it (version 2 only)
+//	       u32 CRC-32C of everything before it
 //
-// The header has no room left, so the checksum is a trailer. Version 1 has none. All ranks of a
-// group use the same version.
+// The header has no room left, so the checksum is a trailer. Version 1 had none.
 const (
 	HeaderBytes  = 32
 	trailerBytes = 4
 
 	magic            = 0x5A00
-	versionPlain     = magic | 1
-	versionChecksum  = magic | 2
+	version          = magic | 2
 	MaxPayload       = 16<<20 - 1024 // bytes of payload in one message: under the 16 MB limit of the transports
 	MaxRanks         = 1 << 12
 	maxSequence      = 1<<56 - 1
@@ -82,20 +80,11 @@ type Header struct {
 }
 
 // MessageBytes returns the size of a whole message with a payload of n bytes.
-func MessageBytes(n int, checksum bool) int {
-	if checksum {
-		return HeaderBytes + n + trailerBytes
-	}
-	return HeaderBytes + n
-}
+func MessageBytes(n int) int { return HeaderBytes + n + trailerBytes }
 
-// PutMessage completes a message in place: msg has MessageBytes(h.Length,
-// checksum) bytes and its payload is already at msg[HeaderBytes:].
-func PutMessage(msg []byte, h Header, checksum bool) {
-	version := uint16(versionPlain)
-	if checksum {
-		version = versionChecksum
-	}
+// PutMessage completes a message in place: msg has MessageBytes(h.Length) bytes and its payload is
+// already at msg[HeaderBytes:].
+func PutMessage(msg []byte, h Header) {
 	le := binary.LittleEndian
 	_ = msg[HeaderBytes-1]
 	le.PutUint16(msg[0:], version)
@@ -108,23 +97,17 @@ func PutMessage(msg []byte, h Header, checksum bool) {
 	le.PutUint16(msg[22:], h.Chunks)
 	le.PutUint32(msg[24:], h.Length)
 	le.PutUint32(msg[28:], h.Incarnation)
-	if checksum {
-		end := HeaderBytes + int(h.Length)
-		le.PutUint32(msg[end:], crc32c.Of(msg[:end]))
-	}
+	end := HeaderBytes + int(h.Length)
+	le.PutUint32(msg[end:], crc32c.Of(msg[:end]))
 }
 
 // ParseMessage decodes a message and checks version, lengths and checksum. The payload aliases msg.
-func ParseMessage(msg []byte, checksum bool) (Header, []byte, Drop) {
+func ParseMessage(msg []byte) (Header, []byte, Drop) {
 	if len(msg) < HeaderBytes {
 		return Header{}, nil, DropMalformed
 	}
 	le := binary.LittleEndian
-	want := uint16(versionPlain)
-	if checksum {
-		want = versionChecksum
-	}
-	if le.Uint16(msg[0:]) != want {
+	if le.Uint16(msg[0:]) != version {
 		return Header{}, nil, DropVersion
 	}
 	h := Header{
@@ -133,11 +116,11 @@ func ParseMessage(msg []byte, checksum bool) (Header, []byte, Drop) {
 		Op: OpID(le.Uint64(msg[12:])), Chunk: le.Uint16(msg[20:]), Chunks: le.Uint16(msg[22:]),
 		Length: le.Uint32(msg[24:]), Incarnation: le.Uint32(msg[28:]),
 	}
-	if h.Length > MaxPayload || len(msg) != MessageBytes(int(h.Length), checksum) {
+	if h.Length > MaxPayload || len(msg) != MessageBytes(int(h.Length)) {
 		return Header{}, nil, DropMalformed
 	}
 	end := HeaderBytes + int(h.Length)
-	if checksum && le.Uint32(msg[end:]) != crc32c.Of(msg[:end]) {
+	if le.Uint32(msg[end:]) != crc32c.Of(msg[:end]) {
 		return Header{}, nil, DropChecksum
 	}
 	return h, msg[HeaderBytes:end:end], DropNone

@@ -1,12 +1,15 @@
 package collective
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
 // network runs groups without goroutines: every step (a message delivered, a
@@ -165,7 +168,6 @@ func TestTwins(t *testing.T) {
 		cfg := Config{
 			OneShotBytes: rapid.SampledFrom([]int{1, 400, 1 << 20}).Draw(t, "oneShot"),
 			ChunkBytes:   rapid.SampledFrom([]int{4, 64, 1000, 1 << 20}).Draw(t, "chunk"),
-			NoChecksum:   rapid.Bool().Draw(t, "plain"),
 		}
 		net := newNetwork(t, n, r, cfg)
 		dup := rapid.Bool().Draw(t, "duplicates")
@@ -250,16 +252,18 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestFlipsWithoutChecksum: without the trailer a flipped bit may go unnoticed, but nothing panics,
-// no operation is lost and memory stays bounded.
-func TestFlipsWithoutChecksum(t *testing.T) {
+// TestForgedHeaders: with flipped bits in headers of valid checksums nothing panics, no operation is
+// lost and memory stays bounded.
+func TestForgedHeaders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 5).Draw(t, "ranks")
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
-		net := newNetwork(t, n, r, Config{NoChecksum: true, ChunkBytes: 64, OneShotBytes: 300, WindowOps: 4, WindowBytes: 4096})
+		net := newNetwork(t, n, r, Config{ChunkBytes: 64, OneShotBytes: 300, WindowOps: 4, WindowBytes: 4096})
 		net.fault = func(net *network, p packet) []packet {
 			if net.r.IntN(8) == 0 {
 				p.msg[net.r.IntN(HeaderBytes)] ^= 1 << net.r.IntN(8)
+				end := len(p.msg) - trailerBytes
+				binary.LittleEndian.PutUint32(p.msg[end:], crc32c.Of(p.msg[:end]))
 			}
 			return []packet{p}
 		}

@@ -36,7 +36,7 @@ func (p *polled) Poll() {
 // other goroutine does.
 func TestPollDoesTheWork(t *testing.T) {
 	p := &polled{sent: make(chan bool, 8)}
-	g, err := NewGroup(Config{Rank: 0, Size: 2, Deadline: time.Hour, NoChecksum: true}, p)
+	g, err := NewGroup(Config{Rank: 0, Size: 2, Deadline: time.Hour}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +64,9 @@ func TestPollDoesTheWork(t *testing.T) {
 	if done > 0 {
 		t.Fatal("done with nothing received")
 	}
-	msg := make([]byte, MessageBytes(3, false))
+	msg := make([]byte, MessageBytes(3))
 	copy(msg[HeaderBytes:], "xyz")
-	PutMessage(msg, Header{Kind: KindAllToAll, Source: 1, Size: 2, Op: 1, Chunks: 1, Length: 3}, false)
+	PutMessage(msg, Header{Kind: KindAllToAll, Source: 1, Size: 2, Op: 1, Chunks: 1, Length: 3})
 	p.in = [][]byte{msg}
 	if g.Poll(); done != 1 || !slices.Equal(got, []byte("xyz")) {
 		t.Errorf("done %d times with %q", done, got)

@@ -14,12 +14,12 @@ func (g *Group) Post(dst int, payload []byte) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
-	msg := make([]byte, MessageBytes(len(payload), !g.cfg.NoChecksum))
+	msg := make([]byte, MessageBytes(len(payload)))
 	copy(msg[HeaderBytes:], payload)
 	PutMessage(msg, Header{
 		Kind: KindPost, Source: uint16(g.cfg.Rank), Size: uint16(g.cfg.Size), Epoch: g.cfg.Epoch, Chunks: 1,
 		Length: uint32(len(payload)), Incarnation: g.cfg.Incarnations[g.cfg.Rank],
-	}, !g.cfg.NoChecksum)
+	})
 	g.mu.Lock()
 	g.st.stats.MessagesSent++
 	g.st.stats.BytesSent += uint64(len(msg))

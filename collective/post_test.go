@@ -42,8 +42,8 @@ func TestPost(t *testing.T) {
 			t.Errorf("a post that cannot be: %v", bad)
 		}
 	}
-	old := make([]byte, MessageBytes(1, true))
-	PutMessage(old, Header{Kind: KindPost, Size: 3, Epoch: 3, Chunks: 1, Length: 1}, true)
+	old := make([]byte, MessageBytes(1))
+	PutMessage(old, Header{Kind: KindPost, Size: 3, Epoch: 3, Chunks: 1, Length: 1})
 	if err := wires[0].Send(1, old); err != nil {
 		t.Fatal(err)
 	}

@@ -20,9 +20,9 @@ func from(edit func(*Header), payload []byte) []byte {
 	if edit != nil {
 		edit(&h)
 	}
-	msg := make([]byte, MessageBytes(len(payload), true))
+	msg := make([]byte, MessageBytes(len(payload)))
 	copy(msg[HeaderBytes:], payload)
-	PutMessage(msg, h, true)
+	PutMessage(msg, h)
 	return msg
 }
 

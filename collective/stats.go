@@ -6,7 +6,7 @@ type Drop uint8
 const (
 	DropNone        Drop = iota
 	DropMalformed        // shorter than a header, or wrong lengths
-	DropVersion          // other magic, version or checksum mode
+	DropVersion          // other magic or version
 	DropChecksum         // corrupted
 	DropSource           // unknown source, or another one than the transport attests
 	DropSize             // other number of ranks

@@ -87,7 +87,7 @@ func (g *Group) workUnlocking() {
 func (g *Group) sendChunk(j job, message *[]byte) {
 	s := j.op.phases[j.phase].sends[j.send]
 	lo, hi := chunkRange(s.size, g.cfg.ChunkBytes, j.chunk)
-	n := MessageBytes(hi-lo, !g.cfg.NoChecksum)
+	n := MessageBytes(hi - lo)
 	if cap(*message) < n {
 		*message = make([]byte, n)
 	}
@@ -98,7 +98,7 @@ func (g *Group) sendChunk(j job, message *[]byte) {
 		Source: uint16(g.cfg.Rank), Size: uint16(g.cfg.Size), Epoch: g.cfg.Epoch,
 		Op: j.op.id, Chunk: uint16(j.chunk), Chunks: uint16(chunkCount(s.size, g.cfg.ChunkBytes)),
 		Length: uint32(hi - lo), Incarnation: g.cfg.Incarnations[g.cfg.Rank],
-	}, !g.cfg.NoChecksum)
+	})
 	id, kind := j.op.id, j.op.phases[j.phase].kind
 
 	g.mu.Lock()

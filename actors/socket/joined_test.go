@@ -36,7 +36,7 @@ func (c countingTransport) Broadcast(msg []byte) error {
 }
 
 func (e *exchangeCount) count(msg []byte) {
-	if h, _, bad := collective.ParseMessage(msg, true); bad == collective.DropNone {
+	if h, _, bad := collective.ParseMessage(msg); bad == collective.DropNone {
 		e.mu.Lock()
 		e.all[h.Op]++
 		e.mu.Unlock()

@@ -31,7 +31,7 @@ func (s slowTransport) Broadcast(msg []byte) error { return later(msg, s.Transpo
 var held atomic.Int64
 
 func later(msg []byte, send func(msg []byte) error) error {
-	h, _, bad := collective.ParseMessage(msg, true)
+	h, _, bad := collective.ParseMessage(msg)
 	if bad != collective.DropNone || h.Op.MicroBatch() != 1 {
 		return send(msg)
 	}
@@ -160,7 +160,7 @@ func (p *pairTransport) Send(to int, msg []byte) error {
 func (p *pairTransport) Broadcast(msg []byte) error { return p.pass(msg, p.Transport.Broadcast) }
 
 func (p *pairTransport) pass(msg []byte, send func(msg []byte) error) error {
-	h, _, bad := collective.ParseMessage(msg, true)
+	h, _, bad := collective.ParseMessage(msg)
 	if bad != collective.DropNone || h.Op.MicroBatch() == 0 {
 		return send(msg)
 	}

@@ -44,7 +44,7 @@ func (t *Transport) sendAddr(dst int, flags byte) {
 // announced handles the address of rank src. Addresses from another incarnation of the group are
 // ignored. If the placement differs, the hello barrier reports that to both sides.
 func (t *Transport) announced(src int, msg []byte) {
-	h, payload, bad := collective.ParseMessage(msg, true)
+	h, payload, bad := collective.ParseMessage(msg)
 	t.mu.Lock()
 	fits := !t.closed && t.admits(src, h, bad) && len(payload) >= helloBytes
 	fresh := fits && !t.peers[src].known

@@ -408,7 +408,7 @@ func (t *Transport) wake() {
 
 // hello checks and answers a peer's hello.
 func (t *Transport) hello(src int, direct bool, msg []byte) {
-	h, payload, bad := collective.ParseMessage(msg, true)
+	h, payload, bad := collective.ParseMessage(msg)
 	t.mu.Lock()
 	if t.closed {
 		t.mu.Unlock()
@@ -445,13 +445,13 @@ func (t *Transport) admits(src int, h collective.Header, bad collective.Drop) bo
 // helloMessage returns a hello with these flags, followed by more.
 func (t *Transport) helloMessage(flags byte, more string) []byte {
 	n := helloBytes + len(more)
-	msg := make([]byte, collective.MessageBytes(n, true))
+	msg := make([]byte, collective.MessageBytes(n))
 	t.barrier.payload(msg[collective.HeaderBytes:], flags)
 	copy(msg[collective.HeaderBytes+helloBytes:], more)
 	collective.PutMessage(msg, collective.Header{
 		Kind: collective.KindHello, Source: uint16(t.cfg.Rank), Size: uint16(t.cfg.Size), Epoch: t.cfg.Epoch,
 		Chunks: 1, Length: uint32(n), Incarnation: t.cfg.Incarnations[t.cfg.Rank],
-	}, true)
+	})
 	return msg
 }
 

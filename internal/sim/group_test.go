@@ -112,7 +112,7 @@ func (g *group) greeted(src int, heardMe, ask bool) {
 func (g *group) form() {
 	e, cfg := g.e, g.w.cfg
 	g.ready = true
-	c := collective.Config{Rank: e.rank, Size: len(e.peers), Epoch: e.place.Epoch, Deadline: cfg.sync, NoChecksum: true}
+	c := collective.Config{Rank: e.rank, Size: len(e.peers), Epoch: e.place.Epoch, Deadline: cfg.sync}
 	for _, i := range e.incarnations {
 		c.Incarnations = append(c.Incarnations, uint32(i))
 	}

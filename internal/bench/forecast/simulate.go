@@ -219,8 +219,8 @@ func (s *simulation) exchange(x exchange) {
 	messages := float64(senders*receivers - min(senders, receivers))
 	s.time.Messages += messages
 	if x.pattern == toOwner || x.pattern == fromOwnerParts {
-		s.time.Sent += messages * float64(collective.MessageBytes(int(x.bytes), true))
+		s.time.Sent += messages * float64(collective.MessageBytes(int(x.bytes)))
 	} else {
-		s.time.Sent += float64(senders) * float64(collective.MessageBytes(int(x.bytes), true))
+		s.time.Sent += float64(senders) * float64(collective.MessageBytes(int(x.bytes)))
 	}
 }

@@ -123,7 +123,7 @@ func (c *counter) Broadcast(msg []byte) error { c.count(msg); return c.Transport
 func (c *counter) Send(dst int, msg []byte) error { c.count(msg); return c.Transport.Send(dst, msg) }
 
 func (c *counter) count(msg []byte) {
-	if h, _, bad := collective.ParseMessage(msg, true); bad == collective.DropNone && h.Op.MicroBatch() == 0 {
+	if h, _, bad := collective.ParseMessage(msg); bad == collective.DropNone && h.Op.MicroBatch() == 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.newest = max(c.newest, h.Op.Sequence())
