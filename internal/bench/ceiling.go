@@ -86,5 +86,3 @@ func field(file []byte, name string) string {
 	}
 	return ""
 }
-
-func gib(n int64) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }

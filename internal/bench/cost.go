@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -211,7 +212,7 @@ func (k Costs) fits(batch, context, step int, c *model.Config) error {
 	if have > 0 && need > have-have/16 {
 		return fmt.Errorf("bench: needs %s (weights %s, cache %s of %d x %d tokens), the machine has %s left: choose a smaller --model, "+
 			"--quant, --context or --batch",
-			gib(need), gib(k.WeightBytes), gib(kv), batch, context, gib(have))
+			options.SizeText(need), options.SizeText(k.WeightBytes), options.SizeText(kv), batch, context, options.SizeText(have))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 type cacheCmd struct {
@@ -47,10 +48,10 @@ func (c *cacheCmd) Run(e *ui.Env) error {
 	fmt.Fprintf(e.Stdout,
 		"prefix cache %s: %d tokens in %s of otherwise unused memory, %d evicted\n%d of %d prompt tokens were found (%.1f%%); %d tokens of "+
 			"answers are cached for later turns\n",
-		p.Mode, p.Tokens, ui.BytesText(bytes), p.Evicted, p.Hits, p.Queries, share, p.Answers)
+		p.Mode, p.Tokens, options.SizeText(bytes), p.Evicted, p.Hits, p.Queries, share, p.Answers)
 	if d := p.Disk; d != nil {
-		fmt.Fprintf(e.Stdout, "on disk: %s of %s in %d blocks; %d tokens were read from disk\n", ui.BytesText(d.Bytes),
-			ui.BytesText(d.Limit), d.Blocks, d.Restored)
+		fmt.Fprintf(e.Stdout, "on disk: %s of %s in %d blocks; %d tokens were read from disk\n", options.SizeText(d.Bytes),
+			options.SizeText(d.Limit), d.Blocks, d.Restored)
 		if d.Dropped+d.Damaged+d.Failed+d.Late > 0 {
 			fmt.Fprintf(e.Stdout,
 				"disk problems: %d blocks not written in time, %d blocks damaged, %d failures, %d reads abandoned because they were slow\n",

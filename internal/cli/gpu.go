@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	cudaprobe "github.com/shoal-llm/shoal/internal/engine/cuda/probe"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 type gpuCmd struct {
@@ -86,7 +87,7 @@ func printCards(w io.Writer, r cudaprobe.Report) error {
 		if !d.Bits {
 			bits = "not used"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Name, d.Capability, ui.BytesText(d.Memory), ui.BytesText(d.Free),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Name, d.Capability, options.SizeText(d.Memory), options.SizeText(d.Free),
 			rate(d.Read), rate(d.Upload), rate(d.Download), bits)
 	}
 	if err := t.Flush(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // timeoutFlags are flags of commands that query a server once.
@@ -162,17 +163,17 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 	fmt.Fprintln(t, "node\tpid\tstate\t"+roleColumn(s, "role")+"share\tsequences\tcache used\tprefixes\tcache budget\t")
 	for _, n := range s.Nodes {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), roleColumn(s, n.Role), 100*n.Share, n.Sequences,
-			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
+			options.SizeText(n.KVUsedBytes), options.SizeText(n.KVPrefix), options.SizeText(n.KVBudgetBytes))
 	}
 	t.Flush()
 	printTransfers(w, s)
 	if x := s.SavedCaches; x != nil && (x.Caches > 0 || x.Written > 0) {
-		fmt.Fprintf(w, "idle sessions: %s in files, %s   written %d   read %d   failed %d\n", ui.Plural(x.Caches, "cache"), ui.BytesText(x.Bytes),
+		fmt.Fprintf(w, "idle sessions: %s in files, %s   written %d   read %d   failed %d\n", ui.Plural(x.Caches, "cache"), options.SizeText(x.Bytes),
 			x.Written, x.Read, x.Failed)
 	}
 	for _, n := range s.Nodes {
 		if n.Device != "" {
-			fmt.Fprintf(w, "%s computes on %s: %s of %s in use\n", n.ID, n.Device, ui.BytesText(n.DeviceUsed), ui.BytesText(n.DeviceMemory))
+			fmt.Fprintf(w, "%s computes on %s: %s of %s in use\n", n.ID, n.Device, options.SizeText(n.DeviceUsed), options.SizeText(n.DeviceMemory))
 		}
 	}
 	printModels(w, s)
@@ -195,7 +196,7 @@ func roleColumn(s *wire.ClusterState, text string) string {
 func printTransfers(w io.Writer, s *wire.ClusterState) {
 	if x := s.Transfers; x != nil {
 		fmt.Fprintf(w, "transfers: %s from prefill to decode nodes, %s in %.1f s   failed %d\n", ui.Plural(int(x.Caches), "cache"),
-			ui.BytesText(x.Bytes), x.Seconds, x.Failed)
+			options.SizeText(x.Bytes), x.Seconds, x.Failed)
 	}
 }
 
@@ -208,7 +209,7 @@ func printModels(w io.Writer, s *wire.ClusterState) {
 	fmt.Fprintln(t, "model\tpolicy\tweights\trunning\twaiting\ttokens/s\tcache used\tprefixes\tcache budget\t")
 	for _, m := range s.Models {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%s\t\n", m.Model, m.Policy, m.Weights, m.Running, m.Waiting, m.TokensPerSecond,
-			ui.BytesText(m.KVUsedBytes), ui.BytesText(m.KVPrefix), ui.BytesText(m.KVBudgetBytes))
+			options.SizeText(m.KVUsedBytes), options.SizeText(m.KVPrefix), options.SizeText(m.KVBudgetBytes))
 	}
 	t.Flush()
 }

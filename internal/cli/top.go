@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 type topCmd struct {
@@ -149,8 +150,8 @@ func printTop(w io.Writer, s *wire.ClusterState) {
 	for _, n := range s.Nodes {
 		fmt.Fprintf(t, "%s\t%s\t%s%.0f%%\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t\n", n.ID, stateText(n), roleColumn(s, n.Role), 100*n.Share,
 			n.Sequences, gauge(n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes),
-			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes), ui.BytesText(n.WeightBytes),
-			ui.BytesText(n.RSSBytes), 100*n.Late)
+			options.SizeText(n.KVUsedBytes), options.SizeText(n.KVPrefix), options.SizeText(n.KVBudgetBytes), options.SizeText(n.WeightBytes),
+			options.SizeText(n.RSSBytes), 100*n.Late)
 	}
 	t.Flush()
 	printModels(w, s)

@@ -3,6 +3,7 @@ package hub
 import (
 	"cmp"
 	"fmt"
+	"github.com/shoal-llm/shoal/internal/options"
 	"path"
 	"regexp"
 	"slices"
@@ -230,7 +231,7 @@ func describe(r Ref, models []model) []string {
 		own.Quant, own.File = "", m.parts[0].Name
 		out[i] = own.String()
 		if n := m.size(); n > 0 {
-			out[i] += " (" + Bytes(n) + ")"
+			out[i] += " (" + options.SizeText(n) + ")"
 		}
 	}
 	return out

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"github.com/shoal-llm/shoal/internal/options"
 	"os"
 	"path/filepath"
 )
@@ -25,7 +26,7 @@ func spaceError(dir string, need int64, what string, free func(string) (int64, b
 	}
 	if have, ok := free(at); ok && have < need {
 		return fmt.Errorf("%w: %s needs %s more, and %s has %s free: free %s, or set HF_HUB_CACHE and SHOAL_MODELS to folders on a larger disk",
-			ErrSpace, what, Bytes(need), dir, Bytes(have), Bytes(need-have))
+			ErrSpace, what, options.SizeText(need), dir, options.SizeText(have), options.SizeText(need-have))
 	}
 	return nil
 }

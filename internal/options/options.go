@@ -208,6 +208,19 @@ func Condition(help string) (option string, with, ok bool) {
 	return option, first == "With", ok
 }
 
+// SizeText writes a number of bytes with a binary unit: "1.50 GiB".
+func SizeText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
 // ParseSize reads a number of bytes: 512MiB, 2GiB, 1.5GB, 1000000.
 func ParseSize(text string) (int64, error) {
 	t, unit := strings.TrimSpace(text), int64(1)

@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -219,7 +220,7 @@ func printSwiftKV(w io.Writer, s *bench.SwiftKV) {
 		"arithmetic", "median tok/s", "processor s")
 	for _, r := range s.Rows {
 		fmt.Fprintf(w, "  %6.1f %%  %6d  %6d  %12s  %10.1f  %6.2f  %10.2f  %12.1f  %11.2f\n", 100*r.Share, r.Layers, r.Caches,
-			ui.BytesText(r.TokenBytes), r.TokensPerS, r.Times, r.Arithmetic, r.MedianPerS, r.Processor)
+			options.SizeText(r.TokenBytes), r.TokensPerS, r.Times, r.Arithmetic, r.MedianPerS, r.Processor)
 	}
 	for _, r := range s.Rows {
 		fmt.Fprintf(w, "left out %.1f %%\n", 100*r.Share)

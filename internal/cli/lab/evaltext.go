@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/eval"
 	"github.com/shoal-llm/shoal/internal/eval/score"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -56,7 +57,7 @@ func readText(path string) (string, error) {
 		return "", err
 	}
 	if info.Size() > maxText {
-		return "", fmt.Errorf("%s has %s; the limit is %s: use a part of the text", path, ui.BytesText(info.Size()), ui.BytesText(maxText))
+		return "", fmt.Errorf("%s has %s; the limit is %s: use a part of the text", path, options.SizeText(info.Size()), options.SizeText(maxText))
 	}
 	text, err := os.ReadFile(path)
 	return string(text), err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
@@ -85,7 +86,7 @@ func loadingBar(nodes []wire.NodeState, since time.Duration) string {
 		rest = fmt.Sprintf(", %s %d%%", slowest.ID, ui.Percent(slowest.LoadedBytes, slowest.LoadBytes))
 	}
 	return fmt.Sprintf("%s %d%% of %s%s, %s", ui.BarText(name, done, total), ui.Percent(done, total),
-		ui.BytesText(total), rest, since.Truncate(time.Second))
+		options.SizeText(total), rest, since.Truncate(time.Second))
 }
 
 // loadingText describes the progress of the loading nodes. It is "" if no node loads.
@@ -93,7 +94,7 @@ func loadingText(nodes []wire.NodeState) string {
 	var out []string
 	for _, n := range nodes {
 		if n.LoadedBytes < n.LoadBytes {
-			out = append(out, fmt.Sprintf("%s %d%% of %s", n.ID, ui.Percent(n.LoadedBytes, n.LoadBytes), ui.BytesText(n.LoadBytes)))
+			out = append(out, fmt.Sprintf("%s %d%% of %s", n.ID, ui.Percent(n.LoadedBytes, n.LoadBytes), options.SizeText(n.LoadBytes)))
 		}
 	}
 	return strings.Join(out, ", ")

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -71,18 +72,18 @@ func (c *Up) readyText(serve cluster.ServeConfig, s readyState, pid int) string 
 	for i, m := range all {
 		part := ""
 		if i < len(s.parts) {
-			part = fmt.Sprintf(", caches of at most %s on all nodes", ui.BytesText(s.parts[i]))
+			part = fmt.Sprintf(", caches of at most %s on all nodes", options.SizeText(s.parts[i]))
 		}
 		line("model", "%s, weights %s, context of %d tokens%s", m.Model, m.Weights, m.MaxContext, part)
 	}
 	weights := ""
 	if s.weights > 0 {
-		weights = ui.BytesText(s.weights) + " of weights, "
+		weights = options.SizeText(s.weights) + " of weights, "
 	}
 	if c.card != nil {
 		line("device", "%s, %s", c.card.ID, c.card.Name)
 	}
-	line("memory", "each node: %scaches of at most %s", weights, ui.BytesText(int64(c.KVMemory)))
+	line("memory", "each node: %scaches of at most %s", weights, options.SizeText(int64(c.KVMemory)))
 	line("page", "%s/     in a terminal: shoal top%s", url, more)
 	switch {
 	case c.keyFile != "":

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/machine"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
@@ -136,8 +137,8 @@ func (f *NodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, l
 	if bytes = f.KVMemory; bytes > 0 {
 		if limit > 0 && bytes > limit/int64(nodes) {
 			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): set at most %s, or remove the flag to use %s",
-				ui.BytesText(bytes), ui.Plural(nodes, "node"), from, ui.BytesText(limit), ui.BytesText(limit/int64(nodes)),
-				ui.BytesText(min(kvMemory, max(part, kvMemoryLeast))))
+				options.SizeText(bytes), ui.Plural(nodes, "node"), from, options.SizeText(limit), options.SizeText(limit/int64(nodes)),
+				options.SizeText(min(kvMemory, max(part, kvMemoryLeast))))
 		}
 		return bytes, false, err
 	}

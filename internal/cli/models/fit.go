@@ -9,11 +9,11 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
-	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -53,11 +53,11 @@ func (n needs) text() string {
 	}
 	adapters := ""
 	if n.adapters > 0 {
-		adapters = fmt.Sprintf(", %s of LoRA adapters", ui.BytesText(n.adapters))
+		adapters = fmt.Sprintf(", %s of LoRA adapters", options.SizeText(n.adapters))
 	}
 	return fmt.Sprintf("%s = %s%s of weights, %s of activations%s and %s of caches, %s of embedding and a margin of %s",
-		ui.BytesText(n.sum()), of, ui.BytesText(n.weights), ui.BytesText(n.workspace), adapters, ui.BytesText(n.caches),
-		ui.BytesText(n.embedding), ui.BytesText(n.margin))
+		options.SizeText(n.sum()), of, options.SizeText(n.weights), options.SizeText(n.workspace), adapters, options.SizeText(n.caches),
+		options.SizeText(n.embedding), options.SizeText(n.margin))
 }
 
 // fit decides how a model fits in a capacity. Its functions are pure.
@@ -122,9 +122,9 @@ func (f *fit) Choose(stored tensor.DType) (tensor.DType, string, error) {
 		}
 		if ok {
 			return dt, fmt.Sprintf("--quant auto: %s, which takes %s, of the %s that %s may use%s", dt, n.text(),
-				ui.BytesText(f.Limit), f.From, beyond), nil
+				options.SizeText(f.Limit), f.From, beyond), nil
 		}
-		beyond = fmt.Sprintf("; %s would take %s", dt, ui.BytesText(n.sum()))
+		beyond = fmt.Sprintf("; %s would take %s", dt, options.SizeText(n.sum()))
 	}
 	return 0, "", f.misfitError(tensor.Q4_0)
 }
@@ -149,10 +149,10 @@ func (f *fit) misfitError(weights tensor.DType) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "the model does not fit: with weights of type %s it takes %s, and %s may use %s. What would fit:",
-		weights, n.text(), f.From, ui.BytesText(f.Limit))
-	options := 0
+		weights, n.text(), f.From, options.SizeText(f.Limit))
+	choices := 0
 	option := func(format string, args ...any) {
-		options++
+		choices++
 		fmt.Fprintf(&b, "\n  "+format, args...)
 	}
 	for _, dt := range quantCandidates(weights) {
@@ -160,7 +160,7 @@ func (f *fit) misfitError(weights tensor.DType) error {
 			continue
 		}
 		if ok, less, err := f.fits(dt, f.Local, f.Total); err == nil && ok {
-			option("a smaller type of weights: --quant %s takes %s", dt, ui.BytesText(less.sum()))
+			option("a smaller type of weights: --quant %s takes %s", dt, options.SizeText(less.sum()))
 			break
 		}
 	}
@@ -169,9 +169,9 @@ func (f *fit) misfitError(weights tensor.DType) error {
 	}
 	if machines, less := f.machinesNeeded(weights); machines > 0 {
 		option("more nodes: %d machines like this one, with a node each that takes %s (shoal up --cluster NAME --expect %d)",
-			machines, ui.BytesText(less.sum()), machines)
+			machines, options.SizeText(less.sum()), machines)
 	}
-	if options == 0 {
+	if choices == 0 {
 		option("nothing on machines of this size: use machines with more memory")
 	}
 	return errors.New(b.String())

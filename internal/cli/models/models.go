@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/internal/machine"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -152,10 +153,10 @@ func printModels(w io.Writer, list []ListedModel, s hub.Settings, nodes int) {
 	}
 	fmt.Fprintln(t, "\tPATH")
 	for _, m := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s", m.Ref, cmp.Or(m.Format, "-"), cmp.Or(m.Stored, "-"), ui.BytesText(m.Bytes))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s", m.Ref, cmp.Or(m.Format, "-"), cmp.Or(m.Stored, "-"), options.SizeText(m.Bytes))
 		for i := range Quants {
 			if i < len(m.Needs) {
-				fmt.Fprintf(t, "\t%s, %s/s", ui.BytesText(m.Needs[i].NodeBytes), rateText(m.Needs[i].Rate))
+				fmt.Fprintf(t, "\t%s, %s/s", options.SizeText(m.Needs[i].NodeBytes), rateText(m.Needs[i].Rate))
 			} else {
 				fmt.Fprint(t, "\t-")
 			}
@@ -206,7 +207,7 @@ func (c *modelsRmCmd) Run(e *ui.Env) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(e.Stdout, "%s is removed: %s are free\n", r, ui.BytesText(freed))
+		fmt.Fprintf(e.Stdout, "%s is removed: %s are free\n", r, options.SizeText(freed))
 	}
 	return nil
 }

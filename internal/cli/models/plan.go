@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/hub"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -74,12 +75,12 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 	w := e.Stdout
 	fmt.Fprintf(w, "%s, %s parameters, on %s, %s mapping\n", p.Model, ui.Count(p.Parameters), ui.Plural(p.Sockets, "node"), p.Mapping)
 	fmt.Fprintf(w, "  each node: %s weights (%s), %s embedding (mapped), %s activations; %s of %s are left for caches\n",
-		ui.BytesText(p.WeightBytes), p.WeightType, ui.BytesText(p.EmbeddingBytes), ui.BytesText(p.WorkspaceBytes),
-		ui.BytesText(max(0, p.CacheBytes)), ui.BytesText(p.Memory))
-	fmt.Fprintf(w, "  cache of one token: %s (%s)\n", ui.BytesText(p.TokenBytes), p.KVType)
+		options.SizeText(p.WeightBytes), p.WeightType, options.SizeText(p.EmbeddingBytes), options.SizeText(p.WorkspaceBytes),
+		options.SizeText(max(0, p.CacheBytes)), options.SizeText(p.Memory))
+	fmt.Fprintf(w, "  cache of one token: %s (%s)\n", options.SizeText(p.TokenBytes), p.KVType)
 	if p.CacheBytes < 0 {
 		return fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant",
-			ui.BytesText(-p.CacheBytes))
+			options.SizeText(-p.CacheBytes))
 	}
 	c.nodeSpeed.print(w, f.Machine, f.weight)
 	fmt.Fprintf(w, "\n  %8s  %10s  %12s  %24s  %9s  %24s  %9s\n", "context", "compressed", "first token", "full: batch (most)",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/hub"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // PullCmd is the command pull.
@@ -65,7 +66,7 @@ func (c *PullCmd) Run(e *ui.Env) error {
 		}
 		out = append(out, pulledModel{m.Name, m.Path, m.Bytes, m.Files})
 		if !c.JSON {
-			fmt.Fprintf(e.Stdout, "%s, %s, is in %s\n", m.Name, ui.BytesText(m.Bytes), m.Path)
+			fmt.Fprintf(e.Stdout, "%s, %s, is in %s\n", m.Name, options.SizeText(m.Bytes), m.Path)
 		}
 	}
 	if c.JSON {
@@ -125,12 +126,12 @@ func pullText(g hub.Progress) string {
 		}
 		return "asking for the list of files"
 	}
-	text := fmt.Sprintf("%d%% of %s", ui.Percent(g.Done, g.Total), ui.BytesText(g.Total))
+	text := fmt.Sprintf("%d%% of %s", ui.Percent(g.Done, g.Total), options.SizeText(g.Total))
 	switch {
 	case g.Waiting != "":
 		text += ", " + g.Waiting
 	case g.Rate > 0:
-		text += fmt.Sprintf(", %s/s", ui.BytesText(int64(g.Rate)))
+		text += fmt.Sprintf(", %s/s", options.SizeText(int64(g.Rate)))
 		if g.Left > 0 {
 			text += fmt.Sprintf(", %s left", g.Left)
 		}

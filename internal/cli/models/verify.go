@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/hub"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -75,7 +76,7 @@ func (c *VerifyCmd) Run(e *ui.Env) error {
 		}
 		if checked.Files > 0 {
 			fmt.Fprintf(e.Stdout, "    %s, %s: all bytes match the checksums of the hub\n",
-				ui.Plural(checked.Files, "file"), ui.BytesText(checked.Bytes))
+				ui.Plural(checked.Files, "file"), options.SizeText(checked.Bytes))
 		}
 		if tokErr == nil {
 			for _, warning := range tok.Warnings() {
@@ -169,7 +170,7 @@ func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 func (c *VerifyCmd) print(e *ui.Env, r *checkpoint.Report, tokenizes bool) error {
 	m := r.Config
 	w := e.Stdout
-	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, ui.Count(r.Parameters), ui.BytesText(r.Bytes))
+	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, ui.Count(r.Parameters), options.SizeText(r.Bytes))
 	fmt.Fprintf(w, "  %d layers, hidden %d, %d heads (%d kv) of %d, ffn %d, vocabulary %d, context %d\n",
 		m.Layers, m.Hidden, m.Heads, m.KVHeads, m.HeadDim, m.FFN, m.Vocab, m.MaxPositions)
 	if g := m.Global; g.Dim > 0 {
@@ -183,17 +184,17 @@ func (c *VerifyCmd) print(e *ui.Env, r *checkpoint.Report, tokenizes bool) error
 			m.Layers-s.Layers, m.CacheLayers()-s.Layers)
 	}
 	for _, t := range r.Types {
-		fmt.Fprintf(w, "  %s: %d tensors, %s parameters, %s\n", t.Stored, t.Tensors, ui.Count(t.Parameters), ui.BytesText(t.Bytes))
+		fmt.Fprintf(w, "  %s: %d tensors, %s parameters, %s\n", t.Stored, t.Tensors, ui.Count(t.Parameters), options.SizeText(t.Bytes))
 	}
-	fmt.Fprintf(w, "  cache of one token: %s in bf16, %s in f32\n  content %s\n\n", ui.BytesText(r.KVBytesBF16),
-		ui.BytesText(r.KVBytesF32), r.Hash)
+	fmt.Fprintf(w, "  cache of one token: %s in bf16, %s in f32\n  content %s\n\n", options.SizeText(r.KVBytesBF16),
+		options.SizeText(r.KVBytesF32), r.Hash)
 	fmt.Fprintf(w, "  %6s  %7s  %16s  %28s\n", "nodes", "mapping", "weights per node", "tokens in 1 GiB of cache each")
 	for _, n := range c.Nodes {
 		mapping, bytes, err := nodeWeights(&r.Config, n)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "  %6d  %7s  %16s  %28d\n", n, mapping, ui.BytesText(bytes), int64(n)*(1<<30)/r.KVBytesBF16)
+		fmt.Fprintf(w, "  %6d  %7s  %16s  %28d\n", n, mapping, options.SizeText(bytes), int64(n)*(1<<30)/r.KVBytesBF16)
 	}
 	if note := AdapterNote(r.Dir); note != "" {
 		fmt.Fprintf(w, "\n%s\n", note)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
@@ -51,8 +52,8 @@ func (s *Service) CanPool(embeds bool) *apierr.Error {
 	switch r := s.Config.Recipe; {
 	case r == nil:
 		return apierr.InvalidCode("model", "model_has_no_pooling",
-			"The model `%s` generates text, and its files do not say how it makes vectors. Serve an embedding model, or start this one with "+
-				"--pooling last or --pooling mean.", s.Config.Models[0])
+			"The model `%s` generates text, and its files do not define how it makes vectors. Serve an embedding model, or start this one with "+
+				"%s last or mean.", s.Config.Models[0], options.Name("pooling"))
 	case embeds && r.Scores:
 		return apierr.InvalidCode("model", "model_does_not_embed",
 			"The model `%s` is a reranker and makes no embeddings. Send a query and documents to /v1/rerank or /v1/score.", s.Config.Models[0])

@@ -3,8 +3,10 @@ package openai
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
@@ -88,7 +90,8 @@ func adapterError(err error) *apierr.Error {
 			Message: "There is no LoRA adapter of this name; GET /v1/models lists them."}
 	case errors.Is(err, engine.ErrAdaptersOff):
 		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypeInvalid, Code: "adapters_off",
-			Message: "Adapters cannot be loaded over the API: start the coordinator with --lora-dir DIR, or name adapters with --lora NAME=FOLDER."}
+			Message: fmt.Sprintf("Adapters cannot be loaded over the API: start the coordinator with %s DIR, or name adapters with %s NAME=FOLDER.",
+				options.Name("lora-dir"), options.Name("lora"))}
 	}
 	return apierr.InvalidCode("lora_path", "adapter_refused", "The adapter was refused: %v.", err)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/pooling/recipe"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
@@ -80,7 +81,7 @@ func (s *API) pair(query, document, instruction string) ([]engine.Segment, *apie
 	if s.rendersPairs() || r.Pair == "" {
 		if !s.rendersPairs() {
 			return nil, apierr.InvalidCode("model", "model_has_no_pair_template",
-				"The model scores pairs, and neither its files nor --template say how a query and a document become one prompt.")
+				"The model scores pairs, and neither its files nor %s define the prompt of a query and a document.", options.Name("chat-template"))
 		}
 		c := engine.Conversation{Messages: []engine.Message{{Role: "query", Content: query}, {Role: "document", Content: document}},
 			AddGenerationPrompt: true}
