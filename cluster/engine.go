@@ -375,7 +375,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		s.Transfers = &wire.TransfersState{Caches: snap.Totals.Taken, Failed: snap.Totals.Untaken}
 	}
 	if t := &snap.Totals; slices.ContainsFunc(snap.Sockets, func(k batcher.SocketLedger) bool { return k.Scratch > 0 }) {
-		s.SavedCaches = &wire.SavedCachesState{Written: t.Saved, Read: t.Loaded, Failed: t.Unloaded}
+		s.SavedCaches = &wire.SavedCachesState{Written: t.Saved, Read: t.Loaded, Failed: t.LoadErrors}
 	}
 	s.LoadSeconds = math.Round(v.Loading.Seconds()*10) / 10
 	figures := c.stepper.Figures(v.Nodes)

@@ -35,7 +35,7 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 		}
 		return r
 	}
-	if r.saved.Phase == saved.There {
+	if r.saved.Phase == saved.Located {
 		if !s.saves.load(r) {
 			return nil
 		}
@@ -57,8 +57,8 @@ func (s *State) admit(p *plan.Plan, left int) *request {
 	return r
 }
 
-// start makes a waiting request a new running sequence, of which this number of tokens is in a cache. The
-// request must have its owner. start returns the Open of the sequence.
+// start makes a waiting request a running sequence. read is the number of tokens that prefill reads, cached
+// the number of those in a cache. The owner must be set. start returns the Open of the sequence.
 func (s *State) start(r *request, ph phase, read, cached int) plan.Open {
 	s.waiting.remove(r)
 	s.sequences++
@@ -68,7 +68,7 @@ func (s *State) start(r *request, ph phase, read, cached int) plan.Open {
 	return r.opens()
 }
 
-// begun counts a first admission, with the tokens of the prompt that a cache had.
+// begun counts the first admission of a request. found is the number of its tokens in a cache.
 func (r *request) begun(s *State, found int) {
 	if r.started >= 0 {
 		return
@@ -100,7 +100,7 @@ func (s *State) head() *request {
 		if !s.eligible(r) {
 			continue
 		}
-		if seq := s.awaits(r); seq != 0 && r.remote.Phase != prefillgroup.Ready && r.saved.Phase != saved.There {
+		if seq := s.awaits(r); seq != 0 && r.remote.Phase != prefillgroup.Ready && r.saved.Phase != saved.Located {
 			r.awaited = seq
 			continue
 		}
@@ -130,8 +130,8 @@ func (s *State) awaits(r *request) (seq uint64) {
 	return 0
 }
 
-// makeRoom preempts sequences for the first waiting request in order, while it lacks a place or
-// memory. They wait with their tokens. An idle cache is dropped.
+// makeRoom preempts sequences while the first waiting request in order lacks a place or memory.
+// Preempted requests wait with their tokens; an idle cache is dropped.
 func (s *State) makeRoom() {
 	r := s.head()
 	if r == nil {
@@ -147,19 +147,19 @@ func (s *State) makeRoom() {
 			continue
 		}
 		v := n.victim()
-		if v == nil || s.saves.awaits(v) { // until the cache is in a file
+		if v == nil || s.saves.awaits(v) {
 			return
 		}
 		s.preempt(v)
 	}
 }
 
-// newcomer is the waiting request that makeRoom preempts others for.
+// newcomer is the waiting request for which makeRoom preempts others.
 type newcomer struct {
 	s      *State
 	r      *request
-	source *request // the sequence that it can begin as a fork of, or nil
-	turn   *request // the idle cache of its session, with which it would continue, or nil
+	source *request // the sequence from which it can be forked, or nil
+	turn   *request // the idle request that has the cache of its session, or nil
 }
 
 // canFork reports whether the request fits as a fork.
@@ -167,8 +167,8 @@ func (n *newcomer) canFork() bool {
 	return n.source != nil && n.s.contexts.bytes(n.r) <= n.s.ledger.sockets[n.source.owner].room()
 }
 
-// victim returns the sequence to preempt next, or nil if none yields. Idle caches in memory come first,
-// then all others from the end of the order. The source is the last choice.
+// victim returns the sequence to preempt next, or nil if none can be preempted. It chooses idle caches in
+// memory first, then other sequences from the end of the order, and the source last.
 func (n *newcomer) victim() *request {
 	var other *request
 	for _, v := range slices.Backward(n.s.running) {
@@ -186,8 +186,8 @@ func (n *newcomer) victim() *request {
 	return other
 }
 
-// yields reports whether a sequence gives way to the request: its client does not read, it is an idle
-// cache, it holds a context, or it is a job that is later in the order.
+// yields reports whether a sequence can be preempted for the request: its client does not read, it is an
+// idle cache, it holds a context, or it is a job that is later in the order.
 func (n *newcomer) yields(v *request) bool {
 	switch {
 	case v.lends():

@@ -39,8 +39,8 @@ func (x *contexts) forks(r *request, read int) bool {
 	return hasRow && r.Policy.Forks() && !r.NoCache && r.Prefill == 0 && r.limit > 0 && x.s.cfg.Geometry.Windows == nil
 }
 
-// offers reports whether others may begin as forks of v, after this number of tokens. A cache with rows in a
-// file, or on their way there, has no fork.
+// offers reports whether requests may be forked from v after this number of tokens. A cache cannot be
+// forked while some of its rows are in a file or move to one.
 func (x *contexts) offers(v *request, read int) bool {
 	return v.read == read && !v.ended && !v.NoCache && v.resides.file.blocks == 0 && (v.Hold || x.s.cfg.Geometry.Recurrent.Layers == 0)
 }

@@ -23,11 +23,12 @@
 // done, evict):
 //
 //	prefix*.go        prompts share blocks that they begin with; package prefix has the blocks
-//	input.go          chunks of prompt tokens that attend like generated ones
+//	input.go          chunks of prompt tokens that are computed as decode rows
 //	drafts.go         rows of several tokens: known output tokens, and drafts of package drafts
 //	replica, spill.go residency: replicas on other sockets, rows in files
 //	context.go        forks of fixed contexts
-//	sessions.go       caches that wait for the next turn; saved.go moves them to files, and package saved has the orders
+//	sessions.go       caches that wait for the next turn
+//	saved.go          caches of idle sessions in files; package saved has the orders
 //	adapted.go        LoRA adapters; package adapters has their memory
 //	remoteprefill.go  prompts that the prefill group reads; package prefillgroup has their progress
 //	clustering.go     policies that cluster a prompt

@@ -37,7 +37,7 @@ func (d *draftRows) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 		row := drafts.Row{Run: run, Of: &r.drafted, Left: r.final() - next, Scores: 1 + max(0, r.Sampling.Logprobs),
 			Reserve: func(n int) int { return d.s.reserve(r, n) }}
 		switch known := len(r.Prompt) + len(r.out) - next; {
-		case !run.Sample || run.Known > 0: // see inputs
+		case !run.Sample || run.Known > 0: // planned by inputs
 		case d.s.cfg.Geometry.Single(r.Policy):
 		case known > 0: // an earlier admission emitted them
 			step.Take(row, r.tokens(next, next+max(0, min(step.Most(row), known))))

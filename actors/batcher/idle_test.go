@@ -126,7 +126,7 @@ func TestIdleCachesYield(t *testing.T) {
 	}
 }
 
-// TestOrderOfVictims: the sequences that yield to a waiting request, in the order in which they are preempted.
+// TestOrderOfVictims checks which sequences are preempted for a waiting request, and in which order.
 func TestOrderOfVictims(t *testing.T) {
 	s := testState(t, func(c *Config) { c.MaxRunning = 9 })
 	add := func(id string, rank int64, set func(*request)) *request {
@@ -160,9 +160,9 @@ func TestOrderOfVictims(t *testing.T) {
 		}
 	}
 	if want := []string{"in memory", "in a file", "context", "later job", "unread", "source"}; !slices.Equal(order, want) {
-		t.Errorf("%q, want %q", order, want)
+		t.Errorf("preempted %q, want %q", order, want)
 	}
 	if len(s.running) != 4 {
-		t.Errorf("%d sequences are left", len(s.running))
+		t.Errorf("%d sequences run after the last preemption, want 4", len(s.running))
 	}
 }

@@ -2,21 +2,21 @@ package batcher
 
 import "github.com/shoal-llm/shoal/internal/engine/plan"
 
-// inputs is the module for prompt tokens that attend like generated ones: the input after a fixed context,
-// the last tokens of a prompt under a policy that asks for it, and the next message of a session. They are read
-// in chunks, like a prompt. A chunk is a decode row of several tokens. The chunk that ends the prompt also
-// samples the first token of the answer.
+// inputs is the module for prompt tokens that are computed as decode rows: the input after a fixed context,
+// the last tokens of a prompt under a policy with a tail, and the next message of a session. A step computes
+// a chunk of them as one decode row of several tokens. The chunk that ends the prompt also samples the first
+// token of the answer.
 type inputs struct{ s *State }
 
-// undoneRows limits the rows of an input where each token of a step needs memory to be undone, or a place in
-// a window's ring.
+// undoneRows is the maximum number of rows of an input in a step if each row needs memory for its rollback,
+// or a slot in the ring of a window.
 const undoneRows = 64
 
-// filedRows limits the rows of an input whose cache has rows in a file: each row reads its own choice from there,
-// one after another, and a step must end in time on a slow disk.
+// filedRows is the maximum number of rows of an input in a step if its cache has rows in a file. Each row
+// reads its own selection from the file, one row after another. The limit bounds a step's time on a slow disk.
 const filedRows = 8
 
-// most returns the most rows of a request's input in a step.
+// most returns the maximum number of rows of a request's input in a step.
 func (x *inputs) most(r *request) int {
 	g, chunk := x.s.cfg.Geometry, x.s.cfg.Chunk
 	switch {
@@ -30,10 +30,10 @@ func (x *inputs) most(r *request) int {
 	return chunk
 }
 
-// plan adds tokens of a request's input to its row, at most left, as far as memory is free. It returns
-// their number.
+// plan appends tokens of a request's input to its row: at most left, and no more than free memory allows.
+// It returns their number.
 func (x *inputs) plan(row *plan.Run, r *request, left int) int {
-	known := len(r.Prompt) - 1 - r.cached // tokens after which the prompt has the next one
+	known := len(r.Prompt) - 1 - r.cached // tokens of the row whose next token is in the prompt
 	if known <= 0 {
 		return 0
 	}
@@ -45,7 +45,7 @@ func (x *inputs) plan(row *plan.Run, r *request, left int) int {
 	return n
 }
 
-// done counts the tokens of a row after which nothing was sampled, and returns their number.
+// done adds the tokens of a row after which nothing was sampled to the cache, and returns their number.
 func (x *inputs) done(r *request, row *plan.Run) int {
 	n := row.Known
 	if !row.Sample {

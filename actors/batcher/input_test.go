@@ -1,7 +1,6 @@
 package batcher
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -10,8 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestInputChunks: the tokens after a context are read in chunks, within the step's tokens and the memory.
-// The chunk that ends the prompt samples. Where a token needs memory to be undone, chunks are short.
+// TestInputChunks: the tokens after a context are read in chunks, within the step's token budget and the
+// free memory. The chunk that ends the prompt samples a token. Chunks have at most undoneRows rows where a
+// rollback needs memory.
 func TestInputChunks(t *testing.T) {
 	plain := geometry
 	defer func() { geometry = plain }()
@@ -75,7 +75,7 @@ func TestInputChunks(t *testing.T) {
 				}
 				e = s.Step(d)
 				if steps > 100 {
-					t.Fatal("it does not end")
+					t.Fatalf("the request runs after %d steps", steps)
 				}
 			}
 			out.take(e)
@@ -119,17 +119,17 @@ func TestInputsAndPrompts(t *testing.T) {
 		}
 		e = s.Step(at.run(e.Start, out.specs))
 		if steps > 100 {
-			t.Fatal("it does not end")
+			t.Fatalf("no request has finished after %d steps", steps)
 		}
 	}
 	out.take(e)
 	if _, over := out.finished["input"]; !over {
-		t.Error(fmt.Sprint("the input waits for the prompt: ", out.finished))
+		t.Errorf("the input waits for the prompt: %v", out.finished)
 	}
 }
 
-// TestInputsOneByOne: sockets refuse steps of several tokens under a policy whose scores change between them,
-// when layers share a cache.
+// TestInputsOneByOne: a step has one row of an input if layers share a cache under a policy whose scores
+// change after each token. Sockets refuse such steps with several rows.
 func TestInputsOneByOne(t *testing.T) {
 	across := geometry
 	across.Across = true

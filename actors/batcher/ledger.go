@@ -62,7 +62,7 @@ func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 		demand := booking.Demand{Policy: r.Policy, Read: d.Tokens, Tokens: min(d.Tokens+1, r.final()), Arrives: true}
 		return demand.Choose(l.g, ranks, r.canOwn)
 	}
-	if f := &r.saved.Found; r.saved.Phase == saved.There {
+	if f := &r.saved.Found; r.saved.Phase == saved.Located {
 		demand := booking.Demand{Policy: r.Policy, Read: f.Prompt, Tokens: min(f.Tokens+1, r.final()), Arrives: true}
 		return demand.Choose(l.g, ranks, func(rank int) bool { return rank == f.Rank && r.canOwn(rank) })
 	}

@@ -141,10 +141,10 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	return p
 }
 
-// talk is a session of drawTurn.
+// talk is a session whose turns drawTurn draws.
 type talk struct {
-	first  int
-	text   []int32
+	first  int     // tokens of the first prompt
+	text   []int32 // prompts and answers of the turns that ended
 	policy *kvcache.Policy
 	turn   *Spec // the newest, if it is not in text
 }
@@ -154,7 +154,7 @@ var talkNames = []string{"x", "y", "z"}
 // savedLoads counts the caches that were read from files.
 var savedLoads int
 
-// drawTurn draws the next turn of a session; nil: its last one has not ended.
+// drawTurn draws the next turn of a session. It returns nil if the last turn has not ended.
 func drawTurn(r *rapid.T, talks map[string]*talk, out *client, id string, now int64) *Spec {
 	name := rapid.SampledFrom(talkNames).Draw(r, "session")
 	v := talks[name]
@@ -328,7 +328,7 @@ func everythingEnds(t *testing.T) {
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
 			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail",
 				"place", "unplace", "tick", "stale", "unread", "reset", "answer", "adapter", "adapter",
-				"turn", "turn", "turn", "file", "file", "end", "go on", "go on", "next turns"}).Draw(r, "action") {
+				"turn", "turn", "turn", "file", "file", "end", "advance", "advance", "restart"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -348,7 +348,7 @@ func everythingEnds(t *testing.T) {
 				if d, ok := files.answer(s, at, rapid.IntRange(0, 7).Draw(r, "the disk fails") == 0); ok {
 					step(d)
 				}
-			case "go on": // so that turns end
+			case "advance": // until most turns have ended
 				for range 60 {
 					if d, ok := files.answer(s, at, false); ok {
 						step(d)
@@ -359,7 +359,7 @@ func everythingEnds(t *testing.T) {
 						step(Tick{now})
 					}
 				}
-			case "next turns": // after the loss of all memory
+			case "restart": // loses all memory; every session continues
 				if at == nil {
 					continue
 				}

@@ -98,7 +98,7 @@ func (x *remotePrefills) take(r *request) bool {
 	}
 	d := &r.remote.Done
 	x.s.ledger.admit(r, owner, need)
-	x.s.start(r, prefill, d.Tokens, 0) // the sockets open it when its cache comes
+	x.s.start(r, prefill, d.Tokens, 0) // a later plan opens it, after its cache has arrived
 	r.remote.Phase = prefillgroup.Coming
 	x.s.out.Takes = append(x.s.out.Takes, prefillgroup.Take{
 		Number: d.Number, Rank: d.Rank, Source: d.Seq, Tokens: d.Tokens,
@@ -128,7 +128,7 @@ func (x *remotePrefills) taken(t TakeDone) {
 func (x *remotePrefills) requeue(r *request) {
 	x.s.free(r)
 	x.s.running.remove(r)
-	r.restart() // also an idle one: the next plan must not resume with its cache
+	r.restart() // also if r is idle: the next plan must not resume its cache
 	if !r.idle {
 		x.s.waiting.insert(r)
 	}

@@ -34,13 +34,13 @@ type request struct {
 	phase     phase
 	unread    bool // its client does not read its tokens
 	paused    bool // it decodes, and its adapter is not in memory yet
-	stalled   bool // it decodes, and memory for its next row waits for an idle cache that goes to a file
+	stalled   bool // it decodes, and waits for memory of an idle cache that is being written to a file
 	complete  bool // it has all its tokens
 	idle      bool // its turn has ended; its cache waits for the next one until this time
 	until     int64
 	idleSince int64
-	write     saved.File // its cache in a file, while it is idle
-	saved     saved.Turn // the cache of its session in a file, before it runs
+	write     saved.File // progress of writing its cache to a file, while it is idle
+	saved     saved.Turn // progress of loading its session's cache from a file, before it runs
 	ended     bool       // its Finish was emitted; its memory is freed between steps
 	seq       uint64
 	owner     int

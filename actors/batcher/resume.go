@@ -61,7 +61,7 @@ func (s *State) adopt(held []Held) {
 			spilled = 0
 		}
 		bytes := kvcache.SpilledBytes(s.cfg.Geometry, k.read, min(k.cached+1, r.final()), 1, spilled, r.Policy)
-		if r.hasAdapter() || r.idle { // the rows of its last step stay until the adapter is loaded, or the next turn begins
+		if r.hasAdapter() || r.idle { // uncommitted rows stay until the adapter is loaded, or the next turn begins
 			bytes = max(bytes, kvcache.SpilledBytes(s.cfg.Geometry, k.read, most, staged, spilled, r.Policy))
 		}
 		if bytes > s.ledger.sockets[own].free() {

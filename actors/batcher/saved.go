@@ -17,17 +17,17 @@ import (
 type saves struct {
 	s     *State
 	last  uint64              // number of the newest order
-	turns map[uint64]*request // that wait for an answer, by number of the order
-	idle  map[uint64]*request // whose caches are written
+	turns map[uint64]*request // turns that wait for an answer, by number of the order
+	idle  map[uint64]*request // requests whose caches are being written, by number of the order
 	ended []string            // sessions whose files the next placement drops
 }
 
 const (
-	findMillis  = 1000   // limit of a lookup, which reads no file
-	roomMillis  = 5000   // maximum time that a request waits until an idle cache is in a file
-	retryMillis = 10_000 // after a write that failed
-	maxWrites   = 4      // caches that are written at once
-	maxEnded    = 1024
+	findMillis  = 1000   // time limit of a lookup, which reads no file
+	roomMillis  = 5000   // maximum time that a request waits for a write of an idle cache, or for memory to load one
+	retryMillis = 10_000 // time after a failed write until the next write of the same cache
+	maxWrites   = 4      // maximum number of caches that are written at the same time
+	maxEnded    = 1024   // maximum length of saves.ended
 )
 
 // plan writes idle caches to files, and looks for those of waiting turns.
@@ -67,7 +67,7 @@ func (x *saves) order(o saved.Order) {
 
 func (x *saves) key(session string) saved.Key { return saved.NewKey(x.s.cfg.Identity, session) }
 
-// disks returns the ranks with a disk.
+// disks returns the ranks of the sockets with a scratch folder.
 func (x *saves) disks() (ranks []int) {
 	for i := range x.s.ledger.sockets {
 		if x.s.ledger.sockets[i].Scratch > 0 {
@@ -77,7 +77,7 @@ func (x *saves) disks() (ranks []int) {
 	return ranks
 }
 
-// short reports whether a socket has little memory.
+// short reports whether less than 1/memoryShort of a socket's budget is free.
 func (x *saves) short(rank int) bool {
 	a := &x.s.ledger.sockets[rank]
 	return a.room() < a.Budget/memoryShort
@@ -103,7 +103,7 @@ func (x *saves) write(r *request) {
 		Millis: r.until - x.s.now})
 }
 
-// awaits reports whether memory should wait until the cache of an idle request is in a file.
+// awaits reports whether the memory of an idle request must stay until its cache is in a file. It orders the write.
 func (x *saves) awaits(r *request) bool {
 	if !x.savable(r) || r.write.Written {
 		return false
@@ -115,7 +115,7 @@ func (x *saves) awaits(r *request) bool {
 	return x.s.now < r.write.Since+roomMillis && (r.write.Number != 0 || x.s.now >= r.write.After)
 }
 
-// done takes the answer to an order.
+// done processes the answer to an order.
 func (x *saves) done(d saved.Done) {
 	if r := x.idle[d.Number]; r != nil {
 		delete(x.idle, d.Number)
@@ -133,11 +133,11 @@ func (x *saves) done(d saved.Done) {
 	}
 }
 
-// written takes the end of a write.
+// written processes the end of a write.
 func (x *saves) written(r *request, d saved.Done) {
 	if d.Err == "" {
 		x.s.totals.Saved++
-		if x.s.now >= r.until { // the session has ended meanwhile
+		if x.s.now >= r.until { // the session ended during the write
 			x.drop(r.Session)
 		}
 	}
@@ -163,11 +163,11 @@ func (x *saves) found(r *request, list []saved.Found) {
 		}
 	}
 	if best.Rank != none {
-		r.saved.Phase, r.saved.Found = saved.There, best
+		r.saved.Phase, r.saved.Found = saved.Located, best
 	}
 }
 
-// coming returns the number of caches that sockets read.
+// coming returns the number of caches that sockets are reading from files.
 func (x *saves) coming() (n int) {
 	for _, r := range x.s.running {
 		if r.saved.Phase == saved.Coming {
@@ -184,7 +184,7 @@ func (x *saves) load(r *request) bool {
 		owner, need = x.s.fit(r, 0)
 	}
 	if owner == none {
-		// The text can be read by any node.
+		// After roomMillis the turn reads its text, which any node can do.
 		if r.saved.Since = cmp.Or(r.saved.Since, max(1, x.s.now)); x.s.now >= r.saved.Since+roomMillis {
 			r.saved.Phase = saved.None
 		}
@@ -202,10 +202,10 @@ func (x *saves) load(r *request) bool {
 	return true
 }
 
-// loaded takes the end of a load. If the rows did not arrive, the text is read again.
+// loaded processes the end of a load. After an error the turn reads its text.
 func (x *saves) loaded(r *request, err string) {
 	if err != "" {
-		x.s.totals.Unloaded++
+		x.s.totals.LoadErrors++
 		r.saved.Fail()
 		x.s.remote.requeue(r)
 		return
@@ -231,7 +231,7 @@ func (x *saves) drop(session string) {
 	}
 }
 
-// interrupted forgets the orders of an epoch that is over.
+// interrupted drops the orders of an epoch that is over.
 func (x *saves) interrupted() {
 	for _, list := range []queue{x.s.waiting, x.s.running} {
 		for _, r := range list {

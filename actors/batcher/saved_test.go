@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// idleFiles are the files of idle caches of all sockets, with the orders that are not answered.
+// idleFiles simulates the files of idle caches of all sockets, with the orders that are not answered.
 type idleFiles struct {
 	files   map[string]map[saved.Key]idleFile // by ID of the socket
 	pending []saved.Order
@@ -45,7 +45,7 @@ func (f *idleFiles) ask(s *State, at *cluster, orders []saved.Order) {
 	}
 }
 
-// answer answers the oldest order as sockets do. With fails they cannot write or read.
+// answer answers the oldest order as sockets do, or with an error if fails is set.
 func (f *idleFiles) answer(s *State, at *cluster, fails bool) (d saved.Done, ok bool) {
 	if len(f.pending) == 0 {
 		return d, false
@@ -129,7 +129,7 @@ func (f *idleFiles) load(s *State, at *cluster, o saved.Order, d *saved.Done) {
 	f.loads++
 }
 
-// idleRig runs turns of sessions on a cluster with files.
+// idleRig runs turns of sessions on a simulated cluster with files.
 type idleRig struct {
 	t       *testing.T
 	s       *State
@@ -141,7 +141,7 @@ type idleRig struct {
 	now     int64
 	texts   map[string][]int32
 	policy  *kvcache.Policy
-	rows    int  // tokens of decode rows
+	rows    int  // tokens of decode rows since the last turn began
 	broken  bool // files cannot be written or read
 }
 
@@ -173,7 +173,7 @@ func (g *idleRig) step(in Input) {
 	}
 }
 
-// advance runs what can run, and then lets time pass.
+// advance answers an order, or runs the step in flight, or advances the clock by 100 ms.
 func (g *idleRig) advance() {
 	g.t.Helper()
 	if d, ok := g.files.answer(g.s, g.at, g.broken); ok {
@@ -192,7 +192,7 @@ func (g *idleRig) advance() {
 	g.step(Tick{g.now})
 }
 
-// rest lets caches become idle and go to files.
+// rest advances 40 times, which is enough for the caches of ended turns to be written.
 func (g *idleRig) rest() {
 	g.t.Helper()
 	for range 40 {
@@ -210,7 +210,7 @@ func (g *idleRig) turn(session string, added int) {
 	g.step(Submit{spec})
 	for steps := 0; g.out.finished[spec.ID].ID == ""; steps++ {
 		if steps > 1000 {
-			g.t.Fatalf("%s is stuck: %+v", spec.ID, g.s.Snapshot())
+			g.t.Fatalf("%s has not ended after %d steps: %+v", spec.ID, steps, g.s.Snapshot())
 		}
 		g.advance()
 	}
@@ -223,7 +223,7 @@ func (g *idleRig) turn(session string, added int) {
 	}
 }
 
-// place begins an epoch. from has the rank of each socket in the last one, or none.
+// place begins an epoch. from has the rank of each socket in the last epoch, or none.
 func (g *idleRig) place(sockets []Socket, from ...int) {
 	g.t.Helper()
 	next, held := g.at.inherit(g.at.epoch+1, sockets, from)
@@ -231,9 +231,9 @@ func (g *idleRig) place(sockets []Socket, from ...int) {
 	g.step(Placed{Epoch: next.epoch, Sockets: sockets, Held: held})
 }
 
-// TestIdleCachesInFiles: the caches of two sessions do not fit together. Each turn finds its own in a
-// file, and reads only what is new. The files survive the loss of all memory. After the loss of a node with
-// a file, and after the loss of a file, a turn reads its text. The end of a session drops its files.
+// TestIdleCachesInFiles: memory has room for one of two sessions' caches. Each turn loads its cache from a
+// file, and computes only its new tokens. The files survive the loss of all memory. After the loss of a node
+// with a file, and after the loss of a file, a turn reads its text. The end of a session drops its files.
 func TestIdleCachesInFiles(t *testing.T) {
 	endless, err := kvpolicy.Parse("streaming:sink=4,recent=60,positions=cache")
 	if err != nil {
@@ -255,23 +255,23 @@ func TestIdleCachesInFiles(t *testing.T) {
 	g.turn("s", 50)
 	g.turn("t", 50) // at once: the cache of s is written before its memory is used
 	if g.s.totals.Saved == 0 {
-		t.Fatal("memory was used before the cache was in a file")
+		t.Fatal("the memory of an idle cache was freed before the cache was in a file")
 	}
 	for range 3 {
 		reads("s", 10, 10+2*20, 1)
 		reads("t", 10, 10+2*20, 1)
 	}
-	if g.s.totals.Unloaded > 0 || g.s.totals.Loaded != 6 {
+	if g.s.totals.LoadErrors > 0 || g.s.totals.Loaded != 6 {
 		t.Fatalf("%+v", g.s.totals)
 	}
 
-	// All ends and starts again.
+	// All memory is lost, and ranks change.
 	g.rest()
 	g.place([]Socket{node("b", 0, 2), node("a", 2, 4)}, none, none)
 	reads("s", 10, 10+2*20, 1)
 	reads("t", 10, 10+2*20, 1)
 
-	// A cache is in the file of a node that is lost.
+	// The node with the files is lost.
 	g.rest()
 	for id := range g.files.files {
 		delete(g.files.files, id)
@@ -280,11 +280,11 @@ func TestIdleCachesInFiles(t *testing.T) {
 	before := len(g.texts["s"])
 	reads("s", 10, before, 0)
 	if g.rows < before-50 {
-		t.Fatalf("%d rows of %d tokens, although there is no file", g.rows, before)
+		t.Fatalf("%d decode rows of %d tokens without a file, want at least %d", g.rows, before, before-50)
 	}
 	reads("t", 10, len(g.texts["t"])+30, 0)
 
-	// A file cannot be read. The turn reads its text, once.
+	// A file cannot be read: the turn reads its text.
 	g.rest()
 	g.turn("u", 50)
 	key := saved.NewKey("a model", "s")
@@ -295,7 +295,7 @@ func TestIdleCachesInFiles(t *testing.T) {
 	x.policy = kvcache.Full()
 	g.files.files["c"][key] = x
 	reads("s", 10, len(g.texts["s"])+30, 0)
-	if g.s.totals.Unloaded != 1 {
+	if g.s.totals.LoadErrors != 1 {
 		t.Fatalf("%+v", g.s.totals)
 	}
 
@@ -315,7 +315,7 @@ func TestIdleCachesInFiles(t *testing.T) {
 		t.Fatal("a session that has ended has a file")
 	}
 
-	// Without a working disk all goes on as without files.
+	// With a broken disk, turns run as without files.
 	g.broken = true
 	g.turn("v", 50)
 	g.rest()

@@ -82,8 +82,8 @@ func (r *request) row() plan.Run {
 
 // growAll books the bytes of the next decode rows, in order. If memory is short on a socket, it
 // first drops replicas there. Then it preempts the last sequence in order that has memory there,
-// which can be the same one. If that is an idle cache which is being written to a file, the request
-// has no row in this step.
+// which can be the same one. If that sequence is an idle cache which is being written to a file, the
+// request has no row in this step.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
 		r.stalled = false

@@ -59,7 +59,7 @@ func (v *residency) fileBlocks(r *request) int {
 	return kvcache.Spillable(v.s.ledger.g, r.read, r.cached-r.staged, r.Policy)
 }
 
-// canMove reports whether a cache can go to a file in this step. A context that others begin with stays in
+// canMove reports whether a cache can move to a file in this step. A context that requests share stays in
 // memory.
 func (v *residency) canMove(r *request, p *plan.Plan) bool {
 	if !r.movable() || r.Hold || r.resides.inMemory {

@@ -44,10 +44,10 @@ func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 	}
 }
 
-// paged is a policy whose rows can be in a file. So is recalled, which also lays the prompt out again.
+// paged and recalled are policies whose rows can be in a file. recalled also reorders the prompt's rows.
 var paged, recalled = parsed("quest:page=16,budget=32"), parsed("snapstream:sink=4,recent=8,topk=12,obs=4,pool=3,recall=16")
 
-// inClusters is a policy whose chosen rows can be in a file.
+// inClusters is a policy that selects single slots. Rows of its clustered tokens can be in a file.
 var inClusters = parsed("squeezed:clusters=0.05,sparsity=0.95,tail=9,obs=7")
 
 // A sequence moves to a file once, when another waits for memory and the disk has room. Its memory
@@ -118,9 +118,10 @@ func testSpill(t *testing.T, policy *kvcache.Policy) {
 	}
 }
 
-// A cache with rows in a file, or on their way there, has no fork: a request with the same context reads it.
+// A cache whose rows are in a file, or move to one, is not forked: a request with the same context reads
+// its text.
 func TestSpilledHasNoFork(t *testing.T) {
-	for _, short := range []bool{false, true} { // another request waits for memory
+	for _, short := range []bool{false, true} { // memory is short: another request waits
 		s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.NoPrefixCache = 500, 450, true })
 		out := newClient(t)
 		budget := kvcache.HandoverBytes(geometry, geometry.KVHeads, 420, inClusters) + kvcache.ResidentBytes(geometry, 420, 420, inClusters)*3/4
@@ -162,7 +163,7 @@ func TestSpilledHasNoFork(t *testing.T) {
 			out.take(e)
 			checkLedger(t, s)
 			if e.Start == nil || steps > 2000 {
-				t.Fatalf("stuck: %+v", s.Snapshot())
+				t.Fatalf("no next step after %d steps: %+v", steps, s.Snapshot())
 			}
 			e = s.Step(at.run(e.Start, out.specs))
 		}

@@ -14,8 +14,8 @@ type Totals struct {
 	Lost       uint64 // caches whose files failed
 	Taken      uint64 // caches that came from the prefill group
 	Saved      uint64 // caches of idle sessions that were written to files
-	Loaded     uint64 // and read from them for the next turn
-	Unloaded   uint64 // those that could not be read
+	Loaded     uint64 // caches that were read from these files for the next turn
+	LoadErrors uint64 // caches that could not be read from these files
 	Untaken    uint64 // prompts that the prefill group could not read, or whose caches did not arrive
 }
 

@@ -1,5 +1,5 @@
-// Package saved has the values with which the batcher moves caches of idle sessions to files of their nodes,
-// and back for the next turn.
+// Package saved has the orders by which the batcher moves caches of idle sessions to files of their nodes,
+// and back for the next turn. Times are in milliseconds of the batcher's clock.
 package saved
 
 import (
@@ -10,29 +10,29 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 )
 
-// Do is what an Order asks for.
+// Do is the kind of an Order.
 type Do uint8
 
 const (
-	Find  Do = iota // which sockets have a cache of the session
+	Find  Do = iota // find the sockets with a cache of the session
 	Write           // write a cache to a file of its owner
 	Load            // read a cache from a file of its owner
 	Drop            // remove the files of the session
 )
 
-// Key names a session in the files of one model.
+// Key identifies a session of one model in files.
 type Key [32]byte
 
-// NewKey returns the key of a session. identity is that of everything that rows depend on, except tokens.
+// NewKey returns the key of a session. identity stands for the model and all settings on which rows depend.
 func NewKey(identity, session string) Key {
 	return sha256.Sum256(fmt.Appendf(nil, "shoal session 1\x00%d %s%s", len(identity), identity, session))
 }
 
-// Cache identifies a cache of a session.
+// Cache identifies the contents of a session's cache.
 type Cache struct {
-	Prompt int // tokens that prefill read
-	Tokens int // in the cache
-	Digest [32]byte
+	Prompt int      // tokens that prefill read
+	Tokens int      // tokens in the cache
+	Digest [32]byte // SHA-256 of the policy, the adapter, both numbers and the tokens
 }
 
 // NewCache identifies the cache of the first tokens of a text under a policy.
@@ -47,23 +47,24 @@ func NewCache(policy string, adapter lora.ID, prompt, tokens int, token func(pos
 	return Cache{Prompt: prompt, Tokens: tokens, Digest: [32]byte(h.Sum(nil))}
 }
 
-// Order is an order to sockets. A Done answers each, except Drop.
+// Order is an order to sockets. A Done with its Number answers each Find, Write and Load.
 type Order struct {
 	Do     Do
-	Number uint64
+	Number uint64 // of the order; 0: Drop
 	Epoch  uint32
 	Key    Key
-	Ranks  []int // of the sockets: those with a disk, or the owner
-	Seq    uint64
-	Cache  Cache
-	Policy string
-	// Adapter is the LoRA adapter of the request; zero: none.
+	Ranks  []int  // of the sockets: those with a scratch folder, or the owner
+	Seq    uint64 // Write, Load: the sequence
+	Cache  Cache  // Write, Load
+	Policy string // Load: spec of the policy
+	// Adapter is the LoRA adapter of the request (Load); zero: none.
 	Adapter lora.ID
-	// Millis is the time until the end of the session (Write), or for the answer (Find).
+	// Millis is the time until the end of the session (Write), or the time limit (Find).
 	Millis int64
 }
 
-// Done answers an Order. Err says why Write or Load failed; "": it is done.
+// Done answers an Order. Err is the error of a socket, or empty. A Find with an error may have results of
+// other sockets.
 type Done struct {
 	Number uint64
 	Err    string
@@ -76,25 +77,25 @@ type Found struct {
 	Cache
 }
 
-// Phase is the state of a turn that waits.
+// Phase is the state of a waiting turn.
 type Phase uint8
 
 const (
 	Undecided Phase = iota
 	Asked           // the sockets look for a cache
-	There           // a socket has one
-	Coming          // it has memory for the cache, and reads it
-	None            // the turn reads the text
+	Located         // a socket has the cache in a file
+	Coming          // the socket has memory for the cache, and reads the file
+	None            // the turn reads its text
 )
 
 // Turn is the progress of a turn whose session may have a cache in a file. The zero value is undecided.
 type Turn struct {
 	Phase  Phase
 	Number uint64 // of the newest Order
-	Until  int64  // when Asked ends without an answer
-	Found  Found  // from There on
-	Since  int64  // when the node with the cache first had no memory for it; 0: it had
-	failed bool   // a cache could not be read
+	Until  int64  // time at which Asked ends without an answer
+	Found  Found  // set in Located and Coming
+	Since  int64  // time at which the node with the cache first lacked memory for it; 0: never
+	failed bool   // a cache of the session could not be read
 }
 
 // Away reports whether the turn waits for an answer.
@@ -103,7 +104,7 @@ func (t *Turn) Away() bool { return t.Phase == Asked }
 // Pending reports whether the turn may begin with a cache from a file.
 func (t *Turn) Pending() bool { return t.Phase >= Asked && t.Phase <= Coming }
 
-// Ask begins a Find. It returns false if a cache could not be read before: the turn then reads its text.
+// Ask begins a Find. It returns false if an earlier load of the turn failed: the turn then reads its text.
 func (t *Turn) Ask(number uint64, until int64) bool {
 	if t.failed {
 		t.Phase = None
@@ -113,16 +114,16 @@ func (t *Turn) Ask(number uint64, until int64) bool {
 	return true
 }
 
-// Fail ends the use of a file.
+// Fail resets the turn after a failed load. Later calls of Ask return false.
 func (t *Turn) Fail() { *t = Turn{failed: true} }
 
 // Restart resets the turn for its next admission.
 func (t *Turn) Restart() { *t = Turn{failed: t.failed} }
 
-// File is the progress of the file of an idle cache.
+// File is the progress of writing an idle cache to a file.
 type File struct {
-	Number  uint64 // of the order; 0: none
+	Number  uint64 // of the Write in progress; 0: none
 	Written bool
-	After   int64 // no order before this time
-	Since   int64 // since when memory waits for it; 0: none does
+	After   int64 // no Write before this time
+	Since   int64 // time since which another request waits for the memory of the cache; 0: none waits
 }

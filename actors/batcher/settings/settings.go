@@ -61,7 +61,7 @@ type Config struct {
 
 	MaxWaiting int // maximum requests in the queue; further ones are rejected; 1024
 
-	IdleMillis     int64 // time after which the cache of an idle session is written to a file, if there is memory; 1000
+	IdleMillis     int64 // time until the cache of an idle session is written to a file, earlier if memory is short; 1000
 	DiskMillis     int64 // maximum time that a request waits for the disk tier; 2000
 	JobMillis      int64 // requests that arrive within this time after a job are admitted before it; 60 000
 	PriorityMillis int64 // waiting time that equals one level of priority; 10 000
@@ -143,7 +143,7 @@ func (c *Config) Validate() error {
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
 	case c.IdleMillis < 1:
-		return fmt.Errorf("%w: idle caches that are written after %d ms: want at least 1", ErrConfig, c.IdleMillis)
+		return fmt.Errorf("%w: %d ms until idle caches are written to files must be at least 1", ErrConfig, c.IdleMillis)
 	case c.StepTargetMillis < 1 || c.DiskMillis < 1 || c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:
 		return fmt.Errorf("%w: step target %d ms, disk %d ms, job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive",
 			ErrConfig, c.StepTargetMillis, c.DiskMillis, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)

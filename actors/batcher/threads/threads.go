@@ -134,7 +134,7 @@ func (t *Chooser) Plan(p *plan.Plan) {
 	}
 }
 
-// inputRows reports whether a decode row has several tokens of a prompt, which all threads read.
+// inputRows reports whether a decode row has several tokens of a prompt. All threads compute such a row.
 func inputRows(d plan.Run) bool { return d.Known > 0 || !d.Sample && len(d.Tokens) > 1 }
 
 // comparable reports whether the time of a plan can be compared with others of its kind.
