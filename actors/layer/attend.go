@@ -23,9 +23,9 @@ type attention struct {
 	entries []attendTask // decode: one per segment and head
 	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots
 	long    longRows
-	blocks  []attendTask // prefill, and decode rows that several tasks share: one per segment and head
-	writes  []attendTask // of blocks: tasks that write keys and values
-	reads   []attendTask // of blocks: tasks that attend for queries
+	blocks  []attendTask // prefill, and decode rows that are split into several tasks: one per segment and head
+	writes  []attendTask // parts of blocks: tasks that write keys and values
+	reads   []attendTask // parts of blocks: tasks that compute attention of queries
 
 	write, read, observe func(i int)
 
@@ -123,16 +123,18 @@ func (w *Weights) attend(index int, b *Processor) {
 	}
 }
 
-// decodeRows is the number of rows of one task where several tasks share the decode rows of a segment
-// and each row reads slots of its own.
+// decodeRows is the number of rows per task if a segment's decode rows are split into tasks and each row
+// selects slots of its own.
 const decodeRows = 8
 
-// rowsPerTask returns the number of decode rows of a segment that one task attends for.
+// rowsPerTask returns the number of decode rows of a segment per task.
 func (a *attention) rowsPerTask(t attendTask) int {
 	return rowsPerTask(t, a.b.Layout.TokensTogether(a.b.Dims.group()))
 }
 
-// rowsPerTask is the method for tasks of which one walks the cache for `together` causal rows.
+// rowsPerTask returns the number of decode rows of t per task. together is the number of causal rows that
+// share one pass over the cache. All rows are one task if they are few, or if the cache does not allow
+// parallel views.
 func rowsPerTask(t attendTask, together int) int {
 	if t.s.N <= decodeRows || !t.s.Cache.ParallelViews(t.cache) {
 		return t.s.N
@@ -162,9 +164,9 @@ func splitWrites(to []attendTask, t attendTask) []attendTask {
 	return to
 }
 
-// splitReads appends the attention tasks of a segment's rows. Each has the number of queries that share
-// one pass over the cache. Later queries read more keys, and a thread gets consecutive tasks: so
-// tasks alternate between the end and the beginning of the prompt, the longer one first.
+// splitReads appends the attention tasks of a segment's rows. Each task has the given number of queries,
+// which share one pass over the cache. Later queries read more keys, and a thread gets consecutive tasks.
+// So tasks alternate between the end and the beginning of the prompt, the longer one first.
 func splitReads(to []attendTask, t attendTask, queries int) []attendTask {
 	for lo, hi := 0, (t.s.N+queries-1)/queries-1; lo <= hi; lo, hi = lo+1, hi-1 {
 		part := t
@@ -297,7 +299,7 @@ func (a *attention) rows(t attendTask) (q, out []float32) {
 	return a.b.QKV[row*a.b.Dims.qkvWidth()+at:], a.b.Attn[row*d.qCols()+at:]
 }
 
-// writeBlock writes the rows of a task whose reads are other tasks.
+// writeBlock writes the rows of a task. Other tasks compute their attention.
 func (a *attention) writeBlock(t attendTask) {
 	if a.w.computesKV() {
 		a.rotateKeys(t)

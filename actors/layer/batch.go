@@ -34,8 +34,8 @@ type Cache interface {
 	// the token at pos reads (nil: all). q is the token's rotated query (group, HeadDim). Blocks
 	// may be stored in s, which must not be used for another View before they have been read.
 	View(layer, head, pos int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
-	// ParallelViews reports whether several threads may View a head at the same time, each with a scratch
-	// of its own.
+	// ParallelViews reports whether several threads may call View for a head of the layer at the same
+	// time, each with its own scratch.
 	ParallelViews(layer int) bool
 	// Blocks returns all blocks of one head in storage order, for prefetching before View.
 	Blocks(layer, head int) [][]byte

@@ -298,7 +298,7 @@ func (a *latentAttention) plan(round int) (more bool) {
 	return more
 }
 
-// rowsPerTask returns the number of decode rows of a segment that one task attends for.
+// rowsPerTask returns the number of decode rows of a segment per task.
 func (a *latentAttention) rowsPerTask(t attendTask) int {
 	if a.w.Index != nil {
 		return t.n

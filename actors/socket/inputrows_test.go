@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestInputInChunks: an input that follows a prompt has the bits of one token per step, in steps of any
-// number of rows. Several threads share the rows of a step. Each row reads slots of its own choice.
+// TestInputInChunks: an input after a prompt gives the same bits with any number of rows per step, as with
+// one. Several threads share the rows of a step, and each row selects its own slots.
 func TestInputInChunks(t *testing.T) {
 	const input, prompt = 233, 700
 	for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestInputInChunks(t *testing.T) {
 				want := read(1)
 				for _, chunk := range []int{7, 31, 200} {
 					if got := read(chunk); !slices.Equal(got, want) {
-						t.Errorf("chunks of %d rows give other bits than one row a step", chunk)
+						t.Errorf("chunks of %d rows give other bits than one row per step", chunk)
 					}
 				}
 			})

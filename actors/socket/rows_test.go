@@ -30,7 +30,7 @@ type decoder struct {
 	place topology.Placement
 }
 
-// decodeRows is the number of rows of the longest step of TestRowsOfSeveralTokens, mostRows that of a decoder.
+// decodeRows is the maximum number of rows per step in TestRowsOfSeveralTokens, mostRows that of a decoder.
 const (
 	decodeRows = 9
 	mostRows   = 200

@@ -25,7 +25,7 @@ func (a *Actor) saved(m *Saved) {
 	}
 }
 
-// save begins to write a cache.
+// save begins to write the cache of an idle session to a file.
 func (a *Actor) save(m *Saved) {
 	r := m.Request
 	effects, err := a.machine.Save(r)

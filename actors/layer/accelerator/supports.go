@@ -70,7 +70,7 @@ func Policy(p *kvcache.Policy) error {
 			"use snapkv, leave heads=ada out, or compute on the CPU", p.Name())
 	}
 	return fmt.Errorf("cache policy %s is not computed on a graphics card, since it selects what a query reads: "+
-		"use one that evicts, such as snapstream without recall, or compute on the CPU", p.Name())
+		"use a policy that evicts, such as snapstream without recall, or compute on the CPU", p.Name())
 }
 
 // ActivationBytes returns the memory of a card that the steps of one micro-batch take, without the caches.

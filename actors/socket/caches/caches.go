@@ -23,7 +23,7 @@ type Caches struct {
 	spiller     *spiller                    // moves caches to files; nil: caches stay in memory
 	fetcher     *fetcher                    // fetches blocks from other sockets
 	taker       *taker                      // takes caches from sockets of the prefill group, or from files
-	saver       *saver                      // writes caches of idle sessions to files; nil: there are none
+	saver       *saver                      // writes caches of idle sessions to files; nil: no folder for files
 	arrivals    map[uint64]*arrival         // caches that are being taken
 	lent        lent                        // long blocks that other sockets have taken a part of
 	incoming    map[uint64]*incoming        // blocks that are being read or fetched

@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// saver writes caches of idle sessions to files while steps run. One goroutine asks the executor for one
-// piece after another, the pieces in which caches move between sockets. After each it rests for as long as
-// the copy took, so that steps keep half of the executor's time. Another goroutine removes files.
+// saver writes caches of idle sessions to files while steps run. A cache is copied in the pieces in which
+// caches move between sockets. One goroutine has the executor copy a piece, writes it, and pauses for as
+// long as the copy took, so that steps keep half of the executor's time. Another goroutine removes files.
 type saver struct {
 	*background
 	store *tier.Saved
@@ -29,17 +29,17 @@ type SaveOrder struct {
 	Request *proto.SavedRequest
 	Effects func() error // commits the tokens of the request; the executor calls it first
 	Until   time.Time    // deadline
-	// Done gets the number of bytes, from any goroutine.
+	// Done is called once, from any goroutine, with the bytes of the cache's rows.
 	Done func(bytes int64, err error)
 }
 
 const (
-	waitingSaves = 16
-	waitingDrops = 256
+	waitingSaves = 16  // maximum length of saver.saves
+	waitingDrops = 256 // maximum length of saver.other
 	sweepEvery   = time.Minute
 )
 
-var errNoFiles = errors.New("socket: this socket has no folder for caches of idle sessions")
+var errNoFiles = errors.New("socket: this socket has no folder for caches of idle sessions (--kv-disk)")
 
 func newSaver(scratch *tier.Scratch, exec *executor.Executor, c *Caches) *saver {
 	if scratch == nil || scratch.Saved() == nil {
@@ -75,7 +75,8 @@ func (s *saver) clean() {
 	}
 }
 
-// SavedKey returns the key of a session in a message.
+// SavedKey decodes the key of a session from a message. It returns an error if b does not have the length
+// of a key.
 func SavedKey(b []byte) (k tier.Key, err error) {
 	if len(b) != len(k) {
 		return k, fmt.Errorf("socket: a key of %d bytes names no session, want %d", len(b), len(k))
@@ -83,7 +84,8 @@ func SavedKey(b []byte) (k tier.Key, err error) {
 	return tier.Key(b), nil
 }
 
-// FindSaved returns the cache of a session in a file. It does not wait for the disk.
+// FindSaved describes the cache of a session in a file; no tokens: there is none. It does not wait for the
+// disk.
 func (c *Caches) FindSaved(k tier.Key) *proto.SavedReply {
 	if c.saver == nil {
 		return &proto.SavedReply{}
@@ -95,8 +97,8 @@ func (c *Caches) FindSaved(k tier.Key) *proto.SavedReply {
 	return &proto.SavedReply{Prompt: uint32(f.Prompt), Tokens: uint32(f.Tokens), Digest: f.Digest[:]}
 }
 
-// DropSaved removes the cache of a session from the disk. If too many wait for that, it stays until the time
-// of the session is over.
+// DropSaved removes the file of a session's cache. It does not wait for the disk. If waitingDrops removals
+// are queued, the file stays until Sweep removes it after the end of the session.
 func (c *Caches) DropSaved(k tier.Key) {
 	if c.saver == nil {
 		return
@@ -107,7 +109,7 @@ func (c *Caches) DropSaved(k tier.Key) {
 	}
 }
 
-// SaveIdle begins to write a cache to a file.
+// SaveIdle begins to write a cache to a file. It does not wait for the end of the write.
 func (e *Epoch) SaveIdle(o SaveOrder) {
 	s := e.saver
 	if s == nil {
@@ -122,12 +124,12 @@ func (e *Epoch) SaveIdle(o SaveOrder) {
 		select {
 		case s.saves <- func() { o.Done(s.save(e, &o)) }:
 		default:
-			o.Done(0, fmt.Errorf("socket: %d caches wait for the disk", waitingSaves))
+			o.Done(0, fmt.Errorf("socket: the queue of writes is full: %d caches wait for the disk", waitingSaves))
 		}
 	})
 }
 
-// save writes one cache.
+// save writes one cache, and returns the bytes of its rows.
 func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 	r := o.Request
 	c := tier.SavedCache{Key: tier.Key(r.Key), Digest: [32]byte(r.Digest), Tokens: int(r.Tokens), Until: s.store.Until(r.Millis)}
@@ -161,7 +163,7 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 			began := time.Now()
 			defer func() { took = time.Since(began) }()
 			own := from.idleCache()
-			// The next turn has it, or it was released, or it moved to a file.
+			// The next turn took the cache, or it was released, or its rows moved to a file.
 			if e.Seqs[r.Seq] != from || own == nil || own.Tokens() != c.Tokens || own.Spilled() > 0 {
 				return errGone
 			}
@@ -194,7 +196,7 @@ func (s *Sequence) idleCache() *kvcache.Store {
 	return s.ReplicaCache
 }
 
-// piecesOf lists the pieces of a cache after a number of tokens.
+// piecesOf lists the pieces of a cache of this number of tokens.
 func piecesOf(own *kvcache.Store, tokens int) (list []piece) {
 	for b := range transfer.Pieces(own, tokens, takeBytes) {
 		list = append(list, piece{b, transfer.Body(own, b)})
@@ -202,7 +204,7 @@ func piecesOf(own *kvcache.Store, tokens int) (list []piece) {
 	return list
 }
 
-// bodies returns the bytes of pieces.
+// bodies returns the sum of the bytes of pieces.
 func bodies(list []piece) (sum int64) {
 	for _, p := range list {
 		sum += int64(p.bytes)
@@ -217,7 +219,7 @@ func savedForm(g kvcache.Geometry, p *kvcache.Policy) [32]byte {
 	return sha256.Sum256(fmt.Appendf(rows[:], "pieces of %d bytes, %+v, %s", takeBytes, g, p.Spec()))
 }
 
-// openSaved opens the file of a cache that is being taken.
+// openSaved opens the file from which a cache is taken.
 func (t *taker) openSaved(x *arrival) (err error) {
 	s, r := t.caches.saver, x.Request
 	if s == nil {
@@ -229,7 +231,7 @@ func (t *taker) openSaved(x *arrival) (err error) {
 	return err
 }
 
-// fillSaved adds the figures of the files to those of a scratch folder.
+// fillSaved sets the counters of saved caches in m.
 func (s *saver) fillSaved(m *proto.Scratch) {
 	if s == nil {
 		return

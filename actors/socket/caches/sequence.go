@@ -118,7 +118,7 @@ func (s *Sequence) commit(tokens, copyAt int, run func(n int, f func(i int))) er
 	return nil
 }
 
-// ReleasePrompt frees the memory that only prefill needs.
+// ReleasePrompt frees the memory that is used only in prefill.
 func (s *Sequence) ReleasePrompt() {
 	if s.PromptShard != nil {
 		s.PromptShard.Release()

@@ -23,7 +23,7 @@ type spiller struct {
 	scratch *tier.Scratch
 	mu      sync.Mutex
 	orders  []*proto.Spill // at most one per sequence
-	epochs  int            // number of forget calls: a move that one of them came before has no effect
+	epochs  int            // number of forget calls; a move has no effect if forget was called after its start
 	wake    chan struct{}  // signals a new order
 	moved   map[uint64]int // blocks per sequence whose rows were freed; used by the executor only
 }
@@ -60,7 +60,7 @@ func (s *spiller) order(seq uint64, blocks int) {
 	}
 }
 
-// forget drops all orders, also one that is being carried out. Only the executor calls it.
+// forget drops all orders, including the one in progress. Only the executor calls it.
 func (s *spiller) forget() {
 	if s == nil {
 		return
@@ -114,7 +114,8 @@ func (s *spiller) run() {
 // copyBytes is the number of bytes that the executor copies at once. It copies at least one block.
 const copyBytes = 1 << 20
 
-// spill moves one cache for an order of an epoch. It returns false if the disk refuses.
+// spill moves one cache to a file. epoch is the number of forget calls before its start. It returns false
+// if the file cannot be created or written: the order is then retried.
 func (s *spiller) spill(o *proto.Spill, epoch int) (ended bool) {
 	var size int64
 	var g kvcache.Geometry
@@ -224,8 +225,8 @@ func (e *Epoch) Lost(w *machine.Work) (list []uint64) {
 	return list
 }
 
-// BlocksInFiles returns the number of blocks in files for each cache. Moves that have not ended are given up: an
-// epoch begins with caches as they lie, and the batcher orders again what it needs. Only the executor calls it.
+// BlocksInFiles returns the number of blocks in files for each cache. It cancels moves in progress, so that
+// an epoch begins with the returned numbers; the batcher orders new moves. Only the executor calls it.
 func (c *Caches) BlocksInFiles() map[uint64]int {
 	c.spiller.forget()
 	found := map[uint64]int{}

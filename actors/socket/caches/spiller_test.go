@@ -15,12 +15,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
-// heldFile is a file whose first write waits.
+// heldFile is a file whose writes wait until release is closed.
 type heldFile struct {
 	mu      sync.Mutex
 	data    map[int64]byte
 	writes  chan struct{} // receives a value when a write begins
-	release chan struct{} // closed when writes go on
+	release chan struct{}
 }
 
 func (f *heldFile) WriteAt(b []byte, at int64) (int, error) {
@@ -48,8 +48,8 @@ func (f *heldFile) ReadAt(b []byte, at int64) (int, error) {
 
 func (*heldFile) Close() error { return nil }
 
-// TestForgottenMoves: a cache whose move to a file was ordered in an earlier epoch stays in memory, where the batcher
-// expects it. Without a new epoch it moves.
+// TestForgottenMoves: a new epoch cancels the move of a cache to a file, so that the ledger's bytes are right.
+// Without a new epoch the cache moves.
 func TestForgottenMoves(t *testing.T) {
 	for _, forgets := range []bool{true, false} {
 		exec, arena := executor.New(), memory.NewArena(1<<28)
@@ -79,7 +79,7 @@ func TestForgottenMoves(t *testing.T) {
 		check(own.Adopt(part, 0))
 		check(own.Seal())
 		blocks := kvcache.Spillable(g, tokens, tokens, policy)
-		on := func(do func()) { // the executor
+		on := func(do func()) { // runs do on the executor
 			done := make(chan struct{})
 			exec.Submit(func() { defer close(done); do() })
 			<-done
@@ -89,12 +89,12 @@ func TestForgottenMoves(t *testing.T) {
 		<-file.writes
 		on(func() {
 			if found := c.BlocksInFiles(); forgets && len(found) > 0 {
-				t.Errorf("%v are in files", found)
+				t.Errorf("blocks in files: %v, want none", found)
 			}
 		})
 		if !forgets {
 			c.spiller.mu.Lock()
-			c.spiller.epochs-- // as if there had been no new epoch
+			c.spiller.epochs-- // undo the new epoch of BlocksInFiles
 			c.spiller.mu.Unlock()
 		}
 		close(file.release)

@@ -20,8 +20,8 @@ import (
 )
 
 // taker takes whole caches from sockets of the prefill group, or from files of idle sessions, while steps
-// run. For each cache, one goroutine asks for one piece after another, and another has the executor store them. One cache at a
-// time has its turn: a piece is stored, and then nothing for as long as that took. So steps keep half of
+// run. For each cache, one goroutine fetches one piece after another, and another has the executor store
+// them. One piece is stored at a time, followed by a pause of the same duration, so that steps keep half of
 // the executor's time.
 type taker struct {
 	*background
@@ -35,10 +35,10 @@ type Order struct {
 	Request *proto.TakeRequest
 	Policy  *kvcache.Policy
 	Until   time.Time // deadline
-	// Ask asks the source for rows. It may be called until Done. nil: the request names a file.
+	// Ask requests rows from the source. It may be called until Done. nil: the cache is in a file.
 	Ask func(context.Context, *proto.RowsRequest) (*proto.RowsReply, error)
-	// Done gets the number of bytes, from any goroutine. Without an error the cache is in Seqs, unless
-	// it was released.
+	// Done is called once, from any goroutine, with the bytes of the rows. Without an error the cache is
+	// in Seqs, unless it was released.
 	Done func(bytes int64, err error)
 }
 
@@ -50,7 +50,7 @@ type arrival struct {
 	cancel context.CancelFunc
 	store  *kvcache.Store // used by the executor only; nil: it has no memory yet
 	pieces []piece
-	file   *tier.SavedReader // that has the cache; nil: a socket has it
+	file   *tier.SavedReader // file of the cache; nil: the cache comes from a socket
 }
 
 // piece is a part of a cache, with the size of its body.

@@ -82,7 +82,7 @@ func (m *Machine) checkPrefill(c *plan.Run, q *Sequence) error {
 	case c.Accepted != 0:
 		return fmt.Errorf("socket: sequence %d: a prompt chunk accepts %d sampled tokens", c.Seq, c.Accepted)
 	case c.Known != 0:
-		return fmt.Errorf("socket: sequence %d: a prompt chunk has %d known tokens, which is for decode rows", c.Seq, c.Known)
+		return fmt.Errorf("socket: sequence %d: a prompt chunk has %d known tokens, which only decode rows have", c.Seq, c.Known)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (m *Machine) checkDecode(c *plan.Run, q *Sequence) error {
 	case c.Last:
 		return fmt.Errorf("socket: sequence %d: a decode row at position %d has last=true, which is for prompts", c.Seq, c.Start)
 	case c.Known > 0 && (!c.Sample || c.Known >= len(c.Tokens)):
-		return fmt.Errorf("socket: sequence %d: %d of %d tokens at position %d are known, samples %v: the last token must have one",
+		return fmt.Errorf("socket: sequence %d: %d of %d tokens at position %d are known, samples %v: the last token must be sampled after",
 			c.Seq, c.Known, len(c.Tokens), c.Start, c.Sample)
 	case c.Accepted > q.Staged:
 		return fmt.Errorf("socket: sequence %d accepts %d tokens of its last step, which had %d", c.Seq, c.Accepted, q.Staged)

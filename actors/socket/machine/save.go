@@ -7,9 +7,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Save begins to write the cache of an idle session to a file. No run of the step in flight has its rows.
-// The request has the number of tokens that count, so the effects commit them. Other sockets commit them
-// when the next turn begins with the cache.
+// Save checks an order to write the cache of an idle session to a file, and returns the effects that must
+// run before the write. It refuses a cache with rows in the step in flight. The request has the number of
+// tokens that count, which the effects commit. Other sockets commit them when the next turn opens with the
+// cache.
 func (m *Machine) Save(r *proto.SavedRequest) ([]Effect, error) {
 	switch {
 	case r.Epoch != m.Epoch || m.Phase != Ready && m.Phase != Stepping || m.busy:

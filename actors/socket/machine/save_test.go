@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// TestSave: a socket writes only an idle cache that it owns, or kept, in its epoch. It commits the tokens that
-// count, once.
+// TestSave: a socket accepts only orders of its epoch, for an idle cache that it owns or kept. It commits the
+// tokens that count, once.
 func TestSave(t *testing.T) {
 	m := taker()
 	r := func(seq uint64, tokens uint32) *proto.SavedRequest {
@@ -45,7 +45,7 @@ func TestSave(t *testing.T) {
 		}
 	}
 	for _, seq := range []uint64{1, 5} {
-		for range 2 { // the second one finds the tokens committed
+		for range 2 { // the second order finds the tokens committed
 			effects, err := m.Save(r(seq, 61))
 			if err != nil || len(effects) != 1 || effects[0].Do != DoCommit || effects[0].Seq != seq || effects[0].Tokens != 61 {
 				t.Errorf("sequence %d: %v, %v", seq, effects, err)
@@ -57,8 +57,8 @@ func TestSave(t *testing.T) {
 	}
 }
 
-// TestTakeSaved: a cache from a file may have more tokens than its prompt, also beyond the context under a
-// policy with positions in the cache.
+// TestTakeSaved: a cache from a file may have more tokens than its prompt. Under a policy with positions in
+// the cache, it may have more tokens than the context.
 func TestTakeSaved(t *testing.T) {
 	m := taker()
 	r := func(seq uint64, prompt, tokens uint32, policy string) *proto.TakeRequest {

@@ -12,8 +12,8 @@ import (
 )
 
 // A socket of the decode group takes the cache of a prompt from its owner in the prefill group, or the
-// cache of an idle session from a file, while steps run. The cache is then kept like one of an earlier epoch, until a plan resumes with it.
-// Both groups have the same epoch, which fences their messages.
+// cache of an idle session from a file, while steps run. The cache is then kept like one of an earlier
+// epoch, until a plan resumes with it. Both groups have the same epoch, which fences their messages.
 
 // taking holds the caches that are on their way to a socket.
 type taking struct {
@@ -51,7 +51,7 @@ func (m *Machine) Take(r *proto.TakeRequest) (*kvcache.Policy, error) {
 		return nil, fmt.Errorf("socket: sequence %d: %w", r.Seq, err)
 	}
 	prompt, most := int(r.Tokens), m.limits.Positions
-	if len(r.Saved) > 0 { // decode rows may have gone on beyond the context
+	if len(r.Saved) > 0 { // it has generated tokens too, which may exceed the context
 		prompt, most = int(r.Prompt), p.Longest(most)
 	}
 	switch {

@@ -159,8 +159,9 @@ func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 	return n
 }
 
-// embed looks up the embeddings of the tokens and appends the tokens to the owners' histories, those of
-// decode rows with samples only when they are sampled. It lists the rows whose logits are requested.
+// embed looks up the embeddings of the tokens and appends the tokens to the owners' histories. Tokens of
+// decode rows with samples, after the known ones, are appended when they are sampled. embed lists the rows
+// whose logits are requested.
 func (e *Epoch) embed(s *Step) error {
 	b := s.buf.batch
 	last, stay := make(map[uint64]int, len(b.Segments)), 0
