@@ -8,8 +8,8 @@ import (
 )
 
 // Forks reports whether a sequence may start with the cache of another sequence that has the same
-// prompt part. It needs a policy under which the rows and the index of that part never change, and the
-// tokens after it attend like generated ones.
+// prompt part. The policy must not change the rows and the index of that part, and must compute the tokens
+// after it like generated ones.
 func (p *Policy) Forks() bool { return p.Reorders && p.Tail != nil }
 
 // Fork returns a store in the state of s at its Seal. Both hold the prompt's full blocks and their
@@ -17,7 +17,7 @@ func (p *Policy) Forks() bool { return p.Reorders && p.Tail != nil }
 // prompt. Errors wrap memory.ErrBudget.
 func (s *Store) Fork() (*Store, error) {
 	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 || s.spilled != nil {
-		return nil, errors.New("kvcache: only a whole cache of clusters in memory can be forked")
+		return nil, errors.New("kvcache: a fork needs a complete cache with clusters and all rows in memory")
 	}
 	f := newStore(s.arena, s.g, s.heads, s.policy)
 	f.prompt = s.prompt

@@ -1,15 +1,15 @@
 package kvcache
 
-// pageCache decides which pages of a file stay in a fixed number of places in memory. A choice is the
-// pages that one query reads. A page of the newest choice never gives its place away. So when a choice is
-// larger than the cache, some of its pages stay until the next one, and only the others are read again.
+// pageCache assigns pages of a file to a fixed number of places in memory. A choice is the set of pages
+// that one query reads. Pages of the newest choice are never evicted. If a choice is larger than the cache,
+// some of its pages stay for the next choice, which reads only the others from the file.
 type pageCache struct {
 	at     []int32  // [pages] the place of each page, counted from 1; 0: none
 	pages  []int32  // [places] the page in each place, counted from 1; 0: none
 	last   []uint32 // [places] the newest choice that has the page
-	choice uint32
-	next   int  // the place to try first
-	full   bool // every place has a page of the newest choice
+	choice uint32   // number of the newest choice
+	next   int      // the place to try first
+	full   bool     // every place has a page of the newest choice
 }
 
 func newPageCache(pages, places int) *pageCache {
@@ -29,11 +29,11 @@ func (c *pageCache) choose(page int) {
 	}
 }
 
-// find returns the place of a page; -1: it is only in the file.
+// find returns the place of a page, or -1 if it is only in the file.
 func (c *pageCache) find(page int) int { return int(c.at[page]) - 1 }
 
-// put gives a page of the newest choice a place: a free one, or that of a page of an older choice. It
-// returns -1 if there is none, or if the page has a place already.
+// put assigns a page of the newest choice to a place: a free one, or that of a page of an older choice. It
+// returns the place, or -1 if there is none or the page has a place already.
 func (c *pageCache) put(page int) int {
 	if c.full || c.at[page] > 0 {
 		return -1

@@ -74,7 +74,7 @@ func TestReadBytes(t *testing.T) {
 		"streaming:sink=4,recent=60":      3 * 2 * 64 * row,
 		"quest:page=16,budget=1024":       3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
 		"quest:page=32,budget=512,skip=1": full/3 + 2*2*(512*row+157*2*64*2),
-		// 1040 first tokens, 512 others and the pages of the newest 1020
+		// the first 1040 tokens, 512 others, and the pages of the newest 1020
 		"snapstream:recall=512": 3 * 2 * ((1040+512+1040)*row + 313*2*64*2),
 		// everything is read, and no index
 		"quest:page=16,budget=5008": full,

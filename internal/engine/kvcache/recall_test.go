@@ -15,10 +15,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// recallCase is a policy with a ring, and what recall adds to it.
+// recallCase is a policy with a ring, and its parameters of recall.
 type recallCase struct {
 	base                 string
-	always               int // tokens that the base keeps of a long prompt, without the ring
+	always               int // tokens of a long prompt that the policy keeps without the ring
 	recent, recall, page int
 }
 
@@ -26,7 +26,7 @@ func (c recallCase) spec() string {
 	return fmt.Sprintf("%s,recent=%d,recall=%d,page=%d", c.base, c.recent, c.recall, c.page)
 }
 
-// keyOf returns a key without ties.
+// keyOf returns the key of a position. Scores of different keys do not tie.
 func keyOf(head, pos, d int) []float32 {
 	r, key := rand.New(rand.NewPCG(uint64(pos), uint64(head))), make([]float32, d)
 	for i := range key {
@@ -35,8 +35,8 @@ func keyOf(head, pos, d int) []float32 {
 	return key
 }
 
-// recalled returns the positions that recall reads of a head, by its definition over rows in float64: the first
-// pages, those of the newest tokens, and those with the highest bounds of the others.
+// recalled returns the positions of a head that recall reads, computed in float64 from the definition: the
+// first pages, the pages of the newest tokens, and the pages with the highest bounds of the others.
 func recalled(c recallCase, s *kvcache.Store, head int, q []float32, group int) (positions []int) {
 	d, n := s.Layout().KDim, s.Tokens()
 	first, pages := (c.always+c.page-1)/c.page, (n+c.page-1)/c.page
@@ -78,8 +78,8 @@ func recalled(c recallCase, s *kvcache.Store, head int, q []float32, group int) 
 	return positions
 }
 
-// TestRecallEqualsNaive checks that a step reads what the definition says and all that the policy keeps
-// without recall, after any history of steps.
+// TestRecallEqualsNaive checks after any history of steps that a query reads the slots of the definition,
+// among them all slots that the policy keeps without recall.
 func TestRecallEqualsNaive(t *testing.T) {
 	const d, heads, group = 16, 2, 3
 	g := kvcache.Geometry{Layers: 1, KVHeads: heads, Group: group, Layout: tensor.KVLayout{Type: tensor.F32, KDim: d, VDim: 8}}
@@ -137,13 +137,13 @@ func TestRecallEqualsNaive(t *testing.T) {
 				blocks, slots, mask := s.View(0, 1, s.Tokens()-1, q, tensor.Score{Scale: 0.25}, nil, new(tensor.AttnScratch))
 				got := read(g.Layout, blocks, slots, mask)
 				if most := s.Policy().Selector.Reads(s.Tokens()); len(got) > most {
-					r.Fatalf("%d of %d tokens are read, at most %d were said", len(got), s.Tokens(), most)
+					r.Fatalf("%d of %d tokens are read, the store's limit is %d", len(got), s.Tokens(), most)
 				}
 				if want := recalled(c, s, 1, q, group); !slices.Equal(got, want) {
 					r.Fatalf("%d tokens, %d of the prompt: %v, want %v", s.Tokens(), n, got, want)
 				}
 				if _, err := s.Fork(); err == nil {
-					r.Fatal("a cache whose index grows was forked")
+					r.Fatal("a cache was forked although its index grows")
 				}
 				if len(got) < s.Tokens() {
 					recalls++
@@ -163,6 +163,6 @@ func TestRecallEqualsNaive(t *testing.T) {
 		})
 	}
 	if recalls == 0 || reordered == 0 {
-		t.Errorf("%d views left tokens out, and %d had another order than the text", recalls, reordered)
+		t.Errorf("%d views skipped tokens, %d had another order than the text, want some of both", recalls, reordered)
 	}
 }

@@ -17,9 +17,9 @@ import (
 // page of them, keys and values of a page and head adjacent. In memory remain the index, the later
 // rows, and for each head the pages that the last step selected. The next step reads only pages
 // from the file that its selection adds. Attention gets blocks with the selected pages at their
-// usual places, so no bit depends on where a page is stored. Choices of single slots have a file of their
-// own form, see spillslots.go. If an index replaces keys, the file has
-// the values (as ShadowKV was published), and the index stays in memory.
+// usual places, so no bit depends on where a page is stored. If an index replaces keys, the file has
+// the values (as ShadowKV was published), and the index stays in memory. spillslots.go has the files of
+// policies that select single slots.
 
 // PageFile holds the pages of one store. Read may be called concurrently.
 type PageFile interface {
@@ -44,7 +44,7 @@ type spilled struct {
 // fetched describes the pages of one head that are in the file. Those of the newest selection are
 // also in memory.
 type fetched struct {
-	mu     sync.Mutex // of a view: heads of latent attention are viewed by several threads
+	mu     sync.Mutex // held by View: several threads view a head of latent attention
 	from   int64      // offset in the file
 	sums   []uint32   // checksum of each page
 	pages  []int32    // pages in memory, ascending
@@ -52,7 +52,7 @@ type fetched struct {
 	taken  []uint64   // one bit per place
 	spare  [2][]int32
 	blocks [][]byte
-	slots  *pageCache // of a choice of slots, instead of pages, places, taken and spare
+	slots  *pageCache // for selections of single slots, instead of pages, places, taken and spare
 }
 
 // pager returns the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
@@ -102,7 +102,8 @@ func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
 	return blocksOf(kept*page) * block, each*int64(kept) + 8*((int64(kept)+63)/64) + 4*int64(all)
 }
 
-// keptPages returns the number of pages of panelSlots slots that stay in memory of blocks in a file.
+// keptPages returns the number of pages, of panelSlots slots, that stay in memory if this number of blocks
+// is in a file.
 func keptPages(c filedSlots, blocks int) int {
 	return max(1, min(c.KeptPages(blocks*tensor.BlockSlots), blocks*tensor.BlockSlots/panelSlots))
 }
@@ -284,8 +285,8 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 	return nil
 }
 
-// places allocates memory for the pages of a head that stay, and books it and their tables. Without memory the
-// cache is lost: places then returns false, and the head keeps no page.
+// places allocates and books memory for the pages of a head that stay, and books the bytes of their tables.
+// Without memory the cache is lost: places returns false, and the head keeps no page.
 func (s *Store) places(in *spilled, size int, rows, tables int64) (kept [][]byte, ok bool) {
 	kept, err := s.arena.Alloc(size, int(rows)/size)
 	if err == nil {
@@ -293,7 +294,7 @@ func (s *Store) places(in *spilled, size int, rows, tables int64) (kept [][]byte
 	}
 	if err != nil {
 		s.arena.Release(kept)
-		s.fail(in, fmt.Errorf("%w: no memory for %d bytes of them: %w", ErrPages, rows, err))
+		s.fail(in, fmt.Errorf("%w: no memory for %d bytes of pages that stay in memory: %w", ErrPages, rows, err))
 		return nil, false
 	}
 	in.charged += tables

@@ -124,7 +124,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 		}
 		return 0
 	}
-	var cases [3][]spillCase // pages with exact keys, with factors, slots
+	var cases [3][]spillCase // policies that select pages with exact keys, pages with factors, single slots
 	for _, c := range spillCases() {
 		cases[kind(c)] = append(cases[kind(c)], c)
 	}
@@ -187,7 +187,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 		}
 		if file != nil {
 			reads[kind(c)] += file.reads
-			if file.reads == 0 && kind(c) < 2 || stores[1].Lost() != nil { // a choice of slots may have none
+			if file.reads == 0 && kind(c) < 2 || stores[1].Lost() != nil { // a choice of slots may need no page
 				r.Fatalf("%d pages were read: %v", file.reads, stores[1].Lost())
 			}
 		}
@@ -241,7 +241,7 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 	}
 }
 
-// Several threads view one head at once, each for a part of the query heads of latent attention.
+// Several threads view one head at the same time, each for some of the query heads of latent attention.
 func TestSpilledHeadIsViewedByThreads(t *testing.T) {
 	g := Geometry{Layers: 1, KVHeads: 1, Units: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true}}
 	for _, spec := range []string{"quest:page=16,budget=64", "quest:page=32,budget=96", "squeezed:clusters=0.05,sparsity=0.9,tail=4,obs=8"} {

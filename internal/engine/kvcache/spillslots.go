@@ -7,24 +7,25 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
-// A sequence whose policy selects single slots (Squeezed Attention) may have rows in a file too, if the
-// policy is a filedSlots. The file has pages of panelSlots slots. A query reads those that contain a
-// chosen slot, and its mask has the chosen slots only. A choice has no bound: it may be the whole
-// prompt. So attention loads its blocks run by run (tensor.LoadRun), RunBlocks of them at a time in the
-// scratch of a thread. A fixed number of pages per head stays in memory for the next step (pageCache).
-// Each step reads the other pages of a larger choice from the file.
+// A sequence whose policy selects single slots (Squeezed Attention) may have rows in a file too, if its
+// selector implements filedSlots. The file has pages of panelSlots slots. A query reads the pages that
+// contain a chosen slot, and its mask has only the chosen slots. The size of a choice has no bound: it may
+// be the whole prompt. So attention loads the blocks run by run (tensor.LoadRun): a thread's scratch has
+// at most RunBlocks of them. A fixed number of pages per head stays in memory for the next step
+// (pageCache). Each step reads the other pages of a larger choice from the file.
 
 // filedSlots is a slotSelector whose rows can be in a file.
 type filedSlots interface {
 	slotSelector
-	// FileBlocks returns the number of first blocks of a prompt whose slots only a choice reads.
+	// FileBlocks returns the number of first blocks of a prompt of which a query reads only chosen slots.
 	FileBlocks(prompt int) int
-	// KeptPages returns how many pages of panelSlots slots stay in memory of a number of slots in a file.
+	// KeptPages returns the number of pages, of panelSlots slots, that stay in memory if this number of
+	// slots is in a file.
 	KeptPages(slots int) int
 }
 
-// filedSlots returns the policy's selector of slots, if its rows can be in a file; otherwise nil. The rows
-// of a prompt must stay in their slots, wherever the policy puts them.
+// filedSlots returns the policy's selector of slots, if its rows can be in a file; otherwise nil. After
+// the end of the prompt its rows must stay in their slots.
 func (p *Policy) filedSlots() filedSlots {
 	c, ok := p.Selector.(filedSlots)
 	if !ok || p.Evicts() || p.half || p.ReplacesKeys {
@@ -42,17 +43,17 @@ func (g Geometry) chosenBlocks(c filedSlots, prompt int) int {
 	return c.FileBlocks(prompt)
 }
 
-// slotRuns loads the blocks of one choice of slots.
+// slotRuns loads the blocks of one choice of slots of a head.
 type slotRuns struct {
 	s      *Store
 	t      *table
-	blocks []int32  // number of each block of the list
-	valid  []uint64 // [blocks] chosen slots
+	blocks []int32  // numbers of the blocks with chosen slots, ascending
+	valid  []uint64 // [blocks] bits of the chosen slots
 }
 
 const blockPages = tensor.BlockSlots / panelSlots
 
-// pagesOf calls f with each page of a block, counted within it, that has a chosen slot.
+// pagesOf calls f with the index, within a block, of each page that has a chosen slot.
 func pagesOf(chosen uint64, f func(i int)) {
 	for i := range blockPages {
 		if chosen>>(i*panelSlots)&(1<<panelSlots-1) != 0 {
@@ -61,8 +62,8 @@ func pagesOf(chosen uint64, f func(i int)) {
 	}
 }
 
-// viewSlots is View of the slots of a mask, of a head whose first blocks are in a file. The scratch loads
-// the blocks. The list has nil for those in the file.
+// viewSlots is View of the slots of a mask, for a head whose first blocks are in a file. It sets
+// scratch.Load, which loads the blocks. The list has nil for blocks in the file.
 func (s *Store) viewSlots(t *table, mask []uint64, n int, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	_, blocks := scratch.Chosen(0, len(mask))
 	blocks = blocks[:0]
@@ -84,7 +85,7 @@ func (s *Store) viewSlots(t *table, mask []uint64, n int, scratch *tensor.AttnSc
 	return list, slots, valid
 }
 
-// load is a tensor.LoadRun.
+// load implements tensor.LoadRun.
 func (r *slotRuns) load(run int, dst [][]byte, scratch *tensor.AttnScratch) {
 	first, t := run*tensor.RunBlocks, r.t
 	buffers := scratch.Blocks(len(dst), r.s.g.Layout.BlockBytes())
@@ -111,14 +112,15 @@ func (r *slotRuns) load(run int, dst [][]byte, scratch *tensor.AttnScratch) {
 	r.s.readSlotPages(t, absent)
 }
 
-// slotPage is a page of a head, and its slots in a block.
+// slotPage is a page of a head, to be loaded into a block.
 type slotPage struct {
-	number, first int
+	number, first int // number of the page; its first slot in the block
 	block         []byte
 }
 
-// readSlotPages reads pages from the file. Those for which there is a place stay in memory. Lost pages
-// are zero: the result of the step is discarded.
+// readSlotPages reads pages from the file into their blocks, and stores those for which pageCache has a
+// place. After an error the blocks are cleared and the store is lost, so the result of the step is
+// discarded.
 func (s *Store) readSlotPages(t *table, pages []slotPage) {
 	if len(pages) == 0 {
 		return

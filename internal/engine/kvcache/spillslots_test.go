@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// attendedSlots is the attention of a query to the slots of a mask, as bits. With threads, each run of slots
-// is a task of its own.
+// attendedSlots returns the bits of a query's attention to the slots of a mask. With threads, each run of
+// slots is a task.
 func attendedSlots(t *testing.T, s *Store, layer, head, n int, mask []uint64, q []float32, threads int) []uint32 {
 	tab, scratch, g, l := s.table(layer, head), new(tensor.AttnScratch), s.g.group(), s.g.Layout
 	mask = slices.Clone(mask)
@@ -53,7 +53,7 @@ func attendedSlots(t *testing.T, s *Store, layer, head, n int, mask []uint64, q 
 		runs.Fold(out)
 	}
 	if most := max(1, threads) * tensor.RunBlocks; len(buffers) > most {
-		t.Errorf("a choice of %d blocks was loaded into %d buffers, at most %d are for %d threads", len(blocks), len(buffers), most, threads)
+		t.Errorf("a choice of %d blocks was loaded into %d buffers, want at most %d for %d threads", len(blocks), len(buffers), most, threads)
 	}
 	bits := make([]uint32, len(out))
 	for i, x := range out {
@@ -62,9 +62,9 @@ func attendedSlots(t *testing.T, s *Store, layer, head, n int, mask []uint64, q 
 	return bits
 }
 
-// Any choice of slots gives the bits of rows in memory, whatever its size: nothing, single slots, whole
-// pages, or everything. A thread holds the blocks of one run. A head keeps as many pages as SpilledBytes
-// counts. A choice that fits is not read again, and of a larger one only what does not fit.
+// Choices of any size give the same bits as rows in memory: no slot, single slots, whole pages, all slots.
+// A thread has buffers for the blocks of one run. A head keeps the number of pages that SpilledBytes books.
+// If a choice repeats, only the pages that do not fit are read again.
 func TestChosenSlotsInFile(t *testing.T) {
 	const prompt = 5200 // 81 blocks: five runs and one block
 	p := parse("squeezed:clusters=0.05,sparsity=0.9,tail=4,obs=12")
@@ -134,8 +134,8 @@ func TestChosenSlotsInFile(t *testing.T) {
 	}
 }
 
-// Threads attend to several choices of one head at once, as to drafts of a long sequence: while runs of an
-// older choice are loaded, pages of the newest take its places.
+// Threads compute attention to several choices of one head at the same time, as for drafts of a long
+// sequence. While runs of an older choice are loaded, pages of the newest one replace its pages.
 func TestChoicesAtOnce(t *testing.T) {
 	const prompt = 3000
 	p := parse("squeezed:clusters=0.05,sparsity=0.9,tail=4,obs=12")
@@ -176,8 +176,8 @@ func TestChoicesAtOnce(t *testing.T) {
 	tasks.Wait()
 }
 
-// A page cache has each page once, keeps the pages of the newest choice, and has no other page when it
-// refuses one.
+// A page cache has each page at most once and keeps the pages of the newest choice. put fails only if all
+// places have pages of the newest choice.
 func TestPageCache(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		pages, places := rapid.IntRange(1, 40).Draw(r, "pages"), rapid.IntRange(1, 12).Draw(r, "places")

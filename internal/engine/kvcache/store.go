@@ -287,8 +287,8 @@ func (s *Store) View(
 }
 
 // ParallelViews reports whether several threads may call View for a head of a layer at the same time,
-// each with its own scratch. A window, rows in files and replaced rows have memory of the head that View
-// writes.
+// each with its own scratch. They may not with a window, rows in files or replaced rows, since View then
+// writes to memory of the head.
 func (s *Store) ParallelViews(layer int) bool {
 	for head := s.heads.Lo; head < s.heads.Hi; head++ {
 		if t := s.table(layer, head); t.window > 0 || t.offsets != nil || t.replaced > 0 || t.fetched != nil {

@@ -53,7 +53,8 @@ func (s *Store) extend(per int) {
 	}
 }
 
-// keptUndone is the most tokens of a step for which the memory of entries is kept for the next step.
+// keptUndone is the maximum number of tokens per step for which the entries' memory is kept for the next
+// step.
 const keptUndone = 64
 
 func (u *undo) clear() {

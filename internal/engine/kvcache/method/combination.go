@@ -14,7 +14,7 @@ import (
 //	layers=pyramid,beta=B  a compressor's tokens are divided among the layers, see budget.Pyramid
 //	heads=ada,floor=F      and among the heads of each layer, see budget.Heads
 //	ring=N                 the prompt's part of a policy, with the newest N tokens after it
-//	recall=N,page=P        what a ring evicts stays, see pages.Recall
+//	recall=N,page=P        tokens that a ring evicts stay in the cache, see pages.Recall
 //	positions=cache,half=1 see kvcache.Policy.AtCachePositions
 type combination struct {
 	beta   setting // number 0: layers are equal

@@ -1,5 +1,5 @@
-// Package pages selects pages of a cache by bounds of their keys, and keeps the tokens that a policy
-// would evict so that they can be selected.
+// Package pages selects pages of a cache by bounds of their keys. It also makes policies that keep the
+// tokens which another policy would evict, and select from them.
 package pages
 
 import (
@@ -13,12 +13,12 @@ import (
 // page wins a tie.
 type Bounds struct {
 	Size   int // slots of a page
-	First  int // pages
-	Recent int // tokens, at least 1
-	Pages  int // number of pages that a query reads, at least First and Newest
+	First  int // number of first pages that every query reads
+	Recent int // number of newest tokens that every query reads, at least 1
+	Pages  int // number of pages that a query reads, at least First plus Newest(Recent, Size)
 }
 
-// Newest returns the maximum number of pages in which a number of newest tokens is.
+// Newest returns the maximum number of pages, of size slots, that contain the newest tokens.
 func Newest(tokens, size int) int { return (tokens+size-2)/size + 1 }
 
 // Page implements kvcache.Selector.

@@ -7,19 +7,19 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/voting"
 )
 
-// Recall returns the parts of a policy that keeps what a policy with a ring evicts. A query reads what
-// the ring's policy would have kept, and the given number of the other tokens: those of the pages with
-// the highest bounds (page eviction with recall, as ArkVale, NeurIPS 2024, does it). With rows in
-// files, memory holds no more than these pages and the index.
+// Recall returns the parts of a policy that keeps the tokens which a policy with a ring evicts. p are the
+// parts of that policy, without its ring. A query reads the tokens that the ring's policy would have kept,
+// and of the others the given number of tokens in the pages with the highest bounds. (ArkVale, NeurIPS
+// 2024, recalls evicted pages in this way.) With rows in files, memory has only these pages and the index.
 //
 // The prompt is laid out in this order of slots, and the generated tokens follow in text order:
 //
 //	| sink | chosen by the compressor | others, in text order | newest |
 //
-// The first two parts are whole pages: the compressor chooses as many more tokens as the last page
-// holds. All counts are rounded up to pages, so a query reads a constant number of pages of a long
-// sequence. A prompt without other tokens, or of a policy without a compressor, stays in text order.
-// Then the first pages have its first tokens.
+// The first two parts fill whole pages: the compressor chooses additional tokens for the last page. All
+// counts are rounded up to pages of size slots, so a query reads a constant number of pages of a long
+// sequence. A prompt without other tokens, or of a policy without a compressor, stays in text order. Its
+// first pages then have its first tokens.
 func Recall(p kvcache.Parts, ring kvcache.Ring, tokens, size int) kvcache.Parts {
 	first := pagesOf(ring.Sink+p.TopK, size)
 	parts := kvcache.Parts{Selector: Bounds{Size: size, First: first, Recent: ring.Recent,
@@ -32,7 +32,7 @@ func Recall(p kvcache.Parts, ring kvcache.Ring, tokens, size int) kvcache.Parts 
 
 func pagesOf(tokens, size int) int { return (tokens + size - 1) / size }
 
-// layout is the PromptIndex of Recall. It orders the rows of a prompt, and has no memory of its own.
+// layout is the PromptIndex of Recall. It reorders the rows of a prompt, and needs no memory.
 type layout struct {
 	kvcache.Compressor
 	ring  kvcache.Ring
@@ -68,7 +68,7 @@ func (x layout) Arrange(s *kvcache.Statistics) kvcache.Kept {
 // Open implements kvcache.PromptIndex.
 func (layout) Open(*kvcache.Store, bool) (kvcache.StoreIndex, error) { return laidOut{}, nil }
 
-// laidOut is the StoreIndex of layout: nothing is stored, since the positions move with the rows.
+// laidOut is the StoreIndex of layout. It stores nothing, since the positions move with the rows.
 type laidOut struct{}
 
 // Build implements kvcache.StoreIndex.

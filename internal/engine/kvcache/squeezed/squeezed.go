@@ -81,15 +81,15 @@ func (c clusters) Reads(slots int) int {
 	return behind + (slots-behind)*(1000-c.sparsity)/1000
 }
 
-// FileBlocks implements kvcache's selection of slots in files: the blocks of clustered keys. The keys
-// after them are always read.
+// FileBlocks returns the number of blocks of clustered keys in a prompt, whose rows can be in a file. The
+// keys after them are always read.
 func (c clusters) FileBlocks(prompt int) int { return c.arranged(prompt) / tensor.BlockSlots }
 
 // filePage is the number of slots of a page in a file.
 const filePage = 16
 
-// KeptPages returns the mean number of pages that a query reads of the calibrated share of keys. A cluster
-// of size slots is in 1 + (size-1)/filePage pages on average.
+// KeptPages returns the mean number of pages with the calibrated share of keys. A cluster of size slots is
+// in 1 + (size-1)/filePage pages on average.
 func (c clusters) KeptPages(slots int) int {
 	size := 1000 / c.share
 	return slots * (1000 - c.sparsity) / 1000 * (size + filePage - 1) / (size * filePage)

@@ -9,9 +9,9 @@
 
 extern uint8_t __start_shared_memory[], __stop_shared_memory[];
 
-// continue_at puts the registers that a function must keep on the stack, stores the stack's address,
-// and takes both from another stack. swapcontext would call the system twice, which is most of the
-// time of a short kernel, and minutes where calls of the system are slow.
+// continue_at pushes the callee-saved registers, stores the stack pointer in *stored, and continues on
+// another stack, from which it pops the registers. swapcontext would make two system calls per switch,
+// which take most of the time of a short kernel.
 extern "C" void continue_at(void *stack, void **stored);
 asm(R"(
 .pushsection .text
@@ -56,12 +56,12 @@ struct Copy {
 
 struct Lane {
   std::deque<std::vector<Copy>> copies = {{}};  // groups; the last one is open
-  void *stack;                                  // where it waits
+  void *stack;                                  // stack pointer while the lane waits
   uint32_t number;
   bool ended;
 };
 
-void *scheduler;  // its stack
+void *scheduler;  // stack pointer of run_block while a lane runs
 uint8_t *stacks;
 size_t stacks_size;
 std::vector<Lane> lanes;
@@ -92,7 +92,7 @@ void run_block() {
     Lane &l = lanes[i];
     l.number = i, l.ended = false;
     if (l.copies.size() > 1 || !l.copies.front().empty()) l.copies = {{}};
-    // As continue_at leaves it: six registers, and where it returns to. enter does not return.
+    // The layout that continue_at expects: six registers and the return address. enter does not return.
     auto top = (void **)(&stacks[(i + 1) * stack_bytes]);
     top[-2] = (void *)enter;
     l.stack = top - 8;
