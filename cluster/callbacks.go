@@ -75,11 +75,11 @@ func (k callbacks) Saved(o saved.Order, done func(saved.Done)) {
 		switch {
 		case d.Err == "":
 		case o.Do == saved.Load:
-			k.c.serve.Logger.Warn("the cache of a session was not read from its file; the turns are read again", "error", d.Err)
+			k.c.serve.Logger.Warn("cannot read the cache of a session from its file; the turn computes all tokens", "error", d.Err)
 		case o.Do == saved.Write:
-			k.c.serve.Logger.Info("the cache of a session was not written to a file", "error", d.Err)
+			k.c.serve.Logger.Info("cannot write the cache of a session to a file", "error", d.Err)
 		default:
-			k.c.serve.Logger.Debug("a node did not look for the cache of a session", "error", d.Err)
+			k.c.serve.Logger.Debug("a node did not answer a lookup or removal of a session's cache", "error", d.Err)
 		}
 		done(d)
 	})

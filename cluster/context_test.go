@@ -22,8 +22,8 @@ func TestContextsWithStates(t *testing.T) {
 	contexts(t, filepath.Join("../internal/engine/model/testdata", "qwen3_5"))
 }
 
-// TestInputsInChunks: an input that follows a held context has the bits of one token a step, with chunks of
-// any size, on any number of sockets, and next to another input.
+// TestInputsInChunks: an input after a held context gives the same bits in chunks of any size as with one
+// token per step, on any number of sockets, and together with another input.
 func TestInputsInChunks(t *testing.T) {
 	const length = 203
 	for _, c := range []struct{ model, policy string }{
@@ -42,17 +42,17 @@ func TestInputsInChunks(t *testing.T) {
 				prompt := append(text(7, length), text(input, 40+193*input)...)
 				return complete(t, e, &engine.Request{ID: fmt.Sprint(input, policy), Prompt: prompt, Policy: policy, Context: length})
 			}
-			alone := start(1, 1) // one token a step
+			alone := start(1, 1) // one token per step
 			want := []string{ask(alone, 0, c.policy).bits, ask(alone, 1, c.policy).bits}
 			if ask(alone, 1, c.policy+",segment=64").bits == want[1] {
-				t.Error("the choice does not change the answer")
+				t.Error("segment=64 gives the same answer: the test cannot detect another selection")
 			}
 			for i, chunk := range []int{7, 31, 200} {
 				e := start([]int{3, 4, 1}[i], chunk)
 				other := make(chan replied)
 				go func() { other <- ask(e, 0, c.policy) }()
 				if got := ask(e, 1, c.policy); got.bits != want[1] {
-					t.Errorf("chunks of %d: another answer than with one token a step", chunk)
+					t.Errorf("chunks of %d: another answer than with one token per step", chunk)
 				}
 				if got := <-other; got.bits != want[0] {
 					t.Errorf("chunks of %d: another answer to the other input", chunk)

@@ -113,7 +113,7 @@ func testKVDisk(t *testing.T, policy string) {
 	g := shard.GeometryOf(&ck.Config, tensor.BF16)
 	resident := kvcache.ResidentBytes(g, length+150, length+150, p)
 	budget := kvcache.HandoverBytes(g, g.KVHeads, length+150, p) + 17*resident/16 // enough for two complete sequences
-	third := budget                                                               // of each of three sockets
+	third := budget                                                               // budget of each of three sockets
 	if p.Reorders {
 		third = kvcache.HandoverBytes(g, (g.KVHeads+2)/3, length+150, p) + 3*resident/5 // enough for one
 	}
@@ -138,7 +138,7 @@ func testKVDisk(t *testing.T, policy string) {
 		{"room for none", 1, &disk{}, all, all, 1000, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.disk != nil && c.disk.rate > 0 && p.Reorders { // each run of slots waits for the disk
+			if c.disk != nil && c.disk.rate > 0 && p.Reorders { // each run of slots reads the disk
 				testlevel.NeedLong(t)
 			}
 			cfg := LocalConfig{Threads: 1, Sockets: c.sockets, Serve: serve, KVBudget: budget}

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// TestKVDiskModels: choices of slots from files give the bits of rows in memory for other models and cache
-// types, and when several threads share a long sequence. The rows of a model with an indexer stay in memory.
+// TestKVDiskModels: selected slots in files give the same bits as in memory, for several models and cache
+// types, and if several threads share a long sequence. The rows of a model with an indexer stay in memory.
 func TestKVDiskModels(t *testing.T) {
 	const sequences, output = 4, 30
 	for _, c := range []struct {
@@ -41,7 +41,7 @@ func TestKVDiskModels(t *testing.T) {
 			serve := ServeConfig{Model: dir, KV: c.kv, PrefixCache: PrefixOff}
 			ask := func(i int) *engine.Request {
 				r := &engine.Request{ID: fmt.Sprint("models ", i), Prompt: text(i, c.length), Policy: c.policy, MaxTokens: output}
-				if i == 0 { // then it runs alone, and has more threads than heads
+				if i == 0 { // the first request runs alone, with more threads than heads
 					r.MaxTokens *= 3
 				}
 				return r
@@ -86,7 +86,7 @@ func TestKVDiskModels(t *testing.T) {
 			}
 			read := 1<<40 - d.reads.Load()
 			if (s.Totals.Spilled > 0) != c.spills || (read > 0) != c.spills || s.Totals.Lost > 0 {
-				t.Errorf("%d went to files, %d pages were read, %d were lost", s.Totals.Spilled, read, s.Totals.Lost)
+				t.Errorf("%d caches moved to files, %d pages were read, %d caches were lost", s.Totals.Spilled, read, s.Totals.Lost)
 			}
 		})
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// TestKVDiskRecall: the tokens that SnapStream evicts go to files and are read again, with the bits that
-// they have in memory, on any number of sockets, and after files were lost.
+// TestKVDiskRecall: under recall, tokens that SnapStream evicts move to files and are read again, with the
+// same bits as in memory, on any number of sockets, and after the loss of files.
 func TestKVDiskRecall(t *testing.T) {
 	const length, sequences = 700, 10
 	serve := ServeConfig{Model: goldenDir, KV: "bf16", PrefixCache: PrefixOff}
@@ -33,7 +33,7 @@ func TestKVDiskRecall(t *testing.T) {
 	for _, c := range []struct {
 		policy  string
 		sockets int
-		reads   int64 // until the disk fails
+		reads   int64 // number of reads until the disk fails
 	}{
 		{"snapstream:sink=4,recent=20,topk=28,obs=8,recall=32", 1, 1 << 40},
 		{"snapstream:sink=4,recent=20,topk=28,obs=8,recall=32", 3, 1 << 40},
@@ -91,7 +91,7 @@ func TestKVDiskRecall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.Totals.Spilled == 0 || (s.Totals.Lost > 0) != (c.reads == 100) {
-				t.Errorf("%d went to files, %d of them were lost", s.Totals.Spilled, s.Totals.Lost)
+				t.Errorf("%d caches moved to files, %d of them were lost", s.Totals.Spilled, s.Totals.Lost)
 			}
 		})
 	}

@@ -54,8 +54,8 @@ type LocalConfig struct {
 	Draft string
 	// Threads is the number of compute threads. Default: the CPUs of the machine.
 	Threads int
-	// Device is what computes: "cpu", or the graphics card "cuda:N" for a single socket with one model. KVBudget
-	// is then memory of the card. An error of its driver ends the process. Default "cpu".
+	// Device is the device that computes: "cpu", or a graphics card "cuda:N", which needs a single socket and one
+	// model. With a card, KVBudget is memory of the card, and an error of its driver ends the process. Default "cpu".
 	Device string
 	fewest int                                        // for tests: fewest threads of a step; 0: always all
 	wrap   func(id string, h node.Handle) node.Handle // for tests: wraps the handle of each socket

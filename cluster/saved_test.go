@@ -18,7 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
-// savedTalk is a conversation of token ids under a policy.
+// savedTalk is a session of token ids under a policy.
 type savedTalk struct {
 	policy, session string
 	prompt          []int32
@@ -59,9 +59,9 @@ func savedState(t *testing.T, e *Local) wire.SavedCachesState {
 	return *s
 }
 
-// TestSavedCachesOutliveTheCluster: each turn of a session begins with the cache of the last one, which a
-// cluster that has ended has left in a file. The answers equal, bit for bit, those of turns that read all tokens, under
-// every policy that evicts or selects, on any number of sockets. A damaged file costs time only.
+// TestSavedCachesOutliveTheCluster: each turn of a session runs in a new cluster, and begins with the cache in
+// the file that the last cluster wrote. The answers have the same bits as turns that compute all tokens,
+// under every policy that evicts or selects, on any number of sockets. After damage to the file, too.
 func TestSavedCachesOutliveTheCluster(t *testing.T) {
 	policies := prefixPolicies[1:]
 	if testing.Short() {
@@ -137,8 +137,8 @@ func damageFiles(t *testing.T, dir string) {
 	}
 }
 
-// TestSavedCachesShareMemory: the memory has room for one of two caches. Each turn reads only what is
-// new, with the answers of a cluster that has room for both. The end of a session removes its file.
+// TestSavedCachesShareMemory: memory has room for one of two caches. Each turn computes only its new tokens,
+// with the answers of a cluster that has room for both. The end of a session removes its file.
 func TestSavedCachesShareMemory(t *testing.T) {
 	const policy, turns = "streaming:sink=4,recent=200,positions=cache", 10
 	serve := ServeConfig{Model: goldenDir, KV: "bf16", Chunk: 30, PrefixCache: PrefixOff}

@@ -348,9 +348,9 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
 
 @torch.no_grad()
 def decode_recall(m, Ks, Vs, keeps, first, recent, recall, page, xl, ans):
-    """what SnapStream evicts is read again, token by token: the prompt lies in the order kept (sink and chosen tokens, `first` of them),
-    evicted, newest `recent`. A KV head reads the pages of the kept and of the newest tokens, and of the others those with the greatest
-    bounds (decode_quest), so that the number of pages is constant. Scores of a page are those of its keys, computed anew in each step"""
+    """SnapStream with recall, one token per step. Slots of the prompt have this order: `first` kept tokens (sink and chosen), evicted
+    tokens, the newest `recent` tokens. A KV head reads the pages of the kept and of the newest tokens, and the pages of the others with
+    the highest bounds (decode_quest), so that the number of pages is constant. Each step computes the bounds from the keys of a page"""
     b, A = ans.shape
     T, dev = Ks[0].shape[2], ans.device
     part = [torch.where(k, 0, 1) for k in keeps]

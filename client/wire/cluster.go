@@ -68,14 +68,14 @@ type TransfersState struct {
 	Failed  uint64  `json:"failed"`  // prompts that the prefill nodes did not read, or whose cache did not arrive
 }
 
-// SavedCachesState counts the caches of idle sessions in files. Caches and Bytes are those at present, the
-// others count since this coordinator started.
+// SavedCachesState counts the caches of idle sessions in files. Caches and Bytes are present values. The
+// other members count since this coordinator started.
 type SavedCachesState struct {
 	Caches  int    `json:"caches"`
 	Bytes   int64  `json:"bytes"`
 	Written uint64 `json:"written"`
-	Read    uint64 `json:"read"`   // for the next turn
-	Failed  uint64 `json:"failed"` // not read: the turns were read again
+	Read    uint64 `json:"read"`   // caches that were read for the next turn
+	Failed  uint64 `json:"failed"` // caches that could not be read: their turns computed all tokens
 }
 
 // PrefixCacheState is the use of the prefix cache since this coordinator started.

@@ -10,13 +10,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Time limits of a cache that moves to a file or back: savedTime, and savedToken for each of its tokens.
+// The time limit of a Write or Load is savedTime, and savedToken for each token of the cache.
 const (
 	savedTime  = time.Minute
 	savedToken = 2 * time.Millisecond
 )
 
-// Saved passes an order for caches of idle sessions on to its sockets, and waits for their answers.
+// Saved sends an order for caches of idle sessions to its sockets, and waits for their replies. Done.Err is
+// the error of one of them. Done.Found has the replies of the others to a Find.
 func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 	d := saved.Done{Number: o.Number}
 	limit := savedTime + time.Duration(o.Cache.Tokens)*savedToken
@@ -35,7 +36,7 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 	var wg sync.WaitGroup
 	for _, rank := range o.Ranks {
 		if rank >= len(g.Handles) {
-			d.Err = fmt.Sprintf("cluster: rank %d of %d", rank, len(g.Handles))
+			d.Err = fmt.Sprintf("cluster: no rank %d: the group has %d sockets", rank, len(g.Handles))
 			continue
 		}
 		wg.Go(func() {
@@ -55,7 +56,7 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 	return d
 }
 
-// saved passes an order on to one socket.
+// saved sends an order to one socket.
 func (g *Group) saved(ctx context.Context, rank int, o *saved.Order, limit time.Duration) (*proto.SavedReply, error) {
 	if o.Do == saved.Load {
 		_, err := g.Handles[rank].Take(ctx, &proto.TakeRequest{Epoch: o.Epoch, Seq: o.Seq, Tokens: uint32(o.Cache.Tokens),

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestCallersWake calls a function that takes longer than a caller looks for its end, while other threads take the
-// processors. Each call returns.
+// TestCallersWake calls a function that takes longer than a caller polls for its end, so that the caller
+// sleeps, while other threads use all processors. Each call must return.
 func TestCallersWake(t *testing.T) {
 	lib, err := Open("libc.so.6")
 	if errors.Is(err, ErrUnavailable) && os.Getenv("CGO_ENABLED") != "0" {
@@ -41,6 +41,6 @@ func TestCallersWake(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Fatal("a call does not return")
+		t.Fatal("a call has not returned after a minute")
 	}
 }

@@ -178,12 +178,13 @@ func exchange(fn Func, args []uintptr) uintptr {
 			continue
 		}
 		slept = true
-		b.waiting.Store(1) // before the second look: the C thread sets done, then looks at waiting
+		b.waiting.Store(1) // before done is read again: the C thread sets done, then reads waiting
 		if v := b.done.Load(); v != n {
 			futexWait(&b.done, v)
 		}
 	}
-	// Not the C thread: it may be late, and would clear what the next call has set. That call would never wake.
+	// The C thread must not clear waiting: if it ran late, it would clear the flag of the next call, which would
+	// then sleep forever.
 	if slept {
 		b.waiting.Store(0)
 	}

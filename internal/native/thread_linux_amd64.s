@@ -114,9 +114,9 @@ answer:
 	CMPL	mailbox_waiting(BX), $0
 	JNE	wake
 	CMPL	R13, $1
-	JNE	poll // of call 1, the caller sleeps without saying so
+	JNE	poll // the caller of call 1 sleeps without setting waiting
 
-wake: // perhaps of a call that the caller has taken already: then it looks again. Only the caller clears waiting
+wake: // the caller may have returned already: a later sleep then reads done again. Only the caller clears waiting
 	MOVL	$SYS_futex, AX
 	LEAQ	mailbox_done(BX), DI
 	MOVL	$FUTEX_WAKE_PRIVATE, SI

@@ -19,7 +19,7 @@ var wallClock = map[string]string{
 	"internal/engine/modelfile/stamp.go":        "the times of a file",
 	"internal/jobs/batches/store.go":            "when a damaged batch ended, for clients",
 	"internal/jobs/files/http.go":               "created, for clients",
-	"internal/engine/kvcache/tier/saved.go":     "ends of sessions, in files that outlive the process",
+	"internal/engine/kvcache/tier/saved.go":     "end times of sessions, in files that outlive the process",
 	"internal/server/sessions/book.go":          "times to live of sessions, which continue while no process runs",
 	"internal/jobs/store.go": "the times in a journal outlive the process; " +
 		"state.go bounds a pause that the clock was set back under",

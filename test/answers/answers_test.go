@@ -12,9 +12,9 @@ import (
 var (
 	only     = flag.String("only", `^(llama f32 bf16|mistral_window bf16 int8|deepseek_v2 q8_0 f32|random_odd f16)`, "answers whose \"model weights cache\" matches this `regexp` only")
 	recordTo = flag.String("record", "", "write the answers to this `file` instead of comparing them")
-	compare  = flag.String("compare", ofTree, "compare with this `file`; what was changed on purpose since 6a8247c is in its log")
-	device   = flag.String("device", "", "compare what this graphics card (cuda:N) serves, on it alone; needs CGO_ENABLED=0")
-	workers  = flag.Int("workers", runtime.GOMAXPROCS(0), "clusters at a time")
+	compare  = flag.String("compare", ofTree, "compare with the answers in this `file`")
+	device   = flag.String("device", "", "compute on this graphics card (cuda:N); compares answers that it supports; needs CGO_ENABLED=0")
+	workers  = flag.Int("workers", runtime.GOMAXPROCS(0), "maximum number of clusters that run at the same time")
 )
 
 // ofTree is the record of this tree. It must be complete.

@@ -116,7 +116,7 @@ func (r *record) keep(only *regexp.Regexp) {
 	r.order = order
 }
 
-// keepOf removes the answers that another record does not have.
+// keepOf removes the answers that other does not have.
 func (r *record) keepOf(other *record) {
 	r.order = slices.DeleteFunc(r.order, func(k key) bool { _, has := other.answers[k]; return !has })
 }

@@ -225,7 +225,7 @@ func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
 	return s.ask(ctx, dir, c, s.requests(&config), 1<<30)
 }
 
-// onCard is run on a graphics card, for the requests that it serves.
+// onCard runs the requests of s that a graphics card supports, on the card.
 func (s setup) onCard(ctx context.Context, dir string, config *model.Config, c cut) (*asked, error) {
 	weights, err := tensor.ParseDType(s.weights)
 	if err != nil {

@@ -77,7 +77,7 @@ func (b *binaries) buildIn(t testing.TB, env []string, name string, more ...stri
 		return path
 	}
 	path := filepath.Join(b.dir, name)
-	if made := os.Getenv("SHOAL_STATIC_BINARY"); made != "" && name == "shoal-static" { // for machines without Go
+	if made := os.Getenv("SHOAL_STATIC_BINARY"); made != "" && name == "shoal-static" { // built before, for machines without Go
 		content, err := os.ReadFile(made)
 		if err == nil {
 			err = os.WriteFile(path, content, 0o755)

@@ -14,10 +14,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
-// TestSessionsOnDisk: two nodes have memory for two of the caches of three sessions. Each turn reads only
-// what is new: the other caches are in files. Then all processes are killed and start again, then one node,
-// and the turns still read only what is new. After the loss of all files they read their text. Every token
-// and log-probability equals that of one node with room for all.
+// TestSessionsOnDisk: two nodes have memory for two of the caches of three sessions. The other caches are in
+// files, so each turn computes only its new tokens, also after all processes were killed and restarted, and
+// after one node was. After the loss of all files, turns read their text. Every token and log-probability
+// equals that of one node with memory for all caches.
 func TestSessionsOnDisk(t *testing.T) {
 	const sessions, turns, restart, killed, lost = 3, 9, 5, 6, 7
 	parallel(t)

@@ -133,17 +133,17 @@ type Key [sha256.Size]byte
 // In decode the first token is known and the others may be drafts. All of them enter the
 // cache from Start on. After each one the next token is sampled, until a sampled token
 // differs from the next in Tokens. A later plan has the number of them that count (Accepted).
-// The input after a fixed context, and a session's next message, are decode runs of prompt tokens:
-// nothing is sampled but after the last token of the prompt.
+// The input after a fixed context, and a session's next message, are decode runs of prompt tokens. Only
+// the last token of the prompt is followed by a sample.
 type Run struct {
 	Seq    uint64
 	Owner  int // rank; it does not cross the wire, since Open has it
 	Start  int // position of the first token
 	Tokens []int32
-	Sample bool // prefill: after the last row; decode: after each row that Known does not count
+	Sample bool // prefill: sample after the last row; decode: after each row but the first Known ones
 
 	// Decode only.
-	Known    int // with Sample: the number of first tokens after which nothing is sampled, since the prompt has the next one
+	Known    int // with Sample: number of first tokens that are followed by a prompt token, not by a sample
 	Accepted int // the number of tokens of the sequence's last run that count; Start follows them
 	Draft    int // the most tokens that a draft model guesses after the newest token
 

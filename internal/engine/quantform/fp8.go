@@ -75,7 +75,8 @@ func buildFP8(s *Settings, m *module) (*Matrix, error) {
 	return out, nil
 }
 
-// fp8Check returns the check of a matrix of E4M3 codes.
+// fp8Check returns a function that counts the NaN codes of an E4M3 matrix and its scales that are not
+// finite. The function also reports whether all codes or all scales are zero.
 func fp8Check(codes []byte, scale *Part) func() (int64, bool) {
 	return func() (bad int64, zero bool) {
 		zero = true

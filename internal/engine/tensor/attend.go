@@ -30,7 +30,7 @@ type AttnScratch struct {
 	blocks [][]byte                // see Blocks
 	ahead  []byte                  // the next block, which is prefetched; nil: none
 	After  []byte                  // the block that the caller reads next, prefetched after the last one; nil: none
-	Load   LoadRun                 // of the blocks of the view in this scratch; nil: they are in memory. Attend takes it
+	Load   LoadRun                 // loads the blocks of the view in this scratch; nil: they are in memory. Attend resets it
 	run    [RunBlocks][]byte       // a loaded run
 	stream bool                    // rows read a block in memory order
 	row    []float32               // see Row

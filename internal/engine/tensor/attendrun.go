@@ -15,9 +15,9 @@ const (
 	RunSlots  = RunBlocks * BlockSlots
 )
 
-// LoadRun sets dst to the blocks of a run of a list, RunBlocks of them, or fewer in the last run. They may
-// be in memory of the scratch, until its next use. Slots that the list's mask does not have are undefined.
-// Runs may be loaded concurrently, and again, each time with a scratch of its own.
+// LoadRun sets dst to the blocks of one run of a list: RunBlocks blocks, fewer in the last run. Blocks may
+// be stored in the scratch; they are then valid until its next use. Slots outside the list's mask are
+// undefined. Calls may be concurrent, and may repeat a run, each with its own scratch.
 type LoadRun = func(run int, dst [][]byte, s *AttnScratch)
 
 // runState is the state of attention's rows after some slots.
@@ -39,7 +39,7 @@ func (a *runState) reset() {
 // stateFloats returns the size of a runState: whole cache lines, since threads write adjacent states.
 func stateFloats(rows, vdim int) int { return (rows*(len(kernel.Lanes{})+vdim)+rows+15)/16*16 + 16 }
 
-// twoStates lays two states out in m, with adjacent o.
+// twoStates places two states in m, with adjacent o.
 func twoStates(a, b *runState, m []float32, rows, vdim int) {
 	sums := unsafe.Slice((*kernel.Lanes)(unsafe.Pointer(&m[0])), 2*rows)
 	a.sum, b.sum = sums[:rows:rows], sums[rows:]
@@ -79,7 +79,8 @@ func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int, score Score) {
 // endRun folds the current run into the previous ones and starts the next.
 func (s *AttnScratch) endRun(l KVLayout) { s.folds(l).fold(&s.runState, l.VDim, &s.join) }
 
-// passLoaded loads a run of the list of n slots and attends to it. The list has a mask.
+// passLoaded loads one run of a list of n slots, and computes its attention. valid is the list's mask, not
+// nil.
 func (s *AttnScratch) passLoaded(load LoadRun, run int, l KVLayout, q []float32, g, n int, valid []uint64, score Score) {
 	n = min(n-run*RunSlots, RunSlots)
 	blocks := s.run[:(n+BlockSlots-1)/BlockSlots]
@@ -111,8 +112,8 @@ type Runs struct {
 	load   LoadRun
 }
 
-// Begin takes the arguments of [Attend], which must not change until Fold, and returns the number
-// of runs. load loads the blocks; nil: they are in memory.
+// Begin has the arguments of [Attend], which must not change until Fold. It returns the number of runs.
+// load loads the blocks; nil: they are in memory.
 func (r *Runs) Begin(q []float32, g int, score Score, l KVLayout, blocks [][]byte, n int, valid []uint64, load LoadRun) int {
 	checkSlots(l, blocks, n, g, valid, load)
 	r.load = load

@@ -36,7 +36,7 @@ func holes(blocks int) []uint64 {
 	return valid
 }
 
-// loaded is a source of runs, in buffers of the scratch. Slots without a bit in valid have other rows.
+// loaded loads runs into buffers of the scratch. It fills slots outside the mask with rows of other slots.
 type loaded struct {
 	t      *testing.T
 	l      KVLayout
@@ -48,7 +48,7 @@ type loaded struct {
 func (x *loaded) loadRun(run int, dst [][]byte, s *AttnScratch) {
 	x.runs++
 	if len(dst) < 1 || len(dst) > RunBlocks {
-		x.t.Errorf("%d blocks of run %d are loaded", len(dst), run)
+		x.t.Errorf("%d blocks of run %d are loaded, want 1 to %d", len(dst), run, RunBlocks)
 	}
 	for i, b := range s.Blocks(len(dst), x.l.BlockBytes()) {
 		at := run*RunBlocks + i

@@ -140,7 +140,7 @@ func (f *folded) read(j *journal.Journal, seq uint64, data []byte) {
 	j.Restart(seq)
 }
 
-// apply adds a record. Message seq has it.
+// apply adds the record of message seq.
 func (f *folded) apply(j *journal.Journal, r *journal.Record, seq uint64) error {
 	switch {
 	case r.Kind == KindEnd: // the next session begins without turns

@@ -14,11 +14,11 @@ type savedCollector struct {
 func newSavedCollector() savedCollector {
 	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 	return savedCollector{
-		caches:   desc("shoal_saved_caches", "Caches of idle sessions in files, of all nodes."),
-		bytes:    desc("shoal_saved_cache_bytes", "Bytes of these files."),
+		caches:   desc("shoal_saved_caches", "Caches of idle sessions in files of all nodes."),
+		bytes:    desc("shoal_saved_cache_bytes", "Bytes of caches of idle sessions in files of all nodes."),
 		written:  desc("shoal_saved_caches_written_total", "Caches of idle sessions that were written to files."),
 		read:     desc("shoal_saved_caches_read_total", "Caches that were read from files for the next turn."),
-		failures: desc("shoal_saved_caches_failures_total", "Caches that could not be read from files. The turns were read again."),
+		failures: desc("shoal_saved_caches_failures_total", "Caches that could not be read from files. Their turns computed all tokens."),
 	}
 }
 

@@ -22,7 +22,7 @@ type pairs struct {
 	rawScores          bool
 }
 
-// finish makes the prompts of a form's pairs. It returns the first error of the form.
+// finish sets g.Prompts to the prompts of the pairs, and g.Ignored. It returns the first error of the form.
 func (s *API) finish(ctx context.Context, f *jsonbody.Object, g *generate.Request, p *pairs) *apierr.Error {
 	if f.Err == nil {
 		var e *apierr.Error

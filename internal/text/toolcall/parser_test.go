@@ -224,7 +224,7 @@ func TestThinker(t *testing.T) {
 	}
 }
 
-// thoughts reads a text in pieces of this number of bytes.
+// thoughts passes a text to a parser in pieces of cut bytes.
 func thoughts(p *ThoughtParser, text string, cut int) (thought, content string) {
 	add := func(a, b string) { thought += a; content += b }
 	for text != "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 )
 
-// Alone starts a server without peers, which stores its streams in a folder, and connects to it. stop stops
-// the server. It may be called twice, and runs at the end of the test.
+// Alone starts a server without peers and connects to it. The server stores at most this number of bytes of
+// streams in dir. stop stops the server; it may be called twice, and runs at the end of the test.
 func Alone(t testing.TB, dir string, bytes int64) (nc *nats.Conn, stop func()) {
 	t.Helper()
 	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: dir, StoreBytes: bytes,
