@@ -1397,16 +1397,17 @@ func (x *AdapterRequest) GetData() []byte {
 	return nil
 }
 
-// SavedRequest asks whether a socket has the cache of a session in a file. With seq it makes the socket
-// write the cache of that sequence to a file, with drop remove the file.
+// SavedRequest finds, writes or removes the file with the cache of a session on a socket. With seq, the
+// socket writes the cache of that sequence to a file. With drop, it removes the file. Otherwise it finds
+// the file.
 type SavedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`          // of the session
+	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`          // key of the session, 32 bytes
 	Seq           uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`         // the sequence whose cache is written; 0: none
-	Tokens        uint32                 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`   // of it that count
-	Digest        []byte                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`    // of everything that its rows depend on
-	Millis        int64                  `protobuf:"varint,6,opt,name=millis,proto3" json:"millis,omitempty"`   // until the end of the session
+	Tokens        uint32                 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`   // with seq: number of tokens in the cache that count
+	Digest        []byte                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`    // with seq: SHA-256 of the tokens, the policy and the adapter
+	Millis        int64                  `protobuf:"varint,6,opt,name=millis,proto3" json:"millis,omitempty"`   // with seq: time until the end of the session, in milliseconds
 	Timeout       uint32                 `protobuf:"varint,7,opt,name=timeout,proto3" json:"timeout,omitempty"` // time limit of the write, in milliseconds
 	Drop          bool                   `protobuf:"varint,8,opt,name=drop,proto3" json:"drop,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1503,9 +1504,9 @@ func (x *SavedRequest) GetDrop() bool {
 type SavedReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Prompt        uint32                 `protobuf:"varint,1,opt,name=prompt,proto3" json:"prompt,omitempty"` // tokens that prefill has read
-	Tokens        uint32                 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"` // in the cache
-	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
-	Bytes         int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Tokens        uint32                 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"` // tokens in the cache
+	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`  // of the request that wrote the file
+	Bytes         int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`   // after a write: bytes of the rows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1574,16 +1575,16 @@ type TakeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`       // number of the sequence in the decode group
-	Tokens        uint32                 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // that prefill has read; all of them are in the cache
+	Tokens        uint32                 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // tokens in the cache; without saved, prefill has read all of them
 	Policy        string                 `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
 	Adapter       []byte                 `protobuf:"bytes,5,opt,name=adapter,proto3" json:"adapter,omitempty"` // as in Open
 	Address       string                 `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"` // control address of the process with the source
 	Socket        string                 `protobuf:"bytes,7,opt,name=socket,proto3" json:"socket,omitempty"`   // name of the source's actor
 	Source        uint64                 `protobuf:"varint,8,opt,name=source,proto3" json:"source,omitempty"`  // number of the sequence there
 	Millis        uint32                 `protobuf:"varint,9,opt,name=millis,proto3" json:"millis,omitempty"`  // time limit
-	Saved         []byte                 `protobuf:"bytes,10,opt,name=saved,proto3" json:"saved,omitempty"`    // key of the session whose cache is in a file; empty: it comes from the source
-	Digest        []byte                 `protobuf:"bytes,11,opt,name=digest,proto3" json:"digest,omitempty"`  // with saved: of everything that the rows depend on
-	Prompt        uint32                 `protobuf:"varint,12,opt,name=prompt,proto3" json:"prompt,omitempty"` // with saved: of tokens, those that prefill has read
+	Saved         []byte                 `protobuf:"bytes,10,opt,name=saved,proto3" json:"saved,omitempty"`    // key of the session whose cache is in a file; empty: the cache comes from the source
+	Digest        []byte                 `protobuf:"bytes,11,opt,name=digest,proto3" json:"digest,omitempty"`  // with saved: SHA-256 of the tokens, the policy and the adapter
+	Prompt        uint32                 `protobuf:"varint,12,opt,name=prompt,proto3" json:"prompt,omitempty"` // with saved: number of first tokens that prefill has read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3097,8 +3098,8 @@ type Chunk struct {
 	Tokens  []uint32               `protobuf:"varint,3,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	Prefill bool                   `protobuf:"varint,4,opt,name=prefill,proto3" json:"prefill,omitempty"` // false: decode, on the owner
 	Last    bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`       // last chunk of the prompt: its cache goes to the owner
-	Sample  bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`   // prefill: sample after the last row; decode: after every row that
-	// known does not count, false for rows of prompt tokens only
+	Sample  bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`   // prefill: sample after the last row; decode: after every row but the
+	// first known ones, false if all rows are prompt tokens
 	PromptLogprobs     int32  `protobuf:"varint,7,opt,name=prompt_logprobs,json=promptLogprobs,proto3" json:"prompt_logprobs,omitempty"` // -1 or absent+flag: none
 	WantPromptLogprobs bool   `protobuf:"varint,8,opt,name=want_prompt_logprobs,json=wantPromptLogprobs,proto3" json:"want_prompt_logprobs,omitempty"`
 	Next               uint32 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"` // with want_prompt_logprobs: 1 + the prompt token after the chunk; 0: none
@@ -3114,8 +3115,7 @@ type Chunk struct {
 	Draft    uint32 `protobuf:"varint,14,opt,name=draft,proto3" json:"draft,omitempty"`
 	Sums     bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"`         // keep attention sums with the last block in save
 	Snapshot bool   `protobuf:"varint,16,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // keep a snapshot of the recurrent states with it
-	// Decode, with sample: the number of first tokens after which nothing is sampled, because they are
-	// prompt tokens and the next token is known.
+	// Decode, with sample: the number of first tokens that are followed by a prompt token, not by a sample.
 	Known         uint32 `protobuf:"varint,17,opt,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4189,12 +4189,12 @@ type Scratch struct {
 	Read          uint64                 `protobuf:"varint,3,opt,name=read,proto3" json:"read,omitempty"`
 	Written       uint64                 `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
 	Failed        uint64                 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
-	SavedBytes    int64                  `protobuf:"varint,6,opt,name=saved_bytes,json=savedBytes,proto3" json:"saved_bytes,omitempty"` // of caches of idle sessions
-	SavedCaches   uint32                 `protobuf:"varint,7,opt,name=saved_caches,json=savedCaches,proto3" json:"saved_caches,omitempty"`
-	SavedWritten  uint64                 `protobuf:"varint,8,opt,name=saved_written,json=savedWritten,proto3" json:"saved_written,omitempty"` // caches since the start, as the next ones
-	SavedRead     uint64                 `protobuf:"varint,9,opt,name=saved_read,json=savedRead,proto3" json:"saved_read,omitempty"`
-	SavedRemoved  uint64                 `protobuf:"varint,10,opt,name=saved_removed,json=savedRemoved,proto3" json:"saved_removed,omitempty"` // the oldest ones, for room
-	SavedFailed   uint64                 `protobuf:"varint,11,opt,name=saved_failed,json=savedFailed,proto3" json:"saved_failed,omitempty"`    // files that were damaged or could not be written
+	SavedBytes    int64                  `protobuf:"varint,6,opt,name=saved_bytes,json=savedBytes,proto3" json:"saved_bytes,omitempty"`        // bytes of the files of idle sessions' caches
+	SavedCaches   uint32                 `protobuf:"varint,7,opt,name=saved_caches,json=savedCaches,proto3" json:"saved_caches,omitempty"`     // number of these files
+	SavedWritten  uint64                 `protobuf:"varint,8,opt,name=saved_written,json=savedWritten,proto3" json:"saved_written,omitempty"`  // caches written since the start
+	SavedRead     uint64                 `protobuf:"varint,9,opt,name=saved_read,json=savedRead,proto3" json:"saved_read,omitempty"`           // caches read since the start
+	SavedRemoved  uint64                 `protobuf:"varint,10,opt,name=saved_removed,json=savedRemoved,proto3" json:"saved_removed,omitempty"` // oldest caches removed to free bytes since the start
+	SavedFailed   uint64                 `protobuf:"varint,11,opt,name=saved_failed,json=savedFailed,proto3" json:"saved_failed,omitempty"`    // damaged files and failed writes since the start
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
