@@ -32,31 +32,31 @@ import (
 //
 //	magic [8]  form [32]  key [32]  digest [32]  until int64  prompt, tokens uint32  bytes after the header int64  CRC-32C uint32
 //
-// The reader derives the pieces from its own store, so no number of the file sizes memory.
+// The reader derives the sizes of pieces from its own store, and allocates no memory by numbers of the file.
 const (
 	savedMagic  = "shoalsc1"
 	savedHeader = len(savedMagic) + 3*32 + 8 + 2*4 + 8 + 4
 	savedFolder = "sessions"
 	sumBytes    = 4
-	// maxSaved bounds the files of a process.
+	// maxSaved is the maximum number of files of a process.
 	maxSaved = 1 << 16
 )
 
 // SavedCache describes the cache of an idle session in a file.
 type SavedCache struct {
 	Key    Key      // of the session
-	Form   [32]byte // of the pieces
+	Form   [32]byte // identifies the pieces and the layout of their rows
 	Digest [32]byte // of everything that the rows depend on: tokens, policy, adapter
 	Prompt int      // tokens that prefill read
-	Tokens int      // in the cache
-	Until  int64    // the end of the session, in Unix milliseconds
+	Tokens int      // tokens in the cache
+	Until  int64    // end of the session, Unix milliseconds
 }
 
 // SavedStats are the present caches of a process and their bytes, and counts since the start.
 type SavedStats struct {
 	Bytes                          int64
 	Caches                         int
-	Written, Read, Removed, Failed uint64 // Removed: for room; Failed: damaged, or not written
+	Written, Read, Removed, Failed uint64 // Removed: to free bytes; Failed: damaged files and failed writes
 }
 
 // Saved stores caches of idle sessions. Its methods may be called concurrently. All but Find and Stats wait
@@ -73,7 +73,7 @@ type Saved struct {
 	files map[Key]*list.Element
 	order *list.List // of *savedFile, the oldest first
 	stats SavedStats
-	rests time.Time // until when no cache is written, after a failure
+	rests time.Time // no cache is written before this time, after a failure
 }
 
 type savedFile struct {
@@ -103,7 +103,7 @@ func (s *Saved) close() {
 	}
 }
 
-// list registers the files of an earlier process, the oldest first, and removes all that are none.
+// list registers the files of an earlier process, the oldest first, and removes all other entries.
 func (s *Saved) list() {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Saved) list() {
 		}
 		c, _, err := readSaved(path)
 		if err != nil || e.Name() != c.name() || len(all) == maxSaved {
-			_ = os.Remove(path) // such as a file that its process was writing
+			_ = os.Remove(path) // such as an unfinished file
 			continue
 		}
 		all = append(all, found{savedFile{c, path, info.Size()}, info.ModTime()})
@@ -137,7 +137,7 @@ func (s *Saved) list() {
 	}
 }
 
-// add registers a file, and removes the earlier one of its session.
+// add registers a file, and removes the previous file of its session.
 func (s *Saved) add(f *savedFile) {
 	s.mu.Lock()
 	old := s.forget(s.files[f.Key])
@@ -159,7 +159,7 @@ func (s *Saved) forget(at *list.Element) *savedFile {
 	return f
 }
 
-// removable returns the bytes of all caches. Those that are being written do not count.
+// removable returns the bytes of all complete caches.
 func (s *Saved) removable() (n int64) {
 	if s == nil {
 		return 0
@@ -203,7 +203,7 @@ func (s *Saved) Remove(k Key) {
 	}
 }
 
-// Sweep removes the caches of sessions that are over, also those that processes left which are gone.
+// Sweep removes the caches of sessions that are over, including those of processes that have ended.
 func (s *Saved) Sweep() {
 	if s == nil {
 		return
@@ -241,8 +241,8 @@ func (s *Saved) Sweep() {
 	}
 }
 
-// left reports whether an entry is an unfinished file that a process left when it died: nobody has written to it for
-// an hour.
+// left reports whether an entry is an unfinished file of a process that has died: its last write was over
+// an hour ago.
 func (s *Saved) left(e fs.DirEntry, now int64) bool {
 	info, err := e.Info()
 	return err == nil && strings.HasPrefix(e.Name(), writingPrefix) && now-info.ModTime().UnixMilli() > time.Hour.Milliseconds()
@@ -282,13 +282,13 @@ func (s *Saved) unlink(path string) {
 	}
 }
 
-// fail records an error of the disk, or of a file.
+// fail counts and logs an error of the disk or of a file. what is the failed operation.
 func (s *Saved) fail(what, path string, err error) {
 	s.mu.Lock()
 	s.stats.Failed++
 	s.mu.Unlock()
 	if ok, left, _ := s.lines.Allow(what, s.now()); ok {
-		s.log.Warn("a file with the cache of an idle session fails: the turns of the session are read again", "doing", what, "file", path,
+		s.log.Warn("cannot use the file of a session's cache; the next turn computes all tokens", "operation", what, "file", path,
 			"error", err, "left_out", left)
 	}
 }
@@ -303,15 +303,15 @@ type SavedWriter struct {
 	over bool
 }
 
-// SavedBytes returns the size of a file with pieces of these bytes in all.
+// SavedBytes returns the size of a file in bytes. bytes is the sum of its pieces.
 func SavedBytes(pieces int, bytes int64) int64 {
 	return int64(savedHeader) + bytes + int64(pieces)*sumBytes
 }
 
-// Until returns the end of a session that ends in a number of milliseconds.
+// Until returns the time in millis milliseconds, as Unix milliseconds.
 func (s *Saved) Until(millis int64) int64 { return s.now().UnixMilli() + millis }
 
-// Create begins the file of a cache. It has a number of pieces of these bytes in all. The caller ends it
+// Create begins the file of a cache. bytes is the sum of its pieces. The caller ends it
 // with Commit or Abort.
 func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, error) {
 	size := SavedBytes(pieces, bytes)
@@ -319,7 +319,7 @@ func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, err
 	case s == nil:
 		return nil, fmt.Errorf("%w: there is no folder for caches of idle sessions", ErrScratch)
 	case s.scratch.Resting() || s.resting():
-		return nil, fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
+		return nil, fmt.Errorf("%w: no cache is written for %v after a failed write", ErrScratch, savedRest)
 	case c.Until <= s.now().UnixMilli():
 		return nil, fmt.Errorf("%w: the session is over", ErrScratch)
 	case !s.scratch.reserve(size, &s.scratch.kept):
@@ -336,10 +336,10 @@ func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, err
 	return w, nil
 }
 
-// Piece appends a piece. After an error the caller aborts.
+// Piece appends a piece. After an error the caller must call Abort.
 func (w *SavedWriter) Piece(b []byte) error {
 	if w.left -= int64(len(b)) + sumBytes; w.left < 0 {
-		return fmt.Errorf("%w: a piece of %d bytes is too long", ErrScratch, len(b))
+		return fmt.Errorf("%w: a piece of %d bytes exceeds the bytes of Create", ErrScratch, len(b))
 	}
 	_, err := w.f.Write(b)
 	if err == nil {
@@ -372,7 +372,7 @@ func (s *Saved) resting() bool {
 	return s.now().Before(s.rests)
 }
 
-// Abort removes the file. It has no effect after its end.
+// Abort removes the file. It has no effect after Commit or Abort.
 func (w *SavedWriter) Abort() {
 	if w.over {
 		return
@@ -385,13 +385,13 @@ func (w *SavedWriter) Abort() {
 	w.s.scratch.kept.Add(-w.size)
 }
 
-// Commit completes the file, which replaces an earlier one of the session.
+// Commit completes the file, which replaces the previous file of the session.
 func (w *SavedWriter) Commit() error {
 	if w.left != 0 {
 		w.Abort()
-		return fmt.Errorf("%w: %d bytes of a cache are missing", ErrScratch, w.left)
+		return fmt.Errorf("%w: %d bytes of the cache were not written", ErrScratch, w.left)
 	}
-	// No sync: after a power loss the checksums detect missing bytes.
+	// Without fsync: after a power loss the checksums detect missing bytes.
 	path := filepath.Join(w.s.dir, w.c.name())
 	err := w.f.Close()
 	if err == nil {
@@ -421,8 +421,8 @@ type SavedReader struct {
 	left int64
 }
 
-// Open opens the cache of a session. Its header must be c, its pieces and their sums have size bytes. The
-// caller closes the reader. Errors wrap ErrDamaged if the file is of no use; it is then removed.
+// Open opens the cache of a session. Its header must equal c but for Until, and its pieces have bytes in all. The
+// caller closes the reader. Errors wrap ErrDamaged if the file is damaged or has another cache; it is then removed.
 func (s *Saved) Open(c SavedCache, pieces int, bytes int64) (*SavedReader, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: there is no folder for caches of idle sessions", ErrScratch)
@@ -435,7 +435,7 @@ func (s *Saved) Open(c SavedCache, pieces int, bytes int64) (*SavedReader, error
 	}
 	s.mu.Unlock()
 	if at == nil {
-		return nil, fmt.Errorf("%w: this node has no cache of the session any more", ErrScratch)
+		return nil, fmt.Errorf("%w: this node has no cache of the session", ErrScratch)
 	}
 	r := &SavedReader{s: s, path: path, key: c.Key, left: SavedBytes(pieces, bytes) - int64(savedHeader)}
 	have, f, err := openSavedFile(path)
@@ -480,7 +480,7 @@ func (r *SavedReader) Piece(b []byte) error {
 	return nil
 }
 
-// bad records that a file cannot be read, and removes it.
+// bad counts a failed read, and removes the file.
 func (r *SavedReader) bad(err error) error {
 	r.s.fail("reading", r.path, err)
 	r.s.mu.Lock()
@@ -526,7 +526,7 @@ func decodeSaved(b []byte, size int64) (c SavedCache, err error) {
 	n := savedHeader - sumBytes
 	switch {
 	case len(b) != savedHeader || !bytes.HasPrefix(b, []byte(savedMagic)):
-		return c, fmt.Errorf("%w: it is no cache of an idle session in the format of this build", ErrDamaged)
+		return c, fmt.Errorf("%w: it is not a cache of an idle session in the format of this build", ErrDamaged)
 	case binary.LittleEndian.Uint32(b[n:]) != crc32c.Of(b[:n]):
 		return c, fmt.Errorf("%w: the checksum of the header is wrong", ErrDamaged)
 	}
@@ -565,7 +565,7 @@ func openSavedFile(path string) (c SavedCache, f *os.File, err error) {
 	}
 	st, err := f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%w: it is no regular file", ErrDamaged)
+		err = fmt.Errorf("%w: it is not a regular file", ErrDamaged)
 	}
 	var head [savedHeader]byte
 	if err == nil {
@@ -580,7 +580,7 @@ func openSavedFile(path string) (c SavedCache, f *os.File, err error) {
 	return c, f, nil
 }
 
-// readFull fills b. A file that ends before is damaged.
+// readFull fills b. It returns ErrDamaged if the file ends early.
 func readFull(r io.Reader, b []byte) (int, error) {
 	n, err := io.ReadFull(r, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

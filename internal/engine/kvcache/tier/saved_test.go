@@ -79,8 +79,8 @@ func filesIn(t *testing.T, s *Saved) (names []string) {
 	return names
 }
 
-// A cache outlives its process. The newest of a session replaces the earlier one. It ends with its
-// session. Files that were not completed are removed.
+// A cache outlives its process. A newer cache of a session replaces the older one. Caches are removed at
+// the end of their session, and unfinished files at the start of a process.
 func TestSavedOutlivesProcess(t *testing.T) {
 	dir, now := t.TempDir(), time.UnixMilli(1000)
 	s, scratch := savedIn(t, dir, 10_000, &now)
@@ -100,7 +100,7 @@ func TestSavedOutlivesProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, known := s.Find(Key{3}); known {
-		t.Fatal("a cache is known before it is complete")
+		t.Fatal("Find returns a cache before Commit")
 	}
 	scratch.Close() // as if killed
 	again, _ := savedIn(t, dir, 10_000, &now)
@@ -144,7 +144,7 @@ func TestSavedOutlivesProcess(t *testing.T) {
 	}
 }
 
-// Caches of sessions and rows of running sequences share one limit. The oldest caches give way.
+// Caches of sessions and rows of running sequences share one limit. The oldest caches are removed first.
 func TestSavedYields(t *testing.T) {
 	now, one := time.UnixMilli(1000), SavedBytes(3, piecesBytes)
 	s, scratch := savedIn(t, t.TempDir(), 3*one, &now)
@@ -191,7 +191,7 @@ func TestSavedYields(t *testing.T) {
 	}
 }
 
-// A file with other bytes gives no cache, and is removed.
+// A file with a changed byte is refused and removed.
 func TestSavedDamaged(t *testing.T) {
 	dir, now := t.TempDir(), time.UnixMilli(1000)
 	size := int(SavedBytes(3, piecesBytes))
@@ -224,7 +224,7 @@ func TestSavedDamaged(t *testing.T) {
 	}
 }
 
-// FuzzSaved: any bytes are refused, or are the header that gives the same bytes again.
+// FuzzSaved: decodeSaved refuses bytes, or returns a header that encodes to the same bytes.
 func FuzzSaved(f *testing.F) {
 	c := cacheOf(3, 9, 1<<40)
 	whole := encodeSaved(&c, 100)

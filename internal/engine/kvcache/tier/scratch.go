@@ -36,7 +36,7 @@ type Scratch struct {
 	began  time.Time
 	rests  atomic.Int64 // nanoseconds since began until which the disk is not used
 
-	room  sync.Mutex // a file gets its bytes
+	room  sync.Mutex // held while bytes are reserved
 	kept  atomic.Int64
 	saved *Saved // caches of idle sessions; nil: none
 
@@ -116,8 +116,8 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 	return s, nil
 }
 
-// reserve counts the bytes of a new file. Caches of idle sessions give way to it, the oldest first. It
-// returns false if there is no room, and then removes none.
+// reserve counts the bytes of a new file. It removes caches of idle sessions for it, the oldest first. It
+// returns false if that would not free enough bytes, and then removes none.
 func (s *Scratch) reserve(size int64, of *atomic.Int64) bool {
 	s.room.Lock()
 	defer s.room.Unlock()
@@ -134,7 +134,7 @@ func (s *Scratch) reserve(size int64, of *atomic.Int64) bool {
 	return true
 }
 
-// Saved returns the caches of idle sessions; nil: none are kept.
+// Saved returns the caches of idle sessions; nil: they are not stored.
 func (s *Scratch) Saved() *Saved { return s.saved }
 
 // removed is a file that is removed when it is closed.
@@ -188,7 +188,7 @@ func (s *Scratch) fail(err error) error {
 	return fmt.Errorf("%w: %w", ErrScratch, err)
 }
 
-// yield removes the oldest cache of an idle session if the disk is full.
+// yield removes the oldest cache of an idle session if err means that the disk is full.
 func (s *Scratch) yield(err error) {
 	if errors.Is(err, syscall.ENOSPC) {
 		s.room.Lock()

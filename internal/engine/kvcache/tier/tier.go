@@ -120,7 +120,7 @@ func takeFolder(root, flag string) (dir string, lock *os.File, err error) {
 		}
 		return dir, f, nil
 	}
-	return "", nil, fmt.Errorf("tier: %s %s: %d processes use it: give this one another folder", flag, root, folders)
+	return "", nil, fmt.Errorf("tier: %s %s: %d processes use it, the maximum: set another folder", flag, root, folders)
 }
 
 // Close releases the folder for the next process. Its files stay.
