@@ -103,7 +103,7 @@ func (c *Client) follow(ctx context.Context, path string, take func([]byte) erro
 	return ErrStreamEnded
 }
 
-// Drain begins to move a node's work to the others; Cluster tells when it is drained.
+// Drain begins to move a node's work to the others. Cluster reports the node as drained at the end.
 func (c *Client) Drain(ctx context.Context, node string) error { return c.node(ctx, node, "drain") }
 
 // Undrain lets a drained node take a share again.

@@ -107,7 +107,7 @@ func (c *core) takesAdapters() bool { return len(c.serve.LoRA) > 0 || c.serve.Lo
 // settle is the quiet period after which new nodes get a share.
 const settle = 2 * time.Second
 
-// placed tells the batcher that a placement serves.
+// placed reports to the batcher that a placement serves.
 func (c *core) placed(g *coordinator.Group) {
 	c.most.Store(max(c.most.Load(), g.Budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk,

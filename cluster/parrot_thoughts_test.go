@@ -29,7 +29,7 @@ func TestParrotThoughts(t *testing.T) {
 		script parrot.Script
 		more   M
 		want   said
-		whole  bool // only for non-streaming answers, since a stream cannot know it
+		whole  bool // only for non-streaming answers: a stream has sent the text before the tag arrives
 	}{
 		{"opened", parrot.Script{Text: "plan</think>\n\nhey", Template: opens}, nil, said{"hey", "plan", "", "stop", nil}, false},
 		{"repeated", parrot.Script{Text: "<think>\nplan</think>\n\nhey", Template: opens}, nil, said{"hey", "plan", "", "stop", nil}, false},

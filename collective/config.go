@@ -42,7 +42,7 @@ type Config struct {
 	// the same exchange anyway. nil: messages are sent one after the other.
 	Parallel func(n int, f func(i int))
 
-	// OnPost receives what another rank has posted. Goroutines of the transport call it
+	// OnPost receives the payload of a post of rank src. Goroutines of the transport call it
 	// concurrently. It must not block, and must neither keep nor modify payload. nil: posts are
 	// dropped.
 	OnPost func(src int, payload []byte)

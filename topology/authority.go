@@ -44,7 +44,7 @@ const (
 	Over      AuthorityPhase = "over" // another coordinator has the lease
 )
 
-// Effects tell the shell what to do, in this order.
+// Effects are actions that the shell performs in the returned order.
 type (
 	// Effect is one of the types below.
 	Effect interface{ effect() }

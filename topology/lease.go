@@ -254,7 +254,7 @@ func (l *Lease) write(c Claim) []LeaseEffect {
 	return []LeaseEffect{WriteClaim{Claim: c, After: l.revision}}
 }
 
-// next decides what to read or write, if anything.
+// next decides which record to read or write, if any.
 func (l *Lease) next() []LeaseEffect {
 	switch {
 	case l.over || l.busy:

@@ -77,7 +77,7 @@ func promptSeconds(m Mapping, s Shape, sockets int, c Costs, chunk int) float64 
 	return s.Weights()/float64(sockets)/c.Products[chunk] + step/float64(ChunkRows[chunk])
 }
 
-// Weights returns the number of elements of a layer that a row is multiplied by, on average.
+// Weights returns the mean number of weight elements per layer by which a row is multiplied.
 func (s *Shape) Weights() float64 {
 	return float64(s.attentionWeights()) + 3*float64(s.Hidden)*s.width()
 }

@@ -12,7 +12,7 @@ import (
 // prefixCache is the module that lets prompts share their beginnings. During prefill each socket
 // stores its heads' rows of the prompt in blocks of tensor.BlockSlots tokens. Prompts that begin
 // with the same tokens share the full blocks. Unused blocks stay in free memory. Package prefix decides
-// which blocks are found, kept and evicted. This module tells it about requests.
+// which blocks are found, kept and evicted. This module passes the texts of requests to it.
 //
 // Other files: prefixoutput.go (blocks of generated tokens), prefixcopies.go (copies of recurrent states),
 // prefixorder.go (the order of admissions).

@@ -59,7 +59,7 @@ func (s *State) Snapshot() Snapshot {
 	return v
 }
 
-// why returns what a waiting request waits for.
+// why returns the reason why a request waits.
 func (s *State) why(r *request, ahead int, head *request) string {
 	switch {
 	case !s.placed:

@@ -172,7 +172,7 @@ func (b *Batch) ClearTimes() {
 	b.own.Begin()
 }
 
-// widthsBatch is what a batch knows of the layers of some widths.
+// widthsBatch is the part of a batch for the layers of some widths.
 type widthsBatch struct {
 	dims  Dims
 	place topology.Placement

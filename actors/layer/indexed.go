@@ -15,7 +15,7 @@ type Indexer struct {
 	Norm, Shift []float32      // (dim)
 }
 
-// chosen is what the rows of a batch read in a layer with an indexer.
+// chosen has the slots that the rows of a batch read in a layer with an indexer.
 type chosen struct {
 	queries []float32    // (T, heads*dim), rotated
 	slots   [][]uint64   // by row; nil: all

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
-// output is what a command prints.
+// output is the text that a command prints.
 func output(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, stderr bytes.Buffer

@@ -61,7 +61,7 @@ func (s *Stepper) progress(ctx context.Context, g *Group, p *plan.Plan, limit ti
 	})
 }
 
-// nodeProgress returns what a node reported about itself; nil: it did not reply.
+// nodeProgress returns the report of a node about itself; nil: it did not reply.
 func nodeProgress(st *proto.SocketStatus, err error) *topology.NodeProgress {
 	if err != nil {
 		return nil

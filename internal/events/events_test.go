@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// tell formats the log: kind, node, epoch, and the cost of each placement end.
-func tell(l *State) string {
+// formatted formats the log: kind, node, epoch, and the cost of each placement end.
+func formatted(l *State) string {
 	var b strings.Builder
 	for _, e := range l.events {
 		fmt.Fprintf(&b, "%s %s@%d", e.Kind, e.Node, e.Epoch)
@@ -60,7 +60,7 @@ node_lost c@2
 node_fenced a@2 open=false next=3 stall=100 0/0 failed=0 silent=0 again=0
 node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 `
-	if got := tell(l); got != want {
+	if got := formatted(l); got != want {
 		t.Errorf("the log is\n%swant\n%s", got, want)
 	}
 	// A successor continues the persisted log and closes the costs that it cannot complete.
@@ -75,7 +75,7 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 		l.serves(after(6500), 4, 2)
 		return true
 	})
-	got := tell(&e.log)
+	got := formatted(&e.log)
 	tail := "node_joined @3 open=false next=0 stall=0 0/1 failed=0 silent=0 again=0\n" +
 		"coordinator_took_over @3 open=false next=4 stall=1500 0/0 failed=0 silent=0 again=0\n"
 	if !strings.HasSuffix(got, tail) {

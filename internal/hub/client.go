@@ -185,7 +185,7 @@ func (c *client) networkError(req *http.Request, err error) error {
 	return &transient{err: fmt.Errorf("%w: %s: %w", ErrUnreachable, host, err)}
 }
 
-// noRoots tells whether the system has no CA certificates at all.
+// noRoots reports whether the system has no CA certificates at all.
 func noRoots() bool {
 	pool, err := x509.SystemCertPool()
 	return err != nil || pool.Equal(x509.NewCertPool())

@@ -60,7 +60,7 @@ func newFetcher(s *Store, t *tracker) *fetcher {
 	return &fetcher{c: s.c, track: t, slots: make(chan struct{}, connections), chunk: s.chunk, patient: lockPatient, observe: s.Observe}
 }
 
-// present tells whether the file is there, complete. A name is given only to checked
+// present reports whether the file is there, complete. A name is given only to checked
 // content, so the size is enough.
 func (b *blob) present() bool {
 	st, err := os.Stat(b.path)

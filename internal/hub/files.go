@@ -237,7 +237,7 @@ func describe(r Ref, models []model) []string {
 	return out
 }
 
-// namesQuant tells whether a word of the path is the quantization, whole and in any case:
+// namesQuant reports whether a word of the path is the quantization, whole and in any case:
 // Q4_K does not match Q4_K_M.
 func namesQuant(stem, quant string) bool {
 	stem, quant = strings.ToLower(stem), strings.ToLower(quant)

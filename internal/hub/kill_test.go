@@ -19,7 +19,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
-// child is what a process that is killed runs: a pull from the hub of its parent.
+// child runs in a process that is killed: a pull from the hub of its parent.
 func child() bool {
 	text := os.Getenv("HUB_TEST_PULL")
 	if text == "" {

@@ -186,7 +186,7 @@ func (s *Store) listOwn() (out []Entry, err error) {
 	return out, nil
 }
 
-// listOllama lists what Ollama has pulled.
+// listOllama lists the models that Ollama has pulled.
 func (s *Store) listOllama() (out []Entry, err error) {
 	top := filepath.Join(s.s.Ollama, "manifests")
 	err = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
@@ -243,7 +243,7 @@ func (s *Store) Remove(r Ref) (freed int64, err error) {
 	return 0, fmt.Errorf("%w: %s: 'shoal models' lists what is here", ErrNotHere, r)
 }
 
-// within tells whether r is what wide names, or a part of it.
+// within reports whether r names the same model as wide, or a part of it.
 func (r Ref) within(wide Ref) bool {
 	if r.Kind != Hub || wide.Kind != Hub {
 		return r == wide

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// Kind tells where a reference points.
+// Kind is the kind of place to which a reference points.
 type Kind uint8
 
 const (
@@ -36,7 +36,7 @@ type Ref struct {
 	Path     string // Local
 }
 
-// Forms lists what a model may be written as. Errors about a reference end with it.
+// Forms lists the forms of a model reference. Errors about a reference end with it.
 const Forms = `a model is one of
   org/name                    a repository of the hub
   org/name@revision           its branch, tag or commit
@@ -131,7 +131,7 @@ func parse(text string) (Ref, error) {
 	return parseHub(text)
 }
 
-// isPath tells whether text can only be a path.
+// isPath reports whether text can only be a path.
 func isPath(text string) bool {
 	for _, prefix := range []string{"/", "./", "../", "~", `.\`, `..\`} {
 		if strings.HasPrefix(text, prefix) {

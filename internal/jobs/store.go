@@ -55,7 +55,7 @@ func (c *StoreConfig) defaults() {
 // KeepEnded is the default retention of ended jobs.
 const KeepEnded = 72 * time.Hour
 
-// Salvage describes what damaged log files have lost.
+// Salvage describes the records that damaged log files have lost.
 type Salvage struct {
 	Lost    []string // journals without any record left
 	New     []string // the subset of Lost that was found at this start

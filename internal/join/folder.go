@@ -58,12 +58,12 @@ func (f *Folder) KeyFile() (string, error) {
 	return path, err
 }
 
-// Addresses are those that were saved last; zero: none were.
+// Addresses returns the addresses that were saved last; zero: none were saved.
 func (f *Folder) Addresses() (a Addresses, err error) {
 	return a, readJSON(filepath.Join(f.Dir, "addresses.json"), &a)
 }
 
-// SaveAddresses keeps them for the next start, and for `shoal token create`.
+// SaveAddresses stores addresses for the next start, and for `shoal token create`.
 func (f *Folder) SaveAddresses(a Addresses) error {
 	return writeJSON(filepath.Join(f.Dir, "addresses.json"), a)
 }
@@ -92,7 +92,7 @@ func SaveGrant(dir string, g *Grant, server string, pin Pin) (m Membership, err 
 	return m, writeJSON(filepath.Join(dir, "cluster.json"), m)
 }
 
-// LoadMembership reads what SaveGrant has kept in a folder; fs.ErrNotExist: nothing.
+// LoadMembership reads the membership that SaveGrant has stored in a folder. fs.ErrNotExist: there is none.
 func LoadMembership(dir string) (m Membership, err error) {
 	text, err := readPrivate(filepath.Join(dir, "cluster.json"))
 	if err == nil {
@@ -125,7 +125,7 @@ func Memberships(dir string) (out []Membership, err error) {
 	return out, err
 }
 
-// From tells whether the membership came from the server with this fingerprint.
+// From reports whether the membership came from the server with this fingerprint.
 func (m *Membership) From(p Pin) bool { return m.Pin == p.Text() }
 
 func readJSON(path string, v any) error {

@@ -91,7 +91,7 @@ func refused(t *testing.T, err error, code string) {
 	}
 }
 
-// TestExchange: a token brings the key, for several machines, and nothing tells the secret.
+// TestExchange: several machines get the key with one token, and no message discloses the secret.
 func TestExchange(t *testing.T) {
 	r := newRig(t)
 	token := r.token(t)

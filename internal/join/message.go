@@ -32,7 +32,7 @@ type request struct {
 	Ports     []int  `json:"ports,omitempty"`
 }
 
-// maxPorts bounds the ports that a request may have tried.
+// maxPorts is the maximum number of tried ports in a request.
 const maxPorts = 5
 
 // reply answers a request.

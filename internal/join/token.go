@@ -36,7 +36,7 @@ func (p Pin) Short() string { return hex.EncodeToString(p[:8]) }
 // Text returns the whole fingerprint in hexadecimal digits.
 func (p Pin) Text() string { return hex.EncodeToString(p[:]) }
 
-// parsePin reads what Text wrote.
+// parsePin parses the output of Text.
 func parsePin(text string) (p Pin, ok bool) {
 	b, err := hex.DecodeString(text)
 	return p, err == nil && len(b) == len(p) && copy(p[:], b) == len(p)
@@ -68,7 +68,7 @@ func (t Token) Text() string {
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(append(b, sum[:]...))
 }
 
-// ParseToken reads what Text wrote. White space around it is ignored.
+// ParseToken parses the output of Text. White space around it is ignored.
 func ParseToken(text string) (Token, error) {
 	body, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The default number of compute threads is what this process may use: Go's GOMAXPROCS, which
+// The default number of compute threads is the number of CPUs that this process may use: Go's GOMAXPROCS, which
 // respects the CPU affinity and the CPU limit of a container (cgroup 1 and 2). runtime.NumCPU
 // respects only the affinity and is for descriptions of machines.
 var processors = map[string]string{

@@ -27,7 +27,7 @@ var impure = []string{
 	"github.com", "go.uber.org", "golang.org", "google.golang.org",
 }
 
-// timeValues lists what a deciding file may use of package time.
+// timeValues lists the names of package time that a deciding file may use.
 var timeValues = []string{
 	"Duration", "Time", "Nanosecond", "Microsecond", "Millisecond", "Second", "Minute", "Hour", "Unix", "UnixMilli", "UnixMicro",
 }

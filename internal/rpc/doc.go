@@ -27,8 +27,8 @@
 //
 // guard.go filters the receiving stream and link.go wraps the sending stream; each lists
 // the defects that it handles. control.go adds a second gRPC service on the same port
-// (Hello, Watch). It does not depend on the state of Proto.Actor's endpoints, so it can
-// tell false alarms about a peer from true ones.
+// (Hello, Watch). It does not depend on the state of Proto.Actor's endpoints, so it
+// distinguishes false alarms about a peer from true ones.
 //
 // # Known limits
 //

@@ -26,7 +26,7 @@ func (w *world) well(c *coordinator) bool {
 	return n.loss == 0 && n.twice == 0 && n.late == 0 && n.cuts == 0 && w.now-n.troubled >= settled && w.now-c.stirred >= settled
 }
 
-// role is what a node really does for the others.
+// role is the real effect of a node on the others.
 type role uint8
 
 const (

@@ -82,7 +82,7 @@ func (c *coordinator) fold(e *entry, r *journal.Record) error {
 		e.events = append(e.events, events...)
 	}
 	e.state = next
-	c.tell(e)
+	c.sendEvents(e)
 	return nil
 }
 
@@ -99,7 +99,7 @@ func (c *coordinator) markDamaged(e *entry, err error) {
 	if e.damage == nil {
 		e.damage = err
 		c.w.logf("%s: %s is damaged: %v", c.name, e.id, err)
-		c.tell(e)
+		c.sendEvents(e)
 	}
 }
 
@@ -278,8 +278,8 @@ func (c *coordinator) dispatch() {
 	}
 }
 
-// tell sends the client of a job its new events: GET .../events?from=N.
-func (c *coordinator) tell(e *entry) {
+// sendEvents sends the client of a job its new events: GET .../events?from=N.
+func (c *coordinator) sendEvents(e *entry) {
 	if e.k == nil || e.k.at != c {
 		return
 	}

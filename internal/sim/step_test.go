@@ -102,7 +102,7 @@ func (n *node) advance(s *step, err error) {
 		if s.pass+1 < s.Passes {
 			n.w.cover[MorePasses]++
 			s.pass++
-			s.at, s.stages = 0, append([]func(*step, func(error)){chain(n.tell, n.told)}, s.stages[len(s.stages)-stages:]...)
+			s.at, s.stages = 0, append([]func(*step, func(error)){chain(n.gatherTokens, n.nextPass)}, s.stages[len(s.stages)-stages:]...)
 			n.run(s)
 			return
 		}
@@ -158,8 +158,8 @@ func (n *node) prepare(s *step, done func(error)) {
 	done(nil)
 }
 
-// tell gathers the tokens that the rows of a pass have drawn.
-func (n *node) tell(s *step, done func(error)) {
+// gatherTokens gathers the tokens that the rows of a pass have drawn.
+func (n *node) gatherTokens(s *step, done func(error)) {
 	sizes, mine := make([]int, len(s.epoch.peers)), []byte(nil)
 	for i := range s.Runs {
 		c := &s.Runs[i]
@@ -171,8 +171,8 @@ func (n *node) tell(s *step, done func(error)) {
 	n.gather(s, mine, func(rank int) int { return sizes[rank] }, done)
 }
 
-// told starts the next pass with these tokens.
-func (n *node) told(s *step, done func(error)) {
+// nextPass starts the next pass with these tokens.
+func (n *node) nextPass(s *step, done func(error)) {
 	at := make([]int, len(s.epoch.peers))
 	s.NextPass(func(c *plan.Run) int32 {
 		if c.Owner == s.epoch.rank {

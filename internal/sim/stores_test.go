@@ -28,7 +28,7 @@ func (m *memory) resize(holds *int64, to int64) error {
 	return nil
 }
 
-// sequence is what a socket holds of one sequence, by machine.Machine.
+// sequence is the part of one sequence on a socket, by machine.Machine.
 type sequence struct {
 	open    *plan.Open
 	policy  *kvcache.Policy

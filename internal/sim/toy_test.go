@@ -44,7 +44,7 @@ func part(token int32, pos, lo, hi int) uint64 {
 	return sum
 }
 
-// key is what one KV head caches of an activation.
+// key is the key that one KV head caches of an activation.
 func key(x uint64, head int) uint64 { return mix(x, uint64(head)+77) }
 
 // cell is one slot of one head: the key and true position of a token.

@@ -63,7 +63,7 @@ type Store struct {
 	nc       *nats.Conn // to the server with the lease
 
 	restarter *restarter // of a single-copy store; nil if there never was one
-	// salvaged describes what the single-copy store has lost to damage.
+	// salvaged describes the records that the single-copy store has lost to damage.
 	salvaged jobs.Salvage
 	front    Front
 
@@ -498,7 +498,7 @@ func (s *Store) MissingReplicas() string {
 	return ""
 }
 
-// Problem describes what is wrong with a store that serves; "" if nothing is. Reading it requires
+// Problem describes a fault of a store that serves; "": none. Reading it requires
 // no key, so it contains no path.
 func (s *Store) Problem() string {
 	s.mu.Lock()

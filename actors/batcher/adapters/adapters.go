@@ -1,5 +1,5 @@
 // Package adapters decides which LoRA adapters the sockets have in memory. All sockets have the same
-// ones. It is pure: it takes values and returns what the sockets must do.
+// ones. It is pure: it takes values and returns the changes that the sockets must make.
 package adapters
 
 import (

@@ -36,7 +36,7 @@ type Config struct {
 	Guess func(id string, position int) []int32
 }
 
-// Drafter has what all sequences share.
+// Drafter has the state that all sequences share.
 type Drafter struct {
 	cfg    Config
 	recent *speculate.Recent

@@ -193,7 +193,7 @@ func (t *Tree) Hold(chain []*Block) (undo func()) {
 	}
 }
 
-// protect keeps blocks from eviction in this step. It returns what restoreSteps needs to revert that.
+// protect keeps blocks from eviction in this step. It returns the state that restoreSteps restores.
 func (t *Tree) protect(chain []*Block) []uint64 {
 	steps := make([]uint64, len(chain))
 	for i, b := range chain {

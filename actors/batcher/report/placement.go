@@ -15,7 +15,7 @@ type Socket struct {
 	Adapters int64       // bytes for LoRA adapters
 }
 
-// CheckRanks returns what is wrong with the KV heads of a placement, or "".
+// CheckRanks returns the error in the KV heads of a placement, or "".
 func CheckRanks(sockets []Socket, heads int) string {
 	next := 0
 	for i, k := range sockets {

@@ -36,7 +36,7 @@ type Request struct {
 	Preempted int
 }
 
-// SocketLedger is what the batcher has booked of one socket, in bytes.
+// SocketLedger is the memory that the batcher has booked on one socket, in bytes.
 type SocketLedger struct {
 	ID        string
 	Budget    int64
@@ -51,7 +51,7 @@ type SocketLedger struct {
 	Scratch   int64 // the most
 }
 
-// Outage is what the end of an epoch has cost the sequences that it interrupted, so far.
+// Outage is the cost so far of the end of an epoch, for the sequences that it interrupted.
 type Outage struct {
 	Epoch   uint32 // that ended
 	Streams int    // sequences that ran in it, or that still waited from an earlier outage

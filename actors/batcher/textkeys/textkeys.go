@@ -42,7 +42,7 @@ func (r Root) Index(keys []plan.Key, t Text, n int, policy string) plan.Key {
 	return plan.Key(h.Sum(nil))
 }
 
-// before returns what a key covers before its own tokens.
+// before returns the bytes that a key covers before its own tokens.
 func (r Root) before(keys []plan.Key, t Text) []byte {
 	if n := len(keys); n > 0 {
 		return keys[n-1][:]

@@ -13,7 +13,7 @@ import (
 // from the other ranks, which may be cards or CPUs. Matrices of activations have all columns here, as
 // those of layer.Processor, so that a tile has the same place on every rank.
 
-// rank is what a backend needs as one rank of several.
+// rank is the state of a backend as one rank of several.
 type rank struct {
 	layer.Share
 	quantized bool // the weights are: products read rounded inputs

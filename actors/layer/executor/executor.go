@@ -26,7 +26,7 @@ type Executor struct {
 	active  Listener // to call Rest on before the next sleep, or nil
 }
 
-// Listener is what the executor polls while it waits for an exchange. collective.Group implements it.
+// Listener is polled by the executor while it waits for an exchange. collective.Group implements it.
 type Listener interface {
 	Hold()      // operations that begin now are sent and received by the next Poll
 	Poll() bool // sends and receives; false: other goroutines do that, no Poll is needed

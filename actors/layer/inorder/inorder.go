@@ -26,7 +26,7 @@ func (o *Order) Park(n int, resume func()) bool {
 }
 
 // Ran records a run of which n operations have used the caches. ends means that the batch uses no more of
-// them in this step. It returns what Park has received, or nil.
+// them in this step. It returns the resume function of a waiting run, or nil.
 func (o *Order) Ran(n int, ends bool) (resume func()) {
 	if ends {
 		o.uses, n = math.MaxInt, 1

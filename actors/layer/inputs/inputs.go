@@ -1,4 +1,4 @@
-// Package inputs has what encoders add to the embeddings of tokens: rows for the position and for
+// Package inputs has the terms that encoders add to the embeddings of tokens: rows for the position and for
 // the type of the token, and a norm.
 package inputs
 
@@ -7,7 +7,7 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 // Inputs are the tables of an encoder. A table without rows adds nothing.
 type Inputs struct {
 	Positions [][]float32 // (positions, hidden): learned positions
-	Types     [][]float32 // (types, hidden): token types, which tell the texts of a pair apart
+	Types     [][]float32 // (types, hidden): token types, which distinguish the two texts of a pair
 	Norm      []float32   // (2*hidden) or (hidden): LayerNorm, weights and then biases; nil: none
 	Eps       float32
 	Vocab     int // number of tokens

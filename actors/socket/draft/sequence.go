@@ -35,7 +35,7 @@ func (d *State) dropHidden() {
 	}
 }
 
-// clearCache empties the cache.
+// clearCache releases the cache with its memory.
 func (d *State) clearCache() {
 	if d.cache != nil {
 		d.cache.Release()

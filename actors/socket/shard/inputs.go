@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// inputs reads what an encoder adds to the embedding. It returns nil for other models.
+// inputs reads the tables that an encoder adds to the embedding. It returns nil for other models.
 func (l *loader) inputs(c *model.Config) *inputs.Inputs {
 	in := &c.Inputs
 	if *in == (model.Inputs{}) {

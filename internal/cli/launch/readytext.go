@@ -19,7 +19,7 @@ type readyState struct {
 	addr    string  // address of the API
 	gossip  string  // address that further nodes join
 	data    string  // folder of jobs; "" if jobs are off
-	nodes   int     // 0 if the state does not tell
+	nodes   int     // number of nodes; 0: unknown
 	weights int64   // bytes on the node with the most
 	parts   []int64 // cache memory of each of several models on all nodes
 }

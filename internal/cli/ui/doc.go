@@ -1,2 +1,2 @@
-// Package ui has what all commands share: their streams, progress bars, texts and small files.
+// Package ui has the code that all commands share: their streams, progress bars, texts and small files.
 package ui

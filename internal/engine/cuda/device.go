@@ -45,7 +45,7 @@ type Device struct {
 	SharedMemory    int   // bytes that a block may have at most
 	L2              int   // bytes
 	Clock           int   // MHz, at most
-	Bandwidth       int64 // bytes per second of its memory by clock and width; 0 where the driver does not tell
+	Bandwidth       int64 // bytes per second of its memory, by clock and width; 0: unknown to the driver
 	Prohibited      bool  // its compute mode forbids all use
 }
 

@@ -41,7 +41,7 @@ func OpenParts(path string) (files []*File, err error) {
 	defer func() {
 		if err != nil {
 			for _, f := range files {
-				_ = f.Close() // the error above it is the one to tell
+				_ = f.Close() // err is returned instead of its error
 			}
 			files = nil
 		}

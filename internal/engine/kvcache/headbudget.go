@@ -18,7 +18,7 @@ func (p *Policy) Divides(g Geometry, prompt int) bool {
 	return p.HeadBudget != nil && g.KVHeads > 1 && prompt-p.Sink-p.Recent > p.chosen(prompt)
 }
 
-// HeadCurve is what budget.Heads.Divide needs of a head.
+// HeadCurve is the input of budget.Heads.Divide for one head.
 func (p *Policy) HeadCurve(s *Statistics, heads int) []float32 {
 	return p.HeadBudget.Curve(p.Compressor.Score(s)[p.Sink:s.Prompt-p.Recent], p.chosen(s.Prompt), heads)
 }

@@ -24,7 +24,7 @@ var (
 	handOver   func(p *Policy, stores []*Store, owner int) (*Store, int64, error)
 )
 
-// Suite is what package kvcache_test fills in.
+// Suite has functions that package kvcache_test sets.
 type Suite struct {
 	Policies   []*Policy
 	Parse      func(spec string) (*Policy, error)
@@ -116,7 +116,7 @@ func dump(s *Store) string {
 	return string(out)
 }
 
-// indexOf is what an index returns for a query: a score per page.
+// indexOf returns the scores of an index for a query, one per page.
 func indexOf(s *Store, layer, head int) []float32 {
 	t := s.table(layer, head)
 	if t.rule.Selector == nil || t.n == 0 {

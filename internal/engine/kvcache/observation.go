@@ -84,7 +84,7 @@ type Observation struct {
 
 	// Prepared is the state of PromptIndex.Prepare.
 	Prepared any
-	// Results has what PromptIndex.Prepare computed from the same prompt before; nil: nothing is stored.
+	// Results has the results that PromptIndex.Prepare computed from the same prompt before; nil: nothing is stored.
 	Results *results.Prompt
 }
 

@@ -45,7 +45,7 @@ func drawSockets(r *rapid.T, g Geometry) []tensor.Span {
 	return spans
 }
 
-// The stores hold what the cost functions predict, at every step, for any cut.
+// The stores hold the bytes that the cost functions predict, at every step, for any cut.
 func TestCostsAreExact(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {

@@ -39,7 +39,7 @@ type Store struct {
 
 	// Score is that of a query with a key, for a PromptIndex. The owner sets it before Seal.
 	Score tensor.Score
-	// Results has what the PromptIndex computed from the same prompt before. The owner sets it before
+	// Results has the results that the PromptIndex computed from the same prompt before. The owner sets it before
 	// Seal; nil: nothing is stored.
 	Results *results.Prompt
 

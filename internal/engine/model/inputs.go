@@ -2,7 +2,7 @@ package model
 
 import "strings"
 
-// Inputs describes what encoders add to the embedding of a token: a row for its position, a row for its
+// Inputs describes the terms that encoders add to the embedding of a token: a row for its position, a row for its
 // type, then a norm.
 type Inputs struct {
 	Positions     int  `json:",omitempty"` // rows of the table of learned positions; 0: none

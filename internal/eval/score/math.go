@@ -18,7 +18,7 @@ func Math(text, want string) float64 {
 	return is(plain(got) == plain(want))
 }
 
-// Boxed returns what the last \boxed or \fbox holds.
+// Boxed returns the content of the last \boxed or \fbox.
 func Boxed(text string) (string, bool) {
 	for _, command := range []string{`\boxed`, `\fbox`} {
 		at := strings.LastIndex(text, command)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Reference has what an answer is compared with.
+// Reference has the texts with which an answer is compared.
 type Reference struct {
 	Answers []string // right answers; of which each metric wants one or all
 	Classes []string // all labels of a classification (LongBench's all_classes)

@@ -146,7 +146,7 @@ func Locate(path string) (string, error) {
 	return filepath.Join(snapshots, entries[0].Name()), nil
 }
 
-// isRepo tells whether a path is, or links to, a repository's folder that is not a model itself.
+// isRepo reports whether a path is, or links to, a repository's folder that is not a model itself.
 func isRepo(path string) bool {
 	if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
 		return false

@@ -1,4 +1,4 @@
-// Package routes has what the HTTP routes of jobs, files and batches share: mounting them in an API
+// Package routes has the code that the HTTP routes of jobs, files and batches share: mounting them in an API
 // server, parsing ids and pages, and wording the errors of the store.
 package routes
 

@@ -71,8 +71,8 @@ func TestUnfinishedBodiesStayWithinABudget(t *testing.T) {
 	<-done
 }
 
-// A client that sends all of a body before it reads finds a 413, not a broken pipe;
-// whether it told the length or not.
+// A client that sends a whole body before it reads gets a 413, not a broken pipe, with
+// and without Content-Length.
 func TestTooLargeABodyGetsAReadableAnswer(t *testing.T) {
 	s := newServer(t, &servertest.Engine{})
 	url, stop, done := listen(t, s)

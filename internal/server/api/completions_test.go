@@ -305,8 +305,8 @@ func TestStopCutsLogprobs(t *testing.T) {
 	}
 }
 
-// usage tells the cache of all choices at their ends under the request's own policy, and
-// what it would be had every token been kept.
+// usage has the cache bytes of all choices at their ends under the request's policy, and
+// the bytes of a cache with every token.
 func TestUsageCountsCacheBytes(t *testing.T) {
 	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) {
 		c.CacheBytes = func(policy string, prompt, output int) (bytes, full int64) {

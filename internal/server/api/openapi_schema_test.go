@@ -18,8 +18,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// misfit tells why a value does not fit a schema of /openapi.json; "": it does. It knows the
-// keywords that openapi.go writes, and refuses others.
+// misfit returns the reason why a value violates a schema of /openapi.json, or "" if it does not. It
+// supports the keywords that openapi.go writes, and reports others.
 func misfit(root M, schema, value any) string {
 	m, ok := schema.(M)
 	if !ok {
@@ -162,7 +162,7 @@ func described(t testing.TB, h http.Handler) http.Handler {
 	})
 }
 
-// undescribed tells why the body of a request does not fit the schema of its path.
+// undescribed returns the reason why the body of a request violates the schema of its path, or "".
 func undescribed(paths M, path string, body []byte) string {
 	op := asObject(asObject(paths[path])["post"])
 	schema := asObject(asObject(asObject(asObject(op["requestBody"])["content"])["application/json"])["schema"])

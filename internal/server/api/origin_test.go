@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// TestForeignPages: a browser's request for a page of another origin changes nothing and
-// tells nothing, by whatever trick; programs and the server's own page are answered.
+// TestForeignPages: a browser's request from a page of another origin is refused, changes
+// nothing and discloses nothing. Programs and the server's own page are answered.
 func TestForeignPages(t *testing.T) {
 	started := 0
 	open := newServer(t, &servertest.Engine{Script: servertest.Hello})

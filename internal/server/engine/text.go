@@ -77,7 +77,7 @@ type Conversation struct {
 	Kwargs              map[string]any // chat_template_kwargs, JSON values
 }
 
-// Think tells the template whether the model is to think.
+// Think sets the template's variable enable_thinking.
 func (c *Conversation) Think(yes bool) {
 	if c.Kwargs == nil {
 		c.Kwargs = map[string]any{}

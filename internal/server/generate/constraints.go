@@ -92,7 +92,7 @@ func (s *Service) checkGrammar(param string, spec *grammar.Spec, noted *[]string
 	return apierr.InvalidCode(param, "invalid_grammar", "'%s' cannot be enforced: %s.", param, strings.TrimPrefix(err.Error(), "grammar: "))
 }
 
-// grammarKind tells llama.cpp's and Lark's languages apart by how they define a rule.
+// grammarKind returns the language of a grammar: GBNF if a rule is defined by "::=", otherwise Lark.
 func grammarKind(text string) string {
 	if strings.Contains(text, "::=") {
 		return grammar.KindGBNF

@@ -65,7 +65,7 @@ func (p *Params) cut(ids []int32, context int) []int32 {
 	return ids[len(ids)-most:]
 }
 
-// ParseParams reads what chat and completions share. Errors are left in f.
+// ParseParams reads the parameters that chat and completions share. Errors are left in f.
 func (s *Service) ParseParams(f *jsonbody.Object) Params {
 	c := &s.Config
 	f.Fail(s.CanGenerate())

@@ -17,7 +17,7 @@ const (
 	CanRerank   = "rerank"
 )
 
-// Capabilities lists what the model can do.
+// Capabilities lists the capabilities of the model.
 func (s *Service) Capabilities() (list []string) {
 	r := s.Config.Recipe
 	if r == nil || !r.Only {

@@ -416,7 +416,7 @@ func (r *Run) encode(enc Encoder, out *httpserver.Stream, batch []arrival) error
 	return nil
 }
 
-// unread tells the engine that the client does not read (yes) or reads again, for every sequence
+// unread reports to the engine that the client does not read (yes) or reads again, for every sequence
 // that has not ended.
 func (r *Run) unread(yes bool) {
 	for i, c := range r.Choices {
@@ -426,10 +426,9 @@ func (r *Run) unread(yes bool) {
 	}
 }
 
-// continueText returns a stream for the tokens that follow ids: one that knows that
-// text came before, so that a decoder which strips a leading space does not. It
-// takes a few tokens to know. Where ids end inside a character the stream
-// starts afresh: bytes of the prompt never show in the output.
+// continueText returns a stream for the tokens that follow ids. It has decoded the last
+// of ids, so that a decoder which strips a leading space keeps it. If ids end inside a
+// character, the stream is new: the output never has bytes of the prompt.
 func continueText(t engine.Tokenizer, ids []int32, skipSpecial bool) engine.TextStream {
 	tail := ids[max(0, len(ids)-16):]
 	s, n := t.NewStream(skipSpecial), 0

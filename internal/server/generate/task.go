@@ -184,7 +184,7 @@ func (r *Replay) Count() { r.run.Count() }
 // Abandon counts the choices that will never have an end. The reason is "error" or "abort".
 func (r *Replay) Abandon(reason string) { r.run.unfinished(reason) }
 
-// Done tells whether a choice has finished; what follows of it has no effect.
+// Done reports whether a choice has finished. Later events of a finished choice have no effect.
 func (r *Replay) Done(choice int) bool { return r.run.Choices[choice].Finish != "" }
 
 // Tokens returns how many tokens a choice has.

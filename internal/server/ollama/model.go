@@ -177,7 +177,7 @@ func (s *API) ollamaName(name string) string {
 	return name
 }
 
-// capabilities lists what the model can do, as /api/show and /api/tags say it.
+// capabilities lists the capabilities of the model as /api/show and /api/tags name them.
 func (s *API) capabilities() []string {
 	list := s.Capabilities()
 	if !slices.Contains(list, generate.CanComplete) {

@@ -74,7 +74,7 @@ func unused(list []engine.Message) string {
 	}
 }
 
-// after returns what follows the only mark.
+// after returns the text after the only mark.
 func after(prompt []engine.Segment, mark string) ([]engine.Segment, error) {
 	text := join(prompt)
 	at := strings.Index(text, mark)
@@ -92,7 +92,7 @@ func join(list []engine.Segment) string {
 	return b.String()
 }
 
-// cut returns what follows the first n bytes.
+// cut returns the text after the first n bytes.
 func cut(list []engine.Segment, n int) (out []engine.Segment) {
 	for _, s := range list {
 		skip := min(n, len(s.Text))

@@ -29,7 +29,7 @@ var Name = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // ErrRecord means that a record is not a turn.
 var ErrRecord = errors.New("sessions: invalid turn")
 
-// Head is what the first turn of a session fixes for the others.
+// Head has the settings of the first turn of a session, which later turns must have too.
 type Head struct {
 	Tenant      string `json:"tenant"` // the API key that the session belongs to
 	Name        string `json:"name"`
@@ -39,7 +39,7 @@ type Head struct {
 	Chat        string `json:"chat,omitempty"` // of a chat: hash of its template, tools and template variables
 }
 
-// Turn is what one turn adds to a session.
+// Turn is the record of one turn of a session.
 type Turn struct {
 	Head   *Head   `json:"head,omitempty"` // of the first turn
 	TTL    int64   `json:"ttl"`            // seconds

@@ -71,7 +71,7 @@ func (in *interp) write(out *python.Builder, s python.Str) {
 	out.Add(s)
 }
 
-// signal tells an enclosing loop the effect of a statement: break or continue.
+// signal is the effect of a statement on the enclosing loop: none, break or continue.
 type signal uint8
 
 const (

@@ -148,7 +148,7 @@ func TestGGUFBert(t *testing.T) {
 		}
 		for _, text := range g.Texts {
 			if strings.Contains(text, "\u2581") {
-				continue // the form cannot tell the piece "##▁" from the empty word
+				continue // GGUF files do not distinguish the piece "##▁" from the empty word
 			}
 			if a, b := got.Encode(text, true), tok.Encode(text, true); !slices.Equal(a, b) {
 				t.Errorf("%s: %q becomes %q, want %q", name, text, names(tok, a), names(tok, b))

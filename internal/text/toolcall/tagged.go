@@ -170,7 +170,7 @@ func (t *tagged) head(out *[]Piece) bool {
 	return true
 }
 
-// named lists what ends the name of a function.
+// named lists the strings that end the name of a function.
 func (t *tagged) named() []string {
 	if t.call != "" {
 		return []string{">"}

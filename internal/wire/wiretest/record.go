@@ -67,7 +67,7 @@ func Parse(record string) map[string]string {
 	return forms
 }
 
-// compare lists what differs between a record and the formats of this build.
+// compare lists the differences between a record and the formats of this build.
 func compare(record string, forms []Form) (complaints []string) {
 	if record == "" {
 		return []string{fmt.Sprintf("wire version %d has no record of this package", wire.Version)}

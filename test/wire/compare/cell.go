@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Load is what a cell measures: decode of a number of rows, or one prompt.
+// Load is the load of a cell: decode of a number of rows, or one prompt.
 type Load struct {
 	Rows   int `json:"rows,omitempty"`
 	Prompt int `json:"prompt,omitempty"`

@@ -181,7 +181,7 @@ func (c *comparison) start(ctx context.Context) error {
 	return nil
 }
 
-// loads lists what is measured on every network.
+// loads lists the loads that are measured on every network.
 func (c *comparison) loads() (out []Load) {
 	for _, rows := range c.Rows {
 		out = append(out, Load{Rows: rows})

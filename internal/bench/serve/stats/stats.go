@@ -36,7 +36,7 @@ type Limits struct {
 	TTFT, TPOT, E2E time.Duration
 }
 
-// LimitsUsage describes what ParseLimits accepts.
+// LimitsUsage describes the syntax of ParseLimits.
 const LimitsUsage = "ttft:DURATION, tpot:DURATION, e2e:DURATION"
 
 // ParseLimits reads limits such as "ttft:500ms".

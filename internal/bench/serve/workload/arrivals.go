@@ -18,7 +18,7 @@ type Arrivals struct {
 	burst int     // requests that arrive together
 }
 
-// ArrivalsUsage describes what ParseArrivals accepts.
+// ArrivalsUsage describes the syntax of ParseArrivals.
 const ArrivalsUsage = "poisson, constant, gamma:SHAPE (below 1 is burstier than poisson) or burst:N (N requests at once)"
 
 // Bounds of arrivals. Beyond them a machine cannot send, or waits for days.

@@ -29,7 +29,7 @@ func (l lognormal) draw(r *rand.Rand) float64 {
 // MaxTokens bounds every length.
 const MaxTokens = 1 << 20
 
-// LengthsUsage describes what ParseLengths accepts.
+// LengthsUsage describes the syntax of ParseLengths.
 const LengthsUsage = "fixed:INPUT:OUTPUT, uniform:LOW:INPUT:OUTPUT (from LOW to each), lognormal:INPUT:OUTPUT:SIGMA (means), sharegpt " +
 	"(lognormal, means 161 and 338), 10:1 (prompts of ten times the answer, means 1000 and 100) or 10:1:INPUT"
 

@@ -21,7 +21,7 @@ type Spec struct {
 // MaxRequests bounds a load.
 const MaxRequests = 1 << 20
 
-// Validate returns what is wrong with a load.
+// Validate returns an error if a setting of the load is wrong.
 func (s *Spec) Validate() error {
 	switch {
 	case s.Requests < 1 || s.Requests > MaxRequests:

@@ -33,7 +33,7 @@ func TestPTXIsComplete(t *testing.T) {
 	}
 }
 
-// complaint returns what is wrong with an instruction, or nothing. Arithmetic on floats must name
+// complaint returns the error in an instruction, or "". Arithmetic on floats must name
 // its rounding; it must neither approximate nor flush subnormals.
 func complaint(instruction string) string {
 	name, _, _ := strings.Cut(instruction, " ")

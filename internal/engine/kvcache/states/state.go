@@ -54,7 +54,7 @@ func (s *State) Inputs(head int) []float32 {
 	return s.data[at+s.r.Group()*s.r.KeyDim*s.r.ValueDim : at+s.r.headFloats()]
 }
 
-// Record is what a token adds to the state of a key head. Its slices are in the set.
+// Record is the update of a key head's state by one token. Its slices are in the set.
 type Record struct {
 	Input   []float32 // (Channels) of the convolution
 	Key     []float32 // (KeyDim), normalized

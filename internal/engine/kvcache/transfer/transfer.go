@@ -1,5 +1,5 @@
 // Package transfer cuts a whole cache into the pieces in which it moves to a store on another socket.
-// Both sockets derive the same pieces from their own stores, so no number from a peer sizes memory.
+// Both sockets derive the same pieces from their own stores, so memory is not allocated by numbers from a peer.
 package transfer
 
 import (

@@ -24,7 +24,7 @@ func init() {
 	})
 }
 
-// readGemma reads what Gemma 1 to 3 have in common.
+// readGemma reads the settings that Gemma 1 to 3 have in common.
 func readGemma(f *model.Fields, c *model.Config) {
 	c.Tied = f.Bool("tie_word_embeddings", true)
 	c.QKVBias = f.Bool("attention_bias", false)

@@ -12,7 +12,8 @@ import (
 var encoderParts = strings.NewReplacer("post_attention_layernorm", "attn_output_norm", "self_attn.qkv_proj",
 	"attn_qkv", "mlp.gate_up_proj", "ffn_up")
 
-// heads are the tensors of a reranker's head and their names there. The converter leaves out BERT's pooler.
+// heads maps the tensors of a reranker's head to their names in llama.cpp's converter, which omits BERT's
+// pooler.
 var heads = [][2]string{{"classifier.dense", "cls"}, {"head.dense", "cls"}, {"head.norm", "cls.norm"},
 	{"classifier.out_proj", "cls.output"}, {"classifier", "cls.output"}}
 
