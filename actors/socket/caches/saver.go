@@ -39,7 +39,7 @@ const (
 	sweepEvery   = time.Minute
 )
 
-var errNoFiles = errors.New("socket: this socket has no folder for caches of idle sessions (--kv-disk)")
+var errNoFiles = errors.New("socket: this socket has no folder for caches of idle sessions")
 
 func newSaver(scratch *tier.Scratch, exec *executor.Executor, c *Caches) *saver {
 	if scratch == nil || scratch.Saved() == nil {
