@@ -67,7 +67,7 @@ func (c Config) ensureDefaults() Config {
 	return c
 }
 
-// Validate reports what is wrong with a config, with the errors that NewGroup returns.
+// Validate returns the error that NewGroup would return for a config, or nil.
 func (c Config) Validate() error {
 	c = c.ensureDefaults()
 	bad := func(format string, a ...any) error {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRanksIn: RanksIn reads what Error writes, also inside the text of another error.
+// TestRanksIn: RanksIn parses the text of Error, also inside the text of another error.
 func TestRanksIn(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -156,7 +156,7 @@ func (g *Group) combineAll() {
 	}
 }
 
-// unlock releases the lock and carries out what the state asks for.
+// unlock releases the lock and performs the actions that the state returned.
 func (g *Group) unlock() {
 	if !g.polled && g.busy() {
 		g.work.Signal()

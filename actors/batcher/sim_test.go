@@ -680,7 +680,7 @@ func eachState(s *kvcache.Store, f func(*states.State)) {
 	}
 }
 
-// settle does what a decode row does first: it applies the records of the tokens that count.
+// settle does the first part of a decode row: it applies the records of the tokens that count.
 func settle(s *kvcache.Store) {
 	out := make([]float32, geometry.Recurrent.ValueDim)
 	eachState(s, func(x *states.State) {
@@ -816,7 +816,7 @@ func (c *cluster) headBlocks(q *sequence, layer int) []int {
 	return blocks
 }
 
-// handedOver frees what prefill needed.
+// handedOver frees the memory of prefill.
 func (c *cluster) handedOver(q *sequence) {
 	for rank, part := range q.parts {
 		part.Release()

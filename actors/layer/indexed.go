@@ -64,7 +64,7 @@ func (x *Indexer) rotate(b *Processor, row int, part []float32) {
 	tensor.RopeRotateHalf(part, b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 }
 
-// choose finds what each row of the round reads.
+// choose finds the slots that each row of the round reads.
 func (a *latentAttention) choose() {
 	c, b := &a.chosen, a.b
 	c.rows, c.slots = c.rows[:0], make([][]uint64, b.batch.T)
@@ -120,7 +120,7 @@ func (a *latentAttention) chooseSplit() {
 	}
 }
 
-// view returns what the first row of a task could read.
+// view returns the slots that the first row of a task could read.
 func (a *latentAttention) view(t attendTask, sc *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64) {
 	pos, ldq := t.s.Start+t.first, a.b.Dims.qkvWidth()
 	if t.s.Prefill {
@@ -129,7 +129,7 @@ func (a *latentAttention) view(t attendTask, sc *tensor.AttnScratch) (blocks [][
 	return t.s.Cache.View(a.index, 0, pos, a.b.QKV[(t.s.First+t.first)*ldq:][:ldq], sc)
 }
 
-// attendChosen computes the attention of a task's rows to what they read.
+// attendChosen computes the attention of a task's rows to the slots that they read.
 func (a *latentAttention) attendChosen(t attendTask, q, out []float32, sc *tensor.AttnScratch) {
 	b, d := a.b, a.b.Dims
 	heads := d.group()

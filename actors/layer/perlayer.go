@@ -86,7 +86,7 @@ func (b *Processor) embedPerLayer(e *PerLayerInputs, first int, tokens []uint32,
 	return nil
 }
 
-// endLayer does for rows of X what follows the FFN.
+// endLayer computes the part of a layer after the FFN, for rows of X.
 func (w *Weights) endLayer(b *Processor, rows topology.Range) {
 	h := b.Dims.Hidden
 	if l := w.PerLayer; l != nil && rows.Len() > 0 {

@@ -221,7 +221,7 @@ func TestCardDies(t *testing.T) {
 	}
 }
 
-// TestCardRefuses names what a card does not compute.
+// TestCardRefuses lists the models and settings that a card does not compute.
 func TestCardRefuses(t *testing.T) {
 	for name, why := range map[string]string{"deepseek_v2": "latent", "llama4": "experts with",
 		"qwen3_5": "recurrent", "cohere": "mean", "gpt_oss": "experts with biases", "olmo2": "norms of queries"} {

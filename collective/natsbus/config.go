@@ -101,7 +101,7 @@ func (c Config) ensureDefaults() Config {
 	return c
 }
 
-// Validate reports what is wrong with a config, with the errors that Start returns.
+// Validate returns the error that Start would return for a config, or nil.
 func (c Config) Validate() error {
 	c = c.ensureDefaults()
 	bad := func(format string, a ...any) error {

@@ -24,7 +24,7 @@ func (said) SetWriteDeadline(time.Time) error { return nil }
 // header matches a message's header, with its subscription id and size.
 var header = regexp.MustCompile(`MSG [^ \n]* (\d{1,9}) (?:[^\n]* )?(\d{1,9})\r*\n`)
 
-// sent reports whether a message is part of what the peer sent.
+// sent reports whether a message is one of those that the peer sent.
 func sent(b []byte, sid int, msg []byte) bool {
 	for _, m := range header.FindAllSubmatchIndex(b, -1) {
 		s, _ := strconv.Atoi(string(b[m[2]:m[3]]))

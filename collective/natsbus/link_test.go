@@ -214,7 +214,7 @@ func TestTickets(t *testing.T) {
 	}
 }
 
-// TestLinkReads: what a server may send, and what it must not.
+// TestLinkReads: messages that a server may send, and messages that it must not send.
 func TestLinkReads(t *testing.T) {
 	big := strings.Repeat("x", 100000)
 	for _, c := range []struct{ in, want, err string }{

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Costs counts what one step must read and compute, independent of the implementation. It gives the
-// floor for a measurement.
+// Costs counts the bytes that one step must read, and its operations, for any implementation. It gives the
+// lower bound for a measurement.
 type Costs struct {
 	LayerParams int64 // elements of the layers' matrices that one token multiplies; of experts only the chosen ones
 	HeadParams  int64

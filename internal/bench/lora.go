@@ -33,7 +33,7 @@ type LoRARow struct {
 	Bytes    int64   `json:"adapter_bytes"` // of one adapter
 }
 
-// LoRAOptions selects what RunLoRA measures.
+// LoRAOptions selects the measurements of RunLoRA.
 type LoRAOptions struct {
 	Counts       []int // of adapters
 	Rank, Rows   int

@@ -60,7 +60,7 @@ type PlanOptions struct {
 	Ratio    int   // SnapStream keeps 1/Ratio of a context
 }
 
-// Plan lists what fits.
+// Plan is the result of RunPlan: the memory of a cluster and the sequences that fit.
 type Plan struct {
 	Model          string    `json:"model"`
 	Parameters     int64     `json:"parameters"`
@@ -155,7 +155,7 @@ type NodeMemory struct {
 	Workspace int64 // activations and logits of a step
 }
 
-// NodeBytes computes what each socket of a cluster with even shares holds besides its caches.
+// NodeBytes computes the memory of each socket of a cluster with even shares, without its caches, in bytes.
 // It reads Sockets, Weights, Mapping and Rows of o.
 func NodeBytes(m PlanModel, o PlanOptions) (NodeMemory, error) {
 	c := &m.Config

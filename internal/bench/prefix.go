@@ -63,7 +63,7 @@ const (
 	missTokens = 512
 )
 
-// PrefixOptions selects what MeasurePrefix measures in addition to repeated prompts.
+// PrefixOptions selects the measurements of MeasurePrefix in addition to repeated prompts.
 type PrefixOptions struct {
 	Policies []string
 	Turns    int // turns of a conversation under the first policy; 0: none

@@ -22,7 +22,7 @@ func output(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// docs/reference.md says what --help says.
+// docs/reference.md has the texts of --help.
 func TestReference(t *testing.T) {
 	want := output(t, "man", "--markdown")
 	got, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference.md"))

@@ -56,7 +56,7 @@ func (e *Log) Serves(epoch uint32, sockets int) {
 	e.Change(func(l *State, now time.Time) bool { l.serves(now, epoch, sockets); return true })
 }
 
-// Cost records what an outage has cost so far.
+// Cost records the cost of an outage so far.
 func (e *Log) Cost(o batcher.Outage) {
 	e.Change(func(l *State, _ time.Time) bool { return l.cost(o) })
 }

@@ -64,7 +64,7 @@ func (c repoCache) commit(revision string) (string, error) {
 	return commit, nil
 }
 
-// setCommit records what a revision is.
+// setCommit records the commit of a revision.
 func (c repoCache) setCommit(revision, commit string) error {
 	if revision == commit {
 		return nil

@@ -24,7 +24,7 @@ var (
 	ErrBusy        = errors.New("hub: another process is stuck") // it holds the lock and fetches nothing
 )
 
-// Limits of what a server may answer.
+// Limits of a server's answers.
 const (
 	maxListing   = 32 << 20 // bytes of a repository's list of files
 	maxFiles     = 50_000   // files of a repository

@@ -169,7 +169,7 @@ func (f *File) take(h http.Header) error {
 	return nil
 }
 
-// explain turns a refusal of the hub into what its reader can do.
+// explain turns a refusal of the hub into an error with the action to take.
 func (h *hubAPI) explain(ctx context.Context, r Ref, file string, err error) error {
 	var s *statusError
 	if !errors.As(err, &s) || errors.Is(err, ErrUnreachable) {

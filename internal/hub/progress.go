@@ -53,7 +53,7 @@ func timeLeft(rest int64, rate float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// tracker collects what the workers of one pull report.
+// tracker collects the reports of the workers of one pull.
 type tracker struct {
 	mu      sync.Mutex
 	p       Progress

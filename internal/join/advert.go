@@ -63,7 +63,7 @@ func Advertise(cluster, addr string, pin Pin) (stop func(), err error) {
 	return func() { _ = s.Shutdown() }, nil // it returns no error
 }
 
-// quiet drops what the library logs: every foreign packet that it cannot read.
+// quiet drops the log messages of the library: every foreign packet that it cannot read.
 var quiet = log.New(io.Discard, "", 0)
 
 // interfaceOf returns the interface with an address.

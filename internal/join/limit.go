@@ -33,7 +33,7 @@ func source(addr netip.Addr) netip.Prefix {
 	return p
 }
 
-// limiter bounds what strangers may cost.
+// limiter limits connections and failed attempts, per source and in total.
 type limiter struct {
 	mu    sync.Mutex
 	fails map[netip.Prefix]*rate.Limiter

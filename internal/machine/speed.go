@@ -168,7 +168,7 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// measured is what one pool reads and multiplies in the measurements: reads, since decode reads
+// measured is the work of one pool in the measurements: reads, since decode reads
 // every weight once per token, and products of the model's size. Both include the synchronisation of
 // the threads.
 type measured struct {

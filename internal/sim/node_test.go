@@ -214,7 +214,7 @@ func (n *node) teardown(effects []machine.Effect) {
 	}
 }
 
-// stale counts what the fence refused.
+// stale counts the messages that the fence refused.
 func (n *node) stale(err error) {
 	if errors.Is(err, machine.ErrStaleEpoch) {
 		n.w.cover[StaleAtSocket]++

@@ -1,4 +1,4 @@
-// Package outbox collects what the sockets must drop or keep.
+// Package outbox collects the sequences and blocks that the sockets must drop or keep.
 package outbox
 
 import "slices"

@@ -14,7 +14,7 @@ import (
 // snapshot of their states. Both are stored with some blocks, in memory of the cache. A later prompt
 // starts after the last block that has what it needs. Files have snapshots but no sums.
 
-// Extras is a set of what a block has besides rows.
+// Extras is the set of extras that a block has besides rows.
 type Extras uint8
 
 const (

@@ -3,7 +3,7 @@
 // (docs/decisions/prefix-cache.md).
 //
 // The package decides which blocks are found, kept, fetched and evicted. It knows no requests: the batcher
-// passes texts and numbers of tokens, and sends what the package decided to the sockets.
+// passes texts and numbers of tokens, and sends the package's decisions to the sockets.
 package prefix
 
 import (

@@ -236,7 +236,7 @@ func (b *Rows) bounded(dt float32) float32 {
 	return min(max(dt, b.TimeStep[0]), b.TimeStep[1])
 }
 
-// update computes what a token adds to the state s of value head h.
+// update computes the update of the state s of value head h by a token.
 func (b *Rows) update(u, s, k, v []float32, row, h int, decay float32) {
 	first := b.Gates[row*2*b.ValueHeads+h]
 	if b.Kind == recurrent.Mamba2 {

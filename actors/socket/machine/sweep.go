@@ -78,7 +78,7 @@ func (m *Machine) checkSweep(p *plan.Plan, w *plan.Sweep, q *Sequence) error {
 	return m.checkTokens(w.Seq, w.Tokens)
 }
 
-// sweep adds what a sweep needs to the work.
+// sweep adds the runs and effects of a sweep to the work.
 func (m *Machine) sweep(w *Work, x *plan.Sweep) {
 	q := m.seqs[x.Seq]
 	m.fly(q, x.Seq)

@@ -75,7 +75,7 @@ func adapterID(b []byte) (id lora.ID, err error) {
 	return id, err
 }
 
-// Taken ends what Take began. Without ok the cache did not arrive. It returns an error if the socket does not keep the cache.
+// Taken ends a Take. Without ok the cache did not arrive. It returns an error if the socket does not keep the cache.
 func (m *Machine) Taken(epoch uint32, seq uint64, ok bool) error {
 	k := m.taking.all[seq]
 	if epoch != m.Epoch || k == nil {

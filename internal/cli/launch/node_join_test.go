@@ -61,7 +61,7 @@ func TestChooseJoinMethod(t *testing.T) {
 	}
 }
 
-// TestNetworkFlags: what up refuses before it opens a port.
+// TestNetworkFlags: flags that up refuses before it opens a port.
 func TestNetworkFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"--cluster lab --bind host_:7070":        "want an IP address",

@@ -24,7 +24,7 @@ func (c *Context) Alloc(n int64) (Pointer, error) {
 	return Pointer(p), nil
 }
 
-// Free frees what Alloc returned. No work that uses it may be in flight.
+// Free frees memory of Alloc. No work that uses it may be in flight.
 func (c *Context) Free(p Pointer) error { return c.driver.call(fnMemFree, uintptr(p)) }
 
 // Pinned is host memory that cannot be paged out. The card reads and writes it at its own address,

@@ -161,7 +161,7 @@ func indexOf(s *Store, layer, head int) []float32 {
 	return new(tensor.AttnScratch).ScorePages(s.g.Layout, t.planes[indexPlane].blocks, (t.n+page-1)/page, q, 1)
 }
 
-// checkRows compares every live row with what was written for its position.
+// checkRows compares every live row with the row that was written for its position.
 func checkRows(t testing.TB, s *Store) {
 	t.Helper()
 	for layer := range s.g.Layers {

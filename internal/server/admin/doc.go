@@ -1,3 +1,3 @@
-// Package admin serves what operators and monitors read: health, cluster state, metrics,
+// Package admin serves the routes of operators and monitors: health, cluster state, metrics,
 // the OpenAPI document, and the page.
 package admin

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
-// flushes counts what a stream sends at once.
+// flushes counts the flushes of a stream.
 type flushes struct {
 	*httptest.ResponseRecorder
 	n int

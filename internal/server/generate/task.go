@@ -174,7 +174,7 @@ func (r *Replay) Begin() {
 	r.run.forget()
 }
 
-// Timer times what the engine sends for a choice in this attempt.
+// Timer returns the timer of the events of a choice in this attempt.
 func (r *Replay) Timer(choice int) *SequenceTimer { return r.run.timer(r.Tokens(choice) > 0) }
 
 // Count adds to the metrics the events that were accepted since Begin and the last Count. An event that is

@@ -78,7 +78,7 @@ func (s *Stream) Hold() {
 	}
 }
 
-// Release flushes what hold has kept.
+// Release flushes the bytes that hold has kept.
 func (s *Stream) Release() {
 	if s == nil {
 		return

@@ -78,7 +78,7 @@ func (s *API) decodeEmbeddings(ctx context.Context, body []byte) (*generate.Requ
 	return g, nil
 }
 
-// decodeTexts decodes what both routes share. param names the texts.
+// decodeTexts decodes the parameters that both routes share. param names the texts.
 func (s *API) decodeTexts(ctx context.Context, body []byte, param string, more func(*jsonbody.Object)) (*generate.Request, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.embeds)
 	if e == nil {
