@@ -69,7 +69,7 @@ func encodePrefill(r *Run) *proto.Chunk {
 	return m
 }
 
-// EncodeRelease returns the wire form of what sockets do between steps: keep blocks of
+// EncodeRelease returns the wire form of an order between steps: keep blocks of
 // sequences, release the sequences, and evict blocks.
 func EncodeRelease(epoch uint32, keep []Keep, seqs, evict []uint64) *proto.ReleaseRequest {
 	return &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs, Evict: evict, Keep: encodeKeep(keep)}

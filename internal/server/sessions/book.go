@@ -150,7 +150,7 @@ func (b *Book) Get(ctx context.Context, tenant, name string) (Session, error) {
 		return Session{}, fmt.Errorf("%w: %s", ErrNone, name)
 	}
 	out := b.shown(e)
-	out.Name = name // a damaged first record does not say it
+	out.Name = name // a damaged first record has no name
 	return out, nil
 }
 
