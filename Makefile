@@ -88,8 +88,8 @@ bench: ## benchmarks: PKG=./internal/engine/tensor BENCH=MatMul COUNT=10 | tee n
 bench-readme: build ## docs/benchmarks.md's table of the bundled model over nodes (5 minutes, alone)
 	bash internal/bench/readme
 
-.PHONY: bench-issue3
-bench-issue3: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
+.PHONY: bench-ratios
+bench-ratios: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
 	go test -run '^$$' -bench Ratios -benchtime 1x -timeout 1h ./internal/bench
 
 .PHONY: bench-cache

@@ -91,7 +91,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err := cfg.Process.check(cfg.Key); err != nil {
 		return nil, err
 	}
-	cfg.Serve.trialRounds = options.TrialRounds(ctx)
+	cfg.Serve.trials = options.ThreadTrialsOf(ctx)
 	models, err := openModels(append([]ServeConfig{cfg.Serve}, cfg.Others...)) // before the other processes see this one
 	if err != nil {
 		return nil, err

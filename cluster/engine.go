@@ -467,11 +467,3 @@ func (c *core) ServeEvents(a *api.Server) error { return c.events.AddRoutes(a) }
 
 // StepTotals returns the time and work of all steps so far.
 func (c *core) StepTotals() StepTotals { return c.stepper.Totals() }
-
-// ThreadTrials returns the measurements that choose the number of threads, for steps like the newest:
-// microseconds of a pass of each plan, by thread shift. It returns nil if the newest step is not
-// decode-only.
-func (c *core) ThreadTrials(ctx context.Context) ([][]float64, error) {
-	snap, err := c.batcher.Snapshot(ctx)
-	return snap.Trials, err
-}

@@ -48,7 +48,7 @@ func TestPlannerUnmeasured(t *testing.T) {
 	}
 }
 
-// Measured with both mappings, tokens/s (docs/benchmarks.md, Nodes; issue 21): the planner takes
+// Measured with both mappings, tokens/s (docs/benchmarks.md, Nodes): the planner takes
 // the faster one for all costs in the range that such machines measure.
 func TestPlannerRecorded(t *testing.T) {
 	bench160m := Shape{Hidden: 1024, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816}

@@ -229,9 +229,9 @@ type token struct {
 	at  time.Duration
 }
 
-// decodeRates returns the fastest and the median rate, in tokens a second, over all runs of `steps`
-// steps in which exactly this number of sequences decodes and nothing else happens: each gets about
-// `steps` tokens, and no other sequence gets any.
+// decodeRates returns the fastest and the median rate, in tokens per second. It takes all runs of
+// `steps` steps in which this number of sequences decodes about `steps` tokens each, and no other
+// sequence gets any.
 func decodeRates(tokens []token, sequences, steps int) (best, median float64) {
 	slices.SortStableFunc(tokens, func(a, b token) int { return cmp.Compare(a.at, b.at) })
 	n := steps * sequences

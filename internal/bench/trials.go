@@ -8,6 +8,7 @@ import (
 	"time"
 
 	batchthreads "github.com/shoal-llm/shoal/actors/batcher/threads"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // Trials compares decode steps with each thread count that a node may use, and evaluates choosing
@@ -29,15 +30,16 @@ type Trials struct {
 	Longer  float64   `json:"longer"`  // mean additional time per step with such a choice
 }
 
-// TrialsOfProcesses decodes a batch with each thread count in turn, rounds times.
-func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Trials, error) {
+// TrialsOfProcesses decodes a batch with each thread count in turn, trials.Rounds times. trials is the value with
+// which the coordinator started.
+func TrialsOfProcesses(ctx context.Context, o ProcessOptions, trials *options.ThreadTrials) (*Trials, error) {
 	if o.Threads.MaxShift() == 0 {
 		return nil, fmt.Errorf("bench: nodes with %d threads have no other thread count to try", o.Threads.Most)
 	}
 	start := time.Now()
 	var took [][]float64
-	if err := o.settled(ctx, settleTimes*(rounds/batchthreads.Rounds+1), func() (err error) {
-		took, err = o.Coordinator.ThreadTrials(ctx)
+	if err := o.settled(ctx, settleTimes*(trials.Rounds/batchthreads.Rounds+1), func() (err error) {
+		took, err = trials.Times(ctx)
 		return err
 	}); err != nil {
 		return nil, err
@@ -49,7 +51,7 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 		return nil, errors.New("bench: sequences end before all rounds are done: take fewer --trials, or a smaller context")
 	}
 	f := &Trials{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: o.Coordinator.Cluster().Mapping, Nodes: o.Nodes,
-		Batch: o.Batch, Context: o.Context, Rounds: rounds}
+		Batch: o.Batch, Context: o.Context, Rounds: trials.Rounds}
 	for shift, t := range took {
 		if len(t) == 0 {
 			return nil, fmt.Errorf("bench: %d threads were not tried: the steps changed their kind", o.Threads.Shifted(shift))
@@ -62,7 +64,7 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 		f.Threads, f.Micros = append(f.Threads, o.Threads.Shifted(shift)), append(f.Micros, sum/float64(len(t)))
 	}
 	f.Chosen = f.Threads[batchthreads.Best(took, 0)]
-	f.Near, f.Longer = choices(took, f.Micros, rounds)
+	f.Near, f.Longer = choices(took, f.Micros, trials.Rounds)
 	return f, nil
 }
 

@@ -101,8 +101,8 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 	return s, err
 }
 
-// token returns the one of the variable, or else the first line of the file that `hf auth
-// login` writes.
+// token returns own, the value of the variable, or else the first line of the file that `hf auth login`
+// writes.
 func token(own, file string) (string, error) {
 	if own == "" {
 		text, err := modelfile.Read(file, maxTokenBytes)

@@ -3,6 +3,7 @@ package policy
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 )
@@ -22,10 +23,15 @@ func TestImportsPointDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	gone := maps.Clone(p.floor)
 	for _, s := range sources(t) {
+		delete(gone, s.pkg)
 		for _, complaint := range p.check(s) {
 			t.Error(complaint)
 		}
+	}
+	for pkg := range gone {
+		t.Errorf("floors.txt lists %s, and no such package exists", pkg)
 	}
 }
 

@@ -245,7 +245,7 @@ func complete(all []setup, root string) error {
 	for _, u := range kvpolicy.Usage() {
 		name, _, _ := strings.Cut(u, ":")
 		if !slices.ContainsFunc(policies, func(p string) bool { n, _, _ := strings.Cut(p, ":"); return n == name }) {
-			return fmt.Errorf("answers: policy %s has no row in policies (test/answers/matrix.go): add one", name)
+			return fmt.Errorf("answers: policy %s has no row in policies (test/answers/matrix_test.go): add one", name)
 		}
 	}
 	// Gemma 4's layers under another name; encoders, which make vectors
@@ -265,7 +265,7 @@ func complete(all []setup, root string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("answers: no model of %s in checkpoints (test/answers/matrix.go): add one", strings.Join(missing, ", "))
+		return fmt.Errorf("answers: no model of %s in checkpoints (test/answers/matrix_test.go): add one", strings.Join(missing, ", "))
 	}
 	return nil
 }

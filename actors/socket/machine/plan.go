@@ -7,9 +7,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Plan begins a step, and says what its plan means for this socket. The whole plan is checked
-// before any part of it counts. After that only memory can be missing. An error that is not of the
-// fence (ErrStaleEpoch, ErrWrongPhase) fails the epoch.
+// Plan begins a step and returns its work for this socket. The whole plan is checked before any part
+// of it takes effect. After that, the only possible error is missing memory. Every error except
+// ErrStaleEpoch and ErrWrongPhase fails the epoch.
 func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	if m.busy {
 		return nil, fmt.Errorf("%w: a job between steps is in hand", ErrWrongPhase)

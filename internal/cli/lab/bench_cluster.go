@@ -71,7 +71,8 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	l, err := up.StartAndWait(e.With(options.WithTrialRounds(ctx, c.Trials)))
+	trials := &options.ThreadTrials{Rounds: c.Trials}
+	l, err := up.StartAndWait(e.With(options.WithThreadTrials(ctx, trials)))
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 	for _, o.Context = range c.Context {
 		for _, o.Batch = range c.Batch {
 			if c.Trials > 0 {
-				f, err := bench.TrialsOfProcesses(ctx, o, c.Trials)
+				f, err := bench.TrialsOfProcesses(ctx, o, trials)
 				if err := printResult(e, c.JSON, f, err, printTrials); err != nil {
 					return err
 				}

@@ -47,10 +47,10 @@ func (c *benchServeCmd) Help() string {
 	return `Sends requests to a server of the OpenAI API and measures what its users notice. The server may be
 any, so that other programs are measured with the same tool.
 
-    shoal bench serve --concurrency 16                            keep 16 requests in flight
-    shoal bench serve --rate 1,2,4 --goodput ttft:500ms,tpot:50ms  arrivals at random times
-    shoal bench serve --rate 4 --arrival burst:8 --lengths sharegpt
-    shoal bench serve --server HOST:8000 --api-key KEY --json      another program
+    shoal lab serve --concurrency 16                            keep 16 requests in flight
+    shoal lab serve --rate 1,2,4 --goodput ttft:500ms,tpot:50ms  arrivals at random times
+    shoal lab serve --rate 4 --arrival burst:8 --lengths sharegpt
+    shoal lab serve --server HOST:8000 --api-key KEY --json      another program
 
 TTFT is the time to the first piece of the answer, ITL the time between pieces, TPOT the time per
 token after the first, E2E the whole request. Exits with status 1 if a request failed.`

@@ -76,7 +76,7 @@ func TestReadBytes(t *testing.T) {
 		"quest:page=32,budget=512,skip=1": full/3 + 2*2*(512*row+157*2*64*2),
 		// the first 1040 tokens, 512 others, and the pages of the newest 1020
 		"snapstream:recall=512": 3 * 2 * ((1040+512+1040)*row + 313*2*64*2),
-		// everything is read, and no index
+		// every row is read, without an index
 		"quest:page=16,budget=5008": full,
 		// a landmark, its cosine, and an eighth of a line
 		"shadowkv:chunk=8,budget=256,outliers=48,local=4": 3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)),

@@ -21,7 +21,7 @@ const (
 // ParseDType parses a type by its name or a usual alias, in any case ("BF16", "bfloat16").
 func ParseDType(s string) (DType, error) { return kernel.ParseDType(s) }
 
-// Grains of the canonical arithmetic that kernels have too.
+// Block sizes of the canonical arithmetic.
 const (
 	BlockWidth = kernel.BlockWidth // elements of a contraction axis that are never split
 	BlockSlots = kernel.BlockSlots // cache slots per attention block

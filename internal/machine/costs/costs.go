@@ -24,8 +24,8 @@ type Table struct {
 	Sample     float64 `json:"sample_s"` // one token, drawn from all logits of a row on one thread
 
 	Exchange float64 `json:"exchange_s"` // software of one exchange, without messages
-	Message  float64 `json:"message_s"`  // software for sending or receiving one message,
-	Byte     float64 `json:"byte_s"`     // and each of its bytes
+	Message  float64 `json:"message_s"`  // software for sending or receiving one message
+	Byte     float64 `json:"byte_s"`     // software for each byte of a message
 }
 
 // Valid reports whether every time was measured.

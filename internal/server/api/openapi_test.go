@@ -58,7 +58,7 @@ func TestOpenAPI(t *testing.T) {
 	if a.status != 200 || a.body["openapi"] != "3.1.0" {
 		t.Fatal(a.raw)
 	}
-	good := map[string]any{ // where no example serves
+	good := map[string]any{ // values by parameter, or by path and parameter ("/v1/tokens text"), where no example is valid
 		"model": "fake/model", "base_model_name": "fake/model", "messages": []M{{"role": "user", "content": "x"}}, "prompt": "Hi",
 		"input": "Hi", "tokens": []int{72}, "max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "min_tokens": 1,
 		"stop_sequences": []string{"x"}, "tool_choice": nil, "response_format": M{"type": "text"},
@@ -93,8 +93,10 @@ func TestOpenAPI(t *testing.T) {
 			sample := M{}
 			for name, s := range properties {
 				sample[name] = example(s)
-				if v, ok := good[name]; ok {
-					sample[name] = v
+				for _, key := range []string{name, path + " " + name} {
+					if v, ok := good[key]; ok {
+						sample[name] = v
+					}
 				}
 			}
 			if sample["prompt"] != nil && sample["messages"] != nil {
