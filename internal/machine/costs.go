@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/machine/costs"
 	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 	"github.com/shoal-llm/shoal/topology"
@@ -93,13 +94,26 @@ func measureTogether(rigs []*costRig, t *costs.Table, times float64) {
 		return sum
 	}
 	t.Region = mean((*costRig).region)
+	t.Element, t.Sample, t.Round, t.Copy = mean((*costRig).element), mean((*costRig).sample), mean((*costRig).round), mean((*costRig).copies)
+	t.Alone = 1
+	if one := mean(func(r *costRig) float64 { return r.product(1, false) }); len(rigs) > 1 {
+		t.Alone = min(1, times*rigs[0].product(1, false)/one)
+	}
+	small := mean(func(r *costRig) float64 { return r.product(1, true) })
 	for i, rows := range costs.Rows {
-		t.Products[i] = mean(func(r *costRig) float64 { return r.product(rows, t.Region/times) })
+		few := rows >= manyRows // the start is a small part of such a product
+		took := mean(func(r *costRig) float64 { return r.product(rows, few) })
+		weights := rigs[0].weightsOf(few)
+		if i == 0 {
+			rest := t.Region + t.Product(0, 1, rigs[0].columns())
+			t.Start = min(max(0, (largeParts*small-took)/(largeParts-1)-rest), took/2)
+		}
+		rest := t.Region + t.Product(0, float64(rows), rigs[0].columns())
+		t.Products[i] = max(took-rest, took/2) / weights
 	}
 	t.Products.Smooth()
 	t.Slot = mean(func(r *costRig) float64 { return r.attend(t.Region / times) })
 	t.PromptSlot = mean(func(r *costRig) float64 { return r.attendPrompt(t.Region / times) })
-	t.Element, t.Sample = mean((*costRig).element), mean((*costRig).sample)
 }
 
 // costRig holds the operands of one pool in the measurements.
@@ -129,12 +143,15 @@ const (
 	costRounds = 3                     // but at least this number of rounds
 	costSlots  = 1024                  // that a decode row reads
 	costMACs   = 1 << 25               // of prompt attention, about: undisturbed rounds are short
+	largeParts = 4                     // small products in a large one
+	manyRows   = 128                   // from which only small products are measured
 )
 
 func (c *SpeedsConfig) newCostRig(threads int) (r *costRig, err error) {
 	r = &costRig{pool: tensor.NewPool(threads), model: c.Model}
 	bytes := int(ReadSize()) / c.Nodes // exceeds the caches of the processor
 	_, side, cols := c.products()
+	side *= largeParts
 	rows := costs.Rows[len(costs.Rows)-1]
 	r.x, r.y = make([]float32, rows*cols), make([]float32, rows*side)
 	for i := range r.x {
@@ -213,15 +230,60 @@ func (r *costRig) region() float64 {
 	return max(0, took-task.Seconds())
 }
 
-// product measures a product with a number of rows, for each weight. Successive products have other
-// weights.
-func (r *costRig) product(rows int, region float64) float64 {
+// product measures a product with a number of rows. Successive products have other weights. A small one has
+// 1/largeParts of the weights of a large one.
+func (r *costRig) product(rows int, small bool) float64 {
 	side, cols := r.weights[0].Rows, r.weights[0].Cols
-	took := median(func() {
-		r.pool.MatMul(r.y, side, r.weights[r.next%len(r.weights)], r.x, cols, rows)
+	return median(func() {
+		w, lo, hi := r.weights[r.next%len(r.weights)], 0, side
+		if small {
+			part := r.next / len(r.weights) % largeParts
+			lo, hi = part*side/largeParts, (part+1)*side/largeParts
+		}
+		r.pool.MatMulRows(r.y, side, w, lo, hi, r.x, cols, rows)
 		r.next++
 	})
-	return max(took-region, took/2) / float64(side*cols)
+}
+
+// weightsOf returns the number of weights of a product.
+func (r *costRig) weightsOf(small bool) float64 {
+	n := float64(r.weights[0].Rows * r.weights[0].Cols)
+	if small {
+		return n / largeParts
+	}
+	return n
+}
+
+func (r *costRig) columns() float64 { return float64(r.weights[0].Cols) }
+
+// round measures the quantization of a row on one thread, for each element; 0: products of these weights need none.
+func (r *costRig) round() float64 {
+	const times = 16
+	w := r.weights[0]
+	if !kernel.Quantized(w.Type) {
+		return 0
+	}
+	cols := w.Cols / tensor.BlockWidth * tensor.BlockWidth
+	if cols == 0 {
+		return 0
+	}
+	to := tensor.FloatBytes(make([]float32, tensor.QuantizedBytes(cols)))
+	return median(func() {
+		for range times {
+			tensor.Quantize(to, tensor.QuantizedBytes(cols), w.Type, r.x, cols, cols, 1)
+		}
+	}) / float64(times*cols)
+}
+
+// copies measures a copy of memory that is not in the caches of its thread, for each byte.
+func (r *costRig) copies() float64 {
+	n, at := min(len(r.memory)/4, 1<<20), 0
+	return median(func() {
+		if at += 2 * n; at+2*n > len(r.memory) {
+			at = 0
+		}
+		copy(r.memory[at:at+n], r.memory[at+n:at+2*n])
+	}) / float64(n)
 }
 
 // attend measures decode rows that attend to their caches.

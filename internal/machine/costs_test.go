@@ -35,7 +35,7 @@ func TestMeasuredCosts(t *testing.T) {
 	if p := first.Products; p[last] < 2*p[0] || p[last] > 512*p[0] {
 		t.Errorf("512 rows take %.1f times as long as one", p[last]/p[0])
 	}
-	if first.Slot <= 0 || first.PromptSlot <= 0 || first.Element <= 0 || first.Sample <= 0 {
+	if first.Slot <= 0 || first.PromptSlot <= 0 || first.Element <= 0 || first.Sample <= 0 || first.Round <= 0 || first.Copy <= 0 {
 		t.Errorf("%+v", first)
 	}
 	if again := measure(); again != first {

@@ -1,6 +1,11 @@
 package forecast
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/machine/costs"
+)
 
 // Cell is a measured step, or a measured time to the first token, and its forecast.
 type Cell struct {
@@ -35,4 +40,13 @@ func CountNear(cells []Cell) (n int) {
 		}
 	}
 	return n
+}
+
+// Chosen returns the table of a number of threads, or all tables if it has none. Nodes choose their number by
+// trying several, and may take another one than a forecast.
+func Chosen(tables []costs.Table, threads int) []costs.Table {
+	if i := slices.IndexFunc(tables, func(t costs.Table) bool { return t.Threads == threads }); i >= 0 {
+		return tables[i : i+1]
+	}
+	return tables
 }

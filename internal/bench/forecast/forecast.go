@@ -44,7 +44,7 @@ func (w *Work) Prompt(c Cluster, tokens, chunk int) (sum Time) {
 	const parts = 8 // chunks take longer as the context grows, linearly: a few are enough
 	read := func(rows, context int, times float64) {
 		l := load{rows: rows, context: context, prompt: true, ranks: c.Nodes}
-		sum.add(w.through(l, c.Machine, &c).end(c.control()), times)
+		sum.add(w.through(l, c.Machine, &c).end(c.control()+float64(rows)*c.Machine.Token), times)
 	}
 	chunks, rest := tokens/chunk, tokens%chunk
 	simulated := min(parts, chunks)

@@ -57,6 +57,18 @@ func TestSentBytes(t *testing.T) {
 	}
 }
 
+// TestSentBytesOfPrompts compares with what `shoal lab cluster -m bench160m --quant q8_0 --mapping reduce --prompt 256
+// --chunk 256` reported (2026-11-28): kB that all nodes send.
+func TestSentBytesOfPrompts(t *testing.T) {
+	for nodes, measured := range map[int]float64{2: 26674.3, 4: 54445.8} {
+		w := work(t, "bench160m", topology.Reduce)
+		got := w.Prompt(forecast.Cluster{Nodes: nodes, Machine: machine(w)}, 256, 256).Sent / 1e3
+		if math.Abs(got/measured-1) > 0.03 {
+			t.Errorf("%d nodes: %.1f kB, measured %.1f", nodes, got, measured)
+		}
+	}
+}
+
 // TestDelayAndRate: each exchange takes the delay of the link once, and a slow link takes the time of
 // the bytes that a node receives.
 func TestDelayAndRate(t *testing.T) {

@@ -24,8 +24,8 @@ var limits = []struct {
 	remove func(*Cluster)
 }{
 	{"reading and multiplying", func(c *Cluster) { c.Machine.Table = c.Machine.Times(0) }},
-	{"waking threads", func(c *Cluster) { c.Machine.Region = 0 }},
-	{"software of messages", func(c *Cluster) { c.Machine.Message, c.Machine.Byte = 0, 0 }},
+	{"waking threads", func(c *Cluster) { c.Machine.Region, c.Machine.Start = 0, 0 }},
+	{"software of messages", func(c *Cluster) { c.Machine.Message, c.Machine.Byte, c.Machine.Copy = 0, 0, 0 }},
 	{"software of exchanges", func(c *Cluster) { c.Machine.Exchange = 0 }},
 	{"delay of the link", func(c *Cluster) { c.Link.Delay = 0 }},
 	{"rate of the link", func(c *Cluster) { c.Link.Rate = 0 }},

@@ -13,19 +13,22 @@ import (
 // Machine is one node: what its computations cost, and the coordinator's part of a step.
 type Machine struct {
 	costs.Table
-	Step  float64 `json:"coordinator_s"`     // for one step, without the link,
-	Row   float64 `json:"coordinator_row_s"` // and for each of its rows
-	Noise float64 `json:"noise"`             // standard deviation of a computation's time, as a share of it
+	Step  float64 `json:"coordinator_s"`       // for one plan, without the link,
+	Row   float64 `json:"coordinator_row_s"`   // for each of its decode rows,
+	Token float64 `json:"coordinator_token_s"` // and for each of its prompt tokens
+	Noise float64 `json:"noise"`               // standard deviation of a computation's time, as a share of it
 }
 
 // MachineOf returns a node with these costs.
-func MachineOf(t costs.Table) Machine { return Machine{Table: t, Step: stepSeconds, Row: rowSeconds} }
+func MachineOf(t costs.Table) Machine {
+	return Machine{Table: t, Step: stepSeconds, Row: rowSeconds, Token: tokenSeconds}
+}
 
-// The coordinator's time for a step and for a row: messages, the next plan, and streams of tokens
-// (docs/benchmarks.md, Nodes).
+// The coordinator's time for a plan: messages, the next plan, and streams of tokens (docs/forecast.md, Checked).
 const (
-	stepSeconds = 0.7e-3
-	rowSeconds  = 10e-6
+	stepSeconds  = 1.4e-3
+	rowSeconds   = 20e-6
+	tokenSeconds = 1e-6
 )
 
 // Link is the connection of one node to all others.
@@ -46,11 +49,20 @@ type Time struct {
 	Syncs    int     `json:"exchanges"` // one after another
 }
 
-// seconds returns the time of a stage's computation.
-func (m *Machine) seconds(s *stage) float64 {
+// part returns the time of a product that some of all ranks compute, as a share of its time when all compute: nodes
+// of one machine share its memory.
+func (m *Machine) part(some, all int) float64 {
+	if some == 0 || all == 1 {
+		return 1
+	}
+	return m.Alone + (1-m.Alone)*float64(some-1)/float64(all-1)
+}
+
+// seconds returns the time of a stage's computation on the busiest of some ranks.
+func (m *Machine) seconds(s *stage, ranks int) float64 {
 	sum := float64(s.regions)*m.Region + m.Attention(s.decode.rows, s.decode.heads, s.decode.slots) + s.prompt*m.PromptSlot
 	for _, p := range s.products {
-		sum += p.weights * m.Products.At(p.rows)
+		sum += m.Product(p.weights, p.rows, float64(p.columns)) * m.part(p.ranks, ranks)
 	}
 	threads := float64(max(1, m.Threads))
 	sum += math.Ceil(s.samples/threads) * m.Sample
@@ -151,7 +163,7 @@ func (s *simulation) repeat(times float64, before Time, at float64) {
 
 // stage computes on all ranks and exchanges. All ranks compute as long as the busiest one.
 func (s *simulation) stage(x *stage) {
-	d := s.seconds(x)
+	d := s.seconds(x, len(s.ready))
 	s.time.Compute += d
 	for i := range s.ready {
 		noise := 0.0
@@ -165,9 +177,31 @@ func (s *simulation) stage(x *stage) {
 	}
 }
 
+// arrived returns when a rank has the messages of all others. A rank sends first to the next one.
+func (s *simulation) arrived(buffer *[]float64, p pattern, rank, senders, receivers int, each float64) (at float64) {
+	n, arrivals := len(s.ready), (*buffer)[:0]
+	for d := 1; d < n; d++ {
+		from := (rank - d + n) % n
+		if from >= senders {
+			continue
+		}
+		place := d // messages before this one, and itself
+		if p == toOwner {
+			place = min(d, receivers)
+		}
+		arrivals = append(arrivals, s.ready[from]+s.Exchange+float64(place)*each+s.link.Delay)
+	}
+	slices.Sort(arrivals)
+	for _, a := range arrivals {
+		at = max(at+each, a+s.Message)
+	}
+	*buffer = arrivals
+	return at
+}
+
 // exchange simulates every message of an exchange. A rank sends to one rank after another, first to
-// the next one, so that not all send to the same rank at once. A message occupies the sender's link
-// and then, after the delay, the receiver's.
+// the next one, so that not all send to the same rank at once. The bytes of a message occupy the sender's link
+// and, after the delay, the receiver's. A rank copies all bytes on one thread, sent ones and received ones.
 func (s *simulation) exchange(x exchange) {
 	n := len(s.ready)
 	senders, receivers := cmp.Or(x.senders, n), n
@@ -181,7 +215,7 @@ func (s *simulation) exchange(x exchange) {
 	if s.link.Rate > 0 {
 		wire = x.bytes / s.link.Rate
 	}
-	each := max(s.Message+x.bytes*s.Byte, wire) // of one message at one end
+	each := max(s.Message, wire) // of one message at one end
 	done := make([]float64, n)
 	arrivals := make([]float64, 0, n)
 	perSender := receivers
@@ -190,29 +224,22 @@ func (s *simulation) exchange(x exchange) {
 	}
 	for r := range n {
 		done[r] = s.ready[r]
+		copies := 0.0
 		if r < senders {
 			done[r] += float64(perSender) * each // its own sending
+			copies += float64(perSender)
 		}
-	}
-	for r := range receivers {
-		arrivals = arrivals[:0]
-		for d := 1; d < n; d++ {
-			from := (r - d + n) % n
-			if from >= senders {
-				continue
+		if r < receivers {
+			copies += float64(senders)
+			if r < senders {
+				copies--
 			}
-			place := d // messages before this one, and itself
-			if x.pattern == toOwner {
-				place = min(d, receivers)
-			}
-			arrivals = append(arrivals, s.ready[from]+s.Exchange+float64(place)*each+s.link.Delay)
+			done[r] = max(done[r], s.arrived(&arrivals, x.pattern, r, senders, receivers, each)) + x.sums*s.Element
 		}
-		slices.Sort(arrivals)
-		at := 0.0
-		for _, a := range arrivals {
-			at = max(at, a) + each
+		done[r] += copies * max(0, x.bytes*s.Byte-wire/2) // this overlaps with the link
+		if x.sums == 0 {                                  // activations are packed and unpacked; sums are used in place
+			done[r] += copies * x.bytes * s.Copy
 		}
-		done[r] = max(done[r], at)
 	}
 	copy(s.ready, done)
 	s.time.Syncs++

@@ -16,8 +16,13 @@ type stage struct {
 	exchange
 }
 
-// product is a matrix product.
-type product struct{ weights, rows float64 }
+// product is a matrix product, or several of the same activations that threads share as one. ranks is the
+// number of ranks that compute it at the same time; 0: all.
+type product struct {
+	weights, rows float64
+	columns       int
+	ranks         int
+}
 
 // attention is that of decode rows: each reads slots slots with each of heads heads.
 type attention struct{ rows, heads, slots float64 }
@@ -38,13 +43,14 @@ type exchange struct {
 	pattern pattern
 	bytes   float64 // of one message
 	senders int     // ranks that have a part, for allToAll and toOwner; 0: all
+	sums    float64 // additions of floats that a receiver makes
 }
 
 // parted returns an exchange of rows of which each rank has some columns. Columns are cut into whole panels,
 // so with many ranks some have none.
 func parted(p pattern, bytes float64, columns, ranks int) exchange {
 	senders := min(ranks, (columns+panel-1)/panel)
-	return exchange{p, bytes / float64(senders), senders}
+	return exchange{pattern: p, bytes: bytes / float64(senders), senders: senders}
 }
 
 // load is a step: rows of decode, or a chunk of one prompt.
@@ -170,34 +176,52 @@ func (w *Work) outStage(l load, weights float64) stage {
 
 // product returns a matrix product of all rows, of which the busiest rank has a part of the weights.
 func (w *Work) product(l load, weights, part float64) stage {
-	return stage{products: []product{{weights * part, float64(l.rows)}}, regions: 1}
+	return stage{products: []product{{weights * part, float64(l.rows), w.hidden, 0}}, regions: 1}
 }
 
 // reduce returns the stages of the reduce mapping: owners project their rows with whole matrices.
 func (w *Work) reduce(g *group, l load, attend stage, att float64) []stage {
-	own := float64(l.owned())
-	attend.products, attend.regions = []product{{att, own}}, attend.regions+2 // queries, keys and values; the output
-	attend.normalize(w, 2*own)
+	own, rows := float64(l.owned()), float64(l.rows)
 	// the last layer sends the residual stream
 	norm := exchange{pattern: fromOwner, bytes: own * float64(w.hidden) * w.float(!g.last || l.prompt)}
+	qkv := att * float64(w.heads+w.kvFloats) / float64(2*w.heads+w.kvFloats)
+	ask, answer := product{qkv, own, w.hidden, l.owners()}, product{att - qkv, own, w.heads, l.owners()}
 	up, down := w.ffn(g, l, true)
+	owned := w.Quantized && l.prompt && l.rows >= quantizedRows // each rank has its own rows of the residual stream
 	var out []stage
-	if l.prompt {
-		out = append(out, stage{exchange: exchange{pattern: allToAll,
-			bytes: float64(l.rows) * float64(w.kvFloats+w.heads) / float64(l.ranks*l.ranks) * 4}})
+	if l.prompt { // each rank projects all rows for its heads, and whole rows of its own
+		ask.weights, ask.rows = qkv*share(w.heads, l.ranks), rows
+		before := stage{}
+		if owned {
+			before.exchange = norm
+		}
+		attend.products, attend.regions = []product{ask}, attend.regions+1
+		attend.exchange = exchange{pattern: allToAll, bytes: own * float64(w.heads) / float64(l.ranks) * w.float(owned)}
+		attend.normalize(w, own)
+		project := stage{products: []product{answer}, regions: 1, exchange: norm}
+		project.normalize(w, own)
+		out = append(out, before, attend, project)
+	} else {
+		attend.products, attend.regions = []product{ask, answer}, attend.regions+2
+		attend.normalize(w, 2*own)
+		attend.exchange = norm
+		out = append(out, attend)
 	}
-	attend.exchange = norm
-	out = append(out, attend)
 	if g.experts > 0 {
 		up.exchange = parted(allToAll, float64(l.rows)*w.width(g)*4, g.inner(), l.ranks)
 		down.exchange = parted(allToAll, float64(l.rows)*float64(w.hidden)*4, w.hidden, l.ranks)
 		return append(out, up, down)
 	}
 	up.products, up.regions = append(up.products, down.products...), up.regions+down.regions
-	sums := float64(w.hidden*treeNodes(g.ffn, l.ranks)) * 4 // bytes of a row
-	up.exchange = exchange{toOwner, own * sums, min(l.ranks, units(g.ffn))}
+	nodes, senders := treeNodes(g.ffn, l.ranks), min(l.ranks, units(g.ffn))
+	up.exchange = exchange{pattern: toOwner, bytes: own * float64(w.hidden*nodes) * 4, senders: senders}
 	if g.last && !l.prompt { // the head of every rank reads all rows
-		up.exchange = exchange{allToAll, float64(l.rows) * sums, min(l.ranks, units(g.ffn))}
+		own, up.pattern = rows, allToAll
+		up.bytes = rows * float64(w.hidden*nodes) * 4
+	}
+	up.sums = own * float64(w.hidden*(nodes*senders-1))
+	if l.prompt && !owned { // all ranks read all rows
+		return append(out, up, stage{exchange: exchange{pattern: fromOwner, bytes: own * float64(w.hidden) * 4}})
 	}
 	return append(out, up)
 }
@@ -221,8 +245,8 @@ func (w *Work) ffn(g *group, l load, byUnits bool) (up, down stage) {
 			part = cut
 		}
 		weights, each := h*float64(width)*reads, rows*used/reads
-		up.products = append(up.products, product{2 * weights * part, each})
-		down.products = append(down.products, product{weights * cut, each})
+		up.products = append(up.products, product{2 * weights * part, each, w.hidden, 0})
+		down.products = append(down.products, product{weights * cut, each, int(float64(width) * cut), 0})
 		up.regions, down.regions = up.regions+1, down.regions+1
 	}
 	add(g.ffn, 1, 1)

@@ -35,7 +35,8 @@ type benchForecastCmd struct {
 func (c *benchForecastCmd) Help() string {
 	return `Measures what computations and exchanges cost on this machine, forecasts decode steps and first tokens
 from that (as shoal plan --measure does), measures the same over node processes, and prints the error of
-each forecast. Short prompts and few rows come first.
+each forecast. Decode steps are forecast with the number of threads that the nodes chose. Short prompts and
+few rows come first.
 
   shoal lab forecast
   shoal lab forecast -n 2 --rows 1,8 --prompt 512 --json`
@@ -113,6 +114,10 @@ func (c *benchForecastCmd) measure(e *ui.Env, f *forecasts, cfg *model.Config, d
 	mapping := running.Coordinator.Cluster().Mapping
 	work := forecast.WorkOf(cfg, w, kv, topology.Mapping(mapping))
 	of := forecast.ClusterOf(nodes, tables)
+	o.First, o.Prompt, o.Repeat = len(c.Prompt)*slices.Max(c.Rows), c.Prompt[0], 1 // the first prompt of a cluster is slower
+	if _, err := bench.ReadPrompts(e.Ctx, o); err != nil {
+		return outOfTime(e.Ctx, err)
+	}
 	for i, prompt := range c.Prompt {
 		read := 0
 		for _, rows := range c.Rows {
@@ -135,7 +140,7 @@ func (c *benchForecastCmd) measure(e *ui.Env, f *forecasts, cfg *model.Config, d
 				return outOfTime(e.Ctx, err)
 			}
 			cell.Rows, cell.Threads = rows, d.Threads
-			cell.Forecast = work.Decode(of, rows, prompt+c.Tokens/2)
+			cell.Forecast = work.Decode(forecast.ClusterOf(nodes, forecast.Chosen(tables, d.Threads)), rows, prompt+c.Tokens/2)
 			cell.Measured = forecast.Parts{Step: d.StepMicros / 1e6, Compute: d.Compute / 1e6, Wait: d.Wait / 1e6, Control: d.Control / 1e6}
 			f.Cells = append(f.Cells, cell)
 		}
@@ -188,6 +193,8 @@ func printCosts(w io.Writer, nodes int, t *costs.Table) {
 		fmt.Fprintf(w, " %d: %.0f", rows, float64(rows)/t.Products[i]/1e9)
 	}
 	fmt.Fprintf(w, "; region %.1f us; 1024 slots of a row %.1f us, of a prompt's row %.1f us; exchange %.0f us, message %.1f us, 64 KiB "+
-		"%.0f us; a token from all logits %.0f us\n",
-		1e6*t.Region, 1024e6*t.Slot, 1024e6*t.PromptSlot, 1e6*t.Exchange, 1e6*t.Message, 65536e6*t.Byte, 1e6*t.Sample)
+		"%.0f us, copy %.0f us; a token from all logits %.0f us; start of a product %.1f us, alone %.2f of the time; "+
+		"1024 elements: norm %.2f us, quantization %.2f us\n",
+		1e6*t.Region, 1024e6*t.Slot, 1024e6*t.PromptSlot, 1e6*t.Exchange, 1e6*t.Message, 65536e6*t.Byte, 65536e6*t.Copy, 1e6*t.Sample,
+		1e6*t.Start, t.Alone, 1024e6*t.Element, 1024e6*t.Round)
 }

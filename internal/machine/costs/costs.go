@@ -13,7 +13,13 @@ type Curve [len(Rows)]float64
 // Table has the times of one node, in seconds, when all of its threads compute.
 type Table struct {
 	Threads  int   `json:"threads"`   // that share work; 0: it divides evenly
-	Products Curve `json:"product_s"` // without Region
+	Products Curve `json:"product_s"` // without Region, Start and Round
+	// Start is the time of a product besides Region: threads wait for their first weights, and for the last task.
+	Start float64 `json:"start_s"`
+	Round float64 `json:"round_s"` // quantization of one element of a row, on one thread
+	// Alone is the time of a product while the other nodes of the machine compute nothing, as a share of its time
+	// while they compute; 1: nodes share nothing.
+	Alone float64 `json:"alone"`
 	// Region is the time to give every thread a task and to wait until all are done.
 	Region  float64 `json:"region_s"`
 	Element float64 `json:"element_s"` // norm and residual sum of an element of a row, on one thread
@@ -26,17 +32,32 @@ type Table struct {
 	Exchange float64 `json:"exchange_s"` // software of one exchange, without messages
 	Message  float64 `json:"message_s"`  // software for sending or receiving one message
 	Byte     float64 `json:"byte_s"`     // software for each byte of a message
+	Copy     float64 `json:"copy_s"`     // copy of a byte within memory, on one thread
 }
 
 // Valid reports whether every time was measured.
 func (t *Table) Valid() bool {
-	for _, v := range append(t.Products[:], t.Region, t.Element, t.Slot, t.PromptSlot, t.Sample, t.Exchange, t.Message, t.Byte) {
+	times := append(t.Products[:], t.Region, t.Start, t.Round, t.Element, t.Slot, t.PromptSlot, t.Sample,
+		t.Exchange, t.Message, t.Byte, t.Copy)
+	for _, v := range times {
 		if !(v >= 0) || math.IsInf(v, 1) {
 			return false
 		}
 	}
-	return t.Threads > 0 && t.Products[0] > 0 && t.Products[len(Rows)-1] > 0
+	return t.Threads > 0 && t.Alone > 0 && t.Alone <= 1 && t.Products[0] > 0 && t.Products[len(Rows)-1] > 0
 }
+
+// Product returns the time of a product of rows with some columns.
+func (t *Table) Product(weights, rows, columns float64) float64 {
+	threads := 1.0
+	if rows >= roundingRows {
+		threads = float64(max(1, t.Threads))
+	}
+	return weights*t.Products.At(rows) + t.Start + math.Ceil(rows/threads)*columns*t.Round
+}
+
+// roundingRows is the number of rows from which threads share their quantization (tensor.manyTokens).
+const roundingRows = 8
 
 // At returns the seconds of a product for each weight. It interpolates between Rows. Beyond the last,
 // each row takes equally long.
@@ -92,7 +113,7 @@ func (r Rates) Assumed(weight float64, s Slot) (t Table) {
 	for i, rows := range Rows {
 		t.Products[i] = max(weight/r.Read, float64(rows)/r.Products)
 	}
-	t.Slot, t.PromptSlot = max(s.Bytes/r.Read, s.MACs/r.Products), s.MACs/r.Products
+	t.Slot, t.PromptSlot, t.Alone = max(s.Bytes/r.Read, s.MACs/r.Products), s.MACs/r.Products, 1
 	return t
 }
 

@@ -55,6 +55,17 @@ func TestAssumed(t *testing.T) {
 	}
 }
 
+// TestProduct: a product takes its start, its weights, and the quantization of its rows, which threads share from 8 rows
+// on.
+func TestProduct(t *testing.T) {
+	table := Table{Threads: 4, Start: 1000, Round: 1, Products: Curve{1, 2, 4, 8, 16, 32, 128, 512}}
+	for rows, want := range map[float64]float64{1: 1000 + 10 + 5, 4: 1000 + 40 + 20, 8: 1000 + 80 + 10, 16: 1000 + 160 + 20} {
+		if got := table.Product(10, rows, 5); got != want {
+			t.Errorf("%g rows: %g, want %g", rows, got, want)
+		}
+	}
+}
+
 // TestAttention: heads of short rows are whole tasks, so that threads can be idle. Long ones are divided.
 func TestAttention(t *testing.T) {
 	table := Table{Threads: 16, Slot: 1}
@@ -86,6 +97,7 @@ func TestValid(t *testing.T) {
 		"no threads": func(t *Table) { t.Threads = 0 },
 		"no product": func(t *Table) { t.Products[0] = 0 },
 		"negative":   func(t *Table) { t.Region = -1 },
+		"slower":     func(t *Table) { t.Alone = 1.5 },
 		"not a time": func(t *Table) { t.Slot = math.NaN() },
 		"endless":    func(t *Table) { t.Byte = math.Inf(1) },
 	} {
