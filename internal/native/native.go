@@ -80,6 +80,10 @@ func (f Func) Call(args ...uintptr) uintptr {
 	return call(f, args)
 }
 
+// Pending returns the C function that is being executed, and the number of its call; ok is false if there is none.
+// A number that stays the same is one call. With the build tag purego, ok is always false.
+func (l *Library) Pending() (f Func, call uint32, ok bool) { return pending() }
+
 // maxString bounds the strings that C returns.
 const maxString = 1 << 16
 

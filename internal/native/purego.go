@@ -30,3 +30,5 @@ func call(fn Func, args []uintptr) uintptr {
 	r, _, _ := purego.SyscallN(uintptr(fn), args...)
 	return r
 }
+
+func pending() (Func, uint32, bool) { return 0, 0, false }

@@ -25,7 +25,7 @@ type mailbox struct {
 	waiting atomic.Uint32 // 1: the caller sleeps until done changes
 	result  uintptr
 	_       [48]byte
-	fn      uintptr
+	fn      atomic.Uintptr // Pending reads it during a call
 	args    [maxArgs]uintptr
 }
 
@@ -137,36 +137,39 @@ func open(name string) (uintptr, error) {
 	b := append([]byte(name), 0)
 	thread.mu.Lock() // dlerror speaks of this dlopen
 	defer thread.mu.Unlock()
-	if h := exchange(thread.dlopen, []uintptr{pointer(b), now | global}); h != 0 {
-		runtime.KeepAlive(b)
+	if h := exchange(thread.dlopen, uintptr(unsafe.Pointer(&b[0])), now|global); h != 0 {
 		return h, nil
 	}
-	runtime.KeepAlive(b)
-	return 0, fmt.Errorf("native: %s", String(exchange(thread.dlerror, nil)))
+	return 0, fmt.Errorf("native: %s", String(exchange(thread.dlerror)))
 }
 
 func symbol(handle uintptr, name string) Func {
 	b := append([]byte(name), 0)
-	f := call(thread.dlsym, []uintptr{handle, pointer(b)})
-	runtime.KeepAlive(b)
-	return Func(f)
+	return Func(thread.dlsym.Call(handle, uintptr(unsafe.Pointer(&b[0]))))
 }
-
-func pointer(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
 func call(fn Func, args []uintptr) uintptr {
 	thread.mu.Lock()
 	defer thread.mu.Unlock()
-	return exchange(fn, args)
+	return exchange(fn, args...)
+}
+
+func pending() (Func, uint32, bool) {
+	done := box.done.Load() // before request: a call that begins meanwhile has not returned
+	n := box.request.Load()
+	return Func(box.fn.Load()), n, n != done
 }
 
 // polls is how often a caller looks for the result, in about 10 µs, before it sleeps.
 const polls = 20000
 
-// exchange has the C thread call a function. The caller holds thread.mu.
-func exchange(fn Func, args []uintptr) uintptr {
+// exchange has the C thread call a function. The caller holds thread.mu. Pointers among the arguments are
+// converted as those of Func.Call: otherwise they may point to a goroutine's stack, which moves.
+//
+//go:uintptrescapes
+func exchange(fn Func, args ...uintptr) uintptr {
 	b := box
-	b.fn = uintptr(fn)
+	b.fn.Store(uintptr(fn))
 	copy(b.args[:], args)
 	n := b.request.Add(1)
 	if b.asleep.Load() != 0 {

@@ -16,3 +16,5 @@ func open(string) (uintptr, error) { return 0, linked() }
 func symbol(uintptr, string) Func { return 0 }
 
 func call(Func, []uintptr) uintptr { panic("native: no library can have been opened") }
+
+func pending() (Func, uint32, bool) { return 0, 0, false }
