@@ -82,14 +82,9 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 		p.code = p.cmd.Wait()
 		close(p.done)
 	}()
+	p.register(t)
 	t.Cleanup(func() {
-		if t.Failed() && full() { // SIGQUIT adds its goroutines to the end of standard error
-			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-			select {
-			case <-p.done:
-			case <-time.After(2 * time.Second):
-			}
-		}
+		dumpFailed(t)
 		p.kill(t)
 		if t.Failed() {
 			t.Logf("--- %s, end of standard output:\n%s--- end of standard error:\n%s", name, tail(p.out), tail(p.err))
@@ -156,6 +151,7 @@ func tail(path string) string {
 	if err != nil {
 		return err.Error() + "\n"
 	}
+	b, dump, dumped := bytes.Cut(b, []byte(quit))
 	most := tailBytes
 	if full() { // in a long run the cause may be minutes earlier
 		most *= 64
@@ -165,6 +161,9 @@ func tail(path string) string {
 	}
 	if len(b) > 0 && !bytes.HasSuffix(b, []byte("\n")) {
 		b = append(b, '\n')
+	}
+	if dumped {
+		return string(b) + quit + goroutines(string(dump))
 	}
 	return string(b)
 }
