@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/accelerator"
@@ -162,6 +163,8 @@ func useCard(index int, cfg *NodeConfig, models []*nodeModel) (*accelerator.Devi
 	k, err := card.Open(index, card.Options{Fail: func(err error) {
 		cfg.Logger.Error("the graphics card failed: this process ends, and other nodes continue its work", "device", cfg.Device, "error", err)
 		os.Exit(cardFailed)
+	}, Slow: func(function string, took time.Duration) {
+		cfg.Logger.Warn("the graphics card's driver does not return from a call", "device", cfg.Device, "call", function, "after", took)
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %s %s: %w", options.Name("device"), cfg.Device, err)

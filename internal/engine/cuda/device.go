@@ -109,6 +109,11 @@ func (d *Driver) device(index int) (*Device, error) {
 	return dev, nil
 }
 
+// PendingCall is that of the device's driver.
+func (dev *Device) PendingCall() (function string, call uint32, pending bool) {
+	return dev.driver.PendingCall()
+}
+
 // Usable returns an error that says why Shoal cannot compute on the card, or nil.
 func (dev *Device) Usable() error {
 	switch {

@@ -8,6 +8,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/shoal-llm/shoal/internal/native"
@@ -126,6 +127,7 @@ type Driver struct {
 	// Version is the newest CUDA version that the driver supports, 1000*major + 10*minor.
 	Version int
 
+	library   *native.Library
 	functions [functions]native.Func
 }
 
@@ -138,7 +140,7 @@ func open(library string) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
-	d := &Driver{}
+	d := &Driver{library: lib}
 	for i, name := range functionNames {
 		if d.functions[i], err = lib.Func(name); err != nil {
 			return nil, fmt.Errorf("%w: it is too old: %w", ErrNoDriver, err)
@@ -192,6 +194,16 @@ func (d *Driver) call(fn int, args ...uintptr) error {
 		return d.failure(fn, code)
 	}
 	return nil
+}
+
+// PendingCall returns the name and the number of the call that the driver has not returned from; pending is false
+// if there is none. It never waits.
+func (d *Driver) PendingCall() (function string, call uint32, pending bool) {
+	f, call, pending := d.library.Pending()
+	if i := slices.Index(d.functions[:], f); i >= 0 {
+		function = functionNames[i]
+	}
+	return function, call, pending
 }
 
 func (d *Driver) failure(fn, code int) error {

@@ -33,6 +33,8 @@ type Card struct {
 	fail     func(error)
 	used     atomic.Int64
 
+	stopWatch func()
+
 	mu     sync.Mutex // guards buffer
 	buffer *cuda.Pinned
 }
@@ -44,9 +46,13 @@ type Kernels interface {
 
 // Options configure a card.
 type Options struct {
-	// Fail is called with an error of the driver during a step. The contents of the card are lost, so
-	// Fail must end the process and not return.
+	// Fail is called with an error of the driver during a step, or if a call of the driver does not return for
+	// 120 looks. The contents of the card are lost, so Fail must end the process and not return.
 	Fail func(error)
+	// Slow is called, in another goroutine, with the driver function that has not returned for 10 looks; or nil.
+	Slow func(function string, took time.Duration)
+	// Watch is the time between two looks at the driver's calls; 0: 1 s.
+	Watch time.Duration
 	// Kernels replace those of the card, for tests; nil: its own.
 	Kernels Kernels
 }
@@ -68,6 +74,12 @@ func Open(index int, o Options) (_ *Card, err error) {
 	if c.Context, err = devices[index].Use(); err != nil {
 		return nil, err
 	}
+	c.startWatch(o)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
 	if c.Stream, err = c.Context.Stream(); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@
 //   CUDA_EMULATOR_CAPABILITY  compute capability, such as 75
 //   CUDA_EMULATOR_FAULT       a kernel that flips a bit in its first result
 //   CUDA_EMULATOR_FAIL        a file: launches and waits fail as soon as it exists
+//   CUDA_EMULATOR_HANG        a file: waits do not return while it exists
 #include <condition_variable>
 #include <chrono>
 #include <deque>
@@ -168,11 +169,13 @@ size_t allocated;
 
 constexpr int ok = 0, invalid = 1, out_of_memory = 2, unavailable = 46, uncorrectable = 214, not_found = 500, not_ready = 600;
 
-// failed reports whether the device has failed.
-bool failed() {
-  const char *file = getenv("CUDA_EMULATOR_FAIL");
+// exists reports whether there is a file that a variable of the environment names.
+bool exists(const char *variable) {
+  const char *file = getenv(variable);
   return file && access(file, F_OK) == 0;
 }
+// failed reports whether the device has failed.
+bool failed() { return exists("CUDA_EMULATOR_FAIL"); }
 }  // namespace
 
 #define DRIVER extern "C" __attribute__((visibility("default"))) int
@@ -288,7 +291,10 @@ DRIVER cuStreamDestroy_v2(void *s) {
   std::lock_guard<std::mutex> l(allocations_mu);
   return allocated -= stream_bytes, delete (Stream *)s, ok;
 }
-DRIVER cuStreamSynchronize(void *s) { return ((Stream *)s)->wait(), failed() ? uncorrectable : ok; }
+DRIVER cuStreamSynchronize(void *s) {
+  while (exists("CUDA_EMULATOR_HANG")) usleep(1000);
+  return ((Stream *)s)->wait(), failed() ? uncorrectable : ok;
+}
 DRIVER cuStreamQuery(void *s) { return ((Stream *)s)->idle() ? ok : not_ready; }
 DRIVER cuEventCreate(void **e, unsigned) { return *e = new Event, ok; }
 DRIVER cuEventDestroy_v2(void *e) { return delete (Event *)e, ok; }
