@@ -38,8 +38,8 @@ var cardPolicies = []struct {
 }
 
 // TestCardPolicies checks that sequences under each policy have the processor's tokens and log-probabilities,
-// to the bit, in mixed steps and with several tokens of a sequence in a step. Sequences with other policies share the
-// steps.
+// to the bit, in mixed steps, with several tokens of a sequence in a step, and with drafts that are rejected, whose
+// evictions are undone. Sequences with other policies share the steps.
 func TestCardPolicies(t *testing.T) {
 	c := testCard(t)
 	for i, p := range cardPolicies {
@@ -76,6 +76,12 @@ func TestCardPolicies(t *testing.T) {
 			if !bytes.Equal(bits(t, []*request{got}), bits(t, want[2:3])) {
 				t.Errorf("%d tokens in a step: results differ from those of single ones", n)
 			}
+			drafted := func() []*request { return someRequests(p.spec, 12) }
+			base.device = nil
+			want = drafted()
+			newRig(t, base).generate(200, want...)
+			base.device = onCard(t, c, 1<<25, base.dir, p.kv)
+			rowsOfSeveral(t, newRig(t, base), want, drafted())
 		})
 	}
 }

@@ -84,7 +84,7 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 			if left == 0 {
 				continue
 			}
-			if p, err := kvpolicy.Parse(q.policy); n == 2 && err == nil && !p.Scored() {
+			if p, err := kvpolicy.Parse(q.policy); n == 2 && len(r.pids) == 3 && err == nil && !p.Scored() {
 				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((q.owner + 1) % 3)})
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at), Sample: true, Accepted: uint32(accepted[i])}
