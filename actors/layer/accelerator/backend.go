@@ -35,6 +35,7 @@ type Backend struct {
 	mix      *mixture     // nil: the model has no experts
 	logits   cuda.Pointer // (LogitRows, Vocab)
 	bests    cuda.Pointer // (LogitRows) indices, then logits
+	parts    cuda.Pointer // scratch of launch.Best
 
 	frame   *frame
 	ops     *card.Sequence // operations that are not in the stream yet
@@ -72,6 +73,7 @@ func newBackend(d *Device, dims layer.Dims, maxRows int, cache tensor.KVLayout) 
 	b.qkv, b.gateUp = m.alloc(4*rows*int64(b.qkvWidth())), m.alloc(4*rows*int64(2*dims.FFN))
 	b.norms, b.attended, b.gated = m.activation(maxRows, dims.Hidden), m.activation(maxRows, b.queryWidth()), m.activation(maxRows, dims.FFN)
 	b.logits, b.bests = m.alloc(4*layer.LogitRows*int64(dims.Vocab)), m.alloc(8*layer.LogitRows)
+	b.parts = m.alloc(launch.BestBytes(layer.LogitRows, dims.Vocab))
 	d.card.Must(m.err)
 	b.mix = newMixture(b, maxRows)
 	b.frame, b.ops = newFrame(d.card, m, dims, maxRows), d.card.Sequence()

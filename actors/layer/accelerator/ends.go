@@ -75,7 +75,8 @@ func (b *Backend) Logits(held layer.Held, rows []layer.LogitRow) {
 		scale = 1
 	}
 	b.do(launch.Logits{X: b.logits, Ld: vocab, Scale: scale, Cap: e.LogitCap, Rows: n, Cols: mine.Len()})
-	b.do(launch.Best{X: b.logits, Ld: vocab, Index: b.bests, Value: b.bests.Add(4 * layer.LogitRows), Rows: n, Cols: mine.Len()})
+	b.do(launch.Best{X: b.logits, Ld: vocab, Index: b.bests, Value: b.bests.Add(4 * layer.LogitRows), Scratch: b.parts, Rows: n,
+		Cols: mine.Len()})
 	b.ops.Start()
 	best := b.results.Bytes()[:8*layer.LogitRows]
 	b.card.Must(b.card.Stream.Download(best, b.bests))

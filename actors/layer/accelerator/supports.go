@@ -83,5 +83,5 @@ func ActivationBytes(d layer.Dims, maxRows, context int) int64 {
 	scratch := launch.Attend{
 		Cache: launch.Cache{KVHeads: d.KVHeads, HeadDim: d.HeadDim}, Heads: d.Heads, N: layer.LogitRows, Slots: context,
 	}.ScratchBytes()
-	return steps + mixtureBytes(d, rows) + 4*layer.LogitRows*(int64(d.Vocab)+2) + scratch
+	return steps + mixtureBytes(d, rows) + 4*layer.LogitRows*(int64(d.Vocab)+2) + launch.BestBytes(layer.LogitRows, d.Vocab) + scratch
 }

@@ -14,39 +14,52 @@ KERNEL scale_rows(float *x, uint32_t ld, float scale, float cap, uint32_t n) {
 
 // Best is the largest number so far and its place; no place: none.
 struct Best {
-  float value;
   uint32_t place;
+  float value;
 };
 #define NO_PLACE 0xffffffffu
+#define NO_BEST {NO_PLACE, as_float(0xff800000)}
 
 DEVICE Best better(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a; }
 
 DEVICE Best best_of_warp(Best a) {
-  for (int m = 16; m; m >>= 1) a = better(a, {from_lane_xor(a.value, m), from_lane_xor(a.place, m)});
+  for (int m = 16; m; m >>= 1) a = better(a, {from_lane_xor(a.place, m), from_lane_xor(a.value, m)});
   return a;
 }
 
-// best_of_rows is tensor.ArgMax of each row of n columns, ld apart: index, and the number there. The
-// lowest index of equals wins, NaN never does, and a row without numbers gives 0.
-KERNEL THREADS(1024, 1) best_of_rows(const float *x, uint32_t ld, uint32_t *index, float *value, uint32_t n) {
-  SHARED Best warps[32];
-  x += (uint64_t)blockIdx.x * ld;
-  Best best = {as_float(0xff800000), NO_PLACE};
-  for (uint32_t i = threadIdx.x; i < n; i += 8 * 1024) {
-    float v[8];
+// Columns of a thread block of best_of_parts.
+#define BEST_COLUMNS 2048
+
+// best_of_parts finds the best of each part of rows of n columns, ld apart: parts (rows, parts). The lowest index of
+// equals wins, and NaN never does.
+KERNEL THREADS(256, 4) best_of_parts(const float *x, uint32_t ld, Best *parts, uint32_t n) {
+  constexpr uint32_t each = BEST_COLUMNS / 256;
+  SHARED Best warps[8];
+  x += (uint64_t)blockIdx.y * ld;
+  uint32_t first = blockIdx.x * BEST_COLUMNS + threadIdx.x;
+  float v[each];
 #pragma unroll
-    for (uint32_t j = 0; j < 8; j++) v[j] = i + j * 1024 < n ? x[i + j * 1024] : as_float(0x7fc00000); // NaN never wins
+  for (uint32_t j = 0; j < each; j++) v[j] = first + j * 256 < n ? x[first + j * 256] : as_float(0x7fc00000); // NaN never wins
+  Best best = NO_BEST;
 #pragma unroll
-    for (uint32_t j = 0; j < 8; j++) best = better(best, {v[j], i + j * 1024});
-  }
+  for (uint32_t j = 0; j < each; j++) best = better(best, {first + j * 256, v[j]});
   best = best_of_warp(best);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
   wait_block();
   if (threadIdx.x >= 32) return;
-  best = best_of_warp(warps[threadIdx.x]);
-  if (threadIdx.x == 0) {
-    uint32_t place = best.place == NO_PLACE ? 0 : best.place;
-    index[blockIdx.x] = place;
-    value[blockIdx.x] = x[place];
-  }
+  if (threadIdx.x < 8) best = warps[threadIdx.x];
+  best = best_of_warp(best);
+  if (threadIdx.x == 0) parts[(uint64_t)blockIdx.y * gridDim.x + blockIdx.x] = best;
+}
+
+// best_of_rows is tensor.ArgMax of rows x, ld apart, from the bests of their parts: index, and the number there. A row
+// without numbers gives 0.
+KERNEL THREADS(32, 1) best_of_rows(const Best *parts, uint32_t count, const float *x, uint32_t ld, uint32_t *index, float *value) {
+  Best best = NO_BEST;
+  for (uint32_t i = threadIdx.x; i < count; i += 32) best = better(best, parts[(uint64_t)blockIdx.x * count + i]);
+  best = best_of_warp(best);
+  if (threadIdx.x > 0) return;
+  uint32_t place = best.place == NO_PLACE ? 0 : best.place;
+  index[blockIdx.x] = place;
+  value[blockIdx.x] = x[(uint64_t)blockIdx.x * ld + place];
 }

@@ -74,3 +74,29 @@ KERNEL THREADS(512, 4) rms_norm(const float *x, const float *weight, const float
     read_weights();
   }
 }
+
+// Columns of a thread block of rms_norm_split.
+#define SPLIT_COLUMNS 512
+
+// rms_norm_split is rms_norm for few rows, whose blocks leave a card idle: a block writes SPLIT_COLUMNS columns of a
+// row, and computes the whole sum. out is not x, because other blocks read the row.
+KERNEL THREADS(SPLIT_COLUMNS, 2) rms_norm_split(const float *x, const float *weight, const float *residual, float eps, float *out, int8_t *bytes, float *scales, uint32_t n) {
+  SHARED float4 row[MAX_NORM / 4];
+  SHARED float factor;
+  uint32_t mine = blockIdx.x * SPLIT_COLUMNS + threadIdx.x;
+  uint64_t at = (uint64_t)blockIdx.y * n + mine;
+  float w = mine < n ? weight[mine] : 0;
+  x += (uint64_t)blockIdx.y * n;
+  for (uint32_t i = threadIdx.x; i < n / 4; i += SPLIT_COLUMNS) row[i] = ((const float4 *)x)[i];
+  wait_block();
+  if (threadIdx.x < 32) {
+    float f = rms_factor((const float *)row, n, eps);
+    if (threadIdx.x == 0) factor = f;
+  }
+  wait_block();
+  if (mine >= n) return; // whole warps
+  float y = mul_(mul_(((const float *)row)[mine], factor), w);
+  if (residual) y = add_(residual[at], y);
+  if (out) out[at] = y;
+  if (bytes) quantize(y, bytes + at / 32 * 32, scales + at / 32, threadIdx.x % 32);
+}

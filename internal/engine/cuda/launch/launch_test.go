@@ -35,7 +35,8 @@ func TestCallsNameKernels(t *testing.T) {
 		all = append(all, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100}, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100, Prompt: true})
 	}
 	all = append(all, Gather{N: 2, Words: 3}, Weigh{Rows: 1, Cols: 3}, JoinExperts{PerToken: 2, Rows: 1, Cols: 3}, Norm{Rows: 1, Cols: 64},
-		Quantize{Rows: 1, Cols: 64}, Gate{Rows: 1, Cols: 64}, Add{Rows: 1, Cols: 3}, Logits{Cap: 30, Rows: 1, Cols: 3}, Best{Rows: 1, Cols: 3})
+		Norm{Out: 1, Rows: 1, Cols: 64}, Quantize{Rows: 1, Cols: 64}, Gate{Rows: 1, Cols: 64}, Add{Rows: 1, Cols: 3},
+		Logits{Cap: 30, Rows: 1, Cols: 3}, Best{Rows: 1, Cols: 3})
 	for _, o := range all {
 		calls, err := o.Calls()
 		if err != nil || len(calls) == 0 {

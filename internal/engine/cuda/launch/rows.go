@@ -44,11 +44,16 @@ type Norm struct {
 	Eps        float32
 	Out        cuda.Pointer // or 0
 	To         Rounded      // or zero
+	Whole      bool         // one thread block for a row, also where several are faster
 	Rows, Cols int
 }
 
 // MaxNorm is the maximum number of columns of Norm.
 const MaxNorm = 8192
+
+// A thread block of rms_norm_split writes splitColumns columns of a row. It is used while its thread blocks are at
+// most splitNorms, about the number of a large card's multiprocessors.
+const splitColumns, splitNorms = 512, 128
 
 func (o Norm) Calls() ([]Call, error) {
 	if err := wholeBlocks("a norm", o.Cols); err != nil {
@@ -60,8 +65,11 @@ func (o Norm) Calls() ([]Call, error) {
 	if o.Rows == 0 {
 		return nil, nil
 	}
-	return []Call{{"rms_norm", cuda.Grid{X: 1, Y: o.Rows, Threads: 512},
-		[]any{o.X, o.Weight, o.Residual, o.Eps, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}}}, nil
+	args := []any{o.X, o.Weight, o.Residual, o.Eps, o.Out, o.To.Bytes, o.To.Scales, uint32(o.Cols)}
+	if blocks := ceil(o.Cols, splitColumns); !o.Whole && o.Out != o.X && o.Rows*blocks <= splitNorms {
+		return []Call{{"rms_norm_split", cuda.Grid{X: blocks, Y: o.Rows, Threads: splitColumns}, args}}, nil
+	}
+	return []Call{{"rms_norm", cuda.Grid{X: 1, Y: o.Rows, Threads: 512}, args}}, nil
 }
 
 // Quantize is tensor.Quantize of rows X[i*LdX:] of Cols columns.
@@ -161,13 +169,23 @@ type Best struct {
 	X            cuda.Pointer
 	Ld           int
 	Index, Value cuda.Pointer
+	Scratch      cuda.Pointer // BestBytes
 	Rows, Cols   int
 }
+
+// bestColumns is the number of columns of a thread block that looks for the best of a part.
+const bestColumns = 2048
+
+// BestBytes returns the memory that Best needs between its two kernels.
+func BestBytes(rows, cols int) int64 { return 8 * int64(rows) * int64(ceil(cols, bestColumns)) }
 
 func (o Best) Calls() ([]Call, error) {
 	if o.Rows == 0 {
 		return nil, nil
 	}
-	return []Call{{"best_of_rows", cuda.Grid{X: o.Rows, Threads: 1024},
-		[]any{o.X, uint32(o.Ld), o.Index, o.Value, uint32(o.Cols)}}}, nil
+	parts := ceil(o.Cols, bestColumns)
+	return []Call{
+		{"best_of_parts", cuda.Grid{X: parts, Y: o.Rows, Threads: 256}, []any{o.X, uint32(o.Ld), o.Scratch, uint32(o.Cols)}},
+		{"best_of_rows", cuda.Grid{X: o.Rows, Threads: 32}, []any{o.Scratch, uint32(parts), o.X, uint32(o.Ld), o.Index, o.Value}},
+	}, nil
 }

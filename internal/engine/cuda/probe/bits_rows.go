@@ -15,11 +15,11 @@ import (
 var rowComparisons = []comparison{
 	{"embedding", []string{"embed"}, (*card).embeddings},
 	{"rounding of activations", []string{"quantize_rows"}, (*card).rounding},
-	{"RMS norm", []string{"rms_norm"}, (*card).norms},
+	{"RMS norm", []string{"rms_norm", "rms_norm_split"}, (*card).norms},
 	{"gated activations", []string{"gate_rows"}, (*card).gates},
 	{"residual sum", []string{"add_rows"}, (*card).sums},
 	{"scaled and capped logits", []string{"scale_rows"}, (*card).logits},
-	{"best token", []string{"best_of_rows"}, (*card).best},
+	{"best token", []string{"best_of_parts", "best_of_rows"}, (*card).best},
 	{"copies of tiles", []string{"copy_rows"}, (*card).copies},
 	{"rounded tiles", []string{"pack_rounded", "unpack_rounded"}, (*card).tiles},
 }
@@ -151,17 +151,20 @@ func (k *card) norms(r *rand.Rand) {
 			for i := range rows {
 				tensor.RMSNorm(want[i*n:][:n], x[i*n:][:n], weight, eps)
 			}
-			o := launch.Norm{X: k.upload(x), Weight: k.upload(weight), Eps: eps, Out: k.alloc(4 * rows * n),
-				To: k.rounded(rows * n), Rows: rows, Cols: n}
-			k.run(o)
-			k.equalFloats(what, o.Out, want)
-			k.equalRounded(what, o.To, want)
+			o := launch.Norm{X: k.upload(x), Weight: k.upload(weight), Eps: eps, Out: k.alloc(4 * rows * n), Rows: rows, Cols: n}
+			plain := o.Out
 			sum := slices.Clone(want)
 			tensor.Add(sum, residual)
-			o.Residual, o.To = k.upload(residual), launch.Rounded{}
-			o.Out = o.Residual
-			k.run(o)
-			k.equalFloats(what+" and a residual", o.Out, sum)
+			for _, o.Whole = range []bool{false, true} {
+				o.Residual, o.Out, o.To = 0, plain, k.rounded(rows*n)
+				k.run(o)
+				k.equalFloats(what, o.Out, want)
+				k.equalRounded(what, o.To, want)
+				o.Residual, o.To = k.upload(residual), launch.Rounded{}
+				o.Out = o.Residual
+				k.run(o)
+				k.equalFloats(what+" and a residual", o.Out, sum)
+			}
 			o.Residual, o.Out = 0, o.X
 			k.run(o)
 			k.equalFloats(what+" in place", o.Out, want)
@@ -254,14 +257,15 @@ func (k *card) best(r *rand.Rand) {
 			}
 		}
 	}
-	row(func([]float32) {})
+	row(func(x []float32) { x[1234] = 60 })
 	row(func(x []float32) { x[7], x[2000], x[0] = 50, 50, nan })
 	row(func(x []float32) { x[3000], x[2999] = inf, nan })
 	row(func(x []float32) { all(float32(math.Copysign(0, -1)))(x); x[40] = 0 })
 	row(all(nan))
 	row(func(x []float32) { all(nan)(x); x[33] = -inf })
 	rows := len(x) / ld
-	o := launch.Best{X: k.upload(x), Ld: ld, Index: k.alloc(4 * rows), Value: k.alloc(4 * rows), Rows: rows, Cols: cols}
+	o := launch.Best{X: k.upload(x), Ld: ld, Index: k.alloc(4 * rows), Value: k.alloc(4 * rows), Rows: rows, Cols: cols,
+		Scratch: k.alloc(int(launch.BestBytes(rows, cols)))}
 	k.run(o)
 	index, value := make([]uint32, rows), make([]float32, rows)
 	for i := range rows {

@@ -146,7 +146,8 @@ func gate(n int) measurement {
 
 func best() measurement {
 	return measurement{fmt.Sprintf("best of %d logits", vocab), 4 * vocab, 0, func(k *card, _ int) func(i int) launch.Operation {
-		o := launch.Best{X: k.filled(4 * vocab), Ld: vocab, Index: k.alloc(4), Value: k.alloc(4), Rows: 1, Cols: vocab}
+		o := launch.Best{X: k.filled(4 * vocab), Ld: vocab, Index: k.alloc(4), Value: k.alloc(4),
+			Scratch: k.alloc(int(launch.BestBytes(1, vocab))), Rows: 1, Cols: vocab}
 		return func(int) launch.Operation { return o }
 	}}
 }

@@ -245,6 +245,7 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	logits := k.alloc(4 * last * s.vocab)
 	norm("last norm", last)
 	product("logits", [2]int{s.vocab, s.hidden}, last, norms, logits, 0)
-	add("best token", launch.Best{X: logits, Ld: s.vocab, Index: k.alloc(4 * last), Value: k.alloc(4 * last), Rows: last, Cols: s.vocab})
+	add("best token", launch.Best{X: logits, Ld: s.vocab, Index: k.alloc(4 * last), Value: k.alloc(4 * last),
+		Scratch: k.alloc(int(launch.BestBytes(last, s.vocab))), Rows: last, Cols: s.vocab})
 	return all
 }

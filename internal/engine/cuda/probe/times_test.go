@@ -70,5 +70,5 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// launchesOf are the launches of the steps: a layer, the last norm, the logits and the best token.
-var launchesOf = []int{10 + 3, 10 + 3}
+// launchesOf are the launches of the steps: a layer, the last norm, the logits and the two kernels of the best token.
+var launchesOf = []int{10 + 4, 10 + 4}

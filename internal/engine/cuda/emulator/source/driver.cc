@@ -56,7 +56,8 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(attend_scores_bf16, 12);
   ADD(attend_scores_f32, 12);
   ADD(attend_scores_int8, 12);
-  ADD(best_of_rows, 2);
+  ADD(best_of_parts, 2);
+  ADD(best_of_rows, 4);
   ADD(bf16_product, 2);
   ADD(bf16_product_8, 2);
   ADD(copy_rows, 0);
@@ -91,6 +92,7 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(quantize_rows, 2);
   ADD(read_all, 2);
   ADD(rms_norm, 4);
+  ADD(rms_norm_split, 4);
   ADD(rope_write_bf16, 0);
   ADD(rope_write_f32, 0);
   ADD(rope_write_int8, 0);
