@@ -7,88 +7,180 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
+
+// savedSessions are sessions of a cluster of two nodes whose caches go to files.
+type savedSessions struct {
+	*processCluster
+	policies             []string // of each session
+	models               []string // of each session; nil: the only one
+	first, added, answer int      // tokens of the first prompt, of the others, of an answer
+	disk                 string
+	want                 map[[2]int]string // answers by session and turn
+}
+
+// start begins the cluster. It compares the answers with those of one node with room for all caches.
+func (x *savedSessions) start(t *testing.T, turns int, args, headArgs, nodeArgs []string) {
+	t.Helper()
+	one := up(t, 1, append([]string{"--data-dir", filepath.Join(t.TempDir(), "one"), "--prefix-cache", "off"}, args...)...)
+	x.want = map[[2]int]string{}
+	for n := range turns {
+		for s := range x.policies {
+			x.want[[2]int{s, n}] = said(t, one.want(200, "POST", "/v1/completions", x.turn(s, n)))
+		}
+	}
+	x.disk = filepath.Join(t.TempDir(), "kv")
+	x.processCluster = newProcessCluster(t, t.TempDir(), 2)
+	x.headArgs = append([]string{"--prefix-cache", "off", "--replicas", "0"}, headArgs...)
+	x.nodeArgs = append([]string{"--kv-disk", x.disk}, nodeArgs...)
+	x.processCluster.start()
+}
+
+// turn returns the body of a turn. Its new tokens depend on the session and the number only.
+func (x *savedSessions) turn(s, n int) map[string]any {
+	added := x.added
+	if n == 0 {
+		added = x.first
+	}
+	prompt := ids(rand.New(rand.NewPCG(uint64(s), uint64(n))), added)
+	for i := range prompt { // the tiny models have 512 ids
+		prompt[i] = 16 + prompt[i]%496
+	}
+	b := map[string]any{"session": fmt.Sprint("s", s), "session_turns": n, "kv_policy": x.policies[s],
+		"prompt": prompt, "add_special_tokens": false,
+		"max_tokens": x.answer, "ignore_eos": true, "logprobs": 2, "return_tokens_as_token_ids": true,
+		"skip_special_tokens": false, "temperature": 0.8, "seed": n}
+	if x.models != nil {
+		b["model"] = x.models[s]
+	}
+	return b
+}
+
+func (x *savedSessions) files() ([]string, error) {
+	return filepath.Glob(filepath.Join(x.disk, "sessions", "*", "[0-9a-f]*-*"))
+}
+
+// written waits until the cache of each session after a number of turns is in a file.
+func (x *savedSessions) written(turns int) {
+	x.t.Helper()
+	tokens := uint32(x.first + x.added*(turns-1) + x.answer*turns - 1) // the last one is not in the cache
+	testutil.Eventually(x.t, patience, "caches in files", func() (bool, string) {
+		files, err := x.files()
+		found, have := 0, []uint32{}
+		for _, f := range files {
+			if b, err := os.ReadFile(f); err == nil && len(b) > 120 {
+				have = append(have, binary.LittleEndian.Uint32(b[116:]))
+				if have[len(have)-1] == tokens {
+					found++
+				}
+			}
+		}
+		return err == nil && found == len(x.policies), fmt.Sprintf("files have %d tokens, want %d; %v", have, tokens, err)
+	})
+}
+
+// restart ends all processes by a signal, and starts them again.
+func (x *savedSessions) restart(with syscall.Signal) {
+	x.t.Helper()
+	for _, p := range append(slices.Clone(x.nodes), x.coordinator) {
+		if err := p.cmd.Process.Signal(with); err != nil {
+			x.t.Fatal(err)
+		}
+		p.end(x.t, patience)
+	}
+	x.startCoordinator()
+	for i := range x.nodes {
+		x.startNode(i)
+	}
+	x.whole()
+}
+
+// whole waits for all nodes: one that is away has files that no turn finds.
+func (x *savedSessions) whole() {
+	x.t.Helper()
+	x.ready(recoverLimit)
+	x.serving(len(x.nodes))
+}
+
+// ask sends the next turn of each session. known says that it must read only its new tokens.
+func (x *savedSessions) ask(n int, known bool) {
+	x.t.Helper()
+	for s := range x.policies {
+		a := x.processCluster.want(200, "POST", "/v1/completions", x.turn(s, n))
+		if got, want := said(x.t, a), x.want[[2]int{s, n}]; got != want {
+			x.t.Fatalf("session %d (%s), turn %d:\n%s, want\n%s", s, x.policies[s], n, got, want)
+		}
+		var r struct {
+			Usage struct {
+				Prompt  int `json:"prompt_tokens"`
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			} `json:"usage"`
+		}
+		if err := json.Unmarshal(a.body, &r); err != nil {
+			x.t.Fatal(err)
+		}
+		cached := 0
+		if known {
+			cached = r.Usage.Prompt - x.added - 1 // the last token of an answer was not in the cache
+		}
+		if r.Usage.Details.Cached != cached {
+			x.t.Errorf("session %d (%s), turn %d: %d of %d tokens were in a cache, want %d", s, x.policies[s], n,
+				r.Usage.Details.Cached, r.Usage.Prompt, cached)
+		}
+	}
+}
+
+func (x *savedSessions) counts() (c wire.SavedCachesState) {
+	if s := x.look().SavedCaches; s != nil {
+		c = *s
+	}
+	return c
+}
+
+// end deletes the sessions, and waits until their files are removed.
+func (x *savedSessions) end() {
+	x.t.Helper()
+	for s := range x.policies {
+		x.processCluster.want(200, "DELETE", fmt.Sprint("/v1/sessions/s", s), nil)
+	}
+	testutil.Eventually(x.t, patience, "the files are removed", func() (bool, string) {
+		files, err := x.files()
+		return err == nil && len(files) == 0, fmt.Sprint(files, err)
+	})
+}
 
 // TestSessionsOnDisk: two nodes have memory for two of the caches of three sessions. The other caches are in
 // files, so each turn computes only its new tokens, also after all processes were killed and restarted, and
 // after one node was. After the loss of all files, turns read their text. Every token and log-probability
 // equals that of one node with memory for all caches.
 func TestSessionsOnDisk(t *testing.T) {
-	const sessions, turns, restart, killed, lost = 3, 9, 5, 6, 7
+	const turns, restart, killed, lost = 9, 5, 6, 7
 	parallel(t)
-	turn := func(s, n int) map[string]any {
-		added := 40
-		if n == 0 {
-			added = 200
-		}
-		return map[string]any{"session": fmt.Sprint("s", s), "session_turns": n,
-			"kv_policy": []string{"streaming:sink=4,recent=300,positions=cache", "tova:size=304,positions=cache"}[s%2],
-			"prompt":    ids(rand.New(rand.NewPCG(uint64(s), uint64(n))), added), "add_special_tokens": false,
-			"max_tokens": 12, "ignore_eos": true, "logprobs": 2, "return_tokens_as_token_ids": true,
-			"skip_special_tokens": false, "temperature": 0.8, "seed": n}
-	}
-	one := up(t, 1, "--data-dir", filepath.Join(t.TempDir(), "one"))
-	want := map[string]string{}
-	for n := range turns {
-		for s := range sessions {
-			want[fmt.Sprint(s, " ", n)] = said(t, one.want(200, "POST", "/v1/completions", turn(s, n)))
-		}
-	}
-	disk := filepath.Join(t.TempDir(), "kv")
-	p := newProcessCluster(t, t.TempDir(), 2)
-	p.headArgs = []string{"--prefix-cache", "off", "--replicas", "0"}
-	p.nodeArgs = []string{"--kv-memory", "4MiB", "--kv-disk", disk}
-	p.start()
-	saved := func() (x wire.SavedCachesState) {
-		if s := p.look().SavedCaches; s != nil {
-			x = *s
-		}
-		return x
-	}
-	// all waits until the cache of each session after a number of turns is in a file.
-	all := func(turns int) {
-		t.Helper()
-		tokens := uint32(200 + 40*(turns-1) + 12*turns - 1) // the last one is not in the cache
-		testutil.Eventually(t, patience, "caches in files", func() (bool, string) {
-			files, err := filepath.Glob(filepath.Join(disk, "sessions", "*", "[0-9a-f]*-*"))
-			found, have := 0, []uint32{}
-			for _, f := range files {
-				if b, err := os.ReadFile(f); err == nil && len(b) > 120 {
-					have = append(have, binary.LittleEndian.Uint32(b[116:]))
-					if have[len(have)-1] == tokens {
-						found++
-					}
-				}
-			}
-			return err == nil && found == sessions, fmt.Sprintf("files have %d tokens, want %d; %v", have, tokens, err)
-		})
-	}
+	streaming := "streaming:sink=4,recent=300,positions=cache"
+	x := savedSessions{policies: []string{streaming, "tova:size=304,positions=cache", streaming}, first: 200, added: 40, answer: 12}
+	x.start(t, turns, nil, nil, []string{"--kv-memory", "4MiB"})
 	for n := range turns {
 		switch n {
 		case restart:
-			all(n)
-			for i := range p.nodes {
-				p.nodes[i].kill(t)
-			}
-			_ = p.coordinator.cmd.Process.Signal(syscall.SIGTERM)
-			p.coordinator.end(t, patience)
-			p.startCoordinator()
-			for i := range p.nodes {
-				p.startNode(i)
-			}
-			p.ready(recoverLimit)
-			p.serving(len(p.nodes)) // a node that is away has files that no turn finds
+			x.written(n)
+			x.restart(syscall.SIGKILL)
 		case killed, lost:
-			all(n)
+			x.written(n)
 			victim := n % 2
-			p.nodes[victim].kill(t)
+			x.nodes[victim].kill(t)
 			if n == lost {
-				files, err := filepath.Glob(filepath.Join(disk, "sessions", "*", "[0-9a-f]*-*"))
+				files, err := x.files()
 				if err != nil || len(files) == 0 {
 					t.Fatalf("%v: %v", files, err)
 				}
@@ -97,49 +189,97 @@ func TestSessionsOnDisk(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				p.nodes[1-victim].kill(t)
-				p.startNode(1 - victim)
+				x.nodes[1-victim].kill(t)
+				x.startNode(1 - victim)
 			}
-			p.startNode(victim)
-			p.ready(recoverLimit)
-			p.serving(len(p.nodes)) // a node that is away has files that no turn finds
+			x.startNode(victim)
+			x.whole()
 		}
-		for s := range sessions {
-			a := p.want(200, "POST", "/v1/completions", turn(s, n))
-			if got := said(t, a); got != want[fmt.Sprint(s, " ", n)] {
-				t.Fatalf("session %d, turn %d:\n%s, want\n%s", s, n, got, want[fmt.Sprint(s, " ", n)])
-			}
-			var r struct {
-				Usage struct {
-					Prompt  int `json:"prompt_tokens"`
-					Details struct {
-						Cached int `json:"cached_tokens"`
-					} `json:"prompt_tokens_details"`
-				} `json:"usage"`
-			}
-			if err := json.Unmarshal(a.body, &r); err != nil {
-				t.Fatal(err)
-			}
-			cached := r.Usage.Prompt - 41 // the last token of an answer was not in the cache
-			if n == 0 || n == lost {
-				cached = 0
-			}
-			if r.Usage.Details.Cached != cached {
-				t.Errorf("session %d, turn %d: %d of %d tokens were in a cache, want %d", s, n, r.Usage.Details.Cached, r.Usage.Prompt, cached)
-			}
-		}
+		x.ask(n, n != 0 && n != lost)
+		c := x.counts()
 		if n == restart-1 || n == restart || n == turns-1 {
-			t.Logf("after turn %d: %+v", n, saved())
+			t.Logf("after turn %d: %+v", n, c)
 		}
-		if x := saved(); n == restart && x.Read < sessions || n == restart-1 && x.Read == 0 {
-			t.Errorf("after turn %d: %+v", n, x)
+		if n == restart && int(c.Read) < len(x.policies) || n == restart-1 && c.Read == 0 {
+			t.Errorf("after turn %d: %+v", n, c)
 		}
 	}
-	for s := range sessions {
-		p.want(200, "DELETE", fmt.Sprint("/v1/sessions/s", s), nil)
-	}
-	testutil.Eventually(t, patience, "the files are removed", func() (bool, string) {
-		files, err := filepath.Glob(filepath.Join(disk, "sessions", "*", "[0-9a-f]*-*"))
-		return err == nil && len(files) == 0, fmt.Sprint(files, err)
-	})
+	x.end()
 }
+
+// TestSessionsOnDiskModels: caches in files have recurrent states, rows of windows, latents and rows of LoRA
+// adapters. The turns after SIGTERM and after SIGKILL of all processes read only what is new.
+// Every token and log-probability equals that of one node that was not disturbed.
+func TestSessionsOnDiskModels(t *testing.T) {
+	parallel(t)
+	for _, c := range []struct {
+		model    string
+		policies []string
+		adapters bool
+		long     bool
+	}{
+		{model: "qwen3_next", policies: []string{evicting, selecting}},                                // recurrent states
+		{model: "mistral_window", policies: []string{evicting, "snapstream:recent=20,topk=24"}},       // a window
+		{model: "deepseek_v2", policies: []string{evicting, selecting}},                               // latents
+		{model: "llama", policies: []string{evicting, evicting, evicting, selecting}, adapters: true}, // LoRA
+		{model: "lfm2", policies: []string{evicting, selecting}, long: true},
+		{model: "granite_hybrid", policies: []string{evicting, selecting}, long: true},
+		{model: "falcon_h1", policies: []string{evicting, selecting}, long: true},
+		{model: "nemotron_h", policies: []string{evicting, selecting}, long: true},
+		{model: "gemma3", policies: []string{evicting, selecting}, long: true},
+		{model: "gpt_oss", policies: []string{evicting, selecting}, long: true},
+		{model: "deepseek_v3", policies: []string{evicting, selecting}, long: true},
+		{model: "swiftkv_across", policies: []string{evicting, selecting}, long: true},
+	} {
+		t.Run(c.model, func(t *testing.T) {
+			parallel(t)
+			if c.long {
+				testlevel.NeedFull(t)
+			}
+			const turns, restart, killed = 4, 2, 3
+			dir := folder(t, c.model, true)
+			args := []string{"--model", dir}
+			x := savedSessions{policies: c.policies, first: 90, added: 20, answer: 8}
+			if c.adapters {
+				x.models = []string{"a0", "a1", "base", "a0"}
+				args = append(args, "--model-name", "base")
+				args = append(args, adapters(t, dir, 2)...)
+			}
+			x.start(t, turns, args, args, []string{"--model", dir})
+			for n := range turns {
+				if n >= restart {
+					x.written(n)
+					x.restart(map[int]syscall.Signal{restart: syscall.SIGTERM, killed: syscall.SIGKILL}[n])
+				}
+				x.ask(n, n != 0)
+				if read := x.counts().Read; n >= restart && int(read) != len(x.policies) { // since the coordinator began
+					t.Errorf("turn %d: %d of %d caches came from files", n, read, len(x.policies))
+				}
+			}
+			x.end()
+		})
+	}
+}
+
+// adapters writes random LoRA adapters of a model, and returns the flags that serve them as a0, a1, ...
+func adapters(t *testing.T, base string, n int) (args []string) {
+	t.Helper()
+	ck, err := checkpoint.Open(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	for i := range n {
+		dir := filepath.Join(t.TempDir(), "adapter")
+		if err := loratest.Write(dir, loratest.Config(8, nil), loratest.Random(&ck.Config, 8, uint64(i))); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--lora", fmt.Sprintf("a%d=%s", i, dir))
+	}
+	return args
+}
+
+const (
+	evicting  = "streaming:sink=4,recent=60"
+	selecting = "squeezed:clusters=0.1,sparsity=0.8,tail=4,obs=8"
+)

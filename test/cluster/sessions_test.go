@@ -61,7 +61,7 @@ func (c *conversation) turn(session, number int) map[string]any {
 }
 
 // said is the part of an answer that must be the same everywhere.
-func said(t *testing.T, a answer) string {
+func said(t testing.TB, a answer) string {
 	t.Helper()
 	var r struct {
 		Choices []json.RawMessage `json:"choices"`
