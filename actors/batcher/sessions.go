@@ -25,7 +25,7 @@ const mostIdle = 2
 // keep makes a request idle whose turn has ended. It returns false if its cache is of no use to the next
 // turn: it was cancelled, or prefill rebuilds it from the prefix cache.
 func (x *sessions) keep(r *request) bool {
-	if r.Session == "" || r.idle || !r.complete || r.phase != decoding || r.shares != nil || r.Policy.RebuildsByPrefill() {
+	if r.Session == "" || r.idle || !r.complete || r.phase != decoding || r.Policy.RebuildsByPrefill() {
 		return false
 	}
 	r.idle, r.ended, r.Deadline, r.until, r.idleSince = true, false, 0, x.s.now+r.SessionMillis, x.s.now
@@ -107,7 +107,8 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 		x.s.ledger.removeReplica(v)
 	}
 	owner := v.owner
-	bytes := kvcache.SpilledBytes(x.s.cfg.Geometry, v.read, v.cached+1, 1, v.resides.file.blocks, v.Policy) - x.s.ledger.owned(v)
+	bytes := kvcache.SpilledBytes(x.s.cfg.Geometry, v.read, v.cached+1, 1, v.resides.file.blocks, v.Policy) - x.s.ledger.owned(v) -
+		v.shares.size()
 	for last := len(x.s.running) - 1; !x.s.makeFree(owner, bytes); last-- {
 		if last < 0 {
 			return false
@@ -120,7 +121,7 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 		}
 	}
 	x.s.running.remove(v)
-	r.owner, r.booked, r.resides, r.prefix.Blocks = owner, v.booked, v.resides, v.prefix.Blocks
+	r.owner, r.booked, r.shares, r.resides, r.prefix.Blocks = owner, v.booked, v.shares, v.resides, v.prefix.Blocks
 	x.s.ledger.grow(r, bytes)
 	if v.prefix.copy.booked {
 		x.s.ledger.moveCopy(v, -1)

@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -191,5 +192,62 @@ func TestSessions(t *testing.T) {
 		if at.takes != 1 {
 			t.Fatalf("%s took the cache", other.ID)
 		}
+	}
+}
+
+// TestSessionsThatShare: two sessions begin with one text. A turn without a cache begins as a fork of the other
+// session's idle one. Both caches then wait for their next turns and are taken, and the memory that they share is
+// freed with the last.
+func TestSessionsThatShare(t *testing.T) {
+	const first = 200
+	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.Replicas, c.NoPrefixCache = 400, 200, 0, true })
+	out := newClient(t)
+	sockets := []Socket{{ID: "a", Budget: 1 << 24, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
+	at := newCluster(t, 1, sockets)
+	defer func() { at.close() }()
+	s.Step(Placed{Epoch: 1, Sockets: sockets})
+	texts := map[string][]int32{"x": prompt("a text", first), "y": prompt("a text", first)}
+	ask := func(session string, turn, forks, takes int) {
+		t.Helper()
+		spec := Spec{ID: fmt.Sprint(session, turn), Prompt: append(slices.Clone(texts[session]), prompt(fmt.Sprint(session, turn), 10*turn)...),
+			MaxTokens: 8, Policy: squeezed, Context: first, Session: session, SessionMillis: 1000, Sampling: greedy, PromptLogprobs: -1,
+			IgnoreEOS: true}
+		out.specs[spec.ID] = &spec
+		e := s.Step(Submit{spec})
+		for steps := 0; e.Start != nil; steps++ {
+			out.take(e)
+			at.release(e.Release)
+			checkLedger(t, s)
+			d := at.run(e.Start, out.specs)
+			if a := s.ledger.sockets[0]; d.Used[0] > a.reserved {
+				t.Fatalf("%s: %d bytes are used, %d booked", spec.ID, d.Used[0], a.reserved)
+			}
+			e = s.Step(d)
+		}
+		out.take(e)
+		at.release(e.Release)
+		checkLedger(t, s)
+		if at.forks != forks || at.takes != takes {
+			t.Fatalf("after %s: %d forks and %d takes, want %d and %d", spec.ID, at.forks, at.takes, forks, takes)
+		}
+		texts[session] = spec.Prompt
+		for k := range 8 {
+			texts[session] = append(texts[session], modelToken(spec.ID, k))
+		}
+	}
+	ask("x", 0, 0, 0)
+	ask("y", 1, 1, 0) // it has no cache
+	ask("x", 1, 1, 1)
+	ask("y", 2, 1, 2)
+	ask("x", 2, 1, 3)
+	out.take(s.Step(EndSession{"x"}))
+	out.take(s.Step(Tick{1}))
+	checkLedger(t, s)
+	ask("y", 3, 1, 4)
+	out.take(s.Step(EndSession{}))
+	out.take(s.Step(Tick{2}))
+	checkLedger(t, s)
+	if a := s.ledger.sockets[0]; a.reserved != 0 || a.sequences != 0 {
+		t.Errorf("%d bytes of %d sequences are booked when all sessions have ended", a.reserved, a.sequences)
 	}
 }
