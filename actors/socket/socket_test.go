@@ -48,8 +48,9 @@ type rig struct {
 	seq  uint64
 	rows map[uint64]int // number of each sequence's last decode rows
 
-	lost  []uint64 // sequences whose files have failed
-	score bool     // request log-probabilities of prompts
+	lost    []uint64       // sequences whose files have failed
+	spilled map[uint64]int // blocks in files, by sequence
+	score   bool           // request log-probabilities of prompts
 
 	ck    *checkpoint.Checkpoint
 	c     rigConfig
@@ -100,7 +101,7 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		ck.Config.Windows = slices.Repeat([]int{c.window}, ck.Config.Layers)
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, rows: map[uint64]int{},
+	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, rows: map[uint64]int{}, spilled: map[uint64]int{},
 		sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
 	pool := tensor.NewPool(max(1, c.threads))
 	if c.weights == "" {
@@ -215,6 +216,9 @@ func (r *rig) run(req *proto.StepRequest) map[uint64]*proto.Sampled {
 	for range r.pids {
 		reply := <-replies
 		r.lost = append(r.lost, reply.GetLost()...)
+		for _, f := range reply.GetSpilled() {
+			r.spilled[f.Seq] = int(f.Blocks)
+		}
 		for _, s := range reply.GetSampled() {
 			out[s.Seq] = s
 		}
