@@ -12,13 +12,13 @@ import (
 // LongName is the name of the suite of long answers.
 const LongName = "long"
 
-// LongTokens is the default number of tokens of a long answer, in tokens of the model of train/elver.py.
+// LongTokens is the default number of tokens of a long answer, in tokens of models/elver.
 const LongTokens = 2000
 
-// longSuite has tasks whose answers outlast the ring of a cache policy. train/elver.py trains a model
-// for them. Numbers of two and three digits are one token each.
+// longSuite has tasks whose answers outlast the ring of a cache policy. models/elver was trained for
+// them. Numbers of two and three digits are one token each.
 var longSuite = suite.Suite{Name: LongName,
-	About: "answers of 2,000 tokens, generated: copy, sort, running sums (for the model of train/elver.py)",
+	About: "answers of 2,000 tokens, generated: copy, sort, running sums (for models/elver)",
 	Tasks: []suite.Task{
 		{Name: "copy", Group: "copy", Metric: "until", Plain: true},
 		{Name: "sort", Group: "sort", Metric: "until", Plain: true},
