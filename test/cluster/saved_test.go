@@ -24,6 +24,8 @@ type savedSessions struct {
 	policies             []string // of each session
 	models               []string // of each session; nil: the only one
 	first, added, answer int      // tokens of the first prompt, of the others, of an answer
+	common               bool     // all sessions have the same first prompt
+	one                  *system  // the undisturbed node
 	disk                 string
 	want                 map[[2]int]string // answers by session and turn
 }
@@ -31,11 +33,11 @@ type savedSessions struct {
 // start begins the cluster. It compares the answers with those of one node with room for all caches.
 func (x *savedSessions) start(t *testing.T, turns int, args, headArgs, nodeArgs []string) {
 	t.Helper()
-	one := up(t, 1, append([]string{"--data-dir", filepath.Join(t.TempDir(), "one"), "--prefix-cache", "off"}, args...)...)
+	x.one = up(t, 1, append([]string{"--data-dir", filepath.Join(t.TempDir(), "one"), "--prefix-cache", "off"}, args...)...)
 	x.want = map[[2]int]string{}
 	for n := range turns {
 		for s := range x.policies {
-			x.want[[2]int{s, n}] = said(t, one.want(200, "POST", "/v1/completions", x.turn(s, n)))
+			x.want[[2]int{s, n}] = said(t, x.one.want(200, "POST", "/v1/completions", x.turn(s, n)))
 		}
 	}
 	x.disk = filepath.Join(t.TempDir(), "kv")
@@ -47,11 +49,14 @@ func (x *savedSessions) start(t *testing.T, turns int, args, headArgs, nodeArgs 
 
 // turn returns the body of a turn. Its new tokens depend on the session and the number only.
 func (x *savedSessions) turn(s, n int) map[string]any {
-	added := x.added
+	added, of := x.added, s
 	if n == 0 {
 		added = x.first
+		if x.common {
+			of = 0
+		}
 	}
-	prompt := ids(rand.New(rand.NewPCG(uint64(s), uint64(n))), added)
+	prompt := ids(rand.New(rand.NewPCG(uint64(of), uint64(n))), added)
 	for i := range prompt { // the tiny models have 512 ids
 		prompt[i] = 16 + prompt[i]%496
 	}
@@ -115,30 +120,41 @@ func (x *savedSessions) whole() {
 func (x *savedSessions) ask(n int, known bool) {
 	x.t.Helper()
 	for s := range x.policies {
-		a := x.processCluster.want(200, "POST", "/v1/completions", x.turn(s, n))
-		if got, want := said(x.t, a), x.want[[2]int{s, n}]; got != want {
-			x.t.Fatalf("session %d (%s), turn %d:\n%s, want\n%s", s, x.policies[s], n, got, want)
-		}
-		var r struct {
-			Usage struct {
-				Prompt  int `json:"prompt_tokens"`
-				Details struct {
-					Cached int `json:"cached_tokens"`
-				} `json:"prompt_tokens_details"`
-			} `json:"usage"`
-		}
-		if err := json.Unmarshal(a.body, &r); err != nil {
-			x.t.Fatal(err)
-		}
-		cached := 0
-		if known {
-			cached = r.Usage.Prompt - x.added - 1 // the last token of an answer was not in the cache
-		}
-		if r.Usage.Details.Cached != cached {
-			x.t.Errorf("session %d (%s), turn %d: %d of %d tokens were in a cache, want %d", s, x.policies[s], n,
-				r.Usage.Details.Cached, r.Usage.Prompt, cached)
-		}
+		x.send(s, n, known)
 	}
+}
+
+func (x *savedSessions) send(s, n int, known bool) {
+	x.t.Helper()
+	a := x.processCluster.want(200, "POST", "/v1/completions", x.turn(s, n))
+	if got, want := said(x.t, a), x.want[[2]int{s, n}]; got != want {
+		x.t.Fatalf("session %d (%s), turn %d:\n%s, want\n%s", s, x.policies[s], n, got, want)
+	}
+	prompt, got := cachedTokens(x.t, a)
+	want := 0
+	if known {
+		want = prompt - x.added - 1 // the last token of an answer was not in the cache
+	}
+	if got != want {
+		x.t.Errorf("session %d (%s), turn %d: %d of %d tokens were in a cache, want %d", s, x.policies[s], n, got, prompt, want)
+	}
+}
+
+// cachedTokens returns the number of prompt tokens of an answer, and of those that were in a cache.
+func cachedTokens(t testing.TB, a answer) (prompt, cached int) {
+	t.Helper()
+	var r struct {
+		Usage struct {
+			Prompt  int `json:"prompt_tokens"`
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(a.body, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Usage.Prompt, r.Usage.Details.Cached
 }
 
 func (x *savedSessions) counts() (c wire.SavedCachesState) {
@@ -259,6 +275,57 @@ func TestSessionsOnDiskModels(t *testing.T) {
 			x.end()
 		})
 	}
+}
+
+// TestForksOfSavedSessions: a cache that was read from a file is the beginning of other requests with the same text,
+// two choices of one, while its session continues. All memory is free at the end. Every token and log-probability
+// equals that of one node that was not disturbed and shares nothing.
+func TestForksOfSavedSessions(t *testing.T) {
+	parallel(t)
+	dir := folder(t, "llama", true)
+	x := savedSessions{policies: []string{selecting, selecting}, first: 90, added: 20, answer: 8, common: true}
+	x.start(t, 4, []string{"--model", dir}, []string{"--model", dir}, []string{"--model", dir})
+	const tail = 4 // the tokens of a prompt that selecting reads like generated ones
+	text := x.turn(0, 0)["prompt"].([]int)
+	both := map[string]any{"prompt": append(text[:x.first:x.first], 20, 21, 22, 23), "n": 2, "kv_policy": selecting, "max_tokens": 12,
+		"ignore_eos": true, "logprobs": 2, "return_tokens_as_token_ids": true, "temperature": 0.8, "seed": 5, "add_special_tokens": false,
+		"skip_special_tokens": false, "cache": false}
+	choices := func(a answer) string {
+		var r struct{ Choices json.RawMessage }
+		if err := json.Unmarshal(a.body, &r); err != nil {
+			t.Fatal(err)
+		}
+		return string(r.Choices)
+	}
+	want := choices(x.one.want(200, "POST", "/v1/completions", both))
+	x.ask(0, false)
+	x.ask(1, true)
+	x.written(2)
+	x.restart(syscall.SIGKILL)
+	x.send(0, 2, true)
+	if c := x.counts(); c.Read != 1 {
+		t.Errorf("the cache did not come from a file: %+v", c)
+	}
+	delete(both, "cache")
+	a := x.processCluster.want(200, "POST", "/v1/completions", both)
+	if got := choices(a); got != want {
+		t.Errorf("two choices that begin with a session's cache:\n%s, want\n%s", got, want)
+	}
+	if prompt, cached := cachedTokens(t, a); prompt != x.first+tail || cached != x.first {
+		t.Errorf("%d of %d tokens of two choices were in a session's cache, want %d", cached, prompt, x.first)
+	}
+	x.send(0, 3, true)
+	x.send(1, 2, true)
+	x.send(1, 3, true)
+	x.end()
+	testutil.Eventually(t, patience, "all memory is free", func() (bool, string) {
+		var used int64
+		nodes := x.look().Nodes
+		for _, n := range nodes {
+			used += n.KVUsedBytes + n.KVReserved
+		}
+		return used == 0, fmt.Sprint(nodes)
+	})
 }
 
 // adapters writes random LoRA adapters of a model, and returns the flags that serve them as a0, a1, ...
