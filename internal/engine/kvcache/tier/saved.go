@@ -1,12 +1,9 @@
 package tier
 
 import (
-	"bytes"
 	"container/list"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -20,7 +17,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/lograte"
 	"github.com/shoal-llm/shoal/internal/options"
-	"github.com/shoal-llm/shoal/internal/sys/crc32c"
+	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
 // A cache of an idle session is one file below the folder of a Scratch:
@@ -59,8 +56,9 @@ type SavedStats struct {
 	Written, Read, Removed, Failed uint64 // Removed: to free bytes; Failed: damaged files and failed writes
 }
 
-// Saved stores caches of idle sessions. Its methods may be called concurrently. All but Find and Stats wait
-// for the disk. A nil Saved has no caches.
+// Saved stores caches of idle sessions. Its methods may be called concurrently. Find and Stats do not wait for the
+// disk. Requests to read or write a cache wait for at most SavedPatience; the disk is then not used for savedRest, and
+// until the request has ended. A nil Saved has no caches.
 type Saved struct {
 	root, dir string
 	scratch   *Scratch // has the limit
@@ -73,8 +71,28 @@ type Saved struct {
 	files map[Key]*list.Element
 	order *list.List // of *savedFile, the oldest first
 	stats SavedStats
-	rests time.Time // no cache is written before this time, after a failure
+
+	disk   health // of all requests
+	writes health // a cache that cannot be written is of no use only to its session
+	began  time.Time
+	open   func(path string) (SavedMedium, error)
+	create func() (SavedMedium, error)
 }
+
+// SavedMedium is an open file with a cache.
+type SavedMedium interface {
+	io.Reader
+	io.Writer
+	io.Closer
+	Stat() (fs.FileInfo, error)
+	Name() string
+}
+
+const (
+	// SavedPatience is the longest time that a piece of a cache takes to be read or written.
+	SavedPatience = 5 * time.Second
+	savedRest     = time.Minute
+)
 
 type savedFile struct {
 	SavedCache
@@ -87,7 +105,9 @@ func openSaved(root string, scratch *Scratch, log *slog.Logger, now func() time.
 	if err := private(root, options.Name("kv-disk")); err != nil {
 		return nil, err
 	}
-	s := &Saved{root: root, scratch: scratch, log: log, now: now, files: map[Key]*list.Element{}, order: list.New()}
+	s := &Saved{root: root, scratch: scratch, log: log, now: now, files: map[Key]*list.Element{}, order: list.New(), began: now()}
+	s.open = func(path string) (SavedMedium, error) { return os.Open(path) }
+	s.create = func() (SavedMedium, error) { return os.CreateTemp(s.dir, writingPrefix+"*") } // 0600
 	var err error
 	if s.dir, s.lock, err = takeFolder(root, options.Name("kv-disk")); err != nil {
 		return nil, err
@@ -121,7 +141,7 @@ func (s *Saved) list() {
 		if e.Name() == lockName || err != nil {
 			continue
 		}
-		c, _, err := readSaved(path)
+		c, err := s.readHeader(path)
 		if err != nil || e.Name() != c.name() || len(all) == maxSaved {
 			_ = os.Remove(path) // such as an unfinished file
 			continue
@@ -190,7 +210,7 @@ func (s *Saved) removeOldest() bool {
 	return true
 }
 
-// Remove removes the cache of a session.
+// Remove removes the cache of a session, also from folders that no process holds.
 func (s *Saved) Remove(k Key) {
 	if s == nil {
 		return
@@ -201,48 +221,86 @@ func (s *Saved) Remove(k Key) {
 	if f != nil {
 		s.unlink(f.path)
 	}
+	prefix := hex.EncodeToString(k[:]) + "-"
+	s.folders(func(dir string, entries []fs.DirEntry) {
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), prefix) && (dir == s.dir || !held(dir)) {
+				s.unlink(filepath.Join(dir, e.Name()))
+			}
+		}
+	})
 }
 
-// Sweep removes the caches of sessions that are over, including those of processes that have ended.
+// Sweep removes the caches of sessions that are over, also those that processes left which are gone. It removes the
+// folder of a process that has been gone for a day. This process has then run for an hour, so that all processes that
+// start together have taken their folders.
 func (s *Saved) Sweep() {
 	if s == nil {
 		return
 	}
-	now := s.now().UnixMilli()
+	now := s.now()
 	s.mu.Lock()
 	for at := s.order.Front(); at != nil; {
 		next := at.Next()
-		if at.Value.(*savedFile).Until <= now {
+		if at.Value.(*savedFile).Until <= now.UnixMilli() {
 			s.forget(at) // its file is removed below
 		}
 		at = next
 	}
 	s.mu.Unlock()
-	folders, err := os.ReadDir(s.root)
+	_ = os.Chtimes(filepath.Join(s.dir, lockName), now, now) // the time at which this process was last here
+	s.folders(func(dir string, entries []fs.DirEntry) {
+		if dir != s.dir && now.Sub(s.began) >= time.Hour {
+			if removed, err := removeDeserted(dir, now.Add(-savedDeserted)); err != nil {
+				s.fail("removing", dir, err)
+			} else if removed {
+				return
+			}
+		}
+		for _, e := range entries {
+			until, ok := savedUntil(e.Name())
+			if ok && until <= now.UnixMilli() || s.left(e, now.UnixMilli()) {
+				s.unlink(filepath.Join(dir, e.Name()))
+			}
+		}
+	})
+}
+
+// savedDeserted is the time after which the caches of a process that is gone are removed.
+const savedDeserted = 24 * time.Hour
+
+// folders calls got with the folder of each process.
+func (s *Saved) folders(got func(dir string, entries []fs.DirEntry)) {
+	list, err := os.ReadDir(s.root)
 	if err != nil {
 		s.fail("listing", s.root, err)
 		return
 	}
-	for _, d := range folders {
+	for _, d := range list {
 		if !isFolder(d) {
 			continue
 		}
-		entries, err := os.ReadDir(filepath.Join(s.root, d.Name()))
+		dir := filepath.Join(s.root, d.Name())
+		entries, err := os.ReadDir(dir)
 		if err != nil {
-			s.fail("listing", d.Name(), err)
+			s.fail("listing", dir, err)
 			continue
 		}
-		for _, e := range entries {
-			until, ok := savedUntil(e.Name())
-			if ok && until <= now || s.left(e, now) {
-				s.unlink(filepath.Join(s.root, d.Name(), e.Name()))
-			}
-		}
+		got(dir, entries)
 	}
 }
 
-// left reports whether an entry is an unfinished file of a process that has died: its last write was over
-// an hour ago.
+// held reports whether a process holds a folder.
+func held(dir string) bool {
+	lock, err := flock.Open(filepath.Join(dir, lockName), flock.Own)
+	if lock != nil {
+		lock.Close()
+	}
+	return err != nil
+}
+
+// left reports whether an entry is an unfinished file that a process left when it died: nobody has written to it for
+// an hour.
 func (s *Saved) left(e fs.DirEntry, now int64) bool {
 	info, err := e.Info()
 	return err == nil && strings.HasPrefix(e.Name(), writingPrefix) && now-info.ModTime().UnixMilli() > time.Hour.Milliseconds()
@@ -250,7 +308,13 @@ func (s *Saved) left(e fs.DirEntry, now int64) bool {
 
 const writingPrefix = "writing-"
 
-// Find returns the cache of a session.
+// Until returns the end of a session that ends in a number of milliseconds.
+func (s *Saved) Until(millis int64) int64 { return s.now().UnixMilli() + millis }
+
+// over reports whether the session of a cache has ended.
+func (s *Saved) over(c *SavedCache) bool { return c.Until <= s.now().UnixMilli() }
+
+// Find returns the cache of a session. While the disk is not used it finds none.
 func (s *Saved) Find(k Key) (SavedCache, bool) {
 	if s == nil {
 		return SavedCache{}, false
@@ -258,7 +322,7 @@ func (s *Saved) Find(k Key) (SavedCache, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.files[k]
-	if at == nil || at.Value.(*savedFile).Until <= s.now().UnixMilli() {
+	if at == nil || !s.disk.ok(s.now()) || s.over(&at.Value.(*savedFile).SavedCache) {
 		return SavedCache{}, false
 	}
 	return at.Value.(*savedFile).SavedCache, true
@@ -293,209 +357,6 @@ func (s *Saved) fail(what, path string, err error) {
 	}
 }
 
-// SavedWriter writes the cache of an idle session.
-type SavedWriter struct {
-	s    *Saved
-	c    SavedCache
-	f    *os.File
-	left int64
-	size int64
-	over bool
-}
-
-// SavedBytes returns the size of a file in bytes. bytes is the sum of its pieces.
-func SavedBytes(pieces int, bytes int64) int64 {
-	return int64(savedHeader) + bytes + int64(pieces)*sumBytes
-}
-
-// Until returns the time in millis milliseconds, as Unix milliseconds.
-func (s *Saved) Until(millis int64) int64 { return s.now().UnixMilli() + millis }
-
-// Create begins the file of a cache. bytes is the sum of its pieces. The caller ends it
-// with Commit or Abort.
-func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, error) {
-	size := SavedBytes(pieces, bytes)
-	switch {
-	case s == nil:
-		return nil, fmt.Errorf("%w: there is no folder for caches of idle sessions", ErrScratch)
-	case s.scratch.Resting() || s.resting():
-		return nil, fmt.Errorf("%w: no cache is written for %v after a failed write", ErrScratch, savedRest)
-	case c.Until <= s.now().UnixMilli():
-		return nil, fmt.Errorf("%w: the session is over", ErrScratch)
-	case !s.scratch.reserve(size, &s.scratch.kept):
-		return nil, fmt.Errorf("%w: %d bytes asked, the limit is %d", ErrScratch, size, s.scratch.limit)
-	}
-	w := &SavedWriter{s: s, c: c, size: size, left: size - int64(savedHeader)}
-	var err error
-	if w.f, err = os.CreateTemp(s.dir, writingPrefix+"*"); err == nil { // 0600
-		_, err = w.f.Write(encodeSaved(&c, w.left))
-	}
-	if err != nil {
-		return nil, w.failed(err)
-	}
-	return w, nil
-}
-
-// Piece appends a piece. After an error the caller must call Abort.
-func (w *SavedWriter) Piece(b []byte) error {
-	if w.left -= int64(len(b)) + sumBytes; w.left < 0 {
-		return fmt.Errorf("%w: a piece of %d bytes exceeds the bytes of Create", ErrScratch, len(b))
-	}
-	_, err := w.f.Write(b)
-	if err == nil {
-		_, err = w.f.Write(binary.LittleEndian.AppendUint32(nil, crc32c.Of(b)))
-	}
-	if err != nil {
-		return w.failed(err)
-	}
-	return nil
-}
-
-// failed aborts after an error of the disk. Other files stay in use: a cache of an idle session must not delay
-// sequences that run. No cache is written for a while.
-func (w *SavedWriter) failed(err error) error {
-	w.Abort()
-	w.s.fail("writing", w.s.dir, err)
-	w.s.scratch.yield(err)
-	w.s.mu.Lock()
-	w.s.rests = w.s.now().Add(savedRest)
-	w.s.mu.Unlock()
-	return fmt.Errorf("%w: %w", ErrScratch, err)
-}
-
-// savedRest is the time after a failed write in which no cache is written.
-const savedRest = time.Minute
-
-func (s *Saved) resting() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.now().Before(s.rests)
-}
-
-// Abort removes the file. It has no effect after Commit or Abort.
-func (w *SavedWriter) Abort() {
-	if w.over {
-		return
-	}
-	w.over = true
-	if w.f != nil {
-		_ = w.f.Close()
-		w.s.unlink(w.f.Name())
-	}
-	w.s.scratch.kept.Add(-w.size)
-}
-
-// Commit completes the file, which replaces the previous file of the session.
-func (w *SavedWriter) Commit() error {
-	if w.left != 0 {
-		w.Abort()
-		return fmt.Errorf("%w: %d bytes of the cache were not written", ErrScratch, w.left)
-	}
-	// Without fsync: after a power loss the checksums detect missing bytes.
-	path := filepath.Join(w.s.dir, w.c.name())
-	err := w.f.Close()
-	if err == nil {
-		err = os.Rename(w.f.Name(), path)
-	}
-	if err != nil {
-		return w.failed(err)
-	}
-	w.over = true
-	w.s.mu.Lock()
-	w.s.stats.Written++
-	many := w.s.order.Len() >= maxSaved
-	w.s.mu.Unlock()
-	if many {
-		w.s.removeOldest()
-	}
-	w.s.add(&savedFile{w.c, path, w.size})
-	return nil
-}
-
-// SavedReader reads the pieces of a cache.
-type SavedReader struct {
-	s    *Saved
-	f    *os.File
-	path string
-	key  Key
-	left int64
-}
-
-// Open opens the cache of a session. Its header must equal c but for Until, and its pieces have bytes in all. The
-// caller closes the reader. Errors wrap ErrDamaged if the file is damaged or has another cache; it is then removed.
-func (s *Saved) Open(c SavedCache, pieces int, bytes int64) (*SavedReader, error) {
-	if s == nil {
-		return nil, fmt.Errorf("%w: there is no folder for caches of idle sessions", ErrScratch)
-	}
-	s.mu.Lock()
-	at := s.files[c.Key]
-	var path string
-	if at != nil {
-		path = at.Value.(*savedFile).path
-	}
-	s.mu.Unlock()
-	if at == nil {
-		return nil, fmt.Errorf("%w: this node has no cache of the session", ErrScratch)
-	}
-	r := &SavedReader{s: s, path: path, key: c.Key, left: SavedBytes(pieces, bytes) - int64(savedHeader)}
-	have, f, err := openSavedFile(path)
-	if err != nil {
-		return nil, r.bad(err)
-	}
-	r.f = f
-	c.Until = have.Until
-	st, err := f.Stat()
-	switch {
-	case err != nil:
-	case have != c:
-		err = fmt.Errorf("%w: it has the cache of another state of the session, or in another form", ErrDamaged)
-	case st.Size() != SavedBytes(pieces, bytes):
-		err = fmt.Errorf("%w: %d bytes, not %d", ErrDamaged, st.Size(), SavedBytes(pieces, bytes))
-	}
-	if err != nil {
-		r.Close()
-		return nil, r.bad(err)
-	}
-	return r, nil
-}
-
-// Piece fills b with the next piece, and checks its sum.
-func (r *SavedReader) Piece(b []byte) error {
-	var sum [sumBytes]byte
-	_, err := readFull(r.f, b)
-	if err == nil {
-		_, err = readFull(r.f, sum[:])
-	}
-	if err == nil && binary.LittleEndian.Uint32(sum[:]) != crc32c.Of(b) {
-		err = fmt.Errorf("%w: the checksum of a piece of %d bytes is wrong", ErrDamaged, len(b))
-	}
-	if err != nil {
-		return r.bad(err)
-	}
-	if r.left -= int64(len(b)) + sumBytes; r.left == 0 {
-		r.s.mu.Lock()
-		r.s.stats.Read++
-		r.s.mu.Unlock()
-	}
-	return nil
-}
-
-// bad counts a failed read, and removes the file.
-func (r *SavedReader) bad(err error) error {
-	r.s.fail("reading", r.path, err)
-	r.s.mu.Lock()
-	at := r.s.files[r.key]
-	if at != nil && at.Value.(*savedFile).path == r.path {
-		r.s.forget(at)
-	}
-	r.s.mu.Unlock()
-	r.s.unlink(r.path)
-	return err
-}
-
-// Close closes the file.
-func (r *SavedReader) Close() { _ = r.f.Close() }
-
 // name is the name of the file of a cache.
 func (c *SavedCache) name() string {
 	return hex.EncodeToString(c.Key[:]) + "-" + strconv.FormatInt(c.Until, 10)
@@ -509,82 +370,4 @@ func savedUntil(name string) (until int64, ok bool) {
 	}
 	until, err := strconv.ParseInt(end, 10, 64)
 	return until, err == nil
-}
-
-func encodeSaved(c *SavedCache, body int64) []byte {
-	b := append(make([]byte, 0, savedHeader), savedMagic...)
-	b = append(append(append(b, c.Form[:]...), c.Key[:]...), c.Digest[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(c.Until))
-	b = binary.LittleEndian.AppendUint32(b, uint32(c.Prompt))
-	b = binary.LittleEndian.AppendUint32(b, uint32(c.Tokens))
-	b = binary.LittleEndian.AppendUint64(b, uint64(body))
-	return binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
-}
-
-// decodeSaved reads the header of a file with this number of bytes.
-func decodeSaved(b []byte, size int64) (c SavedCache, err error) {
-	n := savedHeader - sumBytes
-	switch {
-	case len(b) != savedHeader || !bytes.HasPrefix(b, []byte(savedMagic)):
-		return c, fmt.Errorf("%w: it is not a cache of an idle session in the format of this build", ErrDamaged)
-	case binary.LittleEndian.Uint32(b[n:]) != crc32c.Of(b[:n]):
-		return c, fmt.Errorf("%w: the checksum of the header is wrong", ErrDamaged)
-	}
-	rest := b[len(savedMagic):]
-	for _, to := range [][]byte{c.Form[:], c.Key[:], c.Digest[:]} {
-		rest = rest[copy(to, rest):]
-	}
-	c.Until = int64(binary.LittleEndian.Uint64(rest))
-	prompt, tokens := binary.LittleEndian.Uint32(rest[8:]), binary.LittleEndian.Uint32(rest[12:])
-	body := int64(binary.LittleEndian.Uint64(rest[16:]))
-	if prompt < 1 || tokens < prompt || tokens > 1<<31-1 || c.Until < 0 || body < 0 || size != int64(savedHeader)+body {
-		return c, fmt.Errorf("%w: a prompt of %d of %d tokens, %d bytes of pieces in a file of %d", ErrDamaged, prompt, tokens, body, size)
-	}
-	c.Prompt, c.Tokens = int(prompt), int(tokens)
-	return c, nil
-}
-
-// readSaved reads the header of a file.
-func readSaved(path string) (c SavedCache, size int64, err error) {
-	c, f, err := openSavedFile(path)
-	if err != nil {
-		return c, 0, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return c, 0, err
-	}
-	return c, st.Size(), nil
-}
-
-// openSavedFile opens a file and reads its header.
-func openSavedFile(path string) (c SavedCache, f *os.File, err error) {
-	if f, err = os.Open(path); err != nil {
-		return c, nil, err
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%w: it is not a regular file", ErrDamaged)
-	}
-	var head [savedHeader]byte
-	if err == nil {
-		_, err = readFull(f, head[:])
-	}
-	if err == nil {
-		c, err = decodeSaved(head[:], st.Size())
-	}
-	if err != nil {
-		return c, nil, errors.Join(err, f.Close())
-	}
-	return c, f, nil
-}
-
-// readFull fills b. It returns ErrDamaged if the file ends early.
-func readFull(r io.Reader, b []byte) (int, error) {
-	n, err := io.ReadFull(r, b)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = fmt.Errorf("%w: it ends early", ErrDamaged)
-	}
-	return n, err
 }

@@ -33,8 +33,8 @@ type Scratch struct {
 	read   atomic.Uint64
 	wrote  atomic.Uint64
 	failed atomic.Uint64
-	began  time.Time
-	rests  atomic.Int64 // nanoseconds since began until which the disk is not used
+	disk   health // of all requests
+	writes health // of those that write
 
 	room  sync.Mutex // held while bytes are reserved
 	kept  atomic.Int64
@@ -60,6 +60,9 @@ type ready interface {
 // ErrScratch means that the disk of a Scratch has failed, hangs, or has no room.
 var ErrScratch = errors.New("tier: scratch files")
 
+// ErrRoom is an ErrScratch: a file is too large for the bytes that are left.
+var ErrRoom = fmt.Errorf("%w: no room", ErrScratch)
+
 const (
 	scratchPrefix  = "shoal-kv-"
 	scratchReaders = 16
@@ -67,8 +70,8 @@ const (
 	pagesAJob = 8
 )
 
-// A request that takes longer than ScratchPatience has failed, and the disk is then not used for
-// ScratchRest.
+// A request that takes longer than ScratchPatience has failed. The disk is then not used for ScratchRest, and until the
+// request has ended.
 const (
 	ScratchPatience = 2 * time.Second
 	ScratchRest     = 5 * time.Second
@@ -144,7 +147,7 @@ func (f removed) Close() error { return errors.Join(f.File.Close(), os.Remove(f.
 
 // NewScratch is OpenScratch for files made by create.
 func NewScratch(create func() (Medium, error), limit int64, log *slog.Logger) *Scratch {
-	s := &Scratch{began: time.Now(), create: create, limit: limit, log: log, jobs: make(chan *readJob), quit: make(chan struct{})}
+	s := &Scratch{create: create, limit: limit, log: log, jobs: make(chan *readJob), quit: make(chan struct{})}
 	for range scratchReaders {
 		go s.readAll() // ends after Close, unless the disk hangs
 	}
@@ -175,13 +178,26 @@ func (s *Scratch) Close() {
 }
 
 // Resting reports whether the disk is not used because it failed a moment ago.
-func (s *Scratch) Resting() bool { return int64(time.Since(s.began)) < s.rests.Load() }
+func (s *Scratch) Resting() bool { return !s.disk.ok(time.Now()) }
+
+// writable returns an error if nothing is written at the moment.
+func (s *Scratch) writable() error {
+	if now := time.Now(); !s.disk.ok(now) || !s.writes.ok(now) {
+		return fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
+	}
+	return nil
+}
 
 // fail records a failure of the disk.
 func (s *Scratch) fail(err error) error {
 	s.failed.Add(1)
 	s.yield(err)
-	s.rests.Store(int64(time.Since(s.began) + ScratchRest))
+	s.disk.rest(time.Now().Add(ScratchRest))
+	return s.warn(err)
+}
+
+// warn logs a failure, and returns it as an error of this package.
+func (s *Scratch) warn(err error) error {
 	if ok, leftOut, _ := s.lines.Allow("", time.Now()); ok {
 		s.log.Warn("the disk of scratch files fails: sequences stay in memory, or are read again", "error", err, "left_out", leftOut)
 	}
@@ -206,20 +222,37 @@ type Pages struct {
 	once  sync.Once
 }
 
-// Create makes a file of size bytes, which count as used from now on.
+// Create makes a file of size bytes, which count as used from now on. It fails within ScratchPatience. If it takes
+// longer, nothing is written for a time, and files are still read: they may be in the page cache.
 func (s *Scratch) Create(size int64) (*Pages, error) {
-	if s.Resting() {
-		return nil, fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
+	if err := s.writable(); err != nil {
+		return nil, err
 	}
-	if size < 0 || !s.reserve(size, &s.used) {
-		return nil, fmt.Errorf("%w: %d bytes asked, %d of %d are in use", ErrScratch, size, s.used.Load(), s.limit)
-	}
-	m, err := s.create()
-	if err != nil {
-		s.used.Add(-size)
+	p := &Pages{s: s, size: size}
+	hung, err := s.writes.run(ScratchPatience, func() (err error) {
+		if size < 0 || !s.reserve(size, &s.used) {
+			return fmt.Errorf("%w: %d bytes asked, %d of %d are in use", ErrRoom, size, s.used.Load(), s.limit)
+		}
+		if p.m, err = s.create(); err != nil {
+			s.used.Add(-size)
+		}
+		return err
+	}, func(err error) {
+		if err == nil {
+			p.Close()
+		}
+	})
+	switch {
+	case hung:
+		s.failed.Add(1)
+		s.writes.rest(time.Now().Add(ScratchRest))
+		return nil, s.warn(fmt.Errorf("creating a file: %w", err))
+	case errors.Is(err, ErrRoom):
+		return nil, err
+	case err != nil:
 		return nil, s.fail(err)
 	}
-	return &Pages{s: s, m: m, size: size}, nil
+	return p, nil
 }
 
 // Write writes bytes at an offset. It waits for the disk.
@@ -234,22 +267,21 @@ func (p *Pages) Write(b []byte, at int64) error {
 	return nil
 }
 
-// Put is Write of a copy of the bytes. It fails within ScratchPatience.
+// Put is Write of a copy of the bytes. It fails within ScratchPatience, and at once while an earlier request hangs.
 func (p *Pages) Put(b []byte, at int64) error {
-	if p.s.Resting() {
-		return fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
+	if err := p.s.writable(); err != nil {
+		return err
 	}
 	b = slices.Clone(b)
-	done := make(chan error, 1)
-	p.users.Go(func() { done <- p.Write(b, at) })
-	patience := time.NewTimer(ScratchPatience)
-	defer patience.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-patience.C:
-		return p.s.fail(fmt.Errorf("%d bytes were not written within %v", len(b), ScratchPatience))
+	p.users.Add(1)
+	hung, err := p.s.writes.run(ScratchPatience, func() error {
+		defer p.users.Done()
+		return p.Write(b, at)
+	}, func(error) {})
+	if hung {
+		return p.s.fail(fmt.Errorf("writing %d bytes: %w", len(b), err))
 	}
+	return err
 }
 
 // Close closes the file after its hanging reads and writes have ended.
@@ -295,7 +327,9 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 	defer patience.Stop()
 	n := (len(wait) + pagesAJob - 1) / pagesAJob
 	done := make(chan *readJob, n)
+	sent, answered := 0, 0
 	late := func() error {
+		hangs(&p.s.disk, sent-answered, done, func(*readJob) {})
 		return p.s.fail(fmt.Errorf("no answer to a read of %d pages within %v", len(at), ScratchPatience))
 	}
 	for i := range n {
@@ -305,6 +339,7 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 		p.users.Add(1)
 		select {
 		case p.s.jobs <- j:
+			sent++
 		case <-patience.C:
 			p.users.Done()
 			return late()
@@ -317,6 +352,7 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 	for range n {
 		select {
 		case j := <-done:
+			answered++
 			if failed == nil {
 				failed = j.err
 			}

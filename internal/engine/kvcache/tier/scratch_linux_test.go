@@ -33,7 +33,7 @@ func TestScratchDiskFull(t *testing.T) {
 	}
 	p.Close()
 	settles(t, s)
-	s.rests.Store(0)
+	s.disk.rests.Store(nil)
 	p, err = s.Create(1 << 19)
 	if err != nil {
 		t.Fatal(err)

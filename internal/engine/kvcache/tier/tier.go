@@ -295,24 +295,29 @@ func (s *Store) list(dir string, own bool) {
 	}
 }
 
-// removeDeserted removes a folder that no process has locked for the given time. It returns false if
-// a process still reads the folder.
-func (s *Store) removeDeserted(dir string, long time.Duration) bool {
+// removeDeserted removes a folder that no process has used since a time. It returns false if it stays.
+func removeDeserted(dir string, since time.Time) (removed bool, err error) {
 	at := filepath.Join(dir, lockName)
-	if st, err := os.Stat(at); err == nil && time.Since(st.ModTime()) < long {
-		return false
+	if st, err := os.Stat(at); err == nil && st.ModTime().After(since) {
+		return false, nil
 	}
 	lock, err := flock.Open(at, flock.Own)
 	if lock != nil {
 		defer lock.Close()
 	}
 	if err != nil {
-		return false // it is in use
+		return false, nil // it is in use
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	return true, os.RemoveAll(dir)
+}
+
+// removeDeserted removes a folder that no process has used for a time. It returns false if a process still reads it.
+func (s *Store) removeDeserted(dir string, long time.Duration) bool {
+	removed, err := removeDeserted(dir, time.Now().Add(-long))
+	if err != nil {
 		s.fail("removing", dir, err)
 	}
-	return true
+	return removed
 }
 
 // Forget removes the files of this process's folder and of folders that no process holds. It drops

@@ -1,0 +1,51 @@
+package tier
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// health says whether a disk is used. It is not used for a time after a failure, and as long as a request hangs: one
+// that has passed its deadline and has not ended. So a disk that hangs delays its callers once, and holds the memory
+// of few requests. Methods may be called concurrently.
+type health struct {
+	rests atomic.Pointer[time.Time] // until when the disk is not used; nil: it is
+	late  atomic.Int64              // requests that hang
+}
+
+// ok reports whether the disk is used.
+func (h *health) ok(now time.Time) bool {
+	until := h.rests.Load()
+	return h.late.Load() == 0 && (until == nil || !now.Before(*until))
+}
+
+// rest records a failure: the disk is not used until then.
+func (h *health) rest(until time.Time) { h.rests.Store(&until) }
+
+// hangs records requests that have passed their deadline. ended receives a value when one of them ends.
+func hangs[T any](h *health, requests int, ended <-chan T, late func(T)) {
+	h.late.Add(int64(requests))
+	go func() {
+		for range requests {
+			late(<-ended)
+			h.late.Add(-1)
+		}
+	}()
+}
+
+// run runs a request and waits for it, for at most limit. If it takes longer, run returns true and an error, and late
+// gets the result when the request has ended.
+func (h *health) run(limit time.Duration, request func() error, late func(error)) (hung bool, err error) {
+	ended := make(chan error, 1)
+	go func() { ended <- request() }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return false, err
+	case <-timer.C:
+		hangs(h, 1, ended, late)
+		return true, fmt.Errorf("the disk did not answer within %v", limit)
+	}
+}
