@@ -1,10 +1,12 @@
 package socket
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket/caches"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -41,5 +43,11 @@ func (a *Actor) save(m *Saved) {
 			}
 			return e.Do(effects)
 		},
-		Done: func(bytes int64, err error) { m.Reply(&proto.SavedReply{Tokens: r.Tokens, Bytes: bytes}, err) }})
+		Done: func(bytes int64, err error) {
+			if errors.Is(err, tier.ErrRoom) {
+				m.Reply(&proto.SavedReply{Lacks: bytes}, nil)
+				return
+			}
+			m.Reply(&proto.SavedReply{Tokens: r.Tokens, Bytes: bytes}, err)
+		}})
 }

@@ -29,7 +29,7 @@ type SaveOrder struct {
 	Request *proto.SavedRequest
 	Effects func() error // commits the tokens of the request; the executor calls it first
 	Until   time.Time    // deadline
-	// Done is called once, from any goroutine, with the bytes of the cache's rows.
+	// Done gets the number of bytes, from any goroutine; with tier.ErrRoom the size of the file.
 	Done func(bytes int64, err error)
 }
 
@@ -134,13 +134,10 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 	r := o.Request
 	c := tier.SavedCache{Key: tier.Key(r.Key), Digest: [32]byte(r.Digest), Tokens: int(r.Tokens), Until: s.store.Until(r.Millis)}
 	var pieces []piece
-	var from *Sequence
+	var from *kvcache.Store // the same in the sequence of the next epoch
 	err = s.onExecutor(func() error {
-		if from = e.Seqs[r.Seq]; from == nil {
-			return errGone
-		}
-		own := from.idleCache()
-		if own == nil || !own.Sealed() || own.Staged() > 0 || own.Tokens() != c.Tokens || own.Spilled() > 0 {
+		own := e.idleCache(r.Seq)
+		if from = own; own == nil || !own.Sealed() || own.Staged() > 0 || own.Tokens() != c.Tokens || own.Spilled() > 0 {
 			return fmt.Errorf("socket: sequence %d has no complete cache of %d tokens in memory", r.Seq, c.Tokens)
 		}
 		pieces = piecesOf(own, c.Tokens)
@@ -153,7 +150,7 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 	bytes = bodies(pieces)
 	w, err := s.store.Create(c, len(pieces), bytes)
 	if err != nil {
-		return 0, err
+		return tier.SavedBytes(len(pieces), bytes), err
 	}
 	defer w.Abort()
 	var body []byte
@@ -162,12 +159,11 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 		err := s.onExecutor(func() (err error) {
 			began := time.Now()
 			defer func() { took = time.Since(began) }()
-			own := from.idleCache()
-			// The next turn took the cache, or it was released, or its rows moved to a file.
-			if e.Seqs[r.Seq] != from || own == nil || own.Tokens() != c.Tokens || own.Spilled() > 0 {
+			// The next turn has it, or it was released, or it moved to a file.
+			if e.idleCache(r.Seq) != from || from.Tokens() != c.Tokens || from.Spilled() > 0 {
 				return errGone
 			}
-			body, err = own.ReadRows(body[:0], p.Block)
+			body, err = from.ReadRows(body[:0], p.Block)
 			return err
 		})
 		switch {
@@ -188,8 +184,13 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 	return bytes, w.Commit()
 }
 
-// idleCache returns the cache of a sequence on this socket: that of its owner, or a replica.
-func (s *Sequence) idleCache() *kvcache.Store {
+// idleCache returns the cache of a sequence on this socket: that of its owner, or a replica; nil: there is none. Only the
+// executor calls it.
+func (c *Caches) idleCache(seq uint64) *kvcache.Store {
+	s := c.Seqs[seq]
+	if s == nil {
+		return nil
+	}
 	if s.Cache != nil {
 		return s.Cache
 	}

@@ -48,38 +48,47 @@ func (f *heldFile) ReadAt(b []byte, at int64) (int, error) {
 
 func (*heldFile) Close() error { return nil }
 
-// TestForgottenMoves: a new epoch cancels the move of a cache to a file, so that the ledger's bytes are right.
-// Without a new epoch the cache moves.
+// ownCache returns the cache of a prompt on its owner.
+func ownCache(t *testing.T, arena *memory.Arena, tokens int) *kvcache.Store {
+	t.Helper()
+	policy, err := kvpolicy.Parse("quest:page=16,budget=64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := kvcache.Geometry{Layers: 2, KVHeads: 1, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 16}}
+	part, own := kvcache.NewPrefill(arena, g, tensor.Span{Hi: 1}), kvcache.NewStore(arena, g, policy)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(part.Reserve(tokens))
+	rows := make([]float32, tokens*16)
+	for layer := range g.Layers {
+		part.WriteRun(layer, 0, 0, tokens, rows, 16, rows, 16)
+	}
+	part.Commit(tokens)
+	check(own.Open(tokens, tokens, tensor.Span{Hi: 1}))
+	check(own.Adopt(part, 0))
+	check(own.Seal())
+	part.Release()
+	return own
+}
+
+// TestForgottenMoves: a cache whose move to a file was ordered in an earlier epoch stays in memory, where the batcher
+// expects it. Without a new epoch it moves.
 func TestForgottenMoves(t *testing.T) {
 	for _, forgets := range []bool{true, false} {
 		exec, arena := executor.New(), memory.NewArena(1<<28)
 		file := &heldFile{data: map[int64]byte{}, writes: make(chan struct{}, 1), release: make(chan struct{})}
 		scratch := tier.NewScratch(func() (tier.Medium, error) { return file, nil }, 1<<28, slog.New(slog.DiscardHandler))
 		c := New(Options{Arena: arena, Executor: exec, Scratch: scratch})
-		policy, err := kvpolicy.Parse("quest:page=16,budget=64")
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := kvcache.Geometry{Layers: 2, KVHeads: 1, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 16}}
 		const tokens = 1024
-		part, own := kvcache.NewPrefill(arena, g, tensor.Span{Hi: 1}), kvcache.NewStore(arena, g, policy)
-		check := func(err error) {
-			t.Helper()
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		check(part.Reserve(tokens))
-		rows := make([]float32, tokens*16)
-		for layer := range g.Layers {
-			part.WriteRun(layer, 0, 0, tokens, rows, 16, rows, 16)
-		}
-		part.Commit(tokens)
-		check(own.Open(tokens, tokens, tensor.Span{Hi: 1}))
-		check(own.Adopt(part, 0))
-		check(own.Seal())
-		blocks := kvcache.Spillable(g, tokens, tokens, policy)
-		on := func(do func()) { // runs do on the executor
+		own := ownCache(t, arena, tokens)
+		policy := own.Policy()
+		blocks := kvcache.Spillable(own.Geometry(), tokens, tokens, policy)
+		on := func(do func()) { // the executor
 			done := make(chan struct{})
 			exec.Submit(func() { defer close(done); do() })
 			<-done

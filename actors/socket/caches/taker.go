@@ -28,6 +28,7 @@ type taker struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	turn   chan struct{}
+	reads  chan struct{} // holds a value for each file that is being read
 }
 
 // Order is a cache to take.
@@ -65,12 +66,13 @@ const (
 	lentBodies  = 4         // maximum number of them that are kept
 	takeTimeout = 5 * time.Second
 	roomRetry   = 10 * time.Millisecond // interval between attempts to get memory
+	takeReads   = 2                     // files that are read at once: each has up to three pieces in memory
 )
 
 var errReleased = errors.New("socket: the sequence was released while its cache was taken")
 
 func newTaker(exec *executor.Executor, c *Caches) *taker {
-	t := &taker{background: newBackground(exec, c), turn: make(chan struct{}, 1)}
+	t := &taker{background: newBackground(exec, c), turn: make(chan struct{}, 1), reads: make(chan struct{}, takeReads)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
@@ -117,7 +119,13 @@ func (t *taker) take(x *arrival) (bytes int64, err error) {
 		return 0, err
 	}
 	if len(x.Request.Saved) > 0 {
+		select {
+		case t.reads <- struct{}{}:
+		case <-x.ctx.Done():
+			return 0, context.Cause(x.ctx)
+		}
 		if err := t.openSaved(x); err != nil {
+			<-t.reads
 			return 0, err
 		}
 	}
@@ -126,6 +134,7 @@ func (t *taker) take(x *arrival) (bytes int64, err error) {
 		x.fetchAll(bodies)
 		if x.file != nil {
 			x.file.Close()
+			<-t.reads
 		}
 	})
 	for i, p := range x.pieces {

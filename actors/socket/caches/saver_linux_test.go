@@ -1,0 +1,167 @@
+package caches
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/layer/executor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+const savedTokens = 1024
+
+// savingSocket is a socket's caches with a folder for files. Sequence 7 is idle.
+type savingSocket struct {
+	t     *testing.T
+	dir   string
+	arena *memory.Arena
+	exec  *executor.Executor
+	e     *Epoch
+}
+
+func newSavingSocket(t *testing.T, limit int64) *savingSocket {
+	t.Helper()
+	x := &savingSocket{t: t, dir: filepath.Join(t.TempDir(), "kv"), arena: memory.NewArena(1 << 28), exec: executor.New()}
+	scratch, err := tier.OpenScratch(x.dir, limit, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(Options{Arena: x.arena, Executor: x.exec, Scratch: scratch})
+	own := ownCache(t, x.arena, savedTokens)
+	x.e = &Epoch{Caches: c, Geometry: own.Geometry()}
+	x.on(func() { c.Seqs[7] = &Sequence{ID: 7, Policy: own.Policy(), Cache: own} })
+	t.Cleanup(func() {
+		c.StopTransfers()
+		x.exec.Close()
+		scratch.Close()
+	})
+	return x
+}
+
+// on runs a job on the executor.
+func (x *savingSocket) on(do func()) {
+	done := make(chan struct{})
+	x.exec.Submit(func() { defer close(done); do() })
+	<-done
+}
+
+type savedEnd struct {
+	bytes int64
+	err   error
+}
+
+func (x *savingSocket) save() <-chan savedEnd {
+	end := make(chan savedEnd, 1)
+	x.e.SaveIdle(SaveOrder{Request: &proto.SavedRequest{Key: make([]byte, 32), Seq: 7, Tokens: savedTokens, Digest: make([]byte, 32),
+		Millis: 1 << 30}, Effects: func() error { return nil }, Until: time.Now().Add(time.Minute),
+		Done: func(bytes int64, err error) { end <- savedEnd{bytes, err} }})
+	return end
+}
+
+// take loads the file of the session as a sequence.
+func (x *savingSocket) take(seq uint64) <-chan savedEnd {
+	end := make(chan savedEnd, 1)
+	x.e.Take(Order{Request: &proto.TakeRequest{Seq: seq, Saved: make([]byte, 32), Digest: make([]byte, 32), Prompt: savedTokens,
+		Tokens: savedTokens}, Policy: x.e.Seqs[7].Policy,
+		Until: time.Now().Add(10 * time.Minute), Done: func(bytes int64, err error) { end <- savedEnd{bytes, err} }})
+	return end
+}
+
+// TestSaveAcrossEpochs: an epoch that begins while a cache is written opens its sequence again, with the same cache. The
+// write goes on. If the sequence gets another cache, the write ends.
+func TestSaveAcrossEpochs(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		x := newSavingSocket(t, 1<<28)
+		other := ownCache(t, x.arena, savedTokens)
+		var over atomic.Bool
+		var begin func()
+		begin = func() { // runs between any two jobs of the write
+			files, err := filepath.Glob(filepath.Join(x.dir, "sessions", "*", "writing-*"))
+			if err != nil || over.Load() {
+				return
+			}
+			q := *x.e.Seqs[7]
+			if !same && len(files) > 0 {
+				q.Cache = other
+			}
+			x.e.Seqs[7] = &q
+			x.exec.Submit(begin)
+		}
+		x.exec.Submit(begin)
+		got := <-x.save()
+		if over.Store(true); same && got.err != nil || !same && !errors.Is(got.err, errGone) {
+			t.Errorf("same cache %v: %v", same, got.err)
+		}
+	}
+}
+
+// TestSaveWithoutRoom: the answer to a write for which there is no room has the size of the file.
+func TestSaveWithoutRoom(t *testing.T) {
+	x := newSavingSocket(t, 1<<28)
+	whole := <-x.save()
+	if whole.err != nil {
+		t.Fatal(whole.err)
+	}
+	small := newSavingSocket(t, 1000)
+	if got := <-small.save(); !errors.Is(got.err, tier.ErrRoom) || got.bytes <= whole.bytes {
+		t.Errorf("%+v; the cache has %d bytes", got, whole.bytes)
+	}
+}
+
+// TestLoadFromHungDisk: a load from a disk that hangs ends, and frees its memory. Steps go on meanwhile. The next load
+// is refused at once.
+func TestLoadFromHungDisk(t *testing.T) {
+	x := newSavingSocket(t, 1<<28)
+	if got := <-x.save(); got.err != nil {
+		t.Fatal(got.err)
+	}
+	files, err := filepath.Glob(filepath.Join(x.dir, "sessions", "*", "*-*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	path := files[0]
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(path, 0o600); err != nil { // it is opened when somebody writes to it
+		t.Fatal(err)
+	}
+	used := x.arena.Used()
+	began, end := time.Now(), x.take(8)
+	slowest := time.Duration(0)
+	for open := true; open; {
+		select {
+		case got := <-end:
+			if open = false; !errors.Is(got.err, tier.ErrScratch) {
+				t.Errorf("a load from a disk that hangs: %+v", got)
+			}
+		case <-time.After(10 * time.Millisecond):
+			at := time.Now()
+			x.on(func() {})
+			slowest = max(slowest, time.Since(at))
+		}
+	}
+	if took := time.Since(began); took > tier.SavedPatience+5*time.Second || slowest > 2*time.Second {
+		t.Errorf("a load from a disk that hangs ends after %v; a step waited %v", took, slowest)
+	}
+	if now := x.arena.Used(); now != used {
+		t.Errorf("%d bytes are in use after the load, before it %d", now, used)
+	}
+	began = time.Now()
+	if got := <-x.take(9); got.err == nil || time.Since(began) > tier.SavedPatience/2 {
+		t.Errorf("the next load: %+v after %v", got, time.Since(began))
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0) // ends the request that hangs
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
