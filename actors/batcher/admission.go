@@ -63,6 +63,7 @@ func (s *State) start(r *request, ph phase, read, cached int) plan.Open {
 	s.waiting.remove(r)
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged = ph, s.sequences, read, cached, 0
+	r.waits = 0
 	r.begun(s, cached)
 	s.running.insert(r)
 	return r.opens()
@@ -147,7 +148,7 @@ func (s *State) makeRoom() {
 			continue
 		}
 		v := n.victim()
-		if v == nil || s.saves.awaits(v) {
+		if v == nil || s.saves.awaits(v, r) { // until the cache is in a file
 			return
 		}
 		s.preempt(v)

@@ -83,13 +83,7 @@ func (x *remotePrefills) arrived(r *request) {
 
 // take admits a request whose cache the prefill group has. It books the bytes before the rows travel.
 func (x *remotePrefills) take(r *request) bool {
-	coming := x.s.saves.coming()
-	for _, o := range x.asked {
-		if o.remote.Phase == prefillgroup.Coming {
-			coming++
-		}
-	}
-	if coming >= plan.MaxTaking { // the cache waits for its turn in the prefill group
+	if x.s.coming() >= plan.MaxTaking { // the cache waits for its turn in the prefill group
 		return false
 	}
 	owner, need := x.s.fit(r, 0)

@@ -39,8 +39,9 @@ type request struct {
 	idle      bool // its turn has ended; its cache waits for the next one until this time
 	until     int64
 	idleSince int64
-	write     saved.File // progress of writing its cache to a file, while it is idle
-	saved     saved.Turn // progress of loading its session's cache from a file, before it runs
+	write     saved.File // its cache in a file, while it is idle
+	waits     int64      // since when it waits for memory of idle caches that go to files; 0: it does not
+	saved     saved.Turn // the cache of its session in a file, before it runs
 	ended     bool       // its Finish was emitted; its memory is freed between steps
 	seq       uint64
 	owner     int
@@ -149,7 +150,7 @@ func (r *request) restart() {
 	r.prefix.restart()
 	r.remote.Restart()
 	r.saved.Restart()
-	r.write = saved.File{}
+	r.write, r.waits = saved.File{}, 0
 	r.shares, r.clustered, r.sweeping, r.paused, r.stalled = nil, clustered{}, sweeping{}, false, false
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }

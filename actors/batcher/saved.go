@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
 	"github.com/shoal-llm/shoal/actors/batcher/saved"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
@@ -23,17 +24,16 @@ type saves struct {
 }
 
 const (
-	findMillis  = 1000   // time limit of a lookup, which reads no file
-	roomMillis  = 5000   // maximum time that a request waits for a write of an idle cache, or for memory to load one
-	retryMillis = 10_000 // time after a failed write until the next write of the same cache
-	maxWrites   = 4      // maximum number of caches that are written at the same time
-	maxEnded    = 1024   // maximum length of saves.ended
+	findMillis = 1000 // limit of a lookup, which reads no file
+	roomMillis = 5000 // maximum time that a request waits for memory of idle caches until they are in files
+	maxWrites  = 4    // caches that a socket has orders for at once
+	maxEnded   = 1024
 )
 
 // plan writes idle caches to files, and looks for those of waiting turns.
 func (x *saves) plan() {
 	for _, session := range x.ended {
-		x.drop(session)
+		x.drop(session, none)
 	}
 	x.ended = nil
 	for _, r := range slices.Backward(x.s.running) { // the oldest first
@@ -56,7 +56,8 @@ func (x *saves) plan() {
 		}
 		x.last++
 		x.turns[x.last] = r
-		x.order(saved.Order{Do: saved.Find, Number: x.last, Key: x.key(r.Session), Ranks: ranks, Millis: findMillis})
+		x.order(saved.Order{Do: saved.Find, Number: x.last, Key: x.key(r.Session), Ranks: ranks, Text: r.text(),
+			Millis: findMillis})
 	}
 }
 
@@ -90,29 +91,60 @@ func (x *saves) savable(r *request) bool {
 		x.s.now < r.until
 }
 
-// write has the owner write an idle cache to a file, unless that is done or under way.
+// free returns the bytes of a disk that rows of running sequences leave. Older caches of idle sessions give way.
+func (x *saves) free(rank int) int64 {
+	a := &x.s.ledger.sockets[rank]
+	return a.Scratch - a.files
+}
+
+// orders returns the number of caches that a socket has orders to write.
+func (x *saves) orders(rank int) (n int) {
+	for number, r := range x.idle {
+		if r.write.Number == number && r.owner == rank {
+			n++
+		}
+	}
+	return n
+}
+
+// write has the owner write an idle cache to a file, unless that is done, under way or of no use now.
 func (x *saves) write(r *request) {
-	if r.write.Number != 0 || r.write.Written || x.s.now < r.write.After || len(x.idle) >= maxWrites {
+	if !r.write.Ready(x.s.now, x.free(r.owner)) || x.orders(r.owner) >= maxWrites {
 		return
 	}
 	x.last++
-	r.write.Number = x.last
+	r.write.Order(x.last, x.s.now)
 	x.idle[x.last] = r
 	x.order(saved.Order{Do: saved.Write, Number: x.last, Key: x.key(r.Session), Ranks: []int{r.owner}, Seq: r.seq,
-		Cache:  saved.NewCache(r.Policy.Spec(), r.Adapter.ID, r.read, r.cached, r.token),
-		Millis: r.until - x.s.now})
+		Cache: saved.Cache{Prompt: r.read, Tokens: r.cached}, Text: r.text(), Millis: r.until - x.s.now})
 }
 
-// awaits reports whether the memory of an idle request must stay until its cache is in a file. It orders the write.
-func (x *saves) awaits(r *request) bool {
-	if !x.savable(r) || r.write.Written {
+// text returns the tokens of a request. They are only appended to.
+func (r *request) text() saved.Text {
+	return saved.Text{Policy: r.Policy.Spec(), Adapter: r.Adapter.ID, Prompt: r.Prompt, Output: r.out[:len(r.out):len(r.out)]}
+}
+
+// awaits reports whether a request should wait for the memory of an idle cache until that is in a file. It waits for
+// roomMillis in all, for however many caches.
+func (x *saves) awaits(idle, r *request) bool {
+	disk := &x.s.ledger.sockets[idle.owner].disk
+	if !x.savable(idle) || idle.write.Written || disk.Rests(x.s.now) {
 		return false
 	}
-	if r.write.Since == 0 {
-		r.write.Since = max(1, x.s.now)
+	x.write(idle)
+	if idle.write.Number == 0 && !idle.write.Ready(x.s.now, x.free(idle.owner)) {
+		return false
 	}
-	x.write(r)
-	return x.s.now < r.write.Since+roomMillis && (r.write.Number != 0 || x.s.now >= r.write.After)
+	if r.waits == 0 {
+		r.waits = max(1, x.s.now)
+	}
+	if x.s.now < r.waits+roomMillis {
+		return true
+	}
+	if idle.write.Hangs(x.s.now, roomMillis) {
+		disk.Slow(x.s.now)
+	}
+	return false
 }
 
 // done processes the answer to an order.
@@ -133,32 +165,30 @@ func (x *saves) done(d saved.Done) {
 	}
 }
 
-// written processes the end of a write.
+// written takes the end of a write. Files on earlier owners are then of no use.
 func (x *saves) written(r *request, d saved.Done) {
 	if d.Err == "" {
 		x.s.totals.Saved++
-		if x.s.now >= r.until { // the session ended during the write
-			x.drop(r.Session)
+		if x.s.now >= r.until { // the session has ended meanwhile
+			x.drop(r.Session, none)
 		}
 	}
 	if r.write.Number != d.Number {
 		return
 	}
-	if r.write.Number, r.write.Written = 0, d.Err == ""; d.Err != "" {
-		r.write.After = x.s.now + retryMillis
+	if r.write.End(d, x.s.now); r.write.Written {
+		x.s.ledger.sockets[r.owner].disk.Works()
+		x.drop(r.Session, r.owner)
 	}
 }
 
-// found chooses the cache with which a turn begins: the newest that has the first tokens of its text.
+// found chooses the cache with which a turn begins: the newest of those that have the first tokens of its text.
 func (x *saves) found(r *request, list []saved.Found) {
 	r.saved.Phase = saved.None
 	best := saved.Found{Rank: none}
 	for _, f := range list {
-		if f.Rank < 0 || f.Rank >= len(x.s.ledger.sockets) || !r.canOwn(f.Rank) || f.Prompt != r.toRead() || f.Tokens < f.Prompt ||
-			f.Tokens >= len(r.Prompt)+len(r.out) || f.Tokens <= best.Tokens {
-			continue
-		}
-		if saved.NewCache(r.Policy.Spec(), r.Adapter.ID, f.Prompt, f.Tokens, r.token) == f.Cache {
+		if f.Rank >= 0 && f.Rank < len(x.s.ledger.sockets) && r.canOwn(f.Rank) && f.Prompt == r.toRead() && f.Tokens >= f.Prompt &&
+			f.Tokens < len(r.Prompt)+len(r.out) && f.Tokens > best.Tokens {
 			best = f
 		}
 	}
@@ -167,10 +197,10 @@ func (x *saves) found(r *request, list []saved.Found) {
 	}
 }
 
-// coming returns the number of caches that sockets are reading from files.
-func (x *saves) coming() (n int) {
-	for _, r := range x.s.running {
-		if r.saved.Phase == saved.Coming {
+// coming returns the number of caches that sockets read from files or take from the prefill group.
+func (s *State) coming() (n int) {
+	for _, r := range s.running {
+		if r.saved.Phase == saved.Coming || r.remote.Phase == prefillgroup.Coming {
 			n++
 		}
 	}
@@ -180,7 +210,7 @@ func (x *saves) coming() (n int) {
 // load admits a turn whose cache is in a file of a socket. It books the bytes before the rows are read.
 func (x *saves) load(r *request) bool {
 	owner, need := none, []int64(nil)
-	if x.coming() < plan.MaxTaking {
+	if x.s.coming() < plan.MaxTaking {
 		owner, need = x.s.fit(r, 0)
 	}
 	if owner == none {
@@ -198,7 +228,7 @@ func (x *saves) load(r *request) bool {
 	x.turns[x.last] = r
 	x.s.running.insert(r)
 	x.order(saved.Order{Do: saved.Load, Number: x.last, Key: x.key(r.Session), Ranks: []int{owner}, Seq: r.seq, Cache: r.saved.Found.Cache,
-		Policy: r.Policy.Spec(), Adapter: r.Adapter.ID})
+		Text: saved.Text{Policy: r.Policy.Spec(), Adapter: r.Adapter.ID}})
 	return true
 }
 
@@ -225,8 +255,10 @@ func (x *saves) end(session string) {
 	}
 }
 
-func (x *saves) drop(session string) {
-	if ranks := x.disks(); len(ranks) > 0 {
+// drop removes the files of a session, except those of one socket.
+func (x *saves) drop(session string, except int) {
+	ranks := slices.DeleteFunc(x.disks(), func(rank int) bool { return rank == except })
+	if len(ranks) > 0 {
 		x.order(saved.Order{Do: saved.Drop, Key: x.key(session), Ranks: ranks})
 	}
 }

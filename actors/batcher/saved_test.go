@@ -19,6 +19,9 @@ type idleFiles struct {
 	pending []saved.Order
 	loads   int
 	drops   int
+	hangs   bool             // writes are not answered
+	lacks   map[string]int64 // sizes of files for which a socket has no room, by ID
+	writes  int              // orders to write
 }
 
 type idleFile struct {
@@ -31,9 +34,16 @@ func newIdleFiles() *idleFiles { return &idleFiles{files: map[string]map[saved.K
 
 func (f *idleFiles) ask(s *State, at *cluster, orders []saved.Order) {
 	for _, o := range orders {
-		if o.Do == saved.Load {
+		switch o.Do {
+		case saved.Load:
 			at.gone[o.Seq] = true // it may be released before its rows arrive
+		case saved.Write:
+			f.writes++
 		}
+		if o.Do == saved.Write && o.Cache.Digest != [32]byte{} {
+			at.t.Fatalf("the state hashed %d tokens, which takes long", o.Cache.Tokens)
+		}
+		o.Identify()
 		if o.Do != saved.Drop {
 			f.pending = append(f.pending, o)
 			continue
@@ -47,11 +57,12 @@ func (f *idleFiles) ask(s *State, at *cluster, orders []saved.Order) {
 
 // answer answers the oldest order as sockets do, or with an error if fails is set.
 func (f *idleFiles) answer(s *State, at *cluster, fails bool) (d saved.Done, ok bool) {
-	if len(f.pending) == 0 {
+	next := slices.IndexFunc(f.pending, func(o saved.Order) bool { return !f.hangs || o.Do != saved.Write })
+	if next < 0 {
 		return d, false
 	}
-	o := f.pending[0]
-	f.pending = f.pending[1:]
+	o := f.pending[next]
+	f.pending = slices.Delete(f.pending, next, next+1)
 	if d.Number = o.Number; o.Epoch != at.epoch || !s.placed || fails {
 		d.Err = "it fails"
 		return d, true
@@ -65,7 +76,12 @@ func (f *idleFiles) answer(s *State, at *cluster, fails bool) (d saved.Done, ok 
 				d.Found = append(d.Found, saved.Found{Rank: rank, Cache: x.Cache})
 			}
 		}
+		d.Found = o.Text.Beginnings(d.Found)
 	case saved.Write:
+		if d.Lacks = f.lacks[id(o.Ranks[0])]; d.Lacks > 0 {
+			d.Err = "no room"
+			break
+		}
 		if q == nil || q.own == nil || !q.own.Sealed() { // the next turn has it, or it was released
 			d.Err = "it is gone"
 			break
@@ -107,7 +123,7 @@ func (f *idleFiles) load(s *State, at *cluster, o saved.Order, d *saved.Done) {
 	case name == "": // it was released
 		d.Err = "it was released"
 		return
-	case !ok || x.Cache != o.Cache || x.policy.Spec() != o.Policy:
+	case !ok || x.Cache != o.Cache || x.policy.Spec() != o.Text.Policy:
 		d.Err = "another cache"
 		return
 	}

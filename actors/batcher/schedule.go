@@ -96,7 +96,7 @@ func (s *State) growAll() {
 				continue
 			}
 			v := s.victim(r.owner)
-			if r.stalled = s.saves.awaits(v); r.stalled {
+			if r.stalled = s.saves.awaits(v, r); r.stalled {
 				break
 			}
 			s.preempt(v)
@@ -104,6 +104,7 @@ func (s *State) growAll() {
 		if r.phase != decoding || r.stalled {
 			continue
 		}
+		r.waits = 0
 		if r.resides.replica != none && !s.makeFree(r.resides.replica, bytes) {
 			s.residency.drop(r)
 		}

@@ -114,7 +114,7 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 			return false
 		}
 		if o := x.s.running[last]; o != v && o.owner == owner && (o.idle || o.holdsContext()) {
-			if x.s.saves.awaits(o) {
+			if x.s.saves.awaits(o, r) {
 				return false
 			}
 			x.s.preempt(o)

@@ -20,6 +20,7 @@ const (
 // the error of one of them. Done.Found has the replies of the others to a Find.
 func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 	d := saved.Done{Number: o.Number}
+	o.Identify()
 	limit := savedTime + time.Duration(o.Cache.Tokens)*savedToken
 	switch o.Do {
 	case saved.Find:
@@ -46,6 +47,8 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 			switch {
 			case err != nil:
 				d.Err = fmt.Sprintf("node %s: %v", g.Nodes[rank].ID, err)
+			case reply != nil && reply.Lacks > 0:
+				d.Lacks, d.Err = reply.Lacks, fmt.Sprintf("node %s: the disk has no room for a file of %d bytes", g.Nodes[rank].ID, reply.Lacks)
 			case o.Do == saved.Find && reply.Tokens > 0 && len(reply.Digest) == len(o.Cache.Digest):
 				d.Found = append(d.Found, saved.Found{Rank: rank,
 					Cache: saved.Cache{Prompt: int(reply.Prompt), Tokens: int(reply.Tokens), Digest: [32]byte(reply.Digest)}})
@@ -53,6 +56,7 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 		})
 	}
 	wg.Wait()
+	d.Found = o.Text.Beginnings(d.Found)
 	return d
 }
 
@@ -60,7 +64,7 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 func (g *Group) saved(ctx context.Context, rank int, o *saved.Order, limit time.Duration) (*proto.SavedReply, error) {
 	if o.Do == saved.Load {
 		_, err := g.Handles[rank].Take(ctx, &proto.TakeRequest{Epoch: o.Epoch, Seq: o.Seq, Tokens: uint32(o.Cache.Tokens),
-			Prompt: uint32(o.Cache.Prompt), Policy: o.Policy, Adapter: o.Adapter.Bytes(), Saved: o.Key[:], Digest: o.Cache.Digest[:],
+			Prompt: uint32(o.Cache.Prompt), Policy: o.Text.Policy, Adapter: o.Text.Adapter.Bytes(), Saved: o.Key[:], Digest: o.Cache.Digest[:],
 			Millis: uint32(limit.Milliseconds())})
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 )
@@ -35,40 +36,76 @@ type Cache struct {
 	Digest [32]byte // SHA-256 of the policy, the adapter, both numbers and the tokens
 }
 
-// NewCache identifies the cache of the first tokens of a text under a policy.
-func NewCache(policy string, adapter lora.ID, prompt, tokens int, token func(pos int) int32) Cache {
+// Text has the tokens of a sequence, and everything else that its rows depend on. Its slices are shared, and nobody
+// changes them.
+type Text struct {
+	Policy  string
+	Adapter lora.ID // zero: none
+	Prompt  []int32
+	Output  []int32
+}
+
+// Cache identifies the cache of the first tokens of a text, of which prefill has read some. It hashes these tokens, so
+// the batcher does not call it.
+func (t *Text) Cache(prompt, tokens int) Cache {
 	h := sha256.New()
-	fmt.Fprintf(h, "shoal idle cache 1\x00%d %s%x %d %d\x00", len(policy), policy, adapter.Bytes(), prompt, tokens)
-	var b [4]byte
-	for pos := range tokens {
-		binary.LittleEndian.PutUint32(b[:], uint32(token(pos)))
-		h.Write(b[:])
+	fmt.Fprintf(h, "shoal idle cache 1\x00%d %s%x %d %d\x00", len(t.Policy), t.Policy, t.Adapter.Bytes(), prompt, tokens)
+	inPrompt := min(tokens, len(t.Prompt))
+	var b [1 << 12]byte
+	for _, list := range [...][]int32{t.Prompt[:inPrompt], t.Output[:tokens-inPrompt]} {
+		for part := range slices.Chunk(list, len(b)/4) {
+			for i, token := range part {
+				binary.LittleEndian.PutUint32(b[4*i:], uint32(token))
+			}
+			h.Write(b[:4*len(part)])
+		}
 	}
 	return Cache{Prompt: prompt, Tokens: tokens, Digest: [32]byte(h.Sum(nil))}
 }
 
-// Order is an order to sockets. A Done with its Number answers each Find, Write and Load.
+// Tokens returns the number of tokens.
+func (t *Text) Tokens() int { return len(t.Prompt) + len(t.Output) }
+
+// Beginnings returns those caches that have the first tokens of the text. It hashes, as Cache does.
+func (t *Text) Beginnings(list []Found) (out []Found) {
+	for _, f := range list {
+		if f.Prompt > 0 && f.Tokens >= f.Prompt && f.Tokens < t.Tokens() && t.Cache(f.Prompt, f.Tokens) == f.Cache {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// Order is an order to sockets. A Done answers each, except Drop.
 type Order struct {
 	Do     Do
 	Number uint64 // of the order; 0: Drop
 	Epoch  uint32
 	Key    Key
-	Ranks  []int  // of the sockets: those with a scratch folder, or the owner
-	Seq    uint64 // Write, Load: the sequence
-	Cache  Cache  // Write, Load
-	Policy string // Load: spec of the policy
-	// Adapter is the LoRA adapter of the request (Load); zero: none.
-	Adapter lora.ID
-	// Millis is the time until the end of the session (Write), or the time limit (Find).
+	Ranks  []int // of the sockets: those with a disk, or the owner
+	Seq    uint64
+	// Cache is the one to write or to read. The sender of a Write adds the digest, see Identify.
+	Cache Cache
+	// Text has the tokens of the cache that is written, or of the turn that looks for one. Load has no tokens.
+	Text Text
+	// Millis is the time until the end of the session (Write), or for the answer (Find).
 	Millis int64
 }
 
-// Done answers an Order. Err is the error of a socket, or empty. A Find with an error may have results of
-// other sockets.
+// Identify adds the digest to a Write. It hashes the tokens, so the batcher does not call it.
+func (o *Order) Identify() {
+	if o.Do == Write {
+		o.Cache = o.Text.Cache(o.Cache.Prompt, o.Cache.Tokens)
+	}
+}
+
+// Done answers an Order. Err says why Write or Load failed; "": it is done.
 type Done struct {
 	Number uint64
 	Err    string
-	Found  []Found
+	Found  []Found // has only caches of the beginning of the Text
+	// Lacks is the size of a file for which the disk had no room; 0: Write ended otherwise.
+	Lacks int64
 }
 
 // Found is a cache that a socket has in a file.
@@ -119,11 +156,3 @@ func (t *Turn) Fail() { *t = Turn{failed: true} }
 
 // Restart resets the turn for its next admission.
 func (t *Turn) Restart() { *t = Turn{failed: t.failed} }
-
-// File is the progress of writing an idle cache to a file.
-type File struct {
-	Number  uint64 // of the Write in progress; 0: none
-	Written bool
-	After   int64 // no Write before this time
-	Since   int64 // time since which another request waits for the memory of the cache; 0: none waits
-}
