@@ -43,8 +43,8 @@ type Stepper interface {
 	// Adapt has all sockets of the epoch load a LoRA adapter. done is called exactly once, from any
 	// goroutine.
 	Adapt(epoch uint32, l adapters.Load, done func(error))
-	// Saved sends an order for caches of idle sessions to its sockets. done is called exactly once, from
-	// any goroutine. The state ignores the answer to saved.Drop.
+	// Saved passes an order for caches of idle sessions on to its sockets. done is called exactly once,
+	// from any goroutine.
 	Saved(o saved.Order, done func(saved.Done))
 	// Broken reports to the placement authority that an epoch is over. The authority answers with
 	// Place.

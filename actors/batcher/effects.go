@@ -41,8 +41,7 @@ type Effects struct {
 	Disk []Disk
 	// Adapters are LoRA adapters that the sockets must load, also while steps are in flight.
 	Adapters []adapters.Load
-	// Saved are orders for caches of idle sessions in files, also while steps are in flight. A SavedDone
-	// answers each Find, Write and Load.
+	// Saved are orders for caches of idle sessions in files, also while steps run. A SavedDone answers each.
 	Saved []saved.Order
 	// Prefills are prompts for the prefill group. A PrefillDone answers each, unless it is in Drops.
 	Prefills []Spec

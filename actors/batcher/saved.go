@@ -18,24 +18,20 @@ import (
 type saves struct {
 	s     *State
 	last  uint64              // number of the newest order
-	turns map[uint64]*request // turns that wait for an answer, by number of the order
-	idle  map[uint64]*request // requests whose caches are being written, by number of the order
-	ended []string            // sessions whose files the next placement drops
+	turns map[uint64]*request // that wait for an answer, by number of the order
+	idle  map[uint64]*request // whose caches are written
+	ended saved.Ended
 }
 
 const (
 	findMillis = 1000 // limit of a lookup, which reads no file
 	roomMillis = 5000 // maximum time that a request waits for memory of idle caches until they are in files
 	maxWrites  = 4    // caches that a socket has orders for at once
-	maxEnded   = 1024
 )
 
 // plan writes idle caches to files, and looks for those of waiting turns.
 func (x *saves) plan() {
-	for _, session := range x.ended {
-		x.drop(session, none)
-	}
-	x.ended = nil
+	x.dropEnded()
 	for _, r := range slices.Backward(x.s.running) { // the oldest first
 		if x.savable(r) && (x.s.now >= r.idleSince+x.s.cfg.IdleMillis || x.short(r.owner)) {
 			x.write(r)
@@ -113,6 +109,7 @@ func (x *saves) write(r *request) {
 		return
 	}
 	x.last++
+	x.ended.Remove(r.Session)
 	r.write.Order(x.last, x.s.now)
 	x.idle[x.last] = r
 	x.order(saved.Order{Do: saved.Write, Number: x.last, Key: x.key(r.Session), Ranks: []int{r.owner}, Seq: r.seq,
@@ -149,6 +146,7 @@ func (x *saves) awaits(idle, r *request) bool {
 
 // done processes the answer to an order.
 func (x *saves) done(d saved.Done) {
+	x.ended.Done(d)
 	if r := x.idle[d.Number]; r != nil {
 		delete(x.idle, d.Number)
 		x.written(r, d)
@@ -170,7 +168,7 @@ func (x *saves) written(r *request, d saved.Done) {
 	if d.Err == "" {
 		x.s.totals.Saved++
 		if x.s.now >= r.until { // the session has ended meanwhile
-			x.drop(r.Session, none)
+			x.end(r.Session)
 		}
 	}
 	if r.write.Number != d.Number {
@@ -178,7 +176,7 @@ func (x *saves) written(r *request, d saved.Done) {
 	}
 	if r.write.End(d, x.s.now); r.write.Written {
 		x.s.ledger.sockets[r.owner].disk.Works()
-		x.drop(r.Session, r.owner)
+		x.dropOlder(r.Session, r.owner)
 	}
 }
 
@@ -250,13 +248,29 @@ func (x *saves) loaded(r *request, err string) {
 
 // end has the files of a session dropped.
 func (x *saves) end(session string) {
-	if session != "" && len(x.ended) < maxEnded {
-		x.ended = append(x.ended, session)
+	if session != "" {
+		x.ended.Add(session)
 	}
 }
 
-// drop removes the files of a session, except those of one socket.
-func (x *saves) drop(session string, except int) {
+// dropEnded has the files of sessions that are over removed, also from sockets that were away when they ended.
+func (x *saves) dropEnded() {
+	ranks := x.disks()
+	ids := make([]string, len(ranks))
+	for i, rank := range ranks {
+		ids[i] = x.s.ledger.sockets[rank].ID
+	}
+	for _, r := range x.ended.Due(x.s.epoch, ids, func() uint64 { x.last++; return x.last }) {
+		o := saved.Order{Do: saved.Drop, Number: r.Number, Key: x.key(r.Session)}
+		for _, i := range r.Sockets {
+			o.Ranks = append(o.Ranks, ranks[i])
+		}
+		x.order(o)
+	}
+}
+
+// dropOlder removes the files of a session, except those of one socket.
+func (x *saves) dropOlder(session string, except int) {
 	ranks := slices.DeleteFunc(x.disks(), func(rank int) bool { return rank == except })
 	if len(ranks) > 0 {
 		x.order(saved.Order{Do: saved.Drop, Key: x.key(session), Ranks: ranks})

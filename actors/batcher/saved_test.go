@@ -20,6 +20,7 @@ type idleFiles struct {
 	loads   int
 	drops   int
 	hangs   bool             // writes are not answered
+	deaf    bool             // files are not removed
 	lacks   map[string]int64 // sizes of files for which a socket has no room, by ID
 	writes  int              // orders to write
 }
@@ -44,11 +45,13 @@ func (f *idleFiles) ask(s *State, at *cluster, orders []saved.Order) {
 			at.t.Fatalf("the state hashed %d tokens, which takes long", o.Cache.Tokens)
 		}
 		o.Identify()
+		f.pending = append(f.pending, o)
 		if o.Do != saved.Drop {
-			f.pending = append(f.pending, o)
 			continue
 		}
-		f.drops++
+		if f.drops++; f.deaf {
+			continue
+		}
 		for _, rank := range o.Ranks {
 			delete(f.files[s.ledger.sockets[rank].ID], o.Key)
 		}
@@ -70,6 +73,10 @@ func (f *idleFiles) answer(s *State, at *cluster, fails bool) (d saved.Done, ok 
 	id := func(rank int) string { return s.ledger.sockets[rank].ID }
 	q := at.seqs[o.Seq]
 	switch o.Do {
+	case saved.Drop:
+		if f.deaf {
+			d.Err = "it fails"
+		}
 	case saved.Find:
 		for _, rank := range o.Ranks {
 			if x, ok := f.files[id(rank)][o.Key]; ok {

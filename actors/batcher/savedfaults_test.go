@@ -181,6 +181,42 @@ func TestOneFileOfASession(t *testing.T) {
 	}
 }
 
+// TestEndedWhileAway: a session ends while a node with a file of it is away. The node removes the file when it is there
+// again, also if it fails to at first, and not that of a newer session of the name.
+func TestEndedWhileAway(t *testing.T) {
+	b := idleNode(t, "b", 1, 0, 4)
+	both := []Socket{idleNode(t, "a", 1, 0, 2), idleNode(t, "b", 1, 2, 4)}
+	for _, again := range []bool{false, true} {
+		g := newIdleRig(t, []Socket{b})
+		key := saved.NewKey("a model", "s")
+		g.files.files["a"] = map[saved.Key]idleFile{key: {}}
+		g.step(EndSession{"s"})
+		g.rest()
+		if again {
+			g.turn("s", 50)
+			g.rest()
+			if _, ok := g.files.files["b"][key]; !ok {
+				t.Fatal("a new session of the name has no file")
+			}
+		}
+		drops := g.files.drops
+		g.files.deaf = true
+		g.place(both, none, none)
+		g.rest()
+		g.files.deaf = false
+		g.place([]Socket{b}, none)
+		g.rest()
+		g.place(both, none, none)
+		g.rest()
+		if _, ok := g.files.files["a"][key]; ok != again {
+			t.Errorf("begun again %v: the file on a node that was away stays: %v", again, ok)
+		}
+		if n := g.files.drops - drops; !again && n != 2 || again && n > 0 {
+			t.Errorf("begun again %v: %d orders to remove files", again, n)
+		}
+	}
+}
+
 // TestTwoLoadsFit: two turns load their caches at the same time. Each has its memory booked before the rows arrive, so
 // the second waits if there is none.
 func TestTwoLoadsFit(t *testing.T) {

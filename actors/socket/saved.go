@@ -18,8 +18,7 @@ func (a *Actor) saved(m *Saved) {
 	case err != nil:
 		m.Reply(nil, err)
 	case r.Drop:
-		a.caches.DropSaved(key)
-		m.Reply(&proto.SavedReply{}, nil)
+		a.caches.DropSaved(key, func(err error) { m.Reply(&proto.SavedReply{}, err) })
 	case r.Seq == 0:
 		m.Reply(a.caches.FindSaved(key), nil)
 	default:

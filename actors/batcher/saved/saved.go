@@ -76,7 +76,7 @@ func (t *Text) Beginnings(list []Found) (out []Found) {
 	return out
 }
 
-// Order is an order to sockets. A Done answers each, except Drop.
+// Order is an order to sockets. A Done answers each.
 type Order struct {
 	Do     Do
 	Number uint64 // of the order; 0: Drop
@@ -99,7 +99,7 @@ func (o *Order) Identify() {
 	}
 }
 
-// Done answers an Order. Err says why Write or Load failed; "": it is done.
+// Done answers an Order. Err says why it failed; "": it is done.
 type Done struct {
 	Number uint64
 	Err    string

@@ -85,3 +85,43 @@ func TestFile(t *testing.T) {
 		t.Errorf("a cache that is in its file: %+v", f)
 	}
 }
+
+// Each socket is asked once to remove the files of a session that is over, until it has.
+func TestEnded(t *testing.T) {
+	var e Ended
+	number, numbers := uint64(0), map[uint64]bool{}
+	due := func(epoch uint32, want string, ids ...string) {
+		t.Helper()
+		got := ""
+		for _, r := range e.Due(epoch, ids, func() uint64 { number++; return number }) {
+			got += fmt.Sprint(r.Session, r.Sockets, " ")
+			if numbers[r.Number] {
+				t.Errorf("two orders have number %d", r.Number)
+			}
+			numbers[r.Number] = true
+		}
+		if got != want {
+			t.Errorf("due are %q, want %q", got, want)
+		}
+	}
+	e.Add("s")
+	due(1, "s[0 1] ", "a", "b")
+	due(1, "", "a", "b")
+	e.Done(Done{Number: 1})
+	due(2, "s[1] ", "a", "c") // c was away
+	e.Add("t")
+	due(2, "t[0 1] ", "a", "c")
+	e.Done(Done{Number: 2, Err: "it fails"})
+	due(3, "s[1] t[0 1] ", "a", "c") // the answer for t did not come
+	e.Add("s")
+	e.Remove("t")
+	due(3, "s[0 1] ", "a", "c") // it began and ended again
+	e.Done(Done{Number: number})
+	due(4, "", "a", "c")
+	for i := range maxEnded + 5 {
+		e.Add(fmt.Sprint(i))
+	}
+	if len(e.list) != maxEnded || e.list[0].session != "5" {
+		t.Errorf("%d sessions are remembered from %s on", len(e.list), e.list[0].session)
+	}
+}

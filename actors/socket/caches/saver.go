@@ -97,15 +97,17 @@ func (c *Caches) FindSaved(k tier.Key) *proto.SavedReply {
 	return &proto.SavedReply{Prompt: uint32(f.Prompt), Tokens: uint32(f.Tokens), Digest: f.Digest[:]}
 }
 
-// DropSaved removes the file of a session's cache. It does not wait for the disk. If waitingDrops removals
-// are queued, the file stays until Sweep removes it after the end of the session.
-func (c *Caches) DropSaved(k tier.Key) {
+// DropSaved removes the cache of a session from the disk. It calls done afterwards, from any goroutine, or at once with
+// an error if too many wait for that: the cache then stays until the time of the session is over.
+func (c *Caches) DropSaved(k tier.Key, done func(error)) {
 	if c.saver == nil {
+		done(nil)
 		return
 	}
 	select {
-	case c.saver.other <- func() { c.saver.store.Remove(k) }:
+	case c.saver.other <- func() { c.saver.store.Remove(k); done(nil) }:
 	default:
+		done(fmt.Errorf("socket: the files of %d sessions wait to be removed", waitingDrops))
 	}
 }
 
