@@ -3,6 +3,7 @@ package caches
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer/executor"
@@ -65,15 +66,24 @@ func (b *background) runAll(queue <-chan func()) {
 	}
 }
 
-// onExecutor runs a job on the executor and waits for it.
+// onExecutor runs a job on the executor and waits for it. If the background ends before the job begins, the job does not
+// run. So do can use variables of its caller.
 func (b *background) onExecutor(do func() error) error {
+	var taken atomic.Bool
 	done := make(chan error, 1)
-	b.exec.Submit(func() { done <- do() })
+	b.exec.Submit(func() {
+		if taken.CompareAndSwap(false, true) {
+			done <- do()
+		}
+	})
 	select {
 	case err := <-done:
 		return err
 	case <-b.quit:
-		return errEvicted
+		if taken.CompareAndSwap(false, true) {
+			return errEvicted
+		}
+		return <-done
 	}
 }
 
