@@ -259,3 +259,64 @@ func TestLayersBeginWithAPrefix(t *testing.T) {
 		}
 	}
 }
+
+// TestStreamsBesideLayers: while a long prompt is read layer by layer, each step has a row of every stream, and no
+// more of the prompt than a chunk has. So streams wait for no more work, and the prompt takes as many steps as in chunks,
+// and at most one more for each layer.
+func TestStreamsBesideLayers(t *testing.T) {
+	plain := geometry
+	defer func() { geometry = plain }()
+	geometry.Layers = 6
+	const streams, tokens, chunk, budget = 8, 1600, 32, 64
+	steps := map[string]int{}
+	for _, mode := range []string{booking.Chunks, booking.Layers} {
+		s := testState(t, func(c *Config) {
+			c.Hidden, c.Prefill, c.Chunk, c.TokenBudget, c.MaxRunning, c.NoPrefixCache = hidden, mode, chunk, budget, 2*streams, true
+			c.ContextLimit, c.DecodeSteps = 2000, 1
+		})
+		out := newClient(t)
+		sockets := []Socket{{ID: "a", Budget: 1 << 26, Heads: tensor.Span{Lo: 0, Hi: 4}}}
+		at := newCluster(t, 1, sockets)
+		e := s.Step(Placed{Epoch: 1, Sockets: sockets})
+		submit := func(id string, n, answer int) {
+			spec := Spec{ID: id, Prompt: prompt(id, n), MaxTokens: answer, Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true,
+				Policy: policy(t, "snapkv:topk=60,obs=4"), Speculate: "off"}
+			out.specs[id] = &spec
+			if more := s.Step(Submit{spec}); more.Start != nil {
+				e = more
+			}
+		}
+		for i := range streams {
+			submit(fmt.Sprint(i), 10, 300)
+		}
+		for n := 0; out.tokens["long"] == 0; n++ {
+			if n == 20 { // all streams decode
+				submit("long", tokens, 1)
+			}
+			if e.Start == nil || n > 300 {
+				t.Fatalf("%s: stuck: %+v", mode, s.Snapshot())
+			}
+			rows := 0 // of the long prompt, through all layers
+			for _, w := range e.Start.Sweeps {
+				rows += len(w.Tokens) * (w.To - w.From)
+			}
+			for _, c := range e.Start.Chunks {
+				rows += len(c.Tokens) * geometry.Layers
+			}
+			if n > 20 && rows > 0 {
+				if steps[mode]++; len(e.Start.Decode) != streams || rows > chunk*geometry.Layers {
+					t.Fatalf("%s, step %d: %d of %d streams have a row, %d rows of the prompt pass a layer, a chunk has %d", mode, e.Start.Step,
+						len(e.Start.Decode), streams, rows, chunk*geometry.Layers)
+				}
+			}
+			e = s.Step(at.run(e.Start, out.specs))
+			out.take(e)
+			checkLedger(t, s)
+		}
+		at.close()
+	}
+	t.Log(steps)
+	if steps[booking.Chunks] != tokens/chunk || steps[booking.Layers] > tokens/chunk+geometry.Layers {
+		t.Errorf("steps of the prompt: %v", steps)
+	}
+}

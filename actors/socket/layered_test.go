@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -44,6 +45,7 @@ func TestLayersSameBits(t *testing.T) {
 	cuts := []rigConfig{
 		{sockets: 1, mapping: topology.Gather, sweep: 64}, {sockets: 3, mapping: topology.Gather, sweep: 31, shares: []float64{1, 5, 2}},
 		{sockets: 4, mapping: topology.Reduce, sweep: 50}, {sockets: 3, mapping: topology.Reduce, sweep: 64, group: 2},
+		{sockets: 16, mapping: topology.Gather, sweep: 40},
 	}
 	for i, policy := range policies {
 		t.Run(policy, func(t *testing.T) {
@@ -55,7 +57,11 @@ func TestLayersSameBits(t *testing.T) {
 				alone.generate(512, q)
 			}
 			for j, c := range cuts {
-				if (i+j)%2 > 0 {
+				every := 2
+				if c.sockets == 16 {
+					every = 6
+				}
+				if (i+j)%every > 0 && !testlevel.Long() {
 					continue
 				}
 				c.dir, c.kv = goldenDir, tensor.BF16
