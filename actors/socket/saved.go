@@ -44,7 +44,7 @@ func (a *Actor) save(m *Saved) {
 		},
 		Done: func(bytes int64, err error) {
 			if errors.Is(err, tier.ErrRoom) {
-				m.Reply(&proto.SavedReply{Lacks: bytes}, nil)
+				m.Reply(&proto.SavedReply{Bytes: bytes}, nil)
 				return
 			}
 			m.Reply(&proto.SavedReply{Tokens: r.Tokens, Bytes: bytes}, err)

@@ -47,8 +47,8 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 			switch {
 			case err != nil:
 				d.Err = fmt.Sprintf("node %s: %v", g.Nodes[rank].ID, err)
-			case reply != nil && reply.Lacks > 0:
-				d.Lacks, d.Err = reply.Lacks, fmt.Sprintf("node %s: the disk has no room for a file of %d bytes", g.Nodes[rank].ID, reply.Lacks)
+			case o.Do == saved.Write && reply.Tokens == 0:
+				d.Lacks, d.Err = reply.Bytes, fmt.Sprintf("node %s: the disk has no room for a file of %d bytes", g.Nodes[rank].ID, reply.Bytes)
 			case o.Do == saved.Find && reply.Tokens > 0 && len(reply.Digest) == len(o.Cache.Digest):
 				d.Found = append(d.Found, saved.Found{Rank: rank,
 					Cache: saved.Cache{Prompt: int(reply.Prompt), Tokens: int(reply.Tokens), Digest: [32]byte(reply.Digest)}})

@@ -1506,8 +1506,7 @@ type SavedReply struct {
 	Prompt        uint32                 `protobuf:"varint,1,opt,name=prompt,proto3" json:"prompt,omitempty"` // tokens that prefill has read
 	Tokens        uint32                 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"` // in the cache
 	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
-	Bytes         int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Lacks         int64                  `protobuf:"varint,5,opt,name=lacks,proto3" json:"lacks,omitempty"` // size of the file to write for which the disk has no room; 0: it had
+	Bytes         int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"` // written; without tokens: the size of a file for which the disk has no room
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1566,13 +1565,6 @@ func (x *SavedReply) GetDigest() []byte {
 func (x *SavedReply) GetBytes() int64 {
 	if x != nil {
 		return x.Bytes
-	}
-	return 0
-}
-
-func (x *SavedReply) GetLacks() int64 {
-	if x != nil {
-		return x.Lacks
 	}
 	return 0
 }
@@ -4770,14 +4762,13 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06digest\x18\x05 \x01(\fR\x06digest\x12\x16\n" +
 	"\x06millis\x18\x06 \x01(\x03R\x06millis\x12\x18\n" +
 	"\atimeout\x18\a \x01(\rR\atimeout\x12\x12\n" +
-	"\x04drop\x18\b \x01(\bR\x04drop\"\x80\x01\n" +
+	"\x04drop\x18\b \x01(\bR\x04drop\"j\n" +
 	"\n" +
 	"SavedReply\x12\x16\n" +
 	"\x06prompt\x18\x01 \x01(\rR\x06prompt\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x14\n" +
-	"\x05lacks\x18\x05 \x01(\x03R\x05lacks\"\xa7\x02\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\"\xa7\x02\n" +
 	"\vTakeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +

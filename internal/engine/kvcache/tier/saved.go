@@ -222,9 +222,9 @@ func (s *Saved) Remove(k Key) {
 		s.unlink(f.path)
 	}
 	prefix := hex.EncodeToString(k[:]) + "-"
-	s.folders(func(dir string, entries []fs.DirEntry) {
+	s.folders(func(dir string) bool { return dir != s.dir }, func(dir string, entries []fs.DirEntry) {
 		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), prefix) && (dir == s.dir || !held(dir)) {
+			if strings.HasPrefix(e.Name(), prefix) && !held(dir) {
 				s.unlink(filepath.Join(dir, e.Name()))
 			}
 		}
@@ -249,7 +249,8 @@ func (s *Saved) Sweep() {
 	}
 	s.mu.Unlock()
 	_ = os.Chtimes(filepath.Join(s.dir, lockName), now, now) // the time at which this process was last here
-	s.folders(func(dir string, entries []fs.DirEntry) {
+	all := func(string) bool { return true }
+	s.folders(all, func(dir string, entries []fs.DirEntry) {
 		if dir != s.dir && now.Sub(s.began) >= time.Hour {
 			if removed, err := removeDeserted(dir, now.Add(-savedDeserted)); err != nil {
 				s.fail("removing", dir, err)
@@ -269,18 +270,18 @@ func (s *Saved) Sweep() {
 // savedDeserted is the time after which the caches of a process that is gone are removed.
 const savedDeserted = 24 * time.Hour
 
-// folders calls got with the folder of each process.
-func (s *Saved) folders(got func(dir string, entries []fs.DirEntry)) {
+// folders calls got with the folder of each process that is wanted.
+func (s *Saved) folders(wanted func(dir string) bool, got func(dir string, entries []fs.DirEntry)) {
 	list, err := os.ReadDir(s.root)
 	if err != nil {
 		s.fail("listing", s.root, err)
 		return
 	}
 	for _, d := range list {
-		if !isFolder(d) {
+		dir := filepath.Join(s.root, d.Name())
+		if !isFolder(d) || !wanted(dir) {
 			continue
 		}
-		dir := filepath.Join(s.root, d.Name())
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			s.fail("listing", dir, err)
