@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -138,15 +139,20 @@ func TestChaosReplicas(t *testing.T) {
 }
 
 // TestChaosPrefill kills one node, then two at once, while long prompts are read: with weights as
-// stored, and quantized, and layer by layer. With quantized weights, prompt rows are rounded before they
-// are sent, and each rank keeps the residual stream of its own rows.
+// stored, and quantized, and layer by layer under each policy that allows it. With quantized weights,
+// prompt rows are rounded before they are sent, and each rank keeps the residual stream of its own rows.
 func TestChaosPrefill(t *testing.T) {
-	t.Run("layers", func(t *testing.T) { chaosPrefill(t, "--prefill", "layers", "--policy", "snapkv:topk=60,obs=16") })
+	t.Run("layers", func(t *testing.T) { chaosPrefill(t, "--prefill", "layers") })
 	t.Run("q8_0", func(t *testing.T) { chaosPrefill(t, "--quant", "q8_0") })
 	if full() {
 		t.Run("stored", func(t *testing.T) { chaosPrefill(t) })
 	}
 }
+
+// byLayers are the policies under which prompts are read layer by layer.
+var byLayers = []string{"snapkv:topk=60,obs=16", "snapstream:sink=4,recent=20,topk=24,obs=16,pool=7", "h2o:recent=16,topk=24",
+	"sage:sink=4,recent=20,topk=24", "tova:size=48", "knorm:sink=4,recent=20,topk=24", "lagkv:sink=4,lag=16,topk=24",
+	"pyramidkv:topk=32,obs=16,beta=4", "adakv:topk=72,obs=16,pool=5", "resnap:topk=20,every=9,obs=8", "streaming:sink=4,recent=28"}
 
 func chaosPrefill(t *testing.T, flags ...string) {
 	c := up(t, 4, append(flags, "--chunk", "64", "--step-tokens", "64", "--max-sequences", "16")...)
@@ -154,9 +160,16 @@ func chaosPrefill(t *testing.T, flags ...string) {
 	for _, r := range mixed(false) {
 		if p := r.body["prompt"].([]int); len(p) >= 100 && len(p) <= 500 {
 			r.body["cache"] = false // read every time
-			if slices.Contains(flags, "layers") {
-				delete(r.body, "kv_policy") // some keep every token
-			}
+			reqs = append(reqs, r)
+		}
+	}
+	if slices.Contains(flags, "layers") {
+		prompts := reqs
+		reqs = nil
+		for i, policy := range byLayers {
+			r := prompts[i%len(prompts)]
+			r.body = maps.Clone(r.body)
+			r.name, r.body["kv_policy"] = policy, policy
 			reqs = append(reqs, r)
 		}
 	}
