@@ -116,7 +116,7 @@ func (x *savedSessions) whole() {
 	x.serving(len(x.nodes))
 }
 
-// ask sends the next turn of each session. known says that it must read only its new tokens.
+// ask sends the next turn of each session. If known is true, it must read only its new tokens.
 func (x *savedSessions) ask(n int, known bool) {
 	x.t.Helper()
 	for s := range x.policies {
