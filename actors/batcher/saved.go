@@ -83,7 +83,7 @@ func (x *saves) short(rank int) bool {
 // savable reports whether the cache of a request is idle and can go to a file. One with rows in a file has
 // little memory, and stays.
 func (x *saves) savable(r *request) bool {
-	return r.idle && r.phase == decoding && r.resides.file.blocks == 0 && r.shares == nil && x.s.ledger.sockets[r.owner].Scratch > 0 &&
+	return r.idle && r.phase == decoding && r.resides.file.blocks == 0 && x.s.ledger.sockets[r.owner].Scratch > 0 &&
 		x.s.now < r.until
 }
 

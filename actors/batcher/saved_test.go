@@ -345,3 +345,53 @@ func TestIdleCachesInFiles(t *testing.T) {
 	g.turn("w", 50)
 	reads("v", 10, len(g.texts["v"])+30, 0)
 }
+
+// TestSharedIdleCachesAreSaved: idle caches that share the memory of their first tokens go to files.
+func TestSharedIdleCachesAreSaved(t *testing.T) {
+	const first = 200
+	s := testState(t, func(c *Config) {
+		c.TokenBudget, c.Chunk, c.Replicas, c.NoPrefixCache, c.IdleMillis = 400, 200, 0, true, 10
+	})
+	out := newClient(t)
+	sockets := []Socket{{ID: "a", Budget: 1 << 24, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}, Scratch: 1 << 30}}
+	at := newCluster(t, 1, sockets)
+	defer func() { at.close() }()
+	out.take(s.Step(Placed{Epoch: 1, Sockets: sockets}))
+	files, written := newIdleFiles(), map[saved.Key]bool{}
+	handle := func(e Effects) {
+		for {
+			out.take(e)
+			at.release(e.Release)
+			for _, o := range e.Saved {
+				if o.Do == saved.Write {
+					written[o.Key] = true
+				}
+			}
+			files.ask(s, at, e.Saved)
+			if e.Start != nil {
+				e = s.Step(at.run(e.Start, out.specs))
+				continue
+			}
+			d, ok := files.answer(s, at, false)
+			if !ok {
+				return
+			}
+			e = s.Step(d)
+		}
+	}
+	for i, session := range []string{"x", "y"} { // y has no cache, and begins as a fork of x
+		spec := Spec{ID: session, Prompt: append(slices.Clone(prompt("a text", first)), prompt(fmt.Sprint(i), 10*i)...), MaxTokens: 8,
+			Policy: squeezed, Context: first, Session: session, SessionMillis: 1 << 30, Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true}
+		out.specs[spec.ID] = &spec
+		handle(s.Step(Submit{spec}))
+	}
+	if at.forks != 1 {
+		t.Fatalf("%d forks", at.forks)
+	}
+	clear(written)
+	handle(s.Step(Tick{1000}))
+	handle(s.Step(Tick{2000}))
+	if len(written) != 2 {
+		t.Errorf("%d of two caches that share their first tokens were written to files", len(written))
+	}
+}

@@ -284,7 +284,7 @@ func TestForksOfSavedSessions(t *testing.T) {
 	parallel(t)
 	dir := folder(t, "llama", true)
 	x := savedSessions{policies: []string{selecting, selecting}, first: 90, added: 20, answer: 8, common: true}
-	x.start(t, 4, []string{"--model", dir}, []string{"--model", dir}, []string{"--model", dir})
+	x.start(t, 5, []string{"--model", dir}, []string{"--model", dir}, []string{"--model", dir})
 	const tail = 4 // the tokens of a prompt that selecting reads like generated ones
 	text := x.turn(0, 0)["prompt"].([]int)
 	both := map[string]any{"prompt": append(text[:x.first:x.first], 20, 21, 22, 23), "n": 2, "kv_policy": selecting, "max_tokens": 12,
@@ -317,6 +317,11 @@ func TestForksOfSavedSessions(t *testing.T) {
 	x.send(0, 3, true)
 	x.send(1, 2, true)
 	x.send(1, 3, true)
+	x.written(4) // with the tokens that were shared
+	x.restart(syscall.SIGKILL)
+	for s := range x.policies {
+		x.send(s, 4, true)
+	}
 	x.end()
 	testutil.Eventually(t, patience, "all memory is free", func() (bool, string) {
 		var used int64
