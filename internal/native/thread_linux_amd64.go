@@ -160,8 +160,8 @@ func pending() (Func, uint32, bool) {
 	return Func(box.fn.Load()), n, n != done
 }
 
-// polls is how often a caller looks for the result, in about 10 µs, before it sleeps.
-const polls = 20000
+// polls is how often a caller looks for the result, in about 10 µs, before it sleeps. Tests change it.
+var polls = 20000
 
 // exchange has the C thread call a function. The caller holds thread.mu. Pointers among the arguments are
 // converted as those of Func.Call: otherwise they may point to a goroutine's stack, which moves.

@@ -1,0 +1,5 @@
+//go:build !purego
+
+package native
+
+func init() { setPolls = func(n int) { polls = n } }
