@@ -117,7 +117,8 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 	if m.Caches < leastCardCaches && caches == 0 || memory.MappedBytes(m.Caches, block) > max(rest, 0) {
 		return m, fmt.Errorf("%w: weights as %v need %s, activations %s and a margin %s of %s free, "+
 			"which leaves %s for caches: choose a smaller type with %s, lower %s, or use %s %s",
-			ErrCardMemory, weights, options.SizeText(m.Weights), options.SizeText(m.Activations), options.SizeText(m.Margin), options.SizeText(free), options.SizeText(max(rest, 0)),
+			ErrCardMemory, weights, options.SizeText(m.Weights), options.SizeText(m.Activations), options.SizeText(m.Margin),
+			options.SizeText(free), options.SizeText(max(rest, 0)),
 			options.Name("quant"), options.Name("kv-memory"), options.Name("device"), DeviceCPU)
 	}
 	return m, nil
@@ -188,7 +189,8 @@ func divideCard(k *card.Card, cfg *NodeConfig, c *model.Config) (*accelerator.De
 	}
 	m, err := serves.Plan(c, cfg.KVMemory, free)
 	if err != nil {
-		return nil, fmt.Errorf("%w (the card has %s, and other processes hold %s of it)", err, options.SizeText(total), options.SizeText(total-free))
+		return nil, fmt.Errorf("%w (the card has %s, and other processes hold %s of it)", err,
+			options.SizeText(total), options.SizeText(total-free))
 	}
 	if total-free > muchOfCard {
 		cfg.Logger.Warn("other processes use the graphics card: they share its speed and its memory", "device", cfg.Device, "bytes", total-free)

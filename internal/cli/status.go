@@ -168,7 +168,8 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 	t.Flush()
 	printTransfers(w, s)
 	if x := s.SavedCaches; x != nil && (x.Caches > 0 || x.Written > 0) {
-		fmt.Fprintf(w, "idle sessions: %s in files, %s   written %d   read %d   failed %d\n", ui.Plural(x.Caches, "cache"), options.SizeText(x.Bytes),
+		fmt.Fprintf(w, "idle sessions: %s in files, %s   written %d   read %d   failed %d\n",
+			ui.Plural(x.Caches, "cache"), options.SizeText(x.Bytes),
 			x.Written, x.Read, x.Failed)
 	}
 	for _, n := range s.Nodes {

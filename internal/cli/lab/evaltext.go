@@ -57,7 +57,8 @@ func readText(path string) (string, error) {
 		return "", err
 	}
 	if info.Size() > maxText {
-		return "", fmt.Errorf("%s has %s; the limit is %s: use a part of the text", path, options.SizeText(info.Size()), options.SizeText(maxText))
+		return "", fmt.Errorf("%s has %s; the limit is %s: use a part of the text", path,
+			options.SizeText(info.Size()), options.SizeText(maxText))
 	}
 	text, err := os.ReadFile(path)
 	return string(text), err
