@@ -13,7 +13,7 @@ import (
 // join.
 var ErrBuild = bus.ErrBuild
 
-// Build describes what this process was built from, for display: version, revision, build tags, Go
+// Build describes the sources of this executable, for display: version, revision, build tags, Go
 // version. Two different builds may work together if their wire versions and arithmetic match.
 var Build = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()

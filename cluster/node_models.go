@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/weights"
 )
 
-// nodeModel is a model of a node, with what its socket needs.
+// nodeModel is a model of a node, with the inputs of its socket.
 type nodeModel struct {
 	checkpoint *checkpoint.Checkpoint
 	cache      *weights.Cache // nil: the checkpoint is local

@@ -20,7 +20,7 @@ import (
 // which internal/options describes, the command line makes the flag, the YAML key, the environment
 // variable, the reference page and the settings of child processes. A Go program sets the field.
 
-// ServeConfig configures what a cluster serves and how it schedules. Model is required.
+// ServeConfig configures the models and the scheduling of a cluster. Model is required.
 type ServeConfig struct {
 	// Model is the checkpoint: a Hugging Face folder or a GGUF file.
 	Model string `kong:"-"`

@@ -114,7 +114,7 @@ func distinct(all []served) error {
 	return nil
 }
 
-// newSite builds what a coordinator needs for its models, from valid configs, and returns the core of
+// newSite builds the parts of a coordinator for its models, from valid configs, and returns the core of
 // the first one. dataDir stores data that must survive the process; "": there is none.
 func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog,
 	dataDir string) (_ *core, err error) {

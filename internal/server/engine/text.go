@@ -25,7 +25,7 @@ type Tokenizer interface {
 
 // TextStream decodes one sequence token by token. Push returns the text that is
 // complete after id and holds back the bytes of an unfinished rune; Flush
-// returns what is left. Not safe for concurrent use.
+// returns the rest. Not safe for concurrent use.
 type TextStream interface {
 	Push(id int32) string
 	Flush() string

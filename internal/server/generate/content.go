@@ -153,7 +153,7 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 		return JoinLines(jsonbody.StringOf(p["title"]), jsonbody.StringOf(p["source"]), c.Text(at+".content", p["content"])), true
 	case "tool_reference":
 		return jsonbody.StringOf(p["tool_name"]), true
-	case "compaction": // what a client made of turns before
+	case "compaction": // a client's summary of earlier turns
 		if text := c.Text(at+".content", p["content"]); text != "" {
 			return text, true
 		}

@@ -71,7 +71,7 @@ func (s *Service) KeepContexts(store ContextStore) {
 	}
 }
 
-// KeepLimit is how long a store may take to keep an answer, or to list what it keeps.
+// KeepLimit is how long a store may take to keep an answer, or to list its answers.
 const KeepLimit = 5 * time.Second
 
 const keepContextLimit = 30 * time.Second

@@ -17,7 +17,7 @@ type tally struct {
 	ended  []int // choices
 }
 
-// CountEvent counts what one event added to a choice, which had before tokens.
+// CountEvent counts the tokens that one event added to a choice, which had before tokens.
 func (r *Run) CountEvent(ev engine.Event, choice, before int, ended bool) {
 	t, prompt := &r.tally, choice/r.N
 	if t.seen == nil {

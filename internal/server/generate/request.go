@@ -48,7 +48,7 @@ type Request struct {
 // Encoder writes an answer in the form of one protocol: as the events of a stream, or as one
 // body. For a body the stream is nil. It belongs to one goroutine.
 type Encoder interface {
-	Delta(d Delta)        // what an event of the engine adds to a choice
+	Delta(d Delta)        // addition of one engine event to a choice
 	KeepAlive()           // nothing was sent for a while
 	End()                 // all choices have ended
 	Fail(e *apierr.Error) // the answer ends here

@@ -254,7 +254,7 @@ func (t *sessionTurn) apply(r *engine.Request) {
 	r.Context = t.read(len(r.Prompt))
 }
 
-// take adds an event of the engine to the answer, with what the client sees of it. With the last event
+// take adds an event of the engine to the answer, with its part for the client. With the last event
 // it records the turn. t may be nil.
 func (t *sessionTurn) take(ev engine.Event, d Delta, finish string) error {
 	if t == nil || t.done {

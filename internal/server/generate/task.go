@@ -22,7 +22,7 @@ type Task struct {
 	gen     *Request
 }
 
-// TaskOptions fix what a request leaves to the server.
+// TaskOptions fix the options that a request does not set.
 type TaskOptions struct {
 	ID      string // of the response, without a prefix
 	Created int64  // Unix seconds

@@ -27,7 +27,7 @@ const (
 // Key is an API key with its role and limits. A limit of 0 means no limit.
 type Key struct {
 	Name            string `json:"name"`              // in logs, so not the secret
-	Secret          string `json:"key"`               // what the client sends, or
+	Secret          string `json:"key"`               // sent by the client, or
 	SHA256          string `json:"sha256"`            // its SHA-256 in hexadecimal
 	Role            string `json:"role"`              // user by default
 	Requests        int    `json:"requests"`          // POST requests under way at once

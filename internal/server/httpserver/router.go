@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
-// Route is one entry of the only table of what a server answers. A path that
+// Route is one entry of the only table of routes. A path that
 // ends in "/*" takes the rest of the path as one value.
 type Route struct {
 	Method, Path string

@@ -29,7 +29,7 @@ type pacedBody struct {
 }
 
 // pace wraps a body in the limits. Until the first read, the deadline is for
-// net/http, which drains what a handler leaves.
+// net/http, which drains the rest after a handler.
 func (s *Server) pace(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	l := s.cfg.Limits
 	b := &pacedBody{ReadCloser: body, deadline: http.NewResponseController(w).SetReadDeadline, now: time.Now, limit: l.ReadTimeout,

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
-// Limits bound what one request can make the server allocate or do. A zero
+// Limits bound the memory and work of one request. A zero
 // field takes its default.
 type Limits struct {
 	BodyBytes       int64 // request body; 32 MiB

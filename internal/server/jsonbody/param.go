@@ -33,7 +33,7 @@ type Param struct {
 	Least     int     // elements of a list, at least
 	Most      int     // bytes, elements or names, at most; 0: as many as the body holds
 	Words     []string
-	Pattern   string // what a text may be besides Words
+	Pattern   string // a text that is not in Words must match it
 	Items     *Param
 	Members   *Table
 	Any       []Param

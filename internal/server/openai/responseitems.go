@@ -184,7 +184,7 @@ func (t *itemTurns) add(x inItem) {
 		}
 		t.flush()
 		if n := len(t.out) - 1; role == "system" && n >= 0 && n == len(t.out)-1 && t.out[n].Role == "system" {
-			t.out[n].Content += "\n\n" + text // instructions, and what the developer adds
+			t.out[n].Content += "\n\n" + text // instructions, and messages of the developer
 			return
 		}
 		t.out = append(t.out, engine.Message{Role: role, Content: text})

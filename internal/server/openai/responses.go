@@ -294,7 +294,7 @@ func (q *responseRequest) members(f *jsonbody.Object, g *generate.Request) {
 	}
 }
 
-// text reads the form of the answer: what a chat has as response_format.
+// text reads the form of the answer: response_format of a chat.
 func (q *responseRequest) text(f, words *jsonbody.Object) {
 	t := f.Object("text")
 	if t == nil {

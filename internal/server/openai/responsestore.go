@@ -61,7 +61,7 @@ func (s *API) mayStore(q *responseRequest) *apierr.Error {
 	return nil
 }
 
-// ofSession refuses what a turn of a session cannot have. Its response is not stored, because a session
+// ofSession refuses parameters that a turn of a session cannot have. Its response is not stored, because a session
 // has the turns.
 func ofSession(g *generate.Request, q *responseRequest) *apierr.Error {
 	if g.Session == "" {

@@ -18,7 +18,7 @@ const (
 )
 
 // NewTask decodes a body of an endpoint, as the endpoint itself would; the
-// error is what its client would get. "stream" has no effect.
+// error is the reply to its client. "stream" has no effect.
 func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
 	if int64(len(body)) > s.Config.Limits.BodyBytes {
 		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: apierr.TypeInvalid, Code: "request_too_large",
