@@ -80,7 +80,7 @@ func newGroup(cfg Config, t Transport) (*Group, error) {
 	return g, nil
 }
 
-// begin describes and starts an operation. describe returns what is wrong with the arguments, or
+// begin describes and starts an operation. describe returns an error text for the arguments, or
 // "".
 func (g *Group) begin(id OpID, done func(error), describe func(*op) string) {
 	g.mu.Lock()

@@ -10,7 +10,7 @@ import (
 const memoryLimit = 1 << 30
 
 // NewMemory connects size ranks inside one process. It copies each message once per receiver into
-// reused buffers, so it costs what a real transport costs without the system calls.
+// reused buffers, so it has the costs of a real transport except the system calls.
 func NewMemory(size int) []Transport {
 	ends := make([]*memoryEnd, size)
 	ts := make([]Transport, size)

@@ -17,7 +17,7 @@ func (g *Group) worker() {
 	}
 }
 
-// drain does all pending work except what the worker is doing. The lock is held on entry and exit.
+// drain does all pending work except the current item of the worker. The lock is held on entry and exit.
 func (g *Group) drain() {
 	for !g.closed && g.canWork() {
 		if !g.sendParallel() {

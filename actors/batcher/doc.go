@@ -1,4 +1,4 @@
-// Package batcher decides what the cluster computes next: continuous batching
+// Package batcher decides the next step of the cluster: continuous batching
 // under a byte ledger.
 //
 // [State] is a pure state machine: Step takes one input and returns effects as a

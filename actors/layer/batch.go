@@ -100,7 +100,7 @@ type Batch struct {
 	nodes    [][]tensor.Span  // tree nodes of each rank
 	parts    [][]float32      // scatterDown, scatterPrompt: the rows of this rank's tree nodes that are summed
 	bounds   []int            // where the values of each rank's rows begin in parts
-	out, in  [][]float32      // what this rank sends to and receives from each rank
+	out, in  [][]float32      // data that this rank sends to and receives from each rank
 	send     [][]byte         // out and in as bytes
 	recv     [][]byte
 	tiles    []Tile // tiles of an exchange, appended by addTile

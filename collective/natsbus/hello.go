@@ -34,8 +34,8 @@ type barrier struct {
 }
 
 type peerState struct {
-	heard byte // what this rank has received of the peer
-	acked byte // what the peer confirmed to have received of this rank
+	heard byte // messages of the peer that this rank has received, as bits
+	acked byte // messages of this rank that the peer has confirmed, as bits
 }
 
 func (p peerState) complete() bool {

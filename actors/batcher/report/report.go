@@ -32,7 +32,7 @@ type Request struct {
 	Cached    int // tokens in the cache
 	Bytes     int64
 	Replica   string // socket with a copy of the cache
-	Copied    int64  // of Bytes, what the copy takes
+	Copied    int64  // the part of Bytes that the copy takes
 	Preempted int
 }
 

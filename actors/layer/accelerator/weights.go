@@ -253,7 +253,7 @@ func upload(m *allocations, all ...packed) (out []joined) {
 	return out
 }
 
-// layer copies a layer to the card. The result holds what was copied before an error.
+// layer copies a layer to the card. The result holds the parts copied before an error.
 func (d *Device) layer(w *layer.Weights) (*weights, error) {
 	l := &weights{allocations: allocations{card: d.card}, kind: w.Kind(), index: w.Index, window: w.Window, rope: w.Rope,
 		activate: w.Activation, mixFactor: w.MixFactor, ffnFactor: w.FFNFactor}

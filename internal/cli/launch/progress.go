@@ -63,7 +63,7 @@ func (l *loading) end() {
 }
 
 // loadingBar formats the progress as one line, with the slowest of several nodes. It is "" before
-// the nodes know what they load.
+// the nodes have the sizes of their weights.
 func loadingBar(nodes []wire.NodeState, since time.Duration) string {
 	var done, total int64
 	var slowest wire.NodeState

@@ -122,7 +122,7 @@ func (g Geometry) promptBlocks(r rule, tokens int) int64 {
 	return all
 }
 
-// ResidentBytes is what the owner holds for a sequence: all KV heads of all layers, slot tables,
+// ResidentBytes is the memory of the owner for a sequence: all KV heads of all layers, slot tables,
 // and the rows that Rollback would need. tokens counts the tokens in the cache, including those
 // reserved by the running step; prompt is their number at the end of prefill.
 func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {

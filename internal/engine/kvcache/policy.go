@@ -54,7 +54,7 @@ type Parts struct {
 	// Ring is the number of tokens after those of the prompt that stay, the newest ones; 0: all. It is for a
 	// compressor without an eviction, or an index that reorders the prompt.
 	Ring int
-	// Selector chooses what a query reads; nil: every kept token.
+	// Selector chooses the tokens that a query reads; nil: every kept token.
 	Selector Selector
 	// Index is built when a prompt has been read; nil: none. Under Reorders its Arrange decides
 	// where the prompt's tokens are stored, all of which stay; otherwise they stay in text order.
@@ -98,7 +98,7 @@ type Scored interface {
 	Observe(h *Head, attention []float32)
 }
 
-// Selector chooses what a query reads. It is a pageSelector or a slotSelector. It has an index for
+// Selector chooses the tokens that a query reads. It is a pageSelector or a slotSelector. It has an index for
 // each head, a pure function of the stored keys, so every socket computes the same.
 type Selector interface {
 	// Page is the number of slots of a page. It divides tensor.BlockSlots.

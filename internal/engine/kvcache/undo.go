@@ -30,7 +30,7 @@ type undoEntry struct {
 	off   int32 // offset of the evicted token
 }
 
-// extend makes room for per tokens of each head. A running step keeps what it has saved.
+// extend makes room for per tokens of each head. A running step keeps its saved entries.
 func (s *Store) extend(per int) {
 	u, was := &s.undo, s.undo.per
 	u.per = per

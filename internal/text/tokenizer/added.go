@@ -13,7 +13,7 @@ import (
 type addedToken struct {
 	id         int32
 	content    string
-	decoded    string // what the decoder receives; for a normalized token its normalized form
+	decoded    string // input of the decoder; for a normalized token its normalized form
 	special    bool   // control token: hidden by Decode with skipSpecial
 	singleWord bool   // only between non-word characters
 	lstrip     bool   // also removes the white space on its left

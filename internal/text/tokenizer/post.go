@@ -10,7 +10,7 @@ import (
 type slot struct {
 	text int // index of the text, -1: none
 	ids  []int32
-	kind int32 // token type of what the slot holds
+	kind int32 // token type of the tokens in the slot
 }
 
 // postProcessor has the templates that a file has for one text and for two.

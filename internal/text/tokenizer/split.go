@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// behavior selects what a split does with its matches.
+// behavior selects the treatment of the matches of a split.
 type behavior uint8
 
 const (

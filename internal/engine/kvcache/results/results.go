@@ -1,4 +1,4 @@
-// Package results stores what an index computes from a prompt: the clusters and thresholds of
+// Package results stores the results of an index for a prompt: the clusters and thresholds of
 // squeezed, the factors of shadowkv. The same prompt gives the same results on every socket. So after
 // a restart or the loss of an owner, an index is read instead of computed.
 package results

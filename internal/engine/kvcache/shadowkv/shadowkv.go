@@ -26,7 +26,7 @@ import (
 // written, undone or handed over before.
 //
 // Landmarks are float32 if the cache is, otherwise bfloat16. With int8=1 they take one byte per
-// element and a scale: half of the index, and of what a step reads of it.
+// element and a scale: half of the index, and of its bytes that a step reads.
 var Method = method.Method{Name: "shadowkv", Params: []method.Param{
 	{Key: "chunk", Value: 8, Min: 2, Max: 64, PowerOfTwo: true}, method.Size("budget", 256, 2), {Key: "outliers", Value: 48, Max: 1 << 16},
 	{Key: "local", Value: 4, Min: 1, Max: 1 << 16}, method.Flag("int8"), {Key: "skip", Max: 1024},

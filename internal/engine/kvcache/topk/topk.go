@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// NegInf and NaN are the scores of what is never chosen: NegInf still has a place in an order.
+// NegInf and NaN are the scores of entries that are never chosen: NegInf still has a place in an order.
 var NegInf, NaN = float32(math.Inf(-1)), float32(math.NaN())
 
 // Ordered maps x to a key. Keys are in the order of the numbers.

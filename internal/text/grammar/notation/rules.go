@@ -18,7 +18,7 @@ type Rules struct {
 	Before regex.ID // text that may come before the start rule
 }
 
-// Kind says what a Part is.
+// Kind is the kind of a Part.
 type Kind uint8
 
 const (

@@ -23,7 +23,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Meter charges what one rendering costs, and ends it at its limits with a panic, see Catch.
+// Meter counts the costs of one rendering, and ends it at its limits with a panic, see Catch.
 type Meter struct {
 	Limits              Limits
 	Line                int // of the statement that runs
