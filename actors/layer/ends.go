@@ -16,7 +16,7 @@ type Ends struct {
 	LogitScale     float32           // factor of the logits; 0 counts as 1
 	LogitCap       float32           // Config.LogitCap
 	PerLayer       *PerLayerInputs   // or nil
-	Inputs         *inputs.Inputs    // rows of an encoder, added to the embedding, or nil
+	Inputs         *inputs.Inputs    // values that an encoder adds to the embedding, or nil
 }
 
 // Bytes returns the memory of the weights, and Close frees it.

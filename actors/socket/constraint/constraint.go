@@ -158,7 +158,7 @@ func (c *Constraint) Allowed() ([]uint64, error) {
 	return m.Words(), nil
 }
 
-// Warm computes the inputs of the step after the given tokens, while the layers run. The grammar
+// Warm computes the mask of the next step, after the given tokens, while the layers run. The grammar
 // caches the result. A caller that needs it earlier waits for it there.
 func (c *Constraint) Warm(tokens []int32) {
 	if c == nil || c.newest == (grammar.State{}) {
