@@ -61,7 +61,7 @@ func TestLayersSameBits(t *testing.T) {
 				if c.sockets == 16 {
 					every = 6
 				}
-				if (i+j)%every > 0 && !testlevel.Long() {
+				if (i+j)%every > 0 && !testlevel.Long() || raceEnabled && c.sockets == 16 { // slow under the detector
 					continue
 				}
 				c.dir, c.kv = goldenDir, tensor.BF16
