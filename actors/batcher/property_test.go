@@ -191,7 +191,11 @@ func drawTurn(r *rapid.T, talks map[string]*talk, out *client, id string, now in
 // every token must arrive once and in order, and every request must end.
 func TestEverythingEnds(t *testing.T) {
 	savedLoads = 0
-	everythingEnds(t)
+	for range 20 { // few checks may load no cache from a file
+		if everythingEnds(t); savedLoads > 0 || t.Failed() {
+			break
+		}
+	}
 	if savedLoads == 0 && !t.Failed() {
 		t.Error("no turn began with a cache from a file")
 	}
