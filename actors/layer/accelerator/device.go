@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/card"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -85,7 +86,22 @@ func (d *Device) MTP(m *layer.MTP) (layer.Held, error) {
 func (d *Device) States(hidden int) layer.States { return &layer.HostStates{Hidden: hidden} }
 
 // Arena implements layer.Device. A device has one arena.
-func (d *Device) Arena(budget int64) *memory.Arena { return memory.NewArenaIn(d.blocks, budget) }
+func (d *Device) Arena(budget int64) *memory.Arena {
+	return memory.NewArenaIn(remote{d.blocks}, budget)
+}
+
+// remote is the blocks of a card as memory.Remote.
+type remote struct{ *card.Blocks }
+
+// Restore implements memory.Remote.
+func (r remote) Restore(l tensor.KVLayout, rows []memory.Saved) {
+	number := func(block []byte) uint32 { return uint32(r.Offset(block) / int64(l.BlockBytes())) }
+	saved := make([]launch.SavedRow, len(rows))
+	for i, s := range rows {
+		saved[i] = launch.SavedRow{Block: number(s.Block), Slot: uint32(s.Slot), From: number(s.Rows), Row: uint32(s.Row)}
+	}
+	r.Blocks.Restore(l, saved)
+}
 
 // Prompt implements layer.Device.
 func (d *Device) Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) layer.Cache {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/shoal-llm/shoal/internal/native"
@@ -14,6 +15,7 @@ type Module struct {
 	c      *Context
 	handle uintptr
 	// Arguments of a launch: values, then pointers to them. The driver copies them in Launch.
+	mu   sync.Mutex // guards args
 	args *Pinned
 }
 
@@ -108,11 +110,14 @@ type Grid struct {
 }
 
 // Launch puts a kernel into a stream. Arguments are Pointer, uint32, uint64 and float32, in the
-// order and of the widths of the kernel's parameters. It takes 4 to 6 µs.
+// order and of the widths of the kernel's parameters. It takes 4 to 6 µs. It may be
+// called concurrently.
 func (k *Kernel) Launch(s *Stream, g Grid, args ...any) error {
 	if len(args) > maxParameters {
 		return fmt.Errorf("cuda: %s: %d arguments", k.name, len(args))
 	}
+	k.m.mu.Lock()
+	defer k.m.mu.Unlock()
 	memory := k.m.args
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&memory.Bytes()[0])), 2*maxParameters)
 	for i, a := range args {

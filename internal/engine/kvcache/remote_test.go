@@ -17,9 +17,11 @@ import (
 
 // device is a memory.Remote whose handles fault when the host touches them.
 type device struct {
-	mu   sync.Mutex
+	mu   *sync.Mutex
 	maps map[*byte][]byte // content by handle
 	all  [][]byte
+
+	copies, restores, rows int // calls of Read, Write and Copy; calls of Restore, and their rows
 }
 
 func (d *device) Map(n, _ int) ([]byte, error) {
@@ -51,10 +53,40 @@ func (d *device) at(block []byte) []byte {
 	panic("not a block of this device")
 }
 
-func (d *device) Zero(b []byte)        { clear(d.at(b)) }
-func (d *device) Read(to, b []byte)    { copy(to, d.at(b)) }
-func (d *device) Write(b, from []byte) { copy(d.at(b), from) }
-func (d *device) Copy(to, from []byte) { copy(d.at(to), d.at(from)) }
+func (d *device) Zero(b []byte) { clear(d.at(b)) }
+
+func (d *device) Read(to, b []byte) {
+	d.copies++
+	copy(to, d.at(b))
+}
+
+func (d *device) Write(b, from []byte) {
+	d.copies++
+	copy(d.at(b), from)
+}
+
+func (d *device) Copy(to, from []byte) {
+	d.copies++
+	copy(d.at(to), d.at(from))
+}
+
+func (d *device) Restore(l tensor.KVLayout, rows []memory.Saved) {
+	d.restores++
+	d.rows += len(rows)
+	type slot struct {
+		block *byte
+		slot  int
+	}
+	seen := map[slot]bool{}
+	for _, r := range rows {
+		at := slot{&r.Block[0], r.Slot}
+		if seen[at] {
+			panic("two rows for a slot: their order is undefined")
+		}
+		seen[at] = true
+		l.LoadRow(d.at(r.Block), r.Slot, d.at(r.Rows), r.Row)
+	}
+}
 
 // TestRemote: the life of a sequence leaves the same rows on a device as in host memory, under every
 // policy that goes by position. The host touches no block of the device.
@@ -62,7 +94,7 @@ func TestRemote(t *testing.T) {
 	for _, spec := range []string{"full", "streaming:sink=4,recent=60", "streaming:sink=3,recent=130"} {
 		for _, g := range []Geometry{small, windowed, mixed} {
 			p := parse(spec)
-			live := func(a *memory.Arena) (rows []byte) {
+			live := func(a *memory.Arena, d *device) (rows []byte) {
 				note := func(s *Store) {
 					for layer := range g.Layers {
 						for head := s.heads.Lo; head < s.heads.Hi; head++ {
@@ -102,24 +134,32 @@ func TestRemote(t *testing.T) {
 					t.Fatal(err)
 				}
 				note(owner)
-				for _, n := range []int{1, 1, 3, 64, 1} {
-					at := owner.Tokens()
-					if err := owner.Reserve(at + n + 2); err != nil {
+				for _, step := range [][2]int{{1, 2}, {1, 70}, {3, 2}, {64, 2}, {1, 2}} { // 70 tokens take some slots twice
+					at, n, more := owner.Tokens(), step[0], step[1]
+					if err := owner.Reserve(at + n + more); err != nil {
 						t.Fatal(err)
 					}
-					write(owner, at, at+n+2)
+					write(owner, at, at+n+more)
+					before := *d
 					owner.Commit(n) // the others are rolled back
+					if d.copies > before.copies || d.restores > before.restores+1+min(1, g.Local.KDim) {
+						t.Errorf("%s: a rollback of %d tokens took %d copies of blocks and %d restores", spec, more,
+							d.copies-before.copies, d.restores-before.restores)
+					}
 					note(owner)
 				}
 				owner.Release()
 				segment.Release()
 				return rows
 			}
-			host, d := memory.NewArena(1<<24), &device{maps: map[*byte][]byte{}}
+			host, d := memory.NewArena(1<<24), &device{mu: new(sync.Mutex), maps: map[*byte][]byte{}}
 			there := memory.NewArenaIn(d, 1<<24)
-			want := live(host)
-			if got := live(there); !bytes.Equal(got, want) {
+			want := live(host, &device{})
+			if got := live(there, d); !bytes.Equal(got, want) {
 				t.Errorf("%s: rows on a device differ from those in host memory", spec)
+			}
+			if d.rows == 0 && p.Evicts() {
+				t.Errorf("%s: no row was restored", spec)
 			}
 			if there.Used() != 0 || len(d.maps) != 0 {
 				t.Errorf("%s: %d bytes and %d slabs remain", spec, there.Used(), len(d.maps))

@@ -221,6 +221,7 @@ func (s *Store) WriteElsewhere(layer, pos, n int, place func(head, i, slot int, 
 		return false
 	}
 	together, _ := s.BatchedDecode(layer, pos, n)
+	var r restored
 	for head := s.heads.Lo; head < s.heads.Hi; head++ {
 		t := s.table(layer, head)
 		switch {
@@ -232,7 +233,7 @@ func (s *Store) WriteElsewhere(layer, pos, n int, place func(head, i, slot int, 
 		}
 		entries := s.undo.entries[s.index(layer, head)*s.undo.per+pos-s.tokens:][:n]
 		if entries[0].slot > 0 {
-			s.rewind(t, pos-s.tokens)
+			s.unwrite(t, pos-s.tokens, &r)
 		}
 		for i := range entries {
 			slot, old, at := s.assign(t, pos+i)
@@ -243,6 +244,7 @@ func (s *Store) WriteElsewhere(layer, pos, n int, place func(head, i, slot int, 
 			t.n = max(t.n, slot+1)
 		}
 	}
+	s.restore(&r)
 	return true
 }
 

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -177,25 +178,61 @@ func (s *Store) stageRun(t *table, pos, m int) (slot, n int, old []byte, at int)
 
 // rollback undoes the tokens of the step from the n-th on, newest first.
 func (s *Store) rollback(n int) {
+	var r restored
 	for i := range s.tables {
 		t := &s.tables[i]
 		if t.rule.KeepsAll() {
 			t.n = min(t.n, s.tokens+n)
 		} else {
-			s.rewind(t, n)
+			s.unwrite(t, n, &r)
 		}
+	}
+	s.restore(&r)
+	for i := range s.tables {
+		t := &s.tables[i]
 		if t.indexed > t.n {
 			s.reindex(t, t.n, t.n)
 		}
 	}
 }
 
-// rewind undoes the step's writes to an evicting table, from its n-th token on, newest first.
+// restored holds old rows on a device that return to their slots together, by the class of their tables.
+type restored [2][]memory.Saved
+
+// add adds the old row of a slot. It replaces that of a later token of the step in the same slot. The rows of
+// a table are added together, and first is the first of them.
+func (r *restored) add(class, first int, row memory.Saved) {
+	of := r[class][first:]
+	if i := slices.IndexFunc(of, func(x memory.Saved) bool { return x.Slot == row.Slot && &x.Block[0] == &row.Block[0] }); i >= 0 {
+		of[i] = row
+		return
+	}
+	r[class] = append(r[class], row)
+}
+
+// restore copies rows back to their slots, by one call of the device for each layout.
+func (s *Store) restore(r *restored) {
+	for class, l := range [...]tensor.KVLayout{s.g.Layout, s.g.Local} {
+		s.arena.Restore(l, r[class])
+	}
+}
+
+// rewind undoes the step's writes to an evicting table, from its n-th token on.
 func (s *Store) rewind(t *table, n int) {
+	var r restored
+	s.unwrite(t, n, &r)
+	s.restore(&r)
+}
+
+// unwrite is rewind, newest token first, which leaves rows on a device to restore.
+func (s *Store) unwrite(t *table, n int, r *restored) {
+	first := len(r[s.undo.class(t)])
 	base := s.index(t.Layer, t.Index) * s.undo.per
 	for j := s.undo.per - 1; j >= n; j-- {
 		if s.undo.entries[base+j].slot > 0 {
-			s.putBack(t, base, j)
+			if old, ok := s.putBack(t, base, j); ok {
+				r.add(s.undo.class(t), first, old)
+			}
 			t.attention = t.attention[:0] // of that token, or a later one
 		}
 	}
@@ -205,18 +242,20 @@ func (s *Store) rewind(t *table, n int) {
 	}
 }
 
-// putBack undoes the i-th token of the step in a table whose entries start at base.
-func (s *Store) putBack(t *table, base, i int) {
+// putBack undoes the i-th token of the step in a table whose entries start at base. It returns the old row
+// if that is on a device, for restore.
+func (s *Store) putBack(t *table, base, i int) (old memory.Saved, later bool) {
 	entry := base + i
 	e := s.undo.entries[entry]
 	s.undo.entries[entry] = undoEntry{}
 	slot := int(e.slot - 1)
 	if e.old >= 0 {
 		rows, at := s.undo.row(t, i)
-		to, of := s.arena.Window(), s.arena.Window()
-		t.layout.LoadRow(to.Edit(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots, of.Read(rows), at)
-		to.Close()
-		s.updateHalf(t, slot)
+		old = memory.Saved{Block: t.rows()[slot/tensor.BlockSlots], Slot: slot % tensor.BlockSlots, Rows: rows, Row: at}
+		if later = s.arena.OnDevice(); !later {
+			t.layout.LoadRow(old.Block, old.Slot, rows, at)
+			s.updateHalf(t, slot)
+		}
 	}
 	t.Positions[slot] = e.old
 	if e.old >= 0 && t.offsets != nil {
@@ -227,4 +266,5 @@ func (s *Store) putBack(t *table, base, i int) {
 	if t.Scores != nil {
 		t.Scores[slot] = e.score
 	}
+	return old, later
 }

@@ -6,11 +6,13 @@ import (
 	"sync"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
+	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
 // Blocks is the memory of caches on a card: one allocation, and address space of the same size for
-// handles. The host faults when it touches a handle. It implements memory.Remote.
+// handles. The host faults when it touches a handle. It has the methods of memory.Remote, but for Restore's rows.
 type Blocks struct {
 	card *Card
 	base cuda.Pointer
@@ -135,6 +137,21 @@ func (b *Blocks) Read(to, block []byte) {
 func (b *Blocks) Write(block, from []byte) {
 	b.Settle()
 	b.card.Upload(b.at(block), from)
+}
+
+// Restore copies saved rows of a layout back to their slots, by one kernel.
+func (b *Blocks) Restore(l tensor.KVLayout, rows []launch.SavedRow) {
+	b.Settle()
+	c := b.card
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for part := range slices.Chunk(rows, staging/launch.SavedRowBytes) {
+		for i, r := range part {
+			r.Put(c.buffer.Bytes()[launch.SavedRowBytes*i:])
+		}
+		c.Do(launch.RestoreRows{Type: l.Type, Arena: b.base, HeadDim: l.KDim, Rows: c.buffer.Device(), N: len(part)})
+		c.Wait() // the kernel reads the buffer
+	}
 }
 
 // Copy implements memory.Remote.

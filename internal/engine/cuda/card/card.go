@@ -22,8 +22,8 @@ const Margin = 512 << 20
 // staging is the size of the pinned buffer for copies.
 const staging = 32 << 20
 
-// Card is a card in use. Alloc, Upload, Download and the methods of Blocks may be called concurrently;
-// one goroutine puts operations into the stream.
+// Card is a card in use. Alloc, Do, Upload, Download and the methods of Blocks may be called concurrently. One
+// goroutine uses a Sequence.
 type Card struct {
 	*cuda.Context
 	Stream *cuda.Stream

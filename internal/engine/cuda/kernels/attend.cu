@@ -215,7 +215,8 @@ ATTEND_SCORES(attend_scores_bf16, BF16)
 ATTEND_SCORES(attend_scores_int8, INT8)
 #undef ATTEND_SCORES
 
-// Tops are the largest scores of the blocks of a run, for QUERIES queries, and what the softmax by blocks needs of them.
+// Tops are the largest scores of the blocks of a run, for QUERIES queries, and the correction factors of the softmax by
+// blocks.
 struct Tops {
   float4 largest[RUN / SLOTS], correct[RUN / SLOTS]; // up to a block; the factor of what was before it
 
@@ -420,8 +421,8 @@ template <int type> DEVICE void attend(const float *q, uint32_t ldq, const Row *
 #define PARTS 4
 
 // attend_part is attend of a quarter of the columns of the output (blockIdx.y % PARTS), with few rows: attend_scores has
-// computed the scores (given, ld apart). The chain over the slots takes the time, so threads 0 to 127 do nothing else,
-// and threads from 128 on bring the values: for heads of up to 128 elements a thread has a column of a query. With
+// computed the scores (given, ld apart). The chain of additions over the slots takes the time, so threads 0 to 127 do
+// nothing else, and the threads from 128 on copy values to shared memory: for heads of up to 128 elements a thread has a column of a query. With
 // last, there is one run, and each part is 32 columns: the output is then complete. 256 threads.
 template <int type> DEVICE void attend_part(const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, int window, float *states, const float *given, uint32_t ld, Output output, bool last) {
   constexpr uint32_t STAGES = 6, STAGE_BYTES = 4096, COPIES = STAGE_BYTES / 16 / 128;

@@ -24,7 +24,7 @@ DEVICE float rms_factor(const float *x, uint32_t n, float eps) {
 
 // rms_norm is tensor.RMSNorm of rows x (rows, n) by weight (n), plus residual (rows, n) where there is
 // one. The result goes to out, or rounded to bytes and scales, or to both. n is a multiple of 32, at
-// most MAX_NORM. A block of 512 threads is a row, so that many rows are under way at once.
+// most MAX_NORM. A block of 512 threads computes a row, so a card computes many rows at once.
 KERNEL THREADS(512, 4) rms_norm(const float *x, const float *weight, const float *residual, float eps, float *out, int8_t *bytes, float *scales, uint32_t n) {
   SHARED float4 row[MAX_NORM / 4];
   SHARED float factor;

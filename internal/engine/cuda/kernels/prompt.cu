@@ -1,6 +1,7 @@
 // Attention of a prompt: successive tokens of one sequence, of which each sees the slots up to its own.
-// A thread block computes up to PROMPT_ROWS rows, (token, head), of a KV head. Shared memory can give a thread a word a
-// clock of four, so a thread computes a tile of several rows and slots, or rows and columns, from what it reads.
+// A thread block computes up to PROMPT_ROWS rows, (token, head), of a KV head. Shared memory delivers 32 words per clock
+// to a multiprocessor with 128 lanes. So a thread computes a tile of several rows and slots, or rows and columns, and
+// uses each word that it reads several times.
 #define PROMPT_THREADS 128
 #define PROMPT_ROWS 32
 #define PROMPT_PIECE 8192 // bytes of keys or values that are copied at once
@@ -60,7 +61,7 @@ template <int type, int count> DEVICE void score_quads(float (*s)[4], const floa
   }
 }
 
-// wide_value reads n elements of a value, 4 or 8, aligned to as many.
+// wide_value reads n elements of a value, 4 or 8. The address is a multiple of the size of n elements.
 template <int type, int n> DEVICE void wide_value(float *to, const uint8_t *from) {
   if constexpr (n == 8) {
     wide_value<type, 4>(to, from), wide_value<type, 4>(to + 4, from + 4 * bytes_of<type>);
@@ -128,7 +129,7 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     end_copies();
     place ^= PROMPT_PIECE;
   };
-  // arrived waits for the next piece, and lets the one after it come.
+  // arrived waits for the next piece and starts the copy of the one after it.
   auto arrived = [&] {
     wait_copies<0>();
     wait_block();

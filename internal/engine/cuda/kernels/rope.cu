@@ -32,18 +32,21 @@ struct Place {
   uint32_t slot, block, saved, unused;
 };
 
-// save copies the key (at 0) or the value (at 1) of a slot to its place. It is called by a warp.
-template <int type> DEVICE void save(const Cache<type> &c, Place place, int at) {
-  const uint8_t *from = c.block(place.slot / SLOTS);
-  uint8_t *to = c.numbered(place.block);
-  uint32_t of = place.slot % SLOTS;
-  if (type == INT8 && threadIdx.x == 0) ((float *)(to + c.scales_at()))[at * SLOTS + place.saved] = ((const float *)(from + c.scales_at()))[at * SLOTS + of];
-  from += at * c.values_at(), to += at * c.values_at();
+template <typename T> DEVICE void copy_number(uint8_t *to, uint32_t i, const uint8_t *from, uint32_t j) { ((T *)to)[i] = ((const T *)from)[j]; }
+
+// copy_row copies the key (at 0) or the value (at 1) of a slot of a block to a row of a block in row form, or back. It is
+// called by a warp.
+template <int type, bool back> DEVICE void copy_row(const Cache<type> &c, uint8_t *block, uint32_t slot, uint8_t *rows, uint32_t row, int at) {
+  uint8_t *to = back ? block : rows, *from = back ? rows : block;
+  if (type == INT8 && threadIdx.x == 0)
+    copy_number<uint32_t>(to + c.scales_at(), at * SLOTS + (back ? slot : row), from + c.scales_at(), at * SLOTS + (back ? row : slot));
+  to += at * c.values_at(), from += at * c.values_at();
   for (uint32_t i = threadIdx.x; i < c.dim; i += 32) {
-    uint32_t k = at ? of * c.dim + i : c.key(of, i), saved = place.saved * c.dim + i;
-    if constexpr (type == F32) ((uint32_t *)to)[saved] = ((const uint32_t *)from)[k];
-    else if constexpr (type == BF16) ((uint16_t *)to)[saved] = ((const uint16_t *)from)[k];
-    else to[saved] = from[k];
+    uint32_t k = at ? slot * c.dim + i : c.key(slot, i), r = row * c.dim + i;
+    uint32_t into = back ? k : r, of = back ? r : k;
+    if constexpr (type == F32) copy_number<uint32_t>(to, into, from, of);
+    else if constexpr (type == BF16) copy_number<uint16_t>(to, into, from, of);
+    else copy_number<uint8_t>(to, into, from, of);
   }
 }
 
@@ -136,7 +139,7 @@ template <int type> DEVICE void rope_write(float *qkv, uint32_t ld, Turn turn, c
   Cache<type> cache(tables, arena, r, index * kvheads + head, dim);
   Place place = {r.slot, ~0u};
   if (places) place = places[blockIdx.y * kvheads + head];
-  if (place.block != ~0u) save(cache, place, value);
+  if (place.block != ~0u) copy_row<type, false>(cache, cache.block(place.slot / SLOTS), place.slot % SLOTS, cache.numbered(place.block), place.saved, value);
   put(cache, place.slot, value, x);
 }
 
@@ -148,3 +151,22 @@ ROPE_WRITE(rope_write_f32, F32)
 ROPE_WRITE(rope_write_bf16, BF16)
 ROPE_WRITE(rope_write_int8, INT8)
 #undef ROPE_WRITE
+
+// SavedRow is launch.SavedRow: a row of a block in row form, and the slot of a block that it was copied from.
+struct SavedRow {
+  uint32_t block, slot, from, row;
+};
+
+// restore_rows copies saved rows of caches back to their slots. A warp has the key or the value of a row.
+template <int type> DEVICE void restore_rows(const SavedRow *saved, uint8_t *arena, uint32_t dim) {
+  SavedRow s = saved[blockIdx.x];
+  Cache<type> cache(nullptr, arena, Row{}, 0, dim);
+  copy_row<type, true>(cache, cache.numbered(s.block), s.slot, cache.numbered(s.from), s.row, blockIdx.y);
+}
+
+#define RESTORE_ROWS(name, type) \
+  KERNEL THREADS(32, 16) name(const SavedRow *saved, uint8_t *arena, uint32_t dim) { restore_rows<type>(saved, arena, dim); }
+RESTORE_ROWS(restore_rows_f32, F32)
+RESTORE_ROWS(restore_rows_bf16, BF16)
+RESTORE_ROWS(restore_rows_int8, INT8)
+#undef RESTORE_ROWS

@@ -33,6 +33,24 @@ type Place struct {
 // PlaceBytes is the size of a Place.
 const PlaceBytes = 16
 
+// SavedRow is a row of a block in row form (tensor.KVLayout.SaveRow), and the slot of a block that it was copied
+// from. Blocks have numbers in the arena. Memory that the card reads holds an array of them, 16 bytes each,
+// little-endian.
+type SavedRow struct {
+	Block, Slot uint32
+	From, Row   uint32
+}
+
+// SavedRowBytes is the size of a SavedRow.
+const SavedRowBytes = 16
+
+// Put writes the little-endian bytes of a saved row.
+func (r SavedRow) Put(to []byte) {
+	for i, v := range [...]uint32{r.Block, r.Slot, r.From, r.Row} {
+		binary.LittleEndian.PutUint32(to[4*i:], v)
+	}
+}
+
 // NoBlock is the number of no block.
 const NoBlock = ^uint32(0)
 
@@ -103,4 +121,21 @@ func (o RopeWrite) Calls() ([]Call, error) {
 	return []Call{{"rope_write_" + suffix, cuda.Grid{X: o.Heads + 2*o.KVHeads, Y: o.N, Threads: 32},
 		slices.Concat([]any{o.QKV, uint32(o.Ld)}, o.args(), []any{o.Rows, o.Tables, o.Arena,
 			uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim), uint32(o.Index), o.Places})}}, nil
+}
+
+// RestoreRows is tensor.KVLayout.LoadRow of saved rows of caches, in any order: no two of them have the same slot.
+type RestoreRows struct {
+	Type    tensor.DType // F32, BF16, Int8
+	Arena   cuda.Pointer
+	HeadDim int
+	Rows    cuda.Pointer // (N) SavedRow
+	N       int
+}
+
+func (o RestoreRows) Calls() ([]Call, error) {
+	suffix, err := Cache{Type: o.Type, KVHeads: 1, HeadDim: o.HeadDim}.suffix(1)
+	if err != nil || o.N == 0 {
+		return nil, err
+	}
+	return []Call{{"restore_rows_" + suffix, cuda.Grid{X: o.N, Y: 2, Threads: 32}, []any{o.Rows, o.Arena, uint32(o.HeadDim)}}}, nil
 }

@@ -29,7 +29,8 @@ func TestCallsNameKernels(t *testing.T) {
 		Attend{Cache: Cache{Type: tensor.BF16, KVHeads: 2, HeadDim: 64}, Heads: 4, N: 1, Slots: 5, Rotation: Rotation{Cos: 1}})
 	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8} {
 		c := Cache{Type: dt, KVHeads: 2, HeadDim: 64}
-		all = append(all, RopeWrite{Cache: c, Heads: 8, N: 3}, Attend{Cache: c, Heads: 8, N: 30, Slots: 5000},
+		all = append(all, RestoreRows{Type: dt, HeadDim: 64, N: 3}, RopeWrite{Cache: c, Heads: 8, N: 3},
+			Attend{Cache: c, Heads: 8, N: 30, Slots: 5000},
 			Attend{Cache: c, Heads: 8, N: 3, Slots: 5000}, Attend{Cache: Cache{Type: dt, KVHeads: 2, HeadDim: 128}, Heads: 8, N: 1, Slots: 1000},
 			Attend{Cache: c, Heads: 8, N: 3, Slots: 5, Prompt: true, To: Rounded{1, 2}, Out: 3})
 		all = append(all, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100}, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100, Prompt: true})
@@ -59,6 +60,7 @@ func TestCallsRefuse(t *testing.T) {
 			Heads: 4, N: 2, Slots: 5, Rotation: Rotation{Cos: 1}},
 		"5 query heads for 2":   Attend{Cache: Cache{Type: tensor.F32, KVHeads: 2, HeadDim: 64}, Heads: 5, N: 1},
 		"at most 256":           RopeWrite{Cache: Cache{Type: tensor.F32, KVHeads: 2, HeadDim: 264}, Heads: 2, N: 1},
+		"heads of 12 elements":  RestoreRows{Type: tensor.BF16, HeadDim: 12, N: 1},
 		"a cache of f16":        RopeWrite{Cache: Cache{Type: tensor.F16, KVHeads: 2, HeadDim: 64}, Heads: 2, N: 1},
 		"before rounding":       Attend{Cache: Cache{Type: tensor.F32, KVHeads: 2, HeadDim: 80}, Heads: 2, N: 1, Slots: 1, To: Rounded{1, 2}},
 		"an embedding of mxfp4": Embed{Type: tensor.MXFP4, Rows: 1, Cols: 64},

@@ -18,7 +18,8 @@ var cacheComparisons = func() (all []comparison) {
 			func(k *card, r *rand.Rand) {
 				k.rotations(r, t, false)
 				k.rotations(r, t, true)
-			}})
+			}}, comparison{fmt.Sprintf("restored rows of a cache of %v", t), []string{"restore_rows_" + t.String()},
+			func(k *card, r *rand.Rand) { k.restored(r, t) }})
 	}
 	return all
 }()
@@ -163,6 +164,32 @@ func (k *card) rotations(r *rand.Rand, t tensor.DType, placed bool) {
 	}
 }
 
+// restored gives half of the slots of two blocks the rows of two others, in row form.
+func (k *card) restored(r *rand.Rand, t tensor.DType) {
+	const blocks = 4
+	for _, dim := range []int{64, 80, 256} {
+		l := tensor.KVLayout{Type: t, KDim: dim, VDim: dim}
+		size := l.BlockBytes()
+		arena := make([]byte, blocks*size)
+		for i := range arena {
+			arena[i] = byte(r.Uint32())
+		}
+		got := k.upload(arena)
+		order, rows := r.Perm(blocks*tensor.BlockSlots), []byte(nil)
+		for i, at := range r.Perm(2 * tensor.BlockSlots)[:tensor.BlockSlots] {
+			to, from := at/tensor.BlockSlots, 2+order[i]%2
+			row := launch.SavedRow{
+				Block: uint32(to), Slot: uint32(at % tensor.BlockSlots), From: uint32(from), Row: uint32(order[i] / 2 % tensor.BlockSlots),
+			}
+			rows = append(rows, make([]byte, launch.SavedRowBytes)...)
+			row.Put(rows[launch.SavedRowBytes*i:])
+			l.LoadRow(arena[to*size:][:size], int(row.Slot), arena[from*size:][:size], int(row.Row))
+		}
+		k.run(launch.RestoreRows{Type: t, Arena: got, HeadDim: dim, Rows: k.upload(rows), N: len(rows) / launch.SavedRowBytes})
+		k.equalBytes(fmt.Sprintf("%d elements", dim), k.download(got, len(arena)), arena)
+	}
+}
+
 // equalCache compares an arena. The bits of NaN in caches of floats are undefined.
 func (k *card) equalCache(what string, p cuda.Pointer, c *hostCache) {
 	got := k.download(p, len(c.arena))
@@ -177,8 +204,12 @@ func (k *card) equalCache(what string, p cuda.Pointer, c *hostCache) {
 		k.equalFloats(what+", cache", p, floatsOf(c.arena))
 		return
 	}
+	k.equalBytes(what, got, c.arena)
+}
+
+func (k *card) equalBytes(what string, got, want []byte) {
 	if k.err == nil {
-		if n, first := differences(got, c.arena); n > 0 {
+		if n, first := differences(got, want); n > 0 {
 			k.err = fmt.Errorf("%s, cache: %d of %d bytes differ from the CPU's, first at %d", what, n, len(got), first)
 		}
 	}

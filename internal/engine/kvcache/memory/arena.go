@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 var (
@@ -103,6 +105,16 @@ func (a *Arena) CopyBlock(to, from []byte) {
 		return
 	}
 	copy(to, from)
+}
+
+// OnDevice reports whether blocks are in the memory of a device.
+func (a *Arena) OnDevice() bool { return a.remote != nil }
+
+// Restore is Remote.Restore for blocks of a device.
+func (a *Arena) Restore(l tensor.KVLayout, rows []Saved) {
+	if len(rows) > 0 {
+		a.remote.Restore(l, rows)
+	}
 }
 
 // OnHost returns blocks in the host's memory: copies of those of a device.

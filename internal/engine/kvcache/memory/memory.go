@@ -6,6 +6,8 @@
 // copies one block at a time. An arena in host memory has no Remote, and its windows copy nothing.
 package memory
 
+import "github.com/shoal-llm/shoal/internal/engine/tensor"
+
 // Remote is the memory of a device. Its methods may be called concurrently. They run in order
 // with the device's work on the blocks. If the device fails, they do not return: its owner ends the
 // process, because the blocks are lost.
@@ -21,6 +23,17 @@ type Remote interface {
 	Write(block, from []byte)
 	// Copy copies a block to another one.
 	Copy(to, from []byte)
+	// Restore is tensor.KVLayout.LoadRow of several rows. No two of them have the same slot.
+	Restore(l tensor.KVLayout, rows []Saved)
+}
+
+// Saved is a row of a block in row form (tensor.KVLayout.SaveRow), and the slot of a block that it was copied
+// from.
+type Saved struct {
+	Block []byte
+	Slot  int
+	Rows  []byte
+	Row   int
 }
 
 // Window gives the host access to the blocks of an arena, one block at a time. The zero Window is for

@@ -93,6 +93,9 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(read_all, 2);
   ADD(rms_norm, 4);
   ADD(rms_norm_split, 4);
+  ADD(restore_rows_bf16, 1);
+  ADD(restore_rows_f32, 1);
+  ADD(restore_rows_int8, 1);
   ADD(rope_write_bf16, 0);
   ADD(rope_write_f32, 0);
   ADD(rope_write_int8, 0);
