@@ -131,7 +131,8 @@ func (e *Epoch) SaveIdle(o SaveOrder) {
 	})
 }
 
-// save writes one cache, and returns the bytes of its rows.
+// save writes one cache, and returns the bytes of its rows. A cache that is in a file already is not written again, such
+// as that of a session that was idle when the epoch began.
 func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 	r := o.Request
 	c := tier.SavedCache{Key: tier.Key(r.Key), Digest: [32]byte(r.Digest), Tokens: int(r.Tokens), Until: s.store.Until(r.Millis)}
@@ -149,7 +150,9 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	bytes = bodies(pieces)
+	if bytes = bodies(pieces); s.store.Has(c) {
+		return bytes, nil
+	}
 	w, err := s.store.Create(c, len(pieces), bytes)
 	if err != nil {
 		return tier.SavedBytes(len(pieces), bytes), err

@@ -58,10 +58,13 @@ type savedEnd struct {
 	err   error
 }
 
-func (x *savingSocket) save() <-chan savedEnd {
+func (x *savingSocket) save() <-chan savedEnd { return x.saveFor(1<<30, 0) }
+
+// saveFor writes the cache of a session that ends in a number of milliseconds.
+func (x *savingSocket) saveFor(millis int64, digest byte) <-chan savedEnd {
 	end := make(chan savedEnd, 1)
-	x.e.SaveIdle(SaveOrder{Request: &proto.SavedRequest{Key: make([]byte, 32), Seq: 7, Tokens: savedTokens, Digest: make([]byte, 32),
-		Millis: 1 << 30}, Effects: func() error { return nil }, Until: time.Now().Add(time.Minute),
+	x.e.SaveIdle(SaveOrder{Request: &proto.SavedRequest{Key: make([]byte, 32), Seq: 7, Tokens: savedTokens,
+		Digest: append(make([]byte, 31), digest), Millis: millis}, Effects: func() error { return nil }, Until: time.Now().Add(time.Minute),
 		Done: func(bytes int64, err error) { end <- savedEnd{bytes, err} }})
 	return end
 }
@@ -99,6 +102,23 @@ func TestSaveAcrossEpochs(t *testing.T) {
 		got := <-x.save()
 		if over.Store(true); same && got.err != nil || !same && !errors.Is(got.err, errGone) {
 			t.Errorf("same cache %v: %v", same, got.err)
+		}
+	}
+}
+
+// TestSaveTwice: an order for a cache that is in a file succeeds without a write, also if the order came later. A cache of
+// other tokens, or of a longer session, is written.
+func TestSaveTwice(t *testing.T) {
+	x := newSavingSocket(t, 1<<28)
+	first := <-x.saveFor(1<<30, 0)
+	for _, order := range []struct {
+		millis int64
+		digest byte
+		writes uint64
+	}{{1<<30 + 1000, 0, 1}, {1<<30 - 60_000, 0, 1}, {1<<30 + 60_000, 0, 2}, {1<<30 + 60_000, 1, 3}} {
+		got := <-x.saveFor(order.millis, order.digest)
+		if n := x.e.saver.store.Stats().Written; got != first || got.err != nil || n != order.writes {
+			t.Errorf("%+v: %+v, want %+v; %d files were written", order, got, first, n)
 		}
 	}
 }

@@ -329,6 +329,19 @@ func (s *Saved) Find(k Key) (SavedCache, bool) {
 	return at.Value.(*savedFile).SavedCache, true
 }
 
+// untilSlack is the time by which the ends of equal caches may differ: that of a message between two nodes.
+const untilSlack = 5 * time.Second
+
+// Has reports whether a file has this cache, until the same time or later. While the disk is not used it returns false.
+func (s *Saved) Has(c SavedCache) bool {
+	have, ok := s.Find(c.Key)
+	if !ok || have.Until < c.Until-untilSlack.Milliseconds() {
+		return false
+	}
+	have.Until = c.Until
+	return have == c
+}
+
 // Stats returns the counters.
 func (s *Saved) Stats() SavedStats {
 	if s == nil {
