@@ -97,15 +97,16 @@ func (c *Caches) FindSaved(k tier.Key) *proto.SavedReply {
 	return &proto.SavedReply{Prompt: uint32(f.Prompt), Tokens: uint32(f.Tokens), Digest: f.Digest[:]}
 }
 
-// DropSaved removes the cache of a session from the disk. It calls done afterwards, from any goroutine, or at once with
-// an error if too many wait for that: the cache then stays until the time of the session is over.
+// DropSaved removes the cache of a session from the disk, and not one that is written later. It calls done afterwards,
+// from any goroutine, or at once with an error if too many wait for that.
 func (c *Caches) DropSaved(k tier.Key, done func(error)) {
 	if c.saver == nil {
 		done(nil)
 		return
 	}
+	files := c.saver.store.Remove(k)
 	select {
-	case c.saver.other <- func() { c.saver.store.Remove(k); done(nil) }:
+	case c.saver.other <- func() { done(files()) }:
 	default:
 		done(fmt.Errorf("socket: the files of %d sessions wait to be removed", waitingDrops))
 	}

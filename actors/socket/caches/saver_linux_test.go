@@ -123,6 +123,34 @@ func TestSaveTwice(t *testing.T) {
 	}
 }
 
+// TestRemovalBeforeSave: the disk is slow to remove the cache of a session. A newer session of the name writes its cache
+// meanwhile, and keeps it.
+func TestRemovalBeforeSave(t *testing.T) {
+	x := newSavingSocket(t, 1<<28)
+	if got := <-x.save(); got.err != nil {
+		t.Fatal(got.err)
+	}
+	slow, removed := make(chan struct{}), make(chan error, 1)
+	x.e.saver.other <- func() { <-slow }
+	x.e.DropSaved(tier.Key{}, func(err error) { removed <- err })
+	if f := x.e.FindSaved(tier.Key{}); f.Tokens != 0 {
+		t.Errorf("a cache that is being removed: %v", f)
+	}
+	if got := <-x.saveFor(1<<30, 1); got.err != nil {
+		t.Fatal(got.err)
+	}
+	close(slow)
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	if f := x.e.FindSaved(tier.Key{}); f.Tokens != savedTokens || f.Digest[31] != 1 {
+		t.Errorf("the cache of the newer session: %v", f)
+	}
+	if files, err := filepath.Glob(filepath.Join(x.dir, "sessions", "*", "*-*")); err != nil || len(files) != 1 {
+		t.Errorf("%v, %v", files, err)
+	}
+}
+
 // TestSaveWithoutRoom: the answer to a write for which there is no room has the size of the file.
 func TestSaveWithoutRoom(t *testing.T) {
 	x := newSavingSocket(t, 1<<28)

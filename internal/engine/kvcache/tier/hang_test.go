@@ -120,7 +120,9 @@ func TestSavedHangs(t *testing.T) {
 				if err := loads(t, s, d); err != nil {
 					t.Error(err)
 				}
-				s.Remove(d.Key)
+				if err := s.Remove(d.Key)(); err != nil {
+					t.Error(err)
+				}
 			}
 			if one := SavedBytes(3, piecesBytes); scratch.kept.Load() != one || len(filesIn(t, s)) != 1 {
 				t.Errorf("%d bytes are reserved for a file of %d; files %v", scratch.kept.Load(), one, filesIn(t, s))
@@ -199,6 +201,7 @@ func TestSavedOfGoneProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	now = now.Add(time.Second) // after the writes
 	left := func(want int) {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(gone.dir, "*-*"))
@@ -206,10 +209,14 @@ func TestSavedOfGoneProcesses(t *testing.T) {
 			t.Errorf("%d files are left, want %d; %v", len(files), want, err)
 		}
 	}
-	s.Remove(Key{1})
+	if err := s.Remove(Key{1})(); err != nil {
+		t.Error(err)
+	}
 	left(3) // its process has to remove it
 	scratch.Close()
-	s.Remove(Key{1})
+	if err := s.Remove(Key{1})(); err != nil {
+		t.Error(err)
+	}
 	left(2)
 	s.Sweep()
 	left(2)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,7 +70,8 @@ type Saved struct {
 
 	mu    sync.Mutex
 	files map[Key]*list.Element
-	order *list.List // of *savedFile, the oldest first
+	order *list.List       // of *savedFile, the oldest first
+	gone  map[string]int64 // sizes of files that are not in order any more and not removed yet, by path
 	stats SavedStats
 
 	disk   health // of all requests
@@ -105,7 +107,8 @@ func openSaved(root string, scratch *Scratch, log *slog.Logger, now func() time.
 	if err := private(root, options.Name("kv-disk")); err != nil {
 		return nil, err
 	}
-	s := &Saved{root: root, scratch: scratch, log: log, now: now, files: map[Key]*list.Element{}, order: list.New(), began: now()}
+	s := &Saved{root: root, scratch: scratch, log: log, now: now, files: map[Key]*list.Element{}, order: list.New(),
+		gone: map[string]int64{}, began: now()}
 	s.open = func(path string) (SavedMedium, error) { return os.Open(path) }
 	s.create = func() (SavedMedium, error) { return os.CreateTemp(s.dir, writingPrefix+"*") } // 0600
 	var err error
@@ -161,22 +164,29 @@ func (s *Saved) list() {
 func (s *Saved) add(f *savedFile) {
 	s.mu.Lock()
 	old := s.forget(s.files[f.Key])
+	s.uncount(f.path) // it replaced a file of this name
 	s.files[f.Key] = s.order.PushBack(f)
 	s.mu.Unlock()
 	if old != nil && old.path != f.path {
-		s.unlink(old.path)
+		_ = s.unlink(old.path)
 	}
 }
 
-// forget drops a file from the index. s.mu must be held.
+// forget drops a file from the index. Its bytes count until unlink has removed it. s.mu must be held.
 func (s *Saved) forget(at *list.Element) *savedFile {
 	if at == nil {
 		return nil
 	}
 	f := s.order.Remove(at).(*savedFile)
 	delete(s.files, f.Key)
-	s.scratch.kept.Add(-f.size)
+	s.gone[f.path] = f.size
 	return f
+}
+
+// uncount frees the bytes of a file that is not on the disk any more. s.mu must be held.
+func (s *Saved) uncount(path string) {
+	s.scratch.kept.Add(-s.gone[path])
+	delete(s.gone, path)
 }
 
 // removable returns the bytes of all complete caches.
@@ -192,7 +202,7 @@ func (s *Saved) removable() (n int64) {
 	return n
 }
 
-// removeOldest removes the oldest cache. It returns false if there is none.
+// removeOldest removes the oldest cache. It returns false if there is none, or its file cannot be removed.
 func (s *Saved) removeOldest() bool {
 	if s == nil {
 		return false
@@ -203,37 +213,57 @@ func (s *Saved) removeOldest() bool {
 		s.stats.Removed++
 	}
 	s.mu.Unlock()
-	if f == nil {
-		return false
-	}
-	s.unlink(f.path)
-	return true
+	return f != nil && s.unlink(f.path) == nil
 }
 
-// Remove removes the cache of a session, also from folders that no process holds.
-func (s *Saved) Remove(k Key) {
+// Remove drops the cache of a session, without waiting for the disk. The caller runs the returned function, which removes
+// its files, also from folders that no process holds. A cache that is written after Remove stays.
+func (s *Saved) Remove(k Key) (files func() error) {
 	if s == nil {
-		return
+		return func() error { return nil }
 	}
+	ordered, prefix := s.now(), hex.EncodeToString(k[:])+"-"
 	s.mu.Lock()
-	f := s.forget(s.files[k])
-	s.mu.Unlock()
-	if f != nil {
-		s.unlink(f.path)
-	}
-	prefix := hex.EncodeToString(k[:]) + "-"
-	s.folders(func(dir string) bool { return dir != s.dir }, func(dir string, entries []fs.DirEntry) {
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), prefix) && !held(dir) {
-				s.unlink(filepath.Join(dir, e.Name()))
-			}
+	s.forget(s.files[k])
+	var paths []string
+	for path := range s.gone {
+		if strings.HasPrefix(filepath.Base(path), prefix) {
+			paths = append(paths, path)
 		}
-	})
+	}
+	s.mu.Unlock()
+	return func() error {
+		failed := s.discard(paths)
+		listing := s.folders(func(dir string) bool { return dir != s.dir }, func(dir string, entries []fs.DirEntry) {
+			for _, e := range entries {
+				if !strings.HasPrefix(e.Name(), prefix) || held(dir) {
+					continue
+				}
+				if info, err := e.Info(); err == nil && !info.ModTime().After(ordered) {
+					failed = errors.Join(failed, s.unlink(filepath.Join(dir, e.Name())))
+				}
+			}
+		})
+		return errors.Join(failed, listing)
+	}
 }
 
-// Sweep removes the caches of sessions that are over, also those that processes left which are gone. It removes the
-// folder of a process that has been gone for a day. This process has then run for an hour, so that all processes that
-// start together have taken their folders.
+// discard removes those files that are still to be removed.
+func (s *Saved) discard(paths []string) (err error) {
+	for _, path := range paths {
+		s.mu.Lock()
+		_, gone := s.gone[path]
+		s.mu.Unlock()
+		if gone {
+			err = errors.Join(err, s.unlink(path))
+		}
+	}
+	return err
+}
+
+// Sweep removes the caches of sessions that are over, also those that processes left which are gone, and files that could
+// not be removed before. It removes the folder of a process that has been gone for a day. This process has then run for an
+// hour, so that all processes that start together have taken their folders.
 func (s *Saved) Sweep() {
 	if s == nil {
 		return
@@ -243,14 +273,16 @@ func (s *Saved) Sweep() {
 	for at := s.order.Front(); at != nil; {
 		next := at.Next()
 		if at.Value.(*savedFile).Until <= now.UnixMilli() {
-			s.forget(at) // its file is removed below
+			s.forget(at)
 		}
 		at = next
 	}
+	gone := slices.Collect(maps.Keys(s.gone))
 	s.mu.Unlock()
+	_ = s.discard(gone)
 	_ = os.Chtimes(filepath.Join(s.dir, lockName), now, now) // the time at which this process was last here
 	all := func(string) bool { return true }
-	s.folders(all, func(dir string, entries []fs.DirEntry) {
+	_ = s.folders(all, func(dir string, entries []fs.DirEntry) {
 		if dir != s.dir && now.Sub(s.began) >= time.Hour {
 			if removed, err := removeDeserted(dir, now.Add(-savedDeserted)); err != nil {
 				s.fail("removing", dir, err)
@@ -261,7 +293,7 @@ func (s *Saved) Sweep() {
 		for _, e := range entries {
 			until, ok := savedUntil(e.Name())
 			if ok && until <= now.UnixMilli() || s.left(e, now.UnixMilli()) {
-				s.unlink(filepath.Join(dir, e.Name()))
+				_ = s.unlink(filepath.Join(dir, e.Name()))
 			}
 		}
 	})
@@ -270,12 +302,12 @@ func (s *Saved) Sweep() {
 // savedDeserted is the time after which the caches of a process that is gone are removed.
 const savedDeserted = 24 * time.Hour
 
-// folders calls got with the folder of each process that is wanted.
-func (s *Saved) folders(wanted func(dir string) bool, got func(dir string, entries []fs.DirEntry)) {
+// folders calls got with the folder of each process that is wanted. It returns the errors of those that cannot be listed.
+func (s *Saved) folders(wanted func(dir string) bool, got func(dir string, entries []fs.DirEntry)) (failed error) {
 	list, err := os.ReadDir(s.root)
 	if err != nil {
 		s.fail("listing", s.root, err)
-		return
+		return err
 	}
 	for _, d := range list {
 		dir := filepath.Join(s.root, d.Name())
@@ -285,10 +317,12 @@ func (s *Saved) folders(wanted func(dir string) bool, got func(dir string, entri
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			s.fail("listing", dir, err)
+			failed = errors.Join(failed, err)
 			continue
 		}
 		got(dir, entries)
 	}
+	return failed
 }
 
 // held reports whether a process holds a folder.
@@ -354,10 +388,16 @@ func (s *Saved) Stats() SavedStats {
 	return out
 }
 
-func (s *Saved) unlink(path string) {
+// unlink removes a file, and then frees its bytes.
+func (s *Saved) unlink(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.fail("removing", path, err)
+		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uncount(path)
+	return nil
 }
 
 // fail counts and logs an error of the disk or of a file. what is the failed operation.

@@ -122,7 +122,9 @@ func TestSavedOutlivesProcess(t *testing.T) {
 	if err := saveCache(again, cacheOf(1, 20, 6000)); err != nil {
 		t.Fatal(err)
 	}
-	again.Remove(Key{2})
+	if err := again.Remove(Key{2})(); err != nil {
+		t.Error(err)
+	}
 	if _, known := again.Find(Key{2}); known || len(filesIn(t, again)) != 1 {
 		t.Fatal("a session that has ended has a cache")
 	}
@@ -243,4 +245,96 @@ func FuzzSaved(f *testing.F) {
 			t.Fatalf("%+v of %d bytes", c, size)
 		}
 	})
+}
+
+// A removal does not touch a cache that is written after it was ordered, on this process or by one that is gone.
+func TestSavedRemovedBeforeWrite(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	until := now.Add(time.Hour).UnixMilli()
+	s, _ := savedIn(t, dir, 10_000, &now)
+	gone, scratch := savedIn(t, dir, 10_000, &now)
+	for _, x := range []*Saved{s, gone} {
+		if err := saveCache(x, cacheOf(1, 8, until)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now = time.Now().Add(time.Second)
+	files := s.Remove(Key{1})
+	if _, known := s.Find(Key{1}); known {
+		t.Error("a session that has ended has a cache")
+	}
+	for _, x := range []*Saved{s, gone} {
+		for _, c := range []SavedCache{cacheOf(1, 9, until), cacheOf(2, 9, until)} { // the file of the first has the same name
+			if err := saveCache(x, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	scratch.Close()
+	newer := filepath.Join(gone.dir, filepath.Base(s.files[Key{1}].Value.(*savedFile).path))
+	if err := os.Chtimes(newer, now, now.Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := files(); err != nil || len(filesIn(t, s)) != 2 || len(filesIn(t, gone)) != 2 {
+		t.Errorf("%v: %v and %v are left", err, filesIn(t, s), filesIn(t, gone))
+	}
+	if err := loads(t, s, cacheOf(1, 9, until)); err != nil {
+		t.Errorf("the cache of the next session: %v", err)
+	}
+	if got := s.Stats(); got.Caches != 2 || got.Bytes != 2*SavedBytes(3, piecesBytes) {
+		t.Errorf("%+v", got)
+	}
+	now = now.Add(2 * time.Second)
+	if err := s.Remove(Key{1})(); err != nil || len(filesIn(t, s)) != 1 || len(filesIn(t, gone)) != 1 {
+		t.Errorf("%v: %v and %v are left", err, filesIn(t, s), filesIn(t, gone))
+	}
+}
+
+// A file that cannot be removed counts, and is removed later. No other file is removed for it.
+func TestSavedCannotBeRemoved(t *testing.T) {
+	now, one := time.UnixMilli(1000), SavedBytes(3, piecesBytes)
+	s, scratch := savedIn(t, t.TempDir(), 4*one, &now)
+	stuck := func(i byte) (path string) {
+		c := cacheOf(i, 8, 5000)
+		if err := saveCache(s, c); err != nil {
+			t.Fatal(err)
+		}
+		path = filepath.Join(s.dir, c.name())
+		if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first, second := stuck(1), stuck(2)
+	for i := range byte(2) {
+		if err := saveCache(s, cacheOf(3+i, 8, 5000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := s.Remove(Key{1})(); err == nil {
+			t.Error("a file that stays was removed")
+		}
+	}
+	if got := s.Stats(); got.Bytes != 4*one || got.Caches != 3 || got.Failed != 2 {
+		t.Errorf("a file that stays: %+v", got)
+	}
+	if err := saveCache(s, cacheOf(5, 8, 5000)); !errors.Is(err, ErrRoom) { // for the second file
+		t.Errorf("a write without room: %v", err)
+	}
+	if got := s.Stats(); got.Bytes != 4*one || got.Caches != 2 {
+		t.Errorf("two files that stay: %+v", got)
+	}
+	if err := saveCache(s, cacheOf(5, 8, 5000)); err != nil { // for the third file
+		t.Error(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(first, "x")), os.Remove(filepath.Join(second, "x"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(Key{1})(); err != nil || scratch.kept.Load() != 3*one {
+		t.Errorf("%v: %d bytes count", err, scratch.kept.Load())
+	}
+	if s.Sweep(); scratch.kept.Load() != 2*one || len(filesIn(t, s)) != 2 {
+		t.Errorf("%d bytes count, %v are left", scratch.kept.Load(), filesIn(t, s))
+	}
 }

@@ -124,11 +124,15 @@ func (w *SavedWriter) remove() {
 	if w.kept {
 		return
 	}
-	if w.f != nil {
-		_ = w.f.Close()
-		w.s.unlink(w.f.Name())
+	if w.f == nil {
+		w.s.scratch.kept.Add(-w.size)
+		return
 	}
-	w.s.scratch.kept.Add(-w.size)
+	_ = w.f.Close()
+	w.s.mu.Lock()
+	w.s.gone[w.f.Name()] = w.size
+	w.s.mu.Unlock()
+	_ = w.s.unlink(w.f.Name())
 }
 
 // Commit completes the file, which replaces an earlier one of the session.
@@ -273,7 +277,7 @@ func (r *SavedReader) bad(err error) error {
 		r.s.forget(at)
 	}
 	r.s.mu.Unlock()
-	r.s.unlink(r.path)
+	_ = r.s.unlink(r.path)
 	return err
 }
 
