@@ -14,6 +14,9 @@ import (
 func (a *Actor) saved(m *Saved) {
 	r := m.Request
 	key, err := caches.SavedKey(r.Key)
+	if err == nil && r.Drop {
+		err = a.machine.Drop(r)
+	}
 	switch {
 	case err != nil:
 		m.Reply(nil, err)

@@ -38,3 +38,12 @@ func (m *Machine) Save(r *proto.SavedRequest) ([]Effect, error) {
 	*read, *staged = int(r.Tokens), 0
 	return []Effect{{Do: DoCommit, Seq: r.Seq, Tokens: *read}}, nil
 }
+
+// Drop checks an order to remove the cache of a session from the disk. It refuses one of an earlier epoch: the name may
+// belong to another session now.
+func (m *Machine) Drop(r *proto.SavedRequest) error {
+	if r.Epoch < m.Epoch {
+		return fmt.Errorf("%w: a cache to remove in epoch %d, at %d", ErrStaleEpoch, r.Epoch, m.Epoch)
+	}
+	return nil
+}

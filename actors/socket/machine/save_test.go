@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -54,6 +55,16 @@ func TestSave(t *testing.T) {
 	}
 	if q, k := m.seqs[1], m.kept[5]; q.Read != 61 || q.Staged != 0 || k.Tokens != 61 || k.Staged != 0 {
 		t.Errorf("%+v, %+v", q, k)
+	}
+}
+
+// TestDrop: a socket does not remove files by an order of an earlier epoch.
+func TestDrop(t *testing.T) {
+	m := taker()
+	for epoch := range uint32(5) {
+		if err := m.Drop(&proto.SavedRequest{Epoch: epoch, Drop: true}); errors.Is(err, ErrStaleEpoch) != (epoch < 3) {
+			t.Errorf("an order of epoch %d at epoch %d: %v", epoch, m.Epoch, err)
+		}
 	}
 }
 
