@@ -167,7 +167,7 @@ func (x *saves) done(d saved.Done) {
 func (x *saves) written(r *request, d saved.Done) {
 	if d.Err == "" {
 		x.s.totals.Saved++
-		if x.s.now >= r.until { // the session has ended meanwhile
+		if x.s.now >= r.until && !x.lives(r.Session) { // the session has ended meanwhile
 			x.end(r.Session)
 		}
 	}
@@ -244,6 +244,19 @@ func (x *saves) loaded(r *request, err string) {
 	r.begun(x.s, r.cached)
 	x.s.drafts.index(r)
 	x.s.resumed = append(x.s.resumed, resumption{r, r.seq})
+}
+
+// lives reports whether a session of this name has a request, such as one that began after another of the name had ended.
+// Its next write removes the files of that one from other nodes.
+func (x *saves) lives(session string) bool {
+	for _, list := range [...]queue{x.s.waiting, x.s.running} {
+		for _, r := range list {
+			if r.Session == session && (!r.idle || x.s.now < r.until) && !r.ended {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // end has the files of a session dropped.

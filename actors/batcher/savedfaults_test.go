@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
@@ -213,6 +214,39 @@ func TestEndedWhileAway(t *testing.T) {
 		}
 		if n := g.files.drops - drops; !again && n != 2 || again && n > 0 {
 			t.Errorf("begun again %v: %d orders to remove files", again, n)
+		}
+	}
+}
+
+// TestLateWriteOfEndedSession: the write of a session's cache ends after the session. Its file is removed, unless a newer
+// session of the name has begun: that one keeps its file.
+func TestLateWriteOfEndedSession(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		g := newIdleRig(t, []Socket{idleNode(t, "a", 4, 0, 2), idleNode(t, "b", 4, 2, 4)})
+		key := saved.NewKey("a model", "s")
+		g.files.hangs = true
+		g.turn("s", 50)
+		g.rest()
+		at := slices.IndexFunc(g.files.pending, func(o saved.Order) bool { return o.Do == saved.Write })
+		if at < 0 {
+			t.Fatal("no write")
+		}
+		late := g.files.pending[at]
+		g.files.pending = slices.Delete(g.files.pending, at, at+1)
+		g.step(EndSession{"s"})
+		g.files.hangs = false
+		g.rest()
+		if again {
+			g.texts["s"] = prompt("other", 7)
+			g.turn("s", 50)
+			g.rest()
+		} else {
+			g.files.files["a"] = map[saved.Key]idleFile{key: {}}
+		}
+		g.step(saved.Done{Number: late.Number})
+		g.rest()
+		if n := len(g.files.files["a"]) + len(g.files.files["b"]); again && n != 1 || !again && n != 0 {
+			t.Errorf("begun again %v: the session has %d files", again, n)
 		}
 	}
 }
