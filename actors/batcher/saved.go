@@ -109,7 +109,7 @@ func (x *saves) write(r *request) {
 		return
 	}
 	x.last++
-	x.ended.Remove(r.Session)
+	x.ended.Writes(r.Session, x.s.ledger.sockets[r.owner].ID)
 	r.write.Order(x.last, x.s.now)
 	x.idle[x.last] = r
 	x.order(saved.Order{Do: saved.Write, Number: x.last, Key: x.key(r.Session), Ranks: []int{r.owner}, Seq: r.seq,
@@ -146,7 +146,7 @@ func (x *saves) awaits(idle, r *request) bool {
 
 // done processes the answer to an order.
 func (x *saves) done(d saved.Done) {
-	x.ended.Done(d)
+	x.ended.Done(d, x.s.now)
 	if r := x.idle[d.Number]; r != nil {
 		delete(x.idle, d.Number)
 		x.written(r, d)
@@ -175,7 +175,9 @@ func (x *saves) written(r *request, d saved.Done) {
 		return
 	}
 	if r.write.End(d, x.s.now); r.write.Written {
-		x.s.ledger.sockets[r.owner].disk.Works()
+		owner := &x.s.ledger.sockets[r.owner]
+		owner.disk.Works()
+		x.ended.Wrote(r.Session, owner.ID)
 		x.dropOlder(r.Session, r.owner)
 	}
 }
@@ -268,12 +270,15 @@ func (x *saves) end(session string) {
 
 // dropEnded has the files of sessions that are over removed, also from sockets that were away when they ended.
 func (x *saves) dropEnded() {
+	if !x.ended.Asks(x.s.epoch, x.s.now) {
+		return
+	}
 	ranks := x.disks()
 	ids := make([]string, len(ranks))
 	for i, rank := range ranks {
 		ids[i] = x.s.ledger.sockets[rank].ID
 	}
-	for _, r := range x.ended.Due(x.s.epoch, ids, func() uint64 { x.last++; return x.last }) {
+	for _, r := range x.ended.Due(x.s.epoch, x.s.now, ids, func() uint64 { x.last++; return x.last }) {
 		o := saved.Order{Do: saved.Drop, Number: r.Number, Key: x.key(r.Session)}
 		for _, i := range r.Sockets {
 			o.Ranks = append(o.Ranks, ranks[i])

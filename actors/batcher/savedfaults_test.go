@@ -183,7 +183,7 @@ func TestOneFileOfASession(t *testing.T) {
 }
 
 // TestEndedWhileAway: a session ends while a node with a file of it is away. The node removes the file when it is there
-// again, also if it fails to at first, and not that of a newer session of the name.
+// again, also if it fails to at first. A newer session of the name keeps its file.
 func TestEndedWhileAway(t *testing.T) {
 	b := idleNode(t, "b", 1, 0, 4)
 	both := []Socket{idleNode(t, "a", 1, 0, 2), idleNode(t, "b", 1, 2, 4)}
@@ -209,10 +209,11 @@ func TestEndedWhileAway(t *testing.T) {
 		g.rest()
 		g.place(both, none, none)
 		g.rest()
-		if _, ok := g.files.files["a"][key]; ok != again {
-			t.Errorf("begun again %v: the file on a node that was away stays: %v", again, ok)
+		_, old := g.files.files["a"][key]
+		if _, ok := g.files.files["b"][key]; old || ok != again {
+			t.Errorf("begun again %v: the file on a node that was away stays: %v; the newer session has a file: %v", again, old, ok)
 		}
-		if n := g.files.drops - drops; !again && n != 2 || again && n > 0 {
+		if n := g.files.drops - drops; n != 2 {
 			t.Errorf("begun again %v: %d orders to remove files", again, n)
 		}
 	}
@@ -247,6 +248,34 @@ func TestLateWriteOfEndedSession(t *testing.T) {
 		g.rest()
 		if n := len(g.files.files["a"]) + len(g.files.files["b"]); again && n != 1 || !again && n != 0 {
 			t.Errorf("begun again %v: the session has %d files", again, n)
+		}
+	}
+}
+
+// TestRemovalIsTriedAgain: a node fails to remove the file of a session that is over, and tries again after a minute. If a
+// newer session of the name has a file on this node by then, it stays.
+func TestRemovalIsTriedAgain(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		g := newIdleRig(t, []Socket{idleNode(t, "b", 4, 0, 4)})
+		key := saved.NewKey("a model", "s")
+		g.turn("s", 50)
+		g.rest()
+		g.files.deaf = true
+		g.step(EndSession{"s"})
+		g.rest()
+		if again {
+			g.turn("s", 50)
+			g.rest()
+		}
+		g.files.deaf = false
+		if _, ok := g.files.files["b"][key]; !ok {
+			t.Fatal("the session has no file")
+		}
+		for end := g.now + 70_000; g.now < end; {
+			g.advance()
+		}
+		if _, ok := g.files.files["b"][key]; ok != again {
+			t.Errorf("begun again %v: after a minute the file is there: %v", again, ok)
 		}
 	}
 }

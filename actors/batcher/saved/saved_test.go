@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -86,42 +87,142 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Each socket is asked once to remove the files of a session that is over, until it has.
-func TestEnded(t *testing.T) {
-	var e Ended
-	number, numbers := uint64(0), map[uint64]bool{}
-	due := func(epoch uint32, want string, ids ...string) {
-		t.Helper()
-		got := ""
-		for _, r := range e.Due(epoch, ids, func() uint64 { number++; return number }) {
+// endedRig asks for orders and compares them.
+type endedRig struct {
+	*testing.T
+	Ended
+	number uint64
+}
+
+func (e *endedRig) wants(epoch uint32, now int64, want string, ids ...string) {
+	e.Helper()
+	got := ""
+	if e.Asks(epoch, now) {
+		for _, r := range e.Due(epoch, now, ids, func() uint64 { e.number++; return e.number }) {
 			got += fmt.Sprint(r.Session, r.Sockets, " ")
-			if numbers[r.Number] {
-				t.Errorf("two orders have number %d", r.Number)
-			}
-			numbers[r.Number] = true
-		}
-		if got != want {
-			t.Errorf("due are %q, want %q", got, want)
 		}
 	}
+	if got != want || e.Asks(epoch, now) {
+		e.Errorf("due are %q, want %q; more may be due: %v", got, want, e.Asks(epoch, now))
+	}
+}
+
+// Each socket is asked to remove the files of a session that is over, until it has. After an error it is asked again in a
+// minute, or in the next epoch.
+func TestEnded(t *testing.T) {
+	e := endedRig{T: t}
 	e.Add("s")
-	due(1, "s[0 1] ", "a", "b")
-	due(1, "", "a", "b")
-	e.Done(Done{Number: 1})
-	due(2, "s[1] ", "a", "c") // c was away
+	e.wants(1, 0, "s[0 1] ", "a", "b")
+	e.wants(1, 0, "", "a", "b")
+	e.Done(Done{Number: 1}, 0)
+	e.wants(1, 1<<40, "", "a", "b")
+	e.wants(2, 0, "s[1] ", "a", "c") // c was away
 	e.Add("t")
-	due(2, "t[0 1] ", "a", "c")
-	e.Done(Done{Number: 2, Err: "it fails"})
-	due(3, "s[1] t[0 1] ", "a", "c") // the answer for t did not come
+	e.wants(2, 0, "t[0 1] ", "a", "c")
+	e.Done(Done{Number: 2, Err: "it fails"}, 100)
+	e.wants(2, 100+removalMillis-1, "", "a", "c")
+	e.Done(Done{Number: 2, Err: "a second answer"}, 1000)
+	e.wants(2, 100+removalMillis, "s[1] ", "a", "c")
+	e.Done(Done{Number: e.number, Err: "it fails"}, 100_000)
+	e.wants(3, 100_000, "s[1] t[0 1] ", "a", "c") // the answer for t did not come
+	e.Done(Done{Number: 3}, 100_000)              // too late: its epoch is over
 	e.Add("s")
-	e.Remove("t")
-	due(3, "s[0 1] ", "a", "c") // it began and ended again
-	e.Done(Done{Number: number})
-	due(4, "", "a", "c")
+	e.wants(3, 100_000, "s[0 1] ", "a", "c")
+	e.Done(Done{Number: e.number}, 0)
+	e.Done(Done{Number: e.number - 1}, 0) // t
+	e.wants(4, 0, "", "c", "a")
+	e.wants(5, 0, "", "a")
+	if n := len(e.list[0].clean); n != 1 {
+		t.Errorf("%d sockets are remembered, one is there", n)
+	}
 	for i := range maxEnded + 5 {
 		e.Add(fmt.Sprint(i))
 	}
 	if len(e.list) != maxEnded || e.list[0].session != "5" {
 		t.Errorf("%d sessions are remembered from %s on", len(e.list), e.list[0].session)
+	}
+}
+
+// A newer session of the name keeps its file. The files of the older one are removed from the other sockets, also from
+// those that had a file of the newer one before.
+func TestEndedNameAgain(t *testing.T) {
+	e := endedRig{T: t}
+	e.Add("s")
+	e.wants(1, 0, "s[0] ", "a")
+	e.Writes("s", "a")
+	e.Done(Done{Number: 1, Err: "it fails"}, 0)
+	e.wants(1, removalMillis, "", "a")
+	e.Wrote("s", "a")
+	e.wants(2, 0, "s[1] ", "a", "b")
+	e.wants(3, 0, "s[0] ", "b")
+	e.Done(Done{Number: e.number}, 0)
+	e.wants(4, 0, "", "a", "b") // a was away, and has the file
+	e.Writes("s", "b")
+	e.wants(5, 0, "", "a", "b")
+	e.Wrote("s", "b")
+	e.wants(6, 0, "s[0] ", "a", "b")
+	e.Writes("t", "a") // did not end
+	e.Wrote("t", "a")
+	e.Add("s")
+	e.wants(6, 0, "s[0 1] ", "a", "b") // the newer one is over
+}
+
+// Many sessions ended while a socket was away. It has maxRemovals orders at a time, and refuses none for good. The other
+// socket does not wait for it.
+func TestEndedAreBounded(t *testing.T) {
+	var e Ended
+	number, under, removed := uint64(0), map[uint64]Removal{}, map[string]bool{}
+	ids := []string{"a", "b"}
+	due := func(now int64) (n int) {
+		for _, r := range e.Due(1, now, ids, func() uint64 { number++; return number }) {
+			under[r.Number] = r
+			n++
+		}
+		for i := range ids {
+			count := 0
+			for _, r := range under {
+				if slices.Contains(r.Sockets, i) {
+					count++
+				}
+			}
+			if count > maxRemovals {
+				t.Fatalf("socket %d has %d orders", i, count)
+			}
+		}
+		return n
+	}
+	for i := range 1000 {
+		e.Add(fmt.Sprint(i))
+	}
+	scans, refuse := 0, 300
+	for now := int64(0); len(removed) < 2000; now += 1000 {
+		if now > 10*removalMillis {
+			t.Fatalf("%d of 2000 files were removed", len(removed))
+		}
+		if e.Asks(1, now) {
+			scans++
+			due(now)
+		}
+		for _, number := range slices.Sorted(maps.Keys(under)) {
+			r := under[number]
+			delete(under, number)
+			d := Done{Number: number}
+			if refuse--; refuse > 0 {
+				d.Err = "too many wait"
+			}
+			if slices.Contains(r.Sockets, 1) && now%3000 > 0 { // b is slow
+				under[number] = r
+				continue
+			}
+			for _, i := range r.Sockets {
+				if d.Err == "" {
+					removed[fmt.Sprint(r.Session, " ", i)] = true
+				}
+			}
+			e.Done(d, now)
+		}
+	}
+	if scans > 100 {
+		t.Errorf("%d scans of the list", scans)
 	}
 }
