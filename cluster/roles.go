@@ -17,7 +17,7 @@ import (
 )
 
 // Each model has two cores: one for its decode group, which has all requests, and one for its prefill
-// group, which reads long prompts for it (docs/decisions/roles.md). Without prefill nodes the second one
+// group, which reads long prompts for it (docs/decisions/groups.md). Without prefill nodes the second one
 // is idle.
 
 // prefiller connects the batchers of a model's groups. It implements batcher.Prefiller for both.

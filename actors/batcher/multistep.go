@@ -8,7 +8,7 @@ import (
 // multiStep is the module that requests several model passes in one plan. In a decode-only step the
 // sockets can continue with the tokens that they sampled. The overhead between two steps, for
 // results and the next plan, is then paid once for all passes. The bits equal those of single steps
-// (docs/decisions/multi-step.md).
+// (docs/decisions/passes.md).
 type multiStep struct{ s *State }
 
 // plan sets the number of passes of a decode-only plan. It is limited by the target time of a step, by

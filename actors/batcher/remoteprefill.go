@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// remotePrefills is the module for prompts that the prefill group reads (docs/decisions/roles.md). In the batcher
+// remotePrefills is the module for prompts that the prefill group reads (docs/decisions/groups.md). In the batcher
 // of the decode group it decides which, and admits their caches. In that of the prefill group it keeps
 // each cache until the other group has it.
 type remotePrefills struct {

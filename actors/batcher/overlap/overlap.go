@@ -1,7 +1,7 @@
 // Package overlap chooses the number of micro-batches of each step. With two of them one computes while the
 // other waits for the network, but the weights are read twice. The bits are the same. The faster number
 // depends on the model, the rows, the nodes and the network, so this package measures: where steps wait, it tries
-// both numbers and keeps the faster one (docs/decisions/micro-batches.md).
+// both numbers and keeps the faster one (docs/decisions/passes.md).
 package overlap
 
 import (

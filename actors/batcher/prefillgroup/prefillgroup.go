@@ -1,5 +1,5 @@
 // Package prefillgroup follows a prompt that the prefill group reads for a request of the decode group
-// (docs/decisions/roles.md). The batcher of the decode group has the request. It asks for the read by a
+// (docs/decisions/groups.md). The batcher of the decode group has the request. It asks for the read by a
 // number, learns that the cache is complete, books memory for it, and has its rows taken.
 package prefillgroup
 

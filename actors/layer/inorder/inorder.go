@@ -1,5 +1,5 @@
 // Package inorder keeps the micro-batches of one step in order where they share caches
-// (docs/decisions/micro-batches.md). Where a prompt is cut between two of them, the rows of the later one
+// (docs/decisions/passes.md). Where a prompt is cut between two of them, the rows of the later one
 // attend to those of the earlier one in the same layer, and continue their recurrent states.
 package inorder
 

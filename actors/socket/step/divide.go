@@ -10,7 +10,7 @@ import (
 )
 
 // Micro-batches: the rows of a pass go through the layers in two parts, so that one part computes while
-// the other waits for an exchange (docs/decisions/micro-batches.md). Everything before and after the
+// the other waits for an exchange (docs/decisions/passes.md). Everything before and after the
 // layers works on the whole batch.
 
 // part is one micro-batch of a pass.

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Passes of a step after its first (docs/decisions/multi-step.md).
+// Passes of a step after its first (docs/decisions/passes.md).
 
 // nextPass returns the stages of the next pass: the owners send the sampled tokens to all ranks,
 // and the model reads them.

@@ -98,7 +98,7 @@ func (c *Cluster) control() float64 {
 	return c.Machine.Step
 }
 
-// planSeconds is the most time of all passes of a plan (docs/decisions/multi-step.md).
+// planSeconds is the most time of all passes of a plan (docs/decisions/passes.md).
 const planSeconds = 50e-3
 
 // through simulates the layers of a step.

@@ -1,5 +1,5 @@
 // Package states holds the recurrent states of a sequence: what layers with the gated delta rule, Mamba-2
-// or a short convolution have instead of keys and values (docs/decisions/recurrent-state.md).
+// or a short convolution have instead of keys and values (docs/decisions/cache-layout.md).
 //
 // A [Set] is the states of one sequence on one socket, one [State] for each KV head of each recurrent
 // layer. Sockets divide the states as they divide KV heads.

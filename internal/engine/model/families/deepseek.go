@@ -19,7 +19,7 @@ import (
 //	x      += O [attention(q_i, k_i, v_i)]                (heads*value)
 //
 // It is computed here in absorbed form (section 2.1.2 there), in prefill and decode
-// (docs/decisions/latent-attention.md). Only [c | kr] is cached:
+// (docs/decisions/attention-variants.md). Only [c | kr] is cached:
 //
 //	q_i . k_i   = [KUp_i^T qn_i | qr_i] . [c | kr]
 //	sum p v_i   = VUp_i (sum p c)

@@ -16,7 +16,7 @@ package recurrent
 //	x         += Out [RMSNorm(Sᵀq, Norm) * SiLU(z)]
 //
 // Value head j reads key head j/(value heads/key heads). S and the last Taps-1 inputs of the
-// convolution are the state of a sequence, see docs/decisions/recurrent-state.md.
+// convolution are the state of a sequence, see docs/decisions/cache-layout.md.
 //
 // Other kinds have the same parts. q, k and v have other names there, see mamba2.go and shortconv.go.
 type Mixer struct {
