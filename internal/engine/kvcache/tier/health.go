@@ -34,18 +34,27 @@ func hangs[T any](h *health, requests int, ended <-chan T, late func(T)) {
 	}()
 }
 
-// run runs a request and waits for it, for at most limit. If it takes longer, run returns true and an error, and late
+// hangGrace is the time that a request has after its deadline.
+const hangGrace = 50 * time.Millisecond
+
+// run runs a request and waits for it, for at most limit and hangGrace. If it takes longer, run returns true and an error, and late
 // gets the result when the request has ended.
 func (h *health) run(limit time.Duration, request func() error, late func(error)) (hung bool, err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- request() }()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	select {
-	case err := <-ended:
-		return false, err
-	case <-timer.C:
-		hangs(h, 1, ended, late)
-		return true, fmt.Errorf("the disk did not answer within %v", limit)
+	for again := true; ; again = false {
+		select {
+		case err := <-ended:
+			return false, err
+		case <-timer.C:
+			if again { // if the process was stopped, the request may have ended too
+				timer.Reset(hangGrace)
+				continue
+			}
+			hangs(h, 1, ended, late)
+			return true, fmt.Errorf("the disk did not answer within %v", limit)
+		}
 	}
 }

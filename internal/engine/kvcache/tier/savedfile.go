@@ -90,7 +90,11 @@ func (w *SavedWriter) Piece(b []byte) error {
 // within runs a request to the disk, and aborts after an error. Other files stay in use: a cache of an idle session
 // must not delay sequences that run. No cache is written for a while.
 func (w *SavedWriter) within(request func() error) error {
-	err := w.s.within("writing", w.s.dir, request, func(error) { w.remove() })
+	err := w.s.within("writing", w.s.dir, func() error {
+		err := request()
+		w.s.scratch.yield(err)
+		return err
+	}, func(error) { w.remove() })
 	switch {
 	case err == nil:
 		return nil
@@ -103,7 +107,6 @@ func (w *SavedWriter) within(request func() error) error {
 	}
 	w.Abort()
 	w.s.fail("writing", w.s.dir, err)
-	w.s.scratch.yield(err)
 	w.s.writes.rest(w.s.now().Add(savedRest))
 	return fmt.Errorf("%w: %w", ErrScratch, err)
 }

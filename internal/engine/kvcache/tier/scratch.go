@@ -191,7 +191,6 @@ func (s *Scratch) writable() error {
 // fail records a failure of the disk.
 func (s *Scratch) fail(err error) error {
 	s.failed.Add(1)
-	s.yield(err)
 	s.disk.rest(time.Now().Add(ScratchRest))
 	return s.warn(err)
 }
@@ -204,7 +203,7 @@ func (s *Scratch) warn(err error) error {
 	return fmt.Errorf("%w: %w", ErrScratch, err)
 }
 
-// yield removes the oldest cache of an idle session if err means that the disk is full.
+// yield removes the oldest cache of an idle session if err means that the disk is full. It waits for the disk.
 func (s *Scratch) yield(err error) {
 	if errors.Is(err, syscall.ENOSPC) {
 		s.room.Lock()
@@ -236,6 +235,7 @@ func (s *Scratch) Create(size int64) (*Pages, error) {
 		if p.m, err = s.create(); err != nil {
 			s.used.Add(-size)
 		}
+		s.yield(err)
 		return err
 	}, func(err error) {
 		if err == nil {
@@ -261,6 +261,7 @@ func (p *Pages) Write(b []byte, at int64) error {
 		return fmt.Errorf("%w: bytes [%d,%d) of a file of %d", ErrScratch, at, at+int64(len(b)), p.size)
 	}
 	if _, err := p.m.WriteAt(b, at); err != nil {
+		p.s.yield(err)
 		return p.s.fail(err)
 	}
 	p.s.wrote.Add(uint64(len(b)))
@@ -349,7 +350,7 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 		}
 	}
 	var failed error
-	for range n {
+	for again := true; answered < n; {
 		select {
 		case j := <-done:
 			answered++
@@ -361,7 +362,11 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 			}
 			jobPool.Put(j)
 		case <-patience.C:
-			return late()
+			if !again {
+				return late()
+			}
+			again = false // if the process was stopped, the reads may have ended too
+			patience.Reset(hangGrace)
 		}
 	}
 	p.s.read.Add(uint64(len(wait)))
