@@ -243,7 +243,7 @@ func TestAdaptersAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	h = apiOf{s.Handler()}
-	if status, body := load("x", "a0"); status != http.StatusForbidden || !strings.Contains(body, "--lora-dir") {
+	if status, body := load("x", "a0"); status != http.StatusForbidden || !strings.Contains(body, "with lora-dir DIR") {
 		t.Errorf("loading while it is off: %d %s", status, body)
 	}
 	for _, r := range s.Routes() {
