@@ -28,7 +28,6 @@ type account struct {
 	copies    int64 // portion of reserved for copies of recurrent states, which can be dropped
 	sequences int   // number of sequences that it owns
 	files     int64 // bytes of Scratch in use
-	disk      saved.Disk
 	used      int64 // measured bytes; -1: unknown
 }
 

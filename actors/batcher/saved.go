@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/batcher/prefillgroup"
@@ -17,9 +18,10 @@ import (
 // its node is lost, or the file is damaged, the turn reads its text.
 type saves struct {
 	s     *State
-	last  uint64              // number of the newest order
-	turns map[uint64]*request // that wait for an answer, by number of the order
-	idle  map[uint64]*request // whose caches are written
+	last  uint64                 // number of the newest order
+	turns map[uint64]*request    // that wait for an answer, by number of the order
+	idle  map[uint64]*request    // whose caches are written
+	slow  map[string]*saved.Disk // by ID of the socket, also of one that is not in this epoch while memory does not wait for it
 	ended saved.Ended
 }
 
@@ -74,6 +76,18 @@ func (x *saves) disks() (ranks []int) {
 	return ranks
 }
 
+// disk returns the state of a socket's disk.
+func (x *saves) disk(rank int) *saved.Disk {
+	id := x.s.ledger.sockets[rank].ID
+	if x.slow == nil {
+		x.slow = map[string]*saved.Disk{}
+	}
+	if x.slow[id] == nil {
+		x.slow[id] = &saved.Disk{}
+	}
+	return x.slow[id]
+}
+
 // short reports whether less than 1/memoryShort of a socket's budget is free.
 func (x *saves) short(rank int) bool {
 	a := &x.s.ledger.sockets[rank]
@@ -124,7 +138,7 @@ func (r *request) text() saved.Text {
 // awaits reports whether a request should wait for the memory of an idle cache until that is in a file. It waits for
 // roomMillis in all, for however many caches.
 func (x *saves) awaits(idle, r *request) bool {
-	disk := &x.s.ledger.sockets[idle.owner].disk
+	disk := x.disk(idle.owner)
 	if !x.savable(idle) || idle.write.Written || disk.Rests(x.s.now) {
 		return false
 	}
@@ -175,9 +189,8 @@ func (x *saves) written(r *request, d saved.Done) {
 		return
 	}
 	if r.write.End(d, x.s.now); r.write.Written {
-		owner := &x.s.ledger.sockets[r.owner]
-		owner.disk.Works()
-		x.ended.Wrote(r.Session, owner.ID)
+		x.disk(r.owner).Works()
+		x.ended.Wrote(r.Session, x.s.ledger.sockets[r.owner].ID)
 		x.dropOlder(r.Session, r.owner)
 	}
 }
@@ -304,4 +317,5 @@ func (x *saves) interrupted() {
 	}
 	clear(x.turns)
 	clear(x.idle)
+	maps.DeleteFunc(x.slow, func(_ string, d *saved.Disk) bool { return !d.Rests(x.s.now) })
 }

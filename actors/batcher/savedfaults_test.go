@@ -24,11 +24,13 @@ func idleNode(t *testing.T, id string, caches int64, lo, hi int) Socket {
 }
 
 // TestHungWritesDelayOnce: the disk hangs, and requests need the memory of several idle caches. The first one waits
-// roomMillis for all writes together, the second one not at all. When the disk works again, caches go to files before
-// their memory is used.
+// roomMillis for all writes together, the second one not at all, also in the next epoch. When the disk works again, caches
+// go to files before their memory is used.
 func TestHungWritesDelayOnce(t *testing.T) {
-	for _, grows := range []bool{false, true} {
-		g := newIdleRig(t, []Socket{idleNode(t, "a", 6, 0, 4)})
+	for i := range 4 {
+		grows, epoch := i%2 > 0, i/2 > 0
+		sockets := []Socket{idleNode(t, "a", 6, 0, 4)}
+		g := newIdleRig(t, sockets)
 		g.files.hangs = true
 		for _, session := range []string{"p", "q", "r", "s", "t", "u"} {
 			g.turn(session, 50)
@@ -62,6 +64,9 @@ func TestHungWritesDelayOnce(t *testing.T) {
 		if millis, freed := large("x"); millis < roomMillis || millis > roomMillis+500 || freed < 2 {
 			t.Errorf("grows %v: a request waits %d ms for %d caches, want %d ms in all", grows, millis, freed, roomMillis)
 		}
+		if epoch {
+			g.place(sockets, 0)
+		}
 		g.turn("v", 50)
 		g.turn("w", 50)
 		g.turn("x", 50)
@@ -71,7 +76,7 @@ func TestHungWritesDelayOnce(t *testing.T) {
 
 		g.files.hangs = false
 		g.rest()
-		if g.turn("y", 50); g.s.ledger.sockets[0].disk.Rests(g.s.now) {
+		if g.turn("y", 50); g.s.saves.disk(0).Rests(g.s.now) {
 			t.Error("a disk that works is not waited for")
 		}
 	}

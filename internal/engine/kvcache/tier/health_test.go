@@ -14,7 +14,7 @@ func TestRequestEndsAtDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			var h health
-			if hung, err := h.run(time.Second, func() error { time.Sleep(time.Second); return nil }, nil); hung || err != nil {
+			if hung, err := h.run(time.Second, func() error { time.Sleep(time.Second); return nil }, func(error) {}); hung || err != nil {
 				t.Fatalf("hangs %v: %v", hung, err)
 			}
 		})
