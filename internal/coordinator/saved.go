@@ -37,7 +37,9 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 	var wg sync.WaitGroup
 	for _, rank := range o.Ranks {
 		if rank >= len(g.Handles) {
+			mu.Lock()
 			d.Err = fmt.Sprintf("cluster: no rank %d: the group has %d sockets", rank, len(g.Handles))
+			mu.Unlock()
 			continue
 		}
 		wg.Go(func() {

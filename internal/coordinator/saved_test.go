@@ -46,4 +46,7 @@ func TestSaved(t *testing.T) {
 	if d := g.Saved(t.Context(), saved.Order{Do: saved.Drop, Number: 3, Ranks: []int{0, 1}}); d.Err != "" || !wrong.got.Drop || d.Number != 3 {
 		t.Errorf("a removal: %+v", d)
 	}
+	if d := g.Saved(t.Context(), saved.Order{Do: saved.Drop, Number: 4, Ranks: []int{0, 9, 1}}); !strings.Contains(d.Err, "no rank 9") {
+		t.Errorf("a removal from a socket that is not there: %+v", d)
+	}
 }
