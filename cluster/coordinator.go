@@ -91,7 +91,8 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err := cfg.Process.check(cfg.Key); err != nil {
 		return nil, err
 	}
-	cfg.Serve.trials = options.ThreadTrialsOf(ctx)
+	trials := options.ThreadTrialsOf(ctx)
+	cfg.Serve.trialRounds = trials.Rounds
 	models, err := openModels(append([]ServeConfig{cfg.Serve}, cfg.Others...)) // before the other processes see this one
 	if err != nil {
 		return nil, err
@@ -157,6 +158,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if c.core, err = newSite(c.bus.RPC.Actors().Root, models, cfg.Nodes, groupName(), l, c.dataDir(&cfg)); err != nil {
 		return nil, err
 	}
+	trials.Times = c.threadTimes
 	c.trouble = c.storeProblem
 	c.restoreEvents(l, &cfg)
 	c.up.Store(c.core)

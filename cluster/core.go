@@ -89,18 +89,14 @@ func (c *core) start() (err error) {
 		MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
 		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(c.checkpoint, s), " ", tensor.Arithmetic),
 		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps,
-		MicroBatches: s.microBatches(),
-		Prefill:      s.Prefill, PrefillHere: s.PrefillOver,
+		MicroBatches: s.microBatches(), TrialRounds: s.trialRounds,
+		Prefill: s.Prefill, PrefillHere: s.PrefillOver,
 		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
 	if shard.Layered(m) {
 		cfg.Hidden = m.Hidden
 	}
 	cfg.Defaults()
-	if s.trials != nil {
-		cfg.TrialRounds = s.trials.Rounds
-		s.trials.Times = c.threadTimes
-	}
 	c.batcher, err = batcher.Start(c.root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger, Prefill: c.prefiller})
 	return err
 }

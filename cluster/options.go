@@ -68,8 +68,8 @@ type ServeConfig struct {
 	Tracer *tracing.Tracer `kong:"-"`
 	Logger *slog.Logger    `kong:"-"`
 
-	guess  func(id string, position int) []int32 // batcher.Config.Guess
-	trials *options.ThreadTrials
+	guess       func(id string, position int) []int32 // batcher.Config.Guess
+	trialRounds int                                   // batcher.Config.TrialRounds
 }
 
 // Values of ServeConfig.PrefixCache.
