@@ -283,7 +283,8 @@ func TestConversations(t *testing.T) {
 			serve.Mapping, serve.Replicas = c.mapping, min(1, c.sockets-1)
 			serve.DecodeSteps = 1 // with several passes per step, the last tokens of an answer are not committed
 			warm := startLocal(t, LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: 1, Serve: serve})
-			said, before := text(4, 50), 0
+			said, before, full := text(4, 50), 0, 0
+			states := slices.Contains([]string{"qwen3_5", "qwen3_5_uneven", "qwen3_next", "lfm2", "granite_hybrid"}, c.model)
 			for turn := range 3 {
 				id := fmt.Sprint(turn)
 				answer := generate(t, warm, "a"+id, said, 90)
@@ -301,10 +302,17 @@ func TestConversations(t *testing.T) {
 				if c.answers {
 					want = (prompt + 89) / 64 * 64 // the last token was never fed back
 				}
-				if a.cached != want {
+				switch {
+				case a.cached == want:
+					full++
+				case states && before <= a.cached && a.cached < want: // the copy of the states after a block is not always made in time
+				default:
 					t.Errorf("turn %d: %d of %d tokens came from the cache, want %d", turn, a.cached, len(said), want)
 				}
 				before = len(said) / 64 * 64
+			}
+			if full == 0 {
+				t.Error("no turn began after the last block of the answer")
 			}
 			waitIdle(t, warm)
 			if kept := warm.Cluster().PrefixCache.Answers; kept > 0 != c.answers {
