@@ -101,7 +101,8 @@ func (x *saves) savable(r *request) bool {
 		x.s.now < r.until
 }
 
-// free returns the bytes of a disk that rows of running sequences leave. Older caches of idle sessions give way.
+// free returns the bytes of a disk that running sequences do not use. Older caches of idle sessions are removed for a
+// new one.
 func (x *saves) free(rank int) int64 {
 	a := &x.s.ledger.sockets[rank]
 	return a.Scratch - a.files
@@ -117,7 +118,7 @@ func (x *saves) orders(rank int) (n int) {
 	return n
 }
 
-// write has the owner write an idle cache to a file, unless that is done, under way or of no use now.
+// write orders the owner to write an idle cache to a file, unless it is written, ordered or not possible at this time.
 func (x *saves) write(r *request) {
 	if !r.write.Ready(x.s.now, x.free(r.owner)) || x.orders(r.owner) >= maxWrites {
 		return

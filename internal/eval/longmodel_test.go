@@ -3,7 +3,6 @@ package eval
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -18,16 +17,7 @@ func TestLongAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := StartEmbedded(t.Context(), cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: dir}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	c, err := NewClient(t.Context(), e.Address, "", "", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := embedded(t, cluster.ServeConfig{Model: dir})
 	s, questions, err := LongSuite(4, tokens, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
 )
@@ -24,20 +23,7 @@ func TestPolicyPerplexity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := StartEmbedded(t.Context(), cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir, KV: "f32"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	c, err := NewClient(t.Context(), e.Address, "", "", 5*time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := embedded(t, cluster.ServeConfig{Model: modelDir, KV: "f32"})
 	sum, n := 0.0, 0
 	for _, w := range windowsOf(tok.EncodeLiteral(text), tok.Encode("", true), cfg) {
 		lp, err := c.Logprobs(t.Context(), w) // of w[1:]

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/eval/suite"
@@ -124,16 +123,7 @@ func TestCutPrompts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := StartEmbedded(t.Context(), cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	c, err := NewClient(t.Context(), e.Address, "", "", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := embedded(t, cluster.ServeConfig{Model: modelDir})
 	var questions []suite.Question
 	for _, part := range table.Parts {
 		s, err := suite.Find(part.Suite)

@@ -11,7 +11,7 @@ type Ended struct {
 	list   []*ended // the oldest first
 	epoch  uint32   // of the newest Due
 	orders map[uint64]removal
-	busy   map[string]int  // orders under way, by ID of the socket
+	busy   map[string]int  // unanswered orders, by ID of the socket
 	waits  map[string]bool // IDs of sockets that had maxRemovals orders when a session was due
 	due    bool            // a session was added, or waits for a socket that has answered
 	retry  int64           // the earliest time of an order after an error; 0: none
@@ -24,7 +24,7 @@ type ended struct {
 	after   int64           // no order before this time
 }
 
-// removal is an order under way.
+// removal is an unanswered order.
 type removal struct {
 	of  *ended
 	ids []string // of the sockets
@@ -116,7 +116,7 @@ func (e *Ended) Due(epoch uint32, now int64, ids []string, next func() uint64) (
 	return due
 }
 
-// begin begins an epoch: the answers of an earlier one do not come any more.
+// begin begins an epoch. Orders of an earlier one get no answer.
 func (e *Ended) begin(epoch uint32, ids []string) {
 	e.epoch, e.orders, e.busy, e.waits = epoch, map[uint64]removal{}, map[string]int{}, map[string]bool{}
 	for _, x := range e.list {

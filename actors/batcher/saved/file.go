@@ -7,11 +7,11 @@ type File struct {
 	began    int64 // when it was ordered
 	after    int64 // no order before this time
 	failures int   // in a row
-	lacks    int64 // size of the file for which the disk had no room; 0: it had, or nobody knows
+	lacks    int64 // size of the file for which the disk had no room; 0: it had, or its room is not known
 }
 
 const (
-	retryMillis = 10_000 // after a write that failed
+	retryMillis = 10_000 // pause after a failed write
 	maxDoubling = 6      // the time until the next attempt doubles this often
 )
 
@@ -27,10 +27,10 @@ func (f *File) Fits(free int64) bool { return f.lacks <= free }
 // Order begins a write.
 func (f *File) Order(number uint64, now int64) { f.Number, f.began = number, now }
 
-// Hangs reports whether a write has been under way for a time.
+// Hangs reports whether a write has run for at least this number of milliseconds.
 func (f *File) Hangs(now, millis int64) bool { return f.Number != 0 && now >= f.began+millis }
 
-// End takes the answer to the order. After failures in a row the next attempt is later and later.
+// End takes the answer to the order. The pause before the next attempt doubles with each failure.
 func (f *File) End(d Done, now int64) {
 	f.Number = 0
 	if f.Written = d.Err == ""; f.Written {
@@ -41,9 +41,9 @@ func (f *File) End(d Done, now int64) {
 	f.failures++
 }
 
-// Disk says whether memory of a socket may wait for its disk. After a write that took too long it does not wait, until a
-// write succeeds or restMillis have passed. So a disk that hangs delays the requests of a socket once, not for each of its
-// writes.
+// Disk decides whether requests wait until caches of a socket are in files. After a write that took too long they do
+// not wait until a write succeeds or restMillis have passed. A disk that hangs delays the requests of a socket once, not
+// for each of its writes.
 type Disk struct{ rests int64 }
 
 const restMillis = 60_000
@@ -54,5 +54,5 @@ func (d *Disk) Slow(now int64) { d.rests = now + restMillis }
 // Works records a write that succeeded.
 func (d *Disk) Works() { d.rests = 0 }
 
-// Rests reports whether memory does not wait for the disk.
+// Rests reports whether requests do not wait for the disk.
 func (d *Disk) Rests(now int64) bool { return now < d.rests }

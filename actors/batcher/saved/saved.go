@@ -24,7 +24,7 @@ const (
 // Key identifies a session of one model in files.
 type Key [32]byte
 
-// NewKey returns the key of a session. identity stands for the model and all settings on which rows depend.
+// NewKey returns the key of a session. identity names the model and all settings on which rows depend.
 func NewKey(identity, session string) Key {
 	return sha256.Sum256(fmt.Appendf(nil, "shoal session 1\x00%d %s%s", len(identity), identity, session))
 }
@@ -36,8 +36,8 @@ type Cache struct {
 	Digest [32]byte // SHA-256 of the policy, the adapter, both numbers and the tokens
 }
 
-// Text has the tokens of a sequence, and everything else that its rows depend on. Its slices are shared, and nobody
-// changes them.
+// Text has the tokens of a sequence, and everything else that its rows depend on. Its slices are shared and
+// must not be changed.
 type Text struct {
 	Policy  string
 	Adapter lora.ID // zero: none
@@ -99,7 +99,7 @@ func (o *Order) Identify() {
 	}
 }
 
-// Done answers an Order. Err says why it failed; "": it is done.
+// Done answers an Order. Err is the reason of a failure; "": it is done.
 type Done struct {
 	Number uint64
 	Err    string

@@ -58,7 +58,7 @@ func TestBeginnings(t *testing.T) {
 	}
 }
 
-// A cache for which there was no room is ordered again when there is room, or when nobody knows.
+// A cache for which there was no room is ordered again when there is room, or when the room is not known.
 func TestFile(t *testing.T) {
 	var f File
 	if !f.Ready(0, 0) {

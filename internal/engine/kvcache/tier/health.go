@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// health says whether a disk is used. It is not used for a time after a failure, and as long as a request hangs: one
-// that has passed its deadline and has not ended. So a disk that hangs delays its callers once, and holds the memory
-// of few requests. Methods may be called concurrently.
+// health decides whether a disk is used. It is not used for a time after a failure, and while a request hangs: its
+// deadline has passed, and it has not ended. A disk that hangs delays its callers once, and keeps the memory of few
+// requests. Methods may be called concurrently.
 type health struct {
 	rests atomic.Pointer[time.Time] // until when the disk is not used; nil: it is
 	late  atomic.Int64              // requests that hang
@@ -37,8 +37,8 @@ func hangs[T any](h *health, requests int, ended <-chan T, late func(T)) {
 // hangGrace is the time that a request has after its deadline.
 const hangGrace = 50 * time.Millisecond
 
-// run runs a request and waits for it, for at most limit and hangGrace. If it takes longer, run returns true and an error, and late
-// gets the result when the request has ended.
+// run runs a request and waits for it, for at most limit and hangGrace. If it takes longer, run returns true and an
+// error, and calls late with the result when the request has ended.
 func (h *health) run(limit time.Duration, request func() error, late func(error)) (hung bool, err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- request() }()

@@ -261,9 +261,9 @@ func (s *Saved) discard(paths []string) (err error) {
 	return err
 }
 
-// Sweep removes the caches of sessions that are over, also those that processes left which are gone, and files that could
-// not be removed before. It removes the folder of a process that has been gone for a day. This process has then run for an
-// hour, so that all processes that start together have taken their folders.
+// Sweep removes the caches of sessions that are over, including those of processes that have ended, and files whose
+// removal has failed before. After an hour it also removes folders of processes that ended a day ago. Until then,
+// processes that started together with this one take their folders again.
 func (s *Saved) Sweep() {
 	if s == nil {
 		return
@@ -334,8 +334,7 @@ func held(dir string) bool {
 	return err != nil
 }
 
-// left reports whether an entry is an unfinished file that a process left when it died: nobody has written to it for
-// an hour.
+// left reports whether an entry is an unfinished file of a process that has died: its last write was over an hour ago.
 func (s *Saved) left(e fs.DirEntry, now int64) bool {
 	info, err := e.Info()
 	return err == nil && strings.HasPrefix(e.Name(), writingPrefix) && now-info.ModTime().UnixMilli() > time.Hour.Milliseconds()

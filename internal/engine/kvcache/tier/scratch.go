@@ -77,8 +77,8 @@ const (
 	ScratchRest     = 5 * time.Second
 )
 
-// OpenScratch opens a folder for files of at most limit bytes in total. It removes files that other
-// processes left when they died.
+// OpenScratch opens a folder for files of at most limit bytes in total. It removes files of
+// processes that have died.
 func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("tier: "+options.Name("kv-disk-size")+" %d: want a number of bytes", limit)
