@@ -30,6 +30,10 @@ type Backend interface {
 	// into tiles.
 	Pack(to []float32, tiles []Tile) []float32
 	Unpack(from []float32, tiles []Tile)
+	// LoadRows copies rows of the residual stream from blocks of Device.Arena, and StoreRows copies them there.
+	// The rows follow one another in the blocks.
+	LoadRows(rows topology.Range, blocks [][]byte)
+	StoreRows(rows topology.Range, blocks [][]byte)
 	// Nodes returns the tree nodes of projectUnits, (T, Hidden) each. Total is where the sum over
 	// all ranks is stored: activation Sum, (T, Hidden).
 	Nodes() [][]float32

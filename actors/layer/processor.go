@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer/rotation"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Processor is the CPU backend. It holds the activations of a micro-batch in host memory and reuses
@@ -241,6 +242,22 @@ func (b *Processor) Unpack(from []float32, tiles []Tile) {
 			from = from[copy(m[row*ld+t.Cols.Lo:row*ld+t.Cols.Hi], from):]
 		}
 	}
+}
+
+// LoadRows implements Backend.
+func (b *Processor) LoadRows(rows topology.Range, blocks [][]byte) {
+	x := b.residualBytes(rows)
+	b.Pool.Run(len(blocks), func(i int) { copy(x[i*len(blocks[0]):], blocks[i]) })
+}
+
+// StoreRows implements Backend.
+func (b *Processor) StoreRows(rows topology.Range, blocks [][]byte) {
+	x := b.residualBytes(rows)
+	b.Pool.Run(len(blocks), func(i int) { copy(blocks[i], x[i*len(blocks[0]):]) })
+}
+
+func (b *Processor) residualBytes(rows topology.Range) []byte {
+	return tensor.FloatBytes(b.X[rows.Lo*b.Dims.Hidden : rows.Hi*b.Dims.Hidden])
 }
 
 func (b *Processor) Nodes() [][]float32 { return b.partial }

@@ -26,6 +26,7 @@ func (e *ends) Close()       { e.allocations.Close() }
 // Embed implements layer.Backend. The rows of the embedding are read from its file on the host.
 func (b *Backend) Embed(held layer.Held, row int, tokens []uint32, checked bool) error {
 	e, h := held.(*ends), b.dims.Hidden
+	b.frame.embeds = true
 	for i, t := range tokens {
 		x := b.frame.embedded[(row+i)*h:][:h]
 		if !checked {

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Exchanges with other ranks pass through pinned memory, which kernels read and write over the bus.
@@ -44,6 +45,33 @@ func (b *Backend) Unpack(from []float32, tiles []layer.Tile) {
 	for _, t := range tiles {
 		b.move(t, there, false)
 		there = there.Add(4 * int64(t.Rows.Len()*t.Cols.Len()))
+	}
+}
+
+// LoadRows implements layer.Backend. The rows stay on the card.
+func (b *Backend) LoadRows(rows topology.Range, blocks [][]byte) {
+	b.copyRows(rows, blocks, func(x, block cuda.Pointer, n int64) error { return b.card.Stream.Copy(x, block, n) })
+}
+
+// StoreRows implements layer.Backend.
+func (b *Backend) StoreRows(rows topology.Range, blocks [][]byte) {
+	b.copyRows(rows, blocks, func(x, block cuda.Pointer, n int64) error { return b.card.Stream.Copy(block, x, n) })
+}
+
+// copyRows calls do for parts of rows of the residual stream and the blocks that have them. Adjacent blocks are one
+// part.
+func (b *Backend) copyRows(rows topology.Range, blocks [][]byte, do func(x, block cuda.Pointer, n int64) error) {
+	b.start()
+	b.ops.Start()
+	x, left := b.rowsOf(b.x, rows.Lo), 4*int64(rows.Len())*int64(b.dims.Hidden)
+	for i := 0; i < len(blocks); {
+		at, n := b.blocks.Offset(blocks[i]), int64(0)
+		for ; i < len(blocks) && b.blocks.Offset(blocks[i]) == at+n; i++ {
+			n += int64(len(blocks[i]))
+		}
+		n = min(n, left)
+		b.card.Must(do(x, b.blocks.Base().Add(at), n))
+		x, left = x.Add(n), left-n
 	}
 }
 

@@ -29,6 +29,7 @@ type frame struct {
 
 	embeddings *cuda.Pinned // (T, Hidden)
 	embedded   []float32    // the same
+	embeds     bool         // the step's rows begin with them
 	tables     tables
 	placed     placements
 }
@@ -59,6 +60,7 @@ func (f *frame) close() error {
 
 // fill writes the inputs of a step, except the embeddings. It records the rows in the layers' caches.
 func (f *frame) fill(b *Backend, rotations []*rotation.Table) {
+	f.embeds = false
 	f.tables.begin()
 	f.placed.begin(b)
 	t := b.batch.T
@@ -103,7 +105,9 @@ func storeOf(s *layer.Segment) *kvcache.Store {
 // upload puts copies of the inputs into the stream.
 func (f *frame) upload(b *Backend) {
 	f.card.Must(f.card.Stream.Upload(f.all, f.host.Bytes()[:f.used]))
-	f.card.Must(f.card.Stream.Upload(b.x, f.embeddings.Bytes()[:4*b.batch.T*b.dims.Hidden]))
+	if f.embeds {
+		f.card.Must(f.card.Stream.Upload(b.x, f.embeddings.Bytes()[:4*b.batch.T*b.dims.Hidden]))
+	}
 	f.tables.upload()
 	f.placed.upload(b)
 }

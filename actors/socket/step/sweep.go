@@ -19,7 +19,7 @@ type sweep struct {
 	step  *Step
 	*plan.Sweep
 	seq  *caches.Sequence
-	rows []float32 // packed
+	rows []float32 // packed, for a file
 }
 
 // sweeps returns the stages of a step's sweeps.
@@ -136,9 +136,17 @@ func (w *sweep) fill(p *pass) error {
 		}
 		return e.lookUp(w.step.buf, b, []plan.Run{*run})
 	}
-	rows, err := w.seq.Residual.Load(run.Start, b.PromptRows().Len())
+	mine, stored := b.PromptRows(), w.seq.Residual
+	if stored.InFile() {
+		rows, err := stored.Load(run.Start, mine.Len())
+		if err == nil {
+			b.Backend.Unpack(rows, owned(b))
+		}
+		return err
+	}
+	blocks, err := stored.Blocks(run.Start, mine.Len())
 	if err == nil {
-		b.Backend.Unpack(rows, owned(b))
+		b.Backend.LoadRows(mine, blocks)
 	}
 	return err
 }
@@ -150,9 +158,18 @@ func owned(b *layer.Batch) []layer.Tile {
 
 // store stores this rank's rows of a pass for the next layers.
 func (w *sweep) store(p *pass) error {
-	w.rows = p.batch.Backend.Pack(w.rows[:0], owned(p.batch))
-	w.step.collect(p.batch)
-	return w.seq.Residual.Store(p.run.Start, w.rows)
+	b, stored := p.batch, w.seq.Residual
+	defer w.step.collect(b)
+	if stored.InFile() {
+		w.rows = b.Backend.Pack(w.rows[:0], owned(b))
+		return stored.Store(p.run.Start, w.rows)
+	}
+	mine := b.PromptRows()
+	blocks, err := stored.Blocks(p.run.Start, mine.Len())
+	if err == nil {
+		b.Backend.StoreRows(mine, blocks)
+	}
+	return err
 }
 
 // commit makes the rows of a sweep count. It reports a residual stream whose file has failed.

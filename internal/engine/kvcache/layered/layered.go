@@ -47,6 +47,7 @@ type Shape struct {
 	Rows   int  // most tokens of a sweep, a multiple of Pass
 	Pass   int  // tokens that the layers get at a time
 	Hidden int  // width of the residual stream
+	Block  int  // bytes of a block of the arena
 	Ranks  int  // sockets that divide its rows
 	InFile bool // the residual stream is in files
 }
@@ -54,7 +55,8 @@ type Shape struct {
 // ShapeOf returns the shape for a prompt for which Fits is true. A sweep is about as much work as a chunk of
 // `chunk` tokens through all layers. Short prompts pass several layers at a time.
 func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int) Shape {
-	s := Shape{Group: min(max(1, chunk*g.Layers/max(1, tokens)), g.Layers), Pass: chunk, Hidden: hidden, Ranks: ranks}
+	s := Shape{Group: min(max(1, chunk*g.Layers/max(1, tokens)), g.Layers), Pass: chunk,
+		Hidden: hidden, Block: g.Layout.BlockBytes(), Ranks: ranks}
 	s.Rows = g.Layers / s.Group * chunk
 	return s
 }
@@ -79,24 +81,20 @@ func (s Shape) ResidualBytes(tokens int) int64 {
 	if s.InFile {
 		return 0
 	}
-	return s.streamBytes(tokens)
+	return int64(passes(tokens, s.Pass)) * int64(blocksOf(passBytes(s.Hidden, s.Pass, s.Ranks), s.Block)) * int64(s.Block)
 }
 
 func (s Shape) FileBytes(tokens int) int64 {
 	if !s.InFile {
 		return 0
 	}
-	return s.streamBytes(tokens)
-}
-
-func (s Shape) streamBytes(tokens int) int64 {
-	return int64(passes(tokens, s.Pass)) * int64(blockBytes(s.Hidden, s.Pass, s.Ranks))
+	return int64(passes(tokens, s.Pass)) * int64(passBytes(s.Hidden, s.Pass, s.Ranks))
 }
 
 func passes(tokens, pass int) int { return (tokens + pass - 1) / pass }
 
-// blockBytes returns the size of the block that holds a rank's rows of one pass.
-func blockBytes(hidden, pass, ranks int) int {
-	const line = 64
-	return (4*hidden*((pass+ranks-1)/ranks) + line - 1) / line * line
-}
+// passBytes returns the size of a rank's rows of one pass.
+func passBytes(hidden, pass, ranks int) int { return 4 * hidden * ((pass + ranks - 1) / ranks) }
+
+// blocksOf returns the number of blocks for a number of bytes.
+func blocksOf(bytes, block int) int { return (bytes + block - 1) / block }

@@ -2,6 +2,7 @@ package layered
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -147,15 +148,43 @@ func (f *fakeFile) Close() { f.closed++ }
 
 const hidden, pass, ranks, first, prompt = 12, 10, 3, 64, 99
 
+// load and store move rows as a socket does: through blocks, or through the file.
+func load(r *Residual, start, n int) ([]float32, error) {
+	if r.InFile() {
+		return r.Load(start, n)
+	}
+	blocks, err := r.Blocks(start, n)
+	if err != nil {
+		return nil, err
+	}
+	return tensor.Floats(slices.Concat(blocks...))[:n*hidden], nil
+}
+
+func store(r *Residual, start int, rows []float32) error {
+	if r.InFile() {
+		return r.Store(start, rows)
+	}
+	blocks, err := r.Blocks(start, len(rows)/hidden)
+	left := tensor.FloatBytes(rows)
+	for _, b := range blocks {
+		left = left[copy(b, left):]
+	}
+	if len(left) > 0 && err == nil {
+		return fmt.Errorf("%d bytes have no room", len(left))
+	}
+	return err
+}
+
 // A rank's rows of each pass come back as stored, from memory and from a file.
 func TestResidual(t *testing.T) {
 	a := memory.NewArena(1 << 20)
 	defer a.Close()
-	inMemory, err := NewResidual(a, hidden, pass, ranks, first, prompt)
+	const block = 128
+	inMemory, err := NewResidual(a, block, hidden, pass, ranks, first, prompt)
 	if err != nil {
 		t.Fatal(err)
 	}
-	shape, file := Shape{Group: 1, Pass: pass, Hidden: hidden, Ranks: ranks}, new(fakeFile)
+	shape, file := Shape{Group: 1, Pass: pass, Hidden: hidden, Block: block, Ranks: ranks}, new(fakeFile)
 	if want := shape.ResidualBytes(prompt - first); a.Used() != want {
 		t.Errorf("%d bytes, %d are booked", a.Used(), want)
 	}
@@ -171,22 +200,22 @@ func TestResidual(t *testing.T) {
 		for layer := range 3 {
 			for start := first; start < prompt; start += pass {
 				n := min(4, prompt-start)
-				rows := make([]float32, n*hidden)
 				if layer > 0 {
-					got, err := r.Load(start, n)
-					if err != nil || len(got) != len(rows) || got[5] != float32(start*100+layer-1) {
+					got, err := load(r, start, n)
+					if err != nil || len(got) != n*hidden || got[5] != float32(start*100+layer-1) || got[n*hidden-1] != float32(layer) {
 						t.Fatalf("pass %d of layer %d: %v %v", start, layer, got, err)
 					}
 				}
-				rows[5] = float32(start*100 + layer)
-				if err := r.Store(start, rows); err != nil {
+				rows := make([]float32, n*hidden)
+				rows[5], rows[n*hidden-1] = float32(start*100+layer), float32(layer+1)
+				if err := store(r, start, rows); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		for _, bad := range []struct{ start, n int }{{0, 1}, {65, 1}, {104, 1}, {64, 5}} {
-			_, loads := r.Load(bad.start, bad.n)
-			for _, err := range []error{loads, r.Store(bad.start, make([]float32, bad.n*hidden))} {
+			_, loads := load(r, bad.start, bad.n)
+			for _, err := range []error{loads, store(r, bad.start, make([]float32, bad.n*hidden))} {
 				if err == nil || !strings.Contains(err.Error(), "passes begin every 10 tokens after 64") {
 					t.Errorf("rows %+v: %v", bad, err)
 				}
@@ -201,7 +230,7 @@ func TestResidual(t *testing.T) {
 	if a.Used() != 0 || file.closed != 1 {
 		t.Errorf("%d bytes are left, the file was closed %d times", a.Used(), file.closed)
 	}
-	if _, err := NewResidual(memory.NewArena(100), hidden, pass, ranks, first, prompt); err == nil ||
+	if _, err := NewResidual(memory.NewArena(100), block, hidden, pass, ranks, first, prompt); err == nil ||
 		!strings.Contains(err.Error(), "residual stream of a prompt of 99 tokens") {
 		t.Errorf("without memory: %v", err)
 	}

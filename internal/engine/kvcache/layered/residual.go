@@ -11,18 +11,21 @@ import (
 )
 
 // Residual stores one rank's rows of the residual stream of a prompt between its layers: in blocks of
-// the arena, one block a pass, or in a file. After an error of the file its rows are zeros, and Lost
-// returns the error. The other ranks learn of it at the end of the step.
+// the arena, or in a file. The blocks have the size of those of the cache, because a device has no room for slabs
+// of several sizes. After an error of the file its rows are zeros, and Lost returns the error. The other ranks
+// learn of it at the end of the step.
 type Residual struct {
 	arena  *memory.Arena
 	first  int // position of the first row
-	pass   int
+	pass   int // tokens
+	passes int
 	hidden int
-	size   int // of a block
-	blocks [][]byte
+	size   int      // bytes of the rows of a pass
+	each   int      // blocks of a pass
+	blocks [][]byte // of all passes; nil: the rows are in the file
 
 	file File
-	sums []uint32 // of the blocks in the file
+	sums []uint32 // of the passes in the file
 	rows []byte   // of the newest Load or Store
 	lost error
 }
@@ -34,11 +37,12 @@ type File interface {
 }
 
 // NewResidual returns the rows of the tokens [first, prompt) of a prompt that is read with passes of
-// `pass` tokens, divided over ranks. Errors wrap memory.ErrBudget or memory.ErrMemory.
-func NewResidual(a *memory.Arena, hidden, pass, ranks, first, prompt int) (r *Residual, err error) {
-	r = &Residual{arena: a, first: first, pass: pass, hidden: hidden, size: blockBytes(hidden, pass, ranks)}
-	r.rows = make([]byte, r.size)
-	if r.blocks, err = a.Alloc(r.size, passes(prompt-first, pass)); err != nil {
+// `pass` tokens, divided over ranks, in blocks of a number of bytes. Errors wrap memory.ErrBudget or
+// memory.ErrMemory.
+func NewResidual(a *memory.Arena, block, hidden, pass, ranks, first, prompt int) (r *Residual, err error) {
+	r = newResidual(hidden, pass, ranks, first, prompt)
+	r.arena, r.each = a, blocksOf(r.size, block)
+	if r.blocks, err = a.Alloc(block, r.passes*r.each); err != nil {
 		return nil, fmt.Errorf("the residual stream of a prompt of %d tokens: %w", prompt, err)
 	}
 	return r, nil
@@ -46,23 +50,35 @@ func NewResidual(a *memory.Arena, hidden, pass, ranks, first, prompt int) (r *Re
 
 // NewInFile is NewResidual with rows in a file, which open creates with a size in bytes.
 func NewInFile(open func(size int64) (File, error), hidden, pass, ranks, first, prompt int) *Residual {
-	r := &Residual{first: first, pass: pass, hidden: hidden, size: blockBytes(hidden, pass, ranks),
-		sums: make([]uint32, passes(prompt-first, pass))}
-	r.rows = make([]byte, r.size)
-	r.file, r.lost = open(int64(r.size) * int64(len(r.sums)))
+	r := newResidual(hidden, pass, ranks, first, prompt)
+	r.sums, r.rows = make([]uint32, r.passes), make([]byte, r.size)
+	r.file, r.lost = open(int64(r.size) * int64(r.passes))
 	return r
 }
 
-// Load returns this rank's n rows of the pass that begins with position start. They are valid until the
-// next call.
-func (r *Residual) Load(start, n int) ([]float32, error) {
+func newResidual(hidden, pass, ranks, first, prompt int) *Residual {
+	return &Residual{first: first, pass: pass, passes: passes(prompt-first, pass), hidden: hidden, size: passBytes(hidden, pass, ranks)}
+}
+
+// InFile reports whether the rows are in a file. Then Load and Store move them, otherwise they are in Blocks.
+func (r *Residual) InFile() bool { return r.sums != nil }
+
+// Blocks returns the blocks for this rank's n rows of the pass that begins with position start. The rows follow
+// one another, and the last block may have room left.
+func (r *Residual) Blocks(start, n int) ([][]byte, error) {
 	at, err := r.index(start, n)
 	if err != nil || n == 0 {
 		return nil, err
 	}
-	if r.sums == nil {
-		r.arena.ReadBlock(r.rows, r.blocks[at])
-		return tensor.Floats(r.rows)[:n*r.hidden], nil
+	return r.blocks[at*r.each:][:blocksOf(4*n*r.hidden, len(r.blocks[0]))], nil
+}
+
+// Load returns this rank's n rows of the pass that begins with position start, from the file. They are valid
+// until the next call.
+func (r *Residual) Load(start, n int) ([]float32, error) {
+	at, err := r.index(start, n)
+	if err != nil || n == 0 {
+		return nil, err
 	}
 	rows := r.rows[:4*n*r.hidden]
 	if r.lost == nil {
@@ -80,7 +96,7 @@ func (r *Residual) Load(start, n int) ([]float32, error) {
 	return tensor.Floats(rows), nil
 }
 
-// Store stores the rows of the pass that begins with position start.
+// Store stores the rows of the pass that begins with position start in the file.
 func (r *Residual) Store(start int, rows []float32) error {
 	at, err := r.index(start, len(rows)/r.hidden)
 	if err != nil || len(rows) == 0 {
@@ -88,10 +104,6 @@ func (r *Residual) Store(start int, rows []float32) error {
 	}
 	bytes := r.rows[:4*len(rows)]
 	copy(tensor.Floats(bytes), rows)
-	if r.sums == nil {
-		r.arena.WriteBlock(r.blocks[at], r.rows)
-		return nil
-	}
 	r.sums[at] = crc32c.Of(bytes)
 	if r.lost == nil {
 		r.lost = r.file.Put(bytes, int64(at)*int64(r.size))
@@ -102,8 +114,8 @@ func (r *Residual) Store(start int, rows []float32) error {
 // index returns the number of the pass with n rows here that begins with position start.
 func (r *Residual) index(start, n int) (int, error) {
 	at := start - r.first
-	if at < 0 || at%r.pass != 0 || at/r.pass >= max(len(r.blocks), len(r.sums)) || 4*n*r.hidden > r.size {
-		return 0, fmt.Errorf("layered: %d rows of a pass from position %d: passes begin every %d tokens after %d, and a block has %d bytes",
+	if at < 0 || at%r.pass != 0 || at/r.pass >= r.passes || 4*n*r.hidden > r.size {
+		return 0, fmt.Errorf("layered: %d rows of a pass from position %d: passes begin every %d tokens after %d, and a pass has %d bytes",
 			n, start, r.pass, r.first, r.size)
 	}
 	return at / r.pass, nil
