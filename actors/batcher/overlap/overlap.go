@@ -17,7 +17,7 @@ const (
 	worthTrying = 0.15
 	// better is the share of the time with one number below which the other replaces it.
 	better = 0.97
-	// turn is the number of measured steps of one number in a trial.
+	// turn is the least number of measured steps of one number in a turn of a trial.
 	turn = 6
 	// skipped is the number of steps after a change that are not measured.
 	skipped = 1
@@ -36,6 +36,13 @@ type Chooser struct {
 	kinds map[kindOf]*kind
 	kind  *kind // of the plan in flight; nil: its time is not used
 	last  int   // number of the newest plan
+	swept swept // of the newest plan with a sweep
+}
+
+// swept names the layers that read a prompt.
+type swept struct {
+	seq  uint64
+	from int
 }
 
 // New returns a chooser for nodes that support at most most micro-batches. fixed is the number for all
@@ -51,10 +58,11 @@ func (c *Chooser) Most() int { return c.most }
 func (c *Chooser) Last() int { return c.last }
 
 // kindOf names a kind of steps: with prompts or without, the rows in powers of two, and the mean position of
-// decode rows in powers of four from 1024 on.
+// decode rows in powers of four from 1024 on. Steps with sweeps are one kind, since their passes have equally many
+// rows.
 type kindOf struct {
-	prompts    bool
-	rows, back int
+	prompts, sweeps bool
+	rows, back      int
 }
 
 // kind holds the measurements of one kind of steps. Times are microseconds of a row.
@@ -74,7 +82,9 @@ func (c *Chooser) of(p *plan.Plan) *kind {
 	for i := range p.Decode {
 		sum += p.Decode[i].Start
 	}
-	o.rows = bits.Len(uint(n))
+	if o.sweeps = len(p.Sweeps) > 0; !o.sweeps {
+		o.rows = bits.Len(uint(n))
+	}
 	if !o.prompts {
 		o.back = (bits.Len(uint(sum/len(p.Decode)/1024)) + 1) / 2
 	}
@@ -102,6 +112,7 @@ func rowsOf(p *plan.Plan) int {
 // tried at the moment, so that their times can be compared.
 func (c *Chooser) Plan(p *plan.Plan, steady bool) {
 	c.kind = nil
+	begins := c.begins(p)
 	n := c.fixed
 	if rowsOf(p)/p.PassCount() < 2 {
 		n = 1
@@ -111,7 +122,7 @@ func (c *Chooser) Plan(p *plan.Plan, steady bool) {
 			k := c.of(p)
 			n = k.best
 			if steady && len(p.Index)+len(p.Copy)+len(p.Spill) == 0 {
-				n, c.kind = k.next(), k
+				n, c.kind = k.next(begins), k
 			}
 		}
 	}
@@ -121,12 +132,27 @@ func (c *Chooser) Plan(p *plan.Plan, steady bool) {
 	}
 }
 
-// next returns the number to use in the next step of this kind.
-func (k *kind) next() int {
+// begins reports whether a turn of a trial may begin or end before a plan. The later the tokens of a sweep, the longer
+// its step takes, so a turn has all sweeps of some layers.
+func (c *Chooser) begins(p *plan.Plan) bool {
+	if len(p.Sweeps) == 0 {
+		return true
+	}
+	now := swept{p.Sweeps[0].Seq, p.Sweeps[0].From}
+	was := c.swept
+	c.swept = now
+	return now != was
+}
+
+// next returns the number to use in the next step of this kind, before which a turn may begin or end.
+func (k *kind) next(begins bool) int {
+	if begins && len(k.now) >= turn {
+		k.turned(k.tried())
+	}
 	if k.turns < rounds {
 		return k.tried()
 	}
-	if k.since++; k.since > again && (k.best > 1 || k.share >= worthTrying) {
+	if k.since++; begins && k.since > again && (k.best > 1 || k.share >= worthTrying) {
 		k.turns, k.since, k.after, k.trial = 0, 0, 0, [2][]float64{}
 		return k.tried()
 	}
@@ -155,16 +181,16 @@ func (c *Chooser) Done(p *plan.Plan, micros, waited float64) (usual bool) {
 	if k.after++; k.after > skipped {
 		k.now = append(k.now, micros/float64(rowsOf(p)))
 	}
-	usual = n == k.best
-	if len(k.now) < turn {
-		return usual
-	}
+	return n == k.best
+}
+
+// turned ends the turn of a number.
+func (k *kind) turned(n int) {
 	k.trial[n-1] = append(k.trial[n-1], k.now...)
 	k.now, k.after = k.now[:0], 0
 	if k.turns++; k.turns == rounds {
 		k.choose()
 	}
-	return usual
 }
 
 // choose ends a trial.

@@ -130,3 +130,32 @@ func TestUsual(t *testing.T) {
 		t.Fatal("nothing was tried")
 	}
 }
+
+// Prompts that are read layer by layer have steps whose times repeat with every layer: the later the tokens, the
+// longer the step. Turns of a trial have whole layers, so that they compare the same tokens.
+func TestSweeps(t *testing.T) {
+	const rows, layers = 64, 16
+	for _, steps := range []int{1, 2, 3, 8, 13, 32, 100} { // of a layer
+		for want, of := range map[int]float64{1: 1.01, 2: 0.95} { // time with two micro-batches, divided by that with one
+			x, usual := New(0, 2), 0
+			for i := range 4 * layers * steps { // four prompts
+				w := plan.Sweep{Seq: uint64(i / (layers * steps)), From: i / steps % layers, Start: i % steps * rows, Tokens: make([]int32, rows)}
+				if w.Start+rows == steps*rows && steps > 1 {
+					w.Tokens = w.Tokens[:9]
+				}
+				p := &plan.Plan{Sweeps: []plan.Sweep{w}}
+				x.Plan(p, true)
+				n, micros := max(1, p.MicroBatches), float64(len(w.Tokens))*float64(100+w.Start)
+				if n == 2 {
+					micros *= of
+				}
+				if x.Done(p, micros, 0.3*micros) && len(w.Tokens) == rows {
+					usual = n
+				}
+			}
+			if usual != want {
+				t.Errorf("%d steps of a layer, two micro-batches take %v of the time of one: %d are chosen", steps, of, usual)
+			}
+		}
+	}
+}
