@@ -2,11 +2,20 @@ package bench
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
@@ -15,6 +24,7 @@ type Prefill struct {
 	Setup
 	Tokens      int     `json:"tokens"`
 	Chunk       int     `json:"chunk"`
+	Layers      int     `json:"layers,omitempty"` // layer by layer: number of layers that read the prompt
 	Repeat      int     `json:"repeat"`
 	TokensPerS  float64 `json:"tokens_per_s"`
 	MedianPerS  float64 `json:"median_tokens_per_s"`
@@ -27,8 +37,17 @@ type Prefill struct {
 	MatShare    float64 `json:"matmul_peak"`       // projections, FFN and head compared with their floor
 	AttnShare   float64 `json:"attention_peak"`
 	LoadSeconds float64 `json:"load_s"`
+	Memory      Peaks   `json:"memory"`
 	Ceiling     Ceiling `json:"ceiling"`
 	Machine     Machine `json:"machine"`
+}
+
+// Peaks is the memory of one prompt, in bytes. Process is what the process had more than before the first prompt,
+// 0 where the system does not report it.
+type Peaks struct {
+	Ledger  int64 `json:"ledger"`  // what the batcher books
+	Caches  int64 `json:"caches"`  // the most that was allocated
+	Process int64 `json:"process"` // resident
 }
 
 // RunPrefill measures reading a prompt of o.Context tokens.
@@ -38,35 +57,60 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	}
 	p := &Prefill{Tokens: o.Context, Chunk: o.Chunk, Repeat: o.Repeat, Machine: ThisMachine()}
 	note("loading")
+	if o.KVDisk != "" {
+		var err error
+		if o.scratch, err = tier.OpenScratch(o.KVDisk, math.MaxInt64, slog.New(slog.DiscardHandler)); err != nil {
+			return nil, err
+		}
+		defer o.scratch.Close()
+	}
 	r, k, err := promptRig(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
+	d, err := r.demand(o)
+	if err != nil {
+		return nil, err
+	}
 	p.Setup, p.LoadSeconds = r.setup(o, o.Policy), r.Load.Seconds()
 	if p.Ceiling, err = MeasureCeiling(r.pool, ceilingTime); err != nil {
 		return nil, err
 	}
-	note("reading")
 	f, err := newFloor(r.pool, o.Weights, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.close()
 	mat, attn := k.Prefill(o.Context)
+	share := 1.0 // of the layers
+	if d.Shape.Group > 0 {
+		p.Layers = r.layersRead(o)
+		share = float64(p.Layers) / float64(r.ck.Config.Layers)
+	}
+	mat, attn = mat*share, attn*share
+	note("warming up")
+	warm := o
+	warm.Context = o.Chunk
+	if _, _, err := r.prompt(ctx, warm, layered.Shape{}, 1); err != nil { // it creates buffers and tables
+		return nil, err
+	}
+	p.Memory.Ledger = r.bytes(o, d)
+	before := resetPeak()
+	note("reading")
 	var took, floors, attnFloors []time.Duration
 	var spent workers.Spent
-	for i := range o.Repeat + 1 {
-		t, stages, err := r.prompt(ctx, o, uint64(i+1))
+	for i := range o.Repeat {
+		t, stages, err := r.prompt(ctx, o, d.Shape, uint64(i+2))
 		if err != nil {
 			return nil, err
-		}
-		if i == 0 {
-			continue // the first run creates buffers and tables
 		}
 		took, spent = append(took, t), spent.Add(stages.Threads)
 		if t == slices.Min(took) {
 			p.Stages = stagesOf(stages, t)
+		}
+		if i == 0 && before > 0 {
+			p.Memory.Process = max(0, peakResident()-before)
 		}
 		if r.card != nil { // the ceiling of a card's arithmetic is not measured
 			floors, attnFloors = []time.Duration{0}, []time.Duration{0}
@@ -74,8 +118,11 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 		}
 		floors, attnFloors = append(floors, f.arithmetic(mat, 0)), append(attnFloors, f.FMA(attn))
 	}
+	if p.Memory.Caches, err = r.PeakBytes(ctx); err != nil {
+		return nil, err
+	}
 	best, matFloor, attnFloor := slices.Min(took).Seconds(), slices.Min(floors).Seconds(), slices.Min(attnFloors).Seconds()
-	p.TokensPerS, p.MedianPerS, p.MeanPerS = rates(o.Context, took)
+	p.TokensPerS, p.MedianPerS, p.MeanPerS = rates(int(float64(o.Context)*share), took)
 	p.Shared = threadsOf(spent, len(took), total(took))
 	p.Compression = p.Stages.Compression / p.Stages.Step
 	p.GFLOPS = (mat + attn) / best / 1e9
@@ -85,9 +132,53 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	return p, nil
 }
 
+// demand returns the admission of a prompt, with the way to read it.
+func (r *rig) demand(o Options) (booking.Demand, error) {
+	d := booking.Demand{Read: o.Context, Tokens: o.Context}
+	p, err := kvpolicy.Parse(o.Policy)
+	if err != nil {
+		return d, err
+	}
+	d.Policy = p.For(o.Context)
+	if o.Prefill != booking.Layers {
+		return d, nil
+	}
+	of := booking.Prefill{Mode: booking.Layers}
+	if c := &r.ck.Config; shard.Layered(c) {
+		of.Hidden = c.Hidden
+	}
+	shapes := of.Shapes(r.geometry(o), 1, d.Policy, o.Context, 0, func(int64) bool { return o.KVDisk != "" })
+	if d.Shape = shapes[len(shapes)-1]; d.Shape.Group == 0 {
+		return d, fmt.Errorf("bench: a prompt of %d tokens of %s under policy %s is not read layer by layer: "+
+			"choose a policy that drops tokens, more than %d tokens, or another model", o.Context, o.Model, o.Policy, o.Chunk)
+	}
+	return d, nil
+}
+
+// geometry returns the shape of the cache, of which a step in chunks has o.Chunk rows.
+func (r *rig) geometry(o Options) kvcache.Geometry {
+	g := shard.GeometryOf(&r.ck.Config, o.KV)
+	g.Chunk = o.Chunk
+	return g
+}
+
+// bytes returns what the ledger books for a prompt.
+func (r *rig) bytes(o Options, d booking.Demand) int64 {
+	g := r.geometry(o)
+	return d.Bytes(g, g.Cut(), true, 0)
+}
+
+// layersRead returns the number of layers that read a prompt layer by layer.
+func (r *rig) layersRead(o Options) int {
+	if all := r.ck.Config.Layers; o.Layers <= 0 || o.Layers > all {
+		return all
+	}
+	return o.Layers
+}
+
 // prompt reads one prompt, which replaces the previous one.
-func (r *rig) prompt(ctx context.Context, o Options, seq uint64) (took time.Duration, sum step.Times, err error) {
-	p := alone.Prompt{Seq: seq, Policy: o.Policy, Chunk: o.Chunk}
+func (r *rig) prompt(ctx context.Context, o Options, of layered.Shape, seq uint64) (took time.Duration, sum step.Times, err error) {
+	p := alone.Prompt{Seq: seq, Policy: o.Policy, Chunk: o.Chunk, Shape: of, Layers: r.layersRead(o)}
 	for t := range o.Context {
 		p.Tokens = append(p.Tokens, uint32((t*7919+int(seq))%r.ck.Config.Vocab))
 	}

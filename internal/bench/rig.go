@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/accelerator"
 	"github.com/shoal-llm/shoal/actors/socket/step"
@@ -36,10 +37,13 @@ type Options struct {
 	Policy  string
 	Tokens  int    // decode: number of measured steps
 	Repeat  int    // prefill: number of measured prompts
+	Prefill string // prefill: booking.Chunks (or empty) or booking.Layers
+	Layers  int    // prefill layer by layer: number of first layers that read the prompt; 0: all
+	KVDisk  string // prefill layer by layer: folder for the residual stream; empty: it is in memory
 	Device  string // graphics card that computes, such as cuda:0; empty: the CPU
 
 	adapters *lora.Store   // files of LoRA adapters; nil: none
-	scratch  *tier.Scratch // files for rows of filled caches; nil: they stay in memory
+	scratch  *tier.Scratch // files for rows of filled caches or of residual streams; nil: they stay in memory
 }
 
 // shape returns the costs of a step with caches of `tokens` tokens. It returns an error if these
@@ -114,10 +118,14 @@ func (r *rig) openCard(o Options, budget int64) (layer.Device, error) {
 }
 
 // promptRig returns a rig for prompts of o.Context tokens in chunks of o.Chunk, with memory for
-// two.
+// several.
 func promptRig(ctx context.Context, o Options) (*rig, Costs, error) {
 	o.Tokens = 0
-	_, k, err := o.shape(1, 2*o.Context, o.Chunk)
+	tokens := 2 * o.Context
+	if o.Prefill == booking.Layers { // the residual stream and the caches of some layers take less
+		tokens = o.Context / 2
+	}
+	_, k, err := o.shape(1, tokens, o.Chunk)
 	if err != nil {
 		return nil, k, err
 	}

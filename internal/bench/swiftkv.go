@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 )
 
 // SwiftKV compares reading a prompt where all tokens except the last skip a share of the layers
@@ -81,7 +82,7 @@ func RunSwiftKV(ctx context.Context, o Options, shares []float64, group int, not
 		for j, r := range rigs {
 			note(fmt.Sprintf("reading prompt %d of %d, share %v", i, o.Repeat, s.Rows[j].Share))
 			before := cpuTime()
-			t, stages, err := r.prompt(ctx, o, uint64(i+1))
+			t, stages, err := r.prompt(ctx, o, layered.Shape{}, uint64(i+1))
 			if err != nil {
 				return nil, err
 			}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"runtime/pprof"
 	"strings"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
@@ -185,10 +187,13 @@ func printDecodeFigures(w io.Writer, d *bench.Decode) {
 
 type benchPrefillCmd struct {
 	benchFlags
-	Context int    `default:"512" range:"1..65536" help:"Prompt length in tokens."`
-	Chunk   int    `range:"1.." help:"Prompt tokens per step (default: the whole prompt)."`
+	Context int    `default:"512" range:"1..1048576" help:"Prompt length in tokens."`
+	Chunk   int    `range:"1.." help:"Prompt tokens per step (default: the whole prompt; layer by layer: 256)."`
 	Policy  string `default:"full" help:"Cache policy. Its work at the end of the prompt is part of the measurement."`
 	Repeat  int    `default:"5" range:"1.." help:"Prompts to measure."`
+	Prefill string `default:"chunks" oneof:"chunks,layers" help:"How prompts are read: chunks, or layers (one layer after another, under a policy that drops tokens)."`
+	Layers  int    `range:"1.." placeholder:"N" help:"With --prefill layers: only the first N layers read the prompt, which shows the peak of memory in less time. Tokens per second are those of all layers (default: all)."`
+	KVDisk  string `name:"kv-disk" type:"path" placeholder:"DIR" help:"With --prefill layers: folder for the residual stream."`
 
 	SwiftKV []float64 `name:"swiftkv" placeholder:"SHARE,..." help:"Fractions of the layers to skip for all prompt tokens but the last (SwiftKV), such as 0.5. Each is compared with 0."`
 	Group   int       `default:"1" help:"With --swiftkv: number of adjacent skipped layers that share one cache (AcrossKV)."`
@@ -202,7 +207,13 @@ func (c *benchPrefillCmd) Run(e *ui.Env) error {
 	if _, err := kvpolicy.Parse(c.Policy); err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}
-	o.Context, o.Chunk, o.Policy, o.Repeat = c.Context, c.Chunk, c.Policy, c.Repeat
+	o.Context, o.Chunk, o.Policy, o.Repeat, o.Prefill, o.Layers, o.KVDisk = c.Context, c.Chunk, c.Policy, c.Repeat, c.Prefill, c.Layers, c.KVDisk
+	if c.Prefill != booking.Layers && (c.Layers > 0 || c.KVDisk != "") {
+		return errors.New("--layers and --kv-disk are for --prefill layers")
+	}
+	if c.Prefill == booking.Layers && c.Chunk == 0 {
+		o.Chunk = 256
+	}
 	if len(c.SwiftKV) > 0 {
 		return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.SwiftKV, error) {
 			return bench.RunSwiftKV(e.Ctx, o, c.SwiftKV, c.Group, progress)
@@ -230,7 +241,15 @@ func printSwiftKV(w io.Writer, s *bench.SwiftKV) {
 
 func printPrefill(w io.Writer, p *bench.Prefill) {
 	printMachine(w, p.Machine, p.Ceiling)
-	fmt.Fprintf(w, "%s %s, cache %s, policy %s, prompt of %d tokens in chunks of %d\n", p.Model, p.Weights, p.KV, p.Policy, p.Tokens, p.Chunk)
+	fmt.Fprintf(w, "%s %s, cache %s, policy %s, prompt of %d tokens in chunks of %d", p.Model, p.Weights, p.KV, p.Policy, p.Tokens, p.Chunk)
+	if p.Layers > 0 {
+		fmt.Fprintf(w, ", layer by layer through %d layers", p.Layers)
+	}
+	fmt.Fprintf(w, "\n  peak of the caches %s, booked %s", options.SizeText(p.Memory.Caches), options.SizeText(p.Memory.Ledger))
+	if p.Memory.Process > 0 {
+		fmt.Fprintf(w, "; resident memory of the process rose by %s", options.SizeText(p.Memory.Process))
+	}
+	fmt.Fprintln(w)
 	fmt.Fprintf(w, "  %.1f tokens/s (median prompt %.1f), %.0f GFLOP/s: %.0f %% of the peak (matrices %.0f %%, attention %.0f %%)\n",
 		p.TokensPerS, p.MedianPerS, p.GFLOPS, 100*p.PeakShare, 100*p.MatShare, 100*p.AttnShare)
 	printStages(w, p.Stages)

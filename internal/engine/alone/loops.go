@@ -2,9 +2,11 @@ package alone
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket/step"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -20,6 +22,11 @@ type Prompt struct {
 	Blocks int      // number of the text's first blocks to reuse, which an earlier prompt saved
 	Save   bool     // save its full blocks for later prompts with the same text, until forget
 	Drop   []uint64 // sequences to release in the first step
+
+	// Shape, unless zero, reads the prompt layer by layer, without Open, Blocks and Save.
+	Shape layered.Shape
+	// Layers is the number of first layers that read it. If it is less than that of the model, nothing is sampled.
+	Layers int
 }
 
 // Prefill reads a prompt. It returns the next token, greedy, and the total of all of its steps.
@@ -30,8 +37,11 @@ func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.
 	}
 	from := p.Blocks * tensor.BlockSlots
 	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: policy.For(len(p.Tokens)).Spec(),
-		Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)),
+		Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)), PassRows: uint32(p.Shape.Pass), ResidualInFile: p.Shape.InFile,
 		Shared: blocks(0, p.Blocks), Prefix: p.Tokens[:from], Adapter: a.Adapters[p.Seq].Bytes()}}, Release: p.Drop}
+	if p.Shape.Group > 0 {
+		return a.sweep(ctx, p, req)
+	}
 	for at := from; ; {
 		end := min(at+p.Chunk, len(p.Tokens))
 		last := end == len(p.Tokens)
@@ -49,13 +59,64 @@ func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.
 		took += t
 		sum.Add(stages)
 		if last {
-			if !reply.Sampled[0].Drawn[0].HasToken {
-				return 0, 0, sum, sampler.ErrNoCandidate
-			}
-			return int32(reply.Sampled[0].Drawn[0].Token), took, sum, nil
+			first, err := drawn(reply)
+			return first, took, sum, err
 		}
 		req, at = &proto.StepRequest{}, end
 	}
+}
+
+// sweep is Prefill layer by layer. req opens the sequence.
+func (a *Socket) sweep(ctx context.Context, p Prompt, req *proto.StepRequest) (first int32, took time.Duration, sum step.Times, err error) {
+	var reply *proto.StepReply
+	for from := 0; from < min(p.Layers, a.layers); from += p.Shape.Group {
+		to := min(from+p.Shape.Group, a.layers)
+		for at := 0; at < len(p.Tokens); at += p.Shape.Rows {
+			end := min(at+p.Shape.Rows, len(p.Tokens))
+			req.DeadlineMillis = 600000
+			req.Sweeps = []*proto.Sweep{{Seq: p.Seq, FromLayer: uint32(from), ToLayer: uint32(to), Start: uint32(at),
+				Tokens: p.Tokens[at:end], Sample: end == len(p.Tokens) && to == a.layers}}
+			var t time.Duration
+			var stages step.Times
+			if reply, t, stages, err = a.Step(ctx, req); err != nil {
+				return 0, 0, sum, err
+			}
+			if len(reply.Lost) > 0 {
+				return 0, 0, sum, errors.New("alone: a file of the residual stream failed")
+			}
+			took += t
+			sum.Add(stages)
+			req = &proto.StepRequest{}
+		}
+	}
+	if p.Layers < a.layers {
+		return 0, took, sum, nil
+	}
+	first, err = drawn(reply)
+	return first, took, sum, err
+}
+
+// drawn returns the token that the only sequence of a step has sampled.
+func drawn(reply *proto.StepReply) (int32, error) {
+	d := reply.Sampled[0].Drawn[0]
+	if !d.HasToken {
+		return 0, sampler.ErrNoCandidate
+	}
+	return int32(d.Token), nil
+}
+
+// PeakBytes returns the most bytes of caches that a socket has used since the start.
+func (a *Socket) PeakBytes(ctx context.Context) (most int64, err error) {
+	for rank := range a.ranks {
+		err := a.between(ctx, rank, func(c *step.Job) error {
+			most = max(most, c.Arena().Stats().Peak)
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return most, nil
 }
 
 // blocks returns the numbers of a text's blocks [lo, hi) in the prefix cache, which holds one text at a

@@ -75,6 +75,7 @@ type Socket struct {
 	sys     *actor.ActorSystem
 	own     *System // nil: Config.System
 	ranks   []rank
+	layers  int // of the model
 	step    uint64
 	adapted uint64         // decisions about adapters
 	opens   []*proto.Open  // sequences whose caches exist; the next step opens them
@@ -108,7 +109,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Socket{rows: map[uint64]int{}}
+	a := &Socket{rows: map[uint64]int{}, layers: c.Checkpoint.Config.Layers}
 	if c.System == nil {
 		a.own = NewSystem()
 		c.System = a.own
