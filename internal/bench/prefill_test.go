@@ -38,7 +38,8 @@ func TestPromptMemory(t *testing.T) {
 		t.Errorf("%d bytes with the residual stream in a file, %d in memory", files.Memory.Caches, layers.Memory.Caches)
 	}
 	o.Policy = "full"
-	if _, err := RunPrefill(t.Context(), o, func(string) {}); err == nil || !strings.Contains(err.Error(), "choose a policy that drops tokens") {
+	_, err := RunPrefill(t.Context(), o, func(string) {})
+	if err == nil || !strings.Contains(err.Error(), "choose a policy that drops tokens") {
 		t.Errorf("policy full: %v", err)
 	}
 }

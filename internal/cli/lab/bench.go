@@ -207,7 +207,8 @@ func (c *benchPrefillCmd) Run(e *ui.Env) error {
 	if _, err := kvpolicy.Parse(c.Policy); err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}
-	o.Context, o.Chunk, o.Policy, o.Repeat, o.Prefill, o.Layers, o.KVDisk = c.Context, c.Chunk, c.Policy, c.Repeat, c.Prefill, c.Layers, c.KVDisk
+	o.Context, o.Chunk, o.Policy, o.Repeat = c.Context, c.Chunk, c.Policy, c.Repeat
+	o.Prefill, o.Layers, o.KVDisk = c.Prefill, c.Layers, c.KVDisk
 	if c.Prefill != booking.Layers && (c.Layers > 0 || c.KVDisk != "") {
 		return errors.New("--layers and --kv-disk are for --prefill layers")
 	}
