@@ -427,7 +427,7 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
 			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes,
 				int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
-			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
+			node.KVUsedBytes, node.KVPeakBytes, node.FetchedBytes = st.KvUsedBytes, st.KvPeakBytes, st.FetchedBytes
 			node.DeviceUsed = st.DeviceUsedBytes
 			node.LoRABytes, node.LoRAAdapters = st.AdapterBytes, int(st.Adapters)
 			if k := st.Scratch; k != nil {

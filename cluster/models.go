@@ -140,6 +140,7 @@ func addModel(all, part *wire.ClusterState) {
 		x := &part.Nodes[at]
 		n.Sequences += x.Sequences
 		n.KVUsedBytes, n.KVBudgetBytes, n.KVReserved = n.KVUsedBytes+x.KVUsedBytes, n.KVBudgetBytes+x.KVBudgetBytes, n.KVReserved+x.KVReserved
+		n.KVPeakBytes += x.KVPeakBytes
 		n.KVReplicas, n.KVPrefix, n.KVFreed = n.KVReplicas+x.KVReplicas, n.KVPrefix+x.KVPrefix, n.KVFreed+x.KVFreed
 		n.KVDiskReserved, n.KVDiskUsedBytes, n.KVDiskBytes, n.KVDiskFailures = n.KVDiskReserved+x.KVDiskReserved,
 			n.KVDiskUsedBytes+x.KVDiskUsedBytes, n.KVDiskBytes+x.KVDiskBytes, n.KVDiskFailures+x.KVDiskFailures

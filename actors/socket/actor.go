@@ -166,7 +166,7 @@ func (a *Actor) status() *proto.SocketStatus {
 	}
 	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch,
 		State: string(a.machine.Phase), LastStep: a.machine.Step,
-		KvUsedBytes: a.caches.Arena.Used(), KvBudgetBytes: a.caches.Arena.Budget(),
+		KvUsedBytes: a.caches.Arena.Used(), KvPeakBytes: a.caches.Arena.Peak(), KvBudgetBytes: a.caches.Arena.Budget(),
 		PrefixDisk: a.caches.PrefixDisk(), Scratch: a.caches.Scratch()}
 	if a.epoch != nil {
 		s.WeightBytes = a.epoch.Weights.Bytes() + a.epoch.Drafter.Bytes()

@@ -186,6 +186,7 @@ type NodeState struct {
 	Share         float64 `json:"share"` // fraction of the weights, 0..1
 	Sequences     int     `json:"sequences"`
 	KVUsedBytes   int64   `json:"kv_used_bytes"`
+	KVPeakBytes   int64   `json:"kv_peak_bytes"` // the most that was in use since the node's start, with the prefix cache
 	KVBudgetBytes int64   `json:"kv_budget_bytes"`
 	KVReserved    int64   `json:"kv_reserved_bytes"` // reserved in the ledger: in use, or promised to a running sequence
 	KVReplicas    int64   `json:"kv_replica_bytes"`  // reserved for copies of other nodes' caches

@@ -4329,6 +4329,7 @@ type SocketStatus struct {
 	Adapters        uint32                 `protobuf:"varint,20,opt,name=adapters,proto3" json:"adapters,omitempty"`                                        // their number
 	Busy            bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                                                // the executor has a job in hand; false: it waits for others, or for work
 	DeviceUsedBytes int64                  `protobuf:"varint,23,opt,name=device_used_bytes,json=deviceUsedBytes,proto3" json:"device_used_bytes,omitempty"` // of the card's memory, by this process
+	KvPeakBytes     int64                  `protobuf:"varint,24,opt,name=kv_peak_bytes,json=kvPeakBytes,proto3" json:"kv_peak_bytes,omitempty"`             // the most of kv_used_bytes since the start, also within a step
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -4506,6 +4507,13 @@ func (x *SocketStatus) GetBusy() bool {
 func (x *SocketStatus) GetDeviceUsedBytes() int64 {
 	if x != nil {
 		return x.DeviceUsedBytes
+	}
+	return 0
+}
+
+func (x *SocketStatus) GetKvPeakBytes() int64 {
+	if x != nil {
+		return x.KvPeakBytes
 	}
 	return 0
 }
@@ -5019,7 +5027,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"saved_read\x18\t \x01(\x04R\tsavedRead\x12#\n" +
 	"\rsaved_removed\x18\n" +
 	" \x01(\x04R\fsavedRemoved\x12!\n" +
-	"\fsaved_failed\x18\v \x01(\x04R\vsavedFailed\"\xd2\x05\n" +
+	"\fsaved_failed\x18\v \x01(\x04R\vsavedFailed\"\xf6\x05\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -5047,7 +5055,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\radapter_bytes\x18\x13 \x01(\x03R\fadapterBytes\x12\x1a\n" +
 	"\badapters\x18\x14 \x01(\rR\badapters\x12\x12\n" +
 	"\x04busy\x18\x0f \x01(\bR\x04busy\x12*\n" +
-	"\x11device_used_bytes\x18\x17 \x01(\x03R\x0fdeviceUsedBytes\"\xb2\x02\n" +
+	"\x11device_used_bytes\x18\x17 \x01(\x03R\x0fdeviceUsedBytes\x12\"\n" +
+	"\rkv_peak_bytes\x18\x18 \x01(\x03R\vkvPeakBytes\"\xb2\x02\n" +
 	"\n" +
 	"PrefixDisk\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +

@@ -109,7 +109,7 @@ func drawn(reply *proto.StepReply) (int32, error) {
 func (a *Socket) PeakBytes(ctx context.Context) (most int64, err error) {
 	for rank := range a.ranks {
 		err := a.between(ctx, rank, func(c *step.Job) error {
-			most = max(most, c.Arena().Stats().Peak)
+			most = max(most, c.Arena().Peak())
 			return nil
 		})
 		if err != nil {

@@ -13,7 +13,7 @@ type clusterCollector struct {
 	model                          string // the first name of the only model
 	running, waiting, usage, epoch *prometheus.Desc
 	recoveries, nodes, share       *prometheus.Desc
-	used, budget, sequences        *prometheus.Desc
+	used, peak, budget, sequences  *prometheus.Desc
 	subscriptions, nodeSubs        *prometheus.Desc
 	reserved, freed, batch         *prometheus.Desc
 	replicas, late, fences         *prometheus.Desc
@@ -68,7 +68,9 @@ func newClusterCollector(e engine.Engine, model string) *clusterCollector {
 		nodes:       desc("shoal_nodes", "Nodes by state.", "state"),
 		share:       desc("shoal_node_share", "Fraction of the weights on the node.", "node"),
 		used:        desc("shoal_node_kv_used_bytes", "KV cache bytes in use on the node.", "node"),
-		budget:      desc("shoal_node_kv_budget_bytes", "KV cache budget of the node.", "node"),
+		peak: desc("shoal_node_kv_peak_bytes",
+			"The most KV cache bytes in use on the node since its start, with the prefix cache.", "node"),
+		budget: desc("shoal_node_kv_budget_bytes", "KV cache budget of the node.", "node"),
 		reserved: desc("shoal_node_kv_reserved_bytes",
 			"KV cache bytes that the ledger has promised to running sequences on the node.", "node"),
 		replicas: desc("shoal_node_kv_replica_bytes", "KV cache bytes on the node that copies of other nodes' caches take.", "node"),
@@ -95,7 +97,7 @@ func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.drafts.describe(ch)
 	c.roles.describe(ch)
 	c.saved.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences,
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.peak, c.budget, c.sequences,
 		c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.exchangeWait, c.microBatches, c.rate, c.batch,
 		c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.indexes, c.diskTrouble, c.rowFiles, c.rowFailures,
 		c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
@@ -162,6 +164,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.roles.role, 1, n.ID, n.Role)
 		}
 		gauge(c.used, float64(n.KVUsedBytes), n.ID)
+		gauge(c.peak, float64(n.KVPeakBytes), n.ID)
 		if n.Device != "" {
 			gauge(c.cardUsed, float64(n.DeviceUsed), n.ID)
 			gauge(c.cardMemory, float64(n.DeviceMemory), n.ID)

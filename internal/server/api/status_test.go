@@ -79,7 +79,7 @@ var testState = wire.ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiti
 	Clustering: 1.5, ExchangeWait: 2.5, MicroBatches: 2, Recoveries: 1, PrefixCache: &wire.PrefixCacheState{Queries: 50,
 		Hits: 20, Disk: &wire.PrefixDiskState{Bytes: 70, Restored: 64, Damaged: 3}}, Nodes: []wire.NodeState{
 		{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
-		{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30,
+		{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVPeakBytes: 95,
 			KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40, KVDiskUsedBytes: 41, KVDiskBytes: 42, KVDiskFailures: 43},
 		{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
 	}, Recovery: &wire.RecoveryState{Preemptions: 6},
@@ -122,7 +122,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:spec_decode_num_accepted_tokens_total{model_name="fake/model"} 11`,
 		`vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="fake/model",position="1"} 4`,
 		`shoal_speculate_bytes{of="recent outputs"} 88`,
-		`shoal_epoch 7`, `shoal_recoveries_total 1`, `shoal_nodes{state="suspect"} 1`, `shoal_node_kv_used_bytes{node="b"} 30`,
+		`shoal_epoch 7`, `shoal_recoveries_total 1`, `shoal_nodes{state="suspect"} 1`, `shoal_node_kv_used_bytes{node="b"} 30`, `shoal_node_kv_peak_bytes{node="b"} 95`,
 		`shoal_node_kv_reserved_bytes{node="b"} 70`, `shoal_node_kv_freed_bytes{node="b"} 900`, `shoal_batch_sequences 5`, `shoal_tokens_per_second 37.5`, `shoal_clustering_seconds_total 1.5`, `shoal_exchange_wait_seconds_total 2.5`, `shoal_micro_batches 2`,
 		`shoal_http_requests_total{code="400",route="/v1/completions"} 1`,
 		`shoal_http_requests_total{code="500",route="/v1/completions"} 1`,

@@ -144,9 +144,12 @@ func (a *Arena) SetBudget(bytes int64) { a.budget.Store(max(bytes, 0)) }
 // Used returns the number of bytes in use.
 func (a *Arena) Used() int64 { return a.used.Load() }
 
+// Peak returns the largest Used so far.
+func (a *Arena) Peak() int64 { return a.peak.Load() }
+
 // Stats returns all figures. Used and Peak may be from slightly different moments.
 func (a *Arena) Stats() Stats {
-	s := Stats{Budget: a.Budget(), Used: a.used.Load(), Peak: a.peak.Load(), Mapped: a.mapped.Load(), Returned: a.given.Load()}
+	s := Stats{Budget: a.Budget(), Used: a.used.Load(), Peak: a.Peak(), Mapped: a.mapped.Load(), Returned: a.given.Load()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range a.classes {
