@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/workers"
 )
 
@@ -69,7 +70,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 		return nil, err
 	}
 	defer r.close()
-	d, err := r.demand(o)
+	d, err := o.demand(&r.ck.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -90,12 +91,11 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	}
 	mat, attn = mat*share, attn*share
 	note("warming up")
-	warm := o
-	warm.Context = o.Chunk
+	warm := o.warm()
 	if _, _, err := r.prompt(ctx, warm, layered.Shape{}, 1); err != nil { // it creates buffers and tables
 		return nil, err
 	}
-	p.Memory.Ledger = r.bytes(o, d)
+	p.Memory.Ledger = o.booked(&r.ck.Config, d)
 	before := resetPeak()
 	note("reading")
 	var took, floors, attnFloors []time.Duration
@@ -132,8 +132,14 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	return p, nil
 }
 
+// warm returns the prompt that is read before the measured ones: one chunk.
+func (o Options) warm() Options {
+	o.Context, o.Prefill = o.Chunk, booking.Chunks
+	return o
+}
+
 // demand returns the admission of a prompt, with the way to read it.
-func (r *rig) demand(o Options) (booking.Demand, error) {
+func (o Options) demand(c *model.Config) (booking.Demand, error) {
 	d := booking.Demand{Read: o.Context, Tokens: o.Context}
 	p, err := kvpolicy.Parse(o.Policy)
 	if err != nil {
@@ -144,10 +150,10 @@ func (r *rig) demand(o Options) (booking.Demand, error) {
 		return d, nil
 	}
 	of := booking.Prefill{Mode: booking.Layers}
-	if c := &r.ck.Config; shard.Layered(c) {
+	if shard.Layered(c) {
 		of.Hidden = c.Hidden
 	}
-	shapes := of.Shapes(r.geometry(o), 1, d.Policy, o.Context, 0, func(int64) bool { return o.KVDisk != "" })
+	shapes := of.Shapes(o.geometry(c), 1, d.Policy, o.Context, 0, func(int64) bool { return o.KVDisk != "" })
 	if d.Shape = shapes[len(shapes)-1]; d.Shape.Group == 0 {
 		return d, fmt.Errorf("bench: a prompt of %d tokens of %s under policy %s is not read layer by layer: "+
 			"choose a policy that drops tokens, more than %d tokens, or another model", o.Context, o.Model, o.Policy, o.Chunk)
@@ -156,15 +162,15 @@ func (r *rig) demand(o Options) (booking.Demand, error) {
 }
 
 // geometry returns the shape of the cache, of which a step in chunks has o.Chunk rows.
-func (r *rig) geometry(o Options) kvcache.Geometry {
-	g := shard.GeometryOf(&r.ck.Config, o.KV)
+func (o Options) geometry(c *model.Config) kvcache.Geometry {
+	g := shard.GeometryOf(c, o.KV)
 	g.Chunk = o.Chunk
 	return g
 }
 
-// bytes returns what the ledger books for a prompt.
-func (r *rig) bytes(o Options, d booking.Demand) int64 {
-	g := r.geometry(o)
+// booked returns what the ledger books for a prompt.
+func (o Options) booked(c *model.Config, d booking.Demand) int64 {
+	g := o.geometry(c)
 	return d.Bytes(g, g.Cut(), true, 0)
 }
 

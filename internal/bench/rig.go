@@ -118,18 +118,29 @@ func (r *rig) openCard(o Options, budget int64) (layer.Device, error) {
 }
 
 // promptRig returns a rig for prompts of o.Context tokens in chunks of o.Chunk, with memory for
-// several.
+// several, or with what the ledger books for one that is read layer by layer.
 func promptRig(ctx context.Context, o Options) (*rig, Costs, error) {
 	o.Tokens = 0
 	tokens := 2 * o.Context
 	if o.Prefill == booking.Layers { // the residual stream and the caches of some layers take less
 		tokens = o.Context / 2
 	}
-	_, k, err := o.shape(1, tokens, o.Chunk)
+	c, k, err := o.shape(1, tokens, o.Chunk)
 	if err != nil {
 		return nil, k, err
 	}
-	r, err := newRig(ctx, o, 4*k.heldBytes(o.Context+1024), o.Chunk)
+	budget := 4 * k.heldBytes(o.Context+1024)
+	if o.Prefill == booking.Layers {
+		budget = 0
+		for _, of := range []Options{o, o.warm()} {
+			d, err := of.demand(c)
+			if err != nil {
+				return nil, k, err
+			}
+			budget = max(budget, of.booked(c, d))
+		}
+	}
+	r, err := newRig(ctx, o, budget, o.Chunk)
 	return r, k, err
 }
 
