@@ -26,7 +26,7 @@ type Residual struct {
 
 	file File
 	sums []uint32 // of the passes in the file
-	rows []byte   // of the newest Load or Store
+	rows []byte   // of the newest Load
 	lost error
 }
 
@@ -102,8 +102,7 @@ func (r *Residual) Store(start int, rows []float32) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	bytes := r.rows[:4*len(rows)]
-	copy(tensor.Floats(bytes), rows)
+	bytes := tensor.FloatBytes(rows)
 	r.sums[at] = crc32c.Of(bytes)
 	if r.lost == nil {
 		r.lost = r.file.Put(bytes, int64(at)*int64(r.size))

@@ -219,6 +219,7 @@ type Pages struct {
 	size  int64
 	users sync.WaitGroup // reads and writes that may outlive their caller
 	once  sync.Once
+	copy  []byte // of Put; nil: a write that hangs has it
 }
 
 // Create makes a file of size bytes, which count as used from now on. It fails within ScratchPatience. If it takes
@@ -269,11 +270,13 @@ func (p *Pages) Write(b []byte, at int64) error {
 }
 
 // Put is Write of a copy of the bytes. It fails within ScratchPatience, and at once while an earlier request hangs.
+// One goroutine calls Put.
 func (p *Pages) Put(b []byte, at int64) error {
 	if err := p.s.writable(); err != nil {
 		return err
 	}
-	b = slices.Clone(b)
+	b = append(p.copy[:0], b...)
+	p.copy = nil
 	p.users.Add(1)
 	hung, err := p.s.writes.run(ScratchPatience, func() error {
 		defer p.users.Done()
@@ -282,6 +285,7 @@ func (p *Pages) Put(b []byte, at int64) error {
 	if hung {
 		return p.s.fail(fmt.Errorf("writing %d bytes: %w", len(b), err))
 	}
+	p.copy = b
 	return err
 }
 
