@@ -97,7 +97,8 @@ func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.drafts.describe(ch)
 	c.roles.describe(ch)
 	c.saved.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.peak, c.budget, c.sequences,
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.peak,
+		c.budget, c.sequences,
 		c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.exchangeWait, c.microBatches, c.rate, c.batch,
 		c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.indexes, c.diskTrouble, c.rowFiles, c.rowFailures,
 		c.loraBytes, c.loraCount, c.cardUsed, c.cardMemory} {
