@@ -281,10 +281,8 @@ func TestConversations(t *testing.T) {
 			off.PrefixCache = PrefixOff
 			cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: off})
 			serve.Mapping, serve.Replicas = c.mapping, min(1, c.sockets-1)
-			serve.DecodeSteps = 1 // with several passes per step, the last tokens of an answer are not committed
 			warm := startLocal(t, LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: 1, Serve: serve})
-			said, before, full := text(4, 50), 0, 0
-			states := warm.checkpoint.Config.RecurrentLayers() > 0
+			said, before := text(4, 50), 0
 			for turn := range 3 {
 				id := fmt.Sprint(turn)
 				answer := generate(t, warm, "a"+id, said, 90)
@@ -302,17 +300,10 @@ func TestConversations(t *testing.T) {
 				if c.answers {
 					want = (prompt + 89) / 64 * 64 // the last token was never fed back
 				}
-				switch {
-				case a.cached == want:
-					full++
-				case states && before <= a.cached && a.cached < want: // the copy of the states after a block is not always made in time
-				default:
+				if a.cached != want {
 					t.Errorf("turn %d: %d of %d tokens came from the cache, want %d", turn, a.cached, len(said), want)
 				}
 				before = len(said) / 64 * 64
-			}
-			if full == 0 {
-				t.Error("no turn began after the last block of the answer")
 			}
 			waitIdle(t, warm)
 			if kept := warm.Cluster().PrefixCache.Answers; kept > 0 != c.answers {

@@ -22,6 +22,9 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 		cached := r.cached
 		if r.ended && at.seqs[r.seq] != nil {
 			cached = max(cached, at.seqs[r.seq].next)
+			if own := at.seqs[r.seq].own; own != nil && own.Staged() == 0 { // the fetch of its blocks has committed them
+				cached = own.Tokens()
+			}
 		}
 		for _, d := range p.Decode { // its row was written although it had ended
 			if d.Seq == r.seq {

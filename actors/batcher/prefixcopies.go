@@ -28,11 +28,7 @@ func (c *prefixCache) planCopies(p *plan.Plan, rows map[uint64]*request) {
 		d := &p.Decode[i]
 		r := rows[d.Seq]
 		k := &r.prefix.copy
-		if k.booked && r.staged > 0 {
-			if at := plan.CopyAfter(r.cached-r.staged, r.cached, k.after); at > 0 {
-				k.after = at
-			}
-		}
+		k.commit(r)
 		last := d.Start + len(d.Tokens) + p.PassCount() - 1
 		fills := last >= (r.cached/tensor.BlockSlots+1)*tensor.BlockSlots
 		if !k.booked && fills && c.keepsOutput(r) && c.tree.MakeFree(r.owner, c.s.ledger.copyBytes()) {
@@ -40,6 +36,15 @@ func (c *prefixCache) planCopies(p *plan.Plan, rows map[uint64]*request) {
 			c.s.ledger.moveCopy(r, 1)
 		}
 		d.Snapshot = k.booked
+	}
+}
+
+// commit records where the owner copies the states when it commits the tokens of the last step.
+func (k *stateCopy) commit(r *request) {
+	if k.booked && r.staged > 0 {
+		if at := plan.CopyAfter(r.cached-r.staged, r.cached, k.after); at > 0 {
+			k.after = at
+		}
 	}
 }
 

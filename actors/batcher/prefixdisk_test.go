@@ -103,16 +103,7 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 		most = rng.IntN(most + 1)
 	}
 	if d.Seq != 0 {
-		for q := at.seqs[d.Seq]; most > done.Blocks && q != nil; done.Blocks++ {
-			n := d.From + done.Blocks
-			states := geometry.Recurrent.Layers > 0 && done.Blocks == len(d.Blocks)-1
-			if _, err := q.own.AppendCopy(nil, n); states && err != nil {
-				at.t.Fatalf("%s: %v", q.open.ID, err)
-			}
-			if !k.arrives(at, d.Blocks[done.Blocks], n, q.text[:(n+1)*tensor.BlockSlots], states) {
-				break
-			}
-		}
+		done.Blocks = k.fetch(at, &d, most)
 		return done, true
 	}
 	before := k.texts[d.Before]
@@ -132,6 +123,25 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 		done.Blocks--
 	}
 	return done, true
+}
+
+// fetch brings at most this number of blocks from the owner of an ended sequence, and returns their number.
+func (k *disks) fetch(at *cluster, d *Disk, most int) (n int) {
+	q := at.seqs[d.Seq]
+	if q != nil {
+		q.settleLast((d.From + len(d.Blocks)) * tensor.BlockSlots)
+	}
+	for ; n < most && q != nil; n++ {
+		block := d.From + n
+		states := geometry.Recurrent.Layers > 0 && n == len(d.Blocks)-1
+		if _, err := q.own.AppendCopy(nil, block); states && err != nil {
+			at.t.Fatalf("%s: %v", q.open.ID, err)
+		}
+		if !k.arrives(at, d.Blocks[n], block, q.text[:(block+1)*tensor.BlockSlots], states) {
+			break
+		}
+	}
+	return n
 }
 
 // zeroRows is a cache of zeros.

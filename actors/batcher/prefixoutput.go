@@ -8,13 +8,19 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 // sequence keeps its memory until each socket has fetched the rows of its heads. That happens while
 // steps run, in memory that is otherwise unused. With recurrent states, the last of the blocks gets the
 // copy of the states (prefixcopies.go); without a copy no block is kept.
+//
+// No later row commits the tokens of the last step. The order to keep or to fetch the blocks does: the
+// owner commits the tokens up to the end of the last of them.
 
 // keepOutput moves the blocks of an ended sequence to the cache. held reports that the sequence
 // keeps its memory until their fetch ends.
 func (c *prefixCache) keepOutput(r *request) (held bool) {
+	if r.phase != decoding || !c.keepsOutput(r) {
+		return false
+	}
 	end := c.outputEnd(r)
 	switch {
-	case r.phase != decoding || !c.keepsOutput(r) || end == 0:
+	case end == 0:
 		return false
 	case len(c.s.ledger.sockets) == 1:
 		c.keepHere(r, end)
@@ -39,9 +45,10 @@ func (c *prefixCache) keepsOutput(r *request) bool {
 // outputEnd returns the number of tokens that the blocks of an ended sequence have.
 func (c *prefixCache) outputEnd(r *request) int {
 	if c.tree.Recurrent() {
+		r.prefix.copy.commit(r)
 		return r.prefix.copy.after
 	}
-	return (r.cached - r.staged) / tensor.BlockSlots * tensor.BlockSlots
+	return r.cached / tensor.BlockSlots * tensor.BlockSlots
 }
 
 // keepHere keeps the blocks of the first tokens of an ended sequence on the only socket.

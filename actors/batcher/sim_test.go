@@ -204,20 +204,32 @@ func (c *cluster) settle(p *plan.Plan) {
 		if q == nil || q.held {
 			continue
 		}
-		q.next = q.own.Tokens() + d.Accepted
-		if at := plan.CopyAfter(q.own.Tokens(), q.next, q.copied); q.copies && at > 0 && q.own.Staged() > 0 {
-			q.copied = at
-			q.own.States().Copy(at, d.Accepted, func(n int, f func(int)) {
-				for i := range n {
-					f(i)
-				}
-			})
-		}
-		for _, s := range []*kvcache.Store{q.own, q.copy} {
-			if s != nil && s.Sealed() {
-				s.Commit(d.Accepted)
+		q.settle(d.Accepted)
+	}
+}
+
+// settle commits tokens of the last step.
+func (q *sequence) settle(accepted int) {
+	q.next = q.own.Tokens() + accepted
+	if at := plan.CopyAfter(q.own.Tokens(), q.next, q.copied); q.copies && at > 0 && q.own.Staged() > 0 {
+		q.copied = at
+		q.own.States().Copy(at, accepted, func(n int, f func(int)) {
+			for i := range n {
+				f(i)
 			}
+		})
+	}
+	for _, s := range []*kvcache.Store{q.own, q.copy} {
+		if s != nil && s.Sealed() {
+			s.Commit(accepted)
 		}
+	}
+}
+
+// settleLast commits the tokens of the last step of an ended sequence, up to the end of a block.
+func (q *sequence) settleLast(end int) {
+	if n := end - q.own.Tokens(); n >= 0 && q.own.Staged() > 0 {
+		q.settle(n)
 	}
 }
 
@@ -265,6 +277,7 @@ func (c *cluster) keep(keep []plan.Keep) {
 		if q == nil {
 			continue
 		}
+		q.settleLast((k.From + len(k.Blocks)) * tensor.BlockSlots)
 		for i, id := range k.Blocks {
 			if id == 0 {
 				continue

@@ -24,9 +24,13 @@ func (a *Actor) prefix(m *Prefix) {
 		return
 	}
 	if len(r.Blocks) > 0 {
-		if err := a.machine.Restore(r); err != nil {
+		effects, err := a.machine.Restore(r)
+		if err != nil {
 			m.Reply(nil, err)
 			return
+		}
+		if len(effects) > 0 {
+			a.exec.Submit(func() { a.caches.Release(effects) })
 		}
 	}
 	switch {

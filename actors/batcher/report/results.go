@@ -120,7 +120,7 @@ type PrefixTotals struct {
 // sequence. A DiskDone answers it.
 type Disk struct {
 	Number uint64
-	Seq    uint64     // sequence whose owner has the rows of all heads; 0: read from disks
+	Seq    uint64     // sequence whose owner has the rows of all heads, and commits those of Blocks; 0: read from disks
 	Owner  int        // rank
 	From   int        // number of the first block in its text
 	Before plan.Key   // key of the block before the first

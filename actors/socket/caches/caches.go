@@ -33,7 +33,14 @@ type Caches struct {
 	constraints constraint.Runner           // grammar computations of sequences
 }
 
-// Release performs the effects that free memory. An epoch that is over needs no others.
+func inOrder(n int, f func(i int)) {
+	for i := range n {
+		f(i)
+	}
+}
+
+// Release performs the effects that free memory, and those that leave blocks of ended sequences to the prefix cache. An
+// epoch that is over needs no others.
 func (c *Caches) Release(effects []machine.Effect) {
 	for _, f := range effects {
 		switch q, b := c.Seqs[f.Seq], c.blocks[f.Block]; {
@@ -44,6 +51,9 @@ func (c *Caches) Release(effects []machine.Effect) {
 			q.release()
 			delete(c.Seqs, f.Seq)
 			c.lent.forget(f.Seq)
+		case f.Do == machine.DoCommit && q != nil:
+			// If it fails, the blocks after the committed tokens are missing.
+			_ = q.commit(f.Tokens, f.Copy, inOrder)
 		case f.Do == machine.DoKeep && q != nil:
 			// If sharing fails, the block is missing, and the plan that begins with it fails.
 			if segment, err := q.Cache.Share(f.Tokens); err == nil {

@@ -144,7 +144,8 @@ func (f *fetcher) restore(l *Link, seq uint64, owner int, list []*incoming, unti
 // rows. It returns nil if it fails.
 func (f *fetcher) rowsOf(l *Link, w rowsAt, owner int, rows []byte, x *incoming, until time.Time) []byte {
 	if owner == l.epoch.Rank {
-		return f.ownedRows(l, w)
+		rows, _ := f.ownedRows(l, w)
+		return rows
 	}
 	if size := w.heads.Len() * w.headBytes(l.epoch); len(rows) != size {
 		rows = make([]byte, size)
@@ -235,9 +236,13 @@ func (c *Caches) stillIncoming(x *incoming) error {
 	return nil
 }
 
-// reply sends a reply to another rank. The reply has no rows if this rank does not have the block.
+// reply sends a reply to another rank. The reply has no rows if this rank does not have the block. There is no reply
+// before the tokens of the block are committed: that request may come later than the other rank's, which asks again.
 func (f *fetcher) reply(r blockRequest) {
-	rows := f.ownedRows(r.link, r.rowsAt)
+	rows, soon := f.ownedRows(r.link, r.rowsAt)
+	if soon {
+		return
+	}
 	if g := r.link.group.Load(); g != nil {
 		rows = rows[min(len(rows), r.offset):]
 		_ = g.Post(r.src, putRows(&r.rowsAt, rows[:min(len(rows), pieceBytes)])) // after an error the other rank asks again
@@ -245,11 +250,11 @@ func (f *fetcher) reply(r blockRequest) {
 }
 
 // ownedRows returns a block's rows for some heads, of a sequence that this socket owns; nil if
-// there are none.
-func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
+// there are none. soon reports that the last step of the sequence wrote the end of the block, and is not committed.
+func (f *fetcher) ownedRows(l *Link, w rowsAt) (out []byte, soon bool) {
 	size, heads := w.headBytes(l.epoch), l.epoch.Geometry.KVHeads
 	if w.heads.Lo < 0 || w.heads.Len() < 1 || w.heads.Hi > heads {
-		return nil
+		return nil, false
 	}
 	all := w
 	all.heads, all.offset = tensor.Span{}, 0
@@ -257,13 +262,17 @@ func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
 	defer f.mu.Unlock()
 	for _, g := range f.recent {
 		if g.link == l && g.rowsAt == all {
-			return g.rows[w.heads.Lo*size : w.heads.Hi*size]
+			return g.rows[w.heads.Lo*size : w.heads.Hi*size], false
 		}
 	}
 	rows := make([]byte, 0, heads*size)
 	err := f.onExecutor(func() error {
 		q := f.caches.Seqs[w.seq]
 		if q == nil || q.Cache == nil {
+			return errEvicted
+		}
+		end := (w.block + 1) * tensor.BlockSlots
+		if soon = end > q.Cache.Tokens() && end <= q.Cache.Tokens()+q.Cache.Staged(); soon {
 			return errEvicted
 		}
 		if w.states {
@@ -280,11 +289,11 @@ func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
 		return nil
 	})
 	if err != nil {
-		return nil
+		return nil, soon
 	}
 	f.recent[f.next] = ownedBlock{l, all, rows}
 	f.next = (f.next + 1) % len(f.recent)
-	return rows[w.heads.Lo*size : w.heads.Hi*size]
+	return rows[w.heads.Lo*size : w.heads.Hi*size], false
 }
 
 // posted receives a post of another rank.

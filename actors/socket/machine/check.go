@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -101,6 +102,8 @@ func (m *Machine) checkKeep(keep []plan.Keep) error {
 			return fmt.Errorf("socket: sequence %d cannot leave blocks [%d,%d) to the prefix cache: %s", k.Seq, k.From,
 				k.From+len(k.Blocks), fmt.Sprintf(why, args...))
 		}
+		accepted, copied := q.lastTokens((k.From + len(k.Blocks)) * tensor.BlockSlots)
+		read := q.Read + accepted
 		switch {
 		case m.limits.Ranks != 1:
 			return fails("its rows are on one of %d sockets", m.limits.Ranks)
@@ -108,10 +111,10 @@ func (m *Machine) checkKeep(keep []plan.Keep) error {
 			return fails("its prompt is not complete")
 		case !q.Policy.RebuildsByPrefill():
 			return fails("under %s its rows are not those of prefill", q.Policy.Spec())
-		case k.From > q.Read || k.From+len(k.Blocks) > q.Read/tensor.BlockSlots:
-			return fails("%d tokens fill %d blocks", q.Read, q.Read/tensor.BlockSlots)
+		case k.From > read || k.From+len(k.Blocks) > read/tensor.BlockSlots:
+			return fails("%d tokens fill %d blocks", read, read/tensor.BlockSlots)
 		}
-		if why := m.checkKeepStates(&k, q); why != "" {
+		if why := m.checkKeepStates(&k, cmp.Or(copied, q.copied)); why != "" {
 			return fails("%s", why)
 		}
 		for i, id := range k.Blocks {
@@ -191,7 +194,7 @@ func (m *Machine) checkTokens(seq uint64, tokens []int32) error {
 
 // checkKeepStates checks that the copy of a sequence's recurrent states belongs to the last of its
 // blocks. It returns the violated rule.
-func (m *Machine) checkKeepStates(k *plan.Keep, q *Sequence) string {
+func (m *Machine) checkKeepStates(k *plan.Keep, copied int) string {
 	end := k.From + len(k.Blocks)
 	at, here := m.blocks[k.Snapshot]
 	if n := len(k.Blocks); n > 0 && k.Blocks[n-1] != 0 {
@@ -199,8 +202,8 @@ func (m *Machine) checkKeepStates(k *plan.Keep, q *Sequence) string {
 	}
 	switch {
 	case k.Snapshot == 0:
-	case q.copied == 0 || q.copied != end*tensor.BlockSlots:
-		return fmt.Sprintf("its recurrent states were copied after %d tokens, not after block %d", q.copied, end-1)
+	case copied == 0 || copied != end*tensor.BlockSlots:
+		return fmt.Sprintf("its recurrent states were copied after %d tokens, not after block %d", copied, end-1)
 	case !here || at != end-1:
 		return fmt.Sprintf("block %d, for its recurrent states, is not its block %d", k.Snapshot, end-1)
 	case m.snapshots[k.Snapshot]:

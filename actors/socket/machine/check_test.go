@@ -160,7 +160,7 @@ func TestEachRule(t *testing.T) {
 		"prefix cache: under h2o": func(m *Machine, p *plan.Plan) {
 			m.limits.Ranks, p.Keep = 1, []plan.Keep{{Seq: 4, Blocks: []uint64{13}}}
 		},
-		"128 tokens fill 2 blocks": func(m *Machine, p *plan.Plan) {
+		"130 tokens fill 2 blocks": func(m *Machine, p *plan.Plan) {
 			m.limits.Ranks, p.Keep = 1, []plan.Keep{{Seq: 1, From: 2, Blocks: []uint64{13}}}
 		},
 		"block 11 exists already": func(m *Machine, p *plan.Plan) {

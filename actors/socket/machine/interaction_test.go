@@ -116,7 +116,7 @@ func (s *story) run(line string) string {
 			}
 		}
 		r.Keys = make([]byte, 32*num("keys", len(r.Blocks)+1))
-		return s.say(nil, s.m.Restore(r))
+		return s.say(s.m.Restore(r))
 	case "job":
 		return s.say(nil, s.m.Job(s.epoch))
 	case "jobdone":

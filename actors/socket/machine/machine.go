@@ -178,6 +178,9 @@ func (m *Machine) Release(r *proto.ReleaseRequest) ([]Effect, error) {
 // left its blocks before.
 func (m *Machine) keep(effects []Effect, keep []plan.Keep) []Effect {
 	for _, k := range keep {
+		if q := m.seqs[k.Seq]; q != nil {
+			effects = m.countLast(effects, k.Seq, q, (k.From+len(k.Blocks))*tensor.BlockSlots)
+		}
 		for i, id := range k.Blocks {
 			if id != 0 && m.seqs[k.Seq] != nil {
 				m.blocks[id] = k.From + i
@@ -198,33 +201,42 @@ func (m *Machine) keep(effects []Effect, keep []plan.Keep) []Effect {
 
 // Restore names blocks of a text whose rows come from files, or from the owner of a sequence. It is
 // possible between steps and during one. The request names the newest step at its decision: once a
-// later step has begun, the plan of that step may have given the blocks up.
-func (m *Machine) Restore(r *proto.PrefixRequest) error {
+// later step has begun, the plan of that step may have given the blocks up. The effects commit the last tokens of the
+// sequence.
+func (m *Machine) Restore(r *proto.PrefixRequest) ([]Effect, error) {
 	if r.Epoch != m.Epoch || m.Phase != Ready && m.Phase != Stepping || m.busy || m.Step > r.Step {
-		return fmt.Errorf("%w: blocks to be read in epoch %d before step %d, at %d (%s), step %d", ErrStaleEpoch,
+		return nil, fmt.Errorf("%w: blocks to be read in epoch %d before step %d, at %d (%s), step %d", ErrStaleEpoch,
 			r.Epoch, r.Step, m.Epoch, m.Phase, m.Step)
 	}
 	from, n := int(r.From), len(r.Blocks)
 	switch {
 	case len(r.Keys) != sha256.Size*(n+1):
-		return fmt.Errorf("socket: %d blocks of a text come with %d bytes of keys, not %d", n, len(r.Keys), sha256.Size*(n+1))
+		return nil, fmt.Errorf("socket: %d blocks of a text come with %d bytes of keys, not %d", n, len(r.Keys), sha256.Size*(n+1))
 	case from > m.limits.Positions || (from+n)*tensor.BlockSlots > m.limits.Positions:
-		return fmt.Errorf("socket: blocks [%d,%d) of a text, but %d tokens of context fill %d blocks", from, from+n,
+		return nil, fmt.Errorf("socket: blocks [%d,%d) of a text, but %d tokens of context fill %d blocks", from, from+n,
 			m.limits.Positions, m.limits.Positions/tensor.BlockSlots)
 	}
-	if q := m.seqs[r.Seq]; r.Seq != 0 && (q == nil || !q.HandedOver || q.Owner != int(r.Owner)) {
-		return fmt.Errorf("socket: rank %d has no cache of sequence %d to fetch blocks from", r.Owner, r.Seq)
+	q, end := m.seqs[r.Seq], (from+n)*tensor.BlockSlots
+	switch {
+	case r.Seq == 0:
+	case q == nil || !q.HandedOver || q.inFlight || q.Owner != int(r.Owner):
+		return nil, fmt.Errorf("socket: rank %d has no cache of sequence %d to fetch blocks from", r.Owner, r.Seq)
+	case end > q.Read+q.Staged:
+		return nil, fmt.Errorf("socket: blocks [%d,%d) of sequence %d to fetch, but it has %d tokens", from, from+n, r.Seq, q.Read+q.Staged)
 	}
 	for i, id := range r.Blocks {
 		if _, here := m.blocks[id]; here || slices.Contains(r.Blocks[:i], id) {
-			return fmt.Errorf("socket: block %d exists already", id)
+			return nil, fmt.Errorf("socket: block %d exists already", id)
 		}
 	}
 	for i, id := range r.Blocks {
 		m.blocks[id] = int(r.From) + i
 		m.snapshots[id] = m.limits.Recurrent && i == n-1
 	}
-	return nil
+	if q == nil {
+		return nil, nil
+	}
+	return m.countLast(nil, r.Seq, q, end), nil
 }
 
 // evict drops blocks of the prefix cache. Sequences that hold their rows keep them.

@@ -77,16 +77,7 @@ func (m *Machine) commit(w *Work) {
 	for i := range w.Decode {
 		c := &w.Decode[i]
 		if q := m.seqs[c.Seq]; q != nil && q.Staged > 0 {
-			from, at := q.Read, 0
-			q.Read, q.Staged = q.Read+c.Accepted, 0
-			if q.copies {
-				if at = plan.CopyAfter(from, q.Read, q.copied); at > 0 {
-					q.copied = at
-				}
-			}
-			if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
-				w.First = append(w.First, Effect{Do: DoCommit, Seq: c.Seq, Tokens: q.Read, Copy: at})
-			}
+			w.First = m.count(w.First, c.Seq, q, c.Accepted)
 		}
 	}
 }

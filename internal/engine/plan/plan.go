@@ -112,7 +112,8 @@ type Open struct {
 }
 
 // Keep moves blocks of a sequence that has ended to the prefix cache, from block number
-// From on. A block with ID 0 is in the cache already. It comes before the release.
+// From on. A block with ID 0 is in the cache already. It comes before the release. The last step of the sequence may
+// have written the end of the blocks: the tokens up to there are committed.
 type Keep struct {
 	Seq    uint64
 	From   int
