@@ -284,7 +284,7 @@ func TestConversations(t *testing.T) {
 			warm := startLocal(t, LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: 1, Serve: serve})
 			said, before := text(4, 50), 0
 			for turn := range 3 {
-				id := fmt.Sprint(turn)
+				id, kept := fmt.Sprint(turn), warm.Cluster().PrefixCache.Answers
 				answer := generate(t, warm, "a"+id, said, 90)
 				if again := generate(t, cold, "a"+id, said, 90); !slices.Equal(answer, again) {
 					t.Fatalf("turn %d: %v, without the cache %v", turn, answer, again)
@@ -300,7 +300,8 @@ func TestConversations(t *testing.T) {
 				if c.answers {
 					want = (prompt + 89) / 64 * 64 // the last token was never fed back
 				}
-				if a.cached != want {
+				late := c.sockets > 1 && warm.Cluster().PrefixCache.Answers == kept // the fetch of the answer's blocks, for lack of time
+				if a.cached != want && !(late && a.cached >= before) {
 					t.Errorf("turn %d: %d of %d tokens came from the cache, want %d", turn, a.cached, len(said), want)
 				}
 				before = len(said) / 64 * 64

@@ -22,7 +22,7 @@ type saves struct {
 	turns map[uint64]*request    // that wait for an answer, by number of the order
 	idle  map[uint64]*request    // whose caches are written
 	slow  map[string]*saved.Disk // by ID of the socket, also of one that is not in this epoch while memory does not wait for it
-	ended saved.Ended
+	stale saved.Stale
 }
 
 const (
@@ -33,7 +33,7 @@ const (
 
 // plan writes idle caches to files, and looks for those of waiting turns.
 func (x *saves) plan() {
-	x.dropEnded()
+	x.dropStale()
 	for _, r := range slices.Backward(x.s.running) { // the oldest first
 		if x.savable(r) && (x.s.now >= r.idleSince+x.s.cfg.IdleMillis || x.short(r.owner)) {
 			x.write(r)
@@ -124,7 +124,7 @@ func (x *saves) write(r *request) {
 		return
 	}
 	x.last++
-	x.ended.Writes(r.Session, x.s.ledger.sockets[r.owner].ID)
+	x.stale.Writes(r.Session, x.s.ledger.sockets[r.owner].ID)
 	r.write.Order(x.last, x.s.now)
 	x.idle[x.last] = r
 	x.order(saved.Order{Do: saved.Write, Number: x.last, Key: x.key(r.Session), Ranks: []int{r.owner}, Seq: r.seq,
@@ -161,7 +161,7 @@ func (x *saves) awaits(idle, r *request) bool {
 
 // done processes the answer to an order.
 func (x *saves) done(d saved.Done) {
-	x.ended.Done(d, x.s.now)
+	x.stale.Done(d, x.s.now)
 	if r := x.idle[d.Number]; r != nil {
 		delete(x.idle, d.Number)
 		x.written(r, d)
@@ -178,11 +178,12 @@ func (x *saves) done(d saved.Done) {
 	}
 }
 
-// written takes the end of a write. Files on earlier owners are then of no use.
+// written takes the end of a write. The files of the session on other sockets are then of no use.
 func (x *saves) written(r *request, d saved.Done) {
+	over := x.s.now >= r.until && !x.lives(r.Session) // the session has ended meanwhile
 	if d.Err == "" {
 		x.s.totals.Saved++
-		if x.s.now >= r.until && !x.lives(r.Session) { // the session has ended meanwhile
+		if over {
 			x.end(r.Session)
 		}
 	}
@@ -191,8 +192,9 @@ func (x *saves) written(r *request, d saved.Done) {
 	}
 	if r.write.End(d, x.s.now); r.write.Written {
 		x.disk(r.owner).Works()
-		x.ended.Wrote(r.Session, x.s.ledger.sockets[r.owner].ID)
-		x.dropOlder(r.Session, r.owner)
+		if !over {
+			x.stale.Wrote(r.Session, x.s.ledger.sockets[r.owner].ID)
+		}
 	}
 }
 
@@ -263,7 +265,6 @@ func (x *saves) loaded(r *request, err string) {
 }
 
 // lives reports whether a session of this name has a request, such as one that began after another of the name had ended.
-// Its next write removes the files of that one from other nodes.
 func (x *saves) lives(session string) bool {
 	for _, list := range [...]queue{x.s.waiting, x.s.running} {
 		for _, r := range list {
@@ -278,13 +279,13 @@ func (x *saves) lives(session string) bool {
 // end has the files of a session dropped.
 func (x *saves) end(session string) {
 	if session != "" {
-		x.ended.Add(session)
+		x.stale.End(session)
 	}
 }
 
-// dropEnded has the files of sessions that are over removed, also from sockets that were away when they ended.
-func (x *saves) dropEnded() {
-	if !x.ended.Asks(x.s.epoch, x.s.now) {
+// dropStale has files that are of no use removed, also from sockets that were away when they became so.
+func (x *saves) dropStale() {
+	if !x.stale.Asks(x.s.epoch, x.s.now) {
 		return
 	}
 	ranks := x.disks()
@@ -292,20 +293,12 @@ func (x *saves) dropEnded() {
 	for i, rank := range ranks {
 		ids[i] = x.s.ledger.sockets[rank].ID
 	}
-	for _, r := range x.ended.Due(x.s.epoch, x.s.now, ids, func() uint64 { x.last++; return x.last }) {
+	for _, r := range x.stale.Due(x.s.epoch, x.s.now, ids, func() uint64 { x.last++; return x.last }) {
 		o := saved.Order{Do: saved.Drop, Number: r.Number, Key: x.key(r.Session)}
 		for _, i := range r.Sockets {
 			o.Ranks = append(o.Ranks, ranks[i])
 		}
 		x.order(o)
-	}
-}
-
-// dropOlder removes the files of a session, except those of one socket.
-func (x *saves) dropOlder(session string, except int) {
-	ranks := slices.DeleteFunc(x.disks(), func(rank int) bool { return rank == except })
-	if len(ranks) > 0 {
-		x.order(saved.Order{Do: saved.Drop, Key: x.key(session), Ranks: ranks})
 	}
 }
 

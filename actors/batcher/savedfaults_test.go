@@ -160,30 +160,39 @@ func TestRetriesWithdraw(t *testing.T) {
 	}
 }
 
-// TestOneFileOfASession: when a cache has another owner, the file of the earlier owner is removed.
+// TestOneFileOfASession: when the newest cache of a session is in a file, the older files of other nodes are removed: also if
+// the order fails at first, and from a node that was away.
 func TestOneFileOfASession(t *testing.T) {
 	a, b := idleNode(t, "a", 1, 0, 2), idleNode(t, "b", 1, 2, 4)
-	g := newIdleRig(t, []Socket{a, b})
-	g.turn("s", 50)
-	g.rest()
-	var first string
-	for id, files := range g.files.files {
-		if len(files) > 0 {
-			first = id
+	for _, away := range []bool{false, true} {
+		sockets := []Socket{a, b}
+		if away {
+			sockets = []Socket{idleNode(t, "b", 1, 0, 4)}
 		}
-	}
-	key := saved.NewKey("a model", "s")
-	x := g.files.files[first][key]
-	for _, id := range []string{"a", "b"} { // as if both had been owners
-		if g.files.files[id] == nil {
-			g.files.files[id] = map[saved.Key]idleFile{}
+		g := newIdleRig(t, sockets)
+		key := saved.NewKey("a model", "s")
+		for _, id := range []string{"a", "b"} { // as if both had been owners
+			g.files.files[id] = map[saved.Key]idleFile{key: {}}
 		}
-		g.files.files[id][key] = x
-	}
-	g.turn("s", 10)
-	g.rest()
-	if n := len(g.files.files["a"]) + len(g.files.files["b"]); n != 1 {
-		t.Errorf("a session has %d files", n)
+		g.files.deaf = true
+		g.turn("s", 50)
+		g.rest()
+		if away {
+			g.place([]Socket{a, b}, none, 0)
+			g.rest()
+		}
+		if n := len(g.files.files["a"]) + len(g.files.files["b"]); n != 2 {
+			t.Errorf("away %v: %d files are left although the removal failed", away, n)
+		}
+		for g.files.deaf = false; g.now < 200_000; {
+			g.advance()
+		}
+		if n := len(g.files.files["a"]) + len(g.files.files["b"]); n != 1 {
+			t.Errorf("away %v: a session has %d files", away, n)
+		}
+		if g.turn("s", 10); g.s.totals.Recomputed > 0 {
+			t.Errorf("away %v: %d tokens were read again", away, g.s.totals.Recomputed)
+		}
 	}
 }
 

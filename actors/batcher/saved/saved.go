@@ -79,7 +79,7 @@ func (t *Text) Beginnings(list []Found) (out []Found) {
 // Order is an order to sockets. A Done answers each.
 type Order struct {
 	Do     Do
-	Number uint64 // of the order; 0: Drop
+	Number uint64
 	Epoch  uint32
 	Key    Key
 	Ranks  []int // of the sockets: those with a disk, or the owner

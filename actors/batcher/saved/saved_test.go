@@ -87,14 +87,14 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// endedRig asks for orders and compares them.
-type endedRig struct {
+// staleRig asks for orders and compares them.
+type staleRig struct {
 	*testing.T
-	Ended
+	Stale
 	number uint64
 }
 
-func (e *endedRig) wants(epoch uint32, now int64, want string, ids ...string) {
+func (e *staleRig) wants(epoch uint32, now int64, want string, ids ...string) {
 	e.Helper()
 	got := ""
 	if e.Asks(epoch, now) {
@@ -109,15 +109,15 @@ func (e *endedRig) wants(epoch uint32, now int64, want string, ids ...string) {
 
 // Each socket is asked to remove the files of a session that is over, until it has. After an error it is asked again in a
 // minute, or in the next epoch.
-func TestEnded(t *testing.T) {
-	e := endedRig{T: t}
-	e.Add("s")
+func TestStale(t *testing.T) {
+	e := staleRig{T: t}
+	e.End("s")
 	e.wants(1, 0, "s[0 1] ", "a", "b")
 	e.wants(1, 0, "", "a", "b")
 	e.Done(Done{Number: 1}, 0)
 	e.wants(1, 1<<40, "", "a", "b")
 	e.wants(2, 0, "s[1] ", "a", "c") // c was away
-	e.Add("t")
+	e.End("t")
 	e.wants(2, 0, "t[0 1] ", "a", "c")
 	e.Done(Done{Number: 2, Err: "it fails"}, 100)
 	e.wants(2, 100+removalMillis-1, "", "a", "c")
@@ -126,7 +126,7 @@ func TestEnded(t *testing.T) {
 	e.Done(Done{Number: e.number, Err: "it fails"}, 100_000)
 	e.wants(3, 100_000, "s[1] t[0 1] ", "a", "c") // the answer for t did not come
 	e.Done(Done{Number: 3}, 100_000)              // too late: its epoch is over
-	e.Add("s")
+	e.End("s")
 	e.wants(3, 100_000, "s[0 1] ", "a", "c")
 	e.Done(Done{Number: e.number}, 0)
 	e.Done(Done{Number: e.number - 1}, 0) // t
@@ -135,19 +135,19 @@ func TestEnded(t *testing.T) {
 	if n := len(e.list[0].clean); n != 1 {
 		t.Errorf("%d sockets are remembered, one is there", n)
 	}
-	for i := range maxEnded + 5 {
-		e.Add(fmt.Sprint(i))
+	for i := range maxStale + 5 {
+		e.End(fmt.Sprint(i))
 	}
-	if len(e.list) != maxEnded || e.list[0].session != "5" {
+	if len(e.list) != maxStale || e.list[0].session != "5" {
 		t.Errorf("%d sessions are remembered from %s on", len(e.list), e.list[0].session)
 	}
 }
 
 // A newer session of the name keeps its file. The files of the older one are removed from the other sockets, also from
 // those that had a file of the newer one before.
-func TestEndedNameAgain(t *testing.T) {
-	e := endedRig{T: t}
-	e.Add("s")
+func TestStaleNameAgain(t *testing.T) {
+	e := staleRig{T: t}
+	e.End("s")
 	e.wants(1, 0, "s[0] ", "a")
 	e.Writes("s", "a")
 	e.Done(Done{Number: 1, Err: "it fails"}, 0)
@@ -161,16 +161,41 @@ func TestEndedNameAgain(t *testing.T) {
 	e.wants(5, 0, "", "a", "b")
 	e.Wrote("s", "b")
 	e.wants(6, 0, "s[0] ", "a", "b")
-	e.Writes("t", "a") // did not end
-	e.Wrote("t", "a")
-	e.Add("s")
+	e.End("s")
 	e.wants(6, 0, "s[0 1] ", "a", "b") // the newer one is over
+}
+
+// The newest cache of a session is on another socket. The older files are removed as those of ended sessions are: after an
+// error again, and from sockets that were away.
+func TestStaleOlder(t *testing.T) {
+	e := staleRig{T: t}
+	e.Writes("s", "a")
+	e.Wrote("s", "a")
+	e.wants(1, 0, "s[1] ", "a", "b")
+	e.Writes("s", "b") // before the answer
+	e.Done(Done{Number: 1}, 0)
+	e.Wrote("s", "b")
+	e.wants(1, 0, "s[0] ", "a", "b")
+	e.Done(Done{Number: 2, Err: "it fails"}, 100)
+	e.wants(1, 100+removalMillis-1, "", "a", "b")
+	e.wants(1, 100+removalMillis, "s[0] ", "a", "b")
+	e.Done(Done{Number: 3}, 0)
+	e.Writes("s", "b") // the next turn
+	e.Wrote("s", "b")
+	e.wants(1, 1<<40, "", "a", "b")
+	e.wants(2, 0, "s[0] ", "c", "b") // c was away
+	e.Writes("s", "c")
+	e.wants(3, 0, "s[0] ", "a", "b", "c") // the first is still needed if the write fails
+	e.Wrote("s", "c")
+	e.wants(3, 0, "s[1] ", "a", "b", "c")
+	e.End("s")
+	e.wants(3, 0, "s[0 1 2] ", "a", "b", "c")
 }
 
 // Many sessions ended while a socket was away. It has maxRemovals orders at a time, and refuses none for good. The other
 // socket does not wait for it.
-func TestEndedAreBounded(t *testing.T) {
-	var e Ended
+func TestStaleAreBounded(t *testing.T) {
+	var e Stale
 	number, under, removed := uint64(0), map[uint64]Removal{}, map[string]bool{}
 	ids := []string{"a", "b"}
 	due := func(now int64) (n int) {
@@ -192,7 +217,7 @@ func TestEndedAreBounded(t *testing.T) {
 		return n
 	}
 	for i := range 1000 {
-		e.Add(fmt.Sprint(i))
+		e.End(fmt.Sprint(i))
 	}
 	scans, refuse := 0, 300
 	for now := int64(0); len(removed) < 2000; now += 1000 {
