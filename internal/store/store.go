@@ -463,7 +463,7 @@ func (s *Store) startJobs() {
 	s.service = jobs.Start(s.store, f.Engine, f.API, jobs.Config{Parallel: f.Parallel, Durability: s.Durability, Logger: s.log})
 	s.lines = batches.Start(s.batches, s.service, kept, f.API, batches.Config{Durability: s.Durability})
 	f.API.KeepContexts(files.Contexts{Store: kept})
-	f.API.KeepSessions(s.turns.Book())
+	f.API.KeepSessions(s.turns.Book(), s.turns.Ended()...)
 	served := files.Serve(kept, f.API, s.log, s.batches.Uses)
 	f.Mount.Serve(0, s.service.Routes(), s.lines.Routes(), served.Routes())
 }

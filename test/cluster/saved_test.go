@@ -223,6 +223,47 @@ func TestSessionsOnDisk(t *testing.T) {
 	x.end()
 }
 
+// TestEndedSessionsAfterRestart: a session is deleted while the node with its file is away, and the coordinator is killed
+// then. The node removes the file when it is there again. A newer session of the name keeps its cache.
+func TestEndedSessionsAfterRestart(t *testing.T) {
+	parallel(t)
+	x := savedSessions{policies: []string{"streaming:sink=4,recent=300,positions=cache", "tova:size=304,positions=cache"},
+		first: 80, added: 20, answer: 8}
+	x.disk = filepath.Join(t.TempDir(), "kv")
+	x.processCluster = newProcessCluster(t, t.TempDir(), 1)
+	x.headArgs, x.nodeArgs = []string{"--prefix-cache", "off"}, []string{"--kv-disk", x.disk}
+	x.processCluster.start()
+	turn := func(s, n int) answer { return x.processCluster.want(200, "POST", "/v1/completions", x.turn(s, n)) }
+	for s := range x.policies {
+		turn(s, 0)
+	}
+	x.written(1)
+	x.nodes[0].kill(t)
+	x.processCluster.want(200, "DELETE", "/v1/sessions/s0", nil)
+	x.coordinator.kill(t)
+	x.startCoordinator()
+	x.startNode(0)
+	x.whole()
+	count := func(n int) {
+		t.Helper()
+		testutil.Eventually(t, patience, fmt.Sprint("sessions with a file: ", n), func() (bool, string) {
+			files, err := x.files()
+			return err == nil && len(files) == n, fmt.Sprint(files, err)
+		})
+	}
+	count(1)
+	if prompt, cached := cachedTokens(t, turn(1, 1)); cached != prompt-x.added-1 {
+		t.Errorf("%d of %d tokens of the other session were in a cache", cached, prompt)
+	}
+	turn(0, 0)
+	count(2) // also of the newer session of the name
+	x.restart(syscall.SIGKILL)
+	if prompt, cached := cachedTokens(t, turn(0, 1)); cached != prompt-x.added-1 {
+		t.Errorf("%d of %d tokens of the newer session were in a cache", cached, prompt)
+	}
+	x.end()
+}
+
 // TestSessionsOnDiskModels: caches in files have recurrent states, rows of windows, latents and rows of LoRA
 // adapters. The turns after SIGTERM and after SIGKILL of all processes read only what is new.
 // Every token and log-probability equals that of one node that was not disturbed.

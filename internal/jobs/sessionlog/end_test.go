@@ -166,14 +166,90 @@ func TestCrashBeforeTheDrop(t *testing.T) {
 				t.Fatal("it is there again")
 			}
 			must(t, swept.Sweep(0, nil), nil)
+			if n := messages(t, l); n != 1 {
+				t.Fatalf("%d messages after the sweep, want the end", n)
+			}
+			swept, _ = openAfter(t, l, 2*time.Minute)
+			must(t, swept.Sweep(0, nil), nil)
 			if n := messages(t, l); n != 0 || len(swept.writers) != 0 {
-				t.Fatalf("%d messages, %d writers after the sweep", n, len(swept.writers))
+				t.Fatalf("%d messages, %d writers after the time of the session", n, len(swept.writers))
 			}
 			must(t, add(t, s, 0), nil)
 			if next, _ := open(t, l); turns(t, next) != 1 || messages(t, l) != 1 {
 				t.Fatalf("%d messages", messages(t, l))
 			}
 		})
+	}
+}
+
+// TestEndsStay: the next process knows the sessions that were deleted before their time, because nodes that are away may
+// have files of them. A new session of the name, and the end of the time, drop the record.
+func TestEndsStay(t *testing.T) {
+	for name, log := range map[string]func() journal.Log{"memory": func() journal.Log { return journal.NewMemoryLog() },
+		"JetStream": func() journal.Log { return jetStream(t) }} {
+		t.Run(name, func(t *testing.T) {
+			l := log()
+			known := func(s *Store, want string) {
+				t.Helper()
+				got := ""
+				for _, e := range s.Ended() {
+					got += e.Tenant + "/" + e.Name + " "
+				}
+				if got != want {
+					t.Fatalf("%q have ended, want %q", got, want)
+				}
+			}
+			s, _ := open(t, l)
+			must(t, add(t, s, 0), nil)
+			must(t, add(t, s, 1), nil)
+			known(s, "")
+			must(t, s.book.Delete(t.Context(), "ann", "chat"), nil)
+			known(s, "ann/chat ")
+			for range 2 {
+				next, _ := open(t, l)
+				must(t, next.Sweep(0, nil), nil)
+				known(next, "ann/chat ")
+				if turns(t, next) != 0 || messages(t, l) != 1 {
+					t.Fatalf("%d turns in %d messages", turns(t, next), messages(t, l))
+				}
+				s = next
+			}
+			must(t, add(t, s, 0), nil)
+			known(s, "")
+			next, _ := open(t, l)
+			if known(next, ""); turns(t, next) != 1 || messages(t, l) != 1 {
+				t.Fatalf("%d turns in %d messages", turns(t, next), messages(t, l))
+			}
+			must(t, next.book.Delete(t.Context(), "ann", "chat"), nil)
+			later, _ := openAfter(t, l, 2*time.Minute)
+			known(later, "")
+			must(t, later.Sweep(0, nil), nil)
+			if messages(t, l) != 0 || len(later.writers) != 0 {
+				t.Fatalf("%d messages, %d writers", messages(t, l), len(later.writers))
+			}
+			must(t, add(t, later, 0), nil)
+		})
+	}
+}
+
+// TestEndsAreBounded: the oldest ends are dropped first.
+func TestEndsAreBounded(t *testing.T) {
+	l := journal.NewMemoryLog()
+	s, _ := open(t, l)
+	for i := range maxEnded + 5 {
+		name := fmt.Sprint("s", i)
+		must(t, s.book.Begin(t.Context(), "ann", name, 0), nil)
+		turn := turnOf(0)
+		turn.Head.Name = name
+		must(t, s.book.Commit(t.Context(), sessions.ID("ann", name), 0, turn), nil)
+		s.book.End(sessions.ID("ann", name))
+		must(t, s.book.Delete(t.Context(), "ann", name), nil)
+	}
+	must(t, s.Sweep(0, nil), nil)
+	next, _ := open(t, l)
+	list := next.Ended()
+	if len(list) != maxEnded || list[0].Name != "s5" || list[maxEnded-1].Name != fmt.Sprint("s", maxEnded+4) {
+		t.Fatalf("%d ends, the first is that of %s", len(list), list[0].Name)
 	}
 }
 
@@ -281,7 +357,7 @@ func TestLiveDamage(t *testing.T) {
 		}
 		must(t, add(t, follower, at), sessions.ErrMoved)
 		must(t, follower.book.Delete(t.Context(), "ann", "chat"), nil)
-		if messages(t, l) != 0 {
+		if messages(t, l) != 1 {
 			t.Fatalf("%d messages", messages(t, l))
 		}
 		must(t, add(t, leader, 3), sessions.ErrMoved)

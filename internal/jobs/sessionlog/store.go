@@ -3,10 +3,14 @@
 package sessionlog
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +23,9 @@ import (
 // Kinds of records.
 const (
 	KindTurn journal.Kind = 32
-	// KindEnd ends a session. All records before it are void, and can be dropped with it. Later records belong
-	// to another session.
+	// KindEnd ends a session. All records before it are void, and can be dropped. Later records belong to another session.
+	// If the session was deleted before its time, the payload is a sessions.Ended, and the record stays until that time:
+	// nodes that are away may have files of the session. Otherwise it can be dropped too.
 	KindEnd journal.Kind = 33
 )
 
@@ -29,6 +34,8 @@ const (
 	sweepLimit = time.Minute
 	// readLimit is the deadline for reading a whole journal.
 	readLimit = 30 * time.Second
+	// maxEnded is the maximum number of ends that stay. The oldest are dropped first.
+	maxEnded = 1024
 )
 
 // Store holds the journals of sessions. It fills a book while the job store reads the log. Pass it to
@@ -52,8 +59,10 @@ type writer struct {
 // folded is the result of reading a journal.
 type folded struct {
 	state  sessions.State
-	ended  uint64 // message of the newest end, up to which the journal can be dropped; 0: there is none
-	damage error  // why a record after the end cannot be read
+	ended  uint64         // message of the newest end, up to which the journal can be dropped; 0: there is none
+	end    sessions.Ended // of that end; zero: it need not stay
+	alone  bool           // the messages before that end are dropped
+	damage error          // why a record after the end cannot be read
 }
 
 var (
@@ -145,6 +154,9 @@ func (f *folded) apply(j *journal.Journal, r *journal.Record, seq uint64) error 
 	switch {
 	case r.Kind == KindEnd: // the next session begins without turns
 		*f = folded{ended: seq}
+		if len(r.Payload) > 0 && json.Unmarshal(r.Payload, &f.end) != nil {
+			f.end = sessions.Ended{}
+		}
 		j.Restart(seq)
 		return nil
 	case f.damage != nil:
@@ -239,28 +251,74 @@ func (s *Store) Sweep(int64, func(*journal.Writer) error) error {
 		all = append(all, id)
 	}
 	s.mu.Unlock()
+	oldest := s.oldestEnd()
 	for _, id := range all {
 		err = errors.Join(err, s.with(id, func(w *writer) error {
 			w.Lock()
 			defer w.Unlock()
-			return s.finish(ctx, id, w)
+			return s.finish(ctx, id, w, w.ended < oldest)
 		}))
 	}
 	return err
 }
 
-// finish drops the records of a session that is over. The lock of w must be held.
-func (s *Store) finish(ctx context.Context, id string, w *writer) error {
+// oldestEnd returns the number of the first message among the newest ends that stay.
+func (s *Store) oldestEnd() uint64 {
+	var list []uint64
+	s.eachEnd(func(w *writer) { list = append(list, w.ended) })
+	if len(list) <= maxEnded {
+		return 0
+	}
+	slices.Sort(list)
+	return list[len(list)-maxEnded]
+}
+
+// eachEnd calls f with the writer of each session that has ended before its time. Its lock is held.
+func (s *Store) eachEnd(f func(*writer)) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.writers))
+	s.mu.Unlock()
+	for _, w := range all {
+		w.Lock()
+		if w.ended != 0 && w.Last() == w.ended && w.end.Until > s.jobs.Now() {
+			f(w)
+		}
+		w.Unlock()
+	}
+}
+
+// Ended returns the sessions that were deleted before their time, if no other session has their name. The oldest are first.
+func (s *Store) Ended() (list []sessions.Ended) {
+	at := map[sessions.Ended]uint64{}
+	s.eachEnd(func(w *writer) { at[w.end] = w.ended })
+	list = slices.Collect(maps.Keys(at))
+	slices.SortFunc(list, func(a, b sessions.Ended) int { return cmp.Compare(at[a], at[b]) })
+	return list
+}
+
+// finish drops the records of a session that is over: with all the end too, else only if it need not stay. The lock of w
+// must be held.
+func (s *Store) finish(ctx context.Context, id string, w *writer, all bool) error {
 	if w.ended == 0 {
 		return nil
 	}
-	if err := s.jobs.DropThrough(ctx, id, w.ended); err != nil {
+	through := w.ended
+	if !all && w.Last() == w.ended && w.end.Until > s.jobs.Now() {
+		if through--; w.alone {
+			return nil
+		}
+	}
+	if err := s.jobs.DropThrough(ctx, id, through); err != nil {
 		return err
+	}
+	if through < w.ended {
+		w.alone = true
+		return nil
 	}
 	if w.Last() == w.ended {
 		w.Restart(0)
 	}
-	w.ended = 0
+	w.ended, w.end, w.alone = 0, sessions.Ended{}, false
 	return nil
 }
 
@@ -276,7 +334,7 @@ func (s *Store) Record(ctx context.Context, id string, turns int, payload []byte
 		case w.state.Turns != turns:
 			return fmt.Errorf("%w: turn %d", sessions.ErrMoved, w.state.Turns)
 		}
-		return s.finish(ctx, id, w)
+		return s.finish(ctx, id, w, true)
 	})
 }
 
@@ -292,7 +350,11 @@ func (s *Store) Settle(ctx context.Context, id string) error {
 // End implements sessions.Keeper. The record that ends the session is appended by compare-and-swap, as turns
 // are. Only what precedes it is then dropped. If the process ends between both, the next one drops it.
 func (s *Store) End(ctx context.Context, id string, turns int) error {
-	err := s.write(ctx, id, KindEnd, nil, func(w *writer) error {
+	payload, err := s.endOf(id)
+	if err != nil {
+		return err
+	}
+	err = s.write(ctx, id, KindEnd, payload, func(w *writer) error {
 		if w.state.Turns != turns || w.Last() == 0 || w.ended > 0 && w.Last() == w.ended {
 			return fmt.Errorf("%w: turn %d", sessions.ErrMoved, w.state.Turns)
 		}
@@ -304,12 +366,23 @@ func (s *Store) End(ctx context.Context, id string, turns int) error {
 	err = s.with(id, func(w *writer) error {
 		w.Lock()
 		defer w.Unlock()
-		return s.finish(ctx, id, w)
+		return s.finish(ctx, id, w, false)
 	})
 	if err != nil {
 		s.log.Warn("jobs: an ended session still has its records; they are dropped later", "session", id, "error", err)
 	}
 	return nil
+}
+
+// endOf returns the payload of a record that ends a session now.
+func (s *Store) endOf(id string) ([]byte, error) {
+	w := s.writer(id)
+	w.Lock()
+	defer w.Unlock()
+	if e := w.state.End(); w.state.Turns > 0 && e.Until > s.jobs.Now() {
+		return json.Marshal(e)
+	}
+	return nil, nil
 }
 
 // write appends a record to the journal of a session, if check allows it.

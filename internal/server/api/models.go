@@ -181,8 +181,13 @@ func (s *Server) KeepContexts(store generate.ContextStore) {
 	}
 }
 
-// KeepSessions sets the sessions of the server; nil: their store is away.
-func (s *Server) KeepSessions(b *sessions.Book) { s.members[0].service.KeepSessions(b) }
+// KeepSessions sets the sessions of the server; nil: their store is away. Caches of ended sessions are freed first.
+func (s *Server) KeepSessions(b *sessions.Book, ended ...sessions.Ended) {
+	for _, e := range ended {
+		s.members[0].service.EndSession(e.Tenant, e.Name)
+	}
+	s.members[0].service.KeepSessions(b)
+}
 
 // KeepResponses sets the store of responses; nil removes it.
 func (s *Server) KeepResponses(store openai.ResponseStore) {

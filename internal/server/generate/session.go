@@ -346,12 +346,17 @@ func (s *Service) DeleteSession(ctx context.Context, tenant, name string) *apier
 	if err := b.Delete(ctx, tenant, name); err != nil {
 		return SessionProblem(err, name)
 	}
+	s.EndSession(tenant, name)
+	return nil
+}
+
+// EndSession frees the caches of a session that is over, in memory and in files.
+func (s *Service) EndSession(tenant, name string) {
 	for _, p := range s.peers {
 		if x, ok := p.engine.(sessionEnder); ok {
 			x.EndSession(tenant, name)
 		}
 	}
-	return nil
 }
 
 // SessionMetrics returns the numbers of sessions and of their tokens.

@@ -57,3 +57,13 @@ func (s *State) Apply(t *Turn, at int64, bytes int) error {
 
 // Ends returns the time at which the session is over unless it has another turn, in Unix milliseconds.
 func (s *State) Ends() int64 { return s.Used + s.TTL*1000 }
+
+// Ended is a session that was deleted.
+type Ended struct {
+	Tenant string `json:"tenant"`
+	Name   string `json:"name"`
+	Until  int64  `json:"until"` // the time at which it would have ended, Unix milliseconds
+}
+
+// End returns the record of a session that is deleted.
+func (s *State) End() Ended { return Ended{s.Tenant, s.Name, s.Ends()} }
