@@ -3,6 +3,7 @@ package tier
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -128,6 +129,66 @@ func TestSavedHangs(t *testing.T) {
 				t.Errorf("%d bytes are reserved for a file of %d; files %v", scratch.kept.Load(), one, filesIn(t, s))
 			}
 		})
+	}
+}
+
+// A removal or a sweep on a disk that hangs ends in time, and the disk is then not used by other requests. When it works
+// again, the files are removed.
+func TestSavedRemovalHangs(t *testing.T) {
+	for _, kind := range []string{"remove", "list"} {
+		for _, sweeps := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind, sweeps), func(t *testing.T) {
+				t.Parallel()
+				now, v := time.UnixMilli(1000), &valve{}
+				s, scratch := savedIn(t, t.TempDir(), 10_000, &now)
+				s.remove = func(path string) error { v.pass("remove"); return os.Remove(path) }
+				s.read = func(dir string) ([]fs.DirEntry, error) { v.pass("list"); return os.ReadDir(dir) }
+				c, d := cacheOf(1, 8, 5000), cacheOf(2, 8, 1<<40)
+				if err := errors.Join(saveCache(s, c), saveCache(s, d)); err != nil {
+					t.Fatal(err)
+				}
+				if sweeps {
+					now = now.Add(time.Hour)
+				}
+				v.shut(kind)
+				began := time.Now()
+				var err error
+				if sweeps {
+					s.Sweep()
+				} else {
+					err = s.Remove(c.Key)()
+				}
+				if took := time.Since(began); !sweeps && !errors.Is(err, ErrScratch) || took < SavedPatience || took > 2*SavedPatience {
+					t.Fatalf("%v after %v", err, took)
+				}
+				began = time.Now()
+				if _, known := s.Find(d.Key); known {
+					t.Error("a cache on a disk that hangs was found")
+				}
+				if err := loads(t, s, d); !errors.Is(err, ErrScratch) {
+					t.Errorf("a load: %v", err)
+				}
+				s.Sweep()
+				if err := s.Remove(c.Key)(); !errors.Is(err, ErrScratch) {
+					t.Errorf("the next removal: %v", err)
+				}
+				if took := time.Since(began); took > SavedPatience/2 {
+					t.Errorf("a disk that hangs was used: %v", took)
+				}
+				v.release()
+				now = now.Add(2 * savedRest)
+				testutil.Eventually(t, time.Minute, "the request ends", func() (bool, string) { return s.disk.ok(now), "" })
+				if s.Sweep(); !sweeps {
+					err = s.Remove(c.Key)()
+				}
+				if one := SavedBytes(3, piecesBytes); err != nil && !sweeps || scratch.kept.Load() != one || len(filesIn(t, s)) != 1 {
+					t.Errorf("%v: %d bytes are reserved for a file of %d; files %v", err, scratch.kept.Load(), one, filesIn(t, s))
+				}
+				if err := loads(t, s, d); err != nil {
+					t.Errorf("the other cache: %v", err)
+				}
+			})
+		}
 	}
 }
 

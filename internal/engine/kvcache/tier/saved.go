@@ -58,8 +58,8 @@ type SavedStats struct {
 }
 
 // Saved stores caches of idle sessions. Its methods may be called concurrently. Find and Stats do not wait for the
-// disk. Requests to read or write a cache wait for at most SavedPatience; the disk is then not used for savedRest, and
-// until the request has ended. A nil Saved has no caches.
+// disk. Requests to read, write, list or remove files wait for at most SavedPatience; the disk is then not used for
+// savedRest, and until the request has ended. A nil Saved has no caches.
 type Saved struct {
 	root, dir string
 	scratch   *Scratch // has the limit
@@ -79,6 +79,8 @@ type Saved struct {
 	began  time.Time
 	open   func(path string) (SavedMedium, error)
 	create func() (SavedMedium, error)
+	remove func(path string) error
+	read   func(dir string) ([]fs.DirEntry, error)
 }
 
 // SavedMedium is an open file with a cache.
@@ -108,7 +110,7 @@ func openSaved(root string, scratch *Scratch, log *slog.Logger, now func() time.
 		return nil, err
 	}
 	s := &Saved{root: root, scratch: scratch, log: log, now: now, files: map[Key]*list.Element{}, order: list.New(),
-		gone: map[string]int64{}, began: now()}
+		gone: map[string]int64{}, began: now(), remove: os.Remove, read: os.ReadDir}
 	s.open = func(path string) (SavedMedium, error) { return os.Open(path) }
 	s.create = func() (SavedMedium, error) { return os.CreateTemp(s.dir, writingPrefix+"*") } // 0600
 	var err error
@@ -236,12 +238,16 @@ func (s *Saved) Remove(k Key) (files func() error) {
 		failed := s.discard(paths)
 		listing := s.folders(func(dir string) bool { return dir != s.dir }, func(dir string, entries []fs.DirEntry) {
 			for _, e := range entries {
-				if !strings.HasPrefix(e.Name(), prefix) || held(dir) {
+				if !strings.HasPrefix(e.Name(), prefix) {
 					continue
 				}
-				if info, err := e.Info(); err == nil && !info.ModTime().After(ordered) {
-					failed = errors.Join(failed, s.unlink(filepath.Join(dir, e.Name())))
-				}
+				path := filepath.Join(dir, e.Name())
+				failed = errors.Join(failed, s.request("removing", path, func() error {
+					if writtenBy(e, ordered) && !held(dir) {
+						return s.unlink(path)
+					}
+					return nil
+				}))
 			}
 		})
 		return errors.Join(failed, listing)
@@ -255,10 +261,15 @@ func (s *Saved) discard(paths []string) (err error) {
 		_, gone := s.gone[path]
 		s.mu.Unlock()
 		if gone {
-			err = errors.Join(err, s.unlink(path))
+			err = errors.Join(err, s.request("removing", path, func() error { return s.unlink(path) }))
 		}
 	}
 	return err
+}
+
+// request is within for a request whose late end has no consequences.
+func (s *Saved) request(doing, path string, do func() error) error {
+	return s.within(doing, path, do, func(error) {})
 }
 
 // Sweep removes the caches of sessions that are over, including those of processes that have ended, and files whose
@@ -280,20 +291,38 @@ func (s *Saved) Sweep() {
 	gone := slices.Collect(maps.Keys(s.gone))
 	s.mu.Unlock()
 	_ = s.discard(gone)
-	_ = os.Chtimes(filepath.Join(s.dir, lockName), now, now) // the time at which this process was last here
+	lock := filepath.Join(s.dir, lockName)
+	_ = s.request("writing", lock, func() error { return os.Chtimes(lock, now, now) }) // the time at which this process was last here
 	all := func(string) bool { return true }
 	_ = s.folders(all, func(dir string, entries []fs.DirEntry) {
 		if dir != s.dir && now.Sub(s.began) >= time.Hour {
-			if removed, err := removeDeserted(dir, now.Add(-savedDeserted)); err != nil {
-				s.fail("removing", dir, err)
-			} else if removed {
+			stays := false
+			err := s.request("removing", dir, func() error {
+				removed, err := removeDeserted(dir, now.Add(-savedDeserted))
+				if err != nil {
+					s.fail("removing", dir, err)
+				}
+				if stays = !removed; stays {
+					return nil
+				}
+				return err
+			})
+			if err != nil || !stays {
 				return
 			}
 		}
 		for _, e := range entries {
-			until, ok := savedUntil(e.Name())
-			if ok && until <= now.UnixMilli() || s.left(e, now.UnixMilli()) {
-				_ = s.unlink(filepath.Join(dir, e.Name()))
+			path := filepath.Join(dir, e.Name())
+			switch until, ok := savedUntil(e.Name()); {
+			case ok && until <= now.UnixMilli():
+				_ = s.request("removing", path, func() error { return s.unlink(path) })
+			case strings.HasPrefix(e.Name(), writingPrefix):
+				_ = s.request("removing", path, func() error {
+					if writtenBy(e, now.Add(-time.Hour)) { // by a process that has died
+						return s.unlink(path)
+					}
+					return nil
+				})
 			}
 		}
 	})
@@ -304,9 +333,8 @@ const savedDeserted = 24 * time.Hour
 
 // folders calls got with the folder of each process that is wanted. It returns the errors of those that cannot be listed.
 func (s *Saved) folders(wanted func(dir string) bool, got func(dir string, entries []fs.DirEntry)) (failed error) {
-	list, err := os.ReadDir(s.root)
+	list, err := s.entries(s.root)
 	if err != nil {
-		s.fail("listing", s.root, err)
 		return err
 	}
 	for _, d := range list {
@@ -314,15 +342,29 @@ func (s *Saved) folders(wanted func(dir string) bool, got func(dir string, entri
 		if !isFolder(d) || !wanted(dir) {
 			continue
 		}
-		entries, err := os.ReadDir(dir)
+		entries, err := s.entries(dir)
 		if err != nil {
-			s.fail("listing", dir, err)
 			failed = errors.Join(failed, err)
 			continue
 		}
 		got(dir, entries)
 	}
 	return failed
+}
+
+// entries lists a folder.
+func (s *Saved) entries(dir string) ([]fs.DirEntry, error) {
+	var list []fs.DirEntry
+	err := s.request("listing", dir, func() (err error) {
+		if list, err = s.read(dir); err != nil {
+			s.fail("listing", dir, err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
 }
 
 // held reports whether a process holds a folder.
@@ -334,10 +376,10 @@ func held(dir string) bool {
 	return err != nil
 }
 
-// left reports whether an entry is an unfinished file of a process that has died: its last write was over an hour ago.
-func (s *Saved) left(e fs.DirEntry, now int64) bool {
+// writtenBy reports whether the last write of a file was at a time or before it.
+func writtenBy(e fs.DirEntry, at time.Time) bool {
 	info, err := e.Info()
-	return err == nil && strings.HasPrefix(e.Name(), writingPrefix) && now-info.ModTime().UnixMilli() > time.Hour.Milliseconds()
+	return err == nil && !info.ModTime().After(at)
 }
 
 const writingPrefix = "writing-"
@@ -387,9 +429,9 @@ func (s *Saved) Stats() SavedStats {
 	return out
 }
 
-// unlink removes a file, and then frees its bytes.
+// unlink removes a file, and then frees its bytes. It waits for the disk: the caller has a deadline.
 func (s *Saved) unlink(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.fail("removing", path, err)
 		return err
 	}
