@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -101,6 +103,7 @@ func TestSessionOfManyTurns(t *testing.T) {
 	one := up(t, 1, "--model", model, "--data-dir", filepath.Join(t.TempDir(), "one"))
 	want := map[string]string{}
 	most, tokens := map[int]int64{}, 0
+	logged := []int{c.turns / 4, c.turns / 2, c.turns}
 	for n := range c.turns {
 		for s := range c.policies {
 			a := one.want(200, "POST", "/v1/completions", c.turn(s, n))
@@ -117,6 +120,9 @@ func TestSessionOfManyTurns(t *testing.T) {
 			} else if b > most[s]*3/2 { // rows for drafts and for steps of a plan vary with time
 				t.Fatalf("turn %d: the cache of session %d has %d bytes, %d when it was first full", n, s, b, most[s])
 			}
+		}
+		if slices.Contains(logged, n+1) {
+			t.Logf("after turn %d: %d tokens, caches of %v bytes, %d MiB of the processes are resident", n+1, tokens, bytes, one.resident(t)>>20)
 		}
 	}
 	if tokens < 4*c.context {
@@ -198,6 +204,22 @@ func TestSessionOfManyTurns(t *testing.T) {
 		bytes, _ := waiting(p.look())
 		return len(bytes) == 0, fmt.Sprint(bytes)
 	})
+}
+
+// resident returns the resident bytes of all processes, or 0 without /proc.
+func (s *system) resident(t *testing.T) (bytes int64) {
+	t.Helper()
+	for _, pid := range append(s.children(), s.head.cmd.Process.Pid) {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if m := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(b); m != nil {
+			kib, err := strconv.ParseInt(string(m[1]), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes += kib << 10
+		}
+	}
+	return bytes
 }
 
 // times logs the time to the first token of a turn: with the cache of the session, with the session but
