@@ -48,25 +48,25 @@ const (
 type (
 	// Effect is one of the types below.
 	Effect interface{ effect() }
-	// Withdraw: no step may start until the next Serve. It precedes a new Load.
+	// Withdraw ends the serving placement: no step may start until the next Serve.
 	Withdraw struct {
 		Reason string
 		Kind   string // one of Kinds
 		Node   string // the node that caused it; "": no single node, or unknown
 		Grown  bool   // no failure: new nodes get a share
 	}
-	// Record: write the placement to the store under the lease. Nodes may not learn of it before
+	// Record writes the placement to the store under the lease. Nodes must not receive it before
 	// Recorded. Only the newest Record counts.
 	Record struct {
 		Placement Placement
 		Nodes     []Node
 	}
-	// LoadSlices: make every node of the placement load its slice, in rank order.
+	// LoadSlices makes every node of the placement load its slice, in rank order.
 	LoadSlices struct {
 		Placement Placement
 		Nodes     []Node
 	}
-	// FormGroup: ask every node to join its group of the epoch.
+	// FormGroup makes every node join its group of the epoch.
 	FormGroup struct {
 		Epoch     uint32
 		Placement Placement
@@ -77,7 +77,7 @@ type (
 		Placement Placement
 		Nodes     []Node
 	}
-	// RetireNode: make a node outside of the newest epoch free its weights and caches.
+	// RetireNode makes a node outside of the newest epoch free its weights and caches.
 	RetireNode struct {
 		Node  Node
 		Epoch uint32
@@ -96,7 +96,7 @@ const (
 	KindDeposed   = "lease_lost"
 )
 
-// Kinds lists them.
+// Kinds lists all kinds of reasons.
 func Kinds() []string {
 	return []string{KindLost, KindRestarted, KindDrained, KindFenced, KindRefused, KindJoined, KindStep, KindDeposed}
 }
@@ -241,8 +241,8 @@ func (a *Authority) Known() []Node {
 	return slices.SortedFunc(maps.Values(a.nodes), func(x, y Node) int { return strings.Compare(x.ID, y.ID) })
 }
 
-// Up reports a node that is up. A known id with another incarnation is a new process: what the old
-// one held is lost.
+// Up reports a node that is up. A known id with another incarnation is a new process: the weights and
+// caches of the old one are lost.
 func (a *Authority) Up(n Node) []Effect {
 	if a.phase == Over {
 		return nil
@@ -266,8 +266,8 @@ func (a *Authority) Up(n Node) []Effect {
 	a.changed = a.now
 	out := a.replan(KindRestarted, n.ID, fmt.Sprintf("node %s joined", n.ID), a.isMember(n.ID))
 	if a.phase == Serving {
-		// The node returns from an epoch that has continued without it and may be a spare for long.
-		// It must free what it still holds, even if an earlier coordinator had reached a higher
+		// The node returns from an epoch that has continued without it and may be a spare for long. It
+		// must free its old weights and caches, even if an earlier coordinator had reached a higher
 		// epoch than this one.
 		out = append(out, RetireNode{Node: n, Epoch: a.retireUpTo()})
 	}
@@ -332,7 +332,8 @@ func (a *Authority) Undrain(id string) bool {
 	return true
 }
 
-// retireUpTo returns the epoch up to which a node outside of the placement must forget.
+// retireUpTo returns the newest epoch whose weights and caches a node outside of the placement must
+// free.
 func (a *Authority) retireUpTo() uint32 {
 	if a.cfg.Leased {
 		return max(a.announced, a.cfg.After)
@@ -472,7 +473,7 @@ func (a *Authority) start() []Effect {
 	if n := len(a.ready()); n < want {
 		a.reason = fmt.Sprintf("%d of %d nodes are here", n, want)
 		if len(a.refused) > 0 {
-			a.reason += fmt.Sprintf(", and %d are refused (shoal status says why)", len(a.refused))
+			a.reason += fmt.Sprintf(", and %d are refused (shoal status lists the reasons)", len(a.refused))
 		}
 		return nil
 	}
@@ -493,7 +494,7 @@ func (a *Authority) start() []Effect {
 }
 
 // Recorded reports that the placement of an epoch is in the store under the lease. Nodes may now
-// learn of it.
+// receive it.
 func (a *Authority) Recorded(epoch uint32) []Effect {
 	if epoch != a.epoch || a.phase != Recording {
 		return nil

@@ -18,7 +18,7 @@ func testAuthority(nodes int) *Authority {
 
 func node(id string, inc uint64) Node { return Node{ID: id, Incarnation: inc, ModelHash: "m"} }
 
-// recorded plays a store that writes every placement at once.
+// recorded stands for a store that writes every placement at once.
 func recorded(a *Authority, effects []Effect) []Effect {
 	var out []Effect
 	for _, e := range effects {
@@ -82,7 +82,7 @@ func TestAuthorityReplacesALostNode(t *testing.T) {
 	}
 }
 
-// A node that was given up may return with everything that it held, and find no place any more.
+// A lost node may return with all its weights and caches and get no share: it must free them.
 func TestAuthorityRetiresAReturnedSpare(t *testing.T) {
 	a := testAuthority(2)
 	a.cfg.MaxNodes = 2
@@ -94,12 +94,12 @@ func TestAuthorityRetiresAReturnedSpare(t *testing.T) {
 	answerAll(t, a)
 	got := a.Up(node("a", 1))
 	if len(got) != 1 || !reflect.DeepEqual(got[0], Effect(RetireNode{Node: node("a", 1), Epoch: a.Epoch()})) {
-		t.Fatalf("a spare with what it held was told %v", got)
+		t.Fatalf("the effects for a spare with old caches are %v", got)
 	}
 }
 
-// An abandoned placement must not start to serve, without a group, when the last of its nodes
-// answers the load.
+// When the last node of an abandoned placement answers the load, that placement must not start to
+// serve: it has no group.
 func TestAuthorityDropsAnswersToWhatItGaveUp(t *testing.T) {
 	a := testAuthority(2)
 	a.Up(node("a", 1))
@@ -116,8 +116,8 @@ func TestAuthorityDropsAnswersToWhatItGaveUp(t *testing.T) {
 	}
 }
 
-// An epoch that a node saw under an earlier coordinator raises the next epoch. The epoch that
-// serves keeps its number, or no call could end it.
+// A node may report an epoch of an earlier coordinator. The next epoch is then higher. The serving
+// epoch keeps its number, or no call could end it.
 func TestAuthorityGoesOnAfterTheNewestEpochSeen(t *testing.T) {
 	a := testAuthority(1)
 	a.Up(node("a", 1))
@@ -125,7 +125,7 @@ func TestAuthorityGoesOnAfterTheNewestEpochSeen(t *testing.T) {
 	late := node("b", 1)
 	late.Epoch = 41
 	if got := a.Up(late); got[0].(RetireNode).Epoch != 41 {
-		t.Fatalf("what it holds of epoch 41 is not retired: %v", got)
+		t.Fatalf("epoch 41 of the node is not retired: %v", got)
 	}
 	if a.Epoch() != 1 {
 		t.Fatalf("the serving epoch became %d", a.Epoch())
@@ -161,8 +161,8 @@ func TestAuthorityIgnoresTheStale(t *testing.T) {
 	}
 }
 
-// A process under a known id that may not take part ends the old one's share, whatever their
-// incarnations are.
+// A process under a known id that may not take part ends the share of the old process, for any pair of
+// incarnations.
 func TestAnotherModelUnderTheSameName(t *testing.T) {
 	for _, incarnation := range []uint64{6, 8} {
 		a := testAuthority(1)
@@ -189,8 +189,8 @@ func TestAuthorityRetriesAFailedLoad(t *testing.T) {
 	answerAll(t, a)
 }
 
-// No node learns of a placement before it is in the store, and after another coordinator has the
-// lease no node learns anything.
+// No node receives a placement before it is in the store. After another coordinator has the lease, no
+// node receives anything.
 func TestAuthorityTellsWhatIsWritten(t *testing.T) {
 	a := testAuthority(1)
 	got := a.Up(node("a", 1))
@@ -277,7 +277,7 @@ func TestAuthorityAlwaysSettles(t *testing.T) {
 					}
 				case RetireNode:
 					if !serving && e.Epoch > written && e.Epoch > a.reported {
-						t.Fatalf("epoch %d is told before it is written down", e.Epoch)
+						t.Fatalf("epoch %d is sent before it is in the store", e.Epoch)
 					}
 				}
 			}
@@ -334,8 +334,8 @@ func TestAuthorityAlwaysSettles(t *testing.T) {
 	})
 }
 
-// TestSuccessorWaitsForAWhile: a coordinator that succeeds another one waits for all nodes, but not
-// for ever: a node may be lost for good.
+// TestSuccessorWaitsForAWhile: a coordinator that succeeds another one waits for all nodes, but not for
+// ever, since a node may be lost for good.
 func TestSuccessorWaitsForAWhile(t *testing.T) {
 	for after, want := range map[uint32]AuthorityPhase{0: Gathering, 7: Loading} {
 		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 3, Settle: time.Second,

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A node that answers pings can still break every epoch: it does not follow the plan, its load
-// always fails, or a message between it and another node never arrives. This file counts the broken
-// epochs of each node, and fences a node after several in a row.
+// A node that answers pings can still break every epoch: it does not follow the plan, its load always
+// fails, or a message between it and another node never arrives. This file counts the broken epochs of
+// each node in a row and fences the node at a limit.
 const (
 	blameLimit  = 3               // epochs in a row, for a process that was not fenced for it before
 	blameWindow = 2 * time.Minute // the longest time between two epochs of a row

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestSuspect: which rank a failed step is blamed on.
+// TestSuspect checks which rank is blamed for a failed step.
 func TestSuspect(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -15,15 +15,15 @@ func TestSuspect(t *testing.T) {
 		rank   int
 		alone  bool
 	}{
-		{"all name one, which says nothing", 3, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 2, Named: []int{1}}}, 1, false},
+		{"all name one, which gives no reason", 3, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 2, Named: []int{1}}}, 1, false},
 		{"one answers, the other waits for it", 2, []Failure{{Rank: 0, Named: []int{1}}}, 1, false},
 		{"two name each other", 2, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 1, Named: []int{0}}}, 1, false},
 		{"one fails alone, the others wait for it",
 			3, []Failure{{Rank: 0, Named: []int{1}}, {Rank: 1, Alone: true}, {Rank: 2, Named: []int{0}}}, 1, true},
 		{"all fail alone: it is the plan", 3, []Failure{{Rank: 0, Alone: true}, {Rank: 1, Alone: true}, {Rank: 2, Alone: true}}, -1, false},
-		{"most fail alone: nobody knows", 3, []Failure{{Rank: 0, Alone: true}, {Rank: 1, Alone: true}, {Rank: 2, Named: []int{0}}}, -1, false},
+		{"most fail alone: unknown", 3, []Failure{{Rank: 0, Alone: true}, {Rank: 1, Alone: true}, {Rank: 2, Named: []int{0}}}, -1, false},
 		{"a single rank", 1, []Failure{{Rank: 0, Alone: true}}, -1, false},
-		{"nobody says why", 3, []Failure{{Rank: 0}, {Rank: 1}}, -1, false},
+		{"no rank gives a reason", 3, []Failure{{Rank: 0}, {Rank: 1}}, -1, false},
 		{"ranks that are not there", 2, []Failure{{Rank: 0, Named: []int{7, -1, 0}}}, -1, false},
 	} {
 		if rank, alone := Suspect(c.ranks, c.failed); rank != c.rank || alone != c.alone {
@@ -88,7 +88,7 @@ func TestBlameFences(t *testing.T) {
 	recorded(a, a.Tick(a.now+time.Minute))
 	answerAll(t, a)
 	if breaks(t, a, "b", false) {
-		t.Error("a new process is left out for what the one before did")
+		t.Error("a new process is left out for the failures of the earlier one")
 	}
 }
 

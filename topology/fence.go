@@ -24,7 +24,7 @@ type Fence struct {
 // each time.
 const fencePauses = 60
 
-// Probe asks the shell to check whether a fenced node works again. If it does, the answer is Works.
+// Probe makes the shell check whether a fenced node works again. If it does, the shell calls Responds.
 // The probe is repeated after a pause.
 type Probe struct{ Node Node }
 

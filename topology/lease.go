@@ -14,8 +14,8 @@ type Claim struct {
 	Incarnation uint64 `json:"incarnation"` // of its process
 	API         string `json:"api,omitempty"`
 	Beat        uint64 `json:"beat"` // grows with each write of a holder
-	// Placement is the newest one that any node may know, with the incarnations of its nodes in
-	// rank order.
+	// Placement is the newest one that any node may have received, with the incarnations of its nodes
+	// in rank order.
 	Placement    Placement `json:"placement"`
 	Incarnations []uint64  `json:"incarnations,omitempty"`
 	// Drained lists the nodes that must take no part, with their incarnations.
@@ -40,7 +40,7 @@ type (
 		Claim    Claim
 		Revision uint64
 	}
-	// Recorded: nodes may learn of the placement of an epoch. It is in the store. If Unwritten, the
+	// Recorded: nodes may receive the placement of an epoch. It is in the store. If Unwritten, the
 	// store accepts no writes (WriteTimeout) and the write is still retried.
 	Recorded struct {
 		Epoch     uint32
@@ -106,7 +106,7 @@ type Lease struct {
 // NewLease returns a lease without knowledge of the record. Tick starts it.
 func NewLease(cfg LeaseConfig) *Lease { return &Lease{cfg: cfg, writingSince: -1, timedOutSince: -1} }
 
-// Holding reports whether this process coordinates as far as it knows.
+// Holding reports whether this process coordinates, by its newest reading of the record.
 func (l *Lease) Holding() bool { return l.holding && !l.over }
 
 // Claim returns the record as this process last read or wrote it, with its revision.
@@ -127,8 +127,8 @@ func (l *Lease) reportUnwritten() []LeaseEffect {
 	return []LeaseEffect{Recorded{Epoch: l.announced, Unwritten: true}}
 }
 
-// Unwritten reports whether the newest placement is missing in the store because the store accepts
-// no writes. If this process ends now, its successor does not know that placement.
+// Unwritten reports whether the newest placement is missing in the store because the store accepts no
+// writes. If this process ends now, its successor cannot read that placement.
 func (l *Lease) Unwritten() bool {
 	return l.Holding() && l.cfg.Exclusive && l.cfg.WriteTimeout > 0 && l.want != nil && l.timedOutSince >= 0 &&
 		l.now-l.timedOutSince >= l.cfg.WriteTimeout

@@ -107,7 +107,7 @@ func (w *leaseWorld) direct(v *rival, effects []Effect) {
 			w.lead(v, v.lease.Record(e.Placement, make([]uint64, len(e.Nodes))))
 		case LoadSlices:
 			n := e.Placement.Epoch
-			w.say("%s tells nodes of epoch %d", w.who(v), n)
+			w.say("%s opens epoch %d", w.who(v), n)
 			if by := w.epochs[n]; by != "" {
 				w.fail("epoch %d was opened by %s and by %s", n, by, w.who(v))
 			}
@@ -167,7 +167,7 @@ func (w *leaseWorld) deliver(i int) {
 	w.loads = append(w.loads[:i], w.loads[i+1:]...)
 	n := &w.nodes[m.node]
 	if m.epoch <= n.epoch {
-		return // what every socket does, see actors/socket/machine/state.go
+		return // as every socket does, see actors/socket/machine/state.go
 	}
 	if m.term < n.term {
 		w.fail("node %d follows %s of term %d into epoch %d, after a coordinator of term %d", m.node, w.who(m.from), m.term, m.epoch, n.term)
@@ -285,9 +285,9 @@ func runLease(seed uint64, blind bool) *leaseWorld {
 	return w
 }
 
-// TestLease: whatever the network to the store and the processes do, a term and an epoch have one
-// holder, no node follows an older coordinator after a newer one, and in the end one coordinator
-// serves.
+// TestLease: the network to the store loses and delays messages, and processes stop and restart. A term
+// and an epoch have one holder, no node follows an older coordinator after a newer one, and in the end
+// one coordinator serves.
 func TestLease(t *testing.T) {
 	seeds := uint64(400)
 	if !testing.Short() {

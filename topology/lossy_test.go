@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// lossy is a tensor-parallel group over TCP connections that lose packets. A lost packet arrives
-// after the sender's timeout and delays what follows on its connection.
+// lossy is a tensor-parallel group over TCP connections that lose packets. A lost packet arrives after
+// the sender's timeout and delays the later packets of its connection.
 type lossy struct {
 	r    *rand.Rand
 	n    int
@@ -98,8 +98,8 @@ func TestPaceSeen(t *testing.T) {
 	}{
 		{"from 0 to 1, which all then wait for", [3][3]int{{0, 215423, 1023}, {214309, 0, 10199}, {1688, 215364, 0}}, [3]int{0, 0, 0}},
 		{"between 1 and 2, both ways", [3][3]int{{0, 1679, 210812}, {7661, 0, 204638}, {7526, 204954, 0}}, [3]int{0, 0, 0}},
-		{"from 1 to 0 in the last exchange: nobody else waits", [3][3]int{{0, 2197, 1250}, {210063, 0, 1150}, {461, 1947, 0}}, [3]int{0, 0, 0}},
-		{"the coordinator's request to 2, which is 2's own as far as others can tell",
+		{"from 1 to 0 in the last exchange: no other rank waits", [3][3]int{{0, 2197, 1250}, {210063, 0, 1150}, {461, 1947, 0}}, [3]int{0, 0, 0}},
+		{"the coordinator's request to 2, which looks like a delay of 2 to the others",
 			[3][3]int{{0, 1157, 205485}, {1692, 0, 211497}, {1660, 1331, 0}}, [3]int{0, 0, 202494}},
 	} {
 		var p StragglerDetector

@@ -1,5 +1,5 @@
-// Package topology decides which node owns what: pure functions from members and a model's shape to
-// a placement. It has no clock and no I/O.
+// Package topology decides which node owns which part of a model: pure functions from members and a
+// model's shape to a placement. It has no clock and no I/O.
 package topology
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Mapping names a schedule of a layer's operators over the sockets. It changes where work happens
-// and what is sent, never the bits of the result (ARCHITECTURE.md, "Canonical arithmetic").
+// Mapping names a schedule of a layer's operators over the sockets. It changes the division of the work
+// and the messages, never the bits of the result (ARCHITECTURE.md, "Canonical arithmetic").
 type Mapping string
 
 const (

@@ -109,9 +109,9 @@ func ChooseMapping(s Shape, sockets int, c Costs) Mapping {
 	return Gather
 }
 
-// nextMapping returns the mapping of a model in the next placement of a group; was is its last one. It is chosen by measurements
-// when a cluster begins or reaches a number of nodes for the first time. After a loss it stays, so
-// that the remaining nodes reload the least.
+// nextMapping returns the mapping of a model in the next placement of a group. was is its previous mapping. It
+// is chosen by measurements when a cluster begins or reaches a number of nodes for the first time. After a loss
+// it stays, so that the remaining nodes reload the least.
 func (a *Authority) nextMapping(key mappingOf, was *Placement, r *ModelRules, part []Node) Mapping {
 	if r.Mapping != "" {
 		return r.Mapping

@@ -162,9 +162,9 @@ func (c *chooser) wants(nodes int, m Mapping, when string) {
 	}
 }
 
-// A mapping is chosen by measurements when nodes come, and stays when one is lost. When that number
-// of nodes is reached again, the old mapping returns whatever the measurements are: the nodes may
-// have its weights in their caches.
+// A mapping is chosen by measurements when nodes come, and stays when one is lost. When that number of
+// nodes is reached again, the old mapping returns, even if the measurements differ: the nodes may have
+// its weights in their caches.
 func TestMappingOfPlacements(t *testing.T) {
 	shape := testShape()
 	shape.Hidden, shape.FFN = 4096, 4096
@@ -185,9 +185,9 @@ func TestMappingOfPlacements(t *testing.T) {
 	c.settle(c.a.Down("b", 1))
 	c.wants(1, Gather, "one is lost")
 	c.up(named(reduces, "b", 2))
-	c.wants(2, Gather, "it comes back, and measures otherwise")
+	c.wants(2, Gather, "it comes back with other measurements")
 	c.up(named(reduces, "c", 1))
-	c.wants(3, Reduce, "a third comes: two of three measured so")
+	c.wants(3, Reduce, "a third comes: two of three favour reduce")
 	c.settle(c.a.Down("c", 1))
 	c.wants(2, Reduce, "two again")
 	c.settle(c.a.Down("b", 2))
@@ -201,5 +201,5 @@ func TestMappingOfPlacements(t *testing.T) {
 	c = start(Gather)
 	c.up(named(reduces, "a", 1))
 	c.up(named(reduces, "b", 1))
-	c.wants(2, Gather, "the operator's word")
+	c.wants(2, Gather, "the operator's setting")
 }

@@ -23,10 +23,10 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 	}{
 		{"one pair", [][2]string{{"a", "d"}, {"d", "a"}}, []string{"a", "b", "c"}},
 		{"one direction", [][2]string{{"a", "d"}}, []string{"a", "b", "c"}},
-		{"one node and everybody", [][2]string{{"a", "b"}, {"c", "b"}, {"d", "b"}, {"b", "a"}, {"b", "c"}, {"b", "d"}}, []string{"a", "c", "d"}},
+		{"one node and all others", [][2]string{{"a", "b"}, {"c", "b"}, {"d", "b"}, {"b", "a"}, {"b", "c"}, {"b", "d"}}, []string{"a", "c", "d"}},
 		{"two pairs", [][2]string{{"a", "b"}, {"c", "d"}}, []string{"a", "c"}},
 		{"two sides", [][2]string{{"a", "c"}, {"a", "d"}, {"b", "c"}, {"b", "d"}}, []string{"a", "b"}},
-		{"nobody hears anybody", [][2]string{{"a", "b"}, {"a", "c"}, {"a", "d"}, {"b", "c"}, {"b", "d"}, {"c", "d"}}, []string{"a"}},
+		{"no node reaches another", [][2]string{{"a", "b"}, {"a", "c"}, {"a", "d"}, {"b", "c"}, {"b", "d"}, {"c", "d"}}, []string{"a"}},
 	} {
 		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 4, Settle: time.Second,
 			Backoff: time.Second, Quarantine: 5 * time.Second, ModelHash: "m"})
@@ -108,9 +108,8 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestNodesPastUsAreLeftAlone: under a lease, a node with a newer epoch follows another
-// coordinator. A coordinator that has lost the lease without knowing must not make that node forget
-// what it serves.
+// TestNodesPastUsAreLeftAlone: under a lease, a node with a newer epoch follows another coordinator. A
+// coordinator that has not yet noticed the loss of its lease must not make that node free its weights.
 func TestNodesPastUsAreLeftAlone(t *testing.T) {
 	for _, leased := range []bool{true, false} {
 		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second,

@@ -28,7 +28,7 @@ func (a *Authority) shares(part []Node) []float64 {
 			slices.Sort(others)
 			if most := shareSlack * others[(len(others)-1)/2]; out[i] > most {
 				out[i] = most
-				a.capped[n.ID] = fmt.Sprintf("it says %.4g and counts as %.4g, %v times the median of the others", known[i], most, shareSlack)
+				a.capped[n.ID] = fmt.Sprintf("it claims a share of %.4g and gets %.4g, %v times the median of the others", known[i], most, shareSlack)
 			}
 		}
 		out[i] = a.slowed(n, out[i])

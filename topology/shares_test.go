@@ -14,19 +14,19 @@ func TestShares(t *testing.T) {
 		want     []float64
 		capped   int
 	}{
-		"measured":                        {[]Node{node("a", 0, 2), node("b", 0, 3), node("c", 0, 1.5)}, nil, []float64{2, 3, 1.5}, 0},
-		"asked for less":                  {[]Node{node("a", 1, 2), node("b", 0, 2)}, nil, []float64{1, 2}, 0},
-		"said far more than was measured": {[]Node{node("a", 100, 0.75), node("b", 0, 1), node("c", 0, 1)}, nil, []float64{1.5, 1, 1}, 0},
-		"said half of the model": {[]Node{node("a", 0, 1), node("b", 0, 1), node("c", 0, 1), node("d", 0, 1), node("x", 4, 1000)},
+		"measured":                          {[]Node{node("a", 0, 2), node("b", 0, 3), node("c", 0, 1.5)}, nil, []float64{2, 3, 1.5}, 0},
+		"a smaller claim":                   {[]Node{node("a", 1, 2), node("b", 0, 2)}, nil, []float64{1, 2}, 0},
+		"a claim far above the measurement": {[]Node{node("a", 100, 0.75), node("b", 0, 1), node("c", 0, 1)}, nil, []float64{1.5, 1, 1}, 0},
+		"a claim of half of the model": {[]Node{node("a", 0, 1), node("b", 0, 1), node("c", 0, 1), node("d", 0, 1), node("x", 4, 1000)},
 			nil, []float64{1, 1, 1, 1, 2}, 1},
-		"said all of it": {[]Node{node("a", 0, 1), node("b", 0, 1), node("x", 1e308, 1e308)}, nil, []float64{1, 1, 2}, 1},
-		"two who agree": {[]Node{node("a", 0, 1), node("b", 0, 1), node("c", 0, 1), node("x", 90, 90), node("y", 90, 90)},
+		"a claim of all of it": {[]Node{node("a", 0, 1), node("b", 0, 1), node("x", 1e308, 1e308)}, nil, []float64{1, 1, 2}, 1},
+		"two false claims": {[]Node{node("a", 0, 1), node("b", 0, 1), node("c", 0, 1), node("x", 90, 90), node("y", 90, 90)},
 			nil, []float64{1, 1, 1, 2, 2}, 2},
-		"no numbers": {[]Node{node("a", nan, nan), node("b", inf, inf), node("c", -1, -1), node("d", 0, 0)},
+		"no valid numbers": {[]Node{node("a", nan, nan), node("b", inf, inf), node("c", -1, -1), node("d", 0, 0)},
 			nil, []float64{1, 1, 1, 1}, 0},
-		"the operator's word": {[]Node{node("a", 0, 1), node("b", 0, 1), node("x", 4, 1)},
+		"the operator's share": {[]Node{node("a", 0, 1), node("b", 0, 1), node("x", 4, 1)},
 			map[string]float64{"x": 10}, []float64{1, 1, 10}, 0},
-		"and of the others": {[]Node{node("a", 0, 1), node("b", 0, 1), node("x", 0, 9)},
+		"the operator's shares of the others": {[]Node{node("a", 0, 1), node("b", 0, 1), node("x", 0, 9)},
 			map[string]float64{"a": 5, "b": 5}, []float64{5, 5, 9}, 0},
 		"alone": {[]Node{node("x", 7, 1000)}, nil, []float64{7}, 0},
 	} {

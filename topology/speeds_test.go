@@ -23,17 +23,17 @@ func TestChooseChunk(t *testing.T) {
 		{"arithmetic alone: steps are short", shape1B, 1, 1e-4, flat(100e9), 512, 128},
 		{"tiles that need rows", shape1B, 1, 1e-4, few, 512, 256},
 		{"a small model over nodes: few exchanges", shapeFry, 4, 400e-6, flat(100e9), 512, 512},
-		{"a large model over the same", shape1B, 4, 400e-6, flat(10e9), 512, 128},
-		{"what no longer fits a cache", shapeFry, 4, 400e-6, worse, 512, 512},
-		{"that over a fast bus", shape1B, 2, 10e-6, worse, 512, 128},
+		{"a large model over such nodes", shape1B, 4, 400e-6, flat(10e9), 512, 128},
+		{"chunks that exceed the CPU cache", shapeFry, 4, 400e-6, worse, 512, 512},
+		{"the same over a fast bus", shape1B, 2, 10e-6, worse, 512, 128},
 		{"many cores: the longest short step", shape1B, 1, 1e-4, flat(3e12), 512, 512},
-		{"fewer", shape1B, 1, 1e-4, flat(1.2e12), 512, 256},
-		{"many, but slower by it", shape1B, 1, 1e-4, Products{3e12, 3.1e12, 2.9e12}, 512, 256},
+		{"fewer cores", shape1B, 1, 1e-4, flat(1.2e12), 512, 256},
+		{"many cores, slower with large chunks", shape1B, 1, 1e-4, Products{3e12, 3.1e12, 2.9e12}, 512, 256},
 		{"no more than a step holds", shapeFry, 4, 400e-6, flat(100e9), 300, 256},
 		{"less than any choice", shapeFry, 4, 400e-6, flat(100e9), 40, 40},
-		{"nobody measured", shapeFry, 4, 400e-6, Products{}, 512, 256},
-		{"nobody measured, short steps", shapeFry, 4, 400e-6, Products{}, 100, 100},
-		{"nonsense", shapeFry, 4, 400e-6, Products{1, 1, 0}, 512, 256},
+		{"no measurements", shapeFry, 4, 400e-6, Products{}, 512, 256},
+		{"no measurements, short steps", shapeFry, 4, 400e-6, Products{}, 100, 100},
+		{"implausible measurements", shapeFry, 4, 400e-6, Products{1, 1, 0}, 512, 256},
 	} {
 		nodes := make([]Node, c.sockets)
 		for i := range nodes {
@@ -44,6 +44,6 @@ func TestChooseChunk(t *testing.T) {
 		}
 	}
 	if got := MeasuredCosts([]Node{{}, {Products: few}, {Products: flat(1e9)}, {Products: flat(2e9)}}, 2).Products; got != flat(1e9) {
-		t.Errorf("the slowest of what was measured: %v", got)
+		t.Errorf("the products of the slowest node: %v", got)
 	}
 }

@@ -13,9 +13,8 @@ type Progress struct {
 // waits reports whether the node only waits for others.
 func (p Progress) waits() bool { return p.Done || !p.Silent && !p.Busy }
 
-// Stall finds the nodes that hold up a step: those without progress for Deadline while all others
-// wait. Gossip cannot see them, since a process with a hanging executor or actor still answers its
-// probes.
+// Stall finds the nodes that hold up a step: those without progress for Deadline while all others wait.
+// Gossip cannot detect them, since a process with a hanging executor or actor still answers its probes.
 type Stall struct {
 	Deadline time.Duration
 	marks    []mark

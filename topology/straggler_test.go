@@ -63,7 +63,7 @@ func TestLoadStall(t *testing.T) {
 		{"slow, and moves", [][]LoadProgress{{at(3), done}, {at(3), done}, {at(4), done}, {at(4), done}, {at(5), done}}, nil, false},
 		{"silent for a moment", [][]LoadProgress{{at(3), done}, {silent, done}, {at(4), done}, {silent, done}}, nil, false},
 		{"two of three hang", [][]LoadProgress{{at(3), at(3), at(3)}, {at(3), at(3), at(4)}, {at(3), at(3), at(5)}}, []int{0, 1}, false},
-		{"none moves: what they share", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, false},
+		{"none moves: a shared resource", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, false},
 		{"none moves, for long",
 			[][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, true},
 		{"alone, for long", [][]LoadProgress{{at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}}, nil, true},
@@ -125,7 +125,7 @@ func TestPaceOfOwners(t *testing.T) {
 		fence bool
 	}{
 		{"a long sequence", ms(70, 0, 0, 0), 70, false},
-		{"nobody said so", nil, 70, true},
+		{"own work is not reported", nil, 70, true},
 		{"all have one", ms(70, 70, 70, 70), 70, true},
 		{"two have one", ms(70, 70, 0, 0), 60, false},
 		{"two nodes", ms(70, 0), 70, false},
@@ -320,15 +320,15 @@ func TestFence(t *testing.T) {
 		t.Fatalf("with a hung node alone: %s", p)
 	}
 	if got := b.Tick(b.cfg.Pause); len(got) != 1 || !reflect.DeepEqual(got[0], Effect(Probe{node("b", 1)})) {
-		t.Fatalf("no message asks the last node whether it still hangs: %v", got)
+		t.Fatalf("the last node is not probed: %v", got)
 	}
 	b.Responds("b", 1)
 	if got := b.Tick(b.cfg.Pause + 1); len(got) != 1 {
-		t.Fatalf("it works again: %v", got)
+		t.Fatalf("after the probe: %v", got)
 	}
 	a.Up(node("b", 2))
 	if len(a.Fenced()) != 0 {
-		t.Error("a new process is fenced for what its predecessor did")
+		t.Error("a new process is fenced for the failures of its predecessor")
 	}
 }
 

@@ -69,10 +69,10 @@ func TestLeaseWriteTimeout(t *testing.T) {
 		got := strings.Join(told, ", ")
 		if exclusive {
 			if got != "1 false at 10s, 2 true at 16s, 3 true at 20s" || !unwritten {
-				t.Errorf("exclusive: told %s, unwritten %v", got, unwritten)
+				t.Errorf("exclusive: effects %s, unwritten %v", got, unwritten)
 			}
 		} else if !strings.HasPrefix(got, "1 false at 10s, 3 false at 2") || strings.Contains(got, "true") || unwritten {
-			t.Errorf("shared: told %s, unwritten %v", got, unwritten)
+			t.Errorf("shared: effects %s, unwritten %v", got, unwritten)
 		}
 		if claim.Placement.Epoch != 3 || l.Unwritten() {
 			t.Errorf("exclusive %v: the store has epoch %d in the end, unwritten %v", exclusive, claim.Placement.Epoch, l.Unwritten())
