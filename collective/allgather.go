@@ -2,9 +2,9 @@ package collective
 
 import "fmt"
 
-// AllGather collects the values of all ranks on every rank. recv[r] receives the mine of rank r and
-// must have exactly that length. An empty slice is neither sent nor waited for. recv[Rank] may be
-// nil or alias mine; otherwise mine is copied to it.
+// AllGather collects the values of all ranks on every rank. recv[r] receives the slice mine of rank r
+// and must have its length. Nothing is sent for an empty slice. recv[Rank] may be nil or alias mine;
+// otherwise mine is copied to it.
 //
 // It is one broadcast per rank: each rank receives (N-1) x len(mine) values.
 func (g *Group) AllGather(id OpID, mine []float32, recv [][]float32, done func(error)) {

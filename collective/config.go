@@ -38,8 +38,8 @@ type Config struct {
 	WindowBytes int
 
 	// Parallel calls f with each of 0 to n-1 on several threads and returns when all calls have, like
-	// tensor.Pool.Run. A polling goroutine (Group.Poll) sends with it, since those threads wait for
-	// the same exchange anyway. nil: messages are sent one after the other.
+	// tensor.Pool.Run. A polling goroutine (Group.Poll) sends with it, because those threads wait for
+	// the same exchange. nil: messages are sent one after the other.
 	Parallel func(n int, f func(i int))
 
 	// OnPost receives the payload of a post of rank src. Goroutines of the transport call it

@@ -14,7 +14,7 @@
 //
 // # Guarantees
 //
-//   - done is called exactly once for every operation, whatever happens.
+//   - done is called exactly once for every operation, also after a failure and after Close.
 //   - done(nil) means that every byte expected from every rank has arrived
 //     and passed its checks; reductions have the bits of the fixed tree.
 //   - A message of another epoch, incarnation, group size, source or version

@@ -18,7 +18,7 @@ var (
 	ErrProtocol = errors.New("collective: peer does not follow the operation")
 	// ErrWindow: a peer ran further ahead than the window allows.
 	ErrWindow = errors.New("collective: peer ran too far ahead")
-	// ErrTransport: the transport lost messages or could not send.
+	// ErrTransport: the transport lost messages or could not send them.
 	ErrTransport = errors.New("collective: transport failed")
 	// ErrArgument: a caller on this rank broke the contract of a call.
 	ErrArgument = errors.New("collective: bad argument")
@@ -62,7 +62,7 @@ func (e *OpError) Unwrap() []error {
 }
 
 // RanksIn extracts the ranks from the text of another process's OpError. ok reports whether text
-// holds such an error at all.
+// contains such an error.
 func RanksIn(text string) (ranks []int, ok bool) {
 	_, text, ok = strings.Cut(text, "collective: ")
 	if _, list, found := strings.Cut(text, ", rank "); found {

@@ -23,7 +23,7 @@ import (
 //	32     payload
 //	       u32 CRC-32C of everything before it
 //
-// The header has no room left, so the checksum is a trailer. Version 1 had none.
+// The header has no room left, so the checksum is a trailer. Version 1 had no checksum.
 const (
 	HeaderBytes  = 32
 	trailerBytes = 4
@@ -47,7 +47,7 @@ const (
 	KindReduceScatter Kind = 5 // slices of tree nodes, each to the slice's owner
 	KindReduceGather  Kind = 6 // reduced slices, to all
 	KindBarrier       Kind = 8 // 7 was a broadcast
-	KindPost          Kind = 9 // outside of any operation, see Group.Post
+	KindPost          Kind = 9 // a message outside of any operation, by Group.Post
 )
 
 func (k Kind) String() string {

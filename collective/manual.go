@@ -27,8 +27,8 @@ func (m ManualGroup) Work() {
 	m.drain()
 }
 
-// Advance moves the clock and checks the deadlines. As with the timer of a Group, one call counts
-// for at most two periods (see Period): a pause of this process is not blamed on the peers.
+// Advance moves the clock and checks the deadlines. As with the timer of a Group, one call counts for
+// at most two periods (see Period), so that a pause of this process is not blamed on the peers.
 func (m ManualGroup) Advance(d time.Duration) {
 	m.mu.Lock()
 	m.clock += int64(min(d, 2*m.period()))

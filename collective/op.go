@@ -12,7 +12,7 @@ type op struct {
 	count    int // phases in use
 	at       int // phase whose data is awaited
 	unsent   int // payloads that the transport has not accepted completely
-	busy     int // copies, encodings and reductions under way outside the lock
+	busy     int // copies, encodings and reductions in progress outside the lock
 	moved    int // payload bytes to send and receive
 	err      error
 	over     bool // completed or failed: accepts no more data
@@ -29,8 +29,8 @@ type phase struct {
 	in       []inbox // by rank
 	missing  int     // inboxes that still miss chunks
 	combine  bool    // run op.reduce when the last inbox is full
-	queued   bool    // sends were handed to the worker
-	reducing bool    // reduction was handed to the shell
+	queued   bool    // the worker has the sends
+	reducing bool    // the shell has the reduction
 	reduced  bool
 }
 
@@ -102,7 +102,7 @@ func (o *op) send(ph *phase, dst, first int, evenEmpty bool) {
 	ph.sends = append(ph.sends, s)
 }
 
-// expect sets the destination of rank r's payload. An empty payload is not waited for unless
+// expect sets the destination of rank r's payload. The operation waits for an empty payload only if
 // evenEmpty is set.
 func (o *op) expect(ph *phase, r int, dst []byte, chunkBytes int, evenEmpty bool) {
 	if len(dst) == 0 && !evenEmpty {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// rendezvous is a transport whose sends wait until all are under way.
+// rendezvous is a transport whose sends wait until all sends have begun.
 type rendezvous struct {
 	polled
 	all  sync.WaitGroup

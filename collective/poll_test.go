@@ -79,10 +79,10 @@ func TestPollDoesTheWork(t *testing.T) {
 	if p.rests != 1 {
 		t.Errorf("rests %d times", p.rests)
 	}
-	p.off = true // as when a connection cannot be polled
+	p.off = true // a connection that cannot be polled
 	g.Hold()
 	if begin(3); g.Poll() {
-		t.Error("polls what cannot be polled")
+		t.Error("Poll returned true for a transport that cannot be polled")
 	}
 	<-p.sent
 }

@@ -121,8 +121,8 @@ func (s *state) start(now int64, o *op) {
 	s.advance(o)
 }
 
-// refuse fails the group because of a bad call for o. This rank cannot take part in the operation,
-// so its peers would only wait.
+// refuse fails the group because of a bad call for o. This rank cannot take part in the operation, so
+// its peers would wait in vain.
 func (s *state) refuse(o *op, detail string) {
 	if s.err == nil {
 		s.fail(&OpError{Op: o.id, Err: ErrArgument, Detail: detail})

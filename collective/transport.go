@@ -8,9 +8,9 @@ package collective
 //
 // Receive is called once, by NewGroup. The function that it sets is called from goroutines of the
 // transport, possibly several at once, or from the goroutine that polls ([Poller]). src is the rank
-// that the transport itself attests (by subject or socket), not what the message claims. msg
-// belongs to the receiver, who must not write to it, since several may share the buffer. Messages
-// that arrive before Receive are held, up to a bound.
+// that the transport itself attests (by subject or socket), not the one in the message. msg belongs to
+// the receiver, who must not write to it, since several may share the buffer. Messages that arrive
+// before Receive are held, up to a bound.
 //
 // Close stops delivery. It may be called from the receive function, so it does not wait for that
 // function to return.
@@ -29,8 +29,8 @@ type Recycler interface{ Recycle(msg []byte) }
 // with the first reported error.
 type Notifier interface{ OnError(func(error)) }
 
-// Poller is implemented by transports that can deliver on the goroutine that waits for messages.
-// Polls reports whether all further messages can be delivered that way. Poll delivers what has
+// Poller is implemented by transports that can deliver on the goroutine that waits for messages. Polls
+// reports whether all further messages can be delivered that way. Poll delivers the messages that have
 // arrived. From the first Poll until Rest the transport may deliver on no other goroutine, so the
 // caller must soon call Poll again, or Rest. All calls come from one goroutine.
 type Poller interface {

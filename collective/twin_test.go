@@ -10,8 +10,7 @@ import (
 
 // The reference implementations: each collective as loops over all ranks.
 
-// program is one operation as all ranks see it, with the expected results and room for the actual
-// ones.
+// program is one operation on all ranks, with the expected results and room for the actual ones.
 type program struct {
 	id    OpID
 	what  string

@@ -2,8 +2,8 @@ package collective
 
 // worker sends payloads. It also replays messages that came early and computes reductions that were
 // complete at the start of their operation, so that start does not block. It has its own goroutine
-// because a transport may block a sender until the receivers have caught up. While a goroutine
-// polls, the worker leaves the work to it.
+// because a transport may block a sender until the receivers have caught up. While a goroutine polls,
+// that goroutine does the work instead.
 func (g *Group) worker() {
 	defer close(g.ended)
 	g.mu.Lock()

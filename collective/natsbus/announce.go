@@ -14,10 +14,10 @@ import (
 )
 
 // How ranks find one another. With embedded servers each rank sends the address of its process's
-// server to every other rank over the mesh of routes, until the hello barrier completes. The
-// receiver connects to that server and subscribes to what the rank publishes. Its messages then
-// cross one server. A route would take them across two, with six more goroutines. Routes carry all
-// other traffic, and tensors of ranks whose server cannot be reached directly.
+// server to every other rank over the mesh of routes, until the hello barrier completes. The receiver
+// connects to that server and subscribes to the subjects of the rank. Its messages then cross one
+// server. A route would take them across two, with six more goroutines. Routes carry all other traffic,
+// and tensors of ranks whose server cannot be reached directly.
 
 // peer is the connection over which this rank receives from another rank.
 type peer struct {
@@ -25,7 +25,7 @@ type peer struct {
 	link  *link // nil: not connected yet, or received over a route
 }
 
-// announce sends this rank's address to each of the ranks and asks for theirs.
+// announce sends this rank's address to each of the ranks and requests theirs.
 func (t *Transport) announce(ranks []int) {
 	if t.server.ns == nil {
 		return
@@ -129,8 +129,8 @@ func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (
 	return l, forget, nil
 }
 
-// reach connects to the client listener of another rank's server and subscribes to what that rank
-// publishes. Messages then cross one server and no route.
+// reach connects to the client listener of another rank's server and subscribes to the subjects of that
+// rank. Messages then cross one server and no route.
 func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 	defer cancel()

@@ -87,7 +87,7 @@ func openGroups(t testing.TB, ts []*Transport, epoch uint32, cfg collective.Conf
 	return gs
 }
 
-// rankWork holds what one rank contributes to checked operations, and the expected results.
+// rankWork holds the operands of one rank in checked operations, and the expected results.
 type rankWork struct {
 	rank, size, n int
 	nodes         [][]tensor.Span

@@ -51,7 +51,7 @@ type Config struct {
 	Secrets func() []string
 	// RouteTLS secures both ends of routes: set ClientAuth, ClientCAs and RootCAs, since each
 	// server dials and is dialled. ClientTLS secures the client listener, where ranks of other
-	// processes subscribe. nil means plain TCP: logins cannot be replayed, but anyone who sees the
+	// processes subscribe. nil means plain TCP: logins cannot be replayed, but anyone who can read the
 	// packets can read the tensors.
 	RouteTLS  *tls.Config
 	ClientTLS *tls.Config
@@ -61,11 +61,11 @@ type Config struct {
 	// routes of healthy peers, and messages with them. Deadlines and gossip detect a hang sooner.
 	HungAfter time.Duration
 
-	// StoreDir turns JetStream on and is the directory of its files. The JetStream servers of a
-	// mesh must know one another from the start: Seeds lists the route addresses of all servers
-	// with a StoreDir, this one included (so Listen has a fixed port), two or more. StoreBytes
-	// bounds the files (default 1 GiB), MemoryBytes the memory (default 64 MiB). SyncAlways makes
-	// every acknowledged write survive a power loss, at 3 to 10 times the latency.
+	// StoreDir turns JetStream on and is the directory of its files. The JetStream servers of a mesh
+	// must have each other's addresses from the start: Seeds lists the route addresses of all servers
+	// with a StoreDir, this one included (so Listen has a fixed port), two or more. StoreBytes bounds
+	// the files (default 1 GiB), MemoryBytes the memory (default 64 MiB). SyncAlways makes every
+	// acknowledged write survive a power loss, at 3 to 10 times the latency.
 	StoreDir    string
 	StoreBytes  int64
 	MemoryBytes int64
@@ -75,7 +75,7 @@ type Config struct {
 	Alone bool
 
 	// URL of an external NATS (several: comma-separated). No server is embedded then. The external
-	// one must allow payloads of 16 MB; its operator manages permissions.
+	// server must allow payloads of 16 MB, and its operator manages permissions.
 	URL string
 
 	// Log receives the server's log (default: slog.Default).

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// said is a connection whose peer has sent everything that it will send.
+// said is a connection with all bytes that its peer will send.
 type said struct{ *bytes.Reader }
 
 func (said) Write(b []byte) (int, error)      { return len(b), nil }

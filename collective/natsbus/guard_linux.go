@@ -50,7 +50,8 @@ func guard(ns *server.Server, stop <-chan struct{}) (wait func(), err error) {
 			}
 			began := time.Now()
 			w.shed(began)
-			// Strangers reconnect at once. At most a twentieth of one thread is spent on them.
+			// The remote ends may reconnect at once. At most a twentieth of one thread is spent on
+			// them.
 			pause.Reset(max(guardHurry, 20*time.Since(began)))
 		}
 	})

@@ -12,7 +12,7 @@ import (
 // both directions before the first tensor. Each side repeats its hellos until it has heard the
 // other on both subjects and the other has confirmed the same. From then on messages arrive.
 //
-// A rank that is ready keeps answering hellos that ask for it.
+// A rank that is ready keeps answering hellos that request an answer.
 
 // helloBytes is the size of the payload: placement digest, then flags.
 const helloBytes = 33
@@ -94,8 +94,8 @@ func (g *barrier) received(src int, direct bool, payload []byte, out []hello) []
 	if !before.complete() && p.complete() {
 		g.left--
 	}
-	// Every hello that is new or asks gets an answer. Only an answer to a new one asks back, so two
-	// ranks cannot keep each other busy.
+	// Every hello that is new or has the flag ask gets an answer. Only an answer to a new one has the
+	// flag, so two ranks cannot keep each other busy.
 	fresh := p.heard != before.heard
 	if direct && !fresh && flags&ask == 0 {
 		return out

@@ -23,9 +23,9 @@ func (s *Server) Broken() string {
 	return ""
 }
 
-// RestartJetStream starts JetStream again over its files, in the same server. Connections and routes stay; requests
-// get no answer meanwhile. All acknowledged messages are kept. While the disk is still full it does
-// not help.
+// RestartJetStream starts JetStream again over its files, in the same server. Connections and routes stay;
+// requests get no answer meanwhile. All acknowledged messages are kept. It has no effect while the disk is
+// full.
 func (s *Server) RestartJetStream() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,9 +42,8 @@ const (
 	joinBelow   = 64 << 10 // smaller messages are copied after their header and sent in one write
 )
 
-// openLink logs in on nc with the token for the server's nonce. If over is set, the server must ask
-// for TLS; if not, it must not. openLink owns nc from here on. Nothing is delivered before
-// subscribeTo.
+// openLink logs in on nc with the token for the server's nonce. The server must require TLS if, and
+// only if, over is set. openLink owns nc from here on. No message is delivered before subscribeTo.
 func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name string, token func(nonce string) string) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	l := &link{nc: nc, in: bufio.NewReaderSize(nc, linkBuffer)}
@@ -82,7 +81,7 @@ func (l *link) login(over *tls.Config, name string, token func(string) string) e
 	l.max = info.Max
 	switch {
 	case info.TLS && over == nil:
-		return fmt.Errorf("natsbus: the server asks for TLS: %w", nats.ErrSecureConnRequired)
+		return fmt.Errorf("natsbus: the server requires TLS: %w", nats.ErrSecureConnRequired)
 	case !info.TLS && over != nil: // or an attacker in between has removed it
 		return fmt.Errorf("natsbus: the server does not offer TLS: %w", nats.ErrSecureConnWanted)
 	case info.TLS:
@@ -190,9 +189,9 @@ func (l *link) Publish(subject string, msg []byte) error {
 
 var crlf = []byte("\r\n")
 
-// pong answers pings. The reader never waits for a write: the write may wait for the server, and
-// the server for this reader. So the holder of the lock answers a ping that arrives meanwhile, and
-// checks for one after it has unlocked.
+// pong answers pings. The reader never waits for a write: the write may wait for the server, and the
+// server for this reader. So the goroutine that holds the lock answers a ping that arrives meanwhile,
+// and checks for one after it has unlocked.
 func (l *link) pong() {
 	for l.pongDue.Load() && l.mu.TryLock() {
 		if l.pongDue.Swap(false) {

@@ -33,7 +33,7 @@ func TestOneServerBetween(t *testing.T) {
 				c.Advertise = "127.0.0.1:1"
 			}
 		}, [3]int{1, 2, 1}},
-		{"listener that asks for what nobody has", func(_ int, c *Config) { c.ClientTLS = pki }, [3]int{}},
+		{"listener that requires a certificate that no rank has", func(_ int, c *Config) { c.ClientTLS = pki }, [3]int{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			servers := startServers(t, 3, c.edit)

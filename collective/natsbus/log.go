@@ -16,7 +16,7 @@ import (
 // become debug records.
 type serverLog struct {
 	log    *slog.Logger
-	rate   *lograte.Limiter        // strangers can connect and cause lines
+	rate   *lograte.Limiter        // unknown clients can connect and cause lines
 	fatal  *atomic.Pointer[string] // why the server gave up, or nil
 	broken *atomic.Pointer[string] // why JetStream stopped writing, or nil
 }
@@ -33,7 +33,7 @@ func (l serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, f
 func (l serverLog) Warnf(format string, v ...any) {
 	switch {
 	case strings.HasPrefix(format, "Maximum payloads over"):
-		return // intended: a chunk of a tensor is one message
+		return // expected: a chunk of a tensor is one message
 	case strings.Contains(format, "DO NOT USE IN PRODUCTION"):
 		return // about certificates not checked by host name: security checks them against the cluster key
 	}

@@ -118,8 +118,8 @@ func TestPublishedIsWritten(t *testing.T) {
 	}
 }
 
-// TestPollLoses: a lost connection is reported, whether or not a goroutine polls. A closed
-// transport may be polled.
+// TestPollLoses: a lost connection is reported with and without a polling goroutine. A closed transport
+// may be polled.
 func TestPollLoses(t *testing.T) {
 	for _, polls := range []bool{false, true} {
 		servers := startServers(t, 2, nil)

@@ -184,7 +184,7 @@ func (c *child) expect(t testing.TB, word string) string {
 		select {
 		case line, ok := <-c.lines:
 			if !ok {
-				t.Fatalf("a rank ended before it said %q", word)
+				t.Fatalf("a rank ended before it printed %q", word)
 			}
 			if rest, found := strings.CutPrefix(line, word); found {
 				return strings.TrimSpace(rest)
@@ -193,7 +193,7 @@ func (c *child) expect(t testing.TB, word string) string {
 				t.Fatalf("waiting for %q: %s", word, line)
 			}
 		case <-limit:
-			t.Fatalf("a rank did not say %q", word)
+			t.Fatalf("a rank did not print %q", word)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 )
 
 func TestGossip(t *testing.T) {
-	servers := startServers(t, 3, nil) // 1 and 2 know only 0
+	servers := startServers(t, 3, nil) // 1 and 2 have only the address of 0
 	waitFor(t, "a full mesh", func() bool {
 		return len(servers[0].Peers()) == 2 && len(servers[1].Peers()) == 2 && len(servers[2].Peers()) == 2
 	})
@@ -194,7 +194,7 @@ func startStores(t *testing.T) []*Server {
 	}
 }
 
-// asked repeats a request until it is answered: requests are silently lost until a leader is
+// asked repeats a request until an answer arrives: requests are lost without an error until a leader is
 // elected.
 func asked(t *testing.T, what string, ask func(context.Context) error) {
 	t.Helper()

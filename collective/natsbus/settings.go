@@ -30,8 +30,8 @@ func (s *Server) options(seeds []string) *server.Options {
 	if clients == 0 {
 		clients = server.RANDOM_PORT
 	}
-	// Without an advertised address, servers gossip the source address of its connections, which
-	// may differ from the address it listens at.
+	// Without an advertised address, the other servers gossip the source address of this server's
+	// connections. It may differ from the address of its listener.
 	advertise := c.Advertise
 	if ip := net.ParseIP(host); advertise == "" && ip != nil && !ip.IsUnspecified() {
 		advertise = net.JoinHostPort(host, "0") // the actual port
@@ -46,11 +46,11 @@ func (s *Server) options(seeds []string) *server.Options {
 		NoSigs:                     true,
 		MaxPayload:                 maxPayload,
 		MaxPending:                 maxPending,
-		// true would silently skip deliveries above 75% of MaxPending.
+		// With true, the server would drop messages above 75% of MaxPending without an error.
 		NoFastProducerStall: false,
 		// A client that reads nothing for long is starved, not hung: routes and deadlines detect
-		// hangs, and a missed message would fail its group. Only pings detect a frozen process that
-		// owes no reads: its goroutines, descriptor and subscriptions would stay for 6 minutes.
+		// hangs, and a missed message would fail its group. Only pings detect a frozen process that has
+		// no unread data: its goroutines, descriptor and subscriptions would stay for 6 minutes.
 		WriteDeadline: clientSilence,
 		PingInterval:  clientSilence / pingsPerHang, MaxPingsOut: pingsPerHang - 1,
 		TLSConfig:   c.ClientTLS,
@@ -65,7 +65,7 @@ func (s *Server) options(seeds []string) *server.Options {
 			// Without pings a stopped peer goes unnoticed for 14 s.
 			PingInterval: c.HungAfter / pingsPerHang, MaxPingsOut: pingsPerHang,
 			WriteDeadline: c.HungAfter,
-			// An address learned by gossip is retried for a while, seeds for ever.
+			// An address from gossip is retried for a while, seeds for ever.
 			ConnectRetries: 30,
 		},
 		// A dead peer is retried every second. Log only every sixtieth error.

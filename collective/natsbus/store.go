@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// storePeer returns the id of a server among the members of a store: a hash of its name. A server that
-// is away for long may be known to the others by that id alone.
+// storePeer returns the id of a server among the members of a store: a hash of its name. The other
+// members may list a server that is away for long by that id alone.
 func storePeer(name string) string {
 	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	sum := sha256.Sum256([]byte(name))
@@ -48,9 +48,9 @@ func (s *Server) StoreMembers(names []string) (count int, others []string, err e
 	return 1 + len(info.Meta.Replicas), others, nil
 }
 
-// RetainStoreMembers removes every server that is not in names from a store. It no longer counts,
-// and another server gets its copies once there is one. A majority of the members must be up. A
-// removed server may return under its name after five minutes.
+// RetainStoreMembers removes every server that is not in names from a store. A removed server no longer
+// counts for the majority, and another server gets its copies once there is one. A majority of the
+// members must be up. A removed server may return under its name after five minutes.
 func (s *Server) RetainStoreMembers(ctx context.Context, names []string) error {
 	_, others, err := s.StoreMembers(names)
 	if err == nil && len(others) == 0 {

@@ -323,8 +323,8 @@ func (t *Transport) Receive(f func(src int, msg []byte)) {
 	}
 }
 
-// OnError sets the function that receives a lost message or connection. It calls it at once if the
-// transport has failed already.
+// OnError sets the function to which a lost message or connection is reported. It calls the function at
+// once if the transport has failed already.
 func (t *Transport) OnError(f func(error)) {
 	t.mu.Lock()
 	t.onError = f
@@ -476,8 +476,8 @@ const (
 	helloMost  = 200 * time.Millisecond
 )
 
-// Ready returns when this rank and every other one receive each other on both subjects. Nothing
-// sent from then on is lost for want of a subscription. The error (NotReadyError) names the ranks
+// Ready returns when this rank and every other one receive each other on both subjects. Nothing sent
+// from then on is lost because of a missing subscription. The error (NotReadyError) names the ranks
 // that are missing when ctx ends.
 func (t *Transport) Ready(ctx context.Context) error {
 	wait := helloFirst

@@ -196,8 +196,8 @@ func TestControlDoesNotBuffer(t *testing.T) {
 	}
 }
 
-// TestHelloCoversTheStart: servers that do not know each other yet lose all messages. After Ready
-// the very first message arrives.
+// TestHelloCoversTheStart: servers that are not connected yet lose all messages. After Ready the very
+// first message arrives.
 func TestHelloCoversTheStart(t *testing.T) {
 	servers := startServers(t, 3, func(i int, c *Config) { c.Seeds = nil })
 	ts := make([]*Transport, 3)

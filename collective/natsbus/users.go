@@ -15,12 +15,12 @@ import (
 )
 
 // users are the logins of one embedded server. Each connection that this process opens has one: a
-// random token that never leaves the process, with exactly the permissions that the connection
-// needs. Ranks of other processes use a ticket, to subscribe to what this process sends to them.
-// Only holders of the mesh's secret can write tickets. A ticket answers one nonce of one listener,
-// so without TLS a process that takes over the port of a dead one learns nothing reusable. Logins
-// are tokens rather than user names because a reload (AddRoute) closes clients whose user name is
-// not in the server's own list.
+// random token that never leaves the process, with exactly the permissions that the connection needs.
+// Ranks of other processes use a ticket, to subscribe to the messages of this process for them. Only
+// holders of the mesh's secret can write tickets. A ticket answers one nonce of one listener, so
+// without TLS a process that takes over the port of a dead one gets no login that it can use again.
+// Logins are tokens rather than user names because a reload (AddRoute) closes clients whose user name
+// is not in the server's own list.
 type users struct {
 	cluster string
 	secrets func() []string // accepted secrets, the current one first
@@ -88,8 +88,9 @@ func (u *users) drop(token string) {
 	u.mu.Unlock()
 }
 
-// Check is called by the server for each client that connects, and for all clients at a reload. The
-// the timing of the map lookup is not a useful oracle: a token has 192 random bits.
+// Check implements server.Authentication. The server calls it for each client that connects, and for
+// all clients at a reload. The timing of the map lookup reveals nothing useful: a token has 192 random
+// bits.
 func (u *users) Check(c server.ClientAuthentication) bool {
 	u.mu.Lock()
 	as := u.byToken[c.GetOpts().Token]
