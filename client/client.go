@@ -1,6 +1,5 @@
-// Package client speaks to a running cluster: its jobs, its state, its events, its nodes.
-// For chats and completions any OpenAI client serves; [Client.Do] sends whatever else
-// docs/http.md lists.
+// Package client speaks to a running cluster: its jobs, its state, its events, its nodes. For chats and
+// completions any OpenAI client works. [Client.Do] sends the other requests of docs/http.md.
 package client
 
 import (
@@ -21,15 +20,16 @@ import (
 	"time"
 )
 
-// Client of one server. Its methods may be called concurrently; its fields are set before.
+// Client calls one server. Its methods may be called concurrently. Set its fields before the first
+// call.
 type Client struct {
 	Server string // http://host:port, https://host:port, or host:port
-	Key    string // of the API; "": it asks for none
+	Key    string // of the API; "": the server requires none
 	HTTP   http.Client
 	Header http.Header // sent with every request, besides the client's own
-	// Patience is how long a call is repeated while the server answers that it is not ready yet,
-	// as one that loads, or has lost all of its nodes; where a second request cannot do the
-	// work twice, also while no server answers, for example when a coordinator restarts. 0: the
+	// Patience is the time for which a call is repeated while the server answers that it is not ready:
+	// it loads a model, or has lost all of its nodes. If a second request cannot do the work twice, the
+	// call is also repeated while no server answers, for example when a coordinator restarts. 0: the
 	// first answer counts.
 	Patience time.Duration
 	// Waiting, if set, is called once per repeated call with the reason.
@@ -55,7 +55,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%d %s: %s", e.Status, http.StatusText(e.Status), e.Message)
 }
 
-// Unreachable: no server answers.
+// Unreachable is the error when no server answers.
 type Unreachable struct {
 	Server string
 	Err    error
@@ -65,7 +65,7 @@ func (e *Unreachable) Error() string {
 	return fmt.Sprintf("no answer from %s: %v (is the cluster up? `shoal up` starts one)", e.Server, reason(e.Err))
 }
 
-// reason returns an error of a request without the address and the method, which its caller names.
+// reason returns an error of a request without the address and the method, which the caller adds.
 func reason(err error) error {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -84,7 +84,7 @@ func reason(err error) error {
 
 func (e *Unreachable) Unwrap() error { return e.Err }
 
-// URL returns the server's address, as requests begin with it.
+// URL returns the server's address, with which the URL of every request begins.
 func (c *Client) URL() string {
 	server := c.Server
 	if !strings.Contains(server, "://") {
@@ -93,8 +93,8 @@ func (c *Client) URL() string {
 	return strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/v1")
 }
 
-// Do sends a request whose body is JSON of a value, nil: none. An answer that is not a success
-// is an [Error], and the body of one that is the caller closes.
+// Do sends a request with a value as JSON in its body; nil: no body. An answer with another status than
+// 2xx is an [Error]. Otherwise the caller closes the body of the answer.
 func (c *Client) Do(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	return c.do(ctx, method, path, nil, body)
 }
@@ -158,7 +158,7 @@ func (c *Client) once(ctx context.Context, method, path string, header http.Head
 	return nil, refusal(resp)
 }
 
-// refusal reads an answer that is not a success.
+// refusal reads an error answer.
 func refusal(resp *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
@@ -177,7 +177,7 @@ func refusal(resp *http.Response) error {
 	return e
 }
 
-// get is Do for an answer of JSON.
+// get calls Do and decodes the JSON of the answer.
 func get[T any](ctx context.Context, c *Client, method, path string, header http.Header, body any) (*T, error) {
 	resp, err := c.do(ctx, method, path, header, body)
 	if err != nil {
@@ -191,7 +191,7 @@ func get[T any](ctx context.Context, c *Client, method, path string, header http
 	return out, nil
 }
 
-// Data gives the data of each server-sent event of a body to take, until that fails.
+// Data calls take with the data of each server-sent event of a body, until take returns an error.
 func Data(body io.Reader, take func([]byte) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 32<<20)

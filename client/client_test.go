@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 )
 
-// answering is a client of a server that gives one answer after the other, the last again
-// and again, and what it was asked.
+// answering returns a client of a server, and the requests that the server got. The server gives one
+// answer after another and repeats the last one.
 func answering(t *testing.T, answers ...http.HandlerFunc) (*client.Client, *[]*http.Request) {
 	var asked []*http.Request
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +55,7 @@ func TestRefusals(t *testing.T) {
 	told := 0
 	c.Waiting = func(error) { told++ }
 	if s, err := c.Cluster(t.Context()); err != nil || s.Epoch != 7 || len(*asked) != 3 || told != 1 {
-		t.Errorf("%+v, %v, asked %d times, told %d", s, err, len(*asked), told)
+		t.Errorf("%+v, %v, %d requests, %d calls of Waiting", s, err, len(*asked), told)
 	}
 	for _, answer := range []http.HandlerFunc{say(503, "", refused), say(429, "0", refused), say(503, "9", refused)} {
 		c, asked = answering(t, answer)
@@ -91,8 +91,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A stream of a job that breaks is taken up after its last event; one that skips an event
-// or brings one twice is an error.
+// A job's stream that breaks is continued after its last event. A stream that skips an event or repeats
+// one is an error.
 func TestWatch(t *testing.T) {
 	event := func(i int) string {
 		return fmt.Sprintf("id: %d\ndata: {\"object\":\"job.event\",\"index\":%d}\n\n", i, i)

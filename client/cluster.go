@@ -12,18 +12,19 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 )
 
-// Cluster returns the state of the cluster now.
+// Cluster returns the current state of the cluster.
 func (c *Client) Cluster(ctx context.Context) (*wire.ClusterState, error) {
 	return get[wire.ClusterState](ctx, c, http.MethodGet, "/v1/cluster", nil, nil)
 }
 
-// ErrNotReady is a server that answers and does not serve: it gathers nodes, loads, drains, or
+// ErrNotReady means that the server answers but does not serve: it waits for nodes, loads, drains, or
 // is a standby.
 type ErrNotReady struct{ Reason string }
 
 func (e *ErrNotReady) Error() string { return "not serving: " + e.Reason }
 
-// Ready is nil if the server would accept a request now, and an [ErrNotReady] with the reason if not.
+// Ready returns nil if the server would accept a request now, and otherwise an [ErrNotReady] with the
+// reason.
 func (c *Client) Ready(ctx context.Context) error {
 	resp, err := c.Do(ctx, http.MethodGet, "/ready", nil)
 	if err == nil {
@@ -45,8 +46,8 @@ func notReady(err error) error {
 	return &ErrNotReady{refused.Message}
 }
 
-// Events lists what happened to the cluster, or changed, after a revision; 0: all that is kept.
-// They come in the order of their newest change.
+// Events lists the events of the cluster that occurred or changed after a revision; 0: all that the
+// server keeps. They are in the order of their newest change.
 func (c *Client) Events(ctx context.Context, from uint64) ([]wire.ClusterEvent, error) {
 	list, err := get[struct {
 		Data []wire.ClusterEvent `json:"data"`
@@ -57,8 +58,8 @@ func (c *Client) Events(ctx context.Context, from uint64) ([]wire.ClusterEvent, 
 	return list.Data, nil
 }
 
-// FollowEvents gives events as they come or change, until the context ends or the server
-// does: then an error is the last.
+// FollowEvents yields events when they occur or change, until the context or the stream ends. The last
+// value is an error.
 func (c *Client) FollowEvents(ctx context.Context, from uint64) iter.Seq2[wire.ClusterEvent, error] {
 	return func(yield func(wire.ClusterEvent, error) bool) {
 		err := c.follow(ctx, fmt.Sprintf("/v1/events?from=%d", from), func(data []byte) error {
@@ -79,8 +80,9 @@ func (c *Client) FollowEvents(ctx context.Context, from uint64) iter.Seq2[wire.C
 
 var (
 	errEnough = errors.New("client: enough")
-	// ErrStreamEnded: the server ended a stream. Ask again, there or at a coordinator that took over.
-	ErrStreamEnded = errors.New("the server ended the stream: ask again, here or at a coordinator that took over")
+	// ErrStreamEnded means that the server ended a stream. Repeat the request, there or at a
+	// coordinator that took over.
+	ErrStreamEnded = errors.New("the server ended the stream: repeat the request, here or at a coordinator that took over")
 )
 
 // follow reads a stream of events; it never returns nil.
@@ -103,7 +105,7 @@ func (c *Client) follow(ctx context.Context, path string, take func([]byte) erro
 	return ErrStreamEnded
 }
 
-// Drain begins to move a node's work to the others. Cluster reports the node as drained at the end.
+// Drain starts to move a node's work to the others. At the end, Cluster reports the node as drained.
 func (c *Client) Drain(ctx context.Context, node string) error { return c.node(ctx, node, "drain") }
 
 // Undrain lets a drained node take a share again.

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/client"
 )
 
-// Submit a job and print its text while the server writes it. With the same key the program
-// attaches to the same job, also after the server was restarted.
+// Submit a job and print its text while the server generates it. With the same key the program attaches
+// to the same job, also after a restart of the server.
 func ExampleClient_Watch() {
 	ctx := context.Background()
 	c := client.New("http://127.0.0.1:8080", os.Getenv("SHOAL_API_KEY"))

@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 )
 
-// Submit makes a job of a request: the body of /v1/completions or /v1/chat/completions. It
-// returns once the job is on disk. A second one with the same key gives the same job, so it
-// is repeated if no answer came. An empty key becomes a random one.
+// Submit makes a job of a request: the body of /v1/completions or /v1/chat/completions. It returns when
+// the job is on disk. A second request with the same key returns the same job, so Submit repeats a
+// request without an answer. An empty key is replaced by a random one.
 func (c *Client) Submit(ctx context.Context, key string, body any) (*wire.Job, error) {
 	if key == "" {
 		key = rand.Text()
@@ -30,11 +30,11 @@ func (c *Client) Job(ctx context.Context, id string) (*wire.Job, error) {
 	return get[wire.Job](ctx, c, http.MethodGet, "/v1/jobs/"+url.PathEscape(id), nil, nil)
 }
 
-// Page chooses jobs of the list; zero fields choose nothing.
+// Page selects jobs of the list. A zero field does not restrict the list.
 type Page struct {
 	State string // queued, running, completed, dead or cancelled
 	Batch string // id of a batch
-	After string // id of the last job of the page before
+	After string // id of the last job of the previous page
 	Limit int    // default 20, at most 1000
 }
 
@@ -57,9 +57,9 @@ func (c *Client) Cancel(ctx context.Context, id string) (*wire.Job, error) {
 	return get[wire.Job](ctx, c, http.MethodDelete, "/v1/jobs/"+url.PathEscape(id), nil, nil)
 }
 
-// Watch gives the events of a job from an index on, as they come, and ends with the job. A
-// stream that breaks is taken up again after the last event, also at a coordinator that was
-// started anew: none is missed and none comes twice. An error is the last.
+// Watch yields the events of a job from an index on, and ends with the job. A stream that breaks is
+// continued after the last event, also at a restarted coordinator, so that no event is missed or
+// repeated. An error is the last value.
 func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[wire.JobEvent, error] {
 	return func(yield func(wire.JobEvent, error) bool) {
 		for {
@@ -101,7 +101,7 @@ func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[wire.
 	}
 }
 
-// Failed is a job that ended without a result.
+// Failed is the error of a job that ended without a result.
 type Failed struct{ Job *wire.Job }
 
 func (e *Failed) Error() string {
@@ -112,7 +112,7 @@ func (e *Failed) Error() string {
 	return text
 }
 
-// Result waits for a job's end and gives what its endpoint would have answered, or [Failed].
+// Result waits for a job's end and returns the answer of its endpoint, or [Failed].
 func (c *Client) Result(ctx context.Context, id string) (json.RawMessage, error) {
 	for {
 		j, err := c.Job(ctx, id)

@@ -16,7 +16,7 @@ type ClusterState struct {
 	StepMillis      float64     `json:"step_ms"`
 	BatchRows       int         `json:"batch_rows"`               // tokens in the step in flight
 	BatchSequences  int         `json:"batch_sequences"`          // sequences in the step in flight
-	MicroBatches    int         `json:"micro_batches,omitempty"`  // of the newest step, see --micro-batches
+	MicroBatches    int         `json:"micro_batches,omitempty"`  // of the newest step (--micro-batches)
 	TryingThreads   bool        `json:"trying_threads,omitempty"` // the number of threads of such steps is being tuned
 	LoadSeconds     float64     `json:"load_seconds,omitempty"`   // seconds since nodes began to load weights; absent: they are not loading
 	Recoveries      uint64      `json:"recoveries"`               // placements withdrawn because a node was lost or a step failed

@@ -2,7 +2,7 @@ package wire
 
 import "encoding/json"
 
-// Job is one of /v1/jobs as clients see it; times are seconds since 1970.
+// Job is a job in answers of /v1/jobs. Times are seconds since 1970.
 type Job struct {
 	ID          string          `json:"id"`
 	Object      string          `json:"object"`
