@@ -19,7 +19,7 @@ func (c *core) openAdapters(dataDir string) error {
 	cfg := adapters.Config{Model: &c.checkpoint.Config, Hash: c.checkpoint.Hash(), Names: c.serve.Names, From: c.serve.LoRADir}
 	if dataDir != "" {
 		cfg.Dir = filepath.Join(dataDir, "adapters")
-		if c.several { // whatever their order is at the next start
+		if c.several { // their order may differ at the next start
 			cfg.Dir += "-" + c.checkpoint.Hash()[:12]
 		}
 	}

@@ -9,8 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/bus"
 )
 
-// ErrBuild: this process differs in wire version or arithmetic from the cluster that it wants to
-// join.
+// ErrBuild: this process differs in wire version or arithmetic from the cluster that it tries to join.
 var ErrBuild = bus.ErrBuild
 
 // Build describes the sources of this executable, for display: version, revision, build tags, Go

@@ -84,7 +84,7 @@ var ErrCardMemory = errors.New("too little free memory on the card")
 const leastCardCaches = 64 << 20
 
 // Plan divides the free memory of a card for a model. caches are the bytes that the operator gives
-// them; with 0 they take what weights, activations and a margin leave.
+// them. With 0 they take the rest after weights, activations and a margin.
 func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error) {
 	weights, err := tensor.ParseDType(s.Weights)
 	if err != nil {
@@ -154,7 +154,7 @@ func useCard(index int, cfg *NodeConfig, models []*nodeModel) (*accelerator.Devi
 			options.Name("device"), cfg.Device, len(models))
 	}
 	c := &models[0].checkpoint.Config
-	if err := accelerator.Supports(c, tensor.BF16); err != nil { // whatever the type of the weights
+	if err := accelerator.Supports(c, tensor.BF16); err != nil { // for every type of the weights
 		return nil, fmt.Errorf("cluster: %s %s: %w", options.Name("device"), cfg.Device, err)
 	}
 	if models[0].draftWord != "" {
@@ -207,8 +207,8 @@ func divideCard(k *card.Card, cfg *NodeConfig, c *model.Config) (*accelerator.De
 // cardFailed is the status of a process whose card failed.
 const cardFailed = 4
 
-// defaultCardContext is the longest sequence for which a node that does not know the served context
-// keeps memory of attention.
+// defaultCardContext is the longest sequence for which a node reserves memory of attention if the
+// served context is unknown.
 const defaultCardContext = 32 << 10
 
 // cardPolicy parses a cache policy that a card computes.
@@ -220,7 +220,7 @@ func cardPolicy(spec string) (*kvcache.Policy, error) {
 	return p, err
 }
 
-// CardComputes reports whether a card keeps caches of a policy. A text that is not a policy is refused elsewhere.
+// CardComputes reports whether a card keeps caches of a policy. Other code refuses a text that is not a policy.
 func CardComputes(policy string) bool {
 	p, err := kvpolicy.Parse(policy)
 	return err != nil || accelerator.Policy(p) == nil

@@ -74,7 +74,7 @@ func contexts(t *testing.T, model string) {
 		want = append(want, ask(alone, fmt.Sprint(i), i, policy).bits)
 	}
 	if slices.Contains(want[1:], want[0]) || ask(alone, "other", 1, policy+",segment=64").bits == want[1] {
-		t.Error("the answers say nothing")
+		t.Error("different prompts or policies give the same answer: the test shows nothing")
 	}
 	for _, sockets := range []int{1, 3, 4} {
 		t.Run(fmt.Sprint(sockets, " sockets"), func(t *testing.T) {

@@ -93,7 +93,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	}
 	trials := options.ThreadTrialsOf(ctx)
 	cfg.Serve.trialRounds = trials.Rounds
-	models, err := openModels(append([]ServeConfig{cfg.Serve}, cfg.Others...)) // before the other processes see this one
+	models, err := openModels(append([]ServeConfig{cfg.Serve}, cfg.Others...)) // before this process contacts the others
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 			API: cfg.API, Standby: cfg.Standby, Waits: cfg.Waits}); err != nil {
 			return nil, err
 		}
-		c.wg.Go(func() { // other processes need not know this yet
+		c.wg.Go(func() { // the start does not wait for the announcement
 			if err := c.bus.Lead(); err != nil && c.ctx.Err() == nil {
 				c.log.Warn("announcing that this process coordinates failed", "error", err)
 			}

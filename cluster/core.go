@@ -55,8 +55,8 @@ const (
 	loadingEvery = statusEvery / 5
 )
 
-// newCore builds the core of a model from a valid config. dataDir stores what must survive the
-// process; "": nothing does.
+// newCore builds the core of a model from a valid config. dataDir stores the state that must survive
+// the process; "": no state does.
 func newCore(all *site, number int, sm served, dataDir string) (*core, error) {
 	ck, s := sm.checkpoint, sm.ServeConfig
 	policy, err := kvpolicy.Parse(s.Policy)
@@ -144,8 +144,8 @@ func (c *core) placed(g *coordinator.Group) {
 	c.batcher.Place(p)
 }
 
-// askDisks asks all nodes of a group concurrently and returns how many of the first blocks all of
-// them have.
+// askDisks sends a request to all nodes of a group concurrently. It returns the number of leading
+// blocks that all of them have.
 func (c *core) askDisks(ctx context.Context, g *coordinator.Group, r *proto.PrefixRequest) int {
 	answers := make([]int, len(g.Handles))
 	var wg sync.WaitGroup

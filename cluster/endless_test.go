@@ -61,6 +61,6 @@ func TestEndless(t *testing.T) {
 		}
 	}
 	if want[1] == want[2] {
-		t.Error("the answers say nothing")
+		t.Error("two turns have the same answer: the test shows nothing")
 	}
 }

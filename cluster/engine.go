@@ -86,9 +86,9 @@ func (c *core) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Eve
 	return out, nil
 }
 
-// salt separates requests in the prefix cache. Requests with different salts share no blocks. The
-// same holds for different API keys, unless the server allows one key to find out through response
-// times what another has sent.
+// salt separates requests in the prefix cache. Requests with different salts share no blocks. Neither
+// do requests with different API keys, unless the server shares the cache: response times then reveal
+// texts of other keys.
 func (c *core) salt(r *engine.Request) string {
 	tenant := r.Tenant
 	if c.serve.PrefixCache == PrefixShared {

@@ -50,7 +50,8 @@ type LocalConfig struct {
 	KVDisk     string
 	KVDiskSize int64
 	scratch    *tier.Scratch // for tests: replaces the files of all sockets
-	// Draft is a folder with a small model with the same tokenizer, or "mtp" for its own multi-token prediction layer.
+	// Draft is the folder of a small model with the same tokenizer, or "mtp" for the model's own multi-token
+	// prediction layer.
 	Draft string
 	// Threads is the number of compute threads. Default: the CPUs of the machine.
 	Threads int
@@ -226,7 +227,7 @@ func (c *LocalConfig) openDisks(sc *socket.Config, number, models int) (err erro
 	return err
 }
 
-// handle returns the handle of a socket, wrapped if a test asks for it.
+// handle returns the handle of a socket, with the wrapper of a test if there is one.
 func (c *LocalConfig) handle(id string, h node.Handle) node.Handle {
 	if c.wrap != nil {
 		return c.wrap(id, h)
@@ -261,7 +262,8 @@ func (c *Local) Close() {
 	}
 }
 
-// rows returns how a socket asks another one of this process for rows of a cache.
+// rows returns the function by which a socket requests rows of a cache from another socket of this
+// process.
 func (c *Local) rows(change func(*proto.RowsReply) error) socket.Rows {
 	return func(ctx context.Context, _, name string, r *proto.RowsRequest) (*proto.RowsReply, error) {
 		var n int

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/parrot"
 )
 
-// Invalid tool arguments in the history do not fail a request, even if the template reads them as
-// an object. The model sees what could be parsed.
+// Invalid tool arguments in the history do not fail a request, even if the template reads them as an
+// object. The prompt has the part that could be parsed.
 func TestParrotBrokenHistory(t *testing.T) {
 	type M = map[string]any
 	const template = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}" +

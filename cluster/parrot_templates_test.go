@@ -99,7 +99,7 @@ func TestParrotNamedTemplates(t *testing.T) {
 			t.Errorf("%s: %s", name, text)
 		}
 		if want := any(plain); name != "a list without a default" && info["chat_template"] != want {
-			t.Errorf("%s: the template in use is said to be %v", name, info["chat_template"])
+			t.Errorf("%s: /tokenizer_info has the template %v", name, info["chat_template"])
 		}
 	}
 }

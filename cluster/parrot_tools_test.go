@@ -15,7 +15,7 @@ func putTool(schema string) []any {
 	return []any{map[string]any{"type": "function", "function": map[string]any{"name": "put", "parameters": json.RawMessage(schema)}}}
 }
 
-// said is the answer of a chat: content, thought, tool calls as name and arguments, and finish
+// said is the answer of a chat: content, thought, tool calls with names and arguments, and finish
 // reason.
 type said struct {
 	content, thought, calls, finish string

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// everything returns all that a request yields.
+// everything returns all events of a request.
 func everything(t *testing.T, e engine.Engine, r *engine.Request) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -184,7 +184,7 @@ func TestRolesTransfersFail(t *testing.T) {
 	}
 }
 
-// TestRolesCancelled: cancelled requests free the memory of both groups, whatever their prompts are doing.
+// TestRolesCancelled: cancelled requests free the memory of both groups in every phase of their prompts.
 func TestRolesCancelled(t *testing.T) {
 	e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, roles: rolesOf([2]int{1, 2}), lend: func(*proto.RowsReply) error {
 		time.Sleep(time.Millisecond)

@@ -278,7 +278,7 @@ func (s *site) outage(ctx context.Context) (sum batcher.Outage, ok bool) {
 			sum = o
 			continue
 		}
-		if o.Epoch < sum.Epoch { // this batcher does not know of the newest yet
+		if o.Epoch < sum.Epoch { // the newest outage has not reached this batcher yet
 			continue
 		}
 		sum.Streams, sum.Waiting, sum.Failed = sum.Streams+o.Streams, sum.Waiting+o.Waiting, sum.Failed+o.Failed
@@ -288,8 +288,8 @@ func (s *site) outage(ctx context.Context) (sum batcher.Outage, ok bool) {
 	return sum, true
 }
 
-// askAll requests the figures of all nodes that are up. A node that this coordinator has lost, but that
-// answers, must not be asked: it would take that for contact and not rejoin.
+// askAll requests the figures of all nodes that are up. A node that answers, but counts as lost here,
+// must get no request: it would count that as contact and not rejoin.
 func (s *site) askAll() {
 	ctx, cancel := context.WithTimeout(s.ctx, statusEvery)
 	defer cancel()

@@ -46,7 +46,7 @@ func speculated(prompts int, policy string) (list []*engine.Request) {
 	return list
 }
 
-// outcome is everything that a client sees of a request.
+// outcome is everything that a client receives for a request.
 type outcome struct {
 	events  string
 	tokens  []int32

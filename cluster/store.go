@@ -42,9 +42,8 @@ func (c *Coordinator) parallel() (jobs int) {
 	return jobs
 }
 
-// Health implements engine.Engine. A store without a majority of its replicas accepts no placement.
-// The running placement continues (see storeProblem). Without one, the error names the missing
-// replicas.
+// Health implements engine.Engine. A store without a majority of its replicas accepts no placement. The
+// running placement continues (see storeProblem). Without one, the error names the missing replicas.
 func (c *Coordinator) Health() error {
 	err := c.engines.Health()
 	if why := c.missingReplicas(); why != "" && !errors.As(err, new(apierr.ErrDegraded)) {

@@ -66,6 +66,6 @@ func TestHungExecutor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st, err := v.Hosts["socket-1"].Handles[0].Status(ctx); err != nil || !st.Busy {
-		t.Errorf("the hung socket says %v, %v", st, err)
+		t.Errorf("the status of the hung socket is %v, %v", st, err)
 	}
 }

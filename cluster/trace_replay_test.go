@@ -32,7 +32,7 @@ func TestTraceReplay(t *testing.T) {
 	want := ask("off")
 	for i, o := range want {
 		if len(o.tokens) < 60 || !slices.Equal(o.tokens[:48], trace) {
-			t.Errorf("request %d says %v, its trace is %v", i, o.tokens, trace)
+			t.Errorf("request %d has the tokens %v, its trace is %v", i, o.tokens, trace)
 		}
 	}
 	for i, o := range ask("suffix:7") {

@@ -155,7 +155,7 @@ func TestSplitMemory(t *testing.T) {
 	}
 }
 
-// TestAddModel: the state of the cluster counts what all models have.
+// TestAddModel: the state of the cluster counts the requests and the memory of all models.
 func TestAddModel(t *testing.T) {
 	all := wire.ClusterState{Running: 1, TokensPerSecond: 2,
 		Nodes: []wire.NodeState{{ID: "a", KVUsedBytes: 5, Late: 0.1}, {ID: "b"}}, Recovery: &wire.RecoveryState{Preemptions: 1}}

@@ -98,7 +98,7 @@ type embeddings struct {
 	}
 }
 
-// embed asks for embeddings and returns their vectors.
+// embed requests embeddings and returns their vectors.
 func (s *vectorServer) embed(input any, more fields) (vectors [][]float32, tokens int) {
 	s.t.Helper()
 	body := fields{"input": input}
@@ -263,7 +263,8 @@ func TestScoresOfEmbeddings(t *testing.T) {
 	}
 }
 
-// TestOllamaEmbeddings: both of Ollama's routes, and what /api/show and /v1/models say.
+// TestOllamaEmbeddings checks both of Ollama's routes, and the capabilities in /api/show and
+// /v1/models.
 func TestOllamaEmbeddings(t *testing.T) {
 	g := readVectorGoldens(t, "qwen3_embedding")
 	s := serveVectors(t, 1, ServeConfig{Model: filepath.Join(vectorModels, "qwen3_embedding"), Weights: "f32", MaxContext: 200})
@@ -315,7 +316,7 @@ func TestOllamaEmbeddings(t *testing.T) {
 	}
 }
 
-// TestVectorErrors: a request that the model cannot serve gets an error that says what to do.
+// TestVectorErrors: a request that the model cannot serve gets an error with a remedy.
 func TestVectorErrors(t *testing.T) {
 	embedder := serveVectors(t, 1, ServeConfig{Model: filepath.Join(vectorModels, "qwen3_embedding"), Weights: "f32", MaxContext: 100})
 	reranker := serveVectors(t, 1, ServeConfig{Model: filepath.Join(vectorModels, "qwen3_reranker"), Weights: "f32"})
@@ -358,8 +359,8 @@ func TestVectorErrors(t *testing.T) {
 	}
 }
 
-// TestVectorsNextToChats: a chat model that is asked for vectors, too, gives both the same bits
-// together as alone.
+// TestVectorsNextToChats: a chat model that also makes vectors gives both the same bits together as
+// alone.
 func TestVectorsNextToChats(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		s := serveVectors(t, nodes, ServeConfig{Model: "../models/fry", Pooling: "mean"})
@@ -392,8 +393,8 @@ func TestVectorsNextToChats(t *testing.T) {
 	}
 }
 
-// TestPairTemplates: a reranker whose chat template knows no queries and documents has the prompt of
-// its family, or refuses. The prompt gives the scores of the template that has them.
+// TestPairTemplates: a reranker whose chat template has no queries and documents gets the prompt of its
+// family, or refuses. The prompt gives the scores of the template that has them.
 func TestPairTemplates(t *testing.T) {
 	g := readVectorGoldens(t, "qwen3_reranker")
 	chat := filepath.Join(t.TempDir(), "chat.jinja")
