@@ -29,21 +29,20 @@ var (
 // Stepper executes the batcher's decisions. The batcher's goroutine calls its methods, one at a time.
 // They must not block.
 type Stepper interface {
-	// StartStep runs a step. done is called exactly once, from any goroutine, also
-	// before StartStep returns: with an error, or with a result for every row that
-	// wants one, and the measured cache bytes by rank (nil: not measured). The plan
-	// is read-only for both sides.
+	// StartStep runs a step. done is called exactly once, from any goroutine, also before StartStep
+	// returns: with an error, or with a result for every row with samples or prompt log-probabilities
+	// and the measured cache bytes by rank (nil: not measured). Neither side may change the plan.
 	StartStep(p *plan.Plan, done func(d StepDone, err error))
 	// Release applies Keep, Release and Evict of Effects on all sockets of the epoch. It may be
 	// lost, or arrive after the next step has begun: that step repeats it.
 	Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64)
-	// Disk asks the disks of all sockets of the epoch. done is called exactly once, from any
-	// goroutine, within about d.Millis.
+	// Disk sends a request to the disks of all sockets of the epoch. done is called exactly once, from
+	// any goroutine, within about d.Millis.
 	Disk(epoch uint32, d Disk, done func(blocks int))
-	// Adapt has all sockets of the epoch load a LoRA adapter. done is called exactly once, from any
+	// Adapt makes all sockets of the epoch load a LoRA adapter. done is called exactly once, from any
 	// goroutine.
 	Adapt(epoch uint32, l adapters.Load, done func(error))
-	// Saved passes an order for caches of idle sessions on to its sockets. done is called exactly once,
+	// Saved sends an order for caches of idle sessions to its sockets. done is called exactly once,
 	// from any goroutine.
 	Saved(o saved.Order, done func(saved.Done))
 	// Broken reports to the placement authority that an epoch is over. The authority answers with
@@ -56,11 +55,11 @@ func NewStream() *Stream { return stream.New() }
 
 // Prefiller connects the batchers of two groups. Like a Stepper's, its methods must not block.
 type Prefiller interface {
-	// Prefill has the prefill group compute the cache of a prompt. PrefillDone answers.
+	// Prefill makes the prefill group compute the cache of a prompt. The answer is a PrefillDone.
 	Prefill(spec Spec)
 	// Drop ends a read, whether or not it is complete.
 	Drop(number uint64)
-	// Take has an owner take the cache of a prompt. TakeDone answers.
+	// Take makes an owner take the cache of a prompt. The answer is a TakeDone.
 	Take(t prefillgroup.Take)
 	// Exported reports the end of a read, from the batcher of the prefill group.
 	Exported(d prefillgroup.Done)
@@ -69,8 +68,8 @@ type Prefiller interface {
 type Options struct {
 	Prefill Prefiller     // nil: the cluster has no roles
 	Logger  *slog.Logger  // nil: slog.Default()
-	Tick    time.Duration // how often the state learns the time; 100 ms
-	Intake  int           // requests that may be on their way to the actor at once; 256
+	Tick    time.Duration // interval of the state's Ticks; 100 ms
+	Intake  int           // maximum requests on their way to the actor at once; 256
 	OnFault func(Fault)   // called for every broken invariant, in addition to the log; must not block
 }
 
@@ -143,9 +142,9 @@ func Start(root *actor.RootContext, cfg Config, stepper Stepper, opts Options) (
 // Millis returns a moment on the state's clock, for Spec.Arrival and Spec.Deadline.
 func (b *Batcher) Millis(t time.Time) int64 { return t.Sub(b.started).Milliseconds() }
 
-// Submit hands a request over and returns when it is accepted: then sink gets its
-// tokens, and exactly one Finish. cancel ends it early, may be called any number
-// of times and after the end, and does not wait. Spec.Arrival 0 means now.
+// Submit sends a request to the actor and returns when it is accepted. From then on sink gets its
+// tokens, and exactly one Finish. cancel ends it early, may be called any number of times and after the
+// end, and does not wait. Spec.Arrival 0 means now.
 //
 // Errors are *Reject, ErrBusy, ErrStopped, or the context's; then sink is not called.
 func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func(), err error) {
@@ -309,8 +308,8 @@ func (b *Batcher) receive(c actor.Context) {
 	}
 }
 
-// survive ends all requests with a reason after a panic of the state. A restarted actor would not
-// know the requests.
+// survive ends all requests with a reason after a panic of the state. A restarted actor would not have
+// the requests.
 func (b *Batcher) survive(c actor.Context) {
 	cause := recover()
 	if cause == nil {

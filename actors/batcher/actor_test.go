@@ -286,7 +286,7 @@ func TestActorIntakeIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	go cancel()
-	<-sink.in // the actor is stuck in a sink that breaks its contract
+	<-sink.in // the sink breaks its contract and blocks the actor
 	short, done := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer done()
 	var given []*Stream

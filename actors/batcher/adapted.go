@@ -58,12 +58,13 @@ func (x *adapted) refuse(r *request) string {
 	return fmt.Sprintf("its LoRA adapter takes %d bytes of memory, and a node has %d for adapters", r.Adapter.Bytes, x.cache.Limit())
 }
 
-// admits reports whether a waiting request can be admitted as far as adapters are concerned.
+// admits reports whether the sockets have the adapter of a waiting request, and no earlier request
+// waits for room.
 func (x *adapted) admits(r *request) bool {
 	return !r.hasAdapter() || x.cache.Ready(r.Adapter.ID) && (x.blocked == nil || inOrder(r, x.blocked) < 0)
 }
 
-// plan has adapters loaded for the requests that run or wait, in order.
+// plan orders loads of adapters for the requests that run or wait, in order.
 func (x *adapted) plan() {
 	var wanted []adapters.Wanted
 	var of []*request
@@ -116,7 +117,7 @@ func (x *adapted) reopen(p *plan.Plan) {
 	}
 }
 
-// reopened forgets the resumed sequences that the last plan opened.
+// reopened removes the resumed sequences that the last plan opened.
 func (x *adapted) reopened() {
 	x.s.resumed = slices.DeleteFunc(x.s.resumed, func(q resumption) bool { return !q.r.paused || !q.runs() })
 }

@@ -131,7 +131,7 @@ func TestAdapterIsLoadedFirst(t *testing.T) {
 	}
 }
 
-// resultsOf samples a token for every row that asks for one.
+// resultsOf samples a token for every row with samples.
 func resultsOf(p *plan.Plan) (out []Result) {
 	for _, list := range [][]plan.Run{p.Decode, p.Chunks} {
 		for _, run := range list {

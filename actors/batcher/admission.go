@@ -201,8 +201,8 @@ func (n *newcomer) yields(v *request) bool {
 	return v.Accepted && !n.r.Accepted && inOrder(n.r, v) < 0
 }
 
-// fit finds the owner of a request that begins with this number of shared blocks, and frees memory
-// for it. It returns none if the request does not fit.
+// fit finds the owner of a request that begins with shared blocks, and frees memory for it. shared is
+// their number. It returns none if the request does not fit.
 func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	c := s.ledger.choose(r, shared)
 	fits := c.Why == ""

@@ -35,9 +35,9 @@
 //	layers.go         prompts that are read layer by layer
 //	multistep.go      several passes of the model in one step
 //
-// Packages of their own know no requests. They decide from values: booking (the bytes of an admission, and
-// its owner), prefix, drafts, adapters, prefillgroup, threads (the number of compute threads), overlap (the
-// number of micro-batches) and rate (the throughput).
+// The packages below get values and no requests: booking (the bytes of an admission, and its owner),
+// prefix, drafts, adapters, prefillgroup, threads (the number of compute threads), overlap (the number of
+// micro-batches) and rate (the throughput).
 //
 // Order is first come, first served by arrival + priority x PriorityMillis. Only
 // the head of that order is admitted, and only its tail is preempted, so the head

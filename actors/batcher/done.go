@@ -81,8 +81,8 @@ func (s *State) readAgain(r *request, tokens int) {
 	r.reached = max(r.reached, r.cached)
 }
 
-// timed passes the duration of a step to the modules that learn from it. For most of them only decode-only
-// steps are comparable.
+// timed passes the duration of a step to the modules that measure steps: overlap, threads and drafts.
+// threads and drafts get decode-only steps only, whose times are comparable.
 func (s *State) timed(p *plan.Plan, d *StepDone) {
 	micros := d.Micros
 	usual := s.overlap.Done(p, float64(micros), float64(d.Waited))

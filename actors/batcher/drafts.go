@@ -26,7 +26,7 @@ func (d *draftRows) submit(r *request) {
 func (d *draftRows) index(r *request) { d.Index(&r.drafted, len(r.Prompt)+len(r.out)) }
 
 // plan adds tokens to decode rows, at most left in all, in memory that is otherwise unused. Output tokens
-// that are known come first, then drafts, as many as are worth their time.
+// that are known come first, then drafts that are worth their time.
 func (d *draftRows) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 	step := d.Step(p, left)
 	for i := range p.Decode {

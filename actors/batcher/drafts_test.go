@@ -86,7 +86,7 @@ func TestDraftersSaveSteps(t *testing.T) {
 }
 
 // TestDraftsNeverCost checks that drafts take at most 3 % of the time for text with misleading
-// repetitions, whatever a row costs. For text that repeats itself they must save time.
+// repetitions, for cheap and expensive rows. For text that repeats itself they must save time.
 func TestDraftsNeverCost(t *testing.T) {
 	const tokens = 400
 	const look, guess = 10.0, 50.0 // microseconds; guess is a pass of the draft model; a step with one row takes 1000
@@ -187,7 +187,7 @@ func TestDraftsLeaveRoomForScores(t *testing.T) {
 			out.take(e)
 			at.close()
 			if scores := most * (1 + max(0, logprobs)); scores > drafts.MaxScores || len(out.finished) != 30 || most == 0 && logprobs < 2000 {
-				t.Errorf("%d logprobs, %d tokens known: %d drafts in a step ask for %d, %d is the most; %d ended",
+				t.Errorf("%d logprobs, %d tokens known: %d drafts in a step need %d, the limit is %d; %d ended",
 					logprobs, emitted, most, scores, drafts.MaxScores, len(out.finished))
 			}
 		}

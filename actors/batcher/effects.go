@@ -37,7 +37,7 @@ type Effects struct {
 	// Evict lists blocks of the prefix cache that every socket must drop. As with Release, the message
 	// may be lost, and the next Plan repeats it.
 	Evict []uint64
-	// Disk asks the sockets for blocks, also while steps are in flight.
+	// Disk requests blocks from the sockets, also while steps are in flight.
 	Disk []Disk
 	// Adapters are LoRA adapters that the sockets must load, also while steps are in flight.
 	Adapters []adapters.Load
@@ -47,7 +47,8 @@ type Effects struct {
 	Prefills []Spec
 	// Drops are numbers of reads that the prefill group must end.
 	Drops []uint64
-	// Takes are caches for the owners to take, also while steps are in flight. A TakeDone answers each.
+	// Takes are caches that the owners must take, also while steps are in flight. A TakeDone answers
+	// each.
 	Takes []prefillgroup.Take
 	// Exports are the ends of reads, in the batcher of the prefill group.
 	Exports []prefillgroup.Done
@@ -58,7 +59,7 @@ const (
 	ReasonStop      = "stop"      // EOS or a stop token, which was emitted
 	ReasonLength    = "length"    // MaxTokens or the context is used up
 	ReasonCancelled = "cancelled" // by Cancel
-	ReasonError     = "error"     // Code and Message say why
+	ReasonError     = "error"     // Code and Message have the reason
 )
 
 // Codes of a Reject, or of a Finish with ReasonError. They are stable.

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestUnequalHeads: under heads=ada the heads of a layer keep unequal numbers of tokens. The ledger books what
-// any division needs, whatever the owner.
+// TestUnequalHeads: under heads=ada the heads of a layer keep unequal numbers of tokens. The ledger books the
+// memory of any division, on any owner.
 func TestUnequalHeads(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 500, 450 })
 	out := newClient(t)

@@ -18,7 +18,7 @@ type Spec struct {
 	Prompt    []int32
 	MaxTokens int // maximum output tokens; 0: only read the prompt
 	Sampling  *sampler.Params
-	Stop      []int32 // additional tokens that end the sequence, see Config.EOS
+	Stop      []int32 // additional tokens that end the sequence, besides Config.EOS
 	IgnoreEOS bool
 	Policy    *kvcache.Policy
 	Adapter   Adapter
@@ -28,7 +28,7 @@ type Spec struct {
 	PromptLogprobs int            // -1: none; k: score every prompt token, and report the k best
 	NoCache        bool           // neither read nor fill the prefix cache
 	Salt           string         // requests with different salts share nothing in the prefix cache
-	Speculate      speculate.Mode // how drafts are made; "": Config.Speculate
+	Speculate      speculate.Mode // method of drafting; "": Config.Speculate
 	Tenant         string         // requests of the same tenant may draft from each other's outputs
 	Priority       int            // lower is sooner, -1000 to 1000
 	Arrival        int64

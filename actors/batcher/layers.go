@@ -9,7 +9,7 @@ import (
 )
 
 // layers is the module for prompts that are read layer by layer: memory holds the full cache of some
-// layers, the residual stream, and what the policy has kept of earlier layers
+// layers, the residual stream, and the rows that the policy has kept of earlier layers
 // (docs/decisions/layer-by-layer.md).
 type layers struct {
 	s          *State

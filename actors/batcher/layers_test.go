@@ -88,7 +88,7 @@ func (c *cluster) sweep(w *plan.Sweep, requests map[string]*Spec) *Result {
 }
 
 // TestEverythingEndsByLayers is TestEverythingEnds with prompts that are read layer by layer, in a model
-// with layers that see only the newest tokens.
+// with layers that attend to the newest tokens only.
 func TestEverythingEndsByLayers(t *testing.T) {
 	plain := geometry
 	defer func() { geometry = plain }()
@@ -96,7 +96,7 @@ func TestEverythingEndsByLayers(t *testing.T) {
 	everythingEnds(t)
 }
 
-// policy returns the policy of a spec that is right.
+// policy returns the policy of a valid spec.
 func policy(t testing.TB, spec string) *kvcache.Policy {
 	p, err := kvpolicy.Parse(spec)
 	if err != nil {

@@ -77,8 +77,8 @@ func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 }
 
 // ableOwners finds the owners that can run a request with this output to its end without other
-// requests, even if it must be rebuilt just before its last token; if none can, why says the
-// reason. Only these are ever chosen, so a sequence that runs alone can always grow.
+// requests, even if it must be rebuilt just before its last token. If none can, why is the reason. Only
+// these are ever chosen, so a sequence that runs alone can always grow.
 func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 	final := len(r.Prompt) + max(output, 1) - 1
 	read := r.context()

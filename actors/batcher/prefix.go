@@ -30,7 +30,7 @@ type prefixCache struct {
 // cachedPrefix is the module's state of one request.
 type cachedPrefix struct {
 	prefix.Text
-	asked  bool      // the disks were asked for its blocks
+	asked  bool      // its blocks were requested from the disks
 	copy   stateCopy // of its recurrent states, in decode
 	passed int       // number of later requests that were admitted first because the cache has their text
 }
@@ -65,7 +65,7 @@ func (c *prefixCache) place(disk bool) {
 	c.tree.Reset(c.s.cfg.Geometry, sockets, c.disk)
 }
 
-// clear forgets all blocks and fetches when their epoch is over.
+// clear drops all blocks and fetches when their epoch is over.
 func (c *prefixCache) clear() {
 	c.tree.Reset(c.s.cfg.Geometry, nil, c.disk)
 	c.fetches.Reset()
@@ -86,7 +86,7 @@ func (c *prefixCache) between() {
 	c.fetches.Restore()
 }
 
-// lookAll asks the disks for the blocks of the prompts that will be admitted next.
+// lookAll requests from the disks the blocks of the prompts that will be admitted next.
 func (c *prefixCache) lookAll() {
 	if !c.disk {
 		return

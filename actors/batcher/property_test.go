@@ -201,7 +201,7 @@ func TestEverythingEnds(t *testing.T) {
 	}
 }
 
-// TestEverythingEndsInWindows: the same where some layers see only the newest tokens.
+// TestEverythingEndsInWindows: the same where some layers attend to the newest tokens only.
 func TestEverythingEndsInWindows(t *testing.T) {
 	plain := geometry
 	defer func() { geometry = plain }()
@@ -305,7 +305,7 @@ func everythingEnds(t *testing.T) {
 				}
 				for _, c := range flight.Chunks {
 					if len(c.Tokens) > chunk {
-						r.Fatalf("%d tokens of a prompt in a step, the placement said %d", len(c.Tokens), chunk)
+						r.Fatalf("%d tokens of a prompt in a step, the placement allows %d", len(c.Tokens), chunk)
 					}
 				}
 			}

@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// remotePrefills is the module for prompts that the prefill group reads (docs/decisions/groups.md). In the batcher
-// of the decode group it decides which, and admits their caches. In that of the prefill group it keeps
-// each cache until the other group has it.
+// remotePrefills is the module for prompts that the prefill group reads (docs/decisions/groups.md). In the
+// batcher of the decode group it chooses these prompts and admits their caches. In that of the prefill group it
+// keeps each cache until the other group has it.
 type remotePrefills struct {
 	s     *State
 	group bool                // there is a prefill group
@@ -21,7 +21,7 @@ type remotePrefills struct {
 	asked map[uint64]*request // by number
 }
 
-// plan has the prefill group read long prompts of waiting requests.
+// plan makes the prefill group read long prompts of waiting requests.
 func (x *remotePrefills) plan() {
 	for _, r := range x.s.waiting {
 		if !x.group || r.remote.Phase != prefillgroup.Undecided || r.unfit != "" || r.saved.Pending() {
@@ -148,7 +148,7 @@ func (x *remotePrefills) export(r *request) {
 	x.s.out.Exports = append(x.s.out.Exports, *d)
 }
 
-// interrupted ends all reads of an epoch that is over. The decode group asks again.
+// interrupted ends all reads of an epoch that is over. The decode group requests them again.
 func (x *remotePrefills) interrupted(reason string) {
 	for _, list := range []queue{slices.Clone(x.s.waiting), x.s.running} {
 		for _, r := range list {

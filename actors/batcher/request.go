@@ -58,7 +58,7 @@ type request struct {
 	remote    prefillgroup.Prompt
 
 	prefix  cachedPrefix
-	awaited uint64 // sequence that it waited for, see State.awaits
+	awaited uint64 // sequence that it waited for (State.awaits)
 	warm    int    // tokens of the prompt that a cache had at its first admission
 
 	clustered clustered

@@ -12,9 +12,9 @@ import (
 
 // saves is the module for caches of idle sessions in files. The owner of an idle cache writes it to a file
 // after a short time, or at once when memory is short. The memory can then be freed without loss. The next
-// turn asks all sockets for the newest cache of its session, unless one waits in memory. If a socket has
-// one, it becomes the owner: the batcher books the bytes before the rows are read. The rows after it come
-// as decode rows, as with a cache in memory. So a cache in a file survives its epoch, and the coordinator. If
+// turn requests from all sockets the newest cache of its session, unless one waits in memory. If a socket has
+// one, it becomes the owner: the batcher books the bytes before the rows are read. The rows after it come as
+// decode rows, as with a cache in memory. So a cache in a file survives its epoch, and the coordinator. If
 // its node is lost, or the file is damaged, the turn reads its text.
 type saves struct {
 	s     *State
@@ -276,7 +276,7 @@ func (x *saves) lives(session string) bool {
 	return false
 }
 
-// end has the files of a session dropped.
+// end orders the removal of the files of a session.
 func (x *saves) end(session string) {
 	if session != "" {
 		x.stale.End(session)

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// idleNode is a socket with memory for this many idle caches of the sessions of idleRig, and a half.
+// idleNode is a socket with memory for caches + 1/2 idle caches of the sessions of idleRig.
 func idleNode(t *testing.T, id string, caches int64, lo, hi int) Socket {
 	t.Helper()
 	endless, err := kvpolicy.Parse("streaming:sink=4,recent=60,positions=cache")
@@ -140,7 +140,7 @@ func TestTooLargeForTheDisk(t *testing.T) {
 	}
 }
 
-// TestRetriesWithdraw: after failures in a row a write is tried less and less often.
+// TestRetriesWithdraw: the pause before the next attempt of a write grows with each failure in a row.
 func TestRetriesWithdraw(t *testing.T) {
 	g := newIdleRig(t, []Socket{idleNode(t, "a", 1, 0, 4)})
 	g.turn("s", 50)

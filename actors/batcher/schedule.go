@@ -112,8 +112,8 @@ func (s *State) growAll() {
 	}
 }
 
-// reserve books memory for n more tokens in the next row of a request, or for half of them and so
-// on, as far as memory is free. It returns their number.
+// reserve books memory for n more tokens in the next row of a request. If memory is short, it tries
+// n/2, n/4 and so on. It returns the number of tokens.
 func (s *State) reserve(r *request, n int) int {
 	for ; n > 0; n /= 2 {
 		bytes := s.ledger.growth(r, 1+n)
@@ -133,7 +133,7 @@ func (s *State) victim(rank int) *request {
 			return r
 		}
 	}
-	panic("batcher: a socket is full and nobody holds bytes on it")
+	panic("batcher: a socket is full, but no request holds bytes on it")
 }
 
 func (s *State) preempt(r *request) {

@@ -11,10 +11,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestSessions: each turn of a session takes over the cache of the last one, and reads only what is new,
-// far beyond the context and in constant memory. After the loss of the owner a turn reads all tokens
-// again, the first turn by prefill. A waiting cache is freed when its time is over, when memory is short,
-// and when its session ends.
+// TestSessions: each turn of a session takes over the cache of the last one, and reads only its new
+// tokens, far beyond the context and in constant memory. After the loss of the owner a turn reads all
+// tokens again, the first turn by prefill. A waiting cache is freed when its time is over, when memory is
+// short, and when its session ends.
 func TestSessions(t *testing.T) {
 	endless, err := kvpolicy.Parse("streaming:sink=4,recent=60,positions=cache")
 	if err != nil {

@@ -408,7 +408,7 @@ func (c *cluster) must(err error, what string, args ...any) {
 	}
 }
 
-// run does a step as sockets do: release, open, reserve all memory, then compute.
+// run does a step in the order of sockets: release, open, reserve all memory, then compute.
 func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	if p.Epoch != c.epoch {
 		c.t.Fatalf("step of epoch %d, the cluster is in %d", p.Epoch, c.epoch)
@@ -639,7 +639,7 @@ func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
 	q.feed(c, requests, 0, q.open.Resume)
 	for i, token := range q.open.Resume {
 		if from.text[i] != token {
-			c.t.Fatalf("%s: position %d of what it forks is %d, not %d", q.open.ID, i, from.text[i], token)
+			c.t.Fatalf("%s: position %d of the forked sequence is %d, not %d", q.open.ID, i, from.text[i], token)
 		}
 	}
 	own, err := from.own.Fork()
@@ -704,7 +704,7 @@ func settle(s *kvcache.Store) {
 	})
 }
 
-// feed checks that the rows carry the tokens of the request, in order, none twice.
+// feed checks that the rows have the tokens of the request in order, each of them once.
 func (q *sequence) feed(c *cluster, requests map[string]*Spec, start int, tokens []int32) {
 	if start != q.next {
 		c.t.Fatalf("%s: row at position %d, the cache has %d tokens", q.open.ID, start, q.next)
@@ -754,7 +754,7 @@ func (c *cluster) handOver(q *sequence, owner int) {
 	c.handedOver(q)
 }
 
-// handLayersOver moves what the owner keeps of the layers [from, to).
+// handLayersOver moves the rows that the owner keeps of the layers [from, to).
 func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
 	blocks := map[int][]int{} // of each head, by layer
 	for layer := from; layer < to; layer++ {

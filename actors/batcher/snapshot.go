@@ -67,7 +67,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 	case r.unfit != "":
 		return "too large for the present cluster: " + r.unfit
 	case r.unread:
-		return "its client does not take the tokens that it has"
+		return "its client does not read its tokens"
 	case r.remote.Away():
 		return "the prefill nodes read its prompt"
 	case r.saved.Away():
@@ -75,7 +75,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
 	case s.prefix.awaitsBlocks(r):
-		return "its beginning is on its way"
+		return "blocks of its text are being fetched"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)
 	case s.full():

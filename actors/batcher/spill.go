@@ -22,7 +22,7 @@ type inFile struct {
 // memoryShort divides the budget: memory is short if less than this share is free.
 const memoryShort = 8
 
-// planFiles asks each owner that is short of memory to move one cache to a file.
+// planFiles orders each owner that is short of memory to move one cache to a file.
 func (v *residency) planFiles(p *plan.Plan) {
 	waits := false
 	if r := v.s.head(); r != nil && !v.s.full() {

@@ -74,8 +74,8 @@ func reject(code, format string, args ...any) *Reject {
 	return &Reject{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// tooLarge returns the message for a request that cannot fit: the bytes that it needs, on which socket,
-// and the output that would fit.
+// tooLarge returns the message for a request that cannot fit: the bytes that it needs, the socket that
+// lacks them, and the output that would fit.
 func (s *State) tooLarge(r *request) string {
 	advice := "the prompt alone does not fit"
 	if n := s.ledger.largestOutput(r); n >= 0 {

@@ -42,14 +42,14 @@ func (r *request) unsupported(cfg *Config) *Reject {
 	switch {
 	case r.PromptLogprobs >= 0 && !whole:
 		return reject(CodeInvalid, "log-probabilities of the prompt are not available under %s, which reads only a part of it whole: "+
-			"ask for another kv_policy", r.Policy.Name())
+			"choose another kv_policy", r.Policy.Name())
 	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !forks:
 		return reject(CodeInvalid, "a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed",
 			r.Context, len(r.Prompt), r.Policy.Name())
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return reject(CodeInvalid, "a context that is held is its whole prompt, and has one token")
 	case !r.Pool.Valid() || r.Pool == pooling.None && (cfg.Whole || cfg.Headless):
-		return reject(CodeInvalid, "the request asks for tokens or an unknown vector (pooling %v), and this model only makes vectors", r.Pool)
+		return reject(CodeInvalid, "the request is for tokens or has an unknown pooling (%v), and this model only makes vectors", r.Pool)
 	case r.Pool != pooling.None && (r.MaxTokens != 0 || r.PromptLogprobs >= 0 || r.Context > 0 || !whole):
 		return reject(CodeInvalid, "a request for a vector reads its whole prompt under %s; it has no output, no prompt_logprobs "+
 			"and no context", r.Policy.Name())

@@ -44,7 +44,7 @@ func zipf(rng *rand.Rand, requests, texts int) (trace []visit, blocks int) {
 type page struct {
 	before     *page
 	after      int
-	used, next int // the last request with it, and the one to come
+	used, next int // the last request with it, and the next one
 }
 
 // hitRate replays a trace with a cache of this number of blocks. It evicts the least valuable block

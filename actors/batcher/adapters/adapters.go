@@ -66,9 +66,9 @@ func (c *Cache) Ready(id lora.ID) bool {
 	return e != nil && e.ready
 }
 
-// Plan decides about the adapters of requests, in their order: which must be loaded, and from which
-// position in the list on requests wait, so that the adapters of earlier ones get room. That is
-// len(wanted) if all have room. inUse reports whether sequences use an adapter.
+// Plan chooses the adapters to load for requests, in their order. Requests from the returned position
+// of the list on wait, so that the adapters of earlier ones get room. The position is len(wanted) if
+// all have room. inUse reports whether sequences use an adapter.
 func (c *Cache) Plan(now int64, wanted []Wanted, inUse func(lora.ID) bool) (loads []Load, blocked int) {
 	earlier := map[lora.ID]bool{}
 	for i, w := range wanted {

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 )
 
-// Rank is a socket, as the choice of an owner needs it.
+// Rank holds the values of a socket that determine the choice of an owner.
 type Rank struct {
 	ID        string
 	Budget    int64 // bytes for the cache

@@ -46,7 +46,7 @@ type Drafter struct {
 	totals report.Speculated
 }
 
-// Sequence is one request, as its drafts need it.
+// Sequence holds the values of one request that determine its drafts.
 type Sequence struct {
 	ID     string
 	Tenant string
@@ -86,7 +86,8 @@ func (d *Drafter) Totals() report.Speculated {
 // StepMicros returns the expected microseconds of a pass with this number of decode rows; 0: unknown.
 func (d *Drafter) StepMicros(rows int) float64 { return d.cost.Step(rows) }
 
-// mode returns how drafts for a sequence are made, and the tokens of each draft; 0: as many as pay off.
+// mode returns the method of drafting for a sequence, and the tokens of each draft; 0: the number with
+// the highest expected gain.
 func (d *Drafter) mode(q *Sequence) (speculate.Mode, int) {
 	if q.Mode != "" {
 		return q.Mode.Split()
@@ -180,7 +181,7 @@ func (q *Sequence) recordGain(yes bool) {
 	q.searched(yes)
 }
 
-// Clear forgets the draft of the last step.
+// Clear drops the draft of the last step.
 func (q *Sequence) Clear() { q.draft = speculate.Draft{} }
 
 // Done records the outcome of a row: how many tokens of its draft matched the sampled ones.

@@ -21,7 +21,7 @@ const (
 	mostModelSkipped = 255
 )
 
-// request returns how many tokens the owner of the next row is asked to draft: at most left.
+// request returns the number of tokens that the owner of the next row must draft: at most left.
 func (d *Drafter) request(q *Sequence, width, left, sequences int) int {
 	switch {
 	case width > 0:

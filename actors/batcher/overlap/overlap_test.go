@@ -115,7 +115,7 @@ func TestFixed(t *testing.T) {
 	}
 }
 
-// Steps of a trial with the other number than usual are reported, so that no estimate learns from their times.
+// Steps of a trial with the other number than usual are reported, so that no estimate uses their times.
 func TestUsual(t *testing.T) {
 	x, w, other := New(0, 2), network{900, 5, 300}, 0
 	for range 100 {

@@ -1,6 +1,7 @@
 // Package prefillgroup follows a prompt that the prefill group reads for a request of the decode group
-// (docs/decisions/groups.md). The batcher of the decode group has the request. It asks for the read by a
-// number, learns that the cache is complete, books memory for it, and has its rows taken.
+// (docs/decisions/groups.md). The batcher of the decode group has the request. It requests the read by a
+// number, gets a message when the cache is complete, books memory for it, and orders its owner to take
+// the rows.
 package prefillgroup
 
 import (
@@ -17,7 +18,7 @@ const (
 	Here            // this group reads the prompt
 	Asked           // the prefill group reads it
 	Ready           // the prefill group has its cache
-	Coming          // this group has memory for the cache, whose rows are on their way
+	Coming          // this group has memory for the cache, and its rows are on their way
 )
 
 // maxFailures is the number of failed reads or transfers after which the decode group reads a prompt.

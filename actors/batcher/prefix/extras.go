@@ -12,7 +12,7 @@ import (
 // Extras of blocks. Some prompts need more than a cached text's rows to start after it: a policy that
 // sums attention over all queries of a prompt needs these sums, and a model with recurrent layers a
 // snapshot of their states. Both are stored with some blocks, in memory of the cache. A later prompt
-// starts after the last block that has what it needs. Files have snapshots but no sums.
+// starts after the last block with the extras that it needs. Files have snapshots but no sums.
 
 // Extras is the set of extras that a block has besides rows.
 type Extras uint8

@@ -24,9 +24,9 @@ const (
 // Fetches brings blocks to the sockets that do not have their rows.
 //
 // Every socket writes its rows of saved blocks to files while steps run (see
-// internal/engine/kvcache/tier). Before prefill of a prompt, Fetches asks the sockets how many of its
-// blocks they have. Then it reserves memory for them. The request waits while others are admitted, but
-// never longer than prefill would take. A late block counts as a miss.
+// internal/engine/kvcache/tier). Before prefill of a prompt, Fetches requests from the sockets the
+// number of its blocks that they have. Then it reserves memory for them. The request waits while others
+// are admitted, but never longer than prefill would take. A late block counts as a miss.
 //
 // Blocks of generated tokens come from the owner of the ended sequence in the same way.
 type Fetches struct {
@@ -35,12 +35,12 @@ type Fetches struct {
 	tree      *Tree
 	maxMillis int64 // maximum time that a request waits
 
-	now       int64  // see Tick
+	now       int64  // time of the last Tick, in milliseconds
 	perSecond int64  // tokens that prefill reads
 	last      uint64 // number of the newest Disk
 	answered  []DiskDone
 	asked     []report.Disk // since Asked
-	diskAfter int64         // the disks are not asked before this time
+	diskAfter int64         // no request to the disks before this time
 	ownAfter  int64         // generated blocks are not spread before this time
 }
 
@@ -72,7 +72,7 @@ func NewFetches(tree *Tree, maxMillis int64) *Fetches {
 	return &Fetches{tree: tree, maxMillis: maxMillis}
 }
 
-// Reset forgets all fetches when their epoch is over.
+// Reset drops all fetches when their epoch is over.
 func (f *Fetches) Reset() { f.List, f.answered, f.asked = nil, nil, nil }
 
 // Tick sets the time in milliseconds, and the number of tokens that prefill reads in a second; 0: unknown.
@@ -89,14 +89,14 @@ func (f *Fetches) Asked(step uint64) []report.Disk {
 	return asked
 }
 
-// Slow reports whether the disks are not asked at the moment, because an answer was late.
+// Slow reports whether the disks get no requests at the moment, because an answer was late.
 func (f *Fetches) Slow() bool { return f.now < f.diskAfter }
 
-// Full reports whether no further request can ask the disks.
+// Full reports whether the disks take no further request.
 func (f *Fetches) Full() bool { return f.Count(false) >= maxFetches || f.Slow() }
 
-// Look asks the disks for the blocks of a prompt that the cache does not have. most is the number of its
-// blocks that can come from the cache.
+// Look requests from the disks the blocks of a prompt that the cache does not have. most is the number
+// of its blocks that can come from the cache.
 func (f *Fetches) Look(x *Text, most int) {
 	at := len(f.tree.Match(x, most))
 	if at >= most {

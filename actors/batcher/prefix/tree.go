@@ -2,7 +2,7 @@
 // the beginning of a text. Every socket has its heads' rows of each block, so one tree serves all sockets
 // (docs/decisions/prefix-cache.md).
 //
-// The package decides which blocks are found, kept, fetched and evicted. It knows no requests: the batcher
+// The package decides which blocks are found, kept, fetched and evicted. It has no requests: the batcher
 // passes texts and numbers of tokens, and sends the package's decisions to the sockets.
 package prefix
 
@@ -64,7 +64,7 @@ type Block struct {
 	outdated bool   // it is in Tree.outdated
 	step     uint64 // last step whose plan contains it; that plan cannot evict it
 	uses     int64
-	value    int64 // see Tree.use
+	value    int64 // value of its uses (Tree.use)
 	touched  uint64
 	at       int // index in leaves, or none
 }
@@ -107,7 +107,7 @@ func (t *Tree) Len() int { return len(t.blocks) }
 // Blocks returns the blocks that can be found.
 func (t *Tree) Blocks() map[plan.Key]*Block { return t.blocks }
 
-// Dropped returns the blocks whose extras the next plan drops, and forgets them.
+// Dropped returns the blocks whose extras the next plan drops, and empties the list.
 func (t *Tree) Dropped() []uint64 {
 	dropped := t.dropped
 	t.dropped = nil

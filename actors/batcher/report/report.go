@@ -25,8 +25,8 @@ type Request struct {
 	// "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next
 	// turn, "transfer" moves between groups or comes from a file
 	State     string
-	Why       string // of one that waits
-	Owner     string // socket, of one that runs
+	Why       string // reason why the request waits; "": it runs
+	Owner     string // ID of the owner's socket; "": the request waits
 	Prompt    int    // tokens
 	Output    int
 	Cached    int // tokens in the cache
@@ -48,7 +48,7 @@ type SocketLedger struct {
 	Evictable int64 // not in Reserved: the prefix cache, which is evicted when sequences need the bytes
 	Sequences int   // owned
 	Files     int64 // bytes of files that rows of sequences take, or will
-	Scratch   int64 // the most
+	Scratch   int64 // maximum of Files
 }
 
 // Outage is the cost so far of the end of an epoch, for the sequences that it interrupted.
@@ -102,9 +102,9 @@ type Snapshot struct {
 	Prefix          PrefixTotals
 	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
 	Speculated      Speculated
-	ThreadShift     int  // of the newest step, see plan.Plan
+	ThreadShift     int  // plan.ThreadShift of the newest step
 	MicroBatches    int  // of the newest step
-	Trying          bool // the best shift for steps like that is not known yet
+	Trying          bool // shifts are being tried for steps of this kind
 	// Trials are the microseconds of a pass of each plan that the choice rests on, by thread
 	// shift; nil for steps that do more than decode.
 	Trials [][]float64

@@ -68,7 +68,7 @@ type Reject struct {
 // Error makes a Reject an error that Submit can return.
 func (r *Reject) Error() string { return "batcher: " + r.Code + ": " + r.Message }
 
-// Broken says that an epoch is over.
+// Broken reports that an epoch is over.
 type Broken struct {
 	Epoch  uint32
 	Step   uint64
@@ -125,7 +125,7 @@ type Disk struct {
 	From   int        // number of the first block in its text
 	Before plan.Key   // key of the block before the first
 	Keys   []plan.Key // keys of the blocks
-	Blocks []uint64   // their IDs from now on; empty: only ask how many blocks the sockets have
+	Blocks []uint64   // their IDs from now on; empty: the sockets only return the number of blocks that they have
 	Step   uint64     // a socket that has begun a later step ignores the request
 	Millis int64      // time until the answer counts as late
 }

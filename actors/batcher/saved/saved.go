@@ -84,7 +84,7 @@ type Order struct {
 	Key    Key
 	Ranks  []int // of the sockets: those with a disk, or the owner
 	Seq    uint64
-	// Cache is the one to write or to read. The sender of a Write adds the digest, see Identify.
+	// Cache is the one to write or to read. The sender of a Write adds the digest with Identify.
 	Cache Cache
 	// Text has the tokens of the cache that is written, or of the turn that looks for one. Load has no tokens.
 	Text Text
@@ -141,7 +141,7 @@ func (t *Turn) Away() bool { return t.Phase == Asked }
 // Pending reports whether the turn may begin with a cache from a file.
 func (t *Turn) Pending() bool { return t.Phase >= Asked && t.Phase <= Coming }
 
-// Ask begins a Find. It returns false if an earlier load of the turn failed: the turn then reads its text.
+// Ask begins a Find. It returns false if an earlier load of the turn failed. The turn then reads its text.
 func (t *Turn) Ask(number uint64, until int64) bool {
 	if t.failed {
 		t.Phase = None

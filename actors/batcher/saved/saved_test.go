@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 )
 
-// slowDigest is Text.Cache, a token at a time.
+// slowDigest computes the digest of Text.Cache one token at a time.
 func slowDigest(t *Text, prompt, tokens int) [32]byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "shoal idle cache 1\x00%d %s%x %d %d\x00", len(t.Policy), t.Policy, t.Adapter.Bytes(), prompt, tokens)

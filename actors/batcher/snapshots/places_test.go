@@ -9,7 +9,7 @@ import (
 )
 
 // TestAt checks the places where snapshots are kept: at multiples of the stride, where an earlier text left
-// the prompt's, and at the end of what another prompt can reuse.
+// the prompt's, and at the end of the last block that another prompt can reuse.
 func TestAt(t *testing.T) {
 	g := kvcache.Geometry{Layers: 1, KVHeads: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}
 	if At(&g, kvcache.Full(), 1000, 0, 0) != 0 {

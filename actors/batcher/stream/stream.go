@@ -1,4 +1,4 @@
-// Package stream keeps what a request yields until its reader takes it.
+// Package stream stores the events of a request until its reader takes them.
 package stream
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/report"
 )
 
-// Sink takes what one request yields, in order. It is called from the batcher's
-// goroutine and must not block. After Finish nothing is called. Stream is one.
+// Sink receives the events of one request, in order. The batcher's goroutine calls it, so it must not
+// block. No call follows Finish. Stream is a Sink.
 type Sink interface {
 	Scores(prompt []report.PromptLogprob)
 	Emit(e report.Emit)
@@ -79,7 +79,8 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Gate passes nothing on if its caller gave up before it was known that the request was accepted.
+// Gate is a Sink that drops all events after Shut, for a caller that left before the request was
+// accepted.
 type Gate struct {
 	Sink   Sink
 	mu     sync.Mutex

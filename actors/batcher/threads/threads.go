@@ -175,10 +175,10 @@ func (k *kind) at() int {
 }
 
 // timeOf returns about the third quartile of the times, 0 without any. Where the threads use all
-// processors, every third step can take three times as long. A lower quantile would not see those
-// steps, and a higher one would see every step in which another process took a processor. The
-// result is the mean of two neighbouring values, because each turn of a forward round pairs with
-// one of the backward round.
+// processors, every third step can take three times as long. A lower quantile would miss those steps,
+// and a higher one would count every step in which another process took a processor. The result is the
+// mean of two neighbouring values, because each turn of a forward round pairs with one of the backward
+// round.
 func timeOf(took []float64) float64 {
 	t := slices.Sorted(slices.Values(took))
 	if len(t) == 0 {
