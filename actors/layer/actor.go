@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Run asks a layer actor to compute a batch and to pass it to the following layers. The layers own
-// the batch until the last layer, or the one that fails, sends Done to ReplyTo. Several batches
-// (micro-batches of one epoch) may be in flight.
+// Run makes a layer actor compute a batch and pass it to the following layers. The layers own the batch
+// until the last layer, or the one that fails, sends Done to ReplyTo. Several batches (micro-batches of
+// one epoch) may be in flight.
 type Run struct {
 	Batch   *Batch
 	Group   Group // unused on a single rank
@@ -70,9 +70,9 @@ type Actor struct {
 	passes map[*Batch]*pass
 }
 
-// Dispatcher runs a layer's handler on the sender's goroutine, because the handler only submits
-// jobs to the executor. A goroutine per message was slower than the work of the message, mostly
-// because its stack has to grow. A layer has at least two messages a step, and more with exchanges.
+// Dispatcher runs a layer's handler on the sender's goroutine, because the handler only submits jobs to
+// the executor. A goroutine per message takes longer than the work of the message, mostly because its
+// stack has to grow. A layer has at least two messages a step, and more with exchanges.
 var Dispatcher = actor.NewSynchronizedDispatcher(300)
 
 func (a *Actor) Receive(c actor.Context) {

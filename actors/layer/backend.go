@@ -10,8 +10,8 @@ import (
 // of stages and an exchange are one call each; no call is made per row or per token. The socket's
 // executor makes all calls, one at a time. Weights must come from the backend's [Device].
 type Backend interface {
-	// Begin allocates room for the step that b describes and computes its rotations from positions.
-	// The following calls belong to this step. Only Compact may change what b describes.
+	// Begin allocates room for the step of b and computes its rotations from positions. The following
+	// calls belong to this step. The rows of b then change only with a call of Compact.
 	Begin(b *Batch, rotations []*rotation.Table)
 	// Compact reduces the step to the given rows after the batch has dropped the others. It moves
 	// the residual stream, the rotations and, for decode rows, the keys and values that later
@@ -58,7 +58,7 @@ type Backend interface {
 // States are rows of (Hidden) numbers that stay on a device between steps.
 type States interface {
 	Len() int
-	Drop(n int) // forgets the oldest n rows
+	Drop(n int) // drops the oldest n rows
 }
 
 // StateRun is N rows of states, starting at First.

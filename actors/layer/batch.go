@@ -59,7 +59,7 @@ type Segment struct {
 	Start   int              // true position of the first token
 	Prefill bool             // heads are split over the sockets; otherwise the owner has all of them
 	Owner   int              // rank that owns the sequence
-	Dropped int              // number of first rows of a prompt that end before the later layers, see dropAfter
+	Dropped int              // number of first rows of a prompt that end before the later layers (dropAfter)
 	Adapter *lowrank.Adapter // of all rows; nil: none
 }
 
@@ -96,7 +96,7 @@ type Batch struct {
 	widths []widthsBatch // by index of Dims.Widths; nil: all layers are alike
 
 	adapted  []lowrank.Rows   // rows with adapters
-	rows     []topology.Range // prompt rows owned by each rank, see rowRanges
+	rows     []topology.Range // prompt rows owned by each rank (rowRanges)
 	nodes    [][]tensor.Span  // tree nodes of each rank
 	parts    [][]float32      // scatterDown, scatterPrompt: the rows of this rank's tree nodes that are summed
 	bounds   []int            // where the values of each rank's rows begin in parts

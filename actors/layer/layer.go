@@ -30,7 +30,7 @@ type Weights struct {
 	// FFN reads X itself.
 	AttnNorm, FFNNorm         []float32
 	PostAttnNorm, PostFFNNorm []float32 // (Hidden), norms of the outputs of attention and FFN; or nil
-	QNorm, KNorm              []float32 // (HeadDim), or see Dims.QKNormOf; or nil
+	QNorm, KNorm              []float32 // (HeadDim), or the width that Dims.QKNormOf gives; or nil
 
 	// Biases are for whole rows, or nil.
 	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32
@@ -51,12 +51,12 @@ type Weights struct {
 	VNorm  []float32 // (HeadDim) ones: the norm of each value head; or nil
 	VFromK bool      // values are the keys before their norm and rotation
 
-	PerLayer *PerLayer // what follows the FFN; or nil
+	PerLayer *PerLayer // the per-layer input after the FFN; or nil
 	Scalar   float32   // factor of X at the end of the layer; 0 counts as 1
 
 	Widths int  // index in Dims.Widths
 	Window int  // sliding window in tokens, including the newest; 0: none; negative: the size of chunks of the text
-	Grows  bool // queries grow with their position, see Dims.Growth
+	Grows  bool // queries grow with their position by Dims.Growth
 	Rope   int  // index of the rotation: 0, or 1 where layers with a window have their own
 
 	Activation tensor.Activation // applied to the FFN's gate

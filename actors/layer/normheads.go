@@ -6,10 +6,10 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Norms of queries and keys over all heads of a token (OLMo 2). Each head's sum of squares is a sum
-// of its own. A row's total adds them in the order of heads, so it is the same for any cut. Of a
-// prompt, every rank has some heads, so the sums are exchanged: one number for each head of a row.
-// Of a decode row, the owner has all heads.
+// Norms of queries and keys over all heads of a token (OLMo 2). Each head's squares are summed
+// separately. A row's total adds them in the order of heads, so it is the same for any cut. Of a
+// prompt, every rank has some heads, so the sums are exchanged: one number for each head of a row. Of a
+// decode row, the owner has all heads.
 
 // exchangeSquares gathers the sums of the heads of each rank, for prompt rows.
 var exchangeSquares = allGather("exchange-squares", func(b *Batch, rank int, yield func(Tile)) {

@@ -31,12 +31,12 @@ type Processor struct {
 	KV      []float32   // (T, kvWidth) with SwiftKV: keys and values of each of the later layers' caches
 	Gate    []float32   // (T, gateWidth): stride of FFN columns
 	Up      []float32   // (T, gateWidth)
-	grown   []float32   // (T): factors of queries, see model.Growth; nil: none
+	grown   []float32   // (T): factors of queries (model.Growth); nil: none
 	Cos     [][]float32 // (Ropes)(T, pairsOf)
 	Sin     [][]float32
 	pairsOf []int // number of pairs of each rotation
 
-	squares         []float32        // (T, Heads+KVHeads): sums of squares of queries and keys, see normheads.go
+	squares         []float32        // (T, Heads+KVHeads): sums of squares of queries and keys (normheads.go)
 	products        []tensor.Product // queued products of the same input rows
 	biases          [][]float32
 	partial         [][]float32 // projectUnits: this rank's tree nodes of the down projection

@@ -23,7 +23,7 @@ var (
 		for i := range b.Segments {
 			s := &b.Segments[i]
 			h := b.heads(s, rank)
-			if b.Dims.Latent.Rank > 0 { // each rank projects its own heads, whichever rank attended
+			if b.Dims.Latent.Rank > 0 { // each rank projects its own heads, which another rank may have attended
 				h = b.Place.Slices[rank].KVHeads
 			}
 			of, cols := b.attended(h)

@@ -7,10 +7,10 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// A schedule lists the stages of one layer for one step. It is a pure function of what every rank
-// knows, so all ranks run the same collectives in the same order. The two mappings (SnapStream,
-// arXiv 2511.03092, section 4, figure 7) are two lists. Variations by model, type of the weights and
-// step are conditions in these lists.
+// A schedule lists the stages of one layer for one step. It is a pure function of the plan and the
+// placement, which are the same on all ranks. So all ranks run the same collectives in the same order.
+// The two mappings (SnapStream, arXiv 2511.03092, section 4, figure 7) are two lists. Variations by
+// model, type of the weights and step are conditions in these lists.
 
 // conditions decide which stages a schedule has.
 type conditions struct {

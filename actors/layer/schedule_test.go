@@ -158,8 +158,7 @@ func TestScheduleScattersDecode(t *testing.T) {
 	}
 }
 
-// An owner's decode rows are contiguous and prefill rows come last, in whatever order the plan lists
-// them.
+// An owner's decode rows are contiguous and prefill rows come last, for any order of the plan.
 func TestBatchOrdersRows(t *testing.T) {
 	d := Dims{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64}
 	p, err := topology.Place(1, topology.Reduce, topology.Shape{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64, Vocab: 64,

@@ -26,8 +26,8 @@ func (a *attention) values(t attendTask) {
 	}
 }
 
-// lend keeps the keys and values of a task's rows for the layers that read the same cache. They
-// write them again if a policy evicts within a step, see attention.decode.
+// lend keeps the keys and values of a task's rows for the layers that read the same cache. They write
+// them again if a policy evicts within a step (attention.decode).
 func (a *attention) lend(t attendTask) {
 	if !a.w.Lends || t.s.N == 1 {
 		return

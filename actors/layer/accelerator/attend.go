@@ -68,7 +68,7 @@ func (b *Backend) cacheOf(a attention) launch.Cache {
 // group returns the number of query heads of a KV head.
 func (b *Backend) group() int { return b.dims.Heads / b.dims.KVHeads }
 
-// rotation is what queries and keys from a row on need before attention.
+// rotation returns the rotations and norms of queries and keys from a row on.
 func (b *Backend) rotation(a attention, row int) launch.Rotation {
 	skipped := 4 * int64(row) * int64(b.frame.half)
 	return launch.Rotation{Cos: b.frame.cos[a.rope].Add(skipped), Sin: b.frame.sin[a.rope].Add(skipped),

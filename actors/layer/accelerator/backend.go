@@ -155,9 +155,9 @@ func (b *Backend) wait() {
 // Compact implements layer.Backend. Only SwiftKV drops rows, and unsupported refuses it.
 func (b *Backend) Compact([]topology.Range) { panic("accelerator: SwiftKV is not computed on a card") }
 
-// Run implements layer.Backend. A step with prompt rows waits for the card, so that its time is known, and one
-// whose attention decides what a policy evicts. After other decode rows, Logits waits, and on several ranks
-// the exchanges do.
+// Run implements layer.Backend. It waits for the card after prompt rows, so that their time is known, and if a
+// policy evicts by the attention of the step. After other decode rows, Logits waits, and on several ranks the
+// exchanges do.
 func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 	began := time.Now()
 	b.start()
@@ -177,8 +177,8 @@ func (b *Backend) Run(runs []layer.LayerRun, _ func() bool) {
 	b.batch.Spent[layer.Projections] += time.Since(began)
 }
 
-// operations has the operations of a rank that is alone. A step that rounds
-// activations has the same ones: here, a norm rounds whatever the next product needs.
+// operations has the operations of a rank that is alone. A step that rounds activations has the same
+// ones: norm rounds its result if the next product reads rounded inputs.
 var operations = [layer.Ops]func(b *Backend, w *weights){
 	layer.OpNormAttention:      (*Backend).normAttention,
 	layer.OpNormOwnedAttention: (*Backend).normAttention,

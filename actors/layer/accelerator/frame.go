@@ -135,7 +135,8 @@ type lists struct {
 	step       int // the last step that used them
 }
 
-// begin starts a step. It forgets all lists when most belong to sequences that have not run lately.
+// begin starts a step. It drops all lists when most of a large table belongs to sequences that have not
+// run lately.
 func (t *tables) begin() {
 	t.step++
 	if 8*int64(t.used) < t.bytes {
@@ -188,7 +189,7 @@ func (t *tables) of(s *kvcache.Store, prompt bool, tokens int, b *Backend) *list
 		for h := heads.Lo; h < heads.Hi; h++ {
 			words := t.words[4*(l.at+(i*heads.Len()+h-heads.Lo)*l.stride):]
 			blocks := s.Blocks(i, h)
-			if ring > 0 { // also what the step's first token sees
+			if ring > 0 { // also the blocks that the step's first token reads
 				for j := max(0, s.Tokens()/tensor.BlockSlots-ring+1); j <= last; j++ {
 					b.writeBlock(words[4*j:], blocks[j%ring])
 				}

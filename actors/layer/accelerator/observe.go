@@ -10,18 +10,18 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// observer brings what policies observe from the card to the host.
+// observer moves the attention that policies observe from the card to the host.
 type observer struct {
 	host    *pinned
 	scratch grown
 	sums    grown // of a prompt
 	masses  grown // (decode rows, KV heads, slots) of some layers: attention that slots receive from decode rows
-	used    int   // numbers of masses that wait for observe
+	used    int   // number of values in masses that wait for observe
 	seen    []observed
 }
 
-// massBytes limits masses: when they are full, observe empties them between two layers. They have room for one
-// layer at least.
+// massBytes limits masses: when they are full, observe empties them between two layers. They have room for at
+// least one layer.
 const massBytes = 64 << 20
 
 // observed is the attention of a decode row in a layer: (KV heads, ld) at an offset of masses.

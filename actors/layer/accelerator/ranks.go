@@ -140,8 +140,8 @@ func (b *Backend) roundBefore(a activation, rows ...topology.Range) {
 	}
 }
 
-// roundAfter rounds what this rank has computed of an activation that ranks exchange rounded. It rounds
-// whole rows: the columns of others are replaced when they arrive.
+// roundAfter rounds an activation that ranks exchange rounded, after this rank has computed its
+// columns. It rounds whole rows: the columns of others are replaced when they arrive.
 func (b *Backend) roundAfter(a activation, rows ...topology.Range) {
 	if b.rank.Quantized {
 		b.round(a, rows...)

@@ -69,7 +69,7 @@ func Policy(p *kvcache.Policy) error {
 		return fmt.Errorf("cache policy %s with a budget of each head is not computed on a graphics card: "+
 			"use snapkv, leave heads=ada out, or compute on the CPU", p.Name())
 	}
-	return fmt.Errorf("cache policy %s is not computed on a graphics card, since it selects what a query reads: "+
+	return fmt.Errorf("cache policy %s is not computed on a graphics card, because each query reads selected tokens only: "+
 		"use a policy that evicts, such as snapstream without recall, or compute on the CPU", p.Name())
 }
 

@@ -63,7 +63,7 @@ func TestExecutorPolls(t *testing.T) {
 	}
 	rests(1)
 
-	l.poll = nil // nothing arrives: the executor gives up
+	l.poll = nil // no message arrives: the executor stops polling
 	term.Submit(func() { term.Await(false, l, func() {}) })
 	rests(2)
 	term.Submit(func() { done <- true })

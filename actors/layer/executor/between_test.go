@@ -6,7 +6,7 @@ import (
 )
 
 // TestBetween checks that the jobs queued during a long job run in order and count as progress. If one
-// of them ends the term, the long job sees it and later jobs are dropped.
+// of them ends the term, Between reports it to the long job and later jobs are dropped.
 func TestBetween(t *testing.T) {
 	e := New()
 	term := e.NewTerm()

@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// A layer that hears of a teardown late submits a job after the one that freed the weights. That job
-// must not run; a job of the next epoch must.
+// A layer that gets the message of a teardown late submits a job after the one that freed the weights.
+// That job must not run; a job of the next epoch must.
 func TestJobOfAnEndedTermIsDropped(t *testing.T) {
 	e := New()
 	old, next := e.NewTerm(), e.NewTerm()

@@ -14,12 +14,13 @@ import (
 )
 
 // Weights are a socket's slices of a layer's mixture of experts: in both mappings the rows
-// Slice.Part of every gate and up projection, and the rows Slice.Down of every down projection.
-// Every socket has the whole router, in float32 whatever the type of the weights: all sockets must
-// choose the same experts, and an error in its scores changes more than one in any other weight.
+// Slice.Part of every gate and up projection, and the rows Slice.Down of every down projection. Every
+// socket has the whole router, in float32 for every type of the weights. All sockets must choose the
+// same experts, and an error of a score changes the result more than an error of any other weight.
 //
-// Summing a tree of units would reduce every (token, expert) pair across sockets, PerToken times
-// the bytes of a dense layer. The activations of experts are narrow, so both mappings gather them.
+// Summing a tree of units would reduce every (token, expert) pair over the sockets, which takes
+// PerToken times the bytes of a dense layer. The activations of experts are narrow, so both mappings
+// gather them.
 type Weights struct {
 	Router *tensor.Weight // (experts, hidden)
 	Bias   []float32      // (experts), or nil
@@ -68,7 +69,7 @@ func (b *Biases) Bytes() int64 {
 	return 4 * int64(len(b.Router)+len(b.Gate)+len(b.Up)+len(b.Down))
 }
 
-// DenseFFN is the vectors of a layer with both experts and a dense FFN, see model.DenseFFNNames.
+// DenseFFN has the vectors of a layer with both experts and a dense FFN (model.DenseFFNNames).
 type DenseFFN struct {
 	RouterScale    []float32 // (Hidden), with the factor Hidden^-0.5
 	ExpertScale    []float32 // (experts)

@@ -5,7 +5,8 @@ package inorder
 
 import "math"
 
-// Order is the place of one micro-batch. The jobs of one executor use it, one at a time.
+// Order is the progress of one micro-batch through the caches of the layers. The jobs of one executor
+// use it, one at a time.
 type Order struct {
 	before *Order // its batch uses the caches of a layer first; nil: no batch does
 	uses   int    // operations in this step that have used the caches

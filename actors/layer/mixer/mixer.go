@@ -1,4 +1,4 @@
-// Package mixer computes what layers with a recurrent state have instead of attention: the gated delta
+// Package mixer computes the operators with a recurrent state that replace attention: the gated delta
 // rule, Mamba-2 and the short convolution (recurrent.Kind). It works on the rows of a batch after their
 // projections. A head is computed token by token, so its bits depend on no chunk, batch or placement.
 package mixer
@@ -48,7 +48,7 @@ func NewWeights(aLog, dtBias, norm []float32, negated bool) Weights {
 // Rows are the activations of a batch.
 type Rows struct {
 	Shape
-	In []float32 // (T, Shape.In): for each key head q, k, v and z, see model.DeltaSpec
+	In []float32 // (T, Shape.In): for each key head q, k, v and z (model.DeltaSpec)
 	// Gates holds the rows of model.DeltaSpec's gates. Then it holds two numbers for each value head: beta
 	// or dt, and the decay.
 	Gates []float32 // (T, 2*value heads)

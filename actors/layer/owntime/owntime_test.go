@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A pause of the process must not count as work, in whichever layer it happens. An increase of the work
-// counts from the following step on.
+// A pause of the process in any layer must not count as work. An increase of the work counts from the
+// following step on.
 func TestOwnIsNoPause(t *testing.T) {
 	var o Meter
 	step := func(layers ...int) int64 {
