@@ -41,7 +41,7 @@ const (
 	takeToken = 2 * time.Millisecond
 )
 
-// newPrefillCore builds the core of a model's prefill group, and connects it with that of the decode group.
+// newReader builds the core of a model's prefill group, and connects it with that of the decode group.
 func newReader(decode *core) (*core, error) {
 	s := decode.serve
 	s.Speculate, s.Replicas, s.DecodeSteps, s.SpeculateRecent = "off", 0, 1, "off"
@@ -155,7 +155,7 @@ func roleOf(v *coordinator.View, n *topology.Node) string {
 	return string(cmp.Or(v.Placement.RoleOf(v.Nodes, n.ID), n.Role, topology.RoleBoth))
 }
 
-// addPrefillGroup adds the state of a model's prefill group to that of its decode group. The requests whose
+// addReader adds the state of a model's prefill group to that of its decode group. The requests whose
 // prompts it reads are among those that wait for the decode group. If the state of the decode group is not
 // known, neither is the sum.
 func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.ClusterState) {

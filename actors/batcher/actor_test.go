@@ -115,7 +115,7 @@ func (f *fakeStepper) submit(ctx context.Context, id string, promptLen, tokens i
 	return s, cancel, err
 }
 
-// drain reads a stream to its end and checks every token.
+// drainStream reads a stream to its end and checks every token.
 func drainStream(ctx context.Context, id string, s *Stream) (Finish, error) {
 	next, scores := 0, 0
 	var end Finish

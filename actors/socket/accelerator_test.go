@@ -88,9 +88,9 @@ func loadOf(policy string, prompt int) []*request {
 	return reqs
 }
 
-// TestCard checks that models on a card give the tokens and the log-probabilities of the processor, to
-// the bit: every model of the tree that a card serves, with every type of weights and caches, in whole
-// prompts, chunks, batches and mixed steps.
+// TestCard checks that models on a card give exactly the tokens and the log-probabilities of the
+// processor. It covers every model of the tree that a card serves, with every type of weights and
+// caches, in whole prompts, chunks, batches and mixed steps.
 func TestCard(t *testing.T) {
 	c := testCard(t)
 	files, err := filepath.Glob(filepath.Join(modelData, "*", "config.json"))
@@ -212,7 +212,7 @@ func TestCardDies(t *testing.T) {
 	first := ask()
 	first.max = 3
 	newRig(t, here).generate(64, first)
-	rest := ask() // what a coordinator sends to another node: prefill of the prompt and of the tokens so far
+	rest := ask() // as a coordinator continues on another node: prefill of the prompt and of the tokens so far
 	rest.prompt, rest.max = append(rest.prompt, first.tokens...), want.max-first.max
 	newRig(t, base).generate(64, rest)
 	all := &request{scores: append(first.scores, rest.scores...)}

@@ -67,7 +67,7 @@ func TestCardExperts(t *testing.T) {
 		sizes   map[string]int
 		weights string
 		kv      tensor.DType
-		kinds   string // of the ranks, see ranksOn; c: a card alone
+		kinds   string // devices of the ranks (ranksOn); c: a card alone
 		mapping topology.Mapping
 	}{
 		{"mixtral", map[string]int{"intermediate_size": 96}, "q8_0", tensor.BF16, "c", topology.Gather},

@@ -37,9 +37,9 @@ var cardPolicies = []struct {
 	{"mistral_window", "q8_0", tensor.BF16, "streaming:sink=4,recent=8"},
 }
 
-// TestCardPolicies checks that sequences under each policy have the processor's tokens and log-probabilities,
-// to the bit, in mixed steps, with several tokens of a sequence in a step, and with drafts that are rejected, whose
-// evictions are undone. Sequences with other policies share the steps.
+// TestCardPolicies checks that sequences under each policy have exactly the processor's tokens and
+// log-probabilities: in mixed steps, with several tokens of a sequence in a step, and with rejected drafts,
+// whose evictions are undone. Sequences with other policies share the steps.
 func TestCardPolicies(t *testing.T) {
 	c := testCard(t)
 	for i, p := range cardPolicies {
@@ -68,7 +68,7 @@ func TestCardPolicies(t *testing.T) {
 			got := &request{prompt: long.prompt, max: 1, policy: long.policy, params: long.params, owner: long.owner}
 			r := newRig(t, base)
 			r.generate(200, got)
-			chunk := &proto.Chunk{Seq: got.id, Start: uint32(got.at), Sample: true} // its draft is what will be sampled
+			chunk := &proto.Chunk{Seq: got.id, Start: uint32(got.at), Sample: true} // its draft is the token that will be sampled
 			for _, x := range long.tokens[:n] {
 				chunk.Tokens = append(chunk.Tokens, uint32(x))
 			}

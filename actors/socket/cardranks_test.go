@@ -45,15 +45,15 @@ func ranksOn(t *testing.T, kinds, dir string, kv tensor.DType) func(*tensor.Pool
 	}
 }
 
-// TestCardRanks checks that results do not depend on what computes the ranks of a group: a card alone, a
-// card and CPUs, several cards, CPUs alone.
+// TestCardRanks checks that results do not depend on the devices of the ranks of a group: a card alone,
+// a card and CPUs, several cards, CPUs alone.
 func TestCardRanks(t *testing.T) {
 	testCard(t)
 	const gather, reduce = topology.Gather, topology.Reduce
 	for i, c := range []struct {
 		model, weights string
 		kv             tensor.DType
-		kinds          string // of the ranks, see ranksOn
+		kinds          string // devices of the ranks (ranksOn)
 		mapping        topology.Mapping
 		chunk          int // above 32 rows, norms are exchanged rounded
 	}{

@@ -52,17 +52,17 @@ type Config struct {
 	// Connect opens the transport of a group for one rank, in an epoch. It returns when every pair
 	// of ranks has exchanged a message, or with an error that names the missing ranks.
 	Connect func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error)
-	// Rows asks a socket of another process for rows of a cache; nil: the socket takes no caches.
+	// Rows requests rows of a cache from a socket of another process; nil: the socket takes no caches.
 	Rows Rows
 	// OnProgress, if not nil, is called often and from any goroutine during loading. done and total
 	// are bytes of the slices.
 	OnProgress func(done, total int64)
 	// Stopped, if not nil, is closed when the socket has ended. Only then may its checkpoint and its
-	// pool be closed, see Stop.
+	// pool be closed (see Stop).
 	Stopped chan struct{}
 }
 
-// Rows asks the socket with a name, in the process at a control address, for rows of a cache.
+// Rows requests rows of a cache from the socket with a name, in the process at a control address.
 type Rows func(ctx context.Context, address, name string, r *proto.RowsRequest) (*proto.RowsReply, error)
 
 // device returns the device that the socket computes with.

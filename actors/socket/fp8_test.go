@@ -79,8 +79,9 @@ func TestHeldFormsSameBits(t *testing.T) {
 	}
 }
 
-// withPlainKeys copies a checkpoint whose key projections and one FFN are stored as bf16, as a form's list
-// of ignored modules asks. Their products share tokens with those of int4.
+// withPlainKeys copies a checkpoint and stores the key projection of layer 0 and two FFN projections of
+// layer 1 as bf16, as a form does with the modules that it does not quantize. Their products share tokens
+// with those of int4.
 func withPlainKeys(t *testing.T, from string) string {
 	t.Helper()
 	ck, err := checkpoint.Open(from)

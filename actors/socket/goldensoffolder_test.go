@@ -13,10 +13,10 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-var goldenFolders = flag.String("goldens", "", "`directory` of folders with a model and goldens.json each, see train/goldens_random.py")
+var goldenFolders = flag.String("goldens", "", "`directory` of folders with a model and goldens.json each, written by train/goldens_random.py")
 
 // TestGoldensOfFolder compares models that are not in the tree with their goldens.json. A model that
-// cannot be opened is logged: what it names must be a setting that is refused on purpose.
+// cannot be opened is logged: its error must name a setting that is refused on purpose.
 func TestGoldensOfFolder(t *testing.T) {
 	if *goldenFolders == "" {
 		t.Skip("-goldens names no directory")

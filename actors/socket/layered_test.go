@@ -61,7 +61,7 @@ func TestLayersSameBits(t *testing.T) {
 				if c.sockets == 16 {
 					every = 6
 				}
-				if (i+j)%every > 0 && !testlevel.Long() || raceEnabled && c.sockets == 16 { // slow under the detector
+				if (i+j)%every > 0 && !testlevel.Long() || raceEnabled && c.sockets == 16 { // slow under the race detector
 					continue
 				}
 				c.dir, c.kv = goldenDir, tensor.BF16
@@ -76,8 +76,8 @@ func TestLayersSameBits(t *testing.T) {
 	}
 }
 
-// The residual stream may be in files of the sockets. A file that fails makes its sequence lost, which
-// the sockets that see it report; the step ends as usual.
+// The residual stream may be in files of the sockets. A file that fails makes its sequence lost. The
+// sockets with the error report that, and the step ends as usual.
 func TestLayersInFiles(t *testing.T) {
 	const policy = "snapkv:topk=56,obs=8,pool=5"
 	disk, err := tier.OpenScratch(filepath.Join(t.TempDir(), "kv"), 1<<24, slog.New(slog.DiscardHandler))

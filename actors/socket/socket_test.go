@@ -37,7 +37,7 @@ const (
 	goldenDir = modelData + "/llama"
 )
 
-var raceEnabled bool // see race_test.go
+var raceEnabled bool // set in race_test.go
 
 // rig is a group of sockets in this process over the memory transport.
 type rig struct {
@@ -75,7 +75,7 @@ type rigConfig struct {
 	// nonCausal makes every token attend to the whole text, and window, not 0, to those near it.
 	nonCausal bool
 	window    int
-	fromFiles bool // the files say both
+	fromFiles bool // the model's files set both
 
 	sweep  int           // tokens of a pass; 0: chunks read prompts
 	disk   *tier.Scratch // with sweep: for the residual stream

@@ -66,7 +66,7 @@ func someRequests(policy string, tokens int) (list []*request) {
 	return list
 }
 
-// speculate decodes sequences whose result is known from want. Each row has a known token and some
+// rowsOfSeveral decodes sequences whose results are in want. Each row has a known token and some
 // drafts, which are right or wrong at random.
 func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	t.Helper()

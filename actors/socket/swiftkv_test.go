@@ -75,8 +75,8 @@ func TestSameBitsAdapters(t *testing.T) {
 	}
 }
 
-// TestSharedCacheIsCountedOnce checks that the ledger books exactly the bytes that the stores of
-// layers with shared caches take, which is half of what separate caches would.
+// TestSharedCacheIsCountedOnce checks that the ledger books exactly the bytes of the stores of layers
+// with shared caches. That is half of the bytes of separate caches.
 func TestSharedCacheIsCountedOnce(t *testing.T) {
 	r := newRig(t, rigConfig{dir: filepath.Join(modelData, "swiftkv_across"), sockets: 1, mapping: topology.Gather, kv: tensor.BF16})
 	q := &request{prompt: somePrompt(200, 1), max: 2, params: greedy(0), policy: "full"}

@@ -51,7 +51,8 @@ func NewLoader(store *lora.Store, config *model.Config) *Loader {
 	return l
 }
 
-// Close ends the goroutine after the matrix that it is packing. Replies that are due do not come.
+// Close ends the goroutine after the matrix that it is packing. Requests that it has not completed get
+// no reply.
 func (l *Loader) Close() {
 	l.stop()
 	l.ended.Wait()

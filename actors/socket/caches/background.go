@@ -13,7 +13,7 @@ import (
 )
 
 // background runs goroutines that move cache rows while steps run. Only the executor touches the
-// caches, so a goroutine asks it for each access.
+// caches, so a goroutine submits a job to the executor for each access.
 type background struct {
 	exec       *executor.Executor
 	caches     *Caches

@@ -1,6 +1,7 @@
-// Package caches holds what a socket stores of sequences: the prompt during prefill, the cache that decode
+// Package caches stores a socket's rows of sequences: the prompt during prefill, the cache that decode
 // reads, replicas, and blocks of the prefix cache. It performs the effects of package machine. Goroutines
-// move rows to files and between sockets while steps run. They ask the executor for every access.
+// move rows to files and between sockets while steps run. They submit a job to the executor for every
+// access.
 package caches
 
 import (
@@ -12,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 )
 
-// Caches are the stores of a socket, of its current epoch and of earlier ones. Machine decides what
-// happens to them; only the executor accesses them.
+// Caches are the stores of a socket, of its current epoch and of earlier ones. Machine decides about
+// their creation, changes and release. Only the executor accesses them.
 type Caches struct {
 	Arena       *memory.Arena
 	exec        *executor.Executor

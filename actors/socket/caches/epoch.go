@@ -104,7 +104,8 @@ func (e *Epoch) open(o *plan.Open) error {
 	return nil
 }
 
-// observe begins the statistics of a prompt for its policy. If it is read layer by layer, enter does.
+// observe begins the statistics of a prompt for its policy. For a prompt that is read layer by layer,
+// enter begins them.
 func (e *Epoch) observe(s *Sequence, o *plan.Open) (err error) {
 	if o.PassRows > 0 {
 		return nil

@@ -106,7 +106,7 @@ func (l *Link) Close() {
 	}
 }
 
-// fetch queues the blocks of a sequence. tell is called with the number of blocks that arrived. fetch
+// fetch queues the blocks of a sequence. It calls tell with the number of blocks that arrived. fetch
 // returns false if the queue is full.
 func (f *fetcher) fetch(l *Link, r *proto.PrefixRequest, list []*incoming, until time.Time, tell func(int)) bool {
 	select {
@@ -245,7 +245,7 @@ func (f *fetcher) reply(r blockRequest) {
 	}
 	if g := r.link.group.Load(); g != nil {
 		rows = rows[min(len(rows), r.offset):]
-		_ = g.Post(r.src, putRows(&r.rowsAt, rows[:min(len(rows), pieceBytes)])) // after an error the other rank asks again
+		_ = g.Post(r.src, putRows(&r.rowsAt, rows[:min(len(rows), pieceBytes)])) // after an error the other rank repeats its request
 	}
 }
 
@@ -304,7 +304,7 @@ func (l *Link) posted(src int, payload []byte) {
 	case ask:
 		select {
 		case l.to.requests <- blockRequest{l, src, w}:
-		default: // the queue is full; the rank asks again
+		default: // the queue is full: the rank repeats its request
 		}
 	default:
 		select {

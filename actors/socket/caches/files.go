@@ -69,7 +69,7 @@ func (f *files) close() {
 	}
 }
 
-// maxRead is the maximum time of a read, whatever the request says.
+// maxRead is the maximum time of a read, also for requests with a longer deadline.
 const maxRead = 10 * time.Second
 
 // begin starts an epoch. It looks for files of other processes.
@@ -131,7 +131,7 @@ func (f *files) keepSnapshot(at int, id uint64, keys []plan.Key) {
 	f.offer(offer{id: id, at: at, key: tier.Key(keys[len(keys)-1])}.ofSnapshot(f.states))
 }
 
-// identities returns the identities in files of what an offer is: blocks, or their snapshots.
+// identities returns the identities in files of all blocks, or of all snapshots if o is a snapshot.
 func (c *Caches) identities(o offer) map[uint64]offer {
 	if o.snapshot {
 		return c.snapshots

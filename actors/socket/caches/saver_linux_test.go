@@ -179,7 +179,7 @@ func TestLoadFromHungDisk(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(path, 0o600); err != nil { // it is opened when somebody writes to it
+	if err := syscall.Mkfifo(path, 0o600); err != nil { // an open blocks until a writer opens it
 		t.Fatal(err)
 	}
 	used := x.arena.Used()

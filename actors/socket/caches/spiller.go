@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// spiller moves rows of caches to files while steps run. One goroutine asks the executor for a copy of
-// some rows, writes it and asks for the next. When the file is complete, the executor frees the rows;
-// until then steps read them in memory. After an error of the disk the spiller retries later.
+// spiller moves rows of caches to files while steps run. One goroutine has the executor copy some rows,
+// writes the copy and continues with the next rows. When the file is complete, the executor frees the
+// rows; until then steps read them in memory. After an error of the disk the spiller retries later.
 type spiller struct {
 	*background
 	scratch *tier.Scratch

@@ -296,7 +296,7 @@ func (l *lent) add(x lentBody) {
 	}
 }
 
-// drop forgets a block, which has been lent to its end.
+// drop removes a block that has been lent to its end.
 func (l *lent) drop(seq uint64, block rowblock.Block) {
 	*l = slices.DeleteFunc(*l, func(x lentBody) bool { return x.seq == seq && x.block == block })
 }

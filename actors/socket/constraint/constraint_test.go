@@ -25,7 +25,7 @@ func TestConstraintUndoes(t *testing.T) {
 	for _, c := range []struct{ first, undone, then string }{
 		{"", "", ""},
 		{"ab", "a", "ac"},
-		{"aba", "zzz", "b1"}, // which do not fit
+		{"aba", "zzz", "b1"}, // tokens that the grammar rejects
 		{"ab", "acacacacacacacacacacacacacacacacacacacacacacacac", "1"},
 	} {
 		got, want := fresh(), fresh()

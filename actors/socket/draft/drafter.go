@@ -60,8 +60,8 @@ func (g *Drafter) NewState() *State {
 	return d
 }
 
-// Load loads the whole draft model for a model. positions is the served context, see
-// model.Config.Serve. o has the pool and the device. Close must be called.
+// Load loads the whole draft model for a model. positions is the served context (model.Config.Serve). o
+// has the pool and the device. Close must be called.
 func Load(ctx context.Context, d *Config, of *checkpoint.Checkpoint, positions int, dt,
 	kv tensor.DType, o shard.Options) (*Drafter, error) {
 	c := d.Checkpoint.Config

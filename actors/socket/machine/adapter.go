@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// An epoch begins without LoRA adapters. The coordinator has them loaded, before a plan opens the first
-// sequence that has one, and dropped when no sequence has them.
+// An epoch begins without LoRA adapters. The coordinator orders the load of an adapter before a plan
+// opens the first sequence with it, and its removal when no sequence has it.
 
 // checkAdapter checks that the adapter of a sequence is in memory.
 func (m *Machine) checkAdapter(o *plan.Open) error {

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 )
 
-// TestAdapt: adapters leave as the newest decision says, in whatever order the decisions arrive, and none
-// that a step uses.
+// TestAdapt: the newest decision determines the adapters that leave, in any order of arrival. No adapter
+// leaves that a step uses.
 func TestAdapt(t *testing.T) {
 	m := NewMachine()
 	m.Epoch, m.Phase = 3, Ready

@@ -10,9 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// check examines a whole plan and changes nothing that counts. A socket can run
-// every plan that passes. It returns the sequences that the plan opens; those that
-// resume or fork are HandedOver.
+// check checks a whole plan without a change of the machine. A socket can run every plan that passes.
+// It returns the sequences that the plan opens; those that resume or fork are HandedOver.
 func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 	if err := m.checkKeep(p.Keep); err != nil {
 		return nil, err
@@ -63,7 +62,7 @@ type sequences struct {
 	snapshots map[uint64]bool
 }
 
-// keeps notes the blocks that a plan keeps of sequences that are here. See Machine.keep.
+// keeps records the blocks that a plan keeps of sequences of this socket (Machine.keep).
 func (s *sequences) keeps(list []plan.Keep) {
 	for _, k := range list {
 		if s.now[k.Seq] == nil {

@@ -238,7 +238,7 @@ func TestEachRule(t *testing.T) {
 		"2 has a prompt chunk":               func(_ *Machine, p *plan.Plan) { p.Passes = 2; chunk(p) },
 		"1 samples nothing":                  func(_ *Machine, p *plan.Plan) { p.Passes, decode(p).Sample = 2, false },
 		"1 has 2 tokens in a row":            func(_ *Machine, p *plan.Plan) { p.Passes, decode(p).Tokens = 2, make([]int32, 2) },
-		"1 wants a draft of 1":               func(_ *Machine, p *plan.Plan) { p.Passes, decode(p).Draft = 2, 1 },
+		"1 requests a draft of 1":            func(_ *Machine, p *plan.Plan) { p.Passes, decode(p).Draft = 2, 1 },
 		"3 decodes one token a step under": func(_ *Machine, p *plan.Plan) {
 			p.Passes = 2
 			d := decode(p)

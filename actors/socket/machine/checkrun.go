@@ -12,7 +12,7 @@ import (
 // reply, which has room for this number.
 const maxScores = 1 << 16
 
-// checkRuns checks the rows of a step, and the number of log-probabilities that they ask for.
+// checkRuns checks the rows of a step, and the number of log-probabilities that they request.
 func (m *Machine) checkRuns(p *plan.Plan, seqs *sequences) error {
 	scores := 0
 	for _, list := range [...][]plan.Run{p.Decode, p.Chunks} {
@@ -28,7 +28,7 @@ func (m *Machine) checkRuns(p *plan.Plan, seqs *sequences) error {
 				}
 			}
 			if scores += scoresOf(c, q) * p.PassCount(); scores > maxScores {
-				return fmt.Errorf("socket: step %d asks for %d log-probabilities, an answer has room for %d", p.Step, scores, maxScores)
+				return fmt.Errorf("socket: step %d requests %d log-probabilities, an answer has room for %d", p.Step, scores, maxScores)
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (m *Machine) checkPasses(p *plan.Plan, c *plan.Run, q *Sequence) error {
 	case len(c.Tokens) != 1:
 		return fails("sequence %d has %d tokens in a row", c.Seq, len(c.Tokens))
 	case c.Draft > 0:
-		return fails("sequence %d wants a draft of %d tokens", c.Seq, c.Draft)
+		return fails("sequence %d requests a draft of %d tokens", c.Seq, c.Draft)
 	case q.oneToken:
 		return fails("sequence %d decodes one token a step under %s", c.Seq, q.Policy.Spec())
 	case c.Start+p.Passes > q.Policy.Longest(m.limits.Positions):
@@ -176,7 +176,7 @@ func (m *Machine) checkSave(c *plan.Run, q *Sequence) error {
 	return nil
 }
 
-// scoresOf returns the number of log-probabilities that a run asks for.
+// scoresOf returns the number of log-probabilities that a run requests.
 func scoresOf(c *plan.Run, q *Sequence) (n int) {
 	if c.PromptLogprobs >= 0 {
 		n = len(c.Tokens) * (1 + c.PromptLogprobs)

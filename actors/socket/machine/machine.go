@@ -13,14 +13,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Machine decides for one socket which messages count, what a plan means for the caches of its
-// sequences, and which of them outlive an epoch. It takes values and returns Effects. The actor
-// performs them in order, and before those of a later message. Transcripts are in testdata.
+// Machine decides for one socket which messages count, which changes of caches a plan requires, and
+// which caches outlive an epoch. It takes values and returns Effects. The actor performs them in order,
+// and before those of a later message. Transcripts are in testdata.
 //
 // A sequence has up to three caches: the prompt, which all sockets read, divided by KV heads; the
 // cache that decode reads, whole on its owner; and a replica of that on another socket. The rows
 // that decode writes are committed only when a later plan has the number of tokens that count. So a
-// cache matches what the coordinator knows however a step ended, and can be used in the next epoch.
+// cache matches the coordinator's record after any end of a step, and can be used in the next epoch.
 type Machine struct {
 	State
 	limits      Limits

@@ -1,5 +1,5 @@
-// Package machine decides, for one socket, which messages of the coordinator take effect and what a
-// plan means for the caches of this rank. It is pure: it takes values and returns effects, which the
+// Package machine decides, for one socket, which messages of the coordinator take effect and which
+// changes of its caches a plan requires. It is pure: it takes values and returns effects, which the
 // socket's actor performs.
 package machine
 
@@ -25,14 +25,14 @@ const (
 	Stopped  Phase = "stopped" // for good; Proto.Actor may still deliver messages
 )
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	ErrStaleEpoch = errors.New("socket: stale epoch")
 	ErrWrongPhase = errors.New("socket: not possible now")
 )
 
-// State fences the socket: a pure record of epoch, phase and steps. Every
-// method either moves on or returns an error and changes nothing.
+// State fences the socket: it records epoch, phase and steps. Every method either advances the state,
+// or returns an error and changes nothing.
 type State struct {
 	Phase Phase
 	Epoch uint32
@@ -80,8 +80,8 @@ func (s *State) End(epoch uint32, ok bool) error {
 	return s.move(epoch, Stepping, pick(ok, Ready, Failed))
 }
 
-// Retire leaves an epoch, and returns true when there is something to tear down. An idle socket
-// remembers the number too: late messages from before it are stale.
+// Retire leaves an epoch, and returns true if the socket must free its memory. An idle socket records
+// the number too, so that late messages of earlier epochs are stale.
 func (s *State) Retire(epoch uint32) bool {
 	if s.Phase == Stopped || epoch < s.Epoch && fenced {
 		return false

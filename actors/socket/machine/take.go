@@ -18,12 +18,12 @@ import (
 // taking holds the caches that are on their way to a socket.
 type taking struct {
 	all  map[uint64]*Kept
-	gone [1024]uint64 // sequences that were released before they were known, the newest overwrite the oldest
+	gone [1024]uint64 // sequences that were released before their request arrived; the newest overwrite the oldest
 	next int
 }
 
-// released records the release of a sequence that the socket does not know. A request to take it that
-// arrives later is refused.
+// released records the release of a sequence that the socket does not have. A later request to take it
+// is refused.
 func (t *taking) released(seq uint64) {
 	t.gone[t.next] = seq
 	t.next = (t.next + 1) % len(t.gone)

@@ -23,8 +23,8 @@ func take(epoch uint32, seq uint64) *proto.TakeRequest {
 	return &proto.TakeRequest{Epoch: epoch, Seq: seq, Tokens: 200, Policy: "full", Source: 9}
 }
 
-// TestTake: a cache that is taken becomes one that a plan can resume with, in its epoch only, and not after
-// its release, in whatever order the messages arrive.
+// TestTake: a plan can resume with a cache that was taken, in its epoch only and not after its release, for
+// any order of the messages.
 func TestTake(t *testing.T) {
 	m := taker()
 	for what, x := range map[string]struct {

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Some policies divide the tokens of a layer among its heads (kvcache.Parts.HeadBudget). The ranks exchange
-// what each head's votes say about that, before they choose tokens. All ranks then compute the same division.
+// Some policies divide the tokens of a layer among its heads (kvcache.Parts.HeadBudget). Before they choose
+// tokens, the ranks exchange a curve of each head's votes. All ranks then compute the same division.
 
 // budget returns the blocks of each head of a sequence in a layer of the exchange; nil: they are equal.
 func (h *handover) budget(seq, layer int) []int {

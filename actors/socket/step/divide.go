@@ -19,7 +19,7 @@ type part struct {
 	runs  []plan.Run
 }
 
-// divide divides the rows of a pass, unless the plan asks for one micro-batch or there is nothing to
+// divide divides the rows of a pass, unless the plan has one micro-batch or there is nothing to
 // overlap. All ranks divide at the same place.
 func (e *Epoch) divide(s *Step) error {
 	s.parts = nil

@@ -20,7 +20,7 @@ import (
 type Epoch struct {
 	*caches.Epoch
 	Group   Group                                                 // set when the group has formed
-	Await   func(prompts bool, l executor.Listener, begin func()) // see executor.Executor
+	Await   func(prompts bool, l executor.Listener, begin func()) // as of executor.Executor
 	Weights *shard.Weights
 
 	config    model.Config

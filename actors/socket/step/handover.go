@@ -34,7 +34,7 @@ type handover struct {
 type chosen struct {
 	kept    []kvcache.Kept
 	stats   []*kvcache.Statistics // nil: not observed yet
-	budgets [][]int               // per sequence, the blocks of each head, see budgets.go; nil: equal ones
+	budgets [][]int               // per sequence, the blocks of each head (budgets.go); nil: equal ones
 }
 
 // of returns the current heads that a rank has. In latent attention it has the one head of all.

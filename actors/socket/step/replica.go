@@ -31,7 +31,7 @@ type replicas struct {
 	sent   uint64    // bytes sent in the step
 }
 
-// blockOf names rows of a sequence, as its owner and its replica do.
+// blockOf names rows of a sequence, with the same values on its owner and its replica.
 type blockOf func(moved, *kvcache.Store) rowblock.Block
 
 // copies returns the stages that copy whole caches.

@@ -37,7 +37,7 @@ type Step struct {
 	before     workers.Spent
 	lateBefore []time.Duration
 
-	entered             time.Time     // when the current stage began
+	entered             time.Time     // start of the current stage
 	overlapped, exposed time.Duration // waits of micro-batches; the part in which nothing was computed
 }
 

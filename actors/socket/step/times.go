@@ -88,8 +88,8 @@ func threadTime(s workers.Spent) *proto.ThreadTime {
 		Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
 }
 
-// late returns how long this rank has waited for each other rank in the step, in microseconds. The waits of
-// micro-batches count as far as nothing was computed meanwhile.
+// late returns the time that this rank has waited for each other rank in the step, in microseconds. Of the
+// waits of micro-batches, only the time without computation counts.
 func (s *Step) late() []uint32 {
 	now, counts := s.epoch.Group.Lateness(), 1.0
 	if s.overlapped > 0 {
