@@ -12,7 +12,7 @@ import (
 type Unreachable struct{ Nodes []string }
 
 func (u *Unreachable) Error() string {
-	return fmt.Sprintf("it and %s do not hear each other", strings.Join(u.Nodes, ", "))
+	return fmt.Sprintf("it and %s cannot reach each other", strings.Join(u.Nodes, ", "))
 }
 
 // quarantine is how long a node is left out.
@@ -62,6 +62,6 @@ func (a *Authority) leaveOut() {
 		x.wait = min(2*x.wait, 32*a.cfg.Quarantine)
 		x.until = a.now + x.wait
 		a.quarantined[worst.ID] = x
-		a.reason = fmt.Sprintf("node %s and others do not hear each other: it is left out for %v", worst.ID, x.wait)
+		a.reason = fmt.Sprintf("node %s and others cannot reach each other: it is left out for %v", worst.ID, x.wait)
 	}
 }

@@ -127,9 +127,9 @@ func (g *barrier) missing() (ranks []int, why []string) {
 		case g.reasons[r] != "":
 			why = append(why, fmt.Sprintf("rank %d: %s", r, g.reasons[r]))
 		case p.heard == 0:
-			why = append(why, fmt.Sprintf("rank %d not heard", r))
+			why = append(why, fmt.Sprintf("no message from rank %d", r))
 		default:
-			why = append(why, fmt.Sprintf("rank %d heard, but it does not hear this rank yet", r))
+			why = append(why, fmt.Sprintf("rank %d answers, but the exchange of hellos is not complete", r))
 		}
 	}
 	return ranks, why

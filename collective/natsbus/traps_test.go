@@ -256,7 +256,7 @@ func TestReadyNamesTheWrong(t *testing.T) {
 		defer cancel()
 		err := a.Ready(ctx)
 		return err != nil && strings.Contains(err.Error(), "rank 1: incarnation 2, expected 1") &&
-			strings.Contains(err.Error(), "rank 2 not heard")
+			strings.Contains(err.Error(), "no message from rank 2")
 	})
 	c := open(t, s, TransportConfig{Group: "h", Rank: 0, Size: 2})
 	d := open(t, s, TransportConfig{Group: "h", Rank: 1, Size: 2, Digest: [32]byte{1}})
