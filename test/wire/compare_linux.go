@@ -29,7 +29,7 @@ type compareCmd struct {
 	Threads int             `help:"Compute threads of each node (default: all processors but one, divided evenly)."`
 	MTU     int             `name:"mtu" default:"9000" help:"Largest packet, in bytes."`
 	Work    string          `type:"path" help:"Folder for the models (default: that of temporary files)."`
-	Seconds int             `default:"3600" help:"Stop after this number of seconds and report what was measured. Each shape and number of nodes gets an equal part."`
+	Seconds int             `default:"3600" help:"Stop after this number of seconds and report the measurements so far. Each shape and number of nodes gets an equal part."`
 	Out     string          `type:"path" default:"." help:"Folder for wire.md and wire.json, which are written after every cell."`
 }
 

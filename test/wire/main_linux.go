@@ -37,7 +37,7 @@ type commands struct {
 	StepRank  stepRankCmd  `cmd:"" hidden:"" help:"Be one rank of steps."`
 	Compare   compareCmd   `cmd:"" help:"Measure builds of Shoal in turn on networks of several delays and rates; writes a table and JSON."`
 	Check     checkCmd     `cmd:"" help:"Check a topology file and show its paths."`
-	Probe     probeCmd     `cmd:"" help:"Try what a network needs of this machine, then measure a small one (10 seconds)."`
+	Probe     probeCmd     `cmd:"" help:"Try the features of this machine that a network needs, then measure a small one (10 seconds)."`
 	Down      downCmd      `cmd:"" help:"Remove the hosts of a network whose process was killed."`
 }
 
@@ -151,7 +151,7 @@ func (c *execCmd) Run() error {
 }
 
 type controlCmd struct {
-	Words []string `arg:"" passthrough:"" help:"The command; see below."`
+	Words []string `arg:"" passthrough:"" help:"The command, one of those below."`
 }
 
 func (c *controlCmd) Run() error {

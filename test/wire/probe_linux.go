@@ -81,7 +81,8 @@ func printSteps(steps []host.Step) (err error) {
 	return err
 }
 
-// printFacts prints the lines of a file of the kernel that say what this machine permits.
+// printFacts prints the mode of a device, or the lines of a file of the kernel about its version, the
+// free memory and the permissions of this process.
 func printFacts(file string) {
 	if strings.HasPrefix(file, "/dev") {
 		s, err := os.Stat(file)

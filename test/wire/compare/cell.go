@@ -36,7 +36,7 @@ type Cell struct {
 
 	TokensPerS float64       `json:"tokens_per_s"`
 	Wait       time.Duration `json:"wait_ns"`  // time more than without delay and with an unlimited rate
-	Floor      time.Duration `json:"floor_ns"` // least time on the wire: see floor
+	Floor      time.Duration `json:"floor_ns"` // least time on the wire, by floor
 	Bytes      int64         `json:"bytes"`    // on the busiest direction of a link, per step or prompt
 
 	bytes  []int64
@@ -65,8 +65,7 @@ func (c *Cell) finish(s Shape, still time.Duration) {
 
 // floor returns the least time on the wire: one delay for each of two synchronizations of a layer and for
 // the head, and the time of the bytes on the busiest link. A step sends its plan and its result while
-// others wait, and a prompt has a step for each chunk, so that the floor is below what any scheduler
-// reaches.
+// others wait, and a prompt has a step for each chunk. So no scheduler can reach the floor.
 func floor(layers int, delay time.Duration, rate string, bytes int64) time.Duration {
 	wait := time.Duration(2*layers+1) * delay
 	if r := bytesPerSecond(rate); r > 0 {

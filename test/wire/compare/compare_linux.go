@@ -109,8 +109,9 @@ type comparison struct {
 	took     map[Load]time.Duration   // of the newest measurement with all builds
 }
 
-// run starts one cluster of each build on the same hosts and asks them in turn, so that load on the machine slows
-// all of them equally. The clusters start on the first network, for which they choose their mapping.
+// run starts one cluster of each build on the same hosts and sends requests to them in turn, so that load on
+// the machine slows all of them equally. The clusters start on the first network, for which they choose their
+// mapping.
 func (c *comparison) run(ctx context.Context) (err error) {
 	names := make([]string, c.nodes+1)
 	for i := range names {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// arrival is a number of tokens and when they arrived.
+// arrival is a number of tokens and the time of their arrival.
 type arrival struct {
 	at     time.Time
 	tokens int
@@ -31,7 +31,7 @@ func stepTime(all [][]arrival) (time.Duration, error) {
 		}
 	}
 	if tokens < 2*len(all) {
-		return 0, fmt.Errorf("compare: only %d tokens arrived while all %d sequences ran: ask for more tokens", tokens, len(all))
+		return 0, fmt.Errorf("compare: only %d tokens arrived while all %d sequences ran: request more tokens", tokens, len(all))
 	}
 	return end.Sub(begin) * time.Duration(len(all)) / time.Duration(tokens), nil
 }

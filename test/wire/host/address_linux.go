@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addAddress gives the device an IPv6 address and the route to its prefix (rtnetlink(7)). Duplicate address detection
-// would delay its use by a second, and nobody else answers on the device.
+// addAddress gives the device an IPv6 address and the route to its prefix (rtnetlink(7)). Duplicate address
+// detection would delay its use by a second, and the device has no other hosts.
 func addAddress(address netip.Prefix) error {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+Interface+"/disable_ipv6", []byte("0"), 0o644); err != nil {
 		if errors.Is(err, os.ErrNotExist) {

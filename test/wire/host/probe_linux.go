@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Step is one thing that a simulated network needs of the machine, and whether it works.
+// Step is one feature that a simulated network needs of the machine, and the result of its test.
 type Step struct {
 	Name     string `json:"name"`
 	Err      string `json:"error,omitempty"` // empty: it works
 	Optional bool   `json:"optional,omitempty"`
 }
 
-// Probe tries, on a thread that ends with it, what Create and Punctual need. Later steps run even
-// if an earlier one fails.
+// Probe tries the features that Create and Punctual need, on a thread that ends with it. Later steps
+// run even if an earlier one fails.
 func Probe() (steps []Step) {
 	done := make(chan struct{})
 	go func() {

@@ -88,7 +88,7 @@ func TestJitterKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestFaults: lost and repeated packets have the asked share, a cut link passes nothing, and the
+// TestFaults: lost and repeated packets have the requested share, a cut link passes nothing, and the
 // same seed gives the same faults.
 func TestFaults(t *testing.T) {
 	run := func() (n int, c link.Counters) {
@@ -112,7 +112,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestSettingsErrors: an error names the setting, the value and what is accepted.
+// TestSettingsErrors: an error names the setting, the value and the accepted values.
 func TestSettingsErrors(t *testing.T) {
 	for _, c := range []struct{ key, value, want string }{
 		{"rate", "1gb", "rate: \"1gb\" is not a rate: want a number with gbit"},

@@ -10,7 +10,7 @@ import (
 // maxFlows bounds the connections of one host. A router that has no memory for more drops packets too.
 const maxFlows = 1 << 16
 
-// Table is the router of one host. The host has Inner, and others see Outer. Ports are kept.
+// Table is the router of one host. It replaces the host's address Inner by Outer, and keeps the ports.
 // Packets to Outer pass only if the host has sent to their source before.
 type Table struct {
 	Inner, Outer netip.Addr // IPv4

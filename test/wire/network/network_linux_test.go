@@ -141,12 +141,12 @@ func TestHosts(t *testing.T) {
 		strings.Contains(text, "\n0 refused") {
 		t.Errorf("stats: %s", text)
 	}
-	for _, words := range []string{"", "cut", "cut nobody", "set " + a.Name, "set " + a.Name + " delay=x", "jump"} {
+	for _, words := range []string{"", "cut", "cut nohost", "set " + a.Name, "set " + a.Name + " delay=x", "jump"} {
 		if _, err := n.Control(context.Background(), strings.Fields(words)); err == nil {
 			t.Errorf("%q was accepted", words)
 		}
 	}
-	if err := host.In("nobody", func() error { return nil }); err == nil || !strings.Contains(err.Error(), "no host nobody") {
+	if err := host.In("nohost", func() error { return nil }); err == nil || !strings.Contains(err.Error(), "no host nohost") {
 		t.Errorf("an unknown host: %v", err)
 	}
 	if _, err := network.Start(top); err == nil || !strings.Contains(err.Error(), "wire down") {

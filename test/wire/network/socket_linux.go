@@ -56,7 +56,7 @@ func (n *Network) answer(ctx context.Context, c net.Conn) {
 	_, _ = c.Write([]byte(text)) // the client may have gone away
 }
 
-// Ask sends a command to the running network.
+// Ask sends a command to the running network and returns its answer.
 func Ask(words []string) (string, error) {
 	c, err := net.DialTimeout("unix", Socket, socketTimeout)
 	if err != nil {

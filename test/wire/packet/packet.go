@@ -12,7 +12,7 @@ type Header struct {
 	FromPort, ToPort uint16 // of TCP and UDP, except in later fragments
 	UDP, TCP         bool
 	Fragment         bool // not the first one: without ports
-	Payload          int  // offset of the TCP or UDP header, or of what else the packet carries
+	Payload          int  // offset of the TCP or UDP header, or of the payload of another protocol
 }
 
 const (

@@ -88,7 +88,7 @@ func (r *Rank) Run(ctx context.Context) (res Result, err error) {
 			if err != nil {
 				return nil, err
 			}
-			ops.Transport = t.(*natsbus.Transport) // polled and recycled as such
+			ops.Transport = t.(*natsbus.Transport) // the group polls and recycles it through these interfaces
 			return ops, nil
 		}}
 	sys := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))

@@ -40,7 +40,7 @@ type Rack struct {
 type Host struct {
 	Name    string
 	Rack    int        // index in Racks
-	Address netip.Addr // at which others see it; of both versions: IPv4
+	Address netip.Addr // to which others send; of both versions: IPv4
 	IPv6    netip.Addr // second address; invalid: none
 	NAT     netip.Addr // the host's own address behind a router that translates it to Address; invalid: no router
 	Link    link.Settings
@@ -49,7 +49,7 @@ type Host struct {
 	at [2]byte // numbers of rack and host
 }
 
-// Addresses returns the addresses at which others see a host.
+// Addresses returns the addresses to which others send for a host.
 func (h *Host) Addresses() []netip.Addr {
 	if h.IPv6.IsValid() {
 		return []netip.Addr{h.Address, h.IPv6}

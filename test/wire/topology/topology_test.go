@@ -115,7 +115,7 @@ names: {cluster: [a, b]}
 	}
 }
 
-// TestErrors: an error names the line and what is accepted.
+// TestErrors: an error names the line and the accepted values.
 func TestErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "want a mapping"},
