@@ -57,7 +57,7 @@ func TestAuditCheck(t *testing.T) {
 		s := good()
 		x.doctor(s)
 		if got := play(s).names(); !slices.Equal(got, []string{x.name}) {
-			t.Errorf("a run that breaks %s is said to break %v", x.name, got)
+			t.Errorf("a run that violates %s gives the findings %v", x.name, got)
 		}
 	}
 }

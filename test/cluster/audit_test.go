@@ -22,7 +22,7 @@ var invariants = []struct{ name, what string }{
 	{"I6", "goroutines, files and subscriptions return"},
 	{"I7", "one placement an epoch, and epochs and terms only rise"},
 	{"I8", "every request ends"},
-	{"I9", "there is no damage that nobody did"},
+	{"I9", "/health reports no damage except that of a fault"},
 	{"I10", "a result is committed once"},
 }
 
@@ -123,8 +123,8 @@ func (a *audit) returned(before, after wire.ClusterState) {
 	a.look("I6", len(after.Nodes), kept(before, after)...)
 }
 
-// kept returns the resources that processes hold beyond the earlier ones. It compares the figures
-// of nodes. For a new node it allows what one undisturbed node held.
+// kept returns the resources that processes hold beyond the earlier ones. It compares the figures of
+// nodes. For a new node it allows the resources of one undisturbed node.
 func kept(before, after wire.ClusterState) (wrong []string) {
 	var goroutines, files, subscriptions int
 	for _, n := range before.Nodes {

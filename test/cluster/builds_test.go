@@ -14,12 +14,11 @@ import (
 )
 
 // Two builds with the same wire version and arithmetic may serve together. Others are refused, and
-// explain why. The binaries differ from the tested one by a build tag: rolled changes nothing,
-// otherscale makes attention scores 2 % larger, otherwire uses a wire version that no other build
-// has.
+// print the reason. The binaries differ from the tested one by a build tag: rolled changes nothing,
+// otherscale makes attention scores 2 % larger, otherwire uses a wire version that no other build has.
 
 // refusedBuild waits until a process has exited, and checks that its error describes its build, the
-// cluster's build, and what to do.
+// cluster's build, and the remedy.
 func refusedBuild(t *testing.T, p *process, words ...string) {
 	t.Helper()
 	code := p.end(t, startLimit)
@@ -29,7 +28,7 @@ func refusedBuild(t *testing.T, p *process, words ...string) {
 	}
 	for _, w := range append(words, `the coordinator "coordinator" (build dev go`, "run the same build of Shoal everywhere") {
 		if !strings.Contains(said, w) {
-			t.Errorf("%s does not say %q: %s", p.name, w, said)
+			t.Errorf("the error of %s lacks %q: %s", p.name, w, said)
 		}
 	}
 }
@@ -149,7 +148,7 @@ func TestOtherWireVersion(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	select {
 	case <-p.nodes[0].done:
-		t.Error("the node ended with what its own kind needs")
+		t.Error("the node has ended instead of waiting for a coordinator of its build")
 	default:
 	}
 }

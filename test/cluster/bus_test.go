@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestWeightsOverTheBus runs three nodes, one of them without a checkpoint. That node fetches what
-// it needs, verified by content hash, and gives the same bits. After a restart it fetches nothing
-// that is on its disk.
+// TestWeightsOverTheBus runs three nodes, one of them without a checkpoint. That node fetches its
+// slices, verified by content hash, and gives the same bits. After a restart it fetches nothing that is
+// on its disk.
 func TestWeightsOverTheBus(t *testing.T) {
 	testlevel.NeedLong(t)
 	parallel(t)

@@ -28,7 +28,8 @@ func cardEnv(t testing.TB, more ...string) []string {
 	return append([]string{"LD_LIBRARY_PATH=" + emulator.Compile(t), "CUDA_EMULATOR_MEMORY=2000000000"}, more...)
 }
 
-// static, as tags of a binary, asks for one without cgo, as released ones are. Only it loads the driver.
+// static is the value of config.tags for a binary without cgo, like the released ones. Only such a
+// binary loads the driver.
 const static = "static"
 
 // cardStreams returns streams that a card serves: the cache policy is full.
@@ -116,8 +117,8 @@ func TestCardNodeDies(t *testing.T) {
 
 var autoLine = regexp.MustCompile(`msg="the CPU computes, not a graphics card" device=auto reason="?(.*)`)
 
-// TestDeviceAuto: `up --device auto` computes on a card that serves the model and the options, reports which,
-// and otherwise says why the CPU computes.
+// TestDeviceAuto: `up --device auto` computes on a card that serves the model and the options, and names the
+// card. Otherwise it prints the reason why the CPU computes.
 func TestDeviceAuto(t *testing.T) {
 	parallel(t)
 	env := cardEnv(t)
@@ -136,7 +137,7 @@ func TestDeviceAuto(t *testing.T) {
 			t.Errorf("the card answers %s, the CPU %s", got, cpu)
 		}
 		if out, _ := os.ReadFile(c.head.out); !strings.Contains(string(out), "cuda:0") {
-			t.Errorf("the command does not say what computes: %s", out)
+			t.Errorf("the command does not print the device: %s", out)
 		}
 	})
 	for _, x := range []struct {
@@ -168,7 +169,7 @@ func choices(body string) string {
 	return after
 }
 
-// TestCardRefusals: a card that was asked for and cannot compute ends the command with the reason.
+// TestCardRefusals: if the requested card cannot compute, the command ends with the reason.
 func TestCardRefusals(t *testing.T) {
 	parallel(t)
 	env := cardEnv(t)

@@ -57,9 +57,9 @@ func editTensor(t *testing.T, path, name string) {
 	}
 }
 
-// TestModelFileChanges: truncating, overwriting or editing the model file of a running cluster ends
-// no process and changes no token. While the content differs, the error names the file and says
-// what to do. Once the content is restored, the cluster serves again.
+// TestModelFileChanges: truncating, overwriting or editing the model file of a running cluster ends no
+// process and changes no token. While the content differs, the error names the file and the remedy.
+// Once the content is restored, the cluster serves again.
 func TestModelFileChanges(t *testing.T) {
 	parallel(t)
 	dir, path, whole := copyOfFry(t)

@@ -27,8 +27,8 @@ func diskJobs(n, tokens int) (reqs []request) {
 }
 
 // TestChaosTornLog truncates the journal of a killed coordinator inside a record, like a disk that
-// wrote half of it. The coordinator starts and no accepted job is lost. The lost part is computed
-// again with the same bits: every event that a client saw keeps its index and content.
+// wrote half of it. The coordinator starts and no accepted job is lost. The lost part is computed again
+// with the same bits: every event that a client received keeps its index and content.
 func TestChaosTornLog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
@@ -167,7 +167,7 @@ func TestDiskFullServes(t *testing.T) {
 	})
 	if a := p.call("POST", "/v1/jobs", job); !strings.Contains(string(a.body), "full or failing") ||
 		strings.Contains(string(a.body), "three") {
-		t.Errorf("the store of one copy says %s", a.body)
+		t.Errorf("the error of a store of one copy is %s", a.body)
 	}
 	// A node dies while nothing can be recorded.
 	began := time.Now()
@@ -182,7 +182,7 @@ func TestDiskFullServes(t *testing.T) {
 	}
 	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") ||
 		!strings.Contains(string(a.body), "was not recorded") {
-		t.Errorf("/health on a full disk says %d %s", a.status, a.body)
+		t.Errorf("/health on a full disk: status %d: %s", a.status, a.body)
 	}
 	again, _ := sys.open(reqs).wait(t)
 	same(t, "requests on a full disk", reqs, want, again)
@@ -268,7 +268,7 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 	got, stall := p.open(reqs).wait(t)
 	same(t, "with two full disks", reqs, want, got)
 	t.Logf("%d jobs were accepted yet; the longest silence of a stream was %.2f s", accepted, stall.Seconds())
-	testutil.Eventually(t, patience, "/health tells it", func() (bool, string) {
+	testutil.Eventually(t, patience, "/health reports the full disks", func() (bool, string) {
 		a := p.call("GET", "/health", nil)
 		return a.status == 200 && strings.Contains(string(a.body), "degraded"), fmt.Sprint(a.status, string(a.body))
 	})

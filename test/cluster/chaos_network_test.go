@@ -93,7 +93,7 @@ func (x *networked) join(i int) {
 	x.procs[i] = spawnIn(x.t, at, built.shoal(x.t, ""), id, nil, args...)
 }
 
-// sys is the cluster as its serving coordinator shows it.
+// sys is the cluster by the API of its serving coordinator.
 func (x *networked) sys(t *testing.T) *system {
 	c := *x.at[x.active].httpClient
 	c.t = t
@@ -195,9 +195,9 @@ var (
 		surviveFault(t, x.sys(t), "n1 is cut off", x.reqs, x.want, func() { x.w.between(x.nodes[1:2], others, true, cut) })
 		x.sys(t).waitNodes(3, recoverLimit)
 	}}
-	deaf = networkStory{"a node is not heard", func(t *testing.T, x *networked) {
+	deaf = networkStory{"a node's packets are lost", func(t *testing.T, x *networked) {
 		others := slices.DeleteFunc(x.all(), func(p *port) bool { return p == x.nodes[2] })
-		surviveFault(t, x.sys(t), "n2 is not heard", x.reqs, x.want, func() { x.w.between(x.nodes[2:3], others, false, cut) })
+		surviveFault(t, x.sys(t), "n2's packets are lost", x.reqs, x.want, func() { x.w.between(x.nodes[2:3], others, false, cut) })
 		x.sys(t).waitNodes(3, recoverLimit)
 	}}
 	apart = networkStory{"the racks are separated", func(t *testing.T, x *networked) {
@@ -219,7 +219,7 @@ var (
 	}}
 	moved = networkStory{"two nodes return with other addresses", func(t *testing.T, x *networked) {
 		surviveFault(t, x.sys(t), "n0 and n3 move", x.reqs, x.want, func() {
-			for _, i := range []int{0, 3} { // n0 has a copy of the store, which the others know by its address
+			for _, i := range []int{0, 3} { // n0 has a copy of the store, whose address the others have recorded
 				x.procs[i].kill(t)
 				x.nodes[i] = x.w.plug()
 			}

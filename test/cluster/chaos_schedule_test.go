@@ -104,10 +104,10 @@ func (x *wired) injectRandom(r *rand.Rand, keyed bool) string {
 		return fmt.Sprintf("n%d is cut off", i)
 	case 1:
 		x.w.between(at, all, false, cut)
-		return fmt.Sprintf("n%d hears and is not heard", i)
+		return fmt.Sprintf("n%d's packets are lost", i)
 	case 2:
 		x.w.between(at, []*port{other}, true, cut)
-		return fmt.Sprintf("n%d and n%d do not hear each other", i, other.at-2)
+		return fmt.Sprintf("n%d and n%d are separated", i, other.at-2)
 	case 3:
 		x.w.between(all, all, false, func(r *rule) { r.Delay = 3 * time.Millisecond })
 		return "every packet takes 3 ms longer"

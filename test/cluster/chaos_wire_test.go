@@ -75,9 +75,9 @@ func TestChaosPartition(t *testing.T) {
 		do   func()
 	}{
 		{"n1 is cut off", func() { x.w.between([]*port{x.nodes[1]}, x.others(x.nodes[1]), true, cut) }},
-		{"n2 hears and is not heard", func() { x.w.between([]*port{x.nodes[2]}, x.others(x.nodes[2]), false, cut) }},
-		{"n0 and n3 do not hear each other", func() { x.w.between(x.nodes[:1], x.nodes[3:], true, cut) }},
-		{"n0 does not hear n3", func() { x.w.between(x.nodes[3:], x.nodes[:1], false, cut) }},
+		{"n2's packets are lost", func() { x.w.between([]*port{x.nodes[2]}, x.others(x.nodes[2]), false, cut) }},
+		{"n0 and n3 are separated", func() { x.w.between(x.nodes[:1], x.nodes[3:], true, cut) }},
+		{"packets from n3 to n0 are lost", func() { x.w.between(x.nodes[3:], x.nodes[:1], false, cut) }},
 	}
 	if !full() {
 		faults = faults[:2]

@@ -191,8 +191,8 @@ func canonical(body string) string {
 	return unlike.ReplaceAllString(drafts.ReplaceAllString(body, ""), `"":0`)
 }
 
-// drafts matches what answers report about speculation and the prefix cache, which depends on the
-// speed of the machine and on earlier requests.
+// drafts matches the figures of speculation and the prefix cache in answers. They depend on the speed
+// of the machine and on earlier requests.
 var drafts = regexp.MustCompile(`,"(?:(?:completion|prompt)_tokens_details":\{[^}]*\}|metrics":\{"speculative_decoding":\{(?:[^{}]|\{[^}]*\})*\}\})`)
 
 // firstDifference shows where two texts start to differ.

@@ -7,7 +7,7 @@
 //	SHOAL_E2E=full go test -timeout 60m ...    every node count, mapping, chunk and batch
 //	SHOAL_CHAOS=5m go test -run Jobs ...       1000 jobs while everything is killed (make chaos-jobs)
 //	SHOAL_SOAK=2m go test -run Soak ...        many clients for two minutes (make soak)
-//	SHOAL_SPECULATE=suffix:6 go test ...       with drafts in every stream, whatever they cost
+//	SHOAL_SPECULATE=suffix:6 go test ...       with drafts in every stream, at any cost
 //
 // Every process that a test starts ends with the test, including frozen ones. A process
 // that is still running at the end of the test binary fails it.

@@ -27,7 +27,7 @@ var notRun = map[string]map[string]string{
 	},
 	"docs/caches.md": {"P=snapstream": "minutes each, on a machine with nothing else to do"},
 	"docs/embeddings.md": {
-		"shoal up --model Qwen/Qwen3-Embedding": "a model of the hub; cluster TestEmbeddings asks for vectors",
+		"shoal up --model Qwen/Qwen3-Embedding": "a model of the hub; cluster TestEmbeddings requests vectors",
 		"shoal up --model Qwen/Qwen3-Reranker":  "a model of the hub; cluster TestRerank reranks",
 	},
 	"docs/gpu.md": {
@@ -51,7 +51,7 @@ var notRun = map[string]map[string]string{
 	},
 	"README.md": {
 		"shoal pull":         "downloads a model; internal/hub tests it against a hub of its own",
-		"curl http":          "of the model that was not downloaded; docs/api.md asks the same",
+		"curl http":          "of the model that was not downloaded; docs/api.md has the same request",
 		"shoal up -m Qwen/Q": "several machines; the tutorial has them on one",
 	},
 	"docs/machines.md": {

@@ -40,7 +40,7 @@ func (s *system) sub(f func(*system)) func(*testing.T) {
 func (s *system) probes() {
 	for _, path := range []string{"/health", "/ready"} {
 		if b := s.want(200, "GET", path, nil).body; !strings.Contains(string(b), `"ok"`) {
-			s.t.Errorf("%s says %s", path, b)
+			s.t.Errorf("the answer of %s is %s", path, b)
 		}
 	}
 	var v struct{ Version string }
@@ -59,7 +59,7 @@ func (s *system) probes() {
 		Capabilities []string
 	}
 	if b := s.want(200, "POST", "/api/show", `{"model":"fry"}`).body; json.Unmarshal(b, &shown) != nil || shown.Details.Family != "llama" || len(shown.Capabilities) < 2 {
-		s.t.Errorf("/api/show says %s", b)
+		s.t.Errorf("/api/show returns %s", b)
 	}
 }
 

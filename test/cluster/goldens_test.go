@@ -100,7 +100,7 @@ func checkGolden(t *testing.T, name string, c completion, logits []float64, gree
 	}
 	for k, id := range greedy {
 		if lp.Tokens[k] != fmt.Sprintf("token_id:%d", id) {
-			t.Errorf("%s: token %d is %s, the reference says %d", name, k, lp.Tokens[k], id)
+			t.Errorf("%s: token %d is %s, in the reference %d", name, k, lp.Tokens[k], id)
 			return
 		}
 	}
@@ -119,7 +119,7 @@ func checkGolden(t *testing.T, name string, c completion, logits []float64, gree
 			continue
 		}
 		if want := logits[id] - math.Log(sum); math.Abs(got-want) > 2e-3 {
-			t.Errorf("%s: logprob of token %d is %v, the reference says %v", name, id, got, want)
+			t.Errorf("%s: logprob of token %d is %v, in the reference %v", name, id, got, want)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestHistoryCheck(t *testing.T) {
 		{"I2: 1 events after 2", func(l *jobHistory) { l.looks[0].events, l.looks[1].events = 2, 1 }},
 		{"differs from the undisturbed run", func(l *jobHistory) { l.want = strings.ReplaceAll(l.want, "-3", "-4") }},
 		{"events have the scores", func(l *jobHistory) { l.want = strings.ReplaceAll(l.want, "-3", "-4") }},
-		{"say another text", func(l *jobHistory) { other(&l.visits[1].events[1]) }},
+		{"have another text", func(l *jobHistory) { other(&l.visits[1].events[1]) }},
 		{"I2: index 1 was b and then x", func(l *jobHistory) { other(&l.visits[1].events[0]) }},
 		{"index 2 came where 1 was due", func(l *jobHistory) { l.visits[0].events = l.visits[1].events[1:]; l.visits[0].from = 1 }},
 		{"index 2 came where 1 was due", func(l *jobHistory) { l.visits[0].events[1].Index = 2 }},
@@ -78,7 +78,7 @@ func TestHistoryCheck(t *testing.T) {
 		x.doctor(l)
 		wrong := l.check()
 		if !slices.ContainsFunc(wrong, func(s string) bool { return strings.Contains(s, x.say) }) {
-			t.Errorf("a history in which %q was done says %q", x.say, wrong)
+			t.Errorf("a history with the fault %q gives the findings %q", x.say, wrong)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs"
 )
 
-// jobHistory has everything that clients saw of a job, and its journal. Only one goroutine at a
+// jobHistory has every answer that clients got about a job, and its journal. Only one goroutine at a
 // time writes it.
 type jobHistory struct {
 	name    string
@@ -167,7 +167,7 @@ func (l *jobHistory) checkEvents(events []jobEvent, fault faultFunc) {
 	}
 	for i, c := range want.Choices {
 		if text[i] != c.Text {
-			fault("I3: its events say another text %s", firstDifference(c.Text, text[i]))
+			fault("I3: its events have another text %s", firstDifference(c.Text, text[i]))
 		}
 		if c.Logprobs != nil && !slices.Equal(scores[i], c.Logprobs.Scores) {
 			fault("I3: its events have the scores %v, the undisturbed run %v", scores[i], c.Logprobs.Scores)

@@ -50,7 +50,7 @@ func (m *machine) start(name string, args ...string) *process {
 	return p
 }
 
-// ends runs a command that ends by itself, and returns its status and what it wrote.
+// ends runs a command that ends by itself, and returns its status and its output.
 func (m *machine) ends(args ...string) (code int, text string) {
 	m.t.Helper()
 	p := m.start(args[0], args...)
@@ -285,8 +285,8 @@ func refusedTokens(t *testing.T, one, two, three *machine, addr, token string) {
 	two.at.w.heal()
 }
 
-// intercept listens on a machine and passes on what comes, under a certificate of its own. It
-// counts the bytes that it could read.
+// intercept listens on a machine and forwards the data of connections, under a certificate of its own.
+// It counts the bytes that it could read.
 func intercept(t *testing.T, at *port, number, to string) (read *atomic.Int64, stop func()) {
 	t.Helper()
 	pub, key, err := ed25519.GenerateKey(rand.Reader)

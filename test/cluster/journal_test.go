@@ -40,7 +40,7 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	defer log.Close()
 	out := map[string][]entry{}
 	err = log.Scan(ctx, func(name string, _ uint64, b []byte) error {
-		if len(b) > 16 && string(b[:4]) == "SHJ1" { // see internal/jobs/journal/record.go
+		if len(b) > 16 && string(b[:4]) == "SHJ1" { // the magic of internal/jobs/journal/record.go
 			out[name] = append(out[name], entry{int(b[4]), int(binary.LittleEndian.Uint32(b[12:]))})
 		}
 		return nil
@@ -69,7 +69,7 @@ func TestLostJobsShowInHealth(t *testing.T) {
 	if a := p.call("GET", "/health", nil); a.status != 200 || strings.Contains(string(a.body), "degraded") {
 		t.Fatalf("before: %d %s", a.status, a.body)
 	}
-	testutil.Eventually(t, patience, "the end of the log is noted", func() (bool, string) { // written once a second
+	testutil.Eventually(t, patience, "the end of the log is recorded", func() (bool, string) { // written once a second
 		_, err := os.Stat(filepath.Join(p.data, "last.json"))
 		return err == nil, fmt.Sprint(err)
 	})

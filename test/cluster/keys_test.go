@@ -42,7 +42,7 @@ func TestClusterKey(t *testing.T) {
 		t.Errorf("the node does not report TLS: %s", log)
 	}
 	if out := tail(c.head.err); !strings.Contains(out, "--cluster-key FILE") {
-		t.Errorf("the coordinator does not say that nodes need the key: %s", out)
+		t.Errorf("the coordinator does not print the key option of nodes: %s", out)
 	}
 	reqs := streaming(4, 8)
 	first, _ := c.open(reqs).wait(t)

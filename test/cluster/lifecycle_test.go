@@ -101,11 +101,11 @@ func TestDrain(t *testing.T) {
 	if err := c.head.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Eventually(t, patience, "it says that it ends", func() (bool, string) {
+	testutil.Eventually(t, patience, "the message that it stops", func() (bool, string) {
 		b, err := os.ReadFile(c.head.err)
 		return err == nil && strings.Contains(string(b), "stopping: "), "nothing"
 	})
-	t.Logf("said so after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("the message came after %v", time.Since(began).Round(time.Millisecond))
 	got, _ := f.wait(t)
 	same(t, "drained", reqs, want, got)
 	if _, err := c.try(context.Background(), "POST", "/v1/completions", `{"prompt":"a","max_tokens":1}`); err == nil {

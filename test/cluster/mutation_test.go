@@ -26,6 +26,6 @@ func TestMutationIsCaught(t *testing.T) {
 	want := answers(1)
 	n := compare(t.Logf, "mutated", reqs, want, answers(3))
 	if n < len(reqs)/2 {
-		t.Errorf("sums in another order changed only %d of %d answers: the comparison does not see it", n, len(reqs))
+		t.Errorf("sums in another order changed only %d of %d answers: the comparison does not detect it", n, len(reqs))
 	}
 }

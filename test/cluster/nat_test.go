@@ -11,7 +11,7 @@ import (
 )
 
 // TestNAT: a node whose address is translated cannot take part, because other processes connect to it. With
-// a token it ends, with a key it waits. Both errors say why, and the cluster continues without it.
+// a token it ends, with a key it waits. Both errors name the reason, and the cluster continues without it.
 func TestNAT(t *testing.T) {
 	testlevel.NeedLong(t)
 	parallel(t)

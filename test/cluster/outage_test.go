@@ -33,7 +33,7 @@ func TestOutage(t *testing.T) {
 			body = r.body
 		}
 		var a answer
-		testutil.Eventually(t, patience, "an outage is told at "+x.path, func() (bool, string) {
+		testutil.Eventually(t, patience, "an outage is reported at "+x.path, func() (bool, string) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // within the grace period it would wait
 			defer cancel()
 			var err error

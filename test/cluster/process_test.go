@@ -172,7 +172,7 @@ func tail(path string) string {
 func (p *process) line(t testing.TB, path string, re *regexp.Regexp, limit time.Duration) []string {
 	t.Helper()
 	var found []string
-	testutil.Eventually(t, limit, fmt.Sprintf("%s says %v", p.name, re), func() (bool, string) {
+	testutil.Eventually(t, limit, fmt.Sprintf("%s prints %v", p.name, re), func() (bool, string) {
 		ended := false
 		select {
 		case <-p.done:
@@ -184,7 +184,7 @@ func (p *process) line(t testing.TB, path string, re *regexp.Regexp, limit time.
 			t.Fatal(err)
 		}
 		if found = re.FindStringSubmatch(string(b)); found == nil && ended {
-			t.Fatalf("%s ended (%v) before it said %v", p.name, p.code, re)
+			t.Fatalf("%s ended (%v) before it printed %v", p.name, p.code, re)
 		}
 		return found != nil, "not yet"
 	})

@@ -112,7 +112,7 @@ func TestRealModel(t *testing.T) {
 		})
 	}
 	if len(first) == 0 || first[0] != "The capital of France is Paris." {
-		t.Errorf("the model says %q", first)
+		t.Errorf("the model answers %q", first)
 	}
 	fetched := 0
 	for _, l := range h.Log() {

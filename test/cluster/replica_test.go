@@ -95,13 +95,13 @@ func (k *storeCluster) store(args ...string) (out string, code int) {
 func TestStoreMembersAreNamed(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
-		t.Skip("waits for what must not come")
+		t.Skip("waits to verify that no process becomes a member")
 	}
 	parallel(t)
 	k := newKept(t, "", 3)
 	early := k.jobs(0, "early",
 		[]request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
-	time.Sleep(8 * time.Second) // unnamed processes used to become members after four seconds
+	time.Sleep(8 * time.Second) // long enough for a process to become a member
 	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Members) > 0 {
 		t.Errorf("no process was named, but the store is %+v", *s.Store)
 	}
@@ -133,8 +133,8 @@ func TestStoreMembersAreNamed(t *testing.T) {
 }
 
 // TestStoreMemberIsReplaced: a member and its disk are lost. The operator removes it and names
-// another one, which receives all data and counts for the majority: the store then survives the
-// loss of the other original member. If the lost member returns, it learns that it was removed.
+// another one, which receives all data and counts for the majority: the store then survives the loss of
+// the other original member. If the lost member returns, it reports that it was removed.
 func TestStoreMemberIsReplaced(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
@@ -149,7 +149,7 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	before := k.jobs(0, "before", work)
 	k.check(0, "before", work, want, before)
 	k.nodes[0].kill(t)
-	testutil.Eventually(t, patience, "that n0 is away is told", func() (bool, string) {
+	testutil.Eventually(t, patience, "the loss of n0 is reported", func() (bool, string) {
 		out, _ := k.store("list")
 		return strings.Contains(out, "a replica of the store is unreachable: n0"), out
 	})
@@ -179,8 +179,8 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	k.check(0, "after", work, want, after)
 }
 
-// TestStoreReplicasGone: both other replicas are gone. The coordinator continues its running work
-// and names what it lacks. After a restart it reports the same within seconds.
+// TestStoreReplicasGone: both other replicas are gone. The coordinator continues its running work and
+// names the missing replicas. After a restart it reports the same within seconds.
 func TestStoreReplicasGone(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
@@ -192,7 +192,7 @@ func TestStoreReplicasGone(t *testing.T) {
 	k.copies(0)
 	k.nodes[0].kill(t)
 	k.nodes[1].kill(t)
-	testutil.Eventually(t, patience, "health that says what is missing", func() (bool, string) {
+	testutil.Eventually(t, patience, "/health names the missing replicas", func() (bool, string) {
 		a := k.at[0].call("GET", "/health", nil)
 		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
 	})

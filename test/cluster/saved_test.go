@@ -265,8 +265,8 @@ func TestEndedSessionsAfterRestart(t *testing.T) {
 }
 
 // TestSessionsOnDiskModels: caches in files have recurrent states, rows of windows, latents and rows of LoRA
-// adapters. The turns after SIGTERM and after SIGKILL of all processes read only what is new.
-// Every token and log-probability equals that of one node that was not disturbed.
+// adapters. The turns after SIGTERM and after SIGKILL of all processes read only their new tokens. Every
+// token and log-probability equals that of one node that was not disturbed.
 func TestSessionsOnDiskModels(t *testing.T) {
 	parallel(t)
 	for _, c := range []struct {

@@ -62,7 +62,7 @@ func (c *conversation) turn(session, number int) map[string]any {
 		"skip_special_tokens": false, "temperature": 0.8, "seed": number}
 }
 
-// said is the part of an answer that must be the same everywhere.
+// said returns the part of an answer that must be the same in all clusters.
 func said(t testing.TB, a answer) string {
 	t.Helper()
 	var r struct {
@@ -87,11 +87,11 @@ func waiting(s wire.ClusterState) (bytes []int64, owner string) {
 	return bytes, owner
 }
 
-// TestSessionOfManyTurns: conversations go on for four times the model's context, under policies with
+// TestSessionOfManyTurns: conversations continue for four times the model's context, under policies with
 // positions in the cache. Their caches take about as much memory in the last turn as when they were first full.
 // On three nodes, a node with a cache is killed between two turns, and another one right before a turn. The
-// coordinator is killed, and then everything ends and starts again. Every token and log-probability
-// equals that of one node without faults.
+// coordinator is killed, and then everything ends and starts again. Every token and log-probability equals that
+// of one node without faults.
 func TestSessionOfManyTurns(t *testing.T) {
 	c := conversation{policies: []string{"streaming:sink=4,recent=28,positions=cache", "tova:size=32,positions=cache"},
 		context: 128, turns: 40, added: 6, answer: 7}
@@ -156,7 +156,7 @@ func TestSessionOfManyTurns(t *testing.T) {
 			p.nodes[i].kill(t)
 			p.startNode(i)
 		},
-		2 * c.turns / 5: func() { // the next turn begins before the loss is known
+		2 * c.turns / 5: func() { // the next turn begins before the loss is detected
 			p.nodes[owner()].kill(t)
 		},
 		3 * c.turns / 5: func() {

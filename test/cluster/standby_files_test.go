@@ -117,7 +117,7 @@ func (p *pair) nodeAt(i int, id string) (wire.NodeState, bool) {
 // staysDrained checks that the node is present without a share.
 func (p *pair) staysDrained(i int, id string) {
 	p.t.Helper()
-	testutil.Eventually(p.t, startLimit, id+" is there", func() (bool, string) { // gossip sees it after the placement
+	testutil.Eventually(p.t, startLimit, id+" is there", func() (bool, string) { // gossip reports it after the placement
 		n, ok := p.nodeAt(i, id)
 		return ok, fmt.Sprintf("%+v", n)
 	})

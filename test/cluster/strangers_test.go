@@ -68,8 +68,8 @@ func TestUpIsClosed(t *testing.T) {
 	}
 }
 
-// TestUpTakesAKey: a process with the key that the user chose can join as the ready line says. This
-// also shows that intrude would detect an open listener.
+// TestUpTakesAKey: a process with the key that the user chose can join with the command of the ready
+// line. This also shows that intrude would detect an open listener.
 func TestUpTakesAKey(t *testing.T) {
 	testlevel.NeedLong(t)
 	parallel(t)
@@ -94,7 +94,7 @@ func TestUpTakesAKey(t *testing.T) {
 	c.waitNodes(2, startLimit)
 	// Its own claim gives it at most twice the share of the other node.
 	if n := c.node("further"); n.Share == 0 || n.Share > 0.7 {
-		t.Errorf("it says a million, and has %.0f%%", 100*n.Share)
+		t.Errorf("it claims a share of a million, and has %.0f%%", 100*n.Share)
 	}
 	if log := tail(c.head.err); !strings.Contains(log, "a node gets less work than its own share") {
 		t.Errorf("the log has no warning: %s", log)

@@ -203,8 +203,8 @@ func (p *processCluster) lookAt(id string) []look {
 }
 
 // TestJobsSurviveEverything kills coordinator and nodes with kill -9 while jobs arrive and run,
-// restarts them, and checks what clients saw and what is on disk (jobHistory.check). make
-// chaos-jobs is the long form: 1000 jobs, 5 minutes.
+// restarts them, and checks the answers that clients got and the records on disk (jobHistory.check).
+// make chaos-jobs is the long form: 1000 jobs, 5 minutes.
 func TestJobsSurviveEverything(t *testing.T) {
 	parallel(t)
 	o := theOrdeal(t)
@@ -304,15 +304,15 @@ func (h *httpClient) calm(nodes int) (c wire.ClusterState) {
 	return c
 }
 
-// back waits for calm and until no node holds more than before the faults, at most for patience.
-// Nodes' figures are a second old. A server keeps a connection whose end it did not see, with its
+// back waits for calm and until no node holds more than before the faults, at most for patience. Nodes'
+// figures are a second old. A server that did not notice the end of a connection keeps it, with its
 // subscription, for at most a minute (docs/decisions/nats-mesh.md). A leak does not go away.
 func (h *httpClient) back(nodes int, before wire.ClusterState) wire.ClusterState {
 	h.t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
 		c, took := h.calm(nodes), time.Since(began)
 		if wrong := kept(before, c); len(wrong) == 0 || took > patience {
-			h.t.Logf("%d nodes hold what they held before after %.1f s, except %q", nodes, took.Seconds(), wrong)
+			h.t.Logf("%d nodes hold no more than before after %.1f s, except %q", nodes, took.Seconds(), wrong)
 			return c
 		}
 	}

@@ -69,7 +69,7 @@ func start(t testing.TB, c config) *system {
 	return s
 }
 
-// cleanup stops the cluster, kills what remains, and checks the logs.
+// cleanup stops the cluster, kills the remaining processes, and checks the logs.
 func (s *system) cleanup() {
 	for _, pid := range s.children() { // a frozen node does not handle signals
 		_ = syscall.Kill(pid, syscall.SIGCONT)
@@ -150,7 +150,7 @@ func (s *system) signal(id string, sig syscall.Signal) {
 	s.t.Helper()
 	n := s.node(id)
 	if built.running()[n.PID] == "" {
-		s.t.Fatalf("node %s says its pid is %d, which this test did not start", id, n.PID)
+		s.t.Fatalf("node %s reports the pid %d, which this test did not start", id, n.PID)
 	}
 	if err := syscall.Kill(n.PID, sig); err != nil {
 		s.t.Fatalf("%v to node %s: %v", sig, id, err)

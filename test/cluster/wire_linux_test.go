@@ -142,7 +142,7 @@ func (w *fakeWire) setNames(names map[string]*port) {
 	}
 }
 
-// plug adds a port. Processes spawned on it see no other network.
+// plug adds a port. Processes spawned on it have no other network.
 func (w *fakeWire) plug() *port { return w.plugBehind(netip.Addr{}) }
 
 // plugBehind is plug for a process with an inner address, behind a router that translates it to that of the
@@ -197,7 +197,7 @@ func (p *port) in(f func()) {
 	<-done
 }
 
-// ip returns the address of the process, which others see unless there is a router.
+// ip returns the address of the process. Others use it unless there is a router.
 func (p *port) ip() string {
 	if p.nat != nil {
 		return p.nat.Inner.String()
@@ -251,7 +251,7 @@ func (p *port) deliver(stop chan struct{}) {
 	timer := time.NewTimer(time.Hour)
 	for sequence := 0; ; {
 		for len(waiting) > 0 && waiting[0].due <= time.Since(p.w.began) {
-			_, _ = p.tun.Write(heap.Pop(&waiting).(parcel).b) // TCP repeats what a full queue drops
+			_, _ = p.tun.Write(heap.Pop(&waiting).(parcel).b) // TCP repeats the packets that a full queue drops
 		}
 		if len(waiting) > 0 {
 			timer.Reset(waiting[0].due - time.Since(p.w.began))
@@ -331,7 +331,7 @@ func (w *fakeWire) forward(from *port, b []byte) {
 func (p *port) take(x parcel) {
 	select {
 	case p.out <- x:
-	default: // like a switch, drop what exceeds the queue
+	default: // like a switch, drop packets that exceed the queue
 	}
 }
 
