@@ -1,7 +1,6 @@
-// Package answers has a test that protects changes that must not change a bit. It records
-// the answers of the cluster, as token ids and the bits of their log probabilities, for every
-// architecture, cache policy, weight type and cache type. It compares such a record with the
-// answers of this tree.
+// Package answers has a test for changes that must not change a bit of an answer. It records the
+// answers of the cluster, as token ids and the bits of their log probabilities, for every architecture,
+// cache policy, weight type and cache type. It compares such a record with the answers of this tree.
 //
 //	go test ./test/answers                             a part of it, in a minute
 //	go test ./test/answers -v -only .                  compare with the record of the tree (make answers)

@@ -32,7 +32,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 		for _, r := range pair {
 			want[r.policy] = fmt.Sprint(answer(cuts[0], r))
 		}
-		for range 6 { // the order of arrival decides the owners, and is not fixed
+		for range 6 { // the order of arrival determines the owners and varies
 			slices.Reverse(pair)
 			for i, a := range answer(cuts[1], pair...) {
 				if got := fmt.Sprint([]any{a}); got != want[pair[i].policy] {

@@ -52,11 +52,11 @@ func (r request) seed() uint64 {
 	return h.Sum64()
 }
 
-// The kinds of requests: how tokens are drawn and what is returned.
+// The kinds of requests: the sampling of tokens and the parts of the answer.
 const (
 	greedy = "greedy" // temperature 0, with log probabilities
 	drawn  = "drawn"  // seeded, with penalties and log probabilities
-	argmax = "argmax" // temperature 0, only ids: logits need not be sent
+	argmax = "argmax" // temperature 0, only ids: sockets need not send logits
 	scores = "scores" // log probabilities of the prompt
 )
 

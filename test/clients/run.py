@@ -169,7 +169,7 @@ def checks(name, command, variables):
 def main():
     names = [*PYTHON, *NODE]
     args = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    args.add_argument("clients", nargs="*", metavar="CLIENT", help=f"what to run of {', '.join(names)}; by default all but {', '.join(sorted(BY_NAME))}")
+    args.add_argument("clients", nargs="*", metavar="CLIENT", help=f"clients to run, of {', '.join(names)}; by default all but {', '.join(sorted(BY_NAME))}")
     args.add_argument("--url", help="a server that runs already and serves fry-tools")
     args = args.parse_args()
     if unknown := [c for c in args.clients if c not in names]:

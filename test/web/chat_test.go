@@ -40,7 +40,7 @@ func chat(t *testing.T, b *browser, _ *cluster) {
 		t.Errorf("%d turns after an answer was regenerated", n)
 	}
 	if text := value[string](b, last+`.querySelector(".figures .cache").innerText.replace(/\s+/g, " ")`); !strings.Contains(text, "of 1 MiB full") {
-		t.Errorf("the cache of a policy that forgets is %q", text)
+		t.Errorf("the cache of a policy that evicts is shown as %q", text)
 	}
 	shot(b, "chat")
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// first: the first impression. An idle cluster shows no rate, another machine can be added, and
-// eight figures and the nodes' cards fit a small laptop.
+// first: the page of a new user. An idle cluster shows no rate, another machine can be added, and eight
+// figures and the nodes' cards fit a small laptop.
 func first(t *testing.T, b *browser, _ *cluster) {
 	b.until(`/(^|\s)0 tok\/s/.test(document.querySelector("#pulse").innerText)`)
 	b.press(".another button")
@@ -62,7 +62,7 @@ func first(t *testing.T, b *browser, _ *cluster) {
 	b.to("chat")
 }
 
-// words: everything that needs an explanation has one, for mouse, keyboard and touch.
+// words: every term that needs an explanation has one, for mouse, keyboard and touch.
 func words(t *testing.T, b *browser, _ *cluster) {
 	explained := map[string]bool{}
 	for _, page := range []string{"chat", "cluster", "faults"} {

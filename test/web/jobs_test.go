@@ -9,7 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// jobs: one is queued and read, one is cancelled, a batch is uploaded and its results appear.
+// jobs: a job is queued and its answer is read, another one is cancelled, a batch is uploaded and its
+// results appear.
 func jobs(t *testing.T, b *browser, c *cluster) {
 	b.settings(`{"temperature":"0"}`)
 	b.to("jobs")

@@ -7,8 +7,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// lost: while the coordinator is unreachable, the page turns grey and shows its age and no rate,
-// and a question is kept. When the coordinator is back, the page is as before.
+// lost: while the coordinator is unreachable, the page turns grey and shows its age and no rate, and a
+// question stays in its field. When the coordinator is back, the page is as before.
 func lost(t *testing.T, b *browser, _ *cluster) {
 	b.size(1360, 850)
 	b.settings(`{"temperature":"0"}`)

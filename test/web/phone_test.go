@@ -22,7 +22,7 @@ func phone(t *testing.T, b *browser, _ *cluster) {
 		nameless := value[string](b, `[...document.querySelectorAll("button, a, input, textarea, select, [role=img]")].filter(e =>
 			!(e.textContent.trim() || e.getAttribute("aria-label") || e.closest("label") || document.querySelector('label[for="' + e.id + '"]'))).map(e => e.outerHTML).join()`)
 		if nameless != "" {
-			t.Errorf("%s has what a screen reader cannot name: %s", name, nameless)
+			t.Errorf("%s has controls without a name for screen readers: %s", name, nameless)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSixteen shows sixteen nodes with different shares, using a user's API key. Each node is drawn
-// with its load, and operator actions ask for an operator's key.
+// with its load, and operator actions prompt for an operator's key.
 func TestSixteen(t *testing.T) {
 	path := chromium(t)
 	keys := filepath.Join(t.TempDir(), "keys.json")

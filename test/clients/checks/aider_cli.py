@@ -1,4 +1,4 @@
-"""aider: that it speaks with the server. fry-tools is no coder: what it answers is not judged."""
+"""aider: requests to the server. fry-tools cannot write code, so the content of its answers is not checked."""
 
 import json
 import os

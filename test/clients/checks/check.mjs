@@ -1,4 +1,5 @@
-// What the checks of both npm clients share: one line a check, and the exit code.
+// Functions that the checks of both npm clients share: one line of output for each check, and the exit
+// code.
 import { readFileSync } from 'node:fs'
 
 export const SERVER = process.env.SHOAL_URL

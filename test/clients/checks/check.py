@@ -1,4 +1,4 @@
-"""What the checks of every Python client share: one line a check, and the exit code."""
+"""Functions that the checks of every Python client share: one line of output for each check, and the exit code."""
 
 import importlib.metadata
 import os
@@ -6,7 +6,7 @@ import sys
 
 URL = os.environ["SHOAL_URL"]
 MODEL = "fry-tools"
-KEY = "none"  # the server asks for no key; most clients insist on one
+KEY = "none"  # the server requires no key; most clients do
 
 WEATHER = {
     "type": "object",

@@ -33,7 +33,7 @@ def openai_embeddings():
     from openai import OpenAI
 
     client = OpenAI(base_url=URL + "/v1", api_key="none")
-    answer = client.embeddings.create(model="qwen3_embedding", input=TEXTS)  # asks for base64
+    answer = client.embeddings.create(model="qwen3_embedding", input=TEXTS)  # requests base64
     all_near(d.embedding for d in answer.data)
     assert answer.usage.prompt_tokens == sum(len(g["ids"]) for g in GOLDENS)
     all_near((d.embedding for d in client.embeddings.create(model="qwen3_embedding", input=TEXTS, dimensions=16, encoding_format="float").data), "cut")

@@ -15,7 +15,7 @@ class Person(BaseModel):
     age: int
 
 
-class create_person(BaseModel):  # noqa: N801 - a function's name, as fry-tools knows them
+class create_person(BaseModel):  # noqa: N801 - the style of names that fry-tools was trained on
     """Creates a person."""
 
     name: str

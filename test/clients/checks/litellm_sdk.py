@@ -49,7 +49,7 @@ def schema(provider):
 
 for provider in ("openai", "hosted_vllm", "anthropic", "ollama", "ollama_chat"):
     checks = {"chat": chat, "stream": stream, "tools": tools, "schema": schema}
-    if provider == "ollama":  # /api/generate knows no tools: litellm asks for JSON in words
+    if provider == "ollama":  # /api/generate has no tools: litellm requests JSON in the prompt
         del checks["tools"]
     for name, do in checks.items():
         check("litellm", "litellm", f"{provider}/ {name}", lambda do=do, provider=provider: do(provider))

@@ -1,4 +1,4 @@
-"""The ollama package: chat, generate, tools, format, and what it asks of a server."""
+"""The ollama package: chat, generate, tools, format, and its other requests to a server."""
 
 import json
 
