@@ -1,5 +1,6 @@
-// Package client speaks to a running cluster: its jobs, its state, its events, its nodes. For chats and
-// completions any OpenAI client works. [Client.Do] sends the other requests of docs/http.md.
+// Package client is the client of a running cluster, for its jobs, its state, its events and its nodes.
+// For chats and completions any OpenAI client works. [Client.Do] sends the other requests of
+// docs/http.md.
 package client
 
 import (

@@ -28,8 +28,8 @@ type CoordinatorConfig struct {
 	Process
 	// API is the address of this coordinator for clients. It is announced to other coordinators.
 	API string
-	// Standby: wait while another coordinator has the lease, and take over once it is gone.
-	// Requires DataDir and Join.
+	// Standby: wait while another coordinator has the lease, and take over after its end. Requires
+	// DataDir and Join.
 	Standby bool
 	// Waits is called whenever the reason changes why this process does not coordinate yet: it is a
 	// standby, or its store lacks replicas. alone is set if no other process has coordinated for

@@ -121,7 +121,7 @@ func (p *Process) check(key security.Key) error {
 // defaultCluster is the default name of a cluster.
 const defaultCluster = "shoal"
 
-// checkBind rejects addresses that would expose the process, and those that other processes cannot
+// checkBind rejects addresses that would expose the process, and addresses that other processes cannot
 // dial.
 func checkBind(addr string, key security.Key, insecure bool) error {
 	if err := security.CheckBind(addr, !key.IsZero()); err != nil {

@@ -26,9 +26,9 @@ func blocksOnDisk(t *testing.T, e *Local, blocks int) {
 	})
 }
 
-// TestPrefixDisk: another cluster, after a restart, uses the prefix blocks that one has computed,
-// on the same or another number of sockets, with any chunk size. The answer equals that of a cold
-// start, bit for bit, under every policy.
+// TestPrefixDisk: after a restart, a cluster uses the prefix blocks of the earlier cluster, on the same
+// or another number of sockets, with any chunk size. The answer equals that of a cold start, bit for
+// bit, under every policy.
 func TestPrefixDisk(t *testing.T) {
 	policies := prefixPolicies
 	if testing.Short() {
@@ -157,7 +157,7 @@ func TestPrefixDiskFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect("with a bit of the third block changed", "", 128, 8) // and it is written again
+	expect("with a bit of the third block changed", "", 128, 8) // the damaged block is written again
 	expect("mended", "", 256, 8)
 	e.ResetPrefixCache(t.Context())
 	blocksOnDisk(t, e, 0)

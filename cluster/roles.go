@@ -149,15 +149,15 @@ func (c *core) place(v *coordinator.View) topology.Placement {
 	return topology.Placement{}
 }
 
-// roleOf returns the role in which a node works: that of its group. Without a group it is the one that the
-// node asked for, by default RoleBoth.
+// roleOf returns the role of a node's group. Without a group it is the role that the node requested, by
+// default RoleBoth.
 func roleOf(v *coordinator.View, n *topology.Node) string {
 	return string(cmp.Or(v.Placement.RoleOf(v.Nodes, n.ID), n.Role, topology.RoleBoth))
 }
 
 // addReader adds the state of a model's prefill group to that of its decode group. The requests whose
-// prompts it reads are among those that wait for the decode group. If the state of the decode group is not
-// known, neither is the sum.
+// prompts the prefill group reads are among the waiting requests of the decode group. If the state of the
+// decode group is unknown, so is the sum.
 func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.ClusterState) {
 	if s.Transfers == nil {
 		return

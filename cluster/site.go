@@ -237,7 +237,7 @@ func (s *site) poll() {
 	t := time.NewTicker(loadingEvery)
 	defer t.Stop()
 	asked, sampled := time.Now(), time.Now()
-	var of *coordinator.Group // that served when the nodes were last asked
+	var of *coordinator.Group // the group that served at the last poll of the nodes
 	for {
 		select {
 		case <-s.ctx.Done():

@@ -210,7 +210,7 @@ func TestFaults(t *testing.T) {
 				return nil
 			case x < 2*lossy: // a flip anywhere
 				p.msg[net.r.IntN(len(p.msg))] ^= 1 << net.r.IntN(8)
-			case x < 3*lossy: // a corrupted copy before the good one
+			case x < 3*lossy: // a corrupted copy before the intact message
 				bad := packet{p.src, p.dst, append([]byte(nil), p.msg...)}
 				bad.msg[net.r.IntN(HeaderBytes)] ^= 1 << net.r.IntN(8)
 				return []packet{bad, p}

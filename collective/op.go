@@ -29,8 +29,8 @@ type phase struct {
 	in       []inbox // by rank
 	missing  int     // inboxes that still miss chunks
 	combine  bool    // run op.reduce when the last inbox is full
-	queued   bool    // the worker has the sends
-	reducing bool    // the shell has the reduction
+	queued   bool    // the sends are in the worker's queue
+	reducing bool    // the shell computes the reduction
 	reduced  bool
 }
 

@@ -235,7 +235,7 @@ func (s *state) landed(l landing) {
 	}
 }
 
-// advance moves o through its phases as far as its data allows.
+// advance moves o through all phases whose data has arrived.
 func (s *state) advance(o *op) {
 	for ; o.at < o.count; o.at++ {
 		ph := &o.phases[o.at]

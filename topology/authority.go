@@ -118,8 +118,8 @@ type AuthorityConfig struct {
 	// Cards chooses the nodes that compute when some have a graphics card. Default: CardAlone.
 	Cards Cards
 	// Nodes is how many nodes the first placement waits for. Zero: it takes the nodes that are up
-	// once Settle has passed without a change. A coordinator that succeeds another one waits at
-	// most successorWait times Settle: a node may be lost for good.
+	// once Settle has passed without a change. A coordinator that succeeds another one waits at most
+	// successorWait times Settle, because a node may be lost permanently.
 	Nodes  int
 	Settle time.Duration
 	// Backoff is the pause before a failed placement is tried again. It doubles up to 32 times
@@ -141,7 +141,7 @@ type AuthorityConfig struct {
 	// nodes report count too, for coordinators without a store.
 	After uint32
 	// Leased: epochs are written under a lease. A node with a newer epoch than ours then follows
-	// another coordinator and is left alone.
+	// another coordinator and gets no messages from this one.
 	Leased bool
 	// Drained lists the nodes that an earlier coordinator drained, by incarnation.
 	Drained map[string]uint64
@@ -274,8 +274,8 @@ func (a *Authority) Up(n Node) []Effect {
 	return out
 }
 
-// Down reports that a process is gone. It has no effect unless that process is the known one of
-// this id. Incarnations are not ordered.
+// Down reports that a process has ended. It has no effect unless that process is the known one of this
+// id. Incarnations are not ordered.
 func (a *Authority) Down(id string, incarnation uint64) []Effect {
 	if r, ok := a.refused[id]; ok && r.incarnation == incarnation {
 		delete(a.refused, id)

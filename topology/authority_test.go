@@ -335,7 +335,7 @@ func TestAuthorityAlwaysSettles(t *testing.T) {
 }
 
 // TestSuccessorWaitsForAWhile: a coordinator that succeeds another one waits for all nodes, but not for
-// ever, since a node may be lost for good.
+// ever, since a node may be lost permanently.
 func TestSuccessorWaitsForAWhile(t *testing.T) {
 	for after, want := range map[uint32]AuthorityPhase{0: Gathering, 7: Loading} {
 		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 3, Settle: time.Second,

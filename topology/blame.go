@@ -45,7 +45,7 @@ func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 		}
 	}
 	switch {
-	case alones == 1 && ranks > 1: // the others wait for this one, whichever rank they name
+	case alones == 1 && ranks > 1: // the others wait for this rank, even if they name another
 		i := slices.IndexFunc(failed, func(f Failure) bool { return f.Alone })
 		return failed[i].Rank, true
 	case alones > 0:

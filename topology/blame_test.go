@@ -57,8 +57,8 @@ func breaks(t *testing.T, a *Authority, id string, alone bool) (fenced bool) {
 	return fenced
 }
 
-// TestBlameFences: a node that breaks three epochs in a row is fenced while the others serve, and
-// comes back later for one more try.
+// TestBlameFences: a node that breaks three epochs in a row is fenced while the others serve. It is
+// readmitted later.
 func TestBlameFences(t *testing.T) {
 	a := serving(t, "a", "b", "c")
 	for i := range 3 {

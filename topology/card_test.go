@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestCardComputesAlone: a node with a graphics card has the whole model, and the others are spares. They
-// take over when it is lost, and give way when a card joins.
+// TestCardComputesAlone: a node with a graphics card has the whole model, and the others are spares.
+// After its loss the others have the model, until a card joins.
 func TestCardComputesAlone(t *testing.T) {
 	a := testAuthority(3)
 	part := func() string {

@@ -14,7 +14,7 @@ import (
 // sender has given them up.
 type leaseWorld struct {
 	r        *rand.Rand
-	blind    bool // a mutant: the store does not compare revisions
+	blind    bool // the store does not compare revisions, for a test of the checker
 	now      time.Duration
 	claim    Claim
 	revision uint64

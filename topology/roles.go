@@ -60,14 +60,14 @@ func split(nodes []Node) (decode, prefill []Node) {
 	return decode, prefill
 }
 
-// DecodeNodes returns the nodes of a placement's decode group, of all of its nodes.
+// DecodeNodes returns the nodes of a placement's decode group. nodes are all of its nodes.
 func (p *Placement) DecodeNodes(nodes []Node) []Node { return nodes[:min(len(p.Slices), len(nodes))] }
 
-// PrefillNodes returns the nodes of a placement's prefill group, of all of its nodes.
+// PrefillNodes returns the nodes of a placement's prefill group. nodes are all of its nodes.
 func (p *Placement) PrefillNodes(nodes []Node) []Node { return nodes[min(len(p.Slices), len(nodes)):] }
 
-// RoleOf returns the role of the group that has a node, of all nodes of a placement; "": none has it,
-// or there is no prefill group.
+// RoleOf returns the role of the group that has a node. nodes are all nodes of the placement. "": no
+// group has the node, or there is no prefill group.
 func (p *Placement) RoleOf(nodes []Node, id string) Role {
 	is := func(n Node) bool { return n.ID == id }
 	switch {

@@ -31,8 +31,8 @@ type Cost struct {
 	Open        bool   `json:"open"`                 // more cost may be added
 	NextEpoch   uint32 `json:"next_epoch,omitempty"` // epoch that serves next
 	StallMillis int64  `json:"stall_ms"`             // from the end until the next placement served
-	// Interrupted sequences: their number, those that continued or ended normally, and those
-	// that ended with an error.
+	// Numbers of interrupted sequences: all of them, the ones that continued or ended normally, and the
+	// ones that ended with an error.
 	Streams int `json:"streams"`
 	WentOn  int `json:"went_on"`
 	Failed  int `json:"failed"`

@@ -22,8 +22,8 @@ const (
 	loginLimit = 5 // seconds
 )
 
-// excess returns the connections to end: all but the newest most of those that have not logged in.
-// since holds when each was first seen.
+// excess returns the connections to end. Of the connections without a login, the newest `most` stay.
+// since has the time at which each was first observed.
 func excess(since map[netip.AddrPort]time.Time, most int) []netip.AddrPort {
 	if len(since) <= most {
 		return nil

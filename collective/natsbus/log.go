@@ -17,8 +17,8 @@ import (
 type serverLog struct {
 	log    *slog.Logger
 	rate   *lograte.Limiter        // unknown clients can connect and cause lines
-	fatal  *atomic.Pointer[string] // why the server gave up, or nil
-	broken *atomic.Pointer[string] // why JetStream stopped writing, or nil
+	fatal  *atomic.Pointer[string] // reason why the server ended, or nil
+	broken *atomic.Pointer[string] // reason why JetStream stopped writing, or nil
 }
 
 func (l serverLog) write(level slog.Level, format string, v []any) {
@@ -37,7 +37,7 @@ func (l serverLog) Warnf(format string, v ...any) {
 	case strings.Contains(format, "DO NOT USE IN PRODUCTION"):
 		return // about certificates not checked by host name: security checks them against the cluster key
 	}
-	l.write(slog.LevelDebug, format, v) // about strangers, elections and snapshots: the store reports what persists
+	l.write(slog.LevelDebug, format, v) // about failed logins, elections and snapshots: the store reports lasting faults
 }
 
 func (l serverLog) Fatalf(format string, v ...any) {

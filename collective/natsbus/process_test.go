@@ -223,8 +223,8 @@ func TestProcesses(t *testing.T) {
 					continue
 				}
 				got := r.expect(t, "failed")
-				// If only the deadline detects it, a rank that was ahead also blames the ranks that
-				// wait for the dead one.
+				// If only the deadline detects the loss, a rank that was ahead also blames the ranks
+				// that wait for the lost rank.
 				if got != c.want && !(c.want == "true false [2]" && strings.HasPrefix(got, "true false") && strings.Contains(got, "2")) {
 					t.Errorf("rank %d failed with %q, want %q", i, got, c.want)
 				}

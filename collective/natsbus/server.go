@@ -34,8 +34,8 @@ type Server struct {
 	closed bool
 }
 
-// Start brings up the embedded server and its listeners. It does not wait for
-// other servers: [Transport.Ready] does.
+// Start starts the embedded server and its listeners. It does not wait for other servers;
+// [Transport.Ready] does.
 func Start(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// TestStoreMemberReplaced: one of three servers is lost for good. Its replacement gets the messages
-// and counts as a member, so the store survives the loss of one more of the first three. If the
-// lost server returns, it is not a member.
+// TestStoreMemberReplaced: one of three servers is lost permanently. Its replacement gets the messages
+// and counts as a member, so the store survives the loss of one more of the first three. If the lost
+// server returns, it is not a member.
 func TestStoreMemberReplaced(t *testing.T) {
 	servers := startStores(t)
 	nc, err := servers[0].Connect("jobs")

@@ -18,9 +18,9 @@ import (
 // random token that never leaves the process, with exactly the permissions that the connection needs.
 // Ranks of other processes use a ticket, to subscribe to the messages of this process for them. Only
 // holders of the mesh's secret can write tickets. A ticket answers one nonce of one listener, so
-// without TLS a process that takes over the port of a dead one gets no login that it can use again.
-// Logins are tokens rather than user names because a reload (AddRoute) closes clients whose user name
-// is not in the server's own list.
+// without TLS a process on the port of an ended server gets no login that it can use again. Logins are
+// tokens rather than user names because a reload (AddRoute) closes clients whose user name is not in
+// the server's own list.
 type users struct {
 	cluster string
 	secrets func() []string // accepted secrets, the current one first
