@@ -89,7 +89,7 @@ type Batcher struct {
 	stop    sync.Once
 	err     atomic.Pointer[error]
 
-	// Owned by the actor's goroutine.
+	// Only the actor's goroutine uses the following fields.
 	state    *State
 	tickets  map[string]*ticket
 	quit     chan struct{} // ends the ticker
@@ -187,7 +187,7 @@ func (b *Batcher) ResetPrefixCache() { b.send(ResetPrefixCache{}) }
 // EndSession frees the cache of a session that waits for its next turn.
 func (b *Batcher) EndSession(session string) { b.send(EndSession{session}) }
 
-// Place announces a working cluster.
+// Place announces a working placement.
 func (b *Batcher) Place(p Placed) { b.send(p) }
 
 // PrefillDone reports the end of a read of the prefill group.
@@ -202,7 +202,7 @@ func (b *Batcher) TakeDone(number uint64, err error) {
 	b.send(t)
 }
 
-// Unplace reports that no cluster works. All running requests return to the queue.
+// Unplace reports that there is no working placement. All running requests return to the queue.
 func (b *Batcher) Unplace(reason string) { b.send(Unplaced{Reason: reason}) }
 
 // Snapshot describes the current state.

@@ -229,7 +229,7 @@ func TestActorStepDeadline(t *testing.T) {
 	})
 }
 
-// Stop ends requests that are left, with a reason.
+// Stop ends the remaining requests with a reason.
 func TestActorStopEndsRequests(t *testing.T) {
 	defer goleak.VerifyNone(t, deadLetterTimer)
 	f, b := start(t, Config{}, Options{})

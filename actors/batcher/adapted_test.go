@@ -143,8 +143,8 @@ func resultsOf(p *plan.Plan) (out []Result) {
 	return out
 }
 
-// TestAdapterRefused: an adapter that no node can hold is refused with numbers, and one that cannot be
-// loaded ends its requests with the reason.
+// TestAdapterRefused: a request with an adapter that no node can hold is refused with the sizes. If an
+// adapter cannot be loaded, its requests end with the reason.
 func TestAdapterRefused(t *testing.T) {
 	s := testState(t, nil)
 	s.Step(adaptedSocket(100))
@@ -168,7 +168,7 @@ func TestAdapterRefused(t *testing.T) {
 	}
 }
 
-// TestAdaptersTakeTurns: requests of more adapters than fit all end.
+// TestAdaptersTakeTurns: all requests end if they have more adapters than memory can hold.
 func TestAdaptersTakeTurns(t *testing.T) {
 	s := testState(t, nil)
 	s.Step(adaptedSocket(100))

@@ -6,7 +6,7 @@ import (
 )
 
 // draftRows is the module that lets decode rows have more than one token: output tokens that are known, and
-// drafts of those that come next (package drafts).
+// drafts of the next tokens (package drafts).
 type draftRows struct {
 	s *State
 	drafts.Drafter

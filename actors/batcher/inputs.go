@@ -35,10 +35,10 @@ type Spec struct {
 	Deadline       int64 // in milliseconds of Tick; the request fails after it; 0: none
 
 	// Context is the number of tokens at the beginning of the prompt that are a fixed context. Prefill
-	// reads only these, or the sequence starts as a fork of one that has read them. The other tokens
-	// become decode rows. 0: the policy decides. With Hold the cache stays after the first token,
-	// until Cancel, for later requests with the same beginning. It is the first to be preempted when
-	// memory is short, and is read again when there is room.
+	// reads only these, or the sequence starts as a fork of a sequence that has read them. The other
+	// tokens become decode rows. 0: the policy decides. With Hold the cache stays after the first
+	// token, until Cancel, for later requests with the same beginning. It is the first to be preempted
+	// when memory is short, and is read again when there is room.
 	Context int
 	Hold    bool
 
@@ -51,8 +51,8 @@ type Spec struct {
 	// Emitted are earlier output tokens, for a job that continues after its coordinator died. The
 	// sequence is rebuilt, and the output continues with the next index.
 	Emitted []int32
-	// Prefill is the number of a prefill for the decode group; 0: the request is none. The request ends with
-	// its prompt: its cache stays until Cancel, and Effects.Exports has the result.
+	// Prefill is the number of a read for the decode group; 0: the request has another purpose. The request
+	// ends with its prompt: its cache stays until Cancel, and Effects.Exports has the result.
 	Prefill uint64
 
 	// Accepted means that the request is an acknowledged job, so a full queue or a drain does not
@@ -78,7 +78,7 @@ type Unread struct {
 	Yes bool
 }
 
-// StepDone is the result of the step in flight. It has no effect if its epoch or step is another.
+// StepDone is the result of the step in flight. It has no effect if its epoch or step differs.
 type StepDone struct {
 	Epoch   uint32
 	Step    uint64
@@ -116,7 +116,7 @@ type Placed struct {
 	OnePass bool
 }
 
-// Unplaced reports that no cluster works now.
+// Unplaced reports that there is no working placement.
 type Unplaced struct{ Reason string }
 
 // Tick sets the time, in milliseconds since a fixed moment. Time never goes back.

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestDecodeSteps: on one socket, a plan that only decodes has as many passes as the time of a step,
-// the tokens that are left, and the memory allow. The output is the same as with single steps.
+// TestDecodeSteps: on one socket, the number of passes of a decode-only plan is limited by the time of
+// a step, the remaining tokens, and the memory. The output is the same as with single steps.
 func TestDecodeSteps(t *testing.T) {
 	const tokens = 101
 	for _, c := range []struct {

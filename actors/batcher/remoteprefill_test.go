@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestTakesAreBounded: caches beyond those that a socket takes at once wait in the prefill group, and
-// the next one follows when one has arrived.
+// TestTakesAreBounded: a socket takes a bounded number of caches at once. The others wait in the
+// prefill group, and the next one follows when a cache has arrived.
 func TestTakesAreBounded(t *testing.T) {
 	const prompts = plan.MaxTaking + 6
 	s := testState(t, func(c *Config) {

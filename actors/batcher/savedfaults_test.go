@@ -196,8 +196,8 @@ func TestOneFileOfASession(t *testing.T) {
 	}
 }
 
-// TestEndedWhileAway: a session ends while a node with a file of it is away. The node removes the file when it is there
-// again, also if it fails to at first. A newer session of the name keeps its file.
+// TestEndedWhileAway: a session ends while a node with a file of it is absent. The node removes the file after
+// its return, also after a failed attempt. A newer session of the name keeps its file.
 func TestEndedWhileAway(t *testing.T) {
 	b := idleNode(t, "b", 1, 0, 4)
 	both := []Socket{idleNode(t, "a", 1, 0, 2), idleNode(t, "b", 1, 2, 4)}
@@ -233,8 +233,8 @@ func TestEndedWhileAway(t *testing.T) {
 	}
 }
 
-// TestLateWriteOfEndedSession: the write of a session's cache ends after the session. Its file is removed, unless a newer
-// session of the name has begun: that one keeps its file.
+// TestLateWriteOfEndedSession: the write of a session's cache ends after the session. Its file is removed. If a
+// newer session of the name has begun, the file stays.
 func TestLateWriteOfEndedSession(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		g := newIdleRig(t, []Socket{idleNode(t, "a", 4, 0, 2), idleNode(t, "b", 4, 2, 4)})

@@ -54,7 +54,7 @@ type cluster struct {
 	blocks           map[uint64][]*kvcache.Segment // blocks of the prefix cache by rank
 	texts            map[uint64][]int32            // tokens of each block and all blocks before it
 	warm             int                           // number of tokens that sequences began with
-	summed, unsummed int                           // ranks that went on from sums, and blocks whose sums were dropped
+	summed, unsummed int                           // ranks that continued from sums, and blocks whose sums were dropped
 
 	swept    int // prompts' groups of layers
 	inFiles  int // sweeps of prompts whose residual stream is in files
@@ -106,8 +106,8 @@ func (c *cluster) close() {
 	}
 }
 
-// inherit creates the cluster of the next epoch. Rank i is rank from[i] of c with its caches, or a
-// new socket for none. All other ranks are gone.
+// inherit creates the cluster of the next epoch. Rank i is rank from[i] of c with its caches, or a new
+// socket for none. All other ranks are lost.
 func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
 	next := newCluster(c.t, epoch, nil)
 	next.spills, next.lost = c.spills, c.lost

@@ -23,7 +23,7 @@ func TestSnapshotPlaces(t *testing.T) {
 	defer at.close()
 	s.Step(Placed{Epoch: 1, Sockets: sockets})
 	for i, c := range []struct {
-		tokens, same int // of the prompt, and those that are the text's
+		tokens, same int // tokens of the prompt, and its first tokens that equal the text
 		want         int // found in the cache
 		kept         []int
 	}{

@@ -15,7 +15,7 @@ type Tile struct {
 // gatherTiles yields the tiles that a rank sends to all others.
 type gatherTiles func(b *Batch, rank int, yield func(Tile))
 
-// pairTiles yields the tiles that one rank sends to another.
+// pairTiles yields the tiles that rank from sends to rank to.
 type pairTiles func(b *Batch, from, to int, yield func(Tile))
 
 // gathered and paired return lists of tiles, valid until the next call.

@@ -11,8 +11,8 @@ func (o Op) usesCaches() int {
 	return index(o == OpAttend || o == OpAttendLatents || o == OpDelta || o == OpPutKV)
 }
 
-// Follow keeps the batch behind another micro-batch of the same step where they share caches. It must be
-// called after Reset of both, before they run through the layers.
+// Follow makes the batch wait for another micro-batch of the same step in layers where they share
+// caches. It must be called after Reset of both, before they run through the layers.
 func (b *Batch) Follow(before *Batch) { b.order.Follow(&before.order) }
 
 // Join takes over the result of micro-batches whose segments divide those of b, after they have run

@@ -128,8 +128,8 @@ func within(bias []float32, r topology.Range) []float32 {
 	return bias[r.Lo:r.Hi]
 }
 
-// panelRows widens a range of output rows to whole kernel panels. The extra rows are computed
-// correctly and not needed.
+// panelRows widens a range of output rows to whole kernel panels. The results of the extra rows are
+// correct and not used.
 func panelRows(lo, hi, limit int) topology.Range {
 	if lo == hi {
 		return topology.Range{}

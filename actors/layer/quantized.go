@@ -10,9 +10,9 @@ import (
 // to blocks of 40 bytes for every 32 numbers, while it is in that thread's CPU cache. This saves a
 // synchronization of the threads. On several ranks it happens before the exchange: 0.31 of the
 // bytes cross the wire, and each input is quantized once instead of on every rank. The residual
-// stream cannot be quantized, so it is not replicated: each rank owns some rows, adds the sums
-// for them, and sends their quantized norm to all ranks. The blocks equal those that the product
-// would compute, so the bits are the same.
+// stream cannot be quantized, so it is not replicated: each rank owns some rows, adds the sums for
+// them, and sends their quantized norm to all ranks. The blocks equal those of the product itself, so
+// the bits are the same.
 //
 // Bytes received by all ranks per row, for n ranks, hidden size h, FFN size f, attention as wide as
 // hidden, and mapping gather: 4(n-1)(3h+f) without quantization; with it, 1.25(n-1)(3h+f) for blocks

@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestCachesOutliveTheirEpoch checks that sequences continue with equal tokens and scores in a
-// later epoch with fewer sockets: with the owner's cache, or with the replica if the owner is gone,
-// and whether or not the coordinator got the result of the last step.
+// TestCachesOutliveTheirEpoch checks that sequences continue with equal tokens and scores in a later
+// epoch with fewer sockets. They use the owner's cache, or the replica if the owner is lost, with and
+// without a delivered result of the last step.
 func TestCachesOutliveTheirEpoch(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8",
 		"sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
@@ -57,7 +57,7 @@ func TestCachesOfFamiliesOutliveTheirEpoch(t *testing.T) {
 		t.Fatalf("%d reference models, %v", len(dirs), err)
 	}
 	if !raceEnabled && !testing.Short() {
-		dirs = append(dirs, "../../models/dace/config.json") // the bundled one that no test above has
+		dirs = append(dirs, "../../models/dace/config.json") // the bundled model, which no test above has
 	}
 	for i, file := range dirs {
 		dir := filepath.Dir(file)

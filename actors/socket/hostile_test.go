@@ -130,8 +130,8 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 }
 
 // play sends a session to new sockets, including the messages after a refusal, and retires the sockets.
-// It returns the first refusal. The test fails without a reply, if too much memory is allocated, or
-// if cache bytes are left.
+// It returns the first refusal. The test fails without a reply, if too much memory is allocated, or if
+// cache bytes remain.
 func (v *victims) play(session []pb.Message) (refused error) {
 	v.t.Helper()
 	var before, after runtime.MemStats

@@ -38,8 +38,8 @@ type Wanted struct {
 	Bytes int64
 }
 
-// Load is an adapter that every socket must load, and those that stay in its memory. All others leave
-// before.
+// Load is an adapter that every socket must load, and the adapters that stay in its memory. All others
+// leave first.
 type Load struct {
 	ID     lora.ID
 	Keep   []lora.ID

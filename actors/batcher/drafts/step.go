@@ -10,7 +10,7 @@ type Step struct {
 	d         *Drafter
 	drafts    bool // rows may have drafts
 	sequences int
-	tokens    int   // rows that are left
+	tokens    int   // remaining rows
 	scores    int   // log-probabilities that the reply has room for
 	open      []Row // with drafts that compete for the rows of the step
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// network is the time of steps: reading the weights and computing rows, and waiting for the network.
+// network has the times of a step: to read the weights, to compute a row, and to wait for the network.
 type network struct{ read, row, wait float64 }
 
 func (w network) step(p *plan.Plan) (micros, waited float64) {
@@ -92,8 +92,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// A fixed number holds for all steps, as far as the nodes support it. While something else is tried, nothing
-// is measured.
+// All steps have a fixed number, or the largest that the nodes support. During other trials, nothing is
+// measured.
 func TestFixed(t *testing.T) {
 	for _, c := range [][3]int{{2, 2, 2}, {2, 1, 1}, {1, 2, 1}, {2, 0, 1}} {
 		x, p := New(c[0], c[1]), filled(decode(4))

@@ -31,11 +31,12 @@ type Prompt struct {
 	Done     Done   // from Ready on
 	failures int
 
-	// Scores are those of the prompt so far, in the batcher of the prefill group.
+	// Scores are the log-probabilities of the prompt so far, in the batcher of the prefill group.
 	Scores []report.PromptLogprob
 }
 
-// Done is the end of a read. Cache rows and sample are those after the last token that prefill reads.
+// Done is the end of a read. The cache rows and the sample follow from the last token that prefill
+// reads.
 type Done struct {
 	Number uint64 // of the read
 	Err    string // why there is no cache; "": there is one, or Pooled

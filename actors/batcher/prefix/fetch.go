@@ -136,9 +136,9 @@ func (f *Fetches) restore(o *Fetch) {
 }
 
 // Spread makes all sockets fetch the blocks of an ended sequence, up to a number of tokens of its text.
-// They are behind its first `prompt` blocks, which the cache must have. A request with the same text waits
-// for them. It returns false if nothing is fetched. Otherwise the sequence keeps its memory until Free
-// is called.
+// They follow its first `prompt` blocks, which the cache must have. A request with the same text waits for
+// them. It returns false if nothing is fetched. Otherwise the sequence keeps its memory until Free is
+// called.
 func (f *Fetches) Spread(x *Text, prompt, tokens int, of Sequence, seq uint64, owner int) bool {
 	if n := len(x.Blocks); n < prompt || n > 0 && !x.Blocks[n-1].Cached || f.now < f.ownAfter || f.Count(true) >= maxFetches {
 		return false

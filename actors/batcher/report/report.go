@@ -86,7 +86,7 @@ func (o *Outage) Reused(own, copies uint64) {
 type Snapshot struct {
 	Epoch    uint32
 	Placed   bool
-	Unplaced string // why no cluster works
+	Unplaced string // reason why there is no working placement
 	Draining bool
 
 	Step            uint64 // the newest that was started
@@ -105,7 +105,7 @@ type Snapshot struct {
 	ThreadShift     int  // plan.ThreadShift of the newest step
 	MicroBatches    int  // of the newest step
 	Trying          bool // shifts are being tried for steps of this kind
-	// Trials are the microseconds of a pass of each plan that the choice rests on, by thread
-	// shift; nil for steps that do more than decode.
+	// Trials are the microseconds of a pass of each measured plan, by thread shift; nil for steps that
+	// do more than decode.
 	Trials [][]float64
 }

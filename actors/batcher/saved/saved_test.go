@@ -156,7 +156,7 @@ func TestStaleNameAgain(t *testing.T) {
 	e.wants(2, 0, "s[1] ", "a", "b")
 	e.wants(3, 0, "s[0] ", "b")
 	e.Done(Done{Number: e.number}, 0)
-	e.wants(4, 0, "", "a", "b") // a was away, and has the file
+	e.wants(4, 0, "", "a", "b") // a was absent, and has the file
 	e.Writes("s", "b")
 	e.wants(5, 0, "", "a", "b")
 	e.Wrote("s", "b")

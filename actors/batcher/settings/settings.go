@@ -49,8 +49,8 @@ type Config struct {
 	StepTargetMillis int64
 	// TrialRounds is the number of times that each thread count is tried for a kind of steps; 8.
 	TrialRounds int
-	// MicroBatches is plan.MicroBatches of every step, as far as the nodes support it; 0: chosen for each kind
-	// of steps.
+	// MicroBatches is plan.MicroBatches of every step, at most the number that the nodes support; 0: chosen
+	// for each kind of steps.
 	MicroBatches int
 	// Guess is for tests. It returns the tokens after a position, which are always tried as drafts.
 	Guess func(id string, position int) []int32

@@ -24,8 +24,8 @@ type placements struct {
 	layers int   // caches
 	slots  []int // of each layer, the most that a row reads
 	scored int   // the most that a row reads whose policy evicts by attention, in whole runs; 0: there is none
-	// Decode rows that are computed together, one run after another: a token may take the slot of one that the
-	// token before it attends to.
+	// Decode rows that are computed together, one run after another. A token may take the slot of a token that
+	// the previous token attends to.
 	runs []topology.Range
 }
 

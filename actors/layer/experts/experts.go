@@ -35,7 +35,8 @@ type Weights struct {
 	DenseFFN     *DenseFFN      // the shared FFN is a dense one with norms of its own; or nil
 }
 
-// Matrices returns the router and the shared experts, and Banks the others, as far as this socket has them.
+// Matrices returns this socket's matrices of the router and the shared experts, and Banks those of the
+// other experts.
 func (w *Weights) Matrices() (all []*tensor.Weight) {
 	for _, m := range [...]*tensor.Weight{w.Router, w.SharedGate, w.SharedUp, w.SharedDown, w.SharedFactor} {
 		if m != nil {

@@ -11,7 +11,8 @@ import (
 // that count; each token leaves a record.
 func (b *Rows) decodeHead(t *task) {
 	t.State.Settle(t.head, b.outAt(t.First, t.head*b.Group()))
-	// A single token after those that count reads the state. Others need a copy that advances.
+	// A run of one token directly after the committed ones reads the state. Other runs need a copy of
+	// the state, which they advance.
 	single := t.N == 1 && t.Start == t.base
 	var copies *[]float32
 	if !single {

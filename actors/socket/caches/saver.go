@@ -97,8 +97,8 @@ func (c *Caches) FindSaved(k tier.Key) *proto.SavedReply {
 	return &proto.SavedReply{Prompt: uint32(f.Prompt), Tokens: uint32(f.Tokens), Digest: f.Digest[:]}
 }
 
-// DropSaved removes the cache of a session from the disk, and not one that is written later. It calls done afterwards,
-// from any goroutine, or at once with an error if too many wait for that.
+// DropSaved removes the cache of a session from the disk. It does not remove a cache that is written later. It
+// calls done afterwards, from any goroutine, or at once with an error if too many wait for that.
 func (c *Caches) DropSaved(k tier.Key, done func(error)) {
 	if c.saver == nil {
 		done(nil)

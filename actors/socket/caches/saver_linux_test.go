@@ -78,8 +78,8 @@ func (x *savingSocket) take(seq uint64) <-chan savedEnd {
 	return end
 }
 
-// TestSaveAcrossEpochs: an epoch that begins while a cache is written opens its sequence again, with the same cache. The
-// write goes on. If the sequence gets another cache, the write ends.
+// TestSaveAcrossEpochs: an epoch that begins while a cache is written opens its sequence again, with the same
+// cache. The write continues. If the sequence gets another cache, the write ends.
 func TestSaveAcrossEpochs(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		x := newSavingSocket(t, 1<<28)
@@ -164,8 +164,8 @@ func TestSaveWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestLoadFromHungDisk: a load from a disk that hangs ends, and frees its memory. Steps go on meanwhile. The next load
-// is refused at once.
+// TestLoadFromHungDisk: a load from a hanging disk ends and frees its memory. Steps continue meanwhile. The
+// next load is refused at once.
 func TestLoadFromHungDisk(t *testing.T) {
 	x := newSavingSocket(t, 1<<28)
 	if got := <-x.save(); got.err != nil {

@@ -284,7 +284,7 @@ func (l lent) find(seq uint64, block rowblock.Block) []byte {
 	return nil
 }
 
-// add keeps a body, and drops the oldest ones that are then too many.
+// add keeps a body, and drops the oldest bodies above the limits.
 func (l *lent) add(x lentBody) {
 	*l = append(*l, x)
 	bytes := 0

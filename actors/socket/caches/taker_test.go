@@ -17,7 +17,7 @@ func TestLentBodies(t *testing.T) {
 		l.add(lentBody{uint64(i), block(i), make([]byte, 1+i)})
 	}
 	for i := range lentBodies + 1 {
-		if got := len(l.find(uint64(i), block(i))); got != (1+i)*min(i, 1) { // the oldest is gone
+		if got := len(l.find(uint64(i), block(i))); got != (1+i)*min(i, 1) { // the oldest was dropped
 			t.Errorf("block %d has %d bytes", i, got)
 		}
 	}

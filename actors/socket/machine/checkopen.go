@@ -192,8 +192,8 @@ func checkFork(o *plan.Open, q, from *Sequence) error {
 	return nil
 }
 
-// checkShared checks the blocks of the prefix cache that a prompt begins with: the first
-// blocks of a text, in order, as far as the policy allows. The same plan may keep them.
+// checkShared checks the blocks of the prefix cache that a prompt begins with: the first blocks of a
+// text, in order, up to the limit of the policy. The same plan may keep them.
 func (m *Machine) checkShared(o *plan.Open, seqs *sequences) error {
 	n := len(o.Prefix)
 	switch {

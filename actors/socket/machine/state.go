@@ -22,7 +22,7 @@ const (
 	Ready    Phase = "ready"
 	Stepping Phase = "stepping"
 	Failed   Phase = "failed"  // the epoch is broken; a newer one must begin
-	Stopped  Phase = "stopped" // for good; Proto.Actor may still deliver messages
+	Stopped  Phase = "stopped" // final; Proto.Actor may still deliver messages
 )
 
 // Errors that callers distinguish.

@@ -29,8 +29,8 @@ func packed(t *testing.T, seed int) *tensor.Weight {
 	return w
 }
 
-// TestCache checks that stored weights are loaded again. Whatever damage the file has, load returns the
-// right weights or none.
+// TestCache checks that stored weights are loaded again. From a damaged file, load returns the right
+// weights or none.
 func TestCache(t *testing.T) {
 	pool := tensor.NewPool(2)
 	defer pool.Close()

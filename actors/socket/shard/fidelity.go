@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
-// Fidelity is how near weights in memory are to those in the files.
+// Fidelity measures the difference between weights in memory and in the files.
 type Fidelity struct {
 	Read  bool // rows were read from the files, not only from the cache on disk
 	Type  tensor.DType
