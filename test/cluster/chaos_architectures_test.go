@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// architectures are tested with faults: in every run those without long, all by make chaos. The
-// tiny ones are random models from the goldens of package model.
+// architectures are tested with faults. Every run tests the ones without long, and make chaos tests
+// all. The tiny ones are random models from the goldens of package model.
 var architectures = []struct {
 	name       string
 	tiny, long bool

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
-// TestChaosTooFew loses more nodes than it can tolerate: first so many that a prompt does not fit
-// in the remaining memory, then all, then also the coordinator. Jobs are accepted and kept
+// TestChaosTooFew loses more nodes than a cluster can tolerate. At first a prompt does not fit in the
+// remaining memory, then all nodes are lost, then also the coordinator. Jobs are accepted and kept
 // throughout, and requests get a reason. When the nodes return, everything completes as in the
 // undisturbed run.
 func TestChaosTooFew(t *testing.T) {

@@ -144,7 +144,7 @@ func (x *networked) whole(t *testing.T) {
 	x.serves(x.active, recoverLimit)
 }
 
-// networkFault is one way in which a network is bad while a story runs.
+// networkFault is a fault of the network that lasts for a whole story.
 type networkFault struct {
 	name string
 	do   func(x *networked)
@@ -274,7 +274,7 @@ func (x *networked) checkJobs(t *testing.T, ids []string) {
 	}
 }
 
-// networkRow is a story on a bad network. Those with always run in CI.
+// networkRow is a story with a fault of the network. The rows with always run in CI.
 type networkRow struct {
 	fault  networkFault
 	story  networkStory
@@ -310,8 +310,8 @@ var addressRows = []networkRow{
 	{loss1, isolated, false},
 }
 
-// TestChaosNetwork runs each story on a bad network. Streams and jobs equal those of an undisturbed
-// cluster, and four nodes serve when the network is good again.
+// TestChaosNetwork runs each story with a fault of the network. Streams and jobs equal those of an
+// undisturbed cluster, and four nodes serve after the fault.
 func TestChaosNetwork(t *testing.T) {
 	if os.Getenv("CI") != "true" {
 		testlevel.NeedLong(t)

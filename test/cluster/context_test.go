@@ -15,11 +15,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
-// TestFixedContexts: many users ask about a text that was read once. Every token and
-// log-probability equals that of a single node on three and four nodes, also when the owner of the
-// text is killed during the answers. Then all processes are killed and others start with the store
-// and the prefix disk. The text is still available without being created again, and is read from
-// disk.
+// TestFixedContexts: many requests begin with a text that was read once. Every token and
+// log-probability equals that of a single node on three and four nodes, also when the owner of the text
+// is killed during the answers. Then all processes are killed and others start with the store and the
+// prefix disk. The text is still available without being created again, and is read from disk.
 func TestFixedContexts(t *testing.T) {
 	testlevel.NeedLong(t)
 	parallel(t)

@@ -76,9 +76,9 @@ func (m *machine) token(args ...string) (addr, token string) {
 	return found[1], found[2]
 }
 
-// TestJoinMachines is the story of several machines: the first one prints a line, the second
-// one runs it, a stream outlives the second, which comes back without a token. Tokens that are
-// wrong, revoked or expired are refused by name, and so is a man in the middle.
+// TestJoinMachines: the first machine prints a command, and a second machine joins with it. A stream
+// outlives the second machine, which returns without a token. Wrong, revoked and expired tokens and a
+// man in the middle are refused with the reason.
 func TestJoinMachines(t *testing.T) {
 	testlevel.NeedLong(t)
 	w := newWire(t, true)

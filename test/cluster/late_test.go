@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// late acts as a coordinator of an ended epoch, like one that wakes up after being frozen: its
-// messages reach nodes that serve a newer epoch. It returns the violations.
+// late acts as a coordinator that was frozen during the end of its epoch: its messages reach nodes that
+// serve a newer epoch. It returns the violations.
 func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 	t.Helper()
 	server, client, err := clusterKey.TLS(security.Identity{Role: security.RoleCoordinator, ID: "late"})

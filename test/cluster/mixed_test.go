@@ -14,8 +14,7 @@ import (
 // Builds of earlier revisions in one cluster with this one, as during a rolling upgrade. CI tries
 // the build before this wire version, `make mixed` also the others.
 
-// onePass is a build of wire version 5 that silently drops StepRequest.passes. With it, a cluster
-// ended an epoch every ten seconds.
+// onePass is a build of wire version 5 that silently drops StepRequest.passes.
 const onePass = "e03f502"
 
 func mixedInFull() bool { return os.Getenv("SHOAL_MIXED") != "" }

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestNames is the story of machines with names and IPv6 only. They join by name with a token, and find each other
-// again when they return with other addresses. A name that does not resolve is tried again.
+// TestNames: machines have names and IPv6 only. They join by name with a token, and reach each other after they
+// return with other addresses. A name that does not resolve is tried again.
 func TestNames(t *testing.T) {
 	testlevel.NeedLong(t)
 	parallel(t)

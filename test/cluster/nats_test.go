@@ -100,7 +100,7 @@ func TestExternalNATS(t *testing.T) {
 		same(t, "NATS restarted", reqs, want, got)
 		both[i].waitNodes(2, recoverLimit)
 	}
-	// The subscriptions of old epochs are gone with their groups.
+	// The subscriptions of old epochs end with their groups.
 	testutil.Eventually(t, patience, "subscriptions as before", func() (bool, string) {
 		now := ns.NumSubscriptions()
 		return now == served, fmt.Sprintf("%d, before %d", now, served)

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestReleaseRaces: a request that starts at the moment another one ends finds the other's bytes
-// free, whichever message arrives first. Nothing leaks.
+// TestReleaseRaces: a request that starts at the end of another request gets its bytes, for any order
+// of the messages. No bytes leak.
 func TestReleaseRaces(t *testing.T) {
 	testlevel.NeedLong(t)
 	for _, n := range []int{1, 2} {

@@ -57,7 +57,7 @@ type storeCluster struct {
 	nodes    []*process
 }
 
-// newKept places the data directories of its nodes on the given disks, as far as there are any.
+// newKept starts a storeCluster. Node i has its data directory on disks[i], if that exists.
 func newKept(t *testing.T, members string, nodes int, disks ...string) *storeCluster {
 	k := &storeCluster{pair: &pair{t: t, members: members, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}},
 		nodes: make([]*process, nodes)}
@@ -163,7 +163,7 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	}
 	k.copies(0)
 	k.check(0, "before", work, want, before)
-	k.nodes[1].kill(t) // c0 and n2 are left
+	k.nodes[1].kill(t) // c0 and n2 remain
 	after := k.jobs(0, "after", work)
 	k.check(0, "after", work, want, after)
 

@@ -36,7 +36,7 @@ func awaitSequence(t *testing.T, c *system, state, node string) {
 
 // TestRolesOutliveNodes kills nodes of each role while 8 prompts are read, while caches move and while
 // streams decode. Each stream has the tokens and logprobs of one node without roles. At the end all nodes
-// of one role are gone, and those of the other do its work.
+// of one role are lost, and the nodes of the other role do its work.
 func TestRolesOutliveNodes(t *testing.T) {
 	reqs := longPrompts(8, 24)
 	want, _ := up(t, 1, "--kv-memory", "512MiB").undisturbed(t, reqs)

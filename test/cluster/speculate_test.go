@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestChaosSpeculation kills nodes while streams decode with drafts, from text and from a draft
-// model (here the model itself). Rejected drafts leave nothing behind on owners, on replicas and in
-// rebuilt caches. Tokens and logprobs equal a run without drafts.
+// TestChaosSpeculation kills nodes while streams decode with drafts, from text and from a draft model
+// (here the model itself). Rejected drafts leave no rows on owners, on replicas and in rebuilt caches.
+// Tokens and logprobs equal a run without drafts.
 func TestChaosSpeculation(t *testing.T) {
 	testlevel.NeedLong(t)
 	reqs := streaming(len(load()), 240) // drafts shorten the runs

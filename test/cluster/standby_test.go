@@ -139,9 +139,9 @@ func (p *pair) begun(i int, ids []string) (first []string) {
 	return first
 }
 
-// TestStandby: a coordinator is frozen, then one is killed, each with running jobs. The other one
-// takes over and the jobs continue. The frozen one changes nothing when it wakes, and exits with a
-// reason.
+// TestStandby: a coordinator is frozen, then one is killed, each with running jobs. The other
+// coordinator takes over and the jobs continue. The frozen coordinator changes nothing when it resumes,
+// and exits with a reason.
 func TestStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes over twice, some ten seconds each")
@@ -187,7 +187,7 @@ func TestStandby(t *testing.T) {
 	}
 	want := p.at[0].send(t, reqs, len(reqs))
 
-	// Frozen: c1 takes over, c0 wakes.
+	// c0 is frozen, c1 takes over, c0 resumes.
 	jobs := p.jobs(0, "frozen", reqs)
 	batch, input, text := p.batchOf(0, reqs)
 	first := p.begun(0, jobs)
@@ -222,7 +222,7 @@ func TestStandby(t *testing.T) {
 		t.Errorf("a job from before the store was replicated is %s", j.State)
 	}
 
-	// Killed: c0, now the standby, takes over from c1.
+	// c1 is killed, and c0, now the standby, takes over.
 	p.replicas(1, 2) // before the restart, so that c0's old copy is not counted
 	p.start(0, true)
 	p.copies(1)

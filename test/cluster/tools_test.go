@@ -28,7 +28,7 @@ func toolStreams() (reqs []request, want []string) {
 			b["speculate"] = "off"
 		}
 		says := fmt.Sprintf(`get_weather({"city": %q}) send_message({"to": "Nora", "text": "yellow harbor %d"})`, city, i)
-		if i%3 == 0 { // keeps too few tokens to remember the question; only the bits are compared
+		if i%3 == 0 { // the policy keeps too few tokens of the question; only the bits are compared
 			says, b["kv_policy"] = "", "snapstream:sink=4,recent=64,topk=128,obs=16,pool=7"
 		}
 		reqs = append(reqs, request{"calls of " + city, "/v1/chat/completions", b})

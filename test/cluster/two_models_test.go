@@ -76,8 +76,8 @@ func textVectors(t *testing.T, c *system, texts []string) (out []string) {
 	return out
 }
 
-// TestJobsOfTwoModels kills the coordinator while jobs of two models run, and starts it again with the models in
-// the other order. Every job completes on its own model, also one that named none.
+// TestJobsOfTwoModels kills the coordinator while jobs of two models run, and starts it again with the models
+// in the other order. Every job completes on its own model, also a job without a model's name.
 func TestJobsOfTwoModels(t *testing.T) {
 	data, chat, vectors := t.TempDir(), chatModel+",model-name=chat", vectorModel+",model-name=vectors"
 	c := up(t, 2, "--model", chat, "--model", vectors, "--data-dir", data)

@@ -48,8 +48,8 @@ func upPair(t *testing.T) (c *system, p *pair, reqs []request, want []string) {
 	return c, p, reqs, at.send(t, reqs, len(reqs))
 }
 
-// TestUpStandby: a coordinator of `shoal up --standby` is killed with running jobs. They continue
-// at the same address, under the other coordinator or the restarted one, whichever gets the lease.
+// TestUpStandby: a coordinator of `shoal up --standby` is killed with running jobs. They continue at
+// the same address, under the coordinator that gets the lease: the other one or the restarted one.
 // Afterwards both are present again.
 func TestUpStandby(t *testing.T) {
 	if testing.Short() {
@@ -73,7 +73,7 @@ func TestUpStandby(t *testing.T) {
 	t.Logf("killed: served again after %.1f s", p.serves(0, recoverLimit).Seconds())
 	p.check(0, "killed", reqs, want, jobs)
 	t.Logf("all jobs ended %.1f s after the kill", time.Since(began).Seconds())
-	p.copies(0) // the killed one is back with its copy
+	p.copies(0) // the killed coordinator has restarted with its copy
 	after, _ := p.state(0)
 	if after.Store.Term <= before.Store.Term || after.Epoch <= before.Epoch || len(after.Nodes) != 2 {
 		t.Errorf("after epoch %d of %+v comes epoch %d of %+v with %d nodes", before.Epoch, *before.Store,
@@ -122,7 +122,7 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	freeze(t, first)
 	defer func() { _ = syscall.Kill(first, syscall.SIGCONT) }() // otherwise it delays the end of a failed test
 
-	// Connections to the frozen one stay there; new ones reach the other.
+	// Connections to the frozen coordinator stay; new connections reach the other one.
 	at := &processCluster{t: t, httpClient: newHTTPClient(t, c.base, "")}
 	at.http.Transport.(*http.Transport).DisableKeepAlives = true
 	p.at = [2]*processCluster{at, at}
@@ -200,7 +200,7 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	}
 	p.check(0, "frozen", reqs, want, jobs)
 	p.check(0, "woke", slices.Repeat(small, len(late)), slices.Repeat(right, len(late)), late)
-	p.copies(0) // the old one is back with its copy
+	p.copies(0) // the first coordinator has its copy again
 	after, _ := p.state(0)
 	if after.Store.Term != taken.Store.Term || after.Store.Coordinator != taken.Store.Coordinator || after.Epoch != taken.Epoch {
 		t.Errorf("when it woke the cluster changed from epoch %d, %+v to %d, %+v", taken.Epoch, *taken.Store, after.Epoch, *after.Store)

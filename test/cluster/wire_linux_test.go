@@ -280,7 +280,7 @@ func (w *fakeWire) forward(from *port, b []byte) {
 		return // such as router solicitations of IPv6
 	}
 	now := time.Since(w.began)
-	if h.To.IsMulticast() { // obeys no rules
+	if h.To.IsMulticast() { // no rules apply
 		for _, to := range w.ports {
 			if to != from {
 				to.take(parcel{due: now, b: append([]byte(nil), b...)})

@@ -6,7 +6,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestPage drives the page of one cluster in a real browser like a user.
+// TestPage uses the page of one cluster in a real browser.
 func TestPage(t *testing.T) {
 	path := chromium(t)
 	args := []string{"--nodes", "4"}

@@ -258,7 +258,7 @@ func (s *session) measure(ctx context.Context, ops *counter) (res Result, err er
 			if n := ops.take(); micro == 0 {
 				res.Exchanges = n
 			}
-			if i == 0 { // not like the steps before it
+			if i == 0 { // not comparable with earlier steps
 				continue
 			}
 			for j, d := range []time.Duration{wall, time.Duration(reply.ComputeMicros) * time.Microsecond, t.Wait} {
