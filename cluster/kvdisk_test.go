@@ -125,7 +125,7 @@ func testKVDisk(t *testing.T, policy string) {
 		reads   int64
 		writes  int64
 		limit   int64
-		spills  bool // some
+		spills  bool // some sequences move rows to files
 		loses   bool
 	}{
 		{"files", 1, nil, all, all, 1 << 30, true, false},

@@ -60,8 +60,8 @@ func savedState(t *testing.T, e *Local) wire.SavedCachesState {
 }
 
 // TestSavedCachesOutliveTheCluster: each turn of a session runs in a new cluster, and begins with the cache in
-// the file that the last cluster wrote. The answers have the same bits as turns that compute all tokens,
-// under every policy that evicts or selects, on any number of sockets. After damage to the file, too.
+// the file that the last cluster wrote. The answers have the same bits as turns that compute all tokens, under
+// every policy that evicts or selects, on any number of sockets, also after damage to the file.
 func TestSavedCachesOutliveTheCluster(t *testing.T) {
 	policies := prefixPolicies[1:]
 	if testing.Short() {

@@ -222,7 +222,7 @@ func fingerprint(ck *checkpoint.Checkpoint, s *ServeConfig) string {
 	return print
 }
 
-// servedContext returns the context that nodes need to know: if the rotations of the model depend on it.
+// servedContext returns the served context if the rotations of the model depend on it, and otherwise 0.
 func servedContext(c *model.Config, s *ServeConfig) uint32 {
 	if !c.ByContext() {
 		return 0

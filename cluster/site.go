@@ -194,7 +194,7 @@ func (s *site) memoryOf(model int, bytes int64) *proto.Memory {
 	return out
 }
 
-// placed is called by the director when a placement serves.
+// placed records that a placement serves, and passes its groups to the cores. The director calls it.
 func (s *site) placed(groups []*coordinator.Group) {
 	if since := s.withdrawn.Swap(nil); since != nil {
 		s.recovery.Served(*since, time.Now())

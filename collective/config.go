@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Config describes one rank of one group in one epoch. All ranks must agree on every field except
-// Rank, Deadline, Rate, the window, OnPost and OnFail.
+// Config describes one rank of one group in one epoch. All ranks must agree on every field except Rank,
+// Deadline, Rate, the window, Parallel, OnPost and OnFail.
 type Config struct {
 	Rank         int      // this rank, 0 <= Rank < Size
 	Size         int      // number of ranks, 1..MaxRanks

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestUnreachableNodesAreLeftOut: when some nodes cannot reach each other, the others serve without
-// as few of them as possible. The left-out nodes are retried at growing intervals.
+// TestUnreachableNodesAreLeftOut: if some nodes cannot reach each other, the smallest number of them is
+// left out and the rest serve. The nodes that are left out are retried at growing intervals.
 func TestUnreachableNodesAreLeftOut(t *testing.T) {
 	ids := func(nodes []Node) (out []string) {
 		for _, n := range nodes {

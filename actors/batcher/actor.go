@@ -143,8 +143,8 @@ func Start(root *actor.RootContext, cfg Config, stepper Stepper, opts Options) (
 func (b *Batcher) Millis(t time.Time) int64 { return t.Sub(b.started).Milliseconds() }
 
 // Submit sends a request to the actor and returns when it is accepted. From then on sink gets its
-// tokens, and exactly one Finish. cancel ends it early, may be called any number of times and after the
-// end, and does not wait. Spec.Arrival 0 means now.
+// tokens, and exactly one Finish. cancel ends the request early. It may be called any number of times
+// and after the end, and does not wait. Spec.Arrival 0 means now.
 //
 // Errors are *Reject, ErrBusy, ErrStopped, or the context's; then sink is not called.
 func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func(), err error) {

@@ -9,8 +9,8 @@
 // The core is the life of a request, in files. Admission, schedule and ledger come first:
 //
 //	state.go     processes one input; placements, and the ends of requests
-//	submit.go    rejects a request with a reason, or adds it to the queue (validate.go: what is
-//	             wrong with the request by itself)
+//	submit.go    rejects a request with a reason, or adds it to the queue (validate.go checks the
+//	             request by itself)
 //	admission.go admits the first waiting request in order, and preempts others for it
 //	schedule.go  makes the next step: memory for the decode rows (it preempts the last in
 //	             order), decode rows, chunks of prompts, new admissions

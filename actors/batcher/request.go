@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
-// phase of a request: waiting -> prefill -> decoding, and back to waiting after a preemption or the
-// end of its epoch.
+// phase is the state of a request: waiting -> prefill -> decoding, and back to waiting after a
+// preemption or the end of its epoch.
 type phase uint8
 
 const (

@@ -196,8 +196,8 @@ func TestSessions(t *testing.T) {
 }
 
 // TestSessionsThatShare: two sessions begin with one text. A turn without a cache begins as a fork of the other
-// session's idle one. Both caches then wait for their next turns and are taken, and the memory that they share is
-// freed with the last.
+// session's idle one. Both caches then wait for their next turns and are taken. The memory that they share is
+// freed with the last of them.
 func TestSessionsThatShare(t *testing.T) {
 	const first = 200
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.Replicas, c.NoPrefixCache = 400, 200, 0, true })

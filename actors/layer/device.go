@@ -28,7 +28,7 @@ type Device interface {
 	Owned(s *kvcache.Store, score tensor.Score, ropes kvcache.Ropes) Cache
 }
 
-// Held is weights in the form of a device.
+// Held has weights in the layout of a device.
 type Held interface {
 	Bytes() int64 // memory in bytes
 	Close()

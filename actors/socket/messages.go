@@ -107,7 +107,7 @@ type (
 	adapterLoaded struct {
 		number  uint32
 		id      lora.ID
-		adapter *lowrank.Adapter // nil: the files are missing, or err
+		adapter *lowrank.Adapter // nil after an error, or if the files are missing
 		err     error
 		reply   func(*proto.AdapterReply, error)
 	}

@@ -8,9 +8,9 @@ import (
 )
 
 // The hello barrier. NATS drops the first messages to a peer until its subscription has spread, on
-// either subject, and does not report when it has. So every pair of ranks tests both subjects in
-// both directions before the first tensor. Each side repeats its hellos until it has heard the
-// other on both subjects and the other has confirmed the same. From then on messages arrive.
+// either subject, and does not report when it has. So every pair of ranks tests both subjects in both
+// directions before the first tensor. Each side repeats its hellos until it has received those of the
+// other side on both subjects and the other side has confirmed the same. From then on messages arrive.
 //
 // A rank that is ready keeps answering hellos that request an answer.
 

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// TestWire records what ranks exchange before the first tensor: subjects, hellos, addresses, and
-// the logins at one another's servers.
+// TestWire records the messages of ranks before the first tensor: subjects, hellos, addresses, and the
+// logins at one another's servers.
 func TestWire(t *testing.T) {
 	n := newSubjects("shoal", "g1", 7, 2)
 	d := digest("g1", 7, []uint32{11, 12, 13, 14})

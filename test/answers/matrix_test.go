@@ -48,7 +48,7 @@ func checkpoints() []source {
 			return writeGGUF(filepath.Join(root, "internal/engine/model/testdata", name), dir)
 		}, types: [][2]string{{"q8_0", "bf16"}}})
 	}
-	// families with less that is their own
+	// families with few operations of their own
 	for _, name := range []string{"granite", "olmo2", "olmo3", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere",
 		"cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "glm4_moe", "qwen2_moe",
 		"mistral3", "ernie4_5", "glm4", "glm", "glm4_moe_lite", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hy_v3",

@@ -209,7 +209,7 @@ func TestChaosFreeze(t *testing.T) {
 			func() (bool, string) { return c.state().Recoveries > before, "it serves" })
 		took := time.Since(began)
 		t.Logf("a frozen node was fenced after %.2f s", took.Seconds())
-		if full() && took > 3*time.Second { // on a dedicated machine
+		if full() && took > 3*time.Second { // the limit holds on a dedicated machine
 			t.Errorf("a frozen node was fenced after %v, want 3 s", took)
 		}
 	})

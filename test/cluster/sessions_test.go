@@ -77,7 +77,8 @@ func said(t testing.TB, a answer) string {
 	return fmt.Sprint(r.Usage.Prompt, " ", string(r.Choices[0]))
 }
 
-// waiting returns the caches that wait for their next turn, by number of bytes, and the node of one.
+// waiting returns the bytes of each cache that waits for its next turn, and the node of the last of
+// them.
 func waiting(s wire.ClusterState) (bytes []int64, owner string) {
 	for _, r := range s.Sequences {
 		if r.State == "session" {

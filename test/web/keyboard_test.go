@@ -22,7 +22,7 @@ func keyboard(t *testing.T, b *browser, _ *cluster) {
 	if asked := value[string](b, `[...document.querySelectorAll(".turn.user .text")].at(-1).textContent`); asked != "// Package sort\n// provides" {
 		t.Errorf("two lines were asked as %q", asked)
 	}
-	b.tab(`.composer button:not(.main):not(.icon):not(.chip)`) // Stop
+	b.tab(`.composer button:not(.main):not(.icon):not(.chip)`) // the button Stop
 	b.keys("\r")
 	b.whole()
 	b.focused("#prompt")

@@ -47,7 +47,7 @@ type SocketLedger struct {
 	Shared    int64 // the part of Reserved for blocks that several sequences may hold
 	Evictable int64 // not in Reserved: the prefix cache, which is evicted when sequences need the bytes
 	Sequences int   // owned
-	Files     int64 // bytes of files that rows of sequences take, or will
+	Files     int64 // bytes of files that rows of sequences take or will take
 	Scratch   int64 // maximum of Files
 }
 

@@ -60,7 +60,7 @@ func kindOfPlan(p *plan.Plan) kindOf {
 // kind holds the measurements of one kind of steps.
 type kind struct {
 	took  [][]float64 // microseconds of a pass of each measured plan, by shift
-	best  int         // shift
+	best  int         // best shift so far
 	turns int         // completed turns of the trials
 	most  int         // total number of turns
 	turn  []float64   // measurements of the current turn

@@ -83,7 +83,8 @@ type weights struct {
 	window   int
 	rope     int
 	activate tensor.Activation
-	// Factors of what attention and FFN add to the residual stream; 0: none.
+	// Factors of the outputs of attention and FFN, before they are added to the residual stream; 0:
+	// none.
 	mixFactor, ffnFactor float32
 
 	qkv, gateUp, o, down                        joined

@@ -20,7 +20,7 @@ func ShapeOf(c *model.Config) topology.Shape {
 		FFNUnits: tensor.Units(c.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(c.FFN, 0, u).Hi }}
 }
 
-// meanProjections is topology.Shape.Attention.
+// meanProjections returns the value of topology.Shape.Attention.
 func meanProjections(c *model.Config) int {
 	if c.Global.Dim == 0 && c.OwnKV == 0 || c.Layers == 0 {
 		return 0

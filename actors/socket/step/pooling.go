@@ -15,8 +15,8 @@ type pooledRun struct {
 	first int // row of the run's first token, counted as if no rows had been dropped
 }
 
-// addPooled adds the final-normed states of this step's rows to the vectors of their texts. The
-// residual stream is whole on every rank after the layers, so the owner alone does it. A text whose
+// addPooled adds the final-normed states of this step's rows to the vectors of their texts. After the
+// layers, every rank has the whole residual stream, so only the owner adds the states. A text whose
 // last token the step has read reports its vector.
 func (e *Epoch) addPooled(s *Step) {
 	began := time.Now()

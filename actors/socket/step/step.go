@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Step is the execution of one plan. All of its state is in it and in its epoch. The executor
-// runs its jobs. Between them the actor reads which one is next.
+// Step is the execution of one plan. All of its state is in it and in its epoch. The executor runs its
+// jobs. After each job the actor reads the next one.
 type Step struct {
 	Work *machine.Work
 
