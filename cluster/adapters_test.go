@@ -52,8 +52,8 @@ func adapterNamed(t *testing.T, c *Local, name string) *engine.Adapter {
 }
 
 // TestAdaptersSameBits: the bits of a request depend on its adapter, and not on the adapters of its
-// neighbours, the number of sockets or the mapping; with prompts that the prefix cache has of other
-// adapters, and with memory for two of eight adapters at a time.
+// neighbours, the number of sockets or the mapping. The prefix cache has the same prompts of other
+// adapters, and memory holds two of eight adapters at a time.
 func TestAdaptersSameBits(t *testing.T) {
 	folders := writeAdapters(t, t.TempDir(), goldenDir, 8)
 	request := func(c *Local, i int) *engine.Request {

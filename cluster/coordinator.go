@@ -31,9 +31,9 @@ type CoordinatorConfig struct {
 	// Standby: wait while another coordinator has the lease, and take over after its end. Requires
 	// DataDir and Join.
 	Standby bool
-	// Waits is called whenever the reason changes why this process does not coordinate yet: it is a
-	// standby, or its store lacks replicas. alone is set if no other process has coordinated for
-	// longer than a takeover takes.
+	// Waits, if set, receives the reason why this process does not coordinate yet, and each later
+	// reason: it is a standby, or its store lacks replicas. alone is set if no other process has
+	// coordinated for longer than a takeover takes.
 	Waits func(why string, alone bool)
 	// Nodes is the number of nodes that the first placement waits for. 0: it uses the nodes present
 	// after a quiet period.

@@ -88,8 +88,8 @@ func DecodeSeconds(m Mapping, s Shape, sockets int, c Costs) float64 {
 }
 
 // attentionWeights returns the number of elements of a layer's projections. With latent attention the
-// up-projections are not in the shape. They are taken as wide as the hidden state, which is within
-// a factor of two of published models.
+// up-projections are not in the shape. Their estimated width is that of the hidden state, which is
+// within a factor of two of published models.
 func (s *Shape) attentionWeights() int {
 	if s.Latent > 0 {
 		return s.Hidden * (s.Latent + 2*s.Heads*s.HeadDim)

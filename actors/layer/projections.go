@@ -220,7 +220,7 @@ func (d *Dims) gateCols() int {
 // output gates of the queries.
 func (b *Batch) qkvParts(q, k, v topology.Range) [4]topology.Range {
 	d := b.Dims
-	var gates topology.Range // without gates at column gateAt, which every row has or ends at
+	var gates topology.Range // without gates: an empty range at column gateAt, which is within or at the end of a row
 	if d.gateCols() > 0 {
 		gates = q
 	}

@@ -33,8 +33,8 @@ func ShutdownServers(servers []*Server) {
 	}
 }
 
-// Ranks forms a group for measurements, one rank on each of the servers, which need not be different
-// ones. stop closes the transports and groups that were opened, also after an error.
+// Ranks forms a group for measurements, with one rank per entry of servers. Entries may be equal. stop
+// closes the transports and groups that were opened, also after an error.
 func Ranks(ctx context.Context, servers []*Server, group string) (groups []*collective.Group, stop func(), err error) {
 	transports := make([]*Transport, 0, len(servers))
 	stop = func() {

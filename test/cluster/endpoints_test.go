@@ -144,7 +144,7 @@ func (s *system) completions() {
 	}
 }
 
-// message is the part of a chat answer that the tests use.
+// message has the fields of a chat answer that the tests use.
 type message struct {
 	Choices []struct {
 		FinishReason string `json:"finish_reason"`

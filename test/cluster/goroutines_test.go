@@ -52,7 +52,7 @@ func dumpFailed(t testing.TB) {
 	}
 }
 
-// quit begins the goroutines of a process that SIGQUIT has ended.
+// quit is the line before the goroutines in the output of a process that SIGQUIT has ended.
 const quit = "SIGQUIT: quit\n"
 
 var (

@@ -77,7 +77,7 @@ func (x *savedSessions) files() ([]string, error) {
 // written waits until the cache of each session after a number of turns is in a file.
 func (x *savedSessions) written(turns int) {
 	x.t.Helper()
-	tokens := uint32(x.first + x.added*(turns-1) + x.answer*turns - 1) // the last one is not in the cache
+	tokens := uint32(x.first + x.added*(turns-1) + x.answer*turns - 1) // the last token is not in the cache
 	testutil.Eventually(x.t, patience, "caches in files", func() (bool, string) {
 		files, err := x.files()
 		found, have := 0, []uint32{}

@@ -160,7 +160,8 @@ func (p *placements) of(layer, row int) (rows, places cuda.Pointer, slots int) {
 	return p.there.at.Add(int64(p.row(layer, row))), p.there.at.Add(int64(p.place(layer, row, 0))), wholeRuns(p.slots[layer])
 }
 
-// wholeRuns rounds slots up to runs of attention. So a graph of operations serves all steps of a run.
+// wholeRuns rounds slots up to whole runs of attention, so that one graph of operations fits all steps
+// of a run.
 func wholeRuns(slots int) int {
 	return (slots + tensor.RunSlots - 1) / tensor.RunSlots * tensor.RunSlots
 }

@@ -267,7 +267,7 @@ func (b *Backend) attendShare(w *weights) {
 		return
 	}
 	from, ld := b.qkv.Add(4*int64(r.Prompts.Lo*b.qkvWidth())), b.qkvWidth()
-	if heads.Len() < d.KVHeads { // their columns, together
+	if heads.Len() < d.KVHeads { // copy the columns of these heads next to each other
 		ld = (d.Heads/d.KVHeads + 2) * heads.Len() * d.HeadDim
 		to := r.heads.grow(b, 4*int64(r.Prompts.Len())*int64(ld))
 		at := 0

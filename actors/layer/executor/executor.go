@@ -167,8 +167,8 @@ func (e *Executor) Close() {
 }
 
 // Term is the time during which an epoch's weights may be read. The message of a teardown reaches a
-// layer after its socket, so a layer may submit a job after the one that freed its weights. So the term
-// ends on the executor, which drops later jobs of the term.
+// layer after its socket, so a layer may submit a job after the one that freed its weights. Therefore
+// the term ends on the executor, which drops later jobs of the term.
 type Term struct {
 	exec  *Executor
 	ended bool // used by the executor only

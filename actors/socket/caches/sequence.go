@@ -21,7 +21,7 @@ type Sequence struct {
 	Owner         int
 	Replica       int // rank of the replica, or none
 	Prompt        int // number of tokens that prefill reads
-	requestTokens int // number of the request's tokens. Prefill reads at most these; any others become decode rows. Later tokens were sampled
+	requestTokens int // tokens of the request, in prefill or as decode rows; later tokens were sampled
 	Policy        *kvcache.Policy
 	Adapter       *lowrank.Adapter // nil: none
 

@@ -84,7 +84,7 @@ func Run(ctx context.Context, o Options, cell func(Cell)) (failed error) {
 	return failed
 }
 
-// partOf returns a context that ends after one of parts equal parts of the time that is left.
+// partOf returns a context that ends after 1/parts of the time until the deadline of ctx.
 func partOf(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
