@@ -9,10 +9,10 @@ type LoadProgress struct {
 	Moved  uint64 // grows with every piece of work done
 }
 
-// LoadStall finds the nodes that hang in a load. A load may take any time as long as it makes
-// progress. Nodes load independently, so each is judged by itself. The exception: when no node
-// moves, a shared resource is at fault (a file server, this machine), and leaving one node out
-// would not help. When one moves again, all get the whole deadline again.
+// LoadStall finds the nodes that hang in a load. A load may take any time as long as it makes progress.
+// Nodes load independently, so each is judged by itself. If no node makes progress, a shared resource
+// is at fault (a file server, this machine), and leaving one node out would not help. When a node makes
+// progress again, all nodes get the whole deadline again.
 type LoadStall struct {
 	Deadline time.Duration // a node without progress for this long hangs, if others move or are done
 	All      time.Duration // if no node moves for this long, the load is abandoned

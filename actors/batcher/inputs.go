@@ -56,7 +56,8 @@ type Spec struct {
 	Prefill uint64
 
 	// Accepted means that the request is an acknowledged job, so a full queue or a drain does not
-	// reject it. No client waits for it: for Config.JobMillis, later requests are admitted first.
+	// reject it. Because no client waits for it, requests that arrive within Config.JobMillis after it
+	// are admitted first.
 	Accepted bool
 }
 

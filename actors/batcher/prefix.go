@@ -107,8 +107,8 @@ func (c *prefixCache) lookAll() {
 	}
 }
 
-// fit finds the owner of a request and the blocks that it can begin with. To make room it cancels
-// fetches, and finally begins without blocks.
+// fit finds the owner of a request and the blocks that it can begin with. If memory is short, fit
+// cancels fetches. If that is not enough, the request begins without blocks.
 func (c *prefixCache) fit(r *request) (chain []*prefix.Block, owner int, need []int64) {
 	chain = c.find(r)
 	owner, need = c.fitChain(r, chain)

@@ -185,7 +185,7 @@ func (k *disks) arrives(at *cluster, id uint64, number int, text []int32, states
 	return true
 }
 
-// statesArrive stores the snapshot of a block in the arenas, or in none.
+// statesArrive stores the snapshot of a block in all arenas, or in none if one lacks memory.
 func (k *disks) statesArrive(at *cluster, all []*kvcache.Segment, number int) bool {
 	for i, seg := range all {
 		var rows []byte

@@ -198,7 +198,7 @@ func (x *saves) written(r *request, d saved.Done) {
 	}
 }
 
-// found chooses the cache with which a turn begins: the newest of those that have the first tokens of its text.
+// found chooses the cache with which a turn begins: the newest cache that has the first tokens of its text.
 func (x *saves) found(r *request, list []saved.Found) {
 	r.saved.Phase = saved.None
 	best := saved.Found{Rank: none}

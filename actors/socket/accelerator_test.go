@@ -68,7 +68,7 @@ func onCard(t *testing.T, c *card.Card, budget int64, dir string, kv tensor.DTyp
 // a real card, short ones on the emulated one.
 func load(policy string) []*request { return loadOf(policy, 70) }
 
-// loadOf is load with a longest prompt of a number of tokens, on the emulated card.
+// loadOf returns load. On the emulated card, its longest prompt has the given number of tokens.
 func loadOf(policy string, prompt int) []*request {
 	if realCard != "" {
 		return mixed(policy)[:6] // the seventh has more tokens than the shortest context of a model
@@ -183,7 +183,7 @@ func TestCardHeads(t *testing.T) {
 	}
 }
 
-// refusedByCard returns why a card does not serve a model, or nil.
+// refusedByCard returns the error of a model that a card does not serve, or nil.
 func refusedByCard(dir, weights string) error {
 	ck, err := checkpoint.Open(dir)
 	if err != nil {

@@ -73,7 +73,8 @@ func (c *Config) device() layer.Device {
 	return c.Device
 }
 
-// use sets the number of the pool's working threads, and that of processors: with spare, one more.
+// use sets the numbers of the pool's working threads and of Go processors. With spare, there is one
+// more processor than threads.
 func (c *Config) use(shift int, spare bool) {
 	if !c.Threads.Valid() {
 		return

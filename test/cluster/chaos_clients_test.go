@@ -48,7 +48,7 @@ func TestChaosAborts(t *testing.T) {
 	c.waitIdle(patience)
 }
 
-// TestChaosFlapping: while streams decode, a node dies repeatedly, when it is back or even earlier.
+// TestChaosFlapping: while streams decode, a node is killed repeatedly, after or during its restart.
 func TestChaosFlapping(t *testing.T) {
 	testlevel.NeedFull(t)
 	reqs := streaming(8, 48)

@@ -109,7 +109,7 @@ func (x *savedSessions) restart(with syscall.Signal) {
 	x.whole()
 }
 
-// whole waits for all nodes: one that is away has files that no turn finds.
+// whole waits for all nodes, because no turn finds the files of an absent node.
 func (x *savedSessions) whole() {
 	x.t.Helper()
 	x.ready(recoverLimit)

@@ -318,7 +318,7 @@ func (l *Link) posted(src int, payload []byte) {
 const (
 	postAsks   = 1
 	postGives  = 2
-	postStates = 4 // added to the others for states instead of rows
+	postStates = 4 // flag of a post about states instead of rows
 	postBytes  = 1 + 8 + 4*4
 )
 

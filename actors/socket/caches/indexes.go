@@ -17,7 +17,7 @@ type indexes struct {
 	files     *files
 	reads     chan func()
 	writes    chan keptResult
-	restUntil atomic.Pointer[time.Time] // until then nothing is read
+	restUntil atomic.Pointer[time.Time] // no result is read before this time
 	computed  atomic.Uint64
 	read      atomic.Uint64
 }
