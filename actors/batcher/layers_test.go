@@ -105,8 +105,8 @@ func policy(t testing.TB, spec string) *kvcache.Policy {
 	return p
 }
 
-// A prompt that does not fit in chunks is read layer by layer, and in chunks if it fits. A policy that
-// keeps all tokens is refused as before, and so is a prompt that fits neither way.
+// A prompt is read layer by layer if it does not fit in chunks. It is refused if it fits neither way,
+// or if it does not fit in chunks and its policy keeps all tokens.
 func TestReadsByLayersIfNeeded(t *testing.T) {
 	plain := geometry
 	defer func() { geometry = plain }()

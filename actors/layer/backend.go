@@ -103,7 +103,7 @@ type Kind struct {
 	Sparse      bool // has experts instead of a dense FFN
 	KVComputed  bool // reads keys and values that SwiftKV's pass or an earlier layer has computed
 	SwiftKVPass bool // is SwiftKV's pass, which computes those keys and values
-	Caches      int  // with Input: the number of caches that it fills
+	Caches      int  // of SwiftKV's pass: the number of caches that it fills
 	Widths      int  // index in Dims.Widths
 	VFromK      bool // computes no values: they follow from the keys
 

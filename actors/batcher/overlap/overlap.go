@@ -31,7 +31,7 @@ const (
 
 // Chooser chooses for one batcher.
 type Chooser struct {
-	fixed int // the number of every step; 0: it is chosen
+	fixed int // number of micro-batches of every step; 0: chosen for each kind of steps
 	most  int // largest number that the nodes support
 	kinds map[kindOf]*kind
 	kind  *kind // of the plan in flight; nil: its time is not used
@@ -54,7 +54,7 @@ func New(fixed, most int) Chooser {
 // Most returns the largest number that the nodes support.
 func (c *Chooser) Most() int { return c.most }
 
-// Last returns the number of the newest plan.
+// Last returns the number of micro-batches of the newest plan.
 func (c *Chooser) Last() int { return c.last }
 
 // kindOf names a kind of steps: with prompts or without, the rows in powers of two, and the mean position of
