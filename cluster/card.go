@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -62,7 +63,7 @@ func (r *Resources) checkDevice() error {
 type CardServes struct {
 	Weights    string `hidden:"" help:"Type of the weights."`
 	KV         string `hidden:"" name:"kv" help:"Type of the caches."`
-	StepTokens int    `hidden:"" help:"Rows of a step."`
+	StepTokens int    `hidden:"" help:"Rows of a step, or 512 to choose."`
 	Context    int    `hidden:"" help:"Longest sequence in tokens."`
 }
 
@@ -75,6 +76,7 @@ func CardServesOf(s *ServeConfig) CardServes {
 type CardMemory struct {
 	Weights, Activations, Caches, Margin int64
 	Free                                 int64 // before the node starts
+	StepTokens                           int   // rows of a step that the activations are for
 }
 
 // ErrCardMemory means that a card has too little free memory.
@@ -83,9 +85,32 @@ var ErrCardMemory = errors.New("too little free memory on the card")
 // leastCardCaches is the minimum memory of caches with which a card starts by default.
 const leastCardCaches = 64 << 20
 
+// activationPart limits activations of more than defaultStep rows to a part of the free memory.
+const activationPart = 16
+
 // Plan divides the free memory of a card for a model. caches are the bytes that the operator gives
-// them. With 0 they take the rest after weights, activations and a margin.
+// them. With 0 they take the rest after weights, activations and a margin. If StepTokens is the default, a step has
+// more rows where the memory allows it.
 func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error) {
+	if s.StepTokens == defaultStep {
+		for _, rows := range slices.Backward(topology.CardRows[:]) {
+			larger := s
+			larger.StepTokens = rows
+			m, err := larger.plan(c, caches, free)
+			if err == nil && m.Activations <= free/activationPart {
+				return m, nil
+			}
+		}
+	}
+	return s.plan(c, caches, free)
+}
+
+// growth times the activations are booked: the rest is for memory that grows in use, which are attention's states,
+// attention that policies observe, and parts of activations of several ranks.
+const growth = 2
+
+// plan is Plan for a given number of rows.
+func (s CardServes) plan(c *model.Config, caches, free int64) (CardMemory, error) {
 	weights, err := tensor.ParseDType(s.Weights)
 	if err != nil {
 		return CardMemory{}, err
@@ -101,11 +126,10 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 	if err != nil {
 		return CardMemory{}, err
 	}
-	const microBatches = 2
 	m := CardMemory{
 		Weights:     shard.Bytes(c, place, 0, weights),
-		Activations: microBatches * accelerator.ActivationBytes(layer.DimsOf(c), s.StepTokens, s.Context),
-		Margin:      card.Margin, Free: free,
+		Activations: growth * accelerator.ActivationBytes(layer.DimsOf(c), s.StepTokens, s.Context),
+		Margin:      card.Margin, Free: free, StepTokens: s.StepTokens,
 	}
 	rest := free - m.Weights - m.Activations - m.Margin
 	block := c.CacheLayout(kv).BlockBytes()
@@ -192,6 +216,7 @@ func divideCard(k *card.Card, cfg *NodeConfig, c *model.Config) (*accelerator.De
 		return nil, fmt.Errorf("%w (the card has %s, and other processes hold %s of it)", err,
 			options.SizeText(total), options.SizeText(total-free))
 	}
+	cfg.cardStep = shortStep(k, c, serves.Weights, m.StepTokens)
 	if total-free > muchOfCard {
 		cfg.Logger.Warn("other processes use the graphics card: they share its speed and its memory", "device", cfg.Device, "bytes", total-free)
 	}
@@ -199,9 +224,25 @@ func divideCard(k *card.Card, cfg *NodeConfig, c *model.Config) (*accelerator.De
 	if err == nil {
 		cfg.KVMemory = m.Caches
 		cfg.Logger.Info("computing on a graphics card", "device", cfg.Device, "card", k.Name, "free_bytes", free,
-			"weight_bytes", m.Weights, "activation_bytes", m.Activations, "kv_budget_bytes", m.Caches)
+			"weight_bytes", m.Weights, "activation_bytes", m.Activations, "step_tokens", cfg.cardStep, "kv_budget_bytes", m.Caches)
 	}
 	return d, err
+}
+
+// Multiply-adds of prompts by clock and multiprocessor, for the speed of whole steps. An H200 has 190 with Q8_0.
+const (
+	quantizedRate = 190
+	floatRate     = 60
+)
+
+// shortStep returns the tokens of a step that a card computes in a short time, at most most.
+func shortStep(k *card.Card, c *model.Config, weights string, most int) int {
+	rate := quantizedRate
+	if t, err := tensor.ParseDType(weights); err == nil && !kernel.Quantized(t) {
+		rate = floatRate
+	}
+	shape := shard.ShapeOf(c)
+	return shape.ShortCardStep(float64(rate*k.Multiprocessors)*float64(k.Clock)*1e6, most)
 }
 
 // cardFailed is the status of a process whose card failed.

@@ -29,10 +29,20 @@ func TestCardPlan(t *testing.T) {
 		if again, err := serves.Plan(c, m.Caches, free); err != nil || again.Caches != m.Caches {
 			t.Errorf("the budget of the plan: %+v, %v", again, err)
 		}
-		if _, err := serves.Plan(c, m.Caches+(64<<20), free); !errors.Is(err, ErrCardMemory) {
+		if _, err := serves.Plan(c, m.Caches+(1<<30), free); !errors.Is(err, ErrCardMemory) {
 			t.Errorf("a larger budget: %v", err)
 		}
 	}
+	for _, x := range []struct {
+		free         int64
+		tokens, want int
+	}{{9 << 30, 512, 512}, {12 << 30, 512, 1024}, {24 << 30, 512, 2048}, {24 << 30, 300, 300}, {24 << 30, 3000, 3000}} {
+		serves.StepTokens = x.tokens
+		if m, err := serves.Plan(c, 0, x.free); err != nil || m.StepTokens != x.want || x.tokens == 512 && m.Activations > 1<<30+x.free/16 {
+			t.Errorf("%d tokens a step, %d bytes free: %+v, %v; want %d tokens", x.tokens, x.free, m, err, x.want)
+		}
+	}
+	serves.StepTokens = 512
 	if _, err := serves.Plan(c, 0, 8<<30); !errors.Is(err, ErrCardMemory) || !strings.Contains(err.Error(), "weights as q8_0 need 7.") {
 		t.Errorf("a card of 8 GiB: %v", err)
 	}

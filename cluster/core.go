@@ -116,10 +116,10 @@ const settle = 2 * time.Second
 // placed reports to the batcher that a placement serves.
 func (c *core) placed(g *coordinator.Group) {
 	c.most.Store(max(c.most.Load(), g.Budget()))
-	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk,
+	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, StepTokens: c.director.StepTokens(g), Chunk: c.serve.Chunk,
 		Prefill: !c.prefill && c.director.ServingPrefill(c.number) != nil}
 	if p.Chunk == 0 {
-		p.Chunk = c.director.ChooseChunk(g, c.serve.StepTokens)
+		p.Chunk = c.director.ChooseChunk(g)
 	}
 	for _, n := range g.Nodes {
 		p.MaxThreadShift = max(p.MaxThreadShift, n.Threads.MaxShift())

@@ -136,7 +136,8 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if c.core, err = newSite(c.system.Root, models, cfg.Sockets, "local", coordinator.PlacementLog{}, ""); err != nil {
 		return nil, err
 	}
-	if c.device, err = cfg.openCard(models); err != nil {
+	var cardStep int
+	if c.device, cardStep, err = cfg.openCard(models); err != nil {
 		return nil, err
 	}
 	threads := topology.Threads{Most: cfg.Threads, Fewest: cmp.Or(cfg.fewest, cfg.Threads)}
@@ -161,7 +162,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 			sc.Rows = c.rows(cfg.lend)
 			if c.device != nil {
 				sc.Device, sc.ParsePolicy, sc.AdapterBudget = c.device, cardPolicy, 0
-				n.Device = c.device.Card().ID() + " " + c.device.Card().Name
+				n.Device, n.DeviceStep = c.device.Card().ID()+" "+c.device.Card().Name, cardStep
 			}
 			pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
 			name := fmt.Sprintf("socket-%d", len(c.sockets)+1)
@@ -187,21 +188,22 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	return c, nil
 }
 
-// openCard opens the card that the cluster computes on; nil: the CPU computes.
-func (c *LocalConfig) openCard(models []served) (*accelerator.Device, error) {
+// openCard opens the card that the cluster computes on, and returns the tokens of its steps; nil: the CPU computes.
+func (c *LocalConfig) openCard(models []served) (d *accelerator.Device, step int, err error) {
 	nc := NodeConfig{Resources: Resources{Device: c.Device, KVMemory: c.KVBudget}, Logger: models[0].Logger,
 		Serves: CardServesOf(&models[0].ServeConfig)}
 	if err := nc.checkDevice(); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if nc.onCard() != noCard && c.Sockets > 1 {
-		return nil, fmt.Errorf("cluster: %d sockets on %s: an embedded cluster has one socket on a card", c.Sockets, c.Device)
+		return nil, 0, fmt.Errorf("cluster: %d sockets on %s: an embedded cluster has one socket on a card", c.Sockets, c.Device)
 	}
 	var all []*nodeModel
 	for _, m := range models {
 		all = append(all, &nodeModel{checkpoint: m.checkpoint, draftWord: c.Draft})
 	}
-	return openCard(&nc, all)
+	d, err = openCard(&nc, all)
+	return d, nc.cardStep, err
 }
 
 // openDisks opens the folders of a socket. Further models have folders below those of the first, and

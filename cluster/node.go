@@ -69,6 +69,8 @@ type NodeConfig struct {
 	// called often and from any goroutine.
 	OnProgress func(done, total int64)
 	Logger     *slog.Logger
+
+	cardStep int // tokens of a step that the card has memory for and computes in a short time
 }
 
 // NodeModel is a further model of a node.
@@ -272,6 +274,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if device != nil {
 		c := device.Card()
 		nc.Description.Device, nc.Description.DeviceMemoryBytes, nc.Models[0].DeviceUsed = c.ID()+" "+c.Name, c.Memory, c.Used
+		nc.Description.DeviceStepTokens = uint32(cfg.cardStep)
 		nc.Description.FewestThreads = nc.Description.Threads // there is nothing to try
 	}
 	n, err := node.Start(nc)

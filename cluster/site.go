@@ -138,7 +138,8 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 		rules[i] = topology.ModelRules{Shape: shard.ShapeOf(config), Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32,
 			ModelHash: m.checkpoint.Hash()}
 		order := coordinator.Model{Load: &proto.LoadRequest{ModelHash: m.checkpoint.Hash(), WeightType: m.Weights, KvType: m.KV,
-			MaxStepTokens: uint32(m.StepTokens), Context: servedContext(config, &m.ServeConfig), Coordinator: life}}
+			MaxStepTokens: uint32(m.StepTokens), Context: servedContext(config, &m.ServeConfig), Coordinator: life},
+			CardSteps: m.StepTokens == defaultStep}
 		if len(models) > 1 {
 			order.Memory = func(n topology.Node) *proto.Memory { return s.memoryOf(i, n.KVBudget) }
 		}

@@ -26,10 +26,13 @@ type Node struct {
 	Device      string // graphics card that computes its socket, such as "cuda:0"; "": the CPU
 	// DeviceMemory is the memory of the card in bytes.
 	DeviceMemory int64
-	ModelHash    string
-	OtherHashes  []string // of further models that the node can serve
-	Epoch        uint32   // the newest epoch that the node has seen
-	Wire         uint32   // wire version spoken with the coordinator; zero: the coordinator's own
+	// DeviceStep is the tokens of a step for which the card has memory, and which it computes in a short time;
+	// 0: not known.
+	DeviceStep  int
+	ModelHash   string
+	OtherHashes []string // of further models that the node can serve
+	Epoch       uint32   // the newest epoch that the node has seen
+	Wire        uint32   // wire version spoken with the coordinator; zero: the coordinator's own
 }
 
 // AuthorityPhase is the state of the current epoch.

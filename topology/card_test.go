@@ -92,3 +92,30 @@ func TestCards(t *testing.T) {
 		}
 	}
 }
+
+// The tokens of a step: the fewest of all cards, and none where a CPU computes or a card does not report them.
+func TestCardStep(t *testing.T) {
+	card := func(step int) Node { return Node{Device: "cuda:0", DeviceStep: step} }
+	for name, c := range map[string]struct {
+		nodes []Node
+		want  int
+	}{
+		"nobody": {nil, 0}, "a CPU": {[]Node{{}}, 0}, "a card": {[]Node{card(2048)}, 2048},
+		"two cards": {[]Node{card(2048), card(512)}, 512}, "an old build": {[]Node{card(2048), card(0)}, 0},
+		"a card and a CPU": {[]Node{card(2048), {DeviceStep: 512}}, 0},
+	} {
+		if got := CardStep(c.nodes); got != c.want {
+			t.Errorf("%s: %d tokens, want %d", name, got, c.want)
+		}
+	}
+	shape := Shape{Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336} // 7e9 weights
+	for _, c := range []struct {
+		speed float64
+		most  int
+		want  int
+	}{{0, 2048, 512}, {1e12, 2048, 512}, {2.7e13, 2048, 512}, {2.9e13, 2048, 1024}, {6e13, 2048, 2048}, {6e13, 1500, 1024}, {6e13, 400, 400}} {
+		if got := shape.ShortCardStep(c.speed, c.most); got != c.want {
+			t.Errorf("%g multiply-adds a second, at most %d: %d tokens, want %d", c.speed, c.most, got, c.want)
+		}
+	}
+}

@@ -28,3 +28,34 @@ func (c Cards) of(nodes []Node) []Node {
 }
 
 func onCard(n Node) bool { return n.Device != "" }
+
+// CardRows are the possible numbers of tokens in a step of cards.
+var CardRows = [...]int{512, 1024, 2048}
+
+// CardStep returns the most tokens of a step that all nodes compute on cards in a short time; 0: some node has no
+// card, or does not report it.
+func CardStep(nodes []Node) int {
+	if len(nodes) == 0 {
+		return 0
+	}
+	least := nodes[0].DeviceStep
+	for _, n := range nodes {
+		if !onCard(n) {
+			return 0
+		}
+		least = min(least, n.DeviceStep)
+	}
+	return least
+}
+
+// ShortCardStep returns the largest of CardRows up to most that a card of a speed in multiply-adds a second computes
+// in a short step, or the smaller one of the first and most. Decode rows wait for the whole step.
+func (s *Shape) ShortCardStep(speed float64, most int) int {
+	step := min(CardRows[0], most)
+	for _, rows := range CardRows {
+		if rows <= most && s.Weights()*float64(s.Layers*rows) <= shortSeconds*speed {
+			step = rows
+		}
+	}
+	return step
+}

@@ -106,7 +106,9 @@ type Placed struct {
 	Sockets []Socket
 	Held    []Held
 	Disk    bool // all sockets store blocks of the prefix cache in files
-	Chunk   int  // replaces Config.Chunk; 0: no change
+	// StepTokens replaces Config.TokenBudget; 0: no change.
+	StepTokens int
+	Chunk      int // replaces Config.Chunk; 0: no change
 	// MaxThreadShift is the largest plan.ThreadShift that the nodes can use.
 	MaxThreadShift int
 	// MaxMicroBatches is the largest plan.MicroBatches that the nodes can use.

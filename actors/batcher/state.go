@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -176,8 +177,11 @@ func (s *State) place(p Placed) {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
 		return
 	}
-	if p.Chunk > 0 && !s.cfg.Whole { // no request has memory that was counted with the old value
-		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
+	if !s.cfg.Whole { // no request has memory that was counted with the old values
+		if p.StepTokens > s.cfg.MaxRunning {
+			s.cfg.TokenBudget = p.StepTokens
+		}
+		s.cfg.Chunk = min(cmp.Or(p.Chunk, s.cfg.Chunk), s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
 	if n := min(p.MaxThreadShift, threads.MaxShift); n != s.threads.Most() || len(p.Sockets) != len(s.ledger.sockets) {

@@ -48,9 +48,24 @@ func (g *Group) MaxMicroBatches() int {
 	return min(len(g.Nodes), plan.MaxMicroBatches)
 }
 
+// stepTokens returns the maximum number of tokens in a step of these nodes.
+func (m *Model) stepTokens(nodes []topology.Node) int {
+	if n := topology.CardStep(nodes); m.CardSteps && n > 0 {
+		return n
+	}
+	return int(m.Load.MaxStepTokens)
+}
+
+// StepTokens returns the maximum number of tokens in a step of a group.
+func (d *Director) StepTokens(g *Group) int { return d.cfg.Models[g.Model].stepTokens(g.Nodes) }
+
 // ChooseChunk returns the maximum number of prompt tokens of one sequence per step for a group, from
-// the measured speed of its nodes.
-func (d *Director) ChooseChunk(g *Group, stepTokens int) int {
+// the speed of its nodes.
+func (d *Director) ChooseChunk(g *Group) int {
+	stepTokens := d.StepTokens(g)
+	if n := topology.CardStep(g.Nodes); n > 0 {
+		return min(n, stepTokens)
+	}
 	m := d.cfg.Authority.Models()[g.Model]
 	return topology.ChooseChunk(g.Placement.Mapping, m.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, m.WeightBytes), stepTokens)
 }

@@ -50,6 +50,8 @@ type Config struct {
 // Model is the part of the messages to nodes that depends on the model.
 type Model struct {
 	Load *proto.LoadRequest // template: model, types, step size
+	// CardSteps means that a group of cards chooses the step size, instead of Load.
+	CardSteps bool
 	// Memory returns the model's part of a node's memory; nil: there is one model, which has all.
 	Memory func(n topology.Node) *proto.Memory
 }
@@ -428,7 +430,7 @@ func (d *Director) loadPart(ctx context.Context, c actor.Context, epoch uint32, 
 		requests := make([]*proto.LoadRequest, len(handles))
 		for model, m := range d.cfg.Models {
 			r := &proto.LoadRequest{Placement: places[model], Rank: uint32(rank), ModelHash: m.Load.ModelHash,
-				WeightType: m.Load.WeightType, KvType: m.Load.KvType, MaxStepTokens: m.Load.MaxStepTokens,
+				WeightType: m.Load.WeightType, KvType: m.Load.KvType, MaxStepTokens: uint32(m.stepTokens(part.nodes)),
 				Context: m.Load.Context, Coordinator: m.Load.Coordinator}
 			if part.prefill {
 				r.Coordinator++ // each group has a batcher of its own, so a node that changes groups drops its caches

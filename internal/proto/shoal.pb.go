@@ -412,8 +412,11 @@ type NodeDescription struct {
 	Device            string    `protobuf:"bytes,19,opt,name=device,proto3" json:"device,omitempty"`                                                   // graphics card that computes, such as "cuda:0 NVIDIA H100"; empty: the CPU
 	DeviceMemoryBytes int64     `protobuf:"varint,20,opt,name=device_memory_bytes,json=deviceMemoryBytes,proto3" json:"device_memory_bytes,omitempty"` // of the card
 	Role              string    `protobuf:"bytes,21,opt,name=role,proto3" json:"role,omitempty"`                                                       // topology.Role; empty: both
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Tokens of a step for which the graphics card has memory, and which it computes in a short time; 0: that of the
+	// coordinator.
+	DeviceStepTokens uint32 `protobuf:"varint,22,opt,name=device_step_tokens,json=deviceStepTokens,proto3" json:"device_step_tokens,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *NodeDescription) Reset() {
@@ -577,6 +580,13 @@ func (x *NodeDescription) GetRole() string {
 		return x.Role
 	}
 	return ""
+}
+
+func (x *NodeDescription) GetDeviceStepTokens() uint32 {
+	if x != nil {
+		return x.DeviceStepTokens
+	}
+	return 0
 }
 
 type LoadRequest struct {
@@ -4670,7 +4680,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xac\x04\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xda\x04\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -4692,7 +4702,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\fother_hashes\x18\x12 \x03(\tR\votherHashes\x12\x16\n" +
 	"\x06device\x18\x13 \x01(\tR\x06device\x12.\n" +
 	"\x13device_memory_bytes\x18\x14 \x01(\x03R\x11deviceMemoryBytes\x12\x12\n" +
-	"\x04role\x18\x15 \x01(\tR\x04roleJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb5\x02\n" +
+	"\x04role\x18\x15 \x01(\tR\x04role\x12,\n" +
+	"\x12device_step_tokens\x18\x16 \x01(\rR\x10deviceStepTokensJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb5\x02\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +

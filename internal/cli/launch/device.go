@@ -197,7 +197,7 @@ func (c *Up) divideCard(all []modelSettings, log *slog.Logger) error {
 	if err != nil {
 		return c.withoutCard(err, log)
 	}
-	c.Device, c.KVMemory = c.card.ID, m.Caches
+	c.Device, c.KVMemory, c.serves.StepTokens = c.card.ID, m.Caches, m.StepTokens
 	return nil
 }
 
