@@ -114,7 +114,7 @@ func TestNodeThatRefuses(t *testing.T) {
 			return r, nil
 		}
 		err := &rpc.RemoteError{Peer: "socket-1",
-			Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrIncompatible)}
+			Text: fmt.Sprintf("%v: StepRequest has the field 15, which is unknown to this build", rpc.ErrIncompatible)}
 		c.director.Incompatible("socket-1", incarnation, err) // like node.Remote
 		return nil, err
 	})

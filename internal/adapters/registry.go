@@ -35,7 +35,7 @@ type Entry struct {
 	Stored  bool      `json:"-"`     // it came over the API: the registry has a copy
 }
 
-// Errors that callers tell apart.
+// Errors that callers compare with errors.Is.
 var (
 	ErrName    = errors.New("adapters: bad name")
 	ErrExists  = errors.New("adapters: name is in use")
@@ -243,7 +243,7 @@ func (r *Registry) Unload(name string) (Entry, error) {
 	return e, nil
 }
 
-// forget removes the copy of an adapter that has no name. The caller holds mu.
+// forget removes the copy of an adapter without a name. The caller holds mu.
 func (r *Registry) forget(id lora.ID) {
 	for _, e := range r.named {
 		if e.ID == id {

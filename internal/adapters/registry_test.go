@@ -34,8 +34,8 @@ func opened(t *testing.T, c Config) (*Registry, []error) {
 	return r, skipped
 }
 
-// TestAdaptersOutliveTheProcess: what the API loaded is there after a restart, without its source; what was
-// unloaded is not, and an adapter of another model is skipped with the reason.
+// TestAdaptersOutliveTheProcess: a restarted process has the loaded adapters, although their sources are
+// gone. It has no unloaded adapter. It skips an adapter of another model, and gives the reason.
 func TestAdaptersOutliveTheProcess(t *testing.T) {
 	ck, c := config(t)
 	for i, name := range []string{"a", "b"} {

@@ -44,7 +44,7 @@ type BatchEngine interface {
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)
 }
 
-// Batch compares what a fixed memory holds and yields, with and without compression.
+// Batch compares the number of sequences and the throughput of a fixed cache memory under several policies.
 type Batch struct {
 	Model    string     `json:"model"`
 	Weights  string     `json:"quant"`

@@ -30,7 +30,7 @@ type cacheWay struct {
 	base     int
 }
 
-// stream is a sequence's cache as the layers see it, one step at a time.
+// stream is the cache of one sequence, through the interface of the layers.
 type stream interface {
 	layer.Cache
 	begin(pos int) error

@@ -193,7 +193,7 @@ func (k Costs) Prefill(tokens int) (matFlops, attnFlops float64) {
 			flops += t * float64(k.attnFlops[i]) // for the last token
 			continue
 		}
-		full := t // queries that see less than the window
+		full := t // queries whose window is not full yet
 		if w > 0 && w < tokens {
 			full = float64(w)
 		}

@@ -66,7 +66,7 @@ func TestCostsOfLatents(t *testing.T) {
 	}
 }
 
-// A window bounds what attention reads. The sums for a prompt agree with counting.
+// A window bounds the bytes that attention reads. The operations of a prompt equal a count of its pairs.
 func TestCostsOfWindows(t *testing.T) {
 	c := &model.Config{Layers: 3, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 64, Windows: []int{10, 0, 100}}
 	k := CostsOf(c, tensor.F32, tensor.F32)

@@ -58,8 +58,8 @@ type Decode struct {
 	CPUShare    float64   `json:"cpu_share"`       // CPU time of reading divided by that of the steps, medians; less affected by other load
 	PeakShare   float64   `json:"peak_share"`      // fraction of the arithmetic peak, in the same way
 	Roofline    float64   `json:"roofline_share"`  // fraction of the higher of both floors
-	CacheBytes  float64   `json:"cache_bytes"`     // of Bytes: what attention reads of one sequence's cache
-	CacheShare  float64   `json:"cache_share"`     // fraction of what it reads under the policy full
+	CacheBytes  float64   `json:"cache_bytes"`     // of Bytes: read by attention from one sequence's cache
+	CacheShare  float64   `json:"cache_share"`     // fraction of the bytes read under the policy full
 	Times       float64   `json:"times,omitempty"` // speed relative to the policy full, and the ratio that the bytes predict
 	Bound       float64   `json:"bound,omitempty"`
 	Baseline    *Decode   `json:"beside,omitempty"` // the same under the policy full
@@ -142,7 +142,7 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	at, full := d.Context+(d.Steps+warmSteps)/2, kvcache.Full()
 	whole := float64(kvcache.ReadBytes(g, d.Context, at, full))
 	d.CacheBytes = float64(kvcache.ReadBytes(g, d.Context, at, p))
-	if chosen > 0 { // count what queries read, not what the policy allows
+	if chosen > 0 { // count the slots that queries read, not the maximum of the policy
 		d.CacheBytes += (chosen - float64(p.Selector.Reads(at))/float64(at)) * whole
 	}
 	d.CacheShare = d.CacheBytes / whole

@@ -8,7 +8,7 @@ import (
 )
 
 // ExpectedRate returns the planner's estimate of how many tokens a second one short sequence
-// decodes, on nodes that measured what they did: a step reads all weights that it needs once.
+// decodes, from the measured speeds of the nodes. A step reads each weight that it needs once.
 func ExpectedRate(c *model.Config, nodes []topology.Node, weights tensor.DType) float64 {
 	shape := shard.ShapeOf(c)
 	costs := topology.MeasuredCosts(nodes, float64(weights.BytesPerRow(32))/32)

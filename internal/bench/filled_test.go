@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestHeldIsWhatFits opens sequences until the arena refuses one.
-func TestHeldIsWhatFits(t *testing.T) {
+// TestHeldIsTheMaximum opens sequences until the arena refuses one.
+func TestHeldIsTheMaximum(t *testing.T) {
 	ck, err := checkpoint.Random("fry")
 	if err != nil {
 		t.Fatal(err)

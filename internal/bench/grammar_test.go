@@ -61,9 +61,9 @@ func TestMaskBench(t *testing.T) {
 	us := func(d time.Duration) string { return fmt.Sprintf("%.0f us", float64(d.Nanoseconds())/1000) }
 	t.Logf("schemas             %d, of which pass %d", f.Schemas, f.Passed)
 	t.Logf("refused             %d", f.CompileErrors)
-	t.Logf("validation errors   %d (refuses what fits)", f.Validation)
-	t.Logf("invalidation errors %d (lets through what does not)", f.Invalidation)
-	t.Logf("annotations         %d (lets through what an unknown format forbids)", f.Annotated)
+	t.Logf("validation errors   %d (refuses valid texts)", f.Validation)
+	t.Logf("invalidation errors %d (accepts invalid texts)", f.Invalidation)
+	t.Logf("annotations         %d (accepts texts that an unknown format forbids)", f.Annotated)
 	t.Logf("masks               %d: mean %s, p50 %s, p99 %s, p99.9 %s, most %s", f.Masks, us(f.MaskMean),
 		us(f.MaskP50), us(f.MaskP99), us(f.MaskP999), us(f.MaskMax))
 	t.Logf("compile             p50 %s, p99 %s, most %s", us(f.CompileP50), us(f.CompileP99), us(f.CompileMax))
@@ -260,7 +260,7 @@ func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string, 
 				var to grammar.State
 				to, err = at.Advance(id)
 				if (err == nil) != mask.Has(id) {
-					return r, fmt.Errorf("%s: test %d: the mask says %v of token %d, the state says %v", file, i, mask.Has(id), id, err)
+					return r, fmt.Errorf("%s: test %d: mask %v of token %d, state %v", file, i, mask.Has(id), id, err)
 				}
 				if err == nil {
 					at = to

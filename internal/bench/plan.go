@@ -103,10 +103,9 @@ func DefaultContexts(most, least int) (out []int) {
 	return out
 }
 
-// RunPlan computes what a cluster would hold, from the config alone. Weights use the code that
-// loads them (shard.Bytes), and caches the cost functions of the batcher's ledger
-// (kvcache.ResidentBytes). Prompts are assumed to be read elsewhere or one at a time before, so the
-// memory of prefill is not included.
+// RunPlan computes the weight and cache bytes of a cluster from the config alone. Weights use the code that
+// loads them (shard.Bytes), and caches the cost functions of the batcher's ledger (kvcache.ResidentBytes).
+// Prompts are assumed to be read elsewhere or one at a time before, so the memory of prefill is not included.
 func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 	switch {
 	case o.Sockets < 1 || o.Sockets > 256:

@@ -21,8 +21,8 @@ var updatePage = flag.Bool("update", false, "write the generated sections of doc
 
 const supportedPage = "../../docs/supported-models.md"
 
-// TestSupportedModelsPage compares the generated sections of docs/supported-models.md with what the
-// planner and the list of architectures give. With -update it writes them.
+// TestSupportedModelsPage compares the sections of docs/supported-models.md with the output of the planner
+// and the list of architectures. With -update it writes them.
 func TestSupportedModelsPage(t *testing.T) {
 	text, err := os.ReadFile(supportedPage)
 	if err != nil {
@@ -144,8 +144,7 @@ func downloadsSection(t *testing.T) string {
 	return b.String()
 }
 
-// unknownArchitecture reports whether a config is refused because of its architecture, whatever its
-// sizes are.
+// unknownArchitecture reports whether a config is refused because of its architecture.
 func unknownArchitecture(name string) bool {
 	_, err := model.ParseConfig("", fmt.Appendf(nil, `{"architectures": [%q], "text_config": {}}`, name), nil)
 	return err != nil && strings.Contains(err.Error(), "is not supported")

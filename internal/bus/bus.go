@@ -42,7 +42,7 @@ type Config struct {
 	Ports   Ports
 	NATS    string // URL of an external NATS; "": the embedded one
 	Key     security.Key
-	// Meta is the metadata that other processes learn: incarnation, state, build, store. Open fills in the rest.
+	// Meta is the announced metadata: incarnation, state, build, store. Open fills in the rest.
 	Meta gossip.Meta
 	// OnEvent is called for changes of the members. It must not block.
 	OnEvent func(gossip.Event)

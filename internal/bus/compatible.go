@@ -13,8 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// ErrBuild: this process differs in wire version or arithmetic from the cluster that it wants to
-// join.
+// ErrBuild: this process and the cluster differ in wire version or arithmetic, so it cannot join.
 var ErrBuild = errors.New("cluster: another build")
 
 // introduce sets the fields that other processes compare before they cooperate with this one.

@@ -23,8 +23,8 @@ func TestUnlike(t *testing.T) {
 		{"a newer wire", false, []string{"v2 abc", "wire versions 2 to 3", "v9", "wire version 4"},
 			gossip.Meta{Build: "v9", Arithmetic: "1-aa", WireMin: 4, WireMax: 4}},
 		{"an older wire", false, []string{"wire version 1"}, gossip.Meta{Arithmetic: "1-aa", WireMin: 1, WireMax: 1}},
-		{"a build that says nothing", false, []string{"unknown wire version"}, gossip.Meta{}},
-		{"one that says its wire alone", false, []string{"unknown arithmetic"}, gossip.Meta{WireMin: 2, WireMax: 2}},
+		{"a build without versions", false, []string{"unknown wire version"}, gossip.Meta{}},
+		{"a build with its wire version only", false, []string{"unknown arithmetic"}, gossip.Meta{WireMin: 2, WireMax: 2}},
 	} {
 		for _, why := range []string{incompatible("a", &mine, "b", &c.m), incompatible("b", &c.m, "a", &mine)} {
 			if (why == "") != c.like {
@@ -32,13 +32,13 @@ func TestUnlike(t *testing.T) {
 			}
 			for _, word := range c.says {
 				if !strings.Contains(why, word) {
-					t.Errorf("%s: %q does not say %q", c.is, why, word)
+					t.Errorf("%s: %q lacks %q", c.is, why, word)
 				}
 			}
 		}
 	}
 	var none gossip.Meta
 	if incompatible("a", &none, "b", &none) == "" {
-		t.Error("two that say nothing were let together")
+		t.Error("two builds without versions were compatible")
 	}
 }

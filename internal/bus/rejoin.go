@@ -54,10 +54,9 @@ func (b *Bus) explainNoCall(ctx context.Context) {
 	}
 }
 
-// StayJoined returns when ctx ends. Until then it asks the seeds for the cluster again
-// whenever the coordinator has been silent. A coordinator that died may return at the same
-// address as a new process that knows no nodes, even before gossip has noticed its death. The
-// node keeps its weights meanwhile.
+// StayJoined returns when ctx ends. Until then it joins through the seeds again whenever the coordinator has
+// been silent. A coordinator that died may return at the same address as a new process with an empty member
+// list, even before gossip has noticed its death. The node keeps its weights meanwhile.
 //
 // If the only coordinators are incompatible, a node that never had a compatible one ends with an
 // error. A node that had one stays and logs that, because a compatible one may return.

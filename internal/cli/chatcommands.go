@@ -172,7 +172,7 @@ func (t *conversation) load(file string) (string, error) {
 	}
 	var turns []turn
 	if err := json.Unmarshal(text, &turns); err != nil {
-		return "", fmt.Errorf("/load %s: want what /save writes: %w", file, err)
+		return "", fmt.Errorf("/load %s: want a file that /save has written: %w", file, err)
 	}
 	for i, x := range turns {
 		if x.Role != "user" && x.Role != "assistant" && !(x.Role == "system" && i == 0) {

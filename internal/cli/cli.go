@@ -32,7 +32,7 @@ type commands struct {
 
 	Status statusCmd `cmd:"" group:"watch" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
 	Top    topCmd    `cmd:"" group:"watch" help:"Show a running cluster and refresh it: load, caches, nodes, faults."`
-	Events eventsCmd `cmd:"" group:"watch" help:"Show the events of a running cluster, and what each one cost."`
+	Events eventsCmd `cmd:"" group:"watch" help:"Show the events of a running cluster and their effect on requests."`
 	Cache  cacheCmd  `cmd:"" group:"watch" help:"Show the prefix cache of a running cluster, or empty it."`
 
 	Keygen      launch.KeygenCmd      `cmd:"" group:"machines" help:"Make a cluster key. It authenticates and encrypts all traffic between processes."`
@@ -44,9 +44,9 @@ type commands struct {
 	Store       storeCmd              `cmd:"" group:"machines" help:"List and change the processes that keep a copy of the store of jobs and placement."`
 
 	Pull     models.PullCmd     `cmd:"" group:"models" help:"Fetch a model from a hub, a registry or a URL."`
-	Models   models.ModelsCmd   `cmd:"" group:"models" help:"List the models on this machine and what they need, or remove one."`
+	Models   models.ModelsCmd   `cmd:"" group:"models" help:"List the models on this machine and the memory that they need, or remove one."`
 	Verify   models.VerifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and show its memory per node."`
-	Plan     models.PlanCmd     `cmd:"" group:"models" help:"Calculate from a config what fits: weights, caches, largest batch."`
+	Plan     models.PlanCmd     `cmd:"" group:"models" help:"Calculate the memory of weights and caches and the largest batch from a config."`
 	GPU      gpuCmd             `cmd:"" name:"gpu" group:"models" help:"List the graphics cards of this machine, and check that they compute the bits of the CPU."`
 	Tokenize models.TokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
 

@@ -25,7 +25,7 @@ func TestStreamWaitsUntilReady(t *testing.T) {
 	}{
 		{"ready", 0, 0, "", 1, ""},
 		{"not ready twice", 2, http.StatusServiceUnavailable, "0", 3, ""},
-		{"does not say when", 1, http.StatusServiceUnavailable, "", 1, "no node has joined"},
+		{"without a time", 1, http.StatusServiceUnavailable, "", 1, "no node has joined"},
 		{"too many requests", 1, http.StatusTooManyRequests, "0", 1, "no node has joined"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

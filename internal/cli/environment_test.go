@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// TestEachVariableHasOneMeaning checks that two flags with the same variable are the same row, or
-// say with a tag that they share it.
+// TestEachVariableHasOneMeaning checks that flags with the same variable have the same help, except for the
+// variables in tagged.
 func TestEachVariableHasOneMeaning(t *testing.T) {
 	tagged := map[string]bool{"SHOAL_API_KEY": true, "SHOAL_CLUSTER": true, "SHOAL_DATA_DIR": true,
 		"SHOAL_QUANT": true, "SHOAL_BIND": true, "SHOAL_PORTS": true}

@@ -8,8 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Adapt limits the plans of a group to what its oldest node supports, so that a new build can be
-// rolled out node by node. maxShift is the largest thread shift of the group.
+// Adapt limits the plans of a group to the features that all its nodes support, so that a new build can be
+// rolled out node by node. onePass: one decode step a plan; most: the largest thread shift of its steps.
+// maxShift is the largest thread shift of the group.
 func (d *Director) Adapt(g *Group, maxShift int) (onePass bool, most int) {
 	var old []string
 	passes, _ := proto.Needs(&proto.StepRequest{Passes: 2})

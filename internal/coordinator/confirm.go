@@ -17,7 +17,7 @@ const (
 	alive                  // the member answers
 )
 
-// question asks the process at the control address of a member who it is, until ctx ends.
+// question reports which process answers at the control address of a member, until ctx ends.
 func question(ctx context.Context, sys *rpc.System, m *gossip.Member) (answer, error) {
 	d, err := node.NewRemote(sys, m.Meta.RPC, 0, nil).Describe(ctx)
 	switch {

@@ -1,6 +1,6 @@
-// Package coordinator is what a coordinator does besides scheduling: the director places the model on
-// the nodes that are present, the stepper runs the batcher's plans on them, and an election decides
-// which of several coordinators may do so.
+// Package coordinator has the tasks of a coordinator besides scheduling. The director places the model on the
+// present nodes, and the stepper runs the batcher's plans on them. An election decides which of several
+// coordinators is active.
 package coordinator
 
 import (
@@ -35,7 +35,7 @@ type Config struct {
 	LoadStall time.Duration // how long a node may make no progress in a load while others do
 	Logger    *slog.Logger
 	// Record requests that a placement be recorded under the lease. placementRecorded is the reply.
-	// nil: there is no store, and epochs rely on what nodes report.
+	// nil: there is no store, and the first epoch follows the highest one that nodes report.
 	Record func(p topology.Placement, incarnations []uint64)
 	// Drained requests that the drained nodes be recorded; nil: there is no store.
 	Drained func(nodes map[string]uint64)

@@ -16,9 +16,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Discoverer reports the nodes that gossip sees to the director. Gossip events make that fast. A
-// periodic comparison of gossip's members with the director's makes it reliable, for example for a
-// fenced node that responds again.
+// Discoverer reports the members of the gossip list to the director. Gossip events make that fast. A periodic
+// comparison of gossip's members with the director's makes it reliable, for example for a fenced node that
+// responds again.
 type Discoverer struct {
 	bus      *bus.Bus
 	director *Director
@@ -119,7 +119,7 @@ func (d *Discoverer) gone(m gossip.Member) {
 	d.director.send(&nodeDown{id: m.Name, incarnation: m.Meta.Incarnation})
 }
 
-// discovered asks a node that the director does not know to describe itself.
+// discovered requests the description of a node that is new to the director.
 func (d *Discoverer) discovered(m gossip.Member) {
 	if m.Meta.Role != string(security.RoleNode) || m.Meta.State != gossip.Ready {
 		return

@@ -36,7 +36,7 @@ type Election struct {
 	why      error                     // then the reason
 }
 
-// Candidate is a process that wants to coordinate.
+// Candidate is a process that takes part in the election of the coordinator.
 type Candidate struct {
 	Bus         *bus.Bus
 	Store       *store.Store
@@ -49,7 +49,7 @@ type Candidate struct {
 	Waits func(why string, alone bool)
 }
 
-// PlacementLog records placements before nodes learn of them.
+// PlacementLog records placements before they are sent to nodes.
 type PlacementLog struct {
 	Term  uint64 // of the lease
 	After uint32 // newest epoch in the log
@@ -75,7 +75,8 @@ func (e *Election) Close() {
 	e.wg.Wait()
 }
 
-// Attach sends what the election decides from now on to a director.
+// Attach sends later changes of leadership to a director. If the lease is lost already, it deposes the
+// director at once.
 func (e *Election) Attach(d *Director) {
 	e.director.Store(d)
 	select {

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Group is a serving epoch of one model as the stepper needs it. The cache memory of its nodes is what
-// this model may use.
+// Group describes one model's part of a serving epoch to the stepper. The cache memory of its nodes is the
+// share of this model.
 type Group struct {
 	Model     int  // its number
 	Prefill   bool // it is the model's prefill group

@@ -53,7 +53,7 @@ type (
 		id          string
 		incarnation uint64
 		leaves      bool
-		reply       chan error // nil: no reply wanted
+		reply       chan error // nil: no reply is sent
 	}
 	// nodeUndrain: a drained node shall take part again.
 	nodeUndrain struct {

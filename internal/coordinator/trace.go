@@ -15,8 +15,8 @@ const maxNames = 4096
 // sequenceNames maps sequences of plans to their requests. Plans run one at a time.
 type sequenceNames map[uint64]string
 
-// learn applies the opened and released sequences of a plan.
-func (n *sequenceNames) learn(p *plan.Plan) {
+// apply adds the opened sequences of a plan and removes the released ones.
+func (n *sequenceNames) apply(p *plan.Plan) {
 	if *n == nil || len(*n) > maxNames {
 		*n = sequenceNames{}
 	}
@@ -30,7 +30,7 @@ func (n *sequenceNames) learn(p *plan.Plan) {
 
 // trace exports a step once in a while.
 func (s *Stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Duration, replies []*proto.StepReply) {
-	s.names.learn(p)
+	s.names.apply(p)
 	if !s.tracer.StepDue(began) {
 		return
 	}

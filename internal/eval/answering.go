@@ -11,8 +11,8 @@ const (
 )
 
 // answering is RULER's question answering: the paragraph of the question among others, numbered, in
-// random order. It fills most of the prompt; text fills the rest. Without paragraphs of a file, each
-// document holds one of the needles that the bundled models know.
+// random order. It fills most of the prompt; text fills the rest. Without paragraphs of a file, each document
+// holds one needle of the bundled models' training data.
 func answering(m *maker) parts {
 	docs := m.paragraphs
 	if len(docs) == 0 {

@@ -73,7 +73,7 @@ func connect(t *testing.T, url string) *Client {
 	return c
 }
 
-func TestClientSendsWhatOpenAIKnows(t *testing.T) {
+func TestClientSendsOpenAIMembers(t *testing.T) {
 	f := &fakeServer{refuse: 1}
 	c := connect(t, f.start(t))
 	if name, fp := c.Model(); name != "m1" || fp != "fp" {
@@ -99,7 +99,7 @@ func TestClientSendsWhatOpenAIKnows(t *testing.T) {
 		}
 	}
 	if _, known := c.SameTokens(t.Context(), "x", []int32{1}); known {
-		t.Error("a server without /tokenize cannot know")
+		t.Error("a server without /tokenize has no answer")
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package eval measures what a model finds in a long prompt, and what a cache policy
-// costs. It runs RULER-style tasks of any length, scored by exact match of whole answers,
-// against any OpenAI-compatible server or an embedded cluster.
+// Package eval measures the accuracy of a model on long prompts, and the loss by a cache policy. It runs
+// RULER-style tasks of any length, scored by exact match of whole answers, against any OpenAI-compatible
+// server or an embedded cluster.
 //
 //	corpus  -> Generator -> Sample{Prompt ids, Answer ids}     generate.go, tasks.go
 //	Sample  -> Client    -> text                               client.go, embed.go

@@ -126,7 +126,7 @@ func (g *Generator) stream(s string) *stream {
 	return t
 }
 
-// chatAround determines what the template writes before and after one user message.
+// chatAround sets chatHead and chatTail: the template's tokens before and after one user message.
 func (g *Generator) chatAround(chat *tokenizer.ChatTemplate) error {
 	const mark = "Some words that no template holds."
 	out, err := chat.Render([]tokenizer.Message{{Role: "user", Content: mark}}, tokenizer.RenderOptions{AddGenerationPrompt: true})

@@ -57,9 +57,9 @@ func sample(t testing.TB, g *Generator, task string, length, index int) *Sample 
 	return s
 }
 
-// TestSamplesAreWhatTheySay: exact length, canonical tokens, one question, and the answer in the
+// TestSamplesAreValid: exact length, canonical tokens, one question, and the answer in the
 // text.
-func TestSamplesAreWhatTheySay(t *testing.T) {
+func TestSamplesAreValid(t *testing.T) {
 	g, tok := testGenerator(t, 3), testTokenizer(t)
 	for _, name := range TaskNames() {
 		for _, c := range []struct{ length, samples int }{{512, 8}, {1000, 3}, {4096, 2}} {

@@ -79,7 +79,7 @@ func longSample(m *maker, task string, tokens int) (prompt, answer string) {
 		fmt.Fprintf(&b, " %c%d", 'a'+i, add[i])
 	}
 	b.WriteString("\n")
-	for _, v := range m.sample(1000, max(0, tokens-34)/2) { // a list that nothing asks for
+	for _, v := range m.sample(1000, max(0, tokens-34)/2) { // a list without a question
 		fmt.Fprintf(&b, " %03d", v)
 	}
 	b.WriteString("\n=")

@@ -28,8 +28,8 @@ type PolicyPerplexity struct {
 	Match float64 `json:"match"`
 }
 
-// PolicyPerplexityConfig configures how a text is split. A policy only affects what follows a
-// prompt: the start of each window is read as a prompt, and the rest is decoded, token by token.
+// PolicyPerplexityConfig configures how a text is split. A policy only affects the tokens after a prompt. So
+// the start of each window is read as a prompt, and the rest is decoded, token by token.
 type PolicyPerplexityConfig struct {
 	Window   int // tokens of a window, including beginning-of-sequence; default 2048
 	Prefix   int // tokens of it that are read as a prompt; default half the window

@@ -10,7 +10,7 @@ import (
 )
 
 // TestPolicyPerplexity: under full attention the tokens that are decoded score as those of a prompt.
-// A policy that keeps everything equals it, and one that forgets most of a repeated text loses.
+// A policy that keeps everything equals it, and one that evicts most of a repeated text scores lower.
 func TestPolicyPerplexity(t *testing.T) {
 	tok := testTokenizer(t)
 	text := strings.Repeat("The number of the gentle-otter is 7012345 and that of the swift-fox 8123456.\n", 12)

@@ -37,7 +37,7 @@ func TestScoreByHand(t *testing.T) {
 		{"a wrong group", number, " 7012995.\n", false, 0.75, 0},
 		{"cut short", number, " 701", false, 0.5, 0},
 		{"nothing", number, "", false, 0, 0},
-		{"beside the place", number, " it is 7012345.", false, 0, 1},
+		{"at another place", number, " it is 7012345.", false, 0, 1},
 		{"chat", chat, "The pass key is 12345.", true, 1, 1},
 		{"the full stop counts in a chat", chat, "The pass key is 12345", false, 0.75, 1},
 		{"any order", words, " 1. fox 2. red", true, 1, 1},

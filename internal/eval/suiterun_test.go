@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// TestRunSuite asks a server, continues a run from its file, and asks again what changed.
+// TestRunSuite: a run sends its questions to a server, continues from its file, and repeats changed
+// questions.
 func TestRunSuite(t *testing.T) {
 	tok := testTokenizer(t)
 	chat, err := tokenizer.LoadChatTemplate(modelDir)

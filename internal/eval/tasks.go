@@ -203,9 +203,8 @@ func multiValue(m *maker) parts {
 	return p
 }
 
-// then asks for another value with the same phrase. The prompt contains the first question, which
-// determines what a policy evicts at its end. The first answer and the second question follow token
-// by token.
+// then asks for another value with the same phrase. The prompt ends with the first question, so a policy
+// evicts tokens in view of it. The first answer and the second question follow token by token.
 func (p parts) then(ask func(p *parts)) parts {
 	second := p
 	ask(&second)

@@ -75,7 +75,7 @@ func (l *State) serves(at time.Time, epoch uint32, sockets int) {
 	}
 	c := *e.Cost
 	c.NextEpoch, c.StallMillis = epoch, at.Sub(e.At).Milliseconds()
-	c.Open = e.Kind != wire.EventTakeover // a takeover cut off no request that this coordinator knows
+	c.Open = e.Kind != wire.EventTakeover // this coordinator has no request that a takeover interrupted
 	e.Cost, e.Sockets = &c, sockets
 	l.touch(e)
 }

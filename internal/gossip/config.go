@@ -128,8 +128,7 @@ func (p Profile) apply(m *memberlist.Config) error {
 	m.SuspicionMult, m.SuspicionMaxTimeoutMult = 3, 3
 	m.GossipInterval = 50 * time.Millisecond
 	m.TCPTimeout = 2 * time.Second
-	// A process that reuses a dead member's name at another address need not wait until the dead
-	// one is forgotten (GossipToTheDeadTime).
+	// A process may reuse a dead member's name at another address before GossipToTheDeadTime ends.
 	m.DeadNodeReclaimTime = time.Second
 	switch p {
 	case Local:

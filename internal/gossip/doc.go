@@ -9,5 +9,5 @@
 // epochs fence outdated decisions.
 //
 // memberlist -> callbacks (queue.go: never block) -> one goroutine -> view.go
-// (pure: what changed?) -> Config.OnEvent, one call at a time, in order.
+// (pure: reports as events) -> Config.OnEvent, one call at a time, in order.
 package gossip

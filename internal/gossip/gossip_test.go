@@ -96,7 +96,7 @@ func spawn(t *testing.T, name, seed, bind string, inc uint64) *process {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	what, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if err != nil || what != "joined" {
-		t.Fatalf("child said %q, %v", line, err)
+		t.Fatalf("the child wrote %q, %v", line, err)
 	}
 	return &process{cmd, in, rest}
 }
@@ -372,7 +372,7 @@ func TestConfig(t *testing.T) {
 
 // TestProfiles: members asked for an indirect probe answer negatively two ProbeTimeouts after it
 // begins. That must be in time, with slack for a loaded machine. A name must also be free again
-// long before its dead owner is forgotten.
+// long before the entry of its dead owner is removed.
 func TestProfiles(t *testing.T) {
 	for _, p := range []Profile{LAN, Local} {
 		m := memberlist.DefaultLANConfig()
@@ -410,7 +410,7 @@ func TestSlowConsumer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testutil.Eventually(t, patience, "memberlist, which must not be blocked, knows the last state", func() (bool, string) {
+	testutil.Eventually(t, patience, "memberlist, which must not be blocked, has the last state", func() (bool, string) {
 		m := a.Members()
 		return len(m) >= 2 && m[0].Meta.Load+m[1].Meta.Load == 5, fmt.Sprintf("%+v", m)
 	})

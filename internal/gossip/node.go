@@ -141,7 +141,7 @@ func (n *Node) RoundTrip(m Member) (least time.Duration) {
 
 const pings = 4
 
-// joinQuiet is how long Join tries before it logs what it waits for.
+// joinQuiet is the time after which Join logs that no seed has answered.
 const joinQuiet = 3 * time.Second
 
 // Join joins the cluster through any of the seeds (host:port) and waits until at least want members
@@ -192,8 +192,8 @@ func (n *Node) Join(ctx context.Context, seeds []string, want int) error {
 	}
 }
 
-// Rejoin exchanges views with the seeds once. A restarted seed knows no members, while this member
-// may still consider it alive, so waiting for a known number of members would not reconnect them.
+// Rejoin exchanges views with the seeds once. A restarted seed has an empty member list, while this member
+// may still consider it alive. Waiting for a number of members would not reconnect them.
 func (n *Node) Rejoin(ctx context.Context, seeds []string) error {
 	if n.stopped() {
 		return ErrClosed

@@ -85,8 +85,7 @@ func (q *queue) NotifyJoin(n *memberlist.Node) { q.record(n, true) }
 
 func (q *queue) NotifyUpdate(n *memberlist.Node) { q.record(n, true) }
 
-// NotifyLeave implements memberlist.EventDelegate. n.State is always "alive" here, whatever the
-// cause.
+// NotifyLeave implements memberlist.EventDelegate. n.State is "alive" both after a leave and after a failure.
 func (q *queue) NotifyLeave(n *memberlist.Node) { q.record(n, false) }
 
 func (q *queue) record(n *memberlist.Node, alive bool) {

@@ -33,9 +33,9 @@ type seen struct {
 	alive  bool
 }
 
-// view holds what has been reported so far and decides what to report next. Observations may have
-// been merged on the way. The events are always consistent: Join, Updates, then Leave or Failed,
-// and so on.
+// view holds the reported state of the members and turns observations into events. The queue may have merged
+// several observations of a member into one. The events of a member are always consistent: Join, Updates,
+// then Leave or Failed, and so on.
 type view struct {
 	alive map[string]Member
 	lost  map[string]uint64 // incarnation last reported as failed

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestViewTellsAStory(t *testing.T) {
+func TestViewEvents(t *testing.T) {
 	member := func(inc uint64, s State) Member { return Member{Name: "b", Meta: Meta{Incarnation: inc, State: s}} }
 	var v view
 	for i, step := range []struct {

@@ -160,7 +160,7 @@ func writeFile(at string, text []byte) error {
 	return nil
 }
 
-// onDisk adds to an error of the file system what to do about it.
+// onDisk adds advice to an error about a full disk or a missing permission.
 func onDisk(err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrSpace) || errors.Is(err, ErrPermission):

@@ -129,7 +129,7 @@ func (c *client) do(req *http.Request, refused func(http.Header)) (*http.Respons
 		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		after := retryAfter(resp.Header, time.Now())
 		if after > maxRetryAfter {
-			return nil, fmt.Errorf("%w: %w, and asks for a pause of %s: try again then; a token (HF_TOKEN) raises the hub's limits",
+			return nil, fmt.Errorf("%w: %w, and requires a pause of %s: try again then; a token (HF_TOKEN) raises the hub's limits",
 				ErrUnreachable, e, after.Round(time.Second))
 		}
 		return nil, &transient{fmt.Errorf("%w: %w", ErrUnreachable, e), after}
@@ -155,7 +155,7 @@ func clean(s string) string {
 	return s
 }
 
-// networkError says why there was no answer, and whether a retry can help.
+// networkError returns the error for a request without an answer: transient if a retry can help.
 func (c *client) networkError(req *http.Request, err error) error {
 	if cause := context.Cause(req.Context()); cause != nil && !errors.Is(cause, errStalled) {
 		return cause
@@ -191,7 +191,7 @@ func noRoots() bool {
 	return err != nil || pool.Equal(x509.NewCertPool())
 }
 
-// retryAfter reads the pause that a server asks for, in seconds or as a date.
+// retryAfter returns the pause in the header Retry-After, in seconds or as a date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	v := strings.TrimSpace(h.Get("Retry-After"))
 	if s, err := strconv.ParseUint(v, 10, 31); err == nil {

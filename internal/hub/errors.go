@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Kinds of failure, for errors.Is. The text of an error says what to do.
+// Kinds of failure, for errors.Is. The text of an error has advice for the user.
 var (
 	ErrNotFound    = errors.New("hub: not found")             // no such repository, revision or file
 	ErrGated       = errors.New("hub: access is not granted") // the licence is not accepted, or the token is wrong

@@ -237,7 +237,7 @@ func (f *fetcher) complete(ctx context.Context, b *blob, part string) error {
 		return err
 	}
 	if b.digest != "" && !b.digest.matches(w.hash) {
-		return fmt.Errorf("%w: what %s sent has another %s than %s, which the server promised: try again later; if it stays, the server or a "+
+		return fmt.Errorf("%w: the bytes from %s have another %s than the announced %s: try again later; if the error stays, the server or a "+
 			"proxy in between is at fault", ErrDamaged, hostOf(b.url), b.digest.kind(), b.digest)
 	}
 	b.sum = fmt.Sprintf("%x", w.hash.Sum(nil))
@@ -268,8 +268,7 @@ func (w *appender) append(p []byte) error {
 	return nil
 }
 
-// rest fetches from w.at to the end: large files over several connections, if the server
-// knows ranges.
+// rest fetches from w.at to the end: large files over several connections, if the server supports ranges.
 func (f *fetcher) rest(ctx context.Context, b *blob, w *appender) error {
 	if w.at == b.size {
 		return nil
@@ -343,8 +342,8 @@ type remote struct {
 	etag   string // the strong validator of that place
 }
 
-// read fetches bytes [from, to) and hands them to sink in order. With whole it accepts an
-// answer of the whole file and skips what it has.
+// read fetches bytes [from, to) and passes them to sink in order. With whole it accepts an answer with the
+// whole file, and skips the bytes before from.
 func (f *fetcher) read(ctx context.Context, r *remote, from, to int64, whole bool, sink func([]byte) error) error {
 	select {
 	case f.slots <- struct{}{}:

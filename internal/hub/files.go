@@ -90,7 +90,7 @@ func choose(r Ref, all []File) (choice, error) {
 		return c, noWeights(r, all)
 	}
 	if !has["config.json"] && !has["adapter_config.json"] {
-		return c, fmt.Errorf("%w: %s has weights and no config.json, which says what they are", ErrIncomplete, r)
+		return c, fmt.Errorf("%w: %s has weights but no config.json, which must describe them", ErrIncomplete, r)
 	}
 	return c, nil
 }

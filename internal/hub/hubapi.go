@@ -115,7 +115,7 @@ func (h *hubAPI) list(ctx context.Context, r Ref) (listing, error) {
 	return l, nil
 }
 
-// head asks for the size and the hash of a file: some mirrors list names only.
+// head requests the size and the hash of a file: some mirrors list names only.
 func (h *hubAPI) head(ctx context.Context, r Ref, commit string, f *File) error {
 	var first http.Header // of the hub itself, whose redirect leads to another host
 	one := *h.c.http
@@ -181,7 +181,7 @@ func (h *hubAPI) explain(ctx context.Context, r Ref, file string, err error) err
 	page := h.endpoint + "/" + r.Repo
 	switch {
 	case s.code == "GatedRepo" && h.token == "":
-		return fmt.Errorf("%w: %s asks for its licence to be accepted: open %s, accept it, and set HF_TOKEN to a token of that account "+
+		return fmt.Errorf("%w: the licence of %s must be accepted: open %s, accept it, and set HF_TOKEN to a token of that account "+
 			"(%s/settings/tokens)", ErrGated, r.Repo, page, h.endpoint)
 	case s.code == "GatedRepo":
 		return fmt.Errorf("%w: the account of this token has not accepted the licence of %s, or waits for an answer, or the token may not "+
@@ -204,7 +204,7 @@ func (h *hubAPI) explain(ctx context.Context, r Ref, file string, err error) err
 	return fmt.Errorf("%w: %w", ErrProtocol, s)
 }
 
-// askBriefly asks for what only helps an error; without an answer there is no help.
+// askBriefly requests details for an error text, for at most five seconds. It reports whether to was decoded.
 func (h *hubAPI) askBriefly(ctx context.Context, path string, to any) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -260,7 +260,7 @@ func (h *hubAPI) revisions(ctx context.Context, r Ref) string {
 	return "; it has" + listed(names, 20)
 }
 
-// complement asks for sizes and hashes that the listing left out.
+// complement requests the sizes and hashes that the listing left out.
 func (h *hubAPI) complement(ctx context.Context, r Ref, commit string, files []File) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

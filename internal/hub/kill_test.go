@@ -41,8 +41,8 @@ func child() bool {
 	return true
 }
 
-// TestKilledPulls kills a process that pulls at random moments, and pulls again: what has a
-// final name is right at every moment, and in the end everything is.
+// TestKilledPulls kills a process that pulls at random moments, and pulls again. A file with its final name
+// is right at every moment, and all files are in the end.
 func TestKilledPulls(t *testing.T) {
 	kills := 5
 	if testlevel.Long() {
@@ -117,7 +117,7 @@ func TestKilledPulls(t *testing.T) {
 	}
 	same(t, m, repo, "config.json", "tokenizer.json", indexFile, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 	if left, _ := filepath.Glob(filepath.Join(cache.dir(), layout.Blobs, "*"+incomplete)); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
+		t.Errorf("left over: %q", left)
 	}
 	t.Logf("%d kills left %d parts, the largest of %d bytes", killed, resumed, most)
 	if testlevel.Long() && resumed == 0 {

@@ -240,7 +240,7 @@ func (s *Store) Remove(r Ref) (freed int64, err error) {
 	case foreign:
 		return 0, fmt.Errorf("%w: %s is in Ollama's store: remove it with 'ollama rm'", ErrNotHere, r)
 	}
-	return 0, fmt.Errorf("%w: %s: 'shoal models' lists what is here", ErrNotHere, r)
+	return 0, fmt.Errorf("%w: %s: 'shoal models' lists the models on this machine", ErrNotHere, r)
 }
 
 // within reports whether r names the same model as wide, or a part of it.

@@ -27,7 +27,7 @@ func refs(t *testing.T, s *Store) (out []string) {
 	return out
 }
 
-// TestListAndRemove: what a model alone has is freed, and what others share stays.
+// TestListAndRemove: files of one model alone are removed with it, and shared files stay.
 func TestListAndRemove(t *testing.T) {
 	repo := oneFile()
 	a, b := content(5, 3000), content(6, 2000)
@@ -96,7 +96,7 @@ func TestListAndRemove(t *testing.T) {
 	}
 }
 
-func TestListShowsWhatIsIncomplete(t *testing.T) {
+func TestListShowsIncompleteModels(t *testing.T) {
 	h := start(t, map[string]*hubtest.Repo{"org/one": oneFile()})
 	s := at(t, h)
 	if _, err := s.Config(t.Context(), parsed(t, "org/one")); err != nil {

@@ -18,7 +18,7 @@ type Progress struct {
 // rateWindow is the period over which a rate is measured.
 const rateWindow = 8 * time.Second
 
-// meter computes a rate from what had arrived at which time.
+// meter computes a rate of transfer from the bytes that had arrived at several times.
 type meter struct {
 	samples []sample
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Range returns bytes [from, to) of a file of the hub, unchecked. origin is ORG/NAME@COMMIT, as
-// [layout.Origin] returns it. The caller knows the hash of the bytes.
+// [layout.Origin] returns it. The caller checks the hash of the bytes.
 func (s *Store) Range(ctx context.Context, origin, file string, from, to int64) ([]byte, error) {
 	repo, commit, _ := strings.Cut(origin, "@")
 	r, err := Parse(repo)

@@ -112,7 +112,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// send adds the token to requests to the registry. If the registry asks for a token, send requests one.
+// send adds the token to requests to the registry. If the registry requires a token, send requests one.
 func (g *registry) send(req *http.Request) (*http.Response, error) {
 	own := strings.HasPrefix(req.URL.String(), g.base+"/")
 	for try := 0; ; try++ {
@@ -146,7 +146,7 @@ func (g *registry) authorise(ctx context.Context, challenge string) error {
 	}
 	realm, err := url.Parse(params["realm"])
 	if err != nil || realm.Host == "" || realm.Scheme != "https" && (realm.Scheme != "http" || !isLoopback(realm.Host)) {
-		return fmt.Errorf("%w: %s wants a login of a kind that is not supported (%q); only public models can be pulled from it",
+		return fmt.Errorf("%w: %s requires a login of an unsupported kind (%q); only public models can be pulled from it",
 			ErrGated, g.base, clean(challenge))
 	}
 	q := realm.Query()

@@ -115,7 +115,7 @@ func TestRegistryRefuses(t *testing.T) {
 	}
 }
 
-// TestOllamaStore: what Ollama has fetched is used in place, and without a network.
+// TestOllamaStore: models that Ollama has downloaded are used in place, and without a network.
 func TestOllamaStore(t *testing.T) {
 	g := startRegistry(t)
 	b := content(1, 100_000)

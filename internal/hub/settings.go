@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
-// Settings say where models come from and where they are kept. FromEnv fills them from
-// the variables that Python's huggingface_hub and Ollama read.
+// Settings name the servers of models and the folders that hold them. FromEnv fills them from the
+// variables that Python's huggingface_hub and Ollama read.
 type Settings struct {
 	Endpoint  string // base URL of the hub (HF_ENDPOINT)
 	Token     string // sent to the hub only (HF_TOKEN, or the file of HF_TOKEN_PATH)

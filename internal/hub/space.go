@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// checkSpace compares what a pull writes below dir with what is free there.
+// checkSpace returns ErrSpace if fewer than need bytes are free below dir. The parameter what names the model
+// in errors.
 func checkSpace(dir string, need int64, what string) error {
 	return spaceError(dir, need, what, freeSpace)
 }

@@ -4,8 +4,7 @@ package hub
 
 import "golang.org/x/sys/unix"
 
-// freeSpace returns the number of bytes that this user may write below a folder; false: the
-// system does not say.
+// freeSpace returns the number of bytes that this user may write below a folder; false: unknown.
 func freeSpace(dir string) (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -41,7 +41,7 @@ func (s *Store) Settings() Settings { return s.s }
 type Model struct {
 	Ref   Ref
 	Name  string // under which it is served
-	Path  string // what to open: a folder, or a .gguf file
+	Path  string // a folder, or a .gguf file
 	Bytes int64
 	Files int
 }

@@ -369,7 +369,7 @@ func TestPullUnderFaults(t *testing.T) {
 			same(t, m, repo, "config.json", "tokenizer.json", "model.safetensors")
 			for _, name := range []string{"config.json", "tokenizer.json", "model.safetensors"} {
 				if !slices.ContainsFunc(seen(), func(got []byte) bool { return bytes.Equal(got, repo.Files[name]) }) {
-					t.Errorf("no observer saw every byte of %s", name)
+					t.Errorf("no observer got every byte of %s", name)
 				}
 			}
 			if last.Done != last.Total || last.Files != 3 || last.Of != 3 || last.Total != m.Bytes {
@@ -379,7 +379,7 @@ func TestPullUnderFaults(t *testing.T) {
 				t.Errorf("the token went to the CDN: %q", l)
 			}
 			if left, _ := filepath.Glob(filepath.Join(repoCache{s.s.Cache, "org/one"}.dir(), layout.Blobs, "*"+incomplete)); len(left) > 0 {
-				t.Errorf("left behind: %q", left)
+				t.Errorf("left over: %q", left)
 			}
 			if n := requests(h, "CDN"); name == "range ignored" && n > window+1 {
 				t.Errorf("%d requests to a server that ignores ranges", n)
@@ -403,7 +403,7 @@ func (o *observer) Complete(_ context.Context, path string) {
 	}
 }
 
-// observed observes the files of a store. It returns those of which an observer saw every byte.
+// observed observes the files of a store. It returns the files whose bytes an observer received completely.
 func observed(s *Store) (files func() [][]byte) {
 	var mu sync.Mutex
 	var all [][]byte
@@ -584,7 +584,7 @@ func TestPullsShareOneDownload(t *testing.T) {
 		}
 	}
 	if waited == 0 {
-		t.Error("nobody said that it waits")
+		t.Error("the wait was not reported")
 	}
 	ranges := map[string]int{}
 	for _, l := range h.Log() {

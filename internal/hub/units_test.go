@@ -82,7 +82,7 @@ func TestMeter(t *testing.T) {
 	if r := m.add(at.Add(21*time.Second), 21_000); r != 1000 {
 		t.Errorf("a steady rate is %f", r)
 	}
-	for i := 22; i <= 40; i++ { // ten times as fast: the old rate is forgotten
+	for i := 22; i <= 40; i++ { // ten times as fast: old samples leave the window
 		m.add(at.Add(time.Duration(i)*time.Second), 21_000+int64(i-21)*10_000)
 	}
 	if r := m.add(at.Add(41*time.Second), 221_000); r != 10_000 {

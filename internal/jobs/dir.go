@@ -109,9 +109,9 @@ func (d *Dir) remember(s *Store, path string, m mark, stop <-chan struct{}) {
 	}
 }
 
-// missing counts the jobs that last.json knew and of which no record is left. It counts only if
-// damage was found whose journal names are unknown, because a job that was dropped just before a
-// crash is not lost.
+// missing counts lost jobs: last.json has a greater number of jobs than the log. It counts only after
+// damage to journals with unknown names, because a job that was dropped just before a crash is not
+// lost.
 func (s *Store) missing(m *mark) {
 	if s.Now()-m.GoneAt > s.cfg.Keep.Milliseconds() {
 		m.Gone = 0

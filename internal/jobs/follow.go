@@ -54,8 +54,8 @@ func (s *Store) Lookup(ctx context.Context, name string) error {
 	return ctx.Err()
 }
 
-// refresh reads the records of a journal that this process does not know yet. Usually there are
-// none, because the message is this process's own.
+// refresh reads the records of a journal that this process has not read yet. Usually there are none,
+// because the process itself wrote the message.
 func (s *Store) refresh(ctx context.Context, name string, seq uint64) {
 	if name == anchorName {
 		s.mu.Lock()

@@ -14,7 +14,7 @@ import (
 
 // A coordinator that has lost its lease without noticing accepts and cancels jobs. Processes that
 // follow the log receive all of it.
-func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
+func TestFollowAppliesRecordsOfOthers(t *testing.T) {
 	l := journal.NewMemoryLog()
 	old, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
 	if err != nil {
@@ -175,7 +175,7 @@ func TestGivenUpAndThere(t *testing.T) {
 		}
 		s.unfinished(func(j *job) bool {
 			if j != s.job(v.id) {
-				t.Fatal("the job that is to run is not the one that clients see")
+				t.Fatal("the job to run is not the one of the API")
 			}
 			return true
 		})

@@ -29,7 +29,7 @@ type job struct {
 	status     int             // Dead: HTTP status for the client
 	body       json.RawMessage // Dead: response body for the client
 	first      uint64          // number of its first message; defines the order of acceptance
-	damage     string          // what is wrong with its records; if set, nothing is appended
+	damage     string          // fault of its records; if set, nothing is appended
 	changed    chan struct{}   // closed and replaced at every change
 	attempts   context.CancelFunc
 	running    bool      // this process is running an attempt
@@ -40,7 +40,7 @@ func newJob(id string) *job {
 	return &job{id: id, journal: journal.NewWriter(id), changed: make(chan struct{})}
 }
 
-// snapshot is a copy of the fields that clients may see.
+// snapshot is a copy of the fields that the API may return.
 type snapshot struct {
 	id      string
 	state   State

@@ -31,7 +31,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	if j.snapshot().state.Phase == Cancelled {
 		l.abandon("abort")
 	}
-	if err != nil { // back off, whatever the journal says
+	if err != nil { // back off, even if the journal allows an attempt
 		j.mu.Lock()
 		j.pause = time.Now().Add(v.cfg.Rules.Backoff)
 		j.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-func TestStateTellsTheLifeOfAJob(t *testing.T) {
+func TestStateOverTheLifeOfAJob(t *testing.T) {
 	var s State
 	rules := Rules{MaxFailures: 3, Backoff: time.Second, MaxBackoff: 3 * time.Second}
 	rules.Defaults()
@@ -40,11 +40,11 @@ func TestStateTellsTheLifeOfAJob(t *testing.T) {
 	fail := func(at int64, f Failure) Note {
 		t.Helper()
 		if n, ok := s.Fail(s.Attempt-1, at, f, rules); ok {
-			t.Fatalf("an attempt that is not the newest says %+v", n)
+			t.Fatalf("an attempt that is not the newest has the note %+v", n)
 		}
 		n, ok := s.Fail(s.Attempt, at, f, rules)
 		if !ok {
-			t.Fatal("the attempt that runs has nothing to say")
+			t.Fatal("the running attempt has no note")
 		}
 		return n
 	}
@@ -54,7 +54,7 @@ func TestStateTellsTheLifeOfAJob(t *testing.T) {
 	}
 	ok(f)
 	if n, ok := s.Fail(s.Attempt, 10_000, Failure{Code: "x"}, rules); ok {
-		t.Fatalf("an attempt that has failed says %+v", n)
+		t.Fatalf("a failed attempt has the note %+v", n)
 	}
 	if _, now := s.Begin(10_999, rules); now {
 		t.Fatal("it begins before its pause is over")

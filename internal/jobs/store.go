@@ -144,7 +144,7 @@ func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, erro
 	return s, nil
 }
 
-// salvaged applies what Salvage knows and the journals do not show. Jobs lost without a trace are
+// salvaged notes the damage in Salvage that the journals do not show. Jobs lost without a trace are
 // counted by Lost. A job that lost its newest record continues from the previous one.
 func (s *Store) salvaged() {
 	for _, text := range s.cfg.Salvage.Notes {
@@ -368,7 +368,7 @@ func (s *Store) checkRoom() error {
 	return nil
 }
 
-// forget removes the entry of a job, unless the job was accepted after all.
+// forget removes the entry of a job that was not accepted.
 func (s *Store) forget(j *job) {
 	j.journal.Lock()
 	defer j.journal.Unlock()

@@ -26,8 +26,8 @@ const (
 	advertPin     = "sha256="
 )
 
-// Found is a cluster that answered on the local network. An answer proves nothing: what it
-// says is checked against a token.
+// Found is a cluster that answered on the local network. Any machine can send such an answer. Only a
+// token proves it.
 type Found struct {
 	Cluster string
 	Addr    string // of the server

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/hostname"
 )
 
-// Ask describes the machine that wants to join.
+// Ask describes the joining machine.
 type Ask struct {
 	Machine string // its name
 	// Host is the address that it will listen at; empty: the one that it reaches the server from.
@@ -82,7 +82,7 @@ func Exchange(ctx context.Context, addr string, t Token, a Ask) (g *Grant, host 
 	}
 	var answer reply
 	if err := receive(c, maxReply, &answer); err != nil {
-		return nil, "", fmt.Errorf("join: %s sent no answer that can be read: %w; its log may say more", addr, err)
+		return nil, "", fmt.Errorf("join: %s sent no answer that can be read: %w; its log may have the reason", addr, err)
 	}
 	if answer.Refusal != nil {
 		return nil, "", answer.Refusal
@@ -105,7 +105,7 @@ func checkPin(s tls.ConnectionState, addr string, t Token) error {
 	if subtle.ConstantTimeCompare(got[:], t.Pin[:]) == 1 {
 		return nil
 	}
-	return fmt.Errorf("%w: the certificate of %s has the fingerprint %s, token %s wants %s. "+
+	return fmt.Errorf("%w: the certificate of %s has the fingerprint %s, token %s has %s. "+
 		"Either another cluster listens there, or something between the machines intercepts the connection. Nothing was sent",
 		ErrImpostor, addr, got.Short(), t.ID, t.Pin.Short())
 }
@@ -127,7 +127,7 @@ func explainHandshake(addr string, err error) error {
 	return fmt.Errorf("join: %s: %w", addr, err)
 }
 
-// listenFor opens the ports that the server is to try; none: a free one.
+// listenFor listens at the ports that the server will connect to; none: a free one.
 func listenFor(host string, want []int) (ports []int, closeAll func(), err error) {
 	var open []net.Listener
 	closeAll = func() {
@@ -151,7 +151,8 @@ func listenFor(host string, want []int) (ports []int, closeAll func(), err error
 	return ports, closeAll, nil
 }
 
-// reachable says why the cluster could not reach this machine, or would not trust it.
+// reachable returns an error if the cluster could not reach this machine, or if their clocks differ too
+// much for certificates.
 func reachable(g *Grant, host string, now time.Time) error {
 	if d := now.Sub(g.Time); d > clockLimit || d < -clockLimit {
 		return fmt.Errorf("join: the clock of this machine differs from that of the first one by %v: "+
@@ -159,7 +160,7 @@ func reachable(g *Grant, host string, now time.Time) error {
 			d.Round(time.Minute), now.UTC().Format(timeLayout), g.Time.UTC().Format(timeLayout))
 	}
 	if g.Seen != host {
-		return fmt.Errorf("join: this machine would listen at %s, but the first machine sees it as %s. "+
+		return fmt.Errorf("join: this machine would listen at %s, but its connection reaches the first machine from %s. "+
 			"The others connect to the address that a node listens at, and address translation between them is not supported: "+
 			"give the address that the first machine can reach with --bind",
 			host, g.Seen)

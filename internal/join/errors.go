@@ -27,7 +27,7 @@ func plainDial(err error) string {
 	return err.Error()
 }
 
-// explainDial turns a failed connection into an error that says what to do.
+// explainDial returns the error of a failed connection, with its usual cause and advice.
 func explainDial(addr string, err error) error {
 	_, port, _ := net.SplitHostPort(addr)
 	var dns *net.DNSError

@@ -149,7 +149,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestRefusals: who does not hold a valid token gets nothing.
+// TestRefusals: a client without a valid token is refused.
 func TestRefusals(t *testing.T) {
 	r := newRig(t)
 	good, revoked := r.token(t), r.token(t)
@@ -171,7 +171,7 @@ func TestRefusals(t *testing.T) {
 	}
 	_, err = r.exchange(t, forged)
 	refused(t, err, CodeLimited)
-	_, err = r.exchange(t, good) // nobody learns which one is right by going on
+	_, err = r.exchange(t, good) // further tries do not show which token is right
 	refused(t, err, CodeLimited)
 	if err := r.folder.Tokens.Revoke("00000000"); err == nil {
 		t.Error("revoked a token that there is not")
@@ -212,7 +212,7 @@ func TestImpostor(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make(chan int, 1)
-	at := listen(t, func(c net.Conn) { // in the middle: it would pass on what it gets
+	at := listen(t, func(c net.Conn) { // in the middle: it would forward the bytes that it gets
 		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{other.cert}, MinVersion: tls.VersionTLS13})
 		b, _ := io.ReadAll(s)
 		got <- len(b)
@@ -231,7 +231,7 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// TestSignatureIsOfOneConnection: what a listener sees of one exchange opens no other.
+// TestSignatureIsOfOneConnection: a signature of one connection is refused on another.
 func TestSignatureIsOfOneConnection(t *testing.T) {
 	r := newRig(t)
 	token := r.token(t)
@@ -324,7 +324,7 @@ func TestErrorsTeach(t *testing.T) {
 		t.Error(err)
 	}
 	for want, err := range map[string]error{
-		"sees it as 10.0.0.2":           reachable(g, "192.168.0.2", g.Time),
+		"reaches the first machine from 10.0.0.2":           reachable(g, "192.168.0.2", g.Time),
 		"clock of this machine differs": reachable(g, "10.0.0.2", g.Time.Add(3*time.Hour)),
 		"clock of this machine":         reachable(g, "10.0.0.2", g.Time.Add(-3*time.Hour)),
 		"cannot connect back to 10.0.0.2, TCP p": reachable(&Grant{Seen: "10.0.0.2", Time: g.Time, Closed: []string{"7070 (no answer)"}},

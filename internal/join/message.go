@@ -23,7 +23,7 @@ const (
 // differs on each connection, so a signature is of no use on another one.
 const exporterLabel = "EXPORTER-shoal-join-v1"
 
-// request asks for a grant.
+// request is the request for a grant.
 type request struct {
 	Version   int    `json:"version"`
 	Token     string `json:"token"` // its ID

@@ -46,8 +46,8 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return "join: " + r.Text }
 
-// judge decides on a request with a token's ID and a signature of the connection. Only the
-// holder of the secret learns that a token has expired.
+// judge decides on a request with a token's ID and a signature of the connection. Only a valid
+// signature gets the answer that the token has expired.
 func judge(records []Record, id string, signed, signature []byte, now time.Time) *Refusal {
 	i := slices.IndexFunc(records, func(r Record) bool { return r.ID == id })
 	if i < 0 || len(records[i].Public) != ed25519.PublicKeySize || !ed25519.Verify(records[i].Public, signed, signature) {

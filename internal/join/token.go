@@ -96,7 +96,7 @@ func tokenSum(b []byte) (sum [checkSize]byte) {
 	return sum
 }
 
-// key returns the signing key that follows from the secret. The server knows its public half alone.
+// key returns the signing key that is derived from the secret. The server has only its public half.
 func (t Token) key() ed25519.PrivateKey {
 	seed, err := hkdf.Key(sha256.New, t.secret[:], nil, "shoal join token v1 "+t.ID, ed25519.SeedSize)
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// MeasureCosts returns what computations of a model cost on one of c.Nodes nodes of this machine, while
-// the other nodes compute too: a table for each number of threads that a decode step may use, the most
-// first. Nodes of a real cluster have servers of their own, and so have the ranks of this measurement.
+// MeasureCosts measures the times of a model's computations on one of c.Nodes nodes of this machine, while
+// the other nodes compute too. It returns a table for each number of threads that a decode step may use, the
+// most first. Nodes of a real cluster have servers of their own, and so have the ranks of this measurement.
 // Results are kept as those of MeasureSpeeds.
 func MeasureCosts(ctx context.Context, c SpeedsConfig) ([]costs.Table, error) {
 	threads := topology.Threads{Most: c.Threads, Fewest: c.Threads}
@@ -217,8 +217,8 @@ func median(f func()) float64 {
 	return took[len(took)/2].Seconds()
 }
 
-// region measures what a parallel region takes besides its longest task. Tasks are long enough that one thread
-// cannot take several before the others wake.
+// region measures the time of a parallel region without its longest task. Tasks are long enough that one
+// thread cannot take several before the others wake.
 func (r *costRig) region() float64 {
 	const task = 20 * time.Microsecond
 	took := median(func() {

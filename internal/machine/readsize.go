@@ -9,9 +9,9 @@ import (
 // lastLevelCache is the file in which Linux reports the size of the largest cache of the first processor.
 const lastLevelCache = "/sys/devices/system/cpu/cpu0/cache/index3/size"
 
-// readSize returns how many bytes a measurement of reads goes through on a machine with a last-level
-// cache and a memory of given sizes (0: not known). A cache keeps part of what is read again and again
-// unless that is several times as large; decode reads weights that are larger still.
+// readSize returns the number of bytes that a measurement reads on a machine with a last-level cache and a
+// memory of given sizes (0: unknown). A buffer that is read repeatedly must be several times as large as the
+// cache, or part of it stays cached. The weights that decode reads are larger still.
 func readSize(cache, memory int64) int64 {
 	n := min(max(speedBytes, 4*cache), 2<<30)
 	if memory > 0 {

@@ -68,7 +68,7 @@ func TestMeasuredSpeeds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again := measure(); again == first {
-			t.Errorf("%s: taken for what was measured", name)
+			t.Errorf("%s: accepted as a measurement", name)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())

@@ -5,8 +5,8 @@
 // the kernel would start it for a program that needs libc. All C functions run on that thread,
 // one at a time. A call costs about 0.7 µs.
 //
-// If glibc is damaged, its loader ends the whole process. Callers that do not know the machine
-// therefore try Open in a child process first.
+// If glibc is damaged, its loader ends the whole process. Callers on an unknown machine therefore try
+// Open in a child process first.
 //
 // With the build tag purego, the package is a thin layer over github.com/ebitengine/purego
 // instead, and the program is linked dynamically. The tests of both are the same, so that one
@@ -36,8 +36,8 @@ type Library struct {
 // A Func is the address of a C function.
 type Func uintptr
 
-// Check returns an error that wraps ErrUnavailable if this program cannot load C libraries, whatever
-// the machine has. It loads none.
+// Check returns an error that wraps ErrUnavailable if this build cannot load C libraries on any
+// machine. It loads none.
 func Check() error { return linked() }
 
 // Open loads a shared library by its name, such as "libcuda.so.1", or by its path. The loader

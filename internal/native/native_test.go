@@ -63,7 +63,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// C sees the environment, by which its loader finds libraries.
+// C has the environment of the process. The loader finds libraries by it.
 func TestEnvironment(t *testing.T) {
 	l := libc(t)
 	name := "PATH\x00"

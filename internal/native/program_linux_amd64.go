@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// A program is what the dynamic loader believes to have been started: a dynamically linked
-// executable in memory, without code. It needs libc and libdl, and has three words which the
-// loader fills with the addresses of dlopen, dlsym and dlerror.
+// A program is the executable that the dynamic loader links. It is dynamically linked, in memory, and
+// without code. It needs libc and libdl, and has three words which the loader fills with the addresses
+// of dlopen, dlsym and dlerror.
 type program struct {
 	headers     uintptr // address of the program headers
 	headerCount int

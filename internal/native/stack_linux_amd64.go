@@ -23,9 +23,9 @@ const (
 	maxEnvironment = 128 << 10
 )
 
-// initialStack writes what the kernel writes on the stack of a new program: the number of
-// arguments, the arguments, the environment, and the auxiliary vector with some values replaced.
-// It returns the stack pointer. Variables that are too long are left out.
+// initialStack writes the initial stack of a program, as the kernel does: the number of arguments, the
+// arguments, the environment, and the auxiliary vector with some values replaced. It returns the stack
+// pointer. Variables that are too long are left out.
 func initialStack(stack, size uintptr, environment []string, auxv []byte, replace map[uint64]uint64) uintptr {
 	text := stack + size - maxEnvironment
 	end := stack + size

@@ -45,7 +45,7 @@ TEXT ·serveAddress(SB), NOSPLIT, $0-8
 	RET
 
 // serve answers calls for ever. BX is the mailbox, R13 the number of the last call. C keeps both.
-// It begins by answering call 1, which says that libc is loaded.
+// Its first answer, to call 1, reports that libc is loaded.
 TEXT ·serve(SB), NOSPLIT|NOFRAME, $0
 	MOVQ	·box(SB), BX
 	ANDQ	$~15, SP

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Handle is a socket as the coordinator sees it, in this or another process. Every call ends with
+// Handle is the coordinator's interface to a socket, in this or another process. Every call ends with
 // its context. After an error the socket may have acted anyway.
 type Handle interface {
 	Load(context.Context, *proto.LoadRequest) (*proto.LoadReply, error)

@@ -29,8 +29,8 @@ var flags atomic.Bool
 // NameFlags makes Name return flags from now on. The command line calls it.
 func NameFlags() { flags.Store(true) }
 
-// Name returns an option as its user knows it, for messages: --step-tokens on the command line,
-// step-tokens in a Go program.
+// Name returns the form of an option in messages: --step-tokens on the command line, step-tokens in a
+// Go program.
 func Name(option string) string {
 	if flags.Load() {
 		return "--" + option

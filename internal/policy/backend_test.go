@@ -13,7 +13,7 @@ var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots BlockWidth Codes 
 	"Int8 KVLayout NewBank NewPool NewWeight NewWeightIn NewWeightUnits ParseDType Pool Q8_0 Quantized " +
 	"RowGrain RunBlocks Score Span Spent Subtrees Units UnitsSpan Weight WeightBytes")
 
-func TestActorsComputeBehindTheBackend(t *testing.T) {
+func TestActorsComputeThroughTheBackend(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, name := range computes(s) {
 			t.Errorf("%s uses %s: compute it in actors/layer, through Backend", s.name, name)

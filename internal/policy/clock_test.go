@@ -34,7 +34,7 @@ func TestWallClock(t *testing.T) {
 		for _, at := range wallUses(s) {
 			if wallClock[s.name] == "" {
 				t.Errorf("%s: keep a time.Time, or a duration since the start: this one jumps with "+
-					"the machine's clock (or say in clock_test.go what it is for)", at)
+					"the machine's clock (or add the reason in clock_test.go)", at)
 			}
 			seen[s.name] = true
 		}

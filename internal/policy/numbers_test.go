@@ -14,15 +14,15 @@ import (
 // counted finds numbers of things in this tree, which change with it: "7,378 answers", "(28 lines)".
 var counted = regexp.MustCompile(`\b([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+) (?:recorded |bundled |chat )?(lines|answers|chats|templates|packages|fuzzers|commands|metrics|routes|policies|families|architectures|scenarios)\b`)
 
-// numbers lists the numbers that pages may state, with what they must equal; "": a limit or an
-// example, which does not count anything in the tree.
+// numbers maps the numbers that pages may state to the required values; "": a limit or an example,
+// which counts nothing in the tree.
 var numbers = map[string]string{
 	"ARCHITECTURE.md: 5,000 lines": thousands(maxLines),
 	"docs/jobs.md: 50,000 lines":   "", // of a batch
 }
 
-// TestPagesCountNothing keeps out of the pages what changes with every commit. Tables of
-// measurements and decisions state the numbers of their day.
+// TestPagesCountNothing refuses numbers in pages that change with every commit. Tables of measurements
+// and decisions state the numbers of their day.
 func TestPagesCountNothing(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // respects the CPU affinity and the CPU limit of a container (cgroup 1 and 2). runtime.NumCPU
 // respects only the affinity and is for descriptions of machines.
 var processors = map[string]string{
-	"internal/bench/ceiling.go": "the machine, beside what was measured on it",
+	"internal/bench/ceiling.go": "the machine of a measurement",
 }
 
 func TestProcessors(t *testing.T) {
@@ -29,7 +29,7 @@ func TestProcessors(t *testing.T) {
 	}
 	for name := range processors {
 		if !seen[name] {
-			t.Errorf("%s asks for no processors any more: take it off the list", name)
+			t.Errorf("%s reads no number of processors any more: remove it from the list", name)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func TestUnsafeStaysDown(t *testing.T) {
 			continue
 		}
 		if !slices.Contains(mayUseUnsafe, s.pkg) {
-			t.Errorf("%s imports unsafe: ask tensor for what you need", s.name)
+			t.Errorf("%s imports unsafe: add the function to package tensor", s.name)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func checkPure(s source) (complaints []string) {
 		}
 	}
 	for _, use := range timeUses(s, func(name string) bool { return !slices.Contains(timeValues, name) }) {
-		complaints = append(complaints, use+": a file that decides is told the time, it does not ask")
+		complaints = append(complaints, use+": a state file gets the time as an argument")
 	}
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		switch n.(type) {

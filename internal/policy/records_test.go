@@ -54,7 +54,7 @@ func TestRecordsHaveOneForm(t *testing.T) {
 	}
 }
 
-// recordForm returns the number of a record, or what is wrong with its form.
+// recordForm returns the number of a record, or the fault of its form.
 func recordForm(text string) (number, complaint string) {
 	head := recordHead.FindStringSubmatch(text)
 	if head == nil {

@@ -33,8 +33,8 @@ const root = "../.."
 
 var tree = sync.OnceValues(func() ([]source, error) { return readTree(root) })
 
-// sources parses the module once for all tests. The test opens the files itself, so Go's test cache
-// knows its inputs.
+// sources parses the module once for all tests. The test process opens the files itself, so they are
+// inputs in Go's test cache.
 func sources(t *testing.T) []source {
 	t.Helper()
 	all, err := tree()

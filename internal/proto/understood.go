@@ -9,10 +9,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// reports are the messages whose unknown fields may be ignored. They describe a process or what
-// a step has cost, and no code depends on a missing part. Everything else carries
-// instructions or results: a receiver that drops a field of these does something else than the
-// sender meant.
+// reports are the messages whose unknown fields may be ignored. They describe a process or the cost of
+// a step, and no code depends on a missing part. All other messages carry instructions or results, so a
+// receiver that ignored a field would do something else than the sender meant.
 var reports = map[protoreflect.FullName]bool{
 	"shoal.Envelope": true, "shoal.Hello": true, // frozen, and read before versions are compared
 	"shoal.NodeDescription": true, "shoal.SocketStatus": true, "shoal.PrefixDisk": true, "shoal.Scratch": true,
@@ -30,14 +29,14 @@ var since = map[protoreflect.FullName]uint32{
 	"shoal.StepRequest.micro_batches": 8,
 }
 
-// Unknown returns an error that names the first field of m, or of a message in m, that this build
-// does not know; nil: there is none, or m is a report.
+// Unknown returns an error that names the first unknown field of m, or of a message in m; nil: there is
+// none, or m is a report.
 func Unknown(m pb.Message) error {
 	path, number := unknown(m.ProtoReflect())
 	if number == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s%s has a field %d that this build does not know", m.ProtoReflect().Descriptor().Name(), path, number)
+	return fmt.Errorf("%s%s has the field %d, which is unknown to this build", m.ProtoReflect().Descriptor().Name(), path, number)
 }
 
 // unknown returns the path to the message with the field, and the field's number; 0: there is none.

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// newer is a field that no build knows.
+// newer is a field that no build has.
 var newer = protowire.AppendVarint(protowire.AppendTag(nil, 9999, protowire.VarintType), 1)
 
 // nesting fills a message with one message in every field that holds some, and calls plant for
@@ -68,7 +68,7 @@ func TestUnknown(t *testing.T) {
 				continue
 			}
 			found++
-			if got == nil || got.Error() != want+" has a field 9999 that this build does not know" {
+			if got == nil || got.Error() != want+" has the field 9999, which is unknown to this build" {
 				t.Errorf("%s: %v", want, got)
 			}
 		}
@@ -127,7 +127,7 @@ func TestSince(t *testing.T) {
 					continue // every process that is let in has it
 				}
 				if since[f.FullName()] != want {
-					t.Errorf("%s is of wire version %d, the table says %d", f.FullName(), want, since[f.FullName()])
+					t.Errorf("%s is of wire version %d, but %d in the table", f.FullName(), want, since[f.FullName()])
 				}
 			}
 		})

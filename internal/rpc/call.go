@@ -59,7 +59,7 @@ func (s *System) Call(ctx context.Context, to *actor.PID, kind uint32, payload, 
 		return err
 	}
 	request := s.requests.Add(1)
-	if request == 0 { // 0 means that no reply is wanted
+	if request == 0 { // 0: no reply is sent
 		request = s.requests.Add(1)
 	}
 	pause := 5 * time.Millisecond

@@ -32,8 +32,8 @@ var (
 	ErrTooLarge = errors.New("rpc: payload too large")
 	// ErrBadPayload: a payload cannot be decoded as the message of its kind.
 	ErrBadPayload = errors.New("rpc: payload does not decode")
-	// ErrIncompatible: a message has fields that the receiver's build does not know. The receiver
-	// has ignored the message.
+	// ErrIncompatible: a message has fields that are unknown to the receiver's build. The receiver has
+	// ignored the message.
 	ErrIncompatible = errors.New("rpc: message not understood")
 	// ErrPanic: the handler panicked; the actor's supervisor decides how to continue.
 	ErrPanic = errors.New("rpc: handler panicked")

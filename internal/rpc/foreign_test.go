@@ -23,10 +23,10 @@ func TestUnknownFieldIsRefused(t *testing.T) {
 	reply := new(wrapperspb.StringValue)
 	err := s.Call(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, m, reply)
 	wantErr(t, err, ErrIncompatible)
-	if !IsIncompatible(err) || !strings.Contains(err.Error(), "StringValue has a field 77 that this build does not know") {
+	if !IsIncompatible(err) || !strings.Contains(err.Error(), "StringValue has the field 77, which is unknown to this build") {
 		t.Errorf("error %q", err)
 	}
-	mustSay(t, s, p.address, "a message that it knows")
+	mustSay(t, s, p.address, "a known message")
 
 	// The same for a reply.
 	body, err := encode(kindEcho, m)

@@ -156,7 +156,7 @@ func (s *System) accept(name string, data []byte, sender *actor.PID, id string) 
 	if sender != nil {
 		if _, port, err := security.HostPort(sender.Address); err != nil || port == 0 ||
 			len(sender.Address) > maxAddress || sender.Id != replies {
-			return fmt.Errorf("%w: replies wanted at %.64q of %.64q", ErrIdentity, sender.Id, sender.Address)
+			return fmt.Errorf("%w: invalid address for replies: %.64q of %.64q", ErrIdentity, sender.Id, sender.Address)
 		}
 	}
 	e := &proto.Envelope{}

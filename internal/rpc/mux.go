@@ -80,8 +80,8 @@ func (m *Mux) Receive(a actor.Context) bool {
 	return true
 }
 
-// understood returns an error if the payload has fields unknown to this build: handling it without
-// them could do something that the sender does not want.
+// understood returns an error if the payload has fields unknown to this build. Without them the handler
+// could do something else than the sender meant.
 func understood(m pb.Message, e *proto.Envelope) error {
 	if err := proto.Unknown(m); err != nil {
 		return fmt.Errorf("%w: %w (this build reads wire versions %d to %d, %s wrote version %d)", ErrIncompatible,

@@ -174,7 +174,7 @@ func spawnErr(t *testing.T, address, id string, incarnation uint64, env ...strin
 	line, err := bufio.NewReader(out).ReadString('\n')
 	what, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if err != nil || what != "address" {
-		return nil, fmt.Errorf("child said %q, %v", line, err)
+		return nil, fmt.Errorf("the child wrote %q, %v", line, err)
 	}
 	p.address = rest
 	return p, nil

@@ -27,9 +27,8 @@ func Distrust(err error) bool {
 	return false
 }
 
-// Explain turns an error of a TLS handshake into one that says what to do. It also handles the
-// first read after it, where a TLS 1.3 client learns that the server refused it. Other errors are
-// returned unchanged.
+// Explain adds advice to an error of a TLS handshake. It also handles the first read after it, in which
+// a TLS 1.3 client receives the server's refusal. Other errors are returned unchanged.
 func Explain(err error) error {
 	if err == nil {
 		return nil

@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// audit reads the store at the end. Every job that a client knows must be there and have ended
-// once, with the tokens and the result of the undisturbed run. Each attempt must be written by the
-// coordinator that started it.
+// audit reads the store at the end. Every accepted job must be there and have ended once, with the
+// tokens and the result of the undisturbed run. Each attempt must be written by the coordinator that
+// started it.
 func (k *checker) audit() {
 	d := &k.w.disk
 	for _, c := range k.w.clients {
@@ -80,6 +80,6 @@ func (k *checker) auditJob(c *client, s *shelf) {
 		}
 	}
 	if sum := sha256.Sum256(part); state.Phase == jobs.Completed && (!bytes.Equal(sum[:], done.Sum) || !bytes.Equal(part, result(events))) {
-		k.fail("I10: the result of job %s is not what was committed", c.spec.ID)
+		k.fail("I10: the result of job %s differs from the committed one", c.spec.ID)
 	}
 }

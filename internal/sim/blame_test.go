@@ -2,9 +2,9 @@ package sim
 
 import "time"
 
-// Which node holds up the others, as the world knows it. The coordinator hears only the nodes'
-// reports. Its verdicts are checked against the world where the network and the coordinator have
-// been undisturbed for a while: then they must be right, and in time.
+// The world records which node delays the others. The coordinator has only the nodes' reports. Once the
+// network and the coordinator have been undisturbed for a while, its verdicts must equal those of the
+// world, and in time.
 
 // settled is how long everything must have been undisturbed.
 const settled = 450 * time.Millisecond

@@ -92,7 +92,7 @@ func (k *checker) ledger(c *coordinator) {
 	}
 }
 
-// stale says whether the answer of a step comes too late to matter.
+// stale reports whether the answer of a step comes too late to have an effect.
 func (k *checker) stale(c *coordinator, p *plan.Plan) bool {
 	s := c.batcher.Snapshot()
 	late := !s.Placed || !s.InFlight || s.Epoch != p.Epoch || s.Step != p.Step

@@ -269,7 +269,7 @@ func (k *client) finish(f batcher.Finish) {
 		case k.job && f.Code == "record_damaged" && k.w.disk.shelf(k.spec.ID).torn:
 		case k.job && f.Code == "crash_loop" && k.w.lives > uint64(rules.MaxTakeovers):
 		case k.job && (f.Code == "store_full" || f.Code == batcher.CodeOverloaded):
-			k.w.watch.fail("I1: %s is dead for what counts as nobody's fault: %s", f.ID, f.Code)
+			k.w.watch.fail("I1: %s is dead for a fault that must not count: %s", f.ID, f.Code)
 		default:
 			k.w.watch.fail("I1: %s failed: %s: %s", f.ID, f.Code, f.Message)
 		}

@@ -15,8 +15,8 @@ import (
 )
 
 // coordinator is the process with the batcher and the director: the real State and Authority,
-// behind shells that behave like cluster/core.go and internal/coordinator. Its two actors send
-// each other messages, so neither sees the other's change at once.
+// behind shells that behave like cluster/core.go and internal/coordinator. Its two actors send each
+// other messages, so a change in one reaches the other later.
 type coordinator struct {
 	*process
 	w         *world
@@ -37,7 +37,7 @@ type coordinator struct {
 	asking  map[string]bool // nodes that are being described
 	members []member        // gossip's view, by slot
 
-	placed     uint32 // newest epoch that the batcher knows
+	placed     uint32 // newest epoch that the batcher has received
 	served     uint32 // newest epoch that the director served
 	recovering bool
 	tickets    map[string]*ticket

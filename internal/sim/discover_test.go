@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// member is what the coordinator's gossip and watches know about a node's slot.
+// member is the state of a node's slot in the coordinator's gossip and watches.
 type member struct {
 	there bool
 	node  *node
@@ -57,7 +57,7 @@ func (c *coordinator) crashed(n *node) {
 	})
 }
 
-// met asks a node that the director does not know to describe itself.
+// met requests the description of a node that is new to the director.
 func (c *coordinator) met(n *node) {
 	if inc, ok := c.known[n.name]; ok && inc == n.incarnation || c.asking[n.name] {
 		return

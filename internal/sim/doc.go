@@ -25,11 +25,11 @@
 // check_test.go holds the guarantees: nothing accepted is lost; streams have no gaps and no
 // repetitions and equal the undisturbed run; a message of a stale epoch changes nothing; memory
 // stays below the budget; epochs only rise; everything ends exactly once, within a bounded time
-// after the last fault. blame_test.go knows which node truly hangs or is slow. Such a node is
-// fenced in time, and no other node is. None is when all hang alike. A node that works again takes
-// part again. audit_test.go reads the store at the end: every job that a client knows has ended
-// once there, by attempts in order, each written by the coordinator that started it, and it holds
-// what its client has seen.
+// after the last fault. blame_test.go has the truth about hanging and slow nodes. Such a node is fenced
+// in time, and no other node is. If all nodes hang alike, none is fenced. A node that works again takes
+// part again. audit_test.go reads the store at the end: every accepted job has ended once there, by
+// attempts in order, each written by the coordinator that started it. Its record equals the answer that
+// its client got.
 //
 // A seed that breaks a guarantee prints its transcript:
 //

@@ -154,7 +154,7 @@ func (w *world) hangExecutor(n *node) {
 // drought is a hang of a resource that all nodes share: none makes progress.
 func (w *world) drought() {
 	w.cover[Drought]++
-	w.logf("what all nodes share hangs")
+	w.logf("the nodes' shared part hangs")
 	d := w.spell()
 	for _, n := range w.nodes {
 		n.jobs.hangs = true

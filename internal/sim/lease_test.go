@@ -56,7 +56,7 @@ func (c *coordinator) lead(effects []topology.LeaseEffect) {
 			c.w.logf("%s.%d is deposed by %s.%d", c.name, c.incarnation, e.By.Holder, e.By.Incarnation)
 			c.direct(c.authority.Depose("deposed"))
 			c.deposed = true
-			// It ends; what it was doing continues until then.
+			// It ends. Its work in progress continues until then.
 			c.w.after(c.process, c.w.between(0, 30*time.Millisecond), func() { c.w.crash(c) })
 		}
 	}
@@ -86,7 +86,8 @@ func (c *coordinator) reach(act func() (answer func())) {
 	}
 }
 
-// candidate starts a coordinator in a place. heir: it knows that its predecessor there is dead.
+// candidate starts a coordinator in a place. With heir it succeeds a dead coordinator of this place,
+// and does not wait for the lease to expire.
 func (w *world) candidate(place int, heir bool) {
 	c := w.newCoordinator(place)
 	if place < len(w.coords) {

@@ -22,9 +22,9 @@ const (
 	NoBatcherFence        // results of an earlier step count for the present one
 	NoCollectiveFence     // messages of an earlier epoch are accepted
 	SkipReplay            // a rebuilt sequence skips one emitted token
-	IgnoreRetire          // nodes that are not needed keep what they hold
+	IgnoreRetire          // nodes that are not needed keep their caches
 	NoCompare             // the store accepts every write
-	NoRecord              // nodes learn of a placement before it is recorded
+	NoRecord              // a placement is sent to nodes before it is recorded
 	NoVerdict             // a node that holds up the others stays
 	BlameAll              // a node that does not wait counts as waiting, and as done in a load
 	BlameWrong            // the waiting node is blamed instead of the late one
@@ -41,7 +41,7 @@ const (
 var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher",
 	"no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
 	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out",
-	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens",
+	"the log acknowledges too early", "the log compares nothing", "an attempt loses tokens",
 	"an attempt goes on after its successor began", "a prompt begins with a block of another text", "one draft more is accepted"}
 
 // block is a block of the prefix cache, or with WrongBlock another one at the same position.

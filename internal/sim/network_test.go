@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// network decides what happens to a message. Links are by slot, the coordinators' last; they
-// survive processes.
+// network delays, repeats or loses messages. Links are by slot, the coordinators' last; they survive
+// processes.
 type network struct {
 	links [maxNodes + maxRivals][maxNodes + maxRivals]link
 	loss  int  // one in this many messages is lost; 0: none

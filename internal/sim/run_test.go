@@ -15,7 +15,7 @@ import (
 type Options struct {
 	Seed  uint64
 	Bug   Bug  // the mutant to run
-	Blind bool // check only what clients and nodes get, not the messages (I4)
+	Blind bool // check only the state of clients and nodes, not the messages (I4)
 	Trace bool // keep the transcript
 }
 
@@ -42,8 +42,8 @@ const (
 	paceScale = 160 // ... and for slow nodes
 )
 
-// config is what a seed draws at the start. The times are those of package cluster, shorter but in
-// the same order.
+// config has the parameters that a seed draws at the start. The times are those of package cluster,
+// shorter but in the same order.
 type config struct {
 	batcher batcher.Config
 	nodes   int
@@ -55,7 +55,7 @@ type config struct {
 	faults  int
 	keeps   bool // sockets keep caches between epochs
 	files   bool // and blocks of the prefix cache in files
-	durable bool // epochs are recorded before nodes learn of them
+	durable bool // epochs are recorded before they are sent to nodes
 	rivals  int  // coordinators that compete for the lease
 	crowded bool // many growing sequences in little memory
 

@@ -104,8 +104,8 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestOldSeeds runs seeds that once found bugs. A change of what schedules draw makes other
-// schedules of them; each bug also has its own test.
+// TestOldSeeds runs seeds that once found bugs. A change of the draws gives other schedules for the
+// same seeds. So each bug also has its own test.
 func TestOldSeeds(t *testing.T) {
 	for _, seed := range []uint64{
 		31,     // an abandoned placement served when its last node answered the load

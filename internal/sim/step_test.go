@@ -127,7 +127,8 @@ func (n *node) advance(s *step, err error) {
 	s.reply(r, nil)
 }
 
-// prepare does what comes first: afterwards nothing can fail for lack of memory.
+// prepare applies the plan's changes of caches and reserves memory. After it a step cannot fail for
+// lack of memory.
 func (n *node) prepare(s *step, done func(error)) {
 	if s.pass == 0 {
 		if err := n.do(s.epoch, s.First); err != nil {

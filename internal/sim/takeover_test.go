@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 )
 
-// What survives a coordinator: jobs, in a log that has every token before its client gets it. A
-// streamed request ends with its connection.
+// Jobs survive their coordinator: the log has every token before its client gets it. A streamed request
+// ends with its connection.
 
 // faultDue reports whether a pending fault hits at this moment of the coordinator.
 func (c *coordinator) faultDue(at Kind) bool {

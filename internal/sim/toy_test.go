@@ -153,7 +153,7 @@ func undisturbed(spec *batcher.Spec) truth {
 	}
 }
 
-// keep is the end of prefill for one head: what the policy keeps of the prompt.
+// keep is the end of prefill for one head. It returns the prompt's cells that the policy keeps.
 func keep(p *kvcache.Policy, head int, prompt []cell) []cell {
 	kept := p.Keep(&kvcache.Statistics{Head: head, Prompt: len(prompt)}).Positions
 	out := make([]cell, len(kept), len(kept)+1)

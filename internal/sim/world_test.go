@@ -97,7 +97,7 @@ func (w *world) thaw(p *process) {
 	if p.dead || !p.frozen {
 		return
 	}
-	w.logf("%s goes on, with %d events behind", p.name, len(p.held))
+	w.logf("%s continues, with %d queued events", p.name, len(p.held))
 	p.frozen, p.stirred = false, w.now
 	for _, e := range p.held {
 		w.after(p, 0, e.do)

@@ -93,8 +93,8 @@ func (s *Election) run() {
 	})
 }
 
-// Close stops the election without releasing the lease. The next holder waits for its expiry, or
-// learns through gossip that this process has ended.
+// Close stops the election without releasing the lease. The next holder waits for its expiry, or for
+// the gossip event that this process has ended.
 func (s *Election) Close() {
 	s.cancel()
 	s.wg.Wait()
@@ -114,7 +114,7 @@ func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 		case topology.Recorded:
 			tell = append(tell, func() {
 				if e.Unwritten {
-					s.log.Warn("the placement was not recorded because the store accepts no writes; a successor will rely on what nodes report",
+					s.log.Warn("the placement was not recorded because the store accepts no writes; a successor will rely on the reports of nodes",
 						"epoch", e.Epoch)
 				}
 				s.callbacks.Recorded(e.Epoch)

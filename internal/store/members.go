@@ -216,7 +216,7 @@ func (g *Members) tend() error {
 	return errs
 }
 
-// send sends a plan to a process: to keep a copy, or to learn the current members.
+// send sends a plan to a process. It starts a copy there, or updates the list of members.
 func (g *Members) send(ctx context.Context, m gossip.Member, p *plan) error {
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()

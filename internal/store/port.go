@@ -18,7 +18,7 @@ const (
 	portSay   = 10 * time.Second
 )
 
-// awaitPort waits until it can listen on the address at which the other members know this process.
+// awaitPort waits until this process can listen at its address in the list of members.
 func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, portLimit)
 	defer cancel()

@@ -152,7 +152,7 @@ func (b *block) lost(at, end int) (names []lostName) {
 	if m := bytes.Index(d, []byte(journal.Magic)); len(names) == 1 && m > 0 {
 		names[0].message = d[m:max(m, len(d)-blockSum)]
 	}
-	if len(names) == 0 && len(d) > emptyRecord { // the subject as its length field says, if that is plausible
+	if len(names) == 0 && len(d) > emptyRecord { // use the length field of the subject, if it is plausible
 		n := min(int(binary.LittleEndian.Uint16(d[20:])), len(d)-emptyRecord)
 		if name, ok := bytes.CutPrefix(d[blockHead:blockHead+n], []byte(b.subjects)); ok && journal.IsName(string(name)) {
 			names = append(names, lostName{name: string(name), seq: binary.LittleEndian.Uint64(d[4:])})

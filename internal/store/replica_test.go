@@ -36,14 +36,14 @@ func TestReplicaHoldsItsAddress(t *testing.T) {
 	l.Close()
 }
 
-// said records log output and signals each write.
-type said struct {
+// logged records log output and signals each write.
+type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 	to chan struct{}
 }
 
-func (s *said) Write(b []byte) (int, error) {
+func (s *logged) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -53,14 +53,14 @@ func (s *said) Write(b []byte) (int, error) {
 	return s.b.Write(b)
 }
 
-func (s *said) String() string {
+func (s *logged) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
 }
 
-// TestReplicaWaitsForItsPort: another process uses the port when a member returns. The member logs
-// that and waits. After the deadline its error says what to do.
+// TestReplicaWaitsForItsPort: another process uses the port when a member returns. The member logs that
+// and waits. After the deadline its error has advice for the user.
 func TestReplicaWaitsForItsPort(t *testing.T) {
 	taken, err := fixedport.Listen("127.0.0.1")
 	if err != nil {
@@ -68,7 +68,7 @@ func TestReplicaWaitsForItsPort(t *testing.T) {
 	}
 	defer taken.Close()
 	at := taken.Addr().String()
-	dir, log := t.TempDir(), &said{to: make(chan struct{}, 1)}
+	dir, log := t.TempDir(), &logged{to: make(chan struct{}, 1)}
 	open := func(ctx context.Context) (*replica, error) {
 		return openReplica(ctx, dir, "a", hostname.Place{Bind: "127.0.0.1:0"}, security.RoleNode,
 			security.Key{}, slog.New(slog.NewTextHandler(log, nil)))
@@ -86,10 +86,10 @@ func TestReplicaWaitsForItsPort(t *testing.T) {
 		}
 	}
 	if op := (*net.OpError)(nil); !errors.As(err, &op) {
-		t.Errorf("%v hides what listening said", err)
+		t.Errorf("%v hides the error of listening", err)
 	}
 	if text := log.String(); strings.Count(text, "waiting for the port") != 1 || !strings.Contains(text, at) {
-		t.Errorf("while it waited the log said %q", text)
+		t.Errorf("while it waited the log had %q", text)
 	}
 
 	log.to = make(chan struct{}, 1)

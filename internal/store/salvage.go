@@ -258,8 +258,8 @@ func (f *blockFile) rewrite() error {
 	return journal.WriteWhole(f.path, out.Bytes())
 }
 
-// report returns the damage that the job store must know: what was found now, and what earlier
-// starts found within the retention of ended jobs.
+// report returns the damage for the job store: that of this start, and that of earlier starts within
+// the retention of ended jobs.
 func report(dir string, fresh []damaged, log *slog.Logger) (out jobs.Salvage, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {

@@ -153,7 +153,7 @@ func TestEveryBitOfABlock(t *testing.T) {
 			}
 			for k, p := range pieces(whole.Bytes()) {
 				if p.state != pieceWhole || p.record.seq&^uint64(seqErased) != clean[k].record.seq {
-					t.Fatalf("byte %d bit %d: piece %d of what is written is %+v", i, bit, k, p)
+					t.Fatalf("byte %d bit %d: piece %d of the repaired file is %+v", i, bit, k, p)
 				}
 			}
 		}
@@ -257,7 +257,7 @@ func testSalvage(t *testing.T, clean bool) {
 			for _, f := range files {
 				b, err := os.ReadFile(f)
 				if err != nil || !bytes.Contains(d, b) {
-					t.Errorf("%s is not what was taken out: %v", f, err)
+					t.Errorf("%s differs from the removed bytes: %v", f, err)
 				}
 				kept += len(b)
 			}
@@ -274,8 +274,8 @@ func testSalvage(t *testing.T, clean bool) {
 	}
 }
 
-// holds compares the content of a store with what was written. It returns the number of lost jobs
-// after comparing it with the number that clients get.
+// holds compares the content of a store with the written records. It returns the number of lost jobs
+// after comparing it with the number of the API.
 func holds(t *testing.T, dir string, all written, known jobs.Salvage) (lost int) {
 	t.Helper()
 	l, end := openJobs(t, dir)
@@ -356,7 +356,7 @@ func FuzzBlock(f *testing.F) {
 		}
 		for _, p := range scan(whole) {
 			if p.state != pieceWhole {
-				t.Fatalf("%+v in what is written", p)
+				t.Fatalf("%+v in the repaired file", p)
 			}
 		}
 	})

@@ -115,8 +115,8 @@ func (s *Store) Offer(sys *rpc.System) error { return s.replica.serve(sys) }
 // singleDir returns the directory of a single-copy store.
 func (s *Store) singleDir() string { return filepath.Join(s.path, "jetstream") }
 
-// OpenLease opens the register of this directory's store. It calls waits with what it is waiting
-// for.
+// OpenLease opens the register of this directory's store. While it waits, it calls waits with the
+// reason.
 func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 	p, _ := s.replica.now()
 	if p != nil {
@@ -208,7 +208,7 @@ func (s *Store) openReplicated(ctx context.Context, waits func(why string)) erro
 	return s.replica.keep(ctx, p)
 }
 
-// QuietPeriod is how long a store may take to open before the log says what it waits for.
+// QuietPeriod is the time after which the log has the reason why a store is not open yet.
 const QuietPeriod = 3 * time.Second
 
 func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucketRegister, *nats.Conn, error) {
@@ -384,7 +384,7 @@ func (s *Store) count(ctx context.Context) {
 	}
 }
 
-// Durability returns the durability that clients see.
+// Durability returns the kind of the store and the number of copies that are in step, for the API.
 func (s *Store) Durability() (string, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -519,7 +519,7 @@ func (s *Store) Problem() string {
 		why = append(why, "the disk of the job store accepts no writes: it is full or failing")
 	}
 	if s.election != nil && s.election.pending() {
-		why = append(why, "the newest placement was not recorded: a coordinator that starts now relies on what nodes report")
+		why = append(why, "the newest placement was not recorded: a coordinator that starts now relies on the reports of nodes")
 	}
 	if store != nil {
 		if dead, other := store.Lost(); dead+other > 0 {

@@ -2,8 +2,8 @@
 //
 // The environment variable SHOAL_E2E sets the level:
 //
-//	(unset)  what `go test ./...` runs: every property, on a covering subset of the sweeps
-//	stories  also the long scenarios, on any machine: what runs every night
+//	(unset)  every property, on a covering subset of the sweeps
+//	stories  also the long scenarios, on any machine; CI runs them every night
 //	long     also the whole sweeps
 //	full     also tests that need an idle machine: strict time limits, whole products
 package testlevel

@@ -12,8 +12,8 @@ const (
 	maxPause   = 50 * time.Millisecond
 )
 
-// Eventually polls ok until it returns true. After timeout it fails the test with what it waited
-// for and the last state that ok returned. Call it from the goroutine of the test.
+// Eventually polls ok until it returns true. After timeout it fails the test with the text what and the
+// last state that ok returned. Call it from the goroutine of the test.
 func Eventually(t testing.TB, timeout time.Duration, what string, ok func() (done bool, state string)) {
 	t.Helper()
 	end := time.Now().Add(timeout)

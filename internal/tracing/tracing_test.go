@@ -65,7 +65,7 @@ func TestPhases(t *testing.T) {
 	}
 	attributes := attribute.NewSet(spans["decode"].Attributes...)
 	if v, ok := attributes.Value("shoal.exchange_wait_seconds"); !ok || v.AsFloat64() != 1 {
-		t.Errorf("decode says %v of exchanges", spans["decode"].Attributes)
+		t.Errorf("decode has %v of exchanges", spans["decode"].Attributes)
 	}
 	step, node := spans["step"], spans["node n0"]
 	if len(step.Links) != 1 || step.Links[0].SpanContext.SpanID() != request.SpanContext.SpanID() {
@@ -89,7 +89,7 @@ func TestCollector(t *testing.T) {
 			t.Setenv("OTEL_SERVICE_NAME", "harbour")
 		}
 		if Wanted() != (i == 1) {
-			t.Errorf("wanted by the environment: %v", Wanted())
+			t.Errorf("enabled by the environment: %v", Wanted())
 		}
 		tr, err := Start(t.Context(), endpoint, "v9", quiet)
 		if err != nil {
@@ -106,7 +106,7 @@ func TestCollector(t *testing.T) {
 		}
 		for _, want := range []string{"GET /x", "req-9", "v9", [...]string{"shoal", "harbour"}[i]} {
 			if !strings.Contains(got.Text(), want) {
-				t.Errorf("no %q in what was sent", want)
+				t.Errorf("no %q in the sent messages", want)
 			}
 		}
 	}

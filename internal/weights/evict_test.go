@@ -77,9 +77,9 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// TestCacheAsksOthers: chunks that one source sent damaged are fetched from another one. If all
+// TestCacheFetchesFromOthers: chunks that one source sent damaged are fetched from another one. If all
 // sources send damage, the load fails and names one.
-func TestCacheAsksOthers(t *testing.T) {
+func TestCacheFetchesFromOthers(t *testing.T) {
 	l, open := shelf(t, "../../models/fry", "")
 	_, m, err := open(t.TempDir(), l.answer)
 	if err != nil {

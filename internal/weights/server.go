@@ -24,8 +24,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// A checkpoint is sent in chunks. Each chunk has a hash, and the list of hashes has one. A reply
-// holds at most what fits an envelope.
+// A checkpoint is sent in chunks. Each chunk has a hash, and the list of hashes has one. A reply must
+// fit an envelope.
 const (
 	chunkBytes     = 64 << 10
 	chunksPerReply = 15

@@ -30,8 +30,8 @@ func machine(w forecast.Work) forecast.Machine {
 	return m
 }
 
-// TestSentBytes compares with what `shoal lab cluster -m bench160m --quant q8_0` reported
-// (2026-11-28): kB that all nodes send per token.
+// TestSentBytes compares the kB that all nodes send per token with a report of `shoal lab cluster -m
+// bench160m --quant q8_0` (2026-11-28).
 func TestSentBytes(t *testing.T) {
 	for _, c := range []struct {
 		shape        string
@@ -57,8 +57,8 @@ func TestSentBytes(t *testing.T) {
 	}
 }
 
-// TestSentBytesOfPrompts compares with what `shoal lab cluster -m bench160m --quant q8_0 --mapping reduce --prompt 256
-// --chunk 256` reported (2026-11-28): kB that all nodes send.
+// TestSentBytesOfPrompts compares the kB that all nodes send with a report of `shoal lab cluster -m bench160m
+// --quant q8_0 --mapping reduce --prompt 256 --chunk 256` (2026-11-28).
 func TestSentBytesOfPrompts(t *testing.T) {
 	for nodes, measured := range map[int]float64{2: 26674.3, 4: 54445.8} {
 		w := work(t, "bench160m", topology.Reduce)

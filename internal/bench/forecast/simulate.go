@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/machine/costs"
 )
 
-// Machine is one node: what its computations cost, and the coordinator's part of a step.
+// Machine has the times of one node's computations, and those of the coordinator, in seconds.
 type Machine struct {
 	costs.Table
 	Step  float64 `json:"coordinator_s"`       // for one plan, without the link,

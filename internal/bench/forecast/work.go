@@ -87,7 +87,8 @@ func WorkOf(c *model.Config, weights, kv tensor.DType, mapping topology.Mapping)
 	return w
 }
 
-// Weight returns the bytes of a weight, and Slot what attention reads and computes for a row and a slot.
+// Weight returns the mean bytes of a weight. Slot returns the bytes and products of attention for a row and a
+// slot.
 func (w *Work) Weight() float64 { return w.weight }
 
 func (w *Work) Slot() costs.Slot { return costs.Slot{Bytes: w.slotBytes, MACs: w.slotFlops} }

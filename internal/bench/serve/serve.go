@@ -1,6 +1,6 @@
-// Package serve loads a server of the OpenAI API and measures what its users would notice: time to
-// first token, time per token, throughput and goodput. It measures any such server. Package workload draws
-// the requests, package stats computes the result; both are pure.
+// Package serve loads a server of the OpenAI API and measures the service of its users: time to first token,
+// time per token, throughput and goodput. It measures any such server. Package workload draws the requests,
+// package stats computes the result; both are pure.
 package serve
 
 import (
@@ -36,7 +36,7 @@ type Options struct {
 	Warmup      int // requests before the load, which do not count
 	Concurrency int // requests in flight at most; 0: unlimited
 	Tokens      workload.Tokens
-	EndOfText   bool           // answers may end early; otherwise ignore_eos asks for their whole length
+	EndOfText   bool           // answers may end early; otherwise requests set ignore_eos
 	Extra       map[string]any // further members of each request
 	Temperature float64
 	Timeout     time.Duration // of one request

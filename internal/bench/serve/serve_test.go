@@ -38,7 +38,7 @@ func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	now := p.running.Add(1)
-	left := sync.OnceFunc(func() { p.running.Add(-1) }) // before the client sees the end
+	left := sync.OnceFunc(func() { p.running.Add(-1) }) // before the client receives the end
 	defer left()
 	for m := p.most.Load(); now > m && !p.most.CompareAndSwap(m, now); m = p.most.Load() {
 	}
@@ -115,8 +115,8 @@ func run(t *testing.T, o serve.Options) *serve.Result {
 	return r
 }
 
-// TestClosedLoop: the asked number of requests is in flight, lengths are those that were asked, and
-// times are at least what the server takes.
+// TestClosedLoop: the requested number of requests is in flight, lengths are the requested ones, and times
+// are at least those of the server.
 func TestClosedLoop(t *testing.T) {
 	for _, api := range []serve.API{serve.Chat, serve.Completions} {
 		p := &peer{bodies: make(chan map[string]any, 100), first: 20 * time.Millisecond, gap: 5 * time.Millisecond}

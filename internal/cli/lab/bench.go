@@ -33,7 +33,7 @@ type shapeFlags struct {
 	Model      string `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
 	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Threads    int    `range:"1..1024" placeholder:"N" help:"Compute threads (default: all CPUs)."`
-	Device     string `default:"cpu" placeholder:"cpu|cuda:N" help:"What computes: cpu, or the graphics card cuda:N. On a card, the share of the read is of its memory, and shares of the arithmetic peak are not measured."`
+	Device     string `default:"cpu" placeholder:"cpu|cuda:N" help:"Device: cpu, or the graphics card cuda:N. On a card, the share of the read is of its memory, and shares of the arithmetic peak are not measured."`
 	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile to this file, for go tool pprof."`
 	JSON       bool   `name:"json" help:"Print JSON."`
 }

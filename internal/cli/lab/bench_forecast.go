@@ -28,7 +28,7 @@ type benchForecastCmd struct {
 	Mapping string        `default:"auto" help:"How attention weights are split: gather, reduce, auto."`
 	Tokens  int           `default:"48" range:"2.." help:"Tokens to decode per sequence."`
 	Threads int           `range:"1..1024" placeholder:"N" help:"Compute threads per node (default: as for shoal up)."`
-	Limit   time.Duration `default:"140s" range:"1s.." help:"Time limit. Numbers of nodes get equal parts of it; what does not fit is not measured."`
+	Limit   time.Duration `default:"140s" range:"1s.." help:"Time limit. Numbers of nodes get equal parts of it; later measurements are left out."`
 	JSON    bool          `name:"json" help:"Print JSON."`
 }
 

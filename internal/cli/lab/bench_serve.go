@@ -32,7 +32,7 @@ type benchServeCmd struct {
 	Groups      int           `range:"1..1048576" default:"1" help:"With --prefix: number of groups."`
 	Goodput     []string      `placeholder:"LIMIT" help:"Count the requests per second that meet these limits: ${limits}."`
 	Warmup      int           `default:"1" range:"0..1000" help:"Requests before the load, which do not count."`
-	Seed        int64         `range:"1.." placeholder:"N" help:"Seed of arrivals, lengths and prompts (default: random and printed). A server's prefix cache knows the prompts of an earlier run with the same seed."`
+	Seed        int64         `range:"1.." placeholder:"N" help:"Seed of arrivals, lengths and prompts (default: random and printed). A server's prefix cache may hold the prompts of an earlier run with the same seed."`
 	Temperature float64       `default:"0" range:"0..2" help:"Sampling temperature."`
 	EndOfText   bool          `name:"end-of-text" help:"Let answers end before their length. Otherwise each request has ignore_eos, which some servers refuse."`
 	PerWord     float64       `name:"tokens-per-word" range:"0.2..20" placeholder:"N" help:"Tokens per word of the prompts (default: asked from the server in two requests)."`

@@ -15,7 +15,7 @@ import (
 type evalSuiteCmd struct {
 	evalTarget
 	Suite       string   `arg:"" help:"Benchmark: longbench, longbench-v2, infinitebench, ruler, gsm8k, math, long."`
-	Data        string   `type:"path" placeholder:"DIR" help:"Folder with the published files (default: small files of the same form that come with Shoal; they show that the command works, and say nothing about a model)."`
+	Data        string   `type:"path" placeholder:"DIR" help:"Folder with the published files (default: small files of the same form that come with Shoal; they test the command and not the model)."`
 	Tasks       []string `placeholder:"TASK" help:"Tasks to run (default: all whose files exist)."`
 	Limit       int      `short:"n" placeholder:"N" help:"Questions per task (default: all)."`
 	Policy      []string `sep:"none" placeholder:"POLICY" help:"Cache policies to compare, as for lab ruler (default: full, or the server's own)."`

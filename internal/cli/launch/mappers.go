@@ -69,7 +69,7 @@ func decodePath(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// number returns a decoder that parses a value with set; what describes the valid values.
+// number returns a decoder that parses a value with set. The parameter what names the valid values in errors.
 func number(what string, set func(text string, v reflect.Value) error) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		t, err := ctx.Scan.PopValue("number")

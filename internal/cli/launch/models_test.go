@@ -38,7 +38,7 @@ func TestParseModel(t *testing.T) {
 	}
 }
 
-// TestModelSettings: what a model sets replaces the common value, for it alone.
+// TestModelSettings: a setting of one model replaces the common value for this model only.
 func TestModelSettings(t *testing.T) {
 	common := cluster.ServeConfig{Policy: "full", Names: []string{"common"}, StepTokens: 512}
 	for _, c := range []struct {

@@ -32,10 +32,10 @@ type NodeCmd struct {
 	keyFlags
 	cluster.Process
 	LogFlags
-	Token      string             `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
-	Discover   bool               `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
+	Token      string             `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot read a token in SHOAL_TOKEN."`
+	Discover   bool               `help:"Find the cluster on the local network by multicast DNS, and prompt for the token."`
 	Share      float64            `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
-	Role       string             `default:"both" oneof:"prefill,decode,both" help:"What this node computes: prefill (prompts longer than --prefill-over of the coordinator), decode (everything else), both (everything; with nodes of one of the other roles, it joins the group that has no node, else those that decode). Does not change the output."`
+	Role       string             `default:"both" oneof:"prefill,decode,both" help:"Work of this node: prefill (prompts longer than --prefill-over of the coordinator), decode (everything else), both (everything; with nodes of one of the other roles, it joins the group that has no node, else those that decode). Does not change the output."`
 	WithParent bool               `hidden:"" help:"Exit when standard input closes."`
 	Processors int                `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
 	SharedFD   int                `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
@@ -94,8 +94,8 @@ func (c *NodeCmd) checkpoints(e *ui.Env) (out []cluster.NodeModel, err error) {
 	return out, nil
 }
 
-// chooseCard determines what computes. If auto has chosen a card, caches is the memory of caches with
-// which the CPU computes after all, because the card does not serve the model.
+// chooseCard sets the device: a card or the CPU. If --device auto has chosen a card, caches is the memory of
+// caches on the CPU, for a model that the card does not serve.
 func (c *NodeCmd) chooseCard(ctx context.Context, log *slog.Logger) (caches int64, err error) {
 	auto, given := c.Device == cluster.DeviceAuto, c.KVMemory
 	if !c.WithParent { // up has probed the card

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/join"
 )
 
-// TestChooseJoinMethod: how a node gets into a cluster follows from its flags and from what it kept.
+// TestChooseJoinMethod: the flags and the stored memberships determine how a node joins a cluster.
 func TestChooseJoinMethod(t *testing.T) {
 	lab := join.Membership{Cluster: "lab", Join: []string{"10.0.0.1:7070"}, Server: "10.0.0.1:7069"}
 	shop := join.Membership{Cluster: "shop", Join: []string{"10.0.0.2:7070"}, Server: "10.0.0.2:7069"}

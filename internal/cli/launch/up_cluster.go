@@ -136,7 +136,7 @@ func splitBind(text string) (host string, port int, err error) {
 			"ADDRESS:PORT: %w", text, err)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
-		host = ip.Unmap().String() // as the first machine writes the address that it sees
+		host = ip.Unmap().String() // the form in which the first machine writes addresses
 	}
 	return host, port, nil
 }
@@ -248,8 +248,8 @@ func (n *network) chooseAddresses(ctx context.Context, before join.Addresses, lo
 		port = 0
 		if err != nil || !isLocalAddress(host) {
 			if before.Join != "" {
-				log.Warn("address of the last start is gone: machines that joined before cannot find this one until --bind sets an address that "+
-					"they know, or they join again", "address", host)
+				log.Warn("address of the last start is gone: machines that joined before cannot find this one until --bind sets an earlier address, "+
+					"or they join again", "address", host)
 				before = join.Addresses{}
 			}
 			all, err := join.HostAddrs()
@@ -296,8 +296,8 @@ func (n *network) chooseAddresses(ctx context.Context, before join.Addresses, lo
 	return l, nil
 }
 
-// listenNear listens at the port asked, or at the port before of the last start. Other machines
-// know these, so a failure is an error. Without them it uses the usual port, or any free port.
+// listenNear listens at the port asked, or at the port before of the last start. Other machines have this
+// address, so a failure is an error. Without either it uses the usual port, or any free port.
 func listenNear(host string, asked, before, usual int) (net.Listener, error) {
 	if port := cmp.Or(asked, before); port != 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))

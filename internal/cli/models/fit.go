@@ -22,7 +22,7 @@ type Capacity struct {
 	Local  int    // nodes on this machine
 	Total  int    // nodes of the cluster, at least Local
 	Limit  int64  // bytes that all nodes of a machine may use; 0 if unknown
-	From   string // what sets the limit, for messages
+	From   string // source of the limit, for messages
 	Caches int64  // bytes of each node's caches
 	// Adapters is the memory for LoRA adapters of each node in bytes, if the cluster serves any.
 	Adapters int64
@@ -148,7 +148,7 @@ func (f *fit) misfitError(weights tensor.DType) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "the model does not fit: with weights of type %s it takes %s, and %s may use %s. What would fit:",
+	fmt.Fprintf(&b, "the model does not fit: with weights of type %s it takes %s, and %s may use %s. These would fit:",
 		weights, n.text(), f.From, options.SizeText(f.Limit))
 	choices := 0
 	option := func(format string, args ...any) {

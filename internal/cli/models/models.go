@@ -27,7 +27,7 @@ import (
 
 // ModelsCmd has the subcommands of models.
 type ModelsCmd struct {
-	List modelsListCmd `cmd:"" default:"withargs" help:"List the models on this machine and what each needs here (default)."`
+	List modelsListCmd `cmd:"" default:"withargs" help:"List the models on this machine and the memory that each needs here (default)."`
 	Rm   modelsRmCmd   `cmd:"" aliases:"remove" help:"Remove models from this machine."`
 }
 

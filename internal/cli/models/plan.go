@@ -28,7 +28,7 @@ type PlanCmd struct {
 	Ratio   int    `default:"4" help:"SnapStream keeps one of this many tokens."`
 	Rows    int    `default:"512" help:"Tokens per step."`
 	nodeSpeed
-	Scale []int `placeholder:"NODES" range:"1..1024" help:"Also simulate the same step on these numbers of nodes, such as 16,64,256,1024, and show what limits each."`
+	Scale []int `placeholder:"NODES" range:"1..1024" help:"Also simulate the same step on these numbers of nodes, such as 16,64,256,1024, and show the bottleneck of each."`
 	Batch int   `default:"256" range:"1..65536" help:"With --scale: sequences of the step."`
 	JSON  bool  `name:"json" help:"Print the plan as JSON."`
 }

@@ -27,7 +27,7 @@ func TestResidentMemoryFollowsCompression(t *testing.T) {
 		t.Skip("reads /proc")
 	}
 	if raceEnabled {
-		t.Skip("the race detector keeps memory of its own beside every byte")
+		t.Skip("the race detector needs memory of its own for every byte")
 	}
 	const budget, overhead, prompt = 96 << 20, 24 << 20, 4096 // a full prompt of this shape takes 32 MiB
 	ck, err := checkpoint.Random("fry")

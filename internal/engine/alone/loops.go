@@ -20,7 +20,7 @@ type Prompt struct {
 	Chunk  int      // tokens per step
 	Open   bool     // it stays a prompt: no hand-over
 	Blocks int      // number of the text's first blocks to reuse, which an earlier prompt saved
-	Save   bool     // save its full blocks for later prompts with the same text, until forget
+	Save   bool     // save its full blocks for later prompts with the same text, until dropSaved
 	Drop   []uint64 // sequences to release in the first step
 
 	// Shape, unless zero, reads the prompt layer by layer, without Open, Blocks and Save.
@@ -128,8 +128,8 @@ func blocks(lo, hi int) (ids []uint64) {
 	return ids
 }
 
-// forget makes the next step drop the blocks that prompts saved.
-func (a *Socket) forget() { a.evict, a.saved = append(a.evict, blocks(0, a.saved)...), 0 }
+// dropSaved makes the next step drop the blocks that prompts saved.
+func (a *Socket) dropSaved() { a.evict, a.saved = append(a.evict, blocks(0, a.saved)...), 0 }
 
 // Row is a sequence in decode: its next token and that token's position.
 type Row struct {

@@ -16,8 +16,8 @@ import (
 )
 
 // PrefillPolicies reads a prompt, chunk tokens a step, and turns it into a sequence seq under the policy
-// full. For policy i it also creates a sequence seq+1+i with what that policy keeps. It returns the
-// first token of each, greedy, full first. From then on they are decoded like any others.
+// full. For policy i it also creates a sequence seq+1+i with the tokens that this policy keeps. It
+// returns the first token of each, greedy, full first. From then on they are decoded like any others.
 //
 // It is for measuring accuracy: reading a long prompt costs far more than choosing from it and
 // decoding an answer. So the prompt is read once, with all observations that any of the policies
@@ -27,7 +27,7 @@ import (
 // first reuses its blocks, up to where observations begin. Policies with the same clusters compute
 // them once.
 func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32, policies []string, chunk int) (first []int32, err error) {
-	defer a.forget()
+	defer a.dropSaved()
 	tokens := make([]uint32, len(prompt))
 	for i, t := range prompt {
 		tokens[i] = uint32(t)
@@ -37,7 +37,7 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 	if err := a.between(ctx, 0, func(c *step.Job) error { g = c.Geometry(); return nil }); err != nil {
 		return nil, err
 	}
-	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what each prefill observes; each policy's prefill
+	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // observations of each prefill; each policy's prefill
 	parts := map[observedPart][]int{}
 	for i, spec := range policies {
 		if all[i], err = kvpolicy.Parse(spec); err != nil {
@@ -128,7 +128,7 @@ func (a *Socket) reading(seq uint64, n kvcache.Needs, tokens []uint32, chunk int
 	return p
 }
 
-// observedPart is a part of a prompt, and what its reading observes.
+// observedPart is a part of a prompt, and the observations of its reading.
 type observedPart struct {
 	needs   kvcache.Needs
 	context int
@@ -195,7 +195,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 	return nil
 }
 
-// watching returns the policy full, observing what other policies need.
+// watching returns the policy full, with the observations that other policies need.
 func watching(n kvcache.Needs) *kvcache.Policy {
 	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t,%d,%d", n.Window, n.PromptAttention, n.Queries, n.Labels,
 		n.Candidates.Sink, n.Candidates.Recent), kvcache.Parts{Needs: n})

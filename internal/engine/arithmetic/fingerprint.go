@@ -75,8 +75,8 @@ type typed struct {
 	weights, kv tensor.DType
 }
 
-// served lists every architecture with the types that typesOf assigns, and then types that were added
-// later, which would change what it assigns.
+// served lists every architecture with the types that typesOf assigns. Types that were added later come
+// last, since within typesOf they would change the other assignments.
 func served() (out []typed) {
 	for _, name := range model.Architectures() {
 		weights, kv := typesOf(name)

@@ -80,7 +80,7 @@ func TestAdapterRefused(t *testing.T) {
 			ck.Close()
 		}
 		if err == nil || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s, %s: %v; want one that says %q", c.base, c.to, err, c.want)
+			t.Errorf("%s, %s: %v; want one with %q", c.base, c.to, err, c.want)
 		}
 	}
 	if _, err := checkpoint.OpenSwiftKV(fry, t.TempDir()); !errors.Is(err, model.ErrNoCheckpoint) {

@@ -38,7 +38,7 @@ func write1(t testing.TB, path string, at float64) {
 }
 
 // Every byte of every needed tensor is part of the identity.
-func TestHashSeesEveryByte(t *testing.T) {
+func TestHashCoversEveryByte(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	dir := write(t, modeltest.Small(), 1)
 	path := filepath.Join(dir, "model.safetensors")
@@ -191,16 +191,16 @@ func TestRecheck(t *testing.T) {
 		check(t, c.Since(mark))
 		change.do(t, path)
 		if err := c.Since(mark); (err == nil) != (name == "nothing") {
-			t.Errorf("%s: Since says %v", name, err)
+			t.Errorf("%s: Since is %v", name, err)
 		}
 		_, err = c.Recheck(ctx)
 		if (err == nil) != change.same || err != nil &&
 			(!errors.Is(err, model.ErrChanged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "restart")) {
-			t.Errorf("%s: Recheck says %v", name, err)
+			t.Errorf("%s: Recheck returned %v", name, err)
 		}
 		before := checkpoint.Summed()
 		if _, again := c.Recheck(ctx); (again == nil) != (err == nil) || checkpoint.Summed() != before {
-			t.Errorf("%s: a second Recheck says %v, and read %d bytes; the first %v", name, again, checkpoint.Summed()-before, err)
+			t.Errorf("%s: a second Recheck returned %v, and read %d bytes; the first %v", name, again, checkpoint.Summed()-before, err)
 		}
 		if (name == "nothing") != (len(heard) == 0) || len(heard) > 1 {
 			t.Errorf("%s: OnRecheck heard %q", name, heard)
@@ -208,8 +208,7 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-// Rows that are read in every step belong to the model or give an error, whatever happens to the
-// file.
+// Rows that are read in every step belong to the model or give an error, under any change of the file.
 func TestCheckedRow(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	c, path := openPath(t)

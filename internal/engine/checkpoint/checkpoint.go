@@ -327,7 +327,7 @@ func (c *Checkpoint) check() error {
 				"is %s; supported are F32, BF16 and F16, and quantized forms with a quantization_config in config.json", p.stored)
 		}
 		if !slices.Equal(p.Shape, want.Shape) {
-			fail(model.ErrMismatch, "has shape %v; %s wants %v", p.Shape, c.described(), want.Shape)
+			fail(model.ErrMismatch, "has shape %v; %s requires %v", p.Shape, c.described(), want.Shape)
 		}
 	}
 	for _, name := range c.names() {

@@ -138,7 +138,7 @@ func TestHash(t *testing.T) {
 	bf.DType, theta.Rope.Theta = tensor.BF16, 20000
 	for name, other := range map[string]string{"seed": hash(s, 2), "type": hash(bf, 1), "theta": hash(theta, 1)} {
 		if other == h {
-			t.Errorf("the hash does not see a different %s", name)
+			t.Errorf("the hash does not change with a different %s", name)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestOpenListsProblems(t *testing.T) {
 		t.Errorf("%d problems", len(p.List))
 	}
 	text := err.Error()
-	for _, want := range []string{"15 problems", `tensor "model.layers.0.mlp.down_proj.weight": has shape [120 352]; config.json wants [120 360]`, "-of-00003.safetensors", "and 5 more"} {
+	for _, want := range []string{"15 problems", `tensor "model.layers.0.mlp.down_proj.weight": has shape [120 352]; config.json requires [120 360]`, "-of-00003.safetensors", "and 5 more"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
@@ -215,7 +215,7 @@ func TestExtraTensorsTolerated(t *testing.T) {
 		t.Errorf("extra %v", got)
 	}
 	if more.Hash() != c.Hash() {
-		t.Error("what is not needed changes the hash")
+		t.Error("an unused byte changes the hash")
 	}
 	if _, err := more.Tensor("position_ids"); !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("an integer tensor as a weight: %v", err)

@@ -55,8 +55,8 @@ func FuzzGGUFHeader(f *testing.F) {
 	})
 }
 
-// fitting is the type if all rows of every matrix are whole blocks of it, otherwise F32. It goes by
-// name, since Convert knows only names.
+// fitting returns typ for matrices whose rows are whole blocks of it, otherwise F32. It decides by
+// name, since Convert passes only names.
 func fitting(c *checkpoint.Checkpoint, typ gguf.Type) func(string) gguf.Type {
 	return func(name string) gguf.Type {
 		for _, narrow := range []string{"attn_output", "ffn_down", "attn_q_b", "attn_kv_b"} { // rows narrower than hidden

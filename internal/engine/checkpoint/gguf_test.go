@@ -384,7 +384,7 @@ func TestGGUFRefused(t *testing.T) {
 					t.Error(err)
 				}
 				if warned := fmt.Sprint(c.Config.Warnings); !strings.Contains(warned, test.want) {
-					t.Errorf("warnings %s, want one that says %q", warned, test.want)
+					t.Errorf("warnings %s, want one with %q", warned, test.want)
 				}
 				if test.name == "window" && (c.Config.Window(0) != 64 || c.Config.Architecture != "MistralForCausalLM") {
 					t.Errorf("%+v", c.Config)

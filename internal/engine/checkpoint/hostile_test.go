@@ -81,7 +81,7 @@ func TestHostileFiles(t *testing.T) {
 		{"Infinity in a size", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":Infinity}`)), model.ErrFormat, `field "hidden_size": Infinity is not a whole number`},
 		{"deep config", replace("config.json", []byte(strings.Repeat(`{"a":`, 100000))), model.ErrFormat, "not a JSON object"},
 		{"absurd config", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":9223372036854775807}`)), model.ErrOutOfRange, `field "hidden_size": 9223372036854775807`},
-		{"large config, small file", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":131072,"num_hidden_layers":1024,"num_attention_heads":4096,"intermediate_size":1048576,"vocab_size":4194304}`)), model.ErrMismatch, "shape [256 64]; config.json wants [4194304 131072]"},
+		{"large config, small file", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":131072,"num_hidden_layers":1024,"num_attention_heads":4096,"intermediate_size":1048576,"vocab_size":4194304}`)), model.ErrMismatch, "shape [256 64]; config.json requires [4194304 131072]"},
 		{"no weights", func(t testing.TB, dir string) { check(t, os.Remove(filepath.Join(dir, "model.safetensors"))) },
 			model.ErrMissing, "neither model.safetensors nor"},
 		{"other weights", func(t testing.TB, dir string) {
@@ -123,7 +123,7 @@ func TestHostileFiles(t *testing.T) {
 		{"256 TiB in 73 bytes", weights(modeltest.File(one("F32", []int64{1 << 46}, 0, 1<<48), nil)), model.ErrFormat, `tensor "t": truncated`},
 		{"product overflows", weights(modeltest.File(one("F32", []int64{1 << 62, 4}, 0, 16), make([]byte, 16))), model.ErrFormat, "overflows"},
 		{"end before begin", weights(modeltest.File(one("F32", []int64{1}, 4, 0), make([]byte, 4))), model.ErrFormat, "run backwards"},
-		{"bytes behind", weights(modeltest.File(one("F32", []int64{1}, 0, 4), make([]byte, 5))),
+		{"bytes after the end", weights(modeltest.File(one("F32", []int64{1}, 0, 4), make([]byte, 5))),
 			model.ErrFormat, "1 bytes after the last tensor"},
 		{"one byte short", truncate(func(n int64) int64 { return n - 1 }), model.ErrFormat, "truncated"},
 		{"half of it", truncate(func(n int64) int64 { return n / 2 }), model.ErrFormat, "truncated"},

@@ -106,7 +106,7 @@ func (c *Checkpoint) joinQKVZ(prefix string, n *model.DeltaSpec) error {
 	}{{qkv, 2*d.Keys() + d.Values()}, {z, d.Values()}} {
 		if want := []int{part.rows, c.Config.Hidden}; fmt.Sprint(part.Shape) != fmt.Sprint(want) {
 			return &model.Error{File: part.path, Tensor: part.Name, Kind: model.ErrMismatch,
-				Detail: fmt.Sprintf("has shape %v; its metadata wants %v", part.Shape, want)}
+				Detail: fmt.Sprintf("has shape %v; its metadata requires %v", part.Shape, want)}
 		}
 	}
 	delete(c.at, split.QKV.Weight)

@@ -32,7 +32,7 @@ func joinKVUp(c *Checkpoint) error {
 				return e
 			}
 			if s := half.p.Shape; len(s) != 3 || [3]int(s) != half.want {
-				e.Detail = fmt.Sprintf("has shape %v; its metadata wants %v", s, half.want)
+				e.Detail = fmt.Sprintf("has shape %v; its metadata requires %v", s, half.want)
 				return e
 			}
 		}

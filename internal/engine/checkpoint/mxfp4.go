@@ -52,7 +52,7 @@ func (c *Checkpoint) takeMXFP4() error {
 					e.Kind, e.Detail = model.ErrMissing, "missing; blocks and scales of MXFP4 belong together"
 					return e
 				case part.stored != "U8" || !slices.Equal(part.Shape, part.want):
-					e.Detail = fmt.Sprintf("is %s of shape %v; MXFP4 wants U8 %v", part.stored, part.Shape, part.want)
+					e.Detail = fmt.Sprintf("is %s of shape %v; MXFP4 requires U8 %v", part.stored, part.Shape, part.want)
 					return e
 				}
 			}

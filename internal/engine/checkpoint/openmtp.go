@@ -39,7 +39,7 @@ func (c *Checkpoint) OpenMTP(dir string) (*Checkpoint, error) {
 		have, err := m.Tensor(want.Name)
 		if err == nil && !slices.Equal(have.Shape, want.Shape) {
 			err = &model.Error{File: m.Dir, Tensor: want.Name, Kind: model.ErrMismatch,
-				Detail: fmt.Sprintf("has shape %v; the model in %s wants %v", have.Shape, c.Dir, want.Shape)}
+				Detail: fmt.Sprintf("has shape %v; the model in %s requires %v", have.Shape, c.Dir, want.Shape)}
 		}
 		if err != nil {
 			if m != c {

@@ -198,7 +198,7 @@ func TestQuantizedSettingsElsewhere(t *testing.T) {
 			equalTensors(t, a, b, s.Name, 0)
 		}
 		if _, stored, err := checkpoint.ReadConfig(dir); err != nil || stored == "bf16" {
-			t.Errorf("%s: ReadConfig says %q, %v", test.folder, stored, err)
+			t.Errorf("%s: ReadConfig returned %q, %v", test.folder, stored, err)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func gemma4Shape() model.Config {
 	return c
 }
 
-// Shapes lists the names that Random knows.
+// Shapes lists the names that Random accepts.
 func Shapes() []string {
 	var names []string
 	for _, s := range shapes {

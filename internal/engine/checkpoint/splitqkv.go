@@ -51,7 +51,7 @@ func (c *Checkpoint) splitRows(name string, parts ...rows) error {
 	}
 	if want := []int{n, c.Config.Hidden}; !slices.Equal(all.Shape, want) {
 		return &model.Error{File: all.path, Tensor: name, Kind: model.ErrMismatch,
-			Detail: fmt.Sprintf("has shape %v; %s wants %v", all.Shape, c.described(), want)}
+			Detail: fmt.Sprintf("has shape %v; %s requires %v", all.Shape, c.described(), want)}
 	}
 	delete(c.at, name)
 	all.Shape = append([]int{1}, all.Shape...)

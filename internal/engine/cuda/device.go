@@ -114,7 +114,7 @@ func (dev *Device) PendingCall() (function string, call uint32, pending bool) {
 	return dev.driver.PendingCall()
 }
 
-// Usable returns an error that says why Shoal cannot compute on the card, or nil.
+// Usable returns the reason why Shoal cannot compute on the card, or nil.
 func (dev *Device) Usable() error {
 	switch {
 	case dev.Major < minMajor:

@@ -11,8 +11,8 @@ type Graph struct {
 	exec uintptr
 }
 
-// Record makes a graph of what f puts into the stream, without doing it. What others put into this stream meanwhile
-// would become part of the graph. Other streams do their work.
+// Record makes a graph of the operations that f puts into the stream, without running them. Operations
+// of other callers on this stream would become part of the graph. Operations on other streams run.
 func (s *Stream) Record(f func() error) (*Graph, error) {
 	const relaxed = 2 // all goroutines call the driver from one thread
 	d := s.c.driver

@@ -182,7 +182,7 @@ func TestHostile(t *testing.T) {
 		{"array of 2^64-1", head(0, 1).text("k").u32(array).u32(u8).u64(math.MaxUint64), gguf.ErrFormat,
 			"array of 18446744073709551615 elements"},
 		{"array longer than the file", head(0, 1).text("k").u32(array).u32(10).u64(1 << 24).pad(64),
-			gguf.ErrFormat, "134217728 bytes wanted, 64 left"},
+			gguf.ErrFormat, "134217728 bytes needed, 64 left"},
 		{"texts longer than the file", head(0, 1).text("k").u32(array).u32(str).u64(1 << 24).pad(64), gguf.ErrFormat, "element 8: truncated"},
 		{"text in an array, too long", head(0, 1).text("k").u32(array).u32(str).u64(2).text("a").u64(1 << 40),
 			gguf.ErrFormat, "element 1: string of"},
@@ -204,7 +204,7 @@ func TestHostile(t *testing.T) {
 		{"the same bytes", head(2, 0).tensor("t", 0, 0, 1).tensor("u", 0, 0, 1).pad(640), gguf.ErrFormat, "within another"},
 		{"the same name", head(2, 0).tensor("t", 0, 0, 1).tensor("t", 0, 32, 1).pad(640), gguf.ErrFormat, `tensor "t": named twice`},
 		{"no data", head(1, 0).tensor("t", 0, 0, 1), gguf.ErrFormat, "truncated: the data begins at"},
-		{"bytes behind", head(1, 0).tensor("t", 0, 0, 1).pad(640), gguf.ErrFormat, "bytes after the last tensor"},
+		{"bytes after the end", head(1, 0).tensor("t", 0, 0, 1).pad(640), gguf.ErrFormat, "bytes after the last tensor"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var before, after runtime.MemStats

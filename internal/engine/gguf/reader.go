@@ -31,7 +31,7 @@ func (r *reader) take(n uint64) []byte {
 		if r.clipped {
 			panic(wrong("%w of %d bytes, at byte %d", errLong, maxHeaderBytes, r.at))
 		}
-		panic(wrong("%w at byte %d: %d bytes wanted, %d left", errTruncated, r.at, n, len(r.data)-r.at))
+		panic(wrong("%w at byte %d: %d bytes needed, %d left", errTruncated, r.at, n, len(r.data)-r.at))
 	}
 	b := r.data[r.at : r.at+int(n) : r.at+int(n)]
 	r.at += int(n)

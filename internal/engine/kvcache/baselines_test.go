@@ -36,8 +36,8 @@ func prompted(t rapid.TB, a *memory.Arena, g kvcache.Geometry, n int) *kvcache.S
 	return s
 }
 
-// TestPyramidIsSnapKVPerLayer checks that each layer of a pyramid keeps what SnapKV with the layer's budget keeps,
-// and that layers with a window do not count.
+// TestPyramidIsSnapKVPerLayer checks that each layer of a pyramid keeps the tokens of SnapKV with the
+// layer's budget, and that layers with a window do not count.
 func TestPyramidIsSnapKVPerLayer(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		g := kvcache.Geometry{Layers: 5, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
@@ -112,7 +112,8 @@ func lagScores(rows [][]float32, sink, lag int) (scores [][]float64) {
 	return scores
 }
 
-// TestLagKVEqualsNaive compares what LagKV keeps with the paper's form: equally many of each partition.
+// TestLagKVEqualsNaive compares the tokens that LagKV keeps with the paper's form: equally many of each
+// partition.
 func TestLagKVEqualsNaive(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		g := kvcache.Geometry{Layers: 1, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}
@@ -154,8 +155,9 @@ func TestLagKVEqualsNaive(t *testing.T) {
 	})
 }
 
-// TestAdaKVDividesALayer checks that the heads of a layer keep what SnapKV with each head's budget keeps, that
-// budgets follow the votes, that rows come back when a cache moves, and that bytes are those of equal budgets.
+// TestAdaKVDividesALayer checks that each head of a layer keeps the tokens of SnapKV with this head's
+// budget, and that budgets follow the votes. A moved cache has the same rows, and the bytes are those
+// of equal budgets.
 func TestAdaKVDividesALayer(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		g := kvcache.Geometry{Layers: 2, KVHeads: 3, Group: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}}

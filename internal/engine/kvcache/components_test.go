@@ -44,8 +44,8 @@ func read(l tensor.KVLayout, blocks [][]byte, n int, mask []uint64) (positions [
 	return positions
 }
 
-// TestComponentsChooseAsKeys checks that Loki and InfiniGen choose what exact scores choose, in float64, if
-// all keys are in the subspace that the index keeps, after any history of steps.
+// TestComponentsChooseAsKeys checks that Loki and InfiniGen choose the same slots as exact scores in
+// float64, if all keys are in the subspace of the index, after any history of steps.
 func TestComponentsChooseAsKeys(t *testing.T) {
 	const d, heads, group, scale = 16, 2, 3, 0.25
 	g := kvcache.Geometry{Layers: 1, KVHeads: heads, Group: group, Layout: tensor.KVLayout{Type: tensor.F32, KDim: d, VDim: 8}}

@@ -130,7 +130,7 @@ func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 }
 
 // StepBytes is ResidentBytes during a step with staged new tokens, after which the cache has the
-// given number of tokens. It includes what is needed to roll them back.
+// given number of tokens. It includes the undo rows of a rollback.
 func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	bytes := StateBytes(g, g.KVHeads) + g.states().RecordBytes(staged)
 	undo := false
@@ -184,8 +184,8 @@ func queryBytes(g Geometry, p *Policy, prompt int) int64 {
 	return 4 * int64(min(p.Needs.Window, prompt)) * int64(g.group()*g.Layout.KDim)
 }
 
-// ReadBytes is what the attention of one token reads from a sequence's cache: rows, the pages in
-// use of an index, and recurrent states. prompt is the number of tokens at the end of prefill.
+// ReadBytes returns the bytes that the attention of one token reads from a sequence's cache: rows, the
+// pages in use of an index, and recurrent states. prompt is the number of tokens at the end of prefill.
 func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	bytes := StateBytes(g, g.KVHeads)
 	for _, r := range g.rules(p) {

@@ -28,8 +28,7 @@
 // Rows leave and enter a store as a [rowblock.Block] only. To add a policy, read policy.go: it has all that
 // a policy can declare. One with an index of the prompt implements [PromptIndex].
 //
-// A step is repeated by writing its tokens again, which undoes what it wrote before.
-// [Store.Rollback] returns to the last Commit, even if a ring slot was overwritten meanwhile. A
-// step may have several tokens and commit only some: the bits are those of one token a step
-// ([Store.BatchedDecode]).
+// A step is repeated by writing its tokens again, which undoes its earlier writes. [Store.Rollback]
+// returns to the last Commit, even if a ring slot was overwritten meanwhile. A step may have several
+// tokens and commit only some: the bits are those of one token a step ([Store.BatchedDecode]).
 package kvcache

@@ -173,7 +173,7 @@ func (h *history) twin(head int, before []int32, from, m int) {
 	}
 	for pos := from; pos < from+m; pos++ {
 		r := h.rows[head][pos]
-		if s, ok := streamOf(h.policy); ok { // the sink and ring determine what is evicted
+		if s, ok := streamOf(h.policy); ok { // the sink and ring determine the evicted row
 			if len(c.rows) < s.Sink+s.Recent {
 				c.rows = append(c.rows, r)
 			} else {

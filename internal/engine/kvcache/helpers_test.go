@@ -98,7 +98,7 @@ func step(t testing.TB, s *Store, n int) {
 	s.Commit(n)
 }
 
-// dump formats everything that attention and the policy can see of a store.
+// dump formats the state of a store that attention and the policy use.
 func dump(s *Store) string {
 	out := fmt.Appendf(nil, "%d tokens, %d bytes;", s.Tokens(), s.Bytes())
 	for layer := range s.g.Layers {
@@ -107,7 +107,7 @@ func dump(s *Store) string {
 			t := s.table(layer, head)
 			index := append1(rowblock.Block{Layers: tensor.Span{Lo: layer, Hi: layer + 1},
 				Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{}, Planes: rowblock.Index}, s)
-			p := &t.planes[indexPlane] // of landmarks, which indexOf has, and with them what was undone
+			p := &t.planes[indexPlane] // of landmarks, which indexOf has, also those of undone tokens
 			out = append(out, index[rowblock.HeaderBytes+p.room(t.replaced*tensor.BlockSlots)*p.size:]...)
 			out = append(out, slotRows(s, layer, head, t.replaced*tensor.BlockSlots, s.Len(layer, head))...)
 			out = fmt.Append(out, indexOf(s, layer, head))

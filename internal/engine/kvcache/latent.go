@@ -23,8 +23,8 @@ func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, score
 	}
 }
 
-// PartFloats returns the size of one result of [Observation.Parts]: what the sockets sum for a layer
-// before the owner asks the policy.
+// PartFloats returns the number of floats in one result of [Observation.Parts]. The sockets sum these
+// results for each layer, before the owner applies the policy.
 func PartFloats(g Geometry, p *Policy, prompt int) int {
 	n, floats := p.Needs, 0
 	switch {

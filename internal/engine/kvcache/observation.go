@@ -256,7 +256,7 @@ func (o *Observation) Labels(layer, head int) []int32 {
 	return o.labels[(o.at[layer]*of.Len()+head-of.Lo)*o.prompt:][:o.prompt]
 }
 
-// Label copies what was prepared so far to a head's statistics.
+// Label sets the labels of a head's statistics, and the state of their preparation.
 func (o *Observation) Label(s *Statistics) {
 	if s.Labels = o.Labels(s.Layer, s.Head); s.Labels != nil {
 		s.Prepared = o.Prepared

@@ -36,8 +36,8 @@ type Policy struct {
 
 // Parts are the parts of a policy. Without any it keeps and reads every token.
 type Parts struct {
-	// Sink and Recent are the numbers of first and newest prompt tokens that stay whatever their
-	// scores are. TopK is the number of others that stay.
+	// Sink and Recent are the numbers of first and newest prompt tokens that stay regardless of their
+	// scores. TopK is the number of others that stay.
 	Sink, Recent, TopK int
 	// LayerTopK, unless nil, is the TopK of each layer, by its place among the layers without a window,
 	// for a prompt with a number of other tokens. TopK is the mean over the layers.
@@ -155,10 +155,10 @@ type Needs struct {
 type Kept struct {
 	Positions []int32   // [slots] the prompt position stored in each slot
 	Scores    []float32 // [slots] initial scores of a Scored eviction; otherwise nil
-	Index     []byte    // what StoreIndex.WriteIndex gets, of a PromptIndex that reorders
+	Index     []byte    // of a PromptIndex that reorders: the argument of StoreIndex.WriteIndex
 }
 
-// Head is one head of one layer, as an eviction sees it. Only Observe changes Scores.
+// Head is the state of one head of one layer for an Eviction. Only Observe changes Scores.
 type Head struct {
 	Layer, Index int       // Index: the KV head in the model
 	Prompt       int       // tokens at the end of prefill
@@ -174,7 +174,7 @@ func Compose(name, spec string, parts Parts) *Policy {
 	return p.copied()
 }
 
-// copied makes a policy forget the policies of its layers.
+// copied resets the policies of the layers in a copied policy.
 func (p *Policy) copied() *Policy {
 	if p.layers = nil; p.LayerTopK != nil {
 		p.layers = new(sync.Map)
@@ -205,8 +205,8 @@ func SharesOf(spec string, longest int, of func(prompt int) *Policy) *Policy {
 	return p.copied()
 }
 
-// For returns the policy of a prompt of the given length: each share of the prompt becomes a size. Costs and
-// sockets know only such policies.
+// For returns the policy of a prompt of the given length: each share of the prompt becomes a size.
+// Costs and sockets accept only such policies.
 func (p *Policy) For(prompt int) *Policy {
 	if p == nil || p.of == nil {
 		return p
@@ -270,8 +270,8 @@ func (p *Policy) SumsAt(prompt, from int) int {
 	return min(last, max(firstSums, 1<<bits.Len(uint(from))))
 }
 
-// Scored reports whether slots have scores that attention changes in decode. A replica cannot
-// follow such a cache, since it sees rows but no queries.
+// Scored reports whether slots have scores that attention changes in decode. A replica cannot follow
+// such a cache, since it gets rows but no queries.
 func (p *Policy) Scored() bool { return p.scored != nil }
 
 // Slots returns the number of slots per layer and head that a sequence spans. tokens counts the tokens

@@ -58,7 +58,7 @@ func TestCostsAreExact(t *testing.T) {
 				defer a.Close()
 				s := read(t, a, small, span, prompt, rapid.IntRange(1, 97).Draw(r, "chunk"))
 				if want := PrefillBytes(small, span.Hi-span.Lo, prompt, p); s.Bytes() != want || a.Used() != want {
-					r.Fatalf("prefill holds %d (arena %d), PrefillBytes says %d", s.Bytes(), a.Used(), want)
+					r.Fatalf("prefill holds %d (arena %d), PrefillBytes is %d", s.Bytes(), a.Used(), want)
 				}
 				stores, arenas = append(stores, s), append(arenas, a)
 			}
@@ -68,7 +68,7 @@ func TestCostsAreExact(t *testing.T) {
 				r.Fatal(err)
 			}
 			if want := HandoverBytes(small, heads.Hi-heads.Lo, prompt, p); peak != want || arenas[owner].Stats().Peak != want {
-				r.Fatalf("hand-over took %d (arena peak %d), HandoverBytes says %d", peak, arenas[owner].Stats().Peak, want)
+				r.Fatalf("hand-over took %d (arena peak %d), HandoverBytes is %d", peak, arenas[owner].Stats().Peak, want)
 			}
 			for i, a := range arenas {
 				if i != owner && a.Used() != 0 {
@@ -77,7 +77,7 @@ func TestCostsAreExact(t *testing.T) {
 			}
 			for range rapid.IntRange(0, 80).Draw(r, "decode") {
 				if want := ResidentBytes(small, prompt, o.Tokens(), p); o.Bytes() != want || arenas[owner].Used() != want {
-					r.Fatalf("%d tokens hold %d (arena %d), ResidentBytes says %d", o.Tokens(), o.Bytes(), arenas[owner].Used(), want)
+					r.Fatalf("%d tokens hold %d (arena %d), ResidentBytes is %d", o.Tokens(), o.Bytes(), arenas[owner].Used(), want)
 				}
 				step(t, o, 1)
 				n := rapid.IntRange(1, 9).Draw(r, "tokens of a step that is rolled back")
@@ -85,7 +85,7 @@ func TestCostsAreExact(t *testing.T) {
 					r.Fatal(err)
 				}
 				if want := StepBytes(small, prompt, o.Tokens()+n, n, p); o.Bytes() != want || arenas[owner].Used() != want {
-					r.Fatalf("%d tokens and %d of a step hold %d (arena %d), StepBytes says %d", o.Tokens(), n, o.Bytes(), arenas[owner].Used(), want)
+					r.Fatalf("%d tokens and %d of a step hold %d (arena %d), StepBytes is %d", o.Tokens(), n, o.Bytes(), arenas[owner].Used(), want)
 				}
 				o.Rollback()
 			}
@@ -494,7 +494,7 @@ func TestBlocksAreWrittenConcurrently(t *testing.T) {
 	}
 }
 
-// A replica that gets the rows of each step equals the owner's store, whatever part of a step is
+// A replica that gets the rows of each step equals the owner's store, if all or a part of each step is
 // committed.
 func TestReplicaFollows(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {

@@ -32,8 +32,9 @@ type StoreIndex interface {
 	// Build does a piece of the owner's work, see IndexWork. There is at least one piece. ropes
 	// rotate the keys of each layer.
 	Build(piece int, run Run, ropes Ropes) error
-	// IndexBytes is the size of what moves with the rows of a head (rowblock.Index). ReadIndex fills dst
-	// with it. WriteIndex takes it, from Kept.Index of the hand-over or from another owner.
+	// IndexBytes is the size of the data that moves with the rows of a head (rowblock.Index). ReadIndex
+	// fills dst with this data. WriteIndex takes it, from Kept.Index of the hand-over or from another
+	// owner.
 	IndexBytes(layer, head int) int
 	ReadIndex(dst []byte, layer, head int)
 	WriteIndex(src []byte, layer, head int) error
@@ -112,7 +113,7 @@ func (g Geometry) Fits(p *Policy) error {
 // Quarters is the number of pieces that move a layer.
 const Quarters = 4
 
-// Moved returns what a piece of the hand-over moves: heads of a layer, perhaps none. ok is false
+// Moved returns the heads of a layer, perhaps none, that a piece of the hand-over moves. ok is false
 // for pieces that move nothing.
 func (g Geometry) Moved(piece int) (layer int, heads tensor.Span, ok bool) {
 	i := piece % Quarters

@@ -43,8 +43,8 @@ func TestCopyTakesNoQueries(t *testing.T) {
 	}
 }
 
-// A fork equals the cache that its prompt gives, at the cost of what is not shared. Each of the two
-// survives the release of the other.
+// A fork equals the cache that its prompt gives, and allocates only the blocks that are not shared.
+// Each of the two survives the release of the other.
 func TestFork(t *testing.T) {
 	for _, p := range policies {
 		if !p.Forks() {

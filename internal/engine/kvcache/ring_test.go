@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestRingAfterPrompt checks that a ring leaves what the policy keeps of the prompt, and the newest tokens after
-// it, with their own rows. Without a ring all tokens stay.
+// TestRingAfterPrompt checks that a cache with a ring has the prompt tokens that the policy keeps, and
+// the newest tokens after the prompt, each with its own row. Without a ring all tokens stay.
 func TestRingAfterPrompt(t *testing.T) {
 	for _, spec := range []string{"snapkv:topk=20,obs=4,pool=3", "knorm:sink=2,recent=9,topk=15,layers=pyramid,beta=4",
 		"squeezed:clusters=0.4,sparsity=0.7,tail=3,obs=4,segment=64"} {

@@ -19,13 +19,13 @@ type Segment struct {
 	at     int      // position of the first token, in blocks
 	blocks [][]byte // [layer][head]
 
-	mu     sync.Mutex // Held reads what follows while other goroutines use the segment
+	mu sync.Mutex // guards sums and states: Held reads them while other goroutines use the segment
 	sums   []float32  // [layer without a window][head][tokens up to its end]; nil: none, see KeepSums
 	states [][]byte   // [recurrent layer][head]: the states after its last token; nil: none, see KeepStates
 }
 
 // Share makes a segment of a full block of a prompt that is being read, including tokens of the
-// running step. Call it before Commit, which frees what layers with a window do not need. The
+// running step. Call it before Commit, which frees the blocks that have left the windows of layers. The
 // caller releases it. It also works on an owner's store if all its heads keep every token.
 func (s *Store) Share(block int) (*Segment, error) {
 	if !s.sealed || block < 0 || (block+1)*tensor.BlockSlots > s.tokens+s.staged {
@@ -69,7 +69,7 @@ func (g *Segment) Release() {
 
 // Attach starts the store of a prompt with the tokens of the first segments of its text, of the
 // same arena, shape and heads. It allocates nothing but recurrent states. In layers with a window it
-// holds only what later tokens see.
+// holds only the blocks in the windows of later tokens.
 func (s *Store) Attach(chain []*Segment) error {
 	if s.tokens+s.staged > 0 || !s.sealed || s.evicts() {
 		return errors.New("kvcache: segments are attached to an empty prefill store only")

@@ -32,9 +32,9 @@ func chainOf(t testing.TB, a *memory.Arena, g Geometry, heads tensor.Span, promp
 	return chain, source
 }
 
-// Several stores read the segments of a text and continue after them independently: none sees
-// another's tokens, failed steps leave no trace, and the arena's exclusive, shared and evictable
-// bytes are exact. Layers with a window hold what they would have held.
+// Several stores read the segments of a text and continue after them independently: none has another's
+// tokens, failed steps leave no trace, and the arena's exclusive, shared and evictable bytes are exact.
+// Layers with a window hold what they would have held.
 func TestSegments(t *testing.T) {
 	for name, g := range map[string]Geometry{"plain": small, "windows": windowed, "mixed": mixed} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestSegmentsAreChecked(t *testing.T) {
 		t.Error("a segment of a ring was made")
 	}
 	if _, err := read(t, a, windowed, all, 300, 64).Share(0); err == nil {
-		t.Error("a block was shared that a window has left behind")
+		t.Error("a block before the window was shared")
 	}
 	for what, to := range map[string]*Store{"a store in use": s, "another arena": NewPrefill(memory.NewArena(1<<30), small, all),
 		"other heads": NewPrefill(a, small, tensor.Span{Lo: 0, Hi: 2})} {

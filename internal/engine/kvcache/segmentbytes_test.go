@@ -51,7 +51,7 @@ func TestSegmentBytes(t *testing.T) {
 				return all
 			}
 			if !bytes.Equal(read(a, chain), read(b, again)) {
-				t.Error("a prompt behind the restored segments reads other rows")
+				t.Error("a prompt after the restored segments reads other rows")
 			}
 			for _, seg := range again {
 				seg.Release()
@@ -76,6 +76,6 @@ func TestSegmentBytes(t *testing.T) {
 	same, other := small, small
 	other.Layout.Type = tensor.Int8
 	if Form(small) == Form(windowed) || Form(windowed) == Form(mixed) || Form(small) == Form(other) || Form(small) != Form(same) {
-		t.Error("forms do not tell layouts apart")
+		t.Error("forms of different layouts are equal")
 	}
 }

@@ -313,7 +313,7 @@ func (s *Store) Lost() error {
 
 func (s *Store) fail(in *spilled, err error) { in.lost.CompareAndSwap(nil, &err) }
 
-// dropSpilled closes the file and frees what Spill allocated.
+// dropSpilled closes the file and frees the memory that Spill allocated.
 func (s *Store) dropSpilled() {
 	if s.spilled == nil {
 		return

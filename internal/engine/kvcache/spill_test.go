@@ -51,7 +51,7 @@ func spill(t interface{ Fatal(...any) }, s *Store) *pagesInMemory {
 		}
 	}
 	if want := FileBytes(s.g, blocks, s.policy); int64(len(f.bytes)) != want {
-		t.Fatal(fmt.Sprintf("%d bytes of pages, FileBytes says %d", len(f.bytes), want))
+		t.Fatal(fmt.Sprintf("%d bytes of pages, FileBytes is %d", len(f.bytes), want))
 	}
 	if err := s.Spill(f, blocks, PageSums(nil, s.g, s.policy, f.bytes)); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 				writeNoise(s, from, from+n)
 			}
 			if got, want := arenas[1].Used(), SpilledBytes(c.g, prompt, from+n, n, blocks, c.p); got != want || stores[1].Bytes() != want {
-				r.Fatalf("%d bytes in use, the store says %d, SpilledBytes %d", got, stores[1].Bytes(), want)
+				r.Fatalf("%d bytes in use, %d by the store, SpilledBytes %d", got, stores[1].Bytes(), want)
 			}
 			for layer := range c.g.Layers {
 				for head := range c.g.KVHeads {

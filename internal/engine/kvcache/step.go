@@ -156,8 +156,8 @@ func resize[T any](x []T, n int) []T {
 }
 
 // Write stores the key (KDim) and value (VDim) of the token at position pos in the slot that the
-// policy assigns. pos must be reserved and not committed. Writing it again before Commit undoes
-// what the step wrote from pos on.
+// policy assigns. pos must be reserved and not committed. Writing it again before Commit undoes the
+// step's writes from pos on.
 func (s *Store) Write(layer, head, pos int, k, v []float32) {
 	s.WriteRun(layer, head, pos, 1, k, len(k), v, len(v))
 }
@@ -237,7 +237,7 @@ func (s *Store) WriteElsewhere(layer, pos, n int, place func(head, i, slot int, 
 		}
 		for i := range entries {
 			slot, old, at := s.assign(t, pos+i)
-			if t.window > 0 && together { // what the ring replaces has left every window, also after a rollback
+			if t.window > 0 && together { // the row that the ring replaces has left every window, also after a rollback
 				entries[i].old, old = -1, nil
 			}
 			place(head, i, slot, old, at)
@@ -249,7 +249,7 @@ func (s *Store) WriteElsewhere(layer, pos, n int, place func(head, i, slot int, 
 }
 
 // Expect announces steps of several tokens, up to the given number, as in speculative decoding. The
-// undo rows that they need are then kept between steps, beyond what ResidentBytes counts, which is
+// undo rows that they need are then kept between steps. ResidentBytes does not count them, since it is
 // for steps of one token.
 func (s *Store) Expect(tokens int) { s.expected = max(tokens, 1) }
 
@@ -282,8 +282,8 @@ func (s *Store) Commit(n int) {
 	s.trimTo(s.tokens)
 }
 
-// Rollback returns to the state of the last Commit: overwritten rows are restored, and what only
-// the step needed is freed.
+// Rollback returns to the state of the last Commit: it restores overwritten rows, and frees the memory
+// of the step.
 func (s *Store) Rollback() { s.Commit(0) }
 
 // Observe records the attention of the newest written token's query to each slot, summed over the
@@ -297,7 +297,7 @@ func (s *Store) Observe(layer, head int, attention []float32) {
 	t.attention = append(t.attention[:0], attention...)
 }
 
-// scoreBytes returns the size of what keepScores stores in a step of several tokens.
+// scoreBytes returns the size of the scores that keepScores stores in a step of several tokens.
 func (s *Store) scoreBytes(staged int) (bytes int64) {
 	if staged < 2 {
 		return 0

@@ -223,7 +223,7 @@ func (s *Store) Prefetch(layer, head, pos int) {
 // Len returns the number of slots to attend to, including those written in the running step.
 func (s *Store) Len(layer, head int) int { return s.table(layer, head).n }
 
-// Head returns a head as its policy sees it. Positions belong to the store.
+// Head returns the state of a head for its policy. Positions belong to the store.
 func (s *Store) Head(layer, head int) *Head { return &s.table(layer, head).Head }
 
 // Position returns the true position of the token in a slot; -1: the slot is empty.

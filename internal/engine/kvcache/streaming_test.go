@@ -28,7 +28,7 @@ func (n *naiveStreaming) append(pos int32) {
 	n.cache = slices.Concat(n.cache[:n.sink], n.cache[n.sink+1:], []int32{pos})
 }
 
-func TestStreamingKeepsWhatTheNaiveCacheKeeps(t *testing.T) {
+func TestStreamingEqualsTheNaiveCache(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		ring := Ring{Sink: rapid.IntRange(0, 9).Draw(r, "sink"), Recent: rapid.IntRange(1, 40).Draw(r, "recent")}
 		s := Streaming(ring.Sink, ring.Recent)
@@ -79,7 +79,7 @@ func TestRunsAreWrites(t *testing.T) {
 				}
 				for i := range n {
 					if want := p.Slot(&Head{}, pos+i); slot+i != want {
-						t.Fatalf("%s: position %d goes to slot %d, Slot says %d", p.Spec(), pos+i, slot+i, want)
+						t.Fatalf("%s: position %d goes to slot %d, Slot is %d", p.Spec(), pos+i, slot+i, want)
 					}
 				}
 			}

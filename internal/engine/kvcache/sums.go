@@ -13,8 +13,8 @@ func SumsBytes(g Geometry, heads, tokens int) int64 {
 	return statisticsBytes(g, heads, tokens, Needs{PromptAttention: true})
 }
 
-// KeepSums stores the attention sums of a text with the segment: what its tokens up to the
-// segment's end received from the queries up to there. o has observed exactly these queries. Errors
+// KeepSums stores the attention sums of a text with the segment: the attention that its tokens up to
+// the segment's end received from the queries up to there. o has observed exactly these queries. Errors
 // wrap memory.ErrBudget.
 func (g *Segment) KeepSums(o *Observation) error {
 	if o == nil {

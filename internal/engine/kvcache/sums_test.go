@@ -85,8 +85,8 @@ func TestSumsGoOn(t *testing.T) {
 	}
 }
 
-// Sums are kept at powers of two and at the end of what another prompt can reuse, and take less
-// than those of three whole prompts.
+// Sums are kept at powers of two and at the last block that another prompt can reuse. They take less
+// memory than those of three whole prompts.
 func TestSumsAt(t *testing.T) {
 	p := parse("h2o:recent=30,topk=30,step=1")
 	for prompt := range 20_000 {

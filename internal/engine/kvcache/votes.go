@@ -9,7 +9,7 @@ import (
 
 // WindowVotes is equation 1 of SnapStream (SnapKV, arXiv 2404.14469). It returns the attention that
 // each prompt token receives from the last n.Window queries, summed over these and the query heads of the
-// group. The softmax runs over all tokens that a query sees, as in the layer itself, or over
+// group. The softmax runs over all tokens up to the query's, as in the layer itself, or over
 // n.Candidates. No window x prompt matrix is stored.
 //
 // n are the policy's Needs. Latent attention has counted its votes already.

@@ -5,10 +5,9 @@ import (
 )
 
 // A layer with sliding-window attention (Mistral 7B, arXiv 2310.06825, section 2) has a window in
-// Geometry.Windows: position i sees i-window+1 to i, or with Geometry.Chunked the tokens of its chunk up
-// to i (Llama 4). The window belongs to the model, not to the
-// request. Such a layer keeps its whole window under every policy, and the policy applies to the
-// other layers.
+// Geometry.Windows: position i attends to i-window+1 to i, or with Geometry.Chunked to the tokens of
+// its chunk up to i (Llama 4). The window belongs to the model, not to the request. Such a layer keeps
+// its whole window under every policy, and the policy applies to the other layers.
 //
 // The slots are a ring of whole blocks, one more than the window fills. Position p is in slot p mod
 // the ring, and rows never move. So a window starts and ends in the same blocks as in prefill, and

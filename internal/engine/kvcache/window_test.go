@@ -69,8 +69,8 @@ func TestWindowIsAMask(t *testing.T) {
 	}
 }
 
-// A model in which five of six layers see 1024 tokens takes a sixth of the cache for a long
-// context, and a policy applies to the sixth layer alone.
+// A model in which five of six layers have a window of 1024 tokens takes a sixth of the cache for a
+// long context, and a policy applies to the sixth layer alone.
 func TestWindowBytes(t *testing.T) {
 	l := tensor.KVLayout{Type: tensor.BF16, KDim: 256, VDim: 256}
 	g := Geometry{Layers: 6, KVHeads: 4, Layout: l, Windows: []int{1024, 1024, 1024, 1024, 1024, 0}}

@@ -3,6 +3,6 @@
 // adapter has A [r, in] and B [out, r], and the model uses W + s B A with s = alpha/r, or
 // alpha/sqrt(r) with use_rslora.
 //
-// Files come from strangers: every number is bounded before it sizes anything, and what this package
-// does not apply is refused by name.
+// Files are untrusted: every number is bounded before it sizes anything, and unsupported settings are
+// refused by name.
 package lora

@@ -88,10 +88,10 @@ type Config struct {
 	SinkScores      bool              `json:",omitempty"` // attention has sinks, see tensor.Score
 	Sinks           [][]float32       `json:"-"`          // of each cache, if SinkScores; Open reads them from the weights
 	Multipliers     Multipliers       `json:",omitzero"`
-	QKNormOf        QKNormOf          `json:",omitempty"` // what QKNorm normalises
+	QKNormOf        QKNormOf          `json:",omitempty"` // vector that QKNorm normalises
 	UnitNorm        bool              `json:",omitempty"` // see LayerSpec.UnitNorm
 	MeanNorm        bool              `json:",omitempty"` // norms of x subtract the mean first (LayerNorm)
-	Parallel        bool              `json:",omitempty"` // the FFN reads what attention reads, not its result
+	Parallel        bool              `json:",omitempty"` // the FFN reads the input of attention, not its result
 	PostNorm        bool              `json:",omitempty"` // the residual stream continues from a norm's result, not from its input (encoders)
 	NormBias        bool              `json:",omitempty"` // norms add a bias
 	Inputs          Inputs            `json:",omitzero"`  // vectors that are added to the embedding of a token
@@ -122,10 +122,10 @@ const (
 // Multipliers are factors of a family; 0 counts as 1.
 type Multipliers struct {
 	Embedding float32 `json:",omitempty"` // of the embedding's rows
-	Residual  float32 `json:",omitempty"` // of what attention and FFN add to the residual stream
-	State     float32 `json:",omitempty"` // of what a mixer with a state adds to it (Falcon-H1)
-	Attention float32 `json:",omitempty"` // of what attention adds to it (Falcon-H1)
-	FFN       float32 `json:",omitempty"` // of what the FFN adds to it (Falcon-H1)
+	Residual  float32 `json:",omitempty"` // of the terms of attention and FFN in the residual stream
+	State     float32 `json:",omitempty"` // of the term of a mixer with a state (Falcon-H1)
+	Attention float32 `json:",omitempty"` // of the term of attention (Falcon-H1)
+	FFN       float32 `json:",omitempty"` // of the term of the FFN (Falcon-H1)
 	Gate      float32 `json:",omitempty"` // of the FFN's gate before its activation (Falcon-H1)
 	Logits    float32 `json:",omitempty"` // of the logits, before LogitCap
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // DeltaSpec names the tensors of a linear layer. The rows of In are used in the order of key heads:
-// q, k, v and z of the first, then those of the next. Those of Gates are b, then a. InRow and GateRow say
-// where a file has them.
+// q, k, v and z of the first, then those of the next. Those of Gates are b, then a. InRow and GateRow
+// return their places in a file.
 type DeltaSpec struct {
 	QKV, Z Linear // (2*keys + values, hidden) q, then k, then v; (values, hidden)
 	B, A   Linear // (value heads, hidden)

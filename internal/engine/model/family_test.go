@@ -16,7 +16,7 @@ func TestRegisterArchitecture(t *testing.T) {
 			c.QKVBias, c.Tied = true, true
 			ReadRope(f, c, 1e6)
 			if f.Bool("use_sliding_window", false) {
-				f.Refuse("use_sliding_window", "true: attention here sees the whole context")
+				f.Refuse("use_sliding_window", "true: attention here covers the whole context")
 			}
 		},
 		Layer: DecoderLayer,

@@ -133,7 +133,7 @@ func (f *Fields) Bool(key string, def bool) bool {
 	return v
 }
 
-// MustBe refuses a flag that is not want.
+// MustBe refuses a flag with another value than want.
 func (f *Fields) MustBe(key string, want bool) {
 	if f.Bool(key, want) != want {
 		f.Refuse(key, "%v: only %v is implemented for this family", !want, want)

@@ -14,7 +14,7 @@ type Indexer struct {
 type IndexSpec struct {
 	Q               Linear // (heads*dim, query rank)
 	K               Linear // (dim, hidden)
-	Norm, NormShift string // (dim): LayerNorm of keys and what is added after it
+	Norm, NormShift string // (dim): LayerNorm of keys, its weight and its bias
 	Weights         Linear // (heads, hidden)
 }
 

@@ -15,8 +15,8 @@ import (
 // calls. Here Config.Serve chooses once for all positions, as in vLLM and llama.cpp: otherwise a
 // token would depend on how its prompt was divided into steps.
 
-// isLongRope reports whether an object means longrope, of a family that implements it. The first
-// Phi-3 files have other names for it, as transformers knows.
+// isLongRope reports whether an object means longrope, of a family that implements it. The first Phi-3
+// files have other names for it, which transformers also accepts.
 func (f *Fields) isLongRope(key string, c *Config) bool {
 	return c.implements("long_factor") && slices.Contains([]string{rotary.LongRope, "su", "yarn"}, f.Text(key, ""))
 }

@@ -74,7 +74,7 @@ type MoENames struct {
 	SharedFactor                     string         // (1, hidden): Shared(h) is multiplied by sigmoid(SharedFactor h): MoE.Gated
 }
 
-// DenseFFNNames names what a layer has in which the shared FFN is a dense one, as well as experts, with
+// DenseFFNNames names the extra tensors of a layer with experts whose shared FFN is a dense FFN with
 // norms of its own (Gemma 4). x is the residual stream:
 //
 //	s = Router (RMSNorm(x) * RouterScale * hidden^-0.5)    a norm without weights

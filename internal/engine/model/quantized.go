@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// readQuantized reads the form in which the weights are quantized. Package quantform refuses those
-// that it does not know.
+// readQuantized reads the form in which the weights are quantized. Package quantform refuses unknown
+// forms.
 func readQuantized(f *Fields, c *Config) {
 	if f.Has("compression_config") && !f.Has("quantization_config") { // the older name
 		f.Raw["quantization_config"] = f.Raw["compression_config"]
@@ -35,7 +35,7 @@ func readQuantized(f *Fields, c *Config) {
 	}
 }
 
-// Hold sets the form, and the type in memory that it asks for.
+// Hold sets the form, and the type in memory for it.
 func (c *Config) Hold(s *quantform.Settings) {
 	dt, err := tensor.ParseDType(s.Held)
 	if err != nil {

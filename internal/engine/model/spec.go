@@ -2,8 +2,8 @@ package model
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// LayerSpec specifies one layer: its tensors and what is done with them. Nothing else controls a
-// layer. A tensor without a name is absent.
+// LayerSpec specifies one layer: its tensors and its operations. Nothing else controls a layer. A
+// tensor without a name is absent.
 type LayerSpec struct {
 	AttnNorm     string      // (hidden): h = RMSNorm(x); without a name h = x
 	SameNorm     bool        // h comes from the previous layer
@@ -35,7 +35,7 @@ type LayerSpec struct {
 	Experts     *MoENames // instead of Gate, Up and Down; nil: none
 	PostFFNNorm string    // (hidden): norm of the FFN's contribution to x
 
-	PerLayer *PerLayerSpec // what follows the FFN; nil: nothing
+	PerLayer *PerLayerSpec // the part after the FFN; nil: none
 	Scalar   string        // (1): factor of x at the end of the layer
 
 	MixFactor, FFNFactor, GateFactor float32 // of the outputs of attention and of the FFN, and of Gate h; 0 counts as 1

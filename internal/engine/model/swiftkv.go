@@ -96,7 +96,7 @@ func (c *Config) Rewirable() string {
 	return ""
 }
 
-// ParseSwiftKV parses what follows the name of a shape: swiftkv=SHARE or swiftkv=SHARE,group=N.
+// ParseSwiftKV parses the setting after the name of a shape: swiftkv=SHARE or swiftkv=SHARE,group=N.
 func (c *Config) ParseSwiftKV(text string) (SwiftKV, error) {
 	if text == "" {
 		return SwiftKV{}, nil

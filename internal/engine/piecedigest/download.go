@@ -30,8 +30,8 @@ type Span struct {
 }
 
 // Download computes the digests of the pieces of a weight file from the bytes that a download
-// writes, so that the first Open need not read the file. Open reads a piece itself if Download did
-// not see it or cut it differently.
+// writes, so that the first Open need not read the file. Open reads a piece itself if Download did not
+// get all its bytes, or cut the file at other places.
 type Download struct {
 	size       int64
 	head       []byte // the file so far, until its header is complete

@@ -3,8 +3,8 @@
 // every socket checks and runs what it reads. The decision is in docs/decisions/plan.md.
 //
 // A new field needs three places: internal/proto/shoal.proto, the type in this file with
-// its two lines in wire.go, and the code that acts on it. TestRoundTrip fails for a field
-// that Encode or Decode forgets.
+// its two lines in wire.go, and the code that acts on it. TestRoundTrip fails for a field that Encode
+// or Decode leaves out.
 package plan
 
 import (
@@ -22,7 +22,7 @@ const None = -1
 
 // Plan is one step of the model over a batch. A socket acts on the fields in this order:
 // Keep, Release, DropReplica, DropStates, Evict, DropExtras, Open, Copy, and then it runs the rows.
-// A socket ignores releases of sequences and blocks that it does not know.
+// A socket ignores releases of unknown sequences and blocks.
 type Plan struct {
 	Epoch       uint32
 	Step        uint64 // 1, 2, 3, ... across epochs
@@ -178,9 +178,10 @@ func CopyAfter(from, to, had int) int {
 }
 
 // Sweep takes tokens of a prompt through the layers [From, To) of the model, after the other rows
-// of the step. The layers begin with the first token that no shared block has. After the prompt's
-// last token, what the policy keeps of them goes to the owner, and their full cache is freed. Then
-// the sweeps of the next layers begin. The decision is in docs/decisions/layer-by-layer.md.
+// of the step. The layers begin with the first token that no shared block has. After the prompt's last
+// token, the rows that the policy keeps of these layers go to the owner, and the full cache of the
+// layers is freed. Then the sweeps of the next layers begin. The decision is in
+// docs/decisions/layer-by-layer.md.
 type Sweep struct {
 	Seq      uint64
 	From, To int

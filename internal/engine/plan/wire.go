@@ -53,7 +53,7 @@ func encodeOpen(o *Open) *proto.Open {
 		ResidualInFile: o.InFile, IndexKey: index, Take: o.Take}
 }
 
-// encodeRun encodes what decode and prefill have in common, and decode's own fields.
+// encodeRun encodes the common fields of decode and prefill, and decode's own fields.
 func encodeRun(r *Run) *proto.Chunk {
 	return &proto.Chunk{Seq: r.Seq, Start: uint32(r.Start), Tokens: convert[uint32](r.Tokens), Sample: r.Sample,
 		Accepted: uint32(r.Accepted), Draft: uint32(r.Draft), Snapshot: r.Snapshot, Known: uint32(r.Known)}
@@ -175,7 +175,7 @@ func decodeRuns(list []*proto.Chunk) (runs []Run, decode int, err error) {
 			Known: int(m.GetKnown())}
 		if m.GetWantPromptLogprobs() {
 			if r.PromptLogprobs = int(m.GetPromptLogprobs()); r.PromptLogprobs < 0 {
-				return nil, 0, fmt.Errorf("plan: sequence %d asks for %d log-probabilities of each prompt token: the number must be 0 or more",
+				return nil, 0, fmt.Errorf("plan: sequence %d has prompt logprobs %d: the number must be 0 or more",
 					r.Seq, r.PromptLogprobs)
 			}
 		}

@@ -1,9 +1,9 @@
-// Package quantform reads the forms in which checkpoints are published quantized. Each form is one
-// file and one row of the table in forms.go: how its tensors are recognised, which of them make one
-// matrix, and what the elements are.
+// Package quantform reads the forms in which checkpoints are published quantized. Each form is one file
+// and one row of the table in forms.go: the names by which its tensors are recognised, the tensors of
+// one matrix, and the formula of its elements.
 //
-// Elements are the products of the format's definition in float32, each rounded once. Rounding of
-// activations that a form asks for (static scales of inputs) is not carried out.
+// Elements are the products of the format's definition in float32, each rounded once. A form's rounding
+// of activations (static scales of inputs) is not carried out.
 package quantform
 
 import (

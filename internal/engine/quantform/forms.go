@@ -9,9 +9,9 @@ import (
 type Form struct {
 	Name    string   // as Verify and errors show it
 	Methods []string // quant_method of the settings that may use it
-	Codes   string   // what follows the module's name in the name of the tensor of codes
+	Codes   string   // suffix of the module's name in the name of the tensor of codes
 	Types   []string // the types of that tensor
-	Parts   []string // what may follow it in the names of the module's other tensors
+	Parts   []string // suffixes in the names of the module's other tensors
 	Needs   string   // the one of them without which the codes are not this form; "": none
 
 	Becomes string // the type in memory, for the documentation
@@ -94,5 +94,5 @@ func (m *module) bad(suffix string, p *Part, found bool, want string) error {
 			" that belongs to it; want " + want}
 	}
 	return &Error{Tensor: m.name + suffix, Kind: ErrMismatch, Detail: "is " + p.String() + "; " + m.codes.Name + " of shape " +
-		shape(m.codes.Shape) + " wants " + want}
+		shape(m.codes.Shape) + " requires " + want}
 }

@@ -14,8 +14,8 @@ var int8Form = &Form{
 	},
 }
 
-// buildInt8 makes a matrix of bytes. scales and zeros are what follows the module's name in those of the other
-// tensors.
+// buildInt8 makes a matrix of bytes. scales and zeros are the suffixes of the tensors of scales and
+// zero points.
 func buildInt8(m *module, scales, zeros string) (*Matrix, error) {
 	scale, ok := m.part(scales)
 	rows, cols := m.codes.Shape[0], m.codes.Shape[1]

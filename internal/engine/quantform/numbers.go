@@ -48,7 +48,7 @@ func (n numbers) matrix(parts []Part) *Matrix {
 	return m
 }
 
-// groups says where the scale of a row and a group of columns is.
+// groups is the layout of scales, one for a row and a group of columns.
 type groups struct {
 	rows  bool // each row has its own
 	count int  // groups of a row

@@ -26,7 +26,7 @@ func (s *Settings) Unstack(codes, scale Part, at Slice) (*Matrix, error) {
 	experts, rows, cols := codes.Shape[0], codes.Shape[1], codes.Shape[2]
 	fail := func(want string) error {
 		return &Error{Tensor: scale.Name, Kind: ErrMismatch, Detail: "is " + scale.String() + "; " + codes.Name +
-			" of shape " + shape(codes.Shape) + " wants " + want}
+			" of shape " + shape(codes.Shape) + " requires " + want}
 	}
 	if len(scale.Shape) != 3 || scale.Shape[0] != experts || !scale.typed(scaleTypes...) {
 		return nil, fail(fmt.Sprintf("F32 [%d m n]", experts))

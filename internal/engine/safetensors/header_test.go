@@ -121,11 +121,11 @@ func FuzzHeader(f *testing.F) {
 		}
 		var twin map[string]json.RawMessage
 		if err := json.Unmarshal(header, &twin); err != nil {
-			t.Fatalf("accepted what encoding/json refuses: %v", err)
+			t.Fatalf("accepted a header that encoding/json refuses: %v", err)
 		}
 		delete(twin, "__metadata__")
 		if len(twin) != len(entries) {
-			t.Fatalf("%d tensors, encoding/json sees %d", len(entries), len(twin))
+			t.Fatalf("%d tensors, %d by encoding/json", len(entries), len(twin))
 		}
 		var total int64
 		for _, e := range entries {

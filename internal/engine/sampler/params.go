@@ -54,8 +54,8 @@ func Default() Params {
 	return Params{Temperature: 1, TopP: 1, RepetitionPenalty: 1, Logprobs: -1}
 }
 
-// Greedy reports whether the argmax of the unmodified logits decides and no logprobs are wanted.
-// The cluster may then reduce (maximum, index) instead of gathering logits.
+// Greedy reports whether the argmax of the unmodified logits decides and no logprobs are requested. The
+// cluster may then reduce (maximum, index) instead of gathering logits.
 func (p *Params) Greedy() bool {
 	return p.argmax() && p.Logprobs < 0 && !p.edits() && p.Allowed == nil && p.Grammar == nil
 }
@@ -112,7 +112,7 @@ func (p *Params) Validate(vocab int) error {
 	case p.Logprobs < -1:
 		return &ParamError{"logprobs", fmt.Sprintf("must not be negative, got %d", p.Logprobs)}
 	case p.Logprobs > vocab:
-		return &ParamError{"logprobs", fmt.Sprintf("asks for %d tokens, but the vocabulary has %d", p.Logprobs, vocab)}
+		return &ParamError{"logprobs", fmt.Sprintf("is %d, but the vocabulary has %d tokens", p.Logprobs, vocab)}
 	case p.MinTokens < 0:
 		return &ParamError{"min_tokens", fmt.Sprintf("must not be negative, got %d", p.MinTokens)}
 	}

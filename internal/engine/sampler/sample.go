@@ -47,8 +47,8 @@ type Scratch struct {
 // Sample chooses the token of one position; logits: [vocabulary].
 //
 // Order: allowed tokens; bad words; logit bias; repetition penalty; frequency and presence penalty;
-// MinTokens; temperature; min_p; top_k; top_p (over what the two before it left, as in vLLM). Then
-// it inverts the cumulative distribution over tokens sorted by (probability descending, token
+// MinTokens; temperature; min_p; top_k; top_p (over the tokens that min_p and top_k left, as in vLLM).
+// Then it inverts the cumulative distribution over tokens sorted by (probability descending, token
 // ascending). Each cut keeps a prefix of that order, so at least one token remains.
 //
 // h may be nil without penalties, MinTokens and bad words. s may be nil. Logits are changed during

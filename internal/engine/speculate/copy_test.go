@@ -12,7 +12,7 @@ import (
 func TestCopies(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	source := noise(2000, 5000, 3)
-	var edited, said []int32 // said: changed only in a name
+	var edited, renamed []int32 // renamed: changed only in a name
 	for i := range source {
 		if i%23 == 5 {
 			source[i] = 7001 // a name
@@ -24,14 +24,14 @@ func TestCopies(t *testing.T) {
 	for i, token := range source {
 		switch {
 		case token == 7001:
-			edited, said = append(edited, 8001, 8002), append(said, 8001, 8002)
+			edited, renamed = append(edited, 8001, 8002), append(renamed, 8001, 8002)
 		case token == 7002:
-			said = append(said, token)
+			renamed = append(renamed, token)
 		default:
 			if i%150 == 149 {
 				edited = append(edited, 9000+int32(r.IntN(900)), 9000+int32(r.IntN(900)), 9000+int32(r.IntN(900)))
 			}
-			edited, said = append(edited, token), append(said, token)
+			edited, renamed = append(edited, token), append(renamed, token)
 		}
 	}
 	steps := func(answer []int32, copied bool) (steps, wrong int) {
@@ -59,7 +59,7 @@ func TestCopies(t *testing.T) {
 		answer []int32
 		most   int // steps
 		wrong  int // drafts
-	}{{"renamed", said, len(said)/(1+MaxDraft) + 12, 2}, {"edited", edited, len(edited)/(1+MaxDraft) + 140, 60}} {
+	}{{"renamed", renamed, len(renamed)/(1+MaxDraft) + 12, 2}, {"edited", edited, len(edited)/(1+MaxDraft) + 140, 60}} {
 		with, wrong := steps(c.answer, true)
 		without, _ := steps(c.answer, false)
 		t.Logf("%s: %d tokens in %d steps, %d with a wrong draft; %d steps without following", c.name, len(c.answer), with, wrong, without)
@@ -93,7 +93,7 @@ func TestCopiesOfAnything(t *testing.T) {
 			}
 			for _, token := range d.Tokens {
 				if !slices.Contains(all[max(0, i-256):i], token) {
-					t.Fatalf("seed %d, position %d: draft %d was not said", seed, i, token)
+					t.Fatalf("seed %d, position %d: draft %d was not renamed", seed, i, token)
 				}
 			}
 			if len(d.Tokens) > 0 {

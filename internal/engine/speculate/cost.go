@@ -2,10 +2,10 @@ package speculate
 
 import "slices"
 
-// Cost learns how long a step takes without drafts, and what each draft adds. For every number of
-// sequences it fits a line through the times of recent steps, newer ones weighted more. It needs no
-// model of weights, contexts and nodes, since their present cost is in the measurements. The zero
-// value is ready.
+// Cost estimates the time of a step without drafts, and the time that each draft adds. For every number
+// of sequences it fits a line through the times of recent steps, newer ones weighted more. It needs no
+// model of weights, contexts and nodes, since their present cost is in the measurements. The zero value
+// is ready.
 type Cost struct {
 	lines [33]line // by the number of sequences in a step; the last one is for all larger numbers
 	each  float64  // microseconds that a draft adds, where steps with that number of sequences give no estimate
@@ -61,7 +61,8 @@ func (l *line) first(sequences int) float64 {
 	return firstGuess * l.t / l.w / (1 + firstGuess*(float64(sequences-1)+l.d/l.w))
 }
 
-// line returns the time of a step with the given number of sequences and no drafts, and what each draft adds.
+// line returns the time of a step with the given number of sequences and no drafts, and the time that
+// each draft adds, in microseconds.
 func (c *Cost) line(sequences int) (base, each float64) {
 	l := c.at(sequences)
 	if l.w == 0 {

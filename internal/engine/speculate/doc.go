@@ -25,15 +25,15 @@ type Mode string
 // The modes, by the values of --speculate.
 const (
 	Off    Mode = "off"
-	Lookup Mode = "lookup" // what followed the newest place with the same last tokens
-	Suffix Mode = "suffix" // what followed most often after the longest suffix
+	Lookup Mode = "lookup" // tokens after the newest place with the same last tokens
+	Suffix Mode = "suffix" // most frequent tokens after the longest suffix
 	Model  Mode = "model"  // Suffix or a small model's drafts, whichever is likelier to gain
 )
 
 var Modes = []string{string(Off), string(Lookup), string(Suffix), string(Model)}
 
-// Parse parses a mode: its name, and optionally a fixed number of drafts a row whatever they cost,
-// such as suffix:4. With model:4 only the small model drafts.
+// Parse parses a mode: its name, and optionally a fixed number of drafts a row, independent of their
+// cost, such as suffix:4. With model:4 only the small model drafts.
 func Parse(s string) (Mode, error) {
 	name, width := Mode(s).Split()
 	if !slices.Contains(Modes, string(name)) || strings.Contains(s, ":") && (width < 1 || width > MaxDraft || name == Off) {

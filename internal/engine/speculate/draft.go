@@ -59,7 +59,7 @@ func (r *ring) chainsFor(least int) []chain {
 	return r.chains[:]
 }
 
-// lookup is prompt lookup: what followed the newest place with the same last n-gram.
+// lookup is prompt lookup: it drafts the tokens after the newest place with the same last n-gram.
 func (d *drafter) lookup(r *ring, least, most int) (out Draft) {
 	for i := range r.chainsFor(least) {
 		r.places(i, r, 1+visits, func(pos uint64, matched int) bool {

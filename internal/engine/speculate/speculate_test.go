@@ -74,7 +74,7 @@ func naive(body, text []int32, most int) (tokens []int32, share []float32, match
 	return tokens, share, matched
 }
 
-// TestSuffixIsTheNaiveOne: hash chains find what exhaustive comparison finds, as long as the
+// TestSuffixIsTheNaiveOne: hash chains find the same drafts as an exhaustive comparison, if the
 // shortest n-gram has no more places than are visited.
 func TestSuffixIsTheNaiveOne(t *testing.T) {
 	found := 0
@@ -157,7 +157,7 @@ func TestRecent(t *testing.T) {
 	}
 	for _, owner := range []string{"b", ""} {
 		if d := text.Suffix(r, owner, 0, MaxDraft); len(d.Tokens) > 0 {
-			t.Errorf("%q drafts what another said: %+v", owner, d)
+			t.Errorf("%q drafts the text of another: %+v", owner, d)
 		}
 	}
 	for i := range 100 {
@@ -171,7 +171,8 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// TestCost: the cost of drafts is learned, and drafts that do not pay are not tried.
+// TestCost: the cost of drafts is estimated from steps, and drafts that cost more than they save are
+// not tried.
 func TestCost(t *testing.T) {
 	likely := [][]float32{{0.9, 0.8, 0.7, 0.6, 0.5, 0.4}, {0.3, 0.1}}
 	for _, c := range []struct {
@@ -250,7 +251,7 @@ func TestCostOfManySizes(t *testing.T) {
 		step(12, n)
 	}
 	if tried < 2 || tried > 100 {
-		t.Errorf("%d of 2000 steps tried what costs too much, want a few", tried)
+		t.Errorf("%d of 2000 steps tried drafts that cost too much, want a few", tried)
 	}
 }
 

@@ -62,7 +62,7 @@ func (t *Trust) Learn(d *Draft, n, right int, weight float32) {
 		if i < right {
 			outcome = 1
 		}
-		// Where the places disagreed, a wrong token says less about their rate.
+		// Where the places disagreed, a wrong token lowers their rate less.
 		r := &rates[class(d.Matched+i)]
 		if before > 0 {
 			*r += weight * d.Share[i] / before * (outcome - *r)

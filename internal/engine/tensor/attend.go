@@ -270,7 +270,8 @@ func (s *AttnScratch) gather(l KVLayout, q []float32, ldq, nq, g int) {
 	}
 }
 
-// causal is AttendCausal for tokens that walk the cache together. None of them sees slots before from.
+// causal is AttendCausal for tokens that walk the cache together. None of them attends to slots before
+// from.
 func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, from, window, g int,
 	score Score, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
@@ -279,9 +280,9 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 		if b%RunBlocks == 0 {
 			s.endRun(l)
 		}
-		// Token i sees first+i+1-b*BlockSlots slots of this block: the first tokens may see none,
-		// those from full on see all of it. A window hides the first hidden+i slots: tokens from
-		// full to whole see all slots, and those from gone on none.
+		// Token i attends to first+i+1-b*BlockSlots slots of this block: the first tokens possibly to
+		// none, those from full on to all. A window masks the first hidden+i slots: tokens from full to
+		// whole attend to all slots, and those from gone on to none.
 		seen := first + 1 - b*BlockSlots
 		some := min(nq, max(0, 1-seen))
 		full := min(nq, max(0, BlockSlots-seen))
@@ -318,7 +319,7 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 	}
 }
 
-// windowStart returns the first slot that a token at slot first, or any later token, can see.
+// windowStart returns the first slot in the window of a token at slot first, and so of any later token.
 func windowStart(first, window int) int {
 	switch {
 	case window > 0:
@@ -421,7 +422,7 @@ func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, ma
 // isPrefix reports whether the bits of mask are the lowest ones.
 func isPrefix(mask uint64) bool { return mask&(mask+1) == 0 }
 
-// fetchSome prefetches what attention to the slots in mask will read.
+// fetchSome prefetches the bytes that attention to the slots in mask will read.
 func (s *AttnScratch) fetchSome(l KVLayout, block []byte, mask uint64) {
 	const line = 64
 	fetch := func(lo, hi int) {

@@ -428,8 +428,8 @@ func TestAttendAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Prefetching depends on the CPU's maker, see TestMatMulWhateverIsPrefetched.
-func TestAttendWhateverIsPrefetched(t *testing.T) {
+// Prefetching depends on the CPU's maker, see TestMatMulWithEveryPrefetch.
+func TestAttendWithEveryPrefetch(t *testing.T) {
 	was := kernel.PrefetchAhead
 	defer func() { kernel.PrefetchAhead = was }()
 	const n = 5*BlockSlots + 7

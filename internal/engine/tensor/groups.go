@@ -57,7 +57,7 @@ func (p *Pool) setGroups(groups []Group) (n int) {
 	m.then = groups[0].Then
 	for i, g := range groups {
 		if twin := groups[i&^1]; m.then != nil && (len(groups)%2 != 0 || g.T0 != twin.T0 || g.T1 != twin.T1 || g.W.Rows != twin.W.Rows) {
-			panic("tensor: what follows groups follows pairs of the same tokens and rows")
+			panic("tensor: Group.Then requires pairs of groups with the same tokens and rows")
 		}
 		if first := groups[0].W; g.W.Type != first.Type || g.W.Cols != first.Cols || g.T0 < 0 || g.T1 < g.T0 {
 			panic(fmt.Sprintf("tensor: MatMulGroups of %v with %d columns and %v with %d, tokens [%d,%d)", first.Type,

@@ -9,8 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
-// MatMulGroups gives each expert's tokens the bits of MatMul by its matrix alone, whatever other
-// groups there are.
+// MatMulGroups gives each expert's tokens the bits of MatMul by its matrix alone, for any other groups.
 func TestMatMulGroups(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, threads := range []int{1, 3} {

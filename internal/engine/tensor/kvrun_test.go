@@ -42,7 +42,7 @@ func TestPutRun(t *testing.T) {
 						l.LoadRow(block, slot+i, other, 63)
 					}
 					if !slices.Equal(block, before) {
-						t.Fatalf("run of %d from slot %d: rows are not what they were", n, slot)
+						t.Fatalf("run of %d from slot %d: rows have changed", n, slot)
 					}
 				}
 			})

@@ -9,8 +9,8 @@ import (
 
 // AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that the slot receives from
 // nq successive query tokens of g heads. That is the sum over tokens and heads of softmax(score of
-// q.k), where token i sees the slots [0, first+i]. q[i*ldq:] is [g][KDim] as in [AttendCausal]. Of the
-// matrix queries x slots, only the current rows exist at any time.
+// q.k), where token i attends to the slots [0, first+i]. q[i*ldq:] is [g][KDim] as in [AttendCausal].
+// Of the matrix queries x slots, only the current rows exist at any time.
 //
 // Each slot is one chain of additions in the order of tokens and heads, so reading a prompt in
 // chunks gives the bits of reading it at once.
@@ -77,7 +77,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 // keptBlocks bounds the scores that a walk keeps: 4 MiB for 64 rows.
 const keptBlocks = 256
 
-// weigh scores one block for all rows and calls f for each row that sees a part of it.
+// weigh scores one block for all rows and calls f for each row that attends to a part of it.
 func (s *AttnScratch) weigh(l KVLayout, block []byte, b, nq, first, g int, score Score, f func(r int, mask uint64)) {
 	seen := first + 1 - b*BlockSlots
 	some := min(nq, max(0, 1-seen))

@@ -160,7 +160,7 @@ func (m *matmul) setAll(products []Product, n int) {
 	}
 	m.njobs, m.then = len(products), products[0].Then
 	if m.then != nil && (len(products) != 2 || products[0].R0 != products[1].R0 || products[0].R1 != products[1].R1) {
-		panic("tensor: what follows a product follows two of the same rows")
+		panic("tensor: Product.Then requires two products with the same rows")
 	}
 }
 

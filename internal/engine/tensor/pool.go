@@ -84,7 +84,7 @@ func (p *Pool) SetThreads(threads int) {
 	p.use.Store(int32(threads))
 	workers.MaxProcs.Store(int32(runtime.GOMAXPROCS(0)))
 	for i := threads; i < len(p.shares); i++ {
-		p.shares[i].Rest.Store(0) // late threads have no share of Runs that they do not know
+		p.shares[i].Rest.Store(0) // late threads have no share of later Runs
 	}
 }
 

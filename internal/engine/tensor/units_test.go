@@ -75,7 +75,7 @@ func TestSubtreesOfAnyCutCombineToOneMachine(t *testing.T) {
 	})
 }
 
-func TestCombineTreeRefusesWhatDoesNotTile(t *testing.T) {
+func TestCombineTreeRefusesBadTilings(t *testing.T) {
 	for _, nodes := range [][]Span{{{0, 4}}, {{0, 4}, {4, 5}}, {{0, 4}, {4, 8}, {4, 8}}, {}} {
 		func() {
 			defer func() {

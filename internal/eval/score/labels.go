@@ -72,8 +72,8 @@ func letter(text, want string) float64 {
 	return is(m != nil && m[1] == want)
 }
 
-// option returns the letter that a text chooses, by the rules of Infinite-Bench's En.MC: the first
-// character; else what follows "answer is" and the like; else the first word that is a letter.
+// option returns the letter that a text chooses, by the rules of Infinite-Bench's En.MC: the first character;
+// else the letter after "answer is" and the like; else the first word that is a letter.
 func option(text string) string {
 	if text == "" {
 		return ""

@@ -8,7 +8,7 @@ import (
 
 // Reference has the texts with which an answer is compared.
 type Reference struct {
-	Answers []string // right answers; of which each metric wants one or all
+	Answers []string // right answers; a metric requires one or all of them
 	Classes []string // all labels of a classification (LongBench's all_classes)
 }
 

@@ -104,7 +104,7 @@ func inside(text, want string) float64 {
 	return is(strings.Contains(strings.ToLower(text), strings.ToLower(want)))
 }
 
-// until returns the fraction of the wanted words that are right before the first wrong one.
+// until returns the number of right words before the first wrong one, as a fraction of the words of want.
 func until(text, want string) float64 {
 	got, words := strings.Fields(text), strings.Fields(want)
 	right := 0

@@ -1,7 +1,7 @@
 // Package suite reads the published files of benchmarks from a folder. A suite has tasks; a task has
 // its file, a prompt, the number of tokens of an answer and the metric of package score. Small files
 // of the same form come with the package, so that every command can be tried without a download.
-// They show that everything works. They say nothing about a model's ability.
+// They test the commands. They do not measure a model's ability.
 //
 //	longbench      NAME.jsonl, 21 tasks                   arXiv 2308.14508
 //	longbench-v2   data.json                              arXiv 2412.15204

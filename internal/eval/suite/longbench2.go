@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/eval/score"
 )
 
-// longBench2's prompt asks for the sentence that its score looks for.
+// longBench2 asks for an answer in the form that the metric letter reads.
 var longBench2 = Suite{Name: "longbench-v2", About: "multiple choice over texts of up to two million words: data.json",
 	read: readLongBench2, Tasks: []Task{
 		{"longbench_v2", "LongBench-v2", "letter", 128,

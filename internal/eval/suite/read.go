@@ -24,7 +24,7 @@ type collector struct {
 	questions    []Question
 }
 
-// add takes a question and reports whether more are wanted.
+// add adds a question and reports whether the limit allows more.
 func (c *collector) add(q Question) (bool, error) {
 	if c.bytes += len(q.Prompt); c.bytes > maxTexts {
 		return false, fmt.Errorf("the prompts have more than %d bytes: read fewer with a limit", maxTexts)

@@ -43,7 +43,7 @@ func TestStandIns(t *testing.T) {
 	}
 }
 
-// right writes the reference in the form that the metric wants.
+// right returns an answer with the reference in the form that the metric reads.
 func right(q *Question) string {
 	all := q.Ref.Answers
 	switch q.Task.Metric {

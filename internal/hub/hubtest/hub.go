@@ -1,5 +1,5 @@
-// Package hubtest has a hub and a registry on loopback that speak the protocols of Hugging
-// Face and of Ollama, and do wrong what a test asks for.
+// Package hubtest has a hub and a registry on loopback that speak the protocols of Hugging Face and of
+// Ollama, with the faults that a test sets.
 package hubtest
 
 import (
@@ -45,7 +45,7 @@ func (r *Repo) sha256(name string) string  { return r.sum("sha256 ", name, SHA25
 type Hub struct {
 	sync.Mutex
 	URL, CDNURL string
-	Token       string           // that gated repositories want
+	Token       string           // required by gated repositories
 	Repos       map[string]*Repo // by org/name
 	Renamed     map[string]string
 	NamesOnly   bool                               // the listing has no sizes and hashes, as of some mirrors
@@ -182,7 +182,7 @@ func (h *Hub) serveAPI(w http.ResponseWriter, r *http.Request, rest string) {
 		fmt.Fprint(w, `{"branches":[{"name":"main"}],"tags":[{"name":"v1"}]}`)
 		return
 	}
-	if len(parts) == 4 && parts[2] == "tree" { // what Python's snapshot_download asks for
+	if len(parts) == 4 && parts[2] == "tree" { // requested by Python's snapshot_download
 		h.tree(w, r, parts[0]+"/"+parts[1], parts[3])
 		return
 	}

@@ -1,5 +1,5 @@
-// Package layout knows the folders of Hugging Face's cache: what a model in it is called, and
-// which of its files are meant by a path. It sends no request.
+// Package layout describes the folders of Hugging Face's cache: the names of models in it, and the files that
+// a path refers to. It sends no request.
 //
 // The cache has one folder models--ORG--NAME for each repository:
 //
@@ -97,9 +97,9 @@ func Origin(path string) string {
 // ErrSnapshot: a repository of the cache has no snapshot, or several and none is main.
 var ErrSnapshot = errors.New("no snapshot")
 
-// Locate returns what to open for a path. For a repository's folder of the cache that is the
-// snapshot of its main branch, or its only one; for a blob the .gguf file or the folder of the
-// snapshot that has it; for a .safetensors file its folder; else the path itself.
+// Locate returns the path of the model that a path refers to. For a repository's folder of the cache it is
+// the snapshot of the main branch, or the only one. For a blob it is the .gguf file, or the folder of the
+// snapshot that has it. For a .safetensors file it is its folder. Any other path is returned unchanged.
 func Locate(path string) (string, error) {
 	if filepath.Ext(path) == ".safetensors" {
 		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {

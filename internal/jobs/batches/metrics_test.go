@@ -62,7 +62,7 @@ func TestWorkOfJobsIsCounted(t *testing.T) {
 			}
 		}
 		if p, g := h.metric(`vllm:prompt_tokens_total{model_name="m"}`), h.metric(`vllm:generation_tokens_total{model_name="m"}`); p != prompt || g != generated {
-			t.Errorf("after %s: %v prompt tokens and %v generated, usage says %v and %v", what, p, g, prompt, generated)
+			t.Errorf("after %s: %v prompt tokens and %v generated, but %v and %v in the usage", what, p, g, prompt, generated)
 		}
 	}
 	check("a request", h.want(200, "POST", "/v1/completions", `{"prompt":"a b","max_tokens":3,"n":2}`)["usage"])

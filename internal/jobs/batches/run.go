@@ -237,7 +237,7 @@ func (v *Service) feed(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// count advances low and updates the counts that clients see.
+// count advances low and updates the counts of the API.
 func (v *Service) count(b *batch) {
 	f := b.feed
 	settle := func(i int, c *counts) bool {
@@ -269,7 +269,7 @@ func (v *Service) count(b *batch) {
 	b.mu.Unlock()
 }
 
-// openInput reads the input file. The returned issues say why the batch fails. Lines are checked
+// openInput reads the input file. If issues are returned, the batch fails with them. Lines are checked
 // once, at validation, so a newer rule never fails a batch that an older build accepted.
 func (v *Service) openInput(ctx context.Context, b *batch, st State) (*feeder, []issue, error) {
 	file, _, err := v.files.Open(ctx, b.spec.Input)

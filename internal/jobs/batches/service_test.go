@@ -285,7 +285,7 @@ var (
 
 const askFor = `{"prompt":"func main() {","max_tokens":40,"seed":7,"n":2}`
 
-func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
+func TestAJobEqualsItsEndpoint(t *testing.T) {
 	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	direct := h.want(200, "POST", "/v1/completions", askFor)
 	for _, body := range []string{askFor, `{"endpoint":"/v1/completions","body":` + askFor + `}`} {

@@ -52,7 +52,7 @@ func bytesOf(t *testing.T, f Store, id string) (string, error) {
 	defer r.Close()
 	b, err := io.ReadAll(r)
 	if err == nil && int64(len(b)) != x.Bytes {
-		err = fmt.Errorf("%d bytes, it says %d", len(b), x.Bytes)
+		err = fmt.Errorf("%d bytes, reported are %d", len(b), x.Bytes)
 	}
 	return string(b), err
 }
@@ -337,7 +337,7 @@ func TestTakeFiles(t *testing.T) {
 		}
 		now, err := log.Usage(ctx)
 		if err != nil || written != (journal.Usage{}) && now != written {
-			t.Errorf("what was there was written again: %+v, before %+v, %v", now, written, err)
+			t.Errorf("an existing file was written again: %+v, before %+v, %v", now, written, err)
 		}
 		written = now
 	}

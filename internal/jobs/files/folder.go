@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// File describes an uploaded or generated file. Clients see it as JSON.
+// File describes an uploaded or generated file. The API returns it as JSON.
 type File struct {
 	ID        string `json:"id"`
 	Object    string `json:"object"`

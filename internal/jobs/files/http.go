@@ -147,7 +147,7 @@ func fileProblem(err error) error {
 	return routes.Problem(err)
 }
 
-// withoutOwner returns f without its owner, which clients must not see.
+// withoutOwner returns f without its owner, which the API must not return.
 func withoutOwner(f File) File {
 	f.Holder = ""
 	return f

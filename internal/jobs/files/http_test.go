@@ -54,7 +54,7 @@ func TestUploadThatIsNone(t *testing.T) {
 		"nothing":            "",
 		"no boundary":        "hello",
 		"a broken header":    head + "--x\r\nno header\r\n\r\nbatch\r\n--x--\r\n",
-		"text behind a part": head + "--x no end\r\nbatch\r\n--x--\r\n",
+		"text after a part": head + "--x no end\r\nbatch\r\n--x--\r\n",
 		"cut off":            head + "--x\r\n",
 		"cut off in a part":  head[:len(head)-2],
 		"too many parts":     head + strings.Repeat("--x\r\nContent-Disposition: form-data; name=\"y\"\r\n\r\n\r\n", 20) + "--x--\r\n",
@@ -72,10 +72,10 @@ func TestUploadThatIsNone(t *testing.T) {
 		}
 	}
 	if left, err := f.List(t.Context()); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("left over: %v, %v", left, err)
 	}
 	if on, err := os.ReadDir(f.dir); err != nil || len(on) > 0 || f.total+f.written != 0 || f.writing != 0 {
-		t.Errorf("left behind: %v on disk, %d + %d bytes, %d being written, %v", on, f.total, f.written, f.writing, err)
+		t.Errorf("left over: %v on disk, %d + %d bytes, %d being written, %v", on, f.total, f.written, f.writing, err)
 	}
 	if status, answer := apierr.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
 		t.Errorf("a store that does not answer: %d %s", status, answer)

@@ -100,8 +100,8 @@ func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data 
 		case jetstream.JSErrCodeStreamWrongLastSequence:
 			return 0, fmt.Errorf("%w: %v", ErrConflict, err)
 		case jetstream.JSErrCodeStreamWrongLastSequenceConstant:
-			// The leader is processing another append to this journal, usually this writer's own
-			// whose answer is missing. The error does not say what the journal holds.
+			// The leader is processing another append to this journal, usually an unanswered one of
+			// this writer. The journal may or may not hold the record.
 			return 0, fmt.Errorf("journal: append to %s: another append is under way: %w", journal, err)
 		case codeMaxBytes, codeNoStorage:
 			return 0, fmt.Errorf("%w: %v", ErrFull, err)

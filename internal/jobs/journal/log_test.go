@@ -91,7 +91,7 @@ func TestLogsAgree(t *testing.T) {
 }
 
 // A server without a leader answers 503, which is retried. Other errors are returned.
-func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
+func TestRetryWithoutLeader(t *testing.T) {
 	asked := 0
 	err := retry(t.Context(), func(context.Context) error {
 		if asked++; asked < 3 {

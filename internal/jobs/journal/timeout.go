@@ -56,7 +56,7 @@ func retry(ctx context.Context, ask func(context.Context) error) error {
 	}
 }
 
-// leaderless reports whether the error comes from a server that knows no leader yet.
+// leaderless reports whether the error comes from a server without a leader.
 func leaderless(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) || errors.As(err, &api) && api.Code == 503

@@ -12,7 +12,7 @@ type Writer struct {
 	Journal
 }
 
-// NewWriter returns a Writer that knows no record of the journal yet.
+// NewWriter returns a Writer that has not read any record of the journal.
 func NewWriter(name string) *Writer { return &Writer{Journal: Journal{Name: name}} }
 
 // Append writes r as the next record (see Writing), until ctx ends. The lock must be held. It calls

@@ -74,7 +74,7 @@ func old(s *Store) {
 }
 
 // TestStaleCoordinatorEndsNoTurn: a coordinator that lost its lease without noticing ends a session that its
-// successor has continued. The turns stay, and the stale coordinator learns of them.
+// successor has continued. The turns stay, and the stale coordinator reads them.
 func TestStaleCoordinatorEndsNoTurn(t *testing.T) {
 	for name, end := range ways() {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestTurnAfterTheEnd(t *testing.T) {
 			if third, _ := open(t, l); turns(t, third) != 3 || messages(t, l) != 3 {
 				t.Fatalf("%d turns in %d messages, want 3", turns(t, third), messages(t, l))
 			}
-			// The first process does not know of the new session yet.
+			// The first process has not read the new session yet.
 			must(t, add(t, first, 0), sessions.ErrMoved)
 			if name == "delete" && turns(t, first) != 3 {
 				t.Fatalf("%d turns, want 3", turns(t, first))
@@ -288,7 +288,8 @@ func TestLostAnswerToTheEnd(t *testing.T) {
 	}
 }
 
-// TestEndedByAnother: another process ends a session, and may begin it again. This one knows neither.
+// TestEndedByAnother: another process ends a session, and may begin it again. This process has read
+// neither.
 func TestEndedByAnother(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		l := journal.NewMemoryLog()

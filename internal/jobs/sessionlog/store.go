@@ -98,7 +98,7 @@ func (s *Store) writer(id string) *writer {
 var errGone = errors.New("sessionlog: the journal was given up")
 
 // with calls f with the writer of a session, and again with a new one while f returns errGone. Then it
-// forgets the writer if the session has no records.
+// removes the writer if the session has no records.
 func (s *Store) with(id string, f func(*writer) error) error {
 	for {
 		w := s.writer(id)
@@ -342,13 +342,14 @@ func (s *Store) Record(ctx context.Context, id string, turns int, payload []byte
 func (s *Store) Settle(ctx context.Context, id string) error {
 	err := s.write(ctx, id, KindTurn, nil, func(*writer) error { return errSettled })
 	if errors.Is(err, errSettled) || errors.Is(err, sessions.ErrMoved) || errors.Is(err, sessions.ErrDamaged) {
-		return nil // the book has what the log has
+		return nil // the book equals the log
 	}
 	return err
 }
 
-// End implements sessions.Keeper. The record that ends the session is appended by compare-and-swap, as turns
-// are. Only what precedes it is then dropped. If the process ends between both, the next one drops it.
+// End implements sessions.Keeper. The record that ends the session is appended by compare-and-swap, as
+// turns are. Then only the records before it are dropped. If the process ends between both, the next
+// one drops them.
 func (s *Store) End(ctx context.Context, id string, turns int) error {
 	payload, err := s.endOf(id)
 	if err != nil {
@@ -398,7 +399,7 @@ func (s *Store) write(ctx context.Context, id string, kind journal.Kind, payload
 		if !errors.Is(err, journal.ErrConflict) && !errors.Is(err, journal.ErrDamaged) || errors.Is(err, sessions.ErrDamaged) {
 			return err
 		}
-		// Another coordinator has changed the session, or a record is damaged: learn what the log has.
+		// Another coordinator has changed the session, or a record is damaged: read the log again.
 		if err := s.reread(ctx, id, w); err != nil {
 			return err
 		}

@@ -78,7 +78,7 @@ func must(t *testing.T, err, want error) {
 }
 
 // TestStore: turns are there after a restart. A turn whose acknowledgement is lost is found before the
-// next one. Of two processes one adds a turn, and the other learns of it.
+// next one. Of two processes one adds a turn, and the other reads it.
 func TestStore(t *testing.T) {
 	l := journal.NewMemoryLog()
 	first, _ := open(t, l)
@@ -173,7 +173,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestRefresh: a process learns of sessions that another one makes. Names that nobody made leave no trace.
+// TestRefresh: a process reads the sessions that another one makes. A lookup of an unknown name leaves
+// no writer.
 func TestRefresh(t *testing.T) {
 	l := journal.NewMemoryLog()
 	leader, _ := open(t, l)

@@ -1,5 +1,5 @@
-// Package costs is the table of what computations cost on one node: measured times, and the arithmetic
-// between them. It has no clock. Package machine measures a table, package forecast reads it.
+// Package costs is the table of the measured times of computations on one node, and the interpolation between
+// them. It has no clock. Package machine measures a table, package forecast reads it.
 package costs
 
 import "math"

@@ -36,7 +36,7 @@ func openAPI(version string, routes []httpserver.Route) jsonbody.Schema {
 	return jsonbody.Schema{
 		"openapi": "3.1.0",
 		"info": jsonbody.Schema{"title": "Shoal", "version": version,
-			"description": "docs/api.md says what members mean. Members that are not known have no effect; the header X-Ignored-Parameters " +
+			"description": "docs/api.md describes the members. Unknown members have no effect; the header X-Ignored-Parameters " +
 				"names them."},
 		"paths":    paths,
 		"security": []jsonbody.Schema{{"key": []string{}}},

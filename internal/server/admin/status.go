@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
-// API answers what operators and monitors ask: state, health, metrics, the page, the description.
+// API has the routes for operators and monitors: state, health, metrics, the page, the description.
 type API struct {
 	http     *httpserver.Server
 	engine   engine.Engine

@@ -166,8 +166,8 @@ func (c *messageReader) system(v json.RawMessage) string {
 	return strings.Join(texts, "\n")
 }
 
-// turnsOf returns the turns of a chat that one message is: results of tools are their own. now says
-// that the message is the newest one of the user.
+// turnsOf returns the turns of one message: each result of a tool is a turn of its own. now: the
+// message is the newest one of the user.
 func (c *messageReader) turnsOf(at string, raw json.RawMessage, now bool) []engine.Message {
 	c.Now = now
 	var m struct {

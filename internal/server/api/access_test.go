@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// TestAccessLog: one line a request at info, which says who asked for what and what became of
-// it; what monitors ask for is not there, and who guesses keys writes few lines.
+// TestAccessLog: each request has one line at info, with its key, route and status. Requests of
+// monitors have none. The lines of refused keys are rate-limited.
 func TestAccessLog(t *testing.T) {
 	log := &lines{}
 	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) {

@@ -27,8 +27,8 @@ func dial(t *testing.T, url, text string) net.Conn {
 	return conn
 }
 
-// Bodies that do not end take the budget and no more; small requests and questions pass
-// meanwhile, and what the bodies took comes back with their end.
+// Unfinished bodies together stay within the budget. Small requests and requests for the state pass
+// meanwhile. The memory of a body is free after its end.
 func TestUnfinishedBodiesStayWithinABudget(t *testing.T) {
 	const whole = 1 << 20
 	s := newServer(t, &servertest.Engine{Script: servertest.Hello},
@@ -96,8 +96,8 @@ func TestTooLargeABodyGetsAReadableAnswer(t *testing.T) {
 	<-done
 }
 
-// Connections that say nothing make room for those that ask; when all carry a request,
-// the server still answers for its health, and refuses work.
+// Idle connections are closed for new ones that send requests. When all connections carry a request,
+// the server still answers requests for its health, and refuses work.
 func TestConnectionsAreBounded(t *testing.T) {
 	const limit = 8
 	e := &servertest.Engine{Hold: servertest.Always}

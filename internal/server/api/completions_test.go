@@ -176,7 +176,7 @@ func TestRandomSeedDiffers(t *testing.T) {
 	}
 }
 
-// What lm-eval sends and reads.
+// The request of lm-eval, and the fields of the answer that it reads.
 func TestEchoWithLogprobs(t *testing.T) {
 	url := serve(t, &servertest.Engine{}) + "/v1/completions"
 	prompt := []int{servertest.TokBOS, servertest.TokHello, servertest.TokWorld, 0xe6, 0x97, 0xa5}

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// turns writes what a template saw: role, content, thought and calls of each message.
+// turns writes the messages of a template: role, content, thought and calls of each.
 func turns(c *engine.Conversation) string {
 	var out []string
 	for _, m := range c.Messages {
@@ -56,8 +56,8 @@ func callsAsText(raw json.RawMessage) string {
 // image is the line of a prompt for an image that was left out.
 const image = "[An image was left out: only text can be read here.]"
 
-// TestHistory: what a history holds never refuses a request, in any protocol. Content that is
-// null, missing or empty is empty; content that is not text is left out and named.
+// TestHistory: no content of earlier turns makes any protocol refuse a request. Content that is null,
+// missing or empty is empty. Content other than text is left out and named.
 func TestHistory(t *testing.T) {
 	base, seen, e := serveMessages(t, hermesTemplate, "ok")
 	base = strings.TrimSuffix(base, "/v1/messages")
@@ -153,7 +153,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestNewestTurn: what the user asks now must be text; the error says what to do.
+// TestNewestTurn: the newest message of the user must be text. The error has advice for the client.
 func TestNewestTurn(t *testing.T) {
 	base, _, e := serveMessages(t, hermesTemplate, "ok")
 	base = strings.TrimSuffix(base, "/v1/messages")
@@ -179,7 +179,7 @@ func TestNewestTurn(t *testing.T) {
 	if len(e.Requests) != 0 {
 		t.Errorf("%d requests reached the engine", len(e.Requests))
 	}
-	// The newest result of a tool is not what the user asks.
+	// The newest result of a tool is no message of the user.
 	for path, body := range map[string]string{
 		"/v1/chat/completions": `{"max_tokens":2,"messages":[` + old + `{"role":"user","content":[{"type":"image_url"}]},{"role":"assistant","tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"t","content":[{"type":"image_url"}]}]}`,
 		"/tokenize":            `{"messages":[` + old + `{"role":"user","content":[{"type":"image_url"}]},{"role":"assistant","content":"answered"}]}`,

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// Contexts: made, listed, used by name and by what a prompt begins with, kept apart by key, given
-// up by DELETE or by the engine; what is wrong is refused with a reason.
+// Contexts are made and listed, and used by name or by the beginning of a prompt. Each key has its own.
+// DELETE or the engine ends them. Wrong requests are refused with a reason.
 func TestContexts(t *testing.T) {
 	e := &servertest.Engine{Hold: func(r *engine.Request) bool { return r.Hold }, Script: func(r *engine.Request) []engine.Event {
 		if r.Hold {
@@ -96,8 +96,9 @@ func TestContexts(t *testing.T) {
 	})
 }
 
-// A request has a context without naming it if it asks for its policy, or if the context is automatic,
-// but for those who ask for another policy, for none, or for what a context cannot give.
+// A request without a context's name uses one if it has the context's policy, or if the context is
+// automatic. It does not if it has another policy, context "none", or a parameter that excludes
+// contexts.
 func TestContextsThatAreNotNamed(t *testing.T) {
 	e := &servertest.Engine{Hold: func(r *engine.Request) bool { return r.Hold }, Script: func(r *engine.Request) []engine.Event {
 		if r.Hold {

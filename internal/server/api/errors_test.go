@@ -116,7 +116,7 @@ func TestContextLength(t *testing.T) {
 		a := post(t, url+c.path, c.body)
 		checkError(t, a, 400, "invalid_request_error", c.param, "context_length_exceeded")
 		if !strings.Contains(a.raw, c.text) {
-			t.Errorf("%s\ndoes not say %q", a.raw, c.text)
+			t.Errorf("%s\nlacks %q", a.raw, c.text)
 		}
 	}
 	if a := post(t, url+"/v1/completions", completion(M{"prompt": strings.Repeat("a", 505)})); a.status != 200 || e.Last(t).MaxTokens != 6 {
@@ -127,7 +127,7 @@ func TestContextLength(t *testing.T) {
 	}
 }
 
-// A number of tokens beyond the room is what there is room for, on every route; -1 asks for that.
+// On every route max_tokens is lowered to the room in the context; -1 is that room.
 func TestMaxTokensGivesWay(t *testing.T) {
 	e := &servertest.Engine{Refuse: func(r *engine.Request) error {
 		if n := len(r.Prompt) + r.MaxTokens; n > 512 {
@@ -180,7 +180,7 @@ func TestMaxTokensGivesWay(t *testing.T) {
 		"options": M{"num_predict": 0}}); a.status != 200 || e.Last(t).MaxTokens != 512-prompt {
 		t.Errorf("num_predict 0 must mean no limit: %s", a.raw)
 	}
-	// A prompt that is cut leaves what was asked for, and at least one token.
+	// A truncated prompt leaves room for max_tokens, and at least one token of it stays.
 	for most, want := range map[int]int{12: 500, 600: 511, -1: 511} {
 		post(t, h.URL+"/v1/completions", completion(M{"prompt": strings.Repeat("a", 600), "truncate_prompt_tokens": -1, "max_tokens": most}))
 		if r := e.Last(t); len(r.Prompt) != want || r.MaxTokens != 512-want {

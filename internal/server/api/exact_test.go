@@ -102,7 +102,7 @@ func TestIntegersInAnySpelling(t *testing.T) {
 	}
 }
 
-// A seed of -1 asks for another answer each time; every other seed is used unchanged.
+// A seed of -1 gives another answer each time; every other seed is used unchanged.
 func TestSeedOfMinusOne(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
@@ -157,8 +157,8 @@ func TestTasksOfOlderBuilds(t *testing.T) {
 	}
 }
 
-// Requests are decoded by jsonbody alone. The files below decode other JSON than requests,
-// or a schema, whose keywords the grammar package knows.
+// Requests are decoded by jsonbody alone. The files below decode other JSON than requests, or schemas,
+// whose keywords package grammar checks.
 func TestOneDecoder(t *testing.T) {
 	other := []string{"object.go", "json.go", "fakes.go", "keys.go", "responseencoder.go", "tokenize.go", "tools.go", "toolgrammar.go"}
 	files, err := filepath.Glob("../*/*.go")

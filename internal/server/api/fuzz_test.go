@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// FuzzRequest: whatever the body, decoding ends without a panic, in a 4xx that
-// names what was wrong or in a request that keeps to every limit.
+// FuzzRequest: no body makes decoding panic. It gives a 4xx with a reason, or a request within every
+// limit.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"prompt":"Hi"}`, `{"prompt":["a","b"],"n":2,"stop":["x"],"echo":true,"logprobs":3,"max_tokens":0}`, `{"prompt":[[1,2],[3]],"logit_bias":{"1":2},"allowed_token_ids":[1,2],"bad_words":["a"," b"]}`,

@@ -10,7 +10,7 @@ import (
 
 // TestEffort: each client's parameter for how much a model thinks; the template's own parameter wins.
 func TestEffort(t *testing.T) {
-	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("ok")})
+	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: writes("ok")})
 	base := strings.TrimSuffix(url, "/v1/chat/completions")
 	for _, c := range []struct {
 		more   string
@@ -122,9 +122,9 @@ func TestStopsInAnswer(t *testing.T) {
 			}
 		}
 	}
-	url, _ := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("<think>first:\n\nthen</think>\n\nanswer")})
+	url, _ := serveTools(t, hermesTemplate, &servertest.Engine{Script: writes("<think>first:\n\nthen</think>\n\nanswer")})
 	if a := post(t, url, chat(M{"stop": "\n\n"})); at(t, a.body, "choices", 0, "message", "reasoning_content") != "first:" ||
 		at(t, a.body, "choices", 0, "finish_reason") != "stop" {
-		t.Errorf("a chat's stop holds in the thought, as the docs say: %s", a.raw)
+		t.Errorf("a chat's stop applies in the thought, against the documentation: %s", a.raw)
 	}
 }

@@ -24,7 +24,7 @@ func messages(more M) M {
 
 func serveMessages(t *testing.T, source, text string) (string, *engine.Conversation, *servertest.Engine) {
 	t.Helper()
-	e := &servertest.Engine{Script: says(text)}
+	e := &servertest.Engine{Script: writes(text)}
 	url, seen := serveTools(t, source, e)
 	return strings.TrimSuffix(url, "/chat/completions") + "/messages", seen, e
 }
@@ -55,7 +55,7 @@ func TestMessages(t *testing.T) {
 	if seen.Messages[0].Content != "Be brief." || seen.Messages[2].Thought != "so" || !strings.Contains(string(seen.Messages[2].Calls), `{\"city\":\"Rome\"}`) ||
 		seen.Messages[3].Role != "tool" || seen.Messages[3].CallID != "toolu_1" || seen.Messages[3].Content != "rain" ||
 		seen.Messages[4].Content != "And Oslo?" || seen.Kwargs["enable_thinking"] != true {
-		t.Errorf("the template saw %+v", seen)
+		t.Errorf("the template got %+v", seen)
 	}
 	if got := fmt.Sprint(at(t, a.body, "type"), at(t, a.body, "role"), at(t, a.body, "stop_reason"),
 		at(t, a.body, "stop_sequence")); got != "message assistant tool_use <nil>" && got != "messageassistanttool_use<nil>" {
@@ -100,8 +100,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// The events of a stream, in the order that Anthropic's clients ask for, say what the whole
-// message says.
+// The events of a stream are in the order that Anthropic's clients require. Together they equal the
+// message of a request without a stream.
 func TestMessagesStream(t *testing.T) {
 	url, _, _ := serveMessages(t, hermesTemplate,
 		"<think>hm</think>I look.<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>")

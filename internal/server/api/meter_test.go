@@ -56,7 +56,8 @@ func counted(t *testing.T, raw string) (prompt, generated float64) {
 	return prompt, generated
 }
 
-// TestCountersEqualUsage: whatever is asked, /metrics grows by what the answer reports.
+// TestCountersEqualUsage: for each kind of request, the counters of /metrics grow by the usage in the
+// answer.
 func TestCountersEqualUsage(t *testing.T) {
 	endless := func(r *engine.Request) []engine.Event { // in steps of four tokens
 		out := make([]engine.Event, 40)
@@ -193,7 +194,7 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 		name    string
 		resumed bool
 		steps   []int  // tokens, one step each 300 ms
-		stop    string // of the text, which says "one two three" over and over
+		stop    string // of the text, which repeats "one two three"
 		finish  string
 		ttft    float64
 		gaps    map[string]float64 // cumulative buckets of inter-token latency

@@ -46,7 +46,7 @@ func (m *member) addRoutes(h *httpserver.Server) error {
 }
 
 // addRoutes adds the routes of all models. A request with a body goes to the model that it names. The
-// first model answers all others; it knows its peers.
+// first model answers all others, for all models.
 func (s *Server) addRoutes() error {
 	if len(s.members) == 1 {
 		return s.members[0].addRoutes(s.Server)
@@ -196,7 +196,7 @@ func (s *Server) KeepResponses(store openai.ResponseStore) {
 	}
 }
 
-// ShowResponse returns a kept response as clients see it.
+// ShowResponse returns a kept response in the form of the API.
 func (s *Server) ShowResponse(k generate.KeptResponse) (any, error) {
 	return s.ofResponse(k).ShowResponse(k)
 }

@@ -31,7 +31,7 @@ func TestNamespaces(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		if len(at(t, a.body, "tools").([]any)) != 3 || !strings.Contains(turns(seen), `{"name": "crm__find"`) || !strings.Contains(string(seen.Tools), `"name":"mcp__git__log"`) {
-			t.Errorf("the model sees %s and %s", turns(seen), seen.Tools)
+			t.Errorf("the prompt has %s and %s", turns(seen), seen.Tools)
 		}
 		kind, rest, _ := strings.Cut(want, " ")
 		space, name, _ := strings.Cut(rest, " ")

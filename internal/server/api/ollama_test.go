@@ -24,8 +24,7 @@ func readLines(t *testing.T, raw string) (out []M) {
 	return out
 }
 
-// TestOllama: requests as Ollama's documentation of its API shows them, with the members
-// that it says an answer has.
+// TestOllama: the example requests of Ollama's API documentation. Answers have the documented members.
 func TestOllama(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
@@ -114,7 +113,7 @@ func TestOllama(t *testing.T) {
 // TestOllamaTools: calls and results of tools, thoughts and a schema, as Ollama writes them.
 func TestOllamaTools(t *testing.T) {
 	e := &servertest.Engine{
-		Script: says("<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")}
+		Script: writes("<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")}
 	url, seen := serveTools(t, hermesTemplate, e)
 	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
 	const body = `{"model":"fake/model","stream":STREAM,"think":true,"messages":[{"role":"user","content":"what is the weather in Tokyo?"},
@@ -127,7 +126,7 @@ func TestOllamaTools(t *testing.T) {
 			t.Fatal(a.raw)
 		}
 		if m := seen.Messages; !strings.Contains(string(m[1].Calls), `{\"city\":\"Tokyo\"}`) || m[2].Role != "tool" || m[2].Content != "11 degrees celsius" || seen.Kwargs["enable_thinking"] != true {
-			t.Errorf("the template saw %+v", seen)
+			t.Errorf("the template got %+v", seen)
 		}
 		text, thought, calls := "", "", []any{}
 		for _, o := range readLines(t, a.raw) {
@@ -155,7 +154,7 @@ func TestOllamaTools(t *testing.T) {
 
 // TestOllamaCallIDs: a result has the id of the call that it is of, named or not.
 func TestOllamaCallIDs(t *testing.T) {
-	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("ok")})
+	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: writes("ok")})
 	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
 	const calls = `{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{}}},{"function":{"name":"g","arguments":{}}},{"id":"mine","function":{"name":"g","arguments":{}}}]},`
 	for results, want := range map[string]string{

@@ -25,7 +25,7 @@ func requestAs(t testing.TB, method, url, body string, headers map[string]string
 	return read(t, resp, err)
 }
 
-// TestOllamaModels: what Ollama's clients ask of a server before they chat.
+// TestOllamaModels: the requests that Ollama's clients send before they chat.
 func TestOllamaModels(t *testing.T) {
 	changed := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) {

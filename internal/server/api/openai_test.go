@@ -92,7 +92,7 @@ func TestClientLateFailure(t *testing.T) {
 	for s.Next() {
 	}
 	if s.Err() == nil || !strings.Contains(s.Err().Error(), "node 3 died") {
-		t.Errorf("the client saw %v", s.Err())
+		t.Errorf("the client got %v", s.Err())
 	}
 }
 
@@ -148,8 +148,7 @@ func TestClientErrors(t *testing.T) {
 	fails(client(url, option.WithAPIKey("wrong")), hi(), 401, "invalid_api_key", "")
 }
 
-// The client retries a full queue after the time that the server names, and
-// does not retry what was accepted.
+// The client retries a full queue after the time in Retry-After, and does not retry accepted requests.
 func TestClientRetries(t *testing.T) {
 	var n atomic.Int32
 	e := &servertest.Engine{Script: servertest.Hello, Refuse: func(*engine.Request) error {

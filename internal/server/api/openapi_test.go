@@ -70,8 +70,8 @@ func TestOpenAPI(t *testing.T) {
 		"user": "u", "instruction": nil, "prompt_name": "query", "documents": []string{"x"}, "context": "auto",
 		"session": nil, "session_ttl": nil, "session_turns": nil, "name": "x", "allowed_token_ids": []int{3},
 	}
-	// The engine of this test gives a context up at once, but not always before the next request:
-	// what an earlier request left under the name is deleted.
+	// The engine of this test drops a context at once, but not always before the next request. So the
+	// context of an earlier request is deleted first.
 	send := func(path string, body M) answer {
 		if name, ok := body["name"].(string); ok && path == "/v1/contexts" && generate.ContextName.MatchString(name) {
 			ask(t, "DELETE", url+path+"/"+name, "", "")
@@ -165,7 +165,7 @@ func TestOpenAPI(t *testing.T) {
 	if accepted < 200 || refused < 200 { // 5 requests with some 45 parameters each
 		t.Errorf("only %d values at their bounds were accepted, and %d beyond them refused", accepted, refused)
 	}
-	// An answer has the members that its schema asks for, and no other.
+	// An answer has the members that its schema requires, and none that the schema lacks.
 	whole := post(t, url+"/v1/chat/completions", chat(nil))
 	schema := at(t, a.body, "components", "schemas", "chatCompletion").(M)
 	for _, name := range schema["required"].([]any) {
@@ -181,7 +181,7 @@ func asObject(v any) M {
 	return map[string]any(m)
 }
 
-// crossed are parameters whose values depend on others: of them only what does not fit is tried.
+// crossed are parameters whose valid values depend on others. Only invalid values of them are tried.
 var crossed = []string{"model", "base_model_name", "context", "session", "session_ttl", "session_turns", "previous_response_id",
 	"n", "best_of", "top_logprobs", "logprobs", "min_tokens", "allowed_token_ids", "add_generation_prompt", "input",
 	"prompt", "tokens", "guided_grammar", "guided_regex", "grammar", "instruction", "prompt_name", "documents", "text_1", "text_2", "queries"}

@@ -43,7 +43,7 @@ func TestForeignPages(t *testing.T) {
 		{"a page in a frame", open, "POST", drain, "127.0.0.1:8080", "null", "text/plain", 403},
 		{"a page of another port", open, "POST", drain, "127.0.0.1:8080", "http://127.0.0.1:3000", "", 403},
 		{"a page that uploads", open, "POST", "/v1/files", "127.0.0.1:8080", evil, "multipart/form-data; boundary=x", 403},
-		{"a page that asks first", open, "OPTIONS", drain, "127.0.0.1:8080", evil, "", 403},
+		{"a page with a preflight", open, "OPTIONS", drain, "127.0.0.1:8080", evil, "", 403},
 		{"curl -d", open, "POST", drain, "127.0.0.1:8080", "", "application/x-www-form-urlencoded", 200},
 		{"a program that sends text", open, "POST", drain, "127.0.0.1:8080", "", "text/plain;charset=UTF-8", 200},
 		{"own page, a form", open, "POST", drain, "127.0.0.1:8080", "http://127.0.0.1:8080", "application/x-www-form-urlencoded", 415},
@@ -59,7 +59,7 @@ func TestForeignPages(t *testing.T) {
 		{"a name, with a key", keyed, "GET", "/v1/cluster", "shoal.example.com", "", "", 200},
 		{"a page, with a key", keyed, "GET", "/v1/cluster", "shoal.example.com", evil, "", 403},
 		{"an allowed page", allowing, "POST", drain, "127.0.0.1:8080", "https://chat.example.com", "application/json", 200},
-		{"an allowed page that asks first", allowing, "OPTIONS", "/v1/chat/completions", "127.0.0.1:8080", "https://chat.example.com", "", 204},
+		{"an allowed page with a preflight", allowing, "OPTIONS", "/v1/chat/completions", "127.0.0.1:8080", "https://chat.example.com", "", 204},
 		{"its name", allowing, "GET", "/v1/cluster", "chat.example.com", "", "", 200},
 		{"another page", allowing, "POST", drain, "127.0.0.1:8080", "https://chat.example.com.evil.org", "", 403},
 	} {
@@ -95,8 +95,8 @@ func TestForeignPages(t *testing.T) {
 	}
 }
 
-// TestPreflight: a page of an allowed origin may send whatever headers it asks for, which the
-// SDKs of OpenAI and Anthropic do; a page of any other origin gets no such header.
+// TestPreflight: a page of an allowed origin may send all headers that its preflight names, as the SDKs
+// of OpenAI and Anthropic do. A page of any other origin gets no such permission.
 func TestPreflight(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	one := newServer(t, e, func(c *Config) { c.AllowOrigins = []string{"http://localhost:5173"} })

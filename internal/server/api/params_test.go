@@ -182,7 +182,7 @@ func TestRefusedParameters(t *testing.T) {
 	}
 }
 
-// TestUsageOfDrafts: what all choices drafted, and nothing where none did.
+// TestUsageOfDrafts: usage has the sum of the choices' drafts, and no such member without drafts.
 func TestUsageOfDrafts(t *testing.T) {
 	drafts := &engine.Drafts{Rows: 3, Drafted: 9, Accepted: 7}
 	e := &servertest.Engine{Script: func(r *engine.Request) []engine.Event {

@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// responseForms are the members of what Responses answers, as OpenResponses and OpenAI have
-// them: s is a string, i an integer, n a number, b a boolean, o an object, [x] a list of x,
-// another name the form of that name; x? may be null, and "member ?" may be missing.
+// responseForms are the members of an answer of Responses, as OpenResponses and OpenAI define them: s
+// is a string, i an integer, n a number, b a boolean, o an object, [x] a list of x, another name the
+// form of that name; x? may be null, and "member ?" may be missing.
 var responseForms = map[string]string{
 	"response": `id s  object s  created_at i  completed_at i?  status s  background b  error error?  incomplete_details incomplete?  instructions s?
 		max_output_tokens i?  max_tool_calls i?  model s  output [item]  parallel_tool_calls b  previous_response_id s?  prompt_cache_key s?
@@ -64,7 +64,7 @@ var responseWords = map[string]string{
 	"mode": "none auto required", "object": "response",
 }
 
-// formed says where a value is not of a form.
+// formed fails the test at each place where a value does not have the form.
 func formed(t *testing.T, at, form string, v any) {
 	t.Helper()
 	kind, nullable := strings.CutSuffix(form, "?")

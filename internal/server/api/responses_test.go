@@ -15,7 +15,7 @@ import (
 
 func serveResponses(t *testing.T, source, text string) (string, *engine.Conversation, *servertest.Engine) {
 	t.Helper()
-	e := &servertest.Engine{Script: says(text)}
+	e := &servertest.Engine{Script: writes(text)}
 	url, seen := serveTools(t, source, e)
 	return strings.TrimSuffix(url, "/chat/completions") + "/responses", seen, e
 }
@@ -72,7 +72,7 @@ func responseEvents(t *testing.T, url string, body M) (out []M) {
 	return out
 }
 
-// story is the order of events, those of a run of deltas once, with what items are.
+// story is the order of events with the types of their items. A run of equal deltas counts once.
 func story(t *testing.T, list []M) string {
 	var out []string
 	for _, v := range list {
@@ -87,8 +87,8 @@ func story(t *testing.T, list []M) string {
 	return strings.Join(out, " ")
 }
 
-// A session of Codex: its fields are taken, its items become turns, and its stream says in
-// OpenAI's order what the whole response says.
+// A session of Codex: its fields are accepted, and its items become turns. The events of its stream are
+// in OpenAI's order, and together equal the whole response.
 func TestResponsesCodex(t *testing.T) {
 	url, seen, e := serveResponses(t, hermesTemplate, codexAnswer)
 	list := responseEvents(t, url, codexTurn())
@@ -111,7 +111,7 @@ func TestResponsesCodex(t *testing.T) {
 	}
 	if seen.Kwargs["enable_thinking"] != true || !strings.Contains(string(seen.Tools), "of this lark grammar") ||
 		strings.Contains(string(seen.Tools), "web_search") {
-		t.Errorf("the template saw %v, %s", seen.Kwargs, seen.Tools)
+		t.Errorf("the template got %v, %s", seen.Kwargs, seen.Tools)
 	}
 	last := list[len(list)-1]["response"].(M)
 	for path, want := range map[string]any{"status": "completed", "object": "response", "store": false,

@@ -285,7 +285,7 @@ func TestPage(t *testing.T) {
 		}
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusNotModified {
-			t.Errorf("%s: %d for what the browser has", path, resp.StatusCode)
+			t.Errorf("%s: %d for the browser's copy", path, resp.StatusCode)
 		}
 	}
 	for _, path := range []string{"/web/", "/web/js", "/web/js/none.js", "/web/../page.go", "/web/js/../../page.go"} {

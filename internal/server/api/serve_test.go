@@ -62,7 +62,7 @@ func TestDrainLetsStreamsFinish(t *testing.T) {
 	e.Live.Wait()
 }
 
-func TestDrainEndsWhatTakesTooLong(t *testing.T) {
+func TestDrainEndsSlowRequests(t *testing.T) {
 	e := &servertest.Engine{Delay: time.Millisecond, Hold: servertest.Always}
 	s := newServer(t, e, func(c *Config) { c.Grace = 20 * time.Millisecond })
 	url, stop, done := listen(t, s)

@@ -71,8 +71,8 @@ type Config struct {
 	// Keys, when there are any, guard every route but /health and /ready.
 	// Only their hashes are kept.
 	Keys []httpserver.Key
-	// Audit gets a record of every request that may change something or was refused
-	// for its key: who, what, when, with which outcome. nil: none.
+	// Audit gets a record of every request that may change state or was refused for its key: key,
+	// route, time, outcome. nil: none.
 	Audit *slog.Logger
 	// TLS, unless nil, makes Serve use TLS.
 	TLS *tls.Config
@@ -92,8 +92,8 @@ type Config struct {
 
 	// TokenizerConfig is the checkpoint's tokenizer_config.json, for /tokenizer_info.
 	TokenizerConfig json.RawMessage
-	// SystemFingerprint names what decides the bits of an answer besides the
-	// request: model and quantization. Left out of responses when empty.
+	// SystemFingerprint identifies the model and its quantization. With the request these determine the
+	// bits of an answer. Left out of responses when empty.
 	SystemFingerprint string
 	Version           string          // "dev" when empty
 	Tracer            *tracing.Tracer // nil: none

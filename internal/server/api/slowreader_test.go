@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// The engine hears of a stream whose client does not read, and hears when it reads again.
-func TestUnreadStreamIsTold(t *testing.T) {
+// The server reports to the engine a stream whose client does not read, and its end.
+func TestUnreadStreamIsReported(t *testing.T) {
 	e := &servertest.Engine{}
 	s := newServer(t, e, func(c *Config) { c.Limits.UnreadAfter, c.MaxModelLen = 20*time.Millisecond, 1<<20 })
 	url, stop, done := listen(t, s)

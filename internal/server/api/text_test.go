@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// Prompt and answer join to the text, whatever the tokenizer: in one body, in a
-// stream, with echo, and token by token in the logprobs.
+// For every tokenizer, prompt and answer join to the text: in one body, in a stream, with echo, and
+// token by token in the logprobs.
 func TestRealTokenizers(t *testing.T) {
 	for name, tok := range servertest.RealTokenizers(t) {
 		t.Run(name, func(t *testing.T) {

@@ -30,8 +30,8 @@ func function(strict bool, parameters string) []M {
 	return []M{{"type": "function", "function": M{"name": "f", "strict": strict, "parameters": json.RawMessage(parameters)}}}
 }
 
-// A function that is not strict loses the part of its schema that cannot be enforced, and
-// nothing else; a strict one is refused, whatever the template and tool_choice.
+// A function that is not strict loses only the part of its schema that cannot be enforced. A strict one
+// is refused, under every template and tool_choice.
 func TestUnenforceableTools(t *testing.T) {
 	for _, c := range []struct {
 		parameters, named string
@@ -79,7 +79,7 @@ func TestUnenforceableTools(t *testing.T) {
 // With "none", nothing is shown to the model or held to a schema, and a strict function is
 // checked all the same, in every API.
 func TestToolChoiceNone(t *testing.T) {
-	e := &servertest.Engine{Script: says("ok")}
+	e := &servertest.Engine{Script: writes("ok")}
 	url, seen := serveTools(t, hermesTemplate, e)
 	base := strings.TrimSuffix(url, "/v1/chat/completions")
 	for _, parameters := range []string{`{"type":"object"}`, `{"type":"object","uniqueItems":true,"properties":{"a":{"$ref":"http://x/y"}}}`} {
@@ -97,13 +97,13 @@ func TestToolChoiceNone(t *testing.T) {
 					want = 400
 				}
 				if a := post(t, base+path, body); a.status != want || a.status == 200 && (seen.Tools != nil || e.Last(t).Sampling.Grammar != nil) {
-					t.Errorf("%s, strict %v, %s: %d %s, the template saw %s", path, strict, parameters, a.status, a.raw, seen.Tools)
+					t.Errorf("%s, strict %v, %s: %d %s, the template got %s", path, strict, parameters, a.status, a.raw, seen.Tools)
 				}
 			}
 		}
 	}
 	if a := post(t, base+"/tokenize", chat(M{"tools": function(true, `{"type":"object"}`), "tool_choice": "none"})); a.status != 200 || seen.Tools != nil {
-		t.Errorf("/tokenize: %d, the template saw %s", a.status, seen.Tools)
+		t.Errorf("/tokenize: %d, the template got %s", a.status, seen.Tools)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestDeclaredMembers(t *testing.T) {
 	}
 }
 
-// Every kind of structure binds what follows a thought, and none what a model thinks.
+// Every kind of structure binds the text after a thought, and not the thought itself.
 func TestThoughtBeforeEveryStructure(t *testing.T) {
 	schema := M{"type": "boolean"}
 	tags := M{"type": "structural_tag", "triggers": []string{"<f"},

@@ -35,8 +35,8 @@ func (t toolTemplate) Render(c engine.Conversation) ([]engine.Segment, error) {
 	return out, err
 }
 
-// says is a model that writes a text.
-func says(text string) func(*engine.Request) []engine.Event {
+// writes is the script of a model that writes a text.
+func writes(text string) func(*engine.Request) []engine.Event {
 	var ids []int32
 	for _, b := range []byte(text) {
 		ids = append(ids, int32(b))
@@ -108,8 +108,7 @@ func joined(t *testing.T, ev []event) (content, thought, calls, finish string) {
 	return content, thought, calls, finish
 }
 
-// A stream says what the whole answer says: thoughts, text, calls, ids but for the
-// request's, and why it ended.
+// A stream has the same thoughts, text, calls, ids of calls and finish reason as the whole answer.
 func TestToolCalls(t *testing.T) {
 	for _, c := range []struct {
 		text, content, thought, calls, finish string
@@ -132,14 +131,14 @@ func TestToolCalls(t *testing.T) {
 		} else if strings.HasPrefix(c.text, "<|") {
 			template = gemmaTemplate
 		}
-		url, seen := serveTools(t, template, &servertest.Engine{Script: says(c.text)})
+		url, seen := serveTools(t, template, &servertest.Engine{Script: writes(c.text)})
 		body := chat(M{"tools": weather(), "logprobs": true})
 		a := post(t, url, body)
 		if a.status != 200 {
 			t.Fatal(a.raw)
 		}
 		if !strings.Contains(string(seen.Tools), "get_weather") {
-			t.Error("the template did not see the tools")
+			t.Error("the template did not get the tools")
 		}
 		m := at(t, a.body, "choices", 0, "message").(M)
 		var calls string
@@ -168,7 +167,7 @@ func TestToolCalls(t *testing.T) {
 // Answers of gpt-oss have channels also without tools.
 func TestChannelsWithoutTools(t *testing.T) {
 	url, _ := serveTools(t, ossTemplate,
-		&servertest.Engine{Script: says("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi.")})
+		&servertest.Engine{Script: writes("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi.")})
 	a := post(t, url, chat(M{}))
 	m := at(t, a.body, "choices", 0, "message").(M)
 	if m["content"] != "Hi." || m["reasoning_content"] != "hm" || at(t, a.body, "choices", 0, "finish_reason") != "stop" {
@@ -284,7 +283,7 @@ func TestForcedCallsBeginInThePrompt(t *testing.T) {
 			"[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}\n]<|END_ACTION|>",
 			"<|END_THINKING|><|START_ACTION|>"},
 	} {
-		e := &servertest.Engine{Script: says(c.answer)}
+		e := &servertest.Engine{Script: writes(c.answer)}
 		url, _ := serveTools(t, c.template, e)
 		base := strings.TrimSuffix(url, "/v1/chat/completions")
 		parameters := M{"type": "object", "properties": M{"city": M{"type": "string"}}, "required": []string{"city"}}
@@ -318,8 +317,8 @@ func TestForcedCallsBeginInThePrompt(t *testing.T) {
 	}
 }
 
-// A template that knows tools gets calls and results unchanged, Mistral's with ids of nine
-// letters. Another gets them as plain text.
+// A template with tools gets calls and results unchanged, Mistral's with ids of nine letters. A
+// template without tools gets them as plain text.
 func TestToolTurns(t *testing.T) {
 	messages := []M{{"role": "user", "content": "Weather?"},
 		{"role": "assistant", "content": nil, "tool_calls": []M{{"id": "call_0123456789", "type": "function", "function": M{"name": "get_weather", "arguments": `{"city":"Oslo"}`}}}},
@@ -336,7 +335,7 @@ func TestToolTurns(t *testing.T) {
 				c.Messages[2].Content == `{"name": "get_weather", "parameters": {"city":"Oslo"}}` && c.Messages[3].Role == "user"
 		},
 	} {
-		url, seen := serveTools(t, source, &servertest.Engine{Script: says(`{"name": "get_weather", "parameters": {"city": "Rome"}}`)})
+		url, seen := serveTools(t, source, &servertest.Engine{Script: writes(`{"name": "get_weather", "parameters": {"city": "Rome"}}`)})
 		if a := post(t, url, chat(M{"messages": messages, "tools": weather()})); a.status != 200 || !want(seen) {
 			t.Errorf("%q: %d %s\n%+v", source, a.status, a.raw, seen.Messages)
 		} else if source == "{{ messages }}" && at(t, a.body, "choices", 0, "finish_reason") != "tool_calls" {

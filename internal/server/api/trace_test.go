@@ -13,7 +13,7 @@ import (
 )
 
 // TestTraces: a request's span and those of its sequences reach the collector, with the
-// request's id; what monitors ask for is not traced.
+// request's id. Requests of monitors are not traced.
 func TestTraces(t *testing.T) {
 	collector := tracingtest.New(t)
 	tr, err := tracing.Start(t.Context(), collector.URL, "1.2.3", slog.New(slog.DiscardHandler))

@@ -21,8 +21,8 @@ func twoKeys(c *Config) {
 
 func encode(text string) []int32 { return servertest.FakeEncode(engine.Segment{Text: text}) }
 
-// TestSessionOfCompletions: each turn sends only what is new, and the engine gets all tokens. The token
-// that ends an answer is not part of the session. Turns that fail leave nothing.
+// TestSessionOfCompletions: each turn sends only the new tokens, and the engine gets all tokens. The
+// token that ends an answer is not part of the session. Turns that fail leave nothing.
 func TestSessionOfCompletions(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e, twoKeys)

@@ -107,7 +107,7 @@ const (
 	TypeServer     = "server_error"
 )
 
-// Error is an error as a client sees it.
+// Error is an error of the API.
 type Error struct {
 	Status     int
 	Type       string

@@ -23,9 +23,8 @@ type Engine interface {
 	// r and its slices belong to the engine from here on; it must not write to
 	// Prompt, which choices of the same prompt share.
 	Submit(ctx context.Context, r *Request) (<-chan Event, error)
-	// Unread says that the client of a request (by ID) does not take its tokens, or
-	// that it does again: the sequence gives its place to those who wait. It must
-	// not block.
+	// Unread reports that the client of a request (by ID) does not read its tokens, or that it does
+	// again. An unread sequence gives its place to waiting ones. Unread must not block.
 	Unread(id string, yes bool)
 	// Cluster returns a snapshot, which the caller owns. Cluster must not block on a node.
 	Cluster() wire.ClusterState
@@ -57,9 +56,9 @@ type Request struct {
 	Speculate      string         // how drafts are made, "" for the server's default
 	Adapter        *Adapter       // nil: none
 
-	// Context is how many tokens at the prompt's beginning are a fixed context, read and laid out
-	// apart from what follows; 0: none. Hold: the prompt is one, and its cache stays after the
-	// first token, for requests that begin with it, until the request is cancelled.
+	// Context is the number of tokens at the prompt's beginning that are a fixed context; 0: none. They
+	// are read and laid out apart from the other tokens. Hold: the whole prompt is a fixed context. Its
+	// cache stays for requests that begin with it, until the request is cancelled.
 	Context int
 	Hold    bool
 
@@ -81,7 +80,7 @@ type Request struct {
 const (
 	FinishStop      = "stop"      // EOS or a stop token; Token is that token
 	FinishLength    = "length"    // MaxTokens or the context is used up
-	FinishError     = "error"     // Err says why
+	FinishError     = "error"     // Err has the reason
 	FinishCancelled = "cancelled" // the context was cancelled
 )
 

@@ -12,8 +12,8 @@ type Tokenizer interface {
 	// Encode encodes the joined segments as one text. Added (special) tokens
 	// are recognised, but not in literal segments: user text cannot forge a
 	// control token. addSpecial applies the post-processor (BOS and the like).
-	// An error says that the text cannot be encoded as the model expects, or that ctx
-	// ended before it was.
+	// It returns an error if the text cannot be encoded in the form that the model expects, or if ctx
+	// ends before.
 	Encode(ctx context.Context, segments []Segment, addSpecial bool) ([]int32, error)
 	Decode(ids []int32, skipSpecial bool) string
 	Token(id int32) string      // as the vocabulary spells it

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// adapterMetrics count what requests with LoRA adapters use, by name. Names come from operators, who may
-// load a bounded number.
+// adapterMetrics count the sequences and tokens of requests with LoRA adapters, by name. Operators
+// choose the names, and may load a bounded number.
 type adapterMetrics struct{ sequences, prompt, generated *prometheus.CounterVec }
 
 func newAdapterMetrics(model prometheus.Labels, registry prometheus.Registerer) adapterMetrics {

@@ -43,7 +43,8 @@ func (x *FixedContext) adapterName() string {
 	return x.Adapter.Name
 }
 
-// fingerprint identifies what determines the bits of an answer under the name of a model or an adapter.
+// fingerprint identifies the weights of a model or an adapter, by its name: those with one fingerprint
+// give the same bits.
 func (s *Service) fingerprint(model string) string {
 	print := s.Config.SystemFingerprint
 	if a, ok := s.AdapterNamed(model); ok && print != "" {

@@ -76,14 +76,14 @@ func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
 	return out
 }
 
-// CheckRole returns the role under which a template knows a message.
+// CheckRole returns the role of a message in a template.
 func (c *TurnReader) CheckRole(at, role string) string {
 	switch role {
 	case "system", "user", "assistant", "tool":
 		return role
-	case "developer": // OpenAI's newer name; templates know the older one
+	case "developer": // OpenAI's newer name; templates have the older one
 		return "system"
-	case "function": // what came before tools
+	case "function": // OpenAI's older form of tools
 		if c.legacy == "" {
 			c.Fail(apierr.InvalidCode(at+".role", "unsupported_parameter",
 				"'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, role))

@@ -43,11 +43,11 @@ type Choice struct {
 	stop        stopper
 	gate        *stopGate // nil: stop strings are searched in thoughts, too
 	maxTokens   int
-	minTokens   int  // stop strings count only in what follows
+	minTokens   int  // stop strings count only after this number of tokens
 	includeStop bool // the stop string stays in the output
 	logprobs    bool
 	stopTokens  []int32
-	discard     bool // max_tokens 0: the one generated token is not wanted
+	discard     bool // max_tokens 0: the one generated token is discarded
 	echo        *echo
 
 	cached   int // prompt tokens that were in the prefix cache
@@ -62,7 +62,7 @@ type Choice struct {
 	runes    int // decoded, plus those of the echo
 	pending  []TokenRecord
 
-	parts *parts        // what takes an answer apart into thoughts, text and calls; nil: nothing
+	parts *parts        // splits an answer into thoughts, text and calls; nil: it is all text
 	held  []TokenRecord // of text that parts holds back
 }
 

@@ -10,9 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// Whatever the tokens, stop strings and min_tokens: the deltas add up to the
-// decoded text cut at the stop string, each token of the shown text is reported
-// once and in order, and there is exactly one finish.
+// For random tokens, stop strings and min_tokens: the deltas add up to the decoded text cut at the stop
+// string, each token of the shown text is reported once and in order, and there is exactly one finish.
 func TestChoiceAddsUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.SliceOfN(rapid.SampledFrom([]int32{'a', 'b', 0xe6, 0x97, 0xa5, servertest.TokHello, servertest.TokOne, servertest.TokUser}),
@@ -55,7 +54,7 @@ func TestChoiceAddsUp(t *testing.T) {
 		exempt := min(minTokens, len(body))
 		whole := servertest.Tokenizer{}.Decode(body, true)
 		head := ""
-		{ // text of the tokens that stop strings do not see
+		{ // text of the tokens in which no stop string is searched
 			s := servertest.Tokenizer{}.NewStream(true)
 			for _, id := range body[:exempt] {
 				head += s.Push(id)
@@ -82,7 +81,7 @@ func TestChoiceAddsUp(t *testing.T) {
 	})
 }
 
-func TestChoiceIgnoresWhatFollowsAStop(t *testing.T) {
+func TestChoiceIgnoresEventsAfterAStop(t *testing.T) {
 	c := &Choice{text: servertest.Tokenizer{}.NewStream(true), stop: stopper{stops: []string{"b"}}, maxTokens: 9}
 	_, _, _ = c.accept(engine.Event{Token: 'a'})
 	if d, _, _ := c.accept(engine.Event{Token: 'b'}); d.Finish != engine.FinishStop {

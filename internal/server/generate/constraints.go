@@ -10,15 +10,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
-// constraint is a grammar that a request asks for, and the parameter that does.
+// constraint is a grammar of a request, and the parameter that has it.
 type constraint struct {
 	param string
 	spec  grammar.Spec
 }
 
-// parseGrammar reads every way to say what the output must fit: OpenAI's response_format,
-// vLLM's structured_outputs and guided_*, llama.cpp's grammar and json_schema. One of them
-// may be given. A grammar that cannot be enforced is refused here, before anything is generated.
+// parseGrammar reads the grammar of the output: OpenAI's response_format, vLLM's structured_outputs and
+// guided_*, llama.cpp's grammar and json_schema. At most one of them may be given. A grammar that
+// cannot be enforced is refused here, before anything is generated.
 func (s *Service) parseGrammar(f *jsonbody.Object, noted *[]string) *grammar.Spec {
 	var found []constraint
 	add := func(param, kind, text string) {
@@ -27,7 +27,7 @@ func (s *Service) parseGrammar(f *jsonbody.Object, noted *[]string) *grammar.Spe
 	schema := func(param string, v json.RawMessage) {
 		if jsonbody.CompactJSON(json.RawMessage(schemaText(v))) == "{}" {
 			f.Fail(apierr.InvalidCode(param, "invalid_grammar",
-				"'%s' is {}, which says nothing of the output: describe it, with {\"type\": \"object\"} say.", param))
+				"'%s' is {}, which allows any output: describe the output, for example with {\"type\": \"object\"}.", param))
 		}
 		add(param, grammar.KindJSONSchema, schemaText(v))
 	}
@@ -56,7 +56,7 @@ func (s *Service) parseGrammar(f *jsonbody.Object, noted *[]string) *grammar.Spe
 		return nil
 	}
 	if len(found) > 1 {
-		f.Fail(apierr.Invalid(found[1].param, "'%s' and '%s' both say what the output must be; give one.", found[0].param, found[1].param))
+		f.Fail(apierr.Invalid(found[1].param, "'%s' and '%s' both constrain the output; give one.", found[0].param, found[1].param))
 		return nil
 	}
 	c := &found[0]
@@ -201,6 +201,6 @@ func (s *Service) structuredOutputs(f *jsonbody.Object, found *[]constraint, add
 	f.FailWithin(param, o)
 	if len(*found) == before {
 		f.Fail(apierr.Invalid(param,
-			"'structured_outputs' says nothing of the output: give one of json, json_object, regex, choice, grammar and structural_tag."))
+			"'structured_outputs' has no constraint: give one of json, json_object, regex, choice, grammar and structural_tag."))
 	}
 }

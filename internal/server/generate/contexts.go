@@ -23,7 +23,7 @@ import (
 // Requests that begin with it share its cache. With a store (contextstore.go) it is read again
 // after a restart.
 
-// AnyContext is the name by which a request asks for the longest context that its prompt begins with.
+// AnyContext is the name of the longest context that the prompt of a request begins with.
 const AnyContext = "auto"
 
 // NoContext is the name by which a request declines every context, also automatic ones.
@@ -240,8 +240,8 @@ func (s *Service) withContext(g *Request) *apierr.Error {
 	return nil
 }
 
-// takes reports whether a request that names no context may use one that its prompt begins with:
-// it asks for any, or for the policy of the context, or the context is automatic.
+// takes reports whether a request that names no context may use one that its prompt begins with: the
+// request allows any, or has the policy of the context, or the context is automatic.
 func (g *Request) takes(x *FixedContext) bool {
 	switch g.Context {
 	case AnyContext:

@@ -82,7 +82,7 @@ func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
 		}
 	}
 	var think bool
-	if f.Boolean("enable_thinking", &think) { // as some clients say it
+	if f.Boolean("enable_thinking", &think) { // the form of some clients
 		c.Think(think)
 	}
 	var effort string
@@ -111,7 +111,7 @@ func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
 }
 
 // Effort passes the reasoning effort to the template, unless the request sets the template's own
-// variables. Most templates only know whether to think.
+// variables. Most templates only have a variable that enables thoughts.
 func (s *Service) Effort(c *engine.Conversation, effort string) {
 	if effort == "" || !s.Thinks {
 		return

@@ -57,7 +57,7 @@ func (r *Run) Count() {
 	r.forget()
 }
 
-// forget drops the tally, except which prompts were counted.
+// forget resets the tally, except for the list of counted prompts.
 func (r *Run) forget() { r.tally = tally{seen: r.tally.seen} }
 
 // unfinished counts the choices that did not end, by reason: abort or error.

@@ -25,7 +25,7 @@ type Params struct {
 	EachUsage    bool // vLLM: continuous_usage_stats
 	N            int  // sequences of a prompt
 	Keep         int  // of which the best are answered (best_of); 0: all
-	MaxTokens    int  // -1: not given; once fit has settled it, what there is room for
+	MaxTokens    int  // -1: not given, until fit sets the room in the context
 	Sampling     sampler.Params
 	noted        []string // parts of schemas that have no effect
 	formatted    bool     // sampling.Grammar is of response_format: of text, not of calls
@@ -47,8 +47,8 @@ type Params struct {
 	truncate      int    // number of last tokens that a prompt keeps; 0: all, -1: as many as leave room for max_tokens
 }
 
-// randomSeed asks for a seed that the server draws, like an absent seed. vLLM, llama.cpp and
-// Ollama do the same.
+// randomSeed means that the server draws the seed, as for an absent one. vLLM, llama.cpp and Ollama do
+// the same.
 const randomSeed = -1
 
 // cut applies truncate_prompt_tokens.

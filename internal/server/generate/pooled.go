@@ -46,8 +46,8 @@ func (s *Service) CanGenerate() *apierr.Error {
 		"The model `%s` makes embeddings and does not generate text. Send texts to /v1/embeddings.", s.Config.Models[0])
 }
 
-// CanPool returns the error of a request for vectors to a model that makes none. embeds asks for the
-// vectors themselves, not for scores.
+// CanPool returns the error of a request for vectors to a model that makes none. embeds: the request is
+// for the vectors themselves, not for scores.
 func (s *Service) CanPool(embeds bool) *apierr.Error {
 	switch r := s.Config.Recipe; {
 	case r == nil:

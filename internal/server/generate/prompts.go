@@ -30,7 +30,7 @@ func (s *Service) EncodePrompt(ctx context.Context, text string, special bool) (
 	return p, e
 }
 
-// SetPrompts gives a completion its prompts, cut as it asks for, and settles max_tokens.
+// SetPrompts sets the prompts of a completion, truncated by its parameters, and then max_tokens.
 func (s *Service) SetPrompts(g *Request, prompts []Prompt) *apierr.Error {
 	if g.turn != nil {
 		if len(prompts) != 1 {

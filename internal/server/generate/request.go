@@ -42,7 +42,7 @@ type Request struct {
 	thinking      thinking     // of a chat
 	KeepsBody     bool         // the body is needed until the end
 	rendered      bool         // the prompt was rendered from messages
-	StopsInAnswer bool         // stop strings are searched in what follows the thought
+	StopsInAnswer bool         // stop strings are searched in the text after the thought only
 }
 
 // Encoder writes an answer in the form of one protocol: as the events of a stream, or as one
@@ -76,8 +76,8 @@ type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
 	TotalTokens      int `json:"total_tokens"`
-	// Cache of all choices at their ends, in bytes: under their policy, and what
-	// it would be had every token been kept. Left out when not known.
+	// Bytes of the caches of all choices at their ends: under their policy, and with every token kept.
+	// Left out when unknown.
 	KVBytes     int64 `json:"kv_bytes,omitempty"`
 	KVBytesFull int64 `json:"kv_bytes_full,omitempty"`
 	// Details are left out when no token was in the prefix cache.

@@ -19,9 +19,9 @@ func (k kinds) Allows(name, kind string) bool { return k[name] == kind }
 
 func (k kinds) Lists(string, string) bool { return false }
 
-// A turn with a thought and a call, as the template of a family renders it into the history, is what
-// the model writes. Its family is found in the template, and the turn is parsed back. Templates are
-// written here after the documented format of each family, with what is common to all of its models.
+// The template of a family renders a turn with a thought and a call as the model writes it. The family
+// is found in the template, and the turn is parsed back. The templates here follow the documented
+// format of each family, and have only parts that all its models share.
 func TestTemplatesAreParsedBack(t *testing.T) {
 	const (
 		head = `{% for t in tools %}{{ t.function.name }} {% endfor %}`

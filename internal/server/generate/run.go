@@ -33,12 +33,12 @@ type Run struct {
 	readers    sync.WaitGroup
 	Began      time.Time
 	PromptOnly bool   // the prompts are the answer: the engine has no work
-	failure    string // what became of unfinished choices: abort, error
+	failure    string // finish reason of unfinished choices: abort, error
 	tally      tally
 	span       *tracing.Request
 }
 
-// arrival is an event of one choice; closed says that none follows.
+// arrival is an event of one choice. closed: it was the last.
 type arrival struct {
 	choice int
 	event  engine.Event
@@ -279,9 +279,9 @@ func (r *Run) apply(a arrival) (d Delta, show bool, err error) {
 	return d, show, err
 }
 
-// makeEcho prepares the prompt as the beginning of the output, and the stream that decodes
-// what follows. A prompt of ids may end inside a character: prompt and output are one byte
-// string, so the stream continues with the bytes that the prompt has of it.
+// makeEcho prepares the prompt as the beginning of the output, and the stream that decodes the tokens
+// after it. A prompt of ids may end inside a character. The stream then continues with the bytes of
+// this character in the prompt.
 func (r *Run) makeEcho(i int, first engine.Event, after engine.TextStream) (*echo, engine.TextStream, error) {
 	p, scores := r.Prompts[i], first.PromptLogprobs
 	switch {
@@ -343,7 +343,7 @@ func (r *Run) Usage() Usage {
 	return u
 }
 
-// close ends what still runs and waits for the readers.
+// close cancels the running sequences and waits for the readers.
 func (r *Run) close() {
 	for _, cancel := range r.cancel {
 		cancel()

@@ -59,7 +59,7 @@ type Service struct {
 	engine    engine.Engine
 	Tokenizer engine.Tokenizer
 	Template  engine.ChatTemplate // nil: no chat
-	grammars  *grammar.Engine     // which only says whether a grammar can be enforced: the owners have their own
+	grammars  *grammar.Engine     // only checks that a grammar can be enforced: the owners have their own engines
 	family    toolcall.Family     // how the model writes calls, in answers to requests with tools
 	plain     dialect             // of answers to requests without tools
 	tooled    dialect             // of answers to requests with tools

@@ -24,7 +24,7 @@ import (
 )
 
 // A request with a session has only the new part of a conversation. The tokens of the turns before are in
-// the book of sessions. Each turn is recorded before the client learns that its answer is complete.
+// the book of sessions. Each turn is recorded before the client gets the end of its answer.
 
 // sessionBook is shared by all models of a server. It holds nil while the store of sessions is away.
 type sessionBook struct{ atomic.Pointer[sessions.Book] }
@@ -44,7 +44,7 @@ func (s *Service) Sessions() (*sessions.Book, *apierr.Error) {
 type sessionParams struct {
 	Session string
 	ttl     int64 // seconds; 0: as before
-	turns   int   // that the session must have; -1: not said
+	turns   int   // that the session must have; -1: any
 }
 
 func (p *sessionParams) parse(f *jsonbody.Object) {
@@ -139,7 +139,7 @@ func (s *Service) OpenSession(ctx context.Context, g *Request, chat string) *api
 	t.turn.TTL = cmp.Or(g.ttl, ttl)
 	g.turn = t
 	if t.before.Turns > 0 && g.SpecialTokens == nil {
-		g.SpecialTokens = new(bool) // what follows a turn is no beginning
+		g.SpecialTokens = new(bool) // a later turn gets no BOS
 	}
 	return nil
 }
@@ -177,7 +177,8 @@ func (s *Service) templateSource() (text string) {
 	return text
 }
 
-// chatTurn returns the new tokens of a chat: of all its messages, or of what follows the turns before.
+// chatTurn returns the new tokens of a chat: of all its messages, or of those after the session's
+// turns.
 func (s *Service) chatTurn(ctx context.Context, g *Request, c Chat) (ids []int32, turn string, e *apierr.Error) {
 	if g.turn != nil {
 		if size := len(jsonbody.MustJSON(c.Messages)); size > sessions.MaxTurnBytes/4 {

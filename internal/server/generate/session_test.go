@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
-// TestSessionProblems: a client learns what is wrong with a session, which one it is, and what to do.
+// TestSessionProblems: errors have the fault of a session, its name, and advice for the client.
 func TestSessionProblems(t *testing.T) {
 	for _, c := range []struct {
 		err    error
@@ -32,7 +32,7 @@ func TestSessionProblems(t *testing.T) {
 		}
 		for _, word := range c.says {
 			if !strings.Contains(e.Message, word) {
-				t.Errorf("%v: %q does not say %s", c.err, e.Message, word)
+				t.Errorf("%v: %q lacks %s", c.err, e.Message, word)
 			}
 		}
 	}

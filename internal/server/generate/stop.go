@@ -11,8 +11,8 @@ type stopper struct {
 	held  string // its every suffix that matters is a proper prefix of a stop
 }
 
-// push returns the text that is safe to show, and the stop string if one is
-// complete; what follows it is dropped.
+// push returns the text that no stop string can still include, and the stop string if one is complete.
+// The text after it is dropped.
 func (s *stopper) push(text string) (out, hit string) {
 	if len(s.stops) == 0 {
 		return text, ""

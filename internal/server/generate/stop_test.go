@@ -37,7 +37,7 @@ func TestStopperEqualsItsTwin(t *testing.T) {
 			if hit != "" {
 				break
 			}
-			// what is shown never has to be taken back
+			// no text is shown that a stop string later removes
 			if whole, _ := naiveStop(strings.Join(pieces, ""), stops); !strings.HasPrefix(whole, out) {
 				t.Fatalf("showed %q, the answer is %q", out, whole)
 			}

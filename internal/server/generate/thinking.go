@@ -5,8 +5,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
-// thinking says whether an answer may begin with a thought (on), and whether the prompt opened
-// the thought already (inside) or opened and closed it (closed).
+// thinking is the state of thoughts at the end of a prompt: the answer may begin with a thought (on),
+// the prompt has opened it (inside), or opened and closed it (closed).
 type thinking struct {
 	on, inside, closed bool
 	tags               toolcall.Tags

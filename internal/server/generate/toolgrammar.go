@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
-// constrainTools has the grammar of an answer enforce calls that must be made, and those
-// of strict functions; thoughts may come before what a grammar asks for. turn is the end
-// of the prompt, in which the answer continues.
+// constrainTools sets the grammar of an answer so that it enforces required calls, and those of strict
+// functions. Thoughts may come before the structure. turn is the end of the prompt, in which the answer
+// continues.
 func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
 	g.thinking = s.dialect(g.Tools).thinking(turn)
 	t, spec := g.Tools, &g.Sampling.Grammar
@@ -32,7 +32,7 @@ func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
 	switch {
 	case t != nil && t.forced:
 		if *spec != nil && !g.formatted {
-			return apierr.Invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")
+			return apierr.Invalid("tool_choice", "'tool_choice' requires a call, and another parameter requires another structure; give one.")
 		}
 		g.callHead = toolcall.ForcedHead(s.family, turn)
 		*spec, e = s.callGrammar(t, g.callHead != "")
@@ -42,7 +42,7 @@ func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
 	if e != nil {
 		return e
 	}
-	if *spec != nil && g.thinking.on && g.thinking.tags == toolcall.DefaultTags { // which the grammar knows
+	if *spec != nil && g.thinking.on && g.thinking.tags == toolcall.DefaultTags { // the only tags that the grammar supports
 		after := **spec
 		after.Thought = grammar.ThoughtOptional
 		if g.thinking.inside {

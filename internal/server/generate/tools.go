@@ -16,7 +16,7 @@ import (
 // Toolset holds the functions that a chat may or must call.
 type Toolset struct {
 	list   []Tool
-	raw    json.RawMessage // as the template sees them
+	raw    json.RawMessage // in the form of the template
 	Known  map[string]toolcall.Tool
 	forced bool   // at least one call, and nothing else
 	only   string // the one that must be called
@@ -159,7 +159,7 @@ func (t *Toolset) KeepOnly(names map[string]bool) {
 	maps.DeleteFunc(t.Known, func(name string, _ toolcall.Tool) bool { return !names[name] })
 }
 
-// Show writes the tools as templates know them, where they did not come so.
+// Show writes the tools in the form of templates, which the client's form may differ from.
 func (t *Toolset) Show() {
 	type shown struct {
 		Type     string `json:"type"`

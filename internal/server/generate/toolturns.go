@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
-// showTools passes the tools to the template. If the template knows none, it describes tools,
-// calls and results in plain text.
+// showTools passes the tools to the template. For a template without tools, it describes tools, calls
+// and results in plain text.
 func (s *Service) showTools(c *engine.Conversation, t *Toolset) {
 	family := s.dialect(t).family
 	for i := range c.Messages {

@@ -69,7 +69,7 @@ func (s *Service) Ignored(f *jsonbody.Object) []string {
 	names := f.Unread()
 	if len(names) > 0 && s.Config.Strict {
 		f.Fail(apierr.InvalidCode(names[0], "unsupported_parameter",
-			"'%s' is not known here, and this server refuses what it does not know.", names[0]))
+			"'%s' is unknown, and this server refuses unknown parameters.", names[0]))
 	}
 	return names
 }

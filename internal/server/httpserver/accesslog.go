@@ -10,9 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
-// access writes one line a request at info, in the format of the log. What monitors ask
-// for all the time is at debug. Any client can cause refusals, so the lines of each error
-// status are rate-limited.
+// access logs one line a request at info, or at debug for the frequent requests of monitors. Any client
+// can cause refusals, so the lines of each error status are rate-limited.
 func (s *Server) access(r *http.Request, sc *scope, known *Route, status int, began time.Time) {
 	level := slog.LevelInfo
 	if known != nil && known.Brief && (status < 400 || status == http.StatusServiceUnavailable) { // not ready yet is an answer too

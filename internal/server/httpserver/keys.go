@@ -207,8 +207,8 @@ func (u *keyUse) refill(perMinute float64, now time.Time) {
 	u.at = now
 }
 
-// Order returns the priority of a request that asks for one. Users cannot go below the priority of
-// their key.
+// Order returns the priority of a request that has one. A user's request is never sooner than the
+// priority of its key.
 func (h *Principal) Order(asked int) int {
 	if h.Role != RoleOperator {
 		asked = max(asked, 0)

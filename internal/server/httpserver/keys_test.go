@@ -47,6 +47,6 @@ func TestRefusalsAreWrittenSoManyASecond(t *testing.T) {
 		}
 	}
 	if written != 2*refusedPerSecond || missed != 500-refusedPerSecond {
-		t.Errorf("%d written, %d told of", written, missed)
+		t.Errorf("%d written, %d reported", written, missed)
 	}
 }

@@ -179,7 +179,7 @@ func (s *Server) Handler() http.Handler {
 				s.panicked(w, r, sc, p)
 			}
 			if w.status == 0 && r.Context().Err() != nil {
-				s.Fail(w, apierr.ErrClientClosedRequest, true) // for one who closed its side alone; else net/http says 200
+				s.Fail(w, apierr.ErrClientClosedRequest, true) // for a client that closed its sending side only; net/http would send 200
 			}
 			if body && w.status >= 400 && !brief(r) {
 				s.drain(w, r)

@@ -25,7 +25,7 @@ type pacedBody struct {
 
 	left time.Duration // for the bytes that are due
 	got  int           // of them
-	err  error         // what ended the body
+	err  error         // that ended the body
 }
 
 // pace wraps a body in the limits. Until the first read, the deadline is for

@@ -6,7 +6,7 @@ import (
 )
 
 // A write that ends in time causes no notice, even if its timer fires late.
-func TestReaderTellsOnlyOfAWriteUnderWay(t *testing.T) {
+func TestReaderNotifiesDuringWritesOnly(t *testing.T) {
 	var told []bool
 	r := &SlowReader{After: time.Hour, Notify: func(yes bool) { told = append(told, yes) }}
 	r.begin()
@@ -17,6 +17,6 @@ func TestReaderTellsOnlyOfAWriteUnderWay(t *testing.T) {
 	r.late()
 	r.end()
 	if len(told) != 2 || !told[0] || told[1] {
-		t.Errorf("told %v", told)
+		t.Errorf("notified %v", told)
 	}
 }

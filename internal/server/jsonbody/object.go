@@ -20,7 +20,7 @@ type Object struct {
 	Read map[string]bool // members that were asked for
 	Err  *apierr.Error
 
-	Table   *Table            // what may be read; nil: anything
+	Table   *Table            // members that may be read; nil: any
 	spelled map[string]string // the client's names of members that have another name here
 }
 
@@ -152,7 +152,7 @@ func HeaderName(name string) string {
 
 func (f *Object) Has(name string) bool { return f.Get(name) != nil }
 
-// Number reads a finite number within the bounds of the table and says whether it was there.
+// Number reads a finite number within the bounds of the table and reports whether it was there.
 func (f *Object) Number(name string, dst *float32) bool {
 	v := f.Get(name)
 	if v == nil {
@@ -174,7 +174,7 @@ func (f *Object) Number(name string, dst *float32) bool {
 	return false
 }
 
-// Integer reads a whole number within the bounds of the table and says whether it was there.
+// Integer reads a whole number within the bounds of the table and reports whether it was there.
 func (f *Object) Integer(name string, dst *int64) bool {
 	v := f.Get(name)
 	if v == nil {
@@ -228,8 +228,8 @@ func (f *Object) Boolean(name string, dst *bool) bool {
 	return false
 }
 
-// Text reads a string that is no longer than the table allows and says whether it was there.
-// The caller checks everything but the length.
+// Text reads a string that is no longer than the table allows and reports whether it was there. The
+// caller checks everything but the length.
 func (f *Object) Text(name string, dst *string) bool {
 	v := f.Get(name)
 	if v == nil {

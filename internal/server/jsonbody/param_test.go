@@ -2,9 +2,9 @@ package jsonbody
 
 import "testing"
 
-// TestTablesNameWhatIsRead: a decoder that reads a member which its table does not have breaks an
+// TestTablesNameReadMembers: a decoder that reads a member which its table does not have breaks an
 // invariant, so that no member is missing from /openapi.json.
-func TestTablesNameWhatIsRead(t *testing.T) {
+func TestTablesNameReadMembers(t *testing.T) {
 	f, e := Parse([]byte(`{"a":1}`), NewTable(Bool("b")))
 	if e != nil {
 		t.Fatal(e)

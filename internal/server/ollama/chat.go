@@ -90,7 +90,7 @@ func (s *API) handleOllama(w http.ResponseWriter, r *http.Request) {
 	})
 	switch {
 	case !ok:
-	case g == nil: // nothing to answer: a client asks for the model to be loaded, and it is
+	case g == nil: // no prompt: a client requests that the model be loaded, and it is
 		out := shape.line("", "", nil)
 		out.Done, out.Reason = true, "load"
 		s.HTTP.WriteJSON(w, http.StatusOK, out)
@@ -99,7 +99,7 @@ func (s *API) handleOllama(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// decodeOllama decodes the body of POST /api/chat or /api/generate; nil: it asks for nothing.
+// decodeOllama decodes the body of POST /api/chat or /api/generate; nil: it has no prompt.
 func (s *API) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generate.Request, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.table)
 	if e != nil {
@@ -343,8 +343,8 @@ func (o *encoder) Body() any {
 
 func (o *encoder) Fail(e *apierr.Error) { o.out.Line(Error(e)) }
 
-// ends completes the last object. A stop string ends a sequence before the engine has its
-// timings: then they measure what was shown.
+// ends completes the last object. A stop string ends a sequence before the engine has its timings. Then
+// the times are those of the shown text.
 func (o *encoder) ends(l *ollamaLine) *ollamaLine {
 	now, u := time.Now(), o.r.Usage()
 	t := &ollamaTimes{Total: now.Sub(o.began), PromptCount: u.PromptTokens, Count: u.CompletionTokens,

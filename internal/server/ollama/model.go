@@ -18,7 +18,7 @@ import (
 )
 
 // ollamaVersion is the version of Ollama that the routes below /api/ match. Clients compare it
-// with the lowest that they work with: VS Code asks for 0.6.4, Codex for 0.13.4.
+// with the lowest that they work with: VS Code requires 0.6.4, Codex 0.13.4.
 const ollamaVersion = "0.13.5"
 
 // ModelCard describes a model. A field that is zero is not known.
@@ -183,7 +183,7 @@ func (s *API) capabilities() []string {
 	if !slices.Contains(list, generate.CanComplete) {
 		return list
 	}
-	if s.Template != nil { // a template that knows no tools has them in the system message
+	if s.Template != nil { // a template without tools gets them in the system message
 		list = append(list, "tools")
 	}
 	if s.Thinks {

@@ -89,7 +89,7 @@ func (r *ollamaReader) message(i int, raw json.RawMessage) engine.Message {
 	return out
 }
 
-// calls returns the calls of a message in OpenAI's form, which templates know.
+// calls returns the calls of a message in OpenAI's form, which templates use.
 func (r *ollamaReader) calls(at string, i int, m *ollamaTurn) json.RawMessage {
 	var calls []any
 	for k, c := range m.Calls {

@@ -90,9 +90,9 @@ func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apier
 	return out, e
 }
 
-// turnsOfItems returns the turns of a chat that items make: what one answer of the model holds
-// is one turn. The places of items and parts that were left out are of the last own items: the
-// others are of earlier responses.
+// turnsOfItems returns the turns of a chat with these items. All items of one answer are one turn. The
+// last own items are of this request, the others of earlier responses. It also returns the places of
+// own items and parts that were left out.
 func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]engine.Message, []string, *apierr.Error) {
 	t := itemTurns{TurnReader: generate.TurnReader{Lim: s.Config.Limits}, gone: map[string]bool{}}
 	if instructions != "" {

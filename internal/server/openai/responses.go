@@ -74,14 +74,14 @@ type responseRequest struct {
 	holder     string   // whose it is
 	input      []inItem // of this request alone
 	previous   string
-	store      *bool // nil: not said
+	store      *bool // nil: not given
 	background bool
 	encrypted  bool // thoughts come back in a member that clients send again
 	logprobs   bool
 	free       map[string]bool
 	ignored    []string
 	tools      *generate.Toolset
-	spaces     map[string]spaced // of functions in namespaces, by the names that the model sees
+	spaces     map[string]spaced // of functions in namespaces, by their names in the prompt
 	talk       generate.Chat
 	instruct   string
 	echo       responseObject
@@ -339,7 +339,7 @@ func (q *responseRequest) include(f *jsonbody.Object) {
 	}
 }
 
-// reasoning reads how much the model is to think.
+// reasoning reads the member reasoning: effort and summary.
 func (s *API) reasoning(f *jsonbody.Object, q *responseRequest) {
 	v := f.Get("reasoning")
 	if v == nil {

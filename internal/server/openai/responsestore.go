@@ -185,7 +185,7 @@ func (s *API) reference(ctx context.Context, x inItem) (inItem, *apierr.Error) {
 	return x, missing
 }
 
-// ShowResponse returns a kept response as clients see it.
+// ShowResponse returns a kept response in the form of the API.
 func (s *API) ShowResponse(k generate.KeptResponse) (any, error) {
 	if k.Result != nil {
 		return k.Result, nil

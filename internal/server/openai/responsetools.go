@@ -16,8 +16,7 @@ var freeSchema = json.RawMessage(`{"type":"object","properties":{"input":{"type"
 // spaced is a function of a namespace.
 type spaced struct{ namespace, name string }
 
-// flatName returns the name under which the model sees a function of a namespace; it calls functions
-// by one name.
+// flatName returns the name of a namespace's function in the prompt: models call functions by one name.
 func flatName(namespace, name string) string {
 	if namespace == "" || strings.HasSuffix(namespace, "__") {
 		return namespace + name
@@ -63,7 +62,7 @@ func (q *responseRequest) parseTools(f *jsonbody.Object) {
 		q.echo.ToolChoice = v
 		if jsonbody.Unmarshal(v, &how) != nil {
 			how, name, e = allowedTools(t, v)
-			if f.Fail(e); e == nil && how == "" { // what a choice among allowed tools is when it does not say
+			if f.Fail(e); e == nil && how == "" { // a choice among allowed tools without a mode is auto
 				var said map[string]json.RawMessage
 				_ = jsonbody.Unmarshal(v, &said) // allowedTools read it
 				said["mode"] = json.RawMessage(`"auto"`)

@@ -281,7 +281,7 @@ func (e *Engine) Last(t *testing.T) *engine.Request {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	if len(e.Requests) == 0 {
-		t.Fatal("the engine saw no request")
+		t.Fatal("the engine got no request")
 	}
 	return e.Requests[len(e.Requests)-1]
 }
@@ -289,7 +289,7 @@ func (e *Engine) Last(t *testing.T) *engine.Request {
 // WaitCancelled fails unless n sequences are cancelled.
 func (e *Engine) WaitCancelled(t *testing.T, n int) {
 	t.Helper()
-	Eventually(t, "the engine sees the cancellation", func() bool {
+	Eventually(t, "the engine gets the cancellation", func() bool {
 		e.Mu.Lock()
 		defer e.Mu.Unlock()
 		return len(e.Cancelled) >= n

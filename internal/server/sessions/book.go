@@ -30,7 +30,7 @@ type Keeper interface {
 	// Record stores a turn as number turns+1 of a session. Without an error it is on disk. After an error it
 	// may or may not be there, until Settle returns nil.
 	Record(ctx context.Context, id string, turns int, payload []byte) error
-	// Settle applies what an earlier Record or End may have stored.
+	// Settle applies the record that an earlier Record or End may have stored.
 	Settle(ctx context.Context, id string) error
 	// End stores that a session is over after a number of turns. ErrMoved: it has other turns by now, or none.
 	// After any other error it may or may not be over, until Settle returns nil.
@@ -79,7 +79,7 @@ func ID(tenant, name string) string {
 // IDPrefix begins every ID.
 const IDPrefix = "session-"
 
-// Session is a session as clients see it.
+// Session is a session in the form of the API.
 type Session struct {
 	Object   string `json:"object"`
 	Name     string `json:"name"`
@@ -138,7 +138,7 @@ func (b *Book) Of(tenant string) []Session {
 	return out
 }
 
-// Get returns a session as clients see it.
+// Get returns a session in the form of the API.
 func (b *Book) Get(ctx context.Context, tenant, name string) (Session, error) {
 	if _, err := b.Look(ctx, tenant, name); err != nil && !errors.Is(err, ErrDamaged) {
 		return Session{}, err
@@ -333,8 +333,8 @@ func (b *Book) doubt(id string, yes bool) {
 	}
 }
 
-// Replace sets the state of a session. Without turns it is over. damage says why some of its records cannot
-// be read; "": all can. A damaged session can only be deleted.
+// Replace sets the state of a session. Without turns it is over. damage is the reason why some of its
+// records cannot be read; "": all can. A damaged session can only be deleted.
 func (b *Book) Replace(id string, s State, damage string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,13 +16,13 @@ var ErrTemplate = errors.New("the chat template cannot continue a session here")
 // Render renders a conversation. turn is the end of the prompt, in which the answer goes on.
 type Render func(engine.Conversation) (prompt []engine.Segment, turn string, err error)
 
-// Continue renders what follows the last answer of a chat: the end of that answer's message, and the new
-// messages. history ends with the answer. The tokens of the history do not change: an answer keeps
+// Continue renders the part of a chat after its last answer: the end of that answer's message, and the
+// new messages. history ends with the answer. The tokens of the history do not change: an answer keeps
 // those that the model wrote, and its text is not encoded again.
 //
-// Continue renders the whole conversation with a mark in place of the last answer, and returns what follows
-// the mark. Templates write calls after the content. So for an answer with calls it renders once without
-// the new messages, to find where they begin.
+// Continue renders the whole conversation with a mark in place of the last answer, and returns the text
+// after the mark. Templates write calls after the content. So for an answer with calls it renders once
+// without the new messages, to find where they begin.
 func Continue(render Render, c engine.Conversation, history []engine.Message) (prompt []engine.Segment, turn string, err error) {
 	added, last := c.Messages, len(history)-1
 	if last < 0 || history[last].Role != "assistant" {

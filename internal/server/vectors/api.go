@@ -173,5 +173,5 @@ func texts(name string, v json.RawMessage) (list []string, e *apierr.Error) {
 	return list, e
 }
 
-// withSearches shares what encoding a request's texts has found.
+// withSearches gives all texts of a request one search budget of the tokenizer.
 func withSearches(ctx context.Context) context.Context { return tokenizer.WithSearches(ctx) }

@@ -68,8 +68,8 @@ func (s *API) prompts(ctx context.Context, g *generate.Request, p *pairs) (out [
 
 func (p *pairs) query(i int) string { return p.queries[min(i, len(p.queries)-1)] }
 
-// rendersPairs reports whether the chat template knows the roles query and document. Another one would
-// leave their messages out.
+// rendersPairs reports whether the chat template has the roles query and document. Another template
+// would leave their messages out.
 func (s *API) rendersPairs() bool {
 	t, ok := s.Template.(interface{ Source() string })
 	return ok && strings.Contains(t.Source(), "query") && strings.Contains(t.Source(), "document")

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// rerankBody is the answer of /rerank: what Jina, Cohere and vLLM have in common, and the usage of
-// each.
+// rerankBody is the answer of /rerank: the members that Jina, Cohere and vLLM have in common, and the
+// usage of each.
 type rerankBody struct {
 	ID      string         `json:"id"`
 	Object  string         `json:"object"`

@@ -18,8 +18,8 @@ const (
 	Own               // exclusive; does not wait: ErrHeld
 )
 
-// Open locks the file at path until it is closed, and creates it if it is missing. With ErrHeld it
-// returns the file open too, to read what its holder wrote; the caller closes it.
+// Open locks the file at path until it is closed, and creates it if it is missing. With ErrHeld it also
+// returns the open file, so that the caller can read the holder's text. The caller closes it.
 func Open(path string, k Kind) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestOpen(t *testing.T) {
 	}
 	f, err := Open(path, Own)
 	if !errors.Is(err, ErrHeld) {
-		t.Fatalf("a lock of its own beside two shared ones: %v", err)
+		t.Fatalf("an exclusive lock next to two shared ones: %v", err)
 	}
 	if said, err := io.ReadAll(f); string(said) != "who" {
 		t.Errorf("the holder wrote %q, %v", said, err)

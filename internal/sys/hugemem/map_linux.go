@@ -23,7 +23,7 @@ func Map(bytes int) ([]byte, error) {
 	if slack == 0 {
 		return unsafe.Slice((*byte)(all), bytes), nil
 	}
-	// Unmap what precedes and follows the aligned part.
+	// Unmap the parts before and after the aligned part.
 	before := int(-uintptr(all) & (hugePage - 1))
 	mem := unsafe.Slice((*byte)(unsafe.Add(all, before)), bytes)
 	if before > 0 {

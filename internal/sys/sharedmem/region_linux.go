@@ -296,7 +296,7 @@ func (r *Region) take(key Key, n int) (*Part, error) {
 	}
 	e := r.entry(h.number)
 	if e.n != uint64(n) {
-		return nil, errors.Join(fmt.Errorf("%w: part %x has %d bytes, %d are wanted", ErrForeign, key[:4], e.n, n), r.drop(key))
+		return nil, errors.Join(fmt.Errorf("%w: part %x has %d bytes, not %d", ErrForeign, key[:4], e.n, n), r.drop(key))
 	}
 	p := &Part{r: r, key: key, bytes: r.all[e.at : e.at+e.n : e.at+e.n], filled: e.state.Load() == filled}
 	if !p.filled {

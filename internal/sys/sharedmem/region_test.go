@@ -94,7 +94,7 @@ func TestPartsAreShared(t *testing.T) {
 	}
 	for _, x := range take(t, r[2], 1, 5<<20, false).Bytes() {
 		if x != 0 {
-			t.Fatal("begins with what was there before")
+			t.Fatal("begins with old bytes")
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestForeignParts(t *testing.T) {
 	f, r := regions(t, 1)
 	p := take(t, r[0], 1, 100, false)
 	if _, err := r[0].Take(t.Context(), Key{1}, 101); !errors.Is(err, ErrForeign) {
-		t.Errorf("another length of what this process has: %v", err)
+		t.Errorf("another length of a part of this process: %v", err)
 	}
 	p.Close()
 	for _, c := range []struct {
@@ -179,7 +179,8 @@ func TestForeignParts(t *testing.T) {
 	}
 }
 
-// Processes that take, fill, abandon and release parts at random always see the right contents.
+// Processes take, fill, abandon and release parts at random. The contents that they read are always
+// right.
 func TestPartsAtRandom(t *testing.T) {
 	_, r := regions(t, 4)
 	var all sync.WaitGroup

@@ -28,7 +28,7 @@ const (
 	xRepeat  // a, lo to hi times; hi -1: unbounded
 	xRule    // a: a rule
 	xMembers // members of an object: a: the object, b: its declared names so far, lo: number of its members, hi: its undeclared names
-	xName    // what follows an undeclared name. list[0]: the kind of undeclared member; a, b, lo, hi: as before it
+	xName // the rest after an undeclared name. list[0]: the kind of undeclared member; a, b, lo, hi: as before it
 )
 
 type exprNode struct {
@@ -38,8 +38,8 @@ type exprNode struct {
 	list   []exprID
 }
 
-// frame is a stack of what must follow: an expression, then the rest. Stacks share their tails, and
-// equal stacks have one id, so a state is a set of numbers.
+// frame is a stack of expressions that must follow: the next one, then the rest. Stacks share their
+// tails, and equal stacks have one id, so a state is a set of numbers.
 type frame struct {
 	e    exprID
 	next frameID
@@ -50,7 +50,7 @@ type frameID uint32
 const noFrame frameID = 0 // nothing follows: the text may end
 
 // thread is one way to parse the text so far: a position inside a terminal, and a stack. Inside an
-// undeclared name, it also knows the name's text.
+// undeclared name, it also has the name's text.
 type thread struct {
 	r regex.ID
 	k frameID
@@ -93,7 +93,7 @@ type machine struct {
 	names     []nameByte
 	nameIDs   map[nameByte]nameID
 
-	thought     frameID  // what follows a thought; noFrame: thoughts are not allowed
+	thought     frameID  // the rest after a thought; noFrame: thoughts are not allowed
 	annotations []string // places of keywords without effect
 
 	insides    map[regex.ID]*inside

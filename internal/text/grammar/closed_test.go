@@ -77,7 +77,7 @@ func checkTexts(t *testing.T, g *Grammar, name string, yes, no []string) {
 	}
 }
 
-// No matching prefix is a dead end, whatever is drawn next, and no object has a name twice.
+// No matching prefix is a dead end, for any allowed next token, and no object has a name twice.
 func TestNamesRunOut(t *testing.T) {
 	v := words(t)
 	for _, schema := range []string{

@@ -3,12 +3,12 @@
 // A grammar is context-free with regular expressions as terminals, both over bytes. Its
 // automaton is built on demand. A terminal's states are derivatives of its regular
 // expression (package regex). A state of the automaton is a set of threads: a position inside a
-// terminal, with a stack of what must follow (cfg.go). States are immutable and depend only
-// on the text, so going back means keeping the older state.
+// terminal, with a stack of the expressions that must follow (cfg.go). States are immutable and depend
+// only on the text, so going back means keeping the older state.
 //
 // The allowed tokens of a state are found by walking the vocabulary as a trie. The tokens
-// that stay inside one terminal are computed once per terminal, for all grammars. Only
-// tokens that leave it are walked together with what follows (mask.go).
+// that stay inside one terminal are computed once per terminal, for all grammars. Only tokens that
+// leave it are walked together with the expressions that follow (mask.go).
 //
 // Front ends: JSON Schema (schema.go and others), regular expressions (package regex),
 // llama.cpp's GBNF and a dialect of Lark (package notation). Unsupported constructs are

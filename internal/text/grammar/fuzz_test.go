@@ -39,7 +39,7 @@ func fuzzKind(f *testing.F, kind string, seeds ...string) {
 				return
 			}
 			if (err == nil) != mask.Has(int32(b)) {
-				t.Fatalf("byte %q: the mask says %v, the state %v", b, mask.Has(int32(b)), err)
+				t.Fatalf("byte %q: mask %v, state %v", b, mask.Has(int32(b)), err)
 			}
 			if err != nil {
 				return

@@ -180,7 +180,7 @@ func (m *machine) grammar(v *Vocabulary, s Spec) (g *Grammar, err error) {
 		top = m.afterThought(s.Thought, top)
 	}
 	if !m.finish(top) {
-		return nil, &Error{Message: "no text fits it: what it asks for excludes itself"}
+		return nil, &Error{Message: "no text matches it: its parts exclude each other"}
 	}
 	if m.start.end && len(m.start.threads) == 0 {
 		return nil, &Error{Message: "only the empty text fits it"}
@@ -331,15 +331,15 @@ func (s State) Mask() (mask *Mask, err error) {
 	defer recoverLarge(&err)
 	s.g.m.refuel()
 	if s.g.m.held > maxMachine {
-		s.g.m.forget()
+		s.g.m.prune()
 	}
 	mask = s.g.m.maskOf(v, s.s)
 	s.g.note()
 	return mask, nil
 }
 
-// forget discards what can be recomputed: unreferenced states and their masks.
-func (m *machine) forget() {
+// prune discards the data that can be recomputed: unreferenced states and their masks.
+func (m *machine) prune() {
 	for _, s := range m.states {
 		s.mask, s.known, s.maybe = nil, nil, nil
 		clear(s.next)

@@ -46,7 +46,7 @@ func compiled(t testing.TB, kind, text string) *Grammar {
 	return g
 }
 
-// Regular expressions match what Go's own engine matches.
+// Regular expressions match the same texts as Go's own engine.
 func TestRegexLikeGo(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var pattern func(depth int) string
@@ -86,7 +86,7 @@ func TestRegexLikeGo(t *testing.T) {
 }
 
 // The mask of every state allows exactly the tokens that advance it.
-func TestMaskIsWhatAdvances(t *testing.T) {
+func TestMaskEqualsAdvance(t *testing.T) {
 	v := words(t)
 	for _, s := range []Spec{
 		{Kind: KindJSONObject},
@@ -116,7 +116,7 @@ func TestMaskIsWhatAdvances(t *testing.T) {
 				for id := range int32(v.Size()) {
 					_, err := at.Advance(id)
 					if (err == nil) != mask.Has(id) {
-						t.Fatalf("%v: token %d %q: the mask says %v, the state %v", s, id, v.token[id], mask.Has(id), err)
+						t.Fatalf("%v: token %d %q: mask %v, state %v", s, id, v.token[id], mask.Has(id), err)
 					}
 					if err == nil {
 						good = append(good, id)
@@ -147,7 +147,7 @@ func TestStatesAreValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.mu.Lock()
-	g.m.forget() // forget loses caches, not states in use
+	g.m.prune() // prune drops caches, not states in use
 	g.mu.Unlock()
 	again, _ := one.Mask()
 	if !slices.Equal(again.Words(), copied) {
@@ -356,7 +356,7 @@ func TestJSONSchemaTestSuite(t *testing.T) {
 	}
 	want, err := os.ReadFile("testdata/refused.txt")
 	if err != nil || string(want) != text {
-		t.Errorf("testdata/refused.txt (%v) is not what is refused now; -rewrite writes it:\n%s", err, text)
+		t.Errorf("testdata/refused.txt (%v) differs from the refused schemas; -rewrite writes it:\n%s", err, text)
 	}
 	t.Logf("%d instances judged right, %d schemas or values refused; %d values in any order", good, len(refused), anyway)
 }
@@ -396,7 +396,7 @@ func TestEngineIsShared(t *testing.T) {
 					}
 					id := int32(r.IntN(e.Vocabulary().Size()))
 					if next, err := at.Advance(id); (err == nil) != m.Has(id) {
-						return fmt.Errorf("token %d: the mask says %v, the state %v", id, m.Has(id), err)
+						return fmt.Errorf("token %d: mask %v, state %v", id, m.Has(id), err)
 					} else if err == nil {
 						at = next
 					}

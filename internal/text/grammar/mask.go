@@ -7,14 +7,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
-// inside is the part of masks that depends on a terminal alone, not on what follows it: the tokens
-// that stay inside the terminal, and as a trie the remainders of those that reach its end. It
-// depends only on the regular expression and the vocabulary, so all grammars share it. For example,
-// the inside of a JSON string is computed once.
+// inside is the part of masks that depends on a terminal alone, not on the expressions after it: the
+// tokens that stay inside the terminal, and as a trie the remainders of those that reach its end. It
+// depends only on the regular expression and the vocabulary, so all grammars share it. For example, the
+// inside of a JSON string is computed once.
 type inside struct {
 	mask    *Mask
 	beyond  trie
-	useless bool // too many tokens leave it: walk it together with what follows, if anything does
+	useless bool // too many tokens leave it: walk it together with the expressions after it, if there are any
 }
 
 const (

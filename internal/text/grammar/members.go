@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
-// members are the members of an object. No name may appear twice, so what may follow depends on the
-// set of names so far. The expressions of such sets are created when a text reaches them.
+// members are the members of an object. No name may appear twice, so the next members depend on the set
+// of names so far. The expressions of such sets are created when a text reaches them.
 type members struct {
 	named   []member
 	others  []others
@@ -58,8 +58,8 @@ func (m *machine) members(o *members) exprID {
 	return m.members1(uint32(len(m.objects)-1), make([]uint64, (len(o.named)+63)/64), 0, 0)
 }
 
-// members1 returns the expression of what follows a set of declared names, a number of members, and
-// a set of undeclared names. The number is capped where it no longer matters. others is the id of a
+// members1 returns the expression of the members after a set of declared names, a number of members,
+// and a set of undeclared names. The number is capped where it no longer matters. others is the id of a
 // set. If one further name is unknown, it is -1 minus that id.
 func (m *machine) members1(object uint32, seen []uint64, count int, others int32) exprID {
 	return m.expr(exprNode{kind: xMembers, a: object, b: m.nameSet(seen), lo: m.enough(object, count), hi: others})
@@ -145,7 +145,7 @@ func (m *machine) canFinish(n exprNode) bool {
 	return count+needed+more+left >= o.lo
 }
 
-// openMembers adds what can come next to a stack of frames.
+// openMembers adds the frames of possible next members to a stack of frames.
 func (m *machine) openMembers(n exprNode, next frameID, stack []frameID) []frameID {
 	o, seen, count := m.objects[n.a], m.nameSets[n.b], int(n.lo)
 	set, unknown := m.known(n.hi)
@@ -197,7 +197,7 @@ func (m *machine) afterName(n exprNode, others int32) exprID {
 	return m.expr(exprNode{kind: xMembers, a: n.a, b: n.b, lo: m.enough(n.a, int(n.lo)+1), hi: others})
 }
 
-// openName returns the frame of what follows an undeclared name; others as in members1.
+// openName returns the frame after an undeclared name; others as in members1.
 func (m *machine) openName(n exprNode, next frameID, others int32) frameID {
 	o := m.objects[n.a]
 	return m.frame(o.colon, m.frame(o.others[n.list[0]].value, m.frame(m.afterName(n, others), next)))

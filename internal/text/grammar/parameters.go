@@ -40,8 +40,8 @@ func (p *Parameters) Allows(name, kind string) bool {
 	if kind == "number" {
 		of = tFraction
 	}
-	t, said := p.member(p.root, name, 0, p.types)
-	return !said || t == 0 || t&of != 0
+	t, found := p.member(p.root, name, 0, p.types)
+	return !found || t == 0 || t&of != 0
 }
 
 // Lists reports whether an enumeration or constant that applies to a member contains a value, given
@@ -111,23 +111,23 @@ func (p *Parameters) spent(depth int) bool {
 	return p.steps > maxParameterSteps || depth > 64
 }
 
-// member asks each schema that n, the schema of an object, has for one member. Types of schemas
-// that all apply are intersected, those of alternatives united. said reports whether there was a
-// schema.
-func (p *Parameters) member(n *schemaNode, name string, depth int, ask func(n *schemaNode, depth int) types) (t types, said bool) {
+// member calls ask for each schema that n, the schema of an object, has for one member. Types of
+// schemas that all apply are intersected, those of alternatives united. found reports whether there was
+// a schema.
+func (p *Parameters) member(n *schemaNode, name string, depth int, ask func(n *schemaNode, depth int) types) (t types, found bool) {
 	t = allTypes
 	if p.spent(depth) || n.v.kind != jObject {
 		return t, false
 	}
 	and := func(o types, also bool) {
 		if also {
-			t, said = t&o, true
+			t, found = t&o, true
 		}
 	}
 	if to := p.reference(n); to != nil {
 		and(p.member(to, name, depth+1, ask))
 		if n.old {
-			return t, said
+			return t, found
 		}
 	}
 	for _, s := range p.own(n, name) {
@@ -146,7 +146,7 @@ func (p *Parameters) member(n *schemaNode, name string, depth int, ask func(n *s
 		}
 		and(union, any)
 	}
-	return t, said
+	return t, found
 }
 
 // own returns the schemas of a member directly in n.

@@ -35,7 +35,7 @@ func TestThoughtIsOutside(t *testing.T) {
 				t.Fatalf("%v: %v", c, err)
 			}
 			start := g.Start()
-			refused := func(texts ...string) []string { // except what matches the grammar itself
+			refused := func(texts ...string) []string { // except texts that match the grammar itself
 				plain, err := New(v, Spec{Kind: c.kind, Text: c.text})
 				if err != nil {
 					t.Fatal(err)
@@ -104,7 +104,7 @@ func checkMask(t *testing.T, v *Vocabulary, s State) {
 	}
 	for id := range int32(v.Size()) {
 		if _, err := s.Advance(id); (err == nil) != mask.Has(id) {
-			t.Fatalf("token %d: the mask says %v, the state %v", id, mask.Has(id), err)
+			t.Fatalf("token %d: mask %v, state %v", id, mask.Has(id), err)
 		}
 	}
 }

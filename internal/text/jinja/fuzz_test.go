@@ -77,7 +77,7 @@ func FuzzDecodeJSON(f *testing.F) {
 			s := toJSON(in, v, &args{}).(python.Str)
 			w, err := python.DecodeJSON([]byte(s.Text), true)
 			if err == nil && !in.Equal(v, w) {
-				t.Errorf("%s does not decode to what it was made of", s.Text)
+				t.Errorf("%s does not decode to its source", s.Text)
 			}
 		}()
 		if rerr != nil {

@@ -74,7 +74,7 @@ func compare(t *testing.T, source string, vars *python.Dict, text, failure *stri
 	}
 }
 
-// checkMessage compares the messages that template authors see most with Jinja's.
+// checkMessage compares the most frequent error messages with Jinja's.
 func checkMessage(t *testing.T, source string, err error, want string) {
 	t.Helper()
 	kind, message, _ := strings.Cut(want, ": ")
@@ -82,7 +82,7 @@ func checkMessage(t *testing.T, source string, err error, want string) {
 		t.Errorf("%s\nPython raised %q, error %v", source, message, err)
 	}
 	if kind == "UndefinedError" && !strings.Contains(err.Error(), message) && !strings.Contains(source, " if false") {
-		t.Errorf("%s\nPython says %q, error %v", source, message, err)
+		t.Errorf("%s\nPython's message is %q, error %v", source, message, err)
 	}
 	if kind == "TemplateSyntaxError" && !errors.Is(err, python.ErrSyntax) {
 		t.Errorf("%s\nPython finds a syntax error, error %v", source, err)

@@ -36,7 +36,7 @@ type interp struct {
 	main *python.Builder // the output itself, as opposed to captured text
 }
 
-// scope holds names. Inner blocks see outer names, including those set later.
+// scope holds names. Inner blocks have access to outer names, including those set later.
 type scope struct {
 	vars  map[string]python.Value
 	outer *scope
@@ -101,7 +101,7 @@ func (in *interp) filtered(body []stmt, filters expr, sc *scope) python.Value {
 	return filters(in, inner)
 }
 
-// macro returns the macro's function, which sees the names around its definition.
+// macro returns the macro's function, which has access to the names around its definition.
 func (in *interp) macro(m *macroDef, sc *scope) *callable {
 	return &callable{name: m.name, macro: true, call: func(in *interp, a *args) python.Value {
 		inner := in.bindMacro(m, a, sc)

@@ -310,7 +310,7 @@ func (p *parser) integer(t token) python.Value {
 	return i
 }
 
-// items parses expressions up to the closing bracket. key parses what precedes each.
+// items parses expressions up to the closing bracket. key parses the text before each.
 func (p *parser) items(close string, key func()) (out []expr) {
 	for !p.skipOp(close) {
 		if len(out) > 0 {

@@ -74,7 +74,7 @@ func TestUnknownConstructsAreNamed(t *testing.T) {
 		vars.Set("x", python.Literal("x"))
 		tmpl, err := Parse(c.source)
 		if (err == nil) != c.parses {
-			t.Errorf("%s: Parse says %v", c.source, err)
+			t.Errorf("%s: Parse returned %v", c.source, err)
 		}
 		if err == nil {
 			_, err = tmpl.Render(vars, Options{})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The end of a prompt contains what the template writes for the answer, and no user text.
+// The end of a prompt contains the template's text before an answer, and no user text.
 func TestRenderTurn(t *testing.T) {
 	c := chatLoad(t, "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content "+
 		"}}</think>{% endif %}{{ m.content | trim }}[end]\n{% endfor %}{% if add_generation_prompt %}[assistant]<think>\n{% endif %}", nil)

@@ -10,8 +10,8 @@ import (
 )
 
 // stage is one decoder component of a stream. It receives text in units: whole tokens, or, after a
-// component that joins all tokens (ByteLevel, Fuse), fragments of that joined token. It emits what
-// later tokens cannot change. flush emits the rest.
+// component that joins all tokens (ByteLevel, Fuse), fragments of that joined token. It emits the text
+// that later tokens cannot change. flush emits the rest.
 type stage interface {
 	push(s string, out func(string))
 	flush(out func(string))

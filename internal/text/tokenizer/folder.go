@@ -90,7 +90,7 @@ func (f *Files) convert(dir string) error {
 	return fmt.Errorf("tokenizer: %w: %s has neither %s nor one of %s", fs.ErrNotExist, dir, tokenizerFile, strings.Join(names, ", "))
 }
 
-// settings returns what tokenizer_config.json and special_tokens_map.json say.
+// settings returns the settings in tokenizer_config.json and special_tokens_map.json.
 func (f *Files) settings() (s vocabfile.Settings, err error) {
 	var specials map[string]json.RawMessage
 	for _, part := range []struct {

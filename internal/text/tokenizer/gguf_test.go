@@ -299,7 +299,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 	}
 }
 
-// FuzzGGUF: a file with any metadata is refused, or loads and decodes what it encodes.
+// FuzzGGUF: a file with any metadata is refused, or it loads, and decoding inverts encoding.
 func FuzzGGUF(f *testing.F) {
 	const p = "tokenizer.ggml."
 	for _, kind := range []string{"llama", "gpt2", "gemma4"} {

@@ -262,8 +262,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// FuzzText: byte-level tokenizers decode what they encode. No tokenizer panics, and literal text
-// never produces a special token.
+// FuzzText: decoding inverts the encoding of byte-level tokenizers. No tokenizer panics, and literal
+// text never produces a special token.
 func FuzzText(f *testing.F) {
 	var g goldenFile
 	readJSON(f, "testdata/hf/llama.golden.json", &g)

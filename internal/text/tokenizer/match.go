@@ -73,7 +73,7 @@ func (v inverted) match(s string, b *searches, yield func(int, int, bool) error)
 func parsePattern(n node) matcher {
 	o := n.object()
 	if len(o.fields) != 1 {
-		panic(attempt.Failure{Err: invalid(n.path, `wants exactly one of "String" and "Regex"`)})
+		panic(attempt.Failure{Err: invalid(n.path, `must have exactly one of "String" and "Regex"`)})
 	}
 	if _, ok := o.fields["String"]; ok {
 		s := o.at("String").str()

@@ -119,8 +119,8 @@ func (m *bpe) addBytes(add func(int32), char string) bool {
 
 // merge joins neighbours, lowest rank first, until no merge applies, in O(n log n).
 //
-// A heap entry may be outdated. Like the library, it is dropped only if the current pair
-// at its position produces another token than the entry says.
+// A heap entry may be outdated. Like the library, it is dropped only if the current pair at its
+// position produces another token than that of the entry.
 func (m *bpe) merge(dst []int32, s *mergeScratch, literal bool) []int32 {
 	s.heap = s.heap[:0]
 	offer := func(pos, next int32) {

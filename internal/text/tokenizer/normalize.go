@@ -40,7 +40,7 @@ func (ns normalizers) apply(p piece) (piece, error) {
 	return p, nil
 }
 
-// maxText returns the maximum length of what components may produce from s.
+// maxText returns the maximum length of the text that components may produce from s.
 func maxText(s string) int { return maxGrowth*len(s) + 4*maxContent }
 
 func insertion(n node) string {

@@ -20,7 +20,7 @@ const (
 )
 
 // translateRegex translates a pattern from Oniguruma's Ruby syntax, which tokenizer.json
-// files use, to regexp2's .NET-like syntax. It refuses what would silently change its
+// files use, to regexp2's .NET-like syntax. It refuses constructs that would silently change their
 // meaning.
 //
 // The differences: \w (word characters), \h (hexadecimal), (?m) (dot matches newline),

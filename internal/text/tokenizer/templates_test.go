@@ -45,7 +45,7 @@ func readTemplateGoldens(t *testing.T) (g templateGoldens) {
 // TestTemplatesOfFamilies: for chats with systems, tools, results, thoughts and generated turns,
 // the prompts equal those of transformers' apply_chat_template, byte for byte. The templates
 // resemble those of Llama 3, Qwen 2.5, 3 and 3.5, Mistral, Mixtral, DeepSeek V2, V3 and R1, and Gemma 3 and 4.
-// What transformers refuses is refused.
+// Chats that transformers refuses are refused.
 func TestTemplatesOfFamilies(t *testing.T) {
 	g := readTemplateGoldens(t)
 	if len(g.Templates) < 21 {

@@ -297,8 +297,8 @@ func (a *gemmaArgs) begin(b *strings.Builder, quote string) {
 	a.quote = quote
 }
 
-// lead writes what goes before a value, and reports whether it is the name of a member. With member
-// it must not be: a member without a name gets an empty one.
+// lead writes the punctuation before a value, and reports whether the value is the name of a member.
+// With member it must not be: a member without a name gets an empty one.
 func (a *gemmaArgs) lead(b *strings.Builder, member bool) (name bool) {
 	if a.expect == aColon { // a value without a colon
 		b.WriteByte(':')
@@ -321,7 +321,7 @@ func (a *gemmaArgs) lead(b *strings.Builder, member bool) (name bool) {
 	return !member
 }
 
-// next sets what may follow a bracket or a comma.
+// next sets the elements that may follow a bracket or a comma.
 func (a *gemmaArgs) next() {
 	a.expect = aValue
 	if len(a.stack) > 0 && a.stack[len(a.stack)-1] == '{' {

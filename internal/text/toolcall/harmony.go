@@ -191,7 +191,7 @@ func (h *harmony) arguments(out *[]Piece) bool {
 	return done
 }
 
-// body passes on the text of a message, or skips what follows the arguments of a call.
+// body passes on the text of a message, or skips the text after the arguments of a call.
 func (h *harmony) body(out *[]Piece) bool {
 	at, mark, keep := len(h.buf), "", 0
 	for _, m := range harmonyBreaks {

@@ -58,7 +58,7 @@ func (m *match) str() (text string, ok bool) {
 	return "", false
 }
 
-// separators skips what may be before and between calls, and returns the rest.
+// separators skips the text that is allowed before and between calls, and returns the rest.
 func (m *match) separators(p *Parser) string {
 	marks, set := []string{fence, pythonTag, pythonStart, pythonEnd}, blanks+",;[]"
 	switch p.family {

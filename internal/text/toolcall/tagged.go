@@ -280,7 +280,7 @@ func (t *tagged) parameter(out *[]Piece, s string) bool {
 		}
 		return t.drop(out)
 	}
-	isString := "" // DSML says whether the value is text
+	isString := "" // DSML has an attribute for text values
 	if t.keyEnd == "" {
 		key, isString, _ = strings.Cut(key, ` string=`)
 		key = strings.Trim(key, " \t\r\n\"'")
@@ -315,7 +315,7 @@ func (t *tagged) drop(out *[]Piece) bool {
 }
 
 // textOf reads a value up to the end mark that a parameter, or the end of the call, follows. A value
-// may contain the mark. At the end of the answer the last mark counts, or what ends the call.
+// may contain the mark. At the end of the answer the last mark counts, or the end of the call.
 func (t *tagged) textOf(s string) (value string, n int, found bool) {
 	for at := t.seen; ; {
 		i := strings.Index(s[at:], t.valueEnd)

@@ -9,7 +9,7 @@ import (
 // joined output of take and end is valid JSON. Valid input is copied unchanged. Repairs:
 //
 //   - control characters in strings are escaped, and the backslash of an unknown escape is doubled;
-//   - a quote in a string that cannot end it, judging by what follows, is escaped;
+//   - a quote in a string that cannot end it, judging by the text after it, is escaped;
 //   - single quotes, unquoted names and words, numbers and words of Python and JavaScript;
 //   - comments, extra commas, missing commas, colons and values;
 //   - strings and brackets that are open at the end of the call.
@@ -196,7 +196,7 @@ func (w *writer) comment(s string, final bool) (n int, is verdict) {
 	return n, yes
 }
 
-// next sets what may follow a bracket or a comma.
+// next sets the elements that may follow a bracket or a comma.
 func (w *writer) next() {
 	w.expect = aValue
 	if w.stack[len(w.stack)-1] == '{' {

@@ -137,7 +137,7 @@ func escape(b *strings.Builder, s string, final bool) (n int, goOn verdict) {
 	return 1, yes
 }
 
-// endsString reports whether a quote ends its string, judging by what follows.
+// endsString reports whether a quote ends its string, judging by the text after it.
 func (w *writer) endsString(s string, final bool) verdict {
 	if w.name {
 		return yes

@@ -92,7 +92,7 @@ func TestPlotFiles(t *testing.T) {
 			}
 		}
 		if !strings.Contains(texts.String(), "fry & <co>, 4096-token prompts, 20 samples a task") {
-			t.Errorf("%s.svg says %s", name, texts.String())
+			t.Errorf("%s.svg has %s", name, texts.String())
 		}
 	}
 }

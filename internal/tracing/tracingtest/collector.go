@@ -26,7 +26,7 @@ func New(t testing.TB) *Collector {
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
 		if err != nil {
-			t.Errorf("what was sent to the collector cannot be read: %v", err)
+			t.Errorf("a message to the collector cannot be read: %v", err)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -23,8 +23,8 @@ func Path(version int) string {
 	return filepath.Join("testdata", "wire", fmt.Sprintf("v%d.txt", version))
 }
 
-// Check fails the test when a format is not what the record of wire.Version says. With
-// -record-wire it writes the record instead, unless git has one for this version.
+// Check fails the test if a format differs from the record of wire.Version. With -record-wire it writes
+// the record instead, unless git has one for this version.
 func Check(t *testing.T, forms ...Form) {
 	t.Helper()
 	path := Path(wire.Version)
@@ -80,7 +80,7 @@ func compare(record string, forms []Form) (complaints []string) {
 		case !known:
 			complaints = append(complaints, fmt.Sprintf("%q is not in the record of wire version %d", f.Name, wire.Version))
 		case old != now:
-			complaints = append(complaints, fmt.Sprintf("%q is not what wire version %d has:%s", f.Name, wire.Version, diff(old, now)))
+			complaints = append(complaints, fmt.Sprintf("%q differs from the record of wire version %d:%s", f.Name, wire.Version, diff(old, now)))
 		}
 	}
 	for name := range was {

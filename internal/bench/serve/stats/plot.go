@@ -18,7 +18,7 @@ type Line struct {
 	Summary *Summary
 }
 
-// colors of lines, which people with a colour vision deficiency can tell apart (Okabe and Ito).
+// colors of lines. People with a colour vision deficiency can distinguish them (Okabe and Ito).
 var colors = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"}
 
 // SVG draws the cumulative distributions of TTFT, TPOT, ITL and E2E, one line per load.

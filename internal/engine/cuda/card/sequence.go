@@ -9,7 +9,8 @@ import (
 
 // Sequence collects operations, and puts them into the card's stream together. Operations that repeat
 // become a graph, which one call of the driver starts. An operation is a comparable struct; equal ones
-// have the same kernels and arguments. Kernels read from memory what changes from step to step.
+// have the same kernels and arguments. Kernels read from memory the values that change from step to
+// step.
 type Sequence struct {
 	card  *Card
 	ops   []launch.Operation
@@ -69,7 +70,7 @@ func (s *Sequence) find() *repeated {
 	return r
 }
 
-// remember makes the operations known, and forgets those that were used longest ago.
+// remember adds the operations to the known ones, and drops the least recently used ones.
 func (s *Sequence) remember() {
 	if len(s.known) == maxRepeated {
 		s.forget(s.known[maxRepeated-1:])

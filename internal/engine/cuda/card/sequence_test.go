@@ -53,7 +53,7 @@ func TestCardSequence(t *testing.T) {
 	if len(s.known) != 1 || s.known[0].graph == nil || len(s.known[0].ops) != 2 {
 		t.Errorf("after four equal sequences: %+v", s.known)
 	}
-	for i := range n { // the first is forgotten
+	for i := range n { // the first is dropped
 		add(i)
 		add(i)
 		add(i)

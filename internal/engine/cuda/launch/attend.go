@@ -28,7 +28,7 @@ type Attend struct {
 	N        int
 	Slots    int          // the largest Row.Slot of the rows, plus 1
 	Prompt   bool         // one sequence, successive slots
-	Rotation Rotation     // or zero; if Rotates: keys and values follow the queries, and attention also does what RopeWrite does
+	Rotation Rotation     // or zero; if Rotates: keys and values follow the queries, and attention also does the work of RopeWrite
 	Parts    int          // thread blocks that share a run: 1 or 4; 0 chooses
 	Scratch  cuda.Pointer // ScratchBytes; unused by a prompt
 	Out      cuda.Pointer // needed without To, for a prompt, and if HeadDim is not a multiple of 32

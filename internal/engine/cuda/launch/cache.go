@@ -12,7 +12,7 @@ import (
 // Row has the fields of one row (token) of a step that kernels read. The card's memory holds an array of
 // rows, 16 bytes each, little-endian.
 type Row struct {
-	Slot   uint32 // slot of the row's own key and value: the row sees slots [0, Slot]
+	Slot   uint32 // slot of the row's own key and value: the row attends to slots [0, Slot]
 	Table  uint32 // index in Cache.Tables of the block list of the sequence's first cache and KV head
 	Stride uint32 // entries from the list of one KV head to the next
 	_      uint32
@@ -89,7 +89,8 @@ func (c Cache) suffix(heads int) (string, error) {
 	return name, nil
 }
 
-// Rotation is what queries and keys need before attention: norms by QNorm and KNorm, and the rotation.
+// Rotation describes the changes of queries and keys before attention: norms by QNorm and KNorm, and
+// the rotation.
 type Rotation struct {
 	Cos, Sin     cuda.Pointer // (N, HeadDim/2)
 	QNorm, KNorm cuda.Pointer // (HeadDim), or 0

@@ -71,7 +71,7 @@ func TestCallsRefuse(t *testing.T) {
 	}
 }
 
-// Packed weights have every element of a row where the layout says.
+// Packed weights have every element of a row at its place in the layout.
 func TestPack(t *testing.T) {
 	const rows, cols = 83, 96 // 6 panels: a group of 4, and 2
 	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_0} {

@@ -8,8 +8,8 @@ import (
 // Mass adds to Out the attention that slots receive from N rows with queries Q[i*LdQ:] (Heads*HeadDim), as
 // tensor.AttentionMass. Row i pays it to the slots [0, Row.Slot] of its sequence.
 //
-// Rows of a prompt (Prompt) are successive tokens of one sequence: Out is (KVHeads, Ld), and they are added
-// to what it holds. Otherwise Out is (N, KVHeads, Ld), and each row begins at 0.
+// Rows of a prompt (Prompt) are successive tokens of one sequence: Out is (KVHeads, Ld), and they are
+// added to its values. Otherwise Out is (N, KVHeads, Ld), and each row begins at 0.
 type Mass struct {
 	Cache
 	Q       cuda.Pointer

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// What only ranks of several compute.
+// rankComparisons compare the operations that a single rank does not need.
 var rankComparisons = []comparison{
 	{"bias after a sum of ranks", []string{"add_bias"}, (*card).biases},
 }

@@ -1,5 +1,5 @@
-// Package probe examines the graphics cards of a machine: what they are, how fast their memory and
-// their bus are, and whether they compute the same bits as the CPU.
+// Package probe examines the graphics cards of a machine: model and memory, speed of the memory and the
+// bus, and whether they compute the same bits as the CPU.
 package probe
 
 import (
@@ -31,8 +31,8 @@ type Device struct {
 	Memory          int64  `json:"memory_bytes"`
 	Free            int64  `json:"free_bytes"`
 
-	// Problem says why Shoal does not use the card: it is too old, in exclusive use, or it computed
-	// other bits than the CPU.
+	// Problem is the reason why Shoal does not use the card: it is too old, in exclusive use, or it
+	// computed other bits than the CPU.
 	Problem string `json:"problem,omitempty"`
 	// Bits is true if every kernel gave the bits of the CPU.
 	Bits bool `json:"same_bits"`

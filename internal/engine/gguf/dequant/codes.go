@@ -2,7 +2,7 @@ package dequant
 
 import "github.com/shoal-llm/shoal/internal/engine/gguf"
 
-// HasCodes reports whether Codes knows the type.
+// HasCodes reports whether Codes supports the type.
 func HasCodes(t gguf.Type) bool { return t == gguf.MXFP4 || t == gguf.IQ4_NL || t == gguf.IQ4_XS }
 
 // Codes returns the 32 elements of a row from lo on, a multiple of 32, as integers with one scale.

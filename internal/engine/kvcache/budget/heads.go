@@ -6,9 +6,9 @@ import (
 )
 
 // Heads divides the slots of a layer among its KV heads (Ada-KV, arXiv 2407.11550, algorithm 1): heads
-// whose attention is spread over many tokens get more. The tokens with the most votes in the layer stay,
-// whatever their head. So the sum of the votes that stay is as large as it can be. Then each head's budget
-// is mixed with the mean, since a head with too few tokens loses them all (the safeguard of section 4.2).
+// whose attention is spread over many tokens get more. The tokens with the most votes among all heads
+// of the layer stay. So the sum of the kept votes is maximal. Then each head's budget is mixed with the
+// mean, since a head with too few tokens loses them all (the safeguard of section 4.2).
 //
 // Budgets move in blocks of tokens. So the memory of a layer is that of equal budgets.
 type Heads struct {

@@ -11,12 +11,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
 
-// lagKV keeps prompt tokens whose keys and values differ most from what follows them (LagKV, arXiv
-// 2504.04704, section 3). It reads no queries. After the first sink tokens the prompt is cut into partitions of
-// lag tokens. Within the range that the next partition has in each channel, a token's elements vary by their
-// standard deviation over the channels. The softmax of the deviations of a partition is a token's score, of keys
-// and of values, and both are averaged. Each partition then keeps equally many, its highest. The last whole
-// partition and the tokens after it stay. Of sink, lag and topk tokens in all, these come first.
+// lagKV keeps prompt tokens whose keys and values differ most from those of later tokens (LagKV, arXiv
+// 2504.04704, section 3). It reads no queries. After the first sink tokens the prompt is cut into
+// partitions of lag tokens. Within the range that the next partition has in each channel, a token's
+// elements vary by their standard deviation over the channels. The softmax of the deviations of a
+// partition is a token's score, of keys and of values, and both are averaged. Each partition then keeps
+// equally many, its highest. The last whole partition and the tokens after it stay. Of sink, lag and
+// topk tokens in all, these come first.
 //
 // A prompt of fewer than two partitions keeps its newest tokens. Generated tokens stay; the paper goes on to
 // compress them.

@@ -50,7 +50,8 @@ func (x leadingScores) SelectSlots(l tensor.KVLayout, index [][]byte, n int, q k
 	return chosen(best, x.budget-1, s)
 }
 
-// highest is for each slot the highest of its scores, [Heads][n], each less what by returns of its head's.
+// highest returns for each slot the highest of its scores [Heads][n]. The result of by for a head is
+// subtracted from the head's scores before.
 func highest(scores []float32, n int, q kvcache.Queries, s *tensor.AttnScratch, by func(row []float32, head int) float32) []float32 {
 	best := s.Row(n)
 	for i := range best {

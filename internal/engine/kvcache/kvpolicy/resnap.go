@@ -15,8 +15,9 @@ import (
 // never has more than topk, every and obs slots, and its answer may be endless.
 //
 // The marks of the tokens that leave are their scores: -1 for the last one, -2 for the one before it, and
-// so on. Other scores are votes. So they follow from what the cache has read and generated, and a lost
-// cache is replayed to the same bits. In decode the softmax runs over the slots that a query reads.
+// so on. Other scores are votes. So they follow from the prompt and the generated tokens alone, and a
+// lost cache is replayed to the same bits. In decode the softmax runs over the slots that a query
+// reads.
 var resnap = method.Method{Name: "resnap", Params: []method.Param{method.Size("topk", 704, 0), method.Size("every", 256, 1),
 	method.Size("obs", 64, 1), method.Odd("pool", 7)}, Parts: func(v []int) kvcache.Parts {
 	of := windowVotes(v[2], v[3], ofPrefix, 0, v[2])

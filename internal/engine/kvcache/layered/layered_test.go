@@ -25,9 +25,9 @@ func parse(t *rapid.T, spec string) *kvcache.Policy {
 	return p
 }
 
-// A socket that reads layer by layer allocates exactly what CacheBytes counts, for any prompt, groups
-// of layers, blocks of the prefix cache at its beginning, and sweeps. Layers give the rows of a prompt
-// that was read in chunks.
+// A socket that reads layer by layer allocates exactly the bytes that CacheBytes returns, for any
+// prompt, groups of layers, blocks of the prefix cache at its beginning, and sweeps. Layers give the
+// rows of a prompt that was read in chunks.
 func TestCacheBytesAreExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := kvcache.Geometry{Layers: rapid.IntRange(1, 5).Draw(t, "layers"), KVHeads: 3, Group: 2, Layout: layout}

@@ -23,12 +23,12 @@ var (
 // Arena is the cache memory of one socket: blocks cut from slabs that are mapped outside the Go
 // heap, under one byte ledger.
 //
-// The ledger counts the bytes of the blocks in use and what Charge adds for slot tables. It
-// never exceeds the budget. A free block is reused before a new slab is mapped, and a slab whose
-// blocks are all free is unmapped at once. So the resident memory of the arena stays below the
-// largest ledger value since (on Linux plus less than a huge page, 2 MiB, per block size), and
-// falls when sequences end. Blocks of different sizes come from different slabs. A block may have
-// several holders (Retain): it counts once, and is freed when the last one releases it.
+// The ledger counts the bytes of the blocks in use and those that Charge adds for slot tables. It never
+// exceeds the budget. A free block is reused before a new slab is mapped, and a slab whose blocks are
+// all free is unmapped at once. So the resident memory of the arena stays below the largest ledger
+// value since (on Linux plus less than a huge page, 2 MiB, per block size), and falls when sequences
+// end. Blocks of different sizes come from different slabs. A block may have several holders (Retain):
+// it counts once, and is freed when the last one releases it.
 //
 // One owner allocates and frees. All methods may be called concurrently.
 type Arena struct {
@@ -58,7 +58,7 @@ type Stats struct {
 	Budget    int64 // limit of Used
 	Used      int64 // blocks in use and charged tables, each counted once
 	Shared    int64 // part of Used: blocks with several holders
-	Evictable int64 // part of Used: what is freed when all registered holders release it
+	Evictable int64 // part of Used: bytes that become free when all registered holders release them
 	Peak      int64 // the largest Used so far
 	Mapped    int64 // address space of all slabs; untouched pages are not resident
 	Returned  int64 // address space returned to the system since the start
@@ -183,7 +183,7 @@ func (a *Arena) evictable() (bytes int64) {
 	return bytes
 }
 
-// Register makes what a holder holds count as evictable, until Unregister.
+// Register makes the blocks of a holder count as evictable, until Unregister.
 func (a *Arena) Register(h Holder) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package memory holds the memory of caches: an [Arena] of blocks under one byte ledger, in the memory
 // of the host or of a device, such as a graphics card.
 //
-// A block on a device is a handle: a slice of address space that the host can neither read nor write. The
-// device knows a block by its offset in that space. The host moves rows through a [Window], which
+// A block on a device is a handle: a slice of address space that the host can neither read nor write.
+// The device finds a block by its offset in that space. The host moves rows through a [Window], which
 // copies one block at a time. An arena in host memory has no Remote, and its windows copy nothing.
 package memory
 

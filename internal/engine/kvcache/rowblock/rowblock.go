@@ -37,7 +37,7 @@ const (
 	Rows
 	// Queries is one row: the queries of the observation window.
 	Queries
-	// Index is one row: what a PromptIndex moves with a prompt.
+	// Index is one row: the data of a PromptIndex that moves with a prompt.
 	Index
 	// Staged is Rows of the running step. Its slots are positions.
 	Staged
@@ -48,8 +48,8 @@ const (
 	// State is one row: the state of a recurrent layer after as many tokens as the block has
 	// slots. Recurrent layers are numbered after those with rows.
 	State
-	// Records is what the tokens of the running step add to all recurrent states. Its slots are
-	// positions. The first head of layer 0 has it.
+	// Records are the contributions of the running step's tokens to all recurrent states. Their slots
+	// are positions. The first head of layer 0 has it.
 	Records
 
 	lastPlane = Records
@@ -61,8 +61,8 @@ type Shape struct {
 	Slots int // slots that a row covers; 0: the plane has one row for any number of slots
 }
 
-// Shaper returns the shape of a plane. Layers may differ. All sockets compute the same for a
-// sequence, so that a receiver knows the size of what must come.
+// Shaper returns the shape of a plane. Layers may differ. All sockets compute the same shapes for a
+// sequence, so a receiver can check the size of a block.
 type Shaper interface {
 	RowShape(layer, head int, plane Plane) Shape
 }
@@ -192,7 +192,7 @@ func (b Block) Cut(in []byte, of Shaper) (body, rest []byte, err error) {
 	return in[HeaderBytes:size], in[size:], nil
 }
 
-// Store stores this block, with which in starts, and returns what follows it.
+// Store stores this block, with which in starts, and returns the bytes after it.
 func (b Block) Store(in []byte, to Sink) (rest []byte, err error) {
 	body, rest, err := b.Cut(in, to)
 	if err != nil {

@@ -66,8 +66,8 @@ func TestRowBlock(t *testing.T) {
 	}
 }
 
-// FuzzRowBlock: a header that is accepted has bounded, ordered numbers, and is what Append writes.
-// Only the expected block reaches the cache.
+// FuzzRowBlock: a header that is accepted has bounded, ordered numbers, and equals the one that Append
+// writes. Only the expected block reaches the cache.
 func FuzzRowBlock(f *testing.F) {
 	seed, err := toyBlock.Append(nil, toyRows{})
 	if err != nil {

@@ -357,7 +357,7 @@ func TestLeading(t *testing.T) {
 	}
 }
 
-// Models whose keys do not become smaller as factors are refused, with what to do.
+// Models whose keys do not become smaller as factors are refused with advice.
 func TestLowRankIsRefused(t *testing.T) {
 	plain, latent := kvcache.Geometry{Layers: 1, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}},
 		kvcache.Geometry{Layers: 1, KVHeads: 1, Units: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 96, VDim: 64, Latent: true}}

@@ -22,8 +22,8 @@ import (
 // of a chunk is the largest over the query heads that share its KV head. The earlier chunk wins a
 // tie, among outliers too. The paper chooses the outliers of the prompt and never indexes generated
 // tokens. Here a chunk gets a landmark as soon as local whole chunks follow it, and the outliers
-// are those of all chunks with a landmark. So a choice is a pure function of the keys, whatever was
-// written, undone or handed over before.
+// are those of all chunks with a landmark. So a choice is a pure function of the keys, independent of
+// earlier writes, rollbacks and hand-overs.
 //
 // Landmarks are float32 if the cache is, otherwise bfloat16. With int8=1 they take one byte per
 // element and a scale: half of the index, and of its bytes that a step reads.

@@ -125,7 +125,7 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 				for layer := range 2 {
 					blocks, n, mask := s.View(layer, 1, at, q, tensor.Score{Scale: 0.5}, nil, new(tensor.AttnScratch))
 					if most := s.Read(layer, 1); len(blocks) > most || most > len(s.Blocks(layer, 1)) {
-						r.Fatalf("layer %d: %d of %d blocks are viewed, at most %d were said", layer, len(blocks), len(s.Blocks(layer, 1)), most)
+						r.Fatalf("layer %d: %d of %d blocks are viewed, the announced maximum is %d", layer, len(blocks), len(s.Blocks(layer, 1)), most)
 					}
 					if layer < p.Skip || (at+1)/m.chunk-m.local <= m.chunks+m.outliers {
 						if n != at+1 || mask != nil || &blocks[0][0] != &s.Blocks(layer, 1)[0][0] {

@@ -45,7 +45,8 @@ func (x index) place(i int) []byte {
 	return x.blocks[i/tensor.BlockSlots][x.l.LandmarkBytes(x.kind)+i%tensor.BlockSlots*placeBytes:]
 }
 
-// begin returns the start of what centroid i represents: a slot, or for a coarse centroid a fine one.
+// begin returns the first slot of the keys that centroid i represents, or for a coarse centroid the
+// first fine one.
 func (x index) begin(i int) int { return int(binary.LittleEndian.Uint32(x.place(i))) }
 
 // keys returns the number of keys that centroid i represents.

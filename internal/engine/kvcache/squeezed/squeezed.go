@@ -69,7 +69,7 @@ func (c clusters) tailOf(prompt int) int {
 	if c.arranged(prompt) == 0 {
 		return 0
 	}
-	return c.tail // what is before it may be too short to cluster
+	return c.tail // the tokens before it may still be too few to cluster
 }
 
 // Page implements Selector: tokens are selected one by one.

@@ -182,8 +182,8 @@ func quantileNaive(shares [][]float64, sizes [][]int, thousandths int) float64 {
 	return all[(len(all)*thousandths+999)/1000-1]
 }
 
-// A step attends to what the paper's plain form selects, in each head by its own clusters, and to
-// everything after them. Tokens that are written and undone in between change nothing.
+// A step attends to the tokens that the paper's plain form selects, in each head by its own clusters,
+// and to all tokens after the clusters. Tokens that are written and undone in between change nothing.
 func TestSqueezedEqualsNaive(t *testing.T) {
 	g := kvcache.Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
 	for _, p := range []*kvcache.Policy{Method.Of(100, 1, 800, 8, 5, 1000), Method.Of(200, 2, 700, 3, 9, 1000),

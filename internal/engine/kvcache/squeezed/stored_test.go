@@ -12,8 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// indexed prepares and hands over a prompt of noise with stored results, and returns what its owner's
-// index is.
+// indexed prepares and hands over a prompt of noise with stored results, and returns its owner's index.
 func indexed(t *testing.T, p *kvcache.Policy, g kvcache.Geometry, tokens int, stored *results.Prompt) (index []byte) {
 	t.Helper()
 	a, heads := memory.NewArena(1<<30), tensor.Span{Lo: 0, Hi: g.KVHeads}
@@ -114,7 +113,7 @@ func FuzzLabels(f *testing.F) {
 			return
 		}
 		if got := encodeLabels(nil, labels); !bytes.Equal(got, src) {
-			t.Fatalf("%v is not what was read", labels)
+			t.Fatalf("%v differs from the read index", labels)
 		}
 		members := membersOf(labels)
 		if len(members) > c.most(0, len(labels)) {

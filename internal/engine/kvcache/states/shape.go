@@ -1,5 +1,5 @@
-// Package states holds the recurrent states of a sequence: what layers with the gated delta rule, Mamba-2
-// or a short convolution have instead of keys and values (docs/decisions/cache-layout.md).
+// Package states holds the recurrent states of a sequence. Layers with the gated delta rule, Mamba-2 or
+// a short convolution have them instead of keys and values (docs/decisions/cache-layout.md).
 //
 // A [Set] is the states of one sequence on one socket, one [State] for each KV head of each recurrent
 // layer. Sockets divide the states as they divide KV heads.
@@ -18,7 +18,7 @@ type Shape struct {
 	ValueHeads int // a multiple of KeyHeads; value head h reads key head h/(ValueHeads/KeyHeads)
 	KeyDim     int // 0: the convolution alone has a state
 	ValueDim   int
-	Taps       int // tokens that the convolution sees, the newest included
+	Taps       int // tokens in the window of the convolution, the newest included
 }
 
 // Group returns the number of value heads of a key head.

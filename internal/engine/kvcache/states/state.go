@@ -144,7 +144,7 @@ func (s *State) Read(dst []byte, tokens int) error {
 	return nil
 }
 
-// Write stores what Read copied, after a number of tokens.
+// Write sets the state after a number of tokens, in the form of Read.
 func (s *State) Write(src []byte, tokens int) {
 	copy(s.moved(), src)
 	s.Advanced(tokens)

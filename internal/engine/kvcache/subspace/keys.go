@@ -1,5 +1,5 @@
 // Package subspace scores cached tokens by a few components of their keys, in the basis of the subspace
-// that has most of them. Loki and InfiniGen choose by such scores what a step reads.
+// that has most of them. Loki and InfiniGen choose the tokens of a step by such scores.
 package subspace
 
 import (
@@ -8,9 +8,9 @@ import (
 )
 
 // Keys is the index of one head's keys: of each key its leading components. The basis is computed from
-// the first Calibration keys of the sequence. So the index is a pure function of the stored keys, whatever
-// was written, undone or moved before, and wherever the prompt ends. There is no index until these keys
-// are stored.
+// the first Calibration keys of the sequence. So the index is a pure function of the stored keys,
+// independent of earlier writes, rollbacks and moves, and of the end of the prompt. There is no index
+// until these keys are stored.
 //
 // A block of the index has the components of tensor.BlockSlots keys, laid out as landmarks, and one piece
 // of the basis. The first blocks together have all of it.

@@ -165,7 +165,7 @@ func (s *Saved) list() {
 // add registers a file, and removes the previous file of its session.
 func (s *Saved) add(f *savedFile) {
 	s.mu.Lock()
-	old := s.forget(s.files[f.Key])
+	old := s.drop(s.files[f.Key])
 	s.uncount(f.path) // it replaced a file of this name
 	s.files[f.Key] = s.order.PushBack(f)
 	s.mu.Unlock()
@@ -174,8 +174,8 @@ func (s *Saved) add(f *savedFile) {
 	}
 }
 
-// forget drops a file from the index. Its bytes count until unlink has removed it. s.mu must be held.
-func (s *Saved) forget(at *list.Element) *savedFile {
+// drop removes a file from the index. Its bytes count until unlink has removed it. s.mu must be held.
+func (s *Saved) drop(at *list.Element) *savedFile {
 	if at == nil {
 		return nil
 	}
@@ -210,7 +210,7 @@ func (s *Saved) removeOldest() bool {
 		return false
 	}
 	s.mu.Lock()
-	f := s.forget(s.order.Front())
+	f := s.drop(s.order.Front())
 	if f != nil {
 		s.stats.Removed++
 	}
@@ -226,7 +226,7 @@ func (s *Saved) Remove(k Key) (files func() error) {
 	}
 	ordered, prefix := s.now(), hex.EncodeToString(k[:])+"-"
 	s.mu.Lock()
-	s.forget(s.files[k])
+	s.drop(s.files[k])
 	var paths []string
 	for path := range s.gone {
 		if strings.HasPrefix(filepath.Base(path), prefix) {
@@ -284,7 +284,7 @@ func (s *Saved) Sweep() {
 	for at := s.order.Front(); at != nil; {
 		next := at.Next()
 		if at.Value.(*savedFile).Until <= now.UnixMilli() {
-			s.forget(at)
+			s.drop(at)
 		}
 		at = next
 	}
@@ -331,7 +331,8 @@ func (s *Saved) Sweep() {
 // savedDeserted is the time after which the caches of a process that is gone are removed.
 const savedDeserted = 24 * time.Hour
 
-// folders calls got with the folder of each process that is wanted. It returns the errors of those that cannot be listed.
+// folders calls got for each process's folder for which wanted returns true. It returns the errors of
+// folders that cannot be listed.
 func (s *Saved) folders(wanted func(dir string) bool, got func(dir string, entries []fs.DirEntry)) (failed error) {
 	list, err := s.entries(s.root)
 	if err != nil {
@@ -441,7 +442,7 @@ func (s *Saved) unlink(path string) error {
 	return nil
 }
 
-// fail counts and logs an error of the disk or of a file. what is the failed operation.
+// fail counts and logs an error of the disk or of a file. The failed operation is named by what.
 func (s *Saved) fail(what, path string, err error) {
 	s.mu.Lock()
 	s.stats.Failed++

@@ -277,7 +277,7 @@ func (r *SavedReader) bad(err error) error {
 	r.s.mu.Lock()
 	at := r.s.files[r.key]
 	if at != nil && at.Value.(*savedFile).path == r.path {
-		r.s.forget(at)
+		r.s.drop(at)
 	}
 	r.s.mu.Unlock()
 	_ = r.s.unlink(r.path)

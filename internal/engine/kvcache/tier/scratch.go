@@ -52,7 +52,7 @@ type Medium interface {
 	io.Closer
 }
 
-// ready is a Medium that can return bytes without waiting. false: it cannot, or does not know.
+// ready is a Medium that can read bytes without waiting. ReadReady returns false if it might wait.
 type ready interface {
 	ReadReady(b []byte, at int64) bool
 }

@@ -93,7 +93,7 @@ func TestProcesses(t *testing.T) {
 		}
 		for at, k := range keys {
 			if finds(t, c, k, at, cut.heads) != (at < cut.want) {
-				t.Errorf("heads %v of block %d: not as Has said", cut.heads, at)
+				t.Errorf("heads %v of block %d: not those of Has", cut.heads, at)
 			}
 		}
 	}

@@ -20,16 +20,16 @@ func (e Edges) Between(prompt int) tensor.Span {
 }
 
 // Count adds to votes[slot] the attention that slot receives from n successive query tokens of g heads,
-// the first at position first; q[i*ldq:] is [g][KDim]. The softmax runs over all slots that a token sees.
-// With a non-empty span it runs over those of the span only, which alone get votes.
+// the first at position first; q[i*ldq:] is [g][KDim]. The softmax runs over all slots up to the
+// token's own. With a non-empty span it runs over those of the span only, which alone get votes.
 func Count(votes, q []float32, ldq, n, first, g int, score tensor.Score, l tensor.KVLayout, blocks [][]byte,
 	among tensor.Span, s *tensor.AttnScratch) {
 	if among.Len() <= 0 {
 		tensor.AttentionMass(votes, q, ldq, n, first, g, score, l, blocks, s)
 		return
 	}
-	// Each row of the softmax is divided by what it gives to the span. A sink of the model is a factor
-	// of the whole row, so any head's will do.
+	// Each row of the softmax is divided by its sum over the span. A sink of the model is a factor of
+	// the whole row, so the sink of any head gives the same quotient.
 	row := make([]float32, first+n)
 	for i := range n {
 		hi := min(among.Hi, first+i+1)

@@ -10,7 +10,7 @@ func Slots(window int) int { return Blocks(window) * tensor.BlockSlots }
 // Blocks returns the number of blocks of a ring.
 func Blocks(window int) int { return (window+tensor.BlockSlots-2)/tensor.BlockSlots + 1 }
 
-// Oldest returns the first position that position pos sees in a layer with a window, or in chunks of its size.
+// Oldest returns the first position in the window of position pos, or in its chunk of that size.
 func Oldest(window, pos int, chunks bool) int {
 	if chunks {
 		return pos - pos%window

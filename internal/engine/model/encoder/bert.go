@@ -55,7 +55,7 @@ func readXLMRoberta(f *model.Fields, c *model.Config) {
 	}
 }
 
-// readEncoder sets what all encoders share.
+// readEncoder sets the fields that all encoders share.
 func readEncoder(f *model.Fields, c *model.Config) {
 	c.Headless, c.NonCausal, c.MeanNorm = true, true, true
 	c.Activation = tensor.GELU
@@ -92,8 +92,9 @@ func bare(name string) string {
 	return name
 }
 
-// renamed applies a family's names to a tensor without its prefix. A tensor that they do not know keeps
-// its name; if that begins with "model.", it may be one of this package's names.
+// renamed applies a family's names to a tensor without its prefix. An unknown name without its prefix
+// is returned. An unknown name that begins with "model." stays whole, since it may be one of this
+// package's.
 func renamed(name string, rename func(module, part string) (string, bool)) string {
 	rest := bare(name)
 	module, part := cutLast(rest)

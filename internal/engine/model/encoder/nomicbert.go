@@ -8,7 +8,7 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 //	x = LayerNorm(x + O attention(RoPE(Q x), RoPE(K x), V x), AttnOut)
 //	x = LayerNorm(x + Down (SiLU(Gate x) * Up x), FFNOut)
 //
-// Files of the hub have the older names of GPT-2's settings, and q, k and v in one matrix.
+// Files of the hub have GPT-2's names of settings, and q, k and v in one matrix.
 func init() {
 	model.Register(model.Family{
 		Name: "NomicBertModel", Tiny: tiny(map[string]any{"hidden_act": "silu"}),

@@ -235,7 +235,7 @@ func TestConfigRefusals(t *testing.T) {
 		}
 		for _, word := range append(test.want, "model: "+filepath.Join("some/dir", "config.json")) {
 			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%v: %q does not say %q", test.change, err, word)
+				t.Errorf("%v: %q lacks %q", test.change, err, word)
 			}
 		}
 	}
@@ -266,7 +266,7 @@ func TestConfigIgnoresTokensOutsideTheVocabulary(t *testing.T) {
 		}
 		if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0].Error(), c.warning) ||
 			!strings.Contains(got.Warnings[0].Error(), "of 100") {
-			t.Errorf("%v: warnings %q, want one that says %q", c.change, got.Warnings, c.warning)
+			t.Errorf("%v: warnings %q, want one with %q", c.change, got.Warnings, c.warning)
 		}
 	}
 }

@@ -116,7 +116,7 @@ func readDeepseekExperts(f *model.Fields, c *model.Config, v3 bool) {
 		f.OneOf("scoring_func", "softmax", "softmax")
 		r.Score = model.Softmax
 		if f.Bool("norm_topk_prob", false) {
-			f.Refuse("norm_topk_prob", "true: the published implementations of this family disagree on what it does")
+			f.Refuse("norm_topk_prob", "true: the published implementations of this family disagree on its effect")
 		}
 		if f.OneOf("topk_method", "greedy", "greedy", "group_limited_greedy") == "group_limited_greedy" {
 			r.Groups, r.TopGroups, r.GroupTop = f.Size("n_group", 0, model.MaxExperts), f.Size("topk_group", 0, model.MaxExperts), 1

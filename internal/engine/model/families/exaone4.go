@@ -32,7 +32,7 @@ func readExaone4(f *model.Fields, c *model.Config) {
 		return
 	}
 	every := func(int) bool { return false }
-	if kinds == nil { // a pattern such as LLLG is used only where layer_types says the same
+	if kinds == nil { // a pattern such as LLLG is used only without layer_types
 		pattern := f.Size("sliding_window_pattern", 4, model.MaxLayers)
 		every = func(layer int) bool { return (layer+1)%pattern != 0 }
 	}

@@ -14,7 +14,7 @@ func init() {
 		Defaults: map[string]string{"hidden_size": "3072", "intermediate_size": "24576", "num_hidden_layers": "28", "num_attention_heads": "16",
 			"num_key_value_heads": "16", "head_dim": "256", "vocab_size": "256000", "max_position_embeddings": "8192"},
 		Read: func(f *model.Fields, c *model.Config) {
-			// Published files say gelu, which means the tanh form (transformers does the same).
+			// The value gelu of published files means the tanh form, as in transformers.
 			if act := f.Text("hidden_act", "gelu"); act != "gelu" {
 				f.ReadActivation("hidden_act", "gelu_pytorch_tanh")
 			}

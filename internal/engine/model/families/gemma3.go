@@ -63,7 +63,7 @@ func readGemma3(f *model.Fields, c *model.Config) {
 func gemma3Layer(c *model.Config, i int) model.LayerSpec {
 	l := model.DecoderLayer(c, i)
 	p := fmt.Sprintf("model.layers.%d.", i)
-	l.PostAttnNorm = p + "post_attention_layernorm.weight" // what Llama calls the norm before the FFN
+	l.PostAttnNorm = p + "post_attention_layernorm.weight" // Llama's name for the norm before the FFN
 	l.FFNNorm = p + "pre_feedforward_layernorm.weight"
 	l.PostFFNNorm = p + "post_feedforward_layernorm.weight"
 	return l

@@ -12,7 +12,7 @@ import (
 // neighbours rotate; layers that rotate attend within chunks of the text; some layers do not rotate,
 // and their queries grow with their position:
 //
-//	q, k = RoPE(q), RoPE(k)                               position p sees from floor(p/chunk)*chunk on
+//	q, k = RoPE(q), RoPE(k)                               position p attends from floor(p/chunk)*chunk on
 //	q, k = q/rms(q), k/rms(k)                             each head, in layers that rotate, with use_qk_norm
 //	q    = q (1 + attn_scale ln(1 + floor((p+1)/floor_scale)))   in layers that do not rotate
 //

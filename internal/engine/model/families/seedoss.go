@@ -4,7 +4,7 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 
 // Seed-OSS (ByteDance, 2025): the equations of llama.go. Queries, keys and values have biases
 // (attention_bias, by default true), the output projection by attention_out_bias. head_dim is 128 by
-// default, whatever the hidden size.
+// default, for every hidden size.
 func init() {
 	model.Register(model.Family{
 		Name:     "SeedOssForCausalLM",

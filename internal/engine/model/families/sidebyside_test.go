@@ -32,7 +32,7 @@ func parseTiny(t *testing.T, architecture string, change map[string]any) (model.
 	return model.ParseConfig("d", text, nil)
 }
 
-// TestSideBySideSettings: what a setting does to the config, in the forms of published files.
+// TestSideBySideSettings: the effect of each setting on the config, in the forms of published files.
 func TestSideBySideSettings(t *testing.T) {
 	for i, x := range []struct {
 		architecture string

@@ -24,7 +24,7 @@ func (m *metadata) deepseek() {
 	m.set("q_lora_rank", "attention.q_lora_rank", nil) // overwritten by the next line if present
 	m.take("attention.q_lora_rank", "q_lora_rank")
 	m.heads()
-	m.config["num_key_value_heads"] = m.config["num_attention_heads"] // one latent for all heads, whatever the file calls it
+	m.config["num_key_value_heads"] = m.config["num_attention_heads"] // one latent for all heads; files have several values for it
 	delete(m.config, "head_dim")
 	m.deepseekExperts()
 }

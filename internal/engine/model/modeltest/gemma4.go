@@ -19,7 +19,7 @@ var (
 		model.PerLayerNorm: "per_layer_proj_norm.weight"}
 )
 
-// gemma4Keys writes what differs between layers as lists.
+// gemma4Keys writes the settings that differ between layers as lists.
 func gemma4Keys(g *GGUF, m *model.Config) {
 	const p = "gemma4."
 	var kv, ffn []int32

@@ -27,7 +27,7 @@ type Shape struct {
 	AttentionBias bool // on all four projections, as transformers does
 	MLPBias       bool
 	DType         tensor.DType // F32 (zero value) or BF16; F16 too
-	Mixed         bool         // norms and biases in F32 whatever DType is
+	Mixed         bool         // norms and biases in F32 for every DType
 	Files         int          // number of safetensors files; above 1 there is an index
 	Rope          rotary.Rope  // Theta 0: 10000
 }

@@ -1,5 +1,5 @@
-// Package recurrent describes what replaces attention in layers with a recurrent state: its sizes, and
-// where files have its rows. Package actors/layer/mixer computes it.
+// Package recurrent describes the mixer that replaces attention in layers with a recurrent state: its
+// sizes, and the places of its rows in files. Package actors/layer/mixer computes it.
 package recurrent
 
 // Mixer is the gated delta rule (Yang et al., arXiv 2412.06464), which replaces attention in the

@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// TestBrokenEncoders: GGUF files of encoders that are incomplete or hostile are refused, with what is wrong.
+// TestBrokenEncoders: GGUF files of encoders that are incomplete or hostile are refused with the
+// reason.
 func TestBrokenEncoders(t *testing.T) {
 	without := func(name string) func(*modeltest.GGUF) {
 		return func(g *modeltest.GGUF) {

@@ -21,8 +21,8 @@ const (
 	maxWidth   = 1 << 16   // elements of a vector
 )
 
-// readModules reads the modules.json of sentence-transformers: a transformer, pooling, and what
-// follows. A module that is not known is refused, because leaving it out would give other vectors.
+// readModules reads the modules.json of sentence-transformers: a transformer, pooling, and later
+// modules. An unknown module is refused, because leaving it out would give other vectors.
 func readModules(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 	var modules []struct {
 		Path string `json:"path"`

@@ -26,8 +26,8 @@ func bad(file, format string, args ...any) error {
 
 // Options override the files.
 type Options struct {
-	// Pooling is a pooling method's name, "none" (the model makes no vectors), or "" or "auto": what
-	// the files say.
+	// Pooling is a pooling method's name, "none" (the model makes no vectors), or "" or "auto": the
+	// method in the files.
 	Pooling string
 	// ScoreTokens are one or two tokens. The score of a prompt is the logit of the first after the
 	// last token, minus that of the second.

@@ -1,5 +1,5 @@
 // Package recipe reads from a model's own files how it makes vectors and scores of texts, and
-// computes what follows the pooled hidden state: dense layers, normalisation, fewer dimensions, the
+// computes the steps after the pooled hidden state: dense layers, normalisation, fewer dimensions, the
 // score of a classifier or of two tokens. It computes a few thousand products for each text, so the
 // coordinator does it.
 package recipe

@@ -62,7 +62,7 @@ func TestOldForms(t *testing.T) {
 	}
 }
 
-// TestOptions: what the options override, and what a model without files needs.
+// TestOptions: options override the files. A model without such files needs them.
 func TestOptions(t *testing.T) {
 	bare := map[string]string{"modules.json": ""}
 	token := func(text string) (int32, bool) {
@@ -112,7 +112,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestBrokenFiles: an error names the file and what is wrong in it.
+// TestBrokenFiles: an error names the file and the fault in it.
 func TestBrokenFiles(t *testing.T) {
 	pool := func(text string) map[string]string { return map[string]string{"1_Pooling/config.json": text} }
 	dense := func(text string) map[string]string { return map[string]string{"2_Dense/config.json": text} }
@@ -142,7 +142,7 @@ func TestBrokenFiles(t *testing.T) {
 	}
 }
 
-// TestFingerprint: whatever changes a vector changes the fingerprint.
+// TestFingerprint: each setting that changes a vector changes the fingerprint.
 func TestFingerprint(t *testing.T) {
 	seen := map[string]bool{}
 	for _, files := range []map[string]string{

@@ -58,9 +58,8 @@ func attends(g *gen) {
 	}
 }
 
-// attend does block by block what score, soften and accumulate do, in their order of operations.
-// One call covers all blocks, because returning to Go three times per block took a seventh of the
-// time.
+// attend does the work of score, soften and accumulate block by block, in their order of operations.
+// One call covers all blocks, because returning to Go three times per block took a seventh of the time.
 func (g *gen) attend(dt string, nv, r int) {
 	elem := map[string]int{"F32": 4, "BF16": 2, "Int8": 1}[dt]
 	a := g.fn(attendName(dt, 16*nv, r), "AttendArgs")
@@ -102,7 +101,7 @@ func (g *gen) attend(dt string, nv, r int) {
 	kdim := g.field(a, attKDim)
 	ldq := g.times(kdim, 4)
 	panel := g.field(a, attPanel)
-	ahead := g.GP64() // prefetches follow memory order, whatever the order of reads
+	ahead := g.GP64() // prefetches follow memory order, also where reads do not
 	g.LEAQ(operand.Mem{Base: w, Index: next, Scale: 1}, ahead)
 	for p := 0; p < 4; p += m {
 		x := g.rows(g.field(a, attQ), ldq, r)

@@ -166,7 +166,7 @@ func (g *gen) tile(dt tileType, m, c int) {
 }
 
 // prefetch prefetches the next weights. L2 supports more outstanding misses, and lines there do not
-// displace what is still needed. (Zen 4, AVX-512: Q8_0 of 4 and 6 tokens, 64 KB ahead, 6.2 and 7.0
+// displace data that is still needed. (Zen 4, AVX-512: Q8_0 of 4 and 6 tokens, 64 KB ahead, 6.2 and 7.0
 // us without, 5.2 and 6.8 into L1, 3.5 and 3.0 into L2. A loss with AVX2.)
 func (g *gen) prefetch(at operand.Mem) {
 	if g.wide() {
@@ -204,7 +204,7 @@ func (g *gen) column(dt string, at operand.Mem, u, i int, mask, v reg.VecVirtual
 }
 
 // finishUnit adds the tree nodes that the unit completes, then continues with the next unit or
-// stores the result: at to, or where the arguments say.
+// stores the result: at to, or at the address in the arguments.
 func (g *gen) finishUnit(a, steps, nsteps, stack, to reg.Register, acc []reg.VecVirtual, c, nv int) {
 	merges, level := g.field(steps, 8), g.field(a, argLevel)
 	g.counted("merge", merges, func() {

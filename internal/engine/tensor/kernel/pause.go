@@ -1,4 +1,4 @@
 package kernel
 
-// Pause tells the CPU that the thread waits in a loop.
+// Pause executes the CPU's hint for a loop that waits, if there is one.
 func Pause() { pause() }

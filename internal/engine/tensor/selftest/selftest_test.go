@@ -34,9 +34,9 @@ func TestSelfTestIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// TestSelfTestSeesEveryKernel makes the results of one kernel after another 2 % larger: each change
+// TestSelfTestDetectsEveryKernel makes the results of one kernel after another 2 % larger: each change
 // must be detected.
-func TestSelfTestSeesEveryKernel(t *testing.T) {
+func TestSelfTestDetectsEveryKernel(t *testing.T) {
 	all := kernel.All()
 	if testing.Short() {
 		all = all[:1]
@@ -48,7 +48,7 @@ func TestSelfTestSeesEveryKernel(t *testing.T) {
 		}
 		for name, m := range wrong {
 			if selfTestWith(t, m) == recordedSelfTest {
-				t.Errorf("%s: %s 2 %% too large is not seen", k.Name, name)
+				t.Errorf("%s: %s 2 %% too large is not detected", k.Name, name)
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // While a goroutine polls, a goroutine that is queued at a spinning thread's P runs before that
 // thread parks.
-func TestWaiterBehindThread(t *testing.T) {
+func TestWaiterAtAThreadsP(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	p := tensor.NewPool(2)
 	defer p.Close()
@@ -35,9 +35,9 @@ func TestWaiterBehindThread(t *testing.T) {
 		}
 	}
 	if len(took) < 25 {
-		t.Skip("others wanted this processor most of the time")
+		t.Skip("others used this processor most of the time")
 	}
 	if slices.Sort(took); took[len(took)/2] > workers.LingerFor/2 {
-		t.Errorf("a goroutine behind a thread that waits ran after %v", took[len(took)/2])
+		t.Errorf("a goroutine at a waiting thread's P ran after %v", took[len(took)/2])
 	}
 }

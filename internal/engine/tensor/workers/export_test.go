@@ -2,5 +2,5 @@ package workers
 
 const LingerFor = lingerFor
 
-// Contended reports whether another thread wanted the CPU.
+// Contended reports whether another thread needed the CPU.
 func (w *Waiter) Contended() bool { return !w.contention.until.IsZero() }

@@ -56,8 +56,8 @@ func (s Shares) Next(worker int, tag uint64) (task int, ok bool) {
 }
 
 // Steal takes a task from another share, and moves the tasks after it to the thread's own share,
-// which is empty. Only its own thread adds to a share, unless a later Run has dealt new tasks,
-// which a late thread does not know. Tasks that a third thread holds at the moment are not found.
+// which is empty. Only its own thread adds to a share, except when a later Run has dealt new tasks; a
+// late thread does not have its tag. Tasks that a third thread holds at the moment are not found.
 func (s Shares) Steal(worker int, tag uint64) (task int, ok bool) {
 	own := s[worker].Rest.Load()
 	if of, _, _ := unpacked(own); of != tag {

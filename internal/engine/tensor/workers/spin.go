@@ -40,7 +40,7 @@ var (
 // AllProcsBusy reports whether waiting threads may occupy all of Go's Ps.
 func AllProcsBusy() bool { return Spinning.Load() >= MaxProcs.Load() }
 
-// Contention records that other threads want the CPU of a thread.
+// Contention records that other threads need the CPU of a thread.
 type Contention struct{ until time.Time }
 
 // Spinner is a waiting thread.
@@ -95,7 +95,7 @@ const (
 )
 
 // Wait polls look until it returns true. It returns false in two cases. If some of Go's Ps are idle,
-// yielding to goroutines would wake system threads. If another thread wants the CPU, Wait also returns
+// yielding to goroutines would wake system threads. If another thread needs the CPU, Wait also returns
 // false for a while afterwards; that time doubles with each case.
 func (w *Waiter) Wait(look func() bool) bool {
 	s := NewSpinner(&w.contention)

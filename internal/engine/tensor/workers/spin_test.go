@@ -42,12 +42,12 @@ func TestLingerGivesWay(t *testing.T) {
 	}
 	s.Began = s.Began.Add(-2 * lingerMax)
 	if s.Relax(true) {
-		t.Error("a thread lingers without end beside a task")
+		t.Error("a thread lingers without end during a task")
 	}
 }
 
-// A Waiter gives up if some of Go's Ps are idle, and if another thread wants its CPU: then for
-// longer and longer.
+// A Waiter gives up if some of Go's Ps are idle, and if another thread needs its CPU: then for longer
+// and longer.
 func TestWaiter(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	MaxProcs.Store(2)
@@ -64,12 +64,12 @@ func TestWaiter(t *testing.T) {
 	}
 	began := time.Now()
 	if w.Wait(never) {
-		t.Error("found what is not there")
+		t.Error("reported success")
 	}
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("looked for %v", took)
 	}
-	w = Waiter{} // another thread may have wanted the CPU before
+	w = Waiter{} // another thread may have needed the CPU before
 	for want := 2 * backOffFor; want <= 2*maxPause; want *= 2 {
 		w.contention.until = time.Time{}
 		w.backOff()

@@ -14,7 +14,7 @@ import (
 // rules and terminals, strings, regular expressions, ranges, repetitions, %ignore, %import of
 // common terminals, and %json. An extension is %until "text": any text up to and including the
 // first occurrence of "text". Consecutive terminals need no separator, because there is no
-// longest-match lexer. Two words may therefore match what Lark would read as one name.
+// longest-match lexer. Two words may therefore match a text that Lark would read as one name.
 type larkParser struct {
 	regex.Cursor
 	b      *rulebook

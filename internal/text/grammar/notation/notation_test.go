@@ -10,7 +10,8 @@ import (
 
 type reader func(*regex.Store, string) (*Rules, error)
 
-// TestRefused checks that each language names what it refuses, with its line where it has one.
+// TestRefused checks that the error of each language names the refused construct, with its line where
+// it has one.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		read       reader
@@ -37,7 +38,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLeftRecursion: a rule that starts with itself becomes what follows it, repeated.
+// TestLeftRecursion: a rule that starts with itself becomes a repetition of the rest of the rule.
 func TestLeftRecursion(t *testing.T) {
 	s := regex.NewStore(1000)
 	r, err := GBNF(s, "root ::= root \"a\" | \"b\"")

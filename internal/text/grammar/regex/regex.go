@@ -259,7 +259,7 @@ func (x *Store) Or(list ...ID) ID {
 	return x.intern(regexNode{kind: kOr, list: flat, nullable: nullable, plain: plain})
 }
 
-// And matches what all of its parts match.
+// And matches the texts that all of its parts match.
 func (x *Store) And(list ...ID) ID {
 	flat := make([]ID, 0, len(list))
 	for _, r := range list {

@@ -10,7 +10,7 @@ import (
 // values with Equal, never with ==.
 type Value any
 
-// ListKind distinguishes Python's sequence types as far as a template can see them.
+// ListKind distinguishes Python's sequence types as far as templates can.
 type ListKind uint8
 
 const (

@@ -34,7 +34,7 @@ type Piece struct {
 	Type  int
 }
 
-// Model is a ModelProto, without what only training needs.
+// Model is a ModelProto, without the fields for training only.
 type Model struct {
 	Pieces       []Piece
 	Kind         int

@@ -2,8 +2,8 @@
 // the highest sum of scores (Kudo, arXiv:1804.10959).
 //
 // Both reference libraries search with the same algorithm, but their arithmetic differs: the
-// tokenizers library adds in double precision, sentencepiece rounds each sum to float32. Ties and
-// near ties therefore need the arithmetic of the library whose ids are wanted.
+// tokenizers library adds in double precision, sentencepiece rounds each sum to float32. Ties and near
+// ties therefore need the arithmetic of the library whose ids must result.
 package unigram
 
 import (

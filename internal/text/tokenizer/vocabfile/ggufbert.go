@@ -11,7 +11,7 @@ import (
 const spaceMark = "\u2581"
 
 // bert converts WordPiece. Converters write "▁word" for the token "word" and "piece" for the token
-// "##piece". The file does not say whether the model has lower case: it has if no token has an
+// "##piece". The file has no flag for lower case: the model is lower-cased if no token has an
 // upper-case letter.
 func (v *ggufVocab) bert(f *gguf.File) map[string]any {
 	vocab, lower := map[string]int{}, true
