@@ -63,10 +63,14 @@ func (n *node) bring(r *proto.PrefixRequest, reply func(any, error)) {
 		reply(n.look(e, r.Keys, int(r.From)), nil)
 		return
 	}
-	if err := n.machine.Restore(r); err != nil {
+	effects, err := n.machine.Restore(r)
+	if err != nil {
 		n.stale(err)
 		reply(0, err)
 		return
+	}
+	if len(effects) > 0 {
+		n.exec(0, func() { n.do(nil, effects) })
 	}
 	if e.heads().Len() == 0 {
 		reply(len(r.Blocks), nil)
