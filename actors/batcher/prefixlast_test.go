@@ -102,4 +102,3 @@ func TestLastBlock(t *testing.T) {
 		})
 	}
 }
-

@@ -324,9 +324,9 @@ func TestErrorsTeach(t *testing.T) {
 		t.Error(err)
 	}
 	for want, err := range map[string]error{
-		"reaches the first machine from 10.0.0.2":           reachable(g, "192.168.0.2", g.Time),
-		"clock of this machine differs": reachable(g, "10.0.0.2", g.Time.Add(3*time.Hour)),
-		"clock of this machine":         reachable(g, "10.0.0.2", g.Time.Add(-3*time.Hour)),
+		"reaches the first machine from 10.0.0.2": reachable(g, "192.168.0.2", g.Time),
+		"clock of this machine differs":           reachable(g, "10.0.0.2", g.Time.Add(3*time.Hour)),
+		"clock of this machine":                   reachable(g, "10.0.0.2", g.Time.Add(-3*time.Hour)),
 		"cannot connect back to 10.0.0.2, TCP p": reachable(&Grant{Seen: "10.0.0.2", Time: g.Time, Closed: []string{"7070 (no answer)"}},
 			"10.0.0.2", g.Time),
 	} {

@@ -19,7 +19,7 @@ type Segment struct {
 	at     int      // position of the first token, in blocks
 	blocks [][]byte // [layer][head]
 
-	mu sync.Mutex // guards sums and states: Held reads them while other goroutines use the segment
+	mu     sync.Mutex // guards sums and states: Held reads them while other goroutines use the segment
 	sums   []float32  // [layer without a window][head][tokens up to its end]; nil: none, see KeepSums
 	states [][]byte   // [recurrent layer][head]: the states after its last token; nil: none, see KeepStates
 }

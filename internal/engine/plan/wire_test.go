@@ -45,7 +45,7 @@ func TestDecodeRefuses(t *testing.T) {
 	for want, m := range map[string]*proto.StepRequest{
 		"sequence 4: kvcache: bad cache policy":         {Open: []*proto.Open{{Seq: 4, Policy: "nosuch"}}},
 		"sequence 3: pooling method 4 is not kn":        {Open: []*proto.Open{{Seq: 3, Policy: "full", Pool: 4}}},
-		"sequence 5 has prompt logprobs -1":               {Chunks: []*proto.Chunk{{Seq: 5, WantPromptLogprobs: true, PromptLogprobs: -1}}},
+		"sequence 5 has prompt logprobs -1":             {Chunks: []*proto.Chunk{{Seq: 5, WantPromptLogprobs: true, PromptLogprobs: -1}}},
 		"sequence 6 has 64 bytes of keys for 2":         {Chunks: []*proto.Chunk{{Seq: 6, Save: []uint64{1, 2}, Keys: make([]byte, 64)}}},
 		"sequence 8: lora: the ID of an adapter has 31": {Open: []*proto.Open{{Seq: 8, Policy: "full", Adapter: make([]byte, 31)}}},
 		"sequence 9: the key of its index has 31 bytes": {Open: []*proto.Open{{Seq: 9, Policy: "full", IndexKey: make([]byte, 31)}}},

@@ -51,13 +51,13 @@ func TestUploadThatIsNone(t *testing.T) {
 	}
 	const head = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{}\r\n"
 	for what, body := range map[string]string{
-		"nothing":            "",
-		"no boundary":        "hello",
-		"a broken header":    head + "--x\r\nno header\r\n\r\nbatch\r\n--x--\r\n",
+		"nothing":           "",
+		"no boundary":       "hello",
+		"a broken header":   head + "--x\r\nno header\r\n\r\nbatch\r\n--x--\r\n",
 		"text after a part": head + "--x no end\r\nbatch\r\n--x--\r\n",
-		"cut off":            head + "--x\r\n",
-		"cut off in a part":  head[:len(head)-2],
-		"too many parts":     head + strings.Repeat("--x\r\nContent-Disposition: form-data; name=\"y\"\r\n\r\n\r\n", 20) + "--x--\r\n",
+		"cut off":           head + "--x\r\n",
+		"cut off in a part": head[:len(head)-2],
+		"too many parts":    head + strings.Repeat("--x\r\nContent-Disposition: form-data; name=\"y\"\r\n\r\n\r\n", 20) + "--x--\r\n",
 	} {
 		if w := post(strings.NewReader(body)); w.Code != 400 {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)

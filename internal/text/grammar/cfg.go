@@ -28,7 +28,7 @@ const (
 	xRepeat  // a, lo to hi times; hi -1: unbounded
 	xRule    // a: a rule
 	xMembers // members of an object: a: the object, b: its declared names so far, lo: number of its members, hi: its undeclared names
-	xName // the rest after an undeclared name. list[0]: the kind of undeclared member; a, b, lo, hi: as before it
+	xName    // the rest after an undeclared name. list[0]: the kind of undeclared member; a, b, lo, hi: as before it
 )
 
 type exprNode struct {
