@@ -315,7 +315,8 @@ func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 				hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
 			if !q.open.InFile {
 				var err error
-				stream, err = layered.NewResidual(c.arenas[rank], geometry.Layout.BlockBytes(), hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
+				stream, err = layered.NewResidual(c.arenas[rank], geometry.Layout.BlockBytes(), hidden, q.open.PassRows,
+					len(c.arenas), len(q.open.Prefix), q.open.Read)
 				c.must(err, "residual stream of %s", q.open.ID)
 			}
 			q.stream, q.seen = append(q.stream, stream), append(q.seen, nil)

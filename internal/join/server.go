@@ -124,7 +124,7 @@ func (s *server) answer(ctx context.Context, state tls.ConnectionState, r *reque
 		return nil, refusal
 	}
 	if !machineName.MatchString(r.Machine) || len(r.Ports) > maxPorts {
-		return nil, &Refusal{CodeFailed, "the name of the machine must have 1 to 64 letters, digits, '.', '_' and '-', and at most 5 ports are tried"}
+		return nil, &Refusal{CodeFailed, "the name of the machine must have 1 to 64 letters, digits, '.', '_', '-'; at most 5 ports are tried"}
 	}
 	g, err := s.grant()
 	if err != nil {

@@ -17,7 +17,8 @@ func (e *Epoch) openLayered(s *Sequence, o *plan.Open) (err error) {
 		s.Residual = layered.NewInFile(e.createFile, e.Hidden, o.PassRows, len(e.Place.Slices), len(o.Prefix), o.Read)
 		return nil
 	}
-	s.Residual, err = layered.NewResidual(e.Arena, e.Geometry.Layout.BlockBytes(), e.Hidden, o.PassRows, len(e.Place.Slices), len(o.Prefix), o.Read)
+	s.Residual, err = layered.NewResidual(e.Arena, e.Geometry.Layout.BlockBytes(), e.Hidden, o.PassRows,
+		len(e.Place.Slices), len(o.Prefix), o.Read)
 	return err
 }
 

@@ -285,7 +285,7 @@ func TestTasksAreWhole(t *testing.T) {
 			first, last := j.panels(task)
 			lo, n := j.tokens(task)
 			if c.then != nil && first*kernel.PanelRows%BlockWidth != 0 {
-				t.Fatalf("%v tokens, %v rows: task %d begins with row %d, within a block of the next product", c.tokens, c.rows, i, first*kernel.PanelRows)
+				t.Fatalf("%v tokens, %v rows: task %d begins with row %d, in a block of the next product", c.tokens, c.rows, i, first*kernel.PanelRows)
 			}
 			if first >= last || n < 1 || n > chunkTok || last-first > kernel.MaxTilePanels && n > 1 {
 				t.Fatalf("%v tokens, %v rows: task %d is of the panels [%d,%d) and %d tokens", c.tokens, c.rows, i, first, last, n)

@@ -86,7 +86,7 @@ func (x *combination) check(p *kvcache.Policy) error {
 	_, rings := p.Eviction.(kvcache.Ring)
 	switch recalls := x.recall != (setting{}); {
 	case recalls && !rings:
-		return fmt.Errorf("recall reads the tokens that a ring of the newest tokens evicts: %s has no such ring; use snapstream, sage or streaming",
+		return fmt.Errorf("recall reads the tokens that a ring of the newest tokens evicts: %s has none; use snapstream, sage or streaming",
 			p.Name())
 	case recalls && (x.pyramid || x.ada):
 		return fmt.Errorf("recall needs %s with equal numbers of chosen tokens in all heads: leave layers=pyramid and heads=ada out", p.Name())
