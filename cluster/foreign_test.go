@@ -126,7 +126,7 @@ func TestNodeThatRefuses(t *testing.T) {
 		t.Errorf("the others waited for it: %v", took)
 	}
 	if got := stateOf(c, "socket-1"); !strings.HasPrefix(got, "refused: ") ||
-		!strings.Contains(got, "StepRequest has a field 15") || !strings.Contains(got, "run the same build") {
+		!strings.Contains(got, "StepRequest has the field 15") || !strings.Contains(got, "run the same build") {
 		t.Errorf("the node is %q", got)
 	}
 	if s := c.Cluster(); s.Epoch != 2 || s.Recovery.Placements["node_refused"] != 1 {
