@@ -18,8 +18,8 @@ func TestCompare(t *testing.T) {
 	}{
 		{"the same", []Form{a, b}, nil},
 		{"a byte changed", []Form{a, {"row", "04"}}, []string{"only in the record: 03\n\tonly in this build: 04"}},
-		{"a line is added", []Form{a, {"row", "03\n05"}}, []string{"has:\n\tonly in this build: 05"}},
-		{"a line is added that the record has", []Form{{"header", "01\n02\n01"}, b}, []string{"has:\n\tonly in this build: 01"}},
+		{"a line is added", []Form{a, {"row", "03\n05"}}, []string{":\n\tonly in this build: 05"}},
+		{"a line is added that the record has", []Form{{"header", "01\n02\n01"}, b}, []string{":\n\tonly in this build: 01"}},
 		{"the order changed", []Form{{"header", "02\n01"}, b}, []string{`"header" differs from the record of wire version`}},
 		{"a format is new", []Form{a, b, {"post", "05"}}, []string{`"post" is not in the record`}},
 		{"a format is gone", []Form{a}, []string{`"row" of wire version`}},
