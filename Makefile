@@ -25,8 +25,8 @@ demo: ## a local cluster of real processes, asked a few things
 	go run ./cmd/shoal demo
 
 .PHONY: build
-build: ## the binaries, into bin/
-	go build -o bin/ ./cmd/...
+build: ## the binaries, into bin/, static: a graphics card requires it
+	CGO_ENABLED=0 go build -o bin/ ./cmd/...
 
 .PHONY: release
 release: ## archives for Linux, macOS and Windows, checksums, bills of materials, into dist/

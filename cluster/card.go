@@ -105,7 +105,7 @@ func (s CardServes) Plan(c *model.Config, caches, free int64) (CardMemory, error
 	return s.plan(c, caches, free)
 }
 
-// growth times the activations are booked: the rest is for memory that grows in use, which are attention's states,
+// growth multiplies the booked activations. The surplus is for memory that grows in use: states of attention,
 // attention that policies observe, and parts of activations of several ranks.
 const growth = 2
 
@@ -235,7 +235,7 @@ const (
 	floatRate     = 60
 )
 
-// shortStep returns the tokens of a step that a card computes in a short time, at most most.
+// shortStep returns the tokens of a step that a card computes in a short time. most is the limit.
 func shortStep(k *card.Card, c *model.Config, weights string, most int) int {
 	rate := quantizedRate
 	if t, err := tensor.ParseDType(weights); err == nil && !kernel.Quantized(t) {

@@ -18,7 +18,7 @@ func testAuthority(nodes int) *Authority {
 
 func node(id string, inc uint64) Node { return Node{ID: id, Incarnation: inc, ModelHash: "m"} }
 
-// recorded stands for a store that writes every placement at once.
+// recorded replaces a store that writes every placement at once.
 func recorded(a *Authority, effects []Effect) []Effect {
 	var out []Effect
 	for _, e := range effects {

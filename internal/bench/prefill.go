@@ -43,11 +43,11 @@ type Prefill struct {
 	Machine     Machine `json:"machine"`
 }
 
-// Peaks is the memory of one prompt, in bytes. Process is what the process had more than before the first prompt,
+// Peaks is the memory of one prompt, in bytes. Process is the growth of the process since before the first prompt,
 // 0 where the system does not report it.
 type Peaks struct {
-	Ledger  int64 `json:"ledger"`  // what the batcher books
-	Caches  int64 `json:"caches"`  // the most that was allocated
+	Ledger  int64 `json:"ledger"`  // booked by the batcher
+	Caches  int64 `json:"caches"`  // maximum that was allocated
 	Process int64 `json:"process"` // resident
 }
 
@@ -168,7 +168,7 @@ func (o Options) geometry(c *model.Config) kvcache.Geometry {
 	return g
 }
 
-// booked returns what the ledger books for a prompt.
+// booked returns the bytes that the ledger books for a prompt.
 func (o Options) booked(c *model.Config, d booking.Demand) int64 {
 	g := o.geometry(c)
 	return d.Bytes(g, g.Cut(), true, 0)

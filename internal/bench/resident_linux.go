@@ -11,7 +11,7 @@ import (
 // system does not report the peak.
 func resetPeak() int64 {
 	debug.FreeOSMemory()
-	const peak = "5" // what proc(5) resets
+	const peak = "5" // number of the peak of resident memory in proc(5)
 	if os.WriteFile("/proc/self/clear_refs", []byte(peak), 0) != nil {
 		return 0
 	}

@@ -118,7 +118,7 @@ func (r *rig) openCard(o Options, budget int64) (layer.Device, error) {
 }
 
 // promptRig returns a rig for prompts of o.Context tokens in chunks of o.Chunk, with memory for
-// several, or with what the ledger books for one that is read layer by layer.
+// several, or with the booked memory of one that is read layer by layer.
 func promptRig(ctx context.Context, o Options) (*rig, Costs, error) {
 	o.Tokens = 0
 	tokens := 2 * o.Context

@@ -45,7 +45,7 @@ type swept struct {
 	from int
 }
 
-// New returns a chooser for nodes that support at most most micro-batches. fixed is the number for all
+// New returns a chooser for nodes that support up to most micro-batches. fixed is the number for all
 // steps, or 0.
 func New(fixed, most int) Chooser {
 	return Chooser{fixed: min(fixed, max(1, most)), most: most, last: 1}

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Stale remembers the newest sessions with files that are of no use, and the sockets that have removed them. All files of
+// Stale lists the newest sessions with files that are of no use, and the sockets that have removed them. All files of
 // a session that is over are of no use, and those of other sockets than the one with the newest cache. A socket that was
-// away is asked when it is there again. The zero value has no sessions.
+// away gets an order when it has joined again. The zero value has no sessions.
 type Stale struct {
 	list   []*stale // the oldest first
 	epoch  uint32   // of the newest Due
@@ -46,14 +46,14 @@ const (
 )
 
 // End adds a session that is over.
-func (e *Stale) End(session string) {
-	e.list = slices.DeleteFunc(e.list, func(x *stale) bool { return x.session == session })
-	e.add(session)
+func (s *Stale) End(session string) {
+	s.list = slices.DeleteFunc(s.list, func(x *stale) bool { return x.session == session })
+	s.add(session)
 }
 
 // Writes records that a socket writes a newer file of a session, which no later order removes.
-func (e *Stale) Writes(session, id string) {
-	if x := e.find(session); x != nil {
+func (s *Stale) Writes(session, id string) {
+	if x := s.find(session); x != nil {
 		delete(x.clean, id)
 		if !slices.Contains(x.keeps, id) {
 			x.keeps = append(x.keeps, id)
@@ -62,45 +62,45 @@ func (e *Stale) Writes(session, id string) {
 }
 
 // Wrote records that the newest file of a session is complete. Those on other sockets are of no use.
-func (e *Stale) Wrote(session, id string) {
-	x := e.find(session)
+func (s *Stale) Wrote(session, id string) {
+	x := s.find(session)
 	if x == nil {
-		x = e.add(session)
+		x = s.add(session)
 	}
-	x.keeps, x.settled, e.due = []string{id}, false, true
+	x.keeps, x.settled, s.due = []string{id}, false, true
 }
 
-func (e *Stale) add(session string) *stale {
-	if len(e.list) == maxStale {
-		e.list = slices.Delete(e.list, 0, 1)
+func (s *Stale) add(session string) *stale {
+	if len(s.list) == maxStale {
+		s.list = slices.Delete(s.list, 0, 1)
 	}
 	x := &stale{session: session, clean: map[string]bool{}}
-	e.list, e.due = append(e.list, x), true
+	s.list, s.due = append(s.list, x), true
 	return x
 }
 
-func (e *Stale) find(session string) *stale {
-	at := slices.IndexFunc(e.list, func(x *stale) bool { return x.session == session })
+func (s *Stale) find(session string) *stale {
+	at := slices.IndexFunc(s.list, func(x *stale) bool { return x.session == session })
 	if at < 0 {
 		return nil
 	}
-	return e.list[at]
+	return s.list[at]
 }
 
 // Asks reports whether Due may have orders.
-func (e *Stale) Asks(epoch uint32, now int64) bool {
-	return e.epoch != epoch || e.due || e.retry != 0 && now >= e.retry
+func (s *Stale) Asks(epoch uint32, now int64) bool {
+	return s.epoch != epoch || s.due || s.retry != 0 && now >= s.retry
 }
 
 // Due returns the orders for sockets with a disk, by ID. A socket that has no file of a session is not asked again in an
 // epoch. next returns the number of an order.
-func (e *Stale) Due(epoch uint32, now int64, ids []string, next func() uint64) (due []Removal) {
-	if e.epoch != epoch || e.orders == nil {
-		e.begin(epoch, ids)
+func (s *Stale) Due(epoch uint32, now int64, ids []string, next func() uint64) (due []Removal) {
+	if s.epoch != epoch || s.orders == nil {
+		s.begin(epoch, ids)
 	}
-	e.due, e.retry = false, 0
-	clear(e.waits)
-	for _, x := range e.list {
+	s.due, s.retry = false, 0
+	clear(s.waits)
+	for _, x := range s.list {
 		if x.settled {
 			continue
 		}
@@ -113,20 +113,20 @@ func (e *Stale) Due(epoch uint32, now int64, ids []string, next func() uint64) (
 			case asks || slices.Contains(x.keeps, id):
 			case now < x.after:
 				x.settled = false
-				if e.retry == 0 || x.after < e.retry {
-					e.retry = x.after
+				if s.retry == 0 || x.after < s.retry {
+					s.retry = x.after
 				}
-			case e.busy[id] >= maxRemovals:
-				x.settled, e.waits[id] = false, true
+			case s.busy[id] >= maxRemovals:
+				x.settled, s.waits[id] = false, true
 			default:
 				r.Sockets, asked = append(r.Sockets, i), append(asked, id)
-				e.busy[id]++
+				s.busy[id]++
 				x.clean[id] = false
 			}
 		}
 		if len(asked) > 0 {
 			r.Number = next()
-			e.orders[r.Number] = removal{x, asked}
+			s.orders[r.Number] = removal{x, asked}
 			due = append(due, r)
 		}
 	}
@@ -134,36 +134,36 @@ func (e *Stale) Due(epoch uint32, now int64, ids []string, next func() uint64) (
 }
 
 // begin begins an epoch. Orders of an earlier one get no answer.
-func (e *Stale) begin(epoch uint32, ids []string) {
-	e.epoch, e.orders, e.busy, e.waits = epoch, map[uint64]removal{}, map[string]int{}, map[string]bool{}
-	for _, x := range e.list {
+func (s *Stale) begin(epoch uint32, ids []string) {
+	s.epoch, s.orders, s.busy, s.waits = epoch, map[uint64]removal{}, map[string]int{}, map[string]bool{}
+	for _, x := range s.list {
 		x.after, x.settled = 0, false
 		maps.DeleteFunc(x.clean, func(id string, clean bool) bool { return !clean || !slices.Contains(ids, id) })
 	}
 }
 
 // Done takes the answer to an order. After an error its sockets are asked again in removalMillis, or in the next epoch.
-func (e *Stale) Done(d Done, now int64) {
-	o, ok := e.orders[d.Number]
+func (s *Stale) Done(d Done, now int64) {
+	o, ok := s.orders[d.Number]
 	if !ok {
 		return
 	}
-	delete(e.orders, d.Number)
+	delete(s.orders, d.Number)
 	for _, id := range o.ids {
-		e.busy[id]--
+		s.busy[id]--
 		if _, asked := o.of.clean[id]; asked { // else it has a newer file
 			if o.of.clean[id] = true; d.Err != "" {
 				delete(o.of.clean, id)
 			}
 		}
-		if e.waits[id] && e.busy[id] <= maxRemovals/2 { // not after each answer: Due looks at all sessions
-			e.due = true
+		if s.waits[id] && s.busy[id] <= maxRemovals/2 { // not after each answer: Due looks at all sessions
+			s.due = true
 		}
 	}
 	if d.Err == "" {
 		return
 	}
-	if o.of.after, o.of.settled = now+removalMillis, false; e.retry == 0 {
-		e.retry = o.of.after
+	if o.of.after, o.of.settled = now+removalMillis, false; s.retry == 0 {
+		s.retry = o.of.after
 	}
 }

@@ -95,7 +95,7 @@ func (t *Chooser) near(o kindOf) *kind {
 	return nil
 }
 
-// New returns a chooser that halves the threads at most most times. Each number has a turn in the
+// New returns a chooser that halves the threads up to most times. Each number has a turn in the
 // given number of rounds; 0 means Rounds.
 func New(most, rounds int) Chooser { return Chooser{most: most, rounds: rounds} }
 

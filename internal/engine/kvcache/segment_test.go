@@ -34,7 +34,7 @@ func chainOf(t testing.TB, a *memory.Arena, g Geometry, heads tensor.Span, promp
 
 // Several stores read the segments of a text and continue after them independently: none has another's
 // tokens, failed steps leave no trace, and the arena's exclusive, shared and evictable bytes are exact.
-// Layers with a window hold what they would have held.
+// Layers with a window hold the same rows as without a shared segment.
 func TestSegments(t *testing.T) {
 	for name, g := range map[string]Geometry{"plain": small, "windows": windowed, "mixed": mixed} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // Residual stores one rank's rows of the residual stream of a prompt between its layers: in blocks of
 // the arena, or in a file. The blocks have the size of those of the cache, because a device has no room for slabs
 // of several sizes. After an error of the file its rows are zeros, and Lost returns the error. The other ranks
-// learn of it at the end of the step.
+// receive it at the end of the step.
 type Residual struct {
 	arena  *memory.Arena
 	first  int // position of the first row

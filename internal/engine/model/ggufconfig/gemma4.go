@@ -103,7 +103,7 @@ func (m *metadata) fail(key string, kind error, format string, args ...any) {
 	panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + key, Kind: kind, Detail: fmt.Sprintf(format, args...)}})
 }
 
-// optional reads a count of at most most, 0 if it is missing. count requires one of at least 1.
+// optional reads a count up to most, 0 if it is missing. count requires one of at least 1.
 func (m *metadata) optional(key string, most int) int {
 	m.read[m.arch+"."+key] = true
 	return int(attempt.Must(m.f.Whole(m.arch+"."+key, 0, 0, int64(most))))
