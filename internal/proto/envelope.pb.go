@@ -23,13 +23,13 @@ const (
 
 // Envelope is the only message that crosses a process through package rpc.
 // It is frozen: fields are never renumbered, retyped or given a second meaning,
-// so that any two builds can at least tell each other that they do not agree.
-// Fields that change from build to build are in payload; kind names its message.
+// so that any two builds can at least report to each other that they are incompatible. Fields that
+// change from build to build are in payload; kind names its message.
 type Envelope struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`         // wire version that the sender speaks
-	Kind          uint32                 `protobuf:"varint,2,opt,name=kind,proto3" json:"kind,omitempty"`               // what payload is; 1 to 15 belong to package rpc, 0 is never sent
-	Request       uint64                 `protobuf:"varint,3,opt,name=request,proto3" json:"request,omitempty"`         // matches a reply to its call; 0: no reply is wanted
+	Kind          uint32                 `protobuf:"varint,2,opt,name=kind,proto3" json:"kind,omitempty"`               // kind of the payload; 1 to 15 belong to package rpc, 0 is never sent
+	Request       uint64                 `protobuf:"varint,3,opt,name=request,proto3" json:"request,omitempty"`         // matches a reply to its call; 0: no reply is sent
 	Epoch         uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`             // placement epoch that the sender acted in; 0: none
 	Incarnation   uint64                 `protobuf:"varint,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // incarnation of the sending process
 	From          string                 `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`                // node id of the sender

@@ -204,7 +204,7 @@ func (x *Range) GetHi() uint32 {
 	return 0
 }
 
-// Slice is what one socket owns in one epoch (topology.Slice).
+// Slice is one socket's part of the model in one epoch (topology.Slice).
 type Slice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -697,7 +697,7 @@ func (x *LoadRequest) GetMemory() *Memory {
 	return nil
 }
 
-// Memory is what one of several models may use of a node's memory.
+// Memory is the share of one of several models in a node's memory.
 type Memory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	KvBytes       int64                  `protobuf:"varint,1,opt,name=kv_bytes,json=kvBytes,proto3" json:"kv_bytes,omitempty"`                // of caches
@@ -1765,7 +1765,7 @@ func (x *TakeReply) GetMillis() uint32 {
 	return 0
 }
 
-// RowsRequest asks for a part of a cache.
+// RowsRequest requests a part of a cache.
 type RowsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2261,8 +2261,7 @@ func (x *StoreMember) GetServer() string {
 	return ""
 }
 
-// WeightsRequest asks for the list of files, for the hashes of a file's chunks, or
-// for chunks themselves.
+// WeightsRequest requests the list of files, the hashes of a file's chunks, or chunks themselves.
 type WeightsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	List          string                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`                                // with file: of which list of files
@@ -2333,12 +2332,12 @@ func (x *WeightsRequest) GetChunks() []uint32 {
 
 type WeightsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	List          string                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"` // hash of what follows: the identity of the files, byte for byte
+	List          string                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"` // hash of model_hash and files: the identity of the files, byte for byte
 	ModelHash     string                 `protobuf:"bytes,2,opt,name=model_hash,json=modelHash,proto3" json:"model_hash,omitempty"`
 	Files         []*WeightsFile         `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
 	Hashes        []byte                 `protobuf:"bytes,4,opt,name=hashes,proto3" json:"hashes,omitempty"` // SHA-256 each
 	Data          []byte                 `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
-	Pending       bool                   `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"` // the list is being made: ask again
+	Pending       bool                   `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"` // the list is being made: request it again
 	Origin        string                 `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`    // ORG/NAME@COMMIT of the hub that has the files too; or empty
 	Models        []string               `protobuf:"bytes,8,rep,name=models,proto3" json:"models,omitempty"`    // hashes of all models that the process sends, if there are several
 	unknownFields protoimpl.UnknownFields
@@ -2566,8 +2565,8 @@ type Sampling struct {
 	Logprobs          int32                  `protobuf:"varint,10,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	MinTokens         int32                  `protobuf:"varint,11,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	Stop              []uint32               `protobuf:"varint,12,rep,packed,name=stop,proto3" json:"stop,omitempty"`
-	Grammar           *Grammar               `protobuf:"bytes,13,opt,name=grammar,proto3" json:"grammar,omitempty"`          // what the output must fit
-	Trace             []uint32               `protobuf:"varint,14,rep,packed,name=trace,proto3" json:"trace,omitempty"`      // the output itself, in place of what is drawn
+	Grammar           *Grammar               `protobuf:"bytes,13,opt,name=grammar,proto3" json:"grammar,omitempty"`          // of the output
+	Trace             []uint32               `protobuf:"varint,14,rep,packed,name=trace,proto3" json:"trace,omitempty"`      // the output itself, in place of drawn tokens
 	Allowed           []uint64               `protobuf:"fixed64,15,rep,packed,name=allowed,proto3" json:"allowed,omitempty"` // a bit for each token that may be drawn; none: any
 	BadWords          []*Word                `protobuf:"bytes,16,rep,name=bad_words,json=badWords,proto3" json:"bad_words,omitempty"`
 	unknownFields     protoimpl.UnknownFields
@@ -3902,7 +3901,7 @@ type StepReply struct {
 	Spilled          []*Spill               `protobuf:"bytes,11,rep,name=spilled,proto3" json:"spilled,omitempty"`                                            // caches of this rank that moved to files since its last reply
 	Lost             []uint64               `protobuf:"varint,12,rep,packed,name=lost,proto3" json:"lost,omitempty"`                                          // sequences of this rank whose files failed: their samples do not count
 	ClusteringMicros uint32                 `protobuf:"varint,13,opt,name=clustering_micros,json=clusteringMicros,proto3" json:"clustering_micros,omitempty"` // of prompts' keys, in pieces
-	OwnMicros        uint32                 `protobuf:"varint,14,opt,name=own_micros,json=ownMicros,proto3" json:"own_micros,omitempty"`                      // of compute, what other ranks need not have: of sequences that this one owns
+	OwnMicros        uint32                 `protobuf:"varint,14,opt,name=own_micros,json=ownMicros,proto3" json:"own_micros,omitempty"`                      // of compute, for sequences that this rank owns: other ranks have no such time
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
