@@ -150,10 +150,21 @@ func (b *browser) until(condition string, args ...any) {
 	}
 }
 
-// press clicks the first element that matches a selector, once it is visible.
+// press clicks the first element that matches a selector, once it is visible. If the page draws the element
+// again before the click, press finds the new one.
 func (b *browser) press(selector string) {
 	b.t.Helper()
-	b.do("press "+selector, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	for {
+		err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "node with given id") {
+			b.fail("press "+selector, err)
+		}
+	}
 }
 
 // write types into a field.
