@@ -20,7 +20,9 @@ const (
 	attrPCIDomain         = 50
 	attrMajor             = 75
 	attrMinor             = 76
-	attrSharedPerBlockMax = 97 // with opt-in
+	attrSharedPerMulti    = 81
+	attrSharedPerBlockMax = 97  // with opt-in
+	attrSharedReserved    = 111 // of a block, for the driver
 )
 
 // computeProhibited is the compute mode in which no process may use the card.
@@ -42,7 +44,9 @@ type Device struct {
 	Major, Minor    int    // compute capability
 	Multiprocessors int
 	Memory          int64 // bytes
-	SharedMemory    int   // bytes that a block may have at most
+	SharedMemory    int   // bytes of shared memory that a block may have at most
+	sharedPerMulti  int   // bytes of shared memory of a multiprocessor
+	sharedReserved  int   // bytes of these that the driver takes for each block
 	L2              int   // bytes
 	Clock           int   // MHz, at most
 	Bandwidth       int64 // bytes per second of its memory, by clock and width; 0: unknown to the driver
@@ -88,7 +92,7 @@ func (d *Driver) device(index int) (*Device, error) {
 	dev.Memory = int64(bytes)
 
 	values := map[int]int{}
-	for _, a := range []int{attrSharedPerBlockMax, attrClockRate, attrMultiprocessors, attrComputeMode,
+	for _, a := range []int{attrSharedPerBlockMax, attrSharedPerMulti, attrSharedReserved, attrClockRate, attrMultiprocessors, attrComputeMode,
 		attrPCIBus, attrPCIDevice, attrPCIDomain,
 		attrMemoryClockRate, attrMemoryBusWidth, attrL2Bytes, attrMajor, attrMinor} {
 		var v int32
@@ -100,6 +104,7 @@ func (d *Driver) device(index int) (*Device, error) {
 	dev.Major, dev.Minor = values[attrMajor], values[attrMinor]
 	dev.Multiprocessors = values[attrMultiprocessors]
 	dev.SharedMemory = values[attrSharedPerBlockMax]
+	dev.sharedPerMulti, dev.sharedReserved = values[attrSharedPerMulti], values[attrSharedReserved]
 	dev.L2 = values[attrL2Bytes]
 	dev.Clock = values[attrClockRate] / 1000
 	// Two transfers a clock.

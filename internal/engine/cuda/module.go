@@ -81,14 +81,28 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 
 // Attributes of kernels (CUfunction_attribute).
 const (
+	funcSharedBytes      = 1 // static
 	funcLocalBytes       = 3
 	funcRegisters        = 4
 	funcMaxDynamicShared = 8
+	funcSharedPart       = 9 // percent of a multiprocessor's first-level cache that should be shared memory
 )
 
-// AllowShared lets launches ask for up to n bytes of dynamic shared memory; without it, 48 KB.
-func (k *Kernel) AllowShared(n int) error {
-	return k.m.c.driver.call(fnFuncSetAttribute, k.handle, funcMaxDynamicShared, uintptr(n))
+// AllowShared lets launches ask for up to n bytes of dynamic shared memory; without it, 48 KB. It reports false if a
+// multiprocessor of the card cannot hold that many blocks of the kernel at once.
+func (k *Kernel) AllowShared(n, blocks int) (bool, error) {
+	d, dev := k.m.c.driver, k.m.c.Device
+	var static int32
+	if err := d.call(fnFuncGetAttribute, uintptr(unsafe.Pointer(&static)), funcSharedBytes, k.handle); err != nil {
+		return false, err
+	}
+	if bytes := int(static) + n; bytes > dev.SharedMemory || blocks*(bytes+dev.sharedReserved) > dev.sharedPerMulti {
+		return false, nil
+	}
+	if err := d.call(fnFuncSetAttribute, k.handle, funcMaxDynamicShared, uintptr(n)); err != nil {
+		return false, err
+	}
+	return true, d.call(fnFuncSetAttribute, k.handle, funcSharedPart, 100)
 }
 
 // Registers returns the registers of a thread, and the bytes that were spilled to memory.

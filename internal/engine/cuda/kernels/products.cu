@@ -43,6 +43,22 @@ struct After {
     if (bias) sum = add_(sum, bias[r]);
     y[at] = residual ? add_(residual[at], sum) : sum;
   }
+  // store<count> stores several sums, those of tokens below n. All loads come before the first store, which the compiler
+  // cannot do itself, because residual may be y.
+  template <int count> DEVICE_METHOD void store(const uint32_t *t, uint32_t n, const uint32_t *r, const float *sums) const {
+    float before[count], biases[count];
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+      bool real = t[i] < n && r[i] < rows;
+      before[i] = real && residual ? residual[(uint64_t)t[i] * ld + r[i]] : 0;
+      biases[i] = real && bias ? bias[r[i]] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+      float sum = bias ? add_(sums[i], biases[i]) : sums[i];
+      if (t[i] < n && r[i] < rows) y[(uint64_t)t[i] * ld + r[i]] = residual ? add_(before[i], sum) : sum;
+    }
+  }
 };
 
 // finish folds the sums of the units, part[unit*stride], and stores the result, or that of every

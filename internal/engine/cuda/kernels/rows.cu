@@ -12,7 +12,7 @@ struct Rows8 {
   // place is where piece i of 16 bytes of a panel lies in shared memory, and staged reads an operand from staged_at on.
   DEVICE_METHOD static uint32_t place(uint32_t panel, uint32_t i) { return panel + swizzled(i / 2, i % 2); }
   DEVICE_METHOD static uint32_t staged_at(uint32_t lane) { return swizzled(lane % 16, lane / 16); }
-  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w) { load_matrices(a, w); }
+  DEVICE_METHOD static void staged(uint32_t *a, shared_address w) { load_matrices(a, w); }
   DEVICE_METHOD static void weights(uint32_t *a, const uint2 *w, uint32_t g, uint32_t t) {
     uint2 low = load_once(w + g * 4 + t), high = load_once(w + (g + 8) * 4 + t);
     a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
@@ -27,13 +27,15 @@ struct Rows4 {
   static constexpr uint32_t panel_bytes = 256;
   // Nibbles minus 8, as bytes.
   DEVICE_METHOD static uint32_t bytes(uint32_t v) { return (((v & 0x0f0f0f0f) | 0x80808080) - 0x08080808) ^ 0x80808080; }
-  DEVICE_METHOD static void weights(uint32_t *a, const uint32_t *w, uint32_t g, uint32_t t) {
-    staged(a, (const uint8_t *)(w + g * 4 + t));
-  }
+  DEVICE_METHOD static void weights(uint32_t *a, const uint32_t *w, uint32_t g, uint32_t t) { unpack(a, w[g * 4 + t], w[g * 4 + t + 32]); }
   DEVICE_METHOD static uint32_t place(uint32_t panel, uint32_t i) { return panel + i * 16; }
   DEVICE_METHOD static uint32_t staged_at(uint32_t lane) { return lane * 4; }
-  DEVICE_METHOD static void staged(uint32_t *a, const uint8_t *w) {
-    uint32_t low = ((const uint32_t *)w)[0], high = ((const uint32_t *)w)[32];
+  DEVICE_METHOD static void staged(uint32_t *a, shared_address w) {
+    uint32_t low, high;
+    load_shared(low, w), load_shared(high, w + 128);
+    unpack(a, low, high);
+  }
+  DEVICE_METHOD static void unpack(uint32_t *a, uint32_t low, uint32_t high) {
     a[0] = bytes(low), a[1] = bytes(high), a[2] = bytes(low >> 4), a[3] = bytes(high >> 4);
   }
   DEVICE_METHOD static void token(uint32_t *b, const int8_t *x, uint32_t t) {

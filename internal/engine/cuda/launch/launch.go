@@ -28,6 +28,19 @@ type Call struct {
 type Set struct {
 	module *cuda.Module
 	byName map[string]*cuda.Kernel
+	lacks  map[string]bool // kernels for which the card has too little shared memory
+}
+
+// dynamic describes a kernel with dynamic shared memory.
+type dynamic struct {
+	bytes  int    // of a block
+	blocks int    // that a multiprocessor must hold at once
+	small  string // the kernel, of the same arguments and grid, for cards that have too little
+}
+
+var dynamics = map[string]dynamic{
+	"q8_product_tiled_shared": {treeBytes, 2, "q8_product_tiled"},
+	"q4_product_tiled_shared": {treeBytes, 2, "q4_product_tiled"},
 }
 
 // Load compiles the kernels for the card of a context.
@@ -36,21 +49,49 @@ func Load(c *cuda.Context) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{module: m, byName: map[string]*cuda.Kernel{}}
+	s := &Set{module: m, byName: map[string]*cuda.Kernel{}, lacks: map[string]bool{}}
 	for _, name := range kernels.Names {
 		if s.byName[name], err = m.Kernel(name); err != nil {
 			return nil, err
 		}
 	}
+	for name, d := range dynamics {
+		fits, err := s.byName[name].AllowShared(d.bytes, d.blocks)
+		if err != nil {
+			return nil, fmt.Errorf("kernel %s: %w", name, err)
+		}
+		s.lacks[name] = !fits
+	}
 	return s, nil
+}
+
+// Small returns the same kernels, as they are used on a card with too little shared memory for any of dynamics. It is
+// for comparisons; Close belongs to s.
+func (s *Set) Small() *Set {
+	small := &Set{module: s.module, byName: s.byName, lacks: map[string]bool{}}
+	for name := range dynamics {
+		small.lacks[name] = true
+	}
+	return small
 }
 
 // Close unloads the kernels. None may be in flight.
 func (s *Set) Close() error { return s.module.Close() }
 
+// Calls returns the kernels of an operation on this card.
+func (s *Set) Calls(o Operation) ([]Call, error) {
+	calls, err := o.Calls()
+	for i := range calls {
+		if c := &calls[i]; s.lacks[c.Kernel] {
+			c.Kernel, c.Grid.Shared = dynamics[c.Kernel].small, 0
+		}
+	}
+	return calls, err
+}
+
 // Run puts the kernels of an operation into a stream.
 func (s *Set) Run(stream *cuda.Stream, o Operation) error {
-	calls, err := o.Calls()
+	calls, err := s.Calls(o)
 	if err != nil {
 		return err
 	}

@@ -66,6 +66,8 @@ const (
 	tiledPanels, tiledTokens = 8, 64
 	tiledBlocks              = 128
 	tiledLeast               = 33 // tokens: below it half of a block would be idle
+	// treeBytes is the memory of two levels of the tree of sums: 32 sums of 256 threads.
+	treeBytes = 2 * 32 * 256 * 4
 )
 
 func (o Product) tiled() bool {
@@ -112,8 +114,8 @@ func (o Product) Calls() ([]Call, error) {
 	}
 	name += "_product"
 	if o.tiled() {
-		return []Call{{name + "_tiled", cuda.Grid{X: ceil(panels, tiledPanels), Y: ceil(o.N, tiledTokens), Threads: 256},
-			append(args, after...)}}, nil
+		grid = cuda.Grid{X: ceil(panels, tiledPanels), Y: ceil(o.N, tiledTokens), Threads: 256, Shared: treeBytes}
+		return []Call{{name + "_tiled_shared", grid, append(args, after...)}}, nil
 	}
 	if tile > 1 {
 		name += fmt.Sprintf("_%d", tile)

@@ -21,6 +21,16 @@ type comparison struct {
 var comparisons = slices.Concat(functionComparisons, rowComparisons, productComparisons, cacheComparisons,
 	attentionComparisons, turnedComparisons, massComparisons, expertComparisons, rankComparisons)
 
+// small is a comparison with the kernels of cards with less shared memory.
+func small(c comparison, kernels ...string) comparison {
+	return comparison{c.name + ", less shared memory", kernels, func(k *card, r *rand.Rand) {
+		all := k.kernels
+		defer func() { k.kernels = all }()
+		k.kernels = all.Small()
+		c.run(k, r)
+	}}
+}
+
 // compare runs a comparison. It returns an error for other bits, and of the driver.
 func (k *card) compare(c comparison) error {
 	k.err = nil

@@ -105,6 +105,13 @@ func TestEmulated(t *testing.T) {
 			t.Errorf("with a wrong bit of %s: %+v", kernel, d)
 		}
 	}
+	// A card with less shared memory uses other kernels.
+	less := []string{"CUDA_EMULATOR_SHARED=102400", "SHOAL_PROBE_KERNEL=q8_product_tiled_shared"}
+	for kernel, right := range map[string]bool{"q8_product_tiled_shared": true, "q8_product_tiled": false} {
+		if d := examine(t, append(less, "CUDA_EMULATOR_FAULT="+kernel)...); d.Bits != right {
+			t.Errorf("less shared memory, with a wrong bit of %s: %+v", kernel, d)
+		}
+	}
 	// A full examination continues after a kernel that computes another bit.
 	results := full(t, "bits: product of q8_0 weights with", append(environment, "CUDA_EMULATOR_FAULT=q8_product_8")...)
 	var failed []string

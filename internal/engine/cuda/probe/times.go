@@ -49,14 +49,19 @@ var llama8B = shape{32, hidden, intermediate, vocab, heads, kvheads, dim, readBy
 type stepCase struct {
 	rows, slots int // slots of each sequence
 	prompt      bool
+	small       bool // with the kernels of cards with less shared memory
 }
 
 var stepCases = []stepCase{
-	{1, 1024, false}, {1, 4096, false}, {1, 32768, false}, {16, 4096, false}, {512, 2048, true},
+	{1, 1024, false, false}, {1, 4096, false, false}, {1, 32768, false, false}, {16, 4096, false, false}, {512, 2048, true, false},
+	{512, 2048, true, true},
 }
 
 func (c stepCase) String() string {
 	switch {
+	case c.small:
+		c.small = false
+		return c.String() + ", less shared memory"
 	case c.prompt:
 		return fmt.Sprintf("a prompt's tokens %d to %d", c.slots-c.rows, c.slots-1)
 	case c.rows == 1:
@@ -82,6 +87,11 @@ func (k *card) times(s shape, c stepCase) (*Times, error) {
 	}
 	defer k.free()
 	k.err = nil
+	if c.small {
+		all := k.kernels
+		defer func() { k.kernels = all }()
+		k.kernels = all.Small()
+	}
 	out := &Times{Layers: k.fitting(s, c)}
 	out.Read, _ = read.PerSecond()
 	s.layers = out.Layers
@@ -180,7 +190,7 @@ func (k *card) step(s shape, c stepCase) (all []launched) {
 	cached := int64(sequences) * int64(s.kvheads) * int64(c.slots) * int64(row)
 
 	add := func(stage string, o launch.Operation, bytes ...int64) {
-		calls, err := o.Calls()
+		calls, err := k.kernels.Calls(o)
 		k.fail(err)
 		for i, call := range calls {
 			l := launched{stage: stage, call: call}

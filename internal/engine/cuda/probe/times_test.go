@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/cuda/emulator"
 )
 
-var tinyCases = []stepCase{{1, 70, false}, {9, 40, true}}
+var tinyCases = []stepCase{{1, 70, false, false}, {9, 40, true, false}}
 
 // tinyTimes measures steps of a small model in this process.
 func tinyTimes(out *json.Encoder) error {

@@ -6,9 +6,11 @@
 //   CUDA_EMULATOR_OTHERS      bytes of it that other processes hold
 //   CUDA_EMULATOR_BUSY=1      another process has the device, in exclusive compute mode
 //   CUDA_EMULATOR_CAPABILITY  compute capability, such as 75
+//   CUDA_EMULATOR_SHARED      bytes of shared memory of a multiprocessor
 //   CUDA_EMULATOR_FAULT       a kernel that flips a bit in its first result
 //   CUDA_EMULATOR_FAIL        a file: launches and waits fail as soon as it exists
 //   CUDA_EMULATOR_HANG        a file: waits do not return while it exists
+#include <algorithm>
 #include <condition_variable>
 #include <chrono>
 #include <deque>
@@ -31,6 +33,7 @@ struct Kernel {
   int result;                 // parameter that points to what it computes
   std::vector<size_t> sizes;  // of its parameters
   std::function<void(void **)> body;
+  size_t dynamic = 48 << 10;  // bytes of dynamic shared memory that a launch may ask for
 };
 
 template <class... A, size_t... I> void apply(void (*f)(A...), void **p, std::index_sequence<I...>) { f(*(A *)p[I]...); }
@@ -83,12 +86,14 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(q4_product_64, 4);
   ADD(q4_product_8, 4);
   ADD(q4_product_tiled, 4);
+  ADD(q4_product_tiled_shared, 4);
   ADD(q8_product, 4);
   ADD(q8_product_16, 4);
   ADD(q8_product_32, 4);
   ADD(q8_product_64, 4);
   ADD(q8_product_8, 4);
   ADD(q8_product_tiled, 4);
+  ADD(q8_product_tiled_shared, 4);
   ADD(quantize_rows, 2);
   ADD(read_all, 2);
   ADD(rms_norm, 4);
@@ -168,6 +173,7 @@ size_t setting(const char *name, size_t otherwise) {
 }
 
 const size_t memory = setting("CUDA_EMULATOR_MEMORY", 1 << 30), others = setting("CUDA_EMULATOR_OTHERS", 0);
+const size_t shared = setting("CUDA_EMULATOR_SHARED", 228 << 10);
 std::mutex allocations_mu;
 std::map<void *, size_t> allocations;
 size_t allocated;
@@ -205,7 +211,8 @@ DRIVER cuDeviceGetUuid(uint8_t *id, int) {
 DRIVER cuDeviceTotalMem_v2(size_t *n, int) { return *n = memory, ok; }
 DRIVER cuDeviceGetAttribute(int *v, int attribute, int) {
   int capability = (int)setting("CUDA_EMULATOR_CAPABILITY", 80);
-  const std::map<int, int> values = {{16, 4}, {75, capability / 10}, {76, capability % 10}, {97, 101376}};
+  const int reserved = 1024;
+  const std::map<int, int> values = {{16, 4}, {75, capability / 10}, {76, capability % 10}, {81, (int)shared}, {97, (int)shared - reserved}, {111, reserved}};
   auto i = values.find(attribute);
   return *v = i == values.end() ? 0 : i->second, ok;
 }
@@ -262,12 +269,16 @@ DRIVER cuModuleGetFunction(void **f, void *, const char *name) {
   auto i = kernels.find(name);
   return i == kernels.end() ? not_found : (*f = &i->second, ok);
 }
-DRIVER cuFuncSetAttribute(void *, int, int) { return ok; }
+DRIVER cuFuncSetAttribute(void *f, int attribute, int value) {
+  if (attribute != 8) return ok;
+  if (value < 0 || (size_t)value > std::min(shared, emulator::dynamic_most)) return invalid;
+  return ((Kernel *)f)->dynamic = value, ok;
+}
 DRIVER cuFuncGetAttribute(int *v, int, void *) { return *v = 0, ok; }
-DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, void *s, void **parameters, void **) {
+DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned dynamic, void *s, void **parameters, void **) {
   auto *k = (Kernel *)f;
   if (failed()) return uncorrectable;
-  if (gx == 0 || gy == 0 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1) return invalid;
+  if (gx == 0 || gy == 0 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1 || dynamic > k->dynamic) return invalid;
   std::vector<std::vector<uint8_t>> copies;
   for (size_t i = 0; i < k->sizes.size(); i++) copies.emplace_back((uint8_t *)parameters[i], (uint8_t *)parameters[i] + k->sizes[i]);
   ((Stream *)s)->add([=]() mutable {
@@ -275,7 +286,7 @@ DRIVER cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned b
     std::lock_guard<std::mutex> l(one);
     std::vector<void *> p;
     for (auto &c : copies) p.push_back(c.data());
-    emulator::run({gx, gy, 1}, {bx, 1, 1}, [&] { k->body(p.data()); });
+    emulator::run({gx, gy, 1}, {bx, 1, 1}, dynamic, [&] { k->body(p.data()); });
     const char *fault = getenv("CUDA_EMULATOR_FAULT");
     // The lowest bit of a score can vanish in the softmax.
     uint32_t bit = k->name.rfind("attend_scores", 0) == 0 ? 1 << 16 : 1;

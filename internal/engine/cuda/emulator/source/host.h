@@ -28,8 +28,11 @@ void copy(void *to, const void *from, size_t n);
 void end_copies();
 void wait_copies(size_t but);
 void wait_block();
-// run calls body once for each lane of a grid.
-void run(Dim blocks, Dim threads, const std::function<void()> &body);
+// dynamic is the beginning of a block's dynamic shared memory. An access after its end ends the program.
+extern uint8_t *dynamic;
+constexpr size_t dynamic_most = 227 << 10;
+// run calls body once for each lane of a grid, whose blocks have some bytes of dynamic shared memory.
+void run(Dim blocks, Dim threads, size_t shared, const std::function<void()> &body);
 }  // namespace emulator
 
 #define threadIdx (emulator::thread)
@@ -81,16 +84,21 @@ template <class T> DEVICE T from_lane_xor(T v, int mask) {
 DEVICE void wait_block() { emulator::wait_block(); }
 DEVICE void wait_warp() { emulator::exchange(0, 0); }
 template <class T> DEVICE T load_once(const T *p) { return *p; }
-DEVICE void copy16(void *to, const void *from) { emulator::copy(to, from, 16); }
-DEVICE void copy4(void *to, const void *from) { emulator::copy(to, from, 4); }
+typedef uint64_t shared_address;
+DEVICE shared_address address_of(const void *shared) { return (uint64_t)shared; }
+DEVICE shared_address dynamic_shared() { return address_of(emulator::dynamic); }
+template <class T> DEVICE void load_shared(T &v, shared_address from) { v = *(const T *)from; }
+DEVICE void store_shared(shared_address to, float4 v) { *(float4 *)to = v; }
+DEVICE void copy16(shared_address to, const void *from) { emulator::copy((void *)to, from, 16); }
+DEVICE void copy4(shared_address to, const void *from) { emulator::copy((void *)to, from, 4); }
+DEVICE void copy16(void *to, const void *from) { copy16(address_of(to), from); }
 DEVICE void end_copies() { emulator::end_copies(); }
 template <int n> DEVICE void wait_copies() { emulator::wait_copies(n); }
 
-DEVICE void keep(uint32_t &) {}
+template <class T> DEVICE void keep(T &) {}
 
 // load_matrices reads through the addresses of all lanes.
-DEVICE void load_matrices(uint32_t *v, const void *row) {
-  uint64_t address = (uint64_t)row;
+DEVICE void load_matrices(uint32_t *v, shared_address address) {
   uint32_t words[2] = {(uint32_t)address, (uint32_t)(address >> 32)}, lane = threadIdx.x % 32;
   const uint32_t *all = emulator::share(words, 2);
   for (uint32_t m = 0; m < 4; m++) {

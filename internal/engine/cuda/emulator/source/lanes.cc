@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include <deque>
 #include <vector>
@@ -38,6 +39,7 @@ continue_at:
 
 namespace emulator {
 Dim thread, block, blocks, threads;
+uint8_t *dynamic;
 
 namespace {
 constexpr size_t stack_bytes = 64 << 10;
@@ -60,6 +62,14 @@ struct Lane {
   uint32_t number;
   bool ended;
 };
+
+// guard is the page after dynamic shared memory, which is in front of it.
+uint8_t *const guard = [] {
+  constexpr size_t page = 4096, before = (dynamic_most + page - 1) / page * page;
+  auto at = (uint8_t *)mmap(nullptr, before + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED || mprotect(at + before, page, PROT_NONE) != 0) abort();
+  return at + before;
+}();
 
 void *scheduler;  // stack pointer of run_block while a lane runs
 uint8_t *stacks;
@@ -86,6 +96,7 @@ void enter() {
 
 void run_block() {
   memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
+  memset(dynamic, 0xff, guard - dynamic);
   barrier_arrived = 0;
   for (auto &w : warps) w = {};
   for (uint32_t i = 0; i < lanes.size(); i++) {
@@ -146,8 +157,8 @@ void wait_block() {
   while (barrier_round == round) pause();
 }
 
-void run(Dim grid, Dim shape, const std::function<void()> &f) {
-  body = &f, blocks = grid, threads = shape;
+void run(Dim grid, Dim shape, size_t shared, const std::function<void()> &f) {
+  body = &f, blocks = grid, threads = shape, dynamic = guard - (shared + 15) / 16 * 16;
   lanes.resize(shape.x);
   warps.resize((shape.x + 31) / 32);
   if (size_t need = shape.x * stack_bytes; stacks_size < need) {
