@@ -64,17 +64,18 @@ DEVICE void multiply8(int *c, const uint32_t *a, const uint32_t *b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// keep makes the compiler hold a number in a register instead of computing it again.
+// keep makes the compiler compute a number here, and hold it in a register instead of computing it again.
 DEVICE void keep(uint32_t &x) { asm volatile("" : "+r"(x)); }
+DEVICE void keep(float &x) { asm volatile("" : "+f"(x)); }
 
 // shared_address is an address in shared memory. A kernel that computes it once and adds to it reads with fewer
 // instructions than through a pointer, whose conversion the compiler repeats.
 typedef uint32_t shared_address;
 DEVICE shared_address address_of(const void *shared) { return (uint32_t)__cvta_generic_to_shared(shared); }
 // dynamic_shared is the beginning of the shared memory whose size the launch gives.
-DEVICE shared_address dynamic_shared() {
+DEVICE void *dynamic_shared() {
   extern __shared__ uint4 dynamic_memory[];
-  return address_of(dynamic_memory);
+  return dynamic_memory;
 }
 DEVICE void load_shared(uint16_t &v, shared_address from) { asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from) : "memory"); }
 DEVICE void load_shared(uint32_t &v, shared_address from) { asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory"); }

@@ -1,19 +1,36 @@
 // Attention of a prompt: successive tokens of one sequence, of which each sees the slots up to its own.
-// A thread block computes up to PROMPT_ROWS rows, (token, head), of a KV head. Shared memory delivers 32 words per clock
+// A thread block computes some rows, (token, head), of a KV head. Shared memory delivers 32 words per clock
 // to a multiprocessor with 128 lanes. So a thread computes a tile of several rows and slots, or rows and columns, and
 // uses each word that it reads several times.
 #define PROMPT_THREADS 128
-#define PROMPT_ROWS 32
-#define PROMPT_PIECE 8192 // bytes of keys or values that are copied at once
 
-constexpr int scored_rows = PROMPT_ROWS * SLOTS / 4 / PROMPT_THREADS;      // of a thread, of 4 slots each
-constexpr int soft_rows = PROMPT_ROWS * PANEL / PROMPT_THREADS;            // of a thread, of every 16th slot
-constexpr int wide = PROMPT_ROWS * 128 / 4 / PROMPT_THREADS;               // columns of a thread, of 4 rows
-constexpr uint32_t scores_ld = SLOTS + 4;                                  // so that 8 rows lie in different banks
-template <int type> constexpr uint32_t piece_elements = PROMPT_PIECE / SLOTS / bytes_of<type>; // of all keys of a block
+constexpr uint32_t scores_ld = SLOTS + 4; // so that 8 rows lie in different banks
 
-// prompt_rows is the rows of a thread block, for heads of dim elements: launch.promptRows.
-DEVICE uint32_t prompt_rows(uint32_t dim) { return dim > 128 ? PROMPT_ROWS / 2 : PROMPT_ROWS; }
+// PromptTile is the shape of a thread block: up to `most` rows, and bytes of keys or values that are copied at once. A
+// block of 64 rows needs dynamic shared memory.
+template <int most, int bytes> struct PromptTile {
+  static constexpr int rows = most, piece = bytes;
+  static constexpr bool dynamic = rows > 32;
+  static constexpr int scored = rows * SLOTS / 4 / PROMPT_THREADS; // rows of a thread, of 4 slots each
+  static constexpr int soft = rows * PANEL / PROMPT_THREADS;       // rows of a thread, of every 16th slot
+  static constexpr int wide = 8;                                   // columns of a thread
+  static constexpr int tall = rows * 128 / wide / PROMPT_THREADS;  // rows of a thread, of these columns
+
+  float4 queries[rows * (128 + 4) / 4]; // (rows, dim + 4): 8 rows lie in different banks
+  uint4 pieces[2 * piece / 16];
+  float4 scores[rows * scores_ld / 4]; // (rows, scores_ld), then probabilities
+  float correct[rows], old[rows], fresh[rows];
+  uint32_t low[rows], high[rows]; // slots that a row sees: [low, high)
+  uint8_t how[rows];
+
+  // fits is the rows of a thread block, for heads of dim elements: launch.promptRows.
+  DEVICE_METHOD static uint32_t fits(uint32_t dim) { return dim > 128 ? rows / 2 : rows; }
+};
+typedef PromptTile<32, 8192> Tile32;
+typedef PromptTile<64, 16384> Tile64;
+static_assert(sizeof(Tile64) == 85312, "launch.promptBytes");
+
+template <class Tile, int type> constexpr uint32_t piece_elements = Tile::piece / SLOTS / bytes_of<type>; // of all keys of a block
 
 // Softmax is the state of a row: its largest score, one lane of its sum, and whether it saw a slot.
 struct Softmax {
@@ -61,34 +78,42 @@ template <int type, int count> DEVICE void score_quads(float (*s)[4], const floa
   }
 }
 
-// wide_value reads n elements of a value, 4 or 8. The address is a multiple of the size of n elements.
-template <int type, int n> DEVICE void wide_value(float *to, const uint8_t *from) {
-  if constexpr (n == 8) {
-    wide_value<type, 4>(to, from), wide_value<type, 4>(to + 4, from + 4 * bytes_of<type>);
-  } else if constexpr (type == F32) {
-    float4 v = *(const float4 *)from;
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else if constexpr (type == BF16) {
-    uint2 v = *(const uint2 *)from;
-    to[0] = as_float(v.x << 16), to[1] = as_float(v.x & 0xffff0000), to[2] = as_float(v.y << 16), to[3] = as_float(v.y & 0xffff0000);
-  } else {
-    uint32_t v = *(const uint32_t *)from;
+// wide_value reads 8 elements of a value. The address is a multiple of the size of 8 elements, or of 16.
+template <int type> DEVICE void wide_value(float *to, const uint8_t *from) {
+  if constexpr (type == F32) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) to[i] = from_int((int8_t)(v >> 8 * i));
+    for (int i = 0; i < 2; i++) {
+      float4 v = ((const float4 *)from)[i];
+      to[4 * i] = v.x, to[4 * i + 1] = v.y, to[4 * i + 2] = v.z, to[4 * i + 3] = v.w;
+    }
+  } else if constexpr (type == BF16) {
+    uint4 v = *(const uint4 *)from;
+    uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[2 * i] = as_float(words[i] << 16), to[2 * i + 1] = as_float(words[i] & 0xffff0000);
+  } else {
+    uint2 v = *(const uint2 *)from;
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[i] = from_int((int8_t)(v.x >> 8 * i)), to[4 + i] = from_int((int8_t)(v.y >> 8 * i));
   }
 }
 
-template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) {
-  SHARED float4 queries[PROMPT_ROWS * (128 + 4) / 4]; // (rows, dim + 4): 8 rows lie in different banks
-  SHARED uint4 pieces[2 * PROMPT_PIECE / 16];
-  SHARED float4 scores[PROMPT_ROWS * scores_ld / 4]; // (rows, scores_ld), then probabilities
-  SHARED float correct[PROMPT_ROWS], old[PROMPT_ROWS], fresh[PROMPT_ROWS];
-  SHARED uint32_t low[PROMPT_ROWS], high[PROMPT_ROWS]; // slots that a row sees: [low, high)
-  SHARED uint8_t how[PROMPT_ROWS];
-  uint32_t t = threadIdx.x, group = heads / kvheads, most = prompt_rows(dim);
+template <class Tile, int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, Score score, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) {
+  constexpr int wide = Tile::wide, tall = Tile::tall, soft_rows = Tile::soft, scored_rows = Tile::scored;
+  Tile *shared;
+  if constexpr (Tile::dynamic) shared = (Tile *)dynamic_shared();
+  else {
+    SHARED Tile memory;
+    shared = &memory;
+  }
+  float4 *queries = shared->queries;
+  float *p = (float *)shared->scores, *correct = shared->correct, *old = shared->old, *fresh = shared->fresh;
+  uint32_t *low = shared->low, *high = shared->high;
+  uint8_t *how = shared->how;
+  uint32_t t = threadIdx.x, group = heads / kvheads, most = Tile::fits(dim);
   uint32_t chunks = (group + most - 1) / most, chunk = blockIdx.y % chunks, kv = blockIdx.y / chunks;
   uint32_t width = group - chunk * most < most ? group - chunk * most : most; // heads
-  uint32_t together = most / group > 1 ? most / group : 1, token = blockIdx.x * together;
+  uint32_t together = most / group > 1 ? most / group : 1, token = (gridDim.x - 1 - blockIdx.x) * together; // blocks of the most slots begin first
   uint32_t tokens = n - token < together ? n - token : together, used = tokens * width;
   uint32_t first_head = kv * group + chunk * most;
   Row r = rows[token];
@@ -97,26 +122,26 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
 
   // Pieces are parts of the elements of the keys of a block, then parts of the slots of its values, block after block.
   // One is used while the next one comes.
-  uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, PROMPT_PIECE), size = slots * row_bytes;
-  uint32_t key_pieces = (dim + piece_elements<type> - 1) / piece_elements<type>, of_block = key_pieces + SLOTS / slots;
+  uint32_t row_bytes = dim * bytes_of<type>, slots = stage_slots(row_bytes, Tile::piece), size = slots * row_bytes;
+  uint32_t key_pieces = (dim + piece_elements<Tile, type> - 1) / piece_elements<Tile, type>, of_block = key_pieces + SLOTS / slots;
   uint32_t next_block = first_block, next = 0, place = 0; // place of the next piece
   const uint8_t *next_from = cache.block(first_block);
   auto fetch = [&] {
     if (next_block <= last_block) {
-      uint8_t *to = (uint8_t *)pieces + place;
+      uint8_t *to = (uint8_t *)shared->pieces + place;
       if (next < key_pieces) {
-        constexpr uint32_t full = PROMPT_PIECE / (SLOTS / PANEL); // bytes of a panel
+        constexpr uint32_t full = Tile::piece / (SLOTS / PANEL); // bytes of a panel
         uint32_t left = (dim * PANEL * bytes_of<type>) - next * full, bytes = left < full ? left : full;
         const uint8_t *from = next_from + next * full;
 #pragma unroll
-        for (uint32_t i = 0; i < PROMPT_PIECE / 16 / PROMPT_THREADS; i++) {
+        for (uint32_t i = 0; i < Tile::piece / 16 / PROMPT_THREADS; i++) {
           uint32_t at = (i * PROMPT_THREADS + t) * 16;
           if (at % full < bytes) copy16(to + at, from + at / full * (dim * PANEL * bytes_of<type>) + at % full);
         }
       } else {
         const uint8_t *from = next_from + cache.values_at() + (next - key_pieces) * size;
 #pragma unroll
-        for (uint32_t i = 0; i < PROMPT_PIECE / 16 / PROMPT_THREADS; i++) {
+        for (uint32_t i = 0; i < Tile::piece / 16 / PROMPT_THREADS; i++) {
           uint32_t at = (i * PROMPT_THREADS + t) * 16;
           if (at < size) copy16(to + at, from + at);
         }
@@ -127,19 +152,19 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
       }
     }
     end_copies();
-    place ^= PROMPT_PIECE;
+    place ^= Tile::piece;
   };
   // arrived waits for the next piece and starts the copy of the one after it.
   auto arrived = [&] {
     wait_copies<0>();
     wait_block();
-    const uint8_t *piece = (const uint8_t *)pieces + (place ^ PROMPT_PIECE);
+    const uint8_t *piece = (const uint8_t *)shared->pieces + (place ^ Tile::piece);
     fetch();
     return piece;
   };
   fetch();
 
-  if (t < PROMPT_ROWS) {
+  if (t < Tile::rows) {
     uint32_t slot = r.slot + t / width;
     low[t] = t < used ? window_start(slot, window) : 0, high[t] = t < used ? slot + 1 : ~0u; // unused rows see all
   }
@@ -149,22 +174,21 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     ((float *)queries)[of * ld_queries + k] = of < used ? q[(uint64_t)(token + of / width) * ldq + (first_head + of % width) * dim + k] : 0;
   }
 
-  // This thread's rows of the softmax are soft_row(i). Its tile of the output: 4 rows, `wide` columns.
+  // This thread's rows of the softmax are soft_row(i). Its tile of the output: `tall` rows, `wide` columns.
   uint32_t lane = t % 16;
   auto soft_row = [&](uint32_t i) { return t / 16 + PROMPT_THREADS / 16 * i; };
   const Softmax none = {as_float(0xff800000), 0, false};
   Softmax run[soft_rows], before[soft_rows];
 #pragma unroll
   for (int i = 0; i < soft_rows; i++) run[i] = before[i] = none;
-  uint32_t wides = dim / wide, column = t % wides * wide, top_row = t / wides * 4;
+  uint32_t wides = dim / wide, column = t % wides * wide, top_row = t / wides * tall;
   bool works = top_row < most;
-  float o[4][wide] = {};
-  float *p = (float *)scores;
+  float o[tall][wide] = {};
   // Its tile of the scores: 4 slots, and score_row + 8 * i.
-  uint32_t quad = t % 2 + t / 16 % 2 * 2, panel = t / 32 % 4, scored = most == PROMPT_ROWS ? scored_rows : scored_rows / 2;
+  uint32_t quad = t % 2 + t / 16 % 2 * 2, panel = t / 32 % 4, scored = most == Tile::rows ? scored_rows : scored_rows / 2;
   uint32_t score_row = t / 2 % 8 + t / 128 * 8 * scored;
   const float *query = (const float *)queries + score_row * ld_queries;
-  uint32_t key_at = panel * (PROMPT_PIECE / (SLOTS / PANEL)) + quad * (type == BF16 ? 16 : 4 * bytes_of<type>);
+  uint32_t key_at = panel * (Tile::piece / (SLOTS / PANEL)) + quad * (type == BF16 ? 16 : 4 * bytes_of<type>);
 
   // output is where a row's output goes. The runs before this one have theirs there.
   auto output = [&](uint32_t row) { return out + (uint64_t)(token + row / width) * ld + (first_head + row % width) * dim + column; };
@@ -184,7 +208,7 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     wait_block();
     if (works) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
+      for (int i = 0; i < tall; i++) {
         uint32_t row = top_row + i;
         uint8_t action = row < used ? how[row] : SKIP;
         float *to = output(row), x = old[row], y = fresh[row];
@@ -208,9 +232,9 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     // Scores of all slots, also of those that are not seen.
     float s[scored_rows][4] = {};
 #pragma unroll 1
-    for (uint32_t k = 0; k < dim; k += piece_elements<type>) {
+    for (uint32_t k = 0; k < dim; k += piece_elements<Tile, type>) {
       const uint8_t *key = arrived() + key_at;
-      uint32_t left = dim - k, elements = left < piece_elements<type> ? left : piece_elements<type>;
+      uint32_t left = dim - k, elements = left < piece_elements<Tile, type> ? left : piece_elements<Tile, type>;
       if (scored == scored_rows) score_quads<type, scored_rows>(s, query + k, ld_queries, key, elements);
       else score_quads<type, scored_rows / 2>(s, query + k, ld_queries, key, elements);
     }
@@ -220,37 +244,48 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     for (int i = 0; i < scored_rows; i++) {
       if (i == (int)scored) break;
       if constexpr (type == INT8) s[i][0] = mul_(s[i][0], by.x), s[i][1] = mul_(s[i][1], by.y), s[i][2] = mul_(s[i][2], by.z), s[i][3] = mul_(s[i][3], by.w);
-      *(float4 *)(p + (score_row + 8 * i) * scores_ld + panel * PANEL + quad * 4) = {score.of(s[i][0]), score.of(s[i][1]), score.of(s[i][2]), score.of(s[i][3])};
+      float4 v = {mul_(s[i][0], score.scale), mul_(s[i][1], score.scale), mul_(s[i][2], score.scale), mul_(s[i][3], score.scale)};
+      *(float4 *)(p + (score_row + 8 * i) * scores_ld + panel * PANEL + quad * 4) = v;
+    }
+    if (score.cap != 0) {
+#pragma unroll 1
+      for (uint32_t i = 0; i < scored; i++) {
+        float4 *at = (float4 *)(p + (score_row + 8 * i) * scores_ld + panel * PANEL + quad * 4), v = *at;
+        *at = {soft_cap(v.x, score.cap), soft_cap(v.y, score.cap), soft_cap(v.z, score.cap), soft_cap(v.w, score.cap)};
+      }
     }
     wait_block();
-    // Softmax.
+    // Softmax. It has no branches, so that the exponentials of all rows are computed at once.
+    float x[soft_rows][4];
 #pragma unroll
     for (uint32_t i = 0; i < soft_rows; i++) {
       uint32_t row = soft_row(i);
       if (PROMPT_THREADS / 16 * i >= most) break;
-      float s[4], m = as_float(0xff800000);
-      bool seen[4];
+      float m = as_float(0xff800000);
+      bool seen[4], some = base < high[row] && base + SLOTS > low[row];
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         uint32_t slot = base + j * 16 + lane;
         seen[j] = slot >= low[row] && slot < high[row];
-        s[j] = p[row * scores_ld + j * 16 + lane];
-        if (seen[j]) m = fmaxf(m, s[j]);
+        x[i][j] = p[row * scores_ld + j * 16 + lane];
+        if (seen[j]) m = fmaxf(m, x[i][j]);
       }
-      for (int x = 8; x; x >>= 1) m = fmaxf(m, from_lane_xor(m, x));
-      bool some = base < high[row] && base + SLOTS > low[row];
+      for (int by = 8; by; by >>= 1) m = fmaxf(m, from_lane_xor(m, by));
       m = fmaxf(m, run[i].top);
-      float c = some ? exp_(sub_(run[i].top, m)) : 1;
-      if (some) {
-        run[i].sum = mul_(run[i].sum, c), run[i].top = m, run[i].some = true;
+      float c = exp_(sub_(run[i].top, m));
+      keep(c);
+      c = some ? c : 1;
+      float sum = mul_(run[i].sum, c);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-          float v = seen[j] ? exp_(sub_(s[j], m)) : 0;
-          run[i].sum = add_(run[i].sum, v);
-          if constexpr (type == INT8) v = mul_(v, scales[SLOTS + j * 16 + lane]);
-          p[row * scores_ld + j * 16 + lane] = v;
-        }
+      for (int j = 0; j < 4; j++) {
+        float v = exp_(sub_(x[i][j], m));
+        keep(v);
+        x[i][j] = seen[j] ? v : 0;
+        sum = add_(sum, x[i][j]);
+        if constexpr (type == INT8) x[i][j] = mul_(x[i][j], scales[SLOTS + j * 16 + lane]);
+        p[row * scores_ld + j * 16 + lane] = x[i][j];
       }
+      run[i].sum = some ? sum : run[i].sum, run[i].top = some ? m : run[i].top, run[i].some |= some;
       if (lane == 0) correct[row] = c;
     }
     // Values.
@@ -258,9 +293,9 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
     for (uint32_t s = 0; s < SLOTS; s += slots) {
       const uint8_t *values = arrived() + column * bytes_of<type>;
       if (!works) continue;
-      uint32_t from[4], to[4], some_from = slots, some_to = 0, all_from = 0, all_to = slots; // slots of the piece that each row, some row, and all rows see
+      uint32_t from[tall], to[tall], some_from = slots, some_to = 0, all_from = 0, all_to = slots; // slots of the piece that each row, some row, and all rows see
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
+      for (int i = 0; i < tall; i++) {
         uint32_t row = top_row + i, at = base + s;
         if (s == 0) {
           float c = correct[row];
@@ -281,9 +316,9 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
 #pragma unroll 1
         for (; slot < end; slot++, weights++, values += row_bytes) {
           float v[wide];
-          wide_value<type, wide>(v, values);
+          wide_value<type>(v, values);
 #pragma unroll
-          for (int i = 0; i < 4; i++) {
+          for (int i = 0; i < tall; i++) {
             if (slot < from[i] || slot >= to[i]) continue;
 #pragma unroll
             for (int j = 0; j < wide; j++) o[i][j] = fma_(weights[i * scores_ld], v[j], o[i][j]);
@@ -293,15 +328,15 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
       some(middle < some_to ? middle : some_to);
 #pragma unroll 2
       for (; slot + 4 <= all_to; slot += 4, weights += 4) {
-        float4 w[4];
+        float4 w[tall];
 #pragma unroll
-        for (int i = 0; i < 4; i++) w[i] = *(const float4 *)(weights + i * scores_ld);
+        for (int i = 0; i < tall; i++) w[i] = *(const float4 *)(weights + i * scores_ld);
 #pragma unroll
         for (int k = 0; k < 4; k++, values += row_bytes) {
           float v[wide];
-          wide_value<type, wide>(v, values);
+          wide_value<type>(v, values);
 #pragma unroll
-          for (int i = 0; i < 4; i++) {
+          for (int i = 0; i < tall; i++) {
             float x = k == 0 ? w[i].x : k == 1 ? w[i].y : k == 2 ? w[i].z : w[i].w;
 #pragma unroll
             for (int j = 0; j < wide; j++) o[i][j] = fma_(x, v[j], o[i][j]);
@@ -322,7 +357,7 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
   wait_block();
   if (!works) return;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < tall; i++) {
     uint32_t row = top_row + i;
     if (row >= used) continue;
     float *to = output(row);
@@ -331,11 +366,14 @@ template <int type> DEVICE void attend_prompt(const float *q, uint32_t ldq, cons
   }
 }
 
-#define ATTEND_PROMPT(name, type) \
-  KERNEL THREADS(PROMPT_THREADS, 512 / PROMPT_THREADS) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) { \
-    attend_prompt<type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, sinks, out, ld, n); \
+#define ATTEND_PROMPT(name, tile, type, blocks_together) \
+  KERNEL THREADS(PROMPT_THREADS, blocks_together) name(const float *q, uint32_t ldq, const Row *rows, const uint32_t *tables, uint8_t *arena, uint32_t heads, uint32_t kvheads, uint32_t dim, uint32_t index, float scale, float cap, int window, const float *sinks, float *out, uint32_t ld, uint32_t n) { \
+    attend_prompt<tile, type>(q, ldq, rows, tables, arena, heads, kvheads, dim, index, {scale, cap}, window, sinks, out, ld, n); \
   }
-ATTEND_PROMPT(attend_prompt_f32, F32)
-ATTEND_PROMPT(attend_prompt_bf16, BF16)
-ATTEND_PROMPT(attend_prompt_int8, INT8)
+ATTEND_PROMPT(attend_prompt_f32, Tile32, F32, 4)
+ATTEND_PROMPT(attend_prompt_bf16, Tile32, BF16, 4)
+ATTEND_PROMPT(attend_prompt_int8, Tile32, INT8, 4)
+ATTEND_PROMPT(attend_prompt_f32_64, Tile64, F32, 2)
+ATTEND_PROMPT(attend_prompt_bf16_64, Tile64, BF16, 2)
+ATTEND_PROMPT(attend_prompt_int8_64, Tile64, INT8, 2)
 #undef ATTEND_PROMPT

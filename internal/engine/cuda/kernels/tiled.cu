@@ -46,7 +46,7 @@ struct SharedTree {
   float one[32];
   volatile float eight[32]; // in local memory, for lack of registers: it is written once
   uint32_t units = 0;
-  shared_address nodes = dynamic_shared() + threadIdx.x * 16;
+  shared_address nodes = address_of(dynamic_shared()) + threadIdx.x * 16;
 
   DEVICE_METHOD void merge_one(float *sum) const {
 #pragma unroll

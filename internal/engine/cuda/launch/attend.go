@@ -30,6 +30,7 @@ type Attend struct {
 	Prompt   bool         // one sequence, successive slots
 	Rotation Rotation     // or zero; if Rotates: keys and values follow the queries, and attention also does the work of RopeWrite
 	Parts    int          // thread blocks that share a run: 1 or 4; 0 chooses
+	Tile     int          // of a prompt: rows (token, head) of a thread block, 32 or 64; 0 chooses
 	Scratch  cuda.Pointer // ScratchBytes; unused by a prompt
 	Out      cuda.Pointer // needed without To, for a prompt, and if HeadDim is not a multiple of 32
 	LdOut    int
@@ -104,15 +105,18 @@ func (o Attend) Calls() ([]Call, error) {
 	if o.Rotation != (Rotation{}) && !o.Rotates() {
 		return nil, fmt.Errorf("launch: rotation within attention of %d rows over %d slots", o.N, o.Slots)
 	}
-	group := o.Heads / o.KVHeads
 	common := []any{o.Q, uint32(o.LdQ), o.Rows, o.Tables, o.Arena, uint32(o.Heads), uint32(o.KVHeads), uint32(o.HeadDim),
 		uint32(o.Index), o.Scale, o.Cap, uint32(int32(o.Window))}
 	var calls []Call
 	to := o.To
 	if o.Prompt {
-		tokens, rows := promptTokens(group, o.HeadDim), promptRows(o.HeadDim)
-		calls = []Call{{"attend_prompt_" + suffix, cuda.Grid{X: ceil(o.N, tokens), Y: o.KVHeads * ceil(group, rows), Threads: 128},
-			append(common, o.Sinks, o.Out, uint32(o.LdOut), uint32(o.N))}}
+		grid, name := o.promptGrid(largeTile), "attend_prompt_"+suffix
+		if grid.Shared = promptBytes; o.Tile == largeTile || o.Tile == 0 && grid.X*grid.Y >= promptBlocks {
+			name += "_64"
+		} else {
+			grid = o.promptGrid(smallTile)
+		}
+		calls = []Call{{name, grid, append(common, o.Sinks, o.Out, uint32(o.LdOut), uint32(o.N))}}
 	} else {
 		if o.HeadDim%block != 0 { // a block has columns of two heads
 			to = Rounded{}
@@ -157,13 +161,29 @@ func (o Attend) runCalls(suffix string, common, output []any) []Call {
 	}
 }
 
-// promptRows returns the number of (token, head) rows of a thread block of prompt attention. promptTokens is the
-// number of its tokens for a group of heads.
-func promptRows(dim int) int {
+// A thread block of prompt attention computes this number of (token, head) rows, and half of it for heads of more than
+// 128 elements. The large tile reads shared memory less often for a product. It needs promptBytes of it, and
+// promptBlocks for the multiprocessors of a card.
+const smallTile, largeTile, promptBytes, promptBlocks = 32, 64, 85312, 128
+
+func promptRows(tile, dim int) int {
 	if dim > 128 {
-		return 16
+		return tile / 2
 	}
-	return 32
+	return tile
 }
 
-func promptTokens(group, dim int) int { return max(1, promptRows(dim)/group) }
+// promptTokens returns the number of tokens of a thread block for a group of heads.
+func promptTokens(tile, group, dim int) int { return max(1, promptRows(tile, dim)/group) }
+
+func (o Attend) promptGrid(tile int) cuda.Grid {
+	group := o.Heads / o.KVHeads
+	return cuda.Grid{X: ceil(o.N, promptTokens(tile, group, o.HeadDim)), Y: o.KVHeads * ceil(group, promptRows(tile, o.HeadDim)), Threads: 128}
+}
+
+func (o Attend) small() Operation {
+	if o.Prompt {
+		o.Tile = smallTile
+	}
+	return o
+}

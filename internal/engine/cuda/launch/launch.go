@@ -5,6 +5,7 @@ package launch
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/kernels"
@@ -31,17 +32,16 @@ type Set struct {
 	lacks  map[string]bool // kernels for which the card has too little shared memory
 }
 
-// dynamic describes a kernel with dynamic shared memory.
-type dynamic struct {
-	bytes  int    // of a block
-	blocks int    // that a multiprocessor must hold at once
-	small  string // the kernel, of the same arguments and grid, for cards that have too little
+// dynamics are the kernels with dynamic shared memory, and its bytes. A multiprocessor must hold together blocks.
+var dynamics = map[string]int{
+	"q8_product_tiled_shared": treeBytes, "q4_product_tiled_shared": treeBytes,
+	"attend_prompt_f32_64": promptBytes, "attend_prompt_bf16_64": promptBytes, "attend_prompt_int8_64": promptBytes,
 }
 
-var dynamics = map[string]dynamic{
-	"q8_product_tiled_shared": {treeBytes, 2, "q8_product_tiled"},
-	"q4_product_tiled_shared": {treeBytes, 2, "q4_product_tiled"},
-}
+const together = 2
+
+// smaller is an operation with other kernels for cards with less shared memory.
+type smaller interface{ small() Operation }
 
 // Load compiles the kernels for the card of a context.
 func Load(c *cuda.Context) (*Set, error) {
@@ -55,8 +55,8 @@ func Load(c *cuda.Context) (*Set, error) {
 			return nil, err
 		}
 	}
-	for name, d := range dynamics {
-		fits, err := s.byName[name].AllowShared(d.bytes, d.blocks)
+	for name, bytes := range dynamics {
+		fits, err := s.byName[name].AllowShared(bytes, together)
 		if err != nil {
 			return nil, fmt.Errorf("kernel %s: %w", name, err)
 		}
@@ -81,10 +81,8 @@ func (s *Set) Close() error { return s.module.Close() }
 // Calls returns the kernels of an operation on this card.
 func (s *Set) Calls(o Operation) ([]Call, error) {
 	calls, err := o.Calls()
-	for i := range calls {
-		if c := &calls[i]; s.lacks[c.Kernel] {
-			c.Kernel, c.Grid.Shared = dynamics[c.Kernel].small, 0
-		}
+	if x, ok := o.(smaller); ok && slices.ContainsFunc(calls, func(c Call) bool { return s.lacks[c.Kernel] }) {
+		return x.small().Calls()
 	}
 	return calls, err
 }

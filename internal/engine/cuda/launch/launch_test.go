@@ -32,12 +32,18 @@ func TestCallsNameKernels(t *testing.T) {
 		all = append(all, RestoreRows{Type: dt, HeadDim: 64, N: 3}, RopeWrite{Cache: c, Heads: 8, N: 3},
 			Attend{Cache: c, Heads: 8, N: 30, Slots: 5000},
 			Attend{Cache: c, Heads: 8, N: 3, Slots: 5000}, Attend{Cache: Cache{Type: dt, KVHeads: 2, HeadDim: 128}, Heads: 8, N: 1, Slots: 1000},
-			Attend{Cache: c, Heads: 8, N: 3, Slots: 5, Prompt: true, To: Rounded{1, 2}, Out: 3})
+			Attend{Cache: c, Heads: 8, N: 3, Slots: 5, Prompt: true, To: Rounded{1, 2}, Out: 3},
+			Attend{Cache: c, Heads: 8, N: 3000, Slots: 5000, Prompt: true})
 		all = append(all, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100}, Mass{Cache: c, Heads: 8, N: 3, Slots: 100, Ld: 100, Prompt: true})
 	}
 	all = append(all, Gather{N: 2, Words: 3}, Weigh{Rows: 1, Cols: 3}, JoinExperts{PerToken: 2, Rows: 1, Cols: 3}, Norm{Rows: 1, Cols: 64},
 		Norm{Out: 1, Rows: 1, Cols: 64}, Quantize{Rows: 1, Cols: 64}, Gate{Rows: 1, Cols: 64}, Add{Rows: 1, Cols: 3},
 		Logits{Cap: 30, Rows: 1, Cols: 3}, Best{Rows: 1, Cols: 3})
+	for _, o := range all {
+		if x, ok := o.(smaller); ok {
+			all = append(all, x.small())
+		}
+	}
 	for _, o := range all {
 		calls, err := o.Calls()
 		if err != nil || len(calls) == 0 {

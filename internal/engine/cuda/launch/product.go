@@ -58,6 +58,7 @@ type Product struct {
 	LdY            int
 	Bias, Residual cuda.Pointer // or 0
 	Tiled          bool         // use the kernel for many tokens, however few there are
+	local          bool         // the kernel for many tokens keeps its sums in local memory
 }
 
 // A tiled product needs work for the multiprocessors of a card: thread blocks of some panels and
@@ -73,6 +74,11 @@ const (
 func (o Product) tiled() bool {
 	return kernel.Quantized(o.W.Type) &&
 		(o.Tiled || o.N >= tiledLeast && ceil(ceil(o.W.Rows, PanelRows), tiledPanels)*ceil(o.N, tiledTokens) >= tiledBlocks)
+}
+
+func (o Product) small() Operation {
+	o.local = true
+	return o
 }
 
 func (o Product) Calls() ([]Call, error) {
@@ -114,8 +120,11 @@ func (o Product) Calls() ([]Call, error) {
 	}
 	name += "_product"
 	if o.tiled() {
-		grid = cuda.Grid{X: ceil(panels, tiledPanels), Y: ceil(o.N, tiledTokens), Threads: 256, Shared: treeBytes}
-		return []Call{{name + "_tiled_shared", grid, append(args, after...)}}, nil
+		grid, name = cuda.Grid{X: ceil(panels, tiledPanels), Y: ceil(o.N, tiledTokens), Threads: 256}, name+"_tiled"
+		if !o.local {
+			grid.Shared, name = treeBytes, name+"_shared"
+		}
+		return []Call{{name, grid, append(args, after...)}}, nil
 	}
 	if tile > 1 {
 		name += fmt.Sprintf("_%d", tile)

@@ -18,7 +18,9 @@ var attentionComparisons = func() (all []comparison) {
 				[]string{"attend_" + t.String() + "_4", "attend_scores_" + t.String()},
 				func(k *card, r *rand.Rand) { k.attention(r, t, 4) }},
 			comparison{fmt.Sprintf("attention of a prompt over a cache of %v", t), []string{"attend_prompt_" + t.String()},
-				func(k *card, r *rand.Rand) { k.prompts(r, t) }})
+				func(k *card, r *rand.Rand) { k.prompts(r, t, 32) }},
+			comparison{fmt.Sprintf("attention of a prompt over a cache of %v, 64 rows", t), []string{"attend_prompt_" + t.String() + "_64"},
+				func(k *card, r *rand.Rand) { k.prompts(r, t, 64) }})
 	}
 	return all
 }()
@@ -106,13 +108,15 @@ func (k *card) attention(r *rand.Rand, t tensor.DType, parts int) {
 	}
 }
 
-func (k *card) prompts(r *rand.Rand, t tensor.DType) {
+// prompts compares thread blocks of some rows.
+func (k *card) prompts(r *rand.Rand, t tensor.DType, tile int) {
 	for _, c := range []attentionCase{
 		{2, 4, 64, 0, 0, false, []int{0, 70}},
 		{1, 7, 80, 0, 30, true, []int{1000, 40}},
 		{1, 1, 128, 100, 0, true, []int{90, 130}},
 		{2, 2, 256, -70, 0, false, []int{60, 90}},
 		{1, 40, 32, 0, 0, true, []int{5, 3}},
+		{1, 70, 8, 0, 0, false, []int{60, 10}},
 		{1, 3, 96, 1100, 0, false, []int{2040, 30}},
 	} {
 		before, n, heads, width := c.slots[0], c.slots[1], c.kvheads*c.group, c.kvheads*c.group*c.dim
@@ -134,7 +138,7 @@ func (k *card) prompts(r *rand.Rand, t tensor.DType) {
 			rows[i].Slot = uint32(before + i)
 		}
 		o := launch.Attend{Cache: k.cache(cache), Q: k.upload(q), LdQ: ld, Heads: heads, Scale: score.Scale, Cap: c.top, Window: c.window,
-			Rows: k.upload(launch.RowsBytes(rows)), N: n, Slots: before + n, Prompt: true, Out: k.alloc(4 * n * width), LdOut: width}
+			Rows: k.upload(launch.RowsBytes(rows)), N: n, Slots: before + n, Prompt: true, Tile: tile, Out: k.alloc(4 * n * width), LdOut: width}
 		if sinks != nil {
 			o.Sinks = k.upload(sinks)
 		}

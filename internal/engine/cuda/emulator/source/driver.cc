@@ -54,8 +54,11 @@ std::map<std::string, Kernel> kernels = [] {
   ADD(attend_int8, 12);
   ADD(attend_int8_4, 12);
   ADD(attend_prompt_bf16, 13);
+  ADD(attend_prompt_bf16_64, 13);
   ADD(attend_prompt_f32, 13);
+  ADD(attend_prompt_f32_64, 13);
   ADD(attend_prompt_int8, 13);
+  ADD(attend_prompt_int8_64, 13);
   ADD(attend_scores_bf16, 12);
   ADD(attend_scores_f32, 12);
   ADD(attend_scores_int8, 12);

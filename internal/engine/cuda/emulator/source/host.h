@@ -86,7 +86,7 @@ DEVICE void wait_warp() { emulator::exchange(0, 0); }
 template <class T> DEVICE T load_once(const T *p) { return *p; }
 typedef uint64_t shared_address;
 DEVICE shared_address address_of(const void *shared) { return (uint64_t)shared; }
-DEVICE shared_address dynamic_shared() { return address_of(emulator::dynamic); }
+DEVICE void *dynamic_shared() { return emulator::dynamic; }
 template <class T> DEVICE void load_shared(T &v, shared_address from) { v = *(const T *)from; }
 DEVICE void store_shared(shared_address to, float4 v) { *(float4 *)to = v; }
 DEVICE void copy16(shared_address to, const void *from) { emulator::copy((void *)to, from, 16); }
