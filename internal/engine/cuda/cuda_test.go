@@ -110,5 +110,18 @@ func TestDriver(t *testing.T) {
 		t.Errorf("exp(0) has the bytes %x", b[:4])
 	}
 
+	// Dynamic shared memory: a multiprocessor has 228 KB of it, and a block may have 227.
+	for _, allow := range []struct {
+		bytes, blocks int
+		fits          bool
+	}{{64 << 10, 2, true}, {64 << 10, 4, false}, {228 << 10, 1, false}, {48 << 10, 4, true}} {
+		if fits, err := exp.AllowShared(allow.bytes, allow.blocks); err != nil || fits != allow.fits {
+			t.Errorf("%d blocks of %d bytes of shared memory fit: %v, %v", allow.blocks, allow.bytes, fits, err)
+		}
+	}
+	if err := exp.Launch(stream, cuda.Grid{X: 1, Threads: 32, Shared: 49 << 10}, uint32(0), uint32(0), uint32(1), p, uint32(1)); err == nil {
+		t.Error("a block of more shared memory than was allowed was launched")
+	}
+
 	must(errors.Join(c.Free(p), host.Close(), module.Close(), stream.Close(), c.Close()))
 }
