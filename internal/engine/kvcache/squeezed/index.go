@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/topk"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/f32"
 )
@@ -134,17 +135,7 @@ func (x index) weigh(runs []int32, row []float32, score tensor.Score, head int, 
 // mark sets the bits of the slots of fine centroid i.
 func (x index) mark(mask []uint64, i int) {
 	lo := x.begin(i)
-	markSpan(mask, lo, lo+x.keys(i))
-}
-
-// markSpan sets the bits [lo, hi).
-func markSpan(mask []uint64, lo, hi int) {
-	for lo < hi {
-		in := lo % 64
-		some := min(hi-lo, 64-in)
-		mask[lo/64] |= ^uint64(0) >> (64 - some) << in
-		lo += some
-	}
+	topk.Mark(mask, lo, lo+x.keys(i))
 }
 
 // runsOf returns where the clusters of the first n slots start. Their positions must be a

@@ -5,6 +5,7 @@ package squeezed
 import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/method"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/topk"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -143,6 +144,6 @@ func (c clusters) SelectSlots(l tensor.KVLayout, index [][]byte, n int, q kvcach
 			}
 		}
 	}
-	markSpan(mask, keys, n)
+	topk.Mark(mask, keys, n)
 	return mask
 }

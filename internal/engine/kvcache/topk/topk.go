@@ -93,6 +93,16 @@ func Listed(mask []uint64, places []int32) []int32 {
 	return places
 }
 
+// Mark sets the bits [lo, hi) of mask.
+func Mark(mask []uint64, lo, hi int) {
+	for lo < hi {
+		in := lo % 64
+		some := min(hi-lo, 64-in)
+		mask[lo/64] |= ^uint64(0) >> (64 - some) << in
+		lo += some
+	}
+}
+
 // kth returns the k-th highest key, and how many keys equal to it are among the k highest. It
 // counts the keys in at most 256 equal parts of their range, then divides the part that decides.
 func kth(keys []uint32, k int) (key uint32, ties int) {
