@@ -238,7 +238,7 @@ func (n *node) do(e *epoch, effects []machine.Effect) error {
 			err = m.resize(&q.partBytes, max(q.partBytes, kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)-q.sharedBytes()))
 		case machine.DoOpenCache:
 			bytes := q.resident(f.Tokens)
-			if q.policy.KeepsAll() { // the blocks of its own heads are adopted, so they are counted already
+			if q.policy.KeepsPrompt() { // the blocks of its own heads are adopted, so they are counted already
 				bytes -= kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)
 			}
 			err = m.resize(&q.own.bytes, bytes)
@@ -301,11 +301,11 @@ func (q *sequence) seal(m *memory, owner bool) {
 	_ = m.resize(&q.partBytes, 0)
 	if owner {
 		q.own.tokens = q.prompt()
-		if q.policy.KeepsAll() {
+		if q.policy.KeepsPrompt() {
 			_ = m.resize(&q.own.bytes, q.own.bytes+part)
 		}
 	}
-	if !owner || !q.policy.KeepsAll() {
+	if !owner || !q.policy.KeepsPrompt() {
 		q.unshare(m)
 	}
 	q.part = [heads][]cell{}

@@ -251,7 +251,7 @@ func (e *Epoch) openCache(q *Sequence) error {
 	q.Cache = kvcache.NewStore(e.Arena, e.Geometry, q.Policy)
 	q.Cache.Score, q.Cache.Results = e.Score, q.results
 	var heads tensor.Span
-	if q.PromptShard != nil && q.Policy.KeepsAll() {
+	if q.PromptShard != nil && q.Policy.KeepsPrompt() {
 		heads = e.PromptHeads(q.Owner)
 	}
 	return q.Cache.Open(q.Prompt, q.Prompt, heads)

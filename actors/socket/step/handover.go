@@ -56,7 +56,7 @@ func (h *handover) observe(layer int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
 		rule := e.Geometry.Rule(layer, q.Policy)
 		switch {
-		case q.Owner == e.Rank && rule.KeepsAll():
+		case q.Owner == e.Rank && rule.KeepsPrompt():
 			return
 		case e.Geometry.Units == 0:
 			c.stats[i] = q.Stats.Statistics(q.PromptShard, layer, head, e.Score)
@@ -213,7 +213,7 @@ func (h *handover) keepOwn(i, layer int) error {
 		return q.Cache.KeepState(q.PromptShard, layer-e.Geometry.Layers, heads)
 	}
 	from := h.selection(i, layer)
-	moved, errs := !e.Geometry.Rule(layer, q.Policy).KeepsAll(), make([]error, heads.Len())
+	moved, errs := !e.Geometry.Rule(layer, q.Policy).KeepsPrompt(), make([]error, heads.Len())
 	if moved {
 		e.pool.Run(heads.Len(), func(n int) {
 			kept, _ := from.Kept(heads.Lo + n)
@@ -224,7 +224,7 @@ func (h *handover) keepOwn(i, layer int) error {
 		return err
 	}
 	for head := heads.Lo; head < heads.Hi; head++ {
-		if q.Policy.KeepsAll() && layer == e.Geometry.Layers-1 { // all layers at once, after the policy's last choice
+		if q.Policy.KeepsPrompt() && layer == e.Geometry.Layers-1 { // all layers at once, after the policy's last choice
 			if err := q.Cache.Adopt(q.PromptShard, head); err != nil {
 				return err
 			}

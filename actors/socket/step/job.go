@@ -58,7 +58,7 @@ func (j *Job) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvcach
 	q := &caches.Sequence{Prompt: part.Tokens(), Policy: p, PromptShard: part, Stats: seen, Cache: kvcache.NewStore(e.Arena, e.Geometry, p)}
 	q.Cache.Score = e.Score
 	adopted := tensor.Span{}
-	if p.KeepsAll() {
+	if p.KeepsPrompt() {
 		adopted = part.Heads()
 	}
 	err := q.Cache.Open(q.Prompt, q.Prompt, adopted)

@@ -137,8 +137,8 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	for _, r := range g.rules(p) {
 		slots := r.Slots(prompt, tokens)
 		table := blocksOf(slots) * tableBytes(r.Policy)
-		for _, plane := range g.planesOf(r.Policy, r.window) {
-			table += int64(plane.size) * int64(plane.room(slots))
+		for j, plane := range g.planesOf(r.Policy, r.window) {
+			table += int64(plane.size) * int64(plane.room(r.planeSlots(j, prompt, tokens)))
 		}
 		if staged > 1 && r.Scored() {
 			table += int64(staged) * 4 * blocksOf(slots) * tensor.BlockSlots
@@ -159,7 +159,7 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 }
 
 // HandoverBytes returns the peak on the owner during the hand-over of a prompt when the owner itself
-// read heads of the KV heads. A policy that keeps every token adopts their blocks. Otherwise, and
+// read heads of the KV heads. A policy that keeps the prompt in place adopts their blocks. Otherwise, and
 // in layers with a window, the kept rows are copied.
 func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p) + StateBytes(g, heads)
@@ -190,10 +190,11 @@ func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	bytes := StateBytes(g, g.KVHeads)
 	for _, r := range g.rules(p) {
 		slots, index := r.Slots(prompt, tokens), 0
-		if c := r.Selector; c != nil && slots > c.Reads(slots) {
+		among := r.selectable(prompt, slots)
+		if c := r.Selector; c != nil && among > c.Reads(among) {
 			size, covers := c.Index(g.Layout)
-			index = (slots + c.Page() - 1) / c.Page() * (size * c.Page() / covers)
-			slots = c.Reads(slots)
+			index = (among + c.Page() - 1) / c.Page() * (size * c.Page() / covers)
+			slots += c.Reads(among) - among
 			index += r.plan(g, prompt).Read
 		}
 		if r.window > 0 {
@@ -211,7 +212,7 @@ func overwrites(p *Policy, prompt, tokens int) bool {
 
 // tableBytes returns the size of the slot table of one block.
 func tableBytes(p *Policy) int64 {
-	if p.KeepsAll() {
+	if p.KeepsPrompt() {
 		return 0
 	}
 	n := int64(4 * tensor.BlockSlots)
@@ -227,7 +228,7 @@ func tableBytes(p *Policy) int64 {
 // Shares reports whether the owner of a sequence continues with the blocks of its prompt as they
 // were read.
 func (p *Policy) Shares(g Geometry, prompt int) bool {
-	return p.KeepsAll() && p.plan(g, prompt).Replaced == 0
+	return p.KeepsPrompt() && p.plan(g, prompt).Replaced == 0
 }
 
 func blocksOf(slots int) int64 { return int64(slots+tensor.BlockSlots-1) / tensor.BlockSlots }

@@ -17,7 +17,7 @@
 //	end of prefill, on the socket that owns the sequence:
 //	    o := NewStore(arena, geometry, policy)
 //	    o.Open(prompt, Span{lo, hi})       all the bytes that the hand-over needs
-//	    own heads:     o.Adopt(s, head) when policy.KeepsAll(), else o.Keep(s, layer, head, kept)
+//	    own heads:     o.Adopt(s, head) when policy.KeepsPrompt(), else o.Keep(s, layer, head, kept)
 //	    other heads:   PromptBlock(...).Store(rows, o)
 //	    o.Seal(); s.Release()
 //	and on the others:

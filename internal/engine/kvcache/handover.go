@@ -13,14 +13,14 @@ import (
 // in its cache. These are equal unless a sequence moves between owners while it decodes. It
 // allocates every block that the rows need, all or nothing. The adopted heads will come from a
 // prefill store on the same arena by Adopt and need none. They must be empty unless the policy
-// keeps every token.
+// keeps the prompt in place.
 func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 	switch {
 	case s.sealed || s.pending > 0:
 		return errors.New("kvcache: Open of a store that is in use")
 	case prompt < 1 || tokens < prompt:
 		return fmt.Errorf("kvcache: Open with a prompt of %d and %d tokens", prompt, tokens)
-	case adopted.Hi > adopted.Lo && !s.policy.KeepsAll():
+	case adopted.Hi > adopted.Lo && !s.policy.KeepsPrompt():
 		return fmt.Errorf("kvcache: policy %s moves rows, so no head can be adopted", s.policy.Name())
 	}
 	return s.open(prompt, tokens, false, func(t *table) bool {
@@ -32,7 +32,7 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 // layers with a window. Under an index that replaces rows, layers that keep all rows do not either,
 // so that such a store shares nothing.
 func (s *Store) adopts(t *table, prompt int) bool {
-	return t.rule.KeepsAll() && (s.policy.Shares(s.g, prompt) || !t.rule.Shares(s.g, prompt))
+	return t.rule.KeepsPrompt() && (s.policy.Shares(s.g, prompt) || !t.rule.Shares(s.g, prompt))
 }
 
 // OpenMoved is Open for a sequence whose rows another owner sends layer by layer as LayerBlocks.
@@ -77,7 +77,7 @@ func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) 
 	s.pending = tokens
 	for i := range s.tables {
 		t := &s.tables[i]
-		t.Prompt, t.filled = prompt, make([]uint64, (t.rule.Slots(prompt, tokens)+63)/64)
+		t.Prompt, t.written, t.filled = prompt, tokens, make([]uint64, (t.rule.Slots(prompt, tokens)+63)/64)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) 
 // prompt. Layers with a window are left to Keep.
 func (s *Store) Adopt(from *Store, head int) error {
 	switch {
-	case !s.policy.KeepsAll():
+	case !s.policy.KeepsPrompt():
 		return fmt.Errorf("kvcache: policy %s moves rows, so no head can be adopted", s.policy.Name())
 	case from.arena != s.arena:
 		return errors.New("kvcache: Adopt from another arena: export the rows and import them")
@@ -97,7 +97,7 @@ func (s *Store) Adopt(from *Store, head int) error {
 	}
 	for layer := range s.g.Layers {
 		to, own := s.table(layer, head), from.table(layer, head)
-		if !to.rule.KeepsAll() {
+		if !to.rule.KeepsPrompt() {
 			continue
 		}
 		if !s.adopts(to, s.prompt) {

@@ -126,7 +126,7 @@ func indexOf(s *Store, layer, head int) []float32 {
 	for i := range q {
 		q[i] = float32(i*5%7) - 3
 	}
-	page := t.rule.Selector.Page()
+	page, slots := t.rule.Selector.Page(), t.rule.selectable(s.prompt, t.n)
 	index, l := t.planes[indexPlane].blocks, s.g.Layout
 	switch t.rule.Name() {
 	case "squeezed": // built once
@@ -136,13 +136,13 @@ func indexOf(s *Store, layer, head int) []float32 {
 		}
 		return sums
 	case "loki", "infinigen":
-		if t.n < tensor.BlockSlots {
+		if slots < tensor.BlockSlots {
 			return nil
 		}
 		of := t.rule.Selector.(interface {
 			Scores(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []float32
 		})
-		return of.Scores(l, index, t.n, Queries{Rows: q, Heads: 1}, new(tensor.AttnScratch))
+		return of.Scores(l, index, slots, Queries{Rows: q, Heads: 1}, new(tensor.AttnScratch))
 	case "shadowkv":
 		kind := tensor.BF16
 		if l.Type == tensor.F32 {
@@ -151,14 +151,14 @@ func indexOf(s *Store, layer, head int) []float32 {
 		if strings.Contains(t.rule.Spec(), "int8=1") {
 			kind = tensor.Int8
 		}
-		n, scratch := t.n/page, new(tensor.AttnScratch)
+		n, scratch := slots/page, new(tensor.AttnScratch)
 		marks := scratch.ScoreLandmarks(l, kind, index, n, q, 1)
 		for i := range n {
 			marks = append(marks, l.LandmarkNumbers(kind, index[i/tensor.BlockSlots])[i%tensor.BlockSlots])
 		}
 		return marks
 	}
-	return new(tensor.AttnScratch).ScorePages(s.g.Layout, t.planes[indexPlane].blocks, (t.n+page-1)/page, q, 1)
+	return new(tensor.AttnScratch).ScorePages(s.g.Layout, t.planes[indexPlane].blocks, (slots+page-1)/page, q, 1)
 }
 
 // checkRows compares every live row with the row that was written for its position.

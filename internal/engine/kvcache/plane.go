@@ -31,8 +31,13 @@ func (p *plane) room(slots int) int {
 	return (slots + p.slots - 1) / p.slots
 }
 
-// extendIndex updates the index of a table's slots [from, to) from their rows.
+// extendIndex updates the index of a table's slots [from, to) from their rows. Slots of a ring have no index.
 func (s *Store) extendIndex(t *table, from, to int) {
+	if t.rule.Ring > 0 {
+		if to = t.rule.selectable(s.prompt, to); from >= to {
+			return
+		}
+	}
 	if t.rule.Selector != nil {
 		scratch := scratches.Get().(*tensor.AttnScratch)
 		defer scratches.Put(scratch)

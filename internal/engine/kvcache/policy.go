@@ -28,6 +28,8 @@ type Policy struct {
 	cachePositions bool // see AtCachePositions
 	half           bool
 
+	skipped *Policy // of the first Skip layers; nil: full
+
 	of func(prompt int) *Policy // see SharesOf
 
 	layers *sync.Map // place of a layer, number of layers -> *Policy, under LayerTopK
@@ -52,7 +54,8 @@ type Parts struct {
 	// Eviction assigns slots to generated tokens; nil: each gets its own.
 	Eviction Eviction
 	// Ring is the number of tokens after those of the prompt that stay, the newest ones; 0: all. It is for a
-	// compressor without an eviction, or an index that reorders the prompt.
+	// compressor without an eviction, or a selector. A query then selects from the prompt only, and reads the
+	// whole ring.
 	Ring int
 	// Selector chooses the tokens that a query reads; nil: every kept token.
 	Selector Selector
@@ -171,6 +174,9 @@ func Compose(name, spec string, parts Parts) *Policy {
 	p := &Policy{Parts: parts, name: name, spec: spec}
 	p.runs, _ = parts.Eviction.(Runner)
 	p.scored, _ = parts.Eviction.(Scored)
+	if p.Skip > 0 && p.Ring > 0 {
+		p.skipped = Compose("full", "full", Parts{Ring: p.Ring})
+	}
 	return p.copied()
 }
 
@@ -220,9 +226,12 @@ func (p *Policy) Name() string { return p.name }
 // Spec returns the canonical form with all parameters. Parse(Spec()) is the same policy.
 func (p *Policy) Spec() string { return p.spec }
 
-// KeepsAll reports whether every token stays in the slot of its position. Then the prefill blocks
-// become the resident blocks.
-func (p *Policy) KeepsAll() bool { return !p.Evicts() && !p.Reorders }
+// KeepsAll reports whether every token stays in the slot of its position.
+func (p *Policy) KeepsAll() bool { return p.KeepsPrompt() && p.Ring == 0 }
+
+// KeepsPrompt reports whether every prompt token stays in the slot of its position. Then the prefill
+// blocks become the resident blocks.
+func (p *Policy) KeepsPrompt() bool { return !p.Evicts() && !p.Reorders }
 
 // Evicts reports whether the policy drops tokens.
 func (p *Policy) Evicts() bool { return p.Compressor != nil || p.Eviction != nil }

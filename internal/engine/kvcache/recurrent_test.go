@@ -142,13 +142,13 @@ func TestRecurrentState(t *testing.T) {
 				}
 				o := NewStore(a, g, p)
 				heads := tensor.Span{}
-				if p.KeepsAll() {
+				if p.KeepsPrompt() {
 					heads = parts[0].Heads()
 				}
 				if err := o.Open(prompt, prompt, heads); err != nil {
 					t.Fatal(err)
 				}
-				if got, want := a.Used()-parts[1].Bytes(), HandoverBytes(g, 2, prompt, p); got != want && !p.KeepsAll() {
+				if got, want := a.Used()-parts[1].Bytes(), HandoverBytes(g, 2, prompt, p); got != want && !p.KeepsPrompt() {
 					t.Errorf("%d bytes during the hand-over, want %d", got, want)
 				}
 				handOverRows(t, o, parts, p)
@@ -248,7 +248,7 @@ func handOverRows(t *testing.T, o *Store, parts []*Store, p *Policy) {
 	t.Helper()
 	for i, s := range parts {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
-			if i == 0 && p.KeepsAll() {
+			if i == 0 && p.KeepsPrompt() {
 				if err := o.Adopt(s, head); err != nil {
 					t.Fatal(err)
 				}

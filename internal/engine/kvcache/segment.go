@@ -155,15 +155,17 @@ func (s *Store) Shared() int64 {
 }
 
 // unshare copies the blocks that the next token will be written to and that others hold too: all or
-// none. In heads that keep every token that can only be the block of the next position.
+// none. In heads that keep every token that can only be the block of the next position, and before a ring
+// the block in which the prompt ends.
 func (s *Store) unshare() error {
-	at := s.tokens / tensor.BlockSlots
-	if !s.shares || s.tokens%tensor.BlockSlots == 0 {
+	end := s.policy.selectable(s.prompt, s.tokens)
+	at := end / tensor.BlockSlots
+	if !s.shares || end%tensor.BlockSlots == 0 {
 		return nil
 	}
 	var shared []*table
 	for i := range s.tables {
-		if t := &s.tables[i]; t.rule.KeepsAll() && !s.absent(t) && s.arena.IsShared(t.rows()[at]) {
+		if t := &s.tables[i]; t.rule.KeepsPrompt() && !s.absent(t) && s.arena.IsShared(t.rows()[at]) {
 			shared = append(shared, t)
 		}
 	}

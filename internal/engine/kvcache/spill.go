@@ -58,7 +58,7 @@ type fetched struct {
 // pager returns the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
 func (p *Policy) pager() pageSelector {
 	c, ok := p.Selector.(pageSelector)
-	if !ok || p.Evicts() || p.Ring > 0 || p.half {
+	if !ok || p.Evicts() || p.half {
 		return nil
 	}
 	return c
@@ -129,13 +129,14 @@ func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 			return g.chosenBlocks(c, prompt)
 		}
 		if c := r.pager(); c != nil {
+			among := r.selectable(prompt, tokens)
 			switch {
-			case tokens <= 2*c.Reads(1<<30):
+			case among <= 2*c.Reads(1<<30):
 				return 0
 			case r.ReplacesKeys:
 				return r.plan(g, prompt).Replaced
 			}
-			blocks = tokens / tensor.BlockSlots
+			blocks = among / tensor.BlockSlots
 		}
 	}
 	return blocks

@@ -87,7 +87,10 @@ func spillCases() (all []spillCase) {
 		parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=0,keys=lowrank,rank=8"),
 		parse("squeezed:clusters=0.05,levels=1,sparsity=0.9,tail=4,obs=8,segment=8192"),
 		parse("squeezed:clusters=0.1,levels=2,sparsity=0.8,tail=1,obs=60,segment=200"),
-		parse("squeezed:clusters=0.1,levels=1,sparsity=0.97,tail=9,obs=8,segment=300,ring=50")} {
+		parse("squeezed:clusters=0.1,levels=1,sparsity=0.97,tail=9,obs=8,segment=300,ring=50"),
+		parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,ring=40"), parse("quest:page=16,budget=64,ring=1"),
+		parse("quest:page=32,budget=96,skip=1,ring=90"),
+		parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,keys=lowrank,rank=8,ring=50")} {
 		for j, l := range []tensor.KVLayout{
 			{Type: tensor.F32, KDim: 8, VDim: 16},
 			{Type: tensor.BF16, KDim: 16, VDim: 8},

@@ -72,7 +72,7 @@ func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 	want, charge := s.undoNeed(undo), int64(0)
 	need := func(t *table, j int) int {
 		if p := &t.planes[j]; p.size > 0 && (j != rowsPlane || !adopted(t)) {
-			return max(0, p.room(t.rule.Slots(s.prompt, tokens))-len(p.blocks))
+			return max(0, p.room(t.rule.planeSlots(j, s.prompt, tokens))-len(p.blocks))
 		}
 		return 0
 	}
@@ -131,7 +131,7 @@ func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 }
 
 func (s *Store) resizeTable(t *table) {
-	if t.rule.KeepsAll() {
+	if t.rule.KeepsPrompt() {
 		return
 	}
 	slots := len(t.rows()) * tensor.BlockSlots
@@ -348,10 +348,9 @@ func (s *Store) trimTo(tokens int) {
 			clear(t.rows()[t.freed:behind])
 			t.freed = behind
 		}
-		slots := t.rule.Slots(s.prompt, tokens)
 		for j := range t.planes {
 			p := &t.planes[j]
-			want := p.room(slots)
+			want := p.room(t.rule.planeSlots(j, s.prompt, tokens))
 			extra := len(p.blocks) - want
 			if extra <= 0 {
 				continue

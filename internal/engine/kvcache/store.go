@@ -55,6 +55,7 @@ type table struct {
 	layout    tensor.KVLayout // of a row
 	nth       int             // number of the table among those of its layout
 	window    int             // window of the layer; 0: none
+	written   int             // tokens until the newest written one, in a head that keeps the prompt in place
 	planes    [planes]plane
 	offsets   []int32     // [slots], see Policy.AtCachePositions
 	n         int         // slots in use: the highest written one + 1
@@ -197,12 +198,12 @@ func (s *Store) Read(layer, head int) int {
 	if c == nil {
 		return all
 	}
-	page := c.Page()
-	n := (c.Reads(all*tensor.BlockSlots) + page - 1) / page
+	page, among := c.Page(), t.rule.selectable(s.prompt, all*tensor.BlockSlots)
+	n := (c.Reads(among) + page - 1) / page
 	if page >= panelSlots { // pages are gathered
 		n = (n*page + tensor.BlockSlots - 1) / tensor.BlockSlots
 	}
-	return min(n, all)
+	return min(n+all-among/tensor.BlockSlots, all)
 }
 
 // Prefetch prefetches the memory that Write of the token at pos will touch, if the policy can name it
@@ -233,8 +234,8 @@ func (t *table) position(slot int) int {
 	switch {
 	case slot < 0 || slot >= t.n:
 		return -1
-	case t.rule.KeepsAll():
-		return slot
+	case t.rule.KeepsPrompt():
+		return t.rule.ringPosition(t.Prompt, t.written, slot)
 	}
 	return int(t.Positions[slot])
 }
@@ -256,11 +257,12 @@ func (s *Store) View(
 		return blocks, slots, mask
 	}
 	n := t.rule.Slots(s.prompt, pos+1)
-	index := t.planes[indexPlane].blocks
+	index, among := t.planes[indexPlane].blocks, t.rule.selectable(s.prompt, n)
 	switch c := t.rule.Selector.(type) {
 	case slotSelector:
 		queries := Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}
-		if mask := c.SelectSlots(s.g.Layout, index, n, queries, scratch); mask != nil {
+		scratch.Mask(n) // memory for the whole mask
+		if mask := withRingSlots(c.SelectSlots(s.g.Layout, index, among, queries, scratch), among, n); mask != nil {
 			if t.fetched != nil {
 				return s.viewSlots(t, mask, n, scratch)
 			}
@@ -268,7 +270,8 @@ func (s *Store) View(
 		}
 	case pageSelector:
 		queries := Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}
-		if pages := c.Select(s.g.Layout, index, n, queries, scratch); pages != nil {
+		scratch.Chosen(0, (c.Reads(among)+n-among)/c.Page()+2) // memory for all pages
+		if pages := withRingPages(c.Select(s.g.Layout, index, among, queries, scratch), c.Page(), n); pages != nil {
 			switch {
 			case t.replaced > 0:
 				return s.replacer.View(layer, head, pages, n, rope, scratch)

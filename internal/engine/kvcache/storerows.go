@@ -227,7 +227,7 @@ func (s *Store) writeState(at rowblock.Part, src []byte) error {
 func (s *Store) writePositions(t *table, slots tensor.Span, src []byte) error {
 	for slot := slots.Lo; slot < slots.Hi; slot++ {
 		pos := int32(binary.LittleEndian.Uint32(src[4*(slot-slots.Lo):]))
-		if pos < 0 || int(pos) >= s.pending || t.rule.KeepsAll() && int(pos) != slot {
+		if pos < 0 || int(pos) >= s.pending || t.rule.KeepsPrompt() && int(pos) != t.rule.ringPosition(s.prompt, s.pending, slot) {
 			return fmt.Errorf("%w: slot %d carries position %d of %d", rowblock.Err, slot, pos, s.pending)
 		}
 	}

@@ -50,6 +50,12 @@ var suite = []string{
 	"snapstream:sink=4,recent=30,topk=20,obs=8,pool=7,recall=32",
 	"sage:sink=0,recent=1,topk=5,recall=64,page=32",
 	"streaming:sink=3,recent=20,recall=16",
+	"quest:page=16,budget=64,skip=0,ring=20",
+	"quest:page=32,budget=96,skip=1,ring=5",
+	"shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=0,skip=0,keys=exact,ring=30",
+	"shadowkv:chunk=4,budget=8,outliers=2,local=1,int8=0,skip=1,keys=lowrank,rank=16,ring=9",
+	"loki:budget=40,dims=0.5,calib=64,ring=11",
+	"infinigen:alpha=1,most=0.3,dims=0.5,calib=64,ring=70",
 }
 
 func init() {

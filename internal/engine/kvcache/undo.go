@@ -113,7 +113,7 @@ func (s *Store) assign(t *table, pos int) (slot int, old []byte, at int) {
 	}
 	e := &s.undo.entries[entry]
 	slot = t.rule.Slot(&t.Head, pos)
-	*e = undoEntry{slot: int32(slot + 1), old: t.Positions[slot], n: int32(t.n)}
+	*e = undoEntry{slot: int32(slot + 1), old: int32(t.position(slot)), n: int32(t.n)}
 	if e.old >= 0 {
 		if t.offsets != nil {
 			e.off, t.offsets[slot] = t.offsets[slot], 0
@@ -124,7 +124,11 @@ func (s *Store) assign(t *table, pos int) (slot int, old []byte, at int) {
 	if t.Scores != nil {
 		e.score, t.Scores[slot] = t.Scores[slot], 0
 	}
-	t.Positions[slot] = int32(pos)
+	if t.rule.KeepsPrompt() {
+		t.written = pos + 1
+	} else {
+		t.Positions[slot] = int32(pos)
+	}
 	return slot, old, at
 }
 
@@ -257,7 +261,11 @@ func (s *Store) putBack(t *table, base, i int) (old memory.Saved, later bool) {
 			s.updateHalf(t, slot)
 		}
 	}
-	t.Positions[slot] = e.old
+	if t.rule.KeepsPrompt() {
+		t.written = s.tokens + i
+	} else {
+		t.Positions[slot] = e.old
+	}
 	if e.old >= 0 && t.offsets != nil {
 		t.offsets[slot] = e.off
 		t.evicted(e.old, -1)

@@ -46,6 +46,8 @@ func (g Geometry) Rule(layer int, p *Policy) *Policy {
 // layer returns the policy of a layer without a window.
 func (g Geometry) layer(layer int, p *Policy) *Policy {
 	switch {
+	case layer < p.Skip && p.skipped != nil:
+		return p.skipped
 	case layer < p.Skip:
 		return full
 	case p.layers == nil:

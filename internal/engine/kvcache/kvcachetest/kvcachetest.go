@@ -35,7 +35,7 @@ func HandOver(p *kvcache.Policy, stores []*kvcache.Store, owner int) (*kvcache.S
 	own := stores[owner]
 	o := kvcache.NewStore(own.Arena(), own.Geometry(), p)
 	adopted := tensor.Span{}
-	if p.KeepsAll() {
+	if p.KeepsPrompt() {
 		adopted = own.Heads()
 	}
 	prompt := own.Tokens()
@@ -51,14 +51,14 @@ func HandOver(p *kvcache.Policy, stores []*kvcache.Store, owner int) (*kvcache.S
 	for i, s := range stores {
 		g := s.Geometry()
 		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
-			if i == owner && p.KeepsAll() {
+			if i == owner && p.KeepsPrompt() {
 				if err := o.Adopt(s, head); err != nil {
 					return nil, 0, err
 				}
 			}
 			for layer := range s.Geometry().Layers {
 				rule := rules(layer, head)
-				if i == owner && rule.KeepsAll() {
+				if i == owner && rule.KeepsPrompt() {
 					continue
 				}
 				seen := Statistics(s, layer, head)

@@ -20,6 +20,10 @@ func TestParse(t *testing.T) {
 		{"tova:half=1,positions=cache", "tova:size=1024,positions=cache,half=1"},
 		{"knorm:beta=3,layers=pyramid,positions=cache", "knorm:sink=4,recent=64,topk=956,layers=pyramid,beta=3,positions=cache"},
 		{"h2o:layers=pyramid", "h2o:recent=512,topk=512,step=0,layers=pyramid,beta=20"},
+		{"quest:ring=1", "quest:page=16,budget=1024,skip=0,ring=1"},
+		{"shadowkv:ring=32", "shadowkv:chunk=8,budget=256,outliers=48,local=4,int8=0,skip=0,keys=exact,rank=128,ring=32"},
+		{"loki:ring=9", "loki:budget=1024,dims=0.25,calib=1024,ring=9"},
+		{"infinigen:ring=9", "infinigen:alpha=4,most=0.2,dims=0.3,calib=1024,ring=9"},
 		{"squeezed:ring=9", "squeezed:clusters=0.05,levels=1,sparsity=0.9,tail=64,obs=100,segment=8192,ring=9"},
 		{"snapkv:half=1,positions=cache,ring=9,layers=pyramid",
 			"snapkv:topk=960,obs=64,pool=7,layers=pyramid,beta=20,ring=9,positions=cache,half=1"},
@@ -41,7 +45,8 @@ func TestParse(t *testing.T) {
 		"quest:layers=pyramid", "squeezed:layers=pyramid", "pyramidkv:layers=pyramid", "snapkv:layers=square",
 		"snapkv:layers=pyramid,beta=0", "snapkv:beta=3", "lagkv:lag=1", "full:heads=ada", "tova:heads=ada", "adakv:heads=ada",
 		"resnap:heads=ada", "quest:heads=ada", "snapkv:heads=best", "snapkv:floor=0.2", "snapkv:heads=ada,floor=2",
-		"full:ring=5", "quest:ring=64", "shadowkv:ring=64", "streaming:ring=5", "snapstream:ring=5", "tova:ring=5",
+		"full:ring=5", "quest:ring=0", "shadowkv:ring=31", "quest:ring=9,recall=5", "quest:ring=9,positions=cache",
+		"streaming:ring=5", "snapstream:ring=5", "tova:ring=5", "resnap:ring=5",
 		"snapkv:ring=0", "snapkv:ring=-1", "snapkv:ring=0%", "snapkv:ring=101%", "squeezed:ring=9,positions=cache",
 		"full:recall=5", "quest:recall=5", "squeezed:recall=5", "snapkv:recall=5", "snapkv:ring=9,recall=5", "h2o:step=1,recall=5",
 		"resnap:recall=5", "snapstream:recall=0", "snapstream:page=32", "snapstream:recall=5,page=24", "snapstream:recall=5,page=8",
@@ -81,6 +86,8 @@ func TestShares(t *testing.T) {
 			10, "shadowkv:chunk=8,budget=2,outliers=48,local=4,int8=0,skip=0,keys=lowrank,rank=8"},
 		{"knorm:topk=7,ring=10%,positions=cache", "knorm:sink=4,recent=64,topk=7,ring=10%,positions=cache",
 			1234, "knorm:sink=4,recent=64,topk=7,ring=123,positions=cache"},
+		{"shadowkv:ring=1%,local=3", "shadowkv:chunk=8,budget=256,outliers=48,local=3,int8=0,skip=0,keys=exact,rank=128,ring=1%",
+			2000, "shadowkv:chunk=8,budget=256,outliers=48,local=3,int8=0,skip=0,keys=exact,rank=128,ring=24"},
 		{"lagkv:topk=7,layers=pyramid,ring=0.1%", "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=0.1%",
 			9, "lagkv:sink=4,lag=128,topk=7,layers=pyramid,beta=20,ring=1"},
 		{"snapstream:r1", "snapstream:sink=4,recent=12.5%,topk=12.5%,obs=64,pool=7,votes=prefix",
@@ -127,7 +134,7 @@ func TestNamed(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1",
 		"snapkv:topk=5%", "shadowkv:paper,rank=8", "h2o:paper,positions=cache", "snapkv:topk=5%,layers=pyramid,beta=3,positions=cache",
-		"sage:topk=5%,recall=3%,page=32"} {
+		"sage:topk=5%,recall=3%,page=32", "shadowkv:ring=5%,local=9"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, spec string) {

@@ -98,12 +98,23 @@ func (x *combination) check(p *kvcache.Policy) error {
 	case x.ada && (p.Compressor == nil || p.Eviction != nil && !runs || p.HeadBudget != nil):
 		return fmt.Errorf("heads=ada divides the tokens that a policy chooses of a prompt: %s chooses none once, or divides them already",
 			p.Name())
-	case x.ring != (setting{}) && (p.Eviction != nil || p.Compressor == nil && !p.Reorders):
-		return fmt.Errorf("ring limits the tokens after a prompt: %s limits them already, or reads them by pages", p.Name())
+	case x.ring != (setting{}) && (p.Eviction != nil || p.Compressor == nil && p.Selector == nil):
+		return fmt.Errorf("ring limits the tokens after a prompt: %s limits them already, or reads all tokens", p.Name())
+	case x.ring.number > 0 && x.ring.number < newest(p):
+		return fmt.Errorf("ring=%d is smaller than the %d newest tokens that %s always reads: give at least as many",
+			x.ring.number, newest(p), p.Name())
 	case x.cache && !p.Evicts():
 		return fmt.Errorf("%s evicts nothing: its positions in the cache are the original ones", p.Name())
 	}
 	return nil
+}
+
+// newest returns the number of newest tokens that every query reads by a parameter of the policy.
+func newest(p *kvcache.Policy) int {
+	if c, ok := p.Selector.(interface{ Newest() int }); ok {
+		return c.Newest()
+	}
+	return 0
 }
 
 // text returns the combination's part of a spec, with the ring and the recalled tokens as numbers or as shares.
@@ -140,7 +151,7 @@ func (x *combination) with(p *kvcache.Policy, prompt int) *kvcache.Policy {
 			parts.HeadBudget = HeadBudget(x.floor.number)
 		}
 		if x.ring != (setting{}) {
-			ring.number = ringSize.of(x.ring, prompt)
+			ring.number = max(ringSize.of(x.ring, prompt), newest(p))
 		}
 		parts.Ring = ring.number
 		inner := combination{beta: x.beta, pyramid: x.pyramid, floor: x.floor, ada: x.ada}

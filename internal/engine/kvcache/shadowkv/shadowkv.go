@@ -69,6 +69,9 @@ func (m landmarks) kind(l tensor.KVLayout) tensor.DType {
 
 func (m landmarks) Page() int { return m.chunk }
 
+// Newest returns the number of newest tokens that every query reads. A ring has at least as many.
+func (m landmarks) Newest() int { return m.local * m.chunk }
+
 func (m landmarks) Reads(slots int) int { return min(slots, (m.chunks+m.outliers+m.local+1)*m.chunk-1) }
 
 // Index implements Selector: the landmarks of tensor.BlockSlots chunks.
