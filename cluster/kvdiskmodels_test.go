@@ -32,6 +32,8 @@ func TestKVDiskModels(t *testing.T) {
 		{"llama", "int8", "squeezed:clusters=0.05,levels=2,sparsity=0.8,tail=8,obs=12,segment=300", 500, true},
 		{"llama", "bf16", "squeezed:clusters=0.05,sparsity=0.8,tail=8,obs=12", 1500, true},
 		{"llama", "bf16", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12,ring=40", 500, true},
+		{"llama", "bf16", "quest:page=16,budget=64,ring=30", 500, true},
+		{"llama", "int8", "shadowkv:chunk=8,budget=32,outliers=2,local=1,ring=40", 500, true},
 		{"gemma2", "bf16", "squeezed:clusters=0.05,sparsity=0.95,tail=8,obs=12", 400, true},
 		{"deepseek_v2", "bf16", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12", 500, true},
 		{"deepseek_v32", "bf16", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12", 400, false},

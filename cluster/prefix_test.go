@@ -72,7 +72,10 @@ var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk
 	"pyramidkv:topk=50,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=70", "loki:budget=40,dims=0.5,calib=32",
 	"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
 	"snapstream:sink=4,recent=20,topk=20,obs=8,recall=16",
-	"snapkv:topk=40,obs=8,ring=5", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16,ring=14"}
+	"snapkv:topk=40,obs=8,ring=5", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16,ring=14",
+	"shadowkv:chunk=8,budget=40,outliers=5,local=2,ring=16", "quest:page=16,budget=96,skip=1,ring=9",
+	"shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16,ring=11", "loki:budget=40,dims=0.5,calib=32,ring=12",
+	"infinigen:alpha=2,most=0.3,calib=32,ring=7"}
 
 // TestWarmIsCold: a prompt that shares a prefix with an earlier one is computed only after the last
 // shared block of 64 tokens. The answer is the same, bit for bit, under every policy, on any number

@@ -98,7 +98,9 @@ var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40
 	"shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8",
 	"pyramidkv:topk=30,obs=8", "lagkv:sink=4,lag=16,topk=20", "loki:budget=40,dims=0.5,calib=32",
 	"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5",
-	"adakv:topk=30,floor=0.2,obs=8", "snapstream:sink=4,recent=1,topk=12,obs=8,recall=16"}
+	"adakv:topk=30,floor=0.2,obs=8", "snapstream:sink=4,recent=1,topk=12,obs=8,recall=16",
+	"quest:page=16,budget=48,skip=1,ring=9", "shadowkv:chunk=8,budget=16,outliers=1,local=1,ring=11",
+	"loki:budget=40,dims=0.5,calib=32,ring=12"}
 
 // TestSpeculationChangesNothing follows the protocol of llama.cpp's issue 25618, where 57 of 75
 // requests changed with the number of drafts. Here no token, logprob or end may change. Rows have 1
@@ -108,7 +110,8 @@ func TestSpeculationChangesNothing(t *testing.T) {
 	cases := []protocol{
 		{"llama", 1, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20,step=1"}},
 		{"llama", 3, "gather", 1, []string{"full", "streaming:sink=4,recent=28", "tova:size=40",
-			"quest:page=16,budget=48", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "adakv:topk=30,floor=0.2,obs=8"}},
+			"quest:page=16,budget=48", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "adakv:topk=30,floor=0.2,obs=8",
+			"quest:page=16,budget=48,ring=5"}},
 		{"llama", 4, "reduce", 1,
 			[]string{"full", "streaming:sink=4,recent=28,positions=cache,half=1", "snapkv:topk=40,obs=8", "h2o:recent=20,topk=20"}},
 		{"deepseek_v3", 3, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}},

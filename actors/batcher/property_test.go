@@ -112,7 +112,7 @@ func drawSuccessors(r *rapid.T, at *cluster, sockets []Socket) []int {
 
 // policies are those of drawSpec.
 var policies = []*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20),
-	squeezed, paged, recalled, factored, voting, summing, divided, repeated}
+	squeezed, paged, recalled, factored, voting, summing, divided, repeated, ringed, ringedFactors}
 
 func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p := Spec{ID: id, Speculate: rapid.SampledFrom([]speculate.Mode{"", speculate.Suffix, speculate.Model, "model:2"}).Draw(r, "drafts"),

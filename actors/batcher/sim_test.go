@@ -622,6 +622,9 @@ func parsed(spec string) *kvcache.Policy {
 	return p
 }
 
+// ringed and ringedFactors are policies that keep the prompt, and a ring of the tokens after it.
+var ringed, ringedFactors = parsed("quest:page=16,budget=32,ring=20"), parsed(factored.Spec() + ",ring=9")
+
 // voting chooses tokens by the queries of a window, summing by those of the whole prompt.
 var voting, summing = parsed("snapkv:topk=30,obs=4,pool=3"), parsed("h2o:recent=12,topk=20")
 
@@ -736,7 +739,7 @@ func (c *cluster) openCache(q *sequence, owner int) {
 	q.own, q.owner = kvcache.NewStore(a, geometry, q.open.Policy), owner
 	q.own.Score = tensor.Score{Scale: 1}
 	adopted := tensor.Span{}
-	if q.open.Policy.KeepsAll() {
+	if q.open.Policy.KeepsPrompt() {
 		adopted = c.spans[owner]
 	}
 	c.must(q.own.Open(q.open.Read, q.open.Read, adopted), "hand-over of %d tokens", q.open.Read)
@@ -778,12 +781,12 @@ func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
 					b := kvcache.PromptBlock(geometry, whole, q.open.Read, layer, tensor.Span{Lo: head, Hi: head + 1})
 					c.move(b, kvcache.Selection{From: part, Policy: q.open.Policy,
 						Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }}, q.own)
-				case !rule.KeepsAll():
+				case !rule.KeepsPrompt():
 					c.must(q.own.Keep(part, layer, head, kept), "keep")
 					c.must(q.own.KeepQueries(seen), "queries")
 				}
 			}
-			if rank == owner && q.open.Policy.KeepsAll() {
+			if rank == owner && q.open.Policy.KeepsPrompt() {
 				c.must(q.own.Adopt(part, head), "adopt")
 			}
 			for layer := range geometry.Recurrent.Layers {

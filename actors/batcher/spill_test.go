@@ -54,8 +54,8 @@ var inClusters = parsed("squeezed:clusters=0.05,sparsity=0.95,tail=9,obs=7")
 // is free when the owner reports it. A sequence whose file is lost is read again, stays in memory,
 // and continues with the next token.
 func TestSpill(t *testing.T) {
-	for _, policy := range []*kvcache.Policy{paged, inClusters} {
-		t.Run(policy.Name(), func(t *testing.T) { testSpill(t, policy) })
+	for _, policy := range []*kvcache.Policy{paged, inClusters, ringed} {
+		t.Run(policy.Spec(), func(t *testing.T) { testSpill(t, policy) })
 	}
 }
 

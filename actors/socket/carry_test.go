@@ -28,7 +28,10 @@ func TestCachesOutliveTheirEpoch(t *testing.T) {
 		"pyramidkv:topk=30,obs=8,pool=5,beta=4", "lagkv:sink=4,lag=16,topk=30", "loki:budget=40,dims=0.5,calib=32",
 		"infinigen:alpha=2,most=0.3,calib=32", "adakv:topk=70,obs=8,pool=5", "snapkv:topk=30,obs=8,ring=12",
 		"snapstream:sink=4,recent=1,topk=12,obs=8,recall=16",
-		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=12"}
+		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=12",
+		"shadowkv:chunk=8,budget=16,outliers=1,local=1,ring=12", "quest:page=16,budget=32,skip=1,ring=9",
+		"shadowkv:keys=lowrank,rank=16,chunk=4,budget=12,outliers=2,local=2,ring=10",
+		"loki:budget=40,dims=0.5,calib=32,ring=12", "infinigen:alpha=2,most=0.3,calib=32,ring=7"}
 	if testing.Short() {
 		policies = append(policies[:3], policies[8], policies[10])
 	}

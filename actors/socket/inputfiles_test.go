@@ -97,6 +97,8 @@ func TestInputInFiles(t *testing.T) {
 		{"llama", "squeezed:clusters=0.05,levels=2,sparsity=0.8,tail=8,obs=12,segment=300"},
 		{"llama", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12,ring=40"},
 		{"llama", "quest:page=16,budget=96"},
+		{"llama", "quest:page=16,budget=96,ring=40"},
+		{"llama", "shadowkv:chunk=8,budget=32,outliers=2,local=1,ring=30"},
 		{"llama", "shadowkv:chunk=8,budget=32,outliers=2,local=1"},
 		{"llama", "snapstream:sink=4,recent=60,topk=40,obs=8,pool=7,recall=64"},
 		{"deepseek_v2", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12"},

@@ -25,6 +25,8 @@ func TestInputInChunks(t *testing.T) {
 		{"llama", []string{"squeezed:clusters=0.1,sparsity=0.8,tail=4,obs=8",
 			"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64",
 			"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=30", "full", "quest:page=16,budget=96",
+			"quest:page=16,budget=96,ring=50", "shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2,ring=21",
+			"infinigen:alpha=2,most=0.3,calib=32,ring=30",
 			"quest:page=64,budget=128", "shadowkv:chunk=8,budget=40,outliers=3,local=2",
 			"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2",
 			"loki:budget=40,dims=0.5,calib=32", "infinigen:alpha=2,most=0.3,calib=32", "h2o:recent=40,topk=40,step=1"}},

@@ -155,7 +155,9 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 		"infinigen:alpha=2,most=0.3,calib=32", "resnap:topk=20,every=9,obs=8,pool=5", "adakv:topk=70,obs=8,pool=5",
 		"snapstream:sink=4,recent=1,topk=12,obs=8,recall=16", "streaming:sink=4,recent=1,recall=16",
 		"snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0", "snapkv:topk=20,obs=8,pool=5,ring=11,positions=cache",
-		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=9"}
+		"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=9",
+		"shadowkv:chunk=8,budget=24,outliers=2,local=1,ring=11", "quest:page=16,budget=32,skip=1,ring=7",
+		"loki:budget=40,dims=0.5,calib=32,ring=9", "infinigen:alpha=2,most=0.3,calib=32,ring=5"}
 	for _, name := range []string{"llama", "deepseek_v2", "gemma3", "gemma4_31b"} {
 		ck, err := checkpoint.Open(filepath.Join(modelData, name))
 		if err != nil {

@@ -76,7 +76,10 @@ func TestSameBits(t *testing.T) {
 		"snapstream:sink=4,recent=20,topk=20,obs=8,recall=16", "sage:sink=0,recent=8,topk=30,recall=32,page=32",
 		"streaming:sink=4,recent=20,recall=16",
 		"snapstream:sink=4,recent=20,topk=64,obs=8,pool=7,heads=ada,floor=0",
-		"snapkv:topk=40,obs=8,pool=5,ring=20", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=24"}
+		"snapkv:topk=40,obs=8,pool=5,ring=20", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64,ring=24",
+		"shadowkv:chunk=8,budget=40,outliers=3,local=2,ring=16", "quest:page=32,budget=64,skip=1,ring=9",
+		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=1,ring=11",
+		"loki:budget=40,dims=0.5,calib=32,ring=7", "infinigen:alpha=2,most=0.3,calib=32,ring=20"}
 	if testing.Short() {
 		policies = append(policies[:4], "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=3,local=2",
 			"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2",
