@@ -174,6 +174,10 @@ var policies = []string{
 	"snapstream:sink=4,recent=10,topk=28,obs=16,pool=5,recall=16",
 	"sage:sink=2,recent=9,topk=30,recall=32,page=32",
 	"streaming:sink=3,recent=30,recall=24",
+	"shadowkv:chunk=8,budget=40,outliers=5,local=1,ring=9",
+	"quest:page=16,budget=64,skip=1,ring=6",
+	"loki:budget=50,dims=0.25,calib=64,ring=7",
+	"infinigen:alpha=1,most=0.3,dims=0.3,calib=64,ring=5",
 }
 
 // longPolicies run with prompts of more than a thousand tokens.
