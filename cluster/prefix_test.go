@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/engine"
@@ -99,6 +100,16 @@ func TestWarmIsColdFamilies(t *testing.T) {
 	}
 }
 
+// TestWarmIsColdByLayers repeats that for prompts that are read layer by layer: every layer begins with the cached blocks.
+func TestWarmIsColdByLayers(t *testing.T) {
+	for _, name := range []string{"llama", "swiftkv", "swiftkv_across"} {
+		t.Run(name, func(t *testing.T) {
+			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name),
+				Prefill: booking.Layers}}, []string{"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "streaming:sink=4,recent=60"})
+		})
+	}
+}
+
 // TestWarmIsColdWithStates repeats that for models with recurrent states. A prompt starts after the last
 // snapshot before the tokens that it shares with an earlier one.
 func TestWarmIsColdWithStates(t *testing.T) {
@@ -113,7 +124,7 @@ func TestWarmIsColdWithStates(t *testing.T) {
 func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 	lengths := []int{64, 65, 128, 129, 200, 256, 300}
 	cold := cfg
-	cold.Sockets, cold.Serve.PrefixCache = 1, PrefixOff
+	cold.Sockets, cold.Serve.PrefixCache, cold.Serve.Prefill = 1, PrefixOff, booking.Chunks
 	alone := startLocal(t, cold)
 	want := map[string]replied{}
 	prompt := func(n, parts int) []int32 { // differs from a given token on

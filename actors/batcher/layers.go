@@ -54,12 +54,10 @@ func (l *ledger) endSweeps(r *request) {
 // plan adds the next tokens of a prompt, through the layers that are being read. It returns their share
 // of the step's tokens.
 func (m *layers) plan(p *plan.Plan, r *request, left int) int {
-	x, all := &r.sweeping, m.s.cfg.Geometry.Layers
-	share := min(left, m.s.cfg.Chunk)
-	rows := min(x.shape.Rows, max(1, share*all/x.shape.Group/x.shape.Pass)*x.shape.Pass)
-	to, end := min(x.from+x.shape.Group, all), min(r.read, x.read+rows)
+	x, share := &r.sweeping, min(left, m.s.cfg.Chunk)
+	to, end := x.shape.To(x.from), min(r.read, x.read+x.shape.Rows(x.from, min(share, x.shape.Pass)))
 	p.Sweeps = append(p.Sweeps, plan.Sweep{Seq: r.seq, From: x.from, To: to, Start: x.read, Tokens: r.tokens(x.read, end),
-		Sample: end == r.read && to == all && r.limit > 0 && end >= len(r.Prompt)})
+		Sample: end == r.read && to == x.shape.Layers && r.limit > 0 && end >= len(r.Prompt)})
 	m.s.drafts.index(r)
 	return share
 }
@@ -75,11 +73,11 @@ func (m *layers) done(f *flight, results map[uint64]*Result) (read int) {
 		}
 		x := &r.sweeping
 		x.read += len(w.Tokens)
-		read += len(w.Tokens) * (w.To - w.From) / m.s.cfg.Geometry.Layers
+		read += x.shape.Share(len(w.Tokens), w.From)
 		if x.read < r.read {
 			continue
 		}
-		if x.from, x.read = w.To, x.first; w.To < m.s.cfg.Geometry.Layers {
+		if x.from, x.read = w.To, x.first; w.To < x.shape.Layers {
 			continue
 		}
 		m.s.readAgain(r, r.read-r.cached)

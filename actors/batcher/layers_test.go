@@ -25,7 +25,7 @@ func (c *cluster) reserveSweep(w *plan.Sweep) {
 		at = first
 	}
 	if q.open.PassRows == 0 || w.Start != at || w.From != q.from || w.To > geometry.Layers ||
-		end < q.open.Read && len(w.Tokens)%q.open.PassRows != 0 {
+		w.From < geometry.Later && w.To > geometry.Later || end < q.open.Read && len(w.Tokens)%q.open.PassRows != 0 {
 		c.t.Fatalf("%s: tokens [%d,%d) through layers [%d,%d), it is at token %d of layer %d", q.open.ID,
 			w.Start, end, w.From, w.To, q.next, q.from)
 	}
@@ -93,6 +93,14 @@ func TestEverythingEndsByLayers(t *testing.T) {
 	plain := geometry
 	defer func() { geometry = plain }()
 	geometry.Layers, geometry.Windows = 3, []int{0, 40, 0}
+	everythingEnds(t)
+}
+
+// The same for a model with SwiftKV.
+func TestEverythingEndsByLaterLayers(t *testing.T) {
+	plain := geometry
+	defer func() { geometry = plain }()
+	geometry.Layers, geometry.Later = 4, 2
 	everythingEnds(t)
 }
 

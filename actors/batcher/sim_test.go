@@ -74,7 +74,7 @@ type sequence struct {
 	open    plan.Open
 	parts   []*kvcache.Store
 	seen    []*kvcache.Observation // for policies that sum attention
-	stream  []*layered.Residual    // of a prompt that is read layer by layer
+	stream  []*layered.Streams     // of a prompt that is read layer by layer
 	from    int                    // the layer that such a prompt is at
 	own     *kvcache.Store
 	copy    *kvcache.Store // store on the replica's rank
@@ -311,14 +311,16 @@ func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 		}
 		c.must(part.Attach(chain), "shared blocks")
 		if q.open.PassRows > 0 {
-			stream := layered.NewInFile(func(int64) (layered.File, error) { return nil, errStep },
-				hidden, q.open.PassRows, len(c.arenas), len(q.open.Prefix), q.open.Read)
-			if !q.open.InFile {
-				var err error
-				stream, err = layered.NewResidual(c.arenas[rank], geometry.Layout.BlockBytes(), hidden, q.open.PassRows,
-					len(c.arenas), len(q.open.Prefix), q.open.Read)
-				c.must(err, "residual stream of %s", q.open.ID)
-			}
+			kept := layered.KeptRows(geometry, q.open.Policy, q.open.Read)
+			stream, err := layered.NewStreams(len(q.open.Prefix), q.open.PassRows, q.open.Read, kept, func(first int) (*layered.Residual, error) {
+				if q.open.InFile {
+					file := func(int64) (layered.File, error) { return nil, errStep }
+					return layered.NewInFile(file, hidden, q.open.PassRows, len(c.arenas), first, q.open.Read), nil
+				}
+				return layered.NewResidual(c.arenas[rank], geometry.Layout.BlockBytes(), hidden, q.open.PassRows,
+					len(c.arenas), first, q.open.Read)
+			})
+			c.must(err, "residual stream of %s", q.open.ID)
 			q.stream, q.seen = append(q.stream, stream), append(q.seen, nil)
 			continue
 		}

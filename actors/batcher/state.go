@@ -190,7 +190,7 @@ func (s *State) place(p Placed) {
 	if s.cfg.Whole {
 		p.MaxMicroBatches = 1
 	}
-	s.overlap = overlap.New(s.cfg.MicroBatches, p.MaxMicroBatches) // the network may be another one
+	s.overlap = overlap.New(s.cfg.MicroBatches, p.MaxMicroBatches, s.cfg.Geometry.Later) // the network may be another one
 	s.epoch, s.placed, s.unplaced, s.onePass, s.remote.group = p.Epoch, true, "", p.OnePass, p.Prefill
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {

@@ -29,9 +29,10 @@ type attention struct {
 
 	write, read, observe func(i int)
 
-	swiftKV  *SwiftKV
-	kv       []kvTask
-	rotateKV func(i int)
+	computed      []KV // of the step, by SwiftKV's pass
+	firstComputed int  // number of the first of these caches
+	kv            []kvTask
+	rotateKV      func(i int)
 }
 
 type attendTask struct {
@@ -254,7 +255,7 @@ func (a *attention) put(t attendTask) {
 		return
 	}
 	if a.w.KVComputed {
-		a.putRows(t, b.KV[b.batch.kvColumn(a.index-a.swiftKV.First):], b.batch.kvWidth())
+		a.putRows(t, b.KV[b.batch.kvColumn(a.index-a.firstComputed):], b.batch.kvWidth())
 		return
 	}
 	a.putRows(t, b.QKV[b.Dims.qCols():], b.Dims.qkvWidth())

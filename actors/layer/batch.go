@@ -77,9 +77,7 @@ type Batch struct {
 	Type       tensor.DType // type of the layers' matrices
 	Backend    Backend
 
-	// Before and After are the numbers of the first and last layers that the batch does not run
-	// through. Set them before Reset.
-	Before, After int
+	Section // set it before Reset
 
 	T        int       // rows
 	Segments []Segment // in row order
@@ -113,6 +111,12 @@ type Batch struct {
 	ExpertsRead   int                  // number of experts whose weights were read, all layers together
 	own           owntime.Meter
 	order         inorder.Order // among the micro-batches of a step
+}
+
+// Section is the part of a model that a batch runs through. The zero value is the whole model.
+type Section struct {
+	Before, After int            // the numbers of first and last layers without it; SwiftKV's pass counts as one
+	Caches        topology.Range // that SwiftKV's pass computes; zero: all
 }
 
 // NewBatch returns a batch for steps of at most maxRows rows, computed by backend.

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -165,7 +166,7 @@ func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 			c.local = b.deltaLocal()
 		case c.swiftKVPass:
 			c.local = b.projectionsLocal(1, 2)
-			b.caches = k.Caches
+			b.caches = cmp.Or(b.Section.Caches.Len(), k.Caches)
 		case c.kvComputed:
 			c.local = b.projectionsLocal(0)
 		case c.vFromK:

@@ -122,6 +122,15 @@ func (b *Processor) Compact(rows []topology.Range) {
 	}
 }
 
+// computed returns the caches that the pass computes, and the number of the first.
+func (b *Batch) computed(w *SwiftKV) (caches []KV, first int) {
+	of := b.Section.Caches
+	if of.Len() == 0 {
+		return w.Caches, w.First
+	}
+	return w.Caches[of.Lo-w.First : of.Hi-w.First], of.Lo
+}
+
 // growKV allocates the keys and values of a step.
 func (b *Processor) growKV() { b.KV = growF(b.KV, b.batch.T*b.batch.kvWidth()) }
 
@@ -152,11 +161,12 @@ type kvTask struct {
 
 func (a *attention) putKV(w *SwiftKV) {
 	b := a.b
-	a.swiftKV, a.kv = w, a.kv[:0]
+	a.computed, a.firstComputed = b.batch.computed(w)
+	a.kv = a.kv[:0]
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
-		for c := range w.Caches {
+		for c := range a.computed {
 			for head := h.Lo; head < h.Hi; head++ {
 				a.kv = append(a.kv, kvTask{s, c, head})
 			}
@@ -171,11 +181,11 @@ func (a *attention) initKV(b *Processor) {
 		half, hd := d.HeadDim/2, d.HeadDim
 		for row := t.s.First; row < t.s.First+t.s.N; row++ {
 			k := b.KV[row*ld+b.batch.kvColumn(t.cache)+t.head*hd:][:hd]
-			headNorm(k, a.swiftKV.Caches[t.cache].KNorm, d.NormEps)
+			headNorm(k, a.computed[t.cache].KNorm, d.NormEps)
 			tensor.RopeRotateHalf(k, b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 		}
 		if t.s.Prefill {
-			rows := attendTask{s: t.s, head: t.head, n: t.s.N, cache: a.swiftKV.First + t.cache, unit: t.head}
+			rows := attendTask{s: t.s, head: t.head, n: t.s.N, cache: a.firstComputed + t.cache, unit: t.head}
 			a.putRows(rows, b.KV[b.batch.kvColumn(t.cache):], ld)
 		}
 	}
@@ -191,8 +201,9 @@ func (a *attention) putRows(t attendTask, kv []float32, ld int) {
 func (w *Weights) projectKV(b *Processor) {
 	b.growKV()
 	me, cols := b.batch.Place.Slices[b.batch.Rank], b.batch.ownParts(b.batch.Rank)
-	for i := range w.SwiftKV.Caches {
-		c := &w.SwiftKV.Caches[i]
+	caches, _ := b.batch.computed(w.SwiftKV)
+	for i := range caches {
+		c := &caches[i]
 		b.queueKV(i, c.K, within(c.KBias, me.K), b.batch.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, b.batch.kvCols(cols[1]).Lo)
 		b.queueKV(i, c.V, within(c.VBias, me.V), b.batch.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, b.batch.kvCols(cols[2]).Lo)
 		b.projectAll(b.batch.all())
@@ -202,12 +213,13 @@ func (w *Weights) projectKV(b *Processor) {
 func (w *Weights) projectOwnKV(b *Processor) {
 	b.growKV()
 	n := b.Dims.kCols()
+	caches, _ := b.batch.computed(w.SwiftKV)
 	h := b.batch.headParts(b.batch.Place.Slices[b.batch.Rank].KVHeads)
 	heads := panelRows(h[1].Lo-b.Dims.qCols(), h[1].Hi-b.Dims.qCols(), n)
 	for _, part := range [...]struct{ rows, out topology.Range }{
 		{b.batch.decodeRows(b.batch.Rank), topology.Range{Lo: 0, Hi: n}}, {topology.Range{Lo: b.batch.decode, Hi: b.batch.T}, heads}} {
-		for i := range w.SwiftKV.Caches {
-			c := &w.SwiftKV.Caches[i]
+		for i := range caches {
+			c := &caches[i]
 			b.queueKV(i, c.K, c.KBias, part.rows, part.out, 0)
 			b.queueKV(i, c.V, c.VBias, part.rows, part.out, n)
 			b.projectAll(part.rows)

@@ -269,7 +269,8 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 					PassRows: uint32(r.c.sweep), ResidualInFile: r.c.disk != nil})
 			}
 			if q.at < len(q.prompt) && r.c.sweep > 0 {
-				s.Sweeps = append(s.Sweeps, q.sweep(chunk/r.c.sweep*r.c.sweep, r.ck.Config.Layers, max(1, r.c.group)))
+				m := &r.ck.Config
+				s.Sweeps = append(s.Sweeps, q.sweep(chunk/r.c.sweep*r.c.sweep, m.CacheLayers(), m.SwiftKV.Layers, max(1, r.c.group)))
 				continue
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -87,7 +88,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	share := 1.0 // of the layers
 	if d.Shape.Group > 0 {
 		p.Layers = r.layersRead(o)
-		share = float64(p.Layers) / float64(r.ck.Config.Layers)
+		share = min(1, float64(p.Layers)/float64(cmp.Or(d.Shape.Later, d.Shape.Layers)))
 	}
 	mat, attn = mat*share, attn*share
 	note("warming up")
@@ -176,7 +177,7 @@ func (o Options) booked(c *model.Config, d booking.Demand) int64 {
 
 // layersRead returns the number of layers that read a prompt layer by layer.
 func (r *rig) layersRead(o Options) int {
-	if all := r.ck.Config.Layers; o.Layers <= 0 || o.Layers > all {
+	if all := r.ck.Config.CacheLayers(); o.Layers <= 0 || o.Layers > all {
 		return all
 	}
 	return o.Layers

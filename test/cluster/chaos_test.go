@@ -139,10 +139,13 @@ func TestChaosReplicas(t *testing.T) {
 }
 
 // TestChaosPrefill kills one node, then two at once, while long prompts are read: with weights as
-// stored, and quantized, and layer by layer under each policy that allows it. With quantized weights,
+// stored, and quantized, and layer by layer under each policy that allows it, also with SwiftKV. With quantized weights,
 // prompt rows are rounded before they are sent, and each rank keeps the residual stream of its own rows.
 func TestChaosPrefill(t *testing.T) {
 	t.Run("layers", func(t *testing.T) { chaosPrefill(t, "--prefill", "layers") })
+	t.Run("layers of SwiftKV", func(t *testing.T) {
+		chaosPrefill(t, "--prefill", "layers", "--model", folder(t, "fry", false), "--swiftkv", folder(t, "fry-swiftkv-across", false))
+	})
 	t.Run("q8_0", func(t *testing.T) { chaosPrefill(t, "--quant", "q8_0") })
 	if full() {
 		t.Run("stored", func(t *testing.T) { chaosPrefill(t) })

@@ -67,8 +67,8 @@ func (r Prefill) Shapes(g kvcache.Geometry, ranks int, p *kvcache.Policy, read, 
 		shared > 0 && p.Needs.PromptAttention { // the sums of a prefix are those of all layers
 		return []layered.Shape{chunks}
 	}
-	shape := layered.ShapeOf(g, g.Chunk, read, r.Hidden, ranks)
-	if shape.Group == g.Layers {
+	shape := layered.ShapeOf(g, g.Chunk, read, r.Hidden, ranks, p)
+	if shape.Whole() {
 		return []layered.Shape{chunks}
 	}
 	inFile := shape

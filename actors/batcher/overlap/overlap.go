@@ -37,6 +37,7 @@ type Chooser struct {
 	kind  *kind // of the plan in flight; nil: its time is not used
 	last  int   // number of the newest plan
 	swept swept // of the newest plan with a sweep
+	later int   // as of kvcache.Geometry
 }
 
 // swept names the layers that read a prompt.
@@ -46,9 +47,9 @@ type swept struct {
 }
 
 // New returns a chooser for nodes that support up to most micro-batches. fixed is the number for all
-// steps, or 0.
-func New(fixed, most int) Chooser {
-	return Chooser{fixed: min(fixed, max(1, most)), most: most, last: 1}
+// steps, or 0. SwiftKV's layers begin with later, or never if it is 0.
+func New(fixed, most, later int) Chooser {
+	return Chooser{fixed: min(fixed, max(1, most)), most: most, later: later, last: 1}
 }
 
 // Most returns the largest number that the nodes support.
@@ -59,10 +60,10 @@ func (c *Chooser) Last() int { return c.last }
 
 // kindOf names a kind of steps: with prompts or without, the rows in powers of two, and the mean position of
 // decode rows in powers of four from 1024 on. Steps with sweeps are one kind, since their passes have equally many
-// rows.
+// rows. Those through SwiftKV's later layers are another.
 type kindOf struct {
-	prompts, sweeps bool
-	rows, back      int
+	prompts, sweeps, later bool
+	rows, back             int
 }
 
 // kind holds the measurements of one kind of steps. Times are microseconds of a row.
@@ -82,7 +83,9 @@ func (c *Chooser) of(p *plan.Plan) *kind {
 	for i := range p.Decode {
 		sum += p.Decode[i].Start
 	}
-	if o.sweeps = len(p.Sweeps) > 0; !o.sweeps {
+	if o.sweeps = len(p.Sweeps) > 0; o.sweeps {
+		o.later = c.later > 0 && p.Sweeps[0].From >= c.later
+	} else {
 		o.rows = bits.Len(uint(n))
 	}
 	if !o.prompts {

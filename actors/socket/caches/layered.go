@@ -13,12 +13,13 @@ import (
 // openLayered prepares a sequence whose prompt is read layer by layer: everything except its caches.
 func (e *Epoch) openLayered(s *Sequence, o *plan.Open) (err error) {
 	s.PassRows = o.PassRows
-	if o.InFile {
-		s.Residual = layered.NewInFile(e.createFile, e.Hidden, o.PassRows, len(e.Place.Slices), len(o.Prefix), o.Read)
-		return nil
-	}
-	s.Residual, err = layered.NewResidual(e.Arena, e.Geometry.Layout.BlockBytes(), e.Hidden, o.PassRows,
-		len(e.Place.Slices), len(o.Prefix), o.Read)
+	kept := layered.KeptRows(e.Geometry, o.Policy, o.Read)
+	s.Streams, err = layered.NewStreams(len(o.Prefix), o.PassRows, o.Read, kept, func(first int) (*layered.Residual, error) {
+		if o.InFile {
+			return layered.NewInFile(e.createFile, e.Hidden, o.PassRows, len(e.Place.Slices), first, o.Read), nil
+		}
+		return layered.NewResidual(e.Arena, e.Geometry.Layout.BlockBytes(), e.Hidden, o.PassRows, len(e.Place.Slices), first, o.Read)
+	})
 	return err
 }
 

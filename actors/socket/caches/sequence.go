@@ -27,8 +27,8 @@ type Sequence struct {
 
 	PromptShard  *kvcache.Store       // this rank's KV heads of the prompt; nil without any, or after the hand-over
 	Stats        *kvcache.Observation // attention statistics for the policy; nil: the policy needs none
-	Residual     *layered.Residual    // this rank's rows of the residual stream; nil: chunks read the prompt
-	PassRows     int                  // with Residual: tokens that the layers get at a time
+	Streams      *layered.Streams     // this rank's rows of the residual stream; nil: chunks read the prompt
+	PassRows     int                  // with Streams: tokens that the layers get at a time
 	Cache        *kvcache.Store       // the owner's cache, from the last chunk on, or the first hand-over of layers
 	ReplicaCache *kvcache.Store       // the replica on this socket
 
@@ -126,8 +126,8 @@ func (s *Sequence) ReleasePrompt() {
 	}
 	s.Stats.Release()
 	s.Stats = nil
-	s.Residual.Release()
-	s.Residual = nil
+	s.Streams.Release()
+	s.Streams = nil
 }
 
 func (s *Sequence) release() {

@@ -35,7 +35,7 @@ func (m *Machine) checkLayered(o *plan.Open) error {
 		return fails("passes of %d tokens, a step has at most %d rows", o.PassRows, l.Rows)
 	case len(o.Resume) > 0 || o.Fork != 0 || o.Tail > 0 || o.Pool != pooling.None:
 		return fails("it resumes with a cache, ends with a vector, or decodes a part of its prompt")
-	case !layered.Fits(kvcache.Geometry{Layers: l.Layers, Across: l.Across}, o.Policy):
+	case !layered.Fits(kvcache.Geometry{Layers: l.Layers}, o.Policy):
 		return fails("%s needs all layers at once, or keeps all tokens", o.Policy.Spec())
 	case len(o.Shared) > 0 && o.Policy.Needs.PromptAttention:
 		return fails("%s needs the attention sums of %d shared blocks for all layers", o.Policy.Spec(), len(o.Shared))
@@ -69,6 +69,8 @@ func (m *Machine) checkSweep(p *plan.Plan, w *plan.Sweep, q *Sequence) error {
 		return fails("%d tokens are no whole passes of %d", len(w.Tokens), q.swept.pass)
 	case begins && (w.From != q.swept.layers.Hi || w.To <= w.From || w.To > m.limits.Layers):
 		return fails("%d of %d layers are read", q.swept.layers.Hi, m.limits.Layers)
+	case w.From < m.limits.Later && w.To > m.limits.Later:
+		return fails("the keys and values of the layers from %d on need the residual stream of the whole prompt", m.limits.Later)
 	case !begins && (w.From != q.swept.layers.Lo || w.To != q.swept.layers.Hi):
 		return fails("layers [%d,%d) have read %d of %d tokens", q.swept.layers.Lo, q.swept.layers.Hi, q.Read, q.Prompt)
 	case w.Sample && (end != q.Prompt || w.To != m.limits.Layers):

@@ -41,7 +41,7 @@ func (e *Epoch) divide(s *Step) error {
 			seg.Dropped = min(max(0, e.droppedRows(s.Work, c.run)-c.lo), c.hi-c.lo)
 			segments, p.runs = append(segments, seg), append(p.runs, run)
 		}
-		p.batch.Before, p.batch.After = 0, 0
+		p.batch.Section = layer.Section{}
 		if err := p.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
 			return err
 		}

@@ -112,7 +112,7 @@ func (e *Epoch) fill(s *Step) error {
 		segments[i] = e.segment(&s.Work.Runs[i])
 		segments[i].Dropped = e.droppedRows(s.Work, i)
 	}
-	s.buf.batch.Before, s.buf.batch.After = 0, 0
+	s.buf.batch.Section = layer.Section{}
 	if err := s.buf.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
 		return err
 	}

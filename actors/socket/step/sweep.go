@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -32,13 +33,17 @@ func (e *Epoch) sweeps(s *Step) (stages []stage) {
 			batches = e.parts(s)
 		}
 		for lo := 0; lo < len(w.Tokens); {
-			var together []*pass
+			var together, after []*pass
 			for i := 0; i < len(batches) && lo < len(w.Tokens); i++ {
 				hi := min(lo+w.seq.PassRows, len(w.Tokens))
-				together = append(together, w.pass(batches[i], lo, hi))
+				p, kept := w.pass(batches[i], lo, hi)
+				if together = append(together, p); kept != nil {
+					after = append(after, kept)
+				}
 				lo = hi
 			}
 			stages = append(stages, w.run(together)...)
+			stages = append(stages, w.run(after)...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) { w.commit(); done(nil) }})
 		if w.Start+len(w.Tokens) == w.seq.Prompt {
@@ -48,21 +53,45 @@ func (e *Epoch) sweeps(s *Step) (stages []stage) {
 	return stages
 }
 
-// pass takes some tokens of a sweep through its layers.
+// pass takes rows of a sweep through layers.
 type pass struct {
-	batch *layer.Batch
-	run   plan.Run
-	last  bool // of the prompt in the last layer
+	batch    *layer.Batch
+	run      plan.Run
+	section  layer.Section
+	dropped  int // first rows that skip the later layers
+	at       int // position of the pass in the streams
+	from, to *layered.Residual
+	last     bool // of the prompt in the last layer
 }
 
-// pass takes the tokens [lo, hi).
-func (w *sweep) pass(b *layer.Batch, lo, hi int) *pass {
+// pass takes the tokens [lo, hi). kept continues with some of them, or is nil.
+func (w *sweep) pass(b *layer.Batch, lo, hi int) (p, kept *pass) {
+	e := w.epoch
 	run := plan.Run{Seq: w.Seq, Owner: w.seq.Owner, Start: w.Start + lo, Tokens: w.Tokens[lo:hi], Prefill: true}
-	return &pass{b, run, w.Sample && hi == len(w.Tokens)}
+	p = &pass{batch: b, run: run, at: run.Start, section: e.section(w.From, w.To), last: w.Sample && hi == len(w.Tokens)}
+	if w.From > 0 {
+		p.from = w.seq.Streams.All
+	}
+	if first := e.Geometry.Later; first > 0 && w.From >= first {
+		return p, w.later(p)
+	}
+	p.to = w.stored(w.seq.Streams.All)
+	return p, nil
+}
+
+// stored returns the stream that gets the rows after the layers, or nil after the last layer.
+func (w *sweep) stored(s *layered.Residual) *layered.Residual {
+	if w.To == w.epoch.Geometry.Layers {
+		return nil
+	}
+	return s
 }
 
 // run returns the stages of passes that run through the layers together.
 func (w *sweep) run(passes []*pass) (stages []stage) {
+	if len(passes) == 0 {
+		return nil
+	}
 	var batches []*layer.Batch
 	for i, p := range passes {
 		stages = append(stages, w.begin(p)...)
@@ -75,13 +104,13 @@ func (w *sweep) run(passes []*pass) (stages []stage) {
 		stages = append(stages, stage{job: func(done func(error)) { w.step.countWait(batches); done(nil) }})
 	}
 	for _, p := range passes {
-		if w.To < w.epoch.Geometry.Layers {
+		if p.to != nil {
 			stages = append(stages, stage{job: func(done func(error)) { done(w.store(p)) }})
 			continue
 		}
 		if p.last {
 			n := len(p.run.Tokens)
-			last := []wanted{{row: n - 1, seq: w.seq, position: p.run.Start + n, sample: true, token: plan.None}}
+			last := []wanted{{row: n - p.dropped - 1, seq: w.seq, position: p.run.Start + n, sample: true, token: plan.None}}
 			stages = append(stages, w.epoch.heads(w.step, p.batch, last)...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) { w.step.collect(p.batch); done(nil) }})
@@ -96,7 +125,7 @@ func (w *sweep) begin(p *pass) []stage {
 		began := time.Now()
 		err := w.fill(p)
 		w.step.spent.Begin += time.Since(began)
-		if err != nil || w.From == 0 || !b.SharesRows() {
+		if err != nil || p.from == nil || !b.SharesRows() {
 			done(err)
 			return
 		}
@@ -108,7 +137,7 @@ func (w *sweep) begin(p *pass) []stage {
 			})
 		})
 	}}}
-	if w.From > 0 {
+	if p.from != nil {
 		stages = append(stages, stage{job: func(done func(error)) {
 			if b.SharesRows() {
 				b.RowsArrived()
@@ -119,16 +148,17 @@ func (w *sweep) begin(p *pass) []stage {
 	return stages
 }
 
-// fill sets the batch to a pass. Its rows are embeddings, or this rank's rows of the residual stream after
-// the previous layers.
+// fill sets the batch to a pass. Its rows are embeddings, or this rank's rows of a stream.
 func (w *sweep) fill(p *pass) error {
 	e, b, run := w.epoch, p.batch, &p.run
-	b.Before, b.After = w.From, e.Geometry.Layers-w.To
-	err := b.Reset(e.Place, e.Rank, []layer.Segment{e.segment(run)}, e.rotations...)
+	b.Section = p.section
+	rows := e.segment(run)
+	rows.Dropped = p.dropped
+	err := b.Reset(e.Place, e.Rank, []layer.Segment{rows}, e.rotations...)
 	if err != nil {
 		return err
 	}
-	if w.From == 0 {
+	if p.from == nil {
 		if w.seq.Owner == e.Rank {
 			for i, t := range run.Tokens {
 				w.seq.Note(t, run.Start+i)
@@ -136,15 +166,15 @@ func (w *sweep) fill(p *pass) error {
 		}
 		return e.lookUp(w.step.buf, b, []plan.Run{*run})
 	}
-	mine, stored := b.PromptRows(), w.seq.Residual
+	mine, stored := b.PromptRows(), p.from
 	if stored.InFile() {
-		rows, err := stored.Load(run.Start, mine.Len())
+		rows, err := stored.Load(p.at, mine.Len())
 		if err == nil {
 			b.Backend.Unpack(rows, owned(b))
 		}
 		return err
 	}
-	blocks, err := stored.Blocks(run.Start, mine.Len())
+	blocks, err := stored.Blocks(p.at, mine.Len())
 	if err == nil {
 		b.Backend.LoadRows(mine, blocks)
 	}
@@ -158,14 +188,14 @@ func owned(b *layer.Batch) []layer.Tile {
 
 // store stores this rank's rows of a pass for the next layers.
 func (w *sweep) store(p *pass) error {
-	b, stored := p.batch, w.seq.Residual
+	b, stored := p.batch, p.to
 	defer w.step.collect(b)
 	if stored.InFile() {
 		w.rows = b.Backend.Pack(w.rows[:0], owned(b))
-		return stored.Store(p.run.Start, w.rows)
+		return stored.Store(p.at, w.rows)
 	}
 	mine := b.PromptRows()
-	blocks, err := stored.Blocks(p.run.Start, mine.Len())
+	blocks, err := stored.Blocks(p.at, mine.Len())
 	if err == nil {
 		b.Backend.StoreRows(mine, blocks)
 	}
@@ -174,7 +204,7 @@ func (w *sweep) store(p *pass) error {
 
 // commit makes the rows of a sweep count. It reports a residual stream whose file has failed.
 func (w *sweep) commit() {
-	if w.seq.Residual.Lost() != nil {
+	if w.seq.Streams.Lost() != nil {
 		w.step.lost = append(w.step.lost, w.Seq)
 	}
 	if w.seq.PromptShard != nil {

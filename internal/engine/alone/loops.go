@@ -69,10 +69,10 @@ func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.
 // sweep is Prefill layer by layer. req opens the sequence.
 func (a *Socket) sweep(ctx context.Context, p Prompt, req *proto.StepRequest) (first int32, took time.Duration, sum step.Times, err error) {
 	var reply *proto.StepReply
-	for from := 0; from < min(p.Layers, a.layers); from += p.Shape.Group {
-		to := min(from+p.Shape.Group, a.layers)
-		for at := 0; at < len(p.Tokens); at += p.Shape.Rows {
-			end := min(at+p.Shape.Rows, len(p.Tokens))
+	for from, to := 0, 0; from < min(p.Layers, a.layers); from = to {
+		to = p.Shape.To(from)
+		for at, end := 0, 0; at < len(p.Tokens); at = end {
+			end = min(at+p.Shape.Rows(from, p.Shape.Pass), len(p.Tokens))
 			req.DeadlineMillis = 600000
 			req.Sweeps = []*proto.Sweep{{Seq: p.Seq, FromLayer: uint32(from), ToLayer: uint32(to), Start: uint32(at),
 				Tokens: p.Tokens[at:end], Sample: end == len(p.Tokens) && to == a.layers}}

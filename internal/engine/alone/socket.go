@@ -109,7 +109,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Socket{rows: map[uint64]int{}, layers: c.Checkpoint.Config.Layers}
+	a := &Socket{rows: map[uint64]int{}, layers: c.Checkpoint.Config.CacheLayers()}
 	if c.System == nil {
 		a.own = NewSystem()
 		c.System = a.own

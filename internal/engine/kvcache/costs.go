@@ -11,8 +11,12 @@ type Geometry struct {
 	Layers  int  // layers with their own cache
 	Across  bool // other layers read these caches too (AcrossKV)
 	KVHeads int  // per layer
-	Group   int  // query heads that share a KV head; 0 counts as 1
-	Layout  tensor.KVLayout
+
+	// Later is the first of the layers whose keys and values follow from the input of the first of them (SwiftKV);
+	// 0: none.
+	Later  int
+	Group  int // query heads that share a KV head; 0 counts as 1
+	Layout tensor.KVLayout
 
 	// Local is the layout of a row in the layers with a window, if their heads have another width;
 	// zero: Layout. Policies act on the other layers only.

@@ -12,7 +12,7 @@ import (
 // Fits reports whether a prompt under policy p can be read layer by layer. The policy must drop
 // tokens, otherwise nothing is saved. A policy with an index needs all layers at the end of prefill.
 func Fits(g kvcache.Geometry, p *kvcache.Policy) bool {
-	return p.Evicts() && p.Index == nil && !p.Needs.Labels && !g.Across && g.Recurrent.Layers == 0
+	return p.Evicts() && p.Index == nil && !p.Needs.Labels && g.Recurrent.Layers == 0
 }
 
 // Only returns the geometry for an observation of only the layers [from, to). It declares all others as
@@ -41,10 +41,12 @@ func tail(windows []int, from int) []int {
 	return windows[from:]
 }
 
-// Shape describes how a prompt is read. The zero value means chunk by chunk.
+// Shape describes how a prompt is read. The zero value means chunk by chunk. Layers are numbered as their caches.
 type Shape struct {
 	Group  int  // layers that are read at a time
-	Rows   int  // most tokens of a sweep, a multiple of Pass
+	Layers int  // of the model
+	Later  int  // as of kvcache.Geometry
+	Kept   int  // with Later: the last tokens of the prompt, which pass the later layers
 	Pass   int  // tokens that the layers get at a time
 	Hidden int  // width of the residual stream
 	Block  int  // bytes of a block of the arena
@@ -54,11 +56,52 @@ type Shape struct {
 
 // ShapeOf returns the shape for a prompt for which Fits is true. A sweep is about as much work as a chunk of
 // `chunk` tokens through all layers. Short prompts pass several layers at a time.
-func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int) Shape {
-	s := Shape{Group: min(max(1, chunk*g.Layers/max(1, tokens)), g.Layers), Pass: chunk,
-		Hidden: hidden, Block: g.Layout.BlockBytes(), Ranks: ranks}
-	s.Rows = g.Layers / s.Group * chunk
+func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int, p *kvcache.Policy) Shape {
+	s := Shape{Layers: g.Layers, Later: g.Later, Kept: KeptRows(g, p, tokens), Pass: chunk, Hidden: hidden,
+		Block: g.Layout.BlockBytes(), Ranks: ranks}
+	s.Group = min(max(1, chunk*s.passed()/max(1, tokens)), s.passed())
 	return s
+}
+
+// passed returns the number of layers that all tokens of a chunk pass.
+func (s Shape) passed() int {
+	if s.Later > 0 {
+		return s.Later
+	}
+	return s.Layers
+}
+
+// Whole reports whether the layers that all tokens pass are read at once. Then chunks are as good.
+func (s Shape) Whole() bool { return s.Group == s.passed() }
+
+// To returns the end of the layers that are read together with layer `from`, and Share what part of all layers that
+// is, as work: SwiftKV's later layers are little.
+func (s Shape) To(from int) int {
+	if from < s.Later {
+		return min(from+s.Group, s.Later)
+	}
+	return min(from+s.Group, s.Layers)
+}
+
+func (s Shape) Share(tokens, from int) int {
+	if s.Later > 0 && from >= s.Later {
+		return 0
+	}
+	return tokens * (s.To(from) - from) / s.passed()
+}
+
+// laterTokens is how many times more tokens a sweep takes that computes only keys and values of most of them. In a
+// Llama of 8B parameters, these are 1/26 of the products of a layer.
+const laterTokens = 4
+
+// Rows returns the tokens of a sweep through the layers from `from` on. It is about as much work as a chunk of a number
+// of tokens, at most Pass, through all layers.
+func (s Shape) Rows(from, chunk int) int {
+	passes := max(1, chunk*s.passed()/s.Group/s.Pass)
+	if s.Later > 0 && from >= s.Later && s.Kept <= s.Pass {
+		passes *= laterTokens
+	}
+	return passes * s.Pass
 }
 
 // CacheBytes returns the peak of a socket's full cache while it reads a prompt of `read` tokens. It includes the
@@ -66,9 +109,9 @@ func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int) Shape {
 // number of heads or units that it computes. The first `shared` blocks belong to the prefix cache and are not
 // counted.
 func (s Shape) CacheBytes(g kvcache.Geometry, heads, cut, read, shared int, p *kvcache.Policy) (most int64) {
-	g.Chunk = s.Rows
-	for from := 0; from < g.Layers; from += s.Group {
-		of := part(g, from, min(from+s.Group, g.Layers))
+	for from := 0; from < g.Layers; from = s.To(from) {
+		of := part(g, from, s.To(from))
+		of.Chunk = s.Rows(from, s.Pass)
 		whole, _ := kvcache.SegmentBytes(of, heads)
 		most = max(most, kvcache.PrefillBytes(of, heads, read, p)+kvcache.StatisticsBytes(of, cut, read, p)-int64(shared)*whole)
 	}
@@ -81,14 +124,23 @@ func (s Shape) ResidualBytes(tokens int) int64 {
 	if s.InFile {
 		return 0
 	}
-	return int64(passes(tokens, s.Pass)) * int64(blocksOf(passBytes(s.Hidden, s.Pass, s.Ranks), s.Block)) * int64(s.Block)
+	return int64(s.passes(tokens)) * int64(blocksOf(passBytes(s.Hidden, s.Pass, s.Ranks), s.Block)) * int64(s.Block)
 }
 
 func (s Shape) FileBytes(tokens int) int64 {
 	if !s.InFile {
 		return 0
 	}
-	return int64(passes(tokens, s.Pass)) * int64(passBytes(s.Hidden, s.Pass, s.Ranks))
+	return int64(s.passes(tokens)) * int64(passBytes(s.Hidden, s.Pass, s.Ranks))
+}
+
+// passes returns the number of passes whose rows are stored, for a number of tokens.
+func (s Shape) passes(tokens int) int {
+	n := passes(tokens, s.Pass)
+	if s.Kept > 0 {
+		n += passes(tokens-keptPass(0, s.Pass, tokens, s.Kept), s.Pass)
+	}
+	return n
 }
 
 func passes(tokens, pass int) int { return (tokens + pass - 1) / pass }

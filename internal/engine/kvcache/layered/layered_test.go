@@ -31,6 +31,9 @@ func parse(t *rapid.T, spec string) *kvcache.Policy {
 func TestCacheBytesAreExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := kvcache.Geometry{Layers: rapid.IntRange(1, 5).Draw(t, "layers"), KVHeads: 3, Group: 2, Layout: layout}
+		if g.Layers > 1 && rapid.Bool().Draw(t, "SwiftKV") {
+			g.Later = rapid.IntRange(1, g.Layers-1).Draw(t, "first later layer")
+		}
 		windowed := rapid.Bool().Draw(t, "windows")
 		if windowed {
 			for range g.Layers {
@@ -40,8 +43,8 @@ func TestCacheBytesAreExact(t *testing.T) {
 		p := parse(t, rapid.SampledFrom([]string{"streaming:sink=2,recent=20", "snapkv:topk=9,obs=8,pool=3",
 			"h2o:recent=8,topk=8", "knorm:sink=2,recent=8,topk=8"}).Draw(t, "policy"))
 		read, heads := rapid.IntRange(1, 700).Draw(t, "read"), tensor.Span{Lo: 1, Hi: 3}
-		s := ShapeOf(g, rapid.IntRange(1, 90).Draw(t, "chunk"), read, 8, 2)
-		if s.Group < 1 || s.Group > g.Layers || s.Rows < s.Pass || s.Rows%s.Pass != 0 {
+		s := ShapeOf(g, rapid.IntRange(1, 90).Draw(t, "chunk"), read, 8, 2, p)
+		if s.Group < 1 || s.Group > g.Layers {
 			t.Fatalf("shape %+v of %d layers", s, g.Layers)
 		}
 		shared := 0
@@ -68,15 +71,19 @@ func TestCacheBytesAreExact(t *testing.T) {
 			t.Fatal(err)
 		}
 		before, most := a.Used(), int64(0)
-		for from := 0; from < g.Layers; from += s.Group {
-			to := min(from+s.Group, g.Layers)
+		for from, to := 0, 0; from < g.Layers; from = to {
+			to = s.To(from)
+			rows := s.Rows(from, s.Pass)
+			if to <= from || from < g.Later && to > g.Later || rows < s.Pass || rows%s.Pass != 0 {
+				t.Fatalf("%d rows of layers [%d,%d) of %+v", rows, from, to, s)
+			}
 			store.Enter(tensor.Span{Lo: from, Hi: to}, shared*tensor.BlockSlots)
 			seen, err := kvcache.NewObservation(a, Only(g, from, to), heads, p.Needs, read)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for store.Tokens() < read {
-				n := min(s.Rows, read-store.Tokens())
+				n := min(rows, read-store.Tokens())
 				write(t, store, from, to, store.Tokens()+n)
 				most = max(most, a.Used()-before)
 				store.Commit(n)
@@ -268,12 +275,55 @@ func TestResidualIsLost(t *testing.T) {
 	r.Release()
 }
 
-// Policies that keep all tokens, or need all layers at once, are read in chunks; so are models whose
-// layers share caches or have recurrent states.
+// The streams of a prompt have the booked bytes, with rows that pass the later layers of SwiftKV and without.
+func TestStreams(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := kvcache.Geometry{Layers: 4, KVHeads: 1, Layout: layout, Later: rapid.SampledFrom([]int{0, 2}).Draw(t, "first later layer")}
+		p := parse(t, rapid.SampledFrom([]string{"streaming:sink=2,recent=20", "snapkv:topk=9,obs=8", "h2o"}).Draw(t, "policy"))
+		prompt, from := rapid.IntRange(1, 300).Draw(t, "tokens"), 0
+		if !p.Needs.PromptAttention {
+			from = rapid.IntRange(0, p.ReusableTokens(prompt)).Draw(t, "first token")
+		}
+		s := ShapeOf(g, rapid.IntRange(1, 90).Draw(t, "chunk"), prompt, hidden, ranks, p)
+		a := memory.NewArena(1 << 24)
+		defer a.Close()
+		open := func(first int) (*Residual, error) {
+			return NewResidual(a, s.Block, s.Hidden, s.Pass, s.Ranks, first, prompt)
+		}
+		streams, err := NewStreams(from, s.Pass, prompt, KeptRows(g, p, prompt), open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if book := s.ResidualBytes(prompt - from); a.Used() != book {
+			t.Fatalf("%d bytes, %d are booked", a.Used(), book)
+		}
+		if got := streams.Kept != nil; got != (g.Later > 0) {
+			t.Fatalf("a stream of kept rows: %v", got)
+		}
+		if at := from + (prompt-1-from)/s.Pass*s.Pass; streams.Kept != nil {
+			if _, err := streams.Kept.Blocks(at, 1); err != nil || streams.From >= prompt {
+				t.Fatalf("the last token, after %d: %v", streams.From, err)
+			}
+		}
+		streams.Release()
+		streams.Release()
+		if a.Used() != 0 {
+			t.Fatalf("%d bytes are left", a.Used())
+		}
+		small := memory.NewArena(max(0, s.ResidualBytes(prompt-from)-1))
+		defer small.Close()
+		a = small
+		if _, err := NewStreams(from, s.Pass, prompt, KeptRows(g, p, prompt), open); !errors.Is(err, memory.ErrBudget) || small.Used() != 0 {
+			t.Fatalf("without memory: %v, %d bytes are left", err, small.Used())
+		}
+	})
+}
+
+// Policies that keep all tokens, or need all layers at once, are read in chunks; so are models with recurrent states.
 func TestFits(t *testing.T) {
 	g := kvcache.Geometry{Layers: 2, KVHeads: 1, Layout: layout}
 	across, recurrent := g, g
-	across.Across, recurrent.Recurrent.Layers = true, 1
+	across.Across, across.Later, recurrent.Recurrent.Layers = true, 1, 1
 	for _, c := range []struct {
 		spec string
 		g    kvcache.Geometry
@@ -282,7 +332,7 @@ func TestFits(t *testing.T) {
 		{"snapkv", g, true}, {"snapstream", g, true}, {"sage", g, true}, {"h2o", g, true}, {"tova", g, true},
 		{"knorm", g, true}, {"pyramidkv", g, true}, {"lagkv", g, true}, {"streaming", g, true},
 		{"full", g, false}, {"quest", g, false}, {"shadowkv", g, false}, {"squeezed", g, false},
-		{"snapkv", across, false}, {"snapkv", recurrent, false},
+		{"snapkv", across, true}, {"snapkv", recurrent, false},
 	} {
 		p, err := kvpolicy.Parse(c.spec)
 		if err != nil {
@@ -301,13 +351,13 @@ func TestPeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range []struct {
-		name                       string
-		layers, heads, dim, hidden int
-	}{{"Llama 3.2 1B", 16, 8, 64, 2048}, {"Llama 3.1 8B", 32, 8, 128, 4096}} {
-		g := kvcache.Geometry{Layers: m.layers, KVHeads: m.heads, Group: 4,
+		name                              string
+		layers, later, heads, dim, hidden int
+	}{{"Llama 3.2 1B", 16, 0, 8, 64, 2048}, {"Llama 3.1 8B", 32, 0, 8, 128, 4096}, {"Llama 3.1 8B SwiftKV", 32, 16, 8, 128, 4096}} {
+		g := kvcache.Geometry{Layers: m.layers, Later: m.later, KVHeads: m.heads, Group: 4,
 			Layout: tensor.KVLayout{Type: tensor.BF16, KDim: m.dim, VDim: m.dim}, Chunk: 256}
 		for _, tokens := range []int{32768, 131072} {
-			s := ShapeOf(g, 256, tokens, m.hidden, 1)
+			s := ShapeOf(g, 256, tokens, m.hidden, 1, p)
 			chunks := kvcache.HandoverBytes(g, m.heads, tokens, p) + kvcache.StatisticsBytes(g, m.heads, tokens, p)
 			layers := s.CacheBytes(g, m.heads, m.heads, tokens, 0, p) + kvcache.ResidentBytes(g, tokens, tokens, p)
 			inMemory := layers + s.ResidualBytes(tokens)
