@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -59,6 +60,9 @@ func (c *cluster) sweep(w *plan.Sweep, requests map[string]*Spec) *Result {
 	}
 	for _, part := range q.parts {
 		putLayers(part, w.Start, len(w.Tokens), w.From, w.To)
+		if w.To == geometry.Layers { // the recurrent layers are among the last
+			eachState(part, func(x *states.State) { x.Advanced(w.Start + len(w.Tokens)) })
+		}
 	}
 	c.observeLayers(q, w.Start, len(w.Tokens), w.From, w.To)
 	for _, part := range q.parts {
@@ -101,6 +105,15 @@ func TestEverythingEndsByLaterLayers(t *testing.T) {
 	plain := geometry
 	defer func() { geometry = plain }()
 	geometry.Layers, geometry.Later = 4, 2
+	everythingEnds(t)
+}
+
+// The same for a model with recurrent states.
+func TestEverythingEndsByLayersWithStates(t *testing.T) {
+	plain := geometry
+	defer func() { geometry = plain }()
+	geometry = recurrent()
+	geometry.Layers = 3
 	everythingEnds(t)
 }
 

@@ -792,6 +792,9 @@ func (c *cluster) handLayersOver(q *sequence, owner, from, to int) {
 				c.must(q.own.Adopt(part, head), "adopt")
 			}
 			for layer := range geometry.Recurrent.Layers {
+				if to < geometry.Layers {
+					break
+				}
 				span := tensor.Span{Lo: head, Hi: head + 1}
 				if rank == owner {
 					c.must(q.own.KeepState(part, layer, span), "keep of a state")

@@ -154,6 +154,13 @@ func TestLayersSameBitsFamilies(t *testing.T) {
 		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name)}, policy,
 			100, rigConfig{sockets: 3, mapping: of, sweep: 32, shares: []float64{1, 4, 2}})
 	}
+	for i, name := range []string{"qwen3_next", "qwen3_5_uneven", "falcon_h1", "nemotron_h", "lfm2", "granite_hybrid"} { // recurrent states
+		of := []topology.Mapping{topology.Gather, topology.Reduce}
+		for j, policy := range []string{policy, "h2o:recent=40,topk=40"} {
+			sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name)}, policy,
+				100, rigConfig{sockets: 3, mapping: of[(i+j)%2], sweep: 32, shares: []float64{1, 4, 2}, micro: 1 + i%2})
+		}
+	}
 	for _, m := range []topology.Mapping{topology.Gather, topology.Reduce} {
 		sameAsAlone(t, rigConfig{dir: goldenDir, weights: "q8_0"}, policy, 128,
 			rigConfig{sockets: 3, mapping: m, sweep: 64}, rigConfig{sockets: 1, mapping: m, sweep: 64})

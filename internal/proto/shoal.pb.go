@@ -3464,8 +3464,8 @@ func (x *StepRequest) GetMicroBatches() uint32 {
 	return 0
 }
 
-// Sweep takes tokens of a prompt through layers [from_layer, to_layer). The first sweeps of the
-// prompt read the layers from 0 on, all its tokens first. The next ones continue with the next layers.
+// Sweep takes tokens of a prompt through layers [from_layer, to_layer), numbered as their caches. The first sweeps of
+// the prompt read the layers from 0 on, all its tokens first. The next ones continue with the next layers.
 type Sweep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`

@@ -139,14 +139,18 @@ func TestChaosReplicas(t *testing.T) {
 }
 
 // TestChaosPrefill kills one node, then two at once, while long prompts are read: with weights as
-// stored, and quantized, and layer by layer under each policy that allows it, also with SwiftKV. With quantized weights,
-// prompt rows are rounded before they are sent, and each rank keeps the residual stream of its own rows.
+// stored, and quantized, and layer by layer under each policy that allows it, also with SwiftKV and recurrent
+// states. With quantized weights, prompt rows are rounded before they are sent, and each rank keeps the residual
+// stream of its own rows.
 func TestChaosPrefill(t *testing.T) {
 	t.Run("layers", func(t *testing.T) { chaosPrefill(t, "--prefill", "layers") })
 	t.Run("layers of SwiftKV", func(t *testing.T) {
 		chaosPrefill(t, "--prefill", "layers", "--model", folder(t, "fry", false), "--swiftkv", folder(t, "fry-swiftkv-across", false))
 	})
 	t.Run("q8_0", func(t *testing.T) { chaosPrefill(t, "--quant", "q8_0") })
+	t.Run("layers with states", func(t *testing.T) {
+		chaosPrefill(t, "--prefill", "layers", "--model", folder(t, "qwen3_5", true))
+	})
 	if full() {
 		t.Run("stored", func(t *testing.T) { chaosPrefill(t) })
 	}
@@ -163,6 +167,9 @@ func chaosPrefill(t *testing.T, flags ...string) {
 	for _, r := range mixed(false) {
 		if p := r.body["prompt"].([]int); len(p) >= 100 && len(p) <= 500 {
 			r.body["cache"] = false // read every time
+			for i := range p {
+				p[i] = 16 + p[i]%(512-16) // a token of every model
+			}
 			reqs = append(reqs, r)
 		}
 	}

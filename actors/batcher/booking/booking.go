@@ -63,7 +63,7 @@ type Prefill struct {
 // socket has room for a file of a given size.
 func (r Prefill) Shapes(g kvcache.Geometry, ranks int, p *kvcache.Policy, read, shared int, file func(bytes int64) bool) []layered.Shape {
 	chunks := layered.Shape{}
-	if r.Mode == Chunks || r.Hidden == 0 || !layered.Fits(g, p) ||
+	if r.Mode == Chunks || r.Hidden == 0 || !layered.Fits(p) ||
 		shared > 0 && p.Needs.PromptAttention { // the sums of a prefix are those of all layers
 		return []layered.Shape{chunks}
 	}

@@ -3,7 +3,6 @@ package machine
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
@@ -35,7 +34,7 @@ func (m *Machine) checkLayered(o *plan.Open) error {
 		return fails("passes of %d tokens, a step has at most %d rows", o.PassRows, l.Rows)
 	case len(o.Resume) > 0 || o.Fork != 0 || o.Tail > 0 || o.Pool != pooling.None:
 		return fails("it resumes with a cache, ends with a vector, or decodes a part of its prompt")
-	case !layered.Fits(kvcache.Geometry{Layers: l.Layers}, o.Policy):
+	case !layered.Fits(o.Policy):
 		return fails("%s needs all layers at once, or keeps all tokens", o.Policy.Spec())
 	case len(o.Shared) > 0 && o.Policy.Needs.PromptAttention:
 		return fails("%s needs the attention sums of %d shared blocks for all layers", o.Policy.Spec(), len(o.Shared))

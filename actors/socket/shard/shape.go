@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"cmp"
-
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -44,19 +42,20 @@ func meanProjections(c *model.Config) int {
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
 	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Later: c.SwiftKV.Layers, Recurrent: layer.RecurrentOf(c),
-		KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Chunked: c.Chunked,
+		KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv),
+		Windows: c.CacheWindows(), Chunked: c.Chunked,
 		Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
 }
 
 // Layered reports whether prompts can be read layer by layer: a layer needs nothing of other layers but
-// the residual stream, and writes one cache of its own. The caches of SwiftKV's later layers need the input of the
-// first of them.
+// the residual stream, and writes one cache or recurrent state of its own. The caches of SwiftKV's later layers need
+// the input of the first of them.
 func Layered(c *model.Config) bool {
-	if c.NonCausal || c.PerLayer.Width > 0 || c.OwnKV > 0 || c.RecurrentLayers() > 0 {
+	if c.NonCausal || c.PerLayer.Width > 0 || c.OwnKV > 0 {
 		return false
 	}
 	for i := range c.Layers {
-		if n := c.CacheOf(i); n != i && i < cmp.Or(c.SwiftKV.Layers, c.Layers) || c.CachesOf(i) != 1 {
+		if !c.Recurrent(i) && c.CachesOf(i) != 1 {
 			return false
 		}
 	}

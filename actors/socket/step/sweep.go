@@ -219,7 +219,9 @@ func (w *sweep) handOver() []stage {
 	h := &handover{epoch: e, seqs: []*caches.Sequence{w.seq}}
 	stages := h.joined(tensor.Span{Lo: w.From, Hi: w.To})
 	end := w.To == e.Geometry.Layers
-	if !end {
+	if end {
+		stages = append(stages, h.states()...)
+	} else {
 		stages = append(stages, stage{job: func(done func(error)) {
 			w.seq.Leave(topology.Range{Lo: w.From, Hi: w.To})
 			done(nil)

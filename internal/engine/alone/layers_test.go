@@ -14,7 +14,7 @@ import (
 // TestPrefillLayers: a prompt that is read layer by layer has the next token of one that is read in chunks. After some
 // layers it has none. Its caches have exactly the bytes that the ledger books.
 func TestPrefillLayers(t *testing.T) {
-	for _, name := range []string{"llama", "swiftkv", "swiftkv_across"} {
+	for _, name := range []string{"llama", "swiftkv", "swiftkv_across", "qwen3_5", "falcon_h1"} {
 		t.Run(name, func(t *testing.T) { prefillLayers(t, filepath.Join("../model/testdata", name)) })
 	}
 }

@@ -55,15 +55,6 @@ func (c *Config) CacheOf(layer int) int {
 	return s.Layers + (layer-s.Layers)/s.Group
 }
 
-// FirstLayer returns the first layer that reads a cache of a model in which every layer has one, or shares it with its
-// neighbours. For the number of caches it returns that of layers.
-func (c *Config) FirstLayer(cache int) int {
-	if s := &c.SwiftKV; s.Layers > 0 && cache > s.Layers {
-		return min(s.Layers+(cache-s.Layers)*s.Group, c.Layers)
-	}
-	return cache
-}
-
 // rewire changes the source of a later layer's queries, keys and values.
 func (s *SwiftKV) rewire(l *LayerSpec, i int) {
 	if s.Layers == 0 || i < s.Layers {

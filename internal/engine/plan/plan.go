@@ -177,8 +177,8 @@ func CopyAfter(from, to, had int) int {
 	return 0
 }
 
-// Sweep takes tokens of a prompt through the layers [From, To) of the model, after the other rows
-// of the step. The layers begin with the first token that no shared block has. After the prompt's last
+// Sweep takes tokens of a prompt through the layers of the caches [From, To) (model.Config.FirstLayer), after the
+// other rows of the step. The layers begin with the first token that no shared block has. After the prompt's last
 // token, the rows that the policy keeps of these layers go to the owner, and the full cache of the
 // layers is freed. Then the sweeps of the next layers begin. The decision is in
 // docs/decisions/layer-by-layer.md.

@@ -11,8 +11,8 @@ import (
 
 // Fits reports whether a prompt under policy p can be read layer by layer. The policy must drop
 // tokens, otherwise nothing is saved. A policy with an index needs all layers at the end of prefill.
-func Fits(g kvcache.Geometry, p *kvcache.Policy) bool {
-	return p.Evicts() && p.Index == nil && !p.Needs.Labels && g.Recurrent.Layers == 0
+func Fits(p *kvcache.Policy) bool {
+	return p.Evicts() && p.Index == nil && !p.Needs.Labels
 }
 
 // Only returns the geometry for an observation of only the layers [from, to). It declares all others as

@@ -140,7 +140,7 @@ func (s *Set) Arrived(tokens int) error {
 // Settle applies the records of the first n tokens of a step, which are about to count. run calls f with
 // each of 0 to n-1, in any order and possibly concurrently.
 func (s *Set) Settle(n int, run func(n int, f func(i int))) {
-	if n > 1 && len(s.states) > 0 && s.states[0].applied < *s.tokens+n {
+	if n > 1 && len(s.states) > 0 && !s.InPlace && s.states[0].applied < *s.tokens+n {
 		run(len(s.states), func(i int) { s.states[i].settleAll(0, *s.tokens+n) })
 	}
 }
