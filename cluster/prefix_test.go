@@ -102,7 +102,7 @@ func TestWarmIsColdFamilies(t *testing.T) {
 
 // TestWarmIsColdByLayers repeats that for prompts that are read layer by layer: every layer begins with the cached blocks.
 func TestWarmIsColdByLayers(t *testing.T) {
-	for _, name := range []string{"llama", "swiftkv", "swiftkv_across", "qwen3_5", "falcon_h1"} {
+	for _, name := range []string{"llama", "swiftkv", "swiftkv_across", "qwen3_5", "falcon_h1", "gemma4_31b"} {
 		t.Run(name, func(t *testing.T) {
 			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name),
 				Prefill: booking.Layers}}, []string{"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "streaming:sink=4,recent=60"})

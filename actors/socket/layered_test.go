@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -17,19 +18,16 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// sweep returns the next sweep of a prompt, of at most n tokens. The layers are those of its caches.
-func (q *request) sweep(n, layers, later, group int) *proto.Sweep {
-	to, end := min(q.layer+group, layers), min(q.at+n, len(q.prompt))
-	if q.layer < later {
-		to = min(to, later)
-	}
+// sweep returns the next sweep of a prompt, of at most n tokens.
+func (q *request) sweep(n int, s layered.Shape) *proto.Sweep {
+	to, end := s.To(q.layer), min(q.at+n, len(q.prompt))
 	w := &proto.Sweep{Seq: q.id, FromLayer: uint32(q.layer), ToLayer: uint32(to), Start: uint32(q.at)}
 	for _, t := range q.prompt[q.at:end] {
 		w.Tokens = append(w.Tokens, uint32(t))
 	}
 	q.at = end
 	if end == len(q.prompt) {
-		if q.layer, w.Sample = to, to == layers; !w.Sample {
+		if q.layer, w.Sample = to, to == s.Layers; !w.Sample {
 			q.at = 0
 		}
 	}
@@ -128,12 +126,12 @@ func TestLayersInFiles(t *testing.T) {
 		q := &request{id: 1, prompt: somePrompt(100, 1), params: greedy(-1), policy: policy}
 		s := &proto.StepRequest{Open: []*proto.Open{{Seq: 1, Policy: policy, Sampling: plan.EncodeSampling(&q.params),
 			PromptTokens: 100, PassRows: 64, ResidualInFile: true}},
-			Sweeps: []*proto.Sweep{q.sweep(100, 3, 0, 1)}}
+			Sweeps: []*proto.Sweep{q.sweep(100, layered.Shape{Group: 1, Layers: 3})}}
 		r.run(s)
 		if !slices.Contains(r.lost, 1) {
 			t.Errorf("files of at most %d bytes: lost are %v", limit, r.lost)
 		}
-		r.run(&proto.StepRequest{Sweeps: []*proto.Sweep{q.sweep(100, 3, 0, 2)}}) // not dropped yet
+		r.run(&proto.StepRequest{Sweeps: []*proto.Sweep{q.sweep(100, layered.Shape{Group: 2, Layers: 3})}}) // not dropped yet
 	}
 }
 
@@ -149,7 +147,7 @@ func (badMedium) Close() error                       { return nil }
 func TestLayersSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
 	for i, name := range []string{"qwen3", "mistral_window", "cohere2", "gpt_oss", "olmo2", "gemma2",
-		"gemma3", "llama4", "deepseek_v2", "deepseek_v32", "glm4_moe", "granite", "phi3_longrope"} {
+		"gemma3", "gemma4_31b", "gemma4_26b", "llama4", "deepseek_v2", "deepseek_v32", "glm4_moe", "granite", "phi3_longrope"} {
 		of := []topology.Mapping{topology.Gather, topology.Reduce}[i%2]
 		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name)}, policy,
 			100, rigConfig{sockets: 3, mapping: of, sweep: 32, shares: []float64{1, 4, 2}})

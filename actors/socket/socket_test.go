@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
@@ -269,8 +270,9 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 					PassRows: uint32(r.c.sweep), ResidualInFile: r.c.disk != nil})
 			}
 			if q.at < len(q.prompt) && r.c.sweep > 0 {
-				m := &r.ck.Config
-				s.Sweeps = append(s.Sweeps, q.sweep(chunk/r.c.sweep*r.c.sweep, m.CacheLayers(), m.SwiftKV.Layers, max(1, r.c.group)))
+				g := shard.GeometryOf(&r.ck.Config, r.c.kv)
+				of := layered.Shape{Group: max(1, r.c.group), Layers: g.Layers, Begins: g.Begins, Later: g.Later}
+				s.Sweeps = append(s.Sweeps, q.sweep(chunk/r.c.sweep*r.c.sweep, of))
 				continue
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}

@@ -90,6 +90,7 @@ func TestEachRule(t *testing.T) {
 		"layers [1,3) have read 48":           func(_ *Machine, p *plan.Plan) { sweep(p, 1, 2, 48, 32) },
 		"[4,5): 3 of 5 layers are read":       func(m *Machine, p *plan.Plan) { sweep(p, 4, 5, 16, 32); m.seqs[6].Read = 16 },
 		"[3,6): 3 of 5 layers are read":       func(m *Machine, p *plan.Plan) { sweep(p, 3, 6, 16, 32); m.seqs[6].Read = 16 },
+		"no layer begins with cache 3":        func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.limits.Begins = []int{0, 1, 4} },
 		"the layers from 2 on need":           func(m *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 32); m.limits.Later = 2 },
 		"it samples before the last":          func(_ *Machine, p *plan.Plan) { sweep(p, 1, 3, 48, 52).Sample = true },
 		"2 of 2 tokens at position 128 are known, samples true": func(_ *Machine, p *plan.Plan) {

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -70,6 +71,8 @@ func (m *Machine) checkSweep(p *plan.Plan, w *plan.Sweep, q *Sequence) error {
 		return fails("%d of %d layers are read", q.swept.layers.Hi, m.limits.Layers)
 	case w.From < m.limits.Later && w.To > m.limits.Later:
 		return fails("the keys and values of the layers from %d on need the residual stream of the whole prompt", m.limits.Later)
+	case m.limits.Begins != nil && w.To < m.limits.Layers && !slices.Contains(m.limits.Begins, w.To):
+		return fails("no layer begins with cache %d", w.To)
 	case !begins && (w.From != q.swept.layers.Lo || w.To != q.swept.layers.Hi):
 		return fails("layers [%d,%d) have read %d of %d tokens", q.swept.layers.Lo, q.swept.layers.Hi, q.Read, q.Prompt)
 	case w.Sample && (end != q.Prompt || w.To != m.limits.Layers):

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/layered"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // In each model whose prompts can be read layer by layer, the layers of the caches are all layers in order. A layer with a
@@ -34,9 +36,11 @@ func TestLayered(t *testing.T) {
 		case c.RecurrentLayers() > 0:
 			recurrent++
 		}
-		next := 0
-		for cache := 0; Layered(c) && cache < c.CacheLayers(); cache++ {
-			first, end := c.FirstLayer(cache), c.FirstLayer(cache+1)
+		next, g := 0, GeometryOf(c, tensor.BF16)
+		s := layered.Shape{Group: 1, Layers: g.Layers, Begins: g.Begins, Later: g.Later}
+		for cache, to := 0, 0; Layered(c) && cache < g.Layers; cache = to {
+			to = s.To(cache)
+			first, end := c.FirstLayer(cache), c.FirstLayer(to)
 			if first != next || end <= first || c.Layer(first).SameNorm {
 				t.Errorf("%s: cache %d has the layers [%d,%d) after %d", entry.Name(), cache, first, end, next)
 			}

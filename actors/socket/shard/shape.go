@@ -41,23 +41,15 @@ func meanProjections(c *model.Config) int {
 // GeometryOf returns the shape of the model's cache with rows of type kv.
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
-	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Later: c.SwiftKV.Layers, Recurrent: layer.RecurrentOf(c),
-		KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv),
+	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Begins: c.CacheBegins(), Later: c.SwiftKV.Layers,
+		Recurrent: layer.RecurrentOf(c), KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv),
 		Windows: c.CacheWindows(), Chunked: c.Chunked,
 		Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
 }
 
 // Layered reports whether prompts can be read layer by layer: a layer needs nothing of other layers but
-// the residual stream, and writes one cache or recurrent state of its own. The caches of SwiftKV's later layers need
+// the residual stream, and writes caches or a recurrent state of its own. The caches of SwiftKV's later layers need
 // the input of the first of them.
 func Layered(c *model.Config) bool {
-	if c.NonCausal || c.PerLayer.Width > 0 || c.OwnKV > 0 {
-		return false
-	}
-	for i := range c.Layers {
-		if !c.Recurrent(i) && c.CachesOf(i) != 1 {
-			return false
-		}
-	}
-	return true
+	return !c.NonCausal && c.PerLayer.Width == 0 && c.OwnKV == 0
 }

@@ -12,6 +12,9 @@ type Geometry struct {
 	Across  bool // other layers read these caches too (AcrossKV)
 	KVHeads int  // per layer
 
+	// Begins has the first cache of each layer, ascending, if layers have several; nil: one each.
+	Begins []int
+
 	// Later is the first of the layers whose keys and values follow from the input of the first of them (SwiftKV);
 	// 0: none.
 	Later  int

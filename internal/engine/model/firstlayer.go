@@ -1,14 +1,28 @@
 package model
 
-// FirstLayer returns the first layer of a cache: the layers of one are those that read it, and the recurrent layers
-// before them. For the number of caches it returns that of layers. No layer has several caches, and only
-// neighbours share one.
+import "slices"
+
+// CacheBegins returns the first cache of each layer, if some layer has several; otherwise nil.
+func (c *Config) CacheBegins() (begins []int) {
+	if c.Global.Dim == 0 || c.OwnKV > 0 {
+		return nil
+	}
+	for i := range c.Layers {
+		begins = append(begins, c.CacheOf(i))
+	}
+	return begins
+}
+
+// FirstLayer returns the first layer of a cache, which is its first one: the layers of a cache are those that read it,
+// and the recurrent layers before them. For the number of caches it returns that of layers. Only neighbours share a cache.
 func (c *Config) FirstLayer(cache int) int {
 	switch s := &c.SwiftKV; {
 	case cache == 0:
 		return 0
 	case cache == c.CacheLayers():
 		return c.Layers
+	case c.Global.Dim > 0:
+		return slices.Index(c.CacheBegins(), cache)
 	case c.RecurrentLayers() > 0:
 		return c.Delta.Full[cache-1] + 1
 	case s.Layers > 0 && cache > s.Layers:

@@ -43,21 +43,22 @@ func tail(windows []int, from int) []int {
 
 // Shape describes how a prompt is read. The zero value means chunk by chunk. Layers are numbered as their caches.
 type Shape struct {
-	Group  int  // layers that are read at a time
-	Layers int  // of the model
-	Later  int  // as of kvcache.Geometry
-	Kept   int  // with Later: the last tokens of the prompt, which pass the later layers
-	Pass   int  // tokens that the layers get at a time
-	Hidden int  // width of the residual stream
-	Block  int  // bytes of a block of the arena
-	Ranks  int  // sockets that divide its rows
-	InFile bool // the residual stream is in files
+	Group  int   // layers that are read at a time
+	Layers int   // of the model
+	Begins []int // as of kvcache.Geometry
+	Later  int   // as of kvcache.Geometry
+	Kept   int   // with Later: the last tokens of the prompt, which pass the later layers
+	Pass   int   // tokens that the layers get at a time
+	Hidden int   // width of the residual stream
+	Block  int   // bytes of a block of the arena
+	Ranks  int   // sockets that divide its rows
+	InFile bool  // the residual stream is in files
 }
 
 // ShapeOf returns the shape for a prompt for which Fits is true. A sweep is about as much work as a chunk of
 // `chunk` tokens through all layers. Short prompts pass several layers at a time.
 func ShapeOf(g kvcache.Geometry, chunk, tokens, hidden, ranks int, p *kvcache.Policy) Shape {
-	s := Shape{Layers: g.Layers, Later: g.Later, Kept: KeptRows(g, p, tokens), Pass: chunk, Hidden: hidden,
+	s := Shape{Layers: g.Layers, Begins: g.Begins, Later: g.Later, Kept: KeptRows(g, p, tokens), Pass: chunk, Hidden: hidden,
 		Block: g.Layout.BlockBytes(), Ranks: ranks}
 	s.Group = min(max(1, chunk*s.passed()/max(1, tokens)), s.passed())
 	return s
@@ -72,15 +73,26 @@ func (s Shape) passed() int {
 }
 
 // Whole reports whether the layers that all tokens pass are read at once. Then chunks are as good.
-func (s Shape) Whole() bool { return s.Group == s.passed() }
+func (s Shape) Whole() bool { return s.To(0) == s.passed() }
 
 // To returns the end of the layers that are read together with layer `from`, and Share what part of all layers that
 // is, as work: SwiftKV's later layers are little.
 func (s Shape) To(from int) int {
+	end := s.Layers
 	if from < s.Later {
-		return min(from+s.Group, s.Later)
+		end = s.Later
 	}
-	return min(from+s.Group, s.Layers)
+	to := min(from+s.Group, end)
+	i, begins := slices.BinarySearch(s.Begins, to)
+	switch {
+	case begins || s.Begins == nil || to == end:
+		return to
+	case s.Begins[i-1] > from:
+		return s.Begins[i-1]
+	case i < len(s.Begins):
+		return s.Begins[i]
+	}
+	return end
 }
 
 func (s Shape) Share(tokens, from int) int {

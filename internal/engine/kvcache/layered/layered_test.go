@@ -33,6 +33,10 @@ func TestCacheBytesAreExact(t *testing.T) {
 		g := kvcache.Geometry{Layers: rapid.IntRange(1, 5).Draw(t, "layers"), KVHeads: 3, Group: 2, Layout: layout}
 		if g.Layers > 1 && rapid.Bool().Draw(t, "SwiftKV") {
 			g.Later = rapid.IntRange(1, g.Layers-1).Draw(t, "first later layer")
+		} else if rapid.Bool().Draw(t, "layers with several caches") {
+			for at := 0; at < g.Layers; at += rapid.IntRange(1, 3).Draw(t, "caches") {
+				g.Begins = append(g.Begins, at)
+			}
 		}
 		windowed := rapid.Bool().Draw(t, "windows")
 		if windowed {
@@ -74,7 +78,8 @@ func TestCacheBytesAreExact(t *testing.T) {
 		for from, to := 0, 0; from < g.Layers; from = to {
 			to = s.To(from)
 			rows := s.Rows(from, s.Pass)
-			if to <= from || from < g.Later && to > g.Later || rows < s.Pass || rows%s.Pass != 0 {
+			cut := g.Begins != nil && to < g.Layers && !slices.Contains(g.Begins, to)
+			if to <= from || cut || from < g.Later && to > g.Later || rows < s.Pass || rows%s.Pass != 0 {
 				t.Fatalf("%d rows of layers [%d,%d) of %+v", rows, from, to, s)
 			}
 			store.Enter(tensor.Span{Lo: from, Hi: to}, shared*tensor.BlockSlots)
