@@ -213,16 +213,21 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 		return none, nil
 	}
 	first := shared * tensor.BlockSlots
+	r.cut.now = r.cut.must
 	r.sweeping = sweeping{shape: c.Shape, first: first, read: first, files: c.Shape.FileBytes(r.toRead() - first)}
 	return c.Owner, c.Need
 }
 
 // opens returns the Open of a request that is being admitted.
 func (r *request) opens() plan.Open {
+	read := r.read
+	if r.cut.now { // prefill never ends
+		read = r.final()
+	}
 	return plan.Open{
 		Seq: r.seq, ID: r.ID, Owner: r.owner, Replica: none,
 		Policy: r.Policy, Sampling: r.Sampling, Pool: r.Pool, Adapter: r.Adapter.ID,
-		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1,
+		Read: read, Sampled: max(0, read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-read), Reserve: r.read + 1,
 		PassRows: r.sweeping.shape.Pass, InFile: r.sweeping.shape.InFile,
 	}
 }

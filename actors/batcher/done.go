@@ -49,7 +49,9 @@ func (s *State) stepDone(d StepDone) {
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]
-		read += len(c.Tokens)
+		if read += len(c.Tokens); r.decodesCut() {
+			read--
+		}
 		s.readAgain(r, len(c.Tokens))
 		s.prefix.done(c, r)
 		if c.PromptLogprobs >= 0 {
@@ -60,6 +62,9 @@ func (s *State) stepDone(d StepDone) {
 		}
 		if c.Last {
 			s.handedOver(r)
+		}
+		if r.cut.now && r.cached == r.read {
+			s.cuts.read(r)
 		}
 		if pools(c, r) && !r.ended {
 			r.pooled, r.first = results[r.seq].Pooled, s.now
@@ -130,6 +135,11 @@ func (s *State) handedOver(r *request) {
 		s.remote.export(r)
 		return
 	}
+	s.promptRead(r)
+}
+
+// promptRead processes the end of prefill: the token after it, if one is sampled.
+func (s *State) promptRead(r *request) {
 	if r.clustered.sample != nil {
 		s.sampled(r, *r.clustered.sample)
 	} else if !r.ended && r.limit == 0 {

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"fmt"
 	"sort"
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
@@ -68,7 +69,7 @@ func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 	}
 	read, tokens := r.demand()
 	for _, shape := range l.shapes(r, read, shared, false) {
-		demand := booking.Demand{Policy: r.Policy, Read: read, Tokens: tokens, Shared: shared, Shape: shape}
+		demand := booking.Demand{Policy: r.Policy, Read: read, Tokens: tokens, Shared: shared, Shape: shape, Cut: r.cut.must}
 		if c = demand.Choose(l.g, ranks, r.canOwn); c.Why == "" {
 			break
 		}
@@ -77,9 +78,10 @@ func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 }
 
 // ableOwners finds the owners that can run a request with this output to its end without other
-// requests, even if it must be rebuilt just before its last token. If none can, why is the reason. Only
-// these are ever chosen, so a sequence that runs alone can always grow.
-func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
+// requests, even if it must be rebuilt just before its last token. If none can, and all sockets together can
+// hold it, it must be cut, and any can own it. Otherwise why is the reason. Only able sockets are ever chosen, so
+// a sequence that runs alone can always grow.
+func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why string) {
 	final := len(r.Prompt) + max(output, 1) - 1
 	read := r.context()
 	if r.Policy.RebuildsByPrefill() {
@@ -97,13 +99,22 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 		}
 		why = d.Choose(l.g, ranks, func(int) bool { return true }).Why
 	}
-	return able, why
+	if why == "" || len(ranks) == 1 || !l.canBeCut(r) {
+		return able, false, why
+	}
+	if cutWhy := l.fitsCut(r, final); cutWhy != "" {
+		return able, false, fmt.Sprintf("%s; cut over all nodes it %s", why, cutWhy)
+	}
+	for o := range able {
+		able[o] = true
+	}
+	return able, true, ""
 }
 
 // largestOutput returns the most output tokens that would fit, -1 when the prompt alone does not.
 func (l *ledger) largestOutput(r *request) int {
 	return sort.Search(r.limit+1, func(output int) bool {
-		_, why := l.ableOwners(r, output)
+		_, _, why := l.ableOwners(r, output)
 		return why != ""
 	}) - 1
 }

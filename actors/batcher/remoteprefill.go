@@ -24,7 +24,7 @@ type remotePrefills struct {
 // plan makes the prefill group read long prompts of waiting requests.
 func (x *remotePrefills) plan() {
 	for _, r := range x.s.waiting {
-		if !x.group || r.remote.Phase != prefillgroup.Undecided || r.unfit != "" || r.saved.Pending() {
+		if !x.group || r.remote.Phase != prefillgroup.Undecided || r.unfit != "" || r.cut.must || r.saved.Pending() {
 			continue
 		}
 		read, unread := r.toRead(), 0

@@ -63,6 +63,7 @@ type request struct {
 
 	clustered clustered
 	sweeping  sweeping
+	cut       cutting
 	shares    *contextShare // memory that its cache shares with others of the same context, or nil
 
 	able      []bool // by rank: the socket can own it to its end
@@ -96,7 +97,7 @@ func (r *request) tokens(lo, hi int) []int32 {
 // decode, so the output must be replayed.
 func (r *request) toRead() int {
 	if r.Policy.RebuildsByPrefill() && r.Context == 0 {
-		return len(r.Prompt) + len(r.out)
+		return r.known()
 	}
 	return r.context()
 }
@@ -110,7 +111,9 @@ func (r *request) context() int {
 }
 
 // holdsContext reports whether the request holds a cache for others, and has no rows.
-func (r *request) holdsContext() bool { return r.Hold && r.phase == decoding && len(r.out) > 0 }
+func (r *request) holdsContext() bool {
+	return r.Hold && (r.phase == decoding || r.cut.now) && len(r.out) > 0
+}
 
 // final returns the number of tokens in the cache at the very end. The last output token is never
 // fed back.
@@ -151,6 +154,7 @@ func (r *request) restart() {
 	r.remote.Restart()
 	r.saved.Restart()
 	r.write, r.waits = saved.File{}, 0
+	r.cut.now = false
 	r.shares, r.clustered, r.sweeping, r.paused, r.stalled = nil, clustered{}, sweeping{}, false, false
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }

@@ -23,10 +23,10 @@ func (s *State) schedule() {
 			rows[r.seq] = r
 		}
 	}
-	left, next := s.cfg.TokenBudget-len(p.Decode), 0
+	left, next := s.cfg.TokenBudget-len(p.Decode)-s.cuts.plan(p, rows), 0
 	for _, r := range s.running {
 		switch {
-		case r.phase == prefill && left > 0 && r.remote.Phase != prefillgroup.Coming && r.saved.Phase != saved.Coming:
+		case r.phase == prefill && left > 0 && r.cached < r.read && !r.decodesCut() && r.remote.Phase != prefillgroup.Coming && r.saved.Phase != saved.Coming:
 			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
 		case next < len(p.Decode) && p.Decode[next].Seq == r.seq:
@@ -86,22 +86,15 @@ func (r *request) row() plan.Run {
 // request has no row in this step.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
-		r.stalled = false
+		if r.stalled = false; r.decodesCut() {
+			s.cuts.grow(r)
+			continue
+		}
 		if r.phase != decoding || r.rowless() {
 			continue // in prefill, or preempted by this loop
 		}
 		bytes := s.ledger.growth(r, 1)
-		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
-			if s.prefix.fetches.CancelAny() || s.residency.evict(r.owner) {
-				continue
-			}
-			v := s.victim(r.owner)
-			if r.stalled = s.saves.awaits(v, r); r.stalled {
-				break
-			}
-			s.preempt(v)
-		}
-		if r.phase != decoding || r.stalled {
+		if !s.vacate(r, r.owner, bytes) {
 			continue
 		}
 		r.waits = 0
@@ -110,6 +103,24 @@ func (s *State) growAll() {
 		}
 		s.ledger.grow(r, bytes)
 	}
+}
+
+// vacate frees memory on a socket for the next row of a request. It returns false if the request has no row in
+// this step: it is preempted itself, or waits.
+func (s *State) vacate(r *request, rank int, bytes int64) bool {
+	for !s.makeFree(rank, bytes) {
+		if s.prefix.fetches.CancelAny() || s.residency.evict(rank) {
+			continue
+		}
+		v := s.victim(rank)
+		if r.stalled = s.saves.awaits(v, r); r.stalled {
+			return false
+		}
+		if s.preempt(v); v == r {
+			return false
+		}
+	}
+	return true
 }
 
 // reserve books memory for n more tokens in the next row of a request. If memory is short, it tries
@@ -172,7 +183,7 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	end = s.prefix.cut(r, end)
 	c := r.run(r.cached, end)
 	c.Prefill = true
-	c.Last = end == r.read && x.Pieces == 0 && r.Pool == pooling.None
+	c.Last = end == r.read && x.Pieces == 0 && r.Pool == pooling.None && !r.cut.now
 	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {
 		c.PromptLogprobs = r.PromptLogprobs
@@ -182,7 +193,7 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	}
 	s.prefix.save(&c, r)
 	p.Chunks = append(p.Chunks, c)
-	if r.Pool == pooling.None {
+	if r.Pool == pooling.None && !r.cut.now {
 		s.drafts.index(r)
 	}
 	return len(c.Tokens)

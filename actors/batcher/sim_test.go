@@ -66,6 +66,7 @@ type cluster struct {
 	spills   int // caches that moved to files
 	lost     int // files that were lost
 	uncopied int // copies of states that were dropped
+	cut      int // output tokens that cut sequences read
 }
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -110,7 +111,7 @@ func (c *cluster) close() {
 // socket for none. All other ranks are lost.
 func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
 	next := newCluster(c.t, epoch, nil)
-	next.spills, next.lost = c.spills, c.lost
+	next.spills, next.lost, next.cut = c.spills, c.lost, c.cut
 	c.evict(slices.Collect(maps.Keys(c.blocks)))
 	now := map[int]int{}
 	for i, s := range sockets {
@@ -558,6 +559,9 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	}
 	for _, k := range p.Chunks {
 		q := c.seqs[k.Seq]
+		if k.Sample && k.Start >= q.prompt && !k.Last {
+			c.cut++
+		}
 		q.feed(c, requests, k.Start, k.Tokens)
 		for _, part := range q.parts {
 			put(part, k.Start, len(k.Tokens))

@@ -48,6 +48,7 @@ type State struct {
 	saves     saves
 	clusters  clusters
 	layers    layers
+	cuts      cuts
 	residency residency
 	multiStep multiStep
 	adapted   adapted
@@ -85,7 +86,7 @@ func New(cfg Config) (*State, error) {
 	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
 	s.saves = saves{s: s, turns: map[uint64]*request{}, idle: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.multiStep.s = s, s, s, s, s, s, s
-	s.inputs.s = s
+	s.inputs.s, s.cuts.s = s, s
 	return s, nil
 }
 
@@ -202,7 +203,7 @@ func (s *State) place(p Placed) {
 	s.adapted.place(p)
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range list {
-			if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit == "" {
+			if s.ledger.place(r); r.unfit == "" {
 				r.unfit = s.adapted.refuse(r)
 			}
 		}

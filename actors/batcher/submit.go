@@ -46,7 +46,7 @@ func (s *State) refuse(r *request) *Reject {
 		return rejected
 	}
 	if s.placed {
-		if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit != "" && !r.Accepted {
+		if s.ledger.place(r); r.unfit != "" && !r.Accepted {
 			return reject(CodeBudget, "%s", s.tooLarge(r))
 		}
 	}

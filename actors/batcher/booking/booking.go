@@ -25,6 +25,8 @@ type Demand struct {
 	Shape  layered.Shape // zero: chunks read the prompt
 	// Arrives means that the owner takes the cache of a prompt that others have read.
 	Arrives bool
+	// Cut means that no cache is handed over: every socket keeps the rows of its heads.
+	Cut bool
 }
 
 // Bytes returns the peak on a socket that computes cut of the KV heads or units. A shared block has the given
@@ -43,6 +45,9 @@ func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int6
 			bytes = max(bytes+kvcache.ResidentBytes(g, d.Read, d.Read, d.Policy), kvcache.ResidentBytes(g, d.Read, d.Tokens, d.Policy))
 		}
 		return bytes
+	}
+	if d.Cut {
+		return kvcache.PrefillBytes(g, heads, max(d.Read, d.Tokens), d.Policy) - int64(d.Shared)*block
 	}
 	statistics := kvcache.StatisticsBytes(g, cut, d.Read, d.Policy)
 	bytes := kvcache.PrefillBytes(g, heads, d.Read, d.Policy) + statistics

@@ -1,0 +1,84 @@
+package batcher
+
+import (
+	"github.com/shoal-llm/shoal/actors/batcher/booking"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
+)
+
+// cuts is the module for sequences that fit no socket whole, but all sockets together
+// (docs/decisions/cache-layout.md). Such a sequence is never handed over: every socket keeps the rows of its KV
+// heads, and a token that the owner samples is read like one more token of the prompt. Rows of a prompt have the
+// same bits as decode rows, so the answer has too.
+type cuts struct{ s *State }
+
+// cutting reports how a request is cut: not, at its next admission, or in this one.
+type cutting struct {
+	must bool // no socket can own its whole cache
+	now  bool // it runs cut
+}
+
+// canBeCut reports whether the rows of a request's output are those of a prefill, of which each socket has its
+// heads.
+func (l *ledger) canBeCut(r *request) bool {
+	return r.Policy.RebuildsByPrefill() && r.Pool == pooling.None && r.Prefill == 0 && l.g.Units == 0
+}
+
+// place finds out which sockets can own a request, and whether it must be cut.
+func (l *ledger) place(r *request) {
+	r.able, r.cut.must, r.unfit = l.ableOwners(r, r.limit)
+}
+
+// fitsCut returns why the sockets together cannot hold a sequence of this number of tokens; "": they can.
+func (l *ledger) fitsCut(r *request, tokens int) (why string) {
+	d := booking.Demand{Policy: r.Policy, Read: tokens, Tokens: tokens, Cut: true}
+	return d.Choose(l.g, l.ranks(true), func(int) bool { return true }).Why
+}
+
+// known returns the number of tokens of the prompt and the output so far.
+func (r *request) known() int { return len(r.Prompt) + len(r.out) }
+
+// decodesCut reports whether the next row of a cut sequence is the token that it sampled last.
+func (r *request) decodesCut() bool {
+	return r.cut.now && !r.ended && !r.holdsContext() && len(r.out) > 0 && r.cached+1 == r.read
+}
+
+// plan adds the next row of each cut sequence that decodes. It returns their number.
+func (x *cuts) plan(p *plan.Plan, rows map[uint64]*request) (n int) {
+	for _, r := range x.s.running {
+		if r.decodesCut() && !r.stalled {
+			n += x.s.chunk(p, r, 1)
+			rows[r.seq] = r
+		}
+	}
+	return n
+}
+
+// grow books the bytes of the next row of a cut sequence on every socket. It preempts others like growAll.
+func (x *cuts) grow(r *request) {
+	need := make([]int64, len(x.s.ledger.sockets))
+	for rank := range need {
+		need[rank] = x.s.ledger.cutGrowth(r, rank)
+		if !x.s.vacate(r, rank, need[rank]) {
+			return
+		}
+	}
+	r.waits = 0
+	for rank, bytes := range need {
+		r.booked[rank] += bytes
+		x.s.ledger.sockets[rank].reserved += bytes
+	}
+}
+
+// cutGrowth returns the bytes for the next token of a cut sequence on a socket, beyond those booked.
+func (l *ledger) cutGrowth(r *request, rank int) int64 {
+	a, tokens := &l.sockets[rank], r.cached+1
+	d := booking.Demand{Policy: r.Policy, Read: tokens, Tokens: tokens, Shared: len(r.prefix.Blocks), Cut: true}
+	return max(0, d.Bytes(l.g, a.heads(), rank == r.owner, a.Block)-r.booked[rank])
+}
+
+// read processes the result of the last known token of a cut sequence.
+func (x *cuts) read(r *request) {
+	x.s.promptRead(r)
+	r.read = max(r.read, r.known())
+}

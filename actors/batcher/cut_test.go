@@ -1,0 +1,185 @@
+package batcher
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// drawTight places sockets that hold a sequence of this number of tokens together, with some bytes to spare. A
+// single socket can hand it over.
+func drawTight(r *rapid.T, tokens int) []Socket {
+	sockets := drawSockets(r, 0)
+	spare := block * rapid.Int64Range(0, 3).Draw(r, "spare")
+	if len(sockets) == 1 {
+		spare += int64(geometry.Layers)*20*block + kvcache.StateBytes(geometry, geometry.KVHeads)
+	}
+	for i := range sockets {
+		a := &sockets[i]
+		a.Budget = kvcache.PrefillBytes(geometry, a.Heads.Len(), tokens, kvcache.Full()) + spare
+	}
+	return sockets
+}
+
+// TestCutSequences runs sequences that fit no socket whole. The real arenas must never refuse memory, every token
+// must arrive once and in order, and every request must end, also after failed steps and new placements. While
+// all sequences decode cut, the ledger has exactly the bytes of the arenas.
+func TestCutSequences(t *testing.T) {
+	cutSequences(t)
+	plain := geometry
+	defer func() { geometry = plain }()
+	geometry.Layers, geometry.Windows = 2, []int{40, 0}
+	cutSequences(t)
+	geometry = plain
+	geometry = recurrent()
+	cutSequences(t)
+}
+
+func cutSequences(t *testing.T) {
+	const longest = 260
+	cut, exact := 0, 0
+	rapid.Check(t, func(r *rapid.T) {
+		out := newClient(r)
+		s := testState(t, func(c *Config) {
+			c.MaxRunning = rapid.IntRange(1, 6).Draw(r, "max running")
+			c.TokenBudget = c.MaxRunning + rapid.IntRange(1, 80).Draw(r, "spare tokens")
+			c.Chunk, c.MaxFailures, c.UnservedMillis = min(40, c.TokenBudget), 1000, 1<<40
+			c.NoPrefixCache = rapid.IntRange(0, 3).Draw(r, "without the prefix cache") == 0
+			c.Replicas = rapid.IntRange(0, 1).Draw(r, "replicas")
+		})
+		var at *cluster
+		var flight *plan.Plan
+		epoch, n := uint32(0), 0
+		step := func(in Input) {
+			e := s.Step(in)
+			out.take(e)
+			checkLedger(r, s)
+			if len(e.Rejects) > 0 {
+				r.Fatalf("rejected: %+v", e.Rejects)
+			}
+			at.keep(e.Keep)
+			at.release(e.Release)
+			at.evict(e.Evict)
+			if e.Broken != nil {
+				flight = nil
+			}
+			if e.Start != nil {
+				flight = e.Start
+			}
+		}
+		run := func() {
+			p := flight
+			flight = nil
+			decodes := !slices.ContainsFunc(s.running, func(r *request) bool { return !r.decodesCut() })
+			d := at.run(p, out.specs)
+			for i, a := range s.ledger.sockets {
+				if booked := a.reserved + a.Shared; decodes && geometry.Windows == nil && len(p.Open) == 0 && d.Used[i] != booked {
+					r.Fatalf("socket %d has %d bytes, the ledger %d: %+v", i, d.Used[i], booked, p)
+				} else if decodes && geometry.Windows == nil {
+					exact++
+				}
+			}
+			step(d)
+		}
+		place := func() {
+			epoch++
+			sockets := drawTight(r, longest)
+			var held []Held
+			if at == nil {
+				at = newCluster(r, epoch, sockets)
+			} else {
+				at, held = at.inherit(epoch, sockets, drawSuccessors(r, at, sockets))
+			}
+			flight = nil
+			step(Placed{Epoch: epoch, Sockets: sockets, Held: held})
+		}
+		place()
+		defer func() { at.close() }()
+		for range rapid.IntRange(1, 80).Draw(r, "actions") {
+			switch rapid.SampledFrom([]string{"submit", "done", "done", "done", "done", "fail", "place", "cancel", "reset"}).Draw(r, "action") {
+			case "submit":
+				n++
+				spec := Spec{ID: fmt.Sprint("r", n), Sampling: greedy, Policy: kvcache.Full(), PromptLogprobs: -1, Arrival: int64(n)}
+				spec.PromptLogprobs = rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")
+				spec.Prompt = prompt(rapid.SampledFrom([]string{spec.ID, "a text"}).Draw(r, "text"), rapid.SampledFrom([]int{1, 90, 170, 199, 200}).Draw(r, "prompt"))
+				spec.MaxTokens = rapid.IntRange(0, 61).Draw(r, "max tokens")
+				spec.NoCache = rapid.IntRange(0, 4).Draw(r, "no cache") == 0
+				out.specs[spec.ID] = &spec
+				step(Submit{spec})
+			case "done":
+				if flight != nil {
+					run()
+				}
+			case "fail":
+				if p := flight; p != nil {
+					at.run(p, out.specs)
+					step(StepFailed{p.Epoch, p.Step, errStep.Error()})
+				}
+			case "place":
+				place()
+			case "cancel":
+				step(Cancel{fmt.Sprint("r", rapid.IntRange(1, max(1, n)).Draw(r, "which"))})
+			case "reset":
+				step(ResetPrefixCache{})
+			}
+		}
+		place()
+		for steps := 0; !s.Idle(); steps++ {
+			if flight == nil || steps > 300*(n+1) {
+				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
+			}
+			run()
+		}
+		for id := range out.specs {
+			if _, over := out.finished[id]; !over {
+				r.Fatalf("%s has not ended", id)
+			}
+		}
+		cut += at.cut
+	})
+	if cut == 0 || exact == 0 && geometry.Windows == nil {
+		t.Errorf("%d tokens were read by cut sequences, %d ledgers were compared with arenas", cut, exact)
+	}
+	t.Logf("%d tokens were read by cut sequences, %d ledgers were compared with arenas", cut, exact)
+}
+
+// TestCutOnlyIfNothingElseFits: a sequence that fits a socket is handed over to it, and a policy that reads a
+// part of the tokens is refused.
+func TestCutOnlyIfNothingElseFits(t *testing.T) {
+	sockets := []Socket{
+		{ID: "n1", Budget: 8 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "n2", Budget: 8 * block, Heads: tensor.Span{Lo: 2, Hi: 4}},
+	}
+	for _, c := range []struct {
+		tokens   int
+		policy   *kvcache.Policy
+		cut, fit bool
+	}{
+		{128, kvcache.Full(), false, true},
+		{129, kvcache.Full(), true, true},
+		{256, kvcache.Full(), true, true},
+		{257, kvcache.Full(), false, false},
+		{250, paged, false, false},
+		{250, squeezed, false, false},
+	} {
+		s := testState(t, nil)
+		s.Step(Placed{Epoch: 1, Sockets: sockets})
+		e := s.Step(Submit{Spec{ID: "a", Prompt: prompt("a", c.tokens-9), MaxTokens: 10, Policy: c.policy, Sampling: greedy, PromptLogprobs: -1}})
+		if fit := len(e.Rejects) == 0; fit != c.fit {
+			t.Errorf("%d tokens under %s: admitted %v, want %v: %+v", c.tokens, c.policy.Spec(), fit, c.fit, e.Rejects)
+			continue
+		}
+		if !c.fit {
+			continue
+		}
+		if r := s.requests["a"]; r.cut.now != c.cut || e.Start.Open[0].Read > r.read != c.cut {
+			t.Errorf("%d tokens under %s: cut %v, want %v; %+v", c.tokens, c.policy.Spec(), r.cut.now, c.cut, e.Start.Open[0])
+		}
+	}
+}
