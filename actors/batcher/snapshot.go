@@ -30,7 +30,7 @@ func (s *State) Snapshot() Snapshot {
 	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
 	for _, r := range s.running {
 		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID,
-			Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
+			Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted, Cut: r.cut.now}
 		if r.resides.replica != none {
 			state.Replica, state.Copied = s.ledger.sockets[r.resides.replica].ID, r.booked[r.resides.replica]
 		}
@@ -45,6 +45,8 @@ func (s *State) Snapshot() Snapshot {
 			state.State = "context"
 		case r.idle:
 			state.State = "session"
+		case r.decodesCut():
+			state.State = names[decoding]
 		case r.lends() || r.remote.Phase == prefillgroup.Coming || r.saved.Phase == saved.Coming:
 			state.State = "transfer"
 		}

@@ -229,4 +229,5 @@ type SequenceState struct {
 	KVBytes int64  `json:"kv_bytes"`      // bytes reserved in the ledger, without a replica
 	KVFull  int64  `json:"kv_bytes_full"` // bytes of a full cache of its tokens on its owner
 	Replica string `json:"replica,omitempty"`
+	Cut     bool   `json:"cut,omitempty"` // its cache is cut over all nodes
 }

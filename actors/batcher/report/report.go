@@ -32,6 +32,7 @@ type Request struct {
 	Cached    int // tokens in the cache
 	Bytes     int64
 	Replica   string // socket with a copy of the cache
+	Cut       bool   // its cache is cut over all sockets
 	Copied    int64  // the part of Bytes that the copy takes
 	Preempted int
 }
