@@ -140,7 +140,7 @@ func (s *State) makeRoom() {
 	}
 	for {
 		n := newcomer{s: s, r: r, source: s.contexts.source(r, r.toRead()), turn: s.sessions.source(r)}
-		hasMemory := s.ledger.choose(r, 0).Why == ""
+		hasMemory := s.ledger.choose(r, 0).Why == "" || s.cuts.fitsBlocks(r)
 		if (hasMemory || n.turn != nil || n.canFork()) && !s.full() {
 			return
 		}

@@ -14,14 +14,31 @@ type cuts struct{ s *State }
 
 // cutting reports how a request is cut: not, at its next admission, or in this one.
 type cutting struct {
-	must bool // no socket can own its whole cache
+	must bool // no socket can own its whole cache, or it uses a context that is cut
 	now  bool // it runs cut
+}
+
+// fitsBlocks reports whether a request that is cut fits with the blocks that it shares. Sequences pin blocks of a
+// context that is kept, so that these are not evicted for it.
+func (x *cuts) fitsBlocks(r *request) bool {
+	if !r.cut.must {
+		return false
+	}
+	chain := x.s.prefix.find(r)
+	defer x.s.prefix.tree.Hold(chain)()
+	return x.s.ledger.choose(r, len(chain)).Why == ""
 }
 
 // canBeCut reports whether the rows of a request's output are those of a prefill, of which each socket has its
 // heads.
 func (l *ledger) canBeCut(r *request) bool {
 	return r.Policy.RebuildsByPrefill() && r.Pool == pooling.None && r.Prefill == 0 && l.g.Units == 0
+}
+
+// usesCut reports whether a request makes or uses a fixed context that is kept cut: its blocks stay on every
+// socket, and requests share them.
+func (r *request) usesCut() bool {
+	return r.Context > 0 && r.Session == "" && r.Policy.RebuildsByPrefill()
 }
 
 // place finds out which sockets can own a request, and whether it must be cut.

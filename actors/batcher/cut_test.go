@@ -183,3 +183,90 @@ func TestCutOnlyIfNothingElseFits(t *testing.T) {
 		}
 	}
 }
+
+// TestCutContexts: a context under full fits no socket. It is kept cut, and requests on it share its blocks, two
+// at a time. It is preempted for a request that does not fit otherwise, read again, and also after a new epoch.
+func TestCutContexts(t *testing.T) {
+	s, out := testState(t, nil), newClient(t)
+	sockets := []Socket{
+		{ID: "n1", Budget: 12 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "n2", Budget: 12 * block, Heads: tensor.Span{Lo: 2, Hi: 4}},
+	}
+	at := newCluster(t, 1, sockets)
+	defer func() { at.close() }()
+	context := prompt("a text", 4*tensor.BlockSlots+10)
+	var flight *plan.Plan
+	run := func(in Input, until func() bool) {
+		t.Helper()
+		e := s.Step(in)
+		if e.Start == nil {
+			e.Start, flight = flight, nil
+		}
+		for steps := 0; ; steps++ {
+			out.take(e)
+			at.release(e.Release)
+			at.evict(e.Evict)
+			checkLedger(t, s)
+			if until() {
+				flight = e.Start
+				return
+			}
+			if e.Start == nil || steps > 500 {
+				t.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
+			}
+			e = s.Step(at.run(e.Start, out.specs))
+		}
+	}
+	submit := func(spec Spec) Submit {
+		spec.Sampling, spec.PromptLogprobs, spec.Policy = greedy, -1, kvcache.Full()
+		out.specs[spec.ID] = &spec
+		return Submit{spec}
+	}
+	rests := func() bool {
+		v := s.Snapshot()
+		return !v.InFlight && len(v.Running) == 1 && v.Running[0].State == "context" && v.Running[0].Cut
+	}
+	over := func(ids ...string) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(ids, func(id string) bool { _, over := out.finished[id]; return !over })
+		}
+	}
+	ask := func(id string) Submit {
+		return submit(Spec{ID: id, Prompt: append(slices.Clone(context), prompt(id, 20)...), MaxTokens: 5, Context: len(context)})
+	}
+	s.Step(Placed{Epoch: 1, Sockets: sockets})
+	run(submit(Spec{ID: "context", Prompt: context, MaxTokens: 1, Context: len(context), Hold: true}), rests)
+	if n := s.ledger.sockets[0].free(); n != 2*block {
+		t.Errorf("%d bytes are free next to a context of 5 blocks of 2 heads, want %d", n, 2*block)
+	}
+	warm := at.warm
+	run(ask("one"), over("one"))
+	if got := at.warm - warm; got != 4*tensor.BlockSlots || at.cut == 0 {
+		t.Errorf("a request began with %d tokens of the context, and read %d tokens cut", got, at.cut)
+	}
+	if state := s.requests["context"]; state.preempted != 0 {
+		t.Errorf("the context was preempted %d times", state.preempted)
+	}
+	run(Tick{1}, rests)
+	next, held := at.inherit(2, sockets, []int{0, 1})
+	at, flight = next, nil
+	run(Placed{Epoch: 2, Sockets: sockets, Held: held}, rests)
+	run(submit(Spec{ID: "large", Prompt: prompt("large", 350), MaxTokens: 5}), over("large"))
+	if r := s.requests["context"]; r.preempted != 1 {
+		t.Errorf("the context was preempted %d times, want once", r.preempted)
+	}
+	run(Tick{2}, rests)
+	warm = at.warm
+	if run(ask("two"), over("two")); at.warm-warm != 4*tensor.BlockSlots {
+		t.Errorf("a request began with %d tokens of the context that was read again", at.warm-warm)
+	}
+	run(Tick{3}, rests)
+	run(Drain{}, s.Idle)
+	if f := out.finished["context"]; f.Reason != ReasonCancelled {
+		t.Errorf("%+v", f)
+	}
+	off := testState(t, func(c *Config) { c.NoPrefixCache = true })
+	if e := off.Step(ask("off")); len(e.Rejects) != 1 || e.Rejects[0].Code != CodeInvalid {
+		t.Errorf("without the prefix cache: %+v", e.Rejects)
+	}
+}

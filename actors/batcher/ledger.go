@@ -99,10 +99,19 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why 
 		}
 		why = d.Choose(l.g, ranks, func(int) bool { return true }).Why
 	}
-	if why == "" || len(ranks) == 1 || !l.canBeCut(r) {
+	switch {
+	case !l.canBeCut(r):
+		if why != "" && len(ranks) > 1 && l.g.Units == 0 && r.Prefill == 0 && !r.Policy.Evicts() {
+			why += fmt.Sprintf("; a cache under %s is not cut over nodes, only one under full", r.Policy.Name())
+		}
+		return able, false, why
+	case !r.usesCut() && (why == "" || len(ranks) == 1):
 		return able, false, why
 	}
 	if cutWhy := l.fitsCut(r, final); cutWhy != "" {
+		if why == "" {
+			why = "fits a node whole, but its context is cut"
+		}
 		return able, false, fmt.Sprintf("%s; cut over all nodes it %s", why, cutWhy)
 	}
 	for o := range able {

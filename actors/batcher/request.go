@@ -96,7 +96,10 @@ func (r *request) tokens(lo, hi int) []int32 {
 // identity policy a cache is the same after prefill and after decode. Other policies evict during
 // decode, so the output must be replayed.
 func (r *request) toRead() int {
-	if r.Policy.RebuildsByPrefill() && r.Context == 0 {
+	switch {
+	case r.cut.must:
+		return min(r.known(), r.final())
+	case r.Policy.RebuildsByPrefill() && r.Context == 0:
 		return r.known()
 	}
 	return r.context()
@@ -112,7 +115,7 @@ func (r *request) context() int {
 
 // holdsContext reports whether the request holds a cache for others, and has no rows.
 func (r *request) holdsContext() bool {
-	return r.Hold && (r.phase == decoding || r.cut.now) && len(r.out) > 0
+	return r.Hold && len(r.out) > 0 && (r.phase == decoding || r.cut.now && r.cached >= len(r.Prompt))
 }
 
 // final returns the number of tokens in the cache at the very end. The last output token is never

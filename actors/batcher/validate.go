@@ -39,12 +39,14 @@ func (r *request) invalid() *Reject {
 func (r *request) unsupported(cfg *Config) *Reject {
 	whole := r.context() >= len(r.Prompt) // prefill reads the whole prompt
 	forks := r.Policy.Forks() || !r.Hold && (r.Policy.Endless() || r.Session != "")
+	shares := r.Policy.RebuildsByPrefill() && !cfg.NoPrefixCache && cfg.Geometry.Units == 0 // blocks of a context that is cut
 	switch {
 	case r.PromptLogprobs >= 0 && !whole:
 		return reject(CodeInvalid, "log-probabilities of the prompt are not available under %s, which reads only a part of it whole: "+
 			"choose another kv_policy", r.Policy.Name())
-	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !forks:
-		return reject(CodeInvalid, "a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed",
+	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !forks && !shares:
+		return reject(CodeInvalid, "a fixed context of %d tokens of %d under %s: it needs squeezed, or full with the prefix cache and "+
+			"without latent attention",
 			r.Context, len(r.Prompt), r.Policy.Name())
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return reject(CodeInvalid, "a context that is held is its whole prompt, and has one token")
