@@ -76,11 +76,11 @@ func cutSequences(t *testing.T) {
 		run := func() {
 			p := flight
 			flight = nil
-			decodes := !slices.ContainsFunc(s.running, func(r *request) bool { return !r.decodesCut() })
+			decodes := len(s.prefix.fetches.List) == 0 && !slices.ContainsFunc(s.running, func(r *request) bool { return !r.decodesCut() && !(r.cut.now && r.holdsContext()) })
 			d := at.run(p, out.specs)
 			for i, a := range s.ledger.sockets {
 				if booked := a.reserved + a.Shared; decodes && geometry.Windows == nil && len(p.Open) == 0 && d.Used[i] != booked {
-					r.Fatalf("socket %d has %d bytes, the ledger %d: %+v", i, d.Used[i], booked, p)
+					r.Fatalf("socket %d has %d bytes, the ledger %d: %+v", i, d.Used[i], booked, s.Snapshot().Running)
 				} else if decodes && geometry.Windows == nil {
 					exact++
 				}
@@ -110,6 +110,12 @@ func cutSequences(t *testing.T) {
 				spec.Prompt = prompt(rapid.SampledFrom([]string{spec.ID, "a text"}).Draw(r, "text"), rapid.SampledFrom([]int{1, 90, 170, 199, 200}).Draw(r, "prompt"))
 				spec.MaxTokens = rapid.IntRange(0, 61).Draw(r, "max tokens")
 				spec.NoCache = rapid.IntRange(0, 4).Draw(r, "no cache") == 0
+				if !s.cfg.NoPrefixCache && rapid.IntRange(0, 2).Draw(r, "context") == 0 {
+					spec.Prompt, spec.MaxTokens, spec.Context, spec.Hold, spec.PromptLogprobs = prompt("a text", 150), 1, 150, true, -1
+					if rapid.Bool().Draw(r, "uses it") {
+						spec.Prompt, spec.MaxTokens, spec.Hold = append(spec.Prompt, prompt(spec.ID, 30)...), 40, false
+					}
+				}
 				out.specs[spec.ID] = &spec
 				step(Submit{spec})
 			case "done":
@@ -130,6 +136,7 @@ func cutSequences(t *testing.T) {
 			}
 		}
 		place()
+		step(Drain{})
 		for steps := 0; !s.Idle(); steps++ {
 			if flight == nil || steps > 300*(n+1) {
 				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
