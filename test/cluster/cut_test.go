@@ -2,7 +2,10 @@ package cluster_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -72,4 +75,48 @@ func TestCutSequences(t *testing.T) {
 	c.waitNodes(2, recoverLimit)
 	got, _ := c.open(reqs).wait(t)
 	same(t, "two nodes", reqs, want, got)
+}
+
+// TestCutContexts: a context under full that fits no node is kept cut, and requests share it. Every token and
+// log-probability equals that of one node without a context, on four nodes of which two are killed, the second as
+// the owner of most requests.
+func TestCutContexts(t *testing.T) {
+	testlevel.NeedLong(t)
+	parallel(t)
+	text := ids(rand.New(rand.NewPCG(46, 1)), 700)
+	var asked, plain []request
+	for i := range 6 {
+		question := ids(rand.New(rand.NewPCG(47, uint64(i))), 12+9*i)
+		b := map[string]any{"max_tokens": 90, "stream": true, "logprobs": 3, "return_tokens_as_token_ids": true, "ignore_eos": true,
+			"skip_special_tokens": false, "temperature": 0.7, "seed": i, "stream_options": map[string]any{"include_usage": true}}
+		whole := maps.Clone(b)
+		b["prompt"], b["context"], whole["prompt"] = question, "book", append(slices.Clone(text), question...)
+		asked = append(asked, request{fmt.Sprint("question ", i), "/v1/completions", b})
+		plain = append(plain, request{fmt.Sprint("question ", i), "/v1/completions", whole})
+	}
+	want, _ := up(t, 1).open(plain).wait(t)
+	c := up(t, 4, "--kv-memory", "6MiB", "--data-dir", t.TempDir())
+	c.want(400, "POST", "/v1/contexts", map[string]any{"name": "book", "prompt": text, "kv_policy": "quest"})
+	c.want(200, "POST", "/v1/contexts", map[string]any{"name": "book", "prompt": text, "kv_policy": "full"})
+	a := c.want(200, "POST", "/v1/completions", map[string]any{"prompt": asked[0].body["prompt"], "context": "book", "max_tokens": 1})
+	if !strings.Contains(string(a.body), `"cached_tokens":640`) {
+		t.Errorf("a request began with other than the 10 full blocks of the context: %s", a.body)
+	}
+	got, _ := c.open(asked).wait(t)
+	same(t, "four nodes", asked, want, got)
+	surviveFault(t, c, "kill -9 of a node", asked, want, func() {
+		s := c.state()
+		for _, n := range s.Nodes {
+			if n.ID != ownerOf(t, s) {
+				c.signal(n.ID, syscall.SIGKILL)
+				break
+			}
+		}
+	})
+	c.waitNodes(3, recoverLimit)
+	surviveFault(t, c, "kill -9 of an owner", asked, want, func() { c.signal(ownerOf(t, c.state()), syscall.SIGKILL) })
+	c.waitNodes(2, recoverLimit)
+	got, _ = c.open(asked).wait(t)
+	same(t, "two nodes", asked, want, got)
+	c.want(200, "DELETE", "/v1/contexts/book", nil)
 }
