@@ -148,7 +148,7 @@ func (p *pass) next() {
 	b.Compute += p.sent.Sub(began)
 	switch {
 	case !last:
-		a.Term.Await(b.HasPrefill(), p.run.Group, p.begin)
+		a.Term.Await(b.Bulk(), p.run.Group, p.begin)
 	case len(a.Next)-b.After >= len(runs):
 		a.root.Send(a.Next[len(runs)-1], p.run)
 	default:

@@ -12,7 +12,7 @@ import (
 var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
 // attention is the attention phase of a batch. Its tasks are (segment, KV head) pairs. Where that
-// leaves threads idle, decode tasks of one row are split by runs of slots. Prefill tasks, and decode
+// leaves threads idle, tasks of one row are split by runs of slots. Prefill tasks, and decode
 // tasks of many rows, are split by tokens. Tasks and their closures are reused in every step.
 type attention struct {
 	b       *Processor
@@ -24,6 +24,7 @@ type attention struct {
 	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots
 	long    longRows
 	blocks  []attendTask // prefill, and decode rows that are split into several tasks: one per segment and head
+	runs    []*longRow   // per block: nil, or the row of a prompt whose attention is split by runs of slots
 	writes  []attendTask // parts of blocks: tasks that write keys and values
 	reads   []attendTask // parts of blocks: tasks that compute attention of queries
 
@@ -39,6 +40,8 @@ type attendTask struct {
 	s              *Segment
 	head, first, n int // KV head; first row and number of rows within the segment
 	cache, unit    int // where the head is stored: its cache, and its head there
+
+	long *longRow // of a part of blocks that is a row of a prompt: its attention is split by runs of slots
 }
 
 func (a *attention) init(b *Processor) {
@@ -75,7 +78,12 @@ func (a *attention) init(b *Processor) {
 	}
 	a.observe = func(i int) {
 		if i >= len(a.entries) {
-			a.observeQueries(a.blocks[i-len(a.entries)])
+			t := a.blocks[i-len(a.entries)]
+			if r := a.runs[i-len(a.entries)]; r != nil {
+				r.fold()
+				a.attended(t)
+			}
+			a.observeQueries(t)
 			return
 		}
 		if a.split[i] != nil {
@@ -97,7 +105,7 @@ func (w *Weights) attend(index int, b *Processor) {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
 		for head := h.Lo; head < h.Hi; head++ {
-			t := attendTask{s, head, 0, s.N, index + head%a.caches, head / a.caches}
+			t := attendTask{s, head, 0, s.N, index + head%a.caches, head / a.caches, nil}
 			if !s.Prefill {
 				if rows := a.rowsPerTask(t); rows < s.N {
 					a.blocks, a.writes, a.reads = append(a.blocks, t), append(a.writes, t), splitReads(a.reads, t, rows)
@@ -107,13 +115,10 @@ func (w *Weights) attend(index int, b *Processor) {
 				continue
 			}
 			a.blocks = append(a.blocks, t)
-			if w.computesKV() {
-				a.writes = splitWrites(a.writes, t)
-			}
-			a.reads = splitReads(a.reads, t, b.Layout.TokensTogether(b.Dims.group()))
 		}
 	}
 	a.splitLong()
+	a.splitPrompts()
 	b.Pool.Run(len(a.entries)+len(a.writes), a.write)
 	a.long.split(b.Pool.Threads())
 	if n := len(a.long.pieces) + len(a.reads); n > 0 {
@@ -181,19 +186,53 @@ func splitReads(to []attendTask, t attendTask, queries int) []attendTask {
 	return to
 }
 
-// splitLong marks the entries that are too long for one thread.
+// splitLong marks the entries, and the rows of prompts, that are too long for one thread.
 func (a *attention) splitLong() {
 	a.long.reset()
-	a.split = a.split[:0]
+	a.split, a.runs = a.split[:0], a.runs[:0]
 	threads, all := a.b.Pool.Threads(), 0
 	for _, t := range a.entries {
 		a.split = append(a.split, nil)
 		all += a.long.blocks(t)
 	}
+	for _, t := range a.blocks {
+		a.runs = append(a.runs, nil)
+		all += a.promptRuns(t)
+	}
 	for i, t := range a.entries {
 		if worthSplitting(a.long.blocks(t), all, threads) && t.s.N == 1 {
 			a.split[i] = a.long.add(t)
 		}
+	}
+	for i, t := range a.blocks {
+		if worthSplitting(a.promptRuns(t), all, threads) {
+			a.runs[i] = a.long.add(t)
+		}
+	}
+}
+
+// promptRuns returns the number of blocks that the only row of a prompt's task reads; 0: the row is not split.
+func (a *attention) promptRuns(t attendTask) int {
+	if !t.s.Prefill || t.s.N > 1 || !a.w.computesKV() || a.w.Window != 0 || a.b.Dims.NonCausal || a.b.Layout.Latent {
+		return 0
+	}
+	return (t.s.Start + tensor.BlockSlots) / tensor.BlockSlots
+}
+
+// splitPrompts adds the tasks of prompts.
+func (a *attention) splitPrompts() {
+	for i, t := range a.blocks {
+		if !t.s.Prefill {
+			continue
+		}
+		if t.long = a.runs[i]; t.long != nil {
+			a.writes = append(a.writes, t)
+			continue
+		}
+		if a.w.computesKV() {
+			a.writes = splitWrites(a.writes, t)
+		}
+		a.reads = splitReads(a.reads, t, a.b.Layout.TokensTogether(a.b.Dims.group()))
 	}
 }
 
@@ -310,6 +349,11 @@ func (a *attention) writeBlock(t attendTask) {
 	}
 	if t.s.Prefill || !a.w.SharesCache {
 		a.put(t)
+	}
+	if t.long != nil {
+		a.rotateQueries(t)
+		q, out := a.rows(t)
+		t.long.beginPrompt(a.b, a.scoreOf(t), t.s.Cache.Blocks(t.cache, t.unit), q, out)
 	}
 }
 

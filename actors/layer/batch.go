@@ -224,6 +224,13 @@ func (b *Batch) use(i int) {
 
 func (b *Batch) all() topology.Range { return topology.Range{Lo: 0, Hi: b.T} }
 
+// bulkRows is the number of prompt rows from which the exchanges of a step are large. A sequence that is cut over
+// the sockets decodes one such row a step.
+const bulkRows = 16
+
+// Bulk reports whether the exchanges of a step are large.
+func (b *Batch) Bulk() bool { return b.T-b.decode >= bulkRows }
+
 // HasPrefill reports whether the step has prompt rows.
 func (b *Batch) HasPrefill() bool { return b.decode < b.T }
 

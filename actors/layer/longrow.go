@@ -2,7 +2,7 @@ package layer
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// longRows are decode tasks over enough slots that several threads share each: every run of slots
+// longRows are tasks of one row over enough slots that several threads share each: every run of slots
 // (tensor.Runs) can be a task of its own. Splitting does not change the bits.
 type longRows struct {
 	rows   []*longRow // the first n are in use
@@ -69,6 +69,12 @@ func (r *longRow) begin(b *Processor, score tensor.Score, index, head int, q, qu
 	blocks, slots, valid := r.task.s.Cache.View(index, head, r.task.s.Start+r.task.first, query, r.view)
 	r.count = r.runs.Begin(q, heads, score, b.Layout, blocks, slots, valid, r.view.Load)
 	r.view.Load = nil
+}
+
+// beginPrompt is begin for a row of a prompt, which attends to all tokens up to its own.
+func (r *longRow) beginPrompt(b *Processor, score tensor.Score, blocks [][]byte, q, out []float32) {
+	r.view, r.out = scratch.Get().(*tensor.AttnScratch), out
+	r.count = r.runs.Begin(q, b.Dims.group(), score, b.Layout, blocks, r.task.s.Start+1, nil, nil)
 }
 
 // split divides the rows into pieces of whole runs, about two pieces per thread.

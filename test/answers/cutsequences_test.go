@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // cutLayouts are configurations whose nodes together hold a sequence that fits none of them.
@@ -21,17 +22,23 @@ var cutLayouts = []cut{
 }
 
 // cutModels have the kinds of layers: with and without windows, recurrent states of each kind, shared caches.
-var cutModels = regexp.MustCompile(`^(llama f32 bf16|llama q8_0 int8|mistral_window bf16 bf16|gemma3 bf16 bf16|random_odd bf16 bf16|` +
-	`(qwen3_next|granite_hybrid|falcon_h1|lfm2|nemotron_h|swiftkv|swiftkv_across|gemma4_31b|gpt_oss) bf16 bf16)$`)
+var cutModels = regexp.MustCompile(`^(llama f32 bf16|llama q8_0 int8|(mistral_window|gemma3|random_odd|qwen3_next|granite_hybrid|` +
+	`falcon_h1|lfm2|nemotron_h|swiftkv|swiftkv_across|gemma4_31b|gpt_oss) bf16 bf16)$`)
+
+// fewCutModels are those at the default level.
+var fewCutModels = regexp.MustCompile(`^(llama q8_0 int8|(mistral_window|qwen3_next|swiftkv) bf16 bf16)$`)
 
 // TestCutSequences compares sequences whose cache is cut over nodes with those of one node. Each fits no node
 // whole. Two run at a time at most, so that some are preempted and read again.
 func TestCutSequences(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	models := 0
+	chosen, models := fewCutModels, 0
+	if testlevel.Long() {
+		chosen = cutModels
+	}
 	for _, s := range setups() {
-		if !cutModels.MatchString(s.String()) {
+		if !chosen.MatchString(s.String()) {
 			continue
 		}
 		models++
@@ -44,31 +51,35 @@ func TestCutSequences(t *testing.T) {
 				}
 			}
 			c, g := shape(t, dir, s.kv)
-			var requests []request
-			for i, kind := range []string{greedy, drawn, argmax, drawn, scores} {
-				r := newRequest(&c, "full", kind, 150+i, 80-i)
-				requests = append(requests, r)
+			lengths := []int{230}
+			if c.MaxPositions > 1600 { // long enough to split the attention of a row
+				lengths = append(lengths, 1420)
 			}
-			want, err := s.ask(ctx, dir, cuts[0], requests, 1<<30)
-			if err != nil {
-				t.Fatal(err)
-			}
-			budget := kvcache.ResidentBytes(g, 229, 229, kvcache.Full()) - 1
-			for _, layout := range cutLayouts {
-				got, err := s.ask(ctx, dir, layout, requests, budget)
-				if err != nil {
-					t.Fatalf("%v: %v", layout, err)
+			for _, n := range lengths {
+				var requests []request
+				for i, kind := range []string{greedy, drawn, argmax, drawn, scores} {
+					requests = append(requests, newRequest(&c, "full", kind, n-80+i, 80-i))
 				}
-				for i := range requests {
-					if a, b := fmt.Sprint(want.answers[i]), fmt.Sprint(got.answers[i]); a != b {
-						t.Errorf("%v, %v: cut %s, on one node %s", layout, requests[i], b, a)
+				want, err := s.ask(ctx, dir, cuts[0], requests, 1<<30)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, layout := range cutLayouts {
+					got, err := s.ask(ctx, dir, layout, requests, kvcache.ResidentBytes(g, n-1, n-1, kvcache.Full())-1)
+					if err != nil {
+						t.Fatalf("%v: %v", layout, err)
+					}
+					for i := range requests {
+						if a, b := fmt.Sprint(want.answers[i]), fmt.Sprint(got.answers[i]); a != b {
+							t.Errorf("%v, %v: cut %s, on one node %s", layout, requests[i], b, a)
+						}
 					}
 				}
 			}
 		})
 	}
-	if models != 14 {
-		t.Errorf("%d models run", models)
+	if want := map[*regexp.Regexp]int{fewCutModels: 4, cutModels: 14}[chosen]; models != want {
+		t.Errorf("%d models run, want %d", models, want)
 	}
 }
 

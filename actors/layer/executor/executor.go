@@ -106,10 +106,10 @@ func (e *Executor) next() (job, bool) {
 }
 
 // Await begins an exchange. If the executor is then idle, it polls for the end of the exchange for a while
-// before it sleeps. It does not poll for the exchange of a step with prompts: that moves more bytes, which
-// several threads send and receive. Await must be called from a job.
-func (e *Executor) Await(prompts bool, l Listener, begin func()) {
-	if prompts {
+// before it sleeps. It does not poll for a large exchange, of a step with prompts: several threads
+// send and receive its bytes. Await must be called from a job.
+func (e *Executor) Await(large bool, l Listener, begin func()) {
+	if large {
 		l.Rest()
 		begin()
 		return
@@ -179,7 +179,7 @@ func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
 // Await is Executor.Await.
-func (t *Term) Await(prompts bool, l Listener, begin func()) { t.exec.Await(prompts, l, begin) }
+func (t *Term) Await(large bool, l Listener, begin func()) { t.exec.Await(large, l, begin) }
 
 // Between runs the queued jobs in the middle of a long job of the term. It reports whether the term is
 // still open.

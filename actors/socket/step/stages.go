@@ -69,7 +69,7 @@ func (e *Epoch) heads(s *Step, b *layer.Batch, all []wanted) (stages []stage) {
 				done(nil)
 				return
 			}
-			e.Await(b.HasPrefill(), e.Group, func() {
+			e.Await(b.Bulk(), e.Group, func() {
 				h.exchange(b, rows, e.Group, func(err error) {
 					s.spent.Wait += time.Since(sent)
 					done(err)

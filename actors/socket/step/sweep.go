@@ -129,7 +129,7 @@ func (w *sweep) begin(p *pass) []stage {
 			done(err)
 			return
 		}
-		w.epoch.Await(b.HasPrefill(), w.epoch.Group, func() {
+		w.epoch.Await(b.Bulk(), w.epoch.Group, func() {
 			sent := time.Now()
 			b.ShareRows(w.epoch.Group, func(err error) {
 				w.step.spent.Wait += time.Since(sent)
