@@ -67,3 +67,13 @@ func (m *clusters) done(p *plan.Plan, rows map[uint64]*request) {
 		}
 	}
 }
+
+// promptRead processes the end of prefill: the token after it, if one is sampled.
+func (m *clusters) promptRead(r *request) {
+	if r.clustered.sample != nil {
+		m.s.sampled(r, *r.clustered.sample)
+	} else if !r.ended && r.limit == 0 {
+		m.s.finish(r, ReasonLength, "", "")
+	}
+	r.clustered.sample = nil
+}

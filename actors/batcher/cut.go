@@ -76,7 +76,7 @@ func (x *cuts) grow(r *request) {
 	need := make([]int64, len(x.s.ledger.sockets))
 	for rank := range need {
 		need[rank] = x.s.ledger.cutGrowth(r, rank)
-		if !x.s.vacate(r, rank, need[rank]) {
+		if !x.s.residency.vacate(r, rank, need[rank]) {
 			return
 		}
 	}
@@ -96,6 +96,6 @@ func (l *ledger) cutGrowth(r *request, rank int) int64 {
 
 // read processes the result of the last known token of a cut sequence.
 func (x *cuts) read(r *request) {
-	x.s.promptRead(r)
+	x.s.clusters.promptRead(r)
 	r.read = max(r.read, r.known())
 }

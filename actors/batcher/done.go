@@ -135,17 +135,7 @@ func (s *State) handedOver(r *request) {
 		s.remote.export(r)
 		return
 	}
-	s.promptRead(r)
-}
-
-// promptRead processes the end of prefill: the token after it, if one is sampled.
-func (s *State) promptRead(r *request) {
-	if r.clustered.sample != nil {
-		s.sampled(r, *r.clustered.sample)
-	} else if !r.ended && r.limit == 0 {
-		s.finish(r, ReasonLength, "", "")
-	}
-	r.clustered.sample = nil
+	s.clusters.promptRead(r)
 }
 
 // pools reports whether a chunk ends with the vector of its prompt.

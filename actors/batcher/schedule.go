@@ -94,7 +94,7 @@ func (s *State) growAll() {
 			continue // in prefill, or preempted by this loop
 		}
 		bytes := s.ledger.growth(r, 1)
-		if !s.vacate(r, r.owner, bytes) {
+		if !s.residency.vacate(r, r.owner, bytes) {
 			continue
 		}
 		r.waits = 0
@@ -107,16 +107,17 @@ func (s *State) growAll() {
 
 // vacate frees memory on a socket for the next row of a request. It returns false if the request has no row in
 // this step: it is preempted itself, or waits.
-func (s *State) vacate(r *request, rank int, bytes int64) bool {
+func (v *residency) vacate(r *request, rank int, bytes int64) bool {
+	s := v.s
 	for !s.makeFree(rank, bytes) {
-		if s.prefix.fetches.CancelAny() || s.residency.evict(rank) {
+		if s.prefix.fetches.CancelAny() || v.evict(rank) {
 			continue
 		}
-		v := s.victim(rank)
-		if r.stalled = s.saves.awaits(v, r); r.stalled {
+		last := s.victim(rank)
+		if r.stalled = s.saves.awaits(last, r); r.stalled {
 			return false
 		}
-		if s.preempt(v); v == r {
+		if s.preempt(last); last == r {
 			return false
 		}
 	}

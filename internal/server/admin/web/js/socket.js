@@ -43,7 +43,7 @@ export function socket(id) {
     held.replaceChildren(...words.filter(([v], i) => v > 0 || i === 0).map(([v, name, cls]) => h("span", {}, h("i", { class: "dot " + cls }), bytes(v) + " " + name)));
     memory.setAttribute("aria-label", "Cache memory: " + words.map(([v, name]) => bytes(v) + " " + name).join(", ") + ", of " + bytes(n.kv_budget_bytes));
     const most = Math.max(1, ...sequences.map(q => q.kv_bytes_full));
-    const rows = sequences.slice(0, SHOWN).map(q => h("li", { title: `${q.state}: ${count(q.prompt_tokens)} prompt tokens, ${count(q.output_tokens)} written; cache ${bytes(q.kv_bytes)}, a full one ${bytes(q.kv_bytes_full)}` + (q.replica ? "; a copy on " + q.replica : "") },
+    const rows = sequences.slice(0, SHOWN).map(q => h("li", { title: `${q.state}: ${count(q.prompt_tokens)} prompt tokens, ${count(q.output_tokens)} written; cache ${bytes(q.kv_bytes)}, a full one ${bytes(q.kv_bytes_full)}` + (q.replica ? "; a copy on " + q.replica : "") + (q.cut ? "; cut over all nodes" : "") },
       h("span", { class: "track" }, h("i", { class: "full", style: { width: 100 * q.kv_bytes_full / most + "%" } }), h("i", { class: q.state === "prefill" ? "is reading" : "is", style: { width: 100 * Math.min(q.kv_bytes, most) / most + "%" } })),
       h("span", { class: "num" }, count(q.prompt_tokens + q.output_tokens))));
     if (sequences.length > SHOWN) rows.push(h("li", { class: "more" }, "and " + count(sequences.length - SHOWN) + " more"));
