@@ -3,6 +3,7 @@ package batcher
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -76,7 +77,8 @@ func cutSequences(t *testing.T) {
 		run := func() {
 			p := flight
 			flight = nil
-			decodes := len(s.prefix.fetches.List) == 0 && !slices.ContainsFunc(s.running, func(r *request) bool { return !r.decodesCut() && !(r.cut.now && r.holdsContext()) })
+			other := func(r *request) bool { return !r.decodesCut() && !(r.cut.now && r.holdsContext()) }
+			decodes := len(s.prefix.fetches.List) == 0 && !slices.ContainsFunc(s.running, other)
 			d := at.run(p, out.specs)
 			for i, a := range s.ledger.sockets {
 				if booked := a.reserved + a.Shared; decodes && geometry.Windows == nil && len(p.Open) == 0 && d.Used[i] != booked {
@@ -107,7 +109,8 @@ func cutSequences(t *testing.T) {
 				n++
 				spec := Spec{ID: fmt.Sprint("r", n), Sampling: greedy, Policy: kvcache.Full(), PromptLogprobs: -1, Arrival: int64(n)}
 				spec.PromptLogprobs = rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")
-				spec.Prompt = prompt(rapid.SampledFrom([]string{spec.ID, "a text"}).Draw(r, "text"), rapid.SampledFrom([]int{1, 90, 170, 199, 200}).Draw(r, "prompt"))
+				spec.Prompt = prompt(rapid.SampledFrom([]string{spec.ID, "a text"}).Draw(r, "text"),
+					rapid.SampledFrom([]int{1, 90, 170, 199, 200}).Draw(r, "prompt"))
 				spec.MaxTokens = rapid.IntRange(0, 61).Draw(r, "max tokens")
 				spec.NoCache = rapid.IntRange(0, 4).Draw(r, "no cache") == 0
 				if !s.cfg.NoPrefixCache && rapid.IntRange(0, 2).Draw(r, "context") == 0 {
@@ -181,6 +184,10 @@ func TestCutOnlyIfNothingElseFits(t *testing.T) {
 		if fit := len(e.Rejects) == 0; fit != c.fit {
 			t.Errorf("%d tokens under %s: admitted %v, want %v: %+v", c.tokens, c.policy.Spec(), fit, c.fit, e.Rejects)
 			continue
+		}
+		why := "a cache under " + c.policy.Name() + " is not cut over nodes"
+		if c.policy.Selector != nil && !strings.Contains(e.Rejects[0].Message, why) {
+			t.Errorf("%d tokens under %s are refused without the reason: %s", c.tokens, c.policy.Spec(), e.Rejects[0].Message)
 		}
 		if !c.fit {
 			continue

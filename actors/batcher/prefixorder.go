@@ -39,7 +39,8 @@ func (c *prefixCache) next(first *request) *request {
 // interchangeable reports whether a request may go before the first in order. A held context that gave its memory
 // up may not: it would have to again.
 func (c *prefixCache) interchangeable(first, r *request) bool {
-	return r.rank < lastRank && inOrder(first, r) < 0 && r.Priority == first.Priority && r.Accepted == first.Accepted && c.s.eligible(r) && c.s.awaits(r) == 0
+	return r.rank < lastRank && inOrder(first, r) < 0 && r.Priority == first.Priority && r.Accepted == first.Accepted &&
+		c.s.eligible(r) && c.s.awaits(r) == 0
 }
 
 // passOver counts, for each request before r, that r is admitted first.
