@@ -35,6 +35,9 @@ func cutRequests() (reqs []request) {
 // the other, the second as the owner.
 func TestCutSequences(t *testing.T) {
 	testlevel.NeedLong(t)
+	if drafting() != "" {
+		t.Skip("cut sequences have no drafts")
+	}
 	parallel(t)
 	reqs := cutRequests()
 	want, _ := up(t, 1).undisturbed(t, reqs)
@@ -82,6 +85,9 @@ func TestCutSequences(t *testing.T) {
 // the owner of most requests.
 func TestCutContexts(t *testing.T) {
 	testlevel.NeedLong(t)
+	if drafting() != "" {
+		t.Skip("cut sequences have no drafts")
+	}
 	parallel(t)
 	text := ids(rand.New(rand.NewPCG(46, 1)), 700)
 	var asked, plain []request
