@@ -21,10 +21,11 @@ type attention struct {
 	caches  int          // number of its caches
 	score   tensor.Score // of all its heads
 	entries []attendTask // decode: one per segment and head
-	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots
+	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots; empty: no row is
+	reading []int        // per entry, then per block: blocks of the cache that it reads, see splitLong
 	long    longRows
 	blocks  []attendTask // prefill, and decode rows that are split into several tasks: one per segment and head
-	runs    []*longRow   // per block: nil, or the row of a prompt whose attention is split by runs of slots
+	runs    []*longRow   // per block: nil, or the row of a prompt whose attention is split by runs of slots; empty: no row is
 	writes  []attendTask // parts of blocks: tasks that write keys and values
 	reads   []attendTask // parts of blocks: tasks that compute attention of queries
 
@@ -58,7 +59,7 @@ func (a *attention) init(b *Processor) {
 			a.rotateKeys(t)
 			a.lend(t)
 		}
-		if r := a.split[i]; r != nil {
+		if r := splitRow(a.split, i); r != nil {
 			if !a.w.SharesCache {
 				a.put(t)
 			}
@@ -79,15 +80,15 @@ func (a *attention) init(b *Processor) {
 	a.observe = func(i int) {
 		if i >= len(a.entries) {
 			t := a.blocks[i-len(a.entries)]
-			if r := a.runs[i-len(a.entries)]; r != nil {
+			if r := splitRow(a.runs, i-len(a.entries)); r != nil {
 				r.fold()
 				a.attended(t)
 			}
 			a.observeQueries(t)
 			return
 		}
-		if a.split[i] != nil {
-			a.split[i].fold()
+		if r := splitRow(a.split, i); r != nil {
+			r.fold()
 			a.attended(a.entries[i])
 			a.observeQueries(a.entries[i])
 		}
@@ -101,13 +102,14 @@ func (w *Weights) attend(index int, b *Processor) {
 	a.w, a.index, a.caches, a.score = w, index, b.Dims.caches(), b.Dims.score()
 	b.growLent(w)
 	a.entries, a.blocks, a.writes, a.reads = a.entries[:0], a.blocks[:0], a.writes[:0], a.reads[:0]
+	together := b.Layout.TokensTogether(b.Dims.group())
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
 		for head := h.Lo; head < h.Hi; head++ {
 			t := attendTask{s, head, 0, s.N, index + head%a.caches, head / a.caches, nil}
 			if !s.Prefill {
-				if rows := a.rowsPerTask(t); rows < s.N {
+				if rows := rowsPerTask(t, together); rows < s.N {
 					a.blocks, a.writes, a.reads = append(a.blocks, t), append(a.writes, t), splitReads(a.reads, t, rows)
 				} else {
 					a.entries = append(a.entries, t)
@@ -132,11 +134,6 @@ func (w *Weights) attend(index int, b *Processor) {
 // decodeRows is the number of rows per task if a segment's decode rows are split into tasks and each row
 // selects slots of its own.
 const decodeRows = 8
-
-// rowsPerTask returns the number of decode rows of a segment per task.
-func (a *attention) rowsPerTask(t attendTask) int {
-	return rowsPerTask(t, a.b.Layout.TokensTogether(a.b.Dims.group()))
-}
 
 // rowsPerTask returns the number of decode rows of t per task. together is the number of causal rows that
 // share one pass over the cache. All rows are one task if they are few, or if the cache does not allow
@@ -186,26 +183,34 @@ func splitReads(to []attendTask, t attendTask, queries int) []attendTask {
 	return to
 }
 
-// splitLong marks the entries, and the rows of prompts, that are too long for one thread.
+// splitLong marks the entries, and the rows of prompts, that are too long for one thread. All threads wait for
+// it, so it looks at single ones only where some may be that long.
 func (a *attention) splitLong() {
 	a.long.reset()
 	a.split, a.runs = a.split[:0], a.runs[:0]
-	threads, all := a.b.Pool.Threads(), 0
+	threads := a.b.Pool.Threads()
+	if threads == 1 || !mayBeLong(a.b.batch.Segments) {
+		return
+	}
+	all := 0
+	a.reading = a.reading[:0]
 	for _, t := range a.entries {
-		a.split = append(a.split, nil)
-		all += a.long.blocks(t)
+		n := a.long.blocks(t)
+		a.split, a.reading = append(a.split, nil), append(a.reading, n)
+		all += n
 	}
 	for _, t := range a.blocks {
-		a.runs = append(a.runs, nil)
-		all += a.promptRuns(t)
+		n := a.promptRuns(t)
+		a.runs, a.reading = append(a.runs, nil), append(a.reading, n)
+		all += n
 	}
 	for i, t := range a.entries {
-		if worthSplitting(a.long.blocks(t), all, threads) && t.s.N == 1 {
+		if worthSplitting(a.reading[i], all, threads) && t.s.N == 1 {
 			a.split[i] = a.long.add(t)
 		}
 	}
 	for i, t := range a.blocks {
-		if worthSplitting(a.promptRuns(t), all, threads) {
+		if worthSplitting(a.reading[len(a.entries)+i], all, threads) {
 			a.runs[i] = a.long.add(t)
 		}
 	}
@@ -225,7 +230,7 @@ func (a *attention) splitPrompts() {
 		if !t.s.Prefill {
 			continue
 		}
-		if t.long = a.runs[i]; t.long != nil {
+		if t.long = splitRow(a.runs, i); t.long != nil {
 			a.writes = append(a.writes, t)
 			continue
 		}
@@ -234,6 +239,14 @@ func (a *attention) splitPrompts() {
 		}
 		a.reads = splitReads(a.reads, t, a.b.Layout.TokensTogether(a.b.Dims.group()))
 	}
+}
+
+// splitRow returns the row of task i if its attention is split, or nil. rows is empty if no row is.
+func splitRow(rows []*longRow, i int) *longRow {
+	if len(rows) == 0 {
+		return nil
+	}
+	return rows[i]
 }
 
 // rotateQueries applies the query norm, RoPE and the position's factor to the queries of a KV head's

@@ -327,10 +327,10 @@ func (a *latentAttention) put(t attendTask) {
 
 // splitLong moves the tasks that are too long for one thread from reads to long.
 func (a *latentAttention) splitLong() {
-	if a.w.Index != nil {
+	all, threads := 0, a.b.Pool.Threads()
+	if a.w.Index != nil || threads == 1 || !mayBeLong(a.b.batch.Segments) {
 		return
 	}
-	all, threads := 0, a.b.Pool.Threads()
 	for _, t := range a.reads {
 		all += a.long.blocks(t)
 	}

@@ -62,6 +62,17 @@ func worthSplitting(blocks, all, threads int) bool {
 	return blocks > tensor.RunBlocks && blocks*threads > all
 }
 
+// mayBeLong reports whether a decode row, or the only row of a prompt, may read more than one run of slots. A head has at most one slot
+// per token.
+func mayBeLong(segments []Segment) bool {
+	for i := range segments {
+		if s := &segments[i]; (!s.Prefill || s.N == 1) && s.Start+s.N > tensor.RunBlocks*tensor.BlockSlots {
+			return true
+		}
+	}
+	return false
+}
+
 // begin views the slots of r and stores the queries of the given number of heads.
 func (r *longRow) begin(b *Processor, score tensor.Score, index, head int, q, query []float32, heads int, out []float32) {
 	r.view = scratch.Get().(*tensor.AttnScratch)

@@ -1,6 +1,10 @@
 package layer
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
 
 // TestSplitCoversAllRuns checks that the pieces cover all runs of all rows exactly once with any number
 // of threads, and that there are enough to keep the threads busy.
@@ -46,6 +50,23 @@ func TestWorthSplitting(t *testing.T) {
 	} {
 		if got := worthSplitting(c.blocks, c.all, c.threads); got != c.want {
 			t.Errorf("%d blocks of %d, %d threads: %v", c.blocks, c.all, c.threads, got)
+		}
+	}
+}
+
+// TestMayBeLong checks that a decode row, or the only row of a prompt, may be split if it has more tokens than a
+// run of slots, and no other row.
+func TestMayBeLong(t *testing.T) {
+	const run = tensor.RunBlocks * tensor.BlockSlots
+	for _, c := range []struct {
+		segment Segment
+		want    bool
+	}{
+		{Segment{Start: run - 1, N: 1}, false}, {Segment{Start: run, N: 1}, true}, {Segment{Start: run - 1, N: 2}, true},
+		{Segment{Start: run, N: 9, Prefill: true}, false}, {Segment{Start: run, N: 1, Prefill: true}, true},
+	} {
+		if got := mayBeLong([]Segment{{N: 1}, c.segment}); got != c.want {
+			t.Errorf("from %d on, %d tokens, prompt %v: %v", c.segment.Start, c.segment.N, c.segment.Prefill, got)
 		}
 	}
 }
