@@ -12,7 +12,7 @@ func (s *Store) Enter(layers tensor.Span, tokens int) {
 			t.planes[rowsPlane].blocks, t.n, t.freed = nil, 0, 0
 		}
 	}
-	s.layers, s.tokens, s.staged = layers, tokens, 0
+	s.layers, s.tokens, s.staged, s.trimmed = layers, tokens, 0, 0
 }
 
 // absent reports whether the layer of a table is not being read.

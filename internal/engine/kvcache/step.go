@@ -70,6 +70,9 @@ func (s *Store) evicts() bool {
 // undo log of a number of tokens.
 func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 	want, charge := s.undoNeed(undo), int64(0)
+	if want[0] <= len(s.undo.blocks[0]) && want[1] <= len(s.undo.blocks[1]) && s.hasRoom(tokens) {
+		return nil
+	}
 	need := func(t *table, j int) int {
 		if p := &t.planes[j]; p.size > 0 && (j != rowsPlane || !adopted(t)) {
 			return max(0, p.room(t.rule.planeSlots(j, s.prompt, tokens))-len(p.blocks))
@@ -128,6 +131,26 @@ func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 		}
 	}
 	return nil
+}
+
+// hasRoom reports whether the trimmed tables have space for a number of tokens, by one head of each layer.
+func (s *Store) hasRoom(tokens int) bool {
+	if s.trimmed != s.changes+1 {
+		return false
+	}
+	for i := 0; i < len(s.tables); i += s.heads.Len() {
+		t := &s.tables[i]
+		if t.blocks != nil { // every head has a rule of its own
+			return false
+		}
+		slots, now := t.rule.Slots(s.prompt, tokens), t.rule.Slots(s.prompt, s.tokens)
+		for j := range t.planes {
+			if p := &t.planes[j]; p.room(slots) > p.room(now) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (s *Store) resizeTable(t *table) {
@@ -265,21 +288,30 @@ func (s *Store) Commit(n int) {
 	}
 	s.states.Settle(n, inOrder)
 	s.tokens += n
-	for i := range s.tables {
-		t := &s.tables[i]
-		if len(t.attention) > 0 {
-			if n > 0 {
-				t.rule.scored.Observe(&t.Head, t.attention)
-			}
-			t.attention = t.attention[:0]
+	for i := 0; i < len(s.tables); i += s.heads.Len() { // all heads of a layer have one rule
+		if s.tables[i].rule.Scored() {
+			settleScores(s.tables[i:][:s.heads.Len()], n > 0)
 		}
-		t.before = nil
 	}
 	s.arena.Uncharge(s.undo.charge)
 	s.staged, s.undo.charge = 0, 0
 	s.undo.clear()
 	s.states.Trim()
 	s.trimTo(s.tokens)
+}
+
+// settleScores adds the attention of the step's last token to the scores of a layer's heads, if any token stays.
+func settleScores(heads []table, stays bool) {
+	for i := range heads {
+		t := &heads[i]
+		if len(t.attention) > 0 {
+			if stays {
+				t.rule.scored.Observe(&t.Head, t.attention)
+			}
+			t.attention = t.attention[:0]
+		}
+		t.before = nil
+	}
 }
 
 // Rollback returns to the state of the last Commit: it restores overwritten rows, and frees the memory
@@ -341,8 +373,13 @@ func (s *Store) trimTo(tokens int) {
 			*of = (*of)[:want]
 		}
 	}
+	if s.trimmed == s.changes+1 { // the lists are as they were for fewer tokens
+		return
+	}
+	rings := false
 	for i := range s.tables {
 		t := &s.tables[i]
+		rings = rings || t.ring > 0
 		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.freed && !s.absent(t) {
 			s.arena.Release(t.rows()[t.freed:behind])
 			clear(t.rows()[t.freed:behind])
@@ -365,5 +402,8 @@ func (s *Store) trimTo(tokens int) {
 				s.charge -= free
 			}
 		}
+	}
+	if !rings {
+		s.trimmed = s.changes + 1
 	}
 }

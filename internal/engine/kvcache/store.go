@@ -29,6 +29,7 @@ type Store struct {
 	pending     int         // tokens announced by Open, until Seal
 	undo        undo
 	changes     int      // see Changes
+	trimmed     int      // changes+1 when no block was beyond the committed tokens; 0: never
 	expected    int      // tokens of a step for which undo rows are kept
 	charge      int64    // bytes of slot tables charged to the arena
 	queryCharge int64    // bytes of imported queries charged to the arena, until Seal
@@ -332,6 +333,7 @@ func (s *Store) Release() {
 	s.arena.Uncharge(s.charge + s.queryCharge + s.undo.charge)
 	s.undo, s.charge, s.queryCharge = undo{local: s.undo.local}, 0, 0
 	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares, s.indexed, s.promptIndex, s.replacer = 0, 0, 0, 0, false, false, 0, nil, nil
+	s.trimmed = 0
 }
 
 func (s *Store) table(layer, head int) *table {

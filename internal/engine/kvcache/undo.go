@@ -83,6 +83,9 @@ func (u *undo) class(t *table) int {
 
 // undoNeed returns the number of blocks of each layout that undo a number of tokens.
 func (s *Store) undoNeed(staged int) (need [2]int) {
+	if staged == 0 {
+		return need
+	}
 	var tables [2]int64
 	for i := range s.tables {
 		tables[s.undo.class(&s.tables[i])]++
