@@ -129,8 +129,14 @@ func (w *Weights) projectDown(b *Processor) {
 
 func (w *Weights) projectUnits(b *Processor) {
 	b.partial = b.partialBuffers(b.batch.Rank)
-	x, ld := b.Gate[b.batch.Place.Slices[b.batch.Rank].FFN.Lo:], b.Dims.gateWidth()
-	if w.Down != nil {
+	first := b.batch.Place.Slices[b.batch.Rank].FFN.Lo
+	x, ld := b.Gate[first:], b.Dims.gateWidth()
+	switch {
+	case w.Down == nil:
+	case b.batch.step.quantized:
+		ld := quantizedFloats(b.Dims.FFN)
+		b.Pool.MatMulPartialQuantized(b.partial, w.Down, tensor.FloatBytes(b.quantized.mid[quantizedFloats(first):]), 4*ld, b.batch.T)
+	default:
 		b.Pool.MatMulPartial(b.partial, w.Down, x, ld, b.batch.T)
 	}
 	b.lowrank.Partial(b.Pool, b.batch.adapted, b.layer, lowrank.Down, len(b.partial), x, ld)

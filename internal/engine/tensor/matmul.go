@@ -183,6 +183,14 @@ func (j *job) set(q Product, n int) {
 // becomes the value of the i-th node of Subtrees(UnitLo, UnitHi, Units(Cols)). x[t*ldx] is the
 // first column of those units.
 func (p *Pool) MatMulPartial(y [][]float32, w *Weight, x []float32, ldx, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mat.setPartial(y, w, n)
+	p.matmul(x, ldx, n)
+}
+
+// setPartial checks and sets a product of n tokens whose weight owns some units.
+func (m *matmul) setPartial(y [][]float32, w *Weight, n int) {
 	if len(y) != len(w.nodes) {
 		panic(fmt.Sprintf("tensor: MatMulPartial into %d parts, units [%d,%d) have %d nodes", len(y), w.UnitLo, w.UnitHi, len(w.nodes)))
 	}
@@ -191,12 +199,9 @@ func (p *Pool) MatMulPartial(y [][]float32, w *Weight, x []float32, ldx, n int) 
 			panic(fmt.Sprintf("tensor: MatMulPartial of %d tokens and %d rows into %d elements", n, w.Rows, len(y[i])))
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	j := &p.mat.jobs[0]
+	j := &m.jobs[0]
 	j.w, j.y, j.ldy, j.r0, j.r1, j.t0, j.n = w, y, w.Rows, 0, w.Rows, 0, n
-	p.mat.njobs = 1
-	p.matmul(x, ldx, n)
+	m.njobs = 1
 }
 
 // matmul multiplies the jobs that are set by tokens x.

@@ -47,19 +47,30 @@ func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
 	p.matmulQuantized(x, ld, n)
 }
 
+// MatMulPartialQuantized is MatMulPartial for a quantized weight with tokens that Quantize has quantized for
+// its type: x[t*ld] is the first column of the weight's units, which are whole blocks. The bits equal those
+// of MatMulPartial.
+func (p *Pool) MatMulPartialQuantized(y [][]float32, w *Weight, x []byte, ld, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mat.setPartial(y, w, n)
+	p.matmulQuantized(x, ld, n)
+}
+
 // matmulQuantized multiplies the jobs that are set by quantized tokens x.
 func (p *Pool) matmulQuantized(x []byte, ld, n int) {
 	m := &p.mat
 	w := m.jobs[0].w
-	size := QuantizedBytes(w.Cols)
+	k := w.span.Len()
+	size := QuantizedBytes(k)
 	switch {
-	case !kernel.Quantized(w.Type) || w.Cols%BlockWidth != 0:
-		panic(fmt.Sprintf("tensor: MatMulQuantized of %d columns of %v", w.Cols, w.Type))
+	case !kernel.Quantized(w.Type) || k%BlockWidth != 0:
+		panic(fmt.Sprintf("tensor: MatMulQuantized of %d columns of %v", k, w.Type))
 	case n == 0 || m.rows() == 0 || size == 0:
 		m.then = nil
 		return
 	case ld < size || ld%4 != 0 || len(x) < (n-1)*ld+size:
-		panic(fmt.Sprintf("tensor: MatMulQuantized of %d tokens and %d columns from %d bytes, stride %d", n, w.Cols, len(x), ld))
+		panic(fmt.Sprintf("tensor: MatMulQuantized of %d tokens and %d columns from %d bytes, stride %d", n, k, len(x), ld))
 	}
 	m.n, m.from, m.stride = n, unsafe.Pointer(&x[0]), ld
 	p.multiply()

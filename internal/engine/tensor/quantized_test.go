@@ -46,3 +46,37 @@ func TestMatMulQuantized(t *testing.T) {
 		}
 	})
 }
+
+// Tokens that were quantized before, of all columns, give the bits of MatMulPartial for any units.
+func TestMatMulPartialQuantized(t *testing.T) {
+	p := NewPool(2)
+	defer p.Close()
+	forEach(t, func(t *testing.T) {
+		r := rng(37)
+		for _, c := range []struct{ rows, k, n, lo, hi int }{{17, 64, 2, 1, 2}, {70, 544, 9, 3, 14}, {48, 2048, 100, 0, 7}, {16, 96, 3, 1, 1}} {
+			for _, dt := range []DType{Q8_0, Q4_0, IQ4_NL, Int4, MXFP4} {
+				w := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, c.lo, c.hi)
+				x := normal(r, c.n*c.k)
+				parts := func() (y [][]float32) {
+					for range Subtrees(c.lo, c.hi, Units(c.k)) {
+						y = append(y, make([]float32, c.n*c.rows))
+					}
+					return y
+				}
+				want, got := parts(), parts()
+				p.MatMulPartial(want, w, x[w.Span().Lo:], c.k, c.n)
+				ld := QuantizedBytes(c.k)
+				quantized := make([]byte, c.n*ld)
+				Quantize(quantized, ld, dt, x, c.k, c.k, c.n)
+				p.MatMulPartialQuantized(got, w, quantized[QuantizedBytes(w.Span().Lo):], ld, c.n)
+				for node := range want {
+					for i := range want[node] {
+						if math.Float32bits(got[node][i]) != math.Float32bits(want[node][i]) {
+							t.Fatalf("%v %+v: element %d of node %d is %v, want %v", dt, c, i, node, got[node][i], want[node][i])
+						}
+					}
+				}
+			}
+		}
+	})
+}
