@@ -52,6 +52,7 @@ type pass struct {
 	compute  func() // runs on the executor
 	resume   func() // queues compute again
 	begin    func() // starts the exchange
+	between  func() bool
 	arrived  func(error)
 	advanced advanced
 	one      [1]LayerRun // reused by every run
@@ -109,6 +110,7 @@ func (a *Actor) newPass() *pass {
 		a.root.Send(a.self, &p.advanced)
 	}
 	p.compute = p.next
+	p.between = a.Term.Between
 	p.resume = func() { p.layer.Term.Submit(p.compute) }
 	p.begin = func() { p.schedule.exchanges[p.at].start(p.run.Batch, p.run.Group, p.arrived) }
 	return p
@@ -134,7 +136,7 @@ func (p *pass) next() {
 		p.one[0] = LayerRun{a.Layers[0], s.runs[p.at]}
 		runs = p.one[:]
 	}
-	b.Backend.Run(runs, a.Term.Between)
+	b.Backend.Run(runs, p.between)
 	if a.Term.Ended() {
 		return
 	}
