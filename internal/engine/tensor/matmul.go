@@ -3,6 +3,7 @@ package tensor
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -191,17 +192,11 @@ func (p *Pool) MatMulPartial(y [][]float32, w *Weight, x []float32, ldx, n int) 
 
 // setPartial checks and sets a product of n tokens whose weight owns some units.
 func (m *matmul) setPartial(y [][]float32, w *Weight, n int) {
-	if len(y) != len(w.nodes) {
-		panic(fmt.Sprintf("tensor: MatMulPartial into %d parts, units [%d,%d) have %d nodes", len(y), w.UnitLo, w.UnitHi, len(w.nodes)))
-	}
-	for i := range y {
-		if len(y[i]) < n*w.Rows {
-			panic(fmt.Sprintf("tensor: MatMulPartial of %d tokens and %d rows into %d elements", n, w.Rows, len(y[i])))
-		}
+	if len(y) != len(w.nodes) || slices.ContainsFunc(y, func(y []float32) bool { return len(y) < n*w.Rows }) {
+		panic(fmt.Sprintf("tensor: MatMulPartial of %d tokens and %d rows into %d parts for %d nodes", n, w.Rows, len(y), len(w.nodes)))
 	}
 	j := &m.jobs[0]
-	j.w, j.y, j.ldy, j.r0, j.r1, j.t0, j.n = w, y, w.Rows, 0, w.Rows, 0, n
-	m.njobs = 1
+	j.w, j.y, j.ldy, j.r0, j.r1, j.t0, j.n, m.njobs = w, y, w.Rows, 0, w.Rows, 0, n, 1
 }
 
 // matmul multiplies the jobs that are set by tokens x.

@@ -47,9 +47,8 @@ func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
 	p.matmulQuantized(x, ld, n)
 }
 
-// MatMulPartialQuantized is MatMulPartial for a quantized weight with tokens that Quantize has quantized for
-// its type: x[t*ld] is the first column of the weight's units, which are whole blocks. The bits equal those
-// of MatMulPartial.
+// MatMulPartialQuantized is MatMulPartial with tokens that Quantize has quantized for the weight's type:
+// x[t*ld] is in the first block of the weight's units. The bits equal those of MatMulPartial.
 func (p *Pool) MatMulPartialQuantized(y [][]float32, w *Weight, x []byte, ld, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,8 +60,7 @@ func (p *Pool) MatMulPartialQuantized(y [][]float32, w *Weight, x []byte, ld, n 
 func (p *Pool) matmulQuantized(x []byte, ld, n int) {
 	m := &p.mat
 	w := m.jobs[0].w
-	k := w.span.Len()
-	size := QuantizedBytes(k)
+	k, size := w.span.Len(), QuantizedBytes(w.span.Len())
 	switch {
 	case !kernel.Quantized(w.Type) || k%BlockWidth != 0:
 		panic(fmt.Sprintf("tensor: MatMulQuantized of %d columns of %v", k, w.Type))
