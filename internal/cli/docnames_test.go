@@ -13,7 +13,7 @@ import (
 // foreign lists flags of other programs in the pages.
 var foreign = strings.Fields(`--bench --buffer-float-type --bytes --check --data-parallel-size --delays --enable-lora --enable-prefix-caching --gpus
 	--from-literal --gpu-memory-utilization --ignore-missing --install --kinds --kv-cache-dtype --lora-modules --max-model-len
-	--max-num-batched-tokens --max-num-seqs --max-seq-len --net-turbo --now --numstat --pipeline-parallel-size --pooler-config
+	--max-num-batched-tokens --max-num-seqs --max-seq-len --net-turbo --now --pipeline-parallel-size --pooler-config
 	--quantization --ranks --rm --blocks --seconds --shapes --runner --served-model-name
 	--speculative-config --tensor-parallel-size --tool-call-parser`)
 
