@@ -14,7 +14,7 @@ import (
 func (d *Director) Adapt(g *Group, maxShift int) (onePass bool, most int) {
 	var old []string
 	passes, _ := proto.Needs(&proto.StepRequest{Passes: 2})
-	threads, _ := proto.Needs(&proto.StepRequest{Halvings: 1})
+	threads, _ := proto.Needs(&proto.StepRequest{ThreadShift: 1})
 	most = maxShift
 	for i := range g.Nodes {
 		n := &g.Nodes[i]

@@ -110,7 +110,7 @@ type StepTotals struct {
 	Threads workers.Spent `json:"threads_ns"` // of the node that Compute is of
 
 	Clustering  time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
-	ThreadShift uint64        `json:"halvings"`      // sum over the steps, see plan.Plan
+	ThreadShift uint64        `json:"thread_shift"`  // sum over the steps, see plan.Plan
 }
 
 // Sub returns the difference to an earlier value o.

@@ -3300,7 +3300,7 @@ type StepRequest struct {
 	Passes uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
 	// plan.Plan.ThreadShift: each node halves its compute threads this many times, rounding up, as
 	// far as it can. The bits are the same.
-	Halvings      uint32   `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
+	ThreadShift   uint32   `protobuf:"varint,16,opt,name=thread_shift,json=threadShift,proto3" json:"thread_shift,omitempty"`
 	DropStates    []uint64 `protobuf:"varint,17,rep,packed,name=drop_states,json=dropStates,proto3" json:"drop_states,omitempty"` // sequences that lose the copy of their recurrent states before the step
 	Sweeps        []*Sweep `protobuf:"bytes,18,rep,name=sweeps,proto3" json:"sweeps,omitempty"`                                   // after the rows
 	MicroBatches  uint32   `protobuf:"varint,19,opt,name=micro_batches,json=microBatches,proto3" json:"micro_batches,omitempty"`  // parts in which the rows run through the layers together; 0 means 1
@@ -3436,9 +3436,9 @@ func (x *StepRequest) GetPasses() uint32 {
 	return 0
 }
 
-func (x *StepRequest) GetHalvings() uint32 {
+func (x *StepRequest) GetThreadShift() uint32 {
 	if x != nil {
-		return x.Halvings
+		return x.ThreadShift
 	}
 	return 0
 }
@@ -4933,7 +4933,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
 	"\x04sums\x18\x0f \x01(\bR\x04sums\x12\x1a\n" +
 	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\x12\x14\n" +
-	"\x05known\x18\x11 \x01(\rR\x05known\"\xcb\x04\n" +
+	"\x05known\x18\x11 \x01(\rR\x05known\"\xd2\x04\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -4950,8 +4950,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\x12\x1f\n" +
 	"\vdrop_extras\x18\x0e \x03(\x04R\n" +
 	"dropExtras\x12\x16\n" +
-	"\x06passes\x18\x0f \x01(\rR\x06passes\x12\x1a\n" +
-	"\bhalvings\x18\x10 \x01(\rR\bhalvings\x12\x1f\n" +
+	"\x06passes\x18\x0f \x01(\rR\x06passes\x12!\n" +
+	"\fthread_shift\x18\x10 \x01(\rR\vthreadShift\x12\x1f\n" +
 	"\vdrop_states\x18\x11 \x03(\x04R\n" +
 	"dropStates\x12$\n" +
 	"\x06sweeps\x18\x12 \x03(\v2\f.shoal.SweepR\x06sweeps\x12#\n" +

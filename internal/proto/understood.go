@@ -21,10 +21,10 @@ var reports = map[protoreflect.FullName]bool{
 // since lists the fields that came after the oldest wire version that this build reads, with
 // the version that has them. Older entries may stay. A message that sets one is not sent to an older process.
 var since = map[protoreflect.FullName]uint32{
-	"shoal.StepRequest.passes":   6,
-	"shoal.StepRequest.halvings": 6,
-	"shoal.Grammar.open":         6,
-	"shoal.Grammar.thought":      6,
+	"shoal.StepRequest.passes":       6,
+	"shoal.StepRequest.thread_shift": 6,
+	"shoal.Grammar.open":             6,
+	"shoal.Grammar.thought":          6,
 
 	"shoal.StepRequest.micro_batches": 8,
 }

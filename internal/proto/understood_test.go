@@ -142,7 +142,7 @@ func TestNeeds(t *testing.T) {
 	}{
 		{&StepRequest{Epoch: 1, Chunks: []*Chunk{{Seq: 1}}}, 0},
 		{&StepRequest{Passes: 2}, 6},
-		{&StepRequest{Halvings: 1}, 6},
+		{&StepRequest{ThreadShift: 1}, 6},
 		{&StepRequest{MicroBatches: 2}, 8},
 		{&Empty{}, 0},
 	} {

@@ -55,7 +55,7 @@ func TestOlderPeer(t *testing.T) {
 	if !IsIncompatible(err) || !strings.Contains(err.Error(), "shoal.StepRequest.passes needs version 6") {
 		t.Errorf("error %q", err)
 	}
-	wantErr(t, s.Send(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{Halvings: 1}), ErrVersion)
+	wantErr(t, s.Send(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{ThreadShift: 1}), ErrVersion)
 	older.peer.Version = MinVersion
 	m, err := encode(kindEcho, wrapperspb.String("in an old version"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
 	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, DropStates: p.DropStates,
 		Evict: p.Evict, DropExtras: p.DropExtras, Keep: encodeKeep(p.Keep),
-		Passes: uint32(p.Passes), Halvings: uint32(p.ThreadShift), MicroBatches: uint32(p.MicroBatches),
+		Passes: uint32(p.Passes), ThreadShift: uint32(p.ThreadShift), MicroBatches: uint32(p.MicroBatches),
 		DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
 		m.Index = append(m.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
@@ -95,7 +95,7 @@ func EncodeKeys(out []byte, keys []Key) []byte {
 // runs of Decode, then those of Chunks; they share their memory.
 func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, error)) (p Plan, runs []Run, err error) {
 	p = Plan{Epoch: m.Epoch, Step: m.Step, Release: m.Release, DropReplica: m.DropReplica, DropStates: m.DropStates,
-		Evict: m.Evict, DropExtras: m.DropExtras, Passes: int(m.Passes), ThreadShift: int(m.Halvings), MicroBatches: int(m.MicroBatches)}
+		Evict: m.Evict, DropExtras: m.DropExtras, Passes: int(m.Passes), ThreadShift: int(m.ThreadShift), MicroBatches: int(m.MicroBatches)}
 	if p.Keep, err = DecodeKeep(m.Keep); err != nil {
 		return p, nil, err
 	}
