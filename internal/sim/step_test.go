@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket/machine"
@@ -309,7 +310,8 @@ func (n *node) sample(s *step, done func(error)) {
 	done(nil)
 }
 
-// gather is an all-gather of bytes; with one rank there is nothing to gather.
+// gather is an all-gather of 64-bit sums, as pairs of float32 with their bits; with one rank there is
+// nothing to gather. size is in bytes.
 func (n *node) gather(s *step, mine []byte, size func(rank int) int, done func(error)) {
 	e := s.epoch
 	s.recv = make([][]byte, len(e.peers))
@@ -317,11 +319,25 @@ func (n *node) gather(s *step, mine []byte, size func(rank int) int, done func(e
 		done(nil)
 		return
 	}
-	for rank := range s.recv {
+	recv := make([][]float32, len(e.peers))
+	for rank := range recv {
 		if rank != e.rank {
-			s.recv[rank] = make([]byte, size(rank))
+			recv[rank] = make([]float32, size(rank)/4)
 		}
 	}
+	send := make([]float32, len(mine)/4)
+	for i := range send {
+		send[i] = math.Float32frombits(binary.LittleEndian.Uint32(mine[4*i:]))
+	}
 	n.w.hook(OnCollective, n)
-	e.group.start(func(op collective.OpID) { e.group.AllGatherBytes(op, mine, s.recv, done) })
+	e.group.start(func(op collective.OpID) {
+		e.group.AllGather(op, send, recv, func(err error) {
+			for rank, values := range recv {
+				for _, v := range values {
+					s.recv[rank] = binary.LittleEndian.AppendUint32(s.recv[rank], math.Float32bits(v))
+				}
+			}
+			done(err)
+		})
+	})
 }
