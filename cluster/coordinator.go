@@ -121,7 +121,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		meta.Store, meta.Leads = c.store.Addr(), false
 	}
 	onEvent := func(e gossip.Event) {
-		c.election.Gone(e)
+		c.election.Observe(e)
 		if d := discover.Load(); d != nil { // the periodic comparison finds earlier ones
 			d.Event(e)
 		}
@@ -175,7 +175,7 @@ func (c *Coordinator) restoreEvents(l coordinator.PlacementLog, cfg *Coordinator
 		first.Reason = fmt.Sprintf("%s, term %d", cfg.ID, l.Term)
 		if c.events.Restore(c.ctx, c.store.Events, c.log); cfg.Standby {
 			first.Kind, first.Cost = wire.EventTakeover, &wire.Cost{Open: true}
-			if at := c.election.LastGone(); at != nil {
+			if at := c.election.LastLost(); at != nil {
 				first.At = *at
 			}
 		}

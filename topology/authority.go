@@ -155,31 +155,31 @@ const successorWait = 5
 // Authority decides which nodes form which epoch. It is the only state machine that numbers
 // placements, and it is pure: time arrives by Tick, answers of nodes by Answered.
 type Authority struct {
-	cfg          AuthorityConfig
-	now          time.Duration
-	phase        AuthorityPhase
-	epoch        uint32 // of the newest placement
-	announced    uint32 // newest epoch that was written to the store and sent to nodes
-	reported     uint32 // newest epoch that a node has reported; the next one is higher
-	place        Placement
-	members      []Node // nodes of the current placement, in rank order
-	nodes        map[string]Node
-	refused      map[string]refusal    // nodes that are up and cannot take part
-	waiting      map[string]bool       // nodes that have not answered in this phase
-	drained      map[string]uint64     // incarnations of the drained nodes
-	unreachable  [][2]string           // pairs that cannot reach each other, as reported in this phase
-	quarantined  map[string]quarantine // nodes that others could not reach
-	mappings     map[mappingOf]Mapping // chosen mappings
-	capped       map[string]string     // nodes of the placement with a smaller share than they claim
-	fenced       map[string]Fence      // stragglers that are left out or have come back
-	blamed       map[string]blame      // nodes that caused broken epochs
-	noBlameUntil time.Duration         // until then no node is blamed for failing alone
-	probeAt      time.Duration         // when fenced nodes may be probed again
-	changed      time.Duration         // last change of membership
-	retryAt      time.Duration
-	tries        int
-	served       bool
-	reason       string
+	cfg              AuthorityConfig
+	now              time.Duration
+	phase            AuthorityPhase
+	epoch            uint32 // of the newest placement
+	announced        uint32 // newest epoch that was written to the store and sent to nodes
+	reported         uint32 // newest epoch that a node has reported; the next one is higher
+	place            Placement
+	members          []Node // nodes of the current placement, in rank order
+	nodes            map[string]Node
+	refused          map[string]refusal    // nodes that are up and cannot take part
+	waiting          map[string]bool       // nodes that have not answered in this phase
+	drained          map[string]uint64     // incarnations of the drained nodes
+	unreachable      [][2]string           // pairs that cannot reach each other, as reported in this phase
+	quarantined      map[string]quarantine // nodes that others could not reach
+	mappings         map[mappingOf]Mapping // chosen mappings
+	capped           map[string]string     // nodes of the placement with a smaller share than they claim
+	fenced           map[string]Fence      // stragglers that are left out or have come back
+	faults           map[string]faultCount // nodes that caused broken epochs
+	ignoreAloneUntil time.Duration         // until then no node is counted for failing alone
+	probeAt          time.Duration         // when fenced nodes may be probed again
+	changed          time.Duration         // last change of membership
+	retryAt          time.Duration
+	tries            int
+	served           bool
+	reason           string
 }
 
 // DefaultMaxNodes is the largest number of sockets in a placement.
@@ -196,7 +196,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	}
 	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{},
 		drained: drained, capped: map[string]string{}, quarantined: map[string]quarantine{}, fenced: map[string]Fence{},
-		blamed: map[string]blame{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
+		faults: map[string]faultCount{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
 }
 
 // Phase returns the phase and a short reason.

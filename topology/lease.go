@@ -138,8 +138,8 @@ func (l *Lease) Unwritten() bool {
 // revision there. No other process may have used that store before.
 func (l *Lease) Moved(revision uint64) { l.revision, l.cfg.Exclusive = revision, false }
 
-// Gone reports that a holder's process is known to be dead or unreachable.
-func (l *Lease) Gone(incarnation uint64) { l.gone = incarnation }
+// HolderLost reports that a holder's process is known to be dead or unreachable.
+func (l *Lease) HolderLost(incarnation uint64) { l.gone = incarnation }
 
 // Record requests the write of a placement. It replaces an earlier one that was not written yet.
 func (l *Lease) Record(p Placement, incarnations []uint64) []LeaseEffect {

@@ -215,7 +215,7 @@ func (w *leaseWorld) step() {
 			}
 		}
 	case k == 19:
-		v.lease.Gone(1 + w.r.Uint64N(w.lives)) // may be wrong
+		v.lease.HolderLost(1 + w.r.Uint64N(w.lives)) // may be wrong
 		if v.authority != nil && !v.frozen {
 			w.direct(v, v.authority.Broken(v.authority.Epoch(), "a step failed"))
 		}

@@ -154,8 +154,8 @@ func (d *Director) Receive(c actor.Context) {
 		d.reportRefused(m.id)
 	case *nodeForeign:
 		d.refuseForeign(c, m)
-	case *nodeBlamed:
-		d.blame(c, m)
+	case *nodeFault:
+		d.reportFault(c, m)
 	case *nodeDown:
 		d.down(c, m.id, m.incarnation)
 	case *rpc.PeerDown:
@@ -170,7 +170,7 @@ func (d *Director) Receive(c actor.Context) {
 			d.hosts[m.id] = h
 		}
 		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && ownFault(answer) {
-			d.blame(c, &nodeBlamed{epoch: m.epoch, id: m.id, fault: m.err.Error(), alone: true})
+			d.reportFault(c, &nodeFault{epoch: m.epoch, id: m.id, fault: m.err.Error(), alone: true})
 		}
 		d.run(c, d.authority.Answered(m.epoch, m.id, m.err))
 	case *epochBroken:
@@ -191,7 +191,7 @@ func (d *Director) Receive(c actor.Context) {
 		d.run(c, d.authority.Depose(m.reason))
 	case *clockTick:
 		d.run(c, d.authority.Tick(time.Since(d.began)))
-	case *directorAsk:
+	case *viewRequest:
 		phase, reason := d.authority.Phase()
 		p, nodes := d.authority.Placement()
 		v := View{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
@@ -293,9 +293,9 @@ func (d *Director) fenced(c actor.Context, id, kind string, f topology.Fence, ef
 	d.run(c, effects)
 }
 
-// blame counts a broken epoch against a node, and leaves it out after several in a row.
-func (d *Director) blame(c actor.Context, m *nodeBlamed) {
-	if effects := d.authority.Blame(m.epoch, m.id, m.fault, m.alone); effects != nil {
+// reportFault counts a broken epoch against a node, and leaves it out after several in a row.
+func (d *Director) reportFault(c actor.Context, m *nodeFault) {
+	if effects := d.authority.CountFault(m.epoch, m.id, m.fault, m.alone); effects != nil {
 		d.fenced(c, m.id, "broke", d.authority.Fenced()[m.id], effects)
 	}
 }

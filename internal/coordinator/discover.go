@@ -109,7 +109,7 @@ func (d *Discoverer) confirm(m gossip.Member) {
 		d.log.Debug("gossip lost a node that still responds", "node", m.Name)
 		return
 	case silent:
-		d.bus.RPC.PeerGone(m.Meta.RPC)
+		d.bus.RPC.PeerLost(m.Meta.RPC)
 	case replaced: // the connection is that of its successor
 	}
 	d.gone(m)

@@ -31,7 +31,7 @@ type Election struct {
 	wg       sync.WaitGroup
 	election atomic.Pointer[store.Election]
 	director atomic.Pointer[Director]
-	lastGone atomic.Pointer[time.Time] // time of the last report that another coordinator is gone
+	lastLost atomic.Pointer[time.Time] // time of the last report that another coordinator is lost
 	lost     chan struct{}             // closed when the lease is lost
 	why      error                     // then the reason
 }
@@ -86,22 +86,22 @@ func (e *Election) Attach(d *Director) {
 	}
 }
 
-// LastGone returns when a coordinator was last reported gone; nil: never.
-func (e *Election) LastGone() *time.Time { return e.lastGone.Load() }
+// LastLost returns when a coordinator was last reported lost; nil: never.
+func (e *Election) LastLost() *time.Time { return e.lastLost.Load() }
 
-// Gone handles a gossip event: a coordinator that is gone cannot renew its lease.
-func (e *Election) Gone(g gossip.Event) {
+// Observe handles a gossip event: a lost coordinator cannot renew its lease.
+func (e *Election) Observe(g gossip.Event) {
 	if g.Member.Meta.Role != string(security.RoleCoordinator) || g.Kind != gossip.Failed && g.Kind != gossip.Leave {
 		return
 	}
 	now := time.Now()
-	e.lastGone.Store(&now)
+	e.lastLost.Store(&now)
 	e.wg.Go(func() { // gossip callbacks must not block
 		t := time.NewTicker(waitsTick)
 		defer t.Stop()
 		for { // the election may not exist yet
 			if s := e.election.Load(); s != nil {
-				s.Gone(g.Member.Meta.Incarnation)
+				s.HolderLost(g.Member.Meta.Incarnation)
 				return
 			}
 			select {

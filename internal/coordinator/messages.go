@@ -37,8 +37,8 @@ type (
 		incarnation uint64
 		err         error
 	}
-	// nodeBlamed: a node has caused the end of an epoch. alone: the fault was its own.
-	nodeBlamed struct {
+	// nodeFault: a node has caused the end of an epoch. alone: the fault was its own.
+	nodeFault struct {
 		epoch uint32
 		id    string
 		fault string
@@ -75,7 +75,7 @@ type (
 	leaseLost         struct{ reason string }
 
 	clockTick   struct{}
-	directorAsk struct{ reply chan View }
+	viewRequest struct{ reply chan View }
 )
 
 // View is a snapshot for /v1/cluster.
@@ -142,7 +142,7 @@ func (d *Director) Undrain(ctx context.Context, id string) error {
 
 // View returns a snapshot.
 func (d *Director) View(ctx context.Context) (View, error) {
-	m := &directorAsk{reply: make(chan View, 1)}
+	m := &viewRequest{reply: make(chan View, 1)}
 	d.send(m)
 	select {
 	case v := <-m.reply:

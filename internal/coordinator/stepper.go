@@ -262,7 +262,7 @@ func (s *Stepper) failed(g *Group, errs []error) error {
 	}
 	err := errors.New(strings.Join(failed, "; "))
 	if rank, alone := topology.Suspect(len(errs), failures); rank >= 0 && !explained.Load() {
-		s.director.send(&nodeBlamed{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: err.Error(), alone: alone})
+		s.director.send(&nodeFault{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: err.Error(), alone: alone})
 	}
 	return err
 }

@@ -138,7 +138,7 @@ func (w *world) holders() (n int) {
 func (w *world) hint(gone *coordinator) {
 	for _, c := range w.coords {
 		if c != gone && c.lease != nil {
-			w.after(c.process, w.between(time.Millisecond, 20*time.Millisecond), func() { c.lease.Gone(gone.incarnation) })
+			w.after(c.process, w.between(time.Millisecond, 20*time.Millisecond), func() { c.lease.HolderLost(gone.incarnation) })
 		}
 	}
 }

@@ -46,13 +46,13 @@ type Election struct {
 
 	callbacks Callbacks
 
-	mu    sync.Mutex // guards the fields below; never held during a register access
-	lease *topology.Lease
-	reg   register
-	hold  bool // the lease is moving to another register
-	busy  bool // a register access is under way
-	asks  []topology.LeaseEffect
-	wake  chan struct{}
+	mu        sync.Mutex // guards the fields below; never held during a register access
+	lease     *topology.Lease
+	reg       register
+	hold      bool // the lease is moving to another register
+	busy      bool // a register access is under way
+	requested []topology.LeaseEffect
+	wake      chan struct{}
 }
 
 // Callbacks are called by an election. They must not wait for it.
@@ -108,7 +108,7 @@ func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case topology.ReadClaim, topology.WriteClaim:
-			s.asks = append(s.asks, e)
+			s.requested = append(s.requested, e)
 		case topology.Elected:
 			tell = append(tell, func() { s.callbacks.Elected(e.Claim) })
 		case topology.Recorded:
@@ -132,12 +132,12 @@ func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 // access performs one pending read or write; false: there was none.
 func (s *Election) access() bool {
 	s.mu.Lock()
-	if len(s.asks) == 0 || s.hold || s.ctx.Err() != nil {
+	if len(s.requested) == 0 || s.hold || s.ctx.Err() != nil {
 		s.mu.Unlock()
 		return false
 	}
-	e, reg := s.asks[0], s.reg
-	s.asks, s.busy = s.asks[1:], true
+	e, reg := s.requested[0], s.reg
+	s.requested, s.busy = s.requested[1:], true
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -229,10 +229,10 @@ func (s *Election) move(ctx context.Context, to register) error {
 	return nil
 }
 
-// Gone reports that a process is dead or unreachable.
-func (s *Election) Gone(incarnation uint64) {
+// HolderLost reports that a process is dead or unreachable.
+func (s *Election) HolderLost(incarnation uint64) {
 	s.mu.Lock()
-	s.lease.Gone(incarnation)
+	s.lease.HolderLost(incarnation)
 	s.mu.Unlock()
 	s.signal()
 }

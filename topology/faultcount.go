@@ -10,8 +10,8 @@ import (
 // fails, or a message between it and another node never arrives. This file counts the broken epochs of
 // each node in a row and fences the node at a limit.
 const (
-	blameLimit  = 3               // epochs in a row, for a process that was not fenced for it before
-	blameWindow = 2 * time.Minute // the longest time between two epochs of a row
+	faultLimit  = 3               // epochs in a row, for a process that was not fenced for it before
+	faultWindow = 2 * time.Minute // the longest time between two epochs of a row
 )
 
 // Failure is one rank's report of a failed step.
@@ -21,8 +21,8 @@ type Failure struct {
 	Alone bool  // it failed by itself, without waiting for another rank
 }
 
-// blame counts consecutive epochs that broke because of one process.
-type blame struct {
+// faultCount counts consecutive epochs that broke because of one process.
+type faultCount struct {
 	incarnation uint64
 	epochs      int
 	alone       bool          // in the newest of them it failed alone
@@ -60,33 +60,33 @@ func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 	return rank, false
 }
 
-// Blame counts an epoch that broke because of a node, or whose load the node failed. After the
+// CountFault counts an epoch that broke because of a node, or whose load the node failed. After the
 // third in a row the node is fenced. A process that was fenced for it before is fenced at once.
 //
 // alone: the node failed by itself. A request can cause that, too. If another node fails alone
 // while one is fenced for it, the fault has moved with the request: the fenced node is forgiven,
-// and for a while no node is blamed for failing alone.
-func (a *Authority) Blame(epoch uint32, id, fault string, alone bool) []Effect {
+// and for a while no node is counted for failing alone.
+func (a *Authority) CountFault(epoch uint32, id, fault string, alone bool) []Effect {
 	n, ok := a.nodes[id]
 	if !ok || epoch != a.epoch || a.phase == Gathering || !a.isMember(id) {
 		return nil
 	}
 	if alone {
-		if a.now < a.noBlameUntil {
+		if a.now < a.ignoreAloneUntil {
 			return nil
 		}
 		if a.forgive(id) {
-			a.noBlameUntil = a.now + blameWindow
+			a.ignoreAloneUntil = a.now + faultWindow
 			return nil
 		}
 	}
-	b := a.blamed[id]
-	if b.incarnation != n.Incarnation || a.now-b.at > blameWindow && !a.broke(n) {
-		b = blame{incarnation: n.Incarnation}
+	b := a.faults[id]
+	if b.incarnation != n.Incarnation || a.now-b.at > faultWindow && !a.broke(n) {
+		b = faultCount{incarnation: n.Incarnation}
 	}
 	b.epochs, b.alone, b.at = b.epochs+1, alone, a.now
-	a.blamed[id] = b
-	if b.epochs < blameLimit && !a.broke(n) || !a.canSpare(n) {
+	a.faults[id] = b
+	if b.epochs < faultLimit && !a.broke(n) || !a.canSpare(n) {
 		return nil
 	}
 	return a.fence(n, Fence{Broke: true, Reason: fmt.Sprintf("%d epochs in a row broke because of it, the last one: %s", b.epochs, fault)})
@@ -102,9 +102,9 @@ func (a *Authority) broke(n Node) bool {
 // returns false if there is none.
 func (a *Authority) forgive(failed string) (any bool) {
 	for _, n := range a.Known() {
-		if n.ID != failed && a.isFenced(n) && a.broke(n) && a.blamed[n.ID].alone {
+		if n.ID != failed && a.isFenced(n) && a.broke(n) && a.faults[n.ID].alone {
 			delete(a.fenced, n.ID)
-			delete(a.blamed, n.ID)
+			delete(a.faults, n.ID)
 			any, a.changed = true, a.now
 		}
 	}

@@ -50,7 +50,7 @@ func serving(t *testing.T, ids ...string) *Authority {
 func breaks(t *testing.T, a *Authority, id string, alone bool) (fenced bool) {
 	t.Helper()
 	epoch := a.Epoch()
-	out := recorded(a, a.Blame(epoch, id, "peer timed out", alone))
+	out := recorded(a, a.CountFault(epoch, id, "peer timed out", alone))
 	fenced = len(out) > 0
 	recorded(a, a.Broken(epoch, "peer timed out"))
 	answerAll(t, a)
@@ -96,12 +96,12 @@ func TestBlameFences(t *testing.T) {
 func TestBlameNeedsARow(t *testing.T) {
 	a := serving(t, "a", "b", "c")
 	for i := range 6 {
-		recorded(a, a.Tick(time.Duration(i)*(blameWindow+time.Minute)))
+		recorded(a, a.Tick(time.Duration(i)*(faultWindow+time.Minute)))
 		if breaks(t, a, "b", false) {
 			t.Fatalf("fault %d fenced it", i+1)
 		}
 	}
-	if a.Blame(a.Epoch()-1, "b", "late", false) != nil || a.Blame(a.Epoch(), "nobody", "x", false) != nil {
+	if a.CountFault(a.Epoch()-1, "b", "late", false) != nil || a.CountFault(a.Epoch(), "nobody", "x", false) != nil {
 		t.Error("an old epoch, or a node that is not there, was blamed")
 	}
 	one := serving(t, "a")
