@@ -12,8 +12,8 @@ var (
 	// and perhaps others that wait for it in an earlier operation. The rank that all survivors name
 	// is the likely culprit.
 	ErrPeerTimeout = errors.New("collective: peer timed out")
-	// ErrPeerGone: the transport reported that a peer is dead.
-	ErrPeerGone = errors.New("collective: peer is gone")
+	// ErrPeerLost: the transport reported that a peer is dead.
+	ErrPeerLost = errors.New("collective: peer lost")
 	// ErrProtocol: a peer of this epoch sent something that does not fit the operation.
 	ErrProtocol = errors.New("collective: peer does not follow the operation")
 	// ErrWindow: a peer ran further ahead than the window allows.

@@ -18,7 +18,7 @@ func TestRanksIn(t *testing.T) {
 		{&OpError{Op: Op(1, 2), Ranks: []int{3}, Err: ErrProtocol, Detail: "chunk 1 of 2, rank 9 or so", Cause: errors.New("cause")},
 			[]int{3}, true},
 		{&OpError{Op: Op(0, 1), Err: ErrTransport, Detail: "send"}, nil, true},
-		{fmt.Errorf("node n0: %w (from n0)", &OpError{Ranks: []int{2}, Err: ErrPeerGone}), []int{2}, true},
+		{fmt.Errorf("node n0: %w (from n0)", &OpError{Ranks: []int{2}, Err: ErrPeerLost}), []int{2}, true},
 		{errors.New("socket: step 1 has 2 passes"), nil, false},
 	} {
 		got, ok := RanksIn(c.err.Error())

@@ -241,9 +241,9 @@ func TestPeerGone(t *testing.T) {
 	gs := memoryGroups(t, 3, Config{OnFail: func(e error) { told <- e }})
 	errs := make(chan error, 1)
 	gs[0].Barrier(Op(0, 1), func(e error) { errs <- e })
-	gs[0].Fail(&OpError{Ranks: []int{2}, Err: ErrPeerGone})
-	gs[0].Fail(&OpError{Ranks: []int{1}, Err: ErrPeerGone})
-	if err := <-errs; !errors.Is(err, ErrPeerGone) || blamed(err)[0] != 2 || <-told != err {
+	gs[0].Fail(&OpError{Ranks: []int{2}, Err: ErrPeerLost})
+	gs[0].Fail(&OpError{Ranks: []int{1}, Err: ErrPeerLost})
+	if err := <-errs; !errors.Is(err, ErrPeerLost) || blamed(err)[0] != 2 || <-told != err {
 		t.Fatal(err)
 	}
 }

@@ -41,11 +41,11 @@ func TestHeldSendFails(t *testing.T) {
 	done := make(chan error, 1)
 	g.AllToAll(1, [][]byte{nil, []byte("x")}, [][]byte{nil, nil}, func(err error) { done <- err })
 	<-held
-	g.Fail(&OpError{Ranks: []int{1}, Err: ErrPeerGone})
+	g.Fail(&OpError{Ranks: []int{1}, Err: ErrPeerLost})
 	select {
 	case err := <-done:
-		if !errors.Is(err, ErrPeerGone) {
-			t.Errorf("done with %v, want %v", err, ErrPeerGone)
+		if !errors.Is(err, ErrPeerLost) {
+			t.Errorf("done with %v, want %v", err, ErrPeerLost)
 		}
 	case <-time.After(time.Minute):
 		t.Error("the operation waits for the transport although its group has failed")

@@ -89,12 +89,12 @@ func (t *Transport) connectTo(src int, addr string) {
 	}
 	l.deliverTo(&t.pool, func(sid int, msg []byte) {
 		if isHello(msg) {
-			t.hello(src, sid == hearDirect, msg)
+			t.hello(src, sid == subDirect, msg)
 			return
 		}
 		t.deliver(src, msg)
 	}, func(err error) {
-		t.fail(&collective.OpError{Ranks: []int{src}, Err: collective.ErrPeerGone,
+		t.fail(&collective.OpError{Ranks: []int{src}, Err: collective.ErrPeerLost,
 			Cause: fmt.Errorf("%w: connection to its server: %w", ErrLost, err)})
 	})
 	if !t.poller.add(l) {
@@ -102,7 +102,7 @@ func (t *Transport) connectTo(src int, addr string) {
 	}
 	// Send a hello now, so that neither side waits for its next round of hellos.
 	t.mu.Lock()
-	heard := t.barrier.peers[src].heard
+	heard := t.barrier.peers[src].received
 	t.mu.Unlock()
 	t.sendHellos([]hello{{src, heard | ask}})
 }

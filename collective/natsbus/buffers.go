@@ -26,8 +26,8 @@ func (p *buffers) take(n int) []byte {
 	return make([]byte, n, 1<<c)
 }
 
-// give puts a buffer into the free list. Its origin does not matter.
-func (p *buffers) give(b []byte) {
+// put puts a buffer into the free list. Its origin does not matter.
+func (p *buffers) put(b []byte) {
 	c := 6
 	for c+1 < len(p.class) && 2<<c <= cap(b) {
 		c++

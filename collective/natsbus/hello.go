@@ -18,9 +18,9 @@ import (
 const helloBytes = 33
 
 const (
-	heardBroadcast = 1 << iota // the sender has received the peer's broadcast
-	heardDirect                // ... and its direct message
-	ask                        // the receiver must answer
+	gotBroadcast = 1 << iota // the sender has received the peer's broadcast
+	gotDirect                // ... and its direct message
+	ask                      // the receiver must answer
 )
 
 // barrier is the hello barrier as a pure state machine.
@@ -34,13 +34,13 @@ type barrier struct {
 }
 
 type peerState struct {
-	heard byte // messages of the peer that this rank has received, as bits
-	acked byte // messages of this rank that the peer has confirmed, as bits
+	received byte // messages of the peer that this rank has received, as bits
+	acked    byte // messages of this rank that the peer has confirmed, as bits
 }
 
 func (p peerState) complete() bool {
-	const both = heardBroadcast | heardDirect
-	return p.heard == both && p.acked == both
+	const both = gotBroadcast | gotDirect
+	return p.received == both && p.acked == both
 }
 
 // hello is a hello to send; dst -1 is the broadcast subject.
@@ -61,7 +61,7 @@ func (g *barrier) tick(out []hello) []hello {
 	out = append(out, hello{dst: -1})
 	for r, p := range g.peers {
 		if r != g.rank && !p.complete() {
-			out = append(out, hello{r, p.heard | ask})
+			out = append(out, hello{r, p.received | ask})
 		}
 	}
 	return out
@@ -86,26 +86,26 @@ func (g *barrier) received(src int, direct bool, payload []byte, out []hello) []
 	before := *p
 	flags := payload[32]
 	if direct {
-		p.heard |= heardDirect
-		p.acked |= flags & (heardBroadcast | heardDirect)
+		p.received |= gotDirect
+		p.acked |= flags & (gotBroadcast | gotDirect)
 	} else {
-		p.heard |= heardBroadcast
+		p.received |= gotBroadcast
 	}
 	if !before.complete() && p.complete() {
 		g.left--
 	}
 	// Every hello that is new or has the flag ask gets an answer. Only an answer to a new one has the
 	// flag, so two ranks cannot keep each other busy.
-	fresh := p.heard != before.heard
+	fresh := p.received != before.received
 	if direct && !fresh && flags&ask == 0 {
 		return out
 	}
-	answer := hello{src, p.heard}
+	answer := hello{src, p.received}
 	if fresh && !p.complete() {
 		answer.flags |= ask
 	}
 	out = append(out, answer)
-	if direct && flags&ask != 0 && flags&heardBroadcast == 0 {
+	if direct && flags&ask != 0 && flags&gotBroadcast == 0 {
 		out = append(out, hello{dst: -1})
 	}
 	return out
@@ -126,7 +126,7 @@ func (g *barrier) missing() (ranks []int, why []string) {
 		switch {
 		case g.reasons[r] != "":
 			why = append(why, fmt.Sprintf("rank %d: %s", r, g.reasons[r]))
-		case p.heard == 0:
+		case p.received == 0:
 			why = append(why, fmt.Sprintf("no message from rank %d", r))
 		default:
 			why = append(why, fmt.Sprintf("rank %d answers, but the exchange of hellos is not complete", r))

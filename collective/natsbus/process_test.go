@@ -83,7 +83,7 @@ func runRank(arg []string) error {
 			if e, ok := errors.AsType[*collective.OpError](err); ok {
 				ranks = e.Ranks
 			}
-			fmt.Printf("failed %v %v %v\n", errors.Is(err, collective.ErrPeerTimeout), errors.Is(err, collective.ErrPeerGone), ranks)
+			fmt.Printf("failed %v %v %v\n", errors.Is(err, collective.ErrPeerTimeout), errors.Is(err, collective.ErrPeerLost), ranks)
 			io.Copy(io.Discard, os.Stdin) // a rank that exits early would look dead to slower ones
 			return nil
 		}

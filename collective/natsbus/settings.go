@@ -14,8 +14,8 @@ const (
 	// producers, which is the intended back-pressure.
 	maxPending   = 512 << 20
 	pingsPerHang = 3
-	// clientSilence is how long a client may read nothing and answer no ping.
-	clientSilence = time.Minute
+	// clientTimeout is how long a client may read nothing and answer no ping.
+	clientTimeout = time.Minute
 )
 
 // options returns the server's settings. A start and a reload with more routes use the same ones, since
@@ -51,8 +51,8 @@ func (s *Server) options(seeds []string) *server.Options {
 		// A client that reads nothing for long is starved, not hung: routes and deadlines detect
 		// hangs, and a missed message would fail its group. Only pings detect a frozen process that has
 		// no unread data: its goroutines, descriptor and subscriptions would stay for 6 minutes.
-		WriteDeadline: clientSilence,
-		PingInterval:  clientSilence / pingsPerHang, MaxPingsOut: pingsPerHang - 1,
+		WriteDeadline: clientTimeout,
+		PingInterval:  clientTimeout / pingsPerHang, MaxPingsOut: pingsPerHang - 1,
 		TLSConfig:   c.ClientTLS,
 		TLSTimeout:  loginLimit,
 		AuthTimeout: loginLimit,

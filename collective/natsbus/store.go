@@ -71,18 +71,18 @@ func (s *Server) RetainStoreMembers(ctx context.Context, names []string) error {
 			err = errors.Join(err, removeMember(ctx, nc, peer))
 		}
 		select {
-		case <-time.After(storeAsk / 10):
+		case <-time.After(storeRequestTimeout / 10):
 		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
 		}
 	}
 }
 
-// storeAsk bounds one request to the servers of a store.
-const storeAsk = 2 * time.Second
+// storeRequestTimeout bounds one request to the servers of a store.
+const storeRequestTimeout = 2 * time.Second
 
 func removeMember(ctx context.Context, nc *nats.Conn, peer string) error {
-	ctx, cancel := context.WithTimeout(ctx, storeAsk)
+	ctx, cancel := context.WithTimeout(ctx, storeRequestTimeout)
 	defer cancel()
 	body, err := json.Marshal(server.JSApiMetaServerRemoveRequest{Peer: peer})
 	if err != nil {

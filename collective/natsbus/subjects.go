@@ -42,10 +42,10 @@ func source(subject string, size int) int {
 
 // from lists the subjects on which rank src sends to this one. The index is the subscription id.
 func (s subjects) from(src int) []string {
-	return []string{hearBroadcast: s.broadcast(src), hearDirect: s.direct(s.rank, src)}
+	return []string{subBroadcast: s.broadcast(src), subDirect: s.direct(s.rank, src)}
 }
 
 const (
-	hearBroadcast = iota
-	hearDirect
+	subBroadcast = iota
+	subDirect
 )

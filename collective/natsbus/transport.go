@@ -142,7 +142,7 @@ func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 func (t *Transport) connect() error {
 	role := fmt.Sprintf("rank-%s-%d-%d", t.cfg.Group, t.cfg.Epoch, t.cfg.Rank)
 	if t.server.ns == nil {
-		out, err := t.open(role+"-out", speakPermissions(t.names))
+		out, err := t.open(role+"-out", publishPermissions(t.names))
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (t *Transport) connect() error {
 		}
 	}
 	var err error
-	if t.in, err = t.open(role+"-in", hearPermissions(t.names)); err != nil {
+	if t.in, err = t.open(role+"-in", subscribePermissions(t.names)); err != nil {
 		return err
 	}
 	if t.server.ns != nil {
@@ -179,7 +179,7 @@ func (t *Transport) connect() error {
 // for each other rank. The server reads each connection on one goroutine.
 func (t *Transport) openPublishers(role string) error {
 	open := func(role string) (*link, error) {
-		l, forget, err := t.server.pipe(t.dialing, role, speakPermissions(t.names))
+		l, forget, err := t.server.pipe(t.dialing, role, publishPermissions(t.names))
 		if err != nil {
 			return nil, err
 		}
@@ -397,7 +397,7 @@ func (t *Transport) Poll() { t.poller.poll() }
 func (t *Transport) Rest() { t.poller.rest() }
 
 // Recycle returns the buffer of a message.
-func (t *Transport) Recycle(msg []byte) { t.pool.give(msg) }
+func (t *Transport) Recycle(msg []byte) { t.pool.put(msg) }
 
 func (t *Transport) wake() {
 	select {

@@ -68,7 +68,7 @@ func (u *users) admit(ticket, nonce string) *server.Permissions {
 	}) {
 		return nil
 	}
-	return hearPermissions(newSubjects(u.cluster, part[1], uint32(epoch), int(rank)))
+	return subscribePermissions(newSubjects(u.cluster, part[1], uint32(epoch), int(rank)))
 }
 
 // mint creates a login; drop revokes it.
@@ -114,16 +114,16 @@ func controlPermissions() *server.Permissions {
 	}
 }
 
-// speakPermissions allow only publishing, as this rank in one group and epoch.
-func speakPermissions(s subjects) *server.Permissions {
+// publishPermissions allow only publishing, as this rank in one group and epoch.
+func publishPermissions(s subjects) *server.Permissions {
 	return &server.Permissions{
 		Publish:   &server.SubjectPermission{Allow: []string{s.broadcast(s.rank), s.prefix + ".p.*." + s.me, s.prefix + ".a.*." + s.me}},
 		Subscribe: &server.SubjectPermission{Deny: []string{">"}},
 	}
 }
 
-// hearPermissions allow only subscribing to messages for this rank in one group and epoch.
-func hearPermissions(s subjects) *server.Permissions {
+// subscribePermissions allow only subscribing to messages for this rank in one group and epoch.
+func subscribePermissions(s subjects) *server.Permissions {
 	return &server.Permissions{
 		Publish:   &server.SubjectPermission{Deny: []string{">"}},
 		Subscribe: &server.SubjectPermission{Allow: []string{s.allBroadcasts(), s.allMine(), s.allCalls()}},

@@ -160,7 +160,7 @@ func TestFalseAlarm(t *testing.T) {
 		}
 	})
 	for range 5 {
-		s.PeerGone(p.address)
+		s.PeerLost(p.address)
 		// Proto.Actor's old stream used to end the new endpoint here, and the first request with
 		// it.
 		mustSay(t, s, p.address, "still here")
@@ -196,7 +196,7 @@ func TestFrozenPeer(t *testing.T) {
 	mustSay(t, s, p.address, "hello")
 	ch := watching(t, s, p.address)
 	p.freeze(t)
-	s.PeerGone(p.address) // like gossip
+	s.PeerLost(p.address) // like gossip
 	expect(t, ch)
 	p.cmd.Process.Signal(syscall.SIGCONT)
 	got, err := say(s, deadline(t, patience), p.address, kindEcho, "thawed", Idempotent(0))

@@ -144,10 +144,10 @@ func (s *System) Actors() *actor.ActorSystem { return s.actors }
 // PID returns the PID of the actor with this name at a peer's address.
 func (s *System) PID(address, name string) *actor.PID { return actor.NewPID(address, name) }
 
-// PeerGone reports that another source (gossip, a dropped route) considers a peer dead. Calls to it
+// PeerLost reports that another source (gossip, a dropped route) considers a peer dead. Calls to it
 // fail with ErrPeerLost and its connection is dropped. Watches ping it before they report it, so a
 // false alarm costs only a reconnect.
-func (s *System) PeerGone(address string) {
+func (s *System) PeerLost(address string) {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	if s.closed {
