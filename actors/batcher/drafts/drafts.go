@@ -19,11 +19,11 @@ import (
 const MaxScores = 1 << 15
 
 const (
-	catchUp     = 4096     // maximum tokens of one sequence that a step adds to the index
-	learnOwn    = 1.0 / 8  // weight of an outcome for its sequence
-	learnAll    = 1.0 / 64 // weight of an outcome for later sequences
-	forgetTrust = 1.0 / 256
-	mostSkipped = 31 // maximum steps without a lookup of short matches
+	catchUp      = 4096     // maximum tokens of one sequence that a step adds to the index
+	ownWeight    = 1.0 / 8  // weight of an outcome for its sequence
+	sharedWeight = 1.0 / 64 // weight of an outcome for later sequences
+	ratesDecay   = 1.0 / 256
+	mostSkipped  = 31 // maximum steps without a lookup of short matches
 )
 
 // Config is part of the configuration of the batcher (settings.Config).
@@ -40,8 +40,8 @@ type Config struct {
 type Drafter struct {
 	cfg    Config
 	recent *speculate.Recent
-	bytes  int64           // of the indexes of all sequences
-	trust  speculate.Trust // initial value for new sequences
+	bytes  int64                     // of the indexes of all sequences
+	trust  speculate.AcceptanceRates // initial value for new sequences
 	cost   speculate.Cost
 	totals report.Speculated
 }
@@ -59,7 +59,7 @@ type Sequence struct {
 
 	text    *speculate.Text
 	bytes   int64 // size of its index
-	trust   speculate.Trust
+	trust   speculate.AcceptanceRates
 	draft   speculate.Draft // of the step in flight; Tokens are those in its row
 	backoff backoff         // for drafts from text
 	model   modelDraft
@@ -73,7 +73,7 @@ type backoff struct {
 
 // New makes a drafter.
 func New(cfg Config) Drafter {
-	return Drafter{cfg: cfg, recent: speculate.NewRecent(cfg.Bytes), trust: speculate.NewTrust()}
+	return Drafter{cfg: cfg, recent: speculate.NewRecent(cfg.Bytes), trust: speculate.NewAcceptanceRates()}
 }
 
 // Totals returns the counts of all sequences since the start.
@@ -144,7 +144,7 @@ func (d *Drafter) fromText(q *Sequence, n, most, sequences int) (draft speculate
 		least = 0
 	}
 	if width == 0 && !d.cost.Worth(sequences, q.trust.Best(least)) {
-		q.trust.Drift(&d.trust, forgetTrust)
+		q.trust.Drift(&d.trust, ratesDecay)
 		return draft
 	}
 	if least == 0 {
@@ -187,8 +187,8 @@ func (q *Sequence) Clear() { q.draft = speculate.Draft{} }
 // Done records the outcome of a row: how many tokens of its draft matched the sampled ones.
 func (d *Drafter) Done(q *Sequence, accepted int) {
 	if n := len(q.draft.Tokens); n > 0 {
-		q.trust.Learn(&q.draft, n, accepted, learnOwn)
-		d.trust.Learn(&q.draft, n, accepted, learnAll)
+		q.trust.Observe(&q.draft, n, accepted, ownWeight)
+		d.trust.Observe(&q.draft, n, accepted, sharedWeight)
 		q.Counted.Count(n, accepted)
 		q.Verified = append(q.Verified, report.Verified{Drafted: uint8(n), Accepted: uint8(accepted)})
 		q.recordGain(accepted > 0)
@@ -205,6 +205,6 @@ func (d *Drafter) Timed(p *plan.Plan, micros float64, usual bool) {
 	if usual {
 		d.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), micros)
 	}
-	start := speculate.NewTrust()
-	d.trust.Drift(&start, forgetTrust/16)
+	start := speculate.NewAcceptanceRates()
+	d.trust.Drift(&start, ratesDecay/16)
 }

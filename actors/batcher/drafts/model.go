@@ -30,7 +30,7 @@ func (d *Drafter) request(q *Sequence, width, left, sequences int) int {
 		q.model.backoff.wait--
 		return 0
 	case !d.cost.Worth(sequences, q.trust.Model()):
-		q.trust.Drift(&d.trust, forgetTrust)
+		q.trust.Drift(&d.trust, ratesDecay)
 		return 0
 	}
 	if q.model.width == 0 {
@@ -41,7 +41,7 @@ func (d *Drafter) request(q *Sequence, width, left, sequences int) int {
 
 // better returns the draft of the model, if there is one for the position cached and it is more
 // likely to gain than the one from text.
-func (m *modelDraft) better(trust *speculate.Trust, text speculate.Draft, cached, most int) speculate.Draft {
+func (m *modelDraft) better(trust *speculate.AcceptanceRates, text speculate.Draft, cached, most int) speculate.Draft {
 	draft := m.draft
 	m.draft = speculate.Draft{}
 	if m.position != cached || len(draft.Tokens) == 0 {

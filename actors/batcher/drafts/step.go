@@ -104,7 +104,7 @@ func (s *Step) Choose() {
 	for k, n := range d.cost.Choose(probabilities, s.sequences, s.tokens) {
 		row, q := s.open[k], s.open[k].Of
 		if n == 0 {
-			q.trust.Drift(&d.trust, forgetTrust)
+			q.trust.Drift(&d.trust, ratesDecay)
 			q.recordGain(false)
 		}
 		s.takeDraft(row, min(n, s.scores/row.Scores))

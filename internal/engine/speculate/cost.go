@@ -18,7 +18,7 @@ const (
 	costDecay  = 0.98      // factor of a step's weight with each later step
 	firstGuess = 0.1       // assumed cost of a second row in a step, of a step with one row
 	guessSteps = 1         // weight of that assumption, in steps with and without a draft
-	costForget = 1.0 / 256 // how far a step without drafts moves the estimate back to the assumption
+	costDrift  = 1.0 / 256 // how far a step without drafts moves the estimate back to the assumption
 )
 
 func (c *Cost) at(sequences int) *line { return &c.lines[min(sequences, len(c.lines)-1)] }
@@ -42,7 +42,7 @@ func (c *Cost) Add(sequences, drafts int, micros float64) {
 		c.each = first
 	}
 	if _, c.each = c.line(sequences); drafts == 0 {
-		c.each += costForget * (first - c.each) // so that drafts are tried again
+		c.each += costDrift * (first - c.each) // so that drafts are tried again
 	}
 }
 

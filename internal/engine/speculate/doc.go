@@ -7,7 +7,7 @@
 //
 // A text that repeats a part of itself with changes is followed through the changes.
 //
-// [Text] indexes one sequence, [Recent] the outputs of many. [Trust] turns their matches into
+// [Text] indexes one sequence, [Recent] the outputs of many. [AcceptanceRates] turns their matches into
 // probabilities, by the success of earlier drafts. [Cost] estimates the present cost of rows, and
 // [Cost.Choose] weighs both. All are pure: no clock, no randomness.
 package speculate

@@ -201,20 +201,20 @@ func TestCost(t *testing.T) {
 
 // TestTrust: a source that is always wrong loses its rate, and one that is always right gains it.
 func TestTrust(t *testing.T) {
-	trust, d := NewTrust(), Draft{Tokens: []int32{1, 2, 3}, Share: []float32{1, 1, 1}, Matched: 3}
+	trust, d := NewAcceptanceRates(), Draft{Tokens: []int32{1, 2, 3}, Share: []float32{1, 1, 1}, Matched: 3}
 	for range 40 {
-		trust.Learn(&d, 3, 0, 1.0/8)
+		trust.Observe(&d, 3, 0, 1.0/8)
 	}
 	if p := trust.Probabilities(nil, &d); p[0] > 0.05 {
 		t.Errorf("%v after 40 wrong drafts", p)
 	}
 	for range 40 {
-		trust.Learn(&d, 3, 3, 1.0/8)
+		trust.Observe(&d, 3, 3, 1.0/8)
 	}
 	if p := trust.Probabilities(nil, &d); p[2] < 0.9 {
 		t.Errorf("%v after 40 right drafts", p)
 	}
-	fresh := NewTrust()
+	fresh := NewAcceptanceRates()
 	for range 2000 {
 		trust.Drift(&fresh, 1.0/256)
 	}
