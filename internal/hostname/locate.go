@@ -35,9 +35,9 @@ func (p Place) With(addr string) string {
 
 const (
 	// Limit is how long a name may lead nowhere: a machine may start before its resolver, or a record may be old.
-	Limit    = time.Minute
-	pause    = time.Second
-	sayEvery = 10 * time.Second
+	Limit       = time.Minute
+	pause       = time.Second
+	logInterval = 10 * time.Second
 )
 
 // Locate resolves the host of an address, host:port, if it is a name. It tries again for Limit.
@@ -97,7 +97,7 @@ func Retry(ctx context.Context, log *slog.Logger, what string, try func(context.
 		if last == nil || ctx.Err() == nil { // the end of ctx cuts the last attempt short
 			last = err
 		}
-		if ctx.Err() == nil && time.Since(said) >= sayEvery {
+		if ctx.Err() == nil && time.Since(said) >= logInterval {
 			log.Warn("waiting for a name", "what", what, "error", last, "for", Limit)
 			said = time.Now()
 		}

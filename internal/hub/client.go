@@ -28,7 +28,7 @@ const (
 	maxRedirects   = 10
 	maxPause       = 30 * time.Second
 	maxRetryAfter  = 5 * time.Minute
-	askTries       = 5 // of a question
+	requestTries   = 5 // of a question
 	downloadTries  = 8 // of a file, without progress in between
 	progressBytes  = 64 << 10
 	userAgent      = "shoal"
@@ -285,7 +285,7 @@ func (s *stallReader) stop() { s.timer.Stop() }
 // ask fetches a small answer whole. request makes a new request for each try.
 func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Request, error),
 	send func(*http.Request) (*http.Response, error)) (body []byte, err error) {
-	err = c.retry(ctx, askTries, nil, func() (bool, error) {
+	err = c.retry(ctx, requestTries, nil, func() (bool, error) {
 		req, err := request()
 		if err != nil {
 			return false, err

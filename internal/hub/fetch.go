@@ -38,26 +38,26 @@ type blob struct {
 }
 
 const (
-	connections = 8       // in all
-	window      = 4       // chunks of one file that are fetched ahead
-	chunkBytes  = 8 << 20 // of one request
-	filesAtOnce = 4       //
-	lockPoll    = 200 * time.Millisecond
-	lockPatient = 10 * time.Minute // without progress of the process that holds a lock
+	connections        = 8       // in all
+	window             = 4       // chunks of one file that are fetched ahead
+	chunkBytes         = 8 << 20 // of one request
+	filesAtOnce        = 4       //
+	lockPoll           = 200 * time.Millisecond
+	defaultLockTimeout = 10 * time.Minute // without progress of the process that holds a lock
 )
 
 // fetcher fetches blobs. Its limits are fields for tests.
 type fetcher struct {
-	c       *client
-	track   *tracker
-	slots   chan struct{} // one for each open connection
-	chunk   int64
-	patient time.Duration
-	observe func(size int64) Observer // nil: no observer
+	c           *client
+	track       *tracker
+	slots       chan struct{} // one for each open connection
+	chunk       int64
+	lockTimeout time.Duration
+	observe     func(size int64) Observer // nil: no observer
 }
 
 func newFetcher(s *Store, t *tracker) *fetcher {
-	return &fetcher{c: s.c, track: t, slots: make(chan struct{}, connections), chunk: s.chunk, patient: lockPatient, observe: s.Observe}
+	return &fetcher{c: s.c, track: t, slots: make(chan struct{}, connections), chunk: s.chunk, lockTimeout: defaultLockTimeout, observe: s.Observe}
 }
 
 // present reports whether the file is there, complete. A name is given only to checked
@@ -132,9 +132,9 @@ func (f *fetcher) hold(ctx context.Context, b *blob) (unlock func(), err error) 
 		if size != last {
 			last, moved = size, time.Now()
 			f.track.set(b.name, size)
-		} else if time.Since(moved) > f.patient {
+		} else if time.Since(moved) > f.lockTimeout {
 			return nil, fmt.Errorf("%w: the holder of %s has fetched nothing of %s for %s: end it (lsof or fuser finds it), or try again",
-				ErrBusy, b.lock, b.name, f.patient)
+				ErrBusy, b.lock, b.name, f.lockTimeout)
 		}
 		f.track.wait(b.name, "another process fetches "+b.name)
 		select {
@@ -416,7 +416,7 @@ func (r *remote) open(ctx context.Context, at, to int64, whole bool) (resp *http
 	resp, err = r.b.send(req)
 	var status *statusError
 	if errors.As(err, &status) && direct != "" && status.status/100 == 4 && status.status != http.StatusTooManyRequests {
-		r.forget(direct) // a signed address has expired: ask the hub for a new one
+		r.dropAddress(direct) // a signed address has expired: ask the hub for a new one
 		return nil, 0, &transient{err: fmt.Errorf("%w: %w", ErrUnreachable, err)}
 	} else if err != nil {
 		return nil, 0, err
@@ -472,7 +472,7 @@ func (r *remote) remember(resp *http.Response) {
 	}
 }
 
-func (r *remote) forget(direct string) {
+func (r *remote) dropAddress(direct string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.direct == direct {

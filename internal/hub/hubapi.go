@@ -128,7 +128,7 @@ func (h *hubAPI) head(ctx context.Context, r Ref, commit string, f *File) error 
 		}
 		return http.ErrUseLastResponse
 	}
-	return h.c.retry(ctx, askTries, nil, func() (bool, error) {
+	return h.c.retry(ctx, requestTries, nil, func() (bool, error) {
 		first = nil
 		req, err := http.NewRequestWithContext(ctx, http.MethodHead, h.fileURL(r.Repo, commit, f.Name), nil)
 		if err != nil {
@@ -204,8 +204,8 @@ func (h *hubAPI) explain(ctx context.Context, r Ref, file string, err error) err
 	return fmt.Errorf("%w: %w", ErrProtocol, s)
 }
 
-// askBriefly requests details for an error text, for at most five seconds. It reports whether to was decoded.
-func (h *hubAPI) askBriefly(ctx context.Context, path string, to any) bool {
+// requestDetails requests details for an error text, for at most five seconds. It reports whether to was decoded.
+func (h *hubAPI) requestDetails(ctx context.Context, path string, to any) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.endpoint+path, nil)
@@ -227,7 +227,7 @@ func (h *hubAPI) similar(ctx context.Context, r Ref) string {
 	var got []struct{ ID string }
 	var names []string
 	for _, q := range []string{r.Repo, name} {
-		if h.askBriefly(ctx, "/api/models?limit=5&search="+url.QueryEscape(q), &got) {
+		if h.requestDetails(ctx, "/api/models?limit=5&search="+url.QueryEscape(q), &got) {
 			for _, g := range got {
 				if checkRepo(g.ID) == nil && !slices.Contains(names, g.ID) {
 					names = append(names, g.ID)
@@ -245,7 +245,7 @@ func (h *hubAPI) similar(ctx context.Context, r Ref) string {
 func (h *hubAPI) revisions(ctx context.Context, r Ref) string {
 	type ref struct{ Name string }
 	var got struct{ Branches, Tags []ref }
-	if !h.askBriefly(ctx, "/api/models/"+repoPath(r.Repo)+"/refs", &got) {
+	if !h.requestDetails(ctx, "/api/models/"+repoPath(r.Repo)+"/refs", &got) {
 		return ""
 	}
 	var names []string

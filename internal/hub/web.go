@@ -40,7 +40,7 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 		return resp, explainURL(r, err)
 	}
 	f := File{Name: b.name}
-	err = s.c.retry(ctx, askTries, nil, func() (bool, error) {
+	err = s.c.retry(ctx, requestTries, nil, func() (bool, error) {
 		var resp *http.Response
 		var err error
 		for _, method := range []string{http.MethodHead, http.MethodGet} { // signed URLs refuse HEAD

@@ -86,11 +86,11 @@ func interfaceOf(ip net.IP) (*net.Interface, error) {
 	return nil, fmt.Errorf("join: no interface of this machine has the address %s", ip)
 }
 
-// A question is asked askTimes, and each time answers are taken for askWait: packets get lost.
+// A question is asked queryTries, and each time answers are taken for queryWait: packets get lost.
 const (
-	askTimes = 2
-	askWait  = 1500 * time.Millisecond
-	mostSeen = 64 // answers of one question
+	queryTries = 2
+	queryWait  = 1500 * time.Millisecond
+	mostSeen   = 64 // answers of one question
 )
 
 // ErrNoMulticast is returned where no interface can ask.
@@ -142,9 +142,9 @@ func Discover(ctx context.Context) ([]Found, error) {
 
 // ask asks on one interface, by IPv4 or IPv6.
 func ask(ctx context.Context, i *net.Interface, v6 bool) (found []Found, err error) {
-	for range askTimes {
+	for range queryTries {
 		entries := make(chan *mdns.ServiceEntry, mostSeen)
-		if err := mdns.QueryContext(ctx, &mdns.QueryParam{Service: service, Timeout: askWait, Interface: i, Entries: entries, DisableIPv4: v6,
+		if err := mdns.QueryContext(ctx, &mdns.QueryParam{Service: service, Timeout: queryWait, Interface: i, Entries: entries, DisableIPv4: v6,
 			DisableIPv6: !v6, Logger: quiet}); err != nil {
 			return found, err
 		}

@@ -13,9 +13,9 @@ import (
 const (
 	// portLimit limits the wait for the port of a replica: an ending process may still use it, or
 	// the interface may not be up yet after boot.
-	portLimit = time.Minute
-	portTry   = 200 * time.Millisecond
-	portSay   = 10 * time.Second
+	portLimit       = time.Minute
+	portTry         = 200 * time.Millisecond
+	portLogInterval = 10 * time.Second
 )
 
 // awaitPort waits until this process can listen at its address in the list of members.
@@ -29,7 +29,7 @@ func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
 		if err == nil {
 			return l.Close()
 		}
-		if time.Since(said) > portSay {
+		if time.Since(said) > portLogInterval {
 			log.Warn("waiting for the port of this process's copy of the store", "address", at, "error", err, "for", portLimit, "do", todo)
 			said = time.Now()
 		}

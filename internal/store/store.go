@@ -41,10 +41,10 @@ const (
 	// jobsOpenLimit is the deadline for reading the store at start.
 	jobsOpenLimit = 10 * time.Minute
 	// quorumWait is the deadline for reaching a store that must exist.
-	quorumWait = 60 * time.Second
-	quorumAsk  = 2 * time.Second // of the first request; each further one has longer
-	quorumMost = 16 * time.Second
-	quorumTry  = 500 * time.Millisecond
+	quorumWait         = 60 * time.Second
+	quorumFirstTimeout = 2 * time.Second // of the first request; each further one has longer
+	quorumMaxTimeout   = 16 * time.Second
+	quorumTry          = 500 * time.Millisecond
 )
 
 // Store is a process's data directory and the store in it: placement and lease, jobs, batches and
@@ -158,7 +158,7 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 // openWithin opens the register of a store and retries until ctx ends. Requests before a leader is
 // elected are lost, and a slow disk may need longer than one attempt.
 func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(error)) (*bucketRegister, error) {
-	for limit := quorumAsk; ; limit = min(2*limit, quorumMost) {
+	for limit := quorumFirstTimeout; ; limit = min(2*limit, quorumMaxTimeout) {
 		try, cancel := context.WithTimeout(ctx, limit)
 		r, err := openRegister(try, nc, replicas)
 		late := try.Err() != nil

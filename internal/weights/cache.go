@@ -27,7 +27,7 @@ type Cache struct {
 	dir     string
 	list    *proto.WeightsReply
 	lock    *os.File // the claim on dir
-	ask     Ask
+	ask     Requester
 	nearer  nearer
 	log     *slog.Logger
 	fetched atomic.Int64 // bytes received from other processes and from the hub
@@ -54,7 +54,7 @@ var ErrDamaged = errors.New("weights: data does not match its hash")
 // tokenizer, and the headers of the weights.
 //
 // hub, if not nil, is the other source of a model that a process of the cluster has from there.
-func Open(ctx context.Context, ask Ask, hub Ranges, cache string, limit int64, log *slog.Logger) (*checkpoint.Checkpoint, *Cache, error) {
+func Open(ctx context.Context, ask Requester, hub Ranges, cache string, limit int64, log *slog.Logger) (*checkpoint.Checkpoint, *Cache, error) {
 	if cache == "" {
 		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: " +
 			options.Name("weights-cache") + " DIR")

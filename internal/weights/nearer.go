@@ -34,7 +34,7 @@ func (n *nearer) fetch(ctx context.Context, large bool, bus, hub source) ([]byte
 	n.raced = n.raced || race
 	n.mu.Unlock()
 	limited := func(ctx context.Context) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(ctx, askLimit)
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		return hub(ctx)
 	}

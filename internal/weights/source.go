@@ -12,20 +12,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// Ask sends a request to a process that has the checkpoint. Each turn starts with another process,
+// Requester sends a request to a process that has the checkpoint. Each turn starts with another process,
 // for retries after damaged replies. from names the process that replied.
-type Ask func(ctx context.Context, turn int, r *proto.WeightsRequest) (reply *proto.WeightsReply, from string, err error)
+type Requester func(ctx context.Context, turn int, r *proto.WeightsRequest) (reply *proto.WeightsReply, from string, err error)
 
 const (
-	askLimit = 10 * time.Second
-	askPause = 300 * time.Millisecond
+	requestTimeout = 10 * time.Second
+	retryPause     = 300 * time.Millisecond
 	// sourceLimit is how long to wait while no source is available.
 	sourceLimit = 2 * time.Minute
 )
 
 // From returns an Ask for a model of the weight servers at the addresses that servers returns; hash "" is
 // the first model of each. It retries servers that are busy or still computing their list.
-func From(sys *rpc.System, servers func() []string, hash string) Ask {
+func From(sys *rpc.System, servers func() []string, hash string) Requester {
 	name := actorName
 	if hash != "" {
 		name = actorOf(hash)
@@ -39,7 +39,7 @@ func From(sys *rpc.System, servers func() []string, hash string) Ask {
 			for i := range all {
 				at := all[(i+turn)%len(all)]
 				reply := new(proto.WeightsReply)
-				once, end := context.WithTimeout(ctx, askLimit)
+				once, end := context.WithTimeout(ctx, requestTimeout)
 				last = sys.Call(once, sys.PID(at, name), uint32(proto.Kind_KIND_WEIGHTS), r, reply)
 				end()
 				if last == nil && !reply.Pending {
@@ -54,7 +54,7 @@ func From(sys *rpc.System, servers func() []string, hash string) Ask {
 				}
 			}
 			select {
-			case <-time.After(askPause):
+			case <-time.After(retryPause):
 			case <-ctx.Done():
 				return nil, "", fmt.Errorf("%w (last answer: %v)", context.Cause(ctx), last)
 			}
@@ -64,7 +64,7 @@ func From(sys *rpc.System, servers func() []string, hash string) Ask {
 
 // Models asks a process of the cluster for the hashes of the models that it serves. For a cluster of one
 // model it returns "", which From takes.
-func Models(ctx context.Context, ask Ask) ([]string, error) {
+func Models(ctx context.Context, ask Requester) ([]string, error) {
 	r, _, err := ask(ctx, 0, &proto.WeightsRequest{})
 	switch {
 	case err != nil:

@@ -267,7 +267,7 @@ func (c *NodeCmd) discover(e *ui.Env, log *slog.Logger, kept []join.Membership) 
 		if i := slices.IndexFunc(kept, func(m join.Membership) bool { return m.From(chosen.Pin) }); i >= 0 {
 			return kept[i], "", nil
 		}
-		t, err := askToken(e.Ctx, e, chosen)
+		t, err := promptForToken(e.Ctx, e, chosen)
 		if err != nil {
 			return m, "", err
 		}
@@ -280,8 +280,8 @@ func (c *NodeCmd) discover(e *ui.Env, log *slog.Logger, kept []join.Membership) 
 	return c.exchange(e, log, chosen.Addr, *token, kept)
 }
 
-// askToken prompts for the token at the terminal, without echo.
-func askToken(ctx context.Context, e *ui.Env, f join.Found) (t join.Token, err error) {
+// promptForToken prompts for the token at the terminal, without echo.
+func promptForToken(ctx context.Context, e *ui.Env, f join.Found) (t join.Token, err error) {
 	in, ok := e.Stdin.(*os.File)
 	if !ok || !ui.IsTerminal(in) {
 		return t, fmt.Errorf("a token is needed to join %s: give it with --token TOKEN, or SHOAL_TOKEN; `shoal token create` on the first "+

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	askLimit   = 3 * time.Second // of one request; requests during a leader election are lost
-	askPause   = 100 * time.Millisecond
-	retryLimit = 2 * time.Minute
+	requestTimeout = 3 * time.Second // of one request; requests during a leader election are lost
+	retryPause     = 100 * time.Millisecond
+	retryLimit     = 2 * time.Minute
 )
 
 type answerTimeoutKey struct{}
@@ -39,14 +39,14 @@ func retry(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout(ctx, retryLimit))
 	defer cancel()
 	for {
-		try, cancel := context.WithTimeout(ctx, askLimit)
+		try, cancel := context.WithTimeout(ctx, requestTimeout)
 		err := ask(try)
 		late := try.Err() != nil
 		cancel()
 		if err == nil || ctx.Err() != nil || !late && !leaderless(err) {
 			return err
 		}
-		t := time.NewTimer(askPause)
+		t := time.NewTimer(retryPause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
