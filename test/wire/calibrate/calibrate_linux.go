@@ -20,15 +20,15 @@ import (
 
 // Result compares the requested and the measured properties of a path.
 type Result struct {
-	From, To   string
-	AskedRTT   time.Duration // sum of the delays of both directions, with the mean of the jitter
-	RTT        time.Duration // median
-	RTT99      time.Duration
-	AskedRate  float64 // of TCP payload, in bytes per second; 0: unlimited
-	Rate       float64
-	AskedLoss  float64 // of round trips
-	Loss       float64
-	RoundTrips int
+	From, To       string
+	ConfiguredRTT  time.Duration // sum of the delays of both directions, with the mean of the jitter
+	RTT            time.Duration // median
+	RTT99          time.Duration
+	ConfiguredRate float64 // of TCP payload, in bytes per second; 0: unlimited
+	Rate           float64
+	ConfiguredLoss float64 // of round trips
+	Loss           float64
+	RoundTrips     int
 }
 
 // Options set the duration of a measurement.
@@ -64,17 +64,17 @@ func asked(top *topology.Topology, a, b int) *Result {
 	r := &Result{From: top.Hosts[a].Name, To: top.Hosts[b].Name}
 	arrive := 1.0
 	for _, l := range top.Path(a, b) {
-		r.AskedRTT += 2*l.Delay + l.Jitter // a uniform jitter has half of it as its mean, twice
+		r.ConfiguredRTT += 2*l.Delay + l.Jitter // a uniform jitter has half of it as its mean, twice
 		arrive *= (1 - l.Loss) * (1 - l.Loss)
 		if l.Rate > 0 {
 			payload := float64(l.Rate) * float64(top.MTU-ip-32) / float64(top.MTU)
-			if r.AskedRate == 0 || payload < r.AskedRate {
-				r.AskedRate = payload
+			if r.ConfiguredRate == 0 || payload < r.ConfiguredRate {
+				r.ConfiguredRate = payload
 			}
-			r.AskedRTT += 2 * time.Duration(float64(ip+8+echoBytes)/float64(l.Rate)*1e9)
+			r.ConfiguredRTT += 2 * time.Duration(float64(ip+8+echoBytes)/float64(l.Rate)*1e9)
 		}
 	}
-	r.AskedLoss = 1 - arrive
+	r.ConfiguredLoss = 1 - arrive
 	return r
 }
 
@@ -248,11 +248,11 @@ func (r *Result) transfer(ctx context.Context, top *topology.Topology, a, b int,
 // Text formats a result.
 func (r *Result) Text() string {
 	rate := "unlimited"
-	if r.AskedRate > 0 {
-		rate = fmt.Sprintf("%.0f Mbit/s", r.AskedRate*8/1e6)
+	if r.ConfiguredRate > 0 {
+		rate = fmt.Sprintf("%.0f Mbit/s", r.ConfiguredRate*8/1e6)
 	}
 	return fmt.Sprintf("%s to %s: round trip %v asked, median %v, p99 %v of %d; TCP payload %s asked, %.0f Mbit/s measured; lost %.2f %% "+
 		"asked, %.2f %% measured",
-		r.From, r.To, r.AskedRTT.Round(time.Microsecond), r.RTT.Round(time.Microsecond), r.RTT99.Round(time.Microsecond), r.RoundTrips,
-		rate, r.Rate*8/1e6, 100*r.AskedLoss, 100*r.Loss)
+		r.From, r.To, r.ConfiguredRTT.Round(time.Microsecond), r.RTT.Round(time.Microsecond), r.RTT99.Round(time.Microsecond), r.RoundTrips,
+		rate, r.Rate*8/1e6, 100*r.ConfiguredLoss, 100*r.Loss)
 }
