@@ -59,7 +59,7 @@ func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
 	k.c.steps.Go(func() {
 		ctx, cancel := context.WithTimeout(k.c.ctx, time.Duration(d.Millis)*time.Millisecond)
 		defer cancel()
-		done(k.c.askDisks(ctx, g, r))
+		done(k.c.requestDisks(ctx, g, r))
 	})
 }
 

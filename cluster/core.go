@@ -144,9 +144,9 @@ func (c *core) placed(g *coordinator.Group) {
 	c.batcher.Place(p)
 }
 
-// askDisks sends a request to all nodes of a group concurrently. It returns the number of leading
+// requestDisks sends a request to all nodes of a group concurrently. It returns the number of leading
 // blocks that all of them have.
-func (c *core) askDisks(ctx context.Context, g *coordinator.Group, r *proto.PrefixRequest) int {
+func (c *core) requestDisks(ctx context.Context, g *coordinator.Group, r *proto.PrefixRequest) int {
 	answers := make([]int, len(g.Handles))
 	var wg sync.WaitGroup
 	for i, h := range g.Handles {
@@ -173,7 +173,7 @@ func (c *core) ResetPrefixCache(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, coordinator.CallTimeout)
 	defer cancel()
 	if g := c.group(); g != nil && g.Disk {
-		c.askDisks(ctx, g, &proto.PrefixRequest{Forget: true})
+		c.requestDisks(ctx, g, &proto.PrefixRequest{Forget: true})
 	}
 }
 

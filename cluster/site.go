@@ -247,7 +247,7 @@ func (s *site) poll() {
 		}
 		if now, g := time.Now(), s.director.Serving(0); g == nil || g != of || now.Sub(asked) >= statusEvery {
 			asked, of = now, g
-			s.askAll()
+			s.requestFigures()
 		}
 		s.recordFigures(&sampled)
 	}
@@ -289,9 +289,9 @@ func (s *site) outage(ctx context.Context) (sum batcher.Outage, ok bool) {
 	return sum, true
 }
 
-// askAll requests the figures of all nodes that are up. A node that answers, but counts as lost here,
+// requestFigures requests the figures of all nodes that are up. A node that answers, but counts as lost here,
 // must get no request: it would count that as contact and not rejoin.
-func (s *site) askAll() {
+func (s *site) requestFigures() {
 	ctx, cancel := context.WithTimeout(s.ctx, statusEvery)
 	defer cancel()
 	v, err := s.director.View(ctx)

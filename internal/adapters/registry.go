@@ -215,7 +215,7 @@ func (r *Registry) Load(name, path string) (Entry, error) {
 	}
 	e, err := r.open(name, r.store.Path(id), path, time.Now())
 	if err != nil {
-		r.forget(id)
+		r.remove(id)
 		return Entry{}, err
 	}
 	e.Stored = true
@@ -243,8 +243,8 @@ func (r *Registry) Unload(name string) (Entry, error) {
 	return e, nil
 }
 
-// forget removes the copy of an adapter without a name. The caller holds mu.
-func (r *Registry) forget(id lora.ID) {
+// remove removes the copy of an adapter without a name. The caller holds mu.
+func (r *Registry) remove(id lora.ID) {
 	for _, e := range r.named {
 		if e.ID == id {
 			return

@@ -45,10 +45,10 @@ func OpenDir(path string) (*Dir, error) {
 type mark struct {
 	Last uint64 `json:"last"`
 	Jobs int    `json:"jobs"` // number of jobs in the log at that time
-	// Gone is the number of jobs that were lost without a trace. GoneAt is the time of the
+	// Lost is the number of jobs that were lost without a trace. GoneAt is the time of the
 	// discovery.
-	Gone   int   `json:"gone,omitempty"`
-	GoneAt int64 `json:"gone_at,omitempty"` // Unix milliseconds
+	Lost   int   `json:"gone,omitempty"`
+	LostAt int64 `json:"gone_at,omitempty"` // Unix milliseconds
 }
 
 // Attach compares a store with the last.json of this directory and then keeps that file current.
@@ -113,8 +113,8 @@ func (d *Dir) remember(s *Store, path string, m mark, stop <-chan struct{}) {
 // damage to journals with unknown names, because a job that was dropped just before a crash is not
 // lost.
 func (s *Store) missing(m *mark) {
-	if s.Now()-m.GoneAt > s.cfg.Keep.Milliseconds() {
-		m.Gone = 0
+	if s.Now()-m.LostAt > s.cfg.Keep.Milliseconds() {
+		m.Lost = 0
 	}
 	named := 0
 	for _, name := range s.cfg.Salvage.New {
@@ -123,9 +123,9 @@ func (s *Store) missing(m *mark) {
 		}
 	}
 	if n := m.Jobs - s.accepted() - named; n > 0 && (s.cut.Load() || len(s.cfg.Salvage.Notes) > 0) {
-		m.Gone, m.GoneAt = m.Gone+n, s.Now()
+		m.Lost, m.LostAt = m.Lost+n, s.Now()
 	}
-	s.gone.Store(int64(m.Gone))
+	s.gone.Store(int64(m.Lost))
 }
 
 // accepted returns the number of jobs, including those that have ended.

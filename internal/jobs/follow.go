@@ -78,12 +78,12 @@ func (s *Store) refresh(ctx context.Context, name string, seq uint64) {
 	}
 	j, read := s.refreshJob(ctx, name, seq)
 	if !read {
-		s.forget(j) // the journal is empty: drop the entry that was made for it
+		s.removeEntry(j) // the journal is empty: drop the entry that was made for it
 		return
 	}
 	switch p := j.snapshot().state.Phase; {
 	case p == "":
-		s.forget(j)
+		s.removeEntry(j)
 	case p.Final():
 		s.deactivate(j)
 	default:

@@ -62,7 +62,7 @@ func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job,
 		return nil, err
 	}
 	if err := s.append(ctx, j, journal.Record{Kind: KindAccept, At: at, Payload: payload}); err != nil {
-		s.forget(j)
+		s.removeEntry(j)
 		return nil, err
 	}
 	return j, nil

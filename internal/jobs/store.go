@@ -350,7 +350,7 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, e
 		}
 		return again()
 	}
-	s.forget(j)
+	s.removeEntry(j)
 	return v, false, err
 }
 
@@ -368,8 +368,8 @@ func (s *Store) checkRoom() error {
 	return nil
 }
 
-// forget removes the entry of a job that was not accepted.
-func (s *Store) forget(j *job) {
+// removeEntry removes the entry of a job that was not accepted.
+func (s *Store) removeEntry(j *job) {
 	j.journal.Lock()
 	defer j.journal.Unlock()
 	s.mu.Lock()

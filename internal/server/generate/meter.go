@@ -54,11 +54,11 @@ func (r *Run) Count() {
 		m.outputTokens.Observe(float64(c.tokens))
 		m.e2e.Observe(time.Since(r.Began).Seconds())
 	}
-	r.forget()
+	r.resetTally()
 }
 
-// forget resets the tally, except for the list of counted prompts.
-func (r *Run) forget() { r.tally = tally{seen: r.tally.seen} }
+// resetTally resets the tally, except for the list of counted prompts.
+func (r *Run) resetTally() { r.tally = tally{seen: r.tally.seen} }
 
 // unfinished counts the choices that did not end, by reason: abort or error.
 func (r *Run) unfinished(reason string) {

@@ -171,7 +171,7 @@ func (r *Replay) Accept(choice int, e engine.Event) (TaskDelta, error) {
 // the engine.
 func (r *Replay) Begin() {
 	r.run.Began = time.Now()
-	r.run.forget()
+	r.run.resetTally()
 }
 
 // Timer returns the timer of the events of a choice in this attempt.
