@@ -88,7 +88,7 @@ type Lease struct {
 	claim          Claim         // that record
 	unchangedSince time.Duration // when the record was first read with this revision
 	unchangedKnown bool          // unchangedSince is valid
-	gone           uint64        // incarnation of a holder that is known to be dead or unreachable
+	lost           uint64        // incarnation of a holder that is known to be dead or unreachable
 
 	busy          bool          // a read or write is in flight
 	writingSince  time.Duration // of the oldest write that is not done; -1: none
@@ -139,7 +139,7 @@ func (l *Lease) Unwritten() bool {
 func (l *Lease) Moved(revision uint64) { l.revision, l.cfg.Exclusive = revision, false }
 
 // HolderLost reports that a holder's process is known to be dead or unreachable.
-func (l *Lease) HolderLost(incarnation uint64) { l.gone = incarnation }
+func (l *Lease) HolderLost(incarnation uint64) { l.lost = incarnation }
 
 // Record requests the write of a placement. It replaces an earlier one that was not written yet.
 func (l *Lease) Record(p Placement, incarnations []uint64) []LeaseEffect {
@@ -292,7 +292,7 @@ func (l *Lease) free() bool {
 	switch {
 	case l.cfg.Exclusive, l.cfg.Successor && l.claim.Holder == l.cfg.Holder:
 		return true
-	case l.gone == l.claim.Incarnation && still >= l.cfg.Hint:
+	case l.lost == l.claim.Incarnation && still >= l.cfg.Hint:
 		return true
 	}
 	return still >= l.cfg.TTL

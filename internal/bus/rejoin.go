@@ -65,7 +65,7 @@ func (b *Bus) StayJoined(ctx context.Context, seeds []string, contact *Contact) 
 	defer t.Stop()
 	began, lost := time.Now(), false
 	var warnings BuildWarnings
-	told := time.Duration(0) // time after the start of the last error about a node that is not called
+	reported := time.Duration(0) // time after the start of the last error about a node that is not called
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,8 +76,8 @@ func (b *Bus) StayJoined(ctx context.Context, seeds []string, contact *Contact) 
 			if err := b.CheckBuild(ctx); err != nil {
 				return err
 			}
-			if age := time.Since(began); age > told+callTimeout {
-				told = age + complainEvery - callTimeout
+			if age := time.Since(began); age > reported+callTimeout {
+				reported = age + complainEvery - callTimeout
 				b.explainNoCall(ctx)
 			}
 		}

@@ -87,7 +87,7 @@ func Retry(ctx context.Context, log *slog.Logger, what string, try func(context.
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
-	began, said := time.Now(), time.Time{}
+	began, loggedAt := time.Now(), time.Time{}
 	var last error
 	for {
 		err := try(ctx)
@@ -97,9 +97,9 @@ func Retry(ctx context.Context, log *slog.Logger, what string, try func(context.
 		if last == nil || ctx.Err() == nil { // the end of ctx cuts the last attempt short
 			last = err
 		}
-		if ctx.Err() == nil && time.Since(said) >= logInterval {
+		if ctx.Err() == nil && time.Since(loggedAt) >= logInterval {
 			log.Warn("waiting for a name", "what", what, "error", last, "for", Limit)
-			said = time.Now()
+			loggedAt = time.Now()
 		}
 		select {
 		case <-ctx.Done():

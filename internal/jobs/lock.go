@@ -21,10 +21,10 @@ type lock struct{ f *os.File }
 func takeLock(dir string) (*lock, error) {
 	f, err := flock.Open(filepath.Join(dir, "lock"), flock.Own)
 	if errors.Is(err, flock.ErrHeld) {
-		who, _ := io.ReadAll(io.LimitReader(f, 64))
+		owner, _ := io.ReadAll(io.LimitReader(f, 64))
 		f.Close()
 		return nil, fmt.Errorf("%w: %s is used by a running coordinator (process %s); stop it or choose another "+options.Name("data-dir"),
-			ErrLocked, dir, strings.TrimSpace(string(who)))
+			ErrLocked, dir, strings.TrimSpace(string(owner)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("jobs: data directory %s: %w", dir, err)

@@ -104,15 +104,15 @@ func (s *Election) Close() {
 func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 	s.mu.Lock()
 	effects := step(s.lease)
-	var tell []func()
+	var notify []func()
 	for _, e := range effects {
 		switch e := e.(type) {
 		case topology.ReadClaim, topology.WriteClaim:
 			s.requested = append(s.requested, e)
 		case topology.Elected:
-			tell = append(tell, func() { s.callbacks.Elected(e.Claim) })
+			notify = append(notify, func() { s.callbacks.Elected(e.Claim) })
 		case topology.Recorded:
-			tell = append(tell, func() {
+			notify = append(notify, func() {
 				if e.Unwritten {
 					s.log.Warn("the placement was not recorded because the store accepts no writes; a successor will rely on the reports of nodes",
 						"epoch", e.Epoch)
@@ -120,11 +120,11 @@ func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 				s.callbacks.Recorded(e.Epoch)
 			})
 		case topology.Deposed:
-			tell = append(tell, func() { s.callbacks.Deposed(e.By) })
+			notify = append(notify, func() { s.callbacks.Deposed(e.By) })
 		}
 	}
 	s.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range notify {
 		f()
 	}
 }

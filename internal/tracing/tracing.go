@@ -138,8 +138,8 @@ func (r *Request) Begins(id string) {
 	r.tracer.sequences[id] = r.span.SpanContext()
 }
 
-// Forget ends a sequence that has no timings.
-func (r *Request) Forget(id string) {
+// Discard ends a sequence that has no timings.
+func (r *Request) Discard(id string) {
 	if r == nil {
 		return
 	}
@@ -169,7 +169,7 @@ func (r *Request) Sequence(s Sequence) {
 	if r == nil {
 		return
 	}
-	r.Forget(s.ID)
+	r.Discard(s.ID)
 	name := attribute.String("shoal.sequence", s.ID)
 	at := s.Began
 	phase := func(what string, took time.Duration, more ...attribute.KeyValue) {

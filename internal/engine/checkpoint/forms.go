@@ -116,18 +116,18 @@ func withQuantFile(dir string, config []byte) ([]byte, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	var said struct {
+	var parsed struct {
 		Quantization map[string]json.RawMessage `json:"quantization"`
 	}
 	var all map[string]json.RawMessage
 	if json.Unmarshal(config, &all) != nil || all == nil || all["quantization_config"] != nil {
 		return config, nil //nolint:nilerr // ParseConfig reports invalid JSON
 	}
-	if err := json.Unmarshal(text, &said); err != nil || said.Quantization == nil {
+	if err := json.Unmarshal(text, &parsed); err != nil || parsed.Quantization == nil {
 		return nil, &model.Error{File: filepath.Join(dir, hubQuantFile), Kind: model.ErrFormat, Detail: "has no object \"quantization\""}
 	}
-	said.Quantization["quant_method"] = json.RawMessage(`"modelopt"`)
-	if all["quantization_config"], err = json.Marshal(said.Quantization); err != nil {
+	parsed.Quantization["quant_method"] = json.RawMessage(`"modelopt"`)
+	if all["quantization_config"], err = json.Marshal(parsed.Quantization); err != nil {
 		return nil, &model.Error{File: filepath.Join(dir, hubQuantFile), Kind: model.ErrFormat, Detail: err.Error()}
 	}
 	return json.Marshal(all)

@@ -38,13 +38,13 @@ func ReadConfig(path string) (c model.Config, stored string, err error) {
 	if c, err = model.ParseConfig(path, text, generation); err != nil {
 		return c, "", err
 	}
-	var said struct {
+	var parsed struct {
 		Quantization struct {
 			Method string `json:"quant_method"`
 		} `json:"quantization_config"`
 	}
-	if stored = c.DType.String(); modelfile.Unmarshal(text, &said) == nil && said.Quantization.Method != "" {
-		stored = said.Quantization.Method
+	if stored = c.DType.String(); modelfile.Unmarshal(text, &parsed) == nil && parsed.Quantization.Method != "" {
+		stored = parsed.Quantization.Method
 	}
 	return c, stored, nil
 }

@@ -66,8 +66,8 @@ type folded struct {
 }
 
 var (
-	_ jobs.PeerStore  = (*Store)(nil)
-	_ sessions.Keeper = (*Store)(nil)
+	_ jobs.PeerStore    = (*Store)(nil)
+	_ sessions.Recorder = (*Store)(nil)
 )
 
 // New returns an empty store.

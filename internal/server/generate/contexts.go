@@ -283,7 +283,7 @@ func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Erro
 		err = s.keepContext(ctx, x)
 	}
 	if err == nil && s.Contexts.Shown(x).Durable && s.Contexts.Get(x.Tenant, x.Name) != x { // given up meanwhile
-		err = errors.Join(s.ForgetContext(ctx, x), apierr.ErrNotReady{Reason: "the context was given up"})
+		err = errors.Join(s.RemoveContext(ctx, x), apierr.ErrNotReady{Reason: "the context was given up"})
 	}
 	if err != nil {
 		s.Contexts.Drop(x)

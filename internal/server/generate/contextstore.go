@@ -92,8 +92,8 @@ func (s *Service) keepContext(ctx context.Context, x *FixedContext) error {
 	return err
 }
 
-// ForgetContext takes a context out of the store.
-func (s *Service) ForgetContext(ctx context.Context, x *FixedContext) error {
+// RemoveContext takes a context out of the store.
+func (s *Service) RemoveContext(ctx context.Context, x *FixedContext) error {
 	if !s.Contexts.Shown(x).Durable {
 		return nil
 	}

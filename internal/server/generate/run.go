@@ -95,7 +95,7 @@ func (s *Service) start(ctx context.Context, r *http.Request, g *Request) (*Run,
 			run.span.Begins(req.ID)
 			events, err := s.submit(cctx, req, index > 0)
 			if err != nil {
-				run.span.Forget(req.ID)
+				run.span.Discard(req.ID)
 				run.close()
 				return nil, err
 			}
@@ -185,8 +185,8 @@ func (s *Service) newChoice(g *Request, index int) *Choice {
 func (r *Run) read(ctx context.Context, index, promptTokens int, events <-chan engine.Event) {
 	defer r.readers.Done()
 	timer := r.timer(false)
-	told := tracing.Sequence{ID: r.sequenceID(index), Began: r.Began, Prompt: promptTokens}
-	defer r.span.Forget(told.ID)
+	sequence := tracing.Sequence{ID: r.sequenceID(index), Began: r.Began, Prompt: promptTokens}
+	defer r.span.Discard(sequence.ID)
 	limit := max(r.MaxTokens, 1) + 2 // tokens, one event more at each end
 	for n := 0; ; n++ {
 		select {
@@ -196,7 +196,7 @@ func (r *Run) read(ctx context.Context, index, promptTokens int, events <-chan e
 				return
 			}
 			timer.Event(&ev)
-			r.trace(&told, ev)
+			r.trace(&sequence, ev)
 			r.queue.enqueue(arrival{choice: index, event: ev})
 		case <-ctx.Done():
 			return

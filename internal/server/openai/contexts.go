@@ -102,7 +102,7 @@ func (s *API) handleContext(w http.ResponseWriter, r *http.Request) {
 	case x == nil:
 		s.HTTP.Fail(w, generate.ContextNotFound("", name), false)
 	case r.Method == http.MethodDelete:
-		if err := s.ForgetContext(r.Context(), x); err != nil {
+		if err := s.RemoveContext(r.Context(), x); err != nil {
 			s.HTTP.Fail(w, apierr.Of(err), false)
 			return
 		}

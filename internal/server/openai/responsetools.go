@@ -63,10 +63,10 @@ func (q *responseRequest) parseTools(f *jsonbody.Object) {
 		if jsonbody.Unmarshal(v, &how) != nil {
 			how, name, e = allowedTools(t, v)
 			if f.Fail(e); e == nil && how == "" { // a choice among allowed tools without a mode is auto
-				var said map[string]json.RawMessage
-				_ = jsonbody.Unmarshal(v, &said) // allowedTools read it
-				said["mode"] = json.RawMessage(`"auto"`)
-				q.echo.ToolChoice = jsonbody.MustJSON(said)
+				var choice map[string]json.RawMessage
+				_ = jsonbody.Unmarshal(v, &choice) // allowedTools read it
+				choice["mode"] = json.RawMessage(`"auto"`)
+				q.echo.ToolChoice = jsonbody.MustJSON(choice)
 			}
 		}
 	}

@@ -24,9 +24,9 @@ var (
 	ErrDamaged = errors.New("sessions: the session is damaged")
 )
 
-// Keeper makes turns durable. It calls Replace when a session has changed. All methods may be called
+// Recorder makes turns durable. It calls Replace when a session has changed. All methods may be called
 // concurrently.
-type Keeper interface {
+type Recorder interface {
 	// Record stores a turn as number turns+1 of a session. Without an error it is on disk. After an error it
 	// may or may not be there, until Settle returns nil.
 	Record(ctx context.Context, id string, turns int, payload []byte) error
@@ -39,8 +39,8 @@ type Keeper interface {
 
 // Book has all sessions of a server. All methods may be called concurrently.
 type Book struct {
-	keeper Keeper // nil: sessions end with the process
-	now    func() time.Time
+	recorder Recorder // nil: sessions end with the process
+	now      func() time.Time
 
 	mu    sync.Mutex
 	all   map[string]*entry
@@ -57,18 +57,18 @@ type entry struct {
 }
 
 // NewBook returns an empty book. keeper may be nil. A nil now is the system clock.
-func NewBook(keeper Keeper, now func() time.Time) *Book {
+func NewBook(recorder Recorder, now func() time.Time) *Book {
 	if now == nil {
 		now = time.Now
 	}
-	return &Book{keeper: keeper, now: now, all: map[string]*entry{}}
+	return &Book{recorder: recorder, now: now, all: map[string]*entry{}}
 }
 
 // millis returns the time. Times to live continue while no process runs, so it is the clock of the machine.
 func (b *Book) millis() int64 { return b.now().UnixMilli() }
 
 // Durable reports whether the sessions outlive the process.
-func (b *Book) Durable() bool { return b.keeper != nil }
+func (b *Book) Durable() bool { return b.recorder != nil }
 
 // ID names a session among those of all API keys.
 func ID(tenant, name string) string {
@@ -182,7 +182,7 @@ func (b *Book) settle(ctx context.Context, id string) error {
 	}
 	doubts := e.doubts
 	b.mu.Unlock()
-	if err := b.keeper.Settle(ctx, id); err != nil {
+	if err := b.recorder.Settle(ctx, id); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -249,7 +249,7 @@ func (b *Book) fits(e *entry, own, more int64) bool {
 
 // clear deletes a session whose time is over. Without a keeper, nobody else calls Sweep.
 func (b *Book) clear(ctx context.Context, id string) error {
-	if b.keeper == nil {
+	if b.recorder == nil {
 		return b.Sweep(ctx)
 	}
 	b.mu.Lock()
@@ -285,7 +285,7 @@ func (b *Book) Commit(ctx context.Context, id string, turns int, t Turn) error {
 	if err != nil {
 		return err
 	}
-	if b.keeper == nil {
+	if b.recorder == nil {
 		b.mu.Lock()
 		s := b.all[id].state
 		b.mu.Unlock()
@@ -296,7 +296,7 @@ func (b *Book) Commit(ctx context.Context, id string, turns int, t Turn) error {
 		return err
 	}
 	b.doubt(id, true)
-	if err := b.keeper.Record(ctx, id, turns, payload); err != nil {
+	if err := b.recorder.Record(ctx, id, turns, payload); err != nil {
 		return err
 	}
 	b.doubt(id, false)
@@ -380,12 +380,12 @@ func (b *Book) Delete(ctx context.Context, tenant, name string) error {
 
 // drop removes a session that is marked as busy.
 func (b *Book) drop(ctx context.Context, id string, e *entry) (err error) {
-	if b.keeper != nil {
+	if b.recorder != nil {
 		b.doubt(id, true)
 		b.mu.Lock()
 		turns := e.state.Turns
 		b.mu.Unlock()
-		err = b.keeper.End(ctx, id, turns)
+		err = b.recorder.End(ctx, id, turns)
 		if err == nil || errors.Is(err, ErrMoved) {
 			b.doubt(id, false)
 		}

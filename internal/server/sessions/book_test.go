@@ -69,7 +69,7 @@ func TestBook(t *testing.T) {
 			b := NewBook(nil, func() time.Time { return now })
 			if durable {
 				d = &disk{stored: map[string][][]byte{}, state: map[string]State{}, book: b}
-				b.keeper = d
+				b.recorder = d
 			}
 			ctx, id := t.Context(), ID("ann", "chat")
 			look := func(turns int) {
