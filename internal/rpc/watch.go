@@ -26,7 +26,7 @@ type PeerDown struct {
 // cannot be reached within three times ConnectTimeout. peer is identified by Address and
 // Incarnation (0: the first process that answers there). The kernel closes the connection
 // of a dead process within about a millisecond. Keepalive detects a dead machine or
-// a frozen process after 13 s, unless PeerGone reports it earlier.
+// a frozen process after 13 s, unless PeerLost reports it earlier.
 //
 // Before it reports, the watch pings the address over a new connection. If the same
 // incarnation answers, the alarm was false and the watch continues. stop ends the
