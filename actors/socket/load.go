@@ -61,7 +61,8 @@ func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) machine.Limits {
 	c := &cfg.Checkpoint.Config
 	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.IDs(), Positions: cmp.Or(int(r.Context), c.MaxPositions),
 		Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Begins: c.CacheBegins(), Later: c.SwiftKV.Layers,
-		Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal, Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0, Layered: shard.Layered(c)}
+		Parse: cfg.ParsePolicy, Across: c.SharesCaches(), Whole: c.NonCausal, Headless: c.Headless, Recurrent: c.RecurrentLayers() > 0,
+		Layered: shard.Layered(c)}
 	if kv, err := tensor.ParseDType(r.KvType); err == nil { // build reports the error
 		l.Layout = c.CacheLayout(kv)
 	}

@@ -57,7 +57,8 @@ type fetcher struct {
 }
 
 func newFetcher(s *Store, t *tracker) *fetcher {
-	return &fetcher{c: s.c, track: t, slots: make(chan struct{}, connections), chunk: s.chunk, lockTimeout: defaultLockTimeout, observe: s.Observe}
+	return &fetcher{c: s.c, track: t, slots: make(chan struct{}, connections), chunk: s.chunk, lockTimeout: defaultLockTimeout,
+		observe: s.Observe}
 }
 
 // present reports whether the file is there, complete. A name is given only to checked

@@ -27,7 +27,7 @@ type Cache struct {
 	dir     string
 	list    *proto.WeightsReply
 	lock    *os.File // the claim on dir
-	ask     Requester
+	request Requester
 	nearer  nearer
 	log     *slog.Logger
 	fetched atomic.Int64 // bytes received from other processes and from the hub
@@ -54,12 +54,14 @@ var ErrDamaged = errors.New("weights: data does not match its hash")
 // tokenizer, and the headers of the weights.
 //
 // hub, if not nil, is the other source of a model that a process of the cluster has from there.
-func Open(ctx context.Context, ask Requester, hub Ranges, cache string, limit int64, log *slog.Logger) (*checkpoint.Checkpoint, *Cache, error) {
+func Open(
+	ctx context.Context, request Requester, hub Ranges, cache string, limit int64, log *slog.Logger,
+) (*checkpoint.Checkpoint, *Cache, error) {
 	if cache == "" {
 		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: " +
 			options.Name("weights-cache") + " DIR")
 	}
-	m := &Cache{log: log, ask: ask, flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{}}
+	m := &Cache{log: log, request: request, flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{}}
 	folder := filepath.Join(cache, "bus")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("weights: %w", err)
@@ -204,7 +206,7 @@ func (m *Cache) fetchHashesFrom(ctx context.Context, turn int, f *cachedFile, wa
 	var all []byte
 	from := ""
 	for len(all) < want {
-		r, at, err := m.ask(ctx, turn, &proto.WeightsRequest{List: m.list.List, File: f.Name, HashesFrom: uint32(len(all) / sha256.Size)})
+		r, at, err := m.request(ctx, turn, &proto.WeightsRequest{List: m.list.List, File: f.Name, HashesFrom: uint32(len(all) / sha256.Size)})
 		if err != nil {
 			return err
 		}
@@ -238,7 +240,7 @@ func (m *Cache) turns(f func(turn int) error) (err error) {
 // try sends a request until use accepts the reply.
 func (m *Cache) try(ctx context.Context, q *proto.WeightsRequest, use func(*proto.WeightsReply) error) error {
 	return m.turns(func(turn int) error {
-		r, from, err := m.ask(ctx, turn, q)
+		r, from, err := m.request(ctx, turn, q)
 		if err != nil {
 			return err
 		}

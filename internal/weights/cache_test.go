@@ -49,7 +49,7 @@ func shelf(t *testing.T, dir, adapter string) (*server,
 		}
 		m := &Cache{list: list, dir: filepath.Join(cache, list.List), log: slog.New(slog.DiscardHandler),
 			flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{},
-			ask: func(_ context.Context, _ int, r *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
+			request: func(_ context.Context, _ int, r *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
 				reply, err := ask(r)
 				return reply, "somebody", err
 			}}

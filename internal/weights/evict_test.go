@@ -86,7 +86,7 @@ func TestCacheFetchesFromOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	sources := []string{"bad", "good"}
-	m.ask = func(_ context.Context, turn int, q *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
+	m.request = func(_ context.Context, turn int, q *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
 		from := sources[turn%len(sources)]
 		r, err := l.answer(q)
 		if err != nil || from == "good" {

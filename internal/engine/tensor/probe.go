@@ -18,6 +18,7 @@ type Probe struct {
 
 // probePiece is the size of the piece that a thread claims at once, about as much as in a product.
 const probePiece = 256 << 10
+const maxPieces = 1 << 16 // that are measured: of more work, about a second
 
 // NewProbe maps a buffer of bytes to read from. Choose several times the last-level cache. Close
 // frees it.
@@ -46,11 +47,9 @@ func (p *Probe) Close() error {
 
 // Read measures the time to read bytes (at least one piece) on all threads together.
 func (p *Probe) Read(bytes float64) time.Duration {
-	pieces := len(p.buf) / probePiece
-	n := max(1, int(bytes/probePiece))
-	from := p.at
-	p.at = (p.at + n) % pieces
-	d := p.timed(n, func(i int) { kernel.Active.Peak.Read(&p.buf[(from+i)%pieces*probePiece], probePiece) })
+	held, n, from := len(p.buf)/probePiece, int(min(max(1, bytes/probePiece), maxPieces)), p.at
+	p.at = (p.at + n) % held
+	d := p.timed(n, func(i int) { kernel.Active.Peak.Read(&p.buf[(from+i)%held*probePiece], probePiece) })
 	return scale(d, bytes/float64(n*probePiece))
 }
 
@@ -66,7 +65,7 @@ func (p *Probe) VNNI(ops float64) time.Duration {
 
 func (p *Probe) compute(ops float64, perLane int, f func(int)) time.Duration {
 	piece := float64(perLane * kernel.PeakChains * kernel.PeakRounds)
-	n := max(1, int(ops/piece))
+	n := int(min(max(1, ops/piece), maxPieces))
 	return scale(p.timed(n, func(int) { f(kernel.PeakRounds) }), ops/(float64(n)*piece))
 }
 
