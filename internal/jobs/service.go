@@ -69,13 +69,13 @@ func Start(s *Store, e engine.Engine, a *api.Server, cfg Config) *Service {
 	}()
 	go v.dispatch()
 	go v.sweep()
-	a.KeepResponses(v)
+	a.SetResponseStore(v)
 	return v
 }
 
 // Stop interrupts the running attempts, records that, and waits for them. The store stays open.
 func (v *Service) Stop() {
-	v.api.KeepResponses(nil)
+	v.api.SetResponseStore(nil)
 	v.cancel()
 	v.wg.Wait()
 }

@@ -413,8 +413,8 @@ func (s *Store) CloseJobs() {
 	s.service, s.lines, s.store, s.shared, s.stopFollowing = nil, nil, nil, nil, nil
 	s.mu.Unlock()
 	if service != nil {
-		s.front.API.KeepContexts(nil)
-		s.front.API.KeepSessions(nil)
+		s.front.API.SetContextStore(nil)
+		s.front.API.SetSessionBook(nil)
 		lines.Stop()
 		service.Stop()
 	}
@@ -462,8 +462,8 @@ func (s *Store) startJobs() {
 	f := &s.front
 	s.service = jobs.Start(s.store, f.Engine, f.API, jobs.Config{Parallel: f.Parallel, Durability: s.Durability, Logger: s.log})
 	s.lines = batches.Start(s.batches, s.service, kept, f.API, batches.Config{Durability: s.Durability})
-	f.API.KeepContexts(files.Contexts{Store: kept})
-	f.API.KeepSessions(s.turns.Book(), s.turns.Ended()...)
+	f.API.SetContextStore(files.Contexts{Store: kept})
+	f.API.SetSessionBook(s.turns.Book(), s.turns.Ended()...)
 	served := files.Serve(kept, f.API, s.log, s.batches.Uses)
 	f.Mount.Serve(0, s.service.Routes(), s.lines.Routes(), served.Routes())
 }

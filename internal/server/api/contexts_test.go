@@ -194,7 +194,7 @@ func TestContextsOutliveAServer(t *testing.T) {
 	}
 	keys := func(c *Config) { c.Keys = []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}} }
 	first, url := serveServer(t, holds(true), keys)
-	first.KeepContexts(store)
+	first.SetContextStore(store)
 	if r := ask(t, "POST", url+"/v1/contexts", "a", `{"name": "book", "prompt": "once upon", "kv_policy": "squeezed:sparsity=0.8", "automatic": true}`); r.status != 200 || at(t, r.body, "durable") != true {
 		t.Fatal(r.raw)
 	}
@@ -210,7 +210,7 @@ func TestContextsOutliveAServer(t *testing.T) {
 
 	e := holds(false) // which gives it up at once
 	second, url := serveServer(t, e, keys)
-	second.KeepContexts(store)
+	second.SetContextStore(store)
 	servertest.Eventually(t, "a context that was given up is read again", func() bool {
 		e.Mu.Lock()
 		defer e.Mu.Unlock()
@@ -230,5 +230,5 @@ func TestContextsOutliveAServer(t *testing.T) {
 	if r := ask(t, "DELETE", url+"/v1/contexts/book", "a", ""); r.status != 200 || len(store.kept) != 1 {
 		t.Error(r.raw, store.kept)
 	}
-	second.KeepContexts(nil)
+	second.SetContextStore(nil)
 }

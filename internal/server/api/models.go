@@ -174,25 +174,25 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o ge
 	return s.taskMember(endpoint, body, o.Fingerprint).openai.NewTask(ctx, endpoint, body, o)
 }
 
-// KeepContexts sets the store of contexts and reads its contexts; nil removes the store.
-func (s *Server) KeepContexts(store generate.ContextStore) {
+// SetContextStore sets the store of contexts and reads its contexts; nil removes the store.
+func (s *Server) SetContextStore(store generate.ContextStore) {
 	for _, m := range s.members {
-		m.service.KeepContexts(store)
+		m.service.SetContextStore(store)
 	}
 }
 
-// KeepSessions sets the sessions of the server; nil: their store is away. Caches of ended sessions are freed first.
-func (s *Server) KeepSessions(b *sessions.Book, ended ...sessions.Ended) {
+// SetSessionBook sets the sessions of the server; nil: their store is away. Caches of ended sessions are freed first.
+func (s *Server) SetSessionBook(b *sessions.Book, ended ...sessions.Ended) {
 	for _, e := range ended {
 		s.members[0].service.EndSession(e.Tenant, e.Name)
 	}
-	s.members[0].service.KeepSessions(b)
+	s.members[0].service.SetSessionBook(b)
 }
 
-// KeepResponses sets the store of responses; nil removes it.
-func (s *Server) KeepResponses(store openai.ResponseStore) {
+// SetResponseStore sets the store of responses; nil removes it.
+func (s *Server) SetResponseStore(store openai.ResponseStore) {
 	for _, m := range s.members {
-		m.openai.KeepResponses(store)
+		m.openai.SetResponseStore(store)
 	}
 }
 

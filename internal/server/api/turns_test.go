@@ -168,7 +168,7 @@ func TestSessionIsBusy(t *testing.T) {
 func TestSessionsWithoutTheirStore(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	s, url := serveServer(t, e)
-	s.KeepSessions(nil)
+	s.SetSessionBook(nil)
 	for _, a := range []answer{post(t, url+"/v1/completions", M{"prompt": "x", "session": "s"}),
 		get(t, url+"/v1/sessions"), get(t, url+"/v1/sessions/s")} {
 		if a.status != 503 || !strings.Contains(a.raw, "jobs_unavailable") {

@@ -31,8 +31,8 @@ type KeptContext struct {
 	IDs         []int32 `json:"ids"`
 }
 
-// KeepContexts stores contexts from now on, and reads those of the store; nil stops that.
-func (s *Service) KeepContexts(store ContextStore) {
+// SetContextStore stores contexts from now on, and reads those of the store; nil stops that.
+func (s *Service) SetContextStore(store ContextStore) {
 	if store == nil {
 		s.contextStore.Store(nil)
 		return

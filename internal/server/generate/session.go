@@ -29,8 +29,8 @@ import (
 // sessionBook is shared by all models of a server. It holds nil while the store of sessions is away.
 type sessionBook struct{ atomic.Pointer[sessions.Book] }
 
-// KeepSessions sets the sessions of the server; nil: their store is away.
-func (s *Service) KeepSessions(b *sessions.Book) { s.book.Store(b) }
+// SetSessionBook sets the sessions of the server; nil: their store is away.
+func (s *Service) SetSessionBook(b *sessions.Book) { s.book.Store(b) }
 
 // Sessions returns the sessions of the server.
 func (s *Service) Sessions() (*sessions.Book, *apierr.Error) {

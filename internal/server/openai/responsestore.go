@@ -30,8 +30,8 @@ type ResponseStore interface {
 	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)
 }
 
-// KeepResponses stores responses from now on; nil stops that.
-func (s *API) KeepResponses(store ResponseStore) {
+// SetResponseStore stores responses from now on; nil stops that.
+func (s *API) SetResponseStore(store ResponseStore) {
 	if store == nil {
 		s.responses.Store(nil)
 		return
