@@ -20,8 +20,8 @@ import (
 // Stored responses are jobs with the response's id. A background response runs as a job. A
 // foreground one is written as a finished job.
 
-// KeepResponse stores a completed response.
-func (v *Service) KeepResponse(ctx context.Context, k generate.KeptResponse, seed uint64) error {
+// StoreResponse stores a completed response.
+func (v *Service) StoreResponse(ctx context.Context, k generate.StoredResponse, seed uint64) error {
 	if len(k.Body) > v.cfg.MaxBody {
 		return fmt.Errorf("jobs: the request has %d bytes, a job may have %d", len(k.Body), v.cfg.MaxBody)
 	}
@@ -69,7 +69,7 @@ func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job,
 }
 
 // BeginResponse implements openai.ResponseStore.
-func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k generate.KeptResponse, existed bool, err error) {
+func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k generate.StoredResponse, existed bool, err error) {
 	if len(body) > v.cfg.MaxBody {
 		return k, false, apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large",
 			Message: fmt.Sprintf("The limit of a background response is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
@@ -88,12 +88,12 @@ func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k gene
 	case existed:
 		k, err = v.kept(r.Context(), j)
 	default:
-		k = generate.KeptResponse{ID: id, Created: j.state.Accepted / 1000, Body: body, Status: "queued"}
+		k = generate.StoredResponse{ID: id, Created: j.state.Accepted / 1000, Body: body, Status: "queued"}
 	}
 	return k, existed, err
 }
 
-func (v *Service) KeptResponse(ctx context.Context, id string) (k generate.KeptResponse, ok bool, err error) {
+func (v *Service) StoredResponse(ctx context.Context, id string) (k generate.StoredResponse, ok bool, err error) {
 	j, err := v.response(ctx, id)
 	if j == nil {
 		return k, false, err
@@ -110,12 +110,12 @@ func (v *Service) response(ctx context.Context, id string) (*job, error) {
 	return j, nil
 }
 
-func (v *Service) kept(ctx context.Context, now snapshot) (k generate.KeptResponse, err error) {
+func (v *Service) kept(ctx context.Context, now snapshot) (k generate.StoredResponse, err error) {
 	spec, err := v.store.spec(ctx, now.id)
 	if err != nil {
 		return k, routes.Unreadable("The response", err)
 	}
-	k = generate.KeptResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body,
+	k = generate.StoredResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body,
 		Code: now.state.Code, Message: now.state.Message,
 		Status: map[Phase]string{Queued: "queued", Running: "in_progress", Completed: "completed", Dead: "failed",
 			Cancelled: "cancelled"}[now.state.Phase]}
@@ -131,7 +131,7 @@ func (v *Service) kept(ctx context.Context, now snapshot) (k generate.KeptRespon
 // GET /v1/responses/{id}/input_items.
 func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
 	id, rest := routes.PathID(r, "/v1/responses/")
-	k, ok, err := v.KeptResponse(r.Context(), id)
+	k, ok, err := v.StoredResponse(r.Context(), id)
 	q := r.URL.Query()
 	switch {
 	case rest != "" && rest != "input_items":
@@ -175,7 +175,7 @@ func noResponse(id string) error {
 		Message: fmt.Sprintf("Response with id '%.80s' not found; responses are kept for a limited time.", id)}
 }
 
-func (v *Service) showResponse(w http.ResponseWriter, k generate.KeptResponse) {
+func (v *Service) showResponse(w http.ResponseWriter, k generate.StoredResponse) {
 	out, err := v.api.ShowResponse(k)
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -184,7 +184,7 @@ func (v *Service) showResponse(w http.ResponseWriter, k generate.KeptResponse) {
 	v.api.WriteJSON(w, http.StatusOK, out)
 }
 
-func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k generate.KeptResponse) {
+func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k generate.StoredResponse) {
 	items, err := v.api.ResponseInput(k)
 	limit, e := routes.Limit(r, 20, 100)
 	if err == nil {
@@ -224,7 +224,7 @@ func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		err = problemOf(v.stopJob(ctx, j))
 	}
-	var k generate.KeptResponse
+	var k generate.StoredResponse
 	if err == nil {
 		k, err = v.kept(r.Context(), j.snapshot())
 	}

@@ -197,15 +197,15 @@ func (s *Server) SetResponseStore(store openai.ResponseStore) {
 }
 
 // ShowResponse returns a kept response in the form of the API.
-func (s *Server) ShowResponse(k generate.KeptResponse) (any, error) {
+func (s *Server) ShowResponse(k generate.StoredResponse) (any, error) {
 	return s.ofResponse(k).ShowResponse(k)
 }
 
 // ResponseInput returns the input items of a stored response.
-func (s *Server) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) {
+func (s *Server) ResponseInput(k generate.StoredResponse) ([]json.RawMessage, error) {
 	return s.ofResponse(k).ResponseInput(k)
 }
 
-func (s *Server) ofResponse(k generate.KeptResponse) *openai.API {
+func (s *Server) ofResponse(k generate.StoredResponse) *openai.API {
 	return s.members[s.memberOf(openai.EndpointResponses, k.Body)].openai
 }

@@ -186,7 +186,7 @@ func TestResponsesKeptForm(t *testing.T) {
 		{"type": "message", "role": "user", "content": []M{{"type": "input_text", "text": "And?"}}},
 	}})
 	for _, status := range []string{"queued", "in_progress", "failed", "cancelled"} {
-		shown, err := s.ShowResponse(generate.KeptResponse{ID: "resp_a", Created: 5, Body: body,
+		shown, err := s.ShowResponse(generate.StoredResponse{ID: "resp_a", Created: 5, Body: body,
 			Status: status, Code: "server_error", Message: "broke"})
 		if err != nil {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func TestResponsesKeptForm(t *testing.T) {
 		}
 		formed(t, status, "response", v)
 	}
-	items, err := s.ResponseInput(generate.KeptResponse{ID: "resp_a", Body: body})
+	items, err := s.ResponseInput(generate.StoredResponse{ID: "resp_a", Body: body})
 	if err != nil || len(items) != 7 {
 		t.Fatal(items, err)
 	}

@@ -59,7 +59,7 @@ type Encoder interface {
 type Resumable interface {
 	Encoder
 	// EndAs ends the stream with the state in which a response is kept.
-	EndAs(k KeptResponse)
+	EndAs(k StoredResponse)
 }
 
 // Head is the same on a response and on all chunks of a stream.

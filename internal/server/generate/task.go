@@ -34,8 +34,8 @@ type TaskOptions struct {
 	Fingerprint string
 }
 
-// KeptResponse is a response as a store keeps it.
-type KeptResponse struct {
+// StoredResponse is a response in a store.
+type StoredResponse struct {
 	ID      string
 	Created int64           // Unix seconds
 	Holder  string          // the name of the key that it belongs to, or ""
@@ -140,7 +140,7 @@ func (r *Replay) Stream(out *httpserver.EventStream, after int) error {
 }
 
 // End writes the last event of a response, after Stream: how it is kept.
-func (r *Replay) End(k KeptResponse) error {
+func (r *Replay) End(k StoredResponse) error {
 	if r.events == nil {
 		return errors.New("generate: End without Stream")
 	}

@@ -229,7 +229,7 @@ func (m *responseEncoder) End() {
 }
 
 // EndAs writes the last event of a response that is kept.
-func (m *responseEncoder) EndAs(k generate.KeptResponse) {
+func (m *responseEncoder) EndAs(k generate.StoredResponse) {
 	if k.Result != nil {
 		m.event("response."+m.finish(), map[string]any{"response": k.Result})
 		return

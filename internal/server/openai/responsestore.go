@@ -19,13 +19,13 @@ import (
 
 // ResponseStore keeps responses, and runs those of the background.
 type ResponseStore interface {
-	// KeepResponse stores a finished response. Without an error, it is on disk.
-	KeepResponse(ctx context.Context, k generate.KeptResponse, seed uint64) error
+	// StoreResponse stores a finished response. Without an error, it is on disk.
+	StoreResponse(ctx context.Context, k generate.StoredResponse, seed uint64) error
 	// BeginResponse accepts a response to generate in the background. With an Idempotency-Key its
 	// id follows from the key; existed means that the same request was accepted before.
-	BeginResponse(r *http.Request, id string, body []byte) (k generate.KeptResponse, existed bool, err error)
-	// KeptResponse returns a stored response; false: there is none that the request's key may read.
-	KeptResponse(ctx context.Context, id string) (k generate.KeptResponse, ok bool, err error)
+	BeginResponse(r *http.Request, id string, body []byte) (k generate.StoredResponse, existed bool, err error)
+	// StoredResponse returns a stored response; false: there is none that the request's key may read.
+	StoredResponse(ctx context.Context, id string) (k generate.StoredResponse, ok bool, err error)
 	// FollowResponse answers with the events of a response after a number, as they come.
 	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)
 }
@@ -85,8 +85,8 @@ func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), generate.KeepLimit)
 	defer cancel()
-	err := store.KeepResponse(ctx,
-		generate.KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: jsonbody.MustJSON(done)}, seed)
+	err := store.StoreResponse(ctx,
+		generate.StoredResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: jsonbody.MustJSON(done)}, seed)
 	if err != nil {
 		s.Log.Warn("openai: a response is not stored", "id", done.ID, "error", err)
 	}
@@ -138,13 +138,13 @@ func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) 
 }
 
 // earlier returns the response that another continues.
-func (s *API) earlier(ctx context.Context, id string) (k generate.KeptResponse, e *apierr.Error) {
+func (s *API) earlier(ctx context.Context, id string) (k generate.StoredResponse, e *apierr.Error) {
 	const param = "previous_response_id"
 	store := s.kept()
 	if store == nil {
 		return k, apierr.Unavailable("jobs_unavailable", "Responses are not stored here; send the whole conversation as 'input'.", time.Minute)
 	}
-	k, ok, err := store.KeptResponse(ctx, id)
+	k, ok, err := store.StoredResponse(ctx, id)
 	switch {
 	case err != nil:
 		return k, apierr.Of(err)
@@ -166,7 +166,7 @@ func (s *API) reference(ctx context.Context, x inItem) (inItem, *apierr.Error) {
 	if !ok || store == nil {
 		return x, missing
 	}
-	k, ok, err := store.KeptResponse(ctx, "resp_"+of)
+	k, ok, err := store.StoredResponse(ctx, "resp_"+of)
 	if err != nil {
 		return x, apierr.Of(err)
 	}
@@ -186,7 +186,7 @@ func (s *API) reference(ctx context.Context, x inItem) (inItem, *apierr.Error) {
 }
 
 // ShowResponse returns a kept response in the form of the API.
-func (s *API) ShowResponse(k generate.KeptResponse) (any, error) {
+func (s *API) ShowResponse(k generate.StoredResponse) (any, error) {
 	if k.Result != nil {
 		return k.Result, nil
 	}
@@ -208,7 +208,7 @@ func (s *API) ShowResponse(k generate.KeptResponse) (any, error) {
 
 // ResponseInput returns the input items of a stored response in the form of generated ones: with
 // an id, a status and annotations, and without null members.
-func (s *API) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) {
+func (s *API) ResponseInput(k generate.StoredResponse) ([]json.RawMessage, error) {
 	f, e := jsonbody.Parse(k.Body, s.response)
 	if e != nil {
 		return nil, e
