@@ -27,8 +27,8 @@ func contextFile(tenant, name string) string {
 	return "context-" + hex.EncodeToString(sum[:16])
 }
 
-// KeepContext implements generate.ContextStore.
-func (c Contexts) KeepContext(ctx context.Context, k generate.KeptContext) error {
+// SaveContext implements generate.ContextStore.
+func (c Contexts) SaveContext(ctx context.Context, k generate.SavedContext) error {
 	b, err := json.Marshal(k)
 	if err == nil {
 		_, err = c.Store.Put(ctx, File{ID: contextFile(k.Tenant, k.Name), Filename: k.Name, Purpose: forContexts, CreatedAt: k.Created},
@@ -40,9 +40,9 @@ func (c Contexts) KeepContext(ctx context.Context, k generate.KeptContext) error
 	return nil
 }
 
-// KeptContexts implements generate.ContextStore. It returns the readable contexts even if the error
+// SavedContexts implements generate.ContextStore. It returns the readable contexts even if the error
 // reports unreadable ones.
-func (c Contexts) KeptContexts(ctx context.Context) (all []generate.KeptContext, err error) {
+func (c Contexts) SavedContexts(ctx context.Context) (all []generate.SavedContext, err error) {
 	list, err := c.Store.List(ctx)
 	for _, f := range list {
 		if f.Purpose != forContexts {
@@ -58,7 +58,7 @@ func (c Contexts) KeptContexts(ctx context.Context) (all []generate.KeptContext,
 	return all, err
 }
 
-func (c Contexts) read(ctx context.Context, id string) (k generate.KeptContext, err error) {
+func (c Contexts) read(ctx context.Context, id string) (k generate.SavedContext, err error) {
 	file, _, err := c.Store.Open(ctx, id)
 	if err != nil {
 		return k, err

@@ -90,15 +90,15 @@ func TestContextsAreNoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, ctx := Contexts{f}, t.Context()
-	ann := generate.KeptContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true,
+	ann := generate.SavedContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true,
 		Created: 7, Fingerprint: "x", IDs: []int32{3, 1, 2}}
-	for _, k := range []generate.KeptContext{ann, {Tenant: "bob", Name: "book", IDs: []int32{9}}} {
-		if err := c.KeepContext(ctx, k); err != nil {
+	for _, k := range []generate.SavedContext{ann, {Tenant: "bob", Name: "book", IDs: []int32{9}}} {
+		if err := c.SaveContext(ctx, k); err != nil {
 			t.Fatal(err)
 		}
 	}
-	all, err := c.KeptContexts(ctx)
-	if slices.SortFunc(all, func(a, b generate.KeptContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil ||
+	all, err := c.SavedContexts(ctx)
+	if slices.SortFunc(all, func(a, b generate.SavedContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil ||
 		len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -119,7 +119,7 @@ func TestContextsAreNoFiles(t *testing.T) {
 	if err := os.WriteFile(f.path(id, "data"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := c.KeptContexts(ctx); err == nil || len(all) != 1 || all[0].Tenant != "bob" {
+	if all, err := c.SavedContexts(ctx); err == nil || len(all) != 1 || all[0].Tenant != "bob" {
 		t.Errorf("after damage: %+v, %v", all, err)
 	}
 	for range 2 {
@@ -127,7 +127,7 @@ func TestContextsAreNoFiles(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if all, err := c.KeptContexts(ctx); err != nil || len(all) != 1 {
+	if all, err := c.SavedContexts(ctx); err != nil || len(all) != 1 {
 		t.Errorf("after it was dropped: %+v, %v", all, err)
 	}
 }

@@ -153,11 +153,11 @@ func serveServer(t *testing.T, e *servertest.Engine, change ...func(*Config)) (*
 // shelf is a store of contexts in memory.
 type shelf struct {
 	mu   sync.Mutex
-	kept map[string]generate.KeptContext
+	kept map[string]generate.SavedContext
 	full error
 }
 
-func (s *shelf) KeepContext(_ context.Context, k generate.KeptContext) error {
+func (s *shelf) SaveContext(_ context.Context, k generate.SavedContext) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.full == nil {
@@ -166,7 +166,7 @@ func (s *shelf) KeepContext(_ context.Context, k generate.KeptContext) error {
 	return s.full
 }
 
-func (s *shelf) KeptContexts(context.Context) ([]generate.KeptContext, error) {
+func (s *shelf) SavedContexts(context.Context) ([]generate.SavedContext, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.kept)), nil
@@ -182,7 +182,7 @@ func (s *shelf) DropContext(_ context.Context, tenant, name string) error {
 // Contexts that are in a store are there in the next process, which reads them again, as often as
 // the engine gives them up; one that could not be stored is none.
 func TestContextsOutliveAServer(t *testing.T) {
-	store := &shelf{kept: map[string]generate.KeptContext{}}
+	store := &shelf{kept: map[string]generate.SavedContext{}}
 	holds := func(hold bool) *servertest.Engine {
 		e := &servertest.Engine{Script: func(r *engine.Request) []engine.Event {
 			return []engine.Event{{Token: 1}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
@@ -206,7 +206,7 @@ func TestContextsOutliveAServer(t *testing.T) {
 		t.Error(r.raw)
 	}
 	store.full = nil
-	store.kept["x"] = generate.KeptContext{Tenant: "ann", Name: "other", Policy: "squeezed", Fingerprint: "another model", IDs: []int32{1}}
+	store.kept["x"] = generate.SavedContext{Tenant: "ann", Name: "other", Policy: "squeezed", Fingerprint: "another model", IDs: []int32{1}}
 
 	e := holds(false) // which gives it up at once
 	second, url := serveServer(t, e, keys)

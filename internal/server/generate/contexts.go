@@ -280,7 +280,7 @@ func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Erro
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		err = s.keepContext(ctx, x)
+		err = s.saveContext(ctx, x)
 	}
 	if err == nil && s.Contexts.Shown(x).Durable && s.Contexts.Get(x.Tenant, x.Name) != x { // given up meanwhile
 		err = errors.Join(s.RemoveContext(ctx, x), apierr.ErrNotReady{Reason: "the context was given up"})

@@ -11,16 +11,16 @@ import (
 // ContextStore keeps fixed contexts for longer than this process lives. All methods may be called
 // concurrently.
 type ContextStore interface {
-	// KeepContext stores a context. Without an error, it is on disk.
-	KeepContext(ctx context.Context, k KeptContext) error
-	// KeptContexts returns all contexts.
-	KeptContexts(ctx context.Context) ([]KeptContext, error)
+	// SaveContext saves a context. Without an error, it is on disk.
+	SaveContext(ctx context.Context, k SavedContext) error
+	// SavedContexts returns all saved contexts.
+	SavedContexts(ctx context.Context) ([]SavedContext, error)
 	// DropContext removes a context. A missing one is not an error.
 	DropContext(ctx context.Context, tenant, name string) error
 }
 
-// KeptContext is a stored context: its tokens and settings, not its cache.
-type KeptContext struct {
+// SavedContext is a context in a store: its tokens and settings, not its cache.
+type SavedContext struct {
 	Tenant      string  `json:"tenant"`
 	Name        string  `json:"name"`
 	Policy      string  `json:"kv_policy"`
@@ -38,9 +38,9 @@ func (s *Service) SetContextStore(store ContextStore) {
 		return
 	}
 	s.contextStore.Store(&store)
-	ctx, cancel := context.WithTimeout(context.Background(), KeepLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
-	kept, err := store.KeptContexts(ctx)
+	kept, err := store.SavedContexts(ctx)
 	if err != nil {
 		s.Log.Error("generate: contexts cannot be read from the store", "error", err)
 	}
@@ -71,20 +71,20 @@ func (s *Service) SetContextStore(store ContextStore) {
 	}
 }
 
-// KeepLimit is how long a store may take to keep an answer, or to list its answers.
-const KeepLimit = 5 * time.Second
+// StoreTimeout bounds how long a store may take to store an answer, or to list its answers.
+const StoreTimeout = 5 * time.Second
 
-const keepContextLimit = 30 * time.Second
+const saveTimeout = 30 * time.Second
 
-// keepContext puts a context that was read into the store; without one it lives as long as this process.
-func (s *Service) keepContext(ctx context.Context, x *FixedContext) error {
+// saveContext stores a context that was read. Without a store, the context lives as long as this process.
+func (s *Service) saveContext(ctx context.Context, x *FixedContext) error {
 	p := s.contextStore.Load()
 	if p == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, keepContextLimit)
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	err := (*p).KeepContext(ctx, KeptContext{Tenant: x.Tenant, Name: x.Name, Policy: x.Policy, Automatic: x.Automatic, Created: x.Created,
+	err := (*p).SaveContext(ctx, SavedContext{Tenant: x.Tenant, Name: x.Name, Policy: x.Policy, Automatic: x.Automatic, Created: x.Created,
 		Fingerprint: s.fingerprint(x.adapterName()), Adapter: x.adapterName(), IDs: x.Ids})
 	if err == nil {
 		s.Contexts.set(x, func(x *FixedContext) { x.Durable = true })
@@ -101,7 +101,7 @@ func (s *Service) RemoveContext(ctx context.Context, x *FixedContext) error {
 	if p == nil {
 		return apierr.Unavailable("jobs_unavailable", "The store that this context is in is not there at the moment.", time.Second)
 	}
-	ctx, cancel := context.WithTimeout(ctx, keepContextLimit)
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	return (*p).DropContext(ctx, x.Tenant, x.Name)
 }

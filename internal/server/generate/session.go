@@ -281,7 +281,7 @@ func (t *sessionTurn) take(ev engine.Event, d Delta, finish string) error {
 		}
 		t.turn.Messages = append(t.turn.Messages, m)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), keepContextLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
 	defer cancel()
 	err := t.book.Commit(ctx, t.id, t.before.Turns, t.turn)
 	t.end()
@@ -342,7 +342,7 @@ func (s *Service) DeleteSession(ctx context.Context, tenant, name string) *apier
 	if e != nil {
 		return e
 	}
-	ctx, cancel := context.WithTimeout(ctx, keepContextLimit)
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	if err := b.Delete(ctx, tenant, name); err != nil {
 		return SessionProblem(err, name)

@@ -83,7 +83,7 @@ func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	if store == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), generate.KeepLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), generate.StoreTimeout)
 	defer cancel()
 	err := store.StoreResponse(ctx,
 		generate.StoredResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: jsonbody.MustJSON(done)}, seed)
