@@ -179,7 +179,7 @@ func (c *Coordinator) restoreEvents(l coordinator.PlacementLog, cfg *Coordinator
 				first.At = *at
 			}
 		}
-		c.wg.Go(func() { c.events.Persist(c.ctx, c.store.KeepEvents, c.log) })
+		c.wg.Go(func() { c.events.Persist(c.ctx, c.store.StoreEvents, c.log) })
 	}
 	c.events.Change(func(e *events.State, _ time.Time) bool { e.Add(first); return true })
 }

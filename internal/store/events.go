@@ -10,7 +10,7 @@ import (
 
 const eventsKey = "events"
 
-// Events returns the log that any coordinator last wrote with KeepEvents; nil: none.
+// Events returns the log that any coordinator last wrote with StoreEvents; nil: none.
 func (s *Store) Events(ctx context.Context) ([]byte, error) {
 	e, err := s.election.bucket().Get(ctx, eventsKey)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -22,9 +22,9 @@ func (s *Store) Events(ctx context.Context) ([]byte, error) {
 	return e.Value(), nil
 }
 
-// KeepEvents stores the event log next to the lease. The log is informational only, so the write is
+// StoreEvents stores the event log next to the lease. The log is informational only, so the write is
 // unconditional.
-func (s *Store) KeepEvents(ctx context.Context, log []byte) error {
+func (s *Store) StoreEvents(ctx context.Context, log []byte) error {
 	if _, err := s.election.bucket().Put(ctx, eventsKey, log); err != nil {
 		return fmt.Errorf("store: write the event log: %w", err)
 	}

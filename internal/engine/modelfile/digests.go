@@ -56,8 +56,8 @@ func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() b
 	return data, err
 }
 
-// KeptDigests returns the size bytes cached under key, if there are any.
-func KeptDigests(key [sha256.Size]byte, size int) ([]byte, bool) {
+// StoredDigests returns the size bytes cached under key, if there are any.
+func StoredDigests(key [sha256.Size]byte, size int) ([]byte, bool) {
 	dir, err := digestDir()
 	if err != nil {
 		return nil, false
@@ -65,8 +65,8 @@ func KeptDigests(key [sha256.Size]byte, size int) ([]byte, bool) {
 	return readDigests(digestPath(dir, key), key, size)
 }
 
-// KeepDigests caches data under key.
-func KeepDigests(key [sha256.Size]byte, data []byte) {
+// StoreDigests caches data under key.
+func StoreDigests(key [sha256.Size]byte, data []byte) {
 	if dir, err := digestDir(); err == nil {
 		writeDigests(dir, digestPath(dir, key), key, data)
 	}

@@ -122,7 +122,7 @@ func (d *Download) Complete(ctx context.Context, path string) {
 	if now, err2 := stampAt(path); err != nil || err2 != nil || now != stamp || now.Size != d.size {
 		return
 	}
-	modelfile.KeepDigests(key(path, stamp), d.sums)
+	modelfile.StoreDigests(key(path, stamp), d.sums)
 }
 
 func stampAt(path string) (modelfile.Stamp, error) {
@@ -135,7 +135,7 @@ func stampAt(path string) (modelfile.Stamp, error) {
 
 // Kept returns the digests of n pieces that a Download cached for a file in a state.
 func Kept(path string, stamp modelfile.Stamp, n int) (sums []byte, ok bool) {
-	return modelfile.KeptDigests(key(path, stamp), n*sha256.Size)
+	return modelfile.StoredDigests(key(path, stamp), n*sha256.Size)
 }
 
 // key returns the key of the digests of one file. Links to the file give the same key.
