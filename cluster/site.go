@@ -153,7 +153,7 @@ func newSite(root *actor.RootContext, models []served, nodes int, group string, 
 			Shares: first.Shares, Drained: l.Drained},
 		Record: l.Record, Drained: l.Drain, Models: orders,
 		GroupName: group, Deadline: first.SyncDeadline, LoadStall: first.LoadDeadline, Logger: s.log,
-		OnServe: s.placed, OnWithdraw: s.unplaced, OnEvent: s.events.Note,
+		OnServe: s.placed, OnWithdraw: s.unplaced, OnEvent: s.events.Add,
 	})
 	defer func() {
 		if err != nil {

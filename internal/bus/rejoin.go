@@ -14,8 +14,8 @@ import (
 // Contact is the time of the coordinator's last request to this process.
 type Contact struct{ last atomic.Int64 } // uptime; 0: none yet
 
-// Note records a request of the coordinator.
-func (c *Contact) Note() { c.last.Store(int64(uptime())) }
+// Renew sets the time of the last request to now.
+func (c *Contact) Renew() { c.last.Store(int64(uptime())) }
 
 // Lost reports whether the coordinator has been silent for longer than contactTimeout.
 func (c *Contact) Lost() bool { return c.silence() > contactTimeout }

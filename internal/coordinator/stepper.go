@@ -167,9 +167,9 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-// note records a completed plan. Each of its passes counts as a step. A failed plan stays recorded
+// record records a completed plan. Each of its passes counts as a step. A failed plan stays recorded
 // for broken, because its epoch is about to end.
-func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replies []*proto.StepReply) {
+func (f *figures) record(began time.Time, took time.Duration, p *plan.Plan, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.flight.Equal(began) {
@@ -222,7 +222,7 @@ func (s *Stepper) Run(ctx context.Context, p *plan.Plan) (batcher.StepDone, erro
 		return batcher.StepDone{}, err
 	}
 	took := time.Since(began)
-	s.figures.note(began, took, p, replies)
+	s.figures.record(began, took, p, replies)
 	s.recordWaits(g, took, replies)
 	if s.tracer != nil {
 		s.trace(g, p, began, took, replies)

@@ -20,12 +20,12 @@ func TestBrokenStep(t *testing.T) {
 		t.Errorf("counted again: %v", got)
 	}
 	f.begin(at, 1)
-	f.note(at, time.Second, &plan.Plan{}, nil)
+	f.record(at, time.Second, &plan.Plan{}, nil)
 	if got := f.broken(); !got.IsZero() {
 		t.Errorf("done before: %v", got)
 	}
 	f.begin(at.Add(time.Second), 1) // of the next epoch, before the old epoch's step has returned
-	f.note(at, time.Second, &plan.Plan{}, nil)
+	f.record(at, time.Second, &plan.Plan{}, nil)
 	if got := f.broken(); !got.Equal(at.Add(time.Second)) {
 		t.Errorf("an older step ended it: %v", got)
 	}

@@ -41,8 +41,8 @@ func (e *Log) Change(f func(l *State, now time.Time) bool) {
 	}
 }
 
-// Note adds an event of a node.
-func (e *Log) Note(kind, node, reason string) {
+// Add adds an event of a node.
+func (e *Log) Add(kind, node, reason string) {
 	e.Change(func(l *State, now time.Time) bool { l.note(now, kind, node, reason); return true })
 }
 

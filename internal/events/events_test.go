@@ -115,7 +115,7 @@ func TestEventsAreWrittenDown(t *testing.T) {
 	wrote := make(chan int, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	e.Note(wire.EventNodeUp, "a", "")
+	e.Add(wire.EventNodeUp, "a", "")
 	go func() {
 		defer close(done)
 		e.Persist(ctx, func(_ context.Context, b []byte) error {
@@ -137,8 +137,8 @@ func TestEventsAreWrittenDown(t *testing.T) {
 	if n := next(); n != 1 {
 		t.Errorf("%d events were written", n)
 	}
-	e.Note(wire.EventNodeUp, "b", "")
-	e.Note(wire.EventNodeUp, "c", "")
+	e.Add(wire.EventNodeUp, "b", "")
+	e.Add(wire.EventNodeUp, "c", "")
 	if n := next(); n != 3 {
 		t.Errorf("%d events were written after two more", n)
 	}

@@ -116,7 +116,7 @@ func (h *host) Receive(c actor.Context) {
 
 func (h *host) register() {
 	rpc.Handle(h.mux, uint32(proto.Kind_KIND_DESCRIBE), func(c *rpc.Ctx, _ *proto.Empty) {
-		h.Contact.Note()
+		h.Contact.Renew()
 		// A restarted coordinator continues after the newest epoch.
 		h.newestEpoch(0, 0, func(epoch uint32) {
 			d := pb.Clone(h.Description).(*proto.NodeDescription)
@@ -163,7 +163,7 @@ func (h *host) register() {
 		c.Actor.Send(h.socket.Load(), &socket.Lend{Request: m, Reply: func(r *proto.RowsReply, err error) { respond(c, r, err) }})
 	})
 	rpc.Handle(h.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
-		h.Contact.Note()
+		h.Contact.Renew()
 		c.Actor.Send(h.socket.Load(), &socket.Status{Reply: func(s *proto.SocketStatus) {
 			if h.model.Fetched != nil {
 				s.FetchedBytes = h.model.Fetched()

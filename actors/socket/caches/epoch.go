@@ -98,7 +98,7 @@ func (e *Epoch) open(o *plan.Open) error {
 	}
 	if s.Owner == e.Rank {
 		for i, t := range o.Prefix {
-			s.Note(t, i)
+			s.AddToken(t, i)
 		}
 	}
 	return nil
@@ -201,7 +201,7 @@ func (e *Epoch) resume(o *plan.Open) error {
 	if s.Owner == e.Rank {
 		s.Cache = store
 		for i, t := range o.Resume {
-			s.Note(t, i)
+			s.AddToken(t, i)
 		}
 	} else {
 		s.ReplicaCache = store
@@ -219,7 +219,7 @@ func (e *Epoch) fork(o *plan.Open) error {
 		return nil
 	}
 	for i, t := range o.Resume {
-		s.Note(t, i)
+		s.AddToken(t, i)
 	}
 	var err error
 	s.Cache, err = e.Seqs[o.Fork].Cache.Fork()
@@ -240,7 +240,7 @@ func (e *Epoch) take(o *plan.Open) error {
 		return nil
 	}
 	for i, t := range o.Resume {
-		s.Note(t, i)
+		s.AddToken(t, i)
 	}
 	s.Cache.States().DropCopy()
 	return s.commit(len(o.Resume), 0, e.Parallel)

@@ -51,8 +51,8 @@ type stagedToken struct {
 	fromPrompt bool // it belongs to the prompt
 }
 
-// Note appends a token to the sampling history.
-func (s *Sequence) Note(token int32, position int) {
+// AddToken appends a token to the sampling history.
+func (s *Sequence) AddToken(token int32, position int) {
 	if position < s.requestTokens {
 		s.History.Add([]int32{token})
 		s.Draft.Feed(token)
@@ -74,7 +74,7 @@ func (s *Sequence) Replayed(drawn int32, position int) int32 {
 // Feed appends the token of a decode row.
 func (s *Sequence) Feed(token int32, position int) {
 	s.staged = append(s.staged, stagedToken{token, s.History.Distinct(), position < s.requestTokens})
-	s.Note(token, position)
+	s.AddToken(token, position)
 }
 
 // commit sets the number of valid tokens in the cache. It commits the first of the last step's staged

@@ -206,7 +206,7 @@ func (e *Epoch) embed(s *Step) error {
 			switch {
 			case q.Owner != e.Rank || drawn[i] && j >= c.Known:
 			case c.Prefill:
-				q.Note(t, c.Start+j)
+				q.AddToken(t, c.Start+j)
 			default:
 				q.Feed(t, c.Start+j)
 			}

@@ -161,7 +161,7 @@ func (w *sweep) fill(p *pass) error {
 	if p.from == nil {
 		if w.seq.Owner == e.Rank {
 			for i, t := range run.Tokens {
-				w.seq.Note(t, run.Start+i)
+				w.seq.AddToken(t, run.Start+i)
 			}
 		}
 		return e.lookUp(w.step.buf, b, []plan.Run{*run})
