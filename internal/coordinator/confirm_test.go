@@ -67,16 +67,16 @@ func TestQuestion(t *testing.T) {
 	}
 }
 
-// TestAskKinds: a member is confirmed while it is describing itself, and no question is asked twice at once.
-func TestAskKinds(t *testing.T) {
+// TestQueryKinds: a member is confirmed while it is describing itself, and no query runs twice at once.
+func TestQueryKinds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	d := &Discoverer{ctx: ctx, cancel: cancel, asking: map[asked]bool{}}
+	d := &Discoverer{ctx: ctx, cancel: cancel, querying: map[queryKey]bool{}}
 	var mu sync.Mutex
-	ran := map[asked]int{}
+	ran := map[queryKey]int{}
 	release := make(chan struct{})
 	m := gossip.Member{Name: "n1"}
-	for _, key := range []asked{{"n1", false}, {"n1", false}, {"n1", true}, {"n1", true}} {
-		d.ask(m, key, func(gossip.Member) {
+	for _, key := range []queryKey{{"n1", false}, {"n1", false}, {"n1", true}, {"n1", true}} {
+		d.query(m, key, func(gossip.Member) {
 			mu.Lock()
 			ran[key]++
 			mu.Unlock()
@@ -85,10 +85,10 @@ func TestAskKinds(t *testing.T) {
 	}
 	close(release)
 	d.wg.Wait()
-	d.ask(m, asked{"n1", true}, func(gossip.Member) { ran[asked{"n1", true}]++ }) // the one before has ended
+	d.query(m, queryKey{"n1", true}, func(gossip.Member) { ran[queryKey{"n1", true}]++ }) // the one before has ended
 	d.Close()
-	d.ask(m, asked{"n1", false}, func(gossip.Member) { t.Error("a question after Close") })
-	if ran[asked{"n1", false}] != 1 || ran[asked{"n1", true}] != 2 {
+	d.query(m, queryKey{"n1", false}, func(gossip.Member) { t.Error("a query after Close") })
+	if ran[queryKey{"n1", false}] != 1 || ran[queryKey{"n1", true}] != 2 {
 		t.Errorf("%v", ran)
 	}
 }

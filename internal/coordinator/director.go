@@ -440,7 +440,7 @@ func (d *Director) loadPart(ctx context.Context, c actor.Context, epoch uint32, 
 			}
 			requests[model] = r
 		}
-		d.ask(ctx, c, loadLongest, epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
+		d.callNode(ctx, c, loadLongest, epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
 			replies := make([]*proto.LoadReply, len(handles))
 			return replies, ofEach(handles, func(model int, h node.Handle) (err error) {
 				replies[model], err = h.Load(ctx, requests[model])
@@ -483,7 +483,7 @@ func (d *Director) joinPart(c actor.Context, epoch uint32, part part) {
 	}
 	for _, n := range part.nodes {
 		handles := d.hosts[n.ID].Handles
-		d.ask(d.ctx, c, joinTimeout, epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
+		d.callNode(d.ctx, c, joinTimeout, epoch, n.ID, func(ctx context.Context) ([]*proto.LoadReply, error) {
 			return nil, ofEach(handles, func(model int, h node.Handle) error {
 				reply, err := h.Join(ctx, requests[model])
 				if err == nil && len(reply.Unreachable) > 0 {
@@ -501,8 +501,8 @@ func (d *Director) joinPart(c actor.Context, epoch uint32, part part) {
 	}
 }
 
-// ask calls a node outside the actor and sends its reply back as a message.
-func (d *Director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string,
+// callNode calls a node outside the actor and sends its reply back as a message.
+func (d *Director) callNode(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string,
 	f func(context.Context) ([]*proto.LoadReply, error)) {
 	self, root := c.Self(), c.ActorSystem().Root
 	d.callIn(ctx, limit, func(ctx context.Context) {

@@ -24,15 +24,15 @@ type Discoverer struct {
 	director *Director
 	log      *slog.Logger
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	mu     sync.Mutex
-	asking map[asked]bool
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	mu       sync.Mutex
+	querying map[queryKey]bool
 }
 
-// asked names a question in flight. A member that is lost while it describes itself is still confirmed.
-type asked struct {
+// queryKey names a query in flight. A member that is lost while it describes itself is still confirmed.
+type queryKey struct {
 	name    string
 	confirm bool
 }
@@ -45,7 +45,7 @@ const (
 // Discover starts to look for nodes.
 func Discover(b *bus.Bus, d *Director, log *slog.Logger) *Discoverer {
 	ctx, cancel := context.WithCancel(context.Background())
-	x := &Discoverer{bus: b, director: d, log: log, ctx: ctx, cancel: cancel, asking: map[asked]bool{}}
+	x := &Discoverer{bus: b, director: d, log: log, ctx: ctx, cancel: cancel, querying: map[queryKey]bool{}}
 	x.wg.Go(x.compare)
 	return x
 }
@@ -89,9 +89,9 @@ func (d *Discoverer) Event(e gossip.Event) {
 		}
 		d.discovered(e.Member)
 	case gossip.Leave:
-		d.gone(e.Member)
+		d.nodeLost(e.Member)
 	case gossip.Failed:
-		d.ask(e.Member, asked{e.Member.Name, true}, d.confirm)
+		d.query(e.Member, queryKey{e.Member.Name, true}, d.confirm)
 	}
 }
 
@@ -112,10 +112,10 @@ func (d *Discoverer) confirm(m gossip.Member) {
 		d.bus.RPC.PeerLost(m.Meta.RPC)
 	case replaced: // the connection is that of its successor
 	}
-	d.gone(m)
+	d.nodeLost(m)
 }
 
-func (d *Discoverer) gone(m gossip.Member) {
+func (d *Discoverer) nodeLost(m gossip.Member) {
 	d.director.send(&nodeDown{id: m.Name, incarnation: m.Meta.Incarnation})
 }
 
@@ -131,7 +131,7 @@ func (d *Discoverer) discovered(m gossip.Member) {
 		d.director.send(&nodeRefused{reason: why, host: hostOf(&m), id: m.Name})
 		return
 	}
-	d.ask(m, asked{m.Name, false}, d.describe)
+	d.query(m, queryKey{m.Name, false}, d.describe)
 }
 
 // hostOf returns the data in a node's join message.
@@ -139,21 +139,21 @@ func hostOf(m *gossip.Member) Host {
 	return Host{Incarnation: m.Meta.Incarnation, PID: int(m.Meta.PID), Address: m.Meta.RPC, Build: m.Meta.Build, Arithmetic: m.Meta.Arithmetic}
 }
 
-// ask runs a question to a node in the background, one of each kind at a time per node.
-func (d *Discoverer) ask(m gossip.Member, key asked, question func(gossip.Member)) {
+// query runs f for a node in the background. At most one query of each kind runs per node.
+func (d *Discoverer) query(m gossip.Member, key queryKey, f func(gossip.Member)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.asking[key] || d.ctx.Err() != nil {
+	if d.querying[key] || d.ctx.Err() != nil {
 		return
 	}
-	d.asking[key] = true
+	d.querying[key] = true
 	d.wg.Go(func() {
 		defer func() {
 			d.mu.Lock()
-			delete(d.asking, key)
+			delete(d.querying, key)
 			d.mu.Unlock()
 		}()
-		question(m)
+		f(m)
 	})
 }
 

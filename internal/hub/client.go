@@ -282,8 +282,8 @@ func (s *stallReader) Read(p []byte) (int, error) {
 
 func (s *stallReader) stop() { s.timer.Stop() }
 
-// ask fetches a small answer whole. request makes a new request for each try.
-func (c *client) ask(ctx context.Context, limit int64, request func() (*http.Request, error),
+// fetchBody returns the whole body of a small response. request makes a new request for each try.
+func (c *client) fetchBody(ctx context.Context, limit int64, request func() (*http.Request, error),
 	send func(*http.Request) (*http.Response, error)) (body []byte, err error) {
 	err = c.retry(ctx, requestTries, nil, func() (bool, error) {
 		req, err := request()

@@ -35,7 +35,7 @@ func (h *hubAPI) send(req *http.Request) (*http.Response, error) {
 }
 
 func (h *hubAPI) get(ctx context.Context, path string, to any) error {
-	body, err := h.c.ask(ctx, maxListing, func() (*http.Request, error) {
+	body, err := h.c.fetchBody(ctx, maxListing, func() (*http.Request, error) {
 		return http.NewRequestWithContext(ctx, http.MethodGet, h.endpoint+path, nil)
 	}, h.send)
 	if err != nil {

@@ -21,7 +21,7 @@ func (s *Store) Range(ctx context.Context, origin, file string, from, to int64) 
 		return nil, fmt.Errorf("%w: HF_HUB_OFFLINE is set, so %s of %s is not fetched", ErrOffline, file, origin)
 	}
 	h := &hubAPI{s.c, s.s.Endpoint, s.s.Token}
-	body, err := s.c.ask(ctx, maxRange, func() (*http.Request, error) {
+	body, err := s.c.fetchBody(ctx, maxRange, func() (*http.Request, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.fileURL(repo, commit, file), nil)
 		if err == nil {
 			req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, to-1))

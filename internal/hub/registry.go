@@ -156,7 +156,7 @@ func (g *registry) authorise(ctx context.Context, challenge string) error {
 		}
 	}
 	realm.RawQuery = q.Encode()
-	body, err := g.c.ask(ctx, 64<<10, func() (*http.Request, error) {
+	body, err := g.c.fetchBody(ctx, 64<<10, func() (*http.Request, error) {
 		return http.NewRequestWithContext(ctx, http.MethodGet, realm.String(), nil)
 	}, func(req *http.Request) (*http.Response, error) { return g.c.do(req, nil) })
 	if err != nil {
@@ -179,7 +179,7 @@ func (g *registry) authorise(ctx context.Context, challenge string) error {
 
 // manifest fetches the manifest of a tag.
 func (g *registry) manifest(ctx context.Context, r Ref) ([]byte, error) {
-	text, err := g.c.ask(ctx, maxManifest, func() (*http.Request, error) {
+	text, err := g.c.fetchBody(ctx, maxManifest, func() (*http.Request, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+"/v2/"+r.Repo+"/manifests/"+r.Tag, nil)
 		if err == nil {
 			req.Header.Set("Accept", manifestTypes)
