@@ -104,12 +104,12 @@ func (s *Store) refreshJob(ctx context.Context, name string, seq uint64) (j *job
 		s.mu.Unlock()
 		j.journal.Lock()
 		// Another request may have given up the entry while this one waited for the lock.
-		gone, err := j.gone, error(nil)
-		if !gone {
+		removed, err := j.removed, error(nil)
+		if !removed {
 			read, err = s.catchUp(ctx, j.journal, seq, j.apply)
 		}
 		j.journal.Unlock()
-		if !gone && !pauseBeforeRetry(ctx, err) {
+		if !removed && !pauseBeforeRetry(ctx, err) {
 			return j, read
 		}
 	}

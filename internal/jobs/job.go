@@ -17,7 +17,7 @@ import (
 type job struct {
 	id      string
 	journal *journal.Writer
-	gone    bool // guarded by the journal's lock: never accepted, and removed from the store
+	removed bool // guarded by the journal's lock: never accepted, and removed from the store
 
 	mu         sync.Mutex
 	state      State
@@ -120,8 +120,8 @@ func (j *job) markDamaged(why string, now int64) {
 // written. On journal.ErrConflict or an error of State.Apply the caller must read the state again.
 func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
 	return s.Write(ctx, j.journal, r, func() error {
-		if j.gone {
-			return errGone
+		if j.removed {
+			return errRemoved
 		}
 		n, err := NoteOf(&r)
 		if err != nil {

@@ -342,7 +342,7 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, e
 		s.activate(j)
 		s.Wake()
 		return j.snapshot(), false, nil
-	case errors.Is(err, errGone): // another request gave up the entry after it was looked up
+	case errors.Is(err, errRemoved): // another request removed the entry after it was looked up
 		return s.accept(ctx, id, spec)
 	case j.snapshot().state.Phase != "": // a concurrent request with the same key won, or an earlier one whose answer was lost
 		if !j.snapshot().state.Phase.Final() {
@@ -354,8 +354,8 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, e
 	return v, false, err
 }
 
-// errGone: the request that created the entry gave it up.
-var errGone = errors.New("jobs: entry given up")
+// errRemoved means that the request that created the entry removed it.
+var errRemoved = errors.New("jobs: entry given up")
 
 // checkRoom returns an error if no further job may be accepted. s.mu must be held.
 func (s *Store) checkRoom() error {
@@ -375,7 +375,7 @@ func (s *Store) removeEntry(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.jobs[j.id] == j && j.snapshot().state.Phase == "" {
-		j.gone = true
+		j.removed = true
 		delete(s.jobs, j.id)
 	}
 }

@@ -53,7 +53,7 @@ type Store struct {
 type writer struct {
 	*journal.Writer
 	folded
-	gone bool // the map has it no more
+	removed bool // no longer in the map
 }
 
 // folded is the result of reading a journal.
@@ -94,24 +94,24 @@ func (s *Store) writer(id string) *writer {
 	return w
 }
 
-// errGone means that the writer is not in the map any more.
-var errGone = errors.New("sessionlog: the journal was given up")
+// errRemoved means that the writer is no longer in the map.
+var errRemoved = errors.New("sessionlog: the journal was given up")
 
-// with calls f with the writer of a session, and again with a new one while f returns errGone. Then it
+// with calls f with the writer of a session, and again with a new one while f returns errRemoved. Then it
 // removes the writer if the session has no records.
 func (s *Store) with(id string, f func(*writer) error) error {
 	for {
 		w := s.writer(id)
 		err := f(w)
 		w.Lock()
-		if w.Last() == 0 && w.ended == 0 && !w.MustCatchUp() && !w.gone {
-			w.gone = true
+		if w.Last() == 0 && w.ended == 0 && !w.MustCatchUp() && !w.removed {
+			w.removed = true
 			s.mu.Lock()
 			delete(s.writers, id)
 			s.mu.Unlock()
 		}
 		w.Unlock()
-		if !errors.Is(err, errGone) {
+		if !errors.Is(err, errRemoved) {
 			return err
 		}
 	}
@@ -185,7 +185,7 @@ func (s *Store) publish(id string, w *writer, before error) {
 // applyTo returns the function that adds the records of a writer.
 func (s *Store) applyTo(id string, w *writer) func(*journal.Record, uint64) error {
 	return func(r *journal.Record, seq uint64) error {
-		if w.gone { // its caller tries again
+		if w.removed { // its caller tries again
 			return nil
 		}
 		err := w.apply(&w.Journal, r, seq)
@@ -222,11 +222,11 @@ func (s *Store) Refresh(name string, read func(*journal.Writer, func(*journal.Re
 	err := s.with(name, func(w *writer) error {
 		err := read(w.Writer, s.applyTo(name, w))
 		w.Lock()
-		gone := w.gone
+		removed := w.removed
 		w.Unlock()
 		switch {
-		case gone:
-			return errGone
+		case removed:
+			return errRemoved
 		case errors.Is(err, journal.ErrDamaged):
 			err = s.reread(context.Background(), name, w)
 		}
@@ -391,8 +391,8 @@ func (s *Store) write(ctx context.Context, id string, kind journal.Kind, payload
 	return s.with(id, func(w *writer) error {
 		r := journal.Record{Kind: kind, At: s.jobs.Now(), Payload: payload}
 		err := s.jobs.Write(ctx, w.Writer, r, func() error {
-			if w.gone {
-				return errGone
+			if w.removed {
+				return errRemoved
 			}
 			return check(w)
 		}, s.applyTo(id, w))
