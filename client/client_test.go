@@ -52,10 +52,10 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("asked %d times: %s %s %s", len(*asked), r.Method, r.URL, r.Header)
 	}
 	c, asked = answering(t, say(503, "0", refused), say(503, "0", refused), say(200, "", `{"epoch": 7}`))
-	told := 0
-	c.Waiting = func(error) { told++ }
-	if s, err := c.Cluster(t.Context()); err != nil || s.Epoch != 7 || len(*asked) != 3 || told != 1 {
-		t.Errorf("%+v, %v, %d requests, %d calls of Waiting", s, err, len(*asked), told)
+	reported := 0
+	c.Waiting = func(error) { reported++ }
+	if s, err := c.Cluster(t.Context()); err != nil || s.Epoch != 7 || len(*asked) != 3 || reported != 1 {
+		t.Errorf("%+v, %v, %d requests, %d calls of Waiting", s, err, len(*asked), reported)
 	}
 	for _, answer := range []http.HandlerFunc{say(503, "", refused), say(429, "0", refused), say(503, "9", refused)} {
 		c, asked = answering(t, answer)

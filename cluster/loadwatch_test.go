@@ -32,19 +32,19 @@ func TestHungLoad(t *testing.T) {
 	if !<-hung {
 		t.Fatal("an idle socket refused a release")
 	}
-	began, told := time.Now(), 0.0
+	began, reported := time.Now(), 0.0
 	if err := c.Drain(t.Context(), "socket-2"); err != nil {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, 20*deadline, "the hung node is left out", func() (bool, string) {
 		s := c.Cluster()
 		if s.Fences["hung"] == 0 {
-			told = max(told, s.LoadSeconds)
+			reported = max(reported, s.LoadSeconds)
 		}
 		return s.Fences["hung"] > 0, fmt.Sprintf("%+v", s)
 	})
-	if told < 1 || told > time.Since(began).Seconds()+0.1 {
-		t.Errorf("in %.1f s of loading the state reported %.1f", time.Since(began).Seconds(), told)
+	if reported < 1 || reported > time.Since(began).Seconds()+0.1 {
+		t.Errorf("in %.1f s of loading the state reported %.1f", time.Since(began).Seconds(), reported)
 	}
 	t.Logf("left out %.2f s after the load began, of a deadline of %v", time.Since(began).Seconds(), deadline)
 	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {

@@ -237,13 +237,13 @@ func TestCloseEndsEverything(t *testing.T) {
 }
 
 func TestPeerGone(t *testing.T) {
-	told := make(chan error, 2)
-	gs := memoryGroups(t, 3, Config{OnFail: func(e error) { told <- e }})
+	reported := make(chan error, 2)
+	gs := memoryGroups(t, 3, Config{OnFail: func(e error) { reported <- e }})
 	errs := make(chan error, 1)
 	gs[0].Barrier(Op(0, 1), func(e error) { errs <- e })
 	gs[0].Fail(&OpError{Ranks: []int{2}, Err: ErrPeerLost})
 	gs[0].Fail(&OpError{Ranks: []int{1}, Err: ErrPeerLost})
-	if err := <-errs; !errors.Is(err, ErrPeerLost) || blamed(err)[0] != 2 || <-told != err {
+	if err := <-errs; !errors.Is(err, ErrPeerLost) || blamed(err)[0] != 2 || <-reported != err {
 		t.Fatal(err)
 	}
 }

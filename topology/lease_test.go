@@ -50,11 +50,11 @@ type rival struct {
 	term      uint64
 }
 
-func (w *leaseWorld) start(name string, heir bool) *rival {
+func (w *leaseWorld) start(name string, successor bool) *rival {
 	w.lives++
 	v := &rival{name: name, life: w.lives}
 	v.lease = NewLease(LeaseConfig{Holder: name, Incarnation: v.life, TTL: 5 * time.Second, Hint: time.Second,
-		Renew: time.Second, Successor: heir, Bootstrap: true})
+		Renew: time.Second, Successor: successor, Bootstrap: true})
 	return v
 }
 

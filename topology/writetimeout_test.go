@@ -11,7 +11,7 @@ import (
 // placement is written when the store accepts writes again, and Recorded is returned once.
 func TestLeaseWriteTimeout(t *testing.T) {
 	for _, exclusive := range []bool{true, false} {
-		var told []string
+		var reported []string
 		var asked []LeaseEffect
 		full := false
 		var claim Claim
@@ -23,7 +23,7 @@ func TestLeaseWriteTimeout(t *testing.T) {
 			for _, e := range effects {
 				switch e := e.(type) {
 				case Recorded:
-					told = append(told, fmt.Sprintf("%d %v at %v", e.Epoch, e.Unwritten, now))
+					reported = append(reported, fmt.Sprintf("%d %v at %v", e.Epoch, e.Unwritten, now))
 				case ReadClaim, WriteClaim:
 					asked = append(asked, e)
 				}
@@ -66,7 +66,7 @@ func TestLeaseWriteTimeout(t *testing.T) {
 		unwritten := l.Unwritten()
 		full = false
 		until(30 * time.Second)
-		got := strings.Join(told, ", ")
+		got := strings.Join(reported, ", ")
 		if exclusive {
 			if got != "1 false at 10s, 2 true at 16s, 3 true at 20s" || !unwritten {
 				t.Errorf("exclusive: effects %s, unwritten %v", got, unwritten)

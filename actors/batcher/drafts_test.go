@@ -66,12 +66,12 @@ func TestDraftersSaveSteps(t *testing.T) {
 					t.Errorf("%d tokens in %d steps, want %d to %d", out.tokens["loop"], steps, least, most)
 				}
 				f := out.finished["loop"].Speculated
-				var told Speculated
+				var reported Speculated
 				for _, v := range out.finished["loop"].Verified {
-					told.Count(int(v.Drafted), int(v.Accepted))
+					reported.Count(int(v.Drafted), int(v.Accepted))
 				}
-				if told.Lookups = f.Lookups; told != f {
-					t.Errorf("%+v in steps, %+v in all", told, f)
+				if reported.Lookups = f.Lookups; reported != f {
+					t.Errorf("%+v in steps, %+v in all", reported, f)
 				}
 				if total := s.Snapshot().Speculated; f.Accepted != total.Accepted || int(f.Accepted) != at.accepted ||
 					f.Drafted != total.Drafted || tokens-steps != at.accepted {

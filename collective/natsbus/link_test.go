@@ -185,14 +185,14 @@ func TestTickets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan error, 1)
-	l.deliverTo(&tr.pool, func(int, []byte) {}, func(err error) { told <- err })
+	reported := make(chan error, 1)
+	l.deliverTo(&tr.pool, func(int, []byte) {}, func(err error) { reported <- err })
 	l.read()
 	if err := l.Publish("tp.shoal.g.4.b.0", nil); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case err := <-told:
+	case err := <-reported:
 		if !errors.Is(err, nats.ErrPermissionViolation) {
 			t.Errorf("a listener spoke: %v", err)
 		}
@@ -262,10 +262,10 @@ func TestLinkReads(t *testing.T) {
 		}
 		close(heard)
 		got := ""
-		told := make(chan error, 1)
-		l.deliverTo(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { told <- err })
+		reported := make(chan error, 1)
+		l.deliverTo(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { reported <- err })
 		l.read()
-		if err := <-told; err == nil || !strings.Contains(err.Error(), c.err) {
+		if err := <-reported; err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%.40q: %v, want %s", c.in, err, c.err)
 		}
 		if got != c.want {

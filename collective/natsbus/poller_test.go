@@ -124,8 +124,8 @@ func TestPollLoses(t *testing.T) {
 	for _, polls := range []bool{false, true} {
 		servers := startServers(t, 2, nil)
 		ts := openTransports(t, servers, 1)
-		told := make(chan error, 1)
-		ts[0].OnError(func(err error) { told <- err })
+		reported := make(chan error, 1)
+		ts[0].OnError(func(err error) { reported <- err })
 		if polls {
 			ts[0].Poll()
 		}
@@ -135,9 +135,9 @@ func TestPollLoses(t *testing.T) {
 			if polls {
 				ts[0].Poll()
 			}
-			return len(told) > 0
+			return len(reported) > 0
 		})
-		err := <-told
+		err := <-reported
 		if gone := (*collective.OpError)(nil); !errors.As(err, &gone) || len(gone.Ranks) != 1 || gone.Ranks[0] != 1 {
 			t.Errorf("polls %v: %v, want that rank 1 is gone", polls, err)
 		}

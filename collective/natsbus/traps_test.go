@@ -76,8 +76,8 @@ func TestSlowConsumerSurfaces(t *testing.T) {
 	b := open(t, s, TransportConfig{Group: "g", Rank: 1, Size: 2, PendingBytes: 1 << 20})
 	ready(t, []*Transport{a, b})
 	release := make(chan struct{})
-	told := make(chan error, 1)
-	b.OnError(func(err error) { told <- err })
+	reported := make(chan error, 1)
+	b.OnError(func(err error) { reported <- err })
 	b.Receive(func(int, []byte) { <-release })
 	for range 8 {
 		if err := a.Send(1, make([]byte, 512<<10)); err != nil {
@@ -85,7 +85,7 @@ func TestSlowConsumerSurfaces(t *testing.T) {
 		}
 	}
 	select {
-	case err := <-told:
+	case err := <-reported:
 		if !errors.Is(err, ErrLost) || !errors.Is(err, nats.ErrSlowConsumer) {
 			t.Error(err)
 		}
@@ -116,11 +116,11 @@ func TestEarlyMessagesAreHeldWithinBounds(t *testing.T) {
 	c := open(t, s, TransportConfig{Group: "h", Rank: 1, Size: 2, PendingBytes: 1500})
 	d := open(t, s, TransportConfig{Group: "h", Rank: 0, Size: 2})
 	ready(t, []*Transport{d, c})
-	told := make(chan error, 1)
-	c.OnError(func(err error) { told <- err })
+	reported := make(chan error, 1)
+	c.OnError(func(err error) { reported <- err })
 	d.Send(1, make([]byte, 1000))
 	d.Send(1, make([]byte, 1000))
-	if err := <-told; !errors.Is(err, ErrLost) {
+	if err := <-reported; !errors.Is(err, ErrLost) {
 		t.Error(err)
 	}
 }
@@ -178,14 +178,14 @@ func TestControlDoesNotBuffer(t *testing.T) {
 	}
 	defer nc.Close()
 	tr := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 2})
-	told := make(chan error, 1)
-	g, err := collective.NewGroup(collective.Config{Rank: 0, Size: 2, OnFail: func(err error) { told <- err }}, tr)
+	reported := make(chan error, 1)
+	g, err := collective.NewGroup(collective.Config{Rank: 0, Size: 2, OnFail: func(err error) { reported <- err }}, tr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { g.Close(); <-g.Done() }()
 	s.Shutdown()
-	if err := <-told; !errors.Is(err, collective.ErrTransport) || !errors.Is(err, ErrLost) {
+	if err := <-reported; !errors.Is(err, collective.ErrTransport) || !errors.Is(err, ErrLost) {
 		t.Errorf("the group's error after its server is gone: %v", err)
 	}
 	waitFor(t, "a publish that fails", func() bool { return nc.Publish("x", nil) != nil })

@@ -415,7 +415,7 @@ func TestSlowConsumer(t *testing.T) {
 		return len(m) >= 2 && m[0].Meta.Load+m[1].Meta.Load == 5, fmt.Sprintf("%+v", m)
 	})
 	close(release)
-	told := func() (n int) {
+	reported := func() (n int) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, e := range got {
@@ -428,9 +428,9 @@ func TestSlowConsumer(t *testing.T) {
 		}
 		return n
 	}
-	testutil.Eventually(t, patience, "the last state is reported", func() (bool, string) { return told() > 0, "not yet" })
+	testutil.Eventually(t, patience, "the last state is reported", func() (bool, string) { return reported() > 0, "not yet" })
 	time.Sleep(50 * time.Millisecond)
-	if n := told(); n == 0 || n > 3 {
+	if n := reported(); n == 0 || n > 3 {
 		t.Errorf("%d events: %+v", n, got)
 	}
 }

@@ -24,8 +24,8 @@ func TestKeyFileOfSeveral(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told [][]Key
-	k.Watch(func(keys []Key) { told = append(told, keys) })
+	var reported [][]Key
+	k.Watch(func(keys []Key) { reported = append(reported, keys) })
 	prints := func(keys ...Key) (out []string) {
 		for _, x := range keys {
 			out = append(out, x.Fingerprint())
@@ -75,8 +75,8 @@ func TestKeyFileOfSeveral(t *testing.T) {
 			t.Errorf("keys %v: the new one alone: %v", prints(r.keys...), err)
 		}
 	}
-	if len(told) != 3 || !told[2][0].Equal(b) {
-		t.Errorf("notified %d times", len(told))
+	if len(reported) != 3 || !reported[2][0].Equal(b) {
+		t.Errorf("notified %d times", len(reported))
 	}
 	for what, lines := range map[string][]string{"nonsense": {b.Text(), "x"}, "twice": {b.Text(), b.Text()}, "nothing": {"", ""},
 		"five": {NewKey().Text(), NewKey().Text(), NewKey().Text(), NewKey().Text(), NewKey().Text()}} {

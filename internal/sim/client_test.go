@@ -29,7 +29,7 @@ type client struct {
 	calm      bool         // it neither disconnects nor cancels
 	job       bool         // it survives the coordinator
 	next      int          // next event of the job's stream
-	told      bool         // it has received something from the coordinator that it is attached to
+	received  bool         // it has received something from the coordinator that it is attached to
 	at        *coordinator // the last coordinator that accepted it
 	end       *batcher.Finish
 	ended     time.Duration

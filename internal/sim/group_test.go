@@ -50,7 +50,7 @@ func (n *node) connect(e *epoch, done func(error)) {
 	g := &group{w: n.w, n: n, e: e, heard: make([]bool, len(e.peers)), acked: make([]bool, len(e.peers)), tells: done}
 	g.heard[e.rank], g.acked[e.rank] = true, true
 	e.group = g
-	n.w.after(n.process, n.w.cfg.join, func() { g.told(g.unreachable()) })
+	n.w.after(n.process, n.w.cfg.join, func() { g.notify(g.unreachable()) })
 	if len(e.peers) == 1 {
 		g.form()
 		return
@@ -128,10 +128,10 @@ func (g *group) form() {
 		g.receive(p.src, p.msg)
 	}
 	g.early = nil
-	g.w.after(g.n.process, 0, func() { g.told(nil) })
+	g.w.after(g.n.process, 0, func() { g.notify(nil) })
 }
 
-func (g *group) told(err error) {
+func (g *group) notify(err error) {
 	if tells := g.tells; tells != nil {
 		g.tells = nil
 		g.n.take(func() { tells(err) })
@@ -151,7 +151,7 @@ func (g *group) close() {
 			}
 		}
 	}
-	g.told(errRetired)
+	g.notify(errRetired)
 }
 
 // start starts the next operation of the epoch.

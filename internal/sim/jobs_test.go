@@ -283,10 +283,10 @@ func (c *coordinator) sendEvents(e *entry) {
 	if e.k == nil || e.k.at != c {
 		return
 	}
-	if e.k.next > 0 && !e.k.told {
+	if e.k.next > 0 && !e.k.received {
 		c.w.cover[Reattached]++
 	}
-	e.k.told = true
+	e.k.received = true
 	c.w.after(nil, c.w.transit(), func() {
 		if !c.dead && e.k.at == c {
 			e.k.events(e)

@@ -86,9 +86,9 @@ func (c *coordinator) reach(act func() (answer func())) {
 	}
 }
 
-// candidate starts a coordinator in a place. With heir it succeeds a dead coordinator of this place,
+// candidate starts a coordinator in a place. With successor it succeeds a dead coordinator of this place,
 // and does not wait for the lease to expire.
-func (w *world) candidate(place int, heir bool) {
+func (w *world) candidate(place int, successor bool) {
 	c := w.newCoordinator(place)
 	if place < len(w.coords) {
 		w.coords[place] = c
@@ -103,7 +103,7 @@ func (w *world) candidate(place int, heir bool) {
 		return
 	}
 	c.lease = topology.NewLease(topology.LeaseConfig{Holder: c.name, Incarnation: c.incarnation,
-		TTL: w.cfg.ttl, Hint: w.cfg.ttl / 5, Renew: w.cfg.ttl / 8, Successor: heir, Bootstrap: true})
+		TTL: w.cfg.ttl, Hint: w.cfg.ttl / 5, Renew: w.cfg.ttl / 8, Successor: successor, Bootstrap: true})
 	c.every(w.cfg.tick/4, func() { c.lead(c.lease.Tick(w.now - c.began)) })
 }
 

@@ -54,14 +54,14 @@ func (w *world) crash(c *coordinator) {
 		}
 	}
 	w.hint(c)
-	heir := w.chance(2)
-	w.after(nil, w.between(5*time.Millisecond, 150*time.Millisecond), func() { w.takeOver(c, heir) })
+	successor := w.chance(2)
+	w.after(nil, w.between(5*time.Millisecond, 150*time.Millisecond), func() { w.takeOver(c, successor) })
 }
 
 // takeOver starts a coordinator in the place of a dead one.
-func (w *world) takeOver(c *coordinator, heir bool) {
+func (w *world) takeOver(c *coordinator, successor bool) {
 	if c.dead && w.coords[c.place] == c {
-		w.candidate(c.place, heir)
+		w.candidate(c.place, successor)
 	}
 }
 
@@ -73,7 +73,7 @@ func (w *world) resume() {
 	}
 	for _, k := range w.clients {
 		if k.job && k.end == nil {
-			k.at, k.told = w.coord, false
+			k.at, k.received = w.coord, false
 		}
 	}
 	w.coord.openJobs()

@@ -82,12 +82,12 @@ func TestFlippedBitAfterAKill(t *testing.T) {
 				t.Errorf("at %d per mille: job %s has another result", per, id)
 			}
 		}
-		told := 0
+		reported := 0
 		if m := regexp.MustCompile(`(\d+) jobs are lost`).FindSubmatch(p.call("GET", "/health", nil).body); m != nil {
-			told, _ = strconv.Atoi(string(m[1]))
+			reported, _ = strconv.Atoi(string(m[1]))
 		}
-		if lost > 1 || told != lost {
-			t.Errorf("at %d per mille: %d of %d jobs are lost, /health has %d", per, lost, len(ids), told)
+		if lost > 1 || reported != lost {
+			t.Errorf("at %d per mille: %d of %d jobs are lost, /health has %d", per, lost, len(ids), reported)
 		}
 		if kept, _ := filepath.Glob(filepath.Join(p.data, "damaged", "*.bin")); len(kept) == 0 {
 			t.Errorf("at %d per mille: nothing was set aside", per)

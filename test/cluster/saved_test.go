@@ -37,7 +37,7 @@ func (x *savedSessions) start(t *testing.T, turns int, args, headArgs, nodeArgs 
 	x.want = map[[2]int]string{}
 	for n := range turns {
 		for s := range x.policies {
-			x.want[[2]int{s, n}] = said(t, x.one.want(200, "POST", "/v1/completions", x.turn(s, n)))
+			x.want[[2]int{s, n}] = comparablePart(t, x.one.want(200, "POST", "/v1/completions", x.turn(s, n)))
 		}
 	}
 	x.disk = filepath.Join(t.TempDir(), "kv")
@@ -127,7 +127,7 @@ func (x *savedSessions) ask(n int, known bool) {
 func (x *savedSessions) send(s, n int, known bool) {
 	x.t.Helper()
 	a := x.processCluster.want(200, "POST", "/v1/completions", x.turn(s, n))
-	if got, want := said(x.t, a), x.want[[2]int{s, n}]; got != want {
+	if got, want := comparablePart(x.t, a), x.want[[2]int{s, n}]; got != want {
 		x.t.Fatalf("session %d (%s), turn %d:\n%s, want\n%s", s, x.policies[s], n, got, want)
 	}
 	prompt, got := cachedTokens(x.t, a)

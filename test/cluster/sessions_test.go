@@ -62,8 +62,8 @@ func (c *conversation) turn(session, number int) map[string]any {
 		"skip_special_tokens": false, "temperature": 0.8, "seed": number}
 }
 
-// said returns the part of an answer that must be the same in all clusters.
-func said(t testing.TB, a answer) string {
+// comparablePart returns the part of an answer that must be the same in all clusters.
+func comparablePart(t testing.TB, a answer) string {
 	t.Helper()
 	var r struct {
 		Choices []json.RawMessage `json:"choices"`
@@ -108,7 +108,7 @@ func TestSessionOfManyTurns(t *testing.T) {
 	for n := range c.turns {
 		for s := range c.policies {
 			a := one.want(200, "POST", "/v1/completions", c.turn(s, n))
-			want[fmt.Sprint(s, " ", n)] = said(t, a)
+			want[fmt.Sprint(s, " ", n)] = comparablePart(t, a)
 		}
 		tokens = c.context/4 + n*c.added + (n+1)*c.answer
 		bytes, _ := waiting(one.state())
@@ -147,7 +147,7 @@ func TestSessionOfManyTurns(t *testing.T) {
 	send := func(s, n int) {
 		t.Helper()
 		a := p.want(200, "POST", "/v1/completions", c.turn(s, n))
-		if got := said(t, a); got != want[fmt.Sprint(s, " ", n)] {
+		if got := comparablePart(t, a); got != want[fmt.Sprint(s, " ", n)] {
 			t.Fatalf("session %d, turn %d:\n%s, want\n%s", s, n, got, want[fmt.Sprint(s, " ", n)])
 		}
 	}

@@ -18,7 +18,7 @@ func TestUnreadStreamIsReported(t *testing.T) {
 	defer cancel()
 	resp := openStream(t, ctx, url+"/v1/completions", completion(M{"max_tokens": 1 << 19}))
 	id := e.Last(t).ID
-	told := func(want bool) func() bool {
+	reported := func(want bool) func() bool {
 		return func() bool {
 			e.Mu.Lock()
 			defer e.Mu.Unlock()
@@ -26,13 +26,13 @@ func TestUnreadStreamIsReported(t *testing.T) {
 			return heard && got == want
 		}
 	}
-	servertest.Eventually(t, "the stream is unread", told(true))
+	servertest.Eventually(t, "the stream is unread", reported(true))
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
 		_, _ = io.Copy(io.Discard, resp.Body) // until the client leaves
 	}()
-	servertest.Eventually(t, "the stream is read", told(false))
+	servertest.Eventually(t, "the stream is read", reported(false))
 	cancel()
 	<-read
 	stop()

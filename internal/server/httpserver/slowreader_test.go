@@ -7,8 +7,8 @@ import (
 
 // A write that ends in time causes no notice, even if its timer fires late.
 func TestReaderNotifiesDuringWritesOnly(t *testing.T) {
-	var told []bool
-	r := &SlowReader{After: time.Hour, Notify: func(yes bool) { told = append(told, yes) }}
+	var reported []bool
+	r := &SlowReader{After: time.Hour, Notify: func(yes bool) { reported = append(reported, yes) }}
 	r.begin()
 	r.end()
 	r.late()
@@ -16,7 +16,7 @@ func TestReaderNotifiesDuringWritesOnly(t *testing.T) {
 	r.late()
 	r.late()
 	r.end()
-	if len(told) != 2 || !told[0] || told[1] {
-		t.Errorf("notified %v", told)
+	if len(reported) != 2 || !reported[0] || reported[1] {
+		t.Errorf("notified %v", reported)
 	}
 }
