@@ -102,8 +102,8 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(t))
 }
 
-// AskConfig configures how questions are sent.
-type AskConfig struct {
+// QuestionConfig configures how questions are sent.
+type QuestionConfig struct {
 	Metric string // a name of package score
 	// Template contains {context} and {input}. Default: both, separated by an empty line.
 	Template  string
@@ -127,8 +127,8 @@ type Answered struct {
 	Answers []string `json:"answers"`
 }
 
-// Ask sends every question under every policy. Results are ordered by question, then by policy.
-func Ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, questions []Question, cfg AskConfig) ([]Answered, error) {
+// SendQuestions sends every question under every policy. Results are ordered by question, then by policy.
+func SendQuestions(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, questions []Question, cfg QuestionConfig) ([]Answered, error) {
 	metric, ok := score.Lookup(cfg.Metric)
 	if !ok {
 		return nil, fmt.Errorf("%w: metric %q is unknown; known are %s", ErrQuestions, cfg.Metric, strings.Join(score.Names(), ", "))
@@ -168,7 +168,7 @@ func Ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, questions []Q
 	return out, group.Wait()
 }
 
-func (cfg *AskConfig) prompt(tok *tokenizer.Tokenizer, q *Question) ([]int32, error) {
+func (cfg *QuestionConfig) prompt(tok *tokenizer.Tokenizer, q *Question) ([]int32, error) {
 	form := cfg.Template
 	if form == "" {
 		form = "{context}\n\n{input}"
@@ -223,8 +223,8 @@ func cutMiddle(ids []int32, most int, cut bool) []int32 {
 	return slices.Concat(ids[:most/2], ids[len(ids)-(most-most/2):])
 }
 
-// AskedRow is the mean score of a policy on one set of questions, 0 to 100.
-type AskedRow struct {
+// QuestionScore is the mean score of a policy on one set of questions, 0 to 100.
+type QuestionScore struct {
 	Policy    string  `json:"policy"`
 	Set       string  `json:"set,omitempty"`
 	Questions int     `json:"questions"`
@@ -232,13 +232,13 @@ type AskedRow struct {
 }
 
 // SummarizeAnswers computes means by policy and set, in order of appearance.
-func SummarizeAnswers(answers []Answered) []AskedRow {
-	var rows []AskedRow
+func SummarizeAnswers(answers []Answered) []QuestionScore {
+	var rows []QuestionScore
 	for _, a := range answers {
-		i := slices.IndexFunc(rows, func(r AskedRow) bool { return r.Policy == a.Policy && r.Set == a.Set })
+		i := slices.IndexFunc(rows, func(r QuestionScore) bool { return r.Policy == a.Policy && r.Set == a.Set })
 		if i < 0 {
 			i = len(rows)
-			rows = append(rows, AskedRow{Policy: a.Policy, Set: a.Set})
+			rows = append(rows, QuestionScore{Policy: a.Policy, Set: a.Set})
 		}
 		rows[i].Questions++
 		rows[i].Score += 100 * a.Score
@@ -246,11 +246,11 @@ func SummarizeAnswers(answers []Answered) []AskedRow {
 	for i := range rows {
 		rows[i].Score /= float64(rows[i].Questions)
 	}
-	slices.SortStableFunc(rows, func(a, b AskedRow) int { return strings.Compare(a.Set, b.Set) })
+	slices.SortStableFunc(rows, func(a, b QuestionScore) int { return strings.Compare(a.Set, b.Set) })
 	return rows
 }
 
-func WriteAnswerTable(w io.Writer, metric string, rows []AskedRow) {
+func WriteAnswerTable(w io.Writer, metric string, rows []QuestionScore) {
 	out := [][]string{{"policy", "set", "questions", metric}}
 	for _, r := range rows {
 		out = append(out, []string{r.Policy, cmp.Or(r.Set, "-"), fmt.Sprint(r.Questions), fmt.Sprintf("%.1f", r.Score)})

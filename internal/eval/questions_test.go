@@ -71,9 +71,9 @@ func TestAsk(t *testing.T) {
 		return map[string]any{"choices": []any{map[string]any{"text": "Yes."}}}
 	}}
 	c := connect(t, f.start(t))
-	for _, k := range []AskConfig{{}, {Chat: chat}} {
+	for _, k := range []QuestionConfig{{}, {Chat: chat}} {
 		k.Metric, k.MaxPrompt, k.Concurrency, longest = "exact", 50, 1, 0
-		answers, err := Ask(t.Context(), c, tok, questions, k)
+		answers, err := SendQuestions(t.Context(), c, tok, questions, k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestAsk(t *testing.T) {
 			t.Errorf("longest prompt %d, want about 50", longest)
 		}
 		rows := SummarizeAnswers(answers)
-		if want := []AskedRow{{"default", "a", 1, 0}, {"default", "b", 1, 100}}; !slices.Equal(rows, want) {
+		if want := []QuestionScore{{"default", "a", 1, 0}, {"default", "b", 1, 100}}; !slices.Equal(rows, want) {
 			t.Errorf("%+v", rows)
 		}
 		first := f.bodies[1]["prompt"].([]any)
@@ -96,12 +96,12 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%d special tokens in the prompt, want %d: a question must not steer the model", specials, want)
 		}
 	}
-	if _, err := Ask(t.Context(), c, tok, questions, AskConfig{Metric: "x"}); !errors.Is(err, ErrQuestions) ||
+	if _, err := SendQuestions(t.Context(), c, tok, questions, QuestionConfig{Metric: "x"}); !errors.Is(err, ErrQuestions) ||
 		!strings.Contains(err.Error(), "f1") {
 		t.Error(err)
 	}
 	var table strings.Builder
-	WriteAnswerTable(&table, "f1", []AskedRow{{"full", "", 3, 33.3333}})
+	WriteAnswerTable(&table, "f1", []QuestionScore{{"full", "", 3, 33.3333}})
 	if want := "policy  set  questions    f1\nfull      -          3  33.3\n"; table.String() != want {
 		t.Error(table.String())
 	}

@@ -41,7 +41,7 @@ type StoreConfig struct {
 
 func (c *StoreConfig) defaults() {
 	c.MaxOpen = cmp.Or(c.MaxOpen, 100_000)
-	c.Keep = cmp.Or(c.Keep, KeepEnded)
+	c.Keep = cmp.Or(c.Keep, DefaultRetention)
 	c.KeepJobs = cmp.Or(c.KeepJobs, 20_000)
 	c.FullAt = cmp.Or(c.FullAt, 0.9)
 	if c.Logger == nil {
@@ -52,8 +52,8 @@ func (c *StoreConfig) defaults() {
 	}
 }
 
-// KeepEnded is the default retention of ended jobs.
-const KeepEnded = 72 * time.Hour
+// DefaultRetention is the default retention of ended jobs.
+const DefaultRetention = 72 * time.Hour
 
 // Salvage describes the records that damaged log files have lost.
 type Salvage struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/hostname"
 )
 
-// Ask describes the joining machine.
-type Ask struct {
+// Request describes the joining machine.
+type Request struct {
 	Machine string // its name
 	// Host is the address that it will listen at; empty: the one that it reaches the server from.
 	Host string
@@ -33,7 +33,7 @@ const dialLimit = 10 * time.Second
 
 // Exchange gives a token to the server at addr and returns the grant, and the address that
 // this machine should listen at. Nothing is sent to a server without the token's fingerprint.
-func Exchange(ctx context.Context, addr string, t Token, a Ask) (g *Grant, host string, err error) {
+func Exchange(ctx context.Context, addr string, t Token, a Request) (g *Grant, host string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit+exchangeLimit)
 	defer cancel()
 	if to, _, err := net.SplitHostPort(addr); err == nil {

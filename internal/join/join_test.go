@@ -75,7 +75,7 @@ func (r *rig) token(t *testing.T) Token {
 
 func (r *rig) exchange(t *testing.T, token Token) (*Grant, error) {
 	t.Helper()
-	g, host, err := Exchange(t.Context(), r.addr, token, Ask{Machine: "m2"})
+	g, host, err := Exchange(t.Context(), r.addr, token, Request{Machine: "m2"})
 	if err == nil && host != "127.0.0.1" {
 		t.Errorf("the machine should listen at %s", host)
 	}
@@ -217,7 +217,7 @@ func TestImpostor(t *testing.T) {
 		b, _ := io.ReadAll(s)
 		got <- len(b)
 	})
-	_, _, err = Exchange(t.Context(), at, token, Ask{Machine: "m2"})
+	_, _, err = Exchange(t.Context(), at, token, Request{Machine: "m2"})
 	if !errors.Is(err, ErrImpostor) {
 		t.Fatalf("got %v, want %v", err, ErrImpostor)
 	}
@@ -310,12 +310,12 @@ func TestErrorsTeach(t *testing.T) {
 		}), "no answer that can be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := Exchange(t.Context(), c.addr, token, Ask{Machine: "m2"}); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, _, err := Exchange(t.Context(), c.addr, token, Request{Machine: "m2"}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
 	}
-	if _, _, err := Exchange(t.Context(), r.addr, token, Ask{Machine: "m2\nlevel=ERROR"}); err == nil ||
+	if _, _, err := Exchange(t.Context(), r.addr, token, Request{Machine: "m2\nlevel=ERROR"}); err == nil ||
 		!strings.Contains(err.Error(), "the name of the machine") {
 		t.Errorf("a name with a line break: %v", err)
 	}

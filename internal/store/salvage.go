@@ -273,7 +273,7 @@ func report(dir string, fresh []damaged, log *slog.Logger) (out jobs.Salvage, er
 			log.Warn("the description of damaged bytes cannot be read", "file", path, "error", cmp.Or(err, errors.New("it does not decode")))
 			continue
 		}
-		if d.Stream == journal.JobStream && time.Since(d.At) < jobs.KeepEnded {
+		if d.Stream == journal.JobStream && time.Since(d.At) < jobs.DefaultRetention {
 			for _, name := range d.Lost {
 				lost[name] = true
 			}

@@ -170,7 +170,7 @@ func (c *evalJSONLCmd) Run(e *ui.Env) error {
 		return err
 	}
 	defer a.close()
-	cfg := eval.AskConfig{Metric: c.Metric, Template: c.Template, MaxTokens: c.MaxTokens, MaxPrompt: c.MaxPrompt,
+	cfg := eval.QuestionConfig{Metric: c.Metric, Template: c.Template, MaxTokens: c.MaxTokens, MaxPrompt: c.MaxPrompt,
 		Policies: policies, Concurrency: c.Concurrency}
 	if c.Chat {
 		if cfg.Chat = a.chat; a.chat == nil {
@@ -179,7 +179,7 @@ func (c *evalJSONLCmd) Run(e *ui.Env) error {
 	}
 	bar := ui.NewBar(e, "eval", !c.JSON)
 	cfg.Progress = bar.Set
-	answers, err := eval.Ask(e.Ctx, a.client, a.tok, questions, cfg)
+	answers, err := eval.SendQuestions(e.Ctx, a.client, a.tok, questions, cfg)
 	bar.End()
 	if err != nil {
 		return err

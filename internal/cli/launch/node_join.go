@@ -183,7 +183,7 @@ func sourceAddress(ctx context.Context, addr string) (string, error) {
 // cluster before does not need a valid token, so the same command line also restarts a node.
 func (c *NodeCmd) exchange(e *ui.Env, log *slog.Logger, at string, t join.Token,
 	kept []join.Membership) (m join.Membership, host string, err error) {
-	ask := join.Ask{Machine: c.machineName(), Ports: c.fixedPorts()}
+	ask := join.Request{Machine: c.machineName(), Ports: c.fixedPorts()}
 	if c.Bind != "" {
 		if ask.Host, err = c.listenHost(e.Ctx, log); err != nil {
 			return m, "", err

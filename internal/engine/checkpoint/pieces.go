@@ -177,7 +177,7 @@ func (c *Checkpoint) downloaded(stamps Mark) (out []fileDigests) {
 			continue
 		}
 		var ok bool
-		if d.sums, ok = piecedigest.Kept(f.Path, stamps[i], len(d.spans)); ok {
+		if d.sums, ok = piecedigest.Cached(f.Path, stamps[i], len(d.spans)); ok {
 			out = append(out, d)
 		}
 	}

@@ -133,8 +133,8 @@ func stampAt(path string) (modelfile.Stamp, error) {
 	return modelfile.StampOf(st), nil
 }
 
-// Kept returns the digests of n pieces that a Download cached for a file in a state.
-func Kept(path string, stamp modelfile.Stamp, n int) (sums []byte, ok bool) {
+// Cached returns the digests of n pieces that a Download cached for a file in a state.
+func Cached(path string, stamp modelfile.Stamp, n int) (sums []byte, ok bool) {
 	return modelfile.StoredDigests(key(path, stamp), n*sha256.Size)
 }
 
