@@ -221,7 +221,7 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 // opens returns the Open of a request that is being admitted.
 func (r *request) opens() plan.Open {
 	read := r.read
-	if r.cut.now { // prefill never ends
+	if r.cut.now { // a cut sequence stays in prefill until it ends
 		read = r.final()
 	}
 	return plan.Open{

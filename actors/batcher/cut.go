@@ -6,20 +6,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
-// cuts is the module for sequences that fit no socket whole, but all sockets together
+// cuts is the module for sequences whose cache fits no single socket, but all sockets together
 // (docs/decisions/cache-layout.md). Such a sequence is never handed over: every socket keeps the rows of its KV
-// heads, and a token that the owner samples is read like one more token of the prompt. Rows of a prompt have the
-// same bits as decode rows, so the answer has too.
+// heads, and a token that the owner samples is read like one more token of the prompt. Rows of prompts and of
+// decode have the same bits, so answers do not depend on the cut.
 type cuts struct{ s *State }
 
-// cutting reports how a request is cut: not, at its next admission, or in this one.
+// cutting is the state of a request that may be cut over the sockets.
 type cutting struct {
-	must bool // no socket can own its whole cache, or it uses a context that is cut
-	now  bool // it runs cut
+	must bool // cut it at its next admission: no socket can own its whole cache, or it uses a context that is cut
+	now  bool // it is admitted and cut
 }
 
-// fitsBlocks reports whether a request that is cut fits with the blocks that it shares. Sequences pin blocks of a
-// context that is kept, so that these are not evicted for it.
+// fitsBlocks reports whether a request that must be cut fits together with the blocks that it shares. These count
+// as pinned, so they are not evicted for the request.
 func (x *cuts) fitsBlocks(r *request) bool {
 	if !r.cut.must {
 		return false
@@ -29,8 +29,8 @@ func (x *cuts) fitsBlocks(r *request) bool {
 	return x.s.ledger.choose(r, len(chain)).Why == ""
 }
 
-// canBeCut reports whether the rows of a request's output are those of a prefill, of which each socket has its
-// heads.
+// canBeCut reports whether a request may run cut: its policy keeps and reads every token, it is not pooled or a
+// read for a decode group, and the model has no latent attention, whose one KV head cannot be divided (Units).
 func (l *ledger) canBeCut(r *request) bool {
 	return r.Policy.RebuildsByPrefill() && r.Pool == pooling.None && r.Prefill == 0 && l.g.Units == 0
 }

@@ -36,8 +36,8 @@ func (c *prefixCache) next(first *request) *request {
 	return best
 }
 
-// interchangeable reports whether a request may go before the first in order. A held context that gave its memory
-// up may not: it would have to again.
+// interchangeable reports whether r may be admitted before first. A held context that was preempted may not,
+// because it would be preempted again.
 func (c *prefixCache) interchangeable(first, r *request) bool {
 	return r.rank < lastRank && inOrder(first, r) < 0 && r.Priority == first.Priority && r.Accepted == first.Accepted &&
 		c.s.eligible(r) && c.s.awaits(r) == 0

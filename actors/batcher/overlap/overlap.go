@@ -37,7 +37,7 @@ type Chooser struct {
 	kind  *kind // of the plan in flight; nil: its time is not used
 	last  int   // number of the newest plan
 	swept swept // of the newest plan with a sweep
-	later int   // as of kvcache.Geometry
+	later int   // see kvcache.Geometry
 }
 
 // swept names the layers that read a prompt.
