@@ -147,7 +147,8 @@ func (b *Backend) Keep(to layer.States, held layer.Held, rows []int) {
 	}
 }
 
-// Join implements layer.Backend. MTP refuses its weights.
+// Join implements layer.Backend. It panics, because a card does not compute multi-token prediction.
+// Device.MTP returns an error for its weights.
 func (b *Backend) Join(layer.Held, []layer.StateRun) {
 	panic("accelerator: multi-token prediction is not computed on a card")
 }

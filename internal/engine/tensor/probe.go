@@ -7,9 +7,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
-// Probe only reads memory, or only computes, as much as some work needs: the time that the work
-// would take if it did nothing else. Run in turn with the work itself, it suffers the same
-// interference on a shared machine, unlike the peaks of Measure*.
+// Probe measures the least time that some work can take: it only reads the same number of bytes, or only
+// computes the same number of operations. Alternate it with the work, so that other programs slow both alike.
+// They do not slow the peaks of Measure* alike.
 type Probe struct {
 	pool *Pool
 	buf  []byte
@@ -18,7 +18,7 @@ type Probe struct {
 
 // probePiece is the size of the piece that a thread claims at once, about as much as in a product.
 const probePiece = 256 << 10
-const maxPieces = 1 << 16 // that are measured: of more work, about a second
+const maxPieces = 1 << 16 // maximum number of pieces measured, about a second of work; the time of more is scaled
 
 // NewProbe maps a buffer of bytes to read from. Choose several times the last-level cache. Close
 // frees it.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestProbeMeasuresAPart checks that the time of work of minutes is calculated from a part of it.
+// TestProbeMeasuresAPart checks that the time of hours of work is scaled from about a second.
 func TestProbeMeasuresAPart(t *testing.T) {
 	pool := NewPool(1)
 	defer pool.Close()

@@ -32,9 +32,9 @@ type Attend struct {
 	Parts    int          // thread blocks that share a run: 1 or 4; 0 chooses
 	Tile     int          // of a prompt: rows (token, head) of a thread block, 32 or 64; 0 chooses
 	Scratch  cuda.Pointer // ScratchBytes; unused by a prompt
-	Out      cuda.Pointer // needed without To, for a prompt, and if HeadDim is not a multiple of 32
+	Out      cuda.Pointer // may be zero if To is set, the rows are not of a prompt, and HeadDim is a multiple of 32
 	LdOut    int
-	To       Rounded // or zero; Heads*HeadDim is a multiple of 32 then
+	To       Rounded // or zero. If set, Heads*HeadDim must be a multiple of 32
 }
 
 // stateFloats returns the memory of a run's state: the output, 16 lanes of the sum, the largest score.

@@ -32,7 +32,8 @@ type Set struct {
 	lacks  map[string]bool // kernels for which the card has too little shared memory
 }
 
-// dynamics are the kernels with dynamic shared memory, and its bytes. A multiprocessor must hold together blocks.
+// dynamics maps kernels to their bytes of dynamic shared memory. A multiprocessor must have room for `together`
+// blocks.
 var dynamics = map[string]int{
 	"q8_product_tiled_shared": treeBytes, "q4_product_tiled_shared": treeBytes,
 	"attend_prompt_f32_64": promptBytes, "attend_prompt_bf16_64": promptBytes, "attend_prompt_int8_64": promptBytes,
@@ -65,8 +66,8 @@ func Load(c *cuda.Context) (*Set, error) {
 	return s, nil
 }
 
-// Small returns the same kernels, as they are used on a card with too little shared memory for any of dynamics. It is
-// for comparisons; Close belongs to s.
+// Small returns a set that uses the kernels for cards with too little shared memory for any of dynamics. Comparisons
+// use it. Close only s: both have the same module.
 func (s *Set) Small() *Set {
 	small := &Set{module: s.module, byName: s.byName, lacks: map[string]bool{}}
 	for name := range dynamics {

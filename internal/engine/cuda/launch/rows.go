@@ -132,7 +132,7 @@ func (o Add) Calls() ([]Call, error) {
 		[]any{o.X, o.Y, o.Bias, uint32(o.Cols)}}}, nil
 }
 
-// AddBias is X += Bias of (Rows, Cols).
+// AddBias adds Bias to every row of X.
 type AddBias struct {
 	X, Bias    cuda.Pointer // (Rows, Cols), (Cols)
 	Rows, Cols int

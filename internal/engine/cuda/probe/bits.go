@@ -21,7 +21,7 @@ type comparison struct {
 var comparisons = slices.Concat(functionComparisons, rowComparisons, productComparisons, cacheComparisons,
 	attentionComparisons, turnedComparisons, massComparisons, expertComparisons, rankComparisons)
 
-// small is a comparison with the kernels of cards with less shared memory.
+// small returns a comparison repeated with the kernels for cards with less shared memory.
 func small(c comparison, kernels ...string) comparison {
 	return comparison{c.name + ", less shared memory", kernels, func(k *card, r *rand.Rand) {
 		all := k.kernels
@@ -31,7 +31,7 @@ func small(c comparison, kernels ...string) comparison {
 	}}
 }
 
-// compare runs a comparison. It returns an error for other bits, and of the driver.
+// compare runs a comparison. It returns an error if bits differ, or if the driver reports one.
 func (k *card) compare(c comparison) error {
 	k.err = nil
 	c.run(k, rand.New(rand.NewPCG(1, 2)))

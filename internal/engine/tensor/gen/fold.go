@@ -44,7 +44,7 @@ func (g *gen) fold(to, run state, rows reg.Register, vdim func() reg.GPVirtual, 
 		}
 		return v
 	}
-	// seen jumps to label if a row has a slot, otherwise to unseen.
+	// seen emits a jump to label if a row has a slot, otherwise to unseen.
 	seen := func(s state, sum []reg.VecVirtual, label, unseen string) {
 		g.CMPL(mem(s.max, 0), operand.U32(none))
 		g.JNE(operand.LabelRef(label))
