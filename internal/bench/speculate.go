@@ -155,8 +155,8 @@ func quantile(x []float64, below float64) float64 {
 	return x[int(below*float64(len(x)-1)+0.5)]
 }
 
-// ask sends a batch and measures the time from when every request has its first token until the
-// last has its last.
+// ask sends a batch. The measured time begins when every request has its first token, and ends with the
+// last token of all.
 func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch int, mode, tenant string, round int) (*answers, error) {
 	a := &answers{tokens: make([][]int32, batch)}
 	var ended sync.WaitGroup

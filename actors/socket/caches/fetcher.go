@@ -35,8 +35,8 @@ type Link struct {
 	replies chan blockReply
 }
 
-// blockRequest is the request of another rank: bytes of a block's rows for some heads, from an
-// offset on.
+// blockRequest asks for bytes of a block's rows, for some heads, starting at an offset. Another rank
+// sent it.
 type blockRequest struct {
 	link *Link
 	src  int

@@ -45,8 +45,8 @@ type Limits struct {
 	Rows        int             // the most rows of a step, and the most open sequences
 	Layout      tensor.KVLayout // of the cache
 	Layers      int             // with a cache of their own
-	Begins      []int           // as of kvcache.Geometry
-	Later       int             // as of kvcache.Geometry
+	Begins      []int           // see kvcache.Geometry
+	Later       int             // see kvcache.Geometry
 	Headless    bool            // the model has no output head: it only makes vectors
 	Whole       bool            // attention is not causal: one run reads the whole text
 	Across      bool            // layers read each other's caches

@@ -91,7 +91,8 @@ func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
 	return c.root(c.Hidden, dt)
 }
 
-// PerLayerScale is that factor for the table of per-layer inputs.
+// PerLayerScale returns the factor for rows of the table of per-layer inputs: the square root of their
+// width, rounded like EmbeddingScale.
 func (c *Config) PerLayerScale(dt tensor.DType) float32 { return c.root(c.PerLayer.Width, dt) }
 
 func (c *Config) root(n int, dt tensor.DType) float32 {

@@ -38,7 +38,8 @@ func (e *Engine) Relax(s Spec) (text string, removed []string, err error) {
 	return r.text, r.removed, r.err
 }
 
-// relax is limited in total to the steps for compiling one grammar.
+// relax removes one part after another until the grammar compiles. It gives up when all attempts together
+// take more steps than compiling one grammar may.
 func relax(v *Vocabulary, s Spec) (r relaxed) {
 	for steps := 0; ; {
 		m := newMachine(maxNodes)

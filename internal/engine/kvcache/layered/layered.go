@@ -45,8 +45,8 @@ func tail(windows []int, from int) []int {
 type Shape struct {
 	Group  int   // layers that are read at a time
 	Layers int   // of the model
-	Begins []int // as of kvcache.Geometry
-	Later  int   // as of kvcache.Geometry
+	Begins []int // see kvcache.Geometry
+	Later  int   // see kvcache.Geometry
 	Kept   int   // with Later: the last tokens of the prompt, which pass the later layers
 	Pass   int   // tokens that the layers get at a time
 	Hidden int   // width of the residual stream
@@ -72,11 +72,11 @@ func (s Shape) passed() int {
 	return s.Layers
 }
 
-// Whole reports whether the layers that all tokens pass are read at once. Then chunks are as good.
+// Whole reports whether the layers that all tokens pass are read at once. In that case reading by layers saves
+// no memory.
 func (s Shape) Whole() bool { return s.To(0) == s.passed() }
 
-// To returns the end of the layers that are read together with layer `from`, and Share what part of all layers that
-// is, as work: SwiftKV's later layers are little.
+// To returns the end of the layers that are read together with layer `from`.
 func (s Shape) To(from int) int {
 	end := s.Layers
 	if from < s.Later {
@@ -95,6 +95,8 @@ func (s Shape) To(from int) int {
 	return end
 }
 
+// Share returns the number of tokens whose work in all layers is that of `tokens` tokens in the layers that are
+// read together with layer `from`. SwiftKV's later layers count as no work.
 func (s Shape) Share(tokens, from int) int {
 	if s.Later > 0 && from >= s.Later {
 		return 0
@@ -102,8 +104,8 @@ func (s Shape) Share(tokens, from int) int {
 	return tokens * (s.To(from) - from) / s.passed()
 }
 
-// laterTokens is how many times more tokens a sweep takes that computes only keys and values of most of them. In a
-// Llama of 8B parameters, these are 1/26 of the products of a layer.
+// laterTokens multiplies the tokens of a sweep through SwiftKV's later layers, which computes only keys and values
+// for most tokens. In a Llama of 8B parameters, these are 1/26 of the products of a layer.
 const laterTokens = 4
 
 // Rows returns the tokens of a sweep through the layers from `from` on. It is about as much work as a chunk of a number
