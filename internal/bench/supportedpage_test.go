@@ -131,18 +131,18 @@ func downloadsSection(t *testing.T) string {
 	if err := json.Unmarshal(text, &downloads); err != nil {
 		t.Fatal(err)
 	}
-	sum, served, not := 0.0, []string{}, []string{}
+	sum, rows := 0.0, "| models | share of all downloads |\n| --- | --- |\n"
 	for _, k := range downloads.Kinds {
-		line := fmt.Sprintf("%s (%.1f %%)", k.Name, k.Share)
+		share := fmt.Sprintf("%.1f %%", k.Share)
 		if slices.ContainsFunc(k.Architectures, unknownArchitecture) {
-			not = append(not, line)
-			continue
+			share += ", not served"
+		} else {
+			sum += k.Share
 		}
-		sum, served = sum+k.Share, append(served, line)
+		rows += fmt.Sprintf("| %s | %s |\n", k.Name, share)
 	}
 	return fmt.Sprintf("Shoal serves %.0f %% of the downloads of generative models, which are %.0f %% of all downloads. "+
-		"The others are embedding and vision models. Of all downloads: %s. Not served: %s.\n\n%s\n",
-		100*sum/downloads.Generative, downloads.Generative, strings.Join(served, "; "), strings.Join(not, "; "), downloads.Source)
+		"The others are embedding and vision models.\n\n%s\n%s\n", 100*sum/downloads.Generative, downloads.Generative, rows, downloads.Source)
 }
 
 // unknownArchitecture reports whether a config is refused because of its architecture.
