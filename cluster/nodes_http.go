@@ -20,7 +20,7 @@ import (
 //	POST /reset_prefix_cache    200: the prefix cache is emptied, except for running requests
 func (c *Coordinator) ServeNodes(a *api.Server) error {
 	reset := a.Handle(httpserver.Route{Method: http.MethodPost, Path: "/reset_prefix_cache", Operator: true,
-		Docs: []httpserver.Doc{{About: "prefixes that no sequence holds are forgotten (role operator)"}},
+		Docs: []httpserver.Doc{{About: "empties the prefix cache, except blocks in use (role operator)"}},
 		Handler: func(w http.ResponseWriter, r *http.Request) {
 			c.ResetPrefixCache(r.Context())
 			a.WriteJSON(w, http.StatusOK, map[string]any{})
