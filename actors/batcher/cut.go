@@ -35,13 +35,13 @@ func (l *ledger) canBeCut(r *request) bool {
 	return r.Policy.RebuildsByPrefill() && r.Pool == pooling.None && r.Prefill == 0 && l.g.Units == 0
 }
 
-// usesCut reports whether a request makes or uses a fixed context that is kept cut: its blocks stay on every
-// socket, and requests share them.
+// usesCut reports whether a request makes or uses a fixed context whose cache is cut over the sockets. Its blocks stay
+// on every socket, and requests share them.
 func (r *request) usesCut() bool {
 	return r.Context > 0 && r.Session == "" && r.Policy.RebuildsByPrefill()
 }
 
-// place finds out which sockets can own a request, and whether it must be cut.
+// place records which sockets can own a request, and whether it must be cut.
 func (l *ledger) place(r *request) {
 	r.able, r.cut.must, r.unfit = l.ableOwners(r, r.limit)
 }

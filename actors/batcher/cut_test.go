@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// drawTight places sockets that hold a sequence of this number of tokens together, with some bytes to spare. A
-// single socket can hand it over.
+// drawTight returns sockets that together have memory for a sequence of this number of tokens, and some bytes more. A
+// single socket also has memory for the hand-over.
 func drawTight(r *rapid.T, tokens int) []Socket {
 	sockets := drawSockets(r, 0)
 	spare := block * rapid.Int64Range(0, 3).Draw(r, "spare")

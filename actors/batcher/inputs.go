@@ -38,8 +38,8 @@ type Spec struct {
 	// reads only these, or the sequence starts as a fork of a sequence that has read them. The other
 	// tokens become decode rows. Under a policy that rebuilds by prefill, and without Session, the
 	// sequence is cut instead, and shares the context's blocks. 0: the policy decides. With Hold the cache
-	// stays after the first token, until Cancel, for later requests with the same beginning. It is the
-	// first to be preempted when memory is short, and is read again when there is room.
+	// stays after the first token, until Cancel, for later requests with the same beginning. If memory is
+	// short it is preempted first; its prefill is repeated when there is memory again.
 	Context int
 	Hold    bool
 

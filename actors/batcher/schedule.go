@@ -106,8 +106,8 @@ func (s *State) growAll() {
 	}
 }
 
-// vacate frees memory on a socket for the next row of a request. It returns false if the request has no row in
-// this step: it is preempted itself, or waits.
+// vacate frees memory on a socket for the next row of a request. It returns false if the request gets no row
+// in this step, because it was preempted or waits for a cache to be saved.
 func (v *residency) vacate(r *request, rank int, bytes int64) bool {
 	s := v.s
 	for !s.makeFree(rank, bytes) {

@@ -47,7 +47,7 @@ type swept struct {
 }
 
 // New returns a chooser for nodes that support up to most micro-batches. fixed is the number for all
-// steps, or 0. SwiftKV's layers begin with later, or never if it is 0.
+// steps, or 0. later is the first of SwiftKV's later layers; 0: the model has none.
 func New(fixed, most, later int) Chooser {
 	return Chooser{fixed: min(fixed, max(1, most)), most: most, later: later, last: 1}
 }
@@ -60,7 +60,7 @@ func (c *Chooser) Last() int { return c.last }
 
 // kindOf names a kind of steps: with prompts or without, the rows in powers of two, and the mean position of
 // decode rows in powers of four from 1024 on. Steps with sweeps are one kind, since their passes have equally many
-// rows. Those through SwiftKV's later layers are another.
+// rows. Sweeps through SwiftKV's later layers are a kind of their own.
 type kindOf struct {
 	prompts, sweeps, later bool
 	rows, back             int

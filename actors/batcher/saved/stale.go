@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Stale lists the newest sessions with files that are of no use, and the sockets that have removed them. All files of
-// a session that is over are of no use, and those of other sockets than the one with the newest cache. A socket that was
-// away gets an order when it has joined again. The zero value has no sessions.
+// Stale lists the newest sessions with unused files, and the sockets that have removed them. All files of an ended
+// session are unused. So are files on sockets other than the one with the newest cache. A socket that left removes its
+// files when it has joined again. The zero value has no sessions.
 type Stale struct {
 	list   []*stale // the oldest first
 	epoch  uint32   // of the newest Due

@@ -95,15 +95,15 @@ func (t *Chooser) near(o kindOf) *kind {
 	return nil
 }
 
-// New returns a chooser that halves the threads up to most times. Each number has a turn in the
-// given number of rounds; 0 means Rounds.
+// New returns a chooser that halves the threads at most `most` times. A trial measures each number
+// once a round; 0 rounds mean Rounds.
 func New(most, rounds int) Chooser { return Chooser{most: most, rounds: rounds} }
 
 // Most returns the largest shift that may be tried.
 func (t *Chooser) Most() int { return t.most }
 
-// Trials returns the shift of the last plan. Of the kind of the plan in flight it returns whether
-// it is still tried, and the microseconds of its passes by shift.
+// Trials returns the shift of the last plan. For the kind of the plan in flight it also returns whether trials
+// continue, and the microseconds of its passes by shift.
 func (t *Chooser) Trials() (shift int, trying bool, took [][]float64) {
 	if t.kind == nil {
 		return t.last, false, nil
