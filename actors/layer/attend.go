@@ -21,11 +21,11 @@ type attention struct {
 	caches  int          // number of its caches
 	score   tensor.Score // of all its heads
 	entries []attendTask // decode: one per segment and head
-	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots; empty: no row is
+	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots; empty: none is split
 	reading []int        // per entry, then per block: blocks of the cache that it reads, see splitLong
 	long    longRows
 	blocks  []attendTask // prefill, and decode rows that are split into several tasks: one per segment and head
-	runs    []*longRow   // per block: nil, or the row of a prompt whose attention is split by runs of slots; empty: no row is
+	runs    []*longRow   // per block: nil, or the row of a prompt whose attention is split by runs of slots; empty: none is split
 	writes  []attendTask // parts of blocks: tasks that write keys and values
 	reads   []attendTask // parts of blocks: tasks that compute attention of queries
 
@@ -183,8 +183,8 @@ func splitReads(to []attendTask, t attendTask, queries int) []attendTask {
 	return to
 }
 
-// splitLong marks the entries, and the rows of prompts, that are too long for one thread. All threads wait for
-// it, so it looks at single ones only where some may be that long.
+// splitLong marks the entries, and the rows of prompts, that are too long for one thread. All threads wait
+// for splitLong, so it counts their blocks only if some may be that long.
 func (a *attention) splitLong() {
 	a.long.reset()
 	a.split, a.runs = a.split[:0], a.runs[:0]
@@ -241,7 +241,7 @@ func (a *attention) splitPrompts() {
 	}
 }
 
-// splitRow returns the row of task i if its attention is split, or nil. rows is empty if no row is.
+// splitRow returns the row of task i if its attention is split, or nil. rows is empty if no row is split.
 func splitRow(rows []*longRow, i int) *longRow {
 	if len(rows) == 0 {
 		return nil

@@ -2,8 +2,8 @@ package layer
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// longRows are tasks of one row over enough slots that several threads share each: every run of slots
-// (tensor.Runs) can be a task of its own. Splitting does not change the bits.
+// longRows are tasks of one row each, with enough slots that several threads share a task: every run of slots
+// (tensor.Runs) can be computed separately. Splitting does not change the bits.
 type longRows struct {
 	rows   []*longRow // the first n are in use
 	n      int
@@ -62,8 +62,8 @@ func worthSplitting(blocks, all, threads int) bool {
 	return blocks > tensor.RunBlocks && blocks*threads > all
 }
 
-// mayBeLong reports whether a decode row, or the only row of a prompt, may read more than one run of slots. A head has at most one slot
-// per token.
+// mayBeLong reports whether a decode row, or the only row of a prompt, may read more than one run of slots. A head
+// has at most one slot per token.
 func mayBeLong(segments []Segment) bool {
 	for i := range segments {
 		if s := &segments[i]; (!s.Prefill || s.N == 1) && s.Start+s.N > tensor.RunBlocks*tensor.BlockSlots {

@@ -106,8 +106,8 @@ func (e *Executor) next() (job, bool) {
 }
 
 // Await begins an exchange. If the executor is then idle, it polls for the end of the exchange for a while
-// before it sleeps. It does not poll for a large exchange, of a step with prompts: several threads
-// send and receive its bytes. Await must be called from a job.
+// before it sleeps. It does not poll for a large exchange, as in steps with prompts, because several threads
+// send and receive the bytes. Await must be called from a job.
 func (e *Executor) Await(large bool, l Listener, begin func()) {
 	if large {
 		l.Rest()

@@ -47,9 +47,9 @@ func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 		Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads || c.Latent.Index.Heads > 0}
 }
 
-// Layered reports whether prompts can be read layer by layer: a layer needs nothing of other layers but
-// the residual stream, and writes caches or a recurrent state of its own. The caches of SwiftKV's later layers need
-// the input of the first of them.
+// Layered reports whether prompts can be read layer by layer. Each layer must read only the residual stream of other
+// layers, and write its own caches or recurrent state. SwiftKV's later layers also read the input of the first of
+// them, which is stored.
 func Layered(c *model.Config) bool {
 	return !c.NonCausal && c.PerLayer.Width == 0 && c.OwnKV == 0
 }

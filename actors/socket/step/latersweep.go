@@ -7,10 +7,11 @@ import (
 
 // SwiftKV's later layers, layer by layer. A sweep computes the keys and values of its caches from the input of the
 // first later layer, which is stored for all tokens. Only the last rows of the prompt pass the layers, as in chunks. Their
-// residual stream is stored apart.
+// residual stream is stored separately.
 
-// later changes a pass to one of the later layers. In the first of them it takes the last rows further. In the others
-// it ends after the keys and values, and kept takes the last rows through the layers; nil: it has none of them.
+// later restricts a pass to the later layers. In the sweep of the first of them, the last rows of the prompt continue
+// through the layers. In other sweeps the pass ends after the keys and values, and kept takes the last rows through the
+// layers. kept is nil if the pass has none of these rows.
 func (w *sweep) later(p *pass) (kept *pass) {
 	e, streams, n := w.epoch, w.seq.Streams, len(p.run.Tokens)
 	first, end := e.Geometry.Later, w.stored(streams.Kept)

@@ -53,7 +53,7 @@ func (e *Epoch) sweeps(s *Step) (stages []stage) {
 	return stages
 }
 
-// pass takes rows of a sweep through layers.
+// pass is one batch of a sweep: some tokens of the prompt, and the layers that they pass.
 type pass struct {
 	batch    *layer.Batch
 	run      plan.Run
@@ -64,7 +64,8 @@ type pass struct {
 	last     bool // of the prompt in the last layer
 }
 
-// pass takes the tokens [lo, hi). kept continues with some of them, or is nil.
+// pass returns the pass of tokens [lo, hi) of the sweep. kept is a second pass of some of them through SwiftKV's later
+// layers, or nil.
 func (w *sweep) pass(b *layer.Batch, lo, hi int) (p, kept *pass) {
 	e := w.epoch
 	run := plan.Run{Seq: w.Seq, Owner: w.seq.Owner, Start: w.Start + lo, Tokens: w.Tokens[lo:hi], Prefill: true}
@@ -79,7 +80,7 @@ func (w *sweep) pass(b *layer.Batch, lo, hi int) (p, kept *pass) {
 	return p, nil
 }
 
-// stored returns the stream that gets the rows after the layers, or nil after the last layer.
+// stored returns s, which stores the rows after the layers, or nil after the last layer.
 func (w *sweep) stored(s *layered.Residual) *layered.Residual {
 	if w.To == w.epoch.Geometry.Layers {
 		return nil
