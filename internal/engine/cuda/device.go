@@ -21,8 +21,8 @@ const (
 	attrMajor             = 75
 	attrMinor             = 76
 	attrSharedPerMulti    = 81
-	attrSharedPerBlockMax = 97  // with opt-in
-	attrSharedReserved    = 111 // of a block, for the driver
+	attrSharedPerBlockMax = 97  // with AllowShared
+	attrSharedReserved    = 111 // bytes that the driver takes for each block
 )
 
 // computeProhibited is the compute mode in which no process may use the card.
@@ -44,9 +44,9 @@ type Device struct {
 	Major, Minor    int    // compute capability
 	Multiprocessors int
 	Memory          int64 // bytes
-	SharedMemory    int   // bytes of shared memory that a block may have at most
+	SharedMemory    int   // maximum bytes of shared memory of a block
 	sharedPerMulti  int   // bytes of shared memory of a multiprocessor
-	sharedReserved  int   // bytes of these that the driver takes for each block
+	sharedReserved  int   // bytes of sharedPerMulti that the driver takes for each block
 	L2              int   // bytes
 	Clock           int   // MHz, at most
 	Bandwidth       int64 // bytes per second of its memory, by clock and width; 0: unknown to the driver

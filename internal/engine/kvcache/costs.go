@@ -15,8 +15,8 @@ type Geometry struct {
 	// Begins has the first cache of each layer, ascending, if layers have several; nil: one each.
 	Begins []int
 
-	// Later is the first of the layers whose keys and values follow from the input of the first of them (SwiftKV);
-	// 0: none.
+	// Later is the first of SwiftKV's later layers, whose keys and values are all computed from the input of
+	// the first of them; 0: none.
 	Later  int
 	Group  int // query heads that share a KV head; 0 counts as 1
 	Layout tensor.KVLayout
@@ -165,8 +165,8 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	return bytes
 }
 
-// HandoverBytes returns the peak on the owner during the hand-over of a prompt when the owner itself
-// read heads of the KV heads. A policy that keeps the prompt in place adopts their blocks. Otherwise, and
+// HandoverBytes returns the peak on the owner during the hand-over of a prompt when the owner
+// computed `heads` of the KV heads itself. A policy that keeps the prompt in place adopts their blocks. Otherwise, and
 // in layers with a window, the kept rows are copied.
 func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p) + StateBytes(g, heads)

@@ -7,8 +7,7 @@ import "github.com/shoal-llm/shoal/internal/engine/kvcache/topk"
 // never changes in decode. A query selects from the prompt as if no token followed it, and reads the whole
 // ring.
 
-// selectable returns the number of the first of a number of slots from which a query selects: all, or
-// without those of a ring.
+// selectable returns the number of slots from which a query selects: all, or with a ring only the prompt's.
 func (p *Policy) selectable(prompt, slots int) int {
 	if p.Ring > 0 {
 		return min(slots, p.Slots(prompt, prompt))
@@ -26,7 +25,7 @@ func (p *Policy) planeSlots(plane, prompt, tokens int) int {
 }
 
 // ringPosition returns the position of the token in a slot after a number of tokens; -1: there is none. The
-// policy keeps the prompt in place.
+// policy must keep the prompt in place.
 func (p *Policy) ringPosition(prompt, tokens, slot int) int {
 	switch {
 	case slot < prompt || p.Ring == 0:
@@ -37,8 +36,8 @@ func (p *Policy) ringPosition(prompt, tokens, slot int) int {
 	return slot + (tokens-1-slot)/p.Ring*p.Ring
 }
 
-// withRingPages adds the pages after the last of a selection from the prompt, up to the n-th slot. nil: all
-// are read.
+// withRingPages appends the ring's pages to a selection of the prompt's pages, up to slot n. nil means that all
+// pages are read.
 func withRingPages(pages []int32, page, n int) []int32 {
 	if pages == nil {
 		return nil
@@ -49,7 +48,7 @@ func withRingPages(pages []int32, page, n int) []int32 {
 	return pages
 }
 
-// withRingSlots sets the bits of the slots [from, n). nil: all are read.
+// withRingSlots adds the slots [from, n) to a selection. nil means that all slots are read.
 func withRingSlots(mask []uint64, from, n int) []uint64 {
 	if mask == nil {
 		return nil

@@ -154,9 +154,9 @@ func (s *Store) Shared() int64 {
 	return bytes
 }
 
-// unshare copies the blocks that the next token will be written to and that others hold too: all or
-// none. In heads that keep every token that can only be the block of the next position, and before a ring
-// the block in which the prompt ends.
+// unshare copies shared blocks to which the next token will be written: all of them, or none after an error.
+// In heads that keep every token, this can only be the block of the next position; before a ring, only the
+// block in which the prompt ends.
 func (s *Store) unshare() error {
 	end := s.policy.selectable(s.prompt, s.tokens)
 	at := end / tensor.BlockSlots

@@ -140,7 +140,7 @@ func (s *Store) hasRoom(tokens int) bool {
 	}
 	for i := 0; i < len(s.tables); i += s.heads.Len() {
 		t := &s.tables[i]
-		if t.blocks != nil { // every head has a rule of its own
+		if t.blocks != nil { // after Divide each head has its own rule
 			return false
 		}
 		slots, now := t.rule.Slots(s.prompt, tokens), t.rule.Slots(s.prompt, s.tokens)
@@ -373,7 +373,7 @@ func (s *Store) trimTo(tokens int) {
 			*of = (*of)[:want]
 		}
 	}
-	if s.trimmed == s.changes+1 { // the lists are as they were for fewer tokens
+	if s.trimmed == s.changes+1 { // nothing has changed since a trim to the committed tokens
 		return
 	}
 	rings := false

@@ -13,8 +13,9 @@ func (c *Config) CacheBegins() (begins []int) {
 	return begins
 }
 
-// FirstLayer returns the first layer of a cache, which is its first one: the layers of a cache are those that read it,
-// and the recurrent layers before them. For the number of caches it returns that of layers. Only neighbours share a cache.
+// FirstLayer returns the first of the layers that belong to a cache: those that read it, and the recurrent layers before
+// them. cache must be the first cache of its layer. For the number of caches it returns the number of layers. Only
+// adjacent layers share a cache.
 func (c *Config) FirstLayer(cache int) int {
 	switch s := &c.SwiftKV; {
 	case cache == 0:

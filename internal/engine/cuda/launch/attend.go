@@ -162,8 +162,8 @@ func (o Attend) runCalls(suffix string, common, output []any) []Call {
 }
 
 // A thread block of prompt attention computes this number of (token, head) rows, and half of it for heads of more than
-// 128 elements. The large tile reads shared memory less often for a product. It needs promptBytes of it, and
-// promptBlocks for the multiprocessors of a card.
+// 128 elements. The large tile reads shared memory less often for a product. It needs promptBytes of it. It is chosen for
+// at least promptBlocks thread blocks, so that no multiprocessor is idle.
 const smallTile, largeTile, promptBytes, promptBlocks = 32, 64, 85312, 128
 
 func promptRows(tile, dim int) int {

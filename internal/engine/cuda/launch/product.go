@@ -66,7 +66,7 @@ type Product struct {
 const (
 	tiledPanels, tiledTokens = 8, 64
 	tiledBlocks              = 128
-	tiledLeast               = 33 // tokens: below it half of a block would be idle
+	tiledLeast               = 33 // minimum number of tokens: with fewer, half of a block would be idle
 	// treeBytes is the memory of two levels of the tree of sums: 32 sums of 256 threads.
 	treeBytes = 2 * 32 * 256 * 4
 )

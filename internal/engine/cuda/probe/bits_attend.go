@@ -108,7 +108,7 @@ func (k *card) attention(r *rand.Rand, t tensor.DType, parts int) {
 	}
 }
 
-// prompts compares thread blocks of some rows.
+// prompts compares attention of prompts, with a number of rows a thread block.
 func (k *card) prompts(r *rand.Rand, t tensor.DType, tile int) {
 	for _, c := range []attentionCase{
 		{2, 4, 64, 0, 0, false, []int{0, 70}},

@@ -23,8 +23,8 @@ func KeptRows(g kvcache.Geometry, p *kvcache.Policy, prompt int) int {
 // keptPass returns the position where the first pass with kept rows begins.
 func keptPass(first, pass, prompt, kept int) int { return first + (prompt-kept-first)/pass*pass }
 
-// NewStreams opens the streams of a prompt with a number of kept rows. Passes begin with position first. residual
-// returns the stream of the tokens from a position on. After an error there are no streams.
+// NewStreams opens the streams of a prompt with a number of kept rows. The first pass begins at position first.
+// residual opens a stream of the tokens from a position on. After an error no stream is open.
 func NewStreams(first, pass, prompt, kept int, residual func(first int) (*Residual, error)) (*Streams, error) {
 	s := &Streams{From: prompt - kept}
 	var err error
