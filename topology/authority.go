@@ -170,10 +170,10 @@ type Authority struct {
 	unreachable      [][2]string           // pairs that cannot reach each other, as reported in this phase
 	quarantined      map[string]quarantine // nodes that others could not reach
 	mappings         map[mappingOf]Mapping // chosen mappings
-	capped           map[string]string     // nodes of the placement with a smaller share than they claim
+	capped           map[string]string     // nodes whose share was limited, with the reason
 	fenced           map[string]Fence      // stragglers that are left out or have come back
 	faults           map[string]faultCount // nodes that caused broken epochs
-	ignoreAloneUntil time.Duration         // until then no node is counted for failing alone
+	ignoreAloneUntil time.Duration         // until then faults of single nodes are not counted
 	probeAt          time.Duration         // when fenced nodes may be probed again
 	changed          time.Duration         // last change of membership
 	retryAt          time.Duration

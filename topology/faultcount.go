@@ -64,8 +64,8 @@ func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 // third in a row the node is fenced. A process that was fenced for it before is fenced at once.
 //
 // alone: the node failed by itself. A request can cause that, too. If another node fails alone
-// while one is fenced for it, the fault has moved with the request: the fenced node is forgiven,
-// and for a while no node is counted for failing alone.
+// while one is fenced for it, the fault has moved with the request: the fenced node returns,
+// and faults of single nodes are not counted for faultWindow.
 func (a *Authority) CountFault(epoch uint32, id, fault string, alone bool) []Effect {
 	n, ok := a.nodes[id]
 	if !ok || epoch != a.epoch || a.phase == Gathering || !a.isMember(id) {

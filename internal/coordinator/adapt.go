@@ -9,8 +9,8 @@ import (
 )
 
 // Adapt limits the plans of a group to the features that all its nodes support, so that a new build can be
-// rolled out node by node. onePass: one decode step a plan; most: the largest thread shift of its steps.
-// maxShift is the largest thread shift of the group.
+// rolled out node by node. onePass means that a plan may have one decode step only. most is the largest thread
+// shift that the nodes support, at most maxShift.
 func (d *Director) Adapt(g *Group, maxShift int) (onePass bool, most int) {
 	var old []string
 	passes, _ := proto.Needs(&proto.StepRequest{Passes: 2})

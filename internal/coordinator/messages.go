@@ -37,7 +37,7 @@ type (
 		incarnation uint64
 		err         error
 	}
-	// nodeFault: a node has caused the end of an epoch. alone: the fault was its own.
+	// nodeFault: a node has caused the end of an epoch. alone: no other node took part in the fault.
 	nodeFault struct {
 		epoch uint32
 		id    string

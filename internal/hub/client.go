@@ -28,7 +28,7 @@ const (
 	maxRedirects   = 10
 	maxPause       = 30 * time.Second
 	maxRetryAfter  = 5 * time.Minute
-	requestTries   = 5 // of a question
+	requestTries   = 5 // of a request for metadata
 	downloadTries  = 8 // of a file, without progress in between
 	progressBytes  = 64 << 10
 	userAgent      = "shoal"

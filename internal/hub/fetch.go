@@ -38,10 +38,10 @@ type blob struct {
 }
 
 const (
-	connections        = 8       // in all
+	connections        = 8       // in total
 	window             = 4       // chunks of one file that are fetched ahead
 	chunkBytes         = 8 << 20 // of one request
-	filesAtOnce        = 4       //
+	filesAtOnce        = 4       // maximum number of files in work
 	lockPoll           = 200 * time.Millisecond
 	defaultLockTimeout = 10 * time.Minute // without progress of the process that holds a lock
 )

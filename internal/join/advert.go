@@ -86,11 +86,11 @@ func interfaceOf(ip net.IP) (*net.Interface, error) {
 	return nil, fmt.Errorf("join: no interface of this machine has the address %s", ip)
 }
 
-// A question is asked queryTries, and each time answers are taken for queryWait: packets get lost.
+// A query is sent queryTries times, because packets get lost. Answers are collected for queryWait each time.
 const (
 	queryTries = 2
 	queryWait  = 1500 * time.Millisecond
-	mostSeen   = 64 // answers of one question
+	mostSeen   = 64 // maximum number of answers to one query
 )
 
 // ErrNoMulticast is returned where no interface can ask.

@@ -296,8 +296,8 @@ func (n *network) chooseAddresses(ctx context.Context, before join.Addresses, lo
 	return l, nil
 }
 
-// listenNear listens at the port asked, or at the port before of the last start. Other machines have this
-// address, so a failure is an error. Without either it uses the usual port, or any free port.
+// listenNear listens at the requested port (asked), or at the port of the last start (before). Other machines know
+// this address, so no other port is tried. If both are 0 it uses the usual port, or any free port.
 func listenNear(host string, asked, before, usual int) (net.Listener, error) {
 	if port := cmp.Or(asked, before); port != 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
