@@ -307,11 +307,17 @@ def bounds(k, page):
     return fold(float("inf")).amin(3), fold(float("-inf")).amax(3)
 
 
+def with_ring(see, n, ring):
+    """see [b, KV, m] of the first m of n tokens: also the newest `ring` of the others. A query that selects from a prompt reads the whole ring"""
+    m = see.shape[2]
+    return torch.cat([see, (torch.arange(m, n, device=see.device) >= n - ring).expand(*see.shape[:2], n - m)], 2)
+
+
 @torch.no_grad()
-def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
+def decode_quest(m, Ks, Vs, page, budget, skip, ring, xl, ans):
     """Quest (arXiv 2406.10774), token by token: nothing is evicted, and each KV head reads budget/page pages: the first,
     the newest, and those whose bound sum_d max(q_d min_d, q_d max_d), the largest over the group's query heads, is
-    greatest (the earlier of equals). The first `skip` layers read everything."""
+    greatest (the earlier of equals). The first `skip` layers read everything. With a ring, pages are those of the prompt (with_ring)."""
     b, A = ans.shape
     T, dev = Ks[0].shape[2], ans.device
     K, V = list(Ks), list(Vs)
@@ -319,6 +325,7 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
     out = [m.logits(xl).argmax(-1)]
     for j in range(A - 1):
         n = T + j + 1
+        of = T if ring else n
         cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
         x = F.embedding(ans[:, j].clamp_min(0), m.emb)
         for li, l in enumerate(m.layers):
@@ -327,10 +334,11 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
             K[li] = torch.cat([K[li], k.view(b, m.kv, 1, m.kd)], 2)
             V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
             s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale                         # [b,KV,G,n]
+            see = torch.ones(b, m.kv, of, dtype=torch.bool, device=dev)
             whole = least[li].shape[2] * page
-            lo, hi = bounds(K[li][:, :, whole:], page)
+            lo, hi = bounds(K[li][:, :, whole:of], page)
             lo, hi = torch.cat([least[li], lo], 2), torch.cat([most[li], hi], 2)
-            if lo.shape[2] * page == n:
+            if lo.shape[2] * page == of:
                 least[li], most[li] = lo, hi
             pages, take = lo.shape[2], max(2, budget // page)
             if li >= skip and pages > take:
@@ -339,7 +347,8 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
                 bound[..., 0] = bound[..., -1] = float("inf")
                 best = torch.sort(bound, stable=True, dim=-1, descending=True).indices[..., :take]
                 chosen = torch.zeros_like(bound, dtype=torch.bool).scatter_(-1, best, True)
-                s = s.masked_fill(~chosen.repeat_interleave(page, -1)[:, :, None, :n], float("-inf"))
+                see = chosen.repeat_interleave(page, -1)[..., :of]
+            s = s.masked_fill(~with_ring(see, n, ring)[:, :, None], float("-inf"))
             o = torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)
             x = m.finish(l, x, m.uncached(l, o))
         out.append(m.logits(x).argmax(-1))
@@ -430,10 +439,11 @@ def components(k, calib, width, centred):
 
 
 @torch.no_grad()
-def decode_components(m, Ks, Vs, name, dims, calib, limit, alpha, xl, ans):
+def decode_components(m, Ks, Vs, name, dims, calib, limit, alpha, ring, xl, ans):
     """Loki (arXiv 2406.02542) and InfiniGen (arXiv 2406.19707), token by token: nothing is evicted, and each KV head reads by
     scores of leading components of keys and queries, the largest over its query heads. loki: the `limit` tokens with the
-    largest shares of the softmax. infinigen: those within alpha of the largest score, at most `limit` thousandths of all and the newest."""
+    largest shares of the softmax. infinigen: those within alpha of the largest score, at most `limit` thousandths of all and the newest.
+    With a ring, these are the tokens of the prompt (with_ring)."""
     b, A = ans.shape
     T, dev = Ks[0].shape[2], ans.device
     width = min(m.kd, -(-m.kd * dims // 8000) * 8)
@@ -444,25 +454,27 @@ def decode_components(m, Ks, Vs, name, dims, calib, limit, alpha, xl, ans):
     out = [m.logits(xl).argmax(-1)]
     for j in range(A - 1):
         n = T + j + 1
+        of = T if ring else n
         cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
         x = F.embedding(ans[:, j].clamp_min(0), m.emb)
         for li, l in enumerate(m.layers):
             q, k, v = m.cached(l, x, cos, sin)
             q, k = q.view(b, m.kv, -1, m.kd), k.view(b, m.kv, 1, m.kd)
-            K[li], low[li] = torch.cat([K[li], k], 2), torch.cat([low[li], k @ B[li]], 2)
+            K[li], low[li] = torch.cat([K[li], k], 2), torch.cat([low[li], k @ B[li]], 2)[:, :, :of]
             V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
-            near = torch.matmul(q @ B[li], low[li].transpose(-1, -2)) * m.scale              # [b,KV,G,n]
+            near = torch.matmul(q @ B[li], low[li].transpose(-1, -2)) * m.scale              # [b,KV,G,of]
             if name == "loki":
                 near, take = torch.log_softmax(near, -1).amax(2), limit
             else:
-                near, take = (near - near.amax(-1, keepdim=True)).amax(2), 1 + n * limit // 1000
+                near, take = (near - near.amax(-1, keepdim=True)).amax(2), 1 + of * limit // 1000
                 near = near.masked_fill(~(near > -alpha), float("-inf"))
             s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale
-            if take < n:
+            see = torch.ones_like(near, dtype=torch.bool)
+            if take < of:
                 near[..., -1] = float("inf")
                 best = torch.sort(near, stable=True, dim=-1, descending=True).indices[..., :take]
-                see = torch.zeros_like(near, dtype=torch.bool).scatter_(-1, best, True) & (near > float("-inf"))
-                s = s.masked_fill(~see[:, :, None], float("-inf"))
+                see = torch.zeros_like(see).scatter_(-1, best, True) & (near > float("-inf"))
+            s = s.masked_fill(~with_ring(see, n, ring)[:, :, None], float("-inf"))
             x = m.finish(l, x, m.uncached(l, torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)))
         out.append(m.logits(x).argmax(-1))
     return torch.stack(out, 1)
@@ -490,11 +502,11 @@ def lowrank(m, k, rank):
 
 
 @torch.no_grad()
-def decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, ans):
+def decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, ring, xl, ans):
     """ShadowKV (arXiv 2410.21465), token by token. Of whole chunks but the last `local` those `outliers` with the lowest
     cosine are always read; of the others each KV head reads the best by softmax over landmarks of every query head, the
-    largest of its group (the earlier of equals), `take` of them. Chunks of generated tokens count as those of the prompt. rank: chosen chunks of the prompt are read
-    with keys of that rank."""
+    largest of its group (the earlier of equals), `take` of them. Chunks of generated tokens count as those of the prompt, but with a
+    ring chunks are those of the prompt (with_ring). rank: chosen chunks of the prompt are read with keys of that rank."""
     b, A = ans.shape
     T, dev = Ks[0].shape[2], ans.device
     K, V = list(Ks), list(Vs)
@@ -503,6 +515,7 @@ def decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, ans):
     out = [m.logits(xl).argmax(-1)]
     for j in range(A - 1):
         n = T + j + 1
+        of = T if ring else n
         cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
         x = F.embedding(ans[:, j].clamp_min(0), m.emb)
         for li, l in enumerate(m.layers):
@@ -510,11 +523,12 @@ def decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, ans):
             q = q.view(b, m.kv, -1, m.kd)
             K[li] = torch.cat([K[li], k.view(b, m.kv, 1, m.kd)], 2)
             V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
-            if n % chunk == 0:
+            if n % chunk == 0 and not ring:
                 one, two = landmarks(K[li][:, :, n - chunk:], chunk)
                 mean[li], worst[li] = torch.cat([mean[li], one], 2), torch.cat([worst[li], two], 2)
             s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale                         # [b,KV,G,n]
-            marked = n // chunk - local
+            see = torch.ones(b, m.kv, of, dtype=torch.bool, device=dev)
+            marked = of // chunk - local
             if marked > take + outliers:
                 bit = lambda at: torch.zeros(b, m.kv, marked, dtype=torch.bool, device=dev).scatter_(-1, at, True)
                 fixed = bit(torch.sort(worst[li][:, :, :marked], stable=True, dim=-1).indices[..., :outliers])
@@ -525,8 +539,8 @@ def decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, ans):
                     t = torch.matmul(q, low[li].transpose(-1, -2)) * m.scale
                     at = best.repeat_interleave(chunk, -1)[:, :, None, :T]
                     s[..., :at.shape[-1]] = torch.where(at, t[..., :at.shape[-1]], s[..., :at.shape[-1]])
-                see = F.pad((fixed | best).repeat_interleave(chunk, -1), (0, n - marked * chunk), value=True)
-                s = s.masked_fill(~see[:, :, None], float("-inf"))
+                see = F.pad((fixed | best).repeat_interleave(chunk, -1), (0, of - marked * chunk), value=True)
+            s = s.masked_fill(~with_ring(see, n, ring)[:, :, None], float("-inf"))
             o = torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)
             x = m.finish(l, x, m.uncached(l, o))
         out.append(m.logits(x).argmax(-1))
@@ -685,9 +699,9 @@ def form(text):
         return family, b
     if b and family in SHADOW:
         chunk, outliers, local, rank = SHADOW[family]
-        return "shadow", (chunk, (b - (outliers + local + 1) * chunk + 1) // chunk, outliers, local, rank)
+        return "shadow", (chunk, (b - (outliers + local + 1) * chunk + 1) // chunk, outliers, local, rank, 0)
     if b and family == "quest":
-        return "quest", (16, b, 0)
+        return "quest", (16, b, 0, 0)
     if b:
         return "cut", policies(b)[{"streaming": "stream", "snapstream": "snapstream_r64"}.get(family, family)]
     name, p = numbers(text)
@@ -695,17 +709,17 @@ def form(text):
         return "resnap" if name == "resnap" else "recall" if "recall" in p else "chosen", text
     size = lambda key, default: int(p.pop(key, default))
     if name == "quest":
-        out = name, (size("page", 16), size("budget", 1024), size("skip", 0))
+        out = name, (size("page", 16), size("budget", 1024), size("skip", 0), size("ring", 0))
     elif name == "shadowkv":
         rank = size("rank", 128) if p.pop("keys", "exact") == "lowrank" else 0
         chunk = size("chunk", 8)
-        out = "shadow", (chunk, max(1, size("budget", 256) // chunk), size("outliers", 48), size("local", 4), rank)
+        out = "shadow", (chunk, max(1, size("budget", 256) // chunk), size("outliers", 48), size("local", 4), rank, size("ring", 0))
     elif name in ("loki", "infinigen"):
         share = lambda key, default: round(1000 * float(p.pop(key, default)))
         if name == "loki":
-            out = "components", (name, share("dims", 0.25), size("calib", 1024), size("budget", 1024), 0)
+            out = "components", (name, share("dims", 0.25), size("calib", 1024), size("budget", 1024), 0, size("ring", 0))
         else:
-            out = "components", (name, share("dims", 0.3), size("calib", 1024), share("most", 0.2), float(p.pop("alpha", 4)))
+            out = "components", (name, share("dims", 0.3), size("calib", 1024), share("most", 0.2), float(p.pop("alpha", 4)), size("ring", 0))
     elif name == "squeezed":
         share = lambda key, default: round(1000 * float(p.pop(key, default)))
         fine = share("clusters", 0.05)
@@ -760,9 +774,9 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                     for name, (chunk, outliers, local, rank) in SHADOW.items():
                         if (not only or name in only) and bud >= (outliers + local + 2) * chunk - 1 and (not rank or m.kv > 1):
                             take = (bud - (outliers + local + 1) * chunk + 1) // chunk
-                            add(f"{name}/{bud}", *score(decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, a), a, sf))
+                            add(f"{name}/{bud}", *score(decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, 0, xl, a), a, sf))
                     if not only or "quest" in only:
-                        add(f"quest/{bud}", *score(decode_quest(m, Ks, Vs, 16, bud, QUEST_SKIP, xl, a), a, sf))
+                        add(f"quest/{bud}", *score(decode_quest(m, Ks, Vs, 16, bud, QUEST_SKIP, 0, xl, a), a, sf))
                 for name in texts:
                     kind, q = form(name)
                     if kind == "chosen":
