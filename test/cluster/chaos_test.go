@@ -159,7 +159,9 @@ func TestChaosPrefill(t *testing.T) {
 // byLayers are the policies under which prompts are read layer by layer.
 var byLayers = []string{"snapkv:topk=60,obs=16", "snapstream:sink=4,recent=20,topk=24,obs=16,pool=7", "h2o:recent=16,topk=24",
 	"sage:sink=4,recent=20,topk=24", "tova:size=48", "knorm:sink=4,recent=20,topk=24", "lagkv:sink=4,lag=16,topk=24",
-	"pyramidkv:topk=32,obs=16,beta=4", "adakv:topk=72,obs=16,pool=5", "resnap:topk=20,every=9,obs=8", "streaming:sink=4,recent=28"}
+	"pyramidkv:topk=32,obs=16,beta=4", "adakv:topk=72,obs=16,pool=5", "resnap:topk=20,every=9,obs=8", "streaming:sink=4,recent=28",
+	"snapkv:topk=60,obs=16,ring=4", "snapstream:sink=4,recent=20,topk=24,obs=16,votes=candidates", "knorm:sink=4,recent=20,topk=72,heads=ada",
+	"h2o:recent=16,topk=24,step=1"}
 
 func chaosPrefill(t *testing.T, flags ...string) {
 	c := up(t, 4, append(flags, "--chunk", "64", "--step-tokens", "64", "--max-sequences", "16")...)
