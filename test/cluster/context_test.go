@@ -18,7 +18,8 @@ import (
 // TestFixedContexts: many requests begin with a text that was read once. Every token and
 // log-probability equals that of a single node on three and four nodes, also when the owner of the text
 // is killed during the answers. Then all processes are killed and others start with the store and the
-// prefix disk. The text is still available without being created again, and is read from disk.
+// prefix disk. The text is still available without being created again, and is read from disk. So it is
+// after the kill of the coordinator and the takeover by the standby.
 func TestFixedContexts(t *testing.T) {
 	testlevel.NeedLong(t)
 	parallel(t)
@@ -62,7 +63,7 @@ func TestFixedContexts(t *testing.T) {
 	one := up(t, 1, "--prefix-cache", "off", "--data-dir", filepath.Join(dir, "one"))
 	read(one)
 	want, _ := one.open(reqs).wait(t)
-	kept := []string{"--data-dir", filepath.Join(dir, "data"), "--prefix-disk", filepath.Join(dir, "disk"), "--chunk", "64"}
+	kept := []string{"--data-dir", filepath.Join(dir, "data"), "--prefix-disk", filepath.Join(dir, "disk"), "--chunk", "64", "--standby"}
 	first := up(t, 4, append(kept, "--mapping", "reduce")...)
 	read(first)
 	shared(first, "four nodes")
@@ -105,6 +106,30 @@ func TestFixedContexts(t *testing.T) {
 	} else if p.Disk.IndexesComputed != 0 || p.Disk.IndexesRead != clusterings {
 		t.Errorf("of %d results of the index, %d were read from the disk and %d computed", clusterings,
 			p.Disk.IndexesRead, p.Disk.IndexesComputed)
+	}
+
+	at := &processCluster{t: t, httpClient: second.httpClient}
+	pair := &pair{t: t, at: [2]*processCluster{at, at}} // both share one address
+	pair.copies(0)
+	before := second.state().Store
+	active := second.coordinators("coordinator", "standby")[before.Coordinator]
+	if active == 0 {
+		t.Fatalf("no process of the coordinator of %+v", *before)
+	}
+	if err := syscall.Kill(active, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	pair.serves(0, recoverLimit)
+	ready(second, "after a takeover")
+	got, _ = second.open(reqs).wait(t)
+	same(t, "after a takeover", reqs, want, got)
+	shared(second, "after a takeover")
+	after := second.state()
+	if after.Store.Term <= before.Term {
+		t.Errorf("no takeover: %+v, before %+v", *after.Store, *before)
+	}
+	if d := after.PrefixCache.Disk; d.IndexesComputed != 0 || d.IndexesRead < clusterings {
+		t.Errorf("after a takeover results of the index were computed again, or lost: %+v", d)
 	}
 	second.want(200, "DELETE", "/v1/contexts/book", nil)
 	second.want(404, "POST", "/v1/completions", map[string]any{"prompt": text[:5], "context": "book", "max_tokens": 1})
