@@ -56,11 +56,8 @@ func (c *Up) prepareLocal(e *ui.Env, serve cluster.ServeConfig, withAPI bool) (l
 			return l, fmt.Errorf("--log-dir: %w", err)
 		}
 	}
-	if c.Standby { // the coordinators open their own
-		return l, nil
-	}
-	if at := filepath.Join(l.data, firstCoordinator, "store.json"); l.data != "" && ui.Exists(at) {
-		return l, fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", l.data)
+	if err := l.checkStore(); err != nil || c.Standby { // with --standby the coordinators open the files
+		return l, err
 	}
 	if c.LogDir != "" {
 		file, err := l.logFile(firstCoordinator)
@@ -77,6 +74,20 @@ func (c *Up) prepareLocal(e *ui.Env, serve cluster.ServeConfig, withAPI bool) (l
 	}
 	l.config.Logger, l.config.Tracer = l.log, l.settings.tracerOrNil()
 	return l, nil
+}
+
+// checkStore returns an error if the data directory has the store of a cluster with the other setting of --standby.
+// That store would be ignored, with all that clients have saved.
+func (l *localCluster) checkStore() error {
+	switch {
+	case l.data == "":
+		return nil
+	case l.cmd.Standby && ui.Exists(filepath.Join(l.data, "jetstream")):
+		return fmt.Errorf("%s was written by `shoal up` without --standby; start it without --standby, or with another --data-dir", l.data)
+	case !l.cmd.Standby && ui.Exists(filepath.Join(l.data, firstCoordinator, "store.json")):
+		return fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", l.data)
+	}
+	return nil
 }
 
 // StartPrivate starts a cluster whose API has no address yet.
