@@ -185,7 +185,7 @@ func TestCutOnlyIfNothingElseFits(t *testing.T) {
 			t.Errorf("%d tokens under %s: admitted %v, want %v: %+v", c.tokens, c.policy.Spec(), fit, c.fit, e.Rejects)
 			continue
 		}
-		why := "a cache under " + c.policy.Name() + " is not cut over nodes"
+		why := "not one under " + c.policy.Name()
 		if c.policy.Selector != nil && !strings.Contains(e.Rejects[0].Message, why) {
 			t.Errorf("%d tokens under %s are refused without the reason: %s", c.tokens, c.policy.Spec(), e.Rejects[0].Message)
 		}

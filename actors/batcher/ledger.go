@@ -93,7 +93,7 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why 
 	ranks := l.ranks(true)
 	able = make([]bool, len(ranks))
 	for _, shape := range l.shapes(r, read, 0, true) {
-		d := booking.Demand{Policy: r.Policy, Read: read, Tokens: final, Shape: shape}
+		d := booking.Demand{Policy: r.Policy, Read: read, Tokens: final, Shape: shape, Rebuilt: r.Policy.RebuildsByPrefill()}
 		for o := range able {
 			able[o] = able[o] || d.Fits(l.g, ranks, o)
 		}
@@ -102,7 +102,7 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why 
 	switch {
 	case !l.canBeCut(r):
 		if why != "" && len(ranks) > 1 && l.g.Units == 0 && r.Prefill == 0 && !r.Policy.Evicts() {
-			why += fmt.Sprintf("; a cache under %s is not cut over nodes, only one under full", r.Policy.Name())
+			why += fmt.Sprintf("; only a cache under full is cut over nodes, not one under %s", r.Policy.Name())
 		}
 		return able, false, why
 	case !r.usesCut() && (why == "" || len(ranks) == 1):

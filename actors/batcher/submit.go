@@ -81,7 +81,7 @@ func (s *State) tooLarge(r *request) string {
 	if n := s.ledger.largestOutput(r); n >= 0 {
 		advice = fmt.Sprintf("with this prompt max_tokens can be at most %d", n)
 	}
-	return fmt.Sprintf("%d prompt and %d output tokens under policy %s do not fit: the sequence %s, when nothing else runs; %s",
+	return fmt.Sprintf("%d prompt and %d output tokens under policy %s do not fit, even when nothing else runs: the sequence %s; %s",
 		len(r.Prompt), r.limit, r.Policy.Spec(), r.unfit, advice)
 }
 

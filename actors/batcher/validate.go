@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 const maxPriority = 1000
@@ -44,10 +45,13 @@ func (r *request) unsupported(cfg *Config) *Reject {
 	case r.PromptLogprobs >= 0 && !whole:
 		return reject(CodeInvalid, "log-probabilities of the prompt are not available under %s, which reads only a part of it whole: "+
 			"choose another kv_policy", r.Policy.Name())
-	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !forks && !shares:
-		return reject(CodeInvalid, "a fixed context of %d tokens of %d under %s: it needs squeezed, or full with the prefix cache and "+
-			"without latent attention",
-			r.Context, len(r.Prompt), r.Policy.Name())
+	case r.Context < 0 || r.Context > len(r.Prompt):
+		return reject(CodeInvalid, "a fixed context of %d tokens in a prompt of %d", r.Context, len(r.Prompt))
+	case r.Context > 0 && !forks && !shares:
+		return reject(CodeInvalid, "a fixed context under %s: %s", r.Policy.Name(), r.whyNoContext(cfg))
+	case r.Hold && !forks && r.Context < tensor.BlockSlots:
+		return reject(CodeInvalid, "a fixed context of %d tokens under %s: requests share blocks of %d tokens, so it needs at least as many",
+			r.Context, r.Policy.Name(), tensor.BlockSlots)
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return reject(CodeInvalid, "a context that is held is its whole prompt, and has one token")
 	case !r.Pool.Valid() || r.Pool == pooling.None && (cfg.Whole || cfg.Headless):
@@ -57,6 +61,17 @@ func (r *request) unsupported(cfg *Config) *Reject {
 			"and no context", r.Policy.Name())
 	}
 	return nil
+}
+
+// whyNoContext returns why a fixed context cannot be kept under a policy that shares blocks or forks no caches.
+func (r *request) whyNoContext(cfg *Config) string {
+	switch {
+	case !r.Policy.RebuildsByPrefill():
+		return "only squeezed and full have one"
+	case cfg.NoPrefixCache:
+		return "requests share its blocks in the prefix cache, which is off: choose squeezed, or turn it on"
+	}
+	return "a cache of latent attention is not cut over nodes: choose squeezed"
 }
 
 // tooLong rejects a request whose tokens do not fit into its context. nil: they fit.

@@ -27,11 +27,16 @@ type Demand struct {
 	Arrives bool
 	// Cut means that no cache is handed over: every socket keeps the rows of its heads.
 	Cut bool
+	// Rebuilt means that prefill may also end before Read, because the sequence is rebuilt then.
+	Rebuilt bool
 }
 
 // Bytes returns the peak on a socket that computes cut of the KV heads or units. A shared block has the given
 // size.
 func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int64 {
+	if d.Rebuilt && len(g.Windows) > 0 {
+		return d.mostBytes(g, cut, owner, block)
+	}
 	if d.Arrives {
 		if !owner {
 			return 0
@@ -55,6 +60,19 @@ func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int6
 		bytes = max(kvcache.HandoverBytes(g, heads, d.Read, d.Policy)+statistics, kvcache.ResidentBytes(g, d.Read, d.Tokens, d.Policy))
 	}
 	return bytes - int64(d.Shared)*block
+}
+
+// mostBytes returns the largest peak of a sequence that is rebuilt. With sliding windows, less prefill may need more:
+// a window begins in another block, and a cache that grows after prefill has one block more.
+func (d Demand) mostBytes(g kvcache.Geometry, cut int, owner bool, block int64) (most int64) {
+	d.Rebuilt = false
+	for range min(tensor.BlockSlots, d.Read) {
+		most = max(most, d.Bytes(g, cut, owner, block))
+		if d.Read--; d.Cut {
+			d.Tokens = d.Read
+		}
+	}
+	return most
 }
 
 // Prefill is how a cluster reads prompts.

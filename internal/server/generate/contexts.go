@@ -154,7 +154,7 @@ func (s *Service) hold(x *FixedContext, ready func(error)) {
 			ready(nil)
 		})
 		if err == nil {
-			err = apierr.ErrNotReady{Reason: "the context was given up"}
+			err = s.lostContext(x)
 		}
 		ready(err)
 		if !s.Contexts.Shown(x).Durable {
@@ -283,13 +283,22 @@ func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Erro
 		err = s.saveContext(ctx, x)
 	}
 	if err == nil && s.Contexts.Shown(x).Durable && s.Contexts.Get(x.Tenant, x.Name) != x { // given up meanwhile
-		err = errors.Join(s.RemoveContext(ctx, x), apierr.ErrNotReady{Reason: "the context was given up"})
+		err = errors.Join(s.RemoveContext(ctx, x), s.lostContext(x))
 	}
 	if err != nil {
 		s.Contexts.Drop(x)
 		return apierr.Of(err)
 	}
 	return nil
+}
+
+// lostContext returns the error for a context whose cache was given up while it was read: a client has deleted it, or
+// memory was short.
+func (s *Service) lostContext(x *FixedContext) error {
+	if s.Contexts.Get(x.Tenant, x.Name) != x {
+		return ContextNotFound("name", x.Name)
+	}
+	return apierr.ErrNotReady{Reason: "memory was short, and the context was given up"}
 }
 
 func ContextNotFound(param, name string) *apierr.Error {
