@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -32,8 +33,8 @@ func TestKVDiskModels(t *testing.T) {
 		{"llama", "int8", "squeezed:clusters=0.05,levels=2,sparsity=0.8,tail=8,obs=12,segment=300", 500, true},
 		{"llama", "bf16", "squeezed:clusters=0.05,sparsity=0.8,tail=8,obs=12", 1500, true},
 		{"llama", "bf16", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12,ring=40", 500, true},
-		{"llama", "bf16", "quest:page=16,budget=64,ring=30", 500, true},
-		{"llama", "int8", "shadowkv:chunk=8,budget=32,outliers=2,local=1,ring=40", 500, true},
+		{"llama", "bf16", "quest:page=16,budget=64,ring=30", 1500, true},
+		{"llama", "int8", "shadowkv:chunk=8,budget=32,outliers=2,local=1,ring=40", 1500, true},
 		{"gemma2", "bf16", "squeezed:clusters=0.05,sparsity=0.95,tail=8,obs=12", 400, true},
 		{"deepseek_v2", "bf16", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12", 500, true},
 		{"deepseek_v32", "bf16", "squeezed:clusters=0.05,sparsity=0.9,tail=8,obs=12", 400, false},
@@ -73,18 +74,24 @@ func TestKVDiskModels(t *testing.T) {
 			d.writes.Store(1 << 40)
 			scratch := tier.NewScratch(func() (tier.Medium, error) { return &onDisk{d: d}, nil }, 1<<30, slog.New(slog.DiscardHandler))
 			e := startLocal(t, LocalConfig{Threads: 6, Serve: serve, KVBudget: budget, scratch: scratch})
-			got := make([]replied, sequences)
-			var wg sync.WaitGroup
-			for i := range got {
-				wg.Go(func() { got[i] = complete(t, e, ask(i)) })
-			}
-			wg.Wait()
-			if !slices.Equal(got, want) {
-				t.Error("other answers than in memory")
-			}
-			s, err := e.batcher.Snapshot(t.Context())
-			if err != nil {
-				t.Fatal(err)
+			var s batcher.Snapshot
+			// On a busy machine the requests may run one after the other, and then none needs a file.
+			for range 5 {
+				got := make([]replied, sequences)
+				var wg sync.WaitGroup
+				for i := range got {
+					wg.Go(func() { got[i] = complete(t, e, ask(i)) })
+				}
+				wg.Wait()
+				if !slices.Equal(got, want) {
+					t.Error("other answers than in memory")
+				}
+				if s, err = e.batcher.Snapshot(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if !c.spills || s.Totals.Spilled > 0 && d.reads.Load() < 1<<40 {
+					break
+				}
 			}
 			read := 1<<40 - d.reads.Load()
 			if (s.Totals.Spilled > 0) != c.spills || (read > 0) != c.spills || s.Totals.Lost > 0 {
