@@ -48,7 +48,7 @@ func (l *ledger) place(r *request) {
 
 // fitsCut returns why the sockets together cannot hold a sequence of this number of tokens; "": they can.
 func (l *ledger) fitsCut(r *request, tokens int) (why string) {
-	d := booking.Demand{Policy: r.Policy, Read: tokens, Tokens: tokens, Cut: true, Rebuilt: true}
+	d := booking.Demand{Policy: r.Policy, Read: tokens, Tokens: tokens, Cut: true, Least: len(r.Prompt)}
 	return d.Choose(l.g, l.ranks(true), func(int) bool { return true }).Why
 }
 

@@ -280,7 +280,11 @@ func TestCutContexts(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	off := testState(t, func(c *Config) { c.NoPrefixCache = true })
-	if e := off.Step(ask("off")); len(e.Rejects) != 1 || e.Rejects[0].Code != CodeInvalid {
+	if e := off.Step(ask("off")); len(e.Rejects) != 1 || !strings.Contains(e.Rejects[0].Message, "the prefix cache, which is off") {
 		t.Errorf("without the prefix cache: %+v", e.Rejects)
+	}
+	short := Spec{ID: "short", Prompt: prompt("short", 63), Context: 63, Hold: true, MaxTokens: 1}
+	if e := testState(t, nil).Step(submit(short)); len(e.Rejects) != 1 || !strings.Contains(e.Rejects[0].Message, "blocks of 64 tokens") {
+		t.Errorf("a context that is shorter than a block: %+v", e.Rejects)
 	}
 }

@@ -49,8 +49,8 @@ func (s *State) stepDone(d StepDone) {
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]
-		if read += len(c.Tokens); r.decodesCut() {
-			read--
+		if !r.decodesCut() { // otherwise the token is counted as output
+			read += len(c.Tokens)
 		}
 		s.readAgain(r, len(c.Tokens))
 		s.prefix.done(c, r)

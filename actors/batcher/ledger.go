@@ -83,9 +83,9 @@ func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 // a sequence that runs alone can always grow.
 func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why string) {
 	final := len(r.Prompt) + max(output, 1) - 1
-	read := r.context()
+	read, least := r.context(), 0
 	if r.Policy.RebuildsByPrefill() {
-		read = final
+		read, least = final, len(r.Prompt)
 	}
 	if r.Pool != pooling.None {
 		final = 0
@@ -93,7 +93,7 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why 
 	ranks := l.ranks(true)
 	able = make([]bool, len(ranks))
 	for _, shape := range l.shapes(r, read, 0, true) {
-		d := booking.Demand{Policy: r.Policy, Read: read, Tokens: final, Shape: shape, Rebuilt: r.Policy.RebuildsByPrefill()}
+		d := booking.Demand{Policy: r.Policy, Read: read, Tokens: final, Shape: shape, Least: least}
 		for o := range able {
 			able[o] = able[o] || d.Fits(l.g, ranks, o)
 		}

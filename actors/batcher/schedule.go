@@ -87,7 +87,8 @@ func (r *request) row() plan.Run {
 // request has no row in this step.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
-		if r.stalled = false; r.decodesCut() {
+		r.stalled = false
+		if r.decodesCut() {
 			s.cuts.grow(r)
 			continue
 		}

@@ -27,14 +27,14 @@ type Demand struct {
 	Arrives bool
 	// Cut means that no cache is handed over: every socket keeps the rows of its heads.
 	Cut bool
-	// Rebuilt means that prefill may also end before Read, because the sequence is rebuilt then.
-	Rebuilt bool
+	// Least is the fewest tokens that prefill may read, of a sequence that may be rebuilt after any token; 0: Read.
+	Least int
 }
 
 // Bytes returns the peak on a socket that computes cut of the KV heads or units. A shared block has the given
 // size.
 func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int64 {
-	if d.Rebuilt && len(g.Windows) > 0 {
+	if d.Least > 0 && len(g.Windows) > 0 {
 		return d.mostBytes(g, cut, owner, block)
 	}
 	if d.Arrives {
@@ -65,12 +65,12 @@ func (d Demand) Bytes(g kvcache.Geometry, cut int, owner bool, block int64) int6
 // mostBytes returns the largest peak of a sequence that is rebuilt. With sliding windows, less prefill may need more:
 // a window begins in another block, and a cache that grows after prefill has one block more.
 func (d Demand) mostBytes(g kvcache.Geometry, cut int, owner bool, block int64) (most int64) {
-	d.Rebuilt = false
-	for range min(tensor.BlockSlots, d.Read) {
-		most = max(most, d.Bytes(g, cut, owner, block))
-		if d.Read--; d.Cut {
+	least := max(d.Least, d.Read-tensor.BlockSlots+1) // windows begin at all places in a block
+	for d.Least = 0; d.Read >= least; d.Read-- {
+		if d.Cut {
 			d.Tokens = d.Read
 		}
+		most = max(most, d.Bytes(g, cut, owner, block))
 	}
 	return most
 }

@@ -64,3 +64,25 @@ func TestChoose(t *testing.T) {
 		t.Errorf("%d sequences fit and %d do not: the test needs both", fits, refused)
 	}
 }
+
+// TestLeast checks that a demand with Least has room for the sequence after each number of tokens from Least on, under
+// sliding windows too.
+func TestLeast(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		g := kvcache.Geometry{Layers: 2, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8},
+			Windows: []int{rapid.IntRange(1, 200).Draw(r, "window"), 0}, Chunk: rapid.IntRange(1, 100).Draw(r, "chunk")}
+		prompt := rapid.IntRange(1, 300).Draw(r, "prompt")
+		final := prompt + rapid.IntRange(0, 200).Draw(r, "output")
+		d := Demand{Policy: kvcache.Full(), Read: final, Tokens: final, Cut: rapid.Bool().Draw(r, "cut"), Least: prompt}
+		heads := rapid.IntRange(0, g.KVHeads).Draw(r, "heads")
+		for _, owner := range []bool{true, false} {
+			most := d.Bytes(g, heads, owner, 0)
+			for read := prompt; read <= final; read++ {
+				at := Demand{Policy: d.Policy, Read: read, Tokens: min(read+1, final), Cut: d.Cut}
+				if need := at.Bytes(g, heads, owner, 0); need > most {
+					r.Fatalf("owner %v: %d bytes at %d tokens, %d expected at most", owner, need, read, most)
+				}
+			}
+		}
+	})
+}

@@ -143,9 +143,8 @@ func (s *Store) hasRoom(tokens int) bool {
 		if t.blocks != nil { // after Divide each head has its own rule
 			return false
 		}
-		slots, now := t.rule.Slots(s.prompt, tokens), t.rule.Slots(s.prompt, s.tokens)
 		for j := range t.planes {
-			if p := &t.planes[j]; p.room(slots) > p.room(now) {
+			if p := &t.planes[j]; p.room(t.rule.planeSlots(j, s.prompt, tokens)) > p.room(t.rule.planeSlots(j, s.prompt, s.tokens)) {
 				return false
 			}
 		}

@@ -296,7 +296,9 @@ func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Erro
 // memory was short.
 func (s *Service) lostContext(x *FixedContext) error {
 	if s.Contexts.Get(x.Tenant, x.Name) != x {
-		return ContextNotFound("name", x.Name)
+		deleted := ContextNotFound("name", x.Name)
+		deleted.Message = "The context " + quoted(x.Name) + " was deleted while its text was read."
+		return deleted
 	}
 	return apierr.ErrNotReady{Reason: "memory was short, and the context was given up"}
 }
