@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -65,19 +66,22 @@ func TestCutSequences(t *testing.T) {
 	c := up(t, 4, "--kv-memory", "6MiB")
 	surviveFault(t, c, "kill -9 of a node", reqs, want, func() {
 		cut(c)
-		s := c.state()
-		for _, n := range s.Nodes {
-			if n.ID != ownerOf(t, s) {
-				c.signal(n.ID, syscall.SIGKILL)
-				break
-			}
-		}
+		killAnother(t, c)
 	})
 	c.waitNodes(3, recoverLimit)
 	surviveFault(t, c, "kill -9 of the owner", reqs, want, func() { c.signal(ownerOf(t, c.state()), syscall.SIGKILL) })
 	c.waitNodes(2, recoverLimit)
 	got, _ := c.open(reqs).wait(t)
 	same(t, "two nodes", reqs, want, got)
+}
+
+// killAnother kills a node other than the one that owns most sequences.
+func killAnother(t *testing.T, c *system) {
+	t.Helper()
+	s := c.state()
+	owner := ownerOf(t, s)
+	i := slices.IndexFunc(s.Nodes, func(n wire.NodeState) bool { return n.ID != owner })
+	c.signal(s.Nodes[i].ID, syscall.SIGKILL)
 }
 
 // TestCutContexts: a context under full that fits no node is kept cut, and requests share it. Every token and
@@ -111,13 +115,7 @@ func TestCutContexts(t *testing.T) {
 	got, _ := c.open(asked).wait(t)
 	same(t, "four nodes", asked, want, got)
 	surviveFault(t, c, "kill -9 of a node", asked, want, func() {
-		s := c.state()
-		for _, n := range s.Nodes {
-			if n.ID != ownerOf(t, s) {
-				c.signal(n.ID, syscall.SIGKILL)
-				break
-			}
-		}
+		killAnother(t, c)
 	})
 	c.waitNodes(3, recoverLimit)
 	surviveFault(t, c, "kill -9 of an owner", asked, want, func() { c.signal(ownerOf(t, c.state()), syscall.SIGKILL) })
