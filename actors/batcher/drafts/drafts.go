@@ -41,7 +41,7 @@ type Drafter struct {
 	cfg    Config
 	recent *speculate.Recent
 	bytes  int64                     // of the indexes of all sequences
-	trust  speculate.AcceptanceRates // initial value for new sequences
+	rates  speculate.AcceptanceRates // initial value for new sequences
 	cost   speculate.Cost
 	totals report.Speculated
 }
@@ -59,7 +59,7 @@ type Sequence struct {
 
 	text    *speculate.Text
 	bytes   int64 // size of its index
-	trust   speculate.AcceptanceRates
+	rates   speculate.AcceptanceRates
 	draft   speculate.Draft // of the step in flight; Tokens are those in its row
 	backoff backoff         // for drafts from text
 	model   modelDraft
@@ -73,7 +73,7 @@ type backoff struct {
 
 // New makes a drafter.
 func New(cfg Config) Drafter {
-	return Drafter{cfg: cfg, recent: speculate.NewRecent(cfg.Bytes), trust: speculate.NewAcceptanceRates()}
+	return Drafter{cfg: cfg, recent: speculate.NewRecent(cfg.Bytes), rates: speculate.NewAcceptanceRates()}
 }
 
 // Totals returns the counts of all sequences since the start.
@@ -102,7 +102,7 @@ func (d *Drafter) Index(q *Sequence, n int) bool {
 		return false
 	}
 	if q.text == nil {
-		q.text, q.trust = speculate.NewText(), d.trust
+		q.text, q.rates = speculate.NewText(), d.rates
 	}
 	if more := q.text.Grown(n) - q.bytes; more > 0 {
 		if d.bytes+more > d.cfg.Bytes {
@@ -143,8 +143,8 @@ func (d *Drafter) fromText(q *Sequence, n, most, sequences int) (draft speculate
 	if q.backoff.wait--; q.backoff.wait < 0 || width > 0 {
 		least = 0
 	}
-	if width == 0 && !d.cost.Worth(sequences, q.trust.Best(least)) {
-		q.trust.Drift(&d.trust, ratesDecay)
+	if width == 0 && !d.cost.Worth(sequences, q.rates.Best(least)) {
+		q.rates.Drift(&d.rates, ratesDecay)
 		return draft
 	}
 	if least == 0 {
@@ -155,7 +155,7 @@ func (d *Drafter) fromText(q *Sequence, n, most, sequences int) (draft speculate
 		return q.text.Lookup(least, most)
 	}
 	draft = q.text.Suffix(d.recent, d.sharing(q), least, most)
-	if c := q.text.Copied(most); q.trust.Gain(&c) >= q.trust.Gain(&draft) && len(c.Tokens) > 0 {
+	if c := q.text.Copied(most); q.rates.Gain(&c) >= q.rates.Gain(&draft) && len(c.Tokens) > 0 {
 		return c
 	}
 	return draft
@@ -187,8 +187,8 @@ func (q *Sequence) Clear() { q.draft = speculate.Draft{} }
 // Done records the outcome of a row: how many tokens of its draft matched the sampled ones.
 func (d *Drafter) Done(q *Sequence, accepted int) {
 	if n := len(q.draft.Tokens); n > 0 {
-		q.trust.Observe(&q.draft, n, accepted, ownWeight)
-		d.trust.Observe(&q.draft, n, accepted, sharedWeight)
+		q.rates.Observe(&q.draft, n, accepted, ownWeight)
+		d.rates.Observe(&q.draft, n, accepted, sharedWeight)
 		q.Counted.Count(n, accepted)
 		q.Verified = append(q.Verified, report.Verified{Drafted: uint8(n), Accepted: uint8(accepted)})
 		q.recordGain(accepted > 0)
@@ -206,5 +206,5 @@ func (d *Drafter) Timed(p *plan.Plan, micros float64, usual bool) {
 		d.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), micros)
 	}
 	start := speculate.NewAcceptanceRates()
-	d.trust.Drift(&start, ratesDecay/16)
+	d.rates.Drift(&start, ratesDecay/16)
 }

@@ -29,8 +29,8 @@ func (d *Drafter) request(q *Sequence, width, left, sequences int) int {
 	case q.model.backoff.wait > 0:
 		q.model.backoff.wait--
 		return 0
-	case !d.cost.Worth(sequences, q.trust.Model()):
-		q.trust.Drift(&d.trust, ratesDecay)
+	case !d.cost.Worth(sequences, q.rates.Model()):
+		q.rates.Drift(&d.rates, ratesDecay)
 		return 0
 	}
 	if q.model.width == 0 {
@@ -41,7 +41,7 @@ func (d *Drafter) request(q *Sequence, width, left, sequences int) int {
 
 // better returns the draft of the model, if there is one for the position cached and it is more
 // likely to gain than the one from text.
-func (m *modelDraft) better(trust *speculate.AcceptanceRates, text speculate.Draft, cached, most int) speculate.Draft {
+func (m *modelDraft) better(rates *speculate.AcceptanceRates, text speculate.Draft, cached, most int) speculate.Draft {
 	draft := m.draft
 	m.draft = speculate.Draft{}
 	if m.position != cached || len(draft.Tokens) == 0 {
@@ -49,7 +49,7 @@ func (m *modelDraft) better(trust *speculate.AcceptanceRates, text speculate.Dra
 	}
 	n := min(most, len(draft.Tokens))
 	draft.Tokens, draft.Share = draft.Tokens[:n], draft.Share[:n]
-	if trust.Gain(&text) > trust.Gain(&draft) {
+	if rates.Gain(&text) > rates.Gain(&draft) {
 		return text
 	}
 	return draft

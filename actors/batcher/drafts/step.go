@@ -60,7 +60,7 @@ func (s *Step) Draft(row Row) {
 	if mode == speculate.Model {
 		row.Run.Draft = d.request(q, width, row.Left-1, s.sequences)
 	}
-	q.draft = q.model.better(&q.trust, text, row.Start, most)
+	q.draft = q.model.better(&q.rates, text, row.Start, most)
 	switch {
 	case len(q.draft.Tokens) == 0:
 		q.searched(false)
@@ -99,12 +99,12 @@ func (s *Step) Choose() {
 	d := s.d
 	probabilities := make([][]float32, len(s.open))
 	for k, row := range s.open {
-		probabilities[k] = row.Of.trust.Probabilities(nil, &row.Of.draft)
+		probabilities[k] = row.Of.rates.Probabilities(nil, &row.Of.draft)
 	}
 	for k, n := range d.cost.Choose(probabilities, s.sequences, s.tokens) {
 		row, q := s.open[k], s.open[k].Of
 		if n == 0 {
-			q.trust.Drift(&d.trust, ratesDecay)
+			q.rates.Drift(&d.rates, ratesDecay)
 			q.recordGain(false)
 		}
 		s.takeDraft(row, min(n, s.scores/row.Scores))

@@ -201,24 +201,24 @@ func TestCost(t *testing.T) {
 
 // TestTrust: a source that is always wrong loses its rate, and one that is always right gains it.
 func TestTrust(t *testing.T) {
-	trust, d := NewAcceptanceRates(), Draft{Tokens: []int32{1, 2, 3}, Share: []float32{1, 1, 1}, Matched: 3}
+	rates, d := NewAcceptanceRates(), Draft{Tokens: []int32{1, 2, 3}, Share: []float32{1, 1, 1}, Matched: 3}
 	for range 40 {
-		trust.Observe(&d, 3, 0, 1.0/8)
+		rates.Observe(&d, 3, 0, 1.0/8)
 	}
-	if p := trust.Probabilities(nil, &d); p[0] > 0.05 {
+	if p := rates.Probabilities(nil, &d); p[0] > 0.05 {
 		t.Errorf("%v after 40 wrong drafts", p)
 	}
 	for range 40 {
-		trust.Observe(&d, 3, 3, 1.0/8)
+		rates.Observe(&d, 3, 3, 1.0/8)
 	}
-	if p := trust.Probabilities(nil, &d); p[2] < 0.9 {
+	if p := rates.Probabilities(nil, &d); p[2] < 0.9 {
 		t.Errorf("%v after 40 right drafts", p)
 	}
 	fresh := NewAcceptanceRates()
 	for range 2000 {
-		trust.Drift(&fresh, 1.0/256)
+		rates.Drift(&fresh, 1.0/256)
 	}
-	if a, b := trust.Probabilities(nil, &d), fresh.Probabilities(nil, &d); a[0]-b[0] > 0.01 {
+	if a, b := rates.Probabilities(nil, &d), fresh.Probabilities(nil, &d); a[0]-b[0] > 0.01 {
 		t.Errorf("%v is believed in the end, %v in the beginning", a, b)
 	}
 }

@@ -32,14 +32,14 @@ type Set struct {
 	lacks  map[string]bool // kernels for which the card has too little shared memory
 }
 
-// dynamics maps kernels to their bytes of dynamic shared memory. A multiprocessor must have room for `together`
-// blocks.
-var dynamics = map[string]int{
+// dynamicBytes maps kernels to their bytes of dynamic shared memory. A multiprocessor must have room for
+// residentBlocks thread blocks.
+var dynamicBytes = map[string]int{
 	"q8_product_tiled_shared": treeBytes, "q4_product_tiled_shared": treeBytes,
 	"attend_prompt_f32_64": promptBytes, "attend_prompt_bf16_64": promptBytes, "attend_prompt_int8_64": promptBytes,
 }
 
-const together = 2
+const residentBlocks = 2
 
 // smaller is an operation with other kernels for cards with less shared memory.
 type smaller interface{ small() Operation }
@@ -56,8 +56,8 @@ func Load(c *cuda.Context) (*Set, error) {
 			return nil, err
 		}
 	}
-	for name, bytes := range dynamics {
-		fits, err := s.byName[name].AllowShared(bytes, together)
+	for name, bytes := range dynamicBytes {
+		fits, err := s.byName[name].AllowShared(bytes, residentBlocks)
 		if err != nil {
 			return nil, fmt.Errorf("kernel %s: %w", name, err)
 		}
@@ -66,11 +66,11 @@ func Load(c *cuda.Context) (*Set, error) {
 	return s, nil
 }
 
-// Small returns a set that uses the kernels for cards with too little shared memory for any of dynamics. Comparisons
+// Small returns a set that uses the kernels for cards with too little shared memory for any of dynamicBytes. Comparisons
 // use it. Close only s: both have the same module.
 func (s *Set) Small() *Set {
 	small := &Set{module: s.module, byName: s.byName, lacks: map[string]bool{}}
-	for name := range dynamics {
+	for name := range dynamicBytes {
 		small.lacks[name] = true
 	}
 	return small
