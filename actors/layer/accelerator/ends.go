@@ -3,6 +3,9 @@ package accelerator
 import (
 	"encoding/binary"
 	"math"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
@@ -23,23 +26,38 @@ type ends struct {
 func (e *ends) Bytes() int64 { return e.allocations.Bytes() }
 func (e *ends) Close()       { e.allocations.Close() }
 
-// Embed implements layer.Backend. The rows of the embedding are read from its file on the host.
+// Embed implements layer.Backend. The rows of the embedding are read from its file on the host, those of a
+// prompt by several goroutines, because the card waits for them.
 func (b *Backend) Embed(held layer.Held, row int, tokens []uint32, checked bool) error {
 	e, h := held.(*ends), b.dims.Hidden
 	b.frame.embeds = true
-	for i, t := range tokens {
-		x := b.frame.embedded[(row+i)*h:][:h]
-		if !checked {
-			e.Embedding.Row(x, int(t), 0, h)
-		} else if err := e.Embedding.CheckedRow(x, int(t), 0, h); err != nil {
-			return err
+	embed := func(lo, hi int) error {
+		for i := lo; i < hi; i++ {
+			x, t := b.frame.embedded[(row+i)*h:][:h], int(tokens[i])
+			if !checked {
+				e.Embedding.Row(x, t, 0, h)
+			} else if err := e.Embedding.CheckedRow(x, t, 0, h); err != nil {
+				return err
+			}
+			if e.EmbeddingScale != 1 {
+				tensor.Scale(x, e.EmbeddingScale)
+			}
 		}
-		if e.EmbeddingScale != 1 {
-			tensor.Scale(x, e.EmbeddingScale)
-		}
+		return nil
 	}
-	return nil
+	parts := min(runtime.GOMAXPROCS(0), len(tokens)/leastEmbedded)
+	if parts < 2 {
+		return embed(0, len(tokens))
+	}
+	var g errgroup.Group
+	for i := range parts {
+		g.Go(func() error { return embed(i*len(tokens)/parts, (i+1)*len(tokens)/parts) })
+	}
+	return g.Wait()
 }
+
+// leastEmbedded is the least number of tokens that a goroutine looks up.
+const leastEmbedded = 32
 
 // finals computes the final norms of rows in their order.
 func (b *Backend) finals(e *ends, rows []layer.LogitRow) {
