@@ -44,6 +44,7 @@ func shortContext(t *testing.T, tokens int) string {
 // conversation has one session of token ids under each policy.
 type conversation struct {
 	policies []string
+	nodes    int // of the cluster with faults
 	context  int // of the model, in tokens
 	turns    int
 	added    int // new tokens of each turn
@@ -95,10 +96,23 @@ func waiting(s wire.ClusterState) (bytes []int64, owner string) {
 // of one node without faults.
 func TestSessionOfManyTurns(t *testing.T) {
 	c := conversation{policies: []string{"streaming:sink=4,recent=28,positions=cache", "tova:size=32,positions=cache"},
-		context: 128, turns: 40, added: 6, answer: 7}
+		nodes: 3, context: 128, turns: 40, added: 6, answer: 7}
 	if testlevel.Long() || os.Getenv("SHOAL_E2E") == "stories" {
 		c.context, c.turns = 512, 200
 	}
+	c.run(t)
+}
+
+// TestSessionOfTrainedContext is TestSessionOfManyTurns at the length that the model was trained with, on two nodes:
+// 34,923 tokens.
+func TestSessionOfTrainedContext(t *testing.T) {
+	testlevel.NeedFull(t)
+	c := conversation{policies: []string{"streaming:sink=4,recent=1020,positions=cache"},
+		nodes: 2, context: 8192, turns: 200, added: 125, answer: 40}
+	c.run(t)
+}
+
+func (c *conversation) run(t *testing.T) {
 	parallel(t)
 	model := shortContext(t, c.context)
 	one := up(t, 1, "--model", model, "--data-dir", filepath.Join(t.TempDir(), "one"))
@@ -132,7 +146,7 @@ func TestSessionOfManyTurns(t *testing.T) {
 	t.Logf("%d turns, %d tokens, %d times the context: caches of %v bytes", c.turns, tokens, tokens/c.context, most)
 	c.times(t, one, tokens)
 
-	p := newProcessCluster(t, t.TempDir(), 3)
+	p := newProcessCluster(t, t.TempDir(), c.nodes)
 	p.headArgs, p.nodeArgs = []string{"--model", model}, []string{"--model", model}
 	p.start()
 	owner := func() int {
@@ -179,11 +193,16 @@ func TestSessionOfManyTurns(t *testing.T) {
 		},
 	}
 	for n := range c.turns {
-		if fault := faults[n]; fault != nil {
+		fault := faults[n]
+		if fault != nil {
 			fault()
 		}
 		for s := range c.policies {
+			began := time.Now()
 			send(s, n)
+			if fault != nil {
+				t.Logf("turn %d of session %d, after a fault: %v for the whole turn", n+1, s, time.Since(began).Round(time.Millisecond))
+			}
 		}
 	}
 	for s := range c.policies {
