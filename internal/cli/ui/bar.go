@@ -10,6 +10,8 @@ import (
 const (
 	BarAfter     = 500 * time.Millisecond
 	LineInterval = 5 * time.Second
+	// barLineInterval is the time between two lines of a bar without a terminal.
+	barLineInterval = time.Minute
 )
 
 // BarText returns a progress bar of one line after a name. A total of 0 gives an empty bar.
@@ -27,20 +29,23 @@ func Percent(done, total int64) int64 {
 	return 100 * max(0, min(done, total)) / total
 }
 
-// bar is a progress bar in the status line of standard error, if that is a terminal.
+// bar is a progress bar in the status line of standard error, if that is a terminal. Otherwise it prints
+// a line with the percentage every minute.
 type bar struct {
-	e    *Env
-	name string
-	mu   sync.Mutex
-	last string
+	e        *Env
+	name     string
+	terminal bool
+	mu       sync.Mutex
+	last     string
+	lineAt   time.Time // of the last line; without a terminal
 }
 
 // NewBar returns a bar with a name. If show is false, the bar prints nothing.
 func NewBar(e *Env, name string, show bool) *bar {
-	if !show || !IsTerminal(e.Stderr) {
+	if !show {
 		return &bar{}
 	}
-	return &bar{e: e, name: name}
+	return &bar{e: e, name: name, terminal: IsTerminal(e.Stderr), lineAt: time.Now()}
 }
 
 // Set shows the progress. It may be called concurrently.
@@ -51,6 +56,13 @@ func (b *bar) Set(done, total int64) {
 	text := fmt.Sprintf("%s %d%%", BarText(b.name, done, total), Percent(done, total))
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !b.terminal {
+		if time.Since(b.lineAt) >= barLineInterval {
+			b.lineAt = time.Now()
+			fmt.Fprintf(b.e.Stderr, "%s %d%%\n", b.name, Percent(done, total))
+		}
+		return
+	}
 	if text != b.last {
 		b.last = text
 		ShowStatus(b.e.Stderr, text)
