@@ -89,8 +89,8 @@ var tables = []Table{
 		full,
 		{Name: "Quest 1.56 %", Policy: "quest:page=16,budget=1.56%,skip=2"},
 		{Name: "Quest 1/16", Policy: "quest:page=16,budget=6.25%,skip=2"},
-		{Name: "Loki 1.56 %", Policy: "loki:budget=1.56%"},
-		{Name: "InfiniGen, at most 1.6 %", Policy: "infinigen:most=0.016"},
+		{Name: "Loki 1.56 %", Policy: "loki:budget=1.56%,calib=256"},
+		{Name: "InfiniGen, at most 1.6 %", Policy: "infinigen:most=0.016,calib=256"},
 		{Name: "ShadowKV 1.56 %", Policy: "shadowkv:chunk=8,budget=1.56%,outliers=48,local=4"},
 		{Name: "ShadowKV 1.56 %, 8 outliers", Policy: "shadowkv:chunk=8,budget=1.56%,outliers=8,local=4"},
 	}, []TablePart{

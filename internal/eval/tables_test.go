@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/eval/suite"
 )
 
@@ -57,5 +58,24 @@ func TestTablesCanBeAsked(t *testing.T) {
 		rulerGroups)
 	if c := g.Rows[0].Cells; c[0] != nil || *c[1] != 40 || *c[2] != 15 || c[3] != nil {
 		t.Errorf("%v", c)
+	}
+}
+
+// TestTablesSelect: each row that selects reads less than the shortest generated prompt.
+func TestTablesSelect(t *testing.T) {
+	for _, table := range tables {
+		for _, row := range table.Rows {
+			policy, err := ParsePolicy(row.Policy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := kvpolicy.Parse(policy.Spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := p.For(MinLength).Selector; s != nil && s.Reads(MinLength) >= MinLength {
+				t.Errorf("%s, %s reads %d of %d tokens", table.Name, row.Name, s.Reads(MinLength), MinLength)
+			}
+		}
 	}
 }
