@@ -76,6 +76,19 @@ func PolicyHelp() string {
 	return b.String()
 }
 
+// CheckPolicies returns an error if this build does not know a policy.
+func CheckPolicies(policies []Policy) error {
+	for _, p := range policies {
+		if p.Spec == "" { // the server's own
+			continue
+		}
+		if _, err := kvpolicy.Parse(p.Spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ParsePolicy parses "default" (the server's own policy), NAME/BUDGET (see PolicyHelp), or any
 // other text, which is sent to the server unchanged.
 func ParsePolicy(text string) (Policy, error) {

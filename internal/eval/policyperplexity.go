@@ -3,10 +3,10 @@ package eval
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -35,6 +35,7 @@ type PolicyPerplexityConfig struct {
 	Prefix   int // tokens of it that are read as a prompt; default half the window
 	Windows  int // maximum number of windows; 0: the whole text
 	Policies []Policy
+	Store    *WindowStore // scores of earlier runs, and of this one; nil: in memory only
 	Progress func(done, total int64)
 }
 
@@ -64,6 +65,11 @@ func MeasurePolicyPerplexity(ctx context.Context, tok *tokenizer.Tokenizer, text
 	if len(windows) == 0 {
 		return nil, fmt.Errorf("%w: %d tokens; a prefix of %d leaves nothing to predict", ErrText, len(ids), cfg.Prefix)
 	}
+	if cfg.Store == nil {
+		if cfg.Store, err = OpenWindowStore(""); err != nil {
+			return nil, err
+		}
+	}
 	m, err := openOffline(&t)
 	if err != nil {
 		return nil, err
@@ -85,40 +91,35 @@ func windowsOf(ids, bos []int32, cfg PolicyPerplexityConfig) (windows [][]int32)
 	return windows
 }
 
-// windowScore is the addition of one window to one policy's result.
-type windowScore struct {
-	nll    float64
-	tokens int
-	match  int
-}
-
 func (m *offlineModel) perplexities(ctx context.Context, windows [][]int32, cfg PolicyPerplexityConfig,
 	workers int) ([]PolicyPerplexity, error) {
-	scores := make([][]windowScore, len(windows))
 	var next, done atomic.Int64
-	var mu sync.Mutex
 	group, running := errgroup.WithContext(ctx)
 	for range min(workers, len(windows)) {
 		group.Go(func() error {
 			pool := tensor.NewPool(1)
 			defer pool.Close()
-			one, err := m.socket(running, pool, max(readChunk, len(cfg.Policies)+1))
-			if err != nil {
-				return err
-			}
-			defer one.Close()
+			var one *alone.Socket
+			defer func() {
+				if one != nil {
+					one.Close()
+				}
+			}()
 			for running.Err() == nil {
 				n := int(next.Add(1)) - 1
 				if n >= len(windows) {
 					return nil
 				}
-				s, err := scoreWindow(running, one, windows[n], cfg)
-				if err != nil {
+				missing := m.missing(windows[n], &cfg)
+				if one == nil && len(missing) > 0 {
+					var err error
+					if one, err = m.socket(running, pool, max(readChunk, len(cfg.Policies)+1)); err != nil {
+						return err
+					}
+				}
+				if err := m.score(running, one, windows[n], missing, &cfg); err != nil {
 					return fmt.Errorf("window %d of %d: %w", n+1, len(windows), err)
 				}
-				mu.Lock()
-				scores[n] = s
-				mu.Unlock()
 				if d := done.Add(1); cfg.Progress != nil {
 					cfg.Progress(d, int64(len(windows)))
 				}
@@ -131,24 +132,56 @@ func (m *offlineModel) perplexities(ctx context.Context, windows [][]int32, cfg 
 	}
 	out := make([]PolicyPerplexity, len(cfg.Policies))
 	for i, p := range cfg.Policies {
-		var sum windowScore
-		for _, s := range scores { // in order, for reproducible bits
-			sum = windowScore{sum.nll + s[i].nll, sum.tokens + s[i].tokens, sum.match + s[i].match}
+		var sum WindowRecord
+		for _, w := range windows { // in order, for reproducible bits
+			s := cfg.Store.get(m.window(w, &cfg, p))
+			if s == nil {
+				return nil, errors.New("eval: stopped before the end")
+			}
+			sum.NLL, sum.Tokens, sum.Matches = sum.NLL+s.NLL, sum.Tokens+s.Tokens, sum.Matches+s.Matches
 		}
-		n := float64(sum.tokens)
-		out[i] = PolicyPerplexity{Policy: p.Name, Spec: p.Spec, Tokens: sum.tokens, NLL: sum.nll / n,
-			Perplexity: math.Exp(sum.nll / n), Match: float64(sum.match) / n}
+		n := float64(sum.Tokens)
+		out[i] = PolicyPerplexity{Policy: p.Name, Spec: p.Spec, Tokens: sum.Tokens, NLL: sum.NLL / n,
+			Perplexity: math.Exp(sum.NLL / n), Match: float64(sum.Matches) / n}
 	}
 	return out, nil
 }
 
+func (m *offlineModel) window(ids []int32, cfg *PolicyPerplexityConfig, p Policy) windowKey {
+	return windowKey{m.name, m.print, p.Spec, questionHash(ids, nil), cfg.Prefix}
+}
+
+// missing returns the policies without a score of the window in the store.
+func (m *offlineModel) missing(ids []int32, cfg *PolicyPerplexityConfig) []Policy {
+	return slices.DeleteFunc(slices.Clone(cfg.Policies), func(p Policy) bool { return cfg.Store.get(m.window(ids, cfg, p)) != nil })
+}
+
+// score scores a window under policies and stores the results.
+func (m *offlineModel) score(ctx context.Context, a *alone.Socket, ids []int32, policies []Policy, cfg *PolicyPerplexityConfig) error {
+	if len(policies) == 0 {
+		return nil
+	}
+	scores, err := scoreWindow(ctx, a, ids, cfg.Prefix, policies)
+	if err != nil {
+		return err
+	}
+	for i, p := range policies {
+		k, r := m.window(ids, cfg, p), scores[i]
+		r.Model, r.Fingerprint, r.Policy, r.Window, r.Prefix = k.model, k.fingerprint, k.policy, k.window, k.prefix
+		if err := cfg.Store.add(&r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // scoreWindow reads the prefix once and feeds the other tokens under every policy. The first token
 // after the prefix is not scored: prefill attends to everything under every policy.
-func scoreWindow(ctx context.Context, a *alone.Socket, ids []int32, cfg PolicyPerplexityConfig) ([]windowScore, error) {
+func scoreWindow(ctx context.Context, a *alone.Socket, ids []int32, prefix int, policies []Policy) ([]WindowRecord, error) {
 	const seq = 1
 	specs, rows, all := []string{}, []*alone.Row{{Seq: seq}}, []uint64{seq} // the first row is full attention
-	of := make([]int, len(cfg.Policies))                                    // row of each policy
-	for i, p := range cfg.Policies {
+	of := make([]int, len(policies))                                        // row of each policy
+	for i, p := range policies {
 		if p.Spec != kvcache.Full().Spec() {
 			specs = append(specs, p.Spec)
 			of[i] = len(rows)
@@ -156,24 +189,24 @@ func scoreWindow(ctx context.Context, a *alone.Socket, ids []int32, cfg PolicyPe
 			rows = append(rows, &alone.Row{Seq: seq + uint64(of[i])})
 		}
 	}
-	if _, err := a.PrefillPolicies(ctx, seq, ids[:cfg.Prefix], specs, readChunk); err != nil {
+	if _, err := a.PrefillPolicies(ctx, seq, ids[:prefix], specs, readChunk); err != nil {
 		return nil, err
 	}
 	for _, r := range rows {
-		r.At, r.Token = cfg.Prefix, ids[cfg.Prefix]
+		r.At, r.Token = prefix, ids[prefix]
 	}
-	out := make([]windowScore, len(cfg.Policies))
-	for _, want := range ids[cfg.Prefix+1:] {
+	out := make([]WindowRecord, len(policies))
+	for _, want := range ids[prefix+1:] {
 		scored, err := a.Score(ctx, rows, want)
 		if err != nil {
 			return nil, err
 		}
 		for i := range out {
 			s := scored[of[i]]
-			out[i].nll -= s.Logprob
-			out[i].tokens++
+			out[i].NLL -= s.Logprob
+			out[i].Tokens++
 			if s.Best == scored[0].Best {
-				out[i].match++
+				out[i].Matches++
 			}
 		}
 	}

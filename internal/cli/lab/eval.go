@@ -32,6 +32,15 @@ type evalTarget struct {
 	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Without --server: type of the cache: f32, bf16, int8."`
 }
 
+// parsePolicies parses policies. Without --server it refuses unknown ones.
+func (t *evalTarget) parsePolicies(list []string) ([]eval.Policy, error) {
+	policies, err := eval.ParsePolicies(list)
+	if err != nil || t.Server != "" {
+		return policies, err
+	}
+	return policies, eval.CheckPolicies(policies)
+}
+
 // evalModel is a model that is ready for requests.
 type evalModel struct {
 	client *eval.Client
@@ -89,7 +98,7 @@ type evalRulerCmd struct {
 	evalTarget
 	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies to compare on the same prompts; repeat the flag for several (default: full, or the server's own)."`
 	Length   []int    `short:"l" default:"4096" help:"Prompt lengths in tokens."`
-	Samples  int      `short:"n" default:"20" help:"Samples per task and length."`
+	Samples  int      `short:"n" default:"20" range:"1.." help:"Samples per task and length."`
 	Tasks    []string `placeholder:"TASK" help:"Tasks to run (default: all but those that must be named)."`
 	Seed     uint64   `default:"1" help:"Seed of the prompts. The same seed gives the same prompts."`
 	Text     string   `type:"path" placeholder:"PATH" help:"Text that hides the needles: a file, or a folder of .go, .md and .txt files (default: a text that comes with Shoal)."`
@@ -134,7 +143,7 @@ func (c *evalRulerCmd) Run(e *ui.Env) error {
 	}
 	var err error
 	cfg := eval.Config{Tasks: c.Tasks, Lengths: c.Length, Samples: c.Samples, Concurrency: c.Concurrency}
-	if cfg.Policies, err = eval.ParsePolicies(policies); err != nil {
+	if cfg.Policies, err = c.parsePolicies(policies); err != nil {
 		return err
 	}
 	if err := cfg.Validate(); err != nil { // before loading a model
@@ -169,7 +178,7 @@ func (c *evalRulerCmd) Run(e *ui.Env) error {
 		err = closed
 	}
 	if err != nil {
-		return err
+		return resumeHint(e, c.Out, err)
 	}
 	return c.report(e.Stdout, eval.Summarize(records, cfg))
 }

@@ -76,7 +76,7 @@ func (c *evalSuiteCmd) Run(e *ui.Env) error {
 	records, err := eval.RunSuite(e.Ctx, a.client, a.tok, s.Name, questions, store, cfg)
 	bar.End()
 	if err != nil {
-		return err
+		return resumeHint(e, c.Out, err)
 	}
 	g := eval.SummarizeSuite(s, records, cfg.Policies, eval.SuiteColumns(c.By), c.Pass)
 	name, _ := a.client.Model()
@@ -96,11 +96,7 @@ func (c *evalSuiteCmd) load() (*suite.Suite, []suite.Question, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w, %s", err, eval.LongName)
 	}
-	dir := s.StandIns()
-	if c.Data != "" {
-		dir = os.DirFS(c.Data)
-	}
-	questions, err := s.Load(dir, c.Tasks, c.Limit)
+	questions, err := loadSuite(s, c.Data, "", c.Tasks, c.Limit)
 	return s, questions, err
 }
 
@@ -113,7 +109,7 @@ func (c *evalSuiteCmd) config() (eval.SuiteConfig, error) {
 		policies = []string{"full"}
 	}
 	var err error
-	if cfg.Policies, err = eval.ParsePolicies(policies); err != nil {
+	if cfg.Policies, err = c.parsePolicies(policies); err != nil {
 		return cfg, err
 	}
 	if err := cfg.Validate(); err != nil {

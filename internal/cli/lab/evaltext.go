@@ -95,11 +95,11 @@ func (c *evalPPLCmd) Run(e *ui.Env) error {
 
 // underPolicies measures in this process.
 func (c *evalPPLCmd) underPolicies(e *ui.Env, text string) error {
-	policies, err := eval.ParsePolicies(c.Policy)
+	policies, err := c.parsePolicies(c.Policy)
 	if err != nil {
 		return err
 	}
-	list, err := c.measure(e, text, policies)
+	list, err := c.measure(e, text, policies, nil)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,8 @@ func (c *evalPPLCmd) underPolicies(e *ui.Env, text string) error {
 	return printGrid(e, eval.PerplexityGrid(list), false, c.Markdown)
 }
 
-func (c *evalPPLCmd) measure(e *ui.Env, text string, policies []eval.Policy) ([]eval.PolicyPerplexity, error) {
+// measure measures in this process. store keeps the scores of windows; nil: in memory only.
+func (c *evalPPLCmd) measure(e *ui.Env, text string, policies []eval.Policy, store *eval.WindowStore) ([]eval.PolicyPerplexity, error) {
 	if c.Server != "" || c.Stride != 0 {
 		return nil, errors.New("perplexity under policies runs the model in this process, in windows without overlap: remove --server and " +
 			"--stride")
@@ -125,7 +126,8 @@ func (c *evalPPLCmd) measure(e *ui.Env, text string, policies []eval.Policy) ([]
 	bar := ui.NewBar(e, "ppl", !c.JSON)
 	defer bar.End()
 	return eval.MeasurePolicyPerplexity(e.Ctx, tok, text,
-		eval.PolicyPerplexityConfig{Window: c.Window, Prefix: c.Prefix, Windows: c.Windows, Policies: policies, Progress: bar.Set},
+		eval.PolicyPerplexityConfig{Window: c.Window, Prefix: c.Prefix, Windows: c.Windows, Policies: policies, Store: store,
+			Progress: bar.Set},
 		eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
 }
 
@@ -157,7 +159,7 @@ Metrics:
 }
 
 func (c *evalJSONLCmd) Run(e *ui.Env) error {
-	policies, err := eval.ParsePolicies(c.Policy)
+	policies, err := c.parsePolicies(c.Policy)
 	if err != nil {
 		return err
 	}
