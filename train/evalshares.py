@@ -71,7 +71,10 @@ for x, *policies in rows:
 print(f"\n{length} tokens, samples a cell: {sorted({max(len(ours[k]), len(ref[k])) for k in list(ours) + list(ref)} - {0})}, with both answers: {sorted(samples)}; answers alike {same} of {total} ({100 * same / max(1, total):.2f}%); cells over a quarter off: {far}")
 
 if plot != "-":
-    import matplotlib
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("evalshares.py: no plot: matplotlib is not installed")
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "shoal", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     import matplotlib.pyplot as plt
