@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/peak"
 	"github.com/shoal-llm/shoal/internal/machine"
 )
 
@@ -23,11 +24,11 @@ type Ceiling struct {
 
 // MeasureCeiling takes about 2*d.
 func MeasureCeiling(p *tensor.Pool, d time.Duration) (Ceiling, error) {
-	reads, err := tensor.NewReads(p, int(machine.ReadSize()))
+	reads, err := peak.NewReads(p, int(machine.ReadSize()))
 	if err != nil {
 		return Ceiling{}, err
 	}
-	return Ceiling{Threads: p.Threads(), Read: reads.Best(d), FMA: tensor.MeasureFMA(p, d/2), VNNI: tensor.MeasureVNNI(p, d/2)}, reads.Close()
+	return Ceiling{Threads: p.Threads(), Read: reads.Best(d), FMA: peak.FMA(p, d/2), VNNI: peak.VNNI(p, d/2)}, reads.Close()
 }
 
 // peak returns the arithmetic ceiling for products with weights of a type.

@@ -5,20 +5,21 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/peak"
 	"github.com/shoal-llm/shoal/internal/machine"
 )
 
 // floor only reads the work's bytes, or only does its arithmetic. It alternates with the work, on
 // the same threads, for about as long, so other load on the machine slows both equally.
 type floor struct {
-	*tensor.Probe
+	*peak.Probe
 	weights tensor.DType
 }
 
 // It reads from as much memory as the work, up to floorBytes. A server's last-level cache holds
 // most of 512 MB, and the same amount again would not fit next to caches of tens of GB.
 func newFloor(p *tensor.Pool, weights tensor.DType, bytes float64) (*floor, error) {
-	probe, err := tensor.NewProbe(p, max(int(machine.ReadSize()), int(min(bytes, floorBytes, float64(Available()/2)))))
+	probe, err := peak.NewProbe(p, max(int(machine.ReadSize()), int(min(bytes, floorBytes, float64(Available()/2)))))
 	return &floor{probe, weights}, err
 }
 

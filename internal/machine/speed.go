@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/peak"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -173,7 +174,7 @@ func together(n int, f func(i int)) {
 // the threads.
 type measured struct {
 	pool    *tensor.Pool
-	reads   *tensor.Reads
+	reads   *peak.Reads
 	weights []*tensor.Weight
 	x, y    []float32
 }
@@ -182,7 +183,7 @@ type measured struct {
 func (c *SpeedsConfig) prepare(pool *tensor.Pool) (*measured, error) {
 	m := &measured{pool: pool}
 	var err error
-	if m.reads, err = tensor.NewReads(pool, int(ReadSize())/c.Nodes); err != nil {
+	if m.reads, err = peak.NewReads(pool, int(ReadSize())/c.Nodes); err != nil {
 		return m, err
 	}
 	n, side, cols := c.products()

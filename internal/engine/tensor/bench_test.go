@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/peak"
 )
 
 // ceilings are measured once per number of threads, in the same run as the results that are
@@ -21,7 +22,7 @@ func measured(b *testing.B, p *Pool) ceilings {
 	defer ceilingMu.Unlock()
 	c, ok := ceilingOf[p.Threads()]
 	if !ok {
-		reads, err := NewReads(p, 256<<20)
+		reads, err := peak.NewReads(p, 256<<20)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -30,7 +31,7 @@ func measured(b *testing.B, p *Pool) ceilings {
 				b.Error(err)
 			}
 		}()
-		c = ceilings{reads.Best(500 * time.Millisecond), MeasureFMA(p, 200*time.Millisecond), MeasureVNNI(p, 200*time.Millisecond)}
+		c = ceilings{reads.Best(500 * time.Millisecond), peak.FMA(p, 200*time.Millisecond), peak.VNNI(p, 200*time.Millisecond)}
 		ceilingOf[p.Threads()] = c
 	}
 	return c

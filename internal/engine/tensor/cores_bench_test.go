@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
+	"github.com/shoal-llm/shoal/internal/engine/tensor/peak"
 )
 
 // coresModel is the products of llama-3.2-1b in the order of a step.
@@ -126,11 +127,11 @@ func BenchmarkCores(b *testing.B) {
 		for _, th := range strings.Split(threads, ",") {
 			n, _ := strconv.Atoi(th)
 			p := NewPool(n)
-			small, err := NewProbe(p, 512<<20)
+			small, err := peak.NewProbe(p, 512<<20)
 			if err != nil {
 				b.Fatal(err)
 			}
-			big, err := NewProbe(p, int(c.bytes))
+			big, err := peak.NewProbe(p, int(c.bytes))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -188,7 +189,7 @@ func BenchmarkCores(b *testing.B) {
 					}
 				}
 			}
-			vnni := MeasureVNNI(p, 300*time.Millisecond)
+			vnni := peak.VNNI(p, 300*time.Millisecond)
 			b.Logf("%v %d threads, %.0f MB, VNNI %.0f GOP/s", quant, n, c.bytes/1e6, vnni)
 			for i, w := range ways {
 				slices.Sort(took[i])

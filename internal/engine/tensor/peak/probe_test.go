@@ -1,13 +1,15 @@
-package tensor
+package peak
 
 import (
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // TestProbeMeasuresAPart checks that the time of hours of work is scaled from about a second.
 func TestProbeMeasuresAPart(t *testing.T) {
-	pool := NewPool(1)
+	pool := tensor.NewPool(1)
 	defer pool.Close()
 	p, err := NewProbe(pool, 1<<20)
 	if err != nil {

@@ -1,4 +1,5 @@
-package tensor
+// Package peak measures what the threads of a machine can read and compute.
+package peak
 
 import (
 	"slices"
@@ -8,16 +9,22 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/hugemem"
 )
 
+// Pool is a pool of threads (tensor.Pool).
+type Pool interface {
+	Threads() int
+	Run(n int, task func(i int))
+}
+
 // Reads is memory that the threads of a pool read, each its own part, to measure how fast. Choose
 // several times the last-level cache to measure memory.
 type Reads struct {
-	pool *Pool
+	pool Pool
 	buf  []byte
 	per  int // bytes of a thread
 }
 
 // NewReads allocates and writes the memory, so that reading it causes no page fault. Close it.
-func NewReads(p *Pool, bytes int) (*Reads, error) {
+func NewReads(p Pool, bytes int) (*Reads, error) {
 	r := &Reads{pool: p, per: max(kernel.ReadPiece, bytes/p.Threads()/kernel.ReadPiece*kernel.ReadPiece)}
 	buf, err := hugemem.Map(r.per * p.Threads())
 	if err != nil {
@@ -48,17 +55,17 @@ func (r *Reads) rate(d time.Duration, quantile float64) float64 {
 	})
 }
 
-// MeasureFMA measures the peak of fused multiply-adds on all threads, in GFLOP/s.
-func MeasureFMA(p *Pool, d time.Duration) float64 {
+// FMA measures the peak of fused multiply-adds on all threads, in GFLOP/s.
+func FMA(p Pool, d time.Duration) float64 {
 	k := &kernel.Active.Peak
 	rate := rates(p, d, 0, func(_, _ int) { k.FMA(kernel.PeakRounds) })
 	return 2 * kernel.PeakChains * kernel.PeakRounds * float64(k.Lanes) * rate / 1e9
 }
 
-// MeasureVNNI measures the peak of the integer products that quantized weights use, on all threads,
+// VNNI measures the peak of the integer products that quantized weights use, on all threads,
 // in 10⁹ operations per second (a multiplication and an addition count as two): VPDPBUSD with
 // AVX-512 VNNI, otherwise its replacement.
-func MeasureVNNI(p *Pool, d time.Duration) float64 {
+func VNNI(p Pool, d time.Duration) float64 {
 	k := &kernel.Active.Peak
 	rate := rates(p, d, 0, func(_, _ int) { k.Dot(kernel.PeakRounds) })
 	return 2 * 4 * kernel.PeakChains * kernel.PeakRounds * float64(k.DotLanes) * rate / 1e9
@@ -66,7 +73,7 @@ func MeasureVNNI(p *Pool, d time.Duration) float64 {
 
 // rates runs f on all threads for about d. It adds up each thread's rate, in calls per second, at
 // a quantile of the times of its calls; 0: the fastest.
-func rates(p *Pool, d time.Duration, quantile float64, f func(thread, round int)) float64 {
+func rates(p Pool, d time.Duration, quantile float64, f func(thread, round int)) float64 {
 	took := make([][]time.Duration, p.Threads())
 	start := time.Now()
 	p.Run(p.Threads(), func(thread int) {

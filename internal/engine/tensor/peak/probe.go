@@ -1,4 +1,4 @@
-package tensor
+package peak
 
 import (
 	"time"
@@ -9,9 +9,9 @@ import (
 
 // Probe measures the least time that some work can take: it only reads the same number of bytes, or only
 // computes the same number of operations. Alternate it with the work, so that other programs slow both alike.
-// They do not slow the peaks of Measure* alike.
+// They do not slow FMA, VNNI and Reads.Best alike.
 type Probe struct {
-	pool *Pool
+	pool Pool
 	buf  []byte
 	at   int
 }
@@ -22,7 +22,7 @@ const maxPieces = 1 << 16 // maximum number of pieces measured, about a second o
 
 // NewProbe maps a buffer of bytes to read from. Choose several times the last-level cache. Close
 // frees it.
-func NewProbe(p *Pool, bytes int) (*Probe, error) {
+func NewProbe(p Pool, bytes int) (*Probe, error) {
 	n := max(1, bytes/probePiece) * probePiece
 	buf, err := hugemem.Map(n)
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *Probe) FMA(flops float64) time.Duration {
 	return p.compute(flops, kernel.Active.Peak.Lanes*2, kernel.Active.Peak.FMA)
 }
 
-// VNNI measures the time of a number of integer operations, see MeasureVNNI.
+// VNNI measures the time of a number of integer operations, see the function VNNI.
 func (p *Probe) VNNI(ops float64) time.Duration {
 	return p.compute(ops, kernel.Active.Peak.DotLanes*8, kernel.Active.Peak.Dot)
 }
