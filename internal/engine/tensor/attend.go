@@ -37,6 +37,9 @@ type AttnScratch struct {
 	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
 	pages  []float32               // see ScorePages
 	list   [][]byte                // see Gather
+	masks  [][]uint64              // see Masks
+	bits   []uint64                // of masks
+	chosen chosenSlots             // see AttendChosen
 	keys   []uint32                // see Chosen
 	places []int32                 // see Chosen
 	tops   []float32               // see Tops
@@ -111,7 +114,7 @@ func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, e
 		if mask != 0 {
 			if picked != nil {
 				s.fetchPicked(l, blocks, b+pickedAhead, n, valid)
-				s.attendPicked(picked, l, &blocks[b], q, mask, score)
+				s.attendPicked(picked, l, &blocks[b], q, 0, mask, score)
 				b++
 				continue
 			}
@@ -121,7 +124,7 @@ func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, e
 			} else {
 				s.ahead = s.next(l, blocks, b, n)
 			}
-			s.scoreSome(l, blocks[b], q, g, mask)
+			s.scoreSome(l, blocks[b], q, 0, g, mask)
 			s.soften(l, blocks[b], 0, g, mask, score)
 			s.accumulate(l, blocks[b], 0, g, mask)
 		}
@@ -159,7 +162,7 @@ const attendBlocks = 256
 
 // attendWhole attends to the m whole blocks from b on in one kernel call.
 func (s *AttnScratch) attendWhole(f func(*kernel.AttendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, score Score) {
-	a := s.attendArgs(l, q, score)
+	a := s.attendArgs(l, q, 0, score)
 	a.Block = uintptr(l.BlockBytes())
 	if kernel.PrefetchAhead > 0 { // also prefetch blocks that are adjacent in memory
 		a.Block = ^uintptr(0)
@@ -190,19 +193,19 @@ func (s *AttnScratch) fetchPicked(l KVLayout, blocks [][]byte, b, n int, valid [
 	}
 }
 
-// attendPicked attends to the slots of a block in mask in one kernel call.
-func (s *AttnScratch) attendPicked(f func(*kernel.AttendArgs), l KVLayout, block *[]byte, q []float32, mask uint64, score Score) {
-	a := s.attendArgs(l, q, score)
+// attendPicked attends to the slots of a block in mask in one kernel call, for the rows from r0 on.
+func (s *AttnScratch) attendPicked(f func(*kernel.AttendArgs), l KVLayout, block *[]byte, q []float32, r0 int, mask uint64, score Score) {
+	a := s.attendArgs(l, q, r0, score)
 	a.Blocks, a.Valid = unsafe.Pointer(block), mask
 	f(a)
 	*a = kernel.AttendArgs{}
 }
 
-// AttendArgs sets the arguments of a kernel that do not depend on the blocks.
-func (s *AttnScratch) attendArgs(l KVLayout, q []float32, score Score) *kernel.AttendArgs {
+// attendArgs sets the arguments of a kernel that do not depend on the blocks, for the rows from r0 on.
+func (s *AttnScratch) attendArgs(l KVLayout, q []float32, r0 int, score Score) *kernel.AttendArgs {
 	a := &s.whole
-	a.Q, a.O, a.P = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
-	a.Sum, a.Max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
+	a.Q, a.O, a.P = unsafe.Pointer(&q[r0*l.KDim]), unsafe.Pointer(&s.o[r0*l.VDim]), unsafe.Pointer(&s.s[r0])
+	a.Sum, a.Max = unsafe.Pointer(&s.sum[r0]), unsafe.Pointer(&s.max[r0])
 	a.KDim, a.VDim, a.Scale = uintptr(l.KDim), uintptr(l.VDim), score.kernelScale()
 	a.Panel, a.Scales = uintptr(kernel.PanelRows*l.KDim*l.elem()), uintptr(l.scalesAt())
 	return a
@@ -395,9 +398,9 @@ func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int
 }
 
 // scoreSome is score for the slots in mask. It does not read panels without any of them.
-func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, mask uint64) {
+func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, r0, r1 int, mask uint64) {
 	if isPrefix(mask) {
-		s.score(l, block, q, 0, g, bits.Len64(mask))
+		s.score(l, block, q, r0, r1, bits.Len64(mask))
 		return
 	}
 	step := 1
@@ -411,9 +414,9 @@ func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, ma
 			hi += step
 		}
 		if l.Latent {
-			s.scoreLatent(l, block, 0, g, lo, hi)
+			s.scoreLatent(l, block, r0, r1, lo, hi)
 		} else {
-			s.scorePanels(l, block, q, 0, g, lo/kernel.PanelRows, hi/kernel.PanelRows)
+			s.scorePanels(l, block, q, r0, r1, lo/kernel.PanelRows, hi/kernel.PanelRows)
 		}
 		lo = hi
 	}

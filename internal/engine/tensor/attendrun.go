@@ -49,6 +49,11 @@ func twoStates(a, b *runState, m []float32, rows, vdim int) {
 	a.max, b.max = m[:rows:rows], m[rows:][:rows:rows]
 }
 
+// rows returns the state of the rows [r0, r1).
+func (a *runState) rows(r0, r1, vdim int) runState {
+	return runState{o: a.o[r0*vdim : r1*vdim], max: a.max[r0:r1], sum: a.sum[r0:r1]}
+}
+
 // none reports whether row r has seen no slot.
 func (a *runState) none(r int) bool { return a.max[r] == kernel.NegInf && a.sum[r] == (kernel.Lanes{}) }
 

@@ -132,7 +132,7 @@ func (s *AttnScratch) ScoreLandmarkRuns(l KVLayout, t DType, index [][]byte, run
 		for lo, hi := int(runs[k]), int(runs[k+1]); lo < hi; {
 			in := lo % BlockSlots
 			some := min(hi-lo, BlockSlots-in)
-			s.scoreSome(b, index[lo/BlockSlots], q, g, prefixMask(some)<<in)
+			s.scoreSome(b, index[lo/BlockSlots], q, 0, g, prefixMask(some)<<in)
 			for r := range g {
 				copy(scores[r*n+at:], s.s[r][in:in+some])
 			}
