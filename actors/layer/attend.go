@@ -106,10 +106,11 @@ func (w *Weights) attend(index int, b *Processor) {
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
+		selecting := max(decodeRows, min(s.N*h.Len()/(4*b.Pool.Threads()), mostDecodeRows)) // four tasks per thread
 		for head := h.Lo; head < h.Hi; head++ {
 			t := attendTask{s, head, 0, s.N, index + head%a.caches, head / a.caches, nil}
 			if !s.Prefill {
-				if rows := rowsPerTask(t, together); rows < s.N {
+				if rows := rowsPerTask(t, together, selecting); rows < s.N {
 					a.blocks, a.writes, a.reads = append(a.blocks, t), append(a.writes, t), splitReads(a.reads, t, rows)
 				} else {
 					a.entries = append(a.entries, t)
@@ -131,14 +132,17 @@ func (w *Weights) attend(index int, b *Processor) {
 	}
 }
 
-// decodeRows is the number of rows per task if a segment's decode rows are split into tasks and each row
-// selects slots of its own.
-const decodeRows = 8
+// decodeRows and mostDecodeRows bound the number of rows per task if a segment's decode rows are split into
+// tasks and each row selects its own slots. Tasks of more rows read the cache fewer times.
+const (
+	decodeRows     = 8
+	mostDecodeRows = 32
+)
 
 // rowsPerTask returns the number of decode rows of t per task. together is the number of causal rows that
-// share one pass over the cache. All rows are one task if they are few, or if the cache does not allow
-// parallel views.
-func rowsPerTask(t attendTask, together int) int {
+// share one pass over the cache, and selecting is the number of rows per task if each row selects its own
+// slots. All rows are one task if they are few, or if the cache does not allow parallel views.
+func rowsPerTask(t attendTask, together, selecting int) int {
 	if t.s.N <= decodeRows || !t.s.Cache.ParallelViews(t.cache) {
 		return t.s.N
 	}
@@ -148,7 +152,7 @@ func rowsPerTask(t attendTask, together int) int {
 	case causal:
 		return together
 	}
-	return decodeRows
+	return selecting
 }
 
 // splitWrites appends the tasks that write a prompt's rows: one per block of the cache if several
@@ -425,6 +429,12 @@ func (a *attention) attend(t attendTask, causal bool, after []byte) {
 		blocks, slots, _ := t.s.Cache.View(t.cache, t.unit, pos+last, q[last*ld:][:width], sc)
 		tensor.AttendCausal(out, d.qCols(), q, ld, t.n, slots-t.n, 0, g, score, a.b.Layout, blocks, sc)
 		return
+	}
+	if t.n > 1 {
+		if masks := t.s.Cache.Masks(t.cache, t.unit, pos, t.n, q, ld, sc); masks != nil {
+			tensor.AttendChosen(out, d.qCols(), q, ld, g, score, a.b.Layout, t.s.Cache.Blocks(t.cache, t.unit), masks, sc)
+			return
+		}
 	}
 	sc.After = after
 	for r := range t.n {

@@ -34,6 +34,9 @@ type Cache interface {
 	// the token at pos reads (nil: all). q is the token's rotated query (group, HeadDim). Blocks
 	// may be stored in s, which must not be used for another View before they have been read.
 	View(layer, head, pos int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
+	// Masks returns the slots of Blocks that each of n tokens from position pos on reads, or nil if each
+	// needs a View. q[i*ldq:] is the rotated query of token i.
+	Masks(layer, head, pos, n int, q []float32, ldq int, s *tensor.AttnScratch) [][]uint64
 	// ParallelViews reports whether several threads may call View for a head of the layer at the same
 	// time, each with its own scratch.
 	ParallelViews(layer int) bool

@@ -29,6 +29,10 @@ func (c PromptCache) View(layer, head, _ int, _ []float32, _ *tensor.AttnScratch
 	return c.Blocks(layer, head), c.Len(layer, head), nil
 }
 
+func (PromptCache) Masks(int, int, int, int, []float32, int, *tensor.AttnScratch) [][]uint64 {
+	return nil
+}
+
 // OwnedCache adapts an owner's cache, where the policy assigns the slots.
 type OwnedCache struct {
 	*kvcache.Store
@@ -49,4 +53,8 @@ func (c OwnedCache) Observe(layer, head, _, _ int, q []float32, _ int) {
 
 func (c OwnedCache) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	return c.Store.View(layer, head, pos, q, c.Score, c.Ropes.Of(layer), s)
+}
+
+func (c OwnedCache) Masks(layer, head, pos, n int, q []float32, ldq int, s *tensor.AttnScratch) [][]uint64 {
+	return c.Store.Masks(layer, head, pos, n, q, ldq, c.Score, s)
 }

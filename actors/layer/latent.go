@@ -303,7 +303,7 @@ func (a *latentAttention) rowsPerTask(t attendTask) int {
 	if a.w.Index != nil {
 		return t.n
 	}
-	return rowsPerTask(t, a.b.Layout.TokensTogether(a.heads(t)))
+	return rowsPerTask(t, a.b.Layout.TokensTogether(a.heads(t)), decodeRows)
 }
 
 // put norms the latents of a segment's rows, rotates their keys and writes both to the cache.

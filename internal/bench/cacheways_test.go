@@ -28,6 +28,8 @@ func (r *ring) bytes() int64        { return r.Bytes() }
 
 func (r *ring) Observe(_, _, _, _ int, _ []float32, _ int) {}
 
+func (r *ring) Masks(int, int, int, int, []float32, int, *tensor.AttnScratch) [][]uint64 { return nil }
+
 func (r *ring) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	return r.ReadBlocks(layer, head, r.rope, s), r.Len(layer, head), nil
 }
@@ -161,6 +163,9 @@ func (c *shifted) Prefetch(int, int, int) {}
 func (c *shifted) BatchedDecode(int, int, int) (together, causal bool) { return false, false }
 func (c *shifted) ParallelWrite(int, int, int, int) bool               { return false }
 func (c *shifted) ParallelViews(int) bool                              { return false }
+func (c *shifted) Masks(int, int, int, int, []float32, int, *tensor.AttnScratch) [][]uint64 {
+	return nil
+}
 
 func (c *shifted) Read(layer, head int) int { return len(c.Blocks(layer, head)) }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/results"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/topk"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/window"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -261,9 +262,7 @@ func (s *Store) View(
 	index, among := t.planes[indexPlane].blocks, t.rule.selectable(s.prompt, n)
 	switch c := t.rule.Selector.(type) {
 	case slotSelector:
-		queries := Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}
-		scratch.Mask(n) // memory for the whole mask
-		if mask := withRingSlots(c.SelectSlots(s.g.Layout, index, among, queries, scratch), among, n); mask != nil {
+		if mask := s.choose(c, t, n, q, score, scratch); mask != nil {
 			if t.fetched != nil {
 				return s.viewSlots(t, mask, n, scratch)
 			}
@@ -288,6 +287,38 @@ func (s *Store) View(
 		}
 	}
 	return s.ReadBlocks(layer, head, rope, scratch), n, nil
+}
+
+// Masks returns the slots of [Store.Blocks] that n successive tokens from pos on read, a bit for each slot. It
+// returns nil if View must be called for each token: the policy does not choose single slots, or some rows are
+// in a file. The query of token i is at q[i*ldq:], as for View. The rows of all tokens must be written. The
+// masks are valid until the next use of the scratch.
+func (s *Store) Masks(
+	layer, head, pos, n int, q []float32, ldq int, score tensor.Score, scratch *tensor.AttnScratch,
+) [][]uint64 {
+	t := s.table(layer, head)
+	c, ok := t.rule.Selector.(slotSelector)
+	if !ok || t.window > 0 || t.fetched != nil || t.layout.Latent {
+		return nil
+	}
+	masks := scratch.Masks(n, t.rule.Slots(s.prompt, pos+n))
+	for i, mask := range masks {
+		slots := t.rule.Slots(s.prompt, pos+i+1)
+		chosen := s.choose(c, t, slots, q[i*ldq:][:s.g.group()*s.g.Layout.KDim], score, scratch)
+		clear(mask[copy(mask, chosen):])
+		if chosen == nil {
+			topk.Mark(mask, 0, slots)
+		}
+	}
+	return masks
+}
+
+// choose returns a mask of those of a head's first n slots that the query q reads; nil: all.
+func (s *Store) choose(c slotSelector, t *table, n int, q []float32, score tensor.Score, scratch *tensor.AttnScratch) []uint64 {
+	among := t.rule.selectable(s.prompt, n)
+	scratch.Mask(n) // memory for the whole mask
+	queries := Queries{q, s.g.group(), s.g.scoreOf(t.Layer, t.Index, score)}
+	return withRingSlots(c.SelectSlots(s.g.Layout, t.planes[indexPlane].blocks, among, queries, scratch), among, n)
 }
 
 // ParallelViews reports whether several threads may call View for a head of a layer at the same time,
