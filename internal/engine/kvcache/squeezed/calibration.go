@@ -210,7 +210,7 @@ func (b *built) shares(h *headShares, runs []int32) []float32 {
 		scores, _ := h.x.score(runs, kvcache.Queries{Rows: h.queries[w*width:][:width], Heads: g, Score: h.score}, s)
 		for r := range g {
 			row := scores[r*n:][:n]
-			least := h.x.weigh(runs, row, h.score, r, s)
+			least := h.x.weigh(runs, row, h.score, r, s.Row(n))
 			for i, z := range row {
 				sums[r*n+i] += f32.Exp(z - least)
 			}

@@ -16,10 +16,11 @@ type index struct {
 	l      tensor.KVLayout
 	kind   tensor.DType
 	blocks [][]byte
+	places int // offset of a block's places
 }
 
 func (c clusters) indexOf(l tensor.KVLayout, blocks [][]byte) index {
-	return index{l, c.kind(l), blocks}
+	return index{l, c.kind(l), blocks, l.LandmarkBytes(c.kind(l))}
 }
 
 // The words of the first block: the numbers of coarse centroids, fine centroids and clustered keys,
@@ -43,7 +44,7 @@ func (x index) logs(block int) []float32 {
 const placeBytes = 8
 
 func (x index) place(i int) []byte {
-	return x.blocks[i/tensor.BlockSlots][x.l.LandmarkBytes(x.kind)+i%tensor.BlockSlots*placeBytes:]
+	return x.blocks[i/tensor.BlockSlots][x.places+i%tensor.BlockSlots*placeBytes:]
 }
 
 // begin returns the first slot of the keys that centroid i represents, or for a coarse centroid the
@@ -79,13 +80,9 @@ func (x index) survivors(coarse, fine int, q kvcache.Queries, bound float32, s *
 	clear(keys)
 	all := [2]int32{0, int32(coarse)}
 	scores, m := x.score(all[:], q, s)
-	for r := range q.Heads {
-		row := scores[r*m:][:m]
-		least := x.weigh(all[:], row, q.Score, r, s) + bound
-		for i, z := range row {
-			if z > least {
-				keys[i] = 1
-			}
+	for i, z := range x.over(all[:], scores, m, q, bound, s) {
+		if z > 0 {
+			keys[i] = 1
 		}
 	}
 	return x.expand(keys, coarse, fine, runs)
@@ -116,9 +113,8 @@ func (x index) score(runs []int32, q kvcache.Queries, s *tensor.AttnScratch) (sc
 }
 
 // weigh returns the logarithm of the denominator of equations 1 to 3: the sum over one query head's
-// logits, each weighted by the number of its centroid's keys.
-func (x index) weigh(runs []int32, row []float32, score tensor.Score, head int, s *tensor.AttnScratch) float32 {
-	z := s.Row(len(row))
+// logits, each weighted by the number of its centroid's keys. z is scratch of as many elements.
+func (x index) weigh(runs []int32, row []float32, score tensor.Score, head int, z []float32) float32 {
 	copy(z, row)
 	at := 0
 	for k := 0; k < len(runs); k += 2 {
@@ -132,10 +128,34 @@ func (x index) weigh(runs []int32, row []float32, score tensor.Score, head int, 
 	return score.LogSum(z, head)
 }
 
-// mark sets the bits of the slots of fine centroid i.
-func (x index) mark(mask []uint64, i int) {
-	lo := x.begin(i)
-	topk.Mark(mask, lo, lo+x.keys(i))
+// over returns by how much the logarithm of each centroid's share exceeds the bound, for the query head with the
+// largest excess, or 0. scores are [Heads][m], of the m centroids in runs.
+func (x index) over(runs []int32, scores []float32, m int, q kvcache.Queries, bound float32, s *tensor.AttnScratch) []float32 {
+	memory := s.Row(2 * m)
+	best, z := memory[:m], memory[m:]
+	clear(best)
+	for r := range q.Heads {
+		row := scores[r*m:][:m]
+		tensor.Raise(best, row, x.weigh(runs, row, q.Score, r, z)+bound)
+	}
+	return best
+}
+
+// mark sets the bits of the slots of the fine centroids from first on whose excess is above 0.
+func (x index) mark(mask []uint64, first int, over []float32) {
+	lo, hi := 0, 0 // slots that are not marked yet
+	for i, z := range over {
+		if !(z > 0) {
+			continue
+		}
+		begin := x.begin(first + i)
+		if begin != hi {
+			topk.Mark(mask, lo, hi)
+			lo = begin
+		}
+		hi = begin + x.keys(first+i)
+	}
+	topk.Mark(mask, lo, hi)
 }
 
 // runsOf returns where the clusters of the first n slots start. Their positions must be a

@@ -131,18 +131,11 @@ func (c clusters) SelectSlots(l tensor.KVLayout, index [][]byte, n int, q kvcach
 	mask := s.Mask(n)
 	clear(mask)
 	scores, m := x.score(runs, q, s)
-	for r := range q.Heads {
-		row := scores[r*m:][:m]
-		least := x.weigh(runs, row, q.Score, r, s) + x.bound(fineBound)
-		at := 0
-		for k := 0; k < len(runs); k += 2 {
-			for i := int(runs[k]); i < int(runs[k+1]); i++ {
-				if row[at] > least {
-					x.mark(mask, i)
-				}
-				at++
-			}
-		}
+	over := x.over(runs, scores, m, q, x.bound(fineBound), s)
+	for k := 0; k < len(runs); k += 2 {
+		n := int(runs[k+1] - runs[k])
+		x.mark(mask, int(runs[k]), over[:n])
+		over = over[n:]
 	}
 	topk.Mark(mask, keys, n)
 	return mask
