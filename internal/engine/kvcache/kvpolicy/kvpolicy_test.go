@@ -2,6 +2,7 @@ package kvpolicy
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -126,6 +127,30 @@ func TestNamed(t *testing.T) {
 			}
 			if _, err := Parse(m.Name + ":unknown"); !strings.Contains(err.Error(), m.Name+":"+n.Name) {
 				t.Errorf("%q does not name %s", err, n.Name)
+			}
+		}
+	}
+}
+
+// TestHelp checks that the error of each policy lists exactly the options that the policy takes, and that the table of
+// docs/caches.md has the parameters and defaults of each policy.
+func TestHelp(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/caches.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range known {
+		_, params, _ := strings.Cut(m.Usage(), ":")
+		if row := "| `" + m.Name + "` | `" + params + "` |"; params != "" && !strings.Contains(string(page), row) {
+			t.Errorf("docs/caches.md has no row %q", row)
+		}
+		_, err := Parse(m.Name + ":unknown=1")
+		for _, option := range []string{"layers=pyramid,beta=20", "heads=ada,floor=0.2", "ring=64", "recall=64,page=16",
+			"positions=cache,half=0", "votes=prefix"} {
+			_, refused := Parse(m.Name + ":" + option)
+			key, _, _ := strings.Cut(option, "=")
+			if listed := strings.Contains(err.Error(), " ["+key+"="); listed != (refused == nil) {
+				t.Errorf("%s takes %s: %v; its help lists it: %v: %v", m.Name, option, refused == nil, listed, err)
 			}
 		}
 	}

@@ -42,6 +42,28 @@ var Page = Param{Key: "page", Value: 16, Min: 16, Max: 64, PowerOfTwo: true}
 
 var ringSize, recallSize = Size("ring", 0, 1), Size("recall", 0, 1)
 
+// options are the settings of a combination as help has them, each with the combination that has it alone.
+var options = []struct {
+	usage string
+	alone combination
+}{
+	{"layers=pyramid,beta=" + Beta.text(setting{number: Beta.Value}), combination{pyramid: true}},
+	{"heads=ada,floor=" + Floor.text(setting{number: Floor.Value}), combination{ada: true}},
+	{"ring=SIZE", combination{ring: setting{number: maxSlots}}},
+	{"recall=SIZE,page=" + Page.text(setting{number: Page.Value}), combination{recall: setting{number: maxSlots}}},
+	{"positions=cache,half=0", combination{cache: true}},
+}
+
+// combines returns the options that a policy takes, as help has them.
+func combines(p *kvcache.Policy) (text string) {
+	for i := range options {
+		if options[i].alone.check(p) == nil {
+			text += " [" + options[i].usage + "]"
+		}
+	}
+	return text
+}
+
 // Pyramid is kvcache.Parts.LayerTopK of PyramidKV.
 func Pyramid(topk, beta int) func(candidates, layer, layers int) int {
 	return func(candidates, layer, layers int) int { return budget.Pyramid(topk, beta, candidates, layer, layers) }

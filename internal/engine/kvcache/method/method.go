@@ -172,7 +172,7 @@ func (m Method) defaults() []setting {
 // Usage returns the spec with all defaults.
 func (m Method) Usage() string { return m.spec(m.defaults()) }
 
-// help is Usage with the optional parameters and the named settings.
+// help is Usage with the optional parameters, the settings that combine with the policy, and the named settings.
 func (m Method) help() string {
 	text := m.Usage()
 	for _, p := range m.Params {
@@ -180,6 +180,11 @@ func (m Method) help() string {
 			text += " [" + p.Key + "=" + strings.Join(p.Words, "|") + "]"
 		}
 	}
+	numbers := make([]int, len(m.Params))
+	for i, p := range m.Params {
+		numbers[i] = p.Value
+	}
+	text += combines(m.Of(numbers...))
 	for _, n := range m.Named {
 		text += " | " + m.Name + ":" + n.Name
 	}
@@ -187,8 +192,7 @@ func (m Method) help() string {
 }
 
 // Parse parses "name", "name:key=value,key=value" or "name:named,key=value". Missing parameters have the
-// defaults of Usage. Some combine with layers=pyramid, heads=ada, ring, recall and positions=cache, see combination. Errors wrap
-// kvcache.ErrPolicy.
+// defaults of Usage. Some policies also take options, see combination. Errors wrap kvcache.ErrPolicy.
 func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
 	at := slices.IndexFunc(known, func(m Method) bool { return m.Name == name })
@@ -197,9 +201,7 @@ func Parse(known []Method, spec string) (*kvcache.Policy, error) {
 		for _, m := range known {
 			usage = append(usage, m.help())
 		}
-		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; some also take ,layers=pyramid ,heads=ada ,ring=SIZE "+
-			",recall=SIZE ,positions=cache",
-			kvcache.ErrPolicy, name, strings.Join(usage, " | "))
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s", kvcache.ErrPolicy, name, strings.Join(usage, " | "))
 	}
 	policy, err := known[at].parse(rest, given)
 	if err != nil {
