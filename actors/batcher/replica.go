@@ -33,6 +33,15 @@ func (v *residency) plan(p *plan.Plan) {
 	p.DropReplica, v.dropped = v.dropped, nil
 }
 
+// place takes the sockets of a new placement.
+func (v *residency) place(sockets []Socket) {
+	nodes := make([]string, len(sockets))
+	for i := range sockets {
+		nodes[i] = sockets[i].ID
+	}
+	v.backoff.Placed(nodes)
+}
+
 // done processes the caches that moved to files in a step, and the sequences whose files failed.
 func (v *residency) done(p *plan.Plan, d *StepDone) {
 	v.backoff.Done(p)

@@ -78,3 +78,36 @@ func TestReplicasThatCannotBeMade(t *testing.T) {
 		t.Fatalf("%d replicas were made", copied)
 	}
 }
+
+// TestReplicasAfterLostNode: a step that makes a replica fails because its node is lost. The next placement has no such
+// node, and makes the replica at once.
+func TestReplicasAfterLostNode(t *testing.T) {
+	s := testState(t, func(c *Config) { c.Replicas = 1 })
+	sockets := []Socket{
+		{ID: "a", Budget: 400 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "b", Budget: 400 * block, Heads: tensor.Span{Lo: 2, Hi: 3}},
+		{ID: "c", Budget: 400 * block, Heads: tensor.Span{Lo: 3, Hi: 4}},
+	}
+	spec := Spec{ID: "r", Prompt: prompt("r", 30), MaxTokens: 20, Policy: kvcache.Full(), Sampling: greedy, PromptLogprobs: -1,
+		IgnoreEOS: true}
+	out := newClient(t)
+	out.specs["r"] = &spec
+	at := newCluster(t, 1, sockets)
+	defer func() { at.close() }()
+	s.Step(Placed{Epoch: 1, Sockets: sockets})
+	e := s.Step(Submit{spec})
+	for len(e.Start.Copy) == 0 {
+		e = s.Step(at.run(e.Start, out.specs))
+	}
+	s.Step(StepFailed{Epoch: 1, Step: e.Start.Step, Reason: "a node is lost"})
+	left := []Socket{sockets[0], {ID: "b", Budget: 400 * block, Heads: tensor.Span{Lo: 2, Hi: 4}}}
+	next, held := at.inherit(2, left, []int{0, 1})
+	at = next
+	e = s.Step(Placed{Epoch: 2, Sockets: left, Held: held})
+	for steps := 0; len(e.Start.Copy) == 0; steps++ {
+		e = s.Step(at.run(e.Start, out.specs))
+		if e.Start == nil {
+			t.Fatalf("no replica in %d steps after a node was lost", steps)
+		}
+	}
+}

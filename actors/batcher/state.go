@@ -198,6 +198,7 @@ func (s *State) place(p Placed) {
 		s.ledger.sockets[i] = account{Socket: socket, Memory: prefix.NewMemory(s.cfg.Geometry, i, socket.Heads.Len()), used: -1}
 	}
 	s.prefix.place(p.Disk)
+	s.residency.place(p.Sockets)
 	s.adopt(p.Held)
 	s.sessions.forget()
 	s.adapted.place(p)

@@ -30,3 +30,27 @@ func TestBackoff(t *testing.T) {
 		t.Fatal("the pause is as long as before")
 	}
 }
+
+// TestNodesChange: a placement of other nodes ends the pause after the first failure in a row, and no other. One of the
+// same nodes ends none.
+func TestNodesChange(t *testing.T) {
+	var b Backoff
+	copies := &plan.Plan{Copy: []plan.Copy{{}}}
+	b.Placed([]string{"b", "a", "c"})
+	b.Failed(copies, 5)
+	if b.Placed([]string{"c", "b", "a"}); b.Over(6) {
+		t.Fatal("the same nodes end the pause")
+	}
+	if b.Placed([]string{"b", "a"}); !b.Over(6) {
+		t.Fatal("the pause goes on without the lost node")
+	}
+	b.Failed(copies, 6)
+	if b.Placed([]string{"a", "c"}); b.Over(7) {
+		t.Fatal("each attempt may end a node")
+	}
+	b.Done(copies)
+	b.Failed(copies, 8)
+	if b.Placed([]string{"a"}); !b.Over(9) {
+		t.Fatal("a replica was made meanwhile, and the pause goes on")
+	}
+}
