@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/shoal-llm/shoal/actors/batcher/booking"
@@ -18,6 +19,28 @@ type ledger struct {
 	g       kvcache.Geometry
 	prefill booking.Prefill
 	sockets []account
+	largest []account // empty: those of the placement with the most memory so far
+}
+
+// placed takes the sockets of a new placement.
+func (l *ledger) placed(sockets []account) {
+	budget := func(list []account) (sum int64) {
+		for i := range list {
+			sum += list[i].Budget
+		}
+		return sum
+	}
+	if l.sockets = sockets; budget(sockets) > budget(l.largest) {
+		l.largest = slices.Clone(sockets)
+	}
+}
+
+// outgrown reports whether an earlier placement had memory for a request that fits no longer.
+func (l *ledger) outgrown(r *request) bool {
+	before := ledger{g: l.g, prefill: l.prefill, sockets: l.largest}
+	_, _, now := l.ableOwners(r, r.limit)
+	_, _, then := before.ableOwners(r, r.limit)
+	return now != "" && then == ""
 }
 
 type account struct {

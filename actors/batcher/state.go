@@ -193,10 +193,11 @@ func (s *State) place(p Placed) {
 	}
 	s.overlap = overlap.New(s.cfg.MicroBatches, p.MaxMicroBatches, s.cfg.Geometry.Later) // the network may be another one
 	s.epoch, s.placed, s.unplaced, s.onePass, s.remote.group = p.Epoch, true, "", p.OnePass, p.Prefill
-	s.ledger.sockets = make([]account, len(p.Sockets))
+	accounts := make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
-		s.ledger.sockets[i] = account{Socket: socket, Memory: prefix.NewMemory(s.cfg.Geometry, i, socket.Heads.Len()), used: -1}
+		accounts[i] = account{Socket: socket, Memory: prefix.NewMemory(s.cfg.Geometry, i, socket.Heads.Len()), used: -1}
 	}
+	s.ledger.placed(accounts)
 	s.prefix.place(p.Disk)
 	s.residency.place(p.Sockets)
 	s.adopt(p.Held)
@@ -206,6 +207,9 @@ func (s *State) place(p Placed) {
 		for _, r := range list {
 			if s.ledger.place(r); r.unfit == "" {
 				r.unfit = s.adapted.refuse(r)
+			}
+			if r.unfit == "" {
+				r.unserved = -1
 			}
 		}
 	}
