@@ -10,7 +10,10 @@ import (
 // (docs/decisions/cache-layout.md). Such a sequence is never handed over: every socket keeps the rows of its KV
 // heads, and a token that the owner samples is read like one more token of the prompt. Rows of prompts and of
 // decode have the same bits, so answers do not depend on the cut.
-type cuts struct{ s *State }
+type cuts struct {
+	s    *State
+	need []int64 // of grow, to keep its memory
+}
 
 // cutting is the state of a request that may be cut over the sockets.
 type cutting struct {
@@ -73,15 +76,16 @@ func (x *cuts) plan(p *plan.Plan, rows map[uint64]*request) (n int) {
 
 // grow books the bytes of the next row of a cut sequence on every socket. It preempts others like growAll.
 func (x *cuts) grow(r *request) {
-	need := make([]int64, len(x.s.ledger.sockets))
-	for rank := range need {
-		need[rank] = x.s.ledger.cutGrowth(r, rank)
-		if !x.s.residency.vacate(r, rank, need[rank]) {
+	x.need = x.need[:0]
+	for rank := range x.s.ledger.sockets {
+		bytes := x.s.ledger.cutGrowth(r, rank)
+		if !x.s.residency.vacate(r, rank, bytes) {
 			return
 		}
+		x.need = append(x.need, bytes)
 	}
 	r.waits = 0
-	for rank, bytes := range need {
+	for rank, bytes := range x.need {
 		r.booked[rank] += bytes
 		x.s.ledger.sockets[rank].reserved += bytes
 	}

@@ -288,3 +288,32 @@ func TestCutContexts(t *testing.T) {
 		t.Errorf("a context that is shorter than a block: %+v", e.Rejects)
 	}
 }
+
+// TestCutGrowth: booking the next row of a cut sequence allocates nothing, whether or not it begins a block.
+func TestCutGrowth(t *testing.T) {
+	s := testState(t, nil)
+	sockets := []Socket{
+		{ID: "n1", Budget: 40 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "n2", Budget: 40 * block, Heads: tensor.Span{Lo: 2, Hi: 4}},
+	}
+	at, out := newCluster(t, 1, sockets), newClient(t)
+	defer func() { at.close() }()
+	s.Step(Placed{Epoch: 1, Sockets: sockets})
+	spec := Spec{ID: "a", Prompt: prompt("a", 700), MaxTokens: 300, Policy: kvcache.Full(), Sampling: greedy, PromptLogprobs: -1,
+		IgnoreEOS: true}
+	out.specs["a"] = &spec
+	e := s.Step(Submit{spec})
+	r := s.requests["a"]
+	for !r.decodesCut() {
+		out.take(e)
+		e = s.Step(at.run(e.Start, out.specs))
+	}
+	s.cuts.grow(r)
+	booked := r.booked[0]
+	if n := testing.AllocsPerRun(2*tensor.BlockSlots, func() {
+		r.cached++
+		s.cuts.grow(r)
+	}); n != 0 || r.booked[0] == booked {
+		t.Errorf("a row allocates %v times, and the booked bytes grow by %d", n, r.booked[0]-booked)
+	}
+}

@@ -112,7 +112,7 @@ func StateBytes(g Geometry, heads int) int64 { return g.states().Bytes(heads) }
 // policy, except in layers with a window.
 func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 	bytes := int64(0)
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, tokens))
 	}
 	return bytes + StateBytes(g, heads)
@@ -141,7 +141,7 @@ func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	bytes := StateBytes(g, g.KVHeads) + g.states().RecordBytes(staged)
 	undo := false
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		slots := r.Slots(prompt, tokens)
 		table := blocksOf(slots) * tableBytes(r.Policy)
 		for j, plane := range g.planesOf(r.Policy, r.window) {
@@ -170,7 +170,7 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 // in layers with a window, the kept rows are copied.
 func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p) + StateBytes(g, heads)
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
 		switch gone := r.plan(g, prompt).Replaced; {
 		case gone > 0: // the rows, and a second copy of those that stay of adopted heads
@@ -195,7 +195,7 @@ func queryBytes(g Geometry, p *Policy, prompt int) int64 {
 // pages in use of an index, and recurrent states. prompt is the number of tokens at the end of prefill.
 func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	bytes := StateBytes(g, g.KVHeads)
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		slots, index := r.Slots(prompt, tokens), 0
 		among := r.selectable(prompt, slots)
 		if c := r.Selector; c != nil && among > c.Reads(among) {

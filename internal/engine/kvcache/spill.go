@@ -121,7 +121,7 @@ func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
 // pageable returns the number of blocks that can be in a file. It is 0 until every step selects among
 // pages. It never falls as tokens grow, so a spill that was planned can still be done later.
 func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		if r.window > 0 {
 			continue
 		}
@@ -145,7 +145,7 @@ func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 // SpilledBytes is StepBytes when the first blocks of the sequence are in a file.
 func SpilledBytes(g Geometry, prompt, tokens, staged, blocks int, p *Policy) int64 {
 	bytes := StepBytes(g, prompt, tokens, staged, p)
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		if r.filePage() > 0 && r.window == 0 && blocks > 0 {
 			rows, tables := keptBytes(g, r.Policy, blocks)
 			bytes += r.layers * int64(g.KVHeads) * (rows + tables - int64(blocks)*int64(r.spilledSize(g.Layout, tensor.BlockSlots)))
@@ -157,7 +157,7 @@ func SpilledBytes(g Geometry, prompt, tokens, staged, blocks int, p *Policy) int
 // FileBytes returns the size of a number of blocks in a file.
 func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 	bytes := int64(0)
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		if r.filePage() > 0 && r.window == 0 {
 			bytes += r.layers * int64(g.KVHeads) * int64(blocks) * int64(r.spilledSize(g.Layout, tensor.BlockSlots))
 		}
@@ -226,7 +226,7 @@ func (s *Store) readPages(dst []byte, t *table, slots tensor.Span) error {
 
 // PageSums appends the checksums of pages of FileBlocks, in the policy's page size.
 func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
-	for _, r := range g.rules(p) {
+	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		if n := r.filePage(); n > 0 {
 			for page := range slices.Chunk(pages, r.spilledSize(g.Layout, n)) {
 				sums = append(sums, crc32c.Of(page))

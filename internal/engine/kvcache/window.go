@@ -69,11 +69,14 @@ type rule struct {
 	layers int64
 }
 
-func (g Geometry) rules(p *Policy) []rule {
+// fewRules is the number of rules of most models: of layers with a window, and of the others.
+const fewRules = 2
+
+// rules appends the rules of all layers to an empty slice.
+func (g Geometry) rules(p *Policy, rules []rule) []rule {
 	if g.Windows == nil && p.Skip == 0 && p.layers == nil {
-		return []rule{{p, 0, int64(g.Layers)}}
+		return append(rules, rule{p, 0, int64(g.Layers)})
 	}
-	var rules []rule
 next:
 	for layer := range g.Layers {
 		window, of := g.window(layer), g.layer(layer, p)
