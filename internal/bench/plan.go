@@ -85,13 +85,14 @@ type PlanRow struct {
 	SnapStream PlanBatch `json:"snapstream"`
 }
 
-// PlanBatch is how many sequences decode together. A sequence is on one socket, so both values are
+// PlanBatch is how many sequences decode together. A sequence is on one socket, so Most and Batch are
 // multiples of the number of sockets.
 type PlanBatch struct {
 	Policy string `json:"policy"`
 	Bytes  int64  `json:"bytes_per_sequence"`
-	Most   int    `json:"most"`  // as the ledger admits
-	Batch  int    `json:"batch"` // a power of two per socket, as static graphs require: the value in table 5 of the paper
+	Most   int    `json:"most"`          // as the ledger admits
+	Batch  int    `json:"batch"`         // a power of two per socket, as static graphs require: the value in table 5 of the paper
+	Cut    int    `json:"cut,omitempty"` // if none fits a socket: the sequences that fit with their caches cut over all sockets
 }
 
 // DefaultContexts returns the default lengths to plan for: 131072 tokens or the model's maximum,
@@ -185,6 +186,9 @@ func (p *Plan) batch(g kvcache.Geometry, context int, policy *kvcache.Policy) Pl
 	if each := p.CacheBytes / b.Bytes; each > 0 {
 		b.Most = p.Sockets * int(each)
 		b.Batch = p.Sockets << (bits.Len64(uint64(each)) - 1)
+	} else if policy.RebuildsByPrefill() && g.Units == 0 && p.Sockets > 1 && p.CacheBytes > 0 {
+		heads := (g.KVHeads + p.Sockets - 1) / p.Sockets // of the socket with the most
+		b.Cut = int(p.CacheBytes / kvcache.PrefillBytes(g, heads, context, policy))
 	}
 	return b
 }

@@ -50,6 +50,41 @@ func TestPlanTable5(t *testing.T) {
 	}
 }
 
+// TestPlanCut: a full cache that fits no node fits cut over all nodes, if each computes at least one of its KV heads.
+// Latent attention and policies that evict are not cut.
+func TestPlanCut(t *testing.T) {
+	row := func(name string, nodes, context int, memory int64) PlanRow {
+		t.Helper()
+		m, err := PlanShape(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := RunPlan(m, PlanOptions{Sockets: nodes, Memory: memory, Weights: tensor.Q8_0, KV: tensor.BF16, Rows: 512,
+			Contexts: []int{context}, Ratio: 2, Mapping: topology.Gather})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := p.Rows[0]; r.Full.Cut*int(r.Full.Bytes) > nodes*int(p.CacheBytes) {
+			t.Errorf("%s: %d sequences of %d bytes in %d", name, r.Full.Cut, r.Full.Bytes, nodes*int(p.CacheBytes))
+		}
+		return p.Rows[0]
+	}
+	for _, c := range []struct {
+		nodes  int
+		memory int64
+		most   int // caches that fit nodes
+		cut    int
+	}{{8, 42e9, 0, 5}, {4, 52e9, 0, 2}, {2, 72e9, 0, 1}, {1, 113e9, 0, 0}, {8, 16e9, 0, 0}, {8, 57e9, 8, 0}, {16, 38e9, 0, 5}} {
+		r := row("llama-3.1-70b", c.nodes, 131072, c.memory)
+		if r.Full.Cut != c.cut || r.Full.Most != c.most || r.SnapStream.Cut != 0 {
+			t.Errorf("%d nodes: %+v, want %d cut", c.nodes, r, c.cut)
+		}
+	}
+	if r := row("deepseek-r1", 16, 131072, 54e9); r.Full.Most+r.Full.Cut > 0 {
+		t.Errorf("latent attention is not cut: %+v", r)
+	}
+}
+
 // TestDefaultContexts: no context is longer than the model's maximum.
 func TestDefaultContexts(t *testing.T) {
 	for _, c := range []struct {

@@ -37,6 +37,7 @@ func (c *PlanCmd) Help() string {
 	return `Reads a config and no weights. The cache of a sequence is on one node. "most" is the number of
 sequences that fit in the memory of all nodes. "batch" rounds the number per node down to a
 power of two, as static graphs require. Memory that prefill uses for a prompt is not included.
+"N cut over all nodes" is the number of sequences that fit no node, but all nodes together.
 tokens/s is the rate of decode with that batch. "first token" is the time to read a prompt of that
 length alone. Both are computed from the speeds of a node and its link (docs/forecast.md).
 
@@ -96,7 +97,10 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 
 // batchText formats a cell of the table.
 func batchText(b bench.PlanBatch) string {
-	if b.Most == 0 {
+	switch {
+	case b.Cut > 0:
+		return fmt.Sprintf("%d cut over all nodes", b.Cut)
+	case b.Most == 0:
 		return "does not fit"
 	}
 	return fmt.Sprintf("%d (%d)", b.Batch, b.Most)
