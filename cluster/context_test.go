@@ -92,6 +92,9 @@ func contexts(t *testing.T, model string) {
 			if first := <-events; first.Finish != "" || first.Token < 0 {
 				t.Fatalf("%+v", first)
 			}
+			if state := e.Contexts(); len(state) != 1 || state["the context"] != engine.ContextReady {
+				t.Errorf("the context is %v", state)
+			}
 			done := make(chan replied)
 			for i := range 4 {
 				go func() { done <- ask(e, fmt.Sprint(i), i, policy) }()

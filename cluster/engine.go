@@ -110,6 +110,29 @@ func (c *core) EndSession(tenant, session string) {
 	c.batcher.EndSession(c.session(tenant, session))
 }
 
+// Contexts implements engine.Contexts.
+func (c *core) Contexts() map[string]engine.ContextState {
+	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+	defer cancel()
+	snap, err := c.batcher.Snapshot(ctx)
+	if err != nil {
+		return nil
+	}
+	states := map[string]engine.ContextState{}
+	for _, r := range slices.Concat(snap.Running, snap.Waiting, snap.Evicted) {
+		switch {
+		case !r.Hold:
+		case r.State == "context":
+			states[r.ID] = engine.ContextReady
+		case r.State == "evicted":
+			states[r.ID] = engine.ContextEvicted
+		default:
+			states[r.ID] = engine.ContextReading
+		}
+	}
+	return states
+}
+
 // Longest returns the most tokens of prompt and output together under a policy.
 func (c *core) Longest(policy string) int {
 	if p, err := kvpolicy.Parse(policy); err == nil && policy != "" {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -35,6 +36,15 @@ func (e engines) Unread(id string, yes bool) {
 	for _, c := range e.models {
 		c.Unread(id, yes)
 	}
+}
+
+// Contexts implements engine.Contexts.
+func (e engines) Contexts() map[string]engine.ContextState {
+	all := map[string]engine.ContextState{}
+	for _, c := range e.models {
+		maps.Copy(all, c.Contexts())
+	}
+	return all
 }
 
 // Cluster implements engine.Engine.

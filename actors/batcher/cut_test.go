@@ -265,7 +265,20 @@ func TestCutContexts(t *testing.T) {
 	next, held := at.inherit(2, sockets, []int{0, 1})
 	at, flight = next, nil
 	run(Placed{Epoch: 2, Sockets: sockets, Held: held}, rests)
-	run(submit(Spec{ID: "large", Prompt: prompt("large", 350), MaxTokens: 5}), over("large"))
+	evicted := func() bool {
+		v := s.Snapshot()
+		if len(v.Evicted) > 0 && (v.Evicted[0].ID != "context" || v.Evicted[0].State != "evicted" || len(v.Waiting) > 0) {
+			t.Errorf("an evicted context counts as waiting: %+v", v)
+		}
+		return len(v.Evicted) > 0
+	}
+	run(submit(Spec{ID: "large", Prompt: prompt("large", 350), MaxTokens: 5}), evicted)
+	s.cfg.MaxWaiting = 1
+	if e := s.Step(submit(Spec{ID: "third", Prompt: prompt("third", 9), MaxTokens: 5})); len(e.Rejects) > 0 {
+		t.Errorf("an evicted context takes a place in the queue: %+v", e.Rejects)
+	}
+	s.cfg.MaxWaiting = 100
+	run(Tick{2}, over("large", "third"))
 	if r := s.requests["context"]; r.preempted != 1 {
 		t.Errorf("the context was preempted %d times, want once", r.preempted)
 	}

@@ -30,7 +30,7 @@ func (s *State) Snapshot() Snapshot {
 	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
 	for _, r := range s.running {
 		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID,
-			Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted, Cut: r.cut.now}
+			Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted, Cut: r.cut.now, Hold: r.Hold}
 		if r.resides.replica != none {
 			state.Replica, state.Copied = s.ledger.sockets[r.resides.replica].ID, r.booked[r.resides.replica]
 		}
@@ -53,10 +53,16 @@ func (s *State) Snapshot() Snapshot {
 		v.Running = append(v.Running, state)
 	}
 	head := s.head()
-	for i, r := range s.waiting {
-		state := RequestState{ID: r.ID, State: "waiting", Why: s.why(r, i, head), Prompt: len(r.Prompt), Output: len(r.out)}
-		state.Preempted = r.preempted
-		v.Waiting = append(v.Waiting, state)
+	for _, r := range s.waiting {
+		state := RequestState{ID: r.ID, State: "waiting", Prompt: len(r.Prompt), Output: len(r.out), Preempted: r.preempted, Hold: r.Hold}
+		state.Why = s.why(r, len(v.Waiting), head)
+		switch {
+		case !r.lasts():
+			v.Waiting = append(v.Waiting, state)
+		case r.Hold:
+			state.State = "evicted"
+			v.Evicted = append(v.Evicted, state)
+		}
 	}
 	return v
 }

@@ -61,9 +61,9 @@ func (s *State) refuse(r *request) *Reject {
 		return nil
 	case s.draining:
 		return &Reject{Code: CodeDraining, Message: "the server is shutting down", RetryAfter: 10}
-	case len(s.waiting) >= s.cfg.MaxWaiting:
+	case s.waiting.requests() >= s.cfg.MaxWaiting:
 		after := s.retryAfter()
-		rejected := reject(CodeOverloaded, "%d requests are waiting, try again in about %d s", len(s.waiting), after)
+		rejected := reject(CodeOverloaded, "%d requests are waiting, try again in about %d s", s.waiting.requests(), after)
 		rejected.RetryAfter = after
 		return rejected
 	}

@@ -22,8 +22,8 @@ type Totals struct {
 // Request is one request.
 type Request struct {
 	ID string
-	// "waiting", "prefill", "decoding", "ending"; "context" is held for others, "session" waits for the next
-	// turn, "transfer" moves between groups or comes from a file
+	// "waiting", "prefill", "decoding", "ending"; "context" is held for others, "evicted" was held until memory was
+	// short, "session" waits for the next turn, "transfer" moves between groups or comes from a file
 	State     string
 	Why       string // reason why the request waits; "": it runs
 	Owner     string // ID of the owner's socket; "": the request waits
@@ -35,6 +35,7 @@ type Request struct {
 	Cut       bool   // its cache is cut over all sockets
 	Copied    int64  // the part of Bytes that the copy takes
 	Preempted int
+	Hold      bool // it is a fixed context
 }
 
 // SocketLedger is the memory that the batcher has booked on one socket, in bytes.
@@ -95,7 +96,8 @@ type Snapshot struct {
 	BatchRows       int // of the step in flight
 	BatchSequences  int
 	Running         []Request // in order
-	Waiting         []Request
+	Waiting         []Request      // without sequences that only keep a cache for others
+	Evicted         []Request      // fixed contexts that have given up their memory
 	Sockets         []SocketLedger // by rank
 	TokensPerSecond float64        // prompt tokens read and output tokens emitted; 0 when idle
 	Totals          Totals

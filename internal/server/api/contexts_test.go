@@ -58,6 +58,18 @@ func TestContexts(t *testing.T) {
 	if list := ask(t, "GET", url+"/v1/contexts", "a", ""); !strings.Contains(list.raw, `"name":"book"`) {
 		t.Error(list.raw)
 	}
+	for _, state := range []engine.ContextState{engine.ContextEvicted, engine.ContextReading, engine.ContextReady} {
+		e.Mu.Lock()
+		e.Kept = state
+		e.Mu.Unlock()
+		want := `"status":"` + string(state) + `"`
+		if list := ask(t, "GET", url+"/v1/contexts", "a", ""); !strings.Contains(list.raw, want) {
+			t.Errorf("a context that is %s: %s", state, list.raw)
+		}
+		if one := ask(t, "GET", url+"/v1/contexts/book", "a", ""); !strings.Contains(one.raw, want) {
+			t.Errorf("a context that is %s: %s", state, one.raw)
+		}
+	}
 	for _, bad := range []struct {
 		method, path, key, body, says string
 		status                        int

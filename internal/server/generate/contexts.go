@@ -41,7 +41,7 @@ type FixedContext struct {
 	Tokens  int    `json:"tokens"`
 	Policy  string `json:"kv_policy"`
 	Created int64  `json:"created"`
-	Status  string `json:"status"` // reading, ready
+	Status  string `json:"status"` // an engine.ContextState
 	// Automatic: requests that name neither context nor policy have it too, when their prompt begins with it.
 	Automatic bool `json:"automatic"`
 	Durable   bool `json:"durable"` // it is there after a restart
@@ -49,6 +49,7 @@ type FixedContext struct {
 	Tenant  string             `json:"-"`
 	Ids     []int32            `json:"-"`
 	Adapter *engine.Adapter    `json:"-"` // that it was read with; nil: none
+	request string             `json:"-"` // ID of the request that holds it
 	held    context.Context    `json:"-"` // until the context is dropped
 	cancel  context.CancelFunc `json:"-"`
 }
@@ -150,7 +151,7 @@ func (s *Service) hold(x *FixedContext, ready func(error)) {
 	for pause := holdPause; ; pause = min(2*pause, holdMost) {
 		err := s.holdOnce(x, func() {
 			pause = holdPause
-			s.Contexts.set(x, func(x *FixedContext) { x.Status = "ready" })
+			s.Contexts.set(x, func(x *FixedContext) { x.Status = string(engine.ContextReady) })
 			ready(nil)
 		})
 		if err == nil {
@@ -160,7 +161,7 @@ func (s *Service) hold(x *FixedContext, ready func(error)) {
 		if !s.Contexts.Shown(x).Durable {
 			return
 		}
-		s.Contexts.set(x, func(x *FixedContext) { x.Status = "reading" })
+		s.Contexts.set(x, func(x *FixedContext) { x.Status = string(engine.ContextReading) })
 		select {
 		case <-time.After(pause):
 		case <-x.held.Done():
@@ -175,7 +176,9 @@ func (s *Service) hold(x *FixedContext, ready func(error)) {
 func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 	p := sampler.Default()
 	p.Temperature = 0
-	events, err := s.engine.Submit(x.held, &engine.Request{ID: "context-" + strings.ToLower(rand.Text()), Prompt: x.Ids, MaxTokens: 1,
+	id := "context-" + strings.ToLower(rand.Text())
+	s.Contexts.set(x, func(x *FixedContext) { x.request = id })
+	events, err := s.engine.Submit(x.held, &engine.Request{ID: id, Prompt: x.Ids, MaxTokens: 1,
 		Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
 		Policy: x.Policy, Tenant: x.Tenant, Context: len(x.Ids), Hold: true, Adapter: x.Adapter})
 	if err != nil {
@@ -190,6 +193,21 @@ func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 		}
 	}
 	return err
+}
+
+// ShowContexts sets the status of contexts that have been read to what the engine has of them now, and returns the list.
+func (s *Service) ShowContexts(list ...FixedContext) []FixedContext {
+	e, ok := s.engine.(engine.Contexts)
+	if !ok || len(list) == 0 {
+		return list
+	}
+	states := e.Contexts()
+	for i := range list {
+		if state, known := states[list[i].request]; known && list[i].Status == string(engine.ContextReady) {
+			list[i].Status = string(state)
+		}
+	}
+	return list
 }
 
 // withContext attaches the context that a request names. A completion's prompt is appended to it;

@@ -147,6 +147,7 @@ type Engine struct {
 	HealthErr error
 	ReadyErr  error
 	State     wire.ClusterState
+	Kept      engine.ContextState // of all contexts; "": it does not know them
 
 	Mu        sync.Mutex
 	Requests  []*engine.Request
@@ -261,6 +262,19 @@ func fakePromptLogprobs(r *engine.Request) []engine.PromptLogprob {
 		out[i].Logprob, out[i].Top = fakeLogprobs(id, r.PromptLogprobs)
 	}
 	return out
+}
+
+// Contexts implements engine.Contexts.
+func (e *Engine) Contexts() map[string]engine.ContextState {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	states := map[string]engine.ContextState{}
+	for _, r := range e.Requests {
+		if r.Hold && e.Kept != "" {
+			states[r.ID] = e.Kept
+		}
+	}
+	return states
 }
 
 func (e *Engine) Unread(id string, yes bool) {
