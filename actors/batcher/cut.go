@@ -46,6 +46,10 @@ func (r *request) usesCut() bool {
 
 // place records which sockets can own a request, and whether it must be cut.
 func (l *ledger) place(r *request) {
+	if r.Open {
+		l.leaseOf(r)
+		return
+	}
 	r.able, r.cut.must, r.unfit = l.ableOwners(r, r.limit)
 }
 

@@ -54,6 +54,7 @@ func cutSequences(t *testing.T) {
 			c.NoPrefixCache = rapid.IntRange(0, 3).Draw(r, "without the prefix cache") == 0
 			c.Replicas = rapid.IntRange(0, 1).Draw(r, "replicas")
 		})
+		s.ledger.firstLease = 8
 		var at *cluster
 		var flight *plan.Plan
 		epoch, n := uint32(0), 0
@@ -113,8 +114,11 @@ func cutSequences(t *testing.T) {
 					rapid.SampledFrom([]int{1, 90, 170, 199, 200}).Draw(r, "prompt"))
 				spec.MaxTokens = rapid.IntRange(0, 61).Draw(r, "max tokens")
 				spec.NoCache = rapid.IntRange(0, 4).Draw(r, "no cache") == 0
+				if rapid.IntRange(0, 2).Draw(r, "open") == 0 {
+					spec.MaxTokens, spec.Open = rapid.IntRange(1, 800).Draw(r, "most tokens"), true
+				}
 				if !s.cfg.NoPrefixCache && rapid.IntRange(0, 2).Draw(r, "context") == 0 {
-					spec.Prompt, spec.MaxTokens, spec.Context, spec.Hold, spec.PromptLogprobs = prompt("a text", 150), 1, 150, true, -1
+					spec.Prompt, spec.MaxTokens, spec.Context, spec.Hold, spec.PromptLogprobs, spec.Open = prompt("a text", 150), 1, 150, true, -1, false
 					if rapid.Bool().Draw(r, "uses it") {
 						spec.Prompt, spec.MaxTokens, spec.Hold = append(spec.Prompt, prompt(spec.ID, 30)...), 40, false
 					}
@@ -141,14 +145,18 @@ func cutSequences(t *testing.T) {
 		place()
 		step(Drain{})
 		for steps := 0; !s.Idle(); steps++ {
-			if flight == nil || steps > 300*(n+1) {
+			if flight == nil || steps > 1200*(n+1) {
 				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
 			}
 			run()
 		}
-		for id := range out.specs {
-			if _, over := out.finished[id]; !over {
+		for id, spec := range out.specs {
+			f, over := out.finished[id]
+			if !over {
 				r.Fatalf("%s has not ended", id)
+			}
+			if fits := min(spec.MaxTokens, longest-len(spec.Prompt)+1); f.Reason == ReasonLength && f.Output < fits {
+				r.Fatalf("%s ended after %d output tokens, and %d fit", id, f.Output, fits)
 			}
 		}
 		cut += at.cut

@@ -17,6 +17,8 @@ type Spec struct {
 	ID        string
 	Prompt    []int32
 	MaxTokens int // maximum output tokens; 0: only read the prompt
+	// Open lowers MaxTokens to what fits the memory of the sockets, instead of a rejection.
+	Open      bool
 	Sampling  *sampler.Params
 	Stop      []int32 // additional tokens that end the sequence, besides Config.EOS
 	IgnoreEOS bool

@@ -16,10 +16,11 @@ import (
 // ledger counts the cache bytes of every socket. It reserves exactly the peak of the bytes that the
 // stores of package kvcache allocate in each phase.
 type ledger struct {
-	g       kvcache.Geometry
-	prefill booking.Prefill
-	sockets []account
-	largest []account // empty: those of the placement with the most memory so far
+	g          kvcache.Geometry
+	prefill    booking.Prefill
+	sockets    []account
+	firstLease int       // firstLease, or less in tests
+	largest    []account // empty: those of the placement with the most memory so far
 }
 
 // placed takes the sockets of a new placement.
@@ -37,7 +38,7 @@ func (l *ledger) placed(sockets []account) {
 
 // outgrown reports whether an earlier placement had memory for a request that fits no longer.
 func (l *ledger) outgrown(r *request) bool {
-	before := ledger{g: l.g, prefill: l.prefill, sockets: l.largest}
+	before := ledger{g: l.g, prefill: l.prefill, sockets: l.largest, firstLease: l.firstLease}
 	_, _, now := l.ableOwners(r, r.limit)
 	_, _, then := before.ableOwners(r, r.limit)
 	return now != "" && then == ""
@@ -143,9 +144,9 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why 
 	return able, true, ""
 }
 
-// largestOutput returns the most output tokens that would fit, -1 when the prompt alone does not.
-func (l *ledger) largestOutput(r *request) int {
-	return sort.Search(r.limit+1, func(output int) bool {
+// largestOutput returns the most output tokens that would fit, up to most; -1 when the prompt alone does not.
+func (l *ledger) largestOutput(r *request, most int) int {
+	return sort.Search(most+1, func(output int) bool {
 		_, _, why := l.ableOwners(r, output)
 		return why != ""
 	}) - 1

@@ -64,6 +64,7 @@ type request struct {
 	clustered clustered
 	sweeping  sweeping
 	cut       cutting
+	open      openEnd
 	shares    *contextShare // memory that its cache shares with others of the same context, or nil
 
 	able      []bool // by rank: the socket can own it to its end
@@ -161,7 +162,7 @@ func (r *request) restart() {
 	r.remote.Restart()
 	r.saved.Restart()
 	r.write, r.waits = saved.File{}, 0
-	r.cut.now = false
+	r.cut.now, r.open.moves = false, false
 	r.shares, r.clustered, r.sweeping, r.paused, r.stalled = nil, clustered{}, sweeping{}, false, false
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }

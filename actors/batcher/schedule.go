@@ -88,6 +88,10 @@ func (r *request) row() plan.Run {
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
 		r.stalled = false
+		if r.open.moves {
+			s.preempt(r)
+			continue
+		}
 		if r.decodesCut() {
 			s.cuts.grow(r)
 			continue

@@ -49,6 +49,7 @@ type State struct {
 	clusters  clusters
 	layers    layers
 	cuts      cuts
+	leases    leases
 	residency residency
 	multiStep multiStep
 	adapted   adapted
@@ -81,12 +82,12 @@ func New(cfg Config) (*State, error) {
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
 	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started"}
-	s.ledger = ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}}
+	s.ledger = ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}, firstLease: firstLease}
 	s.prefix, s.drafts = newPrefixCache(s), newDraftRows(s)
 	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
 	s.saves = saves{s: s, turns: map[uint64]*request{}, idle: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.multiStep.s = s, s, s, s, s, s, s
-	s.inputs.s, s.cuts.s = s, s
+	s.inputs.s, s.cuts.s, s.leases.s = s, s, s
 	return s, nil
 }
 
@@ -213,6 +214,7 @@ func (s *State) place(p Placed) {
 			}
 		}
 	}
+	s.leases.placed()
 }
 
 // finish ends a request. Its memory is freed between steps, because the step in flight may still

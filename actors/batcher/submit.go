@@ -18,6 +18,7 @@ func (s *State) submit(spec Spec) {
 	}
 	s.prefix.submit(r)
 	r.limit = min(spec.MaxTokens, spec.Policy.Longest(s.cfg.ContextLimit)-len(spec.Prompt))
+	r.open.most = r.limit
 	s.drafts.submit(r)
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
 	if spec.Accepted {
@@ -78,7 +79,7 @@ func reject(code, format string, args ...any) *Reject {
 // lacks them, and the output that would fit.
 func (s *State) tooLarge(r *request) string {
 	advice := "the prompt alone does not fit"
-	if n := s.ledger.largestOutput(r); n >= 0 {
+	if n := s.ledger.largestOutput(r, r.limit); n >= 0 {
 		advice = fmt.Sprintf("with this prompt max_tokens can be at most %d", n)
 	}
 	return fmt.Sprintf("%d prompt and %d output tokens under policy %s do not fit, even when nothing else runs: the sequence %s; %s",
