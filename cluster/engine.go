@@ -59,7 +59,7 @@ func (c *core) Submit(ctx context.Context, r *engine.Request) (<-chan engine.Eve
 	}
 	stream := batcher.NewStream()
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
-		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
+		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Open: r.Open, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
 		Policy: policy, Pool: r.Pool, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
 		Context: r.Context, Hold: r.Hold, Session: c.session(r.Tenant, r.Session), SessionMillis: r.SessionTTL.Milliseconds(),
 		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
@@ -143,6 +143,17 @@ func (c *core) Longest(policy string) int {
 
 // Unread implements engine.Engine.
 func (c *core) Unread(id string, yes bool) { c.batcher.Unread(id, yes) }
+
+// PromptRoom implements engine.Sizer.
+func (c *core) PromptRoom(r *engine.Request) int {
+	policy := c.policy
+	if p, err := kvpolicy.Parse(r.Policy); err == nil && r.Policy != "" {
+		policy = p
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+	defer cancel()
+	return c.batcher.PromptRoom(ctx, batcher.Spec{Prompt: r.Prompt, MaxTokens: r.MaxTokens, Policy: policy, PromptLogprobs: r.PromptLogprobs})
+}
 
 // CacheBytes returns the final cache size of a sequence on its owner, and that of a full cache. The
 // last token is never fed back, so it is not included.

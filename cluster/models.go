@@ -38,6 +38,16 @@ func (e engines) Unread(id string, yes bool) {
 	}
 }
 
+// PromptRoom implements engine.Sizer.
+func (e engines) PromptRoom(r *engine.Request) int {
+	for _, c := range e.models {
+		if slices.Contains(c.serve.Names, r.Model) {
+			return c.PromptRoom(r)
+		}
+	}
+	return e.core.PromptRoom(r)
+}
+
 // Contexts implements engine.Contexts.
 func (e engines) Contexts() map[string]engine.ContextState {
 	all := map[string]engine.ContextState{}

@@ -115,6 +115,10 @@ type (
 	clock     struct{}
 	drain     struct{}
 	ask       struct{ reply chan Snapshot } // buffered
+	askRoom   struct {
+		spec  Spec
+		reply chan int // buffered
+	}
 )
 
 // Start spawns the actor. Stop ends it.
@@ -219,6 +223,20 @@ func (b *Batcher) Snapshot(ctx context.Context) (Snapshot, error) {
 	}
 }
 
+// PromptRoom returns how many of the last tokens of a prompt fit the sockets together with MaxTokens of output; all of
+// them without a placement.
+func (b *Batcher) PromptRoom(ctx context.Context, spec Spec) int {
+	m := &askRoom{spec: spec, reply: make(chan int, 1)}
+	b.send(m)
+	select {
+	case n := <-m.reply:
+		return n
+	case <-ctx.Done():
+	case <-b.done:
+	}
+	return len(spec.Prompt)
+}
+
 // Drain refuses new requests and returns when the last one has ended.
 func (b *Batcher) Drain(ctx context.Context) error {
 	b.send(&drain{})
@@ -301,6 +319,8 @@ func (b *Batcher) receive(c actor.Context) {
 		b.step(Drain{})
 	case *ask:
 		m.reply <- b.state.Snapshot()
+	case *askRoom:
+		m.reply <- b.state.ledger.promptRoom(m.spec)
 	}
 	if b.draining && b.state.Idle() {
 		b.draining = false

@@ -152,6 +152,24 @@ func (l *ledger) largestOutput(r *request, most int) int {
 	}) - 1
 }
 
+// promptRoom returns how many of the last tokens of a prompt fit with MaxTokens of output; all of them without sockets.
+func (l *ledger) promptRoom(spec Spec) int {
+	if len(l.sockets) == 0 {
+		return len(spec.Prompt)
+	}
+	fits := func(n int) bool {
+		r := &request{Spec: spec}
+		r.Prompt = spec.Prompt[len(spec.Prompt)-n:]
+		r.Policy = spec.Policy.For(n)
+		_, _, why := l.ableOwners(r, spec.MaxTokens)
+		return why == ""
+	}
+	if fits(len(spec.Prompt)) {
+		return len(spec.Prompt)
+	}
+	return sort.Search(len(spec.Prompt), func(n int) bool { return n > 0 && !fits(n) }) - 1
+}
+
 // admit books the bytes of a request.
 func (l *ledger) admit(r *request, owner int, need []int64) {
 	r.owner, r.booked = owner, need

@@ -95,7 +95,7 @@ type Snapshot struct {
 	InFlight        bool
 	BatchRows       int // of the step in flight
 	BatchSequences  int
-	Running         []Request // in order
+	Running         []Request      // in order
 	Waiting         []Request      // without sequences that only keep a cache for others
 	Evicted         []Request      // fixed contexts that have given up their memory
 	Sockets         []SocketLedger // by rank

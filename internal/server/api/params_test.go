@@ -220,6 +220,61 @@ func TestUsageOfDrafts(t *testing.T) {
 	}
 }
 
+// TestOpenEnd: a request is open if it wants as many tokens as fit, in each protocol, and no other is.
+func TestOpenEnd(t *testing.T) {
+	e := &servertest.Engine{Script: servertest.Hello}
+	url := serve(t, e)
+	talk := []M{{"role": "user", "content": "x"}}
+	for _, c := range []struct {
+		path string
+		body M
+		open bool
+	}{
+		{"/v1/chat/completions", M{"messages": talk}, true},
+		{"/v1/chat/completions", M{"messages": talk, "max_tokens": -1}, true},
+		{"/v1/chat/completions", M{"messages": talk, "max_completion_tokens": -1}, true},
+		{"/v1/chat/completions", M{"messages": talk, "max_tokens": 3}, false},
+		{"/v1/chat/completions", M{"messages": talk, "max_tokens": 100000}, false},
+		{"/v1/completions", M{"prompt": "x"}, false},
+		{"/v1/completions", M{"prompt": "x", "max_tokens": -1}, true},
+		{"/v1/responses", M{"input": "x"}, true},
+		{"/v1/responses", M{"input": "x", "max_output_tokens": 20}, false},
+		{"/v1/messages", M{"model": "fake/model", "messages": talk, "max_tokens": 20}, false},
+		{"/api/chat", M{"model": "fake/model", "messages": talk, "stream": false}, true},
+		{"/api/chat", M{"model": "fake/model", "messages": talk, "stream": false, "options": M{"num_predict": -2}}, true},
+		{"/api/chat", M{"model": "fake/model", "messages": talk, "stream": false, "options": M{"num_predict": 5}}, false},
+		{"/api/generate", M{"model": "fake/model", "prompt": "x", "stream": false}, true},
+	} {
+		if strings.HasPrefix(c.path, "/v1/responses") {
+			c.body["store"] = false
+		}
+		if a := post(t, url+c.path, c.body); a.status != 200 || e.Last(t).Open != c.open {
+			t.Errorf("%s %v: open %v, want %v: %s", c.path, c.body, e.Last(t).Open, c.open, a.raw)
+		}
+	}
+}
+
+// TestTruncatedToMemory: -1 leaves the tokens that fit the cache memory too, with max_tokens of output or its default.
+func TestTruncatedToMemory(t *testing.T) {
+	e := &servertest.Engine{Script: servertest.Hello, Room: func(r *engine.Request) int { return max(0, min(len(r.Prompt), 50-r.MaxTokens)) }}
+	url := serve(t, e)
+	long := strings.Repeat("x", 600)
+	for _, c := range []struct {
+		truncate any
+		most     any
+		want     int
+	}{{-1, 12, 38}, {-1, nil, 34}, {-1, -1, 49}, {20, 12, 20}, {-1, 60, 452}} {
+		body := completion(M{"prompt": long, "truncate_prompt_tokens": c.truncate, "max_tokens": c.most})
+		if a := post(t, url+"/v1/completions", body); a.status != 200 || len(e.Last(t).Prompt) != c.want {
+			t.Errorf("%v with max_tokens %v: %d tokens: %s", c.truncate, c.most, len(e.Last(t).Prompt), a.raw)
+		}
+	}
+	if a := post(t, url+"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}},
+		"truncate_prompt_tokens": -1})); a.status != 200 || len(e.Last(t).Prompt) != 49 {
+		t.Errorf("a chat: %d tokens: %s", len(e.Last(t).Prompt), a.raw)
+	}
+}
+
 // A prompt is cut from its beginning, and only when that is asked for.
 func TestTruncatedPrompt(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}

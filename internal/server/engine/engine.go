@@ -42,7 +42,8 @@ type Request struct {
 	ClientID       string // x-request-id, for logs; not unique
 	IdempotencyKey string // Idempotency-Key header, "" when absent
 	Prompt         []int32
-	MaxTokens      int // >= 1; 0 with Pool
+	MaxTokens      int  // >= 1; 0 with Pool
+	Open           bool // MaxTokens may be lowered to what fits the cache memory
 	Sampling       sampler.Params
 	IgnoreEOS      bool
 	StopTokens     []int32        // end the sequence besides the model's own EOS

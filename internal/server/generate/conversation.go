@@ -46,7 +46,7 @@ func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Erro
 	if g.turn != nil {
 		return s.SetTurn(g, append(ids, header...), -1, "messages")
 	}
-	ids = g.cut(append(ids, header...), s.Config.MaxModelLen)
+	ids = s.truncate(g, append(ids, header...), -1)
 	g.Prompts = []Prompt{{Ids: ids}}
 	return s.Fit(ids, &g.Params, -1, "messages")
 }

@@ -26,6 +26,7 @@ type Params struct {
 	N            int  // sequences of a prompt
 	Keep         int  // of which the best are answered (best_of); 0: all
 	MaxTokens    int  // -1: not given, until fit sets the room in the context
+	open         bool // as many tokens are wanted as fit: max_tokens is -1, or not given where the default is the rest of the context
 	Sampling     sampler.Params
 	noted        []string // parts of schemas that have no effect
 	formatted    bool     // sampling.Grammar is of response_format: of text, not of calls
@@ -51,18 +52,33 @@ type Params struct {
 // the same.
 const randomSeed = -1
 
-// cut applies truncate_prompt_tokens.
-func (p *Params) cut(ids []int32, context int) []int32 {
-	most := p.truncate
-	if most < 0 {
-		if most = context - max(p.MaxTokens, 1); most <= 0 { // the answer gives way
-			most = context - 1
+// truncate applies truncate_prompt_tokens. -1 leaves the last tokens that fit the context and the cache memory with
+// max_tokens, whose default is def; -1: as many as fit.
+func (s *Service) truncate(g *Request, ids []int32, def int) []int32 {
+	if most := g.Params.truncate; most >= 0 {
+		if most == 0 || len(ids) <= most {
+			return ids
 		}
+		return ids[len(ids)-most:]
 	}
-	if most <= 0 || len(ids) <= most {
+	context, output := s.Config.MaxModelLen, g.MaxTokens
+	if output < 0 {
+		output = def
+	}
+	if output = max(output, 1); output >= context { // the answer gives way
+		output = 1
+	}
+	ids = ids[max(0, len(ids)-max(1, context-output)):]
+	e, ok := s.engine.(engine.Sizer)
+	if !ok || len(ids) == 0 {
 		return ids
 	}
-	return ids[len(ids)-most:]
+	room := e.PromptRoom(&engine.Request{Model: s.Config.Models[0], Prompt: ids, MaxTokens: output, Policy: g.policy,
+		PromptLogprobs: g.PromptLogprobs})
+	if room <= 0 { // the engine refuses the request
+		return ids
+	}
+	return ids[len(ids)-room:]
 }
 
 // ParseParams reads the parameters that chat and completions share. Errors are left in f.

@@ -46,7 +46,7 @@ func (s *Service) SetPrompts(g *Request, prompts []Prompt) *apierr.Error {
 	longest := g.Prompts[0].Ids
 	for i := range g.Prompts {
 		p := &g.Prompts[i]
-		if cut := g.cut(p.Ids, s.Config.MaxModelLen); len(cut) < len(p.Ids) {
+		if cut := s.truncate(g, p.Ids, defaultMaxTokens); len(cut) < len(p.Ids) {
 			*p = Prompt{Ids: cut} // its text is the rest
 		}
 		if i == 0 || len(p.Ids) > len(longest) {

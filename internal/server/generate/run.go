@@ -143,7 +143,7 @@ func (g *Request) sequenceID(index int) string { return g.Head.ID + "-" + strcon
 func (g *Request) request(index int) *engine.Request {
 	req := &engine.Request{
 		ID: g.sequenceID(index), Prompt: g.Prompts[index/g.N].Ids,
-		MaxTokens: max(g.MaxTokens, 1), Sampling: g.Sampling,
+		MaxTokens: max(g.MaxTokens, 1), Open: g.open, Sampling: g.Sampling,
 		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
 		PromptLogprobs: g.PromptLogprobs, Policy: g.policy, Priority: g.priority,
 		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant, Speculate: g.speculate, Adapter: g.adapter,

@@ -185,7 +185,7 @@ func (s *Service) fit(n, limit int, p *Params, def int, param string) *apierr.Er
 		want = def
 	}
 	if want < 0 || asked == math.MaxInt32 {
-		want, asked = min(limit, most), 0
+		want, asked, p.open = min(limit, most), 0, true
 	}
 	if n > limit || n == limit && want > 0 {
 		return apierr.InvalidCode(param, "context_length_exceeded", "%s",

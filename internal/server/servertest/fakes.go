@@ -147,7 +147,8 @@ type Engine struct {
 	HealthErr error
 	ReadyErr  error
 	State     wire.ClusterState
-	Kept      engine.ContextState // of all contexts; "": it does not know them
+	Kept      engine.ContextState         // of all contexts; "": it does not know them
+	Room      func(r *engine.Request) int // nil: all prompts fit
 
 	Mu        sync.Mutex
 	Requests  []*engine.Request
@@ -262,6 +263,14 @@ func fakePromptLogprobs(r *engine.Request) []engine.PromptLogprob {
 		out[i].Logprob, out[i].Top = fakeLogprobs(id, r.PromptLogprobs)
 	}
 	return out
+}
+
+// PromptRoom implements engine.Sizer.
+func (e *Engine) PromptRoom(r *engine.Request) int {
+	if e.Room == nil {
+		return len(r.Prompt)
+	}
+	return e.Room(r)
 }
 
 // Contexts implements engine.Contexts.
