@@ -40,7 +40,8 @@ func TestOpenEnd(t *testing.T) {
 		}
 		return tokens, finish
 	}
-	if _, err := small.Submit(t.Context(), request("closed", 50, context-50, false)); err == nil || !strings.Contains(err.Error(), "max_tokens can be at most") {
+	_, err := small.Submit(t.Context(), request("closed", 50, context-50, false))
+	if err == nil || !strings.Contains(err.Error(), "max_tokens can be at most") {
 		t.Errorf("not open: %v", err)
 	}
 	got, finish := run(small, request("open", 50, context-50, true))

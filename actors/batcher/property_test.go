@@ -139,6 +139,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 		}
 		p.Accepted = true
 	}
+	p.Open = p.MaxTokens > 0 && rapid.IntRange(0, 2).Draw(r, "open") == 0
 	return p
 }
 
@@ -184,6 +185,7 @@ func drawTurn(r *rapid.T, talks map[string]*talk, out *client, id string, now in
 	}
 	p.Prompt = append(slices.Clone(v.text), prompt(id, added)...)
 	p.NoCache = rapid.IntRange(0, 9).Draw(r, "no cache") == 0
+	p.Open = rapid.Bool().Draw(r, "open")
 	v.turn = p
 	return p
 }
@@ -244,6 +246,7 @@ func everythingEnds(t *testing.T) {
 				c.Guess = out.guess
 			}
 		})
+		s.ledger.firstLease = 8
 		var at *cluster
 		defer func() {
 			if at != nil {
