@@ -42,7 +42,7 @@ func (c *connections) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
 		if openfiles.Exhausted(err) {
-			if !c.reserve.Lend() && !c.evict(1) {
+			if !c.reserve.Take() && !c.evict(1) {
 				time.Sleep(5 * time.Millisecond) // a file may be closed meanwhile
 			}
 			continue

@@ -15,7 +15,7 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	r.Fill()
 	for {
 		c, err := new(net.Dialer).DialContext(ctx, network, address)
-		if err == nil || !Exhausted(err) || !r.Lend() {
+		if err == nil || !Exhausted(err) || !r.Take() {
 			return c, err
 		}
 	}

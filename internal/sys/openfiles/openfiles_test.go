@@ -55,17 +55,17 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestReserve: lent files are reopened, and a closed reserve holds none.
+// TestReserve: taken files are reopened, and a closed reserve holds none.
 func TestReserve(t *testing.T) {
 	r := &Reserve{want: 3}
 	r.Fill()
 	for i := range 3 {
-		if !r.Lend() {
-			t.Fatalf("nothing to lend after %d", i)
+		if !r.Take() {
+			t.Fatalf("nothing to take after %d", i)
 		}
 	}
-	if r.Lend() {
-		t.Error("more was lent than there was")
+	if r.Take() {
+		t.Error("more was taken than there was")
 	}
 	r.Fill()
 	if len(r.held) != 3 {
@@ -73,7 +73,7 @@ func TestReserve(t *testing.T) {
 	}
 	r.Close()
 	r.Fill()
-	if len(r.held) != 0 || r.Lend() {
+	if len(r.held) != 0 || r.Take() {
 		t.Error("a closed reserve holds files")
 	}
 }

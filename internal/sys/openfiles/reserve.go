@@ -23,9 +23,9 @@ func newReserve(part, most int) *Reserve {
 	return r
 }
 
-// Lend closes one of the files, which frees its place for a connection. It returns false if none is
+// Take closes one of the files, which frees its place for a connection. It returns false if none is
 // left.
-func (r *Reserve) Lend() bool {
+func (r *Reserve) Take() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := len(r.held)
@@ -37,7 +37,7 @@ func (r *Reserve) Lend() bool {
 	return true
 }
 
-// Fill reopens lent files, as far as files are free. Call it after accepting and after closing a
+// Fill reopens taken files, as far as files are free. Call it after accepting and after closing a
 // connection.
 func (r *Reserve) Fill() {
 	r.mu.Lock()
