@@ -153,8 +153,8 @@ func (t *Toolset) Add(at string, x Tool) *apierr.Error {
 	return nil
 }
 
-// KeepOnly takes out all functions but those of some names.
-func (t *Toolset) KeepOnly(names map[string]bool) {
+// Restrict takes out all functions but those of some names.
+func (t *Toolset) Restrict(names map[string]bool) {
 	t.list = slices.DeleteFunc(t.list, func(x Tool) bool { return !names[x.Name] })
 	maps.DeleteFunc(t.Known, func(name string, _ toolcall.Tool) bool { return !names[name] })
 }

@@ -148,7 +148,7 @@ func allowedTools(t *generate.Toolset, v json.RawMessage) (how, name string, e *
 			}
 			keep[name] = true
 		}
-		t.KeepOnly(keep)
+		t.Restrict(keep)
 		return c.Mode, "", nil
 	}
 	return "", "", apierr.Invalid("tool_choice",
