@@ -113,7 +113,7 @@ func (d *Dir) remember(s *Store, path string, m mark, stop <-chan struct{}) {
 // damage to journals with unknown names, because a job that was dropped just before a crash is not
 // lost.
 func (s *Store) missing(m *mark) {
-	if s.Now()-m.LostAt > s.cfg.Keep.Milliseconds() {
+	if s.Now()-m.LostAt > s.cfg.Retention.Milliseconds() {
 		m.Lost = 0
 	}
 	named := 0

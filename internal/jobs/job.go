@@ -63,7 +63,7 @@ func (j *job) snapshot() snapshot {
 
 // apply folds a record into the state. The record may come from this process or from the log.
 func (j *job) apply(r *journal.Record, seq uint64) error {
-	n, err := NoteOf(r)
+	n, err := UpdateOf(r)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
 		if j.removed {
 			return errRemoved
 		}
-		n, err := NoteOf(&r)
+		n, err := UpdateOf(&r)
 		if err != nil {
 			return err
 		}

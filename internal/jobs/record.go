@@ -58,16 +58,16 @@ type committed struct {
 }
 
 // NewRecord builds the record of a note. Without a payload, Retry and Dead get one from the note.
-func NewRecord(n Note, payload []byte) journal.Record {
+func NewRecord(n Update, payload []byte) journal.Record {
 	if payload == nil && (n.Kind == KindRetry || n.Kind == KindDead) {
 		payload, _ = json.Marshal(endRecord{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven})
 	}
 	return journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At, Payload: payload}
 }
 
-// NoteOf returns the part of a record that State needs.
-func NoteOf(r *journal.Record) (Note, error) {
-	n := Note{Kind: r.Kind, Attempt: r.Attempt, At: r.At}
+// UpdateOf returns the part of a record that State needs.
+func UpdateOf(r *journal.Record) (Update, error) {
+	n := Update{Kind: r.Kind, Attempt: r.Attempt, At: r.At}
 	switch r.Kind {
 	case KindTokens:
 		var err error

@@ -47,8 +47,8 @@ const (
 	KindPart   journal.Kind = 8 // part of the result, before Done
 )
 
-// Note is the part of a record that State depends on.
-type Note struct {
+// Update is the part of a record that State depends on.
+type Update struct {
 	Kind    journal.Kind
 	Attempt uint32
 	At      int64 // Unix milliseconds
@@ -85,7 +85,7 @@ type State struct {
 }
 
 // Apply folds one record into the state. An error leaves the state unchanged.
-func (s *State) Apply(n Note) error {
+func (s *State) Apply(n Update) error {
 	if n.Kind == KindAccept {
 		if s.Phase != "" {
 			return fmt.Errorf("%w: accepted twice", ErrOrder)
@@ -133,7 +133,7 @@ func (s *State) Apply(n Note) error {
 	return nil
 }
 
-func (s *State) start(n Note) error {
+func (s *State) start(n Update) error {
 	if n.Attempt != s.Attempt+1 {
 		return fmt.Errorf("%w: attempt %d begins after %d", ErrFenced, n.Attempt, s.Attempt)
 	}
@@ -147,7 +147,7 @@ func (s *State) start(n Note) error {
 	return nil
 }
 
-func (s *State) end(p Phase, n Note) {
+func (s *State) end(p Phase, n Update) {
 	s.Phase, s.Ended, s.NotBefore, s.Code, s.Message = p, n.At, 0, n.Code, n.Message
 }
 
@@ -173,16 +173,16 @@ func (r *Rules) Defaults() {
 
 // Begin returns the record with which a process takes up a job that it is not running: Start or
 // Dead. ok is false if the job must not start, or not yet.
-func (s *State) Begin(now int64, r Rules) (n Note, ok bool) {
+func (s *State) Begin(now int64, r Rules) (n Update, ok bool) {
 	switch {
 	case s.Phase != Queued && s.Phase != Running, now < s.NotBefore && s.NotBefore-now <= r.MaxBackoff.Milliseconds():
 		// A longer pause means that the clock was set back after it was written.
-		return Note{}, false
+		return Update{}, false
 	case s.Phase == Running && s.Takeovers >= r.MaxTakeovers:
-		return Note{Kind: KindDead, Attempt: s.Attempt, At: now, Code: "crash_loop",
+		return Update{Kind: KindDead, Attempt: s.Attempt, At: now, Code: "crash_loop",
 			Message: fmt.Sprintf("The coordinator died %d times in a row while it ran this job.", s.Takeovers+1)}, true
 	}
-	return Note{Kind: KindStart, Attempt: s.Attempt + 1, At: now}, true
+	return Update{Kind: KindStart, Attempt: s.Attempt + 1, At: now}, true
 }
 
 // Failure describes a failed attempt.
@@ -194,11 +194,11 @@ type Failure struct {
 
 // Fail returns the record of a failed attempt: Retry or Dead. ok is false if this attempt is not
 // the running one; it must then write nothing.
-func (s *State) Fail(attempt uint32, now int64, f Failure, r Rules) (n Note, ok bool) {
+func (s *State) Fail(attempt uint32, now int64, f Failure, r Rules) (n Update, ok bool) {
 	if s.Phase != Running || s.Attempt != attempt {
-		return Note{}, false
+		return Update{}, false
 	}
-	n = Note{Kind: KindRetry, Attempt: attempt, At: now, Code: f.Code, Message: f.Message, Forgiven: f.Forgiven}
+	n = Update{Kind: KindRetry, Attempt: attempt, At: now, Code: f.Code, Message: f.Message, Forgiven: f.Forgiven}
 	if f.Permanent || !f.Forgiven && s.Failures+1 >= r.MaxFailures {
 		n.Kind = KindDead
 		return n, true

@@ -17,27 +17,27 @@ func TestStateOverTheLifeOfAJob(t *testing.T) {
 	var s State
 	rules := Rules{MaxFailures: 3, Backoff: time.Second, MaxBackoff: 3 * time.Second}
 	rules.Defaults()
-	ok := func(n Note) {
+	ok := func(n Update) {
 		t.Helper()
 		if err := s.Apply(n); err != nil {
 			t.Fatalf("%+v: %v", n, err)
 		}
 	}
-	no := func(n Note, want error) {
+	no := func(n Update, want error) {
 		t.Helper()
 		before := s
 		if err := s.Apply(n); !errors.Is(err, want) || s != before {
 			t.Fatalf("%+v: %v, want %v", n, err, want)
 		}
 	}
-	no(Note{Kind: KindStart, Attempt: 1}, ErrOrder)
-	ok(Note{Kind: KindAccept, At: 5})
-	no(Note{Kind: KindAccept}, ErrOrder)
-	no(Note{Kind: KindTokens, Count: 1}, ErrOrder)
-	ok(Note{Kind: KindStart, Attempt: 1, At: 6})
-	no(Note{Kind: KindTokens, Attempt: 1, First: 1, Count: 1}, ErrOrder)
-	ok(Note{Kind: KindTokens, Attempt: 1, Count: 2})
-	fail := func(at int64, f Failure) Note {
+	no(Update{Kind: KindStart, Attempt: 1}, ErrOrder)
+	ok(Update{Kind: KindAccept, At: 5})
+	no(Update{Kind: KindAccept}, ErrOrder)
+	no(Update{Kind: KindTokens, Count: 1}, ErrOrder)
+	ok(Update{Kind: KindStart, Attempt: 1, At: 6})
+	no(Update{Kind: KindTokens, Attempt: 1, First: 1, Count: 1}, ErrOrder)
+	ok(Update{Kind: KindTokens, Attempt: 1, Count: 2})
+	fail := func(at int64, f Failure) Update {
 		t.Helper()
 		if n, ok := s.Fail(s.Attempt-1, at, f, rules); ok {
 			t.Fatalf("an attempt that is not the newest has the note %+v", n)
@@ -64,8 +64,8 @@ func TestStateOverTheLifeOfAJob(t *testing.T) {
 	}
 	n, _ := s.Begin(11_000, rules)
 	ok(n)
-	no(Note{Kind: KindTokens, Attempt: 1, First: 2, Count: 1}, ErrFenced)
-	no(Note{Kind: KindDone, Attempt: 1}, ErrFenced)
+	no(Update{Kind: KindTokens, Attempt: 1, First: 2, Count: 1}, ErrFenced)
+	no(Update{Kind: KindDone, Attempt: 1}, ErrFenced)
 	ok(fail(20_000, Failure{Code: "away", Forgiven: true}))
 	n, _ = s.Begin(30_000, rules)
 	ok(n)
@@ -81,15 +81,15 @@ func TestStateOverTheLifeOfAJob(t *testing.T) {
 		t.Fatalf("third failure: %+v", f)
 	}
 	ok(f)
-	no(Note{Kind: KindDone, Attempt: s.Attempt}, ErrFinal)
-	no(Note{Kind: KindCancel}, ErrFinal)
+	no(Update{Kind: KindDone, Attempt: s.Attempt}, ErrFinal)
+	no(Update{Kind: KindCancel}, ErrFinal)
 }
 
 func TestAJobThatKillsItsCoordinatorDies(t *testing.T) {
 	s := State{}
 	rules := Rules{MaxTakeovers: 3}
 	rules.Defaults()
-	_ = s.Apply(Note{Kind: KindAccept})
+	_ = s.Apply(Update{Kind: KindAccept})
 	for i := range 5 {
 		n, ok := s.Begin(0, rules)
 		if !ok {

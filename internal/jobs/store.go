@@ -24,10 +24,10 @@ type StoreConfig struct {
 	// MaxOpen is the maximum number of waiting and running jobs. Further jobs are refused. Default
 	// 100,000.
 	MaxOpen int
-	// Keep and KeepJobs limit the ended jobs by age (default 72 h) and number (default 20,000). The
+	// Retention and MaxEnded limit the ended jobs by age (default 72 h) and number (default 20,000). The
 	// oldest are dropped first.
-	Keep     time.Duration
-	KeepJobs int
+	Retention time.Duration
+	MaxEnded  int
 	// FullAt is the fraction of the log's size limit above which new jobs are refused, so that
 	// existing jobs can finish. Default 0.9.
 	FullAt float64
@@ -41,8 +41,8 @@ type StoreConfig struct {
 
 func (c *StoreConfig) defaults() {
 	c.MaxOpen = cmp.Or(c.MaxOpen, 100_000)
-	c.Keep = cmp.Or(c.Keep, DefaultRetention)
-	c.KeepJobs = cmp.Or(c.KeepJobs, 20_000)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.MaxEnded = cmp.Or(c.MaxEnded, 20_000)
 	c.FullAt = cmp.Or(c.FullAt, 0.9)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -490,8 +490,8 @@ func (s *Store) sweep(ctx context.Context) error {
 		return !v.state.Phase.Final() || slices.ContainsFunc(s.cfg.Peers, func(p PeerStore) bool { return p.Retains(&v.head) })
 	})
 	slices.SortFunc(ended, func(a, b snapshot) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
-	limit := s.Now() - s.cfg.Keep.Milliseconds()
-	extra := len(ended) - s.cfg.KeepJobs
+	limit := s.Now() - s.cfg.Retention.Milliseconds()
+	extra := len(ended) - s.cfg.MaxEnded
 	for i, v := range ended {
 		if i >= extra && v.state.Ended >= limit {
 			break

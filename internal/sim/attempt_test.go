@@ -118,7 +118,7 @@ func (a *attempt) flush() {
 			a.end(failed{*a.failed})
 			return
 		}
-		n := jobs.Note{Kind: jobs.KindTokens, Attempt: a.number, At: a.c.w.wall(), First: a.next, Count: len(events)}
+		n := jobs.Update{Kind: jobs.KindTokens, Attempt: a.number, At: a.c.w.wall(), First: a.next, Count: len(events)}
 		a.write(n, jobs.EncodeTokens(a.next, events), func(err error) {
 			a.writing = false
 			a.next += len(events)
@@ -135,7 +135,7 @@ func (a *attempt) flush() {
 }
 
 // write appends a record of the attempt if it is still running.
-func (a *attempt) write(n jobs.Note, payload []byte, done func(error)) {
+func (a *attempt) write(n jobs.Update, payload []byte, done func(error)) {
 	over := func() bool { return a.over }
 	a.c.append(a.e, n, payload, over, func(err error) {
 		if a.usurps(err) {
@@ -165,14 +165,14 @@ func result(events []jobs.Logged) []byte {
 
 func (a *attempt) commit() {
 	body := result(a.e.events)
-	a.write(jobs.Note{Kind: jobs.KindPart, Attempt: a.number, At: a.c.w.wall()}, body, func(err error) {
+	a.write(jobs.Update{Kind: jobs.KindPart, Attempt: a.number, At: a.c.w.wall()}, body, func(err error) {
 		if err != nil {
 			a.end(err)
 			return
 		}
 		sum := sha256.Sum256(body)
 		payload, _ := json.Marshal(committed{len(body), sum[:]})
-		a.write(jobs.Note{Kind: jobs.KindDone, Attempt: a.number, At: a.c.w.wall()}, payload, a.end)
+		a.write(jobs.Update{Kind: jobs.KindDone, Attempt: a.number, At: a.c.w.wall()}, payload, a.end)
 	})
 }
 

@@ -43,7 +43,7 @@ func (k *checker) auditJob(c *client, s *shelf) {
 			k.fail("I1: %v", err)
 			return
 		}
-		n, err := jobs.NoteOf(&r)
+		n, err := jobs.UpdateOf(&r)
 		if err == nil {
 			err = state.Apply(n)
 		}

@@ -66,7 +66,7 @@ func (c *coordinator) openJobs() {
 
 // fold applies a record, its own or another coordinator's.
 func (c *coordinator) fold(e *entry, r *journal.Record) error {
-	n, err := jobs.NoteOf(r)
+	n, err := jobs.UpdateOf(r)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (c *coordinator) heard(name string, seq uint64) {
 }
 
 // append is jobs.Store.append. over: the caller does not need it any more.
-func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() bool, done func(error)) {
+func (c *coordinator) append(e *entry, n jobs.Update, payload []byte, over func() bool, done func(error)) {
 	e.lock(func() {
 		end := func(err error) {
 			e.unlock()
@@ -227,7 +227,7 @@ func (c *coordinator) accept(k *client, answer func(err error)) {
 	}
 	until := c.w.now + 2*c.w.cfg.store
 	spec, _ := json.Marshal(jobs.Spec{Endpoint: "/v1/completions", Body: json.RawMessage(`{}`), Key: k.spec.ID})
-	c.append(e, jobs.Note{Kind: jobs.KindAccept, At: c.w.wall()}, spec, func() bool { return c.w.now > until }, func(err error) {
+	c.append(e, jobs.Update{Kind: jobs.KindAccept, At: c.w.wall()}, spec, func() bool { return c.w.now > until }, func(err error) {
 		if e.state.Phase != "" {
 			err = nil
 		}
@@ -242,7 +242,7 @@ func (c *coordinator) cancelJob(k *client) {
 		return
 	}
 	until := c.w.now + 4*c.w.cfg.store
-	c.append(e, jobs.Note{Kind: jobs.KindCancel, At: c.w.wall()}, nil, func() bool { return c.w.now > until }, func(err error) {
+	c.append(e, jobs.Update{Kind: jobs.KindCancel, At: c.w.wall()}, nil, func() bool { return c.w.now > until }, func(err error) {
 		switch {
 		case errors.Is(err, journal.ErrConflict):
 			c.cancelJob(k)

@@ -40,8 +40,8 @@ const (
 	KindDone      journal.Kind = 19 // final: completed, failed, expired, cancelled
 )
 
-// Note is the part of a record that State depends on.
-type Note struct {
+// Update is the part of a record that State depends on.
+type Update struct {
 	Kind    journal.Kind
 	At      int64 // Unix milliseconds
 	Total   int   // Validated: number of lines
@@ -60,7 +60,7 @@ type State struct {
 }
 
 // Apply folds one record into the state. An error leaves the state unchanged.
-func (s *State) Apply(n Note) error {
+func (s *State) Apply(n Update) error {
 	switch {
 	case n.Kind == KindCreated && s.Phase == "":
 		*s = State{Phase: Validating, Created: n.At}

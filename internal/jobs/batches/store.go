@@ -114,7 +114,7 @@ type note struct {
 }
 
 func (b *batch) apply(r *journal.Record, seq uint64) error {
-	n := Note{Kind: r.Kind, At: r.At}
+	n := Update{Kind: r.Kind, At: r.At}
 	var spec spec
 	var end endRecord
 	var p note
@@ -182,7 +182,7 @@ func (s *Store) append(ctx context.Context, b *batch, kind journal.Kind, payload
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	n := Note{Kind: kind, At: s.jobs.Now()}
+	n := Update{Kind: kind, At: s.jobs.Now()}
 	if e, ok := payload.(endRecord); ok {
 		n.Phase = e.Phase
 	}
