@@ -104,7 +104,7 @@ func parseNormalizer(o object) normalizer {
 		n := sentencepiece.Normalizer{Charsmap: parseCharsmap(o.at("precompiled_charsmap")), DummyPrefix: o.flag("add_dummy_prefix", true),
 			RemoveExtra: o.flag("remove_extra_whitespaces", true), Escape: o.flag("escape_whitespaces", true),
 			Suffix: o.flag("treat_whitespace_as_suffix", false)}
-		n.KeepSymbols(parseSymbols(o))
+		n.SetSymbols(parseSymbols(o))
 		return textual(n.Apply)
 	case "Nmt":
 		return textual(nmt)

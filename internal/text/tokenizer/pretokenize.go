@@ -47,7 +47,7 @@ func parsePretokenizer(o object) pretokenizer {
 		return parseMetaspace(o)
 	case "SentencePieceSymbols": // of vocabfile, not of the library
 		var n sentencepiece.Normalizer
-		n.KeepSymbols(parseSymbols(o))
+		n.SetSymbols(parseSymbols(o))
 		return cut{scanner(func(s string, i int) int { return i + n.Symbol(s[i:]) }), isolated}
 	case "Digits":
 		if o.flag("individual_digits", false) {

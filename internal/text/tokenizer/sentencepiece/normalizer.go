@@ -20,8 +20,8 @@ type Normalizer struct {
 	symbolFirstByte [256]bool
 }
 
-// KeepSymbols adds user-defined symbols, which are not normalized.
-func (n *Normalizer) KeepSymbols(symbols []string) {
+// SetSymbols sets the user-defined symbols, which are not normalized.
+func (n *Normalizer) SetSymbols(symbols []string) {
 	n.symbols = map[string]bool{}
 	for _, s := range symbols {
 		if s != "" {
