@@ -14,7 +14,7 @@ import (
 
 // HeldAs is Config.HeldAs for a matrix of the files.
 func (c *Checkpoint) HeldAs(name string, dt tensor.DType) tensor.DType {
-	if s := c.Config.Quantized; s == nil || !s.Keeps(dt) || c.at[name].hasCodes() {
+	if s := c.Config.Quantized; s == nil || !s.IsNative(dt) || c.at[name].hasCodes() {
 		return dt
 	}
 	return tensor.Q8_0

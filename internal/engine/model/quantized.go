@@ -48,7 +48,7 @@ func (c *Config) Hold(s *quantform.Settings) {
 // of the file is for matrices that have such codes: head, attention or routers may not.
 func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
 	s := c.Quantized
-	if s == nil || !s.Keeps(dt) || s.Experts && strings.Contains(name, ".experts.") || !s.Experts && strings.Contains(name, ".layers.") {
+	if s == nil || !s.IsNative(dt) || s.Experts && strings.Contains(name, ".experts.") || !s.Experts && strings.Contains(name, ".layers.") {
 		return dt
 	}
 	return tensor.Q8_0
@@ -57,7 +57,7 @@ func (c *Config) HeldAs(name string, dt tensor.DType) tensor.DType {
 // DraftAs returns the type of weights for the draft model of a model with type dt. A draft without 4-bit codes
 // uses Q8_0 instead of a type that needs such codes.
 func (c *Config) DraftAs(dt tensor.DType) tensor.DType {
-	if keeps := dt == tensor.Int4 || dt == tensor.MXFP4; keeps && (c.Quantized == nil || !c.Quantized.Keeps(dt)) {
+	if keeps := dt == tensor.Int4 || dt == tensor.MXFP4; keeps && (c.Quantized == nil || !c.Quantized.IsNative(dt)) {
 		return tensor.Q8_0
 	}
 	return dt

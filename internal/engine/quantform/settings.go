@@ -18,8 +18,8 @@ type Settings struct {
 	Held     string `json:",omitempty"` // the type in memory that keeps the values, or most of their precision
 }
 
-// Keeps reports whether weights held as dt keep the codes of the files, where others are held as q8_0.
-func (s *Settings) Keeps(dt fmt.Stringer) bool {
+// IsNative reports whether weights of type dt use the codes of the files unchanged. Others become q8_0.
+func (s *Settings) IsNative(dt fmt.Stringer) bool {
 	return s.Held == dt.String() && (s.Held == "int4" || s.Held == "mxfp4")
 }
 
