@@ -155,7 +155,7 @@ type controlCmd struct {
 }
 
 func (c *controlCmd) Run() error {
-	text, err := network.Ask(c.Words)
+	text, err := network.Send(c.Words)
 	fmt.Print(text)
 	return err
 }

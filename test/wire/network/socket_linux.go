@@ -56,8 +56,8 @@ func (n *Network) answer(ctx context.Context, c net.Conn) {
 	_, _ = c.Write([]byte(text)) // the client may have gone away
 }
 
-// Ask sends a command to the running network and returns its answer.
-func Ask(words []string) (string, error) {
+// Send sends a command to the running network and returns its answer.
+func Send(words []string) (string, error) {
 	c, err := net.DialTimeout("unix", Socket, socketTimeout)
 	if err != nil {
 		return "", fmt.Errorf("no network runs here (%w): start one with `wire up FILE`", err)
