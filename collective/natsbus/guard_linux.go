@@ -27,7 +27,7 @@ type watcher struct {
 // guard runs until stop is closed. While half of this process's file descriptors are in use, it
 // ends excess connections that have not logged in.
 func guard(ns *server.Server, stop <-chan struct{}) (wait func(), err error) {
-	w, err := newWatcher(ns, openfiles.MaxStrangers())
+	w, err := newWatcher(ns, openfiles.MaxPendingConns())
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // for that is TCPTimeout.
 type transport struct {
 	*memberlist.NetTransport
-	strangers *openfiles.Strangers
+	strangers *openfiles.PendingConns
 	streams   chan net.Conn
 	stop      chan struct{}
 	once      sync.Once
@@ -43,7 +43,7 @@ func listen(c *memberlist.Config) (*transport, error) {
 		c.BindPort = inner.GetAutoBindPort()
 		c.AdvertisePort = c.BindPort
 	}
-	t := &transport{NetTransport: inner, strangers: openfiles.NewStrangers(openfiles.MaxStrangers()),
+	t := &transport{NetTransport: inner, strangers: openfiles.NewPendingConns(openfiles.MaxPendingConns()),
 		streams: make(chan net.Conn), stop: make(chan struct{})}
 	t.done.Go(t.admit)
 	return t, nil

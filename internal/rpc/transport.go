@@ -65,7 +65,7 @@ func (s *System) serverOptions() []grpc.ServerOption {
 	if s.cfg.ServerTLS != nil {
 		creds = loudCreds{credentials.NewTLS(s.cfg.ServerTLS), s}
 	}
-	return append(opts, grpc.Creds(boundedCreds{creds, openfiles.NewStrangers(openfiles.MaxStrangers())}))
+	return append(opts, grpc.Creds(boundedCreds{creds, openfiles.NewPendingConns(openfiles.MaxPendingConns())}))
 }
 
 func (s *System) dialOptions() []grpc.DialOption {
@@ -94,7 +94,7 @@ func (s *System) dialOptions() []grpc.DialOption {
 // without TLS, the start of a request does. grpc closes those that take longer than ConnectTimeout.
 type boundedCreds struct {
 	credentials.TransportCredentials
-	strangers *openfiles.Strangers
+	strangers *openfiles.PendingConns
 }
 
 func (c boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -102,11 +102,11 @@ func (c boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	secured, info, err := c.TransportCredentials.ServerHandshake(stranger)
 	switch {
 	case err != nil:
-		stranger.Trust() // on an error grpc closes the connection
+		stranger.Authenticated() // on an error grpc closes the connection
 	case secured == net.Conn(stranger):
-		return &unauthenticated{Stranger: stranger}, info, nil
+		return &unauthenticated{PendingConn: stranger}, info, nil
 	default:
-		stranger.Trust()
+		stranger.Authenticated()
 	}
 	return secured, info, err
 }
@@ -117,14 +117,14 @@ func (c boundedCreds) Clone() credentials.TransportCredentials {
 
 // unauthenticated is a connection without TLS. It counts as unauthenticated until data arrives.
 type unauthenticated struct {
-	*openfiles.Stranger
+	*openfiles.PendingConn
 	once sync.Once
 }
 
 func (u *unauthenticated) Read(b []byte) (int, error) {
-	n, err := u.Stranger.Read(b)
+	n, err := u.PendingConn.Read(b)
 	if n > 0 {
-		u.once.Do(u.Trust)
+		u.once.Do(u.Authenticated)
 	}
 	return n, err
 }

@@ -23,16 +23,16 @@ func (c *closed) Close() error { c.is = true; return nil }
 
 // TestStrangers: the oldest connection is closed, unless it was trusted or closed before.
 func TestStrangers(t *testing.T) {
-	s := NewStrangers(2)
+	s := NewPendingConns(2)
 	var conns []*closed
-	var in []*Stranger
+	var in []*PendingConn
 	next := func() {
 		c := new(closed)
 		conns, in = append(conns, c), append(in, s.Admit(c))
 	}
 	next() // 0
 	next() // 1
-	in[0].Trust()
+	in[0].Authenticated()
 	next() // 2
 	if conns[0].is || conns[1].is {
 		t.Fatal("one was closed while there was room")
@@ -46,8 +46,8 @@ func TestStrangers(t *testing.T) {
 	if conns[3].is || conns[4].is || conns[0].is {
 		t.Error("a place that was given back is not free")
 	}
-	in[3].Trust()
-	in[3].Trust()
+	in[3].Authenticated()
+	in[3].Authenticated()
 	next() // 5
 	next() // 6
 	if !conns[4].is || conns[5].is {

@@ -1,7 +1,7 @@
 // Package openfiles divides the open files of a process, so that unauthenticated connections cannot
 // use up all of them. Every connection is an open file.
 //
-// A listener holds at most MaxStrangers unauthenticated connections (Strangers). A Reserve keeps
+// A listener holds at most MaxPendingConns unauthenticated connections (PendingConns). A Reserve keeps
 // some files for the listener of the API.
 package openfiles
 
@@ -18,9 +18,9 @@ const (
 	manyStrangers = 1024
 )
 
-// MaxStrangers returns how many unauthenticated connections a listener may hold: a sixteenth of the
+// MaxPendingConns returns how many unauthenticated connections a listener may hold: a sixteenth of the
 // files, from 4 to 1024.
-func MaxStrangers() int { return strangersOf(Limit()) }
+func MaxPendingConns() int { return strangersOf(Limit()) }
 
 func strangersOf(limit int) int {
 	if limit == 0 {
@@ -29,29 +29,29 @@ func strangersOf(limit int) int {
 	return max(fewStrangers, min(limit/strangersPart, manyStrangers))
 }
 
-// Strangers are the unauthenticated connections of a listener. Above the limit the oldest is
+// PendingConns are the unauthenticated connections of a listener. Above the limit the oldest is
 // closed: a legitimate peer authenticates within moments, so the oldest is an idle one.
-type Strangers struct {
+type PendingConns struct {
 	most  int
 	mu    sync.Mutex
-	byAge []*Stranger // the oldest first
+	byAge []*PendingConn // the oldest first
 }
 
-// NewStrangers returns a set with a limit of connections.
-func NewStrangers(most int) *Strangers { return &Strangers{most: most} }
+// NewPendingConns returns a set with a limit of connections.
+func NewPendingConns(most int) *PendingConns { return &PendingConns{most: most} }
 
-// Stranger is a connection that counts until it is closed or trusted.
-type Stranger struct {
+// PendingConn is a connection that counts until it is closed or trusted.
+type PendingConn struct {
 	net.Conn
-	of *Strangers
+	of *PendingConns
 }
 
 // Admit counts a connection. The caller uses the returned one instead of c.
-func (s *Strangers) Admit(c net.Conn) *Stranger {
-	in := &Stranger{c, s}
+func (s *PendingConns) Admit(c net.Conn) *PendingConn {
+	in := &PendingConn{c, s}
 	s.mu.Lock()
 	s.byAge = append(s.byAge, in)
-	var out *Stranger
+	var out *PendingConn
 	if len(s.byAge) > s.most {
 		out, s.byAge = s.byAge[0], s.byAge[1:]
 	}
@@ -62,8 +62,8 @@ func (s *Strangers) Admit(c net.Conn) *Stranger {
 	return in
 }
 
-// Trust stops counting a connection whose peer has authenticated.
-func (c *Stranger) Trust() {
+// Authenticated stops counting a connection whose peer has authenticated.
+func (c *PendingConn) Authenticated() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	for i, x := range c.of.byAge {
@@ -75,7 +75,7 @@ func (c *Stranger) Trust() {
 }
 
 // Close closes the connection.
-func (c *Stranger) Close() error {
-	c.Trust()
+func (c *PendingConn) Close() error {
+	c.Authenticated()
 	return c.Conn.Close()
 }
