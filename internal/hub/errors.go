@@ -12,9 +12,9 @@ var (
 	ErrNotFound    = errors.New("hub: not found")             // no such repository, revision or file
 	ErrGated       = errors.New("hub: access is not granted") // the licence is not accepted, or the token is wrong
 	ErrOffline     = errors.New("hub: offline")               // HF_HUB_OFFLINE is set and the model is not here
-	ErrNotHere     = errors.New("hub: not on this machine")   // a model that was not pulled
+	ErrNotCached   = errors.New("hub: not on this machine")   // a model that was not pulled
 	ErrIncomplete  = errors.New("hub: incomplete repository") // a file is missing that another one names
-	ErrChoose      = errors.New("hub: several models")        // a repository has several GGUF files
+	ErrAmbiguous   = errors.New("hub: several models")        // a repository has several GGUF files
 	ErrUnsupported = errors.New("hub: no usable weights")     // neither safetensors nor GGUF
 	ErrSpace       = errors.New("hub: not enough disk space")
 	ErrPermission  = errors.New("hub: no permission")            // to write the cache

@@ -213,7 +213,7 @@ func chooseGGUF(r Ref, all []File) (choice, error) {
 		return choice{}, fmt.Errorf("%w: no .gguf file of %s has %s in its name; it has%s", ErrNotFound,
 			r.Repo, r.Quant, listed(describe(r, models), 40))
 	case len(fit) > 1:
-		return choice{}, fmt.Errorf("%w: %s has %d GGUF files; name one of%s", ErrChoose, r, len(fit), listed(describe(r, fit), 40))
+		return choice{}, fmt.Errorf("%w: %s has %d GGUF files; name one of%s", ErrAmbiguous, r, len(fit), listed(describe(r, fit), 40))
 	}
 	m := fit[0]
 	if len(m.parts) != m.of {

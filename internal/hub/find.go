@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// Find returns a model that is on disk, complete. It sends no request. ErrNotHere: it
+// Find returns a model that is on disk, complete. It sends no request. ErrNotCached: it
 // has to be pulled.
 func (s *Store) Find(r Ref) (Model, error) {
 	switch r.Kind {
@@ -33,7 +33,7 @@ func (s *Store) Find(r Ref) (Model, error) {
 }
 
 func notHere(r Ref) error {
-	return fmt.Errorf("%w: %s: fetch it with 'shoal pull %s'", ErrNotHere, r, r)
+	return fmt.Errorf("%w: %s: fetch it with 'shoal pull %s'", ErrNotCached, r, r)
 }
 
 func (s *Store) findHub(r Ref) (Model, error) {
@@ -50,7 +50,7 @@ func (s *Store) findHub(r Ref) (Model, error) {
 		return Model{}, err
 	}
 	m, err := inSnapshot(r, cache.snapshot(commit), files)
-	if err == nil || errors.Is(err, ErrChoose) {
+	if err == nil || errors.Is(err, ErrAmbiguous) {
 		return m, err
 	}
 	return m, fmt.Errorf("%w (%w)", notHere(r), err)

@@ -121,7 +121,7 @@ func inCache(r Ref, dir, commit string, files []File) (out []Entry) {
 		}
 		out = append(out, e)
 	}
-	if _, err := inSnapshot(r, dir, files); errors.Is(err, ErrChoose) {
+	if _, err := inSnapshot(r, dir, files); errors.Is(err, ErrAmbiguous) {
 		for _, m := range ggufFiles(files) {
 			own := r
 			own.File = m.parts[0].Name
@@ -238,9 +238,9 @@ func (s *Store) Remove(r Ref) (freed int64, err error) {
 	case found:
 		return freed, nil
 	case foreign:
-		return 0, fmt.Errorf("%w: %s is in Ollama's store: remove it with 'ollama rm'", ErrNotHere, r)
+		return 0, fmt.Errorf("%w: %s is in Ollama's store: remove it with 'ollama rm'", ErrNotCached, r)
 	}
-	return 0, fmt.Errorf("%w: %s: 'shoal models' lists the models on this machine", ErrNotHere, r)
+	return 0, fmt.Errorf("%w: %s: 'shoal models' lists the models on this machine", ErrNotCached, r)
 }
 
 // within reports whether r names the same model as wide, or a part of it.

@@ -61,7 +61,7 @@ func TestListAndRemove(t *testing.T) {
 		t.Errorf("the list is\n%q, want\n%q", got, want)
 	}
 	shared := int64(len(layersOf(a)[1].Content) + len(layersOf(a)[2].Content))
-	if freed, err := s.Remove(parsed(t, "org/one:Q8_0")); !errors.Is(err, ErrNotHere) {
+	if freed, err := s.Remove(parsed(t, "org/one:Q8_0")); !errors.Is(err, ErrNotCached) {
 		t.Errorf("a quantization that is not here: %d, %v", freed, err)
 	}
 	for _, c := range []struct {
@@ -91,7 +91,7 @@ func TestListAndRemove(t *testing.T) {
 	if blobs, _ := filepath.Glob(filepath.Join(s.s.ModelsDir, "blobs", "*")); len(left)+len(blobs) > 0 {
 		t.Errorf("left are %q, %q", left, blobs)
 	}
-	if _, err := s.Remove(parsed(t, "org/one")); !errors.Is(err, ErrNotHere) {
+	if _, err := s.Remove(parsed(t, "org/one")); !errors.Is(err, ErrNotCached) {
 		t.Errorf("removing twice: %v", err)
 	}
 }

@@ -137,7 +137,7 @@ func TestOllamaStore(t *testing.T) {
 		t.Errorf("the model is %s, %v; want Ollama's blob", real, err)
 	}
 	ref := parsed(t, "ollama://other.example/team/m:v1")
-	if _, err := s.Find(ref); !errors.Is(err, ErrNotHere) {
+	if _, err := s.Find(ref); !errors.Is(err, ErrNotCached) {
 		t.Errorf("before: %v", err)
 	}
 	put("manifests/other.example/team/m/v1", hubtest.ManifestOf(layersOf(b)))

@@ -73,7 +73,7 @@ func (s *Store) Pull(ctx context.Context, r Ref, show func(Progress)) (Model, er
 // Get is Find, and Pull when the model is not here.
 func (s *Store) Get(ctx context.Context, r Ref, show func(Progress)) (Model, error) {
 	m, err := s.Find(r)
-	if !errors.Is(err, ErrNotHere) {
+	if !errors.Is(err, ErrNotCached) {
 		return m, err
 	}
 	return s.Pull(ctx, r, show)

@@ -153,7 +153,7 @@ func TestPull(t *testing.T) {
 	h := start(t, map[string]*hubtest.Repo{"org/one": repo})
 	s := at(t, h)
 	s.s.Token = "secret"
-	if _, err := s.Find(parsed(t, "org/one")); !errors.Is(err, ErrNotHere) || !strings.Contains(err.Error(), "shoal pull org/one") {
+	if _, err := s.Find(parsed(t, "org/one")); !errors.Is(err, ErrNotCached) || !strings.Contains(err.Error(), "shoal pull org/one") {
 		t.Errorf("before the pull: %v", err)
 	}
 	m, err := pull(t, s, "org/one")
@@ -273,7 +273,7 @@ func TestPullChoosesFiles(t *testing.T) {
 		"org/onnx":              {ErrUnsupported, "model.onnx"},
 		"org/nothing":           {ErrUnsupported, "no weights"},
 		"org/noconfig":          {ErrIncomplete, "config.json"},
-		"org/gguf":              {ErrChoose, "org/gguf:Q8_0/m-Q8_0-00001-of-00002.gguf (2.0 KiB)"},
+		"org/gguf":              {ErrAmbiguous, "org/gguf:Q8_0/m-Q8_0-00001-of-00002.gguf (2.0 KiB)"},
 		"org/gguf:Q2_K":         {ErrNotFound, "m-Q4_K.gguf"},
 		"org/gguf:x.gguf":       {ErrNotFound, "m-Q4_K.gguf"},
 		"org/onegguf:../x.gguf": {ErrRef, ""},
@@ -289,7 +289,7 @@ func TestPullChoosesFiles(t *testing.T) {
 		}
 	}
 	// A model that was pulled in part is not found.
-	if _, err := s.Find(parsed(t, "org/half")); !errors.Is(err, ErrNotHere) {
+	if _, err := s.Find(parsed(t, "org/half")); !errors.Is(err, ErrNotCached) {
 		t.Errorf("a half model is found: %v", err)
 	}
 }

@@ -260,7 +260,7 @@ func TestCacheRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer random.Close()
-	if _, _, err := (&server{ck: random, ctx: context.Background()}).hash(); !errors.Is(err, ErrNone) ||
+	if _, _, err := (&server{ck: random, ctx: context.Background()}).hash(); !errors.Is(err, ErrNotFound) ||
 		!strings.Contains(err.Error(), "the same model") {
 		t.Errorf("random weights: %v", err)
 	}

@@ -37,8 +37,8 @@ const (
 	maxBytes       = 1 << 45
 )
 
-// ErrNone: a process has no checkpoint to send.
-var ErrNone = errors.New("weights: no checkpoint to give")
+// ErrNotFound: a process has no checkpoint to send.
+var ErrNotFound = errors.New("weights: no checkpoint to give")
 
 // errStale: a file has changed since its hashes were computed.
 var errStale = errors.New("was changed while the model is in use: put the old file back, or restart all nodes to serve the new one")
@@ -149,7 +149,7 @@ func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 		return &proto.WeightsReply{Pending: true}, nil
 	}
 	list, files, err := s.list, s.files, s.err
-	if !errors.Is(err, ErrNone) {
+	if !errors.Is(err, ErrNotFound) {
 		s.err = nil // the next request retries
 	}
 	s.mu.Unlock()
@@ -221,7 +221,7 @@ func (s *server) make() {
 
 func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 	if s.ck.Random() {
-		return nil, nil, fmt.Errorf("%w: random weights have no files; give the node the same "+options.Name("model"), ErrNone)
+		return nil, nil, fmt.Errorf("%w: random weights have no files; give the node the same "+options.Name("model"), ErrNotFound)
 	}
 	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash(), Origin: layout.Origin(s.ck.Dir), Models: s.models}, map[string]*servedFile{}
 	mark, err := s.ck.Recheck(s.ctx)

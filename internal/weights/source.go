@@ -45,7 +45,7 @@ func From(sys *rpc.System, servers func() []string, hash string) Requester {
 				if last == nil && !reply.Pending {
 					return reply, at, nil
 				}
-				if errors.Is(last, ErrNone) {
+				if errors.Is(last, ErrNotFound) {
 					return nil, at, last
 				}
 				if last == nil {

@@ -28,7 +28,7 @@ func isGGUF(path string) (file string, ok bool, err error) {
 		}
 	}
 	file, err = gguf.Find(path)
-	if errors.Is(err, gguf.ErrSeveral) || errors.Is(err, gguf.ErrPart) {
+	if errors.Is(err, gguf.ErrAmbiguous) || errors.Is(err, gguf.ErrPart) {
 		return "", false, &model.Error{File: path, Kind: model.ErrNoCheckpoint, Detail: ggufconfig.Detail(err)}
 	}
 	return file, err == nil, nil

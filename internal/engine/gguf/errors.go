@@ -10,8 +10,8 @@ var (
 	ErrFormat      = errors.New("gguf: malformed file")     // it violates the format
 	ErrUnsupported = errors.New("gguf: unsupported file")   // well formed, but not supported
 	ErrValue       = errors.New("gguf: unusable metadata")  // a value of the wrong type, or out of range
-	ErrNotThere    = errors.New("gguf: no such file")       // neither a file nor a folder with one
-	ErrSeveral     = errors.New("gguf: several files")      // a folder with several models
+	ErrNotFound    = errors.New("gguf: no such file")       // neither a file nor a folder with one
+	ErrAmbiguous   = errors.New("gguf: several files")      // a folder with several models
 	ErrPart        = errors.New("gguf: missing part")       // of a model that is split into files
 	errTruncated   = errors.New("truncated")                // while parsing
 	errLong        = errors.New("header longer than bound") // while parsing

@@ -10,8 +10,8 @@ import (
 
 // Find returns the model file for path: path itself if it names a .gguf file, or the only model in
 // the folder path (the first part if it is split). In a folder it ignores projectors and importance
-// matrices. Errors: ErrNotThere for a folder without a .gguf file and for a path that is neither;
-// ErrSeveral for a folder with several models; ErrPart if the only model lacks a part.
+// matrices. Errors: ErrNotFound for a folder without a .gguf file and for a path that is neither;
+// ErrAmbiguous for a folder with several models; ErrPart if the only model lacks a part.
 func Find(path string) (string, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -21,7 +21,7 @@ func Find(path string) (string, error) {
 		if strings.EqualFold(filepath.Ext(path), ".gguf") {
 			return Parts(path)[0], nil
 		}
-		return "", &Error{Path: path, Kind: ErrNotThere, Detail: "not a .gguf file"}
+		return "", &Error{Path: path, Kind: ErrNotFound, Detail: "not a .gguf file"}
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -37,7 +37,7 @@ func Find(path string) (string, error) {
 		}
 	}
 	if len(firsts) == 0 {
-		return "", &Error{Path: path, Kind: ErrNotThere, Detail: "the folder holds no .gguf file"}
+		return "", &Error{Path: path, Kind: ErrNotFound, Detail: "the folder holds no .gguf file"}
 	}
 	if len(firsts) > 1 {
 		if models := slices.DeleteFunc(slices.Clone(firsts), notModel); len(models) > 0 {
@@ -45,7 +45,7 @@ func Find(path string) (string, error) {
 		}
 	}
 	if len(firsts) > 1 {
-		return "", &Error{Path: path, Kind: ErrSeveral, Detail: fmt.Sprintf("the folder holds %d .gguf files (%s, %s ...): name one of them",
+		return "", &Error{Path: path, Kind: ErrAmbiguous, Detail: fmt.Sprintf("the folder holds %d .gguf files (%s, %s ...): name one of them",
 			len(firsts), clip(filepath.Base(firsts[0])), clip(filepath.Base(firsts[1])))}
 	}
 	return firsts[0], missingPart(firsts[0])

@@ -281,14 +281,14 @@ func TestFind(t *testing.T) {
 		"one":        {map[string]*modeltest.GGUF{"a.gguf": model}, "a.gguf", nil},
 		"upper case": {map[string]*modeltest.GGUF{"a.GGUF": model}, "a.GGUF", nil},
 		"two": {map[string]*modeltest.GGUF{"a.gguf": model, "b.gguf": model},
-			"2 .gguf files (a.gguf, b.gguf ...)", gguf.ErrSeveral},
+			"2 .gguf files (a.gguf, b.gguf ...)", gguf.ErrAmbiguous},
 		"projector by name":     {map[string]*modeltest.GGUF{"a.gguf": model, "mmproj-a-f16.gguf": junk}, "a.gguf", nil},
 		"projector by kind":     {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": projector}, "z.gguf", nil},
 		"matrix by name":        {map[string]*modeltest.GGUF{"z.gguf": model, "a-IMatrix.gguf": junk}, "z.gguf", nil},
 		"matrix by kind":        {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": matrix}, "z.gguf", nil},
 		"adapter":               {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": adapter}, "z.gguf", nil},
 		"projector alone":       {map[string]*modeltest.GGUF{"mmproj.gguf": projector}, "mmproj.gguf", nil},
-		"broken beside a model": {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": junk}, "2 .gguf files", gguf.ErrSeveral},
+		"broken beside a model": {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": junk}, "2 .gguf files", gguf.ErrAmbiguous},
 		"parts": {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "m-00002-of-00002.gguf": junk},
 			"m-00001-of-00002.gguf", nil},
 		"parts and a projector": {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk,
@@ -300,9 +300,9 @@ func TestFind(t *testing.T) {
 		"two of three": {map[string]*modeltest.GGUF{"m-00001-of-00003.gguf": junk, "m-00003-of-00003.gguf": junk},
 			"part 2 of 3 is missing: m-00002-of-00003.gguf", gguf.ErrPart},
 		"two split models": {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "n-00001-of-00002.gguf": junk},
-			"2 .gguf files", gguf.ErrSeveral},
+			"2 .gguf files", gguf.ErrAmbiguous},
 		"a number beyond the last": {map[string]*modeltest.GGUF{"m-00003-of-00002.gguf": junk}, "part 1 of 2 is missing", gguf.ErrPart},
-		"none":                     {nil, "no .gguf file", gguf.ErrNotThere},
+		"none":                     {nil, "no .gguf file", gguf.ErrNotFound},
 	} {
 		dir := t.TempDir()
 		for file, g := range c.files {

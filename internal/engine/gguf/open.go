@@ -58,5 +58,5 @@ func notThere(path string, err error) error {
 	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
 	}
-	return &Error{Path: path, Kind: ErrNotThere, Detail: err.Error()}
+	return &Error{Path: path, Kind: ErrNotFound, Detail: err.Error()}
 }

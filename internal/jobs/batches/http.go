@@ -136,7 +136,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		return bad("completion_window", "'completion_window' is %.20q; it must be \"24h\".", spec.Window)
 	case len(spec.Metadata) > 16 || size > 512:
 		return bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
-	case ferr != nil && !errors.Is(ferr, files.ErrNone):
+	case ferr != nil && !errors.Is(ferr, files.ErrNotFound):
 		return nil, routes.Unreadable("The input file", ferr)
 	case ferr != nil || !httpserver.CanRead(r.Context(), f.Holder):
 		return bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)

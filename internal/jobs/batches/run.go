@@ -273,7 +273,7 @@ func (v *Service) count(b *batch) {
 // once, at validation, so a newer rule never fails a batch that an older build accepted.
 func (v *Service) openInput(ctx context.Context, b *batch, st State) (*feeder, []issue, error) {
 	file, _, err := v.files.Open(ctx, b.spec.Input)
-	if errors.Is(err, files.ErrNone) || errors.Is(err, journal.ErrDamaged) {
+	if errors.Is(err, files.ErrNotFound) || errors.Is(err, journal.ErrDamaged) {
 		return nil, []issue{{Code: "invalid_file", Message: err.Error()}}, nil
 	}
 	if err != nil {

@@ -75,7 +75,7 @@ func (c Contexts) read(ctx context.Context, id string) (k generate.SavedContext,
 
 // DropContext implements generate.ContextStore.
 func (c Contexts) DropContext(ctx context.Context, tenant, name string) error {
-	if err := c.Store.Delete(ctx, contextFile(tenant, name)); err != nil && !errors.Is(err, ErrNone) {
+	if err := c.Store.Delete(ctx, contextFile(tenant, name)); err != nil && !errors.Is(err, ErrNotFound) {
 		return fileProblem(err)
 	}
 	return nil

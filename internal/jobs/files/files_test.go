@@ -105,7 +105,7 @@ func TestStoresAgree(t *testing.T) {
 			for _, id := range []string{"file-c", "file-d", "*", ">", "a b", ""} {
 				_, err := f.Get(ctx, id)
 				_, oerr := bytesOf(t, f, id)
-				if !errors.Is(err, ErrNone) || !errors.Is(oerr, ErrNone) || !errors.Is(f.Delete(ctx, id), ErrNone) {
+				if !errors.Is(err, ErrNotFound) || !errors.Is(oerr, ErrNotFound) || !errors.Is(f.Delete(ctx, id), ErrNotFound) {
 					t.Errorf("%q is not there: %v, %v", id, err, oerr)
 				}
 			}
@@ -249,7 +249,7 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 				}
 			}
 			early := &Shared{log: l}
-			if _, err := early.Get(ctx, "file-x"); !errors.Is(err, ErrNone) {
+			if _, err := early.Get(ctx, "file-x"); !errors.Is(err, ErrNotFound) {
 				t.Errorf("half a file: %v", err)
 			}
 			f := sharedFiles(t, at)

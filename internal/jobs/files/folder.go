@@ -51,11 +51,11 @@ const (
 
 var (
 	// ErrSize: a file exceeds the limit of one file, or the files together exceed the total.
-	ErrSize = errors.New("jobs: file too large")
-	ErrNone = errors.New("jobs: no such file")
+	ErrSize     = errors.New("jobs: file too large")
+	ErrNotFound = errors.New("jobs: no such file")
 )
 
-// Store keeps the files of batches. All methods may be called concurrently. They return ErrNone if
+// Store keeps the files of batches. All methods may be called concurrently. They return ErrNotFound if
 // no file has the id.
 type Store interface {
 	// Put stores the content of r under x.ID and replaces a file with that id. It reads id, name,
@@ -209,7 +209,7 @@ func (f *Folder) Get(_ context.Context, id string) (File, error) {
 	defer f.mu.Unlock()
 	x, ok := f.all[id]
 	if !ok {
-		return x, fmt.Errorf("%w: %s", ErrNone, id)
+		return x, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	return x, nil
 }
@@ -258,7 +258,7 @@ func (f *Folder) Delete(_ context.Context, id string) error {
 	defer f.mu.Unlock()
 	x, ok := f.all[id]
 	if !ok {
-		return fmt.Errorf("%w: %s", ErrNone, id)
+		return fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	if err := os.Remove(f.path(id, "json")); err != nil {
 		return fmt.Errorf("jobs: %w", err)

@@ -134,7 +134,7 @@ func fileProblem(err error) error {
 	case errors.As(err, &big), errors.Is(err, ErrSize):
 		return apierr.Problem{Status: http.StatusRequestEntityTooLarge, Code: "file_too_large", Param: "file",
 			Message: fmt.Sprintf("The limit of a file is %d bytes: %v.", maxFileBytes, err)}
-	case errors.Is(err, ErrNone):
+	case errors.Is(err, ErrNotFound):
 		return apierr.Problem{Status: http.StatusNotFound, Code: "file_not_found", Message: err.Error() + "."}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return apierr.Problem{Status: http.StatusBadRequest, Message: "The multipart body ends too soon."}
@@ -163,7 +163,7 @@ func visible(ctx context.Context, f File) bool {
 func (v *Service) lookup(ctx context.Context, id string) (File, error) {
 	f, err := v.store.Get(ctx, id)
 	switch {
-	case errors.Is(err, ErrNone), err == nil && !visible(ctx, f):
+	case errors.Is(err, ErrNotFound), err == nil && !visible(ctx, f):
 		return f, routes.NotFound("file", id)
 	case err != nil:
 		return f, routes.Unreadable("The file", err)
@@ -213,7 +213,7 @@ func (v *Service) getFile(w http.ResponseWriter, r *http.Request) (any, error) {
 func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string) error {
 	file, f, err := v.store.Open(ctx, id)
 	switch {
-	case errors.Is(err, ErrNone):
+	case errors.Is(err, ErrNotFound):
 		return routes.NotFound("file", id)
 	case errors.Is(err, journal.ErrDamaged), errors.Is(err, os.ErrNotExist):
 		v.log.Error("jobs: a file cannot be read", "file", id, "error", err)

@@ -49,7 +49,7 @@ func OpenShared(ctx context.Context, l journal.FileLog, dir string) (*Shared, er
 		return nil, err
 	}
 	for _, x := range copies {
-		if _, err := f.Get(ctx, x.ID); errors.Is(err, ErrNone) {
+		if _, err := f.Get(ctx, x.ID); errors.Is(err, ErrNotFound) {
 			err = local.Delete(ctx, x.ID)
 			if err != nil {
 				return nil, err
@@ -138,7 +138,7 @@ func (f *Shared) publish(ctx context.Context, x File) (_ File, err error) {
 	switch {
 	case err == nil && old.SHA256 == x.SHA256:
 		return old, nil
-	case err == nil || errors.Is(err, ErrNone): // other content, or an incomplete file
+	case err == nil || errors.Is(err, ErrNotFound): // other content, or an incomplete file
 		err = f.log.Drop(ctx, x.ID)
 	}
 	if err != nil {
@@ -179,7 +179,7 @@ func (f *Shared) publish(ctx context.Context, x File) (_ File, err error) {
 }
 
 func (f *Shared) Get(ctx context.Context, id string) (x File, err error) {
-	none := fmt.Errorf("%w: %.128s", ErrNone, id)
+	none := fmt.Errorf("%w: %.128s", ErrNotFound, id)
 	if !fileID.MatchString(id) {
 		return x, none
 	}
@@ -210,7 +210,7 @@ func (f *Shared) List(ctx context.Context) (out []File, err error) {
 	}
 	for _, id := range ids {
 		x, err := f.Get(ctx, id)
-		if errors.Is(err, ErrNone) {
+		if errors.Is(err, ErrNotFound) {
 			continue
 		}
 		if err != nil {
@@ -273,7 +273,7 @@ func (f *Shared) Delete(ctx context.Context, id string) error {
 	if err := f.log.Drop(ctx, id); err != nil {
 		return err
 	}
-	if err := f.local.Delete(ctx, id); !errors.Is(err, ErrNone) {
+	if err := f.local.Delete(ctx, id); !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	return nil
@@ -311,7 +311,7 @@ func (f *Shared) Take(ctx context.Context, from *Folder, away bool) (damage, err
 func (f *Shared) take(ctx context.Context, from *Folder, x File) error {
 	if old, err := f.Get(ctx, x.ID); err == nil && old.SHA256 == x.SHA256 {
 		return nil
-	} else if err != nil && !errors.Is(err, ErrNone) {
+	} else if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	r, _, err := from.Open(ctx, x.ID)

@@ -61,7 +61,7 @@ func add(t *testing.T, s *Store, number int) error {
 func turns(t *testing.T, s *Store) int {
 	t.Helper()
 	state, err := s.book.Look(t.Context(), "ann", "chat")
-	if err != nil && !errors.Is(err, sessions.ErrNone) {
+	if err != nil && !errors.Is(err, sessions.ErrNotFound) {
 		t.Fatal(err)
 	}
 	if n := len(state.IDs); n != 3*state.Turns {

@@ -100,12 +100,12 @@ func (s *Service) OpenSession(ctx context.Context, g *Request, chat string) *api
 	tenant := httpserver.KeyName(ctx)
 	t := &sessionTurn{book: book, id: sessions.ID(tenant, g.Session), tenant: tenant, name: g.Session}
 	var err error
-	if t.before, err = book.Look(ctx, tenant, g.Session); err != nil && !errors.Is(err, sessions.ErrNone) {
+	if t.before, err = book.Look(ctx, tenant, g.Session); err != nil && !errors.Is(err, sessions.ErrNotFound) {
 		return SessionProblem(err, g.Session)
 	}
 	if g.turns >= 0 && g.turns != t.before.Turns {
 		if t.before.Turns == 0 {
-			return SessionProblem(sessions.ErrNone, g.Session)
+			return SessionProblem(sessions.ErrNotFound, g.Session)
 		}
 		return sessionConflict("session_turns", "session_moved", "Session %s has %d turns, not %d: read it with GET /v1/sessions/%s.",
 			quoted(g.Session), t.before.Turns, g.turns, g.Session)
@@ -305,7 +305,7 @@ func sessionConflict(param, code, format string, args ...any) *apierr.Error {
 // SessionProblem returns the client's error for an error of the book.
 func SessionProblem(err error, name string) *apierr.Error {
 	switch {
-	case errors.Is(err, sessions.ErrNone):
+	case errors.Is(err, sessions.ErrNotFound):
 		e := apierr.InvalidCode("session", "session_not_found",
 			"There is no session %s here: it was deleted, its time to live is over, or it never was.", quoted(name))
 		e.Status = http.StatusNotFound

@@ -18,7 +18,7 @@ func TestSessionProblems(t *testing.T) {
 		code   string
 		says   []string
 	}{
-		{sessions.ErrNone, http.StatusNotFound, "session_not_found", []string{`"walk"`}},
+		{sessions.ErrNotFound, http.StatusNotFound, "session_not_found", []string{`"walk"`}},
 		{sessions.ErrBusy, http.StatusConflict, "session_busy", []string{`"walk"`, "after its answer"}},
 		{sessions.ErrMoved, http.StatusConflict, "session_moved", []string{`"walk"`, "GET /v1/sessions/walk"}},
 		{sessions.ErrMany, http.StatusConflict, "too_many_sessions", []string{"1024", "delete one"}},

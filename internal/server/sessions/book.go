@@ -15,13 +15,13 @@ import (
 
 // Errors of a Book.
 var (
-	ErrBusy    = errors.New("sessions: a turn of the session is running")
-	ErrMoved   = errors.New("sessions: the session has another turn by now")
-	ErrMany    = errors.New("sessions: too many sessions")
-	ErrShare   = errors.New("sessions: this API key has its share of the sessions")
-	ErrLarge   = errors.New("sessions: the sessions take too much space")
-	ErrNone    = errors.New("sessions: no such session")
-	ErrDamaged = errors.New("sessions: the session is damaged")
+	ErrBusy     = errors.New("sessions: a turn of the session is running")
+	ErrMoved    = errors.New("sessions: the session has another turn by now")
+	ErrMany     = errors.New("sessions: too many sessions")
+	ErrShare    = errors.New("sessions: this API key has its share of the sessions")
+	ErrLarge    = errors.New("sessions: the sessions take too much space")
+	ErrNotFound = errors.New("sessions: no such session")
+	ErrDamaged  = errors.New("sessions: the session is damaged")
 )
 
 // Recorder makes turns durable. It calls Replace when a session has changed. All methods may be called
@@ -147,14 +147,14 @@ func (b *Book) Get(ctx context.Context, tenant, name string) (Session, error) {
 	defer b.mu.Unlock()
 	e := b.present(ID(tenant, name))
 	if e == nil {
-		return Session{}, fmt.Errorf("%w: %s", ErrNone, name)
+		return Session{}, fmt.Errorf("%w: %s", ErrNotFound, name)
 	}
 	out := b.shown(e)
 	out.Name = name // a damaged first record has no name
 	return out, nil
 }
 
-// Look returns the state of a session. ErrNone: there is none.
+// Look returns the state of a session. ErrNotFound: there is none.
 func (b *Book) Look(ctx context.Context, tenant, name string) (State, error) {
 	id := ID(tenant, name)
 	if err := b.settle(ctx, id); err != nil {
@@ -165,7 +165,7 @@ func (b *Book) Look(ctx context.Context, tenant, name string) (State, error) {
 	e := b.present(id)
 	switch {
 	case e == nil:
-		return State{}, fmt.Errorf("%w: %s", ErrNone, name)
+		return State{}, fmt.Errorf("%w: %s", ErrNotFound, name)
 	case e.damage != "":
 		return State{}, fmt.Errorf("%w: %s", ErrDamaged, e.damage)
 	}
@@ -368,7 +368,7 @@ func (b *Book) Delete(ctx context.Context, tenant, name string) error {
 	switch {
 	case e == nil:
 		b.mu.Unlock()
-		return fmt.Errorf("%w: %s", ErrNone, name)
+		return fmt.Errorf("%w: %s", ErrNotFound, name)
 	case e.busy:
 		b.mu.Unlock()
 		return ErrBusy

@@ -75,7 +75,7 @@ func TestBook(t *testing.T) {
 			look := func(turns int) {
 				t.Helper()
 				s, err := b.Look(ctx, "ann", "chat")
-				if turns == 0 && !errors.Is(err, ErrNone) || turns > 0 && err != nil || s.Turns != turns {
+				if turns == 0 && !errors.Is(err, ErrNotFound) || turns > 0 && err != nil || s.Turns != turns {
 					t.Fatalf("%d turns, %v, want %d", s.Turns, err, turns)
 				}
 			}
@@ -106,7 +106,7 @@ func TestBook(t *testing.T) {
 			must(b.Commit(ctx, id, 1, first), ErrRecord) // not a second turn
 			b.End(id)
 			look(1)
-			must(b.Delete(ctx, "bob", "chat"), ErrNone)
+			must(b.Delete(ctx, "bob", "chat"), ErrNotFound)
 			if x, err := b.Get(ctx, "ann", "chat"); err != nil || x.Turns != 1 || x.Tokens != 4 ||
 				x.Status != "idle" || x.Expires != 1060 || x.Durable != durable {
 				t.Fatalf("%+v, %v", x, err)

@@ -21,7 +21,7 @@ func ggufFile(path string) (file string, ok bool, err error) {
 		}
 	}
 	file, err = gguf.Find(path)
-	if errors.Is(err, gguf.ErrNotThere) {
+	if errors.Is(err, gguf.ErrNotFound) {
 		return "", false, nil // the caller reports the missing files
 	} else if err != nil {
 		return "", false, fmt.Errorf("tokenizer: %w", err)

@@ -325,7 +325,7 @@ func WrapError(path string, err error) error {
 	switch {
 	case errors.Is(err, gguf.ErrUnsupported):
 		e.Kind = model.ErrUnsupported
-	case errors.Is(err, gguf.ErrNotThere), errors.Is(err, gguf.ErrPart):
+	case errors.Is(err, gguf.ErrNotFound), errors.Is(err, gguf.ErrPart):
 		e.Kind = model.ErrMissing
 	}
 	return e
