@@ -28,18 +28,18 @@ type Client struct {
 	Key    string // of the API; "": the server requires none
 	HTTP   http.Client
 	Header http.Header // sent with every request, besides the client's own
-	// Patience is the time for which a call is repeated while the server answers that it is not ready:
+	// RetryTimeout is the time for which a call is repeated while the server answers that it is not ready:
 	// it loads a model, or has lost all of its nodes. If a second request cannot do the work twice, the
 	// call is also repeated while no server answers, for example when a coordinator restarts. 0: the
 	// first answer counts.
-	Patience time.Duration
-	// Waiting, if set, is called once per repeated call with the reason.
-	Waiting func(why error)
+	RetryTimeout time.Duration
+	// OnRetry, if set, is called once per repeated call with the reason.
+	OnRetry func(why error)
 }
 
 // New returns a client that waits half a minute for a server that is not ready.
 func New(server, key string) *Client {
-	return &Client{Server: server, Key: key, Patience: 30 * time.Second}
+	return &Client{Server: server, Key: key, RetryTimeout: 30 * time.Second}
 }
 
 // Error is an error response of the server.
@@ -120,11 +120,11 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 		case errors.As(err, &nobody) && repeatable:
 			pause = time.Second / 2
 		}
-		if pause == 0 || time.Since(began)+pause > c.Patience {
+		if pause == 0 || time.Since(began)+pause > c.RetryTimeout {
 			return resp, err
 		}
-		if !notified && c.Waiting != nil {
-			c.Waiting(err)
+		if !notified && c.OnRetry != nil {
+			c.OnRetry(err)
 		}
 		notified = true
 		select {

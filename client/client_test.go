@@ -23,7 +23,7 @@ func answering(t *testing.T, answers ...http.HandlerFunc) (*client.Client, *[]*h
 		answers[min(len(asked), len(answers))-1](w, r)
 	}))
 	t.Cleanup(srv.Close)
-	return &client.Client{Server: srv.URL + "/v1/", Key: "secret", Patience: 5 * time.Second}, &asked
+	return &client.Client{Server: srv.URL + "/v1/", Key: "secret", RetryTimeout: 5 * time.Second}, &asked
 }
 
 func say(status int, retry, body string) http.HandlerFunc {
@@ -53,7 +53,7 @@ func TestRefusals(t *testing.T) {
 	}
 	c, asked = answering(t, say(503, "0", refused), say(503, "0", refused), say(200, "", `{"epoch": 7}`))
 	reported := 0
-	c.Waiting = func(error) { reported++ }
+	c.OnRetry = func(error) { reported++ }
 	if s, err := c.Cluster(t.Context()); err != nil || s.Epoch != 7 || len(*asked) != 3 || reported != 1 {
 		t.Errorf("%+v, %v, %d requests, %d calls of Waiting", s, err, len(*asked), reported)
 	}
@@ -72,13 +72,13 @@ func TestRefusals(t *testing.T) {
 
 // If no server answers, the client repeats only requests that cannot do work twice.
 func TestUnreachable(t *testing.T) {
-	c := &client.Client{Server: "127.0.0.1:1", Patience: 700 * time.Millisecond}
+	c := &client.Client{Server: "127.0.0.1:1", RetryTimeout: 700 * time.Millisecond}
 	for what, call := range map[string]func() error{
 		"once":  func() error { return c.Undrain(t.Context(), "n") },
 		"again": func() error { _, err := c.Submit(t.Context(), "", nil); return err },
 	} {
 		waits := 0
-		c.Waiting = func(error) { waits++ }
+		c.OnRetry = func(error) { waits++ }
 		var e *client.Unreachable
 		if err := call(); !errors.As(err, &e) || (waits == 1) != (what == "again") {
 			t.Errorf("%s: %v, waited %d times", what, err, waits)

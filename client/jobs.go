@@ -89,7 +89,7 @@ func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[wire.
 			switch {
 			case errors.Is(err, errEnough):
 				return
-			case !errors.Is(err, ErrStreamEnded) || c.Patience == 0:
+			case !errors.Is(err, ErrStreamEnded) || c.RetryTimeout == 0:
 				yield(wire.JobEvent{}, err)
 				return
 			}

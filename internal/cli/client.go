@@ -20,8 +20,8 @@ const readyTimeout = 30 * time.Second
 
 // waitUntilReady makes a client wait for a server that is not ready, and print the reason to w.
 func waitUntilReady(c *client.Client, w io.Writer) *client.Client {
-	c.Patience = readyTimeout
-	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (at most %v): %v\n", readyTimeout, why) }
+	c.RetryTimeout = readyTimeout
+	c.OnRetry = func(why error) { fmt.Fprintf(w, "waiting for the server (at most %v): %v\n", readyTimeout, why) }
 	return c
 }
 
