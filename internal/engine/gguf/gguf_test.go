@@ -78,10 +78,10 @@ func TestValues(t *testing.T) {
 	}
 	all := func(key string) string {
 		a, e1 := f.Text(key, "def")
-		b, e2 := f.Flag(key, true)
-		c, e3 := f.Whole(key, 5, -10, 10)
+		b, e2 := f.Bool(key, true)
+		c, e3 := f.Int(key, 5, -10, 10)
 		d, e4 := f.Texts(key)
-		e, e5 := f.Wholes(key)
+		e, e5 := f.Ints(key)
 		g, e6 := f.Float32s(key)
 		return strings.Join([]string{show(a, e1), show(b, e2), show(c, e3), show(d, e4), show(e, e5), show(g, e6)}, " ")
 	}
@@ -102,7 +102,7 @@ func TestValues(t *testing.T) {
 	if v, ok := f.Value("absent"); ok || fmt.Sprint(v) != "nothing" {
 		t.Error(v)
 	}
-	_, err = f.Whole("i32", 0, 0, 10)
+	_, err = f.Int("i32", 0, 0, 10)
 	if !errors.Is(err, gguf.ErrValue) || err.Error() != `gguf: metadata "i32": -7 (int32) is not an integer in 0..10` {
 		t.Error(err)
 	}
@@ -349,11 +349,11 @@ func FuzzParse(f *testing.F) {
 			}
 			_ = v.String()
 			v.Text()
-			v.Flag()
-			v.Whole()
+			v.Bool()
+			v.Int()
 			v.Number()
 			v.Texts()
-			v.Wholes()
+			v.Ints()
 			v.Float32s()
 		}
 		total := 0

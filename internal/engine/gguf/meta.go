@@ -24,26 +24,26 @@ func (f *File) Text(key, def string) (string, error) {
 	return s, nil
 }
 
-// Flag returns the bool of a key, or def.
-func (f *File) Flag(key string, def bool) (bool, error) {
+// Bool returns the bool of a key, or def.
+func (f *File) Bool(key string, def bool) (bool, error) {
 	v, ok := f.meta[key]
 	if !ok {
 		return def, nil
 	}
-	b, ok := v.Flag()
+	b, ok := v.Bool()
 	if !ok {
 		return def, f.wrong(key, v, "a bool")
 	}
 	return b, nil
 }
 
-// Whole returns the integer of a key, which must be within [lo, hi], or def.
-func (f *File) Whole(key string, def, lo, hi int64) (int64, error) {
+// Int returns the integer of a key, which must be within [lo, hi], or def.
+func (f *File) Int(key string, def, lo, hi int64) (int64, error) {
 	v, ok := f.meta[key]
 	if !ok {
 		return def, nil
 	}
-	n, ok := v.Whole()
+	n, ok := v.Int()
 	if !ok || n < lo || n > hi {
 		return def, f.wrong(key, v, fmt.Sprintf("an integer in %d..%d", lo, hi))
 	}
@@ -63,13 +63,13 @@ func (f *File) Texts(key string) ([]string, error) {
 	return s, nil
 }
 
-// Wholes returns the integers of an array; nil if the key is absent.
-func (f *File) Wholes(key string) ([]int64, error) {
+// Ints returns the integers of an array; nil if the key is absent.
+func (f *File) Ints(key string) ([]int64, error) {
 	v, ok := f.meta[key]
 	if !ok {
 		return nil, nil
 	}
-	n, ok := v.Wholes()
+	n, ok := v.Ints()
 	if !ok {
 		return nil, f.wrong(key, v, "an array of integers")
 	}

@@ -125,7 +125,7 @@ func (f *File) readAlignment() {
 	const key, most = "general.alignment", 1 << 16
 	f.Alignment = 32
 	if v, ok := f.meta[key]; ok {
-		n, ok := v.Whole()
+		n, ok := v.Int()
 		if !ok || n < 8 || n > most || n&(n-1) != 0 {
 			panic(attempt.Failure{Err: &Error{Key: key, Kind: ErrFormat, Detail: fmt.Sprintf("%v is not a power of two in 8..%d", v, most)}})
 		}

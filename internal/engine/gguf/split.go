@@ -52,11 +52,11 @@ func OpenParts(path string) (files []*File, err error) {
 			return files, err
 		}
 		files = append(files, f)
-		count, err := f.Whole("split.count", 1, 0, maxParts)
+		count, err := f.Int("split.count", 1, 0, maxParts)
 		if err != nil {
 			return files, err
 		}
-		no, err := f.Whole("split.no", 0, 0, maxParts)
+		no, err := f.Int("split.no", 0, 0, maxParts)
 		if err != nil {
 			return files, err
 		}

@@ -21,17 +21,17 @@ func (v Value) Text() (string, bool) {
 	return string(v.raw), true
 }
 
-func (v Value) Flag() (value, ok bool) {
+func (v Value) Bool() (value, ok bool) {
 	if v.Kind != Bool {
 		return false, false
 	}
 	return v.raw[0] == 1, true
 }
 
-// Whole returns the value of an integer of any width. It also accepts a non-empty array of equal
+// Int returns the value of an integer of any width. It also accepts a non-empty array of equal
 // integers, which some writers use for settings that may differ by layer. false: another type,
 // different elements, or a value beyond int64.
-func (v Value) Whole() (int64, bool) {
+func (v Value) Int() (int64, bool) {
 	if v.Kind != Array {
 		return whole(v.Kind, v.raw)
 	}
@@ -55,7 +55,7 @@ func (v Value) Number() (float64, bool) {
 	case Float64:
 		return math.Float64frombits(binary.LittleEndian.Uint64(v.raw)), true
 	}
-	n, ok := v.Whole()
+	n, ok := v.Int()
 	return float64(n), ok && v.Kind != Array
 }
 
@@ -74,8 +74,8 @@ func (v Value) Texts() ([]string, bool) {
 	return out, true
 }
 
-// Wholes copies an array of integers.
-func (v Value) Wholes() ([]int64, bool) {
+// Ints copies an array of integers.
+func (v Value) Ints() ([]int64, bool) {
 	if v.Kind != Array || v.Elem == String || v.Elem == Bool || v.Elem == Float32 || v.Elem == Float64 {
 		return nil, false
 	}
@@ -90,8 +90,8 @@ func (v Value) Wholes() ([]int64, bool) {
 	return out, true
 }
 
-// Flags copies an array of bools.
-func (v Value) Flags() ([]bool, bool) {
+// Bools copies an array of bools.
+func (v Value) Bools() ([]bool, bool) {
 	if v.Kind != Array || v.Elem != Bool {
 		return nil, false
 	}

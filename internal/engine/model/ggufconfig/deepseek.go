@@ -36,7 +36,7 @@ func (m *metadata) heads() {
 		"attention.key_length_mla", "attention.value_length_mla"} {
 		key := m.arch + "." + name
 		m.read[key] = true
-		size[name] = attempt.Must(m.f.Whole(key, 0, 0, model.MaxHidden))
+		size[name] = attempt.Must(m.f.Int(key, 0, 0, model.MaxHidden))
 	}
 	rank, _ := m.config["kv_lora_rank"].(int64)
 	key, value, rope := "attention.key_length", "attention.value_length", size["rope.dimension_count"]
@@ -66,7 +66,7 @@ func (m *metadata) deepseekExperts() {
 			m.config[field] = def
 		}
 	}
-	norm := attempt.Must(m.f.Flag(m.arch+".expert_weights_norm", false))
+	norm := attempt.Must(m.f.Bool(m.arch+".expert_weights_norm", false))
 	m.read[m.arch+".expert_weights_norm"] = true
 	m.set("norm_topk_prob", m.arch+".expert_weights_norm", norm)
 	const softmax, sigmoid = 1, 2
@@ -93,7 +93,7 @@ func (m *metadata) deepseekExperts() {
 // omits mscale, for which llama.cpp uses the same value.
 func (m *metadata) yarn(key string, factor float64) {
 	original := m.arch + ".rope.scaling.original_context_length"
-	n := attempt.Must(m.f.Whole(original, 0, 0, model.MaxPositions))
+	n := attempt.Must(m.f.Int(original, 0, 0, model.MaxPositions))
 	if n == 0 {
 		panic(attempt.Failure{Err: &model.Error{Field: original, Kind: model.ErrMissing, Detail: "missing"}})
 	}

@@ -49,10 +49,10 @@ func (m *metadata) modernBert() {
 	m.encoder()
 	window := m.arch + ".attention.sliding_window"
 	m.read[window] = true
-	m.set("local_attention", window, attempt.Must(m.f.Whole(window, 128, 1, model.MaxPositions)))
+	m.set("local_attention", window, attempt.Must(m.f.Int(window, 128, 1, model.MaxPositions)))
 	every := window + "_pattern"
 	m.read[every] = true
-	m.set("global_attn_every_n_layers", every, attempt.Must(m.f.Whole(every, 3, 1, model.MaxLayers)))
+	m.set("global_attn_every_n_layers", every, attempt.Must(m.f.Int(every, 3, 1, model.MaxLayers)))
 	if base, ok := m.config["rope_theta"]; ok {
 		m.set("global_rope_theta", m.from["rope_theta"], base)
 		delete(m.config, "rope_theta")

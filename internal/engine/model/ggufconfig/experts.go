@@ -11,7 +11,7 @@ import (
 // mixture reads the number of experts, under the field names of Mixtral and Qwen. It returns false
 // if there are none.
 func (m *metadata) mixture() bool {
-	n := attempt.Must(m.f.Whole(m.arch+".expert_count", 0, 0, model.MaxExperts))
+	n := attempt.Must(m.f.Int(m.arch+".expert_count", 0, 0, model.MaxExperts))
 	if n == 0 {
 		return false
 	}

@@ -169,7 +169,7 @@ func (m *metadata) glm4() {
 func (m *metadata) partial() {
 	key := m.arch + ".rope.dimension_count"
 	dim, _ := m.config["head_dim"].(int64)
-	n := attempt.Must(m.f.Whole(key, dim, 0, model.MaxHeadDim))
+	n := attempt.Must(m.f.Int(key, dim, 0, model.MaxHeadDim))
 	if n < dim {
 		m.set(model.PartialKey, key, (float64(n)+0.5)/float64(dim)) // rounded down when it is read
 	} else {

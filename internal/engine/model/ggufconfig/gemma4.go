@@ -106,7 +106,7 @@ func (m *metadata) fail(key string, kind error, format string, args ...any) {
 // optional reads a count up to most, 0 if it is missing. count requires one of at least 1.
 func (m *metadata) optional(key string, most int) int {
 	m.read[m.arch+"."+key] = true
-	return int(attempt.Must(m.f.Whole(m.arch+"."+key, 0, 0, int64(most))))
+	return int(attempt.Must(m.f.Int(m.arch+"."+key, 0, 0, int64(most))))
 }
 
 func (m *metadata) count(key string, most int) int {
@@ -127,8 +127,8 @@ func (m *metadata) listFrom(key string, layers, least, most int) []int {
 	if !ok {
 		m.fail(key, model.ErrMissing, "missing")
 	}
-	all, ok := v.Wholes()
-	if n, one := v.Whole(); !ok && one {
+	all, ok := v.Ints()
+	if n, one := v.Int(); !ok && one {
 		all = make([]int64, layers)
 		for i := range all {
 			all[i] = n
@@ -154,7 +154,7 @@ func (m *metadata) sliding(layers int) []bool {
 	if !ok {
 		m.fail(key, model.ErrMissing, "missing")
 	}
-	flags, ok := v.Flags()
+	flags, ok := v.Bools()
 	if !ok || len(flags) != layers {
 		m.fail(key, model.ErrFormat, "%v is not a list of %d flags", v, layers)
 	}

@@ -15,7 +15,7 @@ const headCounts = "attention.head_count_kv"
 func (m *metadata) hybrid(field, linear, full string) {
 	key, layers := m.arch+"."+headCounts, m.count("block_count", model.MaxLayers)
 	v, _ := m.f.Value(key)
-	all, ok := v.Wholes()
+	all, ok := v.Ints()
 	if m.read[key] = true; !ok || len(all) != layers {
 		m.fail(headCounts, model.ErrFormat, "%v is not a list of %d", v, layers)
 	}
@@ -81,7 +81,7 @@ func (m *metadata) graniteHybrid() {
 	const rotates = "rope.scaling.finetuned"
 	if v, ok := m.f.Value(m.arch + "." + rotates); !ok {
 		m.set("position_embedding_type", m.arch+"."+rotates, "rope")
-	} else if yes, _ := v.Flag(); yes {
+	} else if yes, _ := v.Bool(); yes {
 		m.set("position_embedding_type", m.arch+"."+rotates, "rope")
 	}
 	m.set("shared_intermediate_size", m.arch+".feed_forward_length", m.config["intermediate_size"])

@@ -38,7 +38,7 @@ func (m *metadata) longRope() {
 		m.from["rope_scaling."+field] = key
 	}
 	scaling["attention_factor"] = m.number(factor, 1)
-	scaling["original_max_position_embeddings"] = attempt.Must(m.f.Whole(m.arch+"."+original, 0, 1, model.MaxPositions))
+	scaling["original_max_position_embeddings"] = attempt.Must(m.f.Int(m.arch+"."+original, 0, 1, model.MaxPositions))
 	if other, ok := m.config["rope_scaling"]; ok {
 		panic(attempt.Failure{Err: &model.Error{Field: m.from["rope_scaling"], Kind: model.ErrUnsupported,
 			Detail: fmt.Sprintf("%v conflicts with %s", other, LongRope["long_factor"])}})

@@ -106,7 +106,7 @@ func (m *metadata) take(key, field string) {
 	if !ok {
 		return
 	}
-	if n, ok := v.Whole(); ok {
+	if n, ok := v.Int(); ok {
 		m.set(field, key, n)
 		return
 	}
@@ -218,7 +218,7 @@ func (m *metadata) number(name string, def float64) float64 {
 func (m *metadata) window() int64 {
 	key := m.arch + ".attention.sliding_window"
 	m.read[key] = true
-	n := attempt.Must(m.f.Whole(key, 0, 0, model.MaxPositions))
+	n := attempt.Must(m.f.Int(key, 0, 0, model.MaxPositions))
 	if n > 0 {
 		m.set("sliding_window", key, n)
 	}
@@ -239,7 +239,7 @@ func (m *metadata) tokens() {
 	var eos []int64
 	for _, name := range []string{"bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id"} {
 		const none = 1<<32 - 1 // -1 as converters wrote it
-		id := attempt.Must(m.f.Whole(prefix+name, none, 0, none))
+		id := attempt.Must(m.f.Int(prefix+name, none, 0, none))
 		switch {
 		case id == none:
 		case name == "bos_token_id":
@@ -249,7 +249,7 @@ func (m *metadata) tokens() {
 		}
 	}
 	tokens := attempt.Must(m.f.Texts(prefix + "tokens"))
-	kinds := attempt.Must(m.f.Wholes(prefix + "token_type"))
+	kinds := attempt.Must(m.f.Ints(prefix + "token_type"))
 	const control = 3
 	endings := endings
 	if m.arch == "gpt-oss" {
@@ -288,7 +288,7 @@ func (m *metadata) refuse() {
 		if want, ok := neutral[name]; ok && number && (n == want || n == 0) {
 			continue
 		}
-		flag, isFlag := v.Flag()
+		flag, isFlag := v.Bool()
 		if isFlag && name == "use_parallel_residual" && !flag {
 			continue
 		}
@@ -305,7 +305,7 @@ func (m *metadata) consistent(c *model.Config) {
 		twice = map[string]int{"vocab_size": c.Vocab} // see deepseek.go
 	}
 	for key, want := range twice {
-		n := attempt.Must(m.f.Whole(m.arch+"."+key, int64(want), 0, 1<<40))
+		n := attempt.Must(m.f.Int(m.arch+"."+key, int64(want), 0, 1<<40))
 		if n != int64(want) {
 			panic(attempt.Failure{Err: &model.Error{Field: m.arch + "." + key, Kind: model.ErrUnsupported,
 				Detail: fmt.Sprintf("%d; only %d, as elsewhere in the file, is supported", n, want)}})

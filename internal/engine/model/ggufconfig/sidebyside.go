@@ -69,7 +69,7 @@ func (m *metadata) nemotronH() {
 			m.take(p[0], p[1])
 		}
 		const norm = "expert_weights_norm"
-		m.set("norm_topk_prob", m.arch+"."+norm, attempt.Must(m.f.Flag(m.arch+"."+norm, true)))
+		m.set("norm_topk_prob", m.arch+"."+norm, attempt.Must(m.f.Bool(m.arch+"."+norm, true)))
 		m.read[m.arch+"."+norm] = true
 		if _, ok := m.f.Value(m.arch + ".expert_gating_func"); ok {
 			m.sigmoid()

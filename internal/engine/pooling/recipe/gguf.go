@@ -30,7 +30,7 @@ func readGGUF(r *Recipe, ck *checkpoint.Checkpoint) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrRecipe, err)
 	}
-	kind, err := f.Whole(arch+".pooling_type", 0, 0, rankGGUF)
+	kind, err := f.Int(arch+".pooling_type", 0, 0, rankGGUF)
 	if err != nil || kind == 0 {
 		return false, err
 	}

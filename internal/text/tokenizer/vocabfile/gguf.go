@@ -142,7 +142,7 @@ type ggufVocab struct {
 func vocabGGUF(f *gguf.File) *ggufVocab {
 	v := &ggufVocab{first: map[string]int{}, again: map[int32]int{}}
 	v.tokens = attempt.Must(f.Texts(GGUFPrefix + "tokens"))
-	v.kinds = attempt.Must(f.Wholes(GGUFPrefix + "token_type"))
+	v.kinds = attempt.Must(f.Ints(GGUFPrefix + "token_type"))
 	switch n := len(v.tokens); {
 	case n == 0:
 		panic(attempt.Failure{Err: Invalid(GGUFPrefix+"tokens",
@@ -218,7 +218,7 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 // score of the result, and bytes for characters missing in the vocabulary.
 func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []float32) {
 	scores = v.scores(f)
-	return v.characters(f, []string{}, attempt.Must(f.Flag(GGUFPrefix+"add_space_prefix", true))), scores
+	return v.characters(f, []string{}, attempt.Must(f.Bool(GGUFPrefix+"add_space_prefix", true))), scores
 }
 
 // gemma4 converts Gemma 4's kind: the same characters, merged by a list of merges. llama.cpp splits
@@ -228,7 +228,7 @@ func (v *ggufVocab) gemma4(f *gguf.File) map[string]any {
 	if merges == nil {
 		panic(attempt.Failure{Err: Invalid(GGUFPrefix+"merges", "is missing")})
 	}
-	doc := v.characters(f, merges, attempt.Must(f.Flag(GGUFPrefix+"add_space_prefix", false)))
+	doc := v.characters(f, merges, attempt.Must(f.Bool(GGUFPrefix+"add_space_prefix", false)))
 	doc["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "\n+"}, "behavior": "Isolated"}
 	return doc
 }
@@ -265,7 +265,7 @@ func (v *ggufVocab) id(f *gguf.File, key string) int { return v.idOr(f, key, -1)
 
 func (v *ggufVocab) idOr(f *gguf.File, key string, def int64) int {
 	const none = 1<<32 - 1 // -1, as converters wrote it
-	id := attempt.Must(f.Whole(GGUFPrefix+key, def, -1, none))
+	id := attempt.Must(f.Int(GGUFPrefix+key, def, -1, none))
 	switch {
 	case id == none:
 		return -1
@@ -292,7 +292,7 @@ func (v *ggufVocab) config(f *gguf.File, bos, eos bool) map[string]any {
 		eos = false
 	}
 	for key, def := range map[string]bool{"add_bos_token": bos, "add_eos_token": eos} {
-		out[key] = attempt.Must(f.Flag(GGUFPrefix+key, def))
+		out[key] = attempt.Must(f.Bool(GGUFPrefix+key, def))
 	}
 	const template = "tokenizer.chat_template"
 	main := attempt.Must(f.Text(template, ""))

@@ -9,7 +9,7 @@ import (
 // normalizes reports whether the file has a table of replacements or removes spaces.
 func (v *ggufVocab) normalizes(f *gguf.File) bool {
 	_, table := f.Value(GGUFPrefix + "precompiled_charsmap")
-	return table || attempt.Must(f.Flag(GGUFPrefix+"remove_extra_whitespaces", false))
+	return table || attempt.Must(f.Bool(GGUFPrefix+"remove_extra_whitespaces", false))
 }
 
 func (v *ggufVocab) scores(f *gguf.File) []float32 {
@@ -35,9 +35,9 @@ func (v *ggufVocab) sentencePieceFile(f *gguf.File, kind int, extra *Extra) map[
 	if id := v.id(f, "unknown_token_id"); id >= 0 {
 		list[id].Type = Unknown
 	}
-	m := &sentencepiece.Model{Escape: true, DummyPrefix: attempt.Must(f.Flag(GGUFPrefix+"add_space_prefix", true)),
-		RemoveExtra: attempt.Must(f.Flag(GGUFPrefix+"remove_extra_whitespaces", false))}
-	for _, b := range attempt.Must(f.Wholes(GGUFPrefix + "precompiled_charsmap")) {
+	m := &sentencepiece.Model{Escape: true, DummyPrefix: attempt.Must(f.Bool(GGUFPrefix+"add_space_prefix", true)),
+		RemoveExtra: attempt.Must(f.Bool(GGUFPrefix+"remove_extra_whitespaces", false))}
+	for _, b := range attempt.Must(f.Ints(GGUFPrefix + "precompiled_charsmap")) {
 		m.Charsmap = append(m.Charsmap, byte(b))
 	}
 	p := pieces{name: GGUFPrefix + "tokens", list: list, extra: extra}
