@@ -81,7 +81,7 @@ func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Re
 		return nil, e
 	}
 	most := 0
-	if !f.Most("max_tokens", &most) && f.Err == nil {
+	if !f.TokenLimit("max_tokens", &most) && f.Err == nil {
 		f.Fail(apierr.InvalidCode("max_tokens", "missing_required_parameter", "'max_tokens' is required."))
 	} else if most == 0 {
 		f.Fail(apierr.Invalid("max_tokens", "'max_tokens' must be at least 1, or -1 for as many as there is room for."))

@@ -37,9 +37,9 @@ func (s *Service) parseMasks(ctx context.Context, f *jsonbody.Object, p *Params)
 		return
 	}
 	list := f.Table.Of("bad_words")
-	longest := list.Items.Most
+	longest := list.Items.MaxLen
 	if v[0] != '[' {
-		f.Fail(apierr.Invalid("bad_words", "'bad_words' must be a list of up to %d strings.", list.Most))
+		f.Fail(apierr.Invalid("bad_words", "'bad_words' must be a list of up to %d strings.", list.MaxLen))
 		return
 	}
 	ctx, tokens := tokenizer.WithSearches(ctx), 0
@@ -70,7 +70,7 @@ func (s *Service) parseMasks(ctx context.Context, f *jsonbody.Object, p *Params)
 		}
 		return nil
 	}
-	f.Fail(jsonbody.Elements("bad_words", "strings", v, list.Most, word))
+	f.Fail(jsonbody.Elements("bad_words", "strings", v, list.MaxLen, word))
 }
 
 // spellings returns the tokens of a bad word where a text begins with it, and within a text: after a

@@ -129,8 +129,8 @@ func parseCounts(f *jsonbody.Object, p *Params) {
 		}
 		p.Keep, p.N = p.N, int(x)
 	}
-	f.Most("max_tokens", &p.MaxTokens)
-	f.Most("max_completion_tokens", &p.MaxTokens) // supersedes max_tokens
+	f.TokenLimit("max_tokens", &p.MaxTokens)
+	f.TokenLimit("max_completion_tokens", &p.MaxTokens) // supersedes max_tokens
 	if f.Integer("min_tokens", &x) {
 		p.Sampling.MinTokens = int(x)
 	}
@@ -230,12 +230,12 @@ func (s *Service) parseStop(f *jsonbody.Object) []string {
 		return nil
 	}
 	list := f.Table.Of("stop").As(jsonbody.KindList)
-	longest := list.Items.Most
+	longest := list.Items.MaxLen
 	var stops []string
 	add := func(_ int, raw json.RawMessage) *apierr.Error {
 		var x string
 		if jsonbody.Unmarshal(raw, &x) != nil || jsonbody.IsNull(raw) {
-			return apierr.Invalid("stop", "'stop' must be a string or a list of up to %d strings.", list.Most)
+			return apierr.Invalid("stop", "'stop' must be a string or a list of up to %d strings.", list.MaxLen)
 		}
 		if len(x) > longest {
 			return apierr.Invalid("stop", "a 'stop' string is longer than %d bytes.", longest)
@@ -248,7 +248,7 @@ func (s *Service) parseStop(f *jsonbody.Object) []string {
 	if v[0] != '[' {
 		f.Fail(add(0, v))
 	} else {
-		f.Fail(jsonbody.Elements("stop", "strings", v, list.Most, add))
+		f.Fail(jsonbody.Elements("stop", "strings", v, list.MaxLen, add))
 	}
 	return stops
 }
@@ -258,7 +258,7 @@ func (s *Service) parseStopTokens(f *jsonbody.Object) []int32 {
 	if v == nil {
 		return nil
 	}
-	ids, problem := jsonbody.ParseIDs(v, s.VocabSize, f.Table.Of("stop_token_ids").Most)
+	ids, problem := jsonbody.ParseIDs(v, s.VocabSize, f.Table.Of("stop_token_ids").MaxLen)
 	if problem != "" {
 		f.Fail(apierr.Invalid("stop_token_ids", "'stop_token_ids' %s.", problem))
 	}
@@ -271,7 +271,7 @@ func (s *Service) parseLogitBias(f *jsonbody.Object) []sampler.Bias {
 		return nil
 	}
 	param := f.Table.Of("logit_bias")
-	limit, of := param.Most, param.Items
+	limit, of := param.MaxLen, param.Items
 	if bytes.Count(v, []byte{':'}) > limit { // before a map is made of it
 		f.Fail(apierr.Invalid("logit_bias", "'logit_bias' holds more than %d tokens.", limit))
 		return nil

@@ -201,8 +201,8 @@ func (f *Object) Integer(name string, dst *int64) bool {
 	return false
 }
 
-// Most reads a number of tokens to generate; -1 is as many as there is room for.
-func (f *Object) Most(name string, dst *int) bool {
+// TokenLimit reads a number of tokens to generate; -1 is as many as there is room for.
+func (f *Object) TokenLimit(name string, dst *int) bool {
 	var x int64
 	if !f.Integer(name, &x) {
 		return false
@@ -240,8 +240,8 @@ func (f *Object) Text(name string, dst *string) bool {
 	switch {
 	case Unmarshal(v, &s) != nil:
 		f.Fail(apierr.Invalid(name, "'%s' must be a string.", name))
-	case p.Most > 0 && len(s) > p.Most:
-		f.Fail(apierr.Invalid(name, "'%s' is longer than %d bytes.", name, p.Most))
+	case p.MaxLen > 0 && len(s) > p.MaxLen:
+		f.Fail(apierr.Invalid(name, "'%s' is longer than %d bytes.", name, p.MaxLen))
 	default:
 		*dst = s
 		return true

@@ -14,10 +14,10 @@ const (
 	KindBool                // true or false
 	KindInteger             // a whole number of Min to Max
 	KindNumber              // a number of Low to High
-	KindText                // a string of at most Most bytes
-	KindList                // a list of at most Most Items
+	KindText                // a string of at most MaxLen bytes
+	KindList                // a list of at most MaxLen Items
 	KindObject              // an object, of Members if there are any
-	KindMap                 // an object of at most Most names, each with Items
+	KindMap                 // an object of at most MaxLen names, each with Items
 	KindEither              // one of Any
 )
 
@@ -30,8 +30,8 @@ type Param struct {
 	Format    string  // of an integer whose bounds are those of the format: int32, int64
 	Low, High float64 // of a number
 	Above     bool    // a number must be more than Low
-	Least     int     // elements of a list, at least
-	Most      int     // bytes, elements or names, at most; 0: as many as the body holds
+	MinLen    int     // elements of a list, at least
+	MaxLen    int     // bytes, elements or names, at most; 0: as many as the body holds
 	Words     []string
 	Pattern   string // a text that is not in Words must match it
 	Items     *Param
@@ -44,7 +44,7 @@ type Param struct {
 func Bool(name string) Param           { return Param{Name: name, Kind: KindBool} }
 func ObjectOf(name string) Param       { return Param{Name: name, Kind: KindObject} }
 func Any(name string) Param            { return Param{Name: name} }
-func Text(name string, most int) Param { return Param{Name: name, Kind: KindText, Most: most} }
+func Text(name string, most int) Param { return Param{Name: name, Kind: KindText, MaxLen: most} }
 func Integer(name string, lo, hi int64) Param {
 	return Param{Name: name, Kind: KindInteger, Min: lo, Max: hi}
 }
@@ -52,13 +52,13 @@ func Number(name string, lo, hi float64) Param {
 	return Param{Name: name, Kind: KindNumber, Low: lo, High: hi}
 }
 func List(name string, most int, items Param) Param {
-	return Param{Name: name, Kind: KindList, Most: most, Items: &items}
+	return Param{Name: name, Kind: KindList, MaxLen: most, Items: &items}
 }
 func Either(name string, any ...Param) Param {
 	return Param{Name: name, Kind: KindEither, Any: any}
 }
 func Words(name string, words ...string) Param {
-	return Param{Name: name, Kind: KindText, Most: 64, Words: words}
+	return Param{Name: name, Kind: KindText, MaxLen: 64, Words: words}
 }
 
 // As returns the parameter, or its first alternative, of a kind.

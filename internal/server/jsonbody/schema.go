@@ -35,11 +35,11 @@ func (p *Param) typeSchema() Schema {
 		return p.textSchema()
 	case KindList:
 		out := Schema{"type": "array", "items": p.Items.schema()}
-		if p.Most > 0 {
-			out["maxItems"] = p.Most
+		if p.MaxLen > 0 {
+			out["maxItems"] = p.MaxLen
 		}
-		if p.Least > 0 {
-			out["minItems"] = p.Least
+		if p.MinLen > 0 {
+			out["minItems"] = p.MinLen
 		}
 		return out
 	case KindObject:
@@ -48,7 +48,7 @@ func (p *Param) typeSchema() Schema {
 		}
 		return Schema{"type": "object", "properties": p.Members.Properties(nil)}
 	case KindMap:
-		return Schema{"type": "object", "additionalProperties": p.Items.schema(), "maxProperties": p.Most}
+		return Schema{"type": "object", "additionalProperties": p.Items.schema(), "maxProperties": p.MaxLen}
 	case KindEither:
 		any := make([]Schema, len(p.Any))
 		for i := range p.Any {
@@ -66,8 +66,8 @@ func (p *Param) textSchema() Schema {
 		return Schema{"anyOf": []Schema{words, {"type": "string", "pattern": p.Pattern}}}
 	case p.Words != nil:
 		return words
-	case p.Most > 0:
-		return Schema{"type": "string", "maxLength": p.Most}
+	case p.MaxLen > 0:
+		return Schema{"type": "string", "maxLength": p.MaxLen}
 	}
 	return Schema{"type": "string"}
 }

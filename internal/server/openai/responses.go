@@ -247,7 +247,7 @@ func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseReq
 func (q *responseRequest) members(f *jsonbody.Object, g *generate.Request) {
 	e := &q.echo
 	var x int64
-	if f.Most("max_output_tokens", &g.MaxTokens) {
+	if f.TokenLimit("max_output_tokens", &g.MaxTokens) {
 		if g.MaxTokens == 0 {
 			f.Fail(apierr.Invalid("max_output_tokens", "'max_output_tokens' must be at least 1, or -1 for as many as there is room for."))
 		}

@@ -87,7 +87,7 @@ func (s *API) detokenize(_ context.Context, body []byte) (*detokenized, *apierr.
 	}
 	var p generate.Params
 	f.Text("model", &p.Model)
-	ids, problem := jsonbody.ParseIDs(f.Get("tokens"), s.VocabSize, s.detokenizes.Of("tokens").Most)
+	ids, problem := jsonbody.ParseIDs(f.Get("tokens"), s.VocabSize, s.detokenizes.Of("tokens").MaxLen)
 	if problem != "" {
 		f.Fail(apierr.Invalid("tokens", "'tokens' %s.", problem))
 	}

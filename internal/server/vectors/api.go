@@ -41,7 +41,7 @@ type API struct {
 // New serves the vectors of a model.
 func New(s *generate.Service) *API {
 	shared, text := s.PooledParams(), jsonbody.Text("", 0)
-	ids := jsonbody.Param{Kind: jsonbody.KindList, Least: 1, Items: &jsonbody.Param{Kind: jsonbody.KindInteger, Max: int64(s.VocabSize - 1)}}
+	ids := jsonbody.Param{Kind: jsonbody.KindList, MinLen: 1, Items: &jsonbody.Param{Kind: jsonbody.KindInteger, Max: int64(s.VocabSize - 1)}}
 	texts := jsonbody.List("", MaxInputs, text)
 	document := jsonbody.Either("", text, jsonbody.ObjectOf(""))
 	return &API{Service: s,
