@@ -140,7 +140,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if c.device, cardStep, err = cfg.openCard(models); err != nil {
 		return nil, err
 	}
-	threads := topology.Threads{Most: cfg.Threads, Fewest: cmp.Or(cfg.fewest, cfg.Threads)}
+	threads := topology.Threads{Max: cfg.Threads, Min: cmp.Or(cfg.fewest, cfg.Threads)}
 	hubs, grammars := make([]*memoryHub, len(models)), make([]func() (*grammar.Engine, error), len(models))
 	for i, m := range models {
 		hubs[i], grammars[i] = &memoryHub{size: cfg.Sockets}, node.Grammars(m.checkpoint)

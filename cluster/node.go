@@ -229,7 +229,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			machine.SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &models[0].checkpoint.Config,
 				Weights: models[0].checkpoint.Config.DType, NATS: cfg.NATS, Build: Build(), Logger: cfg.Logger}, b.NATS)
 	}
-	cfg.Threads = speeds.Threads.Most
+	cfg.Threads = speeds.Threads.Max
 	if cfg.OnThreads != nil {
 		cfg.OnThreads(cfg.Threads)
 	}
@@ -245,8 +245,8 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	defer adapterFiles.Close()
 	nc := node.Config{Bus: b, Description: &proto.NodeDescription{Id: cfg.ID, Incarnation: incarnation, Pid: uint32(os.Getpid()),
 		Role: string(cfg.Role), KvBudgetBytes: cfg.KVMemory, Share: cfg.Share, Speed: speed, Read: speeds.Read, SyncTwo: speeds.Syncs.Two,
-		SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Most),
-		FewestThreads: uint32(speeds.Threads.Fewest)}}
+		SyncFour: speeds.Syncs.Four, Products: speeds.Products[:], Threads: uint32(speeds.Threads.Max),
+		FewestThreads: uint32(speeds.Threads.Min)}}
 	progress := progressOf(cfg.OnProgress, len(models))
 	for i, m := range models {
 		sc := socket.Config{Checkpoint: m.checkpoint, Grammars: node.Grammars(m.checkpoint), Pool: pool, Threads: speeds.Threads,
@@ -290,7 +290,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.SetState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second",
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Max, "read_bytes_per_second",
 		int64(speeds.Read), "gossip", b.JoinAddress(), "control", b.RPC.Address(), "routes", b.NATS.RouteAddr(),
 		"tensors", b.NATS.Addr(), "tls", !cfg.Key.IsZero())
 	if err := b.StayJoined(ctx, cfg.Join, &n.Contact); err != nil {

@@ -2,11 +2,11 @@ package topology
 
 // Threads are the compute threads of a node. Prompts use all of them. A decode step may be faster
 // with fewer: products of a small model end before the last thread has started, and waiting threads
-// occupy CPUs that messages need. The batcher tries while steps run how often halving Most helps
+// occupy CPUs that messages need. The batcher tries while steps run how often halving Max helps
 // (actors/batcher).
 type Threads struct {
-	Most   int `json:"threads"`
-	Fewest int `json:"fewest"` // in a decode step
+	Max int `json:"threads"`
+	Min int `json:"fewest"` // in a decode step
 }
 
 // ThreadsOf returns the threads of each of several nodes on one machine: an equal part of the
@@ -19,19 +19,19 @@ func ThreadsOf(processors, nodes int) Threads {
 	}
 	t := Threads{even, max(least, even/4)}
 	if even >= 4 {
-		t.Most--
+		t.Max--
 	}
 	return t
 }
 
 // Valid reports whether a node may have them.
-func (t Threads) Valid() bool { return t.Fewest >= 1 && t.Fewest <= t.Most }
+func (t Threads) Valid() bool { return t.Min >= 1 && t.Min <= t.Max }
 
 // MaxShift returns how often the number of threads can be halved; 0 for a node that does not report
-// Fewest.
+// Min.
 func (t Threads) MaxShift() (n int) {
-	for half := (t.Most + 1) / 2; t.Fewest > 0 && half >= t.Fewest && half < t.Most; n++ {
-		t.Most, half = half, (half+1)/2
+	for half := (t.Max + 1) / 2; t.Min > 0 && half >= t.Min && half < t.Max; n++ {
+		t.Max, half = half, (half+1)/2
 	}
 	return n
 }
@@ -40,7 +40,7 @@ func (t Threads) MaxShift() (n int) {
 // times if that is less.
 func (t Threads) Shifted(shift int) int {
 	for range min(shift, t.MaxShift()) {
-		t.Most = (t.Most + 1) / 2
+		t.Max = (t.Max + 1) / 2
 	}
-	return t.Most
+	return t.Max
 }

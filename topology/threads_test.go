@@ -29,7 +29,7 @@ func TestThreads(t *testing.T) {
 		}
 	}
 	for _, asked := range []Threads{{8, 8}, {1, 1}, {}, {8, 0}, {0, 8}} {
-		if asked.MaxShift() != 0 || asked.Shifted(3) != asked.Most {
+		if asked.MaxShift() != 0 || asked.Shifted(3) != asked.Max {
 			t.Errorf("%v: a shift of %d, %d threads", asked, asked.MaxShift(), asked.Shifted(3))
 		}
 	}

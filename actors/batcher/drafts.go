@@ -40,7 +40,7 @@ func (d *draftRows) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 		case !run.Sample || run.Known > 0: // planned by inputs
 		case d.s.cfg.Geometry.Single(r.Policy):
 		case known > 0: // an earlier admission emitted them
-			step.Take(row, r.tokens(next, next+max(0, min(step.Most(row), known))))
+			step.Take(row, r.tokens(next, next+max(0, min(step.Max(row), known))))
 		default:
 			step.Draft(row)
 		}

@@ -186,7 +186,7 @@ func (s *State) place(p Placed) {
 		s.cfg.Chunk = min(cmp.Or(p.Chunk, s.cfg.Chunk), s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
-	if n := min(p.MaxThreadShift, threads.MaxShift); n != s.threads.Most() || len(p.Sockets) != len(s.ledger.sockets) {
+	if n := min(p.MaxThreadShift, threads.MaxShift); n != s.threads.Max() || len(p.Sockets) != len(s.ledger.sockets) {
 		s.threads = threads.New(n, s.cfg.TrialRounds)
 	}
 	if s.cfg.Whole {

@@ -263,7 +263,7 @@ func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts,
 func ReadPrompts(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
 	co := o.Coordinator
 	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes,
-		Threads: o.Threads.Most, Chunk: co.Chunk(), Prompt: o.Prompt}
+		Threads: o.Threads.Max, Chunk: co.Chunk(), Prompt: o.Prompt}
 	for i := range o.Repeat {
 		if err := o.readOne(ctx, i, f); err != nil {
 			return nil, err

@@ -34,7 +34,7 @@ type Trials struct {
 // which the coordinator started.
 func TrialsOfProcesses(ctx context.Context, o ProcessOptions, trials *options.ThreadTrials) (*Trials, error) {
 	if o.Threads.MaxShift() == 0 {
-		return nil, fmt.Errorf("bench: nodes with %d threads have no other thread count to try", o.Threads.Most)
+		return nil, fmt.Errorf("bench: nodes with %d threads have no other thread count to try", o.Threads.Max)
 	}
 	start := time.Now()
 	var took [][]float64

@@ -200,7 +200,7 @@ func (d *Discoverer) describe(m gossip.Member) {
 	d.director.Up(topology.Node{
 		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read,
 		Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products,
-		Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2,
+		Threads: topology.Threads{Max: int(desc.Threads), Min: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2,
 		KVBudget: desc.KvBudgetBytes, Device: desc.Device, DeviceMemory: desc.DeviceMemoryBytes,
 		DeviceStep: int(desc.DeviceStepTokens), Role: role, ModelHash: desc.ModelHash,
 		OtherHashes: desc.OtherHashes, Epoch: desc.Epoch,

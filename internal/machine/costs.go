@@ -25,7 +25,7 @@ import (
 // most first. Nodes of a real cluster have servers of their own, and so have the ranks of this measurement.
 // Results are kept as those of MeasureSpeeds.
 func MeasureCosts(ctx context.Context, c SpeedsConfig) ([]costs.Table, error) {
-	threads := topology.Threads{Most: c.Threads, Fewest: c.Threads}
+	threads := topology.Threads{Max: c.Threads, Min: c.Threads}
 	if c.Threads == 0 {
 		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes)
 	}
@@ -52,7 +52,7 @@ func (c *SpeedsConfig) measureCosts(ctx context.Context, threads topology.Thread
 		}
 	}()
 	errs := make([]error, len(rigs))
-	together(len(rigs), func(i int) { rigs[i], errs[i] = c.newCostRig(threads.Most) })
+	together(len(rigs), func(i int) { rigs[i], errs[i] = c.newCostRig(threads.Max) })
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func TestCostThreads(t *testing.T) {
 		Model:   &model.Config{Layers: 2, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 128, Vocab: 64},
 		Weights: tensor.Q8_0, KV: tensor.BF16, Logger: slog.New(slog.DiscardHandler)}
 	var got []int
-	tables, err := cfg.measureCosts(t.Context(), topology.Threads{Most: 4, Fewest: 1})
+	tables, err := cfg.measureCosts(t.Context(), topology.Threads{Max: 4, Min: 1})
 	for _, table := range tables {
 		got = append(got, table.Threads)
 	}

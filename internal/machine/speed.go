@@ -46,7 +46,7 @@ type SpeedsConfig struct {
 // Earlier results of this build on this machine are reused. Failed measurements are zero, and the
 // planner then guesses.
 func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) topology.Speeds {
-	threads := topology.Threads{Most: c.Threads, Fewest: c.Threads}
+	threads := topology.Threads{Max: c.Threads, Min: c.Threads}
 	if c.Threads == 0 {
 		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes)
 	}
@@ -65,7 +65,7 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 		c.Logger.Info("measuring this machine failed; the planner uses estimates", "error", err)
 		return s
 	}
-	c.Logger.Debug("measured this machine", "took", time.Since(began).Round(time.Millisecond), "kept", path, "threads", s.Threads.Most,
+	c.Logger.Debug("measured this machine", "took", time.Since(began).Round(time.Millisecond), "kept", path, "threads", s.Threads.Max,
 		"read_bytes_per_second", int64(s.Read))
 	if err := writeKept(path, &s); err != nil {
 		c.Logger.Info("saving the measurements failed; the next start measures again", "error", err)
@@ -133,7 +133,7 @@ func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, threads
 	n := min(c.Nodes, runtime.GOMAXPROCS(0))
 	pools, each, errs := make([]*tensor.Pool, n), make([]topology.Speeds, n), make([]error, n)
 	for i := range pools {
-		pools[i] = tensor.NewPool(threads.Most)
+		pools[i] = tensor.NewPool(threads.Max)
 		defer pools[i].Close()
 	}
 	data := make([]*measured, n)

@@ -26,7 +26,7 @@ func TestMeasuredSpeeds(t *testing.T) {
 	}
 	defer s.Shutdown()
 	before := s.Subscriptions()
-	one := topology.Threads{Most: 1, Fewest: 1}
+	one := topology.Threads{Max: 1, Min: 1}
 	cfg := SpeedsConfig{Dir: filepath.Join(t.TempDir(), "weights"), Nodes: 2, Threads: 1, Sockets: 2,
 		Model:   &model.Config{Layers: 8, Hidden: 384, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024},
 		Weights: tensor.Q4_0, Logger: slog.New(slog.DiscardHandler)}

@@ -31,8 +31,8 @@ func (d *Drafter) Step(p *plan.Plan, left int) *Step {
 	return &Step{d: d, drafts: drafts, sequences: len(p.Decode), tokens: left, scores: MaxScores}
 }
 
-// Most returns the most tokens by which a row with samples can grow.
-func (s *Step) Most(row Row) int { return min(speculate.MaxDraft, row.Left, s.scores/row.Scores) }
+// Max returns the most tokens by which a row with samples can grow.
+func (s *Step) Max(row Row) int { return min(speculate.MaxDraft, row.Left, s.scores/row.Scores) }
 
 // Take appends the first of tokens to a row, as many as capacity and memory allow, and returns their
 // number.
@@ -48,7 +48,7 @@ func (s *Step) Take(row Row, tokens []int32) int {
 
 // Draft finds a draft for a row. If drafts have no fixed length, Choose decides about it.
 func (s *Step) Draft(row Row) {
-	most, q, d := s.Most(row), row.Of, s.d
+	most, q, d := s.Max(row), row.Of, s.d
 	if !s.drafts || most <= 0 || s.tokens <= 0 || s.guess(row, most) {
 		return
 	}

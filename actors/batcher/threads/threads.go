@@ -99,8 +99,8 @@ func (t *Chooser) near(o kindOf) *kind {
 // once a round; 0 rounds mean Rounds.
 func New(most, rounds int) Chooser { return Chooser{most: most, rounds: rounds} }
 
-// Most returns the largest shift that may be tried.
-func (t *Chooser) Most() int { return t.most }
+// Max returns the largest shift that may be tried.
+func (t *Chooser) Max() int { return t.most }
 
 // Trials returns the shift of the last plan. For the kind of the plan in flight it also returns whether trials
 // continue, and the microseconds of its passes by shift.

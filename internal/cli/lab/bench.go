@@ -150,7 +150,7 @@ func (c *benchDecodeCmd) Run(e *ui.Env) error {
 		return fmt.Errorf("--mapping: %w", err)
 	}
 	if c.Threads == 0 && c.Nodes > 1 {
-		o.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
+		o.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Max
 	}
 	return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.Decode, error) {
 		return bench.RunDecode(e.Ctx, o, c.Policy, progress)

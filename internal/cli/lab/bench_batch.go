@@ -49,7 +49,7 @@ func (c *benchBatchCmd) Run(e *ui.Env) error {
 		return fmt.Errorf("--nodes %d: want 1 with --filled", c.Nodes)
 	}
 	if c.Threads == 0 {
-		c.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
+		c.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Max
 	}
 	shape := c.Model
 	if slices.Contains(checkpoint.Shapes(), c.Model) {

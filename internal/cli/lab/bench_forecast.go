@@ -121,7 +121,7 @@ func (c *benchForecastCmd) measure(e *ui.Env, f *forecasts, cfg *model.Config, d
 	for i, prompt := range c.Prompt {
 		read := 0
 		for _, rows := range c.Rows {
-			cell := forecast.Cell{Nodes: nodes, Threads: up.Speeds.Threads.Most, Mapping: mapping, Prompt: prompt}
+			cell := forecast.Cell{Nodes: nodes, Threads: up.Speeds.Threads.Max, Mapping: mapping, Prompt: prompt}
 			o.First = i*slices.Max(c.Rows) + read
 			o.Prompt, o.Repeat = prompt, max(1, rows-read)
 			p, err := bench.ReadPrompts(e.Ctx, o)

@@ -69,7 +69,7 @@ func (c *benchSpeculateCmd) Run(e *ui.Env) error {
 func (c *benchSpeculateCmd) measure(e *ui.Env, name string, nodes int) (map[string]any, error) {
 	threads := c.Threads
 	if threads == 0 {
-		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), nodes).Most
+		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), nodes).Max
 	}
 	fixtures, err := newFixtures(e, name)
 	if err != nil {

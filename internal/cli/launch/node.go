@@ -169,7 +169,7 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	}
 	var speeds topology.Speeds
 	if c.Speeds != "" {
-		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Most != c.Threads {
+		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Max != c.Threads {
 			return fmt.Errorf("--speeds %q: want the measured speeds of %d threads: %w", c.Speeds, c.Threads,
 				cmp.Or(err, errors.New("invalid speeds")))
 		}

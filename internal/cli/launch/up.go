@@ -287,7 +287,7 @@ func (c *Up) measureThreads(ctx context.Context, serve cluster.ServeConfig, log 
 	if err == nil {
 		c.Speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes,
 			Model: &ck.Config, Weights: weights, Build: cluster.Build(), Logger: log}, nil)
-		c.Threads = c.Speeds.Threads.Most
+		c.Threads = c.Speeds.Threads.Max
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func (r *Rank) Run(ctx context.Context) (res Result, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	ops := &counter{}
 	stopped := make(chan struct{})
-	cfg := socket.Config{Checkpoint: ck, Pool: pool, Threads: topology.Threads{Most: 1, Fewest: 1}, OnThreads: processors,
+	cfg := socket.Config{Checkpoint: ck, Pool: pool, Threads: topology.Threads{Max: 1, Min: 1}, OnThreads: processors,
 		KVBudget: cacheBytes, Logger: quiet, Stopped: stopped,
 		Connect: func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error) {
 			t, err := bus.Join(ctx, group, epoch, rank, incarnations)
