@@ -133,12 +133,12 @@ func (c *core) Contexts() map[string]engine.ContextState {
 	return states
 }
 
-// Longest returns the most tokens of prompt and output together under a policy.
-func (c *core) Longest(policy string) int {
+// ContextLimit returns the most tokens of prompt and output together under a policy.
+func (c *core) ContextLimit(policy string) int {
 	if p, err := kvpolicy.Parse(policy); err == nil && policy != "" {
-		return p.Longest(c.serve.MaxContext)
+		return p.ContextLimit(c.serve.MaxContext)
 	}
-	return c.policy.Longest(c.serve.MaxContext)
+	return c.policy.ContextLimit(c.serve.MaxContext)
 }
 
 // Unread implements engine.Engine.
@@ -188,7 +188,7 @@ func (c *core) refusal(err error, r *engine.Request) error {
 			return apierr.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
 		}
 	case batcher.CodeContext:
-		return apierr.ErrTooLong{Limit: c.Longest(r.Policy), Prompt: len(r.Prompt), Completion: r.MaxTokens}
+		return apierr.ErrTooLong{Limit: c.ContextLimit(r.Policy), Prompt: len(r.Prompt), Completion: r.MaxTokens}
 	}
 	return apierr.ErrInvalid{Param: "prompt", Code: no.Code, Message: no.Message}
 }

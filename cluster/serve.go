@@ -76,7 +76,7 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 type Engine interface {
 	engine.Engine
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)
-	Longest(policy string) int
+	ContextLimit(policy string) int
 }
 
 // APIConfig has the settings of the HTTP API.
@@ -151,7 +151,7 @@ func apiModel(e Engine, ck *checkpoint.Checkpoint, s *ServeConfig, a *APIConfig)
 		s.Logger.Warn("tokenizer", "warning", w)
 	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
-		CacheBytes: e.CacheBytes, Policy: s.Policy, Longest: e.Longest, SystemFingerprint: fingerprint(ck, s)}
+		CacheBytes: e.CacheBytes, Policy: s.Policy, ContextLimit: e.ContextLimit, SystemFingerprint: fingerprint(ck, s)}
 	files, err := tokenizer.ReadFiles(ck.Dir)
 	if err != nil {
 		return m, err

@@ -17,7 +17,7 @@ func (s *State) submit(spec Spec) {
 		r.Context = s.cfg.ContextLimit // the rest attends like generated tokens
 	}
 	s.prefix.submit(r)
-	r.limit = min(spec.MaxTokens, spec.Policy.Longest(s.cfg.ContextLimit)-len(spec.Prompt))
+	r.limit = min(spec.MaxTokens, spec.Policy.ContextLimit(s.cfg.ContextLimit)-len(spec.Prompt))
 	r.open.most = r.limit
 	s.drafts.submit(r)
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis

@@ -79,7 +79,7 @@ func (r *request) tooLong(cfg *Config) *Reject {
 	if cfg.Whole && len(r.Prompt) > cfg.TokenBudget {
 		return reject(CodeContext, "the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), cfg.TokenBudget)
 	}
-	longest := r.Policy.Longest(cfg.ContextLimit)
+	longest := r.Policy.ContextLimit(cfg.ContextLimit)
 	if r.context() > cfg.ContextLimit || len(r.Prompt)+min(r.MaxTokens, 1) > longest || len(r.out) > r.limit {
 		return reject(CodeContext, "the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), longest)
 	}

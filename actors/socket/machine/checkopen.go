@@ -60,9 +60,9 @@ func (m *Machine) checkOpen(o *plan.Open, seqs *sequences) (*Sequence, error) {
 		return nil, fmt.Errorf("socket: sequence %d: owner %d of %d ranks", o.Seq, o.Owner, l.Ranks)
 	case o.Read == 0 || o.Read > l.Positions:
 		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens, the context holds 1 to %d", o.Seq, o.Read, l.Positions)
-	case o.Tail > o.Policy.Longest(l.Positions)-o.Read:
+	case o.Tail > o.Policy.ContextLimit(l.Positions)-o.Read:
 		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, the context holds %d", o.Seq,
-			o.Read, o.Tail, o.Policy.Longest(l.Positions))
+			o.Read, o.Tail, o.Policy.ContextLimit(l.Positions))
 	case o.Tail > 0 && o.Sampled > 0:
 		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens follow %d sampled ones", o.Seq, o.Tail, o.Sampled)
 	case o.Sampled > o.Read:
@@ -130,8 +130,8 @@ func (m *Machine) checkForked(o *plan.Open) error {
 		return fails(fmt.Sprintf("policy %s cannot fork", o.Policy.Spec()))
 	case len(o.Resume) < o.Read || !o.Take && len(o.Resume) != o.Read:
 		return fails(fmt.Sprintf("its prompt has %d", o.Read))
-	case len(o.Resume) > o.Policy.Longest(m.limits.Positions):
-		return fails(fmt.Sprintf("the context holds %d", o.Policy.Longest(m.limits.Positions)))
+	case len(o.Resume) > o.Policy.ContextLimit(m.limits.Positions):
+		return fails(fmt.Sprintf("the context holds %d", o.Policy.ContextLimit(m.limits.Positions)))
 	case o.Replica != plan.None:
 		return fails("a fork has no replica")
 	}
@@ -142,9 +142,9 @@ func (m *Machine) checkForked(o *plan.Open) error {
 func (m *Machine) checkResume(o *plan.Open, q *Sequence, released bool) error {
 	n, l := len(o.Resume), &m.limits
 	switch {
-	case n < q.Prompt || n > q.Policy.Longest(l.Positions):
+	case n < q.Prompt || n > q.Policy.ContextLimit(l.Positions):
 		return fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, the context holds %d", o.Seq,
-			n, q.Prompt, q.Policy.Longest(l.Positions))
+			n, q.Prompt, q.Policy.ContextLimit(l.Positions))
 	case q.Replica == q.Owner || q.Replica >= l.Ranks:
 		return fmt.Errorf("socket: sequence %d resumes with a replica on %d of %d ranks, owner %d", o.Seq, q.Replica, l.Ranks, q.Owner)
 	case q.Owner != l.Rank && q.Replica != l.Rank:

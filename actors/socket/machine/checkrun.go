@@ -42,8 +42,8 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 		return fmt.Errorf("socket: step %d names sequence %d, which is not open", p.Step, c.Seq)
 	case q.lastStep == p.Step:
 		return fmt.Errorf("socket: step %d names sequence %d twice", p.Step, c.Seq)
-	case n == 0 || c.Start+n > q.Policy.Longest(l.Positions):
-		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, c.Start, q.Policy.Longest(l.Positions))
+	case n == 0 || c.Start+n > q.Policy.ContextLimit(l.Positions):
+		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, c.Start, q.Policy.ContextLimit(l.Positions))
 	case c.Draft > speculate.MaxDraft:
 		return fmt.Errorf("socket: sequence %d: a draft of %d tokens, at most %d are possible", c.Seq, c.Draft, speculate.MaxDraft)
 	case c.PromptLogprobs > l.Vocab || c.PromptLogprobs >= 0 && (c.Next < plan.None || int(c.Next) >= l.Vocab):
@@ -133,8 +133,8 @@ func (m *Machine) checkPasses(p *plan.Plan, c *plan.Run, q *Sequence) error {
 		return fails("sequence %d requests a draft of %d tokens", c.Seq, c.Draft)
 	case q.oneToken:
 		return fails("sequence %d decodes one token a step under %s", c.Seq, q.Policy.Spec())
-	case c.Start+p.Passes > q.Policy.Longest(m.limits.Positions):
-		return fails("sequence %d is at position %d, context is %d", c.Seq, c.Start, q.Policy.Longest(m.limits.Positions))
+	case c.Start+p.Passes > q.Policy.ContextLimit(m.limits.Positions):
+		return fails("sequence %d is at position %d, context is %d", c.Seq, c.Start, q.Policy.ContextLimit(m.limits.Positions))
 	}
 	return nil
 }

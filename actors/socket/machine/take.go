@@ -52,7 +52,7 @@ func (m *Machine) Take(r *proto.TakeRequest) (*kvcache.Policy, error) {
 	}
 	prompt, most := int(r.Tokens), m.limits.Positions
 	if len(r.Saved) > 0 { // it has generated tokens too, which may exceed the context
-		prompt, most = int(r.Prompt), p.Longest(most)
+		prompt, most = int(r.Prompt), p.ContextLimit(most)
 	}
 	switch {
 	case r.Tokens == 0 || int(r.Tokens) > most:

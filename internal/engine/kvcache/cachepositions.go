@@ -48,8 +48,8 @@ const EndlessTokens = 1 << 24
 // number of tokens, and counts distances within the cache. No policy (nil) is not endless.
 func (p *Policy) Endless() bool { return p != nil && p.cachePositions && p.Eviction != nil }
 
-// Longest returns the longest sequence, in tokens, of a model with the given context.
-func (p *Policy) Longest(context int) int {
+// ContextLimit returns the longest sequence, in tokens, of a model with the given context.
+func (p *Policy) ContextLimit(context int) int {
 	if p.Endless() {
 		return EndlessTokens
 	}

@@ -64,9 +64,9 @@ type Config struct {
 	CacheBytes func(policy string, prompt, output int) (bytes, full int64)
 	// Policy is the server's cache policy; a session records it.
 	Policy string
-	// Longest returns the most tokens of prompt and completion under a cache policy; "" is the
+	// ContextLimit returns the most tokens of prompt and completion under a cache policy; "" is the
 	// server's. It may exceed MaxModelLen. nil: MaxModelLen.
-	Longest func(policy string) int
+	ContextLimit func(policy string) int
 
 	// Keys, when there are any, guard every route but /health and /ready.
 	// Only their hashes are kept.
@@ -190,7 +190,7 @@ func (s *Server) add(server *Config, m Model) error {
 		VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
 		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
 		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, Recipe: cfg.Recipe, CacheBytes: cfg.CacheBytes,
-		Policy: cfg.Policy, Longest: cfg.Longest, Strict: cfg.Strict,
+		Policy: cfg.Policy, ContextLimit: cfg.ContextLimit, Strict: cfg.Strict,
 		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: s.registry},
 		s.Server, m.Engine, m.Tokenizer, m.Template)
 	if err != nil {

@@ -184,7 +184,7 @@ func TestSessionsWithoutTheirStore(t *testing.T) {
 // stricter limit of the operator holds under every policy.
 func TestPromptBeyondTheContext(t *testing.T) {
 	endless := func(c *Config) {
-		c.Longest = func(policy string) int {
+		c.ContextLimit = func(policy string) int {
 			if policy == "endless" {
 				return 1 << 20
 			}

@@ -43,7 +43,7 @@ type Config struct {
 	Recipe            *recipe.Recipe // how the model makes vectors; nil: it does not
 	CacheBytes        func(policy string, prompt, output int) (bytes, full int64)
 	Policy            string                  // default kv_policy
-	Longest           func(policy string) int // most tokens of a sequence under a cache policy; nil: MaxModelLen
+	ContextLimit      func(policy string) int // most tokens of a sequence under a cache policy; nil: MaxModelLen
 	Strict            bool                    // parameters that are not known are refused
 	Limits            jsonbody.Limits
 	KeepAlive         time.Duration // how long a stream may be silent
@@ -168,16 +168,16 @@ func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Err
 
 // longestUnder returns the most tokens of a sequence under a cache policy.
 func (s *Service) longestUnder(policy string) int {
-	if s.Config.Longest == nil {
+	if s.Config.ContextLimit == nil {
 		return s.Config.MaxModelLen
 	}
-	return s.Config.Longest(policy)
+	return s.Config.ContextLimit(policy)
 }
 
 // fit is Fit for a prompt of n tokens, and a sequence of at most limit.
 func (s *Service) fit(n, limit int, p *Params, def int, param string) *apierr.Error {
 	most, hint := s.Config.MaxModelLen, ""
-	if s.Config.Longest != nil {
+	if s.Config.ContextLimit != nil {
 		hint = " Cache policies that evict with positions=cache have no such limit: set 'kv_policy' to streaming:positions=cache."
 	}
 	want, asked := p.MaxTokens, p.MaxTokens
