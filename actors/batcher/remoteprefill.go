@@ -93,7 +93,7 @@ func (x *remotePrefills) take(r *request) bool {
 	d := &r.remote.Done
 	x.s.ledger.admit(r, owner, need)
 	x.s.start(r, prefill, d.Tokens, 0) // a later plan opens it, after its cache has arrived
-	r.remote.Phase = prefillgroup.Coming
+	r.remote.Phase = prefillgroup.Receiving
 	x.s.out.Takes = append(x.s.out.Takes, prefillgroup.Take{
 		Number: d.Number, Rank: d.Rank, Source: d.Seq, Tokens: d.Tokens,
 		Epoch: x.s.epoch, Seq: r.seq, Owner: owner, Policy: r.Policy.Spec(), Adapter: r.Adapter.ID,
@@ -104,7 +104,7 @@ func (x *remotePrefills) take(r *request) bool {
 // taken takes the result of a Take. If the rows did not arrive, the prompt is read again.
 func (x *remotePrefills) taken(t TakeDone) {
 	r := x.asked[t.Number]
-	if r == nil || r.ended || r.remote.Phase != prefillgroup.Coming {
+	if r == nil || r.ended || r.remote.Phase != prefillgroup.Receiving {
 		return
 	}
 	if t.Err != "" {

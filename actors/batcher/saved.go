@@ -48,7 +48,7 @@ func (x *saves) plan() {
 			continue
 		}
 		ranks := x.disks()
-		if len(ranks) == 0 || !r.saved.Ask(x.last+1, x.s.now+2*findMillis) {
+		if len(ranks) == 0 || !r.saved.Search(x.last+1, x.s.now+2*findMillis) {
 			r.saved.Phase = saved.None
 			continue
 		}
@@ -140,7 +140,7 @@ func (r *request) text() saved.Text {
 // roomMillis in all, for however many caches.
 func (x *saves) awaits(idle, r *request) bool {
 	disk := x.disk(idle.owner)
-	if !x.savable(idle) || idle.write.Written || disk.Rests(x.s.now) {
+	if !x.savable(idle) || idle.write.Written || disk.Paused(x.s.now) {
 		return false
 	}
 	x.write(idle)
@@ -154,7 +154,7 @@ func (x *saves) awaits(idle, r *request) bool {
 		return true
 	}
 	if idle.write.Hangs(x.s.now, roomMillis) {
-		disk.Slow(x.s.now)
+		disk.RecordTimeout(x.s.now)
 	}
 	return false
 }
@@ -171,9 +171,9 @@ func (x *saves) done(d saved.Done) {
 	delete(x.turns, d.Number)
 	switch {
 	case r == nil || r.ended || r.saved.Number != d.Number:
-	case r.saved.Phase == saved.Asked:
+	case r.saved.Phase == saved.Searching:
 		x.found(r, d.Found)
-	case r.saved.Phase == saved.Coming:
+	case r.saved.Phase == saved.Loading:
 		x.loaded(r, d.Err)
 	}
 }
@@ -191,7 +191,7 @@ func (x *saves) written(r *request, d saved.Done) {
 		return
 	}
 	if r.write.End(d, x.s.now); r.write.Written {
-		x.disk(r.owner).Works()
+		x.disk(r.owner).RecordSuccess()
 		if !over {
 			x.stale.Wrote(r.Session, x.s.ledger.sockets[r.owner].ID)
 		}
@@ -216,7 +216,7 @@ func (x *saves) found(r *request, list []saved.Found) {
 // coming returns the number of caches that sockets read from files or take from the prefill group.
 func (s *State) coming() (n int) {
 	for _, r := range s.running {
-		if r.saved.Phase == saved.Coming || r.remote.Phase == prefillgroup.Coming {
+		if r.saved.Phase == saved.Loading || r.remote.Phase == prefillgroup.Receiving {
 			n++
 		}
 	}
@@ -240,7 +240,7 @@ func (x *saves) load(r *request) bool {
 	x.s.ledger.admit(r, owner, need)
 	x.s.sequences++
 	x.last++
-	r.phase, r.seq, r.read, r.saved.Phase, r.saved.Number = prefill, x.s.sequences, r.saved.Found.Prompt, saved.Coming, x.last
+	r.phase, r.seq, r.read, r.saved.Phase, r.saved.Number = prefill, x.s.sequences, r.saved.Found.Prompt, saved.Loading, x.last
 	x.turns[x.last] = r
 	x.s.running.insert(r)
 	x.order(saved.Order{Do: saved.Load, Number: x.last, Key: x.key(r.Session), Ranks: []int{owner}, Seq: r.seq, Cache: r.saved.Found.Cache,
@@ -311,5 +311,5 @@ func (x *saves) interrupted() {
 	}
 	clear(x.turns)
 	clear(x.idle)
-	maps.DeleteFunc(x.slow, func(_ string, d *saved.Disk) bool { return !d.Rests(x.s.now) })
+	maps.DeleteFunc(x.slow, func(_ string, d *saved.Disk) bool { return !d.Paused(x.s.now) })
 }

@@ -76,7 +76,7 @@ func TestHungWritesDelayOnce(t *testing.T) {
 
 		g.files.hangs = false
 		g.rest()
-		if g.turn("y", 50); g.s.saves.disk(0).Rests(g.s.now) {
+		if g.turn("y", 50); g.s.saves.disk(0).Paused(g.s.now) {
 			t.Error("a disk that works is not waited for")
 		}
 	}
@@ -319,7 +319,7 @@ func TestTwoLoadsFit(t *testing.T) {
 			}
 			coming := int64(0)
 			for _, r := range g.s.running {
-				if r.saved.Phase == saved.Coming {
+				if r.saved.Phase == saved.Loading {
 					coming += r.booked[0]
 				}
 			}
@@ -344,7 +344,7 @@ func TestLoadsAreBounded(t *testing.T) {
 		return x
 	}
 	for range plan.MaxTaking / 2 {
-		s.running = append(s.running, r(saved.Coming, prefillgroup.Undecided), r(saved.None, prefillgroup.Coming), r(saved.None, 0))
+		s.running = append(s.running, r(saved.Loading, prefillgroup.Undecided), r(saved.None, prefillgroup.Receiving), r(saved.None, 0))
 	}
 	if n := s.coming(); n != plan.MaxTaking {
 		t.Errorf("%d caches are on their way, want %d", n, plan.MaxTaking)

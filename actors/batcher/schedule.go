@@ -26,8 +26,8 @@ func (s *State) schedule() {
 	left, next := s.cfg.TokenBudget-len(p.Decode)-s.cuts.plan(p, rows), 0
 	for _, r := range s.running {
 		switch {
-		case r.phase == prefill && left > 0 && !r.decodesCut() && !r.holdsContext() && r.remote.Phase != prefillgroup.Coming &&
-			r.saved.Phase != saved.Coming:
+		case r.phase == prefill && left > 0 && !r.decodesCut() && !r.holdsContext() && r.remote.Phase != prefillgroup.Receiving &&
+			r.saved.Phase != saved.Loading:
 			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
 		case next < len(p.Decode) && p.Decode[next].Seq == r.seq:

@@ -47,7 +47,7 @@ func (s *State) Snapshot() Snapshot {
 			state.State = "session"
 		case r.decodesCut():
 			state.State = names[decoding]
-		case r.lends() || r.remote.Phase == prefillgroup.Coming || r.saved.Phase == saved.Coming:
+		case r.lends() || r.remote.Phase == prefillgroup.Receiving || r.saved.Phase == saved.Loading:
 			state.State = "transfer"
 		}
 		v.Running = append(v.Running, state)

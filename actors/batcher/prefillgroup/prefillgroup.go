@@ -15,10 +15,10 @@ type Phase uint8
 
 const (
 	Undecided Phase = iota
-	Here            // this group reads the prompt
-	Asked           // the prefill group reads it
+	Local           // this group reads the prompt
+	Requested       // the prefill group reads it
 	Ready           // the prefill group has its cache
-	Coming          // this group has memory for the cache, and its rows are on their way
+	Receiving       // this group has memory for the cache, and its rows are on their way
 )
 
 // maxFailures is the number of failed reads or transfers after which the decode group reads a prompt.
@@ -76,25 +76,25 @@ type TakeDone struct {
 }
 
 // Away reports whether the request waits for the prefill group.
-func (p *Prompt) Away() bool { return p.Phase == Asked }
+func (p *Prompt) Away() bool { return p.Phase == Requested }
 
 // Pending reports whether the prefill group still has work or memory for the prompt.
-func (p *Prompt) Pending() bool { return p.Phase >= Asked }
+func (p *Prompt) Pending() bool { return p.Phase >= Requested }
 
 // Decide chooses the group that reads a prompt: the prefill group if more than most tokens are unread
 // and it has not failed too often. number is that of the read.
 func (p *Prompt) Decide(unread, most int, number uint64) (away bool) {
 	if unread <= most || p.failures >= maxFailures {
-		p.Phase = Here
+		p.Phase = Local
 		return false
 	}
-	p.Phase, p.Number = Asked, number
+	p.Phase, p.Number = Requested, number
 	return true
 }
 
 // Finished records the end of a read. It reports whether the cache can be taken.
 func (p *Prompt) Finished(d Done) bool {
-	if p.Phase != Asked || p.Number != d.Number {
+	if p.Phase != Requested || p.Number != d.Number {
 		return false
 	}
 	if d.Err != "" {

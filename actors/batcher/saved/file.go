@@ -48,11 +48,11 @@ type Disk struct{ rests int64 }
 
 const restMillis = 60_000
 
-// Slow records a write that took too long.
-func (d *Disk) Slow(now int64) { d.rests = now + restMillis }
+// RecordTimeout records a write that took too long.
+func (d *Disk) RecordTimeout(now int64) { d.rests = now + restMillis }
 
-// Works records a write that succeeded.
-func (d *Disk) Works() { d.rests = 0 }
+// RecordSuccess records a write that succeeded.
+func (d *Disk) RecordSuccess() { d.rests = 0 }
 
-// Rests reports whether requests do not wait for the disk.
-func (d *Disk) Rests(now int64) bool { return now < d.rests }
+// Paused reports whether requests do not wait for the disk.
+func (d *Disk) Paused(now int64) bool { return now < d.rests }

@@ -119,9 +119,9 @@ type Phase uint8
 
 const (
 	Undecided Phase = iota
-	Asked           // the sockets look for a cache
+	Searching       // the sockets look for a cache
 	Located         // a socket has the cache in a file
-	Coming          // the socket has memory for the cache, and reads the file
+	Loading         // the socket has memory for the cache, and reads the file
 	None            // the turn reads its text
 )
 
@@ -129,29 +129,29 @@ const (
 type Turn struct {
 	Phase  Phase
 	Number uint64 // of the newest Order
-	Until  int64  // time at which Asked ends without an answer
-	Found  Found  // set in Located and Coming
+	Until  int64  // time at which Searching ends without an answer
+	Found  Found  // set in Located and Loading
 	Since  int64  // time at which the node with the cache first lacked memory for it; 0: never
 	failed bool   // a cache of the session could not be read
 }
 
 // Away reports whether the turn waits for an answer.
-func (t *Turn) Away() bool { return t.Phase == Asked }
+func (t *Turn) Away() bool { return t.Phase == Searching }
 
 // Pending reports whether the turn may begin with a cache from a file.
-func (t *Turn) Pending() bool { return t.Phase >= Asked && t.Phase <= Coming }
+func (t *Turn) Pending() bool { return t.Phase >= Searching && t.Phase <= Loading }
 
-// Ask begins a Find. It returns false if an earlier load of the turn failed. The turn then reads its text.
-func (t *Turn) Ask(number uint64, until int64) bool {
+// Search begins a Find. It returns false if an earlier load of the turn failed. The turn then reads its text.
+func (t *Turn) Search(number uint64, until int64) bool {
 	if t.failed {
 		t.Phase = None
 		return false
 	}
-	t.Phase, t.Number, t.Until = Asked, number, until
+	t.Phase, t.Number, t.Until = Searching, number, until
 	return true
 }
 
-// Fail resets the turn after a failed load. Later calls of Ask return false.
+// Fail resets the turn after a failed load. Later calls of Search return false.
 func (t *Turn) Fail() { *t = Turn{failed: true} }
 
 // Restart resets the turn for its next admission.
