@@ -403,10 +403,10 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 				Cut: r.Cut, KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
 	}
 	if len(snap.Waiting) > 0 {
-		s.WaitingReason = snap.Waiting[0].Why
+		s.WaitingReason = snap.Waiting[0].Reason
 	}
 	if !c.prefill && len(v.Placement.Prefill) > 0 {
-		s.Transfers = &wire.TransfersState{Caches: snap.Totals.Taken, Failed: snap.Totals.Untaken}
+		s.Transfers = &wire.TransfersState{Caches: snap.Totals.Transferred, Failed: snap.Totals.TransferErrors}
 	}
 	if t := &snap.Totals; slices.ContainsFunc(snap.Sockets, func(k batcher.SocketLedger) bool { return k.Scratch > 0 }) {
 		s.SavedCaches = &wire.SavedCachesState{Written: t.Saved, Read: t.Loaded, Failed: t.LoadErrors}

@@ -413,7 +413,7 @@ func describeSnapshot(v Snapshot) string {
 		fmt.Fprintf(&b, "%s %s on %s: prompt %d, output %d, cached %d, %d bytes\n", r.ID, r.State, r.Owner, r.Prompt, r.Output, r.Cached, r.Bytes)
 	}
 	for _, r := range v.Waiting {
-		fmt.Fprintf(&b, "%s waits: %s\n", r.ID, r.Why)
+		fmt.Fprintf(&b, "%s waits: %s\n", r.ID, r.Reason)
 	}
 	return b.String()
 }

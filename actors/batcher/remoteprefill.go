@@ -51,7 +51,7 @@ func (x *remotePrefills) done(d prefillgroup.Done) {
 	r := x.asked[d.Number]
 	if r == nil || !r.remote.Finished(d) {
 		if r != nil && d.Err != "" {
-			x.s.totals.Untaken++
+			x.s.totals.TransferErrors++
 		}
 		return
 	}
@@ -108,12 +108,12 @@ func (x *remotePrefills) taken(t TakeDone) {
 		return
 	}
 	if t.Err != "" {
-		x.s.totals.Untaken++
+		x.s.totals.TransferErrors++
 		r.remote.Fail(true)
 		x.requeue(r)
 		return
 	}
-	x.s.totals.Taken++
+	x.s.totals.Transferred++
 	x.arrived(r)
 	r.remote.Restart()
 }

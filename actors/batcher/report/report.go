@@ -5,18 +5,18 @@ package report
 // Totals counts the work repeated since the start, for sequences that lost their placement
 // or their memory.
 type Totals struct {
-	Recomputed uint64 // tokens that prefill read again
-	Replayed   uint64 // output tokens that decode rows computed again
-	Restored   uint64 // caches that outlived their epoch on their owner
-	Copies     uint64 // caches that were replaced by a replica
-	Preempted  uint64 // sequences that were preempted
-	Spilled    uint64 // caches whose rows went to files
-	Lost       uint64 // caches whose files failed
-	Taken      uint64 // caches that came from the prefill group
-	Saved      uint64 // caches of idle sessions that were written to files
-	Loaded     uint64 // caches that were read from these files for the next turn
-	LoadErrors uint64 // caches that could not be read from these files
-	Untaken    uint64 // prompts that the prefill group could not read, or whose caches did not arrive
+	Recomputed     uint64 // tokens that prefill read again
+	Replayed       uint64 // output tokens that decode rows computed again
+	Restored       uint64 // caches that outlived their epoch on their owner
+	Copies         uint64 // caches that were replaced by a replica
+	Preempted      uint64 // sequences that were preempted
+	Spilled        uint64 // caches whose rows went to files
+	Lost           uint64 // caches whose files failed
+	Transferred    uint64 // caches that came from the prefill group
+	Saved          uint64 // caches of idle sessions that were written to files
+	Loaded         uint64 // caches that were read from these files for the next turn
+	LoadErrors     uint64 // caches that could not be read from these files
+	TransferErrors uint64 // prompts that the prefill group could not read, or whose caches did not arrive
 }
 
 // Request is one request.
@@ -25,7 +25,7 @@ type Request struct {
 	// "waiting", "prefill", "decoding", "ending"; "context" is held for others, "evicted" was held until memory was
 	// short, "session" waits for the next turn, "transfer" moves between groups or comes from a file
 	State     string
-	Why       string // reason why the request waits; "": it runs
+	Reason    string // reason why the request waits; "": it runs
 	Owner     string // ID of the owner's socket; "": the request waits
 	Prompt    int    // tokens
 	Output    int
