@@ -17,14 +17,14 @@ func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 			effects = effects[1:]
 			switch e := e.(type) {
 			case ReadClaim:
-				effects = append(effects, l.Saw(store, revision)...)
+				effects = append(effects, l.ReadDone(store, revision)...)
 			case WriteClaim:
 				if e.After != revision {
-					effects = append(effects, l.Refused()...)
+					effects = append(effects, l.WriteConflict()...)
 					continue
 				}
 				store, revision = e.Claim, revision+1
-				effects = append(effects, l.Wrote(revision)...)
+				effects = append(effects, l.WriteDone(revision)...)
 			}
 		}
 	}

@@ -23,14 +23,14 @@ type Claim struct {
 }
 
 // Effects of a Lease, in order. At most one read or write is in flight. Each is answered by exactly
-// one of Saw, Wrote, Refused and Unsure.
+// one of ReadDone, WriteDone, WriteConflict and OutcomeUnknown.
 type (
 	// LeaseEffect is one of the types below.
 	LeaseEffect interface{ leaseEffect() }
-	// ReadClaim: read the record. Answer: Saw or Unsure.
+	// ReadClaim: read the record. Answer: ReadDone or OutcomeUnknown.
 	ReadClaim struct{}
 	// WriteClaim: replace the record if its revision is After (0: there is no record). Answer:
-	// Wrote; Refused if the revision differs; Unsure after a timeout.
+	// WriteDone; WriteConflict if the revision differs; OutcomeUnknown after a timeout.
 	WriteClaim struct {
 		Claim Claim
 		After uint64
@@ -161,8 +161,8 @@ func (l *Lease) Drained(nodes map[string]uint64) []LeaseEffect {
 	return l.next()
 }
 
-// Saw answers ReadClaim. Revision 0: there is no record.
-func (l *Lease) Saw(c Claim, revision uint64) []LeaseEffect {
+// ReadDone answers ReadClaim. Revision 0: there is no record.
+func (l *Lease) ReadDone(c Claim, revision uint64) []LeaseEffect {
 	l.busy = false
 	if l.pending == nil || l.pending.Beat == c.Beat { // otherwise the store can be read but accepts no writes
 		l.writingSince, l.timedOutSince = -1, -1
@@ -179,7 +179,7 @@ func (l *Lease) Saw(c Claim, revision uint64) []LeaseEffect {
 		return []LeaseEffect{Deposed{By: c}}
 	}
 	if t := l.pending; mine && t != nil && t.Beat == c.Beat {
-		return l.Wrote(revision) // the answer was lost, but not the write
+		return l.WriteDone(revision) // the answer was lost, but not the write
 	}
 	// The attempted write is not there. If it arrives later, it finds another revision or a later
 	// read finds it as ours.
@@ -187,8 +187,8 @@ func (l *Lease) Saw(c Claim, revision uint64) []LeaseEffect {
 	return append(l.applied(mine), l.next()...)
 }
 
-// Wrote answers WriteClaim: the record is written and has this revision.
-func (l *Lease) Wrote(revision uint64) []LeaseEffect {
+// WriteDone answers WriteClaim: the record is written and has this revision.
+func (l *Lease) WriteDone(revision uint64) []LeaseEffect {
 	l.busy, l.writingSince, l.timedOutSince = false, -1, -1
 	if l.over || l.pending == nil {
 		return nil
@@ -217,9 +217,9 @@ func (l *Lease) applied(mine bool) (out []LeaseEffect) {
 	return out
 }
 
-// Refused answers WriteClaim: the record has another revision, so this write will never take
+// WriteConflict answers WriteClaim: the record has another revision, so this write will never take
 // effect. A read shows the writer.
-func (l *Lease) Refused() []LeaseEffect {
+func (l *Lease) WriteConflict() []LeaseEffect {
 	l.busy, l.writingSince, l.timedOutSince = false, -1, -1
 	if l.over {
 		return nil
@@ -228,8 +228,8 @@ func (l *Lease) Refused() []LeaseEffect {
 	return l.read()
 }
 
-// Unsure answers a read or write without a known outcome, so the record must be read again.
-func (l *Lease) Unsure() []LeaseEffect {
+// OutcomeUnknown answers a read or write without a known outcome, so the record must be read again.
+func (l *Lease) OutcomeUnknown() []LeaseEffect {
 	l.busy, l.unchangedKnown = false, false // time without successful reads does not count
 	l.timedOutSince = l.writingSince
 	l.retryAt = l.now + l.cfg.Renew/2

@@ -135,21 +135,21 @@ func (w *leaseWorld) store(v *rival, faults bool) {
 		if wr, ok := e.(WriteClaim); ok && luck < 5 {
 			w.late = append(w.late, wr)
 		}
-		w.lead(v, v.lease.Unsure())
+		w.lead(v, v.lease.OutcomeUnknown())
 		return
 	}
 	switch e := e.(type) {
 	case ReadClaim:
-		w.lead(v, v.lease.Saw(w.claim, w.revision))
+		w.lead(v, v.lease.ReadDone(w.claim, w.revision))
 	case WriteClaim:
 		done := w.write(e)
 		switch {
 		case luck < 18:
-			w.lead(v, v.lease.Unsure())
+			w.lead(v, v.lease.OutcomeUnknown())
 		case done:
-			w.lead(v, v.lease.Wrote(w.revision))
+			w.lead(v, v.lease.WriteDone(w.revision))
 		default:
-			w.lead(v, v.lease.Refused())
+			w.lead(v, v.lease.WriteConflict())
 		}
 	}
 }

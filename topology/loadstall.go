@@ -20,9 +20,9 @@ type LoadStall struct {
 	last     time.Duration // when a node last moved or was done
 }
 
-// Look takes the reports of all ranks at one moment of a load. It returns the ranks that hang, and
+// Check takes the reports of all ranks at one moment of a load. It returns the ranks that hang, and
 // whether to abandon the load.
-func (s *LoadStall) Look(now time.Duration, ranks []LoadProgress) (hung []int, over bool) {
+func (s *LoadStall) Check(now time.Duration, ranks []LoadProgress) (hung []int, over bool) {
 	if len(s.marks) != len(ranks) {
 		s.marks, s.last = make([]mark, len(ranks)), now
 		for i, p := range ranks {

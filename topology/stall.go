@@ -25,10 +25,10 @@ type mark struct {
 	since    time.Duration
 }
 
-// Look takes the reports of all ranks at one moment of a step and returns the ranks that hold it
+// Check takes the reports of all ranks at one moment of a step and returns the ranks that hold it
 // up. The time counts from when another node waits. Until then all may be stuck on a shared
 // resource.
-func (s *Stall) Look(now time.Duration, ranks []Progress) []int {
+func (s *Stall) Check(now time.Duration, ranks []Progress) []int {
 	if len(s.marks) != len(ranks) {
 		s.marks = make([]mark, len(ranks))
 		for i, p := range ranks {

@@ -38,7 +38,7 @@ func TestStall(t *testing.T) {
 	} {
 		s, got := Stall{Deadline: 2 * time.Second}, []int(nil)
 		for i, l := range x.looks {
-			got = s.Look(time.Duration(i)*time.Second, l)
+			got = s.Check(time.Duration(i)*time.Second, l)
 		}
 		if !slices.Equal(got, x.want) {
 			t.Errorf("%s: got %v, want %v", x.what, got, x.want)
@@ -78,7 +78,7 @@ func TestLoadStall(t *testing.T) {
 	} {
 		s, got, over := LoadStall{Deadline: 2 * time.Second, All: 5 * time.Second}, []int(nil), false
 		for i, l := range x.looks {
-			got, over = s.Look(time.Duration(i)*time.Second, l)
+			got, over = s.Check(time.Duration(i)*time.Second, l)
 		}
 		if !slices.Equal(got, x.want) || over != x.over {
 			t.Errorf("%s: got %v %v, want %v %v", x.what, got, over, x.want, x.over)

@@ -40,17 +40,17 @@ func TestLeaseWriteTimeout(t *testing.T) {
 							break
 						}
 						asked = asked[1:]
-						take(l.Unsure())
+						take(l.OutcomeUnknown())
 						continue
 					}
 					asked = asked[1:]
 					if !writes {
-						take(l.Saw(claim, revision))
+						take(l.ReadDone(claim, revision))
 						continue
 					}
 					revision++
 					claim = w.Claim
-					take(l.Wrote(revision))
+					take(l.WriteDone(revision))
 				}
 			}
 		}

@@ -36,7 +36,7 @@ func (d *Director) watchLoad(ctx context.Context, c actor.Context, e topology.Lo
 				return
 			case <-t.C:
 			}
-			hung, over := rule.Look(time.Since(began), loadings(ctx, handles, e.Placement.Epoch, every))
+			hung, over := rule.Check(time.Since(began), loadings(ctx, handles, e.Placement.Epoch, every))
 			if ctx.Err() != nil {
 				return
 			}

@@ -36,7 +36,7 @@ func (s *Stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.
 				return
 			case <-t.C:
 			}
-			for _, rank := range rule.Look(time.Since(began), s.progress(ctx, g, p, every)) {
+			for _, rank := range rule.Check(time.Since(began), s.progress(ctx, g, p, every)) {
 				why := fmt.Sprintf("it made no progress in step %d for %v while the others waited for it", p.Step, rule.Deadline)
 				s.fence(g, rank, why, true)
 				cancel(fmt.Errorf("cluster: node %s is fenced: %s", g.Nodes[rank].ID, why))

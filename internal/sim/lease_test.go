@@ -34,15 +34,15 @@ func (c *coordinator) lead(effects []topology.LeaseEffect) {
 		case topology.ReadClaim:
 			c.reach(func() func() {
 				claim, revision := c.w.store.claim, c.w.store.revision
-				return func() { c.lead(c.lease.Saw(claim, revision)) }
+				return func() { c.lead(c.lease.ReadDone(claim, revision)) }
 			})
 		case topology.WriteClaim:
 			c.reach(func() func() {
 				if !c.w.write(e) {
-					return func() { c.lead(c.lease.Refused()) }
+					return func() { c.lead(c.lease.WriteConflict()) }
 				}
 				revision := c.w.store.revision
-				return func() { c.lead(c.lease.Wrote(revision)) }
+				return func() { c.lead(c.lease.WriteDone(revision)) }
 			})
 		case topology.Elected:
 			c.term = e.Claim.Term
@@ -68,7 +68,7 @@ func (c *coordinator) reach(act func() (answer func())) {
 	if w.faults.active && w.chance(6) {
 		fate = 1 + w.rng.IntN(3)
 	}
-	unsure := func() { w.after(c.process, w.cfg.renew, func() { c.lead(c.lease.Unsure()) }) }
+	unsure := func() { w.after(c.process, w.cfg.renew, func() { c.lead(c.lease.OutcomeUnknown()) }) }
 	switch fate {
 	case 0:
 		w.after(nil, w.transit(), func() { w.after(c.process, w.transit(), act()) })

@@ -57,7 +57,7 @@ func (f *flight) look() {
 			ranks[i] = s.InStep(f.p.Epoch, f.p.Step)
 		}
 		c.blameAll(ranks)
-		hung := f.rule.Look(c.w.now-f.began, ranks)
+		hung := f.rule.Check(c.w.now-f.began, ranks)
 		c.w.watch.blames(c, f.g.hosts, hung, asked, f.rule.Deadline-2*every)
 		for _, rank := range hung {
 			c.fence(f.g.nodes[rank], fmt.Sprintf("it made no progress in step %d.%d", f.p.Epoch, f.p.Step), true)
@@ -112,7 +112,7 @@ func (l *loading) look() {
 				ranks[i].Done = ranks[i].Done || i == 0
 			}
 		}
-		hung, fails := l.rule.Look(c.w.now-l.began, ranks)
+		hung, fails := l.rule.Check(c.w.now-l.began, ranks)
 		c.w.watch.blames(c, hosts, hung, asked, l.rule.Deadline-2*every)
 		for _, rank := range hung {
 			c.fence(l.e.Nodes[rank], "it made no progress in loading its weights", true)

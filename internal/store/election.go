@@ -158,16 +158,16 @@ func (s *Election) access() bool {
 	s.advance(func(l *topology.Lease) []topology.LeaseEffect {
 		switch {
 		case errors.Is(err, errMoved):
-			return l.Refused()
+			return l.WriteConflict()
 		case err != nil:
 			if s.ctx.Err() == nil {
 				s.log.Debug("the lease cannot be read or written", "error", err)
 			}
-			return l.Unsure()
+			return l.OutcomeUnknown()
 		case writes:
-			return l.Wrote(revision)
+			return l.WriteDone(revision)
 		}
-		return l.Saw(c, revision)
+		return l.ReadDone(c, revision)
 	})
 	return true
 }
