@@ -339,12 +339,12 @@ func TestLiveDamage(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); j.Follow(ctx) }()
 		testutil.Eventually(t, time.Minute, "the session of another key goes on", func() (bool, string) {
-			_, err := follower.book.Look(t.Context(), "bob", "chat")
+			_, err := follower.book.State(t.Context(), "bob", "chat")
 			return err == nil, fmt.Sprint(err)
 		})
 		cancel()
 		<-done
-		s, err := follower.book.Look(t.Context(), "ann", "chat")
+		s, err := follower.book.State(t.Context(), "ann", "chat")
 		if at < known { // the follower has read this record before it was damaged
 			if err != nil || s.Turns != 3 {
 				t.Fatalf("%d turns, %v", s.Turns, err)
@@ -395,7 +395,7 @@ func TestDamagedEnd(t *testing.T) {
 		must(t, err, nil)
 	}
 	s, _ = open(t, l)
-	_, err := s.book.Look(t.Context(), "ann", "chat")
+	_, err := s.book.State(t.Context(), "ann", "chat")
 	must(t, err, sessions.ErrDamaged)
 	if !strings.Contains(err.Error(), "(message 1)") {
 		t.Error(err)

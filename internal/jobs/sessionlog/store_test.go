@@ -60,7 +60,7 @@ func add(t *testing.T, s *Store, number int) error {
 
 func turns(t *testing.T, s *Store) int {
 	t.Helper()
-	state, err := s.book.Look(t.Context(), "ann", "chat")
+	state, err := s.book.State(t.Context(), "ann", "chat")
 	if err != nil && !errors.Is(err, sessions.ErrNotFound) {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestDamage(t *testing.T) {
 			})
 			must(t, err, nil)
 			s, _ = open(t, other)
-			_, err = s.book.Look(t.Context(), "ann", "chat")
+			_, err = s.book.State(t.Context(), "ann", "chat")
 			must(t, err, sessions.ErrDamaged)
 			must(t, s.book.Delete(t.Context(), "ann", "chat"), nil)
 			must(t, add(t, s, 0), nil)

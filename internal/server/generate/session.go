@@ -100,7 +100,7 @@ func (s *Service) OpenSession(ctx context.Context, g *Request, chat string) *api
 	tenant := httpserver.KeyName(ctx)
 	t := &sessionTurn{book: book, id: sessions.ID(tenant, g.Session), tenant: tenant, name: g.Session}
 	var err error
-	if t.before, err = book.Look(ctx, tenant, g.Session); err != nil && !errors.Is(err, sessions.ErrNotFound) {
+	if t.before, err = book.State(ctx, tenant, g.Session); err != nil && !errors.Is(err, sessions.ErrNotFound) {
 		return SessionProblem(err, g.Session)
 	}
 	if g.turns >= 0 && g.turns != t.before.Turns {

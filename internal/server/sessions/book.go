@@ -140,7 +140,7 @@ func (b *Book) Of(tenant string) []Session {
 
 // Get returns a session in the form of the API.
 func (b *Book) Get(ctx context.Context, tenant, name string) (Session, error) {
-	if _, err := b.Look(ctx, tenant, name); err != nil && !errors.Is(err, ErrDamaged) {
+	if _, err := b.State(ctx, tenant, name); err != nil && !errors.Is(err, ErrDamaged) {
 		return Session{}, err
 	}
 	b.mu.Lock()
@@ -154,8 +154,8 @@ func (b *Book) Get(ctx context.Context, tenant, name string) (Session, error) {
 	return out, nil
 }
 
-// Look returns the state of a session. ErrNotFound: there is none.
-func (b *Book) Look(ctx context.Context, tenant, name string) (State, error) {
+// State returns the state of a session. ErrNotFound: there is none.
+func (b *Book) State(ctx context.Context, tenant, name string) (State, error) {
 	id := ID(tenant, name)
 	if err := b.settle(ctx, id); err != nil {
 		return State{}, err
@@ -196,7 +196,7 @@ func (b *Book) settle(ctx context.Context, id string) error {
 	return nil
 }
 
-// Begin reserves a session for its next turn. turns is the number of its turns that Look returned; 0: it
+// Begin reserves a session for its next turn. turns is the number of its turns that State returned; 0: it
 // is a new one. End ends that.
 func (b *Book) Begin(ctx context.Context, tenant, name string, turns int) error {
 	id := ID(tenant, name)
@@ -276,7 +276,7 @@ func (b *Book) End(id string) {
 }
 
 // Commit adds a turn to a session that Begin reserved. After an error the session is as before, or
-// the turn was stored after all, and Look finds it.
+// the turn was stored after all, and State finds it.
 func (b *Book) Commit(ctx context.Context, id string, turns int, t Turn) error {
 	payload, err := t.Encode()
 	if err == nil {

@@ -74,7 +74,7 @@ func TestBook(t *testing.T) {
 			ctx, id := t.Context(), ID("ann", "chat")
 			look := func(turns int) {
 				t.Helper()
-				s, err := b.Look(ctx, "ann", "chat")
+				s, err := b.State(ctx, "ann", "chat")
 				if turns == 0 && !errors.Is(err, ErrNotFound) || turns > 0 && err != nil || s.Turns != turns {
 					t.Fatalf("%d turns, %v, want %d", s.Turns, err, turns)
 				}
@@ -126,7 +126,7 @@ func TestBook(t *testing.T) {
 			}
 
 			// A running turn holds its session; then the time is over.
-			state, err := b.Look(ctx, "ann", "chat")
+			state, err := b.State(ctx, "ann", "chat")
 			must(err, nil)
 			turns := state.Turns
 			must(b.Begin(ctx, "ann", "chat", turns), nil)
@@ -149,7 +149,7 @@ func TestBook(t *testing.T) {
 			}
 
 			b.Replace(id, State{}, "bits")
-			_, err = b.Look(ctx, "ann", "chat")
+			_, err = b.State(ctx, "ann", "chat")
 			must(err, ErrDamaged)
 			must(b.Begin(ctx, "ann", "chat", 0), ErrMoved)
 			if x, err := b.Get(ctx, "ann", "chat"); err != nil || x.Status != "damaged" || x.Name != "chat" {
@@ -197,7 +197,7 @@ func TestFailedTurnsAreSwept(t *testing.T) {
 		t.Fatalf("%v, %d sessions, want 1", err, len(b.all))
 	}
 	id := ID(turns()[0].Head.Tenant, "stored")
-	if s, err := b.Look(ctx, "ann", "stored"); err != nil || s.Turns != 1 {
+	if s, err := b.State(ctx, "ann", "stored"); err != nil || s.Turns != 1 {
 		t.Fatalf("%d turns, want 1, %v", s.Turns, err)
 	}
 	if err := b.Begin(ctx, "ann", "stored", 1); err != nil {
