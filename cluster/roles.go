@@ -180,7 +180,7 @@ func (c *core) addReader(ctx context.Context, v *coordinator.View, s *wire.Clust
 	if p, q := s.PrefixCache, part.PrefixCache; p != nil && q != nil {
 		p.Queries, p.Hits, p.Tokens, p.Evicted, p.Answers = p.Queries+q.Queries, p.Hits+q.Hits, p.Tokens+q.Tokens,
 			p.Evicted+q.Evicted, p.Answers+q.Answers
-		p.Disk = p.Disk.Plus(q.Disk)
+		p.Disk = p.Disk.Add(q.Disk)
 	}
 	part.Nodes = nil
 	own := s.Nodes

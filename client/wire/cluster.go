@@ -112,8 +112,8 @@ type PrefixDiskState struct {
 	IndexesRead     uint64 `json:"indexes_read"` // from files
 }
 
-// Plus returns the sum of two; nil: there are no files.
-func (d *PrefixDiskState) Plus(o *PrefixDiskState) *PrefixDiskState {
+// Add returns the sum of two; nil: there are no files.
+func (d *PrefixDiskState) Add(o *PrefixDiskState) *PrefixDiskState {
 	if d == nil || o == nil {
 		return cmp.Or(d, o)
 	}
@@ -146,10 +146,10 @@ type StoreMember struct {
 type StoreState struct {
 	Durability  string `json:"durability"` // single (one copy on one disk) or replicated
 	Replicas    int    `json:"replicas"`   // copies that are up to date now
-	Wanted      int    `json:"wanted"`
+	Target      int    `json:"wanted"`
 	Coordinator string `json:"coordinator"` // holder of the lease
 	Term        uint64 `json:"term"`        // increases with each holder of the lease
-	Trouble     string `json:"trouble,omitempty"`
+	Problem     string `json:"trouble,omitempty"`
 
 	Members []StoreMember `json:"members,omitempty"` // members of a replicated store
 }

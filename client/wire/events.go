@@ -33,9 +33,9 @@ type Cost struct {
 	StallMillis int64  `json:"stall_ms"`             // from the end until the next placement served
 	// Numbers of interrupted sequences: all of them, the ones that continued or ended normally, and the
 	// ones that ended with an error.
-	Streams int `json:"streams"`
-	WentOn  int `json:"went_on"`
-	Failed  int `json:"failed"`
+	Streams   int `json:"streams"`
+	Continued int `json:"went_on"`
+	Failed    int `json:"failed"`
 	// SilentMillis is the longest pause of a sequence: from its last token before the end to its
 	// first one after.
 	SilentMillis     int64  `json:"silent_ms"`

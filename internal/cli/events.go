@@ -82,7 +82,7 @@ func eventLine(v *wire.ClusterEvent) string {
 	}
 	fmt.Fprintf(&b, "\n    epoch %d after %d ms", c.NextEpoch, c.StallMillis)
 	if c.Streams > 0 {
-		fmt.Fprintf(&b, "; %d of %d streams continued, longest pause %d ms; %d tokens computed again, %d caches kept", c.WentOn, c.Streams,
+		fmt.Fprintf(&b, "; %d of %d streams continued, longest pause %d ms; %d tokens computed again, %d caches kept", c.Continued, c.Streams,
 			c.SilentMillis, c.Recomputed+c.Replayed, c.RestoredCaches+c.RestoredReplicas)
 	}
 	if c.Failed > 0 {

@@ -156,8 +156,8 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 	if st := s.Store; st != nil {
 		printStoreLine(w, st)
 	}
-	if st := s.Store; st != nil && st.Trouble != "" {
-		fmt.Fprintln(w, "store problem:", st.Trouble)
+	if st := s.Store; st != nil && st.Problem != "" {
+		fmt.Fprintln(w, "store problem:", st.Problem)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "node\tpid\tstate\t"+roleColumn(s, "role")+"share\tsequences\tcache used\tprefixes\tcache budget\t")
@@ -225,7 +225,7 @@ func modelNames(s *wire.ClusterState) string {
 }
 
 func printStoreLine(w io.Writer, s *wire.StoreState) {
-	fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", s.Durability, s.Replicas, s.Wanted, s.Coordinator, s.Term)
+	fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", s.Durability, s.Replicas, s.Target, s.Coordinator, s.Term)
 	var away []string
 	for _, k := range s.Members {
 		if k.State != "here" {

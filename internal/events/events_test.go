@@ -21,7 +21,7 @@ func formatted(l *State) string {
 		fmt.Fprintf(&b, "%s %s@%d", e.Kind, e.Node, e.Epoch)
 		if c := e.Cost; c != nil {
 			fmt.Fprintf(&b, " open=%v next=%d stall=%d %d/%d failed=%d silent=%d again=%d", c.Open,
-				c.NextEpoch, c.StallMillis, c.WentOn, c.Streams, c.Failed, c.SilentMillis, c.Recomputed+c.Replayed)
+				c.NextEpoch, c.StallMillis, c.Continued, c.Streams, c.Failed, c.SilentMillis, c.Recomputed+c.Replayed)
 		}
 		b.WriteByte('\n')
 	}

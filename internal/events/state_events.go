@@ -88,7 +88,7 @@ func (l *State) cost(o batcher.Outage) bool {
 	}
 	e := &l.events[at]
 	c := *e.Cost
-	c.Streams, c.Failed, c.WentOn = o.Streams, o.Failed, o.Streams-o.Waiting-o.Failed
+	c.Streams, c.Failed, c.Continued = o.Streams, o.Failed, o.Streams-o.Waiting-o.Failed
 	c.SilentMillis, c.Recomputed, c.Replayed, c.RestoredCaches, c.RestoredReplicas = o.SilentMillis,
 		o.Recomputed, o.Replayed, o.Restored, o.Copies
 	c.Open = c.NextEpoch == 0 || o.Waiting > 0

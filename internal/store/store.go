@@ -472,7 +472,7 @@ func (s *Store) startJobs() {
 func (s *Store) State() *wire.StoreState {
 	kind, n := s.Durability()
 	claim, _, _ := s.election.Claim()
-	out := &wire.StoreState{Durability: kind, Replicas: n, Wanted: wanted, Trouble: s.Problem(), Coordinator: claim.Holder, Term: claim.Term}
+	out := &wire.StoreState{Durability: kind, Replicas: n, Target: wanted, Problem: s.Problem(), Coordinator: claim.Holder, Term: claim.Term}
 	p, bus := s.replica.now()
 	if p == nil || kind != "replicated" {
 		return out

@@ -132,7 +132,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		if p := m.PrefixCache; p != nil {
 			ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(p.Queries), m.Model)
 			ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(p.Hits), m.Model)
-			disk = disk.Plus(p.Disk)
+			disk = disk.Add(p.Disk)
 		}
 		c.drafts.collect(m.Model, m.Drafts, ch)
 	}
