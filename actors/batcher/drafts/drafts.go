@@ -104,14 +104,14 @@ func (d *Drafter) Index(q *Sequence, n int) bool {
 	if q.text == nil {
 		q.text, q.rates = speculate.NewText(), d.rates
 	}
-	if more := q.text.Grown(n) - q.bytes; more > 0 {
+	if more := q.text.BytesAt(n) - q.bytes; more > 0 {
 		if d.bytes+more > d.cfg.Bytes {
 			return false
 		}
 		q.bytes += more
 		d.bytes += more
 	}
-	return q.text.Catch(n, catchUp, q.Token)
+	return q.text.CatchUp(n, catchUp, q.Token)
 }
 
 // sharing names the group of sequences whose recent outputs a sequence uses.

@@ -50,7 +50,7 @@ func TestCopies(t *testing.T) {
 				wrong++
 			}
 			at = min(at+right+1, len(all))
-			text.Catch(at, 1000, func(i int) int32 { return all[i] })
+			text.CatchUp(at, 1000, func(i int) int32 { return all[i] })
 		}
 		return steps, wrong
 	}
@@ -84,7 +84,7 @@ func TestCopiesOfAnything(t *testing.T) {
 					all[i] = all[i-back]
 				}
 			}
-			text.Catch(i, 1000, func(i int) int32 { return all[i] })
+			text.CatchUp(i, 1000, func(i int) int32 { return all[i] })
 			text.Suffix(nil, "", 0, 3)
 			most := 1 + r.IntN(MaxDraft)
 			d := text.Copied(most)

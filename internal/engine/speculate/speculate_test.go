@@ -19,7 +19,7 @@ func noise(n, words int, seed uint64) []int32 {
 
 func textOf(tokens []int32) *Text {
 	t := NewText()
-	for !t.Catch(len(tokens), 1000, func(i int) int32 { return tokens[i] }) {
+	for !t.CatchUp(len(tokens), 1000, func(i int) int32 { return tokens[i] }) {
 	}
 	return t
 }
@@ -120,13 +120,13 @@ func TestTextGoesOn(t *testing.T) {
 	slow := NewText()
 	n := TextTokens + 3000
 	for i := range n {
-		if !slow.Catch(i, 2, token) && i > 2 {
+		if !slow.CatchUp(i, 2, token) && i > 2 {
 			t.Fatalf("%d tokens were not caught up with", i)
 		}
 	}
-	slow.Catch(n, 2, token)
+	slow.CatchUp(n, 2, token)
 	fast := NewText()
-	fast.Catch(n, n, token)
+	fast.CatchUp(n, n, token)
 	a, b := slow.Suffix(nil, "", 0, MaxDraft), fast.Suffix(nil, "", 0, MaxDraft)
 	if !slices.Equal(a.Tokens, b.Tokens) || len(a.Tokens) != MaxDraft {
 		t.Fatalf("drafts %v and %v", a, b)
@@ -139,8 +139,8 @@ func TestTextGoesOn(t *testing.T) {
 	if l := slow.Lookup(0, MaxDraft); !slices.Equal(l.Tokens, a.Tokens) {
 		t.Fatalf("lookup drafts %v, suffix %v", l.Tokens, a.Tokens)
 	}
-	if slow.Bytes() != fast.Grown(n) || slow.Bytes() != ringBytes(TextTokens) {
-		t.Fatalf("%d bytes, foretold %d", slow.Bytes(), fast.Grown(n))
+	if slow.Bytes() != fast.BytesAt(n) || slow.Bytes() != ringBytes(TextTokens) {
+		t.Fatalf("%d bytes, foretold %d", slow.Bytes(), fast.BytesAt(n))
 	}
 }
 
@@ -294,7 +294,7 @@ func BenchmarkSuffix(b *testing.B) {
 	for b.Loop() {
 		t.Suffix(nil, "", 0, MaxDraft)
 		text = append(text, int32(i*7%300))
-		t.Catch(len(text), 10, func(i int) int32 { return text[i] })
+		t.CatchUp(len(text), 10, func(i int) int32 { return text[i] })
 		i++
 	}
 }

@@ -16,14 +16,14 @@ func NewText() *Text { return &Text{ring: newRing(TextTokens)} }
 
 func (t *Text) Bytes() int64 { return t.ring.bytes() }
 
-// Grown returns the memory of the index at a number of tokens of the sequence.
-func (t *Text) Grown(tokens int) int64 {
+// BytesAt returns the memory of the index at a number of tokens of the sequence.
+func (t *Text) BytesAt(tokens int) int64 {
 	return max(t.Bytes(), ringBytes(room(tokens, TextTokens)))
 }
 
-// Catch adds tokens of the sequence up to the n-th, but not more than most; token returns each. It
+// CatchUp adds tokens of the sequence up to the n-th, but not more than most; token returns each. It
 // reports whether all are added.
-func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
+func (t *Text) CatchUp(n, most int, token func(pos int) int32) bool {
 	t.seen = max(t.seen, n-TextTokens) // older ones would be dropped at once
 	t.ring.grow(min(n, TextTokens))
 	for end := min(n, t.seen+most); t.seen < end; t.seen++ {
