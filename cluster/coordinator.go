@@ -147,7 +147,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 			return nil, err
 		}
 		c.wg.Go(func() { // the start does not wait for the announcement
-			if err := c.bus.Lead(); err != nil && c.ctx.Err() == nil {
+			if err := c.bus.AnnounceCoordinator(); err != nil && c.ctx.Err() == nil {
 				c.log.Warn("announcing that this process coordinates failed", "error", err)
 			}
 		})

@@ -168,8 +168,8 @@ func (b *Bus) SetState(s gossip.State) error {
 	return b.Gossip.UpdateMeta(m)
 }
 
-// Lead announces that this process coordinates.
-func (b *Bus) Lead() error {
+// AnnounceCoordinator announces that this process coordinates.
+func (b *Bus) AnnounceCoordinator() error {
 	m := b.Gossip.Meta()
 	m.Leads = true
 	return b.Gossip.UpdateMeta(m)
@@ -211,8 +211,8 @@ func (b *Bus) WeightServers() (out []string) {
 	return out
 }
 
-// OthersLead reports whether another process coordinates, according to gossip.
-func (b *Bus) OthersLead() bool {
+// HasOtherCoordinator reports whether another process coordinates, according to gossip.
+func (b *Bus) HasOtherCoordinator() bool {
 	for _, m := range b.Gossip.Members() {
 		if m.Meta.Role == string(security.RoleCoordinator) && m.Meta.Leads && m.Name != b.Gossip.Name() {
 			return true

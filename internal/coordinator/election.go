@@ -122,7 +122,7 @@ const (
 
 // Acquire waits for the lease.
 func (e *Election) Acquire(ctx context.Context, c Candidate) (PlacementLog, error) {
-	v := &standbyWait{standby: c.Standby, log: e.log, othersLead: c.Bus.OthersLead, notify: c.Waits}
+	v := &standbyWait{standby: c.Standby, log: e.log, othersLead: c.Bus.HasOtherCoordinator, notify: c.Waits}
 	v.start()
 	defer v.stop()
 	t := time.NewTicker(waitsTick)
