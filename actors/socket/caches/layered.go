@@ -46,8 +46,8 @@ func (e *Epoch) enter(s *Sequence, layers topology.Range, from int) (err error) 
 	return err
 }
 
-// Leave frees the rows and statistics of layers that have been handed over.
-func (s *Sequence) Leave(layers topology.Range) {
+// ReleaseLayers frees the rows and statistics of layers that have been handed over.
+func (s *Sequence) ReleaseLayers(layers topology.Range) {
 	s.Stats.Release()
 	s.Stats = nil
 	if s.PromptShard != nil {

@@ -224,7 +224,7 @@ func (w *sweep) handOver() []stage {
 		stages = append(stages, h.states()...)
 	} else {
 		stages = append(stages, stage{job: func(done func(error)) {
-			w.seq.Leave(topology.Range{Lo: w.From, Hi: w.To})
+			w.seq.ReleaseLayers(topology.Range{Lo: w.From, Hi: w.To})
 			done(nil)
 		}})
 	}
