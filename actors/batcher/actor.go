@@ -172,11 +172,11 @@ func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func
 		}
 		return cancel, nil
 	case <-ctx.Done():
-		gate.Shut()
+		gate.Close()
 		cancel()
 		return nil, ctx.Err()
 	case <-b.done:
-		gate.Shut()
+		gate.Close()
 		return nil, b.stopped()
 	}
 }

@@ -79,7 +79,7 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Gate is a Sink that drops all events after Shut, for a caller that left before the request was
+// Gate is a Sink that drops all events after Close, for a caller that left before the request was
 // accepted.
 type Gate struct {
 	Sink   Sink
@@ -87,8 +87,8 @@ type Gate struct {
 	closed bool
 }
 
-// Shut closes the gate.
-func (g *Gate) Shut() {
+// Close closes the gate.
+func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
