@@ -120,7 +120,7 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 		return c
 	}
 	c.AddGenerationPrompt, c.Merge = true, true
-	r := messageReader{generate.TurnReader{Lim: s.Config.Limits}}
+	r := messageReader{generate.TurnReader{Limits: s.Config.Limits}}
 	if system := r.system(f.Get("system")); system != "" {
 		c.Messages = append(c.Messages, engine.Message{Role: "system", Content: system})
 	}
@@ -133,7 +133,7 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 		}
 	}
 	f.Fail(r.Err)
-	c.Left = r.Left
+	c.Left = r.Omitted
 	var thinking struct {
 		Type string `json:"type"`
 	}
@@ -157,7 +157,7 @@ func (c *messageReader) system(v json.RawMessage) string {
 		return c.Text("system", v)
 	}
 	var texts []string
-	c.Fail(jsonbody.Elements("system", "blocks", v, c.Lim.Parts, func(i int, raw json.RawMessage) *apierr.Error {
+	c.Fail(jsonbody.Elements("system", "blocks", v, c.Limits.Parts, func(i int, raw json.RawMessage) *apierr.Error {
 		if text, ok := c.Part("system["+strconv.Itoa(i)+"]", raw); ok && !strings.HasPrefix(text, "x-anthropic-") {
 			texts = append(texts, text)
 		}
@@ -169,7 +169,7 @@ func (c *messageReader) system(v json.RawMessage) string {
 // turnsOf returns the turns of one message: each result of a tool is a turn of its own. now: the
 // message is the newest one of the user.
 func (c *messageReader) turnsOf(at string, raw json.RawMessage, now bool) []engine.Message {
-	c.Now = now
+	c.Newest = now
 	var m struct {
 		Role    string          `json:"role"`
 		Content json.RawMessage `json:"content"`
@@ -188,7 +188,7 @@ func (c *messageReader) turnsOf(at string, raw json.RawMessage, now bool) []engi
 	var turns []engine.Message
 	var texts, thoughts []string
 	var calls []generate.ToolCall
-	c.Fail(jsonbody.Elements(at+".content", "blocks", m.Content, c.Lim.Parts, func(i int, raw json.RawMessage) *apierr.Error {
+	c.Fail(jsonbody.Elements(at+".content", "blocks", m.Content, c.Limits.Parts, func(i int, raw json.RawMessage) *apierr.Error {
 		here := at + ".content[" + strconv.Itoa(i) + "]"
 		var b struct {
 			Type     string          `json:"type"`
@@ -214,9 +214,9 @@ func (c *messageReader) turnsOf(at string, raw json.RawMessage, now bool) []engi
 			}
 			calls = append(calls, generate.Call{Name: b.Name, Arguments: []byte(args), Id: b.ID}.ToolCall())
 		case b.Type == "tool_result" && m.Role == "user":
-			c.Now = false // a tool wrote it, not the user
+			c.Newest = false // a tool wrote it, not the user
 			text := c.Text(here+".content", b.Content)
-			if c.Now = now; b.Failed {
+			if c.Newest = now; b.Failed {
 				text = "Error: " + text
 			}
 			turns = append(turns, engine.Message{Role: "tool", CallID: b.Use, Content: text})

@@ -12,12 +12,12 @@ import (
 
 // messages reads the messages of a chat.
 func (c *TurnReader) messages(v json.RawMessage, continues bool) []engine.Message {
-	list, e := MessageList(v, c.Lim)
+	list, e := MessageList(v, c.Limits)
 	c.Fail(e)
 	last := NewestUserTurn(Roles(list), continues)
 	out := make([]engine.Message, 0, len(list))
 	for i, raw := range list {
-		c.Now = i == last
+		c.Newest = i == last
 		if out = append(out, c.message(i, raw)); c.Err != nil {
 			return nil
 		}
@@ -52,7 +52,7 @@ func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
 	out.Role = role
 	content, calls := msg.Get("content"), msg.Get("tool_calls")
 	if out.Role == "assistant" {
-		out.Calls, e = decodeCalls(at+".tool_calls", calls, c.Lim)
+		out.Calls, e = decodeCalls(at+".tool_calls", calls, c.Limits)
 		c.Fail(e)
 		if v := msg.Get("function_call"); out.Calls == nil && v != nil {
 			out.Calls = c.legacyCall(at, i, v)

@@ -14,9 +14,9 @@ import (
 // text only in the newest message of the user. Elsewhere it leaves such content out and names it:
 // a client sends its history with every request, and could not continue otherwise.
 type TurnReader struct {
-	Lim  jsonbody.Limits
-	Now  bool     // the message is the newest one of the user
-	Left []string // places of omitted content
+	Limits  jsonbody.Limits
+	Newest  bool     // the message is the newest one of the user
+	Omitted []string // places of omitted content
 
 	Thoughts *[]string // of the assistant's message that is read; nil: the message has another role
 	legacy   string    // id of the newest function_call
@@ -33,8 +33,8 @@ func (c *TurnReader) Fail(e *apierr.Error) {
 
 // Omit records a place that was left out. The places go into a header, so their number is bounded.
 func (c *TurnReader) Omit(at string) {
-	if len(c.Left) < jsonbody.MaxNamed {
-		c.Left = append(c.Left, at)
+	if len(c.Omitted) < jsonbody.MaxNamed {
+		c.Omitted = append(c.Omitted, at)
 	}
 }
 
@@ -105,7 +105,7 @@ func (c *TurnReader) Text(at string, v json.RawMessage) string {
 		return ""
 	}
 	var texts []string
-	c.Fail(jsonbody.Elements(at, "parts", v, c.Lim.Parts, func(i int, raw json.RawMessage) *apierr.Error {
+	c.Fail(jsonbody.Elements(at, "parts", v, c.Limits.Parts, func(i int, raw json.RawMessage) *apierr.Error {
 		if text, ok := c.Part(at+"["+strconv.Itoa(i)+"]", raw); ok {
 			texts = append(texts, text)
 		}
@@ -127,7 +127,7 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 		v := p["text"]
 		switch {
 		case kind == "" && jsonbody.IsNull(v):
-		case jsonbody.IsNull(v) && c.Now:
+		case jsonbody.IsNull(v) && c.Newest:
 			c.Fail(apierr.Invalid(at+".text", "'%s.text' is required.", at))
 			return "", false
 		case !jsonbody.IsNull(v) && v[0] != '"':
@@ -140,7 +140,7 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 		return jsonbody.StringOf(p["refusal"]), true
 	case "thinking", "reasoning":
 		if c.Thoughts != nil {
-			inner := TurnReader{Lim: c.Lim}
+			inner := TurnReader{Limits: c.Limits}
 			*c.Thoughts = append(*c.Thoughts, cmp.Or(inner.Text(at+".thinking", p["thinking"]), jsonbody.StringOf(p["text"])))
 			c.Fail(inner.Err)
 			return "", false
@@ -159,7 +159,7 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 		}
 	}
 	what := namedKind(kind)
-	if c.Now {
+	if c.Newest {
 		c.Fail(apierr.InvalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.",
 			at, kind, cmp.Or(what, "it")))
 		return "", false

@@ -104,8 +104,8 @@ func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
 	if f.Err != nil {
 		return c
 	}
-	r := TurnReader{Lim: s.Config.Limits}
-	c.Messages, c.Left = r.messages(f.Get("messages"), c.ContinueFinal), r.Left
+	r := TurnReader{Limits: s.Config.Limits}
+	c.Messages, c.Left = r.messages(f.Get("messages"), c.ContinueFinal), r.Omitted
 	f.Fail(r.Err)
 	return c
 }

@@ -39,15 +39,15 @@ func ollamaMessages(v json.RawMessage, lim jsonbody.Limits) ([]engine.Message, [
 		return nil, nil, e
 	}
 	last := generate.NewestUserTurn(generate.Roles(turns), false)
-	r := ollamaReader{TurnReader: generate.TurnReader{Lim: lim}}
+	r := ollamaReader{TurnReader: generate.TurnReader{Limits: lim}}
 	var list []engine.Message
 	for i, raw := range turns {
-		r.Now = i == last
+		r.Newest = i == last
 		if list = append(list, r.message(i, raw)); r.Err != nil {
 			return nil, nil, r.Err
 		}
 	}
-	return list, r.Left, nil
+	return list, r.Omitted, nil
 }
 
 type ollamaReader struct {
@@ -63,7 +63,7 @@ func (r *ollamaReader) message(i int, raw json.RawMessage) engine.Message {
 		return engine.Message{}
 	}
 	images := !jsonbody.IsNull(m.Images) && !jsonbody.EmptyValue(m.Images)
-	if images && r.Now {
+	if images && r.Newest {
 		r.Fail(apierr.InvalidCode(at+".images", "unsupported_parameter",
 			"'%s.images' is not supported: only text is. Send the message without images.", at))
 	}

@@ -94,7 +94,7 @@ func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apier
 // last own items are of this request, the others of earlier responses. It also returns the places of
 // own items and parts that were left out.
 func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]engine.Message, []string, *apierr.Error) {
-	t := itemTurns{TurnReader: generate.TurnReader{Lim: s.Config.Limits}, gone: map[string]bool{}}
+	t := itemTurns{TurnReader: generate.TurnReader{Limits: s.Config.Limits}, gone: map[string]bool{}}
 	if instructions != "" {
 		t.out = append(t.out, engine.Message{Role: "system", Content: instructions})
 	}
@@ -112,22 +112,22 @@ func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inI
 	last := generate.NewestUserTurn(roles, false)
 	for i, x := range items {
 		if i == len(items)-own {
-			t.Left = nil
+			t.Omitted = nil
 		}
-		t.Now = i == last
+		t.Newest = i == last
 		if t.add(x); t.Err != nil {
 			return nil, nil, t.Err
 		}
 	}
 	t.flush()
-	if len(t.out) == 0 && len(t.Left) > 0 {
-		return nil, nil, apierr.InvalidCode(t.Left[0]+".type", "unsupported_parameter",
-			"'input' has no item that can be read: '%s.type' is not supported.", t.Left[0])
+	if len(t.out) == 0 && len(t.Omitted) > 0 {
+		return nil, nil, apierr.InvalidCode(t.Omitted[0]+".type", "unsupported_parameter",
+			"'input' has no item that can be read: '%s.type' is not supported.", t.Omitted[0])
 	}
 	if len(t.out) == 0 {
 		return nil, nil, apierr.InvalidCode("input", "missing_required_parameter", "'input' is required: a string or a list of items.")
 	}
-	return t.out, t.Left, nil
+	return t.out, t.Omitted, nil
 }
 
 type itemTurns struct {
@@ -190,7 +190,7 @@ func (t *itemTurns) add(x inItem) {
 		t.out = append(t.out, engine.Message{Role: role, Content: text})
 	case "reasoning":
 		m := t.answer(len(t.calls) > 0 || t.turn != nil && t.turn.Content != "")
-		text, e := x.thought(t.Lim)
+		text, e := x.thought(t.Limits)
 		t.Fail(e)
 		m.Thought += text
 	case "function_call":
@@ -222,7 +222,7 @@ func (t *itemTurns) add(x inItem) {
 
 // thought returns the text of a reasoning item.
 func (x inItem) thought(lim jsonbody.Limits) (string, *apierr.Error) {
-	r := generate.TurnReader{Lim: lim}
+	r := generate.TurnReader{Limits: lim}
 	if text := r.Text(x.at+".content", x.Content); text != "" || r.Err != nil {
 		return text, r.Err
 	}
