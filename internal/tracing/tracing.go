@@ -43,8 +43,8 @@ type Tracer struct {
 // per step would cost more than it is worth.
 const stepEvery = time.Second
 
-// Wanted reports whether OpenTelemetry's standard variables enable traces.
-func Wanted() bool {
+// Enabled reports whether OpenTelemetry's standard variables enable traces.
+func Enabled() bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
 	}

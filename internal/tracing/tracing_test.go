@@ -88,8 +88,8 @@ func TestCollector(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", got.URL)
 			t.Setenv("OTEL_SERVICE_NAME", "harbour")
 		}
-		if Wanted() != (i == 1) {
-			t.Errorf("enabled by the environment: %v", Wanted())
+		if Enabled() != (i == 1) {
+			t.Errorf("enabled by the environment: %v", Enabled())
 		}
 		tr, err := Start(t.Context(), endpoint, "v9", quiet)
 		if err != nil {

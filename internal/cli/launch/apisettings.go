@@ -52,7 +52,7 @@ func (f *listenFlags) openSettings(e *ui.Env, log *slog.Logger) (*apiSettings, e
 			return nil, fmt.Errorf("--audit-log: %w", err)
 		}
 	}
-	if f.OTLP != "" || tracing.Wanted() {
+	if f.OTLP != "" || tracing.Enabled() {
 		var err error
 		if s.tracer, err = tracing.Start(e.Ctx, f.OTLP, cluster.Build(), log); err != nil {
 			return nil, fmt.Errorf("--otlp: %w", err)
