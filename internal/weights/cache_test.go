@@ -176,7 +176,7 @@ func TestCacheOfAdapter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := ck.Want(t.Context(), name, 0, want.Rows(), 0, want.Cols()); err != nil {
+		if err := ck.Fetch(t.Context(), name, 0, want.Rows(), 0, want.Cols()); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := ck.Tensor(name); err != nil || !bytes.Equal(got.Data, want.Data) {

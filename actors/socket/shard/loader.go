@@ -164,7 +164,7 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 		lo, hi := rows.Lo/h, (rows.Hi+h-1)/h
 		want = topology.Range{Lo: m.First + lo*(h+m.Gap), Hi: m.First + (hi-1)*(h+m.Gap) + h}
 	}
-	if l.err = l.ck.Want(l.ctx, m.Weight, want.Lo, want.Hi, span.Lo, span.Hi); l.err != nil {
+	if l.err = l.ck.Fetch(l.ctx, m.Weight, want.Lo, want.Hi, span.Lo, span.Hi); l.err != nil {
 		return
 	}
 	first, last := to/panelGrain, (to+rows.Len()-1)/panelGrain
@@ -253,7 +253,7 @@ func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys
 func (l *loader) tensor(name string) (checkpoint.Tensor, error) {
 	t, err := l.ck.Tensor(name)
 	if err == nil {
-		err = l.ck.Want(l.ctx, name, 0, t.Rows(), 0, t.Cols())
+		err = l.ck.Fetch(l.ctx, name, 0, t.Rows(), 0, t.Cols())
 	}
 	return t, err
 }

@@ -18,7 +18,7 @@ type Fetcher interface {
 }
 
 // OpenPartial opens a folder whose weight files have their full size and their header, but only the
-// tensors that f has downloaded. hash is the Hash of the complete checkpoint. Call Want before
+// tensors that f has downloaded. hash is the Hash of the complete checkpoint. Call Fetch before
 // reading a tensor.
 func OpenPartial(ctx context.Context, dir, hash string, f Fetcher) (*Checkpoint, error) {
 	c := &Checkpoint{Dir: filepath.Clean(dir), at: map[string]place{}, fetch: f, hash: hash, fetching: ctx}
@@ -33,9 +33,9 @@ func OpenPartial(ctx context.Context, dir, hash string, f Fetcher) (*Checkpoint,
 	return c, nil
 }
 
-// Want downloads rows and columns [lo, hi) of a tensor. It returns at once for a complete
+// Fetch downloads rows and columns [lo, hi) of a tensor. It returns at once for a complete
 // checkpoint.
-func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo, colHi int) error {
+func (c *Checkpoint) Fetch(ctx context.Context, name string, rowLo, rowHi, colLo, colHi int) error {
 	p, ok := c.at[name]
 	if c.fetch == nil || !ok || p.offset == 0 || rowLo >= rowHi || colLo >= colHi {
 		return nil

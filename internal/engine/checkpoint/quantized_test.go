@@ -101,7 +101,7 @@ func TestQuantizedSlices(t *testing.T) {
 					f.prepare()
 					part, err := checkpoint.OpenPartial(t.Context(), copied, whole.Hash(), f)
 					check(t, err)
-					check(t, part.Want(t.Context(), name, s[0], s[1], s[2], s[3]))
+					check(t, part.Fetch(t.Context(), name, s[0], s[1], s[2], s[3]))
 					have, err := part.Tensor(name)
 					check(t, err)
 					a, b := make([]float32, s[3]-s[2]), make([]float32, s[3]-s[2])
