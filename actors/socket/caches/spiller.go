@@ -100,7 +100,7 @@ func (s *spiller) run() {
 			if ended {
 				continue
 			}
-			wait, again = nil, time.After(tier.ScratchRest/5)
+			wait, again = nil, time.After(tier.ScratchPause/5)
 		}
 		select {
 		case <-s.quit:

@@ -62,7 +62,7 @@ func (v *valve) wrap(kind string, f *os.File, err error) (SavedMedium, error) {
 	return valved{f, v}, nil
 }
 
-// A hung request for the cache of an idle session fails within SavedPatience. The disk is then not used, not even by
+// A hung request for the cache of an idle session fails within SavedTimeout. The disk is then not used, not even by
 // requests that would be the first of their kind. When it works again the cache is there as before, or there is none, and
 // no byte stays reserved.
 func TestSavedHangs(t *testing.T) {
@@ -91,7 +91,7 @@ func TestSavedHangs(t *testing.T) {
 			} else {
 				err = saveCache(s, d)
 			}
-			if took := time.Since(began); !errors.Is(err, ErrScratch) || took < SavedPatience || took > 2*SavedPatience {
+			if took := time.Since(began); !errors.Is(err, ErrScratch) || took < SavedTimeout || took > 2*SavedTimeout {
 				t.Fatalf("%v after %v", err, took)
 			}
 			began = time.Now()
@@ -105,7 +105,7 @@ func TestSavedHangs(t *testing.T) {
 			if err := saveCache(s, d); !errors.Is(err, ErrScratch) {
 				t.Errorf("a write: %v", err)
 			}
-			if took := time.Since(began); took > SavedPatience/2 {
+			if took := time.Since(began); took > SavedTimeout/2 {
 				t.Errorf("a disk that hangs was used: %v", took)
 			}
 			v.release()
@@ -158,7 +158,7 @@ func TestSavedRemovalHangs(t *testing.T) {
 				} else {
 					err = s.Remove(c.Key)()
 				}
-				if took := time.Since(began); !sweeps && !errors.Is(err, ErrScratch) || took < SavedPatience || took > 2*SavedPatience {
+				if took := time.Since(began); !sweeps && !errors.Is(err, ErrScratch) || took < SavedTimeout || took > 2*SavedTimeout {
 					t.Fatalf("%v after %v", err, took)
 				}
 				began = time.Now()
@@ -172,7 +172,7 @@ func TestSavedRemovalHangs(t *testing.T) {
 				if err := s.Remove(c.Key)(); !errors.Is(err, ErrScratch) {
 					t.Errorf("the next removal: %v", err)
 				}
-				if took := time.Since(began); took > SavedPatience/2 {
+				if took := time.Since(began); took > SavedTimeout/2 {
 					t.Errorf("a disk that hangs was used: %v", took)
 				}
 				v.release()
@@ -192,8 +192,8 @@ func TestSavedRemovalHangs(t *testing.T) {
 	}
 }
 
-// A disk hangs while files are created and written. Callers wait once for ScratchPatience, not for each request and not
-// again after ScratchRest. When it works again, it is used, and no byte stays reserved.
+// A disk hangs while files are created and written. Callers wait once for ScratchTimeout, not for each request and not
+// again after ScratchPause. When it works again, it is used, and no byte stays reserved.
 func TestScratchHangsOnce(t *testing.T) {
 	for _, creates := range []bool{false, true} {
 		t.Run(fmt.Sprint(creates), func(t *testing.T) { t.Parallel(); hangsOnce(t, creates) })
@@ -217,7 +217,7 @@ func hangsOnce(t *testing.T, creates bool) {
 		request = func() error { _, err := s.Create(1 << 12); return err }
 	}
 	began, most := time.Now(), time.Duration(0)
-	for i := 0; time.Since(began) < ScratchPatience+ScratchRest+2*time.Second; i++ {
+	for i := 0; time.Since(began) < ScratchTimeout+ScratchPause+2*time.Second; i++ {
 		at := time.Now()
 		if err := request(); !errors.Is(err, ErrScratch) {
 			t.Fatalf("creates %v: %v", creates, err)
@@ -227,7 +227,7 @@ func hangsOnce(t *testing.T, creates bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if most > ScratchPatience/2 {
+	if most > ScratchTimeout/2 {
 		t.Errorf("creates %v: a later request waits %v for a disk that hangs", creates, most)
 	}
 	v.release()

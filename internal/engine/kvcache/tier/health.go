@@ -10,18 +10,18 @@ import (
 // deadline has passed, and it has not ended. A disk that hangs delays its callers once, and keeps the memory of few
 // requests. Methods may be called concurrently.
 type health struct {
-	rests atomic.Pointer[time.Time] // until when the disk is not used; nil: it is
-	late  atomic.Int64              // requests that hang
+	pausedUntil atomic.Pointer[time.Time] // until when the disk is not used; nil: it is
+	late        atomic.Int64              // requests that hang
 }
 
 // ok reports whether the disk is used.
 func (h *health) ok(now time.Time) bool {
-	until := h.rests.Load()
+	until := h.pausedUntil.Load()
 	return h.late.Load() == 0 && (until == nil || !now.Before(*until))
 }
 
-// rest records a failure: the disk is not used until then.
-func (h *health) rest(until time.Time) { h.rests.Store(&until) }
+// pause records a failure: the disk is not used until then.
+func (h *health) pause(until time.Time) { h.pausedUntil.Store(&until) }
 
 // hangs records requests that have passed their deadline. ended receives a value when one of them ends.
 func hangs[T any](h *health, requests int, ended <-chan T, late func(T)) {

@@ -53,7 +53,7 @@ func TestFullDiskHangs(t *testing.T) {
 				if !errors.Is(err, ErrScratch) {
 					t.Error(err)
 				}
-			case <-time.After(2 * SavedPatience):
+			case <-time.After(2 * SavedTimeout):
 				t.Error("a removal that hangs has no deadline")
 			}
 			scratch.room.Unlock()

@@ -58,7 +58,7 @@ type SavedStats struct {
 }
 
 // Saved stores caches of idle sessions. Its methods may be called concurrently. Find and Stats do not wait for the
-// disk. Requests to read, write, list or remove files wait for at most SavedPatience; the disk is then not used for
+// disk. Requests to read, write, list or remove files wait for at most SavedTimeout; the disk is then not used for
 // savedRest, and until the request has ended. A nil Saved has no caches.
 type Saved struct {
 	root, dir string
@@ -68,11 +68,11 @@ type Saved struct {
 	lock      *os.File
 	now       func() time.Time
 
-	mu    sync.Mutex
-	files map[Key]*list.Element
-	order *list.List       // of *savedFile, the oldest first
-	gone  map[string]int64 // sizes of files that are not in order any more and not removed yet, by path
-	stats SavedStats
+	mu      sync.Mutex
+	files   map[Key]*list.Element
+	order   *list.List       // of *savedFile, the oldest first
+	removed map[string]int64 // sizes of files that are not in order any more and not removed yet, by path
+	stats   SavedStats
 
 	disk   health // of all requests
 	writes health // a cache that cannot be written is of no use only to its session
@@ -93,9 +93,9 @@ type SavedMedium interface {
 }
 
 const (
-	// SavedPatience is the longest time that a piece of a cache takes to be read or written.
-	SavedPatience = 5 * time.Second
-	savedRest     = time.Minute
+	// SavedTimeout is the longest time that a piece of a cache takes to be read or written.
+	SavedTimeout = 5 * time.Second
+	savedRest    = time.Minute
 )
 
 type savedFile struct {
@@ -110,7 +110,7 @@ func openSaved(root string, scratch *Scratch, log *slog.Logger, now func() time.
 		return nil, err
 	}
 	s := &Saved{root: root, scratch: scratch, log: log, now: now, files: map[Key]*list.Element{}, order: list.New(),
-		gone: map[string]int64{}, began: now(), remove: os.Remove, read: os.ReadDir}
+		removed: map[string]int64{}, began: now(), remove: os.Remove, read: os.ReadDir}
 	s.open = func(path string) (SavedMedium, error) { return os.Open(path) }
 	s.create = func() (SavedMedium, error) { return os.CreateTemp(s.dir, writingPrefix+"*") } // 0600
 	var err error
@@ -181,14 +181,14 @@ func (s *Saved) drop(at *list.Element) *savedFile {
 	}
 	f := s.order.Remove(at).(*savedFile)
 	delete(s.files, f.Key)
-	s.gone[f.path] = f.size
+	s.removed[f.path] = f.size
 	return f
 }
 
 // uncount frees the bytes of a file that is not on the disk any more. s.mu must be held.
 func (s *Saved) uncount(path string) {
-	s.scratch.kept.Add(-s.gone[path])
-	delete(s.gone, path)
+	s.scratch.kept.Add(-s.removed[path])
+	delete(s.removed, path)
 }
 
 // removable returns the bytes of all complete caches.
@@ -228,7 +228,7 @@ func (s *Saved) Remove(k Key) (files func() error) {
 	s.mu.Lock()
 	s.drop(s.files[k])
 	var paths []string
-	for path := range s.gone {
+	for path := range s.removed {
 		if strings.HasPrefix(filepath.Base(path), prefix) {
 			paths = append(paths, path)
 		}
@@ -258,7 +258,7 @@ func (s *Saved) Remove(k Key) (files func() error) {
 func (s *Saved) discard(paths []string) (err error) {
 	for _, path := range paths {
 		s.mu.Lock()
-		_, gone := s.gone[path]
+		_, gone := s.removed[path]
 		s.mu.Unlock()
 		if gone {
 			err = errors.Join(err, s.request("removing", path, func() error { return s.unlink(path) }))
@@ -288,7 +288,7 @@ func (s *Saved) Sweep() {
 		}
 		at = next
 	}
-	gone := slices.Collect(maps.Keys(s.gone))
+	gone := slices.Collect(maps.Keys(s.removed))
 	s.mu.Unlock()
 	_ = s.discard(gone)
 	lock := filepath.Join(s.dir, lockName)

@@ -12,15 +12,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/crc32c"
 )
 
-// within runs a request to the disk for a cache, for at most SavedPatience. It fails at once while the disk is not used.
+// within runs a request to the disk for a cache, for at most SavedTimeout. It fails at once while the disk is not used.
 // late gets the error of a request that took longer.
 func (s *Saved) within(doing, path string, request func() error, late func(error)) error {
 	if !s.disk.ok(s.now()) {
 		return fmt.Errorf("%w: the disk did not answer a moment ago and is not used", ErrScratch)
 	}
-	hung, err := s.disk.run(SavedPatience, request, late)
+	hung, err := s.disk.run(SavedTimeout, request, late)
 	if hung {
-		s.disk.rest(s.now().Add(savedRest))
+		s.disk.pause(s.now().Add(savedRest))
 		s.fail(doing, path, err)
 		return fmt.Errorf("%w: %w: %w", ErrScratch, errHangs, err)
 	}
@@ -52,7 +52,7 @@ func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, err
 	switch {
 	case s == nil:
 		return nil, fmt.Errorf("%w: there is no folder for caches of idle sessions", ErrScratch)
-	case s.scratch.Resting() || !s.writes.ok(s.now()):
+	case s.scratch.Paused() || !s.writes.ok(s.now()):
 		return nil, fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
 	case s.over(&c):
 		return nil, fmt.Errorf("%w: the session is over", ErrScratch)
@@ -107,7 +107,7 @@ func (w *SavedWriter) within(request func() error) error {
 	}
 	w.Abort()
 	w.s.fail("writing", w.s.dir, err)
-	w.s.writes.rest(w.s.now().Add(savedRest))
+	w.s.writes.pause(w.s.now().Add(savedRest))
 	return fmt.Errorf("%w: %w", ErrScratch, err)
 }
 
@@ -117,8 +117,8 @@ func (w *SavedWriter) Abort() {
 		return
 	}
 	w.over = true
-	if hung, _ := w.s.disk.run(SavedPatience, func() error { w.remove(); return nil }, func(error) {}); hung {
-		w.s.disk.rest(w.s.now().Add(savedRest))
+	if hung, _ := w.s.disk.run(SavedTimeout, func() error { w.remove(); return nil }, func(error) {}); hung {
+		w.s.disk.pause(w.s.now().Add(savedRest))
 	}
 }
 
@@ -133,7 +133,7 @@ func (w *SavedWriter) remove() {
 	}
 	_ = w.f.Close()
 	w.s.mu.Lock()
-	w.s.gone[w.f.Name()] = w.size
+	w.s.removed[w.f.Name()] = w.size
 	w.s.mu.Unlock()
 	_ = w.s.unlink(w.f.Name())
 }

@@ -70,11 +70,11 @@ const (
 	pagesAJob = 8
 )
 
-// A request that takes longer than ScratchPatience has failed. The disk is then not used for ScratchRest, and until the
+// A request that takes longer than ScratchTimeout has failed. The disk is then not used for ScratchPause, and until the
 // request has ended.
 const (
-	ScratchPatience = 2 * time.Second
-	ScratchRest     = 5 * time.Second
+	ScratchTimeout = 2 * time.Second
+	ScratchPause   = 5 * time.Second
 )
 
 // OpenScratch opens a folder for files of at most limit bytes in total. It removes files of
@@ -177,8 +177,8 @@ func (s *Scratch) Close() {
 	})
 }
 
-// Resting reports whether the disk is not used because it failed a moment ago.
-func (s *Scratch) Resting() bool { return !s.disk.ok(time.Now()) }
+// Paused reports whether the disk is not used because it failed a moment ago.
+func (s *Scratch) Paused() bool { return !s.disk.ok(time.Now()) }
 
 // writable returns an error if nothing is written at the moment.
 func (s *Scratch) writable() error {
@@ -191,7 +191,7 @@ func (s *Scratch) writable() error {
 // fail records a failure of the disk.
 func (s *Scratch) fail(err error) error {
 	s.failed.Add(1)
-	s.disk.rest(time.Now().Add(ScratchRest))
+	s.disk.pause(time.Now().Add(ScratchPause))
 	return s.warn(err)
 }
 
@@ -222,14 +222,14 @@ type Pages struct {
 	copy  []byte // of Put; nil: a write that hangs has it
 }
 
-// Create makes a file of size bytes, which count as used from now on. It fails within ScratchPatience. If it takes
+// Create makes a file of size bytes, which count as used from now on. It fails within ScratchTimeout. If it takes
 // longer, nothing is written for a time, and files are still read: they may be in the page cache.
 func (s *Scratch) Create(size int64) (*Pages, error) {
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
 	p := &Pages{s: s, size: size}
-	hung, err := s.writes.run(ScratchPatience, func() (err error) {
+	hung, err := s.writes.run(ScratchTimeout, func() (err error) {
 		if size < 0 || !s.reserve(size, &s.used) {
 			return fmt.Errorf("%w: %d bytes asked, %d of %d are in use", ErrRoom, size, s.used.Load(), s.limit)
 		}
@@ -246,7 +246,7 @@ func (s *Scratch) Create(size int64) (*Pages, error) {
 	switch {
 	case hung:
 		s.failed.Add(1)
-		s.writes.rest(time.Now().Add(ScratchRest))
+		s.writes.pause(time.Now().Add(ScratchPause))
 		return nil, s.warn(fmt.Errorf("creating a file: %w", err))
 	case errors.Is(err, ErrRoom):
 		return nil, err
@@ -269,7 +269,7 @@ func (p *Pages) Write(b []byte, at int64) error {
 	return nil
 }
 
-// Put is Write of a copy of the bytes. It fails within ScratchPatience, and at once while an earlier request hangs.
+// Put is Write of a copy of the bytes. It fails within ScratchTimeout, and at once while an earlier request hangs.
 // One goroutine calls Put.
 func (p *Pages) Put(b []byte, at int64) error {
 	if err := p.s.writable(); err != nil {
@@ -278,7 +278,7 @@ func (p *Pages) Put(b []byte, at int64) error {
 	b = append(p.copy[:0], b...)
 	p.copy = nil
 	p.users.Add(1)
-	hung, err := p.s.writes.run(ScratchPatience, func() error {
+	hung, err := p.s.writes.run(ScratchTimeout, func() error {
 		defer p.users.Done()
 		return p.Write(b, at)
 	}, func(error) {})
@@ -314,9 +314,9 @@ type readJob struct {
 }
 
 // Read passes the size bytes at each offset to got, as kvcache.PageFile specifies, or fails within
-// ScratchPatience.
+// ScratchTimeout.
 func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) error {
-	if p.s.Resting() {
+	if p.s.Paused() {
 		return fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
 	}
 	for _, from := range at {
@@ -328,14 +328,14 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 	if len(wait) == 0 || err != nil {
 		return err
 	}
-	patience := time.NewTimer(ScratchPatience)
+	patience := time.NewTimer(ScratchTimeout)
 	defer patience.Stop()
 	n := (len(wait) + pagesAJob - 1) / pagesAJob
 	done := make(chan *readJob, n)
 	sent, answered := 0, 0
 	late := func() error {
 		hangs(&p.s.disk, sent-answered, done, func(*readJob) {})
-		return p.s.fail(fmt.Errorf("no answer to a read of %d pages within %v", len(at), ScratchPatience))
+		return p.s.fail(fmt.Errorf("no answer to a read of %d pages within %v", len(at), ScratchTimeout))
 	}
 	for i := range n {
 		j := jobPool.Get().(*readJob)

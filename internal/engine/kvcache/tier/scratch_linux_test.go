@@ -28,12 +28,12 @@ func TestScratchDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := numbers(4 << 20)
-	if err := p.Write(all, 0); !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, ErrScratch) || !s.Resting() {
+	if err := p.Write(all, 0); !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, ErrScratch) || !s.Paused() {
 		t.Errorf("4 MiB on a disk of one: %v", err)
 	}
 	p.Close()
 	settles(t, s)
-	s.disk.rests.Store(nil)
+	s.disk.pausedUntil.Store(nil)
 	p, err = s.Create(1 << 19)
 	if err != nil {
 		t.Fatal(err)

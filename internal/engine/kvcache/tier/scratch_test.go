@@ -169,12 +169,12 @@ func TestScratchFails(t *testing.T) {
 			t.Error("a page came")
 			return nil
 		})
-		if took := time.Since(began); !errors.Is(err, ErrScratch) || hangs && took < ScratchPatience {
+		if took := time.Since(began); !errors.Is(err, ErrScratch) || hangs && took < ScratchTimeout {
 			t.Errorf("hangs %v: %v after %v", hangs, err, took)
 		}
 		began = time.Now()
-		if err := p.Read([]int64{0}, 4096, nil); !errors.Is(err, ErrScratch) || !s.Resting() || time.Since(began) > ScratchPatience/2 {
-			t.Errorf("hangs %v: then %v, resting %v", hangs, err, s.Resting())
+		if err := p.Read([]int64{0}, 4096, nil); !errors.Is(err, ErrScratch) || !s.Paused() || time.Since(began) > ScratchTimeout/2 {
+			t.Errorf("hangs %v: then %v, resting %v", hangs, err, s.Paused())
 		}
 		if _, err := s.Create(1); !errors.Is(err, ErrScratch) {
 			t.Errorf("a file on a disk that is left alone: %v", err)
@@ -208,12 +208,12 @@ func TestScratchPut(t *testing.T) {
 	if err := p.Put(b, 40); err != nil || !bytes.Equal(f.bytes[40:140], b) {
 		t.Fatalf("%v %v", err, f.bytes[40:140])
 	}
-	if err := p.Put(b, 4000); !errors.Is(err, ErrScratch) || s.Resting() {
-		t.Errorf("beyond the end: %v, resting %v", err, s.Resting())
+	if err := p.Put(b, 4000); !errors.Is(err, ErrScratch) || s.Paused() {
+		t.Errorf("beyond the end: %v, resting %v", err, s.Paused())
 	}
 	f.hang = make(chan struct{})
 	began := time.Now()
-	if err := p.Put(b, 200); !errors.Is(err, ErrScratch) || time.Since(began) < ScratchPatience {
+	if err := p.Put(b, 200); !errors.Is(err, ErrScratch) || time.Since(began) < ScratchTimeout {
 		t.Errorf("a hanging disk: %v", err)
 	}
 	clear(b)
