@@ -40,7 +40,7 @@ func TestHalfClosed(t *testing.T) {
 		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(servertest.Patience))
+		_ = c.SetReadDeadline(time.Now().Add(servertest.Timeout))
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
@@ -65,7 +65,7 @@ func TestHalfClosedStream(t *testing.T) {
 	}
 	defer c.Close()
 	fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	_ = c.SetReadDeadline(time.Now().Add(servertest.Patience))
+	_ = c.SetReadDeadline(time.Now().Add(servertest.Timeout))
 	r := bufio.NewReader(c)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil {

@@ -126,7 +126,7 @@ func TestLargeHeadersAreRefused(t *testing.T) {
 // is read and where nobody reads it.
 func TestSlowBodyTimesOut(t *testing.T) {
 	s := newServer(t, &servertest.Engine{}, func(c *Config) {
-		c.Limits.ReadTimeout, c.Limits.ReadHeaderTimeout = 30*time.Millisecond, servertest.Patience
+		c.Limits.ReadTimeout, c.Limits.ReadHeaderTimeout = 30*time.Millisecond, servertest.Timeout
 	})
 	url, stop, done := listen(t, s)
 	for to, status := range map[string]string{"POST /v1/completions": "408", "GET /version": "200", "DELETE /nothing": "404"} {
@@ -144,7 +144,7 @@ func TestSlowBodyTimesOut(t *testing.T) {
 					}
 				})
 			}
-			_ = conn.SetReadDeadline(time.Now().Add(servertest.Patience))
+			_ = conn.SetReadDeadline(time.Now().Add(servertest.Timeout))
 			line, err := bufio.NewReader(conn).ReadString('\n')
 			if !strings.Contains(line, status) {
 				t.Errorf("%s, drips %v: answer %q, %v, want %s", to, drips, line, err, status)

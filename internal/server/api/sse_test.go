@@ -395,7 +395,7 @@ func TestSlowReaderDoesNotBlockTheEngine(t *testing.T) {
 	go func() { e.Live.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(servertest.Patience):
+	case <-time.After(servertest.Timeout):
 		t.Fatal("the engine is blocked")
 	}
 	if ev := events(t, resp.Body); len(ev) != 60_001 {

@@ -322,13 +322,13 @@ func (e *Engine) WaitCancelled(t *testing.T, n int) {
 // Always holds every request.
 func Always(*engine.Request) bool { return true }
 
-// Patience is the longest wait for an expected event, also on a busy machine.
-const Patience = 2 * time.Minute
+// Timeout is the longest wait for an expected event, also on a busy machine.
+const Timeout = 2 * time.Minute
 
-// Eventually waits until ok returns true, and fails the test after Patience.
+// Eventually waits until ok returns true, and fails the test after Timeout.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	testutil.Eventually(t, Patience, what, func() (bool, string) { return ok(), "not yet" })
+	testutil.Eventually(t, Timeout, what, func() (bool, string) { return ok(), "not yet" })
 }
 
 // Tokens makes a script of tokens that ends with finish on the last one.
