@@ -111,14 +111,10 @@ type (
 		id     string
 		ticket *ticket
 	}
-	stepEnded struct{ input Input }
-	clock     struct{}
-	drain     struct{}
-	ask       struct{ reply chan Snapshot } // buffered
-	askRoom   struct {
-		spec  Spec
-		reply chan int // buffered
-	}
+	stepEnded     struct{ input Input }
+	clock         struct{}
+	drain         struct{}
+	snapshotQuery struct{ reply chan Snapshot } // buffered
 )
 
 // Start spawns the actor. Stop ends it.
@@ -211,7 +207,7 @@ func (b *Batcher) Unplace(reason string) { b.send(Unplaced{Reason: reason}) }
 
 // Snapshot describes the current state.
 func (b *Batcher) Snapshot(ctx context.Context) (Snapshot, error) {
-	m := &ask{reply: make(chan Snapshot, 1)}
+	m := &snapshotQuery{reply: make(chan Snapshot, 1)}
 	b.send(m)
 	select {
 	case s := <-m.reply:
@@ -317,7 +313,7 @@ func (b *Batcher) receive(c actor.Context) {
 	case *drain:
 		b.draining = true
 		b.step(Drain{})
-	case *ask:
+	case *snapshotQuery:
 		m.reply <- b.state.Snapshot()
 	case *askRoom:
 		m.reply <- b.state.ledger.promptRoom(m.spec)

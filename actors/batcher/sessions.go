@@ -64,8 +64,8 @@ func (x *sessions) end(session string) {
 	}
 }
 
-// forget drops the idle requests whose caches did not outlive their epoch.
-func (x *sessions) forget() {
+// removeIdle drops the idle requests whose caches did not outlive their epoch.
+func (x *sessions) removeIdle() {
 	for _, r := range append(queue(nil), x.s.waiting...) {
 		if r.idle {
 			x.s.waiting.remove(r)

@@ -202,7 +202,7 @@ func (s *State) place(p Placed) {
 	s.prefix.place(p.Disk)
 	s.residency.place(p.Sockets)
 	s.adopt(p.Held)
-	s.sessions.forget()
+	s.sessions.removeIdle()
 	s.adapted.place(p)
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range list {

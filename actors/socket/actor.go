@@ -93,7 +93,7 @@ func (a *Actor) Receive(c actor.Context) {
 	case *stageDone:
 		a.advance(c, m.step, m.err)
 	case *layer.Done:
-		a.left(c, m)
+		a.batchDone(c, m)
 	case *groupFailed:
 		a.Config.Logger.Warn("collective group failed", "epoch", m.number, "error", m.err)
 	case *Retire:

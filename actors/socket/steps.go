@@ -58,9 +58,9 @@ func (a *Actor) run(c actor.Context, s *flight) {
 	a.exec.Submit(func() { job(func(err error) { root.Send(self, &stageDone{s, err}) }) })
 }
 
-// left receives a batch that has left the layers. The step advances after its last batch, or the first
+// batchDone receives a batch that has left the layers. The step advances after its last batch, or the first
 // error.
-func (a *Actor) left(c actor.Context, m *layer.Done) {
+func (a *Actor) batchDone(c actor.Context, m *layer.Done) {
 	s := a.step
 	if s == nil {
 		return

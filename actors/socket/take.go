@@ -32,7 +32,7 @@ func (a *Actor) take(c actor.Context, m *Take) {
 	self, root, began := c.Self(), c.ActorSystem().Root, time.Now()
 	a.epoch.Take(caches.Order{
 		Request: r, Policy: p, Until: began.Add(time.Duration(r.Millis) * time.Millisecond),
-		Ask: func(ctx context.Context, q *proto.RowsRequest) (*proto.RowsReply, error) {
+		FetchRows: func(ctx context.Context, q *proto.RowsRequest) (*proto.RowsReply, error) {
 			return a.Config.Rows(ctx, r.Address, r.Socket, q)
 		},
 		Done: func(bytes int64, err error) {

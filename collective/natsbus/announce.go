@@ -31,7 +31,7 @@ func (t *Transport) announce(ranks []int) {
 		return
 	}
 	for _, r := range ranks {
-		t.sendAddr(r, ask)
+		t.sendAddr(r, replyRequested)
 	}
 }
 
@@ -58,7 +58,7 @@ func (t *Transport) announced(src int, msg []byte) {
 	if fresh {
 		go t.connectTo(src, string(payload[helloBytes:]))
 	}
-	if payload[helloBytes-1]&ask != 0 {
+	if payload[helloBytes-1]&replyRequested != 0 {
 		t.sendAddr(src, 0)
 	}
 }
@@ -104,7 +104,7 @@ func (t *Transport) connectTo(src int, addr string) {
 	t.mu.Lock()
 	heard := t.barrier.peers[src].received
 	t.mu.Unlock()
-	t.sendHellos([]hello{{src, heard | ask}})
+	t.sendHellos([]hello{{src, heard | replyRequested}})
 }
 
 // pipe connects to the embedded server without a socket.

@@ -18,9 +18,9 @@ import (
 const helloBytes = 33
 
 const (
-	gotBroadcast = 1 << iota // the sender has received the peer's broadcast
-	gotDirect                // ... and its direct message
-	ask                      // the receiver must answer
+	gotBroadcast   = 1 << iota // the sender has received the peer's broadcast
+	gotDirect                  // ... and its direct message
+	replyRequested             // the receiver must answer
 )
 
 // barrier is the hello barrier as a pure state machine.
@@ -61,7 +61,7 @@ func (g *barrier) tick(out []hello) []hello {
 	out = append(out, hello{dst: -1})
 	for r, p := range g.peers {
 		if r != g.rank && !p.complete() {
-			out = append(out, hello{r, p.received | ask})
+			out = append(out, hello{r, p.received | replyRequested})
 		}
 	}
 	return out
@@ -77,7 +77,7 @@ func (g *barrier) received(src int, direct bool, payload []byte, out []hello) []
 		if g.wrong == nil {
 			g.wrong = fmt.Errorf("rank %d has another placement for this epoch (digest %x, here %x)", src, payload[:4], g.digest[:4])
 		}
-		if !direct || payload[32]&ask != 0 { // so that the other side reports it too
+		if !direct || payload[32]&replyRequested != 0 { // so that the other side reports it too
 			out = append(out, hello{dst: src})
 		}
 		return out
@@ -97,15 +97,15 @@ func (g *barrier) received(src int, direct bool, payload []byte, out []hello) []
 	// Every hello that is new or has the flag ask gets an answer. Only an answer to a new one has the
 	// flag, so two ranks cannot keep each other busy.
 	fresh := p.received != before.received
-	if direct && !fresh && flags&ask == 0 {
+	if direct && !fresh && flags&replyRequested == 0 {
 		return out
 	}
 	answer := hello{src, p.received}
 	if fresh && !p.complete() {
-		answer.flags |= ask
+		answer.flags |= replyRequested
 	}
 	out = append(out, answer)
-	if direct && flags&ask != 0 && flags&gotBroadcast == 0 {
+	if direct && flags&replyRequested != 0 && flags&gotBroadcast == 0 {
 		out = append(out, hello{dst: -1})
 	}
 	return out

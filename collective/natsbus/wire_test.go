@@ -18,8 +18,8 @@ func TestWire(t *testing.T) {
 	wiretest.Check(t,
 		wiretest.Form{Name: "subjects", Text: fmt.Sprintln(n.broadcast(2), n.direct(1, 2), n.call(1, 2),
 			n.allBroadcasts(), n.allMine(), n.allCalls(), subBroadcast, subDirect)},
-		wiretest.Form{Name: "hello", Text: fmt.Sprintf("%x", r.helloMessage(gotBroadcast|gotDirect|ask, ""))},
-		wiretest.Form{Name: "call", Text: fmt.Sprintf("%x", r.helloMessage(ask, "127.0.0.1:4222"))},
+		wiretest.Form{Name: "hello", Text: fmt.Sprintf("%x", r.helloMessage(gotBroadcast|gotDirect|replyRequested, ""))},
+		wiretest.Form{Name: "call", Text: fmt.Sprintf("%x", r.helloMessage(replyRequested, "127.0.0.1:4222"))},
 		wiretest.Form{Name: "ticket", Text: u.ticket("g1", 7, 2, "nonce", "127.0.0.1:1")},
 		wiretest.Form{Name: "member of a store", Text: storePeer("node-1")})
 }

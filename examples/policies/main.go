@@ -47,7 +47,7 @@ func run(ctx context.Context, model string) error {
 	prompt := text.Encode(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 120), true)
 	fmt.Printf("a prompt of %d tokens\n", len(prompt))
 	for _, policy := range policies {
-		bytes, answer, err := ask(ctx, c, text, prompt, policy)
+		bytes, answer, err := complete(ctx, c, text, prompt, policy)
 		if err != nil {
 			return fmt.Errorf("%s: %w", policy, err)
 		}
@@ -56,8 +56,8 @@ func run(ctx context.Context, model string) error {
 	return nil
 }
 
-// ask returns the answer under a policy, and the most bytes that its cache had.
-func ask(ctx context.Context, c *cluster.Local, text *cluster.Tokenizer, prompt []int32,
+// complete returns the answer under a policy, and the most bytes that its cache had.
+func complete(ctx context.Context, c *cluster.Local, text *cluster.Tokenizer, prompt []int32,
 	policy string) (bytes int64, answer string, err error) {
 	request := cluster.NewRequest(policy, prompt, 48)
 	request.Sampling.Temperature = 0

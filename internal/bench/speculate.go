@@ -103,7 +103,7 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 				i = len(modes) - 1 - k // alternating the order cancels a drift of the machine's load
 			}
 			// A separate tenant per round: no drafts from the answers of earlier rounds.
-			a, err := o.ask(ctx, text, batch, modes[i], fmt.Sprint(text.Kind, batch, modes[i], round), round)
+			a, err := o.sendBatch(ctx, text, batch, modes[i], fmt.Sprint(text.Kind, batch, modes[i], round), round)
 			if err != nil {
 				return nil, err
 			}
@@ -155,9 +155,9 @@ func quantile(x []float64, below float64) float64 {
 	return x[int(below*float64(len(x)-1)+0.5)]
 }
 
-// ask sends a batch. The measured time begins when every request has its first token, and ends with the
+// sendBatch sends a batch. The measured time begins when every request has its first token, and ends with the
 // last token of all.
-func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch int, mode, tenant string, round int) (*answers, error) {
+func (o *SpeculateOptions) sendBatch(ctx context.Context, text SpeculateText, batch int, mode, tenant string, round int) (*answers, error) {
 	a := &answers{tokens: make([][]int32, batch)}
 	var ended sync.WaitGroup
 	var mu sync.Mutex

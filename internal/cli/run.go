@@ -121,7 +121,7 @@ func (c *runCmd) Run(e *ui.Env) error {
 		return err
 	}
 	defer end()
-	f, err := c.ask(e, cl, ask.served, text)
+	f, err := c.complete(e, cl, ask.served, text)
 	if err != nil {
 		return err
 	}
@@ -148,9 +148,9 @@ func (c *runCmd) readText(e *ui.Env) (string, error) {
 	return "", errors.New("there is no text: pass it as an argument or on standard input")
 }
 
-// ask sends a text and streams the answer. The text is a message in the model's chat template, or
+// complete sends a text and streams the answer. The text is a message in the model's chat template, or
 // a prompt to complete.
-func (c *runCmd) ask(e *ui.Env, cl *client.Client, name, text string) (streamResult, error) {
+func (c *runCmd) complete(e *ui.Env, cl *client.Client, name, text string) (streamResult, error) {
 	emit := func(t string) { fmt.Fprint(e.Stdout, t) }
 	body := c.body()
 	if name != "" {

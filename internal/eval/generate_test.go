@@ -115,7 +115,7 @@ func TestSecondQuestion(t *testing.T) {
 		if first == s.Wanted[0] || !strings.Contains(prompt, first) || !strings.Contains(prompt, s.Wanted[0]) || strings.Contains(prompt, asked) {
 			t.Errorf("%s: %q is answered by %q, then %q by %q", name, prompt[len(prompt)-200:], first, asked, s.Wanted[0])
 		}
-		if _, err := ask(t.Context(), nil, tok, g, job{task: name, length: 1000, index: 1}); !errors.Is(err, ErrTask) ||
+		if _, err := evaluate(t.Context(), nil, tok, g, job{task: name, length: 1000, index: 1}); !errors.Is(err, ErrTask) ||
 			!strings.Contains(err.Error(), "--together") {
 			t.Errorf("%s of a server: %v", name, err)
 		}

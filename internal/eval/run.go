@@ -106,7 +106,7 @@ func Run(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, sto
 			break
 		}
 		group.Go(func() error {
-			r, err := ask(ctx, c, tok, g, j)
+			r, err := evaluate(ctx, c, tok, g, j)
 			if err != nil {
 				return fmt.Errorf("%s, %d tokens, sample %d, policy %s: %w", j.task, j.length, j.index, j.policy.Name, err)
 			}
@@ -129,7 +129,7 @@ func Run(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, sto
 	return records, nil
 }
 
-func ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, j job) (*Record, error) {
+func evaluate(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, j job) (*Record, error) {
 	s, err := g.Sample(j.task, j.length, j.index)
 	if err != nil {
 		return nil, err

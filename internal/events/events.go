@@ -43,7 +43,7 @@ func (e *Log) Change(f func(l *State, now time.Time) bool) {
 
 // Add adds an event of a node.
 func (e *Log) Add(kind, node, reason string) {
-	e.Change(func(l *State, now time.Time) bool { l.note(now, kind, node, reason); return true })
+	e.Change(func(l *State, now time.Time) bool { l.addNodeEvent(now, kind, node, reason); return true })
 }
 
 // Ended adds the end of a placement and its reason.

@@ -32,15 +32,15 @@ func TestEventLog(t *testing.T) {
 	at := time.Now()
 	after := func(ms int) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) }
 	l := new(State)
-	l.note(at, wire.EventNodeUp, "a", "")
+	l.addNodeEvent(at, wire.EventNodeUp, "a", "")
 	l.serves(at, 1, 3)
 	l.ended(at, topology.Withdraw{Kind: topology.KindStep, Reason: "node b: timeout"})
-	l.note(after(5), topology.KindLost, "b", "node b is gone") // explains the failed step
+	l.addNodeEvent(after(5), topology.KindLost, "b", "node b is gone") // explains the failed step
 	before := l.revision
 	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Waiting: 8})
 	l.serves(after(300), 2, 2)
 	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Waiting: 2, SilentMillis: 320, Recomputed: 40, Replayed: 2})
-	l.note(after(350), topology.KindLost, "c", "node c is gone") // of a spare node: a separate event
+	l.addNodeEvent(after(350), topology.KindLost, "c", "node c is gone") // of a spare node: a separate event
 	if got := l.after(before); len(got) != 2 || got[0].Kind != topology.KindLost || got[0].Node != "b" || got[1].Node != "c" {
 		t.Errorf("after revision %d: %+v", before, got)
 	}
@@ -89,7 +89,7 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 func TestEventLogIsBounded(t *testing.T) {
 	l := new(State)
 	for i := range 3 * keptEvents {
-		l.note(time.Now(), wire.EventNodeUp, fmt.Sprint(i), "")
+		l.addNodeEvent(time.Now(), wire.EventNodeUp, fmt.Sprint(i), "")
 	}
 	if got := l.after(0); len(got) != keptEvents || got[keptEvents-1].ID != 3*keptEvents ||
 		len(l.after(l.revision)) != 0 || len(l.after(l.revision+1)) != keptEvents {

@@ -48,9 +48,9 @@ func (l *State) Add(e wire.ClusterEvent) {
 	l.events = append(l.events, e)
 }
 
-// note adds an event of a node. If only a failed step was known so far, the loss of the node
+// addNodeEvent adds an event of a node. If only a failed step was known so far, the loss of the node
 // becomes the reason why that placement ended.
-func (l *State) note(at time.Time, kind, node, reason string) {
+func (l *State) addNodeEvent(at time.Time, kind, node, reason string) {
 	if e := l.openOutage(); e != nil && e.Kind == topology.KindStep &&
 		(kind == topology.KindLost || kind == topology.KindFenced || kind == topology.KindRefused) {
 		e.Kind, e.Node, e.Reason = kind, node, reason

@@ -21,7 +21,7 @@ import (
 type queue struct {
 	mu      sync.Mutex
 	alive   map[string]Member
-	latest  map[string]seen
+	latest  map[string]report
 	order   []string
 	wake    chan struct{} // capacity 1
 	self    string
@@ -30,14 +30,14 @@ type queue struct {
 
 const maxMembers = 4096
 
-func (q *queue) put(o seen) {
+func (q *queue) put(o report) {
 	if o.member.Name == q.self {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.latest == nil {
-		q.latest = map[string]seen{}
+		q.latest = map[string]report{}
 	}
 	if _, known := q.alive[o.member.Name]; !o.alive {
 		delete(q.alive, o.member.Name)
@@ -69,10 +69,10 @@ func (q *queue) count() int {
 	return len(q.alive)
 }
 
-func (q *queue) take() []seen {
+func (q *queue) take() []report {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	out := make([]seen, 0, len(q.order))
+	out := make([]report, 0, len(q.order))
 	for _, name := range q.order {
 		out = append(out, q.latest[name])
 	}
@@ -90,7 +90,7 @@ func (q *queue) NotifyLeave(n *memberlist.Node) { q.record(n, false) }
 
 func (q *queue) record(n *memberlist.Node, alive bool) {
 	if m, err := memberOf(n); err == nil { // NotifyAlive has refused undecodable members
-		q.put(seen{member: m, alive: alive})
+		q.put(report{member: m, alive: alive})
 	}
 }
 

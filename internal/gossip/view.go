@@ -27,8 +27,8 @@ type Event struct {
 	Rejoined bool
 }
 
-// seen is memberlist's latest report about a name.
-type seen struct {
+// report is memberlist's latest report about a name.
+type report struct {
 	member Member
 	alive  bool
 }
@@ -44,7 +44,7 @@ type view struct {
 const maxLost = 4096
 
 // observe returns the events that change the reported state to o.
-func (v *view) observe(o seen) []Event {
+func (v *view) observe(o report) []Event {
 	if v.alive == nil {
 		v.alive, v.lost = map[string]Member{}, map[string]uint64{}
 	}

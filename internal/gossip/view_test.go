@@ -13,22 +13,22 @@ func TestViewEvents(t *testing.T) {
 	member := func(inc uint64, s State) Member { return Member{Name: "b", Meta: Meta{Incarnation: inc, State: s}} }
 	var v view
 	for i, step := range []struct {
-		o    seen
+		o    report
 		want []Event
 	}{
-		{seen{member(1, Joining), false}, nil},
-		{seen{member(1, Joining), true}, []Event{{Kind: Join, Member: member(1, Joining)}}},
-		{seen{member(1, Joining), true}, nil},
-		{seen{member(1, Ready), true}, []Event{{Kind: Update, Member: member(1, Ready)}}},
-		{seen{member(1, Ready), false}, []Event{{Kind: Failed, Member: member(1, Ready)}}},
-		{seen{member(1, Ready), false}, nil},
-		{seen{member(1, Ready), true}, []Event{{Kind: Join, Member: member(1, Ready), Rejoined: true}}},
-		{seen{member(2, Joining), true}, []Event{{Kind: Failed, Member: member(1, Ready)}, {Kind: Join, Member: member(2, Joining)}}},
-		{seen{member(2, Draining), false}, []Event{{Kind: Leave, Member: member(2, Draining)}}},
-		{seen{member(3, Ready), true}, []Event{{Kind: Join, Member: member(3, Ready)}}},
-		{seen{member(4, Draining), false}, []Event{{Kind: Failed, Member: member(3, Ready)}}},
-		{seen{member(5, Draining), true}, []Event{{Kind: Join, Member: member(5, Draining)}}},
-		{seen{member(6, Ready), true}, []Event{{Kind: Leave, Member: member(5, Draining)}, {Kind: Join, Member: member(6, Ready)}}},
+		{report{member(1, Joining), false}, nil},
+		{report{member(1, Joining), true}, []Event{{Kind: Join, Member: member(1, Joining)}}},
+		{report{member(1, Joining), true}, nil},
+		{report{member(1, Ready), true}, []Event{{Kind: Update, Member: member(1, Ready)}}},
+		{report{member(1, Ready), false}, []Event{{Kind: Failed, Member: member(1, Ready)}}},
+		{report{member(1, Ready), false}, nil},
+		{report{member(1, Ready), true}, []Event{{Kind: Join, Member: member(1, Ready), Rejoined: true}}},
+		{report{member(2, Joining), true}, []Event{{Kind: Failed, Member: member(1, Ready)}, {Kind: Join, Member: member(2, Joining)}}},
+		{report{member(2, Draining), false}, []Event{{Kind: Leave, Member: member(2, Draining)}}},
+		{report{member(3, Ready), true}, []Event{{Kind: Join, Member: member(3, Ready)}}},
+		{report{member(4, Draining), false}, []Event{{Kind: Failed, Member: member(3, Ready)}}},
+		{report{member(5, Draining), true}, []Event{{Kind: Join, Member: member(5, Draining)}}},
+		{report{member(6, Ready), true}, []Event{{Kind: Leave, Member: member(5, Draining)}, {Kind: Join, Member: member(6, Ready)}}},
 	} {
 		if got := v.observe(step.o); !reflect.DeepEqual(got, step.want) {
 			t.Fatalf("step %d: %+v, want %+v", i, got, step.want)
@@ -41,9 +41,9 @@ func TestViewEvents(t *testing.T) {
 func TestViewAlternates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var v view
-		alive, last := map[string]bool{}, map[string]seen{}
+		alive, last := map[string]bool{}, map[string]report{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			o := seen{Member{Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"), Meta: Meta{
+			o := report{Member{Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"), Meta: Meta{
 				Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation"), State: State(rapid.IntRange(0, 2).Draw(t, "state")),
 			}}, rapid.Bool().Draw(t, "alive")}
 			last[o.member.Name] = o

@@ -62,10 +62,10 @@ func (d *Dir) Attach(s *Store, name string) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil || json.Unmarshal(b, &m) != nil:
-		s.note("last.json cannot be read: it is unknown whether the log has lost its end")
+		s.recordDamage("last.json cannot be read: it is unknown whether the log has lost its end")
 	case m.Last > s.Last():
 		s.cut.Store(true)
-		s.note(fmt.Sprintf("messages %d to %d were acknowledged but are missing: the log ends at %d", s.Last()+1, m.Last, s.Last()))
+		s.recordDamage(fmt.Sprintf("messages %d to %d were acknowledged but are missing: the log ends at %d", s.Last()+1, m.Last, s.Last()))
 	}
 	s.missing(&m)
 	d.Detach()
@@ -142,8 +142,8 @@ func (d *Dir) Close() {
 	d.lock.release()
 }
 
-// note logs and records damage that belongs to no job.
-func (s *Store) note(text string) {
+// recordDamage logs and records damage that belongs to no job.
+func (s *Store) recordDamage(text string) {
 	s.cfg.Logger.Error("jobs: damaged store", "error", text)
 	s.mu.Lock()
 	defer s.mu.Unlock()

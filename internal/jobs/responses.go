@@ -86,7 +86,7 @@ func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k gene
 	switch {
 	case err != nil:
 	case existed:
-		k, err = v.kept(r.Context(), j)
+		k, err = v.storedResponse(r.Context(), j)
 	default:
 		k = generate.StoredResponse{ID: id, Created: j.state.Accepted / 1000, Body: body, Status: "queued"}
 	}
@@ -98,7 +98,7 @@ func (v *Service) StoredResponse(ctx context.Context, id string) (k generate.Sto
 	if j == nil {
 		return k, false, err
 	}
-	k, err = v.kept(ctx, j.snapshot())
+	k, err = v.storedResponse(ctx, j.snapshot())
 	return k, true, err
 }
 
@@ -110,7 +110,7 @@ func (v *Service) response(ctx context.Context, id string) (*job, error) {
 	return j, nil
 }
 
-func (v *Service) kept(ctx context.Context, now snapshot) (k generate.StoredResponse, err error) {
+func (v *Service) storedResponse(ctx context.Context, now snapshot) (k generate.StoredResponse, err error) {
 	spec, err := v.store.spec(ctx, now.id)
 	if err != nil {
 		return k, routes.Unreadable("The response", err)
@@ -226,7 +226,7 @@ func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 	}
 	var k generate.StoredResponse
 	if err == nil {
-		k, err = v.kept(r.Context(), j.snapshot())
+		k, err = v.storedResponse(r.Context(), j.snapshot())
 	}
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -280,7 +280,7 @@ func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id stri
 		return
 	}
 	v.follow(r.Context(), j, f, func(now snapshot) error {
-		k, err := v.kept(r.Context(), now)
+		k, err := v.storedResponse(r.Context(), now)
 		if err != nil {
 			_, body := apierr.ErrorStatus(err)
 			return f.out.Data("", body)

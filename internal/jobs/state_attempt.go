@@ -10,12 +10,12 @@ import (
 // permanent lists the engine codes for which a retry cannot help.
 var permanent = map[string]bool{"invalid_request": true, "context_length_exceeded": true, "sampling_failed": true, "replay_diverged": true}
 
-// away lists the engine codes that mean that no cluster was available.
-var away = map[string]bool{"no_cluster": true, "draining": true}
+// unavailable lists the engine codes that mean that no cluster was available.
+var unavailable = map[string]bool{"no_cluster": true, "draining": true}
 
 // EngineFailure classifies an engine error by its code.
 func EngineFailure(code, message string) Failure {
-	return Failure{Code: code, Message: message, Permanent: permanent[code], Forgiven: away[code]}
+	return Failure{Code: code, Message: message, Permanent: permanent[code], Forgiven: unavailable[code]}
 }
 
 // Superseded reports whether an append was refused because the job has ended or another process

@@ -148,16 +148,16 @@ func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, erro
 // counted by Lost. A job that lost its newest record continues from the previous one.
 func (s *Store) salvaged() {
 	for _, text := range s.cfg.Salvage.Notes {
-		s.note(text)
+		s.recordDamage(text)
 	}
 	for _, name := range s.cfg.Salvage.Lost {
 		if !isJob(name) && name != anchorName {
-			s.note("the journal " + name + " is lost: its records were damaged")
+			s.recordDamage("the journal " + name + " is lost: its records were damaged")
 		}
 	}
 	for _, name := range s.cfg.Salvage.Touched {
 		if j := s.jobs[name]; j != nil && j.damage == "" || s.peer(name) != nil {
-			s.note("the newest record of " + name + " was damaged; it continues from the previous record")
+			s.recordDamage("the newest record of " + name + " was damaged; it continues from the previous record")
 		}
 	}
 }

@@ -61,10 +61,10 @@ type Fetch struct {
 	until  int64
 	seq    uint64 // number of Sequence
 	owner  int    // rank of Sequence
-	most   int    // number of the text's blocks that can come from the cache
+	limit  int    // number of the text's blocks that can come from the cache
 	from   int    // number of the first block in its text
 	keys   []plan.Key
-	there  int // number of blocks that all disks have
+	stored int // number of blocks that all disks have
 }
 
 // NewFetches makes the fetches for a tree. A request waits for at most maxMillis.
@@ -102,18 +102,18 @@ func (f *Fetches) Look(x *Text, most int) {
 	if at >= most {
 		return
 	}
-	o := &Fetch{text: x, from: at, most: most}
+	o := &Fetch{text: x, from: at, limit: most}
 	for ; at < most; at++ {
 		o.keys = append(o.keys, f.tree.Key(x, at))
 	}
 	f.List = append(f.List, o)
-	f.ask(o, lookMillis)
+	f.request(o, lookMillis)
 }
 
 // Restore requests the blocks that all disks have. It runs between steps.
 func (f *Fetches) Restore() {
 	for _, o := range slices.Clone(f.List) {
-		if o.there > 0 && len(o.Coming) == 0 {
+		if o.stored > 0 && len(o.Coming) == 0 {
 			f.restore(o)
 		}
 	}
@@ -121,18 +121,18 @@ func (f *Fetches) Restore() {
 
 // restore reserves memory for blocks and requests them.
 func (f *Fetches) restore(o *Fetch) {
-	chain := f.tree.Match(o.text, o.most)
-	last := o.from + o.there
+	chain := f.tree.Match(o.text, o.limit)
+	last := o.from + o.stored
 	if o.text.Ended || len(chain) < o.from || len(chain) >= last {
 		f.end(o, 0)
 		return
 	}
-	o.keys, o.from = o.keys[len(chain)-o.from:o.there], len(chain)
+	o.keys, o.from = o.keys[len(chain)-o.from:o.stored], len(chain)
 	if !f.book(o, chain) {
 		f.end(o, 0)
 		return
 	}
-	f.ask(o, f.timeout(len(o.Coming)))
+	f.request(o, f.timeout(len(o.Coming)))
 }
 
 // Spread makes all sockets fetch the blocks of an ended sequence, up to a number of tokens of its text.
@@ -162,7 +162,7 @@ func (f *Fetches) Spread(x *Text, prompt, tokens int, of Sequence, seq uint64, o
 			blocks += len(o.Coming)
 		}
 	}
-	f.ask(o, f.timeout(blocks))
+	f.request(o, f.timeout(blocks))
 	return true
 }
 
@@ -207,7 +207,7 @@ func (f *Fetches) book(o *Fetch, chain []*Block) bool {
 	return true
 }
 
-func (f *Fetches) ask(o *Fetch, millis int64) {
+func (f *Fetches) request(o *Fetch, millis int64) {
 	f.last++
 	o.number, o.until = f.last, f.now+millis
 	d := report.Disk{Number: o.number, Seq: o.seq, Owner: o.owner, From: o.from, Keys: o.keys, Millis: millis}
@@ -261,7 +261,7 @@ func (f *Fetches) answer(d DiskDone) {
 			f.end(o, min(d.Blocks, len(o.Coming)))
 			return
 		default:
-			o.number, o.there = 0, min(d.Blocks, len(o.keys))
+			o.number, o.stored = 0, min(d.Blocks, len(o.keys))
 		}
 	}
 }

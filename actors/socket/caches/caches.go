@@ -51,7 +51,7 @@ func (c *Caches) Release(effects []machine.Effect) {
 		case f.Do == machine.DoRelease && q != nil:
 			q.release()
 			delete(c.Seqs, f.Seq)
-			c.lent.forget(f.Seq)
+			c.lent.remove(f.Seq)
 		case f.Do == machine.DoCommit && q != nil:
 			// If it fails, the blocks after the committed tokens are missing.
 			_ = q.commit(f.Tokens, f.Copy, inOrder)

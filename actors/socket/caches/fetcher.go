@@ -203,7 +203,7 @@ func (f *fetcher) fetchPiece(l *Link, w *rowsAt, owner int, rows []byte, x *inco
 	defer timer.Stop()
 	for again := minRetry; ; again = min(2*again, maxRetry) {
 		g := l.group.Load()
-		if time.Now().After(until) || g == nil || g.Post(owner, putAsk(w)) != nil {
+		if time.Now().After(until) || g == nil || g.Post(owner, putRequest(w)) != nil {
 			return false
 		}
 		for timer.Reset(again); ; {
@@ -334,7 +334,7 @@ func putPost(kind byte, w *rowsAt, rows []byte) []byte {
 	return append(b, rows...)
 }
 
-func putAsk(w *rowsAt) []byte               { return putPost(postAsks, w, nil) }
+func putRequest(w *rowsAt) []byte           { return putPost(postAsks, w, nil) }
 func putRows(w *rowsAt, rows []byte) []byte { return putPost(postGives, w, rows) }
 
 func parsePost(b []byte) (w rowsAt, rows []byte, ask, ok bool) {

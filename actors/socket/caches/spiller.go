@@ -60,8 +60,8 @@ func (s *spiller) order(seq uint64, blocks int) {
 	}
 }
 
-// forget drops all orders, including the one in progress. Only the executor calls it.
-func (s *spiller) forget() {
+// remove drops all orders, including the one in progress. Only the executor calls it.
+func (s *spiller) remove() {
 	if s == nil {
 		return
 	}
@@ -228,7 +228,7 @@ func (e *Epoch) Lost(w *machine.Work) (list []uint64) {
 // BlocksInFiles returns the number of blocks in files for each cache. It cancels moves in progress, so that
 // an epoch begins with the returned numbers; the batcher orders new moves. Only the executor calls it.
 func (c *Caches) BlocksInFiles() map[uint64]int {
-	c.spiller.forget()
+	c.spiller.remove()
 	found := map[uint64]int{}
 	for id, q := range c.Seqs {
 		if q.Cache != nil && q.Cache.Spilled() > 0 {

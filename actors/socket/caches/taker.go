@@ -36,8 +36,8 @@ type Order struct {
 	Request *proto.TakeRequest
 	Policy  *kvcache.Policy
 	Until   time.Time // deadline
-	// Ask requests rows from the source. It may be called until Done. nil: the cache is in a file.
-	Ask func(context.Context, *proto.RowsRequest) (*proto.RowsReply, error)
+	// FetchRows requests rows from the source. It may be called until Done. nil: the cache is in a file.
+	FetchRows func(context.Context, *proto.RowsRequest) (*proto.RowsReply, error)
 	// Done is called once, from any goroutine, with the bytes of the rows. Without an error the cache is
 	// in Seqs, unless it was released.
 	Done func(bytes int64, err error)
@@ -251,7 +251,7 @@ func (x *arrival) fetch(dst []byte, p piece) ([]byte, error) {
 	for len(dst) < p.bytes {
 		q.From = uint32(len(dst))
 		ctx, cancel := context.WithTimeout(x.ctx, takeTimeout)
-		reply, err := x.Ask(ctx, q)
+		reply, err := x.FetchRows(ctx, q)
 		cancel()
 		if err != nil {
 			return dst, err
@@ -301,7 +301,7 @@ func (l *lent) drop(seq uint64, block rowblock.Block) {
 	*l = slices.DeleteFunc(*l, func(x lentBody) bool { return x.seq == seq && x.block == block })
 }
 
-func (l *lent) forget(seq uint64) {
+func (l *lent) remove(seq uint64) {
 	*l = slices.DeleteFunc(*l, func(x lentBody) bool { return x.seq == seq })
 }
 

@@ -25,7 +25,7 @@ func TestLentBodies(t *testing.T) {
 		t.Error("a block of another sequence was found")
 	}
 	l.drop(2, block(2))
-	l.forget(3)
+	l.remove(3)
 	if l.find(2, block(2)) != nil || l.find(3, block(3)) != nil || len(l) != 2 {
 		t.Errorf("%d bodies stay, want 2", len(l))
 	}

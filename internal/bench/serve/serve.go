@@ -76,7 +76,7 @@ func (o *Options) Prepare(ctx context.Context) error {
 	}
 	words, tokens := [2]int{32, 160}, [2]int{}
 	for i, n := range words {
-		s := o.ask(ctx, workload.Words(n, uint64(i)), 1)
+		s := o.request(ctx, workload.Words(n, uint64(i)), 1)
 		if s.Err != "" {
 			return fmt.Errorf("a first request failed: %s", s.Err)
 		}
@@ -109,7 +109,7 @@ func (o *Options) findModel(ctx context.Context) error {
 // ended.
 func Run(ctx context.Context, o Options, progress func(ended int)) (*Result, error) {
 	for i := range o.Warmup {
-		if s := o.ask(ctx, workload.Words(32, 1<<20+uint64(i)), 8); s.Err != "" {
+		if s := o.request(ctx, workload.Words(32, 1<<20+uint64(i)), 8); s.Err != "" {
 			return nil, fmt.Errorf("a request before the load failed: %s", s.Err)
 		}
 	}
@@ -154,7 +154,7 @@ func (o *Options) send(ctx context.Context, requests []workload.Request, progres
 		}
 		running.Go(func() {
 			sent := time.Since(began)
-			s := o.ask(ctx, o.Tokens.Text(r), r.Output)
+			s := o.request(ctx, o.Tokens.Text(r), r.Output)
 			s.Sent, s.Late = sent, sent-r.At
 			samples[i] = s
 			if room != nil {
@@ -230,8 +230,8 @@ func (o *Options) body(prompt string, output int) (path string, body map[string]
 // errEnd ends the reading of a stream.
 var errEnd = errors.New("end of stream")
 
-// ask sends one request and times its answer.
-func (o *Options) ask(ctx context.Context, prompt string, output int) (s stats.Sample) {
+// request sends one request and times its answer.
+func (o *Options) request(ctx context.Context, prompt string, output int) (s stats.Sample) {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("no whole answer in %v", o.Timeout))
 	defer cancel()
 	path, body := o.body(prompt, output)

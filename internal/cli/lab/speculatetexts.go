@@ -87,7 +87,7 @@ func (m *fixtures) text(e *ui.Env, on engine.Engine, kind string) (t bench.Specu
 			}
 		case "again":
 			t.ToEnd = true
-			prompt, replay, err = m.again(e, on, i)
+			prompt, replay, err = m.repeatedAnswer(e, on, i)
 		case "code", "edit":
 			code := m.cut(m.corpus.Code, 1500*i, file)
 			again := m.tok.EncodeLiteral(code)
@@ -148,10 +148,10 @@ func (m *fixtures) turn(messages ...tokenizer.Message) ([]int32, error) {
 	return m.tok.Encode(r.String(), false), nil
 }
 
-// again returns a chat in which the second answer repeats the first. With real weights both
+// repeatedAnswer returns a chat in which the second answer repeats the first. With real weights both
 // questions are the same, and the model generates the answers. With random weights the first
 // answer is a list of sentences, and the second repeats all but one of them as bullets.
-func (m *fixtures) again(e *ui.Env, on engine.Engine, i int) (prompt, replay []int32, err error) {
+func (m *fixtures) repeatedAnswer(e *ui.Env, on engine.Engine, i int) (prompt, replay []int32, err error) {
 	question := tokenizer.Message{Role: "user", Content: chatQuestions[i%len(chatQuestions)]}
 	if m.random {
 		sentences := m.prose(i, 8)

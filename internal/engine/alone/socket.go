@@ -228,7 +228,7 @@ func (a *Socket) Release(ctx context.Context, seqs []uint64) error {
 
 // between runs a job on one socket between steps.
 func (a *Socket) between(ctx context.Context, rank int, do func(*step.Job) error) error {
-	_, err := ask(ctx, func(reply func(struct{}, error)) {
+	_, err := call(ctx, func(reply func(struct{}, error)) {
 		a.sys.Root.Send(a.ranks[rank].pid, &socket.Between{Epoch: 1, Do: do, Reply: func(err error) { reply(struct{}{}, err) }})
 	})
 	return err
@@ -249,7 +249,7 @@ func greedy() *proto.Sampling {
 
 // each sends a command to every socket and waits for all replies, in the order of the sockets.
 func each[T any](ctx context.Context, a *Socket, send func(rank int, pid *actor.PID, reply func(T, error))) ([]T, error) {
-	return ask(ctx, func(reply func([]T, error)) {
+	return call(ctx, func(reply func([]T, error)) {
 		var mu sync.Mutex
 		var failed error
 		all, left := make([]T, len(a.ranks)), len(a.ranks)
@@ -266,8 +266,8 @@ func each[T any](ctx context.Context, a *Socket, send func(rank int, pid *actor.
 	})
 }
 
-// ask sends a command and waits for its reply.
-func ask[T any](ctx context.Context, send func(reply func(T, error))) (T, error) {
+// call sends a command and waits for its reply.
+func call[T any](ctx context.Context, send func(reply func(T, error))) (T, error) {
 	type answer struct {
 		v   T
 		err error

@@ -178,7 +178,7 @@ func (v *Service) move(ctx context.Context, b *batch, st State) error {
 	}
 	f := b.feed
 	if st.Phase == Validating {
-		return v.store.append(ctx, b, KindValidated, note{Total: len(f.lines)})
+		return v.store.append(ctx, b, KindValidated, phaseRecord{Total: len(f.lines)})
 	}
 	if !st.Stopped && v.store.jobs.Now() > st.Created+window.Milliseconds() {
 		return v.store.stop(ctx, b, true)

@@ -108,7 +108,7 @@ func NewStore(log *slog.Logger) *Store { return &Store{log: log, batches: map[st
 
 func (s *Store) Owns(name string) bool { return strings.HasPrefix(name, prefix) }
 
-type note struct {
+type phaseRecord struct {
 	Total   int  `json:"total,omitempty"`
 	Expired bool `json:"expired,omitempty"`
 }
@@ -117,7 +117,7 @@ func (b *batch) apply(r *journal.Record, seq uint64) error {
 	n := Update{Kind: r.Kind, At: r.At}
 	var spec spec
 	var end endRecord
-	var p note
+	var p phaseRecord
 	var err error
 	switch r.Kind {
 	case KindCreated:
@@ -304,7 +304,7 @@ func (s *Store) Uses(file string) string {
 
 // stop keeps further lines from becoming jobs. Repeated calls have no effect.
 func (s *Store) stop(ctx context.Context, b *batch, expired bool) error {
-	err := s.append(ctx, b, KindStopping, note{Expired: expired})
+	err := s.append(ctx, b, KindStopping, phaseRecord{Expired: expired})
 	if errors.Is(err, jobs.ErrOrder) || errors.Is(err, jobs.ErrFinal) {
 		return nil
 	}
