@@ -105,7 +105,7 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	if body != nil {
 		var err error
 		if text, err = json.Marshal(body); err != nil {
-			return nil, fmt.Errorf("client: the request does not encode: %w", err)
+			return nil, fmt.Errorf("client: encoding the request: %w", err)
 		}
 	}
 	repeatable := method == http.MethodGet || header.Get("Idempotency-Key") != ""

@@ -114,7 +114,7 @@ func TestWatch(t *testing.T) {
 		last := error(nil)
 		for _, last = range c.Watch(t.Context(), "job-1", 0) {
 		}
-		if last == nil || !strings.Contains(last.Error(), "in place of event") {
+		if last == nil || !strings.Contains(last.Error(), "want event") {
 			t.Errorf("%q: %v", text, last)
 		}
 	}

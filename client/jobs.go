@@ -78,7 +78,7 @@ func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[wire.
 				case e.Object == "job.end":
 					return nil
 				case e.Object != "job.event" || e.Index != from:
-					return fmt.Errorf("client: in place of event %d of job %s came %.200s", from, id, data)
+					return fmt.Errorf("client: want event %d of job %s, got %.200s", from, id, data)
 				}
 				from++
 				if !yield(e.JobEvent, nil) {

@@ -68,7 +68,7 @@ func RunSpeculate(ctx context.Context, o SpeculateOptions, each func(Speculate))
 		for _, batch := range o.Batch {
 			rows, err := o.text(ctx, text, batch)
 			if err != nil {
-				return all, fmt.Errorf("bench: %s, %d together: %w", text.Kind, batch, err)
+				return all, fmt.Errorf("bench: %s, %d requests at once: %w", text.Kind, batch, err)
 			}
 			for _, r := range rows {
 				each(r)

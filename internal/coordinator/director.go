@@ -213,7 +213,7 @@ func (d *Director) register(id string, h Host) {
 
 func (d *Director) reportRefused(id string) {
 	if why, refused := d.authority.Refused()[id]; refused {
-		d.cfg.Logger.Warn("node cannot take part", "node", id, "reason", why)
+		d.cfg.Logger.Warn("node refused", "node", id, "reason", why)
 		d.cfg.OnEvent(wire.EventRefused, id, why)
 	}
 }
@@ -250,7 +250,7 @@ func (d *Director) drain(c actor.Context, m *nodeDrain) {
 	}
 }
 
-// ErrNotDrained: the node takes part or is waiting to.
+// ErrNotDrained: the node is a member or is waiting to become one.
 var ErrNotDrained = errors.New("cluster: it is not drained")
 
 func (d *Director) undrain(id string) error {
@@ -258,7 +258,7 @@ func (d *Director) undrain(id string) error {
 		return fmt.Errorf("cluster: there is no node %q", id)
 	}
 	if !d.authority.Undrain(id) {
-		return fmt.Errorf("%w: %s takes part or is waiting to", ErrNotDrained, id)
+		return fmt.Errorf("%w: %s is a member or is waiting to become one", ErrNotDrained, id)
 	}
 	d.cfg.Logger.Info("node undrained", "node", id)
 	d.cfg.OnEvent(wire.EventUndrained, id, "")
@@ -312,7 +312,7 @@ func (d *Director) refuseForeign(c actor.Context, m *nodeForeign) {
 	}
 	why := fmt.Sprintf("it (build %s) and the coordinator have incompatible messages: %v; %s", h.Build, m.err, bus.SameBuild)
 	effects := d.authority.Refuse(m.id, m.incarnation, why)
-	d.cfg.Logger.Warn("node cannot take part", "node", m.id, "reason", why)
+	d.cfg.Logger.Warn("node refused", "node", m.id, "reason", why)
 	d.report(topology.KindRefused, m.id, why, effects)
 	d.run(c, effects)
 	d.retire(h, d.authority.Epoch()) // its loaded slices are useless

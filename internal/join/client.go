@@ -122,7 +122,7 @@ func explainHandshake(addr string, err error) error {
 		return fmt.Errorf("join: %s closed the connection: the server there is not a join server, "+
 			"or too many connections came from this machine at once", addr)
 	case isTimeout(err), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("join: %s took the connection and sent nothing: the server there is not a join server", addr)
+		return fmt.Errorf("join: %s accepted the connection and sent nothing: the server there is not a join server", addr)
 	}
 	return fmt.Errorf("join: %s: %w", addr, err)
 }

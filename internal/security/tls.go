@@ -171,7 +171,7 @@ func (i *issuer) certificate() (*tls.Certificate, error) {
 }
 
 func (i *issuer) configs(allowed []Role) (server, client *tls.Config, err error) {
-	// Both sides use verify, so that their errors are worded alike. The standard verification
+	// Both sides use verify, so that their errors have the same wording. The standard verification
 	// requires host names of servers.
 	server = &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -225,7 +225,7 @@ func (i *issuer) verify(s *tls.ConnectionState, allowed []Role) error {
 		return err
 	}
 	if !slices.Contains(allowed, peer.Role) {
-		return fmt.Errorf("%w: %s came as %q, this side takes %v", ErrRole, peer, peer.Role, allowed)
+		return fmt.Errorf("%w: %s has the role %q, want one of %v", ErrRole, peer, peer.Role, allowed)
 	}
 	return nil
 }

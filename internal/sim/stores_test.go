@@ -20,7 +20,7 @@ type memory struct {
 // resize changes the bytes of a holding. It fails above the budget.
 func (m *memory) resize(holds *int64, to int64) error {
 	if to > *holds && m.used+to-*holds > m.budget {
-		return fmt.Errorf("%w: %d bytes asked, %d of %d in use", kvmemory.ErrBudget, to-*holds, m.used, m.budget)
+		return fmt.Errorf("%w: %d bytes requested, %d of %d in use", kvmemory.ErrBudget, to-*holds, m.used, m.budget)
 	}
 	m.used += to - *holds
 	m.peak = max(m.peak, m.used)

@@ -115,7 +115,7 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 			case was != nil && was.Revision == p.Revision && slices.Equal(was.Members, p.Members):
 				return nil
 			case was != nil && was.Revision >= p.Revision:
-				return fmt.Errorf("%w: another change came first; check the members and retry", ErrMembers)
+				return fmt.Errorf("%w: the members were changed meanwhile; check them and retry", ErrMembers)
 			}
 			if _, err := b.kv.Update(ctx, membersKey, data, revision); err != nil {
 				return fmt.Errorf("store: write the members of the store: %w", err)

@@ -164,7 +164,7 @@ func (r *replica) storeDir(p *plan) string { return filepath.Join(r.dir, "store-
 func (r *replica) start(ctx context.Context, p *plan) error {
 	at := p.member(p.Self)
 	if at < 0 || len(p.Members) < 2 || len(p.Members) > wanted {
-		return fmt.Errorf("store: the store %s has %d members, want 2 or %d, %q among them", p.ID, len(p.Members), wanted, p.Self)
+		return fmt.Errorf("store: the store %s has %d members, want 2 or %d, including %q", p.ID, len(p.Members), wanted, p.Self)
 	}
 	listen, advertise := r.listens(p.Members[at].Route)
 	cfg := natsbus.Config{Name: p.Members[at].server(), Cluster: "store-" + p.ID, Listen: listen, Advertise: advertise,

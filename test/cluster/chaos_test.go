@@ -318,7 +318,7 @@ func TestChaosJoin(t *testing.T) {
 	if s := c.state(); s.Epoch <= before.Epoch || full() && s.Epoch != before.Epoch+1 {
 		t.Errorf("drained in epochs %d to %d", before.Epoch, s.Epoch)
 	}
-	for status, want := range []string{"c takes a share again", "takes part or is waiting to"} {
+	for status, want := range []string{"c takes a share again", "is a member or is waiting to become one"} {
 		if out, said, code := command(t, recoverLimit, nil, "undrain", "c", "--server", c.base); code != status ||
 			!strings.Contains(out+said, want) {
 			t.Errorf("shoal undrain: status %d: %s%s", code, out, said)

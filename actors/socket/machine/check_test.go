@@ -115,7 +115,7 @@ func TestEachRule(t *testing.T) {
 		"1 prompt tokens follow 2 sampled":              func(_ *Machine, p *plan.Plan) { o := open(p); o.Tail, o.Sampled = 1, 2 },
 		"101 of 100 prompt tokens were sampled":         func(_ *Machine, p *plan.Plan) { open(p).Sampled = 101 },
 		"top_p":                                         func(_ *Machine, p *plan.Plan) { open(p).Sampling.TopP = 2 },
-		"a replica on 1 of a cache that is not there":   func(_ *Machine, p *plan.Plan) { open(p).Replica = 1 },
+		"a replica on 1 of a cache that does not exist": func(_ *Machine, p *plan.Plan) { open(p).Replica = 1 },
 		"token 100, vocabulary is 100":                  func(_ *Machine, p *plan.Plan) { resume(p, 9, 120).Resume[3] = 100 },
 		"policy full cannot fork":                       func(_ *Machine, p *plan.Plan) { fork(p, 1).Policy = kvcache.Full() },
 		"cache of 100 tokens: its prompt has 99":        func(_ *Machine, p *plan.Plan) { fork(p, 1).Read = 99 },

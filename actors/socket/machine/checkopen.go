@@ -90,7 +90,7 @@ func (m *Machine) checkOpen(o *plan.Open, seqs *sequences) (*Sequence, error) {
 	case o.Take && (o.Fork == 0 || len(o.Resume) == 0):
 		return nil, fmt.Errorf("socket: sequence %d takes a cache without tokens", o.Seq)
 	case len(o.Resume) == 0 && o.Replica != plan.None:
-		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)
+		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that does not exist yet", o.Seq, o.Replica)
 	case len(o.Resume) == 0:
 		return q, nil
 	}

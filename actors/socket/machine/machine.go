@@ -72,7 +72,7 @@ type Sequence struct {
 	HandedOver   bool // the owner has the whole cache
 	Replicated   bool // the replica is complete
 	copies       bool // the owner has memory for a copy of its recurrent states
-	copied       int  // tokens of that copy; 0: there is none yet
+	copied       int  // tokens of that copy, or 0 if there is none yet
 	oneToken     bool // it decodes one token a step
 	swept        swept
 	inFlight     bool   // the step in flight has rows of it
@@ -213,7 +213,7 @@ func (m *Machine) Restore(r *proto.PrefixRequest) ([]Effect, error) {
 	from, n := int(r.From), len(r.Blocks)
 	switch {
 	case len(r.Keys) != sha256.Size*(n+1):
-		return nil, fmt.Errorf("socket: %d blocks of a text come with %d bytes of keys, not %d", n, len(r.Keys), sha256.Size*(n+1))
+		return nil, fmt.Errorf("socket: %d blocks of a text have %d bytes of keys, want %d", n, len(r.Keys), sha256.Size*(n+1))
 	case from > m.limits.Positions || (from+n)*tensor.BlockSlots > m.limits.Positions:
 		return nil, fmt.Errorf("socket: blocks [%d,%d) of a text, but %d tokens of context fill %d blocks", from, from+n,
 			m.limits.Positions, m.limits.Positions/tensor.BlockSlots)

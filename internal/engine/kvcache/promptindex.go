@@ -144,7 +144,7 @@ func (o *Observation) Prepare(from *Store, p *Policy, piece int, run Run) {
 // of its layers must have arrived. Seal does all remaining pieces.
 func (s *Store) Index(piece int, run Run) error {
 	if s.sealed || s.pending == 0 || piece != s.indexed || s.promptIndex == nil {
-		return fmt.Errorf("kvcache: piece %d of an index after %d, of a store that is open: %v", piece, s.indexed, s.pending > 0)
+		return fmt.Errorf("kvcache: piece %d of an index follows %d pieces (store open: %v)", piece, s.indexed, s.pending > 0)
 	}
 	s.indexed++
 	return s.promptIndex.Build(piece, run, nil)

@@ -99,7 +99,7 @@ func (s *Service) RemoveContext(ctx context.Context, x *FixedContext) error {
 	}
 	p := s.contextStore.Load()
 	if p == nil {
-		return apierr.Unavailable("jobs_unavailable", "The store that this context is in is not there at the moment.", time.Second)
+		return apierr.Unavailable("jobs_unavailable", "The store of this context is unavailable.", time.Second)
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()

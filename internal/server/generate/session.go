@@ -37,7 +37,7 @@ func (s *Service) Sessions() (*sessions.Book, *apierr.Error) {
 	if b := s.book.Load(); b != nil {
 		return b, nil
 	}
-	return nil, apierr.Unavailable("jobs_unavailable", "The store of sessions is not there at the moment.", time.Second)
+	return nil, apierr.Unavailable("jobs_unavailable", "The store of sessions is unavailable.", time.Second)
 }
 
 // sessionParams are the parameters of a turn.

@@ -226,7 +226,7 @@ func limited(message string, after time.Duration) *apierr.Error {
 func (s *Server) SetKeys(keys []Key) error {
 	old := *s.keys.Load()
 	if len(old) > 0 && len(keys) == 0 {
-		return errors.New("httpserver: no keys: it would let everyone in")
+		return errors.New("httpserver: the list of keys is empty and would open the API to everyone")
 	}
 	ring, err := newKeyring(keys, old)
 	if err != nil {

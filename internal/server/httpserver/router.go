@@ -38,7 +38,7 @@ type Route struct {
 type Doc struct {
 	Path     string // below a route that ends in "/*", with {id}; "": {id} alone
 	About    string
-	Params   *jsonbody.Table // of the body; nil: there is none
+	Params   *jsonbody.Table // of the body, or nil if there is none
 	Required []string
 	Answer   any // a value of the type that is written; nil: any JSON
 	Events   any // of a stream

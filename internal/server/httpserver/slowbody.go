@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ErrSlowBody means that the body of a request came too slowly, or stopped.
-var ErrSlowBody = errors.New("httpserver: the body came too slowly")
+// ErrSlowBody means that the body of a request arrives too slowly, or stopped.
+var ErrSlowBody = errors.New("httpserver: the body arrives too slowly")
 
 // pacedBody ends a request's body that arrives too slowly: within every limit of waiting time,
 // the given number of bytes or the end must arrive. A slow but steady sender may take as long as
@@ -52,7 +52,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	b.left -= b.now().Sub(began)
 	b.got += n
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("%w: within %v of waiting for it %d more bytes or its end must come, %d came", ErrSlowBody, b.limit, b.bytes, b.got)
+		err = fmt.Errorf("%w: %d bytes arrived within %v of waiting; want %d or the end of the body", ErrSlowBody, b.got, b.limit, b.bytes)
 	}
 	if b.got >= b.bytes {
 		b.left, b.got = b.limit, 0

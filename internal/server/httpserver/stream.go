@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// Stream writes an answer piece by piece. It flushes each piece unless more are at hand, and
+// Stream writes an answer piece by piece. It flushes each piece unless more are available, and
 // gives each its own write deadline: a client that takes longer to read one is cut off, however
 // long the whole stream lasts. A nil stream writes nothing.
 type Stream struct {

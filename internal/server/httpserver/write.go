@@ -34,7 +34,7 @@ func (s *Server) Fail(w http.ResponseWriter, e *apierr.Error, accepted bool) {
 func (s *Server) WriteJSON(w http.ResponseWriter, status int, v any) {
 	body, err := jsonbody.Marshal(v)
 	if err != nil {
-		s.log.Error("httpserver: response does not encode", "error", err)
+		s.log.Error("httpserver: response not encoded", "error", err)
 		status, body = http.StatusInternalServerError,
 			[]byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":"internal"}}`)
 	}

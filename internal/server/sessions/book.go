@@ -18,7 +18,7 @@ var (
 	ErrBusy     = errors.New("sessions: a turn of the session is running")
 	ErrMoved    = errors.New("sessions: the session has another turn by now")
 	ErrMany     = errors.New("sessions: too many sessions")
-	ErrShare    = errors.New("sessions: this API key has its share of the sessions")
+	ErrShare    = errors.New("sessions: this API key has used its share of the sessions")
 	ErrLarge    = errors.New("sessions: the sessions take too much space")
 	ErrNotFound = errors.New("sessions: no such session")
 	ErrDamaged  = errors.New("sessions: the session is damaged")
@@ -247,7 +247,7 @@ func (b *Book) fits(e *entry, own, more int64) bool {
 	return b.bytes+more <= MaxAllBytes && e.state.Bytes+more <= MaxBytes && (e.tenant == "" || own+more <= MaxAllBytes-b.bytes)
 }
 
-// clear deletes a session whose time is over. Without a keeper, nobody else calls Sweep.
+// clear deletes an expired session. Without a recorder nothing calls Sweep.
 func (b *Book) clear(ctx context.Context, id string) error {
 	if b.recorder == nil {
 		return b.Sweep(ctx)

@@ -252,8 +252,8 @@ func TestResidual(t *testing.T) {
 func TestResidualIsLost(t *testing.T) {
 	bad := errors.New("bad disk")
 	for name, spoil := range map[string]func(f *fakeFile){
-		"bad disk":          func(f *fakeFile) { f.read = bad },
-		"came back damaged": func(f *fakeFile) { f.bytes[17]++ },
+		"bad disk":     func(f *fakeFile) { f.read = bad },
+		"were damaged": func(f *fakeFile) { f.bytes[17]++ },
 	} {
 		f := new(fakeFile)
 		r := NewInFile(func(size int64) (File, error) { f.bytes = make([]byte, size); return f, nil }, hidden, pass, ranks, first, prompt)

@@ -88,7 +88,7 @@ func (r *Residual) Load(start, n int) ([]float32, error) {
 		})
 	}
 	if r.lost == nil && crc32c.Of(rows) != r.sums[at] {
-		r.lost = errors.New("layered: rows of the residual stream came back damaged from their file")
+		r.lost = errors.New("layered: rows of the residual stream were damaged in their file")
 	}
 	if r.lost != nil {
 		clear(rows)

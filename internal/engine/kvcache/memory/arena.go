@@ -210,7 +210,7 @@ func (a *Arena) Alloc(size, n int) ([][]byte, error) {
 		return nil, nil
 	}
 	if int64(n) > a.Budget()/int64(size) {
-		return nil, fmt.Errorf("%w: %d blocks of %d bytes asked, the whole budget is %d", ErrBudget, n, size, a.Budget())
+		return nil, fmt.Errorf("%w: %d blocks of %d bytes requested, the whole budget is %d", ErrBudget, n, size, a.Budget())
 	}
 	bytes := int64(size) * int64(n)
 	if err := a.Charge(bytes); err != nil {
@@ -315,7 +315,7 @@ func (a *Arena) Charge(bytes int64) error {
 	for {
 		used := a.used.Load()
 		if bytes > a.Budget()-used {
-			return fmt.Errorf("%w: %d bytes asked, %d of %d in use", ErrBudget, bytes, used, a.Budget())
+			return fmt.Errorf("%w: %d bytes requested, %d of %d in use", ErrBudget, bytes, used, a.Budget())
 		}
 		if a.used.CompareAndSwap(used, used+bytes) {
 			for p := a.peak.Load(); used+bytes > p && !a.peak.CompareAndSwap(p, used+bytes); p = a.peak.Load() {

@@ -183,7 +183,7 @@ func (b Block) Cut(in []byte, of Shaper) (body, rest []byte, err error) {
 		return nil, nil, err
 	}
 	if got != b {
-		return nil, nil, fmt.Errorf("%w: %v came, not %v", Err, got, b)
+		return nil, nil, fmt.Errorf("%w: got %v, want %v", Err, got, b)
 	}
 	size := b.Bytes(of)
 	if len(in) < size {

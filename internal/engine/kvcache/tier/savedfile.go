@@ -60,7 +60,7 @@ func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, err
 	w := &SavedWriter{s: s, c: c, left: size - int64(savedHeader)}
 	if err := w.within(func() (err error) {
 		if !s.scratch.reserve(size, &s.scratch.kept) {
-			return fmt.Errorf("%w: %d bytes asked, the limit is %d", ErrRoom, size, s.scratch.limit)
+			return fmt.Errorf("%w: %d bytes requested, the limit is %d", ErrRoom, size, s.scratch.limit)
 		}
 		w.size = size
 		if w.f, err = s.create(); err == nil {

@@ -231,7 +231,7 @@ func (s *Scratch) Create(size int64) (*Pages, error) {
 	p := &Pages{s: s, size: size}
 	hung, err := s.writes.run(ScratchTimeout, func() (err error) {
 		if size < 0 || !s.reserve(size, &s.used) {
-			return fmt.Errorf("%w: %d bytes asked, %d of %d are in use", ErrRoom, size, s.used.Load(), s.limit)
+			return fmt.Errorf("%w: %d bytes requested, %d of %d are in use", ErrRoom, size, s.used.Load(), s.limit)
 		}
 		if p.m, err = s.create(); err != nil {
 			s.used.Add(-size)

@@ -24,7 +24,7 @@ func ParseCharsmap(data []byte) (*Charsmap, error) {
 		return &Charsmap{}, nil
 	}
 	if len(data) < 4 {
-		return nil, errors.New("the table of replacements ends in its size")
+		return nil, errors.New("the table of replacements is cut off in its size")
 	}
 	size := binary.LittleEndian.Uint32(data)
 	data = data[4:]
