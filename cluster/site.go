@@ -115,7 +115,7 @@ func distinct(all []served) error {
 }
 
 // newSite builds the parts of a coordinator for its models, from valid configs, and returns the core of
-// the first one. dataDir stores data that must survive the process; "": there is none.
+// the first one. dataDir stores data that must survive the process, or "" if there is none.
 func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog,
 	dataDir string) (_ *core, err error) {
 	first := &models[0]

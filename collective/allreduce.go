@@ -71,7 +71,7 @@ func Slice(n, size, r int) (lo, hi int) {
 	return cut(r), cut(r + 1)
 }
 
-// oneShot depends only on values that are equal on all ranks, so all ranks choose alike.
+// oneShot depends only on values that are equal on all ranks, so all ranks make the same choice.
 func (g *Group) oneShot(nodes [][]tensor.Span, n int) bool {
 	all, least := 0, len(nodes[0])
 	for _, of := range nodes {

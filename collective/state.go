@@ -122,7 +122,7 @@ func (s *state) start(now int64, o *op) {
 }
 
 // refuse fails the group because of a bad call for o. This rank cannot take part in the operation, so
-// its peers would wait in vain.
+// its peers would wait until they time out.
 func (s *state) refuse(o *op, detail string) {
 	if s.err == nil {
 		s.fail(&OpError{Op: o.id, Err: ErrArgument, Detail: detail})

@@ -30,7 +30,7 @@ type faultCount struct {
 }
 
 // Suspect returns the rank to blame for a failed step, and whether it failed alone. It returns -1
-// if all ranks failed alike or none gives a reason. Of ranks with equal votes the highest is
+// if all ranks failed in the same way or none reports a reason. Of ranks with equal votes the highest is
 // blamed, as in leaveOut.
 func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 	votes, alones := make([]int, ranks), 0

@@ -128,7 +128,7 @@ func (r *request) lasts() bool { return r.idle || r.Hold && len(r.out) > 0 }
 func (r *request) final() int { return len(r.Prompt) + max(r.limit, 1) - 1 }
 
 // demand returns the tokens that determine the memory of an admission: those that prefill reads,
-// and those in the cache after the first decode row; 0: there is none, and no hand-over.
+// and those in the cache after the first decode row; 0 without decode rows and hand-over.
 func (r *request) demand() (read, tokens int) {
 	read = r.toRead()
 	if r.Pool != pooling.None {

@@ -94,7 +94,7 @@ type Batch struct {
 	caches    int                      // number of caches that SwiftKV's pass fills
 	kept      []topology.Range         // scratch of dropRows: the remaining rows, by their old numbers
 
-	widths []widthsBatch // by index of Dims.Widths; nil: all layers are alike
+	widths []widthsBatch // by index of Dims.Widths; nil: all layers have the same widths
 
 	adapted  []lowrank.Rows   // rows with adapters
 	rows     []topology.Range // prompt rows owned by each rank (rowRanges)

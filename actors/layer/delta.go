@@ -13,7 +13,7 @@ import (
 // With mapping Gather a socket has the rows Placement.DeltaRows of In, with Reduce all of them.
 type Delta struct {
 	In    *tensor.Weight // q, k, v and z of each key head in turn; nil if the socket has no rows
-	Gates *tensor.Weight // (Delta.GateRows, Hidden): whole, in float32; nil: there are none
+	Gates *tensor.Weight // (Delta.GateRows, Hidden): whole, in float32, or nil if there are none
 	mixer.Weights
 }
 

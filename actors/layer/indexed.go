@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Indexer is a layer's indexer (model.Indexer). Every rank has it whole, and chooses for the rows
-// that it attends for.
+// Indexer is a layer's indexer (model.Indexer). Every rank has all of its weights, and
+// chooses tokens for the rows whose attention it computes.
 type Indexer struct {
 	Q           *tensor.Weight // (heads*dim, query rank)
 	Norm, Shift []float32      // (dim)

@@ -58,7 +58,7 @@ func (l serverLog) Errorf(format string, v ...any) {
 var ofConnection = regexp.MustCompile(` - [crglm]id:\d+ - `)
 
 // levelOf returns the level of an error. Errors of single connections and of routes to lost peers are
-// for debugging: strangers cause them too, and other packages report lost peers.
+// for debugging: unauthenticated peers cause them too, and other packages report lost peers.
 func levelOf(format string) slog.Level {
 	if ofConnection.MatchString(format) || strings.HasPrefix(format, "Error trying to connect to route") {
 		return slog.LevelDebug

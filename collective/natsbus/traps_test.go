@@ -126,7 +126,7 @@ func TestEarlyMessagesAreHeldWithinBounds(t *testing.T) {
 }
 
 // TestPermissions: a rank cannot publish as another or receive another's messages, a control
-// connection cannot access tensors, and strangers cannot log in.
+// connection cannot access tensors, and clients without the secret cannot log in.
 func TestPermissions(t *testing.T) {
 	s := lone(t)
 	tr := open(t, s, TransportConfig{Group: "g", Epoch: 4, Rank: 1, Size: 3})

@@ -62,7 +62,7 @@ func complete(ctx context.Context, c *cluster.Local, text *cluster.Tokenizer, pr
 	request := cluster.NewRequest(policy, prompt, 48)
 	request.Sampling.Temperature = 0
 	request.Policy = policy
-	request.NoCache = true // the prompts of this program are alike
+	request.NoCache = true // the prompts of this program share a prefix
 	events, err := c.Submit(ctx, request)
 	if err != nil {
 		return 0, "", err

@@ -227,7 +227,7 @@ func (r *Registry) Load(name, path string) (Entry, error) {
 	return e, nil
 }
 
-// Unload gives up a name. Requests that use the adapter continue.
+// Unload releases a name. Requests that use the adapter continue.
 func (r *Registry) Unload(name string) (Entry, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

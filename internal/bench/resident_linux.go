@@ -21,7 +21,7 @@ func resetPeak() int64 {
 // peakResident returns the largest resident memory of the process since resetPeak, in bytes.
 func peakResident() int64 { return statusBytes("VmHWM:") }
 
-// statusBytes returns a size in /proc/self/status; 0: there is none.
+// statusBytes returns a size in /proc/self/status, or 0 if there is none.
 func statusBytes(name string) (bytes int64) {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -59,7 +59,7 @@ func (l *commandLine) readConfig(ctx *kong.Context) error {
 	return nil
 }
 
-// topCommand returns the top-level command, such as store for store add; nil if there is none.
+// topCommand returns the top-level command, such as store for store add, or nil if there is none.
 func topCommand(n *kong.Node) *kong.Node {
 	for n != nil && n.Parent != nil && n.Parent.Parent != nil {
 		n = n.Parent

@@ -31,7 +31,7 @@ func LongHelp() string { return fmt.Sprintf("  %-14s %s\n", LongName, longSuite.
 // LongSuite returns the suite "long" and n questions of each of its tasks, with answers of about
 // tokens tokens. The same seed gives the same questions.
 //
-//	copy  a list of distinct numbers, once more: the answer needs the whole prompt, in order
+//	copy  repeat a list of distinct numbers: the answer needs the whole prompt, in order
 //	sort  numbers with a letter each, by number: the answer needs the whole prompt, in another order
 //	sums  running sums modulo 100 of ten addends in turn: the answer needs a table at the prompt's start
 func LongSuite(n, tokens int, seed uint64) (*suite.Suite, []suite.Question, error) {

@@ -127,8 +127,8 @@ func start(t *testing.T, name string, change ...func(*Config)) *recorder {
 	return r
 }
 
-// expect waits for the next event and skips false alarms: on a loaded machine memberlist may report
-// a live member as failed and then take it back.
+// expect waits for the next event and skips false reports: on a loaded machine memberlist may report
+// a live member as failed, and then as alive again.
 func (r *recorder) expect(t *testing.T, kind Kind, name string) Event {
 	t.Helper()
 	begun := time.Now()

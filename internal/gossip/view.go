@@ -54,7 +54,7 @@ func (v *view) observe(o report) []Event {
 	case !o.alive && !known:
 		return nil
 	case !o.alive:
-		// memberlist reports leaves and failures alike, so the member's last announced state
+		// memberlist reports leaves and failures in the same way, so the member's last announced state
 		// decides.
 		return []Event{v.remove(old, o.member.Meta.Incarnation == old.Meta.Incarnation && o.member.Meta.State == Draining)}
 	case !known:

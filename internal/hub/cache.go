@@ -20,7 +20,7 @@ const (
 	incomplete = ".incomplete"
 )
 
-// repoOfFolder is ORG/NAME of such a folder; "": it is none.
+// repoOfFolder is ORG/NAME of such a folder, or "" for another folder.
 func repoOfFolder(folder string) string {
 	id, ok := strings.CutPrefix(folder, layout.RepoPrefix)
 	if id = strings.Replace(id, "--", "/", 1); !ok || checkRepo(id) != nil {

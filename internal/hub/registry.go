@@ -216,7 +216,7 @@ func (s *Store) registryDir(r Ref) string {
 // referenceFile holds the reference of a model of a registry or a URL, in its folder.
 const referenceFile = "reference"
 
-// registryFile returns the name of the .gguf file of a model, and thereby the name of the model.
+// registryFile returns the name of the .gguf file of a model. It is also the name of the model.
 func registryFile(r Ref) string {
 	name, colon := filepath.Base(filepath.FromSlash(r.Repo)), ":"
 	if runtime.GOOS == "windows" {

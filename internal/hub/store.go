@@ -147,7 +147,7 @@ func (s *Store) repository(ctx context.Context, r Ref, t *tracker) (*repository,
 	return &repository{l, h, r, repoCache{s.s.Cache, r.Repo}, newFetcher(s, t)}, err
 }
 
-// named returns the file of that name; nil: there is none.
+// named returns the file of that name, or nil if there is none.
 func (p *repository) named(name string) (out []File) {
 	for _, f := range p.files {
 		if f.Name == name {

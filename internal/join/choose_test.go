@@ -100,7 +100,7 @@ func TestChooseAddr(t *testing.T) {
 	}
 }
 
-// TestPrune: expired tokens are remembered for a day, and a cluster has no more than some.
+// TestPrune: expired tokens are recorded for a day, and a cluster has a maximum number of tokens.
 func TestPrune(t *testing.T) {
 	now := time.Now()
 	var all []Record

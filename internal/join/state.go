@@ -38,7 +38,7 @@ const (
 	CodeFailed  = "server_error"
 )
 
-// Refusal is an answer that lets nobody in.
+// Refusal is the answer to a request that is refused.
 type Refusal struct {
 	Code string `json:"code"`
 	Text string `json:"text"`

@@ -1,4 +1,4 @@
-// Package lograte limits the log lines of one kind: anyone who can reach a listener can make it log
+// Package lograte limits the log lines of one kind: any client that can reach a listener can make it log
 // errors at any rate.
 package lograte
 

@@ -44,7 +44,7 @@ type SpeedsConfig struct {
 // MeasureSpeeds returns the number of compute threads for each node of this machine, and their
 // measured speeds. It measures collectives over bus, or over a temporary server if bus is nil.
 // Earlier results of this build on this machine are reused. Failed measurements are zero, and the
-// planner then guesses.
+// planner then uses estimates.
 func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) topology.Speeds {
 	threads := topology.Threads{Max: c.Threads, Min: c.Threads}
 	if c.Threads == 0 {
@@ -89,7 +89,7 @@ func (c *SpeedsConfig) path(kind string, threads topology.Threads) string {
 	return filepath.Join(c.Dir, fmt.Sprintf("%s-%x.json", kind, key[:8]))
 }
 
-// readKept returns the results in a file; the zero value if there are none.
+// readKept returns the results in a file, or the zero value if there are none.
 func readKept[T any](path string) (kept T) {
 	var none T
 	f, err := os.Open(path)

@@ -39,7 +39,7 @@ func Unknown(m pb.Message) error {
 	return fmt.Errorf("%s%s has the field %d, which is unknown to this build", m.ProtoReflect().Descriptor().Name(), path, number)
 }
 
-// unknown returns the path to the message with the field, and the field's number; 0: there is none.
+// unknown returns the path to the message with the field, and the field's number, or 0 if there is none.
 func unknown(m protoreflect.Message) (path string, number protowire.Number) {
 	d := shapeOf(m.Descriptor())
 	if d.report {

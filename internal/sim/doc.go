@@ -26,7 +26,7 @@
 // repetitions and equal the undisturbed run; a message of a stale epoch changes nothing; memory
 // stays below the budget; epochs only rise; everything ends exactly once, within a bounded time
 // after the last fault. blame_test.go has the truth about hanging and slow nodes. Such a node is fenced
-// in time, and no other node is. If all nodes hang alike, none is fenced. A node that works again takes
+// in time, and no other node is. If all nodes hang, none is fenced. A node that works again takes
 // part again. audit_test.go reads the store at the end: every accepted job has ended once there, by
 // attempts in order, each written by the coordinator that started it. Its record equals the answer that
 // its client got.

@@ -276,7 +276,7 @@ func (b *block) cut(at int) bool {
 }
 
 // number returns the sequence number of the message at at: the one in its head if it fits between
-// its neighbours, else a guess.
+// its neighbours, else an estimate.
 func (b *block) number(at int, before, next uint64) uint64 {
 	if len(b.data)-at >= emptyRecord {
 		if n := binary.LittleEndian.Uint64(b.data[at+4:]); n > before && (n < next || next == 0 && n-before < 1<<20) {

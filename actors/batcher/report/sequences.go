@@ -18,7 +18,7 @@ func BySequence(results []Result) Sequences {
 	return of
 }
 
-// Missing describes a row of a plan that lacks a result; "" if there is none. pools reports whether a chunk
+// Missing describes a row of a plan that lacks a result, or "" if there is none. pools reports whether a chunk
 // ends with the vector of its prompt.
 func (s Sequences) Missing(p *plan.Plan, pools func(c *plan.Run) bool) string {
 	sampled := func(seq uint64) bool { return s[seq] != nil && len(s[seq].Samples) > 0 }

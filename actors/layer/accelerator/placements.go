@@ -23,7 +23,7 @@ type placements struct {
 	heads  int   // KV heads
 	layers int   // caches
 	slots  []int // of each layer, the most that a row reads
-	scored int   // the most that a row reads whose policy evicts by attention, in whole runs; 0: there is none
+	scored int   // the most that a row reads whose policy evicts by attention, in whole runs, or 0 if there is none
 	// Decode rows that are computed together, one run after another. A token may take the slot of a token that
 	// the previous token attends to.
 	runs []topology.Range

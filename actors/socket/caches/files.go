@@ -212,7 +212,7 @@ func (f *files) readSnapshot(x *incoming) bool {
 	return f.store.Read(x.snapshot.key, x.at, x.heads, x.snapshot.form, x.states)
 }
 
-// figures returns the statistics of the files; nil if there are none.
+// figures returns the statistics of the files, or nil if there are none.
 func (f *files) figures() *proto.PrefixDisk {
 	if f == nil {
 		return nil

@@ -84,8 +84,8 @@ func SavedKey(b []byte) (k tier.Key, err error) {
 	return tier.Key(b), nil
 }
 
-// FindSaved describes the cache of a session in a file; no tokens: there is none. It does not wait for the
-// disk.
+// FindSaved describes the cache of a session in a file. If there is none, the reply has no tokens. It does
+// not wait for the disk.
 func (c *Caches) FindSaved(k tier.Key) *proto.SavedReply {
 	if c.saver == nil {
 		return &proto.SavedReply{}
@@ -190,8 +190,8 @@ func (s *saver) save(e *Epoch, o *SaveOrder) (bytes int64, err error) {
 	return bytes, w.Commit()
 }
 
-// idleCache returns the cache of a sequence on this socket: that of its owner, or a replica; nil: there is none. Only the
-// executor calls it.
+// idleCache returns the cache of a sequence on this socket, which is its owner or has a replica, or nil if
+// there is none. Only the executor calls it.
 func (c *Caches) idleCache(seq uint64) *kvcache.Store {
 	s := c.Seqs[seq]
 	if s == nil {

@@ -53,10 +53,10 @@ func (c *Caches) Close() {
 // HasPrefixDisk reports whether blocks of the prefix cache are stored in files.
 func (c *Caches) HasPrefixDisk() bool { return c.files != nil }
 
-// PrefixDisk returns the statistics of the prefix cache's files; nil if there are none.
+// PrefixDisk returns the statistics of the prefix cache's files, or nil if there are none.
 func (c *Caches) PrefixDisk() *proto.PrefixDisk { return c.files.figures() }
 
-// Scratch returns the statistics of the files with rows; nil if there are none.
+// Scratch returns the statistics of the files with rows, or nil if there are none.
 func (c *Caches) Scratch() *proto.Scratch {
 	m := c.spiller.figures()
 	c.saver.fillSaved(m)

@@ -198,7 +198,7 @@ func (s *spiller) spilled() (list []*proto.Spill) {
 	return list
 }
 
-// figures returns the statistics of the files; nil if there are none.
+// figures returns the statistics of the files, or nil if there are none.
 func (s *spiller) figures() *proto.Scratch {
 	if s == nil {
 		return nil

@@ -24,7 +24,7 @@ func (p *Policy) planeSlots(plane, prompt, tokens int) int {
 	return slots
 }
 
-// ringPosition returns the position of the token in a slot after a number of tokens; -1: there is none. The
+// ringPosition returns the position of the token in a slot after a number of tokens, or -1 if there is none. The
 // policy must keep the prompt in place.
 func (p *Policy) ringPosition(prompt, tokens, slot int) int {
 	switch {

@@ -85,7 +85,7 @@ func (s *Store) Has(id ID) bool {
 func Files() []string { return []string{configFile, weightsFile} }
 
 // Receive stores a part of a file of an adapter that arrives in parts, in order. The part at offset 0 of
-// the first file begins it anew.
+// the first file starts over.
 func (s *Store) Receive(id ID, file string, offset int64, data []byte) error {
 	limit := int64(maxConfig)
 	switch file {
@@ -126,7 +126,7 @@ func (s *Store) Receive(id ID, file string, offset int64, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// drop gives up an adapter that arrives. The caller holds mu.
+// drop discards an adapter that is being received. The caller holds mu.
 func (s *Store) drop(id ID) {
 	if dir := s.receiving[id]; dir != "" {
 		_ = os.RemoveAll(dir)

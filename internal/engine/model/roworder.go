@@ -2,7 +2,7 @@ package model
 
 // Order is the order in which the rows of a projection, or the elements of its bias or of a norm of
 // heads, are stored. The arithmetic rotates pairs of halves: element i of a head with element
-// i+dim/2. Rows that are stored otherwise are read in another order, alike for queries and keys.
+// i+dim/2. Rows that are stored otherwise are read in another order, the same for queries and keys.
 // That leaves every product of these rows unchanged.
 type Order struct {
 	Head       int  // rows of a head; 0: rows are stored in the order of the computation

@@ -23,7 +23,7 @@ func StampOf(st fs.FileInfo) Stamp {
 }
 
 // Settled reports whether any change of the file from now on gives another stamp. A file system
-// counts time in steps, so two changes within one step look alike.
+// counts time in steps, so two changes within one step cannot be distinguished.
 func (s Stamp) Settled(now time.Time) bool {
 	step := 50 * time.Millisecond // several ticks of a kernel's clock
 	if s.Modified%int64(time.Second) == 0 && s.Changed%int64(time.Second) == 0 {

@@ -1,4 +1,4 @@
-// Package safetensors reads headers of safetensors files from strangers: it bounds every number and
+// Package safetensors reads headers of untrusted safetensors files: it bounds every number and
 // name before anything is allocated by it.
 package safetensors
 

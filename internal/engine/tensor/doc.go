@@ -13,7 +13,7 @@
 //   - Long reductions (RMS norm, softmax sums) run in 16 lanes, element i in
 //     lane i mod 16, and end in the tree lane j + lane j+8, j+4, j+2, j+1.
 //   - Attention walks slots in slot order in blocks of [BlockSlots]; runs of
-//     [RunSlots] slots begin anew and are folded in their order.
+//     [RunSlots] slots start from zero and are folded in their order.
 //
 // [Arithmetic] is the version of these orders.
 //

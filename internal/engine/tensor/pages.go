@@ -29,7 +29,7 @@ func (l KVLayout) bounds() KVLayout {
 func (l KVLayout) IndexBytes() int { return l.bounds().valuesAt() }
 
 // Bound extends the bounds of a page from its slots [first, from) to [first, to) of block; from =
-// first starts anew. at is the page's place in the index block. row is scratch of 3*KDim elements.
+// first resets the bounds. at is the page's place in the index block. row is scratch of 3*KDim elements.
 func (l KVLayout) Bound(index []byte, at int, block []byte, first, from, to int, row []float32) {
 	b := l.bounds()
 	if at < 0 || at >= BlockSlots || len(index) < l.IndexBytes() || first > from || from >= to {

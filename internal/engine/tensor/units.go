@@ -18,7 +18,7 @@ type Span struct{ Lo, Hi int }
 
 func (s Span) Len() int { return s.Hi - s.Lo }
 
-// Intersect returns the common part of two ranges, empty if there is none.
+// Intersect returns the common part of two ranges, an empty span if there is none.
 func (s Span) Intersect(o Span) Span {
 	lo, hi := max(s.Lo, o.Lo), min(s.Hi, o.Hi)
 	return Span{lo, max(lo, hi)}

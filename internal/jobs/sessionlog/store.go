@@ -59,7 +59,7 @@ type writer struct {
 // folded is the result of reading a journal.
 type folded struct {
 	state  sessions.State
-	ended  uint64         // message of the newest end, up to which the journal can be dropped; 0: there is none
+	ended  uint64         // message of the newest end, up to which the journal can be dropped, or 0 if there is none
 	end    sessions.Ended // of that end; zero: it need not stay
 	alone  bool           // the messages before that end are dropped
 	damage error          // why a record after the end cannot be read

@@ -191,8 +191,8 @@ func (s *shelf) DropContext(_ context.Context, tenant, name string) error {
 	return s.full
 }
 
-// Contexts that are in a store are there in the next process, which reads them again, as often as
-// the engine gives them up; one that could not be stored is none.
+// Contexts that are in a store are there in the next process, which reads them again, whenever
+// the engine releases them. A context that could not be stored does not exist.
 func TestContextsOutliveAServer(t *testing.T) {
 	store := &shelf{kept: map[string]generate.SavedContext{}}
 	holds := func(hold bool) *servertest.Engine {

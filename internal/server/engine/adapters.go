@@ -20,7 +20,7 @@ type Adapters interface {
 	// Adapters lists the adapters by name, and Adapter returns one of them.
 	Adapters() []Adapter
 	Adapter(name string) (Adapter, bool)
-	// LoadAdapter serves the adapter in a folder. UnloadAdapter gives up its name; requests that use it
+	// LoadAdapter serves the adapter in a folder. UnloadAdapter releases its name; requests that use it
 	// continue.
 	LoadAdapter(name, path string) error
 	UnloadAdapter(name string) error

@@ -38,7 +38,7 @@ func (c *TurnReader) Omit(at string) {
 	}
 }
 
-// NewestUserTurn returns the index of the newest message of the user, -1 if there is none or it was answered.
+// NewestUserTurn returns the index of the newest message of the user, or -1 if there is none or it was answered.
 // continues: a last message of the assistant is the beginning of the answer that is asked for.
 func NewestUserTurn(roles []string, continues bool) int {
 	if n := len(roles) - 1; continues && n >= 0 && roles[n] == "assistant" {
@@ -56,7 +56,7 @@ func NewestUserTurn(roles []string, continues bool) int {
 	return -1
 }
 
-// Roles returns the roles of a list of messages, "" where there is none.
+// Roles returns the roles of a list of messages, or "" if there is none.
 func Roles(list []json.RawMessage) []string {
 	out := make([]string, len(list))
 	for i, raw := range list {
@@ -187,7 +187,7 @@ func namedKind(kind string) string {
 	return ""
 }
 
-// document returns the text of one of Anthropic's documents; false: it is none.
+// document returns the text of one of Anthropic's documents, or false for another type of content.
 func (c *TurnReader) document(at string, p map[string]json.RawMessage) (text string, ok bool) {
 	var source struct {
 		Type    string          `json:"type"`

@@ -145,7 +145,7 @@ const (
 )
 
 // hold has the engine read a context, calls ready with the result, and keeps the context until it
-// is dropped. If the engine gives up a context of the store, it is read again.
+// is dropped. If the engine releases a context of the store, it is read again.
 func (s *Service) hold(x *FixedContext, ready func(error)) {
 	defer s.Contexts.Drop(x)
 	for pause := holdPause; ; pause = min(2*pause, holdMost) {
@@ -283,7 +283,7 @@ func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Erro
 		return e
 	}
 	read := make(chan error, 1)
-	go s.hold(x, func(err error) { // ends when the context is deleted, or the engine gives up one that is not in the store
+	go s.hold(x, func(err error) { // ends when the context is deleted, or the engine releases one that is not in the store
 		select {
 		case read <- err:
 		default:

@@ -94,7 +94,7 @@ func New(cfg Config, h *httpserver.Server, e engine.Engine, tok engine.Tokenizer
 	return s, nil
 }
 
-// Close gives up all fixed contexts: the engine may free their caches.
+// Close releases all fixed contexts, so that the engine can free their caches.
 func (s *Service) Close() { s.Contexts.dropAll() }
 
 // Encode turns text into tokens.

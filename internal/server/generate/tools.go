@@ -81,7 +81,7 @@ func (s *Service) ParseTools(f *jsonbody.Object) (*Toolset, *apierr.Error) {
 	return t.Choose(how, named.Function.Name)
 }
 
-// ToolsOf reads a list of tools; nil: there is none.
+// ToolsOf reads a list of tools. It returns nil if there is none.
 func ToolsOf(v json.RawMessage, each func(t *Toolset, at string, raw json.RawMessage) *apierr.Error) (*Toolset, *apierr.Error) {
 	if v == nil || jsonbody.EmptyValue(v) {
 		return nil, nil

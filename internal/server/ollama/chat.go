@@ -164,7 +164,7 @@ type ollamaRequest struct {
 	raw    bool             // the prompt goes to the model without a template
 }
 
-// decodeMessages decodes the messages of a request; nil: there are none.
+// decodeMessages decodes the messages of a request. It returns nil if there are none.
 func (s *API) decodeMessages(ctx context.Context, in *ollamaRequest) (*generate.Request, *apierr.Error) {
 	list, left, e := ollamaMessages(in.f.Get("messages"), s.Config.Limits)
 	if list == nil || e != nil {

@@ -24,7 +24,7 @@ type ResponseStore interface {
 	// BeginResponse accepts a response to generate in the background. With an Idempotency-Key its
 	// id follows from the key; existed means that the same request was accepted before.
 	BeginResponse(r *http.Request, id string, body []byte) (k generate.StoredResponse, existed bool, err error)
-	// StoredResponse returns a stored response; false: there is none that the request's key may read.
+	// StoredResponse returns a stored response, or false if there is none that the request's key may read.
 	StoredResponse(ctx context.Context, id string) (k generate.StoredResponse, ok bool, err error)
 	// FollowResponse answers with the events of a response after a number, as they come.
 	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)

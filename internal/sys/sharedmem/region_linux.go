@@ -377,7 +377,7 @@ func (p *Part) Done() {
 }
 
 // Close releases the part; it may be called twice. If its filler closes it without Done, the next
-// process that takes it starts anew.
+// process that takes it starts over.
 func (p *Part) Close() error {
 	if p.closed.Swap(true) {
 		return nil

@@ -72,7 +72,7 @@ type model interface {
 	encode(dst []int32, word string, raw, literal bool) []int32
 }
 
-// byteTokens returns the ids of the tokens <0x00> to <0xFF>, -1 where there is none.
+// byteTokens returns the ids of the tokens <0x00> to <0xFF>, or -1 if there is none.
 func (v *vocabulary) byteTokens(fallback bool) (ids [256]int32) {
 	for b := range ids {
 		ids[b] = -1

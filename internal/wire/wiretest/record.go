@@ -92,7 +92,7 @@ func compare(record string, forms []Form) (complaints []string) {
 // diff lists the lines that a text has more often than the other.
 func diff(recorded, now string) string {
 	var out strings.Builder
-	count := map[string]int{} // in the record, less those in now
+	count := map[string]int{} // by line: number in recorded minus number in now
 	for l := range strings.SplitSeq(recorded, "\n") {
 		count[l]++
 	}

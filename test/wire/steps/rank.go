@@ -110,7 +110,7 @@ const lastMessages = time.Second
 // processors sets the number of Go processors, as a node does.
 func processors(n int) { runtime.GOMAXPROCS(n) }
 
-// counter counts the collectives of steps with one micro-batch. All ranks number them alike, also those in which
+// counter counts the collectives of steps with one micro-batch. All ranks give them the same numbers, also those in which
 // this rank sends nothing.
 type counter struct {
 	*natsbus.Transport

@@ -13,7 +13,7 @@ type Key [sha256.Size]byte
 
 // Store keeps results of any prompt. Its methods may be called concurrently.
 type Store interface {
-	// Recall returns the stored result of that size; nil: there is none. It waits for a bounded time.
+	// Recall returns the stored result of that size, or nil if there is none. It waits for a bounded time.
 	Recall(of Key, size int) []byte
 	// Keep stores a result in the background. read appends it to a slice, later and on the same
 	// goroutine that releases caches, or returns nil if it is gone. Keep never waits; a result that
@@ -27,7 +27,7 @@ type Prompt struct {
 	Store Store
 }
 
-// Recall returns a stored result of a head; nil: there is none.
+// Recall returns a stored result of a head, or nil if there is none.
 func (p *Prompt) Recall(kind string, layer, head, size int) []byte {
 	if p == nil || size == 0 {
 		return nil

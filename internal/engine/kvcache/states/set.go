@@ -206,7 +206,7 @@ func (s *Set) Copy(at, n int, run func(n int, f func(i int))) {
 	s.savedAt = at
 }
 
-// Saved returns the copy of the states after a number of tokens; nil: there is none.
+// Saved returns the copy of the states after a number of tokens, or nil if there is none.
 func (s *Set) Saved(tokens int) [][]byte {
 	if s.savedAt != tokens {
 		return nil
@@ -214,7 +214,7 @@ func (s *Set) Saved(tokens int) [][]byte {
 	return s.saved
 }
 
-// Take moves the copy of the states after a number of tokens to the caller; nil: there is none.
+// Take returns the copy of the states after a number of tokens and forgets it, or returns nil if there is none.
 func (s *Set) Take(tokens int) [][]byte {
 	blocks := s.Saved(tokens)
 	if blocks != nil {

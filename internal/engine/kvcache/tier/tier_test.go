@@ -26,7 +26,7 @@ func open(t *testing.T, dir string, limit int64) *Store {
 	return s
 }
 
-// rows are the rows of heads of a block, which any process computes alike.
+// rows are the rows of heads of a block. Every process computes the same rows.
 func rows(k Key, at int, heads tensor.Span) (out []byte) {
 	for h := heads.Lo; h < heads.Hi; h++ {
 		rng := rand.New(rand.NewPCG(uint64(k[0])<<8|uint64(at), uint64(h)))

@@ -3,7 +3,7 @@ package families
 import "github.com/shoal-llm/shoal/internal/engine/model"
 
 // Cohere Command R and Aya. Differences from llama.go: one norm, which subtracts the mean, feeds
-// attention and FFN alike; pairs of neighbours rotate; logits have a factor.
+// both attention and FFN; pairs of neighbours rotate; logits have a factor.
 //
 //	h = LayerNorm(x, AttnNorm)
 //	x += O attention(RoPE(Q h), RoPE(K h), V h) + Down (SiLU(Gate h) * Up h)

@@ -56,7 +56,7 @@ func Pattern(kinds []string) (string, error) {
 	return s.String(), nil
 }
 
-// LayerOf returns the layer with the FFN of a block; len(blocks): there is none. Without blocks, a layer is
+// LayerOf returns the layer with the FFN of a block, or len(blocks) if there is none. Without blocks, a layer is
 // a block.
 func LayerOf(blocks []Block, block int) int {
 	if blocks == nil {

@@ -19,7 +19,7 @@ type Recipe struct {
 	Normalize bool // vectors have length 1
 	Width     int  // elements of a vector
 	// Prompts are texts before the input, by name ("query", "document"); Default is the name of the
-	// one that a request without a name gets, "" is none.
+	// one of requests that name none; "": there is no default.
 	Prompts map[string]string
 	Default string
 	// Scores means that the model scores a query and a document together. Otherwise a score is the

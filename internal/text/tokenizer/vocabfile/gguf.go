@@ -252,7 +252,7 @@ func (v *ggufVocab) characters(f *gguf.File, merges []string, prefix bool) map[s
 		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}
 }
 
-// named returns the token whose id a key has, "" if there is none.
+// named returns the token whose id a key has, or "" if there is none.
 func (v *ggufVocab) named(f *gguf.File, key string, def int64) string {
 	if id := v.idOr(f, key, def); id >= 0 {
 		return v.tokens[id]
@@ -260,7 +260,7 @@ func (v *ggufVocab) named(f *gguf.File, key string, def int64) string {
 	return ""
 }
 
-// id returns the token id that a key has, -1 if there is none.
+// id returns the token id that a key has, or -1 if there is none.
 func (v *ggufVocab) id(f *gguf.File, key string) int { return v.idOr(f, key, -1) }
 
 func (v *ggufVocab) idOr(f *gguf.File, key string, def int64) int {
