@@ -140,7 +140,7 @@ type evalJSONLCmd struct {
 	MaxTokens int      `short:"t" default:"64" help:"Maximum tokens per answer."`
 	MaxPrompt int      `placeholder:"TOKENS" help:"Maximum prompt length. The middle of longer prompts is removed, as in LongBench (default: no limit)."`
 	Limit     int      `placeholder:"N" help:"Number of questions to ask (default: all)."`
-	Policy    []string `sep:"none" placeholder:"POLICY" help:"Cache policies, as for eval ruler (default: the server's own)."`
+	Policy    []string `sep:"none" placeholder:"POLICY" help:"Cache policies, as for lab ruler (default: the server's own)."`
 	Out       string   `short:"o" type:"path" placeholder:"FILE" help:"File for the answers, one JSON line each."`
 	JSON      bool     `name:"json" help:"Print the scores as JSON."`
 }
