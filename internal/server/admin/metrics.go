@@ -13,7 +13,7 @@ import (
 func (s *API) registerMetrics(registry *prometheus.Registry, model string) {
 	s.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "shoal_http_requests_total",
 		Help: "HTTP requests by route and status (499: the client left)."}, []string{"route", "code"})
-	registry.MustRegister(s.requests, newClusterCollector(s.engine, model),
+	registry.MustRegister(s.requests, &clusterCollector{s.engine, model},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry})
 }
