@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestGuardEndsStrangers: of the connections that have not logged in, only the newest stay, counted
+// TestGuardEndsPendingConns: of the connections that have not logged in, only the newest stay, counted
 // over both listeners. Clients and routes that have logged in stay.
-func TestGuardEndsStrangers(t *testing.T) {
+func TestGuardEndsPendingConns(t *testing.T) {
 	a, err := Start(Config{Name: "a", Secret: "s", Log: quiet})
 	if err != nil {
 		t.Fatal(err)

@@ -94,25 +94,25 @@ func (s *System) dialOptions() []grpc.DialOption {
 // without TLS, the start of a request does. grpc closes those that take longer than ConnectTimeout.
 type boundedCreds struct {
 	credentials.TransportCredentials
-	strangers *openfiles.PendingConns
+	pending *openfiles.PendingConns
 }
 
 func (c boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	stranger := c.strangers.Admit(conn)
-	secured, info, err := c.TransportCredentials.ServerHandshake(stranger)
+	pending := c.pending.Admit(conn)
+	secured, info, err := c.TransportCredentials.ServerHandshake(pending)
 	switch {
 	case err != nil:
-		stranger.Authenticated() // on an error grpc closes the connection
-	case secured == net.Conn(stranger):
-		return &unauthenticated{PendingConn: stranger}, info, nil
+		pending.Authenticated() // on an error grpc closes the connection
+	case secured == net.Conn(pending):
+		return &unauthenticated{PendingConn: pending}, info, nil
 	default:
-		stranger.Authenticated()
+		pending.Authenticated()
 	}
 	return secured, info, err
 }
 
 func (c boundedCreds) Clone() credentials.TransportCredentials {
-	return boundedCreds{c.TransportCredentials.Clone(), c.strangers}
+	return boundedCreds{c.TransportCredentials.Clone(), c.pending}
 }
 
 // unauthenticated is a connection without TLS. It counts as unauthenticated until data arrives.

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-func TestMaxStrangers(t *testing.T) {
+func TestMaxPendingConns(t *testing.T) {
 	for limit, want := range map[int]int{0: 1024, 20: 4, 64: 4, 128: 8, 1024: 64, 20000: 1024, 1 << 20: 1024} {
-		if got := strangersOf(limit); got != want {
+		if got := maxPendingOf(limit); got != want {
 			t.Errorf("of %d files: %d, want %d", limit, got, want)
 		}
 	}
@@ -21,8 +21,8 @@ type closed struct {
 
 func (c *closed) Close() error { c.is = true; return nil }
 
-// TestStrangers: the oldest connection is closed, unless it was trusted or closed before.
-func TestStrangers(t *testing.T) {
+// TestPendingConns: the oldest connection is closed, unless it authenticated or was closed before.
+func TestPendingConns(t *testing.T) {
 	s := NewPendingConns(2)
 	var conns []*closed
 	var in []*PendingConn
@@ -37,7 +37,7 @@ func TestStrangers(t *testing.T) {
 	if conns[0].is || conns[1].is {
 		t.Fatal("one was closed while there was room")
 	}
-	next() // 3: the third stranger
+	next() // 3: the third connection
 	if !conns[1].is || conns[2].is {
 		t.Fatalf("not the oldest one was closed: %v %v", conns[1].is, conns[2].is)
 	}

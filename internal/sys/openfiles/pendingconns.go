@@ -10,23 +10,23 @@ import (
 	"sync"
 )
 
-// strangersPart: the unauthenticated connections of one listener may use 1/strangersPart of all
+// pendingPart: the unauthenticated connections of one listener may use 1/pendingPart of all
 // files.
 const (
-	strangersPart = 16
-	fewStrangers  = 4
-	manyStrangers = 1024
+	pendingPart = 16
+	minPending  = 4
+	maxPending  = 1024
 )
 
 // MaxPendingConns returns how many unauthenticated connections a listener may hold: a sixteenth of the
 // files, from 4 to 1024.
-func MaxPendingConns() int { return strangersOf(Limit()) }
+func MaxPendingConns() int { return maxPendingOf(Limit()) }
 
-func strangersOf(limit int) int {
+func maxPendingOf(limit int) int {
 	if limit == 0 {
-		return manyStrangers
+		return maxPending
 	}
-	return max(fewStrangers, min(limit/strangersPart, manyStrangers))
+	return max(minPending, min(limit/pendingPart, maxPending))
 }
 
 // PendingConns are the unauthenticated connections of a listener. Above the limit the oldest is
@@ -40,7 +40,7 @@ type PendingConns struct {
 // NewPendingConns returns a set with a limit of connections.
 func NewPendingConns(most int) *PendingConns { return &PendingConns{most: most} }
 
-// PendingConn is a connection that counts until it is closed or trusted.
+// PendingConn is a connection that counts until it is closed or authenticated.
 type PendingConn struct {
 	net.Conn
 	of *PendingConns
