@@ -25,12 +25,12 @@ const (
 
 // barrier is the hello barrier as a pure state machine.
 type barrier struct {
-	rank    int
-	peers   []peerState // by rank
-	digest  [32]byte
-	left    int
-	wrong   error // names a peer of this epoch that has another placement
-	reasons []string
+	rank      int
+	peers     []peerState // by rank
+	digest    [32]byte
+	remaining int
+	wrong     error // names a peer of this epoch that has another placement
+	reasons   []string
 }
 
 type peerState struct {
@@ -50,12 +50,12 @@ type hello struct {
 }
 
 func newBarrier(rank, size int, digest [32]byte) *barrier {
-	return &barrier{rank: rank, peers: make([]peerState, size), digest: digest, left: size - 1, reasons: make([]string, size)}
+	return &barrier{rank: rank, peers: make([]peerState, size), digest: digest, remaining: size - 1, reasons: make([]string, size)}
 }
 
 // tick returns the hellos of one round. It is called repeatedly until the barrier completes.
 func (g *barrier) tick(out []hello) []hello {
-	if g.left == 0 {
+	if g.remaining == 0 {
 		return out
 	}
 	out = append(out, hello{dst: -1})
@@ -92,7 +92,7 @@ func (g *barrier) received(src int, direct bool, payload []byte, out []hello) []
 		p.received |= gotBroadcast
 	}
 	if !before.complete() && p.complete() {
-		g.left--
+		g.remaining--
 	}
 	// Every hello that is new or has the flag ask gets an answer. Only an answer to a new one has the
 	// flag, so two ranks cannot keep each other busy.

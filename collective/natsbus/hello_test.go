@@ -45,7 +45,7 @@ func TestHelloTwin(t *testing.T) {
 			}
 		}
 		ready := func(now, k int) bool {
-			if gs[k].left > 0 {
+			if gs[k].remaining > 0 {
 				return false
 			}
 			for p, at := range opens {

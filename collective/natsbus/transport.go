@@ -418,7 +418,7 @@ func (t *Transport) hello(src int, direct bool, msg []byte) {
 	if t.admits(src, h, bad) {
 		out = t.barrier.received(src, direct, payload, nil)
 	}
-	over := t.barrier.left == 0 || t.barrier.wrong != nil
+	over := t.barrier.remaining == 0 || t.barrier.wrong != nil
 	t.mu.Unlock()
 	if over {
 		t.wake()
@@ -485,7 +485,7 @@ func (t *Transport) Ready(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		t.mu.Lock()
-		left, wrong, err, closed := t.barrier.left, t.barrier.wrong, t.err, t.closed
+		left, wrong, err, closed := t.barrier.remaining, t.barrier.wrong, t.err, t.closed
 		ranks, why := t.barrier.missing()
 		t.mu.Unlock()
 		switch {

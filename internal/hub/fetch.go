@@ -234,7 +234,7 @@ func (f *fetcher) complete(ctx context.Context, b *blob, part string) error {
 		}
 		f.track.wait(b.name, "")
 	}
-	if err := f.rest(ctx, b, w); err != nil {
+	if err := f.fetchFrom(ctx, b, w); err != nil {
 		return err
 	}
 	if b.digest != "" && !b.digest.matches(w.hash) {
@@ -269,8 +269,8 @@ func (w *appender) append(p []byte) error {
 	return nil
 }
 
-// rest fetches from w.at to the end: large files over several connections, if the server supports ranges.
-func (f *fetcher) rest(ctx context.Context, b *blob, w *appender) error {
+// fetchFrom fetches from w.at to the end: large files over several connections, if the server supports ranges.
+func (f *fetcher) fetchFrom(ctx context.Context, b *blob, w *appender) error {
 	if w.at == b.size {
 		return nil
 	}

@@ -147,7 +147,7 @@ func (s *Store) recordDamage(text string) {
 	s.cfg.Logger.Error("jobs: damaged store", "error", text)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.notes = append(s.notes, text)
+	s.damages = append(s.damages, text)
 }
 
 // Count returns the number of unfinished jobs and of all jobs.

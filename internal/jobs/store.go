@@ -97,7 +97,7 @@ type Store struct {
 	jobs    map[string]*job
 	active  []entry  // jobs that have not ended, ordered by first
 	pending int      // jobs whose acceptance is being written
-	notes   []string // damage that belongs to no job
+	damages []string // damage that belongs to no job
 	trouble string   // error of the last write; "": it succeeded
 	usage   journal.Usage
 	last    uint64 // number of the newest message, which is never dropped
@@ -251,7 +251,7 @@ func (s *Store) LastError() string {
 func (s *Store) Damage() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.notes)
+	return slices.Clone(s.damages)
 }
 
 // Lost returns the number of jobs lost to damage, whether or not any of their records remain, and
@@ -269,7 +269,7 @@ func (s *Store) Lost() (dead, other int) {
 			dead++
 		}
 	}
-	return dead + int(s.gone.Load()), len(s.notes)
+	return dead + int(s.gone.Load()), len(s.damages)
 }
 
 // Last returns the number of the newest acknowledged message.

@@ -41,8 +41,8 @@ type answer[T any] struct {
 	err   error
 }
 
-// ask sends the command that contains a reply function, and waits for the reply.
-func ask[T any](ctx context.Context, h Local, command func(reply func(T, error)) any) (T, error) {
+// call sends the command that contains a reply function, and waits for the reply.
+func call[T any](ctx context.Context, h Local, command func(reply func(T, error)) any) (T, error) {
 	c := make(chan answer[T], 1)
 	h.Root.Send(h.PID, command(func(r T, err error) { c <- answer[T]{r, err} }))
 	select {
@@ -55,51 +55,51 @@ func ask[T any](ctx context.Context, h Local, command func(reply func(T, error))
 }
 
 func (h Local) Load(ctx context.Context, r *proto.LoadRequest) (*proto.LoadReply, error) {
-	return ask(ctx, h, func(f func(*proto.LoadReply, error)) any { return &socket.Load{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.LoadReply, error)) any { return &socket.Load{Request: r, Reply: f} })
 }
 
 func (h Local) Join(ctx context.Context, r *proto.JoinRequest) (*proto.JoinReply, error) {
-	return ask(ctx, h, func(f func(*proto.JoinReply, error)) any { return &socket.Join{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.JoinReply, error)) any { return &socket.Join{Request: r, Reply: f} })
 }
 
 func (h Local) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply, error) {
-	return ask(ctx, h, func(f func(*proto.StepReply, error)) any { return &socket.Step{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.StepReply, error)) any { return &socket.Step{Request: r, Reply: f} })
 }
 
 func (h Local) Retire(ctx context.Context, r *proto.RetireRequest) error {
-	_, err := ask(ctx, h, func(f func(*proto.Empty, error)) any {
+	_, err := call(ctx, h, func(f func(*proto.Empty, error)) any {
 		return &socket.Retire{Request: r, Reply: func(err error) { f(nil, err) }}
 	})
 	return err
 }
 
 func (h Local) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.ReleaseReply, error) {
-	return ask(ctx, h, func(f func(*proto.ReleaseReply, error)) any { return &socket.Release{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.ReleaseReply, error)) any { return &socket.Release{Request: r, Reply: f} })
 }
 
 func (h Local) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.PrefixReply, error) {
-	return ask(ctx, h, func(f func(*proto.PrefixReply, error)) any { return &socket.Prefix{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.PrefixReply, error)) any { return &socket.Prefix{Request: r, Reply: f} })
 }
 
 func (h Local) Adapter(ctx context.Context, r *proto.AdapterRequest) (*proto.AdapterReply, error) {
-	return ask(ctx, h, func(f func(*proto.AdapterReply, error)) any { return &socket.Adapter{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.AdapterReply, error)) any { return &socket.Adapter{Request: r, Reply: f} })
 }
 
 func (h Local) Take(ctx context.Context, r *proto.TakeRequest) (*proto.TakeReply, error) {
-	return ask(ctx, h, func(f func(*proto.TakeReply, error)) any { return &socket.Take{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.TakeReply, error)) any { return &socket.Take{Request: r, Reply: f} })
 }
 
 func (h Local) Saved(ctx context.Context, r *proto.SavedRequest) (*proto.SavedReply, error) {
-	return ask(ctx, h, func(f func(*proto.SavedReply, error)) any { return &socket.Saved{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.SavedReply, error)) any { return &socket.Saved{Request: r, Reply: f} })
 }
 
 // Lend reads rows of a cache for another socket.
 func (h Local) Lend(ctx context.Context, r *proto.RowsRequest) (*proto.RowsReply, error) {
-	return ask(ctx, h, func(f func(*proto.RowsReply, error)) any { return &socket.Lend{Request: r, Reply: f} })
+	return call(ctx, h, func(f func(*proto.RowsReply, error)) any { return &socket.Lend{Request: r, Reply: f} })
 }
 
 func (h Local) Status(ctx context.Context) (*proto.SocketStatus, error) {
-	return ask(ctx, h, func(f func(*proto.SocketStatus, error)) any {
+	return call(ctx, h, func(f func(*proto.SocketStatus, error)) any {
 		return &socket.Status{Reply: func(s *proto.SocketStatus) { f(s, nil) }}
 	})
 }

@@ -25,8 +25,8 @@ const (
 	rounds = 4
 	// known is the number of steps of a kind after which its share of waiting is known.
 	known = 8
-	// again is the number of steps after which a kind of steps is tried again.
-	again = 1024
+	// retryAfter is the number of steps after which a kind of steps is tried again.
+	retryAfter = 1024
 )
 
 // Chooser chooses for one batcher.
@@ -93,7 +93,7 @@ func (c *Chooser) of(p *plan.Plan) *kind {
 	}
 	k := c.kinds[o]
 	if k == nil {
-		k = &kind{best: 1, turns: rounds, since: again - known, share: -1}
+		k = &kind{best: 1, turns: rounds, since: retryAfter - known, share: -1}
 		if c.kinds == nil {
 			c.kinds = map[kindOf]*kind{}
 		}
@@ -155,7 +155,7 @@ func (k *kind) next(begins bool) int {
 	if k.turns < rounds {
 		return k.tried()
 	}
-	if k.since++; begins && k.since > again && (k.best > 1 || k.share >= worthTrying) {
+	if k.since++; begins && k.since > retryAfter && (k.best > 1 || k.share >= worthTrying) {
 		k.turns, k.since, k.after, k.trial = 0, 0, 0, [2][]float64{}
 		return k.tried()
 	}

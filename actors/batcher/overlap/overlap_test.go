@@ -87,7 +87,7 @@ func TestKinds(t *testing.T) {
 		t.Errorf("%d micro-batches for 16 rows", last)
 	}
 	w = network{900, 5, 10} // the network is better now
-	if _, last := run(&x, w, again+200, plans[0]); last != 1 {
+	if _, last := run(&x, w, retryAfter+200, plans[0]); last != 1 {
 		t.Errorf("%d micro-batches after the network has changed", last)
 	}
 }

@@ -39,7 +39,7 @@ type Fetches struct {
 	perSecond int64  // tokens that prefill reads
 	last      uint64 // number of the newest Disk
 	answered  []DiskDone
-	asked     []report.Disk // since Asked
+	requests  []report.Disk // since Asked
 	diskAfter int64         // no request to the disks before this time
 	ownAfter  int64         // generated blocks are not spread before this time
 }
@@ -73,7 +73,7 @@ func NewFetches(tree *Tree, maxMillis int64) *Fetches {
 }
 
 // Reset drops all fetches when their epoch is over.
-func (f *Fetches) Reset() { f.List, f.answered, f.asked = nil, nil, nil }
+func (f *Fetches) Reset() { f.List, f.answered, f.requests = nil, nil, nil }
 
 // Tick sets the time in milliseconds, and the number of tokens that prefill reads in a second; 0: unknown.
 func (f *Fetches) Tick(now, perSecond int64) { f.now, f.perSecond = now, perSecond }
@@ -81,8 +81,8 @@ func (f *Fetches) Tick(now, perSecond int64) { f.now, f.perSecond = now, perSeco
 // Asked returns the requests to the sockets since the last call. A socket that has begun a step after this
 // one ignores them.
 func (f *Fetches) Asked(step uint64) []report.Disk {
-	asked := f.asked
-	f.asked = nil
+	asked := f.requests
+	f.requests = nil
 	for i := range asked {
 		asked[i].Step = step
 	}
@@ -217,7 +217,7 @@ func (f *Fetches) request(o *Fetch, millis int64) {
 	for _, b := range o.Coming {
 		d.Blocks = append(d.Blocks, b.ID)
 	}
-	f.asked = append(f.asked, d)
+	f.requests = append(f.requests, d)
 }
 
 // timeout returns the milliseconds to wait for blocks: at most about the time of a prefill of their
@@ -272,7 +272,7 @@ func (f *Fetches) answer(d DiskDone) {
 // keep them.
 func (f *Fetches) end(o *Fetch, came int) {
 	t := f.tree
-	f.asked = slices.DeleteFunc(f.asked, func(d report.Disk) bool { return d.Number == o.number })
+	f.requests = slices.DeleteFunc(f.requests, func(d report.Disk) bool { return d.Number == o.number })
 	t.unpinAll(o.Chain)
 	t.unpinAll(o.Coming)
 	for _, b := range o.Coming[:max(0, came)] {

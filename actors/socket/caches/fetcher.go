@@ -316,10 +316,10 @@ func (l *Link) posted(src int, payload []byte) {
 
 // A post is a request or a reply. It has the numbers of rowsAt; in a reply the rows follow.
 const (
-	postAsks   = 1
-	postGives  = 2
-	postStates = 4 // flag of a post about states instead of rows
-	postBytes  = 1 + 8 + 4*4
+	postRequest = 1
+	postRows    = 2
+	postStates  = 4 // flag of a post about states instead of rows
+	postBytes   = 1 + 8 + 4*4
 )
 
 func putPost(kind byte, w *rowsAt, rows []byte) []byte {
@@ -334,15 +334,15 @@ func putPost(kind byte, w *rowsAt, rows []byte) []byte {
 	return append(b, rows...)
 }
 
-func putRequest(w *rowsAt) []byte           { return putPost(postAsks, w, nil) }
-func putRows(w *rowsAt, rows []byte) []byte { return putPost(postGives, w, rows) }
+func putRequest(w *rowsAt) []byte           { return putPost(postRequest, w, nil) }
+func putRows(w *rowsAt, rows []byte) []byte { return putPost(postRows, w, rows) }
 
 func parsePost(b []byte) (w rowsAt, rows []byte, ask, ok bool) {
 	if len(b) < postBytes || len(b) > postBytes+pieceBytes {
 		return w, nil, false, false
 	}
 	kind := b[0] &^ postStates
-	if kind != postAsks && kind != postGives || kind == postAsks && len(b) > postBytes {
+	if kind != postRequest && kind != postRows || kind == postRequest && len(b) > postBytes {
 		return w, nil, false, false
 	}
 	w.states = b[0] != kind
@@ -354,5 +354,5 @@ func parsePost(b []byte) (w rowsAt, rows []byte, ask, ok bool) {
 		}
 		*n = int(v)
 	}
-	return w, b[postBytes:], kind == postAsks, true
+	return w, b[postBytes:], kind == postRequest, true
 }

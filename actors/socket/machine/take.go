@@ -17,19 +17,19 @@ import (
 
 // taking holds the caches that are on their way to a socket.
 type taking struct {
-	all  map[uint64]*Kept
-	gone [1024]uint64 // sequences that were released before their request arrived; the newest overwrite the oldest
-	next int
+	all           map[uint64]*Kept
+	releasedEarly [1024]uint64 // sequences that were released before their request arrived; the newest overwrite the oldest
+	next          int
 }
 
 // released records the release of a sequence that the socket does not have. A later request to take it
 // is refused.
 func (t *taking) released(seq uint64) {
-	t.gone[t.next] = seq
-	t.next = (t.next + 1) % len(t.gone)
+	t.releasedEarly[t.next] = seq
+	t.next = (t.next + 1) % len(t.releasedEarly)
 }
 
-func (t *taking) wasReleased(seq uint64) bool { return slices.Contains(t.gone[:], seq) }
+func (t *taking) wasReleased(seq uint64) bool { return slices.Contains(t.releasedEarly[:], seq) }
 
 // Take begins to take a cache. It returns the cache's policy.
 func (m *Machine) Take(r *proto.TakeRequest) (*kvcache.Policy, error) {

@@ -267,7 +267,7 @@ func messagesTools(f *jsonbody.Object) (t *generate.Toolset, servers []string) {
 		return nil, nil
 	}
 	if t != nil {
-		t.Show()
+		t.Render()
 	}
 	choice := f.Get("tool_choice")
 	if choice == nil {

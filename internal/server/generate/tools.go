@@ -159,8 +159,8 @@ func (t *Toolset) Restrict(names map[string]bool) {
 	maps.DeleteFunc(t.Known, func(name string, _ toolcall.Tool) bool { return !names[name] })
 }
 
-// Show writes the tools in the form of templates, which the client's form may differ from.
-func (t *Toolset) Show() {
+// Render writes the tools in the form of templates, which the client's form may differ from.
+func (t *Toolset) Render() {
 	type shown struct {
 		Type     string `json:"type"`
 		Function Tool   `json:"function"`

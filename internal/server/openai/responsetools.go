@@ -54,7 +54,7 @@ func (q *responseRequest) parseTools(f *jsonbody.Object) {
 		return
 	}
 	if t != nil {
-		t.Show()
+		t.Render()
 		t.Single = !q.echo.Parallel
 	}
 	how, name := "", ""

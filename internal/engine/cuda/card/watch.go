@@ -20,8 +20,8 @@ type watch struct {
 	looks int // at this call
 }
 
-// look takes the number of the call in progress, and returns how often it was seen before.
-func (w *watch) look(call uint32, pending bool) int {
+// observe takes the number of the call in progress, and returns how often it was seen before.
+func (w *watch) observe(call uint32, pending bool) int {
 	if !pending || call != w.call {
 		w.call, w.looks = call, 0
 		return 0
@@ -47,7 +47,7 @@ func (c *Card) startWatch(o Options) {
 			case <-ticker.C:
 			}
 			function, call, pending := c.PendingCall()
-			switch n := w.look(call, pending); {
+			switch n := w.observe(call, pending); {
 			case n == slowLooks && o.Slow != nil:
 				o.Slow(function, time.Duration(n)*every)
 			case n == hungLooks:

@@ -36,7 +36,7 @@ func TestWatchCounts(t *testing.T) {
 		pending bool
 		want    int
 	}{{7, true, 0}, {7, true, 1}, {7, true, 2}, {7, false, 0}, {8, true, 0}, {9, true, 0}, {9, true, 1}, {9, false, 0}, {9, false, 0}} {
-		if got := w.look(x.call, x.pending); got != x.want {
+		if got := w.observe(x.call, x.pending); got != x.want {
 			t.Errorf("look %d counts %d, want %d", i, got, x.want)
 		}
 	}

@@ -388,8 +388,8 @@ const writingPrefix = "writing-"
 // Until returns the end of a session that ends in a number of milliseconds.
 func (s *Saved) Until(millis int64) int64 { return s.now().UnixMilli() + millis }
 
-// over reports whether the session of a cache has ended.
-func (s *Saved) over(c *SavedCache) bool { return c.Until <= s.now().UnixMilli() }
+// expired reports whether the session of a cache has ended.
+func (s *Saved) expired(c *SavedCache) bool { return c.Until <= s.now().UnixMilli() }
 
 // Find returns the cache of a session. While the disk is not used it finds none.
 func (s *Saved) Find(k Key) (SavedCache, bool) {
@@ -399,7 +399,7 @@ func (s *Saved) Find(k Key) (SavedCache, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.files[k]
-	if at == nil || !s.disk.ok(s.now()) || s.over(&at.Value.(*savedFile).SavedCache) {
+	if at == nil || !s.disk.ok(s.now()) || s.expired(&at.Value.(*savedFile).SavedCache) {
 		return SavedCache{}, false
 	}
 	return at.Value.(*savedFile).SavedCache, true

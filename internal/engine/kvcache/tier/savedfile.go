@@ -54,7 +54,7 @@ func (s *Saved) Create(c SavedCache, pieces int, bytes int64) (*SavedWriter, err
 		return nil, fmt.Errorf("%w: there is no folder for caches of idle sessions", ErrScratch)
 	case s.scratch.Paused() || !s.writes.ok(s.now()):
 		return nil, fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
-	case s.over(&c):
+	case s.expired(&c):
 		return nil, fmt.Errorf("%w: the session is over", ErrScratch)
 	}
 	w := &SavedWriter{s: s, c: c, left: size - int64(savedHeader)}
