@@ -79,8 +79,6 @@ type (
 	Broken        = report.Broken
 	Fault         = report.Fault
 	Speculated    = report.Speculated
-	Verified      = report.Verified
-	PrefixTotals  = report.PrefixTotals
 	Disk          = report.Disk
 	Outage        = report.Outage
 	Snapshot      = report.Snapshot

@@ -52,9 +52,6 @@ func New(fixed, most, later int) Chooser {
 	return Chooser{fixed: min(fixed, max(1, most)), most: most, later: later, last: 1}
 }
 
-// Max returns the largest number that the nodes support.
-func (c *Chooser) Max() int { return c.most }
-
 // Last returns the number of micro-batches of the newest plan.
 func (c *Chooser) Last() int { return c.last }
 

@@ -82,8 +82,6 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 // Attributes of kernels (CUfunction_attribute).
 const (
 	funcSharedBytes      = 1 // static
-	funcLocalBytes       = 3
-	funcRegisters        = 4
 	funcMaxDynamicShared = 8
 	funcSharedPart       = 9 // percent of a multiprocessor's first-level cache that should be shared memory
 )
@@ -103,17 +101,6 @@ func (k *Kernel) AllowShared(n, blocks int) (bool, error) {
 		return false, err
 	}
 	return true, d.call(fnFuncSetAttribute, k.handle, funcSharedPart, 100)
-}
-
-// Registers returns the registers of a thread, and the bytes that were spilled to memory.
-func (k *Kernel) Registers() (registers, spilled int, err error) {
-	var r, l int32
-	d := k.m.c.driver
-	if err := d.call(fnFuncGetAttribute, uintptr(unsafe.Pointer(&r)), funcRegisters, k.handle); err != nil {
-		return 0, 0, err
-	}
-	err = d.call(fnFuncGetAttribute, uintptr(unsafe.Pointer(&l)), funcLocalBytes, k.handle)
-	return int(r), int(l), err
 }
 
 // Grid is the shape of a launch.

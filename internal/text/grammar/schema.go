@@ -56,7 +56,6 @@ func (b *builder) annotation(n *schemaNode, keyword string) {
 const (
 	maxSchemaWork = 100_000 // lists of schemas of one grammar, and alternatives they expand to
 	maxFlats      = 512     // alternatives of one list
-	maxCounts     = 200_000
 	maxNots       = 64
 )
 
