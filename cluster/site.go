@@ -237,7 +237,7 @@ func (s *site) poll() {
 	defer s.steps.Done()
 	t := time.NewTicker(loadingEvery)
 	defer t.Stop()
-	asked, sampled := time.Now(), time.Now()
+	requested, sampled := time.Now(), time.Now()
 	var of *coordinator.Group // the group that served at the last poll of the nodes
 	for {
 		select {
@@ -245,8 +245,8 @@ func (s *site) poll() {
 			return
 		case <-t.C:
 		}
-		if now, g := time.Now(), s.director.Serving(0); g == nil || g != of || now.Sub(asked) >= statusEvery {
-			asked, of = now, g
+		if now, g := time.Now(), s.director.Serving(0); g == nil || g != of || now.Sub(requested) >= statusEvery {
+			requested, of = now, g
 			s.requestFigures()
 		}
 		s.recordFigures(&sampled)

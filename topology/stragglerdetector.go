@@ -128,17 +128,17 @@ func moreThanOthers(j int, own []time.Duration) time.Duration {
 // whose incoming message was lost in the network waits as long as the others wait for it, and is
 // not to blame.
 func (s *StragglerDetector) cost(j int, late [][]time.Duration) time.Duration {
-	var said []time.Duration
+	var known []time.Duration
 	for i := range late {
 		if i != j && j < len(late[i]) {
-			said = append(said, late[i][j])
+			known = append(known, late[i][j])
 		}
 	}
-	if len(said) == 0 {
+	if len(known) == 0 {
 		return 0
 	}
-	slices.SortFunc(said, cmp.Compare[time.Duration])
-	cost := said[(len(said)-1)/2]
+	slices.SortFunc(known, cmp.Compare[time.Duration])
+	cost := known[(len(known)-1)/2]
 	for _, d := range late[j] {
 		cost -= d
 	}

@@ -115,6 +115,10 @@ type (
 	clock         struct{}
 	drain         struct{}
 	snapshotQuery struct{ reply chan Snapshot } // buffered
+	roomQuery     struct {
+		spec  Spec
+		reply chan int // buffered
+	}
 )
 
 // Start spawns the actor. Stop ends it.
@@ -222,7 +226,7 @@ func (b *Batcher) Snapshot(ctx context.Context) (Snapshot, error) {
 // PromptRoom returns how many of the last tokens of a prompt fit the sockets together with MaxTokens of output; all of
 // them without a placement.
 func (b *Batcher) PromptRoom(ctx context.Context, spec Spec) int {
-	m := &askRoom{spec: spec, reply: make(chan int, 1)}
+	m := &roomQuery{spec: spec, reply: make(chan int, 1)}
 	b.send(m)
 	select {
 	case n := <-m.reply:
@@ -315,7 +319,7 @@ func (b *Batcher) receive(c actor.Context) {
 		b.step(Drain{})
 	case *snapshotQuery:
 		m.reply <- b.state.Snapshot()
-	case *askRoom:
+	case *roomQuery:
 		m.reply <- b.state.ledger.promptRoom(m.spec)
 	}
 	if b.draining && b.state.Idle() {

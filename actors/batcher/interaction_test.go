@@ -171,7 +171,7 @@ func (s *story) run(line string) string {
 func (s *story) prefillDone(a arguments) PrefillDone {
 	d := prefillgroup.Done{Number: uint64(a.int("number", 0)), Epoch: s.state.epoch, Seq: uint64(a.int("seq", 77)),
 		Tokens: a.int("tokens", 0), Err: a["error"], Fault: a["fault"] != ""}
-	if r := s.state.remote.asked[d.Number]; r != nil && d.Err == "" {
+	if r := s.state.remote.requested[d.Number]; r != nil && d.Err == "" {
 		if d.Tokens = cmp.Or(d.Tokens, r.toRead()); d.Tokens >= len(r.Prompt) {
 			d.Sample = &sampler.Result{Token: modelToken(r.ID, d.Tokens-len(r.Prompt))}
 		}

@@ -30,15 +30,15 @@ type prefixCache struct {
 // cachedPrefix is the module's state of one request.
 type cachedPrefix struct {
 	prefix.Text
-	asked  bool      // its blocks were requested from the disks
-	copy   stateCopy // of its recurrent states, in decode
-	passed int       // number of later requests that were admitted first because the cache has their text
+	requested bool      // its blocks were requested from the disks
+	copy      stateCopy // of its recurrent states, in decode
+	passed    int       // number of later requests that were admitted first because the cache has their text
 }
 
 // restart resets the state of an admission.
 func (p *cachedPrefix) restart() {
 	p.Text.Restart()
-	p.asked, p.copy = false, stateCopy{}
+	p.requested, p.copy = false, stateCopy{}
 }
 
 func newPrefixCache(s *State) prefixCache {
@@ -71,7 +71,7 @@ func (c *prefixCache) clear() {
 	c.fetches.Reset()
 	c.kept, c.uncopied, c.empty = outbox.Outbox[plan.Keep]{}, nil, false
 	for _, r := range c.s.waiting {
-		r.prefix.asked = false
+		r.prefix.requested = false
 	}
 }
 
@@ -95,14 +95,14 @@ func (c *prefixCache) lookAll() {
 		if c.fetches.Full() || c.s.full() {
 			return
 		}
-		busy := r.unfit != "" || r.unread || r.remote.Pending() || r.saved.Pending() || r.prefix.asked
+		busy := r.unfit != "" || r.unread || r.remote.Pending() || r.saved.Pending() || r.prefix.requested
 		if busy || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.fetches.Incoming(&r.prefix.Text, c.sharable(r)) {
 			continue
 		}
 		if c.s.ledger.choose(r, 0).Why != "" {
 			return
 		}
-		r.prefix.asked = true
+		r.prefix.requested = true
 		c.fetches.Look(&r.prefix.Text, c.sharable(r))
 	}
 }

@@ -15,10 +15,10 @@ import (
 // batcher of the decode group it chooses these prompts and admits their caches. In that of the prefill group it
 // keeps each cache until the other group has it.
 type remotePrefills struct {
-	s     *State
-	group bool                // there is a prefill group
-	last  uint64              // number of the newest read
-	asked map[uint64]*request // by number
+	s         *State
+	group     bool                // there is a prefill group
+	last      uint64              // number of the newest read
+	requested map[uint64]*request // by number
 }
 
 // plan makes the prefill group read long prompts of waiting requests.
@@ -38,7 +38,7 @@ func (x *remotePrefills) plan() {
 			continue
 		}
 		x.last++
-		x.asked[x.last] = r
+		x.requested[x.last] = r
 		spec := r.Spec
 		spec.ID, spec.Session, spec.Prefill, spec.Emitted = fmt.Sprintf("%s~%d", r.ID, x.last), "", x.last, slices.Clone(r.out)
 		spec.MaxTokens, spec.Arrival, spec.Deadline, spec.Speculate = min(r.limit, len(r.out)+1), 0, 0, speculate.Off
@@ -48,7 +48,7 @@ func (x *remotePrefills) plan() {
 
 // done takes the end of a read. A request that needs no cache ends.
 func (x *remotePrefills) done(d prefillgroup.Done) {
-	r := x.asked[d.Number]
+	r := x.requested[d.Number]
 	if r == nil || !r.remote.Finished(d) {
 		if r != nil && d.Err != "" {
 			x.s.totals.TransferErrors++
@@ -103,7 +103,7 @@ func (x *remotePrefills) take(r *request) bool {
 
 // taken takes the result of a Take. If the rows did not arrive, the prompt is read again.
 func (x *remotePrefills) taken(t TakeDone) {
-	r := x.asked[t.Number]
+	r := x.requested[t.Number]
 	if r == nil || r.ended || r.remote.Phase != prefillgroup.Receiving {
 		return
 	}
@@ -131,9 +131,9 @@ func (x *remotePrefills) requeue(r *request) {
 // end drops the reads that no request needs any more.
 func (x *remotePrefills) end() {
 	at := len(x.s.out.Drops)
-	for n, r := range x.asked {
+	for n, r := range x.requested {
 		if r.ended || !r.remote.Pending() || r.remote.Number != n {
-			delete(x.asked, n)
+			delete(x.requested, n)
 			x.s.out.Drops = append(x.s.out.Drops, n)
 		}
 	}

@@ -53,10 +53,16 @@ func (s *State) Snapshot() Snapshot {
 		v.Running = append(v.Running, state)
 	}
 	head := s.head()
-	for i, r := range s.waiting {
-		state := RequestState{ID: r.ID, State: "waiting", Reason: s.why(r, i, head), Prompt: len(r.Prompt), Output: len(r.out)}
-		state.Preempted = r.preempted
-		v.Waiting = append(v.Waiting, state)
+	for _, r := range s.waiting {
+		state := RequestState{ID: r.ID, State: "waiting", Prompt: len(r.Prompt), Output: len(r.out), Preempted: r.preempted, Hold: r.Hold}
+		state.Reason = s.why(r, len(v.Waiting), head)
+		switch {
+		case !r.lasts():
+			v.Waiting = append(v.Waiting, state)
+		case r.Hold:
+			state.State = "evicted"
+			v.Evicted = append(v.Evicted, state)
+		}
 	}
 	return v
 }

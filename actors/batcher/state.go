@@ -84,7 +84,7 @@ func New(cfg Config) (*State, error) {
 	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started"}
 	s.ledger = ledger{g: cfg.Geometry, prefill: booking.Prefill{Hidden: cfg.Hidden, Mode: cfg.Prefill}, firstLease: firstLease}
 	s.prefix, s.drafts = newPrefixCache(s), newDraftRows(s)
-	s.remote = remotePrefills{s: s, asked: map[uint64]*request{}}
+	s.remote = remotePrefills{s: s, requested: map[uint64]*request{}}
 	s.saves = saves{s: s, turns: map[uint64]*request{}, idle: map[uint64]*request{}}
 	s.adapted.s, s.contexts.s, s.sessions.s, s.clusters.s, s.layers.s, s.residency.s, s.multiStep.s = s, s, s, s, s, s, s
 	s.inputs.s, s.cuts.s, s.leases.s = s, s, s

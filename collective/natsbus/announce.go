@@ -102,9 +102,9 @@ func (t *Transport) connectTo(src int, addr string) {
 	}
 	// Send a hello now, so that neither side waits for its next round of hellos.
 	t.mu.Lock()
-	heard := t.barrier.peers[src].received
+	before := t.barrier.peers[src].received
 	t.mu.Unlock()
-	t.sendHellos([]hello{{src, heard | replyRequested}})
+	t.sendHellos([]hello{{src, before | replyRequested}})
 }
 
 // pipe connects to the embedded server without a socket.

@@ -152,17 +152,17 @@ func (f *Prefix) misses(ctx context.Context, o ProcessOptions, pairs int) error 
 func (f *Prefix) chat(ctx context.Context, o ProcessOptions, policy string, turns int) error {
 	c := PrefixChat{Policy: policy, Turns: turns}
 	vocab := o.Coordinator.Checkpoint().Config.Vocab
-	var said [2][]int32
+	var history [2][]int32
 	for without := range 2 {
 		began := time.Now()
 		for i := range turns {
 			r := request(2_000_000_000+i, asked, answered, vocab)
-			r.Prompt, r.NoCache, r.Policy = append(said[without], r.Prompt...), without == 1, policy
+			r.Prompt, r.NoCache, r.Policy = append(history[without], r.Prompt...), without == 1, policy
 			answer, cached, err := answerTo(ctx, o.Coordinator, r)
 			if err != nil {
 				return err
 			}
-			said[without] = append(slices.Clone(r.Prompt), answer...)
+			history[without] = append(slices.Clone(r.Prompt), answer...)
 			if without == 0 {
 				c.Cached, c.Read = c.Cached+cached, c.Read+len(r.Prompt)
 			}
@@ -174,7 +174,7 @@ func (f *Prefix) chat(ctx context.Context, o ProcessOptions, policy string, turn
 		}
 	}
 	f.Chat = append(f.Chat, c)
-	if !slices.Equal(said[0], said[1]) {
+	if !slices.Equal(history[0], history[1]) {
 		return errors.New("bench: a conversation differs with and without the prefix cache")
 	}
 	return nil

@@ -96,7 +96,7 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 	var decoded, accepted [8]uint64
 	began := time.Now()
 	for round := 0; round <= o.Rounds || round < mostRounds && time.Since(began) < o.For; round++ {
-		said := make([]*answers, len(modes))
+		results := make([]*answers, len(modes))
 		for k := range modes {
 			i := k
 			if round%2 == 1 {
@@ -107,10 +107,10 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 			if err != nil {
 				return nil, err
 			}
-			said[i] = a
+			results[i] = a
 		}
-		for i, a := range said {
-			off := said[0]
+		for i, a := range results {
+			off := results[0]
 			for k := range a.tokens {
 				if !slices.Equal(a.tokens[k], off.tokens[k]) {
 					return nil, fmt.Errorf("request %d: %s gives other tokens than off: %v and %v", k, modes[i], a.tokens[k], off.tokens[k])

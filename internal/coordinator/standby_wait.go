@@ -50,7 +50,7 @@ func (v *standbyWait) run() {
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
 	limit, since := store.QuietPeriod, time.Now()
-	said, wasAlone := "", false
+	reported, wasAlone := "", false
 	logged, changed := "", time.Now()
 	for {
 		if v.othersLead() {
@@ -60,15 +60,15 @@ func (v *standbyWait) run() {
 		v.mu.Lock()
 		why := v.why
 		v.mu.Unlock()
-		if why != said {
+		if why != reported {
 			changed = time.Now()
 		}
 		if v.standby && why != "" && why != logged && time.Since(changed) >= logAfter {
 			v.log.Info("standing by", "reason", why)
 			logged = why
 		}
-		if why != "" && (why != said || alone != wasAlone) {
-			said, wasAlone = why, alone
+		if why != "" && (why != reported || alone != wasAlone) {
+			reported, wasAlone = why, alone
 			if alone {
 				why += "; no coordinator is active"
 			}

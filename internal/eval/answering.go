@@ -18,13 +18,13 @@ func answering(m *maker) parts {
 	if len(docs) == 0 {
 		docs = m.needleParagraphs(24)
 	}
-	var asked []int
+	var answerable []int
 	for i, d := range docs {
 		if len(d.Questions) > 0 {
-			asked = append(asked, i)
+			answerable = append(answerable, i)
 		}
 	}
-	own := pick(m.rng, asked)
+	own := pick(m.rng, answerable)
 	q := pick(m.rng, docs[own].Questions)
 	room := int(m.shrink * float64(m.length-150) * 0.85 * 2.6) // characters
 	chosen := []int{own}

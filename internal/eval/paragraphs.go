@@ -61,12 +61,12 @@ func parseParagraphs(in io.Reader) ([]Paragraph, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := 0
+	questions := 0
 	for _, p := range list {
-		asked += len(p.Questions)
+		questions += len(p.Questions)
 	}
-	if len(list) < 2 || asked == 0 {
-		return nil, fmt.Errorf("%d paragraphs with %d questions: want at least two and one", len(list), asked)
+	if len(list) < 2 || questions == 0 {
+		return nil, fmt.Errorf("%d paragraphs with %d questions: want at least two and one", len(list), questions)
 	}
 	return list, nil
 }

@@ -232,16 +232,16 @@ func secondPair(m *maker) parts {
 func (m *maker) queries(n int) parts {
 	p := parts{intro: fill(introNeedles, "number", "", ""), hay: text, depth: -1}
 	keys := distinct(n, m.pair)
-	var values, asked []string
+	var values, requested []string
 	for _, k := range keys {
 		v := m.number(7)
 		values = append(values, v)
 		p.events = append(p.events, event{m.unit(), fill(needleLine, "number", k, v)})
 	}
 	for _, i := range m.sample(n, n) {
-		asked, p.wanted = append(asked, keys[i]), append(p.wanted, values[i])
+		requested, p.wanted = append(requested, keys[i]), append(p.wanted, values[i])
 	}
-	all := strings.Join(asked, ", ")
+	all := strings.Join(requested, ", ")
 	p.ask, p.lead = fill(askAll, "number", all, ""), fill(leadAll, "number", all, "")
 	p.answer = " " + strings.Join(p.wanted, ", ") + "."
 	return p

@@ -157,13 +157,13 @@ func (n *Node) Join(ctx context.Context, seeds []string, want int) error {
 	pause := 20 * time.Millisecond
 	joined := len(seeds) == 0
 	var last error
-	began, said := time.Now(), false
+	began, logged := time.Now(), false
 	for {
 		if n.stopped() {
 			return ErrClosed
 		}
-		if !said && time.Since(began) > joinQuiet && last != nil {
-			said = true
+		if !logged && time.Since(began) > joinQuiet && last != nil {
+			logged = true
 			n.log.Warn("joining the cluster fails, retrying", "join", strings.Join(seeds, ", "), "error", last)
 		}
 		if !joined || n.q.count()+1 < want {

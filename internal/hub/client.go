@@ -204,10 +204,10 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 }
 
 // pause returns how long to wait before try n, from 1 on.
-func pause(base time.Duration, n int, asked time.Duration) time.Duration {
+func pause(base time.Duration, n int, requested time.Duration) time.Duration {
 	p := min(base<<min(n-1, 10), maxPause)
 	p = p/2 + rand.N(p/2+1) // jitter, so that clients do not retry at the same time
-	return max(p, asked)
+	return max(p, requested)
 }
 
 // retry calls try until it succeeds, fails for good, or has failed tries times without

@@ -125,7 +125,7 @@ func (s *Store) missing(m *mark) {
 	if n := m.Jobs - s.accepted() - named; n > 0 && (s.cut.Load() || len(s.cfg.Salvage.Notes) > 0) {
 		m.Lost, m.LostAt = m.Lost+n, s.Now()
 	}
-	s.gone.Store(int64(m.Lost))
+	s.untraced.Store(int64(m.Lost))
 }
 
 // accepted returns the number of jobs, including those that have ended.

@@ -107,7 +107,7 @@ type Store struct {
 
 	followed atomic.Bool  // other processes may write to the log
 	cut      atomic.Bool  // the log has lost its tail
-	gone     atomic.Int64 // number of jobs that are lost without a trace
+	untraced atomic.Int64 // number of jobs that are lost without a trace
 }
 
 // NewStore reads the log. Damage does not stop it: the affected jobs become dead with an
@@ -269,7 +269,7 @@ func (s *Store) Lost() (dead, other int) {
 			dead++
 		}
 	}
-	return dead + int(s.gone.Load()), len(s.damages)
+	return dead + int(s.untraced.Load()), len(s.damages)
 }
 
 // Last returns the number of the newest acknowledged message.

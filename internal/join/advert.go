@@ -103,11 +103,11 @@ func Discover(ctx context.Context) ([]Found, error) {
 		return nil, fmt.Errorf("join: %w", err)
 	}
 	var (
-		wg     sync.WaitGroup
-		mu     sync.Mutex
-		found  []Found
-		failed []error
-		asked  bool
+		wg        sync.WaitGroup
+		mu        sync.Mutex
+		found     []Found
+		failed    []error
+		requested bool
 	)
 	for _, i := range all {
 		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagMulticast == 0 {
@@ -119,7 +119,7 @@ func Discover(ctx context.Context) ([]Found, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				if found = append(found, got...); err == nil {
-					asked = true
+					requested = true
 				} else {
 					failed = append(failed, fmt.Errorf("%s: %w", i.Name, err))
 				}
@@ -127,7 +127,7 @@ func Discover(ctx context.Context) ([]Found, error) {
 		}
 	}
 	wg.Wait()
-	if !asked && len(found) == 0 {
+	if !requested && len(found) == 0 {
 		if len(failed) == 0 {
 			failed = []error{errors.New("no interface that is up has it on")}
 		}

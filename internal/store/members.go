@@ -162,14 +162,14 @@ func (g *Members) Remove(ctx context.Context, name string) error {
 		return fmt.Errorf("%w: only two members are left; add another one first", ErrMembers)
 	}
 	next := p.next()
-	gone := next.Members[at]
+	removed := next.Members[at]
 	next.Members = slices.Delete(next.Members, at, at+1)
 	for _, m := range next.Members {
 		if m.Name != p.Self && !slices.Contains(bus.Peers(), m.server()) {
 			return fmt.Errorf("%w: %s is down too, and the store has no majority without it", ErrMembers, m.Name)
 		}
 	}
-	next.Removed = append(next.Removed, gone)
+	next.Removed = append(next.Removed, removed)
 	next.Removed = next.Removed[max(0, len(next.Removed)-8):]
 	return g.change(ctx, next)
 }

@@ -44,7 +44,7 @@ type replica struct {
 	at   hostname.Place
 	addr string // address in the replicated store, used or offered
 
-	asked     sync.WaitGroup
+	requested sync.WaitGroup
 	restarter *restarter
 	change    sync.Mutex // serialises changes
 
@@ -212,7 +212,7 @@ func (r *replica) now() (*plan, *natsbus.Server) {
 }
 
 func (r *replica) close() {
-	r.asked.Wait()
+	r.requested.Wait()
 	r.restarter.close()
 	r.free()
 	if _, bus := r.now(); bus != nil {
@@ -236,7 +236,7 @@ func (r *replica) serve(sys *rpc.System) error {
 			c.Fail(fmt.Errorf("store: %s has jobs of its own in %s; give it an empty "+options.Name("data-dir"), r.name, r.dir))
 			return
 		}
-		r.asked.Go(func() { // in a goroutine: starting a server takes a while
+		r.requested.Go(func() { // in a goroutine: starting a server takes a while
 			ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
 			defer cancel()
 			if err := r.keep(ctx, p); err != nil {

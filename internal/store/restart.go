@@ -35,7 +35,7 @@ func startRestarter(dir string, bus func() *natsbus.Server, log *slog.Logger) *r
 func (m *restarter) run() {
 	t := time.NewTicker(restartCheck)
 	defer t.Stop()
-	said, tried := "", time.Time{}
+	reported, tried := "", time.Time{}
 	for {
 		select {
 		case <-m.quit:
@@ -48,12 +48,12 @@ func (m *restarter) run() {
 			why = bus.Broken()
 		}
 		if why == "" {
-			said = ""
+			reported = ""
 			continue
 		}
-		if said == "" {
+		if reported == "" {
 			m.log.Error("the job store is read-only until its disk accepts writes; plain requests need no disk", "folder", m.dir, "reason", why)
-			said = why
+			reported = why
 		}
 		if time.Since(tried) < restartPause || m.checkDisk() != nil {
 			continue
@@ -64,7 +64,7 @@ func (m *restarter) run() {
 			continue
 		}
 		m.log.Info("the job store was restarted because its disk accepts writes again", "folder", m.dir)
-		said = ""
+		reported = ""
 	}
 }
 

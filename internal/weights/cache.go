@@ -255,7 +255,7 @@ func (m *Cache) try(ctx context.Context, q *proto.WeightsRequest, use func(*prot
 func (f *cachedFile) missing(spans []checkpoint.Span) (out []uint32, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	buf, asked := make([]byte, chunkBytes), map[int64]bool{}
+	buf, requested := make([]byte, chunkBytes), map[int64]bool{}
 	for _, s := range spans {
 		if s.From < 0 || s.To > f.Size || s.From > s.To {
 			return nil, fmt.Errorf("weights: bytes [%d, %d) of %s, which has %d", s.From, s.To, f.Name, f.Size)
@@ -264,10 +264,10 @@ func (f *cachedFile) missing(spans []checkpoint.Span) (out []uint32, err error) 
 			continue
 		}
 		for c := s.From / chunkBytes; c <= (s.To-1)/chunkBytes; c++ {
-			if f.good[c] || asked[c] {
+			if f.good[c] || requested[c] {
 				continue
 			}
-			asked[c] = true
+			requested[c] = true
 			b := buf[:chunkLen(f.Size, c)]
 			if _, err := f.file.ReadAt(b, c*chunkBytes); err == nil && f.fits(c, b) {
 				f.good[c] = true

@@ -36,28 +36,28 @@ func (t *Tree) evict(rank int) bool {
 		return true
 	}
 	var passed []*Block
-	var gone *Block
-	for gone == nil && len(t.leaves) > 0 {
+	var victim *Block
+	for victim == nil && len(t.leaves) > 0 {
 		b := heap.Pop(&t.leaves).(*Block)
 		if b.step == t.step || t.gain(b, rank) == 0 {
 			passed = append(passed, b)
 			continue
 		}
-		gone = b
+		victim = b
 	}
 	for _, b := range passed {
 		heap.Push(&t.leaves, b)
 	}
 	switch {
-	case gone == nil:
+	case victim == nil:
 		return false
-	case gone.Extras != 0: // the rows may still be useful to other policies, or after an earlier snapshot
-		heap.Push(&t.leaves, gone)
-		t.dropExtras(gone)
+	case victim.Extras != 0: // the rows may still be useful to other policies, or after an earlier snapshot
+		heap.Push(&t.leaves, victim)
+		t.dropExtras(victim)
 		return true
 	}
-	t.clock = max(t.clock, gone.value)
-	t.drop(gone)
+	t.clock = max(t.clock, victim.value)
+	t.drop(victim)
 	return true
 }
 

@@ -81,12 +81,12 @@ func (f *Fetches) Tick(now, perSecond int64) { f.now, f.perSecond = now, perSeco
 // Asked returns the requests to the sockets since the last call. A socket that has begun a step after this
 // one ignores them.
 func (f *Fetches) Asked(step uint64) []report.Disk {
-	asked := f.requests
+	requested := f.requests
 	f.requests = nil
-	for i := range asked {
-		asked[i].Step = step
+	for i := range requested {
+		requested[i].Step = step
 	}
-	return asked
+	return requested
 }
 
 // Slow reports whether the disks get no requests at the moment, because an answer was late.
@@ -180,7 +180,7 @@ func (f *Fetches) withdraw(o *Fetch) bool {
 // evicted before the fetch ends, because each has a child. It returns false if the blocks that fit are of
 // no use.
 func (f *Fetches) book(o *Fetch, chain []*Block) bool {
-	t, asked := f.tree, len(o.keys)
+	t, requested := f.tree, len(o.keys)
 	o.Chain = chain
 	t.pinAll(chain)
 	steps := t.protect(chain)
@@ -202,7 +202,7 @@ func (f *Fetches) book(o *Fetch, chain []*Block) bool {
 	case n == 0:
 		return false
 	case t.Recurrent(): // the last block has the snapshot
-		return n == asked && t.bookExtras(o.Coming[n-1], Snapshot)
+		return n == requested && t.bookExtras(o.Coming[n-1], Snapshot)
 	}
 	return true
 }

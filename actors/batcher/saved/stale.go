@@ -106,7 +106,7 @@ func (s *Stale) Due(epoch uint32, now int64, ids []string, next func() uint64) (
 		}
 		x.settled = true
 		r := Removal{Session: x.session}
-		var asked []string
+		var requested []string
 		for i, id := range ids {
 			_, asks := x.clean[id]
 			switch {
@@ -119,14 +119,14 @@ func (s *Stale) Due(epoch uint32, now int64, ids []string, next func() uint64) (
 			case s.busy[id] >= maxRemovals:
 				x.settled, s.waits[id] = false, true
 			default:
-				r.Sockets, asked = append(r.Sockets, i), append(asked, id)
+				r.Sockets, requested = append(r.Sockets, i), append(requested, id)
 				s.busy[id]++
 				x.clean[id] = false
 			}
 		}
-		if len(asked) > 0 {
+		if len(requested) > 0 {
 			r.Number = next()
-			s.orders[r.Number] = removal{x, asked}
+			s.orders[r.Number] = removal{x, requested}
 			due = append(due, r)
 		}
 	}
@@ -151,7 +151,7 @@ func (s *Stale) Done(d Done, now int64) {
 	delete(s.orders, d.Number)
 	for _, id := range o.ids {
 		s.busy[id]--
-		if _, asked := o.of.clean[id]; asked { // else it has a newer file
+		if _, requested := o.of.clean[id]; requested { // else it has a newer file
 			if o.of.clean[id] = true; d.Err != "" {
 				delete(o.of.clean, id)
 			}

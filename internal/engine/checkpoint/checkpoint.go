@@ -307,8 +307,8 @@ func (c *Checkpoint) check() error {
 	var bad model.Problems
 	arch, _ := model.Lookup(c.Config.Architecture)
 	known := map[string]bool{}
-	asked := c.asked()
-	for _, want := range asked.Tensors() {
+	requested := c.requested()
+	for _, want := range requested.Tensors() {
 		known[want.Name] = true
 		p, ok := c.at[want.Name]
 		fail := func(kind error, format string, args ...any) {
@@ -346,9 +346,9 @@ func (c *Checkpoint) check() error {
 	return bad.In(c.Dir)
 }
 
-// asked returns the config with the number of layers reduced: only enough to name more tensors than the
+// requested returns the config with the number of layers reduced: only enough to name more tensors than the
 // files hold. Without this limit, a few bytes of config can ask for a quarter of a million tensors.
-func (c *Checkpoint) asked() model.Config {
+func (c *Checkpoint) requested() model.Config {
 	few, names := c.Config, 0
 	for i := 0; i < c.Config.Layers && names <= len(c.at); i++ {
 		few.Layers = i + 1

@@ -172,10 +172,10 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p) + StateBytes(g, heads)
 	for _, r := range g.rules(p, make([]rule, 0, fewRules)) {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
-		switch gone := r.plan(g, prompt).Replaced; {
-		case gone > 0: // the rows, and a second copy of those that stay of adopted heads
-			stay := blocksOf(prompt) - int64(gone)
-			bytes += r.layers*blockBytes(g.Layout, int64(g.KVHeads*gone)) + blockBytes(g.Layout, r.layers*int64(heads)*stay)
+		switch replaced := r.plan(g, prompt).Replaced; {
+		case replaced > 0: // the rows, and a second copy of those that stay of adopted heads
+			stay := blocksOf(prompt) - int64(replaced)
+			bytes += r.layers*blockBytes(g.Layout, int64(g.KVHeads*replaced)) + blockBytes(g.Layout, r.layers*int64(heads)*stay)
 		case !r.Shares(g, prompt) || !p.Shares(g, prompt):
 			bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}

@@ -104,16 +104,16 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	bad := func(param, format string, a ...any) (any, error) {
 		return nil, apierr.Problem{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, a...)}
 	}
-	var asked struct {
+	var requested struct {
 		Input    string            `json:"input_file_id"`
 		Endpoint string            `json:"endpoint"`
 		Window   string            `json:"completion_window"`
 		Metadata map[string]string `json:"metadata"`
 	}
-	if err := strictjson.Unmarshal(body, &asked); err != nil {
+	if err := strictjson.Unmarshal(body, &requested); err != nil {
 		return bad("", "The request body does not describe a batch. %v", err)
 	}
-	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata,
+	spec := spec{Input: requested.Input, Endpoint: requested.Endpoint, Window: requested.Window, Metadata: requested.Metadata,
 		Holder: httpserver.KeyName(r.Context())}
 	if spec.Key, err = routes.Key(r); err != nil {
 		return nil, err

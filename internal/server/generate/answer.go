@@ -19,10 +19,10 @@ func (s *Service) stream(ctx context.Context, w http.ResponseWriter, run *Run) {
 	out.Watch = &httpserver.SlowReader{After: s.Config.Limits.UnreadAfter, Notify: run.unread}
 	enc := run.NewEncoder(run, out)
 	err := run.play(ctx, enc, out, s.Config.KeepAlive)
-	var gone httpserver.ErrWrite
+	var writeErr httpserver.ErrWrite
 	switch {
 	case err == nil:
-	case errors.As(err, &gone), errors.Is(err, context.Canceled):
+	case errors.As(err, &writeErr), errors.Is(err, context.Canceled):
 		s.Log.Info("generate: client left", "id", run.Head.ID, "error", err)
 		if out.Started && out.Err == nil { // it may have closed its side alone
 			enc.Fail(apierr.ErrClientClosedRequest)

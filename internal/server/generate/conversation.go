@@ -116,10 +116,10 @@ func (s *Service) Effort(c *engine.Conversation, effort string) {
 	if effort == "" || !s.Thinks {
 		return
 	}
-	if _, said := c.Kwargs["enable_thinking"]; !said {
+	if _, given := c.Kwargs["enable_thinking"]; !given {
 		c.Think(effort != "none" && effort != "minimal")
 	}
-	if _, said := c.Kwargs["reasoning_effort"]; !said {
+	if _, given := c.Kwargs["reasoning_effort"]; !given {
 		c.Kwargs["reasoning_effort"] = effort
 	}
 }

@@ -180,16 +180,16 @@ func (s *Service) fit(n, limit int, p *Params, def int, param string) *apierr.Er
 	if s.Config.ContextLimit != nil {
 		hint = " Cache policies that evict with positions=cache have no such limit: set 'kv_policy' to streaming:positions=cache."
 	}
-	want, asked := p.MaxTokens, p.MaxTokens
+	want, requested := p.MaxTokens, p.MaxTokens
 	if want < 0 {
 		want = def
 	}
-	if want < 0 || asked == math.MaxInt32 {
-		want, asked, p.open = min(limit, most), 0, true
+	if want < 0 || requested == math.MaxInt32 {
+		want, requested, p.open = min(limit, most), 0, true
 	}
 	if n > limit || n == limit && want > 0 {
 		return apierr.InvalidCode(param, "context_length_exceeded", "%s",
-			apierr.ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error()+hint)
+			apierr.ErrTooLong{Limit: limit, Prompt: n, Completion: max(requested, 0)}.Error()+hint)
 	}
 	if p.Sampling.MinTokens > want {
 		return apierr.Invalid("min_tokens", "'min_tokens' (%d) is more than the %d tokens that may be generated.", p.Sampling.MinTokens, want)

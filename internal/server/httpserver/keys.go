@@ -209,11 +209,11 @@ func (u *keyUse) refill(perMinute float64, now time.Time) {
 
 // Order returns the priority of a request that has one. A user's request is never sooner than the
 // priority of its key.
-func (h *Principal) Order(asked int) int {
+func (h *Principal) Order(requested int) int {
 	if h.Role != RoleOperator {
-		asked = max(asked, 0)
+		requested = max(requested, 0)
 	}
-	return min(max(asked+h.Priority, -1000), 1000)
+	return min(max(requested+h.Priority, -1000), 1000)
 }
 
 func limited(message string, after time.Duration) *apierr.Error {

@@ -97,8 +97,8 @@ func (s *Server) cors(h http.Header, r *http.Request) (preflight bool) {
 	}
 	h.Add("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE")
-	if asked := r.Header.Values("Access-Control-Request-Headers"); len(asked) > 0 {
-		h.Set("Access-Control-Allow-Headers", strings.Join(asked, ", "))
+	if requested := r.Header.Values("Access-Control-Request-Headers"); len(requested) > 0 {
+		h.Set("Access-Control-Allow-Headers", strings.Join(requested, ", "))
 	}
 	if r.Header.Get("Access-Control-Request-Private-Network") == "true" {
 		h.Set("Access-Control-Allow-Private-Network", "true")

@@ -94,7 +94,7 @@ func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apier
 // last own items are of this request, the others of earlier responses. It also returns the places of
 // own items and parts that were left out.
 func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]engine.Message, []string, *apierr.Error) {
-	t := itemTurns{TurnReader: generate.TurnReader{Limits: s.Config.Limits}, gone: map[string]bool{}}
+	t := itemTurns{TurnReader: generate.TurnReader{Limits: s.Config.Limits}, removed: map[string]bool{}}
 	if instructions != "" {
 		t.out = append(t.out, engine.Message{Role: "system", Content: instructions})
 	}
@@ -132,10 +132,10 @@ func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inI
 
 type itemTurns struct {
 	generate.TurnReader
-	out   []engine.Message
-	turn  *engine.Message // of the assistant, that is not whole
-	calls []generate.ToolCall
-	gone  map[string]bool // ids of calls that were left out: so are their outputs
+	out     []engine.Message
+	turn    *engine.Message // of the assistant, that is not whole
+	calls   []generate.ToolCall
+	removed map[string]bool // ids of calls that were left out: so are their outputs
 }
 
 func (t *itemTurns) flush() {
@@ -206,7 +206,7 @@ func (t *itemTurns) add(x inItem) {
 	case "custom_tool_call":
 		t.call(x, string(jsonbody.MustJSON(map[string]string{"input": x.Input})))
 	case "function_call_output", "custom_tool_call_output":
-		if t.gone[x.CallID] {
+		if t.removed[x.CallID] {
 			t.Omit(x.at)
 			return
 		}
@@ -215,7 +215,7 @@ func (t *itemTurns) add(x inItem) {
 		t.out = append(t.out, engine.Message{Role: "tool", CallID: x.CallID, Content: text})
 	default: // of a tool that another server ran, or opaque
 		if t.Omit(x.at); x.CallID != "" {
-			t.gone[x.CallID] = true
+			t.removed[x.CallID] = true
 		}
 	}
 }

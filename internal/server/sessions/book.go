@@ -418,8 +418,8 @@ func (b *Book) Sweep(ctx context.Context) error {
 		b.mu.Unlock()
 		switch {
 		case over:
-			if gone := b.drop(ctx, id, e); !errors.Is(gone, ErrMoved) { // by another coordinator, which is then known
-				err = errors.Join(err, gone)
+			if removed := b.drop(ctx, id, e); !errors.Is(removed, ErrMoved) { // by another coordinator, which is then known
+				err = errors.Join(err, removed)
 			}
 		case doubtful:
 			err = errors.Join(err, b.settle(ctx, id))

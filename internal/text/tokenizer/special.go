@@ -115,7 +115,7 @@ func (f Files) Info() (json.RawMessage, error) {
 		out[key] = raw
 	}
 	for _, name := range specialNames {
-		if _, said := out[name]; said {
+		if _, given := out[name]; given {
 			out[name] = nil
 		}
 	}

@@ -77,10 +77,10 @@ type Store struct {
 	live    []uint8 // for nodes that are not plain: 0 unknown, 1 matches nothing, 2 matches something
 	memo    map[uint64]ID
 
-	limit int // maximum number of nodes
-	key   []byte
-	asked int // derivatives computed, for the budget
-	fuel  int
+	limit     int // maximum number of nodes
+	key       []byte
+	requested int // derivatives computed, for the budget
+	fuel      int
 }
 
 // TooLarge is the panic of a store that has reached its limits.
@@ -449,10 +449,10 @@ func (x *Store) Complemented(r ID) (a ID, ok bool) {
 }
 
 // Budget lets the store panic with TooLarge after n more derivatives.
-func (x *Store) Budget(n int) { x.fuel = x.asked + n }
+func (x *Store) Budget(n int) { x.fuel = x.requested + n }
 
 // Spent returns the number of derivatives so far.
-func (x *Store) Spent() int { return x.asked }
+func (x *Store) Spent() int { return x.requested }
 
 // Classes returns the classes of the bytes that may follow, by the result of PartitionOf or Refine.
 func (x *Store) Classes(p int32) *Partition { return x.parts[p] }
@@ -500,7 +500,7 @@ func (x *Store) derive(r ID, b byte) ID {
 	if d, ok := x.memo[key]; ok {
 		return d
 	}
-	if x.asked++; x.asked > x.fuel {
+	if x.requested++; x.requested > x.fuel {
 		panic(TooLarge{"it takes too many steps"})
 	}
 	var d ID
