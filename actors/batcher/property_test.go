@@ -442,7 +442,7 @@ func everythingEnds(t *testing.T) {
 			if s.Idle() {
 				break
 			}
-			if flight == nil || steps > 200*(n+1) {
+			if flight == nil || steps > 400*(n+1) {
 				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
 			}
 			run()

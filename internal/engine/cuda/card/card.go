@@ -124,7 +124,7 @@ func (c *Card) Alloc(n int64) (cuda.Pointer, error) {
 	var e *cuda.Error
 	if errors.As(err, &e) && e.Code == cuda.CodeOutOfMemory {
 		free, total, infoErr := c.MemoryInfo()
-		return 0, errors.Join(fmt.Errorf("%s: %w: %d bytes requested, %d of %d free; this process holds %d, and other processes and the driver %d",
+		return 0, errors.Join(fmt.Errorf("%s: %w: %d bytes requested, %d of %d free; this process holds %d, others and the driver %d",
 			c.ID(), ErrMemory, n, free, total, c.Used(), max(0, total-free-c.Used())), infoErr)
 	}
 	if err == nil {
