@@ -234,7 +234,7 @@ func TestStepsAreRefused(t *testing.T) {
 		"words has token":       func(s, _ *proto.StepRequest) { s.Open[0].Sampling.BadWords[1].Tokens[0] = math.MaxUint32 },
 		"an empty word":         func(s, _ *proto.StepRequest) { s.Open[0].Sampling.BadWords[0] = nil },
 		"prompt tokens were":    func(s, _ *proto.StepRequest) { s.Open[0].SampledBefore = 81 },
-		"not there yet":         func(s, _ *proto.StepRequest) { s.Open[0].Replica = 2 },
+		"does not exist yet":    func(s, _ *proto.StepRequest) { s.Open[0].Replica = 2 },
 		"prompt logprobs -1":    func(s, _ *proto.StepRequest) { s.Chunks[0].PromptLogprobs = -1 },
 		"does not decode it":    func(_, s *proto.StepRequest) { s.Chunks = s.Chunks[1:] },
 		"last=true, which is f": func(_, s *proto.StepRequest) { s.Chunks[0].Last = true },
