@@ -36,7 +36,7 @@ func (l *ledger) placed(sockets []account) {
 	}
 }
 
-// outgrown reports whether an earlier placement had memory for a request that fits no longer.
+// outgrown reports whether an earlier placement had memory for a request that no longer fits.
 func (l *ledger) outgrown(r *request) bool {
 	before := ledger{g: l.g, prefill: l.prefill, sockets: l.largest, firstLease: l.firstLease}
 	_, _, now := l.ableOwners(r, r.limit)

@@ -106,7 +106,7 @@ func (w *Weights) attend(index int, b *Processor) {
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
-		selecting := max(decodeRows, min(s.N*h.Len()/(4*b.Pool.Threads()), mostDecodeRows)) // four tasks per thread
+		selecting := max(decodeRows, min(s.N*h.Len()/(4*b.Pool.Threads()), maxDecodeRows)) // four tasks per thread
 		for head := h.Lo; head < h.Hi; head++ {
 			t := attendTask{s, head, 0, s.N, index + head%a.caches, head / a.caches, nil}
 			if !s.Prefill {
@@ -132,11 +132,11 @@ func (w *Weights) attend(index int, b *Processor) {
 	}
 }
 
-// decodeRows and mostDecodeRows bound the number of rows per task if a segment's decode rows are split into
+// decodeRows and maxDecodeRows bound the number of rows per task if a segment's decode rows are split into
 // tasks and each row selects its own slots. Tasks of more rows read the cache fewer times.
 const (
-	decodeRows     = 8
-	mostDecodeRows = 32
+	decodeRows    = 8
+	maxDecodeRows = 32
 )
 
 // rowsPerTask returns the number of decode rows of t per task. together is the number of causal rows that

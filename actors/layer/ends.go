@@ -44,6 +44,19 @@ func (e *Ends) matrices() (all []*tensor.Weight) {
 	return all
 }
 
+// LookUp writes the scaled embedding of a token to x (Hidden). checked compares the file with its digests.
+func (e *Ends) LookUp(x []float32, token uint32, checked bool) error {
+	if !checked {
+		e.Embedding.Row(x, int(token), 0, len(x))
+	} else if err := e.Embedding.CheckedRow(x, int(token), 0, len(x)); err != nil {
+		return err
+	}
+	if e.EmbeddingScale != 1 {
+		tensor.Scale(x, e.EmbeddingScale)
+	}
+	return nil
+}
+
 func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (err error) {
 	e, h := ends.(*Ends), b.Dims.Hidden
 	for i, t := range tokens {
@@ -52,13 +65,8 @@ func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (er
 		if e.Inputs != nil {
 			t, kind = e.Inputs.Split(t)
 		}
-		if !checked {
-			e.Embedding.Row(x, int(t), 0, h)
-		} else if err = e.Embedding.CheckedRow(x, int(t), 0, h); err != nil {
+		if err = e.LookUp(x, t, checked); err != nil {
 			return err
-		}
-		if e.EmbeddingScale != 1 {
-			tensor.Scale(x, e.EmbeddingScale)
 		}
 		if e.Inputs != nil { // a run is a whole text
 			e.Inputs.Add(x, i, kind)

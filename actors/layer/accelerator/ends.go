@@ -10,7 +10,6 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 )
 
@@ -33,19 +32,13 @@ func (b *Backend) Embed(held layer.Held, row int, tokens []uint32, checked bool)
 	b.frame.embeds = true
 	embed := func(lo, hi int) error {
 		for i := lo; i < hi; i++ {
-			x, t := b.frame.embedded[(row+i)*h:][:h], int(tokens[i])
-			if !checked {
-				e.Embedding.Row(x, t, 0, h)
-			} else if err := e.Embedding.CheckedRow(x, t, 0, h); err != nil {
+			if err := e.LookUp(b.frame.embedded[(row+i)*h:][:h], tokens[i], checked); err != nil {
 				return err
-			}
-			if e.EmbeddingScale != 1 {
-				tensor.Scale(x, e.EmbeddingScale)
 			}
 		}
 		return nil
 	}
-	parts := min(runtime.GOMAXPROCS(0), len(tokens)/leastEmbedded)
+	parts := min(runtime.GOMAXPROCS(0), len(tokens)/minLookups)
 	if parts < 2 {
 		return embed(0, len(tokens))
 	}
@@ -56,8 +49,8 @@ func (b *Backend) Embed(held layer.Held, row int, tokens []uint32, checked bool)
 	return g.Wait()
 }
 
-// leastEmbedded is the least number of tokens that a goroutine looks up.
-const leastEmbedded = 32
+// minLookups is the minimum number of tokens that a goroutine looks up.
+const minLookups = 32
 
 // finals computes the final norms of rows in their order.
 func (b *Backend) finals(e *ends, rows []layer.LogitRow) {
