@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -99,7 +100,7 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 			return nil, err
 		}
 		var m Medium = diskFile{f}
-		if os.Remove(f.Name()) != nil {
+		if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) { // another process may have removed it
 			m = removed{f} // systems that cannot unlink open files
 		}
 		return m, nil

@@ -43,6 +43,36 @@ func settles(t *testing.T, s *Scratch) {
 	})
 }
 
+// TestScratchAtOnce: nodes that start at once on one folder all open it, and each has a folder for idle sessions: one of
+// the first four, so that nodes that start again find their files.
+func TestScratchAtOnce(t *testing.T) {
+	const nodes, times = 4, 40
+	dir := filepath.Join(t.TempDir(), "kv")
+	for range times {
+		var open [nodes]*Scratch
+		var wg sync.WaitGroup
+		for i := range open {
+			wg.Go(func() {
+				s, err := OpenScratch(dir, 1<<20, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Error(err)
+				}
+				open[i] = s
+			})
+		}
+		wg.Wait()
+		for _, s := range open {
+			if s != nil {
+				s.Close()
+			}
+		}
+	}
+	folders, err := filepath.Glob(filepath.Join(dir, savedFolder, "*"))
+	if err != nil || len(folders) != nodes {
+		t.Errorf("%d nodes used the folders %v, %v", nodes, folders, err)
+	}
+}
+
 // Pages return as written, also to concurrent readers. Files have no names, and count as used until
 // they are closed.
 func TestScratch(t *testing.T) {

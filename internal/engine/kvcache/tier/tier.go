@@ -107,12 +107,8 @@ func (s *Store) take() (err error) {
 func takeFolder(root, flag string) (dir string, lock *os.File, err error) {
 	for i := range folders {
 		dir := filepath.Join(root, strconv.Itoa(i))
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return "", nil, fmt.Errorf("tier: %s: %w", flag, err)
-		}
-		f, err := flock.Open(filepath.Join(dir, lockName), flock.Own)
+		f, err := takeLock(dir)
 		if errors.Is(err, flock.ErrHeld) {
-			f.Close()
 			continue
 		}
 		if err != nil {
@@ -122,6 +118,40 @@ func takeFolder(root, flag string) (dir string, lock *os.File, err error) {
 	}
 	return "", nil, fmt.Errorf("tier: %s %s: %d processes use it, the maximum: set another folder", flag, root, folders)
 }
+
+// takeLock makes a folder, if it is not there, and locks it. Another process that starts may lock it for a moment, to
+// see whether it is in use, or remove it. So this tries again.
+func takeLock(dir string) (lock *os.File, err error) {
+	at := filepath.Join(dir, lockName)
+	for try := range lockTries {
+		if try > 0 {
+			time.Sleep(lockPause)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		if lock, err = flock.Open(at, flock.Own); err == nil {
+			if is, err := lock.Stat(); err == nil {
+				if named, err := os.Stat(at); err == nil && os.SameFile(is, named) {
+					return lock, nil
+				}
+			}
+			err = flock.ErrHeld // the folder was removed before the lock
+		}
+		if lock != nil {
+			lock.Close()
+		}
+		if !errors.Is(err, flock.ErrHeld) && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+const (
+	lockTries = 4
+	lockPause = time.Millisecond
+)
 
 // Close releases the folder for the next process. Its files stay.
 func (s *Store) Close() error { return s.lock.Close() }
