@@ -42,6 +42,7 @@ type core struct {
 	adapters   *adapters.Registry
 	geometry   kvcache.Geometry
 	most       atomic.Int64 // cache bytes of the largest placement that served
+	placedOnce atomic.Bool  // the batcher knows a placement, so it can refuse what no node has memory for
 	chunk      atomic.Int64 // maximum prompt tokens of one sequence per step in the newest placement
 
 	mu     sync.Mutex
@@ -115,7 +116,6 @@ const settle = 2 * time.Second
 
 // placed reports to the batcher that a placement serves.
 func (c *core) placed(g *coordinator.Group) {
-	c.most.Store(max(c.most.Load(), g.Budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, StepTokens: c.director.StepTokens(g), Chunk: c.serve.Chunk,
 		Prefill: !c.prefill && c.director.ServingPrefill(c.number) != nil}
 	if p.Chunk == 0 {
@@ -142,6 +142,8 @@ func (c *core) placed(g *coordinator.Group) {
 		}
 	}
 	c.batcher.Place(p)
+	c.most.Store(max(c.most.Load(), g.Budget()))
+	c.placedOnce.Store(true)
 }
 
 // requestDisks sends a request to all nodes of a group concurrently. It returns the number of leading

@@ -320,7 +320,7 @@ const (
 
 // serving returns nil while a placement serves, else the phase and the reason.
 func (c *core) serving() (topology.AuthorityPhase, error) {
-	if c.group() != nil {
+	if c.group() != nil && c.placedOnce.Load() {
 		return topology.Serving, nil
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)

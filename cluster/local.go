@@ -178,7 +178,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 		c.director.Up(n, host)
 	}
-	for c.director.Serving(0) == nil {
+	for c.Ready() != nil {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("cluster: the embedded cluster did not start: %w (%w)", context.Cause(ctx), c.Ready())
