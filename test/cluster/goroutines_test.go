@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -29,8 +30,8 @@ func (p *process) register(t testing.TB) {
 	spawned.of[t] = append(spawned.of[t], p)
 }
 
-// dumpFailed ends all processes of a failed test that are running, at once: each writes its goroutines to its
-// standard error.
+// dumpFailed reports the processes of a failed test, and ends those that are running: each writes its goroutines to
+// its standard error. The report comes before the dumps, of which CI may print only a part.
 func dumpFailed(t testing.TB) {
 	spawned.mu.Lock()
 	all := spawned.of[t]
@@ -38,6 +39,15 @@ func dumpFailed(t testing.TB) {
 	spawned.mu.Unlock()
 	if !t.Failed() {
 		return
+	}
+	for _, p := range all {
+		state := "runs"
+		select {
+		case <-p.done:
+			state = fmt.Sprintf("ended (%v)", p.cmd.ProcessState)
+		default:
+		}
+		t.Logf("%s, pid %d, %s; its last lines:\n%s", p.name, p.cmd.Process.Pid, state, lastLines(p.err, 3))
 	}
 	for _, p := range all {
 		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
@@ -50,6 +60,16 @@ func dumpFailed(t testing.TB) {
 			return
 		}
 	}
+}
+
+// lastLines returns the last n lines of a file.
+func lastLines(path string, n int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // quit is the line before the goroutines in the output of a process that SIGQUIT has ended.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/rpc"
@@ -129,7 +130,8 @@ func (p *processCluster) serving(nodes int) {
 	testutil.Eventually(p.t, recoverLimit, fmt.Sprintf("%d nodes serve", nodes), func() (bool, string) {
 		n := 0
 		for _, node := range p.cluster().Nodes {
-			if node.State == "ready" && node.Share > 0 {
+			began := slices.ContainsFunc(p.nodes, func(x *process) bool { return x != nil && x.cmd.Process.Pid == node.PID })
+			if began && node.State == "ready" && node.Share > 0 {
 				n++
 			}
 		}
