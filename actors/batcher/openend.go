@@ -56,7 +56,7 @@ type leases struct{ s *State }
 func (x *leases) placed() {
 	s := x.s
 	for _, r := range append(append(queue(nil), s.waiting...), s.running...) {
-		if reason, over := r.finished(s.cfg.EOS); over && r.Open && !r.ended && !r.lasts() && r.unfit == "" {
+		if reason, over := r.finished(s.cfg.EOS); over && r.Open && !r.ended && !r.onlyHoldsCache() && r.unfit == "" {
 			r.complete = true
 			s.finish(r, reason, "", "")
 		}

@@ -119,9 +119,9 @@ func (r *request) holdsContext() bool {
 	return r.Hold && len(r.out) > 0 && (r.phase == decoding || r.cut.now && r.cached >= len(r.Prompt))
 }
 
-// lasts reports whether the request has all its tokens, and only keeps its cache for others: the next turn of a session,
-// or the requests of a context. It may be in the queue without memory.
-func (r *request) lasts() bool { return r.idle || r.Hold && len(r.out) > 0 }
+// onlyHoldsCache reports whether the request has all its tokens, and only keeps its cache for others: the next turn
+// of a session, or the requests of a context. It may be in the queue without memory.
+func (r *request) onlyHoldsCache() bool { return r.idle || r.Hold && len(r.out) > 0 }
 
 // final returns the number of tokens in the cache at the very end. The last output token is never
 // fed back.
@@ -177,7 +177,7 @@ func inOrder(a, b *request) int {
 // requests returns the number of requests that a client waits for.
 func (q queue) requests() (n int) {
 	for _, r := range q {
-		if !r.lasts() {
+		if !r.onlyHoldsCache() {
 			n++
 		}
 	}

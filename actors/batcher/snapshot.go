@@ -57,7 +57,7 @@ func (s *State) Snapshot() Snapshot {
 		state := RequestState{ID: r.ID, State: "waiting", Prompt: len(r.Prompt), Output: len(r.out), Preempted: r.preempted, Hold: r.Hold}
 		state.Reason = s.why(r, len(v.Waiting), head)
 		switch {
-		case !r.lasts():
+		case !r.onlyHoldsCache():
 			v.Waiting = append(v.Waiting, state)
 		case r.Hold:
 			state.State = "evicted"

@@ -195,8 +195,8 @@ func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 	return err
 }
 
-// ShowContexts sets the status of contexts that have been read to what the engine has of them now, and returns the list.
-func (s *Service) ShowContexts(list ...FixedContext) []FixedContext {
+// RefreshStatus sets the status of contexts that have been read to what the engine has of them now, and returns the list.
+func (s *Service) RefreshStatus(list ...FixedContext) []FixedContext {
 	e, ok := s.engine.(engine.Contexts)
 	if !ok || len(list) == 0 {
 		return list

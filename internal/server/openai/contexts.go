@@ -85,7 +85,7 @@ func (s *API) decodeContext(ctx context.Context, body []byte, tenant string) (*g
 func (s *API) handleContexts(w http.ResponseWriter, r *http.Request) {
 	list := []generate.FixedContext{}
 	for _, p := range s.peers {
-		list = append(list, p.ShowContexts(p.Contexts.Of(httpserver.ScopeOf(r).Principal().Name)...)...)
+		list = append(list, p.RefreshStatus(p.Contexts.Of(httpserver.ScopeOf(r).Principal().Name)...)...)
 	}
 	s.HTTP.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
@@ -109,6 +109,6 @@ func (s *API) handleContext(w http.ResponseWriter, r *http.Request) {
 		s.Contexts.Drop(x)
 		s.HTTP.WriteJSON(w, http.StatusOK, map[string]any{"object": "context", "name": name, "deleted": true})
 	default:
-		s.HTTP.WriteJSON(w, http.StatusOK, s.ShowContexts(s.Contexts.Shown(x))[0])
+		s.HTTP.WriteJSON(w, http.StatusOK, s.RefreshStatus(s.Contexts.Shown(x))[0])
 	}
 }

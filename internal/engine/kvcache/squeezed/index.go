@@ -80,7 +80,7 @@ func (x index) survivors(coarse, fine int, q kvcache.Queries, bound float32, s *
 	clear(keys)
 	all := [2]int32{0, int32(coarse)}
 	scores, m := x.score(all[:], q, s)
-	for i, z := range x.over(all[:], scores, m, q, bound, s) {
+	for i, z := range x.excess(all[:], scores, m, q, bound, s) {
 		if z > 0 {
 			keys[i] = 1
 		}
@@ -128,9 +128,9 @@ func (x index) weigh(runs []int32, row []float32, score tensor.Score, head int, 
 	return score.LogSum(z, head)
 }
 
-// over returns by how much the logarithm of each centroid's share exceeds the bound, for the query head with the
+// excess returns by how much the logarithm of each centroid's share exceeds the bound, for the query head with the
 // largest excess, or 0. scores are [Heads][m], of the m centroids in runs.
-func (x index) over(runs []int32, scores []float32, m int, q kvcache.Queries, bound float32, s *tensor.AttnScratch) []float32 {
+func (x index) excess(runs []int32, scores []float32, m int, q kvcache.Queries, bound float32, s *tensor.AttnScratch) []float32 {
 	memory := s.Row(2 * m)
 	best, z := memory[:m], memory[m:]
 	clear(best)
@@ -142,9 +142,9 @@ func (x index) over(runs []int32, scores []float32, m int, q kvcache.Queries, bo
 }
 
 // mark sets the bits of the slots of the fine centroids from first on whose excess is above 0.
-func (x index) mark(mask []uint64, first int, over []float32) {
+func (x index) mark(mask []uint64, first int, excess []float32) {
 	lo, hi := 0, 0 // slots that are not marked yet
-	for i, z := range over {
+	for i, z := range excess {
 		if !(z > 0) {
 			continue
 		}

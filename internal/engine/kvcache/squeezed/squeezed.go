@@ -131,11 +131,11 @@ func (c clusters) SelectSlots(l tensor.KVLayout, index [][]byte, n int, q kvcach
 	mask := s.Mask(n)
 	clear(mask)
 	scores, m := x.score(runs, q, s)
-	over := x.over(runs, scores, m, q, x.bound(fineBound), s)
+	excess := x.excess(runs, scores, m, q, x.bound(fineBound), s)
 	for k := 0; k < len(runs); k += 2 {
 		n := int(runs[k+1] - runs[k])
-		x.mark(mask, int(runs[k]), over[:n])
-		over = over[n:]
+		x.mark(mask, int(runs[k]), excess[:n])
+		excess = excess[n:]
 	}
 	topk.Mark(mask, keys, n)
 	return mask
