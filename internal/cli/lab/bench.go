@@ -87,7 +87,7 @@ func shapeOf(name string) (*model.Config, error) {
 }
 
 // runMeasurement runs a measurement with the garbage collector settings of a node, and writes
-// a CPU profile if --cpuprofile is set. It shows progress on a terminal and prints the result.
+// a CPU profile if --cpuprofile is set. It shows progress and prints the result.
 func runMeasurement[T any](f *benchFlags, e *ui.Env, run func(progress func(string)) (T, error), text func(io.Writer, T)) error {
 	debug.SetGCPercent(400)
 	if f.CPUProfile != "" {
@@ -101,16 +101,10 @@ func runMeasurement[T any](f *benchFlags, e *ui.Env, run func(progress func(stri
 		}
 		defer pprof.StopCPUProfile()
 	}
-	v, err := run(func(s string) { showProgress(e, s+" ...") })
-	showProgress(e, "")
+	line := ui.NewStatusLine(e, true)
+	v, err := run(func(s string) { line.Set(s + " ...") })
+	line.End()
 	return printResult(e, f.JSON, v, err, text)
-}
-
-// showProgress shows a status line if standard error is a terminal.
-func showProgress(e *ui.Env, s string) {
-	if ui.IsTerminal(e.Stderr) {
-		ui.ShowStatus(e.Stderr, s)
-	}
 }
 
 // printResult prints a result as JSON or as text, or returns err.

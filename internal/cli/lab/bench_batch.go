@@ -82,8 +82,9 @@ func (c *benchBatchCmd) Run(e *ui.Env) error {
 	if c.Filled {
 		o.Model, run = shape, bench.RunFilled
 	}
-	b, err := run(e.Ctx, o, func(s string) { showProgress(e, s+" ...") })
-	showProgress(e, "")
+	line := ui.NewStatusLine(e, true)
+	b, err := run(e.Ctx, o, func(s string) { line.Set(s + " ...") })
+	line.End()
 	return printResult(e, c.JSON, b, err, printBatch)
 }
 

@@ -82,8 +82,9 @@ func (c *benchServeCmd) Run(e *ui.Env) error {
 		if err := o.Prepare(ctx); err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}
-		r, err := serve.Run(ctx, o, func(ended int) { showProgress(e, fmt.Sprintf("%d of %d requests ...", ended, c.Requests)) })
-		showProgress(e, "")
+		line := ui.NewStatusLine(e, true)
+		r, err := serve.Run(ctx, o, func(ended int) { line.Set(fmt.Sprintf("%d of %d requests ...", ended, c.Requests)) })
+		line.End()
 		if err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}

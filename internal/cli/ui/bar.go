@@ -10,8 +10,8 @@ import (
 const (
 	BarAfter     = 500 * time.Millisecond
 	LineInterval = 5 * time.Second
-	// barLineInterval is the time between two lines of a bar without a terminal.
-	barLineInterval = time.Minute
+	// statusLineInterval is the time between two lines of a StatusLine without a terminal.
+	statusLineInterval = time.Minute
 )
 
 // BarText returns a progress bar of one line after a name. A total of 0 gives an empty bar.
@@ -29,52 +29,65 @@ func Percent(done, total int64) int64 {
 	return 100 * max(0, min(done, total)) / total
 }
 
-// bar is a progress bar in the status line of standard error, if that is a terminal. Otherwise it prints
-// a line with the percentage every minute.
-type bar struct {
+// StatusLine shows the progress of long work in the status line of standard error, if that is a terminal. Otherwise it
+// prints a line every minute. Its methods may be called concurrently.
+type StatusLine struct {
 	e        *Env
-	name     string
 	terminal bool
 	mu       sync.Mutex
 	last     string
 	lineAt   time.Time // of the last line; without a terminal
 }
 
-// NewBar returns a bar with a name. If show is false, the bar prints nothing.
-func NewBar(e *Env, name string, show bool) *bar {
+// NewStatusLine returns an empty line. If show is false, it prints nothing.
+func NewStatusLine(e *Env, show bool) *StatusLine {
 	if !show {
-		return &bar{}
+		return &StatusLine{}
 	}
-	return &bar{e: e, name: name, terminal: IsTerminal(e.Stderr), lineAt: time.Now()}
+	return &StatusLine{e: e, terminal: IsTerminal(e.Stderr), lineAt: time.Now()}
 }
 
-// Set shows the progress. It may be called concurrently.
-func (b *bar) Set(done, total int64) {
-	if b.e == nil {
+// Set shows the text.
+func (l *StatusLine) Set(text string) {
+	if l.e == nil {
 		return
 	}
-	text := fmt.Sprintf("%s %d%%", BarText(b.name, done, total), Percent(done, total))
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.terminal {
-		if time.Since(b.lineAt) >= barLineInterval {
-			b.lineAt = time.Now()
-			fmt.Fprintf(b.e.Stderr, "%s %d%%\n", b.name, Percent(done, total))
-		}
-		return
-	}
-	if text != b.last {
-		b.last = text
-		ShowStatus(b.e.Stderr, text)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.terminal && text != l.last:
+		l.last = text
+		ShowStatus(l.e.Stderr, text)
+	case !l.terminal && time.Since(l.lineAt) >= statusLineInterval:
+		l.lineAt = time.Now()
+		fmt.Fprintln(l.e.Stderr, text)
 	}
 }
 
-// End removes the bar.
-func (b *bar) End() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.last != "" {
-		b.last = ""
-		ShowStatus(b.e.Stderr, "")
+// End removes the line from the terminal.
+func (l *StatusLine) End() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last != "" {
+		l.last = ""
+		ShowStatus(l.e.Stderr, "")
 	}
+}
+
+// Bar is a progress bar in a StatusLine. Without a terminal it is a percentage.
+type Bar struct {
+	*StatusLine
+	name string
+}
+
+// NewBar returns a bar with a name. If show is false, the bar prints nothing.
+func NewBar(e *Env, name string, show bool) *Bar { return &Bar{NewStatusLine(e, show), name} }
+
+// Set shows the progress.
+func (b *Bar) Set(done, total int64) {
+	text := b.name
+	if b.terminal {
+		text = BarText(b.name, done, total)
+	}
+	b.StatusLine.Set(fmt.Sprintf("%s %d%%", text, Percent(done, total)))
 }
