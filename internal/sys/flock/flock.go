@@ -18,9 +18,27 @@ const (
 	Own               // exclusive; does not wait: ErrHeld
 )
 
-// Open locks the file at path until it is closed, and creates it if it is missing. With ErrHeld it also
-// returns the open file, so that the caller can read the holder's text. The caller closes it.
-func Open(path string, k Kind) (*os.File, error) {
+// tries is how often Open opens a file that others remove before the lock.
+const tries = 100
+
+// Open locks the file at path until it is closed, and creates it if it is missing. The lock is of the file that has
+// the name: a lock of a file that another process has removed in between would exclude nobody, so Open then opens the
+// new one. With ErrHeld it also returns the open file, so that the caller can read the holder's text. The caller
+// closes it.
+func Open(path string, k Kind) (f *os.File, err error) {
+	for range tries {
+		if f, err = open(path, k); err != nil {
+			return f, err
+		}
+		if named(f, path) {
+			return f, nil
+		}
+		f.Close()
+	}
+	return f, ErrHeld
+}
+
+func open(path string, k Kind) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -33,4 +51,14 @@ func Open(path string, k Kind) (*os.File, error) {
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
 	return f, nil
+}
+
+// named reports whether path is the name of an open file.
+func named(f *os.File, path string) bool {
+	is, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	at, err := os.Stat(path)
+	return err == nil && os.SameFile(is, at)
 }

@@ -131,12 +131,7 @@ func takeLock(dir string) (lock *os.File, err error) {
 			return nil, err
 		}
 		if lock, err = flock.Open(at, flock.Own); err == nil {
-			if is, err := lock.Stat(); err == nil {
-				if named, err := os.Stat(at); err == nil && os.SameFile(is, named) {
-					return lock, nil
-				}
-			}
-			err = flock.ErrHeld // the folder was removed before the lock
+			return lock, nil
 		}
 		if lock != nil {
 			lock.Close()
@@ -297,6 +292,9 @@ func (s *Store) Rescan() {
 // list registers the files of a folder, least recently used first.
 func (s *Store) list(dir string, own bool) {
 	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // another process has removed the folder
+	}
 	if err != nil {
 		s.fail("listing", dir, err)
 		return
@@ -328,7 +326,11 @@ func (s *Store) list(dir string, own bool) {
 // removeDeserted removes a folder that no process has used since a time. It returns false if it stays.
 func removeDeserted(dir string, since time.Time) (removed bool, err error) {
 	at := filepath.Join(dir, lockName)
-	if st, err := os.Stat(at); err == nil && st.ModTime().After(since) {
+	st, err := os.Stat(at)
+	if errors.Is(err, fs.ErrNotExist) { // a process that has just made the folder locks it next
+		st, err = os.Stat(dir)
+	}
+	if err != nil || st.ModTime().After(since) {
 		return false, nil
 	}
 	lock, err := flock.Open(at, flock.Own)

@@ -2,7 +2,9 @@ package tier
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -54,6 +56,28 @@ func finds(t *testing.T, s *Store, k Key, at int, heads tensor.Span) bool {
 		t.Fatalf("block %d of %x, heads %v: other rows came back", at, k[0], heads)
 	}
 	return true
+}
+
+// TestNewFolder: a folder without a lock belongs to a process that is about to lock it, unless the folder is old.
+func TestNewFolder(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "d")
+	s := open(t, root, 1<<20)
+	dir := filepath.Join(root, "7")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.Rescan()
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("a folder that another process has just made: %v", err)
+	}
+	old := time.Now().Add(-2 * deserted)
+	if err := os.Chtimes(dir, old, old); err != nil {
+		t.Fatal(err)
+	}
+	s.Rescan()
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an old folder without a lock stayed: %v", err)
+	}
 }
 
 // A process finds blocks that it and others have written: after its end, from other folders, and
