@@ -16,7 +16,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/security"
 )
 
 // identity is the server's certificate. Its key is in a file, so that tokens stay valid when
@@ -34,7 +34,10 @@ func openIdentity(dir string) (identity, error) {
 	text, err := readPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if text, err = newIdentity(); err == nil {
-			err = journal.WriteWhole(path, text)
+			err = security.CreatePrivate(path, text)
+		}
+		if errors.Is(err, fs.ErrExist) { // another process has just made it
+			text, err = readPrivate(path)
 		}
 	}
 	if err != nil {

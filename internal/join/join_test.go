@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,6 +147,31 @@ func TestExchange(t *testing.T) {
 	}
 	if b, err := json.Marshal(token); err != nil || strings.Contains(string(b), text[8:24]) {
 		t.Errorf("JSON of a token: %s, %v", b, err)
+	}
+}
+
+// TestIdentityAtOnce: a coordinator that starts and `shoal token create` use one identity of a new folder.
+func TestIdentityAtOnce(t *testing.T) {
+	for range 50 {
+		dir := t.TempDir()
+		var pins [4]Pin
+		var wg sync.WaitGroup
+		for i := range pins {
+			wg.Go(func() {
+				f, err := OpenFolder(dir, true)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				pins[i] = f.Pin()
+			})
+		}
+		wg.Wait()
+		for _, p := range pins {
+			if p != pins[0] {
+				t.Fatalf("identities %x and %x of one folder", p[:4], pins[0][:4])
+			}
+		}
 	}
 }
 

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -107,6 +109,36 @@ func TestDerivedSecretsDiffer(t *testing.T) {
 	}
 	if (Key{}).Fingerprint() != "none" {
 		t.Error("fingerprint of no key")
+	}
+}
+
+// TestKeyAtOnce: processes that make a key file at once all read the same key.
+func TestKeyAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 100 {
+		path := filepath.Join(dir, fmt.Sprint("key-", i))
+		var keys [4]Key
+		var wg sync.WaitGroup
+		for j := range keys {
+			wg.Go(func() {
+				err := WriteKeyFile(path, NewKey())
+				if err == nil || errors.Is(err, fs.ErrExist) {
+					keys[j], err = LoadKey(path)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, k := range keys {
+			if !k.Equal(keys[0]) {
+				t.Errorf("keys %s and %s of one file", k.Fingerprint(), keys[0].Fingerprint())
+			}
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".new-*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
 	}
 }
 

@@ -92,15 +92,7 @@ func WriteKeyFile(path string, k Key) error {
 	if k.IsZero() {
 		return ErrNoKey
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("security: cluster key: %w", err)
-	}
-	_, err = f.WriteString(k.Text() + "\n")
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := CreatePrivate(path, []byte(k.Text()+"\n")); err != nil {
 		return fmt.Errorf("security: cluster key: %w", err)
 	}
 	return nil

@@ -1,8 +1,11 @@
 package security
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 )
 
@@ -26,6 +29,36 @@ func OpenPrivate(path string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// CreatePrivate writes a new file that only its owner can read. Another process sees the whole file or none. A file
+// that is there stays, with the error fs.ErrExist: of several processes that make it at once, all then read the same.
+func CreatePrivate(path string, text []byte) error {
+	if _, err := os.Lstat(path); err == nil {
+		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err = os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return createPlain(path, text) // a file system without hard links
+	}
+	return err
+}
+
+func createPlain(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
 
 func private(path string, mode os.FileMode) error {

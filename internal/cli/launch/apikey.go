@@ -27,11 +27,7 @@ func (f *listenFlags) resolveAutoKey(path string) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", fmt.Errorf("--api-key auto: %w", err)
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		_, err = io.WriteString(file, rand.Text()+"\n")
-		err = errors.Join(err, file.Close())
-	}
+	err := security.CreatePrivate(path, []byte(rand.Text()+"\n"))
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return "", fmt.Errorf("--api-key auto: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -43,6 +44,30 @@ func TestAutoKey(t *testing.T) {
 		}
 		if err := os.WriteFile(path, []byte(f.APIKey[0]), 0o600); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestAutoKeyAtOnce: programs that start at once with --api-key auto use one key.
+func TestAutoKeyAtOnce(t *testing.T) {
+	for range 100 {
+		path := filepath.Join(t.TempDir(), "api-key")
+		var keys [4]string
+		var wg sync.WaitGroup
+		for i := range keys {
+			wg.Go(func() {
+				f := listenFlags{APIKey: apiKeys{AutoKey}}
+				if _, err := f.resolveAutoKey(path); err != nil {
+					t.Error(err)
+				}
+				keys[i] = f.APIKey[0]
+			})
+		}
+		wg.Wait()
+		for _, key := range keys {
+			if key != keys[0] {
+				t.Errorf("keys %s and %s of one file", key, keys[0])
+			}
 		}
 	}
 }
