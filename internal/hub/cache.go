@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,10 +91,9 @@ func (c repoCache) link(commit, name, digest string) error {
 }
 
 // replaceLink makes at a symbolic link to to, in one step. Without symbolic links blob moves
-// to at; "": it must stay where it is.
+// to at; "": it must stay where it is. Other processes may do the same, also of containers in which each is process 1.
 func replaceLink(to, blob, at string) error {
-	tmp := fmt.Sprintf("%s.%d.new", at, os.Getpid())
-	os.Remove(tmp)
+	tmp := fmt.Sprintf("%s.%x.new", at, rand.Uint64())
 	if err := os.Symlink(to, tmp); err != nil {
 		if blob == "" {
 			return onDisk(err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -192,5 +193,34 @@ func TestCheckFile(t *testing.T) {
 		if err := CheckFile(at, Digest(d), nil); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", d, err)
 		}
+	}
+}
+
+// TestLinkAtOnce: pulls of one model at once leave its blob where it is, and each makes the link.
+func TestLinkAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	blob, at := filepath.Join(dir, "blob"), filepath.Join(dir, "snapshot", "config.json")
+	if err := errors.Join(os.Mkdir(filepath.Dir(at), 0o700), os.WriteFile(blob, []byte("{}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				if err := replaceLink("../blob", blob, at); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if st, err := os.Lstat(blob); err != nil || !st.Mode().IsRegular() {
+		t.Errorf("the blob: %v, %v", st, err)
+	}
+	if to, err := os.Readlink(at); err != nil || to != "../blob" {
+		t.Errorf("the link: %q, %v", to, err)
+	}
+	if all, err := os.ReadDir(filepath.Dir(at)); err != nil || len(all) != 1 {
+		t.Errorf("the folder has %v, %v", all, err)
 	}
 }

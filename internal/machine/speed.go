@@ -114,11 +114,18 @@ func writeKept(path string, results any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	part := fmt.Sprintf("%s-%d", path, os.Getpid())
-	if err := os.WriteFile(part, text, 0o600); err != nil {
+	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-*") // 0600
+	if err != nil {
 		return err
 	}
-	return os.Rename(part, path)
+	_, err = part.Write(text)
+	if err = errors.Join(err, part.Close()); err == nil {
+		err = os.Rename(part.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(part.Name())
+	}
+	return err
 }
 
 // measure runs as many pools at once as there are nodes. If there are more nodes than CPUs, it runs

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,5 +85,27 @@ func TestShareOf(t *testing.T) {
 		if got := ShareOf(read); got != want {
 			t.Errorf("%g bytes/s: a share of %v, want %v", read, got, want)
 		}
+	}
+}
+
+// TestKeptAtOnce: processes that measure at once all store their results, and each file is complete.
+func TestKeptAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "speeds.json")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 50 {
+				if err := writeKept(path, []int{i + 1}); err != nil {
+					t.Error(err)
+				}
+				if kept := readKept[[]int](path); len(kept) != 1 || kept[0] == 0 {
+					t.Errorf("read %v", kept)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 1 {
+		t.Errorf("the folder has %v, %v", all, err)
 	}
 }

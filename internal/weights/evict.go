@@ -86,13 +86,19 @@ func evict(folder, keep string, want, limit int64, log *slog.Logger) error {
 	return nil
 }
 
-// diskBytes returns the disk usage of a folder.
+// diskBytes returns the disk usage of a folder, which another process may be removing.
 func diskBytes(dir string) (sum int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil || e.IsDir() {
 			return err
 		}
 		st, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -3,10 +3,12 @@ package weights
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +17,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
+
+// TestEvictAtOnce: nodes that start at once on one folder all remove old weights.
+func TestEvictAtOnce(t *testing.T) {
+	for range 20 {
+		folder := t.TempDir()
+		for i := range 20 {
+			dir := filepath.Join(folder, fmt.Sprint("old-", i))
+			if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "weights"), []byte("old"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if err := evict(folder, "keep", 1, 0, slog.New(slog.DiscardHandler)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
 
 // TestEvict: unused folders are removed, oldest first, and no more than necessary.
 func TestEvict(t *testing.T) {
