@@ -101,6 +101,9 @@ func (l *Loader) load(ctx context.Context, id lora.ID, p topology.Placement, ran
 		return nil, nil
 	}
 	a, err := lora.Open(l.store.Path(id))
+	if err != nil && !l.store.HasFiles(id) { // another process of this machine made room
+		return nil, l.store.Remove(id)
+	}
 	if err != nil {
 		return nil, errors.Join(err, l.store.Remove(id)) // damaged: the next request receives it again
 	}

@@ -81,6 +81,14 @@ func (s *Store) Has(id ID) bool {
 	return os.Chtimes(s.Path(id), now, now) == nil
 }
 
+// HasFiles reports whether all files of an adapter are there.
+func (s *Store) HasFiles(id ID) bool {
+	return !slices.ContainsFunc(Files(), func(name string) bool {
+		_, err := os.Stat(filepath.Join(s.Path(id), name))
+		return err != nil
+	})
+}
+
 // Files lists the names of an adapter's files in the order in which they are sent.
 func Files() []string { return []string{configFile, weightsFile} }
 
@@ -222,7 +230,22 @@ func copyFile(to string, from fs.FS, name string, limit int64) error {
 }
 
 // Remove removes an adapter. Processes that have it open keep its bytes.
-func (s *Store) Remove(id ID) error { return os.RemoveAll(s.Path(id)) }
+func (s *Store) Remove(id ID) error { return discard(s.Path(id)) }
+
+// discard removes the folder of an adapter in one step, so that another process sees all of it or nothing.
+func discard(path string) error {
+	aside, err := os.MkdirTemp(filepath.Dir(path), temporary)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err = os.Rename(path, filepath.Join(aside, "removed")); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(aside))
+}
 
 // begin removes adapters over the limit and creates a temporary folder for a new one. The caller holds mu.
 func (s *Store) begin() (string, error) {
@@ -277,7 +300,7 @@ func (s *Store) makeRoom(dir string) error {
 		if s.limit == 0 || total <= s.limit {
 			break
 		}
-		if err := os.RemoveAll(k.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := discard(k.path); err != nil {
 			return fmt.Errorf("lora: %w", err)
 		}
 		total -= k.size
