@@ -39,7 +39,7 @@ func TestFlippedBitAfterAKill(t *testing.T) {
 			})
 		}
 	}
-	time.Sleep(1500 * time.Millisecond) // last.json lags by up to a second
+	p.recorded(len(ids))
 	p.coordinator.kill(t)
 	dead := p.data
 	blocks, _ := filepath.Glob(filepath.Join(dead, "jetstream", "jetstream", "*", "streams", "SHOAL_JOBS", "msgs", "*.blk"))

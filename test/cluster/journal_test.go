@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -51,6 +52,19 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	return out
 }
 
+// recorded waits until last.json has the number of jobs, which the coordinator writes once a second.
+func (p *processCluster) recorded(jobs int) {
+	p.t.Helper()
+	testutil.Eventually(p.t, patience, fmt.Sprintf("last.json has %d jobs", jobs), func() (bool, string) {
+		b, err := os.ReadFile(filepath.Join(p.data, "last.json"))
+		var m struct{ Jobs int }
+		if err == nil {
+			err = json.Unmarshal(b, &m)
+		}
+		return err == nil && m.Jobs == jobs, fmt.Sprintf("%s %v", b, err)
+	})
+}
+
 // TestLostJobsShowInHealth: the journals of all jobs are overwritten while the coordinator is down.
 // It serves afterwards, and /health reports that jobs are lost.
 func TestLostJobsShowInHealth(t *testing.T) {
@@ -69,11 +83,7 @@ func TestLostJobsShowInHealth(t *testing.T) {
 	if a := p.call("GET", "/health", nil); a.status != 200 || strings.Contains(string(a.body), "degraded") {
 		t.Fatalf("before: %d %s", a.status, a.body)
 	}
-	testutil.Eventually(t, patience, "the end of the log is recorded", func() (bool, string) { // written once a second
-		_, err := os.Stat(filepath.Join(p.data, "last.json"))
-		return err == nil, fmt.Sprint(err)
-	})
-	time.Sleep(1500 * time.Millisecond)
+	p.recorded(3)
 	p.coordinator.kill(t)
 	damaged := 0
 	err := filepath.WalkDir(p.data, func(path string, d fs.DirEntry, err error) error {
