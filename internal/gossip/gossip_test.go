@@ -441,9 +441,10 @@ func TestRoundTrip(t *testing.T) {
 	if err := b.Join(t.Context(), []string{a.Address()}, 2); err != nil {
 		t.Fatal(err)
 	}
-	if took := a.RoundTrip(Member{Name: "b", Address: b.Address()}); took <= 0 || took > time.Second {
-		t.Errorf("a round trip of %v", took)
-	}
+	testutil.Eventually(t, patience, "an answer to a ping", func() (bool, string) { // a busy machine misses memberlist's limit
+		took := a.RoundTrip(Member{Name: "b", Address: b.Address()})
+		return took > 0, took.String()
+	})
 	if took := a.RoundTrip(Member{Name: "c", Address: b.Address()}); took != 0 {
 		t.Errorf("an absent member answered in %v", took)
 	}

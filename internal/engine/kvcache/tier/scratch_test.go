@@ -203,7 +203,7 @@ func TestScratchFails(t *testing.T) {
 			t.Errorf("hangs %v: %v after %v", hangs, err, took)
 		}
 		began = time.Now()
-		if err := p.Read([]int64{0}, 4096, nil); !errors.Is(err, ErrScratch) || !s.Paused() || time.Since(began) > ScratchTimeout/2 {
+		if err := p.Read([]int64{0}, 4096, nil); !errors.Is(err, ErrScratch) || !s.Paused() || time.Since(began) >= ScratchTimeout {
 			t.Errorf("hangs %v: then %v, resting %v", hangs, err, s.Paused())
 		}
 		if _, err := s.Create(1); !errors.Is(err, ErrScratch) {

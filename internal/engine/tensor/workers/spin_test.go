@@ -66,7 +66,7 @@ func TestWaiter(t *testing.T) {
 	if w.Wait(never) {
 		t.Error("reported success")
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("looked for %v", took)
 	}
 	w = Waiter{} // another thread may have needed the CPU before
