@@ -191,6 +191,9 @@ func (l *attemptRun) resume(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if e := apierr.Of(err); storeAway(e.Status) {
+			return failed{Failure: Failure{Code: e.Code, Message: e.Message, Forgiven: true}}
+		}
 		status, body := apierr.ErrorStatus(err)
 		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
 	}
@@ -217,6 +220,12 @@ func (l *attemptRun) resume(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// storeAway reports whether an accepted request could not be read for a reason outside of it, by the status of the error:
+// the store or another part of the server is not available at the moment.
+func storeAway(status int) bool {
+	return status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout || status == http.StatusTooManyRequests
 }
 
 func (l *attemptRun) apply(e Logged) {

@@ -67,16 +67,16 @@ func Start(s *Store, e engine.Engine, a *api.Server, cfg Config) *Service {
 		case <-v.ctx.Done():
 		}
 	}()
+	a.SetResponseStore(v) // before the first attempt, which may continue a stored response
 	go v.dispatch()
 	go v.sweep()
-	a.SetResponseStore(v)
 	return v
 }
 
 // Stop interrupts the running attempts, records that, and waits for them. The store stays open.
 func (v *Service) Stop() {
+	v.cancel() // first: an attempt must not find the store away
 	v.api.SetResponseStore(nil)
-	v.cancel()
 	v.wg.Wait()
 }
 

@@ -2,11 +2,15 @@ package batches_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -95,6 +99,45 @@ func TestResponsesAreKept(t *testing.T) {
 		t.Errorf("%v", e)
 	}
 	h.want(404, "POST", "/v1/responses/"+next["id"].(string)+"/compact", "{}")
+}
+
+// unreadable is a log of which one journal cannot be read for a time.
+type unreadable struct {
+	journal.Log
+	name   atomic.Pointer[string]
+	denied atomic.Int64
+}
+
+func (l *unreadable) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	if p := l.name.Load(); p != nil && *p == name {
+		l.denied.Add(1)
+		return errors.New("no leader")
+	}
+	return l.Log.Read(ctx, name, after, each)
+}
+
+// TestResponseWaitsForTheStore: an accepted response that continues another waits while the store cannot read that one.
+func TestResponseWaitsForTheStore(t *testing.T) {
+	log, e := &unreadable{Log: journal.NewMemoryLog()}, &fakeEngine{}
+	h := open(t, log, t.TempDir(), e, config{Config: jobs.Config{Parallel: 1}})
+	first := h.want(200, "POST", "/v1/responses", `{"input":"Name a fish.","max_output_tokens":8,"seed":3}`)["id"].(string)
+	e.mu.Lock()
+	e.hold = 1
+	e.mu.Unlock()
+	before := h.want(200, "POST", "/v1/responses", `{"input":"Count.","max_output_tokens":4,"background":true}`)["id"].(string)
+	h.untilResponse(before, "in_progress")
+	id := h.want(200, "POST", "/v1/responses",
+		`{"previous_response_id":"`+first+`","input":"Another.","max_output_tokens":4,"background":true}`)["id"].(string)
+	log.name.Store(&first)
+	e.release()
+	testutil.Eventually(t, patience, "two attempts that cannot read it", func() (bool, string) {
+		if r := h.want(200, "GET", "/v1/responses/"+id, ""); r["status"] == "failed" {
+			t.Fatalf("an accepted response ended: %v", r["error"])
+		}
+		return log.denied.Load() >= 2, fmt.Sprint(log.denied.Load())
+	})
+	log.name.Store(nil)
+	h.untilResponse(id, "incomplete")
 }
 
 // The events of a background response are the same at every read, before and after a restart in its
