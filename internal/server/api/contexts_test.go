@@ -167,6 +167,7 @@ type shelf struct {
 	mu   sync.Mutex
 	kept map[string]generate.SavedContext
 	full error
+	away int // number of listings that fail
 }
 
 func (s *shelf) SaveContext(_ context.Context, k generate.SavedContext) error {
@@ -181,6 +182,10 @@ func (s *shelf) SaveContext(_ context.Context, k generate.SavedContext) error {
 func (s *shelf) SavedContexts(context.Context) ([]generate.SavedContext, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.away > 0 {
+		s.away--
+		return nil, errors.New("no leader")
+	}
 	return slices.Collect(maps.Values(s.kept)), nil
 }
 
@@ -243,4 +248,26 @@ func TestContextsOutliveAServer(t *testing.T) {
 		t.Error(r.raw, store.kept)
 	}
 	second.SetContextStore(nil)
+}
+
+// TestContextsOfAnAbsentStore: contexts of a store that cannot be read when the server starts are there once it can.
+func TestContextsOfAnAbsentStore(t *testing.T) {
+	store := &shelf{kept: map[string]generate.SavedContext{}}
+	holds := func() *servertest.Engine {
+		return &servertest.Engine{Hold: func(r *engine.Request) bool { return r.Hold }, Script: func(*engine.Request) []engine.Event {
+			return []engine.Event{{Token: 1}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
+		}}
+	}
+	first, url := serveServer(t, holds())
+	first.SetContextStore(store)
+	if r := ask(t, "POST", url+"/v1/contexts", "", `{"name": "book", "prompt": "once upon"}`); r.status != 200 {
+		t.Fatal(r.raw)
+	}
+	store.away = 1
+	second, url := serveServer(t, holds())
+	second.SetContextStore(store)
+	defer second.SetContextStore(nil)
+	servertest.Eventually(t, "the context is there", func() bool {
+		return ask(t, "GET", url+"/v1/contexts/book", "", "").status == 200
+	})
 }

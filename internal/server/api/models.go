@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/anthropic"
 	"github.com/shoal-llm/shoal/internal/server/engine"
@@ -174,12 +175,44 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o ge
 	return s.taskMember(endpoint, body, o.Fingerprint).openai.NewTask(ctx, endpoint, body, o)
 }
 
-// SetContextStore sets the store of contexts and reads its contexts; nil removes the store.
+// SetContextStore sets the store of contexts and reads its contexts; nil removes the store. If the store cannot read all
+// of them yet, it is asked again later. It must not be called concurrently.
 func (s *Server) SetContextStore(store generate.ContextStore) {
-	for _, m := range s.members {
-		m.service.SetContextStore(store)
+	if s.contextStop != nil {
+		s.contextStop()
+		s.contextStop = nil
 	}
+	set := func() (all bool) {
+		all = true
+		for _, m := range s.members {
+			all = m.service.SetContextStore(store) && all
+		}
+		return all
+	}
+	if set() {
+		return
+	}
+	quit, ended := make(chan struct{}), make(chan struct{})
+	s.contextStop = func() { close(quit); <-ended }
+	go func() {
+		defer close(ended)
+		for pause, try := time.Second, 0; try < contextTries; pause, try = min(2*pause, 32*time.Second), try+1 {
+			select {
+			case <-time.After(pause):
+			case <-quit:
+				return
+			case <-s.Stopping():
+				return
+			}
+			if set() {
+				return
+			}
+		}
+	}()
 }
+
+// contextTries is how often a store is asked again for contexts that it cannot read: for about 8 minutes.
+const contextTries = 20
 
 // SetSessionBook sets the sessions of the server; nil: their store is away. Caches of ended sessions are freed first.
 func (s *Server) SetSessionBook(b *sessions.Book, ended ...sessions.Ended) {

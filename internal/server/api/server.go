@@ -135,6 +135,8 @@ type Server struct {
 	limits    jsonbody.Limits
 	keepAlive time.Duration
 	registry  *prometheus.Registry
+
+	contextStop func() // ends the goroutine that asks the store for contexts; nil: there is none
 }
 
 // New makes a server of one model. tmpl may be nil for a model without a chat template.

@@ -31,11 +31,12 @@ type SavedContext struct {
 	IDs         []int32 `json:"ids"`
 }
 
-// SetContextStore stores contexts from now on, and reads those of the store; nil stops that.
-func (s *Service) SetContextStore(store ContextStore) {
+// SetContextStore stores contexts from now on, and reads those of the store that are not here; nil stops that. It returns
+// false if the store could not read all.
+func (s *Service) SetContextStore(store ContextStore) (all bool) {
 	if store == nil {
 		s.contextStore.Store(nil)
-		return
+		return true
 	}
 	s.contextStore.Store(&store)
 	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
@@ -69,6 +70,7 @@ func (s *Service) SetContextStore(store ContextStore) {
 			}
 		})
 	}
+	return err == nil
 }
 
 // StoreTimeout bounds how long a store may take to store an answer, or to list its answers.
