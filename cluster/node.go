@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"strings"
 
 	"github.com/shoal-llm/shoal/actors/socket"
@@ -23,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/store"
+	"github.com/shoal-llm/shoal/internal/sys/garbage"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 	"github.com/shoal-llm/shoal/internal/weights"
 	"github.com/shoal-llm/shoal/topology"
@@ -157,6 +157,10 @@ func token(s string) string {
 	return strings.Trim(s[:min(len(s), 40)], "-_")
 }
 
+// GarbageBytes bounds the garbage in the Go heap of a node. Activations of large models are hundreds of MiB of live
+// heap, so a target relative to them would let the garbage grow to gigabytes.
+const GarbageBytes = 128 << 20
+
 // RunNode runs a node until ctx ends, and then leaves the cluster.
 func RunNode(ctx context.Context, cfg NodeConfig) error {
 	cfg.ensureDefaults()
@@ -168,9 +172,8 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err != nil {
 		return err
 	}
-	// Weights and caches are outside the Go heap. The rest is small, so a high GC target costs
-	// little memory and avoids collections.
-	debug.SetGCPercent(400)
+	// Weights and caches are outside the Go heap. The rest has few pointers, so a collection is cheap.
+	defer garbage.Limit(GarbageBytes)()
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, Build: Build(), State: gossip.Joining}
 	place, err := cfg.locate(ctx, cfg.Logger)

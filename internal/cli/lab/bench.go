@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"runtime/pprof"
 	"strings"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/options"
+	"github.com/shoal-llm/shoal/internal/sys/garbage"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -89,7 +89,7 @@ func shapeOf(name string) (*model.Config, error) {
 // runMeasurement runs a measurement with the garbage collector settings of a node, and writes
 // a CPU profile if --cpuprofile is set. It shows progress and prints the result.
 func runMeasurement[T any](f *benchFlags, e *ui.Env, run func(progress func(string)) (T, error), text func(io.Writer, T)) error {
-	debug.SetGCPercent(400)
+	defer garbage.Limit(cluster.GarbageBytes)()
 	if f.CPUProfile != "" {
 		file, err := os.Create(f.CPUProfile)
 		if err != nil {
