@@ -69,12 +69,17 @@ func (s *State) start(r *request, ph phase, read, cached int) plan.Open {
 	return r.opens()
 }
 
-// begun counts the first admission of a request. found is the number of its tokens in a cache.
+// begun counts an admission of a request. found is the number of its tokens in a cache.
 func (r *request) begun(s *State, found int) {
-	if r.started >= 0 {
+	found = min(found, len(r.Prompt))
+	switch {
+	case r.remote.Phase == prefillgroup.Ready && r.started >= 0: // the prefill group has counted what it found
+		return
+	case r.started >= 0: // the cache of the earlier admission was lost, or preempted
+		r.warm = min(r.warm, found)
 		return
 	}
-	r.started, r.warm = s.now, min(found, len(r.Prompt))
+	r.started, r.warm = s.now, found
 	s.prefix.begun(r)
 }
 

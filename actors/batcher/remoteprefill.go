@@ -58,6 +58,7 @@ func (x *remotePrefills) done(d prefillgroup.Done) {
 	if r.started < 0 {
 		r.started, r.warm = max(r.Arrival, x.s.now-d.Millis), d.Warm
 	}
+	r.warm = min(r.warm, d.Warm)
 	switch {
 	case d.Pooled != nil:
 		r.pooled, r.first = d.Pooled, x.s.now

@@ -59,7 +59,7 @@ type request struct {
 
 	prefix  cachedPrefix
 	awaited uint64 // sequence that it waited for (State.awaits)
-	warm    int    // tokens of the prompt that a cache had at its first admission
+	warm    int    // tokens of the prompt that a cache had at each of its admissions
 
 	clustered clustered
 	sweeping  sweeping

@@ -195,6 +195,68 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// TestCachedTokensAfterALoss: a turn begins with the cache of its session, whose node is then lost, before the first
+// token of the answer or after it. The tokens of the answer say that nothing of the prompt was in a cache. Before the
+// loss they said that the session was.
+func TestCachedTokensAfterALoss(t *testing.T) {
+	const first = 200
+	for _, tokens := range []int{0, 3} { // of the answer before the loss
+		s := testState(t, func(c *Config) {
+			c.TokenBudget, c.Chunk, c.Replicas, c.NoPrefixCache, c.DecodeSteps = 400, 200, 0, true, 1
+		})
+		out := newClient(t)
+		sockets := []Socket{{ID: "a", Budget: 1 << 24, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
+		at := newCluster(t, 1, sockets)
+		s.Step(Placed{Epoch: 1, Sockets: sockets})
+		spec := func(turn int, text []int32) Spec {
+			spec := Spec{ID: fmt.Sprint("turn", turn), Prompt: text, MaxTokens: 8, Policy: squeezed, Context: first, Session: "s",
+				SessionMillis: 1000, Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true}
+			out.specs[spec.ID] = &spec
+			return spec
+		}
+		var cached []int
+		run := func(e Effects, answered int) Effects {
+			for cached = nil; ; e = s.Step(at.run(e.Start, out.specs)) {
+				out.take(e)
+				at.release(e.Release)
+				for _, m := range e.Emits {
+					cached = append(cached, m.Cached)
+				}
+				if e.Start == nil || len(cached) >= answered {
+					return e
+				}
+			}
+		}
+		text := prompt("a text", first)
+		run(s.Step(Submit{spec(0, text)}), 100)
+		for k := range 8 {
+			text = append(text, modelToken("turn0", k))
+		}
+		e := run(s.Step(Submit{spec(1, append(text, prompt("a message", 10)...))}), tokens)
+		for _, n := range cached {
+			if n != first+7 {
+				t.Fatalf("%d tokens in the cache of the session, want %d", n, first+7)
+			}
+		}
+		if e.Start == nil || len(cached) < tokens {
+			t.Fatalf("the turn is over after %d tokens", len(cached))
+		}
+		before := len(cached)
+		at.close()
+		at = newCluster(t, 2, sockets)
+		run(s.Step(Placed{Epoch: 2, Sockets: sockets}), 100)
+		at.close()
+		if len(cached) != 8-before {
+			t.Fatalf("%d tokens after the loss, %d before", len(cached), before)
+		}
+		for _, n := range cached {
+			if n != 0 {
+				t.Errorf("after the loss, %d tokens of the prompt were in a cache", n)
+			}
+		}
+	}
+}
+
 // TestSessionsThatShare: two sessions begin with one text. A turn without a cache begins as a fork of the other
 // session's idle one. Both caches then wait for their next turns and are taken. The memory that they share is
 // freed with the last of them.

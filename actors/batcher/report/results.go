@@ -29,7 +29,7 @@ type Emit struct {
 	Index int // index of the output token
 	// More is the number of output tokens of the same step that follow this one.
 	More int
-	// Cached is the number of prompt tokens that were in the prefix cache.
+	// Cached is the number of prompt tokens that were in a cache, at each admission of the request.
 	Cached int
 	sampler.Result
 }

@@ -98,7 +98,7 @@ type Event struct {
 	PromptLogprobs []PromptLogprob        // once, in the first event; one per prompt token
 	Pooled         []float32              // with the last event, the vector of a prompt (Request.Pool)
 	More           int                    // tokens of the same step that follow this one
-	Cached         int                    // tokens of the prompt that were in the prefix cache
+	Cached         int                    // tokens of the prompt that were in a cache, and that no fault or preemption has had computed again
 	Finish         string                 // "" until the last event
 	Err            error                  // with FinishError
 	Timings        *Timings               // with the last event; nil when not measured

@@ -96,7 +96,9 @@ func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
 		c.started, c.Finish = true, ev.Finish
 		return Delta{Index: c.index, First: true, Pooled: ev.Pooled, Finish: ev.Finish, Timings: ev.Timings}, true, nil
 	}
-	c.cached = max(c.cached, ev.Cached)
+	if ev.Token != engine.NoToken {
+		c.cached = ev.Cached // less than before if the cache was lost
+	}
 	if ev.Drafts != nil {
 		c.drafts = *ev.Drafts
 	}

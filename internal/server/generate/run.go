@@ -209,9 +209,9 @@ func (r *Run) trace(s *tracing.Sequence, ev engine.Event) {
 	if r.span == nil {
 		return
 	}
-	s.Cached = max(s.Cached, ev.Cached)
 	if ev.Token != engine.NoToken {
 		s.Output++
+		s.Cached = ev.Cached
 	}
 	if x := ev.Timings; x != nil {
 		s.Queue, s.Prefill, s.Decode, s.Steps, s.Finish = x.Queue, x.Prefill, x.Decode, x.Steps, ev.Finish
