@@ -11,7 +11,8 @@ import (
 )
 
 // TestTakesAreBounded: a socket takes a bounded number of caches at once. The others wait in the
-// prefill group, and the next one follows when a cache has arrived.
+// prefill group, and the next one follows when a cache has arrived. The tokens
+// that the prefill group found in its prefix cache are cached ones.
 func TestTakesAreBounded(t *testing.T) {
 	const prompts = plan.MaxTaking + 6
 	s := testState(t, func(c *Config) {
@@ -25,13 +26,17 @@ func TestTakesAreBounded(t *testing.T) {
 	}
 	takes := 0
 	for n := range prompts {
-		takes += len(s.Step(PrefillDone{Number: uint64(n + 1), Epoch: 1, Seq: uint64(n + 1), Tokens: 20,
+		takes += len(s.Step(PrefillDone{Number: uint64(n + 1), Epoch: 1, Seq: uint64(n + 1), Tokens: 20, Warm: 7,
 			Sample: &sampler.Result{Token: 5}}).Takes)
 	}
 	if takes != plan.MaxTaking {
 		t.Fatalf("%d caches are taken at once, want %d", takes, plan.MaxTaking)
 	}
-	if takes = len(s.Step(TakeDone{Number: 1}).Takes); takes != 1 {
+	e := s.Step(TakeDone{Number: 1})
+	if takes = len(e.Takes); takes != 1 {
 		t.Errorf("after a cache has arrived, %d follow, want 1", takes)
+	}
+	if len(e.Emits) != 1 || e.Emits[0].Cached != 7 {
+		t.Errorf("first token: %+v, want 7 tokens from the prefix cache of the prefill group", e.Emits)
 	}
 }

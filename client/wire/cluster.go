@@ -219,6 +219,16 @@ type NodeState struct {
 	Arithmetic      string  `json:"arithmetic,omitempty"`
 }
 
+// ToRead returns the number of cached tokens before the next new token of a sequence, if there are fewer now: its prompt
+// is being read, or all its tokens are after the loss of a cache. 0: none is missing, or the sequence is idle.
+func (s *SequenceState) ToRead() int {
+	all := s.Prompt + max(0, s.Output-1) // the newest token of the answer is read with the next step
+	if (s.State == "prefill" || s.State == "decoding" || s.State == "transfer") && s.Cached < all {
+		return all
+	}
+	return 0
+}
+
 // SequenceState is a sequence that holds memory. It has no id and no text.
 type SequenceState struct {
 	Model   string `json:"model,omitempty"` // absent: the cluster serves one
@@ -226,6 +236,7 @@ type SequenceState struct {
 	State   string `json:"state"`           // prefill, decoding or ending
 	Prompt  int    `json:"prompt_tokens"`
 	Output  int    `json:"output_tokens"`
+	Cached  int    `json:"cached_tokens"` // tokens of prompt and output that its cache has seen; see ToRead
 	KVBytes int64  `json:"kv_bytes"`      // bytes reserved in the ledger, without a replica
 	KVFull  int64  `json:"kv_bytes_full"` // bytes of a full cache of its tokens on its owner
 	Replica string `json:"replica,omitempty"`

@@ -167,6 +167,7 @@ func printStatus(w io.Writer, s *wire.ClusterState) {
 	}
 	t.Flush()
 	printTransfers(w, s)
+	printReading(w, s)
 	if x := s.SavedCaches; x != nil && (x.Caches > 0 || x.Written > 0) {
 		fmt.Fprintf(w, "idle sessions: %s in files, %s   written %d   read %d   failed %d\n",
 			ui.Plural(x.Caches, "cache"), options.SizeText(x.Bytes),
@@ -198,6 +199,19 @@ func printTransfers(w io.Writer, s *wire.ClusterState) {
 	if x := s.Transfers; x != nil {
 		fmt.Fprintf(w, "transfers: %s from prefill to decode nodes, %s in %.1f s   failed %d\n", ui.Plural(int(x.Caches), "cache"),
 			options.SizeText(x.Bytes), x.Seconds, x.Failed)
+	}
+}
+
+// printReading prints the progress of sequences that read their prompts, or read all tokens again after a loss.
+func printReading(w io.Writer, s *wire.ClusterState) {
+	sequences, cached, all := 0, 0, 0
+	for i := range s.Sequences {
+		if n := s.Sequences[i].ToRead(); n > 0 {
+			sequences, cached, all = sequences+1, cached+s.Sequences[i].Cached, all+n
+		}
+	}
+	if sequences > 0 {
+		fmt.Fprintf(w, "reading: %d of %d tokens of %s\n", cached, all, ui.Plural(sequences, "sequence"))
 	}
 }
 

@@ -99,6 +99,28 @@ func TestStatusWaits(t *testing.T) {
 	}
 }
 
+// TestStatusOfReading: status counts the tokens of sequences that read their text. Idle sessions, contexts and sequences
+// that only decode are not counted.
+func TestStatusOfReading(t *testing.T) {
+	for _, c := range []struct {
+		sequences []wire.SequenceState
+		want      string
+	}{
+		{[]wire.SequenceState{{State: "prefill", Prompt: 500, Cached: 100}, {State: "decoding", Prompt: 40, Output: 11, Cached: 20}},
+			"reading: 120 of 550 tokens of 2 sequences\n"},
+		{[]wire.SequenceState{{State: "decoding", Prompt: 40, Output: 11, Cached: 50}, {State: "decoding", Prompt: 40, Cached: 30}},
+			"reading: 30 of 40 tokens of 1 sequence\n"},
+		{[]wire.SequenceState{{State: "decoding", Prompt: 40, Output: 11, Cached: 50}, {State: "session", Prompt: 40, Output: 9, Cached: 3},
+			{State: "context", Prompt: 9, Cached: 3}, {State: "ending", Prompt: 9, Cached: 3}}, ""},
+	} {
+		var b bytes.Buffer
+		printReading(&b, &wire.ClusterState{Sequences: c.sequences})
+		if b.String() != c.want {
+			t.Errorf("%+v: %q, want %q", c.sequences, b.String(), c.want)
+		}
+	}
+}
+
 // TestStatusOfTwoModels: status lists every model with its part of the memory.
 func TestStatusOfTwoModels(t *testing.T) {
 	var b bytes.Buffer
