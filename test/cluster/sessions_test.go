@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -112,12 +113,17 @@ func TestSessionOfTrainedContext(t *testing.T) {
 	c.run(t)
 }
 
+// garbageLimit bounds the memory that a node and the process of shoal up need in a later turn and not in an earlier one:
+// 128 MiB of garbage in the heap of the node, and as much for the heap of the other process, the rotary positions of
+// more tokens, and the turns.
+const garbageLimit = 256 << 20
+
 func (c *conversation) run(t *testing.T) {
 	parallel(t)
 	model := shortContext(t, c.context)
 	one := up(t, 1, "--model", model, "--data-dir", filepath.Join(t.TempDir(), "one"))
 	want := map[string]string{}
-	most, tokens := map[int]int64{}, 0
+	most, tokens, resident := map[int]int64{}, 0, int64(0)
 	logged := []int{c.turns / 4, c.turns / 2, c.turns}
 	for n := range c.turns {
 		for s := range c.policies {
@@ -137,7 +143,12 @@ func (c *conversation) run(t *testing.T) {
 			}
 		}
 		if slices.Contains(logged, n+1) {
-			t.Logf("after turn %d: %d tokens, caches of %v bytes, %d MiB of the processes are resident", n+1, tokens, bytes, one.resident(t)>>20)
+			used := one.resident(t)
+			t.Logf("after turn %d: %d tokens, caches of %v bytes, %d MiB of the processes are resident, of which %d MiB are the prefix cache",
+				n+1, tokens, bytes, used>>20, prefixes(one.state())>>20)
+			if resident = min(cmp.Or(resident, used), used); used > resident+garbageLimit {
+				t.Errorf("after turn %d: %d bytes are resident, %d before", n+1, used, resident)
+			}
 		}
 	}
 	if tokens < 4*c.context {
@@ -158,12 +169,14 @@ func (c *conversation) run(t *testing.T) {
 		})
 		return at
 	}
-	send := func(s, n int) {
+	send := func(s, n int) (cached int) {
 		t.Helper()
 		a := p.want(200, "POST", "/v1/completions", c.turn(s, n))
 		if got := comparablePart(t, a); got != want[fmt.Sprint(s, " ", n)] {
 			t.Fatalf("session %d, turn %d:\n%s, want\n%s", s, n, got, want[fmt.Sprint(s, " ", n)])
 		}
+		_, cached = cachedTokens(t, a)
+		return cached
 	}
 	faults := map[int]func(){
 		c.turns / 5: func() {
@@ -199,9 +212,13 @@ func (c *conversation) run(t *testing.T) {
 		}
 		for s := range c.policies {
 			began := time.Now()
-			send(s, n)
+			cached := send(s, n)
 			if fault != nil {
-				t.Logf("turn %d of session %d, after a fault: %v for the whole turn", n+1, s, time.Since(began).Round(time.Millisecond))
+				t.Logf("turn %d of session %d, after a fault: %v for the whole turn, %d tokens were in a cache",
+					n+1, s, time.Since(began).Round(time.Millisecond), cached)
+			}
+			if n >= 3*c.turns/5 && fault != nil && cached > c.context/4 { // nodes and coordinator: only the first turn's text may be cached
+				t.Errorf("turn %d of session %d: %d tokens were in a cache, and every cache was lost", n+1, s, cached)
 			}
 		}
 	}
@@ -224,6 +241,14 @@ func (c *conversation) run(t *testing.T) {
 		bytes, _ := waiting(p.look())
 		return len(bytes) == 0, fmt.Sprint(bytes)
 	})
+}
+
+// prefixes returns the bytes of the prefix cache on all nodes.
+func prefixes(s wire.ClusterState) (bytes int64) {
+	for _, n := range s.Nodes {
+		bytes += n.KVPrefix
+	}
+	return bytes
 }
 
 // resident returns the resident bytes of all processes, or 0 without /proc.
