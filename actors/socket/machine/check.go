@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -49,7 +50,11 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 				f.Seq, f.Blocks, q.Read/tensor.BlockSlots)
 		}
 	}
-	return seqs.opened, m.checkCopies(p, &seqs)
+	err = m.checkCopies(p, &seqs)
+	if len(seqs.taken) > 0 {
+		maps.Copy(seqs.opened, seqs.taken)
+	}
+	return seqs.opened, err
 }
 
 // sequences lists the sequences of a socket after the releases and opens of a plan.
@@ -57,6 +62,7 @@ type sequences struct {
 	now      map[uint64]*Sequence
 	released map[uint64]bool
 	opened   map[uint64]*Sequence
+	taken    map[uint64]*Sequence // opened by the plan, and ended by another that takes the cache
 
 	kept      map[uint64]int // blocks that ended sequences leave, and their places in the text
 	snapshots map[uint64]bool

@@ -45,9 +45,16 @@ func (m *Machine) checkOpens(p *plan.Plan) (seqs sequences, err error) {
 			if seqs.released == nil {
 				seqs.released = map[uint64]bool{}
 			}
-			delete(seqs.opened, o.Fork)
+			if from := seqs.opened[o.Fork]; from != nil { // the plan resumes it, and moves its cache on
+				if seqs.taken == nil {
+					seqs.taken = map[uint64]*Sequence{}
+				}
+				seqs.taken[o.Fork] = from
+				delete(seqs.opened, o.Fork)
+			} else {
+				left--
+			}
 			seqs.released[o.Fork] = true
-			left--
 		}
 	}
 	return seqs, nil
