@@ -243,6 +243,43 @@ func (c *conversation) run(t *testing.T) {
 	})
 }
 
+// TestSessionsReplica: the node with the cache of an idle session is lost, and another has a copy. The next turn is in the
+// first plan of the new epoch. It begins with the copy, and its answer is that of one node.
+func TestSessionsReplica(t *testing.T) {
+	parallel(t)
+	c := conversation{policies: []string{"streaming:sink=4,recent=28,positions=cache"}, context: 128, added: 6, answer: 40}
+	model := shortContext(t, c.context)
+	const turns = 4
+	var want []string
+	one := up(t, 1, "--model", model, "--data-dir", filepath.Join(t.TempDir(), "one"))
+	for n := range turns {
+		want = append(want, comparablePart(t, one.want(200, "POST", "/v1/completions", c.turn(0, n))))
+	}
+	s := up(t, 3, "--model", model, "--data-dir", filepath.Join(t.TempDir(), "three"), "--replicas", "1")
+	for n := range turns {
+		if n == turns-1 {
+			_, owner := waiting(s.state())
+			testutil.Eventually(t, patience, "a copy of the cache", func() (bool, string) {
+				q := s.state().Sequences
+				return len(q) == 1 && q[0].Replica != "", fmt.Sprint(q)
+			})
+			s.signal(owner, syscall.SIGKILL)
+			testutil.Eventually(t, patience, "the cache on another node", func() (bool, string) {
+				state := s.state()
+				_, at := waiting(state)
+				return at != "" && at != owner, fmt.Sprint(state.Sequences)
+			})
+		}
+		a := s.want(200, "POST", "/v1/completions", c.turn(0, n))
+		if got := comparablePart(t, a); got != want[n] {
+			t.Fatalf("turn %d:\n%s, want\n%s", n, got, want[n])
+		}
+		if prompt, cached := cachedTokens(t, a); n > 0 && cached != prompt-c.added-1 {
+			t.Errorf("turn %d: %d of %d tokens were in a cache", n, cached, prompt)
+		}
+	}
+}
+
 // prefixes returns the bytes of the prefix cache on all nodes.
 func prefixes(s wire.ClusterState) (bytes int64) {
 	for _, n := range s.Nodes {
