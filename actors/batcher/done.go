@@ -185,7 +185,7 @@ func (s *State) sampled(r *request, sample sampler.Result) {
 	switch reason, over := r.finished(s.cfg.EOS); {
 	case over && r.Hold:
 		s.contexts.hold(r)
-	case over && reason == ReasonLength && s.ledger.extend(r):
+	case over && reason == ReasonLength && (s.ledger.extend(r) || s.leases.awaits(r)):
 	case over:
 		r.complete = true
 		s.finish(r, reason, "", "")

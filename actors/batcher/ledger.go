@@ -25,22 +25,28 @@ type ledger struct {
 
 // placed takes the sockets of a new placement.
 func (l *ledger) placed(sockets []account) {
-	budget := func(list []account) (sum int64) {
-		for i := range list {
-			sum += list[i].Budget
-		}
-		return sum
-	}
 	if l.sockets = sockets; budget(sockets) > budget(l.largest) {
 		l.largest = slices.Clone(sockets)
 	}
 }
 
+// budget returns the cache memory of sockets.
+func budget(sockets []account) (sum int64) {
+	for i := range sockets {
+		sum += sockets[i].Budget
+	}
+	return sum
+}
+
+// with returns the ledger of a placement on other sockets. It is for questions about memory without other requests.
+func (l *ledger) with(sockets []account) *ledger {
+	return &ledger{g: l.g, prefill: l.prefill, sockets: sockets, firstLease: l.firstLease}
+}
+
 // outgrown reports whether an earlier placement had memory for a request that no longer fits.
 func (l *ledger) outgrown(r *request) bool {
-	before := ledger{g: l.g, prefill: l.prefill, sockets: l.largest, firstLease: l.firstLease}
 	_, _, now := l.ableOwners(r, r.limit)
-	_, _, then := before.ableOwners(r, r.limit)
+	_, _, then := l.with(l.largest).ableOwners(r, r.limit)
 	return now != "" && then == ""
 }
 

@@ -84,3 +84,80 @@ func TestOpenEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenEndAwaitsNodes: an open request has the tokens of an undisturbed run when a node is lost and returns, no matter
+// how many tokens it had by then. If the node does not return, it ends with the tokens that it has. A request that
+// was submitted without the node does not wait for it.
+func TestOpenEndAwaitsNodes(t *testing.T) {
+	both := []Socket{
+		{ID: "n1", Budget: 8 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "n2", Budget: 8 * block, Heads: tensor.Span{Lo: 2, Hi: 4}},
+	}
+	one := []Socket{{ID: "n1", Budget: 8 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}}
+	for _, c := range []struct {
+		name    string
+		lost    int // output tokens when the node is lost; -1: before the request is submitted
+		back    bool
+		drain   bool
+		waiting int // output tokens before the node is back
+		output  int // at the end
+	}{
+		{"few tokens", 5, true, false, 89, 217},
+		{"one before the limit of one node", 88, true, false, 89, 217},
+		{"the limit of one node", 89, true, false, 89, 217},
+		{"more than fit one node", 150, true, false, 150, 217},
+		{"not back, few tokens", 5, false, false, 89, 89},
+		{"not back, more than fit", 150, false, false, 150, 150},
+		{"drained, few tokens", 5, false, true, 89, 89},
+		{"drained, more than fit", 150, false, true, 150, 150},
+		{"submitted later", -1, false, false, 89, 89},
+	} {
+		spec := Spec{ID: "a", Prompt: prompt("a", 40), MaxTokens: 900, Open: true, Policy: kvcache.Full(), Sampling: greedy,
+			PromptLogprobs: -1, IgnoreEOS: true}
+		s, out, at := testState(t, func(c *Config) { c.UnservedMillis = 1000 }), newClient(t), newCluster(t, 1, both)
+		out.specs[spec.ID] = &spec
+		s.ledger.firstLease = 16
+		run := func(e Effects, tokens int) { // until the request has this number of tokens, or the end
+			for range 900 {
+				out.take(e)
+				at.release(e.Release)
+				at.evict(e.Evict)
+				if checkLedger(t, s); e.Start == nil || out.tokens[spec.ID] >= tokens {
+					return
+				}
+				e = s.Step(at.run(e.Start, out.specs))
+			}
+		}
+		place := func(epoch uint32, sockets []Socket, from ...int) Effects {
+			next, held := at.inherit(epoch, sockets, from)
+			at = next
+			return s.Step(Placed{Epoch: epoch, Sockets: sockets, Held: held})
+		}
+		s.Step(Placed{Epoch: 1, Sockets: both})
+		if c.lost >= 0 {
+			run(s.Step(Submit{spec}), c.lost)
+		}
+		e := place(2, one, 0)
+		if c.lost < 0 {
+			e = s.Step(Submit{spec})
+		}
+		run(e, 900)
+		f, ended := out.finished[spec.ID]
+		if n := out.tokens[spec.ID]; n != c.waiting || ended != (c.lost < 0) {
+			t.Errorf("%s: %d tokens with one node, ended %v %+v; want %d", c.name, n, ended, f, c.waiting)
+		}
+		switch {
+		case c.back:
+			run(place(3, both, 0, none), 900)
+		case c.drain:
+			out.take(s.Step(Drain{}))
+		default:
+			out.take(s.Step(Tick{5}))
+			out.take(s.Step(Tick{1010}))
+		}
+		if f = out.finished[spec.ID]; f.Reason != ReasonLength || f.Output != c.output || f.Code != "" {
+			t.Errorf("%s: %+v, want %d tokens", c.name, f, c.output)
+		}
+		at.close()
+	}
+}

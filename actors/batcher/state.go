@@ -119,6 +119,7 @@ func (s *State) Step(in Input) Effects {
 		s.tick(in.Now)
 	case Drain:
 		s.draining = true
+		s.leases.drain()
 		for _, r := range append(slices.Clone(s.waiting), s.running...) {
 			if r.Hold && !r.ended {
 				s.finish(r, ReasonCancelled, "", "the server is shutting down")
