@@ -86,6 +86,8 @@ func TestContexts(t *testing.T) {
 		{"POST", "/v1/contexts", "a", `{"name": "book", "prompt": "x"}`, "context_exists", 409},
 		{"POST", "/v1/contexts", "a", `{"name": "auto", "prompt": "x"}`, "'name'", 400},
 		{"POST", "/v1/contexts", "a", `{"name": "a/b", "prompt": "x"}`, "'name'", 400},
+		{"POST", "/v1/contexts", "a", `{"name": ".", "prompt": "x"}`, "'name'", 400},
+		{"POST", "/v1/contexts", "a", `{"name": "..", "prompt": "x"}`, "'name'", 400},
 		{"POST", "/v1/contexts", "a", `{"name": "c"}`, "'prompt' is required", 400},
 		{"POST", "/v1/contexts", "a", `{"name": "c", "prompt": ["x", "y"]}`, "one prompt", 400},
 		{"POST", "/v1/contexts", "", `{"name": "c", "prompt": "x"}`, "", 401},

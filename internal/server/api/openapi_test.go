@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
 // example is a value that a schema takes.
@@ -73,7 +73,7 @@ func TestOpenAPI(t *testing.T) {
 	// The engine of this test drops a context at once, but not always before the next request. So the
 	// context of an earlier request is deleted first.
 	send := func(path string, body M) answer {
-		if name, ok := body["name"].(string); ok && path == "/v1/contexts" && generate.ContextName.MatchString(name) {
+		if name, ok := body["name"].(string); ok && path == "/v1/contexts" && sessions.ValidName(name) {
 			ask(t, "DELETE", url+path+"/"+name, "", "")
 		}
 		return post(t, url+path, body)

@@ -56,6 +56,8 @@ func TestSessionOfCompletions(t *testing.T) {
 		{"a", `{"prompt": "x", "session": "s", "truncate_prompt_tokens": 3}`, "truncate_prompt_tokens", 400},
 		{"a", `{"prompt": ["x", "y"], "session": "s"}`, "one prompt", 400},
 		{"a", `{"prompt": "x", "session": "a b"}`, "'session' must be", 400},
+		{"a", `{"prompt": "x", "session": "."}`, "'session' must be", 400},
+		{"a", `{"prompt": "x", "session": ".."}`, "'session' must be", 400},
 		{"a", `{"prompt": "x", "session_ttl": 5}`, "needs 'session'", 400},
 		{"a", `{"prompt": "x", "session_turns": 5}`, "needs 'session'", 400},
 		{"a", `{"prompt": "x", "session": "s", "session_ttl": 2592001}`, "session_ttl", 400},

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -31,8 +30,6 @@ const NoContext = "none"
 
 // maxContexts bounds the contexts of a server.
 const maxContexts = 32
-
-var ContextName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // FixedContext is one of them.
 type FixedContext struct {

@@ -59,8 +59,8 @@ func (p *sessionParams) parse(f *jsonbody.Object) {
 			f.Fail(apierr.Invalid("session_turns", "'session_turns' needs 'session'."))
 		}
 	}
-	if p.Session != "" && !sessions.Name.MatchString(p.Session) {
-		f.Fail(apierr.Invalid("session", "'session' must be 1 to %d letters, digits, dots, dashes or underscores.", sessions.MaxName))
+	if p.Session != "" && !sessions.ValidName(p.Session) {
+		f.Fail(apierr.Invalid("session", "'session' must be 1 to %d letters, digits, dots, dashes or underscores, and neither \".\" nor \"..\".", sessions.MaxName))
 	}
 }
 

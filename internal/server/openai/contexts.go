@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -52,9 +53,9 @@ func (s *API) decodeContext(ctx context.Context, body []byte, tenant string) (*g
 	p := generate.Params{MaxTokens: 1}
 	f.Boolean("automatic", &x.Automatic)
 	f.Text("model", &p.Model)
-	if !generate.ContextName.MatchString(x.Name) || x.Name == generate.AnyContext || x.Name == generate.NoContext {
-		f.Fail(apierr.Invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.",
-			generate.AnyContext, generate.NoContext))
+	if !sessions.ValidName(x.Name) || x.Name == generate.AnyContext || x.Name == generate.NoContext {
+		f.Fail(apierr.Invalid("name", "'name' must be 1 to %d letters, digits, dots, dashes or underscores, and none of %q, %q, \".\", \"..\".",
+			sessions.MaxName, generate.AnyContext, generate.NoContext))
 	}
 	f.Fail(s.CheckModel(&p))
 	if f.Err != nil {

@@ -23,8 +23,11 @@ const (
 	MaxName      = 64
 )
 
-// Name matches the names of sessions.
-var Name = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var pattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// ValidName reports whether a session or a context may have a name. Its route ends with the name, and clients remove "."
+// and ".." from paths.
+func ValidName(s string) bool { return pattern.MatchString(s) && s != "." && s != ".." }
 
 // ErrRecord means that a record is not a turn.
 var ErrRecord = errors.New("sessions: invalid turn")
@@ -78,7 +81,7 @@ func (t *Turn) check() error {
 		return bad("a time to live of %d s", t.TTL)
 	case len(t.Prompt) == 0:
 		return bad("it has no prompt")
-	case t.Head != nil && !Name.MatchString(t.Head.Name):
+	case t.Head != nil && !pattern.MatchString(t.Head.Name):
 		return bad("the name %.80q", t.Head.Name)
 	}
 	for _, ids := range [][]int32{t.Prompt, t.Output} {
