@@ -131,7 +131,11 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, cut bool, why 
 	}
 	switch {
 	case !l.canBeCut(r):
-		if why != "" && len(ranks) > 1 && l.g.Units == 0 && r.Prefill == 0 && !r.Policy.Evicts() {
+		switch {
+		case why == "" || len(ranks) == 1 || l.g.Units > 0 || r.Prefill != 0:
+		case r.Pool != pooling.None:
+			why += "; a cache for a vector or a score is not cut over nodes"
+		case !r.Policy.Evicts():
 			why += fmt.Sprintf("; only a cache under full is cut over nodes, not one under %s", r.Policy.Name())
 		}
 		return able, false, why

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -63,5 +64,20 @@ func TestNeedsMissingNode(t *testing.T) {
 		case len(e.Finishes) != 1 || e.Finishes[0].Code != c.code || !strings.Contains(e.Finishes[0].Message, "needs"):
 			t.Errorf("%s: %+v, want %s", c.name, e.Finishes, c.code)
 		}
+	}
+}
+
+// TestTooLargeForAVector: the refusal of a text for a vector names the reason why its cache is not cut.
+func TestTooLargeForAVector(t *testing.T) {
+	s := testState(t, nil)
+	s.Step(Placed{Epoch: 1, Sockets: []Socket{
+		{ID: "n1", Budget: 8 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "n2", Budget: 8 * block, Heads: tensor.Span{Lo: 2, Hi: 4}},
+	}})
+	e := s.Step(Submit{Spec{ID: "a", Prompt: prompt("a", 300), Policy: kvcache.Full(), Pool: pooling.Last, Sampling: greedy,
+		PromptLogprobs: -1}})
+	const why = "for a vector or a score is not cut over nodes; "
+	if len(e.Rejects) != 1 || e.Rejects[0].Code != CodeBudget || !strings.Contains(e.Rejects[0].Message, why) {
+		t.Errorf("%+v", e.Rejects)
 	}
 }
