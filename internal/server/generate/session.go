@@ -60,7 +60,8 @@ func (p *sessionParams) parse(f *jsonbody.Object) {
 		}
 	}
 	if p.Session != "" && !sessions.ValidName(p.Session) {
-		f.Fail(apierr.Invalid("session", "'session' must be 1 to %d letters, digits, dots, dashes or underscores, and neither \".\" nor \"..\".", sessions.MaxName))
+		f.Fail(apierr.Invalid("session", "'session' must be 1 to %d letters, digits, dots, dashes or underscores, and neither %q nor %q.",
+			sessions.MaxName, ".", ".."))
 	}
 }
 
