@@ -34,10 +34,14 @@
 //	clustering.go     policies that cluster a prompt
 //	layers.go         prompts that are read layer by layer
 //	multistep.go      several passes of the model in one step
+//	cut.go            sequences whose cache fits no single socket
+//	openend.go        requests with as many output tokens as fit
+//	outage.go         the duration of the outages between epochs
 //
 // The packages below get values and no requests: booking (the bytes of an admission, and its owner),
-// prefix, drafts, adapters, prefillgroup, threads (the number of compute threads), overlap (the number of
-// micro-batches) and rate (the throughput).
+// prefix, snapshots, textkeys, drafts, adapters, prefillgroup, replicas, saved, threads (the number of compute
+// threads), overlap (the number of micro-batches), rate (the throughput), stream (tokens that a client has
+// not read) and outbox (sequences that sockets must drop). ARCHITECTURE.md has a line for each.
 //
 // Order is first come, first served by arrival + priority x PriorityMillis. Only
 // the head of that order is admitted, and only its tail is preempted, so the head
@@ -58,7 +62,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/stream"
 )
 
-// Values of packages report, reading and stream.
+// Values of the packages below that callers of this package use.
 type (
 	PrefillDone   = prefillgroup.Done
 	TakeDone      = prefillgroup.TakeDone

@@ -1,6 +1,3 @@
-// Package coordinator has the tasks of a coordinator besides scheduling. The director places the model on the
-// present nodes, and the stepper runs the batcher's plans on them. An election decides which of several
-// coordinators is active.
 package coordinator
 
 import (
