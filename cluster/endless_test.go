@@ -13,7 +13,7 @@ import (
 
 // TestEndless: under a policy with positions in the cache, a conversation is four times as long as the
 // served context. Each turn of a session reads only new tokens. Its answers equal, bit for bit, those of
-// requests that read all turns anew, on any number of sockets. Other policies refuse such a prompt.
+// requests that read all turns again, on any number of sockets. Other policies refuse such a prompt.
 func TestEndless(t *testing.T) {
 	const limit, first, turns, policy = 100, 60, 12, "streaming:sink=4,recent=44,positions=cache"
 	talk := func(t *testing.T, e engine.Engine, session string) (answers []string) {

@@ -69,7 +69,7 @@ type Options struct {
 	Prefill Prefiller     // nil: the cluster has no roles
 	Logger  *slog.Logger  // nil: slog.Default()
 	Tick    time.Duration // interval of the state's Ticks; 100 ms
-	Intake  int           // maximum requests on their way to the actor at once; 256
+	Intake  int           // maximum new requests in the mailbox; 256
 	OnFault func(Fault)   // called for every broken invariant, in addition to the log; must not block
 }
 

@@ -88,7 +88,7 @@ func (x *adapted) plan() {
 	}
 }
 
-// done takes the result of a load. After several failures the requests of the adapter end.
+// done processes the result of a load. After several failures the requests of the adapter end.
 func (x *adapted) done(d AdapterDone) {
 	if d.Epoch != x.s.epoch || !x.s.placed {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata anew")
+var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata again")
 
 // Each file in testdata is a transcript: a command, "----", and the effects. After an intended
 // change, run with -rewrite and read the diff.

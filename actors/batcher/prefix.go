@@ -195,7 +195,7 @@ func (c *prefixCache) follows(r, v *request) bool {
 	return v.phase == prefill && !v.ended && c.tree.Follows(&r.prefix.Text, c.sharable(r), &v.prefix.Text, v.cached, v.read)
 }
 
-// awaitsBlocks reports whether blocks that a request begins with are on their way.
+// awaitsBlocks reports whether blocks that a request begins with are being fetched.
 func (c *prefixCache) awaitsBlocks(r *request) bool {
 	return c.fetches.Awaits(&r.prefix.Text, c.sharable(r))
 }

@@ -46,7 +46,7 @@ func (x *remotePrefills) plan() {
 	}
 }
 
-// done takes the end of a read. A request that needs no cache ends.
+// done processes the end of a read. A request that needs no cache ends.
 func (x *remotePrefills) done(d prefillgroup.Done) {
 	r := x.requested[d.Number]
 	if r == nil || !r.remote.Finished(d) {
@@ -102,7 +102,7 @@ func (x *remotePrefills) take(r *request) bool {
 	return true
 }
 
-// taken takes the result of a Take. If the rows did not arrive, the prompt is read again.
+// taken processes the result of a Take. If the rows did not arrive, the prompt is read again.
 func (x *remotePrefills) taken(t TakeDone) {
 	r := x.requested[t.Number]
 	if r == nil || r.ended || r.remote.Phase != prefillgroup.Receiving {

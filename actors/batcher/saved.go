@@ -178,7 +178,7 @@ func (x *saves) done(d saved.Done) {
 	}
 }
 
-// written takes the end of a write. The files of the session on other sockets are then of no use.
+// written processes the end of a write. The files of the session on other sockets are then useless.
 func (x *saves) written(r *request, d saved.Done) {
 	over := x.s.now >= r.until && !x.lives(r.Session) // the session has ended meanwhile
 	if d.Err == "" {

@@ -51,7 +51,7 @@ var presets = []struct {
 	{"sage", "4 sinks, a ring of 64, top-K by the last token", 69,
 		func(b int) string { return fmt.Sprintf("sage:sink=4,recent=64,topk=%d", b-68) }},
 	{"h2o", "half newest, half heaviest over the prompt", 2, func(b int) string { return fmt.Sprintf("h2o:recent=%d,topk=%d", b/2, b-b/2) }},
-	{"h2o_step", "the same, chosen anew at every step", 2,
+	{"h2o_step", "the same, with a new choice at every step", 2,
 		func(b int) string { return fmt.Sprintf("h2o:recent=%d,topk=%d,step=1", b/2, b-b/2) }},
 	{"tova", "the least attended goes at every step", 2, func(b int) string { return fmt.Sprintf("tova:size=%d", b) }},
 	{"knorm", "4 sinks, the newest 64, shortest keys", 69, func(b int) string { return fmt.Sprintf("knorm:sink=4,recent=64,topk=%d", b-68) }},

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Table is a paper's table in kind: its policies at its shares of the context, and its measures, on
-// any model.
+// Table has the rows of a paper's table, for any model: its policies at its shares of the context, and its
+// measures.
 type Table struct {
 	Name  string
 	About string

@@ -40,7 +40,7 @@ var notRun = map[string]map[string]string{
 	},
 	"docs/install.md": {
 		"tar xf":                        "deploy/release TestArchiveWorksByItself does it",
-		"go install":                    "compiles everything anew; deploy/release TestGoInstall does it",
+		"go install":                    "compiles everything again; deploy/release TestGoInstall does it",
 		"make deb":                      "root, and changes the machine; make bare does it in a Debian of its own",
 		"docker build":                  "a Docker engine",
 		"kubectl create secret generic": "a Kubernetes cluster",

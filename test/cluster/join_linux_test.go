@@ -180,7 +180,7 @@ func TestJoinMachines(t *testing.T) {
 }
 
 // TestJoinCoordinator: a coordinator without nodes prints the line, too. A machine joins with it,
-// and again without a token after both were started anew.
+// and again without a token after both were restarted.
 func TestJoinCoordinator(t *testing.T) {
 	testlevel.NeedLong(t)
 	w := newWire(t, true)

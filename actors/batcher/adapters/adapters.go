@@ -132,7 +132,7 @@ func (c *Cache) keep(loads []Load) []Load {
 	return loads
 }
 
-// Loaded takes the result of a load. It returns true if the load has failed so often that the requests
+// Loaded processes the result of a load. It returns true if the load has failed so often that the requests
 // of the adapter must fail.
 func (c *Cache) Loaded(now int64, id lora.ID, ok bool) (hopeless bool) {
 	e := c.entries[id]

@@ -18,7 +18,7 @@ const (
 	Local           // this group reads the prompt
 	Requested       // the prefill group reads it
 	Ready           // the prefill group has its cache
-	Receiving       // this group has memory for the cache, and its rows are on their way
+	Receiving       // this group has memory for the cache, and its rows are being sent
 )
 
 // maxFailures is the number of failed reads or transfers after which the decode group reads a prompt.

@@ -119,7 +119,7 @@ func (t *Tree) savedExtras(run *plan.Run, x *Text) {
 	b := x.Blocks[len(x.Blocks)-1]
 	b.Written |= extrasOf(run)
 	if b.Written&t.needs(x) != t.needs(x) {
-		return // a snapshot is on its way from files
+		return // a snapshot is being read from files
 	}
 	for _, old := range x.Blocks[:len(x.Blocks)-1] {
 		if old.Written != 0 && !old.outdated && !t.regular(old) {

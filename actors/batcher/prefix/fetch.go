@@ -50,7 +50,7 @@ type Sequence interface {
 	Free()
 }
 
-// Fetch is blocks on their way for a waiting request, or of an ended sequence.
+// Fetch copies blocks to a socket, for a waiting request or from an ended sequence.
 type Fetch struct {
 	Sequence Sequence // whose output is fetched; nil: the disks have the blocks
 	Chain    []*Block // cached blocks before them, pinned during the fetch
@@ -229,7 +229,7 @@ func (f *Fetches) timeout(blocks int) int64 {
 	return min(f.maxMillis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/f.perSecond))
 }
 
-// Answered takes an answer. It has its effect in Poll.
+// Answered records an answer. It has its effect in Poll.
 func (f *Fetches) Answered(d DiskDone) { f.answered = append(f.answered, d) }
 
 // Poll processes the answers since the last call, and ends late fetches. It runs between steps, when
@@ -301,12 +301,12 @@ func (f *Fetches) end(o *Fetch, came int) {
 	f.List = slices.DeleteFunc(f.List, func(v *Fetch) bool { return v == o })
 }
 
-// Awaits reports whether blocks that a text begins with, among its first `most`, are on their way.
+// Awaits reports whether blocks that a text begins with, among its first `most`, are being fetched.
 func (f *Fetches) Awaits(x *Text, most int) bool {
 	return slices.ContainsFunc(f.List, func(o *Fetch) bool { return o.text == x }) || f.Incoming(x, most)
 }
 
-// Incoming reports whether the next block that a text lacks is on its way for another one.
+// Incoming reports whether the next block that a text lacks is being fetched for another one.
 func (f *Fetches) Incoming(x *Text, most int) bool {
 	if len(f.List) == 0 || x.Policy.Needs.PromptAttention {
 		return false

@@ -183,7 +183,7 @@ func leastValuable(t *Tree, rank int) (victim *Block) {
 	return victim
 }
 
-// checkMemory counts the blocks of the tree and of sequences anew.
+// checkMemory counts the blocks of the tree and of sequences again.
 func checkMemory(r *rapid.T, t *Tree, ledger *budget, running []*sequence) {
 	pins := map[*Block]int32{}
 	for _, q := range running {

@@ -36,7 +36,7 @@ func (b *Backoff) Placed(nodes []string) {
 	}
 }
 
-// Failed takes a plan whose step has failed.
+// Failed records the failed step of a plan.
 func (b *Backoff) Failed(p *plan.Plan, now int64) {
 	if len(p.Copy) > 0 {
 		b.until = now + firstPause<<min(b.failures, maxDoubled)
@@ -45,7 +45,7 @@ func (b *Backoff) Failed(p *plan.Plan, now int64) {
 	}
 }
 
-// Done takes a plan whose step has ended well.
+// Done records the successful step of a plan.
 func (b *Backoff) Done(p *plan.Plan) {
 	if len(p.Copy) > 0 {
 		b.failures = 0

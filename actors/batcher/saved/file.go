@@ -30,7 +30,7 @@ func (f *File) Order(number uint64, now int64) { f.Number, f.began = number, now
 // Hangs reports whether a write has run for at least this number of milliseconds.
 func (f *File) Hangs(now, millis int64) bool { return f.Number != 0 && now >= f.began+millis }
 
-// End takes the answer to the order. The pause before the next attempt doubles with each failure.
+// End processes the answer to the order. The pause before the next attempt doubles with each failure.
 func (f *File) End(d Done, now int64) {
 	f.Number = 0
 	if f.Written = d.Err == ""; f.Written {

@@ -142,7 +142,7 @@ func (s *Stale) begin(epoch uint32, ids []string) {
 	}
 }
 
-// Done takes the answer to an order. After an error its sockets are asked again in removalMillis, or in the next epoch.
+// Done processes the answer to an order. After an error its sockets are asked again in removalMillis, or in the next epoch.
 func (s *Stale) Done(d Done, now int64) {
 	o, ok := s.orders[d.Number]
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata anew")
+var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata again")
 
 // Each file in testdata is a transcript of one socket: a command, "----", the machine's reply. After an
 // intended change, run with -rewrite and review the diff.

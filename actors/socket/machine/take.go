@@ -15,7 +15,7 @@ import (
 // cache of an idle session from a file, while steps run. The cache is then kept like one of an earlier
 // epoch, until a plan resumes with it. Both groups have the same epoch, which fences their messages.
 
-// taking holds the caches that are on their way to a socket.
+// taking holds the caches that a socket is receiving.
 type taking struct {
 	all           map[uint64]*Kept
 	releasedEarly [1024]uint64 // sequences that were released before their request arrived; the newest overwrite the oldest

@@ -29,7 +29,7 @@ type evalTableCmd struct {
 }
 
 func (c *evalTableCmd) Help() string {
-	return `Measures a table of one of the papers in kind: its policies at its shares of the context, and its
+	return `Measures the rows of a paper's table for any model: its policies at its shares of the context, and its
 tasks. The defaults are small, for the bundled models; with --data, -n 0, -t 0 and a long --length
 the size is that of the paper.
 

@@ -23,7 +23,7 @@ type Lab struct {
 	Serve     benchServeCmd     `cmd:"" help:"Load a server of the OpenAI API: TTFT, time per token, throughput and goodput under limits."`
 	Ruler     evalRulerCmd      `cmd:"" help:"Measure retrieval from long prompts: 12 tasks, any length, any cache policy; tables and plots."`
 	Suite     evalSuiteCmd      `cmd:"" help:"Score published benchmarks from a local folder: LongBench, Infinite-Bench, RULER, GSM8K, MATH; pass@k."`
-	Table     evalTableCmd      `cmd:"" help:"Measure a table of the papers in kind: SnapStream, ShadowKV, Squeezed Attention, EQUIP, SwiftKV."`
+	Table     evalTableCmd      `cmd:"" help:"Measure the rows of a paper's table: SnapStream, ShadowKV, Squeezed Attention, EQUIP, SwiftKV."`
 	PPL       evalPPLCmd        `cmd:"" name:"ppl" help:"Measure the perplexity of a text, also under cache policies."`
 	JSONL     evalJSONLCmd      `cmd:"" name:"jsonl" help:"Score your own questions, in files of the form of LongBench or RULER."`
 }
