@@ -204,7 +204,6 @@ func inPlace(pool *tensor.Pool, p *kvcache.Policy, batch, heads, size, evict int
 		if err != nil {
 			return 0, err
 		}
-		s.Expect(evict)
 		stores[i] = s
 	}
 	fresh := make([]float32, evict*size)

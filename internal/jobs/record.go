@@ -57,7 +57,7 @@ type committed struct {
 	} `json:"usage"`
 }
 
-// NewRecord builds the record of a note. Without a payload, Retry and Dead get one from the note.
+// NewRecord returns the record of an update. Without a payload, Retry and Dead get one from the update.
 func NewRecord(n Update, payload []byte) journal.Record {
 	if payload == nil && (n.Kind == KindRetry || n.Kind == KindDead) {
 		payload, _ = json.Marshal(endRecord{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven})

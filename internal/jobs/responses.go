@@ -32,7 +32,7 @@ func (v *Service) StoreResponse(ctx context.Context, k generate.StoredResponse, 
 	}
 	st := j.snapshot().state
 	n, _ := st.Begin(v.store.Now(), v.cfg.Rules) // cannot fail: the job was accepted just now
-	if err = v.write(ctx, j, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err == nil {
+	if err = v.write(ctx, j, NewRecord(n, nil), nil); err == nil {
 		err = v.commit(ctx, j, n.Attempt, k.Result)
 	}
 	if err != nil { // the job runs again, with the same result

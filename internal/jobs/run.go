@@ -151,7 +151,7 @@ func (l *attemptRun) try(ctx context.Context) error {
 		return l.write(ctx, l.job, journal.Record{Kind: KindDead, Attempt: n.Attempt, At: n.At},
 			endRecord{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
 	}
-	if err := l.write(ctx, l.job, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err != nil {
+	if err := l.write(ctx, l.job, NewRecord(n, nil), nil); err != nil {
 		return err
 	}
 	l.attempt = n.Attempt

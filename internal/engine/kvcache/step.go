@@ -270,11 +270,6 @@ func (s *Store) WriteElsewhere(layer, pos, n int, place func(head, i, slot int, 
 	return true
 }
 
-// Expect announces steps of several tokens, up to the given number, as in speculative decoding. The
-// undo rows that they need are then kept between steps. ResidentBytes does not count them, since it is
-// for steps of one token.
-func (s *Store) Expect(tokens int) { s.expected = max(tokens, 1) }
-
 // Commit makes the first n tokens of the running step durable and discards the others. n = 0 is
 // Rollback.
 func (s *Store) Commit(n int) {
@@ -364,7 +359,7 @@ func (s *Store) BatchedDecode(layer, pos, n int) (together, causal bool) {
 func (s *Store) trimTo(tokens int) {
 	undo := 0
 	if s.overwrites(tokens) {
-		undo = max(s.expected, tokens-s.tokens)
+		undo = max(1, tokens-s.tokens)
 	}
 	for class, want := range s.undoNeed(undo) {
 		if of := &s.undo.blocks[class]; want < len(*of) {

@@ -31,7 +31,6 @@ type Store struct {
 	undo        undo
 	changes     int      // see Changes
 	trimmed     int      // changes+1 when no block was beyond the committed tokens; 0: never
-	expected    int      // tokens of a step for which undo rows are kept
 	charge      int64    // bytes of slot tables charged to the arena
 	queryCharge int64    // bytes of imported queries charged to the arena, until Seal
 	shares      bool     // blocks may be shared with other stores: the next write must check
@@ -107,7 +106,7 @@ func newStore(a *memory.Arena, g Geometry, heads tensor.Span, p *Policy) *Store 
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Lo > heads.Hi {
 		panic(fmt.Sprintf("kvcache: heads [%d,%d) of a model with %d", heads.Lo, heads.Hi, g.KVHeads))
 	}
-	s := &Store{arena: a, g: g, policy: p, heads: heads, undo: undo{local: g.Local}, expected: 1}
+	s := &Store{arena: a, g: g, policy: p, heads: heads, undo: undo{local: g.Local}}
 	s.states = states.New(a, g.states(), heads, &s.tokens)
 	s.tables = make([]table, g.Layers*heads.Len())
 	var local int // tables with the layout Geometry.Local
