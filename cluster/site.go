@@ -34,7 +34,7 @@ type site struct {
 	several    bool // more than one model
 	log        *slog.Logger
 	recoveries atomic.Uint64 // placements withdrawn because of a fault
-	recovery   *coordinator.Recovery
+	recovery   *coordinator.RecoveryCounters
 	events     *events.Log
 	trouble    func() string             // faults other than of steps; "": none
 	withdrawn  atomic.Pointer[time.Time] // since when no placement serves; nil: one serves, or none ever did
@@ -119,7 +119,7 @@ func distinct(all []served) error {
 func newSite(root *actor.RootContext, models []served, nodes int, group string, l coordinator.PlacementLog,
 	dataDir string) (_ *core, err error) {
 	first := &models[0]
-	s := &site{root: root, log: first.Logger, several: len(models) > 1, recovery: coordinator.NewRecovery(), events: events.New()}
+	s := &site{root: root, log: first.Logger, several: len(models) > 1, recovery: coordinator.NewRecoveryCounters(), events: events.New()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	rules := make([]topology.ModelRules, len(models))
 	life := rand.Uint64()

@@ -38,8 +38,8 @@ func startAs(t *testing.T, id, describes string, incarnation uint64, hold bool) 
 // TestQuestion: only the lost process itself confirms that it is alive, and the question ends with its deadline.
 func TestQuestion(t *testing.T) {
 	asker := startAs(t, "coordinator", "coordinator", 1, false)
-	gone := startAs(t, "gone", "gone", 7, false)
-	if err := gone.Close(); err != nil {
+	dead := startAs(t, "gone", "gone", 7, false)
+	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -49,7 +49,7 @@ func TestQuestion(t *testing.T) {
 		"the process":         {startAs(t, "n1", "n1", 7, false), alive},
 		"a later run of it":   {startAs(t, "n1", "n1", 8, false), replaced},
 		"another node":        {startAs(t, "n2", "n2", 7, false), replaced},
-		"nothing":             {gone, silent},
+		"nothing":             {dead, silent},
 		"one that is hanging": {startAs(t, "n1", "n1", 7, true), silent},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,7 @@
 //	straggler.go  asks the nodes of a slow step for their progress; loadwatch.go does so for a load
 //	election.go   holds the lease, and records placements under it
 //	adapt.go      limits plans to what all nodes of a group understand
-//	recovery.go   counts what faults cost
+//	counters.go   counts what faults cost (RecoveryCounters)
 //
 // Which placement follows a fault is decided in package topology. Which sequences continue, and how, is
 // decided in package batcher (failure.go, resume.go).

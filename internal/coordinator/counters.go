@@ -10,17 +10,17 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Recovery counts the cost of faults, for /v1/cluster and /metrics.
-type Recovery struct {
+// RecoveryCounters counts the cost of faults, for /v1/cluster and /metrics.
+type RecoveryCounters struct {
 	mu         sync.Mutex
 	placements map[string]uint64
 	detect     wire.Durations
 	stall      wire.Durations
 }
 
-// NewRecovery returns counters of zero.
-func NewRecovery() *Recovery {
-	r := &Recovery{placements: map[string]uint64{}}
+// NewRecoveryCounters returns counters of zero.
+func NewRecoveryCounters() *RecoveryCounters {
+	r := &RecoveryCounters{placements: map[string]uint64{}}
 	for _, kind := range topology.Kinds() {
 		r.placements[kind] = 0
 	}
@@ -29,7 +29,7 @@ func NewRecovery() *Recovery {
 
 // Withdrawn records why a placement ended. began is the start of the step that was in flight or had
 // just failed. The time since then bounds how long detection took. It is zero if there was no step.
-func (r *Recovery) Withdrawn(w topology.Withdraw, began, now time.Time) {
+func (r *RecoveryCounters) Withdrawn(w topology.Withdraw, began, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.placements[w.Kind]++
@@ -40,14 +40,14 @@ func (r *Recovery) Withdrawn(w topology.Withdraw, began, now time.Time) {
 }
 
 // Served records that a placement serves again.
-func (r *Recovery) Served(since, now time.Time) {
+func (r *RecoveryCounters) Served(since, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stall.Add(now.Sub(since))
 }
 
 // State returns the counters, combined with those of the batcher and the steps.
-func (r *Recovery) State(t batcher.Totals, copied uint64) *wire.RecoveryState {
+func (r *RecoveryCounters) State(t batcher.Totals, copied uint64) *wire.RecoveryState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &wire.RecoveryState{Placements: maps.Clone(r.placements), Detection: r.detect.Clone(), Stall: r.stall.Clone(), ReplicaBytes: copied,
