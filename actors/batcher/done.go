@@ -180,7 +180,7 @@ func (s *State) sampled(r *request, sample sampler.Result) {
 	if r.first < 0 {
 		r.first = s.now
 	}
-	s.goesOn(r)
+	s.endOutage(r)
 	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Cached: r.warm, Result: sample})
 	switch reason, over := r.finished(s.cfg.EOS); {
 	case over && r.Hold:

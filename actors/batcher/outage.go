@@ -16,8 +16,8 @@ func (s *State) interrupt() {
 	s.outage = o
 }
 
-// goesOn ends the outage of a request that has a new token.
-func (s *State) goesOn(r *request) {
+// endOutage ends the outage of a request that has a new token.
+func (s *State) endOutage(r *request) {
 	if o := r.outage; o != nil {
 		if len(r.out) > 1 {
 			o.SilentMillis = max(o.SilentMillis, s.now-r.lastToken)
