@@ -12,12 +12,12 @@ import (
 // post of another epoch is dropped, as is a post to a group without OnPost.
 func TestPost(t *testing.T) {
 	wires := NewMemory(3)
-	type heard struct {
+	type posted struct {
 		src  int
 		what string
 	}
 	var mu sync.Mutex
-	var all []heard
+	var all []posted
 	come := make(chan bool, 16)
 	groups := make([]*Group, 3)
 	for r := range groups {
@@ -26,7 +26,7 @@ func TestPost(t *testing.T) {
 			c.OnPost = func(src int, payload []byte) {
 				mu.Lock()
 				defer mu.Unlock()
-				all = append(all, heard{src, string(payload)})
+				all = append(all, posted{src, string(payload)})
 				come <- true
 			}
 		}

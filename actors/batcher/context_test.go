@@ -91,7 +91,7 @@ func TestContextsYield(t *testing.T) {
 	}
 	before := s.requests["context"].preempted
 	run(submit(Spec{ID: "large", Prompt: prompt("large", 300), MaxTokens: 5}), over("large"))
-	if _, gone := out.finished["context"]; gone || s.requests["context"].preempted != before+1 {
+	if _, ended := out.finished["context"]; ended || s.requests["context"].preempted != before+1 {
 		t.Errorf("the context was preempted %d times", s.requests["context"].preempted)
 	}
 	run(Tick{2}, rests)

@@ -94,21 +94,21 @@ func TestRoomyTakesAnyRequest(t *testing.T) {
 // drawSuccessors draws the old socket of each new one. Processes that continue have the same
 // memory, in any order. Other sockets died or are new.
 func drawSuccessors(r *rapid.T, at *cluster, sockets []Socket) []int {
-	heirs, left := make([]int, len(sockets)), []int{}
+	successors, left := make([]int, len(sockets)), []int{}
 	for rank := range at.arenas {
 		left = append(left, rank)
 	}
 	for i := range sockets {
-		heirs[i] = none
+		successors[i] = none
 		if len(left) > 0 && rapid.IntRange(0, 3).Draw(r, "survives") > 0 {
 			k := rapid.IntRange(0, len(left)-1).Draw(r, "was")
 			if budget := at.arenas[left[k]].Budget(); budget >= sockets[i].Budget {
-				heirs[i], sockets[i].Budget = left[k], budget
+				successors[i], sockets[i].Budget = left[k], budget
 				left = slices.Delete(left, k, k+1)
 			}
 		}
 	}
-	return heirs
+	return successors
 }
 
 // policies are those of drawSpec.

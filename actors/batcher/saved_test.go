@@ -37,7 +37,7 @@ func (f *idleFiles) ask(s *State, at *cluster, orders []saved.Order) {
 	for _, o := range orders {
 		switch o.Do {
 		case saved.Load:
-			at.gone[o.Seq] = true // it may be released before its rows arrive
+			at.released[o.Seq] = true // it may be released before its rows arrive
 		case saved.Write:
 			f.writes++
 		}

@@ -44,12 +44,12 @@ func modelToken(id string, index int) int32 {
 // cluster runs plans with the real arenas and stores of package kvcache. A step that the ledger
 // allows must never get ErrBudget.
 type cluster struct {
-	t      fataler
-	epoch  uint32
-	arenas []*memory.Arena
-	spans  []tensor.Span
-	seqs   map[uint64]*sequence
-	gone   map[uint64]bool // released sequences
+	t        fataler
+	epoch    uint32
+	arenas   []*memory.Arena
+	spans    []tensor.Span
+	seqs     map[uint64]*sequence
+	released map[uint64]bool // released sequences
 
 	blocks           map[uint64][]*kvcache.Segment // blocks of the prefix cache by rank
 	texts            map[uint64][]int32            // tokens of each block and all blocks before it
@@ -92,7 +92,7 @@ type sequence struct {
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
-	c := &cluster{t: t, epoch: epoch, seqs: map[uint64]*sequence{}, gone: map[uint64]bool{},
+	c := &cluster{t: t, epoch: epoch, seqs: map[uint64]*sequence{}, released: map[uint64]bool{},
 		blocks: map[uint64][]*kvcache.Segment{}, texts: map[uint64][]int32{}}
 	for _, s := range sockets {
 		c.arenas = append(c.arenas, memory.NewArena(s.Budget))
@@ -238,12 +238,12 @@ func (c *cluster) release(seqs []uint64) {
 	for _, seq := range seqs {
 		q := c.seqs[seq]
 		if q == nil {
-			if !c.gone[seq] {
+			if !c.released[seq] {
 				c.t.Fatalf("release of sequence %d, which never existed", seq)
 			}
 			continue
 		}
-		c.gone[seq] = true
+		c.released[seq] = true
 		for i, part := range q.parts {
 			part.Release()
 			q.seen[i].Release()

@@ -50,17 +50,17 @@ type page struct {
 // hitRate replays a trace with a cache of this number of blocks. It evicts the least valuable block
 // without a child.
 func hitRate(trace []visit, room int, worth func(p *page) int) float64 {
-	comes := make([][]int, len(trace)) // requests of each text
+	arrivals := make([][]int, len(trace)) // requests of each text
 	for i, v := range trace {
-		comes[v.text] = append(comes[v.text], i)
+		arrivals[v.text] = append(arrivals[v.text], i)
 	}
 	type name struct{ text, own, at int }
 	held, hits, all := map[name]*page{}, 0, 0
 	for i, v := range trace {
-		comes[v.text] = comes[v.text][1:]
+		arrivals[v.text] = arrivals[v.text][1:]
 		next := math.MaxInt
-		if len(comes[v.text]) > 0 {
-			next = comes[v.text][0]
+		if len(arrivals[v.text]) > 0 {
+			next = arrivals[v.text][0]
 		}
 		var last *page
 		found := true

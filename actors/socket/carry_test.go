@@ -40,12 +40,12 @@ func TestCachesOutliveTheirEpoch(t *testing.T) {
 	}
 	for i, policy := range policies {
 		for j, kv := range []tensor.DType{tensor.BF16, tensor.Int8} {
-			for k, heard := range []bool{true, false} {
+			for k, known := range []bool{true, false} {
 				if !testlevel.Long() && (i+j+k)%2 > 0 { // each policy with both cache types, and both ways
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%v/heard=%v", policy, kv, heard), func(t *testing.T) {
-					outlive(t, goldenDir, policy, kv, heard)
+				t.Run(fmt.Sprintf("%s/%v/known=%v", policy, kv, known), func(t *testing.T) {
+					outlive(t, goldenDir, policy, kv, known)
 				})
 			}
 		}
@@ -78,7 +78,7 @@ func TestCachesOfFamiliesOutliveTheirEpoch(t *testing.T) {
 }
 
 // outlive compares a run that moves to other sockets halfway with an uninterrupted one.
-func outlive(t *testing.T, dir, policy string, kv tensor.DType, heard bool) {
+func outlive(t *testing.T, dir, policy string, kv tensor.DType, known bool) {
 	t.Helper()
 	c := rigConfig{dir: dir, sockets: 4, mapping: topology.Reduce, kv: kv}
 	const before, after = 30, 30
@@ -94,7 +94,7 @@ func outlive(t *testing.T, dir, policy string, kv tensor.DType, heard bool) {
 	want := requests()
 	newRig(t, c).generate(64, want...)
 	got := requests()
-	moveAndFinish(t, newRig(t, c), got, before, heard)
+	moveAndFinish(t, newRig(t, c), got, before, known)
 	for i := range want {
 		if !slices.Equal(got[i].tokens, want[i].tokens) {
 			t.Errorf("sequence %d: %v, uninterrupted %v", i, got[i].tokens, want[i].tokens)
@@ -120,7 +120,7 @@ func somePrompt(n, salt int) []int32 {
 
 // moveAndFinish decodes `before` tokens of each sequence on four sockets, with replicas on the next
 // socket. Then the first socket is lost and the others continue in another order.
-func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool) {
+func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, known bool) {
 	t.Helper()
 	decode := func(s *proto.StepRequest, keep bool, passes int) {
 		s.Passes = uint32(passes)
@@ -163,7 +163,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((q.owner + 1) % 4)})
 			}
 		}
-		decode(s, heard || n+passes < before, passes)
+		decode(s, known || n+passes < before, passes)
 	}
 	lost := r.pids[0]
 	t.Cleanup(func() { r.sys.Root.StopFuture(lost).Wait() })

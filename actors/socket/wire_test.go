@@ -24,7 +24,7 @@ type recorder struct {
 	rank  int
 }
 
-func (r *recorder) note(dst int, msg []byte) {
+func (r *recorder) record(dst int, msg []byte) {
 	body := sha256.Sum256(msg[collective.HeaderBytes:])
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,12 +32,12 @@ func (r *recorder) note(dst int, msg []byte) {
 }
 
 func (r *recorder) Broadcast(msg []byte) error {
-	r.note(-1, msg)
+	r.record(-1, msg)
 	return r.Transport.Broadcast(msg)
 }
 
 func (r *recorder) Send(dst int, msg []byte) error {
-	r.note(dst, msg)
+	r.record(dst, msg)
 	return r.Transport.Send(dst, msg)
 }
 

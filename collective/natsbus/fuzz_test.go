@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// said is a connection with all bytes that its peer will send.
-type said struct{ *bytes.Reader }
+// incoming is a connection with all bytes that its peer will send.
+type incoming struct{ *bytes.Reader }
 
-func (said) Write(b []byte) (int, error)      { return len(b), nil }
-func (said) Close() error                     { return nil }
-func (said) LocalAddr() net.Addr              { return nil }
-func (said) RemoteAddr() net.Addr             { return nil }
-func (said) SetDeadline(time.Time) error      { return nil }
-func (said) SetReadDeadline(time.Time) error  { return nil }
-func (said) SetWriteDeadline(time.Time) error { return nil }
+func (incoming) Write(b []byte) (int, error)      { return len(b), nil }
+func (incoming) Close() error                     { return nil }
+func (incoming) LocalAddr() net.Addr              { return nil }
+func (incoming) RemoteAddr() net.Addr             { return nil }
+func (incoming) SetDeadline(time.Time) error      { return nil }
+func (incoming) SetReadDeadline(time.Time) error  { return nil }
+func (incoming) SetWriteDeadline(time.Time) error { return nil }
 
 // header matches a message's header, with its subscription id and size.
 var header = regexp.MustCompile(`MSG [^ \n]* (\d{1,9}) (?:[^\n]* )?(\d{1,9})\r*\n`)
@@ -47,7 +47,7 @@ func FuzzLink(f *testing.F) {
 	}
 	f.Add([]byte("INFO {\"tls_required\":true}\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l, err := openLink(context.Background(), said{bytes.NewReader(b)}, nil, "fuzz", func(string) string { return "x" })
+		l, err := openLink(context.Background(), incoming{bytes.NewReader(b)}, nil, "fuzz", func(string) string { return "x" })
 		if err != nil {
 			return
 		}

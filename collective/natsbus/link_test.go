@@ -230,7 +230,7 @@ func TestLinkReads(t *testing.T) {
 	} {
 		ours, theirs := net.Pipe()
 		// wait for both before the server ends: a closed pipe accepts no deadline and no pong
-		heard, ponged := make(chan struct{}), make(chan struct{})
+		received, ponged := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer theirs.Close()
 			in := []byte("INFO {\"max_payload\":100}\r\n")
@@ -250,7 +250,7 @@ func TestLinkReads(t *testing.T) {
 				close(ponged)
 			}()
 			_, _ = theirs.Write([]byte("PONG\r\n"))
-			<-heard
+			<-received
 			_, _ = theirs.Write([]byte(c.in))
 			if strings.Contains(c.in, "PING\r\n") {
 				<-ponged
@@ -260,7 +260,7 @@ func TestLinkReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		close(heard)
+		close(received)
 		got := ""
 		reported := make(chan error, 1)
 		l.deliverTo(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { reported <- err })

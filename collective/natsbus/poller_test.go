@@ -138,7 +138,7 @@ func TestPollLoses(t *testing.T) {
 			return len(reported) > 0
 		})
 		err := <-reported
-		if gone := (*collective.OpError)(nil); !errors.As(err, &gone) || len(gone.Ranks) != 1 || gone.Ranks[0] != 1 {
+		if opErr := (*collective.OpError)(nil); !errors.As(err, &opErr) || len(opErr.Ranks) != 1 || opErr.Ranks[0] != 1 {
 			t.Errorf("polls %v: %v, want that rank 1 is gone", polls, err)
 		}
 		ts[0].Close()

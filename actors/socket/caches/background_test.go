@@ -12,9 +12,9 @@ func TestOnExecutorEnds(t *testing.T) {
 	exec := executor.New()
 	defer exec.Close()
 	b := newBackground(exec, nil)
-	begun, goes := make(chan struct{}), make(chan struct{})
+	begun, proceed := make(chan struct{}), make(chan struct{})
 	running, waiting := make(chan error, 1), make(chan error, 1)
-	go func() { running <- b.onExecutor(func() error { close(begun); <-goes; return errGone }) }()
+	go func() { running <- b.onExecutor(func() error { close(begun); <-proceed; return errGone }) }()
 	<-begun
 	ran := false
 	go func() { waiting <- b.onExecutor(func() error { ran = true; return nil }) }()
@@ -27,7 +27,7 @@ func TestOnExecutorEnds(t *testing.T) {
 		t.Errorf("a job that runs is not waited for: %v", err)
 	default:
 	}
-	close(goes)
+	close(proceed)
 	if err := <-running; !errors.Is(err, errGone) {
 		t.Errorf("a job that ran: %v", err)
 	}

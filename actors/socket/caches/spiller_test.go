@@ -79,7 +79,7 @@ func ownCache(t *testing.T, arena *memory.Arena, tokens int) *kvcache.Store {
 // TestForgottenMoves: a cache whose move to a file was ordered in an earlier epoch stays in memory, where the batcher
 // expects it. Without a new epoch it moves.
 func TestForgottenMoves(t *testing.T) {
-	for _, forgets := range []bool{true, false} {
+	for _, newEpoch := range []bool{true, false} {
 		exec, arena := executor.New(), memory.NewArena(1<<28)
 		file := &heldFile{data: map[int64]byte{}, writes: make(chan struct{}, 1), release: make(chan struct{})}
 		scratch := tier.NewScratch(func() (tier.Medium, error) { return file, nil }, 1<<28, slog.New(slog.DiscardHandler))
@@ -97,17 +97,17 @@ func TestForgottenMoves(t *testing.T) {
 		c.spiller.order(7, blocks)
 		<-file.writes
 		on(func() {
-			if found := c.BlocksInFiles(); forgets && len(found) > 0 {
+			if found := c.BlocksInFiles(); newEpoch && len(found) > 0 {
 				t.Errorf("blocks in files: %v, want none", found)
 			}
 		})
-		if !forgets {
+		if !newEpoch {
 			c.spiller.mu.Lock()
 			c.spiller.epochs-- // undo the new epoch of BlocksInFiles
 			c.spiller.mu.Unlock()
 		}
 		close(file.release)
-		if forgets {
+		if newEpoch {
 			c.spiller.close() // waits for the move
 			c.spiller = nil
 		} else {
@@ -118,7 +118,7 @@ func TestForgottenMoves(t *testing.T) {
 			})
 		}
 		on(func() {
-			if in := own.Spilled(); forgets && in != 0 {
+			if in := own.Spilled(); newEpoch && in != 0 {
 				t.Errorf("%d blocks of a resumed cache moved to a file", in)
 			}
 		})

@@ -152,14 +152,14 @@ func (s *story) describe(w *Work) string {
 		fmt.Fprintf(&b, "%d passes\n", w.Passes)
 	}
 	for i, r := range w.Runs {
-		wants := 0
+		wanted := 0
 		for o := range w.Wanted() {
 			if o.Run == i {
-				wants++
+				wanted++
 			}
 		}
 		fmt.Fprintf(&b, "run %d: [%d,%d) prefill=%v last=%v owner %d replica %d, %d wanted\n", r.Seq,
-			r.Start, r.Start+len(r.Tokens), r.Prefill, r.Last, r.Owner, s.m.seqs[r.Seq].Replica, wants)
+			r.Start, r.Start+len(r.Tokens), r.Prefill, r.Last, r.Owner, s.m.seqs[r.Seq].Replica, wanted)
 	}
 	return b.String()
 }
