@@ -184,8 +184,8 @@ func TestRecheck(t *testing.T) {
 		}, true},
 	} {
 		c, path := openPath(t)
-		var heard []string
-		c.OnRecheck = func(file string, err error) { heard = append(heard, fmt.Sprint(file, " ", err)) }
+		var reports []string
+		c.OnRecheck = func(file string, err error) { reports = append(reports, fmt.Sprint(file, " ", err)) }
 		mark, err := c.Recheck(ctx)
 		check(t, err)
 		check(t, c.Since(mark))
@@ -202,8 +202,8 @@ func TestRecheck(t *testing.T) {
 		if _, again := c.Recheck(ctx); (again == nil) != (err == nil) || checkpoint.Summed() != before {
 			t.Errorf("%s: a second Recheck returned %v, and read %d bytes; the first %v", name, again, checkpoint.Summed()-before, err)
 		}
-		if (name == "nothing") != (len(heard) == 0) || len(heard) > 1 {
-			t.Errorf("%s: OnRecheck heard %q", name, heard)
+		if (name == "nothing") != (len(reports) == 0) || len(reports) > 1 {
+			t.Errorf("%s: OnRecheck got %q", name, reports)
 		}
 	}
 }

@@ -162,14 +162,14 @@ func (h *history) decode(m int) error {
 
 func (h *history) twin(head int, before []int32, from, m int) {
 	c, now := &h.naive[head], h.store.Head(0, head).Positions
-	gone := map[int]bool{}
+	evicted := map[int]bool{}
 	for slot, pos := range before {
 		if pos >= 0 && now[slot] != pos {
-			gone[int(pos)] = true
+			evicted[int(pos)] = true
 		}
 	}
 	if h.policy.KeepsAll() {
-		gone = nil
+		evicted = nil
 	}
 	for pos := from; pos < from+m; pos++ {
 		r := h.rows[head][pos]
@@ -182,7 +182,7 @@ func (h *history) twin(head int, before []int32, from, m int) {
 			continue
 		}
 		if h.policy.KeepsAll() || slices.Contains(now, int32(pos)) { // otherwise a later token of the run took its slot
-			c.gatherAndAppend(func(p int) bool { return !gone[p] }, r)
+			c.gatherAndAppend(func(p int) bool { return !evicted[p] }, r)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func TestRemote(t *testing.T) {
 		for _, g := range []Geometry{small, windowed, mixed} {
 			p := parse(spec)
 			live := func(a *memory.Arena, d *device) (rows []byte) {
-				note := func(s *Store) {
+				addRows := func(s *Store) {
 					for layer := range g.Layers {
 						for head := s.heads.Lo; head < s.heads.Hi; head++ {
 							if t := s.table(layer, head); t.freed == 0 {
@@ -121,19 +121,19 @@ func TestRemote(t *testing.T) {
 						t.Fatal(err)
 					}
 					step(t, other, 3)
-					note(other)
+					addRows(other)
 					other.Release()
 					again.Release()
 				}
 				for _, n := range []int{64, 1, 71} {
 					step(t, from, n)
 				}
-				note(from)
+				addRows(from)
 				owner, _, err := handOver(p, []*Store{from}, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
-				note(owner)
+				addRows(owner)
 				for _, step := range [][2]int{{1, 2}, {1, 70}, {3, 2}, {64, 2}, {1, 2}} { // 70 tokens take some slots twice
 					at, n, more := owner.Tokens(), step[0], step[1]
 					if err := owner.Reserve(at + n + more); err != nil {
@@ -146,7 +146,7 @@ func TestRemote(t *testing.T) {
 						t.Errorf("%s: a rollback of %d tokens took %d copies of blocks and %d restores", spec, more,
 							d.copies-before.copies, d.restores-before.restores)
 					}
-					note(owner)
+					addRows(owner)
 				}
 				owner.Release()
 				segment.Release()

@@ -213,8 +213,8 @@ func drawParams(t *rapid.T, n int) (*Params, []int32, []int32) {
 			p.LogitBias = append(p.LogitBias, Bias{id, rapid.SampledFrom([]float32{-100, -1, 0.5, 100}).Draw(t, "value")})
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "bad words") { // after the newest output, or not
-			said := output[len(output)-rapid.IntRange(0, len(output)).Draw(t, "said"):]
-			p.BadWords = append(p.BadWords, append(slices.Clone(said), token.Draw(t, "bad")))
+			suffix := output[len(output)-rapid.IntRange(0, len(output)).Draw(t, "suffix"):]
+			p.BadWords = append(p.BadWords, append(slices.Clone(suffix), token.Draw(t, "bad")))
 		}
 		if rapid.Bool().Draw(t, "allow") {
 			p.Allowed = append(rapid.SliceOfN(rapid.Uint64(), 0, n/64+1).Draw(t, "allowed"), 1<<min(n, 3))

@@ -255,17 +255,17 @@ func (f *slow) WriteAt(b []byte, at int64) (int, error) {
 func TestSavedOfGoneProcesses(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	s, _ := savedIn(t, dir, 10_000, &now)
-	gone, scratch := savedIn(t, dir, 10_000, &now)
+	ended, scratch := savedIn(t, dir, 10_000, &now)
 	until := now.Add(30 * 24 * time.Hour).UnixMilli()
 	for i := range byte(3) {
-		if err := saveCache(gone, cacheOf(i, 8, until)); err != nil {
+		if err := saveCache(ended, cacheOf(i, 8, until)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	now = now.Add(time.Second) // after the writes
 	left := func(want int) {
 		t.Helper()
-		files, err := filepath.Glob(filepath.Join(gone.dir, "*-*"))
+		files, err := filepath.Glob(filepath.Join(ended.dir, "*-*"))
 		if err != nil || len(files) != want {
 			t.Errorf("%d files are left, want %d; %v", len(files), want, err)
 		}
@@ -283,8 +283,8 @@ func TestSavedOfGoneProcesses(t *testing.T) {
 	left(2)
 	now = now.Add(savedDeserted + time.Hour)
 	late, lateScratch := savedIn(t, dir, 10_000, &now) // takes the folder
-	if late.dir != gone.dir {
-		t.Fatalf("the folder %s is not taken, but %s", gone.dir, late.dir)
+	if late.dir != ended.dir {
+		t.Fatalf("the folder %s is not taken, but %s", ended.dir, late.dir)
 	}
 	s.Sweep()
 	left(2)
@@ -299,7 +299,7 @@ func TestSavedOfGoneProcesses(t *testing.T) {
 	fresh.Sweep() // it has just started
 	left(2)
 	s.Sweep()
-	if _, err := os.Stat(gone.dir); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(ended.dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder of a process that is gone stays: %v", err)
 	}
 }

@@ -252,8 +252,8 @@ func TestSavedRemovedBeforeWrite(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	until := now.Add(time.Hour).UnixMilli()
 	s, _ := savedIn(t, dir, 10_000, &now)
-	gone, scratch := savedIn(t, dir, 10_000, &now)
-	for _, x := range []*Saved{s, gone} {
+	ended, scratch := savedIn(t, dir, 10_000, &now)
+	for _, x := range []*Saved{s, ended} {
 		if err := saveCache(x, cacheOf(1, 8, until)); err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestSavedRemovedBeforeWrite(t *testing.T) {
 	if _, known := s.Find(Key{1}); known {
 		t.Error("a session that has ended has a cache")
 	}
-	for _, x := range []*Saved{s, gone} {
+	for _, x := range []*Saved{s, ended} {
 		for _, c := range []SavedCache{cacheOf(1, 9, until), cacheOf(2, 9, until)} { // the file of the first has the same name
 			if err := saveCache(x, c); err != nil {
 				t.Fatal(err)
@@ -271,12 +271,12 @@ func TestSavedRemovedBeforeWrite(t *testing.T) {
 		}
 	}
 	scratch.Close()
-	newer := filepath.Join(gone.dir, filepath.Base(s.files[Key{1}].Value.(*savedFile).path))
+	newer := filepath.Join(ended.dir, filepath.Base(s.files[Key{1}].Value.(*savedFile).path))
 	if err := os.Chtimes(newer, now, now.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := files(); err != nil || len(filesIn(t, s)) != 2 || len(filesIn(t, gone)) != 2 {
-		t.Errorf("%v: %v and %v are left", err, filesIn(t, s), filesIn(t, gone))
+	if err := files(); err != nil || len(filesIn(t, s)) != 2 || len(filesIn(t, ended)) != 2 {
+		t.Errorf("%v: %v and %v are left", err, filesIn(t, s), filesIn(t, ended))
 	}
 	if err := loads(t, s, cacheOf(1, 9, until)); err != nil {
 		t.Errorf("the cache of the next session: %v", err)
@@ -285,8 +285,8 @@ func TestSavedRemovedBeforeWrite(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	now = now.Add(2 * time.Second)
-	if err := s.Remove(Key{1})(); err != nil || len(filesIn(t, s)) != 1 || len(filesIn(t, gone)) != 1 {
-		t.Errorf("%v: %v and %v are left", err, filesIn(t, s), filesIn(t, gone))
+	if err := s.Remove(Key{1})(); err != nil || len(filesIn(t, s)) != 1 || len(filesIn(t, ended)) != 1 {
+		t.Errorf("%v: %v and %v are left", err, filesIn(t, s), filesIn(t, ended))
 	}
 }
 
