@@ -43,10 +43,10 @@ func TestFollowAppliesRecordsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, 2*time.Minute, "all jobs of both processes", func() (bool, string) {
-		j, gone := next.job(late.id), next.job(before.id).snapshot().state.Phase
+		j, phase := next.job(late.id), next.job(before.id).snapshot().state.Phase
 		waiting, total := next.Count()
-		return j != nil && gone == Cancelled && waiting == 2 && total == 3 && next.job(mine.id) != nil,
-			fmt.Sprintf("the late job is known: %v, the cancelled one: %s, %d of %d jobs wait", j != nil, gone, waiting, total)
+		return j != nil && phase == Cancelled && waiting == 2 && total == 3 && next.job(mine.id) != nil,
+			fmt.Sprintf("the late job is known: %v, the cancelled one: %s, %d of %d jobs wait", j != nil, phase, waiting, total)
 	})
 	again, existed, err := next.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`), Key: "k"})
 	if err != nil || !existed || again.id != late.id {

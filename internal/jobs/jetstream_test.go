@@ -140,23 +140,23 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 			}
 			defer d.Close()
 			d.Attach(s, "")
-			said := strings.Join(s.Damage(), "; ")
+			reported := strings.Join(s.Damage(), "; ")
 			good := 0
 			for _, v := range s.list() {
 				if v.damage != "" {
-					said += v.damage
+					reported += v.damage
 					continue
 				}
 				err := s.read(t.Context(), v.id, func(*journal.Record) error { return nil })
 				if v.state.Events == len(sampleEvents()) && err == nil {
 					good++
 				} else if err != nil {
-					said += err.Error()
+					reported += err.Error()
 				}
 			}
-			t.Logf("%d of %d jobs whole; %s", good, jobs, said)
-			if good == jobs || said == "" {
-				t.Fatalf("%d of %d jobs are whole, but the damage is not reported: %q", good, jobs, said)
+			t.Logf("%d of %d jobs whole; %s", good, jobs, reported)
+			if good == jobs || reported == "" {
+				t.Fatalf("%d of %d jobs are whole, but the damage is not reported: %q", good, jobs, reported)
 			}
 		})
 	}

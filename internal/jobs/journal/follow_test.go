@@ -32,9 +32,9 @@ func TestFollowOutlivesItsServer(t *testing.T) {
 	stream := log.(*jetLog).stream
 	for {
 		ctx, stop := context.WithCancel(t.Context())
-		var heard atomic.Uint64
+		var received atomic.Uint64
 		done := make(chan error, 1)
-		go func() { done <- log.Follow(ctx, 0, func(_ string, seq uint64) { heard.Store(seq) }) }()
+		go func() { done <- log.Follow(ctx, 0, func(_ string, seq uint64) { received.Store(seq) }) }()
 		from := ""
 		testutil.Eventually(t, patience, "a server that is followed", func() (bool, string) {
 			for c := range stream.ListConsumers(t.Context()).Info() {
@@ -63,7 +63,7 @@ func TestFollowOutlivesItsServer(t *testing.T) {
 		})
 		written := time.Since(began)
 		testutil.Eventually(t, patience, "the follower receives the message", func() (bool, string) {
-			return heard.Load() >= seq, fmt.Sprintf("received %d, want %d", heard.Load(), seq)
+			return received.Load() >= seq, fmt.Sprintf("received %d, want %d", received.Load(), seq)
 		})
 		took := time.Since(began)
 		t.Logf("written after %v, received after %v", written, took)

@@ -99,7 +99,7 @@ func TestStore(t *testing.T) {
 		t.Fatal("the turn of another process is not known")
 	}
 
-	gone := errors.New("no answer")
+	errNoAnswer := errors.New("no answer")
 	for _, stored := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
 		l.SetFault(func(_ string, _ []byte, done bool) error {
@@ -107,7 +107,7 @@ func TestStore(t *testing.T) {
 				return nil
 			}
 			cancel()
-			return gone
+			return errNoAnswer
 		})
 		before := turns(t, first)
 		must(t, first.book.Begin(t.Context(), "ann", "chat", before), nil)

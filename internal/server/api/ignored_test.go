@@ -89,7 +89,7 @@ func TestWithoutEffect(t *testing.T) {
 
 // TestStopsInAnswer: Anthropic's stop sequences are of the text, OpenAI's of all that is generated.
 func TestStopsInAnswer(t *testing.T) {
-	for said, c := range map[string]struct{ stop, thought, text, reason string }{
+	for output, c := range map[string]struct{ stop, thought, text, reason string }{
 		"<think>first:\n\nthen</think>\n\nanswer one\n\nmore": {`\n\n`, "first:\n\nthen", "answer one", "stop_sequence"},
 		"<think>then</think>\n\nand then no":                  {`then`, "then", "and ", "stop_sequence"},
 		"<think>then</think>and no":                           {`then`, "then", "and no", "end_turn"},
@@ -99,12 +99,12 @@ func TestStopsInAnswer(t *testing.T) {
 		"<thi":                                                {`hi`, "", "<t", "stop_sequence"},
 		"<thi ":                                               {`x`, "", "<thi ", "end_turn"},
 	} {
-		url, _, _ := serveMessages(t, hermesTemplate, said)
+		url, _, _ := serveMessages(t, hermesTemplate, output)
 		for _, stream := range []string{"false", "true"} {
 			a := post(t, url, `{"max_tokens":300,"stream":`+stream+`,"messages":[{"role":"user","content":"x"}],"stop_sequences":["`+c.stop+`"]}`)
 			if stream == "true" {
 				if !strings.Contains(a.raw, `"stop_reason":"`+c.reason+`"`) {
-					t.Errorf("stream of %q: %s", said, a.raw)
+					t.Errorf("stream of %q: %s", output, a.raw)
 				}
 				continue
 			}
@@ -118,7 +118,7 @@ func TestStopsInAnswer(t *testing.T) {
 				}
 			}
 			if thought != c.thought || text != c.text || at(t, a.body, "stop_reason") != c.reason {
-				t.Errorf("%q: thought %q, text %q, want %q: %s", said, thought, text, c.text, a.raw)
+				t.Errorf("%q: thought %q, text %q, want %q: %s", output, thought, text, c.text, a.raw)
 			}
 		}
 	}

@@ -245,7 +245,7 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 
 // playSteps replays steps of 300 ms, each with a number of tokens, then an end.
 func playSteps(t *testing.T, task *generate.Task, steps []int, resumed bool, finish string) {
-	replay, said := task.Replay(), 0
+	replay, sampled := task.Replay(), 0
 	take := func(timer *generate.SequenceTimer, ev engine.Event) {
 		if timer != nil {
 			timer.Event(&ev)
@@ -255,8 +255,8 @@ func playSteps(t *testing.T, task *generate.Task, steps []int, resumed bool, fin
 		}
 	}
 	next := func() int32 {
-		said++
-		return []int32{servertest.TokOne, servertest.TokTwo, servertest.TokThree}[(said-1)%3]
+		sampled++
+		return []int32{servertest.TokOne, servertest.TokTwo, servertest.TokThree}[(sampled-1)%3]
 	}
 	if resumed {
 		take(nil, engine.Event{Token: next()})

@@ -10,13 +10,13 @@ import (
 func TestNamespaces(t *testing.T) {
 	const crm = `{"type":"namespace","name":"crm","description":"Customers.","tools":[{"type":"function","name":"find","parameters":{"type":"object","properties":{"id":{"type":"string"}}},"defer_loading":true},{"type":"custom","name":"note"},{"type":"web_search"}]},` +
 		`{"type":"namespace","name":"mcp__git__","tools":[{"type":"function","name":"log"}]},{"type":"function","name":"find","parameters":{}}`
-	for said, want := range map[string]string{
+	for output, want := range map[string]string{
 		"<tool_call>\n{\"name\": \"crm__find\", \"arguments\": {\"id\": \"7\"}}\n</tool_call>":     `function_call crm find`,
 		"<tool_call>\n{\"name\": \"crm__note\", \"arguments\": {\"input\": \"hi\"}}\n</tool_call>": `custom_tool_call crm note`,
 		"<tool_call>\n{\"name\": \"mcp__git__log\", \"arguments\": {}}\n</tool_call>":              `function_call mcp__git__ log`,
 		"<tool_call>\n{\"name\": \"find\", \"arguments\": {}}\n</tool_call>":                       `function_call  find`,
 	} {
-		url, seen, _ := serveResponses(t, hermesTemplate, said)
+		url, seen, _ := serveResponses(t, hermesTemplate, output)
 		body := `{"store":false,"stream":STREAM,"tools":[` + crm + `],"input":[{"role":"user","content":"x"},{"type":"function_call","call_id":"1","namespace":"crm","name":"find","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"none"}]MORE}`
 		ask := func(stream, more string) answer {
 			return post(t, url, strings.NewReplacer("STREAM", stream, "MORE", more).Replace(body))

@@ -113,10 +113,10 @@ func TestBook(t *testing.T) {
 			}
 			if durable {
 				for _, lost := range []bool{false, true} {
-					gone := errors.New("no answer")
-					d.fails, d.lost = gone, lost
+					errNoAnswer := errors.New("no answer")
+					d.fails, d.lost = errNoAnswer, lost
 					must(b.Begin(ctx, "ann", "chat", 1), nil)
-					must(b.Commit(ctx, id, 1, second), gone)
+					must(b.Commit(ctx, id, 1, second), errNoAnswer)
 					b.End(id)
 					look(map[bool]int{false: 1, true: 2}[lost])
 				}
