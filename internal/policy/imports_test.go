@@ -23,14 +23,14 @@ func TestImportsPointDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := maps.Clone(p.floor)
+	unused := maps.Clone(p.floor)
 	for _, s := range sources(t) {
-		delete(gone, s.pkg)
+		delete(unused, s.pkg)
 		for _, complaint := range p.check(s) {
 			t.Error(complaint)
 		}
 	}
-	for pkg := range gone {
+	for pkg := range unused {
 		t.Errorf("floors.txt lists %s, and no such package exists", pkg)
 	}
 }

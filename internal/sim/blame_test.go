@@ -30,16 +30,16 @@ func (w *world) well(c *coordinator) bool {
 type role uint8
 
 const (
-	waits role = iota // only waits for others
-	works             // makes progress
-	hangs             // makes no progress
-	gone              // dead, frozen or just resumed: left to gossip
+	waits  role = iota // only waits for others
+	works              // makes progress
+	hangs              // makes no progress
+	absent             // dead, frozen or just resumed: left to gossip
 )
 
 func (n *node) role() role {
 	switch {
-	case n.gone():
-		return gone
+	case n.absent():
+		return absent
 	case n.hangs, n.jobs.hangs && n.jobs.busy():
 		return hangs
 	case n.jobs.busy():
@@ -48,7 +48,7 @@ func (n *node) role() role {
 	return waits
 }
 
-func (n *node) gone() bool { return n.dead || n.frozen || n.w.now-n.stirred < settled }
+func (n *node) absent() bool { return n.dead || n.frozen || n.w.now-n.stirred < settled }
 
 // holder is the node that alone holds up the others, and since when.
 type holder struct {
@@ -65,7 +65,7 @@ func (k *checker) held(c *coordinator, h *holder, hosts []*node, limit time.Dura
 		switch r := n.role(); {
 		case r == hangs && hung == nil:
 			hung = n
-		case r == hangs || r == gone || !free(n):
+		case r == hangs || r == absent || !free(n):
 			alone = false
 		}
 	}
@@ -88,7 +88,7 @@ func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long 
 	}
 	for _, i := range hung {
 		n := hosts[i]
-		if still := asked - n.jobs.moved; !n.hangs && !n.gone() && still >= 0 && still < long {
+		if still := asked - n.jobs.moved; !n.hangs && !n.absent() && still >= 0 && still < long {
 			k.fail("I8: %s is blamed for a standstill, but it moved %v before", n.name, still)
 		}
 	}
@@ -110,7 +110,7 @@ func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long 
 
 // slows checks that a node blamed for being slow was slow recently.
 func (k *checker) slows(c *coordinator, n *node) {
-	if k.w.well(c) && !n.gone() && n.slow == 1 && k.w.now-n.dragged >= settled {
+	if k.w.well(c) && !n.absent() && n.slow == 1 && k.w.now-n.dragged >= settled {
 		k.fail("I8: %s is blamed for being slow, but it is not", n.name)
 	}
 }
@@ -135,7 +135,7 @@ func (k *checker) paced(c *coordinator, g *serving, took time.Duration) {
 			slow++
 		}
 		hung := h.hangs || h.jobs.hangs || max(h.jobs.freed, h.jobs.spoke) > k.w.now-took
-		well = well && !h.gone() && !hung
+		well = well && !h.absent() && !hung
 	}
 	for i, h := range g.hosts {
 		id := g.nodes[i].ID

@@ -135,10 +135,10 @@ func (w *world) holders() (n int) {
 }
 
 // hint reports to the others that a coordinator is gone, which may be wrong.
-func (w *world) hint(gone *coordinator) {
+func (w *world) hint(suspect *coordinator) {
 	for _, c := range w.coords {
-		if c != gone && c.lease != nil {
-			w.after(c.process, w.between(time.Millisecond, 20*time.Millisecond), func() { c.lease.HolderLost(gone.incarnation) })
+		if c != suspect && c.lease != nil {
+			w.after(c.process, w.between(time.Millisecond, 20*time.Millisecond), func() { c.lease.HolderLost(suspect.incarnation) })
 		}
 	}
 }

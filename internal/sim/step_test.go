@@ -149,7 +149,7 @@ func (n *node) prepare(s *step, done func(error)) {
 		if c.Prefill {
 			hook = OnPrefill
 			if c.Owner == s.epoch.rank {
-				q.note(c.Tokens, c.Start)
+				q.record(c.Tokens, c.Start)
 			}
 		}
 	}

@@ -141,8 +141,8 @@ func (q *sequence) undoes(n, staged int) int64 {
 	return kvcache.StepBytes(geometry, q.prompt(), n, staged, q.policy) - q.resident(n)
 }
 
-// note records tokens in the history of the owner.
-func (q *sequence) note(tokens []int32, from int) {
+// record adds tokens to the history of the owner.
+func (q *sequence) record(tokens []int32, from int) {
 	for i, t := range tokens {
 		q.seen.add(t, from+i >= q.open.Read-q.open.Sampled)
 	}
@@ -275,7 +275,7 @@ func (n *node) open(e *epoch, kept *sequence, f machine.Effect) error {
 			}
 			q.hold(&n.memory, b, false)
 		}
-		q.note(f.Open.Prefix, 0)
+		q.record(f.Open.Prefix, 0)
 		return nil
 	}
 	c := kept.own
@@ -287,7 +287,7 @@ func (n *node) open(e *epoch, kept *sequence, f machine.Effect) error {
 	q.shared = kept.shared
 	if f.Open.Owner == e.rank {
 		q.own = c
-		q.note(f.Open.Resume, 0)
+		q.record(f.Open.Resume, 0)
 	} else {
 		q.copy = c
 	}

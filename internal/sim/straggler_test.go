@@ -48,12 +48,12 @@ func (f *flight) look() {
 		return
 	}
 	c, every, asked := f.c, f.c.w.cfg.stall/8, f.c.w.now
-	c.nodesProgress(f.g.hosts, every, func(said []*topology.NodeProgress) {
+	c.nodesProgress(f.g.hosts, every, func(reports []*topology.NodeProgress) {
 		if f.left == 0 {
 			return
 		}
-		ranks := make([]topology.Progress, len(said))
-		for i, s := range said {
+		ranks := make([]topology.Progress, len(reports))
+		for i, s := range reports {
 			ranks[i] = s.InStep(f.p.Epoch, f.p.Step)
 		}
 		c.blameAll(ranks)
@@ -99,12 +99,12 @@ func (l *loading) look() {
 		hosts = append(hosts, c.hosts[n.ID].node)
 	}
 	every, asked := c.w.cfg.loadStall/8, c.w.now
-	c.nodesProgress(hosts, every, func(said []*topology.NodeProgress) {
+	c.nodesProgress(hosts, every, func(reports []*topology.NodeProgress) {
 		if over() {
 			return
 		}
-		ranks := make([]topology.LoadProgress, len(said))
-		for i, s := range said {
+		ranks := make([]topology.LoadProgress, len(reports))
+		for i, s := range reports {
 			ranks[i] = s.InLoad(number)
 		}
 		if c.w.opt.Bug == BlameAll {
@@ -135,16 +135,16 @@ func (l *loading) look() {
 // nodesProgress asks all nodes for their progress at once. A node that has not answered after limit
 // counts as silent.
 func (c *coordinator) nodesProgress(hosts []*node, limit time.Duration, done func([]*topology.NodeProgress)) {
-	said, left := make([]*topology.NodeProgress, len(hosts)), len(hosts)
+	reports, left := make([]*topology.NodeProgress, len(hosts)), len(hosts)
 	for i, h := range hosts {
 		c.w.ask(c.process, h.process, limit, func(reply func(any, error)) {
 			h.take(func() { reply(h.nodeProgress(), nil) })
 		}, func(v any, err error) {
 			if err == nil {
-				said[i] = v.(*topology.NodeProgress)
+				reports[i] = v.(*topology.NodeProgress)
 			}
 			if left--; left == 0 {
-				done(said)
+				done(reports)
 			}
 		})
 	}

@@ -326,9 +326,9 @@ func FuzzBlock(f *testing.F) {
 	one := b.encode(&blockRecord{seq: 1, time: 5, subject: []byte("shoal.jobs.job-a"),
 		headers: []byte("NATS/1.0\r\n\r\n"), message: r.Encode("job-a")})
 	two := b.encode(&blockRecord{seq: 2, subject: []byte("shoal.jobs.job-b"), message: r.Encode("job-b")})
-	gone := b.encode(&blockRecord{seq: 1 | seqDeleted})
-	f.Add(slices.Concat(one, two, gone))
-	f.Add(slices.Concat(one[:70], two, gone[1:], two[:40]))
+	deleted := b.encode(&blockRecord{seq: 1 | seqDeleted})
+	f.Add(slices.Concat(one, two, deleted))
+	f.Add(slices.Concat(one[:70], two, deleted[1:], two[:40]))
 	f.Add(slices.Concat(one, []byte("shoal.jobs.job-cSHJ1 and so on, as if there were more than there is"), two))
 	f.Add([]byte{30, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {

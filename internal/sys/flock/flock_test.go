@@ -28,8 +28,8 @@ func TestOpen(t *testing.T) {
 	if !errors.Is(err, ErrHeld) {
 		t.Fatalf("an exclusive lock next to two shared ones: %v", err)
 	}
-	if said, err := io.ReadAll(f); string(said) != "who" {
-		t.Errorf("the holder wrote %q, %v", said, err)
+	if content, err := io.ReadAll(f); string(content) != "who" {
+		t.Errorf("the holder wrote %q, %v", content, err)
 	}
 	f.Close()
 	a.Close()

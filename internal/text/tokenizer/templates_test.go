@@ -112,8 +112,8 @@ func differs(got string, err error, text, failure *string) string {
 		return err.Error()
 	}
 	kind, message, _ := strings.Cut(*failure, ": ")
-	said := strings.Contains(err.Error(), message)
-	if kind == "TemplateError" && !(errors.Is(err, python.ErrRaised) && said) || kind == "UndefinedError" && !said ||
+	sameMessage := strings.Contains(err.Error(), message)
+	if kind == "TemplateError" && !(errors.Is(err, python.ErrRaised) && sameMessage) || kind == "UndefinedError" && !sameMessage ||
 		kind == "RecursionError" && !errors.Is(err, python.ErrLimit) {
 		return "error " + err.Error() + "; want " + *failure
 	}
