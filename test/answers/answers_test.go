@@ -52,8 +52,8 @@ func TestAnswers(t *testing.T) {
 		t.Log(line)
 	}
 	t.Logf("%d answers compared: %d the same, %d differ, %d are gone, %d are new", len(now.order),
-		d.same, len(d.differ), len(d.gone), len(d.fresh))
-	if len(d.differ)+len(d.gone) > 0 || d.same == 0 || len(d.fresh) > 0 && *compare == ofTree {
+		d.same, len(d.differ), len(d.missing), len(d.fresh))
+	if len(d.differ)+len(d.missing) > 0 || d.same == 0 || len(d.fresh) > 0 && *compare == ofTree {
 		t.Error("if bits change on purpose, or rows were added: go test ./test/answers -only . -record testdata/answers.txt")
 	}
 }

@@ -166,15 +166,15 @@ func readRecord(path string) (*record, error) {
 
 // differences has the comparison with a later record.
 type differences struct {
-	same                int
-	differ, gone, fresh []string
+	same                   int
+	differ, missing, fresh []string
 }
 
 func (d *differences) lines() (all []string) {
 	for _, part := range []struct {
 		word  string
 		lines []string
-	}{{"DIFFERS ", d.differ}, {"GONE    ", d.gone}, {"new     ", d.fresh}} {
+	}{{"DIFFERS ", d.differ}, {"GONE    ", d.missing}, {"new     ", d.fresh}} {
 		for _, l := range part.lines {
 			all = append(all, part.word+l)
 		}
@@ -201,7 +201,7 @@ func (r *record) differences(now *record) *differences {
 	}
 	for _, k := range r.order {
 		if _, ok := now.answers[k]; !ok {
-			d.gone = append(d.gone, k.String())
+			d.missing = append(d.missing, k.String())
 		}
 	}
 	return d

@@ -39,9 +39,9 @@ func TestClockJumps(t *testing.T) {
 	flow, jobs := p.open(reqs), p.submitAll(t, "first", works)
 	flow.reach(t, part)
 	c.set(map[string]time.Duration{"coordinator": 5 * time.Hour, "n0": -7 * time.Hour, "n1": 2 * time.Hour})
-	var said struct{ Created int64 }
+	var completion struct{ Created int64 }
 	a := p.call("POST", "/v1/completions", map[string]any{"prompt": []int{100}, "max_tokens": 1})
-	if err := json.Unmarshal(a.body, &said); err != nil || time.Until(time.Unix(said.Created, 0)) < 4*time.Hour {
+	if err := json.Unmarshal(a.body, &completion); err != nil || time.Until(time.Unix(completion.Created, 0)) < 4*time.Hour {
 		t.Errorf("the coordinator's clock is not 5 h ahead, the test does not move it: %s", a.body)
 	}
 	flow.reach(t, 2*part)

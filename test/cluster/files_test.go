@@ -40,10 +40,10 @@ func TestChaosFiles(t *testing.T) {
 		f := c.open(reqs)
 		victim := ""
 		testutil.Eventually(t, patience, "sequences in files on two nodes", func() (bool, string) {
-			most, with, said := int64(0), 0, []string{}
+			most, with, states := int64(0), 0, []string{}
 			victim = ""
 			for _, n := range c.state().Nodes {
-				said = append(said, fmt.Sprintf("%s: %d of %d bytes in files, %d sequences", n.ID, n.KVDiskUsedBytes, n.KVUsedBytes, n.Sequences))
+				states = append(states, fmt.Sprintf("%s: %d of %d bytes in files, %d sequences", n.ID, n.KVDiskUsedBytes, n.KVUsedBytes, n.Sequences))
 				if n.KVDiskUsedBytes == 0 || n.Sequences == 0 {
 					continue
 				}
@@ -54,7 +54,7 @@ func TestChaosFiles(t *testing.T) {
 			if f.ended.Load() == int64(len(reqs)) {
 				t.Fatal("the streams ended before")
 			}
-			return with > 1, strings.Join(said, ", ")
+			return with > 1, strings.Join(states, ", ")
 		})
 		before := c.state()
 		if fault == "drain" {

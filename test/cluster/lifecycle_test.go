@@ -115,11 +115,11 @@ func TestDrain(t *testing.T) {
 		t.Errorf("status %d after Ctrl-C, want 0", code)
 	}
 	t.Logf("drained and ended in %.1f s", time.Since(began).Seconds())
-	c.gone(pids)
+	c.waitEnded(pids)
 }
 
-// gone fails the test for processes that still run.
-func (s *system) gone(pids []int) {
+// waitEnded waits until the processes have ended, and fails the test if they do not.
+func (s *system) waitEnded(pids []int) {
 	s.t.Helper()
 	testutil.Eventually(s.t, patience, "the node processes end", func() (bool, string) {
 		left := ""
@@ -138,7 +138,7 @@ func TestParentDies(t *testing.T) {
 	c := up(t, 2)
 	pids := c.children()
 	c.head.kill(t)
-	c.gone(pids)
+	c.waitEnded(pids)
 }
 
 // TestAllNodesDie: a local cluster without nodes exits with a reason.
@@ -151,8 +151,8 @@ func TestAllNodesDie(t *testing.T) {
 		}
 	}
 	code := c.head.end(t, patience)
-	if said := tail(c.head.err); code == 0 || !strings.Contains(said, "every node process has ended") {
-		t.Errorf("status %d: %s", code, said)
+	if text := tail(c.head.err); code == 0 || !strings.Contains(text, "every node process has ended") {
+		t.Errorf("status %d: %s", code, text)
 	}
 }
 

@@ -137,9 +137,9 @@ func parallel(t *testing.T) {
 func waitTogether() {
 	const name = "test.parallel"
 	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == name })
-	if !said {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	if !given {
 		_ = flag.Set(name, strconv.Itoa(max(3, runtime.GOMAXPROCS(0)))) // a valid number
 	}
 }

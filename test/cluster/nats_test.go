@@ -126,11 +126,11 @@ func groups(t testing.TB, ns *server.Server) map[string]int {
 // TestNATSRefused: unusable settings are reported at start.
 func TestNATSRefused(t *testing.T) {
 	small := externalNATS(t, 0, 1<<20)
-	gone := externalNATS(t, 0, 16<<20)
-	stopNATS(gone)
+	stopped := externalNATS(t, 0, 16<<20)
+	stopNATS(stopped)
 	for _, c := range []struct{ url, say string }{
 		{natsURL(small), "set max_payload: 16MB"},
-		{natsURL(gone), "is a NATS there"},
+		{natsURL(stopped), "is a NATS there"},
 		{small.ClientURL(), "user and password"},
 	} {
 		_, stderr, code := command(t, startLimit, nil, "coordinator", "--insecure", "--bind", "127.0.0.1:0",

@@ -41,7 +41,7 @@ func TestSecondSignal(t *testing.T) {
 	for _, pid := range pids {
 		signal(pid, syscall.SIGCONT)
 	}
-	c.gone(pids)
+	c.waitEnded(pids)
 }
 
 // freeze stops a process and returns when all of its threads have stopped. After the signal, one of

@@ -233,8 +233,8 @@ func intrude(t *testing.T, s *system, key security.Key) (in []string) {
 			}
 		})
 		wg.Go(func() {
-			if heard := overhear(at); heard != "" {
-				got("client %s: %.60q", at, heard)
+			if reply := overhear(at); reply != "" {
+				got("client %s: %.60q", at, reply)
 			}
 		})
 	}
@@ -266,14 +266,14 @@ func overhear(at string) string {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Second))
 	fmt.Fprintf(c, "CONNECT {\"verbose\":false,\"name\":\"x\",\"cluster\":\"shoal\"}\r\nSUB > 1\r\nRS+ $G >\r\nPING\r\n")
-	r, said := bufio.NewReader(io.LimitReader(c, 1<<20)), ""
+	r, reply := bufio.NewReader(io.LimitReader(c, 1<<20)), ""
 	for {
 		line, err := r.ReadString('\n')
 		if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); slices.Contains([]string{"PONG", "MSG", "RMSG", "+OK"}, word) {
-			said += line
+			reply += line
 		}
 		if err != nil {
-			return said
+			return reply
 		}
 	}
 }

@@ -96,7 +96,7 @@ func TestUpStandby(t *testing.T) {
 	if code := c.head.end(t, requestLimit); code != 0 {
 		t.Errorf("status %d after Ctrl-C, want 0", code)
 	}
-	c.gone(all)
+	c.waitEnded(all)
 }
 
 // TestChaosFrozenCoordinator: the coordinator of `shoal up --standby` is frozen with jobs and a
@@ -137,13 +137,13 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	right := at.send(t, small, 1)
 	var late []string // jobs
 	var answers, refused atomic.Int64
-	gone := make(chan struct{})
+	awake := make(chan struct{})
 	var clients sync.WaitGroup
 	for range 4 {
 		clients.Go(func() {
 			for over := false; !over; {
 				select {
-				case <-gone:
+				case <-awake:
 					over = true // once more, after it has ended
 				default:
 				}
@@ -162,7 +162,7 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	clients.Go(func() {
 		for over := false; !over; {
 			select {
-			case <-gone:
+			case <-awake:
 				over = true
 			default:
 			}
@@ -181,10 +181,10 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 		now := c.coordinators("coordinator", "standby")
 		return now[old.Store.Coordinator] != first, fmt.Sprintf("coordinators: %v", now)
 	})
-	close(gone)
+	close(awake)
 	clients.Wait()
 	t.Logf("while it woke: %d requests answered, %d refused, %d jobs accepted", answers.Load(), refused.Load(), len(late))
-	if said := tail(c.head.err); !strings.Contains(said, "another coordinator has taken over: "+taken.Store.Coordinator) {
+	if text := tail(c.head.err); !strings.Contains(text, "another coordinator has taken over: "+taken.Store.Coordinator) {
 		t.Error("the resumed coordinator did not name its successor")
 	}
 	cut.wg.Wait()
@@ -251,9 +251,9 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 	})
 	for _, path := range []string{"/health", "/ready", "/v1/models"} {
 		a, err := ask(path) // from either of them
-		said := string(a.body)
-		if err != nil || a.status != 503 || !strings.Contains(said, "needs 2 of its 3 replicas; here: coordinator; away:") &&
-			!strings.Contains(said, "has not asked this process to keep a copy") {
+		text := string(a.body)
+		if err != nil || a.status != 503 || !strings.Contains(text, "needs 2 of its 3 replicas; here: coordinator; away:") &&
+			!strings.Contains(text, "has not asked this process to keep a copy") {
 			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
 		}
 	}

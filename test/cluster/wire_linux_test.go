@@ -371,8 +371,8 @@ func (w *fakeWire) sum() (seen, lost, flipped int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.rules {
-		gone := r.Lost + r.Counters.Cut + r.Full
-		seen, lost, flipped = seen+int(r.Sent+gone), lost+int(gone), flipped+r.flipped
+		dropped := r.Lost + r.Counters.Cut + r.Full
+		seen, lost, flipped = seen+int(r.Sent+dropped), lost+int(dropped), flipped+r.flipped
 	}
 	return seen, lost, flipped
 }

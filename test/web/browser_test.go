@@ -60,9 +60,9 @@ func open(t *testing.T, path string) *browser {
 	b := &browser{t: t}
 	ctx, cancel := chromedp.NewContext(alloc)
 	b.ctx = ctx
-	messages, heard := chromedp.Console(ctx), make(chan struct{})
+	messages, logged := chromedp.Console(ctx), make(chan struct{})
 	go func() {
-		defer close(heard)
+		defer close(logged)
 		for m, err := range messages {
 			if err != nil {
 				return
@@ -75,7 +75,7 @@ func open(t *testing.T, path string) *browser {
 			}
 		}
 	}()
-	t.Cleanup(func() { cancel(); end(); <-heard })
+	t.Cleanup(func() { cancel(); end(); <-logged })
 	return b
 }
 

@@ -17,8 +17,8 @@ func jobs(t *testing.T, b *browser, c *cluster) {
 	b.write("#job", "Write a Go function that reverses a string.")
 	b.press(".newjob button")
 	b.until(`document.querySelector("[data-job] .chip.on")?.textContent === "completed"`)
-	if said := value[string](b, `document.querySelector("[data-job] .what").innerText`); !strings.Contains(said, "Write a Go function that reverses a string.") || !strings.Contains(said, "func reverse(s string)") {
-		t.Errorf("the row of the job reads %q", said)
+	if row := value[string](b, `document.querySelector("[data-job] .what").innerText`); !strings.Contains(row, "Write a Go function that reverses a string.") || !strings.Contains(row, "func reverse(s string)") {
+		t.Errorf("the row of the job reads %q", row)
 	}
 	b.press("[data-job] button")
 	b.until(`document.querySelector(".result")?.innerText.includes("completed, ")`)
