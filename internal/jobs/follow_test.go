@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // A coordinator that has lost its lease without noticing accepts and cancels jobs. Processes that
 // follow the log receive all of it.
 func TestFollowAppliesRecordsOfOthers(t *testing.T) {
-	l := journal.NewMemoryLog()
+	l := journaltest.NewMemoryLog()
 	old, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +80,7 @@ func (l *unfollowed) Read(ctx context.Context, name string, after uint64, each f
 // A job that another process has accepted is found by Lookup before Follow reports it, and it runs.
 // An unknown job is not found. A log that does not answer is an error, not a missing job.
 func TestAskedBeforeHeard(t *testing.T) {
-	l := &unfollowed{Log: journal.NewMemoryLog()}
+	l := &unfollowed{Log: journaltest.NewMemoryLog()}
 	old, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +154,7 @@ func (l *lostAnswers) Read(ctx context.Context, name string, after uint64, each 
 // at that moment. A repeated request gets the running job, not a second one over the same records.
 func TestGivenUpAndThere(t *testing.T) {
 	for range 50 {
-		l := &lostAnswers{Log: journal.NewMemoryLog(), stored: make(chan uint64, 1)}
+		l := &lostAnswers{Log: journaltest.NewMemoryLog(), stored: make(chan uint64, 1)}
 		s, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +201,7 @@ func (l *unread) Read(ctx context.Context, name string, after uint64, each func(
 
 // Follow reports a journal once. A read that fails then is repeated later.
 func TestHeardAndNotRead(t *testing.T) {
-	l := &unread{Log: journal.NewMemoryLog()}
+	l := &unread{Log: journaltest.NewMemoryLog()}
 	other, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +223,7 @@ func TestHeardAndNotRead(t *testing.T) {
 
 // journal.Copy replaces the destination with exact copies of the journals.
 func TestCopy(t *testing.T) {
-	from, to := journal.NewMemoryLog(), journal.NewMemoryLog()
+	from, to := journaltest.NewMemoryLog(), journaltest.NewMemoryLog()
 	a, err := NewStore(t.Context(), from, StoreConfig{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 )
 
 func TestStateOverTheLifeOfAJob(t *testing.T) {
@@ -111,7 +112,7 @@ func TestAJobThatKillsItsCoordinatorDies(t *testing.T) {
 // world is a log that several processes write to, although some have lost the lease. It has no
 // lease on purpose: the journals alone must keep jobs consistent.
 type world struct {
-	log      *journal.MemoryLog
+	log      *journaltest.MemoryLog
 	stores   []*Store
 	accepted map[string]bool
 	now      time.Time
@@ -196,7 +197,7 @@ func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 // dead ones write later.
 func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{log: journal.NewMemoryLog(), accepted: map[string]bool{}, now: time.UnixMilli(1000)}
+		w := &world{log: journaltest.NewMemoryLog(), accepted: map[string]bool{}, now: time.UnixMilli(1000)}
 		w.log.SetFault(w.fault)
 		owns := []map[string]uint32{{}}
 		w.boot(t)

@@ -3,14 +3,14 @@ package batches_test
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // TestHolders: jobs and stored responses are visible to the key that created them and to operator
 // keys, also after a restart. Every route hides them from other keys.
 func TestHolders(t *testing.T) {
-	log, dir := journal.NewMemoryLog(), t.TempDir()
+	log, dir := journaltest.NewMemoryLog(), t.TempDir()
 	keys := []httpserver.Key{
 		{Name: "ann", Secret: "a"},
 		{Name: "bob", Secret: "b"},

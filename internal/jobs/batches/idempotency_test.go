@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 )
 
 // Repeating a request with its Idempotency-Key returns the first result, for any equivalent JSON,
@@ -33,7 +33,7 @@ func TestIdempotencyKeySpellings(t *testing.T) {
 	}
 	for i, b := range table {
 		t.Run(fmt.Sprint(i, b.path), func(t *testing.T) {
-			log, dir := journal.NewMemoryLog(), t.TempDir()
+			log, dir := journaltest.NewMemoryLog(), t.TempDir()
 			h := open(t, log, dir, &fakeEngine{}, config{})
 			id := h.want(b.accepted, "POST", b.path, b.same[0], "Idempotency-Key", "report-7")["id"].(string)
 			for _, restarted := range []bool{false, true} {
@@ -64,7 +64,7 @@ func TestIdempotencyKeySpellings(t *testing.T) {
 
 // A batch request repeated as equivalent JSON returns the same batch.
 func TestIdempotencyKeyOfBatches(t *testing.T) {
-	log, dir := journal.NewMemoryLog(), t.TempDir()
+	log, dir := journaltest.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &fakeEngine{}, config{})
 	file := h.upload(`{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"x","max_tokens":2}}`)
 	ask := `{"input_file_id": "` + file + `", "endpoint": "/v1/completions", "completion_window": "24h", "metadata": {"b": "<1>", "a": "2"}}`

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 )
 
 // A byte order mark, which some editors write, is not part of the first line.
 func TestByteOrderMark(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	create := func(text string) map[string]any {
 		id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 		return h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
@@ -35,7 +35,7 @@ var goWords = regexp.MustCompile(`Go |struct|inputLine|unmarshal|RawMessage|map\
 
 // Member names match exactly at every depth, duplicates are errors, and no error reveals Go types.
 func TestNamesOfLines(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	line := func(members string) string {
 		return `{"method":"POST","url":"/v1/completions",` + members + "}\n"
 	}
@@ -77,7 +77,7 @@ func TestNamesOfLines(t *testing.T) {
 // A seed of -1 is drawn once per job and stored: the job gives the same answer after a restart.
 func TestSeedIsDrawn(t *testing.T) {
 	// Compare token ids, because bytes that are not valid UTF-8 look alike as text.
-	log, dir := journal.NewMemoryLog(), t.TempDir()
+	log, dir := journaltest.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &fakeEngine{}, config{})
 	answer := func(id string) string { return canon(h.until(id, "completed")["result"].(map[string]any)["choices"]) }
 	ids, seen := []string{}, map[string]bool{}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/jobs"
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/testutil"
@@ -46,7 +46,7 @@ func TestWorkOfJobsIsCounted(t *testing.T) {
 		}
 		return nil
 	}
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 3}}})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 3}}})
 	var prompt, generated float64
 	check := func(what string, usage any) {
 		t.Helper()

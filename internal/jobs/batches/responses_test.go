@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/jobs"
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
@@ -45,7 +45,7 @@ func (h *house) untilResponse(id, status string) (r map[string]any) {
 
 // Foreground and background responses survive a restart, and later responses can continue them.
 func TestResponsesAreKept(t *testing.T) {
-	log, dir := journal.NewMemoryLog(), t.TempDir()
+	log, dir := journaltest.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &fakeEngine{}, config{})
 	const ask = `{"input":"Name a fish.","max_output_tokens":8,"seed":3}`
 	first := h.want(200, "POST", "/v1/responses", ask)
@@ -118,7 +118,7 @@ func (l *unreadable) Read(ctx context.Context, name string, after uint64, each f
 
 // TestResponseWaitsForTheStore: an accepted response that continues another waits while the store cannot read that one.
 func TestResponseWaitsForTheStore(t *testing.T) {
-	log, e := &unreadable{Log: journal.NewMemoryLog()}, &fakeEngine{}
+	log, e := &unreadable{Log: journaltest.NewMemoryLog()}, &fakeEngine{}
 	h := open(t, log, t.TempDir(), e, config{Config: jobs.Config{Parallel: 1}})
 	first := h.want(200, "POST", "/v1/responses", `{"input":"Name a fish.","max_output_tokens":8,"seed":3}`)["id"].(string)
 	e.mu.Lock()
@@ -143,7 +143,7 @@ func TestResponseWaitsForTheStore(t *testing.T) {
 // The events of a background response are the same at every read, before and after a restart in its
 // middle, from any starting number.
 func TestResponsesBackgroundStream(t *testing.T) {
-	log, dir := journal.NewMemoryLog(), t.TempDir()
+	log, dir := journaltest.NewMemoryLog(), t.TempDir()
 	e := &fakeEngine{hold: 20}
 	h := open(t, log, dir, e, config{})
 	r := h.want(200, "POST", "/v1/responses", `{"input":"Count.","max_output_tokens":40,"background":true,"seed":5}`)
@@ -171,7 +171,7 @@ func TestResponsesBackgroundStream(t *testing.T) {
 }
 
 func TestResponsesCancelled(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{hold: 3}, config{})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{hold: 3}, config{})
 	r := h.want(200, "POST", "/v1/responses", `{"input":"Count.","max_output_tokens":40,"background":true}`)
 	path := "/v1/responses/" + r["id"].(string)
 	if c := h.want(200, "POST", path+"/cancel", ""); c["status"] != "cancelled" {

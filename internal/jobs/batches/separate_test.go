@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/jobs/files"
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -24,14 +24,14 @@ func TestFilesAndBatchesAreSeparate(t *testing.T) {
 			}
 			return f
 		},
-		"log": func(t *testing.T) files.Store { return sharedFiles(t, journal.NewMemoryLog()) },
+		"log": func(t *testing.T) files.Store { return sharedFiles(t, journaltest.NewMemoryLog()) },
 	} {
 		t.Run(name, func(t *testing.T) { filesAndBatchesAreSeparate(t, kept(t)) })
 	}
 }
 
 func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
-	log := journal.NewMemoryLog()
+	log := journaltest.NewMemoryLog()
 	keys := []httpserver.Key{
 		{Name: "ann", Secret: "a"},
 		{Name: "bob", Secret: "b"},

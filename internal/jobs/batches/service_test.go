@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/batches"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
@@ -286,7 +287,7 @@ var (
 const askFor = `{"prompt":"func main() {","max_tokens":40,"seed":7,"n":2}`
 
 func TestAJobEqualsItsEndpoint(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	direct := h.want(200, "POST", "/v1/completions", askFor)
 	for _, body := range []string{askFor, `{"endpoint":"/v1/completions","body":` + askFor + `}`} {
 		j := h.want(202, "POST", "/v1/jobs", body)
@@ -317,7 +318,7 @@ func TestAJobEqualsItsEndpoint(t *testing.T) {
 // TestNoTokenWithoutAnAnswer: max_tokens 0 echoes the prompt. The token that the engine has to
 // generate appears in no event and no preview, also after a restart.
 func TestNoTokenWithoutAnAnswer(t *testing.T) {
-	log, dir := journal.NewMemoryLog(), t.TempDir()
+	log, dir := journaltest.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &fakeEngine{}, config{})
 	id := h.want(202, "POST", "/v1/jobs", `{"prompt":[40],"max_tokens":0,"echo":true,"logprobs":1}`)["id"].(string)
 	for range 2 {
@@ -339,7 +340,7 @@ func TestNoTokenWithoutAnAnswer(t *testing.T) {
 }
 
 func TestIdempotencyKey(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
 	var wg sync.WaitGroup
 	ids := make([]any, 8)
 	for i := range ids {
@@ -384,7 +385,7 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 		}
 		return nil
 	}
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 3}}})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 3}}})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	j := h.until(id, "completed")
 	if j["attempt"] != 3.0 {
@@ -418,7 +419,7 @@ func TestClockSetBackWhileAJobWaits(t *testing.T) {
 		}
 		return nil
 	}
-	h := open(t, journal.NewMemoryLog(), t.TempDir(),
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(),
 		e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 5, Backoff: 50 * time.Millisecond}}})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	stop := make(chan struct{})
@@ -446,7 +447,7 @@ func TestClockSetBackWhileAJobWaits(t *testing.T) {
 }
 
 func TestRestartGoesOnWhereItWas(t *testing.T) {
-	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 4 * time.Millisecond, hold: 30}
+	l, dir, e := journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 4 * time.Millisecond, hold: 30}
 	h := open(t, l, dir, e, config{})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	var seen []string
@@ -485,7 +486,7 @@ func TestRestartGoesOnWhereItWas(t *testing.T) {
 }
 
 func TestCancelAndPurge(t *testing.T) {
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 5 * time.Millisecond}, config{Config: jobs.Config{Parallel: 1}})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 5 * time.Millisecond}, config{Config: jobs.Config{Parallel: 1}})
 	a := h.want(202, "POST", "/v1/jobs", `{"prompt":"a","max_tokens":4000}`)["id"].(string)
 	b := h.want(202, "POST", "/v1/jobs", `{"prompt":"b","max_tokens":2}`)["id"].(string)
 	h.until(a, "running")
@@ -500,7 +501,7 @@ func TestCancelAndPurge(t *testing.T) {
 }
 
 func TestAFullDiskRefusesNewJobsAndKeepsOldOnes(t *testing.T) {
-	l := journal.NewMemoryLog()
+	l := journaltest.NewMemoryLog()
 	h := open(t, l, t.TempDir(), &fakeEngine{}, config{})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	h.until(id, "completed")
@@ -568,7 +569,7 @@ func batchLines(n int) string {
 }
 
 func TestBatchAcrossARestart(t *testing.T) {
-	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 3 * time.Millisecond}
+	l, dir, e := journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{pause: 3 * time.Millisecond}
 	e.most = 10 // the other lines wait until the batch was inspected
 	h := open(t, l, dir, e, config{Window: 8, Config: jobs.Config{Parallel: 4}})
 	in := h.upload(batchLines(30) + "\n" + `{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","temperature":-1}}`)
@@ -601,7 +602,7 @@ func TestBatchAcrossARestart(t *testing.T) {
 
 func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 	e := &fakeEngine{pause: 20 * time.Millisecond, most: 4}
-	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Window: 4, Config: jobs.Config{Parallel: 2}})
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), e, config{Window: 4, Config: jobs.Config{Parallel: 2}})
 	create := func(text string) string {
 		return h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 	}
@@ -631,7 +632,7 @@ func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 
 // TestBatchTakenOver: a process with another data directory completes the batch.
 func TestBatchTakenOver(t *testing.T) {
-	l, fl := journal.NewMemoryLog(), journal.NewMemoryLog()
+	l, fl := journaltest.NewMemoryLog(), journaltest.NewMemoryLog()
 	h := openWith(t, l, sharedFiles(t, fl), &fakeEngine{away: true}, config{Window: 4})
 	in := h.upload(batchLines(10))
 	id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+in+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs"
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // A coordinator that has lost its lease creates a batch. Processes that follow the log receive it.
 func TestBatchesOfOthersAreHeardOf(t *testing.T) {
-	l := journal.NewMemoryLog()
+	l := journaltest.NewMemoryLog()
 	open := func() *Store {
 		s := NewStore(quiet)
 		var err error

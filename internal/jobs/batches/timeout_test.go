@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 )
 
 // silent is a log that stops answering: every call blocks until its deadline, as with an
 // unreachable JetStream.
 type silent struct {
-	*journal.MemoryLog
+	*journaltest.MemoryLog
 	t     *testing.T
 	mute  atomic.Bool
 	first atomic.Int32 // number of calls that are still answered
@@ -62,7 +63,7 @@ func (l *silent) Journals(ctx context.Context) ([]string, error) {
 // TestClientsDoNotWaitForASilentStore: the job runner waits minutes for a store that does not
 // answer, but a client soon gets an error that names the cause.
 func TestClientsDoNotWaitForASilentStore(t *testing.T) {
-	l, fl := &silent{MemoryLog: journal.NewMemoryLog(), t: t}, &silent{MemoryLog: journal.NewMemoryLog(), t: t}
+	l, fl := &silent{MemoryLog: journaltest.NewMemoryLog(), t: t}, &silent{MemoryLog: journaltest.NewMemoryLog(), t: t}
 	h := openWith(t, l, sharedFiles(t, fl), &fakeEngine{}, config{Silence: time.Millisecond})
 	job := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	h.until(job, "completed")

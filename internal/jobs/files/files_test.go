@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/jobs/journal/natstest"
 )
 
@@ -67,7 +68,7 @@ func TestStoresAgree(t *testing.T) {
 			}
 			return f
 		},
-		"memory":    func(t *testing.T) Store { return sharedFiles(t, journal.NewMemoryLog()) },
+		"memory":    func(t *testing.T) Store { return sharedFiles(t, journaltest.NewMemoryLog()) },
 		"jetstream": func(t *testing.T) Store { return sharedFiles(t, fileStream(t)) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +169,7 @@ func randomText(n int) string {
 
 // flipping is a log whose reads return a flipped bit.
 type flipping struct {
-	*journal.MemoryLog
+	*journaltest.MemoryLog
 	on bool
 }
 
@@ -184,7 +185,7 @@ func (l *flipping) Read(ctx context.Context, name string, after uint64, each fun
 
 // TestSharedFilesOutliveTheirFolder: files written by one process can be read by another.
 func TestSharedFilesOutliveTheirFolder(t *testing.T) {
-	l, ctx, long := &flipping{MemoryLog: journal.NewMemoryLog()}, t.Context(), randomText(chunkBytes+1)
+	l, ctx, long := &flipping{MemoryLog: journaltest.NewMemoryLog()}, t.Context(), randomText(chunkBytes+1)
 	a := sharedFiles(t, l)
 	if _, err := a.Put(ctx, input("file-a"), strings.NewReader(long)); err != nil {
 		t.Fatal(err)
@@ -212,7 +213,7 @@ func TestSharedFilesOutliveTheirFolder(t *testing.T) {
 
 // inBetween is a log in which another process writes just before an append.
 type inBetween struct {
-	*journal.MemoryLog
+	*journaltest.MemoryLog
 	before func()
 }
 
@@ -229,7 +230,7 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 	ctx := t.Context()
 	for name, ends := range map[string]bool{"the writer is late": false, "the writer is faster": true} {
 		t.Run(name, func(t *testing.T) {
-			l := journal.NewMemoryLog()
+			l := journaltest.NewMemoryLog()
 			j := journal.NewWriter("file-x")
 			write := func(kind journal.Kind, payload string) error {
 				r := journal.Record{Kind: kind, Payload: []byte(payload)}
@@ -271,7 +272,7 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 
 // breaking is a log that does not answer its second append.
 type breaking struct {
-	*journal.MemoryLog
+	*journaltest.MemoryLog
 	appends int
 	then    func()
 }
@@ -290,7 +291,7 @@ func (l *breaking) Append(ctx context.Context, name string, after uint64, data [
 func TestUploadThatTheLogDoesNotTake(t *testing.T) {
 	for want, limit := range map[error]time.Duration{context.Canceled: time.Hour, context.DeadlineExceeded: 100 * time.Millisecond} {
 		ctx, cancel := context.WithCancel(journal.WithAnswerTimeout(t.Context(), limit))
-		l := &breaking{MemoryLog: journal.NewMemoryLog(), then: func() {}}
+		l := &breaking{MemoryLog: journaltest.NewMemoryLog(), then: func() {}}
 		if want == context.Canceled {
 			l.then = cancel
 		}
@@ -320,7 +321,7 @@ func TestTakeFiles(t *testing.T) {
 	if err := os.WriteFile(from.path("file-bad", "data"), []byte("file-BAD"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := journal.NewMemoryLog()
+	log := journaltest.NewMemoryLog()
 	to := sharedFiles(t, log)
 	var written journal.Usage
 	for _, step := range []struct {

@@ -6,5 +6,5 @@
 // (record.go). So of two concurrent writers one fails, and damage is detected.
 // state.go decides, in pure code, how a record gets to the end of a journal; writer.go
 // carries it out. The log is a JetStream stream with file storage and a sync per write
-// (jetstream.go), or memory.
+// (jetstream.go), or, in tests, memory (package journaltest).
 package journal

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/jobs/journal/natstest"
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 	"github.com/shoal-llm/shoal/internal/testutil"
@@ -78,7 +79,7 @@ func old(s *Store) {
 func TestStaleCoordinatorEndsNoTurn(t *testing.T) {
 	for name, end := range ways() {
 		t.Run(name, func(t *testing.T) {
-			l := journal.NewMemoryLog()
+			l := journaltest.NewMemoryLog()
 			stale, _ := open(t, l)
 			must(t, add(t, stale, 0), nil)
 			leader, _ := open(t, l)
@@ -136,7 +137,7 @@ func TestTurnAfterTheEnd(t *testing.T) {
 				t.Fatalf("%d turns, want 3", turns(t, first))
 			}
 		}
-		t.Run(name, func(t *testing.T) { run(t, journal.NewMemoryLog()) })
+		t.Run(name, func(t *testing.T) { run(t, journaltest.NewMemoryLog()) })
 		t.Run(name+" with JetStream", func(t *testing.T) { run(t, jetStream(t)) })
 	}
 }
@@ -145,7 +146,7 @@ func TestTurnAfterTheEnd(t *testing.T) {
 func TestCrashBeforeTheDrop(t *testing.T) {
 	for name, some := range map[string]uint64{"nothing dropped": 0, "one dropped": 1, "all but the end": 3} {
 		t.Run(name, func(t *testing.T) {
-			l := &faulty{Log: journal.NewMemoryLog()}
+			l := &faulty{Log: journaltest.NewMemoryLog()}
 			s, _ := open(t, l)
 			for i := range 3 {
 				must(t, add(t, s, i), nil)
@@ -185,7 +186,7 @@ func TestCrashBeforeTheDrop(t *testing.T) {
 // TestEndsStay: the next process knows the sessions that were deleted before their time, because nodes that are away may
 // have files of them. A new session of the name, and the end of the time, drop the record.
 func TestEndsStay(t *testing.T) {
-	for name, log := range map[string]func() journal.Log{"memory": func() journal.Log { return journal.NewMemoryLog() },
+	for name, log := range map[string]func() journal.Log{"memory": func() journal.Log { return journaltest.NewMemoryLog() },
 		"JetStream": func() journal.Log { return jetStream(t) }} {
 		t.Run(name, func(t *testing.T) {
 			l := log()
@@ -234,7 +235,7 @@ func TestEndsStay(t *testing.T) {
 
 // TestEndsAreBounded: the oldest ends are dropped first.
 func TestEndsAreBounded(t *testing.T) {
-	l := journal.NewMemoryLog()
+	l := journaltest.NewMemoryLog()
 	s, _ := open(t, l)
 	for i := range maxEnded + 5 {
 		name := fmt.Sprint("s", i)
@@ -259,7 +260,7 @@ var errAny = errors.New("any error")
 // TestLostAnswerToTheEnd: the answer to an end is lost. The session is as the log has it.
 func TestLostAnswerToTheEnd(t *testing.T) {
 	for _, stored := range []bool{false, true} {
-		l := journal.NewMemoryLog()
+		l := journaltest.NewMemoryLog()
 		s, _ := open(t, l)
 		must(t, add(t, s, 0), nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -292,7 +293,7 @@ func TestLostAnswerToTheEnd(t *testing.T) {
 // neither.
 func TestEndedByAnother(t *testing.T) {
 	for _, again := range []bool{false, true} {
-		l := journal.NewMemoryLog()
+		l := journaltest.NewMemoryLog()
 		stale, _ := open(t, l)
 		must(t, add(t, stale, 0), nil)
 		must(t, add(t, stale, 1), nil)
@@ -318,7 +319,7 @@ func TestEndedByAnother(t *testing.T) {
 // shortened. Other sessions go on. The damaged one can be deleted.
 func TestLiveDamage(t *testing.T) {
 	for at := range 3 {
-		l := &faulty{Log: journal.NewMemoryLog()}
+		l := &faulty{Log: journaltest.NewMemoryLog()}
 		leader, _ := open(t, l)
 		known := 1
 		for i := range known {
@@ -373,7 +374,7 @@ func TestLiveDamage(t *testing.T) {
 // TestDamagedEnd: the end of a session is damaged, after the records before it were dropped. The records of
 // the next session follow it. They are not read, and the error names the damaged record.
 func TestDamagedEnd(t *testing.T) {
-	ended, next, l := &faulty{Log: journal.NewMemoryLog()}, journal.NewMemoryLog(), journal.NewMemoryLog()
+	ended, next, l := &faulty{Log: journaltest.NewMemoryLog()}, journaltest.NewMemoryLog(), journaltest.NewMemoryLog()
 	ended.drop = func(uint64) error { return errors.New("the process ends") }
 	s, _ := open(t, ended)
 	must(t, add(t, s, 0), nil)

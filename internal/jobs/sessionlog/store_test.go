@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/server/sessions"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -80,7 +81,7 @@ func must(t *testing.T, err, want error) {
 // TestStore: turns are there after a restart. A turn whose acknowledgement is lost is found before the
 // next one. Of two processes one adds a turn, and the other reads it.
 func TestStore(t *testing.T) {
-	l := journal.NewMemoryLog()
+	l := journaltest.NewMemoryLog()
 	first, _ := open(t, l)
 	must(t, add(t, first, 0), nil)
 	must(t, add(t, first, 1), nil)
@@ -152,10 +153,10 @@ func TestDamage(t *testing.T) {
 		"nothing there": func([]byte) []byte { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := journal.NewMemoryLog()
+			l := journaltest.NewMemoryLog()
 			s, _ := open(t, l)
 			must(t, add(t, s, 0), nil)
-			other := journal.NewMemoryLog()
+			other := journaltest.NewMemoryLog()
 			err := l.Scan(t.Context(), func(name string, _ uint64, b []byte) error {
 				_, err := other.Append(t.Context(), name, 0, spoil(slices.Clone(b)))
 				return err
@@ -176,7 +177,7 @@ func TestDamage(t *testing.T) {
 // TestRefresh: a process reads the sessions that another one makes. A lookup of an unknown name leaves
 // no writer.
 func TestRefresh(t *testing.T) {
-	l := journal.NewMemoryLog()
+	l := journaltest.NewMemoryLog()
 	leader, _ := open(t, l)
 	follower, j := open(t, l)
 	ctx, cancel := context.WithCancel(t.Context())
