@@ -112,12 +112,12 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	for began, notified := time.Now(), false; ; {
 		resp, err := c.once(ctx, method, path, header, text)
 		var refused *Error
-		var nobody *Unreachable
+		var unreachable *Unreachable
 		pause := time.Duration(0)
 		switch {
 		case errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable:
 			pause = min(refused.RetryAfter, 10*time.Second)
-		case errors.As(err, &nobody) && repeatable:
+		case errors.As(err, &unreachable) && repeatable:
 			pause = time.Second / 2
 		}
 		if pause == 0 || time.Since(began)+pause > c.RetryTimeout {

@@ -295,16 +295,16 @@ func (c *core) Ready() error {
 	if err == nil || c.most.Load() == 0 || phase == topology.Over {
 		return err
 	}
-	var gone time.Duration
+	var outage time.Duration
 	if since := c.withdrawn.Load(); since != nil {
-		gone = time.Since(*since)
+		outage = time.Since(*since)
 	}
-	if gone < recoverGrace {
+	if outage < recoverGrace {
 		return nil
 	}
 	var not apierr.ErrNotReady
 	if errors.As(err, &not) {
-		not.Reason = fmt.Sprintf("no placement serves since %v: %s", gone.Round(time.Second), not.Reason)
+		not.Reason = fmt.Sprintf("no placement serves since %v: %s", outage.Round(time.Second), not.Reason)
 		not.RetryAfter = recoverRetry
 		return not
 	}

@@ -107,10 +107,10 @@ func TestSilentlyOlderNode(t *testing.T) {
 func TestNodeThatRefuses(t *testing.T) {
 	g := goldens(t)[6]
 	var c *Local
-	var knows atomic.Bool
+	var known atomic.Bool
 	incarnation := uint64(1)
 	c = withOlder(t, wire.Version, func(r *proto.StepRequest) (*proto.StepRequest, error) {
-		if r.Passes < 2 || knows.Load() {
+		if r.Passes < 2 || known.Load() {
 			return r, nil
 		}
 		err := &rpc.RemoteError{Peer: "socket-1",
@@ -132,7 +132,7 @@ func TestNodeThatRefuses(t *testing.T) {
 	if s := c.Cluster(); s.Epoch != 2 || s.Recovery.Placements["node_refused"] != 1 {
 		t.Errorf("epoch %d, %+v", s.Epoch, s.Recovery.Placements)
 	}
-	knows.Store(true)
+	known.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	v, err := c.director.View(ctx)

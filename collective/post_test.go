@@ -18,7 +18,7 @@ func TestPost(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var all []posted
-	come := make(chan bool, 16)
+	arrived := make(chan bool, 16)
 	groups := make([]*Group, 3)
 	for r := range groups {
 		c := Config{Rank: r, Size: 3, Epoch: 4, ChunkBytes: 64, Deadline: time.Minute}
@@ -27,7 +27,7 @@ func TestPost(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				all = append(all, posted{src, string(payload)})
-				come <- true
+				arrived <- true
 			}
 		}
 		g, err := NewGroup(c, wires[r])
@@ -63,8 +63,8 @@ func TestPost(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	<-come
-	<-come
+	<-arrived
+	<-arrived
 	mu.Lock()
 	defer mu.Unlock()
 	for _, h := range all {

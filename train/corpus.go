@@ -11,7 +11,7 @@
 // non-English and duplicate files are not. Licence headers are cut. A fiftieth of the files, chosen by a hash of
 // folder/file name, is held out whole; a held-out file more than a fifth of
 // whose four-line runs occur in the training text is dropped, but not with
-// -copies (so the first version of fry was measured). Folders behind
+// -copies (so the first version of fry was measured). Folders after
 // -- add to the training text alone, so that what is held out stays the same
 // when modules are added: of their files those that would be held out, and
 // those that share four-line runs with what is, more than one in fifty, are
@@ -36,11 +36,11 @@ import (
 )
 
 type file struct {
-	kind string // code or eng
-	text string
-	held bool
-	goes bool // by the Go authors
-	more bool // of a folder behind --
+	kind        string // code or eng
+	text        string
+	held        bool
+	byGoAuthors bool // by the Go authors
+	more        bool // of a folder after --
 }
 
 const part = 100 << 20
@@ -96,7 +96,7 @@ func main() {
 			seen[h] = true
 			f.held = hash(filepath.Base(filepath.Dir(p))+"/"+filepath.Base(p))%50 == 0
 			f.more = more
-			f.goes = more && goMore.MatchString(root) || !more && goAuthors.MatchString(root)
+			f.byGoAuthors = more && goMore.MatchString(root) || !more && goAuthors.MatchString(root)
 			files = append(files, f)
 			n, bytes = n+1, bytes+len(f.text)
 			return nil
@@ -266,12 +266,12 @@ func write(files []file, copied map[int]bool) {
 			left++
 		case f.held:
 			add(f.kind+"_val", f.text)
-			if f.goes && f.kind == "code" {
+			if f.byGoAuthors && f.kind == "code" {
 				add("code_valgo", f.text)
 			}
 		case f.kind == "code":
 			kind := "code_train"
-			if f.goes {
+			if f.byGoAuthors {
 				kind = "code_traingo"
 			}
 			name := fmt.Sprintf("%s-%02d", kind, n[kind])

@@ -39,7 +39,7 @@ func excess(since map[netip.AddrPort]time.Time, most int) []netip.AddrPort {
 // loggedIn returns the remote addresses of clients and routes that have logged in.
 func loggedIn(ns *server.Server) map[netip.AddrPort]bool {
 	in := map[netip.AddrPort]bool{}
-	note := func(ip string, port int) {
+	addPeer := func(ip string, port int) {
 		if a, err := netip.ParseAddr(ip); err == nil {
 			in[netip.AddrPortFrom(a.Unmap(), uint16(port))] = true
 		}
@@ -47,13 +47,13 @@ func loggedIn(ns *server.Server) map[netip.AddrPort]bool {
 	if z, err := ns.Connz(&server.ConnzOptions{Limit: 1 << 20}); err == nil {
 		for _, c := range z.Conns {
 			if c.Lang != "" { // every client of Shoal sends it with its login
-				note(c.IP, c.Port)
+				addPeer(c.IP, c.Port)
 			}
 		}
 	}
 	if z, err := ns.Routez(nil); err == nil {
 		for _, r := range z.Routes {
-			note(r.IP, r.Port)
+			addPeer(r.IP, r.Port)
 		}
 	}
 	return in

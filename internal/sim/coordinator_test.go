@@ -15,7 +15,7 @@ import (
 )
 
 // coordinator is the process with the batcher and the director: the real State and Authority,
-// behind shells that behave like cluster/core.go and internal/coordinator. Its two actors send each
+// in shells that behave like cluster/core.go and internal/coordinator. Its two actors send each
 // other messages, so a change in one reaches the other later.
 type coordinator struct {
 	*process

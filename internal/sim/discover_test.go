@@ -8,10 +8,10 @@ import (
 
 // member is the state of a node's slot in the coordinator's gossip and watches.
 type member struct {
-	there bool
-	node  *node
-	heard time.Duration // when it could last be reached
-	limit time.Duration // silence after which it counts as gone
+	there   bool
+	node    *node
+	reached time.Duration // when it could last be reached
+	limit   time.Duration // silence after which it counts as gone
 }
 
 // compare is the discoverer. A reachable node is connected, and one that has been silent for too
@@ -29,11 +29,11 @@ func (c *coordinator) compare() {
 			if !m.there {
 				*m = member{there: true, node: n, limit: w.between(w.cfg.suspect, 4*w.cfg.suspect)}
 			}
-			m.heard = w.now
+			m.reached = w.now
 			c.met(n)
 		case m.there && n.dead && w.reaches(n.process, c.process):
 			c.lost(m, "its connection broke")
-		case m.there && w.now-m.heard > m.limit:
+		case m.there && w.now-m.reached > m.limit:
 			c.lost(m, "it has been silent")
 		}
 	}

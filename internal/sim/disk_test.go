@@ -98,7 +98,7 @@ func (c *coordinator) appendLog(name string, after uint64, data []byte, done fun
 			}
 			for _, o := range w.coords {
 				if o != c && o.entries != nil {
-					w.after(o.process, w.transit(), func() { o.heard(name, seq) })
+					w.after(o.process, w.transit(), func() { o.followed(name, seq) })
 				}
 			}
 			if w.faults.active && w.chance(16) {

@@ -12,16 +12,16 @@ import (
 // network, after a barrier of hellos.
 type group struct {
 	collective.ManualGroup
-	w     *world
-	n     *node
-	e     *epoch
-	op    uint64
-	heard []bool // hellos of this epoch, by rank
-	acked []bool // ranks that confirmed to have heard this one
-	ready bool
-	over  bool
-	early []packet // packets before the group was formed
-	tells func(error)
+	w        *world
+	n        *node
+	e        *epoch
+	op       uint64
+	received []bool // hellos of this epoch, by rank
+	acked    []bool // ranks that confirmed to have heard this one
+	ready    bool
+	over     bool
+	early    []packet // packets before the group was formed
+	tells    func(error)
 
 	receive func(src int, msg []byte)
 	ticking bool
@@ -36,8 +36,8 @@ type packet struct {
 // unreachable names the ranks that keep the barrier closed.
 func (g *group) unreachable() error {
 	u := new(topology.Unreachable)
-	for rank := range g.heard {
-		if !g.heard[rank] || !g.acked[rank] {
+	for rank := range g.received {
+		if !g.received[rank] || !g.acked[rank] {
 			u.Nodes = append(u.Nodes, g.e.place.Slices[rank].ID)
 		}
 	}
@@ -47,8 +47,8 @@ func (g *group) unreachable() error {
 // connect joins the epoch's group. done is called once: when every pair of ranks has heard each
 // other, or at the deadline.
 func (n *node) connect(e *epoch, done func(error)) {
-	g := &group{w: n.w, n: n, e: e, heard: make([]bool, len(e.peers)), acked: make([]bool, len(e.peers)), tells: done}
-	g.heard[e.rank], g.acked[e.rank] = true, true
+	g := &group{w: n.w, n: n, e: e, received: make([]bool, len(e.peers)), acked: make([]bool, len(e.peers)), tells: done}
+	g.received[e.rank], g.acked[e.rank] = true, true
 	e.group = g
 	n.w.after(n.process, n.w.cfg.join, func() { g.notify(g.unreachable()) })
 	if len(e.peers) == 1 {
@@ -64,7 +64,7 @@ func (g *group) greet() {
 		return
 	}
 	for rank := range g.e.peers {
-		if !g.heard[rank] || !g.acked[rank] {
+		if !g.received[rank] || !g.acked[rank] {
 			g.hello(rank, true)
 		}
 	}
@@ -72,11 +72,11 @@ func (g *group) greet() {
 }
 
 func (g *group) hello(to int, ask bool) {
-	src, heard, e := g.e.rank, g.heard[to], g.e
+	src, received, e := g.e.rank, g.received[to], g.e
 	peer := e.peers[to]
 	g.w.send(g.n.process, peer, func() {
 		if o := g.w.groupOf(peer); o != nil && o.e.place.Epoch == e.place.Epoch && o.e.incarnations[src] == e.incarnations[src] {
-			o.greeted(src, heard, ask)
+			o.greeted(src, received, ask)
 		}
 	})
 }
@@ -93,14 +93,14 @@ func (g *group) greeted(src int, heardMe, ask bool) {
 	if g.over {
 		return
 	}
-	fresh := !g.heard[src]
-	g.heard[src] = true
+	fresh := !g.received[src]
+	g.received[src] = true
 	g.acked[src] = g.acked[src] || heardMe
 	if fresh || ask {
 		g.hello(src, fresh && !g.acked[src])
 	}
-	for rank := range g.heard {
-		if !g.heard[rank] || !g.acked[rank] {
+	for rank := range g.received {
+		if !g.received[rank] || !g.acked[rank] {
 			return
 		}
 	}

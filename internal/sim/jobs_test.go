@@ -122,8 +122,8 @@ func (e *entry) unlock() {
 	}
 }
 
-// heard is jobs.Store.Follow: another coordinator has written.
-func (c *coordinator) heard(name string, seq uint64) {
+// followed is jobs.Store.Follow: another coordinator has written.
+func (c *coordinator) followed(name string, seq uint64) {
 	e := c.entry(name)
 	e.lock(func() {
 		if e.journal.Last() >= seq || e.damage != nil {

@@ -23,15 +23,15 @@ func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, portLimit)
 	defer cancel()
 	const todo = "end the process that listens there, which `ss -ltnp` names"
-	began, said := time.Now(), time.Time{}
+	began, logged := time.Now(), time.Time{}
 	for {
 		l, err := net.Listen("tcp", at)
 		if err == nil {
 			return l.Close()
 		}
-		if time.Since(said) > portLogInterval {
+		if time.Since(logged) > portLogInterval {
 			log.Warn("waiting for the port of this process's copy of the store", "address", at, "error", err, "for", portLimit, "do", todo)
-			said = time.Now()
+			logged = time.Now()
 		}
 		select {
 		case <-time.After(portTry):

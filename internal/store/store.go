@@ -217,14 +217,14 @@ func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucket
 	if err != nil {
 		return nil, nil, err
 	}
-	began, said := time.Now(), time.Now()
+	began, logged := time.Now(), time.Now()
 	r, err := openWithin(ctx, nc, wanted, func(err error) {
 		if waits != nil && time.Since(began) > QuietPeriod {
 			waits(p.lacks(bus))
 		}
-		if time.Since(said) > startPatience {
+		if time.Since(logged) > startPatience {
 			s.log.Warn(p.lacks(bus), "members", p.routes(), "error", err)
-			said = time.Now()
+			logged = time.Now()
 		}
 	})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 func id(n int) lora.ID { return lora.ID{byte(n)} }
 
-func nobody(lora.ID) bool { return false }
+func unused(lora.ID) bool { return false }
 
 func TestLeastRecentlyUsedLeaves(t *testing.T) {
 	var c Cache
@@ -20,7 +20,7 @@ func TestLeastRecentlyUsedLeaves(t *testing.T) {
 		for _, n := range list {
 			w = append(w, Wanted{id(n), 40})
 		}
-		loads, blocked = c.Plan(0, w, nobody)
+		loads, blocked = c.Plan(0, w, unused)
 		for _, l := range loads {
 			c.Loaded(0, l.ID, true)
 		}
@@ -32,7 +32,7 @@ func TestLeastRecentlyUsedLeaves(t *testing.T) {
 	if len(loads) != 1 || loads[0].ID != id(3) || len(loads[0].Keep) != 2 || blocked != 1 || c.Ready(id(2)) || !c.Ready(id(1)) {
 		t.Errorf("loads %v, blocked %d, 2 ready %v: want 3 in place of 2", loads, blocked, c.Ready(id(2)))
 	}
-	loads, blocked = c.Plan(0, []Wanted{{id(1), 40}, {id(3), 40}, {id(2), 40}, {id(4), 10}}, nobody)
+	loads, blocked = c.Plan(0, []Wanted{{id(1), 40}, {id(3), 40}, {id(2), 40}, {id(4), 10}}, unused)
 	if len(loads) != 0 || blocked != 2 {
 		t.Errorf("loads %v, blocked at %d: adapters of earlier requests must stay", loads, blocked)
 	}
@@ -47,7 +47,7 @@ func TestFailedLoads(t *testing.T) {
 	c.Reset(100)
 	now, tries := int64(0), 0
 	for {
-		loads, _ := c.Plan(now, []Wanted{{id(1), 40}}, nobody)
+		loads, _ := c.Plan(now, []Wanted{{id(1), 40}}, unused)
 		if len(loads) == 0 {
 			if now++; now > 10_000 {
 				t.Fatal("the load is not tried again")
@@ -62,7 +62,7 @@ func TestFailedLoads(t *testing.T) {
 	if tries != MaxFailures || now < firstRetry {
 		t.Errorf("%d loads in %d ms, want %d", tries, now, MaxFailures)
 	}
-	if loads, blocked := c.Plan(now, []Wanted{{id(2), 101}}, nobody); len(loads) != 0 || blocked != 1 {
+	if loads, blocked := c.Plan(now, []Wanted{{id(2), 101}}, unused); len(loads) != 0 || blocked != 1 {
 		t.Errorf("an adapter above the limit: %v, blocked %d", loads, blocked)
 	}
 }

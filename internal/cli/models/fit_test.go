@@ -28,25 +28,25 @@ func toyFit(local, total int, limit, caches int64) *fit {
 func TestFit(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
-		name                string
-		local, total        int
-		limit, caches       int64
-		stored, auto        tensor.DType // auto: choice of --quant auto; F32 if nothing fits
-		fits                bool         // whether the stored type fits
-		says, offers, never []string     // parts of the line of auto; parts in and absent from the error of the stored type
+		name                 string
+		local, total         int
+		limit, caches        int64
+		stored, auto         tensor.DType // auto: choice of --quant auto; F32 if nothing fits
+		fits                 bool         // whether the stored type fits
+		wants, offers, never []string     // parts of the line of auto; parts in and absent from the error of the stored type
 	}{
 		{name: "plenty", local: 1, total: 1, limit: 64 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true,
-			says: []string{"--quant auto: bf16, which takes 21.75 GiB = 16.00 GiB of weights, 256.0 MiB of activations " +
+			wants: []string{"--quant auto: bf16, which takes 21.75 GiB = 16.00 GiB of weights, 256.0 MiB of activations " +
 				"and 1.00 GiB of caches, 512.0 MiB of embedding and a margin of 4.00 GiB, of the 64.00 GiB that this container may use"}},
 		{name: "f32 is halved first", local: 1, total: 1, limit: 32 * gib, caches: gib, stored: tensor.F32, auto: tensor.BF16,
-			says: []string{"bf16", "f32 would take 35.75 GiB"}, offers: []string{"--quant bf16 takes 19.75 GiB"}},
+			wants: []string{"bf16", "f32 would take 35.75 GiB"}, offers: []string{"--quant bf16 takes 19.75 GiB"}},
 		{name: "q8_0", local: 1, total: 1, limit: 16 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q8_0,
-			says: []string{"q8_0", "bf16 would take 18.75 GiB"},
+			wants: []string{"q8_0", "bf16 would take 18.75 GiB"},
 			offers: []string{"takes 18.75 GiB = 16.00 GiB of weights", "--quant q8_0 takes 11.25 GiB",
 				"2 machines like this one, with a node each that takes 10.75 GiB (shoal up --cluster NAME --expect 2)"},
 			never: []string{"--kv-memory"}},
 		{name: "4 bits", local: 1, total: 1, limit: 8 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q4_0,
-			says: []string{"q4_0", "; q8_0 would take"}, offers: []string{"--quant q4_0", "3 machines"}},
+			wants: []string{"q4_0", "; q8_0 would take"}, offers: []string{"--quant q4_0", "3 machines"}},
 		{name: "caches are the reason", local: 1, total: 1, limit: 20 * gib, caches: 8 * gib, stored: tensor.BF16, auto: tensor.Q8_0,
 			offers: []string{"--kv-memory 2048MiB --max-context 16384", "--quant q8_0", "2 machines"}},
 		{name: "several nodes share a machine", local: 4, total: 4, limit: 16 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q8_0,
@@ -57,7 +57,7 @@ func TestFit(t *testing.T) {
 		{name: "nothing fits", local: 1, total: 1, limit: gib, caches: gib / 2, stored: tensor.BF16,
 			offers: []string{"nothing on machines of this size"}, never: []string{"--quant q", "machines like"}},
 		{name: "unknown memory", local: 1, total: 1, limit: 0, caches: gib, stored: tensor.BF16,
-			auto: tensor.BF16, fits: true, says: []string{"as stored"}},
+			auto: tensor.BF16, fits: true, wants: []string{"as stored"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := toyFit(c.local, c.total, c.limit, c.caches)
@@ -65,7 +65,7 @@ func TestFit(t *testing.T) {
 			if got != c.auto || (err != nil) != (c.auto == tensor.F32) {
 				t.Errorf("auto chooses %s (%q, %v), want %s", got, line, err, c.auto)
 			}
-			for _, s := range c.says {
+			for _, s := range c.wants {
 				if !strings.Contains(line, s) {
 					t.Errorf("the line %q lacks %q", line, s)
 				}

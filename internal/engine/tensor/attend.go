@@ -285,22 +285,22 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 		}
 		// Token i attends to first+i+1-b*BlockSlots slots of this block: the first tokens possibly to
 		// none, those from full on to all. A window masks the first hidden+i slots: tokens from full to
-		// whole attend to all slots, and those from gone on to none.
+		// whole attend to all slots, and those from stop on to none.
 		seen := first + 1 - b*BlockSlots
 		some := min(nq, max(0, 1-seen))
 		full := min(nq, max(0, BlockSlots-seen))
-		whole, gone, hidden := nq, nq, 0
+		whole, stop, hidden := nq, nq, 0
 		if window > 0 {
 			hidden = seen - window
 			whole = max(full, min(nq, 1-hidden))
-			gone = max(some, min(nq, BlockSlots-hidden))
+			stop = max(some, min(nq, BlockSlots-hidden))
 		}
 		outside := prefixMask(max(0, from-b*BlockSlots))
 		if outside != 0 {
 			whole = full
 		}
-		s.score(l, blocks[b], s.q, some*g, gone*g, min(BlockSlots, seen+gone-1))
-		for i := some; i < gone; i++ {
+		s.score(l, blocks[b], s.q, some*g, stop*g, min(BlockSlots, seen+stop-1))
+		for i := some; i < stop; i++ {
 			if i >= full && i < whole {
 				continue
 			}
@@ -311,7 +311,7 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 			s.soften(l, blocks[b], i*g, (i+1)*g, mask, score)
 			s.accumulate(l, blocks[b], i*g, (i+1)*g, mask)
 		}
-		if all := min(whole, gone); full < all {
+		if all := min(whole, stop); full < all {
 			s.soften(l, blocks[b], full*g, all*g, prefixMask(BlockSlots), score)
 			s.accumulate(l, blocks[b], full*g, all*g, prefixMask(BlockSlots))
 		}

@@ -22,8 +22,8 @@ func TestUnreadStreamIsReported(t *testing.T) {
 		return func() bool {
 			e.Mu.Lock()
 			defer e.Mu.Unlock()
-			got, heard := e.UnreadNow[id]
-			return heard && got == want
+			got, known := e.UnreadNow[id]
+			return known && got == want
 		}
 	}
 	servertest.Eventually(t, "the stream is unread", reported(true))

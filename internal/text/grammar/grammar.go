@@ -186,7 +186,7 @@ func (m *machine) grammar(v *Vocabulary, s Spec) (g *Grammar, err error) {
 		return nil, &Error{Message: "only the empty text fits it"}
 	}
 	g = &Grammar{vocab: v, m: m}
-	g.note()
+	g.publishSize()
 	return g, nil
 }
 
@@ -232,9 +232,9 @@ func (m *machine) compile(s Spec) exprID {
 // values of 'format'.
 func (g *Grammar) Annotations() []string { return g.m.annotations }
 
-// note publishes the size of the grammar, so that the engine can read it without waiting for a mask
+// publishSize publishes the size of the grammar, so that the engine can read it without waiting for a mask
 // computation.
-func (g *Grammar) note() {
+func (g *Grammar) publishSize() {
 	m := g.m
 	g.nodes.Store(int64(m.Size()))
 	g.bytes.Store(int64(m.held) + int64(m.Size())*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96 + int64(len(m.names))*48)
@@ -334,7 +334,7 @@ func (s State) Mask() (mask *Mask, err error) {
 		s.g.m.prune()
 	}
 	mask = s.g.m.maskOf(v, s.s)
-	s.g.note()
+	s.g.publishSize()
 	return mask, nil
 }
 

@@ -129,12 +129,12 @@ func (e *encoder) run(text string) {
 }
 
 func (e *encoder) find(t *trie, text string, literal []span, between func(lo, hi int)) {
-	e.note(e.t.added.find(t, text, literal,
+	e.setError(e.t.added.find(t, text, literal,
 		func(lo, hi int) error { between(lo, hi); return nil },
 		func(id int32) { e.ids = append(e.ids, id) }))
 }
 
-func (e *encoder) note(err error) {
+func (e *encoder) setError(err error) {
 	if e.err == nil {
 		e.err = err
 	}
@@ -142,13 +142,13 @@ func (e *encoder) note(err error) {
 
 func (e *encoder) normalize(p piece) piece {
 	q, err := e.t.normalizer.apply(p)
-	e.note(err)
+	e.setError(err)
 	return q
 }
 
 func (e *encoder) pretokenize(p piece) {
 	if p.text != "" {
-		e.note(e.next(p))
+		e.setError(e.next(p))
 	}
 }
 

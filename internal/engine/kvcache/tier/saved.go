@@ -258,9 +258,9 @@ func (s *Saved) Remove(k Key) (files func() error) {
 func (s *Saved) discard(paths []string) (err error) {
 	for _, path := range paths {
 		s.mu.Lock()
-		_, gone := s.removed[path]
+		_, removed := s.removed[path]
 		s.mu.Unlock()
-		if gone {
+		if removed {
 			err = errors.Join(err, s.request("removing", path, func() error { return s.unlink(path) }))
 		}
 	}
@@ -288,9 +288,9 @@ func (s *Saved) Sweep() {
 		}
 		at = next
 	}
-	gone := slices.Collect(maps.Keys(s.removed))
+	paths := slices.Collect(maps.Keys(s.removed))
 	s.mu.Unlock()
-	_ = s.discard(gone)
+	_ = s.discard(paths)
 	lock := filepath.Join(s.dir, lockName)
 	_ = s.request("writing", lock, func() error { return os.Chtimes(lock, now, now) }) // the time at which this process was last here
 	all := func(string) bool { return true }

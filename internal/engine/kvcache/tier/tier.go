@@ -306,9 +306,9 @@ func (s *Store) list(dir string, own bool) {
 	var all []found
 	for _, e := range entries {
 		n, err := parseName(e.Name())
-		info, gone := e.Info()
+		info, infoErr := e.Info()
 		switch {
-		case gone != nil: // removed meanwhile
+		case infoErr != nil: // removed meanwhile
 		case err == nil && info.Mode().IsRegular():
 			all = append(all, found{file{name: n, dir: dir, size: info.Size()}, info.ModTime()})
 		case own && e.Name() != lockName && info.Mode().IsRegular(): // its process ended while writing it
@@ -394,16 +394,16 @@ func (s *Store) remove(f *file) {
 // makeRoom removes the files with the lowest value until size more bytes fit.
 func (s *Store) makeRoom(size int64) {
 	s.mu.Lock()
-	var gone []*file
+	var removed []*file
 	for s.bytes+size > s.limit && len(s.heap) > 0 {
 		f := s.heap[0]
 		s.clock = max(s.clock, f.value)
 		s.forget(f)
 		s.stats.Out++
-		gone = append(gone, f)
+		removed = append(removed, f)
 	}
 	s.mu.Unlock()
-	for _, f := range gone {
+	for _, f := range removed {
 		s.remove(f)
 	}
 }
