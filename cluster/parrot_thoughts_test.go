@@ -28,29 +28,29 @@ func TestParrotThoughts(t *testing.T) {
 		name   string
 		script parrot.Script
 		more   M
-		want   chatAnswer
+		want   reply
 		whole  bool // only for non-streaming answers: a stream has sent the text before the tag arrives
 	}{
-		{"opened", parrot.Script{Text: "plan</think>\n\nhey", Template: opens}, nil, chatAnswer{"hey", "plan", "", "stop", nil}, false},
-		{"repeated", parrot.Script{Text: "<think>\nplan</think>\n\nhey", Template: opens}, nil, chatAnswer{"hey", "plan", "", "stop", nil}, false},
-		{"own tags", parrot.Script{Text: "<think>\nplan\n</think>\n\nhey", Template: plain}, nil, chatAnswer{"hey", "plan", "", "stop", nil}, false},
+		{"opened", parrot.Script{Text: "plan</think>\n\nhey", Template: opens}, nil, reply{"hey", "plan", "", "stop", nil}, false},
+		{"repeated", parrot.Script{Text: "<think>\nplan</think>\n\nhey", Template: opens}, nil, reply{"hey", "plan", "", "stop", nil}, false},
+		{"own tags", parrot.Script{Text: "<think>\nplan\n</think>\n\nhey", Template: plain}, nil, reply{"hey", "plan", "", "stop", nil}, false},
 		{"special close", parrot.Script{Text: "plan</think>\n\nhey", Template: opens, Special: []string{"</think>"}},
-			nil, chatAnswer{"hey", "plan", "", "stop", nil}, false},
+			nil, reply{"hey", "plan", "", "stop", nil}, false},
 		{"special tags", parrot.Script{Text: "<think>\nplan</think>\n\nhi there", Template: plain, Special: []string{"<think>", "</think>"}},
-			nil, chatAnswer{"hi there", "plan", "", "stop", nil}, false},
+			nil, reply{"hi there", "plan", "", "stop", nil}, false},
 		{"special tags shown", parrot.Script{Text: "<think>\nplan</think>\n\nhi there", Template: plain,
-			Special: []string{"<think>", "</think>"}}, M{"skip_special_tokens": false}, chatAnswer{"hi there", "plan", "", "stop", nil}, false},
+			Special: []string{"<think>", "</think>"}}, M{"skip_special_tokens": false}, reply{"hi there", "plan", "", "stop", nil}, false},
 		{"special close without a thought", parrot.Script{Text: "one two</think> three", Template: closes, Special: []string{"</think>"}},
-			nil, chatAnswer{"one two three", "", "", "stop", nil}, false},
-		{"prefilled", parrot.Script{Text: "ly done</think>\n\nhey", Template: plain}, prefill, chatAnswer{"hey", "ly done", "", "stop", nil}, false},
+			nil, reply{"one two three", "", "", "stop", nil}, false},
+		{"prefilled", parrot.Script{Text: "ly done</think>\n\nhey", Template: plain}, prefill, reply{"hey", "ly done", "", "stop", nil}, false},
 		{"closed by the template", parrot.Script{Text: "see </think> here", Template: closes}, nil,
-			chatAnswer{"see </think> here", "", "", "stop", nil}, false},
+			reply{"see </think> here", "", "", "stop", nil}, false},
 		{"quoted by the user", parrot.Script{Text: "It opens a thought.", Template: plain}, quoted,
-			chatAnswer{"It opens a thought.", "", "", "stop", nil}, false},
-		{"close alone", parrot.Script{Text: "plan</think>\n\nhey", Template: plain}, nil, chatAnswer{"hey", "plan", "", "stop", nil}, true},
+			reply{"It opens a thought.", "", "", "stop", nil}, false},
+		{"close alone", parrot.Script{Text: "plan</think>\n\nhey", Template: plain}, nil, reply{"hey", "plan", "", "stop", nil}, true},
 		{"close alone, template without an opening tag",
 			parrot.Script{Text: "plan</think>\n\nhey", Template: "{% for m in messages %}{{ m.content.split('</think>')[-1] }}\n{% endfor %}"},
-			nil, chatAnswer{"hey", "plan", "", "stop", nil}, false},
+			nil, reply{"hey", "plan", "", "stop", nil}, false},
 	} {
 		h := serveParrot(t, c.script, nil)
 		for _, stream := range []bool{false, true} {

@@ -15,16 +15,16 @@ func putTool(schema string) []any {
 	return []any{map[string]any{"type": "function", "function": map[string]any{"name": "put", "parameters": json.RawMessage(schema)}}}
 }
 
-// chatAnswer is the answer of a chat: content, thought, tool calls with names and arguments, and finish
+// reply is the answer of a chat: content, thought, tool calls with names and arguments, and finish
 // reason.
-type chatAnswer struct {
+type reply struct {
 	content, thought, calls, finish string
 	reason                          any
 }
 
 // askChat sends a chat with the members of more, streaming or not. It checks that the arguments of
 // each call are JSON unless the answer was cut.
-func askChat(t *testing.T, h apiOf, more map[string]any, stream bool) chatAnswer {
+func askChat(t *testing.T, h apiOf, more map[string]any, stream bool) reply {
 	t.Helper()
 	body := map[string]any{"messages": []any{map[string]any{"role": "user", "content": "x"}}, "temperature": 0, "stream": stream}
 	maps.Copy(body, more)
@@ -32,7 +32,7 @@ func askChat(t *testing.T, h apiOf, more map[string]any, stream bool) chatAnswer
 	if code != 200 {
 		t.Fatalf("%d %s", code, text)
 	}
-	var out chatAnswer
+	var out reply
 	var args []string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -94,15 +94,15 @@ func TestParrotCalls(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		more M
-		want chatAnswer
+		want reply
 	}{
-		{"<tool_call>\n{\"name\": \"put\", \"arguments\": {\"path\": \"l1\nl2\"}}\n</tool_call>", nil, chatAnswer{"", "", `put{"path": "l1\nl2"}`, "tool_calls", nil}},
-		{"<tool_call>\n{\"name\": \"put\", \"arguments\": {\"path\": \"C:\\dir\", \"n\": 007,}}\n</tool_call>", nil, chatAnswer{"", "", `put{"path": "C:\\dir", "n": 7}`, "tool_calls", nil}},
-		{"I will.\n<function=put>\n<parameter=path>\na b\n</parameter>\n</function>", nil, chatAnswer{"I will.", "", `put{"path": "a b"}`, "tool_calls", nil}},
-		{"Use <function=put> like so.", nil, chatAnswer{"Use <function=put> like so.", "", "", "stop", nil}},
-		{call + "\nDONE now", M{"stop": []string{"DONE"}}, chatAnswer{"", "", `put{"path": "a"}`, "tool_calls", "DONE"}},
-		{call + "\nDONE now", M{"stop": []string{"</tool_call>"}}, chatAnswer{"", "", `put{"path": "a"}`, "tool_calls", "</tool_call>"}},
-		{call + "\nDONE now", M{"stop": []string{"a\"}"}}, chatAnswer{"", "", `put{"path": "`, "stop", "a\"}"}},
+		{"<tool_call>\n{\"name\": \"put\", \"arguments\": {\"path\": \"l1\nl2\"}}\n</tool_call>", nil, reply{"", "", `put{"path": "l1\nl2"}`, "tool_calls", nil}},
+		{"<tool_call>\n{\"name\": \"put\", \"arguments\": {\"path\": \"C:\\dir\", \"n\": 007,}}\n</tool_call>", nil, reply{"", "", `put{"path": "C:\\dir", "n": 7}`, "tool_calls", nil}},
+		{"I will.\n<function=put>\n<parameter=path>\na b\n</parameter>\n</function>", nil, reply{"I will.", "", `put{"path": "a b"}`, "tool_calls", nil}},
+		{"Use <function=put> like so.", nil, reply{"Use <function=put> like so.", "", "", "stop", nil}},
+		{call + "\nDONE now", M{"stop": []string{"DONE"}}, reply{"", "", `put{"path": "a"}`, "tool_calls", "DONE"}},
+		{call + "\nDONE now", M{"stop": []string{"</tool_call>"}}, reply{"", "", `put{"path": "a"}`, "tool_calls", "</tool_call>"}},
+		{call + "\nDONE now", M{"stop": []string{"a\"}"}}, reply{"", "", `put{"path": "`, "stop", "a\"}"}},
 	} {
 		h := serveParrot(t, parrot.Script{Text: c.text}, nil)
 		more := M{"tools": putTool(schema)}
@@ -121,7 +121,7 @@ func TestParrotCalls(t *testing.T) {
 			t.Errorf("%d tokens: %+v", n, got)
 		}
 		if got.finish != "length" {
-			if want := (chatAnswer{"", "", `put{"path": "a"}`, "tool_calls", nil}); got != want {
+			if want := (reply{"", "", `put{"path": "a"}`, "tool_calls", nil}); got != want {
 				t.Errorf("%+v", got)
 			}
 			break

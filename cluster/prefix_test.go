@@ -296,18 +296,18 @@ func TestConversations(t *testing.T) {
 			cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: off})
 			serve.Mapping, serve.Replicas = c.mapping, min(1, c.sockets-1)
 			warm := startLocal(t, LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: 1, Serve: serve})
-			history, before := text(4, 50), 0
+			chat, before := text(4, 50), 0
 			for turn := range 3 {
 				id, kept := fmt.Sprint(turn), warm.Cluster().PrefixCache.Answers
-				answer := generate(t, warm, "a"+id, history, 90)
-				if again := generate(t, cold, "a"+id, history, 90); !slices.Equal(answer, again) {
+				answer := generate(t, warm, "a"+id, chat, 90)
+				if again := generate(t, cold, "a"+id, chat, 90); !slices.Equal(answer, again) {
 					t.Fatalf("turn %d: %v, without the cache %v", turn, answer, again)
 				}
-				prompt := len(history)
-				history = append(append(slices.Clone(history), answer...), text(5+turn, 30)...)
-				a, b := complete(t, warm, &engine.Request{ID: "b" + id, Prompt: history}), complete(t, cold, &engine.Request{ID: "b" + id, Prompt: history})
+				prompt := len(chat)
+				chat = append(append(slices.Clone(chat), answer...), text(5+turn, 30)...)
+				a, b := complete(t, warm, &engine.Request{ID: "b" + id, Prompt: chat}), complete(t, cold, &engine.Request{ID: "b" + id, Prompt: chat})
 				if a.bits != b.bits {
-					t.Errorf("turn %d: another answer with %d of %d tokens from the cache", turn, a.cached, len(history))
+					t.Errorf("turn %d: another answer with %d of %d tokens from the cache", turn, a.cached, len(chat))
 				}
 				before = max(before, prompt/64*64) // tokens that were computed
 				want := before
@@ -316,9 +316,9 @@ func TestConversations(t *testing.T) {
 				}
 				late := c.sockets > 1 && warm.Cluster().PrefixCache.Answers == kept // the fetch of the answer's blocks, for lack of time
 				if a.cached != want && !(late && a.cached >= before) {
-					t.Errorf("turn %d: %d of %d tokens came from the cache, want %d", turn, a.cached, len(history), want)
+					t.Errorf("turn %d: %d of %d tokens came from the cache, want %d", turn, a.cached, len(chat), want)
 				}
-				before = len(history) / 64 * 64
+				before = len(chat) / 64 * 64
 			}
 			waitIdle(t, warm)
 			if kept := warm.Cluster().PrefixCache.Answers; kept > 0 != c.answers {

@@ -22,13 +22,13 @@ import (
 func refusedBuild(t *testing.T, p *process, words ...string) {
 	t.Helper()
 	code := p.end(t, startLimit)
-	errOutput := tail(p.err)
+	stderr := tail(p.err)
 	if code != 1 {
 		t.Errorf("%s: status %d", p.name, code)
 	}
 	for _, w := range append(words, `the coordinator "coordinator" (build dev go`, "run the same build of Shoal everywhere") {
-		if !strings.Contains(errOutput, w) {
-			t.Errorf("the error of %s lacks %q: %s", p.name, w, errOutput)
+		if !strings.Contains(stderr, w) {
+			t.Errorf("the error of %s lacks %q: %s", p.name, w, stderr)
 		}
 	}
 }
@@ -80,9 +80,9 @@ func TestOtherArithmetic(t *testing.T) {
 	})
 	got, _ = p.open(reqs).wait(t)
 	same(t, "over two builds", reqs, want, got)
-	out, errOutput, _ := command(t, patience, nil, "status", "--server", p.base)
+	out, stderr, _ := command(t, patience, nil, "status", "--server", p.base)
 	if !strings.Contains(out, "arithmetic "+ours+"   wire version") || !strings.Contains(out, "another build on n2: dev tags=rolled go") {
-		t.Errorf("shoal status: %s%s", out, errOutput)
+		t.Errorf("shoal status: %s%s", out, stderr)
 	}
 
 	p.coordinator.kill(t)

@@ -306,9 +306,9 @@ func TestChaosJoin(t *testing.T) {
 	})
 	before := c.state()
 	c.busy(t, "a node is drained", reqs, want, func() {
-		if out, errOutput, code := command(t, recoverLimit, nil, "drain", "c", "--server", c.base); code != 0 ||
+		if out, stderr, code := command(t, recoverLimit, nil, "drain", "c", "--server", c.base); code != 0 ||
 			!strings.Contains(out, "c is drained") {
-			t.Errorf("shoal drain: status %d: %s%s", code, out, errOutput)
+			t.Errorf("shoal drain: status %d: %s%s", code, out, stderr)
 		}
 	})
 	testutil.Eventually(t, patience, "a drained node without caches", func() (bool, string) { // nodes are polled periodically
@@ -319,14 +319,14 @@ func TestChaosJoin(t *testing.T) {
 		t.Errorf("drained in epochs %d to %d", before.Epoch, s.Epoch)
 	}
 	for status, want := range []string{"c takes a share again", "is a member or is waiting to become one"} {
-		if out, errOutput, code := command(t, recoverLimit, nil, "undrain", "c", "--server", c.base); code != status ||
-			!strings.Contains(out+errOutput, want) {
-			t.Errorf("shoal undrain: status %d: %s%s", code, out, errOutput)
+		if out, stderr, code := command(t, recoverLimit, nil, "undrain", "c", "--server", c.base); code != status ||
+			!strings.Contains(out+stderr, want) {
+			t.Errorf("shoal undrain: status %d: %s%s", code, out, stderr)
 		}
 		c.waitNodes(3, recoverLimit)
 	}
-	if _, errOutput, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base); code == 0 || !strings.Contains(errOutput, "no node") {
-		t.Errorf("draining an unknown node: status %d: %s", code, errOutput)
+	if _, stderr, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base); code == 0 || !strings.Contains(stderr, "no node") {
+		t.Errorf("draining an unknown node: status %d: %s", code, stderr)
 	}
 	for _, n := range c.state().Nodes {
 		t.Logf("%s: share %.2f", n.ID, n.Share)

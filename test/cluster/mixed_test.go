@@ -94,8 +94,8 @@ func mixedBuilds(t *testing.T, old string, reqs []request, rev string) {
 	}
 	replace := func(i int, bin string) {
 		t.Helper()
-		if out, errOutput, code := command(t, patience, nil, "drain", fmt.Sprintf("n%d", i), "--server", p.base); code != 0 {
-			t.Fatalf("drain: %s%s", out, errOutput)
+		if out, stderr, code := command(t, patience, nil, "drain", fmt.Sprintf("n%d", i), "--server", p.base); code != 0 {
+			t.Fatalf("drain: %s%s", out, stderr)
 		}
 		p.nodes[i].kill(t)
 		p.bin = bin

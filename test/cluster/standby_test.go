@@ -182,8 +182,8 @@ func TestStandby(t *testing.T) {
 		}
 		reqs = append(reqs, request{fmt.Sprintf("job %d", i), "/v1/completions", b})
 	}
-	if out, errOutput, code := command(t, recoverLimit, nil, "drain", "n2", "--server", p.at[0].base); code != 0 {
-		t.Fatalf("shoal drain: status %d: %s%s", code, out, errOutput)
+	if out, stderr, code := command(t, recoverLimit, nil, "drain", "n2", "--server", p.at[0].base); code != 0 {
+		t.Fatalf("shoal drain: status %d: %s%s", code, out, stderr)
 	}
 	want := p.at[0].send(t, reqs, len(reqs))
 

@@ -5,26 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/shoal-llm/shoal/internal/jobs/journal/natstest"
 )
-
-// jet opens the log in a folder as the coordinator does; close stops the server.
-func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
-	t.Helper()
-	nc, stop := natstest.Alone(t, dir, 0)
-	l, err := OpenJetStream(t.Context(), nc, maxBytes, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	close = sync.OnceFunc(func() { _ = l.Close(); stop() })
-	t.Cleanup(close)
-	return l, close
-}
 
 // A server without a leader answers 503, which is retried. Other errors are returned.
 func TestRetryWithoutLeader(t *testing.T) {
