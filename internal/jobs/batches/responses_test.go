@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
