@@ -400,7 +400,8 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 	for _, r := range snap.Running[:min(len(snap.Running), shownSequences)] {
 		s.Sequences = append(s.Sequences,
 			wire.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, Cached: r.Cached,
-				KVBytes: r.Bytes - r.Copied, Replica: r.Replica, Cut: r.Cut, KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
+				KVBytes: r.Bytes - r.Copied, Replica: r.Replica, Cut: r.Cut,
+				KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
 	}
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Reason

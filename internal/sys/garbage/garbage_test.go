@@ -31,7 +31,6 @@ func TestLimit(t *testing.T) {
 	data := make([]byte, large)
 	reaches("a bounded target", func(goal, live int64) bool { return live >= large && goal <= live+limit+slack })
 	runtime.KeepAlive(data)
-	data = nil
 	reaches("a high target", func(goal, live int64) bool { return live < slack && goal >= 4*live })
 }
 
