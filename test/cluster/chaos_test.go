@@ -325,7 +325,8 @@ func TestChaosJoin(t *testing.T) {
 		}
 		c.waitNodes(3, recoverLimit)
 	}
-	if _, stderr, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base); code == 0 || !strings.Contains(stderr, "no node") {
+	_, stderr, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base)
+	if code == 0 || !strings.Contains(stderr, "no node") {
 		t.Errorf("draining an unknown node: status %d: %s", code, stderr)
 	}
 	for _, n := range c.state().Nodes {
