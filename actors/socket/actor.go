@@ -53,26 +53,12 @@ var ErrRetired = errors.New("socket: epoch retired")
 
 // Receive implements actor.Actor.
 func (a *Actor) Receive(c actor.Context) {
+	defer a.survive(c)
 	switch m := c.Message().(type) {
 	case *actor.Started:
-		a.machine = machine.NewMachine()
-		a.exec, a.adaptable = executor.New(), a.Config.AdapterBudget
-		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec,
-			PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
-		if a.Config.Adapters != nil {
-			a.adapters = adapter.NewLoader(a.Config.Adapters, &a.Config.Checkpoint.Config)
-		}
-		if a.Config.ParsePolicy == nil {
-			a.Config.ParsePolicy = kvpolicy.Parse
-		}
+		a.start()
 	case *actor.Stopping:
-		a.teardown(c, a.machine.Stop())
-		a.caches.StopTransfers()
-		if a.adapters != nil {
-			a.adapters.Close()
-		}
-		a.exec.Close()
-		a.caches.Close()
+		a.stop(c)
 		select {
 		case <-a.Config.Stopped: // the actor was restarted under its name
 		default:
@@ -127,6 +113,31 @@ func (a *Actor) Receive(c actor.Context) {
 	case *Status:
 		m.Reply(a.status())
 	}
+}
+
+// start makes the parts of a socket without weights and caches.
+func (a *Actor) start() {
+	a.machine = machine.NewMachine()
+	a.exec, a.adaptable = executor.New(), a.Config.AdapterBudget
+	a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec,
+		PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
+	if a.Config.Adapters != nil {
+		a.adapters = adapter.NewLoader(a.Config.Adapters, &a.Config.Checkpoint.Config)
+	}
+	if a.Config.ParsePolicy == nil {
+		a.Config.ParsePolicy = kvpolicy.Parse
+	}
+}
+
+// stop ends the parts that start has made. It waits for the stage that runs.
+func (a *Actor) stop(c actor.Context) {
+	a.teardown(c, a.machine.Stop())
+	a.caches.StopTransfers()
+	if a.adapters != nil {
+		a.adapters.Close()
+	}
+	a.exec.Close()
+	a.caches.Close()
 }
 
 // teardown ends all work in flight and frees the epoch, except for the caches that a later epoch can

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"path/filepath"
@@ -48,7 +47,7 @@ func newVictims(t testing.TB, dir string) *victims {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &victims{t: t, ck: ck, pool: tensor.NewPool(1), log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	v := &victims{t: t, ck: ck, pool: tensor.NewPool(1), log: slog.New(panics{slog.DiscardHandler, t})}
 	if v.disk, err = tier.Open(filepath.Join(t.TempDir(), "disk"), 1<<20, v.log); err != nil {
 		t.Fatal(err)
 	}

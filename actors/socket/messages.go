@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Commands of a socket. Reply is called exactly once, from any goroutine, and must not block.
+// Commands of a socket. Reply is called from any goroutine, and must not block. It is called once, except after a panic
+// of the socket: then its first call counts.
 type (
 	Load struct {
 		Request *proto.LoadRequest

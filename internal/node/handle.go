@@ -44,7 +44,12 @@ type answer[T any] struct {
 // call sends the command that contains a reply function, and waits for the reply.
 func call[T any](ctx context.Context, h Local, command func(reply func(T, error)) any) (T, error) {
 	c := make(chan answer[T], 1)
-	h.Root.Send(h.PID, command(func(r T, err error) { c <- answer[T]{r, err} }))
+	h.Root.Send(h.PID, command(func(r T, err error) {
+		select {
+		case c <- answer[T]{r, err}:
+		default: // the first answer counts
+		}
+	}))
 	select {
 	case a := <-c:
 		return a.reply, a.err
