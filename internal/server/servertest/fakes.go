@@ -188,7 +188,7 @@ func (e *Engine) play(ctx context.Context, r *engine.Request, ch chan<- engine.E
 			return false
 		}
 	}
-	tokens := 0
+	tokens, cached := 0, 0
 	for i, ev := range e.events(r) {
 		if i == 0 && r.PromptLogprobs >= 0 {
 			ev.PromptLogprobs = fakePromptLogprobs(r)
@@ -201,6 +201,8 @@ func (e *Engine) play(ctx context.Context, r *engine.Request, ch chan<- engine.E
 			}
 		}
 		if ev.Token != engine.NoToken {
+			cached = max(cached, ev.Cached)
+			ev.Cached = cached // every token has the number
 			tokens++
 			if r.Sampling.Logprobs >= 0 && ev.Logprob == 0 {
 				ev.Logprob, ev.Top = fakeLogprobs(ev.Token, r.Sampling.Logprobs)
