@@ -11,17 +11,15 @@ import (
 const afterPanic = "the socket starts again after a panic"
 
 // survive starts the socket again after a panic in a message, without weights and caches. Those who wait for answers
-// get an error at once, so that the coordinator places the model again. Without it they would wait for their deadlines.
+// get an error at once, so that the coordinator places the model again.
 func (a *Actor) survive(c actor.Context) {
 	cause := recover()
-	switch c.Message().(type) {
-	case *actor.Started, *actor.Stopping: // there is nothing to start again
-		if cause != nil {
-			panic(cause)
-		}
-	}
 	if cause == nil {
 		return
+	}
+	switch c.Message().(type) {
+	case *actor.Started, *actor.Stopping: // there is nothing to start again
+		panic(cause)
 	}
 	err := fmt.Errorf("socket: broken invariant: %v", cause)
 	a.Config.Logger.Error(afterPanic, "error", err, "stack", string(debug.Stack()))
