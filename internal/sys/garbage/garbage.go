@@ -16,7 +16,8 @@ const (
 
 // Limit lets the garbage grow to four times the live heap, and to a number of bytes at most, before it is
 // collected. Above ten times these bytes of live heap, the bound is a tenth of it. The live heap is that of the last
-// collection: the target follows each collection. stop ends that and restores the target that the process had. A process has one limit at a time.
+// collection: the target follows each collection. stop ends that and restores the target that the process had. A
+// process has one limit at a time.
 func Limit(bytes int64) (stop func()) {
 	l := &limit{bytes: bytes}
 	before := debug.SetGCPercent(most)
