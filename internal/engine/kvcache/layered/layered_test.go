@@ -340,7 +340,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// Peaks are the tables of the decision record: MiB that the ledger books on one socket.
+// Peaks are the tables of the decision record: MiB that the ledger books on the socket that owns a sequence.
 func TestPeaks(t *testing.T) {
 	p, err := kvpolicy.Parse("snapstream")
 	if err != nil {
@@ -354,24 +354,34 @@ func TestPeaks(t *testing.T) {
 		dim    int
 		hidden int
 		g      kvcache.Geometry
+		eighth int // sockets from which on memory is an eighth at 131,072 tokens, without a file; 0: none
 	}{
-		{"Llama 3.2 1B", 64, 2048, kvcache.Geometry{Layers: 16, KVHeads: 8, Group: 4}},
-		{"Llama 3.1 8B", 128, 4096, kvcache.Geometry{Layers: 32, KVHeads: 8, Group: 4}},
-		{"Llama 3.1 8B with SwiftKV", 128, 4096, kvcache.Geometry{Layers: 32, Later: 16, KVHeads: 8, Group: 4}},
-		{"Qwen3-Next 80B", 256, 2048, delta},
+		{"Llama 3.2 1B", 64, 2048, kvcache.Geometry{Layers: 16, KVHeads: 8, Group: 4}, 8},
+		{"Llama 3.1 8B", 128, 4096, kvcache.Geometry{Layers: 32, KVHeads: 8, Group: 4}, 2},
+		{"Llama 3.1 8B with SwiftKV", 128, 4096, kvcache.Geometry{Layers: 32, Later: 16, KVHeads: 8, Group: 4}, 2},
+		{"Qwen3-Next 80B", 256, 2048, delta, 0},
 	} {
 		g := m.g
 		g.Layout, g.Chunk = tensor.KVLayout{Type: tensor.BF16, KDim: m.dim, VDim: m.dim}, 256
 		for _, tokens := range []int{32768, 131072} {
-			s := ShapeOf(g, 256, tokens, m.hidden, 1, p)
 			chunks := kvcache.HandoverBytes(g, g.KVHeads, tokens, p) + kvcache.StatisticsBytes(g, g.KVHeads, tokens, p)
-			layers := s.CacheBytes(g, g.KVHeads, g.KVHeads, tokens, 0, p) + kvcache.ResidentBytes(g, tokens, tokens, p)
-			inMemory := layers + s.ResidualBytes(tokens)
-			t.Logf("| %s, %d | %d | %d (1/%.1f) | %d (1/%.1f) |", m.name, tokens, chunks>>20, inMemory>>20,
-				float64(chunks)/float64(inMemory), layers>>20, float64(chunks)/float64(layers))
-			if tokens == 131072 && chunks < 6*layers {
-				t.Errorf("%s: %d bytes by layers, %d in chunks: less than 6 times", m.name, layers, chunks)
+			row := fmt.Sprintf("| %s, %d | %d |", m.name, tokens, chunks>>20)
+			cell := func(bytes int64) { row += fmt.Sprintf(" %d (1/%.1f) |", bytes>>20, float64(chunks)/float64(bytes)) }
+			for _, ranks := range []int{1, 2, 4, 8, 16} {
+				s := ShapeOf(g, 256, tokens, m.hidden, ranks, p)
+				layers := s.CacheBytes(g, g.KVHeads, g.KVHeads, tokens, 0, p) + kvcache.ResidentBytes(g, tokens, tokens, p)
+				bytes := layers + s.ResidualBytes(tokens)
+				if tokens == 131072 && m.eighth > 0 && ranks >= m.eighth && chunks < 8*bytes {
+					t.Errorf("%s, %d sockets: %d bytes by layers, %d in chunks: less than 8 times", m.name, ranks, bytes, chunks)
+				}
+				if ranks == 1 && tokens == 131072 && chunks < 6*layers {
+					t.Errorf("%s, with a file: %d bytes by layers, %d in chunks: less than 6 times", m.name, layers, chunks)
+				}
+				if cell(bytes); ranks == 16 {
+					cell(layers)
+				}
 			}
+			t.Log(row)
 		}
 	}
 }
