@@ -92,3 +92,44 @@ func TestQueryKinds(t *testing.T) {
 		t.Errorf("%v", ran)
 	}
 }
+
+// TestLeaves: a node that wants to leave while it is being described is reported once it is known, and once only.
+func TestLeaves(t *testing.T) {
+	s := startAs(t, "coordinator", "coordinator", 1, false)
+	got := make(chan *nodeDrain, 8)
+	pid, err := s.Spawn("director", actor.PropsFromFunc(func(c actor.Context) {
+		if m, ok := c.Message().(*nodeDrain); ok {
+			got <- m
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	director := &Director{root: s.Actors().Root, pid: pid}
+	d := &Discoverer{director: director, leaving: map[string]uint64{}}
+	m := gossip.Member{Name: "n1", Meta: gossip.Meta{Role: "node", State: gossip.Draining, Incarnation: 7}}
+	d.leaves(m) // not known
+	director.incarnations.Store("n1", uint64(6))
+	d.leaves(m) // an earlier process is known
+	director.incarnations.Store("n1", uint64(7))
+	d.leaves(m)
+	d.leaves(m)
+	m.Meta.Incarnation = 8
+	director.incarnations.Store("n1", uint64(8))
+	d.leaves(m)
+	for _, want := range []uint64{7, 8} {
+		select {
+		case m := <-got:
+			if m.id != "n1" || m.incarnation != want || !m.leaves {
+				t.Fatalf("%+v, want incarnation %d", m, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no drain of incarnation %d", want)
+		}
+	}
+	select {
+	case m := <-got:
+		t.Fatalf("a second time: %+v", m)
+	case <-time.After(20 * time.Millisecond):
+	}
+}

@@ -29,6 +29,7 @@ type Discoverer struct {
 	wg       sync.WaitGroup
 	mu       sync.Mutex
 	querying map[queryKey]bool
+	leaving  map[string]uint64 // incarnations whose wish to leave the director has
 }
 
 // queryKey names a query in flight. A member that is lost while it describes itself is still confirmed.
@@ -45,7 +46,7 @@ const (
 // Discover starts to look for nodes.
 func Discover(b *bus.Bus, d *Director, log *slog.Logger) *Discoverer {
 	ctx, cancel := context.WithCancel(context.Background())
-	x := &Discoverer{bus: b, director: d, log: log, ctx: ctx, cancel: cancel, querying: map[queryKey]bool{}}
+	x := &Discoverer{bus: b, director: d, log: log, ctx: ctx, cancel: cancel, querying: map[queryKey]bool{}, leaving: map[string]uint64{}}
 	x.wg.Go(x.compare)
 	return x
 }
@@ -66,6 +67,7 @@ func (d *Discoverer) compare() {
 		case <-t.C:
 			for _, m := range d.bus.Gossip.Members() {
 				d.discovered(m)
+				d.leaves(m)
 			}
 		}
 	}
@@ -83,11 +85,8 @@ func (d *Discoverer) Event(e gossip.Event) {
 	}
 	switch e.Kind {
 	case gossip.Join, gossip.Update:
-		if e.Member.Meta.State == gossip.Draining {
-			d.director.send(&nodeDrain{id: e.Member.Name, incarnation: e.Member.Meta.Incarnation, leaves: true})
-			return
-		}
 		d.discovered(e.Member)
+		d.leaves(e.Member)
 	case gossip.Leave:
 		d.nodeLost(e.Member)
 	case gossip.Failed:
@@ -117,6 +116,24 @@ func (d *Discoverer) confirm(m gossip.Member) {
 
 func (d *Discoverer) nodeLost(m gossip.Member) {
 	d.director.send(&nodeDown{id: m.Name, incarnation: m.Meta.Incarnation})
+}
+
+// leaves reports once that a node wants to leave. A node that the director does not know yet, because it is
+// still being described, is reported by a later comparison.
+func (d *Discoverer) leaves(m gossip.Member) {
+	if m.Meta.Role != string(security.RoleNode) || m.Meta.State != gossip.Draining {
+		return
+	}
+	if inc, ok := d.director.Known(m.Name); !ok || inc != m.Meta.Incarnation {
+		return
+	}
+	d.mu.Lock()
+	reported := d.leaving[m.Name] == m.Meta.Incarnation
+	d.leaving[m.Name] = m.Meta.Incarnation
+	d.mu.Unlock()
+	if !reported {
+		d.director.send(&nodeDrain{id: m.Name, incarnation: m.Meta.Incarnation, leaves: true})
+	}
 }
 
 // discovered requests the description of a node that is new to the director.
