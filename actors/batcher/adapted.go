@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher/adapters"
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // Adapter is the LoRA adapter of a request.
@@ -24,7 +25,8 @@ type AdapterDone struct {
 
 // adapted is the module for LoRA adapters. A request is admitted when all sockets have its adapter in
 // memory, which the cache of package adapters decides. A sequence that resumes in a new epoch has no
-// rows until then.
+// rows until then. An idle session and a held context have no rows either, so they do not keep their adapter
+// in memory.
 type adapted struct {
 	s       *State
 	cache   adapters.Cache
@@ -50,12 +52,31 @@ func (x *adapted) place(p Placed) {
 	}
 }
 
+// usesAdapter reports whether a running request has or will have rows, for which its adapter must be in memory.
+func (r *request) usesAdapter() bool {
+	return r.hasAdapter() && !r.idle && !r.holdsContext()
+}
+
 // refuse returns why the placement cannot take the adapter of a request, or "".
 func (x *adapted) refuse(r *request) string {
 	if !r.hasAdapter() || r.Adapter.Bytes <= x.cache.Limit() {
 		return ""
 	}
 	return fmt.Sprintf("its LoRA adapter takes %d bytes of memory, and a node has %d for adapters", r.Adapter.Bytes, x.cache.Limit())
+}
+
+// tooLarge returns the message for a request whose adapter refuse does not accept.
+func (x *adapted) tooLarge(r *request) string {
+	return fmt.Sprintf("%s: use an adapter of smaller rank, or restart the nodes with a larger %s", x.refuse(r), options.Name("lora-memory"))
+}
+
+// requeue queues the running requests whose adapter the new placement cannot take. They would have no rows.
+func (x *adapted) requeue() {
+	for _, r := range slices.Clone(x.s.running) {
+		if x.refuse(r) != "" {
+			x.s.preempt(r)
+		}
+	}
 }
 
 // admits reports whether the sockets have the adapter of a waiting request, and no earlier request
@@ -70,7 +91,7 @@ func (x *adapted) plan() {
 	var of []*request
 	for _, list := range []queue{x.s.running, x.s.waiting} {
 		for _, r := range list {
-			if r.hasAdapter() && !r.ended && r.unfit == "" && !r.unread {
+			if r.usesAdapter() && !r.ended && r.unfit == "" && !r.unread {
 				wanted, of = append(wanted, adapters.Wanted(r.Adapter)), append(of, r)
 			}
 		}
@@ -79,16 +100,24 @@ func (x *adapted) plan() {
 	if len(wanted) == 0 {
 		return
 	}
-	loads, at := x.cache.Plan(x.s.now, wanted, func(id lora.ID) bool {
-		return slices.ContainsFunc(x.s.running, func(r *request) bool { return r.Adapter.ID == id })
-	})
+	loads, at := x.cache.Plan(x.s.now, wanted, x.inUse)
 	x.s.out.Adapters = append(x.s.out.Adapters, loads...)
 	if at < len(of) {
 		x.blocked = of[at]
 	}
 }
 
-// done processes the result of a load. After several failures the requests of the adapter end.
+// inUse reports whether sequences use an adapter: they have rows, or the plan in flight opens them. A load may reach a
+// socket before that plan.
+func (x *adapted) inUse(id lora.ID) bool {
+	if f := x.s.flight; f != nil && slices.ContainsFunc(f.plan.Open, func(o plan.Open) bool { return o.Adapter == id }) {
+		return true
+	}
+	return slices.ContainsFunc(x.s.running, func(r *request) bool { return r.Adapter.ID == id && r.usesAdapter() })
+}
+
+// done processes the result of a load. After several failures the requests of the adapter end. An idle session
+// has ended its turn before.
 func (x *adapted) done(d AdapterDone) {
 	if d.Epoch != x.s.epoch || !x.s.placed {
 		return
@@ -99,7 +128,7 @@ func (x *adapted) done(d AdapterDone) {
 		case r.Adapter.ID != d.ID || r.ended:
 		case d.Err == "":
 			r.paused = false
-		case hopeless:
+		case hopeless && !r.idle:
 			x.s.finish(r, ReasonError, CodeAdapter, fmt.Sprintf("the nodes cannot load its LoRA adapter: %s", d.Err))
 		}
 	}
@@ -109,7 +138,7 @@ func (x *adapted) done(d AdapterDone) {
 // rows is not sent, and leaves them to the next.
 func (x *adapted) reopen(p *plan.Plan) {
 	for _, q := range x.s.resumed {
-		if r := q.r; !r.paused && q.runs() {
+		if r := q.r; x.opens(r) && q.runs() {
 			open := r.opens()
 			open.Reserve, open.Resume, open.Replica = r.cached+1, r.tokens(0, r.cached), r.resides.replica
 			p.Open = append(p.Open, open)
@@ -119,5 +148,10 @@ func (x *adapted) reopen(p *plan.Plan) {
 
 // reopened removes the resumed sequences that the last plan opened.
 func (x *adapted) reopened() {
-	x.s.resumed = slices.DeleteFunc(x.s.resumed, func(q resumption) bool { return !q.r.paused || !q.runs() })
+	x.s.resumed = slices.DeleteFunc(x.s.resumed, func(q resumption) bool { return x.opens(q.r) || !q.runs() })
+}
+
+// opens reports whether a plan can open a resumed sequence: the sockets have its adapter, if it has one.
+func (x *adapted) opens(r *request) bool {
+	return !r.paused && (!r.hasAdapter() || x.cache.Ready(r.Adapter.ID))
 }

@@ -75,7 +75,7 @@ func (m *adapterMemory) answer(epoch uint32, ok bool) (AdapterDone, bool) {
 	return AdapterDone{Epoch: l.epoch, ID: l.ID}, true
 }
 
-// begin checks that the memory has the adapter of every row of a plan.
+// begin checks that the memory has the adapter of every sequence that a plan opens, and of every row.
 func (m *adapterMemory) begin(p *plan.Plan, at *cluster, specs map[string]*Spec) {
 	ids := map[uint64]string{}
 	for seq, q := range at.seqs {
@@ -84,6 +84,9 @@ func (m *adapterMemory) begin(p *plan.Plan, at *cluster, specs map[string]*Spec)
 	for _, o := range p.Open {
 		if o.Adapter != specs[o.ID].Adapter.ID {
 			m.t.Fatalf("%s opens with adapter %v", o.ID, o.Adapter)
+		}
+		if o.Adapter != (lora.ID{}) && !m.loaded[o.Adapter] {
+			m.t.Fatalf("step %d opens %s, whose adapter is not in memory", p.Step, o.ID)
 		}
 		ids[o.Seq] = o.ID
 	}

@@ -86,6 +86,8 @@ func (s *State) failUnserved(r *request) {
 		s.finish(r, ReasonError, CodeUnserved, fmt.Sprintf("no working cluster for %d ms: %s", s.now-r.unserved, s.unplaced))
 	case r.hasAll():
 		s.leases.end(r)
+	case r.unfit == s.adapted.refuse(r):
+		s.finish(r, ReasonError, CodeBudget, s.adapted.tooLarge(r))
 	case !r.Accepted && s.ledger.outgrown(r): // a job ends after some attempts: the node may never return
 		s.finish(r, ReasonError, CodeUnserved, fmt.Sprintf("nodes that it needs are missing for %d ms: %s", s.now-r.unserved, s.tooLarge(r)))
 	default:

@@ -145,10 +145,11 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 
 // talk is a session whose turns drawTurn draws.
 type talk struct {
-	first  int     // tokens of the first prompt
-	text   []int32 // prompts and answers of the turns that ended
-	policy *kvcache.Policy
-	turn   *Spec // the newest, if it is not in text
+	first   int     // tokens of the first prompt
+	text    []int32 // prompts and answers of the turns that ended
+	policy  *kvcache.Policy
+	adapter Adapter
+	turn    *Spec // the newest, if it is not in text
 }
 
 var talkNames = []string{"x", "y", "z"}
@@ -174,11 +175,13 @@ func drawTurn(r *rapid.T, talks map[string]*talk, out *client, id string, now in
 		v.turn = nil
 	}
 	if v == nil || len(v.text) > 140 || len(v.text) == 0 {
-		v = &talk{policy: rapid.SampledFrom(policies[1:]).Draw(r, "policy"), first: rapid.IntRange(1, 60).Draw(r, "first")}
+		v = &talk{policy: rapid.SampledFrom(policies[1:]).Draw(r, "policy"), first: rapid.IntRange(1, 60).Draw(r, "first"),
+			adapter: drawAdapter(r)}
 		talks[name] = v
 	}
 	p := &Spec{ID: id, Session: name, SessionMillis: rapid.Int64Range(1, 30000).Draw(r, "lives"), Policy: v.policy, Sampling: greedy,
-		Arrival: now, PromptLogprobs: -1, MaxTokens: rapid.IntRange(1, 20).Draw(r, "max tokens"), Context: v.first}
+		Arrival: now, PromptLogprobs: -1, MaxTokens: rapid.IntRange(1, 20).Draw(r, "max tokens"), Context: v.first,
+		Adapter: v.adapter}
 	added := rapid.IntRange(1, 30).Draw(r, "added")
 	if len(v.text) == 0 {
 		added = v.first

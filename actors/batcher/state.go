@@ -205,6 +205,7 @@ func (s *State) place(p Placed) {
 	s.adopt(p.Held)
 	s.sessions.removeIdle()
 	s.adapted.place(p)
+	s.adapted.requeue()
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range list {
 			if s.ledger.place(r); r.unfit == "" {

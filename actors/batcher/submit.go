@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-
-	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // submit rejects a request with a reason, or adds it to the queue.
@@ -53,8 +51,7 @@ func (s *State) refuse(r *request) *Reject {
 	}
 	if s.placed && r.unfit == "" {
 		if r.unfit = s.adapted.refuse(r); r.unfit != "" && !r.Accepted {
-			return reject(CodeBudget, "%s: use an adapter of smaller rank, or restart the nodes with a larger %s",
-				r.unfit, options.Name("lora-memory"))
+			return reject(CodeBudget, "%s", s.adapted.tooLarge(r))
 		}
 	}
 	switch {
