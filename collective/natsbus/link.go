@@ -43,7 +43,7 @@ const (
 )
 
 // openLink logs in on nc with the token for the server's nonce. The server must require TLS if, and
-// only if, over is set. openLink owns nc from here on. No message is delivered before subscribeTo.
+// only if, over is set. openLink owns nc from here on. No message is delivered before subscribe.
 func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name string, token func(nonce string) string) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	l := &link{nc: nc, in: bufio.NewReaderSize(nc, linkBuffer)}

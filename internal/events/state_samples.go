@@ -4,7 +4,7 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 )
 
-// keptSamples covers the last minutes, one sample per sampleEvery.
+// keptSamples covers the last five minutes, one sample per SampleEvery.
 const keptSamples = 300
 
 // samples is a ring buffer.

@@ -45,7 +45,7 @@ func OpenDir(path string) (*Dir, error) {
 type mark struct {
 	Last uint64 `json:"last"`
 	Jobs int    `json:"jobs"` // number of jobs in the log at that time
-	// Lost is the number of jobs that were lost without a trace. GoneAt is the time of the
+	// Lost is the number of jobs that were lost without a trace. LostAt is the time of the
 	// discovery.
 	Lost   int   `json:"gone,omitempty"`
 	LostAt int64 `json:"gone_at,omitempty"` // Unix milliseconds

@@ -94,7 +94,7 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 		}
 	case KindDead:
 		var e endRecord
-		_ = json.Unmarshal(r.Payload, &e) // NoteOf has validated the payload
+		_ = json.Unmarshal(r.Payload, &e) // UpdateOf has validated the payload
 		j.status, j.body = e.Status, e.Body
 	}
 	j.state = next

@@ -22,7 +22,7 @@ const (
 	weightsFile = "adapter_model.safetensors"
 
 	maxConfig  = 1 << 20
-	maxRank    = 1 << 12 // of a file; MaxServedRank bounds an adapter that is served
+	maxRank    = 1 << 12 // of a file; shard.MaxAdapterRank bounds an adapter that requests choose
 	maxPattern = 256     // bytes of a pattern
 	maxEntries = 1024    // patterns of one kind
 )

@@ -4,7 +4,7 @@ import "fmt"
 
 // awqForm is the form of AWQ (arXiv 2306.00978) as AutoAWQ stores it for its gemm kernel: w = (q - z) *
 // scale with 4 bits. The matrix is transposed. A word has eight neighbouring rows of w, in the order
-// of awqOrder from its low bits on. Without qzeros, z is 8.
+// of awqShift. Without qzeros, z is 8.
 var awqForm = &Form{
 	Name: "awq", Methods: []string{"awq"},
 	Codes: ".qweight", Types: []string{"I32"}, Parts: []string{".scales", ".qzeros"},

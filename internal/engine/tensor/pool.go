@@ -32,7 +32,7 @@ type Pool struct {
 	run   atomic.Uint64 // number of the current or the last Run
 	over  atomic.Uint64 // number of the last Run that has ended
 	_     [48]byte
-	left  atomic.Uint64 // of the current Run: number<<shareBits | tasks not reported as done
+	left  atomic.Uint64 // of the current Run: number<<workers.ShareBits | tasks not reported as done
 	_     [56]byte
 	wait  atomic.Bool   // the caller is parked on ready
 	ready chan struct{} // capacity 1

@@ -46,7 +46,7 @@ type Update struct {
 	At      int64 // Unix milliseconds
 	Total   int   // Validated: number of lines
 	Expired bool  // Stopping: the completion window ended; no client cancelled
-	Phase   Phase // BatchDone
+	Phase   Phase // Done
 }
 
 // State is the fold of a batch's records. It is pure.

@@ -99,7 +99,7 @@ func NewMount(a *api.Server, reason string) (*Mount, error) {
 	return m, nil
 }
 
-// Serve forwards the routes to these services. timeout is how long a request waits for one answer
+// Serve forwards the routes to these services. silence is how long a request waits for one answer
 // of the store before it fails. 0 means 15 s; electing the leader of a replicated store takes 4 to
 // 9 s.
 func (m *Mount) Serve(silence time.Duration, services ...Handlers) {

@@ -325,7 +325,7 @@ func (s *Store) finish(ctx context.Context, id string, w *writer, all bool) erro
 // errSettled ends a write after the journal was read, and before anything is written.
 var errSettled = errors.New("sessionlog: settled")
 
-// Record implements sessions.Keeper.
+// Record implements sessions.Recorder.
 func (s *Store) Record(ctx context.Context, id string, turns int, payload []byte) error {
 	return s.write(ctx, id, KindTurn, payload, func(w *writer) error {
 		switch {
@@ -338,7 +338,7 @@ func (s *Store) Record(ctx context.Context, id string, turns int, payload []byte
 	})
 }
 
-// Settle implements sessions.Keeper.
+// Settle implements sessions.Recorder.
 func (s *Store) Settle(ctx context.Context, id string) error {
 	err := s.write(ctx, id, KindTurn, nil, func(*writer) error { return errSettled })
 	if errors.Is(err, errSettled) || errors.Is(err, sessions.ErrMoved) || errors.Is(err, sessions.ErrDamaged) {
@@ -347,7 +347,7 @@ func (s *Store) Settle(ctx context.Context, id string) error {
 	return err
 }
 
-// End implements sessions.Keeper. The record that ends the session is appended by compare-and-swap, as
+// End implements sessions.Recorder. The record that ends the session is appended by compare-and-swap, as
 // turns are. Then only the records before it are dropped. If the process ends between both, the next
 // one drops them.
 func (s *Store) End(ctx context.Context, id string, turns int) error {

@@ -56,7 +56,7 @@ type entry struct {
 	damage string // why the records cannot be read
 }
 
-// NewBook returns an empty book. keeper may be nil. A nil now is the system clock.
+// NewBook returns an empty book. recorder may be nil. A nil now is the system clock.
 func NewBook(recorder Recorder, now func() time.Time) *Book {
 	if now == nil {
 		now = time.Now

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// PlaneIndex of a head: the landmarks of the replaced rows, the factors, and the numbers of the exact
+// The plane rowblock.Index of a head: the landmarks of the replaced rows, the factors, and the numbers of the exact
 // chunks, int32, padded with -1.
 
 // memory returns the memory of the landmarks and the factors.

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// PlaneIndex of a head, little endian: the threshold of fine centroids and that of coarse centroids,
+// The plane rowblock.Index of a head, little endian: the threshold of fine centroids and that of coarse centroids,
 // float32. The hand-over leaves both zero. With two levels, the number of the coarse cluster of each
 // cluster follows, in the order of slots: uint32, counted from 1, padded with zeros. Seal computes
 // the rest from the rows.

@@ -29,7 +29,7 @@ func (m *metadata) qwen35() {
 		m.fail("ssm.inner_size", model.ErrFormat, "%d is not a multiple of the %d value heads", inner, heads)
 	}
 	m.set("linear_value_head_dim", m.arch+".ssm.inner_size", inner/heads)
-	m.read[m.arch+".rope.dimension_sections"] = true // see plainPositions
+	m.read[m.arch+".rope.dimension_sections"] = true // see qwenVL
 	dim, _ := m.config["head_dim"].(int64)
 	if n := m.optional("rope.dimension_count", model.MaxHeadDim); n > 0 && dim > 0 {
 		m.set("partial_rotary_factor", m.arch+".rope.dimension_count", float64(n)/float64(dim))

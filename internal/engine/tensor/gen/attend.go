@@ -7,7 +7,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets of attendArgs; select_amd64.go asserts the last.
+// Offsets of kernel.AttendArgs; select_amd64.go asserts the last.
 const (
 	attQ = 8 * iota
 	attBlocks

@@ -2,7 +2,7 @@ package main
 
 import "github.com/mmcloughlin/avo/operand"
 
-// Offsets of deltaArgs.
+// Offsets of kernel.DeltaArgs.
 const (
 	deltaState = 8 * iota
 	deltaKey
@@ -15,7 +15,7 @@ const (
 	deltaStride
 )
 
-// deltas writes the three passes over the state of the gated delta rule, see deltaArgs. Columns are
+// deltas writes the three passes over the state of the gated delta rule, see kernel.DeltaArgs. Columns are
 // independent: each is one chain over the rows, so any vector width gives the same bits.
 func deltas(g *gen) {
 	g.delta("Predict", false, false)

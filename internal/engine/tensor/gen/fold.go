@@ -5,7 +5,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets of foldArgs; select_amd64.go asserts the last.
+// Offsets of kernel.FoldArgs; select_amd64.go asserts the last.
 const (
 	foldO = 8 * iota
 	foldSum
@@ -17,7 +17,7 @@ const (
 	foldVDim
 )
 
-// folds writes the kernel that folds a run of attention into the previous runs, see foldArgs.
+// folds writes the kernel that folds a run of attention into the previous runs, see kernel.FoldArgs.
 // AVX-512 uses the AVX2 form too: it runs once per 1024 slots.
 func folds(g *gen) {
 	a := g.fn("fold"+g.name, "FoldArgs")

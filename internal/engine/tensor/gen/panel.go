@@ -88,7 +88,7 @@ func (e eight) at(i int) operand.Mem {
 	return m
 }
 
-// roundBF16 rounds rows of n float32, a positive multiple of 8, as toBF16 does: VCVTNEPS2BF16 would
+// roundBF16 rounds rows of n float32, a positive multiple of 8, as portableToBF16 does: VCVTNEPS2BF16 would
 // flush subnormals. Rows are ldx apart in x and ldd in dst, in bytes.
 func (g *gen) roundBF16() {
 	const params = "ldd, ldx uintptr, rows, n int"

@@ -7,7 +7,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets of softmaxArgs; select_amd64.go asserts the last.
+// Offsets of kernel.SoftmaxArgs; select_amd64.go asserts the last.
 const (
 	softS = 8 * iota
 	softSum

@@ -7,7 +7,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets of tileArgs; select_amd64.go asserts them.
+// Offsets of kernel.TileArgs; select_amd64.go asserts them.
 const (
 	argW = 8 * iota
 	argPanel
@@ -60,7 +60,7 @@ func tiles(g *gen) {
 	}
 }
 
-// stackRow is the stack's bytes from token to token: groupRows float32.
+// stackRow is the stack's bytes from token to token: kernel.GroupRows float32.
 const stackRow = 256
 
 // unroll is the columns per loop iteration.

@@ -7,7 +7,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets of valuesArgs.
+// Offsets of kernel.ValuesArgs.
 const (
 	valV = 8 * iota
 	valLdv
