@@ -144,13 +144,19 @@ func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
 // the disk may have changed.
 func (s *Store) read(ctx context.Context, id string, each func(*journal.Record) error) error {
 	check := journal.Journal{Name: id}
-	return s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
+	var failed error // of a record, not of the log
+	err := s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
 		r, err := check.Verify(seq, data)
-		if err != nil {
-			return err
+		if err == nil {
+			err = each(&r)
 		}
-		return each(&r)
+		failed = err
+		return err
 	})
+	if err != nil && failed == nil {
+		return journal.Unread(err)
+	}
+	return err
 }
 
 var errEnough = errors.New("jobs: enough")

@@ -108,6 +108,8 @@ func failureOf(err error) *Failure {
 		f.Code, f.Forgiven = "overloaded", true
 	case errors.Is(err, journal.ErrFull):
 		f.Code, f.Forgiven = "store_full", true
+	case errors.Is(err, journal.ErrUnread):
+		f.Code, f.Forgiven = "store_unavailable", true
 	}
 	return f
 }

@@ -454,14 +454,31 @@ func (s *Store) anchorAfter(ctx context.Context, seq uint64) error {
 	if !newest {
 		return nil
 	}
-	seq, err := s.log.Append(ctx, anchorName, anchor, []byte(anchorName))
+	at, err := s.log.Append(ctx, anchorName, anchor, []byte(anchorName))
+	if errors.Is(err, journal.ErrConflict) {
+		at, err = s.anchorOfOthers(ctx, anchor, seq)
+	}
 	if err != nil {
 		return s.failed(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last, s.anchor = max(s.last, seq), seq
+	s.last, s.anchor = max(s.last, at), max(s.anchor, at)
 	return nil
+}
+
+// anchorOfOthers returns an anchor after message seq when the newest one is not the known one: another process has
+// written it, or the answer to an append was lost.
+func (s *Store) anchorOfOthers(ctx context.Context, known, seq uint64) (at uint64, err error) {
+	at = known
+	err = s.log.Read(ctx, anchorName, known, func(n uint64, _ []byte) error {
+		at = n
+		return nil
+	})
+	if err != nil || at > seq {
+		return at, err
+	}
+	return s.log.Append(ctx, anchorName, at, []byte(anchorName))
 }
 
 // ReadJournal calls each, in order, for all messages of a journal as the log has them.
@@ -484,11 +501,14 @@ func (s *Store) drop(ctx context.Context, id string) error {
 	return nil
 }
 
+// retained reports whether a job must be kept for another journal, such as that of its batch.
+func (s *Store) retained(head *Spec) bool {
+	return slices.ContainsFunc(s.cfg.Peers, func(p PeerStore) bool { return p.Retains(head) })
+}
+
 // sweep enforces the limits on ended jobs and measures the log.
 func (s *Store) sweep(ctx context.Context) error {
-	ended := slices.DeleteFunc(s.list(), func(v snapshot) bool {
-		return !v.state.Phase.Final() || slices.ContainsFunc(s.cfg.Peers, func(p PeerStore) bool { return p.Retains(&v.head) })
-	})
+	ended := slices.DeleteFunc(s.list(), func(v snapshot) bool { return !v.state.Phase.Final() || s.retained(&v.head) })
 	slices.SortFunc(ended, func(a, b snapshot) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
 	limit := s.Now() - s.cfg.Retention.Milliseconds()
 	extra := len(ended) - s.cfg.MaxEnded

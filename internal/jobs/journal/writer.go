@@ -46,7 +46,10 @@ func (j *Writer) beyond(ctx context.Context, l Log) (read []Message, err error) 
 		read = append(read, Message{seq, data})
 		return nil
 	})
-	return read, err
+	if err != nil {
+		return nil, Unread(err)
+	}
+	return read, nil
 }
 
 // Read applies the messages after the last known one. The lock must be held.
