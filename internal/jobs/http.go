@@ -235,7 +235,8 @@ func (v *Service) Cancel(ctx context.Context, id string) error {
 // Store returns the job store.
 func (v *Service) Store() *Store { return v.store }
 
-// deleteJob cancels a job. A job that has ended stays, unless ?purge=true asks to delete it.
+// deleteJob cancels a job. A job that has ended stays, unless ?purge=true asks to delete it. The jobs of a running batch
+// cannot be deleted, because the batch waits for them and then reads their results.
 func (v *Service) deleteJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := routes.PathID(r, "/v1/jobs/")
 	j, err := v.lookup(r.Context(), id)
@@ -245,12 +246,17 @@ func (v *Service) deleteJob(_ http.ResponseWriter, r *http.Request) (any, error)
 	if rest != "" || j == nil {
 		return nil, routes.NotFound("job", id)
 	}
+	purge, head := r.URL.Query().Get("purge") == "true", j.snapshot().head
+	if purge && v.store.retained(&head) {
+		return nil, apierr.Problem{Status: http.StatusConflict, Code: "job_in_use", Message: "The job is a line of " + head.Batch +
+			", which still runs; cancel that first, or cancel the job without 'purge'."}
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()
 	if err := v.stopJob(ctx, j); err != nil {
 		return nil, problemOf(err)
 	}
-	if r.URL.Query().Get("purge") == "true" {
+	if purge {
 		return map[string]any{"id": id, "object": "job", "deleted": true}, problemOf(v.store.drop(ctx, id))
 	}
 	return v.show(j.snapshot()), nil

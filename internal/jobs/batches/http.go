@@ -130,6 +130,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		}
 	}
 	switch {
+	case spec.Key != "" && v.store.get(spec.id()) != nil: // the first request with the key was checked; create compares both
 	case !slices.Contains(endpoints, spec.Endpoint):
 		return bad("endpoint", "'endpoint' is %.60q; known are %s.", spec.Endpoint, strings.Join(endpoints, ", "))
 	case spec.Window != "24h":

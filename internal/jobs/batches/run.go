@@ -187,8 +187,12 @@ func (v *Service) move(ctx context.Context, b *batch, st State) error {
 		f.lines = nil
 	}
 	if st.Stopped {
-		for i := f.low; i < f.next || i < len(f.lines) && v.known(b, i); i++ {
-			f.next = max(f.next, i+1)
+		for i := f.next; i < len(f.lines); i++ { // after a restart; lines that were refused have no job
+			if v.known(b, i) {
+				f.next = i + 1
+			}
+		}
+		for i := f.low; i < f.next; i++ {
 			if err := v.jobs.Cancel(ctx, lineJob(b.id, i)); err != nil {
 				return err
 			}
@@ -196,7 +200,7 @@ func (v *Service) move(ctx context.Context, b *batch, st State) error {
 	} else if err := v.feed(ctx, b); err != nil {
 		return err
 	}
-	v.count(b)
+	v.count(b, st.Stopped)
 	if f.low < f.next || f.next < len(f.lines) && !st.Stopped {
 		return nil
 	}
@@ -237,19 +241,19 @@ func (v *Service) feed(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// count advances low and updates the counts of the API.
-func (v *Service) count(b *batch) {
+// count advances low and updates the counts of the API. A line without a job is settled if the batch is stopped.
+func (v *Service) count(b *batch, stopped bool) {
 	f := b.feed
 	settle := func(i int, c *counts) bool {
 		if f.refused[i] != nil {
 			c.Failed++
 			return true
 		}
-		j, _ := v.jobs.Outcome(lineJob(b.id, i))
-		switch j.Phase {
-		case jobs.Completed:
+		j, ok := v.jobs.Outcome(lineJob(b.id, i))
+		switch {
+		case j.Phase == jobs.Completed:
 			c.Completed++
-		case jobs.Dead, jobs.Cancelled:
+		case j.Phase.Final(), !ok && stopped:
 			c.Failed++
 		default:
 			return false
