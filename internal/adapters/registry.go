@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // Entry is an adapter with a name.
@@ -269,26 +270,7 @@ func (r *Registry) save() error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(r.c.Dir, listFile), text)
-}
-
-// writeFile replaces a file, so that a crash leaves the old one or the new one.
-func writeFile(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "writing-*")
-	if err != nil {
-		return fmt.Errorf("adapters: %w", err)
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("adapters: %w", errors.Join(err, os.Remove(f.Name())))
-	}
-	return nil
+	return wholefile.Write(filepath.Join(r.c.Dir, listFile), text, 0o600)
 }
 
 // Get returns the adapter of a name.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // .locks/models--ORG--NAME/DIGEST.lock in the cache's own folder is locked by the process
@@ -144,20 +145,7 @@ func writeFile(at string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return onDisk(err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(at), ".new-*")
-	if err != nil {
-		return onDisk(err)
-	}
-	_, err = tmp.Write(text)
-	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
-		os.Remove(tmp.Name())
-		return onDisk(err)
-	}
-	if err := os.Rename(tmp.Name(), at); err != nil {
-		os.Remove(tmp.Name())
-		return onDisk(err)
-	}
-	return nil
+	return onDisk(wholefile.Write(at, text, 0o644))
 }
 
 // onDisk adds advice to an error about a full disk or a missing permission.

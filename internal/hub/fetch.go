@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/sys/flock"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // blob is one file to fetch.
@@ -199,7 +200,7 @@ func (f *fetcher) fill(ctx context.Context, b *blob) error {
 	if b.seen != nil {
 		b.seen.Complete(ctx, b.path)
 	}
-	return syncDir(filepath.Dir(b.path))
+	return onDisk(wholefile.SyncDir(filepath.Dir(b.path)))
 }
 
 // complete appends to part until it has the size and the hash of the blob.
@@ -502,15 +503,4 @@ func hostOf(address string) string {
 		return u.Host
 	}
 	return "the server"
-}
-
-// syncDir makes a rename outlive a power cut. A file system that cannot sync folders is not an error.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return onDisk(err)
-	}
-	defer d.Close()
-	_ = d.Sync()
-	return nil
 }

@@ -138,7 +138,7 @@ func (c repoCache) revisions() (map[string][]string, error) {
 	out := map[string][]string{}
 	top := filepath.Join(c.dir(), layout.Refs)
 	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") { // no name of a revision begins with a dot
 			return err
 		}
 		rel, err := filepath.Rel(top, p)
@@ -190,7 +190,7 @@ func (s *Store) listOwn() (out []Entry, err error) {
 func (s *Store) listOllama() (out []Entry, err error) {
 	top := filepath.Join(s.s.Ollama, "manifests")
 	err = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") { // no name of a revision begins with a dot
 			return err
 		}
 		rel, err := filepath.Rel(top, p)

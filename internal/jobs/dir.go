@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // StoreBytes is the disk limit of the log of jobs and batches, without files.
@@ -101,7 +101,7 @@ func (d *Dir) remember(s *Store, path string, m mark, stop <-chan struct{}) {
 		}
 		m.Last, m.Jobs = last, s.accepted()
 		b, _ := json.Marshal(m)
-		if err := journal.WriteWhole(path, b); err != nil {
+		if err := wholefile.Write(path, b, 0o600); err != nil {
 			s.cfg.Logger.Warn("jobs: last.json was not written", "error", err)
 			continue
 		}

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // Folder is the folder in which the first machine of a cluster keeps the files for a restart: the cluster key,
@@ -86,7 +86,7 @@ func SaveGrant(dir string, g *Grant, server string, pin Pin) (m Membership, err 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return m, fmt.Errorf("join: %w", err)
 	}
-	if err := journal.WriteWhole(m.KeyFile, []byte(g.keyText())); err != nil {
+	if err := wholefile.Write(m.KeyFile, []byte(g.keyText()), 0o600); err != nil {
 		return m, err
 	}
 	return m, writeJSON(filepath.Join(dir, "cluster.json"), m)
@@ -147,5 +147,5 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return journal.WriteWhole(path, append(text, '\n'))
+	return wholefile.Write(path, append(text, '\n'), 0o600)
 }

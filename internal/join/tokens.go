@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/sys/flock"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // Tokens are the records of a cluster's tokens, in a file that the server and `shoal token`
@@ -82,7 +82,7 @@ func (t *Tokens) change(f func([]Record) ([]Record, error)) error {
 	if err != nil {
 		return err
 	}
-	return journal.WriteWhole(t.path(), text)
+	return wholefile.Write(t.path(), text, 0o600)
 }
 
 // lockLimit is how long another process may hold the lock: it writes one small file.

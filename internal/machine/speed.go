@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/kernel"
 	"github.com/shoal-llm/shoal/internal/engine/tensor/peak"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -114,18 +115,7 @@ func writeKept(path string, results any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-*") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = part.Write(text)
-	if err = errors.Join(err, part.Close()); err == nil {
-		err = os.Rename(part.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(part.Name())
-	}
-	return err
+	return wholefile.Write(path, text, 0o600)
 }
 
 // measure runs as many pools at once as there are nodes. If there are more nodes than CPUs, it runs

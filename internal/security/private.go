@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // OpenPrivate opens a file with secrets. It must be a regular file that only its owner can read.
@@ -37,19 +39,18 @@ func CreatePrivate(path string, text []byte) error {
 	if _, err := os.Lstat(path); err == nil {
 		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
+	tmp, err := wholefile.Temp(filepath.Dir(path), text) // 0600
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	defer os.Remove(tmp)
+	if err = os.Link(tmp, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		err = createPlain(path, text) // a file system without hard links
+	}
+	if err != nil {
 		return err
 	}
-	if err = os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return createPlain(path, text) // a file system without hard links
-	}
-	return err
+	return wholefile.SyncDir(filepath.Dir(path))
 }
 
 func createPlain(path string, text []byte) error {
@@ -58,7 +59,10 @@ func createPlain(path string, text []byte) error {
 		return err
 	}
 	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		_ = os.Remove(path) // a part of it would be taken for the file
+	}
+	return err
 }
 
 func private(path string, mode os.FileMode) error {

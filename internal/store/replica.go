@@ -18,12 +18,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/hostname"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
-	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // wanted is the number of replicas of a store. It works while two of them are up.
@@ -156,7 +156,7 @@ func (r *replica) write(p *plan) error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	return journal.WriteWhole(r.path(), b)
+	return wholefile.Write(r.path(), b, 0o600)
 }
 
 func (r *replica) storeDir(p *plan) string { return filepath.Join(r.dir, "store-"+p.ID) }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // After a crash JetStream truncates each message block at its first damaged record, so one flipped
@@ -232,7 +233,7 @@ func (f *blockFile) setAside(dir string, left leftover) (out []damaged, err erro
 			return nil, fmt.Errorf("store: %w", err)
 		}
 		path := filepath.Join(dir, d.name())
-		if err := errors.Join(journal.WriteWhole(path+".bin", f.data[p.at:p.end]), journal.WriteWhole(path+".json", text)); err != nil {
+		if err := errors.Join(wholefile.Write(path+".bin", f.data[p.at:p.end], 0o600), wholefile.Write(path+".json", text, 0o600)); err != nil {
 			return nil, err
 		}
 		out = append(out, d)
@@ -255,7 +256,7 @@ func (f *blockFile) rewrite() error {
 	if err := os.Remove(filepath.Join(filepath.Dir(f.path), "index.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("store: %w", err)
 	}
-	return journal.WriteWhole(f.path, out.Bytes())
+	return wholefile.Write(f.path, out.Bytes(), 0o600)
 }
 
 // report returns the damage for the job store: that of this start, and that of earlier starts within

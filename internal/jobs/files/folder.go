@@ -19,6 +19,7 @@ import (
 	"sync"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 // File describes an uploaded or generated file. The API returns it as JSON.
@@ -149,17 +150,38 @@ func (f *Folder) Put(_ context.Context, x File, r io.Reader) (_ File, err error)
 	if err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
 	}
-	if err = os.Rename(tmp.Name(), f.path(x.ID, "data")); err != nil {
-		return File{}, fmt.Errorf("jobs: %w", err)
-	}
-	if err = journal.WriteWhole(f.path(x.ID, "json"), meta); err != nil {
+	description, err := wholefile.Temp(f.dir, meta) // before the renames: the disk may be full
+	if err != nil {
 		return File{}, err
 	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(description)
+		}
+	}()
+	if err = f.place(x, tmp.Name(), description); err != nil {
+		return File{}, err
+	}
+	return x, nil
+}
+
+// place gives a file and its description their names, and registers them.
+func (f *Folder) place(x File, data, description string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.total += n - f.all[x.ID].Bytes
+	old, replaced := f.all[x.ID]
+	err := os.Rename(data, f.path(x.ID, "data"))
+	if err == nil {
+		if err = os.Rename(description, f.path(x.ID, "json")); err != nil && !replaced {
+			err = errors.Join(err, os.Remove(f.path(x.ID, "data")))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	f.total += x.Bytes - old.Bytes
 	f.all[x.ID] = x
-	return x, nil
+	return wholefile.SyncDir(f.dir)
 }
 
 // claim is the space reserved for a file that is being written. Concurrent uploads share the
@@ -227,14 +249,25 @@ func newestFirst(files []File) []File {
 	return files
 }
 
-func (f *Folder) Open(ctx context.Context, id string) (*os.File, File, error) {
-	x, err := f.Get(ctx, id)
-	if err != nil {
-		return nil, x, err
+// open opens the content of a file that may be replaced or deleted at the same time.
+func (f *Folder) open(id string) (*os.File, File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x, ok := f.all[id]
+	if !ok {
+		return nil, x, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	file, err := os.Open(f.path(id, "data"))
 	if err != nil {
 		return nil, x, fmt.Errorf("jobs: %w", err)
+	}
+	return file, x, nil
+}
+
+func (f *Folder) Open(_ context.Context, id string) (*os.File, File, error) {
+	file, x, err := f.open(id)
+	if err != nil {
+		return nil, x, err
 	}
 	h := sha256.New()
 	n, err := io.Copy(h, file)
