@@ -283,7 +283,7 @@ func (x *saves) end(session string) {
 	}
 }
 
-// dropStale has files that are of no use removed, also from sockets that were away when they became so.
+// dropStale orders the removal of stale files, also from sockets that were away when the files became stale.
 func (x *saves) dropStale() {
 	if !x.stale.Asks(x.s.epoch, x.s.now) {
 		return

@@ -57,7 +57,7 @@ type manifest struct {
 	Manifests []any   `json:"manifests"` // of an index of several platforms
 }
 
-// model is the layer with the weights, and texts those that are kept next to it.
+// parts returns the layer with the weights, and the layers of text that are kept next to it, by file name.
 func (m manifest) parts(r Ref) (model layer, texts map[string]layer, err error) {
 	texts = map[string]layer{}
 	if len(m.Manifests) > 0 {

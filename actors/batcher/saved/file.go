@@ -41,9 +41,9 @@ func (f *File) End(d Done, now int64) {
 	f.failures++
 }
 
-// Disk decides whether requests wait until caches of a socket are in files. After a write that took too long they do
-// not wait until a write succeeds or restMillis have passed. A disk that hangs delays the requests of a socket once, not
-// for each of its writes.
+// Disk decides whether requests wait until caches of a socket are in files. After a write that took too long, requests
+// do not wait for the next restMillis, unless a write succeeds before. So a disk that hangs delays the requests of a
+// socket once, not for each of its writes.
 type Disk struct{ rests int64 }
 
 const restMillis = 60_000

@@ -32,7 +32,7 @@ func (c *Cell) Error() float64 { return c.Forecast.Step/c.Measured.Step - 1 }
 // Near is the error up to which a forecast counts as right.
 const Near = 0.2
 
-// CountNear returns how many forecasts are right.
+// CountNear returns the number of forecasts whose error is at most Near.
 func CountNear(cells []Cell) (n int) {
 	for i := range cells {
 		if math.Abs(cells[i].Error()) <= Near {

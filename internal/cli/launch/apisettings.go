@@ -40,7 +40,7 @@ const traceFlushTimeout = 3 * time.Second
 // watchInterval is the time between two checks of the files.
 const watchInterval = 2 * time.Second
 
-// apiSettings opens the files, and takes SIGHUP from here on, until close.
+// openSettings opens the files. From then on it handles SIGHUP, until close.
 func (f *listenFlags) openSettings(e *ui.Env, log *slog.Logger) (*apiSettings, error) {
 	s := &apiSettings{flags: f, log: log, hangups: make(chan os.Signal, 1)}
 	if err := s.readCertificate(); err != nil {

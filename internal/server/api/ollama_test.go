@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// lines of a stream, each a JSON object.
+// readLines reads the lines of a stream, each a JSON object.
 func readLines(t *testing.T, raw string) (out []M) {
 	t.Helper()
 	for line := range strings.Lines(raw) {

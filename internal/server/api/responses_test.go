@@ -53,7 +53,7 @@ func codexTurn() M {
 const codexAnswer = "<think>hm</think>I patch.\n<tool_call>\n{\"name\": \"apply_patch\", \"arguments\": {\"input\": " +
 	"\"*** Begin\\nPatch\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"shell\", \"arguments\": {\"command\": [\"ls\"]}}\n</tool_call>"
 
-// events reads a stream of named events whose data have a type and follow each other.
+// responseEvents reads a stream of named events whose data have a type and follow each other.
 func responseEvents(t *testing.T, url string, body M) (out []M) {
 	t.Helper()
 	resp := openStream(t, context.Background(), url, body)

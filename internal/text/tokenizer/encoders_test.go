@@ -54,7 +54,7 @@ func readEncoders(t testing.TB) (g encoderGoldens) {
 	return g
 }
 
-// folder writes the files of a family and loads them.
+// load writes the files of a family and loads them.
 func (f encoderFamily) load(t testing.TB) *Tokenizer {
 	t.Helper()
 	dir := t.TempDir()

@@ -57,7 +57,7 @@ func (s *Spec) Draw() []Request {
 	return out
 }
 
-// Tokens estimates the number of tokens of a text of words, by a server's tokenizer and template.
+// Tokens estimates how many tokens a server's tokenizer and template make of a text with a number of words.
 type Tokens struct {
 	PerWord float64
 	Fixed   float64 // of the template

@@ -102,7 +102,7 @@ func (x *combination) read(texts map[string]string) (err error) {
 	return err
 }
 
-// check returns an error if a policy does not combine so.
+// check returns an error if a policy does not support these settings together.
 func (x *combination) check(p *kvcache.Policy) error {
 	_, runs := p.Eviction.(kvcache.Runner)
 	_, rings := p.Eviction.(kvcache.Ring)

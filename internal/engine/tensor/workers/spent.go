@@ -60,14 +60,14 @@ func (w *Stopwatch) Init(threads int) {
 
 func (w *Stopwatch) now() time.Duration { return time.Since(w.origin) }
 
-// Start is called before a Run starts.
+// Start begins to time a Run, if it is one of those that are sampled. Call it before the Run starts.
 func (w *Stopwatch) Start(number uint64) {
 	if w.sampling = number%SampleEvery == 0; w.sampling {
 		w.began = w.now()
 	}
 }
 
-// Enter and leave are called by a thread that holds a task of the Run.
+// Enter and Leave are called by a thread that holds a task of the Run.
 func (w *Stopwatch) Enter(id int, number uint64) {
 	if l := &w.threads[id]; w.sampling && l.run != number {
 		l.run, l.first = number, w.now()
@@ -80,7 +80,7 @@ func (w *Stopwatch) Leave(id int) {
 	}
 }
 
-// Stop is called when all tasks are done, by a number of threads.
+// Stop ends the timing of a Run that a number of threads computed. Call it when all tasks are done.
 func (w *Stopwatch) Stop(number uint64, threads int) {
 	if !w.sampling {
 		return
