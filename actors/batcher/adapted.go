@@ -134,16 +134,18 @@ func (x *adapted) done(d AdapterDone) {
 	}
 }
 
-// reopen adds the resumed sequences to a plan, except those that wait for their adapters. A plan without
-// rows is not sent, and leaves them to the next.
+// reopen adds the resumed sequences to a plan, except those that wait for their adapters. They come before its
+// other sequences, which may begin with their caches. A plan without rows is not sent, and leaves them to the next.
 func (x *adapted) reopen(p *plan.Plan) {
+	var first []plan.Open
 	for _, q := range x.s.resumed {
 		if r := q.r; x.opens(r) && q.runs() {
 			open := r.opens()
 			open.Reserve, open.Resume, open.Replica = r.cached+1, r.tokens(0, r.cached), r.resides.replica
-			p.Open = append(p.Open, open)
+			first = append(first, open)
 		}
 	}
+	p.Open = append(first, p.Open...)
 }
 
 // reopened removes the resumed sequences that the last plan opened.

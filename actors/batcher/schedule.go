@@ -15,7 +15,6 @@ func (s *State) schedule() {
 	s.ledger.prefill.NoFiles = s.now < s.layers.filesAfter
 	s.makeRoom()
 	p := &plan.Plan{Epoch: s.epoch, Step: s.steps + 1, Decode: make([]plan.Run, 0, len(s.running))}
-	s.adapted.reopen(p)
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
 		if r.phase == decoding && !r.rowless() {
@@ -48,6 +47,7 @@ func (s *State) schedule() {
 		}
 		left -= s.chunk(p, r, left)
 	}
+	s.adapted.reopen(p) // those that the admissions have not preempted
 	s.clusters.plan(p, rows)
 	if len(rows) == 0 {
 		s.out.Release = s.release.Unsent()
