@@ -170,7 +170,11 @@ type newcomer struct {
 
 // canFork reports whether the request fits as a fork.
 func (n *newcomer) canFork() bool {
-	return n.source != nil && n.s.contexts.bytes(n.r) <= n.s.ledger.sockets[n.source.owner].room()
+	if n.source == nil {
+		return false
+	}
+	a := &n.s.ledger.sockets[n.source.owner]
+	return n.s.contexts.bytes(n.r) <= a.room()+a.replicas
 }
 
 // victim returns the sequence to preempt next, or nil if none can be preempted. It chooses idle caches in
@@ -212,7 +216,7 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	c := s.ledger.choose(r, shared)
 	fits := c.Why == ""
 	for i := range c.Need {
-		fits = fits && s.makeFree(i, c.Need[i])
+		fits = fits && (s.makeFree(i, c.Need[i]) || !r.arrives() && s.residency.makeFree(i, c.Need[i]))
 	}
 	if !fits {
 		return none, nil

@@ -64,7 +64,7 @@ func (x *contexts) bytes(r *request) int64 {
 // admit admits a request as a fork of v, if there is room on its owner.
 func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
 	read, need := r.toRead(), make([]int64, len(x.s.ledger.sockets))
-	if need[v.owner] = x.bytes(r); !x.s.makeFree(v.owner, need[v.owner]) {
+	if need[v.owner] = x.bytes(r); !x.s.residency.makeFree(v.owner, need[v.owner]) {
 		return false
 	}
 	if v.shares == nil {

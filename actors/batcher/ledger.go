@@ -86,7 +86,8 @@ func (l *ledger) ranks(empty bool) []booking.Rank {
 }
 
 // choose finds the owner for a request that begins with this number of shared blocks, and how its prompt
-// is read.
+// is read. If no socket has room, replicas make room, except for a cache that arrives: sockets drop replicas with the next
+// step only.
 func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 	ranks := l.ranks(false)
 	if d := &r.remote.Done; r.remote.Phase == prefillgroup.Ready {
@@ -97,6 +98,22 @@ func (l *ledger) choose(r *request, shared int) (c booking.Choice) {
 		demand := booking.Demand{Policy: r.Policy, Read: f.Prompt, Tokens: min(f.Tokens+1, r.final()), Arrives: true}
 		return demand.Choose(l.g, ranks, func(rank int) bool { return rank == f.Rank && r.canOwn(rank) })
 	}
+	if c = l.chooseAmong(r, shared, ranks); c.Why == "" {
+		return c
+	}
+	replicas := int64(0)
+	for i := range ranks {
+		ranks[i].Room += l.sockets[i].replicas
+		replicas += l.sockets[i].replicas
+	}
+	if replicas > 0 {
+		c = l.chooseAmong(r, shared, ranks)
+	}
+	return c
+}
+
+// chooseAmong finds the owner for a request whose prompt the sockets read.
+func (l *ledger) chooseAmong(r *request, shared int, ranks []booking.Rank) (c booking.Choice) {
 	read, tokens := r.demand()
 	for _, shape := range l.shapes(r, read, shared, false) {
 		demand := booking.Demand{Policy: r.Policy, Read: read, Tokens: tokens, Shared: shared, Shape: shape, Cut: r.cut.must}

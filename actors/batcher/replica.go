@@ -96,6 +96,16 @@ func (v *residency) evict(rank int) bool {
 	return false
 }
 
+// makeFree frees memory on a socket for an admission with rows in this step. Replicas make room after the prefix cache.
+func (v *residency) makeFree(rank int, bytes int64) bool {
+	for !v.s.makeFree(rank, bytes) {
+		if !v.evict(rank) {
+			return false
+		}
+	}
+	return true
+}
+
 // drop drops the replica of a request.
 func (v *residency) drop(r *request) {
 	v.s.ledger.removeReplica(r)

@@ -142,6 +142,11 @@ func (r *request) sameCache(v *request) bool {
 	return v.Policy.Spec() == r.Policy.Spec() && v.Adapter.ID == r.Adapter.ID
 }
 
+// arrives reports whether the next admission takes a cache from the prefill group or from a file.
+func (r *request) arrives() bool {
+	return r.remote.Phase == prefillgroup.Ready || r.saved.Phase == saved.Located
+}
+
 func (r *request) canOwn(rank int) bool { return r.able[rank] }
 
 // finished returns the reason why the newest token ends the request, if it does.

@@ -103,13 +103,10 @@ func (r *request) begins(next *request) bool {
 // admit continues with the cache of the idle request v. It returns false if there is no room for the next
 // row.
 func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
-	if v.resides.replica != none {
-		x.s.ledger.removeReplica(v)
-	}
 	owner := v.owner
 	bytes := kvcache.SpilledBytes(x.s.cfg.Geometry, v.read, v.cached+1, 1, v.resides.file.blocks, v.Policy) - x.s.ledger.owned(v) -
 		v.shares.size()
-	for last := len(x.s.running) - 1; !x.s.makeFree(owner, bytes); last-- {
+	for last := len(x.s.running) - 1; !x.s.residency.makeFree(owner, bytes); last-- {
 		if last < 0 {
 			return false
 		}
@@ -119,6 +116,9 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 			}
 			x.s.preempt(o)
 		}
+	}
+	if v.resides.replica != none {
+		x.s.ledger.removeReplica(v) // its socket drops it when r takes the cache
 	}
 	x.s.running.remove(v)
 	r.owner, r.booked, r.shares, r.resides, r.prefix.Blocks = owner, v.booked, v.shares, v.resides, v.prefix.Blocks
