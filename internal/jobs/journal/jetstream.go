@@ -35,6 +35,7 @@ type jetLog struct {
 	prefix string // subject prefix; the journal's name follows
 	limit  int64
 	copies int
+	pause  time.Duration // scanPause; shorter in tests
 }
 
 // OpenJetStream creates or opens the stream of jobs on the server of nc, and takes ownership of nc.
@@ -69,7 +70,7 @@ func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, 
 	if err != nil {
 		return nil, fmt.Errorf("journal: stream %s: %w", name, err)
 	}
-	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes, copies: replicas}, nil
+	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes, copies: replicas, pause: scanPause}, nil
 }
 
 func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {
@@ -142,7 +143,7 @@ func (l *jetLog) Read(ctx context.Context, journal string, after uint64, each fu
 	}
 }
 
-// scanPause is how long Scan waits for a message that should exist.
+// scanPause is how long Scan waits for a message that should exist, before it reads the rest message by message.
 const scanPause = 3 * time.Second
 
 func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) error) error {
@@ -162,17 +163,17 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 		return fmt.Errorf("journal: scan: %w", err)
 	}
 	defer it.Stop()
-	pauses, patience := 0, 1
+	read, pauses, patience := uint64(0), 0, 1
 	if info.Config.Replicas > 1 { // the replica that is read may have to catch up first
 		patience = 10
 	}
 	for {
-		m, err := it.Next(jetstream.NextMaxWait(scanPause))
+		m, err := it.Next(jetstream.NextMaxWait(l.pause))
 		if errors.Is(err, nats.ErrTimeout) {
 			if pauses++; pauses < patience {
 				continue
 			}
-			return nil // the rest is unreadable; journals detect their missing records
+			return l.scanFrom(ctx, read, info.State.LastSeq, each)
 		}
 		if err != nil {
 			return fmt.Errorf("journal: scan: %w", err)
@@ -184,11 +185,36 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 		if err := each(strings.TrimPrefix(m.Subject(), l.prefix), meta.Sequence.Stream, m.Data()); err != nil {
 			return err
 		}
+		read = meta.Sequence.Stream
 		// A damaged message stays pending. A lagging replica reports fewer pending messages.
 		if meta.Sequence.Stream >= info.State.LastSeq || meta.NumPending == 0 && info.Config.Replicas == 1 {
 			return ctx.Err()
 		}
 	}
+}
+
+// scanFrom is Scan for the messages after a number, which a consumer does not deliver: the server is slow, or a message
+// is damaged. It ends at a damaged one; journals detect their missing records.
+func (l *jetLog) scanFrom(ctx context.Context, after, last uint64, each func(string, uint64, []byte) error) error {
+	for after < last {
+		var m *jetstream.RawStreamMsg
+		err := l.retry(ctx, func(ctx context.Context) (err error) {
+			m, err = l.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(l.prefix+">"))
+			return err
+		})
+		var api *jetstream.APIError
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound), errors.As(err, &api) && !unanswered(err):
+			return ctx.Err()
+		case err != nil:
+			return fmt.Errorf("journal: scan after %d: %w", after, err)
+		}
+		if err := each(strings.TrimPrefix(m.Subject, l.prefix), m.Sequence, m.Data); err != nil {
+			return err
+		}
+		after = m.Sequence
+	}
+	return ctx.Err()
 }
 
 // followBeat is the heartbeat interval of the server that Follow reads from. Two missing heartbeats
