@@ -116,8 +116,7 @@ func (x *adapted) inUse(id lora.ID) bool {
 	return slices.ContainsFunc(x.s.running, func(r *request) bool { return r.Adapter.ID == id && r.usesAdapter() })
 }
 
-// done processes the result of a load. After several failures the requests of the adapter end. An idle session
-// has ended its turn before.
+// done processes the result of a load. After several failures the requests of the adapter end.
 func (x *adapted) done(d AdapterDone) {
 	if d.Epoch != x.s.epoch || !x.s.placed {
 		return
@@ -128,7 +127,7 @@ func (x *adapted) done(d AdapterDone) {
 		case r.Adapter.ID != d.ID || r.ended:
 		case d.Err == "":
 			r.paused = false
-		case hopeless && !r.idle:
+		case hopeless:
 			x.s.finish(r, ReasonError, CodeAdapter, fmt.Sprintf("the nodes cannot load its LoRA adapter: %s", d.Err))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -159,5 +160,42 @@ func TestOpenEndAwaitsNodes(t *testing.T) {
 			t.Errorf("%s: %+v, want %d tokens", c.name, f, c.output)
 		}
 		at.close()
+	}
+}
+
+// TestDrainLeavesIdleSession: an idle session has ended its turn, also if the turn was open and its prompt no longer fits
+// the placement. A drain does not end it again.
+func TestDrainLeavesIdleSession(t *testing.T) {
+	policy, err := kvpolicy.Parse("streaming:sink=4,recent=60,positions=cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := []Socket{
+		{ID: "n1", Budget: 40 * block, Heads: tensor.Span{Lo: 0, Hi: 2}},
+		{ID: "n2", Budget: 40 * block, Heads: tensor.Span{Lo: 2, Hi: 4}},
+	}
+	s, out, at := testState(t, nil), newClient(t), newCluster(t, 1, both)
+	defer func() { at.close() }()
+	s.Step(Placed{Epoch: 1, Sockets: both})
+	spec := Spec{ID: "turn", Session: "s", SessionMillis: 1 << 40, Prompt: prompt("turn", 200), Context: 200, MaxTokens: 30, Open: true,
+		Policy: policy, Sampling: greedy, PromptLogprobs: -1, IgnoreEOS: true}
+	out.specs[spec.ID] = &spec
+	e := s.Step(Submit{spec})
+	for e.Start != nil {
+		out.take(e)
+		at.release(e.Release)
+		e = s.Step(at.run(e.Start, out.specs))
+	}
+	out.take(e)
+	one := []Socket{{ID: "n1", Budget: 12 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}}
+	next, held := at.inherit(2, one, []int{s.running[0].owner})
+	at = next
+	out.take(s.Step(Placed{Epoch: 2, Sockets: one, Held: held}))
+	if len(s.running) != 1 || !s.running[0].idle || s.running[0].unfit == "" {
+		t.Fatalf("%+v: want a session whose prompt does not fit", s.Snapshot())
+	}
+	out.take(s.Step(Drain{})) // fails after a second end
+	if !s.Idle() {
+		t.Errorf("%+v", s.Snapshot())
 	}
 }

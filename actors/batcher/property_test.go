@@ -424,6 +424,9 @@ func everythingEnds(t *testing.T) {
 				}
 			}
 		}
+		if rapid.IntRange(0, 2).Draw(r, "drains") == 0 {
+			step(Drain{})
+		}
 		// A cluster that fits every single request: all must end, with bounded work.
 		place(drawRoomy(r))
 		for id := range out.specs {

@@ -220,8 +220,11 @@ func (s *State) place(p Placed) {
 }
 
 // finish ends a request. Its memory is freed between steps, because the step in flight may still
-// write to it.
+// write to it. An idle request ended with its turn.
 func (s *State) finish(r *request, reason, code, message string) {
+	if r.idle {
+		return
+	}
 	delete(s.requests, r.ID)
 	r.ended, r.prefix.Ended = true, true
 	s.drafts.Finish(&r.drafted, r.out)
