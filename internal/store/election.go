@@ -214,19 +214,50 @@ func (s *Election) move(ctx context.Context, to register) error {
 	if !holding {
 		return errors.New("store: the lease was lost before it was moved")
 	}
-	revision, err := to.write(ctx, c, 0)
-	if err != nil { // it may be stored anyway
-		got, at, rerr := to.read(ctx)
-		if rerr != nil || at == 0 || got.Holder != c.Holder || got.Incarnation != c.Incarnation {
-			return fmt.Errorf("store: the lease was not moved: %w", errors.Join(err, rerr))
-		}
-		revision = at
+	revision, err := found(ctx, to, c)
+	if err != nil {
+		return fmt.Errorf("store: the lease was not moved: %w", err)
 	}
 	s.mu.Lock()
 	s.reg = to
 	s.lease.Moved(revision)
 	s.mu.Unlock()
 	return nil
+}
+
+// found writes the first record of a register. If the answer to a write is lost, the record may be there: other processes
+// would then rely on it, so this tries again until a read shows whose record there is, or ctx ends.
+func found(ctx context.Context, to register, c topology.Claim) (revision uint64, err error) {
+	access := func(f func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, electionLimit) // an answer that is lost must leave time for the next try
+		defer cancel()
+		return f(ctx)
+	}
+	for {
+		err = access(func(ctx context.Context) (err error) {
+			revision, err = to.write(ctx, c, 0)
+			return err
+		})
+		if err == nil {
+			return revision, nil
+		}
+		var got topology.Claim
+		unread := access(func(ctx context.Context) (err error) {
+			got, revision, err = to.read(ctx)
+			return err
+		})
+		if unread == nil && revision > 0 {
+			if got.Holder == c.Holder && got.Incarnation == c.Incarnation {
+				return revision, nil
+			}
+			return 0, err
+		}
+		select {
+		case <-time.After(electionTick):
+		case <-ctx.Done():
+			return 0, errors.Join(err, unread)
+		}
+	}
 }
 
 // HolderLost reports that a process is dead or unreachable.
