@@ -89,8 +89,12 @@ func (k callbacks) Saved(o saved.Order, done func(saved.Done)) {
 func (k callbacks) Adapt(epoch uint32, l loads.Load, done func(error)) {
 	g := k.c.group()
 	folder, known := k.c.adapters.Folder(l.ID)
-	if g == nil || g.Placement.Epoch != epoch || !known {
-		done(fmt.Errorf("%w: epoch %d is over, or adapter %v is not known", coordinator.ErrNoPlacement, epoch, l.ID))
+	switch {
+	case g == nil || g.Placement.Epoch != epoch:
+		done(fmt.Errorf("%w: epoch %d, for which adapter %v was requested, is over", coordinator.ErrNoPlacement, epoch, l.ID))
+		return
+	case !known:
+		done(fmt.Errorf("cluster: this coordinator has no files of adapter %v: load the adapter again", l.ID))
 		return
 	}
 	k.c.steps.Go(func() { done(g.LoadAdapter(k.c.ctx, l, folder)) })

@@ -174,8 +174,8 @@ const muchOfCard = 1 << 30
 
 func useCard(index int, cfg *NodeConfig, models []*nodeModel) (*accelerator.Device, error) {
 	if len(models) > 1 {
-		return nil, fmt.Errorf("cluster: %s %s: a card serves one model, and this cluster has %d",
-			options.Name("device"), cfg.Device, len(models))
+		return nil, fmt.Errorf("cluster: %s %s: a card serves one model, and this cluster has %d: serve one, or use %s %s",
+			options.Name("device"), cfg.Device, len(models), options.Name("device"), DeviceCPU)
 	}
 	c := &models[0].checkpoint.Config
 	if err := accelerator.Supports(c, tensor.BF16); err != nil { // for every type of the weights

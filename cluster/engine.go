@@ -347,7 +347,7 @@ func (c *core) serving() (topology.AuthorityPhase, error) {
 func (c *core) Health() error {
 	select {
 	case <-c.batcher.Done():
-		return errors.Join(errors.New("cluster: the batcher has stopped"), c.batcher.Err())
+		return errors.Join(errors.New("cluster: the batcher, which plans all steps, has stopped: restart the coordinator"), c.batcher.Err())
 	default:
 	}
 	if _, err := c.serving(); err != nil || c.trouble == nil {

@@ -93,12 +93,8 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	orDefault(&cfg.KVBudget, 1<<30)
 	orDefault(&cfg.LoRAMemory, 1<<30)
 	orDefault(&cfg.Threads, runtime.GOMAXPROCS(0))
-	if cfg.Sockets < 1 || cfg.Sockets > 256 || cfg.KVBudget < 0 || cfg.Threads < 1 {
-		return nil, fmt.Errorf("cluster: %d sockets, %d bytes of cache, %d threads: want 1 to 256 sockets and nothing negative",
-			cfg.Sockets, cfg.KVBudget, cfg.Threads)
-	}
-	if cfg.Shares != nil && len(cfg.Shares) != cfg.Sockets {
-		return nil, fmt.Errorf("cluster: %d shares for %d sockets: give one share per socket", len(cfg.Shares), cfg.Sockets)
+	if err := cfg.checkSizes(); err != nil {
+		return nil, err
 	}
 	if cfg.Draft != "" && cfg.Serve.Speculate == "" {
 		cfg.Serve.Speculate = string(speculate.Model)
@@ -188,6 +184,21 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	return c, nil
 }
 
+// checkSizes checks the numbers of a config with defaults filled in.
+func (c *LocalConfig) checkSizes() error {
+	switch {
+	case c.Sockets < 1 || c.Sockets > 256:
+		return fmt.Errorf("cluster: LocalConfig.Sockets is %d: want 1 to 256", c.Sockets)
+	case c.KVBudget < 0:
+		return fmt.Errorf("cluster: LocalConfig.KVBudget is %d bytes: want a positive number, or 0 for 1 GiB", c.KVBudget)
+	case c.Threads < 1:
+		return fmt.Errorf("cluster: LocalConfig.Threads is %d: want a positive number, or 0 for all CPUs", c.Threads)
+	case c.Shares != nil && len(c.Shares) != c.Sockets:
+		return fmt.Errorf("cluster: LocalConfig.Shares has %d elements for %d sockets: want one for each socket", len(c.Shares), c.Sockets)
+	}
+	return nil
+}
+
 // openCard opens the card that the cluster computes on, and returns the tokens of its steps; nil: the CPU computes.
 func (c *LocalConfig) openCard(models []served) (d *accelerator.Device, step int, err error) {
 	nc := NodeConfig{Resources: Resources{Device: c.Device, KVMemory: c.KVBudget}, Logger: models[0].Logger,
@@ -196,7 +207,8 @@ func (c *LocalConfig) openCard(models []served) (d *accelerator.Device, step int
 		return nil, 0, err
 	}
 	if nc.onCard() != noCard && c.Sockets > 1 {
-		return nil, 0, fmt.Errorf("cluster: %d sockets on %s: an embedded cluster has one socket on a card", c.Sockets, c.Device)
+		return nil, 0, fmt.Errorf("cluster: LocalConfig.Sockets is %d with Device %s: want 1, because an embedded cluster "+
+			"has one socket on a card", c.Sockets, c.Device)
 	}
 	var all []*nodeModel
 	for _, m := range models {
@@ -270,7 +282,7 @@ func (c *Local) rows(change func(*proto.RowsReply) error) socket.Rows {
 	return func(ctx context.Context, _, name string, r *proto.RowsRequest) (*proto.RowsReply, error) {
 		var n int
 		if _, err := fmt.Sscanf(name, "socket-%d", &n); err != nil || n < 1 || n > len(c.sockets) {
-			return nil, fmt.Errorf("cluster: there is no socket %q", name)
+			return nil, fmt.Errorf("cluster: rows of a cache from socket %q: this process has socket-1 to socket-%d", name, len(c.sockets))
 		}
 		reply, err := node.Local{Root: c.system.Root, PID: c.sockets[n-1].pid}.Lend(ctx, r)
 		if err == nil && change != nil {
@@ -291,8 +303,11 @@ type memoryHub struct {
 func (h *memoryHub) connect(_ context.Context, group string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if epoch < h.epoch || rank >= h.size {
-		return nil, fmt.Errorf("cluster: rank %d of epoch %d, the process is at epoch %d", rank, epoch, h.epoch)
+	switch {
+	case epoch < h.epoch:
+		return nil, fmt.Errorf("cluster: rank %d connects in epoch %d, but epoch %d has begun", rank, epoch, h.epoch)
+	case rank >= h.size:
+		return nil, fmt.Errorf("cluster: rank %d connects in epoch %d, which has %d ranks", rank, epoch, h.size)
 	}
 	if epoch > h.epoch {
 		h.epoch, h.active = epoch, map[string][]collective.Transport{}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -169,5 +170,39 @@ func TestLocalPreemptsUnderPressure(t *testing.T) {
 	waitIdle(t, c)
 	if c.Cluster().Recovery.Preemptions == 0 {
 		t.Error("nothing was preempted")
+	}
+}
+
+// TestLocalRefusesSizes checks that an error names the field of LocalConfig, its value and what is possible.
+func TestLocalRefusesSizes(t *testing.T) {
+	for want, cfg := range map[string]LocalConfig{
+		"LocalConfig.Sockets is 257: want 1 to 256":                            {Sockets: 257, Threads: 1},
+		"LocalConfig.KVBudget is -1 bytes: want a positive number":             {KVBudget: -1, Threads: 1},
+		"LocalConfig.Threads is -2: want a positive number, or 0 for all CPUs": {Threads: -2},
+		"LocalConfig.Shares has 3 elements for 2 sockets: want one for each":   {Sockets: 2, Threads: 1, Shares: []float64{1, 1, 1}},
+	} {
+		if c, err := New(t.Context(), cfg); err == nil {
+			c.Close()
+			t.Errorf("%+v was accepted", cfg)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestMemoryHubRefuses checks that an error names the rank, its epoch and the cause.
+func TestMemoryHubRefuses(t *testing.T) {
+	h := &memoryHub{size: 2}
+	if _, err := h.connect(t.Context(), "g", 3, 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		epoch uint32
+		rank  int
+		want  string
+	}{{2, 0, "rank 0 connects in epoch 2, but epoch 3 has begun"}, {3, 2, "rank 2 connects in epoch 3, which has 2 ranks"}} {
+		if _, err := h.connect(t.Context(), "g", x.epoch, x.rank, nil); err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%v, want %q", err, x.want)
+		}
 	}
 }

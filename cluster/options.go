@@ -163,12 +163,13 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	}
 	for id, s := range c.Shares {
 		if !(s > 0) || math.IsInf(s, 1) {
-			return fmt.Errorf("cluster: the share of %s is %v: want a number above zero", id, s)
+			return fmt.Errorf("cluster: %s: the share of node %s is %v: want a number above zero", options.Name("shares"), id, s)
 		}
 	}
 	switch {
 	case c.MaxContext < 2 || c.MaxContext > m.MaxPositions:
-		return fmt.Errorf("cluster: %s %d: the model supports 2 to %d tokens", options.Name("max-context"), c.MaxContext, m.MaxPositions)
+		return fmt.Errorf("cluster: %s %d: want 2 to %d tokens, which the model supports", options.Name("max-context"), c.MaxContext,
+			m.MaxPositions)
 	case m.NonCausal && c.MaxContext > c.StepTokens:
 		return fmt.Errorf("cluster: %s %d: attention of this model is not causal, so one step reads a whole text: want at most %s, %d",
 			options.Name("max-context"), c.MaxContext, options.Name("step-tokens"), c.StepTokens)

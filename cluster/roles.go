@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -103,10 +102,11 @@ func (x *prefiller) Take(t prefillgroup.Take) {
 func (x *prefiller) take(t prefillgroup.Take) error {
 	to, from := x.decode.group(), x.prefill.group()
 	if to == nil || from == nil || to.Placement.Epoch != t.Epoch || from.Placement.Epoch != t.Epoch {
-		return fmt.Errorf("%w: epoch %d is over", coordinator.ErrNoPlacement, t.Epoch)
+		return fmt.Errorf("%w: epoch %d, in which the cache was read, is over", coordinator.ErrNoPlacement, t.Epoch)
 	}
 	if t.Rank >= len(from.Handles) || t.Owner >= len(to.Handles) {
-		return errors.New("cluster: a cache of a rank that does not exist")
+		return fmt.Errorf("cluster: a cache of rank %d of %d in the prefill group, for rank %d of %d in the decode group",
+			t.Rank, len(from.Handles), t.Owner, len(to.Handles))
 	}
 	limit := takeTime + time.Duration(t.Tokens)*takeToken
 	r := &proto.TakeRequest{Epoch: t.Epoch, Seq: t.Seq, Tokens: uint32(t.Tokens), Policy: t.Policy, Adapter: t.Adapter.Bytes(),

@@ -78,7 +78,7 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"node --model fry --join 127.0.0.1:1 --kv-memory 900000GiB", "--kv-memory 900000.00 GiB for each of 1 node is more than"},
 		{"up --policy nope", "--policy: "},
 		{"up --mapping nope", "nope ... auto"},
-		{"up --max-context 1", "--max-context 1: the model supports 2 to 8192 tokens"},
+		{"up --max-context 1", "--max-context 1: want 2 to 8192 tokens, which the model supports"},
 		{"up --tool-parser nope", `--tool-parser "nope": known are`},
 		{"up --chat-template /nope", "no chat template at /nope"},
 		{"coordinator --quant q3", `--quant "q3": known are f32`},

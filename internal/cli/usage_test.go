@@ -27,7 +27,7 @@ func TestUsageErrors(t *testing.T) {
 		"run --seed 1e9 x":                `--seed: want a whole number, not "1e9"`,
 		"up --share 1,b":                  `--share: want a number, not "b"`,
 		"up --shares a=x":                 `--shares: `,
-		"up --step-deadline 5":            `--step-deadline: want a duration, as 500ms, 30s or 5m, not "5"`,
+		"up --step-deadline 5":            `--step-deadline: want a duration, such as 500ms, 30s or 5m, not "5"`,
 		"up --kv-memory lots":             `--kv-memory: "lots" is not a size`,
 		"up --nothing":                    "unknown flag --nothing",
 		"up --log-level loud":             `--log-level must be one of debug, info, warn, error, not "loud"`,

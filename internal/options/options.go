@@ -13,7 +13,6 @@
 package options
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -81,7 +80,7 @@ func Set(f reflect.Value, text string) error {
 			return nil
 		}
 		if err := set(f, text); err != nil {
-			return fmt.Errorf("want a duration, as 500ms, 30s or 5m, not %q", text)
+			return fmt.Errorf("want a duration, such as 500ms, 30s or 5m, not %q", text)
 		}
 		return nil
 	}
@@ -107,7 +106,7 @@ func set(f reflect.Value, text string) error {
 		f.SetFloat(x)
 		return err
 	}
-	return errors.New("its type has no default")
+	return fmt.Errorf("options: a field of type %v cannot be an option: want a string, an integer, a duration or a float64", f.Type())
 }
 
 // Check checks the fields of the struct to which s points against their ranges and words.

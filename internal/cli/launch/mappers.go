@@ -35,7 +35,7 @@ func PlainValues() kong.Option {
 			return err
 		})),
 		kong.NamedMapper("path", kong.MapperFunc(decodePath)),
-		kong.TypeMapper(reflect.TypeFor[time.Duration](), number("a duration, as 500ms, 30s or 5m", func(text string, v reflect.Value) error {
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), number("a duration, such as 500ms, 30s or 5m", func(text string, v reflect.Value) error {
 			d, err := time.ParseDuration(text)
 			v.SetInt(int64(d))
 			return err

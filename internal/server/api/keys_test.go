@@ -26,7 +26,7 @@ func TestParseKeys(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		``:                                      "EOF",
-		`{}`:                                    "there are none",
+		`{}`:                                    "the list is empty",
 		`{"keys": []} {}`:                       "follows",
 		`{"keys": [{"Name2": "a"}]}`:            "unknown field",
 		`{"keys": [{"key": "a"}]}`:              "name",
@@ -34,7 +34,7 @@ func TestParseKeys(t *testing.T) {
 		`{"keys": [{"name": "a", "key": " "}]}`: "space",
 		`{"keys": [{"name": "a", "sha256": "00"}]}`:                        "hexadecimal",
 		`{"keys": [{"name": "a", "key": "x", "role": "root"}]}`:            "known are",
-		`{"keys": [{"name": "a", "key": "x", "requests": -1}]}`:            "below 0",
+		`{"keys": [{"name": "a", "key": "x", "requests": -1}]}`:            "requests is -1",
 		`{"keys": [{"name": "a", "key": "x", "priority": 501}]}`:           "priority",
 		`{"keys": [{"name": "a", "key": "x"}, {"name": "a", "key": "y"}]}`: "this name",
 		`{"keys": [{"name": "a", "key": "x"}, {"name": "b", "key": "x"}]}`: "same",

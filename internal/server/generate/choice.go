@@ -68,7 +68,7 @@ type Choice struct {
 
 var (
 	errEngineClosed  = errors.New("generate: the engine closed the stream without a finish reason")
-	errEngineOverrun = errors.New("generate: the engine sent more tokens than were asked for")
+	errEngineOverrun = errors.New("generate: the engine sent more tokens than the request's maximum")
 )
 
 // echo is the prompt that goes before the output.

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -69,7 +70,7 @@ func (c *Contexts) add(x *FixedContext) *apierr.Error {
 		return contextExists()
 	case len(c.all) >= maxContexts:
 		return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "too_many_contexts",
-			Message: "This server holds as many contexts as it may; delete one first."}
+			Message: fmt.Sprintf("This server holds at most %d contexts; delete one first with DELETE /v1/contexts/{name}.", maxContexts)}
 	}
 	if c.all == nil {
 		c.all = map[string]*FixedContext{}
@@ -80,7 +81,7 @@ func (c *Contexts) add(x *FixedContext) *apierr.Error {
 
 func contextExists() *apierr.Error {
 	return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "context_exists",
-		Message: "A context of this name is there; delete it first, or take another name."}
+		Message: "A context with this name exists; delete it first, or choose another name."}
 }
 
 // set changes the visible state of a context.

@@ -292,7 +292,7 @@ func (r *Run) makeEcho(i int, first engine.Event, after engine.TextStream) (*ech
 	case len(p.Ids) == 1 && len(scores) == 0: // the engine scores tokens with a token before them
 		scores = make([]engine.PromptLogprob, 1)
 	case len(scores) != len(p.Ids):
-		return nil, after, fmt.Errorf("generate: the engine sent logprobs of %d prompt tokens, not of %d", len(scores), len(p.Ids))
+		return nil, after, fmt.Errorf("generate: the engine sent logprobs of %d prompt tokens, but the prompt has %d", len(scores), len(p.Ids))
 	}
 	e, text, runes := &echo{}, r.Service.Tokenizer.NewStream(!r.KeepSpecial), 0
 	var all strings.Builder

@@ -317,14 +317,18 @@ func SessionProblem(err error, name string) *apierr.Error {
 		return sessionConflict("session", "session_moved",
 			"Another request has continued or ended session %s meanwhile: read it with GET /v1/sessions/%s.", quoted(name), name)
 	case errors.Is(err, sessions.ErrMany):
-		return sessionConflict("session", "too_many_sessions", "This server holds as many sessions as it may (%d); delete one first.",
+		return sessionConflict("session", "too_many_sessions", "This server holds at most %d sessions; delete one first.",
 			sessions.MaxSessions)
 	case errors.Is(err, sessions.ErrShare):
 		return sessionConflict("session", "too_many_sessions", "No session can begin: %v. A key may have half of the sessions that other keys "+
 			"leave free. Delete one with DELETE /v1/sessions/{name}, or give 'session_ttl' so that they end sooner.",
 			strings.TrimPrefix(err.Error(), "sessions: "))
-	case errors.Is(err, sessions.ErrLarge), errors.Is(err, sessions.ErrRecord):
-		return sessionConflict("session", "session_too_large", "No turn can be added: %v. Delete sessions that are not needed.", err)
+	case errors.Is(err, sessions.ErrLarge):
+		return sessionConflict("session", "session_too_large", "No turn can be added: %v. Delete sessions that are not needed.",
+			strings.TrimPrefix(err.Error(), "sessions: "))
+	case errors.Is(err, sessions.ErrRecord):
+		return sessionConflict("session", "session_too_large", "The turn cannot be stored: %v. Send a shorter one.",
+			strings.TrimPrefix(err.Error(), "sessions: "))
 	case errors.Is(err, sessions.ErrDamaged):
 		return &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Param: "session", Code: "record_damaged",
 			Message: "The records of session " + quoted(name) + " are damaged: delete it, and send the conversation as a new one."}

@@ -142,7 +142,7 @@ func (r *Replay) Stream(out *httpserver.EventStream, after int) error {
 // End writes the last event of a response, after Stream: how it is kept.
 func (r *Replay) End(k StoredResponse) error {
 	if r.events == nil {
-		return errors.New("generate: End without Stream")
+		return errors.New("generate: Replay.End was called before Replay.Stream")
 	}
 	r.events.EndAs(k)
 	return r.out.Failure()
@@ -151,7 +151,7 @@ func (r *Replay) End(k StoredResponse) error {
 // Accept applies an event of a choice. An error means that the choice failed.
 func (r *Replay) Accept(choice int, e engine.Event) (TaskDelta, error) {
 	if choice < 0 || choice >= len(r.run.Choices) {
-		return TaskDelta{}, fmt.Errorf("generate: an event of choice %d, there are %d", choice, len(r.run.Choices))
+		return TaskDelta{}, fmt.Errorf("generate: an event names choice %d, but the task has %d choices", choice, len(r.run.Choices))
 	}
 	c := r.run.Choices[choice]
 	before := c.tokens
@@ -194,7 +194,7 @@ func (r *Replay) Tokens(choice int) int { return r.run.Choices[choice].tokens }
 func (r *Replay) Result() (json.RawMessage, error) {
 	for i := range r.run.Choices {
 		if !r.Done(i) {
-			return nil, fmt.Errorf("generate: choice %d of a task is not done", i)
+			return nil, fmt.Errorf("generate: Result was called before choice %d of the task was complete", i)
 		}
 	}
 	r.enc.End()

@@ -35,9 +35,11 @@ func (b *bodyBudget) book(key string, n int64) *apierr.Error {
 	switch {
 	case key != "" && b.byKey[key]+n > b.perKey:
 		return &apierr.Error{Status: http.StatusTooManyRequests, Type: apierr.TypeRateLimit, Code: "rate_limit_exceeded", RetryAfter: time.Second,
-			Message: "This API key has as many bytes of request bodies under way as it may have."}
+			Message: "The request bodies of this API key that are not decoded yet may have " + strconv.FormatInt(b.perKey, 10) +
+				" bytes together: send fewer requests at once."}
 	case b.used+n > b.total:
-		return apierr.Unavailable("overloaded", "The server is overloaded: too many bytes of request bodies are under way.", time.Second)
+		return apierr.Unavailable("overloaded", "The server is overloaded: request bodies that are not decoded yet may have "+
+			strconv.FormatInt(b.total, 10)+" bytes together.", time.Second)
 	}
 	b.used += n
 	if key != "" {

@@ -55,13 +55,13 @@ func ParseKeys(text []byte) ([]Key, error) {
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
-		return nil, fmt.Errorf("httpserver: keys: %w", err)
+		return nil, fmt.Errorf(`httpserver: keys: want {"keys": [{"name": "...", "key": "..."}]}: %w`, err)
 	}
 	if d.More() {
-		return nil, errors.New("httpserver: keys: something follows the object")
+		return nil, errors.New("httpserver: keys: remove what follows the JSON object")
 	}
 	if len(file.Keys) == 0 {
-		return nil, errors.New(`api: keys: there are none; want {"keys": [{"name": "...", "key": "..."}]}`)
+		return nil, errors.New(`httpserver: keys: the list is empty: want {"keys": [{"name": "...", "key": "..."}]}`)
 	}
 	_, err := newKeyring(file.Keys, nil)
 	return file.Keys, err
@@ -91,7 +91,7 @@ var anonymous = &Principal{Key: Key{Role: RoleOperator}}
 // newKeyring checks keys. Keys that old has too keep their use.
 func newKeyring(keys []Key, old keyring) (keyring, error) {
 	if len(keys) > maxKeys {
-		return nil, fmt.Errorf("httpserver: %d keys are more than %d", len(keys), maxKeys)
+		return nil, fmt.Errorf("httpserver: keys: the list has %d keys, at most %d are possible", len(keys), maxKeys)
 	}
 	out, names, sums := make(keyring, 0, len(keys)), map[string]bool{}, map[[sha256.Size]byte]bool{}
 	for i, k := range keys {
@@ -115,16 +115,16 @@ func newKeyring(keys []Key, old keyring) (keyring, error) {
 		case h.Role != RoleUser && h.Role != RoleOperator:
 			return bad("its role is %.20q; known are %s and %s", h.Role, RoleUser, RoleOperator)
 		case k.Requests < 0 || k.TokensPerMinute < 0:
-			return bad("a limit is below 0")
+			return bad("requests is %d and tokens_per_minute %d: want 0, which is no limit, or more", k.Requests, k.TokensPerMinute)
 		case k.Priority < -500 || k.Priority > 500:
-			return bad("its priority must be -500 to 500")
+			return bad("its priority is %d: want -500 to 500", k.Priority)
 		case k.SHA256 != "":
 			h.sum = [sha256.Size]byte(b)
 		default:
 			h.sum = sha256.Sum256([]byte(k.Secret))
 		}
 		if sums[h.sum] {
-			return bad("it is the same as an earlier one")
+			return bad("an earlier name has the same key: give each name its own")
 		}
 		names[k.Name], sums[h.sum] = true, true
 		for _, o := range old {
@@ -158,7 +158,7 @@ func (k keyring) find(r *http.Request) *Principal {
 func (h *Principal) acquire() *apierr.Error {
 	if h.use != nil && h.use.requests.Add(1) > int64(h.Requests) && h.Requests > 0 {
 		h.use.requests.Add(-1)
-		return limited(fmt.Sprintf("This API key has as many requests under way as it may have (%d).", h.Requests), time.Second)
+		return limited(fmt.Sprintf("This API key may have %d requests at once: send this one when another has ended.", h.Requests), time.Second)
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func limited(message string, after time.Duration) *apierr.Error {
 func (s *Server) SetKeys(keys []Key) error {
 	old := *s.keys.Load()
 	if len(old) > 0 && len(keys) == 0 {
-		return errors.New("httpserver: the list of keys is empty and would open the API to everyone")
+		return errors.New("httpserver: keys: the new list is empty, which would open the API to everyone: give at least one key")
 	}
 	ring, err := newKeyring(keys, old)
 	if err != nil {

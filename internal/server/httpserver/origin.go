@@ -31,7 +31,7 @@ func notJSON() *apierr.Error {
 func (s *Server) foreign(r *http.Request, route *Route) *apierr.Error {
 	refuse := func(code, why string) *apierr.Error {
 		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypePermission, Code: code,
-			Message: why + " " + options.Name("allow-origin") + " allows it, where that is meant."}
+			Message: why + " To allow it, start the server with " + options.Name("allow-origin") + "."}
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !s.allows(origin) {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {

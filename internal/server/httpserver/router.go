@@ -51,7 +51,7 @@ type ErrorFormat func(*apierr.Error) any
 func (s *Server) Handle(route Route) error {
 	for _, r := range s.routes {
 		if r.Method == route.Method && r.Path == route.Path {
-			return fmt.Errorf("httpserver: route %s %s is taken", r.Method, r.Path)
+			return fmt.Errorf("httpserver: route %s %s is registered twice", r.Method, r.Path)
 		}
 	}
 	s.routes = append(s.routes, route)
@@ -204,7 +204,8 @@ func (s *Server) Handler() http.Handler {
 		switch {
 		case brief(r) && !(route != nil && route.Brief):
 			h.Set("Connection", "close")
-			s.Fail(w, apierr.Unavailable("overloaded", "The server has as many connections as it may have.", time.Second), false)
+			s.Fail(w, apierr.Unavailable("overloaded",
+				"The server has reached its limit of open connections: close those that are idle, or try again.", time.Second), false)
 		case preflight:
 			w.WriteHeader(http.StatusNoContent)
 		case strange != nil && (route == nil || !route.Public):
@@ -228,7 +229,7 @@ func (s *Server) Handler() http.Handler {
 				false)
 		default:
 			s.Fail(w, &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Code: "unknown_url",
-				Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}, false)
+				Message: fmt.Sprintf("There is no %s %s here: GET /openapi.json lists the routes.", r.Method, r.URL.Path)}, false)
 		}
 	})
 }

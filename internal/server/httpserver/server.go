@@ -111,7 +111,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		err = e
 	}
 	if err != nil {
-		return fmt.Errorf("httpserver: drain: connections cut after %v: %w", s.cfg.Grace, err)
+		return fmt.Errorf("httpserver: drain: the remaining connections were closed after %v: %w", s.cfg.Grace, err)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func IsNull(v json.RawMessage) bool { return len(v) == 0 || string(v) == "null" 
 func Elements(at, what string, v json.RawMessage, limit int, each func(i int, e json.RawMessage) *apierr.Error) *apierr.Error {
 	dec := json.NewDecoder(bytes.NewReader(v))
 	if _, err := dec.Token(); err != nil {
-		return apierr.Invalid("", "malformed array")
+		return apierr.Invalid(at, "'%s' must be a JSON array.", at)
 	}
 	for i := 0; dec.More(); i++ {
 		if i >= limit {
@@ -29,7 +29,7 @@ func Elements(at, what string, v json.RawMessage, limit int, each func(i int, e 
 		}
 		var raw json.RawMessage
 		if dec.Decode(&raw) != nil {
-			return apierr.Invalid("", "malformed array")
+			return apierr.Invalid(at, "'%s' must be a JSON array.", at)
 		}
 		if e := each(i, raw); e != nil {
 			return e

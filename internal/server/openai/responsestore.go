@@ -117,7 +117,8 @@ func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) 
 			Output json.RawMessage `json:"output"`
 		}
 		if jsonbody.Unmarshal(k.Body, &body) != nil || jsonbody.Unmarshal(k.Result, &result) != nil {
-			return nil, apierr.Of(fmt.Errorf("openai: the response %s does not decode", id))
+			return nil, apierr.Of(fmt.Errorf("openai: the stored response %s cannot be read, so it cannot be continued: send its messages "+
+				"as input", id))
 		}
 		if jsonbody.IsNull(body.Input) {
 			body.Input = nil

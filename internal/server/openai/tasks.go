@@ -2,6 +2,7 @@ package openai
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -22,7 +23,7 @@ const (
 func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
 	if int64(len(body)) > s.Config.Limits.BodyBytes {
 		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: apierr.TypeInvalid, Code: "request_too_large",
-			Message: "The request body is larger than this server accepts."}
+			Message: fmt.Sprintf("The request body has %d bytes; this server accepts at most %d.", len(body), s.Config.Limits.BodyBytes)}
 	}
 	if e := s.Config.Limits.CheckShape(body, false); e != nil {
 		return nil, e

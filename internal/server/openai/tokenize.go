@@ -3,6 +3,7 @@ package openai
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -104,10 +105,10 @@ func TokenizerInfo(config json.RawMessage, context int, tmpl engine.ChatTemplate
 	info := map[string]any{}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &info); err != nil {
-			return nil, fmt.Errorf("openai: Config.TokenizerConfig is not a JSON object: %w", err)
+			return nil, fmt.Errorf("openai: tokenizer_config.json is not a JSON object: %w", err)
 		}
 		if info == nil {
-			return nil, fmt.Errorf("openai: Config.TokenizerConfig is null, not a JSON object")
+			return nil, errors.New("openai: tokenizer_config.json is null: want a JSON object")
 		}
 	}
 	for _, k := range []string{"bos_token", "eos_token", "pad_token", "unk_token"} {

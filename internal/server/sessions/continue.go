@@ -79,7 +79,7 @@ func after(prompt []engine.Segment, mark string) ([]engine.Segment, error) {
 	text := join(prompt)
 	at := strings.Index(text, mark)
 	if at < 0 || strings.Count(text, mark) > 1 {
-		return nil, fmt.Errorf("%w: it shows the last answer %d times", ErrTemplate, strings.Count(text, mark))
+		return nil, fmt.Errorf("%w: it renders the last answer %d times instead of once", ErrTemplate, strings.Count(text, mark))
 	}
 	return cut(prompt, at+len(mark)), nil
 }

@@ -70,7 +70,7 @@ func TestContinue(t *testing.T) {
 		want    string
 	}{
 		"no answer": {chatML, []engine.Message{user}, "does not end with an answer"},
-		"hidden":    {last, []engine.Message{user, thinks}, "shows the last answer 0 times"},
+		"hidden":    {last, []engine.Message{user, thinks}, "renders the last answer 0 times"},
 		"rewritten": {rewrites, []engine.Message{user, calls}, "in another way"},
 		"refused":   {fails, []engine.Message{user, thinks}, "two messages at most"},
 	} {

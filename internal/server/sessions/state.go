@@ -21,8 +21,11 @@ type State struct {
 
 // accepts returns an error if a turn cannot be the next one.
 func (s *State) accepts(t *Turn) error {
-	if (t.Head != nil) != (s.Turns == 0) {
-		return fmt.Errorf("%w: turn %d with head %v", ErrRecord, s.Turns+1, t.Head != nil)
+	switch {
+	case s.Turns == 0 && t.Head == nil:
+		return fmt.Errorf("%w: the first turn has no settings of the session", ErrRecord)
+	case s.Turns > 0 && t.Head != nil:
+		return fmt.Errorf("%w: turn %d has settings, which only the first turn may have", ErrRecord, s.Turns+1)
 	}
 	return t.check()
 }
@@ -34,7 +37,7 @@ func (s *State) Add(id string, payload []byte, at int64) error {
 		return err
 	}
 	if t.Head != nil && ID(t.Head.Tenant, t.Head.Name) != id {
-		return fmt.Errorf("%w: it is of another session", ErrRecord)
+		return fmt.Errorf("%w: its settings belong to another session than %s", ErrRecord, id)
 	}
 	return s.Apply(&t, at, len(payload))
 }

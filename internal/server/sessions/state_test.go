@@ -43,17 +43,19 @@ func TestState(t *testing.T) {
 	if !reflect.DeepEqual(s, want) || s.Ends() != 92000 {
 		t.Errorf("%+v, ends at %d", s, s.Ends())
 	}
-	for name, bad := range map[string]Turn{
-		"second head": turns()[0], "no prompt": {TTL: 1, Output: []int32{1}}, "no time": {Prompt: []int32{1}},
-		"negative token": {TTL: 1, Prompt: []int32{-1}},
-		"long time":      {TTL: 31 * 86400, Prompt: []int32{1}},
+	for text, bad := range map[string]Turn{
+		"turn 3 has settings": turns()[0], "has no prompt": {TTL: 1, Output: []int32{1}},
+		"time to live is 0 s: want 1 to 2592000": {Prompt: []int32{1}},
+		"token 0 has the id -1":                  {TTL: 1, Prompt: []int32{-1}},
+		"time to live is 2678400 s":              {TTL: 31 * 86400, Prompt: []int32{1}},
 	} {
-		if err := s.Apply(&bad, 3000, 1); !errors.Is(err, ErrRecord) || !reflect.DeepEqual(s, want) {
-			t.Errorf("%s: %v, %+v", name, err, s)
+		if err := s.Apply(&bad, 3000, 1); !errors.Is(err, ErrRecord) || !strings.Contains(err.Error(), text) || !reflect.DeepEqual(s, want) {
+			t.Errorf("%v, want %q; %+v", err, text, s)
 		}
 	}
 	var fresh State
-	if err := fresh.Apply(&turns()[1], 1, 1); !errors.Is(err, ErrRecord) || fresh.Turns != 0 {
+	if err := fresh.Apply(&turns()[1], 1, 1); !errors.Is(err, ErrRecord) || !strings.Contains(err.Error(), "first turn has no settings") ||
+		fresh.Turns != 0 {
 		t.Errorf("a session without a head: %v", err)
 	}
 	long := Turn{TTL: 1, Prompt: make([]int32, MaxTurnBytes/2)}

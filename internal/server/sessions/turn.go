@@ -56,7 +56,7 @@ type Turn struct {
 func (t *Turn) Encode() ([]byte, error) {
 	b, err := json.Marshal(t)
 	if err == nil && len(b) > MaxTurnBytes {
-		err = fmt.Errorf("%w: %d bytes, at most %d are possible", ErrRecord, len(b), MaxTurnBytes)
+		err = fmt.Errorf("%w: its record has %d bytes, at most %d are possible", ErrRecord, len(b), MaxTurnBytes)
 	}
 	return b, err
 }
@@ -64,7 +64,7 @@ func (t *Turn) Encode() ([]byte, error) {
 // DecodeTurn reads the form on disk.
 func DecodeTurn(b []byte) (t Turn, err error) {
 	if len(b) > MaxTurnBytes {
-		return t, fmt.Errorf("%w: %d bytes, at most %d are possible", ErrRecord, len(b), MaxTurnBytes)
+		return t, fmt.Errorf("%w: its record has %d bytes, at most %d are possible", ErrRecord, len(b), MaxTurnBytes)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -78,16 +78,16 @@ func (t *Turn) check() error {
 	bad := func(format string, a ...any) error { return fmt.Errorf("%w: %s", ErrRecord, fmt.Sprintf(format, a...)) }
 	switch {
 	case t.TTL < 1 || t.TTL > int64(MaxTTL/time.Second):
-		return bad("a time to live of %d s", t.TTL)
+		return bad("its time to live is %d s: want 1 to %d", t.TTL, int64(MaxTTL/time.Second))
 	case len(t.Prompt) == 0:
 		return bad("it has no prompt")
 	case t.Head != nil && !pattern.MatchString(t.Head.Name):
-		return bad("the name %.80q", t.Head.Name)
+		return bad("the session's name is %.80q, which is not a valid one", t.Head.Name)
 	}
 	for _, ids := range [][]int32{t.Prompt, t.Output} {
 		for i, id := range ids {
 			if id < 0 {
-				return bad("token %d is %d", i, id)
+				return bad("token %d has the id %d, which is negative", i, id)
 			}
 		}
 	}
