@@ -2,8 +2,11 @@ package hub
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -76,11 +79,24 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 	if b.etag != "" { // the part of an older version does not belong to this one
 		b.part = at + "." + short(b.etag) + incomplete
 	}
-	err = newFetcher(s, t).all(ctx, filepath.Dir(at), r.URL, []*blob{b}, func(int) error {
-		if b.sum == "" {
-			return nil // it was here
+	reference := filepath.Join(filepath.Dir(at), referenceFile)
+	if !b.present() {
+		if err := os.Remove(at + sumSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an older version
+			return Model{}, onDisk(err)
 		}
-		if err := writeFile(filepath.Join(filepath.Dir(at), referenceFile), []byte(r.URL+"\n")); err != nil {
+	}
+	err = newFetcher(s, t).all(ctx, filepath.Dir(at), r.URL, []*blob{b}, func(int) (err error) {
+		if b.sum == "" { // it was here, perhaps of a pull that ended before it wrote the files below
+			if isFile(reference) && isFile(at+sumSuffix) {
+				return nil
+			}
+			t.wait(b.name, "reading "+b.name+", whose hash is not recorded")
+			b.sum, err = sumOf(at)
+			if t.wait(b.name, ""); err != nil {
+				return onDisk(err)
+			}
+		}
+		if err := writeFile(reference, []byte(r.URL+"\n")); err != nil {
 			return err
 		}
 		return writeFile(at+sumSuffix, []byte(b.sum+"\n"))
@@ -89,6 +105,25 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 		return Model{}, err
 	}
 	return s.findURL(r)
+}
+
+func isFile(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
+}
+
+// sumOf returns the SHA-256 of a file.
+func sumOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
 func explainURL(r Ref, err error) error {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,19 @@ func TestPullURL(t *testing.T) {
 	}
 	if sum, err := os.ReadFile(m.Path + sumSuffix); err != nil || strings.TrimSpace(string(sum)) != hubtest.SHA256(b) {
 		t.Errorf("the recorded hash is %q, %v", sum, err)
+	}
+	// A pull that ended before it wrote the hash and the reference is completed.
+	for _, left := range []string{m.Path + sumSuffix, filepath.Join(filepath.Dir(m.Path), referenceFile)} {
+		os.Remove(left)
+		if _, err = pull(t, s, text); err != nil {
+			t.Fatal(err)
+		}
+		if sum, err := os.ReadFile(m.Path + sumSuffix); err != nil || strings.TrimSpace(string(sum)) != hubtest.SHA256(b) {
+			t.Errorf("the recorded hash is %q, %v", sum, err)
+		}
+		if all, err := s.List(); err != nil || len(all) != 1 {
+			t.Errorf("the list has %v, %v", all, err)
+		}
 	}
 	// A part of this version is continued, one of another version is not.
 	os.Remove(m.Path)
