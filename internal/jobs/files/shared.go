@@ -135,11 +135,18 @@ func (f *Shared) publish(ctx context.Context, x File) (_ File, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fileLimit)
 	defer cancel()
 	old, err := f.Get(ctx, x.ID)
+	if errors.Is(err, ErrNotFound) { // it may be incomplete, and another process may complete it now
+		if err = f.abandon(ctx, x.ID); err == nil {
+			old, err = f.Get(ctx, x.ID)
+		}
+	}
 	switch {
 	case err == nil && old.SHA256 == x.SHA256:
 		return old, nil
-	case err == nil || errors.Is(err, ErrNotFound): // other content, or an incomplete file
+	case err == nil: // other content
 		err = f.log.Drop(ctx, x.ID)
+	case errors.Is(err, ErrNotFound):
+		err = nil
 	}
 	if err != nil {
 		return File{}, err
