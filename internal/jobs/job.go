@@ -17,7 +17,7 @@ import (
 type job struct {
 	id      string
 	journal *journal.Writer
-	removed bool // guarded by the journal's lock: never accepted, and removed from the store
+	removed bool // guarded by the journal's lock: not accepted or deleted, and removed from the store
 
 	mu         sync.Mutex
 	state      State
@@ -38,6 +38,13 @@ type job struct {
 
 func newJob(id string) *job {
 	return &job{id: id, journal: journal.NewWriter(id), changed: make(chan struct{})}
+}
+
+// dropped reports whether the job is removed from the store. It waits for a deletion in progress.
+func (j *job) dropped() bool {
+	j.journal.Lock()
+	defer j.journal.Unlock()
+	return j.removed
 }
 
 // snapshot is a copy of the fields that the API may return.

@@ -328,8 +328,11 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, e
 	}()
 	again := func() (snapshot, bool, error) {
 		stored, err := s.spec(ctx, id)
-		if err == nil && !stored.same(&spec) {
+		switch {
+		case err == nil && !stored.same(&spec):
 			err = journal.ErrMismatch
+		case errors.Is(err, journal.ErrDamaged) && j.dropped(): // it was deleted meanwhile
+			return s.accept(ctx, id, spec)
 		}
 		return j.snapshot(), true, err
 	}
@@ -354,8 +357,8 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, e
 	return v, false, err
 }
 
-// errRemoved means that the request that created the entry removed it.
-var errRemoved = errors.New("jobs: entry given up")
+// errRemoved means that the entry of a job was removed.
+var errRemoved = errors.New("jobs: entry removed")
 
 // checkRoom returns an error if no further job may be accepted. s.mu must be held.
 func (s *Store) checkRoom() error {
@@ -432,6 +435,11 @@ const anchorName = "anchor"
 func (s *Store) DropJournal(ctx context.Context, j *journal.Writer) error {
 	j.Lock()
 	defer j.Unlock()
+	return s.dropJournal(ctx, j)
+}
+
+// dropJournal is DropJournal with the lock of the journal held.
+func (s *Store) dropJournal(ctx context.Context, j *journal.Writer) error {
 	if err := s.anchorAfter(ctx, j.Last()); err != nil {
 		return err
 	}
@@ -492,11 +500,14 @@ func (s *Store) drop(ctx context.Context, id string) error {
 	if j == nil {
 		return nil
 	}
-	if err := s.DropJournal(ctx, j.journal); err != nil {
+	j.journal.Lock()
+	defer j.journal.Unlock()
+	if err := s.dropJournal(ctx, j.journal); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	j.removed = true
 	delete(s.jobs, id)
 	return nil
 }
