@@ -126,7 +126,7 @@ func (j *job) markDamaged(why string, now int64) {
 // append writes a record and folds it in. The state is checked first, so an invalid record is never
 // written. On journal.ErrConflict or an error of State.Apply the caller must read the state again.
 func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
-	return s.Write(ctx, j.journal, r, func() error {
+	err := s.Write(ctx, j.journal, r, func() error {
 		if j.removed {
 			return errRemoved
 		}
@@ -145,6 +145,10 @@ func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
 		}
 		return nil
 	}, j.apply)
+	if err != nil && j.snapshot().state.Phase.Final() { // an earlier append, whose answer was lost, has ended it
+		s.deactivate(j)
+	}
+	return err
 }
 
 // read calls each for every record of a job, from the first. It verifies each record again, because

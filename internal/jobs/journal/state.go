@@ -123,7 +123,7 @@ func (w *Writing) Appended(seq uint64, err error) Move {
 	switch {
 	case err == nil:
 		return w.stored(seq)
-	case errors.Is(err, ErrFull): // certainly not stored
+	case errors.Is(err, ErrFull) && !w.journal.doubt: // certainly not stored
 		w.Err = err
 		return MoveEnd
 	}
@@ -136,7 +136,7 @@ func (w *Writing) Found(read []Message, err error, foreign func(*Record) error) 
 	switch {
 	case err == nil && len(read) > 0 && bytes.Equal(read[0].Data, w.Data):
 		return w.stored(read[0].Seq)
-	case err == nil && errors.Is(w.refused, ErrConflict):
+	case err == nil && (errors.Is(w.refused, ErrConflict) || errors.Is(w.refused, ErrFull)):
 		if w.Err = w.journal.CatchUp(read, foreign); w.Err == nil {
 			w.Err = w.refused
 		}
