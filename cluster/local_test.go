@@ -179,6 +179,7 @@ func TestLocalRefusesSizes(t *testing.T) {
 		"LocalConfig.Sockets is 257: want 1 to 256":                            {Sockets: 257, Threads: 1},
 		"LocalConfig.KVBudget is -1 bytes: want a positive number":             {KVBudget: -1, Threads: 1},
 		"LocalConfig.Threads is -2: want a positive number, or 0 for all CPUs": {Threads: -2},
+		"ServeConfig.Model is empty: name a model":                             {Threads: 1},
 		"LocalConfig.Shares has 3 elements for 2 sockets: want one for each":   {Sockets: 2, Threads: 1, Shares: []float64{1, 1, 1}},
 	} {
 		if c, err := New(t.Context(), cfg); err == nil {

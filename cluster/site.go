@@ -60,6 +60,9 @@ func openModels(configs []ServeConfig) (out []served, err error) {
 		}
 	}()
 	for _, s := range configs {
+		if s.Model == "" {
+			return out, errors.New("cluster: ServeConfig.Model is empty: name a model folder or a .gguf file")
+		}
 		ck, err := checkpoint.OpenSwiftKV(s.Model, s.SwiftKV)
 		if err != nil {
 			return out, err

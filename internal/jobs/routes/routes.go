@@ -70,8 +70,11 @@ func Limit(r *http.Request, otherwise, most int) (int, error) {
 
 // NotFound returns the 404 of a missing job, file or batch.
 func NotFound(what, id string) error {
-	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found",
-		Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a limited time.", what, id)}
+	hint := "; ended ones are kept for a limited time"
+	if what == "file" {
+		hint = ": GET /v1/files lists them"
+	}
+	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here%s.", what, id, hint)}
 }
 
 // NoSuchURL returns the 404 of an unknown path.
