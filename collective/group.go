@@ -30,7 +30,7 @@ type Group struct {
 	armed     bool
 	clock     int64     // nanoseconds that this process has run, pauses left out
 	lastClock time.Time // when clock was last advanced
-	manual    bool      // without goroutine and clock: see Manual
+	manual    bool      // without goroutine and clock: see ManualGroup
 	closed    bool
 	polled    bool // the polling goroutine does the work, not the worker
 	working   bool // a goroutine is doing work and uses message

@@ -280,7 +280,7 @@ func (p *Pool) serve(w *worker, id int) {
 	}
 }
 
-// spin waits a while for a Run after the one that was seen, see spinner.
+// spin waits a while for a Run after the one that was seen, see workers.Spinner.
 func (p *Pool) spin(w *worker, id int, seen uint64) bool {
 	for s := workers.NewSpinner(&w.contention); ; {
 		for range workers.SpinCheck {

@@ -88,8 +88,8 @@ type Call struct {
 	Arguments string // a JSON object, or empty if it follows in Pieces
 }
 
-// Piece is a part of an answer: text, a thought (of Harmony; see Thinker), the start of a call, possibly with all of its arguments, or
-// further arguments of the newest call.
+// Piece is a part of an answer: text, a thought (of Harmony; see ThoughtParser), the start of a call, possibly with all of its
+// arguments, or further arguments of the newest call.
 type Piece struct {
 	Text      string
 	Thought   string
