@@ -114,7 +114,7 @@ func (t *Tree) Dropped() []uint64 {
 	return dropped
 }
 
-// Key returns the key of block number at of a text, which must have all tokens of the block.
+// Key returns the key of the block with number at. The text must have all tokens of the block.
 func (t *Tree) Key(x *Text, at int) plan.Key {
 	for len(x.keys) <= at {
 		x.keys = append(x.keys, t.root.Block(x.keys, x.Text))

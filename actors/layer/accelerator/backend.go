@@ -235,7 +235,7 @@ func (b *Backend) norm(weight, x cuda.Pointer, rows int, to activation, plain, r
 	b.do(o)
 }
 
-// multiply computes the products of all rows of in. It adds them to residual, unless that is 0.
+// multiply computes the products of all rows of the input. It adds them to residual, unless that is 0.
 func (b *Backend) multiply(j joined, in activation, y cuda.Pointer, ld int, residual cuda.Pointer) {
 	for _, p := range j.parts {
 		o := launch.Product{W: p.Weight, X: in.plain, Rounded: in.rounded, N: b.batch.T, Y: y.Add(4 * int64(p.at)), LdY: ld, Bias: p.bias}

@@ -96,7 +96,7 @@ func (b *Backend) rowsOf(p cuda.Pointer, row int) cuda.Pointer {
 	return p.Add(4 * int64(row) * int64(b.dims.Hidden))
 }
 
-// product multiplies rows of in by w. Output column c of row i goes to y[i*ld+c].
+// product multiplies rows of the input by w. Output column c of row i goes to y[i*ld+c].
 func (b *Backend) product(w launch.Weight, in activation, rows topology.Range, y cuda.Pointer, ld int, bias cuda.Pointer) {
 	if w.Rows == 0 || rows.Len() == 0 {
 		return
@@ -105,7 +105,7 @@ func (b *Backend) product(w launch.Weight, in activation, rows topology.Range, y
 	b.do(launch.Product{W: w, X: x.plain, Rounded: x.rounded, N: rows.Len(), Y: y.Add(4 * int64(rows.Lo) * int64(ld)), LdY: ld, Bias: bias})
 }
 
-// columns multiplies rows of in by the whole part of matrix i that this rank holds. Its output
+// columns multiplies rows of the input by the whole part of matrix i that this rank holds. Its output
 // columns are those of the model from `at` on, and go to y from column `to` on.
 func (b *Backend) columns(j joined, i int, in activation, rows topology.Range, y cuda.Pointer, ld, to, at int) {
 	if m := j.matrices[i]; m.rows > 0 {

@@ -105,7 +105,7 @@ func (s *Store) AppendCopy(dst []byte, at int) ([]byte, error) {
 	return (&Segment{arena: s.arena, g: s.g, heads: s.heads, at: at, states: states}).AppendStates(dst), nil
 }
 
-// StatesBlock is one KV head of a snapshot at block at of a text. Each state is a whole block of the
+// StatesBlock is one KV head of the snapshot after the block with number at. Each state is a whole block of the
 // arena, so that all heads have the same size.
 func (g Geometry) StatesBlock(head, at int) rowblock.Block {
 	b := stateBlock(g.Layers, (at+1)*tensor.BlockSlots, tensor.Span{Lo: head, Hi: head + 1})

@@ -263,7 +263,7 @@ func (b *Book) clear(ctx context.Context, id string) error {
 	return b.drop(ctx, id, e)
 }
 
-// End releases a session that Begin reserved. It keeps the turns that it had.
+// End releases a session that Begin reserved. The session keeps its turns.
 func (b *Book) End(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
