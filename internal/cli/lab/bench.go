@@ -81,7 +81,7 @@ func (f *shapeFlags) options() (o bench.Options, err error) {
 func shapeOf(name string) (*model.Config, error) {
 	ck, err := checkpoint.Random(name)
 	if err != nil {
-		return nil, fmt.Errorf("--model: %w (weights are random: no folder is read; bench batch reads one)", err)
+		return nil, fmt.Errorf("--model: %w (weights are random: no folder is read; lab batch reads one)", err)
 	}
 	return &ck.Config, nil
 }

@@ -80,13 +80,13 @@ func (c *benchServeCmd) Run(e *ui.Env) error {
 			o.Concurrency = 8
 		}
 		if err := o.Prepare(ctx); err != nil {
-			return fmt.Errorf("bench: %w", err)
+			return fmt.Errorf("lab serve: %w", err)
 		}
 		line := ui.NewStatusLine(e, true)
 		r, err := serve.Run(ctx, o, func(ended int) { line.Set(fmt.Sprintf("%d of %d requests ...", ended, c.Requests)) })
 		line.End()
 		if err != nil {
-			return fmt.Errorf("bench: %w", err)
+			return fmt.Errorf("lab serve: %w", err)
 		}
 		failed += r.Summary.Requests - r.Summary.Completed
 		results, lines = append(results, r), append(lines, stats.Line{Label: loadText(r), Summary: &r.Summary})
@@ -106,7 +106,7 @@ func (c *benchServeCmd) Run(e *ui.Env) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("bench: %d requests failed", failed)
+		return fmt.Errorf("lab serve: %d requests failed", failed)
 	}
 	return nil
 }
