@@ -17,11 +17,11 @@ var (
 	ErrAmbiguous   = errors.New("hub: several models")        // a repository has several GGUF files
 	ErrUnsupported = errors.New("hub: no usable weights")     // neither safetensors nor GGUF
 	ErrSpace       = errors.New("hub: not enough disk space")
-	ErrPermission  = errors.New("hub: no permission")            // to write the cache
-	ErrDamaged     = errors.New("hub: wrong content")            // the hash does not match, twice
-	ErrUnreachable = errors.New("hub: no answer")                // connection, time-out, certificate, 5xx
-	ErrProtocol    = errors.New("hub: unexpected answer")        // the answer is not that of a hub
-	ErrBusy        = errors.New("hub: another process is stuck") // it holds the lock and fetches nothing
+	ErrPermission  = errors.New("hub: no permission")             // to write the cache
+	ErrDamaged     = errors.New("hub: wrong content")             // the hash does not match, twice
+	ErrUnreachable = errors.New("hub: no answer")                 // connection, time-out, certificate, 5xx
+	ErrProtocol    = errors.New("hub: unexpected answer")         // the answer is not that of a hub
+	ErrBusy        = errors.New("hub: in use by another process") // it holds the lock
 )
 
 // Limits of a server's answers.

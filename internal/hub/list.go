@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
+	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
 // Entry is a model on disk, or a part of one.
@@ -258,7 +259,7 @@ func (s *Store) remove(e Entry) (freed int64, err error) {
 	case Hub:
 		return s.removeHub(e)
 	case URL:
-		return e.Bytes, os.RemoveAll(filepath.Dir(e.Path))
+		return s.removeURL(e)
 	}
 	dir := s.registryDir(e.Ref)
 	used := func() map[string]bool { // blobs that a model links to
@@ -282,6 +283,24 @@ func (s *Store) remove(e Entry) (freed int64, err error) {
 		}
 	}
 	return freed, nil
+}
+
+// removeURL removes the folder of a model, unless a process fetches a newer version of it.
+func (s *Store) removeURL(e Entry) (freed int64, err error) {
+	at, err := s.urlPath(e.Ref) // the path of the entry is another one if the file is missing
+	if err != nil {
+		return 0, err
+	}
+	lock, err := lockFile(at + urlLock)
+	switch {
+	case errors.Is(err, flock.ErrHeld):
+		return 0, fmt.Errorf("%w: %s is being fetched: end that, or try again", ErrBusy, e.Ref)
+	case err == nil:
+		defer lock.Close()
+	case !errors.Is(err, errors.ErrUnsupported):
+		return 0, err
+	}
+	return e.Bytes, os.RemoveAll(filepath.Dir(at))
 }
 
 // removeHub removes the links of a model, and then the files without a link.

@@ -20,6 +20,8 @@ import (
 // sumSuffix marks the file that holds the SHA-256 of a file from a URL, for CheckFile later.
 const sumSuffix = ".sha256"
 
+const urlLock = ".lock" // added to the path of a file from a URL
+
 // urlPath returns the path at which the file of a URL is kept: OWN/url/HOST/HASH OF THE URL/FILE.gguf.
 func (s *Store) urlPath(r Ref) (string, error) {
 	u, err := url.Parse(r.URL)
@@ -37,7 +39,7 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 	if err != nil {
 		return Model{}, err
 	}
-	b := &blob{name: path.Base(at), url: r.URL, path: at, lock: at + ".lock"}
+	b := &blob{name: path.Base(at), url: r.URL, path: at, lock: at + urlLock}
 	b.send = func(req *http.Request) (*http.Response, error) {
 		resp, err := s.c.do(req, nil)
 		return resp, explainURL(r, err)

@@ -81,3 +81,76 @@ func TestPullURL(t *testing.T) {
 		}
 	}
 }
+
+// Removing a model whose file is missing leaves the other models of its host.
+func TestRemoveURLWithoutItsFile(t *testing.T) {
+	b := content(1, 4000)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
+	}))
+	t.Cleanup(web.Close)
+	s := at(t, nil)
+	var paths []string
+	var refs []Ref
+	for _, name := range []string{"a", "b"} {
+		m, err := pull(t, s, web.URL+"/"+name+".gguf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths, refs = append(paths, m.Path), append(refs, m.Ref)
+	}
+	if err := os.Remove(paths[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Remove(refs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(paths[1]); err != nil {
+		t.Error(err)
+	}
+	if all, err := s.List(); err != nil || len(all) != 1 || all[0].Ref != refs[1] {
+		t.Errorf("left: %+v, %v", all, err)
+	}
+}
+
+// A model cannot be removed while its newer version is fetched.
+func TestRemoveURLWhileFetched(t *testing.T) {
+	b, etag, asked, resume := content(1, 4000), `"one"`, make(chan struct{}), make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", etag)
+		if etag == `"two"` && r.Method == http.MethodGet {
+			asked <- struct{}{}
+			<-resume
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
+	}))
+	t.Cleanup(web.Close)
+	s := at(t, nil)
+	m, err := pull(t, s, web.URL+"/a.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, etag = content(2, 5000), `"two"`
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Pull(t.Context(), m.Ref, nil)
+		ended <- err
+	}()
+	<-asked
+	if _, err := s.Remove(m.Ref); !errors.Is(err, ErrBusy) {
+		t.Errorf("removed: %v", err)
+	}
+	close(resume)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(m.Path); err != nil || !bytes.Equal(got, b) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if _, err := s.Remove(m.Ref); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(m.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
