@@ -311,7 +311,7 @@ func (s *Store) removeHub(e Entry) (freed int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if models := ggufFiles(files); e.Format == "gguf" && len(models) > 1 {
+	if models := ggufFiles(files); e.Ref.File != "" && len(models) > 1 { // perhaps an incomplete one
 		for _, m := range models {
 			if m.parts[0].Name != e.Ref.File {
 				continue

@@ -111,6 +111,33 @@ func TestListShowsIncompleteModels(t *testing.T) {
 	}
 }
 
+// Removing a split model whose second part is missing, as after a pull that was killed, leaves the other model of the
+// snapshot.
+func TestRemoveIncompleteGGUF(t *testing.T) {
+	h := start(t, map[string]*hubtest.Repo{"org/gguf": {Files: map[string][]byte{"m-Q4_0.gguf": content(5, 3000),
+		"m-Q8_0-00001-of-00002.gguf": content(6, 2000), "m-Q8_0-00002-of-00002.gguf": content(7, 1000)}}})
+	s := at(t, h)
+	m, err := pull(t, s, "org/gguf:Q4_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pull(t, s, "org/gguf:Q8_0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(filepath.Dir(m.Path), "m-Q8_0-00002-of-00002.gguf")); err != nil {
+		t.Fatal(err)
+	}
+	if freed, err := s.Remove(parsed(t, "org/gguf:Q8_0")); err != nil || freed != 3000 {
+		t.Errorf("%d bytes, %v", freed, err)
+	}
+	if got := refs(t, s); !slices.Equal(got, []string{"org/gguf:m-Q4_0.gguf gguf"}) {
+		t.Errorf("left: %q", got)
+	}
+	if got, err := os.ReadFile(m.Path); err != nil || len(got) != 3000 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
 func TestListOllama(t *testing.T) {
 	s := at(t, nil)
 	b := content(1, 1000)
