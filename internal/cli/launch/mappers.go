@@ -21,6 +21,11 @@ func PlainValues() kong.Option {
 			return err
 		})
 	}
+	duration := func(text string, v reflect.Value) error {
+		d, err := time.ParseDuration(text)
+		v.SetInt(int64(d))
+		return err
+	}
 	mappers := []kong.Option{
 		kong.KindMapper(reflect.Int, whole(strconv.IntSize)),
 		kong.KindMapper(reflect.Int64, whole(64)),
@@ -35,11 +40,7 @@ func PlainValues() kong.Option {
 			return err
 		})),
 		kong.NamedMapper("path", kong.MapperFunc(decodePath)),
-		kong.TypeMapper(reflect.TypeFor[time.Duration](), number("a duration, such as 500ms, 30s or 5m", func(text string, v reflect.Value) error {
-			d, err := time.ParseDuration(text)
-			v.SetInt(int64(d))
-			return err
-		})),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), number("a duration, such as 500ms, 30s or 5m", duration)),
 	}
 	return kong.OptionFunc(func(k *kong.Kong) error {
 		for _, o := range mappers {

@@ -74,7 +74,8 @@ func NotFound(what, id string) error {
 	if what == "file" {
 		hint = ": GET /v1/files lists them"
 	}
-	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here%s.", what, id, hint)}
+	return apierr.Problem{Status: http.StatusNotFound, Code: what + "_not_found",
+		Message: fmt.Sprintf("There is no %s %.80q here%s.", what, id, hint)}
 }
 
 // NoSuchURL returns the 404 of an unknown path.
