@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 )
 
@@ -41,8 +42,11 @@ func Temp(dir string, text []byte) (path string, err error) {
 	return f.Name(), nil
 }
 
-// SyncDir makes the names in a folder outlive a power loss. A file system that cannot sync folders is not an error.
+// SyncDir makes the names in a folder outlive a power loss. A system that cannot sync folders is not an error.
 func SyncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("wholefile: %w", err)
