@@ -25,8 +25,8 @@ type AdapterDone struct {
 
 // adapted is the module for LoRA adapters. A request is admitted when all sockets have its adapter in
 // memory, which the cache of package adapters decides. A sequence that resumes in a new epoch has no
-// rows until then. An idle session and a held context have no rows either, so they do not keep their adapter
-// in memory.
+// rows until then. An idle session, a held context and a cache for the decode group have no rows either, so they do not
+// keep their adapter in memory.
 type adapted struct {
 	s       *State
 	cache   adapters.Cache
@@ -52,9 +52,9 @@ func (x *adapted) place(p Placed) {
 	}
 }
 
-// usesAdapter reports whether a running request has or will have rows, for which its adapter must be in memory.
+// usesAdapter reports whether a request has or will have rows, for which its adapter must be in memory.
 func (r *request) usesAdapter() bool {
-	return r.hasAdapter() && !r.idle && !r.holdsContext()
+	return r.hasAdapter() && !r.idle && !r.holdsContext() && !r.lends()
 }
 
 // refuse returns why the placement cannot take the adapter of a request, or "".
@@ -85,20 +85,31 @@ func (x *adapted) admits(r *request) bool {
 	return !r.hasAdapter() || x.cache.Ready(r.Adapter.ID) && (x.blocked == nil || inOrder(r, x.blocked) < 0)
 }
 
-// plan orders loads of adapters for the requests that run or wait, in order.
+// plan orders loads of adapters for the requests that run or wait, in order. Those whose prompts the prefill group reads
+// come last, and no request waits for them: the prefill group may need their adapters after those of other requests,
+// whose caches it holds until they are admitted here.
 func (x *adapted) plan() {
-	var wanted []adapters.Wanted
-	var of []*request
+	var of, away []*request
 	for _, list := range []queue{x.s.running, x.s.waiting} {
 		for _, r := range list {
-			if r.usesAdapter() && !r.ended && r.unfit == "" && !r.unread {
-				wanted, of = append(wanted, adapters.Wanted(r.Adapter)), append(of, r)
+			switch {
+			case !r.usesAdapter() || r.ended || r.unfit != "" || r.unread:
+			case r.remote.Away():
+				away = append(away, r)
+			default:
+				of = append(of, r)
 			}
 		}
 	}
 	x.blocked = nil
-	if len(wanted) == 0 {
+	if len(of)+len(away) == 0 {
 		return
+	}
+	var wanted []adapters.Wanted
+	for _, list := range [][]*request{of, away} {
+		for _, r := range list {
+			wanted = append(wanted, adapters.Wanted(r.Adapter))
+		}
 	}
 	loads, at := x.cache.Plan(x.s.now, wanted, x.inUse)
 	x.s.out.Adapters = append(x.s.out.Adapters, loads...)
