@@ -82,6 +82,7 @@ type Folder struct {
 	total   int64 // bytes of the stored files
 	writing int   // number of files being written
 	written int64 // bytes of those so far
+	moved   bool  // the files are moved to another store, see Take
 }
 
 // OpenFolder creates or reads a folder and removes unfinished files.
@@ -169,6 +170,9 @@ func (f *Folder) Put(_ context.Context, x File, r io.Reader) (_ File, err error)
 func (f *Folder) place(x File, data, description string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.moved {
+		return errMoved
+	}
 	old, replaced := f.all[x.ID]
 	err := os.Rename(data, f.path(x.ID, "data"))
 	if err == nil {
@@ -182,6 +186,16 @@ func (f *Folder) place(x File, data, description string) error {
 	f.total += x.Bytes - old.Bytes
 	f.all[x.ID] = x
 	return wholefile.SyncDir(f.dir)
+}
+
+// errMoved means that a file was complete after the others had moved to another store, which serves its clients now.
+var errMoved = errors.New("jobs: the files were moved to the replicated store meanwhile; send the file again")
+
+// move makes every later Put fail.
+func (f *Folder) move() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.moved = true
 }
 
 // claim is the space reserved for a file that is being written. Concurrent uploads share the

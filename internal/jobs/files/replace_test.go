@@ -2,11 +2,14 @@ package files
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 )
 
 // A description that cannot be written leaves no content on the disk, which may be full.
@@ -60,5 +63,47 @@ func TestOpenWhileReplaced(t *testing.T) {
 			<-ended
 			return
 		}
+	}
+}
+
+// endingReader is a reader that calls end before it ends.
+type endingReader struct {
+	io.Reader
+	end func()
+}
+
+func (r *endingReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if errors.Is(err, io.EOF) && r.end != nil {
+		r.end()
+		r.end = nil
+	}
+	return n, err
+}
+
+// An upload ends after the files of its folder were moved to the log. It is not acknowledged, because no client would
+// find it there.
+func TestUploadEndsAfterTheMove(t *testing.T) {
+	from, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := sharedFiles(t, journaltest.NewMemoryLog())
+	if _, err := from.Put(t.Context(), input("file-a"), strings.NewReader("a")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = from.Put(t.Context(), input("file-b"), &endingReader{strings.NewReader("b"), func() {
+		if damage, err := to.Take(t.Context(), from, true); damage != nil || err != nil {
+			t.Error(damage, err)
+		}
+	}})
+	if _, found := to.Get(t.Context(), "file-b"); err == nil && found != nil {
+		t.Errorf("acknowledged, and not there: %v", found)
+	}
+	if text, err := bytesOf(t, to, "file-a"); err != nil || text != "a" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if list, err := from.List(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("left: %v, %v", list, err)
 	}
 }

@@ -290,9 +290,12 @@ func (f *Shared) Delete(ctx context.Context, id string) error {
 func (f *Shared) Clear(ctx context.Context) error { return f.log.Clear(ctx) }
 
 // Take copies the files of a folder into the log, except those that are already there. If away is
-// set, it then deletes them from the folder. Damaged files stay in the folder and are listed in
-// damage.
+// set, it then deletes them from the folder, which accepts no further ones: an upload may end later, and would
+// be acknowledged but never found. Damaged files stay in the folder and are listed in damage.
 func (f *Shared) Take(ctx context.Context, from *Folder, away bool) (damage, err error) {
+	if away {
+		from.move()
+	}
 	files, err := from.List(ctx)
 	if err != nil {
 		return nil, err
