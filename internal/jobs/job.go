@@ -155,19 +155,13 @@ func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
 // the disk may have changed.
 func (s *Store) read(ctx context.Context, id string, each func(*journal.Record) error) error {
 	check := journal.Journal{Name: id}
-	var failed error // of a record, not of the log
-	err := s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
+	return s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
 		r, err := check.Verify(seq, data)
-		if err == nil {
-			err = each(&r)
+		if err != nil {
+			return err
 		}
-		failed = err
-		return err
+		return each(&r)
 	})
-	if err != nil && failed == nil {
-		return journal.Unread(err)
-	}
-	return err
 }
 
 var errEnough = errors.New("jobs: enough")

@@ -108,7 +108,7 @@ func failureOf(err error) *Failure {
 		f.Code, f.Forgiven = "overloaded", true
 	case errors.Is(err, journal.ErrFull):
 		f.Code, f.Forgiven = "store_full", true
-	case errors.Is(err, journal.ErrUnread):
+	case errors.Is(err, journal.ErrNoAnswer):
 		f.Code, f.Forgiven = "store_unavailable", true
 	}
 	return f

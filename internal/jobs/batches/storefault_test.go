@@ -3,6 +3,7 @@ package batches_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,13 +21,13 @@ type silentLog struct {
 
 func (l *silentLog) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
 	if strings.HasPrefix(name, "job-") && l.fails.Add(-1) >= 0 {
-		return errors.New("journal: read: no responders")
+		return fmt.Errorf("journal: read %s: %w", name, journal.ErrNoAnswer)
 	}
 	return l.Log.Read(ctx, name, after, each)
 }
 
-// A log that cannot be read for a time is not a fault of the job: its attempts do not count as failures.
-func TestUnreadableLogIsNoFailure(t *testing.T) {
+// A log that does not answer for a time is not a fault of the job: its attempts do not count as failures.
+func TestSilentLogIsNoFailure(t *testing.T) {
 	l := &silentLog{Log: journaltest.NewMemoryLog()}
 	h := open(t, l, t.TempDir(), &fakeEngine{}, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 2}}})
 	l.fails.Store(5)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -27,6 +28,17 @@ func TestRetryWithoutLeader(t *testing.T) {
 		return jetstream.ErrMsgNotFound
 	}); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
 		t.Errorf("asked %d times, %v", asked, err)
+	}
+}
+
+// A missing answer is told apart from an answer such as that a record cannot be read.
+func TestNoAnswer(t *testing.T) {
+	l := &jetLog{copies: 1}
+	for err, want := range map[error]bool{nats.ErrNoResponders: true, context.DeadlineExceeded: true,
+		&jetstream.APIError{Code: 503}: true, &jetstream.APIError{Code: 500}: false, jetstream.ErrMsgNotFound: false} {
+		if got := errors.Is(fmt.Errorf("read: %w", l.noAnswer(err)), ErrNoAnswer); got != want {
+			t.Errorf("%v: %v", err, got)
+		}
 	}
 }
 

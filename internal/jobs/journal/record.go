@@ -53,8 +53,8 @@ var (
 	ErrConflict = errors.New("journal: the journal has moved on")
 	// ErrFull: the log has reached its size limit.
 	ErrFull = errors.New("journal: the job store is full")
-	// ErrUnread: the log did not return the records of a journal. They may be unharmed.
-	ErrUnread = errors.New("journal: records cannot be read")
+	// ErrNoAnswer: the log gave no answer. It may give one later.
+	ErrNoAnswer = errors.New("journal: the log does not answer")
 	// ErrMismatch: the idempotency key was used with another request.
 	ErrMismatch = errors.New("journal: the idempotency key was used with another request")
 )

@@ -71,14 +71,8 @@ type noAnswerError struct {
 func (s *noAnswerError) Error() string { return s.err.Error() }
 func (s *noAnswerError) Unwrap() error { return s.err }
 
-// unreadError is an error of the log while it read a journal.
-type unreadError struct{ error }
-
-func (e unreadError) Unwrap() error        { return e.error }
-func (e unreadError) Is(target error) bool { return target == ErrUnread }
-
-// Unread marks an error of Log.Read that no record has caused. The result wraps ErrUnread.
-func Unread(err error) error { return unreadError{err} }
+// Is makes the error an ErrNoAnswer.
+func (s *noAnswerError) Is(target error) bool { return target == ErrNoAnswer }
 
 func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || leaderless(err)

@@ -46,10 +46,7 @@ func (j *Writer) beyond(ctx context.Context, l Log) (read []Message, err error) 
 		read = append(read, Message{seq, data})
 		return nil
 	})
-	if err != nil {
-		return nil, Unread(err)
-	}
-	return read, nil
+	return read, err
 }
 
 // Read applies the messages after the last known one. The lock must be held.
