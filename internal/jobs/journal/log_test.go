@@ -31,7 +31,7 @@ func TestRetryWithoutLeader(t *testing.T) {
 	}
 }
 
-// A missing answer is told apart from an answer such as that a record cannot be read.
+// A missing answer is an ErrNoAnswer. An answer that a record cannot be read is not.
 func TestNoAnswer(t *testing.T) {
 	l := &jetLog{copies: 1}
 	for err, want := range map[error]bool{nats.ErrNoResponders: true, context.DeadlineExceeded: true,
