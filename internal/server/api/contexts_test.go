@@ -273,3 +273,45 @@ func TestContextsOfAnAbsentStore(t *testing.T) {
 		return ask(t, "GET", url+"/v1/contexts/book", "", "").status == 200
 	})
 }
+
+// TestContextCounts: the usage has the cache of the context's policy, and the context as its prompt. A prompt that leaves no
+// room after a context is refused without a number of output tokens if the request has none.
+func TestContextCounts(t *testing.T) {
+	e := &servertest.Engine{Hold: func(r *engine.Request) bool { return r.Hold }, Script: func(r *engine.Request) []engine.Event {
+		if r.Hold {
+			return []engine.Event{{Token: 1}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
+		}
+		return servertest.Tokens(engine.FinishLength, 'a', 'b')(r)
+	}}
+	url := serve(t, e, func(c *Config) {
+		c.CacheBytes = func(policy string, prompt, output int) (bytes, full int64) {
+			return int64(1000*len(policy) + prompt), int64(output)
+		}
+	})
+	for name, n := range map[string]int{"book": 9, "long": 400} {
+		made := ask(t, "POST", url+"/v1/contexts", "", `{"name": "`+name+`", "prompt": "`+strings.Repeat("x", n)+
+			`", "add_special_tokens": false, "kv_policy": "squeezed"}`)
+		if made.status != http.StatusOK {
+			t.Fatal(made.raw)
+		}
+	}
+	defer ask(t, "DELETE", url+"/v1/contexts/long", "", "")
+	defer ask(t, "DELETE", url+"/v1/contexts/book", "", "")
+	a := ask(t, "POST", url+"/v1/completions", "", `{"prompt": " a", "max_tokens": 2, "context": "book"}`)
+	if at(t, a.body, "usage", "kv_bytes") != 8009.0 || at(t, a.body, "usage", "kv_bytes_full") != 4.0 {
+		t.Error(a.raw)
+	}
+	a = ask(t, "POST", url+"/v1/completions", "", `{"prompt": "`+strings.Repeat("y", 200)+`", "max_tokens": -1, "context": "long"}`)
+	if a.status != http.StatusBadRequest || !strings.Contains(a.raw, "your prompt has 600 tokens") {
+		t.Error(a.raw)
+	}
+	ask(t, "POST", url+"/v1/completions", "", `{"prompt": ["y", "yyy", "yy"], "max_tokens": -1, "context": "long"}`)
+	e.Mu.Lock()
+	last := slices.Clone(e.Requests[len(e.Requests)-3:])
+	e.Mu.Unlock()
+	for _, r := range last {
+		if r.MaxTokens != 512-403 || !r.Open {
+			t.Errorf("a prompt of %d tokens has max_tokens %d, open %v", len(r.Prompt), r.MaxTokens, r.Open)
+		}
+	}
+}

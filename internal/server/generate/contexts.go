@@ -247,9 +247,14 @@ func (s *Service) withContext(g *Request) *apierr.Error {
 				return apierr.Invalid("prompt", "'prompt' must not be empty after a context.")
 			}
 			p.Ids = slices.Concat(found.Ids, p.Ids)
+			most := g.MaxTokens
+			if g.open { // as many as fit after the context, too
+				g.MaxTokens = -1
+			}
 			if e := s.Fit(p.Ids, &g.Params, -1, "prompt"); e != nil {
 				return e
 			}
+			g.MaxTokens = min(most, g.MaxTokens)
 		}
 		p.context, p.policy = found.Tokens, found.Policy
 	}

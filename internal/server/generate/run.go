@@ -333,9 +333,13 @@ func (r *Run) Usage() Usage {
 			u.Figures = r.draftMetrics(&c.drafts)
 		}
 		if f := r.Service.Config.CacheBytes; f != nil && !r.PromptOnly && r.Pool == pooling.None {
-			tokens := len(r.Prompts[i/r.N].Ids)
+			p := &r.Prompts[i/r.N]
+			tokens, policy := len(p.Ids), r.policy
 			read := r.turn.read(tokens)
-			bytes, full := f(r.policy, read, tokens-read+c.tokens)
+			if p.context > 0 {
+				read, policy = p.context, p.policy
+			}
+			bytes, full := f(policy, read, tokens-read+c.tokens)
 			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full
 		}
 	}
