@@ -181,17 +181,17 @@ func TestEverythingEndsInGroups(t *testing.T) {
 		}
 		epoch, now, n := uint32(0), int64(0), 0
 		talks := map[string]*talk{}
-		place := func() {
+		place := func(draw func() []Socket) {
 			epoch++
 			decode.flight, reads.flight = nil, nil
 			clear(decode.ids)
 			clear(reads.ids)
 			clear(caches)
-			two := drawRoomy(r)
 			with := rapid.IntRange(0, 3).Draw(r, "has a prefill group") > 0
-			step(reads, Placed{Epoch: epoch, Sockets: drawRoomy(r)})
-			step(decode, Placed{Epoch: epoch, Sockets: two, Prefill: with})
+			step(reads, Placed{Epoch: epoch, Sockets: draw()})
+			step(decode, Placed{Epoch: epoch, Sockets: draw(), Prefill: with})
 		}
+		tight := func() []Socket { return drawSockets(r, 0) }
 		arrive := func() {
 			if len(queue) > 0 {
 				at := rapid.IntRange(0, len(queue)-1).Draw(r, "message")
@@ -205,10 +205,11 @@ func TestEverythingEndsInGroups(t *testing.T) {
 				step(g, g.run())
 			}
 		}
-		place()
+		place(tight)
+		var holds []string
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
 			switch rapid.SampledFrom([]string{"submit", "submit", "turn", "arrive", "arrive", "arrive", "decode", "decode", "decode", "read", "read",
-				"read", "cancel", "fail", "place", "tick", "unread", "end", "reset"}).Draw(r, "action") {
+				"read", "cancel", "fail", "place", "unplace", "hold", "tick", "unread", "end", "reset"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -233,10 +234,19 @@ func TestEverythingEndsInGroups(t *testing.T) {
 				if p := decode.flight; p != nil {
 					decode.flight = nil
 					step(decode, StepFailed{p.Epoch, p.Step, errStep.Error()})
-					place()
+					place(tight)
 				}
 			case "place":
-				place()
+				place(tight)
+			case "unplace":
+				decode.flight, reads.flight = nil, nil
+				step(reads, Unplaced{"test"})
+				step(decode, Unplaced{"test"})
+			case "hold":
+				n++
+				spec := drawHold(r, fmt.Sprint("r", n), now)
+				holds, out.specs[spec.ID] = append(holds, spec.ID), &spec
+				step(decode, Submit{spec})
 			case "tick":
 				now += rapid.Int64Range(0, 4000).Draw(r, "millis")
 				step(reads, Tick{now})
@@ -249,7 +259,10 @@ func TestEverythingEndsInGroups(t *testing.T) {
 				step(decode, ResetPrefixCache{})
 			}
 		}
-		place()
+		for _, id := range holds {
+			step(decode, Cancel{id})
+		}
+		place(func() []Socket { return drawRoomy(r) })
 		for id := range maps.Clone(out.specs) {
 			step(decode, Unread{id, false})
 		}

@@ -143,6 +143,13 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	return p
 }
 
+// drawHold draws a fixed context.
+func drawHold(r *rapid.T, id string, now int64) Spec {
+	n := rapid.SampledFrom([]int{1, 1, 20, 100}).Draw(r, "context")
+	return Spec{ID: id, Prompt: prompt("a text", n), MaxTokens: 1, Context: n, Hold: true, Policy: squeezed, Sampling: greedy,
+		PromptLogprobs: -1, Arrival: now, Adapter: drawAdapter(r)}
+}
+
 // talk is a session whose turns drawTurn draws.
 type talk struct {
 	first   int     // tokens of the first prompt
@@ -339,11 +346,11 @@ func everythingEnds(t *testing.T) {
 			}
 			step(Placed{Epoch: epoch, Sockets: sockets, Held: held, Chunk: of, MaxThreadShift: int(epoch) % 3})
 		}
-		n := 0
+		n, holds := 0, []string(nil)
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
 			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail",
 				"place", "unplace", "tick", "stale", "unread", "reset", "answer", "adapter", "adapter",
-				"turn", "turn", "turn", "file", "file", "end", "advance", "advance", "restart"}).Draw(r, "action") {
+				"hold", "turn", "turn", "turn", "file", "file", "end", "advance", "advance", "restart"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -396,6 +403,11 @@ func everythingEnds(t *testing.T) {
 				if d, ok := memory.answer(epoch, rapid.IntRange(0, 4).Draw(r, "loads") > 0); ok {
 					step(d)
 				}
+			case "hold":
+				n++
+				spec := drawHold(r, fmt.Sprint("r", n), now)
+				holds, out.specs[spec.ID] = append(holds, spec.ID), &spec
+				step(Submit{spec})
 			case "cancel":
 				step(Cancel{fmt.Sprint("r", rapid.IntRange(1, max(1, n)).Draw(r, "which"))})
 			case "fail":
@@ -426,6 +438,9 @@ func everythingEnds(t *testing.T) {
 		}
 		if rapid.IntRange(0, 2).Draw(r, "drains") == 0 {
 			step(Drain{})
+		}
+		for _, id := range holds {
+			step(Cancel{id})
 		}
 		// A cluster that fits every single request: all must end, with bounded work.
 		place(drawRoomy(r))
