@@ -225,8 +225,8 @@ func TestAdapterTooLargeForNewPlacement(t *testing.T) {
 	}
 }
 
-// TestAdapterTooLargeTellsWhy: the end of a waiting request names its adapter, and no number of tokens, which would not help.
-func TestAdapterTooLargeTellsWhy(t *testing.T) {
+// TestAdapterTooLargeNamesIt: the end of a waiting request names its adapter, and no number of tokens, which would not help.
+func TestAdapterTooLargeNamesIt(t *testing.T) {
 	s := testState(t, func(c *Config) { c.UnservedMillis = 1000 })
 	s.Step(adaptedSpec("a", 1, 60))
 	low := adaptedSocket(50)

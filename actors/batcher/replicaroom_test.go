@@ -11,7 +11,7 @@ import (
 )
 
 // TestReplicasMakeRoom: a request is admitted in the same step with and without replicas, because replicas use only
-// memory that no sequence needs. Each size of the sockets leaves less room beside the replica.
+// memory that no sequence needs. Each size of the sockets leaves another amount of memory next to the replica.
 func TestReplicasMakeRoom(t *testing.T) {
 	dropped := 0
 	for blocks := int64(4); blocks < 24; blocks++ {
