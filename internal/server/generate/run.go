@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -334,12 +335,8 @@ func (r *Run) Usage() Usage {
 		}
 		if f := r.Service.Config.CacheBytes; f != nil && !r.PromptOnly && r.Pool == pooling.None {
 			p := &r.Prompts[i/r.N]
-			tokens, policy := len(p.Ids), r.policy
-			read := r.turn.read(tokens)
-			if p.context > 0 {
-				read, policy = p.context, p.policy
-			}
-			bytes, full := f(policy, read, tokens-read+c.tokens)
+			read := cmp.Or(p.context, r.turn.read(len(p.Ids)))
+			bytes, full := f(cmp.Or(p.policy, r.policy), read, len(p.Ids)-read+c.tokens)
 			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full
 		}
 	}
