@@ -214,9 +214,12 @@ func (n *newcomer) yields(v *request) bool {
 // their number. It returns none if the request does not fit.
 func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	c := s.ledger.choose(r, shared)
-	fits := c.Why == ""
+	fits, free := c.Why == "", s.residency.makeFree
+	if r.arrives() {
+		free = s.makeFreeNow
+	}
 	for i := range c.Need {
-		fits = fits && (s.makeFree(i, c.Need[i]) || !r.arrives() && s.residency.makeFree(i, c.Need[i]))
+		fits = fits && free(i, c.Need[i])
 	}
 	if !fits {
 		return none, nil

@@ -30,9 +30,9 @@ func (t *Tree) settle(b *Block) {
 }
 
 // evict frees memory on a socket: it drops the least valuable block with memory there, or only its
-// extras. It returns false if no block has any.
-func (t *Tree) evict(rank int) bool {
-	if t.evictExtras(rank) {
+// extras. With whole it drops no extras alone. It returns false if no block has any memory there.
+func (t *Tree) evict(rank int, whole bool) bool {
+	if !whole && t.evictExtras(rank) {
 		return true
 	}
 	var passed []*Block
@@ -51,7 +51,7 @@ func (t *Tree) evict(rank int) bool {
 	switch {
 	case victim == nil:
 		return false
-	case victim.Extras != 0: // the rows may still be useful to other policies, or after an earlier snapshot
+	case victim.Extras != 0 && !whole: // the rows may still be useful to other policies, or after an earlier snapshot
 		heap.Push(&t.leaves, victim)
 		t.dropExtras(victim)
 		return true
@@ -62,9 +62,14 @@ func (t *Tree) evict(rank int) bool {
 }
 
 // MakeFree evicts blocks until this number of bytes is free on a socket.
-func (t *Tree) MakeFree(rank int, bytes int64) bool {
+func (t *Tree) MakeFree(rank int, bytes int64) bool { return t.makeFree(rank, bytes, false) }
+
+// MakeFreeNow is MakeFree for bytes that are needed before the next step. Sockets drop extras alone only with a step.
+func (t *Tree) MakeFreeNow(rank int, bytes int64) bool { return t.makeFree(rank, bytes, true) }
+
+func (t *Tree) makeFree(rank int, bytes int64, whole bool) bool {
 	for t.ledger.Free(rank) < bytes {
-		if !t.evict(rank) {
+		if !t.evict(rank, whole) {
 			return false
 		}
 	}

@@ -142,7 +142,7 @@ func TestTreeIsASetOfTexts(t *testing.T) {
 			case action == 3:
 				rank := rapid.IntRange(0, 1).Draw(r, "rank")
 				victim := leastValuable(tree, rank)
-				if ok := tree.evict(rank); ok != (victim != nil) || ok && victim.Cached {
+				if ok := tree.evict(rank, false); ok != (victim != nil) || ok && victim.Cached {
 					r.Fatalf("evicts a block: %v; the least valuable one is %+v", ok, victim)
 				}
 			default:
