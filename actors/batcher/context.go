@@ -33,9 +33,10 @@ func (x *contexts) matches(r, v *request, read int) bool {
 		slices.Equal(v.Prompt[:read], r.Prompt[:read])
 }
 
-// forks reports whether a request may begin as a fork of a sequence that has read this number of tokens.
+// forks reports whether a request may begin as a fork of a sequence that has read this number of tokens. It has a row in
+// the same step, so a context that was evicted may not.
 func (x *contexts) forks(r *request, read int) bool {
-	hasRow := read < len(r.Prompt)+len(r.out)
+	hasRow := read < len(r.Prompt)+len(r.out) && !r.onlyHoldsCache()
 	return hasRow && r.Policy.Forks() && !r.NoCache && r.Prefill == 0 && r.limit > 0 && x.s.cfg.Geometry.Windows == nil
 }
 

@@ -178,3 +178,37 @@ func TestClusteringBesideStreams(t *testing.T) {
 			done, x.Pieces, moves, beside, alone, read, steps, e.Finishes)
 	}
 }
+
+// TestEqualContexts: two fixed contexts have the same text, and one of them is evicted. It is read again, and has neither a
+// row nor a token after its text.
+func TestEqualContexts(t *testing.T) {
+	s := testState(t, func(c *Config) { c.NoPrefixCache = true })
+	out := newClient(t)
+	sockets := []Socket{{ID: "a", Budget: 400 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}}
+	at := newCluster(t, 1, sockets)
+	defer at.close()
+	var e Effects
+	run := func(in Input) {
+		e = s.Step(in)
+		for {
+			out.take(e)
+			at.release(e.Release)
+			checkLedger(t, s)
+			if e.Start == nil {
+				return
+			}
+			e = s.Step(at.run(e.Start, out.specs))
+		}
+	}
+	run(Placed{Epoch: 1, Sockets: sockets})
+	for _, id := range []string{"one", "two"} {
+		out.specs[id] = &Spec{ID: id, Prompt: prompt("text", 64), MaxTokens: 1, Context: 64, Hold: true, Policy: squeezed, Sampling: greedy,
+			PromptLogprobs: -1, IgnoreEOS: true}
+		run(Submit{*out.specs[id]})
+	}
+	s.preempt(s.running[1])
+	run(Tick{1})
+	if len(s.running) != 2 || len(s.waiting) > 0 {
+		t.Errorf("%+v", s.Snapshot())
+	}
+}

@@ -902,7 +902,9 @@ func (c *client) take(e Effects) {
 		if m.Index != c.tokens[m.ID] || m.Token != modelToken(m.ID, m.Index) {
 			c.t.Fatalf("%s: token %d at index %d, want %d at %d", m.ID, m.Token, m.Index, modelToken(m.ID, c.tokens[m.ID]), c.tokens[m.ID])
 		}
-		c.tokens[m.ID]++
+		if c.tokens[m.ID]++; c.tokens[m.ID] > c.specs[m.ID].MaxTokens {
+			c.t.Fatalf("%s: %d tokens of %d", m.ID, c.tokens[m.ID], c.specs[m.ID].MaxTokens)
+		}
 	}
 	for _, f := range e.Finishes {
 		if _, over := c.finished[f.ID]; over || f.Output != c.tokens[f.ID] {
