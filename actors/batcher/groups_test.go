@@ -20,7 +20,6 @@ type sampledGroup struct {
 	out    *client
 	ids    map[uint64]string // of open sequences
 	flight *plan.Plan
-	loads  []AdapterDone
 }
 
 // of returns the ID of the request for which a sequence runs.

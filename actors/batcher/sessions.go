@@ -101,7 +101,7 @@ func (r *request) begins(next *request) bool {
 }
 
 // admit continues with the cache of the idle request v. It returns false if there is no room for the next
-// row.
+// row. It evicts no sequence whose cache another one of the plan begins with.
 func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 	owner := v.owner
 	bytes := kvcache.SpilledBytes(x.s.cfg.Geometry, v.read, v.cached+1, 1, v.resides.file.blocks, v.Policy) - x.s.ledger.owned(v) -
@@ -110,7 +110,9 @@ func (x *sessions) admit(p *plan.Plan, r, v *request) bool {
 		if last < 0 {
 			return false
 		}
-		if o := x.s.running[last]; o != v && o.owner == owner && (o.idle || o.holdsContext()) {
+		o := x.s.running[last]
+		forked := slices.ContainsFunc(p.Open, func(open plan.Open) bool { return open.Fork == o.seq })
+		if o != v && o.owner == owner && (o.idle || o.holdsContext()) && !forked {
 			if x.s.saves.awaits(o, r) {
 				return false
 			}

@@ -47,7 +47,8 @@ func TestTakeFreesBlocks(t *testing.T) {
 		if len(e.Rejects) > 0 {
 			continue
 		}
-		e = s.Step(PrefillDone{Number: e.Prefills[0].Prefill, Epoch: 1, Seq: 1, Tokens: 150, Sample: &sampler.Result{Token: modelToken("long", 0)}})
+		e = s.Step(PrefillDone{Number: e.Prefills[0].Prefill, Epoch: 1, Seq: 1, Tokens: 150,
+			Sample: &sampler.Result{Token: modelToken("long", 0)}})
 		if len(e.Takes) != 1 || e.Start != nil {
 			t.Fatalf("%d: %+v", more, e)
 		}
